@@ -1,0 +1,195 @@
+//! What a pacer is told: plain structs with defaults and `with_*` setters, checked once at construction.
+
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::fmt;
+use core::time::Duration;
+
+use crate::backoff::Backoff;
+use crate::cost::Dimension;
+
+/// How the units of a quota come back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Shape {
+    /// Never more than the limit in any window: what "per minute" means here.
+    #[default]
+    Sliding,
+    /// A counter that starts with the first call and is reset a window later.
+    Fixed,
+    /// Refilled continuously; up to `burst` units are stored. Lets almost twice the limit through in its worst window.
+    Bucket {
+        /// Units that may leave at once after idling, at least 1.
+        burst: u64,
+    },
+}
+
+/// At most `limit` units of `dimension` per `window`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Quota {
+    /// What is counted.
+    pub dimension: Dimension,
+    /// Units per window, at least 1.
+    pub limit: u64,
+    /// The period, more than zero.
+    pub window: Duration,
+    /// How units come back. Default: exact sliding window.
+    pub shape: Shape,
+}
+
+impl Quota {
+    /// `limit` units of `dimension` in any `window`, exactly.
+    pub const fn sliding(dimension: Dimension, limit: u64, window: Duration) -> Self {
+        Self { dimension, limit, window, shape: Shape::Sliding }
+    }
+
+    /// `limit` requests in any minute.
+    pub const fn requests_per_minute(limit: u64) -> Self {
+        Self::sliding(Dimension::Requests, limit, Duration::from_secs(60))
+    }
+}
+
+/// How many calls may be under way at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Concurrency {
+    /// Always `max`.
+    Fixed {
+        /// At least 1.
+        max: u32,
+    },
+    /// Additive increase by one per round trip, multiplicative decrease by half once per congestion epoch.
+    Aimd {
+        /// Never less than this, at least 1.
+        floor: u32,
+        /// The first limit, `floor <= start <= max`.
+        start: u32,
+        /// Never more than this.
+        max: u32,
+    },
+}
+
+impl Concurrency {
+    /// The number that is never exceeded.
+    pub const fn max(self) -> u32 {
+        match self {
+            Self::Fixed { max } | Self::Aimd { max, .. } => max,
+        }
+    }
+}
+
+impl Default for Concurrency {
+    /// AIMD from 5 to 50, starting at 10.
+    fn default() -> Self {
+        Self::Aimd { floor: 5, start: 10, max: 50 }
+    }
+}
+
+/// Limits that somebody configured, for an account or for a tier inside it.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Limits {
+    /// All of them hold at once.
+    pub quotas: Vec<Quota>,
+    /// Requests that may leave at once after idling. It applies to the shortest sliding request quota whose window is
+    /// at most 60 s. Default: that limit divided by its window in seconds, rounded up.
+    pub burst: Option<u64>,
+}
+
+/// What the breaker of a scope looks at. A failure is an overloaded or a transient outcome.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BreakerConfig {
+    /// Opens when at least this share of the outcomes looked at failed. Default 0.5; more than 0, at most 1.
+    pub share: f64,
+    /// How many outcomes are looked at. Default 50, 1 to 10,000.
+    pub last: u32,
+    /// Fewer outcomes than this say nothing. Default 20, 1 to `last`.
+    pub least: u32,
+    /// Older outcomes are forgotten. Default 10 s.
+    pub within: Duration,
+    /// Failures must come from so many items: one bad item never opens it. Default 5, at least 1.
+    pub items: u32,
+    /// How long it stays open at first; doubles at each failed probe. Default 1 s.
+    pub open: Duration,
+    /// The longest it stays open. Default 30 s, at least `open`.
+    pub open_max: Duration,
+}
+
+impl Default for BreakerConfig {
+    fn default() -> Self {
+        Self {
+            share: 0.5,
+            last: 50,
+            least: 20,
+            within: Duration::from_secs(10),
+            items: 5,
+            open: Duration::from_secs(1),
+            open_max: Duration::from_secs(30),
+        }
+    }
+}
+
+/// How often and how late an item is sent again.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Retry {
+    /// Re-sends after transient and overloaded outcomes; calls are 1 + this. Default 7.
+    pub max_retries: u32,
+    /// Deferrals after throttled and quota outcomes before the item fails. Default: no bound.
+    pub max_deferrals: Option<u32>,
+    /// The delay where the server gave none. Default: 500 ms doubling to 60 s, full jitter.
+    pub backoff: Backoff,
+}
+
+impl Default for Retry {
+    fn default() -> Self {
+        Self { max_retries: 7, max_deferrals: None, backoff: Backoff::default() }
+    }
+}
+
+/// Who decides how fast the calls leave, below the configured limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Pace {
+    /// Headers hold back, AIMD bounds the calls in flight, and the pacer chooses when a throttled item goes again.
+    #[default]
+    Auto,
+    /// The configured limits and nothing else.
+    Fixed,
+    /// AIMD bounds the calls in flight.
+    Aimd,
+    /// Nobody: every call leaves at once, waits asked for by the server excepted.
+    None,
+}
+
+/// Everything that a pacer is told about one account.
+#[derive(Clone, Debug, PartialEq, Default)]
+pub struct PacerConfig {
+    /// The ceiling over the whole account.
+    pub limits: Limits,
+    /// Calls in flight: `max` bounds the account, the adaptation happens in each scope.
+    pub concurrency: Concurrency,
+    /// Scopes with limits of their own, by scope name.
+    pub tiers: Vec<(Arc<str>, Limits)>,
+    /// How often and how late items are sent again.
+    pub retry: Retry,
+    /// When a scope counts as down.
+    pub breaker: BreakerConfig,
+    /// Who decides how fast the calls leave.
+    pub pace: Pace,
+}
+
+/// A configuration that cannot be: which knob, its value, and what was expected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigError {
+    /// The knob, as in the configuration file: `concurrency.floor`.
+    pub key: String,
+    /// What it was set to.
+    pub value: String,
+    /// What would have been right.
+    pub expected: &'static str,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} is {}, expected {}", self.key, self.value, self.expected)
+    }
+}
+
+impl core::error::Error for ConfigError {}

@@ -1,0 +1,171 @@
+//! What happened to a call, and what follows from it.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::fmt;
+use core::time::Duration;
+
+use crate::cost::{Cost, Dimension};
+
+/// The kinds of answer that matter to a pacer. Each decides who suffers: the item, the pace, both or nobody.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Class {
+    /// A usable answer.
+    Success,
+    /// Our rate exceeded a limit that refills soon: the item is deferred, its scope slows down.
+    Throttled,
+    /// The provider lacks capacity (503, 529): the item is retried, the scope slows down, the breaker counts.
+    Overloaded,
+    /// A server or network failure: the item is retried, the breaker counts, the pace stays.
+    Transient,
+    /// A long window (a day, a month) is used up: the scope is held until it reopens.
+    QuotaExhausted,
+    /// A bad key, no credit: the scope stops until a person acts, and keeps its items.
+    Account,
+    /// This request can never pass: the item fails alone.
+    Invalid,
+    /// The content of this item was refused: the item fails alone.
+    Filtered,
+    /// Part of a batch was accepted: the rest is sent again.
+    Partial,
+    /// We gave the call up ourselves: it frees its place and teaches nothing.
+    Abandoned,
+}
+
+impl Class {
+    /// All classes, in declaration order.
+    pub const ALL: [Self; 10] = [
+        Self::Success,
+        Self::Throttled,
+        Self::Overloaded,
+        Self::Transient,
+        Self::QuotaExhausted,
+        Self::Account,
+        Self::Invalid,
+        Self::Filtered,
+        Self::Partial,
+        Self::Abandoned,
+    ];
+
+    /// The name used in files, logs and JSON.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Success => "success",
+            Self::Throttled => "throttled",
+            Self::Overloaded => "overloaded",
+            Self::Transient => "transient",
+            Self::QuotaExhausted => "quota_exhausted",
+            Self::Account => "account",
+            Self::Invalid => "invalid",
+            Self::Filtered => "filtered",
+            Self::Partial => "partial",
+            Self::Abandoned => "abandoned",
+        }
+    }
+
+    /// The class of that name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|class| class.as_str() == name)
+    }
+}
+
+impl fmt::Display for Class {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// How far an answer reaches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Reach {
+    /// The item alone.
+    Item,
+    /// The scope of the call: its model, endpoint family or table.
+    #[default]
+    Scope,
+    /// The account: every scope under the same host and key.
+    Account,
+}
+
+/// A wait that the server asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hint {
+    /// From the moment the response arrived.
+    pub wait: Duration,
+    /// Given in milliseconds or finer, so it is no rounding.
+    pub exact: bool,
+}
+
+/// How a limit that headers announce is restored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Restores {
+    /// Nobody knows: such a report is only shown, never obeyed.
+    #[default]
+    Unknown,
+    /// All at the reset: a fixed window.
+    AtOnce,
+    /// Bit by bit until the reset: a bucket or a sliding window.
+    Gradually,
+}
+
+/// What a response's headers said about one limit. Absent numbers were not reported.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LimitReport {
+    /// What is counted.
+    pub dimension: Dimension,
+    /// Units allowed in a window.
+    pub limit: Option<u64>,
+    /// Units left.
+    pub remaining: Option<u64>,
+    /// Time until the limit is whole again.
+    pub reset: Option<Duration>,
+    /// The period that the limit refers to, where it is known or could be derived.
+    pub window: Option<Duration>,
+    /// How the limit comes back.
+    pub restores: Restores,
+}
+
+/// The end of one call, as the pacer needs to know it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    /// What happened.
+    pub class: Class,
+    /// How far it reaches; only read for throttled, quota and account outcomes.
+    pub reach: Reach,
+    /// How long the server said to wait.
+    pub hint: Option<Hint>,
+    /// Limits that the response's headers announced.
+    pub limits: Vec<LimitReport>,
+    /// What the call really cost, where the response said so; it replaces the estimate.
+    pub usage: Option<Cost>,
+    /// Why, in the provider's words or ours; kept as the reason when a scope stops.
+    pub reason: Option<Arc<str>>,
+}
+
+impl Outcome {
+    /// An outcome of that class and nothing else.
+    pub const fn new(class: Class) -> Self {
+        Self { class, reach: Reach::Scope, hint: None, limits: Vec::new(), usage: None, reason: None }
+    }
+
+    /// With a wait that the server asked for.
+    #[must_use]
+    pub const fn with_hint(mut self, wait: Duration, exact: bool) -> Self {
+        self.hint = Some(Hint { wait, exact });
+        self
+    }
+
+    /// With another reach than the scope.
+    #[must_use]
+    pub const fn with_reach(mut self, reach: Reach) -> Self {
+        self.reach = reach;
+        self
+    }
+
+    /// With the cost that the response reported.
+    #[must_use]
+    pub fn with_usage(mut self, usage: Cost) -> Self {
+        self.usage = Some(usage);
+        self
+    }
+}
