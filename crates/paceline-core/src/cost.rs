@@ -119,6 +119,18 @@ impl Cost {
         }
     }
 
+    /// Adds another cost, dimension by dimension.
+    pub(crate) fn add(&mut self, other: &Self) {
+        for (sum, units) in self.built_in.iter_mut().zip(other.built_in) {
+            *sum = sum.saturating_add(units);
+        }
+        for (name, units) in &other.named {
+            let dimension = Dimension::Named(name.clone());
+            let sum = self.get(&dimension).saturating_add(*units);
+            self.set(dimension, sum);
+        }
+    }
+
     /// Units of a dimension.
     pub fn get(&self, dimension: &Dimension) -> u64 {
         match (dimension.index(), dimension) {

@@ -1,4 +1,4 @@
-//! The engine of Paceline: every policy, and the `Pacer` that composes them.
+//! The engine of Paceline: every policy, and the [`Pacer`] that composes them.
 //!
 //! Nothing here reads a clock, does IO or draws from a global source of randomness: the present, the outcomes and the
 //! seed are arguments. The same inputs give the same outputs, bit for bit.
@@ -6,16 +6,36 @@
 
 extern crate alloc;
 
+mod admit;
+mod announced;
 mod backoff;
+mod breaker;
+mod concurrency;
 mod config;
 mod cost;
+mod gate;
+mod hold;
 mod outcome;
+mod pacer;
+mod queue;
+mod quota;
+mod request;
 mod rng;
+mod scope;
+mod slots;
+mod snapshot;
 mod time;
+mod verdict;
 
+pub use admit::{Admit, Policy};
 pub use backoff::{Backoff, Growth, Jitter};
+pub use concurrency::{ConcurrencySnapshot, Phase};
 pub use config::{BreakerConfig, Concurrency, ConfigError, Limits, Pace, PacerConfig, Quota, Retry, Shape};
 pub use cost::{Cost, Dimension};
 pub use outcome::{Class, Hint, LimitReport, Outcome, Reach, Restores};
+pub use pacer::Pacer;
+pub use quota::TooLarge;
+pub use request::{Event, GiveUp, Request, ScopeId, Ticket, Verdict};
 pub use rng::Rng;
+pub use snapshot::{QuotaSnapshot, ScopeSnapshot, ScopeState, Snapshot, Totals};
 pub use time::{Instant, Timestamp};

@@ -1,0 +1,160 @@
+//! A limit that the server's headers announce. It only ever holds back: it never sets a rate.
+//!
+//! Headers are one response old, so the calls that left since the one that carried them are subtracted, and a small
+//! part of the limit is left alone. Headers that promise too much change nothing; headers that say less than the truth
+//! are obeyed until their own reset.
+
+use core::time::Duration;
+
+use crate::admit::{Admit, Policy};
+use crate::cost::Dimension;
+use crate::outcome::{LimitReport, Restores};
+use crate::time::{Instant, nanos};
+
+/// One part in so many of an announced limit is left alone: 2 %. None at all doubles the refusals, 5 % costs speed.
+const KEEP_ONE_IN: i128 = 50;
+
+/// A shorter reset of a fixed window is mostly rounding: obeying it is worse than nothing.
+const TICK: Duration = Duration::from_secs(1);
+
+/// An empty limit of unknown kind is waited for when it comes back within this.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The call that carried a report: which one it was, when it left, and what had been spent once it had.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Carrier {
+    pub(crate) number: u64,
+    pub(crate) sent: Instant,
+    pub(crate) spent: u64,
+}
+
+/// The newest report on one dimension.
+#[derive(Clone, Debug)]
+pub(crate) struct Announced {
+    pub(crate) dimension: Dimension,
+    pub(crate) limit: u64,
+    pub(crate) remaining: u64,
+    pub(crate) reset: Duration,
+    pub(crate) window: Option<Duration>,
+    restores: Restores,
+    carrier: Carrier,
+}
+
+impl Announced {
+    /// Nothing when a number is missing: an absent field changes nothing that was learnt before.
+    pub(crate) fn new(report: &LimitReport, carrier: Carrier) -> Option<Self> {
+        Some(Self {
+            dimension: report.dimension.clone(),
+            limit: report.limit?,
+            remaining: report.remaining?,
+            reset: report.reset?,
+            window: report.window,
+            restores: report.restores,
+            carrier,
+        })
+    }
+
+    /// Takes over a report that a later call carried.
+    pub(crate) fn update(&mut self, newer: Self) {
+        if newer.carrier.number > self.carrier.number {
+            *self = newer;
+        }
+    }
+
+    /// Units left, given all that was `spent` so far, if none came back since.
+    pub(crate) fn left(&self, spent: u64) -> u64 {
+        self.remaining.saturating_sub(spent.saturating_sub(self.carrier.spent))
+    }
+
+    /// Whether the call left after the one that carried this report.
+    pub(crate) const fn is_older_than(&self, number: u64) -> bool {
+        number > self.carrier.number
+    }
+
+    /// When `units` more may leave, given all that was `spent` so far.
+    pub(crate) fn admit(&self, now: Instant, units: u64, spent: u64) -> Admit {
+        let since = i128::from(spent.saturating_sub(self.carrier.spent));
+        // In fiftieths of a unit, so that the part left alone needs no fractions.
+        let short = (since + i128::from(units) - i128::from(self.remaining)) * KEEP_ONE_IN + i128::from(self.limit);
+        if short <= 0 || units == 0 {
+            return Admit::Now;
+        }
+        let short = short.unsigned_abs();
+        Admit::at(self.reopens(short), now, || Policy::Announced {
+            dimension: self.dimension.clone(),
+            limit: self.limit,
+        })
+    }
+
+    fn reopens(&self, short: u128) -> Instant {
+        match self.restores {
+            Restores::AtOnce if self.reset <= TICK => Instant::ZERO,
+            Restores::AtOnce => self.carrier.sent + self.reset,
+            Restores::Gradually => {
+                let missing = u128::from(self.limit.saturating_sub(self.remaining).max(1)) * KEEP_ONE_IN.unsigned_abs();
+                let wait = short.saturating_mul(u128::from(nanos(self.reset))) / missing;
+                let wait = Duration::from_nanos(u64::try_from(wait).unwrap_or(u64::MAX));
+                self.carrier.sent + wait.min(self.reset)
+            }
+            Restores::Unknown if self.remaining == 0 && self.reset < PATIENCE => self.carrier.sent + self.reset,
+            Restores::Unknown => Instant::ZERO,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn announced(limit: u64, remaining: u64, reset_ms: u64, restores: Restores) -> Announced {
+        let report = LimitReport {
+            dimension: Dimension::Requests,
+            limit: Some(limit),
+            remaining: Some(remaining),
+            reset: Some(Duration::from_millis(reset_ms)),
+            window: None,
+            restores,
+        };
+        let carrier = Carrier { number: 1, sent: Instant::from_nanos(0), spent: 10 };
+        Announced::new(&report, carrier).expect("a whole report")
+    }
+
+    fn wait_ms(announced: &Announced, spent: u64) -> u128 {
+        match announced.admit(Instant::ZERO, 1, spent) {
+            Admit::Now => 0,
+            Admit::At { at, .. } => Duration::from_nanos(at.as_nanos()).as_millis(),
+            Admit::OnRelease { .. } => panic!("headers never wait for a release"),
+        }
+    }
+
+    #[test]
+    fn holds_back_what_left_since_and_a_fiftieth() {
+        // 20 per second, 5 left: 15 are missing and come back in 750 ms, one in 50 ms; 0.4 are kept.
+        let bucket = announced(20, 5, 750, Restores::Gradually);
+        assert_eq!(wait_ms(&bucket, 13), 0, "3 left since, the fourth leaves 1 > 0.4");
+        assert_eq!(wait_ms(&bucket, 14), 20, "the fifth is 0.4 short");
+        assert_eq!(wait_ms(&bucket, 15), 70);
+        assert_eq!(wait_ms(&bucket, 10_000), 750, "never longer than the reset");
+    }
+
+    #[test]
+    fn a_fixed_window_waits_for_its_reset_unless_that_is_rounding() {
+        assert_eq!(wait_ms(&announced(100, 1, 30_000, Restores::AtOnce), 10), 30_000);
+        assert_eq!(wait_ms(&announced(100, 1, 1_000, Restores::AtOnce), 10), 0);
+        assert_eq!(wait_ms(&announced(100, 50, 30_000, Restores::AtOnce), 10), 0);
+    }
+
+    #[test]
+    fn an_unknown_kind_is_only_obeyed_when_empty_and_near() {
+        assert_eq!(wait_ms(&announced(100, 0, 30_000, Restores::Unknown), 10), 30_000);
+        assert_eq!(wait_ms(&announced(100, 0, 3_600_000, Restores::Unknown), 10), 0);
+        assert_eq!(wait_ms(&announced(100, 1, 30_000, Restores::Unknown), 10), 0);
+    }
+
+    #[test]
+    fn an_older_report_never_replaces_a_newer_one() {
+        let mut known = announced(20, 5, 750, Restores::Gradually);
+        known.update(announced(20, 19, 50, Restores::Gradually));
+        assert_eq!(known.remaining, 5);
+    }
+}

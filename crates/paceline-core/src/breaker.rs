@@ -1,0 +1,231 @@
+//! The circuit breaker of a scope: when its server fails, one probe at a time tests whether it is back.
+//!
+//! It is *open* when nothing passes. It looks at a ring of recent outcomes, and failures must come from several items,
+//! so that one bad item never opens it.
+
+use alloc::collections::{BTreeSet, VecDeque};
+use alloc::format;
+use alloc::string::String;
+use core::time::Duration;
+
+use crate::admit::{Admit, Policy};
+use crate::config::{BreakerConfig, ConfigError};
+use crate::time::Instant;
+
+/// Successful probes that close it.
+const PROOFS: u32 = 2;
+
+/// The largest ring.
+const LARGEST: u32 = 10_000;
+
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    at: Instant,
+    item: u64,
+    failed: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Closed,
+    Open { until: Instant, lasted: Duration },
+    HalfOpen { probing: bool, proofs: u32, lasted: Duration },
+}
+
+/// What an outcome did to the breaker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    Opened { until: Instant },
+    Closed,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Breaker {
+    config: BreakerConfig,
+    samples: VecDeque<Sample>,
+    state: State,
+    /// Since when nothing has succeeded, once it had opened.
+    failing_since: Option<Instant>,
+}
+
+impl Breaker {
+    pub(crate) fn new(config: BreakerConfig) -> Result<Self, ConfigError> {
+        check(&config)?;
+        Ok(Self { config, samples: VecDeque::new(), state: State::Closed, failing_since: None })
+    }
+
+    pub(crate) fn reconfigure(&mut self, config: BreakerConfig) -> Result<(), ConfigError> {
+        check(&config)?;
+        self.config = config;
+        Ok(())
+    }
+
+    pub(crate) fn admit(&self, now: Instant) -> Admit {
+        match self.state {
+            State::Closed | State::HalfOpen { probing: false, .. } => Admit::Now,
+            State::Open { until, .. } => Admit::at(until, now, || Policy::Breaker),
+            State::HalfOpen { probing: true, .. } => Admit::OnRelease { policy: Policy::Breaker },
+        }
+    }
+
+    /// A call leaves. Says whether it is a probe.
+    pub(crate) fn left(&mut self) -> bool {
+        let (proofs, lasted) = match self.state {
+            State::Closed => return false,
+            State::Open { lasted, .. } => (0, lasted),
+            State::HalfOpen { proofs, lasted, .. } => (proofs, lasted),
+        };
+        self.state = State::HalfOpen { probing: true, proofs, lasted };
+        true
+    }
+
+    /// A call of `item` was answered; `failed` if the server was overloaded or broken.
+    pub(crate) fn answered(&mut self, now: Instant, item: u64, failed: bool, probe: bool) -> Option<Change> {
+        if !failed {
+            self.failing_since = None;
+        }
+        if probe {
+            return self.probed(now, failed);
+        }
+        if self.samples.len() as u32 == self.config.last {
+            self.samples.pop_front();
+        }
+        self.samples.push_back(Sample { at: now, item, failed });
+        (failed && self.state == State::Closed && self.is_down(now)).then(|| {
+            self.failing_since = Some(now);
+            self.open(now, self.config.open)
+        })
+    }
+
+    /// A call ended without an answer that proves anything.
+    pub(crate) fn lost(&mut self, probe: bool) {
+        if probe && let State::HalfOpen { probing, .. } = &mut self.state {
+            *probing = false;
+        }
+    }
+
+    /// Since when nothing has succeeded, if the breaker opened.
+    pub(crate) const fn failing_since(&self) -> Option<Instant> {
+        self.failing_since
+    }
+
+    fn probed(&mut self, now: Instant, failed: bool) -> Option<Change> {
+        let State::HalfOpen { proofs, lasted, .. } = self.state else { return None };
+        if failed {
+            return Some(self.open(now, lasted.saturating_mul(2).min(self.config.open_max)));
+        }
+        if proofs + 1 < PROOFS {
+            self.state = State::HalfOpen { probing: false, proofs: proofs + 1, lasted };
+            return None;
+        }
+        self.state = State::Closed;
+        self.samples.clear();
+        Some(Change::Closed)
+    }
+
+    fn open(&mut self, now: Instant, lasts: Duration) -> Change {
+        let until = now + lasts;
+        self.state = State::Open { until, lasted: lasts };
+        Change::Opened { until }
+    }
+
+    fn is_down(&self, now: Instant) -> bool {
+        let recent = || self.samples.iter().rev().take_while(|sample| now - sample.at <= self.config.within);
+        let all = recent().count();
+        let failed = recent().filter(|sample| sample.failed).count();
+        all >= self.config.least as usize
+            && failed as f64 >= self.config.share * all as f64
+            && self.items_of(recent().filter(|sample| sample.failed)) >= self.config.items as usize
+    }
+
+    fn items_of<'a>(&self, failures: impl Iterator<Item = &'a Sample>) -> usize {
+        failures.map(|sample| sample.item).collect::<BTreeSet<_>>().len()
+    }
+}
+
+fn check(config: &BreakerConfig) -> Result<(), ConfigError> {
+    let wrong = |key, value: String, expected| Err(ConfigError { key: format!("breaker.{key}"), value, expected });
+    if !(config.share > 0.0 && config.share <= 1.0) {
+        return wrong("share", format!("{}", config.share), "more than 0 and at most 1");
+    }
+    if config.last == 0 || config.last > LARGEST {
+        return wrong("last", format!("{}", config.last), "1 to 10000");
+    }
+    if config.least == 0 || config.least > config.last {
+        return wrong("least", format!("{}", config.least), "1 to breaker.last");
+    }
+    if config.items == 0 {
+        return wrong("items", format!("{}", config.items), "at least 1");
+    }
+    if config.open.is_zero() || config.open > config.open_max {
+        return wrong("open", format!("{:?}", config.open), "more than 0 and at most breaker.open_max");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: Duration = Duration::from_secs(1);
+
+    fn at(seconds: u64) -> Instant {
+        Instant::ZERO + Duration::from_secs(seconds)
+    }
+
+    fn opened() -> Breaker {
+        let mut breaker = Breaker::new(BreakerConfig::default()).expect("defaults");
+        for item in 0..20 {
+            breaker.answered(at(1), item, true, false);
+        }
+        breaker
+    }
+
+    #[test]
+    fn opens_after_twenty_failures_of_several_items() {
+        let breaker = opened();
+        assert_eq!(breaker.admit(at(1)), Admit::At { at: at(2), policy: Policy::Breaker });
+        assert_eq!(breaker.failing_since(), Some(at(1)));
+    }
+
+    #[test]
+    fn one_bad_item_few_failures_or_old_ones_never_open_it() {
+        let mut one_item = Breaker::new(BreakerConfig::default()).expect("defaults");
+        let mut few = one_item.clone();
+        let mut old = one_item.clone();
+        for n in 0..100 {
+            assert_eq!(one_item.answered(at(1), n % 4, true, false), None, "4 items are not 5");
+            assert_eq!(few.answered(at(1), n, n % 5 < 2, false), None, "40 % are not half");
+            assert_eq!(old.answered(at(n), n, true, false), None, "11 in 10 s are not 20");
+        }
+    }
+
+    #[test]
+    fn probes_one_at_a_time_and_doubles_up_to_its_cap() {
+        let mut breaker = opened();
+        let mut now = at(2);
+        for expected in [2, 4, 8, 16, 30, 30] {
+            assert!(breaker.admit(now).is_now());
+            assert!(breaker.left());
+            assert_eq!(breaker.admit(now), Admit::OnRelease { policy: Policy::Breaker });
+            let until = now + expected * S;
+            assert_eq!(breaker.answered(now, 1, true, true), Some(Change::Opened { until }));
+            now = until;
+        }
+        for proof in 1..=2 {
+            assert!(breaker.left());
+            let change = breaker.answered(now, 1, false, true);
+            assert_eq!(change, (proof == 2).then_some(Change::Closed));
+        }
+        assert!(!breaker.left());
+        assert_eq!(breaker.failing_since(), None);
+    }
+
+    #[test]
+    fn an_abandoned_probe_gives_its_place_to_the_next() {
+        let mut breaker = opened();
+        assert!(breaker.left());
+        breaker.lost(true);
+        assert!(breaker.admit(at(1)).is_now());
+    }
+}

@@ -1,0 +1,300 @@
+//! How many calls may be in flight: a fixed number, or one that adapts.
+//!
+//! AIMD (Chiu and Jain, 1989): successes raise the limit by one per round trip, congestion halves it, once per epoch. A
+//! refusal belongs to a new epoch only if its call left after the last decrease, so fifty simultaneous refusals are
+//! one decrease.
+
+use alloc::collections::VecDeque;
+use alloc::format;
+use alloc::vec::Vec;
+
+use crate::admit::{Admit, Policy};
+use crate::config::{Concurrency, ConfigError};
+
+/// So many limits after decreases are remembered.
+const HISTORY: usize = 100;
+
+/// Where the limit stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// At the floor.
+    Floor,
+    /// At the maximum.
+    MaxConcurrency,
+    /// Decreased, and no call sent since has succeeded yet.
+    Backoff,
+    /// Growing below the limit from before the last decrease.
+    Recovering,
+    /// As many calls in flight as the limit allows.
+    Saturated,
+    /// None of these: growing, with room left.
+    Steady,
+}
+
+impl Phase {
+    /// The name used in JSON.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Floor => "floor",
+            Self::MaxConcurrency => "max_concurrency",
+            Self::Backoff => "backoff",
+            Self::Recovering => "recovering",
+            Self::Saturated => "saturated",
+            Self::Steady => "steady",
+        }
+    }
+}
+
+/// Figures of a concurrency limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ConcurrencySnapshot {
+    /// Calls that may be in flight.
+    pub current_limit: u32,
+    /// Calls in flight.
+    pub in_flight: u32,
+    /// Calls that ever took a place.
+    pub total_acquires: u64,
+    /// Refusals seen, all of them.
+    pub total_rate_limits: u64,
+    /// Decreases: at most one per congestion epoch.
+    pub total_decreases: u64,
+    /// The most calls that were ever in flight.
+    pub peak_active: u32,
+    /// The last 100 limits after decreases, oldest first.
+    pub limit_history: Vec<u32>,
+    /// Where the limit stands.
+    pub phase: Phase,
+}
+
+/// The calls in flight of one scope, and the limit on them.
+#[derive(Clone, Debug)]
+pub(crate) struct InFlight {
+    floor: u32,
+    max: u32,
+    limit: u32,
+    now: u32,
+    peak: u32,
+    acquires: u64,
+    refusals: u64,
+    decreases: u64,
+    /// Successes since the limit grew last; `limit` of them are one round trip.
+    credit: u32,
+    /// The last call that had left at the last decrease.
+    mark: u64,
+    /// The limit before the last decrease.
+    before: u32,
+    backing_off: bool,
+    history: VecDeque<u32>,
+}
+
+impl InFlight {
+    pub(crate) fn new(concurrency: Concurrency) -> Result<Self, ConfigError> {
+        let (floor, start, max) = checked(concurrency)?;
+        Ok(Self {
+            floor,
+            max,
+            limit: start,
+            now: 0,
+            peak: 0,
+            acquires: 0,
+            refusals: 0,
+            decreases: 0,
+            credit: 0,
+            mark: 0,
+            before: 0,
+            backing_off: false,
+            history: VecDeque::new(),
+        })
+    }
+
+    /// New bounds; the learnt limit is kept as far as they allow.
+    pub(crate) fn reconfigure(&mut self, concurrency: Concurrency) -> Result<(), ConfigError> {
+        let (floor, start, max) = checked(concurrency)?;
+        let learnt = if self.floor == self.max { start } else { self.limit };
+        (self.floor, self.max, self.limit) = (floor, max, learnt.clamp(floor, max));
+        Ok(())
+    }
+
+    pub(crate) fn admit(&self) -> Admit {
+        if self.now < self.limit { Admit::Now } else { Admit::OnRelease { policy: Policy::Concurrency } }
+    }
+
+    pub(crate) fn take(&mut self) {
+        self.now += 1;
+        self.acquires += 1;
+        self.peak = self.peak.max(self.now);
+    }
+
+    pub(crate) fn release(&mut self) {
+        self.now -= 1;
+    }
+
+    pub(crate) const fn limit(&self) -> u32 {
+        self.limit
+    }
+
+    /// A call that left as `number` succeeded: one more place per round trip.
+    pub(crate) fn succeeded(&mut self, number: u64) {
+        if number > self.mark {
+            self.backing_off = false;
+        }
+        self.credit += 1;
+        if self.credit >= self.limit {
+            self.credit = 0;
+            self.limit = (self.limit + 1).min(self.max);
+        }
+    }
+
+    /// A call that left as `number` was refused; `last` is the newest call that has left. Says whether the limit fell.
+    pub(crate) fn refused(&mut self, number: u64, last: u64) -> bool {
+        self.refusals += 1;
+        let halved = (self.limit / 2).max(self.floor);
+        if number <= self.mark || halved >= self.limit {
+            return false;
+        }
+        (self.before, self.limit) = (self.limit, halved);
+        (self.mark, self.credit, self.backing_off) = (last, 0, true);
+        self.decreases += 1;
+        if self.history.len() == HISTORY {
+            self.history.pop_front();
+        }
+        self.history.push_back(halved);
+        true
+    }
+
+    pub(crate) fn snapshot(&self) -> ConcurrencySnapshot {
+        ConcurrencySnapshot {
+            current_limit: self.limit,
+            in_flight: self.now,
+            total_acquires: self.acquires,
+            total_rate_limits: self.refusals,
+            total_decreases: self.decreases,
+            peak_active: self.peak,
+            limit_history: self.history.iter().copied().collect(),
+            phase: self.phase(),
+        }
+    }
+
+    fn phase(&self) -> Phase {
+        if self.limit == self.max {
+            Phase::MaxConcurrency
+        } else if self.limit == self.floor {
+            Phase::Floor
+        } else if self.backing_off {
+            Phase::Backoff
+        } else if self.limit < self.before {
+            Phase::Recovering
+        } else if self.now >= self.limit {
+            Phase::Saturated
+        } else {
+            Phase::Steady
+        }
+    }
+}
+
+fn checked(concurrency: Concurrency) -> Result<(u32, u32, u32), ConfigError> {
+    let (floor, start, max) = match concurrency {
+        Concurrency::Fixed { max } => (max, max, max),
+        Concurrency::Aimd { floor, start, max } => (floor, start, max),
+    };
+    let wrong = |key, value: u32, expected| {
+        Err(ConfigError { key: format!("concurrency.{key}"), value: format!("{value}"), expected })
+    };
+    if max < 1 {
+        return wrong("max", max, "at least 1");
+    }
+    if floor < 1 || floor > max {
+        return wrong("floor", floor, "1 <= floor <= max");
+    }
+    if start < floor || start > max {
+        return wrong("start", start, "floor <= start <= max");
+    }
+    Ok((floor, start, max))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+
+    fn aimd(floor: u32, start: u32, max: u32) -> InFlight {
+        InFlight::new(Concurrency::Aimd { floor, start, max }).expect("sensible bounds")
+    }
+
+    #[test]
+    fn fifty_simultaneous_refusals_are_one_decrease() {
+        let mut limit = aimd(5, 50, 50);
+        for number in 1..=50 {
+            limit.refused(number, 50);
+        }
+        let figures = limit.snapshot();
+        assert_eq!((figures.current_limit, figures.total_decreases, figures.total_rate_limits), (25, 1, 50));
+    }
+
+    #[test]
+    fn separate_epochs_halve_down_to_the_floor() {
+        let mut limit = aimd(5, 50, 50);
+        let limits: Vec<u32> = (1..=5)
+            .map(|epoch| {
+                limit.refused(epoch, epoch);
+                limit.limit
+            })
+            .collect();
+        assert_eq!(limits, [25, 12, 6, 5, 5]);
+        assert_eq!(limit.snapshot().limit_history, vec![25, 12, 6, 5]);
+        assert_eq!(limit.snapshot().total_decreases, 4, "a refusal at the floor is no decrease");
+    }
+
+    #[test]
+    fn grows_by_one_per_round_trip() {
+        let mut limit = aimd(1, 4, 50);
+        (0..4).for_each(|n| limit.succeeded(n));
+        assert_eq!(limit.limit, 5);
+        (0..5 + 6 + 7).for_each(|n| limit.succeeded(n));
+        assert_eq!(limit.limit, 8);
+    }
+
+    #[test]
+    fn phases() {
+        let mut limit = aimd(5, 20, 50);
+        assert_eq!(limit.phase(), Phase::Steady);
+        (0..20).for_each(|_| limit.take());
+        assert_eq!(limit.phase(), Phase::Saturated);
+        assert!(limit.refused(20, 20));
+        assert_eq!(limit.phase(), Phase::Backoff);
+        limit.succeeded(19);
+        assert_eq!(limit.phase(), Phase::Backoff, "a call from before the decrease proves nothing");
+        limit.succeeded(21);
+        assert_eq!(limit.phase(), Phase::Recovering);
+        limit.refused(22, 22);
+        assert_eq!(limit.phase(), Phase::Floor);
+        (0..2_000).for_each(|n| limit.succeeded(n));
+        assert_eq!(limit.phase(), Phase::MaxConcurrency);
+        assert_eq!(limit.limit, 50, "never above the maximum");
+    }
+
+    #[test]
+    fn after_a_decrease_nothing_starts_until_there_is_room() {
+        let mut limit = aimd(2, 8, 8);
+        (0..8).for_each(|_| limit.take());
+        limit.refused(8, 8);
+        for _ in 0..4 {
+            assert!(!limit.admit().is_now());
+            limit.release();
+        }
+        assert!(!limit.admit().is_now());
+        limit.release();
+        assert!(limit.admit().is_now());
+    }
+
+    #[test]
+    fn impossible_bounds_are_refused() {
+        for (floor, start, max, key) in
+            [(0, 1, 5, "floor"), (6, 6, 5, "floor"), (2, 1, 5, "start"), (2, 6, 5, "start"), (1, 1, 0, "max")]
+        {
+            let error = InFlight::new(Concurrency::Aimd { floor, start, max }).expect_err("impossible");
+            assert_eq!(error.key, format!("concurrency.{key}"));
+        }
+    }
+}

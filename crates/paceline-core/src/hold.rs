@@ -1,0 +1,115 @@
+//! Long waits of an account or a scope: held until a quota reopens, or stopped until a person acts.
+
+use alloc::sync::Arc;
+use core::time::Duration;
+
+use crate::admit::{Admit, Policy};
+use crate::time::Instant;
+
+/// The first wait for a quota that nobody knows the end of; it doubles to an hour.
+pub(crate) const FIRST_GUESS: Duration = Duration::from_secs(300);
+const LONGEST_GUESS: Duration = Duration::from_secs(3_600);
+
+/// Whether an account or a scope is held or stopped.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Hold {
+    until: Option<Instant>,
+    stopped: Option<Arc<str>>,
+    guess: Duration,
+}
+
+impl Hold {
+    pub(crate) fn admit(&self, now: Instant) -> Admit {
+        match (&self.stopped, self.until) {
+            (Some(_), _) => Admit::OnRelease { policy: Policy::Stopped },
+            (None, Some(until)) => Admit::at(until, now, || Policy::Held),
+            (None, None) => Admit::Now,
+        }
+    }
+
+    /// Holds until then; the latest end wins.
+    pub(crate) fn hold(&mut self, until: Instant) -> Instant {
+        let until = self.until.map_or(until, |known| known.max(until));
+        self.until = Some(until);
+        until
+    }
+
+    /// How long to wait for a quota that comes back nobody knows when.
+    pub(crate) fn guess(&mut self) -> Duration {
+        self.guess = if self.guess.is_zero() { FIRST_GUESS } else { (self.guess * 2).min(LONGEST_GUESS) };
+        self.guess
+    }
+
+    /// A call succeeded: the next guess starts from the beginning.
+    pub(crate) fn passed(&mut self) {
+        self.guess = Duration::ZERO;
+    }
+
+    pub(crate) fn stop(&mut self, reason: Arc<str>) {
+        self.stopped.get_or_insert(reason);
+    }
+
+    pub(crate) fn resume(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Ends a hold whose time has come. Says whether it did.
+    pub(crate) fn expire(&mut self, now: Instant) -> bool {
+        let over = self.until.is_some_and(|until| until <= now);
+        if over {
+            self.until = None;
+        }
+        over
+    }
+
+    pub(crate) const fn is_active(&self) -> bool {
+        self.until.is_some() || self.stopped.is_some()
+    }
+
+    pub(crate) const fn until(&self) -> Option<Instant> {
+        self.until
+    }
+
+    pub(crate) const fn stopped(&self) -> Option<&Arc<str>> {
+        self.stopped.as_ref()
+    }
+}
+
+/// A clock that stands still while its scope is held or stopped: deadlines are counted on it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RunningClock {
+    stood: Duration,
+    since: Option<Instant>,
+}
+
+impl RunningClock {
+    /// The scope is held from now on, or no longer.
+    pub(crate) fn set_standing(&mut self, now: Instant, standing: bool) {
+        match (self.since, standing) {
+            (None, true) => self.since = Some(now),
+            (Some(since), false) => {
+                self.stood += now - since;
+                self.since = None;
+            }
+            _ => {}
+        }
+    }
+
+    /// A deadline on the running clock.
+    pub(crate) fn read(&self, now: Instant, deadline: Instant) -> Instant {
+        deadline.saturating_sub(self.stood(now))
+    }
+
+    /// The deadline that [`RunningClock::read`] was given, later by what the clock has stood since.
+    pub(crate) fn deadline(&self, now: Instant, reading: Instant) -> Instant {
+        reading + self.stood(now)
+    }
+
+    pub(crate) const fn is_standing(&self) -> bool {
+        self.since.is_some()
+    }
+
+    fn stood(&self, now: Instant) -> Duration {
+        self.stood + self.since.map_or(Duration::ZERO, |since| now - since)
+    }
+}

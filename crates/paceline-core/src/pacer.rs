@@ -1,0 +1,578 @@
+//! The pacer: one deterministic machine per account, which composes every policy.
+
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::sync::Arc;
+use core::cmp::Reverse;
+
+use crate::admit::{Admit, Policy};
+use crate::breaker::Change;
+use crate::concurrency::InFlight;
+use crate::config::{Concurrency, ConfigError, Limits, Pace, PacerConfig};
+use crate::cost::Cost;
+use crate::hold::Hold;
+use crate::outcome::{Class, Hint, Outcome, Reach};
+use crate::queue::Place;
+use crate::quota::{Quotas, TooLarge};
+use crate::request::{Event, Request, ScopeId, Ticket, Verdict};
+use crate::rng::Rng;
+use crate::scope::{self, Flight, Scope};
+use crate::slots::{Entry, Slots, Stage};
+use crate::snapshot::{ScopeSnapshot, Snapshot, Totals};
+use crate::time::Instant;
+use crate::verdict;
+
+/// Decides when each call of one account may leave.
+///
+/// It does no IO and reads no clock. There are four kinds of method:
+///
+/// - *Inputs* take the present: [`enqueue`](Self::enqueue), [`cancel`](Self::cancel), [`complete`](Self::complete),
+///   [`handle_timeout`](Self::handle_timeout), [`reconfigure`](Self::reconfigure), [`hold`](Self::hold),
+///   [`stop`](Self::stop) and [`resume`](Self::resume). The present may stand still or jump forward; one that goes
+///   backwards is taken as standing still.
+/// - *Outputs*: after any input call [`poll_event`](Self::poll_event) until it is empty, then
+///   [`poll_timeout`](Self::poll_timeout), and call `handle_timeout` at that instant or later.
+/// - *Questions* change nothing: [`admit`](Self::admit), [`snapshot`](Self::snapshot).
+/// - [`scope`](Self::scope) names a scope.
+///
+/// There are two levels. The account counts against the configured limits; below it each scope has its own limits,
+/// gate, breaker and queue. When the ceiling binds, the highest priority goes first, then the earliest arrival among
+/// the heads of the scopes that may leave.
+///
+/// ```
+/// use paceline_core::{Class, Cost, Event, Instant, Limits, Outcome, Pacer, PacerConfig, Quota, Request, Verdict};
+///
+/// let limits = Limits { quotas: vec![Quota::requests_per_minute(60)], burst: Some(1) };
+/// let config = PacerConfig { limits, ..PacerConfig::default() };
+/// let mut pacer = Pacer::new(config, 1, Instant::ZERO)?;
+/// let scope = pacer.scope("a model");
+///
+/// let first = pacer.enqueue(Instant::ZERO, Request::new(scope, Cost::request()))?;
+/// let second = pacer.enqueue(Instant::ZERO, Request::new(scope, Cost::request()))?;
+/// assert_eq!(pacer.poll_event(), Some(Event::Granted { ticket: first, probe: false }));
+/// assert_eq!(pacer.poll_event(), None);
+///
+/// let due = pacer.poll_timeout().expect("the second waits for the spacing of 60 per minute");
+/// assert_eq!(due, Instant::from_nanos(1_000_000_000));
+/// pacer.handle_timeout(due);
+/// assert_eq!(pacer.poll_event(), Some(Event::Granted { ticket: second, probe: false }));
+///
+/// assert_eq!(pacer.complete(due, first, Outcome::new(Class::Success)), Verdict::Done);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Pacer {
+    config: PacerConfig,
+    rng: Rng,
+    now: Instant,
+    quotas: Quotas,
+    in_flight: InFlight,
+    hold: Hold,
+    scopes: alloc::vec::Vec<Scope>,
+    names: BTreeMap<Arc<str>, ScopeId>,
+    slots: Slots,
+    arrivals: u64,
+    events: VecDeque<Event>,
+    wake: Option<Instant>,
+}
+
+impl Pacer {
+    /// A pacer with nothing in it. The same seed and the same calls give the same results, bit for bit.
+    ///
+    /// # Errors
+    /// The first knob that cannot be, by name.
+    pub fn new(config: PacerConfig, seed: u64, now: Instant) -> Result<Self, ConfigError> {
+        check(&config)?;
+        Ok(Self {
+            rng: Rng::new(seed),
+            now,
+            quotas: Quotas::new(&limits(&config))?,
+            in_flight: InFlight::new(Concurrency::Fixed { max: config.concurrency.max() })?,
+            hold: Hold::default(),
+            scopes: alloc::vec::Vec::new(),
+            names: BTreeMap::new(),
+            slots: Slots::default(),
+            arrivals: 0,
+            events: VecDeque::new(),
+            wake: None,
+            config,
+        })
+    }
+
+    /// The scope of that name; it is made when it is new. One that is named like a tier has the tier's limits.
+    pub fn scope(&mut self, name: &str) -> ScopeId {
+        if let Some(id) = self.names.get(name) {
+            return *id;
+        }
+        let id = ScopeId(u32::try_from(self.scopes.len()).expect("fewer than 2^32 scopes"));
+        let name: Arc<str> = name.into();
+        let mut scope = Scope::new(name.clone(), &self.config).expect("the configuration was checked");
+        scope.clock.set_standing(self.now, self.hold.is_active());
+        self.scopes.push(scope);
+        self.names.insert(name, id);
+        id
+    }
+
+    /// The name of a scope.
+    pub fn scope_name(&self, scope: ScopeId) -> &Arc<str> {
+        &self.scopes[scope.0 as usize].name
+    }
+
+    /// When this request could start. A question: it changes nothing, and the answer to a second one is the same.
+    pub fn admit(&self, now: Instant, request: &Request) -> Admit {
+        let now = now.max(self.now);
+        let scope = &self.scopes[request.scope.0 as usize];
+        let due = Admit::at(request.not_before.unwrap_or(now), now, || Policy::NotBefore);
+        let arrival = request.arrival.unwrap_or(self.arrivals);
+        let overtakes = scope.queue.head().is_none_or(|head| (Reverse(request.priority), arrival) < (head.0, head.1));
+        let turn = if overtakes { Admit::Now } else { Admit::OnRelease { policy: Policy::Queue } };
+        due.strictest(turn).strictest(self.admit_cost(now, scope, &request.cost))
+    }
+
+    /// Takes a request in. It is granted at once or later, in an [`Event`].
+    ///
+    /// # Errors
+    /// When it alone exceeds a configured limit: it could never start.
+    pub fn enqueue(&mut self, now: Instant, request: Request) -> Result<Ticket, TooLarge> {
+        let now = self.advance(now);
+        let scope = &mut self.scopes[request.scope.0 as usize];
+        if let Some(too_large) =
+            self.quotas.too_large(&request.cost).or_else(|| scope.quotas().too_large(&request.cost))
+        {
+            return Err(too_large);
+        }
+        let arrival = request.arrival.unwrap_or(self.arrivals);
+        self.arrivals = self.arrivals.max(arrival.saturating_add(1));
+        let deadline = request.deadline.map(|deadline| scope.clock.read(now, deadline));
+        let (priority, not_before) = (request.priority, request.not_before);
+        let request = Request { arrival: Some(arrival), ..request };
+        let id = request.scope;
+        let ticket = self.slots.insert(request, |slot| Stage::Waiting {
+            place: (Reverse(priority), arrival, slot),
+            deadline,
+            since: now,
+        });
+        self.scopes[id.0 as usize].queue.push(now, (Reverse(priority), arrival, ticket.slot), not_before, deadline);
+        self.pump(now);
+        Ok(ticket)
+    }
+
+    /// Takes a request out. A waiting one is gone; one that was granted is taken to never have left, and all it took
+    /// is given back. Unknown and finished tickets are ignored.
+    pub fn cancel(&mut self, now: Instant, ticket: Ticket) -> Option<Request> {
+        let now = self.advance(now);
+        let Entry { request, stage } = self.slots.remove(ticket)?;
+        let scope = &mut self.scopes[request.scope.0 as usize];
+        match stage {
+            Stage::Waiting { place, deadline, .. } => scope.queue.remove(place, request.not_before, deadline),
+            Stage::InFlight { flight, .. } => {
+                scope.in_flight.release();
+                scope.unsend(now, &flight, &request.cost);
+                scope.totals.sends -= 1;
+                scope.totals.resends -= u64::from(request.sends() > 0);
+                scope.totals.probes -= u64::from(flight.probe);
+                self.in_flight.release();
+                self.quotas.settle(now, flight.sent, &request.cost, &Cost::zero());
+            }
+        }
+        self.pump(now);
+        Some(request)
+    }
+
+    /// Reports how a granted call ended, and says what follows for its item. A ticket that is not in flight is
+    /// answered with [`Verdict::Done`] and changes nothing.
+    pub fn complete(&mut self, now: Instant, ticket: Ticket, outcome: Outcome) -> Verdict {
+        let now = self.advance(now);
+        if !self.slots.is_in_flight(ticket) {
+            return Verdict::Done;
+        }
+        let Some(Entry { mut request, stage: Stage::InFlight { flight, deadline } }) = self.slots.remove(ticket) else {
+            unreachable!("it was in flight a moment ago");
+        };
+        self.settle(now, &request, &flight, &outcome);
+        self.react(now, &request, &flight, &outcome);
+        let scope = &mut self.scopes[request.scope.0 as usize];
+        request.deadline = deadline.map(|reading| scope.clock.deadline(now, reading));
+        let verdict = verdict::judge(&self.config, now, request, flight.probe, &outcome, scope, &mut self.rng);
+        self.pump(now);
+        verdict
+    }
+
+    /// Does what has become due. To be called at [`poll_timeout`](Self::poll_timeout) or later; earlier does no harm.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        let now = self.advance(now);
+        self.pump(now);
+    }
+
+    /// Replaces the configuration. What was used stays used where a limit has the same dimension and window.
+    ///
+    /// # Errors
+    /// The first knob that cannot be, by name; then nothing has changed.
+    pub fn reconfigure(&mut self, now: Instant, config: PacerConfig) -> Result<(), ConfigError> {
+        let now = self.advance(now);
+        check(&config)?;
+        self.quotas.reconfigure(&limits(&config))?;
+        self.in_flight.reconfigure(Concurrency::Fixed { max: config.concurrency.max() })?;
+        for scope in &mut self.scopes {
+            scope.reconfigure(&config)?;
+        }
+        self.config = config;
+        self.refuse_too_large();
+        self.pump(now);
+        Ok(())
+    }
+
+    /// Nothing of the scope, or of the account when `None`, leaves before `until`; then one call goes first.
+    pub fn hold(&mut self, now: Instant, scope: Option<ScopeId>, until: Instant) {
+        let now = self.advance(now);
+        self.hold_until(now, scope, until);
+        self.pump(now);
+    }
+
+    /// Nothing of the scope, or of the account when `None`, leaves before [`resume`](Self::resume).
+    pub fn stop(&mut self, now: Instant, scope: Option<ScopeId>, reason: Arc<str>) {
+        let now = self.advance(now);
+        self.stop_for(now, scope, reason);
+        self.pump(now);
+    }
+
+    /// Ends holds, stops and closed gates of the scope, or of everything when `None`.
+    pub fn resume(&mut self, now: Instant, scope: Option<ScopeId>) {
+        let now = self.advance(now);
+        match scope {
+            Some(id) => self.scopes[id.0 as usize].resume(),
+            None => {
+                self.hold.resume();
+                self.scopes.iter_mut().for_each(Scope::resume);
+            }
+        }
+        self.set_clocks(now);
+        self.pump(now);
+    }
+
+    /// What is to be done or known, oldest first.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) is due; `None`: not before the next input.
+    pub const fn poll_timeout(&self) -> Option<Instant> {
+        self.wake
+    }
+
+    /// A request in the pacer.
+    pub fn request(&self, ticket: Ticket) -> Option<&Request> {
+        self.slots.get(ticket).map(|entry| &entry.request)
+    }
+
+    /// All the numbers.
+    pub fn snapshot(&self, now: Instant) -> Snapshot {
+        let now = now.max(self.now);
+        let scopes: alloc::vec::Vec<_> =
+            self.scopes.iter().map(|scope| scope.snapshot(now, self.next_of(now, scope))).collect();
+        Snapshot { account: self.account_snapshot(now, &scopes), scopes }
+    }
+
+    /// Time never goes backwards.
+    fn advance(&mut self, now: Instant) -> Instant {
+        self.now = self.now.max(now);
+        self.now
+    }
+
+    fn admit_cost(&self, now: Instant, scope: &Scope, cost: &Cost) -> Admit {
+        scope.admit(now, cost).strictest(self.admit_account(now, cost))
+    }
+
+    fn admit_account(&self, now: Instant, cost: &Cost) -> Admit {
+        self.hold.admit(now).strictest(self.in_flight.admit()).strictest(self.quotas.admit(now, cost))
+    }
+
+    /// When the next waiter of a scope may leave: its head, else a call of one request.
+    fn next_of(&self, now: Instant, scope: &Scope) -> Admit {
+        match scope.queue.head() {
+            Some(head) => self.admit_cost(now, scope, &self.slots.at(head.2).request.cost),
+            None => match scope.queue.next_due() {
+                Some(due) => Admit::at(due, now, || Policy::NotBefore),
+                None => self.admit_cost(now, scope, &Cost::request()),
+            },
+        }
+    }
+
+    /// Grants all that may leave, and finds out when to look again.
+    fn pump(&mut self, now: Instant) {
+        self.reopen(now);
+        for index in 0..self.scopes.len() {
+            self.scopes[index].queue.promote(now);
+            self.expire(now, index);
+        }
+        while let Some((place, index)) = self.first_to_leave(now) {
+            self.grant(now, place, index);
+        }
+        self.wake = self.next_wake(now);
+    }
+
+    /// Ends the holds whose time has come.
+    fn reopen(&mut self, now: Instant) {
+        let mut reopened = self.hold.expire(now);
+        for scope in &mut self.scopes {
+            if scope.hold.expire(now) {
+                scope.forget_burst(now);
+                reopened = true;
+            }
+        }
+        if reopened {
+            self.quotas.forget_burst(now);
+            self.set_clocks(now);
+        }
+    }
+
+    fn expire(&mut self, now: Instant, index: usize) {
+        let scope = &mut self.scopes[index];
+        while let Some((reading, slot)) = scope.queue.next_deadline()
+            && scope.clock.deadline(now, reading) <= now
+        {
+            let ticket = self.slots.ticket(slot);
+            let Entry { request, stage } = self.slots.remove(ticket).expect("a deadline belongs to a waiting request");
+            let Stage::Waiting { place, deadline, .. } = stage else {
+                unreachable!("a granted request has left the queue");
+            };
+            scope.queue.remove(place, request.not_before, deadline);
+            self.events.push_back(Event::Expired { ticket, request: Box::new(request) });
+        }
+    }
+
+    fn first_to_leave(&self, now: Instant) -> Option<(Place, usize)> {
+        let heads = self.scopes.iter().enumerate().filter_map(|(index, scope)| Some((scope.queue.head()?, index)));
+        let may_leave = |(place, index): &(Place, usize)| {
+            self.scopes[*index].admit(now, &self.slots.at(place.2).request.cost).is_now()
+        };
+        let first = heads.filter(may_leave).min()?;
+        self.admit_account(now, &self.slots.at(first.0.2).request.cost).is_now().then_some(first)
+    }
+
+    fn grant(&mut self, now: Instant, place: Place, index: usize) {
+        let scope = &mut self.scopes[index];
+        let entry = self.slots.at_mut(place.2);
+        let Stage::Waiting { deadline, since, .. } = entry.stage else {
+            unreachable!("a queue holds only waiting requests");
+        };
+        let request = &entry.request;
+        scope.queue.remove(place, request.not_before, deadline);
+        let flight = scope.leave(now, &request.cost);
+        self.in_flight.take();
+        self.quotas.take(now, &request.cost);
+        scope.totals.sends += 1;
+        scope.totals.resends += u64::from(request.sends() > 0);
+        scope.totals.probes += u64::from(flight.probe);
+        scope.totals.waited += now - since;
+        let probe = flight.probe;
+        entry.stage = Stage::InFlight { flight, deadline };
+        self.events.push_back(Event::Granted { ticket: self.slots.ticket(place.2), probe });
+    }
+
+    fn next_wake(&self, now: Instant) -> Option<Instant> {
+        self.scopes.iter().filter_map(|scope| self.wake_of(now, scope)).min()
+    }
+
+    fn wake_of(&self, now: Instant, scope: &Scope) -> Option<Instant> {
+        let head = scope.queue.head().and_then(|head| {
+            match self.admit_cost(now, scope, &self.slots.at(head.2).request.cost) {
+                Admit::At { at, .. } => Some(at),
+                Admit::Now | Admit::OnRelease { .. } => None,
+            }
+        });
+        let deadline = match scope.queue.next_deadline() {
+            Some((reading, _)) if !scope.clock.is_standing() => Some(scope.clock.deadline(now, reading)),
+            _ => None,
+        };
+        [head, scope.queue.next_due(), deadline].into_iter().flatten().min()
+    }
+
+    /// Frees the places of a call and replaces its estimated cost by the real one.
+    fn settle(&mut self, now: Instant, request: &Request, flight: &Flight, outcome: &Outcome) {
+        let scope = &mut self.scopes[request.scope.0 as usize];
+        scope.in_flight.release();
+        self.in_flight.release();
+        scope.totals.by_class[outcome.class as usize] += 1;
+        if let Some(actual) = &outcome.usage {
+            scope.settle(now, flight, &request.cost, actual);
+            self.quotas.settle(now, flight.sent, &request.cost, actual);
+        }
+        scope.learn(flight, &outcome.limits);
+    }
+
+    /// What the outcome does to the pace.
+    fn react(&mut self, now: Instant, request: &Request, flight: &Flight, outcome: &Outcome) {
+        let scope = &mut self.scopes[request.scope.0 as usize];
+        let change = match outcome.class {
+            Class::Success => scope.passed(now, flight, request.item),
+            Class::Abandoned => {
+                scope.lost(flight);
+                None
+            }
+            Class::Overloaded | Class::Transient => scope.failed(now, flight, request.item),
+            Class::Throttled
+            | Class::QuotaExhausted
+            | Class::Account
+            | Class::Invalid
+            | Class::Filtered
+            | Class::Partial => scope.answered(now, flight, request.item),
+        };
+        self.report_breaker(now, request.scope, change);
+        match outcome.class {
+            Class::Throttled | Class::Partial | Class::Overloaded => self.slow_down(now, request, flight, outcome),
+            Class::QuotaExhausted => self.exhaust(now, request.scope, outcome),
+            Class::Account => {
+                let reason = outcome.reason.clone().unwrap_or_else(|| "the account was refused".into());
+                self.stop_for(now, reach(request.scope, outcome.reach), reason);
+            }
+            Class::Success | Class::Transient | Class::Invalid | Class::Filtered | Class::Abandoned => {}
+        }
+    }
+
+    fn report_breaker(&mut self, now: Instant, scope: ScopeId, change: Option<Change>) {
+        match change {
+            Some(Change::Opened { until }) => self.events.push_back(Event::BreakerOpened { scope, until }),
+            Some(Change::Closed) => {
+                self.scopes[scope.0 as usize].forget_burst(now);
+                self.quotas.forget_burst(now);
+                self.events.push_back(Event::BreakerClosed { scope });
+            }
+            None => {}
+        }
+    }
+
+    /// A refusal: fewer calls in flight, and a pause where the server asked for one or is shut.
+    fn slow_down(&mut self, now: Instant, request: &Request, flight: &Flight, outcome: &Outcome) {
+        if outcome.reach == Reach::Item {
+            return;
+        }
+        let id = request.scope;
+        let scope = &mut self.scopes[id.0 as usize];
+        if scope.refused(flight.number) {
+            let limit = scope.in_flight.limit();
+            self.events.push_back(Event::LimitDecreased { scope: id, limit });
+        }
+        let held = outcome.hint.is_some_and(|hint| self.obey(now, reach(id, outcome.reach), hint));
+        let scope = &mut self.scopes[id.0 as usize];
+        let shut = scope.is_shut(flight.number) && self.config.pace == Pace::Auto && outcome.class == Class::Throttled;
+        if shut && !held {
+            scope.close(now, self.config.retry.backoff.cap(), &mut self.rng);
+        }
+        if let Some(until) = scope.closed_until(now)
+            && (held || shut)
+        {
+            self.quotas.forget_burst(now);
+            self.events.push_back(Event::GateClosed { scope: id, until });
+        }
+    }
+
+    /// Closes the gate of a scope, or of all of them, for as long as the server asked.
+    fn obey(&mut self, now: Instant, scope: Option<ScopeId>, hint: Hint) -> bool {
+        match scope {
+            Some(id) => self.scopes[id.0 as usize].obey(now, hint),
+            None => self.scopes.iter_mut().fold(false, |held, scope| scope.obey(now, hint) | held),
+        }
+    }
+
+    fn exhaust(&mut self, now: Instant, id: ScopeId, outcome: &Outcome) {
+        if outcome.reach == Reach::Item {
+            return;
+        }
+        let wait = match outcome.hint {
+            Some(hint) => hint.wait,
+            None => self.scopes[id.0 as usize].hold.guess(),
+        };
+        let scope = reach(id, outcome.reach);
+        self.hold_until(now, scope, now + wait);
+    }
+
+    fn hold_until(&mut self, now: Instant, scope: Option<ScopeId>, until: Instant) {
+        match scope {
+            Some(id) => self.scopes[id.0 as usize].hold_until(until),
+            None => {
+                self.hold.hold(until);
+                self.scopes.iter_mut().for_each(|scope| scope.expect_canary(until));
+            }
+        }
+        self.set_clocks(now);
+        self.events.push_back(Event::Held { scope, until });
+    }
+
+    fn stop_for(&mut self, now: Instant, scope: Option<ScopeId>, reason: Arc<str>) {
+        match scope {
+            Some(id) => self.scopes[id.0 as usize].hold.stop(reason.clone()),
+            None => self.hold.stop(reason.clone()),
+        }
+        self.set_clocks(now);
+        self.events.push_back(Event::Stopped { scope, reason });
+    }
+
+    /// The clocks of deadlines stand still in a held or stopped scope.
+    fn set_clocks(&mut self, now: Instant) {
+        for scope in &mut self.scopes {
+            scope.clock.set_standing(now, self.hold.is_active() || scope.hold.is_active());
+        }
+    }
+
+    /// New limits may leave no room for requests that wait already: they go, and are told so.
+    fn refuse_too_large(&mut self) {
+        let slots: alloc::vec::Vec<_> = self.scopes.iter().flat_map(|scope| scope.queue.slots()).collect();
+        for slot in slots {
+            let request = &self.slots.at(slot).request;
+            let scope = &self.scopes[request.scope.0 as usize];
+            let refused = self.quotas.too_large(&request.cost).or_else(|| scope.quotas().too_large(&request.cost));
+            let Some(too_large) = refused else { continue };
+            let ticket = self.slots.ticket(slot);
+            let Some(Entry { request, stage: Stage::Waiting { place, deadline, .. } }) = self.slots.remove(ticket)
+            else {
+                unreachable!("a queue holds only waiting requests");
+            };
+            self.scopes[request.scope.0 as usize].queue.remove(place, request.not_before, deadline);
+            self.events.push_back(Event::Refused { ticket, too_large });
+        }
+    }
+
+    fn account_snapshot(&self, now: Instant, scopes: &[ScopeSnapshot]) -> ScopeSnapshot {
+        let mut totals = Totals::default();
+        scopes.iter().for_each(|scope| totals.add(&scope.totals));
+        let next = self.admit_account(now, &Cost::request());
+        let first = scopes.iter().filter(|scope| scope.waiting > 0).min_by_key(|scope| scope.next_due);
+        ScopeSnapshot {
+            name: "".into(),
+            state: scope::state(&self.hold, &next),
+            quotas: scope::quotas(&self.quotas, now),
+            announced: alloc::vec::Vec::new(),
+            burst: self.quotas.burst_left(now),
+            concurrency: self.in_flight.snapshot(),
+            totals,
+            waiting: scopes.iter().map(|scope| scope.waiting).sum(),
+            waits_for: first.and_then(|scope| scope.waits_for.clone()),
+            next_due: first.and_then(|scope| scope.next_due),
+            failing_since: scopes.iter().filter_map(|scope| scope.failing_since).min(),
+        }
+    }
+}
+
+/// Under `Pace::None` no configured limit acts.
+fn limits(config: &PacerConfig) -> Limits {
+    if config.pace == Pace::None { Limits::default() } else { config.limits.clone() }
+}
+
+fn check(config: &PacerConfig) -> Result<(), ConfigError> {
+    config.retry.backoff.check()?;
+    Quotas::new(&config.limits)?;
+    for (name, _) in &config.tiers {
+        Scope::new(name.clone(), config)?;
+    }
+    Scope::new("".into(), config)?;
+    Ok(())
+}
+
+/// The scope itself, or `None` for the whole account.
+const fn reach(scope: ScopeId, reach: Reach) -> Option<ScopeId> {
+    match reach {
+        Reach::Account => None,
+        Reach::Scope | Reach::Item => Some(scope),
+    }
+}

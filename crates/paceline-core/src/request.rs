@@ -1,0 +1,191 @@
+//! What goes into a pacer and what comes out of it.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use core::fmt;
+use core::time::Duration;
+
+use crate::cost::Cost;
+use crate::outcome::Class;
+use crate::quota::TooLarge;
+use crate::time::Instant;
+
+/// A scope of a pacer: a model, an endpoint family, a table, or a configured tier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ScopeId(pub(crate) u32);
+
+/// One request in a pacer, from [`enqueue`](crate::Pacer::enqueue) to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ticket {
+    pub(crate) slot: u32,
+    pub(crate) generation: u32,
+}
+
+/// A wish to send one call.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Request {
+    /// Where it belongs.
+    pub scope: ScopeId,
+    /// What it is expected to cost.
+    pub cost: Cost,
+    /// Higher goes first. Default 0.
+    pub priority: i32,
+    /// Which item it is for: the breaker wants failures of several. Default 0.
+    pub item: u64,
+    /// Its place among those of the same priority; a retry keeps it. `None`: behind everybody so far.
+    pub arrival: Option<u64>,
+    /// Sends so far that count against `max_retries`.
+    pub attempts: u32,
+    /// Sends so far that ended throttled or on a quota.
+    pub deferrals: u32,
+    /// Sends so far that only tested a failing server.
+    pub probes: u32,
+    /// Not to be sent before this.
+    pub not_before: Option<Instant>,
+    /// Not to be sent after this; time in a held or stopped scope does not count.
+    pub deadline: Option<Instant>,
+}
+
+impl Request {
+    /// A request of normal priority, due at once, without a deadline.
+    pub const fn new(scope: ScopeId, cost: Cost) -> Self {
+        Self {
+            scope,
+            cost,
+            priority: 0,
+            item: 0,
+            arrival: None,
+            attempts: 0,
+            deferrals: 0,
+            probes: 0,
+            not_before: None,
+            deadline: None,
+        }
+    }
+
+    /// Sends so far.
+    pub const fn sends(&self) -> u32 {
+        self.attempts + self.deferrals + self.probes
+    }
+}
+
+/// What follows from an outcome.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Verdict {
+    /// The item is done, or was abandoned.
+    Done,
+    /// Send it again: enqueue `next`, which knows its due time, its counts and its arrival.
+    Retry {
+        /// The request to enqueue.
+        next: Box<Request>,
+        /// How long it waits from now on; its scope may wait longer.
+        delay: Duration,
+    },
+    /// Part of a batch was accepted: enqueue `next` for the remainder, with the remainder's cost.
+    Resend {
+        /// The request to enqueue.
+        next: Box<Request>,
+        /// How long it waits from now on.
+        delay: Duration,
+    },
+    /// The item has failed.
+    GiveUp {
+        /// Why.
+        reason: GiveUp,
+        /// The request with its final counts.
+        request: Box<Request>,
+    },
+}
+
+/// Why an item has failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum GiveUp {
+    /// The answer is final: invalid or filtered.
+    Refused(Class),
+    /// All retries are used up.
+    Retries,
+    /// All deferrals are used up.
+    Deferrals,
+    /// The next try would come after the deadline.
+    Deadline,
+}
+
+impl fmt::Display for GiveUp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused(class) => write!(f, "the answer is final ({class})"),
+            Self::Retries => f.write_str("no retries left"),
+            Self::Deferrals => f.write_str("no deferrals left"),
+            Self::Deadline => f.write_str("its deadline comes before the next try"),
+        }
+    }
+}
+
+/// What a pacer wants its driver to do or to know.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Event {
+    /// Send the call now, and report its outcome.
+    Granted {
+        /// The request.
+        ticket: Ticket,
+        /// It tests a failing server: its failure counts for nobody.
+        probe: bool,
+    },
+    /// The deadline of a waiting request has passed; it is gone.
+    Expired {
+        /// The request.
+        ticket: Ticket,
+        /// As it was.
+        request: Box<Request>,
+    },
+    /// New limits leave no room for a waiting request; it is gone.
+    Refused {
+        /// The request.
+        ticket: Ticket,
+        /// Which limit, and by how much.
+        too_large: TooLarge,
+    },
+    /// The limit on calls in flight was decreased.
+    LimitDecreased {
+        /// Where.
+        scope: ScopeId,
+        /// Calls that may be in flight now.
+        limit: u32,
+    },
+    /// Nothing leaves before `until`: the server asked for it, or refused everything.
+    GateClosed {
+        /// Where.
+        scope: ScopeId,
+        /// The end, as known today.
+        until: Instant,
+    },
+    /// The server of a scope fails; one probe at a time from `until` on.
+    BreakerOpened {
+        /// Where.
+        scope: ScopeId,
+        /// The next probe.
+        until: Instant,
+    },
+    /// The server of a scope is back.
+    BreakerClosed {
+        /// Where.
+        scope: ScopeId,
+    },
+    /// A long window is used up. To be stored: it outlives the process.
+    Held {
+        /// Where; `None` is the whole account.
+        scope: Option<ScopeId>,
+        /// When it reopens.
+        until: Instant,
+    },
+    /// A person must act. To be stored: it outlives the process.
+    Stopped {
+        /// Where; `None` is the whole account.
+        scope: Option<ScopeId>,
+        /// Why.
+        reason: Arc<str>,
+    },
+}

@@ -1,0 +1,124 @@
+//! Numbers for people and dashboards.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use crate::admit::Policy;
+use crate::concurrency::ConcurrencySnapshot;
+use crate::cost::Dimension;
+use crate::outcome::Class;
+use crate::time::Instant;
+
+/// A pacer at one instant: the account and its scopes.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Snapshot {
+    /// The ceiling over everything, with the sums of all scopes.
+    pub account: ScopeSnapshot,
+    /// Each scope, in the order in which they appeared.
+    pub scopes: Vec<ScopeSnapshot>,
+}
+
+/// One scope at one instant.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct ScopeSnapshot {
+    /// Its name; empty for the account.
+    pub name: Arc<str>,
+    /// What it does.
+    pub state: ScopeState,
+    /// Configured limits.
+    pub quotas: Vec<QuotaSnapshot>,
+    /// Limits that the server's headers announced.
+    pub announced: Vec<QuotaSnapshot>,
+    /// Requests that may leave at once, and the most that can be, where requests are spaced.
+    pub burst: Option<(u64, u64)>,
+    /// Calls in flight.
+    pub concurrency: ConcurrencySnapshot,
+    /// Sums since the beginning.
+    pub totals: Totals,
+    /// Requests that wait.
+    pub waiting: u64,
+    /// The rule that the next waiter waits for, and until when, where that is known.
+    pub waits_for: Option<(Policy, Option<Instant>)>,
+    /// When the next waiter becomes due or may leave.
+    pub next_due: Option<Instant>,
+    /// Since when nothing has succeeded, if the breaker opened.
+    pub failing_since: Option<Instant>,
+}
+
+/// What a scope does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ScopeState {
+    /// The next request may leave at once.
+    Open,
+    /// The next request waits for a limit.
+    Paced,
+    /// A long window is used up.
+    Held {
+        /// When it reopens.
+        until: Instant,
+    },
+    /// A person must act.
+    Stopped {
+        /// Why.
+        reason: Arc<str>,
+    },
+}
+
+/// One limit at one instant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QuotaSnapshot {
+    /// What is counted.
+    pub dimension: Dimension,
+    /// Units per window.
+    pub limit: u64,
+    /// Units counted now.
+    pub used: u64,
+    /// Units left; 0 in debt.
+    pub remaining: u64,
+    /// The period, where it is known.
+    pub window: Option<Duration>,
+    /// When one more unit fits.
+    pub next_free: Instant,
+}
+
+/// Sums since the beginning. Where no connection failed they agree with what the server counted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Totals {
+    /// Every call that left.
+    pub sends: u64,
+    /// Calls after an item's first.
+    pub resends: u64,
+    /// Re-sends decided after transient and overloaded answers.
+    pub retries: u64,
+    /// Deferrals decided after throttled answers and used-up quotas.
+    pub deferrals: u64,
+    /// Calls that only tested a failing server.
+    pub probes: u64,
+    /// Answers by class, in the order of [`Class::ALL`].
+    pub by_class: [u64; Class::ALL.len()],
+    /// Time that granted requests had waited, all together.
+    pub waited: Duration,
+}
+
+impl Totals {
+    /// Answers of one class.
+    pub const fn of(&self, class: Class) -> u64 {
+        self.by_class[class as usize]
+    }
+
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.sends += other.sends;
+        self.resends += other.resends;
+        self.retries += other.retries;
+        self.deferrals += other.deferrals;
+        self.probes += other.probes;
+        self.waited += other.waited;
+        for (sum, count) in self.by_class.iter_mut().zip(other.by_class) {
+            *sum += count;
+        }
+    }
+}
