@@ -24,11 +24,13 @@ pub(crate) struct Gate {
     door: Door,
     /// Closures of our own choice since a call was last admitted.
     strikes: u32,
+    /// It was closed and has not been seen open since.
+    closed: bool,
 }
 
 impl Gate {
     pub(crate) const fn new() -> Self {
-        Self { until: Instant::ZERO, door: Door::Open, strikes: 0 }
+        Self { until: Instant::ZERO, door: Door::Open, strikes: 0, closed: false }
     }
 
     pub(crate) fn admit(&self, now: Instant) -> Admit {
@@ -41,6 +43,14 @@ impl Gate {
     /// Nothing leaves before `until`; the latest end wins.
     pub(crate) fn hold(&mut self, until: Instant) {
         self.until = self.until.max(until);
+        self.closed = true;
+    }
+
+    /// Whether a closure has ended since this was asked last.
+    pub(crate) fn reopens(&mut self, now: Instant) -> bool {
+        let reopens = self.closed && self.until <= now;
+        self.closed &= !reopens;
+        reopens
     }
 
     /// Nothing leaves before `until`, and then one call goes first.

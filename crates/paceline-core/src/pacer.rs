@@ -311,14 +311,11 @@ impl Pacer {
         self.wake = self.next_wake(now);
     }
 
-    /// Ends the holds whose time has come.
+    /// Ends the holds and closures whose time has come.
     fn reopen(&mut self, now: Instant) {
         let mut reopened = self.hold.expire(now);
         for scope in &mut self.scopes {
-            if scope.hold.expire(now) {
-                scope.forget_burst(now);
-                reopened = true;
-            }
+            reopened |= scope.reopens(now);
         }
         if reopened {
             self.quotas.forget_burst(now);
@@ -405,7 +402,13 @@ impl Pacer {
     fn react(&mut self, now: Instant, request: &Request, flight: &Flight, outcome: &Outcome) {
         let scope = &mut self.scopes[request.scope.0 as usize];
         let change = match outcome.class {
-            Class::Success => scope.passed(now, flight, request.item),
+            Class::Success => {
+                let (opened, change) = scope.passed(now, flight, request.item);
+                if opened {
+                    self.quotas.forget_burst(now);
+                }
+                change
+            }
             Class::Abandoned => {
                 scope.lost(flight);
                 None
@@ -462,7 +465,6 @@ impl Pacer {
         if let Some(until) = scope.closed_until(now)
             && (held || shut)
         {
-            self.quotas.forget_burst(now);
             self.events.push_back(Event::GateClosed { scope: id, until });
         }
     }
@@ -479,9 +481,12 @@ impl Pacer {
         if outcome.reach == Reach::Item {
             return;
         }
+        let hold = &mut self.scopes[id.0 as usize].hold;
         let wait = match outcome.hint {
             Some(hint) => hint.wait,
-            None => self.scopes[id.0 as usize].hold.guess(),
+            // Calls that were in flight together make one guess.
+            None if hold.is_active() => return,
+            None => hold.guess(),
         };
         let scope = reach(id, outcome.reach);
         self.hold_until(now, scope, now + wait);

@@ -150,15 +150,25 @@ impl Scope {
         }
     }
 
-    /// The server answered, and neither refused nor failed: the pace is right, the server works.
-    pub(crate) fn passed(&mut self, now: Instant, flight: &Flight, item: u64) -> Option<Change> {
+    /// Ends a hold or a closure whose time has come. Says whether one did: then the work leaves at the refill rate.
+    pub(crate) fn reopens(&mut self, now: Instant) -> bool {
+        let reopens = self.hold.expire(now) | self.gate.reopens(now);
+        if reopens {
+            self.quotas.forget_burst(now);
+        }
+        reopens
+    }
+
+    /// A call succeeded: the pace is right, the server works. Says whether that opened the gate.
+    pub(crate) fn passed(&mut self, now: Instant, flight: &Flight, item: u64) -> (bool, Option<Change>) {
         self.in_flight.succeeded(flight.number);
         self.admitted |= flight.number > self.epoch;
         self.hold.passed();
-        if self.gate.passed(flight.number) {
+        let opened = self.gate.passed(flight.number);
+        if opened {
             self.quotas.forget_burst(now);
         }
-        self.breaker.answered(now, item, false, flight.probe)
+        (opened, self.breaker.answered(now, item, false, flight.probe))
     }
 
     /// The server answered without judging the pace.

@@ -43,8 +43,8 @@ pub(crate) fn judge(
         return Verdict::GiveUp { reason, request: Box::new(request) };
     }
     let delay = if probe && matches!(outcome.class, Class::Overloaded | Class::Transient) {
-        // Another item makes the next probe, so that one that always fails cannot keep the breaker open.
-        (scope.next_probe(now) - now) + config.retry.backoff.capped(0)
+        // It sits out the next round of probes, so that one item that always fails cannot keep the breaker open.
+        2 * (scope.next_probe(now) - now)
     } else {
         delay(config, &tried, outcome, rng)
     };

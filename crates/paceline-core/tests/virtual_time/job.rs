@@ -1,0 +1,103 @@
+//! A job in virtual time: items, a server that is a function, and the pacer between them.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::time::Duration;
+
+use paceline_core::{Cost, Event, Instant, Outcome, Pacer, PacerConfig, Request, Ticket, Verdict};
+
+/// One call as the server saw it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Arrival {
+    pub(crate) at: Instant,
+    pub(crate) item: u64,
+}
+
+/// What became of a job.
+#[derive(Debug, Default)]
+pub(crate) struct Job {
+    pub(crate) arrivals: Vec<Arrival>,
+    pub(crate) succeeded: Vec<(u64, Instant)>,
+    pub(crate) failed: Vec<(u64, Instant)>,
+    /// Items that still waited when nothing was left to do.
+    pub(crate) waiting: usize,
+}
+
+impl Job {
+    /// Seconds until the last success.
+    pub(crate) fn makespan(&self) -> f64 {
+        self.succeeded.iter().map(|(_, at)| seconds(*at)).fold(0.0, f64::max)
+    }
+
+    pub(crate) fn arrivals_of(&self, item: u64) -> usize {
+        self.arrivals.iter().filter(|arrival| arrival.item == item).count()
+    }
+
+    /// The most calls that arrived in any half-open window.
+    pub(crate) fn most_in(&self, window: Duration) -> usize {
+        let within =
+            |first: &Arrival| self.arrivals.iter().filter(|a| a.at >= first.at && a.at - first.at < window).count();
+        self.arrivals.iter().map(within).max().unwrap_or(0)
+    }
+}
+
+pub(crate) fn seconds(at: Instant) -> f64 {
+    Duration::from_nanos(at.as_nanos()).as_secs_f64()
+}
+
+pub(crate) fn at(seconds: f64) -> Instant {
+    Instant::ZERO + Duration::from_secs_f64(seconds)
+}
+
+/// Runs items 0 to `items` against `server`, which says how long a call takes and how it ends. Stops at `until`.
+pub(crate) fn run(
+    config: PacerConfig,
+    items: u64,
+    until: Instant,
+    mut server: impl FnMut(Instant, u64) -> (Duration, Outcome),
+) -> Job {
+    let mut pacer = Pacer::new(config, 7, Instant::ZERO).expect("a sensible configuration");
+    let scope = pacer.scope("model");
+    let mut job = Job::default();
+    let mut tickets = BTreeMap::new();
+    let mut answers: BinaryHeap<Reverse<(Instant, Ticket)>> = BinaryHeap::new();
+    let mut outcomes = BTreeMap::new();
+    for item in 0..items {
+        let request = Request { item, ..Request::new(scope, Cost::request()) };
+        tickets.insert(pacer.enqueue(Instant::ZERO, request).expect("it fits"), item);
+    }
+    let mut now = Instant::ZERO;
+    loop {
+        while let Some(event) = pacer.poll_event() {
+            let Event::Granted { ticket, .. } = event else { continue };
+            let item = tickets[&ticket];
+            job.arrivals.push(Arrival { at: now, item });
+            let (latency, outcome) = server(now, item);
+            answers.push(Reverse((now + latency, ticket)));
+            outcomes.insert(ticket, outcome);
+        }
+        let answered = answers.peek().map(|Reverse((at, _))| *at);
+        let next = [answered, pacer.poll_timeout()].into_iter().flatten().min();
+        match next {
+            Some(at) if at <= until => now = now.max(at),
+            _ => break,
+        }
+        if answered.is_some_and(|at| at <= now) {
+            let Reverse((_, ticket)) = answers.pop().expect("it was there");
+            let item = tickets.remove(&ticket).expect("in flight");
+            match pacer.complete(now, ticket, outcomes.remove(&ticket).expect("answered once")) {
+                Verdict::Done => job.succeeded.push((item, now)),
+                Verdict::Retry { next, .. } | Verdict::Resend { next, .. } => {
+                    tickets.insert(pacer.enqueue(now, *next).expect("it fitted before"), item);
+                }
+                Verdict::GiveUp { .. } => job.failed.push((item, now)),
+                other => panic!("unexpected verdict {other:?}"),
+            }
+        } else {
+            pacer.handle_timeout(now);
+        }
+    }
+    job.waiting = tickets.len();
+    assert_eq!(job.succeeded.len() + job.failed.len() + job.waiting, items as usize, "every item is somewhere");
+    job
+}

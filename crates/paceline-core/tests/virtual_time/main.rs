@@ -1,0 +1,6 @@
+//! The pacer in virtual time: jobs that take hours in a blink, the same each time.
+
+mod classic_defects;
+mod job;
+mod model;
+mod replay;

@@ -1,0 +1,309 @@
+//! Random operations on a pacer, beside a naive model of what it owes to everybody.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use paceline_core::{
+    Class, Concurrency, Cost, Dimension, Event, Instant, Limits, Outcome, Pace, Pacer, PacerConfig, Quota, Request,
+    Rng, ScopeId, Shape, Ticket, Verdict,
+};
+use proptest::test_runner::{Config, TestRunner};
+
+const S: Duration = Duration::from_secs(1);
+
+/// One quota and where it counts: everywhere, or in one scope.
+struct Watched {
+    quota: Quota,
+    scope: Option<ScopeId>,
+}
+
+/// A call that left: when, where and what it still counts for.
+struct Sent {
+    at: Instant,
+    scope: ScopeId,
+    cost: Cost,
+}
+
+struct Waiting {
+    request: Request,
+    arrival: u64,
+}
+
+/// The pacer and all that is known about it from outside.
+struct Model {
+    pacer: Pacer,
+    rng: Rng,
+    now: Instant,
+    scopes: Vec<ScopeId>,
+    watched: Vec<Watched>,
+    max_in_flight: usize,
+    enqueued: usize,
+    finished: usize,
+    arrivals: u64,
+    waiting: BTreeMap<Ticket, Waiting>,
+    in_flight: BTreeMap<Ticket, usize>,
+    granted: BTreeSet<Ticket>,
+    sent: Vec<Sent>,
+}
+
+fn tokens(limit: u64, window: Duration) -> Quota {
+    Quota::sliding(Dimension::Tokens, limit, window)
+}
+
+impl Model {
+    fn new(seed: u64) -> Self {
+        let account = vec![Quota::requests_per_minute(40), tokens(3_000, 60 * S)];
+        let tier =
+            vec![tokens(700, 10 * S), Quota { shape: Shape::Fixed, ..Quota::sliding(Dimension::Requests, 9, 10 * S) }];
+        let config = PacerConfig {
+            limits: Limits { quotas: account.clone(), burst: Some(5) },
+            tiers: vec![("tier".into(), Limits { quotas: tier.clone(), burst: None })],
+            concurrency: Concurrency::Aimd { floor: 1, start: 3, max: 6 },
+            pace: if seed.is_multiple_of(2) { Pace::Auto } else { Pace::Aimd },
+            ..PacerConfig::default()
+        };
+        let mut pacer = Pacer::new(config, seed, Instant::ZERO).expect("sensible");
+        let scopes = vec![pacer.scope("tier"), pacer.scope("plain")];
+        let watched = account
+            .into_iter()
+            .map(|quota| Watched { quota, scope: None })
+            .chain(tier.into_iter().take(1).map(|quota| Watched { quota, scope: Some(scopes[0]) }))
+            .collect();
+        Self {
+            pacer,
+            rng: Rng::new(seed),
+            now: Instant::ZERO,
+            scopes,
+            watched,
+            max_in_flight: 6,
+            enqueued: 0,
+            finished: 0,
+            arrivals: 0,
+            waiting: BTreeMap::new(),
+            in_flight: BTreeMap::new(),
+            granted: BTreeSet::new(),
+            sent: Vec::new(),
+        }
+    }
+
+    fn below(&mut self, n: u64) -> u64 {
+        self.rng.next_u64() % n
+    }
+
+    fn step(&mut self) {
+        match self.below(10) {
+            0..4 => self.enqueue_new(),
+            4 => self.cancel(),
+            5..8 => self.complete(),
+            8 => self.pass_time(),
+            _ => self.ask_twice(),
+        }
+        self.drain();
+        self.check_sums();
+    }
+
+    fn enqueue_new(&mut self) {
+        let index = self.below(2) as usize;
+        let scope = self.scopes[index];
+        let cost = Cost::request().with(Dimension::Tokens, self.below(600));
+        let mut request = Request::new(scope, cost);
+        request.priority = self.below(2) as i32;
+        request.item = self.below(50);
+        if self.below(4) == 0 {
+            request.not_before = Some(self.now + Duration::from_millis(self.below(20_000)));
+        }
+        if self.below(6) == 0 {
+            request.deadline = Some(self.now + Duration::from_millis(self.below(90_000)));
+        }
+        self.enqueue(request);
+    }
+
+    fn enqueue(&mut self, request: Request) {
+        let arrival = request.arrival.unwrap_or(self.arrivals);
+        self.arrivals = self.arrivals.max(arrival + 1);
+        let ticket = self.pacer.enqueue(self.now, request.clone()).expect("no cost is above a limit");
+        self.enqueued += 1;
+        assert!(!self.waiting.contains_key(&ticket) && !self.granted.contains(&ticket), "a ticket is used once");
+        self.waiting.insert(ticket, Waiting { request, arrival });
+    }
+
+    fn cancel(&mut self) {
+        let tickets: Vec<Ticket> = self.waiting.keys().chain(self.in_flight.keys()).copied().collect();
+        if tickets.is_empty() {
+            return;
+        }
+        let ticket = tickets[self.below(tickets.len() as u64) as usize];
+        assert!(self.pacer.cancel(self.now, ticket).is_some());
+        assert!(self.pacer.cancel(self.now, ticket).is_none(), "twice is once");
+        self.waiting.remove(&ticket);
+        if let Some(sent) = self.in_flight.remove(&ticket) {
+            self.sent[sent].cost = Cost::zero();
+        }
+        self.finished += 1;
+    }
+
+    fn complete(&mut self) {
+        let tickets: Vec<Ticket> = self.in_flight.keys().copied().collect();
+        if tickets.is_empty() {
+            return;
+        }
+        let ticket = tickets[self.below(tickets.len() as u64) as usize];
+        let sent = self.in_flight.remove(&ticket).expect("in flight");
+        let outcome = self.outcome();
+        if let Some(usage) = &outcome.usage {
+            // Less than reserved gives units back; more is debt, which the windows need not know.
+            let reserved = self.sent[sent].cost.get(&Dimension::Tokens);
+            let settled = usage.get(&Dimension::Tokens).min(reserved);
+            self.sent[sent].cost.set(Dimension::Tokens, settled);
+        }
+        self.finished += 1;
+        match self.pacer.complete(self.now, ticket, outcome) {
+            Verdict::Retry { next, .. } | Verdict::Resend { next, .. } => {
+                self.drain();
+                self.enqueue(*next);
+            }
+            _ => {}
+        }
+    }
+
+    fn outcome(&mut self) -> Outcome {
+        let class = match self.below(12) {
+            0 => Class::Throttled,
+            1 => Class::Overloaded,
+            2 => Class::Transient,
+            3 => Class::Abandoned,
+            4 => Class::Invalid,
+            _ => Class::Success,
+        };
+        let outcome = Outcome::new(class);
+        let tokens = self.below(800);
+        match self.below(6) {
+            0 => outcome.with_hint(Duration::from_millis(self.below(8_000)), true),
+            1 => outcome.with_hint(Duration::from_secs(self.below(8)), false),
+            2..4 => outcome.with_usage(Cost::request().with(Dimension::Tokens, tokens)),
+            _ => outcome,
+        }
+    }
+
+    /// Stands still, moves a little, or jumps forward by days; sometimes claims to go backwards.
+    fn pass_time(&mut self) {
+        let millis = self.below(10_000);
+        let step = match self.below(20) {
+            0 => Duration::ZERO,
+            1 => 3 * 86_400 * S,
+            2 => return self.pacer.handle_timeout(self.now.saturating_sub(S)),
+            3..9 => Duration::from_nanos(millis),
+            _ => Duration::from_millis(millis),
+        };
+        let until = self.now + step;
+        while let Some(due) = self.pacer.poll_timeout().filter(|due| *due <= until) {
+            assert!(due > self.now, "a timeout that is due was not acted on: {due} at {}", self.now);
+            self.now = due;
+            self.pacer.handle_timeout(due);
+            self.drain();
+        }
+        self.now = until;
+        self.pacer.handle_timeout(until);
+    }
+
+    /// A refusal changes nothing.
+    fn ask_twice(&mut self) {
+        let index = self.below(2) as usize;
+        let scope = self.scopes[index];
+        let request = Request::new(scope, Cost::request().with(Dimension::Tokens, self.below(600)));
+        let before = self.pacer.snapshot(self.now);
+        let first = self.pacer.admit(self.now, &request);
+        assert_eq!(first, self.pacer.admit(self.now, &request));
+        let wake = self.pacer.poll_timeout();
+        self.pacer.handle_timeout(self.now);
+        assert_eq!(self.pacer.poll_event(), None, "nothing is granted that could have been granted before");
+        assert_eq!(before, self.pacer.snapshot(self.now));
+        assert_eq!(wake, self.pacer.poll_timeout());
+    }
+
+    fn drain(&mut self) {
+        while let Some(event) = self.pacer.poll_event() {
+            match event {
+                Event::Granted { ticket, .. } => self.grant(ticket),
+                Event::Expired { ticket, request } => {
+                    let waiting = self.waiting.remove(&ticket).expect("only waiting requests expire");
+                    assert!(waiting.request.deadline.is_some_and(|deadline| deadline <= self.now));
+                    assert_eq!(request.item, waiting.request.item);
+                    self.finished += 1;
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn grant(&mut self, ticket: Ticket) {
+        assert!(self.granted.insert(ticket), "granted twice");
+        let Waiting { request, arrival } = self.waiting.remove(&ticket).expect("only waiting requests are granted");
+        assert!(request.not_before.is_none_or(|due| due <= self.now), "before its due time");
+        for other in self.waiting.values().filter(|other| other.request.scope == request.scope) {
+            let ready = other.request.not_before.is_none_or(|due| due <= self.now);
+            let before = (-other.request.priority, other.arrival) < (-request.priority, arrival);
+            assert!(!(ready && before), "{arrival} overtook {}", other.arrival);
+        }
+        self.sent.push(Sent { at: self.now, scope: request.scope, cost: request.cost });
+        self.in_flight.insert(ticket, self.sent.len() - 1);
+        assert!(self.in_flight.len() <= self.max_in_flight);
+        self.check_windows();
+    }
+
+    /// No window ever holds more reservations than its quota. Only the newest window can be new.
+    fn check_windows(&self) {
+        for Watched { quota, scope } in &self.watched {
+            let counted =
+                |sent: &&Sent| scope.is_none_or(|scope| scope == sent.scope) && self.now - sent.at < quota.window;
+            let used: u64 = self.sent.iter().filter(counted).map(|sent| sent.cost.get(&quota.dimension)).sum();
+            assert!(used <= quota.limit, "{used} of {} {} per {:?}", quota.limit, quota.dimension, quota.window);
+        }
+    }
+
+    fn check_sums(&self) {
+        assert_eq!(self.waiting.len() + self.in_flight.len() + self.finished, self.enqueued);
+        let snapshot = self.pacer.snapshot(self.now);
+        assert_eq!(snapshot.account.waiting as usize, self.waiting.len());
+        assert_eq!(snapshot.account.concurrency.in_flight as usize, self.in_flight.len());
+        let answers: u64 = snapshot.account.totals.by_class.iter().sum();
+        assert_eq!(snapshot.account.totals.sends, answers + self.in_flight.len() as u64);
+    }
+
+    /// Everything ends once the server only says yes.
+    fn finish(&mut self) {
+        for _ in 0..100_000 {
+            if let Some((ticket, _)) = self.in_flight.pop_first() {
+                self.finished += 1;
+                assert_eq!(self.pacer.complete(self.now, ticket, Outcome::new(Class::Success)), Verdict::Done);
+                assert_eq!(
+                    self.pacer.complete(self.now, ticket, Outcome::new(Class::Throttled)),
+                    Verdict::Done,
+                    "an ended ticket changes nothing"
+                );
+            } else if let Some(due) = self.pacer.poll_timeout() {
+                self.now = self.now.max(due);
+                self.pacer.handle_timeout(self.now);
+            } else {
+                break;
+            }
+            self.drain();
+        }
+        self.check_sums();
+        assert!(self.waiting.is_empty() && self.in_flight.is_empty(), "{} still wait", self.waiting.len());
+        assert_eq!(self.finished, self.enqueued);
+    }
+}
+
+#[test]
+fn random_operations_keep_every_promise() {
+    let mut runner = TestRunner::new(Config { cases: 300, ..Config::default() });
+    let seeds = proptest::num::u64::ANY;
+    let checked = runner.run(&seeds, |seed| {
+        let mut model = Model::new(seed);
+        (0..400).for_each(|_| model.step());
+        model.finish();
+        Ok(())
+    });
+    checked.expect("the seed above replays it");
+}
