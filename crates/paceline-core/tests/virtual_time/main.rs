@@ -4,3 +4,4 @@ mod classic_defects;
 mod job;
 mod model;
 mod replay;
+mod two_levels;
