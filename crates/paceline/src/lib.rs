@@ -1,1 +1,50 @@
-//! x
+//! Paceline paces calls to rate-limited APIs.
+//!
+//! A job against a limited API keeps asking one question: may this request start now, and if not, when? A [`Limiter`]
+//! answers it for one account. It knows the configured limits, learns from every answer, and keeps whoever must wait in
+//! one fair queue, so that one refusal slows everybody down and nobody sleeps and tries again on his own.
+//!
+//! ```no_run
+//! # async fn send() -> std::io::Result<()> { Ok(()) }
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use paceline::{Cost, Limiter, Limits, PacerConfig, Quota, Request};
+//!
+//! let limits = Limits { quotas: vec![Quota::requests_per_minute(500)], burst: None };
+//! let limiter = Limiter::new(PacerConfig { limits, ..PacerConfig::default() })?;
+//! let scope = limiter.scope("chat");
+//! limiter.run(Request::new(scope, Cost::request()), || async { send().await }).await??;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! [`Limiter::run`] takes a permit for every send, classifies the answer, reports it, and sends again what may succeed
+//! later. Where that is too much, [`Limiter::acquire`] gives a [`Permit`], which must be answered with an [`Outcome`].
+//!
+//! The engine behind it, [`paceline_core`], does no IO and reads no clock. This crate adds what an engine must not have:
+//! the clock, the timer, the tasks that wait, and the reading of answers.
+
+mod answered;
+pub mod clock;
+pub mod config;
+mod driver;
+mod error;
+mod limiter;
+mod log;
+mod nested;
+mod permit;
+pub mod provider;
+mod retry;
+
+pub use answered::Answered;
+pub use clock::Clock;
+pub use error::{Error, NotNow};
+pub use limiter::Limiter;
+pub use log::BackingOff;
+pub use paceline_core::{
+    Admit, Backoff, BreakerConfig, Class, Concurrency, ConfigError, Cost, Dimension, Event, GiveUp, Growth, Hint,
+    Instant, Jitter, LimitReport, Limits, Outcome, Pace, PacerConfig, Phase, Policy, Quota, QuotaSnapshot, Reach,
+    Request, Restores, Retry, ScopeId, ScopeSnapshot, ScopeState, Shape, Snapshot, Ticket, Timestamp, TooLarge, Totals,
+    Verdict,
+};
+pub use permit::Permit;

@@ -1,0 +1,114 @@
+//! The only place that reads a clock.
+//!
+//! Decisions are made on [`Clock`]: monotonic, and it goes on counting while the machine sleeps, so that a laptop closed
+//! over night finds its waits over in the morning. Dates that servers send are compared with [`wall`], which may jump
+//! and therefore decides nothing by itself.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use paceline_core::{Instant, Timestamp};
+
+/// A monotonic clock that counts suspended time, with its origin at its creation.
+///
+/// It is Tokio's clock, so that a deadline and the timer that waits for it agree (also when a test pauses them), plus
+/// the time that the machine was suspended. On Linux Tokio's clock leaves that out; [`Clock::notice_suspension`] adds it.
+/// Elsewhere nothing is added: a wait that a suspension interrupts ends late there, never early.
+#[derive(Debug)]
+pub struct Clock {
+    origin: tokio::time::Instant,
+    suspended_before: Duration,
+    /// Nanoseconds suspended since the origin, as far as noticed. Alone in its own atomic: nothing else is published
+    /// with it, so relaxed accesses suffice.
+    suspended: AtomicU64,
+}
+
+impl Clock {
+    /// A clock that starts now.
+    pub fn new() -> Self {
+        Self { origin: tokio_now(), suspended_before: suspended_since_boot(), suspended: AtomicU64::new(0) }
+    }
+
+    /// The time since the clock was made.
+    pub fn now(&self) -> Instant {
+        let awake = tokio_now().saturating_duration_since(self.origin);
+        Instant::ZERO + awake + Duration::from_nanos(self.suspended.load(Ordering::Relaxed))
+    }
+
+    /// Adds what the machine slept since the last call. Costs two system calls, so it is made where waiting begins and
+    /// at each tick of a timer, not at each reading. The clock never goes backwards by it.
+    pub fn notice_suspension(&self) {
+        let suspended = suspended_since_boot().saturating_sub(self.suspended_before);
+        self.suspended.fetch_max(u64::try_from(suspended.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+}
+
+impl Default for Clock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The wall clock's time, to the millisecond.
+#[expect(clippy::disallowed_methods, reason = "the one reading of the wall clock")]
+pub fn wall() -> Timestamp {
+    let millis = match std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH) {
+        Ok(after) => i64::try_from(after.as_millis()).unwrap_or(i64::MAX),
+        Err(before) => i64::try_from(before.duration().as_millis()).map_or(i64::MIN, |millis| -millis),
+    };
+    Timestamp::from_millis(millis)
+}
+
+#[expect(clippy::disallowed_methods, reason = "the one reading of the monotonic clock")]
+fn tokio_now() -> tokio::time::Instant {
+    tokio::time::Instant::now()
+}
+
+/// The boot-time clock counts suspension, the monotonic one does not; their difference is the time suspended. The boot
+/// time is read first, so that the time between the readings can only shorten the difference; what remains of that noise
+/// is cut off with the parts of a millisecond.
+#[cfg(target_os = "linux")]
+fn suspended_since_boot() -> Duration {
+    use rustix::time::{ClockId, clock_gettime};
+    let since_boot = duration(clock_gettime(ClockId::Boottime));
+    let awake = duration(clock_gettime(ClockId::Monotonic));
+    let suspended = since_boot.saturating_sub(awake);
+    Duration::from_millis(u64::try_from(suspended.as_millis()).unwrap_or(u64::MAX))
+}
+
+#[cfg(target_os = "linux")]
+fn duration(time: rustix::time::Timespec) -> Duration {
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn suspended_since_boot() -> Duration {
+    Duration::ZERO
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn follows_the_paused_clock_of_a_test() {
+        let clock = Clock::new();
+        let start = clock.now();
+        tokio::time::advance(Duration::from_secs(3_600)).await;
+        assert_eq!(clock.now() - start, Duration::from_secs(3_600));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn suspended_time_counts_and_is_never_taken_back() {
+        let clock = Clock::new();
+        clock.suspended.store(28_800_000_000_000, Ordering::Relaxed);
+        clock.notice_suspension();
+        assert_eq!(clock.now(), Instant::ZERO + Duration::from_secs(28_800));
+    }
+
+    #[test]
+    fn the_wall_clock_is_past_the_year_2024() {
+        assert!(wall() > Timestamp::from_millis(1_704_067_200_000));
+    }
+}

@@ -1,0 +1,180 @@
+//! From the limits that several layers name to the quotas that hold.
+
+use std::time::Duration;
+
+use paceline_core::{Dimension, Limits, Quota};
+
+use super::effective::Ledger;
+use super::error::Error;
+use super::schema::{TierSection, UpstreamSection};
+use super::setting::Setting;
+use super::units::{self, Limit};
+
+/// The limits that a section names, before it is decided which of them hold.
+pub(crate) struct Named<'a> {
+    rates: Vec<Rate<'a>>,
+    /// `50 concurrent`, where a list says so.
+    pub(crate) concurrent: Option<&'a Setting>,
+    burst: Option<&'a Setting>,
+}
+
+/// A rate and who named it. Two are the same limit when they count the same over the same window.
+struct Rate<'a> {
+    dimension: Dimension,
+    units: f64,
+    window: Duration,
+    setting: &'a Setting,
+    key: &'static str,
+}
+
+/// The longest window whose limit a burst can refine.
+const LONGEST_BURST_WINDOW: Duration = Duration::from_secs(60);
+
+impl<'a> Named<'a> {
+    pub(crate) fn of_upstream(section: &'a UpstreamSection, ledger: &Ledger) -> Result<Self, Error> {
+        let listed = section.limits.as_ref().map_or(&[][..], |limits| &limits.0);
+        Self::collect(section.rates(), listed, section.burst.as_ref(), ledger)
+    }
+
+    pub(crate) fn of_tier(section: &'a TierSection, ledger: &Ledger) -> Result<Self, Error> {
+        let listed = section.limits.as_ref().map_or(&[][..], |limits| &limits.0);
+        let named = Self::collect(section.rates(), listed, section.burst.as_ref(), ledger)?;
+        match named.concurrent {
+            Some(setting) => {
+                Err(setting.refuse(&ledger.name("limits"), "rates only: concurrency is bounded for the whole upstream"))
+            }
+            None => Ok(named),
+        }
+    }
+
+    fn collect(
+        keyed: impl Iterator<Item = (&'static str, &'a Setting)>,
+        listed: &'a [Setting],
+        burst: Option<&'a Setting>,
+        ledger: &Ledger,
+    ) -> Result<Self, Error> {
+        let mut named = Self { rates: Vec::new(), concurrent: None, burst };
+        for (key, setting) in keyed {
+            let units = setting.number(&ledger.name(key), |n| n > 0.0, "a number above 0")?;
+            let limit = Limit::keyed(key, units).expect("every rate key is a rate word");
+            named.add(limit, setting, key, ledger)?;
+        }
+        for setting in listed {
+            let limit =
+                setting.text.parse().map_err(|_| setting.refuse(&ledger.name("limits"), units::EXPECTED_LIMIT))?;
+            named.add(limit, setting, "limits", ledger)?;
+        }
+        Ok(named)
+    }
+
+    /// Of two for the same limit the one of the higher layer holds; twice in one layer is a mistake.
+    fn add(&mut self, limit: Limit, setting: &'a Setting, key: &'static str, ledger: &Ledger) -> Result<(), Error> {
+        let Limit::Rate { dimension, units, window } = limit else {
+            return match self.concurrent {
+                Some(other) if outranks(setting, other, "concurrent", ledger)?.is_lt() => Ok(()),
+                _ => {
+                    self.concurrent = Some(setting);
+                    Ok(())
+                }
+            };
+        };
+        let rate = Rate { dimension, units, window, setting, key };
+        let same = |known: &&mut Rate<'_>| known.dimension == rate.dimension && known.window == rate.window;
+        match self.rates.iter_mut().find(same) {
+            Some(known) => {
+                if outranks(setting, known.setting, key, ledger)?.is_gt() {
+                    *known = rate;
+                }
+            }
+            None => self.rates.push(rate),
+        }
+        Ok(())
+    }
+
+    /// Whether a rate was named at all.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rates.is_empty()
+    }
+
+    /// The quotas and the burst, each noted in the ledger. Under the pace `none`, given as `off`, none of them holds:
+    /// that switches off the limits of lower layers, and beside it in one layer they are a contradiction.
+    pub(crate) fn settle(&self, off: Option<&Setting>, ledger: &mut Ledger) -> Result<Limits, Error> {
+        if let Some(off) = off {
+            let named =
+                self.rates.iter().map(|rate| (rate.key, rate.setting)).chain(self.burst.map(|burst| ("burst", burst)));
+            for (key, setting) in named {
+                if setting.source().rank() >= off.source().rank() {
+                    return Err(setting.refuse(&ledger.name(key), "no limit beside the pace none, which keeps to none"));
+                }
+            }
+            ledger.note("limits", "none", off.source().clone());
+            return Ok(Limits::default());
+        }
+        let mut quotas = Vec::with_capacity(self.rates.len());
+        for rate in &self.rates {
+            let quota = units::quota(rate.dimension.clone(), rate.units, rate.window)
+                .ok_or_else(|| rate.setting.refuse(&ledger.name(rate.key), "at least one in 366 days"))?;
+            let (key, value) = rate.shown(&quota);
+            ledger.note(key, value, rate.setting.source().clone());
+            quotas.push(quota);
+        }
+        if quotas.is_empty() {
+            ledger.note("limits", "none", super::Source::Default);
+        }
+        let burst = self.settle_burst(&quotas, ledger)?;
+        Ok(Limits { quotas, burst })
+    }
+
+    fn settle_burst(&self, quotas: &[Quota], ledger: &mut Ledger) -> Result<Option<u64>, Error> {
+        let short = |quota: &&Quota| quota.dimension == Dimension::Requests && quota.window <= LONGEST_BURST_WINDOW;
+        let refined = quotas.iter().filter(short).min_by_key(|quota| quota.window);
+        match (self.burst, refined) {
+            (None, None) => Ok(None),
+            (None, Some(quota)) => {
+                let burst = (quota.limit as f64 / quota.window.as_secs_f64()).ceil();
+                ledger.note("burst", burst.to_string(), super::Source::Default);
+                Ok(None)
+            }
+            (Some(setting), quota) => {
+                let burst = setting.whole(&ledger.name("burst"), 1, u64::MAX)?;
+                if quota.is_none() {
+                    let expected = "a request limit beside it, over at most 60 s (rps or rpm): a burst refines one";
+                    return Err(setting.refuse(&ledger.name("burst"), expected));
+                }
+                ledger.note("burst", burst.to_string(), setting.source().clone());
+                Ok(Some(burst))
+            }
+        }
+    }
+}
+
+impl Rate<'_> {
+    /// The row of this limit: under its rate word where there is one.
+    fn shown(&self, quota: &Quota) -> (String, String) {
+        let kept = if quota.window != self.window {
+            format!(" (kept as {} per {})", quota.limit, units::show_duration(quota.window))
+        } else if quota.limit as f64 != self.units {
+            format!(" (kept as {})", quota.limit)
+        } else {
+            String::new()
+        };
+        let word = units::RATES.iter().find(|(_, what, window)| *what == self.dimension && *window == self.window);
+        match word {
+            Some((word, ..)) => ((*word).to_owned(), format!("{}{kept}", self.units)),
+            None => {
+                let window = units::show_duration(self.window);
+                (format!("limits ({} per {window})", self.dimension), format!("{}{kept}", self.units))
+            }
+        }
+    }
+}
+
+/// Which of two settings for one limit counts.
+fn outranks(one: &Setting, other: &Setting, key: &str, ledger: &Ledger) -> Result<std::cmp::Ordering, Error> {
+    let order = one.source().rank().cmp(&other.source().rank());
+    if order.is_eq() {
+        let expected = format!("one value for this limit, which {} gives as {:?}", other.source(), other.text);
+        return Err(one.refuse(&ledger.name(key), expected));
+    }
+    Ok(order)
+}

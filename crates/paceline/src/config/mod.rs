@@ -1,0 +1,191 @@
+//! What the user said about upstreams: in a file, in the environment and on the command line.
+//!
+//! One schema serves all three. A flag wins over the environment, the environment over the file, the file over a
+//! preset, and whatever is left has a default. Nothing here reads the process's environment: it is an argument.
+//!
+//! ```
+//! use paceline::config::{Config, Environment, Overrides};
+//! # fn main() -> Result<(), paceline::config::Error> {
+//! let file = "[upstream.openai]\nrpm = 500\n";
+//! let environment = Environment::from_iter([("PACELINE_UPSTREAM__OPENAI__RPM", "300")]);
+//! let overrides = Overrides { limits: vec!["200k tpm".to_owned()], ..Overrides::default() };
+//! let config = Config::parse("paceline.toml".as_ref(), file, environment, overrides)?;
+//! let upstream = config.upstream()?;
+//! assert_eq!(upstream.pacer.limits.quotas[0].limit, 300);
+//! assert_eq!(upstream.pacer.limits.quotas[1].limit, 200_000);
+//! # Ok(())
+//! # }
+//! ```
+
+mod effective;
+mod environment;
+mod error;
+mod json_schema;
+mod limits;
+mod overrides;
+mod pacing;
+mod preset;
+mod rules;
+mod schema;
+mod setting;
+mod shapes;
+#[cfg(test)]
+mod tests;
+mod units;
+mod upstream;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+pub use effective::EffectiveValue;
+pub use environment::Environment;
+pub use error::{Error, Source};
+pub use json_schema::json_schema;
+pub use overrides::Overrides;
+pub use units::{DurationError, Limit, LimitError, parse_duration};
+pub use upstream::{KeySource, MOCK, Tier, TierMatch, Upstream};
+
+use crate::provider::Provider;
+use schema::{FileSection, Layered, UpstreamSection};
+use setting::Locator;
+
+/// The file's name in the current folder and in `paceline/` of the user's configuration folder.
+const FILE_NAME: &str = "paceline.toml";
+
+/// The upstream that `--base-url` alone means.
+const GENERIC: &str = "generic";
+
+/// Everything that was said, by layer, before an upstream is chosen.
+pub struct Config {
+    file: BTreeMap<String, UpstreamSection>,
+    variables: BTreeMap<String, UpstreamSection>,
+    environment: Environment,
+    overrides: Overrides,
+}
+
+impl Config {
+    /// Reads the file that the flag names, else `./paceline.toml`, else `paceline/paceline.toml` in the user's
+    /// configuration folder (`$XDG_CONFIG_HOME`, `~/.config` or `%APPDATA%`); no file at all is fine.
+    ///
+    /// # Errors
+    /// A file that cannot be read or parsed, and names that do not exist. Values are looked at by [`Self::upstream`].
+    pub fn load(environment: Environment, overrides: Overrides) -> Result<Self, Error> {
+        match find_file(&environment, &overrides) {
+            None => Self::from_layers(BTreeMap::new(), environment, overrides),
+            Some(path) => {
+                let unreadable = |error: std::io::Error| {
+                    let message = format!("the configuration file cannot be read: {error}");
+                    Error::File { path: path.clone(), message }
+                };
+                let text = std::fs::read_to_string(&path).map_err(unreadable)?;
+                Self::parse(&path, &text, environment, overrides)
+            }
+        }
+    }
+
+    /// [`Self::load`] with the text of the file already at hand; `path` is only named.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn parse(path: &Path, text: &str, environment: Environment, overrides: Overrides) -> Result<Self, Error> {
+        let wrong = |message: String| Error::File { path: path.to_path_buf(), message };
+        let mut file: FileSection =
+            toml::from_str(text).map_err(|error| wrong(error.to_string().trim_end().to_owned()))?;
+        let word = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+        for (name, section) in &mut file.upstream {
+            if name.is_empty() || !name.chars().all(word) || name.contains("__") {
+                let expected = "letters, digits, - and _ (not two in a row)";
+                return Err(wrong(format!("upstream.{name}: expected a name of {expected}")));
+            }
+            section.locate(&Locator::File(path, text));
+        }
+        Self::from_layers(file.upstream, environment, overrides)
+    }
+
+    fn from_layers(
+        file: BTreeMap<String, UpstreamSection>,
+        environment: Environment,
+        overrides: Overrides,
+    ) -> Result<Self, Error> {
+        let known: Vec<&str> = file.keys().map(String::as_str).collect();
+        let variables = environment.upstreams(&known)?;
+        Ok(Self { file, variables, environment, overrides })
+    }
+
+    /// The upstreams that the file or the environment configures, in alphabetical order.
+    pub fn names(&self) -> Vec<&str> {
+        let mut names: Vec<_> = self.file.keys().chain(self.variables.keys()).map(String::as_str).collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+
+    /// The upstream that the flags ask for: `--upstream`, or `generic` for `--base-url` alone. Without either the only
+    /// configured one, else `openai` when `OPENAI_API_KEY` is set.
+    ///
+    /// # Errors
+    /// No choice, an unknown name, or a value that cannot be, with the knob, the value, its origin and what would do.
+    pub fn upstream(&self) -> Result<Upstream, Error> {
+        let name = self.choose()?;
+        let merged = self.overrides.section().over(self.lower_layers(name)?);
+        Upstream::new(name, &merged)
+    }
+
+    fn choose(&self) -> Result<&str, Error> {
+        let configured = self.names();
+        match (&self.overrides.upstream, &self.overrides.base_url) {
+            (Some(name), _) if configured.contains(&name.as_str()) || is_built_in(name) => return Ok(name),
+            (Some(name), _) => {
+                return Err(Error::UnknownUpstream { name: name.clone(), choices: self.choices() });
+            }
+            (None, Some(_)) => return Ok(GENERIC),
+            (None, None) => {}
+        }
+        match configured[..] {
+            [only] => Ok(only),
+            _ if self.environment.filled("OPENAI_API_KEY").is_some() => Ok(preset::OPENAI),
+            _ => Err(Error::NoUpstream { choices: self.choices() }),
+        }
+    }
+
+    /// Everything but the flags: environment over the preset's variables over the file over the preset.
+    fn lower_layers(&self, name: &str) -> Result<UpstreamSection, Error> {
+        let variables = self.variables.get(name).cloned().unwrap_or_default();
+        let file = self.file.get(name).cloned().unwrap_or_default();
+        let paces = [self.overrides.section().pace, variables.pace.clone(), file.pace.clone()];
+        let by_name = paces.into_iter().flatten().next().is_some_and(|pace| pace.text == preset::OPENAI_APP);
+        if !by_name && name != preset::OPENAI {
+            return Ok(variables.over(file));
+        }
+        Ok(match preset::openai_app(&self.environment, by_name)? {
+            Some((upper, lower)) => variables.over(upper).over(file).over(lower),
+            None => variables.over(file),
+        })
+    }
+
+    fn choices(&self) -> Vec<String> {
+        let mut choices: Vec<String> = self.names().into_iter().map(str::to_owned).collect();
+        for name in Provider::ALL.map(Provider::as_str).into_iter().chain([MOCK]) {
+            if !choices.iter().any(|known| known == name) {
+                choices.push(name.to_owned());
+            }
+        }
+        choices
+    }
+}
+
+fn is_built_in(name: &str) -> bool {
+    name == MOCK || Provider::from_name(name).is_some()
+}
+
+/// The file to read: one that a flag names must exist, the usual places are only looked at.
+fn find_file(environment: &Environment, overrides: &Overrides) -> Option<PathBuf> {
+    if let Some(path) = &overrides.config {
+        return Some(path.clone());
+    }
+    let here = PathBuf::from(FILE_NAME);
+    let folder = |name: &str| environment.filled(name).map(PathBuf::from);
+    let users = folder("XDG_CONFIG_HOME").or_else(|| folder("HOME").map(|home| home.join(".config")));
+    let users = users.or_else(|| folder("APPDATA")).map(|folder| folder.join("paceline").join(FILE_NAME));
+    [Some(here), users].into_iter().flatten().find(|path| path.is_file())
+}

@@ -1,0 +1,317 @@
+//! The names that exist in a configuration file, and nothing yet about whether their values make sense.
+//!
+//! The environment and the flags fill the same structs, so that every layer knows the same knobs. The JSON Schema that
+//! editors use is generated from here; what a field's comment says is what the editor shows.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::json_schema::{
+    ClassName, ConcurrencyChoice, Count, JitterChoice, Length, LimitList, PaceName, ProviderName, StatusRange,
+};
+use super::setting::{Locator, Setting};
+use super::shapes::{Settings, number_or_table};
+
+/// What every part of a layer can do.
+pub(crate) trait Layered: Sized {
+    /// Its own values, and where it has none those of a lower layer.
+    fn over(self, lower: Self) -> Self;
+    /// Tells every value who said so.
+    fn locate(&mut self, locator: &Locator<'_>);
+}
+
+/// A table of the file: a struct of optional fields, with both methods of [`Layered`] field by field.
+macro_rules! section {
+    ($(#[$meta:meta])* $name:ident { $($(#[$doc:meta])* $field:ident: $type:ty,)* }) => {
+        $(#[$meta])*
+        #[derive(Deserialize, JsonSchema, Default, Clone)]
+        #[serde(deny_unknown_fields)]
+        pub(crate) struct $name { $($(#[$doc])* pub(crate) $field: Option<$type>,)* }
+
+        impl Layered for $name {
+            fn over(self, lower: Self) -> Self {
+                Self { $($field: self.$field.over(lower.$field),)* }
+            }
+
+            fn locate(&mut self, locator: &Locator<'_>) {
+                $(self.$field.locate(locator);)*
+            }
+        }
+    };
+}
+
+/// A table that has limits of its own: their keys are the same for an upstream and for a tier.
+macro_rules! section_with_limits {
+    ($(#[$meta:meta])* $name:ident { $($rest:tt)* }) => {
+        section! {
+            $(#[$meta])*
+            $name {
+                $($rest)*
+                /// Requests per second, more than 0.
+                #[schemars(with = "Option<Count>")]
+                rps: Setting,
+                /// Requests per minute, more than 0.
+                #[schemars(with = "Option<Count>")]
+                rpm: Setting,
+                /// Requests per hour, more than 0.
+                #[schemars(with = "Option<Count>")]
+                rph: Setting,
+                /// Requests per day, more than 0.
+                #[schemars(with = "Option<Count>")]
+                rpd: Setting,
+                /// Tokens, in and out together, per second, more than 0.
+                #[schemars(with = "Option<Count>")]
+                tps: Setting,
+                /// Tokens, in and out together, per minute, more than 0.
+                #[schemars(with = "Option<Count>")]
+                tpm: Setting,
+                /// Tokens, in and out together, per hour, more than 0.
+                #[schemars(with = "Option<Count>")]
+                tph: Setting,
+                /// Tokens, in and out together, per day, more than 0.
+                #[schemars(with = "Option<Count>")]
+                tpd: Setting,
+                /// Input tokens per minute, more than 0.
+                #[schemars(with = "Option<Count>")]
+                itpm: Setting,
+                /// Output tokens per minute, more than 0.
+                #[schemars(with = "Option<Count>")]
+                otpm: Setting,
+                /// Further limits, as people write them: `["90 per 10s", "1M tokens per 1h"]`.
+                #[schemars(with = "Option<LimitList>")]
+                limits: Settings,
+                /// Requests that may leave at once after idling, at least 1. Default: the shortest request limit divided
+                /// by its window in seconds, rounded up.
+                #[schemars(with = "Option<Count>")]
+                burst: Setting,
+            }
+        }
+
+        impl $name {
+            /// The rate keys that were given.
+            pub(crate) fn rates(&self) -> impl Iterator<Item = (&'static str, &Setting)> {
+                let keys = [
+                    ("rps", &self.rps), ("rpm", &self.rpm), ("rph", &self.rph), ("rpd", &self.rpd),
+                    ("tps", &self.tps), ("tpm", &self.tpm), ("tph", &self.tph), ("tpd", &self.tpd),
+                    ("itpm", &self.itpm), ("otpm", &self.otpm),
+                ];
+                keys.into_iter().filter_map(|(key, setting)| Some((key, setting.as_ref()?)))
+            }
+        }
+    };
+}
+
+/// Limits and habits of the APIs that Paceline calls.
+#[derive(Deserialize, JsonSchema, Default)]
+#[serde(deny_unknown_fields)]
+#[schemars(title = "paceline.toml")]
+pub(crate) struct FileSection {
+    /// One entry for each API account, by a name of your choice: letters, digits, `-` and `_`.
+    #[serde(default)]
+    pub(crate) upstream: BTreeMap<String, UpstreamSection>,
+}
+
+section_with_limits! {
+    /// One API account: a host and a key.
+    UpstreamSection {
+        /// The dialect that the API speaks. Default: the entry's name if it is known, else `generic`.
+        #[schemars(with = "Option<ProviderName>")]
+        provider: Setting,
+        /// Where the API is, `http://` or `https://`. Default: the provider's own address.
+        #[schemars(with = "Option<String>")]
+        base_url: Setting,
+        /// The environment variable that holds the key. Default: the provider's usual one.
+        #[schemars(with = "Option<String>")]
+        api_key_env: Setting,
+        /// The file that holds the key. Default: none.
+        #[schemars(with = "Option<String>")]
+        api_key_file: Setting,
+        /// Who decides how fast calls leave: `auto`, `fixed`, `aimd`, `linear`, `exponential`, `none` or a preset.
+        /// Default: `auto`.
+        #[schemars(with = "Option<PaceName>")]
+        pace: Setting,
+        /// Calls in flight: a number, which is the maximum, or a table.
+        #[serde(default, deserialize_with = "number_or_table")]
+        #[schemars(with = "Option<ConcurrencyChoice>")]
+        concurrency: ConcurrencySection,
+        /// When and how often an item is sent again.
+        retry: RetrySection,
+        /// Times that an item is put off because of limits before it fails, 0 to 1,000,000. Default: no bound.
+        #[schemars(with = "Option<Count>")]
+        max_deferrals: Setting,
+        /// How long an item may take from its first send, more than 0. Default: `24h`.
+        #[schemars(with = "Option<Length>")]
+        deadline: Setting,
+        /// When a scope counts as down.
+        breaker: BreakerSection,
+        /// Parts of the account with limits of their own, inside the account's. The first that matches is taken.
+        tier: Vec<TierSection>,
+        /// Answers that mean something else here than they usually do. The first that matches is taken.
+        rule: Vec<RuleSection>,
+    }
+}
+
+section! {
+    /// How many calls may be under way at once.
+    ConcurrencySection {
+        /// `aimd` adapts between `floor` and `max`, `fixed` always allows `max`. Default: `aimd`; `fixed` under the paces
+        /// `fixed`, `linear`, `exponential` and `none`.
+        #[schemars(with = "Option<String>")]
+        kind: Setting,
+        /// Never less than this, 1 to `max`; only for `aimd`. Default: 5, or `max` if that is less.
+        #[schemars(with = "Option<Count>")]
+        floor: Setting,
+        /// The first limit, `floor` to `max`; only for `aimd`. Default: 10, or `max` if that is less.
+        #[schemars(with = "Option<Count>")]
+        start: Setting,
+        /// Never more than this, 1 to 100,000. Default: 50.
+        #[schemars(with = "Option<Count>")]
+        max: Setting,
+    }
+}
+
+section! {
+    /// When and how often an item is sent again where the server does not say.
+    RetrySection {
+        /// Re-sends after transient failures and overload, 0 to 1,000,000; calls are one more. Default: 7.
+        #[schemars(with = "Option<Count>")]
+        max_retries: Setting,
+        /// How the delay grows: `constant`, `linear` or `exponential`. Default: `exponential`; `linear` under the pace
+        /// `linear`.
+        #[schemars(with = "Option<String>")]
+        kind: Setting,
+        /// The first delay, more than 0 and at most `cap`; linear growth adds it each time. Default: `500ms`.
+        #[schemars(with = "Option<Length>")]
+        base: Setting,
+        /// What each delay is multiplied by, 1 to 1000; only for `exponential`. Default: 2.
+        #[schemars(with = "Option<f64>", range(min = 1.0, max = 1000.0))]
+        multiplier: Setting,
+        /// The longest delay, not for `constant`. Default: `60s`.
+        #[schemars(with = "Option<Length>")]
+        cap: Setting,
+        /// `full` (0 to the delay), `equal` (half to the whole), `none`, or `[low, high]` with
+        /// 0 <= low <= high <= 1. Default: `full`.
+        #[schemars(with = "Option<JitterChoice>")]
+        jitter: Setting,
+    }
+}
+
+section! {
+    /// When a scope counts as down: nothing but a probe at a time is sent then.
+    BreakerSection {
+        /// The share of failures that opens it, more than 0, at most 1. Default: 0.5.
+        #[schemars(with = "Option<f64>", range(min = 0.0, max = 1.0))]
+        share: Setting,
+        /// How many outcomes are looked at, 1 to 10,000. Default: 50.
+        #[schemars(with = "Option<Count>")]
+        last: Setting,
+        /// Fewer outcomes than this say nothing, 1 to `last`. Default: 20.
+        #[schemars(with = "Option<Count>")]
+        least: Setting,
+        /// Older outcomes are forgotten. Default: `10s`.
+        #[schemars(with = "Option<Length>")]
+        within: Setting,
+        /// Failures must come from so many items, 1 to `last`. Default: 5.
+        #[schemars(with = "Option<Count>")]
+        items: Setting,
+        /// How long it stays open at first; doubles at each failed probe. Default: `1s`.
+        #[schemars(with = "Option<Length>")]
+        open: Setting,
+        /// The longest it stays open, at least `open`. Default: `30s`.
+        #[schemars(with = "Option<Length>")]
+        open_max: Setting,
+    }
+}
+
+section_with_limits! {
+    /// A part of the account with limits of its own. Exactly one of `match`, `model` and `label` says which calls.
+    TierSection {
+        /// The calls whose path begins so.
+        #[serde(rename = "match")]
+        #[schemars(with = "Option<String>")]
+        path: Setting,
+        /// The calls that name this model.
+        #[schemars(with = "Option<String>")]
+        model: Setting,
+        /// The items with this `metadata.label`.
+        #[schemars(with = "Option<String>")]
+        label: Setting,
+    }
+}
+
+section! {
+    /// An answer that means something else here than it usually does.
+    RuleSection {
+        /// Which answers; all that is given must hold.
+        #[serde(rename = "match")]
+        matches: MatchSection,
+        /// What they mean: `throttled`, `overloaded`, `transient`, `quota_exhausted`, `account`, `invalid`, `filtered`
+        /// or `success`.
+        #[schemars(with = "Option<ClassName>")]
+        class: Setting,
+        /// What the answer is about: `item`, `model` (the scope) or `key` (the account). Default: `model`.
+        #[schemars(with = "Option<String>")]
+        scope: Setting,
+        /// How long to wait. `0s` is at once. Default: what the answer says, else the backoff.
+        #[schemars(with = "Option<Length>")]
+        wait: Setting,
+    }
+}
+
+section! {
+    /// Which answers a rule is about; all that is given must hold, and something must be given.
+    MatchSection {
+        /// A status, or a range: `400`, `"500-599"`.
+        #[schemars(with = "Option<StatusRange>")]
+        status: Setting,
+        /// A place in a JSON body (RFC 6901), such as `/error/code`.
+        #[schemars(with = "Option<String>")]
+        pointer: Setting,
+        /// A header that the answer must have.
+        #[schemars(with = "Option<String>")]
+        header: Setting,
+        /// What is found at the pointer or in the header. Default: anything.
+        #[schemars(with = "Option<String>")]
+        equals: Setting,
+    }
+}
+
+impl Layered for Setting {
+    fn over(self, _lower: Self) -> Self {
+        self
+    }
+
+    fn locate(&mut self, locator: &Locator<'_>) {
+        Self::locate(self, locator);
+    }
+}
+
+impl<T: Layered> Layered for Option<T> {
+    fn over(self, lower: Self) -> Self {
+        match (self, lower) {
+            (Some(own), Some(lower)) => Some(own.over(lower)),
+            (own, lower) => own.or(lower),
+        }
+    }
+
+    fn locate(&mut self, locator: &Locator<'_>) {
+        if let Some(part) = self {
+            part.locate(locator);
+        }
+    }
+}
+
+/// Tiers and rules are lists whose order means something: a higher layer replaces them whole.
+impl<T: Layered> Layered for Vec<T> {
+    fn over(self, _lower: Self) -> Self {
+        self
+    }
+
+    fn locate(&mut self, locator: &Locator<'_>) {
+        for part in self {
+            part.locate(locator);
+        }
+    }
+}

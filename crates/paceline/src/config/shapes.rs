@@ -1,0 +1,118 @@
+//! Values that may be written in two ways.
+
+use std::fmt;
+
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use toml::Spanned;
+
+use super::schema::{ConcurrencySection, Layered};
+use super::setting::{Locator, Setting};
+
+/// Limits in words. Those of a higher layer stand before those of a lower one.
+#[derive(Default, Clone)]
+pub(crate) struct Settings(pub(crate) Vec<Setting>);
+
+impl Layered for Settings {
+    fn over(mut self, lower: Self) -> Self {
+        self.0.extend(lower.0);
+        self
+    }
+
+    fn locate(&mut self, locator: &Locator<'_>) {
+        self.0.locate(locator);
+    }
+}
+
+/// A list, or one text with commas: an environment variable has no lists.
+impl<'de> Deserialize<'de> for Settings {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct List;
+
+        impl<'de> Visitor<'de> for List {
+            type Value = (Vec<Setting>, Vec<String>);
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of limits")
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+                Ok((Vec::new(), text.split(',').map(|limit| limit.trim().to_owned()).collect()))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+                let mut settings = Vec::new();
+                while let Some(setting) = list.next_element()? {
+                    settings.push(setting);
+                }
+                Ok((settings, Vec::new()))
+            }
+        }
+
+        struct Parts((Vec<Setting>, Vec<String>));
+
+        impl<'de> Deserialize<'de> for Parts {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                deserializer.deserialize_any(List).map(Parts)
+            }
+        }
+
+        let parts = Spanned::<Parts>::deserialize(deserializer)?;
+        let span = parts.span();
+        let Parts((mut settings, texts)) = parts.into_inner();
+        settings.extend(texts.into_iter().map(|text| Setting::at(text, span.clone())));
+        Ok(Self(settings))
+    }
+}
+
+/// `concurrency = 20` is short for `concurrency = { max = 20 }`.
+pub(crate) fn number_or_table<'de, D: Deserializer<'de>>(from: D) -> Result<Option<ConcurrencySection>, D::Error> {
+    let written = Spanned::<NumberOrTable>::deserialize(from)?;
+    let span = written.span();
+    Ok(Some(match written.into_inner() {
+        NumberOrTable::Number(text) => {
+            ConcurrencySection { max: Some(Setting::at(text, span)), ..ConcurrencySection::default() }
+        }
+        NumberOrTable::Table(section) => *section,
+    }))
+}
+
+/// The `concurrency` knob before it is known whether it is a number or a table.
+enum NumberOrTable {
+    Number(String),
+    Table(Box<ConcurrencySection>),
+}
+
+impl<'de> Deserialize<'de> for NumberOrTable {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either;
+
+        impl<'de> Visitor<'de> for Either {
+            type Value = NumberOrTable;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a number or a table")
+            }
+
+            fn visit_i64<E>(self, number: i64) -> Result<NumberOrTable, E> {
+                Ok(NumberOrTable::Number(number.to_string()))
+            }
+
+            fn visit_f64<E>(self, number: f64) -> Result<NumberOrTable, E> {
+                Ok(NumberOrTable::Number(number.to_string()))
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<NumberOrTable, E> {
+                Ok(NumberOrTable::Number(text.to_owned()))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<NumberOrTable, A::Error> {
+                let table = ConcurrencySection::deserialize(MapAccessDeserializer::new(map))?;
+                Ok(NumberOrTable::Table(Box::new(table)))
+            }
+        }
+
+        deserializer.deserialize_any(Either)
+    }
+}

@@ -1,0 +1,280 @@
+//! From merged settings to an upstream that cannot be wrong.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::Uri;
+use paceline_core::{Limits, Pace, PacerConfig};
+
+use super::effective::{EffectiveValue, Ledger};
+use super::error::{Error, Source};
+use super::limits::Named;
+use super::pacing;
+use super::rules;
+use super::schema::{TierSection, UpstreamSection};
+use super::setting::Setting;
+use super::units::show_duration;
+use crate::provider::{Provider, Rule};
+
+/// The upstream that needs no key and no network: whoever runs it supplies the address.
+pub const MOCK: &str = "mock";
+
+/// How long an item may take from its first send.
+const DEADLINE: Duration = Duration::from_secs(86_400);
+
+/// One API account, its limits, and how it is to be called.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Upstream {
+    /// The entry's name.
+    pub name: String,
+    /// The dialect that it speaks.
+    pub provider: Provider,
+    /// Its address without a slash at the end; `None` only for [`MOCK`], whose address is not known yet.
+    pub base_url: Option<String>,
+    /// Where the key is.
+    pub key: KeySource,
+    /// Limits, concurrency, retries, breaker and pace.
+    pub pacer: PacerConfig,
+    /// Parts of the account with limits of their own, in the order in which they are tried.
+    pub tiers: Vec<Tier>,
+    /// What answers mean here, before anything that is known about the provider.
+    pub rules: Vec<Rule>,
+    /// How long an item may take from its first send. Default: 24 h.
+    pub deadline: Duration,
+    /// Every value in force, defaults included.
+    pub effective: Vec<EffectiveValue>,
+}
+
+/// Where the key is; never the key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeySource {
+    /// The API needs none.
+    None,
+    /// An environment variable.
+    Variable {
+        /// Its name.
+        name: String,
+        /// Without a key no request can succeed: always so, but for a provider's usual variable on a loopback address.
+        required: bool,
+    },
+    /// A file whose trimmed content is the key.
+    File(PathBuf),
+}
+
+/// Calls with limits of their own inside the upstream's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tier {
+    /// The scope that these calls share, as in [`PacerConfig::tiers`].
+    pub scope: Arc<str>,
+    /// Which calls.
+    pub matches: TierMatch,
+}
+
+/// Which calls belong to a tier.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TierMatch {
+    /// Those whose path begins so.
+    Path(String),
+    /// Those that name this model.
+    Model(String),
+    /// Those whose item has this label.
+    Label(String),
+}
+
+impl Upstream {
+    /// The first tier that a call belongs to.
+    pub fn tier(&self, path: &str, model: Option<&str>, label: Option<&str>) -> Option<&Tier> {
+        self.tiers.iter().find(|tier| match &tier.matches {
+            TierMatch::Path(prefix) => path.starts_with(prefix.as_str()),
+            TierMatch::Model(name) => model == Some(name),
+            TierMatch::Label(name) => label == Some(name),
+        })
+    }
+
+    /// The scope that a call belongs to: its tier, else what the provider limits together.
+    pub fn scope_name(&self, path: &str, model: Option<&str>, label: Option<&str>) -> String {
+        let tier = self.tier(path, model, label);
+        tier.map_or_else(|| self.provider.scope_name(path, model), |tier| tier.scope.to_string())
+    }
+
+    /// Checks and converts a merged section.
+    pub(crate) fn new(name: &str, section: &UpstreamSection) -> Result<Self, Error> {
+        let mut ledger = Ledger::new(format!("upstream.{name}"));
+        let provider = provider(name, section, &mut ledger)?;
+        let base_url = base_url(name, provider, section, &mut ledger)?;
+        let key = key(name, provider, base_url.as_deref(), section, &mut ledger)?;
+        let mut pace = pacing::pace(section, &mut ledger)?;
+        let named = Named::of_upstream(section, &ledger)?;
+        let off = section.pace.as_ref().filter(|_| pace.pace == Pace::None);
+        let limits = named.settle(off, &mut ledger)?;
+        let concurrency = pacing::concurrency(section, named.concurrent, &mut pace, &mut ledger)?;
+        let retry = pacing::retry(section, pace, &mut ledger)?;
+        let read = |setting: &Setting, key: &str| setting.period(key);
+        let deadline = ledger.settle("deadline", section.deadline.as_ref(), DEADLINE, read, |d| show_duration(*d))?;
+        let breaker = pacing::breaker(section, &mut ledger)?;
+        let (tiers, tier_limits) = tiers(section.tier.as_deref().unwrap_or_default(), off, &mut ledger)?;
+        let rules = rules::rules(section.rule.as_deref().unwrap_or_default(), &mut ledger)?;
+        let pacer = PacerConfig { limits, concurrency, tiers: tier_limits, retry, breaker, pace: pace.pace };
+        let effective = ledger.into_rows();
+        Ok(Self { name: name.to_owned(), provider, base_url, key, pacer, tiers, rules, deadline, effective })
+    }
+}
+
+fn provider(name: &str, section: &UpstreamSection, ledger: &mut Ledger) -> Result<Provider, Error> {
+    let usual = if name == MOCK { Provider::OpenAi } else { Provider::from_name(name).unwrap_or(Provider::Generic) };
+    let read = |setting: &Setting, key: &str| {
+        let names = Provider::ALL.map(Provider::as_str).join(", ");
+        Provider::from_name(&setting.text).ok_or_else(|| setting.refuse(key, format!("one of {names}")))
+    };
+    ledger.settle("provider", section.provider.as_ref(), usual, read, Provider::to_string)
+}
+
+fn base_url(
+    name: &str,
+    provider: Provider,
+    section: &UpstreamSection,
+    ledger: &mut Ledger,
+) -> Result<Option<String>, Error> {
+    if let Some(setting) = &section.base_url {
+        let url = read_url(setting, &ledger.name("base_url"))?;
+        ledger.note("base_url", url.clone(), setting.source().clone());
+        return Ok(Some(url));
+    }
+    if name == MOCK {
+        ledger.note("base_url", "in this process", Source::Default);
+        return Ok(None);
+    }
+    let Some(url) = provider.base_url() else {
+        let expected = format!("upstream {name} has no public address, so pass --base-url URL or set it in the file");
+        return Err(Error::Missing { key: ledger.name("base_url"), expected });
+    };
+    ledger.note("base_url", url, Source::Preset(provider.as_str()));
+    Ok(Some(url.to_owned()))
+}
+
+/// An absolute address without credentials: it appears in logs and in journals.
+fn read_url(setting: &Setting, key: &str) -> Result<String, Error> {
+    let expected = "an address such as https://api.example.com/v1, without query";
+    if setting.text.contains('@') {
+        let hidden = Setting::new("(hidden)", setting.source().clone());
+        return Err(
+            hidden.refuse(key, "an address without credentials: a key belongs into api_key_env or api_key_file")
+        );
+    }
+    let text = setting.text.trim_end_matches('/');
+    let uri: Uri = text.parse().map_err(|_| setting.refuse(key, expected))?;
+    let web = matches!(uri.scheme_str(), Some("http" | "https"));
+    let host = uri.host().unwrap_or_default();
+    let after_host = uri.authority().and_then(|authority| authority.as_str().strip_prefix(host)).unwrap_or_default();
+    let port = after_host.is_empty() || uri.port_u16().is_some_and(|port| port > 0);
+    if web && !host.is_empty() && port && uri.query().is_none() && !text.contains('#') {
+        return Ok(text.to_owned());
+    }
+    Err(setting.refuse(key, expected))
+}
+
+fn key(
+    name: &str,
+    provider: Provider,
+    base_url: Option<&str>,
+    section: &UpstreamSection,
+    ledger: &mut Ledger,
+) -> Result<KeySource, Error> {
+    let rank = |setting: &Option<Setting>| setting.as_ref().map_or(0, |setting| setting.source().rank());
+    match (&section.api_key_env, &section.api_key_file) {
+        (Some(variable), Some(file)) if rank(&section.api_key_env) == rank(&section.api_key_file) => {
+            let expected = format!("not both: {} gives api_key_file = {:?}", file.source(), file.text);
+            return Err(variable.refuse(&ledger.name("api_key_env"), expected));
+        }
+        (Some(variable), _) if rank(&section.api_key_env) > rank(&section.api_key_file) => {
+            let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+            if variable.text.is_empty() || !variable.text.chars().all(word) {
+                // Somebody may have put the key itself here, so it is not repeated.
+                let hidden = Setting::new("(hidden)", variable.source().clone());
+                return Err(
+                    hidden.refuse(&ledger.name("api_key_env"), "the name of an environment variable, not the key")
+                );
+            }
+            ledger.note("api_key_env", &variable.text, variable.source().clone());
+            return Ok(KeySource::Variable { name: variable.text.clone(), required: true });
+        }
+        (_, Some(file)) => {
+            ledger.note("api_key_file", &file.text, file.source().clone());
+            return Ok(KeySource::File(PathBuf::from(&file.text)));
+        }
+        _ => {}
+    }
+    match provider.key_variable() {
+        Some(variable) if name != MOCK => {
+            ledger.note("api_key_env", variable, Source::Preset(provider.as_str()));
+            let required = !base_url.is_some_and(is_loopback);
+            Ok(KeySource::Variable { name: variable.to_owned(), required })
+        }
+        _ => {
+            ledger.note("api_key_env", "none", Source::Default);
+            Ok(KeySource::None)
+        }
+    }
+}
+
+fn is_loopback(url: &str) -> bool {
+    let uri: Uri = url.parse().unwrap_or_default();
+    let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
+    host.eq_ignore_ascii_case("localhost") || host.parse().is_ok_and(|address: std::net::IpAddr| address.is_loopback())
+}
+
+/// The limits of a tier, by the scope that its calls share.
+type TierLimits = Vec<(Arc<str>, Limits)>;
+
+fn tiers(
+    sections: &[TierSection],
+    off: Option<&Setting>,
+    ledger: &mut Ledger,
+) -> Result<(Vec<Tier>, TierLimits), Error> {
+    let (mut tiers, mut limits): (Vec<Tier>, TierLimits) = (Vec::new(), Vec::new());
+    for (index, section) in sections.iter().enumerate() {
+        let mut own = Ledger::new(ledger.name(&format!("tier.{index}")));
+        let (matches, setting) = tier_match(section, &own)?;
+        let scope: Arc<str> = match &matches {
+            TierMatch::Path(prefix) => format!("tier {prefix}").into(),
+            TierMatch::Model(model) => format!("tier model={model}").into(),
+            TierMatch::Label(label) => format!("tier label={label}").into(),
+        };
+        if tiers.iter().any(|tier| tier.scope == scope) {
+            return Err(setting.refuse(&own.name("match"), "a tier of its own: an earlier one takes these calls"));
+        }
+        let named = Named::of_tier(section, &own)?;
+        if named.is_empty() {
+            return Err(setting.refuse(&own.name("match"), "a limit beside it, such as rpm: this tier limits nothing"));
+        }
+        let held = named.settle(off, &mut own)?;
+        for row in own.into_rows() {
+            ledger.note(format!("{scope}: {}", row.key), row.value, row.source);
+        }
+        limits.push((scope.clone(), held));
+        tiers.push(Tier { scope, matches });
+    }
+    Ok((tiers, limits))
+}
+
+fn tier_match<'a>(section: &'a TierSection, ledger: &Ledger) -> Result<(TierMatch, &'a Setting), Error> {
+    let expected = "exactly one of match (a path prefix), model and label";
+    let (matches, setting, key) = match (&section.path, &section.model, &section.label) {
+        (Some(path), None, None) => (TierMatch::Path(path.text.clone()), path, "match"),
+        (None, Some(model), None) => (TierMatch::Model(model.text.clone()), model, "model"),
+        (None, None, Some(label)) => (TierMatch::Label(label.text.clone()), label, "label"),
+        (path, model, label) => {
+            let one = path.as_ref().or(model.as_ref()).or(label.as_ref());
+            let missing = || Error::Missing { key: ledger.name("match"), expected: expected.to_owned() };
+            return Err(one.map_or_else(missing, |setting| setting.refuse(&ledger.name("match"), expected)));
+        }
+    };
+    if setting.text.trim().is_empty() {
+        return Err(setting.refuse(&ledger.name(key), "a text"));
+    }
+    if matches!(&matches, TierMatch::Path(path) if !path.starts_with('/')) {
+        return Err(setting.refuse(&ledger.name(key), "a path that begins with /; a model or a label has its own key"));
+    }
+    Ok((matches, setting))
+}

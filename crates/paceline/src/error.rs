@@ -1,0 +1,50 @@
+//! What Paceline itself can refuse. An operation's own failure is never wrapped in these.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use paceline_core::{Policy, TooLarge};
+
+/// Why no permit was given. Waiting for a limit is not among the reasons: a wait is an answer, not an error.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The request costs more than a limit ever allows at once, so it could never start. Split it, or raise the limit.
+    #[error(transparent)]
+    TooLarge(#[from] TooLarge),
+    /// The request's deadline passed before it could start.
+    #[error("the deadline passed after {waited:?} of waiting for a permit; allow more time or send less")]
+    DeadlineExceeded {
+        /// How long it waited in this call.
+        waited: Duration,
+    },
+    /// The scope or its account is stopped until a person acts: a bad key, no credit. Nothing is sent in it before
+    /// [`resume`](crate::Limiter::resume).
+    #[error("{scope} is stopped: {reason}; act on that, then resume it")]
+    Stopped {
+        /// The scope's name, or the account's.
+        scope: Arc<str>,
+        /// Why, in the provider's words where it gave some.
+        reason: Arc<str>,
+    },
+    /// The limiter was closed, so it grants nothing any more.
+    #[error("the limiter is closed; nothing more is sent through it")]
+    Closed,
+}
+
+/// Why [`try_acquire`](crate::Limiter::try_acquire) gave no permit.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NotNow {
+    /// It must wait, and this is the strictest reason.
+    #[error("not now: {policy}{}", after.map_or_else(String::new, |after| format!(", for {after:?}")))]
+    Wait {
+        /// How long at least, when that is known; else the wait ends when a call in flight does.
+        after: Option<Duration>,
+        /// What it waits for.
+        policy: Policy,
+    },
+    /// Waiting would not help.
+    #[error(transparent)]
+    Never(#[from] Error),
+}

@@ -1,0 +1,145 @@
+//! The limiter of one account, as programs use it.
+
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+
+use paceline_core::{Admit, ConfigError, Instant, Pacer, PacerConfig, Request, ScopeId, Snapshot};
+
+use crate::clock::Clock;
+use crate::driver::{Admission, Driver};
+use crate::error::{Error, NotNow};
+use crate::permit::Permit;
+use crate::provider::Provider;
+
+/// Paces all calls to one account: one host and key.
+///
+/// Clones are cheap and share everything. Whoever must wait waits in one queue, by priority, then arrival; one timer
+/// serves them all and ends when nobody waits. Waiting needs a Tokio runtime with time enabled; nothing else does. A
+/// limiter shared by several runtimes keeps its timer in the one where the waiting began, so keep that one running.
+#[derive(Clone)]
+pub struct Limiter {
+    driver: Arc<Driver>,
+    provider: Provider,
+}
+
+impl Limiter {
+    /// A limiter whose jitter differs from process to process, as it should among clients that failed together.
+    ///
+    /// # Errors
+    /// Names the knob that cannot be, its value, and what was expected.
+    pub fn new(config: PacerConfig) -> Result<Self, ConfigError> {
+        Self::with_seed(config, RandomState::new().hash_one(0))
+    }
+
+    /// A limiter whose jitter repeats: the same seed, calls and times give the same waits.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn with_seed(config: PacerConfig, seed: u64) -> Result<Self, ConfigError> {
+        let clock = Clock::new();
+        let retry = config.retry.clone();
+        let pacer = Pacer::new(config, seed, clock.now())?;
+        Ok(Self { driver: Driver::new(pacer, retry, clock), provider: Provider::Generic })
+    }
+
+    /// The same limiter, whose [`run`](Self::run) reads answers in the provider's dialect. Default: generic HTTP.
+    #[must_use]
+    pub fn with_provider(mut self, provider: Provider) -> Self {
+        self.provider = provider;
+        self
+    }
+
+    /// The dialect in which answers are read.
+    pub const fn provider(&self) -> Provider {
+        self.provider
+    }
+
+    /// The scope of that name, made at its first use: a model, an endpoint family, a table. A scope has its own learnt
+    /// limits, gate, breaker and queue below the account's limits.
+    pub fn scope(&self, name: &str) -> ScopeId {
+        self.driver.act(|pacer, _| pacer.scope(name))
+    }
+
+    /// Waits until the call may be made.
+    ///
+    /// Dropping the future at any point gives its place up, or its permit when it was granted meanwhile.
+    ///
+    /// # Errors
+    /// Never because of a wait, however long. [`Error::TooLarge`] at once for what could never start,
+    /// [`Error::DeadlineExceeded`] when the request's deadline passes, [`Error::Stopped`] when its scope is stopped or
+    /// stops meanwhile, [`Error::Closed`] after [`close`](Self::close).
+    ///
+    /// # Panics
+    /// When it must wait outside a Tokio runtime.
+    pub async fn acquire(&self, request: Request) -> Result<Permit, Error> {
+        match self.driver.enqueue(request)? {
+            Admission::Granted(permit) => Ok(permit),
+            Admission::Waiting(place) => place.await,
+        }
+    }
+
+    /// Takes a permit if the call may be made at once; else changes nothing.
+    ///
+    /// # Errors
+    /// [`NotNow::Wait`] says what it would wait for and, where that is known, how long; [`NotNow::Never`] as
+    /// [`acquire`](Self::acquire).
+    pub fn try_acquire(&self, request: Request) -> Result<Permit, NotNow> {
+        self.driver.try_enqueue(request)
+    }
+
+    /// When the call could be made, and what it would wait for. A question that changes nothing.
+    pub fn admit(&self, request: &Request) -> Admit {
+        self.driver.look(|state, now| state.pacer.admit(now, request))
+    }
+
+    /// The present on the limiter's clock: what deadlines and due times of requests are compared with.
+    pub fn now(&self) -> Instant {
+        self.driver.clock().now()
+    }
+
+    /// All numbers at this moment: limits, what is left of them, who waits for what, and the totals.
+    pub fn snapshot(&self) -> Snapshot {
+        self.driver.look(|state, now| state.pacer.snapshot(now))
+    }
+
+    /// Grants nothing in the scope, or in the account for `None`, before `until`. Those who wait go on waiting.
+    pub fn hold(&self, scope: Option<ScopeId>, until: Instant) {
+        self.driver.act(|pacer, now| pacer.hold(now, scope, until));
+    }
+
+    /// Grants nothing in the scope, or in the account for `None`, until it is resumed. Those who wait get
+    /// [`Error::Stopped`]; calls in flight are not touched.
+    pub fn stop(&self, scope: Option<ScopeId>, reason: &str) {
+        self.driver.act(|pacer, now| pacer.stop(now, scope, reason.into()));
+    }
+
+    /// Opens a held or stopped scope, or the account for `None`.
+    pub fn resume(&self, scope: Option<ScopeId>) {
+        self.driver.resume(scope);
+    }
+
+    /// Replaces the configured limits while calls go on. What was sent still counts.
+    ///
+    /// # Errors
+    /// Names the knob that cannot be; the old configuration stays then.
+    pub fn reconfigure(&self, config: PacerConfig) -> Result<(), ConfigError> {
+        self.driver.reconfigure(config)
+    }
+
+    /// Grants nothing any more: whoever waits, or asks later, gets [`Error::Closed`]. Permits that are out stay good, so
+    /// that calls in flight can still report how they ended.
+    pub fn close(&self) {
+        self.driver.close();
+    }
+
+    pub(crate) const fn driver(&self) -> &Arc<Driver> {
+        &self.driver
+    }
+}
+
+impl fmt::Debug for Limiter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Limiter").field("provider", &self.provider).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,90 @@
+//! The words of the log about calls that go again.
+
+use std::fmt;
+use std::time::Duration;
+
+use paceline_core::{Class, Request, Retry, Timestamp};
+
+use crate::provider::log_words;
+
+/// `rate limit hit (attempt 1/8), backing off for 1.2s`: one warning for each re-send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BackingOff {
+    class: Class,
+    attempt: u32,
+    /// Sends that the bounds allow; `None` is no bound.
+    of: Option<u32>,
+    delay: Duration,
+}
+
+impl BackingOff {
+    /// From a verdict's `next` and its delay. Attempts are counted by kind: deferrals for throttled answers and used-up
+    /// quotas, retries for the rest.
+    pub fn new(class: Class, next: &Request, retry: &Retry, delay: Duration) -> Self {
+        let (attempt, bound) = match class {
+            Class::Throttled | Class::QuotaExhausted | Class::Partial => (next.deferrals, retry.max_deferrals),
+            _ => (next.attempts.max(1), Some(retry.max_retries)),
+        };
+        Self { class, attempt, of: bound.map(|bound| bound.saturating_add(1)), delay }
+    }
+}
+
+impl fmt::Display for BackingOff {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let words = log_words(self.class);
+        match self.of {
+            Some(of) => write!(f, "{words} (attempt {}/{of})", self.attempt)?,
+            None => write!(f, "{words} (attempt {}/∞)", self.attempt)?,
+        }
+        write!(f, ", backing off for {}", Rounded(self.delay))
+    }
+}
+
+/// To a tenth of a second from one second on, else to the millisecond.
+struct Rounded(Duration);
+
+impl fmt::Display for Rounded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 < Duration::from_secs(1) {
+            write!(f, "{}ms", self.0.as_millis())
+        } else {
+            write!(f, "{:.1}s", self.0.as_secs_f64())
+        }
+    }
+}
+
+/// RFC 3339 in UTC with milliseconds.
+pub(crate) fn rfc3339(time: Timestamp) -> String {
+    let time = jiff::Timestamp::from_millisecond(time.as_millis());
+    time.map_or_else(|_| "never".to_owned(), |time| format!("{time:.3}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use paceline_core::{Cost, Pacer, PacerConfig};
+
+    #[test]
+    fn the_words_of_a_re_send() {
+        let mut pacer = Pacer::new(PacerConfig::default(), 1, paceline_core::Instant::ZERO).expect("the defaults");
+        let request = Request::new(pacer.scope("chat"), Cost::request());
+        let retry = Retry::default();
+        let bounded = Retry { max_deferrals: Some(100), ..Retry::default() };
+        let (attempts, deferrals) = (1, 3);
+        let next = Request { attempts, deferrals, ..request };
+        for (class, retry, millis, words) in [
+            (Class::Throttled, &retry, 1_240, "rate limit hit (attempt 3/∞), backing off for 1.2s"),
+            (Class::Throttled, &bounded, 60_000, "rate limit hit (attempt 3/101), backing off for 60.0s"),
+            (Class::Overloaded, &retry, 350, "server overloaded (attempt 1/8), backing off for 350ms"),
+            (Class::Transient, &retry, 0, "transient failure (attempt 1/8), backing off for 0ms"),
+        ] {
+            let delay = Duration::from_millis(millis);
+            assert_eq!(BackingOff::new(class, &next, retry, delay).to_string(), words);
+        }
+    }
+
+    #[test]
+    fn times_are_utc_with_milliseconds() {
+        assert_eq!(rfc3339(Timestamp::from_millis(1_700_000_000_000)), "2023-11-14T22:13:20.000Z");
+    }
+}

@@ -1,0 +1,97 @@
+//! A retry loop inside a retry loop: whoever sends reports, and only the outermost sends again.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use paceline_core::{Request, ScopeId, Verdict};
+
+use crate::driver::Driver;
+use crate::permit::Permit;
+use crate::provider::Reading;
+
+tokio::task_local! {
+    /// The innermost attempt that this task is in.
+    pub(crate) static FRAME: Arc<Frame>;
+}
+
+/// One attempt of an operation.
+pub(crate) struct Frame {
+    driver: Arc<Driver>,
+    /// The attempt around it, perhaps of another limiter.
+    outer: Option<Arc<Self>>,
+    /// Counts so far: a send that does not use the permit below still belongs to the same item.
+    request: Request,
+    sender: Mutex<Sender>,
+}
+
+/// Who makes the attempt's call.
+pub(crate) enum Sender {
+    /// The operation itself, so far.
+    Operation(Permit),
+    /// A loop inside it; what it reported last, a failure rather than a success.
+    Inside(Option<Report>),
+}
+
+/// How a call ended.
+pub(crate) struct Report {
+    pub(crate) verdict: Verdict,
+    pub(crate) reading: Reading,
+}
+
+impl Frame {
+    pub(crate) fn new(driver: &Arc<Driver>, permit: Permit) -> Self {
+        Self {
+            driver: Arc::clone(driver),
+            outer: FRAME.try_with(Arc::clone).ok(),
+            request: permit.request().clone(),
+            sender: Mutex::new(Sender::Operation(permit)),
+        }
+    }
+
+    /// The innermost attempt of that limiter.
+    pub(crate) fn of(self: Arc<Self>, driver: &Arc<Driver>) -> Option<Arc<Self>> {
+        let mut frame = self;
+        while !Arc::ptr_eq(&frame.driver, driver) {
+            frame = Arc::clone(frame.outer.as_ref()?);
+        }
+        Some(frame)
+    }
+
+    /// The attempt's permit, if it is unused and for that scope. One for another scope is given back: holding it while
+    /// waiting for a second could wait for ever.
+    pub(crate) fn take_permit(&self, scope: ScopeId) -> Option<Permit> {
+        match self.replace(Sender::Inside(None)) {
+            Sender::Operation(permit) if permit.request().scope == scope => Some(permit),
+            Sender::Operation(permit) => {
+                permit.withdraw();
+                None
+            }
+            inside @ Sender::Inside(_) => {
+                self.replace(inside);
+                None
+            }
+        }
+    }
+
+    /// The request, counted as another send of this attempt's item.
+    pub(crate) fn count_on(&self, request: Request) -> Request {
+        let Request { attempts, deferrals, probes, .. } = self.request;
+        Request { attempts, deferrals, probes, ..request }
+    }
+
+    pub(crate) fn report(&self, report: Report) {
+        let mut sender = self.sender.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*sender {
+            Sender::Inside(Some(known)) if known.verdict != Verdict::Done => {}
+            _ => *sender = Sender::Inside(Some(report)),
+        }
+    }
+
+    /// Who sent, at the end of the attempt.
+    pub(crate) fn finish(&self) -> Sender {
+        self.replace(Sender::Inside(None))
+    }
+
+    fn replace(&self, next: Sender) -> Sender {
+        std::mem::replace(&mut self.sender.lock().unwrap_or_else(PoisonError::into_inner), next)
+    }
+}

@@ -1,0 +1,71 @@
+//! The right to make one call, and the duty to tell how it ended.
+
+use std::fmt;
+use std::sync::Arc;
+
+use paceline_core::{Class, Outcome, Request, Ticket, Verdict};
+
+use crate::driver::Driver;
+
+/// The right to make one call.
+///
+/// Tell how the call ended with [`complete`](Self::complete). A permit that is dropped instead, also by a panic or by a
+/// cancelled task, reports [`Class::Abandoned`]: its place becomes free, and nothing is learnt from it.
+#[must_use = "a permit that is dropped at once paces nothing"]
+pub struct Permit {
+    driver: Arc<Driver>,
+    ticket: Ticket,
+    request: Request,
+    probe: bool,
+    answered: bool,
+}
+
+impl Permit {
+    pub(crate) fn new(driver: Arc<Driver>, ticket: Ticket, request: Request, probe: bool) -> Self {
+        Self { driver, ticket, request, probe, answered: false }
+    }
+
+    /// Reports how the call ended, and says what follows for the item.
+    ///
+    /// To send an item again, pass the verdict's `next` to [`acquire`](crate::Limiter::acquire): it carries the attempts
+    /// so far, the earliest start and its place among those who wait.
+    pub fn complete(mut self, outcome: Outcome) -> Verdict {
+        self.answered = true;
+        self.driver.complete(self.ticket, outcome)
+    }
+
+    /// Takes the call back: it was never made, so all it took is free again.
+    pub(crate) fn withdraw(mut self) {
+        self.answered = true;
+        self.driver.act(|pacer, now| pacer.cancel(now, self.ticket));
+    }
+
+    /// The request that was granted.
+    pub const fn request(&self) -> &Request {
+        &self.request
+    }
+
+    /// The pacer's name for this call.
+    pub const fn ticket(&self) -> Ticket {
+        self.ticket
+    }
+
+    /// Whether the call tests a failing server. Its failure counts for nobody.
+    pub const fn is_probe(&self) -> bool {
+        self.probe
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        if !self.answered {
+            self.driver.complete(self.ticket, Outcome::new(Class::Abandoned));
+        }
+    }
+}
+
+impl fmt::Debug for Permit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Permit").field("ticket", &self.ticket).field("request", &self.request).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,168 @@
+//! Reading answers: status, headers and body become a class, a wait and limits.
+//!
+//! Every API says "slow down", "come back tomorrow" and "this request is wrong" in its own way. [`read`] turns each
+//! answer into one [`Reading`], by a procedure whose steps hold for every provider, from tables of what each of them
+//! sends. It reads no clock and never fails: an answer that nobody understands is judged by its status.
+
+mod api;
+mod body;
+mod codes;
+mod decide;
+mod decimal;
+#[cfg(test)]
+mod fixtures;
+mod header;
+mod ietf;
+mod inside;
+mod limits;
+mod reading;
+mod rule;
+mod shape;
+mod stream;
+mod usage;
+mod wait;
+
+use http::HeaderMap;
+use paceline_core::{Class, Timestamp};
+
+pub use api::Provider;
+pub use reading::{Action, NoResponse, Reading, log_words, no_response};
+pub use rule::{Place, Rule};
+pub use usage::{TokenRatio, Usage, charge};
+
+use body::Body;
+use decide::{Case, Decision};
+use wait::Hint;
+
+/// An HTTP response, whole. The body of a stream is its events, up to the end or to where it was cut.
+#[derive(Clone, Copy, Debug)]
+pub struct Answer<'a> {
+    /// The status code.
+    pub status: u16,
+    /// All header fields.
+    pub headers: &'a HeaderMap,
+    /// The decoded body.
+    pub body: &'a [u8],
+}
+
+/// Reads an answer. `now` is the local wall time, used where the answer carries no `Date` of its own: a wrong local
+/// clock changes no wait that the server gave as a date.
+pub fn read(provider: Provider, answer: &Answer<'_>, now: Timestamp) -> Reading {
+    read_with(provider, &[], answer, now)
+}
+
+/// Reads an answer; the first of `rules` that matches it decides before everything else.
+pub fn read_with(provider: Provider, rules: &[Rule], answer: &Answer<'_>, now: Timestamp) -> Reading {
+    let server_time = header::first(answer.headers, "date").and_then(shape::date);
+    let content_type = header::first(answer.headers, "content-type").unwrap_or_default();
+    let body = Body::parse(answer.body, content_type);
+    let now = server_time.unwrap_or(now);
+    let limits = limits::announced(provider, answer.headers, now);
+    let case = Case { provider, status: answer.status, headers: answer.headers, body: &body, limits: &limits, now };
+    let rule = rules.iter().find(|rule| rule.matches(answer));
+    let decision = rule.map_or_else(|| decide::decide(&case), |rule| overruled(rule, &case));
+    let clock = if server_time.is_some() { "clock: Date of the answer" } else { "clock: local" };
+    Reading {
+        steps: vec![clock, body.kind(), decision.step],
+        code: body.code(),
+        error_type: body.error_type(),
+        words: if decision.class == Class::Success { None } else { body.words() },
+        usage: body.stream.as_ref().map_or_else(|| Usage::read(body.root.get("usage")?), |stream| stream.usage),
+        limits,
+        ..Reading::from(decision)
+    }
+}
+
+/// A user's rule decides the class and the reach; without a wait of its own, the answer's holds.
+fn overruled(rule: &Rule, case: &Case<'_>) -> Decision {
+    let own = rule.wait.map(|wait| Hint { wait, exact: true, from: "rule" });
+    let hint = match rule.class {
+        Class::Throttled | Class::QuotaExhausted | Class::Partial => own.or_else(|| wait::of_throttle(case)),
+        Class::Overloaded | Class::Transient => own.or_else(|| wait::in_headers(case)),
+        Class::Success | Class::Account | Class::Invalid | Class::Filtered | Class::Abandoned => None,
+    };
+    Decision { class: rule.class, reach: rule.reach, hint, step: "rule of the configuration" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::HeaderValue;
+    use paceline_core::{Cost, Dimension, Reach, Restores};
+    use std::time::Duration;
+
+    const NOW: Timestamp = Timestamp::from_millis(1_795_176_000_000);
+
+    fn rule(status: u16, class: Class, wait: Option<Duration>) -> Rule {
+        Rule { status: Some(status..=status), place: None, equals: None, class, reach: Reach::Item, wait }
+    }
+
+    #[test]
+    fn a_rule_comes_before_everything_and_keeps_the_servers_wait() {
+        let mut headers = HeaderMap::new();
+        headers.insert("retry-after", HeaderValue::from_static("9"));
+        let body = br#"{"error":{"code":"insufficient_quota"}}"#;
+        let answer = Answer { status: 429, headers: &headers, body };
+        assert_eq!(read(Provider::OpenAi, &answer, NOW).class, Class::Account);
+        for (rules, class, wait) in [
+            (vec![rule(429, Class::Throttled, None)], Class::Throttled, Some(9)),
+            (vec![rule(429, Class::Transient, Some(Duration::ZERO))], Class::Transient, Some(0)),
+            (vec![rule(400, Class::Success, None), rule(429, Class::Invalid, None)], Class::Invalid, None),
+            (vec![rule(400, Class::Success, None)], Class::Account, None),
+        ] {
+            let reading = read_with(Provider::OpenAi, &rules, &answer, NOW);
+            assert_eq!((reading.class, reading.wait.map(|wait| wait.as_secs())), (class, wait), "{rules:?}");
+        }
+    }
+
+    #[test]
+    fn reach_follows_what_a_limit_belongs_to() {
+        for (status, header, body, reach) in [
+            (401, None, "", Reach::Account),
+            (403, None, "", Reach::Scope),
+            (429, None, "", Reach::Scope),
+            (429, None, r#"{"error":{"code":"insufficient_quota"}}"#, Reach::Account),
+            (429, None, "error code: 1015", Reach::Account),
+            (429, Some(("anthropic-ratelimit-unified-status", "rejected")), "", Reach::Account),
+            (400, None, "", Reach::Item),
+            (503, None, "", Reach::Scope),
+        ] {
+            let mut headers = HeaderMap::new();
+            if let Some((name, value)) = header {
+                headers.insert(name, HeaderValue::from_static(value));
+            }
+            let answer = Answer { status, headers: &headers, body: body.as_bytes() };
+            assert_eq!(read(Provider::Generic, &answer, NOW).reach, reach, "{status} {body}");
+        }
+    }
+
+    #[test]
+    fn the_outcome_carries_what_the_pacer_needs() {
+        let mut headers = HeaderMap::new();
+        for (name, value) in [
+            ("x-ratelimit-limit-tokens", "60000"),
+            ("x-ratelimit-remaining-tokens", "57000"),
+            ("x-ratelimit-reset-tokens", "3s"),
+        ] {
+            headers.insert(name, HeaderValue::from_static(value));
+        }
+        let body = br#"{"usage":{"prompt_tokens":9,"completion_tokens":2}}"#;
+        let reading = read(Provider::OpenAi, &Answer { status: 200, headers: &headers, body }, NOW);
+        let reserved = Cost::request().with(Dimension::Bytes, 77).with(Dimension::Tokens, 500);
+        let outcome = reading.outcome_of(&reserved);
+        let usage = outcome.usage.expect("reported");
+        assert_eq!((usage.get(&Dimension::Tokens), usage.get(&Dimension::Bytes)), (11, 77));
+        assert_eq!(usage.get(&Dimension::Requests), 1);
+        assert_eq!(outcome.limits[0].restores, Restores::Gradually);
+        assert_eq!((outcome.class, outcome.hint, outcome.reason), (Class::Success, None, None));
+    }
+
+    #[test]
+    fn without_a_response_nothing_is_known_but_that_it_may_pass() {
+        for kind in [NoResponse::Connect, NoResponse::Reset, NoResponse::Timeout, NoResponse::Truncated] {
+            let reading = no_response(kind);
+            assert_eq!((reading.class, reading.wait, reading.wait_from), (Class::Transient, None, "policy"));
+            assert!(reading.code.is_some());
+        }
+    }
+}

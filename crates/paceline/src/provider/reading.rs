@@ -1,0 +1,170 @@
+//! What an answer means, in the words of the pacer, the report and the log.
+
+use std::time::Duration;
+
+use paceline_core::{Class, Cost, LimitReport, Outcome, Reach};
+
+use super::decide::Decision;
+use super::usage::Usage;
+
+/// What an answer means.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reading {
+    /// What happened.
+    pub class: Class,
+    /// How far it reaches.
+    pub reach: Reach,
+    /// How long the server asks us to wait, from the moment of the response.
+    pub wait: Option<Duration>,
+    /// The wait was given in milliseconds or finer.
+    pub wait_exact: bool,
+    /// Where the wait was found: a header's name, `message`, `reset of tokens`; `policy` when the server gave none and
+    /// our backoff decides; `-` when there is nothing to wait for.
+    pub wait_from: &'static str,
+    /// Limits that the headers announced.
+    pub limits: Vec<LimitReport>,
+    /// The provider's code for the error.
+    pub code: Option<String>,
+    /// The provider's type of the error.
+    pub error_type: Option<String>,
+    /// The provider's message, shortened, on one line and without keys.
+    pub words: Option<String>,
+    /// What the call cost in tokens.
+    pub usage: Option<Usage>,
+    /// How the decision was made: the clock, the body, the rule that decided.
+    pub steps: Vec<&'static str>,
+}
+
+/// What to do about an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Keep the result.
+    Record,
+    /// Send the item, or its rest, again after the wait.
+    Retry,
+    /// Hold the scope until the quota opens again.
+    Pause,
+    /// Stop using the key until a person acted.
+    StopKey,
+    /// Fail the item alone.
+    FailItem,
+    /// Nothing: the call was given up here.
+    Ignore,
+}
+
+/// Why there is no complete answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum NoResponse {
+    /// No connection: name, route, refusal, TLS.
+    Connect,
+    /// A connection that ended before the answer began.
+    Reset,
+    /// No answer in time.
+    Timeout,
+    /// An answer whose body ended early.
+    Truncated,
+}
+
+/// What the absence of an answer means: a failure that may pass. The request may have been executed all the same.
+pub fn no_response(kind: NoResponse) -> Reading {
+    let (code, step) = match kind {
+        NoResponse::Connect => ("connect", "no response: no connection"),
+        NoResponse::Reset => ("reset", "no response: connection ended"),
+        NoResponse::Timeout => ("timeout", "no response: timeout"),
+        NoResponse::Truncated => ("truncated", "no response: body ended early"),
+    };
+    Reading { code: Some(code.to_owned()), ..Reading::from(Decision::new(Class::Transient, step)) }
+}
+
+/// The words that name a class in the log.
+pub const fn log_words(class: Class) -> &'static str {
+    match class {
+        Class::Success => "success",
+        Class::Throttled => "rate limit hit",
+        Class::Overloaded => "server overloaded",
+        Class::Transient => "transient failure",
+        Class::QuotaExhausted => "quota exhausted",
+        Class::Account => "account refused",
+        Class::Invalid => "request refused",
+        Class::Filtered => "content refused",
+        Class::Partial => "partly accepted",
+        Class::Abandoned => "call abandoned",
+    }
+}
+
+impl Reading {
+    /// A reading of that class and nothing else.
+    pub fn new(class: Class) -> Self {
+        Self::from(Decision::new(class, "given"))
+    }
+
+    /// What to do about it.
+    pub const fn action(&self) -> Action {
+        match self.class {
+            Class::Success => Action::Record,
+            Class::Throttled | Class::Overloaded | Class::Transient | Class::Partial => Action::Retry,
+            Class::QuotaExhausted => Action::Pause,
+            Class::Account => Action::StopKey,
+            Class::Invalid | Class::Filtered => Action::FailItem,
+            Class::Abandoned => Action::Ignore,
+        }
+    }
+
+    /// The outcome for the pacer, of a call that reserved nothing but a request and tokens.
+    pub fn outcome(&self) -> Outcome {
+        self.outcome_of(&Cost::request())
+    }
+
+    /// The outcome for the pacer, of a call that reserved that cost: reported tokens replace the reserved ones, and
+    /// everything else was spent as reserved.
+    pub fn outcome_of(&self, reserved: &Cost) -> Outcome {
+        let reason = self.words.as_deref().or(self.code.as_deref()).unwrap_or_else(|| log_words(self.class));
+        let mut outcome = Outcome::new(self.class).with_reach(self.reach);
+        if let Some(wait) = self.wait {
+            outcome = outcome.with_hint(wait, self.wait_exact);
+        }
+        if let Some(usage) = self.usage {
+            outcome = outcome.with_usage(usage.settle(reserved.clone()));
+        }
+        outcome.limits.clone_from(&self.limits);
+        outcome.reason = (self.class != Class::Success).then(|| reason.into());
+        outcome
+    }
+}
+
+impl From<Decision> for Reading {
+    fn from(decision: Decision) -> Self {
+        let Decision { class, reach, hint, step } = decision;
+        let waits = matches!(
+            class,
+            Class::Throttled | Class::Overloaded | Class::Transient | Class::QuotaExhausted | Class::Partial
+        );
+        Self {
+            class,
+            reach,
+            wait: hint.map(|hint| hint.wait),
+            wait_exact: hint.is_some_and(|hint| hint.exact),
+            wait_from: hint.map_or(if waits { "policy" } else { "-" }, |hint| hint.from),
+            limits: Vec::new(),
+            code: None,
+            error_type: None,
+            words: None,
+            usage: None,
+            steps: vec![step],
+        }
+    }
+}
+
+impl Action {
+    /// The name used in JSON.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Record => "record",
+            Self::Retry => "retry",
+            Self::Pause => "pause",
+            Self::StopKey => "stop_key",
+            Self::FailItem => "fail_item",
+            Self::Ignore => "ignore",
+        }
+    }
+}

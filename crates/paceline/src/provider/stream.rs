@@ -1,0 +1,174 @@
+//! Answers that arrive as server-sent events: the errors that come after the 200, the end, and the usage.
+
+use serde_json::{Map, Value, json};
+
+use super::usage::Usage;
+
+/// What a finished stream said, read after its end.
+#[derive(Debug, Default)]
+pub(super) struct Stream {
+    /// The first error event, in the form of an error body; empty when there was none.
+    pub(super) error: Map<String, Value>,
+    /// An error event arrived.
+    pub(super) failed: bool,
+    /// An event that ends the dialect's streams arrived.
+    pub(super) ended: bool,
+    /// At least one event of a dialect whose streams end with such an event.
+    pub(super) must_end: bool,
+    /// No event came, comments and pings aside.
+    pub(super) is_empty: bool,
+    /// The content was refused.
+    pub(super) filtered: bool,
+    /// The tokens that the events reported.
+    pub(super) usage: Option<Usage>,
+}
+
+/// Reads the events of a whole body. Comments, blank lines and pings are no content.
+pub(super) fn read(body: &[u8]) -> Stream {
+    let mut stream = Stream { is_empty: true, ..Stream::default() };
+    let (mut name, mut data) = (String::new(), String::new());
+    for line in String::from_utf8_lossy(body).lines().chain([""]) {
+        if line.is_empty() {
+            stream.take(&name, &data);
+            name.clear();
+            data.clear();
+        } else if let Some(value) = field(line, "event") {
+            value.clone_into(&mut name);
+        } else if let Some(value) = field(line, "data") {
+            if !data.is_empty() {
+                data.push('\n');
+            }
+            data.push_str(value);
+        }
+    }
+    stream
+}
+
+fn field<'a>(line: &'a str, name: &str) -> Option<&'a str> {
+    let value = line.strip_prefix(name)?.strip_prefix(':')?;
+    Some(value.strip_prefix(' ').unwrap_or(value))
+}
+
+impl Stream {
+    fn take(&mut self, name: &str, data: &str) {
+        if data == "[DONE]" {
+            self.ended = true;
+            return;
+        }
+        let event: Value = serde_json::from_str(data).unwrap_or_default();
+        let kind = event["type"].as_str().unwrap_or(name);
+        self.is_empty &= data.is_empty() || kind == "ping";
+        if let Some(error) = error(name, kind, &event) {
+            if !self.failed {
+                self.error = error;
+            }
+            self.failed = true;
+            self.ended = true;
+        }
+        self.ended |= matches!(kind, "message_stop" | "response.completed" | "response.incomplete");
+        let chunk = matches!(event["object"].as_str(), Some("chat.completion.chunk" | "text_completion"));
+        self.must_end |= chunk || kind == "message_start" || kind == "response.created";
+        let refused = Value::from("content_filter");
+        self.filtered |= event["choices"][0]["finish_reason"] == refused
+            || event["response"]["incomplete_details"]["reason"] == refused;
+        for place in ["/usage", "/message/usage", "/response/usage"] {
+            if let Some(usage) = event.pointer(place).and_then(Usage::read) {
+                self.usage = Some(self.usage.map_or(usage, |before| before.updated(usage)));
+            }
+        }
+    }
+}
+
+/// The error that an event carries, in the form of an error body.
+fn error(name: &str, kind: &str, event: &Value) -> Option<Map<String, Value>> {
+    let error = match kind {
+        "response.failed" => event["response"]["error"].clone(),
+        // The Responses API puts code and message of such an event at its top.
+        "error" if event["error"].is_null() => event.clone(),
+        _ => event["error"].clone(),
+    };
+    let announced = name == "error" || kind == "error" || kind == "response.failed";
+    match json!({ "error": error }) {
+        Value::Object(root) if announced || !error.is_null() => Some(root),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::proptest;
+
+    #[test]
+    fn comments_and_pings_are_no_content_and_done_ends() {
+        let stream = read(b": keep-alive\n\nevent: ping\ndata: {\"type\":\"ping\"}\n\ndata: [DONE]");
+        assert!(stream.ended && !stream.must_end && stream.error.is_empty() && stream.usage.is_none());
+    }
+
+    #[test]
+    fn a_cut_stream_has_no_end() {
+        let chunk =
+            "data: {\"object\":\"chat.completion.chunk\",\"choices\":[{\"delta\":{\"content\":\"[DONE]\"}}]}\r\n\r\n";
+        let stream = read(format!("{chunk}data: {{\"object\":\"chat.com").as_bytes());
+        assert!(stream.must_end && !stream.ended);
+        assert!(read(format!("{chunk}data: [DONE]\r\n\r\n").as_bytes()).ended);
+    }
+
+    #[test]
+    fn anthropic_reports_input_first_and_output_last() {
+        let stream = read(
+            b"event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":25,\"output_tokens\":1}}}\n\n\
+              event: message_delta\ndata: {\"type\":\"message_delta\",\"usage\":{\"output_tokens\":15}}\n\n\
+              event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n",
+        );
+        let usage = stream.usage.expect("usage");
+        assert_eq!((usage.input_tokens, usage.output_tokens, stream.ended), (25, 15, true));
+    }
+
+    #[test]
+    fn openai_reports_usage_in_the_last_chunk() {
+        let stream = read(
+            b"data: {\"object\":\"chat.completion.chunk\",\"usage\":null,\"choices\":[]}\n\n\
+              data: {\"object\":\"chat.completion.chunk\",\"choices\":[],\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":2}}\n\n\
+              data: [DONE]\n\n",
+        );
+        assert_eq!(stream.usage.map(|usage| usage.total()), Some(11));
+        let stream = read(
+            b"event: response.completed\ndata: {\"type\":\"response.completed\",\"response\":{\"usage\":{\"input_tokens\":4,\"output_tokens\":3}}}\n\n",
+        );
+        assert_eq!((stream.usage.map(|usage| usage.total()), stream.ended), (Some(7), true));
+    }
+
+    #[test]
+    fn errors_in_every_dialect_look_alike() {
+        for (body, place, expected) in [
+            (
+                "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\"}}\n\n",
+                "type",
+                "overloaded_error",
+            ),
+            ("data: {\"error\":{\"code\":\"server_error\",\"message\":\"m\"}}\n\n", "code", "server_error"),
+            (
+                "event: error\ndata: {\"type\":\"error\",\"code\":\"rate_limit_exceeded\"}\n\n",
+                "code",
+                "rate_limit_exceeded",
+            ),
+            (
+                "data: {\"type\":\"response.failed\",\"response\":{\"error\":{\"code\":\"slow_down\"}}}\n\n",
+                "code",
+                "slow_down",
+            ),
+        ] {
+            assert_eq!(read(body.as_bytes()).error["error"][place], *expected, "{body}");
+        }
+        assert!(!read(b"event: error\ndata: oops\n\n").error.is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn never_panics(body: Vec<u8>, lines in "((event|data): ?[\\[{\"errortyp:,}\\]]{0,20}\r?\n){0,6}") {
+            read(&body);
+            read(lines.as_bytes());
+        }
+    }
+}

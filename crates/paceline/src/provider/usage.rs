@@ -1,0 +1,217 @@
+//! Tokens that an answer says it cost.
+
+use paceline_core::{Cost, Dimension};
+use serde_json::Value;
+
+use super::api::Provider;
+
+/// Tokens of one call, in whatever dialect they were reported.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Tokens of the prompt that count against a limit, cache writes included.
+    pub input_tokens: u64,
+    /// Tokens of the answer.
+    pub output_tokens: u64,
+}
+
+impl Usage {
+    /// The `usage` object of chat completions, responses, embeddings or messages. Only numbers count, and one of them
+    /// must be there.
+    pub fn read(usage: &Value) -> Option<Self> {
+        let number = |key: &str| usage.get(key).and_then(Value::as_u64);
+        let input = number("prompt_tokens").or_else(|| number("input_tokens"));
+        let output = number("completion_tokens").or_else(|| number("output_tokens"));
+        let (input, output) = match (input, output, number("total_tokens")) {
+            (None, None, total) => (total?, 0),
+            (None, Some(output), Some(total)) => (total.saturating_sub(output), output),
+            (input, output, _) => (input.unwrap_or(0), output.unwrap_or(0)),
+        };
+        let written = number("cache_creation_input_tokens").unwrap_or(0);
+        Some(Self { input_tokens: input.saturating_add(written), output_tokens: output })
+    }
+
+    /// Both together.
+    pub const fn total(self) -> u64 {
+        self.input_tokens.saturating_add(self.output_tokens)
+    }
+
+    /// The cost that was reserved, with its tokens replaced by these.
+    #[must_use]
+    pub fn settle(self, reserved: Cost) -> Cost {
+        reserved
+            .with(Dimension::Tokens, self.total())
+            .with(Dimension::ProjectTokens, self.total())
+            .with(Dimension::InputTokens, self.input_tokens)
+            .with(Dimension::OutputTokens, self.output_tokens)
+    }
+
+    /// After a later event of the same stream: its counts are totals, and what it does not name stays.
+    pub(super) fn updated(self, later: Self) -> Self {
+        let last = |before: u64, after: u64| if after > 0 { after } else { before };
+        Self {
+            input_tokens: last(self.input_tokens, later.input_tokens),
+            output_tokens: last(self.output_tokens, later.output_tokens),
+        }
+    }
+}
+
+/// Tokens per character of a request body: a quarter at first, then what answers report. Keep one per model, because
+/// each has its own tokenizer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TokenRatio {
+    tokens_per_char: f64,
+    answers: u32,
+}
+
+impl Default for TokenRatio {
+    /// Four characters a token.
+    fn default() -> Self {
+        Self { tokens_per_char: 0.25, answers: 0 }
+    }
+}
+
+/// The last answers weigh in with at least this share, so that a changed kind of text is learnt.
+const LEAST_WEIGHT: f64 = 0.1;
+
+impl TokenRatio {
+    /// Tokens per character, between 1/64 and 4.
+    pub const fn tokens_per_char(&self) -> f64 {
+        self.tokens_per_char
+    }
+
+    /// The tokens to expect of a body, rounded up.
+    pub fn tokens(&self, body: &[u8]) -> u64 {
+        (characters(body) as f64 * self.tokens_per_char).ceil() as u64
+    }
+
+    /// Learns from an answer: the request's body and the usage that was reported for it. The first answer replaces the
+    /// guess, later ones are averaged.
+    pub fn settle(&mut self, body: &[u8], usage: &Usage) {
+        let characters = characters(body);
+        if characters == 0 || usage.input_tokens == 0 {
+            return;
+        }
+        let seen = (usage.input_tokens as f64 / characters as f64).clamp(1.0 / 64.0, 4.0);
+        self.answers = self.answers.saturating_add(1);
+        let weight = (1.0 / f64::from(self.answers)).max(LEAST_WEIGHT);
+        self.tokens_per_char += (seen - self.tokens_per_char) * weight;
+    }
+}
+
+/// Characters of a UTF-8 text, every byte that does not continue one, without the data of `data:` URLs: a picture costs
+/// its tokens by size and not by its encoding.
+fn characters(body: &[u8]) -> usize {
+    let quotes = body.iter().filter(|byte| **byte == b'"').count();
+    let strings = body.split(|byte| *byte == b'"').filter(|string| !is_data_url(string));
+    quotes + strings.flatten().filter(|byte| **byte & 0xC0 != 0x80).count()
+}
+
+fn is_data_url(string: &[u8]) -> bool {
+    const MARK: &[u8] = b";base64,";
+    string.starts_with(b"data:") && string[..string.len().min(100)].windows(MARK.len()).any(|part| part == MARK)
+}
+
+/// Endpoints whose calls are no text for a model: no token limit counts them.
+const WITHOUT_TOKENS: [&str; 5] = ["/audio/", "/batches", "/files", "/images/", "/models"];
+
+/// What a request is expected to cost before it is sent: one request, its bytes and its tokens. The tokens of the answer
+/// are reserved up to the request's own bound where the provider does so too.
+pub fn charge(provider: Provider, path: &str, body: &[u8], ratio: &TokenRatio) -> Cost {
+    let cost = Cost::request().with(Dimension::Bytes, u64::try_from(body.len()).unwrap_or(u64::MAX));
+    let path = path.strip_prefix("/v1").unwrap_or(path);
+    if WITHOUT_TOKENS.iter().any(|prefix| path.starts_with(prefix)) {
+        return cost;
+    }
+    let input_tokens = ratio.tokens(body);
+    let output_tokens = if provider.reserves_output() { longest_answer(body) } else { 0 };
+    Usage { input_tokens, output_tokens }.settle(cost)
+}
+
+/// The tokens that the request allows its answer, over all the answers that it asks for; 0 when it names no bound.
+fn longest_answer(body: &[u8]) -> u64 {
+    const BOUNDS: [&str; 3] = ["max_completion_tokens", "max_output_tokens", "max_tokens"];
+    const ANSWERS: [&str; 2] = ["n", "best_of"];
+    let request = super::body::outline(body, &[BOUNDS.as_slice(), &ANSWERS].concat()).unwrap_or_default();
+    let largest = |keys: &[&str]| keys.iter().filter_map(|key| request.get(*key)?.as_u64()).max();
+    largest(&BOUNDS).unwrap_or(0).saturating_mul(largest(&ANSWERS).unwrap_or(1).max(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn usage_in_every_dialect() {
+        for (usage, expected) in [
+            (json!({"prompt_tokens": 9, "completion_tokens": 2, "total_tokens": 11}), Some((9, 2))),
+            (json!({"input_tokens": 4, "output_tokens": 3, "total_tokens": 7}), Some((4, 3))),
+            (json!({"prompt_tokens": 8, "total_tokens": 8}), Some((8, 0))),
+            (json!({"total_tokens": 8}), Some((8, 0))),
+            (
+                json!({"input_tokens": 10, "cache_creation_input_tokens": 90, "cache_read_input_tokens": 500, "output_tokens": 1}),
+                Some((100, 1)),
+            ),
+            (json!({"output_tokens": 15}), Some((0, 15))),
+            (json!({"prompt_tokens": "9"}), None),
+            (json!({}), None),
+            (json!(null), None),
+        ] {
+            let found = Usage::read(&usage).map(|usage| (usage.input_tokens, usage.output_tokens));
+            assert_eq!(found, expected, "{usage}");
+        }
+    }
+
+    #[test]
+    fn a_quarter_of_the_characters_until_answers_say_otherwise() {
+        let input = |input_tokens| Usage { input_tokens, output_tokens: 7 };
+        let body = "é".repeat(400).into_bytes();
+        let mut ratio = TokenRatio::default();
+        assert_eq!(ratio.tokens(&body), 100);
+        ratio.settle(&body, &input(200));
+        assert_eq!(ratio.tokens(&body), 200);
+        ratio.settle(&body, &input(0));
+        ratio.settle(b"", &input(7));
+        assert_eq!(ratio.tokens(&body), 200);
+        for _ in 0..100 {
+            ratio.settle(&body, &input(80));
+        }
+        assert_eq!(ratio.tokens(&body), 81, "80 and what rounding up leaves");
+        ratio.settle(b"x", &input(u64::MAX));
+        assert!(ratio.tokens_per_char() <= 4.0);
+    }
+
+    #[test]
+    fn pictures_are_not_counted_as_text() {
+        let body =
+            |data: &str| format!(r#"{{"url":"data:image/png;base64,{data}","text":"what is this?"}}"#).into_bytes();
+        let tokens = |data: &str| TokenRatio::default().tokens(&body(data));
+        assert_eq!(tokens(&"iVBORw0KGgo".repeat(100_000)), tokens(""));
+        assert!(tokens("") > 5);
+    }
+
+    #[test]
+    fn the_answers_bound_is_reserved_where_the_provider_reserves_it() {
+        let body = br#"{"max_tokens":100,"n":3,"messages":[{"content":"n"}]}"#;
+        let tokens =
+            |provider| charge(provider, "/v1/completions", body, &TokenRatio::default()).get(&Dimension::Tokens);
+        let input = u64::try_from(body.len().div_ceil(4)).expect("small");
+        assert_eq!(tokens(Provider::OpenAi), input + 300);
+        assert_eq!(tokens(Provider::Anthropic), input);
+        let cost = charge(Provider::Azure, "/openai/deployments/d/completions", body, &TokenRatio::default());
+        assert_eq!(cost.get(&Dimension::Requests), 1);
+        assert_eq!(cost.get(&Dimension::Bytes), body.len() as u64);
+        assert_eq!((cost.get(&Dimension::InputTokens), cost.get(&Dimension::OutputTokens)), (input, 300));
+        let image = charge(Provider::OpenAi, "/v1/images/generations", body, &TokenRatio::default());
+        assert_eq!((image.get(&Dimension::Tokens), image.get(&Dimension::Bytes)), (0, body.len() as u64));
+    }
+
+    #[test]
+    fn settling_replaces_the_tokens_and_keeps_the_rest() {
+        let reserved = charge(Provider::OpenAi, "/v1/completions", br#"{"max_tokens":100}"#, &TokenRatio::default());
+        let settled = Usage { input_tokens: 9, output_tokens: 2 }.settle(reserved);
+        assert_eq!(settled.get(&Dimension::Tokens), 11);
+        assert_eq!(settled.get(&Dimension::Requests), 1);
+        assert_eq!(settled.get(&Dimension::Bytes), 18);
+    }
+}

@@ -1,0 +1,143 @@
+//! How long an answer asks us to wait, and where it says so.
+
+use std::time::Duration;
+
+use jiff::ToSpan;
+use paceline_core::{Dimension, Timestamp};
+use serde_json::Value;
+
+use super::decide::Case;
+use super::{header, shape};
+
+/// A wait, whether it was given in milliseconds or finer, and its source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Hint {
+    pub(super) wait: Duration,
+    pub(super) exact: bool,
+    pub(super) from: &'static str,
+}
+
+impl Hint {
+    const fn new(wait: shape::Wait, from: &'static str) -> Self {
+        Self { wait: wait.duration, exact: wait.exact, from }
+    }
+}
+
+/// The wait of a refusal that our rate caused: the first source that says something usable. A header is not overridden
+/// by a text, and a reset counts only for a limit of which nothing is left.
+pub(super) fn of_throttle(case: &Case<'_>) -> Option<Hint> {
+    let hint = in_headers(case).or_else(|| in_body(case)).or_else(|| reset(case)).or_else(|| misspelt(case));
+    longer(hint, unified(case))
+}
+
+/// The wait in the headers that are made for it.
+pub(super) fn in_headers(case: &Case<'_>) -> Option<Hint> {
+    millis(case, "retry-after-ms")
+        .or_else(|| millis(case, "x-amz-retry-after"))
+        .or_else(|| seconds(case, "retry-after"))
+        .or_else(|| seconds(case, "llm_provider-retry-after"))
+}
+
+/// GitHub documents its own order: `Retry-After`, the reset when nothing remains, a minute.
+pub(super) fn of_github(case: &Case<'_>) -> Hint {
+    let late = |hint: Hint| Hint { wait: hint.wait + Duration::from_secs(1), ..hint };
+    let minute = Hint { wait: Duration::from_secs(60), exact: false, from: "documented minute" };
+    seconds(case, "retry-after").or_else(|| reset(case).map(late)).unwrap_or(minute)
+}
+
+/// The time to the first of the next month, 00:00 UTC.
+pub(super) fn to_next_month(now: Timestamp) -> Option<Hint> {
+    let now = jiff::Timestamp::from_millisecond(now.as_millis()).ok()?;
+    let today = now.to_zoned(jiff::tz::TimeZone::UTC);
+    let first = today.first_of_month().ok()?.checked_add(1.month()).ok()?.start_of_day().ok()?;
+    let wait = Duration::try_from(now.duration_until(first.timestamp())).ok()?;
+    Some(Hint { wait, exact: false, from: "calendar month" })
+}
+
+fn millis(case: &Case<'_>, name: &'static str) -> Option<Hint> {
+    let waits = header::values(case.headers, name).filter_map(shape::millis);
+    waits.max_by_key(|wait| wait.duration).map(|wait| Hint::new(wait, name))
+}
+
+/// The largest of several equal fields: the strictest one binds.
+fn seconds(case: &Case<'_>, name: &'static str) -> Option<Hint> {
+    let waits = header::values(case.headers, name).filter_map(|value| shape::retry_after(value, case.now));
+    waits.max_by_key(|wait| wait.duration).map(|wait| Hint::new(wait, name))
+}
+
+/// A subscription's window, once it rejects.
+fn unified(case: &Case<'_>) -> Option<Hint> {
+    const RESET: &str = "anthropic-ratelimit-unified-reset";
+    if !header::is(case.headers, "anthropic-ratelimit-unified-status", "rejected") {
+        return None;
+    }
+    Some(Hint::new(shape::reset(header::first(case.headers, RESET)?, case.now)?, RESET))
+}
+
+/// Structured fields first, the message last.
+fn in_body(case: &Case<'_>) -> Option<Hint> {
+    let field = |value: &Value| match value {
+        Value::Number(number) => shape::retry_after(&number.to_string(), case.now),
+        Value::String(text) => shape::retry_after(text, case.now),
+        _ => None,
+    };
+    let root = case.body.root.get("retry_after").and_then(field).map(|wait| Hint::new(wait, "retry_after in the body"));
+    let embedded = || {
+        let headers = case.body.in_error("/metadata/headers")?;
+        let nothing_left = headers.get("X-RateLimit-Remaining").is_none_or(|left| left == "0" || left == 0);
+        let reset = headers.get("X-RateLimit-Reset").filter(|_| nothing_left)?;
+        let text = reset.as_str().map_or_else(|| reset.to_string(), str::to_owned);
+        Some(Hint::new(shape::reset(&text, case.now)?, "reset in the body"))
+    };
+    let message = || Some(Hint::new(shape::in_message(case.body.message(), case.now)?, "message"));
+    root.or_else(embedded).or_else(message)
+}
+
+/// The reset of the limit of which nothing is left; the largest of several.
+fn reset(case: &Case<'_>) -> Option<Hint> {
+    let used_up = case.limits.iter().filter(|limit| limit.remaining == Some(0));
+    let ours = used_up.filter(|limit| !matches!(limit.dimension, Dimension::Named(_)));
+    let (wait, from) =
+        ours.filter_map(|limit| Some((limit.reset?, source(&limit.dimension)))).max_by_key(|(wait, _)| *wait)?;
+    Some(Hint { wait, exact: wait.subsec_nanos() > 0, from })
+}
+
+const fn source(dimension: &Dimension) -> &'static str {
+    match dimension {
+        Dimension::Requests => "reset of requests",
+        Dimension::Tokens => "reset of tokens",
+        Dimension::InputTokens => "reset of input tokens",
+        Dimension::OutputTokens => "reset of output tokens",
+        Dimension::ProjectTokens => "reset of project tokens",
+        Dimension::Bytes => "reset of bytes",
+        Dimension::Named(_) => "reset",
+    }
+}
+
+/// A header that Azure sends under a name of its own, without any other hint.
+fn misspelt(case: &Case<'_>) -> Option<Hint> {
+    const RESET: &str = "x-rate-limit-reset-tokens";
+    let wait = shape::reset(header::first(case.headers, RESET)?, case.now)?;
+    Some(Hint::new(wait, RESET)).filter(|hint| !hint.wait.is_zero())
+}
+
+fn longer(one: Option<Hint>, other: Option<Hint>) -> Option<Hint> {
+    one.into_iter().chain(other).max_by_key(|hint| hint.wait)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_next_month_begins_on_its_first() {
+        for (now, days) in
+            [("2026-11-20T12:00:00Z", 10.5), ("2026-12-31T12:00:00Z", 0.5), ("2028-02-28T00:00:00Z", 2.0)]
+        {
+            let now = shape::date(now).expect("a date");
+            let wait = to_next_month(now).expect("a month later").wait;
+            assert_eq!(wait, Duration::from_secs_f64(days * 86_400.0), "{now:?}");
+        }
+        assert_eq!(to_next_month(Timestamp::from_millis(i64::MAX)), None);
+    }
+}

@@ -1,0 +1,157 @@
+//! The loop around one operation: a permit for every send, its answer read and reported, and again if that may help.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use paceline_core::{Class, Request, Verdict};
+
+use crate::answered::Answered;
+use crate::clock;
+use crate::error::Error;
+use crate::limiter::Limiter;
+use crate::log::{BackingOff, rfc3339};
+use crate::nested::{FRAME, Frame, Report, Sender};
+use crate::permit::Permit;
+use crate::provider::Reading;
+
+impl Limiter {
+    /// Runs an operation, each send with a permit of its own, until it succeeds or nothing is gained by another try.
+    ///
+    /// The answer is read by [`Answered`]. What may pass later is sent again when the pacer says so, under the
+    /// configured bounds; the waits happen in the queue, so they hold up nobody else. The last result comes back as the
+    /// operation made it, an answer that says no as well as an error: neither its type nor its message or source change.
+    /// A panic or a dropped future returns the permit.
+    ///
+    /// A `run` of the same limiter inside the operation, in the same task, makes one send and no re-sends: it uses the
+    /// permit of the outer one if that is unused and of the same scope, reports its own answer, and the outer one decides
+    /// about the next try of the whole. So nested layers share one budget instead of multiplying theirs.
+    ///
+    /// # Errors
+    /// Paceline's own [`Error`] when not even a first send was possible. Afterwards the operation's last result is worth
+    /// more, and is returned even when it is a deadline or a stopped scope that prevents the next try.
+    pub async fn run<T, E, Op, Call>(&self, request: Request, operation: Op) -> Result<Result<T, E>, Error>
+    where
+        Op: FnMut() -> Call,
+        Call: Future<Output = Result<T, E>>,
+        T: Answered,
+        E: Answered,
+    {
+        let provider = self.provider();
+        self.run_with(request, operation, |result| result.reading(provider, clock::wall())).await
+    }
+
+    /// Like [`run`](Self::run), for any type of result: `read` says what it means. [`Reading::new`] suffices for a class.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub async fn run_with<R, Op, Call, Read>(&self, request: Request, operation: Op, read: Read) -> Result<R, Error>
+    where
+        Op: FnMut() -> Call,
+        Call: Future<Output = R>,
+        Read: Fn(&R) -> Reading,
+    {
+        let frame = FRAME.try_with(Arc::clone).ok().and_then(|frame| frame.of(self.driver()));
+        match frame {
+            Some(outer) => self.run_inside(&outer, request, operation, read).await,
+            None => self.run_outside(request, operation, read).await,
+        }
+    }
+
+    async fn run_outside<R, Op, Call, Read>(&self, request: Request, mut op: Op, read: Read) -> Result<R, Error>
+    where
+        Op: FnMut() -> Call,
+        Call: Future<Output = R>,
+        Read: Fn(&R) -> Reading,
+    {
+        let mut permit = self.acquire(request).await?;
+        loop {
+            let (result, report) = self.attempt(permit, op(), &read).await;
+            let Some(next) = self.follow(report) else { return Ok(result) };
+            permit = match self.acquire(next).await {
+                Ok(permit) => permit,
+                Err(error) => {
+                    tracing::error!(%error, "gave up: no permit for another try");
+                    return Ok(result);
+                }
+            };
+        }
+    }
+
+    async fn run_inside<R, Op, Call, Read>(
+        &self,
+        outer: &Frame,
+        request: Request,
+        mut op: Op,
+        read: Read,
+    ) -> Result<R, Error>
+    where
+        Op: FnMut() -> Call,
+        Call: Future<Output = R>,
+        Read: Fn(&R) -> Reading,
+    {
+        let permit = match outer.take_permit(request.scope) {
+            Some(permit) => permit,
+            None => self.acquire(outer.count_on(request)).await?,
+        };
+        let (result, report) = self.attempt(permit, op(), &read).await;
+        outer.report(report);
+        Ok(result)
+    }
+
+    /// One call of the operation, and the report of whoever sent: the operation itself, or a `run` inside it.
+    async fn attempt<R>(
+        &self,
+        permit: Permit,
+        call: impl Future<Output = R>,
+        read: impl Fn(&R) -> Reading,
+    ) -> (R, Report) {
+        let frame = Arc::new(Frame::new(self.driver(), permit));
+        let result = FRAME.scope(Arc::clone(&frame), call).await;
+        let reading = read(&result);
+        let report = match frame.finish() {
+            Sender::Operation(permit) => {
+                let outcome = reading.outcome_of(&permit.request().cost);
+                Report { verdict: permit.complete(outcome), reading }
+            }
+            Sender::Inside(Some(report)) if reading.class != Class::Success => report,
+            Sender::Inside(_) => Report { verdict: Verdict::Done, reading },
+        };
+        (result, report)
+    }
+
+    /// The request of the next try, if there is one; tells the log.
+    fn follow(&self, report: Report) -> Option<Request> {
+        let Report { verdict, reading } = report;
+        match verdict {
+            Verdict::Retry { next, delay } | Verdict::Resend { next, delay } => {
+                self.warn(&reading, &next, delay);
+                Some(*next)
+            }
+            Verdict::GiveUp { reason, request } => {
+                let words = reading.words.as_deref().unwrap_or_default();
+                let (item, class, sends) = (request.item, reading.class.as_str(), request.sends());
+                tracing::error!(item, class, sends, words, "gave up after {sends} calls: {reason}");
+                None
+            }
+            _ => None,
+        }
+    }
+
+    fn warn(&self, reading: &Reading, next: &Request, delay: Duration) {
+        // A stopped account has no next try; whoever asks for one is told so.
+        if reading.class == Class::Account {
+            return;
+        }
+        let (scope, resend) = self.driver().look(|state, _| {
+            (state.pacer.scope_name(next.scope).clone(), BackingOff::new(reading.class, next, &state.retry, delay))
+        });
+        tracing::warn!(
+            scope = &*scope,
+            item = next.item,
+            class = reading.class.as_str(),
+            hint_source = reading.wait_from,
+            not_before = rfc3339(clock::wall() + delay),
+            "{resend}"
+        );
+    }
+}

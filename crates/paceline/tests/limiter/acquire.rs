@@ -1,0 +1,247 @@
+//! Permits: given, awaited, given up, returned.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::Poll;
+
+use paceline::{Class, Error, NotNow, Policy};
+use tokio::time::Duration;
+
+use super::*;
+
+/// Polls a future that many times, then drops it. `None`: it was not ready by then.
+async fn poll_times<T>(times: usize, future: impl Future<Output = T>) -> Option<T> {
+    let mut future = pin!(future);
+    for _ in 0..times {
+        let ready = poll_fn(|context| match future.as_mut().poll(context) {
+            Poll::Ready(value) => Poll::Ready(Some(value)),
+            Poll::Pending => Poll::Ready(None),
+        });
+        if let Some(value) = ready.await {
+            return Some(value);
+        }
+        tokio::task::yield_now().await;
+    }
+    None
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dropped_wait_leaves_no_trace() {
+    for polls in 0..4 {
+        let limiter = limiter(fixed(vec![], None, 1));
+        let held = limiter.acquire(request(&limiter)).await.expect("the only place");
+        assert!(poll_times(polls, limiter.acquire(request(&limiter))).await.is_none());
+        assert_eq!(limiter.snapshot().account.waiting, 0, "after {polls} polls");
+        held.complete(success());
+        assert_eq!(limiter.snapshot().account.concurrency.in_flight, 0);
+        limiter.try_acquire(request(&limiter)).expect("the place is free").complete(success());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_that_is_dropped_after_its_grant_returns_the_permit() {
+    let limiter = limiter(fixed(vec![], None, 1));
+    let held = limiter.acquire(request(&limiter)).await.expect("the only place");
+    {
+        let mut waiting = pin!(limiter.acquire(request(&limiter)));
+        assert!(poll_fn(|context| Poll::Ready(waiting.as_mut().poll(context).is_pending())).await);
+        held.complete(success());
+        assert_eq!(limiter.snapshot().account.concurrency.in_flight, 1, "granted, not yet noticed");
+    }
+    let snapshot = limiter.snapshot().account;
+    assert_eq!((snapshot.concurrency.in_flight, snapshot.waiting), (0, 0));
+    assert_eq!(snapshot.totals.sends, 1, "what nobody sent is not counted");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_earlier_due_time_wakes_the_timer_early() {
+    let limiter = limiter(fixed(vec![], None, 10));
+    let start = limiter.now();
+    let mut waits = Vec::new();
+    for seconds in [20, 1] {
+        let limiter = limiter.clone();
+        waits.push(tokio::spawn(async move {
+            let not_before = Some(start + seconds * S);
+            drop(limiter.acquire(Request { not_before, ..request(&limiter) }).await.expect("a wait is no error"));
+            limiter.now() - start
+        }));
+        // The timer sets itself to what it knows so far.
+        tokio::time::advance(S / 100).await;
+    }
+    for (wait, seconds) in waits.into_iter().zip([20, 1]) {
+        let waited = wait.await.expect("no panic");
+        assert!((seconds * S..seconds * S + S / 100).contains(&waited), "{waited:?} instead of {seconds} s");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_returns_the_permit() {
+    let limiter = limiter(fixed(vec![], None, 1));
+    let task = tokio::spawn({
+        let limiter = limiter.clone();
+        async move { limiter.run(request(&limiter), async || -> Result<(), std::io::Error> { panic!("a bug") }).await }
+    });
+    assert!(task.await.expect_err("it panicked").is_panic());
+    let snapshot = limiter.snapshot().account;
+    assert_eq!((snapshot.concurrency.in_flight, snapshot.totals.of(Class::Abandoned)), (0, 1));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 8)]
+async fn a_thousand_tasks_on_eight_threads_lose_no_wake_up() {
+    let limiter = limiter(fixed(vec![], None, 16));
+    let (running, peak) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+    let tasks: Vec<_> = (0..1_000u32)
+        .map(|index| {
+            let (limiter, running, peak) = (limiter.clone(), running.clone(), peak.clone());
+            tokio::spawn(async move {
+                let permit = limiter.acquire(request(&limiter)).await.expect("never stopped");
+                peak.fetch_max(running.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                tokio::task::yield_now().await;
+                running.fetch_sub(1, Ordering::SeqCst);
+                match index % 3 {
+                    0 => drop(permit),
+                    _ => drop(permit.complete(success())),
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.expect("no task panics");
+    }
+    assert!(peak.load(Ordering::SeqCst) <= 16);
+    let account = limiter.snapshot().account;
+    assert_eq!((account.waiting, account.concurrency.in_flight, account.totals.sends), (0, 0, 1_000));
+    assert_eq!(account.totals.of(Class::Abandoned), 334);
+}
+
+#[tokio::test(start_paused = true)]
+async fn clones_share_one_budget() {
+    let first = limiter(fixed(vec![requests(2, 60 * S)], Some(2), 50));
+    let second = first.clone();
+    drop(first.try_acquire(request(&first)).expect("one"));
+    drop(second.try_acquire(request(&second)).expect("two"));
+    let refusal = first.try_acquire(request(&first)).expect_err("two a minute");
+    let NotNow::Wait { after: Some(after), policy: Policy::Quota { limit: 2, .. } } = refusal else {
+        panic!("{refusal:?}");
+    };
+    assert!(after <= 61 * S && after >= 59 * S, "{after:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_try_costs_nothing() {
+    let limiter = limiter(fixed(vec![requests(1, S)], Some(1), 50));
+    drop(limiter.try_acquire(request(&limiter)).expect("the first"));
+    for _ in 0..100 {
+        limiter.try_acquire(request(&limiter)).expect_err("one a second");
+    }
+    tokio::time::advance(S + Duration::from_millis(20)).await;
+    drop(limiter.try_acquire(request(&limiter)).expect("a second later"));
+    assert_eq!(limiter.snapshot().account.totals.sends, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn local_refusals_carry_their_numbers() {
+    let limiter = limiter(fixed(vec![requests(1, 3_600 * S)], None, 50));
+    let mut two = request(&limiter);
+    two.cost.set(Dimension::Requests, 2);
+    let Err(Error::TooLarge(numbers)) = limiter.acquire(two).await else { panic!("it can never start") };
+    assert_eq!((numbers.cost, numbers.limit), (2, 1));
+
+    drop(limiter.acquire(request(&limiter)).await.expect("the first"));
+    let deadline = Some(limiter.now() + 90 * S);
+    let late = limiter.acquire(Request { deadline, ..request(&limiter) }).await.expect_err("an hour to wait");
+    let Error::DeadlineExceeded { waited } = late else { panic!("{late:?}") };
+    assert!(waited >= 90 * S && waited < 91 * S, "{waited:?}");
+
+    let past = limiter.acquire(Request { deadline: Some(limiter.now()), ..request(&limiter) }).await;
+    assert!(matches!(past, Err(Error::DeadlineExceeded { waited: Duration::ZERO })), "{past:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_tells_those_who_wait_and_those_who_come_until_it_ends() {
+    let limiter = limiter(fixed(vec![], None, 1));
+    let held = limiter.acquire(request(&limiter)).await.expect("the only place");
+    let waiting = tokio::spawn({
+        let limiter = limiter.clone();
+        async move { limiter.acquire(request(&limiter)).await }
+    });
+    tokio::task::yield_now().await;
+    limiter.stop(None, "invalid api key");
+    let expected = Error::Stopped { scope: "the account".into(), reason: "invalid api key".into() };
+    assert_eq!(waiting.await.expect("no panic").expect_err("stopped"), expected);
+    assert_eq!(limiter.acquire(request(&limiter)).await.expect_err("stopped"), expected);
+    assert_eq!(limiter.try_acquire(request(&limiter)).expect_err("stopped"), NotNow::Never(expected));
+    limiter.resume(None);
+    held.complete(success());
+    drop(limiter.acquire(request(&limiter)).await.expect("resumed"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_account_answer_stops_its_scope_alone() {
+    let limiter = limiter(fixed(vec![], None, 10));
+    let other = Request::new(limiter.scope("other"), Cost::request());
+    let permit = limiter.acquire(request(&limiter)).await.expect("open");
+    permit.complete(Outcome::new(Class::Account));
+    assert!(matches!(limiter.acquire(request(&limiter)).await, Err(Error::Stopped { .. })));
+    drop(limiter.acquire(other).await.expect("another scope goes on"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hold_makes_wait_and_then_lets_go() {
+    let limiter = limiter(fixed(vec![], None, 10));
+    let start = limiter.now();
+    limiter.hold(None, start + 7_200 * S);
+    drop(limiter.acquire(request(&limiter)).await.expect("a wait is no error"));
+    let waited = limiter.now() - start;
+    assert!(waited >= 7_200 * S && waited < 7_201 * S, "{waited:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn closing_lets_everybody_go() {
+    let limiter = limiter(fixed(vec![], None, 1));
+    let held = limiter.acquire(request(&limiter)).await.expect("the only place");
+    let waiting = tokio::spawn({
+        let limiter = limiter.clone();
+        async move { limiter.acquire(request(&limiter)).await }
+    });
+    tokio::task::yield_now().await;
+    limiter.close();
+    assert_eq!(waiting.await.expect("no panic").expect_err("closed"), Error::Closed);
+    assert_eq!(limiter.acquire(request(&limiter)).await.expect_err("closed"), Error::Closed);
+    held.complete(success());
+    assert_eq!(limiter.snapshot().account.concurrency.in_flight, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn new_limits_reach_those_who_wait() {
+    let limiter = limiter(fixed(vec![requests(1, 3_600 * S)], None, 10));
+    drop(limiter.acquire(request(&limiter)).await.expect("the first"));
+    let start = limiter.now();
+    let waiting = tokio::spawn({
+        let limiter = limiter.clone();
+        async move { limiter.acquire(request(&limiter)).await.map(drop) }
+    });
+    tokio::task::yield_now().await;
+    limiter.reconfigure(fixed(vec![requests(100, 3_600 * S)], None, 10)).expect("wider limits");
+    waiting.await.expect("no panic").expect("room enough");
+    assert!(limiter.now() - start < S);
+}
+
+#[test]
+fn waiting_survives_the_end_of_one_runtime() {
+    let limiter = limiter(fixed(vec![requests(1, S)], Some(1), 10));
+    for _ in 0..2 {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+        runtime.expect("a runtime").block_on(async {
+            tokio::time::timeout(S / 2, limiter.acquire(request(&limiter))).await.ok();
+            let mut waiting = pin!(limiter.acquire(request(&limiter)));
+            assert!(poll_fn(|context| Poll::Ready(waiting.as_mut().poll(context).is_pending())).await);
+        });
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    runtime.expect("a runtime").block_on(async {
+        drop(limiter.acquire(request(&limiter)).await.expect("a new timer in a new runtime"));
+    });
+}

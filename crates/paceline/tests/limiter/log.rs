@@ -1,0 +1,79 @@
+//! What the log says: one warning for each re-send, one error for an item that failed in the end.
+
+use std::io;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use http::Response;
+use tracing_subscriber::fmt::MakeWriter;
+
+use super::*;
+
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().expect("no test panics here").write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl MakeWriter<'_> for Lines {
+    type Writer = Self;
+
+    fn make_writer(&self) -> Self {
+        self.clone()
+    }
+}
+
+/// Runs one item that gets these answers, the last one for ever; returns the log, parsed.
+async fn log_of(answers: &[u16]) -> Vec<serde_json::Value> {
+    let lines = Lines::default();
+    let subscriber = tracing_subscriber::fmt().json().with_writer(lines.clone()).finish();
+    let _guard = tracing::subscriber::set_default(subscriber);
+    let limiter = limiter(PacerConfig { retry: backing_off(S, 2), ..fixed(vec![], None, 5) });
+    let calls = AtomicU32::new(0);
+    let send = async || {
+        let call = calls.fetch_add(1, Ordering::Relaxed) as usize;
+        let status = *answers.get(call).or(answers.last()).expect("an answer");
+        Ok::<_, io::Error>(Response::builder().status(status).body("").expect("a response"))
+    };
+    let request = Request { item: 7, ..request(&limiter) };
+    limiter.run(request, send).await.expect("no local refusal").expect("an answer");
+    let bytes = lines.0.lock().expect("no test panics here").clone();
+    let text = String::from_utf8(bytes).expect("JSON is UTF-8");
+    text.lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_recovered_item_logs_one_warning_for_each_re_send() {
+    let log = log_of(&[429, 503, 500, 200]).await;
+    let messages: Vec<_> = log.iter().map(|line| line["fields"]["message"].as_str().expect("words")).collect();
+    assert_eq!(
+        messages,
+        [
+            "rate limit hit (attempt 1/∞), backing off for 1.0s",
+            "server overloaded (attempt 1/3), backing off for 1.0s",
+            "transient failure (attempt 2/3), backing off for 1.0s",
+        ]
+    );
+    for (line, class) in log.iter().zip(["throttled", "overloaded", "transient"]) {
+        let fields = &line["fields"];
+        assert_eq!((line["level"].as_str(), fields["class"].as_str()), (Some("WARN"), Some(class)));
+        assert_eq!((fields["scope"].as_str(), fields["item"].as_u64()), (Some("test"), Some(7)));
+        assert_eq!(fields["hint_source"], "policy");
+        assert!(fields["not_before"].as_str().is_some_and(|time| time.ends_with('Z')), "{fields}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_item_that_fails_logs_one_error() {
+    for (answers, warnings) in [(vec![503], 2), (vec![400], 0), (vec![401], 0)] {
+        let log = log_of(&answers).await;
+        let count = |level: &str| log.iter().filter(|line| line["level"] == level).count();
+        assert_eq!((count("WARN"), count("ERROR")), (warnings, 1), "{log:#?}");
+    }
+}

@@ -1,0 +1,130 @@
+//! The retry loop.
+
+use std::error::Error as _;
+use std::io;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use http::Response;
+use paceline::Error;
+
+use super::*;
+
+type Reply = Result<Response<&'static str>, io::Error>;
+
+fn reply(status: u16, headers: &[(&str, &str)]) -> Reply {
+    let builder =
+        headers.iter().fold(Response::builder().status(status), |builder, (name, value)| builder.header(*name, *value));
+    Ok(builder.body("").expect("a response"))
+}
+
+/// Runs one item against a server that answers call k with `answer(k)`; returns the last reply and the calls.
+async fn run(config: PacerConfig, answer: impl Fn(u32) -> Reply) -> (Reply, u32) {
+    let limiter = limiter(config);
+    let calls = AtomicU32::new(0);
+    let result = limiter.run(request(&limiter), async || answer(calls.fetch_add(1, Ordering::Relaxed))).await;
+    assert_eq!(limiter.snapshot().account.concurrency.in_flight, 0);
+    (result.expect("nothing local stands in its way"), calls.into_inner())
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_are_one_more_than_retries() {
+    for max_retries in [0, 1, 2] {
+        let config = PacerConfig { retry: backing_off(S, max_retries), ..fixed(vec![], None, 5) };
+        let (last, calls) = run(config, |_| reply(503, &[])).await;
+        assert_eq!(calls, 1 + max_retries);
+        assert_eq!(last.expect("an answer, though a bad one").status(), 503);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn deferrals_have_a_bound_of_their_own() {
+    let retry = Retry { max_deferrals: Some(2), ..backing_off(S, 0) };
+    let (last, calls) = run(PacerConfig { retry, ..fixed(vec![], None, 5) }, |_| reply(429, &[])).await;
+    assert_eq!((calls, last.expect("an answer").status().as_u16()), (3, 429));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_can_never_pass_is_sent_once() {
+    for status in [400, 404, 401] {
+        let (last, calls) = run(fixed(vec![], None, 5), |_| reply(status, &[])).await;
+        assert_eq!((calls, last.expect("an answer").status().as_u16()), (1, status));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_recovered_item_returns_its_success() {
+    let answers = |call| if call < 3 { reply(503, &[]) } else { reply(200, &[]) };
+    let config = PacerConfig { retry: backing_off(S, 7), ..fixed(vec![], None, 5) };
+    let (last, calls) = run(config, answers).await;
+    assert_eq!((calls, last.expect("an answer").status().as_u16()), (4, 200));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_servers_wait_is_a_lower_bound() {
+    let limiter = limiter(PacerConfig { retry: backing_off(S, 7), ..fixed(vec![], None, 5) });
+    let arrivals = Arrivals::at(&limiter);
+    let answer = limiter.run(request(&limiter), async || {
+        arrivals.record();
+        if arrivals.seconds().len() == 1 { reply(429, &[("retry-after", "20")]) } else { reply(200, &[]) }
+    });
+    answer.await.expect("no local refusal").expect("an answer");
+    let times = arrivals.seconds();
+    assert!(times.len() == 2 && times[1] >= 20.0 && times[1] < 30.0, "{times:?}");
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("the cable is cut")]
+struct Cut(#[source] io::Error);
+
+#[tokio::test(start_paused = true)]
+async fn the_operations_own_error_comes_back_unchanged() {
+    let limiter = limiter(PacerConfig { retry: backing_off(S, 1), ..fixed(vec![], None, 5) });
+    let boxed = || -> Box<dyn std::error::Error + Send + Sync> {
+        Box::new(Cut(io::Error::new(io::ErrorKind::ConnectionReset, "a digger")))
+    };
+    let result = limiter.run(request(&limiter), async || Err::<(), _>(boxed())).await;
+    let error = result.expect("no local refusal").expect_err("the cable stays cut");
+    let cut = error.downcast_ref::<Cut>().expect("the type is the operation's");
+    assert_eq!(cut.to_string(), "the cable is cut");
+    assert_eq!(cut.source().expect("a source").to_string(), "a digger");
+    assert_eq!(limiter.snapshot().account.totals.sends, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_send_the_operations_result_is_worth_more_than_a_local_refusal() {
+    let limiter = limiter(PacerConfig { retry: backing_off(60 * S, 7), ..fixed(vec![], None, 5) });
+    let deadline = Some(limiter.now() + 90 * S);
+    let request = Request { deadline, ..request(&limiter) };
+    let result = limiter.run(request.clone(), async || reply(503, &[])).await;
+    assert_eq!(result.expect("it was sent").expect("an answer").status(), 503);
+    assert_eq!(limiter.snapshot().account.totals.sends, 2, "at 0 s and at 60 s");
+
+    tokio::time::advance(90 * S).await;
+    let too_late = limiter.run(request, async || reply(200, &[])).await;
+    assert!(matches!(too_late, Err(Error::DeadlineExceeded { .. })), "{too_late:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn retries_take_their_place_in_the_window() {
+    let config = fixed(vec![Quota::requests_per_minute(120)], Some(1), 50);
+    let limiter = limiter(PacerConfig { retry: backing_off(S / 10, 7), ..config });
+    let arrivals = Arrivals::at(&limiter);
+    let tasks: Vec<_> = (0..30)
+        .map(|item| {
+            let (limiter, arrivals) = (limiter.clone(), arrivals.clone());
+            tokio::spawn(async move {
+                let calls = AtomicU32::new(0);
+                let send = async || {
+                    arrivals.record();
+                    if calls.fetch_add(1, Ordering::Relaxed) == 0 { reply(429, &[]) } else { reply(200, &[]) }
+                };
+                limiter.run(Request { item, ..request(&limiter) }, send).await.expect("no local refusal")
+            })
+        })
+        .collect();
+    for task in tasks {
+        assert_eq!(task.await.expect("no panic").expect("an answer").status(), 200);
+    }
+    assert_eq!(arrivals.seconds().len(), 60);
+    assert!(arrivals.most_within(1.0) <= 3, "{:?}", arrivals.seconds());
+}
