@@ -1,0 +1,113 @@
+//! What a provider says about its limits, and how true it is.
+
+use std::time::Duration;
+
+use paceline_core::Rng;
+
+use crate::limiter::LimitState;
+
+/// How a provider talks about its limits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Hints {
+    /// Exact waits on refusals and true headers on every answer.
+    #[default]
+    Honest,
+    /// The truth rounded up to whole seconds, waits at least one.
+    Coarse,
+    /// Not a word.
+    None,
+    /// Headers promise twice the limit, a whole limit more than is left and half the reset; waits are 60 s or 1 s.
+    Wrong,
+}
+
+/// A wait as a refusal tells it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ToldWait {
+    /// How long to wait.
+    pub wait: Duration,
+    /// Whether it may be told finer than in whole seconds.
+    pub exact: bool,
+}
+
+impl Hints {
+    /// What headers say about a limit; none when they are silent.
+    pub fn state(self, truth: &LimitState) -> Option<LimitState> {
+        let mut told = truth.clone();
+        match self {
+            Self::Honest => {}
+            Self::Coarse => told.reset = whole_seconds(told.reset),
+            Self::None => return None,
+            Self::Wrong => {
+                told.remaining = told.remaining.saturating_add(told.limit);
+                told.limit = told.limit.saturating_mul(2);
+                told.per_window = told.per_window.saturating_mul(2);
+                told.reset /= 2;
+            }
+        }
+        Some(told)
+    }
+
+    /// What a refusal says about the wait. `truth` is none where the provider itself does not know it, as when too many
+    /// calls are under way.
+    pub fn wait(self, truth: Option<Duration>, rng: &mut Rng) -> Option<ToldWait> {
+        const SECOND: Duration = Duration::from_secs(1);
+        match self {
+            Self::Honest => truth.map(|wait| ToldWait { wait, exact: true }),
+            Self::Coarse => {
+                let wait = whole_seconds(truth.unwrap_or_default()).max(SECOND);
+                Some(ToldWait { wait, exact: false })
+            }
+            Self::None => None,
+            Self::Wrong => {
+                let wait = if rng.unit() < 0.5 { 60 * SECOND } else { SECOND };
+                Some(ToldWait { wait, exact: false })
+            }
+        }
+    }
+}
+
+fn whole_seconds(duration: Duration) -> Duration {
+    Duration::from_secs(duration.as_secs() + u64::from(duration.subsec_nanos() > 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use paceline_core::Dimension;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn told(hints: Hints) -> Option<(u64, u64, Duration)> {
+        let truth = LimitState {
+            dimension: Dimension::Requests,
+            limit: 20,
+            remaining: 3,
+            reset: 850 * MS,
+            per_window: 1_200,
+            window: Duration::from_secs(60),
+        };
+        hints.state(&truth).map(|told| (told.limit, told.remaining, told.reset))
+    }
+
+    #[test]
+    fn headers_tell_the_truth_round_it_keep_silent_or_lie() {
+        assert_eq!(told(Hints::Honest), Some((20, 3, 850 * MS)));
+        assert_eq!(told(Hints::Coarse), Some((20, 3, 1_000 * MS)));
+        assert_eq!(told(Hints::None), None);
+        assert_eq!(told(Hints::Wrong), Some((40, 23, 425 * MS)));
+    }
+
+    #[test]
+    fn waits_likewise() {
+        let mut rng = Rng::new(1);
+        let mut wait = |hints: Hints, truth| hints.wait(truth, &mut rng).map(|told| (told.wait, told.exact));
+        assert_eq!(wait(Hints::Honest, Some(50 * MS)), Some((50 * MS, true)));
+        assert_eq!(wait(Hints::Honest, None), None);
+        assert_eq!(wait(Hints::Coarse, Some(1_001 * MS)), Some((2_000 * MS, false)));
+        assert_eq!(wait(Hints::Coarse, None), Some((1_000 * MS, false)));
+        assert_eq!(wait(Hints::None, Some(50 * MS)), None);
+        let lies: Vec<u64> =
+            (0..50).filter_map(|_| wait(Hints::Wrong, Some(50 * MS))).map(|(w, _)| w.as_secs()).collect();
+        assert!(lies.iter().all(|lie| [1, 60].contains(lie)) && lies.contains(&1) && lies.contains(&60));
+    }
+}
