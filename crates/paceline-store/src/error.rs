@@ -1,0 +1,171 @@
+//! What can go wrong with a journal, and what to do about it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Why a journal cannot be opened, read or written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Another run works on the same job.
+    #[error("{} is in use by {}; wait for that run or stop it", path.display(), holder(*pid))]
+    Locked {
+        /// The lock file.
+        path: PathBuf,
+        /// The process that holds it, if it could be read.
+        pid: Option<u32>,
+    },
+    /// The input is not the one that the job began with.
+    #[error(
+        "the {what} of {} changed since this job began (was {was}, is {is}); put the input back as it was, or give a \
+         new output for the new input",
+        path.display()
+    )]
+    InputChanged {
+        /// The input.
+        path: PathBuf,
+        /// What differs: `length`, `time of change` or `beginning`.
+        what: &'static str,
+        /// As it was when the job began.
+        was: String,
+        /// As it is.
+        is: String,
+    },
+    /// There are results, but no journal that says which items they belong to.
+    #[error(
+        "{} exists, but there is no journal {} that says what is done; move the results away or name another output",
+        output.display(), journal.display()
+    )]
+    OutputWithoutJournal {
+        /// The results or errors.
+        output: PathBuf,
+        /// Where the journal should be.
+        journal: PathBuf,
+    },
+    /// There are results already, and the job is to have no journal.
+    #[error("{} exists, and only a job with a journal can go on; move it away or name another output", output.display())]
+    OutputExists {
+        /// The results or errors.
+        output: PathBuf,
+    },
+    /// The journal covers results that are gone.
+    #[error(
+        "{} is gone, but its journal {} covers {covered} bytes of it; put it back, or delete the journal to start anew",
+        output.display(), journal.display()
+    )]
+    JournalWithoutOutput {
+        /// The results or errors that are missing.
+        output: PathBuf,
+        /// The journal.
+        journal: PathBuf,
+        /// Bytes recorded in the journal.
+        covered: u64,
+    },
+    /// A file of results was changed behind the journal's back.
+    #[error(
+        "{} is damaged at byte {offset}: {why}; put it back as it was, or move it and its journal away to start anew",
+        path.display()
+    )]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// The first byte that is not as recorded.
+        offset: u64,
+        /// What is wrong there.
+        why: &'static str,
+    },
+    /// A newer version of Paceline wrote this journal.
+    #[error("{} has format {found}, this version knows up to {known}; use a newer version of paceline", path.display())]
+    NewerVersion {
+        /// The journal.
+        path: PathBuf,
+        /// Its format.
+        found: i64,
+        /// The newest format known here.
+        known: i64,
+    },
+    /// A file stands where the journal should be, and it is none.
+    #[error("{} is not a journal of paceline; move it away or name another journal", path.display())]
+    NotAJournal {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Two lines of the input have the same `custom_id`.
+    #[error("{}", duplicates(found, *more))]
+    Duplicates {
+        /// The first of them.
+        found: Vec<Duplicate>,
+        /// How many more there are.
+        more: u64,
+    },
+    /// A file could not be read or written.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why it failed.
+        source: std::io::Error,
+    },
+    /// The database could not be read or written.
+    #[error("cannot {action} the journal: {source}")]
+    Sqlite {
+        /// What was tried.
+        action: &'static str,
+        /// Why it failed.
+        source: rusqlite::Error,
+    },
+    /// The writer failed before and takes nothing more; what it acknowledged is safe.
+    #[error("the journal stopped: {cause}")]
+    Stopped {
+        /// The first failure.
+        #[source]
+        cause: Arc<Error>,
+    },
+    /// The journal was closed.
+    #[error("the journal is closed")]
+    Closed,
+}
+
+/// A `custom_id` that came before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Duplicate {
+    /// The line, from 1.
+    pub line: u64,
+    /// The line that had the same id first.
+    pub first_line: u64,
+    /// Byte offset of the line in the input.
+    pub src_off: u64,
+    /// Length of the line in bytes.
+    pub src_len: u64,
+}
+
+fn holder(pid: Option<u32>) -> String {
+    pid.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"))
+}
+
+fn duplicates(found: &[Duplicate], more: u64) -> String {
+    let mut text = String::from("duplicate_custom_id:");
+    for (index, duplicate) in found.iter().enumerate() {
+        let comma = if index == 0 { "" } else { "," };
+        text += &format!("{comma} line {} repeats the id of line {}", duplicate.line, duplicate.first_line);
+    }
+    if more > 0 {
+        text += &format!(" and {more} more");
+    }
+    text + "; give each line an id of its own"
+}
+
+impl Error {
+    /// For `map_err` at a file operation.
+    pub(crate) fn io(action: &'static str, path: &std::path::Path) -> impl FnOnce(std::io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self::Io { action, path, source }
+    }
+
+    /// For `map_err` at a database operation.
+    pub(crate) fn sqlite(action: &'static str) -> impl FnOnce(rusqlite::Error) -> Self {
+        move |source| Self::Sqlite { action, source }
+    }
+}

@@ -1,0 +1,258 @@
+//! The words of the journal: what is told about an item, a scope and a run.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use paceline_core::{Class, Timestamp};
+
+use crate::line::CustomId;
+
+/// Where an item stands. The number is the one in the journal's `state` column.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum State {
+    /// Not started, or waiting for another try.
+    Waiting = 0,
+    /// Claimed by a run that has not said yet what became of it.
+    InFlight = 1,
+    /// A usable answer stands in the results.
+    Succeeded = 2,
+    /// Ended without a usable answer; its line stands in the errors.
+    Failed = 3,
+    /// Ended without being sent.
+    Skipped = 4,
+    /// Ended by a person.
+    Cancelled = 5,
+}
+
+impl State {
+    /// All states, in the order of their numbers.
+    pub const ALL: [Self; 6] =
+        [Self::Waiting, Self::InFlight, Self::Succeeded, Self::Failed, Self::Skipped, Self::Cancelled];
+
+    /// The name used in files and JSON.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Waiting => "waiting",
+            Self::InFlight => "in_flight",
+            Self::Succeeded => "succeeded",
+            Self::Failed => "failed",
+            Self::Skipped => "skipped",
+            Self::Cancelled => "cancelled",
+        }
+    }
+
+    pub(crate) const fn code(self) -> i64 {
+        self as i64
+    }
+
+    pub(crate) fn from_code(code: i64) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.code() == code)
+    }
+}
+
+/// How an item ends. It decides the file of its line: [`End::Succeeded`] goes to the results, the rest to the errors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// A usable answer.
+    Succeeded,
+    /// Given up.
+    Failed,
+    /// Never sent, by decision.
+    Skipped,
+    /// Ended by a person.
+    Cancelled,
+}
+
+impl End {
+    /// The state that an item has from then on.
+    pub const fn state(self) -> State {
+        match self {
+            Self::Succeeded => State::Succeeded,
+            Self::Failed => State::Failed,
+            Self::Skipped => State::Skipped,
+            Self::Cancelled => State::Cancelled,
+        }
+    }
+}
+
+/// An item as the loader takes it from the input.
+#[derive(Clone, Copy, Debug)]
+pub struct NewItem<'a> {
+    /// The id that the user gave; unique in the input.
+    pub custom_id: &'a CustomId,
+    /// The line in the input, from 1, for messages.
+    pub line: u64,
+    /// Byte offset of the line in the input.
+    pub src_off: u64,
+    /// Length of the line in bytes, without its line end.
+    pub src_len: u64,
+    /// What is hashed to notice that the line changed later: the raw bytes of the request's body, or of the line.
+    pub body: &'a [u8],
+    /// The scope (model, endpoint family) that will pace it.
+    pub scope: &'a str,
+}
+
+/// What is known about the sends of an item so far. Absolute figures, not differences.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Sends that count against the bound of retries.
+    pub attempts: u32,
+    /// Sends answered with a throttle or an exhausted quota.
+    pub deferrals: u32,
+    /// Sends that probed an open breaker.
+    pub probes: u32,
+    /// Sends that we gave up ourselves.
+    pub abandoned: u32,
+    /// When it was first sent.
+    pub first: Option<Timestamp>,
+    /// When it is given up, where the runner has decided that.
+    pub deadline: Option<Timestamp>,
+    /// The last answer.
+    pub last: Option<Last>,
+}
+
+impl Tally {
+    /// All sends of the item.
+    pub const fn sends(&self) -> u32 {
+        self.attempts.saturating_add(self.deferrals).saturating_add(self.probes).saturating_add(self.abandoned)
+    }
+}
+
+/// The last answer to an item.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Last {
+    /// Its class.
+    pub class: Class,
+    /// The HTTP status, if there was one.
+    pub status: Option<u16>,
+    /// The provider's code.
+    pub code: Option<String>,
+    /// The provider's type of error.
+    pub error_type: Option<String>,
+    /// What it said, in short; more than 400 characters are cut off.
+    pub words: Option<String>,
+}
+
+impl Last {
+    /// An answer of which only the class is known.
+    pub const fn new(class: Class) -> Self {
+        Self { class, status: None, code: None, error_type: None, words: None }
+    }
+}
+
+/// The end of an item, to be recorded once.
+#[derive(Clone, Debug)]
+pub struct Finished {
+    /// The item.
+    pub ordinal: u64,
+    /// How it ended.
+    pub end: End,
+    /// Its line, as [`encode_line`](crate::encode_line) made it.
+    pub line: Vec<u8>,
+    /// Its sends, the last one included.
+    pub tally: Tally,
+    /// Why it was given up, in one word (`max_retries`, `deadline`); none for a success.
+    pub reason: Option<String>,
+    /// Tokens that the provider counted in the prompt.
+    pub tokens_in: u64,
+    /// Tokens that the provider counted in the answer.
+    pub tokens_out: u64,
+    /// What to add to the run's totals.
+    pub adds: Totals,
+}
+
+impl Finished {
+    /// The end of an item, with nothing else known.
+    pub fn new(ordinal: u64, end: End, line: Vec<u8>) -> Self {
+        let (tally, adds) = (Tally::default(), Totals::default());
+        Self { ordinal, end, line, tally, reason: None, tokens_in: 0, tokens_out: 0, adds }
+    }
+}
+
+/// Another try of an item, later.
+#[derive(Clone, Debug)]
+pub struct Rescheduled {
+    /// The item.
+    pub ordinal: u64,
+    /// When it may start, by the wall clock.
+    pub not_before: Timestamp,
+    /// The wait that was chosen: after a step of the wall clock nobody waits longer than this.
+    pub delay: Duration,
+    /// Its sends, the last one included.
+    pub tally: Tally,
+    /// What to add to the run's totals.
+    pub adds: Totals,
+}
+
+/// Counters of the whole job, over all its runs. Recorded with the outcome that caused them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Requests sent.
+    pub calls: u64,
+    /// Calls after an item's first.
+    pub resends: u64,
+    /// Calls repeated after a transient or overloaded answer.
+    pub retries: u64,
+    /// Answers of class throttled.
+    pub throttled: u64,
+    /// Calls that we gave up ourselves.
+    pub abandoned: u64,
+}
+
+/// What the journal knows of a waiting or running item.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Item {
+    /// The place in the input, from 0; also the arrival number.
+    pub ordinal: u64,
+    /// The line in the input, from 1.
+    pub line: u64,
+    /// Byte offset of the line in the input.
+    pub src_off: u64,
+    /// Length of the line in bytes.
+    pub src_len: u64,
+    /// The scope that paces it.
+    pub scope: Arc<str>,
+    /// Its sends so far.
+    pub tally: Tally,
+    /// Times that a run died while it was in flight.
+    pub crash_attempts: u32,
+    /// When it may start; 1970 for an item that waits for nothing.
+    pub not_before: Timestamp,
+    /// The wait that was chosen. Wait `min(not_before - now, delay)`.
+    pub delay: Duration,
+}
+
+/// An item handed out to be sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claimed {
+    /// The item.
+    pub item: Item,
+    /// [`hash`](crate::hash) of the body at the time of loading.
+    pub body_hash: [u8; 16],
+}
+
+impl std::ops::Deref for Claimed {
+    type Target = Item;
+
+    fn deref(&self) -> &Item {
+        &self.item
+    }
+}
+
+impl Claimed {
+    /// Whether these are the bytes that were loaded.
+    pub fn body_unchanged(&self, body: &[u8]) -> bool {
+        crate::hash(body) == self.body_hash
+    }
+}
+
+/// The answer to a claim.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Claim {
+    /// Due items, in the order to start them: retries by due time, then new items by place in the input, then those
+    /// that a crash interrupted.
+    pub items: Vec<Claimed>,
+    /// When the next item that is still waiting may start: its own time, and that of its held scope. None when nothing
+    /// waits but items of stopped scopes. A time in the past means that more were due than asked for.
+    pub next_due: Option<Timestamp>,
+}

@@ -1,0 +1,249 @@
+//! The handle that a runner holds: everything goes through one queue to the thread that owns the files.
+
+use std::path::Path;
+use std::sync::{Arc, mpsc};
+
+use paceline_core::Timestamp;
+
+use crate::error::Error;
+use crate::item::{Claim, Finished, Rescheduled, Tally, Totals};
+use crate::load::Loader;
+use crate::lock::RunLock;
+use crate::output::Outputs;
+use crate::paths::{InputMark, Paths};
+use crate::report::{self, Counts, ReportRow, Rows};
+use crate::schema::{Found, connect};
+use crate::scope::{self, ScopeRow, ScopeState};
+use crate::turn::Book;
+use crate::writer::{Command, Writer};
+use crate::{query, recover};
+
+/// What [`Journal::open`] needs to know.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The files of the job.
+    pub paths: Paths,
+    /// The input as it is now.
+    pub input: InputMark,
+    /// The effective configuration as JSON, without keys; kept for those who look at the journal later. Default `{}`.
+    pub config_json: String,
+    /// The wall clock.
+    pub now: Timestamp,
+}
+
+impl Options {
+    /// Options with an empty configuration.
+    pub fn new(paths: Paths, input: InputMark, now: Timestamp) -> Self {
+        Self { paths, input, config_json: "{}".to_owned(), now }
+    }
+}
+
+/// A job as it was found.
+#[derive(Debug)]
+pub enum Opened {
+    /// Nothing was there, or a load that never ended: the input is to be loaded.
+    New(Loader),
+    /// A job to go on with.
+    Resumed {
+        /// Its journal.
+        journal: Journal,
+        /// What was put right.
+        recovery: Recovery,
+    },
+}
+
+/// What was put right when a job was resumed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Recovery {
+    /// Lines that stood in the files but not yet in the journal.
+    pub recorded: u64,
+    /// Bytes of unfinished lines that were cut off the files.
+    pub cut: u64,
+    /// Items that were in flight when the last run died. They are sent again, behind the others, and may be billed twice.
+    pub interrupted: u64,
+}
+
+/// Whether an outcome was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kept {
+    /// It is recorded. An end outlasts a power cut; a later try outlasts the process, and a power cut may at worst
+    /// make it early.
+    Recorded,
+    /// The item had ended before: the first result stays, this one left no trace.
+    AlreadyEnded,
+}
+
+/// The durable state of a job. Cheap to clone; the last handle that goes closes it.
+///
+/// Outcomes, holds and snapshots are queued and answered on the journal's own thread, once they are on disk: keep what
+/// you do there short. A queue of 64 MiB makes the caller wait until it has room. After a failure (a full disk) every
+/// call is answered with [`Error::Stopped`]; what was acknowledged before is safe.
+#[derive(Clone, Debug)]
+pub struct Journal {
+    writer: Arc<Writer>,
+    id: Arc<str>,
+}
+
+impl Journal {
+    /// Opens the job, for this process alone, and puts right what a crash left: lines in the files that the journal had
+    /// not recorded yet are recorded, unfinished ones cut off, items in flight wait again behind the others.
+    ///
+    /// # Errors
+    /// [`Error::Locked`] while another run works on it; [`Error::InputChanged`], [`Error::OutputWithoutJournal`],
+    /// [`Error::JournalWithoutOutput`], [`Error::Damaged`], [`Error::NewerVersion`] and [`Error::NotAJournal`] when the
+    /// files do not fit together, in which case nothing was changed; [`Error::Io`] and [`Error::Sqlite`].
+    pub fn open(options: Options) -> Result<Opened, Error> {
+        let lock = RunLock::take(&options.paths.lock)?;
+        let new_file = options.paths.journal.as_deref().is_some_and(|path| !path.exists());
+        if new_file {
+            Outputs::refuse_existing(&options.paths)?;
+        }
+        let (conn, found) = connect(options.paths.journal.as_deref())?;
+        match found {
+            Found::Empty => {
+                Outputs::refuse_existing(&options.paths)?;
+                Ok(Opened::New(Loader::begin(conn, lock, options)?))
+            }
+            Found::Journal => {
+                let run = query::run(&conn)?;
+                options.input.same_as(&run.input)?;
+                let (outputs, recovery) = recover::recover(&conn, &options.paths, &run)?;
+                query::set_config(&conn, &options.config_json)?;
+                let journal = Self::start(Book::new(conn, outputs, lock)?, run.id)?;
+                Ok(Opened::Resumed { journal, recovery })
+            }
+        }
+    }
+
+    pub(crate) fn start(book: Book, id: String) -> Result<Self, Error> {
+        Ok(Self { writer: Arc::new(Writer::start(book)?), id: id.into() })
+    }
+
+    /// The job's own id: the same over all its runs, different for each job. Letters and digits.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Hands out at most `limit` due items of scopes that are open and not in `except`, and marks them in flight.
+    /// `except` is for scopes of which enough are waiting already.
+    pub fn claim(
+        &self,
+        now: Timestamp,
+        limit: usize,
+        except: Vec<Arc<str>>,
+        reply: impl FnOnce(Result<Claim, Error>) + Send + 'static,
+    ) {
+        self.writer.send(Command::Claim { now, limit, except, reply: Box::new(reply) });
+    }
+
+    /// [`claim`](Self::claim) from all open scopes, waiting for the answer. Not for async code.
+    ///
+    /// # Errors
+    /// [`Error::Stopped`], [`Error::Closed`].
+    pub fn claim_now(&self, now: Timestamp, limit: usize) -> Result<Claim, Error> {
+        wait(|reply| self.claim(now, limit, Vec::new(), reply))
+    }
+
+    /// Records the end of an item: its line is on disk, and the item ended, when `reply` is called.
+    pub fn finish(&self, finished: Finished, reply: impl FnOnce(Result<Kept, Error>) + Send + 'static) {
+        self.writer.send(Command::Finish(Box::new(finished), Box::new(reply)));
+    }
+
+    /// Records that an item is to be tried again later.
+    pub fn reschedule(&self, next: Rescheduled, reply: impl FnOnce(Result<Kept, Error>) + Send + 'static) {
+        self.writer.send(Command::Reschedule(Box::new(next), Box::new(reply)));
+    }
+
+    /// Gives an item back: it waits again as before its claim. With its tally and totals if it was sent (and abandoned),
+    /// with none if it never left.
+    pub fn release(
+        &self,
+        ordinal: u64,
+        sent: Option<(Tally, Totals)>,
+        reply: impl FnOnce(Result<Kept, Error>) + Send + 'static,
+    ) {
+        self.writer.send(Command::Release { ordinal, sent: sent.map(Box::new), reply: Box::new(reply) });
+    }
+
+    /// Holds, stops or opens a scope, or with [`ACCOUNT`](crate::ACCOUNT) the account. It lasts over runs.
+    pub fn set_scope(&self, name: &str, state: ScopeState, reply: impl FnOnce(Result<(), Error>) + Send + 'static) {
+        let row = ScopeRow { name: name.into(), state };
+        self.writer.send(Command::Scope { row, reply: Box::new(reply) });
+    }
+
+    /// Replaces the snapshot that other processes see.
+    pub fn write_snapshot(&self, json: String, reply: impl FnOnce(Result<(), Error>) + Send + 'static) {
+        self.writer.send(Command::Snapshot { json, reply: Box::new(reply) });
+    }
+
+    /// Where the items stand. Waits for what was queued before, and reads every row: for the beginning and end of a run.
+    ///
+    /// # Errors
+    /// [`Error::Stopped`], [`Error::Closed`], [`Error::Sqlite`].
+    pub fn counts(&self, now: Timestamp) -> Result<Counts, Error> {
+        self.writer.query(move |conn| report::counts(conn, now))
+    }
+
+    /// The scopes and their states, by name; the account's comes along once it was set.
+    ///
+    /// # Errors
+    /// As for [`counts`](Self::counts).
+    pub fn scopes(&self) -> Result<Vec<ScopeRow>, Error> {
+        self.writer.query(scope::scopes)
+    }
+
+    /// When the next waiting item may start, as [`Claim::next_due`].
+    ///
+    /// # Errors
+    /// As for [`counts`](Self::counts).
+    pub fn next_due(&self) -> Result<Option<Timestamp>, Error> {
+        self.writer.query(|conn| scope::next_due(conn, &scope::scope_list(conn)?))
+    }
+
+    /// Goes through the items by place in the input, page by page: memory does not grow with the job.
+    ///
+    /// # Errors
+    /// As for [`counts`](Self::counts), and the first error of `visit`.
+    pub fn report<E: From<Error>>(
+        &self,
+        now: Timestamp,
+        rows: Rows,
+        visit: impl FnMut(ReportRow) -> Result<(), E>,
+    ) -> Result<(), E> {
+        report::pages(|after| self.writer.query(move |conn| report::report_page(conn, now, rows, after)), visit)
+    }
+
+    /// Waits until everything queued before is on disk.
+    ///
+    /// # Errors
+    /// [`Error::Stopped`], [`Error::Closed`].
+    pub fn flush(&self) -> Result<(), Error> {
+        self.writer.query(|_| Ok(()))
+    }
+
+    /// Writes what is queued, closes the files and releases the lock. Items in flight stay so: release them before, or
+    /// the next run takes them for interrupted.
+    ///
+    /// # Errors
+    /// The failure that stopped the journal, if one did.
+    pub fn close(&self) -> Result<(), Error> {
+        self.writer.close()
+    }
+}
+
+/// Sends with a reply that comes back here.
+fn wait<T: Send + 'static>(send: impl FnOnce(Box<dyn FnOnce(Result<T, Error>) + Send>)) -> Result<T, Error> {
+    let (sender, receiver) = mpsc::channel();
+    // The receiver outlives the reply: it waits for it right below.
+    send(Box::new(move |result| drop(sender.send(result))));
+    receiver.recv().unwrap_or(Err(Error::Closed))
+}
+
+/// Makes a new name in a folder durable: without this a power cut may take the file with its name.
+pub(crate) fn sync_folder_of(path: &Path) -> Result<(), Error> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if cfg!(unix) {
+        std::fs::File::open(folder).and_then(|folder| folder.sync_all()).map_err(Error::io("sync", folder))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,234 @@
+//! The files of results and errors: appended in groups, synced before the journal counts them.
+
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use crate::error::Error;
+use crate::item::End;
+use crate::journal::sync_folder_of;
+use crate::line::prove;
+use crate::paths::Paths;
+
+/// Both files of a job.
+pub(crate) struct Outputs {
+    pub(crate) results: OutputFile,
+    pub(crate) errors: OutputFile,
+}
+
+impl Outputs {
+    /// Refuses to begin a job over somebody's results. Empty files are nobody's.
+    pub(crate) fn refuse_existing(paths: &Paths) -> Result<(), Error> {
+        for output in [&paths.output, &paths.errors] {
+            if std::fs::metadata(output).is_ok_and(|about| about.len() > 0) {
+                let output = output.clone();
+                return Err(match paths.journal.clone() {
+                    Some(journal) => Error::OutputWithoutJournal { output, journal },
+                    None => Error::OutputExists { output },
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// The files of a new job. Results exist from now on, errors once there is one.
+    pub(crate) fn create(paths: &Paths) -> Result<Self, Error> {
+        let mut results = OutputFile::absent(&paths.output);
+        results.open()?;
+        Ok(Self { results, errors: OutputFile::absent(&paths.errors) })
+    }
+
+    /// Those that a journal covers so far.
+    pub(crate) fn reopen(paths: &Paths, journal: &Path, results: Covered, errors: Covered) -> Result<Self, Error> {
+        let errors = OutputFile::reopen(&paths.errors, journal, errors)?;
+        let mut results = OutputFile::reopen(&paths.output, journal, results)?;
+        if results.file.is_none() {
+            results.open()?;
+        }
+        Ok(Self { results, errors })
+    }
+
+    /// The file for the line of such an end.
+    pub(crate) fn of(&mut self, end: End) -> &mut OutputFile {
+        match end {
+            End::Succeeded => &mut self.results,
+            End::Failed | End::Skipped | End::Cancelled => &mut self.errors,
+        }
+    }
+
+    /// Appends what is staged, and returns once it would survive a power cut.
+    pub(crate) fn write(&mut self) -> Result<(), Error> {
+        self.results.write()?;
+        self.errors.write()
+    }
+}
+
+/// The part of a file that the journal has recorded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Covered {
+    /// Bytes from the beginning.
+    pub(crate) len: u64,
+    /// Their checksum.
+    pub(crate) crc: u32,
+}
+
+/// A file that grows by whole lines.
+pub(crate) struct OutputFile {
+    path: PathBuf,
+    file: Option<File>,
+    len: u64,
+    crc: crc32fast::Hasher,
+    staged: Vec<u8>,
+}
+
+impl OutputFile {
+    fn absent(path: &Path) -> Self {
+        Self { path: path.to_owned(), file: None, len: 0, crc: crc32fast::Hasher::new(), staged: Vec::new() }
+    }
+
+    /// Opens a file whose beginning is recorded, and makes sure that it is as recorded. Changes nothing.
+    fn reopen(path: &Path, journal: &Path, covered: Covered) -> Result<Self, Error> {
+        let mut output = Self::absent(path);
+        let file = match OpenOptions::new().read(true).write(true).open(path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == ErrorKind::NotFound && covered.len == 0 => return Ok(output),
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                let (output, journal) = (path.to_owned(), journal.to_owned());
+                return Err(Error::JournalWithoutOutput { output, journal, covered: covered.len });
+            }
+            Err(source) => return Err(Error::Io { action: "open", path: path.to_owned(), source }),
+        };
+        let damaged = |offset, why| Error::Damaged { path: path.to_owned(), offset, why };
+        let len = file.metadata().map_err(Error::io("read", path))?.len();
+        if len < covered.len {
+            return Err(damaged(len, "it ends there, before what its journal recorded"));
+        }
+        output.crc = checksum(&file, covered.len).map_err(Error::io("read", path))?;
+        if output.crc.clone().finalize() != covered.crc {
+            return Err(match first_damage(&file, covered.len).map_err(Error::io("read", path))? {
+                Some(offset) => damaged(offset, "the line there is not what its journal recorded"),
+                None => damaged(0, "its lines are whole, but not those that its journal recorded"),
+            });
+        }
+        output.len = covered.len;
+        output.file = Some(file);
+        Ok(output)
+    }
+
+    /// The lines after the recorded part, as they are.
+    pub(crate) fn tail(&self) -> Result<Tail, Error> {
+        let reader = match &self.file {
+            Some(file) => {
+                let mut file = file.try_clone().map_err(Error::io("read", &self.path))?;
+                // A crash of the process alone leaves lines that only the system's memory has.
+                file.sync_data().map_err(Error::io("sync", &self.path))?;
+                file.seek(SeekFrom::Start(self.len)).map_err(Error::io("read", &self.path))?;
+                Some(BufReader::with_capacity(1 << 16, file))
+            }
+            None => None,
+        };
+        Ok(Tail { path: self.path.clone(), reader })
+    }
+
+    /// Counts the next line of the tail as recorded.
+    pub(crate) fn cover(&mut self, line: &[u8]) {
+        self.len += line.len() as u64;
+        self.crc.update(line);
+    }
+
+    /// Cuts off what follows the recorded part; returns how much that was.
+    pub(crate) fn cut(&mut self) -> Result<u64, Error> {
+        let Some(file) = &mut self.file else { return Ok(0) };
+        let len = file.metadata().map_err(Error::io("read", &self.path))?.len();
+        if len > self.len {
+            file.set_len(self.len).and_then(|()| file.sync_all()).map_err(Error::io("cut", &self.path))?;
+        }
+        file.seek(SeekFrom::Start(self.len)).map_err(Error::io("write", &self.path))?;
+        Ok(len.saturating_sub(self.len))
+    }
+
+    /// The offset that the next staged line will have.
+    pub(crate) fn next_offset(&self) -> u64 {
+        self.len + self.staged.len() as u64
+    }
+
+    /// Keeps a line for the next write.
+    pub(crate) fn stage(&mut self, line: &[u8]) {
+        self.staged.extend_from_slice(line);
+    }
+
+    fn write(&mut self) -> Result<(), Error> {
+        if self.staged.is_empty() {
+            return Ok(());
+        }
+        self.open()?;
+        let file = self.file.as_mut().expect("it was opened above");
+        file.write_all(&self.staged).map_err(Error::io("write", &self.path))?;
+        file.sync_data().map_err(Error::io("sync", &self.path))?;
+        self.crc.update(&self.staged);
+        self.len += self.staged.len() as u64;
+        self.staged.clear();
+        // One group with a huge answer must not keep its memory for the rest of the run.
+        self.staged.shrink_to(1 << 20);
+        Ok(())
+    }
+
+    fn open(&mut self) -> Result<(), Error> {
+        if self.file.is_none() {
+            let mut options = OpenOptions::new();
+            let file = options.read(true).write(true).create(true).truncate(false).open(&self.path);
+            self.file = Some(file.map_err(Error::io("create", &self.path))?);
+            sync_folder_of(&self.path)?;
+        }
+        Ok(())
+    }
+
+    /// What is recorded once the present turn commits.
+    pub(crate) fn covered(&self) -> Covered {
+        Covered { len: self.len, crc: self.crc.clone().finalize() }
+    }
+}
+
+/// Lines of unknown wholeness.
+pub(crate) struct Tail {
+    path: PathBuf,
+    reader: Option<BufReader<File>>,
+}
+
+impl Tail {
+    /// Replaces `line` by the next one, with its line end unless the file ends without; false at the end.
+    pub(crate) fn next(&mut self, line: &mut Vec<u8>) -> Result<bool, Error> {
+        line.clear();
+        let Some(reader) = &mut self.reader else { return Ok(false) };
+        reader.read_until(b'\n', line).map_err(Error::io("read", &self.path)).map(|read| read > 0)
+    }
+}
+
+/// The checksum of the first `len` bytes.
+fn checksum(mut file: &File, len: u64) -> std::io::Result<crc32fast::Hasher> {
+    file.rewind()?;
+    let mut crc = crc32fast::Hasher::new();
+    let mut rest = file.take(len);
+    let mut buffer = vec![0; 1 << 18];
+    loop {
+        match rest.read(&mut buffer)? {
+            0 => return Ok(crc),
+            read => crc.update(&buffer[..read]),
+        }
+    }
+}
+
+/// Where the first line begins that does not prove itself; none when each does.
+fn first_damage(mut file: &File, len: u64) -> std::io::Result<Option<u64>> {
+    file.rewind()?;
+    let mut reader = BufReader::new(file.take(len));
+    let (mut offset, mut line) = (0, Vec::new());
+    while reader.read_until(b'\n', &mut line)? > 0 {
+        if prove(&line).is_none() {
+            return Ok(Some(offset));
+        }
+        offset += line.len() as u64;
+        line.clear();
+    }
+    Ok(None)
+}

@@ -1,0 +1,140 @@
+//! Where the files of a job are, and how its input is recognized again.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+use crate::error::Error;
+use crate::schema::hash;
+
+/// The files of a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Paths {
+    /// Lines of items that succeeded.
+    pub output: PathBuf,
+    /// Lines of items that ended otherwise; made when first needed.
+    pub errors: PathBuf,
+    /// The journal; none for a job that cannot be resumed.
+    pub journal: Option<PathBuf>,
+    /// Held while a run works on the job.
+    pub lock: PathBuf,
+    /// One row for each item that did not simply succeed; written by the runner.
+    pub report: PathBuf,
+    /// A copy of an input that cannot be read twice; written by the runner.
+    pub input: PathBuf,
+}
+
+impl Paths {
+    /// The files beside an output: `results.jsonl` gives `results.errors.jsonl`, `results.journal` and so on. Of another
+    /// name nothing is taken away.
+    pub fn beside(output: &Path) -> Self {
+        let name = output.file_name().unwrap_or(output.as_os_str());
+        let stem =
+            Path::new(name).file_stem().filter(|_| Path::new(name).extension().is_some_and(|end| end == "jsonl"));
+        let beside = |suffix: &str| output.with_file_name(with_suffix(stem.unwrap_or(name).to_owned(), suffix));
+        let journal = beside(".journal");
+        Self {
+            output: output.to_owned(),
+            errors: beside(".errors.jsonl"),
+            lock: beside(".journal.lock"),
+            journal: Some(journal),
+            report: beside(".report.jsonl"),
+            input: beside(".input"),
+        }
+    }
+
+    /// With the journal, and its lock, at another place.
+    #[must_use]
+    pub fn with_journal(mut self, journal: PathBuf) -> Self {
+        self.lock = with_suffix(journal.clone().into_os_string(), ".lock").into();
+        self.journal = Some(journal);
+        self
+    }
+
+    /// With the journal in memory: the job cannot be resumed.
+    #[must_use]
+    pub fn without_journal(mut self) -> Self {
+        self.journal = None;
+        self
+    }
+}
+
+/// `name` followed by `suffix`.
+pub(crate) fn with_suffix(mut name: OsString, suffix: &str) -> OsString {
+    name.push(suffix);
+    name
+}
+
+/// Bytes of the input's beginning that are hashed: enough for the first lines to differ, and read at once.
+const HEAD: u64 = 64 * 1024;
+
+/// By what an input is recognized when its job is resumed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InputMark {
+    /// The input.
+    pub path: PathBuf,
+    /// Its length in bytes.
+    pub len: u64,
+    /// Its time of change in milliseconds since 1970; 0 where the file system has none.
+    pub mtime_ms: i64,
+    /// The hash of its first 64 KiB.
+    pub head_hash: [u8; 16],
+}
+
+impl InputMark {
+    /// The mark of a file as it is now.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when the file cannot be read.
+    pub fn of(path: &Path) -> Result<Self, Error> {
+        let file = File::open(path).map_err(Error::io("open", path))?;
+        let about = file.metadata().map_err(Error::io("read", path))?;
+        let changed = about.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+        let mtime_ms = changed.and_then(|since| i64::try_from(since.as_millis()).ok()).unwrap_or(0);
+        let mut head = Vec::new();
+        file.take(HEAD).read_to_end(&mut head).map_err(Error::io("read", path))?;
+        Ok(Self { path: path.to_owned(), len: about.len(), mtime_ms, head_hash: hash(&head) })
+    }
+
+    /// Refuses when the input `was` another one at the beginning of the job.
+    pub(crate) fn same_as(&self, was: &Self) -> Result<(), Error> {
+        let changed = |what, was: String, is: String| Error::InputChanged { path: self.path.clone(), what, was, is };
+        if self.len != was.len {
+            return Err(changed("length", format!("{} bytes", was.len), format!("{} bytes", self.len)));
+        }
+        if self.head_hash != was.head_hash {
+            let hex = |hash: [u8; 16]| format!("hash {:032x}", u128::from_be_bytes(hash));
+            return Err(changed("beginning", hex(was.head_hash), hex(self.head_hash)));
+        }
+        if self.mtime_ms != was.mtime_ms {
+            let millis = |time: i64| format!("{time} ms after 1970");
+            return Err(changed("time of change", millis(was.mtime_ms), millis(self.mtime_ms)));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_beside_an_output() {
+        for (output, errors, journal) in [
+            ("results.jsonl", "results.errors.jsonl", "results.journal"),
+            ("a/b.c.jsonl", "a/b.c.errors.jsonl", "a/b.c.journal"),
+            ("out.txt", "out.txt.errors.jsonl", "out.txt.journal"),
+            ("out", "out.errors.jsonl", "out.journal"),
+            (".jsonl", ".jsonl.errors.jsonl", ".jsonl.journal"),
+        ] {
+            let paths = Paths::beside(Path::new(output));
+            assert_eq!(paths.errors, Path::new(errors));
+            assert_eq!(paths.journal.as_deref(), Some(Path::new(journal)));
+            assert_eq!(paths.lock, Path::new(&format!("{journal}.lock")));
+        }
+        let elsewhere = Paths::beside(Path::new("r.jsonl")).with_journal("j/k.db".into());
+        assert_eq!(elsewhere.lock, Path::new("j/k.db.lock"));
+    }
+}

@@ -1,0 +1,112 @@
+//! Rows of the journal as values: the run, an item, and how numbers stand in columns.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use paceline_core::{Class, Timestamp};
+use rusqlite::{Connection, Row};
+
+use crate::error::Error;
+use crate::item::{Item, Last, State, Tally};
+use crate::output::Covered;
+use crate::paths::InputMark;
+use crate::scope::Scope;
+
+/// The row of a job.
+pub(crate) struct Run {
+    pub(crate) id: String,
+    pub(crate) input: InputMark,
+    pub(crate) results: Covered,
+    pub(crate) errors: Covered,
+}
+
+pub(crate) fn run(conn: &Connection) -> Result<Run, Error> {
+    let sql = "SELECT id, input_path, input_len, input_mtime_ms, input_head_hash, out_len, out_crc, err_len, err_crc
+               FROM run";
+    conn.query_row(sql, [], |row| {
+        let path: String = row.get(1)?;
+        let input =
+            InputMark { path: path.into(), len: count(row.get(2)?), mtime_ms: row.get(3)?, head_hash: row.get(4)? };
+        let results = Covered { len: count(row.get(5)?), crc: row.get(6)? };
+        let errors = Covered { len: count(row.get(7)?), crc: row.get(8)? };
+        Ok(Run { id: row.get(0)?, input, results, errors })
+    })
+    .map_err(Error::sqlite("read"))
+}
+
+pub(crate) fn set_config(conn: &Connection, config_json: &str) -> Result<(), Error> {
+    conn.execute("UPDATE run SET config_json = ?1", [config_json]).map_err(Error::sqlite("write"))?;
+    Ok(())
+}
+
+pub(crate) fn config(conn: &Connection) -> Result<String, Error> {
+    conn.query_row("SELECT config_json FROM run", [], |row| row.get(0)).map_err(Error::sqlite("read"))
+}
+
+pub(crate) fn snapshot(conn: &Connection) -> Result<Option<String>, Error> {
+    conn.query_row("SELECT snapshot_json FROM run", [], |row| row.get(0)).map_err(Error::sqlite("read"))
+}
+
+/// A whole row, for [`item`].
+pub(crate) const ITEM_BY_ID: &str = "SELECT * FROM item WHERE id = ?1";
+
+/// An item from a whole row.
+pub(crate) fn item(row: &Row<'_>, scopes: &[Scope]) -> rusqlite::Result<Item> {
+    let time = |column| row.get::<_, Option<i64>>(column).map(|millis| millis.map(Timestamp::from_millis));
+    let last = match class(row.get("last_class")?) {
+        Some(class) => Some(Last {
+            class,
+            status: row.get("last_status")?,
+            code: row.get("last_code")?,
+            error_type: row.get("last_type")?,
+            words: row.get("last_error")?,
+        }),
+        None => None,
+    };
+    let tally = Tally {
+        attempts: row.get("attempts")?,
+        deferrals: row.get("deferrals")?,
+        probes: row.get("probes")?,
+        abandoned: row.get("abandoned")?,
+        first: time("first_ms")?,
+        deadline: time("deadline_ms")?,
+        last,
+    };
+    let scope: i64 = row.get("scope")?;
+    let name =
+        scopes.iter().find(|known| known.id == scope).map_or_else(|| Arc::from(""), |found| found.row.name.clone());
+    Ok(Item {
+        ordinal: count(row.get("id")?),
+        line: count(row.get("line")?),
+        src_off: count(row.get("src_off")?),
+        src_len: count(row.get("src_len")?),
+        scope: name,
+        tally,
+        crash_attempts: row.get("crash_attempts")?,
+        not_before: Timestamp::from_millis(row.get("not_before_ms")?),
+        delay: Duration::from_millis(count(row.get("delay_ms")?)),
+    })
+}
+
+pub(crate) fn state(code: i64) -> rusqlite::Result<State> {
+    State::from_code(code).ok_or(rusqlite::Error::IntegralValueOutOfRange(0, code))
+}
+
+pub(crate) fn class(name: Option<String>) -> Option<Class> {
+    name.as_deref().and_then(Class::from_name)
+}
+
+/// A count as SQLite keeps it. No file or job is large enough for the difference to show.
+pub(crate) fn int(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+/// A count as SQLite kept it.
+pub(crate) fn count(int: i64) -> u64 {
+    u64::try_from(int).unwrap_or(0)
+}
+
+/// Whole milliseconds, rounded up so that a wait is never short.
+pub(crate) fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX)
+}

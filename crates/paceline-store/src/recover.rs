@@ -1,0 +1,95 @@
+//! After a crash: what stands in the files but not in the journal is recorded, what is torn is cut off.
+
+use std::path::Path;
+
+use paceline_core::Class;
+use rusqlite::{Connection, params};
+
+use crate::error::Error;
+use crate::item::State;
+use crate::journal::Recovery;
+use crate::line::{Proof, prove};
+use crate::output::{Covered, OutputFile, Outputs};
+use crate::paths::Paths;
+use crate::query::{Run, int};
+use crate::turn::shorten;
+
+/// Opens the files of a job and brings the journal up to them. When they do not fit together, nothing is changed.
+pub(crate) fn recover(conn: &Connection, paths: &Paths, run: &Run) -> Result<(Outputs, Recovery), Error> {
+    let journal = paths.journal.as_deref().unwrap_or(Path::new(""));
+    let mut outputs = Outputs::reopen(paths, journal, run.results, run.errors)?;
+    conn.execute_batch("BEGIN IMMEDIATE").map_err(Error::sqlite("write"))?;
+    let mut recovery = Recovery::default();
+    recovery.recorded += record_tail(conn, &mut outputs.results, |_| State::Succeeded)?;
+    recovery.recorded += record_tail(conn, &mut outputs.errors, |proof| proof.unsuccessful)?;
+    recovery.interrupted = requeue(conn)?;
+    set_covered(conn, outputs.results.covered(), outputs.errors.covered())?;
+    conn.execute_batch("COMMIT").map_err(Error::sqlite("write"))?;
+    // Last, because only now the journal covers everything that is worth keeping.
+    recovery.cut = outputs.results.cut()? + outputs.errors.cut()?;
+    Ok((outputs, recovery))
+}
+
+/// Records lines until the first that is not whole, is no line of ours, or belongs to an item that has ended.
+fn record_tail(conn: &Connection, output: &mut OutputFile, state_of: impl Fn(&Proof) -> State) -> Result<u64, Error> {
+    let mut tail = output.tail()?;
+    let (mut recorded, mut line) = (0, Vec::new());
+    while tail.next(&mut line)? {
+        let Some(proof) = prove(&line) else { break };
+        let state = state_of(&proof);
+        if !record(conn, &proof, state, output.covered().len, line.len()).map_err(Error::sqlite("write"))? {
+            break;
+        }
+        output.cover(&line);
+        recorded += 1;
+    }
+    Ok(recorded)
+}
+
+/// Whether the line was the first to end its item. Its send counts as an attempt: throttles and probes end no item.
+fn record(conn: &Connection, proof: &Proof, state: State, offset: u64, len: usize) -> rusqlite::Result<bool> {
+    let class = (state == State::Succeeded).then_some(Class::Success.as_str());
+    let changed = conn
+        .prepare_cached(
+            "UPDATE item SET state = ?3, out_off = ?4, out_len = ?5, not_before_ms = 0, delay_ms = 0,
+                 attempts = max(attempts, ?6 - deferrals - probes - abandoned), last_class = ?7, last_status = ?8,
+                 last_code = ?9, last_type = ?10, last_error = ?11, tokens_in = ?12, tokens_out = ?13
+             WHERE id = ?1 AND key = ?2 AND state NOT IN (2, 3, 4, 5)",
+        )?
+        .execute(params![
+            int(proof.ordinal),
+            proof.key,
+            state.code(),
+            int(offset),
+            int(len as u64),
+            proof.call,
+            class,
+            proof.status,
+            proof.code,
+            proof.error_type,
+            proof.words.as_deref().map(shorten),
+            int(proof.tokens_in),
+            int(proof.tokens_out)
+        ])?;
+    Ok(changed == 1)
+}
+
+/// Items whose answer nobody will deliver any more wait again, behind those that were not started: if one of them is what
+/// kills the process, the others still get through.
+fn requeue(conn: &Connection) -> Result<u64, Error> {
+    let requeued = conn
+        .execute(
+            "UPDATE item SET state = 0, crash_attempts = crash_attempts + 1, not_before_ms = 0, delay_ms = 0
+             WHERE state = 1",
+            [],
+        )
+        .map_err(Error::sqlite("write"))?;
+    Ok(requeued as u64)
+}
+
+fn set_covered(conn: &Connection, results: Covered, errors: Covered) -> Result<(), Error> {
+    let sql = "UPDATE run SET out_len = ?1, out_crc = ?2, err_len = ?3, err_crc = ?4";
+    conn.execute(sql, params![int(results.len), results.crc, int(errors.len), errors.crc])
+        .map_err(Error::sqlite("write"))?;
+    Ok(())
+}

@@ -1,0 +1,243 @@
+//! Where the items stand, counted and one by one.
+
+use paceline_core::{Class, Timestamp};
+use rusqlite::{Connection, params};
+
+use crate::error::Error;
+use crate::item::{Item, State, Totals};
+use crate::query::{class, count, int, item, state};
+use crate::scope::{Scope, ScopeState, account, scope_list};
+
+/// Why an item is still waiting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum DeferReason {
+    /// Its scope or account is stopped.
+    ScopeStopped,
+    /// Its scope or account is held.
+    ScopeHeld,
+    /// Its own due time lies ahead.
+    NotBefore,
+    /// It was never sent.
+    NotStarted,
+    /// The run ended before it came again.
+    RunBound,
+}
+
+impl DeferReason {
+    /// The name used in files and JSON.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::ScopeStopped => "scope_stopped",
+            Self::ScopeHeld => "scope_held",
+            Self::NotBefore => "not_before",
+            Self::NotStarted => "not_started",
+            Self::RunBound => "run_bound",
+        }
+    }
+}
+
+/// How many items wait for the same reason, after the same class of answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Deferred {
+    /// The reason.
+    pub reason: DeferReason,
+    /// The class of their last answer; none if there was no answer.
+    pub class: Option<Class>,
+    /// How many.
+    pub items: u64,
+}
+
+/// How many items stand where. The sum of the states is the input.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Waiting items.
+    pub waiting: u64,
+    /// Claimed items.
+    pub in_flight: u64,
+    /// Items with a usable answer.
+    pub succeeded: u64,
+    /// Items given up.
+    pub failed: u64,
+    /// Items never sent by decision.
+    pub skipped: u64,
+    /// Items ended by a person.
+    pub cancelled: u64,
+    /// Tokens of all prompts.
+    pub tokens_in: u64,
+    /// Tokens of all answers.
+    pub tokens_out: u64,
+    /// Waiting and claimed items by reason and class.
+    pub deferred: Vec<Deferred>,
+    /// The job's counters over all its runs.
+    pub totals: Totals,
+}
+
+impl Counts {
+    /// All items of the input.
+    pub const fn input(&self) -> u64 {
+        self.waiting + self.in_flight + self.succeeded + self.failed + self.skipped + self.cancelled
+    }
+}
+
+/// Which items a report tells about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rows {
+    /// Every item.
+    All,
+    /// Items that have not succeeded.
+    NotSucceeded,
+}
+
+/// What a report says about an item. Its `custom_id` is read from the input at [`Item::src_off`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReportRow {
+    /// The item.
+    pub item: Item,
+    /// Where it stands.
+    pub state: State,
+    /// Why it waits; none unless it is waiting or in flight.
+    pub deferred: Option<DeferReason>,
+    /// Why it was given up, in one word.
+    pub reason: Option<String>,
+}
+
+impl std::ops::Deref for ReportRow {
+    type Target = Item;
+
+    fn deref(&self) -> &Item {
+        &self.item
+    }
+}
+
+impl ReportRow {
+    /// When it may be sent again; none unless it waits for a time that lies ahead.
+    pub fn retry_not_before(&self, now: Timestamp) -> Option<Timestamp> {
+        let waits = matches!(self.state, State::Waiting | State::InFlight);
+        (waits && self.item.not_before > now).then_some(self.item.not_before)
+    }
+}
+
+/// Why an item waits, the weightiest reason first.
+fn defer_reason(scope: &ScopeState, account: &ScopeState, now: Timestamp, waits: bool, sent: bool) -> DeferReason {
+    let stopped = |state: &ScopeState| matches!(state, ScopeState::Stopped { .. });
+    let held = |state: &ScopeState| matches!(state, ScopeState::Held { until, .. } if *until > now);
+    if stopped(scope) || stopped(account) {
+        DeferReason::ScopeStopped
+    } else if held(scope) || held(account) {
+        DeferReason::ScopeHeld
+    } else if waits {
+        DeferReason::NotBefore
+    } else if !sent {
+        DeferReason::NotStarted
+    } else {
+        DeferReason::RunBound
+    }
+}
+
+/// How many items stand where.
+pub(crate) fn counts(conn: &Connection, now: Timestamp) -> Result<Counts, Error> {
+    let scopes = scope_list(conn)?;
+    let count_all = || -> rusqlite::Result<Counts> {
+        let mut counts = Counts { totals: totals(conn)?, ..Counts::default() };
+        let mut select = conn.prepare_cached(
+            "SELECT state, scope, not_before_ms > ?1, attempts + deferrals + probes + abandoned + crash_attempts > 0,
+                    last_class, count(*), sum(tokens_in), sum(tokens_out)
+             FROM item
+             GROUP BY state, iif(state < 2, scope, 0), iif(state < 2, not_before_ms > ?1, 0),
+                      iif(state < 2, attempts + deferrals + probes + abandoned + crash_attempts > 0, 0),
+                      iif(state < 2, last_class, NULL)",
+        )?;
+        let mut rows = select.query([now.as_millis()])?;
+        while let Some(row) = rows.next()? {
+            let items = count(row.get(5)?);
+            counts.tokens_in += count(row.get(6)?);
+            counts.tokens_out += count(row.get(7)?);
+            match state(row.get(0)?)? {
+                State::Waiting => counts.waiting += items,
+                State::InFlight => counts.in_flight += items,
+                State::Succeeded => counts.succeeded += items,
+                State::Failed => counts.failed += items,
+                State::Skipped => counts.skipped += items,
+                State::Cancelled => counts.cancelled += items,
+            }
+            if row.get::<_, i64>(0)? <= State::InFlight.code() {
+                let scope = scope_state(&scopes, row.get(1)?);
+                let reason = defer_reason(scope, account(&scopes), now, row.get(2)?, row.get(3)?);
+                add_deferred(&mut counts.deferred, Deferred { reason, class: class(row.get(4)?), items });
+            }
+        }
+        counts.deferred.sort_by_key(|deferred| (deferred.reason, deferred.class));
+        Ok(counts)
+    };
+    count_all().map_err(Error::sqlite("read"))
+}
+
+fn add_deferred(all: &mut Vec<Deferred>, new: Deferred) {
+    match all.iter_mut().find(|known| (known.reason, known.class) == (new.reason, new.class)) {
+        Some(known) => known.items += new.items,
+        None => all.push(new),
+    }
+}
+
+fn totals(conn: &Connection) -> rusqlite::Result<Totals> {
+    conn.query_row("SELECT calls, resends, retries, throttled, abandoned FROM run", [], |row| {
+        Ok(Totals {
+            calls: count(row.get(0)?),
+            resends: count(row.get(1)?),
+            retries: count(row.get(2)?),
+            throttled: count(row.get(3)?),
+            abandoned: count(row.get(4)?),
+        })
+    })
+}
+
+/// Rows read at a time for a report.
+const PAGE: i64 = 1_000;
+
+/// Calls `page` with the last ordinal seen until nothing comes back, and `visit` for each row.
+pub(crate) fn pages<E: From<Error>>(
+    page: impl Fn(Option<u64>) -> Result<Vec<ReportRow>, Error>,
+    mut visit: impl FnMut(ReportRow) -> Result<(), E>,
+) -> Result<(), E> {
+    let mut after = None;
+    loop {
+        let rows = page(after)?;
+        let Some(last) = rows.last() else { return Ok(()) };
+        after = Some(last.item.ordinal);
+        for row in rows {
+            visit(row)?;
+        }
+    }
+}
+
+/// The next rows after an ordinal.
+pub(crate) fn report_page(
+    conn: &Connection,
+    now: Timestamp,
+    rows: Rows,
+    after: Option<u64>,
+) -> Result<Vec<ReportRow>, Error> {
+    let scopes = scope_list(conn)?;
+    let account = account(&scopes);
+    let page = || -> rusqlite::Result<Vec<ReportRow>> {
+        let mut select =
+            conn.prepare_cached("SELECT * FROM item WHERE id > ?1 AND (?2 OR state <> 2) ORDER BY id LIMIT ?3")?;
+        let mut found = select.query(params![after.map_or(-1, int), rows == Rows::All, PAGE])?;
+        let mut page = Vec::new();
+        while let Some(row) = found.next()? {
+            let (item, state) = (item(row, &scopes)?, state(row.get("state")?)?);
+            let deferred = matches!(state, State::Waiting | State::InFlight).then(|| {
+                let sent = item.tally.sends() + item.crash_attempts > 0;
+                let scope = scopes.iter().find(|scope| scope.row.name == item.scope).map(|scope| &scope.row.state);
+                defer_reason(scope.unwrap_or(&ScopeState::Open), account, now, item.not_before > now, sent)
+            });
+            page.push(ReportRow { item, state, deferred, reason: row.get("reason")? });
+        }
+        Ok(page)
+    };
+    page().map_err(Error::sqlite("read"))
+}
+
+fn scope_state(scopes: &[Scope], id: i64) -> &ScopeState {
+    scopes.iter().find(|scope| scope.id == id).map_or(&ScopeState::Open, |scope| &scope.row.state)
+}

@@ -1,0 +1,154 @@
+//! The tables of a journal, and how one is recognized.
+
+use std::path::Path;
+use std::time::Duration;
+
+use rusqlite::{Connection, OpenFlags};
+
+use crate::error::Error;
+
+/// The name under which the state of the account as a whole is kept, beside those of its scopes.
+pub const ACCOUNT: &str = "*";
+
+/// The hash by which ids and bodies are known: XXH3 with 128 bits. It finds accidents, not attacks: the journal and the
+/// input belong to the same person.
+pub fn hash(bytes: &[u8]) -> [u8; 16] {
+    xxhash_rust::xxh3::xxh3_128(bytes).to_be_bytes()
+}
+
+/// The format written here, in `PRAGMA user_version`.
+pub(crate) const VERSION: i64 = 1;
+
+/// "Pace" in ASCII, in `PRAGMA application_id`: tells a journal from any other database.
+const APPLICATION: i64 = 0x5061_6365;
+
+/// `run` has one row. Bodies are in no table: they would make each claim and update several times slower.
+pub(crate) const TABLES: &str = "
+    CREATE TABLE run (
+        id TEXT NOT NULL,
+        created_ms INTEGER NOT NULL,
+        input_path TEXT NOT NULL,
+        input_len INTEGER NOT NULL,
+        input_mtime_ms INTEGER NOT NULL,
+        input_head_hash BLOB NOT NULL,
+        config_json TEXT NOT NULL,
+        out_len INTEGER NOT NULL DEFAULT 0,
+        out_crc INTEGER NOT NULL DEFAULT 0,
+        err_len INTEGER NOT NULL DEFAULT 0,
+        err_crc INTEGER NOT NULL DEFAULT 0,
+        calls INTEGER NOT NULL DEFAULT 0,
+        resends INTEGER NOT NULL DEFAULT 0,
+        retries INTEGER NOT NULL DEFAULT 0,
+        throttled INTEGER NOT NULL DEFAULT 0,
+        abandoned INTEGER NOT NULL DEFAULT 0,
+        snapshot_json TEXT
+    ) STRICT;
+    CREATE TABLE scope (
+        id INTEGER PRIMARY KEY,
+        name TEXT NOT NULL UNIQUE,
+        state INTEGER NOT NULL DEFAULT 0,
+        until_ms INTEGER,
+        reason TEXT
+    ) STRICT;
+    CREATE TABLE item (
+        id INTEGER PRIMARY KEY,
+        key BLOB NOT NULL,
+        body_hash BLOB NOT NULL,
+        line INTEGER NOT NULL,
+        src_off INTEGER NOT NULL,
+        src_len INTEGER NOT NULL,
+        scope INTEGER NOT NULL REFERENCES scope(id),
+        state INTEGER NOT NULL DEFAULT 0,
+        not_before_ms INTEGER NOT NULL DEFAULT 0,
+        delay_ms INTEGER NOT NULL DEFAULT 0,
+        attempts INTEGER NOT NULL DEFAULT 0,
+        deferrals INTEGER NOT NULL DEFAULT 0,
+        probes INTEGER NOT NULL DEFAULT 0,
+        abandoned INTEGER NOT NULL DEFAULT 0,
+        crash_attempts INTEGER NOT NULL DEFAULT 0,
+        first_ms INTEGER,
+        deadline_ms INTEGER,
+        last_class TEXT,
+        last_status INTEGER,
+        last_code TEXT,
+        last_type TEXT,
+        last_error TEXT,
+        reason TEXT,
+        tokens_in INTEGER NOT NULL DEFAULT 0,
+        tokens_out INTEGER NOT NULL DEFAULT 0,
+        out_off INTEGER,
+        out_len INTEGER
+    ) STRICT;
+";
+
+/// Built after the load, which is faster. `item_due` ends in the row's id, so that equal due times keep their order; it
+/// starts with the scope, so that a held scope costs a claim nothing however many items it has.
+pub(crate) const INDEXES: &str = "
+    CREATE UNIQUE INDEX item_key ON item(key);
+    CREATE INDEX item_due ON item(scope, not_before_ms, crash_attempts) WHERE state = 0;
+";
+
+/// Marks the database as a complete journal; part of the transaction that loads it.
+pub(crate) fn mark(conn: &Connection) -> rusqlite::Result<()> {
+    conn.pragma_update(None, "application_id", APPLICATION)?;
+    conn.pragma_update(None, "user_version", VERSION)
+}
+
+/// What a database turned out to be.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// Nothing is in it: new, or a load that was interrupted.
+    Empty,
+    /// A journal in a format that can be read here.
+    Journal,
+}
+
+/// Opens the database for the one process that writes it.
+pub(crate) fn connect(path: Option<&Path>) -> Result<(Connection, Found), Error> {
+    let Some(path) = path else {
+        return Ok((Connection::open_in_memory().map_err(Error::sqlite("open"))?, Found::Empty));
+    };
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let conn = Connection::open_with_flags(path, flags).map_err(Error::sqlite("open"))?;
+    conn.busy_timeout(BUSY).map_err(Error::sqlite("open"))?;
+    let found = recognize(&conn, path)?;
+    // NORMAL does not sync each commit: the results do, before it, and what a power cut takes is read back from them.
+    conn.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA temp_store = MEMORY;")
+        .map_err(Error::sqlite("open"))?;
+    Ok((conn, found))
+}
+
+/// Opens a journal only to look at it, while a run may be writing it.
+pub(crate) fn connect_read_only(path: &Path) -> Result<Connection, Error> {
+    std::fs::metadata(path).map_err(Error::io("open", path))?;
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let conn = Connection::open_with_flags(path, flags).map_err(Error::sqlite("open"))?;
+    conn.busy_timeout(BUSY).map_err(Error::sqlite("open"))?;
+    match recognize(&conn, path)? {
+        Found::Journal => Ok(conn),
+        Found::Empty => Err(Error::NotAJournal { path: path.to_owned() }),
+    }
+}
+
+/// How long to wait for another process that holds the database for a moment (a checkpoint, a copy).
+const BUSY: Duration = Duration::from_secs(10);
+
+fn recognize(conn: &Connection, path: &Path) -> Result<Found, Error> {
+    let foreign = || Error::NotAJournal { path: path.to_owned() };
+    let number = |sql: &str| match conn.query_row(sql, [], |row| row.get::<_, i64>(0)) {
+        Ok(number) => Ok(number),
+        Err(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::NotADatabase) => Err(foreign()),
+        Err(error) => Err(Error::Sqlite { action: "open", source: error }),
+    };
+    let application = number("PRAGMA application_id")?;
+    let version = number("PRAGMA user_version")?;
+    let tables = number("SELECT count(*) FROM sqlite_schema")?;
+    match (application, version, tables) {
+        (0, 0, 0) => Ok(Found::Empty),
+        (APPLICATION, found, _) if found > VERSION => {
+            Err(Error::NewerVersion { path: path.to_owned(), found, known: VERSION })
+        }
+        (APPLICATION, 1.., _) => Ok(Found::Journal),
+        _ => Err(foreign()),
+    }
+}

@@ -1,0 +1,128 @@
+//! Scopes: whether their work may be sent, and when it may again.
+
+use std::sync::Arc;
+
+use paceline_core::Timestamp;
+use rusqlite::Connection;
+
+use crate::error::Error;
+use crate::schema::ACCOUNT;
+
+/// Whether work of a scope may be sent.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum ScopeState {
+    /// It may.
+    #[default]
+    Open,
+    /// Not before that time.
+    Held {
+        /// The end of the hold, by the wall clock.
+        until: Timestamp,
+        /// Why, in the provider's words or ours.
+        reason: String,
+    },
+    /// Not until a person acts.
+    Stopped {
+        /// Why, in the provider's words or ours.
+        reason: String,
+    },
+}
+
+/// A scope and its state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScopeRow {
+    /// The name; [`ACCOUNT`](crate::ACCOUNT) for the account as a whole.
+    pub name: Arc<str>,
+    /// Whether its work may be sent.
+    pub state: ScopeState,
+}
+
+/// A scope with its number in the tables.
+#[derive(Clone, Debug)]
+pub(crate) struct Scope {
+    pub(crate) id: i64,
+    pub(crate) row: ScopeRow,
+}
+
+impl Scope {
+    /// Whether its work may be sent now, the account permitting.
+    pub(crate) fn may_send(&self, now: Timestamp) -> bool {
+        match &self.row.state {
+            ScopeState::Open => true,
+            ScopeState::Held { until, .. } => *until <= now,
+            ScopeState::Stopped { .. } => false,
+        }
+    }
+}
+
+/// All scopes by number.
+pub(crate) fn scope_list(conn: &Connection) -> Result<Vec<Scope>, Error> {
+    let list = || {
+        let mut select = conn.prepare_cached("SELECT id, name, state, until_ms, reason FROM scope ORDER BY id")?;
+        let rows = select.query_map([], |row| {
+            let reason = row.get::<_, Option<String>>(4)?.unwrap_or_default();
+            let state = match row.get(2)? {
+                HELD => ScopeState::Held { until: Timestamp::from_millis(row.get(3)?), reason },
+                STOPPED => ScopeState::Stopped { reason },
+                _ => ScopeState::Open,
+            };
+            Ok(Scope { id: row.get(0)?, row: ScopeRow { name: row.get(1)?, state } })
+        })?;
+        rows.collect::<rusqlite::Result<Vec<_>>>()
+    };
+    list().map_err(Error::sqlite("read"))
+}
+
+/// The scopes by name.
+pub(crate) fn scopes(conn: &Connection) -> Result<Vec<ScopeRow>, Error> {
+    let mut rows: Vec<_> = scope_list(conn)?.into_iter().map(|scope| scope.row).collect();
+    rows.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(rows)
+}
+
+const OPEN: i64 = 0;
+const HELD: i64 = 1;
+const STOPPED: i64 = 2;
+
+/// State, end of a hold and reason as columns.
+pub(crate) fn scope_columns(state: &ScopeState) -> (i64, Option<i64>, Option<&str>) {
+    match state {
+        ScopeState::Open => (OPEN, None, None),
+        ScopeState::Held { until, reason } => (HELD, Some(until.as_millis()), Some(reason)),
+        ScopeState::Stopped { reason } => (STOPPED, None, Some(reason)),
+    }
+}
+
+/// The state of the account; open until somebody sets it.
+pub(crate) fn account(scopes: &[Scope]) -> &ScopeState {
+    scopes.iter().find(|scope| &*scope.row.name == ACCOUNT).map_or(&ScopeState::Open, |scope| &scope.row.state)
+}
+
+/// The earliest due time of a scope's waiting items.
+pub(crate) const NEXT_DUE: &str = "SELECT min(not_before_ms) FROM item WHERE state = 0 AND scope = ?1";
+
+/// The earliest that a waiting item may start, its scope and the account permitting.
+pub(crate) fn next_due(conn: &Connection, scopes: &[Scope]) -> Result<Option<Timestamp>, Error> {
+    let Some(account_due) = opens(account(scopes)) else { return Ok(None) };
+    let mut earliest: Option<Timestamp> = None;
+    for scope in scopes {
+        let Some(scope_due) = opens(&scope.row.state) else { continue };
+        let first: Option<i64> = conn
+            .prepare_cached(NEXT_DUE)
+            .and_then(|mut select| select.query_row([scope.id], |row| row.get(0)))
+            .map_err(Error::sqlite("read"))?;
+        let Some(first) = first else { continue };
+        let due = Timestamp::from_millis(first).max(scope_due).max(account_due);
+        earliest = Some(earliest.map_or(due, |known| known.min(due)));
+    }
+    Ok(earliest)
+}
+
+/// When a scope in that state may send; none while it is stopped.
+fn opens(state: &ScopeState) -> Option<Timestamp> {
+    match state {
+        ScopeState::Open => Some(Timestamp::from_millis(0)),
+        ScopeState::Held { until, .. } => Some(*until),
+        ScopeState::Stopped { .. } => None,
+    }
+}

@@ -1,0 +1,290 @@
+//! One turn of the writer: outcomes folded, lines written and synced, one transaction, then the answers.
+
+use std::sync::Arc;
+
+use rusqlite::{Connection, params};
+
+use crate::claim::claim;
+use crate::error::Error;
+use crate::item::{Finished, Last, Rescheduled, State, Tally, Totals};
+use crate::journal::Kept;
+use crate::lock::RunLock;
+use crate::output::Outputs;
+use crate::query::{int, millis};
+use crate::scope::{Scope, ScopeRow, scope_columns, scope_list};
+use crate::writer::{Command, Question, Reply};
+
+/// Everything that the writer's thread owns.
+pub(crate) struct Book {
+    conn: Connection,
+    outputs: Outputs,
+    scopes: Vec<Scope>,
+    _lock: RunLock,
+}
+
+impl Book {
+    /// Takes over an open journal and its files.
+    pub(crate) fn new(conn: Connection, outputs: Outputs, lock: RunLock) -> Result<Self, Error> {
+        let scopes = scope_list(&conn)?;
+        Ok(Self { conn, outputs, scopes, _lock: lock })
+    }
+
+    /// Carries out a group of commands and answers each. Lines are synced before the transaction commits, and the
+    /// transaction commits before anybody hears of it. After an error the book must not be used again.
+    pub(crate) fn turn(&mut self, commands: Vec<Command>) -> Result<(), Arc<Error>> {
+        let mut turn = Turn { book: self, adds: Totals::default(), failure: None, settles: Vec::new() };
+        let mut questions = Vec::new();
+        turn.attempt(|book| book.conn.execute_batch("BEGIN IMMEDIATE").map_err(Error::sqlite("write")));
+        for command in commands {
+            turn.carry_out(command, &mut questions);
+        }
+        let adds = turn.adds;
+        turn.attempt(|book| book.commit(adds));
+        let Turn { failure, settles, .. } = turn;
+        for settle in settles {
+            settle(failure.as_ref());
+        }
+        for question in questions {
+            match &failure {
+                None => question(Ok(&self.conn)),
+                Some(cause) => question(Err(Error::Stopped { cause: cause.clone() })),
+            }
+        }
+        failure.map_or(Ok(()), Err)
+    }
+
+    /// Moves the log into the database, so that one file is left.
+    pub(crate) fn close(self) -> Result<(), Error> {
+        checkpoint(&self.conn)?;
+        self.conn.close().map_err(|(_, error)| Error::Sqlite { action: "close", source: error })
+    }
+
+    fn commit(&mut self, adds: Totals) -> Result<(), Error> {
+        self.outputs.write()?;
+        let (results, errors) = (self.outputs.results.covered(), self.outputs.errors.covered());
+        let mut update = self
+            .conn
+            .prepare_cached(
+                "UPDATE run SET out_len = ?1, out_crc = ?2, err_len = ?3, err_crc = ?4, calls = calls + ?5,
+                     resends = resends + ?6, retries = retries + ?7, throttled = throttled + ?8,
+                     abandoned = abandoned + ?9
+                 WHERE out_len <> ?1 OR err_len <> ?3 OR ?5 + ?6 + ?7 + ?8 + ?9 > 0",
+            )
+            .map_err(Error::sqlite("write"))?;
+        let Totals { calls, resends, retries, throttled, abandoned } = adds;
+        update
+            .execute(params![
+                int(results.len),
+                results.crc,
+                int(errors.len),
+                errors.crc,
+                int(calls),
+                int(resends),
+                int(retries),
+                int(throttled),
+                int(abandoned)
+            ])
+            .map_err(Error::sqlite("write"))?;
+        drop(update);
+        self.conn.execute_batch("COMMIT").map_err(Error::sqlite("write"))
+    }
+
+    /// The guard stands in the statement: of several ends of an item only the first leaves a line.
+    fn finish(&mut self, finished: &Finished) -> Result<Kept, Error> {
+        let Finished { ordinal, end, line, tally, reason, tokens_in, tokens_out, .. } = finished;
+        let state = end.state();
+        let output = self.outputs.of(*end);
+        let (offset, len) = (int(output.next_offset()), int(line.len() as u64));
+        let changed = self
+            .conn
+            .prepare_cached(
+                "UPDATE item SET state = ?2, reason = ?3, tokens_in = ?4, tokens_out = ?5, out_off = ?6, out_len = ?7,
+                     not_before_ms = 0, delay_ms = 0
+                 WHERE id = ?1 AND state NOT IN (2, 3, 4, 5)",
+            )
+            .and_then(|mut update| {
+                let (tokens_in, tokens_out) = (int(*tokens_in), int(*tokens_out));
+                update.execute(params![int(*ordinal), state.code(), reason, tokens_in, tokens_out, offset, len])
+            })
+            .map_err(Error::sqlite("write"))?;
+        if changed == 0 {
+            return Ok(Kept::AlreadyEnded);
+        }
+        output.stage(line);
+        self.tally(*ordinal, tally)?;
+        Ok(Kept::Recorded)
+    }
+
+    fn reschedule(&mut self, next: &Rescheduled) -> Result<Kept, Error> {
+        // 0 means "waits for nothing" in the index, and that place belongs to items that were never tried.
+        let not_before = next.not_before.as_millis().max(1);
+        let changed = self
+            .conn
+            .prepare_cached(
+                "UPDATE item SET state = 0, not_before_ms = ?2, delay_ms = ?3
+                 WHERE id = ?1 AND state NOT IN (2, 3, 4, 5)",
+            )
+            .and_then(|mut update| update.execute(params![int(next.ordinal), not_before, millis(next.delay)]))
+            .map_err(Error::sqlite("write"))?;
+        self.waits_again(changed, next.ordinal, Some(&next.tally))
+    }
+
+    fn release(&mut self, ordinal: u64, sent: Option<&Tally>) -> Result<Kept, Error> {
+        let changed = self
+            .conn
+            .prepare_cached("UPDATE item SET state = 0 WHERE id = ?1 AND state NOT IN (2, 3, 4, 5)")
+            .and_then(|mut update| update.execute([int(ordinal)]))
+            .map_err(Error::sqlite("write"))?;
+        self.waits_again(changed, ordinal, sent)
+    }
+
+    fn waits_again(&mut self, changed: usize, ordinal: u64, tally: Option<&Tally>) -> Result<Kept, Error> {
+        if changed == 0 {
+            return Ok(Kept::AlreadyEnded);
+        }
+        if let Some(tally) = tally {
+            self.tally(ordinal, tally)?;
+        }
+        Ok(Kept::Recorded)
+    }
+
+    fn tally(&self, ordinal: u64, tally: &Tally) -> Result<(), Error> {
+        let Tally { attempts, deferrals, probes, abandoned, first, deadline, last } = tally;
+        self.conn
+            .prepare_cached(
+                "UPDATE item SET attempts = ?2, deferrals = ?3, probes = ?4, abandoned = ?5,
+                     first_ms = ?6, deadline_ms = ?7
+                 WHERE id = ?1",
+            )
+            .and_then(|mut update| {
+                let (first, deadline) = (first.map(|at| at.as_millis()), deadline.map(|at| at.as_millis()));
+                update.execute(params![int(ordinal), attempts, deferrals, probes, abandoned, first, deadline])
+            })
+            .map_err(Error::sqlite("write"))?;
+        let Some(Last { class, status, code, error_type, words }) = last else { return Ok(()) };
+        self.conn
+            .prepare_cached(
+                "UPDATE item SET last_class = ?2, last_status = ?3, last_code = ?4, last_type = ?5, last_error = ?6
+                 WHERE id = ?1",
+            )
+            .and_then(|mut update| {
+                let words = words.as_deref().map(shorten);
+                update.execute(params![int(ordinal), class.as_str(), status, code, error_type, words])
+            })
+            .map_err(Error::sqlite("write"))?;
+        Ok(())
+    }
+
+    fn set_scope(&mut self, row: ScopeRow) -> Result<(), Error> {
+        let (state, until, reason) = scope_columns(&row.state);
+        let id = self
+            .conn
+            .query_row(
+                "INSERT INTO scope (name, state, until_ms, reason) VALUES (?1, ?2, ?3, ?4)
+                 ON CONFLICT (name) DO UPDATE SET state = ?2, until_ms = ?3, reason = ?4
+                 RETURNING id",
+                params![row.name, state, until, reason],
+                |found| found.get(0),
+            )
+            .map_err(Error::sqlite("write"))?;
+        match self.scopes.iter_mut().find(|scope| scope.id == id) {
+            Some(scope) => scope.row = row,
+            None => self.scopes.push(Scope { id, row }),
+        }
+        Ok(())
+    }
+
+    fn set_snapshot(&mut self, json: &str) -> Result<(), Error> {
+        self.conn
+            .prepare_cached("UPDATE run SET snapshot_json = ?1")
+            .and_then(|mut update| update.execute([json]))
+            .map_err(Error::sqlite("write"))?;
+        Ok(())
+    }
+}
+
+/// Answers one command, with the failure of the turn if there was one.
+type Settle = Box<dyn FnOnce(Option<&Arc<Error>>)>;
+
+struct Turn<'a> {
+    book: &'a mut Book,
+    adds: Totals,
+    failure: Option<Arc<Error>>,
+    settles: Vec<Settle>,
+}
+
+impl Turn<'_> {
+    fn carry_out(&mut self, command: Command, questions: &mut Vec<Question>) {
+        match command {
+            Command::Finish(finished, reply) => {
+                self.outcome(finished.adds, reply, |book| book.finish(&finished));
+            }
+            Command::Reschedule(next, reply) => self.outcome(next.adds, reply, |book| book.reschedule(&next)),
+            Command::Release { ordinal, sent, reply } => {
+                let adds = sent.as_ref().map_or_else(Totals::default, |sent| sent.1);
+                self.outcome(adds, reply, |book| book.release(ordinal, sent.as_ref().map(|sent| &sent.0)));
+            }
+            Command::Claim { now, limit, except, reply } => {
+                self.step(reply, |book| claim(&book.conn, &book.scopes, now, limit, &except));
+            }
+            Command::Scope { row, reply } => self.step(reply, |book| book.set_scope(row)),
+            Command::Snapshot { json, reply } => self.step(reply, |book| book.set_snapshot(&json)),
+            Command::Query(question) => questions.push(question),
+        }
+    }
+
+    /// A step that ends a send. The totals count it even when the item had ended before: the send took place.
+    fn outcome(&mut self, adds: Totals, reply: Reply<Kept>, work: impl FnOnce(&mut Book) -> Result<Kept, Error>) {
+        self.step(reply, work);
+        self.adds.calls += adds.calls;
+        self.adds.resends += adds.resends;
+        self.adds.retries += adds.retries;
+        self.adds.throttled += adds.throttled;
+        self.adds.abandoned += adds.abandoned;
+    }
+
+    fn step<T: 'static>(&mut self, reply: Reply<T>, work: impl FnOnce(&mut Book) -> Result<T, Error>) {
+        let done = self.attempt(work);
+        self.settles.push(Box::new(move |failure| {
+            reply(match (done, failure) {
+                (Some(value), None) => Ok(value),
+                (_, Some(cause)) => Err(Error::Stopped { cause: cause.clone() }),
+                (None, None) => Err(Error::Closed),
+            });
+        }));
+    }
+
+    /// Does it unless the turn has failed already.
+    fn attempt<T>(&mut self, work: impl FnOnce(&mut Book) -> Result<T, Error>) -> Option<T> {
+        if self.failure.is_some() {
+            return None;
+        }
+        match work(self.book) {
+            Ok(value) => Some(value),
+            Err(error) => {
+                self.failure = Some(Arc::new(error));
+                None
+            }
+        }
+    }
+}
+
+/// Moves the log into the database, unless somebody reads it for long: then it stays, and loses nothing by that.
+pub(crate) fn checkpoint(conn: &Connection) -> Result<(), Error> {
+    conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).map_err(Error::sqlite("sync"))
+}
+
+/// The longest error message kept per item, in characters: a line in a report, not the answer.
+const WORDS: usize = 400;
+
+pub(crate) fn shorten(words: &str) -> &str {
+    words.char_indices().nth(WORDS).map_or(words, |(end, _)| &words[..end])
+}
+
+/// The states that a guard names as numbers.
+const _: () = assert!(
+    State::Succeeded as i64 == 2
+        && State::Failed as i64 == 3
+        && State::Skipped as i64 == 4
+        && State::Cancelled as i64 == 5
+);

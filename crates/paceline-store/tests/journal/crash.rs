@@ -1,0 +1,279 @@
+//! Whatever moment a process dies: nothing acknowledged is lost, nothing is recorded twice.
+
+use std::fs;
+
+use crate::support::{Job, NOW, failure, finish, id, ordinals, read, reschedule, retry, success, wait};
+use paceline_store::{
+    Answer, CustomId, Error, Kept, Loader, NewItem, Opened, Reader, Recovery, Rows, State, encode_line,
+};
+
+const ITEMS: u64 = 12;
+
+#[test]
+fn dying_after_any_turn_loses_and_doubles_nothing() {
+    let job = Job::new();
+    let journal = job.start(ITEMS);
+    let mut acknowledged = 0;
+    for ordinal in ordinals(&journal.claim_now(NOW, 9).unwrap()) {
+        match ordinal % 3 {
+            0 => finish(&journal, success(ordinal, 1)),
+            1 => finish(&journal, failure(ordinal)),
+            _ => reschedule(&journal, retry(ordinal, 60)),
+        };
+        acknowledged += usize::from(ordinal % 3 != 2);
+        let dead = job.copy();
+        let (resumed, recovery) = dead.resume();
+        assert_eq!((recovery.recorded, recovery.cut), (0, 0), "what was acknowledged is in the journal");
+        assert_eq!(recovery.interrupted, 8 - ordinal);
+        assert_eq!(dead.ids().len(), acknowledged);
+        dead.complete(&resumed);
+        dead.assert_each_once(ITEMS);
+    }
+}
+
+/// The journal of an early moment beside results of a late one, cut at every byte: what a power cut leaves, since the
+/// results are synced and the journal is not.
+#[test]
+fn results_ahead_of_the_journal_are_taken_over_up_to_the_torn_line() {
+    let job = Job::new();
+    let journal = job.start(ITEMS);
+    journal.claim_now(NOW, 8).unwrap();
+    finish(&journal, success(0, 1));
+    finish(&journal, failure(1));
+    let early = job.copy();
+    let covered = read(&early.paths.output).len();
+    for ordinal in 2..4 {
+        finish(&journal, success(ordinal, 1));
+    }
+    let results = fs::read(&job.paths.output).unwrap();
+    let last_line = results.len() - success(3, 1).line.len();
+    for cut in (covered..last_line).step_by(11).chain(last_line..=results.len()) {
+        let dead = early.copy();
+        fs::write(&dead.paths.output, &results[..cut]).unwrap();
+        let (resumed, recovery) = dead.resume();
+        let tail = &results[covered..cut];
+        let torn = tail.iter().rev().take_while(|byte| **byte != b'\n').count();
+        let whole = tail.iter().filter(|byte| **byte == b'\n').count() as u64;
+        let expected = Recovery { recorded: whole, cut: torn as u64, interrupted: 6 - whole };
+        assert_eq!(recovery, expected, "cut at byte {cut}");
+        let counts = resumed.counts(NOW).unwrap();
+        assert_eq!((counts.succeeded, counts.failed, counts.tokens_in), (1 + whole, 1, 5 + 5 * whole));
+        // Once more, to see that the recovery itself is durable.
+        resumed.close().unwrap();
+        let (resumed, recovery) = dead.resume();
+        assert_eq!(recovery, Recovery::default());
+        dead.complete(&resumed);
+        dead.assert_each_once(ITEMS);
+    }
+}
+
+#[test]
+fn a_recovered_failure_says_what_its_line_says() {
+    let job = Job::new();
+    let journal = job.start(3);
+    journal.claim_now(NOW, 3).unwrap();
+    let early = job.copy();
+    let skipped = Answer::Error { code: "skipped", message: "not wanted" };
+    let lines = [failure(1).line, encode_line(2, 1, &id(2), &skipped)].concat();
+    fs::write(&early.paths.errors, lines).unwrap();
+    let (resumed, recovery) = early.resume();
+    assert_eq!((recovery.recorded, recovery.interrupted), (2, 1));
+    let mut states = Vec::new();
+    resumed
+        .report::<Error>(NOW, Rows::All, |row| {
+            states.push((row.state, row.tally.attempts));
+            Ok(())
+        })
+        .unwrap();
+    assert_eq!(states, [(State::Waiting, 0), (State::Failed, 1), (State::Skipped, 1)]);
+}
+
+#[test]
+fn foreign_torn_and_repeated_lines_end_the_recovery() {
+    let whole = |ordinal| String::from_utf8(success(ordinal, 1).line).unwrap();
+    let other_id = encode_line(1, 1, &id(2), &Answer::Response { status: 200, request_id: "", body: b"{}" });
+    for (what, bad) in [
+        ("a repeated line", whole(0)),
+        ("a line of another job", String::from_utf8(other_id).unwrap()),
+        ("an item beyond the input", whole(99)),
+        ("a changed body", whole(1).replace("1 by call", "2 by call")),
+        ("zeros", "\0".repeat(100)),
+        ("an empty line", "\n".to_owned()),
+        ("text", "hello\n".to_owned()),
+    ] {
+        let job = Job::new();
+        let journal = job.start(4);
+        journal.claim_now(NOW, 4).unwrap();
+        finish(&journal, success(0, 1));
+        let dead = job.copy();
+        let good = whole(3);
+        let kept = read(&dead.paths.output) + &good;
+        fs::write(&dead.paths.output, format!("{kept}{bad}{}", whole(2))).unwrap();
+        let (resumed, recovery) = dead.resume();
+        assert_eq!(recovery.recorded, 1, "{what}");
+        assert_eq!(recovery.cut, (bad.len() + whole(2).len()) as u64, "{what}");
+        assert_eq!(read(&dead.paths.output), kept, "{what}");
+        dead.complete(&resumed);
+        dead.assert_each_once(4);
+    }
+}
+
+#[test]
+fn damage_in_the_recorded_part_is_an_error_that_names_the_byte() {
+    let job = Job::new();
+    let journal = job.start(4);
+    journal.claim_now(NOW, 4).unwrap();
+    for ordinal in 0..3 {
+        finish(&journal, success(ordinal, 1));
+    }
+    journal.close().unwrap();
+    let results = fs::read(&job.paths.output).unwrap();
+    let line = success(0, 1).line.len();
+    let damaged_at = |results: &[u8]| {
+        let dead = job.copy();
+        fs::write(&dead.paths.output, results).unwrap();
+        let before = dead.copy();
+        let Err(Error::Damaged { offset, path, .. }) = dead.open() else { panic!("the damage went unnoticed") };
+        assert_eq!(path, dead.paths.output);
+        assert_eq!(fs::read(&dead.paths.output).unwrap(), results, "nothing is changed");
+        drop(before);
+        offset
+    };
+    for cut in (0..results.len()).step_by(13) {
+        assert_eq!(damaged_at(&results[..cut]), cut as u64, "a shorter file is damaged where it ends");
+    }
+    let mut changed = results.clone();
+    changed[2 * line - 40] ^= 1;
+    assert_eq!(damaged_at(&changed), line as u64, "the second line");
+    changed = results.clone();
+    changed.rotate_left(line);
+    assert_eq!(damaged_at(&changed), 0, "lines that changed places");
+}
+
+#[test]
+fn missing_and_unexpected_files_are_refused() {
+    let job = Job::new();
+    let journal = job.start(2);
+    journal.claim_now(NOW, 2).unwrap();
+    finish(&journal, success(0, 1));
+    finish(&journal, failure(1));
+    journal.close().unwrap();
+
+    for (missing, covered) in [(&job.paths.output, success(0, 1)), (&job.paths.errors, failure(1))] {
+        let copy = job.copy();
+        let gone = copy.folder.join(missing.file_name().unwrap());
+        fs::remove_file(&gone).unwrap();
+        let Err(Error::JournalWithoutOutput { output, covered: bytes, .. }) = copy.open() else {
+            panic!("a missing file went unnoticed")
+        };
+        assert_eq!((output, bytes), (gone, covered.line.len() as u64));
+    }
+
+    let copy = job.copy();
+    fs::remove_file(copy.paths.journal.as_ref().unwrap()).unwrap();
+    assert!(matches!(copy.open(), Err(Error::OutputWithoutJournal { .. })));
+    assert!(!copy.paths.journal.as_ref().unwrap().exists(), "the refusal leaves no empty journal behind");
+
+    let mut copy = job.copy();
+    copy.paths = copy.paths.clone().without_journal();
+    assert!(matches!(copy.open(), Err(Error::OutputExists { .. })));
+}
+
+#[test]
+fn a_changed_input_is_refused() {
+    let job = Job::new();
+    job.start(2).close().unwrap();
+    let input = |copy: &Job| copy.folder.join("requests.jsonl");
+    let text = read(&input(&job));
+    let touched = fs::metadata(input(&job)).unwrap().modified().unwrap() + std::time::Duration::from_secs(1);
+    for (change, text) in
+        [("length", format!("{text}more\n")), ("beginning", text.replacen('t', "T", 1)), ("time of change", text)]
+    {
+        let copy = job.copy();
+        fs::write(input(&copy), text).unwrap();
+        fs::File::options().write(true).open(input(&copy)).unwrap().set_modified(touched).unwrap();
+        let Err(Error::InputChanged { what, .. }) = copy.open() else { panic!("{change} went unnoticed") };
+        assert_eq!(what, change);
+    }
+}
+
+#[test]
+fn other_files_and_newer_formats_are_no_journal() {
+    let job = Job::new();
+    let path = job.paths.journal.clone().unwrap();
+    fs::write(&path, "a text that is longer than the header of a database, and then some more of it".repeat(9))
+        .unwrap();
+    assert!(matches!(job.open(), Err(Error::NotAJournal { .. })));
+    fs::remove_file(&path).unwrap();
+    let foreign = rusqlite::Connection::open(&path).unwrap();
+    foreign.execute_batch("CREATE TABLE theirs (x)").unwrap();
+    assert!(matches!(job.open(), Err(Error::NotAJournal { .. })));
+    drop(foreign);
+
+    let job = Job::new();
+    job.start(1).close().unwrap();
+    let newer = rusqlite::Connection::open(job.paths.journal.as_ref().unwrap()).unwrap();
+    newer.pragma_update(None, "user_version", 7).unwrap();
+    drop(newer);
+    assert!(matches!(job.open(), Err(Error::NewerVersion { found: 7, known: 1, .. })));
+}
+
+#[test]
+fn a_load_that_dies_starts_over_and_one_that_is_refused_leaves_nothing() {
+    let job = Job::new();
+    let Ok(Opened::New(mut loader)) = job.open() else { panic!("a new job") };
+    let add = |loader: &mut Loader, custom_id: &CustomId, line| {
+        loader.add(&NewItem { custom_id, line, src_off: 0, src_len: 1, body: b"", scope: "s" }).unwrap();
+    };
+    add(&mut loader, &id(0), 1);
+    let dead = job.copy();
+    assert!(dead.paths.journal.as_ref().unwrap().exists());
+    dead.start(3).close().unwrap();
+    assert_eq!(Reader::open(dead.paths.journal.as_ref().unwrap()).unwrap().counts(NOW).unwrap().waiting, 3);
+
+    add(&mut loader, &id(1), 3);
+    add(&mut loader, &id(0), 4);
+    add(&mut loader, &serde_json::from_str("7").unwrap(), 5);
+    add(&mut loader, &"7".into(), 6);
+    let Err(error @ Error::Duplicates { .. }) = loader.finish() else { panic!("duplicates went unnoticed") };
+    assert_eq!(
+        error.to_string(),
+        "duplicate_custom_id: line 4 repeats the id of line 1, line 6 repeats the id of line 5; give each line an id \
+         of its own"
+    );
+    assert!(!job.paths.journal.as_ref().unwrap().exists());
+    assert!(!job.paths.output.exists());
+    job.start(2);
+}
+
+#[test]
+fn a_second_run_is_refused_until_the_first_ends() {
+    let job = Job::new();
+    let journal = job.start(2);
+    let Err(Error::Locked { pid, .. }) = job.open() else { panic!("two runs at once") };
+    assert_eq!(pid, Some(std::process::id()));
+    journal.close().unwrap();
+    let (again, recovery) = job.resume();
+    assert_eq!(recovery, Recovery::default());
+    assert!(matches!(journal.claim_now(NOW, 1), Err(Error::Closed)), "a closed journal says so");
+    drop(again);
+    job.resume();
+}
+
+#[test]
+fn a_write_that_fails_stops_the_journal_and_keeps_what_was_acknowledged() {
+    let job = Job::new();
+    let journal = job.start(3);
+    journal.claim_now(NOW, 3).unwrap();
+    assert_eq!(finish(&journal, success(0, 1)), Kept::Recorded);
+    fs::create_dir(&job.paths.errors).unwrap();
+    let refused = wait(|reply| journal.finish(failure(1), reply));
+    assert!(matches!(refused, Err(Error::Stopped { .. })));
+    assert!(matches!(journal.claim_now(NOW, 1), Err(Error::Stopped { .. })));
+    assert!(matches!(journal.close(), Err(Error::Stopped { .. })));
+    fs::remove_dir(&job.paths.errors).unwrap();
+    let (resumed, recovery) = job.resume();
+    assert_eq!(recovery, Recovery { recorded: 0, cut: 0, interrupted: 2 });
+    job.complete(&resumed);
+    job.assert_each_once(3);
+}

@@ -1,0 +1,285 @@
+//! Who is handed out when, what is counted, and what a report says.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::support::{Job, NOW, failure, finish, later, ordinals, read, reschedule, retry, success, tally, wait};
+use paceline_core::{Class, Timestamp};
+use paceline_store::{
+    ACCOUNT, DeferReason, Deferred, Error, Journal, Kept, Reader, ReportRow, Rows, ScopeState, State, Totals,
+};
+
+fn set(journal: &Journal, scope: &str, state: ScopeState) {
+    wait(|reply| journal.set_scope(scope, state, reply)).unwrap();
+}
+
+fn held(until: Timestamp) -> ScopeState {
+    ScopeState::Held { until, reason: "daily limit".into() }
+}
+
+fn stopped() -> ScopeState {
+    ScopeState::Stopped { reason: "bad key".into() }
+}
+
+#[test]
+fn retries_go_first_by_due_time_then_new_items_by_place() {
+    let job = Job::new();
+    let journal = job.start_in(8, |ordinal| if ordinal % 2 == 0 { "even" } else { "odd" });
+    assert_eq!(ordinals(&journal.claim_now(NOW, 4).unwrap()), [0, 1, 2, 3]);
+    for (ordinal, seconds) in [(0, 30), (1, 20), (2, 10), (3, 900)] {
+        assert_eq!(reschedule(&journal, retry(ordinal, seconds)), Kept::Recorded);
+    }
+    let first = journal.claim_now(later(20), 3).unwrap();
+    assert_eq!(ordinals(&first), [2, 1, 4]);
+    assert_eq!(first.next_due, Some(Timestamp::from_millis(0)), "more is due than was asked for");
+    let item = &first.items[0];
+    assert_eq!((item.not_before, item.delay), (later(10), Duration::from_secs(10)));
+    assert_eq!(item.tally, tally(1, Class::Transient));
+    assert!(item.body_unchanged(b"body 2") && !item.body_unchanged(b"body 3"));
+    assert_eq!((item.line, item.src_off, item.src_len, &*item.scope), (3, 20, 9, "even"));
+    let rest = journal.claim_now(later(20), 99).unwrap();
+    assert_eq!(ordinals(&rest), [5, 6, 7]);
+    assert_eq!(rest.next_due, Some(later(30)));
+    assert_eq!(journal.next_due().unwrap(), Some(later(30)));
+}
+
+#[test]
+fn the_first_result_wins() {
+    let job = Job::new();
+    let journal = job.start(2);
+    journal.claim_now(NOW, 2).unwrap();
+    assert_eq!(finish(&journal, success(0, 1)), Kept::Recorded);
+    assert_eq!(finish(&journal, success(0, 2)), Kept::AlreadyEnded);
+    assert_eq!(finish(&journal, failure(0)), Kept::AlreadyEnded);
+    assert_eq!(reschedule(&journal, retry(0, 5)), Kept::AlreadyEnded);
+    assert_eq!(wait(|reply| journal.release(0, None, reply)).unwrap(), Kept::AlreadyEnded);
+    assert_eq!(read(&job.paths.output).into_bytes(), success(0, 1).line);
+    assert!(!job.paths.errors.exists(), "made when first needed");
+    let counts = journal.counts(NOW).unwrap();
+    assert_eq!((counts.succeeded, counts.failed, counts.in_flight, counts.input()), (1, 0, 1, 2));
+}
+
+#[test]
+fn of_two_results_in_one_group_only_the_first_leaves_a_line() {
+    let job = Job::new();
+    let journal = job.start(1);
+    // The claim's reply keeps the writer busy while both results queue up behind it.
+    let (go, gate) = std::sync::mpsc::channel::<()>();
+    journal.claim(NOW, 1, Vec::new(), move |_| gate.recv().unwrap());
+    let (sender, kept) = std::sync::mpsc::channel();
+    for call in [1, 2] {
+        let sender = sender.clone();
+        journal.finish(success(0, call), move |result| sender.send(result.unwrap()).unwrap());
+    }
+    go.send(()).unwrap();
+    assert_eq!([kept.recv().unwrap(), kept.recv().unwrap()], [Kept::Recorded, Kept::AlreadyEnded]);
+    assert_eq!(read(&job.paths.output).into_bytes(), success(0, 1).line);
+}
+
+#[test]
+fn released_items_wait_as_before_and_interrupted_ones_go_to_the_back() {
+    let job = Job::new();
+    let journal = job.start(4);
+    journal.claim_now(NOW, 3).unwrap();
+    reschedule(&journal, retry(0, 10));
+    wait(|reply| journal.release(1, None, reply)).unwrap();
+    assert_eq!(ordinals(&journal.claim_now(later(10), 2).unwrap()), [0, 1]);
+    wait(|reply| journal.release(0, None, reply)).unwrap();
+    let again = journal.claim_now(later(9), 1).unwrap();
+    assert_eq!(ordinals(&again), [3], "0 kept its due time through the release");
+
+    let dead = job.copy();
+    let (resumed, recovery) = dead.resume();
+    assert_eq!(recovery.interrupted, 3);
+    let claim = resumed.claim_now(later(10), 9).unwrap();
+    assert_eq!(ordinals(&claim), [0, 1, 2, 3]);
+    let crashes: Vec<_> = claim.items.iter().map(|item| item.crash_attempts).collect();
+    assert_eq!(crashes, [0, 1, 1, 1]);
+
+    // Killed again with 0 and 1 in flight: 1 has crashed twice and comes last.
+    for ordinal in [2, 3] {
+        wait(|reply| resumed.release(ordinal, None, reply)).unwrap();
+    }
+    let (resumed, _) = dead.copy().resume();
+    assert_eq!(ordinals(&resumed.claim_now(later(10), 9).unwrap()), [0, 2, 3, 1]);
+}
+
+#[test]
+fn held_and_stopped_scopes_hand_out_nothing_and_stay_so() {
+    let job = Job::new();
+    let journal = job.start_in(6, |ordinal| ["a", "b", "c"][ordinal as usize % 3]);
+    set(&journal, "a", held(later(60)));
+    set(&journal, "b", stopped());
+    let claim = journal.claim_now(NOW, 9).unwrap();
+    assert_eq!((ordinals(&claim), claim.next_due), (vec![2, 5], Some(later(60))));
+    journal.close().unwrap();
+
+    let (journal, _) = job.resume();
+    let states: Vec<_> = journal.scopes().unwrap().into_iter().map(|row| row.state).collect();
+    assert_eq!(states, [held(later(60)), stopped(), ScopeState::Open]);
+    assert_eq!(ordinals(&journal.claim_now(later(59), 9).unwrap()), [2, 5]);
+    assert_eq!(ordinals(&journal.claim_now(later(60), 9).unwrap()), [0, 3]);
+    assert_eq!(journal.next_due().unwrap(), None, "what waits is stopped");
+    set(&journal, ACCOUNT, held(later(90)));
+    set(&journal, "b", ScopeState::Open);
+    let claim = journal.claim_now(later(60), 9).unwrap();
+    assert_eq!((ordinals(&claim), claim.next_due), (vec![], Some(later(90))));
+    set(&journal, ACCOUNT, stopped());
+    assert_eq!(journal.claim_now(later(99), 9).unwrap(), paceline_store::Claim::default());
+    set(&journal, ACCOUNT, ScopeState::Open);
+    assert_eq!(ordinals(&journal.claim_now(later(60), 9).unwrap()), [1, 4]);
+}
+
+#[test]
+fn a_scope_with_enough_waiting_is_left_out() {
+    let job = Job::new();
+    let journal = job.start_in(6, |ordinal| if ordinal < 4 { "slow" } else { "fast" });
+    let claim = wait(|reply| journal.claim(NOW, 2, vec![Arc::from("slow")], reply)).unwrap();
+    assert_eq!(ordinals(&claim), [4, 5]);
+    assert_eq!(claim.next_due, Some(Timestamp::from_millis(0)));
+}
+
+fn report(journal: &Journal, now: Timestamp, rows: Rows) -> Vec<ReportRow> {
+    let mut all = Vec::new();
+    journal
+        .report::<Error>(now, rows, |row| {
+            all.push(row);
+            Ok(())
+        })
+        .unwrap();
+    all
+}
+
+#[test]
+fn every_item_is_counted_and_reported_with_its_reason() {
+    let job = Job::new();
+    let journal = job.start_in(7, |ordinal| ["main", "held", "stopped"][(ordinal as usize).saturating_sub(4)]);
+    journal.claim_now(NOW, 4).unwrap();
+    finish(&journal, success(0, 2));
+    let mut failed = failure(1);
+    failed.reason = Some("invalid".into());
+    let last = failed.tally.last.as_mut().unwrap();
+    (last.status, last.code, last.words) = (Some(404), Some("bad_model".into()), Some("é".repeat(1_000)));
+    finish(&journal, failed);
+    reschedule(&journal, retry(2, 60));
+    let abandoned = Totals { calls: 1, abandoned: 1, ..Totals::default() };
+    let mut sent = tally(0, Class::Abandoned);
+    sent.abandoned = 1;
+    wait(|reply| journal.release(3, Some((sent, abandoned)), reply)).unwrap();
+    set(&journal, "held", held(later(60)));
+    set(&journal, "stopped", stopped());
+
+    let counts = journal.counts(NOW).unwrap();
+    assert_eq!((counts.succeeded, counts.failed, counts.waiting, counts.input()), (1, 1, 5, 7));
+    assert_eq!((counts.tokens_in, counts.totals), (5, Totals { calls: 3, abandoned: 1, ..Totals::default() }));
+    let deferred = |reason, class| Deferred { reason, class, items: 1 };
+    assert_eq!(
+        counts.deferred,
+        [
+            deferred(DeferReason::ScopeStopped, None),
+            deferred(DeferReason::ScopeHeld, None),
+            deferred(DeferReason::NotBefore, Some(Class::Transient)),
+            deferred(DeferReason::NotStarted, None),
+            deferred(DeferReason::RunBound, Some(Class::Abandoned)),
+        ]
+    );
+
+    let rows = report(&journal, NOW, Rows::NotSucceeded);
+    let reasons: Vec<_> = rows.iter().map(|row| (row.ordinal, row.deferred)).collect();
+    assert_eq!(
+        reasons,
+        [
+            (1, None),
+            (2, Some(DeferReason::NotBefore)),
+            (3, Some(DeferReason::RunBound)),
+            (4, Some(DeferReason::NotStarted)),
+            (5, Some(DeferReason::ScopeHeld)),
+            (6, Some(DeferReason::ScopeStopped)),
+        ]
+    );
+    assert_eq!((rows[0].state, rows[0].reason.as_deref()), (State::Failed, Some("invalid")));
+    let last = rows[0].tally.last.as_ref().unwrap();
+    assert_eq!((last.class, last.status, last.code.as_deref()), (Class::Invalid, Some(404), Some("bad_model")));
+    assert_eq!(last.words.as_ref().unwrap().chars().count(), 400);
+    assert_eq!(rows[1].retry_not_before(NOW), Some(later(60)));
+    assert_eq!(rows[1].retry_not_before(later(60)), None, "null once the wait is over");
+    assert_eq!(report(&journal, NOW, Rows::All).len(), 7);
+}
+
+#[test]
+fn another_process_reads_while_the_run_writes() {
+    let job = Job::new();
+    let journal = job.start(1_500);
+    let reader = Reader::open(job.paths.journal.as_ref().unwrap()).unwrap();
+    assert_eq!(reader.snapshot().unwrap(), None);
+    for (turn, json) in [r#"{"turn":1}"#, r#"{"turn":2}"#].into_iter().enumerate() {
+        wait(|reply| journal.write_snapshot(json.to_owned(), reply)).unwrap();
+        journal.claim_now(NOW, 10).unwrap();
+        assert_eq!(reader.snapshot().unwrap().as_deref(), Some(json));
+        assert_eq!(reader.counts(NOW).unwrap().in_flight, 10 * (turn as u64 + 1));
+    }
+    let mut rows = 0;
+    reader
+        .report::<Error>(NOW, Rows::All, |row| {
+            assert_eq!(row.ordinal, rows);
+            rows += 1;
+            Ok(())
+        })
+        .unwrap();
+    assert_eq!(rows, 1_500, "over several pages");
+    assert_eq!(reader.input().unwrap(), job.options().input);
+    assert_eq!(reader.config_json().unwrap(), "{}");
+}
+
+#[test]
+fn a_job_without_journal_works_the_same_but_for_resuming() {
+    let mut job = Job::new();
+    job.paths = job.paths.clone().without_journal();
+    let journal = job.start(5);
+    assert!(matches!(job.open(), Err(Error::Locked { .. })));
+    job.complete(&journal);
+    job.assert_each_once(5);
+    journal.close().unwrap();
+    assert!(matches!(job.open(), Err(Error::OutputExists { .. })));
+}
+
+#[test]
+fn a_job_keeps_its_id_and_no_other_has_it() {
+    let (one, other) = (Job::new(), Job::new());
+    let first = one.start(1);
+    assert_ne!(first.id(), other.start(1).id());
+    let id = first.id().to_owned();
+    first.close().unwrap();
+    assert_eq!(one.resume().0.id(), id);
+}
+
+#[test]
+fn a_hundred_thousand_items_are_loaded_and_handed_out_in_order() {
+    const ITEMS: u64 = 100_000;
+    let job = Job::new();
+    let journal = job.start(ITEMS);
+    assert_eq!(journal.counts(NOW).unwrap().waiting, ITEMS);
+    for turn in 0..20 {
+        let claim = journal.claim_now(NOW, 100).unwrap();
+        assert_eq!(ordinals(&claim), (turn * 100..(turn + 1) * 100).collect::<Vec<_>>());
+        for ordinal in ordinals(&claim) {
+            journal.finish(success(ordinal, 1), |kept| assert_eq!(kept.unwrap(), Kept::Recorded));
+        }
+    }
+    journal.close().unwrap();
+    let counts = job.resume().0.counts(NOW).unwrap();
+    assert_eq!((counts.succeeded, counts.waiting, counts.tokens_in), (2_000, ITEMS - 2_000, 10_000));
+}
+
+#[test]
+fn an_interrupted_retry_goes_behind_new_items_too() {
+    let job = Job::new();
+    let journal = job.start(3);
+    journal.claim_now(NOW, 1).unwrap();
+    reschedule(&journal, retry(0, 10));
+    assert_eq!(ordinals(&journal.claim_now(later(10), 1).unwrap()), [0]);
+    let (resumed, _) = job.copy().resume();
+    let claim = resumed.claim_now(later(10), 3).unwrap();
+    assert_eq!(ordinals(&claim), [1, 2, 0]);
+    assert_eq!(claim.items[2].tally, tally(1, Class::Transient), "its sends before the crash still count");
+}
