@@ -1,2 +1,46 @@
-//! x
-fn main() {}
+//! The command line of Paceline.
+
+mod args;
+mod check;
+mod exit;
+mod logging;
+mod mock;
+mod run;
+mod stats;
+mod text;
+mod upstream;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+use crate::args::{Cli, Command};
+use crate::exit::{Failure, Status};
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    logging::init(cli.everywhere.log_format, cli.everywhere.quiet);
+    match execute(cli) {
+        Ok(status) => status.into(),
+        Err(failure) => {
+            eprintln!("error: {failure}");
+            ExitCode::from(failure.code())
+        }
+    }
+}
+
+fn execute(cli: Cli) -> Result<Status, Failure> {
+    let everywhere = cli.everywhere;
+    match cli.command {
+        Command::Check(args) => check::command(&args, &everywhere),
+        Command::Stats(args) => stats::command(&args),
+        Command::Run(args) => runtime()?.block_on(run::command(*args, &everywhere)),
+        Command::Mock(args) => runtime()?.block_on(mock::command(args)),
+    }
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+    // The process may have a provider of cryptography already; then that one stays.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Failure::interrupted)
+}

@@ -1,0 +1,213 @@
+//! What can be typed. Every word here is part of the interface: scripts rely on it.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::logging::LogFormat;
+use crate::mock;
+
+/// Paces every call to a rate-limited API: as fast as its limits permit, nothing lost, nothing paid twice.
+#[derive(Debug, Parser)]
+#[command(name = "paceline", version, about, disable_help_subcommand = true, after_help = EXIT_CODES)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) everywhere: Everywhere,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+const EXIT_CODES: &str = "\
+Values:
+  Durations  200ms  5s  15m  1h  7d; a bare number is seconds
+  Limits     500rpm  '10 rps'  '1000 rpd'  '200k tpm'  '90 per 10s'  '1M tokens per 1h'  '50 concurrent'
+
+Exit codes:
+  0  SUCCESS   everything succeeded
+  1  PARTIAL   finished, some items failed or were skipped (FAILED: all of them)
+  2            usage, configuration or input is wrong; nothing was sent
+  3  DEFERRED  stopped early, or items were put off: the same command goes on";
+
+/// Flags that every command takes.
+#[derive(Debug, Args)]
+pub(crate) struct Everywhere {
+    /// Configuration file [default: ./paceline.toml, else paceline/paceline.toml in your configuration folder]
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Say nothing but errors
+    #[arg(long, short, global = true)]
+    pub(crate) quiet: bool,
+    /// Form of the log lines on standard error
+    #[arg(long, global = true, value_enum, default_value_t, value_name = "FORMAT")]
+    pub(crate) log_format: LogFormat,
+}
+
+/// One file of the source each.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Send every request of a JSONL file and write the answers to another
+    Run(Box<RunArgs>),
+    /// Show the limits in force and where each value came from; sends nothing
+    Check(CheckArgs),
+    /// Show how a running or finished job stands, from its journal
+    Stats(StatsArgs),
+    /// Serve a rate-limited API on this machine, for trying things out
+    Mock(mock::Args),
+}
+
+/// Which upstream, and under which limits.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct UpstreamArgs {
+    /// Upstream from paceline.toml, or a known one: openai, azure, anthropic, mock (in-process, needs no key)
+    #[arg(long, value_name = "NAME")]
+    pub(crate) upstream: Option<String>,
+    /// Address of the API; without --upstream it is taken as a generic HTTP API
+    #[arg(long, value_name = "URL")]
+    pub(crate) base_url: Option<String>,
+    /// Environment variable that holds the key [default: the provider's usual one]
+    #[arg(long, value_name = "VARIABLE", conflicts_with = "api_key_file")]
+    pub(crate) api_key_env: Option<String>,
+    /// File that holds the key
+    #[arg(long, value_name = "FILE")]
+    pub(crate) api_key_file: Option<PathBuf>,
+    /// A limit of the provider: 500rpm, '10 rps', '200k tpm', '90 per 10s', '50 concurrent'; may be repeated
+    #[arg(long, value_name = "LIMIT", allow_hyphen_values = true)]
+    pub(crate) limit: Vec<String>,
+    /// Requests that may leave at once after idling [default: the limit per second, rounded up]
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    pub(crate) burst: Option<String>,
+    /// Most calls in flight at once; adapts below it
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    pub(crate) concurrency: Option<String>,
+    /// Re-sends of an item after a server error; calls are 1 + N [default: 7]
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    pub(crate) max_retries: Option<String>,
+    /// Deferrals of an item after rate-limit answers before it fails [default: no bound]
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    pub(crate) max_deferrals: Option<String>,
+    /// Who decides how fast calls leave: auto, fixed, aimd, none, linear, exponential, or a preset [default: auto]
+    #[arg(long, value_name = "PACE")]
+    pub(crate) pace: Option<String>,
+    /// How long an item may take from its first call [default: 24h]
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]
+    pub(crate) deadline: Option<String>,
+}
+
+/// `paceline run`.
+#[derive(Debug, Args)]
+#[command(after_help = RUN_FILES)]
+pub(crate) struct RunArgs {
+    /// Requests in OpenAI's Batch form, one a line: {"custom_id","method","url","body"}; - reads standard input, *.gz is unpacked
+    #[arg(value_name = "IN")]
+    pub(crate) input: PathBuf,
+    /// Answers in OpenAI's Batch form, one a line
+    #[arg(long, short, value_name = "OUT")]
+    pub(crate) output: PathBuf,
+    #[command(flatten)]
+    pub(crate) upstream: UpstreamArgs,
+    /// How long one call may take
+    #[arg(long, value_name = "DURATION", default_value = "600s", value_parser = duration, allow_hyphen_values = true)]
+    pub(crate) timeout: Duration,
+    /// End the run when the next call could start only after this long; the same command goes on later
+    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = duration, allow_hyphen_values = true)]
+    pub(crate) max_wait: Duration,
+    /// Stop when the first N items to end all failed alike; 0 never stops
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub(crate) stop_after_same: usize,
+    /// Seed of every random delay, so that they repeat [default: different at each run]
+    #[arg(long, value_name = "K")]
+    pub(crate) seed: Option<u64>,
+    /// Journal of the job [default: OUT with the ending .journal]
+    #[arg(long, value_name = "FILE", conflicts_with = "no_journal")]
+    pub(crate) journal: Option<PathBuf>,
+    /// Keep no journal: an interrupted job then starts from the front
+    #[arg(long)]
+    pub(crate) no_journal: bool,
+    /// Write the summary to a file, as JSON
+    #[arg(long, value_name = "FILE")]
+    pub(crate) summary: Option<PathBuf>,
+    /// Print the summary as JSON on standard output
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+const RUN_FILES: &str = "\
+Files, for -o results.jsonl:
+  results.jsonl         one line for each item that succeeded
+  results.errors.jsonl  one line for each item that failed; made when first needed
+  results.report.jsonl  why items failed, were retried or were put off
+  results.journal       the state of the job; the same command goes on after any interruption
+  results.input         a copy of standard or compressed input
+
+Exit codes: 0 all succeeded, 1 some failed, 2 nothing was sent, 3 to be continued by the same command.";
+
+/// `paceline check`.
+#[derive(Debug, Args)]
+pub(crate) struct CheckArgs {
+    #[command(flatten)]
+    pub(crate) upstream: UpstreamArgs,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `paceline stats`.
+#[derive(Debug, Args)]
+pub(crate) struct StatsArgs {
+    /// The job's results file [default: the newest journal in this folder]
+    #[arg(value_name = "RESULTS")]
+    pub(crate) results: Option<PathBuf>,
+    /// One row for each item that did not simply succeed, waiting items included
+    #[arg(long)]
+    pub(crate) items: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Print again every second until the job ends
+    #[arg(long)]
+    pub(crate) watch: bool,
+}
+
+/// Durations on flags are those of the configuration file.
+fn duration(text: &str) -> Result<Duration, String> {
+    paceline::config::parse_duration(text).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn flags_of_every_command_stand_before_or_after_its_name() {
+        for line in ["paceline --quiet check --json", "paceline check --json --quiet"] {
+            let cli = Cli::try_parse_from(line.split(' ')).expect(line);
+            assert!(cli.everywhere.quiet, "{line}");
+        }
+    }
+
+    #[test]
+    fn wrong_numbers_reach_the_configuration_which_names_the_knob() {
+        let cli = Cli::try_parse_from("paceline run in -o out --burst -1 --limit -5rpm".split(' ')).expect("parses");
+        let Command::Run(args) = cli.command else { panic!("not a run") };
+        assert_eq!(
+            (args.upstream.burst.as_deref(), args.upstream.limit.as_slice()),
+            (Some("-1"), &["-5rpm".to_owned()][..])
+        );
+    }
+
+    #[test]
+    fn durations_have_units_and_default_to_seconds() {
+        let cli =
+            Cli::try_parse_from("paceline run in -o out --timeout 200ms --max-wait 90".split(' ')).expect("parses");
+        let Command::Run(args) = cli.command else { panic!("not a run") };
+        assert_eq!((args.timeout, args.max_wait), (Duration::from_millis(200), Duration::from_secs(90)));
+        assert!(Cli::try_parse_from("paceline run in -o out --timeout ten".split(' ')).is_err());
+    }
+}

@@ -1,0 +1,81 @@
+//! How a command ends: one status word, one exit code.
+
+use std::fmt;
+use std::process::ExitCode;
+
+/// The end of a command that did what it was asked. Bad usage, configuration or input is a [`Failure`] instead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Status {
+    /// Everything succeeded: exit 0.
+    Success,
+    /// Finished, some items failed or were skipped: exit 1.
+    Partial,
+    /// Finished, every item failed or was skipped: exit 1.
+    Failed,
+    /// Stopped early, or items were put off; the same command goes on: exit 3. It wins over 1.
+    Deferred,
+}
+
+impl Status {
+    /// The word printed and written for this end.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Success => "SUCCESS",
+            Self::Partial => "PARTIAL",
+            Self::Failed => "FAILED",
+            Self::Deferred => "DEFERRED",
+        }
+    }
+
+    /// The exit code of the process.
+    pub(crate) const fn code(self) -> u8 {
+        match self {
+            Self::Success => 0,
+            Self::Partial | Self::Failed => 1,
+            Self::Deferred => 3,
+        }
+    }
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl From<Status> for ExitCode {
+    fn from(status: Status) -> Self {
+        Self::from(status.code())
+    }
+}
+
+/// Why a command could not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    /// Usage, configuration or input is wrong and nothing was sent: exit 2.
+    #[error("{0}")]
+    Refused(String),
+    /// Something broke under way (a full disk, a lost journal); what was acknowledged is safe: exit 3.
+    #[error("{0}")]
+    Interrupted(String),
+}
+
+impl Failure {
+    /// Nothing was sent, because of what `error` says.
+    pub(crate) fn refused(error: impl fmt::Display) -> Self {
+        Self::Refused(error.to_string())
+    }
+
+    /// The work stopped in the middle, because of what `error` says.
+    pub(crate) fn interrupted(error: impl fmt::Display) -> Self {
+        Self::Interrupted(error.to_string())
+    }
+
+    /// The exit code of the process.
+    pub(crate) const fn code(&self) -> u8 {
+        match self {
+            Self::Refused(_) => 2,
+            Self::Interrupted(_) => 3,
+        }
+    }
+}

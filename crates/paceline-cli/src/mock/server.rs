@@ -1,0 +1,239 @@
+//! The HTTP face: every POST is a call to the provider, `GET /stats` tells what it saw.
+
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use bytes::Bytes;
+use futures_util::stream;
+use http::{HeaderMap, HeaderValue, Method, header};
+use paceline::Clock;
+use paceline_core::Rng;
+use paceline_sim::{Cause, Decision, Hints, Provider, Refusal};
+
+use super::MockConfig;
+use super::answer;
+use super::call::{self, Call};
+use super::dialect::{Dialect, Failed};
+use super::tally::{End, Stats, Tally};
+use crate::exit::Failure;
+
+/// Larger bodies are answered 413.
+const BODY_LIMIT: usize = 32 << 20;
+
+/// The routes of a mock.
+pub(crate) fn router(mock: Arc<Mock>) -> Router {
+    Router::new().route("/stats", get(stats)).fallback(any_path).with_state(mock)
+}
+
+/// A provider behind HTTP.
+#[derive(Debug)]
+pub(crate) struct Mock {
+    clock: Clock,
+    hints: Hints,
+    dialect: Dialect,
+    state: Mutex<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    provider: Provider,
+    tally: Tally,
+    lies: Rng,
+}
+
+/// A decision with the headers that go with it.
+struct Decided {
+    number: u64,
+    headers: HeaderMap,
+    answer: Result<Served, Failed>,
+}
+
+/// What happens to an admitted call.
+struct Served {
+    place: Place,
+    service: Duration,
+    fault: bool,
+}
+
+impl Mock {
+    /// A mock that has seen no call.
+    ///
+    /// # Errors
+    /// When the provider's configuration makes no sense.
+    pub(crate) fn new(config: MockConfig) -> Result<Self, Failure> {
+        let provider = Provider::new(config.provider, config.seed).map_err(Failure::refused)?;
+        let state = Mutex::new(Inner { provider, tally: Tally::default(), lies: Rng::new(!config.seed) });
+        Ok(Self { clock: Clock::new(), hints: config.hints, dialect: config.dialect, state })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.state.lock().expect("nothing panics while it holds the lock")
+    }
+
+    /// Lets the provider decide, and counts it. Everything happens under one lock, so calls are decided in order.
+    fn decide(self: &Arc<Self>, item: u64, call: &Call) -> Decided {
+        let wall = paceline::clock::wall();
+        let mut inner = self.lock();
+        let now = self.clock.now();
+        let number = inner.tally.arrived(item);
+        let mut headers = self.request_id(number);
+        let decision = inner.provider.arrive(now, &call.cost());
+        self.dialect.add_limits(&mut headers, &inner.provider.states(now), self.hints, wall);
+        let answer = match decision {
+            Decision::Admitted { service, fault } => {
+                inner.tally.admitted();
+                Ok(Served { place: Place { mock: Arc::clone(self), item, open: true }, service, fault })
+            }
+            Decision::Refused(refusal) => Err(self.refuse(&mut inner, &mut headers, call, &refusal)),
+        };
+        Decided { number, headers, answer }
+    }
+
+    /// Counts a call that could not be read.
+    fn unreadable(&self, item: u64) -> Response {
+        let mut inner = self.lock();
+        let number = inner.tally.arrived(item);
+        inner.tally.invalid();
+        error(self.request_id(number), self.dialect.invalid(400, "The request body must be a JSON object."))
+    }
+
+    fn request_id(&self, number: u64) -> HeaderMap {
+        let id = HeaderValue::try_from(format!("req_mock_{number}")).expect("letters and digits");
+        HeaderMap::from_iter([(self.dialect.request_id(), id)])
+    }
+
+    fn refuse(&self, inner: &mut Inner, headers: &mut HeaderMap, call: &Call, refusal: &Refusal) -> Failed {
+        let told = match refusal.cause {
+            Cause::Limit { .. } | Cause::Concurrency { .. } => {
+                inner.tally.throttled();
+                self.hints.wait(refusal.wait, &mut inner.lies)
+            }
+            Cause::Overloaded => {
+                inner.tally.overloaded();
+                None
+            }
+            Cause::TooLarge { .. } => {
+                inner.tally.invalid();
+                None
+            }
+        };
+        if let Some(told) = told {
+            self.dialect.add_wait(headers, told);
+        }
+        self.dialect.refusal(&refusal.cause, &call.model, self.hints, told.map(|told| told.wait))
+    }
+}
+
+/// A call's place in service. Dropping it frees the place: a client that goes away drops the future that holds it.
+struct Place {
+    mock: Arc<Mock>,
+    item: u64,
+    open: bool,
+}
+
+impl Place {
+    fn end(mut self, end: End) {
+        self.free(end);
+    }
+
+    fn free(&mut self, end: End) {
+        if std::mem::take(&mut self.open) {
+            let mut inner = self.mock.lock();
+            inner.provider.finish();
+            inner.tally.ended(self.item, end);
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.free(End::Abandoned);
+    }
+}
+
+async fn stats(State(mock): State<Arc<Mock>>) -> Json<Stats> {
+    Json(mock.lock().tally.stats())
+}
+
+async fn any_path(State(mock): State<Arc<Mock>>, request: Request) -> Response {
+    if request.method() != Method::POST {
+        let message = "A mock answers POST, and GET /stats.";
+        return error(HeaderMap::new(), mock.dialect.invalid(404, message));
+    }
+    let (parts, body) = request.into_parts();
+    let Ok(body) = axum::body::to_bytes(body, BODY_LIMIT).await else {
+        return error(
+            HeaderMap::new(),
+            mock.dialect.invalid(413, "The request body is larger than 32 MiB or broken off."),
+        );
+    };
+    let item = call::item(&parts, &body);
+    let Some(call) = Call::read(&parts, &body) else {
+        return mock.unreadable(item);
+    };
+    let Decided { number, headers, answer } = mock.decide(item, &call);
+    match answer {
+        Ok(served) => serve(&mock, served, &call, number, headers).await,
+        Err(failed) => error(headers, failed),
+    }
+}
+
+async fn serve(mock: &Mock, served: Served, call: &Call, number: u64, headers: HeaderMap) -> Response {
+    let Served { place, service, fault } = served;
+    if fault {
+        pause(service).await;
+        place.end(End::Fault);
+        return error(headers, mock.dialect.fault());
+    }
+    let now = paceline::clock::wall();
+    if call.stream {
+        return event_stream(place, service, answer::stream(call, number, now), headers).await;
+    }
+    pause(service).await;
+    place.end(End::Ok);
+    (headers, Json(answer::object(call, number, now))).into_response()
+}
+
+/// Half of the service time passes before the first piece, the rest between the pieces. The call ends with the last one.
+async fn event_stream(place: Place, service: Duration, pieces: Vec<String>, mut headers: HeaderMap) -> Response {
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    let first = service / 2;
+    let gaps = u32::try_from(pieces.len().saturating_sub(1)).unwrap_or(u32::MAX);
+    let gap = (service - first).checked_div(gaps).unwrap_or_default();
+    pause(first).await;
+    let stream =
+        stream::unfold((pieces.into_iter(), Some(place), true), move |(mut pieces, mut place, first)| async move {
+            let piece = pieces.next()?;
+            if !first {
+                pause(gap).await;
+            }
+            if pieces.len() == 0
+                && let Some(place) = place.take()
+            {
+                place.end(End::Ok);
+            }
+            Some((Ok::<_, Infallible>(Bytes::from(piece)), (pieces, place, false)))
+        });
+    (headers, Body::from_stream(stream)).into_response()
+}
+
+/// A service time of zero takes no turn of the timer, whose resolution is a millisecond.
+async fn pause(duration: Duration) {
+    if !duration.is_zero() {
+        tokio::time::sleep(duration).await;
+    }
+}
+
+fn error(headers: HeaderMap, Failed { status, mut body }: Failed) -> Response {
+    if let Some(id) = headers.get("request-id").and_then(|id| id.to_str().ok()) {
+        body["request_id"] = id.into();
+    }
+    (status, headers, Json(body)).into_response()
+}

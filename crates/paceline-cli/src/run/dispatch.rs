@@ -1,0 +1,291 @@
+//! The loop of a run: claims due items into a bounded window, lets each be tried, and hands every end to the recorder.
+//!
+//! Items that wait for a due time stay in the journal, so memory does not grow with the input. Of each scope only so many
+//! items are in the window that it never runs dry; a slow scope does not keep the others out.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use paceline::ScopeState;
+use paceline_core::{Instant, Timestamp};
+use paceline_store::{Claim, Error, Journal};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::item::{Context, Phase, Tried};
+use super::progress::{Progress, View};
+use super::record::Recorder;
+use super::signals::Signals;
+use super::stop::Stop;
+use super::{holds, snapshot};
+use crate::exit::Failure;
+
+/// How often the progress, the snapshot in the journal and the bounds of the run are looked after.
+const TICK: Duration = Duration::from_millis(500);
+
+/// How long calls in flight may go on after an interruption.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Items that wait for a permit behind two rounds of calls: a turn of the journal takes a few milliseconds.
+const BEHIND: usize = 64;
+
+/// Scopes that may fill their part of the window at the same time.
+const SCOPES_AT_ONCE: usize = 4;
+
+/// Runs a job until nothing can be sent any more.
+pub(crate) struct Dispatcher {
+    parts: Parts,
+    tasks: JoinSet<Tried>,
+    by_scope: BTreeMap<Arc<str>, usize>,
+    claiming: Option<oneshot::Receiver<Result<Claim, Error>>>,
+    /// When the next claim can find something; none when nothing waits.
+    next_due: Option<Timestamp>,
+    /// The earliest due time given to an item since the claim under way was made, which does not know it.
+    due_meanwhile: Option<Timestamp>,
+    /// The last claim found only items of scopes whose part of the window is full.
+    crowded: bool,
+    stop: Option<Stop>,
+    abandon_at: Option<Instant>,
+}
+
+/// What a dispatcher is made of.
+pub(crate) struct Parts {
+    pub(crate) context: Arc<Context>,
+    pub(crate) journal: Journal,
+    pub(crate) recorder: Recorder,
+    pub(crate) progress: Progress,
+    pub(crate) phase: watch::Sender<Phase>,
+    /// Failures of the journal, which arrive with its acknowledgements.
+    pub(crate) broken: mpsc::UnboundedReceiver<Error>,
+    pub(crate) max_wait: Duration,
+    /// The most calls in flight.
+    pub(crate) concurrency: usize,
+}
+
+/// A run that is over.
+pub(crate) struct Ended {
+    pub(crate) stop: Option<Stop>,
+    pub(crate) recorder: Recorder,
+}
+
+impl Dispatcher {
+    /// A dispatcher that has not claimed anything yet.
+    pub(crate) fn new(parts: Parts) -> Self {
+        Self {
+            parts,
+            tasks: JoinSet::new(),
+            by_scope: BTreeMap::new(),
+            claiming: None,
+            next_due: Some(Timestamp::from_millis(0)),
+            due_meanwhile: None,
+            crowded: false,
+            stop: None,
+            abandon_at: None,
+        }
+    }
+
+    /// Tries items until all have ended, or until the run has to stop.
+    ///
+    /// # Errors
+    /// The journal or the input broke under way. What was acknowledged before is safe.
+    pub(crate) async fn run(mut self) -> Result<Ended, Failure> {
+        let mut signals = Signals::new().map_err(Failure::interrupted)?;
+        let mut ticks = interval(TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            self.claim_if_useful();
+            if self.is_over() {
+                break;
+            }
+            let due = self.time_to_claim();
+            tokio::select! {
+                Some(tried) = self.tasks.join_next() => {
+                    self.settle(tried.map_err(Failure::interrupted)?);
+                    while let Some(tried) = self.tasks.try_join_next() {
+                        self.settle(tried.map_err(Failure::interrupted)?);
+                    }
+                }
+                claim = answered(&mut self.claiming) => self.start(claim?),
+                () = sleep(due) => {}
+                _ = ticks.tick() => self.tick(),
+                () = signals.next() => self.interrupt(),
+                Some(error) = self.parts.broken.recv() => return Err(Failure::interrupted(error)),
+            }
+        }
+        self.parts.recorder.settle_held_back(self.stop.as_ref());
+        self.look_after();
+        self.parts.progress.finish();
+        Ok(Ended { stop: self.stop, recorder: self.parts.recorder })
+    }
+
+    fn is_over(&self) -> bool {
+        self.tasks.is_empty() && self.claiming.is_none() && (self.stop.is_some() || self.next_due.is_none())
+    }
+
+    /// Claims in batches: a turn of the journal for each single place would cost more than it brings.
+    fn claim_if_useful(&mut self) {
+        let window = self.window();
+        let due = self.next_due.is_some_and(|due| due <= self.parts.context.now());
+        if self.stop.is_some() || self.claiming.is_some() || self.crowded || !due {
+            return;
+        }
+        let (full, others): (Vec<_>, Vec<_>) = self.by_scope.iter().partition(|(_, tried)| **tried * 4 > window * 3);
+        let fullest = others.iter().map(|(_, tried)| **tried).max().unwrap_or_default();
+        let room = (window * SCOPES_AT_ONCE).saturating_sub(self.tasks.len()).min(window - fullest);
+        if room * 4 < window && !self.tasks.is_empty() {
+            return;
+        }
+        let except = full.into_iter().map(|(scope, _)| Arc::clone(scope)).collect();
+        let (reply, answer) = oneshot::channel();
+        // Nobody waits for the answer any more only when the run has failed.
+        self.parts.journal.claim(self.parts.context.now(), room, except, move |claim| drop(reply.send(claim)));
+        self.claiming = Some(answer);
+        self.due_meanwhile = None;
+    }
+
+    /// Items of a scope that are tried at once: those in flight, and enough behind them. While the first items to end
+    /// may still all fail alike, none are behind them, so that few calls are wasted if they do.
+    fn window(&self) -> usize {
+        let Parts { concurrency, recorder, .. } = &self.parts;
+        recorder.undecided().map_or(2 * concurrency + BEHIND, |left| left.max(*concurrency))
+    }
+
+    fn start(&mut self, claim: Claim) {
+        let now = self.parts.context.now();
+        self.crowded = claim.items.is_empty() && claim.next_due.is_some_and(|due| due <= now) && !self.tasks.is_empty();
+        self.next_due = earlier(claim.next_due, self.due_meanwhile);
+        for item in claim.items {
+            *self.by_scope.entry(Arc::clone(&item.scope)).or_default() += 1;
+            let context = Arc::clone(&self.parts.context);
+            self.tasks.spawn(async move { context.attempt(item).await });
+        }
+    }
+
+    fn settle(&mut self, tried: Tried) {
+        self.crowded = false;
+        if let Some(count) = self.by_scope.get_mut(&tried.item.scope) {
+            *count = count.saturating_sub(1);
+        }
+        let recorded = self.parts.recorder.record(&self.parts.context, tried);
+        self.next_due = earlier(self.next_due, recorded.due);
+        self.due_meanwhile = earlier(self.due_meanwhile, recorded.due);
+        if recorded.scopes_changed {
+            let Parts { context, journal, recorder, .. } = &self.parts;
+            if holds::store(context, journal, &recorder.acknowledge) {
+                self.end_with(recorded.account);
+            }
+        }
+        self.end_with(recorded.stop);
+    }
+
+    fn tick(&mut self) {
+        self.look_after();
+        let now = self.parts.context.limiter.now();
+        self.give_up_on_failing_scopes(now);
+        if self.abandon_at.is_some_and(|at| at <= now) {
+            self.parts.phase.send_replace(Phase::Abandoning);
+        }
+        if self.stop.is_none() {
+            let impatient = self.next_start().filter(|start| *start >= now + self.parts.max_wait);
+            self.end_with(impatient.map(|start| Stop::MaxWait { until: self.parts.context.timestamp(start) }));
+        }
+    }
+
+    /// Shows and stores where the run stands.
+    fn look_after(&mut self) {
+        let Parts { context, journal, recorder, progress, .. } = &mut self.parts;
+        let (figures, limits) = (recorder.figures(), context.limiter.snapshot());
+        let (now, in_flight) = (context.limiter.now(), context.in_flight.load(Ordering::Relaxed));
+        let next_due = self.next_due.map(|due| (due, context.now()));
+        let stop = self.stop.as_ref();
+        progress.show(&View { now, figures, limits: &limits, in_flight, stop, next_due });
+        let seconds = (now - context.began).as_secs_f64();
+        let json = snapshot::job(figures, &limits, in_flight, seconds, &|at| context.timestamp(at));
+        if limits.scopes.is_empty() {
+            // Nothing was asked for yet; what the run before left says more.
+            return;
+        }
+        journal.write_snapshot(json.to_string(), recorder.acknowledge.reply());
+    }
+
+    /// A scope whose breaker opened and that had no success for `--max-wait` since is held for this run, so that the run
+    /// ends when nothing else is left. The hold is not stored: the next run looks for itself whether the server is back.
+    fn give_up_on_failing_scopes(&self, now: Instant) {
+        let limiter = &self.parts.context.limiter;
+        for scope in limiter.snapshot().scopes {
+            let long = scope.failing_since.is_some_and(|since| since + self.parts.max_wait <= now);
+            if long && !matches!(scope.state, ScopeState::Held { .. } | ScopeState::Stopped { .. }) {
+                tracing::info!(
+                    scope = &*scope.name,
+                    "nothing has succeeded for --max-wait: not tried any more in this run"
+                );
+                limiter.hold(Some(limiter.scope(&scope.name)), now + self.parts.max_wait.max(TICK) * 2);
+            }
+        }
+    }
+
+    /// The earliest moment at which a call can start; none while calls are in flight or nobody knows.
+    fn next_start(&self) -> Option<Instant> {
+        if self.parts.context.in_flight.load(Ordering::Relaxed) > 0 || self.claiming.is_some() {
+            return None;
+        }
+        let stored = self.next_due.filter(|_| !self.crowded).map(|due| self.parts.context.instant(due));
+        let view = self.parts.context.limiter.snapshot();
+        let waiting = view.scopes.iter().filter(|scope| scope.waiting > 0);
+        let starts = waiting.map(|scope| scope.waits_for.as_ref().and_then(|(_, at)| *at));
+        let mut earliest = stored;
+        for start in starts {
+            let start = start?;
+            earliest = Some(earliest.map_or(start, |known| known.min(start)));
+        }
+        earliest
+    }
+
+    fn end_with(&mut self, stop: Option<Stop>) {
+        let Some(stop) = stop.filter(|_| self.stop.is_none()) else { return };
+        tracing::info!("{}", stop.announcement());
+        self.stop = Some(stop);
+        self.parts
+            .phase
+            .send_if_modified(|phase| std::mem::replace(phase, (*phase).max(Phase::Draining)) < Phase::Draining);
+    }
+
+    fn interrupt(&mut self) {
+        if self.abandon_at.is_some() {
+            self.parts.phase.send_replace(Phase::Abandoning);
+            return;
+        }
+        self.abandon_at = Some(self.parts.context.limiter.now() + PATIENCE);
+        self.end_with(Some(Stop::Interrupted));
+    }
+
+    fn time_to_claim(&self) -> Option<Duration> {
+        if self.stop.is_some() || self.claiming.is_some() || self.crowded {
+            return None;
+        }
+        let wait = self.next_due?.saturating_since(self.parts.context.now());
+        // Something due already waits for room, which a try that ends makes.
+        (!wait.is_zero()).then_some(wait)
+    }
+}
+
+fn earlier(a: Option<Timestamp>, b: Option<Timestamp>) -> Option<Timestamp> {
+    [a, b].into_iter().flatten().min()
+}
+
+async fn answered(claiming: &mut Option<oneshot::Receiver<Result<Claim, Error>>>) -> Result<Claim, Failure> {
+    let Some(answer) = claiming else { return std::future::pending().await };
+    let claim = answer.await.map_err(|_| Failure::interrupted("the journal went away"))?;
+    *claiming = None;
+    claim.map_err(Failure::interrupted)
+}
+
+async fn sleep(wait: Option<Duration>) {
+    match wait {
+        Some(wait) => tokio::time::sleep(wait).await,
+        None => std::future::pending().await,
+    }
+}

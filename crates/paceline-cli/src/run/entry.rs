@@ -1,0 +1,109 @@
+//! What the journal is told about a call: the item's sends, the counters, and the line.
+
+use http::HeaderMap;
+use paceline_core::{Class, GiveUp, Request};
+use paceline_store::{Answer, Claimed, End, Finished, Last, Tally, Totals, encode_line};
+
+use super::item::Sent;
+use super::stop::Failed;
+
+/// What a call adds to the counters of the job.
+pub(crate) fn added(item: &Claimed, sent: &Sent) -> Totals {
+    let resend = item.tally.sends() > 0;
+    let after_failure =
+        item.tally.last.as_ref().is_some_and(|last| matches!(last.class, Class::Transient | Class::Overloaded));
+    Totals {
+        calls: 1,
+        resends: u64::from(resend),
+        retries: u64::from(resend && after_failure),
+        throttled: u64::from(sent.reading.class == Class::Throttled),
+        abandoned: u64::from(sent.answer.is_none()),
+    }
+}
+
+/// An item's sends with this one, as the pacer counted it where it said so.
+pub(crate) fn tally(item: &Claimed, sent: &Sent, counted: Option<&Request>) -> Tally {
+    let mut tally = item.tally.clone();
+    match counted {
+        Some(counted) => {
+            tally.attempts = counted.attempts;
+            tally.deferrals = counted.deferrals;
+            tally.probes = counted.probes;
+        }
+        None if sent.answer.is_none() => tally.abandoned += 1,
+        None if sent.probe => tally.probes += 1,
+        None => tally.attempts += 1,
+    }
+    tally.first = tally.first.or(Some(sent.at));
+    tally.deadline = Some(sent.deadline);
+    if sent.answer.is_some() {
+        tally.last = Some(Last {
+            class: sent.reading.class,
+            status: status(sent),
+            code: sent.reading.code.clone(),
+            error_type: sent.reading.error_type.clone(),
+            words: sent.reading.words.clone(),
+        });
+    }
+    tally
+}
+
+pub(crate) fn failed(item: &Claimed, sent: &Sent, reason: GiveUp, request: &Request, adds: Totals) -> Failed {
+    let tally = tally(item, sent, Some(request));
+    let words = said(sent);
+    let line = encode_line(item.ordinal, tally.sends(), &sent.custom_id, &line_answer(sent, &words));
+    let mut finished = Finished::new(item.ordinal, End::Failed, line);
+    let usage = sent.reading.usage.unwrap_or_default();
+    (finished.tokens_in, finished.tokens_out) = (usage.input_tokens, usage.output_tokens);
+    (finished.tally, finished.adds) = (tally, adds);
+    let reason = match reason {
+        GiveUp::Refused(class) => class.as_str(),
+        GiveUp::Retries => "max_retries",
+        GiveUp::Deferrals => "max_deferrals",
+        GiveUp::Deadline => "deadline",
+        _ => "given_up",
+    };
+    finished.reason = Some(reason.to_owned());
+    Failed {
+        finished,
+        item: sent.custom_id.to_string(),
+        scope: item.scope.to_string(),
+        class: sent.reading.class,
+        status: status(sent),
+        code: sent.reading.code.clone(),
+        words,
+    }
+}
+
+pub(crate) fn status(sent: &Sent) -> Option<u16> {
+    Some(sent.answer.as_ref()?.as_ref().ok()?.status.as_u16())
+}
+
+/// What the other side said, or what happened instead.
+pub(crate) fn said(sent: &Sent) -> String {
+    match &sent.answer {
+        Some(Err(error)) => error.to_string(),
+        Some(Ok(answer)) => sent.reading.words.clone().unwrap_or_else(|| format!("status {}", answer.status)),
+        None => "given up".to_owned(),
+    }
+}
+
+pub(crate) fn line_answer<'a>(sent: &'a Sent, words: &'a str) -> Answer<'a> {
+    match &sent.answer {
+        Some(Ok(answer)) => Answer::Response {
+            status: answer.status.as_u16(),
+            request_id: request_id(&answer.headers),
+            body: &answer.body,
+        },
+        Some(Err(_)) => Answer::Error { code: sent.reading.code.as_deref().unwrap_or("no_response"), message: words },
+        None => Answer::Error { code: "abandoned", message: words },
+    }
+}
+
+/// The provider's name for a call; empty without one.
+fn request_id(headers: &HeaderMap) -> &str {
+    ["x-request-id", "request-id", "apim-request-id"]
+        .into_iter()
+        .find_map(|name| headers.get(name)?.to_str().ok())
+        .unwrap_or_default()
+}

@@ -1,0 +1,82 @@
+//! The counters of a job while it runs.
+
+use std::time::Duration;
+
+use paceline_store::{Counts, Totals};
+
+/// Where a job stands: what the journal knew at the start of the run, and what has happened since.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Figures {
+    /// Items of the input.
+    pub(crate) input: u64,
+    pub(crate) succeeded: u64,
+    pub(crate) failed: u64,
+    pub(crate) skipped: u64,
+    pub(crate) cancelled: u64,
+    /// Over all runs of the job.
+    pub(crate) totals: Totals,
+    pub(crate) tokens_in: u64,
+    pub(crate) tokens_out: u64,
+    /// Items that ended in this run.
+    pub(crate) ended_now: u64,
+    /// How long the successful calls of this run took, in milliseconds. A sample: it stops growing when it is large.
+    latencies_ms: Vec<u32>,
+}
+
+/// Enough for a median that does not move any more.
+const LATENCIES: usize = 65_536;
+
+impl Figures {
+    /// The figures at the start of a run.
+    pub(crate) fn at_start(counts: &Counts) -> Self {
+        Self {
+            input: counts.input(),
+            succeeded: counts.succeeded,
+            failed: counts.failed,
+            skipped: counts.skipped,
+            cancelled: counts.cancelled,
+            totals: counts.totals,
+            tokens_in: counts.tokens_in,
+            tokens_out: counts.tokens_out,
+            ended_now: 0,
+            latencies_ms: Vec::new(),
+        }
+    }
+
+    /// Items that have ended, however.
+    pub(crate) const fn ended(&self) -> u64 {
+        self.succeeded + self.failed + self.skipped + self.cancelled
+    }
+
+    pub(crate) const fn add(&mut self, adds: &Totals) {
+        self.totals.calls += adds.calls;
+        self.totals.resends += adds.resends;
+        self.totals.retries += adds.retries;
+        self.totals.throttled += adds.throttled;
+        self.totals.abandoned += adds.abandoned;
+    }
+
+    pub(crate) fn succeeded(&mut self, tokens_in: u64, tokens_out: u64, latency: Duration) {
+        self.succeeded += 1;
+        self.ended_now += 1;
+        self.tokens_in += tokens_in;
+        self.tokens_out += tokens_out;
+        if self.latencies_ms.len() < LATENCIES {
+            self.latencies_ms.push(u32::try_from(latency.as_millis()).unwrap_or(u32::MAX));
+        }
+    }
+
+    pub(crate) const fn failed(&mut self) {
+        self.failed += 1;
+        self.ended_now += 1;
+    }
+
+    /// The mean and the median time of a successful call of this run; none before the first.
+    pub(crate) fn latency(&self) -> Option<(Duration, Duration)> {
+        let mut sorted = self.latencies_ms.clone();
+        sorted.sort_unstable();
+        let median = *sorted.get(sorted.len() / 2)?;
+        let sum: u64 = sorted.iter().map(|latency| u64::from(*latency)).sum();
+        Some((Duration::from_millis(sum / sorted.len() as u64), Duration::from_millis(u64::from(median))))
+    }
+}

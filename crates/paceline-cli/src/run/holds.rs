@@ -1,0 +1,62 @@
+//! Held and stopped scopes outlive the process: they are stored when they happen, and looked at before anything is sent.
+
+use std::sync::Arc;
+
+use paceline::{Limiter, ScopeSnapshot, ScopeState};
+use paceline_core::Timestamp;
+use paceline_store::{ACCOUNT, Error, Journal, ScopeState as Stored};
+
+use super::item::Context;
+use super::record::Acknowledge;
+
+/// Stores the scopes that are held or stopped now. True when the whole account is stopped.
+pub(crate) fn store(context: &Context, journal: &Journal, acknowledge: &Acknowledge) -> bool {
+    let view = context.limiter.snapshot();
+    let account = (ACCOUNT, &view.account);
+    let scopes = view.scopes.iter().map(|scope| (&*scope.name, scope));
+    for (name, scope) in std::iter::once(account).chain(scopes) {
+        if let Some(state) = stored(context, scope) {
+            journal.set_scope(name, state, acknowledge.reply());
+        }
+    }
+    matches!(view.account.state, ScopeState::Stopped { .. })
+}
+
+fn stored(context: &Context, scope: &ScopeSnapshot) -> Option<Stored> {
+    match &scope.state {
+        ScopeState::Held { until } => {
+            Some(Stored::Held { until: context.timestamp(*until), reason: "a used-up quota".to_owned() })
+        }
+        ScopeState::Stopped { reason } => Some(Stored::Stopped { reason: reason.to_string() }),
+        ScopeState::Open | ScopeState::Paced => None,
+    }
+}
+
+/// Takes up what earlier runs left: holds go on until their time. A stop waited for a person, and a person has started
+/// this run: it is tried again, and comes back with the first answer if nothing has changed.
+///
+/// # Errors
+/// What the journal says.
+pub(crate) fn restore(
+    journal: &Journal,
+    limiter: &Limiter,
+    now: Timestamp,
+    acknowledge: &Acknowledge,
+) -> Result<(), Error> {
+    for row in journal.scopes()? {
+        let scope = || (*row.name != *ACCOUNT).then(|| limiter.scope(&row.name));
+        match row.state {
+            Stored::Open => {}
+            Stored::Held { until, .. } if until > now => {
+                limiter.hold(scope(), limiter.now() + until.saturating_since(now));
+            }
+            Stored::Held { .. } => journal.set_scope(&row.name, Stored::Open, acknowledge.reply()),
+            Stored::Stopped { reason } => {
+                let name: Arc<str> = if *row.name == *ACCOUNT { "the account".into() } else { Arc::clone(&row.name) };
+                tracing::info!(scope = &*row.name, "{name} was stopped ({reason}); trying again");
+                journal.set_scope(&row.name, Stored::Open, acknowledge.reply());
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,255 @@
+//! One try of one item: read its line, wait for a permit, send, read the answer, report it to the pacer.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use paceline::provider::{self, Provider, Reading, TokenRatio};
+use paceline::{Limiter, clock};
+use paceline_core::{Class, Instant, Outcome, Request, Timestamp, TooLarge, Verdict};
+use paceline_store::{Claimed, CustomId};
+use tokio::sync::watch;
+
+use super::input::{Input, Span};
+use super::line::{Line, LineError};
+use super::send::{Answer, Call, NoAnswer, Sender};
+
+/// What every try needs. One for the whole run.
+pub(crate) struct Context {
+    pub(crate) input: Input,
+    pub(crate) limiter: Limiter,
+    pub(crate) sender: Sender,
+    pub(crate) provider: Provider,
+    pub(crate) rules: Vec<provider::Rule>,
+    /// Tokens per character by scope, learnt from the usage that answers report: each model has its own tokenizer.
+    pub(crate) ratios: Mutex<BTreeMap<Arc<str>, TokenRatio>>,
+    /// How long an item may be tried, from its first send.
+    pub(crate) deadline: Duration,
+    /// Whether the run goes on.
+    pub(crate) phase: watch::Receiver<Phase>,
+    /// Calls that have left and are not answered.
+    pub(crate) in_flight: AtomicU64,
+    /// The wall clock when the run began: its steps within a run change no wait.
+    pub(crate) epoch: Timestamp,
+    /// The limiter's clock at the same moment.
+    pub(crate) began: Instant,
+}
+
+/// How far the end of a run has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Phase {
+    /// Calls leave.
+    Running,
+    /// No call leaves any more; those in flight are awaited.
+    Draining,
+    /// Calls in flight are given up.
+    Abandoning,
+}
+
+/// A try that is over.
+#[derive(Debug)]
+pub(crate) struct Tried {
+    pub(crate) item: Claimed,
+    pub(crate) end: TryEnd,
+}
+
+/// How a try ended.
+#[derive(Debug)]
+pub(crate) enum TryEnd {
+    /// It never left, and the item can leave later: the run ends, or its scope is stopped.
+    Withheld,
+    /// It never left, and never can.
+    Impossible(Impossible),
+    /// It left.
+    Sent(Box<Sent>),
+    /// The input could not be read as it was when the job was loaded.
+    InputBroken(InputBroken),
+}
+
+/// Why an item can never be sent.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub(crate) enum Impossible {
+    /// Its cost exceeds a limit.
+    #[error(transparent)]
+    TooLarge(#[from] TooLarge),
+    /// Its deadline passed while it waited.
+    #[error("its deadline passed after {} of waiting", crate::text::duration(*.waited))]
+    Deadline {
+        /// In this run.
+        waited: Duration,
+    },
+}
+
+/// A call that left.
+#[derive(Debug)]
+pub(crate) struct Sent {
+    pub(crate) custom_id: CustomId,
+    /// None when we gave the call up ourselves.
+    pub(crate) answer: Option<Result<Answer, NoAnswer>>,
+    pub(crate) reading: Reading,
+    pub(crate) verdict: Verdict,
+    /// It tested a failing server.
+    pub(crate) probe: bool,
+    pub(crate) at: Timestamp,
+    pub(crate) latency: Duration,
+    pub(crate) deadline: Timestamp,
+}
+
+/// Why a line cannot be used any more.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum InputBroken {
+    /// What the file system says.
+    #[error("line {line} of the input cannot be read: {source}")]
+    Io {
+        /// Counted from 1.
+        line: u64,
+        source: io::Error,
+    },
+    /// It is no request any more.
+    #[error("the input changed while the job was running: {0}")]
+    Line(#[from] LineError),
+    /// It is another request.
+    #[error("line {line} of the input is not the one that the job was loaded with")]
+    Changed {
+        /// Counted from 1.
+        line: u64,
+    },
+}
+
+impl Context {
+    /// The wall clock of this run.
+    pub(crate) fn now(&self) -> Timestamp {
+        self.timestamp(self.limiter.now())
+    }
+
+    /// The limiter's time for a time of the wall clock.
+    pub(crate) fn instant(&self, at: Timestamp) -> Instant {
+        self.began + at.saturating_since(self.epoch)
+    }
+
+    /// The wall clock's time for one of the limiter.
+    pub(crate) fn timestamp(&self, at: Instant) -> Timestamp {
+        self.epoch + (at - self.began)
+    }
+
+    /// Tries an item once. Nothing is lost if the future is dropped, but the call may be repeated then.
+    pub(crate) async fn attempt(&self, item: Claimed) -> Tried {
+        let end = match self.prepare(&item) {
+            Ok((custom_id, call, request)) => self.perform(custom_id, call, request, &item).await,
+            Err(error) => TryEnd::InputBroken(error),
+        };
+        Tried { item, end }
+    }
+
+    fn prepare(&self, item: &Claimed) -> Result<(CustomId, Call, Request), InputBroken> {
+        let span = Span { offset: item.src_off, len: item.src_len };
+        let bytes = self.input.read(span).map_err(|source| InputBroken::Io { line: item.line, source })?;
+        let line = Line::parse(&bytes, item.line)?;
+        if !item.body_unchanged(line.body) {
+            return Err(InputBroken::Changed { line: item.line });
+        }
+        let ratio = self.ratios().get(&item.scope).copied().unwrap_or_default();
+        let cost = provider::charge(self.provider, &line.url, line.body, &ratio);
+        let tally = &item.tally;
+        let request = Request {
+            item: item.ordinal,
+            arrival: Some(item.ordinal),
+            attempts: tally.attempts,
+            deferrals: tally.deferrals,
+            probes: tally.probes,
+            deadline: tally.deadline.map(|at| self.instant(at)),
+            ..Request::new(self.limiter.scope(&item.scope), cost)
+        };
+        let body = Bytes::copy_from_slice(line.body);
+        let call = Call { method: line.method, url: line.url.into_owned(), body, ordinal: item.ordinal };
+        Ok((line.custom_id, call, request))
+    }
+
+    async fn perform(&self, custom_id: CustomId, call: Call, request: Request, item: &Claimed) -> TryEnd {
+        let began = self.limiter.now();
+        let permit = tokio::select! {
+            biased;
+            () = self.reached(Phase::Draining) => return TryEnd::Withheld,
+            permit = self.limiter.acquire(request) => permit,
+        };
+        let permit = match permit {
+            Ok(permit) => permit,
+            Err(paceline::Error::TooLarge(too_large)) => return TryEnd::Impossible(too_large.into()),
+            Err(paceline::Error::DeadlineExceeded { .. }) => {
+                return TryEnd::Impossible(Impossible::Deadline { waited: self.limiter.now() - began });
+            }
+            Err(_) => return TryEnd::Withheld,
+        };
+        let _in_flight = InFlight::new(&self.in_flight);
+        let (sent, at) = (self.limiter.now(), self.now());
+        let answer = tokio::select! {
+            answer = self.sender.send(&call) => Some(answer),
+            () = self.reached(Phase::Abandoning) => None,
+        };
+        let latency = self.limiter.now() - sent;
+        let reading = self.classify(answer.as_ref());
+        let (probe, reserved) = (permit.is_probe(), permit.request().cost.clone());
+        // The place is free from here on; the journal follows when it can.
+        let verdict = permit.complete(match &answer {
+            Some(_) => reading.outcome_of(&reserved),
+            None => Outcome::new(Class::Abandoned),
+        });
+        self.learn(&item.scope, &call, &reading);
+        let deadline = item.tally.deadline.unwrap_or(at + self.deadline);
+        TryEnd::Sent(Box::new(Sent { custom_id, answer, reading, verdict, probe, at, latency, deadline }))
+    }
+
+    fn classify(&self, answer: Option<&Result<Answer, NoAnswer>>) -> Reading {
+        match answer {
+            Some(Ok(answer)) => {
+                let view =
+                    provider::Answer { status: answer.status.as_u16(), headers: &answer.headers, body: &answer.body };
+                provider::read_with(self.provider, &self.rules, &view, clock::wall())
+            }
+            Some(Err(error)) => error.reading(),
+            None => Reading::new(Class::Abandoned),
+        }
+    }
+
+    fn learn(&self, scope: &Arc<str>, call: &Call, reading: &Reading) {
+        if let Some(usage) = &reading.usage {
+            self.ratios().entry(Arc::clone(scope)).or_default().settle(&call.body, usage);
+        }
+    }
+
+    fn ratios(&self) -> std::sync::MutexGuard<'_, BTreeMap<Arc<str>, TokenRatio>> {
+        self.ratios.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The id of an item, from the input.
+    pub(crate) fn custom_id(&self, item: &Claimed) -> CustomId {
+        let span = Span { offset: item.src_off, len: item.src_len };
+        let bytes = self.input.read(span).unwrap_or_default();
+        let line = Line::parse(&bytes, item.line).map(|line| line.custom_id);
+        line.unwrap_or_else(|_| CustomId::Text(format!("line {}", item.line)))
+    }
+
+    async fn reached(&self, phase: Phase) {
+        // The dispatcher outlives every try; if it were gone, waiting would have no end.
+        let _ = self.phase.clone().wait_for(|now| *now >= phase).await;
+    }
+}
+
+/// Counts a call for as long as it lives, also when its task is cancelled.
+struct InFlight<'a>(&'a AtomicU64);
+
+impl<'a> InFlight<'a> {
+    fn new(counter: &'a AtomicU64) -> Self {
+        counter.fetch_add(1, Ordering::Relaxed);
+        Self(counter)
+    }
+}
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}

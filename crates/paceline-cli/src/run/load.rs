@@ -1,0 +1,112 @@
+//! Opening a job: a new one is loaded from its input and checked line by line, an old one is taken up where it stood.
+
+use std::io;
+
+use paceline::config::Upstream;
+use paceline_core::Timestamp;
+use paceline_store::{InputMark, Journal, Loader, NewItem, Opened, Options, Paths, Recovery};
+
+use super::input::Input;
+use super::line::{Line, LineError};
+use crate::exit::Failure;
+use crate::text;
+
+/// Bad lines that are named; the others are only counted.
+const NAMED: usize = 10;
+
+/// Opens the job of `paths`, or begins it.
+///
+/// # Errors
+/// Refuses an input with lines that cannot be sent, a changed input, and files that do not fit together. Nothing was
+/// sent then, and a job that could not begin leaves no journal.
+pub(crate) fn open(paths: Paths, input: &Input, upstream: &Upstream, now: Timestamp) -> Result<Journal, Failure> {
+    let mark = InputMark::of(input.path()).map_err(Failure::refused)?;
+    let mut options = Options::new(paths, mark, now);
+    let settings = upstream.effective.iter().map(|value| (value.key.clone(), value.value.clone().into()));
+    options.config_json = serde_json::Value::Object(settings.collect()).to_string();
+    match Journal::open(options).map_err(Failure::refused)? {
+        Opened::New(loader) => load(loader, input, upstream),
+        Opened::Resumed { journal, recovery } => {
+            say(&recovery);
+            Ok(journal)
+        }
+    }
+}
+
+fn say(recovery: &Recovery) {
+    if recovery.recorded + recovery.cut + recovery.interrupted > 0 {
+        tracing::info!(
+            "going on after an interruption: {} found complete in the results, {} cut off, {} taken up but not \
+             recorded (those in flight then may be billed twice)",
+            text::counted(recovery.recorded, "item"),
+            text::counted(recovery.cut, "byte"),
+            text::counted(recovery.interrupted, "item"),
+        );
+    }
+}
+
+fn load(mut loader: Loader, input: &Input, upstream: &Upstream) -> Result<Journal, Failure> {
+    let unreadable = |error: io::Error| Failure::refused(format!("cannot read {}: {error}", input.path().display()));
+    let mut wrong = Wrong::default();
+    let mut lines = input.lines().map_err(unreadable)?;
+    while let Some((number, span, bytes)) = lines.next_line().map_err(unreadable)? {
+        let line = match Line::parse(bytes, number) {
+            Ok(line) => line,
+            Err(error) => {
+                wrong.add(error);
+                continue;
+            }
+        };
+        let scope = upstream.scope_name(&line.url, line.model.as_deref(), line.label.as_deref());
+        let item = NewItem {
+            custom_id: &line.custom_id,
+            line: number,
+            src_off: span.offset,
+            src_len: span.len,
+            body: line.body,
+            scope: &scope,
+        };
+        loader.add(&item).map_err(Failure::refused)?;
+    }
+    if wrong.count > 0 {
+        return Err(Failure::refused(wrong.words(input)));
+    }
+    if loader.items() == 0 {
+        return Err(Failure::refused(format!(
+            "empty_file: {} holds no requests; expected one JSON object a line",
+            input.path().display()
+        )));
+    }
+    loader.finish().map_err(Failure::refused)
+}
+
+#[derive(Default)]
+struct Wrong {
+    named: Vec<LineError>,
+    count: u64,
+}
+
+impl Wrong {
+    fn add(&mut self, error: LineError) {
+        self.count += 1;
+        if self.named.len() < NAMED {
+            self.named.push(error);
+        }
+    }
+
+    fn words(&self, input: &Input) -> String {
+        let mut words = format!(
+            "{} of {} cannot be sent, so nothing was:",
+            text::counted(self.count, "line"),
+            input.path().display()
+        );
+        for error in &self.named {
+            words += &format!("\n  {error}");
+        }
+        let more = self.count - self.named.len() as u64;
+        if more > 0 {
+            words += &format!("\n  and {more} more");
+        }
+        words
+    }
+}

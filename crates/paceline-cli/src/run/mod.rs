@@ -1,0 +1,206 @@
+//! `paceline run`: sends every request of a file, and is never done twice.
+
+mod dispatch;
+mod entry;
+mod figures;
+mod holds;
+pub(crate) mod input;
+mod item;
+mod line;
+mod load;
+mod progress;
+mod record;
+pub(crate) mod report;
+mod send;
+mod signals;
+mod snapshot;
+mod stop;
+mod summary;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use paceline::config::{MOCK, Upstream};
+use paceline::{Instant, Limiter, clock};
+use paceline_core::{Limits, Quota, Shape};
+use paceline_store::{Journal, Paths};
+use tokio::sync::{mpsc, watch};
+
+use self::dispatch::{Dispatcher, Ended, Parts};
+use self::figures::Figures;
+use self::input::Input;
+use self::item::{Context, Phase};
+use self::progress::Progress;
+use self::record::{About, Acknowledge, Recorder};
+use self::send::{Sender, SenderConfig};
+use self::stop::SameFailures;
+use self::summary::Summary;
+use crate::args::{Everywhere, RunArgs};
+use crate::exit::{Failure, Status};
+use crate::mock::{self, MockConfig, MockServer};
+use crate::upstream;
+
+/// Requests per minute of the mock that `--upstream mock` starts. The run is told by its headers only.
+const MOCK_RPM: u64 = 1_200;
+
+/// Runs a job to its end, or until it has to stop.
+///
+/// # Errors
+/// Refuses bad configuration and input before anything is sent; says what broke under way.
+pub(crate) async fn command(args: RunArgs, everywhere: &Everywhere) -> Result<Status, Failure> {
+    let mut upstream = upstream::resolve(&args.upstream, everywhere)?;
+    let headers = upstream::headers(&upstream)?;
+    let paths = paths(&args);
+    let input = open_input(&args.input, &paths)?;
+    let _mock = start_mock(&mut upstream, &args).await?;
+    let base_url = upstream.base_url.clone().unwrap_or_default();
+    let limiter = limiter(&upstream, args.seed)?;
+    let journal = tokio::task::block_in_place(|| load::open(paths.clone(), &input, &upstream, clock::wall()))?;
+    let idempotency = upstream.provider.idempotency_header().map(|name| (name, journal.id().to_owned()));
+    let sender = Sender::new(SenderConfig { base_url, headers, timeout: args.timeout, idempotency })
+        .map_err(|error| Failure::refused(format!("cannot set up calls to the upstream: {error}")))?;
+    let run = Run { args: &args, upstream: &upstream, paths: &paths, journal, limiter, quiet: everywhere.quiet };
+    run.go(input, sender).await
+}
+
+/// A run that is set up and has not begun.
+struct Run<'a> {
+    args: &'a RunArgs,
+    upstream: &'a Upstream,
+    paths: &'a Paths,
+    journal: Journal,
+    limiter: Limiter,
+    quiet: bool,
+}
+
+impl Run<'_> {
+    async fn go(self, input: Input, sender: Sender) -> Result<Status, Failure> {
+        let (phase, phase_seen) = watch::channel(Phase::Running);
+        let (broken_sender, broken) = mpsc::unbounded_channel();
+        let acknowledge = Acknowledge::new(broken_sender);
+        let began = self.limiter.now();
+        let now = clock::wall();
+        let counts = tokio::task::block_in_place(|| {
+            holds::restore(&self.journal, &self.limiter, now, &acknowledge)?;
+            self.journal.counts(now)
+        })
+        .map_err(Failure::interrupted)?;
+        let figures = Figures::at_start(&counts);
+        let about = About {
+            same: SameFailures::new(self.args.stop_after_same, figures.input, figures.ended()),
+            retry: self.upstream.pacer.retry.clone(),
+            address: self.upstream.base_url.as_deref().unwrap_or_default().into(),
+            key: upstream::key_place(&self.upstream.key).into(),
+            figures,
+        };
+        let context = Arc::new(Context {
+            input,
+            limiter: self.limiter.clone(),
+            sender,
+            provider: self.upstream.provider,
+            rules: self.upstream.rules.clone(),
+            ratios: Mutex::new(BTreeMap::new()),
+            deadline: self.upstream.deadline,
+            phase: phase_seen,
+            in_flight: AtomicU64::new(0),
+            epoch: now,
+            began,
+        });
+        let dispatcher = Dispatcher::new(Parts {
+            context: Arc::clone(&context),
+            journal: self.journal.clone(),
+            progress: Progress::new(self.quiet, about.figures.input),
+            recorder: Recorder::new(self.journal.clone(), acknowledge, about),
+            phase,
+            broken,
+            max_wait: self.args.max_wait,
+            concurrency: self.upstream.pacer.concurrency.max() as usize,
+        });
+        let ended = dispatcher.run().await?;
+        tokio::task::block_in_place(|| self.conclude(&context, &ended))
+    }
+
+    /// Counts what was really recorded, and says so.
+    fn conclude(&self, context: &Context, ended: &Ended) -> Result<Status, Failure> {
+        let now = clock::wall();
+        let counts = self.journal.counts(now).map_err(Failure::interrupted)?;
+        report::write(&self.paths.report, &self.journal, &context.input, now).map_err(Failure::interrupted)?;
+        self.journal.close().map_err(Failure::interrupted)?;
+        let limits = told_limits(self.upstream);
+        let view = context.limiter.snapshot();
+        let summary = Summary {
+            counts: &counts,
+            figures: ended.recorder.figures(),
+            stop: ended.stop.as_ref(),
+            elapsed: context.limiter.now() - context.began,
+            limits: &limits,
+            concurrency: self.upstream.pacer.concurrency.max(),
+            view: &view,
+        };
+        let wall = |at: Instant| context.timestamp(at);
+        let json = summary.json(&wall);
+        if let Some(path) = &self.args.summary {
+            write_summary(path, &json)?;
+        }
+        if self.args.json {
+            println!("{json}");
+        } else if !self.quiet {
+            eprint!("{}", summary.text(&self.paths.output, &self.paths.errors, &self.paths.report));
+        }
+        Ok(summary.status())
+    }
+}
+
+fn paths(args: &RunArgs) -> Paths {
+    let paths = Paths::beside(&args.output);
+    match &args.journal {
+        Some(journal) => paths.with_journal(journal.clone()),
+        None if args.no_journal => paths.without_journal(),
+        None => paths,
+    }
+}
+
+fn open_input(source: &Path, paths: &Paths) -> Result<Input, Failure> {
+    tokio::task::block_in_place(|| Input::open(source, &paths.input))
+        .map_err(|error| Failure::refused(format!("cannot read {}: {error}", source.display())))
+}
+
+/// Starts the in-process mock when it is asked for, and points the upstream at it.
+async fn start_mock(upstream: &mut Upstream, args: &RunArgs) -> Result<Option<MockServer>, Failure> {
+    if upstream.name != MOCK || upstream.base_url.is_some() {
+        return Ok(None);
+    }
+    let config = MockConfig { seed: args.seed.unwrap_or_default(), ..MockConfig::default() };
+    let server = mock::spawn(config.with_requests_per_minute(MOCK_RPM)).await?;
+    upstream.base_url = Some(server.url());
+    Ok(Some(server))
+}
+
+fn limiter(upstream: &Upstream, seed: Option<u64>) -> Result<Limiter, Failure> {
+    let config = upstream.pacer.clone();
+    match seed {
+        Some(seed) => Limiter::with_seed(config, seed),
+        None => Limiter::new(config),
+    }
+    .map_err(Failure::refused)
+}
+
+/// The limits that an ideal client would know: those configured, or those of our own mock.
+fn told_limits(upstream: &Upstream) -> Limits {
+    if upstream.name != MOCK {
+        return upstream.pacer.limits.clone();
+    }
+    let quota = Quota {
+        shape: Shape::Bucket { burst: MOCK_RPM.div_ceil(60) },
+        ..Quota::sliding(paceline_core::Dimension::Requests, MOCK_RPM, Duration::from_secs(60))
+    };
+    Limits { quotas: vec![quota], burst: None }
+}
+
+fn write_summary(path: &Path, json: &serde_json::Value) -> Result<(), Failure> {
+    std::fs::write(path, format!("{json}\n"))
+        .map_err(|error| Failure::interrupted(format!("cannot write the summary {}: {error}", path.display())))
+}

@@ -1,0 +1,283 @@
+//! What becomes of an item after a try: its line, its next due time, and the one log line that it deserves.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use paceline::BackingOff;
+use paceline_core::{Class, Request, Retry, Timestamp, Verdict};
+use paceline_store::{Answer, Claimed, End, Error, Finished, Journal, Last, Rescheduled, Tally, Totals, encode_line};
+use tokio::sync::mpsc;
+
+use super::entry;
+use super::figures::Figures;
+use super::item::{Context, Impossible, Sent, Tried, TryEnd};
+use super::send::NoAnswer;
+use super::stop::{Failed, Reachability, SameFailures, Stop, Watched};
+use crate::text;
+
+/// Hands the ends of tries to the journal.
+pub(crate) struct Recorder {
+    journal: Journal,
+    pub(crate) acknowledge: Acknowledge,
+    figures: Figures,
+    same: SameFailures,
+    reachability: Reachability,
+    retry: Retry,
+    address: Arc<str>,
+    /// Where the key came from, to be named when the provider refuses it.
+    key: Arc<str>,
+}
+
+/// What a recorder needs to know of its run.
+pub(crate) struct About {
+    pub(crate) figures: Figures,
+    pub(crate) same: SameFailures,
+    pub(crate) retry: Retry,
+    pub(crate) address: Arc<str>,
+    pub(crate) key: Arc<str>,
+}
+
+/// What follows from a try for the run.
+#[derive(Debug, Default)]
+pub(crate) struct Recorded {
+    /// The item can be claimed again from then on.
+    pub(crate) due: Option<Timestamp>,
+    /// A scope or the account was held or stopped.
+    pub(crate) account: Option<Stop>,
+    /// The states of scopes have to be stored.
+    pub(crate) scopes_changed: bool,
+    /// The run has to stop.
+    pub(crate) stop: Option<Stop>,
+}
+
+/// Receives what the journal acknowledges; only failures matter.
+#[derive(Clone, Debug)]
+pub(crate) struct Acknowledge(mpsc::UnboundedSender<Error>);
+
+impl Acknowledge {
+    /// Sends every failure of the journal to `broken`.
+    pub(crate) const fn new(broken: mpsc::UnboundedSender<Error>) -> Self {
+        Self(broken)
+    }
+
+    /// For one call of the journal.
+    pub(crate) fn reply<T>(&self) -> impl FnOnce(Result<T, Error>) + Send + 'static + use<T> {
+        let broken = self.0.clone();
+        move |result| {
+            if let Err(error) = result {
+                // Only the first failure is read; after it the run is over and nobody listens.
+                let _ = broken.send(error);
+            }
+        }
+    }
+}
+
+impl Recorder {
+    /// A recorder for one run.
+    pub(crate) fn new(journal: Journal, acknowledge: Acknowledge, about: About) -> Self {
+        let About { figures, same, retry, address, key } = about;
+        Self { journal, acknowledge, figures, same, reachability: Reachability::default(), retry, address, key }
+    }
+
+    /// The counters as they stand.
+    pub(crate) const fn figures(&self) -> &Figures {
+        &self.figures
+    }
+
+    /// How many more items must fail like those before to stop the run; none once it is known that not all do.
+    pub(crate) fn undecided(&self) -> Option<usize> {
+        self.same.undecided()
+    }
+
+    /// Records the end of a try.
+    pub(crate) fn record(&mut self, context: &Context, tried: Tried) -> Recorded {
+        let Tried { item, end } = tried;
+        match end {
+            TryEnd::Withheld => self.give_back(&item),
+            TryEnd::InputBroken(broken) => {
+                let stop = Some(Stop::Input { words: broken.to_string() });
+                Recorded { stop, ..self.give_back(&item) }
+            }
+            TryEnd::Impossible(why) => self.impossible(context, &item, &why),
+            TryEnd::Sent(sent) => self.sent(context, &item, *sent),
+        }
+    }
+
+    /// At the end of a run: failures held back are recorded after all, unless they are the reason to stop.
+    pub(crate) fn settle_held_back(&mut self, stop: Option<&Stop>) {
+        let pending = matches!(stop, Some(Stop::SameFailure { .. }));
+        for failed in self.same.take_held_back() {
+            if pending {
+                let sent = Some((failed.finished.tally, failed.finished.adds));
+                self.journal.release(failed.finished.ordinal, sent, self.acknowledge.reply());
+            } else {
+                self.fail(failed);
+            }
+        }
+    }
+
+    fn give_back(&self, item: &Claimed) -> Recorded {
+        self.journal.release(item.ordinal, None, self.acknowledge.reply());
+        Recorded { due: Some(Timestamp::from_millis(0)), ..Recorded::default() }
+    }
+
+    fn impossible(&mut self, context: &Context, item: &Claimed, why: &Impossible) -> Recorded {
+        let (code, class, reason) = match why {
+            Impossible::TooLarge(_) => ("request_too_large", Class::Invalid, "too_large"),
+            Impossible::Deadline { .. } => {
+                ("deadline_exceeded", item.tally.last.as_ref().map_or(Class::Throttled, |last| last.class), "deadline")
+            }
+        };
+        let words = why.to_string();
+        let custom_id = context.custom_id(item);
+        let answer = Answer::Error { code, message: &words };
+        let mut finished = Finished::new(
+            item.ordinal,
+            End::Failed,
+            encode_line(item.ordinal, item.tally.sends(), &custom_id, &answer),
+        );
+        let last = Last { code: Some(code.to_owned()), words: Some(words.clone()), ..Last::new(class) };
+        finished.tally = Tally { last: Some(last), ..item.tally.clone() };
+        finished.reason = Some(reason.to_owned());
+        let failed = Failed {
+            finished,
+            item: custom_id.to_string(),
+            scope: item.scope.to_string(),
+            class,
+            status: None,
+            code: Some(code.to_owned()),
+            words,
+        };
+        self.ended(failed)
+    }
+
+    fn sent(&mut self, context: &Context, item: &Claimed, sent: Sent) -> Recorded {
+        let adds = entry::added(item, &sent);
+        self.figures.add(&adds);
+        let mut recorded = Recorded {
+            scopes_changed: matches!(sent.reading.class, Class::QuotaExhausted | Class::Account),
+            ..Recorded::default()
+        };
+        match &sent.answer {
+            Some(Err(NoAnswer::Connect(words))) if self.reachability.failed(context.limiter.now()) => {
+                let address = self.address.to_string();
+                recorded.stop = Some(Stop::Unreachable { address, words: words.clone() });
+            }
+            Some(Err(NoAnswer::Connect(_))) | None => {}
+            Some(_) => self.reachability.answered(),
+        }
+        if sent.reading.class == Class::Account {
+            recorded.account = Some(self.account_stop(&sent));
+        }
+        match &sent.verdict {
+            Verdict::Retry { next, delay } | Verdict::Resend { next, delay } => {
+                recorded.due = Some(self.again(context, item, &sent, next, *delay, adds));
+            }
+            Verdict::GiveUp { reason, request } => {
+                let failed = entry::failed(item, &sent, *reason, request, adds);
+                recorded.stop = self.ended(failed).stop.or(recorded.stop);
+            }
+            _ if sent.reading.class == Class::Success => self.succeeded(item, &sent, adds),
+            _ => {
+                let tally = entry::tally(item, &sent, None);
+                self.journal.release(item.ordinal, Some((tally, adds)), self.acknowledge.reply());
+                recorded.due = Some(Timestamp::from_millis(0));
+            }
+        }
+        recorded
+    }
+
+    fn succeeded(&mut self, item: &Claimed, sent: &Sent, adds: Totals) {
+        for earlier in self.same.differs() {
+            self.fail(earlier);
+        }
+        let tally = entry::tally(item, sent, None);
+        let line = encode_line(item.ordinal, tally.sends(), &sent.custom_id, &entry::line_answer(sent, ""));
+        let mut finished = Finished::new(item.ordinal, End::Succeeded, line);
+        let usage = sent.reading.usage.unwrap_or_default();
+        (finished.tokens_in, finished.tokens_out) = (usage.input_tokens, usage.output_tokens);
+        (finished.tally, finished.adds) = (tally, adds);
+        self.figures.succeeded(usage.input_tokens, usage.output_tokens, sent.latency);
+        self.journal.finish(finished, self.acknowledge.reply());
+    }
+
+    fn again(
+        &self,
+        context: &Context,
+        item: &Claimed,
+        sent: &Sent,
+        next: &Request,
+        delay: Duration,
+        adds: Totals,
+    ) -> Timestamp {
+        let mut tally = entry::tally(item, sent, Some(next));
+        let not_before = context.now() + delay;
+        tally.deadline = match sent.reading.class {
+            // A person may need days to act; the item's time begins anew when it is sent again.
+            Class::Account => None,
+            _ => next.deadline.map(|at| context.timestamp(at)).or(Some(sent.deadline)),
+        };
+        if sent.reading.class != Class::Account {
+            self.warn(item, sent, next, delay, not_before);
+        }
+        let next = Rescheduled { ordinal: item.ordinal, not_before, delay, tally, adds };
+        self.journal.reschedule(next, self.acknowledge.reply());
+        not_before
+    }
+
+    /// The one warning of a re-send. What an account's stop keeps back is not sent again in this run, so it has none.
+    fn warn(&self, item: &Claimed, sent: &Sent, next: &Request, delay: Duration, not_before: Timestamp) {
+        let class = sent.reading.class;
+        tracing::warn!(
+            scope = &*item.scope,
+            item = %sent.custom_id,
+            class = class.as_str(),
+            hint_source = sent.reading.wait_from,
+            not_before = text::rfc3339(not_before.as_millis()),
+            "{}",
+            BackingOff::new(class, next, &self.retry, delay),
+        );
+    }
+
+    /// The end of an item without success.
+    fn ended(&mut self, failed: Failed) -> Recorded {
+        let refused = matches!(failed.class, Class::Invalid | Class::Filtered);
+        let watched = if refused {
+            self.same.refused(failed)
+        } else {
+            let mut all = self.same.differs();
+            all.push(failed);
+            Watched::Record(all)
+        };
+        match watched {
+            Watched::HeldBack => Recorded::default(),
+            Watched::Stop(stop) => Recorded { stop: Some(stop), ..Recorded::default() },
+            Watched::Record(all) => {
+                for failed in all {
+                    self.fail(failed);
+                }
+                Recorded::default()
+            }
+        }
+    }
+
+    /// Records a failure and writes the one error line that it gets.
+    fn fail(&mut self, failed: Failed) {
+        let Failed { finished, item, scope, class, status, code, words } = failed;
+        tracing::error!(scope, item, class = class.as_str(), status, code, "item failed: {words}");
+        self.figures.failed();
+        self.journal.finish(finished, self.acknowledge.reply());
+    }
+
+    fn account_stop(&self, sent: &Sent) -> Stop {
+        let status = entry::status(sent);
+        let said = entry::said(sent);
+        let words = status.map_or_else(|| said.clone(), |status| format!("{status} {said}"));
+        let fix = match status {
+            Some(401) => format!("check the key in {}", self.key),
+            Some(403) => format!("check what the key in {} may use", self.key),
+            _ => "check the account's credit and limits at the provider".to_owned(),
+        };
+        Stop::Account { words, fix: format!("{fix}, then run the same command again") }
+    }
+}

@@ -1,0 +1,102 @@
+//! The side report: one row for each item that did not simply succeed. Readers of results need not know it.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+
+use paceline_core::{Class, Timestamp};
+use paceline_store::{CustomId, DeferReason, Error, Journal, ReportRow, Rows, State};
+use serde::Serialize;
+
+use super::input::{Input, Span};
+use super::line::Line;
+use crate::text;
+
+/// Why an item is not succeeded, or what it took.
+#[derive(Debug, Serialize)]
+pub(crate) struct Row {
+    custom_id: CustomId,
+    state: &'static str,
+    class: Option<&'static str>,
+    code: Option<String>,
+    error_type: Option<String>,
+    status_code: Option<u16>,
+    /// A person must act on the key, the account or the request.
+    fatal: bool,
+    retryable: bool,
+    rate_limited: bool,
+    attempts: u32,
+    deferrals: u32,
+    retry_not_before: Option<String>,
+    last_error: Option<String>,
+    reason: Option<String>,
+}
+
+/// What can go wrong while a report is written.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ReportError {
+    /// The journal cannot be read.
+    #[error(transparent)]
+    Journal(#[from] Error),
+    /// The input or the report cannot be read or written.
+    #[error("cannot write the report: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// Rewrites the report: readers see the old one or the new one, never a part.
+///
+/// # Errors
+/// What the journal or the file system says; the old report stays then.
+pub(crate) fn write(path: &Path, journal: &Journal, input: &Input, now: Timestamp) -> Result<(), ReportError> {
+    let mut fresh = path.as_os_str().to_owned();
+    fresh.push(".new");
+    let mut file = BufWriter::new(File::create(&fresh)?);
+    journal.report(now, Rows::All, |row| -> Result<(), ReportError> {
+        if simply_succeeded(&row) {
+            return Ok(());
+        }
+        serde_json::to_writer(&mut file, &self::row(&row, input, now)).map_err(io::Error::from)?;
+        file.write_all(b"\n")?;
+        Ok(())
+    })?;
+    file.into_inner().map_err(io::IntoInnerError::into_error)?.sync_data()?;
+    std::fs::rename(&fresh, path)?;
+    Ok(())
+}
+
+/// Succeeded at its first call.
+pub(crate) fn simply_succeeded(row: &ReportRow) -> bool {
+    row.state == State::Succeeded && row.tally.sends() <= 1
+}
+
+/// The row of an item.
+pub(crate) fn row(row: &ReportRow, input: &Input, now: Timestamp) -> Row {
+    let last = row.tally.last.as_ref();
+    let class = last.map(|last| last.class).filter(|_| row.state != State::Succeeded);
+    let fatal = matches!(class, Some(Class::Account | Class::Invalid | Class::Filtered));
+    let pending = matches!(row.state, State::Waiting | State::InFlight);
+    Row {
+        custom_id: custom_id(row, input),
+        state: if pending { "deferred" } else { row.state.as_str() },
+        class: class.map(Class::as_str),
+        code: last.and_then(|last| last.code.clone()),
+        error_type: last.and_then(|last| last.error_type.clone()),
+        status_code: last.and_then(|last| last.status),
+        fatal,
+        retryable: row.state != State::Succeeded && !fatal,
+        rate_limited: matches!(class, Some(Class::Throttled | Class::QuotaExhausted)),
+        attempts: row.tally.attempts,
+        deferrals: row.tally.deferrals,
+        retry_not_before: row.retry_not_before(now).map(|at| text::rfc3339(at.as_millis())),
+        last_error: last.and_then(|last| last.words.clone()),
+        reason: row.deferred.map(DeferReason::as_str).map(str::to_owned).or_else(|| row.reason.clone()),
+    }
+}
+
+/// The id stands in the input. If that is gone, its line number still says which item is meant.
+fn custom_id(row: &ReportRow, input: &Input) -> CustomId {
+    let span = Span { offset: row.src_off, len: row.src_len };
+    let read = input.read(span).ok();
+    let line = read.as_deref().and_then(|bytes| Line::parse(bytes, row.line).ok());
+    line.map_or_else(|| CustomId::Text(format!("line {}", row.line)), |line| line.custom_id)
+}

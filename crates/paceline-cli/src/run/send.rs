@@ -1,0 +1,201 @@
+//! One request over HTTP: out with it, and the whole answer back in.
+
+use std::error::Error as _;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use http::{Method, StatusCode};
+use paceline::Class;
+use paceline::provider::{self, NoResponse, Reading};
+use reqwest::redirect;
+
+/// More than any answer of a language model; a larger one would also be too large for the results file's readers.
+const LARGEST_ANSWER: usize = 32 << 20;
+
+/// Without a connection after this long the host is not reachable.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Sends requests to one upstream. Connections are kept and shared; proxies come from the environment.
+#[derive(Clone, Debug)]
+pub(crate) struct Sender {
+    client: reqwest::Client,
+    base_url: String,
+    headers: HeaderMap,
+    idempotency: Option<(HeaderName, String)>,
+    timeout: Duration,
+}
+
+/// What is sent for an item.
+#[derive(Debug)]
+pub(crate) struct Call {
+    /// As the line says.
+    pub(crate) method: Method,
+    /// As the line says, relative to the upstream's address.
+    pub(crate) url: String,
+    /// Byte for byte as in the line.
+    pub(crate) body: Bytes,
+    /// The item's ordinal: the same at each try, so that a server can see that two calls are one request.
+    pub(crate) ordinal: u64,
+}
+
+/// A whole answer.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    /// The status.
+    pub(crate) status: StatusCode,
+    /// All headers.
+    pub(crate) headers: HeaderMap,
+    /// The body, complete.
+    pub(crate) body: Bytes,
+}
+
+/// Why there is no whole answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum NoAnswer {
+    /// Nobody took the call: nothing was done and nothing is billed.
+    #[error("no connection: {0}")]
+    Connect(String),
+    /// Silence until `--timeout`: the call may have been done and billed.
+    #[error("no answer within {}", crate::text::duration(*.0))]
+    Timeout(Duration),
+    /// The connection broke after the request had left.
+    #[error("connection lost: {0}")]
+    Broken(String),
+    /// The answer is larger than the client accepts.
+    #[error("the answer is larger than {} MiB", LARGEST_ANSWER >> 20)]
+    TooLarge,
+}
+
+impl NoAnswer {
+    /// What it means. A failure that may pass, but for an answer that would be as large the next time.
+    pub(crate) fn reading(&self) -> Reading {
+        match self {
+            Self::Connect(_) => provider::no_response(NoResponse::Connect),
+            Self::Timeout(_) => provider::no_response(NoResponse::Timeout),
+            Self::Broken(_) => provider::no_response(NoResponse::Reset),
+            Self::TooLarge => Reading { code: Some("response_too_large".to_owned()), ..Reading::new(Class::Invalid) },
+        }
+    }
+}
+
+/// How a sender is set up.
+#[derive(Clone, Debug)]
+pub(crate) struct SenderConfig {
+    /// The upstream's address, with or without `/v1`.
+    pub(crate) base_url: String,
+    /// Authorization and whatever else each call carries; values that are secret are marked sensitive.
+    pub(crate) headers: HeaderMap,
+    /// From the first byte out to the last byte in.
+    pub(crate) timeout: Duration,
+    /// The header that makes a repeated call harmless, where the API has one, and the job's name to begin its values.
+    pub(crate) idempotency: Option<(HeaderName, String)>,
+}
+
+impl Sender {
+    /// A sender with its own pool of connections.
+    ///
+    /// # Errors
+    /// An address that is no http(s) URL, or what the TLS library says.
+    pub(crate) fn new(config: SenderConfig) -> Result<Self, reqwest::Error> {
+        let mut headers = config.headers.clone();
+        headers.entry(CONTENT_TYPE).or_insert(HeaderValue::from_static("application/json"));
+        let client = reqwest::Client::builder()
+            .user_agent(concat!("paceline/", env!("CARGO_PKG_VERSION")))
+            .timeout(config.timeout)
+            .connect_timeout(CONNECT_TIMEOUT.min(config.timeout))
+            .tcp_nodelay(true)
+            .redirect(same_place_only())
+            // Every re-send is decided and counted by the pacer: none may happen below it.
+            .retry(reqwest::retry::never())
+            .build()?;
+        client.get(&config.base_url).build()?;
+        let SenderConfig { base_url, timeout, idempotency, .. } = config;
+        Ok(Self { client, base_url, headers, idempotency, timeout })
+    }
+
+    /// Sends one call and reads the whole answer, whatever its status.
+    ///
+    /// # Errors
+    /// Says how far the call got when there is no whole answer.
+    pub(crate) async fn send(&self, call: &Call) -> Result<Answer, NoAnswer> {
+        let mut request = self
+            .client
+            .request(call.method.clone(), join_url(&self.base_url, &call.url))
+            .headers(self.headers.clone())
+            .body(call.body.clone());
+        if let Some((name, job)) = &self.idempotency {
+            request = request.header(name, format!("{job}-{}", call.ordinal));
+        }
+        let no_answer = |error: reqwest::Error| no_answer(&error, self.timeout);
+        let mut response = request.send().await.map_err(no_answer)?;
+        let mut body = BytesMut::new();
+        while let Some(chunk) = response.chunk().await.map_err(no_answer)? {
+            if body.len() + chunk.len() > LARGEST_ANSWER {
+                return Err(NoAnswer::TooLarge);
+            }
+            body.extend_from_slice(&chunk);
+        }
+        let headers = std::mem::take(response.headers_mut());
+        Ok(Answer { status: response.status(), headers, body: body.freeze() })
+    }
+}
+
+/// The address of a call. A base that ends in `/v1` and a line that begins with it share one `/v1`.
+pub(crate) fn join_url(base: &str, url: &str) -> String {
+    let base = base.trim_end_matches('/');
+    let shared = base.ends_with("/v1") && (url == "/v1" || url.starts_with("/v1/") || url.starts_with("/v1?"));
+    let base = if shared { &base[..base.len() - "/v1".len()] } else { base };
+    format!("{base}{url}")
+}
+
+/// A key must never reach a host that was not configured, and a POST must not silently become a GET: only redirects
+/// that keep the method are followed, and only within the same scheme, host and port.
+fn same_place_only() -> redirect::Policy {
+    redirect::Policy::custom(|attempt| {
+        let keeps_method = matches!(attempt.status().as_u16(), 307 | 308);
+        let first = attempt.previous().first();
+        let same_place = first.is_some_and(|first| first.origin() == attempt.url().origin());
+        if keeps_method && same_place && attempt.previous().len() <= 5 { attempt.follow() } else { attempt.stop() }
+    })
+}
+
+fn no_answer(error: &reqwest::Error, timeout: Duration) -> NoAnswer {
+    if error.is_connect() {
+        NoAnswer::Connect(root_cause(error))
+    } else if error.is_timeout() {
+        NoAnswer::Timeout(timeout)
+    } else {
+        NoAnswer::Broken(root_cause(error))
+    }
+}
+
+/// The innermost cause says what happened; the layers around it say only that something did. They would also repeat
+/// the address.
+fn root_cause(error: &reqwest::Error) -> String {
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    if error.source().is_none() { "the request could not be completed".to_owned() } else { cause.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_prefix_is_sent_once() {
+        for (base, url, expected) in [
+            ("https://h/v1", "/v1/chat/completions", "https://h/v1/chat/completions"),
+            ("https://h/v1/", "/v1/chat/completions", "https://h/v1/chat/completions"),
+            ("https://h", "/v1/chat/completions", "https://h/v1/chat/completions"),
+            ("https://h/v1", "/chat/completions", "https://h/v1/chat/completions"),
+            ("https://h/api/v1", "/v1/x?y=1", "https://h/api/v1/x?y=1"),
+            ("https://h/v1", "/v10/x", "https://h/v1/v10/x"),
+            ("https://h/openai", "/v1/x", "https://h/openai/v1/x"),
+        ] {
+            assert_eq!(join_url(base, url), expected);
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! The numbers of a job and its limits as JSON: for `paceline stats`, which reads them from the journal, and for the
+//! summary.
+
+use paceline::{Instant, QuotaSnapshot, ScopeSnapshot, ScopeState, Snapshot};
+use paceline_core::{Class, Dimension, Timestamp};
+use serde_json::{Map, Value, json};
+
+use super::figures::Figures;
+use crate::text;
+
+/// Turns an instant of the limiter into a time of the wall clock.
+pub(crate) type ToWall<'a> = &'a dyn Fn(Instant) -> Timestamp;
+
+/// The state of a job, as it is kept in the journal.
+pub(crate) fn job(figures: &Figures, view: &Snapshot, in_flight: u64, seconds: f64, wall: ToWall<'_>) -> Value {
+    let totals = figures.totals;
+    json!({
+        "at": text::rfc3339(paceline::clock::wall().as_millis()),
+        "input": figures.input,
+        "succeeded": figures.succeeded,
+        "failed": figures.failed,
+        "skipped": figures.skipped,
+        "cancelled": figures.cancelled,
+        "waiting": figures.input.saturating_sub(figures.ended()).saturating_sub(in_flight),
+        "in_flight": in_flight,
+        "calls": totals.calls,
+        "resends": totals.resends,
+        "retries": totals.retries,
+        "throttled": totals.throttled,
+        "abandoned": totals.abandoned,
+        "tokens_in": figures.tokens_in,
+        "tokens_out": figures.tokens_out,
+        "seconds": seconds,
+        "account": scope(&view.account, wall),
+        "scopes": scopes(view, wall),
+    })
+}
+
+/// All scopes, the account left out.
+pub(crate) fn scopes(view: &Snapshot, wall: ToWall<'_>) -> Vec<Value> {
+    view.scopes.iter().map(|each| scope(each, wall)).collect()
+}
+
+fn scope(scope: &ScopeSnapshot, wall: ToWall<'_>) -> Value {
+    let time = |at: Instant| text::rfc3339(wall(at).as_millis());
+    let (state, until, reason) = match &scope.state {
+        ScopeState::Open => ("open", None, None),
+        ScopeState::Paced => ("paced", None, None),
+        ScopeState::Held { until } => ("held", Some(time(*until)), None),
+        ScopeState::Stopped { reason } => ("stopped", None, Some(reason.to_string())),
+    };
+    let concurrency = &scope.concurrency;
+    let by_class: Map<String, Value> =
+        Class::ALL.iter().map(|class| (class.to_string(), scope.totals.of(*class).into())).collect();
+    json!({
+        "name": &*scope.name,
+        "state": state,
+        "until": until,
+        "reason": reason,
+        "waiting": scope.waiting,
+        "waits_for": scope.waits_for.as_ref().map(|(policy, _)| policy.to_string()),
+        "waits_until": scope.waits_for.as_ref().and_then(|(_, at)| at.map(time)),
+        "next_due": scope.next_due.map(time),
+        "windows": windows(scope),
+        "quotas": scope.quotas.iter().map(|each| quota(each, &time)).collect::<Vec<_>>(),
+        "announced": scope.announced.iter().map(|each| quota(each, &time)).collect::<Vec<_>>(),
+        "concurrency": {
+            "current_limit": concurrency.current_limit,
+            "in_flight": concurrency.in_flight,
+            "total_acquires": concurrency.total_acquires,
+            "total_rate_limits": concurrency.total_rate_limits,
+            "total_decreases": concurrency.total_decreases,
+            "peak_active": concurrency.peak_active,
+            "limit_history": concurrency.limit_history,
+            "phase": format!("{:?}", concurrency.phase),
+        },
+        "totals": {
+            "sends": scope.totals.sends,
+            "resends": scope.totals.resends,
+            "retries": scope.totals.retries,
+            "deferrals": scope.totals.deferrals,
+            "probes": scope.totals.probes,
+            "waited_s": scope.totals.waited.as_secs_f64(),
+            "by_class": by_class,
+        },
+    })
+}
+
+fn quota(quota: &QuotaSnapshot, time: &dyn Fn(Instant) -> String) -> Value {
+    json!({
+        "dimension": quota.dimension.as_str(),
+        "limit": quota.limit,
+        "used": quota.used,
+        "remaining": quota.remaining,
+        "window_s": quota.window.map(|window| window.as_secs_f64()),
+        "next_free": time(quota.next_free),
+    })
+}
+
+/// The request limits, each in the words of its window.
+fn windows(scope: &ScopeSnapshot) -> Vec<Value> {
+    let requests = || scope.quotas.iter().filter(|quota| quota.dimension == Dimension::Requests);
+    let tracked = requests().map(|quota| quota.used).max();
+    let window = |quota: &QuotaSnapshot| {
+        let name = match quota.window.map(|window| window.as_secs()) {
+            Some(1) => "second",
+            Some(60) => "minute",
+            Some(3_600) => "hour",
+            Some(86_400) => "day",
+            _ => "window",
+        };
+        json!({
+            format!("requests_last_{name}"): quota.used,
+            format!("limit_per_{name}"): quota.limit,
+            "window_s": quota.window.map(|window| window.as_secs_f64()),
+            "burst_tokens_remaining": scope.burst.map(|(remaining, _)| remaining),
+            "burst_limit": scope.burst.map(|(_, limit)| limit),
+            "total_requests_tracked": tracked,
+        })
+    };
+    requests().map(window).collect()
+}

@@ -1,0 +1,162 @@
+//! The true end of a run: counted in the journal, not remembered.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::time::Duration;
+
+use paceline::{ScopeState, Snapshot};
+use paceline_core::{Cost, Dimension, Limits, Shape};
+use paceline_sim::Job;
+use paceline_store::{Counts, DeferReason};
+use serde_json::{Value, json};
+
+use super::figures::Figures;
+use super::snapshot::{self, ToWall};
+use super::stop::Stop;
+use crate::exit::Status;
+use crate::text;
+
+/// How a run ended.
+pub(crate) struct Summary<'a> {
+    pub(crate) counts: &'a Counts,
+    pub(crate) figures: &'a Figures,
+    pub(crate) stop: Option<&'a Stop>,
+    pub(crate) elapsed: Duration,
+    /// The limits that were told, if any were.
+    pub(crate) limits: &'a Limits,
+    pub(crate) concurrency: u32,
+    pub(crate) view: &'a Snapshot,
+}
+
+impl Summary<'_> {
+    /// The status word and exit code.
+    pub(crate) fn status(&self) -> Status {
+        let counts = self.counts;
+        if counts.waiting + counts.in_flight > 0 {
+            Status::Deferred
+        } else if counts.succeeded == counts.input() {
+            Status::Success
+        } else if counts.succeeded == 0 {
+            Status::Failed
+        } else {
+            Status::Partial
+        }
+    }
+
+    /// The summary for scripts.
+    pub(crate) fn json(&self, wall: ToWall<'_>) -> Value {
+        let (counts, totals) = (self.counts, self.counts.totals);
+        json!({
+            "status": self.status().as_str(),
+            "input": counts.input(),
+            "succeeded": counts.succeeded,
+            "failed": counts.failed,
+            "skipped": counts.skipped,
+            "cancelled": counts.cancelled,
+            "deferred": counts.waiting + counts.in_flight,
+            "calls": totals.calls,
+            "resends": totals.resends,
+            "retries": totals.retries,
+            "throttled": totals.throttled,
+            "abandoned": totals.abandoned,
+            "tokens_in": counts.tokens_in,
+            "tokens_out": counts.tokens_out,
+            "seconds": round(self.elapsed),
+            "oracle_seconds": self.oracle().map(round),
+            "scopes": snapshot::scopes(self.view, wall),
+        })
+    }
+
+    /// The summary for people.
+    pub(crate) fn text(&self, output: &Path, errors: &Path, report: &Path) -> String {
+        let (counts, totals) = (self.counts, self.counts.totals);
+        let deferred = counts.waiting + counts.in_flight;
+        let mut text = format!(
+            "{}  {}: {} succeeded, {} failed, {} skipped, {} deferred\n",
+            self.status(),
+            text::counted(counts.input(), "item"),
+            text::count(counts.succeeded),
+            text::count(counts.failed),
+            text::count(counts.skipped),
+            text::count(deferred),
+        );
+        let mut line = |words: String| writeln!(text, "  {words}").expect("a string takes everything");
+        line(format!(
+            "{}: {} again ({} after server errors), {} answered with a rate limit, {} given up; this run took {}",
+            text::counted(totals.calls, "call"),
+            text::count(totals.resends),
+            text::count(totals.retries),
+            text::count(totals.throttled),
+            text::count(totals.abandoned),
+            text::duration(self.elapsed),
+        ));
+        line(format!("{} tokens in, {} out", text::count(counts.tokens_in), text::count(counts.tokens_out)));
+        if let Some(oracle) = self.oracle() {
+            line(format!("with perfect knowledge of the limits it would have taken {}", text::duration(oracle)));
+        }
+        line(format!("results: {}", output.display()));
+        if counts.failed + counts.skipped + counts.cancelled > 0 {
+            line(format!("errors: {} (why: {})", errors.display(), report.display()));
+        }
+        for group in &counts.deferred {
+            let class = group.class.map(|class| format!(", last answer: {class}")).unwrap_or_default();
+            line(format!("deferred: {}{class}: {}", words(group.reason), text::count(group.items)));
+        }
+        for scope in &self.view.scopes {
+            if let ScopeState::Stopped { reason } = &scope.state {
+                line(format!("stopped: {}: {reason}; act on that, then run the same command again", scope.name));
+            }
+        }
+        if let Some(stop) = self.stop {
+            line(format!("stopped early: {stop}"));
+        }
+        if totals.abandoned > 0 {
+            line(format!("{} given up in flight may be billed", text::counted(totals.abandoned, "call")));
+        }
+        if deferred > 0 {
+            line("the same command goes on where this run ended".to_owned());
+        }
+        text
+    }
+
+    /// How long the items that ended in this run would have taken somebody who knows the limits; none when no limit was
+    /// told or nothing succeeded.
+    fn oracle(&self) -> Option<Duration> {
+        let (mean_latency, median_latency) = self.figures.latency()?;
+        let calls = self.figures.ended_now;
+        if self.limits.quotas.is_empty() {
+            return None;
+        }
+        let tokens = |total: u64| total * calls / self.figures.ended().max(1);
+        let cost = Cost::zero()
+            .with(Dimension::Requests, calls)
+            .with(Dimension::Tokens, tokens(self.counts.tokens_in + self.counts.tokens_out))
+            .with(Dimension::InputTokens, tokens(self.counts.tokens_in))
+            .with(Dimension::OutputTokens, tokens(self.counts.tokens_out));
+        let mut quotas = self.limits.quotas.clone();
+        if let Some(burst) = self.limits.burst {
+            let spaced = quotas
+                .iter_mut()
+                .filter(|quota| quota.dimension == Dimension::Requests && quota.window <= Duration::from_secs(60))
+                .min_by_key(|quota| quota.window);
+            if let Some(quota) = spaced {
+                quota.shape = Shape::Bucket { burst };
+            }
+        }
+        Some(Job { calls, cost, mean_latency, median_latency }.finish_time(&quotas, Some(self.concurrency)))
+    }
+}
+
+fn words(reason: DeferReason) -> &'static str {
+    match reason {
+        DeferReason::ScopeStopped => "their scope is stopped until somebody acts",
+        DeferReason::ScopeHeld => "their scope is held until a quota reopens",
+        DeferReason::NotBefore => "their next try lies ahead",
+        DeferReason::NotStarted => "not started",
+        DeferReason::RunBound => "the run ended before their next try",
+    }
+}
+
+fn round(duration: Duration) -> f64 {
+    (duration.as_secs_f64() * 1_000.0).round() / 1_000.0
+}

@@ -1,0 +1,68 @@
+//! How numbers and times are written for people.
+
+use std::time::Duration;
+
+/// A duration in the two units that matter: `250ms`, `1.2s`, `3m 05s`, `1h 02m`, `2d 3h`.
+pub(crate) fn duration(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    match seconds {
+        0 => format!("{}ms", duration.as_millis()),
+        1..60 => {
+            let tenths = duration.as_millis() / 100;
+            if tenths.is_multiple_of(10) {
+                format!("{}s", tenths / 10)
+            } else {
+                format!("{}.{}s", tenths / 10, tenths % 10)
+            }
+        }
+        60..3_600 => format!("{}m {:02}s", seconds / 60, seconds % 60),
+        3_600..86_400 => format!("{}h {:02}m", seconds / 3_600, seconds % 3_600 / 60),
+        _ => format!("{}d {}h", seconds / 86_400, seconds % 86_400 / 3_600),
+    }
+}
+
+/// A number with its thousands apart: `12,345`.
+pub(crate) fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A noun with its number: `1 item`, `2 items`.
+pub(crate) fn counted(number: u64, noun: &str) -> String {
+    format!("{} {noun}{}", count(number), if number == 1 { "" } else { "s" })
+}
+
+/// An instant as RFC 3339 in UTC, with milliseconds.
+pub(crate) fn rfc3339(millis: i64) -> String {
+    jiff::Timestamp::from_millisecond(millis).map_or_else(|_| millis.to_string(), |at| format!("{at:.3}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_say_two_units() {
+        let texts = [0, 250, 1_000, 1_249, 59_900, 185_000, 3_720_000, 183_600_000]
+            .map(|millis| duration(Duration::from_millis(millis)));
+        assert_eq!(texts, ["0ms", "250ms", "1s", "1.2s", "59.9s", "3m 05s", "1h 02m", "2d 3h"]);
+    }
+
+    #[test]
+    fn thousands_are_apart() {
+        assert_eq!([1, 999, 1_000, 12_345_678].map(count), ["1", "999", "1,000", "12,345,678"]);
+        assert_eq!([counted(1, "item"), counted(1_000, "item")], ["1 item", "1,000 items"]);
+    }
+
+    #[test]
+    fn instants_carry_milliseconds() {
+        assert_eq!(rfc3339(1_795_176_000_000), "2026-11-20T12:00:00.000Z");
+    }
+}

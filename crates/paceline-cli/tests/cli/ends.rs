@@ -1,0 +1,224 @@
+//! How jobs end: files, counters, exit codes.
+
+use serde_json::{Value, json};
+
+use crate::support::{Job, Reply, Server, finish, line};
+
+#[test]
+fn everything_succeeds_and_a_rerun_sends_nothing() {
+    let server = Server::new(|_| Reply::ok().with_header("x-request-id", "req-7"));
+    let job = Job::new(60);
+    let (code, log) = finish(&mut job.run(&server));
+    assert_eq!(code, 0, "{log}");
+    assert!(log.contains("SUCCESS"), "{log}");
+    assert_eq!(server.by_item().len(), 60);
+    assert_eq!(server.count(), 60);
+    job.assert_adds_up(60);
+    let summary = job.summary();
+    assert_eq!(
+        (&summary["status"], &summary["calls"], &summary["resends"]),
+        (&json!("SUCCESS"), &json!(60), &json!(0))
+    );
+    assert_eq!((&summary["tokens_in"], &summary["tokens_out"]), (&json!(180), &json!(120)));
+    assert_eq!(summary["oracle_seconds"], Value::Null);
+    let first = &job.lines("out.jsonl")[0];
+    assert_eq!(first["response"]["status_code"], 200);
+    assert_eq!(first["response"]["request_id"], "req-7");
+    assert_eq!(first["error"], Value::Null);
+    assert!(!job.path("out.errors.jsonl").exists());
+    assert!(job.lines("out.report.jsonl").is_empty());
+
+    let (code, log) = finish(&mut job.run(&server));
+    assert_eq!(code, 0, "{log}");
+    assert_eq!(server.count(), 60);
+    job.assert_adds_up(60);
+}
+
+#[test]
+fn a_permanent_503_costs_one_call_and_its_retries() {
+    for (retries, calls) in [("2", 3), ("0", 1)] {
+        let server = Server::new(|_| Reply::error(503, "unavailable"));
+        let job = Job::new(1);
+        let (code, log) = finish(job.run(&server).args(["--max-retries", retries]));
+        assert_eq!(code, 1, "{log}");
+        assert!(log.contains("FAILED"), "{log}");
+        assert_eq!(server.count(), calls);
+        let row = &job.lines("out.report.jsonl")[0];
+        assert_eq!(
+            (&row["attempts"], &row["deferrals"], &row["reason"]),
+            (&json!(calls), &json!(0), &json!("max_retries"))
+        );
+        assert_eq!(
+            (&row["class"], &row["fatal"], &row["retryable"]),
+            (&json!("overloaded"), &json!(false), &json!(true))
+        );
+        let summary = job.summary();
+        assert_eq!((&summary["calls"], &summary["retries"]), (&json!(calls), &json!(calls - 1)));
+        assert_eq!(job.lines("out.errors.jsonl")[0]["response"]["status_code"], 503);
+        job.assert_adds_up(1);
+    }
+}
+
+#[test]
+fn always_429_with_two_deferrals_is_three_sends() {
+    let server = Server::new(|_| Reply::error(429, "rate_limit_exceeded").with_header("retry-after-ms", 1));
+    let job = Job::new(1);
+    let (code, log) = finish(job.run(&server).args(["--max-deferrals", "2"]));
+    assert_eq!(code, 1, "{log}");
+    assert_eq!(server.count(), 3);
+    let row = &job.lines("out.report.jsonl")[0];
+    assert_eq!((&row["attempts"], &row["deferrals"], &row["class"]), (&json!(0), &json!(3), &json!("throttled")));
+    assert_eq!(
+        (&row["state"], &row["reason"], &row["rate_limited"]),
+        (&json!("failed"), &json!("max_deferrals"), &json!(true))
+    );
+    let summary = job.summary();
+    assert_eq!((&summary["throttled"], &summary["resends"], &summary["retries"]), (&json!(3), &json!(2), &json!(0)));
+}
+
+#[test]
+fn no_credit_costs_what_was_in_flight_and_keeps_the_items() {
+    let server = Server::new(|_| Reply::error(429, "insufficient_quota"));
+    let job = Job::new(200);
+    let (code, log) = finish(job.run(&server).args(["--upstream", "openai", "--concurrency", "4"]));
+    assert_eq!(code, 3, "{log}");
+    assert!(log.contains("credit"), "{log}");
+    assert!(server.count() <= 4, "{} calls", server.count());
+    assert!(job.lines("out.jsonl").is_empty() && job.lines("out.errors.jsonl").is_empty());
+    assert_eq!(job.summary()["deferred"], 200);
+    assert_eq!(job.summary()["status"], "DEFERRED");
+    let rows = job.lines("out.report.jsonl");
+    assert_eq!(rows.len(), 200);
+    let tried = rows.iter().find(|row| row["class"] == "account").expect("one was tried");
+    assert_eq!(
+        (&tried["state"], &tried["fatal"], &tried["code"]),
+        (&json!("deferred"), &json!(true), &json!("insufficient_quota"))
+    );
+}
+
+#[test]
+fn a_bad_key_is_named_by_its_variable_and_never_shown() {
+    let server = Server::new(|_| Reply::error(401, "invalid_api_key"));
+    let job = Job::new(50);
+    let mut command = job.run(&server);
+    command.args(["--upstream", "openai", "--api-key-env", "MY_KEY"]).env("MY_KEY", "sk-very-secret");
+    let (code, log) = finish(&mut command);
+    assert_eq!(code, 3, "{log}");
+    assert!(log.contains("MY_KEY") && !log.contains("sk-very-secret"), "{log}");
+    assert_eq!(server.arrivals()[0].headers["authorization"], "Bearer sk-very-secret");
+    assert!(job.ended_ids().is_empty());
+    for file in ["out.report.jsonl", "out.journal", "summary.json"] {
+        let bytes = std::fs::read(job.path(file)).expect("written");
+        assert!(!String::from_utf8_lossy(&bytes).contains("sk-very-secret"), "{file}");
+    }
+}
+
+#[test]
+fn once_the_account_is_put_right_the_same_command_finishes() {
+    let bad = Server::new(|_| Reply::error(401, "invalid_api_key"));
+    let good = Server::new(|_| Reply::ok());
+    let job = Job::new(30);
+    assert_eq!(finish(job.run(&bad).args(["--upstream", "openai"])).0, 3);
+    let (code, log) = finish(job.run(&good).args(["--upstream", "openai"]));
+    assert_eq!(code, 0, "{log}");
+    assert_eq!(good.by_item().len(), 30);
+    job.assert_adds_up(30);
+}
+
+#[test]
+fn a_model_that_the_key_may_not_use_stops_alone() {
+    let server = Server::new(|arrival| match arrival.item.starts_with("closed") {
+        true => {
+            Reply::new(403, &json!({"error": {"message": "no access to model closed", "code": "model_not_allowed"}}))
+        }
+        false => Reply::ok(),
+    });
+    let lines: Vec<String> = (0..40)
+        .map(|n| {
+            let model = if n % 2 == 0 { "closed" } else { "open" };
+            let body = json!({"model": model, "item": format!("{model}-{n}")});
+            json!({"custom_id": n, "url": "/v1/chat/completions", "body": body}).to_string()
+        })
+        .collect();
+    let job = Job::with_input(&lines.join("\n"));
+    let (code, log) = finish(job.run(&server).args(["--upstream", "openai", "--concurrency", "4"]));
+    assert_eq!(code, 3, "{log}");
+    let open = server.by_item().keys().filter(|item| item.starts_with("open")).count();
+    assert_eq!((open, job.lines("out.jsonl").len()), (20, 20), "{log}");
+    assert!(server.count() <= 20 + 4, "{} calls", server.count());
+    assert!(job.lines("out.report.jsonl").iter().all(|row| row["reason"] == "scope_stopped"), "{log}");
+    assert!(log.contains("no access to model closed"), "{log}");
+    job.assert_adds_up(40);
+}
+
+#[test]
+fn what_can_never_pass_fails_alone() {
+    let server = Server::new(|arrival| match arrival.item.as_str() {
+        "item-3" => Reply::error(400, "bad_request"),
+        "item-5" => Reply::error(404, "not_found"),
+        _ => Reply::ok(),
+    });
+    let job = Job::new(40);
+    let (code, log) = finish(&mut job.run(&server));
+    assert_eq!(code, 1, "{log}");
+    assert!(log.contains("PARTIAL"), "{log}");
+    assert_eq!(server.count(), 40);
+    job.assert_adds_up(40);
+    let errors = job.lines("out.errors.jsonl");
+    assert_eq!(errors.len(), 2);
+    assert!(errors.iter().all(|line| line["error"].is_null() && line["response"]["body"]["error"]["code"].is_string()));
+    let rows = job.lines("out.report.jsonl");
+    let row = rows.iter().find(|row| row["custom_id"] == "item-3").expect("a row");
+    assert_eq!(
+        *row,
+        json!({
+            "custom_id": "item-3", "state": "failed", "class": "invalid", "code": "bad_request", "error_type": "some_error",
+            "status_code": 400, "fatal": true, "retryable": false, "rate_limited": false, "attempts": 1, "deferrals": 0,
+            "retry_not_before": null, "last_error": "it is bad_request", "reason": "invalid",
+        })
+    );
+    let (code, _) = finish(&mut job.run(&server));
+    assert_eq!((code, server.count()), (1, 40));
+}
+
+#[test]
+fn when_the_first_twenty_fail_alike_the_job_stops_and_keeps_them() {
+    let server = Server::new(|_| Reply::error(400, "model_not_here"));
+    let job = Job::new(200);
+    let (code, log) = finish(job.run(&server).args(["--concurrency", "4"]));
+    assert_eq!(code, 3, "{log}");
+    assert!(log.contains("--stop-after-same 0"), "{log}");
+    assert!(server.count() < 30, "{} calls", server.count());
+    assert!(job.ended_ids().is_empty());
+    assert_eq!(job.summary()["deferred"], 200);
+    assert_eq!(job.summary()["calls"], server.count());
+
+    let (code, log) = finish(job.run(&server).args(["--stop-after-same", "0"]));
+    assert_eq!(code, 1, "{log}");
+    assert!(log.contains("FAILED"), "{log}");
+    job.assert_adds_up(200);
+}
+
+#[test]
+fn a_small_job_that_fails_alike_just_fails() {
+    let server = Server::new(|_| Reply::error(400, "model_not_here"));
+    let job = Job::new(20);
+    let (code, log) = finish(&mut job.run(&server));
+    assert_eq!(code, 1, "{log}");
+    job.assert_adds_up(20);
+}
+
+#[test]
+fn answers_that_are_no_json_and_no_answers_at_all() {
+    let server = Server::new(|arrival| match arrival.item.as_str() {
+        "text" => Reply::new(200, &json!(null)),
+        _ => Reply::ok().never(),
+    });
+    let job = Job::with_input(&[line("text"), line("silent")].join("\n"));
+    let (code, log) = finish(job.run(&server).args(["--timeout", "100ms", "--max-retries", "1"]));
+    assert_eq!(code, 1, "{log}");
+    assert_eq!(server.by_item()["silent"], 2);
+    let error = &job.lines("out.errors.jsonl")[0];
+    assert_eq!((&error["response"], &error["error"]["code"]), (&Value::Null, &json!("timeout")));
+    job.assert_adds_up(2);
+}

@@ -1,0 +1,153 @@
+//! What is sent, and what is refused before anything is.
+
+use std::io::Write as _;
+use std::process::Stdio;
+
+use serde_json::json;
+
+use crate::support::{Job, Reply, Server, finish, line};
+
+#[test]
+fn bad_lines_are_named_and_nothing_is_sent() {
+    let server = Server::new(|_| Reply::ok());
+    let twice = [line("a"), line("b"), line("a")].join("\n");
+    for (input, words) in [
+        ("{\"custom_id\": \"a\"\n", &["line 1: invalid_json_line"][..]),
+        ("", &["empty_file"]),
+        ("\n\n", &["empty_file"]),
+        (twice.as_str(), &["duplicate_custom_id", "line 3", "line 1"]),
+        (r#"{"custom_id":"a","url":"https://elsewhere.example/v1","body":{}}"#, &["invalid_url", "--base-url"]),
+        ("[]\n{}\n", &["line 1", "line 2: missing_custom_id", "2 lines"]),
+    ] {
+        let job = Job::with_input(input);
+        let (code, log) = finish(&mut job.run(&server));
+        assert_eq!(code, 2, "{log}");
+        assert!(words.iter().all(|word| log.contains(word)), "{words:?} in {log}");
+        assert!(!job.path("out.jsonl").exists() && !job.path("out.journal").exists());
+    }
+    assert_eq!(server.count(), 0);
+}
+
+#[test]
+fn wrong_knobs_are_named_before_any_call() {
+    let server = Server::new(|_| Reply::ok());
+    let job = Job::new(3);
+    for (flags, variables, words) in [
+        (&["--burst", "0"][..], &[][..], &["--burst", "\"0\""][..]),
+        (&["--limit", "-5rpm"], &[], &["--limit", "-5rpm"]),
+        (&["--limit", "ten rpm"], &[], &["--limit", "ten rpm"]),
+        (&["--concurrency", "0"], &[], &["--concurrency", "\"0\""]),
+        (&["--max-retries", "NaN"], &[], &["--max-retries", "NaN"]),
+        (&["--timeout", "ten"], &[], &["--timeout", "ten"]),
+        (&["--bogus"], &[], &["--bogus"]),
+        (&["--upstream", "nobody"], &[], &["nobody", "mock"]),
+        (&["--upstream", "openai"], &[("OPENAI_BURST_LIMIT", "0")], &["OPENAI_BURST_LIMIT", "\"0\"", "environment"]),
+        (&["--upstream", "openai"], &[("OPENAI_REQUESTS_PER_MINUTE", "NaN")], &["OPENAI_REQUESTS_PER_MINUTE", "NaN"]),
+        (&[], &[("PACELINE_UPSTREAM__GENERIC__RETRY__BASE", "90s")], &["PACELINE_UPSTREAM__GENERIC__RETRY__BASE"]),
+        (&[], &[("PACELINE_UPSTREAM__GENERIC__RPMM", "1")], &["PACELINE_UPSTREAM__GENERIC__RPMM"]),
+        (&["--api-key-env", "NOT_SET"], &[], &["NOT_SET"]),
+    ] {
+        let (code, log) = finish(job.run(&server).args(flags).envs(variables.iter().copied()));
+        assert_eq!(code, 2, "{flags:?} {variables:?}: {log}");
+        assert!(words.iter().all(|word| log.contains(word)), "{words:?} in {log}");
+    }
+    assert_eq!(server.count(), 0);
+    assert!(!job.path("out.journal").exists());
+}
+
+#[test]
+fn bodies_paths_and_idempotency_keys_arrive_as_they_should() {
+    let server = Server::new(|arrival| match arrival.before {
+        0 => Reply::error(500, "oops"),
+        _ => Reply::ok(),
+    });
+    let job = Job::new(2);
+    let url = format!("{}/v1", server.url());
+    let (code, log) =
+        finish(job.run(&server).args(["--upstream", "openai", "--base-url"]).arg(url).env("OPENAI_API_KEY", "k"));
+    // The flag was given twice: the last one would be a guess.
+    assert_eq!(code, 2, "{log}");
+
+    let mut command = job.paceline();
+    command.args([
+        "run",
+        "in.jsonl",
+        "-o",
+        "out.jsonl",
+        "--upstream",
+        "openai",
+        "--base-url",
+        &format!("{}/v1", server.url()),
+    ]);
+    let (code, log) = finish(command.env("PACELINE_UPSTREAM__OPENAI__RETRY__BASE", "1ms"));
+    assert_eq!(code, 0, "{log}");
+    let arrivals = server.arrivals();
+    assert_eq!(arrivals.len(), 4);
+    assert!(arrivals.iter().all(|arrival| arrival.path == "/v1/chat/completions"));
+    let key = |item: &str| {
+        let mut keys: Vec<_> = arrivals
+            .iter()
+            .filter(|arrival| arrival.item == item)
+            .map(|arrival| arrival.headers["idempotency-key"].to_str().expect("text").to_owned())
+            .collect();
+        keys.dedup();
+        assert_eq!(keys.len(), 1, "one key for all tries");
+        keys.remove(0)
+    };
+    assert_ne!(key("item-0"), key("item-1"));
+    assert!(key("item-1").ends_with("-1"));
+}
+
+#[test]
+fn ids_may_be_numbers_and_come_back_as_such() {
+    let server = Server::new(|_| Reply::ok());
+    let job = Job::with_input(r#"{"custom_id":7,"url":"/x","body":{"item":"seven"}}"#);
+    let (code, log) = finish(&mut job.run(&server));
+    assert_eq!(code, 0, "{log}");
+    assert_eq!(job.lines("out.jsonl")[0]["custom_id"], json!(7));
+}
+
+#[test]
+fn standard_input_is_kept_so_that_the_job_can_go_on() {
+    let server = Server::new(|_| Reply::ok());
+    let job = Job::new(0);
+    let run = |text: &str| {
+        let mut command = job.paceline();
+        command.args(["run", "-", "-o", "out.jsonl", "--base-url", &server.url(), "--summary", "summary.json"]);
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = command.spawn().expect("the binary runs");
+        let mut stdin = child.stdin.take().expect("piped");
+        stdin.write_all(text.as_bytes()).expect("it reads");
+        drop(stdin);
+        child.wait().expect("it ends").code()
+    };
+    let text = [line("a"), line("b")].join("\n");
+    assert_eq!(run(&text), Some(0));
+    assert_eq!(run(&text), Some(0));
+    assert_eq!(run(""), Some(0));
+    assert_eq!(server.count(), 2);
+    assert_eq!(run(&line("c")), Some(2));
+    job.assert_adds_up(2);
+}
+
+#[test]
+fn an_input_that_changed_is_refused() {
+    let server = Server::new(|_| Reply::ok());
+    let job = Job::new(3);
+    assert_eq!(finish(&mut job.run(&server)).0, 0);
+    std::fs::write(job.path("in.jsonl"), line("other")).expect("writable");
+    let (code, log) = finish(&mut job.run(&server));
+    assert_eq!(code, 2, "{log}");
+    assert!(log.contains("changed"), "{log}");
+    assert_eq!(server.count(), 3);
+}
+
+#[test]
+fn results_without_a_journal_are_not_overwritten() {
+    let server = Server::new(|_| Reply::ok());
+    let job = Job::new(1);
+    std::fs::write(job.path("out.jsonl"), "{}\n").expect("writable");
+    let (code, log) = finish(&mut job.run(&server));
+    assert_eq!(code, 2, "{log}");
+    assert_eq!(std::fs::read_to_string(job.path("out.jsonl")).expect("still there"), "{}\n");
+}

@@ -1,0 +1,9 @@
+//! `paceline` as a person meets it: the real binary against a server that counts what reaches it.
+
+mod ends;
+mod help;
+mod input;
+mod resume;
+mod support;
+mod surface;
+mod waits;

@@ -1,0 +1,96 @@
+//! Interruptions: the same command goes on, nothing lost, nothing doubled.
+
+use std::collections::BTreeSet;
+use std::process::Command;
+use std::time::Duration;
+
+use crate::support::{Job, Reply, Server, finish, start};
+
+const CONCURRENCY: usize = 8;
+
+#[test]
+fn killed_at_any_moment_it_goes_on() {
+    const ITEMS: usize = 300;
+    let server = Server::new(|_| Reply::ok().after(Duration::from_millis(4)));
+    let job = Job::new(ITEMS);
+    let run = || {
+        let mut command = job.run(&server);
+        command.args(["--concurrency", &CONCURRENCY.to_string(), "--pace", "fixed"]);
+        command
+    };
+    let kills = [1, 20, 33, 90, 171];
+    for (killed, more) in kills.iter().enumerate() {
+        let mut child = start(&mut run());
+        server.wait_for((*more).max(server.count() + 1 + 7 * killed));
+        child.kill().expect("it runs");
+        child.wait().expect("it ends");
+    }
+    let (code, log) = finish(&mut run());
+    assert_eq!(code, 0, "{log}");
+    job.assert_adds_up(ITEMS);
+    assert_eq!(server.by_item().len(), ITEMS);
+    // In flight at each kill, or answered and not yet synced to disk then.
+    let repeated = server.count() - ITEMS;
+    assert!(repeated <= kills.len() * 4 * CONCURRENCY, "{repeated} calls repeated");
+}
+
+#[test]
+fn a_first_interruption_waits_for_the_calls_and_a_second_one_gives_them_up() {
+    let server = Server::new(|arrival| match arrival.before {
+        0 => Reply::ok().never(),
+        _ => Reply::ok(),
+    });
+    let job = Job::new(12);
+    let run = || {
+        let mut command = job.run(&server);
+        command.args(["--concurrency", "3", "--pace", "fixed"]);
+        command
+    };
+    let mut child = start(&mut run());
+    server.wait_for(3);
+    interrupt(child.id());
+    // Signals that arrive before the first one was heard are one signal, so the second is sent until it acts.
+    while child.try_wait().expect("a child").is_none() {
+        interrupt(child.id());
+        std::thread::yield_now();
+    }
+    assert_eq!(child.wait().expect("it ended").code(), Some(3));
+    let summary = job.summary();
+    assert_eq!((summary["abandoned"].as_u64(), summary["deferred"].as_u64()), (Some(3), Some(12)));
+    let rows = job.lines("out.report.jsonl");
+    assert!(rows.iter().all(|row| row["attempts"] == 0 && row["state"] == "deferred"));
+
+    let (code, log) = finish(run().args(["--timeout", "200ms"]));
+    assert_eq!(code, 0, "{log}");
+    job.assert_adds_up(12);
+}
+
+#[test]
+fn two_runs_of_one_job_are_not_possible() {
+    let server = Server::new(|_| Reply::ok().never());
+    let job = Job::new(2);
+    let mut first = start(&mut job.run(&server));
+    server.wait_for(2);
+    let (code, log) = finish(&mut job.run(&server));
+    assert_eq!(code, 2, "{log}");
+    assert!(log.contains(&first.id().to_string()), "{log}");
+    first.kill().expect("it runs");
+    first.wait().expect("it ends");
+}
+
+#[test]
+fn without_a_journal_the_results_are_the_same() {
+    let server = Server::new(|_| Reply::ok());
+    let job = Job::new(10);
+    let (code, log) = finish(job.run(&server).arg("--no-journal"));
+    assert_eq!(code, 0, "{log}");
+    job.assert_adds_up(10);
+    assert!(!job.path("out.journal").exists());
+    let items: BTreeSet<_> = server.arrivals().into_iter().map(|arrival| arrival.item).collect();
+    assert_eq!(items.len(), 10);
+}
+
+fn interrupt(pid: u32) {
+    // The process may have ended meanwhile.
+    let _ = Command::new("kill").args(["-TERM", &pid.to_string()]).output();
+}

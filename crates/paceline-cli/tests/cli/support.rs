@@ -1,0 +1,265 @@
+//! A server that counts, a job in a folder of its own, and the binary run on it.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
+
+/// A request that reached the server.
+#[derive(Clone, Debug)]
+pub(crate) struct Arrival {
+    /// What the item's body calls itself.
+    pub(crate) item: String,
+    /// Arrivals of the same item before this one.
+    pub(crate) before: usize,
+    pub(crate) path: String,
+    pub(crate) headers: http::HeaderMap,
+}
+
+/// What the server answers.
+pub(crate) struct Reply {
+    status: u16,
+    headers: Vec<(&'static str, String)>,
+    body: String,
+    after: Option<Duration>,
+}
+
+impl Reply {
+    pub(crate) fn new(status: u16, body: &Value) -> Self {
+        Self { status, headers: Vec::new(), body: body.to_string(), after: Some(Duration::ZERO) }
+    }
+
+    /// A usable answer.
+    pub(crate) fn ok() -> Self {
+        Self::new(200, &json!({"object": "chat.completion", "usage": {"prompt_tokens": 3, "completion_tokens": 2}}))
+    }
+
+    /// An error in the shape of OpenAI's.
+    pub(crate) fn error(status: u16, code: &str) -> Self {
+        Self::new(status, &json!({"error": {"message": format!("it is {code}"), "type": "some_error", "code": code}}))
+    }
+
+    pub(crate) fn with_header(mut self, name: &'static str, value: impl ToString) -> Self {
+        self.headers.push((name, value.to_string()));
+        self
+    }
+
+    /// Answered only after that long.
+    pub(crate) fn after(mut self, latency: Duration) -> Self {
+        self.after = Some(latency);
+        self
+    }
+
+    /// Never answered.
+    pub(crate) fn never(mut self) -> Self {
+        self.after = None;
+        self
+    }
+}
+
+#[derive(Default)]
+struct Seen {
+    arrivals: Mutex<Vec<Arrival>>,
+    changed: Condvar,
+}
+
+/// A server on a free port of this machine.
+pub(crate) struct Server {
+    seen: Arc<Seen>,
+    port: u16,
+    runtime: Option<Runtime>,
+}
+
+impl Server {
+    /// Answers every request as `answer` says.
+    pub(crate) fn new(answer: impl Fn(&Arrival) -> Reply + Send + Sync + 'static) -> Self {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
+        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).expect("a free port");
+        let port = listener.local_addr().expect("bound").port();
+        let (seen, answer) = (Arc::new(Seen::default()), Arc::new(answer));
+        let all = Arc::clone(&seen);
+        runtime.spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let (seen, answer) = (Arc::clone(&all), Arc::clone(&answer));
+                let service = service_fn(move |request| respond(request, Arc::clone(&seen), Arc::clone(&answer)));
+                tokio::spawn(
+                    hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service),
+                );
+            }
+        });
+        Self { seen, port, runtime: Some(runtime) }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+
+    pub(crate) fn arrivals(&self) -> Vec<Arrival> {
+        self.seen.arrivals.lock().expect("no panic").clone()
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.seen.arrivals.lock().expect("no panic").len()
+    }
+
+    /// How often each item arrived.
+    pub(crate) fn by_item(&self) -> BTreeMap<String, usize> {
+        let mut items = BTreeMap::new();
+        for arrival in self.arrivals() {
+            *items.entry(arrival.item).or_default() += 1;
+        }
+        items
+    }
+
+    /// Waits until so many requests have arrived.
+    pub(crate) fn wait_for(&self, count: usize) {
+        let arrivals = self.seen.arrivals.lock().expect("no panic");
+        let limit = Duration::from_secs(20);
+        let (arrivals, waited) =
+            self.seen.changed.wait_timeout_while(arrivals, limit, |seen| seen.len() < count).expect("no panic");
+        assert!(!waited.timed_out(), "only {} of {count} requests arrived", arrivals.len());
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+async fn respond(
+    request: Request<Incoming>,
+    seen: Arc<Seen>,
+    answer: Arc<impl Fn(&Arrival) -> Reply>,
+) -> Result<Response<Full<Bytes>>, Infallible> {
+    let (head, body) = request.into_parts();
+    let body = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+    let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+    let item = body["item"].as_str().unwrap_or_default().to_owned();
+    let arrival = {
+        let mut arrivals = seen.arrivals.lock().expect("no panic");
+        let before = arrivals.iter().filter(|arrival| arrival.item == item).count();
+        let arrival = Arrival { item, before, path: head.uri.to_string(), headers: head.headers };
+        arrivals.push(arrival.clone());
+        seen.changed.notify_all();
+        arrival
+    };
+    let reply = answer(&arrival);
+    match reply.after {
+        Some(Duration::ZERO) => {}
+        Some(latency) => tokio::time::sleep(latency).await,
+        None => std::future::pending().await,
+    }
+    let mut response = Response::builder().status(reply.status).header("content-type", "application/json");
+    for (name, value) in reply.headers {
+        response = response.header(name, value);
+    }
+    Ok(response.body(Full::new(reply.body.into())).expect("a response"))
+}
+
+/// The folder of a job, with its input.
+pub(crate) struct Job {
+    folder: TempDir,
+}
+
+impl Job {
+    /// `items` requests, called item-0, item-1, ...
+    pub(crate) fn new(items: usize) -> Self {
+        let lines: Vec<String> = (0..items).map(|n| line(&format!("item-{n}"))).collect();
+        Self::with_input(&(lines.join("\n") + "\n"))
+    }
+
+    pub(crate) fn with_input(text: &str) -> Self {
+        let job = Self { folder: tempfile::tempdir().expect("a temporary folder") };
+        std::fs::write(job.path("in.jsonl"), text).expect("writable");
+        job
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// `paceline` in the job's folder, with nothing of this process's environment that configures it.
+    pub(crate) fn paceline(&self) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_paceline"));
+        command.current_dir(self.folder.path()).env_clear().env("HOME", self.folder.path());
+        command
+    }
+
+    /// `paceline run` on the job, against `server` as a generic API with short delays between tries.
+    pub(crate) fn run(&self, server: &Server) -> Command {
+        let mut command = self.paceline();
+        command.args(["run", "in.jsonl", "-o", "out.jsonl", "--summary", "summary.json", "--seed", "1"]);
+        command.args(["--base-url", &server.url()]);
+        for upstream in ["GENERIC", "OPENAI"] {
+            command.env(format!("PACELINE_UPSTREAM__{upstream}__RETRY__BASE"), "1ms");
+            command.env(format!("PACELINE_UPSTREAM__{upstream}__RETRY__CAP"), "5ms");
+        }
+        command
+    }
+
+    /// The lines of a file of the job; none if there is no such file.
+    pub(crate) fn lines(&self, name: &str) -> Vec<Value> {
+        let text = std::fs::read_to_string(self.path(name)).unwrap_or_default();
+        text.lines().map(|line| serde_json::from_str(line).expect("every line is JSON")).collect()
+    }
+
+    pub(crate) fn summary(&self) -> Value {
+        let text = std::fs::read_to_string(self.path("summary.json")).expect("a summary");
+        serde_json::from_str(&text).expect("JSON")
+    }
+
+    /// The ids in results and errors, sorted. Panics when one appears twice.
+    pub(crate) fn ended_ids(&self) -> Vec<String> {
+        let lines = self.lines("out.jsonl").into_iter().chain(self.lines("out.errors.jsonl"));
+        let mut ids: Vec<String> = lines.map(|line| line["custom_id"].to_string()).collect();
+        ids.sort_unstable();
+        let all = ids.len();
+        ids.dedup();
+        assert_eq!(ids.len(), all, "an id appears twice");
+        ids
+    }
+
+    /// What the summary says must be what the files hold.
+    pub(crate) fn assert_adds_up(&self, items: usize) {
+        let summary = self.summary();
+        let number = |key: &str| summary[key].as_u64().expect(key) as usize;
+        assert_eq!(number("input"), items);
+        assert_eq!(number("succeeded"), self.lines("out.jsonl").len());
+        assert_eq!(number("failed") + number("skipped") + number("cancelled"), self.lines("out.errors.jsonl").len());
+        assert_eq!(self.ended_ids().len(), items - number("deferred"));
+    }
+}
+
+/// A request whose custom_id and body say `item`.
+pub(crate) fn line(item: &str) -> String {
+    let body = json!({"model": "m", "item": item});
+    json!({"custom_id": item, "method": "POST", "url": "/v1/chat/completions", "body": body}).to_string()
+}
+
+/// The end of a process: its exit code, and what it wrote to standard error.
+pub(crate) fn finish(command: &mut Command) -> (i32, String) {
+    let Output { status, stderr, .. } = command.output().expect("the binary runs");
+    (status.code().expect("an exit code"), String::from_utf8_lossy(&stderr).into_owned())
+}
+
+/// The binary at work, silent.
+pub(crate) fn start(command: &mut Command) -> Child {
+    command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the binary runs")
+}

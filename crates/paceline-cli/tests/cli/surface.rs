@@ -1,0 +1,51 @@
+//! `check` and `stats`.
+
+use serde_json::Value;
+
+use crate::support::{Job, Reply, Server, finish};
+
+fn output(command: &mut std::process::Command) -> String {
+    let output = command.output().expect("the binary runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("text")
+}
+
+#[test]
+fn check_says_where_each_value_came_from() {
+    let job = Job::new(0);
+    std::fs::write(job.path("paceline.toml"), "[upstream.mine]\nbase_url = \"http://127.0.0.1:9\"\nrpm = 500\n")
+        .expect("writable");
+    let text =
+        output(job.paceline().args(["check", "--concurrency", "7"]).env("PACELINE_UPSTREAM__MINE__RETRY__BASE", "2s"));
+    for words in ["paceline.toml, line 3", "flag --concurrency", "PACELINE_UPSTREAM__MINE__RETRY__BASE", "default"] {
+        assert!(text.contains(words), "{words} in {text}");
+    }
+    let json: Value = serde_json::from_str(&output(job.paceline().args(["check", "--json"]))).expect("JSON");
+    assert_eq!(json["upstream"], "mine");
+    assert_eq!(json["values"]["retry.base"]["source"], "default");
+}
+
+#[test]
+fn stats_read_the_journal_of_a_job() {
+    let server = Server::new(|arrival| match arrival.item.as_str() {
+        "item-4" => Reply::error(400, "never"),
+        _ => Reply::ok(),
+    });
+    let job = Job::new(10);
+    assert_eq!(finish(job.run(&server).args(["--limit", "600rpm", "--burst", "10"])).0, 1);
+    let json: Value =
+        serde_json::from_str(&output(job.paceline().args(["stats", "out.jsonl", "--json"]))).expect("JSON");
+    assert_eq!((&json["succeeded"], &json["failed"], &json["calls"]), (&9.into(), &1.into(), &10.into()));
+    let window = &json["account"]["windows"][0];
+    for (key, value) in
+        [("requests_last_minute", 10), ("limit_per_minute", 600), ("burst_limit", 10), ("total_requests_tracked", 10)]
+    {
+        assert_eq!(window[key], value, "{key} in {window}");
+    }
+    assert!(window["burst_tokens_remaining"].is_u64());
+    assert!(output(job.paceline().arg("stats")).contains("9 succeeded, 1 failed"));
+    let items = output(job.paceline().args(["stats", "--items", "--json"]));
+    let row: Value = serde_json::from_str(items.trim()).expect("one row");
+    assert_eq!(row["custom_id"], "item-4");
+    assert_eq!(finish(job.paceline().args(["stats", "missing.jsonl"])).0, 2);
+}

@@ -1,0 +1,92 @@
+//! Limits and waits, and what the log says about them.
+
+use serde_json::{Value, json};
+
+use crate::support::{Job, Reply, Server, finish};
+
+#[test]
+fn an_hourly_limit_grants_its_calls_and_then_ends_the_run() {
+    let server = Server::new(|_| Reply::ok());
+    let job = Job::new(20);
+    let (code, log) = finish(job.run(&server).args(["--limit", "5 per 1h", "--max-wait", "5s"]));
+    assert_eq!(code, 3, "{log}");
+    assert_eq!(server.count(), 5);
+    assert!(log.contains("--max-wait"), "{log}");
+    assert_eq!(job.summary()["deferred"], 15);
+    job.assert_adds_up(20);
+}
+
+#[test]
+fn a_used_up_quota_holds_its_scope_over_runs() {
+    let server = Server::new(|_| Reply::error(429, "rate_limit_exceeded").with_header("retry-after", 86_400));
+    let job = Job::new(30);
+    let (code, log) = finish(job.run(&server).args(["--concurrency", "2"]));
+    assert_eq!(code, 3, "{log}");
+    let calls = server.count();
+    assert!(calls <= 2, "{calls} calls");
+    let rows = job.lines("out.report.jsonl");
+    assert!(rows.iter().any(|row| row["retry_not_before"].is_string()));
+    assert!(rows.iter().any(|row| row["reason"] == "scope_held"));
+    let (code, log) = finish(&mut job.run(&server));
+    assert_eq!((code, server.count()), (3, calls), "{log}");
+}
+
+#[test]
+fn one_warning_a_re_send_and_no_error_for_what_recovers() {
+    let server = Server::new(|arrival| match (arrival.item.as_str(), arrival.before) {
+        ("item-1", 0) => Reply::error(429, "rate_limit_exceeded").with_header("retry-after-ms", 20),
+        ("item-2", 0..2) => Reply::error(500, "oops"),
+        ("item-3", _) => Reply::error(400, "never"),
+        _ => Reply::ok(),
+    });
+    let job = Job::new(6);
+    let (code, log) =
+        finish(job.run(&server).args(["--log-format", "json", "--quiet"]).env("RUST_LOG", "paceline=warn"));
+    assert_eq!(code, 1, "{log}");
+    let events: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).expect("JSON lines only")).collect();
+    let of = |level: &str, item: &str| -> Vec<&Value> {
+        events.iter().filter(|event| event["level"] == level && event["item"] == item).collect()
+    };
+    assert_eq!(events.len(), 4, "{log}");
+    let throttled = of("WARN", "item-1")[0];
+    assert_eq!(throttled["message"], "rate limit hit (attempt 1/\u{221e}), backing off for 20ms");
+    assert_eq!((&throttled["class"], &throttled["hint_source"]), (&json!("throttled"), &json!("retry-after-ms")));
+    assert!(throttled["scope"].is_string() && throttled["not_before"].is_string());
+    let retried = of("WARN", "item-2");
+    assert_eq!(retried.len(), 2);
+    assert!(retried[1]["message"].as_str().is_some_and(|words| words.starts_with("transient failure (attempt 2/8)")));
+    assert_eq!(of("ERROR", "item-3").len(), 1);
+    assert_eq!(job.summary()["retries"], 2);
+}
+
+#[test]
+fn told_limits_are_kept_and_have_an_oracle() {
+    let server = Server::new(|_| Reply::ok());
+    let job = Job::new(15);
+    let (code, log) = finish(job.run(&server).args(["--limit", "10 per 1s", "--burst", "10"]));
+    assert_eq!(code, 0, "{log}");
+    let oracle = job.summary()["oracle_seconds"].as_f64().expect("a limit was told");
+    assert!((0.5..0.7).contains(&oracle), "{oracle}");
+}
+
+#[test]
+fn a_slow_tier_does_not_keep_the_others_out() {
+    let server = Server::new(|_| Reply::ok());
+    let line = |n: usize| {
+        let model = if n < 400 { "slow" } else { "fast" };
+        json!({"custom_id": n, "url": "/x", "body": {"model": model, "item": model}}).to_string()
+    };
+    let lines: Vec<String> = (0..420).map(line).collect();
+    let job = Job::with_input(&lines.join("\n"));
+    let config = format!(
+        "[upstream.two]\nbase_url = \"{}\"\nconcurrency = 4\n[[upstream.two.tier]]\nmodel = \"slow\"\nrph = 3\n",
+        server.url()
+    );
+    std::fs::write(job.path("paceline.toml"), config).expect("writable");
+    let mut command = job.paceline();
+    command.args(["run", "in.jsonl", "-o", "out.jsonl", "--max-wait", "1s"]);
+    let (code, log) = finish(&mut command);
+    assert_eq!(code, 3, "{log}");
+    let items = server.by_item();
+    assert_eq!((items["slow"], items["fast"]), (3, 20), "{log}");
+}

@@ -1,0 +1,163 @@
+//! The server behind the proxies: answers every chat request at its own pace and remembers who asked, and when it had
+//! answered. It limits nothing, so whatever is refused was refused by the proxy before it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::service::service_fn;
+use hyper::{Request, Response, header};
+use hyper_util::rt::TokioIo;
+use paceline::clock::Clock;
+use paceline_core::Instant;
+use tokio::net::TcpListener;
+
+/// A running server; it stops with the value.
+pub(crate) struct Counting {
+    address: SocketAddr,
+    book: Arc<Book>,
+    _stop: tokio::sync::oneshot::Sender<()>,
+}
+
+/// What the server saw of one item.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Seen {
+    /// How often it was asked for.
+    pub(crate) arrivals: u32,
+    /// When its latest answer was handed to the connection.
+    pub(crate) answered: Option<Instant>,
+}
+
+#[derive(Default)]
+struct Book {
+    clock: Clock,
+    pages: Mutex<Pages>,
+    turned: Condvar,
+}
+
+#[derive(Default)]
+struct Pages {
+    items: BTreeMap<String, Seen>,
+    /// Arrivals plus answers: a clock that only moves when something happens.
+    events: u64,
+    connections: u32,
+}
+
+impl Counting {
+    /// Listens on a free loopback port; each call takes `service`.
+    pub(crate) fn start(service: Duration) -> Self {
+        let book = Arc::new(Book::default());
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let (tell, told) = std::sync::mpsc::channel();
+        let served = Arc::clone(&book);
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            runtime.block_on(async {
+                let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free loopback port");
+                tell.send(listener.local_addr().expect("a bound socket has an address")).expect("the test is waiting");
+                tokio::select! {
+                    () = serve(listener, served, service) => {}
+                    _ = stopped => {}
+                }
+            });
+        });
+        Self { address: told.recv().expect("the server thread starts"), book, _stop: stop }
+    }
+
+    /// Where it listens.
+    pub(crate) const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The time on the clock of [`Seen::answered`].
+    pub(crate) fn now(&self) -> Instant {
+        self.book.clock.now()
+    }
+
+    /// What arrived so far, by item.
+    pub(crate) fn items(&self) -> BTreeMap<String, Seen> {
+        self.book.open().items.clone()
+    }
+
+    /// All calls that arrived.
+    pub(crate) fn arrivals(&self) -> u64 {
+        self.book.open().items.values().map(|seen| u64::from(seen.arrivals)).sum()
+    }
+
+    /// Returns once `events` arrivals and answers were counted; false when that takes longer than `patience`.
+    pub(crate) fn wait_for_events(&self, events: u64, patience: Duration) -> bool {
+        let pages = self.book.open();
+        let waited = self.book.turned.wait_timeout_while(pages, patience, |pages| pages.events < events);
+        !waited.expect("no holder of the book panics").1.timed_out()
+    }
+
+    /// Returns once every connection was served to its end: after the client died, nothing arrives any more.
+    pub(crate) fn wait_until_idle(&self) {
+        let pages = self.book.open();
+        drop(self.book.turned.wait_while(pages, |pages| pages.connections > 0).expect("no holder of the book panics"));
+    }
+}
+
+impl Book {
+    fn open(&self) -> MutexGuard<'_, Pages> {
+        self.pages.lock().expect("no holder of the book panics")
+    }
+
+    fn write(&self, item: &str, change: impl FnOnce(&mut Seen)) {
+        let mut pages = self.open();
+        change(pages.items.entry(item.to_owned()).or_default());
+        pages.events += 1;
+        drop(pages);
+        self.turned.notify_all();
+    }
+}
+
+async fn serve(listener: TcpListener, book: Arc<Book>, service: Duration) {
+    loop {
+        let (stream, _) = listener.accept().await.expect("accepting on loopback");
+        let book = Arc::clone(&book);
+        book.open().connections += 1;
+        tokio::spawn(async move {
+            let answer = service_fn(|request| answer(request, &book, service));
+            // A client that was killed breaks its connections: the error is the point of the test, not a failure.
+            let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), answer).await;
+            book.open().connections -= 1;
+            book.turned.notify_all();
+        });
+    }
+}
+
+async fn answer(
+    request: Request<Incoming>,
+    book: &Book,
+    service: Duration,
+) -> Result<Response<Full<Bytes>>, Infallible> {
+    let Ok(body) = request.into_body().collect().await else {
+        return Ok(Response::new(Full::default()));
+    };
+    let item = item_of(&body.to_bytes());
+    book.write(&item, |seen| {
+        seen.arrivals += 1;
+        seen.answered = None;
+    });
+    tokio::time::sleep(service).await;
+    book.write(&item, |seen| seen.answered = Some(book.clock.now()));
+    let body = serde_json::json!({
+        "id": format!("chatcmpl-{item}"), "object": "chat.completion", "created": 1_800_000_000, "model": "peer",
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": item}, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12},
+    });
+    let mut response = Response::new(Full::from(body.to_string()));
+    response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/json"));
+    Ok(response)
+}
+
+/// The item's name travels in `user`, a field that OpenAI-like APIs ignore.
+fn item_of(body: &[u8]) -> String {
+    let fields: HashMap<String, serde_json::Value> = serde_json::from_slice(body).unwrap_or_default();
+    fields.get("user").and_then(serde_json::Value::as_str).unwrap_or("not an item of the job").to_owned()
+}

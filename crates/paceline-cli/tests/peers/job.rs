@@ -1,0 +1,173 @@
+//! One job of the real binary: its input, its command line, and what must be true of the files it leaves.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use paceline::clock::Clock;
+use paceline_core::Instant;
+use serde_json::{Value, json};
+
+/// A job in a folder of its own.
+pub(crate) struct Job {
+    folder: tempfile::TempDir,
+    items: usize,
+    base_url: String,
+    flags: Vec<String>,
+}
+
+/// How a job ended.
+pub(crate) struct Ended {
+    pub(crate) output: Output,
+    pub(crate) summary: Value,
+    pub(crate) seconds: f64,
+}
+
+/// The key in each call; nginx and HAProxy limit by it, and leave calls without one alone.
+const KEY: &str = "peer-key-0001";
+
+/// Far above what any job here takes; a job that hangs must fail and not block the suite.
+const PATIENCE_SECONDS: &str = "900";
+
+impl Job {
+    /// `items` chat requests for the API at `base_url`, with further command-line `flags`.
+    pub(crate) fn new(items: usize, base_url: &str, flags: &[&str]) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let mut input = String::new();
+        for item in 0..items {
+            let body = json!({"model": "peer", "user": name(item), "max_tokens": 8,
+                              "messages": [{"role": "user", "content": format!("Say the number {item}.")}]});
+            let line = json!({"custom_id": name(item), "method": "POST", "url": "/v1/chat/completions", "body": body});
+            input.push_str(&line.to_string());
+            input.push('\n');
+        }
+        fs::write(folder.path().join("requests.jsonl"), input).expect("writing the input");
+        let flags = flags.iter().map(ToString::to_string).collect();
+        Self { folder, items, base_url: base_url.to_owned(), flags }
+    }
+
+    /// Starts the job, or goes on with it, and returns at once.
+    pub(crate) fn spawn(&self) -> Child {
+        self.command(env!("CARGO_BIN_EXE_paceline"), &[]).stderr(Stdio::null()).spawn().expect("the binary starts")
+    }
+
+    /// Starts the job, or goes on with it, until it ends.
+    pub(crate) fn run(&self) -> Ended {
+        let clock = Clock::new();
+        let wrapper = ["--signal=KILL", PATIENCE_SECONDS, env!("CARGO_BIN_EXE_paceline")];
+        let output = self.command("timeout", &wrapper).output().expect("the binary starts");
+        let seconds = clock.now().saturating_since(Instant::ZERO).as_secs_f64();
+        let summary = fs::read(self.folder.path().join("summary.json")).unwrap_or_default();
+        Ended { output, summary: serde_json::from_slice(&summary).unwrap_or_default(), seconds }
+    }
+
+    /// The names of items whose line stands complete in the results file.
+    pub(crate) fn recorded(&self) -> Vec<String> {
+        let text = fs::read_to_string(self.results()).unwrap_or_default();
+        let whole = text.rfind('\n').map_or("", |end| &text[..=end]);
+        whole.lines().map(|line| text_at(&parse(line), "/custom_id").to_owned()).collect()
+    }
+
+    /// Every item succeeded, and each line carries the answer to its own question, as the counting server gives it.
+    ///
+    /// # Panics
+    /// With what is missing, doubled or mixed up.
+    pub(crate) fn assert_complete(&self, ended: &Ended) {
+        for (id, line) in self.assert_all_succeeded(ended) {
+            assert_eq!(text_at(&line, "/response/body/choices/0/message/content"), id, "the answer of another item");
+        }
+    }
+
+    /// Every item succeeded and has exactly one line, and the summary says so. Returns the lines by item.
+    ///
+    /// # Panics
+    /// With what is missing or doubled.
+    pub(crate) fn assert_all_succeeded(&self, ended: &Ended) -> BTreeMap<String, Value> {
+        let words = String::from_utf8_lossy(&ended.output.stderr);
+        assert_eq!(ended.output.status.code(), Some(0), "exit code; stderr: {words}; summary: {}", ended.summary);
+        assert!(!self.folder.path().join("results.errors.jsonl").exists(), "no item may fail here: {words}");
+        let text = fs::read_to_string(self.results()).expect("a results file");
+        let mut lines = BTreeMap::new();
+        for line in text.lines().map(parse) {
+            let id = text_at(&line, "/custom_id").to_owned();
+            assert_eq!(line.pointer("/response/status_code"), Some(&json!(200)), "status of {id}");
+            assert!(lines.insert(id, line.clone()).is_none(), "a second line for an item: {line}");
+        }
+        let missing: Vec<String> = (0..self.items).map(name).filter(|item| !lines.contains_key(item)).collect();
+        assert!(missing.is_empty(), "no line for {missing:?}");
+        assert_eq!(lines.len(), self.items, "lines of items that were never asked for");
+        for (key, value) in [("input", self.items), ("succeeded", self.items), ("failed", 0), ("deferred", 0)] {
+            assert_eq!(ended.count(key), value as u64, "summary {key}: {}", ended.summary);
+        }
+        assert_eq!(ended.summary.get("status"), Some(&json!("SUCCESS")));
+        lines
+    }
+
+    fn results(&self) -> PathBuf {
+        self.folder.path().join("results.jsonl")
+    }
+
+    /// A bare environment: no proxy, no configuration and no limit of whoever runs the tests may reach the job.
+    fn command(&self, program: &str, arguments: &[&str]) -> Command {
+        let folder: &Path = self.folder.path();
+        let mut command = Command::new(program);
+        command.args(arguments).args(["run", "requests.jsonl", "-o", "results.jsonl", "--summary", "summary.json"]);
+        command.args(["--base-url", &self.base_url, "--api-key-env", "PEER_KEY"]).args(&self.flags).current_dir(folder);
+        command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
+        command.env("HOME", folder).env("PEER_KEY", KEY);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        command
+    }
+}
+
+impl Ended {
+    /// A counter of the summary.
+    ///
+    /// # Panics
+    /// When the summary has no such number.
+    pub(crate) fn count(&self, key: &str) -> u64 {
+        let number = self.summary.get(key).and_then(Value::as_u64);
+        number.unwrap_or_else(|| {
+            panic!("no {key} in summary {}; stderr: {}", self.summary, String::from_utf8_lossy(&self.output.stderr))
+        })
+    }
+}
+
+/// Sends `burst` calls at once, one connection each, and counts the answers by status: what a limit does to a client
+/// that knows nothing of it.
+pub(crate) fn burst(url: &str, burst: usize) -> BTreeMap<u16, usize> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let calls: Vec<_> = (0..burst).map(|_| tokio::spawn(call(url.to_owned()))).collect();
+        let mut answers = BTreeMap::new();
+        for call in calls {
+            *answers.entry(call.await.expect("a call does not panic")).or_default() += 1;
+        }
+        answers
+    })
+}
+
+async fn call(url: String) -> u16 {
+    use hyper::header::{AUTHORIZATION, HOST};
+    let authority = url.strip_prefix("http://").expect("a plain URL").to_owned();
+    let stream = tokio::net::TcpStream::connect(&authority).await.expect("the peer listens");
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(hyper_util::rt::TokioIo::new(stream)).await.expect("HTTP/1.1");
+    tokio::spawn(connection);
+    let request = hyper::Request::post("/v1/chat/completions").header(HOST, authority).header(AUTHORIZATION, KEY);
+    let request = request.body("{}".to_owned()).expect("a well-formed request");
+    sender.send_request(request).await.expect("an answer").status().as_u16()
+}
+
+fn name(item: usize) -> String {
+    format!("item-{item:05}")
+}
+
+fn parse(line: &str) -> Value {
+    serde_json::from_str(line).unwrap_or_else(|error| panic!("a result line is not JSON ({error}): {line}"))
+}
+
+fn text_at<'a>(value: &'a Value, pointer: &str) -> &'a str {
+    value.pointer(pointer).and_then(Value::as_str).unwrap_or_else(|| panic!("no {pointer} in {value}"))
+}
