@@ -308,7 +308,7 @@ impl Pacer {
         while let Some((place, index)) = self.first_to_leave(now) {
             self.grant(now, place, index);
         }
-        self.wake = self.next_wake(now);
+        self.wake = (0..self.scopes.len()).filter_map(|index| self.next_wake(now, index)).min();
     }
 
     /// Ends the holds and closures whose time has come.
@@ -367,22 +367,27 @@ impl Pacer {
         self.events.push_back(Event::Granted { ticket: self.slots.ticket(place.2), probe });
     }
 
-    fn next_wake(&self, now: Instant) -> Option<Instant> {
-        self.scopes.iter().filter_map(|scope| self.wake_of(now, scope)).min()
-    }
-
-    fn wake_of(&self, now: Instant, scope: &Scope) -> Option<Instant> {
-        let head = scope.queue.head().and_then(|head| {
-            match self.admit_cost(now, scope, &self.slots.at(head.2).request.cost) {
-                Admit::At { at, .. } => Some(at),
-                Admit::Now | Admit::OnRelease { .. } => None,
-            }
-        });
+    /// When a scope wants to be looked at again.
+    fn next_wake(&mut self, now: Instant, index: usize) -> Option<Instant> {
+        let head = self.head_start(now, index);
+        let scope = &self.scopes[index];
         let deadline = match scope.queue.next_deadline() {
             Some((reading, _)) if !scope.clock.is_standing() => Some(scope.clock.deadline(now, reading)),
             _ => None,
         };
         [head, scope.queue.next_due(), deadline].into_iter().flatten().min()
+    }
+
+    /// When the head of a scope may leave, where that is a matter of time.
+    fn head_start(&mut self, now: Instant, index: usize) -> Option<Instant> {
+        let scope = &self.scopes[index];
+        let cost = &self.slots.at(scope.queue.head()?.2).request.cost;
+        let Admit::At { at, policy } = self.admit_cost(now, scope, cost) else { return None };
+        if matches!(policy, Policy::Quota { .. }) {
+            self.quotas.note_full();
+            self.scopes[index].note_full();
+        }
+        Some(at)
     }
 
     /// Frees the places of a call and replaces its estimated cost by the real one.

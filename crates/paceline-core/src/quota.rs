@@ -52,6 +52,8 @@ impl core::error::Error for TooLarge {}
 pub(crate) struct Quotas {
     counters: Vec<(Quota, Counter)>,
     burst: Option<TokenBucket>,
+    /// A window made somebody wait since the last call left.
+    full: bool,
 }
 
 impl Quotas {
@@ -61,7 +63,7 @@ impl Quotas {
             check(quota)?;
             counters.push((quota.clone(), Counter::new(quota)));
         }
-        Ok(Self { counters, burst: burst(limits)? })
+        Ok(Self { counters, burst: burst(limits)?, full: false })
     }
 
     /// Replaces the limits; what was used stays used where dimension and window are the same.
@@ -108,8 +110,17 @@ impl Quotas {
         })
     }
 
+    /// Somebody waits because a window is full. That is a pause, not idling: when the window turns, what was sent at
+    /// its beginning must not come back as a burst on top of the end of the last one.
+    pub(crate) fn note_full(&mut self) {
+        self.full = true;
+    }
+
     /// Takes what [`Quotas::admit`] allowed.
     pub(crate) fn take(&mut self, now: Instant, cost: &Cost) {
+        if core::mem::take(&mut self.full) {
+            self.forget_burst(now);
+        }
         if let Some(burst) = &mut self.burst
             && cost.get(&Dimension::Requests) > 0
         {

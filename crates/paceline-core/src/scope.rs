@@ -110,6 +110,11 @@ impl Scope {
         })
     }
 
+    /// The next waiter waits for a full window.
+    pub(crate) fn note_full(&mut self) {
+        self.quotas.note_full();
+    }
+
     /// A call leaves.
     pub(crate) fn leave(&mut self, now: Instant, cost: &Cost) -> Flight {
         self.last += 1;

@@ -160,6 +160,17 @@ fn after_a_pause_work_leaves_at_the_refill_rate() {
 }
 
 #[test]
+fn when_a_window_turns_its_beginning_does_not_come_back_as_a_burst() {
+    let config = limited(vec![Quota::sliding(Dimension::Requests, 192, 10 * S)], None);
+    let job = run(config, 600, at(FOREVER), |_, _| ok());
+    assert_eq!(job.arrivals.iter().filter(|a| a.at == Instant::ZERO).count(), 20, "a burst after idling");
+    for (n, arrival) in job.arrivals.iter().filter(|a| a.at >= at(10.0)).enumerate() {
+        assert!(n as f64 <= 1.0 + 19.2 * (seconds(arrival.at) - 10.0) + 1e-6, "call {n} at {}", arrival.at);
+    }
+    assert!(job.makespan() < 600.0 / 19.2 + 1.1, "took {}", job.makespan());
+}
+
+#[test]
 fn an_outage_of_an_hour_burns_no_item() {
     let config = PacerConfig { concurrency: Concurrency::Fixed { max: 32 }, ..limited(vec![], None) };
     let job = run(config, 500, at(FOREVER), |now, _| {
