@@ -16,9 +16,8 @@ use super::nginx::free_port;
 const LIMIT: usize = 200;
 
 /// What the job is told: 4 % less, because the rate that HAProxy computes is an estimate: the calls since its window
-/// began, plus those of the window before, weighted by what is left of it. A burst at the turn of its window comes on top
-/// of the whole window before, so that it must fit into those 4 %: half of them.
-const TOLD: [&str; 4] = ["--limit", "192/10s", "--burst", "4"];
+/// began, plus those of the window before, weighted by what is left of it.
+const TOLD: [&str; 2] = ["--limit", "192/10s"];
 
 const SERVICE: Duration = Duration::from_millis(30);
 
