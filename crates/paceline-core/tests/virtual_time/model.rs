@@ -297,7 +297,7 @@ impl Model {
 
 #[test]
 fn random_operations_keep_every_promise() {
-    let mut runner = TestRunner::new(Config { cases: 300, ..Config::default() });
+    let mut runner = TestRunner::new(Config::default());
     let seeds = proptest::num::u64::ANY;
     let checked = runner.run(&seeds, |seed| {
         let mut model = Model::new(seed);

@@ -1,22 +1,22 @@
 //! The pacer: one deterministic machine per account, which composes every policy.
 
-use alloc::boxed::Box;
+mod dispatch;
+mod react;
+
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::Arc;
 use core::cmp::Reverse;
 
 use crate::admit::{Admit, Policy};
-use crate::breaker::Change;
 use crate::concurrency::InFlight;
 use crate::config::{Concurrency, ConfigError, Limits, Pace, PacerConfig};
 use crate::cost::Cost;
 use crate::hold::Hold;
-use crate::outcome::{Class, Hint, Outcome, Reach};
-use crate::queue::Place;
+use crate::outcome::Outcome;
 use crate::quota::{Quotas, TooLarge};
 use crate::request::{Event, Request, ScopeId, Ticket, Verdict};
 use crate::rng::Rng;
-use crate::scope::{self, Flight, Scope};
+use crate::scope::{self, Scope};
 use crate::slots::{Entry, Slots, Stage};
 use crate::snapshot::{ScopeSnapshot, Snapshot, Totals};
 use crate::time::Instant;
@@ -298,233 +298,6 @@ impl Pacer {
         }
     }
 
-    /// Grants all that may leave, and finds out when to look again.
-    fn pump(&mut self, now: Instant) {
-        self.reopen(now);
-        for index in 0..self.scopes.len() {
-            self.scopes[index].queue.promote(now);
-            self.expire(now, index);
-        }
-        while let Some((place, index)) = self.first_to_leave(now) {
-            self.grant(now, place, index);
-        }
-        self.wake = (0..self.scopes.len()).filter_map(|index| self.next_wake(now, index)).min();
-    }
-
-    /// Ends the holds and closures whose time has come.
-    fn reopen(&mut self, now: Instant) {
-        let mut reopened = self.hold.expire(now);
-        for scope in &mut self.scopes {
-            reopened |= scope.reopens(now);
-        }
-        if reopened {
-            self.quotas.forget_burst(now);
-            self.set_clocks(now);
-        }
-    }
-
-    fn expire(&mut self, now: Instant, index: usize) {
-        let scope = &mut self.scopes[index];
-        while let Some((reading, slot)) = scope.queue.next_deadline()
-            && scope.clock.deadline(now, reading) <= now
-        {
-            let ticket = self.slots.ticket(slot);
-            let Entry { request, stage } = self.slots.remove(ticket).expect("a deadline belongs to a waiting request");
-            let Stage::Waiting { place, deadline, .. } = stage else {
-                unreachable!("a granted request has left the queue");
-            };
-            scope.queue.remove(place, request.not_before, deadline);
-            self.events.push_back(Event::Expired { ticket, request: Box::new(request) });
-        }
-    }
-
-    fn first_to_leave(&self, now: Instant) -> Option<(Place, usize)> {
-        let heads = self.scopes.iter().enumerate().filter_map(|(index, scope)| Some((scope.queue.head()?, index)));
-        let may_leave = |(place, index): &(Place, usize)| {
-            self.scopes[*index].admit(now, &self.slots.at(place.2).request.cost).is_now()
-        };
-        let first = heads.filter(may_leave).min()?;
-        self.admit_account(now, &self.slots.at(first.0.2).request.cost).is_now().then_some(first)
-    }
-
-    fn grant(&mut self, now: Instant, place: Place, index: usize) {
-        let scope = &mut self.scopes[index];
-        let entry = self.slots.at_mut(place.2);
-        let Stage::Waiting { deadline, since, .. } = entry.stage else {
-            unreachable!("a queue holds only waiting requests");
-        };
-        let request = &entry.request;
-        scope.queue.remove(place, request.not_before, deadline);
-        let flight = scope.leave(now, &request.cost);
-        self.in_flight.take();
-        self.quotas.take(now, &request.cost);
-        scope.totals.sends += 1;
-        scope.totals.resends += u64::from(request.sends() > 0);
-        scope.totals.probes += u64::from(flight.probe);
-        scope.totals.waited += now - since;
-        let probe = flight.probe;
-        entry.stage = Stage::InFlight { flight, deadline };
-        self.events.push_back(Event::Granted { ticket: self.slots.ticket(place.2), probe });
-    }
-
-    /// When a scope wants to be looked at again.
-    fn next_wake(&mut self, now: Instant, index: usize) -> Option<Instant> {
-        let head = self.head_start(now, index);
-        let scope = &self.scopes[index];
-        let deadline = match scope.queue.next_deadline() {
-            Some((reading, _)) if !scope.clock.is_standing() => Some(scope.clock.deadline(now, reading)),
-            _ => None,
-        };
-        [head, scope.queue.next_due(), deadline].into_iter().flatten().min()
-    }
-
-    /// When the head of a scope may leave, where that is a matter of time.
-    fn head_start(&mut self, now: Instant, index: usize) -> Option<Instant> {
-        let scope = &self.scopes[index];
-        let cost = &self.slots.at(scope.queue.head()?.2).request.cost;
-        let Admit::At { at, policy } = self.admit_cost(now, scope, cost) else { return None };
-        if matches!(policy, Policy::Quota { .. }) {
-            self.quotas.note_full();
-            self.scopes[index].note_full();
-        }
-        Some(at)
-    }
-
-    /// Frees the places of a call and replaces its estimated cost by the real one.
-    fn settle(&mut self, now: Instant, request: &Request, flight: &Flight, outcome: &Outcome) {
-        let scope = &mut self.scopes[request.scope.0 as usize];
-        scope.in_flight.release();
-        self.in_flight.release();
-        scope.totals.by_class[outcome.class as usize] += 1;
-        if let Some(actual) = &outcome.usage {
-            scope.settle(now, flight, &request.cost, actual);
-            self.quotas.settle(now, flight.sent, &request.cost, actual);
-        }
-        scope.learn(flight, &outcome.limits);
-    }
-
-    /// What the outcome does to the pace.
-    fn react(&mut self, now: Instant, request: &Request, flight: &Flight, outcome: &Outcome) {
-        let scope = &mut self.scopes[request.scope.0 as usize];
-        let change = match outcome.class {
-            Class::Success => {
-                let (opened, change) = scope.passed(now, flight, request.item);
-                if opened {
-                    self.quotas.forget_burst(now);
-                }
-                change
-            }
-            Class::Abandoned => {
-                scope.lost(flight);
-                None
-            }
-            Class::Overloaded | Class::Transient => scope.failed(now, flight, request.item),
-            Class::Throttled
-            | Class::QuotaExhausted
-            | Class::Account
-            | Class::Invalid
-            | Class::Filtered
-            | Class::Partial => scope.answered(now, flight, request.item),
-        };
-        self.report_breaker(now, request.scope, change);
-        match outcome.class {
-            Class::Throttled | Class::Partial | Class::Overloaded => self.slow_down(now, request, flight, outcome),
-            Class::QuotaExhausted => self.exhaust(now, request.scope, outcome),
-            Class::Account => {
-                let reason = outcome.reason.clone().unwrap_or_else(|| "the account was refused".into());
-                self.stop_for(now, reach(request.scope, outcome.reach), reason);
-            }
-            Class::Success | Class::Transient | Class::Invalid | Class::Filtered | Class::Abandoned => {}
-        }
-    }
-
-    fn report_breaker(&mut self, now: Instant, scope: ScopeId, change: Option<Change>) {
-        match change {
-            Some(Change::Opened { until }) => self.events.push_back(Event::BreakerOpened { scope, until }),
-            Some(Change::Closed) => {
-                self.scopes[scope.0 as usize].forget_burst(now);
-                self.quotas.forget_burst(now);
-                self.events.push_back(Event::BreakerClosed { scope });
-            }
-            None => {}
-        }
-    }
-
-    /// A refusal: fewer calls in flight, and a pause where the server asked for one or is shut.
-    fn slow_down(&mut self, now: Instant, request: &Request, flight: &Flight, outcome: &Outcome) {
-        if outcome.reach == Reach::Item {
-            return;
-        }
-        let id = request.scope;
-        let scope = &mut self.scopes[id.0 as usize];
-        if scope.refused(flight.number) {
-            let limit = scope.in_flight.limit();
-            self.events.push_back(Event::LimitDecreased { scope: id, limit });
-        }
-        let held = outcome.hint.is_some_and(|hint| self.obey(now, reach(id, outcome.reach), hint));
-        let scope = &mut self.scopes[id.0 as usize];
-        let shut = scope.is_shut(flight.number) && self.config.pace == Pace::Auto && outcome.class == Class::Throttled;
-        if shut && !held {
-            scope.close(now, self.config.retry.backoff.cap(), &mut self.rng);
-        }
-        if let Some(until) = scope.closed_until(now)
-            && (held || shut)
-        {
-            self.events.push_back(Event::GateClosed { scope: id, until });
-        }
-    }
-
-    /// Closes the gate of a scope, or of all of them, for as long as the server asked.
-    fn obey(&mut self, now: Instant, scope: Option<ScopeId>, hint: Hint) -> bool {
-        match scope {
-            Some(id) => self.scopes[id.0 as usize].obey(now, hint),
-            None => self.scopes.iter_mut().fold(false, |held, scope| scope.obey(now, hint) | held),
-        }
-    }
-
-    fn exhaust(&mut self, now: Instant, id: ScopeId, outcome: &Outcome) {
-        if outcome.reach == Reach::Item {
-            return;
-        }
-        let hold = &mut self.scopes[id.0 as usize].hold;
-        let wait = match outcome.hint {
-            Some(hint) => hint.wait,
-            // Calls that were in flight together make one guess.
-            None if hold.is_active() => return,
-            None => hold.guess(),
-        };
-        let scope = reach(id, outcome.reach);
-        self.hold_until(now, scope, now + wait);
-    }
-
-    fn hold_until(&mut self, now: Instant, scope: Option<ScopeId>, until: Instant) {
-        match scope {
-            Some(id) => self.scopes[id.0 as usize].hold_until(until),
-            None => {
-                self.hold.hold(until);
-                self.scopes.iter_mut().for_each(|scope| scope.expect_canary(until));
-            }
-        }
-        self.set_clocks(now);
-        self.events.push_back(Event::Held { scope, until });
-    }
-
-    fn stop_for(&mut self, now: Instant, scope: Option<ScopeId>, reason: Arc<str>) {
-        match scope {
-            Some(id) => self.scopes[id.0 as usize].hold.stop(reason.clone()),
-            None => self.hold.stop(reason.clone()),
-        }
-        self.set_clocks(now);
-        self.events.push_back(Event::Stopped { scope, reason });
-    }
-
-    /// The clocks of deadlines stand still in a held or stopped scope.
-    fn set_clocks(&mut self, now: Instant) {
-        for scope in &mut self.scopes {
-            scope.clock.set_standing(now, self.hold.is_active() || scope.hold.is_active());
-        }
-    }
-
     /// New limits may leave no room for requests that wait already: they go, and are told so.
     fn refuse_too_large(&mut self) {
         let slots: alloc::vec::Vec<_> = self.scopes.iter().flat_map(|scope| scope.queue.slots()).collect();
@@ -577,12 +350,4 @@ fn check(config: &PacerConfig) -> Result<(), ConfigError> {
     }
     Scope::new("".into(), config)?;
     Ok(())
-}
-
-/// The scope itself, or `None` for the whole account.
-const fn reach(scope: ScopeId, reach: Reach) -> Option<ScopeId> {
-    match reach {
-        Reach::Account => None,
-        Reach::Scope | Reach::Item => Some(scope),
-    }
 }

@@ -1,0 +1,156 @@
+//! What the end of a call does to the pace.
+
+use alloc::sync::Arc;
+
+use super::Pacer;
+use crate::breaker::Change;
+use crate::config::Pace;
+use crate::outcome::{Class, Hint, Outcome, Reach};
+use crate::request::{Event, Request, ScopeId};
+use crate::scope::Flight;
+use crate::time::Instant;
+
+impl Pacer {
+    /// Frees the places of a call and replaces its estimated cost by the real one.
+    pub(super) fn settle(&mut self, now: Instant, request: &Request, flight: &Flight, outcome: &Outcome) {
+        let scope = &mut self.scopes[request.scope.0 as usize];
+        scope.in_flight.release();
+        self.in_flight.release();
+        scope.totals.by_class[outcome.class as usize] += 1;
+        if let Some(actual) = &outcome.usage {
+            scope.settle(now, flight, &request.cost, actual);
+            self.quotas.settle(now, flight.sent, &request.cost, actual);
+        }
+        scope.learn(flight, &outcome.limits);
+    }
+
+    /// What the outcome does to the pace.
+    pub(super) fn react(&mut self, now: Instant, request: &Request, flight: &Flight, outcome: &Outcome) {
+        let scope = &mut self.scopes[request.scope.0 as usize];
+        let change = match outcome.class {
+            Class::Success => {
+                let (opened, change) = scope.passed(now, flight, request.item);
+                if opened {
+                    self.quotas.forget_burst(now);
+                }
+                change
+            }
+            Class::Abandoned => {
+                scope.lost(flight);
+                None
+            }
+            Class::Overloaded | Class::Transient => scope.failed(now, flight, request.item),
+            Class::Throttled
+            | Class::QuotaExhausted
+            | Class::Account
+            | Class::Invalid
+            | Class::Filtered
+            | Class::Partial => scope.answered(now, flight, request.item),
+        };
+        self.report_breaker(now, request.scope, change);
+        match outcome.class {
+            Class::Throttled | Class::Partial | Class::Overloaded => self.slow_down(now, request, flight, outcome),
+            Class::QuotaExhausted => self.exhaust(now, request.scope, outcome),
+            Class::Account => {
+                let reason = outcome.reason.clone().unwrap_or_else(|| "the account was refused".into());
+                self.stop_for(now, reach(request.scope, outcome.reach), reason);
+            }
+            Class::Success | Class::Transient | Class::Invalid | Class::Filtered | Class::Abandoned => {}
+        }
+    }
+
+    fn report_breaker(&mut self, now: Instant, scope: ScopeId, change: Option<Change>) {
+        match change {
+            Some(Change::Opened { until }) => self.events.push_back(Event::BreakerOpened { scope, until }),
+            Some(Change::Closed) => {
+                self.scopes[scope.0 as usize].forget_burst(now);
+                self.quotas.forget_burst(now);
+                self.events.push_back(Event::BreakerClosed { scope });
+            }
+            None => {}
+        }
+    }
+
+    /// A refusal: fewer calls in flight, and a pause where the server asked for one or is shut.
+    fn slow_down(&mut self, now: Instant, request: &Request, flight: &Flight, outcome: &Outcome) {
+        if outcome.reach == Reach::Item {
+            return;
+        }
+        let id = request.scope;
+        let scope = &mut self.scopes[id.0 as usize];
+        if scope.refused(flight.number) {
+            let limit = scope.in_flight.limit();
+            self.events.push_back(Event::LimitDecreased { scope: id, limit });
+        }
+        let held = outcome.hint.is_some_and(|hint| self.obey(now, reach(id, outcome.reach), hint));
+        let scope = &mut self.scopes[id.0 as usize];
+        let shut = scope.is_shut(flight.number) && self.config.pace == Pace::Auto && outcome.class == Class::Throttled;
+        if shut && !held {
+            scope.close(now, self.config.retry.backoff.cap(), &mut self.rng);
+        }
+        if let Some(until) = scope.closed_until(now)
+            && (held || shut)
+        {
+            self.events.push_back(Event::GateClosed { scope: id, until });
+        }
+    }
+
+    /// Closes the gate of a scope, or of all of them, for as long as the server asked.
+    fn obey(&mut self, now: Instant, scope: Option<ScopeId>, hint: Hint) -> bool {
+        match scope {
+            Some(id) => self.scopes[id.0 as usize].obey(now, hint),
+            None => self.scopes.iter_mut().fold(false, |held, scope| scope.obey(now, hint) | held),
+        }
+    }
+
+    fn exhaust(&mut self, now: Instant, id: ScopeId, outcome: &Outcome) {
+        if outcome.reach == Reach::Item {
+            return;
+        }
+        let hold = &mut self.scopes[id.0 as usize].hold;
+        let wait = match outcome.hint {
+            Some(hint) => hint.wait,
+            // Calls that were in flight together make one guess.
+            None if hold.is_active() => return,
+            None => hold.guess(),
+        };
+        let scope = reach(id, outcome.reach);
+        self.hold_until(now, scope, now + wait);
+    }
+
+    pub(super) fn hold_until(&mut self, now: Instant, scope: Option<ScopeId>, until: Instant) {
+        match scope {
+            Some(id) => self.scopes[id.0 as usize].hold_until(until),
+            None => {
+                self.hold.hold(until);
+                self.scopes.iter_mut().for_each(|scope| scope.expect_canary(until));
+            }
+        }
+        self.set_clocks(now);
+        self.events.push_back(Event::Held { scope, until });
+    }
+
+    pub(super) fn stop_for(&mut self, now: Instant, scope: Option<ScopeId>, reason: Arc<str>) {
+        match scope {
+            Some(id) => self.scopes[id.0 as usize].hold.stop(reason.clone()),
+            None => self.hold.stop(reason.clone()),
+        }
+        self.set_clocks(now);
+        self.events.push_back(Event::Stopped { scope, reason });
+    }
+
+    /// The clocks of deadlines stand still in a held or stopped scope.
+    pub(super) fn set_clocks(&mut self, now: Instant) {
+        for scope in &mut self.scopes {
+            scope.clock.set_standing(now, self.hold.is_active() || scope.hold.is_active());
+        }
+    }
+}
+
+/// The scope itself, or `None` for the whole account.
+const fn reach(scope: ScopeId, reach: Reach) -> Option<ScopeId> {
+    match reach {
+        Reach::Account => None,
+        Reach::Scope | Reach::Item => Some(scope),
+    }
+}

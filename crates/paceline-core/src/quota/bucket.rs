@@ -1,0 +1,65 @@
+//! The token bucket.
+
+use core::time::Duration;
+
+use crate::time::{Instant, nanos};
+
+/// Refilled continuously with `limit` units per window, at most `burst` of them stored. The level is kept in units
+/// times nanoseconds of the window, so that refill is exact; debt makes it negative.
+#[derive(Clone, Debug)]
+pub(crate) struct TokenBucket {
+    pub(super) limit: u64,
+    window: u64,
+    pub(super) burst: u64,
+    level: i128,
+    at: Instant,
+}
+
+impl TokenBucket {
+    pub(super) fn new(limit: u64, window: Duration, burst: u64) -> Self {
+        let window = nanos(window);
+        Self { limit, window, burst, level: i128::from(burst) * i128::from(window), at: Instant::ZERO }
+    }
+
+    pub(super) fn level(&self, now: Instant) -> i128 {
+        let refill = (now - self.at).as_nanos() as i128 * i128::from(self.limit);
+        (self.level + refill).min(i128::from(self.burst) * i128::from(self.window))
+    }
+
+    pub(super) fn units(&self, now: Instant) -> u64 {
+        (self.level(now).max(0) / i128::from(self.window)) as u64
+    }
+
+    pub(super) fn fits_at(&self, now: Instant, units: u64) -> Instant {
+        let missing = i128::from(units) * i128::from(self.window) - self.level(now);
+        if missing <= 0 {
+            return now;
+        }
+        let wait = missing.unsigned_abs().div_ceil(u128::from(self.limit));
+        now.max(self.at) + Duration::from_nanos(u64::try_from(wait).unwrap_or(u64::MAX))
+    }
+
+    pub(super) fn take(&mut self, now: Instant, units: u64) {
+        self.level = self.level(now) - i128::from(units) * i128::from(self.window);
+        self.at = self.at.max(now);
+    }
+
+    pub(super) fn refund(&mut self, units: u64) {
+        let full = i128::from(self.burst) * i128::from(self.window);
+        self.level = (self.level + i128::from(units) * i128::from(self.window)).min(full);
+    }
+
+    pub(super) fn keep_at_most(&mut self, now: Instant, units: u64) {
+        self.level = self.level(now).min(i128::from(units) * i128::from(self.window));
+        self.at = self.at.max(now);
+    }
+
+    /// The same share of the burst is left as was before.
+    pub(super) fn inherit(&mut self, known: &Self) {
+        let full = i128::from(self.burst) * i128::from(self.window);
+        if self.window == known.window {
+            self.level = known.level.min(full);
+        }
+        self.at = known.at;
+    }
+}

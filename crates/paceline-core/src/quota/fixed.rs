@@ -1,0 +1,56 @@
+//! The fixed window.
+
+use core::time::Duration;
+
+use crate::time::Instant;
+
+/// A counter that starts with the first unit and is reset one window later. Debt goes into the next window.
+#[derive(Clone, Debug)]
+pub(crate) struct FixedWindow {
+    limit: u64,
+    window: Duration,
+    pub(super) start: Option<Instant>,
+    pub(super) used: u64,
+}
+
+impl FixedWindow {
+    pub(super) const fn new(limit: u64, window: Duration) -> Self {
+        Self { limit, window, start: None, used: 0 }
+    }
+
+    /// The window that `now` lies in (none: it would begin now) and the units used in it.
+    pub(super) fn current(&self, now: Instant) -> (Option<Instant>, u64) {
+        let Some(start) = self.start else { return (None, 0) };
+        let windows = (now - start).as_nanos() / self.window.as_nanos();
+        if windows == 0 {
+            return (Some(start), self.used);
+        }
+        let paid = u128::from(self.limit).saturating_mul(windows);
+        let debt = u128::from(self.used).saturating_sub(paid) as u64;
+        let started = Instant::from_nanos(start.as_nanos() + (windows * self.window.as_nanos()) as u64);
+        ((debt > 0).then_some(started), debt)
+    }
+
+    pub(super) fn fits_at(&self, now: Instant, units: u64) -> Instant {
+        let (start, used) = self.current(now);
+        let Some(start) = start else { return now };
+        if used + units <= self.limit {
+            return now;
+        }
+        let windows = (used + units - self.limit).div_ceil(self.limit).max(1);
+        let wait = self.window.as_nanos().saturating_mul(u128::from(windows));
+        start + Duration::from_nanos(u64::try_from(wait).unwrap_or(u64::MAX))
+    }
+
+    pub(super) fn take(&mut self, now: Instant, units: u64) {
+        let (start, used) = self.current(now);
+        self.start = Some(start.unwrap_or(now));
+        self.used = used + units;
+    }
+
+    pub(super) fn refund(&mut self, taken: Instant, units: u64) {
+        if self.start.is_some_and(|start| taken >= start) {
+            self.used = self.used.saturating_sub(units);
+        }
+    }
+}

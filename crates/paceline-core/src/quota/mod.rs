@@ -1,0 +1,268 @@
+//! Configured limits: how many units may leave in a period.
+//!
+//! Each counter answers when a cost fits, without changing anything, and takes it only when told to. All arithmetic is
+//! on integers: nothing drifts, and the same history gives the same answer everywhere.
+
+mod bucket;
+mod fixed;
+mod sliding;
+#[cfg(test)]
+mod tests;
+
+use alloc::format;
+use alloc::vec::Vec;
+use core::fmt;
+use core::time::Duration;
+
+use bucket::TokenBucket;
+use fixed::FixedWindow;
+use sliding::SlidingWindow;
+
+use crate::admit::{Admit, Policy};
+use crate::config::{ConfigError, Limits, Quota, Shape};
+use crate::cost::{Cost, Dimension};
+use crate::time::Instant;
+
+/// Larger limits are refused: sums stay far from the edge of the integers.
+const LARGEST_LIMIT: u64 = 1 << 48;
+
+/// The longest window, a year: no limit is known to count longer.
+const LONGEST_WINDOW: Duration = Duration::from_secs(366 * 86_400);
+
+/// The burst is spread over windows of at most a minute; longer ones only count.
+const LONGEST_BURST_WINDOW: Duration = Duration::from_secs(60);
+
+/// A request that can never start: it alone exceeds a limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TooLarge {
+    /// What is counted.
+    pub dimension: Dimension,
+    /// What the request costs.
+    pub cost: u64,
+    /// What the limit allows at once.
+    pub limit: u64,
+}
+
+impl fmt::Display for TooLarge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { dimension, cost, limit } = self;
+        write!(f, "the request costs {cost} {dimension}, the limit is {limit}: it can never start")
+    }
+}
+
+impl core::error::Error for TooLarge {}
+
+/// All configured limits of an account or a tier; they hold together.
+#[derive(Clone, Debug)]
+pub(crate) struct Quotas {
+    counters: Vec<(Quota, Counter)>,
+    burst: Option<TokenBucket>,
+    /// A window made somebody wait since the last call left.
+    full: bool,
+}
+
+impl Quotas {
+    pub(crate) fn new(limits: &Limits) -> Result<Self, ConfigError> {
+        let mut counters = Vec::with_capacity(limits.quotas.len());
+        for quota in &limits.quotas {
+            check(quota)?;
+            counters.push((quota.clone(), Counter::new(quota)));
+        }
+        Ok(Self { counters, burst: burst(limits)?, full: false })
+    }
+
+    /// Replaces the limits; what was used stays used where dimension and window are the same.
+    pub(crate) fn reconfigure(&mut self, limits: &Limits) -> Result<(), ConfigError> {
+        let mut next = Self::new(limits)?;
+        for (quota, counter) in &mut next.counters {
+            let same =
+                |known: &&mut (Quota, Counter)| known.0.dimension == quota.dimension && known.0.window == quota.window;
+            if let Some((_, known)) = self.counters.iter_mut().find(same) {
+                counter.inherit(known);
+            }
+        }
+        if let (Some(next), Some(known)) = (&mut next.burst, &self.burst) {
+            next.inherit(known);
+        }
+        *self = next;
+        Ok(())
+    }
+
+    pub(crate) fn too_large(&self, cost: &Cost) -> Option<TooLarge> {
+        self.counters.iter().find_map(|(quota, _)| {
+            let limit = match quota.shape {
+                Shape::Bucket { burst } => burst,
+                Shape::Sliding | Shape::Fixed => quota.limit,
+            };
+            let units = cost.get(&quota.dimension);
+            (units > limit).then(|| TooLarge { dimension: quota.dimension.clone(), cost: units, limit })
+        })
+    }
+
+    pub(crate) fn admit(&self, now: Instant, cost: &Cost) -> Admit {
+        let requests = cost.get(&Dimension::Requests);
+        let spacing = match &self.burst {
+            Some(burst) if requests > 0 => Admit::at(burst.fits_at(now, 1), now, || Policy::Burst),
+            _ => Admit::Now,
+        };
+        self.counters.iter().fold(spacing, |strictest, (quota, counter)| {
+            let at = counter.fits_at(now, cost.get(&quota.dimension));
+            strictest.strictest(Admit::at(at, now, || Policy::Quota {
+                dimension: quota.dimension.clone(),
+                limit: quota.limit,
+                window: quota.window,
+            }))
+        })
+    }
+
+    /// Somebody waits because a window is full. That is a pause, not idling: when the window turns, what was sent at
+    /// its beginning must not come back as a burst on top of the end of the last one.
+    pub(crate) fn note_full(&mut self) {
+        self.full = true;
+    }
+
+    /// Takes what [`Quotas::admit`] allowed.
+    pub(crate) fn take(&mut self, now: Instant, cost: &Cost) {
+        if core::mem::take(&mut self.full) {
+            self.forget_burst(now);
+        }
+        if let Some(burst) = &mut self.burst
+            && cost.get(&Dimension::Requests) > 0
+        {
+            burst.take(now, 1);
+        }
+        for (quota, counter) in &mut self.counters {
+            counter.take(now, cost.get(&quota.dimension));
+        }
+    }
+
+    /// Replaces what was reserved at `taken` by what it really was. Less gives units back; more is debt.
+    pub(crate) fn settle(&mut self, now: Instant, taken: Instant, reserved: &Cost, actual: &Cost) {
+        for (quota, counter) in &mut self.counters {
+            let (reserved, actual) = (reserved.get(&quota.dimension), actual.get(&quota.dimension));
+            if actual > reserved {
+                counter.take(now, actual - reserved);
+            } else if reserved > actual {
+                counter.refund(taken, reserved - actual);
+            }
+        }
+    }
+
+    /// After a pause the work leaves at the refill rate: the stored burst is forgotten, but for one request.
+    pub(crate) fn forget_burst(&mut self, now: Instant) {
+        if let Some(burst) = &mut self.burst {
+            burst.keep_at_most(now, 1);
+        }
+    }
+
+    /// The counters with their quotas, for snapshots.
+    pub(crate) fn counters(&self) -> impl Iterator<Item = (&Quota, &Counter)> {
+        self.counters.iter().map(|(quota, counter)| (quota, counter))
+    }
+
+    /// Whole requests that may leave at once, and how many that can be at most.
+    pub(crate) fn burst_left(&self, now: Instant) -> Option<(u64, u64)> {
+        self.burst.as_ref().map(|bucket| (bucket.units(now), bucket.burst))
+    }
+}
+
+fn check(quota: &Quota) -> Result<(), ConfigError> {
+    let wrong = |value, expected| Err(ConfigError { key: format!("limit on {}", quota.dimension), value, expected });
+    if quota.limit == 0 || quota.limit > LARGEST_LIMIT {
+        return wrong(format!("{}", quota.limit), "a whole number from 1 to 2^48");
+    }
+    if quota.window.is_zero() || quota.window > LONGEST_WINDOW {
+        return wrong(format!("{:?}", quota.window), "a window of more than 0 and at most 366 days");
+    }
+    if let Shape::Bucket { burst } = quota.shape
+        && (burst == 0 || burst > LARGEST_LIMIT)
+    {
+        return wrong(format!("a burst of {burst}"), "a burst from 1 to 2^48");
+    }
+    Ok(())
+}
+
+/// The bucket that spaces requests: refilled evenly over the shortest request window of at most a minute.
+fn burst(limits: &Limits) -> Result<Option<TokenBucket>, ConfigError> {
+    if limits.burst == Some(0) {
+        return Err(ConfigError { key: "burst".into(), value: "0".into(), expected: "a whole number of at least 1" });
+    }
+    let shortest = limits
+        .quotas
+        .iter()
+        .filter(|quota| quota.dimension == Dimension::Requests && quota.shape == Shape::Sliding)
+        .filter(|quota| quota.window <= LONGEST_BURST_WINDOW)
+        .min_by_key(|quota| (quota.window, quota.limit));
+    Ok(shortest.map(|quota| {
+        let default = || (u128::from(quota.limit) * 1_000_000_000).div_ceil(quota.window.as_nanos()) as u64;
+        let burst = limits.burst.unwrap_or_else(default).min(quota.limit);
+        TokenBucket::new(quota.limit, quota.window, burst)
+    }))
+}
+
+/// The state behind one quota.
+#[derive(Clone, Debug)]
+pub(crate) enum Counter {
+    Sliding(SlidingWindow),
+    Fixed(FixedWindow),
+    Bucket(TokenBucket),
+}
+
+impl Counter {
+    fn new(quota: &Quota) -> Self {
+        match quota.shape {
+            Shape::Sliding => Self::Sliding(SlidingWindow::new(quota.limit, quota.window)),
+            Shape::Fixed => Self::Fixed(FixedWindow::new(quota.limit, quota.window)),
+            Shape::Bucket { burst } => Self::Bucket(TokenBucket::new(quota.limit, quota.window, burst)),
+        }
+    }
+
+    /// The earliest instant, from `now` on, at which `units` fit.
+    pub(crate) fn fits_at(&self, now: Instant, units: u64) -> Instant {
+        match self {
+            _ if units == 0 => now,
+            Self::Sliding(window) => window.fits_at(now, units),
+            Self::Fixed(window) => window.fits_at(now, units),
+            Self::Bucket(bucket) => bucket.fits_at(now, units),
+        }
+    }
+
+    /// Units counted now.
+    pub(crate) fn used(&self, now: Instant) -> u64 {
+        match self {
+            Self::Sliding(window) => window.used(now),
+            Self::Fixed(window) => window.current(now).1,
+            Self::Bucket(bucket) => bucket.burst.saturating_sub(bucket.units(now)),
+        }
+    }
+
+    fn take(&mut self, now: Instant, units: u64) {
+        match self {
+            _ if units == 0 => {}
+            Self::Sliding(window) => window.take(now, units),
+            Self::Fixed(window) => window.take(now, units),
+            Self::Bucket(bucket) => bucket.take(now, units),
+        }
+    }
+
+    fn refund(&mut self, taken: Instant, units: u64) {
+        match self {
+            Self::Sliding(window) => window.refund(taken, units),
+            Self::Fixed(window) => window.refund(taken, units),
+            Self::Bucket(bucket) => bucket.refund(units),
+        }
+    }
+
+    fn inherit(&mut self, known: &mut Self) {
+        match (self, known) {
+            (Self::Sliding(next), Self::Sliding(known)) => {
+                let limit = next.limit;
+                core::mem::swap(next, known);
+                next.limit = limit;
+            }
+            (Self::Fixed(next), Self::Fixed(known)) => (next.start, next.used) = (known.start, known.used),
+            (Self::Bucket(next), Self::Bucket(known)) => next.inherit(known),
+            _ => {}
+        }
+    }
+}

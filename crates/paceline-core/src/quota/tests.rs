@@ -1,0 +1,178 @@
+//! Each counter against a naive one.
+
+use super::sliding::{Entry, SLOTS};
+use super::*;
+use crate::time::nanos;
+use proptest::{prop_assert, prop_assert_eq, proptest};
+
+const S: Duration = Duration::from_secs(1);
+
+fn at(seconds: f64) -> Instant {
+    Instant::ZERO + Duration::from_secs_f64(seconds)
+}
+
+fn counter(shape: Shape, limit: u64, window: Duration) -> Counter {
+    Counter::new(&Quota { dimension: Dimension::Tokens, limit, window, shape })
+}
+
+#[test]
+fn a_million_requests_a_minute_need_less_than_a_megabyte() {
+    let mut window = SlidingWindow::new(1_000_000, 60 * S);
+    for n in 0..3_000_000u64 {
+        let now = Instant::from_nanos(n * 60_000);
+        assert!(window.fits_at(now, 1) <= now + Duration::from_millis(2));
+        window.take(window.fits_at(now, 1), 1);
+    }
+    assert!(window.entries.capacity() * size_of::<Entry>() < 1_000_000);
+}
+
+#[test]
+fn a_window_forgets_exactly_one_window_later() {
+    let mut counter = counter(Shape::Sliding, 2, 60 * S);
+    counter.take(at(0.0), 1);
+    counter.take(at(10.0), 1);
+    let slot = Duration::from_millis(1);
+    assert_eq!(counter.fits_at(at(10.0), 1), at(60.0) + slot);
+    assert_eq!(counter.fits_at(at(10.0), 2), at(70.0) + slot);
+    assert_eq!(counter.fits_at(at(86_400.0 * 365.0), 2), at(86_400.0 * 365.0));
+}
+
+#[test]
+fn settling_gives_back_or_makes_debt() {
+    for shape in [Shape::Sliding, Shape::Fixed, Shape::Bucket { burst: 100 }] {
+        let mut less = counter(shape, 100, 60 * S);
+        less.take(at(0.0), 100);
+        less.refund(at(0.0), 40);
+        assert_eq!(less.fits_at(at(0.0), 40), at(0.0), "{shape:?}");
+        assert!(less.fits_at(at(0.0), 41) > at(0.0), "{shape:?}");
+        let mut more = counter(shape, 100, 60 * S);
+        more.take(at(0.0), 100);
+        more.take(at(0.0), 150);
+        assert!(more.fits_at(at(59.0), 1) > at(60.0 - 1e-9), "{shape:?}: debt waits");
+    }
+}
+
+#[test]
+fn debt_of_a_fixed_window_goes_into_the_next_ones() {
+    let mut window = FixedWindow::new(100, 60 * S);
+    window.take(at(5.0), 250);
+    assert_eq!(window.fits_at(at(5.0), 1), at(125.0), "two windows pay 200, the third has 50 left");
+    assert_eq!(window.fits_at(at(5.0), 50), at(125.0));
+    assert_eq!(window.fits_at(at(5.0), 51), at(185.0));
+    assert_eq!(window.current(at(125.0)), (Some(at(125.0)), 50));
+}
+
+#[test]
+fn a_bucket_refills_without_rounding() {
+    let mut bucket = TokenBucket::new(7, 60 * S, 3);
+    let mut now = at(0.0);
+    for _ in 0..3 + 7 * 100 {
+        now = bucket.fits_at(now, 1);
+        bucket.take(now, 1);
+    }
+    assert!(now >= at(6_000.0) && now < at(6_000.0) + Duration::from_micros(1), "700 refills take 100 minutes");
+}
+
+#[test]
+fn the_burst_belongs_to_the_shortest_request_window_of_at_most_a_minute() {
+    let hour = Quota::sliding(Dimension::Requests, 1_000, 3_600 * S);
+    let minute = Quota::requests_per_minute(50);
+    let burst_of = |quotas: Vec<Quota>, burst| {
+        let quotas = Quotas::new(&Limits { quotas, burst }).expect("sensible");
+        quotas.burst.map(|bucket| (bucket.burst, bucket.limit))
+    };
+    assert_eq!(burst_of(alloc::vec![hour.clone(), minute.clone()], None), Some((1, 50)));
+    assert_eq!(burst_of(alloc::vec![minute.clone()], Some(10)), Some((10, 50)));
+    assert_eq!(burst_of(alloc::vec![Quota::requests_per_minute(600)], None), Some((10, 600)));
+    assert_eq!(burst_of(alloc::vec![hour], None), None, "5 per hour may leave at once");
+    assert!(Quotas::new(&Limits { quotas: alloc::vec![minute], burst: Some(0) }).is_err());
+}
+
+#[test]
+fn impossible_quotas_are_refused() {
+    for quota in [
+        Quota::requests_per_minute(0),
+        Quota::requests_per_minute(LARGEST_LIMIT + 1),
+        Quota::sliding(Dimension::Requests, 1, Duration::ZERO),
+        Quota::sliding(Dimension::Requests, 1, LONGEST_WINDOW + S),
+        Quota { shape: Shape::Bucket { burst: 0 }, ..Quota::requests_per_minute(1) },
+    ] {
+        assert!(check(&quota).is_err(), "{quota:?}");
+    }
+}
+
+/// Steps of (time passed in ms, units wanted, refund afterwards).
+type Steps = Vec<(u64, u64, bool)>;
+
+fn steps() -> impl proptest::strategy::Strategy<Value = Steps> {
+    proptest::collection::vec((0u64..4_000, 1u64..40, proptest::bool::ANY), 1..200)
+}
+
+proptest! {
+    /// Against a list of everything: the answer is the earliest time at which it fits, within one slot.
+    #[test]
+    fn a_sliding_window_agrees_with_a_naive_log(steps in steps()) {
+        let (limit, window) = (100, 10 * S);
+        let slot = Duration::from_nanos(nanos(window) / SLOTS);
+        let mut counter = counter(Shape::Sliding, limit, window);
+        let mut log: Vec<(Instant, u64)> = Vec::new();
+        let mut now = Instant::ZERO;
+        let used = |log: &Vec<(Instant, u64)>, at: Instant, slack: Duration| -> u64 {
+            log.iter().filter(|(t, _)| *t + window + slack > at).map(|(_, units)| units).sum()
+        };
+        for (passed, units, refund) in steps {
+            now += Duration::from_millis(passed);
+            let fits = counter.fits_at(now, units);
+            prop_assert_eq!(fits, counter.fits_at(now, units));
+            prop_assert!(used(&log, fits, Duration::ZERO) + units <= limit, "fits at {} but does not", fits);
+            if fits > now {
+                let before = fits.saturating_sub(slot + slot);
+                prop_assert!(before < now || used(&log, before, Duration::ZERO) + units > limit, "fits before {}", fits);
+            }
+            now = fits;
+            counter.take(now, units);
+            prop_assert!(counter.used(now) <= limit);
+            if refund {
+                counter.refund(now, units);
+            } else {
+                log.push((now, units));
+            }
+            prop_assert!(counter.used(now) >= used(&log, now, Duration::ZERO));
+            prop_assert!(counter.used(now) <= used(&log, now, slot));
+        }
+    }
+
+    /// Never more than the burst and the refill over any span.
+    #[test]
+    fn a_bucket_never_gives_more_than_burst_and_refill(steps in steps()) {
+        let mut bucket = TokenBucket::new(100, 10 * S, 40);
+        let mut log: Vec<(Instant, u64)> = Vec::new();
+        let mut now = Instant::ZERO;
+        for (passed, units, _) in steps {
+            now = bucket.fits_at(now + Duration::from_millis(passed), units);
+            bucket.take(now, units);
+            log.push((now, units));
+            let mut given = 0;
+            for (from, units) in log.iter().rev() {
+                given += units;
+                prop_assert!(u128::from(given) * 10_000_000_000 <= 40 * 10_000_000_000 + (now - *from).as_nanos() * 100);
+            }
+        }
+    }
+
+    /// Between two resets never more than the limit.
+    #[test]
+    fn a_fixed_window_never_exceeds_its_limit(steps in steps()) {
+        let mut window = FixedWindow::new(100, 10 * S);
+        let (mut now, mut start, mut used) = (Instant::ZERO, Instant::ZERO, 0);
+        for (passed, units, _) in steps {
+            now = window.fits_at(now + Duration::from_millis(passed), units);
+            window.take(now, units);
+            if used == 0 || now - start >= 10 * S {
+                (start, used) = (now, 0);
+            }
+            used += units;
+            prop_assert!(used <= 100);
+        }
+    }
+}
