@@ -107,7 +107,7 @@ impl Journal {
             Found::Journal => {
                 let run = query::run(&conn)?;
                 options.input.same_as(&run.input)?;
-                let (outputs, recovery) = recover::recover(&conn, &options.paths, &run)?;
+                let (outputs, recovery) = recover::recover(&conn, &options.paths, &run, options.now)?;
                 query::set_config(&conn, &options.config_json)?;
                 let journal = Self::start(Book::new(conn, outputs, lock)?, run.id)?;
                 Ok(Opened::Resumed { journal, recovery })

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use paceline_core::Class;
+use paceline_core::{Class, Timestamp};
 use rusqlite::{Connection, params};
 
 use crate::error::Error;
@@ -15,7 +15,12 @@ use crate::query::{Run, int};
 use crate::turn::shorten;
 
 /// Opens the files of a job and brings the journal up to them. When they do not fit together, nothing is changed.
-pub(crate) fn recover(conn: &Connection, paths: &Paths, run: &Run) -> Result<(Outputs, Recovery), Error> {
+pub(crate) fn recover(
+    conn: &Connection,
+    paths: &Paths,
+    run: &Run,
+    now: Timestamp,
+) -> Result<(Outputs, Recovery), Error> {
     let journal = paths.journal.as_deref().unwrap_or(Path::new(""));
     let mut outputs = Outputs::reopen(paths, journal, run.results, run.errors)?;
     conn.execute_batch("BEGIN IMMEDIATE").map_err(Error::sqlite("write"))?;
@@ -23,6 +28,7 @@ pub(crate) fn recover(conn: &Connection, paths: &Paths, run: &Run) -> Result<(Ou
     recovery.recorded += record_tail(conn, &mut outputs.results, |_| State::Succeeded)?;
     recovery.recorded += record_tail(conn, &mut outputs.errors, |proof| proof.unsuccessful)?;
     recovery.interrupted = requeue(conn)?;
+    bound_waits(conn, now)?;
     set_covered(conn, outputs.results.covered(), outputs.errors.covered())?;
     conn.execute_batch("COMMIT").map_err(Error::sqlite("write"))?;
     // Last, because only now the journal covers everything that is worth keeping.
@@ -85,6 +91,14 @@ fn requeue(conn: &Connection) -> Result<u64, Error> {
         )
         .map_err(Error::sqlite("write"))?;
     Ok(requeued as u64)
+}
+
+/// A wall clock that was set back must not lengthen a wait: nobody waits longer from now on than the delay that was
+/// chosen.
+fn bound_waits(conn: &Connection, now: Timestamp) -> Result<(), Error> {
+    let sql = "UPDATE item SET not_before_ms = ?1 + delay_ms WHERE state = 0 AND not_before_ms > ?1 + delay_ms";
+    conn.execute(sql, [now.as_millis()]).map_err(Error::sqlite("write"))?;
+    Ok(())
 }
 
 fn set_covered(conn: &Connection, results: Covered, errors: Covered) -> Result<(), Error> {

@@ -6,7 +6,8 @@ use std::time::Duration;
 use crate::support::{Job, NOW, failure, finish, later, ordinals, read, reschedule, retry, success, tally, wait};
 use paceline_core::{Class, Timestamp};
 use paceline_store::{
-    ACCOUNT, DeferReason, Deferred, Error, Journal, Kept, Reader, ReportRow, Rows, ScopeState, State, Totals,
+    ACCOUNT, DeferReason, Deferred, Error, Journal, Kept, Opened, Options, Reader, ReportRow, Rows, ScopeState, State,
+    Totals,
 };
 
 fn set(journal: &Journal, scope: &str, state: ScopeState) {
@@ -41,6 +42,29 @@ fn retries_go_first_by_due_time_then_new_items_by_place() {
     assert_eq!(ordinals(&rest), [5, 6, 7]);
     assert_eq!(rest.next_due, Some(later(30)));
     assert_eq!(journal.next_due().unwrap(), Some(later(30)));
+}
+
+#[test]
+fn a_clock_that_was_set_back_lengthens_no_wait() {
+    let job = Job::new();
+    let journal = job.start(2);
+    journal.claim_now(NOW, 2).unwrap();
+    for (ordinal, seconds) in [(0, 30), (1, 900)] {
+        reschedule(&journal, retry(ordinal, seconds));
+    }
+    journal.close().unwrap();
+    let hour_ago = Timestamp::from_millis(NOW.as_millis() - 3_600_000);
+    let Opened::Resumed { journal, .. } = Journal::open(Options { now: hour_ago, ..job.options() }).unwrap() else {
+        panic!("the job was forgotten")
+    };
+    let due = journal.claim_now(hour_ago + Duration::from_secs(29), 9).unwrap();
+    assert_eq!(
+        (due.items.len(), due.next_due),
+        (0, Some(hour_ago + Duration::from_secs(30))),
+        "nor does it shorten one"
+    );
+    assert_eq!(ordinals(&journal.claim_now(hour_ago + Duration::from_secs(30), 9).unwrap()), [0]);
+    assert_eq!(ordinals(&journal.claim_now(hour_ago + Duration::from_secs(900), 9).unwrap()), [1]);
 }
 
 #[test]
