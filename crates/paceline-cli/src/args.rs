@@ -107,7 +107,7 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) upstream: UpstreamArgs,
     /// How long one call may take
-    #[arg(long, value_name = "DURATION", default_value = "600s", value_parser = duration, allow_hyphen_values = true)]
+    #[arg(long, value_name = "DURATION", default_value = "600s", value_parser = some_time, allow_hyphen_values = true)]
     pub(crate) timeout: Duration,
     /// End the run when the next call could start only after this long; the same command goes on later
     #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = duration, allow_hyphen_values = true)]
@@ -172,6 +172,14 @@ pub(crate) struct StatsArgs {
 /// Durations on flags are those of the configuration file.
 fn duration(text: &str) -> Result<Duration, String> {
     paceline::config::parse_duration(text).map_err(|error| error.to_string())
+}
+
+/// A duration in which something can happen.
+fn some_time(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        Duration::ZERO => Err("expected a duration above 0".to_owned()),
+        time => Ok(time),
+    }
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ pub(crate) mod input;
 mod item;
 mod line;
 mod load;
+mod places;
 mod progress;
 mod record;
 pub(crate) mod report;
@@ -18,6 +19,7 @@ mod stop;
 mod summary;
 
 use std::collections::BTreeMap;
+use std::io::Write as _;
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
@@ -54,6 +56,7 @@ pub(crate) async fn command(args: RunArgs, everywhere: &Everywhere) -> Result<St
     let mut upstream = upstream::resolve(&args.upstream, everywhere)?;
     let headers = upstream::headers(&upstream)?;
     let paths = paths(&args);
+    places::check(&args, &paths)?;
     let input = open_input(&args.input, &paths)?;
     let _mock = start_mock(&mut upstream, &args).await?;
     let base_url = upstream.base_url.clone().unwrap_or_default();
@@ -142,13 +145,17 @@ impl Run<'_> {
         };
         let wall = |at: Instant| context.timestamp(at);
         let json = summary.json(&wall);
-        if let Some(path) = &self.args.summary {
-            write_summary(path, &json)?;
-        }
+        // The job is over: whoever closed a stream early, or took the summary's place away, changes nothing about it.
         if self.args.json {
-            println!("{json}");
+            let _ = writeln!(std::io::stdout(), "{json}");
         } else if !self.quiet {
-            eprint!("{}", summary.text(&self.paths.output, &self.paths.errors, &self.paths.report));
+            let text = summary.text(&self.paths.output, &self.paths.errors, &self.paths.report);
+            let _ = write!(std::io::stderr(), "{text}");
+        }
+        if let Some(path) = &self.args.summary
+            && let Err(error) = std::fs::write(path, format!("{json}\n"))
+        {
+            tracing::error!("cannot write the summary {}: {error}", path.display());
         }
         Ok(summary.status())
     }
@@ -198,9 +205,4 @@ fn told_limits(upstream: &Upstream) -> Limits {
         ..Quota::sliding(paceline_core::Dimension::Requests, MOCK_RPM, Duration::from_secs(60))
     };
     Limits { quotas: vec![quota], burst: None }
-}
-
-fn write_summary(path: &Path, json: &serde_json::Value) -> Result<(), Failure> {
-    std::fs::write(path, format!("{json}\n"))
-        .map_err(|error| Failure::interrupted(format!("cannot write the summary {}: {error}", path.display())))
 }

@@ -100,7 +100,12 @@ impl Sender {
     pub(crate) fn new(config: SenderConfig) -> Result<Self, reqwest::Error> {
         let mut headers = config.headers.clone();
         headers.entry(CONTENT_TYPE).or_insert(HeaderValue::from_static("application/json"));
-        let client = reqwest::Client::builder()
+        let mut builder = reqwest::Client::builder();
+        if is_loopback(&config.base_url) {
+            // A proxy cannot reach this machine's own addresses, and what is meant for them stays here.
+            builder = builder.no_proxy();
+        }
+        let client = builder
             .user_agent(concat!("paceline/", env!("CARGO_PKG_VERSION")))
             .timeout(config.timeout)
             .connect_timeout(CONNECT_TIMEOUT.min(config.timeout))
@@ -178,6 +183,12 @@ fn root_cause(error: &reqwest::Error) -> String {
         cause = source;
     }
     if error.source().is_none() { "the request could not be completed".to_owned() } else { cause.to_string() }
+}
+
+fn is_loopback(url: &str) -> bool {
+    let Ok(url) = reqwest::Url::parse(url) else { return false };
+    let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
+    host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
 #[cfg(test)]

@@ -39,6 +39,8 @@ fn wrong_knobs_are_named_before_any_call() {
         (&["--concurrency", "0"], &[], &["--concurrency", "\"0\""]),
         (&["--max-retries", "NaN"], &[], &["--max-retries", "NaN"]),
         (&["--timeout", "ten"], &[], &["--timeout", "ten"]),
+        (&["--timeout", "0"], &[], &["--timeout", "above 0"]),
+        (&["--timeout", "-1s"], &[], &["--timeout", "-1s"]),
         (&["--bogus"], &[], &["--bogus"]),
         (&["--upstream", "nobody"], &[], &["nobody", "mock"]),
         (&["--upstream", "openai"], &[("OPENAI_BURST_LIMIT", "0")], &["OPENAI_BURST_LIMIT", "\"0\"", "environment"]),
@@ -53,6 +55,41 @@ fn wrong_knobs_are_named_before_any_call() {
     }
     assert_eq!(server.count(), 0);
     assert!(!job.path("out.journal").exists());
+}
+
+#[test]
+fn nothing_that_was_paid_for_or_given_is_overwritten() {
+    let server = Server::new(|_| Reply::ok());
+    let job = Job::new(3);
+    let input = std::fs::read(job.path("in.jsonl")).expect("the input");
+    for (flags, words) in [
+        (["--summary", "in.jsonl"], ["summary", "input"]),
+        (["--summary", "out.jsonl"], ["results", "summary"]),
+        (["--summary", "out.journal"], ["journal", "summary"]),
+        (["--journal", "out.report.jsonl"], ["report", "journal"]),
+        (["--journal", "./out.errors.jsonl"], ["errors", "journal"]),
+        (["--summary", "missing/summary.json"], ["cannot write", "missing/summary.json"]),
+    ] {
+        let mut command = job.paceline();
+        command.args(["run", "in.jsonl", "-o", "out.jsonl", "--base-url", &server.url()]);
+        let (code, log) = finish(command.args(flags));
+        assert_eq!(code, 2, "{flags:?}: {log}");
+        assert!(words.iter().all(|word| log.contains(word)), "{words:?} in {log}");
+    }
+    assert_eq!(std::fs::read(job.path("in.jsonl")).expect("the input"), input);
+    assert_eq!(server.count(), 0);
+}
+
+#[test]
+fn a_proxy_is_not_asked_for_this_machine_and_a_closed_stdout_changes_no_result() {
+    let server = Server::new(|_| Reply::ok());
+    let job = Job::new(3);
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("a device that is always full");
+    let mut command = job.run(&server);
+    command.envs([("HTTP_PROXY", "http://127.0.0.1:9"), ("http_proxy", "http://127.0.0.1:9")]);
+    let status = command.arg("--json").stdout(full).status().expect("runs");
+    assert_eq!(status.code(), Some(0));
+    assert_eq!(server.count(), 3);
 }
 
 #[test]

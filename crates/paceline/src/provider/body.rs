@@ -130,7 +130,9 @@ impl Body {
         }
         let words: Vec<&str> =
             message.split_whitespace().map(|word| if is_key(word) { "(key)" } else { word }).collect();
-        Some(beginning(&words.join(" "), WORDS))
+        // What a server says reaches terminals and logs: it must not move their cursors or set their titles.
+        let plain: String = words.join(" ").chars().filter(|c| !c.is_control()).collect();
+        Some(beginning(&plain, WORDS))
     }
 }
 
@@ -229,6 +231,7 @@ mod tests {
             Some("Incorrect API key provided: (key) sorry")
         );
         assert_eq!(words("<html>no</html>"), None);
+        assert_eq!(words(r#"{"error":{"message":"\u001b[31mred\u001b]0;x\u0007"}}"#).as_deref(), Some("[31mred]0;x"));
         let long = words(&format!("{}é", "a".repeat(WORDS - 1))).expect("some words");
         assert_eq!(long, "a".repeat(WORDS - 1));
     }

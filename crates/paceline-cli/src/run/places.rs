@@ -1,0 +1,71 @@
+//! Where a run reads and writes: checked before anything is opened, so that nothing that was paid for is overwritten.
+
+use std::fs::OpenOptions;
+use std::path::{Path, PathBuf};
+
+use paceline_store::Paths;
+
+use crate::args::RunArgs;
+use crate::exit::Failure;
+
+/// Refuses places that are the same file, outputs that are no files, and a summary that cannot be written.
+///
+/// # Errors
+/// Names the places and says what to do.
+pub(crate) fn check(args: &RunArgs, paths: &Paths) -> Result<(), Failure> {
+    refuse_special(&paths.output)?;
+    refuse_shared(&places(args, paths))?;
+    let Some(summary) = &args.summary else { return Ok(()) };
+    OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(summary)
+        .map(drop)
+        .map_err(|error| Failure::refused(format!("cannot write the summary {}: {error}", summary.display())))
+}
+
+fn places<'a>(args: &'a RunArgs, paths: &'a Paths) -> Vec<(&'static str, &'a Path)> {
+    let mut places = vec![
+        ("the results", paths.output.as_path()),
+        ("the errors", &paths.errors),
+        ("the report", &paths.report),
+        ("the lock", &paths.lock),
+    ];
+    places.extend(paths.journal.as_deref().map(|journal| ("the journal", journal)));
+    places.extend(args.summary.as_deref().map(|summary| ("the summary", summary)));
+    if args.input != Path::new("-") {
+        places.push(("the input", &args.input));
+    }
+    places
+}
+
+fn refuse_shared(places: &[(&str, &Path)]) -> Result<(), Failure> {
+    for (index, (name, path)) in places.iter().enumerate() {
+        if let Some((other, _)) = places[..index].iter().find(|(_, known)| real(known) == real(path)) {
+            let path = path.display();
+            return Err(Failure::refused(format!("{other} and {name} are the same file, {path}: choose another")));
+        }
+    }
+    Ok(())
+}
+
+fn refuse_special(output: &Path) -> Result<(), Failure> {
+    let special = output == Path::new("-") || output.metadata().is_ok_and(|meta| !meta.is_file());
+    if special {
+        let output = output.display();
+        return Err(Failure::refused(format!("-o {output} is no file: name one, the journal is kept beside it")));
+    }
+    Ok(())
+}
+
+/// The path without links, also of a file that is not there yet.
+fn real(path: &Path) -> PathBuf {
+    if let Ok(real) = path.canonicalize() {
+        return real;
+    }
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    match (folder.canonicalize(), path.file_name()) {
+        (Ok(folder), Some(name)) => folder.join(name),
+        _ => path.to_owned(),
+    }
+}
