@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use base64::Engine as _;
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 
@@ -120,15 +121,17 @@ struct ErrorShape<'a> {
 
 /// The body as one line of JSON.
 fn raw_body(body: &[u8]) -> Box<RawValue> {
-    let text = String::from_utf8_lossy(body);
-    let json = match &text {
-        Cow::Borrowed(text) => serde_json::from_str::<&RawValue>(text).ok(),
-        Cow::Owned(_) => None,
-    };
-    match json {
-        Some(json) => RawValue::from_string(compact(json.get())).expect("JSON stays JSON without the space between"),
-        None => to_raw_value(text.as_ref()).expect("a string is always JSON"),
+    let Ok(text) = std::str::from_utf8(body) else { return binary(body) };
+    match serde_json::from_str::<&RawValue>(text) {
+        Ok(json) => RawValue::from_string(compact(json.get())).expect("JSON stays JSON without the space between"),
+        Err(_) => to_raw_value(text).expect("a string is always JSON"),
     }
+}
+
+/// What is no text, an audio file say, was paid for all the same: `{"base64": "..."}`.
+fn binary(body: &[u8]) -> Box<RawValue> {
+    let data = base64::engine::general_purpose::STANDARD.encode(body);
+    to_raw_value(&std::collections::BTreeMap::from([("base64", data)])).expect("a string is always JSON")
 }
 
 /// Valid JSON without the space between its tokens; its strings, numbers and order stay as they are.
@@ -300,18 +303,23 @@ mod tests {
 
     #[test]
     fn bodies_that_are_no_json_become_strings() {
-        for (body, expected) in [
-            (&b"<html>\n502</html>"[..], "<html>\n502</html>"),
-            (b"", ""),
-            (b"{\"torn\":", "{\"torn\":"),
-            (b"\xff", "\u{fffd}"),
-        ] {
+        for (body, expected) in
+            [(&b"<html>\n502</html>"[..], "<html>\n502</html>"), (b"", ""), (b"{\"torn\":", "{\"torn\":")]
+        {
             let line = line(body);
             assert_eq!(line.matches('\n').count(), 1, "one line for {body:?}");
             let read: serde_json::Value = serde_json::from_str(&line).unwrap();
             assert_eq!(read["response"]["body"], expected);
             assert!(prove(line.as_bytes()).is_some());
         }
+    }
+
+    #[test]
+    fn bodies_that_are_no_text_are_kept_whole() {
+        let line = line(b"\xff\xfe\0bin");
+        let read: serde_json::Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(read["response"]["body"]["base64"], "//4AYmlu");
+        assert!(prove(line.as_bytes()).is_some());
     }
 
     #[test]

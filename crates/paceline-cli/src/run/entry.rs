@@ -42,7 +42,7 @@ pub(crate) fn tally(item: &Claimed, sent: &Sent, counted: Option<&Request>) -> T
             status: status(sent),
             code: sent.reading.code.clone(),
             error_type: sent.reading.error_type.clone(),
-            words: sent.reading.words.clone(),
+            words: (sent.reading.class != Class::Success).then(|| said(sent)),
         });
     }
     tally
