@@ -9,7 +9,7 @@ use crate::announced::{Announced, Carrier};
 use crate::breaker::{Breaker, Change};
 use crate::concurrency::InFlight;
 use crate::config::{Concurrency, ConfigError, Limits, Pace, PacerConfig};
-use crate::cost::Cost;
+use crate::cost::{Cost, Dimension};
 use crate::gate::Gate;
 use crate::hold::{Hold, RunningClock};
 use crate::outcome::{Hint, LimitReport};
@@ -108,6 +108,11 @@ impl Scope {
             let (units, spent) = (cost.get(&limit.dimension), self.spent.get(&limit.dimension));
             strictest.strictest(limit.admit(now, units, spent))
         })
+    }
+
+    /// Counts units that left before this pacer was made.
+    pub(crate) fn charge(&mut self, at: Instant, dimension: &Dimension, window: Duration, units: u64) {
+        self.quotas.charge(at, dimension, window, units);
     }
 
     /// The next waiter waits for a full window.
@@ -303,6 +308,7 @@ impl Scope {
             remaining,
             window: limit.window,
             next_free,
+            taken: Vec::new(),
         }
     }
 }
@@ -352,6 +358,7 @@ pub(crate) fn quotas(quotas: &Quotas, now: Instant) -> Vec<QuotaSnapshot> {
                 remaining: quota.limit.saturating_sub(used),
                 window: Some(quota.window),
                 next_free: counter.fits_at(now, 1),
+                taken: counter.taken(now),
             }
         })
         .collect()

@@ -82,6 +82,9 @@ pub struct QuotaSnapshot {
     pub window: Option<Duration>,
     /// When one more unit fits.
     pub next_free: Instant,
+    /// What a configured window still counts: how long ago it left, and units; oldest first, in about 60 parts at most.
+    /// [`Pacer::charge`](crate::Pacer::charge) gives it to another pacer.
+    pub taken: Vec<(Duration, u64)>,
 }
 
 /// Sums since the beginning. Where no connection failed they agree with what the server counted.

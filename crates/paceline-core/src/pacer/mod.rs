@@ -6,11 +6,12 @@ mod react;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::Arc;
 use core::cmp::Reverse;
+use core::time::Duration;
 
 use crate::admit::{Admit, Policy};
 use crate::concurrency::InFlight;
 use crate::config::{Concurrency, ConfigError, Limits, Pace, PacerConfig};
-use crate::cost::Cost;
+use crate::cost::{Cost, Dimension};
 use crate::hold::Hold;
 use crate::outcome::Outcome;
 use crate::quota::{Quotas, TooLarge};
@@ -247,6 +248,29 @@ impl Pacer {
             }
         }
         self.set_clocks(now);
+        self.pump(now);
+    }
+
+    /// Counts what left before this pacer was made, so that a limit holds over a restart: `taken` as another pacer's
+    /// snapshot told it ([`QuotaSnapshot::taken`](crate::QuotaSnapshot::taken)), for the quota of the scope, or of the
+    /// account when `None`, with that dimension and window. To be called before the first request; a quota that is not
+    /// configured any more is ignored. What lies before the origin of the clock counts as having left at the origin.
+    pub fn charge(
+        &mut self,
+        now: Instant,
+        scope: Option<ScopeId>,
+        dimension: &Dimension,
+        window: Duration,
+        taken: &[(Duration, u64)],
+    ) {
+        let now = self.advance(now);
+        for (ago, units) in taken {
+            let at = now.saturating_sub(*ago);
+            match scope {
+                Some(id) => self.scopes[id.0 as usize].charge(at, dimension, window, *units),
+                None => self.quotas.charge(at, dimension, window, *units),
+            }
+        }
         self.pump(now);
     }
 

@@ -121,6 +121,16 @@ impl Quotas {
         self.full = true;
     }
 
+    /// Counts units that left before this pacer was made. Only exact windows remember that long.
+    pub(crate) fn charge(&mut self, at: Instant, dimension: &Dimension, window: Duration, units: u64) {
+        let same = |quota: &Quota| quota.dimension == *dimension && quota.window == window;
+        for (_, counter) in self.counters.iter_mut().filter(|(quota, _)| same(quota)) {
+            if let Counter::Sliding(_) = counter {
+                counter.take(at, units);
+            }
+        }
+    }
+
     /// Takes what [`Quotas::admit`] allowed.
     pub(crate) fn take(&mut self, now: Instant, cost: &Cost) {
         if core::mem::take(&mut self.full) {
@@ -233,6 +243,14 @@ impl Counter {
             Self::Sliding(window) => window.used(now),
             Self::Fixed(window) => window.current(now).1,
             Self::Bucket(bucket) => bucket.burst.saturating_sub(bucket.units(now)),
+        }
+    }
+
+    /// What still counts and how long ago it left, for exact windows.
+    pub(crate) fn taken(&self, now: Instant) -> Vec<(Duration, u64)> {
+        match self {
+            Self::Sliding(window) => window.taken(now),
+            Self::Fixed(_) | Self::Bucket(_) => Vec::new(),
         }
     }
 

@@ -1,6 +1,7 @@
 //! The exact sliding window.
 
 use alloc::collections::VecDeque;
+use alloc::vec::Vec;
 use core::time::Duration;
 
 use crate::time::{Instant, nanos};
@@ -8,6 +9,9 @@ use crate::time::{Instant, nanos};
 /// A window is divided into so many slots at most: entries of one slot are merged and counted at its end. It bounds
 /// the state of a window at any rate to about half a megabyte, and its error to 1 ms a minute.
 pub(super) const SLOTS: u64 = 60_000;
+
+/// What a window has counted is told in so many parts: enough to lose at most a sixtieth of the window over a restart.
+const PARTS: u64 = 60;
 
 /// Exactly: never more than `limit` in any window. Units are kept in slots, in order, and leave one window after the
 /// end of their slot.
@@ -96,6 +100,25 @@ impl SlidingWindow {
             self.used -= back;
             left -= back;
         }
+    }
+
+    /// What still counts: how long ago and how many units, oldest first, in at most about 60 parts that are each told at
+    /// their latest time.
+    pub(super) fn taken(&self, now: Instant) -> Vec<(Duration, u64)> {
+        let now = now.max(self.last);
+        let mut parts: Vec<(Duration, u64)> = Vec::new();
+        let mut newest_part = None;
+        for entry in self.entries.iter().skip(self.expired(now).count()) {
+            let ended = self.leaves(*entry).saturating_sub(Duration::from_nanos(self.window));
+            let part = ended.as_nanos() / (self.window / PARTS).max(1);
+            let (ago, units) = (now - ended, u64::from(entry.units));
+            match parts.last_mut() {
+                Some(last) if newest_part == Some(part) => *last = (ago, last.1 + units),
+                _ => parts.push((ago, units)),
+            }
+            newest_part = Some(part);
+        }
+        parts
     }
 
     pub(super) fn slot_of(&self, at: Instant) -> u32 {

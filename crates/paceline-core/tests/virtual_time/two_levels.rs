@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use paceline_core::{
-    Admit, Class, Concurrency, Cost, Event, Instant, Limits, Outcome, Pace, Pacer, PacerConfig, Policy, Quota, Reach,
-    Request, ScopeId, ScopeState, Ticket,
+    Admit, Class, Concurrency, Cost, Dimension, Event, Instant, Limits, Outcome, Pace, Pacer, PacerConfig, Policy,
+    Quota, Reach, Request, ScopeId, ScopeState, Ticket,
 };
 
 use crate::job::at;
@@ -118,6 +118,31 @@ fn one_canary_passes_and_a_pause_without_canary_empties_the_burst_too() {
     }
     assert_eq!(all_until(&mut pacer, at(60.5)).len(), 1, "the five that were stored are forgotten");
     assert_eq!(all_until(&mut pacer, at(63.6)).len(), 3);
+}
+
+#[test]
+fn a_window_is_carried_over_a_restart() {
+    let hourly = || Limits { quotas: vec![Quota::sliding(Dimension::Requests, 5, 3_600 * S)], burst: None };
+    let config = || PacerConfig { limits: hourly(), ..PacerConfig::default() };
+    let enqueue = |pacer: &mut Pacer, now| {
+        let scope = pacer.scope("a");
+        (0..10).for_each(|_| _ = pacer.enqueue(now, request(scope, 0)).expect("fits"));
+        granted(pacer).len()
+    };
+    let mut before = pacer(config());
+    let scope = before.scope("a");
+    before.enqueue(at(100.0), request(scope, 0)).expect("fits");
+    before.enqueue(at(2_000.0), request(scope, 0)).expect("fits");
+    let left = before.snapshot(at(3_000.0)).account.quotas[0].clone();
+    let ago: Vec<u64> = left.taken.iter().map(|(ago, _)| ago.as_secs_f64().round() as u64).collect();
+    assert_eq!(ago, [2_900, 1_000]);
+
+    let mut after = pacer(config());
+    let now = at(1e7);
+    after.charge(now, None, &left.dimension, 3_600 * S, &left.taken);
+    assert_eq!(enqueue(&mut after, now), 3, "two of five are used");
+    let next = after.poll_timeout().expect("the sixth waits");
+    assert!((699.0..701.0).contains(&(next - now).as_secs_f64()), "until the first has left the window");
 }
 
 #[test]
