@@ -171,6 +171,14 @@ impl Journal {
         self.writer.send(Command::Scope { row, reply: Box::new(reply) });
     }
 
+    /// The last snapshot that was written, by this run or the one before.
+    ///
+    /// # Errors
+    /// As for [`counts`](Self::counts).
+    pub fn snapshot(&self) -> Result<Option<String>, Error> {
+        self.writer.query(query::snapshot)
+    }
+
     /// Replaces the snapshot that other processes see.
     pub fn write_snapshot(&self, json: String, reply: impl FnOnce(Result<(), Error>) + Send + 'static) {
         self.writer.send(Command::Snapshot { json, reply: Box::new(reply) });

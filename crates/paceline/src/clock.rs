@@ -9,7 +9,10 @@ use std::time::Duration;
 
 use paceline_core::{Instant, Timestamp};
 
-/// A monotonic clock that counts suspended time, with its origin at its creation.
+/// What the clock shows when it is made: more than a year, so that what left before can be told in its time.
+const ORIGIN: Instant = Instant::from_nanos(400 * 86_400 * 1_000_000_000);
+
+/// A monotonic clock that counts suspended time.
 ///
 /// It is Tokio's clock, so that a deadline and the timer that waits for it agree (also when a test pauses them), plus
 /// the time that the machine was suspended. On Linux Tokio's clock leaves that out; [`Clock::notice_suspension`] adds it.
@@ -29,10 +32,10 @@ impl Clock {
         Self { origin: tokio_now(), suspended_before: suspended_since_boot(), suspended: AtomicU64::new(0) }
     }
 
-    /// The time since the clock was made.
+    /// The time on this clock: it began more than a year before the clock was made.
     pub fn now(&self) -> Instant {
         let awake = tokio_now().saturating_duration_since(self.origin);
-        Instant::ZERO + awake + Duration::from_nanos(self.suspended.load(Ordering::Relaxed))
+        ORIGIN + awake + Duration::from_nanos(self.suspended.load(Ordering::Relaxed))
     }
 
     /// Adds what the machine slept since the last call. Costs two system calls, so it is made where waiting begins and
@@ -102,9 +105,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn suspended_time_counts_and_is_never_taken_back() {
         let clock = Clock::new();
+        let start = clock.now();
         clock.suspended.store(28_800_000_000_000, Ordering::Relaxed);
         clock.notice_suspension();
-        assert_eq!(clock.now(), Instant::ZERO + Duration::from_secs(28_800));
+        assert_eq!(clock.now() - start, Duration::from_secs(28_800));
     }
 
     #[test]

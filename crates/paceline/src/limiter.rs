@@ -3,8 +3,9 @@
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
+use std::time::Duration;
 
-use paceline_core::{Admit, ConfigError, Instant, Pacer, PacerConfig, Request, ScopeId, Snapshot};
+use paceline_core::{Admit, ConfigError, Dimension, Instant, Pacer, PacerConfig, Request, ScopeId, Snapshot};
 
 use crate::clock::Clock;
 use crate::driver::{Admission, Driver};
@@ -101,6 +102,12 @@ impl Limiter {
     /// All numbers at this moment: limits, what is left of them, who waits for what, and the totals.
     pub fn snapshot(&self) -> Snapshot {
         self.driver.look(|state, now| state.pacer.snapshot(now))
+    }
+
+    /// Counts what an earlier limiter had counted, so that a configured limit holds over a restart; `taken` comes from its
+    /// snapshot ([`QuotaSnapshot::taken`](paceline_core::QuotaSnapshot::taken)). To be called before the first request.
+    pub fn charge(&self, scope: Option<ScopeId>, dimension: &Dimension, window: Duration, taken: &[(Duration, u64)]) {
+        self.driver.act(|pacer, now| pacer.charge(now, scope, dimension, window, taken));
     }
 
     /// Grants nothing in the scope, or in the account for `None`, before `until`. Those who wait go on waiting.

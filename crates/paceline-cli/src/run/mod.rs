@@ -1,5 +1,6 @@
 //! `paceline run`: sends every request of a file, and is never done twice.
 
+mod carried;
 mod dispatch;
 mod entry;
 mod figures;
@@ -88,6 +89,9 @@ impl Run<'_> {
         let now = clock::wall();
         let counts = tokio::task::block_in_place(|| {
             holds::restore(&self.journal, &self.limiter, now, &acknowledge)?;
+            if let Some(snapshot) = self.journal.snapshot()? {
+                carried::restore(&snapshot, &self.limiter, now);
+            }
             self.journal.counts(now)
         })
         .map_err(Failure::interrupted)?;

@@ -94,6 +94,7 @@ fn quota(quota: &QuotaSnapshot, time: &dyn Fn(Instant) -> String) -> Value {
         "remaining": quota.remaining,
         "window_s": quota.window.map(|window| window.as_secs_f64()),
         "next_free": time(quota.next_free),
+        "taken": quota.taken.iter().map(|(ago, units)| (ago.as_millis(), units)).collect::<Vec<_>>(),
     })
 }
 

@@ -90,3 +90,14 @@ fn a_slow_tier_does_not_keep_the_others_out() {
     let items = server.by_item();
     assert_eq!((items["slow"], items["fast"]), (3, 20), "{log}");
 }
+
+#[test]
+fn a_configured_limit_holds_over_runs() {
+    let server = Server::new(|_| Reply::ok());
+    let job = Job::new(20);
+    for _ in 0..2 {
+        let (code, log) = finish(job.run(&server).args(["--limit", "5 per 1h", "--max-wait", "1s"]));
+        assert_eq!(code, 3, "{log}");
+        assert_eq!(server.count(), 5, "no rerun buys another five: {log}");
+    }
+}
