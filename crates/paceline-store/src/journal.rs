@@ -6,7 +6,7 @@ use std::sync::{Arc, mpsc};
 use paceline_core::Timestamp;
 
 use crate::error::Error;
-use crate::item::{Claim, Finished, Rescheduled, Tally, Totals};
+use crate::item::{Claim, Finished, Item, Rescheduled, Tally, Totals};
 use crate::load::Loader;
 use crate::lock::RunLock;
 use crate::output::Outputs;
@@ -25,7 +25,8 @@ pub struct Options {
     pub paths: Paths,
     /// The input as it is now.
     pub input: InputMark,
-    /// The effective configuration as JSON, without keys; kept for those who look at the journal later. Default `{}`.
+    /// The effective configuration as JSON, without keys, that a new job begins with. A job that is taken up keeps its own
+    /// until [`Journal::set_config_json`]. Default `{}`.
     pub config_json: String,
     /// The wall clock.
     pub now: Timestamp,
@@ -108,7 +109,6 @@ impl Journal {
                 let run = query::run(&conn)?;
                 options.input.same_as(&run.input)?;
                 let (outputs, recovery) = recover::recover(&conn, &options.paths, &run, options.now)?;
-                query::set_config(&conn, &options.config_json)?;
                 let journal = Self::start(Book::new(conn, outputs, lock)?, run.id)?;
                 Ok(Opened::Resumed { journal, recovery })
             }
@@ -169,6 +169,54 @@ impl Journal {
     pub fn set_scope(&self, name: &str, state: ScopeState, reply: impl FnOnce(Result<(), Error>) + Send + 'static) {
         let row = ScopeRow { name: name.into(), state };
         self.writer.send(Command::Scope { row, reply: Box::new(reply) });
+    }
+
+    /// Gives each item that has not ended the scope that `scope_of` names; none leaves it where it is. The scopes must be
+    /// known ([`set_scope`](Self::set_scope)). For the beginning of a run, before anything is claimed.
+    ///
+    /// # Errors
+    /// As for [`counts`](Self::counts), and the first error of `scope_of`.
+    pub fn rescope<E: From<Error>>(
+        &self,
+        mut scope_of: impl FnMut(&Item) -> Result<Option<Arc<str>>, E>,
+    ) -> Result<(), E> {
+        let mut after = None;
+        loop {
+            let page = self.writer.query(move |conn| scope::pending_page(conn, after))?;
+            let Some(last) = page.last() else { return Ok(()) };
+            after = Some(last.ordinal);
+            let mut moves = Vec::new();
+            for item in &page {
+                if let Some(scope) = scope_of(item)? {
+                    moves.push((item.ordinal, scope));
+                }
+            }
+            self.writer.query(move |conn| scope::reassign(conn, &moves))?;
+        }
+    }
+
+    /// Lets every item start at once that waits for a time of its own. For the beginning of a run.
+    ///
+    /// # Errors
+    /// As for [`counts`](Self::counts).
+    pub fn forget_waits(&self) -> Result<(), Error> {
+        self.writer.query(query::forget_waits)
+    }
+
+    /// The configuration that the job was begun or last taken up with, as JSON.
+    ///
+    /// # Errors
+    /// As for [`counts`](Self::counts).
+    pub fn config_json(&self) -> Result<String, Error> {
+        self.writer.query(query::config)
+    }
+
+    /// Replaces the configuration that the journal keeps.
+    ///
+    /// # Errors
+    /// As for [`counts`](Self::counts).
+    pub fn set_config_json(&self, json: String) -> Result<(), Error> {
+        self.writer.query(move |conn| query::set_config(conn, &json))
     }
 
     /// The last snapshot that was written, by this run or the one before.

@@ -43,6 +43,12 @@ pub(crate) fn config(conn: &Connection) -> Result<String, Error> {
     conn.query_row("SELECT config_json FROM run", [], |row| row.get(0)).map_err(Error::sqlite("read"))
 }
 
+pub(crate) fn forget_waits(conn: &Connection) -> Result<(), Error> {
+    let sql = "UPDATE item SET not_before_ms = 0, delay_ms = 0 WHERE state = 0 AND not_before_ms > 0";
+    conn.execute(sql, []).map_err(Error::sqlite("write"))?;
+    Ok(())
+}
+
 pub(crate) fn snapshot(conn: &Connection) -> Result<Option<String>, Error> {
     conn.query_row("SELECT snapshot_json FROM run", [], |row| row.get(0)).map_err(Error::sqlite("read"))
 }

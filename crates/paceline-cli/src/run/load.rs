@@ -6,6 +6,7 @@ use paceline::config::Upstream;
 use paceline_core::Timestamp;
 use paceline_store::{InputMark, Journal, Loader, NewItem, Opened, Options, Paths, Recovery};
 
+use super::begun::{self, Begun};
 use super::input::Input;
 use super::line::{Line, LineError};
 use crate::exit::Failure;
@@ -14,21 +15,28 @@ use crate::text;
 /// Bad lines that are named; the others are only counted.
 const NAMED: usize = 10;
 
+/// A job, ready to go on.
+pub(crate) struct Job {
+    pub(crate) journal: Journal,
+    /// What earlier runs were told about limits holds for this one: it works with the same account.
+    pub(crate) same_account: bool,
+}
+
 /// Opens the job of `paths`, or begins it.
 ///
 /// # Errors
 /// Refuses an input with lines that cannot be sent, a changed input, and files that do not fit together. Nothing was
 /// sent then, and a job that could not begin leaves no journal.
-pub(crate) fn open(paths: Paths, input: &Input, upstream: &Upstream, now: Timestamp) -> Result<Journal, Failure> {
+pub(crate) fn open(paths: Paths, input: &Input, upstream: &Upstream, now: Timestamp) -> Result<Job, Failure> {
     let mark = InputMark::of(input.path()).map_err(Failure::refused)?;
     let mut options = Options::new(paths, mark, now);
-    let settings = upstream.effective.iter().map(|value| (value.key.clone(), value.value.clone().into()));
-    options.config_json = serde_json::Value::Object(settings.collect()).to_string();
+    options.config_json = Begun::of(upstream).json();
     match Journal::open(options).map_err(Failure::refused)? {
-        Opened::New(loader) => load(loader, input, upstream),
+        Opened::New(loader) => Ok(Job { journal: load(loader, input, upstream)?, same_account: true }),
         Opened::Resumed { journal, recovery } => {
             say(&recovery);
-            Ok(journal)
+            let same_account = begun::adopt(&journal, input, upstream)?;
+            Ok(Job { journal, same_account })
         }
     }
 }

@@ -1,5 +1,6 @@
 //! `paceline run`: sends every request of a file, and is never done twice.
 
+mod begun;
 mod carried;
 mod dispatch;
 mod entry;
@@ -29,13 +30,14 @@ use std::time::Duration;
 use paceline::config::{MOCK, Upstream};
 use paceline::{Instant, Limiter, clock};
 use paceline_core::{Limits, Quota, Shape};
-use paceline_store::{Journal, Paths};
+use paceline_store::Paths;
 use tokio::sync::{mpsc, watch};
 
 use self::dispatch::{Dispatcher, Ended, Parts};
 use self::figures::Figures;
 use self::input::Input;
 use self::item::{Context, Phase};
+use self::load::Job;
 use self::progress::Progress;
 use self::record::{About, Acknowledge, Recorder};
 use self::send::{Sender, SenderConfig};
@@ -62,11 +64,11 @@ pub(crate) async fn command(args: RunArgs, everywhere: &Everywhere) -> Result<St
     let _mock = start_mock(&mut upstream, &args).await?;
     let base_url = upstream.base_url.clone().unwrap_or_default();
     let limiter = limiter(&upstream, args.seed)?;
-    let journal = tokio::task::block_in_place(|| load::open(paths.clone(), &input, &upstream, clock::wall()))?;
-    let idempotency = upstream.provider.idempotency_header().map(|name| (name, journal.id().to_owned()));
+    let job = tokio::task::block_in_place(|| load::open(paths.clone(), &input, &upstream, clock::wall()))?;
+    let idempotency = upstream.provider.idempotency_header().map(|name| (name, job.journal.id().to_owned()));
     let sender = Sender::new(SenderConfig { base_url, headers, timeout: args.timeout, idempotency })
         .map_err(|error| Failure::refused(format!("cannot set up calls to the upstream: {error}")))?;
-    let run = Run { args: &args, upstream: &upstream, paths: &paths, journal, limiter, quiet: everywhere.quiet };
+    let run = Run { args: &args, upstream: &upstream, paths: &paths, job, limiter, quiet: everywhere.quiet };
     run.go(input, sender).await
 }
 
@@ -75,7 +77,7 @@ struct Run<'a> {
     args: &'a RunArgs,
     upstream: &'a Upstream,
     paths: &'a Paths,
-    journal: Journal,
+    job: Job,
     limiter: Limiter,
     quiet: bool,
 }
@@ -88,11 +90,12 @@ impl Run<'_> {
         let began = self.limiter.now();
         let now = clock::wall();
         let counts = tokio::task::block_in_place(|| {
-            holds::restore(&self.journal, &self.limiter, now, &acknowledge)?;
-            if let Some(snapshot) = self.journal.snapshot()? {
+            let journal = &self.job.journal;
+            holds::restore(journal, &self.limiter, now, &acknowledge)?;
+            if let Some(snapshot) = journal.snapshot()?.filter(|_| self.job.same_account) {
                 carried::restore(&snapshot, &self.limiter, now);
             }
-            self.journal.counts(now)
+            journal.counts(now)
         })
         .map_err(Failure::interrupted)?;
         let figures = Figures::at_start(&counts);
@@ -118,9 +121,9 @@ impl Run<'_> {
         });
         let dispatcher = Dispatcher::new(Parts {
             context: Arc::clone(&context),
-            journal: self.journal.clone(),
+            journal: self.job.journal.clone(),
             progress: Progress::new(self.quiet, about.figures.input),
-            recorder: Recorder::new(self.journal.clone(), acknowledge, about),
+            recorder: Recorder::new(self.job.journal.clone(), acknowledge, about),
             phase,
             broken,
             max_wait: self.args.max_wait,
@@ -133,9 +136,9 @@ impl Run<'_> {
     /// Counts what was really recorded, and says so.
     fn conclude(&self, context: &Context, ended: &Ended) -> Result<Status, Failure> {
         let now = clock::wall();
-        let counts = self.journal.counts(now).map_err(Failure::interrupted)?;
-        report::write(&self.paths.report, &self.journal, &context.input, now).map_err(Failure::interrupted)?;
-        self.journal.close().map_err(Failure::interrupted)?;
+        let counts = self.job.journal.counts(now).map_err(Failure::interrupted)?;
+        report::write(&self.paths.report, &self.job.journal, &context.input, now).map_err(Failure::interrupted)?;
+        self.job.journal.close().map_err(Failure::interrupted)?;
         let limits = told_limits(self.upstream);
         let view = context.limiter.snapshot();
         let summary = Summary {

@@ -1,8 +1,10 @@
 //! Interruptions: the same command goes on, nothing lost, nothing doubled.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 use std::time::Duration;
+
+use serde_json::json;
 
 use crate::support::{Job, Reply, Server, finish, start};
 
@@ -93,4 +95,50 @@ fn without_a_journal_the_results_are_the_same() {
 fn interrupt(pid: u32) {
     // The process may have ended meanwhile.
     let _ = Command::new("kill").args(["-TERM", &pid.to_string()]).output();
+}
+
+#[test]
+fn tiers_that_changed_between_runs_take_their_items() {
+    let server = Server::new(|_| Reply::ok());
+    let line = |n: usize| {
+        let model = if n.is_multiple_of(2) { "slow" } else { "fast" };
+        json!({"custom_id": n, "url": "/x", "body": {"model": model, "item": model}}).to_string()
+    };
+    let job = Job::with_input(&(0..20).map(line).collect::<Vec<_>>().join("\n"));
+    let configure = |rest: &str| {
+        let config = format!("[upstream.two]\nbase_url = \"{}\"\n{rest}", server.url());
+        std::fs::write(job.path("paceline.toml"), config).expect("writable");
+    };
+    let run = || {
+        finish(job.paceline().args([
+            "run",
+            "in.jsonl",
+            "-o",
+            "out.jsonl",
+            "--max-wait",
+            "1s",
+            "--summary",
+            "summary.json",
+        ]))
+    };
+    configure("rph = 2\n");
+    assert_eq!(run().0, 3);
+    assert_eq!(server.by_item(), BTreeMap::from([("fast".to_owned(), 1), ("slow".to_owned(), 1)]));
+    configure("[[upstream.two.tier]]\nmodel = \"slow\"\nrph = 3\n");
+    let (code, log) = run();
+    assert_eq!(code, 3, "{log}");
+    assert!(log.contains("9 items have moved to other scopes"), "{log}");
+    assert_eq!(server.by_item(), BTreeMap::from([("fast".to_owned(), 10), ("slow".to_owned(), 1 + 3)]), "{log}");
+    job.assert_adds_up(20);
+}
+
+#[test]
+fn what_one_account_was_told_does_not_hold_back_another() {
+    let empty = Server::new(|_| Reply::error(429, "rate_limit_exceeded").with_header("retry-after", 86_400));
+    let other = Server::new(|_| Reply::ok());
+    let job = Job::new(10);
+    assert_eq!(finish(&mut job.run(&empty)).0, 3);
+    let (code, log) = finish(&mut job.run(&other));
+    assert_eq!((code, other.count()), (0, 10), "{log}");
+    assert!(log.contains("this job was begun with upstream generic at http://127.0.0.1:"), "{log}");
 }

@@ -1,0 +1,118 @@
+//! What a job was begun with, and what it goes on with.
+//!
+//! An item's scope is stored when it is loaded. A tier that came, went or changed its place between two runs has to take
+//! its items all the same, and what one account was told must not hold back another.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::Arc;
+
+use paceline::config::Upstream;
+use paceline_store::{ACCOUNT, Error, Item, Journal, ScopeState};
+use serde::{Deserialize, Serialize};
+
+use super::input::{Input, Span};
+use super::line::{Line, LineError};
+use crate::exit::Failure;
+
+/// The configuration of a run, as its journal keeps it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Begun {
+    upstream: String,
+    /// What decides an item's scope: the provider, then the tiers in their order.
+    scoping: Vec<String>,
+    /// Every value in force, as `paceline check` shows it.
+    settings: BTreeMap<String, String>,
+}
+
+impl Begun {
+    /// The configuration of this run.
+    pub(crate) fn of(upstream: &Upstream) -> Self {
+        let tiers = upstream.tiers.iter().map(|tier| tier.scope.to_string());
+        Self {
+            upstream: upstream.name.clone(),
+            scoping: std::iter::once(upstream.provider.to_string()).chain(tiers).collect(),
+            settings: upstream.effective.iter().map(|value| (value.key.clone(), value.value.clone())).collect(),
+        }
+    }
+
+    /// As it stands in the journal.
+    pub(crate) fn json(&self) -> String {
+        serde_json::to_string(self).expect("texts and maps of texts are JSON")
+    }
+
+    fn account(&self) -> (&str, Option<&String>) {
+        (&self.upstream, self.settings.get("base_url"))
+    }
+}
+
+/// Brings a job that is taken up to the present configuration; false when it works with another account from now on.
+///
+/// # Errors
+/// What the journal says, and lines that cannot be read any more.
+pub(crate) fn adopt(journal: &Journal, input: &Input, upstream: &Upstream) -> Result<bool, Failure> {
+    let now = Begun::of(upstream);
+    let before: Begun = serde_json::from_str(&journal.config_json().map_err(Failure::refused)?).unwrap_or_default();
+    if before == now {
+        return Ok(true);
+    }
+    let same_account = before.account() == now.account();
+    if !same_account {
+        tracing::warn!(
+            "this job was begun with upstream {} at {}: what it answered stays, the rest goes to {} at {}",
+            before.upstream,
+            before.account().1.map_or("an unknown address", String::as_str),
+            now.upstream,
+            now.account().1.map_or("an unknown address", String::as_str),
+        );
+        forget_holds(journal).map_err(Failure::refused)?;
+    }
+    if before.scoping != now.scoping {
+        rescope(journal, input, upstream).map_err(Failure::refused)?;
+    }
+    // Last: a run that is killed before compares again.
+    journal.set_config_json(now.json()).map_err(Failure::refused)?;
+    Ok(same_account)
+}
+
+/// Holds, stops and waits belong to the account that caused them.
+fn forget_holds(journal: &Journal) -> Result<(), Error> {
+    let held = journal.scopes()?.into_iter().filter(|row| row.state != ScopeState::Open);
+    // If one of these fails, so does the call below.
+    held.for_each(|row| journal.set_scope(&row.name, ScopeState::Open, drop));
+    journal.forget_waits()
+}
+
+/// Gives every item that has not ended the scope that it has by the present tiers.
+fn rescope(journal: &Journal, input: &Input, upstream: &Upstream) -> Result<(), Unscoped> {
+    let mut known: BTreeSet<Arc<str>> = journal.scopes()?.into_iter().map(|row| row.name).collect();
+    known.insert(ACCOUNT.into());
+    let mut moved = 0;
+    journal.rescope(|item: &Item| -> Result<Option<Arc<str>>, Unscoped> {
+        let bytes = input.read(Span { offset: item.src_off, len: item.src_len })?;
+        let line = Line::parse(&bytes, item.line)?;
+        let scope: Arc<str> = upstream.scope_name(&line.url, line.model.as_deref(), line.label.as_deref()).into();
+        if scope == item.scope {
+            return Ok(None);
+        }
+        if known.insert(Arc::clone(&scope)) {
+            // If it fails, so does the move that follows.
+            journal.set_scope(&scope, ScopeState::Open, drop);
+        }
+        moved += 1;
+        Ok(Some(scope))
+    })?;
+    tracing::info!("the tiers have changed since the run before: {moved} items have moved to other scopes");
+    Ok(())
+}
+
+#[derive(Debug, thiserror::Error)]
+enum Unscoped {
+    #[error(transparent)]
+    Journal(#[from] Error),
+    #[error("cannot read the input: {0}")]
+    Io(#[from] io::Error),
+    #[error("the input changed since the job was begun: {0}")]
+    Line(#[from] LineError),
+}
