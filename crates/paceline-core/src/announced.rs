@@ -9,6 +9,7 @@ use core::time::Duration;
 use crate::admit::{Admit, Policy};
 use crate::cost::Dimension;
 use crate::outcome::{LimitReport, Restores};
+use crate::snapshot::Announcement;
 use crate::time::{Instant, nanos};
 
 /// One part in so many of an announced limit is left alone: 2 %. None at all doubles the refusals, 5 % costs speed.
@@ -52,6 +53,20 @@ impl Announced {
             restores: report.restores,
             carrier,
         })
+    }
+
+    /// What a pacer of the same account can go on with.
+    pub(crate) fn announcement(&self, now: Instant, spent: u64) -> Announcement {
+        let report = LimitReport {
+            dimension: self.dimension.clone(),
+            limit: Some(self.limit),
+            remaining: Some(self.remaining),
+            reset: Some(self.reset),
+            window: self.window,
+            restores: self.restores,
+        };
+        let spent_since = spent.saturating_sub(self.carrier.spent);
+        Announcement { report, ago: now.saturating_since(self.carrier.sent), spent_since }
     }
 
     /// Takes over a report that a later call carried.

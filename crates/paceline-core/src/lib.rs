@@ -37,5 +37,5 @@ pub use pacer::Pacer;
 pub use quota::TooLarge;
 pub use request::{Event, GiveUp, Request, ScopeId, Ticket, Verdict};
 pub use rng::Rng;
-pub use snapshot::{QuotaSnapshot, ScopeSnapshot, ScopeState, Snapshot, Totals};
+pub use snapshot::{Announcement, QuotaSnapshot, ScopeSnapshot, ScopeState, Snapshot, Totals};
 pub use time::{Instant, Timestamp};

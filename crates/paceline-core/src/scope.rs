@@ -16,7 +16,7 @@ use crate::outcome::{Hint, LimitReport};
 use crate::queue::Queue;
 use crate::quota::Quotas;
 use crate::rng::Rng;
-use crate::snapshot::{QuotaSnapshot, ScopeSnapshot, ScopeState, Totals};
+use crate::snapshot::{Announcement, QuotaSnapshot, ScopeSnapshot, ScopeState, Totals};
 use crate::time::Instant;
 
 /// A hint above this holds the whole scope; a shorter one in whole seconds is mostly rounding.
@@ -157,6 +157,18 @@ impl Scope {
                 Some(known) => known.update(newer),
                 None => self.announced.push(newer),
             }
+        }
+    }
+
+    /// Takes over what another pacer was told, unless a call of this one has brought news already.
+    pub(crate) fn announce(&mut self, now: Instant, told: &Announcement) {
+        let dimension = &told.report.dimension;
+        let spent = self.spent.get(dimension);
+        let carrier = Carrier { number: 0, sent: now.saturating_sub(told.ago), spent };
+        let Some(announced) = Announced::new(&told.report, carrier) else { return };
+        if self.announced.iter().all(|known| known.dimension != *dimension) {
+            self.spent.set(dimension.clone(), spent + told.spent_since);
+            self.announced.push(announced);
         }
     }
 
@@ -309,6 +321,7 @@ impl Scope {
             window: limit.window,
             next_free,
             taken: Vec::new(),
+            announcement: Some(limit.announcement(now, spent)),
         }
     }
 }
@@ -359,6 +372,7 @@ pub(crate) fn quotas(quotas: &Quotas, now: Instant) -> Vec<QuotaSnapshot> {
                 window: Some(quota.window),
                 next_free: counter.fits_at(now, 1),
                 taken: counter.taken(now),
+                announcement: None,
             }
         })
         .collect()

@@ -7,7 +7,7 @@ use core::time::Duration;
 use crate::admit::Policy;
 use crate::concurrency::ConcurrencySnapshot;
 use crate::cost::Dimension;
-use crate::outcome::Class;
+use crate::outcome::{Class, LimitReport};
 use crate::time::Instant;
 
 /// A pacer at one instant: the account and its scopes.
@@ -68,7 +68,7 @@ pub enum ScopeState {
 }
 
 /// One limit at one instant.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct QuotaSnapshot {
     /// What is counted.
     pub dimension: Dimension,
@@ -85,6 +85,20 @@ pub struct QuotaSnapshot {
     /// What a configured window still counts: how long ago it left, and units; oldest first, in about 60 parts at most.
     /// [`Pacer::charge`](crate::Pacer::charge) gives it to another pacer.
     pub taken: Vec<(Duration, u64)>,
+    /// What a server's headers said, for [`Pacer::announce`](crate::Pacer::announce) of another pacer. None for a
+    /// configured limit.
+    pub announcement: Option<Announcement>,
+}
+
+/// The last that a server said about a limit, and what left since.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Announcement {
+    /// Its words.
+    pub report: LimitReport,
+    /// How long ago the call left that brought it.
+    pub ago: Duration,
+    /// Units that left after that call.
+    pub spent_since: u64,
 }
 
 /// Sums since the beginning. Where no connection failed they agree with what the server counted.

@@ -42,9 +42,9 @@ pub use error::{Error, NotNow};
 pub use limiter::Limiter;
 pub use log::BackingOff;
 pub use paceline_core::{
-    Admit, Backoff, BreakerConfig, Class, Concurrency, ConfigError, Cost, Dimension, Event, GiveUp, Growth, Hint,
-    Instant, Jitter, LimitReport, Limits, Outcome, Pace, PacerConfig, Phase, Policy, Quota, QuotaSnapshot, Reach,
-    Request, Restores, Retry, ScopeId, ScopeSnapshot, ScopeState, Shape, Snapshot, Ticket, Timestamp, TooLarge, Totals,
-    Verdict,
+    Admit, Announcement, Backoff, BreakerConfig, Class, Concurrency, ConfigError, Cost, Dimension, Event, GiveUp,
+    Growth, Hint, Instant, Jitter, LimitReport, Limits, Outcome, Pace, PacerConfig, Phase, Policy, Quota,
+    QuotaSnapshot, Reach, Request, Restores, Retry, ScopeId, ScopeSnapshot, ScopeState, Shape, Snapshot, Ticket,
+    Timestamp, TooLarge, Totals, Verdict,
 };
 pub use permit::Permit;

@@ -5,7 +5,9 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
-use paceline_core::{Admit, ConfigError, Dimension, Instant, Pacer, PacerConfig, Request, ScopeId, Snapshot};
+use paceline_core::{
+    Admit, Announcement, ConfigError, Dimension, Instant, Pacer, PacerConfig, Request, ScopeId, Snapshot,
+};
 
 use crate::clock::Clock;
 use crate::driver::{Admission, Driver};
@@ -108,6 +110,12 @@ impl Limiter {
     /// snapshot ([`QuotaSnapshot::taken`](paceline_core::QuotaSnapshot::taken)). To be called before the first request.
     pub fn charge(&self, scope: Option<ScopeId>, dimension: &Dimension, window: Duration, taken: &[(Duration, u64)]) {
         self.driver.act(|pacer, now| pacer.charge(now, scope, dimension, window, taken));
+    }
+
+    /// Takes over what the server told an earlier limiter about a limit of the scope; `told` comes from its snapshot
+    /// ([`QuotaSnapshot::announcement`](paceline_core::QuotaSnapshot::announcement)). The next answer replaces it.
+    pub fn announce(&self, scope: ScopeId, told: &Announcement) {
+        self.driver.act(|pacer, now| pacer.announce(now, scope, told));
     }
 
     /// Grants nothing in the scope, or in the account for `None`, before `until`. Those who wait go on waiting.

@@ -1,14 +1,17 @@
-//! A configured limit holds over a restart: what its windows still counted when the run before stood last is counted by
-//! this one. The snapshot in the journal is at most half a second old when a run is killed, and exact when it ends.
+//! What a run learnt about limits, for the next one: the snapshot in the journal tells it. It is at most half a second old
+//! when a run is killed, and exact when it ends.
+//!
+//! A configured limit holds over runs: what its windows still counted is counted on. What the server's headers announced
+//! goes on from where it stood, with its age, until the first answer says more.
 
 use std::time::Duration;
 
 use paceline::Limiter;
-use paceline_core::{Dimension, Timestamp};
-use serde::Deserialize;
+use paceline_core::{Announcement, Dimension, LimitReport, Restores, Timestamp};
+use serde::{Deserialize, Serialize};
 
 #[derive(Deserialize)]
-struct Told {
+struct Carried {
     at: jiff::Timestamp,
     account: Level,
     scopes: Vec<Level>,
@@ -18,6 +21,7 @@ struct Told {
 struct Level {
     name: String,
     quotas: Vec<Counted>,
+    announced: Vec<Counted>,
 }
 
 #[derive(Deserialize)]
@@ -26,23 +30,91 @@ struct Counted {
     window_s: Option<f64>,
     /// Milliseconds before `at`, and units.
     taken: Vec<(u64, u64)>,
+    announced: Option<Told>,
 }
 
-/// Charges the limiter with what a snapshot tells. One of an older version tells nothing.
+/// What the server's headers said last about a limit, as it stands in the snapshot.
+#[derive(Deserialize, Serialize)]
+pub(crate) struct Told {
+    limit: Option<u64>,
+    remaining: Option<u64>,
+    reset_ms: Option<u64>,
+    #[serde(with = "Restored")]
+    restores: Restores,
+    ago_ms: u64,
+    spent_since: u64,
+}
+
+/// The words for how a limit comes back.
+#[derive(Deserialize, Serialize)]
+#[serde(remote = "Restores", rename_all = "snake_case")]
+enum Restored {
+    Unknown,
+    AtOnce,
+    Gradually,
+}
+
+impl Told {
+    /// For the snapshot.
+    pub(crate) fn of(told: &Announcement) -> Self {
+        let Announcement { report, ago, spent_since } = told;
+        Self {
+            limit: report.limit,
+            remaining: report.remaining,
+            reset_ms: report.reset.map(millis),
+            restores: report.restores,
+            ago_ms: millis(*ago),
+            spent_since: *spent_since,
+        }
+    }
+
+    fn announcement(&self, dimension: Dimension, window: Option<Duration>, since: Duration) -> Announcement {
+        let report = LimitReport {
+            dimension,
+            limit: self.limit,
+            remaining: self.remaining,
+            reset: self.reset_ms.map(Duration::from_millis),
+            window,
+            restores: self.restores,
+        };
+        Announcement { report, ago: since + Duration::from_millis(self.ago_ms), spent_since: self.spent_since }
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Gives the limiter what a snapshot tells. One of an older version tells nothing.
 pub(crate) fn restore(snapshot: &str, limiter: &Limiter, now: Timestamp) {
-    let Ok(told) = serde_json::from_str::<Told>(snapshot) else { return };
-    let since = now.saturating_since(Timestamp::from_millis(told.at.as_millisecond()));
-    for quota in &told.account.quotas {
+    let Ok(carried) = serde_json::from_str::<Carried>(snapshot) else { return };
+    let since = now.saturating_since(Timestamp::from_millis(carried.at.as_millisecond()));
+    for quota in &carried.account.quotas {
         charge(limiter, None, quota, since);
     }
-    for level in &told.scopes {
+    for level in &carried.scopes {
         level.quotas.iter().for_each(|quota| charge(limiter, Some(&level.name), quota, since));
+        for quota in &level.announced {
+            let Some(told) = &quota.announced else { continue };
+            let told = told.announcement(quota.dimension(), quota.window(), since);
+            limiter.announce(limiter.scope(&level.name), &told);
+        }
     }
 }
 
 fn charge(limiter: &Limiter, scope: Option<&str>, quota: &Counted, since: Duration) {
-    let Some(window) = quota.window_s.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()) else { return };
+    let Some(window) = quota.window() else { return };
     let taken: Vec<(Duration, u64)> =
         quota.taken.iter().map(|(ago, units)| (since + Duration::from_millis(*ago), *units)).collect();
-    limiter.charge(scope.map(|name| limiter.scope(name)), &Dimension::from_name(&quota.dimension), window, &taken);
+    limiter.charge(scope.map(|name| limiter.scope(name)), &quota.dimension(), window, &taken);
+}
+
+impl Counted {
+    fn dimension(&self) -> Dimension {
+        Dimension::from_name(&self.dimension)
+    }
+
+    fn window(&self) -> Option<Duration> {
+        self.window_s.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+    }
 }

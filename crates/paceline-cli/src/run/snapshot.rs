@@ -5,6 +5,7 @@ use paceline::{Instant, QuotaSnapshot, ScopeSnapshot, ScopeState, Snapshot};
 use paceline_core::{Class, Dimension, Timestamp};
 use serde_json::{Map, Value, json};
 
+use super::carried::Told;
 use super::figures::Figures;
 use crate::text;
 
@@ -95,6 +96,7 @@ fn quota(quota: &QuotaSnapshot, time: &dyn Fn(Instant) -> String) -> Value {
         "window_s": quota.window.map(|window| window.as_secs_f64()),
         "next_free": time(quota.next_free),
         "taken": quota.taken.iter().map(|(ago, units)| (ago.as_millis(), units)).collect::<Vec<_>>(),
+        "announced": quota.announcement.as_ref().map(Told::of),
     })
 }
 

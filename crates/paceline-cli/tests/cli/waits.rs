@@ -101,3 +101,18 @@ fn a_configured_limit_holds_over_runs() {
         assert_eq!(server.count(), 5, "no rerun buys another five: {log}");
     }
 }
+
+#[test]
+fn what_headers_announced_holds_over_runs() {
+    let empty = |_: &_| {
+        let reply = Reply::ok().with_header("x-ratelimit-limit-requests", 100);
+        reply.with_header("x-ratelimit-remaining-requests", 0).with_header("x-ratelimit-reset-requests", "1h0m0s")
+    };
+    let server = Server::new(empty);
+    let job = Job::new(20);
+    for _ in 0..2 {
+        let (code, log) =
+            finish(job.run(&server).args(["--upstream", "openai", "--concurrency", "1", "--max-wait", "1s"]));
+        assert_eq!((code, server.count()), (3, 1), "{log}");
+    }
+}

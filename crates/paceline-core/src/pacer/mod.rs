@@ -19,7 +19,7 @@ use crate::request::{Event, Request, ScopeId, Ticket, Verdict};
 use crate::rng::Rng;
 use crate::scope::{self, Scope};
 use crate::slots::{Entry, Slots, Stage};
-use crate::snapshot::{ScopeSnapshot, Snapshot, Totals};
+use crate::snapshot::{Announcement, ScopeSnapshot, Snapshot, Totals};
 use crate::time::Instant;
 use crate::verdict;
 
@@ -271,6 +271,15 @@ impl Pacer {
                 None => self.quotas.charge(at, dimension, window, *units),
             }
         }
+        self.pump(now);
+    }
+
+    /// Takes over what the server told another pacer of the same account about a limit of the scope
+    /// ([`QuotaSnapshot::announcement`](crate::QuotaSnapshot::announcement), with the time since then added to its age).
+    /// The next answer replaces it.
+    pub fn announce(&mut self, now: Instant, scope: ScopeId, told: &Announcement) {
+        let now = self.advance(now);
+        self.scopes[scope.0 as usize].announce(now, told);
         self.pump(now);
     }
 

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use paceline_core::{
-    Admit, Class, Concurrency, Cost, Dimension, Event, Instant, Limits, Outcome, Pace, Pacer, PacerConfig, Policy,
-    Quota, Reach, Request, ScopeId, ScopeState, Ticket,
+    Admit, Class, Concurrency, Cost, Dimension, Event, Instant, LimitReport, Limits, Outcome, Pace, Pacer, PacerConfig,
+    Policy, Quota, Reach, Request, Restores, ScopeId, ScopeState, Ticket,
 };
 
 use crate::job::at;
@@ -143,6 +143,43 @@ fn a_window_is_carried_over_a_restart() {
     assert_eq!(enqueue(&mut after, now), 3, "two of five are used");
     let next = after.poll_timeout().expect("the sixth waits");
     assert!((699.0..701.0).contains(&(next - now).as_secs_f64()), "until the first has left the window");
+}
+
+#[test]
+fn what_headers_announced_is_carried_over_a_restart() {
+    let next = |pacer: &mut Pacer, now, scope| match pacer.admit(now, &request(scope, 0)) {
+        Admit::At { at, .. } => at - now,
+        Admit::Now | Admit::OnRelease { .. } => Duration::ZERO,
+    };
+    let mut before = pacer(PacerConfig::default());
+    let scope = before.scope("a");
+    let first = before.enqueue(at(10.0), request(scope, 0)).expect("fits");
+    let report = LimitReport {
+        dimension: Dimension::Requests,
+        limit: Some(20),
+        remaining: Some(3),
+        reset: Some(17 * S),
+        window: Some(20 * S),
+        restores: Restores::Gradually,
+    };
+    before.complete(at(11.0), first, Outcome { limits: vec![report], ..Outcome::new(Class::Success) });
+    (0..3).for_each(|_| _ = before.enqueue(at(11.0), request(scope, 0)).expect("fits"));
+    let told = before.snapshot(at(12.0)).scopes[0].announced[0].announcement.clone().expect("headers said it");
+    assert_eq!((told.ago, told.spent_since), (2 * S, 3));
+    let waits = next(&mut before, at(12.0), scope);
+
+    let mut after = pacer(PacerConfig::default());
+    let scope = after.scope("a");
+    after.announce(at(5_000.0), scope, &told);
+    assert_eq!(next(&mut after, at(5_000.0), scope), waits);
+    let first = after.enqueue(at(5_001.0), request(scope, 0)).expect("fits");
+    let now = after.poll_timeout().unwrap_or(at(5_001.0));
+    after.handle_timeout(now);
+    assert_eq!(granted(&mut after), [first]);
+    let news = LimitReport { remaining: Some(20), ..told.report.clone() };
+    after.complete(now + S, first, Outcome { limits: vec![news], ..Outcome::new(Class::Success) });
+    after.announce(now + S, scope, &told);
+    assert_eq!(next(&mut after, now + S, scope), Duration::ZERO, "the next answer knows better");
 }
 
 #[test]
