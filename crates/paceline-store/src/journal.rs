@@ -232,7 +232,16 @@ impl Journal {
         self.writer.send(Command::Snapshot { json, reply: Box::new(reply) });
     }
 
-    /// Where the items stand. Waits for what was queued before, and reads every row: for the beginning and end of a run.
+    /// Where the items stand, without the reasons why some wait: for the beginning of a run. Waits for what was queued
+    /// before.
+    ///
+    /// # Errors
+    /// As for [`counts`](Self::counts).
+    pub fn sums(&self) -> Result<Counts, Error> {
+        self.writer.query(report::sums)
+    }
+
+    /// Where the items stand. Waits for what was queued before, and reads every row: for the end of a run.
     ///
     /// # Errors
     /// [`Error::Stopped`], [`Error::Closed`], [`Error::Sqlite`].

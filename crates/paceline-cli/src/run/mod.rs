@@ -95,7 +95,7 @@ impl Run<'_> {
             if let Some(snapshot) = journal.snapshot()?.filter(|_| self.job.same_account) {
                 carried::restore(&snapshot, &self.limiter, now);
             }
-            journal.counts(now)
+            journal.sums()
         })
         .map_err(Failure::interrupted)?;
         let figures = Figures::at_start(&counts);
