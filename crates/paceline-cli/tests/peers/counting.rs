@@ -4,13 +4,14 @@
 use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
-use hyper::{Request, Response, header};
+use hyper::{Request, Response, StatusCode, header};
 use hyper_util::rt::TokioIo;
 use paceline::clock::Clock;
 use paceline_core::Instant;
@@ -32,9 +33,20 @@ pub(crate) struct Seen {
     pub(crate) answered: Option<Instant>,
 }
 
+/// A call that came while the server was out of order.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Refused {
+    /// Since the outage began.
+    pub(crate) at: Duration,
+    /// Calls that were in service already.
+    pub(crate) others: u32,
+}
+
 #[derive(Default)]
 struct Book {
     clock: Clock,
+    /// From the first arrival.
+    outage: Range<Duration>,
     pages: Mutex<Pages>,
     turned: Condvar,
 }
@@ -42,6 +54,10 @@ struct Book {
 #[derive(Default)]
 struct Pages {
     items: BTreeMap<String, Seen>,
+    /// The first arrival of all.
+    first: Option<Instant>,
+    refused: Vec<Refused>,
+    in_service: u32,
     /// Arrivals plus answers: a clock that only moves when something happens.
     events: u64,
     connections: u32,
@@ -50,7 +66,12 @@ struct Pages {
 impl Counting {
     /// Listens on a free loopback port; each call takes `service`.
     pub(crate) fn start(service: Duration) -> Self {
-        let book = Arc::new(Book::default());
+        Self::with_outage(service, Range::default())
+    }
+
+    /// As [`start`](Self::start), but answers 503 in that time after its first call.
+    pub(crate) fn with_outage(service: Duration, outage: Range<Duration>) -> Self {
+        let book = Arc::new(Book { outage, ..Book::default() });
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         let (tell, told) = std::sync::mpsc::channel();
         let served = Arc::clone(&book);
@@ -83,6 +104,18 @@ impl Counting {
         self.book.open().items.clone()
     }
 
+    /// The calls that came during the outage.
+    pub(crate) fn refused(&self) -> Vec<Refused> {
+        self.book.open().refused.clone()
+    }
+
+    /// When answers were given, by time since the first call; what the outage refused is left out.
+    pub(crate) fn answers(&self) -> Vec<Duration> {
+        let pages = self.book.open();
+        let first = pages.first.unwrap_or(Instant::ZERO);
+        pages.items.values().filter_map(|seen| seen.answered).map(|at| at.saturating_since(first)).collect()
+    }
+
     /// All calls that arrived.
     pub(crate) fn arrivals(&self) -> u64 {
         self.book.open().items.values().map(|seen| u64::from(seen.arrivals)).sum()
@@ -105,6 +138,20 @@ impl Counting {
 impl Book {
     fn open(&self) -> MutexGuard<'_, Pages> {
         self.pages.lock().expect("no holder of the book panics")
+    }
+
+    /// A call begins. True when the server is out of order.
+    fn begin(&self) -> bool {
+        let mut pages = self.open();
+        let now = self.clock.now();
+        let since = now.saturating_since(*pages.first.get_or_insert(now));
+        let out = self.outage.contains(&since);
+        if out {
+            let refused = Refused { at: since - self.outage.start, others: pages.in_service };
+            pages.refused.push(refused);
+        }
+        pages.in_service += 1;
+        out
     }
 
     fn write(&self, item: &str, change: impl FnOnce(&mut Seen)) {
@@ -140,11 +187,18 @@ async fn answer(
         return Ok(Response::new(Full::default()));
     };
     let item = item_of(&body.to_bytes());
+    let out = book.begin();
     book.write(&item, |seen| {
         seen.arrivals += 1;
         seen.answered = None;
     });
     tokio::time::sleep(service).await;
+    book.open().in_service -= 1;
+    if out {
+        let mut response = Response::new(Full::from("out of order"));
+        *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+        return Ok(response);
+    }
     book.write(&item, |seen| seen.answered = Some(book.clock.now()));
     let body = serde_json::json!({
         "id": format!("chatcmpl-{item}"), "object": "chat.completion", "created": 1_800_000_000, "model": "peer",

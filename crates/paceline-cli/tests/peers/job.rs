@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 use paceline::clock::Clock;
-use paceline_core::Instant;
 use serde_json::{Value, json};
 
 /// A job in a folder of its own.
@@ -55,9 +54,10 @@ impl Job {
     /// Starts the job, or goes on with it, until it ends.
     pub(crate) fn run(&self) -> Ended {
         let clock = Clock::new();
+        let began = clock.now();
         let wrapper = ["--signal=KILL", PATIENCE_SECONDS, env!("CARGO_BIN_EXE_paceline")];
         let output = self.command("timeout", &wrapper).output().expect("the binary starts");
-        let seconds = clock.now().saturating_since(Instant::ZERO).as_secs_f64();
+        let seconds = clock.now().saturating_since(began).as_secs_f64();
         let summary = fs::read(self.folder.path().join("summary.json")).unwrap_or_default();
         Ended { output, summary: serde_json::from_slice(&summary).unwrap_or_default(), seconds }
     }

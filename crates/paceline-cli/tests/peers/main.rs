@@ -1,5 +1,5 @@
 //! The real binary against servers that this project did not write: nginx and HAProxy, whose limits are theirs and
-//! whose counters are believed before ours, and `kill -9` against a server that counts from outside.
+//! whose counters are believed before ours; and `kill -9` and an outage, with a server that counts from outside.
 //!
 //! Built with `--features peers` only, because it needs `nginx` and `haproxy` on the PATH; `scripts/test` installs
 //! them. `PACELINE_SOAK=1` runs the long form: 2,000 items and ten kills. Tests assert counts; each also prints a
@@ -12,3 +12,4 @@ mod kill;
 mod measure;
 mod mock;
 mod nginx;
+mod outage;
