@@ -291,6 +291,7 @@ impl Scope {
             waiting: self.queue.len() as u64,
             next_due: self.next_due(now, &next),
             waits_for: waits_for(next),
+            closed_until: self.gate.closed_until(now),
             failing_since: self.breaker.failing_since(),
         }
     }

@@ -44,6 +44,8 @@ pub struct ScopeSnapshot {
     pub waits_for: Option<(Policy, Option<Instant>)>,
     /// When the next waiter becomes due or may leave.
     pub next_due: Option<Instant>,
+    /// Until when it is closed because the server asked for a pause or refused everything.
+    pub closed_until: Option<Instant>,
     /// Since when nothing has succeeded, if the breaker opened.
     pub failing_since: Option<Instant>,
 }

@@ -1,6 +1,7 @@
 //! Held and stopped scopes outlive the process: they are stored when they happen, and looked at before anything is sent.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use paceline::{Limiter, ScopeSnapshot, ScopeState};
 use paceline_core::Timestamp;
@@ -9,7 +10,10 @@ use paceline_store::{ACCOUNT, Error, Journal, ScopeState as Stored};
 use super::item::Context;
 use super::record::Acknowledge;
 
-/// Stores the scopes that are held or stopped now. True when the whole account is stopped.
+/// A closure that is over before a next run has begun.
+pub(crate) const SHORT: Duration = Duration::from_secs(1);
+
+/// Stores the scopes that are held, stopped or closed for long now. True when the whole account is stopped.
 pub(crate) fn store(context: &Context, journal: &Journal, acknowledge: &Acknowledge) -> bool {
     let view = context.limiter.snapshot();
     let account = (ACCOUNT, &view.account);
@@ -28,7 +32,10 @@ fn stored(context: &Context, scope: &ScopeSnapshot) -> Option<Stored> {
             Some(Stored::Held { until: context.timestamp(*until), reason: "a used-up quota".to_owned() })
         }
         ScopeState::Stopped { reason } => Some(Stored::Stopped { reason: reason.to_string() }),
-        ScopeState::Open | ScopeState::Paced => None,
+        ScopeState::Open | ScopeState::Paced => {
+            let until = scope.closed_until.filter(|until| *until > context.limiter.now() + SHORT)?;
+            Some(Stored::Held { until: context.timestamp(until), reason: "the server asked for a pause".to_owned() })
+        }
     }
 }
 

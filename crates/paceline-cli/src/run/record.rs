@@ -10,6 +10,7 @@ use tokio::sync::mpsc;
 
 use super::entry;
 use super::figures::Figures;
+use super::holds;
 use super::item::{Context, Impossible, Sent, Tried, TryEnd};
 use super::send::NoAnswer;
 use super::stop::{Failed, Reachability, SameFailures, Stop, Watched};
@@ -155,7 +156,8 @@ impl Recorder {
         let adds = entry::added(item, &sent);
         self.figures.add(&adds);
         let mut recorded = Recorded {
-            scopes_changed: matches!(sent.reading.class, Class::QuotaExhausted | Class::Account),
+            scopes_changed: matches!(sent.reading.class, Class::QuotaExhausted | Class::Account)
+                || sent.reading.wait.is_some_and(|wait| wait > holds::SHORT),
             ..Recorded::default()
         };
         match &sent.answer {

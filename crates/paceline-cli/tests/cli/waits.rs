@@ -32,6 +32,19 @@ fn a_used_up_quota_holds_its_scope_over_runs() {
 }
 
 #[test]
+fn a_pause_that_the_server_asked_for_is_kept_over_runs() {
+    let server = Server::new(|_| Reply::error(429, "rate_limit_exceeded").with_header("retry-after", 1_800));
+    let job = Job::new(30);
+    let arguments = ["--concurrency", "2", "--max-wait", "10m"];
+    let (code, log) = finish(job.run(&server).args(arguments));
+    let calls = server.count();
+    assert!(code == 3 && calls <= 2, "{calls} calls: {log}");
+    let (code, log) = finish(job.run(&server).args(arguments));
+    assert_eq!((code, server.count()), (3, calls), "{log}");
+    assert!(job.lines("out.report.jsonl").iter().all(|row| row["reason"] == "scope_held"), "{log}");
+}
+
+#[test]
 fn one_warning_a_re_send_and_no_error_for_what_recovers() {
     let server = Server::new(|arrival| match (arrival.item.as_str(), arrival.before) {
         ("item-1", 0) => Reply::error(429, "rate_limit_exceeded").with_header("retry-after-ms", 20),

@@ -58,6 +58,8 @@ struct Pages {
     first: Option<Instant>,
     refused: Vec<Refused>,
     in_service: u32,
+    /// The hint of every refusal, in seconds, while the account's quota is used up.
+    used_up: Option<u32>,
     /// Arrivals plus answers: a clock that only moves when something happens.
     events: u64,
     connections: u32,
@@ -102,6 +104,11 @@ impl Counting {
     /// What arrived so far, by item.
     pub(crate) fn items(&self) -> BTreeMap<String, Seen> {
         self.book.open().items.clone()
+    }
+
+    /// From now on every call is refused with that hint, in seconds; with none they are answered again.
+    pub(crate) fn use_up(&self, retry_after: Option<u32>) {
+        self.book.open().used_up = retry_after;
     }
 
     /// The calls that came during the outage.
@@ -194,6 +201,11 @@ async fn answer(
     });
     tokio::time::sleep(service).await;
     book.open().in_service -= 1;
+    let used_up = book.open().used_up;
+    if let Some(seconds) = used_up {
+        let response = Response::builder().status(StatusCode::TOO_MANY_REQUESTS).header(header::RETRY_AFTER, seconds);
+        return Ok(response.body(Full::from("used up")).expect("a well-formed response"));
+    }
     if out {
         let mut response = Response::new(Full::from("out of order"));
         *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;

@@ -1,6 +1,7 @@
 //! One job of the real binary: its input, its command line, and what must be true of the files it leaves.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -14,6 +15,7 @@ pub(crate) struct Job {
     items: usize,
     base_url: String,
     flags: Vec<String>,
+    environment: Vec<(&'static str, OsString)>,
 }
 
 /// How a job ended.
@@ -43,7 +45,13 @@ impl Job {
         }
         fs::write(folder.path().join("requests.jsonl"), input).expect("writing the input");
         let flags = flags.iter().map(ToString::to_string).collect();
-        Self { folder, items, base_url: base_url.to_owned(), flags }
+        Self { folder, items, base_url: base_url.to_owned(), flags, environment: Vec::new() }
+    }
+
+    /// The same job with further environment variables.
+    pub(crate) fn with_environment(mut self, environment: &[(&'static str, OsString)]) -> Self {
+        self.environment = environment.to_vec();
+        self
     }
 
     /// Starts the job, or goes on with it, and returns at once.
@@ -115,7 +123,7 @@ impl Job {
         command.args(arguments).args(["run", "requests.jsonl", "-o", "results.jsonl", "--summary", "summary.json"]);
         command.args(["--base-url", &self.base_url, "--api-key-env", "PEER_KEY"]).args(&self.flags).current_dir(folder);
         command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
-        command.env("HOME", folder).env("PEER_KEY", KEY);
+        command.env("HOME", folder).env("PEER_KEY", KEY).envs(self.environment.iter().cloned());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         command
     }

@@ -1,11 +1,12 @@
 //! The real binary against servers that this project did not write: nginx and HAProxy, whose limits are theirs and
 //! whose counters are believed before ours; and `kill -9` and an outage, with a server that counts from outside.
 //!
-//! Built with `--features peers` only, because it needs `nginx` and `haproxy` on the PATH; `scripts/test` installs
+//! Built with `--features peers` only, because it needs `nginx`, `haproxy` and `faketime`; `scripts/test` installs
 //! them. `PACELINE_SOAK=1` runs the long form: 2,000 items and ten kills. Tests assert counts; each also prints a
 //! `measure` line with its time, which depends on the machine and is therefore judged by `scripts/soak` alone.
 
 mod counting;
+mod faked_clock;
 mod haproxy;
 mod job;
 mod kill;

@@ -365,6 +365,7 @@ impl Pacer {
             waiting: scopes.iter().map(|scope| scope.waiting).sum(),
             waits_for: first.and_then(|scope| scope.waits_for.clone()),
             next_due: first.and_then(|scope| scope.next_due),
+            closed_until: None,
             failing_since: scopes.iter().filter_map(|scope| scope.failing_since).min(),
         }
     }
