@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 
-use super::error::Error;
+use super::error::{Error, Source};
 use super::schema::{Layered, UpstreamSection};
 use super::setting::Locator;
 
@@ -47,8 +47,8 @@ impl Environment {
         self.get(name).filter(|value| !value.trim().is_empty())
     }
 
-    /// The upstreams that variables speak of. `known` are the names in use: `MY_API` is the entry `my-api` if there is
-    /// one, else `my_api`.
+    /// The upstreams that variables speak of. `known` are all names there are, in any spelling of case and hyphens:
+    /// `MY_API` is the entry `my-api`. A variable for another name is an error, because it would change nothing.
     pub(crate) fn upstreams(&self, known: &[&str]) -> Result<BTreeMap<String, UpstreamSection>, Error> {
         let mut upstreams: BTreeMap<String, UpstreamSection> = BTreeMap::new();
         let ours = self.0.iter().filter(|(name, _)| name.starts_with(PREFIX) && !FOR_CHILDREN.contains(&name.as_str()));
@@ -57,11 +57,12 @@ impl Environment {
                 return Err(unknown(variable, "the form is PACELINE_UPSTREAM__NAME__KEY".to_owned()));
             };
             let spelled = |name: &&&str| name.replace('-', "_").eq_ignore_ascii_case(upstream);
-            let name =
-                known.iter().find(spelled).map_or_else(|| upstream.to_ascii_lowercase(), |name| (*name).to_owned());
+            let Some(name) = known.iter().find(spelled) else {
+                return Err(stray(variable, upstream, value, known));
+            };
             let section = parse(variable, path, value)?;
-            let others = upstreams.remove(&name).unwrap_or_default();
-            upstreams.insert(name, section.over(others));
+            let others = upstreams.remove(*name).unwrap_or_default();
+            upstreams.insert((*name).to_owned(), section.over(others));
         }
         Ok(upstreams)
     }
@@ -81,6 +82,21 @@ fn parse(variable: &str, path: &str, value: &str) -> Result<UpstreamSection, Err
     Ok(section)
 }
 
+/// A variable for an upstream that does not exist. Where its value may be a secret in the wrong place, it is not shown.
+fn stray(variable: &str, upstream: &str, value: &str, known: &[&str]) -> Error {
+    let name = upstream.to_ascii_lowercase();
+    let secret = variable.contains("KEY") || value.contains('@');
+    Error::Value {
+        key: format!("upstream.{name}"),
+        value: if secret { "(hidden)".to_owned() } else { value.to_owned() },
+        origin: Source::Environment(variable.to_owned()),
+        expected: format!(
+            "the name of an upstream in place of {upstream} ({}), or an entry [upstream.{name}] in the configuration file",
+            known.join(", ")
+        ),
+    }
+}
+
 fn unknown(variable: &str, expected: String) -> Error {
     Error::UnknownVariable { variable: variable.to_owned(), expected }
 }
@@ -90,7 +106,7 @@ mod tests {
     use super::*;
 
     fn upstreams(variables: &[(&str, &str)]) -> Result<BTreeMap<String, UpstreamSection>, Error> {
-        variables.iter().copied().collect::<Environment>().upstreams(&["my-api"])
+        variables.iter().copied().collect::<Environment>().upstreams(&["my-api", "openai"])
     }
 
     #[test]
@@ -132,6 +148,22 @@ mod tests {
                 Err(Error::UnknownVariable { variable, .. }) => assert_eq!(variable, name),
                 other => panic!("{name}: {other:?}"),
             }
+        }
+    }
+
+    #[test]
+    fn a_variable_for_an_upstream_that_does_not_exist_is_named_with_its_value_and_the_names_there_are() {
+        for (name, value, shown) in [
+            ("PACELINE_UPSTREAM__OPNEAI__RPM", "5", "\"5\""),
+            ("PACELINE_UPSTREAM__OPNEAI__BASE_URL", "http://a", "\"http://a\""),
+            ("PACELINE_UPSTREAM__OPNEAI__BASE_URL", "http://me:secret@a", "(hidden)"),
+            ("PACELINE_UPSTREAM__OPNEAI__API_KEY_ENV", "sk-secret", "(hidden)"),
+        ] {
+            let message = upstreams(&[(name, value)]).map(drop).expect_err("no such upstream").to_string();
+            for words in [name, shown, "my-api, openai", "[upstream.opneai]"] {
+                assert!(message.contains(words), "{words} in {message}");
+            }
+            assert!(!message.contains("secret"), "{message}");
         }
     }
 }

@@ -107,8 +107,7 @@ impl Config {
         environment: Environment,
         overrides: Overrides,
     ) -> Result<Self, Error> {
-        let known: Vec<&str> = file.keys().map(String::as_str).collect();
-        let variables = environment.upstreams(&known)?;
+        let variables = environment.upstreams(&with_built_ins(file.keys().map(String::as_str).collect()))?;
         Ok(Self { file, variables, environment, overrides })
     }
 
@@ -164,14 +163,17 @@ impl Config {
     }
 
     fn choices(&self) -> Vec<String> {
-        let mut choices: Vec<String> = self.names().into_iter().map(str::to_owned).collect();
-        for name in Provider::ALL.map(Provider::as_str).into_iter().chain([MOCK]) {
-            if !choices.iter().any(|known| known == name) {
-                choices.push(name.to_owned());
-            }
-        }
-        choices
+        with_built_ins(self.names()).into_iter().map(str::to_owned).collect()
     }
+}
+
+fn with_built_ins(mut names: Vec<&str>) -> Vec<&str> {
+    for name in Provider::ALL.map(Provider::as_str).into_iter().chain([MOCK]) {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names
 }
 
 fn is_built_in(name: &str) -> bool {
