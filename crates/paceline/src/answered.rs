@@ -18,7 +18,8 @@ pub trait Answered {
 
 impl<B: AsRef<[u8]>> Answered for http::Response<B> {
     fn reading(&self, provider: Provider, now: Timestamp) -> Reading {
-        let answer = Answer { status: self.status().as_u16(), headers: self.headers(), body: self.body().as_ref() };
+        let (status, body) = (self.status().as_u16(), self.body().as_ref());
+        let answer = Answer { status, headers: self.headers(), body, path: "" };
         provider::read(provider, &answer, now)
     }
 }

@@ -170,7 +170,7 @@ async fn reading(
     let response = client.post("/v1/chat/completions", body).await;
     let (status, headers) = (response.status().as_u16(), response.headers().clone());
     let body = response.bytes().await.expect("a body");
-    let answer = Answer { status, headers: &headers, body: &body };
+    let answer = Answer { status, headers: &headers, body: &body, path: "" };
     let reading = provider::read(provider, &answer, paceline::clock::wall());
     let told = |limit: &LimitReport| Some((limit.dimension.to_string(), limit.limit?, limit.remaining?));
     (reading.class, reading.wait, reading.limits.iter().filter_map(told).collect())

@@ -190,7 +190,7 @@ impl Context {
             () = self.reached(Phase::Abandoning) => None,
         };
         let latency = self.limiter.now() - sent;
-        let reading = self.classify(answer.as_ref());
+        let reading = self.classify(&call, answer.as_ref());
         let (probe, reserved) = (permit.is_probe(), permit.request().cost.clone());
         // The place is free from here on; the journal follows when it can.
         let verdict = permit.complete(match &answer {
@@ -202,13 +202,9 @@ impl Context {
         TryEnd::Sent(Box::new(Sent { custom_id, answer, reading, verdict, probe, at, latency, deadline }))
     }
 
-    fn classify(&self, answer: Option<&Result<Answer, NoAnswer>>) -> Reading {
+    fn classify(&self, call: &Call, answer: Option<&Result<Answer, NoAnswer>>) -> Reading {
         match answer {
-            Some(Ok(answer)) => {
-                let view =
-                    provider::Answer { status: answer.status.as_u16(), headers: &answer.headers, body: &answer.body };
-                provider::read_with(self.provider, &self.rules, &view, clock::wall())
-            }
+            Some(Ok(answer)) => provider::read_with(self.provider, &self.rules, &answer.to(&call.url), clock::wall()),
             Some(Err(error)) => error.reading(),
             None => Reading::new(Class::Abandoned),
         }

@@ -50,6 +50,13 @@ pub(crate) struct Answer {
     pub(crate) body: Bytes,
 }
 
+impl Answer {
+    /// The answer to a call of that path, as the library reads it.
+    pub(crate) fn to<'a>(&'a self, path: &'a str) -> provider::Answer<'a> {
+        provider::Answer { status: self.status.as_u16(), headers: &self.headers, body: &self.body, path }
+    }
+}
+
 /// Why there is no whole answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NoAnswer {

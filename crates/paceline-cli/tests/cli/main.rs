@@ -1,5 +1,6 @@
 //! `paceline` as a person meets it: the real binary against a server that counts what reaches it.
 
+mod answers;
 mod ends;
 mod help;
 mod input;

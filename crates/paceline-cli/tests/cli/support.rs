@@ -32,14 +32,20 @@ pub(crate) struct Arrival {
 /// What the server answers.
 pub(crate) struct Reply {
     status: u16,
+    content_type: &'static str,
     headers: Vec<(&'static str, String)>,
-    body: String,
+    body: Bytes,
     after: Option<Duration>,
 }
 
 impl Reply {
     pub(crate) fn new(status: u16, body: &Value) -> Self {
-        Self { status, headers: Vec::new(), body: body.to_string(), after: Some(Duration::ZERO) }
+        Self::text(status, "application/json", body.to_string())
+    }
+
+    /// A body of any kind.
+    pub(crate) fn text(status: u16, content_type: &'static str, body: impl Into<Bytes>) -> Self {
+        Self { status, content_type, headers: Vec::new(), body: body.into(), after: Some(Duration::ZERO) }
     }
 
     /// A usable answer.
@@ -166,11 +172,11 @@ async fn respond(
         Some(latency) => tokio::time::sleep(latency).await,
         None => std::future::pending().await,
     }
-    let mut response = Response::builder().status(reply.status).header("content-type", "application/json");
+    let mut response = Response::builder().status(reply.status).header("content-type", reply.content_type);
     for (name, value) in reply.headers {
         response = response.header(name, value);
     }
-    Ok(response.body(Full::new(reply.body.into())).expect("a response"))
+    Ok(response.body(Full::new(reply.body)).expect("a response"))
 }
 
 /// The folder of a job, with its input.

@@ -132,6 +132,23 @@ impl Provider {
         model.map_or_else(|| path.to_owned(), |model| format!("{path} {model}"))
     }
 
+    /// Whether a success is a JSON object: always at the endpoints that answer with nothing else, elsewhere unless the
+    /// content type names another format. A page of HTML is nobody's result, but for the content of a file.
+    pub(super) fn must_be_json(self, path: &str, content_type: &str) -> bool {
+        if self == Self::Generic {
+            return false;
+        }
+        let path = path.split(['?', '#']).next().unwrap_or_default();
+        match path.trim_end_matches('/').rsplit('/').next() {
+            Some("completions" | "responses" | "messages" | "embeddings" | "moderations" | "count_tokens") => true,
+            Some("content") => false,
+            _ => {
+                let media_type = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+                matches!(&*media_type, "" | "application/json" | "text/html") || media_type.ends_with("+json")
+            }
+        }
+    }
+
     /// Whether the provider admits a call only when there is room for all the tokens that it may produce.
     pub(super) const fn reserves_output(self) -> bool {
         !matches!(self, Self::Anthropic)
@@ -180,6 +197,25 @@ mod tests {
             assert_eq!(format!("{sent:?}"), "Sensitive");
         }
         assert!(Provider::OpenAi.key_header("two\nlines").is_err());
+    }
+
+    #[test]
+    fn what_a_success_must_be_follows_the_path_and_then_the_content_type() {
+        for (path, content_type, must) in [
+            ("/v1/chat/completions", "text/plain", true),
+            ("/v1/messages/?beta=true", "audio/mpeg", true),
+            ("/openai/deployments/d/embeddings", "", true),
+            ("/v1/audio/speech", "audio/mpeg", false),
+            ("/v1/audio/speech", "Text/HTML; charset=utf-8", true),
+            ("/v1/audio/transcriptions", "text/plain; charset=utf-8", false),
+            ("/v1/files/f/content", "text/html", false),
+            ("/v1/files", "application/problem+json", true),
+            ("/v1/anything", "", true),
+            ("", "application/octet-stream", false),
+        ] {
+            assert_eq!(Provider::OpenAi.must_be_json(path, content_type), must, "{path} {content_type}");
+            assert!(!Provider::Generic.must_be_json(path, content_type), "{path} {content_type}");
+        }
     }
 
     #[test]

@@ -39,9 +39,24 @@ const TEXT: usize = 2_000;
 /// So much of a message is kept for people.
 const WORDS: usize = 300;
 
+/// What a body is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// No byte but blanks.
+    #[default]
+    Nothing,
+    /// One JSON object, whatever its keys.
+    Object,
+    /// Server-sent events.
+    Stream,
+    /// Anything else: a page, half an object, bytes.
+    Text,
+}
+
 /// What an answer said.
 #[derive(Debug, Default)]
 pub(super) struct Body {
+    pub(super) kind: Kind,
     /// The kept keys of a JSON object; of a stream, its error.
     pub(super) root: Map<String, Value>,
     /// The beginning of a body that is not JSON.
@@ -50,31 +65,34 @@ pub(super) struct Body {
     pub(super) stream: Option<Stream>,
 }
 
+impl Kind {
+    /// For a person who follows the decision.
+    pub(super) const fn step(self) -> &'static str {
+        match self {
+            Self::Nothing => "body: empty",
+            Self::Object => "body: JSON",
+            Self::Stream => "body: event stream",
+            Self::Text => "body: text",
+        }
+    }
+}
+
 impl Body {
     pub(super) fn parse(bytes: &[u8], content_type: &str) -> Self {
         let bytes = bytes.trim_ascii_start();
         let bytes = bytes.strip_prefix("\u{feff}".as_bytes()).unwrap_or(bytes);
-        if content_type.starts_with("text/event-stream") || bytes.starts_with(b"event:") || bytes.starts_with(b"data:")
-        {
+        if is_stream(bytes, content_type) {
             let mut stream = stream::read(bytes);
-            return Self { root: std::mem::take(&mut stream.error), text: String::new(), stream: Some(stream) };
+            let root = std::mem::take(&mut stream.error);
+            return Self { kind: Kind::Stream, root, text: String::new(), stream: Some(stream) };
         }
         match outline(bytes, &KEPT) {
-            Some(root) => Self { root, ..Self::default() },
+            Some(root) => Self { kind: Kind::Object, root, ..Self::default() },
             None => Self {
+                kind: if bytes.is_empty() { Kind::Nothing } else { Kind::Text },
                 text: beginning(&String::from_utf8_lossy(&bytes[..bytes.len().min(TEXT)]), TEXT),
                 ..Self::default()
             },
-        }
-    }
-
-    /// What kind of body this is, for a person who follows the decision.
-    pub(super) fn kind(&self) -> &'static str {
-        match (&self.stream, self.root.is_empty(), self.text.is_empty()) {
-            (Some(_), ..) => "body: event stream",
-            (None, false, _) => "body: JSON",
-            (None, true, false) => "body: text",
-            (None, true, true) => "body: nothing of use",
         }
     }
 
@@ -134,6 +152,14 @@ impl Body {
         let plain: String = words.join(" ").chars().filter(|c| !c.is_control()).collect();
         Some(beginning(&plain, WORDS))
     }
+}
+
+/// Whether a body holds server-sent events: no line of them begins like JSON, whatever the content type says.
+pub(super) fn is_stream(body: &[u8], content_type: &str) -> bool {
+    let begins = |start: &[u8]| body.trim_ascii_start().starts_with(start);
+    begins(b"event:")
+        || begins(b"data:")
+        || (content_type.starts_with("text/event-stream") && !begins(b"{") && !begins(b"["))
 }
 
 /// Some servers repeat the key that they refuse.

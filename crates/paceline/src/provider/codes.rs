@@ -65,7 +65,7 @@ pub(super) const GITHUB_PRIMARY: &str = "api rate limit exceeded";
 pub(super) const BASE_RESP: [(u64, u16); 4] = [(1002, 429), (1039, 429), (1041, 429), (1008, 402)];
 
 /// The status that an error would have had, had it not come after the 200 of a stream or inside its body.
-pub(super) const LATE_STATUS: [(&str, u16); 20] = [
+pub(super) const LATE_STATUS: [(&str, u16); 23] = [
     ("api_error", 500),
     ("authentication_error", 401),
     ("billing_error", 402),
@@ -80,10 +80,13 @@ pub(super) const LATE_STATUS: [(&str, u16); 20] = [
     ("permission_error", 403),
     ("rate_limit_error", 429),
     ("rate_limit_exceeded", 429),
+    ("requests", 429),
     ("request_too_large", 413),
     ("server_error", 500),
     ("server_is_overloaded", 503),
     ("service_unavailable_error", 503),
     ("slow_down", 429),
     ("timeout_error", 504),
+    ("tokens", 429),
+    ("unsupported_country_region_territory", 403),
 ];

@@ -27,6 +27,8 @@ pub(super) struct Case<'a> {
     pub(super) body: &'a Body,
     pub(super) limits: &'a [LimitReport],
     pub(super) now: Timestamp,
+    /// A success of this call is a JSON object.
+    pub(super) must_be_json: bool,
 }
 
 /// What an answer is.
@@ -37,6 +39,15 @@ pub(super) struct Decision {
     pub(super) hint: Option<Hint>,
     /// The rule that decided, for people.
     pub(super) step: &'static str,
+    /// What is wrong with an answer that names no error of its own.
+    pub(super) fault: Option<Fault>,
+}
+
+/// A fault of an answer, as reports name it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Fault {
+    pub(super) code: &'static str,
+    pub(super) words: &'static str,
 }
 
 /// The class of an answer. A success that carries a refusal inside is judged by the status that the refusal stands for.
@@ -230,6 +241,6 @@ impl Decision {
             Class::Throttled | Class::QuotaExhausted | Class::Overloaded | Class::Partial => Reach::Scope,
             Class::Success | Class::Transient | Class::Invalid | Class::Filtered | Class::Abandoned => Reach::Item,
         };
-        Self { class, reach, hint: None, step }
+        Self { class, reach, hint: None, step, fault: None }
     }
 }

@@ -12,7 +12,7 @@ use proptest::proptest;
 
 use super::{Answer, Provider, Reading, read};
 
-const FILES: [(&str, &str); 8] = [
+const FILES: [(&str, &str); 9] = [
     ("standards", include_str!("fixtures/standards.http")),
     ("openai", include_str!("fixtures/openai.http")),
     ("azure", include_str!("fixtures/azure.http")),
@@ -21,6 +21,7 @@ const FILES: [(&str, &str); 8] = [
     ("compatible", include_str!("fixtures/compatible.http")),
     ("others", include_str!("fixtures/others.http")),
     ("traps", include_str!("fixtures/traps.http")),
+    ("unusable", include_str!("fixtures/unusable.http")),
 ];
 
 /// A local clock that is an hour off: no fixture may depend on it.
@@ -57,7 +58,7 @@ impl Fixture {
     fn read(&self) -> Reading {
         read(
             self.provider,
-            &Answer { status: self.status, headers: &self.headers, body: self.body.as_bytes() },
+            &Answer { status: self.status, headers: &self.headers, body: self.body.as_bytes(), path: "" },
             WRONG_CLOCK,
         )
     }
@@ -122,6 +123,23 @@ fn derived_windows_of_the_recordings() {
 }
 
 #[test]
+fn an_answer_that_names_no_error_is_named_by_what_is_wrong_with_it() {
+    let named = |id| {
+        let reading = fixture(id);
+        (reading.code.unwrap_or_default(), reading.words.unwrap_or_default())
+    };
+    for (id, code, words) in [
+        ("unusable-page", "not_json", "the answer is not JSON"),
+        ("unusable-half-an-object", "not_json", "the answer is not JSON: {not json"),
+        ("unusable-empty", "empty_answer", "the answer is empty"),
+        ("sse-anthropic-cut", "truncated", "the stream ended early"),
+        ("unusable-error-with-a-code", "server_error", "The server had an error."),
+    ] {
+        assert_eq!(named(id), (code.to_owned(), words.to_owned()), "{id}");
+    }
+}
+
+#[test]
 fn exactness_follows_the_unit() {
     assert!(fixture("openai-tpm").wait_exact);
     assert_eq!(fixture("openai-tpm").wait_from, "retry-after-ms");
@@ -153,7 +171,7 @@ proptest! {
         changed.headers.append(from.get(&headers), value.parse().expect("printable"));
         let bytes = base.body.as_bytes();
         let cut = &bytes[..to.index(bytes.len() + 1)];
-        let answer = Answer { status, headers: &changed.headers, body: cut };
+        let answer = Answer { status, headers: &changed.headers, body: cut, path: "" };
         let reading = read(changed.provider, &answer, WRONG_CLOCK);
         let longest = Duration::from_secs(366 * 86_400);
         assert!(reading.wait.is_none_or(|wait| wait <= longest), "{reading:?}");

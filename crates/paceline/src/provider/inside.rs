@@ -4,10 +4,10 @@ use paceline_core::Class;
 use serde_json::Value;
 
 use super::api::Provider;
-use super::body::Body;
-use super::codes;
-use super::decide::{Case, Decision};
+use super::body::{Body, Kind};
+use super::decide::{Case, Decision, Fault};
 use super::stream::Stream;
+use super::{codes, wait};
 
 /// What a 2xx carries.
 pub(super) enum Inside {
@@ -18,6 +18,10 @@ pub(super) enum Inside {
     /// Something that no status stands for.
     Decided(Decision),
 }
+
+const EMPTY: Fault = Fault { code: "empty_answer", words: "the answer is empty" };
+const NOT_JSON: Fault = Fault { code: "not_json", words: "the answer is not JSON" };
+const CUT: Fault = Fault { code: "truncated", words: "the stream ended early" };
 
 /// What a 2xx carries: only these exact places count, never text inside generated content.
 pub(super) fn success(case: &Case<'_>) -> Inside {
@@ -40,9 +44,9 @@ pub(super) fn success(case: &Case<'_>) -> Inside {
     if let Some(status) = case.body.in_error("/code").and_then(Value::as_u64).filter(|code| *code >= 400) {
         return Inside::Status(u16::try_from(status).unwrap_or(u16::MAX));
     }
-    if root.get("object").is_some_and(|object| object == "response")
-        && root.get("status").is_some_and(|s| s == "failed")
-    {
+    let failed = root.get("object").is_some_and(|object| object == "response")
+        && root.get("status").is_some_and(|status| status == "failed");
+    if failed || (case.provider != Provider::Generic && case.body.error().is_some_and(says_something)) {
         return Inside::Status(late_status(case.body));
     }
     if ["UnprocessedItems", "UnprocessedKeys"].into_iter().any(|key| root.get(key).is_some_and(is_not_empty)) {
@@ -51,7 +55,31 @@ pub(super) fn success(case: &Case<'_>) -> Inside {
     if refused_content(case.body) {
         return Inside::Decided(Decision::new(Class::Filtered, "content refused after a 2xx"));
     }
-    Inside::Nothing
+    unusable(case).map_or(Inside::Nothing, Inside::Decided)
+}
+
+/// A proxy's page, half an object, nothing: the API itself said none of it, so that it may pass.
+fn unusable(case: &Case<'_>) -> Option<Decision> {
+    let fault = match (case.body.kind, case.status) {
+        (Kind::Object, _) | (Kind::Nothing, 204 | 205) => return None,
+        (Kind::Nothing, _) if case.provider != Provider::Generic => EMPTY,
+        _ if case.must_be_json => NOT_JSON,
+        _ => return None,
+    };
+    Some(broken(case, "2xx without a usable body", fault))
+}
+
+fn broken(case: &Case<'_>, step: &'static str, fault: Fault) -> Decision {
+    Decision { hint: wait::in_headers(case), fault: Some(fault), ..Decision::new(Class::Transient, step) }
+}
+
+/// Objects of jobs carry an `error` whose members are null while nothing is wrong.
+fn says_something(error: &Value) -> bool {
+    match error {
+        Value::String(text) => !text.is_empty(),
+        Value::Object(members) => members.values().any(|member| !member.is_null()),
+        _ => false,
+    }
 }
 
 fn finished_stream(case: &Case<'_>, stream: &Stream) -> Inside {
@@ -60,7 +88,7 @@ fn finished_stream(case: &Case<'_>, stream: &Stream) -> Inside {
     if stream.failed {
         Inside::Status(late_status(case.body))
     } else if must_end && !stream.ended {
-        Inside::Decided(Decision::new(Class::Transient, "stream without its end"))
+        Inside::Decided(broken(case, "stream without its end", CUT))
     } else if stream.filtered {
         Inside::Decided(Decision::new(Class::Filtered, "content refused in a stream"))
     } else {

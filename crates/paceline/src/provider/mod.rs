@@ -43,6 +43,8 @@ pub struct Answer<'a> {
     pub headers: &'a HeaderMap,
     /// The decoded body.
     pub body: &'a [u8],
+    /// The path that was asked for, which says whether a success must be JSON; empty when it is not known.
+    pub path: &'a str,
 }
 
 /// Reads an answer. `now` is the local wall time, used where the answer carries no `Date` of its own: a wrong local
@@ -58,15 +60,30 @@ pub fn read_with(provider: Provider, rules: &[Rule], answer: &Answer<'_>, now: T
     let body = Body::parse(answer.body, content_type);
     let now = server_time.unwrap_or(now);
     let limits = limits::announced(provider, answer.headers, now);
-    let case = Case { provider, status: answer.status, headers: answer.headers, body: &body, limits: &limits, now };
+    let case = Case {
+        provider,
+        status: answer.status,
+        headers: answer.headers,
+        body: &body,
+        limits: &limits,
+        now,
+        must_be_json: provider.must_be_json(answer.path, content_type),
+    };
     let rule = rules.iter().find(|rule| rule.matches(answer));
     let decision = rule.map_or_else(|| decide::decide(&case), |rule| overruled(rule, &case));
+    let fault = decision.fault;
     let clock = if server_time.is_some() { "clock: Date of the answer" } else { "clock: local" };
     Reading {
-        steps: vec![clock, body.kind(), decision.step],
-        code: body.code(),
+        steps: vec![clock, body.kind.step(), decision.step],
+        code: fault.map_or_else(|| body.code(), |fault| Some(fault.code.to_owned())),
         error_type: body.error_type(),
-        words: if decision.class == Class::Success { None } else { body.words() },
+        words: match fault {
+            None if decision.class == Class::Success => None,
+            None => body.words(),
+            Some(fault) => {
+                Some(body.words().map_or_else(|| fault.words.to_owned(), |w| format!("{}: {w}", fault.words)))
+            }
+        },
         usage: body.stream.as_ref().map_or_else(|| Usage::read(body.root.get("usage")?), |stream| stream.usage),
         limits,
         ..Reading::from(decision)
@@ -81,7 +98,7 @@ fn overruled(rule: &Rule, case: &Case<'_>) -> Decision {
         Class::Overloaded | Class::Transient => own.or_else(|| wait::in_headers(case)),
         Class::Success | Class::Account | Class::Invalid | Class::Filtered | Class::Abandoned => None,
     };
-    Decision { class: rule.class, reach: rule.reach, hint, step: "rule of the configuration" }
+    Decision { reach: rule.reach, hint, ..Decision::new(rule.class, "rule of the configuration") }
 }
 
 #[cfg(test)]
@@ -102,7 +119,7 @@ mod tests {
         let mut headers = HeaderMap::new();
         headers.insert("retry-after", HeaderValue::from_static("9"));
         let body = br#"{"error":{"code":"insufficient_quota"}}"#;
-        let answer = Answer { status: 429, headers: &headers, body };
+        let answer = Answer { status: 429, headers: &headers, body, path: "" };
         assert_eq!(read(Provider::OpenAi, &answer, NOW).class, Class::Account);
         for (rules, class, wait) in [
             (vec![rule(429, Class::Throttled, None)], Class::Throttled, Some(9)),
@@ -131,7 +148,7 @@ mod tests {
             if let Some((name, value)) = header {
                 headers.insert(name, HeaderValue::from_static(value));
             }
-            let answer = Answer { status, headers: &headers, body: body.as_bytes() };
+            let answer = Answer { status, headers: &headers, body: body.as_bytes(), path: "" };
             assert_eq!(read(Provider::Generic, &answer, NOW).reach, reach, "{status} {body}");
         }
     }
@@ -147,7 +164,7 @@ mod tests {
             headers.insert(name, HeaderValue::from_static(value));
         }
         let body = br#"{"usage":{"prompt_tokens":9,"completion_tokens":2}}"#;
-        let reading = read(Provider::OpenAi, &Answer { status: 200, headers: &headers, body }, NOW);
+        let reading = read(Provider::OpenAi, &Answer { status: 200, headers: &headers, body, path: "" }, NOW);
         let reserved = Cost::request().with(Dimension::Bytes, 77).with(Dimension::Tokens, 500);
         let outcome = reading.outcome_of(&reserved);
         let usage = outcome.usage.expect("reported");

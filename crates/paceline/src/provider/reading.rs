@@ -134,7 +134,7 @@ impl Reading {
 
 impl From<Decision> for Reading {
     fn from(decision: Decision) -> Self {
-        let Decision { class, reach, hint, step } = decision;
+        let Decision { class, reach, hint, step, fault: _ } = decision;
         let waits = matches!(
             class,
             Class::Throttled | Class::Overloaded | Class::Transient | Class::QuotaExhausted | Class::Partial

@@ -97,13 +97,17 @@ mod tests {
             (header("x-other"), None, 400, false),
         ] {
             let rule = rule(place, equals);
-            assert_eq!(rule.matches(&Answer { status, headers: &headers, body }), expected, "{rule:?} {status}");
+            assert_eq!(
+                rule.matches(&Answer { status, headers: &headers, body, path: "" }),
+                expected,
+                "{rule:?} {status}"
+            );
         }
     }
 
     #[test]
     fn a_body_that_is_no_json_has_no_places() {
         let rule = rule(Some(Place::Pointer("/error".to_owned())), None);
-        assert!(!rule.matches(&Answer { status: 400, headers: &HeaderMap::new(), body: b"<html>" }));
+        assert!(!rule.matches(&Answer { status: 400, headers: &HeaderMap::new(), body: b"<html>", path: "" }));
     }
 }
