@@ -243,4 +243,12 @@ impl Decision {
         };
         Self { class, reach, hint: None, step, fault: None }
     }
+
+    /// Whether something follows that can be waited for.
+    pub(super) const fn waits(&self) -> bool {
+        matches!(
+            self.class,
+            Class::Throttled | Class::Overloaded | Class::Transient | Class::QuotaExhausted | Class::Partial
+        )
+    }
 }

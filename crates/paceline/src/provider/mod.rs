@@ -73,8 +73,10 @@ pub fn read_with(provider: Provider, rules: &[Rule], answer: &Answer<'_>, now: T
     let decision = rule.map_or_else(|| decide::decide(&case), |rule| overruled(rule, &case));
     let fault = decision.fault;
     let clock = if server_time.is_some() { "clock: Date of the answer" } else { "clock: local" };
+    let waits = decision.waits() && decision.hint.is_none();
+    let passed_over = if waits { wait::passed_over(&case) } else { None };
     Reading {
-        steps: vec![clock, body.kind.step(), decision.step],
+        steps: [clock, body.kind.step(), decision.step].into_iter().chain(passed_over).collect(),
         code: fault.map_or_else(|| body.code(), |fault| Some(fault.code.to_owned())),
         error_type: body.error_type(),
         words: match fault {

@@ -134,11 +134,8 @@ impl Reading {
 
 impl From<Decision> for Reading {
     fn from(decision: Decision) -> Self {
+        let waits = decision.waits();
         let Decision { class, reach, hint, step, fault: _ } = decision;
-        let waits = matches!(
-            class,
-            Class::Throttled | Class::Overloaded | Class::Transient | Class::QuotaExhausted | Class::Partial
-        );
         Self {
             class,
             reach,

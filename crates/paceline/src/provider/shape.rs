@@ -73,6 +73,12 @@ pub(super) fn date(text: &str) -> Option<Timestamp> {
     Some(Timestamp::from_millis(parsed.as_millisecond()))
 }
 
+/// Whether a text is written as a time, however far away that may be.
+pub(super) fn is_a_time(text: &str) -> bool {
+    let text = text.trim();
+    date(text).is_some() || (!text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.'))
+}
+
 /// What follows one of the phrases: a Go duration, `N seconds`, or a UTC date.
 fn spoken(text: &str, now: Timestamp) -> Option<Wait> {
     if let (Some(day), Some(time), Some(" utc")) = (text.get(..10), text.get(11..19), text.get(19..23))
@@ -190,7 +196,7 @@ mod tests {
             "1.",
             ".5",
             "1.5.5",
-            "Sun, 20 Nov 2099 12:00:00 GMT",
+            "Fri, 20 Nov 2099 12:00:00 GMT",
             &long,
         ] {
             assert_eq!(retry_after(text, NOW), None, "{text:?}");

@@ -38,6 +38,22 @@ pub(super) fn in_headers(case: &Case<'_>) -> Option<Hint> {
         .or_else(|| seconds(case, "llm_provider-retry-after"))
 }
 
+/// Why a header that is made for a wait was passed over, for a person who wonders about the wait.
+pub(super) fn passed_over(case: &Case<'_>) -> Option<&'static str> {
+    let unusable = |name, read: fn(&str, Timestamp) -> Option<shape::Wait>| {
+        let values = || header::values(case.headers, name);
+        let given = values().next().is_some();
+        let usable = values().any(|value| read(value, case.now).is_some());
+        (given && !usable).then(|| values().any(shape::is_a_time))
+    };
+    let too_long = unusable("retry-after", shape::retry_after)
+        .or_else(|| unusable("retry-after-ms", |value, _| shape::millis(value)))?;
+    Some(match too_long {
+        true => "wait: the header asks for more than 366 days or for the past, and is ignored",
+        false => "wait: the header is neither a number nor a date, and is ignored",
+    })
+}
+
 /// GitHub documents its own order: `Retry-After`, the reset when nothing remains, a minute.
 pub(super) fn of_github(case: &Case<'_>) -> Hint {
     let late = |hint: Hint| Hint { wait: hint.wait + Duration::from_secs(1), ..hint };
@@ -127,7 +143,37 @@ fn longer(one: Option<Hint>, other: Option<Hint>) -> Option<Hint> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Answer, Provider, read};
     use super::*;
+    use http::{HeaderMap, HeaderName};
+
+    #[test]
+    fn a_header_that_is_no_wait_is_passed_over_and_that_is_said() {
+        let answer = |name: &'static str, value: &str| {
+            let headers = HeaderMap::from_iter([(HeaderName::from_static(name), value.parse().expect("printable"))]);
+            let answer = Answer { status: 429, headers: &headers, body: b"", path: "" };
+            read(Provider::Generic, &answer, shape::date("2026-11-20T12:00:00Z").expect("a date"))
+        };
+        let digits = "9".repeat(20);
+        for (name, value, words) in [
+            ("retry-after", &*digits, "more than 366 days"),
+            ("retry-after", "31622401", "more than 366 days"),
+            ("retry-after", "Fri, 20 Nov 2099 12:00:00 GMT", "more than 366 days"),
+            ("retry-after", "2099-11-20T12:00:00Z", "more than 366 days"),
+            ("retry-after-ms", &digits, "more than 366 days"),
+            ("retry-after", "-5", "neither a number nor a date"),
+            ("retry-after", "soon", "neither a number nor a date"),
+            ("retry-after-ms", "-5", "neither a number nor a date"),
+        ] {
+            let reading = answer(name, value);
+            assert_eq!((reading.wait, reading.wait_from), (None, "policy"), "{name}: {value}");
+            assert!(reading.steps.iter().any(|step| step.contains(words)), "{name}: {value}: {:?}", reading.steps);
+        }
+        for value in ["0", "7", "31622400", "Fri, 20 Nov 2026 11:00:00 GMT"] {
+            let reading = answer("retry-after", value);
+            assert_eq!((reading.wait_from, reading.steps.len()), ("retry-after", 3), "{value}: {:?}", reading.steps);
+        }
+    }
 
     #[test]
     fn the_next_month_begins_on_its_first() {
