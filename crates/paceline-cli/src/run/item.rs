@@ -204,7 +204,13 @@ impl Context {
 
     fn classify(&self, call: &Call, answer: Option<&Result<Answer, NoAnswer>>) -> Reading {
         match answer {
-            Some(Ok(answer)) => provider::read_with(self.provider, &self.rules, &answer.to(&call.url), clock::wall()),
+            Some(Ok(answer)) => {
+                let reading = provider::read_with(self.provider, &self.rules, &answer.to(&call.url), clock::wall());
+                match &answer.redirect {
+                    Some(_) => Reading { code: Some("redirect".to_owned()), words: answer.redirect.clone(), ..reading },
+                    None => reading,
+                }
+            }
             Some(Err(error)) => error.reading(),
             None => Reading::new(Class::Abandoned),
         }

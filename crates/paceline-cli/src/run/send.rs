@@ -4,7 +4,7 @@ use std::error::Error as _;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION};
 use http::{Method, StatusCode};
 use paceline::Class;
 use paceline::provider::{self, NoResponse, Reading};
@@ -15,6 +15,9 @@ const LARGEST_ANSWER: usize = 32 << 20;
 
 /// Without a connection after this long the host is not reachable.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// So many redirects within the upstream's own host are followed.
+const MOST_REDIRECTS: usize = 5;
 
 /// Sends requests to one upstream. Connections are kept and shared; proxies come from the environment.
 #[derive(Clone, Debug)]
@@ -46,8 +49,10 @@ pub(crate) struct Answer {
     pub(crate) status: StatusCode,
     /// All headers.
     pub(crate) headers: HeaderMap,
-    /// The body, complete.
+    /// The body, complete and decompressed.
     pub(crate) body: Bytes,
+    /// Where it points instead of answering, and why nobody went there.
+    pub(crate) redirect: Option<String>,
 }
 
 impl Answer {
@@ -72,6 +77,9 @@ pub(crate) enum NoAnswer {
     /// The answer is larger than the client accepts.
     #[error("the answer is larger than {} MiB", LARGEST_ANSWER >> 20)]
     TooLarge,
+    /// The headers of the answer are larger, or more, than the client accepts.
+    #[error("the headers of the answer are larger than 400 KiB or more than 100")]
+    HeadTooLarge,
 }
 
 impl NoAnswer {
@@ -81,7 +89,9 @@ impl NoAnswer {
             Self::Connect(_) => provider::no_response(NoResponse::Connect),
             Self::Timeout(_) => provider::no_response(NoResponse::Timeout),
             Self::Broken(_) => provider::no_response(NoResponse::Reset),
-            Self::TooLarge => Reading { code: Some("response_too_large".to_owned()), ..Reading::new(Class::Invalid) },
+            Self::TooLarge | Self::HeadTooLarge => {
+                Reading { code: Some("response_too_large".to_owned()), ..Reading::new(Class::Invalid) }
+            }
         }
     }
 }
@@ -148,8 +158,9 @@ impl Sender {
             }
             body.extend_from_slice(&chunk);
         }
+        let redirect = not_followed(&response);
         let headers = std::mem::take(response.headers_mut());
-        Ok(Answer { status: response.status(), headers, body: body.freeze() })
+        Ok(Answer { status: response.status(), headers, body: body.freeze(), redirect })
     }
 }
 
@@ -165,15 +176,44 @@ pub(crate) fn join_url(base: &str, url: &str) -> String {
 /// that keep the method are followed, and only within the same scheme, host and port.
 fn same_place_only() -> redirect::Policy {
     redirect::Policy::custom(|attempt| {
-        let keeps_method = matches!(attempt.status().as_u16(), 307 | 308);
         let first = attempt.previous().first();
         let same_place = first.is_some_and(|first| first.origin() == attempt.url().origin());
-        if keeps_method && same_place && attempt.previous().len() <= 5 { attempt.follow() } else { attempt.stop() }
+        let follow = keeps_method(attempt.status()) && same_place && attempt.previous().len() <= MOST_REDIRECTS;
+        if follow { attempt.follow() } else { attempt.stop() }
+    })
+}
+
+fn keeps_method(status: StatusCode) -> bool {
+    matches!(status, StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT)
+}
+
+/// Why an answer that points elsewhere was not followed there. Of the address only the host is named: what follows it
+/// may be secret.
+fn not_followed(response: &reqwest::Response) -> Option<String> {
+    let location = response.headers().get(LOCATION).filter(|_| response.status().is_redirection())?;
+    let Some(target) = location.to_str().ok().and_then(|location| response.url().join(location).ok()) else {
+        return Some("answered with a redirect to something that is no address".to_owned());
+    };
+    let host = target.origin().ascii_serialization();
+    Some(if target.origin() != response.url().origin() {
+        format!(
+            "answered with a redirect to {host}, which is not followed because the key would go there; if it is the \
+             right place, name it with --base-url"
+        )
+    } else if keeps_method(response.status()) {
+        format!("answered with more than {MOST_REDIRECTS} redirects in a row")
+    } else {
+        format!(
+            "answered with a redirect to another path of {host}, which is not followed because the request would \
+             become a GET without its body"
+        )
     })
 }
 
 fn no_answer(error: &reqwest::Error, timeout: Duration) -> NoAnswer {
-    if error.is_connect() {
+    if causes(error).any(|cause| cause.downcast_ref().is_some_and(hyper::Error::is_parse_too_large)) {
+        NoAnswer::HeadTooLarge
+    } else if error.is_connect() {
         NoAnswer::Connect(root_cause(error))
     } else if error.is_timeout() {
         NoAnswer::Timeout(timeout)
@@ -185,11 +225,12 @@ fn no_answer(error: &reqwest::Error, timeout: Duration) -> NoAnswer {
 /// The innermost cause says what happened; the layers around it say only that something did. They would also repeat
 /// the address.
 fn root_cause(error: &reqwest::Error) -> String {
-    let mut cause: &dyn std::error::Error = error;
-    while let Some(source) = cause.source() {
-        cause = source;
-    }
-    if error.source().is_none() { "the request could not be completed".to_owned() } else { cause.to_string() }
+    let innermost = causes(error).last().map(ToString::to_string);
+    innermost.unwrap_or_else(|| "the request could not be completed".to_owned())
+}
+
+fn causes(error: &reqwest::Error) -> impl Iterator<Item = &(dyn std::error::Error + 'static)> {
+    std::iter::successors(error.source(), |&cause| cause.source())
 }
 
 fn is_loopback(url: &str) -> bool {

@@ -1,6 +1,10 @@
 //! What answers mean that are no plain success and no plain error.
 
-use serde_json::json;
+use std::io::Write as _;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use serde_json::{Value, json};
 
 use crate::support::{Job, Reply, Server, finish};
 
@@ -28,4 +32,79 @@ fn a_200_that_is_no_answer_is_tried_again_and_never_a_result() {
         (&json!("not_json"), &json!("transient"), &json!("the answer is not JSON: upstream connect error"))
     );
     assert_eq!(row("item-5")["class"], "invalid");
+}
+
+/// The row of the only item of a job that failed after one call.
+fn refused_at_once(server: &Server) -> Value {
+    let job = Job::new(1);
+    let (code, log) = finish(&mut job.run(server));
+    assert_eq!((code, server.count()), (1, 1), "{log}");
+    job.assert_adds_up(1);
+    job.lines("out.report.jsonl").remove(0)
+}
+
+#[test]
+fn a_redirect_that_is_not_followed_says_where_it_points_and_why() {
+    let elsewhere = Server::new(|_| Reply::ok());
+    for status in [301, 302, 307, 308] {
+        let target = format!("{}/v1/chat/completions?token=secret", elsewhere.url());
+        let server = Server::new(move |_| Reply::text(status, "text/html", "moved").with_header("location", &target));
+        let row = refused_at_once(&server);
+        assert_eq!(
+            (&row["class"], &row["code"], &row["status_code"], &row["fatal"]),
+            (&json!("invalid"), &json!("redirect"), &json!(status), &json!(true))
+        );
+        let said = row["last_error"].as_str().expect("words");
+        assert!(said.contains(&format!("a redirect to {}, which is not followed", elsewhere.url())), "{said}");
+        assert!(said.contains("the key would go there") && !said.contains("secret"), "{said}");
+    }
+    assert_eq!(elsewhere.count(), 0);
+    let server = Server::new(|_| Reply::text(303, "text/html", "").with_header("location", "/other"));
+    let said = refused_at_once(&server)["last_error"].to_string();
+    assert!(said.contains("would become a GET"), "{said}");
+}
+
+#[test]
+fn a_redirect_within_the_host_that_keeps_the_request_is_followed() {
+    let server = Server::new(|arrival| match arrival.path.as_str() {
+        "/v1/chat/completions" => Reply::text(308, "text/html", "").with_header("location", "/v2/chat/completions"),
+        _ => Reply::ok(),
+    });
+    let job = Job::new(1);
+    let mut command = job.run(&server);
+    command.args(["--api-key-env", "MY_KEY"]).env("MY_KEY", "k");
+    let (code, log) = finish(&mut command);
+    assert_eq!((code, server.count()), (0, 2), "{log}");
+    let last = &server.arrivals()[1];
+    assert_eq!((last.item.as_str(), &last.headers["authorization"]), ("item-0", &"Bearer k".parse().expect("a value")));
+}
+
+#[test]
+fn headers_without_end_are_named_and_asked_for_once() {
+    let long = "a".repeat(2 << 20);
+    let row = refused_at_once(&Server::new(move |_| Reply::ok().with_header("x-long", &long)));
+    assert_eq!((&row["class"], &row["code"]), (&json!("invalid"), &json!("response_too_large")));
+    let said = row["last_error"].as_str().expect("words");
+    assert!(said.contains("headers of the answer are larger than 400 KiB"), "{said}");
+}
+
+#[test]
+fn compressed_answers_are_decompressed_and_their_size_is_still_bounded() {
+    let gzip = |bytes: &[u8]| {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+        encoder.write_all(bytes).expect("in memory");
+        encoder.finish().expect("in memory")
+    };
+    let (small, bomb) = (gzip(br#"{"object":"chat.completion"}"#), gzip(&vec![b' '; 40 << 20]));
+    let server = Server::new(move |arrival| {
+        let body = if arrival.item == "item-0" { small.clone() } else { bomb.clone() };
+        Reply::text(200, "application/json", body).with_header("content-encoding", "gzip")
+    });
+    let job = Job::new(2);
+    let (code, log) = finish(&mut job.run(&server));
+    assert_eq!((code, server.count()), (1, 2), "{log}");
+    let accepted = server.arrivals()[0].headers["accept-encoding"].to_str().expect("text").to_owned();
+    assert!(accepted.contains("gzip") && accepted.contains("br"), "{accepted}");
+    assert_eq!(job.lines("out.jsonl")[0]["response"]["body"]["object"], "chat.completion");
+    assert_eq!(job.lines("out.errors.jsonl")[0]["error"]["code"], "response_too_large");
 }
