@@ -86,17 +86,27 @@ fn chat_stream(call: &Call, number: u64, created: i64) -> Vec<String> {
 }
 
 fn completion_stream(call: &Call, number: u64, created: i64) -> Vec<String> {
-    let chunk = |text: &str, finish: Value| {
-        data(&json!({
+    let chunk = |choices: Value, usage: Value| {
+        let mut chunk = json!({
             "id": format!("cmpl-mock-{number}"),
             "object": "text_completion",
             "created": created,
             "model": call.model,
-            "choices": [{"index": 0, "text": text, "logprobs": null, "finish_reason": finish}],
-        }))
+            "choices": choices,
+        });
+        if call.include_usage {
+            chunk["usage"] = usage;
+        }
+        data(&chunk)
     };
-    let mut pieces: Vec<String> = words(call).map(|word| chunk(word, Value::Null)).collect();
-    pieces.push(chunk("", finish_reason(call).into()));
+    let text = |text: &str, finish: Value| {
+        chunk(json!([{"index": 0, "text": text, "logprobs": null, "finish_reason": finish}]), Value::Null)
+    };
+    let mut pieces: Vec<String> = words(call).map(|word| text(word, Value::Null)).collect();
+    pieces.push(text("", finish_reason(call).into()));
+    if call.include_usage {
+        pieces.push(chunk(json!([]), chat_usage(call)));
+    }
     pieces.push(DONE.to_owned());
     pieces
 }

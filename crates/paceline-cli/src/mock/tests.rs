@@ -1,10 +1,12 @@
 //! The mock over real HTTP on loopback. Latencies are zero, and no test waits for a clock.
 
+use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use paceline::provider::{self, Answer, Provider};
-use paceline_core::{Class, LimitReport};
+use paceline_core::{Class, LimitReport, Timestamp};
 use paceline_sim::{Latency, Limit, Overload};
 use serde_json::{Value, json};
 
+use super::call::Call;
 use super::*;
 
 const PROMPT: &str = r#"{"model":"m","messages":[{"role":"user","content":"Hello there"}],"max_tokens":6}"#;
@@ -158,6 +160,24 @@ async fn faults_and_overload_speak_the_dialect() {
         assert_eq!(response.status(), 500);
         assert_eq!(json_of(response).await.pointer(path), Some(&json!(kind)));
         assert_eq!(client.stats().await["faults"], 1);
+    }
+}
+
+#[test]
+fn a_stream_collects_to_the_object_that_is_answered_without() {
+    for path in ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"] {
+        for body in [
+            json!({"model": "m", "prompt": "p", "stream_options": {"include_usage": true}}),
+            json!({"model": "m", "prompt": "p", "stream_options": {"include_usage": true}, "max_tokens": 3}),
+        ] {
+            let parts = http::Request::post(path).body(()).expect("a request").into_parts().0;
+            let call = Call::read(&parts, body.to_string().as_bytes()).expect("an object");
+            let now = Timestamp::from_millis(1_795_176_000_000);
+            let events = answer::stream(&call, 7, now).concat();
+            let headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"))]);
+            let stream = Answer { status: 200, headers: &headers, body: events.as_bytes(), path };
+            assert_eq!(provider::collect(&stream), Some(answer::object(&call, 7, now)), "{path} {body}");
+        }
     }
 }
 

@@ -185,7 +185,7 @@ impl Context {
         };
         let _in_flight = InFlight::new(&self.in_flight);
         let (sent, at) = (self.limiter.now(), self.now());
-        let answer = tokio::select! {
+        let mut answer = tokio::select! {
             answer = self.sender.send(&call) => Some(answer),
             () = self.reached(Phase::Abandoning) => None,
         };
@@ -198,6 +198,9 @@ impl Context {
             None => Outcome::new(Class::Abandoned),
         });
         self.learn(&item.scope, &call, &reading);
+        if let Some(Ok(answer)) = &mut answer {
+            answer.collect_stream();
+        }
         let deadline = item.tally.deadline.unwrap_or(at + self.deadline);
         TryEnd::Sent(Box::new(Sent { custom_id, answer, reading, verdict, probe, at, latency, deadline }))
     }

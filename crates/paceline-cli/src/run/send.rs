@@ -60,6 +60,13 @@ impl Answer {
     pub(crate) fn to<'a>(&'a self, path: &'a str) -> provider::Answer<'a> {
         provider::Answer { status: self.status.as_u16(), headers: &self.headers, body: &self.body, path }
     }
+
+    /// Replaces the events of a stream by the object that they add up to; leaves everything else as it came.
+    pub(crate) fn collect_stream(&mut self) {
+        if let Some(object) = provider::collect(&self.to("")) {
+            self.body = object.to_string().into();
+        }
+    }
 }
 
 /// Why there is no whole answer.

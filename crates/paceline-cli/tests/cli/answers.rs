@@ -6,7 +6,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde_json::{Value, json};
 
-use crate::support::{Job, Reply, Server, finish};
+use crate::support::{Job, Reply, Server, finish, line};
 
 #[test]
 fn a_200_that_is_no_answer_is_tried_again_and_never_a_result() {
@@ -107,4 +107,86 @@ fn compressed_answers_are_decompressed_and_their_size_is_still_bounded() {
     assert!(accepted.contains("gzip") && accepted.contains("br"), "{accepted}");
     assert_eq!(job.lines("out.jsonl")[0]["response"]["body"]["object"], "chat.completion");
     assert_eq!(job.lines("out.errors.jsonl")[0]["error"]["code"], "response_too_large");
+}
+
+/// The same request four times, as a stream and whole, at every endpoint of the mock.
+fn streamed_and_whole() -> Vec<Value> {
+    let endpoints = ["chat/completions", "completions", "responses", "messages"];
+    let both = endpoints.into_iter().flat_map(|endpoint| [(endpoint, true), (endpoint, false)]);
+    both.map(|(endpoint, stream)| {
+        let messages = json!([{"role": "user", "content": "Hello there"}]);
+        let mut body = json!({"model": "m", "messages": messages, "input": "Hello", "max_tokens": 9});
+        if stream {
+            body["stream"] = json!(true);
+            body["stream_options"] = json!({"include_usage": true});
+        }
+        json!({"custom_id": format!("{endpoint} {stream}"), "url": format!("/v1/{endpoint}"), "body": body})
+    })
+    .collect()
+}
+
+#[test]
+fn a_streamed_answer_becomes_the_object_that_it_would_have_been() {
+    let lines: Vec<String> = streamed_and_whole().iter().map(Value::to_string).collect();
+    let job = Job::with_input(&lines.join("\n"));
+    let mut run = job.paceline();
+    run.args(["run", "in.jsonl", "-o", "out.jsonl", "--summary", "summary.json", "--upstream", "mock"]);
+    let (code, log) = finish(&mut run);
+    assert_eq!(code, 0, "{log}");
+    let results = job.lines("out.jsonl");
+    let body = |id: String| {
+        let result = results.iter().find(|result| result["custom_id"] == *id).expect("a result");
+        let mut body = result["response"]["body"].clone();
+        // They number the calls and tell the time.
+        for place in ["/id", "/created", "/created_at", "/output/0/id"] {
+            body.pointer_mut(place).map(Value::take);
+        }
+        body
+    };
+    let mut tokens = 0;
+    for endpoint in ["chat/completions", "completions", "responses", "messages"] {
+        let (streamed, whole) = (body(format!("{endpoint} true")), body(format!("{endpoint} false")));
+        assert_eq!(streamed, whole, "{endpoint}");
+        let usage = &whole["usage"];
+        tokens += 2 * usage["completion_tokens"].as_u64().or(usage["output_tokens"].as_u64()).expect("a count");
+    }
+    assert_eq!(job.summary()["tokens_out"], tokens);
+}
+
+#[test]
+fn a_stream_that_is_cut_or_breaks_off_with_an_error_is_no_result() {
+    let chunk = json!({"object": "chat.completion.chunk", "choices": [{"index": 0, "delta": {"content": "Hel"}}]});
+    let (cut, whole) = (format!("data: {chunk}\n\n"), format!("data: {chunk}\n\ndata: [DONE]\n\n"));
+    let error = json!({"error": {"message": "cannot", "type": "invalid_request_error", "code": null}});
+    let late = format!("{cut}data: {error}\n\n");
+    let server = Server::new(move |arrival| match (arrival.item.as_str(), arrival.before) {
+        ("late", _) => Reply::text(200, "text/event-stream", late.clone()),
+        ("once", 0) | ("always", _) => Reply::text(200, "text/event-stream", cut.clone()),
+        _ => Reply::text(200, "text/event-stream", whole.clone()),
+    });
+    let job = Job::with_input(&["late", "once", "always"].map(line).join("\n"));
+    let (code, log) = finish(job.run(&server).args(["--max-retries", "1"]));
+    assert_eq!(code, 1, "{log}");
+    assert_eq!(
+        server.by_item().into_iter().collect::<Vec<_>>(),
+        [("always".into(), 2), ("late".into(), 1), ("once".into(), 2)]
+    );
+    job.assert_adds_up(3);
+    let result = &job.lines("out.jsonl")[0];
+    assert_eq!(
+        (&result["custom_id"], &result["response"]["body"]["object"]),
+        (&json!("once"), &json!("chat.completion"))
+    );
+    let errors = job.lines("out.errors.jsonl");
+    let of = |id: &str| errors.iter().find(|line| line["custom_id"] == id).expect("an error");
+    let body = &of("late")["response"]["body"];
+    assert_eq!(
+        (&body["error"]["message"], &body["choices"][0]["message"]["content"]),
+        (&json!("cannot"), &json!("Hel"))
+    );
+    assert!(of("always")["response"]["body"].as_str().is_some_and(|text| text.starts_with("data: ")));
+    let rows = job.lines("out.report.jsonl");
+    let row = |id: &str| rows.iter().find(|row| row["custom_id"] == id).expect("a row");
+    assert_eq!((&row("late")["class"], &row("late")["last_error"]), (&json!("invalid"), &json!("cannot")));
+    assert_eq!((&row("always")["class"], &row("always")["code"]), (&json!("transient"), &json!("truncated")));
 }

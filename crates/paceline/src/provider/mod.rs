@@ -7,6 +7,7 @@
 mod api;
 mod body;
 mod codes;
+mod collect;
 mod decide;
 mod decimal;
 #[cfg(test)]
@@ -26,6 +27,7 @@ use http::HeaderMap;
 use paceline_core::{Class, Timestamp};
 
 pub use api::Provider;
+pub use collect::collect;
 pub use reading::{Action, NoResponse, Reading, log_words, no_response};
 pub use rule::{Place, Rule};
 pub use usage::{TokenRatio, Usage, charge};

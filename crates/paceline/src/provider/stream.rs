@@ -1,5 +1,7 @@
 //! Answers that arrive as server-sent events: the errors that come after the 200, the end, and the usage.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Map, Value, json};
 
 use super::usage::Usage;
@@ -17,20 +19,34 @@ pub(super) struct Stream {
     pub(super) must_end: bool,
     /// No event came, comments and pings aside.
     pub(super) is_empty: bool,
-    /// The content was refused.
+    /// The content was refused, and no choice is left that may be used.
     pub(super) filtered: bool,
+    /// Whether each choice that has ended was refused, by its index.
+    refused: BTreeMap<u64, bool>,
     /// The tokens that the events reported.
     pub(super) usage: Option<Usage>,
 }
 
-/// Reads the events of a whole body. Comments, blank lines and pings are no content.
-pub(super) fn read(body: &[u8]) -> Stream {
-    let mut stream = Stream { is_empty: true, ..Stream::default() };
+/// One event of a stream.
+pub(super) struct Event {
+    /// Its `event` field.
+    name: String,
+    /// Its data; null where they are no JSON.
+    pub(super) value: Value,
+    /// Its data are `[DONE]`.
+    done: bool,
+    /// It has no data.
+    empty: bool,
+}
+
+/// Hands out the events of a whole body. Comments and blank lines are none.
+pub(super) fn each(body: &[u8], mut take: impl FnMut(Event)) {
     let (mut name, mut data) = (String::new(), String::new());
     for line in String::from_utf8_lossy(body).lines().chain([""]) {
         if line.is_empty() {
-            stream.take(&name, &data);
-            name.clear();
+            if !name.is_empty() || !data.is_empty() {
+                take(Event::new(std::mem::take(&mut name), &data));
+            }
             data.clear();
         } else if let Some(value) = field(line, "event") {
             value.clone_into(&mut name);
@@ -41,7 +57,6 @@ pub(super) fn read(body: &[u8]) -> Stream {
             data.push_str(value);
         }
     }
-    stream
 }
 
 fn field<'a>(line: &'a str, name: &str) -> Option<&'a str> {
@@ -49,48 +64,77 @@ fn field<'a>(line: &'a str, name: &str) -> Option<&'a str> {
     Some(value.strip_prefix(' ').unwrap_or(value))
 }
 
-impl Stream {
-    fn take(&mut self, name: &str, data: &str) {
-        if data == "[DONE]" {
-            self.ended = true;
-            return;
+/// Reads the events of a whole body.
+pub(super) fn read(body: &[u8]) -> Stream {
+    let mut stream = Stream { is_empty: true, ..Stream::default() };
+    each(body, |event| stream.take(&event));
+    stream.filtered |= !stream.refused.is_empty() && stream.refused.values().all(|refused| *refused);
+    stream
+}
+
+impl Event {
+    fn new(name: String, data: &str) -> Self {
+        let value = serde_json::from_str(data).unwrap_or_default();
+        Self { name, value, done: data == "[DONE]", empty: data.is_empty() }
+    }
+
+    /// What it is: its `type`, else its name.
+    pub(super) fn kind(&self) -> &str {
+        self.value["type"].as_str().unwrap_or(&self.name)
+    }
+
+    /// Whether the streams of some dialect end with it.
+    pub(super) fn ends(&self) -> bool {
+        self.done || matches!(self.kind(), "message_stop" | "response.completed" | "response.incomplete")
+    }
+
+    /// Whether it is one of a dialect whose streams end with an event of their own.
+    fn must_be_followed_by_an_end(&self) -> bool {
+        let kind = self.kind();
+        kind == "message_start" || kind.starts_with("response.") || self.value["choices"].is_array()
+    }
+
+    /// The error that it carries, in the form of an error body.
+    pub(super) fn error(&self) -> Option<Map<String, Value>> {
+        let (kind, value) = (self.kind(), &self.value);
+        let error = match kind {
+            "response.failed" => value["response"]["error"].clone(),
+            // The Responses API puts code and message of such an event at its top.
+            "error" if value["error"].is_null() => value.clone(),
+            _ => value["error"].clone(),
+        };
+        let announced = self.name == "error" || kind == "error" || kind == "response.failed";
+        match json!({ "error": error }) {
+            Value::Object(root) if announced || !error.is_null() => Some(root),
+            _ => None,
         }
-        let event: Value = serde_json::from_str(data).unwrap_or_default();
-        let kind = event["type"].as_str().unwrap_or(name);
-        self.is_empty &= data.is_empty() || kind == "ping";
-        if let Some(error) = error(name, kind, &event) {
+    }
+}
+
+impl Stream {
+    fn take(&mut self, event: &Event) {
+        self.is_empty &= event.done || event.empty || event.kind() == "ping";
+        self.ended |= event.ends();
+        self.must_end |= event.must_be_followed_by_an_end();
+        if let Some(error) = event.error() {
             if !self.failed {
                 self.error = error;
             }
             self.failed = true;
             self.ended = true;
         }
-        self.ended |= matches!(kind, "message_stop" | "response.completed" | "response.incomplete");
-        let chunk = matches!(event["object"].as_str(), Some("chat.completion.chunk" | "text_completion"));
-        self.must_end |= chunk || kind == "message_start" || kind == "response.created";
         let refused = Value::from("content_filter");
-        self.filtered |= event["choices"][0]["finish_reason"] == refused
-            || event["response"]["incomplete_details"]["reason"] == refused;
+        for choice in event.value["choices"].as_array().into_iter().flatten() {
+            if !choice["finish_reason"].is_null() {
+                self.refused.insert(choice["index"].as_u64().unwrap_or(0), choice["finish_reason"] == refused);
+            }
+        }
+        self.filtered |= event.value["response"]["incomplete_details"]["reason"] == refused;
         for place in ["/usage", "/message/usage", "/response/usage"] {
-            if let Some(usage) = event.pointer(place).and_then(Usage::read) {
+            if let Some(usage) = event.value.pointer(place).and_then(Usage::read) {
                 self.usage = Some(self.usage.map_or(usage, |before| before.updated(usage)));
             }
         }
-    }
-}
-
-/// The error that an event carries, in the form of an error body.
-fn error(name: &str, kind: &str, event: &Value) -> Option<Map<String, Value>> {
-    let error = match kind {
-        "response.failed" => event["response"]["error"].clone(),
-        // The Responses API puts code and message of such an event at its top.
-        "error" if event["error"].is_null() => event.clone(),
-        _ => event["error"].clone(),
-    };
-    let announced = name == "error" || kind == "error" || kind == "response.failed";
-    match json!({ "error": error }) {
-        Value::Object(root) if announced || !error.is_null() => Some(root),
-        _ => None,
     }
 }
 
