@@ -8,10 +8,13 @@ use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION};
 use http::{Method, StatusCode};
 use paceline::Class;
 use paceline::provider::{self, NoResponse, Reading};
-use reqwest::redirect;
+use reqwest::{Url, redirect};
 
 /// More than any answer of a language model; a larger one would also be too large for the results file's readers.
 const LARGEST_ANSWER: usize = 32 << 20;
+
+/// So much of headers is accepted in HTTP/2, and about as much in HTTP/1.
+const LARGEST_HEAD: u32 = 400 << 10;
 
 /// Without a connection after this long the host is not reachable.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
@@ -81,11 +84,14 @@ pub(crate) enum NoAnswer {
     /// The connection broke after the request had left.
     #[error("connection lost: {0}")]
     Broken(String),
+    /// The answer began, and broke off or could not be decompressed.
+    #[error("the answer cannot be read to its end: {0}")]
+    Truncated(String),
     /// The answer is larger than the client accepts.
     #[error("the answer is larger than {} MiB", LARGEST_ANSWER >> 20)]
     TooLarge,
     /// The headers of the answer are larger, or more, than the client accepts.
-    #[error("the headers of the answer are larger than 400 KiB or more than 100")]
+    #[error("the headers of the answer are larger than {} KiB or more than 100", LARGEST_HEAD >> 10)]
     HeadTooLarge,
 }
 
@@ -96,6 +102,7 @@ impl NoAnswer {
             Self::Connect(_) => provider::no_response(NoResponse::Connect),
             Self::Timeout(_) => provider::no_response(NoResponse::Timeout),
             Self::Broken(_) => provider::no_response(NoResponse::Reset),
+            Self::Truncated(_) => provider::no_response(NoResponse::Truncated),
             Self::TooLarge | Self::HeadTooLarge => {
                 Reading { code: Some("response_too_large".to_owned()), ..Reading::new(Class::Invalid) }
             }
@@ -134,6 +141,7 @@ impl Sender {
             .timeout(config.timeout)
             .connect_timeout(CONNECT_TIMEOUT.min(config.timeout))
             .tcp_nodelay(true)
+            .http2_max_header_list_size(LARGEST_HEAD)
             .redirect(same_place_only())
             // Every re-send is decided and counted by the pacer: none may happen below it.
             .retry(reqwest::retry::never())
@@ -157,9 +165,13 @@ impl Sender {
             request = request.header(name, format!("{job}-{}", call.ordinal));
         }
         let no_answer = |error: reqwest::Error| no_answer(&error, self.timeout);
+        let cut_off = |error| match no_answer(error) {
+            NoAnswer::Broken(words) => NoAnswer::Truncated(words),
+            other => other,
+        };
         let mut response = request.send().await.map_err(no_answer)?;
         let mut body = BytesMut::new();
-        while let Some(chunk) = response.chunk().await.map_err(no_answer)? {
+        while let Some(chunk) = response.chunk().await.map_err(cut_off)? {
             if body.len() + chunk.len() > LARGEST_ANSWER {
                 return Err(NoAnswer::TooLarge);
             }
@@ -198,8 +210,10 @@ fn keeps_method(status: StatusCode) -> bool {
 /// may be secret.
 fn not_followed(response: &reqwest::Response) -> Option<String> {
     let location = response.headers().get(LOCATION).filter(|_| response.status().is_redirection())?;
-    let Some(target) = location.to_str().ok().and_then(|location| response.url().join(location).ok()) else {
-        return Some("answered with a redirect to something that is no address".to_owned());
+    let Some(target) =
+        location.to_str().ok().and_then(|location| response.url().join(location).ok()).filter(Url::has_host)
+    else {
+        return Some("answered with a redirect to something that is no web address".to_owned());
     };
     let host = target.origin().ascii_serialization();
     Some(if target.origin() != response.url().origin() {
@@ -241,7 +255,7 @@ fn causes(error: &reqwest::Error) -> impl Iterator<Item = &(dyn std::error::Erro
 }
 
 fn is_loopback(url: &str) -> bool {
-    let Ok(url) = reqwest::Url::parse(url) else { return false };
+    let Ok(url) = Url::parse(url) else { return false };
     let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
     host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
