@@ -19,9 +19,6 @@ const LARGEST_HEAD: u32 = 400 << 10;
 /// Without a connection after this long the host is not reachable.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// So many redirects within the upstream's own host are followed.
-const MOST_REDIRECTS: usize = 5;
-
 /// Sends requests to one upstream. Connections are kept and shared; proxies come from the environment.
 #[derive(Clone, Debug)]
 pub(crate) struct Sender {
@@ -142,8 +139,8 @@ impl Sender {
             .connect_timeout(CONNECT_TIMEOUT.min(config.timeout))
             .tcp_nodelay(true)
             .http2_max_header_list_size(LARGEST_HEAD)
-            .redirect(same_place_only())
-            // Every re-send is decided and counted by the pacer: none may happen below it.
+            // Every call is decided and counted by the pacer: none may happen below it.
+            .redirect(redirect::Policy::none())
             .retry(reqwest::retry::never())
             .build()?;
         client.get(&config.base_url).build()?;
@@ -191,23 +188,7 @@ pub(crate) fn join_url(base: &str, url: &str) -> String {
     format!("{base}{url}")
 }
 
-/// A key must never reach a host that was not configured, and a POST must not silently become a GET: only redirects
-/// that keep the method are followed, and only within the same scheme, host and port.
-fn same_place_only() -> redirect::Policy {
-    redirect::Policy::custom(|attempt| {
-        let first = attempt.previous().first();
-        let same_place = first.is_some_and(|first| first.origin() == attempt.url().origin());
-        let follow = keeps_method(attempt.status()) && same_place && attempt.previous().len() <= MOST_REDIRECTS;
-        if follow { attempt.follow() } else { attempt.stop() }
-    })
-}
-
-fn keeps_method(status: StatusCode) -> bool {
-    matches!(status, StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT)
-}
-
-/// Why an answer that points elsewhere was not followed there. Of the address only the host is named: what follows it
-/// may be secret.
+/// Why an answer that points elsewhere was not followed there. A query is not named: it may be secret.
 fn not_followed(response: &reqwest::Response) -> Option<String> {
     let location = response.headers().get(LOCATION).filter(|_| response.status().is_redirection())?;
     let Some(target) =
@@ -215,18 +196,17 @@ fn not_followed(response: &reqwest::Response) -> Option<String> {
     else {
         return Some("answered with a redirect to something that is no web address".to_owned());
     };
-    let host = target.origin().ascii_serialization();
     Some(if target.origin() != response.url().origin() {
+        let host = target.origin().ascii_serialization();
         format!(
             "answered with a redirect to {host}, which is not followed because the key would go there; if it is the \
              right place, name it with --base-url"
         )
-    } else if keeps_method(response.status()) {
-        format!("answered with more than {MOST_REDIRECTS} redirects in a row")
     } else {
+        let path: String = target.path().chars().take(200).collect();
         format!(
-            "answered with a redirect to another path of {host}, which is not followed because the request would \
-             become a GET without its body"
+            "answered with a redirect to {path}, which is not followed because no limit would count that call; write \
+             this path into the url of the lines"
         )
     })
 }
