@@ -14,6 +14,15 @@ use message::Message;
 ///
 /// A stream that carries an error ends with it; its object is what had come until then, with that `error` in it. `None`
 /// where the answer is no stream, or one of another kind, or was cut before its end: half an answer is none.
+///
+/// ```
+/// use paceline::provider::{Answer, collect};
+/// let body = b"data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"Hel\"}}]}\n\n\
+///     data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"lo\"},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n";
+/// let answer = Answer { status: 200, headers: &http::HeaderMap::new(), body, path: "/v1/chat/completions" };
+/// let whole = collect(&answer).expect("a stream that reached its end");
+/// assert_eq!(whole["choices"][0]["message"]["content"], "Hello");
+/// ```
 pub fn collect(answer: &Answer<'_>) -> Option<Value> {
     let content_type = header::first(answer.headers, "content-type").unwrap_or_default();
     if !body::is_stream(answer.body, content_type) {
