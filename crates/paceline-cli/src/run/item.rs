@@ -208,11 +208,13 @@ impl Context {
     fn classify(&self, call: &Call, answer: Option<&Result<Answer, NoAnswer>>) -> Reading {
         match answer {
             Some(Ok(answer)) => {
-                let reading = provider::read_with(self.provider, &self.rules, &answer.to(&call.url), clock::wall());
-                match &answer.redirect {
-                    Some(_) => Reading { code: Some("redirect".to_owned()), words: answer.redirect.clone(), ..reading },
-                    None => reading,
+                let answered = answer.to(&call.url);
+                let mut reading = provider::read_with(self.provider, &self.rules, &answered, clock::wall());
+                if reading.class != Class::Success && answer.redirect.is_some() {
+                    reading.code.get_or_insert_with(|| "redirect".to_owned());
+                    reading.words.clone_from(&answer.redirect);
                 }
+                reading
             }
             Some(Err(error)) => error.reading(),
             None => Reading::new(Class::Abandoned),
