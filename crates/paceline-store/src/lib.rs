@@ -52,7 +52,7 @@ mod writer;
 pub use error::{Duplicate, Error};
 pub use item::{Claim, Claimed, End, Finished, Item, Last, NewItem, Rescheduled, State, Tally, Totals};
 pub use journal::{Journal, Kept, Opened, Options, Recovery};
-pub use line::{Answer, CustomId, encode_line};
+pub use line::{Answer, CustomId, LineForm, ResultLine, encode_line};
 pub use load::Loader;
 pub use paths::{InputMark, Paths};
 pub use reader::Reader;

@@ -1,0 +1,116 @@
+//! Lines of results and errors in the shapes of the hosted batch services, each with a proof that it is whole.
+
+mod proof;
+#[cfg(test)]
+mod tests;
+mod write;
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use crate::item::End;
+use crate::schema::hash;
+
+pub(crate) use proof::{Proof, prove};
+
+/// The id that the user gave a request: text, or a number, echoed as it was.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum CustomId {
+    /// Text, the usual form.
+    Text(String),
+    /// A number, which some writers use.
+    Number(serde_json::Number),
+}
+
+impl CustomId {
+    /// What tells ids apart. `7` and `"7"` are one id: many readers of results could not tell them apart either.
+    pub(crate) fn key(&self) -> [u8; 16] {
+        match self {
+            Self::Text(text) => hash(text.as_bytes()),
+            Self::Number(number) => hash(number.to_string().as_bytes()),
+        }
+    }
+}
+
+impl From<&str> for CustomId {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+}
+
+impl fmt::Display for CustomId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Text(text) => f.pad(text),
+            Self::Number(number) => number.fmt(f),
+        }
+    }
+}
+
+/// What a line says.
+#[derive(Clone, Copy, Debug)]
+pub enum Answer<'a> {
+    /// An HTTP response, whatever its status: an error of the provider stands in its body.
+    Response {
+        /// The status.
+        status: u16,
+        /// The provider's id of the call, empty if it gave none.
+        request_id: &'a str,
+        /// The body as it came. JSON keeps its numbers and order, without the space between; anything else becomes a
+        /// JSON string.
+        body: &'a [u8],
+    },
+    /// A failure without a response. The codes `skipped` and `cancelled` mean those ends.
+    Error {
+        /// One word.
+        code: &'a str,
+        /// What happened.
+        message: &'a str,
+    },
+}
+
+/// The shape of a result line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LineForm {
+    /// OpenAI's Batch API: `{"custom_id", "response": {"status_code", "request_id", "body"}, "error"}`.
+    #[default]
+    OpenAi,
+    /// Anthropic's Message Batches: `{"custom_id", "result": {"type": "succeeded", "message"}}`, or `"errored"` with an
+    /// `error`.
+    Anthropic,
+}
+
+/// The line of an item, but for the answer.
+#[derive(Clone, Copy, Debug)]
+pub struct ResultLine<'a> {
+    /// The place of the item in the input, from 0.
+    pub ordinal: u64,
+    /// The number of the send that the line answers, from 1, all kinds counted.
+    pub call: u32,
+    /// The id that the user gave.
+    pub custom_id: &'a CustomId,
+    /// What the user wants to find beside the answer; none leaves the key out.
+    pub metadata: Option<&'a RawValue>,
+    /// The shape.
+    pub form: LineForm,
+}
+
+impl ResultLine<'_> {
+    /// The line, with its line end.
+    ///
+    /// Its `id` is `pl-<ordinal>-<call>-<crc32>`, the checksum being that of the bytes that the answer has in this line
+    /// (the body, message or error) and then those of the metadata.
+    pub fn encode(&self, end: End, answer: &Answer<'_>) -> Vec<u8> {
+        write::line(self, end, answer)
+    }
+}
+
+/// The line of an item in OpenAI's form and without metadata; see [`ResultLine`].
+pub fn encode_line(ordinal: u64, call: u32, custom_id: &CustomId, answer: &Answer<'_>) -> Vec<u8> {
+    // In this form the end of an item shows in the file that its line is in, not in the line.
+    let line = ResultLine { ordinal, call, custom_id, metadata: None, form: LineForm::OpenAi };
+    line.encode(End::Succeeded, answer)
+}

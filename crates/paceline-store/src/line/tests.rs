@@ -1,0 +1,178 @@
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::item::State;
+
+fn line(body: &[u8]) -> String {
+    let answer = Answer::Response { status: 200, request_id: "req_1", body };
+    String::from_utf8(encode_line(7, 2, &"a\"b".into(), &answer)).unwrap()
+}
+
+#[test]
+fn shape_of_a_response() {
+    let body = b"{\n  \"x\": 1.50,\r\n\t\"y\": \"two  \\\" words\"\n}\n";
+    let crc = crc32fast::hash(br#"{"x":1.50,"y":"two  \" words"}"#);
+    assert_eq!(
+        line(body),
+        format!(
+            "{{\"id\":\"pl-7-2-{crc:08x}\",\"custom_id\":\"a\\\"b\",\"response\":{{\"status_code\":200,\
+             \"request_id\":\"req_1\",\"body\":{{\"x\":1.50,\"y\":\"two  \\\" words\"}}}},\"error\":null}}\n"
+        )
+    );
+}
+
+#[test]
+fn shape_of_a_failure_without_a_response() {
+    let answer = Answer::Error { code: "timeout", message: "no answer\nwithin 600 s" };
+    let line = encode_line(0, 8, &CustomId::Number(7.into()), &answer);
+    let read: serde_json::Value = serde_json::from_slice(&line).unwrap();
+    assert_eq!(read["custom_id"], 7);
+    assert!(read["response"].is_null());
+    assert_eq!(read["error"]["code"], "timeout");
+    let proof = prove(&line).unwrap();
+    assert_eq!((proof.ordinal, proof.call, proof.unsuccessful), (0, 8, State::Failed));
+    assert_eq!(proof.words.as_deref(), Some("no answer\nwithin 600 s"));
+}
+
+#[test]
+fn bodies_that_are_no_json_become_strings() {
+    for (body, expected) in
+        [(&b"<html>\n502</html>"[..], "<html>\n502</html>"), (b"", ""), (b"{\"torn\":", "{\"torn\":")]
+    {
+        let line = line(body);
+        assert_eq!(line.matches('\n').count(), 1, "one line for {body:?}");
+        let read: serde_json::Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(read["response"]["body"], expected);
+        assert!(prove(line.as_bytes()).is_some());
+    }
+}
+
+#[test]
+fn bodies_that_are_no_text_are_kept_whole() {
+    let line = line(b"\xff\xfe\0bin");
+    let read: serde_json::Value = serde_json::from_str(&line).unwrap();
+    assert_eq!(read["response"]["body"]["base64"], "//4AYmlu");
+    assert!(prove(line.as_bytes()).is_some());
+}
+
+#[test]
+fn a_proof_carries_what_providers_say() {
+    let answer = Answer::Response {
+        status: 400,
+        request_id: "",
+        body: br#"{"error":{"code":null,"type":"invalid_request_error","message":"no"},"usage":{"input_tokens":3,"output_tokens":4}}"#,
+    };
+    let proof = prove(&encode_line(1, 1, &"a".into(), &answer)).unwrap();
+    assert_eq!((proof.status, proof.code, proof.tokens_in, proof.tokens_out), (Some(400), None, 3, 4));
+    assert_eq!(proof.error_type.as_deref(), Some("invalid_request_error"));
+    assert_eq!(proof.key, CustomId::from("a").key());
+}
+
+fn anthropic(end: End, answer: &Answer<'_>) -> Vec<u8> {
+    let custom_id = CustomId::from("a");
+    ResultLine { ordinal: 3, call: 2, custom_id: &custom_id, metadata: None, form: LineForm::Anthropic }
+        .encode(end, answer)
+}
+
+fn refused(status: u16, body: &[u8]) -> Value {
+    let line = anthropic(End::Failed, &Answer::Response { status, request_id: "req_9", body });
+    assert!(prove(&line).is_some_and(|proof| proof.words.is_some()), "{}", String::from_utf8_lossy(&line));
+    let mut line: Value = serde_json::from_slice(&line).unwrap();
+    assert_eq!(line["result"]["type"], "errored");
+    line["result"]["error"].take()
+}
+
+#[test]
+fn shape_of_a_message() {
+    let body = br#"{"type":"message", "content":[],"usage":{"input_tokens":3,"output_tokens":4}}"#;
+    let line = anthropic(End::Succeeded, &Answer::Response { status: 200, request_id: "req_1", body });
+    let message = r#"{"type":"message","content":[],"usage":{"input_tokens":3,"output_tokens":4}}"#;
+    let crc = crc32fast::hash(message.as_bytes());
+    let expected = format!(
+        "{{\"id\":\"pl-3-2-{crc:08x}\",\"custom_id\":\"a\",\"result\":{{\"type\":\"succeeded\",\"message\":{message}}}}}\n"
+    );
+    assert_eq!(String::from_utf8_lossy(&line), expected);
+    let proof = prove(&line).unwrap();
+    assert_eq!((proof.ordinal, proof.call, proof.tokens_in, proof.tokens_out), (3, 2, 3, 4));
+}
+
+#[test]
+fn anthropics_own_errors_stay_as_they_are_and_others_are_put_into_one() {
+    let own =
+        json!({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}, "request_id": "r"});
+    assert_eq!(refused(529, own.to_string().as_bytes()), own);
+    let wrapped = |kind: &str, words: &str, body: Value| {
+        let error = json!({"type": kind, "message": words});
+        json!({"type": "error", "error": error, "request_id": "req_9", "body": body})
+    };
+    assert_eq!(refused(502, b"<html>"), wrapped("api_error", "status 502", json!("<html>")));
+    assert_eq!(
+        refused(429, br#"{"error":"slow"}"#),
+        wrapped("rate_limit_error", "status 429", json!({"error": "slow"}))
+    );
+    let odd = json!({"type": "error", "error": "text"});
+    assert_eq!(refused(400, odd.to_string().as_bytes()), wrapped("invalid_request_error", "status 400", odd));
+    let filtered = json!({"type": "message", "stop_reason": "refusal"});
+    assert_eq!(refused(200, filtered.to_string().as_bytes())["body"], filtered, "it was paid for");
+}
+
+#[test]
+fn a_failure_without_a_response_keeps_its_code_in_both_forms() {
+    for (code, state) in [("timeout", State::Failed), ("skipped", State::Skipped), ("cancelled", State::Cancelled)] {
+        let answer = Answer::Error { code, message: "why" };
+        for line in [encode_line(3, 2, &"a".into(), &answer), anthropic(End::Failed, &answer)] {
+            let proof = prove(&line).unwrap();
+            assert_eq!((proof.code.as_deref(), proof.unsuccessful), (Some(code), state));
+            assert_eq!((proof.words.as_deref(), proof.status), (Some("why"), None));
+        }
+    }
+    let line: Value =
+        serde_json::from_slice(&anthropic(End::Failed, &Answer::Error { code: "timeout", message: "why" })).unwrap();
+    assert_eq!(
+        line["result"],
+        json!({"type": "errored", "error": {"type": "error", "error": {"type": "api_error", "code": "timeout", "message": "why"}, "request_id": null}})
+    );
+}
+
+/// Both forms, with and without metadata.
+fn heads<'a>(custom_id: &'a CustomId, metadata: &'a RawValue) -> impl Iterator<Item = ResultLine<'a>> {
+    [LineForm::OpenAi, LineForm::Anthropic].into_iter().flat_map(move |form| {
+        [None, Some(metadata)].map(|metadata| ResultLine { ordinal: 3, call: 1, custom_id, metadata, form })
+    })
+}
+
+fn text(text: &str) -> Box<RawValue> {
+    serde_json::value::to_raw_value(text).unwrap()
+}
+
+proptest! {
+    #[test]
+    fn every_body_proves_itself_in_one_line(body in prop::collection::vec(any::<u8>(), 0..200), id in ".*", note in ".*") {
+        let (custom_id, metadata) = (CustomId::from(id.as_str()), text(&note));
+        for (head, end) in heads(&custom_id, &metadata).flat_map(|head| [(head, End::Succeeded), (head, End::Failed)]) {
+            let line = head.encode(end, &Answer::Response { status: 200, request_id: "", body: &body });
+            prop_assert_eq!(memchr::memchr_iter(b'\n', &line).count(), 1);
+            prop_assert_eq!(prove(&line).map(|proof| proof.key), Some(custom_id.key()));
+            let read: Value = serde_json::from_slice(&line).unwrap();
+            prop_assert_eq!(read.get("metadata").and_then(Value::as_str), head.metadata.map(|_| note.as_str()));
+        }
+    }
+
+    #[test]
+    fn no_change_and_no_cut_goes_unnoticed(body in "[a-z ]{1,40}", note in "[A-Z]{1,9}", at in any::<prop::sample::Index>()) {
+        let (custom_id, metadata) = (CustomId::Number(7.into()), text(&note));
+        for head in heads(&custom_id, &metadata) {
+            let json = text(&body);
+            let answer = Answer::Response { status: 200, request_id: "", body: json.get().as_bytes() };
+            let whole = head.encode(End::Succeeded, &answer);
+            prop_assert!(prove(&whole[..at.index(whole.len())]).is_none());
+            for part in [Some(&body), head.metadata.map(|_| &note)].into_iter().flatten() {
+                let from = memchr::memmem::rfind(&whole, text(part).get().as_bytes()).unwrap() + 1;
+                let mut changed = whole.clone();
+                changed[from + at.index(part.len())] ^= 1;
+                prop_assert!(prove(&changed).is_none(), "{}", String::from_utf8_lossy(&changed));
+            }
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! An answer becomes a line.
+
+use std::collections::BTreeMap;
+
+use base64::Engine as _;
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Serialize};
+use serde_json::value::{RawValue, to_raw_value};
+
+use super::{Answer, CustomId, LineForm, ResultLine};
+use crate::item::End;
+
+/// The line of `head` for `answer`, with its line end.
+pub(super) fn line(head: &ResultLine<'_>, end: End, answer: &Answer<'_>) -> Vec<u8> {
+    match head.form {
+        LineForm::OpenAi => openai(head, answer),
+        LineForm::Anthropic => anthropic(head, end, answer),
+    }
+}
+
+fn openai(head: &ResultLine<'_>, answer: &Answer<'_>) -> Vec<u8> {
+    let ResultLine { custom_id, metadata, .. } = *head;
+    match answer {
+        Answer::Response { status, request_id, body } => {
+            let body = raw_body(body);
+            let response = OpenAiResponse { status_code: *status, request_id, body: &body };
+            let id = id(head, &body);
+            finish(&OpenAi { id: &id, custom_id, response: Some(response), error: None, metadata })
+        }
+        Answer::Error { code, message } => {
+            let error = raw(&OpenAiError { code, message });
+            let id = id(head, &error);
+            finish(&OpenAi { id: &id, custom_id, response: None, error: Some(&error), metadata })
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct OpenAi<'a> {
+    id: &'a str,
+    custom_id: &'a CustomId,
+    response: Option<OpenAiResponse<'a>>,
+    error: Option<&'a RawValue>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    metadata: Option<&'a RawValue>,
+}
+
+#[derive(Serialize)]
+struct OpenAiResponse<'a> {
+    status_code: u16,
+    request_id: &'a str,
+    body: &'a RawValue,
+}
+
+#[derive(Serialize)]
+struct OpenAiError<'a> {
+    code: &'a str,
+    message: &'a str,
+}
+
+fn anthropic(head: &ResultLine<'_>, end: End, answer: &Answer<'_>) -> Vec<u8> {
+    let (kind, said) = match answer {
+        Answer::Response { body, .. } if end == End::Succeeded => ("succeeded", raw_body(body)),
+        Answer::Response { status, request_id, body } => ("errored", refusal(*status, request_id, raw_body(body))),
+        Answer::Error { code, message } => {
+            let error = AnthropicError { kind: "api_error", code: Some(code), message };
+            ("errored", raw(&AnthropicErrorResponse { kind: "error", error, request_id: None, body: None }))
+        }
+    };
+    let id = id(head, &said);
+    let (message, error) = if kind == "succeeded" { (Some(&*said), None) } else { (None, Some(&*said)) };
+    let result = AnthropicResult { kind, message, error };
+    finish(&Anthropic { id: &id, custom_id: head.custom_id, result, metadata: head.metadata })
+}
+
+/// What Anthropic says in its own words; anything else, a proxy's page say, inside such an error.
+fn refusal(status: u16, request_id: &str, body: Box<RawValue>) -> Box<RawValue> {
+    let own = serde_json::from_str::<OwnError>(body.get());
+    if own.is_ok_and(|own| own.kind == "error" && own.error.contains_key("type")) {
+        return body;
+    }
+    let message = format!("status {status}");
+    let error = AnthropicError { kind: error_type(status), code: None, message: &message };
+    let request_id = Some(request_id).filter(|id| !id.is_empty());
+    raw(&AnthropicErrorResponse { kind: "error", error, request_id, body: Some(&body) })
+}
+
+/// What tells an error of Anthropic's.
+#[derive(Deserialize)]
+struct OwnError {
+    #[serde(rename = "type")]
+    kind: String,
+    error: BTreeMap<String, IgnoredAny>,
+}
+
+/// The type that Anthropic's own errors have with such a status.
+const fn error_type(status: u16) -> &'static str {
+    match status {
+        400 | 413 => "invalid_request_error",
+        401 => "authentication_error",
+        402 => "billing_error",
+        403 => "permission_error",
+        404 => "not_found_error",
+        429 => "rate_limit_error",
+        504 => "timeout_error",
+        529 => "overloaded_error",
+        _ => "api_error",
+    }
+}
+
+#[derive(Serialize)]
+struct Anthropic<'a> {
+    id: &'a str,
+    custom_id: &'a CustomId,
+    result: AnthropicResult<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    metadata: Option<&'a RawValue>,
+}
+
+#[derive(Serialize)]
+struct AnthropicResult<'a> {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message: Option<&'a RawValue>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<&'a RawValue>,
+}
+
+#[derive(Serialize)]
+struct AnthropicErrorResponse<'a> {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    error: AnthropicError<'a>,
+    request_id: Option<&'a str>,
+    /// What came, where it is no error of Anthropic's own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    body: Option<&'a RawValue>,
+}
+
+#[derive(Serialize)]
+struct AnthropicError<'a> {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    /// Our own word, where there was no response.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    code: Option<&'a str>,
+    message: &'a str,
+}
+
+fn id(head: &ResultLine<'_>, proven: &RawValue) -> String {
+    format!("pl-{}-{}-{:08x}", head.ordinal, head.call, checksum(proven, head.metadata))
+}
+
+/// What the `id` of a line proves.
+pub(super) fn checksum(proven: &RawValue, metadata: Option<&RawValue>) -> u32 {
+    let mut crc = crc32fast::Hasher::new();
+    crc.update(proven.get().as_bytes());
+    crc.update(metadata.map_or("", RawValue::get).as_bytes());
+    crc.finalize()
+}
+
+fn finish(shape: &impl Serialize) -> Vec<u8> {
+    let mut line = serde_json::to_vec(shape).expect("strings, numbers and raw JSON are always JSON");
+    line.push(b'\n');
+    line
+}
+
+fn raw(shape: &impl Serialize) -> Box<RawValue> {
+    to_raw_value(shape).expect("strings and raw JSON are always JSON")
+}
+
+/// The body as one line of JSON.
+fn raw_body(body: &[u8]) -> Box<RawValue> {
+    let Ok(text) = std::str::from_utf8(body) else { return binary(body) };
+    match serde_json::from_str::<&RawValue>(text) {
+        Ok(json) => RawValue::from_string(compact(json.get())).expect("JSON stays JSON without the space between"),
+        Err(_) => raw(&text),
+    }
+}
+
+/// What is no text, an audio file say, was paid for all the same: `{"base64": "..."}`.
+fn binary(body: &[u8]) -> Box<RawValue> {
+    let data = base64::engine::general_purpose::STANDARD.encode(body);
+    raw(&BTreeMap::from([("base64", data)]))
+}
+
+/// Valid JSON without the space between its tokens; its strings, numbers and order stay as they are.
+fn compact(json: &str) -> String {
+    let (mut in_string, mut escaped) = (false, false);
+    let keep = |character: &char| {
+        let kept = in_string || !matches!(character, ' ' | '\t' | '\n' | '\r');
+        match character {
+            _ if escaped => escaped = false,
+            '\\' => escaped = in_string,
+            '"' => in_string = !in_string,
+            _ => {}
+        }
+        kept
+    };
+    json.chars().filter(keep).collect()
+}
