@@ -11,8 +11,9 @@ use paceline::config::Upstream;
 use paceline_store::{ACCOUNT, Error, Item, Journal, ScopeState};
 use serde::{Deserialize, Serialize};
 
+use super::format::Format;
 use super::input::{Input, Span};
-use super::line::{Line, LineError};
+use super::line::LineError;
 use crate::exit::Failure;
 
 /// The configuration of a run, as its journal keeps it.
@@ -51,7 +52,7 @@ impl Begun {
 ///
 /// # Errors
 /// What the journal says, and lines that cannot be read any more.
-pub(crate) fn adopt(journal: &Journal, input: &Input, upstream: &Upstream) -> Result<bool, Failure> {
+pub(crate) fn adopt(journal: &Journal, input: &Input, format: &Format, upstream: &Upstream) -> Result<bool, Failure> {
     let now = Begun::of(upstream);
     let before: Begun = serde_json::from_str(&journal.config_json().map_err(Failure::refused)?).unwrap_or_default();
     if before == now {
@@ -69,7 +70,7 @@ pub(crate) fn adopt(journal: &Journal, input: &Input, upstream: &Upstream) -> Re
         forget_holds(journal).map_err(Failure::refused)?;
     }
     if before.scoping != now.scoping {
-        rescope(journal, input, upstream).map_err(Failure::refused)?;
+        rescope(journal, input, format, upstream).map_err(Failure::refused)?;
     }
     // Last: a run that is killed before compares again.
     journal.set_config_json(now.json()).map_err(Failure::refused)?;
@@ -85,13 +86,13 @@ fn forget_holds(journal: &Journal) -> Result<(), Error> {
 }
 
 /// Gives every item that has not ended the scope that it has by the present tiers.
-fn rescope(journal: &Journal, input: &Input, upstream: &Upstream) -> Result<(), Unscoped> {
+fn rescope(journal: &Journal, input: &Input, format: &Format, upstream: &Upstream) -> Result<(), Unscoped> {
     let mut known: BTreeSet<Arc<str>> = journal.scopes()?.into_iter().map(|row| row.name).collect();
     known.insert(ACCOUNT.into());
     let mut moved = 0;
     journal.rescope(|item: &Item| -> Result<Option<Arc<str>>, Unscoped> {
         let bytes = input.read(Span { offset: item.src_off, len: item.src_len })?;
-        let line = Line::parse(&bytes, item.line)?;
+        let line = format.read(&bytes, item.line)?;
         let scope: Arc<str> = upstream.scope_name(&line.url, line.model.as_deref(), line.label.as_deref()).into();
         if scope == item.scope {
             return Ok(None);

@@ -2,7 +2,7 @@
 
 use http::HeaderMap;
 use paceline_core::{Class, GiveUp, Request};
-use paceline_store::{Answer, Claimed, End, Finished, Last, Tally, Totals, encode_line};
+use paceline_store::{Answer, Claimed, End, Finished, Last, Tally, Totals};
 
 use super::item::Sent;
 use super::stop::Failed;
@@ -51,7 +51,7 @@ pub(crate) fn tally(item: &Claimed, sent: &Sent, counted: Option<&Request>) -> T
 pub(crate) fn failed(item: &Claimed, sent: &Sent, reason: GiveUp, request: &Request, adds: Totals) -> Failed {
     let tally = tally(item, sent, Some(request));
     let words = said(sent);
-    let line = encode_line(item.ordinal, tally.sends(), &sent.custom_id, &line_answer(sent, &words));
+    let line = sent.echo.line(item.ordinal, tally.sends(), End::Failed, &line_answer(sent, &words));
     let mut finished = Finished::new(item.ordinal, End::Failed, line);
     let usage = sent.reading.usage.unwrap_or_default();
     (finished.tokens_in, finished.tokens_out) = (usage.input_tokens, usage.output_tokens);
@@ -66,7 +66,7 @@ pub(crate) fn failed(item: &Claimed, sent: &Sent, reason: GiveUp, request: &Requ
     finished.reason = Some(reason.to_owned());
     Failed {
         finished,
-        item: sent.custom_id.to_string(),
+        item: sent.echo.custom_id.to_string(),
         scope: item.scope.to_string(),
         class: sent.reading.class,
         status: status(sent),

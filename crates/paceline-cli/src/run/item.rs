@@ -10,16 +10,19 @@ use bytes::Bytes;
 use paceline::provider::{self, Provider, Reading, TokenRatio};
 use paceline::{Limiter, clock};
 use paceline_core::{Class, Instant, Outcome, Request, Timestamp, TooLarge, Verdict};
-use paceline_store::{Claimed, CustomId};
+use paceline_store::Claimed;
 use tokio::sync::watch;
 
+use super::format::Format;
 use super::input::{Input, Span};
-use super::line::{Line, LineError};
+use super::line::{self, Echo, LineError};
 use super::send::{Answer, Call, NoAnswer, Sender};
 
 /// What every try needs. One for the whole run.
 pub(crate) struct Context {
     pub(crate) input: Input,
+    /// How its lines are read.
+    pub(crate) format: Format,
     pub(crate) limiter: Limiter,
     pub(crate) sender: Sender,
     pub(crate) provider: Provider,
@@ -86,7 +89,7 @@ pub(crate) enum Impossible {
 /// A call that left.
 #[derive(Debug)]
 pub(crate) struct Sent {
-    pub(crate) custom_id: CustomId,
+    pub(crate) echo: Echo,
     /// None when we gave the call up ourselves.
     pub(crate) answer: Option<Result<Answer, NoAnswer>>,
     pub(crate) reading: Reading,
@@ -138,21 +141,21 @@ impl Context {
     /// Tries an item once. Nothing is lost if the future is dropped, but the call may be repeated then.
     pub(crate) async fn attempt(&self, item: Claimed) -> Tried {
         let end = match self.prepare(&item) {
-            Ok((custom_id, call, request)) => self.perform(custom_id, call, request, &item).await,
+            Ok((echo, call, request)) => self.perform(echo, call, request, &item).await,
             Err(error) => TryEnd::InputBroken(error),
         };
         Tried { item, end }
     }
 
-    fn prepare(&self, item: &Claimed) -> Result<(CustomId, Call, Request), InputBroken> {
+    fn prepare(&self, item: &Claimed) -> Result<(Echo, Call, Request), InputBroken> {
         let span = Span { offset: item.src_off, len: item.src_len };
         let bytes = self.input.read(span).map_err(|source| InputBroken::Io { line: item.line, source })?;
-        let line = Line::parse(&bytes, item.line)?;
-        if !item.body_unchanged(line.body) {
+        let line = self.format.read(&bytes, item.line)?;
+        if !item.body_unchanged(line.hashed) {
             return Err(InputBroken::Changed { line: item.line });
         }
         let ratio = self.ratios().get(&item.scope).copied().unwrap_or_default();
-        let cost = provider::charge(self.provider, &line.url, line.body, &ratio);
+        let cost = provider::charge(self.provider, &line.url, line.body.as_bytes(), &ratio);
         let tally = &item.tally;
         let request = Request {
             item: item.ordinal,
@@ -163,12 +166,22 @@ impl Context {
             deadline: tally.deadline.map(|at| self.instant(at)),
             ..Request::new(self.limiter.scope(&item.scope), cost)
         };
-        let body = Bytes::copy_from_slice(line.body);
-        let call = Call { method: line.method, url: line.url.into_owned(), body, ordinal: item.ordinal };
-        Ok((line.custom_id, call, request))
+        let call = Call {
+            method: line.method,
+            url: line.url.into_owned(),
+            headers: line.headers,
+            body: Bytes::from(line.body.into_owned()),
+            ordinal: item.ordinal,
+        };
+        let echo = Echo {
+            custom_id: line.custom_id,
+            metadata: line.metadata.map(ToOwned::to_owned),
+            form: self.format.results(),
+        };
+        Ok((echo, call, request))
     }
 
-    async fn perform(&self, custom_id: CustomId, call: Call, request: Request, item: &Claimed) -> TryEnd {
+    async fn perform(&self, echo: Echo, call: Call, request: Request, item: &Claimed) -> TryEnd {
         let began = self.limiter.now();
         let permit = tokio::select! {
             biased;
@@ -202,7 +215,7 @@ impl Context {
             answer.collect_stream();
         }
         let deadline = item.tally.deadline.unwrap_or(at + self.deadline);
-        TryEnd::Sent(Box::new(Sent { custom_id, answer, reading, verdict, probe, at, latency, deadline }))
+        TryEnd::Sent(Box::new(Sent { echo, answer, reading, verdict, probe, at, latency, deadline }))
     }
 
     fn classify(&self, call: &Call, answer: Option<&Result<Answer, NoAnswer>>) -> Reading {
@@ -231,12 +244,13 @@ impl Context {
         self.ratios.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The id of an item, from the input.
-    pub(crate) fn custom_id(&self, item: &Claimed) -> CustomId {
+    /// What the result of an item repeats, from the input.
+    pub(crate) fn echo(&self, item: &Claimed) -> Echo {
         let span = Span { offset: item.src_off, len: item.src_len };
         let bytes = self.input.read(span).unwrap_or_default();
-        let line = Line::parse(&bytes, item.line).map(|line| line.custom_id);
-        line.unwrap_or_else(|_| CustomId::Text(format!("line {}", item.line)))
+        let read = self.format.read(&bytes, item.line).ok();
+        let metadata = read.and_then(|line| line.metadata).map(ToOwned::to_owned);
+        Echo { custom_id: line::custom_id(&bytes, item.line), metadata, form: self.format.results() }
     }
 
     async fn reached(&self, phase: Phase) {

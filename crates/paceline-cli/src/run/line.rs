@@ -1,28 +1,54 @@
-//! A request as a line says it, in the form of OpenAI's Batch API.
+//! A request as a line says it.
 
 use std::borrow::Cow;
 use std::fmt;
 
 use http::Method;
-use paceline_store::CustomId;
-use serde::Deserialize;
+use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
+use paceline_store::{Answer, CustomId, End, LineForm, ResultLine};
 use serde_json::value::RawValue;
+
+use super::address;
+use super::headers;
+use super::members::{self, Members};
 
 /// One request as it stands in its line.
 #[derive(Debug)]
 pub(crate) struct Line<'a> {
     /// The only link from a result to its request: text or a number.
     pub(crate) custom_id: CustomId,
+    /// What the result line repeats beside the id.
+    pub(crate) metadata: Option<&'a RawValue>,
     /// POST unless the line says otherwise.
     pub(crate) method: Method,
     /// A path relative to the upstream's address: `/v1/chat/completions`.
     pub(crate) url: Cow<'a, str>,
-    /// The body, byte for byte as it stands in the file.
-    pub(crate) body: &'a [u8],
+    /// Those that the line sets, none of them the key's.
+    pub(crate) headers: HeaderMap,
+    /// What is sent, byte for byte as in the file; empty for a call without a body.
+    pub(crate) body: Cow<'a, str>,
+    /// The part of the file that must not change while the job runs: the body, or the line where there is none.
+    pub(crate) hashed: &'a [u8],
     /// The model that the body names.
     pub(crate) model: Option<String>,
     /// `metadata.label`, which a tier may match.
     pub(crate) label: Option<String>,
+}
+
+/// What a result line says of its request.
+#[derive(Debug)]
+pub(crate) struct Echo {
+    pub(crate) custom_id: CustomId,
+    pub(crate) metadata: Option<Box<RawValue>>,
+    pub(crate) form: LineForm,
+}
+
+impl Echo {
+    /// The line of an item that ends with its send number `call`.
+    pub(crate) fn line(&self, ordinal: u64, call: u32, end: End, answer: &Answer<'_>) -> Vec<u8> {
+        let Self { custom_id, metadata, form } = self;
+        ResultLine { ordinal, call, custom_id, metadata: metadata.as_deref(), form: *form }.encode(end, answer)
+    }
 }
 
 /// A line that cannot be sent. The codes are those of the hosted Batch services.
@@ -50,147 +76,143 @@ impl fmt::Display for LineError {
 
 impl std::error::Error for LineError {}
 
-impl<'a> Line<'a> {
-    /// Reads a line and checks every field.
-    ///
-    /// # Errors
-    /// The first field that is wrong. `line` is only used to say where.
-    pub(crate) fn parse(bytes: &'a [u8], line: u64) -> Result<Self, LineError> {
-        let wrong = |code, param, message: String| LineError { line, code, param, message };
-        if !bytes.trim_ascii_start().starts_with(b"{") {
-            return Err(wrong(
-                "invalid_json_line",
-                None,
-                "not a request object: expected it to begin with {".to_owned(),
-            ));
+/// What is wrong with a line, whichever it is.
+#[derive(Debug)]
+pub(super) struct Fault {
+    pub(super) code: &'static str,
+    pub(super) param: Option<&'static str>,
+    pub(super) message: String,
+}
+
+impl Fault {
+    pub(super) fn new(code: &'static str, param: Option<&'static str>, message: impl Into<String>) -> Self {
+        Self { code, param, message: message.into() }
+    }
+
+    pub(super) fn at(self, line: u64) -> LineError {
+        let Self { code, param, message } = self;
+        LineError { line, code, param, message }
+    }
+}
+
+/// The id of the request in a line, whatever its form. A line without one, or one that cannot be read, is known by its
+/// number.
+pub(crate) fn custom_id(bytes: &[u8], number: u64) -> CustomId {
+    let members = std::str::from_utf8(bytes).ok().and_then(|text| Members::read(text).ok());
+    let given = members.and_then(|members| given_id(&members).ok().flatten());
+    given.unwrap_or_else(|| numbered(number))
+}
+
+/// The id of a line that has none of its own: the same at each run, because the input is the same.
+pub(super) fn numbered(number: u64) -> CustomId {
+    CustomId::Text(format!("line-{number}"))
+}
+
+/// The members of the object that a line has to be.
+pub(super) fn members(bytes: &[u8]) -> Result<Members<'_>, Fault> {
+    let invalid = |message: String| Fault::new("invalid_json_line", None, message);
+    let text = std::str::from_utf8(bytes)
+        .map_err(|error| invalid(format!("not UTF-8 at column {}", error.valid_up_to() + 1)))?;
+    if !text.trim_ascii_start().starts_with('{') {
+        return Err(invalid("not a request object: expected it to begin with {".to_owned()));
+    }
+    Members::read(text).map_err(|error| invalid(error.to_string()))
+}
+
+/// What stands in `custom_id`; none when it is missing or empty.
+pub(super) fn given_id(members: &Members<'_>) -> Result<Option<CustomId>, Fault> {
+    let Some(raw) = members.get("custom_id") else { return Ok(None) };
+    if let Some(text) = members::text(raw) {
+        return Ok(Some(CustomId::Text(text.into_owned())).filter(|_| raw.get() != "\"\""));
+    }
+    let number = serde_json::from_str::<serde_json::Number>(raw.get()).ok().filter(|it| it.is_i64() || it.is_u64());
+    let message = "expected a text or a whole number of at most 64 bits";
+    number
+        .map(|number| Some(CustomId::Number(number)))
+        .ok_or_else(|| Fault::new("invalid_custom_id", Some("custom_id"), message))
+}
+
+/// Lines of OpenAI's Batch form: `custom_id`, `method`, `url`, `headers`, `body` and `metadata`.
+///
+/// # Errors
+/// The first field that is wrong.
+pub(super) fn batch<'a>(bytes: &'a [u8], members: &Members<'a>, base: &str, objects: bool) -> Result<Line<'a>, Fault> {
+    let custom_id = required_id(members)?;
+    let method = method(members)?;
+    let url = match members.get("url") {
+        Some(url) => members::text(url).ok_or_else(|| Fault::new("invalid_url", Some("url"), "expected a text"))?,
+        None => Cow::Borrowed(""),
+    };
+    let url = address::relative(url, base).map_err(|message| Fault::new("invalid_url", Some("url"), message))?;
+    let headers = members.get("headers").map_or_else(|| Ok(HeaderMap::new()), headers::read);
+    let headers = headers.map_err(|message| Fault::new("invalid_headers", Some("headers"), message))?;
+    let json = members.raw("body").map_or("", RawValue::get);
+    let body = body(&method, json, &headers, objects)?;
+    let model = model(json, "body")?;
+    let metadata = members.get("metadata");
+    let label = metadata.and_then(label);
+    let hashed = if body.is_empty() { bytes } else { json.as_bytes() };
+    Ok(Line { custom_id, metadata, method, url, headers, body, hashed, model, label })
+}
+
+/// The id of a line in a form where each has its own.
+pub(super) fn required_id(members: &Members<'_>) -> Result<CustomId, Fault> {
+    let message = "missing or empty: every line needs its own custom_id";
+    given_id(members)?.ok_or_else(|| Fault::new("missing_custom_id", Some("custom_id"), message))
+}
+
+fn method(members: &Members<'_>) -> Result<Method, Fault> {
+    const KNOWN: [Method; 6] = [Method::GET, Method::HEAD, Method::POST, Method::PUT, Method::PATCH, Method::DELETE];
+    let Some(raw) = members.get("method") else { return Ok(Method::POST) };
+    let name = members::text(raw);
+    let known = KNOWN.into_iter().find(|known| name.as_deref() == Some(known.as_str()));
+    known.ok_or_else(|| {
+        let message = format!("{}: expected GET, HEAD, POST, PUT, PATCH or DELETE", raw.get());
+        Fault::new("invalid_method", Some("method"), message)
+    })
+}
+
+/// What is sent for the JSON text in `body`; empty for nothing. `objects`: the API takes nothing but objects.
+fn body<'a>(method: &Method, json: &'a str, headers: &HeaderMap, objects: bool) -> Result<Cow<'a, str>, Fault> {
+    let wrong = |message: String| Err(Fault::new("invalid_body", Some("body"), message));
+    let absent = json.is_empty() || json == "null";
+    match *method {
+        Method::GET | Method::HEAD | Method::DELETE if absent => Ok(Cow::Borrowed("")),
+        Method::GET | Method::HEAD => wrong(format!("a {method} request has none: put its parameters into url")),
+        _ if json.starts_with('{') => Ok(Cow::Borrowed(json)),
+        _ if objects => wrong("missing or no object: expected the request body as for the live endpoint".to_owned()),
+        _ if json.is_empty() => {
+            wrong(format!("missing: expected any JSON, or null for a {method} request without one"))
         }
-        let raw: RawLine<'a> = serde_json::from_slice(bytes)
-            .map_err(|error| wrong("invalid_json_line", None, format!("not a request object: {error}")))?;
-        let custom_id = match raw.custom_id {
-            Some(id) if id != CustomId::from("") => id,
-            _ => {
-                let message = "missing or empty: every line needs its own custom_id".to_owned();
-                return Err(wrong("missing_custom_id", Some("custom_id"), message));
-            }
-        };
-        let method = match raw.method.as_deref() {
-            None => Method::POST,
-            Some(name) => match name {
-                "POST" => Method::POST,
-                "PUT" => Method::PUT,
-                "PATCH" => Method::PATCH,
-                _ => {
-                    let message = format!("`{name}`: expected POST, PUT or PATCH");
-                    return Err(wrong("invalid_method", Some("method"), message));
-                }
-            },
-        };
-        let url = raw.url.unwrap_or_default();
-        check_url(&url).map_err(|message| wrong("invalid_url", Some("url"), message))?;
-        let body = raw.body.map_or("", RawValue::get);
-        if !body.starts_with('{') {
-            let message = "missing or no object: expected the request body as for the live endpoint".to_owned();
-            return Err(wrong("invalid_body", Some("body"), message));
+        _ if absent => Ok(Cow::Borrowed("")),
+        _ if headers.get(CONTENT_TYPE).is_some_and(|kind| !is_json(kind)) => {
+            let plain = serde_json::from_str::<String>(json);
+            plain.map_or_else(
+                |_| wrong("expected a text, as its content-type is not JSON".to_owned()),
+                |it| Ok(it.into()),
+            )
         }
-        let model = serde_json::from_str::<Model<'_>>(body).ok().and_then(|body| body.model).map(Cow::into_owned);
-        let label = raw.metadata.and_then(|metadata| metadata.label);
-        Ok(Self { custom_id, method, url, body: body.as_bytes(), model, label })
+        _ => Ok(Cow::Borrowed(json)),
     }
 }
 
-/// A key must not travel to a host that the line chose: only paths below the upstream's address are accepted.
-fn check_url(url: &str) -> Result<(), String> {
-    if url.is_empty() {
-        return Err("missing: expected a path such as /v1/chat/completions".to_owned());
-    }
-    if !url.starts_with('/') || url.starts_with("//") || url.contains('\\') {
-        return Err(format!(
-            "`{url}` is no path below the upstream's address: expected one such as /v1/chat/completions; \
-             the address itself is set with --base-url or in paceline.toml"
-        ));
-    }
-    let path = url.split(['?', '#']).next().unwrap_or(url);
-    if path.split('/').any(|part| matches!(part.to_ascii_lowercase().replace("%2e", ".").as_str(), "." | "..")) {
-        return Err(format!("`{url}` contains . or .. as a part: expected a plain path"));
-    }
-    match url.parse::<http::uri::PathAndQuery>() {
-        Ok(_) => Ok(()),
-        Err(error) => Err(format!("`{url}` is no path: {error}")),
-    }
+fn is_json(content_type: &HeaderValue) -> bool {
+    let kind = content_type.as_bytes().to_ascii_lowercase();
+    let kind = kind.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
+    kind.ends_with(b"/json") || kind.ends_with(b"+json")
 }
 
-#[derive(Deserialize)]
-struct RawLine<'a> {
-    #[serde(default)]
-    custom_id: Option<CustomId>,
-    #[serde(default)]
-    method: Option<String>,
-    #[serde(borrow, default)]
-    url: Option<Cow<'a, str>>,
-    #[serde(borrow, default)]
-    body: Option<&'a RawValue>,
-    #[serde(default)]
-    metadata: Option<Metadata>,
+/// The model that a body names, where it is an object.
+pub(super) fn model(body: &str, param: &'static str) -> Result<Option<String>, Fault> {
+    if !body.starts_with('{') {
+        return Ok(None);
+    }
+    let members =
+        Members::read(body).map_err(|error| Fault::new("invalid_json_line", Some(param), error.to_string()))?;
+    Ok(members.text("model").map(Cow::into_owned))
 }
 
-#[derive(Deserialize)]
-struct Metadata {
-    #[serde(default)]
-    label: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct Model<'a> {
-    #[serde(borrow, default)]
-    model: Option<Cow<'a, str>>,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn code(line: &str) -> Result<String, &'static str> {
-        Line::parse(line.as_bytes(), 7).map(|line| line.custom_id.to_string()).map_err(|error| {
-            assert_eq!(error.line, 7);
-            error.code
-        })
-    }
-
-    #[test]
-    fn fields_are_checked_before_anything_is_sent() {
-        let line = |id: &str, url: &str| format!(r#"{{"custom_id":{id},"method":"POST","url":"{url}","body":{{}}}}"#);
-        assert_eq!(code(&line("\"a\"", "/v1/embeddings")), Ok("a".to_owned()));
-        assert_eq!(code(&line("17", "/v1/embeddings?x=1")), Ok("17".to_owned()));
-        assert_eq!(code(r#"{"custom_id":"no method","url":"/x","body":{}}"#), Ok("no method".to_owned()));
-        for (text, expected) in [
-            ("{", "invalid_json_line"),
-            ("[]", "invalid_json_line"),
-            ("null", "invalid_json_line"),
-            (r#"{"custom_id":true,"url":"/x","body":{}}"#, "invalid_json_line"),
-            (r#"{"url":"/x","body":{}}"#, "missing_custom_id"),
-            (r#"{"custom_id":"","url":"/x","body":{}}"#, "missing_custom_id"),
-            (r#"{"custom_id":"a","body":{}}"#, "invalid_url"),
-            (r#"{"custom_id":"a","url":"/x"}"#, "invalid_body"),
-            (r#"{"custom_id":"a","url":"/x","body":[1]}"#, "invalid_body"),
-            (r#"{"custom_id":"a","method":"GET","url":"/x","body":{}}"#, "invalid_method"),
-        ] {
-            assert_eq!(code(text), Err(expected), "{text}");
-        }
-    }
-
-    #[test]
-    fn no_line_can_send_the_key_to_another_host() {
-        for url in ["https://evil.example/v1", "//evil.example/v1", "evil", "/\\\\evil", "/v1/../../x", "/a/%2e%2E/b"] {
-            assert!(check_url(url).is_err(), "{url}");
-        }
-        assert_eq!(check_url("/v1/a..b/@x?redirect=https://y"), Ok(()));
-    }
-
-    #[test]
-    fn the_body_keeps_its_bytes_and_its_label() {
-        let text = r#"{"custom_id":"a","url":"/x","body":{ "model" : "m", "x":1e400 },"metadata":{"label":"slow"}}"#;
-        let line = Line::parse(text.as_bytes(), 1).expect("a good line");
-        assert_eq!(line.body, br#"{ "model" : "m", "x":1e400 }"#);
-        assert_eq!((line.model.as_deref(), line.label.as_deref()), (Some("m"), Some("slow")));
-    }
+/// The label in a line's metadata.
+pub(super) fn label(metadata: &RawValue) -> Option<String> {
+    Members::read(metadata.get()).ok()?.text("label").map(Cow::into_owned)
 }

@@ -7,8 +7,9 @@ use paceline_core::Timestamp;
 use paceline_store::{InputMark, Journal, Loader, NewItem, Opened, Options, Paths, Recovery};
 
 use super::begun::{self, Begun};
+use super::format::Format;
 use super::input::Input;
-use super::line::{Line, LineError};
+use super::line::LineError;
 use crate::exit::Failure;
 use crate::text;
 
@@ -27,15 +28,21 @@ pub(crate) struct Job {
 /// # Errors
 /// Refuses an input with lines that cannot be sent, a changed input, and files that do not fit together. Nothing was
 /// sent then, and a job that could not begin leaves no journal.
-pub(crate) fn open(paths: Paths, input: &Input, upstream: &Upstream, now: Timestamp) -> Result<Job, Failure> {
+pub(crate) fn open(
+    paths: Paths,
+    input: &Input,
+    format: &Format,
+    upstream: &Upstream,
+    now: Timestamp,
+) -> Result<Job, Failure> {
     let mark = InputMark::of(input.path()).map_err(Failure::refused)?;
     let mut options = Options::new(paths, mark, now);
     options.config_json = Begun::of(upstream).json();
     match Journal::open(options).map_err(Failure::refused)? {
-        Opened::New(loader) => Ok(Job { journal: load(loader, input, upstream)?, same_account: true }),
+        Opened::New(loader) => Ok(Job { journal: load(loader, input, format, upstream)?, same_account: true }),
         Opened::Resumed { journal, recovery } => {
             say(&recovery);
-            let same_account = begun::adopt(&journal, input, upstream)?;
+            let same_account = begun::adopt(&journal, input, format, upstream)?;
             Ok(Job { journal, same_account })
         }
     }
@@ -53,12 +60,12 @@ fn say(recovery: &Recovery) {
     }
 }
 
-fn load(mut loader: Loader, input: &Input, upstream: &Upstream) -> Result<Journal, Failure> {
+fn load(mut loader: Loader, input: &Input, format: &Format, upstream: &Upstream) -> Result<Journal, Failure> {
     let unreadable = |error: io::Error| Failure::refused(format!("cannot read {}: {error}", input.path().display()));
     let mut wrong = Wrong::default();
     let mut lines = input.lines().map_err(unreadable)?;
     while let Some((number, span, bytes)) = lines.next_line().map_err(unreadable)? {
-        let line = match Line::parse(bytes, number) {
+        let line = match format.read(bytes, number) {
             Ok(line) => line,
             Err(error) => {
                 wrong.add(error);
@@ -71,7 +78,7 @@ fn load(mut loader: Loader, input: &Input, upstream: &Upstream) -> Result<Journa
             line: number,
             src_off: span.offset,
             src_len: span.len,
-            body: line.body,
+            body: line.hashed,
             scope: &scope,
         };
         loader.add(&item).map_err(Failure::refused)?;

@@ -1,15 +1,19 @@
 //! `paceline run`: sends every request of a file, and is never done twice.
 
+mod address;
 mod begun;
 mod carried;
 mod dispatch;
 mod entry;
 mod figures;
+mod format;
+mod headers;
 mod holds;
 pub(crate) mod input;
 mod item;
 mod line;
 mod load;
+mod members;
 mod places;
 mod progress;
 mod record;
@@ -35,6 +39,7 @@ use tokio::sync::{mpsc, watch};
 
 use self::dispatch::{Dispatcher, Ended, Parts};
 use self::figures::Figures;
+use self::format::Format;
 use self::input::Input;
 use self::item::{Context, Phase};
 use self::load::Job;
@@ -64,12 +69,13 @@ pub(crate) async fn command(args: RunArgs, everywhere: &Everywhere) -> Result<St
     let _mock = start_mock(&mut upstream, &args).await?;
     let base_url = upstream.base_url.clone().unwrap_or_default();
     let limiter = limiter(&upstream, args.seed)?;
-    let job = tokio::task::block_in_place(|| load::open(paths.clone(), &input, &upstream, clock::wall()))?;
+    let format = Format::new(upstream.provider, &base_url);
+    let job = tokio::task::block_in_place(|| load::open(paths.clone(), &input, &format, &upstream, clock::wall()))?;
     let idempotency = upstream.provider.idempotency_header().map(|name| (name, job.journal.id().to_owned()));
     let sender = Sender::new(SenderConfig { base_url, headers, timeout: args.timeout, idempotency })
         .map_err(|error| Failure::refused(format!("cannot set up calls to the upstream: {error}")))?;
     let run = Run { args: &args, upstream: &upstream, paths: &paths, job, limiter, quiet: everywhere.quiet };
-    run.go(input, sender).await
+    run.go(input, format, sender).await
 }
 
 /// A run that is set up and has not begun.
@@ -83,7 +89,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    async fn go(self, input: Input, sender: Sender) -> Result<Status, Failure> {
+    async fn go(self, input: Input, format: Format, sender: Sender) -> Result<Status, Failure> {
         let (phase, phase_seen) = watch::channel(Phase::Running);
         let (broken_sender, broken) = mpsc::unbounded_channel();
         let acknowledge = Acknowledge::new(broken_sender);
@@ -108,6 +114,7 @@ impl Run<'_> {
         };
         let context = Arc::new(Context {
             input,
+            format,
             limiter: self.limiter.clone(),
             sender,
             provider: self.upstream.provider,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use paceline::BackingOff;
 use paceline_core::{Class, Request, Retry, Timestamp, Verdict};
-use paceline_store::{Answer, Claimed, End, Error, Finished, Journal, Last, Rescheduled, Tally, Totals, encode_line};
+use paceline_store::{Answer, Claimed, End, Error, Finished, Journal, Last, Rescheduled, Tally, Totals};
 use tokio::sync::mpsc;
 
 use super::entry;
@@ -130,19 +130,16 @@ impl Recorder {
             }
         };
         let words = why.to_string();
-        let custom_id = context.custom_id(item);
+        let echo = context.echo(item);
         let answer = Answer::Error { code, message: &words };
-        let mut finished = Finished::new(
-            item.ordinal,
-            End::Failed,
-            encode_line(item.ordinal, item.tally.sends(), &custom_id, &answer),
-        );
+        let mut finished =
+            Finished::new(item.ordinal, End::Failed, echo.line(item.ordinal, item.tally.sends(), End::Failed, &answer));
         let last = Last { code: Some(code.to_owned()), words: Some(words.clone()), ..Last::new(class) };
         finished.tally = Tally { last: Some(last), ..item.tally.clone() };
         finished.reason = Some(reason.to_owned());
         let failed = Failed {
             finished,
-            item: custom_id.to_string(),
+            item: echo.custom_id.to_string(),
             scope: item.scope.to_string(),
             class,
             status: None,
@@ -194,7 +191,7 @@ impl Recorder {
             self.fail(earlier);
         }
         let tally = entry::tally(item, sent, None);
-        let line = encode_line(item.ordinal, tally.sends(), &sent.custom_id, &entry::line_answer(sent, ""));
+        let line = sent.echo.line(item.ordinal, tally.sends(), End::Succeeded, &entry::line_answer(sent, ""));
         let mut finished = Finished::new(item.ordinal, End::Succeeded, line);
         let usage = sent.reading.usage.unwrap_or_default();
         (finished.tokens_in, finished.tokens_out) = (usage.input_tokens, usage.output_tokens);
@@ -232,7 +229,7 @@ impl Recorder {
         let class = sent.reading.class;
         tracing::warn!(
             scope = &*item.scope,
-            item = %sent.custom_id,
+            item = %sent.echo.custom_id,
             class = class.as_str(),
             hint_source = sent.reading.wait_from,
             not_before = text::rfc3339(not_before.as_millis()),

@@ -9,7 +9,7 @@ use paceline_store::{CustomId, DeferReason, Error, Journal, ReportRow, Rows, Sta
 use serde::Serialize;
 
 use super::input::{Input, Span};
-use super::line::Line;
+use super::line;
 use crate::text;
 
 /// Why an item is not succeeded, or what it took.
@@ -96,7 +96,5 @@ pub(crate) fn row(row: &ReportRow, input: &Input, now: Timestamp) -> Row {
 /// The id stands in the input. If that is gone, its line number still says which item is meant.
 fn custom_id(row: &ReportRow, input: &Input) -> CustomId {
     let span = Span { offset: row.src_off, len: row.src_len };
-    let read = input.read(span).ok();
-    let line = read.as_deref().and_then(|bytes| Line::parse(bytes, row.line).ok());
-    line.map_or_else(|| CustomId::Text(format!("line {}", row.line)), |line| line.custom_id)
+    line::custom_id(&input.read(span).unwrap_or_default(), row.line)
 }

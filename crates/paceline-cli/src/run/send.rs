@@ -36,7 +36,9 @@ pub(crate) struct Call {
     pub(crate) method: Method,
     /// As the line says, relative to the upstream's address.
     pub(crate) url: String,
-    /// Byte for byte as in the line.
+    /// Those of the line, before ours where both have one.
+    pub(crate) headers: HeaderMap,
+    /// As the line says; empty without one.
     pub(crate) body: Bytes,
     /// The item's ordinal: the same at each try, so that a server can see that two calls are one request.
     pub(crate) ordinal: u64,
@@ -153,14 +155,11 @@ impl Sender {
     /// # Errors
     /// Says how far the call got when there is no whole answer.
     pub(crate) async fn send(&self, call: &Call) -> Result<Answer, NoAnswer> {
-        let mut request = self
+        let request = self
             .client
             .request(call.method.clone(), join_url(&self.base_url, &call.url))
-            .headers(self.headers.clone())
+            .headers(self.headers_of(call))
             .body(call.body.clone());
-        if let Some((name, job)) = &self.idempotency {
-            request = request.header(name, format!("{job}-{}", call.ordinal));
-        }
         let no_answer = |error: reqwest::Error| no_answer(&error, self.timeout);
         let cut_off = |error| match no_answer(error) {
             NoAnswer::Broken(words) => NoAnswer::Truncated(words),
@@ -177,6 +176,19 @@ impl Sender {
         let redirect = not_followed(&response);
         let headers = std::mem::take(response.headers_mut());
         Ok(Answer { status: response.status(), headers, body: body.freeze(), redirect })
+    }
+
+    fn headers_of(&self, call: &Call) -> HeaderMap {
+        let mut headers = self.headers.clone();
+        if call.body.is_empty() {
+            headers.remove(CONTENT_TYPE);
+        }
+        if let Some((name, job)) = &self.idempotency {
+            let value = HeaderValue::from_str(&format!("{job}-{}", call.ordinal));
+            headers.insert(name, value.expect("a job's name and a number are digits and letters"));
+        }
+        headers.extend(call.headers.clone());
+        headers
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod answers;
 mod ends;
+mod forms;
 mod help;
 mod input;
 mod resume;

@@ -25,8 +25,10 @@ pub(crate) struct Arrival {
     pub(crate) item: String,
     /// Arrivals of the same item before this one.
     pub(crate) before: usize,
+    pub(crate) method: http::Method,
     pub(crate) path: String,
     pub(crate) headers: http::HeaderMap,
+    pub(crate) body: Bytes,
 }
 
 /// What the server answers.
@@ -156,12 +158,13 @@ async fn respond(
 ) -> Result<Response<Full<Bytes>>, Infallible> {
     let (head, body) = request.into_parts();
     let body = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
-    let body: Value = serde_json::from_slice(&body).unwrap_or_default();
-    let item = body["item"].as_str().unwrap_or_default().to_owned();
+    let read: Value = serde_json::from_slice(&body).unwrap_or_default();
+    let item = read["item"].as_str().unwrap_or_default().to_owned();
     let arrival = {
         let mut arrivals = seen.arrivals.lock().expect("no panic");
         let before = arrivals.iter().filter(|arrival| arrival.item == item).count();
-        let arrival = Arrival { item, before, path: head.uri.to_string(), headers: head.headers };
+        let path = head.uri.to_string();
+        let arrival = Arrival { item, before, method: head.method, path, headers: head.headers, body };
         arrivals.push(arrival.clone());
         seen.changed.notify_all();
         arrival

@@ -1,0 +1,117 @@
+//! Where a line's call goes: never to a host that the line chose, because the key would go there too.
+
+use std::borrow::Cow;
+
+use http::Uri;
+
+/// The path of a call relative to the upstream's address `base`. An absolute address is accepted below that.
+///
+/// # Errors
+/// Says what is wrong with the address and what would be right.
+pub(crate) fn relative<'a>(url: Cow<'a, str>, base: &str) -> Result<Cow<'a, str>, String> {
+    if url.is_empty() {
+        return Err("missing: expected a path such as /v1/chat/completions".to_owned());
+    }
+    let path = if url.contains("://") && !url.starts_with('/') {
+        below(&url, base).map(Cow::Owned)
+    } else {
+        Some(url.clone()).filter(|url| url.starts_with('/') && !url.starts_with("//") && !url.contains('\\'))
+    };
+    let Some(path) = path else {
+        return Err(format!(
+            "`{url}` is not below the upstream's address {base}: expected a path such as /v1/chat/completions; the \
+             address itself is set with --base-url or in paceline.toml"
+        ));
+    };
+    check(&path).map(|()| path)
+}
+
+/// The part of an absolute address that follows `base`; none when it does not.
+fn below(url: &str, base: &str) -> Option<String> {
+    let (url, base): (Uri, Uri) = (url.parse().ok()?, base.parse().ok()?);
+    if origin(&url)? != origin(&base)? || url.authority()?.as_str().contains('@') {
+        return None;
+    }
+    let prefix = base.path().trim_end_matches('/');
+    let rest = url.path_and_query()?.as_str().strip_prefix(prefix)?;
+    // Calls below a base that ends in /v1 are known by it, however their lines name them.
+    let version = if prefix.ends_with("/v1") { "/v1" } else { "" };
+    rest.starts_with('/').then(|| format!("{version}{rest}"))
+}
+
+/// Scheme, host and port.
+fn origin(uri: &Uri) -> Option<(String, String, u16)> {
+    let scheme = uri.scheme_str()?.to_ascii_lowercase();
+    let usual = match scheme.as_str() {
+        "http" => 80,
+        "https" => 443,
+        _ => return None,
+    };
+    Some((scheme, uri.host()?.to_ascii_lowercase(), uri.port_u16().unwrap_or(usual)))
+}
+
+fn check(url: &str) -> Result<(), String> {
+    let path = url.split(['?', '#']).next().unwrap_or(url);
+    if path.split('/').any(|part| matches!(part.to_ascii_lowercase().replace("%2e", ".").as_str(), "." | "..")) {
+        return Err(format!("`{url}` contains . or .. as a part: expected a plain path"));
+    }
+    match url.parse::<http::uri::PathAndQuery>() {
+        Ok(_) => Ok(()),
+        Err(error) => Err(format!("`{url}` is no path: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BASE: &str = "https://api.example/v1";
+
+    fn path(url: &str, base: &str) -> Option<String> {
+        relative(url.into(), base).map(Cow::into_owned).ok()
+    }
+
+    #[test]
+    fn no_line_can_send_the_key_to_another_place() {
+        for url in [
+            "https://evil.example/v1/x",
+            "//evil.example/v1",
+            "evil",
+            "/\\\\evil",
+            "/v1/../../x",
+            "/a/%2e%2E/b",
+            "http://api.example/v1/x",
+            "https://api.example:444/v1/x",
+            "https://api.example@evil.example/v1/x",
+            "https://user@api.example/v1/x",
+            "https://api.example.evil.example/v1/x",
+            "https://api.example/v2/x",
+            "https://api.example/v10/x",
+            "https://api.example/v1/../x",
+            "https://api.example\\@evil.example/v1/x",
+            "ftp://api.example/v1/x",
+            "https://api.example/v1",
+            "",
+        ] {
+            assert_eq!(path(url, BASE), None, "{url}");
+        }
+        assert_eq!(path("/v1/a..b/@x?redirect=https://y", BASE).as_deref(), Some("/v1/a..b/@x?redirect=https://y"));
+    }
+
+    #[test]
+    fn an_absolute_address_below_the_upstreams_is_its_path() {
+        for (url, base, expected) in [
+            ("https://api.example/v1/chat/completions", BASE, "/v1/chat/completions"),
+            ("HTTPS://API.example:443/v1/x?y=1", BASE, "/v1/x?y=1"),
+            ("https://h/openai/v1/x", "https://h/openai/v1/", "/v1/x"),
+            ("https://h/v1/x", "https://h", "/v1/x"),
+            ("http://127.0.0.1:9/a/x", "http://127.0.0.1:9/a", "/x"),
+            ("http://[::1]:9/x", "http://[::1]:9", "/x"),
+        ] {
+            assert_eq!(path(url, base).as_deref(), Some(expected), "{url} below {base}");
+            let (joined, url) =
+                (super::super::send::join_url(base, expected), url.to_ascii_lowercase().replace(":443", ""));
+            assert_eq!(joined, url, "it leads back to where it came from");
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! The headers that a line gives its call.
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+use serde_json::value::RawValue;
+
+use super::members::{self, Members};
+
+/// More than any API asks for; servers refuse requests with much more.
+const MOST: usize = 64;
+const LARGEST: usize = 16 << 10;
+
+/// What the upstream's configuration or the connection decides, and no line: keys, the host, the framing, and the
+/// encodings that can be read. `proxy-*` too.
+const OURS: [&str; 14] = [
+    "accept-encoding",
+    "api-key",
+    "authorization",
+    "connection",
+    "content-length",
+    "expect",
+    "host",
+    "keep-alive",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "x-api-key",
+    "x-goog-api-key",
+];
+
+/// Reads an object of texts. Values are not repeated in errors: they may be secret.
+///
+/// # Errors
+/// Names the header that cannot be sent.
+pub(crate) fn read(headers: &RawValue) -> Result<HeaderMap, String> {
+    let members = Members::read(headers.get()).map_err(|error| format!("expected an object of texts: {error}"))?;
+    let mut map = HeaderMap::new();
+    let mut size = 0;
+    for (key, value) in members.iter() {
+        let name = HeaderName::from_bytes(key.as_bytes())
+            .map_err(|_| format!("`{}` is no header name", key.escape_debug()))?;
+        if OURS.contains(&name.as_str()) || name.as_str().starts_with("proxy-") {
+            return Err(format!("`{key}` is not a line's to set: the upstream's configuration and the connection do"));
+        }
+        let text = members::text(value).ok_or_else(|| format!("`{key}`: expected a text"))?;
+        let value = HeaderValue::from_str(&text)
+            .map_err(|_| format!("`{key}`: its value holds characters that no header may carry"))?;
+        size += name.as_str().len() + value.len();
+        if map.insert(name, value).is_some() {
+            return Err(format!("`{key}` is there twice"));
+        }
+    }
+    if map.len() > MOST || size > LARGEST {
+        return Err(format!("too many: expected at most {MOST} with {} KiB together", LARGEST >> 10));
+    }
+    Ok(map)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{json, value::to_raw_value};
+
+    #[test]
+    fn keys_framing_and_nonsense_are_refused() {
+        let many: serde_json::Map<_, _> = (0..65).map(|n| (format!("x-{n}"), json!("v"))).collect();
+        for headers in [
+            json!({"Authorization": "Bearer stolen"}),
+            json!({"x-api-key": "k"}),
+            json!({"HOST": "evil.example"}),
+            json!({"content-length": "1"}),
+            json!({"Transfer-Encoding": "chunked"}),
+            json!({"proxy-authorization": "x"}),
+            json!({"x": 1}),
+            json!({"x": "two\r\nlines: 1"}),
+            json!({"": "x"}),
+            json!({"a b": "x"}),
+            json!({"X": "1", "x": "2"}),
+            json!({"x": "v".repeat(20_000)}),
+            json!(["x"]),
+            json!(many),
+        ] {
+            let raw = to_raw_value(&headers).expect("JSON");
+            let error = read(&raw).expect_err(raw.get());
+            assert!(!error.contains("stolen"));
+        }
+    }
+
+    #[test]
+    fn others_are_taken_as_they_are() {
+        let raw = to_raw_value(&json!({"Accept": "text/csv", "X-Trace": "a=b; c"})).expect("JSON");
+        let headers = read(&raw).expect("good");
+        assert_eq!(
+            (&headers["accept"], &headers["x-trace"]),
+            (&"text/csv".parse().expect("v"), &"a=b; c".parse().expect("v"))
+        );
+    }
+}

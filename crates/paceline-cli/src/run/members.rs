@@ -1,0 +1,130 @@
+//! The members of a JSON object, as they stand in its text.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+/// The keys of an object and the text of their values. Nothing is copied but keys with escapes.
+#[derive(Debug)]
+pub(crate) struct Members<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
+
+/// Why a text is no usable object.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum NotAnObject {
+    /// It is something else, or no JSON.
+    #[error("{words} at column {column}")]
+    Json {
+        /// What is wrong.
+        words: String,
+        /// Where, from 1.
+        column: usize,
+    },
+    /// Two values for one key: readers of JSON do not agree which of them counts.
+    #[error("duplicate key `{0}`: which of its values is meant?")]
+    Duplicate(String),
+}
+
+impl<'a> Members<'a> {
+    /// Reads an object that stands in one line. Values are checked to be JSON and not read further.
+    ///
+    /// # Errors
+    /// It is no JSON, no object, or has a key twice. Objects inside are not searched for repeated keys.
+    pub(crate) fn read(text: &'a str) -> Result<Self, NotAnObject> {
+        let members: Self = serde_json::from_str(text).map_err(|error| {
+            let (words, column) = (error.to_string(), error.column());
+            let place = format!(" at line {} column {column}", error.line());
+            NotAnObject::Json { words: words.strip_suffix(&place).unwrap_or(&words).to_owned(), column }
+        })?;
+        members.repeated().map_or(Ok(()), |key| Err(NotAnObject::Duplicate(key.to_owned())))?;
+        Ok(members)
+    }
+
+    /// The value of a key, `null` counting as none.
+    pub(crate) fn get(&self, key: &str) -> Option<&'a RawValue> {
+        self.raw(key).filter(|value| value.get() != "null")
+    }
+
+    /// The value of a key, `null` included.
+    pub(crate) fn raw(&self, key: &str) -> Option<&'a RawValue> {
+        self.iter().find(|(known, _)| *known == key).map(|(_, value)| value)
+    }
+
+    /// The value of a key, if it is a text.
+    pub(crate) fn text(&self, key: &str) -> Option<Cow<'a, str>> {
+        text(self.raw(key)?)
+    }
+
+    /// All members, in order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &'a RawValue)> {
+        self.0.iter().map(|(key, value)| (&**key, *value))
+    }
+
+    fn repeated(&self) -> Option<&str> {
+        let mut keys: Vec<&str> = self.iter().map(|(key, _)| key).collect();
+        keys.sort_unstable();
+        keys.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0])
+    }
+}
+
+/// A JSON string's text.
+pub(crate) fn text(value: &RawValue) -> Option<Cow<'_, str>> {
+    serde_json::from_str::<Text<'_>>(value.get()).ok().map(|text| text.0)
+}
+
+/// Borrows a string that has no escapes.
+#[derive(serde::Deserialize)]
+struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+
+impl<'de> Deserialize<'de> for Members<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(Collect)
+    }
+}
+
+struct Collect;
+
+impl<'de> Visitor<'de> for Collect {
+    type Value = Members<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members<'de>, A::Error> {
+        let mut members = Vec::with_capacity(8);
+        while let Some((Text(key), value)) = map.next_entry()? {
+            members.push((key, value));
+        }
+        Ok(Members(members))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_keep_their_text() {
+        let members =
+            Members::read(r#" {"a": 1.50, "b\u0061": [ {"x":null} ], "n": null, "t":"\"q\""} "#).expect("an object");
+        assert_eq!(members.get("a").map(RawValue::get), Some("1.50"));
+        assert_eq!(members.get("ba").map(RawValue::get), Some(r#"[ {"x":null} ]"#));
+        assert!(members.get("n").is_none() && members.raw("n").is_some() && members.raw("m").is_none());
+        assert_eq!((members.text("t").as_deref(), members.text("a")), (Some("\"q\""), None));
+    }
+
+    #[test]
+    fn errors_name_the_column_alone() {
+        for (text, expected) in [
+            ("{", "EOF while parsing an object at column 1"),
+            (r#"{"a":1 "b":2}"#, "expected `,` or `}` at column 8"),
+            ("[]", "invalid type: sequence, expected an object at column 0"),
+            (r#"{"a":1,"b":2,"\u0061":3}"#, "duplicate key `a`: which of its values is meant?"),
+            ("{} {}", "trailing characters at column 4"),
+        ] {
+            assert_eq!(Members::read(text).map(|_| ()).map_err(|error| error.to_string()), Err(expected.to_owned()));
+        }
+    }
+}
