@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::logging::LogFormat;
 use crate::mock;
+use crate::run::format::FormatFlag;
 
 /// Paces every call to a rate-limited API: as fast as its limits permit, nothing lost, nothing paid twice.
 #[derive(Debug, Parser)]
@@ -98,14 +99,20 @@ pub(crate) struct UpstreamArgs {
 #[derive(Debug, Args)]
 #[command(after_help = RUN_FILES)]
 pub(crate) struct RunArgs {
-    /// Requests in OpenAI's Batch form, one a line: {"custom_id","method","url","body"}; - reads standard input, *.gz is unpacked
+    /// Requests, one a line: {"custom_id","method","url","body"}, or see --format; - reads standard input, *.gz is unpacked
     #[arg(value_name = "IN")]
     pub(crate) input: PathBuf,
-    /// Answers in OpenAI's Batch form, one a line
+    /// Answers, one a line, in OpenAI's Batch form, or in Anthropic's for anthropic lines
     #[arg(long, short, value_name = "OUT")]
     pub(crate) output: PathBuf,
     #[command(flatten)]
     pub(crate) upstream: UpstreamArgs,
+    /// Form of the lines
+    #[arg(long, value_name = "FORM", value_enum, default_value_t)]
+    pub(crate) format: FormatFlag,
+    /// Where bare request bodies go [default: /v1/chat/completions, for anthropic /v1/messages, for others none]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) endpoint: Option<String>,
     /// How long one call may take
     #[arg(long, value_name = "DURATION", default_value = "600s", value_parser = some_time, allow_hyphen_values = true)]
     pub(crate) timeout: Duration,

@@ -21,7 +21,9 @@ use crate::exit::Failure;
 #[serde(default)]
 pub(crate) struct Begun {
     upstream: String,
-    /// What decides an item's scope: the provider, then the tiers in their order.
+    /// The form of the input's lines.
+    format: String,
+    /// What decides an item's scope: the provider, the endpoint of lines without a url, then the tiers in their order.
     scoping: Vec<String>,
     /// Every value in force, as `paceline check` shows it.
     settings: BTreeMap<String, String>,
@@ -29,11 +31,13 @@ pub(crate) struct Begun {
 
 impl Begun {
     /// The configuration of this run.
-    pub(crate) fn of(upstream: &Upstream) -> Self {
+    pub(crate) fn of(upstream: &Upstream, format: &Format) -> Self {
+        let first = [upstream.provider.to_string(), format.endpoint().to_owned()];
         let tiers = upstream.tiers.iter().map(|tier| tier.scope.to_string());
         Self {
             upstream: upstream.name.clone(),
-            scoping: std::iter::once(upstream.provider.to_string()).chain(tiers).collect(),
+            format: format.name().to_owned(),
+            scoping: first.into_iter().chain(tiers).collect(),
             settings: upstream.effective.iter().map(|value| (value.key.clone(), value.value.clone())).collect(),
         }
     }
@@ -53,10 +57,16 @@ impl Begun {
 /// # Errors
 /// What the journal says, and lines that cannot be read any more.
 pub(crate) fn adopt(journal: &Journal, input: &Input, format: &Format, upstream: &Upstream) -> Result<bool, Failure> {
-    let now = Begun::of(upstream);
+    let now = Begun::of(upstream, format);
     let before: Begun = serde_json::from_str(&journal.config_json().map_err(Failure::refused)?).unwrap_or_default();
     if before == now {
         return Ok(true);
+    }
+    if before.format != now.format {
+        return Err(Failure::refused(format!(
+            "this job was begun with {} lines, and now they are read as {}: go on with --format {}",
+            before.format, now.format, before.format
+        )));
     }
     let same_account = before.account() == now.account();
     if !same_account {

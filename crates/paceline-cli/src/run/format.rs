@@ -1,152 +1,273 @@
-//! How the lines of an input are to be read.
+//! The form of an input, and how its lines are read in it.
 
+#[cfg(test)]
+mod tests;
+
+use std::borrow::Cow;
+use std::fmt;
+
+use clap::ValueEnum;
+use http::Method;
+use http::header::HeaderMap;
 use paceline::provider::Provider;
 use paceline_store::LineForm;
 
-use super::line::{self, Line, LineError};
+use super::address;
+use super::input::Input;
+use super::line::{self, Fault, Line, LineError};
+use super::members::Members;
+use crate::exit::Failure;
+
+/// What can be said about the form of the lines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum FormatFlag {
+    /// By the keys of the first line
+    #[default]
+    Auto,
+    /// OpenAI's Batch form: {"custom_id","method","url","body"}
+    Batch,
+    /// Request bodies as they are, sent to --endpoint
+    Bare,
+    /// Anthropic's Message Batches: {"custom_id","params"}
+    Anthropic,
+}
+
+/// A form of lines. A file has one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    Batch,
+    Bare,
+    Anthropic,
+}
 
 /// Reads the lines of one input for one upstream.
 #[derive(Clone, Debug)]
 pub(crate) struct Format {
+    form: Form,
+    why: Why,
+    /// Where lines without a `url` go; empty in the batch form.
+    endpoint: String,
     base: String,
     /// The API takes nothing but objects.
     objects: bool,
 }
 
+/// Why an input is read in its form.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Why {
+    Told,
+    Endpoint,
+    /// The first line that is not blank has this key.
+    FirstLine(&'static str),
+    /// Nothing speaks for another form.
+    Usual,
+}
+
 impl Format {
-    /// For calls below the address `base`.
-    pub(crate) fn new(provider: Provider, base: &str) -> Self {
-        Self { base: base.to_owned(), objects: provider != Provider::Generic }
+    /// Decides how `input` is read, for calls to an API of `provider` below the address `base`.
+    ///
+    /// # Errors
+    /// An endpoint that is needed and missing, or not wanted, or no path; what the file system says.
+    pub(crate) fn choose(
+        flag: FormatFlag,
+        endpoint: Option<&str>,
+        input: &Input,
+        provider: Provider,
+        base: &str,
+    ) -> Result<Self, Failure> {
+        let unreadable = |error| Failure::refused(format!("cannot read {}: {error}", input.path().display()));
+        let mut lines = input.lines().map_err(unreadable)?;
+        let first = lines.next_line().map_err(unreadable)?.map_or(&b""[..], |(_, _, bytes)| bytes);
+        Self::of(flag, endpoint, first, provider, base).map_err(Failure::refused)
+    }
+
+    fn of(
+        flag: FormatFlag,
+        endpoint: Option<&str>,
+        first: &[u8],
+        provider: Provider,
+        base: &str,
+    ) -> Result<Self, String> {
+        let (form, why) = match flag {
+            FormatFlag::Auto => guess(first, endpoint.is_some())?,
+            FormatFlag::Batch => (Form::Batch, Why::Told),
+            FormatFlag::Bare => (Form::Bare, Why::Told),
+            FormatFlag::Anthropic => (Form::Anthropic, Why::Told),
+        };
+        let endpoint = match (form, endpoint) {
+            (Form::Batch, None) => Cow::Borrowed(""),
+            (Form::Batch, Some(_)) => {
+                return Err(
+                    "--endpoint is for bare and anthropic lines: those of the batch form have a url each".into()
+                );
+            }
+            (_, Some(endpoint)) => {
+                address::relative(endpoint.into(), base).map_err(|error| format!("--endpoint {error}"))?
+            }
+            (_, None) => usual_endpoint(form, provider).map(Cow::Borrowed).ok_or_else(|| {
+                format!(
+                    "the lines were taken for bare request bodies {why}, and a {provider} API has no usual place for \
+                     them: name it with --endpoint PATH, or the form of the lines with --format"
+                )
+            })?,
+        };
+        let objects = provider != Provider::Generic;
+        Ok(Self { form, why, endpoint: endpoint.into_owned(), base: base.to_owned(), objects })
     }
 
     /// Reads a line and checks every field.
     ///
     /// # Errors
-    /// The first field that is wrong. `number` is only used to say where.
+    /// The first field that is wrong. `number` names the line in errors, and in its id where it has none.
     pub(crate) fn read<'a>(&self, bytes: &'a [u8], number: u64) -> Result<Line<'a>, LineError> {
-        let members = line::members(bytes).map_err(|fault| fault.at(number))?;
-        line::batch(bytes, &members, &self.base, self.objects).map_err(|fault| fault.at(number))
+        let read = || {
+            let text = line::text(bytes)?;
+            let members = line::members(text)?;
+            self.refuse_other_forms(&members)?;
+            match self.form {
+                Form::Batch => line::batch(text, &members, &self.base, self.objects),
+                Form::Bare => self.bare(text, &members, number),
+                Form::Anthropic => self.params(&members),
+            }
+        };
+        read().map_err(|fault| fault.at(number))
     }
 
     /// The shape of the result lines.
     pub(crate) const fn results(&self) -> LineForm {
-        LineForm::OpenAi
+        match self.form {
+            Form::Batch | Form::Bare => LineForm::OpenAi,
+            Form::Anthropic => LineForm::Anthropic,
+        }
+    }
+
+    /// The name of the form, as `--format` takes it.
+    pub(crate) const fn name(&self) -> &'static str {
+        self.form.name()
+    }
+
+    /// Where lines without a `url` go; empty where each has its own.
+    pub(crate) fn endpoint(&self) -> &str {
+        &self.endpoint
+    }
+
+    /// A line of another form would be refused for a missing field, or sent as something that it is not.
+    fn refuse_other_forms(&self, members: &Members<'_>) -> Result<(), Fault> {
+        let Some((form, key)) = evident(members).filter(|(form, _)| *form != self.form) else { return Ok(()) };
+        let fits = match self.form {
+            Form::Batch => members.raw("url").is_some() || members.raw("body").is_some(),
+            // Whoever says that lines are bodies may have bodies with any keys.
+            Form::Bare => self.why == Why::Told || (form == Form::Batch && !is_whole_batch_line(members)),
+            Form::Anthropic => members.raw("params").is_some(),
+        };
+        if fits {
+            return Ok(());
+        }
+        let (theirs, ours, why) = (form.name(), self.form.name(), self.why);
+        let message = format!(
+            "`{key}` makes it a line of the {theirs} form, but the input was taken as {ours} {why}: \
+             a file has one form, and --format names it"
+        );
+        Err(Fault::new("format_mismatch", None, message))
+    }
+
+    fn bare<'a>(&self, text: &'a str, members: &Members<'a>, number: u64) -> Result<Line<'a>, Fault> {
+        let metadata = members.get("metadata");
+        Ok(Line {
+            custom_id: line::given_id(members)?.unwrap_or_else(|| line::numbered(number)),
+            metadata,
+            method: Method::POST,
+            url: self.endpoint.clone().into(),
+            headers: HeaderMap::new(),
+            body: members.without(&["custom_id", "metadata"]).map_or(Cow::Borrowed(text), Cow::Owned),
+            hashed: text.as_bytes(),
+            model: members.text("model").map(Cow::into_owned),
+            label: metadata.and_then(line::label),
+        })
+    }
+
+    fn params<'a>(&self, members: &Members<'a>) -> Result<Line<'a>, Fault> {
+        let custom_id = line::required_id(members)?;
+        let params = members.get("params").map_or("", |params| params.get());
+        if !params.starts_with('{') {
+            let message = "missing or no object: expected the request body as for the live endpoint";
+            return Err(Fault::new("invalid_params", Some("params"), message));
+        }
+        let metadata = members.get("metadata");
+        Ok(Line {
+            custom_id,
+            metadata,
+            method: Method::POST,
+            url: self.endpoint.clone().into(),
+            headers: HeaderMap::new(),
+            body: params.into(),
+            hashed: params.as_bytes(),
+            model: line::model(params, "params")?,
+            label: metadata.and_then(line::label),
+        })
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use paceline_store::CustomId;
-
-    fn read(provider: Provider, line: &str) -> Result<Line<'_>, LineError> {
-        Format::new(provider, "http://h").read(line.as_bytes(), 7)
-    }
-
-    fn error(provider: Provider, line: &str) -> String {
-        read(provider, line).map(|_| ()).expect_err(line).to_string()
-    }
-
-    #[test]
-    fn fields_are_checked_before_anything_is_sent() {
-        for (line, expected) in [
-            ("{", "invalid_json_line: EOF while parsing an object at column 1"),
-            ("[]", "invalid_json_line: not a request object: expected it to begin with {"),
-            (
-                r#"{"custom_id":"a","url":"/x","body":{},"url":"/y"}"#,
-                "invalid_json_line: duplicate key `url`: which of its values is meant?",
-            ),
-            (
-                r#"{"custom_id":"a","url":"/x","body":{"model":"m","model":"n"}}"#,
-                "invalid_json_line: body: duplicate key `model`: which of its values is meant?",
-            ),
-            (
-                r#"{"custom_id":true,"url":"/x","body":{}}"#,
-                "invalid_custom_id: custom_id: expected a text or a whole number of at most 64 bits",
-            ),
-            (
-                r#"{"custom_id":99999999999999999999,"url":"/x","body":{}}"#,
-                "invalid_custom_id: custom_id: expected a text or a whole number of at most 64 bits",
-            ),
-            (
-                r#"{"url":"/x","body":{}}"#,
-                "missing_custom_id: custom_id: missing or empty: every line needs its own custom_id",
-            ),
-            (
-                r#"{"custom_id":"","url":"/x","body":{}}"#,
-                "missing_custom_id: custom_id: missing or empty: every line needs its own custom_id",
-            ),
-            (
-                r#"{"custom_id":"a","body":{}}"#,
-                "invalid_url: url: missing: expected a path such as /v1/chat/completions",
-            ),
-            (r#"{"custom_id":"a","url":7,"body":{}}"#, "invalid_url: url: expected a text"),
-            (
-                r#"{"custom_id":"a","url":"/x"}"#,
-                "invalid_body: body: missing: expected any JSON, or null for a POST request without one",
-            ),
-            (
-                r#"{"custom_id":"a","method":"GET","url":"/x","body":{}}"#,
-                "invalid_body: body: a GET request has none: put its parameters into url",
-            ),
-            (
-                r#"{"custom_id":"a","method":"get","url":"/x"}"#,
-                "invalid_method: method: \"get\": expected GET, HEAD, POST, PUT, PATCH or DELETE",
-            ),
-            (
-                r#"{"custom_id":"a","url":"/x","body":{},"headers":{"host":"y"}}"#,
-                "invalid_headers: headers: `host` is not a line's to set: the upstream's configuration and the connection do",
-            ),
-            (
-                r#"{"custom_id":"a","url":"/x","body":[],"headers":{"content-type":"text/plain"}}"#,
-                "invalid_body: body: expected a text, as its content-type is not JSON",
-            ),
-        ] {
-            assert_eq!(error(Provider::Generic, line), format!("line 7: {expected}"));
-        }
-        let error = Format::new(Provider::Generic, "http://h").read(b"{\"a\":\"\xff\"}", 7).expect_err("no text");
-        assert_eq!(error.to_string(), "line 7: invalid_json_line: not UTF-8 at column 7");
-    }
-
-    #[test]
-    fn a_language_model_takes_objects_and_other_apis_any_json() {
-        for (body, sent) in [("[1, 2]", "[1, 2]"), ("\"x\"", "\"x\""), ("null", ""), ("0", "0"), ("{ }", "{ }")] {
-            let line = format!(r#"{{"custom_id":"a","url":"/x","body":{body}}}"#);
-            assert_eq!(read(Provider::Generic, &line).expect("any JSON").body, sent);
-            assert_eq!(read(Provider::OpenAi, &line).is_ok(), body.starts_with('{'), "{body}");
-        }
-        let form =
-            r#"{"custom_id":1,"url":"/x","body":"a=\u00e4&b","headers":{"content-type":"text/plain; charset=utf-8"}}"#;
-        assert_eq!(read(Provider::Generic, form).expect("plain text").body, "a=ä&b");
-    }
-
-    #[test]
-    fn methods_without_a_body_are_known_by_their_line() {
-        for method in ["GET", "HEAD", "DELETE"] {
-            let text = format!(r#"{{"custom_id":3,"method":"{method}","url":"/x?y=1"}}"#);
-            let line = read(Provider::OpenAi, &text).expect("a good line");
-            assert_eq!((line.method.as_str(), &*line.body, line.hashed), (method, "", text.as_bytes()));
+impl Form {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Batch => "batch",
+            Self::Bare => "bare",
+            Self::Anthropic => "anthropic",
         }
     }
+}
 
-    #[test]
-    fn the_body_keeps_its_bytes_and_the_line_its_metadata() {
-        let text =
-            r#"{"custom_id":-3,"url":"/x","body":{ "model" : "m", "x":1e400 },"metadata":{"label":"slow", "n":[1.0]}}"#;
-        let line = read(Provider::OpenAi, text).expect("a good line");
-        assert_eq!(line.body, r#"{ "model" : "m", "x":1e400 }"#);
-        assert_eq!(line.hashed, line.body.as_bytes());
-        assert_eq!((line.model.as_deref(), line.label.as_deref()), (Some("m"), Some("slow")));
-        assert_eq!(line.metadata.map(|it| it.get()), Some(r#"{"label":"slow", "n":[1.0]}"#));
-        assert_eq!(line.custom_id, CustomId::Number((-3).into()));
-    }
-
-    #[test]
-    fn an_id_is_found_in_whatever_can_be_read() {
-        for (line, expected) in
-            [(r#"{"custom_id":"a","url":7}"#, "a"), (r#"{"custom_id":7}"#, "7"), ("{}", "line-5"), ("\u{1}", "line-5")]
-        {
-            assert_eq!(line::custom_id(line.as_bytes(), 5).to_string(), expected);
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Told => f.write_str("by --format"),
+            Self::Endpoint => f.write_str("because of --endpoint"),
+            Self::FirstLine(key) => write!(f, "because its first line has `{key}`"),
+            Self::Usual => f.write_str("because its first line speaks for no other form"),
         }
+    }
+}
+
+/// The form of an input by its first line. What cannot be read is left to the check of all lines.
+fn guess(first: &[u8], endpoint: bool) -> Result<(Form, Why), String> {
+    let members = line::text(first).and_then(line::members).ok();
+    let evident = members.as_ref().and_then(evident);
+    match evident {
+        Some((Form::Anthropic, key)) => Ok((Form::Anthropic, Why::FirstLine(key))),
+        Some((Form::Batch, _)) if endpoint && members.as_ref().is_some_and(is_whole_batch_line) => Err(
+            "the first line has a url and a body, so it is no bare body: leave out --endpoint, or insist with --format bare"
+                .into(),
+        ),
+        _ if endpoint => Ok((Form::Bare, Why::Endpoint)),
+        Some((form, key)) => Ok((form, Why::FirstLine(key))),
+        None => Ok((Form::Batch, Why::Usual)),
+    }
+}
+
+/// The form that a line's keys speak for, and the one that does.
+fn evident(members: &Members<'_>) -> Option<(Form, &'static str)> {
+    const KEYS: [(&str, Form); 7] = [
+        ("url", Form::Batch),
+        ("body", Form::Batch),
+        ("params", Form::Anthropic),
+        ("model", Form::Bare),
+        ("messages", Form::Bare),
+        ("input", Form::Bare),
+        ("prompt", Form::Bare),
+    ];
+    KEYS.iter().find(|(key, _)| members.raw(key).is_some()).map(|(key, form)| (*form, *key))
+}
+
+fn is_whole_batch_line(members: &Members<'_>) -> bool {
+    members.raw("url").is_some() && members.raw("body").is_some()
+}
+
+/// Where requests without an address go: the endpoint that each provider is used for most.
+const fn usual_endpoint(form: Form, provider: Provider) -> Option<&'static str> {
+    match (form, provider) {
+        (Form::Anthropic, _) | (_, Provider::Anthropic) => Some("/v1/messages"),
+        (_, Provider::OpenAi | Provider::Azure) => Some("/v1/chat/completions"),
+        _ => None,
     }
 }

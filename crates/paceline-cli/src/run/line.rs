@@ -12,6 +12,9 @@ use super::address;
 use super::headers;
 use super::members::{self, Members};
 
+/// Characters of what is said about a line.
+const LONGEST_MESSAGE: usize = 500;
+
 /// One request as it stands in its line.
 #[derive(Debug)]
 pub(crate) struct Line<'a> {
@@ -86,7 +89,13 @@ pub(super) struct Fault {
 
 impl Fault {
     pub(super) fn new(code: &'static str, param: Option<&'static str>, message: impl Into<String>) -> Self {
-        Self { code, param, message: message.into() }
+        // It quotes what the line holds, and that can be megabytes.
+        let mut message = message.into();
+        if let Some((end, _)) = message.char_indices().nth(LONGEST_MESSAGE) {
+            message.truncate(end);
+            message.push('\u{2026}');
+        }
+        Self { code, param, message }
     }
 
     pub(super) fn at(self, line: u64) -> LineError {
@@ -108,11 +117,17 @@ pub(super) fn numbered(number: u64) -> CustomId {
     CustomId::Text(format!("line-{number}"))
 }
 
+/// The text of a line.
+pub(super) fn text(bytes: &[u8]) -> Result<&str, Fault> {
+    std::str::from_utf8(bytes).map_err(|error| {
+        let message = format!("not UTF-8 at column {}", error.valid_up_to() + 1);
+        Fault::new("invalid_json_line", None, message)
+    })
+}
+
 /// The members of the object that a line has to be.
-pub(super) fn members(bytes: &[u8]) -> Result<Members<'_>, Fault> {
+pub(super) fn members(text: &str) -> Result<Members<'_>, Fault> {
     let invalid = |message: String| Fault::new("invalid_json_line", None, message);
-    let text = std::str::from_utf8(bytes)
-        .map_err(|error| invalid(format!("not UTF-8 at column {}", error.valid_up_to() + 1)))?;
     if !text.trim_ascii_start().starts_with('{') {
         return Err(invalid("not a request object: expected it to begin with {".to_owned()));
     }
@@ -136,7 +151,7 @@ pub(super) fn given_id(members: &Members<'_>) -> Result<Option<CustomId>, Fault>
 ///
 /// # Errors
 /// The first field that is wrong.
-pub(super) fn batch<'a>(bytes: &'a [u8], members: &Members<'a>, base: &str, objects: bool) -> Result<Line<'a>, Fault> {
+pub(super) fn batch<'a>(text: &'a str, members: &Members<'a>, base: &str, objects: bool) -> Result<Line<'a>, Fault> {
     let custom_id = required_id(members)?;
     let method = method(members)?;
     let url = match members.get("url") {
@@ -151,7 +166,7 @@ pub(super) fn batch<'a>(bytes: &'a [u8], members: &Members<'a>, base: &str, obje
     let model = model(json, "body")?;
     let metadata = members.get("metadata");
     let label = metadata.and_then(label);
-    let hashed = if body.is_empty() { bytes } else { json.as_bytes() };
+    let hashed = if body.is_empty() { text } else { json }.as_bytes();
     Ok(Line { custom_id, metadata, method, url, headers, body, hashed, model, label })
 }
 

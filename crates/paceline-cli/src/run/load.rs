@@ -37,7 +37,7 @@ pub(crate) fn open(
 ) -> Result<Job, Failure> {
     let mark = InputMark::of(input.path()).map_err(Failure::refused)?;
     let mut options = Options::new(paths, mark, now);
-    options.config_json = Begun::of(upstream).json();
+    options.config_json = Begun::of(upstream, format).json();
     match Journal::open(options).map_err(Failure::refused)? {
         Opened::New(loader) => Ok(Job { journal: load(loader, input, format, upstream)?, same_account: true }),
         Opened::Resumed { journal, recovery } => {

@@ -61,6 +61,23 @@ impl<'a> Members<'a> {
         self.0.iter().map(|(key, value)| (&**key, *value))
     }
 
+    /// The object without these keys, the other values as they stand; none when it has none of the keys.
+    pub(crate) fn without(&self, keys: &[&str]) -> Option<String> {
+        self.iter().any(|(key, _)| keys.contains(&key)).then(|| {
+            let mut text = String::from("{");
+            for (key, value) in self.iter().filter(|(key, _)| !keys.contains(key)) {
+                if text.len() > 1 {
+                    text.push(',');
+                }
+                text += &serde_json::Value::from(key).to_string();
+                text.push(':');
+                text += value.get();
+            }
+            text.push('}');
+            text
+        })
+    }
+
     fn repeated(&self) -> Option<&str> {
         let mut keys: Vec<&str> = self.iter().map(|(key, _)| key).collect();
         keys.sort_unstable();

@@ -6,7 +6,7 @@ mod carried;
 mod dispatch;
 mod entry;
 mod figures;
-mod format;
+pub(crate) mod format;
 mod headers;
 mod holds;
 pub(crate) mod input;
@@ -69,7 +69,7 @@ pub(crate) async fn command(args: RunArgs, everywhere: &Everywhere) -> Result<St
     let _mock = start_mock(&mut upstream, &args).await?;
     let base_url = upstream.base_url.clone().unwrap_or_default();
     let limiter = limiter(&upstream, args.seed)?;
-    let format = Format::new(upstream.provider, &base_url);
+    let format = Format::choose(args.format, args.endpoint.as_deref(), &input, upstream.provider, &base_url)?;
     let job = tokio::task::block_in_place(|| load::open(paths.clone(), &input, &format, &upstream, clock::wall()))?;
     let idempotency = upstream.provider.idempotency_header().map(|name| (name, job.journal.id().to_owned()));
     let sender = Sender::new(SenderConfig { base_url, headers, timeout: args.timeout, idempotency })

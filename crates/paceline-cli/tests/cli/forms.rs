@@ -1,6 +1,6 @@
 //! The forms that an input may have, as they arrive at the server and come back in the results.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::support::{Job, Reply, Server, finish};
 
@@ -69,4 +69,87 @@ fn metadata_comes_back_and_is_not_sent() {
         }
     }
     assert!(server.arrivals().iter().all(|arrival| !arrival.body.windows(3).any(|part| part == b"row")));
+}
+
+#[test]
+fn bare_bodies_are_known_by_their_lines_and_go_to_the_endpoint() {
+    let server = Server::new(|_| Reply::ok());
+    let lines = [
+        json!({"model": "m", "item": "first", "messages": []}),
+        json!({"model": "m", "item": "second", "messages": [], "metadata": {"row": 2}, "custom_id": "mine"}),
+    ];
+    let job = Job::with_input(&format!("\n{}\n\n{}\n", lines[0], lines[1]));
+    let run = |flags: &[&str]| finish(job.run(&server).args(flags));
+    let (code, log) = run(&[]);
+    assert_eq!(code, 2, "{log}");
+    assert!(log.contains("--endpoint") && log.contains("`model`"), "{log}");
+    let (code, log) = run(&["--endpoint", "/v1/chat/completions"]);
+    assert_eq!(code, 0, "{log}");
+    for arrival in server.arrivals() {
+        assert_eq!(arrival.path, "/v1/chat/completions");
+        let body: Value = serde_json::from_slice(&arrival.body).expect("JSON");
+        assert_eq!(body, json!({"model": "m", "item": arrival.item, "messages": []}));
+    }
+    let mut results = job.lines("out.jsonl");
+    results.sort_by_key(|line| line["custom_id"].to_string());
+    let ids: Vec<_> = results.iter().map(|line| (&line["custom_id"], line.get("metadata"))).collect();
+    assert_eq!(ids, [(&json!("line-2"), None), (&json!("mine"), Some(&json!({"row": 2})))]);
+    assert_eq!(run(&["--endpoint", "/v1/chat/completions"]).0, 0);
+    let (code, log) = run(&["--format", "batch"]);
+    assert_eq!(code, 2, "{log}");
+    assert!(log.contains("--format bare"), "{log}");
+    assert_eq!(server.count(), 2);
+}
+
+#[test]
+fn anthropic_requests_become_anthropic_results() {
+    let message = json!({"type": "message", "content": [], "usage": {"input_tokens": 3, "output_tokens": 2}});
+    let error =
+        json!({"type": "error", "error": {"type": "invalid_request_error", "message": "no"}, "request_id": "r"});
+    let (answer, refusal) = (message.clone(), error.clone());
+    let server = Server::new(move |arrival| match arrival.item.as_str() {
+        "bad" => Reply::new(400, &refusal),
+        "lost" => Reply::ok().never(),
+        _ => Reply::new(200, &answer),
+    });
+    let line = |item: &str| json!({"custom_id": item, "params": {"model": "m", "item": item}}).to_string();
+    let job = Job::with_input(&["good", "bad", "lost"].map(line).join("\n"));
+    let mut command = job.run(&server);
+    command.args(["--upstream", "anthropic", "--timeout", "300ms", "--max-retries", "0"]);
+    let (code, log) = finish(&mut command);
+    assert_eq!(code, 1, "{log}");
+    let of = |file: &str, id: &str| {
+        let lines = job.lines(file);
+        let line = lines.iter().find(|line| line["custom_id"] == id).expect(id);
+        assert!(line["id"].as_str().is_some_and(|id| id.starts_with("pl-")));
+        line["result"].clone()
+    };
+    assert_eq!(of("out.jsonl", "good"), json!({"type": "succeeded", "message": message}));
+    assert_eq!(of("out.errors.jsonl", "bad"), json!({"type": "errored", "error": error}));
+    let lost = of("out.errors.jsonl", "lost");
+    assert_eq!((&lost["type"], &lost["error"]["error"]["type"]), (&json!("errored"), &json!("api_error")));
+    assert_eq!(lost["error"]["error"]["message"], "no answer within 300ms");
+    job.assert_adds_up(3);
+    assert!(server.arrivals().iter().all(|arrival| arrival.path == "/v1/messages"));
+    assert_eq!(server.arrivals()[0].headers["anthropic-version"], "2023-06-01");
+}
+
+#[test]
+fn batch_lines_for_anthropic_stay_batch_lines() {
+    let server = Server::new(|_| Reply::ok());
+    let job = Job::with_input(&json!({"custom_id": 1, "url": "/v1/messages", "body": {"model": "m"}}).to_string());
+    let (code, log) = finish(job.run(&server).args(["--upstream", "anthropic"]));
+    assert_eq!(code, 0, "{log}");
+    assert_eq!(job.lines("out.jsonl")[0]["response"]["status_code"], 200);
+}
+
+#[test]
+fn a_file_has_one_form() {
+    let server = Server::new(|_| Reply::ok());
+    let batch = json!({"custom_id": "a", "url": "/x", "body": {}});
+    let job = Job::with_input(&format!("{batch}\n{}\n", json!({"custom_id": "b", "params": {}})));
+    let (code, log) = finish(&mut job.run(&server));
+    assert_eq!(code, 2, "{log}");
+    assert!(log.contains("line 2: format_mismatch: `params`") && log.contains("first line has `url`"), "{log}");
+    assert_eq!(server.count(), 0);
 }

@@ -1,0 +1,218 @@
+use super::*;
+use paceline_store::CustomId;
+
+fn batch(provider: Provider) -> Format {
+    Format::of(FormatFlag::Batch, None, b"", provider, "http://h").expect("needs nothing")
+}
+
+fn read(provider: Provider, line: &str) -> Result<Line<'_>, LineError> {
+    batch(provider).read(line.as_bytes(), 7)
+}
+
+fn error(provider: Provider, line: &str) -> String {
+    read(provider, line).map(|_| ()).expect_err(line).to_string()
+}
+
+#[test]
+fn fields_are_checked_before_anything_is_sent() {
+    for (line, expected) in [
+        ("{", "invalid_json_line: EOF while parsing an object at column 1"),
+        ("[]", "invalid_json_line: not a request object: expected it to begin with {"),
+        (
+            r#"{"custom_id":"a","url":"/x","body":{},"url":"/y"}"#,
+            "invalid_json_line: duplicate key `url`: which of its values is meant?",
+        ),
+        (
+            r#"{"custom_id":"a","url":"/x","body":{"model":"m","model":"n"}}"#,
+            "invalid_json_line: body: duplicate key `model`: which of its values is meant?",
+        ),
+        (
+            r#"{"custom_id":true,"url":"/x","body":{}}"#,
+            "invalid_custom_id: custom_id: expected a text or a whole number of at most 64 bits",
+        ),
+        (
+            r#"{"custom_id":99999999999999999999,"url":"/x","body":{}}"#,
+            "invalid_custom_id: custom_id: expected a text or a whole number of at most 64 bits",
+        ),
+        (
+            r#"{"url":"/x","body":{}}"#,
+            "missing_custom_id: custom_id: missing or empty: every line needs its own custom_id",
+        ),
+        (
+            r#"{"custom_id":"","url":"/x","body":{}}"#,
+            "missing_custom_id: custom_id: missing or empty: every line needs its own custom_id",
+        ),
+        (r#"{"custom_id":"a","body":{}}"#, "invalid_url: url: missing: expected a path such as /v1/chat/completions"),
+        (r#"{"custom_id":"a","url":7,"body":{}}"#, "invalid_url: url: expected a text"),
+        (
+            r#"{"custom_id":"a","url":"/x"}"#,
+            "invalid_body: body: missing: expected any JSON, or null for a POST request without one",
+        ),
+        (
+            r#"{"custom_id":"a","method":"GET","url":"/x","body":{}}"#,
+            "invalid_body: body: a GET request has none: put its parameters into url",
+        ),
+        (
+            r#"{"custom_id":"a","method":"get","url":"/x"}"#,
+            "invalid_method: method: \"get\": expected GET, HEAD, POST, PUT, PATCH or DELETE",
+        ),
+        (
+            r#"{"custom_id":"a","url":"/x","body":{},"headers":{"host":"y"}}"#,
+            "invalid_headers: headers: `host` is not a line's to set: the upstream's configuration and the connection do",
+        ),
+        (
+            r#"{"custom_id":"a","url":"/x","body":[],"headers":{"content-type":"text/plain"}}"#,
+            "invalid_body: body: expected a text, as its content-type is not JSON",
+        ),
+    ] {
+        assert_eq!(error(Provider::Generic, line), format!("line 7: {expected}"));
+    }
+    let error = batch(Provider::Generic).read(b"{\"a\":\"\xff\"}", 7).expect_err("no text");
+    assert_eq!(error.to_string(), "line 7: invalid_json_line: not UTF-8 at column 7");
+}
+
+#[test]
+fn a_language_model_takes_objects_and_other_apis_any_json() {
+    for (body, sent) in [("[1, 2]", "[1, 2]"), ("\"x\"", "\"x\""), ("null", ""), ("0", "0"), ("{ }", "{ }")] {
+        let line = format!(r#"{{"custom_id":"a","url":"/x","body":{body}}}"#);
+        assert_eq!(read(Provider::Generic, &line).expect("any JSON").body, sent);
+        assert_eq!(read(Provider::OpenAi, &line).is_ok(), body.starts_with('{'), "{body}");
+    }
+    let form =
+        r#"{"custom_id":1,"url":"/x","body":"a=\u00e4&b","headers":{"content-type":"text/plain; charset=utf-8"}}"#;
+    assert_eq!(read(Provider::Generic, form).expect("plain text").body, "a=ä&b");
+}
+
+#[test]
+fn methods_without_a_body_are_known_by_their_line() {
+    for method in ["GET", "HEAD", "DELETE"] {
+        let text = format!(r#"{{"custom_id":3,"method":"{method}","url":"/x?y=1"}}"#);
+        let line = read(Provider::OpenAi, &text).expect("a good line");
+        assert_eq!((line.method.as_str(), &*line.body, line.hashed), (method, "", text.as_bytes()));
+    }
+}
+
+#[test]
+fn the_body_keeps_its_bytes_and_the_line_its_metadata() {
+    let text =
+        r#"{"custom_id":-3,"url":"/x","body":{ "model" : "m", "x":1e400 },"metadata":{"label":"slow", "n":[1.0]}}"#;
+    let line = read(Provider::OpenAi, text).expect("a good line");
+    assert_eq!(line.body, r#"{ "model" : "m", "x":1e400 }"#);
+    assert_eq!(line.hashed, line.body.as_bytes());
+    assert_eq!((line.model.as_deref(), line.label.as_deref()), (Some("m"), Some("slow")));
+    assert_eq!(line.metadata.map(|it| it.get()), Some(r#"{"label":"slow", "n":[1.0]}"#));
+    assert_eq!(line.custom_id, CustomId::Number((-3).into()));
+}
+
+#[test]
+fn an_id_is_found_in_whatever_can_be_read() {
+    for (line, expected) in
+        [(r#"{"custom_id":"a","url":7}"#, "a"), (r#"{"custom_id":7}"#, "7"), ("{}", "line-5"), ("\u{1}", "line-5")]
+    {
+        assert_eq!(line::custom_id(line.as_bytes(), 5).to_string(), expected);
+    }
+}
+
+#[test]
+fn the_first_line_decides_the_form_unless_somebody_says_it() {
+    let chosen = |flag, endpoint, first: &str, provider| {
+        let format = Format::of(flag, endpoint, first.as_bytes(), provider, "http://h")?;
+        Ok::<_, String>(format!("{} {}", format.name(), format.endpoint()).trim_end().to_owned())
+    };
+    use FormatFlag::{Anthropic, Auto, Bare, Batch};
+    use Provider::{Anthropic as Claude, Generic, OpenAi};
+    for (flag, endpoint, first, provider, expected) in [
+        (Auto, None, r#"{"custom_id":"a","url":"/x","body":{"model":"m"}}"#, OpenAi, "batch"),
+        (Auto, None, r#"{"model":"m","messages":[]}"#, OpenAi, "bare /v1/chat/completions"),
+        (Auto, None, r#"{"custom_id":"a","messages":[]}"#, Claude, "bare /v1/messages"),
+        (Auto, None, r#"{"custom_id":"a","params":{}}"#, Claude, "anthropic /v1/messages"),
+        (Auto, None, r#"{"custom_id":"a","params":{}}"#, Generic, "anthropic /v1/messages"),
+        (Auto, None, r#"{"custom_id":"a","url":"/x","params":{}}"#, Claude, "batch"),
+        (Auto, None, "{}", OpenAi, "batch"),
+        (Auto, None, "no json", OpenAi, "batch"),
+        (Auto, Some("/v1/embeddings"), r#"{"model":"m","input":"x"}"#, OpenAi, "bare /v1/embeddings"),
+        (Auto, Some("http://h/crawl"), r#"{"url":"https://example.com"}"#, Generic, "bare /crawl"),
+        (
+            Auto,
+            Some("/anthropic/messages"),
+            r#"{"custom_id":"a","params":{}}"#,
+            Claude,
+            "anthropic /anthropic/messages",
+        ),
+        (Batch, None, r#"{"model":"m"}"#, OpenAi, "batch"),
+        (Bare, Some("/x"), r#"{"url":"/x","body":{}}"#, Generic, "bare /x"),
+        (Anthropic, None, "", Generic, "anthropic /v1/messages"),
+    ] {
+        assert_eq!(chosen(flag, endpoint, first, provider).as_deref(), Ok(expected), "{first}");
+    }
+    for (flag, endpoint, first, words) in [
+        (Auto, None, r#"{"model":"m"}"#, "because its first line has `model`, and a generic API"),
+        (Bare, None, "", "by --format"),
+        (Batch, Some("/x"), "", "have a url each"),
+        (Auto, Some("/x"), r#"{"custom_id":1,"url":"/x","body":{}}"#, "leave out --endpoint"),
+        (Bare, Some("https://evil/x"), "", "--endpoint `https://evil/x` is not below"),
+        (Bare, Some(""), "", "--endpoint missing"),
+    ] {
+        let error = chosen(flag, endpoint, first, Generic).expect_err(first);
+        assert!(error.contains(words), "{words} in {error}");
+    }
+}
+
+#[test]
+fn a_line_of_another_form_is_refused_with_the_reason_for_this_one() {
+    let (batch, bare) = (r#"{"custom_id":"a","url":"/x","body":{}}"#, r#"{"model":"m","messages":[]}"#);
+    let anthropic = r#"{"custom_id":"a","params":{"model":"m"}}"#;
+    let read = |flag, first: &str, line: &str| {
+        let format =
+            Format::of(flag, None, first.as_bytes(), Provider::OpenAi, "http://h").expect("all have an endpoint");
+        format.read(line.as_bytes(), 2).map(|_| ()).map_err(|error| (error.code, error.message))
+    };
+    for (first, other) in
+        [(batch, bare), (batch, anthropic), (bare, batch), (bare, anthropic), (anthropic, batch), (anthropic, bare)]
+    {
+        let (code, message) = read(FormatFlag::Auto, first, other).expect_err(other);
+        assert_eq!(code, "format_mismatch");
+        assert!(message.contains("because its first line has `"), "{message}");
+        assert_eq!(read(FormatFlag::Auto, first, first), Ok(()));
+    }
+    assert_eq!(read(FormatFlag::Bare, batch, batch), Ok(()), "a body may have any keys, if somebody says so");
+    assert_eq!(read(FormatFlag::Auto, bare, r#"{"model":"m","url":"https://x"}"#), Ok(()));
+    assert_eq!(read(FormatFlag::Auto, batch, r#"{"custom_id":"a"}"#).expect_err("no url").0, "invalid_url");
+}
+
+#[test]
+fn bare_bodies_leave_without_what_is_ours() {
+    let format = Format::of(FormatFlag::Bare, Some("/x"), b"", Provider::Generic, "http://h").expect("an endpoint");
+    for (text, id, sent) in [
+        (r#"{ "model" : "m", "n":1.0 }"#, "line-5", r#"{ "model" : "m", "n":1.0 }"#),
+        (r#"{"custom_id":"a","model":"m"}"#, "a", r#"{"model":"m"}"#),
+        (
+            r#"{"a\"b": [1.0, 2] ,"metadata":{"label":"l"},"model":"m","custom_id":7}"#,
+            "7",
+            r#"{"a\"b":[1.0, 2],"model":"m"}"#,
+        ),
+        (r#"{"metadata":null,"custom_id":"","model":"m"}"#, "line-5", r#"{"model":"m"}"#),
+    ] {
+        let line = format.read(text.as_bytes(), 5).expect(text);
+        assert_eq!((line.custom_id.to_string().as_str(), &*line.body), (id, sent));
+        assert_eq!((line.model.as_deref(), line.hashed), (Some("m"), text.as_bytes()));
+        assert_eq!(line.metadata.is_some(), line.label.is_some());
+    }
+}
+
+#[test]
+fn params_are_the_body() {
+    let format = Format::of(FormatFlag::Anthropic, None, b"", Provider::Anthropic, "http://h").expect("an endpoint");
+    let line =
+        format.read(br#"{"custom_id":"a","params":{"model": "m", "metadata":{"user_id":"u"}}}"#, 1).expect("good");
+    assert_eq!((&*line.url, &*line.body), ("/v1/messages", r#"{"model": "m", "metadata":{"user_id":"u"}}"#));
+    assert_eq!((line.model.as_deref(), line.metadata.is_none()), (Some("m"), true));
+    for (line, code) in [
+        (r#"{"custom_id":"a"}"#, "invalid_params"),
+        (r#"{"custom_id":"a","params":[]}"#, "invalid_params"),
+        (r#"{"params":{}}"#, "missing_custom_id"),
+        (r#"{"custom_id":"a","params":{"x":1,"x":2}}"#, "invalid_json_line"),
+    ] {
+        assert_eq!(format.read(line.as_bytes(), 1).map(|_| ()).expect_err(line).code, code);
+    }
+}
