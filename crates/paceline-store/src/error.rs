@@ -15,6 +15,14 @@ pub enum Error {
         /// The process that holds it, if it could be read.
         pid: Option<u32>,
     },
+    /// No file can be made where the journal belongs.
+    #[error("cannot write in the folder of {}: {source}", path.display())]
+    Folder {
+        /// The lock file, which is the first to be made there.
+        path: PathBuf,
+        /// Why it failed.
+        source: std::io::Error,
+    },
     /// The input is not the one that the job began with.
     #[error(
         "the {what} of {} changed since this job began (was {was}, is {is}); put the input back as it was, or give a \

@@ -90,11 +90,19 @@ impl Journal {
     /// not recorded yet are recorded, unfinished ones cut off, items in flight wait again behind the others.
     ///
     /// # Errors
-    /// [`Error::Locked`] while another run works on it; [`Error::InputChanged`], [`Error::OutputWithoutJournal`],
+    /// [`Error::Locked`] while another run works on it; [`Error::Folder`]; [`Error::InputChanged`], [`Error::OutputWithoutJournal`],
     /// [`Error::JournalWithoutOutput`], [`Error::Damaged`], [`Error::NewerVersion`] and [`Error::NotAJournal`] when the
     /// files do not fit together, in which case nothing was changed; [`Error::Io`] and [`Error::Sqlite`].
     pub fn open(options: Options) -> Result<Opened, Error> {
         let lock = RunLock::take(&options.paths.lock)?;
+        Self::open_locked(options, lock)
+    }
+
+    /// [`open`](Self::open) under the lock of [`Paths::lock`], for whoever has to prepare something under it.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open), less those of the lock.
+    pub fn open_locked(options: Options, lock: RunLock) -> Result<Opened, Error> {
         let new_file = options.paths.journal.as_deref().is_some_and(|path| !path.exists());
         if new_file {
             Outputs::refuse_existing(&options.paths)?;

@@ -54,6 +54,7 @@ pub use item::{Claim, Claimed, End, Finished, Item, Last, NewItem, Rescheduled, 
 pub use journal::{Journal, Kept, Opened, Options, Recovery};
 pub use line::{Answer, CustomId, LineForm, ResultLine, encode_line};
 pub use load::Loader;
+pub use lock::RunLock;
 pub use paths::{InputMark, Paths};
 pub use reader::Reader;
 pub use report::{Counts, DeferReason, Deferred, ReportRow, Rows};

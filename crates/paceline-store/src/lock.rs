@@ -2,37 +2,77 @@
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::error::Error;
 
-/// Held until dropped. The operating system releases it when the process dies, so no lock is ever stale; the file itself
-/// stays, because deleting it could hand two runs a lock each.
+/// The right to work on a job, held until dropped. The operating system releases it when the process dies, so no lock is
+/// ever stale. The file goes with its holder where the system can tell a removed file from a new one of its name (Unix);
+/// elsewhere it stays, and means nothing.
 #[derive(Debug)]
-pub(crate) struct RunLock {
-    _file: File,
+pub struct RunLock {
+    file: File,
+    path: PathBuf,
 }
 
 impl RunLock {
     /// Takes the lock, or says who has it.
-    pub(crate) fn take(path: &Path) -> Result<Self, Error> {
-        let mut options = OpenOptions::new();
-        let mut file =
-            options.read(true).write(true).create(true).truncate(false).open(path).map_err(Error::io("open", path))?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                return Err(Error::Locked { path: path.to_owned(), pid: holder(&mut file) });
+    ///
+    /// # Errors
+    /// [`Error::Locked`]; [`Error::Folder`] when the file cannot be made.
+    pub fn take(path: &Path) -> Result<Self, Error> {
+        loop {
+            let mut options = OpenOptions::new();
+            let mut file = options
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .open(path)
+                .map_err(|source| Error::Folder { path: path.to_owned(), source })?;
+            match file.try_lock() {
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => {
+                    return Err(Error::Locked { path: path.to_owned(), pid: holder(&mut file) });
+                }
+                Err(TryLockError::Error(source)) => {
+                    return Err(Error::Io { action: "lock", path: path.to_owned(), source });
+                }
             }
-            Err(TryLockError::Error(source)) => {
-                return Err(Error::Io { action: "lock", path: path.to_owned(), source });
+            // The holder before may have removed the file after it was opened here: then somebody else can make and
+            // lock a new one.
+            if !stands_at(&file, path) {
+                continue;
             }
+            let pid = format!("{}\n", std::process::id());
+            file.set_len(0).and_then(|()| file.rewind()).map_err(Error::io("write", path))?;
+            file.write_all(pid.as_bytes()).map_err(Error::io("write", path))?;
+            return Ok(Self { file, path: path.to_owned() });
         }
-        let pid = format!("{}\n", std::process::id());
-        file.set_len(0).and_then(|()| file.rewind()).map_err(Error::io("write", path))?;
-        file.write_all(pid.as_bytes()).map_err(Error::io("write", path))?;
-        Ok(Self { _file: file })
     }
+}
+
+impl Drop for RunLock {
+    fn drop(&mut self) {
+        if cfg!(unix) && stands_at(&self.file, &self.path) {
+            // A file that cannot be removed is as good as none.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Whether `path` leads to this very file.
+#[cfg(unix)]
+fn stands_at(file: &File, path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt as _;
+    let (Ok(open), Ok(named)) = (file.metadata(), path.metadata()) else { return false };
+    (open.dev(), open.ino()) == (named.dev(), named.ino())
+}
+
+/// Nobody removes the file here.
+#[cfg(not(unix))]
+const fn stands_at(_: &File, _: &Path) -> bool {
+    true
 }
 
 /// The process that wrote its id into the file; none where it has not yet, or where locked files cannot be read.
@@ -44,6 +84,8 @@ fn holder(file: &mut File) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
     use super::*;
 
     #[test]
@@ -57,5 +99,30 @@ mod tests {
         assert_eq!(pid, Some(std::process::id()));
         drop(first);
         RunLock::take(&path).unwrap();
+    }
+
+    #[test]
+    fn removing_the_file_never_lets_two_in() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("results.journal.lock");
+        let inside = AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    let mut taken = 0;
+                    while taken < 200 {
+                        let Ok(lock) = RunLock::take(&path) else {
+                            std::thread::yield_now();
+                            continue;
+                        };
+                        assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two hold the lock");
+                        inside.fetch_sub(1, Ordering::SeqCst);
+                        drop(lock);
+                        taken += 1;
+                    }
+                });
+            }
+        });
+        assert!(cfg!(not(unix)) || !path.exists());
     }
 }
