@@ -70,8 +70,7 @@ fn newest_journal(folder: &Path) -> Result<PathBuf, Failure> {
 
 fn print_items(reader: &Reader) -> Result<(), Failure> {
     let path = reader.input().map_err(Failure::refused)?.path;
-    let input = Input::open(&path, &path)
-        .map_err(|error| Failure::refused(format!("cannot read the input {}: {error}", path.display())))?;
+    let input = Input::open(&path).map_err(Failure::refused)?;
     let now = clock::wall();
     let mut out = std::io::stdout().lock();
     reader

@@ -16,17 +16,17 @@ pub enum Error {
         pid: Option<u32>,
     },
     /// No file can be made where the journal belongs.
-    #[error("cannot write in the folder of {}: {source}", path.display())]
+    #[error("cannot write in the folder {}: {source}", path.display())]
     Folder {
-        /// The lock file, which is the first to be made there.
+        /// The folder.
         path: PathBuf,
         /// Why it failed.
         source: std::io::Error,
     },
     /// The input is not the one that the job began with.
     #[error(
-        "the {what} of {} changed since this job began (was {was}, is {is}); put the input back as it was, or give a \
-         new output for the new input",
+        "the {what} of {} changed since this job began (was {was}, is {is}); put the input back as it was, or give the new \
+         input an output of its own",
         path.display()
     )]
     InputChanged {
@@ -45,7 +45,7 @@ pub enum Error {
         output.display(), journal.display()
     )]
     OutputWithoutJournal {
-        /// The results or errors.
+        /// The results, errors or report.
         output: PathBuf,
         /// Where the journal should be.
         journal: PathBuf,
@@ -53,7 +53,7 @@ pub enum Error {
     /// There are results already, and the job is to have no journal.
     #[error("{} exists, and only a job with a journal can go on; move it away or name another output", output.display())]
     OutputExists {
-        /// The results or errors.
+        /// The results, errors or report.
         output: PathBuf,
     },
     /// The journal covers results that are gone.
@@ -98,13 +98,17 @@ pub enum Error {
         /// The file.
         path: PathBuf,
     },
-    /// Two lines of the input have the same `custom_id`.
-    #[error("{}", duplicates(found, *more))]
+    /// Lines of the input have the `custom_id` of a line before.
+    #[error(
+        "line {line} repeats the custom_id of line {first_line}, the first of {count} to repeat one; give each its own"
+    )]
     Duplicates {
         /// The first of them.
-        found: Vec<Duplicate>,
-        /// How many more there are.
-        more: u64,
+        line: u64,
+        /// The line that had the same id first.
+        first_line: u64,
+        /// How many there are.
+        count: u64,
     },
     /// A file could not be read or written.
     #[error("cannot {action} {}: {source}", path.display())]
@@ -136,33 +140,8 @@ pub enum Error {
     Closed,
 }
 
-/// A `custom_id` that came before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Duplicate {
-    /// The line, from 1.
-    pub line: u64,
-    /// The line that had the same id first.
-    pub first_line: u64,
-    /// Byte offset of the line in the input.
-    pub src_off: u64,
-    /// Length of the line in bytes.
-    pub src_len: u64,
-}
-
 fn holder(pid: Option<u32>) -> String {
     pid.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"))
-}
-
-fn duplicates(found: &[Duplicate], more: u64) -> String {
-    let mut text = String::from("duplicate_custom_id:");
-    for (index, duplicate) in found.iter().enumerate() {
-        let comma = if index == 0 { "" } else { "," };
-        text += &format!("{comma} line {} repeats the id of line {}", duplicate.line, duplicate.first_line);
-    }
-    if more > 0 {
-        text += &format!(" and {more} more");
-    }
-    text + "; give each line an id of its own"
 }
 
 impl Error {

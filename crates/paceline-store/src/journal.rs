@@ -314,9 +314,14 @@ fn wait<T: Send + 'static>(send: impl FnOnce(Box<dyn FnOnce(Result<T, Error>) + 
 
 /// Makes a new name in a folder durable: without this a power cut may take the file with its name.
 pub(crate) fn sync_folder_of(path: &Path) -> Result<(), Error> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = folder_of(path);
     if cfg!(unix) {
         std::fs::File::open(folder).and_then(|folder| folder.sync_all()).map_err(Error::io("sync", folder))?;
     }
     Ok(())
+}
+
+/// Where a file is.
+pub(crate) fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }

@@ -49,11 +49,11 @@ mod scope;
 mod turn;
 mod writer;
 
-pub use error::{Duplicate, Error};
+pub use error::Error;
 pub use item::{Claim, Claimed, End, Finished, Item, Last, NewItem, Rescheduled, State, Tally, Totals};
 pub use journal::{Journal, Kept, Opened, Options, Recovery};
 pub use line::{Answer, CustomId, LineForm, ResultLine, encode_line};
-pub use load::Loader;
+pub use load::{Duplicate, Duplicates, Loader};
 pub use lock::RunLock;
 pub use paths::{InputMark, Paths};
 pub use reader::Reader;

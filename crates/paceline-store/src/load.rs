@@ -5,16 +5,16 @@ use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
 
 use paceline_core::Timestamp;
-use rusqlite::{Connection, Row, params};
+use rusqlite::{Connection, params};
 
-use crate::error::{Duplicate, Error};
+use crate::error::Error;
 use crate::item::NewItem;
 use crate::journal::{Journal, Options, sync_folder_of};
 use crate::lock::RunLock;
 use crate::output::Outputs;
 use crate::paths::with_suffix;
-use crate::query::int;
-use crate::schema::{INDEXES, TABLES, hash, mark};
+use crate::query::{count, int};
+use crate::schema::{DUE_INDEX, KEY_INDEX, TABLES, hash, mark};
 use crate::turn::{Book, checkpoint};
 
 /// Takes the items of a new job. Memory stays the same however many they are. Dropped without
@@ -25,6 +25,8 @@ pub struct Loader {
     open: Option<Box<Open>>,
     scopes: BTreeMap<String, i64>,
     items: u64,
+    /// The index over the ids stands: none repeats.
+    unique: bool,
 }
 
 #[derive(Debug)]
@@ -36,11 +38,17 @@ struct Open {
 
 impl Loader {
     pub(crate) fn begin(conn: Connection, lock: RunLock, options: Options) -> Result<Self, Error> {
-        // The results prove what was done, but not what there is to do: that is on disk before the first call.
-        conn.execute_batch("PRAGMA synchronous = FULL; BEGIN IMMEDIATE;")
+        // The results prove what was done, but not what there is to do: that is on disk before the first call. The
+        // index over the ids is sorted on disk too: in memory it would grow with the input.
+        conn.execute_batch("PRAGMA synchronous = FULL; PRAGMA temp_store = FILE; BEGIN IMMEDIATE;")
             .and_then(|()| conn.execute_batch(TABLES))
             .map_err(Error::sqlite("load"))?;
-        Ok(Self { open: Some(Box::new(Open { conn, lock, options })), scopes: BTreeMap::new(), items: 0 })
+        Ok(Self {
+            open: Some(Box::new(Open { conn, lock, options })),
+            scopes: BTreeMap::new(),
+            items: 0,
+            unique: false,
+        })
     }
 
     /// Adds the next item of the input; returns its ordinal, counted from 0. Repeated ids are found by
@@ -77,21 +85,42 @@ impl Loader {
         self.items
     }
 
+    /// Looks for items whose id came before. Of those only the first `limit` by place in the input are told, but all
+    /// are counted.
+    ///
+    /// # Errors
+    /// [`Error::Sqlite`].
+    pub fn duplicates(&mut self, limit: usize) -> Result<Duplicates, Error> {
+        let Open { conn, .. } = self.open.as_deref().expect("open until finished");
+        match conn.execute_batch(KEY_INDEX) {
+            Ok(()) => {
+                self.unique = true;
+                Ok(Duplicates::default())
+            }
+            Err(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::ConstraintViolation) => {
+                duplicates(conn, limit).map_err(Error::sqlite("load"))
+            }
+            Err(source) => Err(Error::Sqlite { action: "load", source }),
+        }
+    }
+
     /// Completes the journal, makes it durable and creates the results file.
     ///
     /// # Errors
     /// [`Error::Duplicates`] when ids repeat; [`Error::Io`], [`Error::Sqlite`]. The journal is then removed.
     pub fn finish(mut self) -> Result<Journal, Error> {
-        let Open { conn, options, .. } = self.open.as_deref().expect("open until finished");
-        if let Err(error) = conn.execute_batch(INDEXES) {
-            return Err(match error.sqlite_error_code() {
-                Some(rusqlite::ErrorCode::ConstraintViolation) => duplicates(conn)?,
-                _ => Error::Sqlite { action: "load", source: error },
-            });
+        if !self.unique {
+            let found = self.duplicates(1)?;
+            if let Some(first) = found.first.first() {
+                return Err(Error::Duplicates { line: first.line, first_line: first.first_line, count: found.count });
+            }
         }
+        let Open { conn, options, .. } = self.open.as_deref().expect("open until finished");
+        conn.execute_batch(DUE_INDEX).map_err(Error::sqlite("load"))?;
         let id = run_id(options.now);
         write_run(conn, &id, options).and_then(|()| mark(conn)).map_err(Error::sqlite("load"))?;
-        conn.execute_batch("COMMIT; PRAGMA synchronous = NORMAL;").map_err(Error::sqlite("load"))?;
+        conn.execute_batch("COMMIT; PRAGMA synchronous = NORMAL; PRAGMA temp_store = MEMORY;")
+            .map_err(Error::sqlite("load"))?;
         if let Some(journal) = &options.paths.journal {
             checkpoint(conn)?;
             sync_folder_of(journal)?;
@@ -142,28 +171,36 @@ fn run_id(now: Timestamp) -> String {
     format!("{:016x}", random.hash_one((now, std::process::id())))
 }
 
-/// Repeated ids named in an error; the rest is only counted.
-const NAMED_DUPLICATES: usize = 10;
+/// Items whose id came before.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Duplicates {
+    /// The first of them, by place in the input.
+    pub first: Vec<Duplicate>,
+    /// How many there are.
+    pub count: u64,
+}
 
-/// Which ids repeat, by line.
-fn duplicates(conn: &Connection) -> Result<Error, Error> {
-    let find = || -> rusqlite::Result<Vec<Duplicate>> {
-        let mut select = conn.prepare(
-            "SELECT item.line, first.line, item.src_off, item.src_len
-             FROM (SELECT key, min(id) AS id FROM item GROUP BY key HAVING count(*) > 1) AS repeated
-             JOIN item ON item.key = repeated.key AND item.id <> repeated.id
-             JOIN item AS first ON first.id = repeated.id
-             ORDER BY item.id",
-        )?;
-        let number = |row: &Row<'_>, column| row.get::<_, i64>(column).map(i64::unsigned_abs);
-        let rows = select.query_map([], |row| {
-            let (line, first_line) = (number(row, 0)?, number(row, 1)?);
-            Ok(Duplicate { line, first_line, src_off: number(row, 2)?, src_len: number(row, 3)? })
-        })?;
-        rows.collect()
-    };
-    let mut found = find().map_err(Error::sqlite("load"))?;
-    let more = found.len().saturating_sub(NAMED_DUPLICATES) as u64;
-    found.truncate(NAMED_DUPLICATES);
-    Ok(Error::Duplicates { found, more })
+/// An item whose id came before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Duplicate {
+    /// The line, from 1.
+    pub line: u64,
+    /// The line that had the same id first.
+    pub first_line: u64,
+}
+
+/// By an index that allows them: neither grouping nor sorting takes memory then.
+fn duplicates(conn: &Connection, limit: usize) -> rusqlite::Result<Duplicates> {
+    conn.execute_batch("CREATE INDEX IF NOT EXISTS repeated_key ON item(key)")?;
+    let mut select = conn.prepare(
+        "SELECT item.line, first.line FROM item
+         JOIN item AS first ON first.id = (SELECT min(id) FROM item AS same WHERE same.key = item.key)
+         WHERE item.id <> first.id ORDER BY item.id LIMIT ?1",
+    )?;
+    let rows = select.query_map([int(limit as u64)], |row| {
+        Ok(Duplicate { line: count(row.get(0)?), first_line: count(row.get(1)?) })
+    })?;
+    let first = rows.collect::<rusqlite::Result<_>>()?;
+    let sql = "SELECT count(*) - (SELECT count(*) FROM (SELECT 1 FROM item GROUP BY key)) FROM item";
+    Ok(Duplicates { first, count: count(conn.query_row(sql, [], |row| row.get(0))?) })
 }

@@ -5,6 +5,7 @@ use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
 use crate::error::Error;
+use crate::journal::folder_of;
 
 /// The right to work on a job, held until dropped. The operating system releases it when the process dies, so no lock is
 /// ever stale. The file goes with its holder where the system can tell a removed file from a new one of its name (Unix);
@@ -29,7 +30,7 @@ impl RunLock {
                 .create(true)
                 .truncate(false)
                 .open(path)
-                .map_err(|source| Error::Folder { path: path.to_owned(), source })?;
+                .map_err(|source| Error::Folder { path: folder_of(path).to_owned(), source })?;
             match file.try_lock() {
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => {

@@ -19,7 +19,7 @@ pub(crate) struct Outputs {
 impl Outputs {
     /// Refuses to begin a job over somebody's results. Empty files are nobody's.
     pub(crate) fn refuse_existing(paths: &Paths) -> Result<(), Error> {
-        for output in [&paths.output, &paths.errors] {
+        for output in [&paths.output, &paths.errors, &paths.report] {
             if std::fs::metadata(output).is_ok_and(|about| about.len() > 0) {
                 let output = output.clone();
                 return Err(match paths.journal.clone() {

@@ -109,11 +109,15 @@ impl InputMark {
             return Err(changed("beginning", hex(was.head_hash), hex(self.head_hash)));
         }
         if self.mtime_ms != was.mtime_ms {
-            let millis = |time: i64| format!("{time} ms after 1970");
-            return Err(changed("time of change", millis(was.mtime_ms), millis(self.mtime_ms)));
+            return Err(changed("time of change", rfc3339(was.mtime_ms), rfc3339(self.mtime_ms)));
         }
         Ok(())
     }
+}
+
+/// A time of change as people and files write it.
+fn rfc3339(millis: i64) -> String {
+    jiff::Timestamp::from_millisecond(millis).map_or_else(|_| format!("{millis} ms"), |at| format!("{at:.3}"))
 }
 
 #[cfg(test)]

@@ -81,12 +81,13 @@ pub(crate) const TABLES: &str = "
     ) STRICT;
 ";
 
-/// Built after the load, which is faster. `item_due` ends in the row's id, so that equal due times keep their order; it
-/// starts with the scope, so that a held scope costs a claim nothing however many items it has.
-pub(crate) const INDEXES: &str = "
-    CREATE UNIQUE INDEX item_key ON item(key);
-    CREATE INDEX item_due ON item(scope, not_before_ms, crash_attempts) WHERE state = 0;
-";
+/// Finds a repeated id. Built after the load, which is faster.
+pub(crate) const KEY_INDEX: &str = "CREATE UNIQUE INDEX item_key ON item(key)";
+
+/// What is due. It ends in the row's id, so that equal due times keep their order; it starts with the scope, so that a held
+/// scope costs a claim nothing however many items it has.
+pub(crate) const DUE_INDEX: &str =
+    "CREATE INDEX item_due ON item(scope, not_before_ms, crash_attempts) WHERE state = 0";
 
 /// Marks the database as a complete journal; part of the transaction that loads it.
 pub(crate) fn mark(conn: &Connection) -> rusqlite::Result<()> {

@@ -75,7 +75,7 @@ impl Format {
         provider: Provider,
         base: &str,
     ) -> Result<Self, Failure> {
-        let unreadable = |error| Failure::refused(format!("cannot read {}: {error}", input.path().display()));
+        let unreadable = |error| Failure::refused(format!("cannot read {}: {error}", input.name()));
         let mut lines = input.lines().map_err(unreadable)?;
         let first = lines.next_line().map_err(unreadable)?.map_or(&b""[..], |(_, _, bytes)| bytes);
         Self::of(flag, endpoint, first, provider, base).map_err(Failure::refused)

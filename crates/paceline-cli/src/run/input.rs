@@ -8,8 +8,15 @@ use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
+use paceline_store::InputMark;
+
+use super::spool::{Earlier, Spool};
+
 /// The longest line accepted, in bytes: twice what the largest request bodies of today need.
-const LONGEST_LINE: u64 = 64 << 20;
+pub(crate) const LONGEST_LINE: u64 = 64 << 20;
+
+/// What is kept of the buffer after a line of unusual length.
+const USUAL_LINE: usize = 1 << 20;
 
 /// Where a line stands in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +25,13 @@ pub(crate) struct Span {
     pub(crate) offset: u64,
     /// Its bytes, without the line end.
     pub(crate) len: u64,
+}
+
+impl Span {
+    /// Whether the line is longer than any that is accepted: nobody reads it whole.
+    pub(crate) const fn is_too_long(&self) -> bool {
+        self.len > LONGEST_LINE
+    }
 }
 
 /// The lines of a file from front to back, blank ones left out.
@@ -34,25 +48,28 @@ impl<R: BufRead> Lines<R> {
         Self { reader, offset: 0, number: 0, buffer: Vec::new() }
     }
 
-    /// The next line that is not blank: its number, its place and its bytes. `None` at the end.
+    /// The next line that is not blank: its number, its place and its bytes. Of a line that is too long only the
+    /// beginning is read, and its span says so. `None` at the end.
     ///
     /// # Errors
-    /// A line longer than 64 MiB, or what the file system says.
+    /// What the file system says.
     pub(crate) fn next_line(&mut self) -> io::Result<Option<(u64, Span, &[u8])>> {
         const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
         loop {
             self.buffer.clear();
+            self.buffer.shrink_to(USUAL_LINE);
             let read = (&mut self.reader).take(LONGEST_LINE + 1).read_until(b'\n', &mut self.buffer)? as u64;
             if read == 0 {
                 return Ok(None);
             }
-            if read > LONGEST_LINE {
-                let message = format!("line {} is longer than {} MiB", self.number + 1, LONGEST_LINE >> 20);
-                return Err(io::Error::new(io::ErrorKind::InvalidData, message));
-            }
             let start = self.offset;
             self.number += 1;
             self.offset += read;
+            if read > LONGEST_LINE && !self.buffer.ends_with(b"\n") {
+                self.offset += self.reader.skip_until(b'\n')? as u64;
+                let span = Span { offset: start, len: self.offset - start };
+                return Ok(Some((self.number, span, &self.buffer)));
+            }
             let skipped =
                 if start == 0 && self.buffer.starts_with(BYTE_ORDER_MARK) { BYTE_ORDER_MARK.len() } else { 0 };
             let len = self.buffer[skipped..].trim_ascii_end().len();
@@ -64,38 +81,121 @@ impl<R: BufRead> Lines<R> {
     }
 }
 
+/// Why an input cannot be taken.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum InputError {
+    /// What the file system says.
+    #[error("cannot read {}: {source}", name(path))]
+    Unreadable {
+        /// The input, or the copy of it.
+        path: PathBuf,
+        source: io::Error,
+    },
+    /// A folder.
+    #[error("cannot read {}: it is a folder; name a file of requests, one JSON object a line", path.display())]
+    Folder {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// Compressed data that is none, or not all of it.
+    #[error(
+        "cannot unpack {}: it is no gzip file, or cut, damaged or followed by something else ({source}); \
+         compress it again",
+        path.display()
+    )]
+    Gzip {
+        /// The input.
+        path: PathBuf,
+        source: io::Error,
+    },
+    /// The copy of an input that cannot be read twice.
+    #[error("cannot write {}, the copy of the input: {source}", path.display())]
+    Copy {
+        /// The copy.
+        path: PathBuf,
+        source: io::Error,
+    },
+    /// Not what the job began with.
+    #[error("{} is not what this job began with, which stands in {}", name(source_path), spool.display())]
+    Differs {
+        /// The input.
+        source_path: PathBuf,
+        /// The copy.
+        spool: PathBuf,
+    },
+}
+
+impl InputError {
+    /// For `map_err` where the input is read.
+    pub(crate) fn unreadable(path: &Path) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Unreadable { path: path.to_owned(), source }
+    }
+}
+
+/// An input as people call it.
+fn name(path: &Path) -> String {
+    if path == Path::new("-") { "standard input".to_owned() } else { path.display().to_string() }
+}
+
 /// The file that a run reads: the one named, or a copy of what came compressed or through a pipe.
 #[derive(Debug)]
 pub(crate) struct Input {
+    /// As it was given.
+    source: PathBuf,
     path: PathBuf,
     file: Mutex<File>,
+    spool: Option<Spool>,
 }
 
 impl Input {
-    /// Opens `source`; `-` (standard input) and `*.gz` are first copied to `spool`, which a resumed run then finds.
+    /// Opens a file of requests as it is.
     ///
     /// # Errors
-    /// What the file system says, and a copy that differs from the one of the run before.
-    pub(crate) fn open(source: &Path, spool: &Path) -> io::Result<Self> {
-        let path = if source == Path::new("-") {
-            keep(&mut io::stdin().lock(), spool)?;
-            spool.to_owned()
-        } else if source.extension().is_some_and(|extension| extension == "gz") {
-            keep(&mut flate2::read::MultiGzDecoder::new(File::open(source)?), spool)?;
-            spool.to_owned()
-        } else {
-            source.to_owned()
-        };
-        let file = File::open(&path)?;
-        if file.metadata()?.is_dir() {
-            return Err(io::Error::new(io::ErrorKind::IsADirectory, "is a folder, expected a file of JSON lines"));
+    /// [`InputError::Unreadable`], [`InputError::Folder`].
+    pub(crate) fn open(path: &Path) -> Result<Self, InputError> {
+        let file = File::open(path).map_err(InputError::unreadable(path))?;
+        if file.metadata().map_err(InputError::unreadable(path))?.is_dir() {
+            return Err(InputError::Folder { path: path.to_owned() });
         }
-        Ok(Self { path, file: Mutex::new(file) })
+        Ok(Self { source: path.to_owned(), path: path.to_owned(), file: Mutex::new(file), spool: None })
     }
 
-    /// The file that is really read.
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
+    /// Opens what a run was given. Pipes and `*.gz` are first copied to `spool`, which a later run of the job finds.
+    /// Until [`settle`](Self::settle) the copy has another name, and goes when the input is dropped.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open); [`InputError::Gzip`], [`InputError::Copy`]; [`InputError::Differs`] from an
+    /// `earlier` copy that must be the same.
+    pub(crate) fn prepare(source: &Path, spool: &Path, earlier: Earlier) -> Result<Self, InputError> {
+        let Some(spool) = Spool::fill(source, spool, earlier)? else { return Self::open(source) };
+        let copy = Self::open(spool.path())?;
+        Ok(Self { source: source.to_owned(), spool: Some(spool), ..copy })
+    }
+
+    /// Gives the copy its lasting name: the job begins.
+    ///
+    /// # Errors
+    /// [`InputError::Copy`].
+    pub(crate) fn settle(&mut self) -> Result<(), InputError> {
+        if let Some(spool) = &mut self.spool {
+            spool.settle()?;
+            spool.path().clone_into(&mut self.path);
+        }
+        Ok(())
+    }
+
+    /// By what the input is known to its job.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub(crate) fn mark(&self) -> Result<InputMark, paceline_store::Error> {
+        let lasting = self.spool.as_ref().map_or(&*self.path, Spool::lasting);
+        Ok(InputMark { path: lasting.to_owned(), ..InputMark::of(&self.path)? })
+    }
+
+    /// What it is called in messages.
+    pub(crate) fn name(&self) -> String {
+        name(&self.source)
     }
 
     /// All lines, from the front.
@@ -119,48 +219,6 @@ impl Input {
     }
 }
 
-/// Copies `from` to `spool`, unless the same bytes are there already. An empty pipe means the copy of the run before.
-fn keep(from: &mut dyn Read, spool: &Path) -> io::Result<()> {
-    let mut fresh = spool.as_os_str().to_owned();
-    fresh.push(".new");
-    let fresh = PathBuf::from(fresh);
-    let mut copy = File::create(&fresh)?;
-    let copied = io::copy(from, &mut copy)?;
-    copy.sync_all()?;
-    if !spool.exists() {
-        return std::fs::rename(&fresh, spool);
-    }
-    let unchanged = copied == 0 || same_bytes(&fresh, spool)?;
-    std::fs::remove_file(&fresh)?;
-    if unchanged {
-        return Ok(());
-    }
-    let message = format!(
-        "differs from {}, the copy that the run before worked on; remove its files or name another output",
-        spool.display()
-    );
-    Err(io::Error::new(io::ErrorKind::InvalidInput, message))
-}
-
-fn same_bytes(a: &Path, b: &Path) -> io::Result<bool> {
-    if std::fs::metadata(a)?.len() != std::fs::metadata(b)?.len() {
-        return Ok(false);
-    }
-    let (mut a, mut b) = (BufReader::new(File::open(a)?), BufReader::new(File::open(b)?));
-    loop {
-        let (left, right) = (a.fill_buf()?, b.fill_buf()?);
-        let n = left.len().min(right.len());
-        if n == 0 {
-            return Ok(left.is_empty() && right.is_empty());
-        }
-        if left[..n] != right[..n] {
-            return Ok(false);
-        }
-        a.consume(n);
-        b.consume(n);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -179,13 +237,14 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_pipe_is_refused_and_an_empty_one_goes_on() {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let spool = folder.path().join("results.input");
-        keep(&mut "one".as_bytes(), &spool).expect("first copy");
-        keep(&mut "one".as_bytes(), &spool).expect("the same again");
-        keep(&mut "".as_bytes(), &spool).expect("nothing: the copy stands");
-        assert!(keep(&mut "two".as_bytes(), &spool).is_err());
-        assert_eq!(std::fs::read(&spool).expect("still there"), b"one");
+    fn a_line_that_is_too_long_is_passed_over_and_the_next_one_found() {
+        let long = LONGEST_LINE + 10;
+        let text = io::repeat(b'x').take(long).chain("\n{}\n".as_bytes());
+        let mut lines = Lines::new(BufReader::new(text));
+        let (number, span, _) = lines.next_line().expect("memory does not fail").expect("a line");
+        assert_eq!((number, span.is_too_long()), (1, true));
+        let (number, span, bytes) = lines.next_line().expect("memory does not fail").expect("a line");
+        assert_eq!((number, span.offset, bytes), (2, long + 1, "{}".as_bytes()));
+        assert!(!span.is_too_long());
     }
 }

@@ -2,19 +2,17 @@
 
 use std::io;
 
+use paceline::clock;
 use paceline::config::Upstream;
-use paceline_core::Timestamp;
-use paceline_store::{InputMark, Journal, Loader, NewItem, Opened, Options, Paths, Recovery};
+use paceline_store::{Journal, Loader, NewItem, Opened, Options, Paths, Recovery, RunLock};
 
 use super::begun::{self, Begun};
 use super::format::Format;
-use super::input::Input;
-use super::line::LineError;
+use super::input::{Input, LONGEST_LINE, Span};
+use super::line::{Line, LineError};
+use super::wrong::Wrong;
 use crate::exit::Failure;
 use crate::text;
-
-/// Bad lines that are named; the others are only counted.
-const NAMED: usize = 10;
 
 /// A job, ready to go on.
 pub(crate) struct Job {
@@ -27,18 +25,17 @@ pub(crate) struct Job {
 ///
 /// # Errors
 /// Refuses an input with lines that cannot be sent, a changed input, and files that do not fit together. Nothing was
-/// sent then, and a job that could not begin leaves no journal.
+/// sent then, and a job that could not begin leaves nothing behind.
 pub(crate) fn open(
+    lock: RunLock,
     paths: Paths,
-    input: &Input,
+    input: &mut Input,
     format: &Format,
     upstream: &Upstream,
-    now: Timestamp,
 ) -> Result<Job, Failure> {
-    let mark = InputMark::of(input.path()).map_err(Failure::refused)?;
-    let mut options = Options::new(paths, mark, now);
+    let mut options = Options::new(paths, input.mark().map_err(Failure::refused)?, clock::wall());
     options.config_json = Begun::of(upstream, format).json();
-    match Journal::open(options).map_err(Failure::refused)? {
+    match Journal::open_locked(options, lock).map_err(Failure::refused)? {
         Opened::New(loader) => Ok(Job { journal: load(loader, input, format, upstream)?, same_account: true }),
         Opened::Resumed { journal, recovery } => {
             say(&recovery);
@@ -60,12 +57,31 @@ fn say(recovery: &Recovery) {
     }
 }
 
-fn load(mut loader: Loader, input: &Input, format: &Format, upstream: &Upstream) -> Result<Journal, Failure> {
-    let unreadable = |error: io::Error| Failure::refused(format!("cannot read {}: {error}", input.path().display()));
+fn load(mut loader: Loader, input: &mut Input, format: &Format, upstream: &Upstream) -> Result<Journal, Failure> {
     let mut wrong = Wrong::default();
+    fill(&mut loader, input, format, upstream, &mut wrong)?;
+    wrong.add_repeated(&loader.duplicates(Wrong::NAMED).map_err(Failure::refused)?);
+    if wrong.count() > 0 {
+        return Err(Failure::refused(wrong.words(&input.name())));
+    }
+    input.settle().map_err(Failure::refused)?;
+    loader.finish().map_err(Failure::refused)
+}
+
+/// Takes every line into the journal that can be sent.
+fn fill(
+    loader: &mut Loader,
+    input: &Input,
+    format: &Format,
+    upstream: &Upstream,
+    wrong: &mut Wrong,
+) -> Result<(), Failure> {
+    let unreadable = |error: io::Error| Failure::refused(format!("cannot read {}: {error}", input.name()));
     let mut lines = input.lines().map_err(unreadable)?;
+    let mut empty = true;
     while let Some((number, span, bytes)) = lines.next_line().map_err(unreadable)? {
-        let line = match format.read(bytes, number) {
+        empty = false;
+        let line = match check(format, bytes, number, span) {
             Ok(line) => line,
             Err(error) => {
                 wrong.add(error);
@@ -83,45 +99,19 @@ fn load(mut loader: Loader, input: &Input, format: &Format, upstream: &Upstream)
         };
         loader.add(&item).map_err(Failure::refused)?;
     }
-    if wrong.count > 0 {
-        return Err(Failure::refused(wrong.words(input)));
-    }
-    if loader.items() == 0 {
+    if empty {
         return Err(Failure::refused(format!(
             "empty_file: {} holds no requests; expected one JSON object a line",
-            input.path().display()
+            input.name()
         )));
     }
-    loader.finish().map_err(Failure::refused)
+    Ok(())
 }
 
-#[derive(Default)]
-struct Wrong {
-    named: Vec<LineError>,
-    count: u64,
-}
-
-impl Wrong {
-    fn add(&mut self, error: LineError) {
-        self.count += 1;
-        if self.named.len() < NAMED {
-            self.named.push(error);
-        }
+fn check<'a>(format: &Format, bytes: &'a [u8], number: u64, span: Span) -> Result<Line<'a>, LineError> {
+    if span.is_too_long() {
+        let message = format!("{} bytes, expected at most {} MiB", text::count(span.len), LONGEST_LINE >> 20);
+        return Err(LineError { line: number, code: "line_too_long", param: None, message });
     }
-
-    fn words(&self, input: &Input) -> String {
-        let mut words = format!(
-            "{} of {} cannot be sent, so nothing was:",
-            text::counted(self.count, "line"),
-            input.path().display()
-        );
-        for error in &self.named {
-            words += &format!("\n  {error}");
-        }
-        let more = self.count - self.named.len() as u64;
-        if more > 0 {
-            words += &format!("\n  and {more} more");
-        }
-        words
-    }
+    format.read(bytes, number)
 }

@@ -21,8 +21,10 @@ pub(crate) mod report;
 mod send;
 mod signals;
 mod snapshot;
+mod spool;
 mod stop;
 mod summary;
+mod wrong;
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -34,7 +36,7 @@ use std::time::Duration;
 use paceline::config::{MOCK, Upstream};
 use paceline::{Instant, Limiter, clock};
 use paceline_core::{Limits, Quota, Shape};
-use paceline_store::Paths;
+use paceline_store::{Paths, RunLock};
 use tokio::sync::{mpsc, watch};
 
 use self::dispatch::{Dispatcher, Ended, Parts};
@@ -46,6 +48,7 @@ use self::load::Job;
 use self::progress::Progress;
 use self::record::{About, Acknowledge, Recorder};
 use self::send::{Sender, SenderConfig};
+use self::spool::Earlier;
 use self::stop::SameFailures;
 use self::summary::Summary;
 use crate::args::{Everywhere, RunArgs};
@@ -65,12 +68,14 @@ pub(crate) async fn command(args: RunArgs, everywhere: &Everywhere) -> Result<St
     let headers = upstream::headers(&upstream)?;
     let paths = paths(&args);
     places::check(&args, &paths)?;
-    let input = open_input(&args.input, &paths)?;
+    let lock = RunLock::take(&paths.lock).map_err(Failure::refused)?;
+    places::try_summary(args.summary.as_deref())?;
+    let mut input = prepare_input(&args.input, &paths)?;
     let _mock = start_mock(&mut upstream, &args).await?;
     let base_url = upstream.base_url.clone().unwrap_or_default();
     let limiter = limiter(&upstream, args.seed)?;
     let format = Format::choose(args.format, args.endpoint.as_deref(), &input, upstream.provider, &base_url)?;
-    let job = tokio::task::block_in_place(|| load::open(paths.clone(), &input, &format, &upstream, clock::wall()))?;
+    let job = tokio::task::block_in_place(|| load::open(lock, paths.clone(), &mut input, &format, &upstream))?;
     let idempotency = upstream.provider.idempotency_header().map(|name| (name, job.journal.id().to_owned()));
     let sender = Sender::new(SenderConfig { base_url, headers, timeout: args.timeout, idempotency })
         .map_err(|error| Failure::refused(format!("cannot set up calls to the upstream: {error}")))?;
@@ -184,9 +189,10 @@ fn paths(args: &RunArgs) -> Paths {
     }
 }
 
-fn open_input(source: &Path, paths: &Paths) -> Result<Input, Failure> {
-    tokio::task::block_in_place(|| Input::open(source, &paths.input))
-        .map_err(|error| Failure::refused(format!("cannot read {}: {error}", source.display())))
+fn prepare_input(source: &Path, paths: &Paths) -> Result<Input, Failure> {
+    let begun = paths.journal.as_ref().is_some_and(|journal| journal.exists());
+    let earlier = if begun { Earlier::MustMatch } else { Earlier::MayDiffer };
+    tokio::task::block_in_place(|| Input::prepare(source, &paths.input, earlier)).map_err(Failure::refused)
 }
 
 /// Starts the in-process mock when it is asked for, and points the upstream at it.

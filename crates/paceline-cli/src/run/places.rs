@@ -8,19 +8,36 @@ use paceline_store::Paths;
 use crate::args::RunArgs;
 use crate::exit::Failure;
 
-/// Refuses places that are the same file, outputs that are no files, and a summary that cannot be written.
+/// Refuses places that are the same file, outputs that are no files, and folders that are none.
 ///
 /// # Errors
 /// Names the places and says what to do.
 pub(crate) fn check(args: &RunArgs, paths: &Paths) -> Result<(), Failure> {
     refuse_special(&paths.output)?;
     refuse_shared(&places(args, paths))?;
-    let Some(summary) = &args.summary else { return Ok(()) };
-    OpenOptions::new()
-        .create(true)
-        .append(true)
-        .open(summary)
-        .map(drop)
+    for path in std::iter::once(&paths.output).chain(&paths.journal) {
+        let folder = folder_of(path);
+        let words = match folder.metadata() {
+            Ok(about) if about.is_dir() => continue,
+            Ok(_) => format!("{} is no folder", folder.display()),
+            Err(error) => format!("its folder {} cannot be found: {error}", folder.display()),
+        };
+        return Err(Failure::refused(format!("cannot write {}: {words}; make it or name another", path.display())));
+    }
+    Ok(())
+}
+
+/// Refuses a summary that cannot be written. Under the lock of the job: what is made here for a moment could otherwise
+/// be the summary of another run.
+///
+/// # Errors
+/// What the file system says.
+pub(crate) fn try_summary(summary: Option<&Path>) -> Result<(), Failure> {
+    let Some(summary) = summary else { return Ok(()) };
+    let new = !summary.exists();
+    let opened = OpenOptions::new().create(true).append(true).open(summary);
+    opened
+        .and_then(|_| if new { std::fs::remove_file(summary) } else { Ok(()) })
         .map_err(|error| Failure::refused(format!("cannot write the summary {}: {error}", summary.display())))
 }
 
@@ -63,9 +80,12 @@ fn real(path: &Path) -> PathBuf {
     if let Ok(real) = path.canonicalize() {
         return real;
     }
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    match (folder.canonicalize(), path.file_name()) {
+    match (folder_of(path).canonicalize(), path.file_name()) {
         (Ok(folder), Some(name)) => folder.join(name),
         _ => path.to_owned(),
     }
+}
+
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }

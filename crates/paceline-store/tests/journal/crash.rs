@@ -4,7 +4,7 @@ use std::fs;
 
 use crate::support::{Job, NOW, failure, finish, id, ordinals, read, reschedule, retry, success, wait};
 use paceline_store::{
-    Answer, CustomId, Error, Kept, Loader, NewItem, Opened, Reader, Recovery, Rows, State, encode_line,
+    Answer, CustomId, Duplicate, Error, Kept, Loader, NewItem, Opened, Reader, Recovery, Rows, State, encode_line,
 };
 
 const ITEMS: u64 = 12;
@@ -235,12 +235,13 @@ fn a_load_that_dies_starts_over_and_one_that_is_refused_leaves_nothing() {
     add(&mut loader, &id(0), 4);
     add(&mut loader, &serde_json::from_str("7").unwrap(), 5);
     add(&mut loader, &"7".into(), 6);
-    let Err(error @ Error::Duplicates { .. }) = loader.finish() else { panic!("duplicates went unnoticed") };
-    assert_eq!(
-        error.to_string(),
-        "duplicate_custom_id: line 4 repeats the id of line 1, line 6 repeats the id of line 5; give each line an id \
-         of its own"
-    );
+    let found = loader.duplicates(1).unwrap();
+    assert_eq!((found.first, found.count), (vec![Duplicate { line: 4, first_line: 1 }], 2));
+    assert_eq!(loader.duplicates(9).unwrap().first[1], Duplicate { line: 6, first_line: 5 });
+    let Err(error @ Error::Duplicates { line: 4, count: 2, .. }) = loader.finish() else {
+        panic!("they went unnoticed")
+    };
+    assert!(error.to_string().starts_with("line 4 repeats the custom_id of line 1"), "{error}");
     assert!(!job.paths.journal.as_ref().unwrap().exists());
     assert!(!job.paths.output.exists());
     job.start(2);

@@ -1,0 +1,211 @@
+//! A copy of an input that cannot be read twice, or not at any place: pipes and compressed files.
+
+use std::fs::{File, FileTimes};
+use std::io::{self, BufRead as _, BufReader, ErrorKind, Read, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use super::input::InputError;
+
+/// What an earlier copy means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Earlier {
+    /// A job works on it: what comes now must be the same, or nothing.
+    MustMatch,
+    /// It may be replaced.
+    MayDiffer,
+}
+
+/// A copy that is complete. One that nobody settled goes when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Spool {
+    lasting: PathBuf,
+    /// Where it is until the job begins; none once it has its lasting name.
+    fresh: Option<PathBuf>,
+}
+
+impl Spool {
+    /// Copies `source` to a place beside `lasting` if it is a pipe or a `*.gz`. What is there already is used when it is
+    /// the same, and also when nothing comes through the pipe: whoever goes on with a job need not send it again.
+    ///
+    /// # Errors
+    /// What the file system and the unpacking say; [`InputError::Differs`].
+    pub(crate) fn fill(source: &Path, lasting: &Path, earlier: Earlier) -> Result<Option<Self>, InputError> {
+        let Some(mut from) = Source::open(source)? else { return Ok(None) };
+        let settled = || Ok(Some(Self { lasting: lasting.to_owned(), fresh: None }));
+        if from.is_copied_in(lasting) {
+            return settled();
+        }
+        let mut fresh = lasting.as_os_str().to_owned();
+        fresh.push(".new");
+        let spool = Self { lasting: lasting.to_owned(), fresh: Some(fresh.into()) };
+        let copied = from.copy_to(spool.path())?;
+        let unreadable = InputError::unreadable(lasting);
+        if lasting.exists() {
+            let nothing_came = copied == 0 && from.changed.is_none();
+            if nothing_came || same_bytes(spool.path(), lasting).map_err(unreadable)? {
+                return settled();
+            }
+            if earlier == Earlier::MustMatch {
+                return Err(InputError::Differs { source_path: source.to_owned(), spool: lasting.to_owned() });
+            }
+        }
+        Ok(Some(spool))
+    }
+
+    /// Gives it its lasting name.
+    ///
+    /// # Errors
+    /// [`InputError::Copy`].
+    pub(crate) fn settle(&mut self) -> Result<(), InputError> {
+        if let Some(fresh) = &self.fresh {
+            std::fs::rename(fresh, &self.lasting).map_err(cannot_write(&self.lasting))?;
+            self.fresh = None;
+        }
+        Ok(())
+    }
+
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        self.fresh.as_ref().unwrap_or(&self.lasting)
+    }
+
+    /// Where it will be.
+    pub(crate) fn lasting(&self) -> &Path {
+        &self.lasting
+    }
+}
+
+impl Drop for Spool {
+    fn drop(&mut self) {
+        if let Some(fresh) = &self.fresh {
+            // What cannot be removed is overwritten by the next copy.
+            let _ = std::fs::remove_file(fresh);
+        }
+    }
+}
+
+/// Where a copy is made from.
+struct Source {
+    path: PathBuf,
+    reader: Box<dyn Read>,
+    /// When a compressed file was last changed; its copy gets the same time, and is known by it. None for a pipe.
+    changed: Option<SystemTime>,
+}
+
+impl Source {
+    /// None for a plain file, which needs no copy.
+    fn open(path: &Path) -> Result<Option<Self>, InputError> {
+        if path == Path::new("-") {
+            return Ok(Some(Self { path: path.to_owned(), reader: Box::new(io::stdin().lock()), changed: None }));
+        }
+        let about = path.metadata().map_err(InputError::unreadable(path))?;
+        let compressed = path.extension().is_some_and(|extension| extension == "gz");
+        if about.is_dir() || (about.is_file() && !compressed) {
+            return Ok(None);
+        }
+        let file = File::open(path).map_err(InputError::unreadable(path))?;
+        let changed = about.modified().ok().filter(|_| about.is_file());
+        let reader: Box<dyn Read> =
+            if compressed { Box::new(flate2::read::MultiGzDecoder::new(file)) } else { Box::new(file) };
+        Ok(Some(Self { path: path.to_owned(), reader, changed }))
+    }
+
+    /// Whether `copy` was made from this very file.
+    fn is_copied_in(&self, copy: &Path) -> bool {
+        let time = copy.metadata().and_then(|about| about.modified()).ok();
+        self.changed.is_some() && self.changed == time
+    }
+
+    /// Writes everything to a new file, and returns its length once it is on disk.
+    fn copy_to(&mut self, path: &Path) -> Result<u64, InputError> {
+        let mut file = File::create(path).map_err(cannot_write(path))?;
+        let (mut copied, mut buffer) = (0, vec![0; 1 << 18]);
+        loop {
+            match self.reader.read(&mut buffer) {
+                Ok(0) => break,
+                Ok(read) => {
+                    file.write_all(&buffer[..read]).map_err(cannot_write(path))?;
+                    copied += read as u64;
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(self.failed(error)),
+            }
+        }
+        if let Some(changed) = self.changed {
+            file.set_times(FileTimes::new().set_modified(changed)).map_err(cannot_write(path))?;
+        }
+        file.sync_all().map_err(cannot_write(path))?;
+        Ok(copied)
+    }
+
+    fn failed(&self, source: io::Error) -> InputError {
+        let path = self.path.clone();
+        match source.kind() {
+            ErrorKind::UnexpectedEof | ErrorKind::InvalidInput | ErrorKind::InvalidData => {
+                InputError::Gzip { path, source }
+            }
+            _ => InputError::Unreadable { path, source },
+        }
+    }
+}
+
+fn cannot_write(path: &Path) -> impl Fn(io::Error) -> InputError {
+    move |source| InputError::Copy { path: path.to_owned(), source }
+}
+
+fn same_bytes(a: &Path, b: &Path) -> io::Result<bool> {
+    if std::fs::metadata(a)?.len() != std::fs::metadata(b)?.len() {
+        return Ok(false);
+    }
+    let (mut a, mut b) = (BufReader::new(File::open(a)?), BufReader::new(File::open(b)?));
+    loop {
+        let (left, right) = (a.fill_buf()?, b.fill_buf()?);
+        let n = left.len().min(right.len());
+        if n == 0 {
+            return Ok(left.is_empty() && right.is_empty());
+        }
+        if left[..n] != right[..n] {
+            return Ok(false);
+        }
+        a.consume(n);
+        b.consume(n);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn compressed(path: &Path, text: &str, changed: SystemTime) {
+        let file = File::create(path).expect("writable");
+        let mut encoder = flate2::write::GzEncoder::new(&file, flate2::Compression::fast());
+        encoder.write_all(text.as_bytes()).expect("writable");
+        encoder.finish().expect("writable");
+        file.set_times(FileTimes::new().set_modified(changed)).expect("a file has times");
+    }
+
+    #[test]
+    fn a_copy_stays_only_when_it_is_settled_and_is_made_once() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let (source, lasting) = (folder.path().join("in.jsonl.gz"), folder.path().join("results.input"));
+        let at = |seconds| SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(seconds);
+        let fill = |earlier| Spool::fill(&source, &lasting, earlier).map(|spool| spool.expect("it is no plain file"));
+
+        compressed(&source, "one", at(1_000_000));
+        drop(fill(Earlier::MustMatch).expect("good data"));
+        assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 1, "nothing but the source");
+
+        fill(Earlier::MustMatch).and_then(|mut spool| spool.settle()).expect("good data");
+        assert_eq!(std::fs::read(&lasting).expect("settled"), b"one");
+
+        // Another content under the same time would be noticed if it were unpacked again.
+        compressed(&source, "two", at(1_000_000));
+        assert_eq!(fill(Earlier::MustMatch).expect("known by its time").path(), lasting);
+        compressed(&source, "two", at(1_000_001));
+        assert!(matches!(fill(Earlier::MustMatch), Err(InputError::Differs { .. })));
+        let spool = fill(Earlier::MayDiffer).expect("it may differ");
+        assert_eq!(std::fs::read(spool.path()).expect("a copy"), b"two");
+        assert_eq!(std::fs::read(&lasting).expect("still there"), b"one");
+    }
+}

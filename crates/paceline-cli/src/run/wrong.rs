@@ -1,0 +1,85 @@
+//! Lines that cannot be sent: the first of them by line and code, the others counted.
+
+use paceline_store::Duplicates;
+
+use super::line::LineError;
+use crate::text;
+
+/// What is wrong with an input.
+#[derive(Debug, Default)]
+pub(crate) struct Wrong {
+    /// In the order of their lines.
+    named: Vec<LineError>,
+    count: u64,
+}
+
+impl Wrong {
+    /// Lines that are named.
+    pub(crate) const NAMED: usize = 20;
+
+    /// Takes a line that comes after those before.
+    pub(crate) fn add(&mut self, error: LineError) {
+        self.count += 1;
+        if self.named.len() < Self::NAMED {
+            self.named.push(error);
+        }
+    }
+
+    /// Takes the lines whose id came before.
+    pub(crate) fn add_repeated(&mut self, repeated: &Duplicates) {
+        self.count += repeated.count;
+        self.named.extend(repeated.first.iter().map(|repeat| LineError {
+            line: repeat.line,
+            code: "duplicate_custom_id",
+            param: Some("custom_id"),
+            message: format!("the same as in line {}: each line needs its own", repeat.first_line),
+        }));
+        self.named.sort_by_key(|error| error.line);
+        self.named.truncate(Self::NAMED);
+    }
+
+    /// How many there are.
+    pub(crate) const fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// The list, as an error in whose face nothing was sent.
+    pub(crate) fn words(&self, input: &str) -> String {
+        let mut words = format!("{} of {input} cannot be sent, so nothing was:", text::counted(self.count, "line"));
+        for error in &self.named {
+            words += &format!("\n  {error}");
+        }
+        let more = self.count - self.named.len() as u64;
+        if more > 0 {
+            words += &format!("\n  and {more} more");
+        }
+        words
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use paceline_store::Duplicate;
+
+    use super::*;
+
+    #[test]
+    fn the_first_twenty_are_named_by_line_whatever_is_wrong_with_them() {
+        let mut wrong = Wrong::default();
+        for line in (2..=60).step_by(2) {
+            wrong.add(LineError { line, code: "invalid_url", param: Some("url"), message: "missing".to_owned() });
+        }
+        let first = (3..=41).step_by(2).map(|line| Duplicate { line, first_line: 1 }).collect();
+        wrong.add_repeated(&Duplicates { first, count: 100 });
+        let words = wrong.words("in.jsonl");
+        let lines: Vec<_> = words.lines().collect();
+        assert_eq!(lines[0], "130 lines of in.jsonl cannot be sent, so nothing was:");
+        assert_eq!(lines[1], "  line 2: invalid_url: url: missing");
+        assert_eq!(
+            lines[2],
+            "  line 3: duplicate_custom_id: custom_id: the same as in line 1: each line needs its own"
+        );
+        assert_eq!((lines[20].starts_with("  line 21: "), lines[21]), (true, "  and 110 more"));
+        assert_eq!(lines.len(), 22);
+    }
+}

@@ -1,0 +1,383 @@
+//! Checked before the first call: each thing that can be wrong has its own words, exit code 2, no call, and leaves every
+//! file as it was.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::time::{Duration, SystemTime};
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+
+use crate::support::{Job, Reply, Server, finish, line};
+
+/// Something wrong, and what is said about it.
+struct Case {
+    what: &'static str,
+    /// Makes it so, in a job with three good lines.
+    given: fn(&Job),
+    input: &'static str,
+    flags: &'static [&'static str],
+    /// Standard error, less `error: `.
+    words: &'static str,
+}
+
+const fn case(what: &'static str, given: fn(&Job), words: &'static str) -> Case {
+    Case { what, given, input: "in.jsonl", flags: &[], words }
+}
+
+const fn flags(what: &'static str, flags: &'static [&'static str], words: &'static str) -> Case {
+    Case { what, given: |_| {}, input: "in.jsonl", flags, words }
+}
+
+/// An input of another name.
+const fn from(input: &'static str, what: &'static str, given: fn(&Job), words: &'static str) -> Case {
+    Case { what, given, input, flags: &[], words }
+}
+
+/// The job is done, and `paceline` was told so.
+fn done(job: &Job) {
+    let (code, log) = finish(job.paceline().args(["run", "in.jsonl", "-o", "out.jsonl", "--upstream", "mock"]));
+    assert_eq!(code, 0, "{log}");
+}
+
+/// The compressed form of three good lines.
+fn compressed(job: &Job) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+    encoder.write_all(&fs::read(job.path("in.jsonl")).expect("an input")).expect("memory");
+    encoder.finish().expect("memory")
+}
+
+fn touch(job: &Job, name: &str, seconds: u64) {
+    let file = File::options().write(true).open(job.path(name)).expect("it is there");
+    file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)).expect("files have times");
+}
+
+fn input(job: &Job, bytes: &[u8]) {
+    fs::write(job.path("in.jsonl"), bytes).expect("writable");
+}
+
+/// Two lines of which the second is `bad`.
+fn second(job: &Job, bad: &str) {
+    input(job, format!("{}\n{bad}\n", line("good")).as_bytes());
+}
+
+const INPUT: &[Case] = &[
+    case(
+        "a malformed line",
+        |job| second(job, r#"{"custom_id":"a","url":"/x","body":{"a":}}"#),
+        "1 line of in.jsonl cannot be sent, so nothing was:\n  \
+         line 2: invalid_json_line: expected value at column 41",
+    ),
+    case(
+        "no object",
+        |job| second(job, "[]"),
+        "1 line of in.jsonl cannot be sent, so nothing was:\n  \
+         line 2: invalid_json_line: not a request object: expected it to begin with {",
+    ),
+    case(
+        "not UTF-8",
+        |job| input(job, b"{\"custom_id\":\"caf\xe9\",\"url\":\"/x\",\"body\":{}}"),
+        "1 line of in.jsonl cannot be sent, so nothing was:\n  \
+         line 1: invalid_json_line: not UTF-8 at column 18",
+    ),
+    case(
+        "UTF-16",
+        |job| input(job, b"\xff\xfe{\0}\0"),
+        "1 line of in.jsonl cannot be sent, so nothing was:\n  \
+         line 1: invalid_json_line: not UTF-8 at column 1",
+    ),
+    Case {
+        what: "a body that is no object, for an API that takes nothing else",
+        given: |job| second(job, r#"{"custom_id":"a","url":"/x","body":[1]}"#),
+        input: "in.jsonl",
+        flags: &["--upstream", "openai"],
+        words: "1 line of in.jsonl cannot be sent, so nothing was:\n  \
+                line 2: invalid_body: body: missing or no object: expected the request body as for the live endpoint",
+    },
+    case(
+        "a key that is twice",
+        |job| second(job, r#"{"custom_id":"a","url":"/x","body":{},"custom_id":"b"}"#),
+        "1 line of in.jsonl cannot be sent, so nothing was:\n  \
+         line 2: invalid_json_line: duplicate key `custom_id`: which of its values is meant?",
+    ),
+    case(
+        "no custom_id",
+        |job| second(job, r#"{"url":"/x","body":{}}"#),
+        "1 line of in.jsonl cannot be sent, so nothing was:\n  \
+         line 2: missing_custom_id: custom_id: missing or empty: every line needs its own custom_id",
+    ),
+    case(
+        "the address of another host",
+        |job| second(job, r#"{"custom_id":"a","url":"https://elsewhere.example/v1","body":{}}"#),
+        "1 line of in.jsonl cannot be sent, so nothing was:\n  \
+         line 2: invalid_url: url: `https://elsewhere.example/v1` is not below the upstream's address {server}: \
+         expected a path such as /v1/chat/completions; the address itself is set with --base-url or in paceline.toml",
+    ),
+    case(
+        "ids that repeat, also as a number",
+        |job| {
+            let ids = ["\"7\"", "\"b\"", "7", "\"b\""];
+            let lines = ids.map(|id| format!(r#"{{"custom_id":{id},"url":"/x","body":{{}}}}"#));
+            input(job, lines.join("\n").as_bytes());
+        },
+        "2 lines of in.jsonl cannot be sent, so nothing was:\n  \
+         line 3: duplicate_custom_id: custom_id: the same as in line 1: each line needs its own\n  \
+         line 4: duplicate_custom_id: custom_id: the same as in line 2: each line needs its own",
+    ),
+    case(
+        "a repeated id after a bad line",
+        |job| input(job, [&line("a"), "{", &line("a")].join("\n").as_bytes()),
+        "2 lines of in.jsonl cannot be sent, so nothing was:\n  \
+         line 2: invalid_json_line: EOF while parsing an object at column 1\n  \
+         line 3: duplicate_custom_id: custom_id: the same as in line 1: each line needs its own",
+    ),
+    case(
+        "a line of 100 MB",
+        |job| {
+            let mut file = File::create(job.path("in.jsonl")).expect("writable");
+            file.write_all(b"{\"custom_id\":\"").expect("writable");
+            // A hole in the file: it takes no room on disk.
+            file.set_len(100_000_000).expect("writable");
+        },
+        "1 line of in.jsonl cannot be sent, so nothing was:\n  \
+         line 1: line_too_long: 100,000,000 bytes, expected at most 64 MiB",
+    ),
+    case(
+        "an empty file",
+        |job| input(job, b""),
+        "empty_file: in.jsonl holds no requests; expected one JSON object a line",
+    ),
+    case(
+        "blank lines only",
+        |job| input(job, b"\xef\xbb\xbf\n \r\n\n"),
+        "empty_file: in.jsonl holds no requests; expected one JSON object a line",
+    ),
+    from(
+        "-",
+        "nothing on standard input",
+        |_| {},
+        "empty_file: standard input holds no requests; expected one JSON object a line",
+    ),
+    from(
+        "in.jsonl.gz",
+        "gzip that is cut",
+        |job| fs::write(job.path("in.jsonl.gz"), &compressed(job)[..60]).expect("writable"),
+        "cannot unpack in.jsonl.gz: it is no gzip file, or cut, damaged or followed by something else (incomplete deflate \
+         stream); compress it again",
+    ),
+    from(
+        "in.jsonl.gz",
+        "gzip with something behind it",
+        |job| {
+            fs::write(job.path("in.jsonl.gz"), [&*compressed(job), b"and then some more"].concat()).expect("writable")
+        },
+        "cannot unpack in.jsonl.gz: it is no gzip file, or cut, damaged or followed by something else (invalid gzip \
+         header); compress it again",
+    ),
+    from(
+        "in.jsonl.gz",
+        "a damaged gzip",
+        |job| {
+            let mut bytes = compressed(job);
+            let crc = bytes.len() - 8;
+            bytes[crc] ^= 1;
+            fs::write(job.path("in.jsonl.gz"), bytes).expect("writable");
+        },
+        "cannot unpack in.jsonl.gz: it is no gzip file, or cut, damaged or followed by something else (corrupt gzip \
+         stream does not have a matching checksum); compress it again",
+    ),
+    from(
+        "in.jsonl.gz",
+        "a bad line in a gzip",
+        |job| {
+            input(job, b"{");
+            fs::write(job.path("in.jsonl.gz"), compressed(job)).expect("writable");
+        },
+        "1 line of in.jsonl.gz cannot be sent, so nothing was:\n  \
+         line 1: invalid_json_line: EOF while parsing an object at column 1",
+    ),
+    case(
+        "no such file",
+        |job| fs::remove_file(job.path("in.jsonl")).expect("it was there"),
+        "cannot read in.jsonl: No such file or directory (os error 2)",
+    ),
+    case(
+        "a folder",
+        |job| {
+            fs::remove_file(job.path("in.jsonl")).expect("it was there");
+            fs::create_dir(job.path("in.jsonl")).expect("writable");
+        },
+        "cannot read in.jsonl: it is a folder; name a file of requests, one JSON object a line",
+    ),
+];
+
+const PLACES: &[Case] = &[
+    case(
+        "results without a journal",
+        |job| fs::write(job.path("out.jsonl"), "{}\n").expect("writable"),
+        "out.jsonl exists, but there is no journal out.journal that says what is done; move the results away or name \
+         another output",
+    ),
+    case(
+        "a report without a journal",
+        |job| fs::write(job.path("out.report.jsonl"), "{}\n").expect("writable"),
+        "out.report.jsonl exists, but there is no journal out.journal that says what is done; move the results away or \
+         name another output",
+    ),
+    case(
+        "something else where the journal belongs",
+        |job| fs::write(job.path("out.journal"), "a diary".repeat(100)).expect("writable"),
+        "out.journal is not a journal of paceline; move it away or name another journal",
+    ),
+    flags(
+        "an output in a folder that is missing",
+        &["-o", "missing/deep/out.jsonl"],
+        "cannot write missing/deep/out.jsonl: its folder missing/deep cannot be found: No such file or directory (os \
+         error 2); make it or name another",
+    ),
+    flags(
+        "an output below a file",
+        &["-o", "in.jsonl/out.jsonl"],
+        "cannot write in.jsonl/out.jsonl: in.jsonl is no folder; make it or name another",
+    ),
+    flags(
+        "a folder that nobody can write in, not even root",
+        &["-o", "/sys/out.jsonl"],
+        "cannot write in the folder /sys: Permission denied (os error 13)",
+    ),
+    flags("a folder as output", &["-o", "."], "-o . is no file: name one, the journal is kept beside it"),
+    flags(
+        "a key that is missing",
+        &["--api-key-env", "MISSING"],
+        "no key for generic: MISSING is not set or empty; set it, or name another with --api-key-env or \
+         --api-key-file (--upstream mock needs none)",
+    ),
+];
+
+const RESUMED: &[Case] = &[
+    case(
+        "a journal whose results are gone",
+        |job| {
+            done(job);
+            fs::remove_file(job.path("out.jsonl")).expect("it was there");
+        },
+        "out.jsonl is gone, but its journal out.journal covers {covered} bytes of it; put it back, or delete the journal \
+         to start anew",
+    ),
+    case(
+        "a journal of a newer version",
+        |job| {
+            done(job);
+            let mut bytes = fs::read(job.path("out.journal")).expect("a journal");
+            // PRAGMA user_version stands there in every SQLite file.
+            bytes[60..64].copy_from_slice(&99_u32.to_be_bytes());
+            fs::write(job.path("out.journal"), bytes).expect("writable");
+        },
+        "out.journal has format 99, this version knows up to 1; use a newer version of paceline",
+    ),
+    case(
+        "an input of another length",
+        |job| {
+            done(job);
+            second(job, &line("b"));
+        },
+        "the length of in.jsonl changed since this job began (was 315 bytes, is 196 bytes); put the input back as it was, \
+         or give the new input an output of its own",
+    ),
+    case(
+        "an input that was written again",
+        |job| {
+            touch(job, "in.jsonl", 1_000_000_000);
+            done(job);
+            touch(job, "in.jsonl", 1_000_000_001);
+        },
+        "the time of change of in.jsonl changed since this job began (was 2001-09-09T01:46:40.000Z, is \
+         2001-09-09T01:46:41.000Z); put the input back as it was, or give the new input an output of its own",
+    ),
+    from(
+        "in.jsonl.gz",
+        "another content in a gzip",
+        |job| {
+            fs::write(job.path("in.jsonl.gz"), compressed(job)).expect("writable");
+            let mut command = job.paceline();
+            assert_eq!(finish(command.args(["run", "in.jsonl.gz", "-o", "out.jsonl", "--upstream", "mock"])).0, 0);
+            second(job, &line("b"));
+            fs::write(job.path("in.jsonl.gz"), compressed(job)).expect("writable");
+            touch(job, "in.jsonl.gz", 1_000_000_001);
+        },
+        "in.jsonl.gz is not what this job began with, which stands in out.input",
+    ),
+];
+
+#[test]
+fn a_job_that_does_not_fit_any_more_is_refused_in_its_own_words() {
+    refuse(RESUMED);
+}
+
+#[test]
+fn a_wrong_input_is_refused_in_its_own_words() {
+    refuse(INPUT);
+}
+
+#[test]
+fn wrong_places_are_refused_in_their_own_words() {
+    refuse(PLACES);
+}
+
+fn refuse(cases: &[Case]) {
+    let server = Server::new(|_| Reply::ok());
+    let mut wrong = Vec::new();
+    for Case { what, given, input, flags, words } in cases {
+        let job = Job::new(3);
+        given(&job);
+        let before = files(&job);
+        let mut command = job.paceline();
+        command.args(["run", input, "--base-url", &server.url(), "--summary", "summary.json"]).args(*flags);
+        if !flags.contains(&"-o") {
+            command.args(["-o", "out.jsonl"]);
+        }
+        let (code, log) = finish(&mut command);
+        if without_size(&log.replace(&server.url(), "{server}")) != format!("error: {words}\n") {
+            wrong.push(format!("{what}\n is {log} not {words}"));
+        }
+        assert_eq!(code, 2, "{what}: {log}");
+        assert_eq!(files(&job), before, "{what}: files changed");
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert_eq!(server.count(), 0);
+}
+
+/// The words without the one figure that differs from run to run: answers carry times and random ids.
+fn without_size(log: &str) -> String {
+    match log.split_once(" covers ").and_then(|(start, rest)| Some((start, rest.split_once(" bytes")?.1))) {
+        Some((start, end)) => format!("{start} covers {{covered}} bytes{end}"),
+        None => log.to_owned(),
+    }
+}
+
+/// The files of a job with their length and beginning.
+fn files(job: &Job) -> BTreeMap<String, (u64, String)> {
+    let entries = fs::read_dir(job.path("")).expect("a folder").map(|entry| entry.expect("an entry"));
+    let about = entries.map(|entry| {
+        let len = entry.metadata().expect("a file").len();
+        let text = if len < 1 << 20 { fs::read(entry.path()).unwrap_or_default() } else { Vec::new() };
+        (entry.file_name().to_string_lossy().into_owned(), (len, String::from_utf8_lossy(&text).into_owned()))
+    });
+    about.collect()
+}
+
+#[test]
+fn what_editors_and_other_systems_leave_in_a_file_is_accepted() {
+    let server = Server::new(|_| Reply::ok());
+    let (a, b) = (line("a"), line("b"));
+    for text in
+        [format!("\u{feff}{a}\n{b}\n"), format!("{a}\r\n{b}\r\n"), format!("\n\n{a}\n  \n{b}\n\n"), format!("{a}\n{b}")]
+    {
+        let job = Job::with_input(&text);
+        let (code, log) = finish(&mut job.run(&server));
+        assert_eq!(code, 0, "{text:?}: {log}");
+        job.assert_adds_up(2);
+    }
+    assert_eq!(server.count(), 8);
+}
