@@ -131,6 +131,9 @@ pub(crate) struct RunArgs {
     /// Keep no journal: an interrupted job then starts from the front
     #[arg(long)]
     pub(crate) no_journal: bool,
+    /// Begin anew: remove the results, errors, report and journal that are there, once the input was checked
+    #[arg(long)]
+    pub(crate) overwrite: bool,
     /// Write the summary to a file, as JSON
     #[arg(long, value_name = "FILE")]
     pub(crate) summary: Option<PathBuf>,

@@ -12,7 +12,7 @@ use crate::lock::RunLock;
 use crate::output::Outputs;
 use crate::paths::{InputMark, Paths};
 use crate::report::{self, Counts, ReportRow, Rows};
-use crate::schema::{Found, connect};
+use crate::schema::{Found, connect, refuse_foreign};
 use crate::scope::{self, ScopeRow, ScopeState};
 use crate::turn::Book;
 use crate::writer::{Command, Writer};
@@ -30,12 +30,15 @@ pub struct Options {
     pub config_json: String,
     /// The wall clock.
     pub now: Timestamp,
+    /// Begin anew whatever is there: results, errors, report and journal are removed once the new input was taken. Default
+    /// false.
+    pub overwrite: bool,
 }
 
 impl Options {
     /// Options with an empty configuration.
     pub fn new(paths: Paths, input: InputMark, now: Timestamp) -> Self {
-        Self { paths, input, config_json: "{}".to_owned(), now }
+        Self { paths, input, config_json: "{}".to_owned(), now, overwrite: false }
     }
 }
 
@@ -103,6 +106,10 @@ impl Journal {
     /// # Errors
     /// As for [`open`](Self::open), less those of the lock.
     pub fn open_locked(options: Options, lock: RunLock) -> Result<Opened, Error> {
+        if options.overwrite {
+            refuse_foreign(options.paths.journal.as_deref())?;
+            return Ok(Opened::New(Loader::begin_anew(lock, options)?));
+        }
         let new_file = options.paths.journal.as_deref().is_some_and(|path| !path.exists());
         if new_file {
             Outputs::refuse_existing(&options.paths)?;

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
-use std::path::PathBuf;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 
 use paceline_core::Timestamp;
 use rusqlite::{Connection, params};
@@ -12,9 +13,9 @@ use crate::item::NewItem;
 use crate::journal::{Journal, Options, sync_folder_of};
 use crate::lock::RunLock;
 use crate::output::Outputs;
-use crate::paths::with_suffix;
+use crate::paths::{Paths, with_suffix};
 use crate::query::{count, int};
-use crate::schema::{DUE_INDEX, KEY_INDEX, TABLES, hash, mark};
+use crate::schema::{DUE_INDEX, KEY_INDEX, TABLES, connect, hash, mark};
 use crate::turn::{Book, checkpoint};
 
 /// Takes the items of a new job. Memory stays the same however many they are. Dropped without
@@ -32,19 +33,35 @@ pub struct Loader {
 #[derive(Debug)]
 struct Open {
     conn: Connection,
+    /// The file that is filled: the journal, or one beside it that will replace it.
+    place: Option<PathBuf>,
     lock: RunLock,
     options: Options,
 }
 
 impl Loader {
+    /// Fills a journal in which nothing is.
     pub(crate) fn begin(conn: Connection, lock: RunLock, options: Options) -> Result<Self, Error> {
+        let place = options.paths.journal.clone();
+        Self::fill(conn, place, lock, options)
+    }
+
+    /// Fills a journal that replaces whatever job is there, but only once the input was taken.
+    pub(crate) fn begin_anew(lock: RunLock, options: Options) -> Result<Self, Error> {
+        let place = options.paths.journal.clone().map(|path| PathBuf::from(with_suffix(path.into(), ".new")));
+        place.iter().try_for_each(|place| remove_database(place))?;
+        let (conn, _) = connect(place.as_deref())?;
+        Self::fill(conn, place, lock, options)
+    }
+
+    fn fill(conn: Connection, place: Option<PathBuf>, lock: RunLock, options: Options) -> Result<Self, Error> {
         // The results prove what was done, but not what there is to do: that is on disk before the first call. The
         // index over the ids is sorted on disk too: in memory it would grow with the input.
         conn.execute_batch("PRAGMA synchronous = FULL; PRAGMA temp_store = FILE; BEGIN IMMEDIATE;")
             .and_then(|()| conn.execute_batch(TABLES))
             .map_err(Error::sqlite("load"))?;
         Ok(Self {
-            open: Some(Box::new(Open { conn, lock, options })),
+            open: Some(Box::new(Open { conn, place, lock, options })),
             scopes: BTreeMap::new(),
             items: 0,
             unique: false,
@@ -104,7 +121,8 @@ impl Loader {
         }
     }
 
-    /// Completes the journal, makes it durable and creates the results file.
+    /// Completes the journal, makes it durable and creates the results file. With [`Options::overwrite`] the job that was
+    /// there is removed at this moment.
     ///
     /// # Errors
     /// [`Error::Duplicates`] when ids repeat; [`Error::Io`], [`Error::Sqlite`]. The journal is then removed.
@@ -115,34 +133,71 @@ impl Loader {
                 return Err(Error::Duplicates { line: first.line, first_line: first.first_line, count: found.count });
             }
         }
-        let Open { conn, options, .. } = self.open.as_deref().expect("open until finished");
+        let open = self.open.as_deref_mut().expect("open until finished");
+        let Open { conn, options, .. } = open;
         conn.execute_batch(DUE_INDEX).map_err(Error::sqlite("load"))?;
         let id = run_id(options.now);
         write_run(conn, &id, options).and_then(|()| mark(conn)).map_err(Error::sqlite("load"))?;
         conn.execute_batch("COMMIT; PRAGMA synchronous = NORMAL; PRAGMA temp_store = MEMORY;")
             .map_err(Error::sqlite("load"))?;
-        if let Some(journal) = &options.paths.journal {
+        if options.paths.journal.is_some() {
             checkpoint(conn)?;
+        }
+        if options.overwrite {
+            open.replace()?;
+        }
+        if let Some(journal) = &open.options.paths.journal {
             sync_folder_of(journal)?;
         }
-        let outputs = Outputs::create(&options.paths)?;
+        let outputs = Outputs::create(&open.options.paths)?;
         let Open { conn, lock, .. } = *self.open.take().expect("open until finished");
         Journal::start(Book::new(conn, outputs, lock)?, id)
+    }
+}
+
+impl Open {
+    /// Removes the job that is there and takes its place. The old journal goes first: whatever stops this in between,
+    /// results without a journal are refused, and never taken for those of the new one.
+    fn replace(&mut self) -> Result<(), Error> {
+        let Paths { output, errors, report, journal, .. } = &self.options.paths;
+        journal.iter().try_for_each(|journal| remove_database(journal))?;
+        [output, errors, report].into_iter().try_for_each(|path| remove(path))?;
+        let (Some(place), Some(journal)) = (&mut self.place, journal) else { return Ok(()) };
+        let memory = Connection::open_in_memory().map_err(Error::sqlite("open"))?;
+        let filled = std::mem::replace(&mut self.conn, memory);
+        filled.close().map_err(|(_, error)| Error::Sqlite { action: "close", source: error })?;
+        std::fs::rename(&*place, journal).map_err(Error::io("replace", journal))?;
+        place.clone_from(journal);
+        (self.conn, _) = connect(Some(journal))?;
+        Ok(())
     }
 }
 
 impl Drop for Loader {
     fn drop(&mut self) {
         let Some(open) = self.open.take() else { return };
-        let Open { conn, lock, options } = *open;
+        let Open { conn, place, lock, .. } = *open;
         drop(conn);
-        if let Some(journal) = options.paths.journal {
-            for suffix in ["", "-wal", "-shm"] {
-                // What cannot be removed is recognized as an unfinished load and started over.
-                let _ = std::fs::remove_file(PathBuf::from(with_suffix(journal.clone().into_os_string(), suffix)));
-            }
+        if let Some(place) = place {
+            // What cannot be removed is recognized as an unfinished load and started over.
+            let _ = remove_database(&place);
         }
         drop(lock);
+    }
+}
+
+/// Removes a database with the files that SQLite keeps beside it.
+fn remove_database(path: &Path) -> Result<(), Error> {
+    ["", "-wal", "-shm"].into_iter().try_for_each(|suffix| remove(&PathBuf::from(with_suffix(path.into(), suffix))))
+}
+
+/// Removes a file that may be there.
+fn remove(path: &Path) -> Result<(), Error> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(Error::Io { action: "remove", path: path.to_owned(), source: error })
+        }
+        _ => Ok(()),
     }
 }
 

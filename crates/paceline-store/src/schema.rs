@@ -131,6 +131,18 @@ pub(crate) fn connect_read_only(path: &Path) -> Result<Connection, Error> {
     }
 }
 
+/// Refuses what is no journal: nobody meant to have somebody's database removed. Any version of ours may be.
+pub(crate) fn refuse_foreign(path: Option<&Path>) -> Result<(), Error> {
+    let Some(path) = path.filter(|path| path.exists()) else { return Ok(()) };
+    // Whoever may only read a journal leaves its log behind.
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let conn = Connection::open_with_flags(path, flags).map_err(Error::sqlite("open"))?;
+    match recognize(&conn, path) {
+        Ok(_) | Err(Error::NewerVersion { .. }) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
 /// How long to wait for another process that holds the database for a moment (a checkpoint, a copy).
 const BUSY: Duration = Duration::from_secs(10);
 

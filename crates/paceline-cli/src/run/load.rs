@@ -4,13 +4,14 @@ use std::io;
 
 use paceline::clock;
 use paceline::config::Upstream;
-use paceline_store::{Journal, Loader, NewItem, Opened, Options, Paths, Recovery, RunLock};
+use paceline_store::{Error, Journal, Loader, NewItem, Opened, Options, Paths, Recovery, RunLock};
 
 use super::begun::{self, Begun};
 use super::format::Format;
 use super::input::{Input, LONGEST_LINE, Span};
 use super::line::{Line, LineError};
 use super::wrong::Wrong;
+use crate::args::RunArgs;
 use crate::exit::Failure;
 use crate::text;
 
@@ -32,10 +33,12 @@ pub(crate) fn open(
     input: &mut Input,
     format: &Format,
     upstream: &Upstream,
+    args: &RunArgs,
 ) -> Result<Job, Failure> {
     let mut options = Options::new(paths, input.mark().map_err(Failure::refused)?, clock::wall());
+    options.overwrite = args.overwrite;
     options.config_json = Begun::of(upstream, format).json();
-    match Journal::open_locked(options, lock).map_err(Failure::refused)? {
+    match Journal::open_locked(options, lock).map_err(refused)? {
         Opened::New(loader) => Ok(Job { journal: load(loader, input, format, upstream)?, same_account: true }),
         Opened::Resumed { journal, recovery } => {
             say(&recovery);
@@ -43,6 +46,16 @@ pub(crate) fn open(
             Ok(Job { journal, same_account })
         }
     }
+}
+
+/// What the journal says, and what can be done about it here.
+fn refused(error: Error) -> Failure {
+    let advice = match &error {
+        Error::OutputWithoutJournal { .. } | Error::OutputExists { .. } => "; --overwrite removes what is there",
+        Error::JournalWithoutOutput { .. } | Error::Damaged { .. } => "; --overwrite removes what is left",
+        _ => "",
+    };
+    Failure::refused(format!("{error}{advice}"))
 }
 
 fn say(recovery: &Recovery) {

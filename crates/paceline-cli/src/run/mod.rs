@@ -28,7 +28,6 @@ mod wrong;
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
-use std::path::Path;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -70,12 +69,12 @@ pub(crate) async fn command(args: RunArgs, everywhere: &Everywhere) -> Result<St
     places::check(&args, &paths)?;
     let lock = RunLock::take(&paths.lock).map_err(Failure::refused)?;
     places::try_summary(args.summary.as_deref())?;
-    let mut input = prepare_input(&args.input, &paths)?;
+    let mut input = prepare_input(&args, &paths)?;
     let _mock = start_mock(&mut upstream, &args).await?;
     let base_url = upstream.base_url.clone().unwrap_or_default();
     let limiter = limiter(&upstream, args.seed)?;
     let format = Format::choose(args.format, args.endpoint.as_deref(), &input, upstream.provider, &base_url)?;
-    let job = tokio::task::block_in_place(|| load::open(lock, paths.clone(), &mut input, &format, &upstream))?;
+    let job = tokio::task::block_in_place(|| load::open(lock, paths.clone(), &mut input, &format, &upstream, &args))?;
     let idempotency = upstream.provider.idempotency_header().map(|name| (name, job.journal.id().to_owned()));
     let sender = Sender::new(SenderConfig { base_url, headers, timeout: args.timeout, idempotency })
         .map_err(|error| Failure::refused(format!("cannot set up calls to the upstream: {error}")))?;
@@ -189,10 +188,10 @@ fn paths(args: &RunArgs) -> Paths {
     }
 }
 
-fn prepare_input(source: &Path, paths: &Paths) -> Result<Input, Failure> {
-    let begun = paths.journal.as_ref().is_some_and(|journal| journal.exists());
-    let earlier = if begun { Earlier::MustMatch } else { Earlier::MayDiffer };
-    tokio::task::block_in_place(|| Input::prepare(source, &paths.input, earlier)).map_err(Failure::refused)
+fn prepare_input(args: &RunArgs, paths: &Paths) -> Result<Input, Failure> {
+    let goes_on = !args.overwrite && paths.journal.as_ref().is_some_and(|journal| journal.exists());
+    let earlier = if goes_on { Earlier::MustMatch } else { Earlier::MayDiffer };
+    tokio::task::block_in_place(|| Input::prepare(&args.input, &paths.input, earlier)).map_err(Failure::refused)
 }
 
 /// Starts the in-process mock when it is asked for, and points the upstream at it.

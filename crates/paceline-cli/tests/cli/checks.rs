@@ -3,11 +3,11 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::time::{Duration, SystemTime};
 
-use flate2::Compression;
 use flate2::write::GzEncoder;
+use flate2::{Compression, Crc};
 
 use crate::support::{Job, Reply, Server, finish, line};
 
@@ -217,14 +217,21 @@ const PLACES: &[Case] = &[
         "results without a journal",
         |job| fs::write(job.path("out.jsonl"), "{}\n").expect("writable"),
         "out.jsonl exists, but there is no journal out.journal that says what is done; move the results away or name \
-         another output",
+         another output; --overwrite removes what is there",
     ),
     case(
         "a report without a journal",
         |job| fs::write(job.path("out.report.jsonl"), "{}\n").expect("writable"),
         "out.report.jsonl exists, but there is no journal out.journal that says what is done; move the results away or \
-         name another output",
+         name another output; --overwrite removes what is there",
     ),
+    Case {
+        what: "something else where the journal belongs, even with --overwrite",
+        given: |job| fs::write(job.path("diary"), "a diary".repeat(100)).expect("writable"),
+        input: "in.jsonl",
+        flags: &["--overwrite", "--journal", "diary"],
+        words: "diary is not a journal of paceline; move it away or name another journal",
+    },
     case(
         "something else where the journal belongs",
         |job| fs::write(job.path("out.journal"), "a diary".repeat(100)).expect("writable"),
@@ -263,7 +270,7 @@ const RESUMED: &[Case] = &[
             fs::remove_file(job.path("out.jsonl")).expect("it was there");
         },
         "out.jsonl is gone, but its journal out.journal covers {covered} bytes of it; put it back, or delete the journal \
-         to start anew",
+         to start anew; --overwrite removes what is left",
     ),
     case(
         "a journal of a newer version",
@@ -356,15 +363,45 @@ fn without_size(log: &str) -> String {
     }
 }
 
-/// The files of a job with their length and beginning.
-fn files(job: &Job) -> BTreeMap<String, (u64, String)> {
+/// The files of a job with their length and the checksum of their beginning.
+fn files(job: &Job) -> BTreeMap<String, (u64, u32)> {
     let entries = fs::read_dir(job.path("")).expect("a folder").map(|entry| entry.expect("an entry"));
     let about = entries.map(|entry| {
-        let len = entry.metadata().expect("a file").len();
-        let text = if len < 1 << 20 { fs::read(entry.path()).unwrap_or_default() } else { Vec::new() };
-        (entry.file_name().to_string_lossy().into_owned(), (len, String::from_utf8_lossy(&text).into_owned()))
+        let mut beginning = Vec::new();
+        if entry.metadata().expect("a file").is_file() {
+            let file = File::open(entry.path()).expect("readable");
+            file.take(1 << 20).read_to_end(&mut beginning).expect("readable");
+        }
+        let mut crc = Crc::new();
+        crc.update(&beginning);
+        (entry.file_name().to_string_lossy().into_owned(), (entry.metadata().expect("a file").len(), crc.sum()))
     });
     about.collect()
+}
+
+#[test]
+fn overwriting_begins_anew_and_only_with_an_input_that_can_be_sent() {
+    let server = Server::new(|arrival| if arrival.item == "c" { Reply::error(400, "no") } else { Reply::ok() });
+    let job = Job::with_input(&[line("a"), line("b"), line("c")].join("\n"));
+    assert_eq!(finish(&mut job.run(&server)).0, 1);
+    let before = files(&job);
+
+    second(&job, "{");
+    let (code, log) = finish(job.run(&server).arg("--overwrite"));
+    assert_eq!((code, server.count()), (2, 3), "{log}");
+    let mut after = files(&job);
+    after.insert("in.jsonl".to_owned(), before["in.jsonl"]);
+    assert_eq!(after, before, "what was paid for stays");
+
+    second(&job, &line("d"));
+    for calls in [5, 7] {
+        let (code, log) = finish(job.run(&server).arg("--overwrite"));
+        assert_eq!((code, server.count()), (0, calls), "{log}");
+        job.assert_adds_up(2);
+    }
+    assert!(!job.path("out.errors.jsonl").exists() && !job.path("out.journal.new").exists());
+    let (code, log) = finish(&mut job.run(&server));
+    assert_eq!((code, server.count()), (0, 7), "the new job goes on by itself: {log}");
 }
 
 #[test]
