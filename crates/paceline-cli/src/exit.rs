@@ -71,6 +71,16 @@ impl Failure {
         Self::Interrupted(error.to_string())
     }
 
+    /// The same, with what to do when a job broke in the middle.
+    pub(crate) fn resumable(self) -> Self {
+        match self {
+            Self::Interrupted(words) => Self::Interrupted(format!(
+                "{words}; what is recorded is safe: put that right, then give the same command again"
+            )),
+            refused @ Self::Refused(_) => refused,
+        }
+    }
+
     /// The exit code of the process.
     pub(crate) const fn code(&self) -> u8 {
         match self {

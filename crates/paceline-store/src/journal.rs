@@ -7,7 +7,7 @@ use paceline_core::Timestamp;
 
 use crate::error::Error;
 use crate::item::{Claim, Finished, Item, Rescheduled, Tally, Totals};
-use crate::load::Loader;
+use crate::load::{Loader, connect_new};
 use crate::lock::RunLock;
 use crate::output::Outputs;
 use crate::paths::{InputMark, Paths};
@@ -114,7 +114,8 @@ impl Journal {
         if new_file {
             Outputs::refuse_existing(&options.paths)?;
         }
-        let (conn, found) = connect(options.paths.journal.as_deref())?;
+        let journal = options.paths.journal.as_deref();
+        let (conn, found) = if new_file { connect_new(journal)? } else { connect(journal)? };
         match found {
             Found::Empty => {
                 Outputs::refuse_existing(&options.paths)?;

@@ -15,7 +15,7 @@ use crate::lock::RunLock;
 use crate::output::Outputs;
 use crate::paths::{Paths, with_suffix};
 use crate::query::{count, int};
-use crate::schema::{DUE_INDEX, KEY_INDEX, TABLES, connect, hash, mark};
+use crate::schema::{DUE_INDEX, Found, KEY_INDEX, TABLES, connect, hash, mark};
 use crate::turn::{Book, checkpoint};
 
 /// Takes the items of a new job. Memory stays the same however many they are. Dropped without
@@ -50,22 +50,21 @@ impl Loader {
     pub(crate) fn begin_anew(lock: RunLock, options: Options) -> Result<Self, Error> {
         let place = options.paths.journal.clone().map(|path| PathBuf::from(with_suffix(path.into(), ".new")));
         place.iter().try_for_each(|place| remove_database(place))?;
-        let (conn, _) = connect(place.as_deref())?;
+        let (conn, _) = connect_new(place.as_deref())?;
         Self::fill(conn, place, lock, options)
     }
 
     fn fill(conn: Connection, place: Option<PathBuf>, lock: RunLock, options: Options) -> Result<Self, Error> {
+        let open = Box::new(Open { conn, place, lock, options });
+        // From here on dropping it removes the file.
+        let loader = Self { open: Some(open), scopes: BTreeMap::new(), items: 0, unique: false };
+        let conn = &loader.open.as_ref().expect("open until finished").conn;
         // The results prove what was done, but not what there is to do: that is on disk before the first call. The
         // index over the ids is sorted on disk too: in memory it would grow with the input.
         conn.execute_batch("PRAGMA synchronous = FULL; PRAGMA temp_store = FILE; BEGIN IMMEDIATE;")
             .and_then(|()| conn.execute_batch(TABLES))
             .map_err(Error::sqlite("load"))?;
-        Ok(Self {
-            open: Some(Box::new(Open { conn, place, lock, options })),
-            scopes: BTreeMap::new(),
-            items: 0,
-            unique: false,
-        })
+        Ok(loader)
     }
 
     /// Adds the next item of the input; returns its ordinal, counted from 0. Repeated ids are found by
@@ -184,6 +183,14 @@ impl Drop for Loader {
         }
         drop(lock);
     }
+}
+
+/// Makes a database; what is left of one that cannot be made is removed.
+pub(crate) fn connect_new(path: Option<&Path>) -> Result<(Connection, Found), Error> {
+    connect(path).inspect_err(|_| {
+        // What cannot be removed is recognized as an unfinished load and started over.
+        let _ = path.map(remove_database);
+    })
 }
 
 /// Removes a database with the files that SQLite keeps beside it.

@@ -53,6 +53,7 @@ fn refused(error: Error) -> Failure {
     let advice = match &error {
         Error::OutputWithoutJournal { .. } | Error::OutputExists { .. } => "; --overwrite removes what is there",
         Error::JournalWithoutOutput { .. } | Error::Damaged { .. } => "; --overwrite removes what is left",
+        Error::Sqlite { .. } => "; make sure that the disk has room and the folder can be written",
         _ => "",
     };
     Failure::refused(format!("{error}{advice}"))
@@ -73,12 +74,12 @@ fn say(recovery: &Recovery) {
 fn load(mut loader: Loader, input: &mut Input, format: &Format, upstream: &Upstream) -> Result<Journal, Failure> {
     let mut wrong = Wrong::default();
     fill(&mut loader, input, format, upstream, &mut wrong)?;
-    wrong.add_repeated(&loader.duplicates(Wrong::NAMED).map_err(Failure::refused)?);
+    wrong.add_repeated(&loader.duplicates(Wrong::NAMED).map_err(refused)?);
     if wrong.count() > 0 {
         return Err(Failure::refused(wrong.words(&input.name())));
     }
     input.settle().map_err(Failure::refused)?;
-    loader.finish().map_err(Failure::refused)
+    loader.finish().map_err(refused)
 }
 
 /// Takes every line into the journal that can be sent.
@@ -110,7 +111,7 @@ fn fill(
             body: line.hashed,
             scope: &scope,
         };
-        loader.add(&item).map_err(Failure::refused)?;
+        loader.add(&item).map_err(refused)?;
     }
     if empty {
         return Err(Failure::refused(format!(

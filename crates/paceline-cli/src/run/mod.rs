@@ -140,8 +140,8 @@ impl Run<'_> {
             max_wait: self.args.max_wait,
             concurrency: self.upstream.pacer.concurrency.max() as usize,
         });
-        let ended = dispatcher.run().await?;
-        tokio::task::block_in_place(|| self.conclude(&context, &ended))
+        let ended = dispatcher.run().await.map_err(Failure::resumable)?;
+        tokio::task::block_in_place(|| self.conclude(&context, &ended)).map_err(Failure::resumable)
     }
 
     /// Counts what was really recorded, and says so.

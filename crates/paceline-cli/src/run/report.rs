@@ -50,7 +50,16 @@ pub(crate) enum ReportError {
 pub(crate) fn write(path: &Path, journal: &Journal, input: &Input, now: Timestamp) -> Result<(), ReportError> {
     let mut fresh = path.as_os_str().to_owned();
     fresh.push(".new");
-    let mut file = BufWriter::new(File::create(&fresh)?);
+    let written = fill(fresh.as_ref(), journal, input, now).and_then(|()| Ok(std::fs::rename(&fresh, path)?));
+    if written.is_err() {
+        // On a full disk even a part is in the way.
+        let _ = std::fs::remove_file(&fresh);
+    }
+    written
+}
+
+fn fill(path: &Path, journal: &Journal, input: &Input, now: Timestamp) -> Result<(), ReportError> {
+    let mut file = BufWriter::new(File::create(path)?);
     journal.report(now, Rows::All, |row| -> Result<(), ReportError> {
         if simply_succeeded(&row) {
             return Ok(());
@@ -60,7 +69,6 @@ pub(crate) fn write(path: &Path, journal: &Journal, input: &Input, now: Timestam
         Ok(())
     })?;
     file.into_inner().map_err(io::IntoInnerError::into_error)?.sync_data()?;
-    std::fs::rename(&fresh, path)?;
     Ok(())
 }
 

@@ -4,10 +4,12 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
+use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 use flate2::write::GzEncoder;
 use flate2::{Compression, Crc};
+use serde_json::{Value, json};
 
 use crate::support::{Job, Reply, Server, finish, line};
 
@@ -402,6 +404,59 @@ fn overwriting_begins_anew_and_only_with_an_input_that_can_be_sent() {
     assert!(!job.path("out.errors.jsonl").exists() && !job.path("out.journal.new").exists());
     let (code, log) = finish(&mut job.run(&server));
     assert_eq!((code, server.count()), (0, 7), "the new job goes on by itself: {log}");
+}
+
+/// The same command where no file may become larger than that: to a process it is a full disk.
+fn with_room(kib: u64, command: &Command) -> Command {
+    let mut limited = Command::new("sh");
+    let script = format!("trap '' XFSZ; ulimit -f {}; exec \"$0\" \"$@\"", 2 * kib);
+    limited.args(["-c", &script]).arg(command.get_program()).args(command.get_args());
+    limited.current_dir(command.get_current_dir().expect("the job's folder")).env_clear();
+    limited.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    limited
+}
+
+#[test]
+fn a_full_disk_ends_a_run_and_loses_nothing() {
+    const ITEMS: usize = 200;
+    let server = Server::new(|_| Reply::new(200, &json!({"text": "x".repeat(10_000)})));
+    let job = Job::new(ITEMS);
+    let (code, log) = finish(&mut with_room(1_000, &job.run(&server)));
+    assert_eq!(code, 3, "{log}");
+    assert_eq!(
+        log.lines().last(),
+        Some(
+            "error: the journal stopped: cannot write out.jsonl: File too large (os error 27); what is recorded is safe: \
+             put that right, then give the same command again"
+        )
+    );
+    let text = fs::read_to_string(job.path("out.jsonl")).expect("results");
+    let whole = &text[..=text.rfind('\n').expect("something fits")];
+    let paid: Vec<Value> = whole.lines().map(|line| serde_json::from_str(line).expect("a whole line")).collect();
+
+    let (code, log) = finish(&mut job.run(&server));
+    assert_eq!(code, 0, "{log}");
+    job.assert_adds_up(ITEMS);
+    let calls = server.by_item();
+    assert!(paid.iter().all(|line| calls[line["custom_id"].as_str().expect("an id")] == 1), "paid for twice");
+    assert!((1..ITEMS).contains(&paid.len()), "{} lines fit", paid.len());
+}
+
+#[test]
+fn a_disk_that_is_full_at_the_start_begins_nothing() {
+    let server = Server::new(|_| Reply::ok());
+    let job = Job::new(3);
+    let before = files(&job);
+    let (code, log) = finish(&mut with_room(4, &job.run(&server)));
+    assert_eq!(
+        (code, &*log),
+        (
+            2,
+            "error: cannot load the journal: disk I/O error; make sure that the disk has room and the folder can be \
+             written\n"
+        )
+    );
+    assert_eq!((files(&job), server.count()), (before, 0));
 }
 
 #[test]
