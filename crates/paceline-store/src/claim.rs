@@ -32,7 +32,7 @@ pub(crate) fn claim(
     limit: usize,
     except: &[Arc<str>],
 ) -> Result<Claim, Error> {
-    let claim = || -> rusqlite::Result<Claim> {
+    let claim = || -> rusqlite::Result<Vec<Claimed>> {
         let mut places = Vec::new();
         let account_open = scopes.iter().all(|scope| &*scope.row.name != ACCOUNT || scope.may_send(now));
         if account_open && limit > 0 {
@@ -42,20 +42,32 @@ pub(crate) fn claim(
         }
         places.sort_unstable();
         places.truncate(limit);
-        let mut items = Vec::with_capacity(places.len());
-        let mut take = conn.prepare_cached("UPDATE item SET state = 1 WHERE id = ?1")?;
-        let mut read = conn.prepare_cached(query::ITEM_BY_ID)?;
-        for (_, _, _, id) in places {
-            take.execute([id])?;
-            items.push(read.query_row([id], |row| {
-                Ok(Claimed { item: query::item(row, scopes)?, body_hash: row.get("body_hash")? })
-            })?);
-        }
-        Ok(Claim { items, next_due: None })
+        take(conn, scopes, places.into_iter().map(|(_, _, _, id)| id))
     };
-    let mut claim = claim().map_err(Error::sqlite("read"))?;
-    claim.next_due = next_due(conn, scopes)?;
-    Ok(claim)
+    let items = claim().map_err(Error::sqlite("read"))?;
+    Ok(Claim { items, next_due: next_due(conn, scopes)? })
+}
+
+/// Takes those of the items that wait, in the order given.
+pub(crate) fn claim_items(conn: &Connection, scopes: &[Scope], ordinals: &[u64]) -> Result<Claim, Error> {
+    let items = take(conn, scopes, ordinals.iter().map(|ordinal| query::int(*ordinal)));
+    Ok(Claim { items: items.map_err(Error::sqlite("read"))?, next_due: None })
+}
+
+/// Marks items in flight and reads them; leaves out those that do not wait.
+fn take(conn: &Connection, scopes: &[Scope], ids: impl Iterator<Item = i64>) -> rusqlite::Result<Vec<Claimed>> {
+    let mut take = conn.prepare_cached("UPDATE item SET state = 1 WHERE id = ?1 AND state = 0")?;
+    let mut read = conn.prepare_cached(query::ITEM_BY_ID)?;
+    let mut items = Vec::with_capacity(ids.size_hint().0);
+    for id in ids {
+        if take.execute([id])? == 0 {
+            continue;
+        }
+        items.push(read.query_row([id], |row| {
+            Ok(Claimed { item: query::item(row, scopes)?, body_hash: row.get("body_hash")? })
+        })?);
+    }
+    Ok(items)
 }
 
 fn due(conn: &Connection, scope: i64, now: Timestamp, limit: usize, places: &mut Vec<Place>) -> rusqlite::Result<()> {

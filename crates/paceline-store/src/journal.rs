@@ -6,13 +6,14 @@ use std::sync::{Arc, mpsc};
 use paceline_core::Timestamp;
 
 use crate::error::Error;
+use crate::history::Minute;
 use crate::item::{Claim, Finished, Item, Rescheduled, Tally, Totals};
 use crate::load::{Loader, connect_new};
 use crate::lock::RunLock;
 use crate::output::Outputs;
 use crate::paths::{InputMark, Paths};
 use crate::report::{self, Counts, ReportRow, Rows};
-use crate::schema::{Found, connect, refuse_foreign};
+use crate::schema::{Found, connect, migrate, refuse_foreign};
 use crate::scope::{self, ScopeRow, ScopeState};
 use crate::turn::Book;
 use crate::writer::{Command, Writer};
@@ -124,6 +125,7 @@ impl Journal {
             Found::Journal => {
                 let run = query::run(&conn)?;
                 options.input.same_as(&run.input)?;
+                migrate(&conn)?;
                 let (outputs, recovery) = recover::recover(&conn, &options.paths, &run, options.now)?;
                 let journal = Self::start(Book::new(conn, outputs, lock)?, run.id)?;
                 Ok(Opened::Resumed { journal, recovery })
@@ -150,6 +152,12 @@ impl Journal {
         reply: impl FnOnce(Result<Claim, Error>) + Send + 'static,
     ) {
         self.writer.send(Command::Claim { now, limit, except, reply: Box::new(reply) });
+    }
+
+    /// Hands out those of the items that wait, whatever their due time and scope, and marks them in flight. The answer's
+    /// `next_due` says nothing.
+    pub fn claim_items(&self, ordinals: Vec<u64>, reply: impl FnOnce(Result<Claim, Error>) + Send + 'static) {
+        self.writer.send(Command::ClaimItems { ordinals, reply: Box::new(reply) });
     }
 
     /// [`claim`](Self::claim) from all open scopes, waiting for the answer. Not for async code.
@@ -246,6 +254,11 @@ impl Journal {
     /// Replaces the snapshot that other processes see.
     pub fn write_snapshot(&self, json: String, reply: impl FnOnce(Result<(), Error>) + Send + 'static) {
         self.writer.send(Command::Snapshot { json, reply: Box::new(reply) });
+    }
+
+    /// Adds to the history what has happened since the last time. A kill loses what was not added yet.
+    pub fn add_history(&self, minutes: Vec<Minute>, reply: impl FnOnce(Result<(), Error>) + Send + 'static) {
+        self.writer.send(Command::History { minutes, reply: Box::new(reply) });
     }
 
     /// Where the items stand, without the reasons why some wait: for the beginning of a run. Waits for what was queued

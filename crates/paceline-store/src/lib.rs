@@ -33,6 +33,7 @@
 
 mod claim;
 mod error;
+mod history;
 mod item;
 mod journal;
 mod line;
@@ -50,6 +51,7 @@ mod turn;
 mod writer;
 
 pub use error::Error;
+pub use history::Minute;
 pub use item::{Claim, Claimed, End, Finished, Item, Last, NewItem, Rescheduled, State, Tally, Totals};
 pub use journal::{Journal, Kept, Opened, Options, Recovery};
 pub use line::{Answer, CustomId, LineForm, ResultLine, encode_line};

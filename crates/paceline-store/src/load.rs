@@ -63,6 +63,7 @@ impl Loader {
         // index over the ids is sorted on disk too: in memory it would grow with the input.
         conn.execute_batch("PRAGMA synchronous = FULL; PRAGMA temp_store = FILE; BEGIN IMMEDIATE;")
             .and_then(|()| conn.execute_batch(TABLES))
+            .and_then(|()| conn.execute_batch(crate::history::TABLE))
             .map_err(Error::sqlite("load"))?;
         Ok(loader)
     }

@@ -6,6 +6,7 @@ use paceline_core::Timestamp;
 use rusqlite::Connection;
 
 use crate::error::Error;
+use crate::history::{self, Minute};
 use crate::paths::InputMark;
 use crate::query;
 use crate::report::{self, Counts, ReportRow, Rows};
@@ -50,6 +51,14 @@ impl Reader {
     /// [`Error::Sqlite`].
     pub fn snapshot(&self) -> Result<Option<String>, Error> {
         query::snapshot(&self.conn)
+    }
+
+    /// What happened in each minute in which something did, in order.
+    ///
+    /// # Errors
+    /// [`Error::Sqlite`].
+    pub fn history(&self) -> Result<Vec<Minute>, Error> {
+        history::all(&self.conn)
     }
 
     /// Where the items stand. Reads every row.

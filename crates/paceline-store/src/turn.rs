@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use rusqlite::{Connection, params};
 
-use crate::claim::claim;
+use crate::claim::{claim, claim_items};
 use crate::error::Error;
+use crate::history;
 use crate::item::{Finished, Last, Rescheduled, State, Tally, Totals};
 use crate::journal::Kept;
 use crate::lock::RunLock;
@@ -227,8 +228,14 @@ impl Turn<'_> {
             Command::Claim { now, limit, except, reply } => {
                 self.step(reply, |book| claim(&book.conn, &book.scopes, now, limit, &except));
             }
+            Command::ClaimItems { ordinals, reply } => {
+                self.step(reply, |book| claim_items(&book.conn, &book.scopes, &ordinals));
+            }
             Command::Scope { row, reply } => self.step(reply, |book| book.set_scope(row)),
             Command::Snapshot { json, reply } => self.step(reply, |book| book.set_snapshot(&json)),
+            Command::History { minutes, reply } => {
+                self.step(reply, |book| minutes.iter().try_for_each(|minute| history::add(&book.conn, minute)));
+            }
             Command::Query(question) => questions.push(question),
         }
     }

@@ -8,6 +8,7 @@ use paceline_core::Timestamp;
 use rusqlite::Connection;
 
 use crate::error::Error;
+use crate::history::Minute;
 use crate::item::{Claim, Finished, Rescheduled, Tally, Totals};
 use crate::journal::Kept;
 use crate::scope::ScopeRow;
@@ -32,10 +33,14 @@ pub(crate) enum Command {
     Release { ordinal: u64, sent: Option<Box<(Tally, Totals)>>, reply: Reply<Kept> },
     /// Hand out due items.
     Claim { now: Timestamp, limit: usize, except: Vec<Arc<str>>, reply: Reply<Claim> },
+    /// Hand out these items.
+    ClaimItems { ordinals: Vec<u64>, reply: Reply<Claim> },
     /// Change the state of a scope.
     Scope { row: ScopeRow, reply: Reply<()> },
     /// Replace the snapshot.
     Snapshot { json: String, reply: Reply<()> },
+    /// Add to the history.
+    History { minutes: Vec<Minute>, reply: Reply<()> },
     /// Look.
     Query(Question),
 }
@@ -53,8 +58,10 @@ impl Command {
     fn refuse(self, error: Error) {
         match self {
             Self::Finish(_, reply) | Self::Reschedule(_, reply) | Self::Release { reply, .. } => reply(Err(error)),
-            Self::Claim { reply, .. } => reply(Err(error)),
-            Self::Scope { reply, .. } | Self::Snapshot { reply, .. } => reply(Err(error)),
+            Self::Claim { reply, .. } | Self::ClaimItems { reply, .. } => reply(Err(error)),
+            Self::Scope { reply, .. } | Self::Snapshot { reply, .. } | Self::History { reply, .. } => {
+                reply(Err(error));
+            }
             Self::Query(question) => question(Err(error)),
         }
     }

@@ -2,5 +2,6 @@
 #![cfg(test)]
 
 mod crash;
+mod history;
 mod schedule;
 mod support;

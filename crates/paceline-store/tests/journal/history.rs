@@ -1,0 +1,50 @@
+//! The minutes of a job, and journals from before there were any.
+
+use paceline_store::{Error, Minute, Reader};
+
+use crate::support::{Job, NOW, later, wait};
+
+#[test]
+fn minutes_add_up_over_runs() {
+    let job = Job::new();
+    let path = job.paths.journal.clone().unwrap();
+    let add = |journal: &paceline_store::Journal, minutes| wait(|reply| journal.add_history(minutes, reply)).unwrap();
+    let journal = job.start(1);
+    add(&journal, vec![Minute { sends: 2, ..Minute::of(NOW) }]);
+    journal.close().unwrap();
+    let (journal, _) = job.resume();
+    let next = Minute { sends: 1, throttled: 1, ..Minute::of(later(60)) };
+    add(&journal, vec![Minute { sends: 3, ..Minute::of(NOW) }, next.clone()]);
+    assert_eq!(Reader::open(&path).unwrap().history().unwrap(), [Minute { sends: 5, ..Minute::of(NOW) }, next]);
+}
+
+#[test]
+fn a_journal_of_version_1_is_read_as_it_is_and_upgraded_by_the_next_run() {
+    let job = Job::new();
+    let path = job.paths.journal.clone().unwrap();
+    job.start(3).close().unwrap();
+    let old = rusqlite::Connection::open(&path).unwrap();
+    old.execute_batch("DROP TABLE history; PRAGMA user_version = 1;").unwrap();
+    drop(old);
+    assert_eq!(Reader::open(&path).unwrap().history().unwrap(), []);
+    let (journal, _) = job.resume();
+    wait(|reply| journal.add_history(vec![Minute::of(NOW)], reply)).unwrap();
+    job.complete(&journal);
+    job.assert_each_once(3);
+    journal.close().unwrap();
+    assert_eq!(Reader::open(&path).unwrap().history().unwrap().len(), 1);
+}
+
+#[test]
+fn items_are_claimed_by_name_whatever_they_wait_for_and_once() {
+    let job = Job::new();
+    let journal = job.start(4);
+    let claim = |ordinals: &[u64]| {
+        let claim = wait(|reply| journal.claim_items(ordinals.to_vec(), reply)).unwrap();
+        claim.items.iter().map(|item| item.ordinal).collect::<Vec<_>>()
+    };
+    assert_eq!(claim(&[2, 0]), [2, 0]);
+    assert_eq!(claim(&[2, 3, 9]), [3]);
+    journal.close().unwrap();
+    assert!(matches!(wait(|reply| journal.claim_items(vec![1], reply)), Err(Error::Closed)));
+}
