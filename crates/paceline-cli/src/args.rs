@@ -119,6 +119,15 @@ pub(crate) struct RunArgs {
     /// End the run when the next call could start only after this long; the same command goes on later
     #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = duration, allow_hyphen_values = true)]
     pub(crate) max_wait: Duration,
+    /// Begin at most N items in this run; the others wait for the next
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) max_items: Option<u64>,
+    /// Use at most N tokens in this run, in and out; calls in flight count with what they are expected to use
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) max_tokens: Option<u64>,
+    /// Send nothing more after this long; calls in flight get up to 30s
+    #[arg(long, value_name = "DURATION", value_parser = some_time, allow_hyphen_values = true)]
+    pub(crate) max_duration: Option<Duration>,
     /// Stop when the first N items to end all failed alike; 0 never stops
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub(crate) stop_after_same: usize,
@@ -169,8 +178,11 @@ pub(crate) struct StatsArgs {
     #[arg(value_name = "RESULTS")]
     pub(crate) results: Option<PathBuf>,
     /// One row for each item that did not simply succeed, waiting items included
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["history", "watch"])]
     pub(crate) items: bool,
+    /// What happened in each minute, as CSV: calls, answers, delays, tokens and the limit in force
+    #[arg(long, conflicts_with = "watch")]
+    pub(crate) history: bool,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,

@@ -5,6 +5,7 @@ mod check;
 mod exit;
 mod logging;
 mod mock;
+mod output;
 mod run;
 mod stats;
 mod text;

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use jiff::tz::TimeZone;
+use paceline_core::Timestamp;
+
 /// A duration in the two units that matter: `250ms`, `1.2s`, `3m 05s`, `1h 02m`, `2d 3h`.
 pub(crate) fn duration(duration: Duration) -> String {
     let seconds = duration.as_secs();
@@ -44,6 +47,24 @@ pub(crate) fn rfc3339(millis: i64) -> String {
     jiff::Timestamp::from_millisecond(millis).map_or_else(|_| millis.to_string(), |at| format!("{at:.3}"))
 }
 
+/// An instant for people: in their zone, and in UTC where that differs. The day is named unless it is today.
+pub(crate) fn moment(at: Timestamp) -> String {
+    moment_in(at, paceline::clock::wall(), &TimeZone::system())
+}
+
+fn moment_in(at: Timestamp, now: Timestamp, zone: &TimeZone) -> String {
+    let zoned = |at: Timestamp, zone: &TimeZone| {
+        jiff::Timestamp::from_millisecond(at.as_millis()).map(|at| at.to_zoned(zone.clone()))
+    };
+    let show = |zone: &TimeZone| -> Result<String, jiff::Error> {
+        let (at, now) = (zoned(at, zone)?, zoned(now, zone)?);
+        let form = if at.date() == now.date() { "%H:%M:%S" } else { "%F %H:%M:%S" };
+        Ok(at.strftime(form).to_string())
+    };
+    let (Ok(local), Ok(utc)) = (show(zone), show(&TimeZone::UTC)) else { return rfc3339(at.as_millis()) };
+    if local == utc { format!("{utc} UTC") } else { format!("{local} ({utc} UTC)") }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -59,6 +80,17 @@ mod tests {
     fn thousands_are_apart() {
         assert_eq!([1, 999, 1_000, 12_345_678].map(count), ["1", "999", "1,000", "12,345,678"]);
         assert_eq!([counted(1, "item"), counted(1_000, "item")], ["1 item", "1,000 items"]);
+    }
+
+    #[test]
+    fn moments_are_local_and_utc_and_name_another_day() {
+        let zone = TimeZone::fixed(jiff::tz::offset(1));
+        let noon = Timestamp::from_millis(1_795_176_000_000);
+        let later = |hours: u64| moment_in(noon + Duration::from_secs(hours * 3_600 + 245), noon, &zone);
+        assert_eq!(later(0), "13:04:05 (12:04:05 UTC)");
+        assert_eq!(later(11), "2026-11-21 00:04:05 (23:04:05 UTC)");
+        assert_eq!(later(12), "2026-11-21 01:04:05 (2026-11-21 00:04:05 UTC)");
+        assert_eq!(moment_in(noon, noon, &TimeZone::UTC), "12:00:00 UTC");
     }
 
     #[test]

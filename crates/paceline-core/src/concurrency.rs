@@ -35,12 +35,12 @@ impl Phase {
     /// The name used in JSON.
     pub const fn as_str(self) -> &'static str {
         match self {
-            Self::Floor => "floor",
-            Self::MaxConcurrency => "max_concurrency",
-            Self::Backoff => "backoff",
-            Self::Recovering => "recovering",
-            Self::Saturated => "saturated",
-            Self::Steady => "steady",
+            Self::Floor => "Floor",
+            Self::MaxConcurrency => "MaxConcurrency",
+            Self::Backoff => "Backoff",
+            Self::Recovering => "Recovering",
+            Self::Saturated => "Saturated",
+            Self::Steady => "Steady",
         }
     }
 }

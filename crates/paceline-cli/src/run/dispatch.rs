@@ -15,7 +15,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::item::{Context, Phase, Tried};
+use super::bounds::Begun;
+use super::item::{Context, Phase, Tried, TryEnd};
 use super::progress::{Progress, View};
 use super::record::Recorder;
 use super::signals::Signals;
@@ -47,6 +48,7 @@ pub(crate) struct Dispatcher {
     due_meanwhile: Option<Timestamp>,
     /// The last claim found only items of scopes whose part of the window is full.
     crowded: bool,
+    begun: Begun,
     stop: Option<Stop>,
     abandon_at: Option<Instant>,
 }
@@ -61,6 +63,10 @@ pub(crate) struct Parts {
     /// Failures of the journal, which arrive with its acknowledgements.
     pub(crate) broken: mpsc::UnboundedReceiver<Error>,
     pub(crate) max_wait: Duration,
+    /// Items that this run may begin.
+    pub(crate) max_items: Option<u64>,
+    /// Time in which calls may leave.
+    pub(crate) max_duration: Option<Duration>,
     /// The most calls in flight.
     pub(crate) concurrency: usize,
 }
@@ -74,6 +80,7 @@ pub(crate) struct Ended {
 impl Dispatcher {
     /// A dispatcher that has not claimed anything yet.
     pub(crate) fn new(parts: Parts) -> Self {
+        let begun = Begun::new(parts.max_items);
         Self {
             parts,
             tasks: JoinSet::new(),
@@ -82,6 +89,7 @@ impl Dispatcher {
             next_due: Some(Timestamp::from_millis(0)),
             due_meanwhile: None,
             crowded: false,
+            begun,
             stop: None,
             abandon_at: None,
         }
@@ -100,7 +108,7 @@ impl Dispatcher {
             if self.is_over() {
                 break;
             }
-            let due = self.time_to_claim();
+            let (due, time_left) = (self.time_to_claim(), self.time_left());
             tokio::select! {
                 Some(tried) = self.tasks.join_next() => {
                     self.settle(tried.map_err(Failure::interrupted)?);
@@ -111,9 +119,13 @@ impl Dispatcher {
                 claim = answered(&mut self.claiming) => self.start(claim?),
                 () = sleep(due) => {}
                 _ = ticks.tick() => self.tick(),
+                () = sleep(time_left) => self.end_at_last(Stop::MaxDuration),
                 () = signals.next() => self.interrupt(),
                 Some(error) = self.parts.broken.recv() => return Err(Failure::interrupted(error)),
             }
+        }
+        if self.begun.used_up() && self.parts.recorder.figures().pending() > 0 {
+            self.end_with(Some(Stop::MaxItems));
         }
         self.parts.recorder.settle_held_back(self.stop.as_ref());
         self.look_after();
@@ -132,6 +144,15 @@ impl Dispatcher {
         if self.stop.is_some() || self.claiming.is_some() || self.crowded || !due {
             return;
         }
+        let (reply, answer) = oneshot::channel();
+        // Nobody waits for the answer any more only when the run has failed.
+        let reply = move |claim| drop(reply.send(claim));
+        if self.begun.used_up() {
+            let room = (window * SCOPES_AT_ONCE).saturating_sub(self.tasks.len());
+            self.parts.journal.claim_items(self.begun.due(self.parts.context.now(), room), reply);
+            self.claiming = Some(answer);
+            return;
+        }
         let (full, others): (Vec<_>, Vec<_>) = self.by_scope.iter().partition(|(_, tried)| **tried * 4 > window * 3);
         let fullest = others.iter().map(|(_, tried)| **tried).max().unwrap_or_default();
         let room = (window * SCOPES_AT_ONCE).saturating_sub(self.tasks.len()).min(window - fullest);
@@ -139,9 +160,7 @@ impl Dispatcher {
             return;
         }
         let except = full.into_iter().map(|(scope, _)| Arc::clone(scope)).collect();
-        let (reply, answer) = oneshot::channel();
-        // Nobody waits for the answer any more only when the run has failed.
-        self.parts.journal.claim(self.parts.context.now(), room, except, move |claim| drop(reply.send(claim)));
+        self.parts.journal.claim(self.parts.context.now(), room.min(self.begun.left()), except, reply);
         self.claiming = Some(answer);
         self.due_meanwhile = None;
     }
@@ -158,10 +177,12 @@ impl Dispatcher {
         self.crowded = claim.items.is_empty() && claim.next_due.is_some_and(|due| due <= now) && !self.tasks.is_empty();
         self.next_due = earlier(claim.next_due, self.due_meanwhile);
         for item in claim.items {
+            self.begun.tried(item.ordinal);
             *self.by_scope.entry(Arc::clone(&item.scope)).or_default() += 1;
             let context = Arc::clone(&self.parts.context);
             self.tasks.spawn(async move { context.attempt(item).await });
         }
+        self.keep_to_begun();
     }
 
     fn settle(&mut self, tried: Tried) {
@@ -169,9 +190,14 @@ impl Dispatcher {
         if let Some(count) = self.by_scope.get_mut(&tried.item.scope) {
             *count = count.saturating_sub(1);
         }
+        let (ordinal, sent) = (tried.item.ordinal, matches!(tried.end, TryEnd::Sent(_)));
         let recorded = self.parts.recorder.record(&self.parts.context, tried);
         self.next_due = earlier(self.next_due, recorded.due);
         self.due_meanwhile = earlier(self.due_meanwhile, recorded.due);
+        if let Some(due) = recorded.due.filter(|_| sent) {
+            self.begun.waits(ordinal, due);
+        }
+        self.keep_to_begun();
         if recorded.scopes_changed {
             let Parts { context, journal, recorder, .. } = &self.parts;
             if holds::store(context, journal, &recorder.acknowledge) {
@@ -179,6 +205,13 @@ impl Dispatcher {
             }
         }
         self.end_with(recorded.stop);
+    }
+
+    /// Once no further item may be begun, nothing is due but those that were.
+    fn keep_to_begun(&mut self) {
+        if self.begun.used_up() {
+            (self.next_due, self.crowded) = (self.begun.next_due(), false);
+        }
     }
 
     fn tick(&mut self) {
@@ -203,12 +236,16 @@ impl Dispatcher {
         let stop = self.stop.as_ref();
         progress.show(&View { now, figures, limits: &limits, in_flight, stop, next_due });
         let seconds = (now - context.began).as_secs_f64();
-        let json = snapshot::job(figures, &limits, in_flight, seconds, &|at| context.timestamp(at));
+        let json = snapshot::job(figures, &limits, in_flight, seconds, stop, &|at| context.timestamp(at));
         if limits.scopes.is_empty() {
             // Nothing was asked for yet; what the run before left says more.
             return;
         }
         journal.write_snapshot(json.to_string(), recorder.acknowledge.reply());
+        let minutes = recorder.minutes().take(&limits);
+        if !minutes.is_empty() {
+            journal.add_history(minutes, recorder.acknowledge.reply());
+        }
     }
 
     /// A scope whose breaker opened and that had no success for `--max-wait` since is held for this run, so that the run
@@ -258,8 +295,23 @@ impl Dispatcher {
             self.parts.phase.send_replace(Phase::Abandoning);
             return;
         }
-        self.abandon_at = Some(self.parts.context.limiter.now() + PATIENCE);
-        self.end_with(Some(Stop::Interrupted));
+        if self.stop.is_some() {
+            tracing::info!("interrupted: waiting up to 30s for the calls in flight (again to give them up)");
+        }
+        self.end_at_last(Stop::Interrupted);
+    }
+
+    /// Sends nothing more, and waits for calls in flight only so long.
+    fn end_at_last(&mut self, stop: Stop) {
+        self.abandon_at.get_or_insert(self.parts.context.limiter.now() + PATIENCE);
+        self.end_with(Some(stop));
+    }
+
+    /// Until `--max-duration` is over; none once the run ends anyway.
+    fn time_left(&self) -> Option<Duration> {
+        let bound = self.parts.max_duration.filter(|_| self.stop.is_none())?;
+        let Context { began, limiter, .. } = &*self.parts.context;
+        Some((*began + bound) - limiter.now())
     }
 
     fn time_to_claim(&self) -> Option<Duration> {

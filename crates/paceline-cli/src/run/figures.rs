@@ -48,6 +48,11 @@ impl Figures {
         self.succeeded + self.failed + self.skipped + self.cancelled
     }
 
+    /// Items that have not.
+    pub(crate) const fn pending(&self) -> u64 {
+        self.input.saturating_sub(self.ended())
+    }
+
     pub(crate) const fn add(&mut self, adds: &Totals) {
         self.totals.calls += adds.calls;
         self.totals.resends += adds.resends;

@@ -9,10 +9,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use paceline::provider::{self, Provider, Reading, TokenRatio};
 use paceline::{Limiter, clock};
-use paceline_core::{Class, Instant, Outcome, Request, Timestamp, TooLarge, Verdict};
+use paceline_core::{Class, Dimension, Instant, Outcome, Request, Timestamp, TooLarge, Verdict};
 use paceline_store::Claimed;
 use tokio::sync::watch;
 
+use super::bounds::Budget;
 use super::format::Format;
 use super::input::{Input, Span};
 use super::line::{self, Echo, LineError};
@@ -31,6 +32,8 @@ pub(crate) struct Context {
     pub(crate) ratios: Mutex<BTreeMap<Arc<str>, TokenRatio>>,
     /// How long an item may be tried, from its first send.
     pub(crate) deadline: Duration,
+    /// The tokens that the run may use.
+    pub(crate) budget: Budget,
     /// Whether the run goes on.
     pub(crate) phase: watch::Receiver<Phase>,
     /// Calls that have left and are not answered.
@@ -64,6 +67,8 @@ pub(crate) struct Tried {
 pub(crate) enum TryEnd {
     /// It never left, and the item can leave later: the run ends, or its scope is stopped.
     Withheld,
+    /// It never left, because the tokens that the run may use would not be enough.
+    OverBudget,
     /// It never left, and never can.
     Impossible(Impossible),
     /// It left.
@@ -183,6 +188,13 @@ impl Context {
 
     async fn perform(&self, echo: Echo, call: Call, request: Request, item: &Claimed) -> TryEnd {
         let began = self.limiter.now();
+        let tokens = request.cost.get(&Dimension::Tokens);
+        let reserved_tokens = tokio::select! {
+            biased;
+            () = self.reached(Phase::Draining) => return TryEnd::Withheld,
+            reserved = self.budget.reserve(tokens) => reserved,
+        };
+        let Some(reserved_tokens) = reserved_tokens else { return TryEnd::OverBudget };
         let permit = tokio::select! {
             biased;
             () = self.reached(Phase::Draining) => return TryEnd::Withheld,
@@ -210,6 +222,7 @@ impl Context {
             Some(_) => reading.outcome_of(&reserved),
             None => Outcome::new(Class::Abandoned),
         });
+        reserved_tokens.settle(used(answer.as_ref(), &reading));
         self.learn(&item.scope, &call, &reading);
         if let Some(Ok(answer)) = &mut answer {
             answer.collect_stream();
@@ -256,6 +269,17 @@ impl Context {
     async fn reached(&self, phase: Phase) {
         // The dispatcher outlives every try; if it were gone, waiting would have no end.
         let _ = self.phase.clone().wait_for(|now| *now >= phase).await;
+    }
+}
+
+/// The tokens that a call has used: as its answer says, none where it was refused or never arrived, and as many as
+/// expected (`None`) where nobody knows.
+fn used(answer: Option<&Result<Answer, NoAnswer>>, reading: &Reading) -> Option<u64> {
+    match (reading.usage, answer) {
+        (Some(usage), _) => Some(usage.total()),
+        (None, Some(Ok(_))) if reading.class != Class::Success => Some(0),
+        (None, Some(Err(NoAnswer::Connect(_)))) => Some(0),
+        (None, _) => None,
     }
 }
 

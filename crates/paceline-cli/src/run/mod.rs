@@ -2,6 +2,8 @@
 
 mod address;
 mod begun;
+mod again;
+mod bounds;
 mod carried;
 mod dispatch;
 mod entry;
@@ -14,6 +16,7 @@ mod item;
 mod line;
 mod load;
 mod members;
+mod minutes;
 mod places;
 mod progress;
 mod record;
@@ -38,6 +41,7 @@ use paceline_core::{Limits, Quota, Shape};
 use paceline_store::{Paths, RunLock};
 use tokio::sync::{mpsc, watch};
 
+use self::bounds::Budget;
 use self::dispatch::{Dispatcher, Ended, Parts};
 use self::figures::Figures;
 use self::format::Format;
@@ -49,6 +53,7 @@ use self::record::{About, Acknowledge, Recorder};
 use self::send::{Sender, SenderConfig};
 use self::spool::Earlier;
 use self::stop::SameFailures;
+pub(crate) use self::stop::Stop;
 use self::summary::Summary;
 use crate::args::{Everywhere, RunArgs};
 use crate::exit::{Failure, Status};
@@ -125,6 +130,7 @@ impl Run<'_> {
             rules: self.upstream.rules.clone(),
             ratios: Mutex::new(BTreeMap::new()),
             deadline: self.upstream.deadline,
+            budget: Budget::new(self.args.max_tokens),
             phase: phase_seen,
             in_flight: AtomicU64::new(0),
             epoch: now,
@@ -138,6 +144,8 @@ impl Run<'_> {
             phase,
             broken,
             max_wait: self.args.max_wait,
+            max_items: self.args.max_items,
+            max_duration: self.args.max_duration,
             concurrency: self.upstream.pacer.concurrency.max() as usize,
         });
         let ended = dispatcher.run().await.map_err(Failure::resumable)?;
@@ -148,7 +156,8 @@ impl Run<'_> {
     fn conclude(&self, context: &Context, ended: &Ended) -> Result<Status, Failure> {
         let now = clock::wall();
         let counts = self.job.journal.counts(now).map_err(Failure::interrupted)?;
-        report::write(&self.paths.report, &self.job.journal, &context.input, now).map_err(Failure::interrupted)?;
+        let bounded = ended.stop.as_ref().is_some_and(Stop::is_bound);
+        report::write(&self.paths.report, &self.job.journal, &context.input, now, bounded).map_err(Failure::interrupted)?;
         self.job.journal.close().map_err(Failure::interrupted)?;
         let limits = told_limits(self.upstream);
         let view = context.limiter.snapshot();
@@ -160,6 +169,7 @@ impl Run<'_> {
             limits: &limits,
             concurrency: self.upstream.pacer.concurrency.max(),
             view: &view,
+            again: again::command_line(std::env::args_os()),
         };
         let wall = |at: Instant| context.timestamp(at);
         let json = summary.json(&wall);

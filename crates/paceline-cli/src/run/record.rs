@@ -12,6 +12,7 @@ use super::entry;
 use super::figures::Figures;
 use super::holds;
 use super::item::{Context, Impossible, Sent, Tried, TryEnd};
+use super::minutes::Minutes;
 use super::send::NoAnswer;
 use super::stop::{Failed, Reachability, SameFailures, Stop, Watched};
 use crate::text;
@@ -21,6 +22,7 @@ pub(crate) struct Recorder {
     journal: Journal,
     pub(crate) acknowledge: Acknowledge,
     figures: Figures,
+    minutes: Minutes,
     same: SameFailures,
     reachability: Reachability,
     retry: Retry,
@@ -77,12 +79,18 @@ impl Recorder {
     /// A recorder for one run.
     pub(crate) fn new(journal: Journal, acknowledge: Acknowledge, about: About) -> Self {
         let About { figures, same, retry, address, key } = about;
-        Self { journal, acknowledge, figures, same, reachability: Reachability::default(), retry, address, key }
+        let (minutes, reachability) = (Minutes::default(), Reachability::default());
+        Self { journal, acknowledge, figures, minutes, same, reachability, retry, address, key }
     }
 
     /// The counters as they stand.
     pub(crate) const fn figures(&self) -> &Figures {
         &self.figures
+    }
+
+    /// What happened since it was asked for last, by minute.
+    pub(crate) const fn minutes(&mut self) -> &mut Minutes {
+        &mut self.minutes
     }
 
     /// How many more items must fail like those before to stop the run; none once it is known that not all do.
@@ -95,6 +103,7 @@ impl Recorder {
         let Tried { item, end } = tried;
         match end {
             TryEnd::Withheld => self.give_back(&item),
+            TryEnd::OverBudget => Recorded { stop: Some(Stop::MaxTokens), ..self.give_back(&item) },
             TryEnd::InputBroken(broken) => {
                 let stop = Some(Stop::Input { words: broken.to_string() });
                 Recorded { stop, ..self.give_back(&item) }
@@ -152,6 +161,7 @@ impl Recorder {
     fn sent(&mut self, context: &Context, item: &Claimed, sent: Sent) -> Recorded {
         let adds = entry::added(item, &sent);
         self.figures.add(&adds);
+        self.minutes.called(context.now(), &adds, sent.reading.class, sent.reading.usage.unwrap_or_default());
         let mut recorded = Recorded {
             scopes_changed: matches!(sent.reading.class, Class::QuotaExhausted | Class::Account)
                 || sent.reading.wait.is_some_and(|wait| wait > holds::SHORT),
@@ -201,7 +211,7 @@ impl Recorder {
     }
 
     fn again(
-        &self,
+        &mut self,
         context: &Context,
         item: &Claimed,
         sent: &Sent,
@@ -210,13 +220,15 @@ impl Recorder {
         adds: Totals,
     ) -> Timestamp {
         let mut tally = entry::tally(item, sent, Some(next));
-        let not_before = context.now() + delay;
+        let now = context.now();
+        let not_before = now + delay;
         tally.deadline = match sent.reading.class {
             // A person may need days to act; the item's time begins anew when it is sent again.
             Class::Account => None,
             _ => next.deadline.map(|at| context.timestamp(at)).or(Some(sent.deadline)),
         };
         if sent.reading.class != Class::Account {
+            self.minutes.delayed(now, delay);
             self.warn(item, sent, next, delay, not_before);
         }
         let next = Rescheduled { ordinal: item.ordinal, not_before, delay, tally, adds };

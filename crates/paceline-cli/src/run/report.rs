@@ -15,12 +15,12 @@ use crate::text;
 /// Why an item is not succeeded, or what it took.
 #[derive(Debug, Serialize)]
 pub(crate) struct Row {
-    custom_id: CustomId,
-    state: &'static str,
-    class: Option<&'static str>,
-    code: Option<String>,
+    pub(crate) custom_id: CustomId,
+    pub(crate) state: &'static str,
+    pub(crate) class: Option<&'static str>,
+    pub(crate) code: Option<String>,
     error_type: Option<String>,
-    status_code: Option<u16>,
+    pub(crate) status_code: Option<u16>,
     /// A person must act on the key, the account or the request.
     fatal: bool,
     retryable: bool,
@@ -28,8 +28,8 @@ pub(crate) struct Row {
     attempts: u32,
     deferrals: u32,
     retry_not_before: Option<String>,
-    last_error: Option<String>,
-    reason: Option<String>,
+    pub(crate) last_error: Option<String>,
+    pub(crate) reason: Option<String>,
 }
 
 /// What can go wrong while a report is written.
@@ -43,14 +43,20 @@ pub(crate) enum ReportError {
     Io(#[from] io::Error),
 }
 
-/// Rewrites the report: readers see the old one or the new one, never a part.
+/// Rewrites the report: readers see the old one or the new one, never a part. For `bounded` see [`row`].
 ///
 /// # Errors
 /// What the journal or the file system says; the old report stays then.
-pub(crate) fn write(path: &Path, journal: &Journal, input: &Input, now: Timestamp) -> Result<(), ReportError> {
+pub(crate) fn write(
+    path: &Path,
+    journal: &Journal,
+    input: &Input,
+    now: Timestamp,
+    bounded: bool,
+) -> Result<(), ReportError> {
     let mut fresh = path.as_os_str().to_owned();
     fresh.push(".new");
-    let written = fill(fresh.as_ref(), journal, input, now).and_then(|()| Ok(std::fs::rename(&fresh, path)?));
+    let written = fill(fresh.as_ref(), journal, input, now, bounded).and_then(|()| Ok(std::fs::rename(&fresh, path)?));
     if written.is_err() {
         // On a full disk even a part is in the way.
         let _ = std::fs::remove_file(&fresh);
@@ -58,13 +64,13 @@ pub(crate) fn write(path: &Path, journal: &Journal, input: &Input, now: Timestam
     written
 }
 
-fn fill(path: &Path, journal: &Journal, input: &Input, now: Timestamp) -> Result<(), ReportError> {
+fn fill(path: &Path, journal: &Journal, input: &Input, now: Timestamp, bounded: bool) -> Result<(), ReportError> {
     let mut file = BufWriter::new(File::create(path)?);
     journal.report(now, Rows::All, |row| -> Result<(), ReportError> {
         if simply_succeeded(&row) {
             return Ok(());
         }
-        serde_json::to_writer(&mut file, &self::row(&row, input, now)).map_err(io::Error::from)?;
+        serde_json::to_writer(&mut file, &self::row(&row, input, now, bounded)).map_err(io::Error::from)?;
         file.write_all(b"\n")?;
         Ok(())
     })?;
@@ -77,8 +83,8 @@ pub(crate) fn simply_succeeded(row: &ReportRow) -> bool {
     row.state == State::Succeeded && row.tally.sends() <= 1
 }
 
-/// The row of an item.
-pub(crate) fn row(row: &ReportRow, input: &Input, now: Timestamp) -> Row {
+/// The row of an item. `bounded`: the run ended at a bound of its own, which is why what never started did not.
+pub(crate) fn row(row: &ReportRow, input: &Input, now: Timestamp, bounded: bool) -> Row {
     let last = row.tally.last.as_ref();
     let class = last.map(|last| last.class).filter(|_| row.state != State::Succeeded);
     let fatal = matches!(class, Some(Class::Account | Class::Invalid | Class::Filtered));
@@ -97,7 +103,19 @@ pub(crate) fn row(row: &ReportRow, input: &Input, now: Timestamp) -> Row {
         deferrals: row.tally.deferrals,
         retry_not_before: row.retry_not_before(now).map(|at| text::rfc3339(at.as_millis())),
         last_error: last.and_then(|last| last.words.clone()),
-        reason: row.deferred.map(DeferReason::as_str).map(str::to_owned).or_else(|| row.reason.clone()),
+        reason: row
+            .deferred
+            .map(|reason| told(reason, bounded).as_str())
+            .map(str::to_owned)
+            .or_else(|| row.reason.clone()),
+    }
+}
+
+/// The reason for waiting, as told when a run ended at a bound of its own.
+pub(crate) fn told(reason: DeferReason, bounded: bool) -> DeferReason {
+    match reason {
+        DeferReason::NotStarted if bounded => DeferReason::RunBound,
+        other => other,
     }
 }
 

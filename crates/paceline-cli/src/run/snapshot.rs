@@ -7,13 +7,21 @@ use serde_json::{Map, Value, json};
 
 use super::carried::Told;
 use super::figures::Figures;
+use super::stop::Stop;
 use crate::text;
 
 /// Turns an instant of the limiter into a time of the wall clock.
 pub(crate) type ToWall<'a> = &'a dyn Fn(Instant) -> Timestamp;
 
 /// The state of a job, as it is kept in the journal.
-pub(crate) fn job(figures: &Figures, view: &Snapshot, in_flight: u64, seconds: f64, wall: ToWall<'_>) -> Value {
+pub(crate) fn job(
+    figures: &Figures,
+    view: &Snapshot,
+    in_flight: u64,
+    seconds: f64,
+    stop: Option<&Stop>,
+    wall: ToWall<'_>,
+) -> Value {
     let totals = figures.totals;
     json!({
         "at": text::rfc3339(paceline::clock::wall().as_millis()),
@@ -32,6 +40,7 @@ pub(crate) fn job(figures: &Figures, view: &Snapshot, in_flight: u64, seconds: f
         "tokens_in": figures.tokens_in,
         "tokens_out": figures.tokens_out,
         "seconds": seconds,
+        "stopped": stop.map(Stop::as_str),
         "account": scope(&view.account, wall),
         "scopes": scopes(view, wall),
     })
@@ -73,7 +82,7 @@ fn scope(scope: &ScopeSnapshot, wall: ToWall<'_>) -> Value {
             "total_decreases": concurrency.total_decreases,
             "peak_active": concurrency.peak_active,
             "limit_history": concurrency.limit_history,
-            "phase": format!("{:?}", concurrency.phase),
+            "phase": concurrency.phase.as_str(),
         },
         "totals": {
             "sends": scope.totals.sends,

@@ -18,6 +18,12 @@ pub(crate) enum Stop {
         /// When it could start.
         until: Timestamp,
     },
+    /// The run has begun as many items as it may.
+    MaxItems,
+    /// The next call might use more tokens than the run may.
+    MaxTokens,
+    /// The run has taken as long as it may.
+    MaxDuration,
     /// The key, the account or its credit: a person must act.
     Account {
         /// What the provider said.
@@ -49,6 +55,31 @@ pub(crate) enum Stop {
 }
 
 impl Stop {
+    /// The word used in JSON.
+    pub(crate) const fn as_str(&self) -> &'static str {
+        match self {
+            Self::Interrupted => "interrupted",
+            Self::MaxWait { .. } => "max_wait",
+            Self::MaxItems => "max_items",
+            Self::MaxTokens => "max_tokens",
+            Self::MaxDuration => "max_duration",
+            Self::Account { .. } => "account",
+            Self::SameFailure { .. } => "same_failure",
+            Self::Unreachable { .. } => "unreachable",
+            Self::Input { .. } => "input_changed",
+        }
+    }
+
+    /// Whether a word from [`as_str`](Self::as_str) says that a run ended at a bound of its own.
+    pub(crate) fn is_word_of_bound(word: &str) -> bool {
+        [Self::MaxItems, Self::MaxTokens, Self::MaxDuration].iter().any(|bound| bound.as_str() == word)
+    }
+
+    /// Whether the run ended because it had taken what it was allowed.
+    pub(crate) const fn is_bound(&self) -> bool {
+        matches!(self, Self::MaxItems | Self::MaxTokens | Self::MaxDuration)
+    }
+
     /// One line for the log, at the moment of stopping.
     pub(crate) fn announcement(&self) -> String {
         match self {
@@ -56,6 +87,7 @@ impl Stop {
                 "interrupted: no further call leaves; waiting up to 30s for those in flight (again to give them up)"
                     .to_owned()
             }
+            Self::MaxDuration => format!("stopping: {self}; waiting up to 30s for calls in flight"),
             other => format!("stopping: {other}"),
         }
     }
@@ -66,12 +98,11 @@ impl fmt::Display for Stop {
         match self {
             Self::Interrupted => f.write_str("interrupted"),
             Self::MaxWait { until } => {
-                write!(
-                    f,
-                    "the next call can start at {}, which is --max-wait or more away",
-                    text::rfc3339(until.as_millis())
-                )
+                write!(f, "the next call can start at {}, which is --max-wait or more away", text::moment(*until))
             }
+            Self::MaxItems => f.write_str("--max-items is reached"),
+            Self::MaxTokens => f.write_str("the next call might exceed --max-tokens"),
+            Self::MaxDuration => f.write_str("--max-duration is over"),
             Self::Account { words, fix } => write!(f, "the provider refuses this account: {words}; {fix}"),
             Self::SameFailure { items, status, words } => {
                 write!(f, "the first {items} items to end all failed alike")?;

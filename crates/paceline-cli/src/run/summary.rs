@@ -11,6 +11,7 @@ use paceline_store::{Counts, DeferReason};
 use serde_json::{Value, json};
 
 use super::figures::Figures;
+use super::report;
 use super::snapshot::{self, ToWall};
 use super::stop::Stop;
 use crate::exit::Status;
@@ -26,6 +27,8 @@ pub(crate) struct Summary<'a> {
     pub(crate) limits: &'a Limits,
     pub(crate) concurrency: u32,
     pub(crate) view: &'a Snapshot,
+    /// The command that goes on with the job.
+    pub(crate) again: String,
 }
 
 impl Summary<'_> {
@@ -61,6 +64,8 @@ impl Summary<'_> {
             "abandoned": totals.abandoned,
             "tokens_in": counts.tokens_in,
             "tokens_out": counts.tokens_out,
+            "stopped": self.stop.map(Stop::as_str),
+            "resume": (self.status() == Status::Deferred).then_some(&self.again),
             "seconds": round(self.elapsed),
             "oracle_seconds": self.oracle().map(round),
             "scopes": snapshot::scopes(self.view, wall),
@@ -100,7 +105,8 @@ impl Summary<'_> {
         }
         for group in &counts.deferred {
             let class = group.class.map(|class| format!(", last answer: {class}")).unwrap_or_default();
-            line(format!("deferred: {}{class}: {}", words(group.reason), text::count(group.items)));
+            let reason = words(report::told(group.reason, self.stop.is_some_and(Stop::is_bound)));
+            line(format!("deferred: {reason}{class}: {}", text::count(group.items)));
         }
         for scope in &self.view.scopes {
             if let ScopeState::Stopped { reason } = &scope.state {
@@ -114,7 +120,7 @@ impl Summary<'_> {
             line(format!("{} given up in flight may be billed", text::counted(totals.abandoned, "call")));
         }
         if deferred > 0 {
-            line("the same command goes on where this run ended".to_owned());
+            line(format!("go on with: {}", self.again));
         }
         text
     }
@@ -153,7 +159,7 @@ fn words(reason: DeferReason) -> &'static str {
         DeferReason::ScopeHeld => "their scope is held until a quota reopens",
         DeferReason::NotBefore => "their next try lies ahead",
         DeferReason::NotStarted => "not started",
-        DeferReason::RunBound => "the run ended before their next try",
+        DeferReason::RunBound => "the run ended before their turn",
     }
 }
 

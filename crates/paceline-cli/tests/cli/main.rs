@@ -2,11 +2,13 @@
 
 mod answers;
 mod checks;
+mod bounds;
 mod ends;
 mod forms;
 mod help;
 mod input;
 mod resume;
+mod stats;
 mod support;
 mod surface;
 mod waits;

@@ -1,0 +1,19 @@
+//! Printing to standard output, whose reader may have seen enough.
+
+use std::io::{self, BufWriter, Write};
+
+use crate::exit::Failure;
+
+/// Lets `write` print. A reader that closed its end (`| head`) ends it quietly.
+///
+/// # Errors
+/// Whatever else keeps the text from being written.
+pub(crate) fn print(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
+    let mut out = BufWriter::new(io::stdout().lock());
+    match write(&mut out).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Failure::interrupted(format!("cannot write to standard output: {error}")))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,57 @@
+//! The command that goes on with a job: the one that was typed, in a form that can be pasted.
+
+use std::ffi::OsString;
+
+/// The words of a command line, quoted for a shell. A password in an address is left out.
+pub(crate) fn command_line(words: impl IntoIterator<Item = OsString>) -> String {
+    let mut words = words.into_iter().map(|word| word.to_string_lossy().into_owned());
+    let program = words.next().unwrap_or_else(|| "paceline".to_owned());
+    let mut from_pipe = false;
+    let mut line = quoted(&program);
+    for word in words {
+        from_pipe |= word == "-";
+        line.push(' ');
+        line += &quoted(&without_password(&word));
+    }
+    if from_pipe {
+        // The copy that the first run made is the input now.
+        line += " < /dev/null";
+    }
+    line
+}
+
+fn quoted(word: &str) -> String {
+    // Only a NUL byte cannot be quoted, and no argument can hold one.
+    shlex::try_quote(word).map_or_else(|_| word.to_owned(), Into::into)
+}
+
+/// `https://name:password@host` becomes `https://***@host`.
+fn without_password(word: &str) -> String {
+    let Some((scheme, rest)) = word.split_once("://") else { return word.to_owned() };
+    let (host, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+    host.rsplit_once('@').map_or_else(|| word.to_owned(), |(_, host)| format!("{scheme}://***@{host}{path}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(words: &[&str]) -> String {
+        command_line(words.iter().map(OsString::from))
+    }
+
+    #[test]
+    fn it_can_be_pasted() {
+        assert_eq!(
+            line(&["paceline", "run", "my file.jsonl", "--limit", "5 per 1h", "-o", "it's.jsonl"]),
+            r#"paceline run 'my file.jsonl' --limit '5 per 1h' -o "it's.jsonl""#
+        );
+        assert_eq!(line(&["paceline", "run", "-", "-o", "out.jsonl"]), "paceline run - -o out.jsonl < /dev/null");
+    }
+
+    #[test]
+    fn it_holds_no_secret() {
+        assert_eq!(line(&["p", "--base-url=https://me:s@cret@host/v1@x"]), "p '--base-url=https://***@host/v1@x'");
+        assert_eq!(line(&["p", "--base-url", "http://host/a@b"]), "p --base-url http://host/a@b");
+    }
+}

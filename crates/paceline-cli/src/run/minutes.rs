@@ -1,0 +1,63 @@
+//! What happened in the present minute, until the journal has it.
+
+use std::time::Duration;
+
+use paceline::Snapshot;
+use paceline::provider::Usage;
+use paceline_core::{Class, Dimension, Timestamp};
+use paceline_store::{Minute, Totals};
+
+/// Gathers until it is taken, twice a second.
+#[derive(Debug, Default)]
+pub(crate) struct Minutes(Vec<Minute>);
+
+impl Minutes {
+    /// A call that left is over.
+    pub(crate) fn called(&mut self, now: Timestamp, adds: &Totals, class: Class, usage: Usage) {
+        let minute = self.at(now);
+        let success = u64::from(class == Class::Success);
+        minute.sends += adds.calls;
+        minute.successes += success;
+        minute.throttled += adds.throttled;
+        minute.resends += adds.resends;
+        minute.resends_succeeded += adds.resends.min(success);
+        minute.tokens_in += usage.input_tokens;
+        minute.tokens_out += usage.output_tokens;
+    }
+
+    /// An item is to go again after that long.
+    pub(crate) fn delayed(&mut self, now: Timestamp, delay: Duration) {
+        self.at(now).delayed(delay);
+    }
+
+    /// What has gathered, with the limit in force.
+    pub(crate) fn take(&mut self, view: &Snapshot) -> Vec<Minute> {
+        let mut minutes = std::mem::take(&mut self.0);
+        if let Some(last) = minutes.last_mut() {
+            last.limit = limit(view);
+        }
+        minutes
+    }
+
+    fn at(&mut self, now: Timestamp) -> &mut Minute {
+        let minute = Minute::of(now);
+        if self.0.last().is_none_or(|last| last.number != minute.number) {
+            self.0.push(minute);
+        }
+        self.0.last_mut().expect("one was just pushed if there was none")
+    }
+}
+
+/// What the busiest scope's server announced as its limit of requests; where it announced none, the calls in flight that
+/// all scopes together may have.
+fn limit(view: &Snapshot) -> Option<(u64, String)> {
+    let busiest = view.scopes.iter().max_by_key(|scope| scope.totals.sends)?;
+    let announced = busiest.announced.iter().find(|quota| quota.dimension == Dimension::Requests);
+    Some(match announced {
+        Some(quota) => (quota.limit, "announced requests".to_owned()),
+        None => {
+            let places = view.scopes.iter().map(|scope| u64::from(scope.concurrency.current_limit)).sum();
+            (places, "calls in flight".to_owned())
+        }
+    })
+}

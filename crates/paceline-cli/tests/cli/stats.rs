@@ -1,0 +1,83 @@
+//! Looking at a job from outside.
+
+use std::collections::BTreeSet;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use crate::support::{Job, Reply, Server, finish};
+
+fn output(command: &mut Command) -> String {
+    let output = command.output().expect("the binary runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("text")
+}
+
+fn fails_in_parts(arrival: &crate::support::Arrival) -> Reply {
+    match (arrival.item.as_str(), arrival.before) {
+        ("item-1", _) => Reply::error(400, "never"),
+        ("item-2", 0) => Reply::error(503, "oops"),
+        ("item-3", 0) => Reply::error(429, "rate_limit_exceeded").with_header("retry-after-ms", 20),
+        _ => Reply::ok(),
+    }
+}
+
+#[test]
+fn after_three_runs_each_item_has_one_row() {
+    let server = Server::new(fails_in_parts);
+    let job = Job::new(12);
+    for _ in 0..3 {
+        finish(job.run(&server).args(["--max-items", "3"]));
+    }
+    let rows: Vec<Value> = output(job.paceline().args(["stats", "--items", "--json"]))
+        .lines()
+        .map(|row| serde_json::from_str(row).expect("one object a line"))
+        .collect();
+    let ids: BTreeSet<&str> = rows.iter().filter_map(|row| row["custom_id"].as_str()).collect();
+    assert_eq!((rows.len(), ids.len()), (6, 6), "one failed, two were sent again, three wait: {rows:?}");
+    let report = job.lines("out.report.jsonl");
+    assert_eq!(rows, report, "the same rows as in the report");
+
+    let table = output(job.paceline().args(["stats", "--items"]));
+    assert_eq!(table.lines().count(), 7, "{table}");
+    let row = table.lines().find(|line| line.starts_with("item-1 ")).expect("a row");
+    for word in ["failed", "400", "invalid", "never; it is never"] {
+        assert!(row.contains(word), "{word} in {row}");
+    }
+}
+
+#[test]
+fn the_history_adds_up_to_the_totals() {
+    let server = Server::new(fails_in_parts);
+    let job = Job::new(12);
+    finish(job.run(&server).args(["--max-items", "6"]));
+    finish(&mut job.run(&server));
+    let csv = output(job.paceline().args(["stats", "--history"]));
+    assert!(csv.starts_with("minute,sends,successes,throttled,"), "{csv}");
+    let minutes: Vec<Value> =
+        serde_json::from_str(&output(job.paceline().args(["stats", "--history", "--json"]))).expect("an array");
+    assert_eq!(minutes.len(), csv.lines().count() - 1);
+    let sum = |key: &str| minutes.iter().filter_map(|minute| minute[key].as_u64()).sum::<u64>();
+    let totals = ["sends", "successes", "throttled", "resends", "tokens_in", "tokens_out"].map(sum);
+    assert_eq!(totals, [server.count() as u64, 11, 1, 2, 33, 22]);
+    let delayed = minutes.iter().find(|minute| minute["delay_max_ms"].is_u64()).expect("two delays");
+    assert!(delayed["delay_max_ms"].as_u64() >= Some(20), "{delayed}");
+    assert!(minutes.iter().all(|minute| minute["limit_of"] == "calls in flight"), "{minutes:?}");
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_ends_it_quietly() {
+    let server = Server::new(|_| Reply::ok());
+    let job = Job::new(2_000);
+    assert_eq!(finish(job.run(&server).args(["--max-items", "1"])).0, 3);
+    for args in [&["stats", "--items", "--json"][..], &["stats", "--items"]] {
+        let mut child =
+            job.paceline().args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary runs");
+        let mut first = String::new();
+        BufReader::new(child.stdout.take().expect("piped")).read_line(&mut first).expect("a line");
+        let mut log = String::new();
+        child.stderr.take().expect("piped").read_to_string(&mut log).expect("text");
+        assert_eq!((child.wait().expect("it ends").code(), log.as_str()), (Some(0), ""), "after {first}");
+    }
+}
