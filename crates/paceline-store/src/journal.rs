@@ -13,7 +13,7 @@ use crate::lock::RunLock;
 use crate::output::Outputs;
 use crate::paths::{InputMark, Paths};
 use crate::report::{self, Counts, ReportRow, Rows};
-use crate::schema::{Found, connect, migrate, refuse_foreign};
+use crate::schema::{Found, connect, refuse_foreign};
 use crate::scope::{self, ScopeRow, ScopeState};
 use crate::turn::Book;
 use crate::writer::{Command, Writer};
@@ -125,7 +125,6 @@ impl Journal {
             Found::Journal => {
                 let run = query::run(&conn)?;
                 options.input.same_as(&run.input)?;
-                migrate(&conn)?;
                 let (outputs, recovery) = recover::recover(&conn, &options.paths, &run, options.now)?;
                 let journal = Self::start(Book::new(conn, outputs, lock)?, run.id)?;
                 Ok(Opened::Resumed { journal, recovery })

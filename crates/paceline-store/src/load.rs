@@ -15,7 +15,7 @@ use crate::lock::RunLock;
 use crate::output::Outputs;
 use crate::paths::{Paths, with_suffix};
 use crate::query::{count, int};
-use crate::schema::{DUE_INDEX, Found, KEY_INDEX, TABLES, connect, hash, mark};
+use crate::schema::{DUE_INDEX, Found, KEY_INDEX, TABLES, begin_writing, connect, hash, mark};
 use crate::turn::{Book, checkpoint};
 
 /// Takes the items of a new job. Memory stays the same however many they are. Dropped without
@@ -59,6 +59,7 @@ impl Loader {
         // From here on dropping it removes the file.
         let loader = Self { open: Some(open), scopes: BTreeMap::new(), items: 0, unique: false };
         let conn = &loader.open.as_ref().expect("open until finished").conn;
+        begin_writing(conn)?;
         // The results prove what was done, but not what there is to do: that is on disk before the first call. The
         // index over the ids is sorted on disk too: in memory it would grow with the input.
         conn.execute_batch("PRAGMA synchronous = FULL; PRAGMA temp_store = FILE; BEGIN IMMEDIATE;")
@@ -169,7 +170,7 @@ impl Open {
         std::fs::rename(&*place, journal).map_err(Error::io("replace", journal))?;
         place.clone_from(journal);
         (self.conn, _) = connect(Some(journal))?;
-        Ok(())
+        begin_writing(&self.conn)
     }
 }
 

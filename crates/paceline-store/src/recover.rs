@@ -12,6 +12,7 @@ use crate::line::{Proof, prove};
 use crate::output::{Covered, OutputFile, Outputs};
 use crate::paths::Paths;
 use crate::query::{Run, int};
+use crate::schema;
 use crate::turn::shorten;
 
 /// Opens the files of a job and brings the journal up to them. When they do not fit together, nothing is changed.
@@ -23,6 +24,8 @@ pub(crate) fn recover(
 ) -> Result<(Outputs, Recovery), Error> {
     let journal = paths.journal.as_deref().unwrap_or(Path::new(""));
     let mut outputs = Outputs::reopen(paths, journal, run.results, run.errors)?;
+    schema::begin_writing(conn)?;
+    schema::migrate(conn)?;
     conn.execute_batch("BEGIN IMMEDIATE").map_err(Error::sqlite("write"))?;
     let mut recovery = Recovery::default();
     recovery.recorded += record_tail(conn, &mut outputs.results, |_| State::Succeeded)?;

@@ -120,7 +120,7 @@ pub(crate) enum Found {
     Journal,
 }
 
-/// Opens the database for the one process that writes it.
+/// Opens the database for the one process that writes it. Changes nothing in it.
 pub(crate) fn connect(path: Option<&Path>) -> Result<(Connection, Found), Error> {
     let Some(path) = path else {
         return Ok((Connection::open_in_memory().map_err(Error::sqlite("open"))?, Found::Empty));
@@ -128,11 +128,14 @@ pub(crate) fn connect(path: Option<&Path>) -> Result<(Connection, Found), Error>
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let conn = Connection::open_with_flags(path, flags).map_err(Error::sqlite("open"))?;
     conn.busy_timeout(BUSY).map_err(Error::sqlite("open"))?;
-    let found = recognize(&conn, path)?;
-    // NORMAL does not sync each commit: the results do, before it, and what a power cut takes is read back from them.
+    recognize(&conn, path).map(|found| (conn, found))
+}
+
+/// Makes ready to write, which marks the file: only once it is sure that nothing is refused any more. `NORMAL` does not
+/// sync each commit: the results do, before it, and what a power cut takes is read back from them.
+pub(crate) fn begin_writing(conn: &Connection) -> Result<(), Error> {
     conn.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA temp_store = MEMORY;")
-        .map_err(Error::sqlite("open"))?;
-    Ok((conn, found))
+        .map_err(Error::sqlite("open"))
 }
 
 /// Opens a journal only to look at it, while a run may be writing it.

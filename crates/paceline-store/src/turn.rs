@@ -1,6 +1,7 @@
 //! One turn of the writer: outcomes folded, lines written and synced, one transaction, then the answers.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use rusqlite::{Connection, params};
 
@@ -57,6 +58,7 @@ impl Book {
     /// Moves the log into the database, so that one file is left.
     pub(crate) fn close(self) -> Result<(), Error> {
         checkpoint(&self.conn)?;
+        leave_one_file(&self.conn)?;
         self.conn.close().map_err(|(_, error)| Error::Sqlite { action: "close", source: error })
     }
 
@@ -279,6 +281,17 @@ impl Turn<'_> {
 /// Moves the log into the database, unless somebody reads it for long: then it stays, and loses nothing by that.
 pub(crate) fn checkpoint(conn: &Connection) -> Result<(), Error> {
     conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).map_err(Error::sqlite("sync"))
+}
+
+/// Reading a database that keeps a log makes files beside it, which stay, or cannot be made. At rest the journal keeps
+/// none; unless somebody is looking just now, then the next end of a run does it.
+fn leave_one_file(conn: &Connection) -> Result<(), Error> {
+    let switched =
+        conn.busy_timeout(Duration::ZERO).and_then(|()| conn.query_row("PRAGMA journal_mode = DELETE", [], |_| Ok(())));
+    match switched {
+        Err(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseBusy) => Ok(()),
+        other => other.map_err(Error::sqlite("close")),
+    }
 }
 
 /// The longest error message kept per item, in characters: a line in a report, not the answer.

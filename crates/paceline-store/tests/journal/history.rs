@@ -36,6 +36,21 @@ fn a_journal_of_version_1_is_read_as_it_is_and_upgraded_by_the_next_run() {
 }
 
 #[test]
+fn looking_at_a_journal_at_rest_leaves_no_files_beside_it() {
+    let job = Job::new();
+    job.start(3).close().unwrap();
+    let files = || std::fs::read_dir(&job.folder).unwrap().count();
+    let before = files();
+    assert_eq!(Reader::open(job.paths.journal.as_ref().unwrap()).unwrap().counts(NOW).unwrap().waiting, 3);
+    assert_eq!(files(), before);
+    let (journal, _) = job.resume();
+    let looking = Reader::open(job.paths.journal.as_ref().unwrap()).unwrap();
+    looking.counts(NOW).unwrap();
+    journal.close().unwrap();
+    assert_eq!(looking.counts(NOW).unwrap().waiting, 3, "nobody is kept from looking");
+}
+
+#[test]
 fn items_are_claimed_by_name_whatever_they_wait_for_and_once() {
     let job = Job::new();
     let journal = job.start(4);
