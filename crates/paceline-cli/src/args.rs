@@ -128,6 +128,9 @@ pub(crate) struct RunArgs {
     /// Send nothing more after this long; calls in flight get up to 30s
     #[arg(long, value_name = "DURATION", value_parser = some_time, allow_hyphen_values = true)]
     pub(crate) max_duration: Option<Duration>,
+    /// Check the input and print what there is to do; sends nothing, leaves no files, needs no key
+    #[arg(long, conflicts_with = "summary")]
+    pub(crate) dry_run: bool,
     /// Stop when the first N items to end all failed alike; 0 never stops
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub(crate) stop_after_same: usize,

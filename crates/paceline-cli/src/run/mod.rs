@@ -6,6 +6,7 @@ mod again;
 mod bounds;
 mod carried;
 mod dispatch;
+mod dry_run;
 mod entry;
 mod figures;
 pub(crate) mod format;
@@ -17,6 +18,7 @@ mod line;
 mod load;
 mod members;
 mod minutes;
+mod oracle;
 mod places;
 mod progress;
 mod record;
@@ -69,8 +71,12 @@ const MOCK_RPM: u64 = 1_200;
 /// Refuses bad configuration and input before anything is sent; says what broke under way.
 pub(crate) async fn command(args: RunArgs, everywhere: &Everywhere) -> Result<Status, Failure> {
     let mut upstream = upstream::resolve(&args.upstream, everywhere)?;
-    let headers = upstream::headers(&upstream)?;
     let paths = paths(&args);
+    if args.dry_run {
+        let told = told_limits(&upstream);
+        return tokio::task::block_in_place(|| dry_run::command(&args, &paths, &upstream, &told));
+    }
+    let headers = upstream::headers(&upstream)?;
     places::check(&args, &paths)?;
     let lock = RunLock::take(&paths.lock).map_err(Failure::refused)?;
     places::try_summary(args.summary.as_deref())?;

@@ -5,15 +5,15 @@ use std::path::Path;
 use std::time::Duration;
 
 use paceline::{ScopeState, Snapshot};
-use paceline_core::{Cost, Dimension, Limits, Shape};
+use paceline_core::{Cost, Dimension, Limits};
 use paceline_sim::Job;
 use paceline_store::{Counts, DeferReason};
 use serde_json::{Value, json};
 
 use super::figures::Figures;
-use super::report;
 use super::snapshot::{self, ToWall};
 use super::stop::Stop;
+use super::{oracle, report};
 use crate::exit::Status;
 use crate::text;
 
@@ -139,16 +139,7 @@ impl Summary<'_> {
             .with(Dimension::Tokens, tokens(self.counts.tokens_in + self.counts.tokens_out))
             .with(Dimension::InputTokens, tokens(self.counts.tokens_in))
             .with(Dimension::OutputTokens, tokens(self.counts.tokens_out));
-        let mut quotas = self.limits.quotas.clone();
-        if let Some(burst) = self.limits.burst {
-            let spaced = quotas
-                .iter_mut()
-                .filter(|quota| quota.dimension == Dimension::Requests && quota.window <= Duration::from_secs(60))
-                .min_by_key(|quota| quota.window);
-            if let Some(quota) = spaced {
-                quota.shape = Shape::Bucket { burst };
-            }
-        }
+        let quotas = oracle::quotas(self.limits);
         Some(Job { calls, cost, mean_latency, median_latency }.finish_time(&quotas, Some(self.concurrency)))
     }
 }

@@ -1,8 +1,9 @@
 //! `paceline` as a person meets it: the real binary against a server that counts what reaches it.
 
 mod answers;
-mod checks;
 mod bounds;
+mod checks;
+mod dry_run;
 mod ends;
 mod forms;
 mod help;

@@ -1,0 +1,248 @@
+//! `paceline run --dry-run`: what a run would do, without sending anything or leaving a file.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use paceline::clock;
+use paceline::config::Upstream;
+use paceline::provider::{self, Provider, TokenRatio};
+use paceline_core::{Cost, Dimension, Limits};
+use paceline_sim::Job;
+use paceline_store::{Paths, Reader, Rows, RunLock, State};
+use serde_json::{Value, json};
+
+use super::format::Format;
+use super::input::{Input, Span};
+use super::report::ReportError;
+use super::spool::Earlier;
+use super::{load, oracle};
+use crate::args::RunArgs;
+use crate::exit::{Failure, Status};
+use crate::{output, text};
+
+/// Scopes that are shown one by one.
+const SHOWN: usize = 10;
+
+/// Checks the input as a run would and prints what there is to do. Of a job that has begun: what is left.
+///
+/// # Errors
+/// As for a run, before its first call.
+pub(crate) fn command(args: &RunArgs, paths: &Paths, upstream: &Upstream, told: &Limits) -> Result<Status, Failure> {
+    let begun = paths.journal.as_deref().filter(|journal| journal.exists());
+    let (reader, input, format, scratch) = match begun {
+        Some(journal) => {
+            let reader = Reader::open(journal).map_err(Failure::refused)?;
+            let path = reader.input().map_err(Failure::refused)?.path;
+            let input = Input::open(&path).map_err(Failure::refused)?;
+            let format = format(args, &input, upstream)?;
+            (reader, input, format, None)
+        }
+        None => load_aside(args, upstream)?,
+    };
+    let mut plan = Plan::default();
+    plan.count(&reader, &input, &format, upstream).map_err(Failure::refused)?;
+    plan.seconds = plan.seconds(upstream, told);
+    let printed = output::print(|out| {
+        if args.json {
+            writeln!(out, "{}", plan.json(args, upstream))
+        } else {
+            out.write_all(plan.text(args).as_bytes())
+        }
+    });
+    drop((reader, scratch));
+    printed.map(|()| Status::Success)
+}
+
+/// A journal in a folder that goes with it: every check of a real load, and nothing left of it.
+fn load_aside(
+    args: &RunArgs,
+    upstream: &Upstream,
+) -> Result<(Reader, Input, Format, Option<tempfile::TempDir>), Failure> {
+    let folder = tempfile::tempdir()
+        .map_err(|error| Failure::refused(format!("cannot write to {}: {error}", std::env::temp_dir().display())))?;
+    let paths = Paths::beside(&folder.path().join("dry-run.jsonl"));
+    let lock = RunLock::take(&paths.lock).map_err(Failure::refused)?;
+    let mut input = Input::prepare(&args.input, &paths.input, Earlier::MayDiffer).map_err(Failure::refused)?;
+    let format = format(args, &input, upstream)?;
+    let journal: PathBuf = paths.journal.clone().expect("a journal beside the results");
+    load::open(lock, paths, &mut input, &format, upstream, args)?.journal.close().map_err(Failure::refused)?;
+    Ok((Reader::open(&journal).map_err(Failure::refused)?, input, format, Some(folder)))
+}
+
+fn format(args: &RunArgs, input: &Input, upstream: &Upstream) -> Result<Format, Failure> {
+    let base_url = upstream.base_url.as_deref().unwrap_or_default();
+    Format::choose(args.format, args.endpoint.as_deref(), input, upstream.provider, base_url)
+}
+
+/// What there is to do.
+#[derive(Default)]
+struct Plan {
+    items: u64,
+    scopes: BTreeMap<String, Part>,
+    seconds: Option<Duration>,
+}
+
+/// What there is to do in one scope.
+#[derive(Default)]
+struct Part {
+    items: u64,
+    /// As the provider's limits will count it.
+    cost: Cost,
+    tokens_in: u64,
+    /// As far as requests set a bound.
+    tokens_out: u64,
+}
+
+impl Plan {
+    fn count(
+        &mut self,
+        reader: &Reader,
+        input: &Input,
+        format: &Format,
+        upstream: &Upstream,
+    ) -> Result<(), ReportError> {
+        let ratio = TokenRatio::default();
+        reader.report(clock::wall(), Rows::All, |row| -> Result<(), ReportError> {
+            self.items += 1;
+            if !matches!(row.state, State::Waiting | State::InFlight) {
+                return Ok(());
+            }
+            let bytes = input.read(Span { offset: row.src_off, len: row.src_len })?;
+            let line = format.read(&bytes, row.line).map_err(std::io::Error::other)?;
+            let part = self.scopes.entry(row.scope.to_string()).or_default();
+            part.items += 1;
+            part.cost = sum(&part.cost, &provider::charge(upstream.provider, &line.url, line.body.as_bytes(), &ratio));
+            // Not every provider counts the answer's bound against its limits, but everybody may write as much.
+            let longest = provider::charge(Provider::OpenAi, &line.url, line.body.as_bytes(), &ratio);
+            part.tokens_in += longest.get(&Dimension::InputTokens);
+            part.tokens_out += longest.get(&Dimension::OutputTokens);
+            Ok(())
+        })
+    }
+
+    /// The time that the configured limits alone ask for; none when there are none.
+    fn seconds(&self, upstream: &Upstream, told: &Limits) -> Option<Duration> {
+        let all = self.scopes.values().fold(Cost::zero(), |all, part| sum(&all, &part.cost));
+        let account = time(told, self.pending(), all);
+        let tiers = upstream.pacer.tiers.iter().filter_map(|(name, limits)| {
+            let part = self.scopes.get(&**name)?;
+            time(limits, part.items, part.cost.clone())
+        });
+        account.into_iter().chain(tiers).max()
+    }
+
+    fn pending(&self) -> u64 {
+        self.scopes.values().map(|part| part.items).sum()
+    }
+
+    fn tokens(&self) -> (u64, u64) {
+        let sum = |of: fn(&Part) -> u64| self.scopes.values().map(of).sum();
+        (sum(|part| part.tokens_in), sum(|part| part.tokens_out))
+    }
+
+    fn json(&self, args: &RunArgs, upstream: &Upstream) -> Value {
+        let (tokens_in, tokens_out) = self.tokens();
+        let scopes: Vec<Value> = self
+            .scopes
+            .iter()
+            .map(|(name, part)| {
+                json!({
+                    "name": name,
+                    "items": part.items,
+                    "tokens_in": part.tokens_in,
+                    "tokens_out": part.tokens_out,
+                })
+            })
+            .collect();
+        json!({
+            "input": self.items,
+            "pending": self.pending(),
+            "tokens_in": tokens_in,
+            "tokens_out": tokens_out,
+            "seconds": self.seconds.map(|seconds| seconds.as_secs_f64()),
+            "scopes": scopes,
+            "bounds": {
+                "max_items": args.max_items,
+                "max_tokens": args.max_tokens,
+                "max_duration_s": args.max_duration.map(|duration| duration.as_secs_f64()),
+                "max_wait_s": args.max_wait.as_secs_f64(),
+                "deadline_s": upstream.deadline.as_secs_f64(),
+            },
+        })
+    }
+
+    fn text(&self, args: &RunArgs) -> String {
+        let pending = self.pending();
+        let mut text = format!("{}: {}", args.input.display(), text::counted(self.items, "item"));
+        if pending < self.items {
+            text += &format!(", {} ended, {} to do", text::count(self.items - pending), text::count(pending));
+        }
+        text.push('\n');
+        let mut line = |words: String| writeln!(text, "  {words}").expect("a string takes everything");
+        let mut scopes: Vec<_> = self.scopes.iter().collect();
+        scopes.sort_by_key(|(name, part)| (std::cmp::Reverse(part.items), *name));
+        for (name, part) in scopes.iter().take(SHOWN) {
+            let tokens = tokens(part.tokens_in, part.tokens_out);
+            line(format!("{name}: {}, {tokens}", text::counted(part.items, "item")));
+        }
+        let rest: u64 = scopes.iter().skip(SHOWN).map(|(_, part)| part.items).sum();
+        if rest > 0 {
+            let more = text::counted((scopes.len() - SHOWN) as u64, "more scope");
+            line(format!("and {more}: {}", text::counted(rest, "item")));
+        }
+        if scopes.len() > 1 {
+            let (tokens_in, tokens_out) = self.tokens();
+            line(format!("together {}", tokens(tokens_in, tokens_out)));
+        }
+        line(match self.seconds {
+            Some(least) => format!("at least {} at the configured limits", text::duration(least)),
+            None => "no limit is configured: as fast as the provider permits".to_owned(),
+        });
+        bounds(args).into_iter().for_each(&mut line);
+        line("nothing was sent".to_owned());
+        text
+    }
+}
+
+fn bounds(args: &RunArgs) -> Vec<String> {
+    let mut words = Vec::new();
+    words.extend(args.max_items.map(|items| format!("this run begins at most {}", text::counted(items, "item"))));
+    words.extend(args.max_tokens.map(|tokens| format!("this run uses at most {}", text::counted(tokens, "token"))));
+    words.extend(args.max_duration.map(|time| format!("this run sends nothing after {}", text::duration(time))));
+    words
+}
+
+fn tokens(tokens_in: u64, tokens_out: u64) -> String {
+    let out = if tokens_out > 0 {
+        format!(", up to {} out where requests set a bound", text::count(tokens_out))
+    } else {
+        String::new()
+    };
+    format!("about {} tokens in{out}", text::count(tokens_in))
+}
+
+/// The time that limits ask for, were each answer there at once.
+fn time(limits: &Limits, calls: u64, cost: Cost) -> Option<Duration> {
+    let quotas = oracle::quotas(limits);
+    let job = Job { calls, cost, mean_latency: Duration::ZERO, median_latency: Duration::ZERO };
+    (!quotas.is_empty()).then(|| job.finish_time(&quotas, None))
+}
+
+/// What a request can cost.
+const COUNTED: [Dimension; 6] = [
+    Dimension::Requests,
+    Dimension::Tokens,
+    Dimension::ProjectTokens,
+    Dimension::InputTokens,
+    Dimension::OutputTokens,
+    Dimension::Bytes,
+];
+
+fn sum(a: &Cost, b: &Cost) -> Cost {
+    COUNTED.into_iter().fold(Cost::zero(), |sum, dimension| {
+        let units = a.get(&dimension).saturating_add(b.get(&dimension));
+        sum.with(dimension, units)
+    })
+}

@@ -1,0 +1,70 @@
+//! What a run would do.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use crate::support::{Job, Reply, Server, finish};
+
+fn files(job: &Job) -> BTreeSet<String> {
+    let entries = std::fs::read_dir(job.path("")).expect("the folder");
+    entries.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned()).collect()
+}
+
+fn dry_run(job: &Job, server: &Server, args: &[&str]) -> (Option<i32>, String, String) {
+    let mut command = job.paceline();
+    command.args(["run", "in.jsonl", "-o", "out.jsonl", "--upstream", "openai", "--base-url"]);
+    command.args([&server.url(), "--dry-run"]).args(args);
+    let output = command.output().expect("the binary runs");
+    let text = |bytes| String::from_utf8(bytes).expect("text");
+    (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
+#[test]
+fn says_what_there_is_to_do_and_leaves_nothing() {
+    let server = Server::new(|_| Reply::ok());
+    let line = |n: usize| {
+        let model = if n < 25 { "small" } else { "large" };
+        let body = json!({"model": model, "max_tokens": 100, "messages": "x".repeat(200)});
+        json!({"custom_id": n, "url": "/v1/chat/completions", "body": body}).to_string()
+    };
+    let job = Job::with_input(&(0..100).map(line).collect::<Vec<_>>().join("\n"));
+    let before = files(&job);
+    let (code, text, log) = dry_run(&job, &server, &["--limit", "60rpm", "--burst", "1", "--max-items", "10"]);
+    assert_eq!(code, Some(0), "{log}");
+    for words in [
+        "in.jsonl: 100 items\n",
+        "large: 75 items, about 4,650 tokens in, up to 7,500 out",
+        "at least 1m 39s",
+        "at most 10 items",
+    ] {
+        assert!(text.contains(words), "{words} in {text}");
+    }
+    assert_eq!((server.count(), &files(&job)), (0, &before));
+
+    let (_, json, _) = dry_run(&job, &server, &["--json"]);
+    let plan: Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!((&plan["pending"], &plan["tokens_out"], &plan["seconds"]), (&100.into(), &10_000.into(), &Value::Null));
+    assert!((6_000..7_000).contains(&plan["tokens_in"].as_u64().expect("a number")), "{plan}");
+
+    // Of a job that has begun it tells the rest, and still leaves nothing.
+    assert_eq!(finish(job.run(&server).args(["--max-items", "40"])).0, 3);
+    let before = files(&job);
+    let (code, text, log) = dry_run(&job, &server, &[]);
+    assert_eq!(code, Some(0), "{log}");
+    assert!(text.contains("100 items, 40 ended, 60 to do"), "{text}");
+    assert_eq!((server.count(), files(&job)), (40, before));
+}
+
+#[test]
+fn checks_what_a_run_would_check_and_needs_no_key() {
+    let server = Server::new(|_| Reply::ok());
+    let twice = format!("{0}\n{0}\n", crate::support::line("same"));
+    let (code, _, log) = dry_run(&Job::with_input(&twice), &server, &[]);
+    assert_eq!(code, Some(2));
+    assert!(log.contains("duplicate_custom_id"), "{log}");
+    let job = Job::new(1);
+    let (code, log) =
+        finish(job.paceline().args(["run", "in.jsonl", "-o", "o.jsonl", "--upstream", "openai", "--dry-run"]));
+    assert_eq!(code, 0, "{log}");
+}
