@@ -1,8 +1,8 @@
 //! `paceline run`: sends every request of a file, and is never done twice.
 
 mod address;
-mod begun;
 mod again;
+mod begun;
 mod bounds;
 mod carried;
 mod dispatch;
@@ -24,6 +24,7 @@ mod progress;
 mod record;
 pub(crate) mod report;
 mod send;
+mod sharing;
 mod signals;
 mod snapshot;
 mod spool;
@@ -81,12 +82,13 @@ pub(crate) async fn command(args: RunArgs, everywhere: &Everywhere) -> Result<St
     let lock = RunLock::take(&paths.lock).map_err(Failure::refused)?;
     places::try_summary(args.summary.as_deref())?;
     let mut input = prepare_input(&args, &paths)?;
-    let _mock = start_mock(&mut upstream, &args).await?;
+    let mock = start_mock(&mut upstream, &args).await?;
     let base_url = upstream.base_url.clone().unwrap_or_default();
     let limiter = limiter(&upstream, args.seed)?;
     let format = Format::choose(args.format, args.endpoint.as_deref(), &input, upstream.provider, &base_url)?;
     let job = tokio::task::block_in_place(|| load::open(lock, paths.clone(), &mut input, &format, &upstream, &args))?;
     let idempotency = upstream.provider.idempotency_header().map(|name| (name, job.journal.id().to_owned()));
+    let _in_use = if mock.is_none() { sharing::mark(&base_url, &headers) } else { None };
     let sender = Sender::new(SenderConfig { base_url, headers, timeout: args.timeout, idempotency })
         .map_err(|error| Failure::refused(format!("cannot set up calls to the upstream: {error}")))?;
     let run = Run { args: &args, upstream: &upstream, paths: &paths, job, limiter, quiet: everywhere.quiet };
@@ -163,7 +165,8 @@ impl Run<'_> {
         let now = clock::wall();
         let counts = self.job.journal.counts(now).map_err(Failure::interrupted)?;
         let bounded = ended.stop.as_ref().is_some_and(Stop::is_bound);
-        report::write(&self.paths.report, &self.job.journal, &context.input, now, bounded).map_err(Failure::interrupted)?;
+        report::write(&self.paths.report, &self.job.journal, &context.input, now, bounded)
+            .map_err(Failure::interrupted)?;
         self.job.journal.close().map_err(Failure::interrupted)?;
         let limits = told_limits(self.upstream);
         let view = context.limiter.snapshot();
