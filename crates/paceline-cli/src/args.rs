@@ -55,6 +55,8 @@ pub(crate) enum Command {
     Stats(StatsArgs),
     /// Serve a rate-limited API on this machine, for trying things out
     Mock(mock::Args),
+    /// Print the completions of a shell, to be put where it looks for them
+    Completions(CompletionsArgs),
 }
 
 /// Which upstream, and under which limits.
@@ -192,6 +194,14 @@ pub(crate) struct StatsArgs {
     /// Print again every second until the job ends
     #[arg(long)]
     pub(crate) watch: bool,
+}
+
+/// `paceline completions`.
+#[derive(Debug, Args)]
+pub(crate) struct CompletionsArgs {
+    /// The shell
+    #[arg(value_enum)]
+    pub(crate) shell: clap_complete::Shell,
 }
 
 /// Durations on flags are those of the configuration file.

@@ -2,6 +2,7 @@
 
 mod args;
 mod check;
+mod completions;
 mod exit;
 mod logging;
 mod mock;
@@ -34,6 +35,7 @@ fn execute(cli: Cli) -> Result<Status, Failure> {
     let everywhere = cli.everywhere;
     match cli.command {
         Command::Check(args) => check::command(&args, &everywhere),
+        Command::Completions(args) => completions::command(&args),
         Command::Stats(args) => stats::command(&args),
         Command::Run(args) => runtime()?.block_on(run::command(*args, &everywhere)),
         Command::Mock(args) => runtime()?.block_on(mock::command(args)),
