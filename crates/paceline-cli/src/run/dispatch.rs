@@ -129,7 +129,6 @@ impl Dispatcher {
         }
         self.parts.recorder.settle_held_back(self.stop.as_ref());
         self.look_after();
-        self.parts.progress.finish();
         Ok(Ended { stop: self.stop, recorder: self.parts.recorder })
     }
 

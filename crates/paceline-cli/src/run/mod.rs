@@ -147,7 +147,7 @@ impl Run<'_> {
         let dispatcher = Dispatcher::new(Parts {
             context: Arc::clone(&context),
             journal: self.job.journal.clone(),
-            progress: Progress::new(self.quiet, about.figures.input),
+            progress: Progress::new(self.quiet),
             recorder: Recorder::new(self.job.journal.clone(), acknowledge, about),
             phase,
             broken,

@@ -1,4 +1,4 @@
-//! What a person sees while a job runs: a bar on a terminal, a plain line every few seconds elsewhere.
+//! What a person sees while a job runs: three lines that are redrawn on a terminal, one log line now and then elsewhere.
 
 use std::collections::VecDeque;
 use std::io::IsTerminal as _;
@@ -7,14 +7,15 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 use paceline::{Instant, Snapshot};
 use paceline_core::Timestamp;
+use terminal_size::{Width, terminal_size_of};
 
 use super::figures::Figures;
 use super::stop::Stop;
 use crate::logging;
 use crate::text;
 
-/// Between two plain lines.
-const LINE_EVERY: Duration = Duration::from_secs(5);
+/// Between two log lines.
+const LINE_EVERY: Duration = Duration::from_secs(10);
 
 /// The rate shown is that of the last so long.
 const RATE_OVER: Duration = Duration::from_secs(30);
@@ -29,7 +30,7 @@ pub(crate) struct Progress {
 
 #[derive(Debug)]
 enum Face {
-    Bar(ProgressBar),
+    Screen(ProgressBar),
     Lines { last: Option<Instant> },
     Silent,
 }
@@ -46,14 +47,14 @@ pub(crate) struct View<'a> {
 }
 
 impl Progress {
-    /// A bar when standard error is a terminal; nothing when `quiet`.
-    pub(crate) fn new(quiet: bool, items: u64) -> Self {
+    /// Drawn when standard error is a terminal that can redraw lines; nothing when `quiet`.
+    pub(crate) fn new(quiet: bool) -> Self {
+        let redraws = std::env::var_os("TERM").is_some_and(|kind| kind != "dumb");
         let face = if quiet {
             Face::Silent
-        } else if std::io::stderr().is_terminal() {
-            let style =
-                ProgressStyle::with_template("{bar:24} {wide_msg}").unwrap_or_else(|_| ProgressStyle::default_bar());
-            Face::Bar(logging::bars().add(ProgressBar::new(items).with_style(style)))
+        } else if redraws && std::io::stderr().is_terminal() {
+            let style = ProgressStyle::with_template("{msg}").unwrap_or_else(|_| ProgressStyle::default_bar());
+            Face::Screen(logging::bars().add(ProgressBar::no_length().with_style(style)))
         } else {
             Face::Lines { last: None }
         };
@@ -69,25 +70,19 @@ impl Progress {
         let rate = self.rate();
         match &mut self.face {
             Face::Silent => {}
-            Face::Bar(bar) => {
-                bar.set_position(view.figures.ended());
-                bar.set_message(line(view, rate));
+            Face::Screen(bar) => {
+                let width = terminal_size_of(std::io::stderr()).map_or(80, |(Width(width), _)| usize::from(width));
+                // Setting the message alone draws nothing, so each moment is drawn once.
+                bar.clone().with_message(Words::of(view, rate).screen(width)).tick();
             }
             Face::Lines { last } if last.is_none_or(|last| last + LINE_EVERY <= view.now) => {
                 // The first line of a job that is about to end says nothing that its summary does not.
                 if last.is_some() {
-                    tracing::info!("{}", line(view, rate));
+                    tracing::info!("{}", Words::of(view, rate).line());
                 }
                 *last = Some(view.now);
             }
             Face::Lines { .. } => {}
-        }
-    }
-
-    /// Takes the bar away.
-    pub(crate) fn finish(&self) {
-        if let Face::Bar(bar) = &self.face {
-            bar.finish_and_clear();
         }
     }
 
@@ -98,43 +93,154 @@ impl Progress {
     }
 }
 
-fn line(view: &View<'_>, rate: f64) -> String {
-    let figures = view.figures;
-    let left = figures.input.saturating_sub(figures.ended());
-    let mut line = format!(
-        "{}/{} done, {} in flight, {} waiting, {rate:.1}/s, {} tokens, {} x 429",
-        text::count(figures.ended()),
-        text::count(figures.input),
-        view.in_flight,
-        text::count(left.saturating_sub(view.in_flight)),
-        text::count(figures.tokens_in + figures.tokens_out),
-        text::count(figures.totals.throttled),
-    );
-    if figures.failed > 0 {
-        line += &format!(", {} failed", text::count(figures.failed));
-    }
-    if rate > 0.0 && left > 0 {
-        line += &format!(", ETA {}", text::duration(Duration::from_secs((left as f64 / rate) as u64)));
-    }
-    match waits_for(view) {
-        Some(wait) => line + "; " + &wait,
-        None => line,
+impl Drop for Progress {
+    /// Leaves the screen to what is said at the end, also when the run breaks off.
+    fn drop(&mut self) {
+        if let Face::Screen(bar) = &self.face {
+            bar.finish_and_clear();
+        }
     }
 }
 
-/// The one thing that the next call waits for, with the time that is left.
+/// A moment in words, each list with the weightiest first.
+#[derive(Debug, Default)]
+struct Words {
+    share: f64,
+    course: Vec<String>,
+    figures: Vec<String>,
+    wait: Option<String>,
+}
+
+impl Words {
+    fn of(view: &View<'_>, rate: f64) -> Self {
+        let (figures, left) = (view.figures, view.figures.pending());
+        let mut course = vec![
+            format!("{}/{} done", text::count(figures.ended()), text::count(figures.input)),
+            format!("{rate:.1}/s"),
+        ];
+        if rate > 0.0 && left > 0 && view.stop.is_none() {
+            let seconds = (left as f64 / rate).ceil() as u64;
+            course.push(format!("ETA {}", text::duration(Duration::from_secs(seconds))));
+        }
+        let mut details = vec![
+            format!("{} in flight", text::count(view.in_flight)),
+            format!("{} waiting", text::count(left.saturating_sub(view.in_flight))),
+            format!("{} x 429", text::count(figures.totals.throttled)),
+        ];
+        if figures.failed > 0 {
+            details.push(format!("{} failed", text::count(figures.failed)));
+        }
+        details.push(format!("{} tokens", text::count(figures.tokens_in + figures.tokens_out)));
+        let share = figures.ended() as f64 / figures.input.max(1) as f64;
+        Self { share, course, figures: details, wait: waits_for(view) }
+    }
+
+    /// One line for a log.
+    fn line(&self) -> String {
+        let mut parts = self.course.clone();
+        parts.extend(self.figures.iter().cloned());
+        let line = parts.join(", ");
+        match &self.wait {
+            Some(wait) => line + "; " + wait,
+            None => line,
+        }
+    }
+
+    /// Three lines of at most `width` columns. Always three, so that nothing below them moves.
+    fn screen(&self, width: usize) -> String {
+        let bar = match width {
+            ..40 => 0,
+            40..80 => 10,
+            80.. => 30,
+        };
+        let full = ((self.share * bar as f64) as usize).min(bar);
+        let mut first = "█".repeat(full) + &"░".repeat(bar - full);
+        if bar > 0 {
+            first.push(' ');
+        }
+        let rest = width.saturating_sub(first.chars().count());
+        first += &fitting(&self.course, rest);
+        let wait = self.wait.as_deref().unwrap_or(" ");
+        format!("{first}\n{}\n{}", fitting(&self.figures, width), cut(wait, width))
+    }
+}
+
+/// As many parts as have room.
+fn fitting(parts: &[String], width: usize) -> String {
+    let mut line = String::new();
+    for part in parts {
+        let comma = if line.is_empty() { "" } else { ", " };
+        if line.chars().count() + comma.len() + part.chars().count() > width {
+            break;
+        }
+        line += comma;
+        line += part;
+    }
+    line
+}
+
+fn cut(words: &str, width: usize) -> String {
+    if words.chars().count() <= width {
+        return words.to_owned();
+    }
+    let mut cut: String = words.chars().take(width.saturating_sub(1)).collect();
+    cut.push('…');
+    cut
+}
+
+/// The one thing that the next call waits for, and for how long where that can be felt.
 fn waits_for(view: &View<'_>) -> Option<String> {
     if view.stop.is_some() {
         return Some(format!("ending; waiting for {}", text::counted(view.in_flight, "call")));
     }
     let waiting = view.limits.scopes.iter().filter(|scope| scope.waiting > 0);
-    let next = waiting.filter_map(|scope| scope.waits_for.as_ref()).min_by_key(|(_, at)| at.unwrap_or(Instant::MAX));
+    let next = waiting
+        .filter_map(|scope| scope.waits_for.as_ref().map(|(policy, at)| (scope, policy, at)))
+        .min_by_key(|(_, _, at)| at.unwrap_or(Instant::MAX));
     match (next, view.next_due) {
-        (Some((policy, Some(at))), _) => Some(format!("waiting for {policy}, {}", text::duration(*at - view.now))),
-        (Some((policy, None)), _) => Some(format!("waiting for {policy}")),
+        (Some((scope, policy, at)), _) => {
+            let of = if view.limits.scopes.len() > 1 { format!("{}: ", scope.name) } else { String::new() };
+            let wait = at.map(|at| at - view.now).map(countdown).unwrap_or_default();
+            Some(format!("{of}waiting for {policy}{wait}"))
+        }
         (None, Some((due, now))) if due > now && view.in_flight == 0 => {
-            Some(format!("waiting for the next retry, {}", text::duration(due.saturating_since(now))))
+            Some(format!("waiting for the next retry{}", countdown(due.saturating_since(now))))
         }
         _ => None,
+    }
+}
+
+/// The time that is left, in whole seconds; from a minute on with its end. Nothing for less than a second.
+fn countdown(wait: Duration) -> String {
+    match wait.as_secs() {
+        0 => String::new(),
+        seconds @ 1..60 => format!(", {seconds}s"),
+        seconds => {
+            let wait = Duration::from_secs(seconds);
+            format!(", {}, until {}", text::duration(wait), text::moment(paceline::clock::wall() + wait))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_screen_never_exceeds_its_width_and_keeps_what_matters() {
+        let words = Words {
+            share: 0.5,
+            course: vec!["1,234,567/2,469,134 done".into(), "151.3/s".into(), "ETA 2h 15m".into()],
+            figures: vec!["512 in flight".into(), "1,234,055 waiting".into(), "17 x 429".into()],
+            wait: Some("waiting for the server's limit of 500 requests, 42s".into()),
+        };
+        for width in 0..200 {
+            let screen = words.screen(width);
+            assert_eq!(screen.lines().count(), 3, "{width}: {screen}");
+            assert!(screen.lines().all(|line| line.chars().count() <= width.max(1)), "{width}: {screen}");
+        }
+        assert!(words.screen(80).starts_with("███████████████░░░░░░░░░░░░░░░ 1,234,567/2,469,134 done, 151.3/s, ETA"));
+        assert!(words.screen(39).starts_with("1,234,567/2,469,134 done, 151.3/s\n512 in flight, "));
+        assert!(words.screen(120).ends_with("500 requests, 42s"));
     }
 }

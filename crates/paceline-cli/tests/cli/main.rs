@@ -13,4 +13,6 @@ mod sharing;
 mod stats;
 mod support;
 mod surface;
+#[cfg(unix)]
+mod terminal;
 mod waits;
