@@ -148,6 +148,12 @@ pub(crate) struct RunArgs {
     /// Begin anew: remove the results, errors, report and journal that are there, once the input was checked
     #[arg(long)]
     pub(crate) overwrite: bool,
+    /// When the last item has ended, put results and errors in the order of the input; OUT may then end in .gz
+    #[arg(long)]
+    pub(crate) ordered: bool,
+    /// Send the items again that failed in earlier runs
+    #[arg(long, conflicts_with = "no_journal")]
+    pub(crate) retry_failed: bool,
     /// Write the summary to a file, as JSON
     #[arg(long, value_name = "FILE")]
     pub(crate) summary: Option<PathBuf>,

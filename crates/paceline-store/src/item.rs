@@ -214,12 +214,23 @@ pub struct Item {
     pub scope: Arc<str>,
     /// Its sends so far.
     pub tally: Tally,
+    /// Attempts and deferrals that no longer count against their bounds.
+    pub forgiven: Forgiven,
     /// Times that a run died while it was in flight.
     pub crash_attempts: u32,
     /// When it may start; 1970 for an item that waits for nothing.
     pub not_before: Timestamp,
     /// The wait that was chosen. Wait `min(not_before - now, delay)`.
     pub delay: Duration,
+}
+
+/// The part of an item's [`Tally`] from before [`Journal::retry_failed`](crate::Journal::retry_failed).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Forgiven {
+    /// Of its attempts.
+    pub attempts: u32,
+    /// Of its deferrals.
+    pub deferrals: u32,
 }
 
 /// An item handed out to be sent.

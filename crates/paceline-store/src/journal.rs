@@ -17,7 +17,7 @@ use crate::schema::{Found, connect, refuse_foreign};
 use crate::scope::{self, ScopeRow, ScopeState};
 use crate::turn::Book;
 use crate::writer::{Command, Writer};
-use crate::{query, recover};
+use crate::{query, recover, replace};
 
 /// What [`Journal::open`] needs to know.
 #[derive(Clone, Debug)]
@@ -125,8 +125,11 @@ impl Journal {
             Found::Journal => {
                 let run = query::run(&conn)?;
                 options.input.same_as(&run.input)?;
-                let (outputs, recovery) = recover::recover(&conn, &options.paths, &run, options.now)?;
-                let journal = Self::start(Book::new(conn, outputs, lock)?, run.id)?;
+                replace::complete(&conn, &options.paths)?;
+                Outputs::refuse_existing_packed(&options.paths, &run)?;
+                let (mut outputs, recovery) = recover::recover(&conn, &options.paths, &run, options.now)?;
+                replace::unpack_to_go_on(&conn, &options.paths, &mut outputs)?;
+                let journal = Self::start(Book::new(conn, outputs, options.paths, lock)?, run.id)?;
                 Ok(Opened::Resumed { journal, recovery })
             }
         }
@@ -258,6 +261,28 @@ impl Journal {
     /// Adds to the history what has happened since the last time. A kill loses what was not added yet.
     pub fn add_history(&self, minutes: Vec<Minute>, reply: impl FnOnce(Result<(), Error>) + Send + 'static) {
         self.writer.send(Command::History { minutes, reply: Box::new(reply) });
+    }
+
+    /// Rewrites results and errors in the order of the input, and compresses the results where [`Paths::compress`] asks
+    /// for that. Of a process or machine that dies meanwhile, either the old file is left or the new one, and a journal
+    /// that fits it. Files that are in order stay as they are. For the end of a job, when nothing is queued any more:
+    /// compressed results take no further line.
+    ///
+    /// # Errors
+    /// [`Error::Io`], [`Error::Sqlite`], [`Error::Damaged`]; the old file stays then. [`Error::Stopped`],
+    /// [`Error::Closed`].
+    pub fn order(&self) -> Result<(), Error> {
+        self.writer.between_turns(Book::order)
+    }
+
+    /// Lets the items that failed wait again, and takes their lines out of the errors; returns how many there were. Their
+    /// sends so far stay counted, but their attempts and deferrals no longer count against their bounds, and their
+    /// deadline begins anew.
+    ///
+    /// # Errors
+    /// As for [`order`](Self::order).
+    pub fn retry_failed(&self) -> Result<u64, Error> {
+        self.writer.between_turns(Book::retry_failed)
     }
 
     /// Where the items stand, without the reasons why some wait: for the beginning of a run. Waits for what was queued

@@ -44,6 +44,7 @@ mod paths;
 mod query;
 mod reader;
 mod recover;
+mod replace;
 mod report;
 mod schema;
 mod scope;
@@ -52,7 +53,7 @@ mod writer;
 
 pub use error::Error;
 pub use history::Minute;
-pub use item::{Claim, Claimed, End, Finished, Item, Last, NewItem, Rescheduled, State, Tally, Totals};
+pub use item::{Claim, Claimed, End, Finished, Forgiven, Item, Last, NewItem, Rescheduled, State, Tally, Totals};
 pub use journal::{Journal, Kept, Opened, Options, Recovery};
 pub use line::{Answer, CustomId, LineForm, ResultLine, encode_line};
 pub use load::{Duplicate, Duplicates, Loader};

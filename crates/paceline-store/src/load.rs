@@ -151,8 +151,8 @@ impl Loader {
             sync_folder_of(journal)?;
         }
         let outputs = Outputs::create(&open.options.paths)?;
-        let Open { conn, lock, .. } = *self.open.take().expect("open until finished");
-        Journal::start(Book::new(conn, outputs, lock)?, id)
+        let Open { conn, lock, options, .. } = *self.open.take().expect("open until finished");
+        Journal::start(Book::new(conn, outputs, options.paths, lock)?, id)
     }
 }
 

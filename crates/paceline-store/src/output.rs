@@ -4,11 +4,14 @@ use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
+use flate2::read::MultiGzDecoder;
+
 use crate::error::Error;
 use crate::item::End;
 use crate::journal::sync_folder_of;
 use crate::line::prove;
 use crate::paths::Paths;
+use crate::query::Run;
 
 /// Both files of a job.
 pub(crate) struct Outputs {
@@ -19,14 +22,23 @@ pub(crate) struct Outputs {
 impl Outputs {
     /// Refuses to begin a job over somebody's results. Empty files are nobody's.
     pub(crate) fn refuse_existing(paths: &Paths) -> Result<(), Error> {
-        for output in [&paths.output, &paths.errors, &paths.report] {
-            if std::fs::metadata(output).is_ok_and(|about| about.len() > 0) {
-                let output = output.clone();
+        let packed = paths.compress.then(|| paths.packed());
+        for output in [paths.output.clone(), paths.errors.clone(), paths.report.clone()].into_iter().chain(packed) {
+            if std::fs::metadata(&output).is_ok_and(|about| about.len() > 0) {
                 return Err(match paths.journal.clone() {
                     Some(journal) => Error::OutputWithoutJournal { output, journal },
                     None => Error::OutputExists { output },
                 });
             }
+        }
+        Ok(())
+    }
+
+    /// Refuses to compress the results of a job over a file that is not its own.
+    pub(crate) fn refuse_existing_packed(paths: &Paths, run: &Run) -> Result<(), Error> {
+        let output = paths.packed();
+        if paths.compress && !run.packed && std::fs::metadata(&output).is_ok_and(|about| about.len() > 0) {
+            return Err(Error::OutputExists { output });
         }
         Ok(())
     }
@@ -39,9 +51,13 @@ impl Outputs {
     }
 
     /// Those that a journal covers so far.
-    pub(crate) fn reopen(paths: &Paths, journal: &Path, results: Covered, errors: Covered) -> Result<Self, Error> {
-        let errors = OutputFile::reopen(&paths.errors, journal, errors)?;
-        let mut results = OutputFile::reopen(&paths.output, journal, results)?;
+    pub(crate) fn reopen(paths: &Paths, journal: &Path, run: &Run) -> Result<Self, Error> {
+        let errors = OutputFile::reopen(&paths.errors, journal, run.errors)?;
+        if run.packed {
+            let results = OutputFile::packed(&paths.output, &paths.packed(), journal, run.results)?;
+            return Ok(Self { results, errors });
+        }
+        let mut results = OutputFile::reopen(&paths.output, journal, run.results)?;
         if results.file.is_none() {
             results.open()?;
         }
@@ -74,7 +90,7 @@ pub(crate) struct Covered {
 
 /// A file that grows by whole lines.
 pub(crate) struct OutputFile {
-    path: PathBuf,
+    pub(crate) path: PathBuf,
     file: Option<File>,
     len: u64,
     crc: crc32fast::Hasher,
@@ -113,6 +129,48 @@ impl OutputFile {
         output.len = covered.len;
         output.file = Some(file);
         Ok(output)
+    }
+
+    /// Results that stand compressed, after making sure that they unpack to what is recorded. Nothing can be appended.
+    fn packed(path: &Path, packed: &Path, journal: &Path, covered: Covered) -> Result<Self, Error> {
+        let file = match File::open(packed) {
+            Ok(file) => file,
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                let (output, journal) = (packed.to_owned(), journal.to_owned());
+                return Err(Error::JournalWithoutOutput { output, journal, covered: covered.len });
+            }
+            Err(source) => return Err(Error::Io { action: "open", path: packed.to_owned(), source }),
+        };
+        let damaged = |offset, why| Error::Damaged { path: packed.to_owned(), offset, why };
+        let mut crc = crc32fast::Hasher::new();
+        match read_all(MultiGzDecoder::new(BufReader::new(file)), |bytes| crc.update(bytes)) {
+            Err(_) => return Err(damaged(0, "it cannot be unpacked")),
+            Ok(len) if len != covered.len => return Err(damaged(len, "unpacked, it has not the recorded length")),
+            Ok(_) if crc.finalize() != covered.crc => {
+                return Err(damaged(0, "unpacked, it is not what its journal recorded"));
+            }
+            Ok(_) => {}
+        }
+        let mut output = Self::absent(path);
+        output.covers(covered);
+        Ok(output)
+    }
+
+    /// The file at its path was replaced by one of which that much is recorded, or removed if that is nothing.
+    pub(crate) fn replaced(&mut self, covered: Covered) -> Result<(), Error> {
+        self.covers(covered);
+        self.file = None;
+        if self.path.exists() {
+            self.open()?;
+            let file = self.file.as_mut().expect("it was opened above");
+            file.seek(SeekFrom::Start(covered.len)).map_err(Error::io("write", &self.path))?;
+        }
+        Ok(())
+    }
+
+    fn covers(&mut self, covered: Covered) {
+        self.len = covered.len;
+        self.crc = crc32fast::Hasher::new_with_initial_len(covered.crc, covered.len);
     }
 
     /// The lines after the recorded part, as they are.
@@ -208,13 +266,20 @@ impl Tail {
 fn checksum(mut file: &File, len: u64) -> std::io::Result<crc32fast::Hasher> {
     file.rewind()?;
     let mut crc = crc32fast::Hasher::new();
-    let mut rest = file.take(len);
-    let mut buffer = vec![0; 1 << 18];
+    read_all(file.take(len), |bytes| crc.update(bytes))?;
+    Ok(crc)
+}
+
+/// Shows everything to `see`, piece by piece; returns how many bytes that were.
+fn read_all(mut from: impl Read, mut see: impl FnMut(&[u8])) -> std::io::Result<u64> {
+    let (mut buffer, mut len) = (vec![0; 1 << 18], 0);
     loop {
-        match rest.read(&mut buffer)? {
-            0 => return Ok(crc),
-            read => crc.update(&buffer[..read]),
+        let read = from.read(&mut buffer)?;
+        if read == 0 {
+            return Ok(len);
         }
+        see(&buffer[..read]);
+        len += read as u64;
     }
 }
 

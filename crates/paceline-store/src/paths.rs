@@ -24,12 +24,17 @@ pub struct Paths {
     pub report: PathBuf,
     /// A copy of an input that cannot be read twice; written by the runner.
     pub input: PathBuf,
+    /// Whether [`Journal::order`](crate::Journal::order) leaves the results compressed, as [`packed`](Self::packed).
+    pub compress: bool,
 }
 
 impl Paths {
     /// The files beside an output: `results.jsonl` gives `results.errors.jsonl`, `results.journal` and so on. Of another
-    /// name nothing is taken away.
+    /// name nothing is taken away, but `.gz`: `results.jsonl.gz` is `results.jsonl`, to be compressed in the end.
     pub fn beside(output: &Path) -> Self {
+        if output.extension().is_some_and(|end| end == "gz") {
+            return Self { compress: true, ..Self::beside(&output.with_extension("")) };
+        }
         let name = output.file_name().unwrap_or(output.as_os_str());
         let stem =
             Path::new(name).file_stem().filter(|_| Path::new(name).extension().is_some_and(|end| end == "jsonl"));
@@ -42,7 +47,13 @@ impl Paths {
             journal: Some(journal),
             report: beside(".report.jsonl"),
             input: beside(".input"),
+            compress: false,
         }
+    }
+
+    /// Where compressed results stand: the output with `.gz` behind.
+    pub fn packed(&self) -> PathBuf {
+        with_suffix(self.output.clone().into_os_string(), ".gz").into()
     }
 
     /// With the journal, and its lock, at another place.
@@ -138,6 +149,10 @@ mod tests {
             assert_eq!(paths.journal.as_deref(), Some(Path::new(journal)));
             assert_eq!(paths.lock, Path::new(&format!("{journal}.lock")));
         }
+        let packed = Paths::beside(Path::new("a/results.jsonl.gz"));
+        assert_eq!((packed.output.as_path(), packed.compress), (Path::new("a/results.jsonl"), true));
+        assert_eq!(packed.errors, Path::new("a/results.errors.jsonl"));
+        assert_eq!(packed.packed(), Path::new("a/results.jsonl.gz"));
         let elsewhere = Paths::beside(Path::new("r.jsonl")).with_journal("j/k.db".into());
         assert_eq!(elsewhere.lock, Path::new("j/k.db.lock"));
     }

@@ -7,7 +7,7 @@ use paceline_core::{Class, Timestamp};
 use rusqlite::{Connection, Row};
 
 use crate::error::Error;
-use crate::item::{Item, Last, State, Tally};
+use crate::item::{Forgiven, Item, Last, State, Tally};
 use crate::output::Covered;
 use crate::paths::InputMark;
 use crate::scope::Scope;
@@ -18,10 +18,13 @@ pub(crate) struct Run {
     pub(crate) input: InputMark,
     pub(crate) results: Covered,
     pub(crate) errors: Covered,
+    /// The results stand compressed, the recorded part being what they unpack to.
+    pub(crate) packed: bool,
 }
 
 pub(crate) fn run(conn: &Connection) -> Result<Run, Error> {
-    let sql = "SELECT id, input_path, input_len, input_mtime_ms, input_head_hash, out_len, out_crc, err_len, err_crc
+    let sql = "SELECT id, input_path, input_len, input_mtime_ms, input_head_hash, out_len, out_crc, err_len, err_crc,
+                      packed
                FROM run";
     conn.query_row(sql, [], |row| {
         let path: String = row.get(1)?;
@@ -29,7 +32,7 @@ pub(crate) fn run(conn: &Connection) -> Result<Run, Error> {
             InputMark { path: path.into(), len: count(row.get(2)?), mtime_ms: row.get(3)?, head_hash: row.get(4)? };
         let results = Covered { len: count(row.get(5)?), crc: row.get(6)? };
         let errors = Covered { len: count(row.get(7)?), crc: row.get(8)? };
-        Ok(Run { id: row.get(0)?, input, results, errors })
+        Ok(Run { id: row.get(0)?, input, results, errors, packed: row.get(9)? })
     })
     .map_err(Error::sqlite("read"))
 }
@@ -88,6 +91,7 @@ pub(crate) fn item(row: &Row<'_>, scopes: &[Scope]) -> rusqlite::Result<Item> {
         src_len: count(row.get("src_len")?),
         scope: name,
         tally,
+        forgiven: Forgiven { attempts: row.get("forgiven_attempts")?, deferrals: row.get("forgiven_deferrals")? },
         crash_attempts: row.get("crash_attempts")?,
         not_before: Timestamp::from_millis(row.get("not_before_ms")?),
         delay: Duration::from_millis(count(row.get("delay_ms")?)),

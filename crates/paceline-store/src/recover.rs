@@ -23,9 +23,8 @@ pub(crate) fn recover(
     now: Timestamp,
 ) -> Result<(Outputs, Recovery), Error> {
     let journal = paths.journal.as_deref().unwrap_or(Path::new(""));
-    let mut outputs = Outputs::reopen(paths, journal, run.results, run.errors)?;
+    let mut outputs = Outputs::reopen(paths, journal, run)?;
     schema::begin_writing(conn)?;
-    schema::migrate(conn)?;
     conn.execute_batch("BEGIN IMMEDIATE").map_err(Error::sqlite("write"))?;
     let mut recovery = Recovery::default();
     recovery.recorded += record_tail(conn, &mut outputs.results, |_| State::Succeeded)?;
@@ -104,7 +103,7 @@ fn bound_waits(conn: &Connection, now: Timestamp) -> Result<(), Error> {
     Ok(())
 }
 
-fn set_covered(conn: &Connection, results: Covered, errors: Covered) -> Result<(), Error> {
+pub(crate) fn set_covered(conn: &Connection, results: Covered, errors: Covered) -> Result<(), Error> {
     let sql = "UPDATE run SET out_len = ?1, out_crc = ?2, err_len = ?3, err_crc = ?4";
     conn.execute(sql, params![int(results.len), results.crc, int(errors.len), errors.crc])
         .map_err(Error::sqlite("write"))?;

@@ -6,7 +6,6 @@ use std::time::Duration;
 use rusqlite::{Connection, OpenFlags};
 
 use crate::error::Error;
-use crate::history;
 
 /// The name under which the state of the account as a whole is kept, beside those of its scopes.
 pub const ACCOUNT: &str = "*";
@@ -18,7 +17,7 @@ pub fn hash(bytes: &[u8]) -> [u8; 16] {
 }
 
 /// The format written here, in `PRAGMA user_version`.
-pub(crate) const VERSION: i64 = 2;
+pub(crate) const VERSION: i64 = 1;
 
 /// "Pace" in ASCII, in `PRAGMA application_id`: tells a journal from any other database.
 const APPLICATION: i64 = 0x5061_6365;
@@ -42,6 +41,8 @@ pub(crate) const TABLES: &str = "
         retries INTEGER NOT NULL DEFAULT 0,
         throttled INTEGER NOT NULL DEFAULT 0,
         abandoned INTEGER NOT NULL DEFAULT 0,
+        replacing TEXT,
+        packed INTEGER NOT NULL DEFAULT 0,
         snapshot_json TEXT
     ) STRICT;
     CREATE TABLE scope (
@@ -66,6 +67,8 @@ pub(crate) const TABLES: &str = "
         deferrals INTEGER NOT NULL DEFAULT 0,
         probes INTEGER NOT NULL DEFAULT 0,
         abandoned INTEGER NOT NULL DEFAULT 0,
+        forgiven_attempts INTEGER NOT NULL DEFAULT 0,
+        forgiven_deferrals INTEGER NOT NULL DEFAULT 0,
         crash_attempts INTEGER NOT NULL DEFAULT 0,
         first_ms INTEGER,
         deadline_ms INTEGER,
@@ -89,21 +92,6 @@ pub(crate) const KEY_INDEX: &str = "CREATE UNIQUE INDEX item_key ON item(key)";
 /// scope costs a claim nothing however many items it has.
 pub(crate) const DUE_INDEX: &str =
     "CREATE INDEX item_due ON item(scope, not_before_ms, crash_attempts) WHERE state = 0";
-
-/// Brings a journal of an older version up to this one, in one transaction. Nothing that it holds is changed.
-pub(crate) fn migrate(conn: &Connection) -> Result<(), Error> {
-    let steps = || -> rusqlite::Result<()> {
-        let version: i64 = conn.query_row("PRAGMA user_version", [], |row| row.get(0))?;
-        if version >= VERSION {
-            return Ok(());
-        }
-        let step = conn.unchecked_transaction()?;
-        conn.execute_batch(history::TABLE)?;
-        conn.pragma_update(None, "user_version", VERSION)?;
-        step.commit()
-    };
-    steps().map_err(Error::sqlite("upgrade"))
-}
 
 /// Marks the database as a complete journal; part of the transaction that loads it.
 pub(crate) fn mark(conn: &Connection) -> rusqlite::Result<()> {

@@ -12,7 +12,9 @@ use crate::item::{Finished, Last, Rescheduled, State, Tally, Totals};
 use crate::journal::Kept;
 use crate::lock::RunLock;
 use crate::output::Outputs;
+use crate::paths::Paths;
 use crate::query::{int, millis};
+use crate::replace;
 use crate::scope::{Scope, ScopeRow, scope_columns, scope_list};
 use crate::writer::{Command, Question, Reply};
 
@@ -20,15 +22,35 @@ use crate::writer::{Command, Question, Reply};
 pub(crate) struct Book {
     conn: Connection,
     outputs: Outputs,
+    paths: Paths,
     scopes: Vec<Scope>,
     _lock: RunLock,
 }
 
 impl Book {
     /// Takes over an open journal and its files.
-    pub(crate) fn new(conn: Connection, outputs: Outputs, lock: RunLock) -> Result<Self, Error> {
+    pub(crate) fn new(conn: Connection, outputs: Outputs, paths: Paths, lock: RunLock) -> Result<Self, Error> {
         let scopes = scope_list(&conn)?;
-        Ok(Self { conn, outputs, scopes, _lock: lock })
+        Ok(Self { conn, outputs, paths, scopes, _lock: lock })
+    }
+
+    /// The database, to look at.
+    pub(crate) const fn connection(&self) -> &Connection {
+        &self.conn
+    }
+
+    /// Rewrites the files in the order of the input.
+    pub(crate) fn order(&mut self) -> Result<(), Error> {
+        replace::in_order(&self.conn, &self.paths, &mut self.outputs)
+    }
+
+    /// Lets items that failed wait again; returns how many.
+    pub(crate) fn retry_failed(&mut self) -> Result<u64, Error> {
+        let failed = replace::without_failed(&self.conn, &self.paths, &mut self.outputs)?;
+        if failed > 0 {
+            replace::unpack_to_go_on(&self.conn, &self.paths, &mut self.outputs)?;
+        }
+        Ok(failed)
     }
 
     /// Carries out a group of commands and answers each. Lines are synced before the transaction commits, and the
@@ -48,7 +70,7 @@ impl Book {
         }
         for question in questions {
             match &failure {
-                None => question(Ok(&self.conn)),
+                None => question(Ok(&mut *self)),
                 Some(cause) => question(Err(Error::Stopped { cause: cause.clone() })),
             }
         }

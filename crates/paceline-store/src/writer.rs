@@ -20,8 +20,8 @@ const QUEUE_BYTES: usize = 64 << 20;
 /// How a command is answered, on the writer's thread.
 pub(crate) type Reply<T> = Box<dyn FnOnce(Result<T, Error>) + Send>;
 
-/// A question to the database.
-pub(crate) type Question = Box<dyn FnOnce(Result<&Connection, Error>) + Send>;
+/// A question that is answered between two turns.
+pub(crate) type Question = Box<dyn FnOnce(Result<&mut Book, Error>) + Send>;
 
 /// What the writer can be asked to do.
 pub(crate) enum Command {
@@ -41,7 +41,7 @@ pub(crate) enum Command {
     Snapshot { json: String, reply: Reply<()> },
     /// Add to the history.
     History { minutes: Vec<Minute>, reply: Reply<()> },
-    /// Look.
+    /// Look, or work between two turns.
     Query(Question),
 }
 
@@ -95,8 +95,16 @@ impl Writer {
         &self,
         ask: impl FnOnce(&Connection) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
+        self.between_turns(|book| ask(book.connection()))
+    }
+
+    /// Does work for which no turn may be under way, and waits until it is done.
+    pub(crate) fn between_turns<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Book) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
         let (sender, receiver) = mpsc::channel();
-        self.send(Command::Query(Box::new(move |conn| drop(sender.send(conn.and_then(ask))))));
+        self.send(Command::Query(Box::new(move |book| drop(sender.send(book.and_then(work))))));
         receiver.recv().unwrap_or(Err(Error::Closed))
     }
 

@@ -26,8 +26,8 @@ pub(crate) fn tally(item: &Claimed, sent: &Sent, counted: Option<&Request>) -> T
     let mut tally = item.tally.clone();
     match counted {
         Some(counted) => {
-            tally.attempts = counted.attempts;
-            tally.deferrals = counted.deferrals;
+            tally.attempts = item.forgiven.attempts.saturating_add(counted.attempts);
+            tally.deferrals = item.forgiven.deferrals.saturating_add(counted.deferrals);
             tally.probes = counted.probes;
         }
         None if sent.answer.is_none() => tally.abandoned += 1,

@@ -165,8 +165,8 @@ impl Context {
         let request = Request {
             item: item.ordinal,
             arrival: Some(item.ordinal),
-            attempts: tally.attempts,
-            deferrals: tally.deferrals,
+            attempts: tally.attempts.saturating_sub(item.forgiven.attempts),
+            deferrals: tally.deferrals.saturating_sub(item.forgiven.deferrals),
             probes: tally.probes,
             deadline: tally.deadline.map(|at| self.instant(at)),
             ..Request::new(self.limiter.scope(&item.scope), cost)

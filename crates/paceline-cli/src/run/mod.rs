@@ -41,7 +41,7 @@ use std::time::Duration;
 use paceline::config::{MOCK, Upstream};
 use paceline::{Instant, Limiter, clock};
 use paceline_core::{Limits, Quota, Shape};
-use paceline_store::{Paths, RunLock};
+use paceline_store::{Journal, Paths, RunLock};
 use tokio::sync::{mpsc, watch};
 
 use self::bounds::Budget;
@@ -61,6 +61,7 @@ use self::summary::Summary;
 use crate::args::{Everywhere, RunArgs};
 use crate::exit::{Failure, Status};
 use crate::mock::{self, MockConfig, MockServer};
+use crate::text;
 use crate::upstream;
 
 /// Requests per minute of the mock that `--upstream mock` starts. The run is told by its headers only.
@@ -72,7 +73,7 @@ const MOCK_RPM: u64 = 1_200;
 /// Refuses bad configuration and input before anything is sent; says what broke under way.
 pub(crate) async fn command(args: RunArgs, everywhere: &Everywhere) -> Result<Status, Failure> {
     let mut upstream = upstream::resolve(&args.upstream, everywhere)?;
-    let paths = paths(&args);
+    let paths = paths(&args)?;
     if args.dry_run {
         let told = told_limits(&upstream);
         return tokio::task::block_in_place(|| dry_run::command(&args, &paths, &upstream, &told));
@@ -86,7 +87,11 @@ pub(crate) async fn command(args: RunArgs, everywhere: &Everywhere) -> Result<St
     let base_url = upstream.base_url.clone().unwrap_or_default();
     let limiter = limiter(&upstream, args.seed)?;
     let format = Format::choose(args.format, args.endpoint.as_deref(), &input, upstream.provider, &base_url)?;
-    let job = tokio::task::block_in_place(|| load::open(lock, paths.clone(), &mut input, &format, &upstream, &args))?;
+    let job = tokio::task::block_in_place(|| {
+        let job = load::open(lock, paths.clone(), &mut input, &format, &upstream, &args)?;
+        put_back(&job.journal, &args)?;
+        Ok::<_, Failure>(job)
+    })?;
     let idempotency = upstream.provider.idempotency_header().map(|name| (name, job.journal.id().to_owned()));
     let _in_use = if mock.is_none() { sharing::mark(&base_url, &headers) } else { None };
     let sender = Sender::new(SenderConfig { base_url, headers, timeout: args.timeout, idempotency })
@@ -163,11 +168,14 @@ impl Run<'_> {
     /// Counts what was really recorded, and says so.
     fn conclude(&self, context: &Context, ended: &Ended) -> Result<Status, Failure> {
         let now = clock::wall();
-        let counts = self.job.journal.counts(now).map_err(Failure::interrupted)?;
+        let journal = &self.job.journal;
+        let counts = journal.counts(now).map_err(Failure::interrupted)?;
+        if self.args.ordered && counts.waiting + counts.in_flight == 0 {
+            journal.order().map_err(Failure::interrupted)?;
+        }
         let bounded = ended.stop.as_ref().is_some_and(Stop::is_bound);
-        report::write(&self.paths.report, &self.job.journal, &context.input, now, bounded)
-            .map_err(Failure::interrupted)?;
-        self.job.journal.close().map_err(Failure::interrupted)?;
+        report::write(&self.paths.report, journal, &context.input, now, bounded).map_err(Failure::interrupted)?;
+        journal.close().map_err(Failure::interrupted)?;
         let limits = told_limits(self.upstream);
         let view = context.limiter.snapshot();
         let summary = Summary {
@@ -186,8 +194,8 @@ impl Run<'_> {
         if self.args.json {
             let _ = writeln!(std::io::stdout(), "{json}");
         } else if !self.quiet {
-            let text = summary.text(&self.paths.output, &self.paths.errors, &self.paths.report);
-            let _ = write!(std::io::stderr(), "{text}");
+            let words = summary.text(&self.args.output, &self.paths.errors, &self.paths.report);
+            let _ = write!(std::io::stderr(), "{words}");
         }
         if let Some(path) = &self.args.summary
             && let Err(error) = std::fs::write(path, format!("{json}\n"))
@@ -198,13 +206,31 @@ impl Run<'_> {
     }
 }
 
-fn paths(args: &RunArgs) -> Paths {
+fn paths(args: &RunArgs) -> Result<Paths, Failure> {
     let paths = Paths::beside(&args.output);
-    match &args.journal {
+    if paths.compress && !args.ordered {
+        return Err(Failure::refused(format!(
+            "-o {} is compressed, which only finished results can be: add --ordered, or name {}",
+            args.output.display(),
+            paths.output.display()
+        )));
+    }
+    Ok(match &args.journal {
         Some(journal) => paths.with_journal(journal.clone()),
         None if args.no_journal => paths.without_journal(),
         None => paths,
+    })
+}
+
+/// Lets failed items wait again where that is asked for.
+fn put_back(journal: &Journal, args: &RunArgs) -> Result<(), Failure> {
+    if args.retry_failed {
+        let failed = journal.retry_failed().map_err(Failure::refused)?;
+        if failed > 0 {
+            tracing::info!("{} that failed before will be sent again", text::counted(failed, "item"));
+        }
     }
+    Ok(())
 }
 
 fn prepare_input(args: &RunArgs, paths: &Paths) -> Result<Input, Failure> {

@@ -283,7 +283,7 @@ const RESUMED: &[Case] = &[
             bytes[60..64].copy_from_slice(&99_u32.to_be_bytes());
             fs::write(job.path("out.journal"), bytes).expect("writable");
         },
-        "out.journal has format 99, this version knows up to 2; use a newer version of paceline",
+        "out.journal has format 99, this version knows up to 1; use a newer version of paceline",
     ),
     case(
         "an input of another length",

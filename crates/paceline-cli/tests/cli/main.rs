@@ -9,6 +9,7 @@ mod forms;
 mod help;
 mod input;
 mod resume;
+mod rewritten;
 mod sharing;
 mod stats;
 mod support;

@@ -1,4 +1,4 @@
-//! The minutes of a job, and journals from before there were any.
+//! The minutes of a job, and looking at it.
 
 use paceline_store::{Error, Minute, Reader};
 
@@ -16,23 +16,6 @@ fn minutes_add_up_over_runs() {
     let next = Minute { sends: 1, throttled: 1, ..Minute::of(later(60)) };
     add(&journal, vec![Minute { sends: 3, ..Minute::of(NOW) }, next.clone()]);
     assert_eq!(Reader::open(&path).unwrap().history().unwrap(), [Minute { sends: 5, ..Minute::of(NOW) }, next]);
-}
-
-#[test]
-fn a_journal_of_version_1_is_read_as_it_is_and_upgraded_by_the_next_run() {
-    let job = Job::new();
-    let path = job.paths.journal.clone().unwrap();
-    job.start(3).close().unwrap();
-    let old = rusqlite::Connection::open(&path).unwrap();
-    old.execute_batch("DROP TABLE history; PRAGMA user_version = 1;").unwrap();
-    drop(old);
-    assert_eq!(Reader::open(&path).unwrap().history().unwrap(), []);
-    let (journal, _) = job.resume();
-    wait(|reply| journal.add_history(vec![Minute::of(NOW)], reply)).unwrap();
-    job.complete(&journal);
-    job.assert_each_once(3);
-    journal.close().unwrap();
-    assert_eq!(Reader::open(&path).unwrap().history().unwrap().len(), 1);
 }
 
 #[test]

@@ -3,5 +3,6 @@
 
 mod crash;
 mod history;
+mod replace;
 mod schedule;
 mod support;

@@ -1,0 +1,109 @@
+//! Results in the order of the input, and failed items sent again.
+
+use std::io::Read as _;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::support::{Job, Reply, Server, finish};
+
+const ITEMS: usize = 40;
+
+/// Answers in an order that is not that of the input; item-5 and item-20 fail, as often as they come.
+fn disorderly(arrival: &crate::support::Arrival) -> Reply {
+    let number: u64 = arrival.item["item-".len()..].parse().expect("a number");
+    match number {
+        5 | 20 => Reply::error(404, "model_not_found"),
+        _ => Reply::ok().after(Duration::from_millis(number * 7 % 13)),
+    }
+}
+
+fn ids(lines: &[Value]) -> Vec<&str> {
+    lines.iter().map(|line| line["custom_id"].as_str().expect("text")).collect()
+}
+
+fn succeeding() -> Vec<String> {
+    (0..ITEMS).filter(|n| ![5, 20].contains(n)).map(|n| format!("item-{n}")).collect()
+}
+
+#[test]
+fn ordered_results_stand_as_the_input_does_and_a_rerun_changes_nothing() {
+    let server = Server::new(disorderly);
+    let job = Job::new(ITEMS);
+    let (code, log) = finish(job.run(&server).args(["--ordered", "--pace", "fixed"]));
+    assert_eq!(code, 1, "{log}");
+    job.assert_adds_up(ITEMS);
+    assert_eq!(ids(&job.lines("out.jsonl")), succeeding());
+    assert_eq!(ids(&job.lines("out.errors.jsonl")), ["item-5", "item-20"]);
+    let changed = || job.path("out.jsonl").metadata().expect("there").modified().expect("a time");
+    let (before, calls) = (changed(), server.count());
+    let (code, log) = finish(job.run(&server).arg("--ordered"));
+    assert_eq!((code, changed(), server.count()), (1, before, calls), "{log}");
+}
+
+#[test]
+fn ordered_results_can_be_compressed_and_nothing_else() {
+    let server = Server::new(disorderly);
+    let job = Job::new(ITEMS);
+    let run = |flags: &[&str]| {
+        let mut command = job.paceline();
+        command.args(["run", "in.jsonl", "-o", "out.jsonl.gz", "--base-url", &server.url(), "--pace", "fixed"]);
+        finish(command.args(flags))
+    };
+    let (code, log) = run(&[]);
+    assert_eq!(
+        (code, log.as_str()),
+        (
+            2,
+            "error: -o out.jsonl.gz is compressed, which only finished results can be: add --ordered, or name \
+             out.jsonl\n"
+        )
+    );
+    assert_eq!(server.count(), 0);
+
+    let (code, log) = run(&["--ordered"]);
+    assert_eq!(code, 1, "{log}");
+    assert!(!job.path("out.jsonl").exists());
+    assert_eq!(ids(&packed_lines(&job)), succeeding());
+    assert_eq!(ids(&job.lines("out.errors.jsonl")), ["item-5", "item-20"]);
+    let calls = server.count();
+    assert_eq!(run(&["--ordered"]).0, 1);
+    assert_eq!(server.count(), calls);
+    assert_eq!(run(&["--ordered", "--retry-failed"]).0, 1);
+    assert_eq!(server.count(), calls + 2);
+    assert_eq!(ids(&packed_lines(&job)), succeeding());
+    assert!(!job.path("out.jsonl").exists());
+}
+
+fn packed_lines(job: &Job) -> Vec<Value> {
+    let mut text = String::new();
+    let file = std::fs::File::open(job.path("out.jsonl.gz")).expect("there");
+    flate2::read::GzDecoder::new(file).read_to_string(&mut text).expect("gzip");
+    text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+}
+
+#[test]
+fn retried_items_are_those_that_failed_and_their_sends_stay_counted() {
+    let server = Server::new(|arrival| match (arrival.item.as_str(), arrival.before) {
+        ("item-5", 0..=3) => Reply::error(503, "unavailable"),
+        ("item-20", _) => Reply::error(404, "model_not_found"),
+        _ => Reply::ok(),
+    });
+    let job = Job::new(ITEMS);
+    let run = |flags: &[&str]| finish(job.run(&server).args(["--max-retries", "2"]).args(flags));
+    let (code, log) = run(&[]);
+    assert_eq!((code, server.count()), (1, ITEMS + 2), "{log}");
+    let (code, log) = run(&["--retry-failed"]);
+    assert_eq!((code, server.count()), (1, ITEMS + 2 + 2 + 1), "two tries of item-5 and one of item-20: {log}");
+    assert!(log.contains("2 items that failed before"), "{log}");
+    job.assert_adds_up(ITEMS);
+    assert_eq!(ids(&job.lines("out.errors.jsonl")), ["item-20"]);
+    let summary = job.summary();
+    assert_eq!((&summary["calls"], &summary["resends"]), (&json!(ITEMS + 5), &json!(5)));
+    let rows = job.lines("out.report.jsonl");
+    let attempts: Vec<_> = rows.iter().map(|row| (row["custom_id"].as_str(), row["attempts"].as_u64())).collect();
+    assert_eq!(attempts, [(Some("item-5"), Some(5)), (Some("item-20"), Some(2))]);
+
+    let (code, _) = run(&[]);
+    assert_eq!((code, server.count()), (1, ITEMS + 5));
+}
