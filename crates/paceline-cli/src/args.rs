@@ -154,6 +154,9 @@ pub(crate) struct RunArgs {
     /// Send the items again that failed in earlier runs
     #[arg(long, conflicts_with = "no_journal")]
     pub(crate) retry_failed: bool,
+    /// Take over the answers of a hosted batch's output file instead of sending those items; may be repeated
+    #[arg(long, value_name = "FILE")]
+    pub(crate) done: Vec<PathBuf>,
     /// Write the summary to a file, as JSON
     #[arg(long, value_name = "FILE")]
     pub(crate) summary: Option<PathBuf>,

@@ -7,7 +7,8 @@ use paceline_core::Timestamp;
 
 use crate::error::Error;
 use crate::history::Minute;
-use crate::item::{Claim, Finished, Item, Rescheduled, Tally, Totals};
+use crate::item::{Claim, Finished, Item, Rescheduled, State, Tally, Totals};
+use crate::line::CustomId;
 use crate::load::{Loader, connect_new};
 use crate::lock::RunLock;
 use crate::output::Outputs;
@@ -283,6 +284,18 @@ impl Journal {
     /// As for [`order`](Self::order).
     pub fn retry_failed(&self) -> Result<u64, Error> {
         self.writer.between_turns(Book::retry_failed)
+    }
+
+    /// Looks items up by their ids: each with its state, or none where the input has no such id.
+    ///
+    /// # Errors
+    /// As for [`counts`](Self::counts).
+    pub fn find(&self, ids: &[CustomId]) -> Result<Vec<Option<(Item, State)>>, Error> {
+        let keys: Vec<_> = ids.iter().map(CustomId::key).collect();
+        self.writer.query(move |conn| {
+            let scopes = scope::scope_list(conn)?;
+            keys.iter().map(|key| query::find(conn, &scopes, key)).collect()
+        })
     }
 
     /// Where the items stand, without the reasons why some wait: for the beginning of a run. Waits for what was queued

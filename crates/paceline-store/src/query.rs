@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use paceline_core::{Class, Timestamp};
-use rusqlite::{Connection, Row};
+use rusqlite::{Connection, OptionalExtension, Row};
 
 use crate::error::Error;
 use crate::item::{Forgiven, Item, Last, State, Tally};
@@ -54,6 +54,15 @@ pub(crate) fn forget_waits(conn: &Connection) -> Result<(), Error> {
 
 pub(crate) fn snapshot(conn: &Connection) -> Result<Option<String>, Error> {
     conn.query_row("SELECT snapshot_json FROM run", [], |row| row.get(0)).map_err(Error::sqlite("read"))
+}
+
+/// The item with that key, and where it stands.
+pub(crate) fn find(conn: &Connection, scopes: &[Scope], key: &[u8; 16]) -> Result<Option<(Item, State)>, Error> {
+    conn.prepare_cached("SELECT * FROM item WHERE key = ?1")
+        .and_then(|mut select| {
+            select.query_row([key], |row| Ok((item(row, scopes)?, state(row.get("state")?)?))).optional()
+        })
+        .map_err(Error::sqlite("read"))
 }
 
 /// A whole row, for [`item`].

@@ -6,6 +6,7 @@ mod begun;
 mod bounds;
 mod carried;
 mod dispatch;
+mod done;
 mod dry_run;
 mod entry;
 mod figures;
@@ -80,6 +81,7 @@ pub(crate) async fn command(args: RunArgs, everywhere: &Everywhere) -> Result<St
     }
     let headers = upstream::headers(&upstream)?;
     places::check(&args, &paths)?;
+    let done = tokio::task::block_in_place(|| done::check(&args.done))?;
     let lock = RunLock::take(&paths.lock).map_err(Failure::refused)?;
     places::try_summary(args.summary.as_deref())?;
     let mut input = prepare_input(&args, &paths)?;
@@ -90,6 +92,7 @@ pub(crate) async fn command(args: RunArgs, everywhere: &Everywhere) -> Result<St
     let job = tokio::task::block_in_place(|| {
         let job = load::open(lock, paths.clone(), &mut input, &format, &upstream, &args)?;
         put_back(&job.journal, &args)?;
+        done.take_over(&job.journal, format.results())?;
         Ok::<_, Failure>(job)
     })?;
     let idempotency = upstream.provider.idempotency_header().map(|name| (name, job.journal.id().to_owned()));

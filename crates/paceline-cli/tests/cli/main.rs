@@ -3,6 +3,7 @@
 mod answers;
 mod bounds;
 mod checks;
+mod done;
 mod dry_run;
 mod ends;
 mod forms;

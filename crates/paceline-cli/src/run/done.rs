@@ -1,0 +1,202 @@
+//! Answers that a hosted batch has given already: taken over instead of sending their items.
+
+use std::borrow::Cow;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+
+use flate2::read::MultiGzDecoder;
+use paceline_core::Class;
+use paceline_store::{Answer, CustomId, End, Finished, Item, Journal, Last, LineForm, ResultLine, State};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::input::Lines;
+use crate::exit::Failure;
+use crate::text;
+
+/// Answers looked up and recorded at a time; few, because each may be megabytes.
+const AT_A_TIME: usize = 64;
+
+/// Files of answers, each line of which can be read.
+pub(crate) struct Done(Vec<PathBuf>);
+
+/// Reads the files once from front to back, before anything is begun.
+///
+/// # Errors
+/// Refuses files that cannot be read, and lines of another form, by number.
+pub(crate) fn check(files: &[PathBuf]) -> Result<Done, Failure> {
+    for file in files {
+        each_line(file, |_| Ok(()))?;
+    }
+    Ok(Done(files.to_vec()))
+}
+
+impl Done {
+    /// Records the successful answers of items that still wait. Lines of items that have ended, and of unknown ones, are
+    /// counted and left alone, so that the same file may be given again.
+    ///
+    /// # Errors
+    /// What the journal says, before anything is sent.
+    pub(crate) fn take_over(&self, journal: &Journal, form: LineForm) -> Result<(), Failure> {
+        for file in &self.0 {
+            let mut tally = Tally::default();
+            let mut answers = Vec::with_capacity(AT_A_TIME);
+            each_line(file, |line| {
+                match line.answer() {
+                    Some(answer) => answers.push(answer),
+                    None => tally.unsuccessful += 1,
+                }
+                if answers.len() == AT_A_TIME { record(journal, form, &mut answers, &mut tally) } else { Ok(()) }
+            })?;
+            record(journal, form, &mut answers, &mut tally)?;
+            tally.say(file);
+        }
+        journal.flush().map_err(Failure::refused)
+    }
+}
+
+/// An answer as it will stand in the results.
+struct Given {
+    custom_id: CustomId,
+    status: u16,
+    request_id: String,
+    body: Box<RawValue>,
+}
+
+/// What became of the lines of a file.
+#[derive(Default)]
+struct Tally {
+    taken: u64,
+    ended: u64,
+    unknown: u64,
+    unsuccessful: u64,
+}
+
+impl Tally {
+    fn say(&self, file: &Path) {
+        let mut words = format!("{} taken over from {}", text::counted(self.taken, "answer"), file.display());
+        for (count, what) in [
+            (self.unsuccessful, "not successful there, which are sent"),
+            (self.ended, "of items that have ended already"),
+            (self.unknown, "with an id that the input does not have"),
+        ] {
+            if count > 0 {
+                words += &format!("; {} {what}", text::counted(count, "line"));
+            }
+        }
+        tracing::info!("{words}");
+    }
+}
+
+fn record(journal: &Journal, form: LineForm, answers: &mut Vec<Given>, tally: &mut Tally) -> Result<(), Failure> {
+    let ids: Vec<_> = answers.iter().map(|given| given.custom_id.clone()).collect();
+    let found = journal.find(&ids).map_err(Failure::refused)?;
+    let mut taken = Vec::new();
+    for (given, found) in answers.drain(..).zip(found) {
+        match found {
+            Some((item, State::Waiting)) if !taken.contains(&item.ordinal) => {
+                taken.push(item.ordinal);
+                journal.finish(finished(&item, &given, form), drop);
+            }
+            Some(_) => tally.ended += 1,
+            None => tally.unknown += 1,
+        }
+    }
+    tally.taken += taken.len() as u64;
+    Ok(())
+}
+
+/// The end of an item that was never sent from here: its line answers call 0.
+fn finished(item: &Item, given: &Given, form: LineForm) -> Finished {
+    let Given { custom_id, status, request_id, body } = given;
+    let answer = Answer::Response { status: *status, request_id, body: body.get().as_bytes() };
+    let line = ResultLine { ordinal: item.ordinal, call: 0, custom_id, metadata: None, form };
+    let mut finished = Finished::new(item.ordinal, End::Succeeded, line.encode(End::Succeeded, &answer));
+    finished.tally = item.tally.clone();
+    finished.tally.last = Some(Last { status: Some(*status), ..Last::new(Class::Success) });
+    let usage = serde_json::from_str::<Usage>(body.get()).unwrap_or_default().usage.unwrap_or_default();
+    (finished.tokens_in, finished.tokens_out) = (usage.tokens_in.unwrap_or(0), usage.tokens_out.unwrap_or(0));
+    finished
+}
+
+/// Shows each line of a file, `*.gz` unpacked, to `see`.
+fn each_line(file: &Path, mut see: impl FnMut(Line<'_>) -> Result<(), Failure>) -> Result<(), Failure> {
+    let name = file.display();
+    let refuse = |error: &dyn std::fmt::Display| Failure::refused(format!("cannot read {name}: {error}"));
+    let opened = BufReader::new(File::open(file).map_err(|error| refuse(&error))?);
+    let packed = file.extension().is_some_and(|extension| extension == "gz");
+    let reader: Box<dyn BufRead> =
+        if packed { Box::new(BufReader::new(MultiGzDecoder::new(opened))) } else { Box::new(opened) };
+    let mut lines = Lines::new(reader);
+    while let Some((number, _, bytes)) = lines.next_line().map_err(|error| refuse(&error))? {
+        let line = serde_json::from_slice::<Line<'_>>(bytes)
+            .ok()
+            .filter(|line| line.response.is_some() || line.error.is_some() || line.result.is_some());
+        let Some(line) = line else {
+            return Err(Failure::refused(format!(
+                "--done {name}: line {number} is no line of a hosted batch's output: expected custom_id, response and \
+                 error (OpenAI), or custom_id and result (Anthropic)"
+            )));
+        };
+        see(line)?;
+    }
+    Ok(())
+}
+
+/// A line of a batch's output or error file, OpenAI's or Anthropic's.
+#[derive(Deserialize)]
+struct Line<'a> {
+    custom_id: CustomId,
+    #[serde(borrow, default)]
+    response: Option<Response<'a>>,
+    #[serde(borrow, default)]
+    error: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    result: Option<BatchResult<'a>>,
+}
+
+#[derive(Deserialize)]
+struct Response<'a> {
+    status_code: u16,
+    #[serde(borrow, default)]
+    request_id: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    body: &'a RawValue,
+}
+
+#[derive(Deserialize)]
+struct BatchResult<'a> {
+    #[serde(borrow, rename = "type")]
+    kind: Cow<'a, str>,
+    #[serde(borrow, default)]
+    message: Option<&'a RawValue>,
+}
+
+#[derive(Default, Deserialize)]
+struct Usage {
+    usage: Option<Tokens>,
+}
+
+#[derive(Default, Deserialize)]
+struct Tokens {
+    #[serde(alias = "prompt_tokens", alias = "input_tokens")]
+    tokens_in: Option<u64>,
+    #[serde(alias = "completion_tokens", alias = "output_tokens")]
+    tokens_out: Option<u64>,
+}
+
+impl Line<'_> {
+    /// The answer, if it is a usable one: what failed, was cancelled or expired there is still to be done.
+    fn answer(self) -> Option<Given> {
+        let custom_id = self.custom_id;
+        if let Some(result) = self.result {
+            let body = result.message.filter(|_| result.kind == "succeeded")?.to_owned();
+            return Some(Given { custom_id, status: 200, request_id: String::new(), body });
+        }
+        let response = self.response.filter(|_| self.error.is_none())?;
+        let Response { status_code: status @ 200..=299, request_id, body } = response else { return None };
+        let request_id = request_id.unwrap_or_default().into_owned();
+        Some(Given { custom_id, status, request_id, body: body.to_owned() })
+    }
+}

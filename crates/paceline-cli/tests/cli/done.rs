@@ -1,0 +1,71 @@
+//! Answers that a hosted batch has given already.
+
+use std::collections::BTreeSet;
+
+use serde_json::json;
+
+use crate::support::{Job, Reply, Server, finish};
+
+fn openai(item: usize, status: u16) -> String {
+    let body = json!({"id": "chatcmpl", "usage": {"prompt_tokens": 7, "completion_tokens": 1}, "hosted": item});
+    let response = json!({"status_code": status, "request_id": "req-h", "body": body});
+    json!({"id": "batch_req_1", "custom_id": format!("item-{item}"), "response": response, "error": null}).to_string()
+}
+
+fn anthropic(item: usize, kind: &str) -> String {
+    let message = json!({"type": "message", "usage": {"input_tokens": 7, "output_tokens": 1}, "hosted": item});
+    json!({"custom_id": format!("item-{item}"), "result": {"type": kind, "message": message}}).to_string()
+}
+
+#[test]
+fn answers_of_a_hosted_batch_are_taken_over_once() {
+    let server = Server::new(|_| Reply::ok());
+    let job = Job::new(10);
+    let expired = json!({"id": "b", "custom_id": "item-4", "response": null, "error": {"code": "batch_expired"}});
+    let lines = [openai(0, 200), openai(1, 200), openai(2, 500), openai(99, 200), openai(0, 200), expired.to_string()];
+    std::fs::write(job.path("output.jsonl"), lines.join("\n")).expect("writable");
+    let lines = [anthropic(5, "succeeded"), anthropic(6, "expired")];
+    std::fs::write(job.path("results.jsonl"), lines.join("\n")).expect("writable");
+    let run = || {
+        let mut command = job.run(&server);
+        command.args(["--done", "output.jsonl", "--done", "results.jsonl"]);
+        command
+    };
+    let (code, log) = finish(&mut run());
+    assert_eq!((code, server.count()), (0, 7), "{log}");
+    assert!(
+        log.contains(
+            "2 answers taken over from output.jsonl; 2 lines not successful there, which are sent; 1 line of items \
+             that have ended already; 1 line with an id that the input does not have"
+        ),
+        "{log}"
+    );
+    job.assert_adds_up(10);
+    let arrived: BTreeSet<_> = server.by_item().into_keys().collect();
+    assert!(["item-0", "item-1", "item-5"].iter().all(|item| !arrived.contains(*item)));
+    let summary = job.summary();
+    assert_eq!((&summary["calls"], &summary["tokens_in"]), (&json!(7), &json!(3 * 7 + 7 * 3)));
+    let results = job.lines("out.jsonl");
+    let hosted = results.iter().find(|line| line["custom_id"] == "item-5").expect("a line");
+    assert_eq!(hosted["response"]["body"]["hosted"], 5);
+    assert!(hosted["id"].as_str().expect("text").starts_with("pl-5-0-"), "{hosted}");
+
+    let before = std::fs::read(job.path("out.jsonl")).expect("there");
+    let (code, log) = finish(&mut run());
+    assert_eq!((code, server.count()), (0, 7), "{log}");
+    assert_eq!(std::fs::read(job.path("out.jsonl")).expect("there"), before);
+}
+
+#[test]
+fn a_file_that_is_no_batch_output_is_refused_before_anything_begins() {
+    let server = Server::new(|_| Reply::ok());
+    let job = Job::new(3);
+    std::fs::write(job.path("output.jsonl"), openai(0, 200) + "\n{\"custom_id\":\"item-1\"}\n").expect("writable");
+    let (code, log) = finish(job.run(&server).args(["--done", "output.jsonl"]));
+    assert_eq!((code, server.count()), (2, 0), "{log}");
+    assert!(log.contains("--done output.jsonl: line 2 is no line of a hosted batch's output"), "{log}");
+    assert!(!job.path("out.journal").exists());
+    let (code, log) = finish(job.run(&server).args(["--done", "missing.jsonl"]));
+    assert_eq!(code, 2, "{log}");
+    assert!(log.contains("cannot read missing.jsonl"), "{log}");
+}
