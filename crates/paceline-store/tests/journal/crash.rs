@@ -47,15 +47,18 @@ fn results_ahead_of_the_journal_are_taken_over_up_to_the_torn_line() {
     }
     let results = fs::read(&job.paths.output).unwrap();
     let last_line = results.len() - success(3, 1).line.len();
-    for cut in (covered..last_line).step_by(11).chain(last_line..=results.len()) {
+    for (cut, zeros) in
+        (covered..last_line).step_by(11).chain(last_line..=results.len()).flat_map(|cut| [(cut, 0), (cut, 512)])
+    {
         let dead = early.copy();
-        fs::write(&dead.paths.output, &results[..cut]).unwrap();
+        // A file that grew before its bytes were written has zeros at its end.
+        fs::write(&dead.paths.output, [&results[..cut], &[0; 512][..zeros]].concat()).unwrap();
         let (resumed, recovery) = dead.resume();
         let tail = &results[covered..cut];
         let torn = tail.iter().rev().take_while(|byte| **byte != b'\n').count();
         let whole = tail.iter().filter(|byte| **byte == b'\n').count() as u64;
-        let expected = Recovery { recorded: whole, cut: torn as u64, interrupted: 6 - whole };
-        assert_eq!(recovery, expected, "cut at byte {cut}");
+        let expected = Recovery { recorded: whole, cut: (torn + zeros) as u64, interrupted: 6 - whole };
+        assert_eq!(recovery, expected, "cut at byte {cut}, {zeros} zeros");
         let counts = resumed.counts(NOW).unwrap();
         assert_eq!((counts.succeeded, counts.failed, counts.tokens_in), (1 + whole, 1, 5 + 5 * whole));
         // Once more, to see that the recovery itself is durable.
