@@ -21,6 +21,7 @@ pub(super) enum Inside {
 
 const EMPTY: Fault = Fault { code: "empty_answer", words: "the answer is empty" };
 const NOT_JSON: Fault = Fault { code: "not_json", words: "the answer is not JSON" };
+const GARBLED: Fault = Fault { code: "not_json", words: "an event of the stream is not JSON" };
 const CUT: Fault = Fault { code: "truncated", words: "the stream ended early" };
 
 /// What a 2xx carries: only these exact places count, never text inside generated content.
@@ -89,6 +90,8 @@ fn finished_stream(case: &Case<'_>, stream: &Stream) -> Inside {
         Inside::Status(late_status(case.body))
     } else if must_end && !stream.ended {
         Inside::Decided(broken(case, "stream without its end", CUT))
+    } else if must_end && stream.garbled {
+        Inside::Decided(broken(case, "stream with an event that is no JSON", GARBLED))
     } else if stream.filtered {
         Inside::Decided(Decision::new(Class::Filtered, "content refused in a stream"))
     } else {

@@ -17,6 +17,8 @@ pub(super) struct Stream {
     pub(super) ended: bool,
     /// At least one event of a dialect whose streams end with such an event.
     pub(super) must_end: bool,
+    /// At least one event that begins like an object is none.
+    pub(super) garbled: bool,
     /// No event came, comments and pings aside.
     pub(super) is_empty: bool,
     /// The content was refused, and no choice is left that may be used.
@@ -37,6 +39,8 @@ pub(super) struct Event {
     done: bool,
     /// It has no data.
     empty: bool,
+    /// Its data begin like an object and are none: a piece of the answer is missing.
+    pub(super) garbled: bool,
 }
 
 /// Hands out the events of a whole body. Comments and blank lines are none.
@@ -74,8 +78,10 @@ pub(super) fn read(body: &[u8]) -> Stream {
 
 impl Event {
     fn new(name: String, data: &str) -> Self {
-        let value = serde_json::from_str(data).unwrap_or_default();
-        Self { name, value, done: data == "[DONE]", empty: data.is_empty() }
+        let data = data.trim();
+        let read = serde_json::from_str(data);
+        let garbled = read.is_err() && data.starts_with('{');
+        Self { name, value: read.unwrap_or_default(), done: data == "[DONE]", empty: data.is_empty(), garbled }
     }
 
     /// What it is: its `type`, else its name.
@@ -115,6 +121,7 @@ impl Stream {
     fn take(&mut self, event: &Event) {
         self.is_empty &= event.done || event.empty || event.kind() == "ping";
         self.ended |= event.ends();
+        self.garbled |= event.garbled;
         self.must_end |= event.must_be_followed_by_an_end();
         if let Some(error) = event.error() {
             if !self.failed {

@@ -13,7 +13,8 @@ use message::Message;
 /// The object that the events of a stream add up to: a chat completion, a completion, a response or a message.
 ///
 /// A stream that carries an error ends with it; its object is what had come until then, with that `error` in it. `None`
-/// where the answer is no stream, or one of another kind, or was cut before its end: half an answer is none.
+/// where the answer is no stream, or one of another kind, or was cut before its end, or a piece of it cannot be read:
+/// half an answer is none.
 ///
 /// ```
 /// use paceline::provider::{Answer, collect};
@@ -87,6 +88,9 @@ impl Parts {
     fn take(&mut self, event: Event) {
         let kind = event.kind().to_owned();
         let mut value = event.value;
+        if event.garbled {
+            *self = Self::Unknown;
+        }
         if let Self::None = self {
             *self = match &*kind {
                 "message_start" => Self::Message(Message::default()),

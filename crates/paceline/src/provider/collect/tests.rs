@@ -231,6 +231,7 @@ fn what_is_cut_foreign_or_of_no_single_shape_stays_text() {
     ] {
         assert_eq!(collected(text), None, "{text}");
     }
+    assert_eq!(collected(&format!("data: {{\"choices\":[{{\n\n{whole}")), None, "a piece is missing");
     let parts = json!([{"type": "thinking", "thinking": "Hm"}]);
     let mixed = [delta(0, &json!({"content": parts}), &Value::Null), delta(0, &json!({"content": "x"}), &Value::Null)];
     assert_eq!(collected(&chunks(&mixed)), None, "text after a list");
