@@ -54,16 +54,26 @@ pub(crate) fn run(
     config: PacerConfig,
     items: u64,
     until: Instant,
+    server: impl FnMut(Instant, u64) -> (Duration, Outcome),
+) -> Job {
+    run_models(config, items, until, |_| "model", server)
+}
+
+/// The same with items of several models, each a scope of its own.
+pub(crate) fn run_models(
+    config: PacerConfig,
+    items: u64,
+    until: Instant,
+    model: impl Fn(u64) -> &'static str,
     mut server: impl FnMut(Instant, u64) -> (Duration, Outcome),
 ) -> Job {
     let mut pacer = Pacer::new(config, 7, Instant::ZERO).expect("a sensible configuration");
-    let scope = pacer.scope("model");
     let mut job = Job::default();
     let mut tickets = BTreeMap::new();
     let mut answers: BinaryHeap<Reverse<(Instant, Ticket)>> = BinaryHeap::new();
     let mut outcomes = BTreeMap::new();
     for item in 0..items {
-        let request = Request { item, ..Request::new(scope, Cost::request()) };
+        let request = Request { item, ..Request::new(pacer.scope(model(item)), Cost::request()) };
         tickets.insert(pacer.enqueue(Instant::ZERO, request).expect("it fits"), item);
     }
     let mut now = Instant::ZERO;

@@ -3,5 +3,6 @@
 mod classic_defects;
 mod job;
 mod model;
+mod models;
 mod replay;
 mod two_levels;
