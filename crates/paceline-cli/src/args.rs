@@ -145,6 +145,12 @@ pub(crate) struct RunArgs {
     /// Keep no journal: an interrupted job then starts from the front
     #[arg(long)]
     pub(crate) no_journal: bool,
+    /// Lines that cannot be sent go to the errors file, and the rest is sent
+    #[arg(long)]
+    pub(crate) skip_bad_lines: bool,
+    /// The same without listing them
+    #[arg(long, conflicts_with = "skip_bad_lines")]
+    pub(crate) no_check: bool,
     /// Begin anew: remove the results, errors, report and journal that are there, once the input was checked
     #[arg(long)]
     pub(crate) overwrite: bool,

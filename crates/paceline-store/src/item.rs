@@ -92,6 +92,25 @@ pub struct NewItem<'a> {
     pub scope: &'a str,
 }
 
+/// A line of the input that cannot be sent, as the loader takes it.
+#[derive(Clone, Copy, Debug)]
+pub struct RefusedLine<'a> {
+    /// The id that the user gave, if it can be read.
+    pub custom_id: Option<&'a CustomId>,
+    /// The line in the input, from 1.
+    pub line: u64,
+    /// Byte offset of the line in the input.
+    pub src_off: u64,
+    /// Length of the line in bytes, without its line end.
+    pub src_len: u64,
+    /// The line, or its beginning.
+    pub bytes: &'a [u8],
+    /// What is wrong, in one word.
+    pub code: &'a str,
+    /// What is wrong.
+    pub message: &'a str,
+}
+
 /// What is known about the sends of an item so far. Absolute figures, not differences.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
@@ -222,6 +241,13 @@ pub struct Item {
     pub not_before: Timestamp,
     /// The wait that was chosen. Wait `min(not_before - now, delay)`.
     pub delay: Duration,
+}
+
+impl Item {
+    /// Whether its line cannot be sent: it is never handed out, and [`Tally::last`] says what is wrong.
+    pub fn is_refused(&self) -> bool {
+        self.scope.is_empty()
+    }
 }
 
 /// The part of an item's [`Tally`] from before [`Journal::retry_failed`](crate::Journal::retry_failed).

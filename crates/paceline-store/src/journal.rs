@@ -171,6 +171,15 @@ impl Journal {
         wait(|reply| self.claim(now, limit, Vec::new(), reply))
     }
 
+    /// The next of the lines that cannot be sent and have not ended yet, at most `limit` by place in the input. For the
+    /// beginning of a run, which writes their error lines.
+    ///
+    /// # Errors
+    /// As for [`counts`](Self::counts).
+    pub fn refused(&self, limit: usize) -> Result<Vec<Item>, Error> {
+        self.writer.query(move |conn| query::refused(conn, limit))
+    }
+
     /// Records the end of an item: its line is on disk, and the item ended, when `reply` is called.
     pub fn finish(&self, finished: Finished, reply: impl FnOnce(Result<Kept, Error>) + Send + 'static) {
         self.writer.send(Command::Finish(Box::new(finished), Box::new(reply)));

@@ -53,7 +53,9 @@ mod writer;
 
 pub use error::Error;
 pub use history::Minute;
-pub use item::{Claim, Claimed, End, Finished, Forgiven, Item, Last, NewItem, Rescheduled, State, Tally, Totals};
+pub use item::{
+    Claim, Claimed, End, Finished, Forgiven, Item, Last, NewItem, RefusedLine, Rescheduled, State, Tally, Totals,
+};
 pub use journal::{Journal, Kept, Opened, Options, Recovery};
 pub use line::{Answer, CustomId, LineForm, ResultLine, encode_line};
 pub use load::{Duplicate, Duplicates, Loader};

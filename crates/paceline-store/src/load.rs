@@ -5,18 +5,20 @@ use std::hash::{BuildHasher, RandomState};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use paceline_core::Timestamp;
+use paceline_core::{Class, Timestamp};
 use rusqlite::{Connection, params};
 
 use crate::error::Error;
-use crate::item::NewItem;
+use crate::item::{NewItem, RefusedLine};
 use crate::journal::{Journal, Options, sync_folder_of};
+use crate::line::CustomId;
 use crate::lock::RunLock;
 use crate::output::Outputs;
 use crate::paths::{Paths, with_suffix};
 use crate::query::{count, int};
 use crate::schema::{DUE_INDEX, Found, KEY_INDEX, TABLES, begin_writing, connect, hash, mark};
-use crate::turn::{Book, checkpoint};
+use crate::scope::REFUSED;
+use crate::turn::{Book, checkpoint, shorten};
 
 /// Takes the items of a new job. Memory stays the same however many they are. Dropped without
 /// [`finish`](Self::finish), it removes the journal: an input that was refused leaves nothing behind.
@@ -96,6 +98,58 @@ impl Loader {
             .map_err(Error::sqlite("load"))?;
         self.items += 1;
         Ok(ordinal)
+    }
+
+    /// Adds the next line of the input as an item that cannot be sent. The job fails it by itself; see
+    /// [`Journal::refused`].
+    ///
+    /// # Errors
+    /// [`Error::Sqlite`].
+    pub fn add_refused(&mut self, refused: &RefusedLine<'_>) -> Result<u64, Error> {
+        let conn = &self.open.as_ref().expect("open until finished").conn;
+        let ordinal = self.items;
+        let add = || -> rusqlite::Result<()> {
+            conn.prepare_cached(REFUSED_SCOPE)?.execute([REFUSED])?;
+            let sql = "INSERT INTO item (id, key, body_hash, line, src_off, src_len, scope, last_class, last_code, last_error)
+                       VALUES (?1, coalesce(?2, CAST(?1 AS BLOB)), ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
+            conn.prepare_cached(sql)?.execute(params![
+                int(ordinal),
+                refused.custom_id.map(CustomId::key),
+                hash(refused.bytes),
+                int(refused.line),
+                int(refused.src_off),
+                int(refused.src_len),
+                REFUSED,
+                Class::Invalid.as_str(),
+                refused.code,
+                shorten(refused.message),
+            ])?;
+            Ok(())
+        };
+        add().map_err(Error::sqlite("load"))?;
+        self.items += 1;
+        Ok(ordinal)
+    }
+
+    /// Makes every item whose id came before one that cannot be sent, for the reason `code`. The first stays.
+    ///
+    /// # Errors
+    /// [`Error::Sqlite`].
+    pub fn refuse_duplicates(&mut self, code: &str) -> Result<(), Error> {
+        let conn = &self.open.as_ref().expect("open until finished").conn;
+        let refuse = || -> rusqlite::Result<()> {
+            conn.execute_batch(REPEATED_INDEX)?;
+            conn.execute(REFUSED_SCOPE, [REFUSED])?;
+            conn.execute(
+                "UPDATE item SET scope = ?1, key = CAST(id AS BLOB), last_class = ?2, last_code = ?3, last_error =
+                     'the same custom_id as in line ' ||
+                     (SELECT line FROM item AS same WHERE same.key = item.key ORDER BY id LIMIT 1)
+                 WHERE id <> (SELECT min(id) FROM item AS same WHERE same.key = item.key)",
+                params![REFUSED, Class::Invalid.as_str(), code],
+            )?;
+            conn.execute_batch("DROP INDEX repeated_key")
+        };
+        refuse().map_err(Error::sqlite("load"))
     }
 
     /// Items added so far.
@@ -253,9 +307,14 @@ pub struct Duplicate {
     pub first_line: u64,
 }
 
-/// By an index that allows them: neither grouping nor sorting takes memory then.
+/// Finds them: neither grouping nor sorting takes memory by it.
+const REPEATED_INDEX: &str = "CREATE INDEX IF NOT EXISTS repeated_key ON item(key)";
+
+/// Its name is nobody's: items are known as refused by it.
+const REFUSED_SCOPE: &str = "INSERT OR IGNORE INTO scope (id, name) VALUES (?1, '')";
+
 fn duplicates(conn: &Connection, limit: usize) -> rusqlite::Result<Duplicates> {
-    conn.execute_batch("CREATE INDEX IF NOT EXISTS repeated_key ON item(key)")?;
+    conn.execute_batch(REPEATED_INDEX)?;
     let mut select = conn.prepare(
         "SELECT item.line, first.line FROM item
          JOIN item AS first ON first.id = (SELECT min(id) FROM item AS same WHERE same.key = item.key)

@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::item::{Forgiven, Item, Last, State, Tally};
 use crate::output::Covered;
 use crate::paths::InputMark;
-use crate::scope::Scope;
+use crate::scope::{REFUSED, Scope};
 
 /// The row of a job.
 pub(crate) struct Run {
@@ -105,6 +105,18 @@ pub(crate) fn item(row: &Row<'_>, scopes: &[Scope]) -> rusqlite::Result<Item> {
         not_before: Timestamp::from_millis(row.get("not_before_ms")?),
         delay: Duration::from_millis(count(row.get("delay_ms")?)),
     })
+}
+
+/// Refused lines that wait for their end, by place in the input.
+pub(crate) fn refused(conn: &Connection, limit: usize) -> Result<Vec<Item>, Error> {
+    let page = || {
+        let sql =
+            "SELECT * FROM item WHERE state = 0 AND scope = ?1 ORDER BY not_before_ms, crash_attempts, id LIMIT ?2";
+        let mut select = conn.prepare_cached(sql)?;
+        let rows = select.query_map(rusqlite::params![REFUSED, int(limit as u64)], |row| item(row, &[]))?;
+        rows.collect::<rusqlite::Result<_>>()
+    };
+    page().map_err(Error::sqlite("read"))
 }
 
 pub(crate) fn state(code: i64) -> rusqlite::Result<State> {

@@ -22,6 +22,7 @@ use crate::output::{Covered, OutputFile, Outputs};
 use crate::paths::{Paths, with_suffix};
 use crate::query::{count, int};
 use crate::recover::set_covered;
+use crate::scope::REFUSED;
 
 /// Rewrites both files in the order of the input, unless they are in order, and compresses the results if that is wanted.
 pub(crate) fn in_order(conn: &Connection, paths: &Paths, outputs: &mut Outputs) -> Result<(), Error> {
@@ -43,16 +44,18 @@ pub(crate) fn in_order(conn: &Connection, paths: &Paths, outputs: &mut Outputs) 
 
 /// Takes the lines of failed items out of the errors and lets the items wait again; returns how many.
 pub(crate) fn without_failed(conn: &Connection, paths: &Paths, outputs: &mut Outputs) -> Result<u64, Error> {
-    let failed = "SELECT count(*) FROM item WHERE state = 3";
-    let failed = conn.query_row(failed, [], |row| row.get(0)).map(count).map_err(Error::sqlite("read"))?;
+    // Lines that cannot be sent could not be sent today either.
+    let failed = "SELECT count(*) FROM item WHERE state = 3 AND scope <> ?1";
+    let failed = conn.query_row(failed, [REFUSED], |row| row.get(0)).map(count).map_err(Error::sqlite("read"))?;
     if failed > 0 {
         replace(conn, paths, outputs, Replacing::Errors, |output, fresh| {
             // The deadline and the bounds begin anew; what was sent stays counted.
-            conn.execute_batch(
+            conn.execute(
                 "UPDATE item SET state = 0, not_before_ms = 0, delay_ms = 0, deadline_ms = NULL, reason = NULL,
                      forgiven_attempts = attempts, forgiven_deferrals = deferrals, tokens_in = 0, tokens_out = 0,
                      out_off = NULL, out_len = NULL
-                 WHERE state = 3",
+                 WHERE state = 3 AND scope <> ?1",
+                [REFUSED],
             )
             .map_err(Error::sqlite("write"))?;
             copy_lines(conn, output, Replacing::Errors.states(), fresh)

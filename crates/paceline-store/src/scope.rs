@@ -57,10 +57,14 @@ impl Scope {
     }
 }
 
-/// All scopes by number.
+/// The scope of lines that cannot be sent: nothing is ever handed out from it, and nobody sees it.
+pub(crate) const REFUSED: i64 = 0;
+
+/// All scopes by number, but for that of refused lines.
 pub(crate) fn scope_list(conn: &Connection) -> Result<Vec<Scope>, Error> {
     let list = || {
-        let mut select = conn.prepare_cached("SELECT id, name, state, until_ms, reason FROM scope ORDER BY id")?;
+        let mut select =
+            conn.prepare_cached("SELECT id, name, state, until_ms, reason FROM scope WHERE id > 0 ORDER BY id")?;
         let rows = select.query_map([], |row| {
             let reason = row.get::<_, Option<String>>(4)?.unwrap_or_default();
             let state = match row.get(2)? {
@@ -136,8 +140,9 @@ const PAGE: i64 = 1_000;
 pub(crate) fn pending_page(conn: &Connection, after: Option<u64>) -> Result<Vec<Item>, Error> {
     let scopes = scope_list(conn)?;
     let page = || {
-        let mut select =
-            conn.prepare_cached("SELECT * FROM item WHERE id > ?1 AND state IN (0, 1) ORDER BY id LIMIT ?2")?;
+        let mut select = conn.prepare_cached(
+            "SELECT * FROM item WHERE id > ?1 AND state IN (0, 1) AND scope > 0 ORDER BY id LIMIT ?2",
+        )?;
         let rows = select.query_map(params![after.map_or(-1, int), PAGE], |row| query::item(row, &scopes))?;
         rows.collect::<rusqlite::Result<Vec<_>>>()
     };

@@ -106,7 +106,7 @@ impl Plan {
         let ratio = TokenRatio::default();
         reader.report(clock::wall(), Rows::All, |row| -> Result<(), ReportError> {
             self.items += 1;
-            if !matches!(row.state, State::Waiting | State::InFlight) {
+            if row.is_refused() || !matches!(row.state, State::Waiting | State::InFlight) {
                 return Ok(());
             }
             let bytes = input.read(Span { offset: row.src_off, len: row.src_len })?;

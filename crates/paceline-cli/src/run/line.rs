@@ -77,6 +77,14 @@ impl fmt::Display for LineError {
     }
 }
 
+impl LineError {
+    /// What is wrong, without saying where.
+    pub(crate) fn reason(&self) -> String {
+        let Self { param, message, .. } = self;
+        param.map_or_else(|| message.clone(), |param| format!("{param}: {message}"))
+    }
+}
+
 impl std::error::Error for LineError {}
 
 /// What is wrong with a line, whichever it is.
@@ -107,9 +115,13 @@ impl Fault {
 /// The id of the request in a line, whatever its form. A line without one, or one that cannot be read, is known by its
 /// number.
 pub(crate) fn custom_id(bytes: &[u8], number: u64) -> CustomId {
-    let members = std::str::from_utf8(bytes).ok().and_then(|text| Members::read(text).ok());
-    let given = members.and_then(|members| given_id(&members).ok().flatten());
-    given.unwrap_or_else(|| numbered(number))
+    readable_id(bytes).unwrap_or_else(|| numbered(number))
+}
+
+/// The id that a line gives, however wrong the rest of it is.
+pub(crate) fn readable_id(bytes: &[u8]) -> Option<CustomId> {
+    let members = Members::read(std::str::from_utf8(bytes).ok()?).ok()?;
+    given_id(&members).ok().flatten()
 }
 
 /// The id of a line that has none of its own: the same at each run, because the input is the same.

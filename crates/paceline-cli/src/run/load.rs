@@ -4,12 +4,12 @@ use std::io;
 
 use paceline::clock;
 use paceline::config::Upstream;
-use paceline_store::{Error, Journal, Loader, NewItem, Opened, Options, Paths, Recovery, RunLock};
+use paceline_store::{Error, Journal, Loader, NewItem, Opened, Options, Paths, Recovery, RefusedLine, RunLock};
 
 use super::begun::{self, Begun};
 use super::format::Format;
 use super::input::{Input, LONGEST_LINE, Span};
-use super::line::{Line, LineError};
+use super::line::{self, Line, LineError};
 use super::wrong::Wrong;
 use crate::args::RunArgs;
 use crate::exit::Failure;
@@ -20,6 +20,27 @@ pub(crate) struct Job {
     pub(crate) journal: Journal,
     /// What earlier runs were told about limits holds for this one: it works with the same account.
     pub(crate) same_account: bool,
+}
+
+/// What becomes of lines that cannot be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum BadLines {
+    /// Nothing is sent.
+    Refuse,
+    /// They fail, and the first of them are listed.
+    List,
+    /// They fail.
+    Count,
+}
+
+impl BadLines {
+    const fn of(args: &RunArgs) -> Self {
+        match (args.skip_bad_lines, args.no_check) {
+            (true, _) => Self::List,
+            (false, true) => Self::Count,
+            (false, false) => Self::Refuse,
+        }
+    }
 }
 
 /// Opens the job of `paths`, or begins it.
@@ -39,7 +60,9 @@ pub(crate) fn open(
     options.overwrite = args.overwrite;
     options.config_json = Begun::of(upstream, format).json();
     match Journal::open_locked(options, lock).map_err(refused)? {
-        Opened::New(loader) => Ok(Job { journal: load(loader, input, format, upstream)?, same_account: true }),
+        Opened::New(loader) => {
+            Ok(Job { journal: load(loader, input, format, upstream, BadLines::of(args))?, same_account: true })
+        }
         Opened::Resumed { journal, recovery } => {
             say(&recovery);
             let same_account = begun::adopt(&journal, input, format, upstream)?;
@@ -71,18 +94,32 @@ fn say(recovery: &Recovery) {
     }
 }
 
-fn load(mut loader: Loader, input: &mut Input, format: &Format, upstream: &Upstream) -> Result<Journal, Failure> {
+fn load(
+    mut loader: Loader,
+    input: &mut Input,
+    format: &Format,
+    upstream: &Upstream,
+    bad_lines: BadLines,
+) -> Result<Journal, Failure> {
     let mut wrong = Wrong::default();
     fill(&mut loader, input, format, upstream, &mut wrong)?;
-    wrong.add_repeated(&loader.duplicates(Wrong::NAMED).map_err(refused)?);
+    let repeated = loader.duplicates(Wrong::NAMED).map_err(refused)?;
+    wrong.add_repeated(&repeated);
+    if wrong.count() > 0 && bad_lines == BadLines::Refuse {
+        return Err(Failure::refused(format!("{}, so nothing was:{}", wrong.count_words(&input.name()), wrong.list())));
+    }
+    if repeated.count > 0 {
+        loader.refuse_duplicates(Wrong::REPEATED).map_err(refused)?;
+    }
     if wrong.count() > 0 {
-        return Err(Failure::refused(wrong.words(&input.name())));
+        let list = if bad_lines == BadLines::List { format!(":{}", wrong.list()) } else { String::new() };
+        tracing::warn!("{} and count as failed{list}", wrong.count_words(&input.name()));
     }
     input.settle().map_err(Failure::refused)?;
     loader.finish().map_err(refused)
 }
 
-/// Takes every line into the journal that can be sent.
+/// Takes every line into the journal.
 fn fill(
     loader: &mut Loader,
     input: &Input,
@@ -98,6 +135,17 @@ fn fill(
         let line = match check(format, bytes, number, span) {
             Ok(line) => line,
             Err(error) => {
+                let (custom_id, message) = (line::readable_id(bytes), error.reason());
+                let refused_line = RefusedLine {
+                    custom_id: custom_id.as_ref(),
+                    line: number,
+                    src_off: span.offset,
+                    src_len: span.len,
+                    bytes,
+                    code: error.code,
+                    message: &message,
+                };
+                loader.add_refused(&refused_line).map_err(refused)?;
                 wrong.add(error);
                 continue;
             }

@@ -23,6 +23,7 @@ mod oracle;
 mod places;
 mod progress;
 mod record;
+mod refused;
 pub(crate) mod report;
 mod send;
 mod sharing;
@@ -120,18 +121,19 @@ impl Run<'_> {
         let acknowledge = Acknowledge::new(broken_sender);
         let began = self.limiter.now();
         let now = clock::wall();
-        let counts = tokio::task::block_in_place(|| {
+        let (refused, counts) = tokio::task::block_in_place(|| {
             let journal = &self.job.journal;
+            let refused = refused::settle(journal, &input, format.results(), &acknowledge)?;
             holds::restore(journal, &self.limiter, now, &acknowledge)?;
             if let Some(snapshot) = journal.snapshot()?.filter(|_| self.job.same_account) {
                 carried::restore(&snapshot, &self.limiter, now);
             }
-            journal.sums()
+            Ok((refused, journal.sums()?))
         })
-        .map_err(Failure::interrupted)?;
+        .map_err(|error: paceline_store::Error| Failure::interrupted(error).resumable())?;
         let figures = Figures::at_start(&counts);
         let about = About {
-            same: SameFailures::new(self.args.stop_after_same, figures.input, figures.ended()),
+            same: SameFailures::new(self.args.stop_after_same, figures.input - refused, figures.ended() - refused),
             retry: self.upstream.pacer.retry.clone(),
             address: self.upstream.base_url.as_deref().unwrap_or_default().into(),
             key: upstream::key_place(&self.upstream.key).into(),

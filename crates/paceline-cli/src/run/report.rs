@@ -9,7 +9,7 @@ use paceline_store::{CustomId, DeferReason, Error, Journal, ReportRow, Rows, Sta
 use serde::Serialize;
 
 use super::input::{Input, Span};
-use super::line;
+use super::{line, refused};
 use crate::text;
 
 /// Why an item is not succeeded, or what it took.
@@ -121,6 +121,9 @@ pub(crate) fn told(reason: DeferReason, bounded: bool) -> DeferReason {
 
 /// The id stands in the input. If that is gone, its line number still says which item is meant.
 fn custom_id(row: &ReportRow, input: &Input) -> CustomId {
+    if row.is_refused() {
+        return refused::custom_id(row, input);
+    }
     let span = Span { offset: row.src_off, len: row.src_len };
     line::custom_id(&input.read(span).unwrap_or_default(), row.line)
 }

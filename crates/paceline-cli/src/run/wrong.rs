@@ -17,6 +17,9 @@ impl Wrong {
     /// Lines that are named.
     pub(crate) const NAMED: usize = 20;
 
+    /// The code of a line whose id came before.
+    pub(crate) const REPEATED: &str = "duplicate_custom_id";
+
     /// Takes a line that comes after those before.
     pub(crate) fn add(&mut self, error: LineError) {
         self.count += 1;
@@ -30,7 +33,7 @@ impl Wrong {
         self.count += repeated.count;
         self.named.extend(repeated.first.iter().map(|repeat| LineError {
             line: repeat.line,
-            code: "duplicate_custom_id",
+            code: Self::REPEATED,
             param: Some("custom_id"),
             message: format!("the same as in line {}: each line needs its own", repeat.first_line),
         }));
@@ -43,9 +46,14 @@ impl Wrong {
         self.count
     }
 
-    /// The list, as an error in whose face nothing was sent.
-    pub(crate) fn words(&self, input: &str) -> String {
-        let mut words = format!("{} of {input} cannot be sent, so nothing was:", text::counted(self.count, "line"));
+    /// How many lines of `input` it is, as the beginning of a sentence.
+    pub(crate) fn count_words(&self, input: &str) -> String {
+        format!("{} of {input} cannot be sent", text::counted(self.count, "line"))
+    }
+
+    /// Those that are named, each on a line of its own.
+    pub(crate) fn list(&self) -> String {
+        let mut words = String::new();
         for error in &self.named {
             words += &format!("\n  {error}");
         }
@@ -71,9 +79,9 @@ mod tests {
         }
         let first = (3..=41).step_by(2).map(|line| Duplicate { line, first_line: 1 }).collect();
         wrong.add_repeated(&Duplicates { first, count: 100 });
-        let words = wrong.words("in.jsonl");
-        let lines: Vec<_> = words.lines().collect();
-        assert_eq!(lines[0], "130 lines of in.jsonl cannot be sent, so nothing was:");
+        assert_eq!(wrong.count_words("in.jsonl"), "130 lines of in.jsonl cannot be sent");
+        let list = wrong.list();
+        let lines: Vec<_> = list.lines().collect();
         assert_eq!(lines[1], "  line 2: invalid_url: url: missing");
         assert_eq!(
             lines[2],

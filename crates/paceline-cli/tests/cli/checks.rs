@@ -406,6 +406,58 @@ fn overwriting_begins_anew_and_only_with_an_input_that_can_be_sent() {
     assert_eq!((code, server.count()), (0, 7), "the new job goes on by itself: {log}");
 }
 
+#[test]
+fn bad_lines_are_skipped_when_asked_and_count_as_failed() {
+    for flag in ["--skip-bad-lines", "--no-check"] {
+        let server = Server::new(|_| Reply::ok());
+        let bad_url = r#"{"custom_id":"x","url":"nowhere","body":{}}"#;
+        let job = Job::with_input(&[&line("a"), "{", &line("b"), &line("a"), bad_url, &line("x")].join("\n"));
+        let run = || finish(job.run(&server).arg(flag));
+        let (code, log) = run();
+        assert_eq!((code, server.count()), (1, 2), "{log}");
+        assert_eq!(log.contains("line 4: duplicate_custom_id"), flag == "--skip-bad-lines", "{log}");
+        let errors = job.lines("out.errors.jsonl");
+        let told: Vec<_> = errors.iter().map(|line| (&line["custom_id"], &line["error"]["code"])).collect();
+        assert_eq!(
+            told,
+            [
+                (&Value::Null, &json!("invalid_json_line")),
+                (&Value::Null, &json!("duplicate_custom_id")),
+                (&json!("x"), &json!("invalid_url")),
+                (&Value::Null, &json!("duplicate_custom_id")),
+            ]
+        );
+        assert!(errors.iter().all(|line| line["response"].is_null()));
+        assert_eq!(
+            errors[1]["error"],
+            json!({"code": "duplicate_custom_id", "message": "the same custom_id as in line 1", "line": 4})
+        );
+        let rows = job.lines("out.report.jsonl");
+        assert_eq!((&rows[0]["custom_id"], &rows[0]["class"]), (&Value::Null, &json!("invalid")));
+        assert_eq!((rows.len(), &rows[2]["attempts"], &rows[2]["reason"]), (4, &json!(0), &json!("invalid")));
+        let summary = job.summary();
+        assert_eq!([&summary["input"], &summary["succeeded"], &summary["failed"]], [6, 2, 4]);
+
+        let (code, log) = run();
+        assert_eq!((code, server.count()), (1, 2), "{log}");
+        assert_eq!(job.lines("out.errors.jsonl"), errors, "nothing twice");
+        let (code, log) = finish(job.run(&server).args([flag, "--retry-failed"]));
+        assert_eq!((code, server.count()), (1, 2), "what cannot be sent is no failed call: {log}");
+        assert_eq!(job.lines("out.errors.jsonl"), errors);
+    }
+}
+
+#[test]
+fn skipped_lines_are_no_sign_that_everything_fails() {
+    let server = Server::new(|_| Reply::error(400, "no"));
+    let good: Vec<_> = (0..25).map(|n| line(&format!("item-{n}"))).collect();
+    let job = Job::with_input(&("{\n".repeat(30) + &good.join("\n")));
+    let (code, log) = finish(job.run(&server).args(["--skip-bad-lines", "--concurrency", "1"]));
+    assert_eq!(code, 3, "the twenty that were sent are: {log}");
+    let summary = job.summary();
+    assert_eq!([&summary["failed"], &summary["deferred"], &summary["calls"]], [30, 25, 20]);
+}
+
 /// The same command where no file may become larger than that: to a process it is a full disk.
 fn with_room(kib: u64, command: &Command) -> Command {
     let mut limited = Command::new("sh");

@@ -23,6 +23,8 @@ pub enum CustomId {
     Text(String),
     /// A number, which some writers use.
     Number(serde_json::Number),
+    /// `null`: the line has none that can be read, or that of a line before it. Only of lines that cannot be sent.
+    Absent,
 }
 
 impl CustomId {
@@ -31,6 +33,8 @@ impl CustomId {
         match self {
             Self::Text(text) => hash(text.as_bytes()),
             Self::Number(number) => hash(number.to_string().as_bytes()),
+            // No hash of an id is all zeros but by an accident that nobody will live to see; recovery asks for it.
+            Self::Absent => [0; 16],
         }
     }
 }
@@ -46,6 +50,7 @@ impl fmt::Display for CustomId {
         match self {
             Self::Text(text) => f.pad(text),
             Self::Number(number) => number.fmt(f),
+            Self::Absent => f.pad("null"),
         }
     }
 }
@@ -69,6 +74,15 @@ pub enum Answer<'a> {
         code: &'a str,
         /// What happened.
         message: &'a str,
+    },
+    /// A line that cannot be sent.
+    Refused {
+        /// What is wrong, in one word.
+        code: &'a str,
+        /// What is wrong.
+        message: &'a str,
+        /// The line in the input, from 1.
+        line: u64,
     },
 }
 

@@ -20,19 +20,19 @@ pub(super) fn line(head: &ResultLine<'_>, end: End, answer: &Answer<'_>) -> Vec<
 
 fn openai(head: &ResultLine<'_>, answer: &Answer<'_>) -> Vec<u8> {
     let ResultLine { custom_id, metadata, .. } = *head;
-    match answer {
+    let error = match *answer {
         Answer::Response { status, request_id, body } => {
             let body = raw_body(body);
-            let response = OpenAiResponse { status_code: *status, request_id, body: &body };
+            let response = OpenAiResponse { status_code: status, request_id, body: &body };
             let id = id(head, &body);
-            finish(&OpenAi { id: &id, custom_id, response: Some(response), error: None, metadata })
+            return finish(&OpenAi { id: &id, custom_id, response: Some(response), error: None, metadata });
         }
-        Answer::Error { code, message } => {
-            let error = raw(&OpenAiError { code, message });
-            let id = id(head, &error);
-            finish(&OpenAi { id: &id, custom_id, response: None, error: Some(&error), metadata })
-        }
-    }
+        Answer::Error { code, message } => OpenAiError { code, message, line: None },
+        Answer::Refused { code, message, line } => OpenAiError { code, message, line: Some(line) },
+    };
+    let error = raw(&error);
+    let id = id(head, &error);
+    finish(&OpenAi { id: &id, custom_id, response: None, error: Some(&error), metadata })
 }
 
 #[derive(Serialize)]
@@ -56,6 +56,8 @@ struct OpenAiResponse<'a> {
 struct OpenAiError<'a> {
     code: &'a str,
     message: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    line: Option<u64>,
 }
 
 fn anthropic(head: &ResultLine<'_>, end: End, answer: &Answer<'_>) -> Vec<u8> {
@@ -63,7 +65,12 @@ fn anthropic(head: &ResultLine<'_>, end: End, answer: &Answer<'_>) -> Vec<u8> {
         Answer::Response { body, .. } if end == End::Succeeded => ("succeeded", raw_body(body)),
         Answer::Response { status, request_id, body } => ("errored", refusal(*status, request_id, raw_body(body))),
         Answer::Error { code, message } => {
-            let error = AnthropicError { kind: "api_error", code: Some(code), message };
+            let error = AnthropicError { kind: "api_error", code: Some(code), message, line: None };
+            ("errored", raw(&AnthropicErrorResponse { kind: "error", error, request_id: None, body: None }))
+        }
+        Answer::Refused { code, message, line } => {
+            let kind = "invalid_request_error";
+            let error = AnthropicError { kind, code: Some(code), message, line: Some(*line) };
             ("errored", raw(&AnthropicErrorResponse { kind: "error", error, request_id: None, body: None }))
         }
     };
@@ -80,7 +87,7 @@ fn refusal(status: u16, request_id: &str, body: Box<RawValue>) -> Box<RawValue> 
         return body;
     }
     let message = format!("status {status}");
-    let error = AnthropicError { kind: error_type(status), code: None, message: &message };
+    let error = AnthropicError { kind: error_type(status), code: None, message: &message, line: None };
     let request_id = Some(request_id).filter(|id| !id.is_empty());
     raw(&AnthropicErrorResponse { kind: "error", error, request_id, body: Some(&body) })
 }
@@ -146,6 +153,8 @@ struct AnthropicError<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     code: Option<&'a str>,
     message: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    line: Option<u64>,
 }
 
 fn id(head: &ResultLine<'_>, proven: &RawValue) -> String {

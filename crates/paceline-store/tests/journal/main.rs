@@ -3,6 +3,7 @@
 
 mod crash;
 mod history;
+mod refused;
 mod replace;
 mod schedule;
 mod support;

@@ -1,0 +1,95 @@
+//! Lines that cannot be sent: they are items from the start, never handed out, and end once.
+
+use std::fs;
+
+use paceline_core::Class;
+
+use crate::support::{Job, NOW, finish, id, ordinals, read, wait};
+use paceline_store::{
+    Answer, CustomId, End, Finished, Item, Journal, NewItem, Opened, RefusedLine, Rows, State, encode_line,
+};
+
+fn good(custom_id: &CustomId, line: u64) -> NewItem<'_> {
+    NewItem { custom_id, line, src_off: 0, src_len: 1, body: b"", scope: "chat" }
+}
+
+fn bad(custom_id: Option<&CustomId>, line: u64) -> RefusedLine<'_> {
+    let (code, message) = ("invalid_url", "missing");
+    RefusedLine { custom_id, line, src_off: 0, src_len: 1, bytes: b"{", code, message }
+}
+
+/// Items 0 and 3 can be sent; 1 has no id, 2 an id of its own, 4 repeats item 0 and 5 repeats item 2.
+fn load(job: &Job) -> Journal {
+    let Opened::New(mut loader) = job.open().unwrap() else { panic!("a new job") };
+    loader.add(&good(&id(0), 1)).unwrap();
+    loader.add_refused(&bad(None, 2)).unwrap();
+    loader.add_refused(&bad(Some(&id(2)), 3)).unwrap();
+    loader.add(&good(&id(3), 4)).unwrap();
+    loader.add(&good(&id(0), 5)).unwrap();
+    loader.add_refused(&bad(Some(&id(2)), 6)).unwrap();
+    assert_eq!(loader.duplicates(9).unwrap().count, 2);
+    loader.refuse_duplicates("duplicate_custom_id").unwrap();
+    loader.finish().unwrap()
+}
+
+fn end(item: &Item) -> Finished {
+    let last = item.tally.last.clone().unwrap();
+    let (code, message) = (last.code.unwrap(), last.words.unwrap());
+    let custom_id = if item.ordinal == 2 { id(2) } else { CustomId::Absent };
+    let answer = Answer::Refused { code: &code, message: &message, line: item.line };
+    let mut finished = Finished::new(item.ordinal, End::Failed, encode_line(item.ordinal, 0, &custom_id, &answer));
+    finished.tally = item.tally.clone();
+    finished
+}
+
+#[test]
+fn they_are_never_handed_out_and_say_what_is_wrong() {
+    let job = Job::new();
+    let journal = load(&job);
+    let claim = journal.claim_now(NOW, 99).unwrap();
+    assert_eq!((ordinals(&claim), claim.next_due), (vec![0, 3], None));
+    let refused = journal.refused(99).unwrap();
+    let words = |item: &Item| item.tally.last.as_ref().and_then(|last| last.words.clone()).unwrap();
+    assert_eq!(refused.iter().map(|item| item.ordinal).collect::<Vec<_>>(), [1, 2, 4, 5]);
+    assert!(refused.iter().all(Item::is_refused) && !claim.items[0].is_refused());
+    assert_eq!(words(&refused[0]), "missing");
+    assert_eq!(words(&refused[2]), "the same custom_id as in line 1");
+    assert_eq!(words(&refused[3]), "the same custom_id as in line 3");
+    assert_eq!(journal.refused(1).unwrap().len(), 1);
+}
+
+#[test]
+fn their_lines_are_found_again_after_a_crash() {
+    let job = Job::new();
+    let journal = load(&job);
+    let dead = job.copy();
+    let refused = journal.refused(99).unwrap();
+    for item in &refused {
+        wait(|reply| journal.finish(end(item), reply)).unwrap();
+    }
+    let lines = read(&job.paths.errors);
+    // The last line is torn, and a foreign one without an id must not end an item that can be sent.
+    let foreign = encode_line(3, 0, &CustomId::Absent, &Answer::Error { code: "x", message: "y" });
+    fs::write(&dead.paths.errors, &lines[..lines.len() - 9]).unwrap();
+    let (resumed, recovery) = dead.resume();
+    assert_eq!(recovery.recorded, 3);
+    let left = resumed.refused(99).unwrap();
+    assert_eq!(left.iter().map(|item| item.ordinal).collect::<Vec<_>>(), [5]);
+    finish(&resumed, end(&left[0]));
+    assert_eq!(read(&dead.paths.errors), lines, "each once, in the same words");
+    let mut classes = Vec::new();
+    let visit = |row: paceline_store::ReportRow| {
+        if row.state == State::Failed {
+            classes.push(row.tally.last.as_ref().map(|last| last.class));
+        }
+        Ok::<_, paceline_store::Error>(())
+    };
+    resumed.report(NOW, Rows::All, visit).unwrap();
+    assert_eq!(classes, [Some(Class::Invalid); 4]);
+    resumed.close().unwrap();
+
+    fs::write(&dead.paths.errors, [lines.as_bytes(), &foreign].concat()).unwrap();
+    let (resumed, recovery) = dead.resume();
+    assert_eq!((recovery.recorded, recovery.cut), (0, foreign.len() as u64));
+    drop(resumed);
+}
