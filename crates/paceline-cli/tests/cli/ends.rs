@@ -222,3 +222,34 @@ fn answers_that_are_no_json_and_no_answers_at_all() {
     assert_eq!((&error["response"], &error["error"]["code"]), (&Value::Null, &json!("timeout")));
     job.assert_adds_up(2);
 }
+
+#[test]
+fn an_item_is_given_up_at_its_deadline_and_says_so() {
+    let server = Server::new(|_| Reply::error(429, "rate_limit_exceeded").with_header("retry-after-ms", 5));
+    let job = Job::new(1);
+    let (code, log) = finish(job.run(&server).args(["--deadline", "100ms"]));
+    assert_eq!(code, 1, "{log}");
+    let rows = job.lines("out.report.jsonl");
+    assert_eq!((&rows[0]["reason"], &rows[0]["attempts"]), (&json!("deadline"), &json!(0)));
+    assert_eq!(rows[0]["deferrals"], job.summary()["calls"]);
+    job.assert_adds_up(1);
+}
+
+#[test]
+fn a_seed_repeats_every_delay_and_another_one_does_not() {
+    let server = Server::new(|_| Reply::error(500, "oops"));
+    let delays = |seed: &str| {
+        let job = Job::new(1);
+        let mut command = job.paceline();
+        command.args(["run", "in.jsonl", "-o", "out.jsonl", "--base-url", &server.url(), "--max-retries", "4"]);
+        command.args(["--seed", seed, "--log-format", "json"]);
+        command.env("PACELINE_UPSTREAM__GENERIC__RETRY__BASE", "20ms");
+        let (code, log) = finish(&mut command);
+        assert_eq!(code, 1, "{log}");
+        let delays: Vec<_> = log.split("backing off for ").skip(1).map(|rest| rest.split('"').next()).collect();
+        assert_eq!(delays.len(), 4, "{log}");
+        delays.into_iter().map(|delay| delay.expect("a delay").to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(delays("7"), delays("7"));
+    assert_ne!(delays("7"), delays("8"));
+}

@@ -2,10 +2,13 @@
 
 use std::io::Write as _;
 use std::process::Stdio;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use serde_json::json;
 
-use crate::support::{Job, Reply, Server, finish, line};
+use crate::support::{Job, Reply, Server, finish, line, start};
 
 #[test]
 fn bad_lines_are_named_and_nothing_is_sent() {
@@ -170,6 +173,67 @@ fn standard_input_is_kept_so_that_the_job_can_go_on() {
     assert_eq!(server.count(), 2);
     assert_eq!(run(&line("c")), Some(2));
     job.assert_adds_up(2);
+}
+
+#[test]
+fn compressed_input_is_unpacked_once_and_goes_on_after_a_kill() {
+    let calls = AtomicUsize::new(0);
+    let server = Server::new(move |_| match calls.fetch_add(1, Ordering::SeqCst) {
+        4 => Reply::ok().never(),
+        _ => Reply::ok(),
+    });
+    let job = Job::new(6);
+    let plain = std::fs::read(job.path("in.jsonl")).expect("the input");
+    let (first, second) = plain.split_at(200);
+    // Two members, as `cat a.gz b.gz` makes them.
+    let members = [first, second].map(|part| {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+        encoder.write_all(part).expect("memory");
+        encoder.finish().expect("memory")
+    });
+    std::fs::write(job.path("in.jsonl.gz"), members.concat()).expect("writable");
+    let run = || {
+        let mut command = job.paceline();
+        command.args(["run", "in.jsonl.gz", "-o", "out.jsonl", "--base-url", &server.url(), "--concurrency", "1"]);
+        command.args(["--summary", "summary.json"]);
+        command
+    };
+    let mut child = start(&mut run());
+    server.wait_for(5);
+    child.kill().expect("it runs");
+    child.wait().expect("it ends");
+    assert_eq!(std::fs::read(job.path("out.input")).expect("a copy"), plain);
+
+    // Known by its time of change, it is not even read again.
+    let changed = job.path("in.jsonl.gz").metadata().and_then(|about| about.modified()).expect("files have times");
+    std::fs::write(job.path("in.jsonl.gz"), "no gzip").expect("writable");
+    let file = std::fs::File::options().write(true).open(job.path("in.jsonl.gz")).expect("it is there");
+    file.set_modified(changed).expect("files have times");
+    let (code, log) = finish(&mut run());
+    assert_eq!(code, 0, "{log}");
+    job.assert_adds_up(6);
+}
+
+#[test]
+fn what_came_through_a_pipe_need_not_come_again() {
+    let server = Server::new(|arrival| match arrival.before {
+        0 => Reply::error(401, "invalid_api_key"),
+        _ => Reply::ok(),
+    });
+    let job = Job::new(0);
+    let run = |input: &str| {
+        let script = format!("printf '%s\\n' '{input}' | \"$0\" \"$@\"");
+        let mut command = std::process::Command::new("sh");
+        command.args(["-c", if input.is_empty() { "\"$0\" \"$@\" < /dev/null" } else { &script }]);
+        command.arg(env!("CARGO_BIN_EXE_paceline")).args(["run", "/dev/stdin", "-o", "out.jsonl"]);
+        command.args(["--base-url", &server.url(), "--summary", "summary.json"]);
+        finish(command.current_dir(job.path("")))
+    };
+    let (code, log) = run(&line("a"));
+    assert_eq!(code, 3, "{log}");
+    let (code, log) = run("");
+    assert_eq!((code, server.count()), (0, 2), "{log}");
+    job.assert_adds_up(1);
 }
 
 #[test]
