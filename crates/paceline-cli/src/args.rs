@@ -22,7 +22,7 @@ pub(crate) struct Cli {
 const EXIT_CODES: &str = "\
 Values:
   Durations  200ms  5s  15m  1h  7d; a bare number is seconds
-  Limits     500rpm  '10 rps'  '1000 rpd'  '200k tpm'  '90 per 10s'  '1M tokens per 1h'  '50 concurrent'
+  Limits     500rpm  '10 rps'  '200k tpm'  '90 per 10s'  '1M tokens per 1h'  '50 concurrent'
 
 Exit codes:
   0  SUCCESS   everything succeeded

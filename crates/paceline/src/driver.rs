@@ -17,6 +17,7 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::clock::Clock;
 use crate::error::{Error, NotNow};
+use crate::log::Rounded;
 use crate::permit::Permit;
 
 /// The timer never sleeps longer than this in one go: timers stand still while the machine is suspended, so a wait that
@@ -270,7 +271,7 @@ impl State {
                 Event::Refused { ticket, too_large } => self.refuse(ticket, news, |_| too_large.into()),
                 Event::Stopped { scope, reason } => self.stop(now, scope, &reason, news),
                 Event::Held { scope, until } => {
-                    tracing::info!(scope = self.scope_name(scope), "quota used up, held for {:?}", until - now);
+                    tracing::info!(scope = self.scope_name(scope), "held for {}", Rounded(until - now));
                 }
                 _ => {}
             }
@@ -287,7 +288,9 @@ impl State {
 
     /// Nobody knows when a stopped scope goes on, so those who wait in it are told instead of kept.
     fn stop(&mut self, now: Instant, scope: Option<ScopeId>, reason: &Arc<str>, news: &mut News) {
-        tracing::info!(scope = self.scope_name(scope), reason = &**reason, "stopped");
+        if !self.stops.contains_key(&scope) {
+            tracing::info!(scope = self.scope_name(scope), reason = &**reason, "stopped");
+        }
         self.stops.entry(scope).or_insert_with(|| reason.clone());
         let inside = |_: &Ticket, waiter: &mut Waiter| scope.is_none_or(|scope| waiter.request.scope == scope);
         let stopped: Vec<_> = self.waiters.extract_if(.., inside).collect();

@@ -41,7 +41,7 @@ impl fmt::Display for BackingOff {
 }
 
 /// To a tenth of a second from one second on, else to the millisecond.
-struct Rounded(Duration);
+pub(crate) struct Rounded(pub(crate) Duration);
 
 impl fmt::Display for Rounded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -49,6 +49,8 @@ pub(crate) struct Dispatcher {
     /// The last claim found only items of scopes whose part of the window is full.
     crowded: bool,
     begun: Begun,
+    /// A scope was given up because its server fails.
+    given_up: bool,
     stop: Option<Stop>,
     abandon_at: Option<Instant>,
 }
@@ -90,6 +92,7 @@ impl Dispatcher {
             due_meanwhile: None,
             crowded: false,
             begun,
+            given_up: false,
             stop: None,
             abandon_at: None,
         }
@@ -221,8 +224,11 @@ impl Dispatcher {
             self.parts.phase.send_replace(Phase::Abandoning);
         }
         if self.stop.is_none() {
-            let impatient = self.next_start().filter(|start| *start >= now + self.parts.max_wait);
-            self.end_with(impatient.map(|start| Stop::MaxWait { until: self.parts.context.timestamp(start) }));
+            let impatient = self.next_start().filter(|start| *start + self.slack() >= now + self.parts.max_wait);
+            self.end_with(impatient.map(|start| match self.given_up {
+                true => Stop::ServerFails { waited: self.parts.max_wait },
+                false => Stop::MaxWait { until: self.parts.context.timestamp(start) },
+            }));
         }
     }
 
@@ -249,7 +255,7 @@ impl Dispatcher {
 
     /// A scope whose breaker opened and that had no success for `--max-wait` since is held for this run, so that the run
     /// ends when nothing else is left. The hold is not stored: the next run looks for itself whether the server is back.
-    fn give_up_on_failing_scopes(&self, now: Instant) {
+    fn give_up_on_failing_scopes(&mut self, now: Instant) {
         let limiter = &self.parts.context.limiter;
         for scope in limiter.snapshot().scopes {
             let long = scope.failing_since.is_some_and(|since| since + self.parts.max_wait <= now);
@@ -258,9 +264,16 @@ impl Dispatcher {
                     scope = &*scope.name,
                     "nothing has succeeded for --max-wait: not tried any more in this run"
                 );
+                self.given_up = true;
                 limiter.hold(Some(limiter.scope(&scope.name)), now + self.parts.max_wait.max(TICK) * 2);
             }
         }
+    }
+
+    /// A server that says "in an hour" means `--max-wait 1h`, although a moment of it has passed when nothing is in flight
+    /// any more.
+    fn slack(&self) -> Duration {
+        self.parts.max_wait / 50
     }
 
     /// The earliest moment at which a call can start; none while calls are in flight or nobody knows.

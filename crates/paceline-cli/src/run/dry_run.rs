@@ -30,7 +30,7 @@ const SHOWN: usize = 10;
 /// # Errors
 /// As for a run, before its first call.
 pub(crate) fn command(args: &RunArgs, paths: &Paths, upstream: &Upstream, told: &Limits) -> Result<Status, Failure> {
-    let begun = paths.journal.as_deref().filter(|journal| journal.exists());
+    let begun = paths.journal.as_deref().filter(|journal| !args.overwrite && journal.exists());
     let (reader, input, format, scratch) = match begun {
         Some(journal) => {
             let reader = Reader::open(journal).map_err(Failure::refused)?;

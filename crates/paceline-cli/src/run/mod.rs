@@ -199,7 +199,7 @@ impl Run<'_> {
         if self.args.json {
             let _ = writeln!(std::io::stdout(), "{json}");
         } else if !self.quiet {
-            let words = summary.text(&self.args.output, &self.paths.errors, &self.paths.report);
+            let words = summary.text(&self.args.output, &self.paths.errors, &self.paths.report, &wall);
             let _ = write!(std::io::stderr(), "{words}");
         }
         if let Some(path) = &self.args.summary

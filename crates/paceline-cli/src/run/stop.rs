@@ -18,6 +18,11 @@ pub(crate) enum Stop {
         /// When it could start.
         until: Timestamp,
     },
+    /// A server failed for `--max-wait`, and nothing else is left.
+    ServerFails {
+        /// For how long nothing succeeded.
+        waited: Duration,
+    },
     /// The run has begun as many items as it may.
     MaxItems,
     /// The next call might use more tokens than the run may.
@@ -60,6 +65,7 @@ impl Stop {
         match self {
             Self::Interrupted => "interrupted",
             Self::MaxWait { .. } => "max_wait",
+            Self::ServerFails { .. } => "server_fails",
             Self::MaxItems => "max_items",
             Self::MaxTokens => "max_tokens",
             Self::MaxDuration => "max_duration",
@@ -99,6 +105,13 @@ impl fmt::Display for Stop {
             Self::Interrupted => f.write_str("interrupted"),
             Self::MaxWait { until } => {
                 write!(f, "the next call can start at {}, which is --max-wait or more away", text::moment(*until))
+            }
+            Self::ServerFails { waited } => {
+                let waited = text::duration(*waited);
+                write!(
+                    f,
+                    "the server fails: nothing has succeeded for {waited} (--max-wait); see the report for its answers"
+                )
             }
             Self::MaxItems => f.write_str("--max-items is reached"),
             Self::MaxTokens => f.write_str("the next call might exceed --max-tokens"),

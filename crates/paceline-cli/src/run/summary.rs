@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
-use paceline::{ScopeState, Snapshot};
+use paceline::{ScopeSnapshot, ScopeState, Snapshot};
 use paceline_core::{Cost, Dimension, Limits};
 use paceline_sim::Job;
 use paceline_store::{Counts, DeferReason};
@@ -16,6 +16,9 @@ use super::stop::Stop;
 use super::{oracle, report};
 use crate::exit::Status;
 use crate::text;
+
+/// Held and stopped scopes that are named.
+const SHOWN: usize = 5;
 
 /// How a run ended.
 pub(crate) struct Summary<'a> {
@@ -73,7 +76,7 @@ impl Summary<'_> {
     }
 
     /// The summary for people.
-    pub(crate) fn text(&self, output: &Path, errors: &Path, report: &Path) -> String {
+    pub(crate) fn text(&self, output: &Path, errors: &Path, report: &Path, wall: ToWall<'_>) -> String {
         let (counts, totals) = (self.counts, self.counts.totals);
         let deferred = counts.waiting + counts.in_flight;
         let mut text = format!(
@@ -104,14 +107,12 @@ impl Summary<'_> {
             line(format!("errors: {} (why: {})", errors.display(), report.display()));
         }
         for group in &counts.deferred {
-            let class = group.class.map(|class| format!(", last answer: {class}")).unwrap_or_default();
+            let class = group.class.map(|class| format!(" (last answer: {class})")).unwrap_or_default();
             let reason = words(report::told(group.reason, self.stop.is_some_and(Stop::is_bound)));
-            line(format!("deferred: {reason}{class}: {}", text::count(group.items)));
+            line(format!("deferred: {} {reason}{class}", text::count(group.items)));
         }
-        for scope in &self.view.scopes {
-            if let ScopeState::Stopped { reason } = &scope.state {
-                line(format!("stopped: {}: {reason}; act on that, then run the same command again", scope.name));
-            }
+        if deferred > 0 {
+            self.closed_scopes(wall).into_iter().for_each(&mut line);
         }
         if let Some(stop) = self.stop {
             line(format!("stopped early: {stop}"));
@@ -123,6 +124,32 @@ impl Summary<'_> {
             line(format!("go on with: {}", self.again));
         }
         text
+    }
+
+    /// Scopes, and the account, that send nothing for now: until when, or why.
+    fn closed_scopes(&self, wall: ToWall<'_>) -> Vec<String> {
+        let name = |scope: &ScopeSnapshot| match &*scope.name {
+            "" => "the account".to_owned(),
+            name => name.to_owned(),
+        };
+        let all = std::iter::once(&self.view.account).chain(&self.view.scopes);
+        let mut words: Vec<String> = all
+            .filter_map(|scope| match &scope.state {
+                ScopeState::Held { until } => {
+                    Some(format!("held: {} until {}", name(scope), text::moment(wall(*until))))
+                }
+                ScopeState::Stopped { reason } => {
+                    Some(format!("stopped: {}: {reason}; act on that, then go on", name(scope)))
+                }
+                ScopeState::Open | ScopeState::Paced => None,
+            })
+            .collect();
+        let more = words.len().saturating_sub(SHOWN);
+        words.truncate(SHOWN);
+        words.extend(
+            (more > 0).then(|| format!("and {}, see paceline stats", text::counted(more as u64, "more scope"))),
+        );
+        words
     }
 
     /// How long the items that ended in this run would have taken somebody who knows the limits; none when no limit was
@@ -146,11 +173,11 @@ impl Summary<'_> {
 
 fn words(reason: DeferReason) -> &'static str {
     match reason {
-        DeferReason::ScopeStopped => "their scope is stopped until somebody acts",
-        DeferReason::ScopeHeld => "their scope is held until a quota reopens",
-        DeferReason::NotBefore => "their next try lies ahead",
-        DeferReason::NotStarted => "not started",
-        DeferReason::RunBound => "the run ended before their turn",
+        DeferReason::ScopeStopped => "until somebody acts on what stopped them",
+        DeferReason::ScopeHeld => "until a used-up quota reopens",
+        DeferReason::NotBefore => "until their next try",
+        DeferReason::NotStarted => "because the run ended before they were begun",
+        DeferReason::RunBound => "because the run ended before their turn",
     }
 }
 

@@ -45,6 +45,19 @@ fn a_pause_that_the_server_asked_for_is_kept_over_runs() {
 }
 
 #[test]
+fn a_hint_of_an_hour_ends_the_run_at_once_and_a_rerun_sends_nothing() {
+    let server = Server::new(|_| Reply::error(429, "rate_limit_exceeded").with_header("retry-after", 3_600));
+    let job = Job::new(30);
+    let (code, log) = finish(job.run(&server).env("TZ", "CET-1"));
+    assert_eq!(code, 3, "{log}");
+    assert!(log.contains("the next call can start at ") && log.contains(" UTC), which is --max-wait"), "{log}");
+    let calls = server.count();
+    let (code, log) = finish(&mut job.run(&server));
+    assert_eq!((code, server.count()), (3, calls), "{log}");
+    job.assert_adds_up(30);
+}
+
+#[test]
 fn one_warning_a_re_send_and_no_error_for_what_recovers() {
     let server = Server::new(|arrival| match (arrival.item.as_str(), arrival.before) {
         ("item-1", 0) => Reply::error(429, "rate_limit_exceeded").with_header("retry-after-ms", 20),
