@@ -2,6 +2,7 @@
 
 mod address;
 mod again;
+mod alike;
 mod begun;
 mod bounds;
 mod carried;
@@ -46,6 +47,7 @@ use paceline_core::{Limits, Quota, Shape};
 use paceline_store::{Journal, Paths, RunLock};
 use tokio::sync::{mpsc, watch};
 
+use self::alike::SameFailures;
 use self::bounds::Budget;
 use self::dispatch::{Dispatcher, Ended, Parts};
 use self::figures::Figures;
@@ -57,7 +59,6 @@ use self::progress::Progress;
 use self::record::{About, Acknowledge, Recorder};
 use self::send::{Sender, SenderConfig};
 use self::spool::Earlier;
-use self::stop::SameFailures;
 pub(crate) use self::stop::Stop;
 use self::summary::Summary;
 use crate::args::{Everywhere, RunArgs};

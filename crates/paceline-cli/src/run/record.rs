@@ -8,13 +8,14 @@ use paceline_core::{Class, Request, Retry, Timestamp, Verdict};
 use paceline_store::{Answer, Claimed, End, Error, Finished, Journal, Last, Rescheduled, Tally, Totals};
 use tokio::sync::mpsc;
 
+use super::alike::{Failed, Reachability, SameFailures, Watched};
 use super::entry;
 use super::figures::Figures;
 use super::holds;
 use super::item::{Context, Impossible, Sent, Tried, TryEnd};
 use super::minutes::Minutes;
 use super::send::NoAnswer;
-use super::stop::{Failed, Reachability, SameFailures, Stop, Watched};
+use super::stop::Stop;
 use crate::text;
 
 /// Hands the ends of tries to the journal.

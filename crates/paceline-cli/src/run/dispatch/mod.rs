@@ -3,12 +3,13 @@
 //! Items that wait for a due time stay in the journal, so memory does not grow with the input. Of each scope only so many
 //! items are in the window that it never runs dry; a slow scope does not keep the others out.
 
+mod ending;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use paceline::ScopeState;
 use paceline_core::{Instant, Timestamp};
 use paceline_store::{Claim, Error, Journal};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -26,9 +27,6 @@ use crate::exit::Failure;
 
 /// How often the progress, the snapshot in the journal and the bounds of the run are looked after.
 const TICK: Duration = Duration::from_millis(500);
-
-/// How long calls in flight may go on after an interruption.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Items that wait for a permit behind two rounds of calls: a turn of the journal takes a few milliseconds.
 const BEHIND: usize = 64;
@@ -216,22 +214,6 @@ impl Dispatcher {
         }
     }
 
-    fn tick(&mut self) {
-        self.look_after();
-        let now = self.parts.context.limiter.now();
-        self.give_up_on_failing_scopes(now);
-        if self.abandon_at.is_some_and(|at| at <= now) {
-            self.parts.phase.send_replace(Phase::Abandoning);
-        }
-        if self.stop.is_none() {
-            let impatient = self.next_start().filter(|start| *start + self.slack() >= now + self.parts.max_wait);
-            self.end_with(impatient.map(|start| match self.given_up {
-                true => Stop::ServerFails { waited: self.parts.max_wait },
-                false => Stop::MaxWait { until: self.parts.context.timestamp(start) },
-            }));
-        }
-    }
-
     /// Shows and stores where the run stands.
     fn look_after(&mut self) {
         let Parts { context, journal, recorder, progress, .. } = &mut self.parts;
@@ -251,79 +233,6 @@ impl Dispatcher {
         if !minutes.is_empty() {
             journal.add_history(minutes, recorder.acknowledge.reply());
         }
-    }
-
-    /// A scope whose breaker opened and that had no success for `--max-wait` since is held for this run, so that the run
-    /// ends when nothing else is left. The hold is not stored: the next run looks for itself whether the server is back.
-    fn give_up_on_failing_scopes(&mut self, now: Instant) {
-        let limiter = &self.parts.context.limiter;
-        for scope in limiter.snapshot().scopes {
-            let long = scope.failing_since.is_some_and(|since| since + self.parts.max_wait <= now);
-            if long && !matches!(scope.state, ScopeState::Held { .. } | ScopeState::Stopped { .. }) {
-                tracing::info!(
-                    scope = &*scope.name,
-                    "nothing has succeeded for --max-wait: not tried any more in this run"
-                );
-                self.given_up = true;
-                limiter.hold(Some(limiter.scope(&scope.name)), now + self.parts.max_wait.max(TICK) * 2);
-            }
-        }
-    }
-
-    /// A server that says "in an hour" means `--max-wait 1h`, although a moment of it has passed when nothing is in flight
-    /// any more.
-    fn slack(&self) -> Duration {
-        self.parts.max_wait / 50
-    }
-
-    /// The earliest moment at which a call can start; none while calls are in flight or nobody knows.
-    fn next_start(&self) -> Option<Instant> {
-        if self.parts.context.in_flight.load(Ordering::Relaxed) > 0 || self.claiming.is_some() {
-            return None;
-        }
-        let stored = self.next_due.filter(|_| !self.crowded).map(|due| self.parts.context.instant(due));
-        let view = self.parts.context.limiter.snapshot();
-        let waiting = view.scopes.iter().filter(|scope| scope.waiting > 0);
-        let starts = waiting.map(|scope| scope.waits_for.as_ref().and_then(|(_, at)| *at));
-        let mut earliest = stored;
-        for start in starts {
-            let start = start?;
-            earliest = Some(earliest.map_or(start, |known| known.min(start)));
-        }
-        earliest
-    }
-
-    fn end_with(&mut self, stop: Option<Stop>) {
-        let Some(stop) = stop.filter(|_| self.stop.is_none()) else { return };
-        tracing::info!("{}", stop.announcement());
-        self.stop = Some(stop);
-        self.parts
-            .phase
-            .send_if_modified(|phase| std::mem::replace(phase, (*phase).max(Phase::Draining)) < Phase::Draining);
-    }
-
-    fn interrupt(&mut self) {
-        if self.abandon_at.is_some() {
-            self.parts.phase.send_replace(Phase::Abandoning);
-            return;
-        }
-        if self.stop.is_some() {
-            tracing::info!("interrupted: waiting up to 30s for the calls in flight (again to give them up)");
-        }
-        self.end_at_last(Stop::Interrupted);
-    }
-
-    /// Sends nothing more, and waits for calls in flight only so long.
-    fn end_at_last(&mut self, stop: Stop) {
-        self.abandon_at.get_or_insert(self.parts.context.limiter.now() + PATIENCE);
-        self.end_with(Some(stop));
-    }
-
-    /// Until `--max-duration` is over; none once the run ends anyway.
-    fn time_left(&self) -> Option<Duration> {
-        let bound = self.parts.max_duration.filter(|_| self.stop.is_none())?;
-        let Context { began, limiter, .. } = &*self.parts.context;
-        Some((*began + bound) - limiter.now())
     }
 
     fn time_to_claim(&self) -> Option<Duration> {

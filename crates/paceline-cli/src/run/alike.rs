@@ -1,0 +1,188 @@
+//! What is watched for while a job is young: that everything fails alike, and that nobody answers at all.
+
+use std::time::Duration;
+
+use paceline_core::{Class, Instant};
+use paceline_store::Finished;
+
+use super::stop::Stop;
+
+/// Watches whether the first items to end all fail alike. Until that is known their failures are not recorded, so that
+/// they are pending with the rest when the run stops.
+#[derive(Debug)]
+pub(crate) struct SameFailures {
+    limit: usize,
+    watching: bool,
+    /// The run stops: what still comes in is pending with the rest.
+    stopped: bool,
+    alike: Option<(Option<u16>, Option<String>)>,
+    held_back: Vec<Failed>,
+}
+
+/// The failure of an item, with what is logged when it is recorded.
+#[derive(Debug)]
+pub(crate) struct Failed {
+    pub(crate) finished: Finished,
+    pub(crate) item: String,
+    pub(crate) scope: String,
+    pub(crate) class: Class,
+    pub(crate) status: Option<u16>,
+    pub(crate) code: Option<String>,
+    pub(crate) words: String,
+}
+
+/// What is to be done with the end of an item.
+#[derive(Debug)]
+pub(crate) enum Watched {
+    /// Nothing is known yet.
+    HeldBack,
+    /// These failures are to be recorded now.
+    Record(Vec<Failed>),
+    /// The run has to stop; the failures stay held back.
+    Stop(Stop),
+}
+
+impl SameFailures {
+    /// A watch over a job of `items`, of which `ended` have ended before. It only makes sense at the beginning of a job
+    /// that is larger than the number looked at; a `limit` of 0 switches it off.
+    pub(crate) fn new(limit: usize, items: u64, ended: u64) -> Self {
+        let watching = limit > 0 && items > limit as u64 && ended == 0;
+        Self { limit, watching, stopped: false, alike: None, held_back: Vec::new() }
+    }
+
+    /// How many more must fail alike; none when not all do.
+    pub(crate) fn undecided(&self) -> Option<usize> {
+        self.watching.then(|| self.limit.saturating_sub(self.held_back.len()))
+    }
+
+    /// An item ended otherwise than by a final refusal: not everything fails alike.
+    pub(crate) fn differs(&mut self) -> Vec<Failed> {
+        if self.stopped {
+            return Vec::new();
+        }
+        self.watching = false;
+        std::mem::take(&mut self.held_back)
+    }
+
+    /// An item was refused for good.
+    pub(crate) fn refused(&mut self, failed: Failed) -> Watched {
+        if !self.watching {
+            return Watched::Record(vec![failed]);
+        }
+        if self.stopped {
+            self.held_back.push(failed);
+            return Watched::HeldBack;
+        }
+        let kind = (failed.status, failed.code.clone());
+        if self.alike.as_ref().is_some_and(|alike| *alike != kind) {
+            let mut all = self.differs();
+            all.push(failed);
+            return Watched::Record(all);
+        }
+        self.alike = Some(kind);
+        let (status, words) = (failed.status, failed.words.clone());
+        self.held_back.push(failed);
+        if self.held_back.len() < self.limit {
+            return Watched::HeldBack;
+        }
+        self.stopped = true;
+        Watched::Stop(Stop::SameFailure { items: self.limit, status, words })
+    }
+
+    /// The failures held back, at the end of the run.
+    pub(crate) fn take_held_back(&mut self) -> Vec<Failed> {
+        std::mem::take(&mut self.held_back)
+    }
+}
+
+/// Watches whether the address answers at all.
+#[derive(Debug, Default)]
+pub(crate) struct Reachability {
+    answered: bool,
+    failures: u32,
+    since: Option<Instant>,
+}
+
+impl Reachability {
+    /// So many connections must fail in a row, for so long, before anything has succeeded.
+    const FAILURES: u32 = 20;
+    const FOR: Duration = Duration::from_secs(30);
+
+    /// Somebody answered.
+    pub(crate) const fn answered(&mut self) {
+        self.answered = true;
+    }
+
+    /// No connection; true when nobody seems to be there.
+    pub(crate) fn failed(&mut self, now: Instant) -> bool {
+        let since = *self.since.get_or_insert(now);
+        self.failures = self.failures.saturating_add(1);
+        !self.answered && self.failures >= Self::FAILURES && now - since >= Self::FOR
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use paceline_store::End;
+
+    fn failed(ordinal: u64, status: u16) -> Failed {
+        Failed {
+            finished: Finished::new(ordinal, End::Failed, Vec::new()),
+            item: ordinal.to_string(),
+            scope: String::new(),
+            class: Class::Invalid,
+            status: Some(status),
+            code: None,
+            words: "no".to_owned(),
+        }
+    }
+
+    #[test]
+    fn twenty_alike_stop_and_stay_held_back() {
+        let mut watch = SameFailures::new(20, 21, 0);
+        for ordinal in 0..19 {
+            assert!(matches!(watch.refused(failed(ordinal, 400)), Watched::HeldBack));
+        }
+        assert!(matches!(watch.refused(failed(19, 400)), Watched::Stop(Stop::SameFailure { items: 20, .. })));
+        assert!(matches!(watch.refused(failed(20, 404)), Watched::HeldBack), "in flight when the run stopped");
+        assert!(watch.differs().is_empty());
+        assert_eq!(watch.take_held_back().len(), 21);
+    }
+
+    #[test]
+    fn one_that_differs_lets_all_be_recorded() {
+        let mut watch = SameFailures::new(20, 1_000, 0);
+        assert!(matches!(watch.refused(failed(0, 400)), Watched::HeldBack));
+        assert!(matches!(watch.refused(failed(1, 404)), Watched::Record(all) if all.len() == 2));
+        assert!(matches!(watch.refused(failed(2, 400)), Watched::Record(all) if all.len() == 1));
+
+        let mut watch = SameFailures::new(20, 1_000, 0);
+        assert!(matches!(watch.refused(failed(0, 400)), Watched::HeldBack));
+        assert_eq!(watch.differs().len(), 1);
+        for ordinal in 1..40 {
+            assert!(matches!(watch.refused(failed(ordinal, 400)), Watched::Record(_)));
+        }
+    }
+
+    #[test]
+    fn small_resumed_and_unwatched_jobs_record_at_once() {
+        for mut watch in [SameFailures::new(20, 20, 0), SameFailures::new(20, 1_000, 1), SameFailures::new(0, 1_000, 0)]
+        {
+            assert!(matches!(watch.refused(failed(0, 400)), Watched::Record(_)));
+        }
+    }
+
+    #[test]
+    fn an_address_is_given_up_only_when_it_never_answered() {
+        let at = |seconds| Instant::ZERO + Duration::from_secs(seconds);
+        let mut silent = Reachability::default();
+        assert!((0..30).all(|_| !silent.failed(at(0))));
+        assert!(silent.failed(at(30)));
+        let mut flaky = Reachability::default();
+        flaky.answered();
+        assert!((0..60).all(|second| !flaky.failed(at(second))));
+        let mut few = Reachability::default();
+        assert!(!few.failed(at(0)) && !few.failed(at(100)));
+    }
+}

@@ -1,0 +1,105 @@
+//! When a run ends before its items do, and how it waits for what is in flight then.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use paceline::ScopeState;
+use paceline_core::Instant;
+
+use super::{Dispatcher, TICK};
+use crate::run::item::{Context, Phase};
+use crate::run::stop::Stop;
+
+/// How long calls in flight may go on after an interruption.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+impl Dispatcher {
+    pub(super) fn tick(&mut self) {
+        self.look_after();
+        let now = self.parts.context.limiter.now();
+        self.give_up_on_failing_scopes(now);
+        if self.abandon_at.is_some_and(|at| at <= now) {
+            self.parts.phase.send_replace(Phase::Abandoning);
+        }
+        if self.stop.is_none() {
+            let impatient = self.next_start().filter(|start| *start + self.slack() >= now + self.parts.max_wait);
+            self.end_with(impatient.map(|start| match self.given_up {
+                true => Stop::ServerFails { waited: self.parts.max_wait },
+                false => Stop::MaxWait { until: self.parts.context.timestamp(start) },
+            }));
+        }
+    }
+
+    /// A scope whose breaker opened and that had no success for `--max-wait` since is held for this run, so that the run
+    /// ends when nothing else is left. The hold is not stored: the next run looks for itself whether the server is back.
+    fn give_up_on_failing_scopes(&mut self, now: Instant) {
+        let limiter = &self.parts.context.limiter;
+        for scope in limiter.snapshot().scopes {
+            let long = scope.failing_since.is_some_and(|since| since + self.parts.max_wait <= now);
+            if long && !matches!(scope.state, ScopeState::Held { .. } | ScopeState::Stopped { .. }) {
+                tracing::info!(
+                    scope = &*scope.name,
+                    "nothing has succeeded for --max-wait: not tried any more in this run"
+                );
+                self.given_up = true;
+                limiter.hold(Some(limiter.scope(&scope.name)), now + self.parts.max_wait.max(TICK) * 2);
+            }
+        }
+    }
+
+    /// A server that says "in an hour" means `--max-wait 1h`, although a moment of it has passed when nothing is in flight
+    /// any more.
+    fn slack(&self) -> Duration {
+        self.parts.max_wait / 50
+    }
+
+    /// The earliest moment at which a call can start; none while calls are in flight or nobody knows.
+    fn next_start(&self) -> Option<Instant> {
+        if self.parts.context.in_flight.load(Ordering::Relaxed) > 0 || self.claiming.is_some() {
+            return None;
+        }
+        let stored = self.next_due.filter(|_| !self.crowded).map(|due| self.parts.context.instant(due));
+        let view = self.parts.context.limiter.snapshot();
+        let waiting = view.scopes.iter().filter(|scope| scope.waiting > 0);
+        let starts = waiting.map(|scope| scope.waits_for.as_ref().and_then(|(_, at)| *at));
+        let mut earliest = stored;
+        for start in starts {
+            let start = start?;
+            earliest = Some(earliest.map_or(start, |known| known.min(start)));
+        }
+        earliest
+    }
+
+    pub(super) fn end_with(&mut self, stop: Option<Stop>) {
+        let Some(stop) = stop.filter(|_| self.stop.is_none()) else { return };
+        tracing::info!("{}", stop.announcement());
+        self.stop = Some(stop);
+        self.parts
+            .phase
+            .send_if_modified(|phase| std::mem::replace(phase, (*phase).max(Phase::Draining)) < Phase::Draining);
+    }
+
+    pub(super) fn interrupt(&mut self) {
+        if self.abandon_at.is_some() {
+            self.parts.phase.send_replace(Phase::Abandoning);
+            return;
+        }
+        if self.stop.is_some() {
+            tracing::info!("interrupted: waiting up to 30s for the calls in flight (again to give them up)");
+        }
+        self.end_at_last(Stop::Interrupted);
+    }
+
+    /// Sends nothing more, and waits for calls in flight only so long.
+    pub(super) fn end_at_last(&mut self, stop: Stop) {
+        self.abandon_at.get_or_insert(self.parts.context.limiter.now() + PATIENCE);
+        self.end_with(Some(stop));
+    }
+
+    /// Until `--max-duration` is over; none once the run ends anyway.
+    pub(super) fn time_left(&self) -> Option<Duration> {
+        let bound = self.parts.max_duration.filter(|_| self.stop.is_none())?;
+        let Context { began, limiter, .. } = &*self.parts.context;
+        Some((*began + bound) - limiter.now())
+    }
+}
