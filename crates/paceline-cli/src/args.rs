@@ -122,10 +122,10 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = duration, allow_hyphen_values = true)]
     pub(crate) max_wait: Duration,
     /// Begin at most N items in this run; the others wait for the next
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = at_least_one, allow_hyphen_values = true)]
     pub(crate) max_items: Option<u64>,
     /// Use at most N tokens in this run, in and out; calls in flight count with what they are expected to use
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = at_least_one, allow_hyphen_values = true)]
     pub(crate) max_tokens: Option<u64>,
     /// Send nothing more after this long; calls in flight get up to 30s
     #[arg(long, value_name = "DURATION", value_parser = some_time, allow_hyphen_values = true)]
@@ -230,6 +230,12 @@ fn some_time(text: &str) -> Result<Duration, String> {
         Duration::ZERO => Err("expected a duration above 0".to_owned()),
         time => Ok(time),
     }
+}
+
+/// A number of things of which there can be none only by mistake.
+fn at_least_one(text: &str) -> Result<u64, String> {
+    let number = text.parse().ok().filter(|number| *number > 0);
+    number.ok_or_else(|| "expected a whole number above 0".to_owned())
 }
 
 #[cfg(test)]

@@ -29,7 +29,7 @@ pub(crate) fn command(args: &StatsArgs) -> Result<Status, Failure> {
         None => newest_journal(Path::new("."))?,
     };
     loop {
-        let reader = Reader::open(&path).map_err(Failure::refused)?;
+        let reader = open(&path)?;
         let snapshot = snapshot(&reader)?;
         if args.items {
             let bounded = snapshot["stopped"].as_str().is_some_and(Stop::is_word_of_bound);
@@ -45,6 +45,16 @@ pub(crate) fn command(args: &StatsArgs) -> Result<Status, Failure> {
         }
         return Ok(Status::Success);
     }
+}
+
+fn open(path: &Path) -> Result<Reader, Failure> {
+    if !path.exists() {
+        let path = path.display();
+        return Err(Failure::refused(format!(
+            "there is no journal {path}: name the results file of a job, or its journal where --journal put it elsewhere"
+        )));
+    }
+    Reader::open(path).map_err(Failure::refused)
 }
 
 /// The journal of a results file; a journal may be named itself.

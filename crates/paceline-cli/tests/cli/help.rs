@@ -1,6 +1,6 @@
 //! The words of the interface, which scripts rely on.
 
-use crate::support::Job;
+use crate::support::{Job, finish};
 
 fn help(command: &[&str]) -> String {
     let output =
@@ -14,4 +14,32 @@ fn of_every_command() {
     for command in ["run", "check", "stats", "mock", "completions"] {
         insta::assert_snapshot!(command, help(&[command]));
     }
+}
+
+/// What somebody sees who gets it wrong: each says what happened and what to do, and exits with 2.
+#[test]
+fn of_every_wrong_turn() {
+    let job = Job::new(1);
+    let run = ["run", "in.jsonl", "-o", "out.jsonl"];
+    let mut told = String::new();
+    for more in [
+        &["run", "in.jsonl"][..],
+        &run,
+        &[&run[..], &["--upstream", "nowhere"]].concat(),
+        &[&run[..], &["--upstream", "openai"]].concat(),
+        &[&run[..], &["--upstream", "mock", "--limit", "ten"]].concat(),
+        &[&run[..], &["--upstream", "mock", "--max-items", "0"]].concat(),
+        &[&run[..], &["--upstream", "mock", "--max-duration", "soon"]].concat(),
+        &[&run[..], &["--upstream", "mock", "--max-item", "5"]].concat(),
+        &[&run[..], &["--upstream", "mock", "--dry-run", "--summary", "s.json"]].concat(),
+        &["stats"],
+        &["stats", "missing.jsonl"],
+        &["stats", "--items", "--history"],
+        &["completions", "tcsh"],
+    ] {
+        let (code, log) = finish(job.paceline().args(more).env("COLUMNS", "120"));
+        assert_eq!(code, 2, "{log}");
+        told += &format!("$ paceline {}\n{log}\n", more.join(" "));
+    }
+    insta::assert_snapshot!("wrong_turns", told);
 }
