@@ -37,7 +37,7 @@ mod wrong;
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -57,6 +57,7 @@ use self::item::{Context, Phase};
 use self::load::Job;
 use self::progress::Progress;
 use self::record::{About, Acknowledge, Recorder};
+use self::report::{Ending, ReportError};
 use self::send::{Sender, SenderConfig};
 use self::spool::Earlier;
 pub(crate) use self::stop::Stop;
@@ -168,11 +169,12 @@ impl Run<'_> {
             concurrency: self.upstream.pacer.concurrency.max() as usize,
         });
         let ended = dispatcher.run().await.map_err(Failure::resumable)?;
-        tokio::task::block_in_place(|| self.conclude(&context, &ended)).map_err(Failure::resumable)
+        let enough = signals::told().map_err(Failure::interrupted)?;
+        tokio::task::block_in_place(|| self.conclude(&context, &ended, &enough)).map_err(Failure::resumable)
     }
 
     /// Counts what was really recorded, and says so.
-    fn conclude(&self, context: &Context, ended: &Ended) -> Result<Status, Failure> {
+    fn conclude(&self, context: &Context, ended: &Ended, enough: &AtomicBool) -> Result<Status, Failure> {
         let now = clock::wall();
         let journal = &self.job.journal;
         let counts = journal.counts(now).map_err(Failure::interrupted)?;
@@ -180,7 +182,12 @@ impl Run<'_> {
             journal.order().map_err(Failure::interrupted)?;
         }
         let bounded = ended.stop.as_ref().is_some_and(Stop::is_bound);
-        report::write(&self.paths.report, journal, &context.input, now, bounded).map_err(Failure::interrupted)?;
+        match report::write(&self.paths.report, journal, &context.input, &Ending { now, bounded, enough }) {
+            Err(ReportError::Interrupted) => {
+                tracing::warn!("the report was not written; `paceline stats --items --json` tells the same");
+            }
+            other => other.map_err(Failure::interrupted)?,
+        }
         journal.close().map_err(Failure::interrupted)?;
         let limits = told_limits(self.upstream);
         let view = context.limiter.snapshot();

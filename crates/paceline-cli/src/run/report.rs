@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use paceline_core::{Class, Timestamp};
 use paceline_store::{CustomId, DeferReason, Error, Journal, ReportRow, Rows, State};
@@ -41,22 +42,29 @@ pub(crate) enum ReportError {
     /// The input or the report cannot be read or written.
     #[error("cannot write the report: {0}")]
     Io(#[from] io::Error),
+    /// Somebody does not want to wait for it.
+    #[error("interrupted while writing the report")]
+    Interrupted,
 }
 
-/// Rewrites the report: readers see the old one or the new one, never a part. For `bounded` see [`row`].
+/// The end of a run, as its report needs to know it.
+pub(crate) struct Ending<'a> {
+    /// The wall clock.
+    pub(crate) now: Timestamp,
+    /// See [`row`].
+    pub(crate) bounded: bool,
+    /// Set when somebody interrupts again: a report of millions of items takes a while.
+    pub(crate) enough: &'a AtomicBool,
+}
+
+/// Rewrites the report: readers see the old one or the new one, never a part.
 ///
 /// # Errors
 /// What the journal or the file system says; the old report stays then.
-pub(crate) fn write(
-    path: &Path,
-    journal: &Journal,
-    input: &Input,
-    now: Timestamp,
-    bounded: bool,
-) -> Result<(), ReportError> {
+pub(crate) fn write(path: &Path, journal: &Journal, input: &Input, ending: &Ending<'_>) -> Result<(), ReportError> {
     let mut fresh = path.as_os_str().to_owned();
     fresh.push(".new");
-    let written = fill(fresh.as_ref(), journal, input, now, bounded).and_then(|()| Ok(std::fs::rename(&fresh, path)?));
+    let written = fill(fresh.as_ref(), journal, input, ending).and_then(|()| Ok(std::fs::rename(&fresh, path)?));
     if written.is_err() {
         // On a full disk even a part is in the way.
         let _ = std::fs::remove_file(&fresh);
@@ -64,9 +72,13 @@ pub(crate) fn write(
     written
 }
 
-fn fill(path: &Path, journal: &Journal, input: &Input, now: Timestamp, bounded: bool) -> Result<(), ReportError> {
+fn fill(path: &Path, journal: &Journal, input: &Input, ending: &Ending<'_>) -> Result<(), ReportError> {
+    let Ending { now, bounded, enough } = *ending;
     let mut file = BufWriter::new(File::create(path)?);
     journal.report(now, Rows::All, |row| -> Result<(), ReportError> {
+        if enough.load(Ordering::Relaxed) {
+            return Err(ReportError::Interrupted);
+        }
         if simply_succeeded(&row) {
             return Ok(());
         }

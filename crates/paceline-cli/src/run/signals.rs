@@ -1,6 +1,8 @@
 //! Requests from outside to end a run: Ctrl-C and SIGTERM.
 
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Interruptions, one after the other.
 pub(crate) struct Signals {
@@ -37,4 +39,18 @@ impl Signals {
             std::future::pending::<()>().await;
         }
     }
+}
+
+/// A flag that the next interruption sets, for work that cannot wait for one.
+///
+/// # Errors
+/// What the operating system says.
+pub(crate) fn told() -> io::Result<Arc<AtomicBool>> {
+    let told = Arc::new(AtomicBool::new(false));
+    let (mut signals, flag) = (Signals::new()?, Arc::clone(&told));
+    tokio::spawn(async move {
+        signals.next().await;
+        flag.store(true, Ordering::Relaxed);
+    });
+    Ok(told)
 }

@@ -114,3 +114,23 @@ fn bounds_of_nothing_are_refused() {
         assert!(log.contains(flag), "{log}");
     }
 }
+
+#[test]
+fn who_interrupts_again_does_not_wait_for_a_long_report() {
+    let server = Server::new(|_| Reply::ok());
+    let job = Job::new(20_000);
+    let mut run = job.run(&server);
+    let mut child = start_with_log(run.args(["--limit", "1 per 1h", "--max-wait", "2h"]).stderr(Stdio::null()));
+    server.wait_for(1);
+    wait_until_it_waits(&job);
+    // Until it ends: each is one too many, whatever it is doing.
+    while child.try_wait().expect("a child").is_none() {
+        let _ = Command::new("kill").args(["-TERM", &child.id().to_string()]).output();
+    }
+    assert_eq!(child.wait().expect("it ended").code(), Some(3));
+    assert!(!job.path("out.report.jsonl.new").exists());
+    let rows = job.lines("out.report.jsonl").len();
+    assert!(rows == 0 || rows == 19_999, "a part of {rows} rows");
+    let stats = job.paceline().args(["stats", "--items", "--json"]).output().expect("the binary runs");
+    assert_eq!(stats.stdout.iter().filter(|byte| **byte == b'\n').count(), 19_999);
+}
