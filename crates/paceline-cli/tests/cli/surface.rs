@@ -49,3 +49,12 @@ fn stats_read_the_journal_of_a_job() {
     assert_eq!(row["custom_id"], "item-4");
     assert_eq!(finish(job.paceline().args(["stats", "missing.jsonl"])).0, 2);
 }
+
+#[test]
+fn completions_know_the_flags_in_every_shell() {
+    let job = Job::new(0);
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+        let script = output(job.paceline().args(["completions", shell]));
+        assert!(script.contains("max-items") && script.contains("stats"), "{shell}: {script}");
+    }
+}
