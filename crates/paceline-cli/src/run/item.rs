@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use paceline::provider::{self, Provider, Reading, TokenRatio};
 use paceline::{Limiter, clock};
-use paceline_core::{Class, Dimension, Instant, Outcome, Request, Timestamp, TooLarge, Verdict};
+use paceline_core::{Admit, Class, Dimension, Instant, Outcome, Policy, Request, Timestamp, TooLarge, Verdict};
 use paceline_store::Claimed;
 use tokio::sync::watch;
 
@@ -18,6 +18,9 @@ use super::format::Format;
 use super::input::{Input, Span};
 use super::line::{self, Echo, LineError};
 use super::send::{Answer, Call, NoAnswer, Sender};
+
+/// A wait for a shut scope that an item spends in the journal.
+const LONG: Duration = Duration::from_secs(1);
 
 /// What every try needs. One for the whole run.
 pub(crate) struct Context {
@@ -67,6 +70,11 @@ pub(crate) struct Tried {
 pub(crate) enum TryEnd {
     /// It never left, and the item can leave later: the run ends, or its scope is stopped.
     Withheld,
+    /// It never left: the server asked its scope for a wait that is better spent in the journal.
+    PutOff {
+        /// When its scope opens.
+        until: Timestamp,
+    },
     /// It never left, because the tokens that the run may use would not be enough.
     OverBudget,
     /// It never left, and never can.
@@ -198,7 +206,8 @@ impl Context {
         let permit = tokio::select! {
             biased;
             () = self.reached(Phase::Draining) => return TryEnd::Withheld,
-            permit = self.limiter.acquire(request) => permit,
+            until = self.shut_out(&request) => return TryEnd::PutOff { until },
+            permit = self.limiter.acquire(request.clone()) => permit,
         };
         let permit = match permit {
             Ok(permit) => permit,
@@ -229,6 +238,21 @@ impl Context {
         }
         let deadline = item.tally.deadline.unwrap_or(at + self.deadline);
         TryEnd::Sent(Box::new(Sent { echo, answer, reading, verdict, probe, at, latency, deadline }))
+    }
+
+    /// Comes back when the scope of a waiting request stays shut for long, as the server asked. Only so many items are
+    /// tried at once: those of a few throttled models would keep out everybody else.
+    async fn shut_out(&self, request: &Request) -> Timestamp {
+        // Before all others of its scope, so that it waits for the scope and not for them.
+        let first = Request { priority: i32::MAX, arrival: Some(0), ..request.clone() };
+        loop {
+            tokio::time::sleep(LONG).await;
+            if let Admit::At { at, policy: Policy::Gate } = self.limiter.admit(&first)
+                && at > self.limiter.now() + LONG
+            {
+                return self.timestamp(at);
+            }
+        }
     }
 
     fn classify(&self, call: &Call, answer: Option<&Result<Answer, NoAnswer>>) -> Reading {

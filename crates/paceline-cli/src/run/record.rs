@@ -1,11 +1,12 @@
 //! What becomes of an item after a try: its line, its next due time, and the one log line that it deserves.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use paceline::BackingOff;
 use paceline_core::{Class, Request, Retry, Timestamp, Verdict};
-use paceline_store::{Answer, Claimed, End, Error, Finished, Journal, Last, Rescheduled, Tally, Totals};
+use paceline_store::{Answer, Claimed, End, Error, Finished, Journal, Last, Rescheduled, ScopeState, Tally, Totals};
 use tokio::sync::mpsc;
 
 use super::alike::{Failed, Reachability, SameFailures, Watched};
@@ -30,6 +31,8 @@ pub(crate) struct Recorder {
     address: Arc<str>,
     /// Where the key came from, to be named when the provider refuses it.
     key: Arc<str>,
+    /// Scopes whose items were given back because the server asked for a long wait, and until when.
+    shut: BTreeMap<Arc<str>, Timestamp>,
 }
 
 /// What a recorder needs to know of its run.
@@ -81,7 +84,8 @@ impl Recorder {
     pub(crate) fn new(journal: Journal, acknowledge: Acknowledge, about: About) -> Self {
         let About { figures, same, retry, address, key } = about;
         let (minutes, reachability) = (Minutes::default(), Reachability::default());
-        Self { journal, acknowledge, figures, minutes, same, reachability, retry, address, key }
+        let shut = BTreeMap::new();
+        Self { journal, acknowledge, figures, minutes, same, reachability, retry, address, key, shut }
     }
 
     /// The counters as they stand.
@@ -104,6 +108,7 @@ impl Recorder {
         let Tried { item, end } = tried;
         match end {
             TryEnd::Withheld => self.give_back(&item),
+            TryEnd::PutOff { until } => self.put_off(&item, until),
             TryEnd::OverBudget => Recorded { stop: Some(Stop::MaxTokens), ..self.give_back(&item) },
             TryEnd::InputBroken(broken) => {
                 let stop = Some(Stop::Input { words: broken.to_string() });
@@ -130,6 +135,16 @@ impl Recorder {
     fn give_back(&self, item: &Claimed) -> Recorded {
         self.journal.release(item.ordinal, None, self.acknowledge.reply());
         Recorded { due: Some(Timestamp::from_millis(0)), ..Recorded::default() }
+    }
+
+    /// Gives an item of a shut scope back. The scope is held in the journal, so that its items are not claimed before.
+    fn put_off(&mut self, item: &Claimed, until: Timestamp) -> Recorded {
+        if self.shut.get(&item.scope).is_none_or(|known| *known < until) {
+            self.shut.insert(Arc::clone(&item.scope), until);
+            let held = ScopeState::Held { until, reason: "the wait that the server asked for".to_owned() };
+            self.journal.set_scope(&item.scope, held, self.acknowledge.reply());
+        }
+        self.give_back(item)
     }
 
     fn impossible(&mut self, context: &Context, item: &Claimed, why: &Impossible) -> Recorded {

@@ -142,3 +142,23 @@ fn what_headers_announced_holds_over_runs() {
         assert_eq!((code, server.count()), (3, 1), "{log}");
     }
 }
+
+#[test]
+fn throttled_models_do_not_keep_another_out() {
+    let server = Server::new(|arrival| match arrival.item.as_str() {
+        "free" => Reply::ok(),
+        _ => Reply::error(429, "rate_limit_exceeded").with_header("retry-after", 50),
+    });
+    let line = |n: usize| {
+        let model = if n < 3_600 { format!("throttled-{}", n % 6) } else { "free".to_owned() };
+        json!({"custom_id": n, "url": "/v1/chat/completions", "body": {"model": model, "item": model}}).to_string()
+    };
+    let lines: Vec<String> = (0..3_900).map(line).collect();
+    let job = Job::with_input(&lines.join("\n"));
+    let mut command = job.run(&server);
+    command.args(["--upstream", "openai", "--concurrency", "4", "--max-wait", "10s", "--stop-after-same", "0"]);
+    let (code, log) = finish(&mut command);
+    assert_eq!(code, 3, "{log}");
+    assert_eq!(server.by_item()["free"], 300, "{log}");
+    assert_eq!(job.summary()["succeeded"], 300);
+}
