@@ -144,7 +144,7 @@ impl Recorder {
             let held = ScopeState::Held { until, reason: "the wait that the server asked for".to_owned() };
             self.journal.set_scope(&item.scope, held, self.acknowledge.reply());
         }
-        self.give_back(item)
+        Recorded { due: Some(until), ..self.give_back(item) }
     }
 
     fn impossible(&mut self, context: &Context, item: &Claimed, why: &Impossible) -> Recorded {

@@ -161,4 +161,7 @@ fn throttled_models_do_not_keep_another_out() {
     assert_eq!(code, 3, "{log}");
     assert_eq!(server.by_item()["free"], 300, "{log}");
     assert_eq!(job.summary()["succeeded"], 300);
+    let calls = server.count();
+    assert_eq!(finish(&mut command).0, 3);
+    assert_eq!(server.count(), calls, "started again early it sends nothing");
 }
