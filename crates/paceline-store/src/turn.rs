@@ -18,6 +18,15 @@ use crate::replace;
 use crate::scope::{Scope, ScopeRow, scope_columns, scope_list};
 use crate::writer::{Command, Question, Reply};
 
+/// The end of an item in one statement, because this is what the thread does most. Without a last answer (`?14` is its
+/// class) the one before stays.
+const FINISH: &str = "UPDATE item SET state = ?2, reason = ?3, tokens_in = ?4, tokens_out = ?5, out_off = ?6,
+         out_len = ?7, not_before_ms = 0, delay_ms = 0, attempts = ?8, deferrals = ?9, probes = ?10, abandoned = ?11,
+         first_ms = ?12, deadline_ms = ?13, last_class = coalesce(?14, last_class),
+         last_status = iif(?14 IS NULL, last_status, ?15), last_code = iif(?14 IS NULL, last_code, ?16),
+         last_type = iif(?14 IS NULL, last_type, ?17), last_error = iif(?14 IS NULL, last_error, ?18)
+     WHERE id = ?1 AND state NOT IN (2, 3, 4, 5)";
+
 /// Everything that the writer's thread owns.
 pub(crate) struct Book {
     conn: Connection,
@@ -117,26 +126,39 @@ impl Book {
     /// The guard stands in the statement: of several ends of an item only the first leaves a line.
     fn finish(&mut self, finished: &Finished) -> Result<Kept, Error> {
         let Finished { ordinal, end, line, tally, reason, tokens_in, tokens_out, .. } = finished;
+        let Tally { attempts, deferrals, probes, abandoned, first, deadline, last } = tally;
         let state = end.state();
         let output = self.outputs.of(*end);
-        let (offset, len) = (int(output.next_offset()), int(line.len() as u64));
         let changed = self
             .conn
-            .prepare_cached(
-                "UPDATE item SET state = ?2, reason = ?3, tokens_in = ?4, tokens_out = ?5, out_off = ?6, out_len = ?7,
-                     not_before_ms = 0, delay_ms = 0
-                 WHERE id = ?1 AND state NOT IN (2, 3, 4, 5)",
-            )
+            .prepare_cached(FINISH)
             .and_then(|mut update| {
-                let (tokens_in, tokens_out) = (int(*tokens_in), int(*tokens_out));
-                update.execute(params![int(*ordinal), state.code(), reason, tokens_in, tokens_out, offset, len])
+                update.execute(params![
+                    int(*ordinal),
+                    state.code(),
+                    reason,
+                    int(*tokens_in),
+                    int(*tokens_out),
+                    int(output.next_offset()),
+                    int(line.len() as u64),
+                    attempts,
+                    deferrals,
+                    probes,
+                    abandoned,
+                    first.map(|at| at.as_millis()),
+                    deadline.map(|at| at.as_millis()),
+                    last.as_ref().map(|last| last.class.as_str()),
+                    last.as_ref().and_then(|last| last.status),
+                    last.as_ref().and_then(|last| last.code.as_deref()),
+                    last.as_ref().and_then(|last| last.error_type.as_deref()),
+                    last.as_ref().and_then(|last| last.words.as_deref()).map(shorten),
+                ])
             })
             .map_err(Error::sqlite("write"))?;
         if changed == 0 {
             return Ok(Kept::AlreadyEnded);
         }
         output.stage(line);
-        self.tally(*ordinal, tally)?;
         Ok(Kept::Recorded)
     }
 
