@@ -128,6 +128,11 @@ impl Counting {
         self.book.open().items.values().map(|seen| u64::from(seen.arrivals)).sum()
     }
 
+    /// Arrivals and answers so far.
+    pub(crate) fn events(&self) -> u64 {
+        self.book.open().events
+    }
+
     /// Returns once `events` arrivals and answers were counted; false when that takes longer than `patience`.
     pub(crate) fn wait_for_events(&self, events: u64, patience: Duration) -> bool {
         let pages = self.book.open();

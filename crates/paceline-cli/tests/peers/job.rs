@@ -112,6 +112,39 @@ impl Job {
         lines
     }
 
+    /// Leaves what a crash of the system may leave at the end of the results: zeros, or a part of a line; every third time
+    /// nothing.
+    pub(crate) fn tear(&self, index: usize) {
+        let text = fs::read(self.results()).expect("a results file");
+        let last = text.trim_ascii_end().rsplit(|byte| *byte == b'\n').next().unwrap_or_default();
+        let torn = match index % 3 {
+            0 => vec![0; 512],
+            1 => last[..last.len() * (index % 7) / 7].to_vec(),
+            _ => return,
+        };
+        fs::write(self.results(), [text, torn].concat()).expect("writing the results");
+    }
+
+    /// Bytes of the results file; 0 without one.
+    pub(crate) fn length_of_results(&self) -> u64 {
+        fs::metadata(self.results()).map_or(0, |about| about.len())
+    }
+
+    /// Bytes of the file that is to replace the results; none if there is no such file.
+    pub(crate) fn length_of_ordered_results(&self) -> Option<u64> {
+        fs::metadata(self.folder.path().join("results.jsonl.new")).ok().map(|about| about.len())
+    }
+
+    /// The results stand in the order of the input.
+    ///
+    /// # Panics
+    /// With the first line that does not.
+    pub(crate) fn assert_ordered(&self) {
+        for (item, recorded) in self.recorded().into_iter().enumerate() {
+            assert_eq!(recorded, name(item), "line {} of the results", item + 1);
+        }
+    }
+
     fn results(&self) -> PathBuf {
         self.folder.path().join("results.jsonl")
     }

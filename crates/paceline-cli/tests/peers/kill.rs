@@ -1,7 +1,8 @@
-//! `kill -9` at random instants of a job, counted by a server outside the process: nothing is lost, nothing doubled,
+//! `kill -9` at random instants of a job, from the reading of its input to the ordering of its results, counted by a server outside the process: nothing is lost, nothing doubled,
 //! and nothing is paid twice but what no journal can know about.
 
 use std::collections::BTreeSet;
+use std::process::Child;
 use std::time::Duration;
 
 use paceline_core::Rng;
@@ -18,42 +19,98 @@ const SYNCED_WITHIN: Duration = Duration::from_secs(2);
 /// How long a resumed job may take to go on before the test gives up.
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// How often to kill at each stage: 50 times in the long form, 8 times in the short one.
+struct Kills {
+    /// While the input is read, before the first call.
+    ingest: usize,
+    /// While calls come and go, spread over all of them.
+    calls: usize,
+    /// After each of so many of these, once more before the next call: while the journal recovers.
+    recovery: usize,
+    /// While the finished results are put in order.
+    order: usize,
+}
+
 #[test]
 fn killed_at_random_instants_a_job_loses_and_doubles_nothing() {
-    let (items, kills) = (measure::items(), if measure::soak() { 10 } else { 3 });
+    let soak = measure::soak();
+    let items = if soak { 5_000 } else { 300 };
+    let kills = match soak {
+        true => Kills { ingest: 8, calls: 24, recovery: 8, order: 10 },
+        false => Kills { ingest: 1, calls: 4, recovery: 1, order: 2 },
+    };
     let seed = seed();
+    let mut rng = Rng::new(seed);
     let counting = Counting::start(SERVICE);
-    let job = Job::new(items, &format!("http://{}/v1", counting.address()), &["--concurrency", "16"]);
+    let job = Job::new(items, &format!("http://{}/v1", counting.address()), &["--concurrency", "64", "--ordered"]);
     let started = counting.now();
     let mut unrecorded = 0;
-    for instant in instants(items, kills, seed) {
-        unrecorded += kill_at(&job, &counting, instant);
+    for _ in 0..kills.ingest {
+        unrecorded += kill(&job, &counting, |_| before_the_next_call(&counting, &mut rng));
+    }
+    for (index, instant) in instants(items, kills.calls, &mut rng).into_iter().enumerate() {
+        unrecorded += kill(&job, &counting, |_| {
+            assert!(counting.wait_for_events(instant, PATIENCE), "the job stands still before event {instant}");
+        });
+        job.tear(index);
+        if index < kills.recovery {
+            unrecorded += kill(&job, &counting, |_| before_the_next_call(&counting, &mut rng));
+        }
+    }
+    let mut in_order = 0;
+    while in_order < kills.order {
+        let mut ended = false;
+        unrecorded += kill(&job, &counting, |process| ended = !in_the_ordered_pass(&job, process, &mut rng));
+        if ended {
+            break;
+        }
+        in_order += 1;
     }
     let ended = job.run();
     let sends = counting.arrivals();
     let (extra, retries) = (sends - items as u64, ended.count("retries"));
     measure::say(&format!(
-        "kill -9: items={items} kills={kills} seed={seed} sends={sends} repeated={extra} \
+        "kill -9: items={items} kills={} of_them_ordering={in_order} seed={seed} sends={sends} repeated={extra} \
          unrecorded_at_kills={unrecorded} retries={retries} seconds={:.2}",
+        kills.ingest + kills.calls + kills.recovery + in_order,
         counting.now().saturating_since(started).as_secs_f64()
     ));
     job.assert_complete(&ended);
+    job.assert_ordered();
     assert!(extra <= unrecorded + retries, "{extra} calls repeated, {unrecorded} unrecorded at kills, seed {seed}");
+    assert!(in_order > 0, "no kill met the ordered pass, seed {seed}");
     let again = job.run();
     job.assert_complete(&again);
     assert_eq!(counting.arrivals(), sends, "a rerun of a finished job sends nothing");
 }
 
-/// Kills the job when the server has counted `instant` arrivals and answers. Returns how many items this start had sent
-/// that have no line in the results file: what the next start may send again.
-fn kill_at(job: &Job, counting: &Counting, instant: u64) -> u64 {
+/// Some moment before the next call arrives, or that call.
+fn before_the_next_call(counting: &Counting, rng: &mut Rng) {
+    let moment = Duration::from_micros(rng.next_u64() % 60_000);
+    let _ = counting.wait_for_events(counting.events() + 1, moment);
+}
+
+/// Waits until the file that will be the ordered results has grown to some length; false if the process ended before.
+fn in_the_ordered_pass(job: &Job, process: &mut Child, rng: &mut Rng) -> bool {
+    let length = rng.next_u64() % job.length_of_results().max(1);
+    while process.try_wait().expect("a child").is_none() {
+        if job.length_of_ordered_results() > Some(length / 2) {
+            return true;
+        }
+        std::thread::yield_now();
+    }
+    false
+}
+
+/// Starts the job and kills it once `reached` returns. Returns how many items this start had sent that have no line in the
+/// results file: what the next start may send again.
+fn kill(job: &Job, counting: &Counting, reached: impl FnOnce(&mut Child)) -> u64 {
     let before = counting.items();
     let mut process = job.spawn();
-    let reached = counting.wait_for_events(instant, PATIENCE);
+    reached(&mut process);
     process.kill().expect("SIGKILL");
     let killed = counting.now();
     process.wait().expect("the killed process");
-    assert!(reached, "the job stands still before event {instant}");
     counting.wait_until_idle();
     let recorded: BTreeSet<String> = job.recorded().into_iter().collect();
     let mut unrecorded = 0;
@@ -70,8 +127,7 @@ fn kill_at(job: &Job, counting: &Counting, instant: u64) -> u64 {
 }
 
 /// Increasing counts of arrivals and answers at which to kill, spread at random over the job.
-fn instants(items: usize, kills: usize, seed: u64) -> BTreeSet<u64> {
-    let mut rng = Rng::new(seed);
+fn instants(items: usize, kills: usize, rng: &mut Rng) -> BTreeSet<u64> {
     let mut instants = BTreeSet::new();
     while instants.len() < kills {
         instants.insert(1 + rng.next_u64() % (2 * items as u64 - 2));
