@@ -216,7 +216,8 @@ impl Open {
     fn replace(&mut self) -> Result<(), Error> {
         let Paths { output, errors, report, journal, .. } = &self.options.paths;
         journal.iter().try_for_each(|journal| remove_database(journal))?;
-        [output, errors, report].into_iter().try_for_each(|path| remove(path))?;
+        let packed = self.options.paths.compress.then(|| self.options.paths.packed());
+        [output, errors, report].into_iter().chain(&packed).try_for_each(|path| remove(path))?;
         let (Some(place), Some(journal)) = (&mut self.place, journal) else { return Ok(()) };
         let memory = Connection::open_in_memory().map_err(Error::sqlite("open"))?;
         let filled = std::mem::replace(&mut self.conn, memory);

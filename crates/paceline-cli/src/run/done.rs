@@ -7,11 +7,13 @@ use std::path::{Path, PathBuf};
 
 use flate2::read::MultiGzDecoder;
 use paceline_core::Class;
-use paceline_store::{Answer, CustomId, End, Finished, Item, Journal, Last, LineForm, ResultLine, State};
+use paceline_store::{Answer, CustomId, End, Finished, Item, Journal, Last, State};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::input::Lines;
+use super::format::Format;
+use super::input::{Input, Lines, Span};
+use super::line::Echo;
 use crate::exit::Failure;
 use crate::text;
 
@@ -37,8 +39,9 @@ impl Done {
     /// counted and left alone, so that the same file may be given again.
     ///
     /// # Errors
-    /// What the journal says, before anything is sent.
-    pub(crate) fn take_over(&self, journal: &Journal, form: LineForm) -> Result<(), Failure> {
+    /// What the journal and the input say, before anything is sent.
+    pub(crate) fn take_over(&self, journal: &Journal, input: &Input, format: &Format) -> Result<(), Failure> {
+        let job = Job { journal, input, format };
         for file in &self.0 {
             let mut tally = Tally::default();
             let mut answers = Vec::with_capacity(AT_A_TIME);
@@ -47,9 +50,9 @@ impl Done {
                     Some(answer) => answers.push(answer),
                     None => tally.unsuccessful += 1,
                 }
-                if answers.len() == AT_A_TIME { record(journal, form, &mut answers, &mut tally) } else { Ok(()) }
+                if answers.len() == AT_A_TIME { job.record(&mut answers, &mut tally) } else { Ok(()) }
             })?;
-            record(journal, form, &mut answers, &mut tally)?;
+            job.record(&mut answers, &mut tally)?;
             tally.say(file);
         }
         journal.flush().map_err(Failure::refused)
@@ -89,30 +92,49 @@ impl Tally {
     }
 }
 
-fn record(journal: &Journal, form: LineForm, answers: &mut Vec<Given>, tally: &mut Tally) -> Result<(), Failure> {
-    let ids: Vec<_> = answers.iter().map(|given| given.custom_id.clone()).collect();
-    let found = journal.find(&ids).map_err(Failure::refused)?;
-    let mut taken = Vec::new();
-    for (given, found) in answers.drain(..).zip(found) {
-        match found {
-            Some((item, State::Waiting)) if !taken.contains(&item.ordinal) => {
-                taken.push(item.ordinal);
-                journal.finish(finished(&item, &given, form), drop);
+/// The job that takes the answers over.
+struct Job<'a> {
+    journal: &'a Journal,
+    input: &'a Input,
+    format: &'a Format,
+}
+
+impl Job<'_> {
+    fn record(&self, answers: &mut Vec<Given>, tally: &mut Tally) -> Result<(), Failure> {
+        let ids: Vec<_> = answers.iter().map(|given| given.custom_id.clone()).collect();
+        let found = self.journal.find(&ids).map_err(Failure::refused)?;
+        let mut taken = Vec::new();
+        for (given, found) in answers.drain(..).zip(found) {
+            match found {
+                Some((item, State::Waiting)) if !taken.contains(&item.ordinal) => {
+                    taken.push(item.ordinal);
+                    self.journal.finish(finished(&item, &given, &self.echo(&item)?), drop);
+                }
+                Some(_) => tally.ended += 1,
+                None => tally.unknown += 1,
             }
-            Some(_) => tally.ended += 1,
-            None => tally.unknown += 1,
         }
+        tally.taken += taken.len() as u64;
+        Ok(())
     }
-    tally.taken += taken.len() as u64;
-    Ok(())
+
+    /// What the line repeats, from the request in the input.
+    fn echo(&self, item: &Item) -> Result<Echo, Failure> {
+        let span = Span { offset: item.src_off, len: item.src_len };
+        let unreadable = |error| Failure::refused(format!("cannot read {}: {error}", self.input.name()));
+        let bytes = self.input.read(span).map_err(unreadable)?;
+        let line = self.format.read(&bytes, item.line).map_err(Failure::refused)?;
+        let metadata = line.metadata.map(ToOwned::to_owned);
+        Ok(Echo { custom_id: line.custom_id, metadata, form: self.format.results() })
+    }
 }
 
 /// The end of an item that was never sent from here: its line answers call 0.
-fn finished(item: &Item, given: &Given, form: LineForm) -> Finished {
-    let Given { custom_id, status, request_id, body } = given;
+fn finished(item: &Item, given: &Given, echo: &Echo) -> Finished {
+    let Given { status, request_id, body, .. } = given;
     let answer = Answer::Response { status: *status, request_id, body: body.get().as_bytes() };
-    let line = ResultLine { ordinal: item.ordinal, call: 0, custom_id, metadata: None, form };
-    let mut finished = Finished::new(item.ordinal, End::Succeeded, line.encode(End::Succeeded, &answer));
+    let line = echo.line(item.ordinal, 0, End::Succeeded, &answer);
+    let mut finished = Finished::new(item.ordinal, End::Succeeded, line);
     finished.tally = item.tally.clone();
     finished.tally.last = Some(Last { status: Some(*status), ..Last::new(Class::Success) });
     let usage = serde_json::from_str::<Usage>(body.get()).unwrap_or_default().usage.unwrap_or_default();

@@ -95,7 +95,7 @@ pub(crate) async fn command(args: RunArgs, everywhere: &Everywhere) -> Result<St
     let job = tokio::task::block_in_place(|| {
         let job = load::open(lock, paths.clone(), &mut input, &format, &upstream, &args)?;
         put_back(&job.journal, &args)?;
-        done.take_over(&job.journal, format.results())?;
+        done.take_over(&job.journal, &input, &format)?;
         Ok::<_, Failure>(job)
     })?;
     let idempotency = upstream.provider.idempotency_header().map(|name| (name, job.journal.id().to_owned()));

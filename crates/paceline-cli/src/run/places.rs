@@ -14,7 +14,12 @@ use crate::exit::Failure;
 /// Names the places and says what to do.
 pub(crate) fn check(args: &RunArgs, paths: &Paths) -> Result<(), Failure> {
     refuse_special(&paths.output)?;
-    refuse_shared(&places(args, paths))?;
+    let places = places(args, paths);
+    refuse_shared(&places)?;
+    for done in &args.done {
+        // Two of them may be the same: the second changes nothing.
+        refuse_shared(&[places.as_slice(), &[("--done", done)]].concat())?;
+    }
     for path in std::iter::once(&paths.output).chain(&paths.journal) {
         let folder = folder_of(path);
         let words = match folder.metadata() {
@@ -50,6 +55,9 @@ fn places<'a>(args: &'a RunArgs, paths: &'a Paths) -> Vec<(&'static str, &'a Pat
     ];
     places.extend(paths.journal.as_deref().map(|journal| ("the journal", journal)));
     places.extend(args.summary.as_deref().map(|summary| ("the summary", summary)));
+    if paths.compress {
+        places.push(("the compressed results", &args.output));
+    }
     if args.input != Path::new("-") {
         places.push(("the input", &args.input));
     }

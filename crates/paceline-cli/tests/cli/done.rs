@@ -57,6 +57,17 @@ fn answers_of_a_hosted_batch_are_taken_over_once() {
 }
 
 #[test]
+fn an_answer_taken_over_says_what_its_request_says() {
+    let server = Server::new(|_| Reply::ok());
+    let job = Job::with_input("{\"custom_id\":7,\"metadata\":{\"row\":1},\"url\":\"/v1/embeddings\",\"body\":{}}\n");
+    std::fs::write(job.path("output.jsonl"), openai(7, 200).replace("item-7", "7")).expect("writable");
+    let (code, log) = finish(job.run(&server).args(["--done", "output.jsonl"]));
+    assert_eq!((code, server.count()), (0, 0), "{log}");
+    let lines = job.lines("out.jsonl");
+    assert_eq!((&lines[0]["custom_id"], &lines[0]["metadata"]), (&json!(7), &json!({"row": 1})));
+}
+
+#[test]
 fn a_file_that_is_no_batch_output_is_refused_before_anything_begins() {
     let server = Server::new(|_| Reply::ok());
     let job = Job::new(3);
@@ -65,6 +76,11 @@ fn a_file_that_is_no_batch_output_is_refused_before_anything_begins() {
     assert_eq!((code, server.count()), (2, 0), "{log}");
     assert!(log.contains("--done output.jsonl: line 2 is no line of a hosted batch's output"), "{log}");
     assert!(!job.path("out.journal").exists());
+    for own in ["out.jsonl", "in.jsonl", "out.journal"] {
+        let (code, log) = finish(job.run(&server).args(["--overwrite", "--done", own]));
+        assert_eq!(code, 2, "{log}");
+        assert!(log.contains(&format!("and --done are the same file, {own}")), "{log}");
+    }
     let (code, log) = finish(job.run(&server).args(["--done", "missing.jsonl"]));
     assert_eq!(code, 2, "{log}");
     assert!(log.contains("cannot read missing.jsonl"), "{log}");

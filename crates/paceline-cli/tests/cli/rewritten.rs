@@ -75,6 +75,27 @@ fn ordered_results_can_be_compressed_and_nothing_else() {
     assert!(!job.path("out.jsonl").exists());
 }
 
+#[test]
+fn compressed_results_take_no_place_of_another_file() {
+    let server = Server::new(|_| Reply::ok());
+    let job = Job::new(3);
+    let run = |input: &str, flags: &[&str]| {
+        let mut command = job.paceline();
+        command.args(["run", input, "-o", "out.jsonl.gz", "--ordered", "--base-url", &server.url()]);
+        finish(command.args(flags))
+    };
+    std::fs::copy(job.path("in.jsonl"), job.path("out.jsonl.gz")).expect("writable");
+    let (code, log) = run("out.jsonl.gz", &["--overwrite"]);
+    assert_eq!(code, 2, "{log}");
+    assert!(log.contains("the compressed results and the input are the same file"), "{log}");
+    let (code, log) = run("in.jsonl", &[]);
+    assert_eq!((code, server.count()), (2, 0), "{log}");
+    assert!(log.contains("out.jsonl.gz exists"), "{log}");
+    let (code, log) = run("in.jsonl", &["--overwrite"]);
+    assert_eq!(code, 0, "{log}");
+    assert_eq!(packed_lines(&job).len(), 3);
+}
+
 fn packed_lines(job: &Job) -> Vec<Value> {
     let mut text = String::new();
     let file = std::fs::File::open(job.path("out.jsonl.gz")).expect("there");
