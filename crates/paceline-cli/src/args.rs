@@ -151,6 +151,9 @@ pub(crate) struct RunArgs {
     /// The same without listing them
     #[arg(long, conflicts_with = "skip_bad_lines")]
     pub(crate) no_check: bool,
+    /// Go on with an input that changed: items are known by id and body, and what ended must stay
+    #[arg(long, conflicts_with_all = ["overwrite", "no_journal"])]
+    pub(crate) accept_changed_input: bool,
     /// Begin anew: remove the results, errors, report and journal that are there, once the input was checked
     #[arg(long)]
     pub(crate) overwrite: bool,

@@ -88,7 +88,7 @@ fn due(conn: &Connection, scope: i64, now: Timestamp, limit: usize, places: &mut
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schema::{DUE_INDEX, TABLES};
+    use crate::schema::{DUE_INDEX, ITEM_TABLE, TABLES};
 
     fn plan(conn: &Connection, sql: &str) -> String {
         let mut explain = conn.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
@@ -102,6 +102,7 @@ mod tests {
     fn claims_walk_the_partial_index_and_sort_nothing() {
         let conn = Connection::open_in_memory().unwrap();
         conn.execute_batch(TABLES).unwrap();
+        conn.execute_batch(ITEM_TABLE).unwrap();
         conn.execute_batch(DUE_INDEX).unwrap();
         conn.execute_batch(
             "INSERT INTO scope (id, name) VALUES (1, 'chat');

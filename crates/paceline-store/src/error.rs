@@ -110,6 +110,12 @@ pub enum Error {
         /// How many there are.
         count: u64,
     },
+    /// Items that have ended are not in the new input as they were.
+    #[error("{count} items that have ended are not in the new input as they were; put them back")]
+    EndedChanged {
+        /// How many.
+        count: u64,
+    },
     /// A file could not be read or written.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {

@@ -35,12 +35,14 @@ pub struct Options {
     /// Begin anew whatever is there: results, errors, report and journal are removed once the new input was taken. Default
     /// false.
     pub overwrite: bool,
+    /// Go on with an input that is not the one the job began with; see [`Opened::Changed`]. Default false.
+    pub accept_changed: bool,
 }
 
 impl Options {
     /// Options with an empty configuration.
     pub fn new(paths: Paths, input: InputMark, now: Timestamp) -> Self {
-        Self { paths, input, config_json: "{}".to_owned(), now, overwrite: false }
+        Self { paths, input, config_json: "{}".to_owned(), now, overwrite: false, accept_changed: false }
     }
 }
 
@@ -53,6 +55,14 @@ pub enum Opened {
     Resumed {
         /// Its journal.
         journal: Journal,
+        /// What was put right.
+        recovery: Recovery,
+    },
+    /// A job to go on with, but with another input: that is to be loaded. An item keeps what was known of the one with
+    /// its id and body; new ones are added, and those that have not ended and are gone or changed are forgotten.
+    Changed {
+        /// Takes the new input.
+        loader: Loader,
         /// What was put right.
         recovery: Recovery,
     },
@@ -125,10 +135,17 @@ impl Journal {
             }
             Found::Journal => {
                 let run = query::run(&conn)?;
-                options.input.same_as(&run.input)?;
+                let changed = match options.input.same_as(&run.input) {
+                    Err(error) if !options.accept_changed => return Err(error),
+                    same => same.is_err(),
+                };
                 replace::complete(&conn, &options.paths)?;
                 Outputs::refuse_existing_packed(&options.paths, &run)?;
                 let (mut outputs, recovery) = recover::recover(&conn, &options.paths, &run, options.now)?;
+                if changed {
+                    let loader = Loader::begin_changed(conn, outputs, lock, options)?;
+                    return Ok(Opened::Changed { loader, recovery });
+                }
                 replace::unpack_to_go_on(&conn, &options.paths, &mut outputs)?;
                 let journal = Self::start(Book::new(conn, outputs, options.paths, lock)?, run.id)?;
                 Ok(Opened::Resumed { journal, recovery })

@@ -14,6 +14,7 @@
 //! let paths = Paths::beside(&folder.path().join("results.jsonl"));
 //! let journal = match Journal::open(Options::new(paths, InputMark::of(&input)?, now))? {
 //!     Opened::Resumed { journal, .. } => journal,
+//!     Opened::Changed { .. } => unreachable!("only when it is asked for"),
 //!     Opened::New(mut loader) => {
 //!         let id = CustomId::from("first");
 //!         loader.add(&NewItem { custom_id: &id, line: 1, src_off: 0, src_len: 3, body: b"{}", scope: "chat" })?;
@@ -39,6 +40,7 @@ mod journal;
 mod line;
 mod load;
 mod lock;
+mod merge;
 mod output;
 mod paths;
 mod query;
@@ -60,6 +62,7 @@ pub use journal::{Journal, Kept, Opened, Options, Recovery};
 pub use line::{Answer, CustomId, LineForm, ResultLine, encode_line};
 pub use load::{Duplicate, Duplicates, Loader};
 pub use lock::RunLock;
+pub use merge::{Conflict, Conflicts};
 pub use paths::{InputMark, Paths};
 pub use reader::Reader;
 pub use report::{Counts, DeferReason, Deferred, ReportRow, Rows};

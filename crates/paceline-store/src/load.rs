@@ -13,11 +13,13 @@ use crate::item::{NewItem, RefusedLine};
 use crate::journal::{Journal, Options, sync_folder_of};
 use crate::line::CustomId;
 use crate::lock::RunLock;
+use crate::merge::{self, Conflicts};
 use crate::output::Outputs;
 use crate::paths::{Paths, with_suffix};
 use crate::query::{count, int};
-use crate::schema::{DUE_INDEX, Found, KEY_INDEX, TABLES, begin_writing, connect, hash, mark};
-use crate::scope::REFUSED;
+use crate::replace;
+use crate::schema::{DUE_INDEX, Found, ITEM_TABLE, KEY_INDEX, TABLES, begin_writing, connect, hash, mark};
+use crate::scope::{REFUSED, scope_list};
 use crate::turn::{Book, checkpoint, shorten};
 
 /// Takes the items of a new job. Memory stays the same however many they are. Dropped without
@@ -39,6 +41,8 @@ struct Open {
     place: Option<PathBuf>,
     lock: RunLock,
     options: Options,
+    /// The files of the job that is taken up with another input.
+    outputs: Option<Outputs>,
 }
 
 impl Loader {
@@ -57,18 +61,34 @@ impl Loader {
     }
 
     fn fill(conn: Connection, place: Option<PathBuf>, lock: RunLock, options: Options) -> Result<Self, Error> {
-        let open = Box::new(Open { conn, place, lock, options });
         // From here on dropping it removes the file.
-        let loader = Self { open: Some(open), scopes: BTreeMap::new(), items: 0, unique: false };
+        let loader = Self::over(Open { conn, place, lock, options, outputs: None });
         let conn = &loader.open.as_ref().expect("open until finished").conn;
         begin_writing(conn)?;
-        // The results prove what was done, but not what there is to do: that is on disk before the first call. The
-        // index over the ids is sorted on disk too: in memory it would grow with the input.
-        conn.execute_batch("PRAGMA synchronous = FULL; PRAGMA temp_store = FILE; BEGIN IMMEDIATE;")
+        conn.execute_batch(BEGIN)
             .and_then(|()| conn.execute_batch(TABLES))
+            .and_then(|()| conn.execute_batch(ITEM_TABLE))
             .and_then(|()| conn.execute_batch(crate::history::TABLE))
             .map_err(Error::sqlite("load"))?;
         Ok(loader)
+    }
+
+    /// Takes another input into a job that is there. Dropped unfinished, it leaves the job as it was.
+    pub(crate) fn begin_changed(
+        conn: Connection,
+        outputs: Outputs,
+        lock: RunLock,
+        options: Options,
+    ) -> Result<Self, Error> {
+        let mut loader = Self::over(Open { conn, place: None, lock, options, outputs: Some(outputs) });
+        let conn = &loader.open.as_ref().expect("open until finished").conn;
+        conn.execute_batch(BEGIN).and_then(|()| merge::set_aside(conn)).map_err(Error::sqlite("load"))?;
+        loader.scopes = scope_list(conn)?.into_iter().map(|scope| (scope.row.name.to_string(), scope.id)).collect();
+        Ok(loader)
+    }
+
+    fn over(open: Open) -> Self {
+        Self { open: Some(Box::new(open)), scopes: BTreeMap::new(), items: 0, unique: false }
     }
 
     /// Adds the next item of the input; returns its ordinal, counted from 0. Repeated ids are found by
@@ -176,11 +196,25 @@ impl Loader {
         }
     }
 
+    /// Looks for items that have ended in the job and are not as they were in the new input; none in a new job. After
+    /// [`duplicates`](Self::duplicates), which must have found none or had them refused.
+    ///
+    /// # Errors
+    /// [`Error::Sqlite`].
+    pub fn conflicts(&self, limit: usize) -> Result<Conflicts, Error> {
+        let Open { conn, outputs, .. } = self.open.as_deref().expect("open until finished");
+        if outputs.is_none() {
+            return Ok(Conflicts::default());
+        }
+        merge::conflicts(conn, limit).map_err(Error::sqlite("load"))
+    }
+
     /// Completes the journal, makes it durable and creates the results file. With [`Options::overwrite`] the job that was
     /// there is removed at this moment.
     ///
     /// # Errors
-    /// [`Error::Duplicates`] when ids repeat; [`Error::Io`], [`Error::Sqlite`]. The journal is then removed.
+    /// [`Error::Duplicates`] when ids repeat; [`Error::EndedChanged`] for [`conflicts`](Self::conflicts);
+    /// [`Error::Io`], [`Error::Sqlite`]. A new journal is then removed.
     pub fn finish(mut self) -> Result<Journal, Error> {
         if !self.unique {
             let found = self.duplicates(1)?;
@@ -188,35 +222,57 @@ impl Loader {
                 return Err(Error::Duplicates { line: first.line, first_line: first.first_line, count: found.count });
             }
         }
-        let open = self.open.as_deref_mut().expect("open until finished");
-        let Open { conn, options, .. } = open;
-        conn.execute_batch(DUE_INDEX).map_err(Error::sqlite("load"))?;
-        let id = run_id(options.now);
-        write_run(conn, &id, options).and_then(|()| mark(conn)).map_err(Error::sqlite("load"))?;
-        conn.execute_batch("COMMIT; PRAGMA synchronous = NORMAL; PRAGMA temp_store = MEMORY;")
-            .map_err(Error::sqlite("load"))?;
-        if options.paths.journal.is_some() {
-            checkpoint(conn)?;
+        let conflicts = self.conflicts(0)?.count;
+        if conflicts > 0 {
+            return Err(Error::EndedChanged { count: conflicts });
         }
-        if options.overwrite {
+        let open = self.open.as_deref_mut().expect("open until finished");
+        let id = run_id(open.options.now);
+        open.commit(&id)?;
+        if open.options.overwrite {
             open.replace()?;
         }
         if let Some(journal) = &open.options.paths.journal {
             sync_folder_of(journal)?;
         }
-        let outputs = Outputs::create(&open.options.paths)?;
+        let outputs = match open.outputs.take() {
+            Some(mut outputs) => {
+                replace::unpack_to_go_on(&open.conn, &open.options.paths, &mut outputs)?;
+                outputs
+            }
+            None => Outputs::create(&open.options.paths)?,
+        };
         let Open { conn, lock, options, .. } = *self.open.take().expect("open until finished");
         Journal::start(Book::new(conn, outputs, options.paths, lock)?, id)
     }
 }
 
 impl Open {
+    /// Ends the transaction. A job that goes on with another input has another id from now on, because its items have
+    /// other ordinals: the idempotency keys of two requests must not be the same.
+    fn commit(&self, id: &str) -> Result<(), Error> {
+        let Self { conn, options, outputs, .. } = self;
+        let commit = || {
+            if outputs.is_some() {
+                merge::take_over(conn)?;
+                write_input(conn, id, options)?;
+            } else {
+                write_run(conn, id, options)?;
+                mark(conn)?;
+            }
+            conn.execute_batch(DUE_INDEX)?;
+            conn.execute_batch("COMMIT; PRAGMA synchronous = NORMAL; PRAGMA temp_store = MEMORY;")
+        };
+        commit().map_err(Error::sqlite("load"))?;
+        options.paths.journal.as_ref().map_or(Ok(()), |_| checkpoint(conn))
+    }
+
     /// Removes the job that is there and takes its place. The old journal goes first: whatever stops this in between,
     /// results without a journal are refused, and never taken for those of the new one.
     fn replace(&mut self) -> Result<(), Error> {
-        let Paths { output, errors, report, journal, .. } = &self.options.paths;
+        let Paths { output, errors, report, journal, compress, .. } = &self.options.paths;
         journal.iter().try_for_each(|journal| remove_database(journal))?;
-        let packed = self.options.paths.compress.then(|| self.options.paths.packed());
+        let packed = compress.then(|| self.options.paths.packed());
         [output, errors, report].into_iter().chain(&packed).try_for_each(|path| remove(path))?;
         let (Some(place), Some(journal)) = (&mut self.place, journal) else { return Ok(()) };
         let memory = Connection::open_in_memory().map_err(Error::sqlite("open"))?;
@@ -283,6 +339,15 @@ fn write_run(conn: &Connection, id: &str, options: &Options) -> rusqlite::Result
     Ok(())
 }
 
+fn write_input(conn: &Connection, id: &str, options: &Options) -> rusqlite::Result<()> {
+    let input = &options.input;
+    conn.execute(
+        "UPDATE run SET id = ?1, input_path = ?2, input_len = ?3, input_mtime_ms = ?4, input_head_hash = ?5",
+        params![id, input.path.to_string_lossy(), int(input.len), input.mtime_ms, input.head_hash],
+    )?;
+    Ok(())
+}
+
 /// Different for each job, so that its calls' idempotency keys are nobody else's. The seed of the standard hash maps is
 /// the operating system's randomness.
 fn run_id(now: Timestamp) -> String {
@@ -310,6 +375,10 @@ pub struct Duplicate {
 
 /// Finds them: neither grouping nor sorting takes memory by it.
 const REPEATED_INDEX: &str = "CREATE INDEX IF NOT EXISTS repeated_key ON item(key)";
+
+/// The results prove what was done, but not what there is to do: that is on disk before the first call. The index over the
+/// ids is sorted on disk too: in memory it would grow with the input.
+const BEGIN: &str = "PRAGMA synchronous = FULL; PRAGMA temp_store = FILE; BEGIN IMMEDIATE;";
 
 /// Its name is nobody's: items are known as refused by it.
 const REFUSED_SCOPE: &str = "INSERT OR IGNORE INTO scope (id, name) VALUES (?1, '')";

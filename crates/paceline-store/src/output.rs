@@ -14,6 +14,7 @@ use crate::paths::Paths;
 use crate::query::Run;
 
 /// Both files of a job.
+#[derive(Debug)]
 pub(crate) struct Outputs {
     pub(crate) results: OutputFile,
     pub(crate) errors: OutputFile,
@@ -89,6 +90,7 @@ pub(crate) struct Covered {
 }
 
 /// A file that grows by whole lines.
+#[derive(Debug)]
 pub(crate) struct OutputFile {
     pub(crate) path: PathBuf,
     file: Option<File>,

@@ -52,6 +52,10 @@ pub(crate) const TABLES: &str = "
         until_ms INTEGER,
         reason TEXT
     ) STRICT;
+";
+
+/// The items.
+pub(crate) const ITEM_TABLE: &str = "
     CREATE TABLE item (
         id INTEGER PRIMARY KEY,
         key BLOB NOT NULL,

@@ -116,7 +116,12 @@ pub(crate) enum InputError {
         source: io::Error,
     },
     /// Not what the job began with.
-    #[error("{} is not what this job began with, which stands in {}", name(source_path), spool.display())]
+    #[error(
+        "{} is not what this job began with, which stands in {}; --accept-changed-input goes on with it where that can \
+         be done",
+        name(source_path),
+        spool.display()
+    )]
     Differs {
         /// The input.
         source_path: PathBuf,

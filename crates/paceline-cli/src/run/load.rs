@@ -10,7 +10,7 @@ use super::begun::{self, Begun};
 use super::format::Format;
 use super::input::{Input, LONGEST_LINE, Span};
 use super::line::{self, Line, LineError};
-use super::wrong::Wrong;
+use super::wrong::{self, Wrong};
 use crate::args::RunArgs;
 use crate::exit::Failure;
 use crate::text;
@@ -58,10 +58,17 @@ pub(crate) fn open(
 ) -> Result<Job, Failure> {
     let mut options = Options::new(paths, input.mark().map_err(Failure::refused)?, clock::wall());
     options.overwrite = args.overwrite;
+    options.accept_changed = args.accept_changed_input;
     options.config_json = Begun::of(upstream, format).json();
     match Journal::open_locked(options, lock).map_err(refused)? {
         Opened::New(loader) => {
             Ok(Job { journal: load(loader, input, format, upstream, BadLines::of(args))?, same_account: true })
+        }
+        Opened::Changed { loader, recovery } => {
+            say(&recovery);
+            let journal = load(loader, input, format, upstream, BadLines::of(args))?;
+            let same_account = begun::adopt(&journal, input, format, upstream)?;
+            Ok(Job { journal, same_account })
         }
         Opened::Resumed { journal, recovery } => {
             say(&recovery);
@@ -76,6 +83,7 @@ fn refused(error: Error) -> Failure {
     let advice = match &error {
         Error::OutputWithoutJournal { .. } | Error::OutputExists { .. } => "; --overwrite removes what is there",
         Error::JournalWithoutOutput { .. } | Error::Damaged { .. } => "; --overwrite removes what is left",
+        Error::InputChanged { .. } => "; --accept-changed-input goes on with it where that can be done",
         Error::Sqlite { .. } => "; make sure that the disk has room and the folder can be written",
         _ => "",
     };
@@ -110,10 +118,15 @@ fn load(
     }
     if repeated.count > 0 {
         loader.refuse_duplicates(Wrong::REPEATED).map_err(refused)?;
+        loader.duplicates(0).map_err(refused)?;
     }
     if wrong.count() > 0 {
         let list = if bad_lines == BadLines::List { format!(":{}", wrong.list()) } else { String::new() };
         tracing::warn!("{} and count as failed{list}", wrong.count_words(&input.name()));
+    }
+    let conflicts = loader.conflicts(Wrong::NAMED).map_err(refused)?;
+    if conflicts.count > 0 {
+        return Err(Failure::refused(wrong::conflicts(&conflicts, &input.name())));
     }
     input.settle().map_err(Failure::refused)?;
     loader.finish().map_err(refused)

@@ -247,7 +247,8 @@ fn put_back(journal: &Journal, args: &RunArgs) -> Result<(), Failure> {
 }
 
 fn prepare_input(args: &RunArgs, paths: &Paths) -> Result<Input, Failure> {
-    let goes_on = !args.overwrite && paths.journal.as_ref().is_some_and(|journal| journal.exists());
+    let goes_on =
+        !args.overwrite && !args.accept_changed_input && paths.journal.as_ref().is_some_and(|journal| journal.exists());
     let earlier = if goes_on { Earlier::MustMatch } else { Earlier::MayDiffer };
     tokio::task::block_in_place(|| Input::prepare(&args.input, &paths.input, earlier)).map_err(Failure::refused)
 }

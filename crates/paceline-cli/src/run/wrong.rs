@@ -1,6 +1,6 @@
 //! Lines that cannot be sent: the first of them by line and code, the others counted.
 
-use paceline_store::Duplicates;
+use paceline_store::{Conflict, Conflicts, Duplicates};
 
 use super::line::LineError;
 use crate::text;
@@ -63,6 +63,23 @@ impl Wrong {
         }
         words
     }
+}
+
+/// Why a job cannot go on with another input.
+pub(crate) fn conflicts(conflicts: &Conflicts, input: &str) -> String {
+    let items = text::counted(conflicts.count, "item");
+    let mut words = format!("{items} of this job ended and cannot be found in {input} as before, so nothing was sent:");
+    for Conflict { line, before } in &conflicts.first {
+        words += &match line {
+            Some(line) => format!("\n  line {line}: another request has the id of the former line {before}"),
+            None => format!("\n  the id of the former line {before} is gone"),
+        };
+    }
+    let more = conflicts.count - conflicts.first.len() as u64;
+    if more > 0 {
+        words += &format!("\n  and {more} more");
+    }
+    words + "\nput those lines back, or give the new input an output of its own"
 }
 
 #[cfg(test)]

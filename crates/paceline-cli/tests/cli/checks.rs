@@ -292,7 +292,7 @@ const RESUMED: &[Case] = &[
             second(job, &line("b"));
         },
         "the length of in.jsonl changed since this job began (was 315 bytes, is 196 bytes); put the input back as it was, \
-         or give the new input an output of its own",
+         or give the new input an output of its own; --accept-changed-input goes on with it where that can be done",
     ),
     case(
         "an input that was written again",
@@ -302,7 +302,7 @@ const RESUMED: &[Case] = &[
             touch(job, "in.jsonl", 1_000_000_001);
         },
         "the time of change of in.jsonl changed since this job began (was 2001-09-09T01:46:40.000Z, is \
-         2001-09-09T01:46:41.000Z); put the input back as it was, or give the new input an output of its own",
+         2001-09-09T01:46:41.000Z); put the input back as it was, or give the new input an output of its own; --accept-changed-input goes on with it where that can be done",
     ),
     from(
         "in.jsonl.gz",
@@ -315,7 +315,8 @@ const RESUMED: &[Case] = &[
             fs::write(job.path("in.jsonl.gz"), compressed(job)).expect("writable");
             touch(job, "in.jsonl.gz", 1_000_000_001);
         },
-        "in.jsonl.gz is not what this job began with, which stands in out.input",
+        "in.jsonl.gz is not what this job began with, which stands in out.input; --accept-changed-input goes on with it \
+         where that can be done",
     ),
 ];
 
@@ -456,6 +457,56 @@ fn skipped_lines_are_no_sign_that_everything_fails() {
     assert_eq!(code, 3, "the twenty that were sent are: {log}");
     let summary = job.summary();
     assert_eq!([&summary["failed"], &summary["deferred"], &summary["calls"]], [30, 25, 20]);
+}
+
+#[test]
+fn a_changed_input_is_taken_up_when_asked_and_nothing_that_ended_is_lost() {
+    let server = Server::new(|arrival| match (arrival.item.as_str(), arrival.before) {
+        ("c", 0) => Reply::error(401, "invalid_api_key"),
+        ("b", _) => Reply::error(400, "no"),
+        _ => Reply::ok(),
+    });
+    let input_of = |items: &[&str]| items.iter().map(|item| line(item)).collect::<Vec<_>>().join("\n");
+    let job = Job::with_input(&input_of(&["a", "b", "c", "d"]));
+    let run = || {
+        let mut command = job.run(&server);
+        command.args(["--accept-changed-input", "--concurrency", "1", "--pace", "fixed"]);
+        command
+    };
+    // In the order of the input, so that a and b have ended when the key is refused at c.
+    for max in ["1", "1", "1"] {
+        finish(run().args(["--max-items", max]));
+    }
+    assert_eq!((job.lines("out.jsonl").len(), job.lines("out.errors.jsonl").len()), (1, 1));
+
+    let other_a = line("a").replace("\"m\"", "\"n\"");
+    for (text, words) in [
+        (input_of(&["x", "a", "c"]), "  the id of the former line 2 is gone\n"),
+        (
+            format!("{}\n{}\n{other_a}", line("b"), line("c")),
+            "  line 3: another request has the id of the former line 1\n",
+        ),
+    ] {
+        input(&job, text.as_bytes());
+        let before = files(&job);
+        let (code, log) = finish(&mut run());
+        assert_eq!(code, 2, "{log}");
+        assert!(log.contains(words), "{log}");
+        assert_eq!(files(&job)["out.jsonl"], before["out.jsonl"]);
+    }
+
+    // d is gone, e is new, c has another body, and everything stands elsewhere.
+    let other_c = line("c").replace("\"m\"", "\"n\"");
+    input(&job, format!("{}\n{other_c}\n\n{}\n{}\n", line("e"), line("b"), line("a")).as_bytes());
+    let calls = server.count();
+    let (code, log) = finish(&mut run());
+    assert_eq!((code, server.count() - calls), (1, 2), "{log}");
+    job.assert_adds_up(4);
+    assert_eq!(job.ended_ids(), ["\"a\"", "\"b\"", "\"c\"", "\"e\""]);
+    let rows = job.lines("out.report.jsonl");
+    assert!(rows.iter().any(|row| row["custom_id"] == "b" && row["state"] == "failed"), "{rows:?}");
+    let (code, log) = finish(&mut job.run(&server));
+    assert_eq!((code, server.count() - calls), (1, 2), "it is the job's input now: {log}");
 }
 
 /// The same command where no file may become larger than that: to a process it is a full disk.

@@ -82,7 +82,7 @@ impl Job {
     pub(crate) fn resume(&self) -> (Journal, Recovery) {
         match self.open().unwrap() {
             Opened::Resumed { journal, recovery } => (journal, recovery),
-            Opened::New(_) => panic!("the job was forgotten"),
+            Opened::New(_) | Opened::Changed { .. } => panic!("the job was forgotten"),
         }
     }
 
