@@ -5,22 +5,22 @@ use std::hash::{BuildHasher, RandomState};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use paceline_core::{Class, Timestamp};
+use paceline_core::Timestamp;
 use rusqlite::{Connection, params};
 
 use crate::error::Error;
 use crate::item::{NewItem, RefusedLine};
 use crate::journal::{Journal, Options, sync_folder_of};
-use crate::line::CustomId;
 use crate::lock::RunLock;
 use crate::merge::{self, Conflicts};
 use crate::output::Outputs;
 use crate::paths::{Paths, with_suffix};
-use crate::query::{count, int};
+use crate::query::int;
+use crate::refused::{self, Duplicates};
 use crate::replace;
 use crate::schema::{DUE_INDEX, Found, ITEM_TABLE, KEY_INDEX, TABLES, begin_writing, connect, hash, mark};
-use crate::scope::{REFUSED, scope_list};
-use crate::turn::{Book, checkpoint, shorten};
+use crate::scope::scope_list;
+use crate::turn::{Book, checkpoint};
 
 /// Takes the items of a new job. Memory stays the same however many they are. Dropped without
 /// [`finish`](Self::finish), it removes the journal: an input that was refused leaves nothing behind.
@@ -128,25 +128,7 @@ impl Loader {
     pub fn add_refused(&mut self, refused: &RefusedLine<'_>) -> Result<u64, Error> {
         let conn = &self.open.as_ref().expect("open until finished").conn;
         let ordinal = self.items;
-        let add = || -> rusqlite::Result<()> {
-            conn.prepare_cached(REFUSED_SCOPE)?.execute([REFUSED])?;
-            let sql = "INSERT INTO item (id, key, body_hash, line, src_off, src_len, scope, last_class, last_code, last_error)
-                       VALUES (?1, coalesce(?2, CAST(?1 AS BLOB)), ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
-            conn.prepare_cached(sql)?.execute(params![
-                int(ordinal),
-                refused.custom_id.map(CustomId::key),
-                hash(refused.bytes),
-                int(refused.line),
-                int(refused.src_off),
-                int(refused.src_len),
-                REFUSED,
-                Class::Invalid.as_str(),
-                refused.code,
-                shorten(refused.message),
-            ])?;
-            Ok(())
-        };
-        add().map_err(Error::sqlite("load"))?;
+        refused::add(conn, ordinal, refused).map_err(Error::sqlite("load"))?;
         self.items += 1;
         Ok(ordinal)
     }
@@ -157,19 +139,7 @@ impl Loader {
     /// [`Error::Sqlite`].
     pub fn refuse_duplicates(&mut self, code: &str) -> Result<(), Error> {
         let conn = &self.open.as_ref().expect("open until finished").conn;
-        let refuse = || -> rusqlite::Result<()> {
-            conn.execute_batch(REPEATED_INDEX)?;
-            conn.execute(REFUSED_SCOPE, [REFUSED])?;
-            conn.execute(
-                "UPDATE item SET scope = ?1, key = CAST(id AS BLOB), last_class = ?2, last_code = ?3, last_error =
-                     'the same custom_id as in line ' ||
-                     (SELECT line FROM item AS same WHERE same.key = item.key ORDER BY id LIMIT 1)
-                 WHERE id <> (SELECT min(id) FROM item AS same WHERE same.key = item.key)",
-                params![REFUSED, Class::Invalid.as_str(), code],
-            )?;
-            conn.execute_batch("DROP INDEX repeated_key")
-        };
-        refuse().map_err(Error::sqlite("load"))
+        refused::refuse_duplicates(conn, code).map_err(Error::sqlite("load"))
     }
 
     /// Items added so far.
@@ -190,7 +160,7 @@ impl Loader {
                 Ok(Duplicates::default())
             }
             Err(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::ConstraintViolation) => {
-                duplicates(conn, limit).map_err(Error::sqlite("load"))
+                refused::duplicates(conn, limit).map_err(Error::sqlite("load"))
             }
             Err(source) => Err(Error::Sqlite { action: "load", source }),
         }
@@ -355,45 +325,6 @@ fn run_id(now: Timestamp) -> String {
     format!("{:016x}", random.hash_one((now, std::process::id())))
 }
 
-/// Items whose id came before.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Duplicates {
-    /// The first of them, by place in the input.
-    pub first: Vec<Duplicate>,
-    /// How many there are.
-    pub count: u64,
-}
-
-/// An item whose id came before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Duplicate {
-    /// The line, from 1.
-    pub line: u64,
-    /// The line that had the same id first.
-    pub first_line: u64,
-}
-
-/// Finds them: neither grouping nor sorting takes memory by it.
-const REPEATED_INDEX: &str = "CREATE INDEX IF NOT EXISTS repeated_key ON item(key)";
-
 /// The results prove what was done, but not what there is to do: that is on disk before the first call. The index over the
 /// ids is sorted on disk too: in memory it would grow with the input.
 const BEGIN: &str = "PRAGMA synchronous = FULL; PRAGMA temp_store = FILE; BEGIN IMMEDIATE;";
-
-/// Its name is nobody's: items are known as refused by it.
-const REFUSED_SCOPE: &str = "INSERT OR IGNORE INTO scope (id, name) VALUES (?1, '')";
-
-fn duplicates(conn: &Connection, limit: usize) -> rusqlite::Result<Duplicates> {
-    conn.execute_batch(REPEATED_INDEX)?;
-    let mut select = conn.prepare(
-        "SELECT item.line, first.line FROM item
-         JOIN item AS first ON first.id = (SELECT min(id) FROM item AS same WHERE same.key = item.key)
-         WHERE item.id <> first.id ORDER BY item.id LIMIT ?1",
-    )?;
-    let rows = select.query_map([int(limit as u64)], |row| {
-        Ok(Duplicate { line: count(row.get(0)?), first_line: count(row.get(1)?) })
-    })?;
-    let first = rows.collect::<rusqlite::Result<_>>()?;
-    let sql = "SELECT count(*) - (SELECT count(*) FROM (SELECT 1 FROM item GROUP BY key)) FROM item";
-    Ok(Duplicates { first, count: count(conn.query_row(sql, [], |row| row.get(0))?) })
-}
