@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fs;
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
@@ -34,16 +35,14 @@ const PATIENCE_SECONDS: &str = "900";
 impl Job {
     /// `items` chat requests for the API at `base_url`, with further command-line `flags`.
     pub(crate) fn new(items: usize, base_url: &str, flags: &[&str]) -> Self {
+        Self::with_long_lines(items, 0, base_url, flags)
+    }
+
+    /// The same with lines of at least `length` bytes each.
+    pub(crate) fn with_long_lines(items: usize, length: usize, base_url: &str, flags: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let mut input = String::new();
-        for item in 0..items {
-            let body = json!({"model": "peer", "user": name(item), "max_tokens": 8,
-                              "messages": [{"role": "user", "content": format!("Say the number {item}.")}]});
-            let line = json!({"custom_id": name(item), "method": "POST", "url": "/v1/chat/completions", "body": body});
-            input.push_str(&line.to_string());
-            input.push('\n');
-        }
-        fs::write(folder.path().join("requests.jsonl"), input).expect("writing the input");
+        let input = File::create(folder.path().join("requests.jsonl")).expect("a new file");
+        write_lines(BufWriter::new(input), items, length).expect("writing the input");
         let flags = flags.iter().map(ToString::to_string).collect();
         Self { folder, items, base_url: base_url.to_owned(), flags, environment: Vec::new() }
     }
@@ -110,6 +109,21 @@ impl Job {
         }
         assert_eq!(ended.summary.get("status"), Some(&json!("SUCCESS")));
         lines
+    }
+
+    /// Every item has exactly one line in the results, without holding them in memory.
+    ///
+    /// # Panics
+    /// With how many have another number of lines.
+    pub(crate) fn assert_one_line_each(&self) {
+        let mut lines = vec![0_u8; self.items];
+        for line in BufReader::new(File::open(self.results()).expect("a results file")).lines() {
+            let line = parse(&line.expect("lines of text"));
+            let item = text_at(&line, "/custom_id").trim_start_matches("item-").parse::<usize>().expect("a number");
+            lines[item] = lines[item].saturating_add(1);
+        }
+        let wrong = lines.iter().filter(|lines| **lines != 1).count();
+        assert_eq!(wrong, 0, "items with no line, or with more than one");
     }
 
     /// Leaves what a crash of the system may leave at the end of the results: zeros, or a part of a line; every third time
@@ -199,6 +213,20 @@ async fn call(url: String) -> u16 {
     let request = hyper::Request::post("/v1/chat/completions").header(HOST, authority).header(AUTHORIZATION, KEY);
     let request = request.body("{}".to_owned()).expect("a well-formed request");
     sender.send_request(request).await.expect("an answer").status().as_u16()
+}
+
+fn write_lines(mut input: BufWriter<File>, items: usize, length: usize) -> io::Result<()> {
+    for item in 0..items {
+        let line = |words: &str| {
+            let body = json!({"model": "peer", "user": name(item), "max_tokens": 8,
+                              "messages": [{"role": "user", "content": format!("Say the number {item}{words}.")}]});
+            json!({"custom_id": name(item), "method": "POST", "url": "/v1/chat/completions", "body": body}).to_string()
+        };
+        let short = line("");
+        let padded = if short.len() < length { line(&"x".repeat(length - short.len())) } else { short };
+        writeln!(input, "{padded}")?;
+    }
+    input.flush()
 }
 
 fn name(item: usize) -> String {

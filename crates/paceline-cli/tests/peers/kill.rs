@@ -1,5 +1,5 @@
-//! `kill -9` at random instants of a job, from the reading of its input to the ordering of its results, counted by a server outside the process: nothing is lost, nothing doubled,
-//! and nothing is paid twice but what no journal can know about.
+//! `kill -9` at random instants of a job, from the reading of its input to the ordering of its results, counted by a server
+//! outside the process: nothing is lost, nothing doubled, and nothing is paid twice but what no journal can know about.
 
 use std::collections::BTreeSet;
 use std::process::Child;

@@ -10,6 +10,7 @@ mod faked_clock;
 mod haproxy;
 mod job;
 mod kill;
+mod large;
 mod measure;
 mod mock;
 mod nginx;
