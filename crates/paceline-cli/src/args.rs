@@ -7,7 +7,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::logging::LogFormat;
 use crate::mock;
-use crate::run::format::FormatFlag;
+use crate::run::lines::format::FormatFlag;
 
 /// Paces every call to a rate-limited API: as fast as its limits permit, nothing lost, nothing paid twice.
 #[derive(Debug, Parser)]

@@ -293,3 +293,13 @@ pub struct Claim {
     /// waits but items of stopped scopes. A time in the past means that more were due than asked for.
     pub next_due: Option<Timestamp>,
 }
+
+/// Whether an outcome was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kept {
+    /// It is recorded. An end outlasts a power cut; a later try outlasts the process, and a power cut may at worst
+    /// make it early.
+    Recorded,
+    /// The item had ended before: the first result stays, this one left no trace.
+    AlreadyEnded,
+}

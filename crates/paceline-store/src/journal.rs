@@ -1,24 +1,25 @@
 //! The handle that a runner holds: everything goes through one queue to the thread that owns the files.
 
-use std::path::Path;
 use std::sync::{Arc, mpsc};
 
 use paceline_core::Timestamp;
 
+use crate::book::Book;
+use crate::command::Command;
 use crate::error::Error;
 use crate::history::Minute;
-use crate::item::{Claim, Finished, Item, Rescheduled, State, Tally, Totals};
+use crate::item::{Claim, Finished, Item, Kept, Rescheduled, State, Tally, Totals};
 use crate::line::CustomId;
 use crate::load::{Loader, connect_new};
 use crate::lock::RunLock;
 use crate::output::Outputs;
 use crate::paths::{InputMark, Paths};
+use crate::recover::{self, Recovery};
 use crate::report::{self, Counts, ReportRow, Rows};
 use crate::schema::{Found, connect, refuse_foreign};
 use crate::scope::{self, ScopeRow, ScopeState};
-use crate::turn::Book;
-use crate::writer::{Command, Writer};
-use crate::{query, recover, replace};
+use crate::writer::Writer;
+use crate::{query, replace, rescope};
 
 /// What [`Journal::open`] needs to know.
 #[derive(Clone, Debug)]
@@ -66,27 +67,6 @@ pub enum Opened {
         /// What was put right.
         recovery: Recovery,
     },
-}
-
-/// What was put right when a job was resumed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Recovery {
-    /// Lines that stood in the files but not yet in the journal.
-    pub recorded: u64,
-    /// Bytes of unfinished lines that were cut off the files.
-    pub cut: u64,
-    /// Items that were in flight when the last run died. They are sent again, behind the others, and may be billed twice.
-    pub interrupted: u64,
-}
-
-/// Whether an outcome was taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kept {
-    /// It is recorded. An end outlasts a power cut; a later try outlasts the process, and a power cut may at worst
-    /// make it early.
-    Recorded,
-    /// The item had ended before: the first result stays, this one left no trace.
-    AlreadyEnded,
 }
 
 /// The durable state of a job. Cheap to clone; the last handle that goes closes it.
@@ -235,7 +215,7 @@ impl Journal {
     ) -> Result<(), E> {
         let mut after = None;
         loop {
-            let page = self.writer.query(move |conn| scope::pending_page(conn, after))?;
+            let page = self.writer.query(move |conn| rescope::pending_page(conn, after))?;
             let Some(last) = page.last() else { return Ok(()) };
             after = Some(last.ordinal);
             let mut moves = Vec::new();
@@ -244,7 +224,7 @@ impl Journal {
                     moves.push((item.ordinal, scope));
                 }
             }
-            self.writer.query(move |conn| scope::reassign(conn, &moves))?;
+            self.writer.query(move |conn| rescope::reassign(conn, &moves))?;
         }
     }
 
@@ -394,18 +374,4 @@ fn wait<T: Send + 'static>(send: impl FnOnce(Box<dyn FnOnce(Result<T, Error>) + 
     // The receiver outlives the reply: it waits for it right below.
     send(Box::new(move |result| drop(sender.send(result))));
     receiver.recv().unwrap_or(Err(Error::Closed))
-}
-
-/// Makes a new name in a folder durable: without this a power cut may take the file with its name.
-pub(crate) fn sync_folder_of(path: &Path) -> Result<(), Error> {
-    let folder = folder_of(path);
-    if cfg!(unix) {
-        std::fs::File::open(folder).and_then(|folder| folder.sync_all()).map_err(Error::io("sync", folder))?;
-    }
-    Ok(())
-}
-
-/// Where a file is.
-pub(crate) fn folder_of(path: &Path) -> &Path {
-    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }

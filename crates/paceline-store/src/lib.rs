@@ -32,7 +32,10 @@
 //! # }
 //! ```
 
+mod book;
 mod claim;
+mod command;
+mod disk;
 mod error;
 mod history;
 mod item;
@@ -49,6 +52,7 @@ mod recover;
 mod refused;
 mod replace;
 mod report;
+mod rescope;
 mod schema;
 mod scope;
 mod turn;
@@ -57,15 +61,16 @@ mod writer;
 pub use error::Error;
 pub use history::Minute;
 pub use item::{
-    Claim, Claimed, End, Finished, Forgiven, Item, Last, NewItem, RefusedLine, Rescheduled, State, Tally, Totals,
+    Claim, Claimed, End, Finished, Forgiven, Item, Kept, Last, NewItem, RefusedLine, Rescheduled, State, Tally, Totals,
 };
-pub use journal::{Journal, Kept, Opened, Options, Recovery};
+pub use journal::{Journal, Opened, Options};
 pub use line::{Answer, CustomId, LineForm, ResultLine, encode_line};
 pub use load::Loader;
 pub use lock::RunLock;
 pub use merge::{Conflict, Conflicts};
 pub use paths::{InputMark, Paths};
 pub use reader::Reader;
+pub use recover::Recovery;
 pub use refused::{Duplicate, Duplicates};
 pub use report::{Counts, DeferReason, Deferred, ReportRow, Rows};
 pub use schema::{ACCOUNT, hash};

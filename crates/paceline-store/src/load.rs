@@ -2,15 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use paceline_core::Timestamp;
 use rusqlite::{Connection, params};
 
+use crate::book::Book;
+use crate::disk::{remove, sync_folder_of};
 use crate::error::Error;
 use crate::item::{NewItem, RefusedLine};
-use crate::journal::{Journal, Options, sync_folder_of};
+use crate::journal::{Journal, Options};
 use crate::lock::RunLock;
 use crate::merge::{self, Conflicts};
 use crate::output::Outputs;
@@ -18,9 +19,8 @@ use crate::paths::{Paths, with_suffix};
 use crate::query::int;
 use crate::refused::{self, Duplicates};
 use crate::replace;
-use crate::schema::{DUE_INDEX, Found, ITEM_TABLE, KEY_INDEX, TABLES, begin_writing, connect, hash, mark};
+use crate::schema::{DUE_INDEX, Found, ITEM_TABLE, KEY_INDEX, TABLES, begin_writing, checkpoint, connect, hash, mark};
 use crate::scope::scope_list;
-use crate::turn::{Book, checkpoint};
 
 /// Takes the items of a new job. Memory stays the same however many they are. Dropped without
 /// [`finish`](Self::finish), it removes the journal: an input that was refused leaves nothing behind.
@@ -279,16 +279,6 @@ pub(crate) fn connect_new(path: Option<&Path>) -> Result<(Connection, Found), Er
 /// Removes a database with the files that SQLite keeps beside it.
 fn remove_database(path: &Path) -> Result<(), Error> {
     ["", "-wal", "-shm"].into_iter().try_for_each(|suffix| remove(&PathBuf::from(with_suffix(path.into(), suffix))))
-}
-
-/// Removes a file that may be there.
-fn remove(path: &Path) -> Result<(), Error> {
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != ErrorKind::NotFound => {
-            Err(Error::Io { action: "remove", path: path.to_owned(), source: error })
-        }
-        _ => Ok(()),
-    }
 }
 
 fn write_run(conn: &Connection, id: &str, options: &Options) -> rusqlite::Result<()> {

@@ -4,8 +4,8 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
+use crate::disk::folder_of;
 use crate::error::Error;
-use crate::journal::folder_of;
 
 /// The right to work on a job, held until dropped. The operating system releases it when the process dies, so no lock is
 /// ever stale. The file goes with its holder where the system can tell a removed file from a new one of its name (Unix);

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 
 use flate2::read::MultiGzDecoder;
 
+use crate::disk::sync_folder_of;
 use crate::error::Error;
 use crate::item::End;
-use crate::journal::sync_folder_of;
 use crate::line::prove;
 use crate::paths::Paths;
-use crate::query::Run;
+use crate::query::{Covered, Run};
 
 /// Both files of a job.
 #[derive(Debug)]
@@ -78,15 +78,6 @@ impl Outputs {
         self.results.write()?;
         self.errors.write()
     }
-}
-
-/// The part of a file that the journal has recorded.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Covered {
-    /// Bytes from the beginning.
-    pub(crate) len: u64,
-    /// Their checksum.
-    pub(crate) crc: u32,
 }
 
 /// A file that grows by whole lines.

@@ -8,9 +8,17 @@ use rusqlite::{Connection, OptionalExtension, Row};
 
 use crate::error::Error;
 use crate::item::{Forgiven, Item, Last, State, Tally};
-use crate::output::Covered;
 use crate::paths::InputMark;
 use crate::scope::{REFUSED, Scope};
+
+/// The part of a file that the journal has recorded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Covered {
+    /// Bytes from the beginning.
+    pub(crate) len: u64,
+    /// Their checksum.
+    pub(crate) crc: u32,
+}
 
 /// The row of a job.
 pub(crate) struct Run {
@@ -140,4 +148,11 @@ pub(crate) fn count(int: i64) -> u64 {
 /// Whole milliseconds, rounded up so that a wait is never short.
 pub(crate) fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX)
+}
+
+/// The longest error message kept per item, in characters: a line in a report, not the answer.
+const WORDS: usize = 400;
+
+pub(crate) fn shorten(words: &str) -> &str {
+    words.char_indices().nth(WORDS).map_or(words, |(end, _)| &words[..end])
 }

@@ -7,13 +7,22 @@ use rusqlite::{Connection, params};
 
 use crate::error::Error;
 use crate::item::State;
-use crate::journal::Recovery;
 use crate::line::{Proof, prove};
-use crate::output::{Covered, OutputFile, Outputs};
+use crate::output::{OutputFile, Outputs};
 use crate::paths::Paths;
-use crate::query::{Run, int};
+use crate::query::{Covered, Run, int, shorten};
 use crate::schema;
-use crate::turn::shorten;
+
+/// What was put right when a job was resumed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Recovery {
+    /// Lines that stood in the files but not yet in the journal.
+    pub recorded: u64,
+    /// Bytes of unfinished lines that were cut off the files.
+    pub cut: u64,
+    /// Items that were in flight when the last run died. They are sent again, behind the others, and may be billed twice.
+    pub interrupted: u64,
+}
 
 /// Opens the files of a job and brings the journal up to them. When they do not fit together, nothing is changed.
 pub(crate) fn recover(

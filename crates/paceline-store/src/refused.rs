@@ -5,10 +5,9 @@ use rusqlite::{Connection, params};
 
 use crate::item::RefusedLine;
 use crate::line::CustomId;
-use crate::query::{count, int};
+use crate::query::{count, int, shorten};
 use crate::schema::hash;
 use crate::scope::REFUSED;
-use crate::turn::shorten;
 
 /// Items whose id came before.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

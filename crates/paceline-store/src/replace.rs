@@ -14,13 +14,13 @@ use flate2::read::MultiGzDecoder;
 use flate2::write::GzEncoder;
 use rusqlite::{Connection, params};
 
+use crate::disk::{remove, sync_folder_of};
 use crate::error::Error;
 use crate::item::State;
-use crate::journal::sync_folder_of;
 use crate::line::prove;
-use crate::output::{Covered, OutputFile, Outputs};
+use crate::output::{OutputFile, Outputs};
 use crate::paths::{Paths, with_suffix};
-use crate::query::{count, int};
+use crate::query::{Covered, count, int};
 use crate::recover::set_covered;
 use crate::scope::REFUSED;
 
@@ -330,13 +330,6 @@ fn durably<T>(conn: &Connection, work: impl FnOnce() -> Result<T, Error>) -> Res
 
 fn beside(path: &Path) -> PathBuf {
     with_suffix(path.as_os_str().to_owned(), ".new").into()
-}
-
-fn remove(path: &Path) -> Result<(), Error> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(Error::io("remove", path)(error)),
-        _ => Ok(()),
-    }
 }
 
 fn damaged(output: &OutputFile, offset: u64, why: &'static str) -> Error {

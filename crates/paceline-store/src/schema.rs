@@ -131,6 +131,11 @@ pub(crate) fn begin_writing(conn: &Connection) -> Result<(), Error> {
         .map_err(Error::sqlite("open"))
 }
 
+/// Moves the log into the database, unless somebody reads it for long: then it stays, and loses nothing by that.
+pub(crate) fn checkpoint(conn: &Connection) -> Result<(), Error> {
+    conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).map_err(Error::sqlite("sync"))
+}
+
 /// Opens a journal only to look at it, while a run may be writing it.
 pub(crate) fn connect_read_only(path: &Path) -> Result<Connection, Error> {
     std::fs::metadata(path).map_err(Error::io("open", path))?;

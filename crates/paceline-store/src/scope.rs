@@ -3,11 +3,9 @@
 use std::sync::Arc;
 
 use paceline_core::Timestamp;
-use rusqlite::{Connection, params};
+use rusqlite::Connection;
 
 use crate::error::Error;
-use crate::item::Item;
-use crate::query::{self, int};
 use crate::schema::ACCOUNT;
 
 /// Whether work of a scope may be sent.
@@ -131,35 +129,4 @@ fn opens(state: &ScopeState) -> Option<Timestamp> {
         ScopeState::Held { until, .. } => Some(*until),
         ScopeState::Stopped { .. } => None,
     }
-}
-
-/// Items read at a time when their scopes are looked at again.
-const PAGE: i64 = 1_000;
-
-/// The next items after an ordinal that have not ended.
-pub(crate) fn pending_page(conn: &Connection, after: Option<u64>) -> Result<Vec<Item>, Error> {
-    let scopes = scope_list(conn)?;
-    let page = || {
-        let mut select = conn.prepare_cached(
-            "SELECT * FROM item WHERE id > ?1 AND state IN (0, 1) AND scope > 0 ORDER BY id LIMIT ?2",
-        )?;
-        let rows = select.query_map(params![after.map_or(-1, int), PAGE], |row| query::item(row, &scopes))?;
-        rows.collect::<rusqlite::Result<Vec<_>>>()
-    };
-    page().map_err(Error::sqlite("read"))
-}
-
-/// Moves items to other scopes, which are known.
-pub(crate) fn reassign(conn: &Connection, moves: &[(u64, Arc<str>)]) -> Result<(), Error> {
-    let reassign = || {
-        let change = conn.unchecked_transaction()?;
-        let mut update =
-            change.prepare_cached("UPDATE item SET scope = (SELECT id FROM scope WHERE name = ?2) WHERE id = ?1")?;
-        for (ordinal, scope) in moves {
-            update.execute(params![int(*ordinal), scope])?;
-        }
-        drop(update);
-        change.commit()
-    };
-    reassign().map_err(Error::sqlite("write"))
 }

@@ -1,253 +1,34 @@
 //! One turn of the writer: outcomes folded, lines written and synced, one transaction, then the answers.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use rusqlite::{Connection, params};
-
-use crate::claim::{claim, claim_items};
+use crate::book::Book;
+use crate::command::{Command, Question, Reply};
 use crate::error::Error;
-use crate::history;
-use crate::item::{Finished, Last, Rescheduled, State, Tally, Totals};
-use crate::journal::Kept;
-use crate::lock::RunLock;
-use crate::output::Outputs;
-use crate::paths::Paths;
-use crate::query::{int, millis};
-use crate::replace;
-use crate::scope::{Scope, ScopeRow, scope_columns, scope_list};
-use crate::writer::{Command, Question, Reply};
+use crate::item::{Kept, Totals};
 
-/// The end of an item in one statement, because this is what the thread does most. Without a last answer (`?14` is its
-/// class) the one before stays.
-const FINISH: &str = "UPDATE item SET state = ?2, reason = ?3, tokens_in = ?4, tokens_out = ?5, out_off = ?6,
-         out_len = ?7, not_before_ms = 0, delay_ms = 0, attempts = ?8, deferrals = ?9, probes = ?10, abandoned = ?11,
-         first_ms = ?12, deadline_ms = ?13, last_class = coalesce(?14, last_class),
-         last_status = iif(?14 IS NULL, last_status, ?15), last_code = iif(?14 IS NULL, last_code, ?16),
-         last_type = iif(?14 IS NULL, last_type, ?17), last_error = iif(?14 IS NULL, last_error, ?18)
-     WHERE id = ?1 AND state NOT IN (2, 3, 4, 5)";
-
-/// Everything that the writer's thread owns.
-pub(crate) struct Book {
-    conn: Connection,
-    outputs: Outputs,
-    paths: Paths,
-    scopes: Vec<Scope>,
-    _lock: RunLock,
-}
-
-impl Book {
-    /// Takes over an open journal and its files.
-    pub(crate) fn new(conn: Connection, outputs: Outputs, paths: Paths, lock: RunLock) -> Result<Self, Error> {
-        let scopes = scope_list(&conn)?;
-        Ok(Self { conn, outputs, paths, scopes, _lock: lock })
+/// Carries out a group of commands and answers each. Lines are synced before the transaction commits, and the
+/// transaction commits before anybody hears of it. After an error the book must not be used again.
+pub(crate) fn turn(book: &mut Book, commands: Vec<Command>) -> Result<(), Arc<Error>> {
+    let mut turn = Turn { book: &mut *book, adds: Totals::default(), failure: None, settles: Vec::new() };
+    let mut questions = Vec::new();
+    turn.attempt(Book::begin);
+    for command in commands {
+        turn.carry_out(command, &mut questions);
     }
-
-    /// The database, to look at.
-    pub(crate) const fn connection(&self) -> &Connection {
-        &self.conn
+    let adds = turn.adds;
+    turn.attempt(|book| book.commit(adds));
+    let Turn { failure, settles, .. } = turn;
+    for settle in settles {
+        settle(failure.as_ref());
     }
-
-    /// Rewrites the files in the order of the input.
-    pub(crate) fn order(&mut self) -> Result<(), Error> {
-        replace::in_order(&self.conn, &self.paths, &mut self.outputs)
-    }
-
-    /// Lets items that failed wait again; returns how many.
-    pub(crate) fn retry_failed(&mut self) -> Result<u64, Error> {
-        let failed = replace::without_failed(&self.conn, &self.paths, &mut self.outputs)?;
-        if failed > 0 {
-            replace::unpack_to_go_on(&self.conn, &self.paths, &mut self.outputs)?;
+    for question in questions {
+        match &failure {
+            None => question(Ok(&mut *book)),
+            Some(cause) => question(Err(Error::Stopped { cause: cause.clone() })),
         }
-        Ok(failed)
     }
-
-    /// Carries out a group of commands and answers each. Lines are synced before the transaction commits, and the
-    /// transaction commits before anybody hears of it. After an error the book must not be used again.
-    pub(crate) fn turn(&mut self, commands: Vec<Command>) -> Result<(), Arc<Error>> {
-        let mut turn = Turn { book: self, adds: Totals::default(), failure: None, settles: Vec::new() };
-        let mut questions = Vec::new();
-        turn.attempt(|book| book.conn.execute_batch("BEGIN IMMEDIATE").map_err(Error::sqlite("write")));
-        for command in commands {
-            turn.carry_out(command, &mut questions);
-        }
-        let adds = turn.adds;
-        turn.attempt(|book| book.commit(adds));
-        let Turn { failure, settles, .. } = turn;
-        for settle in settles {
-            settle(failure.as_ref());
-        }
-        for question in questions {
-            match &failure {
-                None => question(Ok(&mut *self)),
-                Some(cause) => question(Err(Error::Stopped { cause: cause.clone() })),
-            }
-        }
-        failure.map_or(Ok(()), Err)
-    }
-
-    /// Moves the log into the database, so that one file is left.
-    pub(crate) fn close(self) -> Result<(), Error> {
-        checkpoint(&self.conn)?;
-        leave_one_file(&self.conn)?;
-        self.conn.close().map_err(|(_, error)| Error::Sqlite { action: "close", source: error })
-    }
-
-    fn commit(&mut self, adds: Totals) -> Result<(), Error> {
-        self.outputs.write()?;
-        let (results, errors) = (self.outputs.results.covered(), self.outputs.errors.covered());
-        let mut update = self
-            .conn
-            .prepare_cached(
-                "UPDATE run SET out_len = ?1, out_crc = ?2, err_len = ?3, err_crc = ?4, calls = calls + ?5,
-                     resends = resends + ?6, retries = retries + ?7, throttled = throttled + ?8,
-                     abandoned = abandoned + ?9
-                 WHERE out_len <> ?1 OR err_len <> ?3 OR ?5 + ?6 + ?7 + ?8 + ?9 > 0",
-            )
-            .map_err(Error::sqlite("write"))?;
-        let Totals { calls, resends, retries, throttled, abandoned } = adds;
-        update
-            .execute(params![
-                int(results.len),
-                results.crc,
-                int(errors.len),
-                errors.crc,
-                int(calls),
-                int(resends),
-                int(retries),
-                int(throttled),
-                int(abandoned)
-            ])
-            .map_err(Error::sqlite("write"))?;
-        drop(update);
-        self.conn.execute_batch("COMMIT").map_err(Error::sqlite("write"))
-    }
-
-    /// The guard stands in the statement: of several ends of an item only the first leaves a line.
-    fn finish(&mut self, finished: &Finished) -> Result<Kept, Error> {
-        let Finished { ordinal, end, line, tally, reason, tokens_in, tokens_out, .. } = finished;
-        let Tally { attempts, deferrals, probes, abandoned, first, deadline, last } = tally;
-        let state = end.state();
-        let output = self.outputs.of(*end);
-        let changed = self
-            .conn
-            .prepare_cached(FINISH)
-            .and_then(|mut update| {
-                update.execute(params![
-                    int(*ordinal),
-                    state.code(),
-                    reason,
-                    int(*tokens_in),
-                    int(*tokens_out),
-                    int(output.next_offset()),
-                    int(line.len() as u64),
-                    attempts,
-                    deferrals,
-                    probes,
-                    abandoned,
-                    first.map(|at| at.as_millis()),
-                    deadline.map(|at| at.as_millis()),
-                    last.as_ref().map(|last| last.class.as_str()),
-                    last.as_ref().and_then(|last| last.status),
-                    last.as_ref().and_then(|last| last.code.as_deref()),
-                    last.as_ref().and_then(|last| last.error_type.as_deref()),
-                    last.as_ref().and_then(|last| last.words.as_deref()).map(shorten),
-                ])
-            })
-            .map_err(Error::sqlite("write"))?;
-        if changed == 0 {
-            return Ok(Kept::AlreadyEnded);
-        }
-        output.stage(line);
-        Ok(Kept::Recorded)
-    }
-
-    fn reschedule(&mut self, next: &Rescheduled) -> Result<Kept, Error> {
-        // 0 means "waits for nothing" in the index, and that place belongs to items that were never tried.
-        let not_before = next.not_before.as_millis().max(1);
-        let changed = self
-            .conn
-            .prepare_cached(
-                "UPDATE item SET state = 0, not_before_ms = ?2, delay_ms = ?3
-                 WHERE id = ?1 AND state NOT IN (2, 3, 4, 5)",
-            )
-            .and_then(|mut update| update.execute(params![int(next.ordinal), not_before, millis(next.delay)]))
-            .map_err(Error::sqlite("write"))?;
-        self.waits_again(changed, next.ordinal, Some(&next.tally))
-    }
-
-    fn release(&mut self, ordinal: u64, sent: Option<&Tally>) -> Result<Kept, Error> {
-        let changed = self
-            .conn
-            .prepare_cached("UPDATE item SET state = 0 WHERE id = ?1 AND state NOT IN (2, 3, 4, 5)")
-            .and_then(|mut update| update.execute([int(ordinal)]))
-            .map_err(Error::sqlite("write"))?;
-        self.waits_again(changed, ordinal, sent)
-    }
-
-    fn waits_again(&mut self, changed: usize, ordinal: u64, tally: Option<&Tally>) -> Result<Kept, Error> {
-        if changed == 0 {
-            return Ok(Kept::AlreadyEnded);
-        }
-        if let Some(tally) = tally {
-            self.tally(ordinal, tally)?;
-        }
-        Ok(Kept::Recorded)
-    }
-
-    fn tally(&self, ordinal: u64, tally: &Tally) -> Result<(), Error> {
-        let Tally { attempts, deferrals, probes, abandoned, first, deadline, last } = tally;
-        self.conn
-            .prepare_cached(
-                "UPDATE item SET attempts = ?2, deferrals = ?3, probes = ?4, abandoned = ?5,
-                     first_ms = ?6, deadline_ms = ?7
-                 WHERE id = ?1",
-            )
-            .and_then(|mut update| {
-                let (first, deadline) = (first.map(|at| at.as_millis()), deadline.map(|at| at.as_millis()));
-                update.execute(params![int(ordinal), attempts, deferrals, probes, abandoned, first, deadline])
-            })
-            .map_err(Error::sqlite("write"))?;
-        let Some(Last { class, status, code, error_type, words }) = last else { return Ok(()) };
-        self.conn
-            .prepare_cached(
-                "UPDATE item SET last_class = ?2, last_status = ?3, last_code = ?4, last_type = ?5, last_error = ?6
-                 WHERE id = ?1",
-            )
-            .and_then(|mut update| {
-                let words = words.as_deref().map(shorten);
-                update.execute(params![int(ordinal), class.as_str(), status, code, error_type, words])
-            })
-            .map_err(Error::sqlite("write"))?;
-        Ok(())
-    }
-
-    fn set_scope(&mut self, row: ScopeRow) -> Result<(), Error> {
-        let (state, until, reason) = scope_columns(&row.state);
-        let id = self
-            .conn
-            .query_row(
-                "INSERT INTO scope (name, state, until_ms, reason) VALUES (?1, ?2, ?3, ?4)
-                 ON CONFLICT (name) DO UPDATE SET state = ?2, until_ms = ?3, reason = ?4
-                 RETURNING id",
-                params![row.name, state, until, reason],
-                |found| found.get(0),
-            )
-            .map_err(Error::sqlite("write"))?;
-        match self.scopes.iter_mut().find(|scope| scope.id == id) {
-            Some(scope) => scope.row = row,
-            None => self.scopes.push(Scope { id, row }),
-        }
-        Ok(())
-    }
-
-    fn set_snapshot(&mut self, json: &str) -> Result<(), Error> {
-        self.conn
-            .prepare_cached("UPDATE run SET snapshot_json = ?1")
-            .and_then(|mut update| update.execute([json]))
-            .map_err(Error::sqlite("write"))?;
-        Ok(())
-    }
+    failure.map_or(Ok(()), Err)
 }
 
 /// Answers one command, with the failure of the turn if there was one.
@@ -272,15 +53,15 @@ impl Turn<'_> {
                 self.outcome(adds, reply, |book| book.release(ordinal, sent.as_ref().map(|sent| &sent.0)));
             }
             Command::Claim { now, limit, except, reply } => {
-                self.step(reply, |book| claim(&book.conn, &book.scopes, now, limit, &except));
+                self.step(reply, |book| book.claim(now, limit, &except));
             }
             Command::ClaimItems { ordinals, reply } => {
-                self.step(reply, |book| claim_items(&book.conn, &book.scopes, &ordinals));
+                self.step(reply, |book| book.claim_items(&ordinals));
             }
             Command::Scope { row, reply } => self.step(reply, |book| book.set_scope(row)),
             Command::Snapshot { json, reply } => self.step(reply, |book| book.set_snapshot(&json)),
             Command::History { minutes, reply } => {
-                self.step(reply, |book| minutes.iter().try_for_each(|minute| history::add(&book.conn, minute)));
+                self.step(reply, |book| book.add_history(&minutes));
             }
             Command::Query(question) => questions.push(question),
         }
@@ -321,34 +102,3 @@ impl Turn<'_> {
         }
     }
 }
-
-/// Moves the log into the database, unless somebody reads it for long: then it stays, and loses nothing by that.
-pub(crate) fn checkpoint(conn: &Connection) -> Result<(), Error> {
-    conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).map_err(Error::sqlite("sync"))
-}
-
-/// Reading a database that keeps a log makes files beside it, which stay, or cannot be made. At rest the journal keeps
-/// none; unless somebody is looking just now, then the next end of a run does it.
-fn leave_one_file(conn: &Connection) -> Result<(), Error> {
-    let switched =
-        conn.busy_timeout(Duration::ZERO).and_then(|()| conn.query_row("PRAGMA journal_mode = DELETE", [], |_| Ok(())));
-    match switched {
-        Err(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseBusy) => Ok(()),
-        other => other.map_err(Error::sqlite("close")),
-    }
-}
-
-/// The longest error message kept per item, in characters: a line in a report, not the answer.
-const WORDS: usize = 400;
-
-pub(crate) fn shorten(words: &str) -> &str {
-    words.char_indices().nth(WORDS).map_or(words, |(end, _)| &words[..end])
-}
-
-/// The states that a guard names as numbers.
-const _: () = assert!(
-    State::Succeeded as i64 == 2
-        && State::Failed as i64 == 3
-        && State::Skipped as i64 == 4
-        && State::Cancelled as i64 == 5
-);

@@ -4,68 +4,15 @@ use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
 
-use paceline_core::Timestamp;
 use rusqlite::Connection;
 
+use crate::book::Book;
+use crate::command::Command;
 use crate::error::Error;
-use crate::history::Minute;
-use crate::item::{Claim, Finished, Rescheduled, Tally, Totals};
-use crate::journal::Kept;
-use crate::scope::ScopeRow;
-use crate::turn::Book;
+use crate::turn::turn;
 
 /// What the queue may hold: enough for thousands of usual answers, little beside a usual machine's memory.
 const QUEUE_BYTES: usize = 64 << 20;
-
-/// How a command is answered, on the writer's thread.
-pub(crate) type Reply<T> = Box<dyn FnOnce(Result<T, Error>) + Send>;
-
-/// A question that is answered between two turns.
-pub(crate) type Question = Box<dyn FnOnce(Result<&mut Book, Error>) + Send>;
-
-/// What the writer can be asked to do.
-pub(crate) enum Command {
-    /// Record an end.
-    Finish(Box<Finished>, Reply<Kept>),
-    /// Record a later try.
-    Reschedule(Box<Rescheduled>, Reply<Kept>),
-    /// Put back.
-    Release { ordinal: u64, sent: Option<Box<(Tally, Totals)>>, reply: Reply<Kept> },
-    /// Hand out due items.
-    Claim { now: Timestamp, limit: usize, except: Vec<Arc<str>>, reply: Reply<Claim> },
-    /// Hand out these items.
-    ClaimItems { ordinals: Vec<u64>, reply: Reply<Claim> },
-    /// Change the state of a scope.
-    Scope { row: ScopeRow, reply: Reply<()> },
-    /// Replace the snapshot.
-    Snapshot { json: String, reply: Reply<()> },
-    /// Add to the history.
-    History { minutes: Vec<Minute>, reply: Reply<()> },
-    /// Look, or work between two turns.
-    Query(Question),
-}
-
-impl Command {
-    fn bytes(&self) -> usize {
-        let body = match self {
-            Self::Finish(finished, _) => finished.line.len(),
-            Self::Snapshot { json, .. } => json.len(),
-            _ => 0,
-        };
-        body + size_of::<Finished>()
-    }
-
-    fn refuse(self, error: Error) {
-        match self {
-            Self::Finish(_, reply) | Self::Reschedule(_, reply) | Self::Release { reply, .. } => reply(Err(error)),
-            Self::Claim { reply, .. } | Self::ClaimItems { reply, .. } => reply(Err(error)),
-            Self::Scope { reply, .. } | Self::Snapshot { reply, .. } | Self::History { reply, .. } => {
-                reply(Err(error));
-            }
-            Self::Query(question) => question(Err(error)),
-        }
-    }
-}
 
 /// The queue and its thread.
 pub(crate) struct Writer {
@@ -144,7 +91,7 @@ impl fmt::Debug for Writer {
 fn serve(queue: &Queue, mut book: Book) {
     let _gone = Gone(queue);
     while let Some(commands) = queue.take() {
-        if let Err(cause) = book.turn(commands) {
+        if let Err(cause) = turn(&mut book, commands) {
             return queue.end(Some(cause));
         }
     }

@@ -13,13 +13,14 @@ use paceline_sim::Job;
 use paceline_store::{Paths, Reader, Rows, RunLock, State};
 use serde_json::{Value, json};
 
-use super::format::Format;
-use super::input::{Input, Span};
-use super::report::ReportError;
-use super::spool::Earlier;
-use super::{load, oracle};
 use crate::args::RunArgs;
 use crate::exit::{Failure, Status};
+use crate::run::job::load;
+use crate::run::lines::format::Format;
+use crate::run::lines::input::{Input, Span};
+use crate::run::lines::spool::Earlier;
+use crate::run::seen::oracle;
+use crate::run::seen::report::ReportError;
 use crate::{output, text};
 
 /// Scopes that are shown one by one.

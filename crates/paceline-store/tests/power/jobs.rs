@@ -102,6 +102,7 @@ pub(crate) fn check_journaled(folder: &Path, acknowledged: &Acknowledged) -> Res
     let journal = match open(folder).map_err(|error| error.to_string())? {
         Opened::New(loader) => load(loader),
         Opened::Resumed { journal, .. } => journal,
+        Opened::Changed { .. } => return Err("the input is the same".to_owned()),
     };
     let claim = journal.claim_now(NOW, ITEMS as usize).unwrap();
     for item in &claim.items {

@@ -7,8 +7,8 @@ use paceline::ScopeState;
 use paceline_core::Instant;
 
 use super::{Dispatcher, TICK};
-use crate::run::item::{Context, Phase};
-use crate::run::stop::Stop;
+use crate::run::calls::item::{Context, Phase};
+use crate::run::calls::stop::Stop;
 
 /// How long calls in flight may go on after an interruption.
 const PATIENCE: Duration = Duration::from_secs(30);

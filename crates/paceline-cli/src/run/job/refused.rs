@@ -3,10 +3,10 @@
 use paceline_core::Class;
 use paceline_store::{Answer, CustomId, End, Error, Finished, Item, Journal, Last, LineForm};
 
-use super::input::{Input, Span};
-use super::line::{self, Echo};
-use super::record::Acknowledge;
-use super::wrong::Wrong;
+use crate::run::calls::acknowledge::Acknowledge;
+use crate::run::lines::input::{Input, Span};
+use crate::run::lines::line::{self, Echo};
+use crate::run::lines::wrong::Wrong;
 
 /// Lines looked at together.
 const PAGE: usize = 1_000;

@@ -6,13 +6,13 @@ use paceline::clock;
 use paceline::config::Upstream;
 use paceline_store::{Error, Journal, Loader, NewItem, Opened, Options, Paths, Recovery, RefusedLine, RunLock};
 
-use super::begun::{self, Begun};
-use super::format::Format;
-use super::input::{Input, LONGEST_LINE, Span};
-use super::line::{self, Line, LineError};
-use super::wrong::{self, Wrong};
 use crate::args::RunArgs;
 use crate::exit::Failure;
+use crate::run::job::begun::{self, Begun};
+use crate::run::lines::format::Format;
+use crate::run::lines::input::{Input, LONGEST_LINE, Span};
+use crate::run::lines::line::{self, Line, LineError};
+use crate::run::lines::wrong::{self, Wrong};
 use crate::text;
 
 /// A job, ready to go on.

@@ -3,7 +3,7 @@
 use http::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::value::RawValue;
 
-use super::members::{self, Members};
+use crate::run::lines::members::{self, Members};
 
 /// More than any API asks for; servers refuse requests with much more.
 const MOST: usize = 64;

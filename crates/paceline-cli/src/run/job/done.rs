@@ -11,10 +11,10 @@ use paceline_store::{Answer, CustomId, End, Finished, Item, Journal, Last, State
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::format::Format;
-use super::input::{Input, Lines, Span};
-use super::line::Echo;
 use crate::exit::Failure;
+use crate::run::lines::format::Format;
+use crate::run::lines::input::{Input, Lines, Span};
+use crate::run::lines::line::Echo;
 use crate::text;
 
 /// Answers looked up and recorded at a time; few, because each may be megabytes.

@@ -11,10 +11,10 @@ use paceline::config::Upstream;
 use paceline_store::{ACCOUNT, Error, Item, Journal, ScopeState};
 use serde::{Deserialize, Serialize};
 
-use super::format::Format;
-use super::input::{Input, Span};
-use super::line::LineError;
 use crate::exit::Failure;
+use crate::run::lines::format::Format;
+use crate::run::lines::input::{Input, Span};
+use crate::run::lines::line::LineError;
 
 /// The configuration of a run, as its journal keeps it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -5,7 +5,7 @@ use std::io::{self, BufRead as _, BufReader, ErrorKind, Read, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use super::input::InputError;
+use crate::run::lines::error::InputError;
 
 /// What an earlier copy means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

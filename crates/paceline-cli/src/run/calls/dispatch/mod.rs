@@ -16,14 +16,15 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::bounds::Begun;
-use super::item::{Context, Phase, Tried, TryEnd};
-use super::progress::{Progress, View};
-use super::record::Recorder;
-use super::signals::Signals;
-use super::stop::Stop;
-use super::{holds, snapshot};
 use crate::exit::Failure;
+use crate::run::calls::bounds::Begun;
+use crate::run::calls::item::{Context, Phase, Tried, TryEnd};
+use crate::run::calls::record::Recorder;
+use crate::run::calls::signals::Signals;
+use crate::run::calls::stop::Stop;
+use crate::run::job::holds;
+use crate::run::seen::progress::{Progress, View};
+use crate::run::seen::snapshot;
 
 /// How often the progress, the snapshot in the journal and the bounds of the run are looked after.
 const TICK: Duration = Duration::from_millis(500);

@@ -9,9 +9,9 @@ use paceline::{Instant, Snapshot};
 use paceline_core::Timestamp;
 use terminal_size::{Width, terminal_size_of};
 
-use super::figures::Figures;
-use super::stop::Stop;
 use crate::logging;
+use crate::run::calls::stop::Stop;
+use crate::run::seen::figures::Figures;
 use crate::text;
 
 /// Between two log lines.

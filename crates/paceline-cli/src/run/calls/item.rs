@@ -13,11 +13,11 @@ use paceline_core::{Admit, Class, Dimension, Instant, Outcome, Policy, Request, 
 use paceline_store::Claimed;
 use tokio::sync::watch;
 
-use super::bounds::Budget;
-use super::format::Format;
-use super::input::{Input, Span};
-use super::line::{self, Echo, LineError};
-use super::send::{Answer, Call, NoAnswer, Sender};
+use crate::run::calls::bounds::Budget;
+use crate::run::calls::send::{Answer, Call, NoAnswer, Sender};
+use crate::run::lines::format::Format;
+use crate::run::lines::input::{Input, Span};
+use crate::run::lines::line::{self, Echo, LineError};
 
 /// A wait for a shut scope that an item spends in the journal.
 const LONG: Duration = Duration::from_secs(1);

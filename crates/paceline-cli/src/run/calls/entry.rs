@@ -4,8 +4,8 @@ use http::HeaderMap;
 use paceline_core::{Class, GiveUp, Request};
 use paceline_store::{Answer, Claimed, End, Finished, Last, Tally, Totals};
 
-use super::alike::Failed;
-use super::item::Sent;
+use crate::run::calls::alike::Failed;
+use crate::run::calls::item::Sent;
 
 /// What a call adds to the counters of the job.
 pub(crate) fn added(item: &Claimed, sent: &Sent) -> Totals {

@@ -7,8 +7,8 @@ use paceline::{Limiter, ScopeSnapshot, ScopeState};
 use paceline_core::Timestamp;
 use paceline_store::{ACCOUNT, Error, Journal, ScopeState as Stored};
 
-use super::item::Context;
-use super::record::Acknowledge;
+use crate::run::calls::acknowledge::Acknowledge;
+use crate::run::calls::item::Context;
 
 /// A closure that is over before a next run has begun.
 pub(crate) const SHORT: Duration = Duration::from_secs(1);

@@ -9,8 +9,9 @@ use paceline_core::{Class, Timestamp};
 use paceline_store::{CustomId, DeferReason, Error, Journal, ReportRow, Rows, State};
 use serde::Serialize;
 
-use super::input::{Input, Span};
-use super::{line, refused};
+use crate::run::job::refused;
+use crate::run::lines::input::{Input, Span};
+use crate::run::lines::line;
 use crate::text;
 
 /// Why an item is not succeeded, or what it took.

@@ -2,7 +2,7 @@
 
 use paceline_store::{Conflict, Conflicts, Duplicates};
 
-use super::line::LineError;
+use crate::run::lines::line::LineError;
 use crate::text;
 
 /// What is wrong with an input.

@@ -10,11 +10,12 @@ use paceline_sim::Job;
 use paceline_store::{Counts, DeferReason};
 use serde_json::{Value, json};
 
-use super::figures::Figures;
-use super::snapshot::{self, ToWall};
-use super::stop::Stop;
-use super::{oracle, report};
 use crate::exit::Status;
+use crate::run::calls::stop::Stop;
+use crate::run::seen::figures::Figures;
+use crate::run::seen::oracle;
+use crate::run::seen::report;
+use crate::run::seen::snapshot::{self, ToWall};
 use crate::text;
 
 /// Held and stopped scopes that are named.

@@ -6,17 +6,17 @@ use std::time::Duration;
 
 use paceline::BackingOff;
 use paceline_core::{Class, Request, Retry, Timestamp, Verdict};
-use paceline_store::{Answer, Claimed, End, Error, Finished, Journal, Last, Rescheduled, ScopeState, Tally, Totals};
-use tokio::sync::mpsc;
+use paceline_store::{Answer, Claimed, End, Finished, Journal, Last, Rescheduled, ScopeState, Tally, Totals};
 
-use super::alike::{Failed, Reachability, SameFailures, Watched};
-use super::entry;
-use super::figures::Figures;
-use super::holds;
-use super::item::{Context, Impossible, Sent, Tried, TryEnd};
-use super::minutes::Minutes;
-use super::send::NoAnswer;
-use super::stop::Stop;
+use crate::run::calls::acknowledge::Acknowledge;
+use crate::run::calls::alike::{Failed, Reachability, SameFailures, Watched};
+use crate::run::calls::entry;
+use crate::run::calls::item::{Context, Impossible, Sent, Tried, TryEnd};
+use crate::run::calls::send::NoAnswer;
+use crate::run::calls::stop::Stop;
+use crate::run::job::holds;
+use crate::run::seen::figures::Figures;
+use crate::run::seen::minutes::Minutes;
 use crate::text;
 
 /// Hands the ends of tries to the journal.
@@ -55,28 +55,6 @@ pub(crate) struct Recorded {
     pub(crate) scopes_changed: bool,
     /// The run has to stop.
     pub(crate) stop: Option<Stop>,
-}
-
-/// Receives what the journal acknowledges; only failures matter.
-#[derive(Clone, Debug)]
-pub(crate) struct Acknowledge(mpsc::UnboundedSender<Error>);
-
-impl Acknowledge {
-    /// Sends every failure of the journal to `broken`.
-    pub(crate) const fn new(broken: mpsc::UnboundedSender<Error>) -> Self {
-        Self(broken)
-    }
-
-    /// For one call of the journal.
-    pub(crate) fn reply<T>(&self) -> impl FnOnce(Result<T, Error>) + Send + 'static + use<T> {
-        let broken = self.0.clone();
-        move |result| {
-            if let Err(error) = result {
-                // Only the first failure is read; after it the run is over and nobody listens.
-                let _ = broken.send(error);
-            }
-        }
-    }
 }
 
 impl Recorder {

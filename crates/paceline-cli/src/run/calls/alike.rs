@@ -5,7 +5,7 @@ use std::time::Duration;
 use paceline_core::{Class, Instant};
 use paceline_store::Finished;
 
-use super::stop::Stop;
+use crate::run::calls::stop::Stop;
 
 /// Watches whether the first items to end all fail alike. Until that is known their failures are not recorded, so that
 /// they are pending with the rest when the run stops.

@@ -5,9 +5,9 @@ use paceline::{Instant, QuotaSnapshot, ScopeSnapshot, ScopeState, Snapshot};
 use paceline_core::{Class, Dimension, Timestamp};
 use serde_json::{Map, Value, json};
 
-use super::carried::Told;
-use super::figures::Figures;
-use super::stop::Stop;
+use crate::run::calls::stop::Stop;
+use crate::run::job::carried::Told;
+use crate::run::seen::figures::Figures;
 use crate::text;
 
 /// Turns an instant of the limiter into a time of the wall clock.

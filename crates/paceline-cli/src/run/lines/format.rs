@@ -12,11 +12,11 @@ use http::header::HeaderMap;
 use paceline::provider::Provider;
 use paceline_store::LineForm;
 
-use super::address;
-use super::input::Input;
-use super::line::{self, Fault, Line, LineError};
-use super::members::Members;
 use crate::exit::Failure;
+use crate::run::lines::address;
+use crate::run::lines::input::Input;
+use crate::run::lines::line::{self, Fault, Line, LineError};
+use crate::run::lines::members::Members;
 
 /// What can be said about the form of the lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]

@@ -8,9 +8,9 @@ use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use paceline_store::{Answer, CustomId, End, LineForm, ResultLine};
 use serde_json::value::RawValue;
 
-use super::address;
-use super::headers;
-use super::members::{self, Members};
+use crate::run::lines::address;
+use crate::run::lines::headers;
+use crate::run::lines::members::{self, Members};
 
 /// Characters of what is said about a line.
 const LONGEST_MESSAGE: usize = 500;
@@ -89,14 +89,14 @@ impl std::error::Error for LineError {}
 
 /// What is wrong with a line, whichever it is.
 #[derive(Debug)]
-pub(super) struct Fault {
-    pub(super) code: &'static str,
-    pub(super) param: Option<&'static str>,
-    pub(super) message: String,
+pub(crate) struct Fault {
+    pub(crate) code: &'static str,
+    pub(crate) param: Option<&'static str>,
+    pub(crate) message: String,
 }
 
 impl Fault {
-    pub(super) fn new(code: &'static str, param: Option<&'static str>, message: impl Into<String>) -> Self {
+    pub(crate) fn new(code: &'static str, param: Option<&'static str>, message: impl Into<String>) -> Self {
         // It quotes what the line holds, and that can be megabytes.
         let mut message = message.into();
         if let Some((end, _)) = message.char_indices().nth(LONGEST_MESSAGE) {
@@ -106,7 +106,7 @@ impl Fault {
         Self { code, param, message }
     }
 
-    pub(super) fn at(self, line: u64) -> LineError {
+    pub(crate) fn at(self, line: u64) -> LineError {
         let Self { code, param, message } = self;
         LineError { line, code, param, message }
     }
@@ -125,12 +125,12 @@ pub(crate) fn readable_id(bytes: &[u8]) -> Option<CustomId> {
 }
 
 /// The id of a line that has none of its own: the same at each run, because the input is the same.
-pub(super) fn numbered(number: u64) -> CustomId {
+pub(crate) fn numbered(number: u64) -> CustomId {
     CustomId::Text(format!("line-{number}"))
 }
 
 /// The text of a line.
-pub(super) fn text(bytes: &[u8]) -> Result<&str, Fault> {
+pub(crate) fn text(bytes: &[u8]) -> Result<&str, Fault> {
     std::str::from_utf8(bytes).map_err(|error| {
         let message = format!("not UTF-8 at column {}", error.valid_up_to() + 1);
         Fault::new("invalid_json_line", None, message)
@@ -138,7 +138,7 @@ pub(super) fn text(bytes: &[u8]) -> Result<&str, Fault> {
 }
 
 /// The members of the object that a line has to be.
-pub(super) fn members(text: &str) -> Result<Members<'_>, Fault> {
+pub(crate) fn members(text: &str) -> Result<Members<'_>, Fault> {
     let invalid = |message: String| Fault::new("invalid_json_line", None, message);
     if !text.trim_ascii_start().starts_with('{') {
         return Err(invalid("not a request object: expected it to begin with {".to_owned()));
@@ -147,7 +147,7 @@ pub(super) fn members(text: &str) -> Result<Members<'_>, Fault> {
 }
 
 /// What stands in `custom_id`; none when it is missing or empty.
-pub(super) fn given_id(members: &Members<'_>) -> Result<Option<CustomId>, Fault> {
+pub(crate) fn given_id(members: &Members<'_>) -> Result<Option<CustomId>, Fault> {
     let Some(raw) = members.get("custom_id") else { return Ok(None) };
     if let Some(text) = members::text(raw) {
         return Ok(Some(CustomId::Text(text.into_owned())).filter(|_| raw.get() != "\"\""));
@@ -163,7 +163,7 @@ pub(super) fn given_id(members: &Members<'_>) -> Result<Option<CustomId>, Fault>
 ///
 /// # Errors
 /// The first field that is wrong.
-pub(super) fn batch<'a>(text: &'a str, members: &Members<'a>, base: &str, objects: bool) -> Result<Line<'a>, Fault> {
+pub(crate) fn batch<'a>(text: &'a str, members: &Members<'a>, base: &str, objects: bool) -> Result<Line<'a>, Fault> {
     let custom_id = required_id(members)?;
     let method = method(members)?;
     let url = match members.get("url") {
@@ -183,7 +183,7 @@ pub(super) fn batch<'a>(text: &'a str, members: &Members<'a>, base: &str, object
 }
 
 /// The id of a line in a form where each has its own.
-pub(super) fn required_id(members: &Members<'_>) -> Result<CustomId, Fault> {
+pub(crate) fn required_id(members: &Members<'_>) -> Result<CustomId, Fault> {
     let message = "missing or empty: every line needs its own custom_id";
     given_id(members)?.ok_or_else(|| Fault::new("missing_custom_id", Some("custom_id"), message))
 }
@@ -230,7 +230,7 @@ fn is_json(content_type: &HeaderValue) -> bool {
 }
 
 /// The model that a body names, where it is an object.
-pub(super) fn model(body: &str, param: &'static str) -> Result<Option<String>, Fault> {
+pub(crate) fn model(body: &str, param: &'static str) -> Result<Option<String>, Fault> {
     if !body.starts_with('{') {
         return Ok(None);
     }
@@ -240,6 +240,6 @@ pub(super) fn model(body: &str, param: &'static str) -> Result<Option<String>, F
 }
 
 /// The label in a line's metadata.
-pub(super) fn label(metadata: &RawValue) -> Option<String> {
+pub(crate) fn label(metadata: &RawValue) -> Option<String> {
     Members::read(metadata.get()).ok()?.text("label").map(Cow::into_owned)
 }

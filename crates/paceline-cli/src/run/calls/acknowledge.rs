@@ -1,0 +1,26 @@
+//! The journal answers on its own thread; of its answers only a failure matters to a run.
+
+use paceline_store::Error;
+use tokio::sync::mpsc;
+
+/// Receives what the journal acknowledges; only failures matter.
+#[derive(Clone, Debug)]
+pub(crate) struct Acknowledge(mpsc::UnboundedSender<Error>);
+
+impl Acknowledge {
+    /// Sends every failure of the journal to `broken`.
+    pub(crate) const fn new(broken: mpsc::UnboundedSender<Error>) -> Self {
+        Self(broken)
+    }
+
+    /// For one call of the journal.
+    pub(crate) fn reply<T>(&self) -> impl FnOnce(Result<T, Error>) + Send + 'static + use<T> {
+        let broken = self.0.clone();
+        move |result| {
+            if let Err(error) = result {
+                // Only the first failure is read; after it the run is over and nobody listens.
+                let _ = broken.send(error);
+            }
+        }
+    }
+}

@@ -1,0 +1,12 @@
+//! The work: items are claimed, tried and recorded until the run has to end.
+
+pub(crate) mod acknowledge;
+pub(crate) mod alike;
+pub(crate) mod bounds;
+pub(crate) mod dispatch;
+pub(crate) mod entry;
+pub(crate) mod item;
+pub(crate) mod record;
+pub(crate) mod send;
+pub(crate) mod signals;
+pub(crate) mod stop;

@@ -1,0 +1,10 @@
+//! A job as it is found or begun, and what earlier runs left for it.
+
+pub(crate) mod begun;
+pub(crate) mod carried;
+pub(crate) mod done;
+pub(crate) mod holds;
+pub(crate) mod load;
+pub(crate) mod places;
+pub(crate) mod refused;
+pub(crate) mod sharing;

@@ -1,0 +1,65 @@
+//! Why an input cannot be taken, in words that say what to do.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Why an input cannot be taken.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum InputError {
+    /// What the file system says.
+    #[error("cannot read {}: {source}", name(path))]
+    Unreadable {
+        /// The input, or the copy of it.
+        path: PathBuf,
+        source: io::Error,
+    },
+    /// A folder.
+    #[error("cannot read {}: it is a folder; name a file of requests, one JSON object a line", path.display())]
+    Folder {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// Compressed data that is none, or not all of it.
+    #[error(
+        "cannot unpack {}: it is no gzip file, or cut, damaged or followed by something else ({source}); \
+         compress it again",
+        path.display()
+    )]
+    Gzip {
+        /// The input.
+        path: PathBuf,
+        source: io::Error,
+    },
+    /// The copy of an input that cannot be read twice.
+    #[error("cannot write {}, the copy of the input: {source}", path.display())]
+    Copy {
+        /// The copy.
+        path: PathBuf,
+        source: io::Error,
+    },
+    /// Not what the job began with.
+    #[error(
+        "{} is not what this job began with, which stands in {}; --accept-changed-input goes on with it where that can \
+         be done",
+        name(source_path),
+        spool.display()
+    )]
+    Differs {
+        /// The input.
+        source_path: PathBuf,
+        /// The copy.
+        spool: PathBuf,
+    },
+}
+
+impl InputError {
+    /// For `map_err` where the input is read.
+    pub(crate) fn unreadable(path: &Path) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Unreadable { path: path.to_owned(), source }
+    }
+}
+
+/// An input as people call it.
+pub(crate) fn name(path: &Path) -> String {
+    if path == Path::new("-") { "standard input".to_owned() } else { path.display().to_string() }
+}

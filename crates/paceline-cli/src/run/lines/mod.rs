@@ -1,0 +1,11 @@
+//! The input: its file, its lines, and what each of them says.
+
+pub(crate) mod address;
+pub(crate) mod error;
+pub(crate) mod format;
+pub(crate) mod headers;
+pub(crate) mod input;
+pub(crate) mod line;
+pub(crate) mod members;
+pub(crate) mod spool;
+pub(crate) mod wrong;

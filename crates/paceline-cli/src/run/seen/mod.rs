@@ -1,0 +1,10 @@
+//! What a run shows of itself: to a person, to a script, and to `paceline stats`.
+
+pub(crate) mod again;
+pub(crate) mod figures;
+pub(crate) mod minutes;
+pub(crate) mod oracle;
+pub(crate) mod progress;
+pub(crate) mod report;
+pub(crate) mod snapshot;
+pub(crate) mod summary;

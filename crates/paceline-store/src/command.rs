@@ -1,0 +1,61 @@
+//! What the thread that owns the journal can be asked to do.
+
+use std::sync::Arc;
+
+use paceline_core::Timestamp;
+
+use crate::book::Book;
+use crate::error::Error;
+use crate::history::Minute;
+use crate::item::{Claim, Finished, Kept, Rescheduled, Tally, Totals};
+use crate::scope::ScopeRow;
+
+/// How a command is answered, on the writer's thread.
+pub(crate) type Reply<T> = Box<dyn FnOnce(Result<T, Error>) + Send>;
+
+/// A question that is answered between two turns.
+pub(crate) type Question = Box<dyn FnOnce(Result<&mut Book, Error>) + Send>;
+
+/// What the writer can be asked to do.
+pub(crate) enum Command {
+    /// Record an end.
+    Finish(Box<Finished>, Reply<Kept>),
+    /// Record a later try.
+    Reschedule(Box<Rescheduled>, Reply<Kept>),
+    /// Put back.
+    Release { ordinal: u64, sent: Option<Box<(Tally, Totals)>>, reply: Reply<Kept> },
+    /// Hand out due items.
+    Claim { now: Timestamp, limit: usize, except: Vec<Arc<str>>, reply: Reply<Claim> },
+    /// Hand out these items.
+    ClaimItems { ordinals: Vec<u64>, reply: Reply<Claim> },
+    /// Change the state of a scope.
+    Scope { row: ScopeRow, reply: Reply<()> },
+    /// Replace the snapshot.
+    Snapshot { json: String, reply: Reply<()> },
+    /// Add to the history.
+    History { minutes: Vec<Minute>, reply: Reply<()> },
+    /// Look, or work between two turns.
+    Query(Question),
+}
+
+impl Command {
+    pub(crate) fn bytes(&self) -> usize {
+        let body = match self {
+            Self::Finish(finished, _) => finished.line.len(),
+            Self::Snapshot { json, .. } => json.len(),
+            _ => 0,
+        };
+        body + size_of::<Finished>()
+    }
+
+    pub(crate) fn refuse(self, error: Error) {
+        match self {
+            Self::Finish(_, reply) | Self::Reschedule(_, reply) | Self::Release { reply, .. } => reply(Err(error)),
+            Self::Claim { reply, .. } | Self::ClaimItems { reply, .. } => reply(Err(error)),
+            Self::Scope { reply, .. } | Self::Snapshot { reply, .. } | Self::History { reply, .. } => {
+                reply(Err(error));
+            }
+            Self::Query(question) => question(Err(error)),
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! What is asked of the file system besides reading and writing.
+
+use std::io::ErrorKind;
+use std::path::Path;
+
+use crate::error::Error;
+
+/// Makes a new name in a folder durable: without this a power cut may take the file with its name.
+pub(crate) fn sync_folder_of(path: &Path) -> Result<(), Error> {
+    let folder = folder_of(path);
+    if cfg!(unix) {
+        std::fs::File::open(folder).and_then(|folder| folder.sync_all()).map_err(Error::io("sync", folder))?;
+    }
+    Ok(())
+}
+
+/// Where a file is.
+pub(crate) fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Removes a file that may be there.
+pub(crate) fn remove(path: &Path) -> Result<(), Error> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(Error::io("remove", path)(error)),
+        _ => Ok(()),
+    }
+}
