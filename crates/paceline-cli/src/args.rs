@@ -148,7 +148,7 @@ pub(crate) struct RunArgs {
     /// Lines that cannot be sent go to the errors file, and the rest is sent
     #[arg(long)]
     pub(crate) skip_bad_lines: bool,
-    /// The same without listing them
+    /// Begin while the input is still being read; lines that cannot be sent go to the errors file, unlisted
     #[arg(long, conflicts_with = "skip_bad_lines")]
     pub(crate) no_check: bool,
     /// Go on with an input that changed: items are known by id and body, and what ended must stay

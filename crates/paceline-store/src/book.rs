@@ -48,6 +48,11 @@ impl Book {
         &self.conn
     }
 
+    /// The number of a scope, where it is known.
+    pub(crate) fn scope_id(&self, name: &str) -> Option<i64> {
+        self.scopes.iter().find(|scope| &*scope.row.name == name).map(|scope| scope.id)
+    }
+
     /// Rewrites the files in the order of the input.
     pub(crate) fn order(&mut self) -> Result<(), Error> {
         replace::in_order(&self.conn, &self.paths, &mut self.outputs)

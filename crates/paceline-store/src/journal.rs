@@ -7,6 +7,7 @@ use paceline_core::Timestamp;
 use crate::book::Book;
 use crate::command::Command;
 use crate::error::Error;
+use crate::further::{self, Further, Taken, Unread};
 use crate::history::Minute;
 use crate::item::{Claim, Finished, Item, Kept, Rescheduled, State, Tally, Totals};
 use crate::line::CustomId;
@@ -226,6 +227,23 @@ impl Journal {
             }
             self.writer.query(move |conn| rescope::reassign(conn, &moves))?;
         }
+    }
+
+    /// How far the input of a job is read whose load goes on while it runs; none once every line is in.
+    ///
+    /// # Errors
+    /// As for [`counts`](Self::counts).
+    pub fn unread(&self) -> Result<Option<Unread>, Error> {
+        self.writer.query(further::unread)
+    }
+
+    /// Takes further lines of the input, and notes how far it is read (`None`: to its end). An id that came before makes
+    /// its line one that cannot be sent, for the reason `repeated`. On disk once this returns.
+    ///
+    /// # Errors
+    /// As for [`counts`](Self::counts).
+    pub fn append(&self, lines: Vec<Further>, unread: Option<Unread>, repeated: &'static str) -> Result<Taken, Error> {
+        self.writer.between_turns(move |book| further::append(book, &lines, unread, repeated))
     }
 
     /// Lets every item start at once that waits for a time of its own. For the beginning of a run.

@@ -37,6 +37,7 @@ mod claim;
 mod command;
 mod disk;
 mod error;
+mod further;
 mod history;
 mod item;
 mod journal;
@@ -59,6 +60,7 @@ mod turn;
 mod writer;
 
 pub use error::Error;
+pub use further::{Further, Taken, Unread};
 pub use history::Minute;
 pub use item::{
     Claim, Claimed, End, Finished, Forgiven, Item, Kept, Last, NewItem, RefusedLine, Rescheduled, State, Tally, Totals,

@@ -10,14 +10,16 @@ use rusqlite::{Connection, params};
 use crate::book::Book;
 use crate::disk::{remove, sync_folder_of};
 use crate::error::Error;
+use crate::further::{Unread, set_unread};
 use crate::item::{NewItem, RefusedLine};
 use crate::journal::{Journal, Options};
+use crate::line::CustomId;
 use crate::lock::RunLock;
 use crate::merge::{self, Conflicts};
 use crate::output::Outputs;
 use crate::paths::{Paths, with_suffix};
 use crate::query::int;
-use crate::refused::{self, Duplicates};
+use crate::refused::{self, Duplicates, Place};
 use crate::replace;
 use crate::schema::{DUE_INDEX, Found, ITEM_TABLE, KEY_INDEX, TABLES, begin_writing, checkpoint, connect, hash, mark};
 use crate::scope::scope_list;
@@ -43,6 +45,8 @@ struct Open {
     options: Options,
     /// The files of the job that is taken up with another input.
     outputs: Option<Outputs>,
+    /// Where the input is to be read on once the job runs.
+    unread: Option<Unread>,
 }
 
 impl Loader {
@@ -62,7 +66,7 @@ impl Loader {
 
     fn fill(conn: Connection, place: Option<PathBuf>, lock: RunLock, options: Options) -> Result<Self, Error> {
         // From here on dropping it removes the file.
-        let loader = Self::over(Open { conn, place, lock, options, outputs: None });
+        let loader = Self::over(Open { conn, place, lock, options, outputs: None, unread: None });
         let conn = &loader.open.as_ref().expect("open until finished").conn;
         begin_writing(conn)?;
         conn.execute_batch(BEGIN)
@@ -80,7 +84,7 @@ impl Loader {
         lock: RunLock,
         options: Options,
     ) -> Result<Self, Error> {
-        let mut loader = Self::over(Open { conn, place: None, lock, options, outputs: Some(outputs) });
+        let mut loader = Self::over(Open { conn, place: None, lock, options, outputs: Some(outputs), unread: None });
         let conn = &loader.open.as_ref().expect("open until finished").conn;
         conn.execute_batch(BEGIN).and_then(|()| merge::set_aside(conn)).map_err(Error::sqlite("load"))?;
         loader.scopes = scope_list(conn)?.into_iter().map(|scope| (scope.row.name.to_string(), scope.id)).collect();
@@ -128,7 +132,9 @@ impl Loader {
     pub fn add_refused(&mut self, refused: &RefusedLine<'_>) -> Result<u64, Error> {
         let conn = &self.open.as_ref().expect("open until finished").conn;
         let ordinal = self.items;
-        refused::add(conn, ordinal, refused).map_err(Error::sqlite("load"))?;
+        let RefusedLine { custom_id, line, src_off, src_len, bytes, code, message } = *refused;
+        let (place, key) = (Place { ordinal, line, src_off, src_len }, custom_id.map(CustomId::key));
+        refused::add(conn, &place, key.as_ref(), &hash(bytes), code, message).map_err(Error::sqlite("load"))?;
         self.items += 1;
         Ok(ordinal)
     }
@@ -140,6 +146,11 @@ impl Loader {
     pub fn refuse_duplicates(&mut self, code: &str) -> Result<(), Error> {
         let conn = &self.open.as_ref().expect("open until finished").conn;
         refused::refuse_duplicates(conn, code).map_err(Error::sqlite("load"))
+    }
+
+    /// The rest of the input is left to [`Journal::append`]: the job runs without waiting for it.
+    pub fn leave(&mut self, unread: Unread) {
+        self.open.as_mut().expect("open until finished").unread = Some(unread);
     }
 
     /// Items added so far.
@@ -221,7 +232,7 @@ impl Open {
     /// Ends the transaction. A job that goes on with another input has another id from now on, because its items have
     /// other ordinals: the idempotency keys of two requests must not be the same.
     fn commit(&self, id: &str) -> Result<(), Error> {
-        let Self { conn, options, outputs, .. } = self;
+        let Self { conn, options, outputs, unread, .. } = self;
         let commit = || {
             if outputs.is_some() {
                 merge::take_over(conn)?;
@@ -230,6 +241,7 @@ impl Open {
                 write_run(conn, id, options)?;
                 mark(conn)?;
             }
+            set_unread(conn, *unread)?;
             conn.execute_batch(DUE_INDEX)?;
             conn.execute_batch("COMMIT; PRAGMA synchronous = NORMAL; PRAGMA temp_store = MEMORY;")
         };

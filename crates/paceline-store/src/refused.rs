@@ -3,10 +3,7 @@
 use paceline_core::Class;
 use rusqlite::{Connection, params};
 
-use crate::item::RefusedLine;
-use crate::line::CustomId;
 use crate::query::{count, int, shorten};
-use crate::schema::hash;
 use crate::scope::REFUSED;
 
 /// Items whose id came before.
@@ -49,22 +46,37 @@ pub(crate) fn duplicates(conn: &Connection, limit: usize) -> rusqlite::Result<Du
     Ok(Duplicates { first, count: count(conn.query_row(sql, [], |row| row.get(0))?) })
 }
 
+/// Where an item stands in the input.
+pub(crate) struct Place {
+    pub(crate) ordinal: u64,
+    pub(crate) line: u64,
+    pub(crate) src_off: u64,
+    pub(crate) src_len: u64,
+}
+
 /// Takes a line that cannot be sent. Without an id of its own it is known by its ordinal, whose digits are no hash.
-pub(crate) fn add(conn: &Connection, ordinal: u64, refused: &RefusedLine<'_>) -> rusqlite::Result<()> {
+pub(crate) fn add(
+    conn: &Connection,
+    place: &Place,
+    key: Option<&[u8; 16]>,
+    hash: &[u8; 16],
+    code: &str,
+    message: &str,
+) -> rusqlite::Result<()> {
     conn.prepare_cached(REFUSED_SCOPE)?.execute([REFUSED])?;
     let sql = "INSERT INTO item (id, key, body_hash, line, src_off, src_len, scope, last_class, last_code, last_error)
                VALUES (?1, coalesce(?2, CAST(?1 AS BLOB)), ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
     conn.prepare_cached(sql)?.execute(params![
-        int(ordinal),
-        refused.custom_id.map(CustomId::key),
-        hash(refused.bytes),
-        int(refused.line),
-        int(refused.src_off),
-        int(refused.src_len),
+        int(place.ordinal),
+        key,
+        hash,
+        int(place.line),
+        int(place.src_off),
+        int(place.src_len),
         REFUSED,
         Class::Invalid.as_str(),
-        refused.code,
-        shorten(refused.message),
+        code,
+        shorten(message),
     ])?;
     Ok(())
 }

@@ -22,6 +22,7 @@ use crate::output::{OutputFile, Outputs};
 use crate::paths::{Paths, with_suffix};
 use crate::query::{Covered, count, int};
 use crate::recover::set_covered;
+use crate::schema::durably;
 use crate::scope::REFUSED;
 
 /// Rewrites both files in the order of the input, unless they are in order, and compresses the results if that is wanted.
@@ -312,20 +313,6 @@ impl Fresh {
         sync_folder_of(&path)?;
         Ok(Covered { crc: crc.finalize(), ..covered })
     }
-}
-
-/// A transaction that outlasts a power cut once this returns. Others need not: what they record stands in the results.
-fn durably<T>(conn: &Connection, work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
-    conn.execute_batch("PRAGMA synchronous = FULL; BEGIN IMMEDIATE").map_err(Error::sqlite("write"))?;
-    let done = work().and_then(|done| {
-        conn.execute_batch("COMMIT; PRAGMA synchronous = NORMAL").map_err(Error::sqlite("write")).map(|()| done)
-    });
-    if done.is_err() {
-        // The first error is the one to tell. A transaction that failed to commit may have ended by itself.
-        let _ = conn.execute_batch("ROLLBACK");
-        let _ = conn.execute_batch("PRAGMA synchronous = NORMAL");
-    }
-    done
 }
 
 fn beside(path: &Path) -> PathBuf {

@@ -43,6 +43,8 @@ pub(crate) const TABLES: &str = "
         abandoned INTEGER NOT NULL DEFAULT 0,
         replacing TEXT,
         packed INTEGER NOT NULL DEFAULT 0,
+        unread_off INTEGER,
+        unread_lines INTEGER,
         snapshot_json TEXT
     ) STRICT;
     CREATE TABLE scope (
@@ -129,6 +131,20 @@ pub(crate) fn begin_writing(conn: &Connection) -> Result<(), Error> {
     conn.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA temp_store = MEMORY;")
         .and_then(|()| conn.pragma_update(None, "wal_autocheckpoint", LOG_PAGES))
         .map_err(Error::sqlite("open"))
+}
+
+/// A transaction that outlasts a power cut once this returns. Others need not: what they record stands in the results.
+pub(crate) fn durably<T>(conn: &Connection, work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+    conn.execute_batch("PRAGMA synchronous = FULL; BEGIN IMMEDIATE").map_err(Error::sqlite("write"))?;
+    let done = work().and_then(|done| {
+        conn.execute_batch("COMMIT; PRAGMA synchronous = NORMAL").map_err(Error::sqlite("write")).map(|()| done)
+    });
+    if done.is_err() {
+        // The first error is the one to tell. A transaction that failed to commit may have ended by itself.
+        let _ = conn.execute_batch("ROLLBACK");
+        let _ = conn.execute_batch("PRAGMA synchronous = NORMAL");
+    }
+    done
 }
 
 /// Moves the log into the database, unless somebody reads it for long: then it stays, and loses nothing by that.

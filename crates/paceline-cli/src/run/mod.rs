@@ -28,7 +28,7 @@ use self::calls::send::{Sender, SenderConfig};
 use self::calls::signals;
 pub(crate) use self::calls::stop::Stop;
 use self::job::load::Job;
-use self::job::{carried, done, holds, load, places, refused, sharing};
+use self::job::{carried, done, holds, load, places, reading, refused, sharing};
 use self::lines::format::Format;
 use self::lines::input::Input;
 use self::lines::spool::Earlier;
@@ -131,7 +131,12 @@ impl Run<'_> {
             epoch: now,
             began,
         });
+        let journal = &self.job.journal;
+        let reading = self.job.unread.map(|from| {
+            reading::start(journal.clone(), Arc::clone(&context), self.upstream.clone(), acknowledge.clone(), from)
+        });
         let dispatcher = Dispatcher::new(Parts {
+            reading,
             context: Arc::clone(&context),
             journal: self.job.journal.clone(),
             progress: Progress::new(self.quiet),
@@ -152,8 +157,10 @@ impl Run<'_> {
     fn conclude(&self, context: &Context, ended: &Ended, enough: &AtomicBool) -> Result<Status, Failure> {
         let now = clock::wall();
         let journal = &self.job.journal;
+        // First: whoever reads on may come to the end meanwhile.
+        let unread = journal.unread().map_err(Failure::interrupted)?.is_some();
         let counts = journal.counts(now).map_err(Failure::interrupted)?;
-        if self.args.ordered && counts.waiting + counts.in_flight == 0 {
+        if self.args.ordered && counts.waiting + counts.in_flight == 0 && !unread {
             journal.order().map_err(Failure::interrupted)?;
         }
         let bounded = ended.stop.as_ref().is_some_and(Stop::is_bound);
@@ -168,6 +175,7 @@ impl Run<'_> {
         let view = context.limiter.snapshot();
         let summary = Summary {
             counts: &counts,
+            unread,
             figures: ended.recorder.figures(),
             stop: ended.stop.as_ref(),
             elapsed: context.limiter.now() - context.began,

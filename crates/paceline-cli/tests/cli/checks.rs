@@ -1,7 +1,7 @@
 //! Checked before the first call: each thing that can be wrong has its own words, exit code 2, no call, and leaves every
 //! file as it was.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
 use std::process::Command;
@@ -446,6 +446,36 @@ fn bad_lines_are_skipped_when_asked_and_count_as_failed() {
         assert_eq!((code, server.count()), (1, 2), "what cannot be sent is no failed call: {log}");
         assert_eq!(job.lines("out.errors.jsonl"), errors);
     }
+}
+
+#[test]
+fn without_a_check_calls_leave_while_the_input_is_read() {
+    const LINES: usize = 6_200;
+    let lines: Vec<_> = (0..LINES)
+        .map(|n| match n % 100 {
+            0 => line(&format!("item-{n}")),
+            1 => line("item-0"),
+            _ => "{".to_owned(),
+        })
+        .collect();
+    let good = LINES / 100;
+    let (server, job) = (Server::new(|_| Reply::ok()), Job::with_input(&lines.join("\n")));
+    let (code, log) = finish(job.run(&server).args(["--no-check", "--max-items", "1"]));
+    assert_eq!((code, server.count()), (3, 1), "{log}");
+    let (code, log) = finish(&mut job.run(&server));
+    assert_eq!((code, server.count()), (1, good), "a run reads on without being told again: {log}");
+    let summary = job.summary();
+    assert_eq!(
+        [&summary["input"], &summary["succeeded"], &summary["unread"]],
+        [&json!(LINES), &json!(good), &json!(false)]
+    );
+    let errors = job.lines("out.errors.jsonl");
+    let told: BTreeSet<_> = errors.iter().map(|error| error["error"]["line"].as_u64()).collect();
+    assert_eq!((errors.len(), told.len()), (LINES - good, LINES - good), "each once");
+    let repeated = errors.iter().filter(|error| error["error"]["code"] == "duplicate_custom_id").count();
+    assert_eq!(repeated, good);
+    let (code, log) = finish(job.run(&server).arg("--no-check"));
+    assert_eq!((code, server.count()), (1, good), "{log}");
 }
 
 #[test]

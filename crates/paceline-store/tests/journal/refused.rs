@@ -6,7 +6,8 @@ use paceline_core::Class;
 
 use crate::support::{Job, NOW, finish, id, ordinals, read, wait};
 use paceline_store::{
-    Answer, CustomId, End, Finished, Item, Journal, NewItem, Opened, RefusedLine, Rows, State, encode_line,
+    Answer, CustomId, End, Finished, Further, Item, Journal, NewItem, Opened, RefusedLine, Rows, State, Taken, Unread,
+    encode_line,
 };
 
 fn good(custom_id: &CustomId, line: u64) -> NewItem<'_> {
@@ -92,4 +93,39 @@ fn their_lines_are_found_again_after_a_crash() {
     let (resumed, recovery) = dead.resume();
     assert_eq!((recovery.recorded, recovery.cut), (0, foreign.len() as u64));
     drop(resumed);
+}
+
+#[test]
+fn lines_that_come_while_the_job_runs_are_like_the_others() {
+    let job = Job::new();
+    let Opened::New(mut loader) = job.open().unwrap() else { panic!("a new job") };
+    loader.add(&good(&id(0), 1)).unwrap();
+    let from = Unread { offset: 10, lines: 1 };
+    loader.leave(from);
+    let journal = loader.finish().unwrap();
+    assert_eq!(journal.unread().unwrap(), Some(from));
+    let further = [
+        Further::item(&NewItem { scope: "another", ..good(&id(1), 2) }),
+        Further::refused(&bad(None, 3)),
+        Further::item(&good(&id(0), 4)),
+        Further::refused(&bad(Some(&id(1)), 5)),
+    ];
+    let next = Unread { offset: 50, lines: 5 };
+    let taken = journal.append(further.to_vec(), Some(next), "duplicate_custom_id").unwrap();
+    assert_eq!(taken, Taken { items: 4, refused: 3 });
+    assert_eq!(ordinals(&journal.claim_now(NOW, 99).unwrap()), [0, 1]);
+
+    let dead = job.copy();
+    let (journal, recovery) = dead.resume();
+    assert_eq!((journal.unread().unwrap(), recovery.interrupted), (Some(next), 2));
+    let taken = journal.append(vec![Further::item(&good(&id(5), 6))], None, "duplicate_custom_id").unwrap();
+    assert_eq!((taken, journal.unread().unwrap()), (Taken { items: 1, refused: 0 }, None));
+    assert_eq!(ordinals(&journal.claim_now(NOW, 99).unwrap()), [5, 0, 1], "interrupted ones behind");
+    let codes: Vec<_> = journal
+        .refused(99)
+        .unwrap()
+        .iter()
+        .map(|item| item.tally.last.as_ref().and_then(|last| last.code.clone()).unwrap())
+        .collect();
+    assert_eq!(codes, ["invalid_url", "duplicate_custom_id", "duplicate_custom_id"]);
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use paceline::BackingOff;
 use paceline_core::{Class, Request, Retry, Timestamp, Verdict};
-use paceline_store::{Answer, Claimed, End, Finished, Journal, Last, Rescheduled, ScopeState, Tally, Totals};
+use paceline_store::{Answer, Claimed, End, Finished, Journal, Last, Rescheduled, ScopeState, Taken, Tally, Totals};
 
 use crate::run::calls::acknowledge::Acknowledge;
 use crate::run::calls::alike::{Failed, Reachability, SameFailures, Watched};
@@ -74,6 +74,12 @@ impl Recorder {
     /// What happened since it was asked for last, by minute.
     pub(crate) const fn minutes(&mut self) -> &mut Minutes {
         &mut self.minutes
+    }
+
+    /// Items came that were not known at the start.
+    pub(crate) const fn grow(&mut self, taken: Taken) {
+        self.figures.input += taken.items;
+        self.figures.failed += taken.refused;
     }
 
     /// How many more items must fail like those before to stop the run; none once it is known that not all do.

@@ -4,11 +4,12 @@ use std::io;
 
 use paceline::clock;
 use paceline::config::Upstream;
-use paceline_store::{Error, Journal, Loader, NewItem, Opened, Options, Paths, Recovery, RefusedLine, RunLock};
+use paceline_store::{Error, Journal, Loader, NewItem, Opened, Options, Paths, Recovery, RefusedLine, RunLock, Unread};
 
 use crate::args::RunArgs;
 use crate::exit::Failure;
 use crate::run::job::begun::{self, Begun};
+use crate::run::job::reading::Rest;
 use crate::run::lines::format::Format;
 use crate::run::lines::input::{Input, LONGEST_LINE, Span};
 use crate::run::lines::line::{self, Line, LineError};
@@ -20,7 +21,12 @@ pub(crate) struct Job {
     pub(crate) journal: Journal,
     /// What earlier runs were told about limits holds for this one: it works with the same account.
     pub(crate) same_account: bool,
+    /// Where the input is to be read on while it runs.
+    pub(crate) unread: Option<Unread>,
 }
+
+/// Lines that a job without a check begins with: enough to be busy until the next are there.
+const FIRST: usize = 1_000;
 
 /// What becomes of lines that cannot be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,15 +35,20 @@ enum BadLines {
     Refuse,
     /// They fail, and the first of them are listed.
     List,
-    /// They fail.
-    Count,
+    /// They fail, and of a new job only the first lines are looked at before it runs.
+    Later,
 }
 
 impl BadLines {
+    /// For an input that is read to its end before anything is sent.
+    const fn whole(args: &RunArgs) -> Self {
+        if args.skip_bad_lines || args.no_check { Self::List } else { Self::Refuse }
+    }
+
     const fn of(args: &RunArgs) -> Self {
         match (args.skip_bad_lines, args.no_check) {
-            (true, _) => Self::List,
-            (false, true) => Self::Count,
+            (_, true) => Self::Later,
+            (true, false) => Self::List,
             (false, false) => Self::Refuse,
         }
     }
@@ -62,20 +73,38 @@ pub(crate) fn open(
     options.config_json = Begun::of(upstream, format).json();
     match Journal::open_locked(options, lock).map_err(refused)? {
         Opened::New(loader) => {
-            Ok(Job { journal: load(loader, input, format, upstream, BadLines::of(args))?, same_account: true })
+            let journal = load(loader, input, format, upstream, BadLines::of(args))?;
+            ready(journal, true, input, format, upstream, args)
         }
         Opened::Changed { loader, recovery } => {
             say(&recovery);
-            let journal = load(loader, input, format, upstream, BadLines::of(args))?;
+            let journal = load(loader, input, format, upstream, BadLines::whole(args))?;
             let same_account = begun::adopt(&journal, input, format, upstream)?;
-            Ok(Job { journal, same_account })
+            ready(journal, same_account, input, format, upstream, args)
         }
         Opened::Resumed { journal, recovery } => {
             say(&recovery);
             let same_account = begun::adopt(&journal, input, format, upstream)?;
-            Ok(Job { journal, same_account })
+            ready(journal, same_account, input, format, upstream, args)
         }
     }
+}
+
+/// The job as it goes on. What needs every item waits for the rest of the input after all.
+fn ready(
+    journal: Journal,
+    same_account: bool,
+    input: &Input,
+    format: &Format,
+    upstream: &Upstream,
+    args: &RunArgs,
+) -> Result<Job, Failure> {
+    let mut unread = journal.unread().map_err(refused)?;
+    if let Some(from) = unread.filter(|_| args.dry_run || !args.done.is_empty()) {
+        Rest { journal: &journal, input, format, upstream, from }.read(|_| Ok(true)).map_err(Failure::refused)?;
+        unread = None;
+    }
+    Ok(Job { journal, same_account, unread })
 }
 
 /// What the journal says, and what can be done about it here.
@@ -110,7 +139,8 @@ fn load(
     bad_lines: BadLines,
 ) -> Result<Journal, Failure> {
     let mut wrong = Wrong::default();
-    fill(&mut loader, input, format, upstream, &mut wrong)?;
+    let first = (bad_lines == BadLines::Later).then_some(FIRST);
+    fill(&mut loader, input, format, upstream, first, &mut wrong)?;
     let repeated = loader.duplicates(Wrong::NAMED).map_err(refused)?;
     wrong.add_repeated(&repeated);
     if wrong.count() > 0 && bad_lines == BadLines::Refuse {
@@ -132,55 +162,72 @@ fn load(
     loader.finish().map_err(refused)
 }
 
-/// Takes every line into the journal.
+/// Takes every line into the journal; the first of them only when the job does not wait for the others.
 fn fill(
     loader: &mut Loader,
     input: &Input,
     format: &Format,
     upstream: &Upstream,
+    first: Option<usize>,
     wrong: &mut Wrong,
 ) -> Result<(), Failure> {
     let unreadable = |error: io::Error| Failure::refused(format!("cannot read {}: {error}", input.name()));
     let mut lines = input.lines().map_err(unreadable)?;
-    let mut empty = true;
+    let mut taken = 0;
     while let Some((number, span, bytes)) = lines.next_line().map_err(unreadable)? {
-        empty = false;
-        let line = match check(format, bytes, number, span) {
-            Ok(line) => line,
-            Err(error) => {
-                let (custom_id, message) = (line::readable_id(bytes), error.reason());
-                let refused_line = RefusedLine {
-                    custom_id: custom_id.as_ref(),
-                    line: number,
-                    src_off: span.offset,
-                    src_len: span.len,
-                    bytes,
-                    code: error.code,
-                    message: &message,
-                };
-                loader.add_refused(&refused_line).map_err(refused)?;
-                wrong.add(error);
-                continue;
-            }
-        };
-        let scope = upstream.scope_name(&line.url, line.model.as_deref(), line.label.as_deref());
-        let item = NewItem {
-            custom_id: &line.custom_id,
-            line: number,
-            src_off: span.offset,
-            src_len: span.len,
-            body: line.hashed,
-            scope: &scope,
-        };
-        loader.add(&item).map_err(refused)?;
+        let (added, error) = hand_on(format, upstream, bytes, number, span, |handed| match handed {
+            Handed::Item(item) => loader.add(&item),
+            Handed::Refused(line) => loader.add_refused(&line),
+        });
+        added.map_err(refused)?;
+        error.into_iter().for_each(|error| wrong.add(error));
+        taken += 1;
+        if first == Some(taken) {
+            loader.leave(lines.position());
+            break;
+        }
     }
-    if empty {
+    if taken == 0 {
         return Err(Failure::refused(format!(
             "empty_file: {} holds no requests; expected one JSON object a line",
             input.name()
         )));
     }
     Ok(())
+}
+
+/// A line on its way into the journal.
+pub(crate) enum Handed<'a> {
+    /// It can be sent.
+    Item(NewItem<'a>),
+    /// It cannot.
+    Refused(RefusedLine<'a>),
+}
+
+/// Reads a line and hands it to `take`; returns what that returns, and what is wrong with the line.
+pub(crate) fn hand_on<T>(
+    format: &Format,
+    upstream: &Upstream,
+    bytes: &[u8],
+    number: u64,
+    span: Span,
+    take: impl FnOnce(Handed<'_>) -> T,
+) -> (T, Option<LineError>) {
+    let (src_off, src_len) = (span.offset, span.len);
+    match check(format, bytes, number, span) {
+        Ok(line) => {
+            let scope = upstream.scope_name(&line.url, line.model.as_deref(), line.label.as_deref());
+            let (custom_id, body) = (&line.custom_id, line.hashed);
+            let item = NewItem { custom_id, line: number, src_off, src_len, body, scope: &scope };
+            (take(Handed::Item(item)), None)
+        }
+        Err(error) => {
+            let (custom_id, message) = (line::readable_id(bytes), error.reason());
+            let (custom_id, code) = (custom_id.as_ref(), error.code);
+            let line = RefusedLine { custom_id, line: number, src_off, src_len, bytes, code, message: &message };
+            (take(Handed::Refused(line)), Some(error))
+        }
+    }
 }
 
 fn check<'a>(format: &Format, bytes: &'a [u8], number: u64, span: Span) -> Result<Line<'a>, LineError> {

@@ -8,7 +8,7 @@ use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use paceline_store::InputMark;
+use paceline_store::{InputMark, Unread};
 
 use crate::run::lines::error::{InputError, name};
 use crate::run::lines::spool::{Earlier, Spool};
@@ -47,6 +47,16 @@ impl<R: BufRead> Lines<R> {
     /// Starts at the front of the file.
     pub(crate) const fn new(reader: R) -> Self {
         Self { reader, offset: 0, number: 0, buffer: Vec::new() }
+    }
+
+    /// Goes on where other lines were left; the reader stands there.
+    pub(crate) const fn resume(reader: R, from: Unread) -> Self {
+        Self { reader, offset: from.offset, number: from.lines, buffer: Vec::new() }
+    }
+
+    /// How far it has come.
+    pub(crate) const fn position(&self) -> Unread {
+        Unread { offset: self.offset, lines: self.number }
     }
 
     /// The next line that is not blank: its number, its place and its bytes. Of a line that is too long only the
@@ -149,6 +159,16 @@ impl Input {
     /// What the file system says.
     pub(crate) fn lines(&self) -> io::Result<Lines<BufReader<File>>> {
         Ok(Lines::new(BufReader::with_capacity(1 << 18, File::open(&self.path)?)))
+    }
+
+    /// The lines after those that were read.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub(crate) fn lines_from(&self, from: Unread) -> io::Result<Lines<BufReader<File>>> {
+        let mut file = File::open(&self.path)?;
+        file.seek(SeekFrom::Start(from.offset))?;
+        Ok(Lines::resume(BufReader::with_capacity(1 << 18, file), from))
     }
 
     /// The bytes of one line.

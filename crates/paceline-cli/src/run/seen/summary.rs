@@ -24,6 +24,8 @@ const SHOWN: usize = 5;
 /// How a run ended.
 pub(crate) struct Summary<'a> {
     pub(crate) counts: &'a Counts,
+    /// The input has not been read to its end, so that nobody knows how many items there are.
+    pub(crate) unread: bool,
     pub(crate) figures: &'a Figures,
     pub(crate) stop: Option<&'a Stop>,
     pub(crate) elapsed: Duration,
@@ -39,7 +41,7 @@ impl Summary<'_> {
     /// The status word and exit code.
     pub(crate) fn status(&self) -> Status {
         let counts = self.counts;
-        if counts.waiting + counts.in_flight > 0 {
+        if counts.waiting + counts.in_flight > 0 || self.unread {
             Status::Deferred
         } else if counts.succeeded == counts.input() {
             Status::Success
@@ -56,6 +58,7 @@ impl Summary<'_> {
         json!({
             "status": self.status().as_str(),
             "input": counts.input(),
+            "unread": self.unread,
             "succeeded": counts.succeeded,
             "failed": counts.failed,
             "skipped": counts.skipped,
@@ -121,7 +124,10 @@ impl Summary<'_> {
         if totals.abandoned > 0 {
             line(format!("{} given up in flight may be billed", text::counted(totals.abandoned, "call")));
         }
-        if deferred > 0 {
+        if self.unread {
+            line("the input is not read to its end: there may be more items".to_owned());
+        }
+        if deferred > 0 || self.unread {
             line(format!("go on with: {}", self.again));
         }
         text

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use paceline_core::{Instant, Timestamp};
-use paceline_store::{Claim, Error, Journal};
+use paceline_store::{Claim, Error, Journal, Taken};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
@@ -23,6 +23,7 @@ use crate::run::calls::record::Recorder;
 use crate::run::calls::signals::Signals;
 use crate::run::calls::stop::Stop;
 use crate::run::job::holds;
+use crate::run::job::reading::ReadingError;
 use crate::run::seen::progress::{Progress, View};
 use crate::run::seen::snapshot;
 
@@ -63,6 +64,8 @@ pub(crate) struct Parts {
     pub(crate) phase: watch::Sender<Phase>,
     /// Failures of the journal, which arrive with its acknowledgements.
     pub(crate) broken: mpsc::UnboundedReceiver<Error>,
+    /// Items that come while the input is still being read; none once it is read to its end.
+    pub(crate) reading: Option<mpsc::Receiver<Result<Taken, ReadingError>>>,
     pub(crate) max_wait: Duration,
     /// Items that this run may begin.
     pub(crate) max_items: Option<u64>,
@@ -123,6 +126,10 @@ impl Dispatcher {
                 _ = ticks.tick() => self.tick(),
                 () = sleep(time_left) => self.end_at_last(Stop::MaxDuration),
                 () = signals.next() => self.interrupt(),
+                taken = further(&mut self.parts.reading) => match taken {
+                    Some(taken) => self.grow(taken.map_err(Failure::interrupted)?),
+                    None => self.parts.reading = None,
+                },
                 Some(error) = self.parts.broken.recv() => return Err(Failure::interrupted(error)),
             }
         }
@@ -135,7 +142,16 @@ impl Dispatcher {
     }
 
     fn is_over(&self) -> bool {
-        self.tasks.is_empty() && self.claiming.is_none() && (self.stop.is_some() || self.next_due.is_none())
+        let nothing_comes = self.next_due.is_none() && self.parts.reading.is_none();
+        self.tasks.is_empty() && self.claiming.is_none() && (self.stop.is_some() || nothing_comes)
+    }
+
+    /// The input is read further.
+    fn grow(&mut self, taken: Taken) {
+        self.parts.recorder.grow(taken);
+        let now = Some(Timestamp::from_millis(0));
+        (self.next_due, self.due_meanwhile, self.crowded) = (now, now, false);
+        self.keep_to_begun();
     }
 
     /// Claims in batches: a turn of the journal for each single place would cost more than it brings.
@@ -255,6 +271,13 @@ async fn answered(claiming: &mut Option<oneshot::Receiver<Result<Claim, Error>>>
     let claim = answer.await.map_err(|_| Failure::interrupted("the journal went away"))?;
     *claiming = None;
     claim.map_err(Failure::interrupted)
+}
+
+async fn further<T>(reading: &mut Option<mpsc::Receiver<T>>) -> Option<T> {
+    match reading {
+        Some(reading) => reading.recv().await,
+        None => std::future::pending().await,
+    }
 }
 
 async fn sleep(wait: Option<Duration>) {

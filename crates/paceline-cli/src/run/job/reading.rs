@@ -1,0 +1,97 @@
+//! `--no-check`: calls leave while the input is still being read.
+
+use std::io;
+use std::sync::Arc;
+
+use paceline::config::Upstream;
+use paceline_store::{Error, Further, Journal, Taken, Unread};
+use tokio::sync::mpsc;
+
+use crate::run::calls::acknowledge::Acknowledge;
+use crate::run::calls::item::Context;
+use crate::run::job::load::{Handed, hand_on};
+use crate::run::job::refused;
+use crate::run::lines::format::Format;
+use crate::run::lines::input::Input;
+use crate::run::lines::wrong::Wrong;
+
+/// Lines taken into the journal together: each time is a sync of the disk, which results wait for.
+const TOGETHER: usize = 5_000;
+
+/// The part of an input that is not read yet.
+pub(crate) struct Rest<'a> {
+    pub(crate) journal: &'a Journal,
+    pub(crate) input: &'a Input,
+    pub(crate) format: &'a Format,
+    pub(crate) upstream: &'a Upstream,
+    pub(crate) from: Unread,
+}
+
+/// Why the rest of an input cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ReadingError {
+    /// What the file system says.
+    #[error("cannot read {name}: {source}")]
+    Input {
+        /// The input.
+        name: String,
+        source: io::Error,
+    },
+    /// What the journal says.
+    #[error(transparent)]
+    Journal(#[from] Error),
+}
+
+impl Rest<'_> {
+    /// Takes the lines into the journal, many at a time, until `go_on` says no.
+    ///
+    /// # Errors
+    /// What the file system, the journal or `go_on` says.
+    pub(crate) fn read(&self, mut go_on: impl FnMut(Taken) -> Result<bool, Error>) -> Result<(), ReadingError> {
+        let unreadable = |source| ReadingError::Input { name: self.input.name(), source };
+        let mut lines = self.input.lines_from(self.from).map_err(unreadable)?;
+        loop {
+            let mut together = Vec::with_capacity(TOGETHER);
+            while together.len() < TOGETHER {
+                let Some((number, span, bytes)) = lines.next_line().map_err(unreadable)? else { break };
+                let (line, _) = hand_on(self.format, self.upstream, bytes, number, span, |handed| match handed {
+                    Handed::Item(item) => Further::item(&item),
+                    Handed::Refused(line) => Further::refused(&line),
+                });
+                together.push(line);
+            }
+            let unread = (together.len() == TOGETHER).then(|| lines.position());
+            let taken = self.journal.append(together, unread, Wrong::REPEATED)?;
+            if !go_on(taken)? || unread.is_none() {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Reads on in a thread of its own and tells what was taken. It ends when nobody listens any more; the next run goes on from
+/// there.
+pub(crate) fn start(
+    journal: Journal,
+    context: Arc<Context>,
+    upstream: Upstream,
+    acknowledge: Acknowledge,
+    from: Unread,
+) -> mpsc::Receiver<Result<Taken, ReadingError>> {
+    let (tell, told) = mpsc::channel(1);
+    tokio::task::spawn_blocking(move || {
+        let Context { input, format, .. } = &*context;
+        let rest = Rest { journal: &journal, input, format, upstream: &upstream, from };
+        let end = rest.read(|taken| {
+            if taken.refused > 0 {
+                refused::settle(&journal, input, format.results(), &acknowledge)?;
+            }
+            Ok(tell.blocking_send(Ok(taken)).is_ok())
+        });
+        if let Err(error) = end {
+            // A run that is over has nobody who listens.
+            let _ = tell.blocking_send(Err(error));
+        }
+    });
+    told
+}
