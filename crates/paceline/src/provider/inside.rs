@@ -92,6 +92,8 @@ fn finished_stream(case: &Case<'_>, stream: &Stream) -> Inside {
         Inside::Decided(broken(case, "stream without its end", CUT))
     } else if must_end && stream.garbled {
         Inside::Decided(broken(case, "stream with an event that is no JSON", GARBLED))
+    } else if stream.ended && !stream.must_end && case.provider != Provider::Generic {
+        Inside::Decided(broken(case, "stream of nothing but its end", EMPTY))
     } else if stream.filtered {
         Inside::Decided(Decision::new(Class::Filtered, "content refused in a stream"))
     } else {

@@ -5,6 +5,9 @@ use serde_json::Value;
 
 use super::api::Provider;
 
+/// More tokens than any call can have: a larger number is no count, and sums of smaller ones never overflow.
+const MOST: u64 = 1 << 32;
+
 /// Tokens of one call, in whatever dialect they were reported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
@@ -16,9 +19,9 @@ pub struct Usage {
 
 impl Usage {
     /// The `usage` object of chat completions, responses, embeddings or messages. Only numbers count, and one of them
-    /// must be there.
+    /// must be there; one above 2^32 is none.
     pub fn read(usage: &Value) -> Option<Self> {
-        let number = |key: &str| usage.get(key).and_then(Value::as_u64);
+        let number = |key: &str| usage.get(key).and_then(Value::as_u64).filter(|tokens| *tokens <= MOST);
         let input = number("prompt_tokens").or_else(|| number("input_tokens"));
         let output = number("completion_tokens").or_else(|| number("output_tokens"));
         let (input, output) = match (input, output, number("total_tokens")) {
@@ -154,6 +157,8 @@ mod tests {
             ),
             (json!({"output_tokens": 15}), Some((0, 15))),
             (json!({"prompt_tokens": "9"}), None),
+            (json!({"prompt_tokens": i64::MAX, "completion_tokens": 1}), Some((0, 1))),
+            (json!({"prompt_tokens": u64::MAX}), None),
             (json!({}), None),
             (json!(null), None),
         ] {

@@ -125,13 +125,19 @@ fn merge(whole: &mut Value, piece: Value) -> Result<(), Clash> {
     Ok(())
 }
 
+/// Elements of one list that may come in any order. Longer lists must come in theirs: each one out of order moves all behind
+/// it.
+const SHUFFLED: usize = 1_024;
+
 /// An element with an index continues the one with the same index; any other one follows those before it.
 fn place(whole: &mut Vec<Value>, element: Value) -> Result<(), Clash> {
     let index = element["index"].as_u64();
     let before = |other: &Value| other["index"].as_u64() < index;
     let at = if index.is_some() { whole.partition_point(before) } else { whole.len() };
+    let far = at < whole.len() && whole.len() > SHUFFLED;
     match whole.get_mut(at).filter(|other| other["index"].as_u64() == index) {
         Some(same) => merge(same, element)?,
+        None if far => return Err(Clash),
         None => whole.insert(at, element),
     }
     Ok(())

@@ -259,3 +259,11 @@ proptest! {
         collected(&lines);
     }
 }
+
+#[test]
+fn a_list_that_comes_backwards_stays_text_instead_of_taking_for_ever() {
+    let calls = |count: u64| -> Value { (0..count).rev().map(|index| json!({"index": index})).collect() };
+    let stream = |count| collected(&chunks(&[delta(0, &json!({"tool_calls": calls(count)}), &json!("stop"))]));
+    assert!(stream(100).is_some());
+    assert!(stream(200_000).is_none());
+}
