@@ -31,6 +31,22 @@ fn max_items_begins_so_many_and_finishes_those() {
 }
 
 #[test]
+fn items_that_come_back_unsent_have_not_begun() {
+    let server = Server::new(|arrival| match arrival.item.as_str() {
+        "item-0" | "item-1" if arrival.before == 0 => {
+            Reply::error(429, "rate_limit_exceeded").with_header("retry-after", 3)
+        }
+        _ => Reply::ok(),
+    });
+    let job = Job::new(12);
+    let (code, log) = finish(job.run(&server).args(["--max-items", "5", "--concurrency", "2", "--pace", "fixed"]));
+    assert_eq!(code, 3, "{log}");
+    let summary = job.summary();
+    assert_eq!((&summary["succeeded"], &summary["stopped"]), (&5.into(), &"max_items".into()), "{log}");
+    assert_eq!((server.by_item().len(), server.count()), (5, 7), "{log}");
+}
+
+#[test]
 fn max_tokens_are_never_exceeded() {
     let server = Server::new(|_| Reply::ok());
     let job = Job::new(40);

@@ -6,44 +6,66 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use paceline_core::Timestamp;
 use tokio::sync::Notify;
 
-/// The items that this run has begun. Once there are as many as it may begin, it only goes on with those.
+/// The items that this run has begun: those that were sent. Once there are as many as it may begin, it only goes on with
+/// those.
 #[derive(Debug)]
 pub(crate) struct Begun {
     limit: Option<u64>,
     count: u64,
-    /// Those that wait for another try: when they are due, both ways round.
+    /// Items that are tried for the first time: nobody knows yet whether they will be sent.
+    candidates: BTreeSet<u64>,
+    /// Items that were sent and have not ended, with the time at which they are due; none while they are tried.
+    open: BTreeMap<u64, Option<Timestamp>>,
+    /// The times among those, in order.
     due: BTreeSet<(Timestamp, u64)>,
-    times: BTreeMap<u64, Timestamp>,
 }
 
 impl Begun {
     /// Nothing has begun; without a limit nothing is remembered either.
     pub(crate) const fn new(limit: Option<u64>) -> Self {
-        Self { limit, count: 0, due: BTreeSet::new(), times: BTreeMap::new() }
+        Self { limit, count: 0, candidates: BTreeSet::new(), open: BTreeMap::new(), due: BTreeSet::new() }
     }
 
-    /// How many items may still be begun.
+    /// How many items may be tried for the first time.
     pub(crate) fn left(&self) -> usize {
-        self.limit.map_or(usize::MAX, |limit| usize::try_from(limit - self.count.min(limit)).unwrap_or(usize::MAX))
+        let taken = self.count + self.candidates.len() as u64;
+        self.limit.map_or(usize::MAX, |limit| usize::try_from(limit - taken.min(limit)).unwrap_or(usize::MAX))
     }
 
-    /// No further item may be begun.
-    pub(crate) fn used_up(&self) -> bool {
+    /// For now no further item may be tried.
+    pub(crate) fn full(&self) -> bool {
         self.left() == 0
+    }
+
+    /// As many items have begun as may.
+    pub(crate) fn used_up(&self) -> bool {
+        self.limit.is_some_and(|limit| self.count >= limit)
     }
 
     /// An item is tried: for the first time in this run, or again.
     pub(crate) fn tried(&mut self, ordinal: u64) {
-        match self.times.remove(&ordinal) {
-            Some(due) => drop(self.due.remove(&(due, ordinal))),
-            None => self.count += 1,
+        if self.limit.is_none() {
+            return;
+        }
+        match self.open.get_mut(&ordinal) {
+            Some(due) => drop(due.take().map(|due| self.due.remove(&(due, ordinal)))),
+            None => drop(self.candidates.insert(ordinal)),
         }
     }
 
-    /// An item that was tried waits for another try.
-    pub(crate) fn waits(&mut self, ordinal: u64, due: Timestamp) {
-        if self.limit.is_some() && self.times.insert(ordinal, due).is_none() {
-            self.due.insert((due, ordinal));
+    /// The try is over: whether the item was sent, and when it is due again, if it is.
+    pub(crate) fn settled(&mut self, ordinal: u64, sent: bool, due: Option<Timestamp>) {
+        let first = self.candidates.remove(&ordinal);
+        if self.limit.is_none() || (first && !sent) {
+            return;
+        }
+        self.count += u64::from(first);
+        match due {
+            Some(due) => {
+                self.open.insert(ordinal, Some(due));
+                self.due.insert((due, ordinal));
+            }
+            None => drop(self.open.remove(&ordinal)),
         }
     }
 
@@ -155,26 +177,39 @@ mod tests {
         let mut begun = Begun::new(Some(2));
         begun.tried(4);
         assert_eq!(begun.left(), 1);
-        begun.waits(4, at(30));
+        begun.settled(4, true, Some(at(30)));
         begun.tried(4);
         assert_eq!(begun.left(), 1, "a second try begins nothing");
         begun.tried(5);
+        assert!(begun.full() && !begun.used_up(), "it may come back unsent");
+        begun.settled(5, true, Some(at(20)));
         assert!(begun.used_up());
-        begun.waits(5, at(20));
-        begun.waits(4, at(10));
-        assert_eq!((begun.next_due(), begun.due(at(20), 9)), (Some(at(10)), vec![4, 5]));
+        begun.settled(4, false, Some(at(10)));
+        assert_eq!((begun.next_due(), begun.due(at(20), 9)), (Some(at(10)), vec![4, 5]), "unsent this time, but begun");
         assert_eq!((begun.due(at(19), 9), begun.due(at(20), 1)), (vec![4], vec![4]));
         begun.tried(4);
         begun.tried(5);
         assert_eq!(begun.next_due(), None);
+        begun.settled(4, true, None);
+        assert!(begun.used_up());
+    }
+
+    #[test]
+    fn an_item_that_comes_back_unsent_has_not_begun() {
+        let mut begun = Begun::new(Some(2));
+        begun.tried(1);
+        begun.tried(2);
+        assert!(begun.full());
+        begun.settled(1, false, Some(Timestamp::from_millis(9)));
+        assert_eq!((begun.left(), begun.next_due()), (1, None));
     }
 
     #[test]
     fn without_a_bound_nothing_is_remembered() {
         let mut begun = Begun::new(None);
         (0..100).for_each(|ordinal| begun.tried(ordinal));
-        begun.waits(1, Timestamp::from_millis(1));
-        assert!(!begun.used_up() && begun.next_due().is_none());
+        begun.settled(1, true, Some(Timestamp::from_millis(1)));
+        assert!(!begun.full() && !begun.used_up() && begun.next_due().is_none() && begun.candidates.is_empty());
         let budget = Budget::new(None);
         let reserved = budget.reserve(u64::MAX).now_or_never().expect("at once").expect("no end");
         reserved.settle(None);

@@ -164,7 +164,7 @@ impl Dispatcher {
         let (reply, answer) = oneshot::channel();
         // Nobody waits for the answer any more only when the run has failed.
         let reply = move |claim| drop(reply.send(claim));
-        if self.begun.used_up() {
+        if self.begun.full() {
             let room = (window * SCOPES_AT_ONCE).saturating_sub(self.tasks.len());
             self.parts.journal.claim_items(self.begun.due(self.parts.context.now(), room), reply);
             self.claiming = Some(answer);
@@ -211,8 +211,11 @@ impl Dispatcher {
         let recorded = self.parts.recorder.record(&self.parts.context, tried);
         self.next_due = earlier(self.next_due, recorded.due);
         self.due_meanwhile = earlier(self.due_meanwhile, recorded.due);
-        if let Some(due) = recorded.due.filter(|_| sent) {
-            self.begun.waits(ordinal, due);
+        let was_full = self.begun.full();
+        self.begun.settled(ordinal, sent, recorded.due);
+        if was_full && !self.begun.full() {
+            // Others may begin in its place, and nobody has looked for them.
+            self.next_due = Some(Timestamp::from_millis(0));
         }
         self.keep_to_begun();
         if recorded.scopes_changed {
@@ -224,9 +227,9 @@ impl Dispatcher {
         self.end_with(recorded.stop);
     }
 
-    /// Once no further item may be begun, nothing is due but those that were.
+    /// While no further item may be tried, nothing is due but those that have begun.
     fn keep_to_begun(&mut self) {
-        if self.begun.used_up() {
+        if self.begun.full() {
             (self.next_due, self.crowded) = (self.begun.next_due(), false);
         }
     }
