@@ -22,6 +22,16 @@ use crate::run::lines::line::{self, Echo, LineError};
 /// A wait for a shut scope that an item spends in the journal.
 const LONG: Duration = Duration::from_secs(1);
 
+/// A longer body stays in the input while its item waits for a permit: hundreds wait at once.
+const LONG_BODY: usize = 64 << 10;
+
+/// A call that could leave.
+struct Ready {
+    request: Request,
+    /// None while it is left in the input.
+    call: Option<(Echo, Call)>,
+}
+
 /// What every try needs. One for the whole run.
 pub(crate) struct Context {
     pub(crate) input: Input,
@@ -154,7 +164,11 @@ impl Context {
     /// Tries an item once. Nothing is lost if the future is dropped, but the call may be repeated then.
     pub(crate) async fn attempt(&self, item: Claimed) -> Tried {
         let end = match self.prepare(&item) {
-            Ok((echo, call, request)) => self.perform(echo, call, request, &item).await,
+            Ok((echo, call, request)) => {
+                let short = call.body.len() <= LONG_BODY;
+                let call = short.then_some((echo, call));
+                self.perform(Ready { request, call }, &item).await
+            }
             Err(error) => TryEnd::InputBroken(error),
         };
         Tried { item, end }
@@ -194,7 +208,8 @@ impl Context {
         Ok((echo, call, request))
     }
 
-    async fn perform(&self, echo: Echo, call: Call, request: Request, item: &Claimed) -> TryEnd {
+    async fn perform(&self, ready: Ready, item: &Claimed) -> TryEnd {
+        let Ready { request, call } = ready;
         let began = self.limiter.now();
         let tokens = request.cost.get(&Dimension::Tokens);
         let reserved_tokens = tokio::select! {
@@ -216,6 +231,11 @@ impl Context {
                 return TryEnd::Impossible(Impossible::Deadline { waited: self.limiter.now() - began });
             }
             Err(_) => return TryEnd::Withheld,
+        };
+        let (echo, call) = match call.map_or_else(|| self.prepare(item).map(|(echo, call, _)| (echo, call)), Ok) {
+            Ok(ready) => ready,
+            // The permit is given back unused.
+            Err(error) => return TryEnd::InputBroken(error),
         };
         let _in_flight = InFlight::new(&self.in_flight);
         let (sent, at) = (self.limiter.now(), self.now());
