@@ -1,5 +1,6 @@
 //! An answer becomes a line.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use base64::Engine as _;
@@ -183,7 +184,10 @@ fn raw(shape: &impl Serialize) -> Box<RawValue> {
 fn raw_body(body: &[u8]) -> Box<RawValue> {
     let Ok(text) = std::str::from_utf8(body) else { return binary(body) };
     match serde_json::from_str::<&RawValue>(text) {
-        Ok(json) => RawValue::from_string(compact(json.get())).expect("JSON stays JSON without the space between"),
+        Ok(json) => match compact(json.get()) {
+            Cow::Borrowed(_) => json.to_owned(),
+            Cow::Owned(compact) => RawValue::from_string(compact).expect("JSON stays JSON without the space between"),
+        },
         Err(_) => raw(&text),
     }
 }
@@ -195,17 +199,28 @@ fn binary(body: &[u8]) -> Box<RawValue> {
 }
 
 /// Valid JSON without the space between its tokens; its strings, numbers and order stay as they are.
-fn compact(json: &str) -> String {
+fn compact(json: &str) -> Cow<'_, str> {
     let (mut in_string, mut escaped) = (false, false);
-    let keep = |character: &char| {
-        let kept = in_string || !matches!(character, ' ' | '\t' | '\n' | '\r');
-        match character {
+    let mut kept = String::new();
+    let mut from = 0;
+    for (at, byte) in json.bytes().enumerate() {
+        match byte {
             _ if escaped => escaped = false,
-            '\\' => escaped = in_string,
-            '"' => in_string = !in_string,
+            b'\\' => escaped = in_string,
+            b'"' => in_string = !in_string,
+            b' ' | b'\t' | b'\n' | b'\r' if !in_string => {
+                if from == 0 {
+                    kept.reserve(json.len());
+                }
+                kept.push_str(&json[from..at]);
+                from = at + 1;
+            }
             _ => {}
         }
-        kept
-    };
-    json.chars().filter(keep).collect()
+    }
+    if from == 0 {
+        return Cow::Borrowed(json);
+    }
+    kept.push_str(&json[from..]);
+    Cow::Owned(kept)
 }
