@@ -148,7 +148,9 @@ impl Run<'_> {
             max_duration: self.args.max_duration,
             concurrency: self.upstream.pacer.concurrency.max() as usize,
         });
-        let ended = dispatcher.run().await.map_err(Failure::resumable)?;
+        // Not on this thread, which every call that ends would have to wake: among the workers it is mostly awake.
+        let ended = tokio::spawn(dispatcher.run()).await.map_err(Failure::interrupted).flatten();
+        let ended = ended.map_err(Failure::resumable)?;
         let enough = signals::told().map_err(Failure::interrupted)?;
         tokio::task::block_in_place(|| self.conclude(&context, &ended, &enough)).map_err(Failure::resumable)
     }
