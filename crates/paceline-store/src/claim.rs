@@ -7,7 +7,7 @@ use rusqlite::{Connection, params};
 
 use crate::error::Error;
 use crate::item::{Claim, Claimed};
-use crate::query;
+use crate::query::{self, AFTER_ITEM, item_columns};
 use crate::schema::ACCOUNT;
 use crate::scope::{Scope, next_due};
 
@@ -20,6 +20,9 @@ pub(crate) const DUE_RETRIES: &str = "SELECT id, not_before_ms, crash_attempts F
 pub(crate) const DUE_FRESH: &str = "SELECT id, crash_attempts FROM item
      WHERE state = 0 AND scope = ?1 AND not_before_ms = 0
      ORDER BY crash_attempts, id LIMIT ?2";
+
+/// What is handed out.
+const READ: &str = concat!("SELECT ", item_columns!(), ", body_hash FROM item WHERE id = ?1");
 
 /// The place of an item in a claim: retries before fresh ones, then by due time, then behind after crashes, then by id.
 type Place = (bool, i64, i64, i64);
@@ -57,15 +60,17 @@ pub(crate) fn claim_items(conn: &Connection, scopes: &[Scope], ordinals: &[u64])
 /// Marks items in flight and reads them; leaves out those that do not wait.
 fn take(conn: &Connection, scopes: &[Scope], ids: impl Iterator<Item = i64>) -> rusqlite::Result<Vec<Claimed>> {
     let mut take = conn.prepare_cached("UPDATE item SET state = 1 WHERE id = ?1 AND state = 0")?;
-    let mut read = conn.prepare_cached(query::ITEM_BY_ID)?;
+    let mut read = conn.prepare_cached(READ)?;
     let mut items = Vec::with_capacity(ids.size_hint().0);
     for id in ids {
         if take.execute([id])? == 0 {
             continue;
         }
-        items.push(read.query_row([id], |row| {
-            Ok(Claimed { item: query::item(row, scopes)?, body_hash: row.get("body_hash")? })
-        })?);
+        items.push(
+            read.query_row([id], |row| {
+                Ok(Claimed { item: query::item(row, scopes)?, body_hash: row.get(AFTER_ITEM)? })
+            })?,
+        );
     }
     Ok(items)
 }
@@ -122,7 +127,7 @@ mod tests {
                 "SEARCH item USING COVERING INDEX item_due (scope=? AND not_before_ms=?)"
             );
             assert_eq!(plan(&conn, crate::scope::NEXT_DUE), "SEARCH item USING COVERING INDEX item_due (scope=?)");
-            assert_eq!(plan(&conn, query::ITEM_BY_ID), "SEARCH item USING INTEGER PRIMARY KEY (rowid=?)");
+            assert_eq!(plan(&conn, READ), "SEARCH item USING INTEGER PRIMARY KEY (rowid=?)");
         }
     }
 }

@@ -64,62 +64,76 @@ pub(crate) fn snapshot(conn: &Connection) -> Result<Option<String>, Error> {
     conn.query_row("SELECT snapshot_json FROM run", [], |row| row.get(0)).map_err(Error::sqlite("read"))
 }
 
-/// The item with that key, and where it stands.
-pub(crate) fn find(conn: &Connection, scopes: &[Scope], key: &[u8; 16]) -> Result<Option<(Item, State)>, Error> {
-    conn.prepare_cached("SELECT * FROM item WHERE key = ?1")
-        .and_then(|mut select| {
-            select.query_row([key], |row| Ok((item(row, scopes)?, state(row.get("state")?)?))).optional()
-        })
-        .map_err(Error::sqlite("read"))
+/// The columns of an [`item`], in its order; what a statement reads besides begins at [`AFTER_ITEM`]. By name they would be
+/// searched for in each row, which takes longer than to read them.
+macro_rules! item_columns {
+    () => {
+        "id, line, src_off, src_len, scope, not_before_ms, delay_ms, attempts, deferrals, probes, abandoned, \
+         forgiven_attempts, forgiven_deferrals, crash_attempts, first_ms, deadline_ms, last_class, last_status, \
+         last_code, last_type, last_error"
+    };
 }
+pub(crate) use item_columns;
 
-/// A whole row, for [`item`].
-pub(crate) const ITEM_BY_ID: &str = "SELECT * FROM item WHERE id = ?1";
+/// The place of the first column behind those of an item.
+pub(crate) const AFTER_ITEM: usize = 21;
 
-/// An item from a whole row.
+/// An item from a row of [`item_columns`].
 pub(crate) fn item(row: &Row<'_>, scopes: &[Scope]) -> rusqlite::Result<Item> {
-    let time = |column| row.get::<_, Option<i64>>(column).map(|millis| millis.map(Timestamp::from_millis));
-    let last = match class(row.get("last_class")?) {
+    let time = |column: usize| row.get::<_, Option<i64>>(column).map(|millis| millis.map(Timestamp::from_millis));
+    let scope: i64 = row.get(4)?;
+    let name =
+        scopes.iter().find(|known| known.id == scope).map_or_else(|| Arc::from(""), |found| found.row.name.clone());
+    let last = match row.get_ref(16)?.as_str_or_null()?.and_then(Class::from_name) {
         Some(class) => Some(Last {
             class,
-            status: row.get("last_status")?,
-            code: row.get("last_code")?,
-            error_type: row.get("last_type")?,
-            words: row.get("last_error")?,
+            status: row.get(17)?,
+            code: row.get(18)?,
+            error_type: row.get(19)?,
+            words: row.get(20)?,
         }),
         None => None,
     };
     let tally = Tally {
-        attempts: row.get("attempts")?,
-        deferrals: row.get("deferrals")?,
-        probes: row.get("probes")?,
-        abandoned: row.get("abandoned")?,
-        first: time("first_ms")?,
-        deadline: time("deadline_ms")?,
+        attempts: row.get(7)?,
+        deferrals: row.get(8)?,
+        probes: row.get(9)?,
+        abandoned: row.get(10)?,
+        first: time(14)?,
+        deadline: time(15)?,
         last,
     };
-    let scope: i64 = row.get("scope")?;
-    let name =
-        scopes.iter().find(|known| known.id == scope).map_or_else(|| Arc::from(""), |found| found.row.name.clone());
     Ok(Item {
-        ordinal: count(row.get("id")?),
-        line: count(row.get("line")?),
-        src_off: count(row.get("src_off")?),
-        src_len: count(row.get("src_len")?),
+        ordinal: count(row.get(0)?),
+        line: count(row.get(1)?),
+        src_off: count(row.get(2)?),
+        src_len: count(row.get(3)?),
         scope: name,
         tally,
-        forgiven: Forgiven { attempts: row.get("forgiven_attempts")?, deferrals: row.get("forgiven_deferrals")? },
-        crash_attempts: row.get("crash_attempts")?,
-        not_before: Timestamp::from_millis(row.get("not_before_ms")?),
-        delay: Duration::from_millis(count(row.get("delay_ms")?)),
+        forgiven: Forgiven { attempts: row.get(11)?, deferrals: row.get(12)? },
+        crash_attempts: row.get(13)?,
+        not_before: Timestamp::from_millis(row.get(5)?),
+        delay: Duration::from_millis(count(row.get(6)?)),
     })
+}
+
+/// The item with that key, and where it stands.
+pub(crate) fn find(conn: &Connection, scopes: &[Scope], key: &[u8; 16]) -> Result<Option<(Item, State)>, Error> {
+    conn.prepare_cached(concat!("SELECT ", item_columns!(), ", state FROM item WHERE key = ?1"))
+        .and_then(|mut select| {
+            select.query_row([key], |row| Ok((item(row, scopes)?, state(row.get(AFTER_ITEM)?)?))).optional()
+        })
+        .map_err(Error::sqlite("read"))
 }
 
 /// Refused lines that wait for their end, by place in the input.
 pub(crate) fn refused(conn: &Connection, limit: usize) -> Result<Vec<Item>, Error> {
     let page = || {
-        let sql =
-            "SELECT * FROM item WHERE state = 0 AND scope = ?1 ORDER BY not_before_ms, crash_attempts, id LIMIT ?2";
+        let sql = concat!(
+            "SELECT ",
+            item_columns!(),
+            " FROM item WHERE state = 0 AND scope = ?1 ORDER BY not_before_ms, crash_attempts, id LIMIT ?2"
+        );
         let mut select = conn.prepare_cached(sql)?;
         let rows = select.query_map(rusqlite::params![REFUSED, int(limit as u64)], |row| item(row, &[]))?;
         rows.collect::<rusqlite::Result<_>>()
@@ -129,10 +143,6 @@ pub(crate) fn refused(conn: &Connection, limit: usize) -> Result<Vec<Item>, Erro
 
 pub(crate) fn state(code: i64) -> rusqlite::Result<State> {
     State::from_code(code).ok_or(rusqlite::Error::IntegralValueOutOfRange(0, code))
-}
-
-pub(crate) fn class(name: Option<String>) -> Option<Class> {
-    name.as_deref().and_then(Class::from_name)
 }
 
 /// A count as SQLite keeps it. No file or job is large enough for the difference to show.

@@ -7,7 +7,7 @@ use rusqlite::{Connection, params};
 
 use crate::error::Error;
 use crate::item::{Item, State, Totals};
-use crate::query::{count, int, item, state};
+use crate::query::{AFTER_ITEM, count, int, item, item_columns, state};
 use crate::scope::{ScopeState, account, scope_list};
 
 /// Why an item is still waiting.
@@ -86,8 +86,8 @@ impl Counts {
 pub enum Rows {
     /// Every item.
     All,
-    /// Items that have not succeeded.
-    NotSucceeded,
+    /// Every item but those that succeeded at their first call.
+    NotSimplySucceeded,
 }
 
 /// What a report says about an item. Its `custom_id` is read from the input at [`Item::src_off`].
@@ -238,18 +238,23 @@ pub(crate) fn report_page(
     let scopes = scope_list(conn)?;
     let account = account(&scopes);
     let page = || -> rusqlite::Result<Vec<ReportRow>> {
-        let mut select =
-            conn.prepare_cached("SELECT * FROM item WHERE id > ?1 AND (?2 OR state <> 2) ORDER BY id LIMIT ?3")?;
+        let mut select = conn.prepare_cached(concat!(
+            "SELECT ",
+            item_columns!(),
+            ", state, reason FROM item
+             WHERE id > ?1 AND (?2 OR state <> 2 OR attempts + deferrals + probes + abandoned > 1)
+             ORDER BY id LIMIT ?3"
+        ))?;
         let mut found = select.query(params![after.map_or(-1, int), rows == Rows::All, PAGE])?;
         let mut page = Vec::new();
         while let Some(row) = found.next()? {
-            let (item, state) = (item(row, &scopes)?, state(row.get("state")?)?);
+            let (item, state) = (item(row, &scopes)?, state(row.get(AFTER_ITEM)?)?);
             let deferred = matches!(state, State::Waiting | State::InFlight).then(|| {
                 let sent = item.tally.sends() + item.crash_attempts > 0;
                 let scope = scopes.iter().find(|scope| scope.row.name == item.scope).map(|scope| &scope.row.state);
                 defer_reason(scope.unwrap_or(&ScopeState::Open), account, now, item.not_before > now, sent)
             });
-            page.push(ReportRow { item, state, deferred, reason: row.get("reason")? });
+            page.push(ReportRow { item, state, deferred, reason: row.get(AFTER_ITEM + 1)? });
         }
         Ok(page)
     };

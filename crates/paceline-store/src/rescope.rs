@@ -6,7 +6,7 @@ use rusqlite::{Connection, params};
 
 use crate::error::Error;
 use crate::item::Item;
-use crate::query::{self, int};
+use crate::query::{self, int, item_columns};
 use crate::scope::scope_list;
 
 /// Items read at a time when their scopes are looked at again.
@@ -16,9 +16,11 @@ const PAGE: i64 = 1_000;
 pub(crate) fn pending_page(conn: &Connection, after: Option<u64>) -> Result<Vec<Item>, Error> {
     let scopes = scope_list(conn)?;
     let page = || {
-        let mut select = conn.prepare_cached(
-            "SELECT * FROM item WHERE id > ?1 AND state IN (0, 1) AND scope > 0 ORDER BY id LIMIT ?2",
-        )?;
+        let mut select = conn.prepare_cached(concat!(
+            "SELECT ",
+            item_columns!(),
+            " FROM item WHERE id > ?1 AND state IN (0, 1) AND scope > 0 ORDER BY id LIMIT ?2"
+        ))?;
         let rows = select.query_map(params![after.map_or(-1, int), PAGE], |row| query::item(row, &scopes))?;
         rows.collect::<rusqlite::Result<Vec<_>>>()
     };

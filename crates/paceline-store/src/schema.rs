@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
 use crate::error::Error;
@@ -130,6 +131,9 @@ pub(crate) fn connect(path: Option<&Path>) -> Result<(Connection, Found), Error>
 pub(crate) fn begin_writing(conn: &Connection) -> Result<(), Error> {
     conn.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA temp_store = MEMORY;")
         .and_then(|()| conn.pragma_update(None, "wal_autocheckpoint", LOG_PAGES))
+        // The plans are pinned by tests. Without this a statement is planned anew whenever another scope or time is bound.
+        .and_then(|()| conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true))
+        .map(drop)
         .map_err(Error::sqlite("open"))
 }
 

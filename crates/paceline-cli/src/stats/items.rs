@@ -23,10 +23,7 @@ pub(super) fn print(reader: &Reader, as_json: bool, bounded: bool) -> Result<(),
     if !as_json {
         writeln!(out, "{HEAD}").map_err(Failure::interrupted)?;
     }
-    let printed = reader.report(now, Rows::All, |found| -> Result<(), ReportError> {
-        if report::simply_succeeded(&found) {
-            return Ok(());
-        }
+    let printed = reader.report(now, Rows::NotSimplySucceeded, |found| -> Result<(), ReportError> {
         let row = report::row(&found, &input, now, bounded);
         if as_json {
             serde_json::to_writer(&mut out, &row).map_err(io::Error::from)?;

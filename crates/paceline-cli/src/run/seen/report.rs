@@ -76,12 +76,9 @@ pub(crate) fn write(path: &Path, journal: &Journal, input: &Input, ending: &Endi
 fn fill(path: &Path, journal: &Journal, input: &Input, ending: &Ending<'_>) -> Result<(), ReportError> {
     let Ending { now, bounded, enough } = *ending;
     let mut file = BufWriter::new(File::create(path)?);
-    journal.report(now, Rows::All, |row| -> Result<(), ReportError> {
+    journal.report(now, Rows::NotSimplySucceeded, |row| -> Result<(), ReportError> {
         if enough.load(Ordering::Relaxed) {
             return Err(ReportError::Interrupted);
-        }
-        if simply_succeeded(&row) {
-            return Ok(());
         }
         serde_json::to_writer(&mut file, &self::row(&row, input, now, bounded)).map_err(io::Error::from)?;
         file.write_all(b"\n")?;
@@ -89,11 +86,6 @@ fn fill(path: &Path, journal: &Journal, input: &Input, ending: &Ending<'_>) -> R
     })?;
     file.into_inner().map_err(io::IntoInnerError::into_error)?.sync_data()?;
     Ok(())
-}
-
-/// Succeeded at its first call.
-pub(crate) fn simply_succeeded(row: &ReportRow) -> bool {
-    row.state == State::Succeeded && row.tally.sends() <= 1
 }
 
 /// The row of an item. `bounded`: the run ended at a bound of its own, which is why what never started did not.
