@@ -81,6 +81,11 @@ pub enum Policy {
     },
     /// Requests may not leave in a bunch.
     Burst,
+    /// The delay between the calls of a scope, under the paces that have one.
+    Spacing {
+        /// The delay.
+        delay: Duration,
+    },
     /// What the server's headers left.
     Announced {
         /// What is counted.
@@ -103,6 +108,7 @@ impl fmt::Display for Policy {
             Self::Concurrency => f.write_str("a free place among the calls in flight"),
             Self::Quota { dimension, limit, window } => write!(f, "the limit of {limit} {dimension} per {window:?}"),
             Self::Burst => f.write_str("the spacing of the configured limit"),
+            Self::Spacing { delay } => write!(f, "the delay of {delay:?} between calls"),
             Self::Announced { dimension, limit } => write!(f, "the server's limit of {limit} {dimension}"),
         }
     }

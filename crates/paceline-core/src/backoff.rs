@@ -87,6 +87,15 @@ impl Backoff {
         }
     }
 
+    /// The first delay before jitter.
+    pub(crate) const fn first(&self) -> Duration {
+        match self.growth {
+            Growth::Constant { delay } => delay,
+            Growth::Linear { step, .. } => step,
+            Growth::Exponential { base, .. } => base,
+        }
+    }
+
     /// The longest delay that can come out.
     pub fn cap(&self) -> Duration {
         match self.growth {

@@ -8,6 +8,7 @@ use core::time::Duration;
 
 use crate::backoff::Backoff;
 use crate::cost::Dimension;
+use crate::responsive::ResponsiveConfig;
 
 /// How the units of a quota come back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -154,6 +155,14 @@ pub enum Pace {
     Fixed,
     /// AIMD bounds the calls in flight.
     Aimd,
+    /// One delay between the calls of a scope, as [`PacerConfig::responsive`] says: longer after a throttled or overloaded
+    /// answer, shorter after successes.
+    Responsive,
+    /// One delay between the calls of a scope, which grows by the first delay of [`Retry::backoff`] with each throttled or
+    /// overloaded answer, up to its cap. A success ends it.
+    Linear,
+    /// As [`Linear`](Self::Linear), but the delay is multiplied, by 2 where the backoff does not grow exponentially.
+    Exponential,
     /// Nobody: every call leaves at once, waits asked for by the server excepted.
     None,
 }
@@ -173,6 +182,8 @@ pub struct PacerConfig {
     pub breaker: BreakerConfig,
     /// Who decides how fast the calls leave.
     pub pace: Pace,
+    /// The delay of [`Pace::Responsive`].
+    pub responsive: ResponsiveConfig,
 }
 
 /// A configuration that cannot be: which knob, its value, and what was expected.

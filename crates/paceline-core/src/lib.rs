@@ -25,6 +25,7 @@ mod rng;
 mod scope;
 mod slots;
 mod snapshot;
+mod spacing;
 mod time;
 mod verdict;
 

@@ -17,6 +17,7 @@ use crate::queue::Queue;
 use crate::quota::Quotas;
 use crate::rng::Rng;
 use crate::snapshot::{Announcement, QuotaSnapshot, ScopeSnapshot, ScopeState, Totals};
+use crate::spacing::Spacing;
 use crate::time::Instant;
 
 /// A hint above this holds the whole scope; a shorter one in whole seconds is mostly rounding.
@@ -50,6 +51,7 @@ pub(crate) struct Scope {
     announced: Vec<Announced>,
     gate: Gate,
     breaker: Breaker,
+    spacing: Spacing,
     pace: Pace,
     /// The number of the newest call that left.
     last: u64,
@@ -72,6 +74,7 @@ impl Scope {
             announced: Vec::new(),
             gate: Gate::new(),
             breaker: Breaker::new(config.breaker)?,
+            spacing: Spacing::new(config)?,
             pace: config.pace,
             last: 0,
             epoch: 0,
@@ -85,6 +88,7 @@ impl Scope {
         self.pace = config.pace;
         self.in_flight.reconfigure(concurrency(config))?;
         self.breaker.reconfigure(config.breaker)?;
+        self.spacing.reconfigure(config)?;
         self.quotas.reconfigure(&tier(&self.name, config))
     }
 
@@ -99,6 +103,7 @@ impl Scope {
             .admit(now)
             .strictest(self.gate.admit(now))
             .strictest(self.breaker.admit(now))
+            .strictest(self.spacing.admit(now))
             .strictest(self.in_flight.admit())
             .strictest(self.quotas.admit(now, cost));
         if self.pace != Pace::Auto {
@@ -126,6 +131,7 @@ impl Scope {
         self.gate.left(self.last);
         let probe = self.breaker.left();
         self.in_flight.take();
+        self.spacing.left(now);
         self.quotas.take(now, cost);
         self.spent.add(cost);
         Flight { number: self.last, sent: now, probe, spent: self.spent.clone() }
@@ -216,6 +222,16 @@ impl Scope {
         self.in_flight.refused(number, self.last)
     }
 
+    /// A success, as far as the delay between calls is concerned.
+    pub(crate) fn speed_up(&mut self, number: u64, rng: &mut Rng) {
+        self.spacing.succeeded(number, self.last, rng);
+    }
+
+    /// A throttled or overloaded answer, as far as the delay between calls is concerned.
+    pub(crate) fn slow_down(&mut self, now: Instant, number: u64, hint: Option<Duration>, rng: &mut Rng) {
+        self.spacing.failed(now, number, self.last, hint, rng);
+    }
+
     /// Closes the gate for as long as the server asked, where that concerns the scope.
     pub(crate) fn obey(&mut self, now: Instant, hint: Hint) -> bool {
         if hint.wait > HOLDING_HINT {
@@ -287,6 +303,8 @@ impl Scope {
             announced: self.announced.iter().map(|limit| self.announced_snapshot(now, limit)).collect(),
             burst: self.quotas.burst_left(now),
             concurrency: self.in_flight.snapshot(),
+            delay: self.spacing.delay(),
+            responsive: self.spacing.counters(),
             totals: self.totals.clone(),
             waiting: self.queue.len() as u64,
             next_due: self.next_due(now, &next),
@@ -339,7 +357,9 @@ fn tier(name: &str, config: &PacerConfig) -> Limits {
 const fn concurrency(config: &PacerConfig) -> Concurrency {
     match config.pace {
         Pace::Auto | Pace::Aimd => config.concurrency,
-        Pace::Fixed | Pace::None => Concurrency::Fixed { max: config.concurrency.max() },
+        Pace::Fixed | Pace::Responsive | Pace::Linear | Pace::Exponential | Pace::None => {
+            Concurrency::Fixed { max: config.concurrency.max() }
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use crate::admit::Policy;
 use crate::concurrency::ConcurrencySnapshot;
 use crate::cost::Dimension;
 use crate::outcome::{Class, LimitReport};
+use crate::responsive::ResponsiveCounters;
 use crate::time::Instant;
 
 /// A pacer at one instant: the account and its scopes.
@@ -36,6 +37,10 @@ pub struct ScopeSnapshot {
     pub burst: Option<(u64, u64)>,
     /// Calls in flight.
     pub concurrency: ConcurrencySnapshot,
+    /// The delay between calls, under the paces that have one; else zero.
+    pub delay: Duration,
+    /// What that delay has done, under the pace `responsive`.
+    pub responsive: Option<ResponsiveCounters>,
     /// Sums since the beginning.
     pub totals: Totals,
     /// Requests that wait.

@@ -11,7 +11,8 @@ use crate::rng::Rng;
 use crate::scope::Scope;
 use crate::time::Instant;
 
-/// The longest that the pacer itself lets a throttled item wait under the automatic pace.
+/// The longest that the pacer itself lets a throttled item wait under the automatic and the responsive
+/// pace.
 const LONGEST_OWN_WAIT: Duration = Duration::from_secs(5);
 
 /// Counts the send that has ended and decides about the next one.
@@ -78,7 +79,9 @@ fn delay(config: &PacerConfig, tried: &Request, outcome: &Outcome, rng: &mut Rng
         Class::Account | Class::QuotaExhausted => Duration::ZERO,
         Class::Throttled | Class::Partial => {
             let delay = backoff.delay(tried.deferrals, rng);
-            if config.pace == Pace::Auto { delay.min(LONGEST_OWN_WAIT) } else { delay }
+            // There the scope waits for all its items.
+            let paced = matches!(config.pace, Pace::Auto | Pace::Responsive);
+            if paced { delay.min(LONGEST_OWN_WAIT) } else { delay }
         }
         _ => backoff.delay(tried.attempts, rng),
     }

@@ -361,6 +361,8 @@ impl Pacer {
             announced: alloc::vec::Vec::new(),
             burst: self.quotas.burst_left(now),
             concurrency: self.in_flight.snapshot(),
+            delay: Duration::ZERO,
+            responsive: None,
             totals,
             waiting: scopes.iter().map(|scope| scope.waiting).sum(),
             waits_for: first.and_then(|scope| scope.waits_for.clone()),

@@ -29,6 +29,7 @@ impl Pacer {
         let scope = &mut self.scopes[request.scope.0 as usize];
         let change = match outcome.class {
             Class::Success => {
+                scope.speed_up(flight.number, &mut self.rng);
                 let (opened, change) = scope.passed(now, flight, request.item);
                 if opened {
                     self.quotas.forget_burst(now);
@@ -81,6 +82,9 @@ impl Pacer {
         if scope.refused(flight.number) {
             let limit = scope.in_flight.limit();
             self.events.push_back(Event::LimitDecreased { scope: id, limit });
+        }
+        if outcome.class != Class::Partial {
+            scope.slow_down(now, flight.number, outcome.hint.map(|hint| hint.wait), &mut self.rng);
         }
         let held = outcome.hint.is_some_and(|hint| self.obey(now, reach(id, outcome.reach), hint));
         let scope = &mut self.scopes[id.0 as usize];

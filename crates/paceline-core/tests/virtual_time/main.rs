@@ -5,4 +5,5 @@ mod job;
 mod model;
 mod models;
 mod replay;
+mod spacing;
 mod two_levels;

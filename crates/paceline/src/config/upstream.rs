@@ -115,7 +115,15 @@ impl Upstream {
         let breaker = pacing::breaker(section, &mut ledger)?;
         let (tiers, tier_limits) = tiers(section.tier.as_deref().unwrap_or_default(), off, &mut ledger)?;
         let rules = rules::rules(section.rule.as_deref().unwrap_or_default(), &mut ledger)?;
-        let pacer = PacerConfig { limits, concurrency, tiers: tier_limits, retry, breaker, pace: pace.pace };
+        let pacer = PacerConfig {
+            limits,
+            concurrency,
+            tiers: tier_limits,
+            retry,
+            breaker,
+            pace: pace.pace,
+            ..PacerConfig::default()
+        };
         let effective = ledger.into_rows();
         Ok(Self { name: name.to_owned(), provider, base_url, key, pacer, tiers, rules, deadline, effective })
     }
