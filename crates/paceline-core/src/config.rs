@@ -67,13 +67,21 @@ pub enum Concurrency {
         /// Never more than this.
         max: u32,
     },
+    /// The classic way, with its defects: starts at `max`, one more with each success, half with each refusal, also when
+    /// many calls are refused at once.
+    Classic {
+        /// Never less than this, at least 1.
+        floor: u32,
+        /// The first limit, and never more than this.
+        max: u32,
+    },
 }
 
 impl Concurrency {
     /// The number that is never exceeded.
     pub const fn max(self) -> u32 {
         match self {
-            Self::Fixed { max } | Self::Aimd { max, .. } => max,
+            Self::Fixed { max } | Self::Aimd { max, .. } | Self::Classic { max, .. } => max,
         }
     }
 }
@@ -184,6 +192,24 @@ pub struct PacerConfig {
     pub pace: Pace,
     /// The delay of [`Pace::Responsive`].
     pub responsive: ResponsiveConfig,
+}
+
+impl PacerConfig {
+    /// The same, but no two calls leave within `delay`, as a `Crawl-delay` in a robots.txt asks for. It holds under every
+    /// pace: [`Pace::None`] becomes [`Pace::Fixed`] with no other limit. A delay of 0 asks for nothing.
+    #[must_use]
+    pub fn with_crawl_delay(mut self, delay: Duration) -> Self {
+        if delay.is_zero() {
+            return self;
+        }
+        if self.pace == Pace::None {
+            self.pace = Pace::Fixed;
+            self.limits = Limits::default();
+            self.tiers.clear();
+        }
+        self.limits.quotas.push(Quota::sliding(Dimension::Requests, 1, delay));
+        self
+    }
 }
 
 /// A configuration that cannot be: which knob, its value, and what was expected.
