@@ -189,6 +189,9 @@ Exit codes: 0 all succeeded, 1 some failed, 2 nothing was sent, 3 to be continue
 pub(crate) struct CheckArgs {
     #[command(flatten)]
     pub(crate) upstream: UpstreamArgs,
+    /// Print what each preset sets, whatever the upstream
+    #[arg(long)]
+    pub(crate) presets: bool,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,

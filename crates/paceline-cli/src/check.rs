@@ -1,5 +1,8 @@
 //! `paceline check`: the limits in force, and who said so. Sends nothing and reads no key.
 
+use std::io;
+
+use paceline::config::{EffectiveValue, Preset};
 use serde_json::{Map, Value, json};
 
 use crate::args::{CheckArgs, Everywhere};
@@ -12,6 +15,10 @@ use crate::upstream;
 /// # Errors
 /// As for a run: the first value that cannot be.
 pub(crate) fn command(args: &CheckArgs, everywhere: &Everywhere) -> Result<Status, Failure> {
+    if args.presets {
+        output::print(|out| presets(args.json, out))?;
+        return Ok(Status::Success);
+    }
     let upstream = upstream::resolve(&args.upstream, everywhere)?;
     output::print(|out| {
         if args.json {
@@ -20,13 +27,13 @@ pub(crate) fn command(args: &CheckArgs, everywhere: &Everywhere) -> Result<Statu
                 .iter()
                 .map(|row| (row.key.clone(), json!({ "value": row.value, "source": row.source.to_string() })))
                 .collect();
-            writeln!(out, "{}", json!({ "upstream": upstream.name, "values": values }))
+            writeln!(out, "{}", json!({ "upstream": upstream.name, "acting": upstream.acting, "values": values }))
         } else {
-            let width = |text: fn(&paceline::config::EffectiveValue) -> &str| {
+            let width = |text: fn(&EffectiveValue) -> &str| {
                 upstream.effective.iter().map(|row| text(row).chars().count()).max().unwrap_or_default()
             };
             let (keys, values) = (width(|row| &row.key), width(|row| &row.value));
-            writeln!(out, "upstream {}", upstream.name).and_then(|()| {
+            writeln!(out, "upstream {}\npace {}", upstream.name, upstream.acting).and_then(|()| {
                 upstream
                     .effective
                     .iter()
@@ -35,4 +42,50 @@ pub(crate) fn command(args: &CheckArgs, everywhere: &Everywhere) -> Result<Statu
         }
     })?;
     Ok(Status::Success)
+}
+
+/// The table of presets: one line for each, and its settings in the words of the file.
+fn presets(json: bool, out: &mut dyn io::Write) -> io::Result<()> {
+    if json {
+        let settings = |preset: Preset| -> Map<String, Value> {
+            preset.settings().into_iter().map(|row| (row.key, Value::String(row.value))).collect()
+        };
+        let all: Map<String, Value> =
+            Preset::ALL.into_iter().map(|preset| (preset.as_str().to_owned(), settings(preset).into())).collect();
+        return writeln!(out, "{}", Value::Object(all));
+    }
+    let rows = Preset::ALL.map(|preset| {
+        let rows = preset.settings();
+        let words = rows.iter().map(|row| format!("{} {}", row.key, row.value)).collect::<Vec<_>>();
+        (preset.as_str(), words)
+    });
+    let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or_default();
+    for (name, words) in rows {
+        let mut first = name;
+        for line in filled(&words, WIDTH - width - 2) {
+            writeln!(out, "{first:width$}  {line}")?;
+            first = "";
+        }
+    }
+    Ok(())
+}
+
+/// What every terminal has.
+const WIDTH: usize = 80;
+
+/// The words with commas between them, in lines of at most `width` where they fit.
+fn filled(words: &[String], width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for (index, word) in words.iter().enumerate() {
+        let comma = if index + 1 < words.len() { "," } else { "" };
+        match lines.last_mut() {
+            Some(line) if line.len() + 1 + word.len() + comma.len() <= width => {
+                line.push(' ');
+                line.push_str(word);
+                line.push_str(comma);
+            }
+            _ => lines.push(format!("{word}{comma}")),
+        }
+    }
+    lines
 }

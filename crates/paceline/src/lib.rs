@@ -44,7 +44,8 @@ pub use log::BackingOff;
 pub use paceline_core::{
     Admit, Announcement, Backoff, BreakerConfig, Class, Concurrency, ConfigError, Cost, Dimension, Event, GiveUp,
     Growth, Hint, Instant, Jitter, LimitReport, Limits, Outcome, Pace, PacerConfig, Phase, Policy, Quota,
-    QuotaSnapshot, Reach, Request, Restores, Retry, ScopeId, ScopeSnapshot, ScopeState, Shape, Snapshot, Ticket,
-    Timestamp, TooLarge, Totals, Verdict,
+    QuotaSnapshot, Reach, Request, Responsive, ResponsiveConfig, ResponsiveCounters, Restores, Retry, Rng, ScopeId,
+    ScopeSnapshot, ScopeState, Shape, Snapshot, Ticket, Timestamp, TooLarge, Totals, Verdict, exponential_delay,
+    linear_delay,
 };
 pub use permit::Permit;

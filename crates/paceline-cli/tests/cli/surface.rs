@@ -26,6 +26,46 @@ fn check_says_where_each_value_came_from() {
 }
 
 #[test]
+fn check_says_which_pace_acts_and_prints_the_presets() {
+    let job = Job::new(0);
+    let text = output(job.paceline().args(["check", "--upstream", "mock", "--pace", "moderate"]));
+    assert!(
+        text.contains("\npace fixed: the configured limits and at most 4 calls in flight (preset moderate, "),
+        "{text}"
+    );
+    let table = output(job.paceline().args(["check", "--presets"]));
+    assert!(table.lines().all(|line| line.len() <= 80), "{table}");
+    assert!(
+        table.contains("\nmoderate            pace fixed, rps 2, burst 4, shape bucket, concurrency.max 4\n"),
+        "{table}"
+    );
+    let json: Value =
+        serde_json::from_str(&output(job.paceline().args(["check", "--presets", "--json"]))).expect("JSON");
+    assert_eq!(json["openai-app"]["rph"], "1000");
+}
+
+#[test]
+fn the_paces_with_a_delay_finish_a_job_that_is_refused_now_and_then() {
+    let server = Server::new(|arrival| match arrival.item.ends_with('7') && arrival.before == 0 {
+        true => Reply::error(429, "too fast"),
+        false => Reply::ok(),
+    });
+    for pace in ["responsive", "responsive-classic", "linear", "exponential"] {
+        let job = Job::new(30);
+        let mut run = job.run(&server);
+        run.env("PACELINE_UPSTREAM__GENERIC__RESPONSIVE__INITIAL", "2ms");
+        run.env("PACELINE_UPSTREAM__GENERIC__PACE", pace);
+        if pace.starts_with("responsive") {
+            assert_eq!(finish(&mut run).0, 0, "{pace}");
+        } else {
+            assert_eq!(finish(&mut run).0, 2, "{pace} has no such table");
+            assert_eq!(finish(run.env_remove("PACELINE_UPSTREAM__GENERIC__RESPONSIVE__INITIAL")).0, 0, "{pace}");
+        }
+        assert_eq!(job.lines("out.jsonl").len(), 30, "{pace}");
+    }
+}
+
+#[test]
 fn stats_read_the_journal_of_a_job() {
     let server = Server::new(|arrival| match arrival.item.as_str() {
         "item-4" => Reply::error(400, "never"),

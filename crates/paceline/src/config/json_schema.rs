@@ -88,6 +88,12 @@ kind!(
 );
 
 kind!(
+    /// How a limit is kept.
+    LimitShape,
+    |_generator| { "enum": ["sliding", "bucket"] }
+);
+
+kind!(
     /// A name for a range, or the range.
     JitterChoice,
     |_generator| { "anyOf": [

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use paceline_core::{Dimension, Limits, Quota};
+use paceline_core::{Dimension, Limits, Quota, Shape};
 
 use super::effective::Ledger;
 use super::error::Error;
@@ -16,6 +16,7 @@ pub(crate) struct Named<'a> {
     /// `50 concurrent`, where a list says so.
     pub(crate) concurrent: Option<&'a Setting>,
     burst: Option<&'a Setting>,
+    shape: Option<&'a Setting>,
 }
 
 /// A rate and who named it. Two are the same limit when they count the same over the same window.
@@ -33,12 +34,14 @@ const LONGEST_BURST_WINDOW: Duration = Duration::from_secs(60);
 impl<'a> Named<'a> {
     pub(crate) fn of_upstream(section: &'a UpstreamSection, ledger: &Ledger) -> Result<Self, Error> {
         let listed = section.limits.as_ref().map_or(&[][..], |limits| &limits.0);
-        Self::collect(section.rates(), listed, section.burst.as_ref(), ledger)
+        let named = Self::collect(section.rates(), listed, ledger)?;
+        Ok(Self { burst: section.burst.as_ref(), shape: section.shape.as_ref(), ..named })
     }
 
     pub(crate) fn of_tier(section: &'a TierSection, ledger: &Ledger) -> Result<Self, Error> {
         let listed = section.limits.as_ref().map_or(&[][..], |limits| &limits.0);
-        let named = Self::collect(section.rates(), listed, section.burst.as_ref(), ledger)?;
+        let named = Self::collect(section.rates(), listed, ledger)?;
+        let named = Self { burst: section.burst.as_ref(), shape: section.shape.as_ref(), ..named };
         match named.concurrent {
             Some(setting) => {
                 Err(setting.refuse(&ledger.name("limits"), "rates only: concurrency is bounded for the whole upstream"))
@@ -50,10 +53,9 @@ impl<'a> Named<'a> {
     fn collect(
         keyed: impl Iterator<Item = (&'static str, &'a Setting)>,
         listed: &'a [Setting],
-        burst: Option<&'a Setting>,
         ledger: &Ledger,
     ) -> Result<Self, Error> {
-        let mut named = Self { rates: Vec::new(), concurrent: None, burst };
+        let mut named = Self { rates: Vec::new(), concurrent: None, burst: None, shape: None };
         for (key, setting) in keyed {
             let units = setting.number(&ledger.name(key), |n| n > 0.0, "a number above 0")?;
             let limit = Limit::keyed(key, units).expect("every rate key is a rate word");
@@ -122,17 +124,16 @@ impl<'a> Named<'a> {
             ledger.note("limits", "none", super::Source::Default);
         }
         let burst = self.settle_burst(&quotas, ledger)?;
-        Ok(Limits { quotas, burst })
+        let bucket = self.settle_shape(&mut quotas, burst, ledger)?;
+        Ok(Limits { quotas, burst: burst.filter(|_| !bucket) })
     }
 
     fn settle_burst(&self, quotas: &[Quota], ledger: &mut Ledger) -> Result<Option<u64>, Error> {
-        let short = |quota: &&Quota| quota.dimension == Dimension::Requests && quota.window <= LONGEST_BURST_WINDOW;
-        let refined = quotas.iter().filter(short).min_by_key(|quota| quota.window);
+        let refined = refined(quotas).map(|index| &quotas[index]);
         match (self.burst, refined) {
             (None, None) => Ok(None),
             (None, Some(quota)) => {
-                let burst = (quota.limit as f64 / quota.window.as_secs_f64()).ceil();
-                ledger.note("burst", burst.to_string(), super::Source::Default);
+                ledger.note("burst", usual_burst(quota).to_string(), super::Source::Default);
                 Ok(None)
             }
             (Some(setting), quota) => {
@@ -146,6 +147,37 @@ impl<'a> Named<'a> {
             }
         }
     }
+
+    /// Makes the limit that the burst refines a token bucket, where that is wanted; says whether it did.
+    fn settle_shape(&self, quotas: &mut [Quota], burst: Option<u64>, ledger: &mut Ledger) -> Result<bool, Error> {
+        let Some(setting) = self.shape else { return Ok(false) };
+        let key = ledger.name("shape");
+        let bucket = match setting.text.as_str() {
+            "sliding" => false,
+            "bucket" => true,
+            _ => return Err(setting.refuse(&key, "sliding or bucket")),
+        };
+        let Some(index) = refined(quotas) else {
+            return Err(setting.refuse(&key, "a request limit beside it, over at most 60 s (rps or rpm)"));
+        };
+        ledger.note("shape", &setting.text, setting.source().clone());
+        if bucket {
+            let burst = burst.unwrap_or_else(|| usual_burst(&quotas[index]));
+            quotas[index].shape = Shape::Bucket { burst };
+        }
+        Ok(bucket)
+    }
+}
+
+/// The limit that a burst refines.
+fn refined(quotas: &[Quota]) -> Option<usize> {
+    let short = |quota: &Quota| quota.dimension == Dimension::Requests && quota.window <= LONGEST_BURST_WINDOW;
+    (0..quotas.len()).filter(|index| short(&quotas[*index])).min_by_key(|index| quotas[*index].window)
+}
+
+/// The requests of a second, rounded up.
+fn usual_burst(quota: &Quota) -> u64 {
+    (quota.limit as f64 / quota.window.as_secs_f64()).ceil() as u64
 }
 
 impl Rate<'_> {

@@ -17,6 +17,7 @@
 //! # }
 //! ```
 
+mod acting;
 mod effective;
 mod environment;
 mod error;
@@ -25,6 +26,7 @@ mod limits;
 mod overrides;
 mod pacing;
 mod preset;
+mod responsive;
 mod rules;
 mod schema;
 mod setting;
@@ -42,6 +44,7 @@ pub use environment::Environment;
 pub use error::{Error, Source};
 pub use json_schema::json_schema;
 pub use overrides::Overrides;
+pub use preset::Preset;
 pub use units::{DurationError, Limit, LimitError, parse_duration};
 pub use upstream::{KeySource, MOCK, Tier, TierMatch, Upstream};
 
@@ -152,13 +155,15 @@ impl Config {
         let variables = self.variables.get(name).cloned().unwrap_or_default();
         let file = self.file.get(name).cloned().unwrap_or_default();
         let paces = [self.overrides.section().pace, variables.pace.clone(), file.pace.clone()];
-        let by_name = paces.into_iter().flatten().next().is_some_and(|pace| pace.text == preset::OPENAI_APP);
+        let wanted = paces.into_iter().flatten().next().and_then(|pace| Preset::from_name(&pace.text));
+        let by_name = wanted == Some(Preset::OpenAiApp);
+        let preset = wanted.filter(|_| !by_name).map(Preset::section).unwrap_or_default();
         if !by_name && name != preset::OPENAI {
-            return Ok(variables.over(file));
+            return Ok(variables.over(file).over(preset));
         }
         Ok(match preset::openai_app(&self.environment, by_name)? {
-            Some((upper, lower)) => variables.over(upper).over(file).over(lower),
-            None => variables.over(file),
+            Some((upper, lower)) => variables.over(upper).over(file).over(preset).over(lower),
+            None => variables.over(file).over(preset),
         })
     }
 

@@ -24,13 +24,20 @@ enum Kind {
     Exponential,
 }
 
-pub(crate) const PACES: [PaceChoice; 7] = [
+pub(crate) const PACES: [PaceChoice; 14] = [
     PaceChoice { name: "auto", pace: Pace::Auto, growth: Kind::Exponential },
     PaceChoice { name: "fixed", pace: Pace::Fixed, growth: Kind::Exponential },
     PaceChoice { name: "aimd", pace: Pace::Aimd, growth: Kind::Exponential },
-    PaceChoice { name: "linear", pace: Pace::Fixed, growth: Kind::Linear },
-    PaceChoice { name: "exponential", pace: Pace::Fixed, growth: Kind::Exponential },
+    PaceChoice { name: "responsive", pace: Pace::Responsive, growth: Kind::Exponential },
+    PaceChoice { name: "linear", pace: Pace::Linear, growth: Kind::Linear },
+    PaceChoice { name: "exponential", pace: Pace::Exponential, growth: Kind::Exponential },
     PaceChoice { name: "none", pace: Pace::None, growth: Kind::Exponential },
+    PaceChoice { name: "conservative", pace: Pace::Fixed, growth: Kind::Exponential },
+    PaceChoice { name: "moderate", pace: Pace::Fixed, growth: Kind::Exponential },
+    PaceChoice { name: "aggressive", pace: Pace::Fixed, growth: Kind::Exponential },
+    PaceChoice { name: "adaptive", pace: Pace::Auto, growth: Kind::Exponential },
+    PaceChoice { name: "aimd-classic", pace: Pace::Aimd, growth: Kind::Exponential },
+    PaceChoice { name: "responsive-classic", pace: Pace::Responsive, growth: Kind::Exponential },
     PaceChoice { name: preset::OPENAI_APP, pace: Pace::Fixed, growth: Kind::Exponential },
 ];
 
@@ -47,9 +54,7 @@ pub(crate) fn pace(section: &UpstreamSection, ledger: &mut Ledger) -> Result<Pac
     let read = |setting: &Setting, key: &str| {
         PACES.into_iter().find(|pace| pace.name == setting.text).ok_or_else(|| {
             let names = PACES.map(|pace| pace.name).join(", ");
-            let known = setting.text == "responsive";
-            let note = if known { " (this version has no responsive pace)" } else { "" };
-            setting.refuse(key, format!("one of {names}{note}"))
+            setting.refuse(key, format!("one of {names}"))
         })
     };
     ledger.settle("pace", section.pace.as_ref(), PACES[0], read, |pace| pace.name.to_owned())
@@ -65,9 +70,12 @@ pub(crate) fn concurrency(
     let nothing = ConcurrencySection::default();
     let given = section.concurrency.as_ref().unwrap_or(&nothing);
     let max_setting = maximum(given, concurrent, ledger)?;
-    let adapts = adapts(given, *pace, ledger)?;
-    let word = if adapts { "aimd" } else { "fixed" };
-    ledger.note("concurrency.kind", word, given.kind.as_ref().map_or(Source::Default, |kind| kind.source().clone()));
+    let kind = kind(given, *pace, ledger)?;
+    ledger.note(
+        "concurrency.kind",
+        kind.as_str(),
+        given.kind.as_ref().map_or(Source::Default, |kind| kind.source().clone()),
+    );
 
     let Concurrency::Aimd { floor, start, max } = Concurrency::default() else {
         unreachable!("the default adapts");
@@ -80,13 +88,12 @@ pub(crate) fn concurrency(
         _ => setting.count(key, 1, MOST_IN_FLIGHT),
     };
     let max = ledger.settle("concurrency.max", max_setting, max, count, u32::to_string)?;
-    if !adapts {
+    if kind == Adapts::No {
         if let Some((key, extra)) =
             [("floor", &given.floor), ("start", &given.start)].into_iter().find_map(|(k, s)| Some((k, s.as_ref()?)))
         {
-            return Err(
-                extra.refuse(&ledger.name(&format!("concurrency.{key}")), "nothing here: only kind aimd has one")
-            );
+            return Err(extra
+                .refuse(&ledger.name(&format!("concurrency.{key}")), "nothing here: only a kind that adapts has one"));
         }
         return Ok(Concurrency::Fixed { max });
     }
@@ -103,6 +110,12 @@ pub(crate) fn concurrency(
         }
     };
     let floor = ledger.settle("concurrency.floor", given.floor.as_ref(), floor.min(max), bounded, u32::to_string)?;
+    if kind == Adapts::Classic {
+        if let Some(start) = &given.start {
+            return Err(start.refuse(&ledger.name("concurrency.start"), "nothing here: the classic kind starts at max"));
+        }
+        return Ok(Concurrency::Classic { floor, max });
+    }
     let start = ledger.settle(
         "concurrency.start",
         given.start.as_ref(),
@@ -135,19 +148,41 @@ fn maximum<'a>(
     }
 }
 
-/// Whether the number of calls in flight adapts: as told, else as a floor or a start implies, else as the pace does.
-fn adapts(given: &ConcurrencySection, pace: PaceChoice, ledger: &Ledger) -> Result<bool, Error> {
-    match &given.kind {
-        Some(kind) => match kind.text.as_str() {
-            "aimd" if pace.pace != Pace::None => Ok(true),
-            "aimd" => Err(kind.refuse(&ledger.name("concurrency.kind"), "fixed: the pace none adapts nothing")),
-            "fixed" => Ok(false),
-            _ => Err(kind.refuse(&ledger.name("concurrency.kind"), "aimd or fixed")),
-        },
-        None => {
-            let implied = pace.pace != Pace::None && (given.floor.is_some() || given.start.is_some());
-            Ok(implied || matches!(pace.pace, Pace::Auto | Pace::Aimd))
+/// Whether and how the number of calls in flight adapts.
+#[derive(Clone, Copy, PartialEq)]
+enum Adapts {
+    No,
+    Aimd,
+    Classic,
+}
+
+impl Adapts {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::No => "fixed",
+            Self::Aimd => "aimd",
+            Self::Classic => "classic",
         }
+    }
+}
+
+/// How the number of calls in flight adapts: as told, else as a floor or a start implies, else as the pace does.
+fn kind(given: &ConcurrencySection, pace: PaceChoice, ledger: &Ledger) -> Result<Adapts, Error> {
+    let may = matches!(pace.pace, Pace::Auto | Pace::Fixed | Pace::Aimd);
+    let Some(kind) = &given.kind else {
+        let implied = may && (given.floor.is_some() || given.start.is_some());
+        let adapts = implied || matches!(pace.pace, Pace::Auto | Pace::Aimd);
+        return Ok(if adapts { Adapts::Aimd } else { Adapts::No });
+    };
+    let key = ledger.name("concurrency.kind");
+    match kind.text.as_str() {
+        "fixed" => Ok(Adapts::No),
+        "aimd" if may => Ok(Adapts::Aimd),
+        "classic" if may => Ok(Adapts::Classic),
+        "aimd" | "classic" => {
+            Err(kind.refuse(&key, format!("fixed: the pace {} does not adapt the calls in flight", pace.name)))
+        }
+        _ => Err(kind.refuse(&key, "aimd, classic or fixed")),
     }
 }
 

@@ -1,10 +1,157 @@
-//! The preset `openai-app`: the limits of an application that is configured by six variables.
+//! Presets: a name for several settings, below the file and above the defaults.
+//!
+//! `openai-app` is more than that: six variables of the environment belong to it.
 
+use paceline_core::PacerConfig;
+
+use super::effective::EffectiveValue;
 use super::environment::Environment;
 use super::error::{Error, Source};
-use super::schema::{RetrySection, UpstreamSection};
+use super::schema::{ConcurrencySection, ResponsiveSection, RetrySection, UpstreamSection};
 use super::setting::Setting;
 use super::units;
+use super::upstream::Upstream;
+
+/// Several settings under one name, which is also the name of a pace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Preset {
+    /// For scraping a small host: a token bucket of 0.5 requests per second, one call in flight.
+    Conservative,
+    /// For scraping: 2 requests per second, a burst of 4, 4 calls in flight.
+    Moderate,
+    /// For scraping a large host: 10 requests per second, a burst of 20, 16 calls in flight.
+    Aggressive,
+    /// For scraping: one call in flight at first, more as the answers permit, at most 20 requests per second.
+    Adaptive,
+    /// No wait at all but those that the server asks for.
+    None,
+    /// An application's usual limits: 50 requests per minute, 1,000 per hour, a burst of 10.
+    OpenAiApp,
+    /// Calls in flight from the maximum, one more with each success, half with each refusal.
+    AimdClassic,
+    /// The responsive delay by its classic rule.
+    ResponsiveClassic,
+}
+
+impl Preset {
+    /// All of them.
+    pub const ALL: [Self; 8] = [
+        Self::Conservative,
+        Self::Moderate,
+        Self::Aggressive,
+        Self::Adaptive,
+        Self::None,
+        Self::OpenAiApp,
+        Self::AimdClassic,
+        Self::ResponsiveClassic,
+    ];
+
+    /// The name, as `pace` takes it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Conservative => "conservative",
+            Self::Moderate => "moderate",
+            Self::Aggressive => "aggressive",
+            Self::Adaptive => "adaptive",
+            Self::None => "none",
+            Self::OpenAiApp => OPENAI_APP,
+            Self::AimdClassic => "aimd-classic",
+            Self::ResponsiveClassic => "responsive-classic",
+        }
+    }
+
+    /// The preset of that name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|preset| preset.as_str() == name)
+    }
+
+    /// What a limiter is told under this preset alone: for one host and key.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use paceline::{Limiter, config::Preset};
+    ///
+    /// // The robots.txt of the host says "Crawl-delay: 5".
+    /// let config = Preset::Moderate.pacer_config().with_crawl_delay(Duration::from_secs(5));
+    /// let limiter = Limiter::new(config)?;
+    /// # Ok::<(), paceline::ConfigError>(())
+    /// ```
+    pub fn pacer_config(self) -> PacerConfig {
+        self.upstream().pacer
+    }
+
+    /// What this preset sets, in the order of `paceline check`.
+    pub fn settings(self) -> Vec<EffectiveValue> {
+        let mut rows = self.upstream().effective;
+        rows.retain(|row| row.source == Source::Preset(self.as_str()));
+        rows
+    }
+
+    fn upstream(self) -> Upstream {
+        let base_url = Some(self.setting("http://127.0.0.1"));
+        let section = UpstreamSection { base_url, ..self.section() };
+        let mut upstream = Upstream::new("generic", &section).expect("a preset is no mistake");
+        upstream.effective.retain(|row| row.key != "base_url");
+        upstream
+    }
+
+    /// The preset as a layer. Of `openai-app` only what is its own: the variables are another layer.
+    pub(crate) fn section(self) -> UpstreamSection {
+        match self {
+            Self::Conservative => self.scraping("0.5", "1", "1"),
+            Self::Moderate => self.scraping("2", "4", "4"),
+            Self::Aggressive => self.scraping("10", "20", "16"),
+            Self::Adaptive => {
+                let one = || Some(self.setting("1"));
+                let concurrency = ConcurrencySection { floor: one(), start: one(), ..ConcurrencySection::default() };
+                self.paced(
+                    "auto",
+                    UpstreamSection {
+                        rps: Some(self.setting("20")),
+                        shape: Some(self.setting("bucket")),
+                        concurrency: Some(concurrency),
+                        ..UpstreamSection::default()
+                    },
+                )
+            }
+            Self::None => self.paced("none", UpstreamSection::default()),
+            Self::OpenAiApp => openai_app_section(),
+            Self::AimdClassic => {
+                let kind = Some(self.setting("classic"));
+                let concurrency = Some(ConcurrencySection { kind, ..ConcurrencySection::default() });
+                self.paced("aimd", UpstreamSection { concurrency, ..UpstreamSection::default() })
+            }
+            Self::ResponsiveClassic => {
+                let compat = Some(self.setting("true"));
+                let responsive = Some(ResponsiveSection { compat, ..ResponsiveSection::default() });
+                self.paced("responsive", UpstreamSection { responsive, ..UpstreamSection::default() })
+            }
+        }
+    }
+
+    fn scraping(self, rps: &str, burst: &str, in_flight: &str) -> UpstreamSection {
+        let max = Some(self.setting(in_flight));
+        self.paced(
+            "fixed",
+            UpstreamSection {
+                rps: Some(self.setting(rps)),
+                burst: Some(self.setting(burst)),
+                shape: Some(self.setting("bucket")),
+                concurrency: Some(ConcurrencySection { max, ..ConcurrencySection::default() }),
+                ..UpstreamSection::default()
+            },
+        )
+    }
+
+    fn paced(self, pace: &str, section: UpstreamSection) -> UpstreamSection {
+        UpstreamSection { pace: Some(self.setting(pace)), ..section }
+    }
+
+    fn setting(self, text: &str) -> Setting {
+        Setting::new(text, Source::Preset(self.as_str()))
+    }
+}
 
 /// The preset's name, which is also a pace.
 pub(crate) const OPENAI_APP: &str = "openai-app";
@@ -45,11 +192,16 @@ pub(crate) fn openai_app(env: &Environment, wanted: bool) -> Result<Option<(Upst
         return Ok(None);
     }
     check(&set)?;
+    Ok(Some((section(set), openai_app_section())))
+}
+
+/// The preset's own values.
+fn openai_app_section() -> UpstreamSection {
     let own = VARIABLES.map(|(_, default)| Some(preset(default)));
     let lower = UpstreamSection { pace: Some(preset("fixed")), ..section(own) };
     let jitter = Some(preset("[0.1, 1.0]"));
     let retry = lower.retry.map(|retry| RetrySection { jitter, ..retry });
-    Ok(Some((section(set), UpstreamSection { retry, ..lower })))
+    UpstreamSection { retry, ..lower }
 }
 
 fn is_known(name: &str) -> bool {

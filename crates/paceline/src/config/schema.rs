@@ -9,7 +9,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::json_schema::{
-    ClassName, ConcurrencyChoice, Count, JitterChoice, Length, LimitList, PaceName, ProviderName, StatusRange,
+    ClassName, ConcurrencyChoice, Count, JitterChoice, Length, LimitList, LimitShape, PaceName, ProviderName,
+    StatusRange,
 };
 use super::setting::{Locator, Setting};
 use super::shapes::{Settings, number_or_table};
@@ -86,6 +87,10 @@ macro_rules! section_with_limits {
                 /// by its window in seconds, rounded up.
                 #[schemars(with = "Option<Count>")]
                 burst: Setting,
+                /// How the limit that `burst` refines is kept: `sliding`, never more than the limit in any window, or
+                /// `bucket`, refilled evenly with room for `burst`, so that a window may see both. Default: `sliding`.
+                #[schemars(with = "Option<LimitShape>")]
+                shape: Setting,
             }
         }
 
@@ -128,8 +133,8 @@ section_with_limits! {
         /// The file that holds the key. Default: none.
         #[schemars(with = "Option<String>")]
         api_key_file: Setting,
-        /// Who decides how fast calls leave: `auto`, `fixed`, `aimd`, `linear`, `exponential`, `none` or a preset.
-        /// Default: `auto`.
+        /// Who decides how fast calls leave: `auto`, `fixed`, `aimd`, `responsive`, `linear`, `exponential`, `none`
+        /// or a preset. Default: `auto`.
         #[schemars(with = "Option<PaceName>")]
         pace: Setting,
         /// Calls in flight: a number, which is the maximum, or a table.
@@ -144,6 +149,8 @@ section_with_limits! {
         /// How long an item may take from its first send, more than 0. Default: `24h`.
         #[schemars(with = "Option<Length>")]
         deadline: Setting,
+        /// The delay between calls under the pace `responsive`.
+        responsive: ResponsiveSection,
         /// When a scope counts as down.
         breaker: BreakerSection,
         /// Parts of the account with limits of their own, inside the account's. The first that matches is taken.
@@ -156,11 +163,12 @@ section_with_limits! {
 section! {
     /// How many calls may be under way at once.
     ConcurrencySection {
-        /// `aimd` adapts between `floor` and `max`, `fixed` always allows `max`. Default: `aimd`; `fixed` under the paces
-        /// `fixed`, `linear`, `exponential` and `none`.
+        /// `aimd` adapts between `floor` and `max`, `fixed` always allows `max`; `classic` starts at `max`, and every success
+        /// is one more, every refusal a halving. Default: `aimd`; `fixed` under the paces `fixed`, `responsive`, `linear`,
+        /// `exponential` and `none`.
         #[schemars(with = "Option<String>")]
         kind: Setting,
-        /// Never less than this, 1 to `max`; only for `aimd`. Default: 5, or `max` if that is less.
+        /// Never less than this, 1 to `max`; not for `fixed`. Default: 5, or `max` if that is less.
         #[schemars(with = "Option<Count>")]
         floor: Setting,
         /// The first limit, `floor` to `max`; only for `aimd`. Default: 10, or `max` if that is less.
@@ -195,6 +203,43 @@ section! {
         /// 0 <= low <= high <= 1. Default: `full`.
         #[schemars(with = "Option<JitterChoice>")]
         jitter: Setting,
+    }
+}
+
+section! {
+    /// The delay between the calls of a scope under the pace `responsive`: up after a throttled or overloaded answer, down
+    /// after successes.
+    ResponsiveSection {
+        /// The delay after the first failure, more than 0 and at most `max`. Default: `500ms`.
+        #[schemars(with = "Option<Length>")]
+        initial: Setting,
+        /// The longest delay. Default: `15m`.
+        #[schemars(with = "Option<Length>")]
+        max: Setting,
+        /// Randomness never moves a delay by more than this, 0 for none. Default: `2m`.
+        #[schemars(with = "Option<Length>")]
+        max_randomization: Setting,
+        /// A failure multiplies the delay by this, more than 1, at most 1000. Default: 1.5.
+        #[schemars(with = "Option<f64>", range(min = 1.0, max = 1000.0))]
+        up: Setting,
+        /// A step down multiplies the delay by this, more than 0, less than 1. Default: 0.9.
+        #[schemars(with = "Option<f64>", range(min = 0.0, max = 1.0))]
+        down: Setting,
+        /// Randomness moves a step by at most this share, 0 to less than 1. Default: 0.3.
+        #[schemars(with = "Option<f64>", range(min = 0.0, max = 1.0))]
+        randomization: Setting,
+        /// Successes in a row before a step down, at least 1. Default: 10.
+        #[schemars(with = "Option<Count>")]
+        threshold: Setting,
+        /// A delay that shrinks below this becomes 0; `initial` where that is less; not with `compat`. Default: `1ms`.
+        #[schemars(with = "Option<Length>")]
+        min_delay: Setting,
+        /// The delay halves with each such time without a call, more than 0; not with `compat`. Default: none.
+        #[schemars(with = "Option<Length>")]
+        idle_half_life: Setting,
+        /// The classic rule, to the nanosecond, defects included. Default: false.
+        #[schemars(with = "Option<bool>")]
+        compat: Setting,
     }
 }
 

@@ -2,12 +2,15 @@
 
 use std::time::Duration;
 
-use paceline_core::{Concurrency, Dimension, Growth, Jitter, Pace, Quota, Shape};
+use paceline_core::{
+    Class, Concurrency, Cost, Dimension, Growth, Jitter, Outcome, Pace, Quota, Request, ResponsiveConfig, Shape,
+};
 use proptest::{prop_assert, proptest};
 
 use paceline_core::PacerConfig;
 
 use super::*;
+use crate::{Limiter, NotNow};
 
 const DOCUMENT: &str = include_str!("../../../../docs/configuration.md");
 const SCHEMA: &str = include_str!("../../../../docs/paceline.schema.json");
@@ -153,7 +156,21 @@ fn a_bad_value_of_a_file_is_named_with_its_line() {
         ("tpm = 5\nburst = 5", "burst"),
         ("rpm = 5\nburst = 0", "burst"),
         ("rpd = 5\nburst = 1", "burst"),
-        ("pace = 'responsive'", "pace"),
+        ("pace = 'reponsive'", "pace"),
+        ("pace = 'linear'\nconcurrency = { kind = 'aimd' }", "concurrency.kind"),
+        ("concurrency = { kind = 'classic', start = 7 }", "concurrency.start"),
+        ("shape = 'bucket'", "shape"),
+        ("rps = 5\nshape = 'round'", "shape"),
+        ("responsive = { initial = '1s' }", "responsive.initial"),
+        ("pace = 'fixed'\nresponsive = { up = 2 }", "responsive.up"),
+        ("pace = 'responsive'\nresponsive = { initial = '16m' }", "responsive.initial"),
+        ("pace = 'responsive'\nresponsive = { max = '400ms' }", "responsive.max"),
+        ("pace = 'responsive'\nresponsive = { up = 1 }", "responsive.up"),
+        ("pace = 'responsive'\nresponsive = { down = 1 }", "responsive.down"),
+        ("pace = 'responsive'\nresponsive = { randomization = 1 }", "responsive.randomization"),
+        ("pace = 'responsive'\nresponsive = { threshold = 0 }", "responsive.threshold"),
+        ("pace = 'responsive'\nresponsive = { compat = 1 }", "responsive.compat"),
+        ("pace = 'responsive-classic'\nresponsive = { idle_half_life = '1m' }", "responsive.idle_half_life"),
         ("provider = 'nobody'", "provider"),
         ("base_url = 'ftp://a'", "base_url"),
         ("base_url = 'a.example.com'", "base_url"),
@@ -235,7 +252,10 @@ fn paces_decide_who_adapts() {
         ("pace = 'fixed'\nconcurrency = { kind = 'aimd' }", Pace::Aimd, true),
         ("pace = 'fixed'\nconcurrency = { floor = 2 }", Pace::Aimd, true),
         ("pace = 'auto'\nconcurrency = { kind = 'fixed', max = 9 }", Pace::Auto, false),
-        ("pace = 'linear'", Pace::Fixed, false),
+        ("pace = 'linear'", Pace::Linear, false),
+        ("pace = 'exponential'", Pace::Exponential, false),
+        ("pace = 'responsive'", Pace::Responsive, false),
+        ("pace = 'responsive'\nconcurrency = 3", Pace::Responsive, false),
         ("pace = 'none'", Pace::None, false),
     ] {
         let found = upstream(&format!("[upstream.openai]\n{lines}"), &[], openai()).expect(lines).pacer;
@@ -245,6 +265,108 @@ fn paces_decide_who_adapts() {
     let linear = upstream("[upstream.openai]\npace = 'linear'\nretry = { base = 1, cap = 4 }", &[], openai());
     let growth = linear.expect("all well").pacer.retry.backoff.growth;
     assert_eq!(growth, Growth::Linear { step: seconds(1), cap: seconds(4) });
+}
+
+#[test]
+fn the_responsive_delay_has_a_table_of_its_own() {
+    let lines = "[upstream.openai]\npace = 'responsive'\nresponsive = { initial = '1ms', down = 0.6, compat = true }";
+    let found =
+        upstream(lines, &[("PACELINE_UPSTREAM__OPENAI__RESPONSIVE__THRESHOLD", "5")], openai()).expect("all well");
+    let expected = ResponsiveConfig {
+        initial: seconds(1) / 1_000,
+        down: 0.6,
+        threshold: 5,
+        compat: true,
+        ..ResponsiveConfig::default()
+    };
+    assert_eq!((found.pacer.pace, found.pacer.responsive), (Pace::Responsive, expected));
+    let other = Overrides { pace: Some("fixed".to_owned()), ..openai() };
+    let found = upstream(lines, &[], other).expect("the flag wins");
+    assert_eq!(found.pacer.responsive, ResponsiveConfig::default());
+    let default = upstream("[upstream.openai]\npace = 'responsive'", &[], openai()).expect("all well");
+    assert_eq!(default.pacer.responsive, ResponsiveConfig::default());
+}
+
+#[test]
+fn what_acts_is_told_with_its_reason() {
+    for (lines, acting) in [
+        ("", "auto: announced limits and 5 to 50 calls in flight, 10 at first (default)"),
+        ("pace = 'fixed'", "fixed: the configured limits and at most 50 calls in flight (paceline.toml, line 2)"),
+        (
+            "pace = 'fixed'\nconcurrency = { floor = 2, max = 9 }",
+            "aimd: the configured limits and 2 to 9 calls in flight, 9 at first (paceline.toml, line 2; \
+             concurrency.kind is aimd)",
+        ),
+        (
+            "pace = 'adaptive'",
+            "auto: announced limits and 1 to 50 calls in flight, 1 at first (preset adaptive, named in \
+             paceline.toml, line 2)",
+        ),
+        (
+            "pace = 'responsive'",
+            "responsive: one delay between calls, 500ms after the first refusal, at most 15m (paceline.toml, line 2)",
+        ),
+        (
+            "pace = 'responsive-classic'",
+            "responsive: one delay between calls by the classic rule, 500ms after the first refusal, at most 15m \
+             (preset responsive-classic, named in paceline.toml, line 2)",
+        ),
+        (
+            "pace = 'linear'",
+            "linear: one delay between calls, 500ms more with each refusal, at most 60s (paceline.toml, line 2)",
+        ),
+        ("pace = 'none'", "none: every call leaves at once (paceline.toml, line 2)"),
+    ] {
+        let found = upstream(&format!("[upstream.openai]\n{lines}"), &[], openai()).expect(lines);
+        assert_eq!(found.acting, acting, "{lines}");
+    }
+}
+
+#[test]
+fn presets_are_layers_below_the_file() {
+    let bucket = |limit, window, burst| Quota {
+        shape: Shape::Bucket { burst },
+        ..Quota::sliding(Dimension::Requests, limit, window)
+    };
+    let fixed = |max| Concurrency::Fixed { max };
+    for (name, quotas, concurrency, pace) in [
+        ("conservative", vec![bucket(1, seconds(2), 1)], fixed(1), Pace::Fixed),
+        ("moderate", vec![bucket(2, seconds(1), 4)], fixed(4), Pace::Fixed),
+        ("aggressive", vec![bucket(10, seconds(1), 20)], fixed(16), Pace::Fixed),
+        ("adaptive", vec![bucket(20, seconds(1), 20)], Concurrency::Aimd { floor: 1, start: 1, max: 50 }, Pace::Auto),
+        ("none", vec![], fixed(50), Pace::None),
+        ("aimd-classic", vec![], Concurrency::Classic { floor: 5, max: 50 }, Pace::Aimd),
+        ("responsive-classic", vec![], fixed(50), Pace::Responsive),
+    ] {
+        let flags = Overrides { pace: Some(name.to_owned()), ..openai() };
+        let pacer = upstream("", &[], flags).expect(name).pacer;
+        assert_eq!((&pacer.limits.quotas, pacer.concurrency, pacer.pace), (&quotas, concurrency, pace), "{name}");
+        assert_eq!((pacer.limits.burst, pacer.responsive.compat), (None, name == "responsive-classic"), "{name}");
+        assert_eq!(Preset::from_name(name).expect(name).pacer_config(), pacer);
+    }
+    let file = "[upstream.openai]\npace = 'moderate'\nconcurrency = 2\nrpm = 30";
+    let found = upstream(file, &[], openai()).expect("all well");
+    assert_eq!(found.pacer.concurrency, fixed(2));
+    assert_eq!(found.pacer.limits.quotas, [bucket(2, seconds(1), 4), minutes(30)], "both hold");
+    assert_eq!(*source(&found, "rps"), Source::Preset("moderate"));
+    for preset in Preset::ALL {
+        Limiter::new(preset.pacer_config()).expect("a preset is no mistake");
+        assert!(preset.settings().iter().any(|row| row.key == "pace"), "{preset:?}");
+    }
+}
+
+#[test]
+fn a_crawl_delay_holds_under_every_preset() {
+    for preset in Preset::ALL {
+        let limiter = Limiter::new(preset.pacer_config().with_crawl_delay(seconds(5))).expect("all well");
+        let request = Request::new(limiter.scope("host"), Cost::request());
+        limiter.try_acquire(request.clone()).expect("the first").complete(Outcome::new(Class::Success));
+        match limiter.try_acquire(request) {
+            Err(NotNow::Wait { after: Some(after), .. }) => assert!(after > seconds(4), "{preset:?}: {after:?}"),
+            other => panic!("{preset:?}: {other:?}"),
+        }
+        assert_eq!(preset.pacer_config().with_crawl_delay(seconds(0)), preset.pacer_config());
+    }
 }
 
 #[test]
@@ -415,8 +537,10 @@ fn documented(key: &str) -> Option<Vec<&'static str>> {
 
 #[test]
 fn every_default_is_documented_as_it_is() {
-    let plain = upstream("", &[], openai()).expect("all well");
-    for row in plain.effective.iter().filter(|row| row.source == Source::Default && row.key != "provider") {
+    let plain = upstream("", &[], openai()).expect("all well").effective;
+    let responsive = upstream("[upstream.openai]\npace = 'responsive'", &[], openai()).expect("all well").effective;
+    let delays = responsive.into_iter().filter(|row| row.key.starts_with("responsive."));
+    for row in plain.into_iter().chain(delays).filter(|row| row.source == Source::Default && row.key != "provider") {
         let cells = documented(&row.key).unwrap_or_else(|| panic!("{} is not documented", row.key));
         assert_eq!(cells[2], format!("`{}`", row.value), "{}", row.key);
     }
@@ -428,11 +552,14 @@ fn every_default_is_documented_as_it_is() {
 #[test]
 fn the_schema_tells_the_real_defaults() {
     let schema: serde_json::Value = serde_json::from_str(SCHEMA).expect("JSON");
-    let plain = upstream("", &[], openai()).expect("all well");
-    for row in plain.effective.iter().filter(|row| row.source == Source::Default && row.value != "none") {
+    let plain = upstream("", &[], openai()).expect("all well").effective;
+    let responsive = upstream("[upstream.openai]\npace = 'responsive'", &[], openai()).expect("all well").effective;
+    let delays = responsive.into_iter().filter(|row| row.key.starts_with("responsive."));
+    for row in plain.into_iter().chain(delays).filter(|row| row.source == Source::Default && row.value != "none") {
         let (section, key) = match row.key.split_once('.') {
             Some(("concurrency", key)) => ("ConcurrencySection", key),
             Some(("retry", key)) => ("RetrySection", key),
+            Some(("responsive", key)) => ("ResponsiveSection", key),
             Some((_, key)) => ("BreakerSection", key),
             None if row.key == "provider" => continue,
             None => ("UpstreamSection", row.key.as_str()),
@@ -455,9 +582,10 @@ fn every_key_of_the_schema_is_documented() {
         ("UpstreamSection", ""),
         ("ConcurrencySection", "concurrency."),
         ("RetrySection", "retry."),
+        ("ResponsiveSection", "responsive."),
         ("BreakerSection", "breaker."),
     ] {
-        let tables = ["retry", "breaker", "tier", "rule"];
+        let tables = ["retry", "responsive", "breaker", "tier", "rule"];
         for key in keys(section).into_iter().filter(|key| !tables.contains(&key.as_str())) {
             assert!(documented(&format!("{prefix}{key}")).is_some(), "{prefix}{key} is not documented");
         }

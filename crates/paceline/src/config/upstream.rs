@@ -7,10 +7,12 @@ use std::time::Duration;
 use http::Uri;
 use paceline_core::{Limits, Pace, PacerConfig};
 
+use super::acting;
 use super::effective::{EffectiveValue, Ledger};
 use super::error::{Error, Source};
 use super::limits::Named;
 use super::pacing;
+use super::responsive;
 use super::rules;
 use super::schema::{TierSection, UpstreamSection};
 use super::setting::Setting;
@@ -42,6 +44,8 @@ pub struct Upstream {
     pub rules: Vec<Rule>,
     /// How long an item may take from its first send. Default: 24 h.
     pub deadline: Duration,
+    /// Which pace acts, what it does, and who said so, in words.
+    pub acting: String,
     /// Every value in force, defaults included.
     pub effective: Vec<EffectiveValue>,
 }
@@ -112,20 +116,15 @@ impl Upstream {
         let retry = pacing::retry(section, pace, &mut ledger)?;
         let read = |setting: &Setting, key: &str| setting.period(key);
         let deadline = ledger.settle("deadline", section.deadline.as_ref(), DEADLINE, read, |d| show_duration(*d))?;
+        let responsive = responsive::responsive(section, pace, &mut ledger)?;
         let breaker = pacing::breaker(section, &mut ledger)?;
         let (tiers, tier_limits) = tiers(section.tier.as_deref().unwrap_or_default(), off, &mut ledger)?;
         let rules = rules::rules(section.rule.as_deref().unwrap_or_default(), &mut ledger)?;
-        let pacer = PacerConfig {
-            limits,
-            concurrency,
-            tiers: tier_limits,
-            retry,
-            breaker,
-            pace: pace.pace,
-            ..PacerConfig::default()
-        };
-        let effective = ledger.into_rows();
-        Ok(Self { name: name.to_owned(), provider, base_url, key, pacer, tiers, rules, deadline, effective })
+        let pacer =
+            PacerConfig { limits, concurrency, tiers: tier_limits, retry, breaker, pace: pace.pace, responsive };
+        let (acting, effective) = (acting::acting(section, &pacer), ledger.into_rows());
+        let name = name.to_owned();
+        Ok(Self { name, provider, base_url, key, pacer, tiers, rules, deadline, acting, effective })
     }
 }
 

@@ -1,6 +1,7 @@
 //! How fast calls leave, as the server sees it.
 
-use paceline::Class;
+use paceline::config::Preset;
+use paceline::{Class, Hint};
 
 use super::*;
 
@@ -99,4 +100,19 @@ async fn priority_then_arrival() {
         task.await.expect("no panic");
     }
     assert_eq!(*order.lock().expect("no panic"), [2, 4, 0, 1, 3]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_preset_none_never_waits_but_where_the_server_says_so() {
+    let limiter = limiter(Preset::None.pacer_config());
+    let start = limiter.now();
+    for _ in 0..10_000 {
+        limiter.acquire(request(&limiter)).await.expect("open").complete(success());
+    }
+    assert_eq!(limiter.now() - start, Duration::ZERO);
+    let hint = Some(Hint { wait: 30 * S, exact: false });
+    let refused = Outcome { hint, ..Outcome::new(Class::Throttled) };
+    limiter.acquire(request(&limiter)).await.expect("open").complete(refused);
+    limiter.acquire(request(&limiter)).await.expect("a wait is no error").complete(success());
+    assert!(limiter.now() - start >= 30 * S);
 }

@@ -1,0 +1,57 @@
+//! Which pace acts, in words, and why it is that one.
+
+use paceline_core::{Concurrency, Growth, Pace, PacerConfig};
+
+use super::error::Source;
+use super::preset::Preset;
+use super::schema::UpstreamSection;
+use super::units::show_duration;
+
+/// The pace in force, what it does, and who said so.
+pub(crate) fn acting(section: &UpstreamSection, pacer: &PacerConfig) -> String {
+    let (name, does) = match pacer.pace {
+        Pace::Auto => ("auto", format!("announced limits and {}", in_flight(pacer.concurrency))),
+        Pace::Fixed => ("fixed", format!("the configured limits and {}", in_flight(pacer.concurrency))),
+        Pace::Aimd => ("aimd", format!("the configured limits and {}", in_flight(pacer.concurrency))),
+        Pace::Responsive => ("responsive", responsive(pacer)),
+        Pace::Linear => ("linear", growing(pacer)),
+        Pace::Exponential => ("exponential", growing(pacer)),
+        Pace::None => ("none", "every call leaves at once".to_owned()),
+    };
+    format!("{name}: {does} ({})", reason(section, pacer))
+}
+
+fn in_flight(concurrency: Concurrency) -> String {
+    match concurrency {
+        Concurrency::Fixed { max } => format!("at most {max} calls in flight"),
+        Concurrency::Aimd { floor, start, max } => format!("{floor} to {max} calls in flight, {start} at first"),
+        Concurrency::Classic { floor, max } => format!("{max} to {floor} calls in flight, by the classic rule"),
+    }
+}
+
+fn responsive(pacer: &PacerConfig) -> String {
+    let (initial, max) = (show_duration(pacer.responsive.initial), show_duration(pacer.responsive.max));
+    let rule = if pacer.responsive.compat { " by the classic rule" } else { "" };
+    format!("one delay between calls{rule}, {initial} after the first refusal, at most {max}")
+}
+
+fn growing(pacer: &PacerConfig) -> String {
+    let backoff = &pacer.retry.backoff;
+    let (first, cap) = (show_duration(backoff.capped(0)), show_duration(backoff.cap()));
+    let grows = match backoff.growth {
+        _ if pacer.pace == Pace::Linear => format!("{first} more with each refusal"),
+        Growth::Exponential { multiplier, .. } => format!("{first}, times {multiplier} with each further refusal"),
+        Growth::Constant { .. } | Growth::Linear { .. } => format!("{first}, twice that with each further refusal"),
+    };
+    format!("one delay between calls, {grows}, at most {cap}")
+}
+
+fn reason(section: &UpstreamSection, pacer: &PacerConfig) -> String {
+    let Some(pace) = &section.pace else { return Source::Default.to_string() };
+    let said = pace.source();
+    match Preset::from_name(&pace.text) {
+        Some(preset) if preset != Preset::None => format!("preset {}, named in {said}", preset.as_str()),
+        _ if pace.text == "fixed" && pacer.pace == Pace::Aimd => format!("{said}; concurrency.kind is aimd"),
+        _ => said.to_string(),
+    }
+}
