@@ -35,6 +35,7 @@ mod nested;
 mod permit;
 pub mod provider;
 mod retry;
+mod sleeper;
 
 pub use answered::Answered;
 pub use clock::Clock;
@@ -49,3 +50,4 @@ pub use paceline_core::{
     linear_delay,
 };
 pub use permit::Permit;
+pub use sleeper::ResponsiveSleeper;

@@ -5,6 +5,7 @@ mod log;
 mod nested;
 mod pace;
 mod run;
+mod sleeper;
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
