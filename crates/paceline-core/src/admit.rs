@@ -108,7 +108,7 @@ impl fmt::Display for Policy {
             Self::Concurrency => f.write_str("a free place among the calls in flight"),
             Self::Quota { dimension, limit, window } => write!(f, "the limit of {limit} {dimension} per {window:?}"),
             Self::Burst => f.write_str("the spacing of the configured limit"),
-            Self::Spacing { delay } => write!(f, "the delay of {delay:?} between calls"),
+            Self::Spacing { delay } => write!(f, "the delay of {delay:.1?} between calls"),
             Self::Announced { dimension, limit } => write!(f, "the server's limit of {limit} {dimension}"),
         }
     }

@@ -46,11 +46,11 @@ fn check_says_which_pace_acts_and_prints_the_presets() {
 
 #[test]
 fn the_paces_with_a_delay_finish_a_job_that_is_refused_now_and_then() {
-    let server = Server::new(|arrival| match arrival.item.ends_with('7') && arrival.before == 0 {
-        true => Reply::error(429, "too fast"),
-        false => Reply::ok(),
-    });
     for pace in ["responsive", "responsive-classic", "linear", "exponential"] {
+        let server = Server::new(|arrival| match arrival.item.ends_with('7') && arrival.before == 0 {
+            true => Reply::error(429, "too fast"),
+            false => Reply::ok(),
+        });
         let job = Job::new(30);
         let mut run = job.run(&server);
         run.env("PACELINE_UPSTREAM__GENERIC__RESPONSIVE__INITIAL", "2ms");
@@ -62,6 +62,9 @@ fn the_paces_with_a_delay_finish_a_job_that_is_refused_now_and_then() {
             assert_eq!(finish(run.env_remove("PACELINE_UPSTREAM__GENERIC__RESPONSIVE__INITIAL")).0, 0, "{pace}");
         }
         assert_eq!(job.lines("out.jsonl").len(), 30, "{pace}");
+        let json: Value = serde_json::from_str(&output(job.paceline().args(["stats", "--json"]))).expect("JSON");
+        let went_up = &json["scopes"][0]["responsive"]["went_up"];
+        assert_eq!(went_up.as_u64().is_some_and(|ups| ups > 0), pace.starts_with("responsive"), "{json}");
     }
 }
 

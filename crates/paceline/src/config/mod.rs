@@ -18,6 +18,7 @@
 //! ```
 
 mod acting;
+mod concurrency;
 mod effective;
 mod environment;
 mod error;

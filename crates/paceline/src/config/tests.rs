@@ -283,6 +283,12 @@ fn the_responsive_delay_has_a_table_of_its_own() {
     let other = Overrides { pace: Some("fixed".to_owned()), ..openai() };
     let found = upstream(lines, &[], other).expect("the flag wins");
     assert_eq!(found.pacer.responsive, ResponsiveConfig::default());
+    let lower = "[upstream.openai]\nconcurrency = { kind = 'aimd', floor = 5, max = 9 }";
+    for pace in ["responsive", "linear", "exponential", "none"] {
+        let flag = Overrides { pace: Some(pace.to_owned()), ..openai() };
+        let found = upstream(lower, &[], flag).expect("the pace passes the adaptation over");
+        assert_eq!(found.pacer.concurrency, Concurrency::Fixed { max: 9 }, "{pace}");
+    }
     let default = upstream("[upstream.openai]\npace = 'responsive'", &[], openai()).expect("all well");
     assert_eq!(default.pacer.responsive, ResponsiveConfig::default());
 }

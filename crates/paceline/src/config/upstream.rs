@@ -8,6 +8,7 @@ use http::Uri;
 use paceline_core::{Limits, Pace, PacerConfig};
 
 use super::acting;
+use super::concurrency;
 use super::effective::{EffectiveValue, Ledger};
 use super::error::{Error, Source};
 use super::limits::Named;
@@ -112,7 +113,7 @@ impl Upstream {
         let named = Named::of_upstream(section, &ledger)?;
         let off = section.pace.as_ref().filter(|_| pace.pace == Pace::None);
         let limits = named.settle(off, &mut ledger)?;
-        let concurrency = pacing::concurrency(section, named.concurrent, &mut pace, &mut ledger)?;
+        let concurrency = concurrency::concurrency(section, named.concurrent, &mut pace, &mut ledger)?;
         let retry = pacing::retry(section, pace, &mut ledger)?;
         let read = |setting: &Setting, key: &str| setting.period(key);
         let deadline = ledger.settle("deadline", section.deadline.as_ref(), DEADLINE, read, |d| show_duration(*d))?;

@@ -1,7 +1,7 @@
 //! The numbers of a job and its limits as JSON: for `paceline stats`, which reads them from the journal, and for the
 //! summary.
 
-use paceline::{Instant, QuotaSnapshot, ScopeSnapshot, ScopeState, Snapshot};
+use paceline::{Instant, QuotaSnapshot, ResponsiveCounters, ScopeSnapshot, ScopeState, Snapshot};
 use paceline_core::{Class, Dimension, Timestamp};
 use serde_json::{Map, Value, json};
 
@@ -84,6 +84,8 @@ fn scope(scope: &ScopeSnapshot, wall: ToWall<'_>) -> Value {
             "limit_history": concurrency.limit_history,
             "phase": concurrency.phase.as_str(),
         },
+        "delay_ms": scope.delay.as_secs_f64() * 1e3,
+        "responsive": scope.responsive.as_ref().map(responsive),
         "totals": {
             "sends": scope.totals.sends,
             "resends": scope.totals.resends,
@@ -93,6 +95,18 @@ fn scope(scope: &ScopeSnapshot, wall: ToWall<'_>) -> Value {
             "waited_s": scope.totals.waited.as_secs_f64(),
             "by_class": by_class,
         },
+    })
+}
+
+fn responsive(counters: &ResponsiveCounters) -> Value {
+    json!({
+        "invocations": counters.invocations,
+        "went_up": counters.went_up,
+        "went_down": counters.went_down,
+        "slept": counters.slept,
+        "sleep_time_ms": counters.sleep_time.as_secs_f64() * 1e3,
+        "current_delay_ms": counters.current_delay.as_secs_f64() * 1e3,
+        "successes": counters.successes,
     })
 }
 
