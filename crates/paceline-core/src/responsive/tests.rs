@@ -76,8 +76,7 @@ fn the_classic_rule_against_a_static_limit() {
 }
 
 /// The mean spacing of 1,000 requests in required gaps, and how many of them failed.
-fn against(gap: Duration, initial: Duration, seed: u64) -> (f64, usize) {
-    let config = ResponsiveConfig { initial, ..ResponsiveConfig::default() };
+fn against(gap: Duration, config: ResponsiveConfig, seed: u64) -> (f64, usize) {
     let (mut delay, mut rng) = (Responsive::new(config).expect("sensible"), Rng::new(seed));
     let (succeeded, waits) = work(&mut delay, &mut rng, 1_000, |_| gap);
     (waits.iter().sum::<Duration>().as_secs_f64() / succeeded as f64 / gap.as_secs_f64(), 1_000 - succeeded)
@@ -85,12 +84,15 @@ fn against(gap: Duration, initial: Duration, seed: u64) -> (f64, usize) {
 
 #[test]
 fn the_default_finds_a_static_limit_from_below_and_from_above() {
-    for gap in [10 * MS, 60 * MS, 777 * MS, 10_000 * MS] {
-        for start in [0.01, 0.1, 0.9, 1.0, 1.1, 3.0, 10.0] {
-            for seed in 0..50 {
-                let (spacing, failed) = against(gap, gap.mul_f64(start), seed);
-                assert!(failed <= 50 && spacing <= 1.1, "{gap:?} {start} {seed}: {spacing:.3}, {failed} failed");
-            }
+    let usual = ResponsiveConfig::default();
+    let bold = ResponsiveConfig { down: 0.6, randomization: 0.0, threshold: 5, ..usual };
+    let gaps = [10 * MS, 60 * MS, 777 * MS, 10_000 * MS];
+    for (config, gap) in [usual, bold].into_iter().flat_map(|config| gaps.map(|gap| (config, gap))) {
+        for (start, seed) in
+            [0.01, 0.1, 0.9, 1.0, 1.1, 3.0, 10.0].into_iter().flat_map(|start| (0..50).map(move |k| (start, k)))
+        {
+            let (spacing, failed) = against(gap, ResponsiveConfig { initial: gap.mul_f64(start), ..config }, seed);
+            assert!(failed <= 50 && spacing <= 1.1, "{gap:?} {start} {seed}: {spacing:.3}, {failed} failed");
         }
     }
 }
