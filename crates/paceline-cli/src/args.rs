@@ -89,7 +89,7 @@ pub(crate) struct UpstreamArgs {
     /// Deferrals of an item after rate-limit answers before it fails [default: no bound]
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     pub(crate) max_deferrals: Option<String>,
-    /// Who decides how fast calls leave: auto, fixed, aimd, none, linear, exponential, or a preset [default: auto]
+    /// Who decides how fast calls leave: auto, fixed, aimd, responsive, linear, exponential, none or a preset [default: auto]
     #[arg(long, value_name = "PACE")]
     pub(crate) pace: Option<String>,
     /// How long an item may take from its first call [default: 24h]
