@@ -17,7 +17,7 @@ use rusqlite::{Connection, params};
 use crate::disk::{remove, sync_folder_of};
 use crate::error::Error;
 use crate::item::State;
-use crate::line::prove;
+use crate::line::{CustomId, Proof, prove};
 use crate::output::{OutputFile, Outputs};
 use crate::paths::{Paths, with_suffix};
 use crate::query::{Covered, count, int};
@@ -198,14 +198,16 @@ fn copy_lines(conn: &Connection, output: &OutputFile, states: (i64, i64), fresh:
     loop {
         let page = page(conn, states, after).map_err(Error::sqlite("read"))?;
         let Some(last) = page.last() else { return Ok(()) };
-        after = last.0;
-        for (id, offset, len) in page {
+        after = last.id;
+        for Place { id, key, refused, offset, len } in page {
             line.resize(usize::try_from(len).unwrap_or(0), 0);
             // Lines stand nearly in order, so that most of these steps stay within the buffer.
             lines.seek_relative(offset - at).map_err(Error::io("read", &output.path))?;
             lines.read_exact(&mut line).map_err(Error::io("read", &output.path))?;
             at = offset + len;
-            if prove(&line).is_none_or(|proof| int(proof.ordinal) != id) {
+            // Not by its ordinal: that is of the input as it was when the line was written.
+            let known = |proof: Proof| key == proof.key || (refused && proof.key == CustomId::Absent.key());
+            if !prove(&line).is_some_and(known) {
                 return Err(damaged(output, count(offset), "the line there is not what its journal recorded"));
             }
             conn.prepare_cached("UPDATE item SET out_off = ?2 WHERE id = ?1")
@@ -219,14 +221,26 @@ fn copy_lines(conn: &Connection, output: &OutputFile, states: (i64, i64), fresh:
 /// Items looked up at a time.
 const PAGE: i64 = 1_000;
 
+/// Where the line of an item stands.
+struct Place {
+    id: i64,
+    key: Vec<u8>,
+    /// Whether the item is a line that cannot be sent; its error line may be without an id.
+    refused: bool,
+    offset: i64,
+    len: i64,
+}
+
 /// The next items after an id, with the places of their lines.
-fn page(conn: &Connection, states: (i64, i64), after: i64) -> rusqlite::Result<Vec<(i64, i64, i64)>> {
+fn page(conn: &Connection, states: (i64, i64), after: i64) -> rusqlite::Result<Vec<Place>> {
     let mut select = conn.prepare_cached(
-        "SELECT id, out_off, out_len FROM item
+        "SELECT id, key, scope = ?5, out_off, out_len FROM item
          WHERE id > ?1 AND state BETWEEN ?2 AND ?3 AND out_len > 0 ORDER BY id LIMIT ?4",
     )?;
-    let rows = select
-        .query_map(params![after, states.0, states.1, PAGE], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+    let rows = select.query_map(params![after, states.0, states.1, PAGE, REFUSED], |row| {
+        let (id, key, refused) = (row.get(0)?, row.get(1)?, row.get(2)?);
+        Ok(Place { id, key, refused, offset: row.get(3)?, len: row.get(4)? })
+    })?;
     rows.collect()
 }
 

@@ -5,7 +5,9 @@ use std::io::Read;
 
 use crate::support::{Job, NOW, failure, finish, id, ordinals, read, success};
 use paceline_core::Class;
-use paceline_store::{Answer, End, Error, Finished, Journal, Kept, Recovery, encode_line};
+use paceline_store::{
+    Answer, End, Error, Finished, Journal, Kept, Loader, NewItem, Opened, Options, Recovery, RefusedLine, encode_line,
+};
 
 const ITEMS: u64 = 60;
 
@@ -174,6 +176,55 @@ fn errors_without_lines_are_no_file() {
     dead.complete(&dead.resume().0);
     dead.assert_each_once(1);
     assert!(!dead.paths.errors.exists());
+}
+
+/// The items keep their lines, whose numbers are those of the input as it was.
+#[test]
+fn lines_of_an_input_that_moved_are_known_by_their_ids() {
+    const MOVED: u64 = 6;
+    let job = Job::new();
+    let Opened::New(loader) = job.open().unwrap() else { panic!("a new job") };
+    let journal = load(loader, 0..MOVED);
+    let refused = journal.refused(9).unwrap();
+    journal.claim_now(NOW, 9).unwrap();
+    for end in [success(0, 1), success(3, 1), refusal(refused[0].ordinal), failure(2), failure(4)] {
+        finish(&journal, end);
+    }
+    journal.close().unwrap();
+
+    fs::write(job.folder.join("requests.jsonl"), "moved").unwrap();
+    let Opened::Changed { loader, .. } = Journal::open(Options { accept_changed: true, ..job.options() }).unwrap()
+    else {
+        panic!("the change went unnoticed")
+    };
+    let journal = load(loader, (0..MOVED).rev());
+    journal.order().unwrap();
+    let lines = |ends: &[Finished]| ends.iter().flat_map(|end| end.line.clone()).collect::<Vec<_>>();
+    assert_eq!(fs::read(&job.paths.output).unwrap(), lines(&[success(3, 1), success(0, 1)]));
+    assert_eq!(fs::read(&job.paths.errors).unwrap(), lines(&[failure(4), failure(2), refusal(1)]));
+    assert_eq!(journal.retry_failed().unwrap(), 2);
+    assert_eq!(fs::read(&job.paths.errors).unwrap(), refusal(1).line);
+}
+
+/// Items by their numbers; 1 is a line that cannot be sent.
+fn load(mut loader: Loader, numbers: impl Iterator<Item = u64>) -> Journal {
+    for number in numbers {
+        let (custom_id, line) = (&id(number), number + 1);
+        if number == 1 {
+            let (code, message) = ("invalid_url", "missing");
+            let custom_id = Some(custom_id);
+            loader.add_refused(&RefusedLine { custom_id, line, src_off: 0, src_len: 1, bytes: b"", code, message })
+        } else {
+            loader.add(&NewItem { custom_id, line, src_off: 0, src_len: 1, body: b"", scope: "chat" })
+        }
+        .unwrap();
+    }
+    loader.finish().unwrap()
+}
+
+fn refusal(ordinal: u64) -> Finished {
+    let answer = Answer::Refused { code: "invalid_url", message: "missing", line: 2 };
+    Finished::new(ordinal, End::Failed, encode_line(ordinal, 0, &id(1), &answer))
 }
 
 fn unpacked(job: &Job) -> Vec<u8> {
