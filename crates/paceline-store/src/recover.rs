@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use paceline_core::{Class, Timestamp};
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, OptionalExtension as _, params};
 
 use crate::error::Error;
 use crate::item::State;
@@ -65,6 +65,7 @@ fn record_tail(conn: &Connection, output: &mut OutputFile, state_of: impl Fn(&Pr
 
 /// Whether the line was the first to end its item. Its send counts as an attempt: throttles and probes end no item.
 fn record(conn: &Connection, proof: &Proof, state: State, offset: u64, len: usize) -> rusqlite::Result<bool> {
+    let counted = sends(conn, proof)?;
     let class = (state == State::Succeeded).then_some(Class::Success.as_str());
     let changed = conn
         .prepare_cached(
@@ -88,7 +89,25 @@ fn record(conn: &Connection, proof: &Proof, state: State, offset: u64, len: usiz
             int(proof.tokens_in),
             int(proof.tokens_out)
         ])?;
+    if changed == 1 {
+        add_calls(conn, proof.call, counted)?;
+    }
     Ok(changed == 1)
+}
+
+/// The sends of an item that the journal counts; none for an item that it does not know.
+fn sends(conn: &Connection, proof: &Proof) -> rusqlite::Result<u32> {
+    let sql = "SELECT attempts + deferrals + probes + abandoned FROM item WHERE id = ?1";
+    let found = conn.prepare_cached(sql)?.query_row([int(proof.ordinal)], |row| row.get(0)).optional()?;
+    Ok(found.unwrap_or(0))
+}
+
+/// Counts the calls up to the one that a line answers. Those before it are missing where a power cut took their record.
+fn add_calls(conn: &Connection, call: u32, counted: u32) -> rusqlite::Result<()> {
+    let calls = call.saturating_sub(counted);
+    let resends = calls.min(call.saturating_sub(1));
+    conn.prepare_cached("UPDATE run SET calls = calls + ?1, resends = resends + ?2")?.execute([calls, resends])?;
+    Ok(())
 }
 
 /// Items whose answer nobody will deliver any more wait again, behind those that were not started: if one of them is what

@@ -61,6 +61,7 @@ fn results_ahead_of_the_journal_are_taken_over_up_to_the_torn_line() {
         assert_eq!(recovery, expected, "cut at byte {cut}, {zeros} zeros");
         let counts = resumed.counts(NOW).unwrap();
         assert_eq!((counts.succeeded, counts.failed, counts.tokens_in), (1 + whole, 1, 5 + 5 * whole));
+        assert_eq!((counts.totals.calls, counts.totals.resends), (1 + whole, 0), "each line is of a call");
         // Once more, to see that the recovery itself is durable.
         resumed.close().unwrap();
         let (resumed, recovery) = dead.resume();
@@ -89,6 +90,25 @@ fn a_recovered_failure_says_what_its_line_says() {
         })
         .unwrap();
     assert_eq!(states, [(State::Waiting, 0), (State::Failed, 1), (State::Skipped, 1)]);
+}
+
+/// A power cut may take the record of a retry with that of the end.
+#[test]
+fn calls_that_only_a_line_tells_of_are_counted_once() {
+    let job = Job::new();
+    let journal = job.start(4);
+    journal.claim_now(NOW, 4).unwrap();
+    reschedule(&journal, retry(0, 1));
+    let early = job.copy();
+    let lines: Vec<u8> = [(0, 2), (1, 1), (2, 3)].into_iter().flat_map(|(n, call)| success(n, call).line).collect();
+    fs::write(&early.paths.output, lines).unwrap();
+    let (resumed, recovery) = early.resume();
+    assert_eq!(recovery.recorded, 3);
+    let totals = resumed.counts(NOW).unwrap().totals;
+    assert_eq!((totals.calls, totals.resends), (2 + 1 + 3, 1 + 2));
+    resumed.close().unwrap();
+    let totals = early.resume().0.counts(NOW).unwrap().totals;
+    assert_eq!((totals.calls, totals.resends), (6, 3), "a later run finds them recorded");
 }
 
 #[test]
