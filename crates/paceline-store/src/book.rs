@@ -89,6 +89,7 @@ impl Book {
 
     /// Moves the log into the database, so that one file is left.
     pub(crate) fn close(self) -> Result<(), Error> {
+        self.outputs.check_places()?;
         checkpoint(&self.conn)?;
         leave_one_file(&self.conn)?;
         self.conn.close().map_err(|(_, error)| Error::Sqlite { action: "close", source: error })

@@ -69,6 +69,15 @@ pub enum Error {
         /// Bytes recorded in the journal.
         covered: u64,
     },
+    /// A file of results was removed or replaced while the job wrote it.
+    #[error(
+        "{} was removed or replaced while this run wrote it, so what stood in it is not there; put it back, or begin anew",
+        output.display()
+    )]
+    OutputTaken {
+        /// The results or errors.
+        output: PathBuf,
+    },
     /// A file of results was changed behind the journal's back.
     #[error(
         "{} is damaged at byte {offset}: {why}; put it back as it was, or move it and its journal away to start anew",
@@ -126,6 +135,12 @@ pub enum Error {
         /// Why it failed.
         source: std::io::Error,
     },
+    /// The database is not what was written into it.
+    #[error("the journal is damaged ({source}); put back a copy of it, or move it and its results away to start anew")]
+    DamagedJournal {
+        /// What was found.
+        source: rusqlite::Error,
+    },
     /// The database could not be read or written.
     #[error("cannot {action} the journal: {source}")]
     Sqlite {
@@ -159,6 +174,9 @@ impl Error {
 
     /// For `map_err` at a database operation.
     pub(crate) fn sqlite(action: &'static str) -> impl FnOnce(rusqlite::Error) -> Self {
-        move |source| Self::Sqlite { action, source }
+        move |source| match source.sqlite_error_code() {
+            Some(rusqlite::ErrorCode::DatabaseCorrupt) => Self::DamagedJournal { source },
+            _ => Self::Sqlite { action, source },
+        }
     }
 }

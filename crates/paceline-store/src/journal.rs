@@ -11,7 +11,7 @@ use crate::further::{self, Further, Taken, Unread};
 use crate::history::Minute;
 use crate::item::{Claim, Finished, Item, Kept, Rescheduled, State, Tally, Totals};
 use crate::line::CustomId;
-use crate::load::{Loader, connect_new};
+use crate::load::{self, Loader, connect_new};
 use crate::lock::RunLock;
 use crate::output::Outputs;
 use crate::paths::{InputMark, Paths};
@@ -90,15 +90,16 @@ impl Journal {
     /// [`Error::JournalWithoutOutput`], [`Error::Damaged`], [`Error::NewerVersion`] and [`Error::NotAJournal`] when the
     /// files do not fit together, in which case nothing was changed; [`Error::Io`] and [`Error::Sqlite`].
     pub fn open(options: Options) -> Result<Opened, Error> {
-        let lock = RunLock::take(&options.paths.lock)?;
+        let lock = RunLock::take(&options.paths)?;
         Self::open_locked(options, lock)
     }
 
-    /// [`open`](Self::open) under the lock of [`Paths::lock`], for whoever has to prepare something under it.
+    /// [`open`](Self::open) under the job's lock, for whoever has to prepare something under it.
     ///
     /// # Errors
     /// As for [`open`](Self::open), less those of the lock.
     pub fn open_locked(options: Options, lock: RunLock) -> Result<Opened, Error> {
+        load::remove_unfinished(&options.paths)?;
         if options.overwrite {
             refuse_foreign(options.paths.journal.as_deref())?;
             return Ok(Opened::New(Loader::begin_anew(lock, options)?));

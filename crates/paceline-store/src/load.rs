@@ -21,7 +21,9 @@ use crate::paths::{Paths, with_suffix};
 use crate::query::int;
 use crate::refused::{self, Duplicates, Place};
 use crate::replace;
-use crate::schema::{DUE_INDEX, Found, ITEM_TABLE, KEY_INDEX, TABLES, begin_writing, checkpoint, connect, hash, mark};
+use crate::schema::{
+    DUE_INDEX, Found, ITEM_TABLE, KEY_INDEX, TABLES, begin_writing, checkpoint, connect, hash, mark, refuse_foreign,
+};
 use crate::scope::scope_list;
 
 /// Takes the items of a new job. Memory stays the same however many they are. Dropped without
@@ -58,7 +60,8 @@ impl Loader {
 
     /// Fills a journal that replaces whatever job is there, but only once the input was taken.
     pub(crate) fn begin_anew(lock: RunLock, options: Options) -> Result<Self, Error> {
-        let place = options.paths.journal.clone().map(|path| PathBuf::from(with_suffix(path.into(), ".new")));
+        let place = place_beside(&options.paths);
+        refuse_foreign(place.as_deref())?;
         place.iter().try_for_each(|place| remove_database(place))?;
         let (conn, _) = connect_new(place.as_deref())?;
         Self::fill(conn, place, lock, options)
@@ -278,6 +281,17 @@ impl Drop for Loader {
         }
         drop(lock);
     }
+}
+
+/// Where a journal is filled that will replace another.
+fn place_beside(paths: &Paths) -> Option<PathBuf> {
+    paths.journal.clone().map(|path| with_suffix(path.into(), ".new").into())
+}
+
+/// Removes what is left of a load that was killed before its journal could replace another.
+pub(crate) fn remove_unfinished(paths: &Paths) -> Result<(), Error> {
+    let ours = place_beside(paths).filter(|place| refuse_foreign(Some(place)).is_ok());
+    ours.map_or(Ok(()), |place| remove_database(&place))
 }
 
 /// Makes a database; what is left of one that cannot be made is removed.

@@ -1,27 +1,46 @@
-//! One run per job: a lock file that names its holder.
+//! One run per job, and one job per file of results: lock files that name their holder.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
-use crate::disk::folder_of;
+use crate::disk::{folder_of, stands_at};
 use crate::error::Error;
+use crate::paths::Paths;
 
 /// The right to work on a job, held until dropped. The operating system releases it when the process dies, so no lock is
 /// ever stale. The file goes with its holder where the system can tell a removed file from a new one of its name (Unix);
 /// elsewhere it stays, and means nothing.
 #[derive(Debug)]
 pub struct RunLock {
+    _job: LockFile,
+    _results: Option<LockFile>,
+}
+
+impl RunLock {
+    /// Takes the locks of a job, or says who has one.
+    ///
+    /// # Errors
+    /// [`Error::Locked`]; [`Error::Folder`] when a file cannot be made.
+    pub fn take(paths: &Paths) -> Result<Self, Error> {
+        // Nobody waits for a lock, so their order does not matter.
+        let job = LockFile::take(&paths.lock)?;
+        let held = paths.lock.canonicalize().ok();
+        let other = |path: &&Path| held.is_none() || path.canonicalize().ok() != held;
+        let results = paths.output_lock.as_deref().filter(other).map(LockFile::take).transpose()?;
+        Ok(Self { _job: job, _results: results })
+    }
+}
+
+/// A locked file.
+#[derive(Debug)]
+struct LockFile {
     file: File,
     path: PathBuf,
 }
 
-impl RunLock {
-    /// Takes the lock, or says who has it.
-    ///
-    /// # Errors
-    /// [`Error::Locked`]; [`Error::Folder`] when the file cannot be made.
-    pub fn take(path: &Path) -> Result<Self, Error> {
+impl LockFile {
+    fn take(path: &Path) -> Result<Self, Error> {
         loop {
             let mut options = OpenOptions::new();
             let mut file = options
@@ -53,27 +72,13 @@ impl RunLock {
     }
 }
 
-impl Drop for RunLock {
+impl Drop for LockFile {
     fn drop(&mut self) {
         if cfg!(unix) && stands_at(&self.file, &self.path) {
             // A file that cannot be removed is as good as none.
             let _ = std::fs::remove_file(&self.path);
         }
     }
-}
-
-/// Whether `path` leads to this very file.
-#[cfg(unix)]
-fn stands_at(file: &File, path: &Path) -> bool {
-    use std::os::unix::fs::MetadataExt as _;
-    let (Ok(open), Ok(named)) = (file.metadata(), path.metadata()) else { return false };
-    (open.dev(), open.ino()) == (named.dev(), named.ino())
-}
-
-/// Nobody removes the file here.
-#[cfg(not(unix))]
-const fn stands_at(_: &File, _: &Path) -> bool {
-    true
 }
 
 /// The process that wrote its id into the file; none where it has not yet, or where locked files cannot be read.
@@ -95,11 +100,11 @@ mod tests {
         let path = folder.path().join("results.journal.lock");
         // A longer number of an earlier holder must not shine through.
         std::fs::write(&path, "4294967295\n").unwrap();
-        let first = RunLock::take(&path).unwrap();
-        let Err(Error::Locked { pid, .. }) = RunLock::take(&path) else { panic!("the lock was given twice") };
+        let first = LockFile::take(&path).unwrap();
+        let Err(Error::Locked { pid, .. }) = LockFile::take(&path) else { panic!("the lock was given twice") };
         assert_eq!(pid, Some(std::process::id()));
         drop(first);
-        RunLock::take(&path).unwrap();
+        LockFile::take(&path).unwrap();
     }
 
     #[test]
@@ -112,7 +117,7 @@ mod tests {
                 scope.spawn(|| {
                     let mut taken = 0;
                     while taken < 200 {
-                        let Ok(lock) = RunLock::take(&path) else {
+                        let Ok(lock) = LockFile::take(&path) else {
                             std::thread::yield_now();
                             continue;
                         };

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use flate2::read::MultiGzDecoder;
 
-use crate::disk::sync_folder_of;
+use crate::disk::{stands_at, sync_folder_of};
 use crate::error::Error;
 use crate::item::End;
 use crate::line::prove;
@@ -77,6 +77,12 @@ impl Outputs {
     pub(crate) fn write(&mut self) -> Result<(), Error> {
         self.results.write()?;
         self.errors.write()
+    }
+
+    /// Makes sure that both are still where they belong, and not removed or replaced behind our back.
+    pub(crate) fn check_places(&self) -> Result<(), Error> {
+        self.results.check_place()?;
+        self.errors.check_place()
     }
 }
 
@@ -216,12 +222,21 @@ impl OutputFile {
         let file = self.file.as_mut().expect("it was opened above");
         file.write_all(&self.staged).map_err(Error::io("write", &self.path))?;
         file.sync_data().map_err(Error::io("sync", &self.path))?;
+        // Each answer after that would be paid for and lost.
+        self.check_place()?;
         self.crc.update(&self.staged);
         self.len += self.staged.len() as u64;
         self.staged.clear();
         // One group with a huge answer must not keep its memory for the rest of the run.
         self.staged.shrink_to(1 << 20);
         Ok(())
+    }
+
+    fn check_place(&self) -> Result<(), Error> {
+        match &self.file {
+            Some(file) if !stands_at(file, &self.path) => Err(Error::OutputTaken { output: self.path.clone() }),
+            _ => Ok(()),
+        }
     }
 
     fn open(&mut self) -> Result<(), Error> {

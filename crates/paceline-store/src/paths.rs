@@ -20,6 +20,9 @@ pub struct Paths {
     pub journal: Option<PathBuf>,
     /// Held while a run works on the job.
     pub lock: PathBuf,
+    /// Held as well where the journal is elsewhere, so that no other job writes the same results: the lock that a journal
+    /// beside them would have.
+    pub output_lock: Option<PathBuf>,
     /// One row for each item that did not simply succeed; written by the runner.
     pub report: PathBuf,
     /// A copy of an input that cannot be read twice; written by the runner.
@@ -44,6 +47,7 @@ impl Paths {
             output: output.to_owned(),
             errors: beside(".errors.jsonl"),
             lock: beside(".journal.lock"),
+            output_lock: None,
             journal: Some(journal),
             report: beside(".report.jsonl"),
             input: beside(".input"),
@@ -59,7 +63,9 @@ impl Paths {
     /// With the journal, and its lock, at another place.
     #[must_use]
     pub fn with_journal(mut self, journal: PathBuf) -> Self {
-        self.lock = with_suffix(journal.clone().into_os_string(), ".lock").into();
+        let lock = PathBuf::from(with_suffix(journal.clone().into_os_string(), ".lock"));
+        let beside = std::mem::replace(&mut self.lock, lock);
+        self.output_lock = Some(beside).filter(|beside| *beside != self.lock);
         self.journal = Some(journal);
         self
     }
@@ -155,5 +161,7 @@ mod tests {
         assert_eq!(packed.packed(), Path::new("a/results.jsonl.gz"));
         let elsewhere = Paths::beside(Path::new("r.jsonl")).with_journal("j/k.db".into());
         assert_eq!(elsewhere.lock, Path::new("j/k.db.lock"));
+        assert_eq!(elsewhere.output_lock.as_deref(), Some(Path::new("r.journal.lock")));
+        assert_eq!(Paths::beside(Path::new("r.jsonl")).with_journal("r.journal".into()).output_lock, None);
     }
 }

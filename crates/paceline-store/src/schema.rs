@@ -192,17 +192,17 @@ fn recognize(conn: &Connection, path: &Path) -> Result<Found, Error> {
     let number = |sql: &str| match conn.query_row(sql, [], |row| row.get::<_, i64>(0)) {
         Ok(number) => Ok(number),
         Err(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::NotADatabase) => Err(foreign()),
-        Err(error) => Err(Error::Sqlite { action: "open", source: error }),
+        Err(error) => Err(Error::sqlite("open")(error)),
     };
     let application = number("PRAGMA application_id")?;
     let version = number("PRAGMA user_version")?;
-    let tables = number("SELECT count(*) FROM sqlite_schema")?;
-    match (application, version, tables) {
-        (0, 0, 0) => Ok(Found::Empty),
-        (APPLICATION, found, _) if found > VERSION => {
+    match (application, version) {
+        (APPLICATION, found) if found > VERSION => {
             Err(Error::NewerVersion { path: path.to_owned(), found, known: VERSION })
         }
-        (APPLICATION, 1.., _) => Ok(Found::Journal),
+        // A damaged journal is one too: nothing but its first bytes was read.
+        (APPLICATION, 1..) => Ok(Found::Journal),
+        (0, 0) if number("SELECT count(*) FROM sqlite_schema")? == 0 => Ok(Found::Empty),
         _ => Err(foreign()),
     }
 }

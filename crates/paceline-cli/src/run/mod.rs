@@ -60,7 +60,7 @@ pub(crate) async fn command(args: RunArgs, everywhere: &Everywhere) -> Result<St
     let headers = upstream::headers(&upstream)?;
     places::check(&args, &paths)?;
     let done = tokio::task::block_in_place(|| done::check(&args.done))?;
-    let lock = RunLock::take(&paths.lock).map_err(Failure::refused)?;
+    let lock = RunLock::take(&paths).map_err(Failure::refused)?;
     places::try_summary(args.summary.as_deref())?;
     let mut input = prepare_input(&args, &paths)?;
     let mock = start_mock(&mut upstream, &args).await?;

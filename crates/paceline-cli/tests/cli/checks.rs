@@ -286,6 +286,19 @@ const RESUMED: &[Case] = &[
         "out.journal has format 99, this version knows up to 1; use a newer version of paceline",
     ),
     case(
+        "a damaged journal",
+        |job| {
+            done(job);
+            let mut bytes = fs::read(job.path("out.journal")).expect("a journal");
+            // Behind the header.
+            bytes[100..].fill(0xa5);
+            fs::write(job.path("out.journal"), bytes).expect("writable");
+        },
+        "the journal is damaged (database disk image is malformed); put back a copy of it, or move it and its results away \
+         to start anew; a job with another output takes over its answers with --done RESULTS; --overwrite removes what is \
+         left",
+    ),
+    case(
         "an input of another length",
         |job| {
             done(job);

@@ -4,7 +4,8 @@ use std::fs;
 
 use crate::support::{Job, NOW, failure, finish, id, ordinals, read, reschedule, retry, success, wait};
 use paceline_store::{
-    Answer, CustomId, Duplicate, Error, Kept, Loader, NewItem, Opened, Reader, Recovery, Rows, State, encode_line,
+    Answer, CustomId, Duplicate, Error, Journal, Kept, Loader, NewItem, Opened, Options, Reader, Recovery, Rows, State,
+    encode_line,
 };
 
 const ITEMS: u64 = 12;
@@ -282,6 +283,82 @@ fn a_second_run_is_refused_until_the_first_ends() {
     assert!(matches!(journal.claim_now(NOW, 1), Err(Error::Closed)), "a closed journal says so");
     drop(again);
     job.resume();
+}
+
+#[test]
+fn two_journals_cannot_write_one_file_of_results() {
+    let mut job = Job::new();
+    let beside = job.paths.clone();
+    let journal = job.start(2);
+    for other in ["other.journal", "./results.journal"] {
+        job.paths = beside.clone().with_journal(job.folder.join(other));
+        assert!(matches!(job.open(), Err(Error::Locked { .. })), "{other}");
+        assert!(matches!(Journal::open(Options { overwrite: true, ..job.options() }), Err(Error::Locked { .. })));
+    }
+    assert!(beside.output.exists());
+    journal.close().unwrap();
+    job.paths = beside.with_journal(job.folder.join(".").join("results.journal"));
+    job.resume();
+}
+
+#[test]
+fn results_that_are_removed_or_replaced_stop_the_job() {
+    for replaced in [false, true] {
+        let job = Job::new();
+        let journal = job.start(3);
+        journal.claim_now(NOW, 3).unwrap();
+        finish(&journal, success(0, 1));
+        fs::remove_file(&job.paths.output).unwrap();
+        if replaced {
+            fs::write(&job.paths.output, "").unwrap();
+        }
+        let refused = wait(|reply| journal.finish(success(1, 1), reply));
+        let Err(Error::Stopped { cause }) = refused else { panic!("it went unnoticed") };
+        assert!(matches!(*cause, Error::OutputTaken { .. }), "{cause}");
+    }
+    // At the end of the job it is noticed as well.
+    let job = Job::new();
+    let journal = job.start(1);
+    journal.claim_now(NOW, 1).unwrap();
+    finish(&journal, success(0, 1));
+    fs::remove_file(&job.paths.output).unwrap();
+    assert!(matches!(journal.close(), Err(Error::Stopped { .. })));
+}
+
+#[test]
+fn what_a_killed_load_left_goes_at_the_next_start() {
+    let job = Job::new();
+    job.start(1).close().unwrap();
+    let Ok(Opened::New(loader)) = Journal::open(Options { overwrite: true, ..job.options() }) else { panic!("anew") };
+    let dead = job.copy();
+    drop(loader);
+    let left = |job: &Job| fs::read_dir(&job.folder).unwrap().filter(|entry| is_new(entry.as_ref().unwrap())).count();
+    assert!(left(&dead) > 0);
+    dead.resume();
+    assert_eq!(left(&dead), 0);
+
+    fs::write(dead.folder.join("results.journal.new"), "somebody's, and longer than nothing".repeat(99)).unwrap();
+    dead.resume();
+    assert_eq!(left(&dead), 1, "what is no journal is nobody's to remove");
+    let anew = Journal::open(Options { overwrite: true, ..dead.options() });
+    assert!(matches!(anew, Err(Error::NotAJournal { .. })));
+}
+
+fn is_new(entry: &fs::DirEntry) -> bool {
+    entry.file_name().to_string_lossy().starts_with("results.journal.new")
+}
+
+#[test]
+fn a_damaged_journal_is_told_as_such_and_can_be_overwritten() {
+    let job = Job::new();
+    job.start(500).close().unwrap();
+    let path = job.paths.journal.as_ref().unwrap();
+    let mut bytes = fs::read(path).unwrap();
+    // All but the header, which says what kind of file it is.
+    bytes[100..].fill(0xa5);
+    fs::write(path, bytes).unwrap();
+    assert!(matches!(job.open(), Err(Error::DamagedJournal { .. })));
+    assert!(matches!(Journal::open(Options { overwrite: true, ..job.options() }), Ok(Opened::New(_))));
 }
 
 #[test]
