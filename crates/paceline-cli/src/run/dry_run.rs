@@ -65,7 +65,7 @@ fn load_aside(
         .map_err(|error| Failure::refused(format!("cannot write to {}: {error}", std::env::temp_dir().display())))?;
     let paths = Paths::beside(&folder.path().join("dry-run.jsonl"));
     let lock = RunLock::take(&paths).map_err(Failure::refused)?;
-    let mut input = Input::prepare(&args.input, &paths.input, Earlier::MayDiffer).map_err(Failure::refused)?;
+    let mut input = Input::prepare(&args.input, &paths.input, &Earlier::MayDiffer).map_err(Failure::refused)?;
     let format = format(args, &input, upstream)?;
     let journal: PathBuf = paths.journal.clone().expect("a journal beside the results");
     load::open(lock, paths, &mut input, &format, upstream, args)?.journal.close().map_err(Failure::refused)?;

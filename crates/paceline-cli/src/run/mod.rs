@@ -27,6 +27,7 @@ use self::calls::record::{About, Recorder};
 use self::calls::send::{Sender, SenderConfig};
 use self::calls::signals;
 pub(crate) use self::calls::stop::Stop;
+use self::job::begun::Begun;
 use self::job::load::Job;
 use self::job::{carried, done, holds, load, places, reading, refused, sharing};
 use self::lines::format::Format;
@@ -232,10 +233,15 @@ fn put_back(journal: &Journal, args: &RunArgs) -> Result<(), Failure> {
 }
 
 fn prepare_input(args: &RunArgs, paths: &Paths) -> Result<Input, Failure> {
-    let goes_on =
-        !args.overwrite && !args.accept_changed_input && paths.journal.as_ref().is_some_and(|journal| journal.exists());
-    let earlier = if goes_on { Earlier::MustMatch } else { Earlier::MayDiffer };
-    tokio::task::block_in_place(|| Input::prepare(&args.input, &paths.input, earlier)).map_err(Failure::refused)
+    let begun = paths.journal.as_deref().filter(|journal| !args.overwrite && journal.exists());
+    tokio::task::block_in_place(|| {
+        let earlier = match begun {
+            Some(_) if args.accept_changed_input => Earlier::MayDiffer,
+            Some(journal) => Begun::packed_input(journal).map_or(Earlier::MustMatch, Earlier::From),
+            None => Earlier::MayDiffer,
+        };
+        Input::prepare(&args.input, &paths.input, &earlier).map_err(Failure::refused)
+    })
 }
 
 /// Starts the in-process mock when it is asked for, and points the upstream at it.

@@ -319,9 +319,10 @@ const RESUMED: &[Case] = &[
     ),
     from(
         "in.jsonl.gz",
-        "another content in a gzip",
+        "another content in a gzip of the same time",
         |job| {
             fs::write(job.path("in.jsonl.gz"), compressed(job)).expect("writable");
+            touch(job, "in.jsonl.gz", 1_000_000_001);
             let mut command = job.paceline();
             assert_eq!(finish(command.args(["run", "in.jsonl.gz", "-o", "out.jsonl", "--upstream", "mock"])).0, 0);
             second(job, &line("b"));

@@ -204,14 +204,55 @@ fn compressed_input_is_unpacked_once_and_goes_on_after_a_kill() {
     child.wait().expect("it ends");
     assert_eq!(std::fs::read(job.path("out.input")).expect("a copy"), plain);
 
-    // Known by its time of change, it is not even read again.
-    let changed = job.path("in.jsonl.gz").metadata().and_then(|about| about.modified()).expect("files have times");
-    std::fs::write(job.path("in.jsonl.gz"), "no gzip").expect("writable");
+    // Its time of change says nothing.
     let file = std::fs::File::options().write(true).open(job.path("in.jsonl.gz")).expect("it is there");
-    file.set_modified(changed).expect("files have times");
+    file.set_modified(std::time::SystemTime::UNIX_EPOCH).expect("files have times");
     let (code, log) = finish(&mut run());
     assert_eq!(code, 0, "{log}");
     job.assert_adds_up(6);
+}
+
+/// Archives and copies often give all their files one time of change.
+#[test]
+fn compressed_inputs_of_one_time_are_not_taken_for_each_other() {
+    let server = Server::new(|_| Reply::ok());
+    let job = Job::new(0);
+    for item in ["a", "b", "c"] {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+        encoder.write_all(line(item).as_bytes()).expect("memory");
+        let path = job.path(&format!("{item}.jsonl.gz"));
+        std::fs::write(&path, encoder.finish().expect("memory")).expect("writable");
+        let file = std::fs::File::options().write(true).open(path).expect("it is there");
+        file.set_modified(std::time::SystemTime::UNIX_EPOCH).expect("files have times");
+    }
+    let run = |item: &str, flags: &[&str]| {
+        let mut command = job.paceline();
+        command.args(["run", &format!("{item}.jsonl.gz"), "-o", "out.jsonl", "--base-url", &server.url()]);
+        finish(command.args(flags))
+    };
+    let sent = || server.arrivals().into_iter().map(|arrival| arrival.item).collect::<Vec<_>>();
+    assert_eq!((run("a", &[]).0, sent()), (0, vec!["a".to_owned()]));
+    let (code, log) = run("b", &[]);
+    assert_eq!((code, sent().len()), (2, 1), "{log}");
+    assert!(log.contains("b.jsonl.gz is not what this job began with"), "{log}");
+    assert_eq!((run("b", &["--overwrite"]).0, sent()), (0, vec!["a".to_owned(), "b".to_owned()]));
+    for file in ["out.jsonl", "out.journal"] {
+        std::fs::remove_file(job.path(file)).expect("it was there");
+    }
+    let (code, log) = run("c", &[]);
+    assert_eq!((code, sent().last().map(String::as_str)), (0, Some("c")), "{log}");
+}
+
+#[test]
+fn an_old_copy_is_no_input_of_a_new_job() {
+    let server = Server::new(|_| Reply::ok());
+    let job = Job::new(0);
+    std::fs::write(job.path("out.input"), line("old")).expect("writable");
+    let mut command = job.paceline();
+    command.args(["run", "-", "-o", "out.jsonl", "--base-url", &server.url()]).stdin(Stdio::null());
+    let (code, log) = finish(&mut command);
+    assert_eq!((code, server.count()), (2, 0), "{log}");
+    assert!(log.contains("empty_file"), "{log}");
 }
 
 #[test]

@@ -5,10 +5,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
 use paceline::config::Upstream;
-use paceline_store::{ACCOUNT, Error, Item, Journal, ScopeState};
+use paceline_store::{ACCOUNT, Error, Item, Journal, Reader, ScopeState};
 use serde::{Deserialize, Serialize};
 
 use crate::exit::Failure;
@@ -23,6 +24,9 @@ pub(crate) struct Begun {
     upstream: String,
     /// The form of the input's lines.
     format: String,
+    /// By what its compressed input is known, where the job works on a copy of one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    packed: Option<String>,
     /// What decides an item's scope: the provider, the endpoint of lines without a url, then the tiers in their order.
     scoping: Vec<String>,
     /// Every value in force, as `paceline check` shows it.
@@ -31,15 +35,23 @@ pub(crate) struct Begun {
 
 impl Begun {
     /// The configuration of this run.
-    pub(crate) fn of(upstream: &Upstream, format: &Format) -> Self {
+    pub(crate) fn of(upstream: &Upstream, input: &Input, format: &Format) -> Self {
         let first = [upstream.provider.to_string(), format.endpoint().to_owned()];
         let tiers = upstream.tiers.iter().map(|tier| tier.scope.to_string());
         Self {
             upstream: upstream.name.clone(),
             format: format.name().to_owned(),
+            packed: input.packed().map(ToOwned::to_owned),
             scoping: first.into_iter().chain(tiers).collect(),
             settings: upstream.effective.iter().map(|value| (value.key.clone(), value.value.clone())).collect(),
         }
+    }
+
+    /// By what the compressed input of the job at `journal` is known; none where it has none, or cannot be read: then
+    /// opening it says why.
+    pub(crate) fn packed_input(journal: &Path) -> Option<String> {
+        let json = Reader::open(journal).and_then(|reader| reader.config_json()).ok()?;
+        serde_json::from_str::<Self>(&json).ok()?.packed
     }
 
     /// As it stands in the journal.
@@ -57,7 +69,7 @@ impl Begun {
 /// # Errors
 /// What the journal says, and lines that cannot be read any more.
 pub(crate) fn adopt(journal: &Journal, input: &Input, format: &Format, upstream: &Upstream) -> Result<bool, Failure> {
-    let now = Begun::of(upstream, format);
+    let now = Begun::of(upstream, input, format);
     let before: Begun = serde_json::from_str(&journal.config_json().map_err(Failure::refused)?).unwrap_or_default();
     if before == now {
         return Ok(true);

@@ -70,7 +70,7 @@ pub(crate) fn open(
     let mut options = Options::new(paths, input.mark().map_err(Failure::refused)?, clock::wall());
     options.overwrite = args.overwrite;
     options.accept_changed = args.accept_changed_input;
-    options.config_json = Begun::of(upstream, format).json();
+    options.config_json = Begun::of(upstream, input, format).json();
     match Journal::open_locked(options, lock).map_err(refused)? {
         Opened::New(loader) => {
             let journal = load(loader, input, format, upstream, BadLines::of(args))?;

@@ -121,7 +121,7 @@ impl Input {
     /// # Errors
     /// As for [`open`](Self::open); [`InputError::Gzip`], [`InputError::Copy`]; [`InputError::Differs`] from an
     /// `earlier` copy that must be the same.
-    pub(crate) fn prepare(source: &Path, spool: &Path, earlier: Earlier) -> Result<Self, InputError> {
+    pub(crate) fn prepare(source: &Path, spool: &Path, earlier: &Earlier) -> Result<Self, InputError> {
         let Some(spool) = Spool::fill(source, spool, earlier)? else { return Self::open(source) };
         let copy = Self::open(spool.path())?;
         Ok(Self { source: source.to_owned(), spool: Some(spool), ..copy })
@@ -146,6 +146,11 @@ impl Input {
     pub(crate) fn mark(&self) -> Result<InputMark, paceline_store::Error> {
         let lasting = self.spool.as_ref().map_or(&*self.path, Spool::lasting);
         Ok(InputMark { path: lasting.to_owned(), ..InputMark::of(&self.path)? })
+    }
+
+    /// By what a compressed input is known.
+    pub(crate) fn packed(&self) -> Option<&str> {
+        self.spool.as_ref()?.packed()
     }
 
     /// What it is called in messages.

@@ -1,17 +1,19 @@
 //! A copy of an input that cannot be read twice, or not at any place: pipes and compressed files.
 
 use std::fs::{File, FileTimes};
-use std::io::{self, BufRead as _, BufReader, ErrorKind, Read, Write as _};
+use std::io::{self, BufRead as _, BufReader, ErrorKind, Read, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use crate::run::lines::error::InputError;
 
 /// What an earlier copy means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Earlier {
     /// A job works on it: what comes now must be the same, or nothing.
     MustMatch,
+    /// The same, and it was made from the compressed file that is known by this.
+    From(String),
     /// It may be replaced.
     MayDiffer,
 }
@@ -22,31 +24,34 @@ pub(crate) struct Spool {
     lasting: PathBuf,
     /// Where it is until the job begins; none once it has its lasting name.
     fresh: Option<PathBuf>,
+    /// By what the compressed file is known from which it was made.
+    packed: Option<String>,
 }
 
 impl Spool {
-    /// Copies `source` to a place beside `lasting` if it is a pipe or a `*.gz`. What is there already is used when it is
-    /// the same, and also when nothing comes through the pipe: whoever goes on with a job need not send it again.
+    /// Copies `source` to a place beside `lasting` if it is a pipe or a `*.gz`. What a job works on already is used when
+    /// it is the same, and also when nothing comes through the pipe: whoever goes on need not send it again.
     ///
     /// # Errors
     /// What the file system and the unpacking say; [`InputError::Differs`].
-    pub(crate) fn fill(source: &Path, lasting: &Path, earlier: Earlier) -> Result<Option<Self>, InputError> {
+    pub(crate) fn fill(source: &Path, lasting: &Path, earlier: &Earlier) -> Result<Option<Self>, InputError> {
+        // Dropped, it removes what is at its fresh place: also what a killed run left there.
+        let mut spool = Self { lasting: lasting.to_owned(), fresh: Some(fresh_beside(lasting)), packed: None };
         let Some(mut from) = Source::open(source)? else { return Ok(None) };
-        let settled = || Ok(Some(Self { lasting: lasting.to_owned(), fresh: None }));
-        if from.is_copied_in(lasting) {
-            return settled();
+        spool.packed.clone_from(&from.packed);
+        let settled = |packed| Ok(Some(Self { lasting: lasting.to_owned(), fresh: None, packed }));
+        if matches!(earlier, Earlier::From(known) if from.packed.as_ref() == Some(known)) && lasting.exists() {
+            return settled(from.packed);
         }
-        let mut fresh = lasting.as_os_str().to_owned();
-        fresh.push(".new");
-        let spool = Self { lasting: lasting.to_owned(), fresh: Some(fresh.into()) };
         let copied = from.copy_to(spool.path())?;
         let unreadable = InputError::unreadable(lasting);
         if lasting.exists() {
-            let nothing_came = copied == 0 && from.changed.is_none();
+            let goes_on = *earlier != Earlier::MayDiffer;
+            let nothing_came = goes_on && copied == 0 && from.packed.is_none();
             if nothing_came || same_bytes(spool.path(), lasting).map_err(unreadable)? {
-                return settled();
+                return settled(from.packed);
             }
-            if earlier == Earlier::MustMatch {
+            if goes_on {
                 return Err(InputError::Differs { source_path: source.to_owned(), spool: lasting.to_owned() });
             }
         }
@@ -70,6 +75,11 @@ impl Spool {
         self.fresh.as_ref().unwrap_or(&self.lasting)
     }
 
+    /// By what the compressed file is known from which it was made; none for a pipe.
+    pub(crate) fn packed(&self) -> Option<&str> {
+        self.packed.as_deref()
+    }
+
     /// Where it will be.
     pub(crate) fn lasting(&self) -> &Path {
         &self.lasting
@@ -89,7 +99,9 @@ impl Drop for Spool {
 struct Source {
     path: PathBuf,
     reader: Box<dyn Read>,
-    /// When a compressed file was last changed; its copy gets the same time, and is known by it. None for a pipe.
+    /// By what a compressed file is known: its length and hash. None for a pipe.
+    packed: Option<String>,
+    /// When a compressed file was last changed. Its copy gets the same time: made again, it is the same to its job.
     changed: Option<SystemTime>,
 }
 
@@ -97,24 +109,24 @@ impl Source {
     /// None for a plain file, which needs no copy.
     fn open(path: &Path) -> Result<Option<Self>, InputError> {
         if path == Path::new("-") {
-            return Ok(Some(Self { path: path.to_owned(), reader: Box::new(io::stdin().lock()), changed: None }));
+            return Ok(Some(Self {
+                path: path.to_owned(),
+                reader: Box::new(io::stdin().lock()),
+                packed: None,
+                changed: None,
+            }));
         }
         let about = path.metadata().map_err(InputError::unreadable(path))?;
         let compressed = path.extension().is_some_and(|extension| extension == "gz");
         if about.is_dir() || (about.is_file() && !compressed) {
             return Ok(None);
         }
-        let file = File::open(path).map_err(InputError::unreadable(path))?;
+        let mut file = File::open(path).map_err(InputError::unreadable(path))?;
         let changed = about.modified().ok().filter(|_| about.is_file());
+        let packed = about.is_file().then(|| known_by(&mut file)).transpose().map_err(InputError::unreadable(path))?;
         let reader: Box<dyn Read> =
             if compressed { Box::new(flate2::read::MultiGzDecoder::new(file)) } else { Box::new(file) };
-        Ok(Some(Self { path: path.to_owned(), reader, changed }))
-    }
-
-    /// Whether `copy` was made from this very file.
-    fn is_copied_in(&self, copy: &Path) -> bool {
-        let time = copy.metadata().and_then(|about| about.modified()).ok();
-        self.changed.is_some() && self.changed == time
+        Ok(Some(Self { path: path.to_owned(), reader, packed, changed }))
     }
 
     /// Writes everything to a new file, and returns its length once it is on disk.
@@ -150,6 +162,30 @@ impl Source {
     }
 }
 
+/// The length and hash of a file, which is read once for it and then stands at its front again. Its name and its time of
+/// change say nothing: both may be those of another content.
+fn known_by(file: &mut File) -> io::Result<String> {
+    let mut hasher = blake3::Hasher::new();
+    let (mut len, mut buffer) = (0, vec![0; 1 << 18]);
+    loop {
+        let read = file.read(&mut buffer)?;
+        if read == 0 {
+            break;
+        }
+        hasher.update(&buffer[..read]);
+        len += read;
+    }
+    file.rewind()?;
+    Ok(format!("{len} bytes, {}", hasher.finalize()))
+}
+
+/// Where a copy is until it is complete.
+fn fresh_beside(lasting: &Path) -> PathBuf {
+    let mut fresh = lasting.as_os_str().to_owned();
+    fresh.push(".new");
+    fresh.into()
+}
+
 fn cannot_write(path: &Path) -> impl Fn(io::Error) -> InputError {
     move |source| InputError::Copy { path: path.to_owned(), source }
 }
@@ -177,35 +213,48 @@ fn same_bytes(a: &Path, b: &Path) -> io::Result<bool> {
 mod tests {
     use super::*;
 
-    fn compressed(path: &Path, text: &str, changed: SystemTime) {
-        let file = File::create(path).expect("writable");
-        let mut encoder = flate2::write::GzEncoder::new(&file, flate2::Compression::fast());
-        encoder.write_all(text.as_bytes()).expect("writable");
-        encoder.finish().expect("writable");
-        file.set_times(FileTimes::new().set_modified(changed)).expect("a file has times");
+    fn compressed(path: &Path, text: &str) {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        encoder.write_all(text.as_bytes()).expect("memory");
+        std::fs::write(path, encoder.finish().expect("memory")).expect("writable");
     }
 
     #[test]
     fn a_copy_stays_only_when_it_is_settled_and_is_made_once() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let (source, lasting) = (folder.path().join("in.jsonl.gz"), folder.path().join("results.input"));
-        let at = |seconds| SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(seconds);
-        let fill = |earlier| Spool::fill(&source, &lasting, earlier).map(|spool| spool.expect("it is no plain file"));
+        let fill = |earlier: &Earlier| {
+            Spool::fill(&source, &lasting, earlier).map(|spool| spool.expect("it is no plain file"))
+        };
 
-        compressed(&source, "one", at(1_000_000));
-        drop(fill(Earlier::MustMatch).expect("good data"));
+        compressed(&source, "one");
+        drop(fill(&Earlier::MustMatch).expect("good data"));
         assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 1, "nothing but the source");
 
-        fill(Earlier::MustMatch).and_then(|mut spool| spool.settle()).expect("good data");
+        let mut spool = fill(&Earlier::MustMatch).expect("good data");
+        spool.settle().expect("writable");
         assert_eq!(std::fs::read(&lasting).expect("settled"), b"one");
+        let known = Earlier::From(spool.packed().expect("it is compressed").to_owned());
 
-        // Another content under the same time would be noticed if it were unpacked again.
-        compressed(&source, "two", at(1_000_000));
-        assert_eq!(fill(Earlier::MustMatch).expect("known by its time").path(), lasting);
-        compressed(&source, "two", at(1_000_001));
-        assert!(matches!(fill(Earlier::MustMatch), Err(InputError::Differs { .. })));
-        let spool = fill(Earlier::MayDiffer).expect("it may differ");
+        // What a job works on is not made again from the same file: this would be noticed otherwise.
+        std::fs::write(&lasting, "the copy").expect("writable");
+        assert_eq!(fill(&known).expect("the same file").path(), lasting);
+        assert!(matches!(fill(&Earlier::MustMatch), Err(InputError::Differs { .. })));
+
+        compressed(&source, "two");
+        assert!(matches!(fill(&known), Err(InputError::Differs { .. })));
+        let spool = fill(&Earlier::MayDiffer).expect("it may differ");
         assert_eq!(std::fs::read(spool.path()).expect("a copy"), b"two");
-        assert_eq!(std::fs::read(&lasting).expect("still there"), b"one");
+        assert_eq!(std::fs::read(&lasting).expect("still there"), b"the copy");
+    }
+
+    #[test]
+    fn what_a_killed_run_left_goes_whatever_the_input_is_now() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let (source, lasting) = (folder.path().join("in.jsonl"), folder.path().join("results.input"));
+        std::fs::write(&source, "plain").expect("writable");
+        std::fs::write(fresh_beside(&lasting), "half").expect("writable");
+        assert!(Spool::fill(&source, &lasting, &Earlier::MayDiffer).expect("a plain file").is_none());
+        assert!(!fresh_beside(&lasting).exists());
     }
 }
