@@ -60,6 +60,18 @@ impl Paths {
         with_suffix(self.output.clone().into_os_string(), ".gz").into()
     }
 
+    /// Files that are there only while a run works, or after it was killed: those that take the place of another once they
+    /// are complete, and the journal's log.
+    pub fn passing(&self) -> Vec<PathBuf> {
+        let packed = self.packed();
+        let replaced = [&self.output, &self.errors, &self.input, &packed].into_iter().chain(&self.journal);
+        let fresh = replaced.map(|path| with_suffix(path.clone().into(), ".new"));
+        let logs = self.journal.iter().flat_map(|journal| {
+            ["-wal", "-shm", ".new-wal", ".new-shm"].map(|suffix| with_suffix(journal.clone().into(), suffix))
+        });
+        fresh.chain(logs).map(PathBuf::from).collect()
+    }
+
     /// With the journal, and its lock, at another place.
     #[must_use]
     pub fn with_journal(mut self, journal: PathBuf) -> Self {

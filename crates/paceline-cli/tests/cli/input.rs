@@ -20,7 +20,8 @@ fn bad_lines_are_named_and_nothing_is_sent() {
         ("\n\n", &["empty_file"]),
         (twice.as_str(), &["duplicate_custom_id", "line 3", "line 1"]),
         (r#"{"custom_id":"a","url":"https://elsewhere.example/v1","body":{}}"#, &["invalid_url", "--base-url"]),
-        ("[]\n{}\n", &["line 1", "line 2: missing_custom_id", "2 lines"]),
+        ("[]\n{}\n", &["line 1: invalid_json_line: an array", "jq -c '.[]'", "line 2: missing_custom_id", "2 lines"]),
+        (r#"{"custom_id":"a","url":"/x#part","body":{}}"#, &["line 1: invalid_url", "behind #"]),
     ] {
         let job = Job::with_input(input);
         let (code, log) = finish(&mut job.run(&server));
@@ -77,6 +78,11 @@ fn nothing_that_was_paid_for_or_given_is_overwritten() {
         (["--journal", "out.report.jsonl"], ["report", "journal"]),
         (["--journal", "./out.errors.jsonl"], ["errors", "journal"]),
         (["--summary", "missing/summary.json"], ["cannot write", "missing/summary.json"]),
+        (["--summary", "out.input"], ["the summary", "a file of the job"]),
+        (["--summary", "out.journal-wal"], ["the summary", "a file of the job"]),
+        (["--summary", "out.jsonl.new"], ["the summary", "a file of the job"]),
+        (["--journal", "out.input"], ["the journal", "a file of the job"]),
+        (["--done", "out.errors.jsonl.new"], ["--done", "a file of the job"]),
     ] {
         let mut command = job.paceline();
         command.args(["run", "in.jsonl", "-o", "out.jsonl", "--base-url", &server.url()]);

@@ -20,6 +20,7 @@ pub(crate) fn check(args: &RunArgs, paths: &Paths) -> Result<(), Failure> {
         // Two of them may be the same: the second changes nothing.
         refuse_shared(&[places.as_slice(), &[("--done", done)]].concat())?;
     }
+    refuse_own(args, paths)?;
     for path in std::iter::once(&paths.output).chain(&paths.journal) {
         let folder = folder_of(path);
         let words = match folder.metadata() {
@@ -69,6 +70,27 @@ fn refuse_shared(places: &[(&str, &Path)]) -> Result<(), Failure> {
         if let Some((other, _)) = places[..index].iter().find(|(_, known)| real(known) == real(path)) {
             let path = path.display();
             return Err(Failure::refused(format!("{other} and {name} are the same file, {path}: choose another")));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses what has the name of a file that the job makes by itself.
+fn refuse_own(args: &RunArgs, paths: &Paths) -> Result<(), Failure> {
+    let passing: Vec<_> = paths.passing().iter().map(|path| real(path)).collect();
+    let copy = real(&paths.input);
+    let given = std::iter::once(("the input", &args.input))
+        .chain(args.done.iter().map(|done| ("--done", done)))
+        .chain(args.summary.iter().map(|summary| ("the summary", summary)))
+        .chain(args.journal.iter().map(|journal| ("the journal", journal)));
+    for (name, path) in given {
+        let real = real(path);
+        // The copy of an earlier input is a plain file of requests: to read it changes nothing.
+        if passing.contains(&real) || (real == copy && *path != args.input) {
+            let path = path.display();
+            return Err(Failure::refused(format!(
+                "{name} and a file of the job are the same file, {path}: choose another"
+            )));
         }
     }
     Ok(())

@@ -12,6 +12,9 @@ pub(crate) fn relative<'a>(url: Cow<'a, str>, base: &str) -> Result<Cow<'a, str>
     if url.is_empty() {
         return Err("missing: expected a path such as /v1/chat/completions".to_owned());
     }
+    if url.contains('#') {
+        return Err(format!("`{url}` has a part behind #, which no call carries: leave it out, or write # as %23"));
+    }
     let path = if url.contains("://") && !url.starts_with('/') {
         below(&url, base).map(Cow::Owned)
     } else {
@@ -51,7 +54,7 @@ fn origin(uri: &Uri) -> Option<(String, String, u16)> {
 }
 
 fn check(url: &str) -> Result<(), String> {
-    let path = url.split(['?', '#']).next().unwrap_or(url);
+    let path = url.split('?').next().unwrap_or(url);
     if path.split('/').any(is_dots) {
         return Err(format!("`{url}` contains . or .. as a part: expected a plain path"));
     }
@@ -97,6 +100,9 @@ mod tests {
             "https://api.example\\@evil.example/v1/x",
             "ftp://api.example/v1/x",
             "https://api.example/v1",
+            "https://api.example/v1/x#part",
+            "/v1/x#part",
+            "/v1/x?y=#",
             "",
         ] {
             assert_eq!(path(url, BASE), None, "{url}");

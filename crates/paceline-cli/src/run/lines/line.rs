@@ -140,10 +140,12 @@ pub(crate) fn text(bytes: &[u8]) -> Result<&str, Fault> {
 /// The members of the object that a line has to be.
 pub(crate) fn members(text: &str) -> Result<Members<'_>, Fault> {
     let invalid = |message: String| Fault::new("invalid_json_line", None, message);
-    if !text.trim_ascii_start().starts_with('{') {
-        return Err(invalid("not a request object: expected it to begin with {".to_owned()));
-    }
-    Members::read(text).map_err(|error| invalid(error.to_string()))
+    let message = match text.trim_ascii_start().as_bytes().first() {
+        Some(b'{') => return Members::read(text).map_err(|error| invalid(error.to_string())),
+        Some(b'[') => "an array: expected one request object a line (jq -c '.[]' makes them of an array)",
+        _ => "not a request object: expected it to begin with {",
+    };
+    Err(invalid(message.to_owned()))
 }
 
 /// What stands in `custom_id`; none when it is missing or empty.
