@@ -65,11 +65,14 @@ pub(crate) fn without_failed(conn: &Connection, paths: &Paths, outputs: &mut Out
     Ok(failed)
 }
 
-/// Unpacks compressed results when lines will be appended to them.
+/// Unpacks compressed results when lines will be appended to them, or when they are wanted plain.
 pub(crate) fn unpack_to_go_on(conn: &Connection, paths: &Paths, outputs: &mut Outputs) -> Result<(), Error> {
     let waits = "SELECT EXISTS (SELECT 1 FROM item WHERE state < 2)";
     let waits: bool = conn.query_row(waits, [], |row| row.get(0)).map_err(Error::sqlite("read"))?;
-    if waits && is_packed(conn)? {
+    if (waits || !paths.compress) && is_packed(conn)? {
+        if fs::metadata(&paths.output).is_ok_and(|about| about.len() > 0) {
+            return Err(Error::OutputExists { output: paths.output.clone() });
+        }
         replace(conn, paths, outputs, Replacing::Unpacked, |_, fresh| copy_all(&paths.packed(), true, fresh))?;
     }
     Ok(())

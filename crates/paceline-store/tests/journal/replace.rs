@@ -273,6 +273,22 @@ fn compressed_results_are_proved_and_unpacked_to_go_on() {
 }
 
 #[test]
+fn compressed_results_are_unpacked_when_they_are_wanted_plain() {
+    let (job, journal) = finished_job();
+    journal.close().unwrap();
+    let mut job = compressing(job);
+    job.resume().0.order().unwrap();
+    job.paths.compress = false;
+    fs::write(&job.paths.output, "somebody's").unwrap();
+    assert!(matches!(job.open(), Err(Error::OutputExists { .. })));
+    fs::remove_file(&job.paths.output).unwrap();
+    let (_, recovery) = job.resume();
+    assert_eq!(recovery, Recovery::default());
+    assert_ordered(&job);
+    assert!(!job.paths.packed().exists());
+}
+
+#[test]
 fn a_stranger_is_not_compressed_over() {
     let (job, journal) = finished_job();
     journal.close().unwrap();
