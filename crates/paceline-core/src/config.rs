@@ -103,6 +103,26 @@ pub struct Limits {
     pub burst: Option<u64>,
 }
 
+impl Limits {
+    /// Requests are spaced over windows of at most a minute; longer ones only count.
+    const LONGEST_SPACED: Duration = Duration::from_secs(60);
+
+    /// The quota whose requests leave evenly spaced, and how many of them may leave at once: the configured burst or
+    /// its default, at most the limit. None without a sliding request quota over at most 60 s.
+    pub fn spacing(&self) -> Option<(&Quota, u64)> {
+        let requests = |quota: &&Quota| quota.dimension == Dimension::Requests && quota.shape == Shape::Sliding;
+        let quota = self
+            .quotas
+            .iter()
+            .filter(requests)
+            .filter(|quota| quota.window <= Self::LONGEST_SPACED)
+            .min_by_key(|quota| (quota.window, quota.limit))?;
+        let a_second = (u128::from(quota.limit) * 1_000_000_000).div_ceil(quota.window.as_nanos().max(1));
+        let burst = self.burst.unwrap_or_else(|| u64::try_from(a_second).unwrap_or(u64::MAX));
+        Some((quota, burst.min(quota.limit)))
+    }
+}
+
 /// What the breaker of a scope looks at. A failure is an overloaded or a transient outcome.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BreakerConfig {

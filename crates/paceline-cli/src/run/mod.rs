@@ -264,14 +264,14 @@ fn limiter(upstream: &Upstream, seed: Option<u64>) -> Result<Limiter, Failure> {
     .map_err(Failure::refused)
 }
 
-/// The limits that an ideal client would know: those configured, or those of our own mock.
+/// The limits that an ideal client would know: those configured, and those of our own mock.
 fn told_limits(upstream: &Upstream) -> Limits {
-    if upstream.name != MOCK {
-        return upstream.pacer.limits.clone();
+    let mut limits = upstream.pacer.limits.clone();
+    if upstream.name == MOCK {
+        limits.quotas.push(Quota {
+            shape: Shape::Bucket { burst: MOCK_RPM.div_ceil(60) },
+            ..Quota::sliding(paceline_core::Dimension::Requests, MOCK_RPM, Duration::from_secs(60))
+        });
     }
-    let quota = Quota {
-        shape: Shape::Bucket { burst: MOCK_RPM.div_ceil(60) },
-        ..Quota::sliding(paceline_core::Dimension::Requests, MOCK_RPM, Duration::from_secs(60))
-    };
-    Limits { quotas: vec![quota], burst: None }
+    limits
 }

@@ -56,6 +56,28 @@ fn says_what_there_is_to_do_and_leaves_nothing() {
     assert_eq!((server.count(), files(&job)), (40, before));
 }
 
+/// The default spacing counts, for tiers too and beside the limits of the mock.
+#[test]
+fn foretells_the_time_that_the_pacer_will_take() {
+    let job = Job::new(30);
+    let least = |args: &[&str]| {
+        let mut command = job.paceline();
+        command.args(["run", "in.jsonl", "-o", "out.jsonl", "--dry-run", "--json"]).args(args);
+        let output = command.output().expect("the binary runs");
+        let plan: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        plan["seconds"].as_f64()
+    };
+    let generic = ["--base-url", "http://127.0.0.1:9"];
+    let mock = ["--upstream", "mock"];
+    assert_eq!(least(&[&generic[..], &["--limit", "60rpm"]].concat()), Some(29.0));
+    assert_eq!(least(&[&generic[..], &["--limit", "60rpm", "--burst", "10"]].concat()), Some(20.0));
+    assert_eq!(least(&[&mock[..], &["--limit", "60rpm"]].concat()), Some(29.0));
+    assert_eq!(least(&mock), Some(0.5), "the mock allows 1,200 a minute and 20 at once");
+    let tier = "[upstream.t]\nbase_url = \"http://127.0.0.1:9\"\n[[upstream.t.tier]]\nmodel = \"m\"\nrpm = 120\n";
+    std::fs::write(job.path("paceline.toml"), tier).expect("writable");
+    assert_eq!(least(&[]), Some(14.0));
+}
+
 #[test]
 fn checks_what_a_run_would_check_and_needs_no_key() {
     let server = Server::new(|_| Reply::ok());

@@ -29,9 +29,6 @@ const LARGEST_LIMIT: u64 = 1 << 48;
 /// The longest window, a year: no limit is known to count longer.
 const LONGEST_WINDOW: Duration = Duration::from_secs(366 * 86_400);
 
-/// The burst is spread over windows of at most a minute; longer ones only count.
-const LONGEST_BURST_WINDOW: Duration = Duration::from_secs(60);
-
 /// A request that can never start: it alone exceeds a limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TooLarge {
@@ -192,22 +189,12 @@ fn check(quota: &Quota) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// The bucket that spaces requests: refilled evenly over the shortest request window of at most a minute.
+/// The bucket that spaces requests.
 fn burst(limits: &Limits) -> Result<Option<TokenBucket>, ConfigError> {
     if limits.burst == Some(0) {
         return Err(ConfigError { key: "burst".into(), value: "0".into(), expected: "a whole number of at least 1" });
     }
-    let shortest = limits
-        .quotas
-        .iter()
-        .filter(|quota| quota.dimension == Dimension::Requests && quota.shape == Shape::Sliding)
-        .filter(|quota| quota.window <= LONGEST_BURST_WINDOW)
-        .min_by_key(|quota| (quota.window, quota.limit));
-    Ok(shortest.map(|quota| {
-        let default = || (u128::from(quota.limit) * 1_000_000_000).div_ceil(quota.window.as_nanos()) as u64;
-        let burst = limits.burst.unwrap_or_else(default).min(quota.limit);
-        TokenBucket::new(quota.limit, quota.window, burst)
-    }))
+    Ok(limits.spacing().map(|(quota, burst)| TokenBucket::new(quota.limit, quota.window, burst)))
 }
 
 /// The state behind one quota.
