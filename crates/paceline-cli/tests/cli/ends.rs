@@ -114,6 +114,28 @@ fn a_bad_key_is_named_by_its_variable_and_never_shown() {
 }
 
 #[test]
+fn a_key_that_the_server_repeats_is_not_stored() {
+    let server = Server::new(|arrival| {
+        let key = arrival.headers["authorization"].to_str().expect("text").to_owned();
+        match arrival.item.as_str() {
+            "item-0" => Reply::new(400, &json!({"error": {"message": format!("bad key {key}"), "code": key}})),
+            _ => Reply::new(200, &json!({"echo": {"authorization": key}})),
+        }
+    });
+    let job = Job::new(2);
+    let mut command = job.run(&server);
+    command.args(["--api-key-env", "MY_KEY"]).env("MY_KEY", "sk-very-secret");
+    let (code, log) = finish(&mut command);
+    assert_eq!(code, 1, "{log}");
+    assert!(!log.contains("sk-very-secret"), "{log}");
+    assert_eq!(job.lines("out.jsonl")[0]["response"]["body"]["echo"]["authorization"], "Bearer [key]");
+    for file in ["out.jsonl", "out.errors.jsonl", "out.report.jsonl", "out.journal", "summary.json"] {
+        let bytes = std::fs::read(job.path(file)).expect("written");
+        assert!(!String::from_utf8_lossy(&bytes).contains("sk-very-secret"), "{file}");
+    }
+}
+
+#[test]
 fn once_the_account_is_put_right_the_same_command_finishes() {
     let bad = Server::new(|_| Reply::error(401, "invalid_api_key"));
     let good = Server::new(|_| Reply::ok());

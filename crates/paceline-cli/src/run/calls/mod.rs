@@ -7,6 +7,7 @@ pub(crate) mod dispatch;
 pub(crate) mod entry;
 pub(crate) mod item;
 pub(crate) mod record;
+pub(crate) mod secret;
 pub(crate) mod send;
 pub(crate) mod signals;
 pub(crate) mod stop;

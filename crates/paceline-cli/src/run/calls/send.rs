@@ -10,6 +10,8 @@ use paceline::Class;
 use paceline::provider::{self, NoResponse, Reading};
 use reqwest::{Url, redirect};
 
+use crate::run::calls::secret::Secrets;
+
 /// More than any answer of a language model; a larger one would also be too large for the results file's readers.
 const LARGEST_ANSWER: usize = 32 << 20;
 
@@ -25,6 +27,7 @@ pub(crate) struct Sender {
     client: reqwest::Client,
     base_url: String,
     headers: HeaderMap,
+    secrets: Secrets,
     idempotency: Option<(HeaderName, String)>,
     timeout: Duration,
 }
@@ -51,7 +54,7 @@ pub(crate) struct Answer {
     pub(crate) status: StatusCode,
     /// All headers.
     pub(crate) headers: HeaderMap,
-    /// The body, complete and decompressed.
+    /// The body, complete and decompressed, without the key that the call carried.
     pub(crate) body: Bytes,
     /// Where it points instead of answering, and why nobody went there.
     pub(crate) redirect: Option<String>,
@@ -147,7 +150,7 @@ impl Sender {
             .build()?;
         client.get(&config.base_url).build()?;
         let SenderConfig { base_url, timeout, idempotency, .. } = config;
-        Ok(Self { client, base_url, headers, idempotency, timeout })
+        Ok(Self { client, base_url, secrets: Secrets::of(&headers), headers, idempotency, timeout })
     }
 
     /// Sends one call and reads the whole answer, whatever its status.
@@ -175,7 +178,7 @@ impl Sender {
         }
         let redirect = not_followed(&response);
         let headers = std::mem::take(response.headers_mut());
-        Ok(Answer { status: response.status(), headers, body: body.freeze(), redirect })
+        Ok(Answer { status: response.status(), headers, body: self.secrets.removed_from(body.freeze()), redirect })
     }
 
     fn headers_of(&self, call: &Call) -> HeaderMap {
