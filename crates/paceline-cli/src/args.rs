@@ -59,41 +59,49 @@ pub(crate) enum Command {
     Completions(CompletionsArgs),
 }
 
+/// Groups of flags in the help.
+const UPSTREAM: &str = "Upstream";
+const INPUT: &str = "Input";
+const PACE: &str = "Pace and patience";
+const BOUNDS: &str = "Bounds of this run";
+const JOB: &str = "Job and results";
+
 /// Which upstream, and under which limits.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct UpstreamArgs {
-    /// Upstream from paceline.toml, or a known one: openai, azure, anthropic, mock (in-process, needs no key)
-    #[arg(long, value_name = "NAME")]
+    /// Upstream from paceline.toml, or a known one: openai, azure, anthropic, generic (any HTTP API, with --base-url), mock
+    /// (in-process, needs no key)
+    #[arg(help_heading = UPSTREAM, long, value_name = "NAME")]
     pub(crate) upstream: Option<String>,
     /// Address of the API; without --upstream it is taken as a generic HTTP API
-    #[arg(long, value_name = "URL")]
+    #[arg(help_heading = UPSTREAM, long, value_name = "URL")]
     pub(crate) base_url: Option<String>,
     /// Environment variable that holds the key [default: the provider's usual one]
-    #[arg(long, value_name = "VARIABLE", conflicts_with = "api_key_file")]
+    #[arg(help_heading = UPSTREAM, long, value_name = "VARIABLE", conflicts_with = "api_key_file")]
     pub(crate) api_key_env: Option<String>,
     /// File that holds the key
-    #[arg(long, value_name = "FILE")]
+    #[arg(help_heading = UPSTREAM, long, value_name = "FILE")]
     pub(crate) api_key_file: Option<PathBuf>,
     /// A limit of the provider: 500rpm, '10 rps', '200k tpm', '90 per 10s', '50 concurrent'; may be repeated
-    #[arg(long, value_name = "LIMIT", allow_hyphen_values = true)]
+    #[arg(help_heading = PACE, long, value_name = "LIMIT", allow_hyphen_values = true)]
     pub(crate) limit: Vec<String>,
     /// Requests that may leave at once after idling [default: the limit per second, rounded up]
-    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    #[arg(help_heading = PACE, long, value_name = "N", allow_hyphen_values = true)]
     pub(crate) burst: Option<String>,
     /// Most calls in flight at once; adapts below it
-    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    #[arg(help_heading = PACE, long, value_name = "N", allow_hyphen_values = true)]
     pub(crate) concurrency: Option<String>,
     /// Re-sends of an item after a server error; calls are 1 + N [default: 7]
-    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    #[arg(help_heading = PACE, long, value_name = "N", allow_hyphen_values = true)]
     pub(crate) max_retries: Option<String>,
     /// Deferrals of an item after rate-limit answers before it fails [default: no bound]
-    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    #[arg(help_heading = PACE, long, value_name = "N", allow_hyphen_values = true)]
     pub(crate) max_deferrals: Option<String>,
     /// Who decides how fast calls leave: auto, fixed, aimd, responsive, linear, exponential, none or a preset [default: auto]
-    #[arg(long, value_name = "PACE")]
+    #[arg(help_heading = PACE, long, value_name = "PACE")]
     pub(crate) pace: Option<String>,
     /// How long an item may take from its first call [default: 24h]
-    #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]
+    #[arg(help_heading = PACE, long, value_name = "DURATION", allow_hyphen_values = true)]
     pub(crate) deadline: Option<String>,
 }
 
@@ -110,67 +118,69 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) upstream: UpstreamArgs,
     /// Form of the lines
-    #[arg(long, value_name = "FORM", value_enum, default_value_t)]
+    #[arg(help_heading = INPUT, long, value_name = "FORM", value_enum, default_value_t)]
     pub(crate) format: FormatFlag,
     /// Where bare request bodies go [default: /v1/chat/completions, for anthropic /v1/messages, for others none]
-    #[arg(long, value_name = "PATH")]
+    #[arg(help_heading = INPUT, long, value_name = "PATH")]
     pub(crate) endpoint: Option<String>,
     /// How long one call may take
-    #[arg(long, value_name = "DURATION", default_value = "600s", value_parser = some_time, allow_hyphen_values = true)]
+    #[arg(help_heading = PACE, long, value_name = "DURATION", default_value = "600s", value_parser = some_time)]
+    #[arg(allow_hyphen_values = true)]
     pub(crate) timeout: Duration,
     /// End the run when the next call could start only after this long; the same command goes on later
-    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = duration, allow_hyphen_values = true)]
+    #[arg(help_heading = PACE, long, value_name = "DURATION", default_value = "1h", value_parser = duration)]
+    #[arg(allow_hyphen_values = true)]
     pub(crate) max_wait: Duration,
     /// Begin at most N items in this run; the others wait for the next
-    #[arg(long, value_name = "N", value_parser = at_least_one, allow_hyphen_values = true)]
+    #[arg(help_heading = BOUNDS, long, value_name = "N", value_parser = at_least_one, allow_hyphen_values = true)]
     pub(crate) max_items: Option<u64>,
     /// Use at most N tokens in this run, in and out; calls in flight count with what they are expected to use
-    #[arg(long, value_name = "N", value_parser = at_least_one, allow_hyphen_values = true)]
+    #[arg(help_heading = BOUNDS, long, value_name = "N", value_parser = at_least_one, allow_hyphen_values = true)]
     pub(crate) max_tokens: Option<u64>,
     /// Send nothing more after this long; calls in flight get up to 30s
-    #[arg(long, value_name = "DURATION", value_parser = some_time, allow_hyphen_values = true)]
+    #[arg(help_heading = BOUNDS, long, value_name = "DURATION", value_parser = some_time, allow_hyphen_values = true)]
     pub(crate) max_duration: Option<Duration>,
     /// Check the input and print what there is to do; sends nothing, leaves no files, needs no key
-    #[arg(long, conflicts_with = "summary")]
+    #[arg(help_heading = BOUNDS, long, conflicts_with = "summary")]
     pub(crate) dry_run: bool,
     /// Stop when the first N items to end all failed alike; 0 never stops
-    #[arg(long, value_name = "N", default_value_t = 20)]
+    #[arg(help_heading = PACE, long, value_name = "N", default_value_t = 20)]
     pub(crate) stop_after_same: usize,
     /// Seed of every random delay, so that they repeat [default: different at each run]
-    #[arg(long, value_name = "K")]
+    #[arg(help_heading = PACE, long, value_name = "K")]
     pub(crate) seed: Option<u64>,
     /// Journal of the job [default: OUT with the ending .journal]
-    #[arg(long, value_name = "FILE", conflicts_with = "no_journal")]
+    #[arg(help_heading = JOB, long, value_name = "FILE", conflicts_with = "no_journal")]
     pub(crate) journal: Option<PathBuf>,
     /// Keep no journal: an interrupted job then starts from the front
-    #[arg(long)]
+    #[arg(help_heading = JOB, long)]
     pub(crate) no_journal: bool,
     /// Lines that cannot be sent go to the errors file, and the rest is sent
-    #[arg(long)]
+    #[arg(help_heading = INPUT, long)]
     pub(crate) skip_bad_lines: bool,
     /// Begin while the input is still being read; lines that cannot be sent go to the errors file, unlisted
-    #[arg(long, conflicts_with = "skip_bad_lines")]
+    #[arg(help_heading = INPUT, long, conflicts_with = "skip_bad_lines")]
     pub(crate) no_check: bool,
     /// Go on with an input that changed: items are known by id and body, and what ended must stay
-    #[arg(long, conflicts_with_all = ["overwrite", "no_journal"])]
+    #[arg(help_heading = INPUT, long, conflicts_with_all = ["overwrite", "no_journal"])]
     pub(crate) accept_changed_input: bool,
     /// Begin anew: remove the results, errors, report and journal that are there, once the input was checked
-    #[arg(long)]
+    #[arg(help_heading = JOB, long)]
     pub(crate) overwrite: bool,
     /// When the last item has ended, put results and errors in the order of the input; OUT may then end in .gz
-    #[arg(long)]
+    #[arg(help_heading = JOB, long)]
     pub(crate) ordered: bool,
     /// Send the items again that failed in earlier runs
-    #[arg(long, conflicts_with = "no_journal")]
+    #[arg(help_heading = JOB, long, conflicts_with = "no_journal")]
     pub(crate) retry_failed: bool,
     /// Take over the answers of a hosted batch's output file instead of sending those items; may be repeated
-    #[arg(long, value_name = "FILE")]
+    #[arg(help_heading = INPUT, long, value_name = "FILE")]
     pub(crate) done: Vec<PathBuf>,
     /// Write the summary to a file, as JSON
-    #[arg(long, value_name = "FILE")]
+    #[arg(help_heading = JOB, long, value_name = "FILE")]
     pub(crate) summary: Option<PathBuf>,
     /// Print the summary as JSON on standard output
-    #[arg(long)]
+    #[arg(help_heading = JOB, long)]
     pub(crate) json: bool,
 }
 
@@ -200,7 +210,7 @@ pub(crate) struct CheckArgs {
 /// `paceline stats`.
 #[derive(Debug, Args)]
 pub(crate) struct StatsArgs {
-    /// The job's results file [default: the newest journal in this folder]
+    /// The job's results file, or a folder with journals [default: the newest journal in this folder]
     #[arg(value_name = "RESULTS")]
     pub(crate) results: Option<PathBuf>,
     /// One row for each item that did not simply succeed, waiting items included
@@ -212,7 +222,7 @@ pub(crate) struct StatsArgs {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
-    /// Print again every second until the job ends
+    /// Print again every second until the job ends or no run works on it
     #[arg(long)]
     pub(crate) watch: bool,
 }

@@ -61,8 +61,8 @@ pub enum Limit {
 #[error("{0:?} is no limit: expected {EXPECTED_LIMIT}")]
 pub struct LimitError(String);
 
-pub(crate) const EXPECTED_LIMIT: &str =
-    "a number above 0 and its unit, such as 500rpm, 10 rps, 200k tpm, 90 per 10s, 1M tokens per 1h or 50 concurrent";
+pub(crate) const EXPECTED_LIMIT: &str = "a number above 0 and its unit, such as 500rpm, 10 rps, 200k tpm, 90 per 10s, 1M tokens per 1h or 50 concurrent, over \
+     at most 366 days";
 
 impl FromStr for Limit {
     type Err = LimitError;
