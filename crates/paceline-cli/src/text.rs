@@ -1,9 +1,11 @@
-//! How numbers and times are written for people.
+//! How numbers, times and the words of others are written for people.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use jiff::tz::TimeZone;
 use paceline_core::Timestamp;
+use paceline_store::Totals;
 
 /// A duration in the two units that matter: `250ms`, `1.2s`, `3m 05s`, `1h 02m`, `2d 3h`.
 pub(crate) fn duration(duration: Duration) -> String {
@@ -40,6 +42,54 @@ pub(crate) fn count(number: u64) -> String {
 /// A noun with its number: `1 item`, `2 items`.
 pub(crate) fn counted(number: u64, noun: &str) -> String {
     format!("{} {noun}{}", count(number), if number == 1 { "" } else { "s" })
+}
+
+/// What went wrong with the calls of a job, empty if nothing did. `used_up`: answers that a quota is used up.
+pub(crate) fn call_details(totals: &Totals, used_up: u64) -> String {
+    let after_errors = match totals.retries {
+        0 => String::new(),
+        retries => format!(" ({} after server errors)", count(retries)),
+    };
+    let details = [
+        (totals.resends, "sent again", after_errors.as_str()),
+        (totals.throttled, "rate-limited", ""),
+        (used_up, "told that a quota is used up", ""),
+        (totals.abandoned, "given up by us", ""),
+    ];
+    let told = details.iter().filter(|(calls, ..)| *calls > 0);
+    told.map(|(calls, what, more)| format!("{} {what}{more}", count(*calls))).collect::<Vec<_>>().join(", ")
+}
+
+/// Words of a server or an input as part of a line: what could move the cursor, colour the screen, begin a new line or
+/// turn the reading direction is shown as a space or as `\u{FFFD}`.
+pub(crate) fn printable(words: &str) -> Cow<'_, str> {
+    let shown = |c: char| match c {
+        '\t'..='\r' | '\u{85}' | '\u{2028}' | '\u{2029}' => ' ',
+        c if c.is_control() || turns(c) => char::REPLACEMENT_CHARACTER,
+        c => c,
+    };
+    if words.chars().all(|c| shown(c) == c) { words.into() } else { words.chars().map(shown).collect() }
+}
+
+/// The same where several lines are meant.
+pub(crate) fn printable_lines(words: &str) -> String {
+    let lines: Vec<_> = words.split('\n').map(printable).collect();
+    lines.join("\n")
+}
+
+/// Whether a character changes in which direction others are read.
+const fn turns(c: char) -> bool {
+    matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// At most `width` characters; what was cut off leaves an ellipsis.
+pub(crate) fn cut(words: &str, width: usize) -> String {
+    if words.chars().count() <= width {
+        return words.to_owned();
+    }
+    let mut cut: String = words.chars().take(width.saturating_sub(1)).collect();
+    cut.push('…');
+    cut
 }
 
 /// An instant as RFC 3339 in UTC, with milliseconds.
@@ -80,6 +130,27 @@ mod tests {
     fn thousands_are_apart() {
         assert_eq!([1, 999, 1_000, 12_345_678].map(count), ["1", "999", "1,000", "12,345,678"]);
         assert_eq!([counted(1, "item"), counted(1_000, "item")], ["1 item", "1,000 items"]);
+    }
+
+    #[test]
+    fn only_what_went_wrong_with_calls_is_told() {
+        assert_eq!(call_details(&Totals { calls: 60, ..Totals::default() }, 0), "");
+        let totals = Totals { calls: 2_000, resends: 1_500, retries: 3, throttled: 1_497, abandoned: 1 };
+        assert_eq!(
+            call_details(&totals, 2),
+            "1,500 sent again (3 after server errors), 1,497 rate-limited, 2 told that a quota is used up, 1 given up by us"
+        );
+    }
+
+    #[test]
+    fn words_of_others_cannot_take_over_the_terminal() {
+        assert_eq!(printable("caf\u{e9} \u{1f600}, as it is"), "café 😀, as it is");
+        assert_eq!(
+            printable("a\u{1b}[5m\r\nerror: b\u{7f}\u{9b}c\u{2028}"),
+            "a\u{fffd}[5m  error: b\u{fffd}\u{fffd}c "
+        );
+        assert_eq!(printable("exe\u{202e}txt\u{2066}.\u{200f}"), "exe\u{fffd}txt\u{fffd}.\u{fffd}");
+        assert_eq!(printable_lines("one\n  two\u{1b}[2J"), "one\n  two\u{fffd}[2J");
     }
 
     #[test]

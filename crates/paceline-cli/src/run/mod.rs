@@ -54,12 +54,12 @@ const MOCK_RPM: u64 = 1_200;
 pub(crate) async fn command(args: RunArgs, everywhere: &Everywhere) -> Result<Status, Failure> {
     let mut upstream = upstream::resolve(&args.upstream, everywhere)?;
     let paths = paths(&args)?;
+    places::check(&args, &paths)?;
     if args.dry_run {
         let told = told_limits(&upstream);
         return tokio::task::block_in_place(|| dry_run::command(&args, &paths, &upstream, &told));
     }
     let headers = upstream::headers(&upstream)?;
-    places::check(&args, &paths)?;
     let done = tokio::task::block_in_place(|| done::check(&args.done))?;
     let lock = RunLock::take(&paths).map_err(Failure::refused)?;
     places::try_summary(args.summary.as_deref())?;
@@ -108,7 +108,7 @@ impl Run<'_> {
             }
             Ok((refused, journal.sums()?))
         })
-        .map_err(|error: paceline_store::Error| Failure::interrupted(error).resumable())?;
+        .map_err(|error: paceline_store::Error| self.broken(Failure::interrupted(error)))?;
         let figures = Figures::at_start(&counts);
         let about = About {
             same: SameFailures::new(self.args.stop_after_same, figures.input - refused, figures.ended() - refused),
@@ -151,9 +151,14 @@ impl Run<'_> {
         });
         // Not on this thread, which every call that ends would have to wake: among the workers it is mostly awake.
         let ended = tokio::spawn(dispatcher.run()).await.map_err(Failure::interrupted).flatten();
-        let ended = ended.map_err(Failure::resumable)?;
+        let ended = ended.map_err(|failure| self.broken(failure))?;
         let enough = signals::told().map_err(Failure::interrupted)?;
-        tokio::task::block_in_place(|| self.conclude(&context, &ended, &enough)).map_err(Failure::resumable)
+        tokio::task::block_in_place(|| self.conclude(&context, &ended, &enough)).map_err(|failure| self.broken(failure))
+    }
+
+    /// With what to do about it, where there is a journal to go on from.
+    fn broken(&self, failure: Failure) -> Failure {
+        if self.paths.journal.is_some() { failure.resumable() } else { failure }
     }
 
     /// Counts what was really recorded, and says so.
@@ -185,7 +190,7 @@ impl Run<'_> {
             limits: &limits,
             concurrency: self.upstream.pacer.concurrency.max(),
             view: &view,
-            again: again::command_line(std::env::args_os()),
+            again: self.paths.journal.is_some().then(|| again::command_line(std::env::args_os())),
         };
         let wall = |at: Instant| context.timestamp(at);
         let json = summary.json(&wall);

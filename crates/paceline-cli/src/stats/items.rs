@@ -19,44 +19,61 @@ pub(super) fn print(reader: &Reader, as_json: bool, bounded: bool) -> Result<(),
     let path = reader.input().map_err(Failure::refused)?.path;
     let input = Input::open(&path).map_err(Failure::refused)?;
     let now = clock::wall();
-    let mut out = BufWriter::new(io::stdout().lock());
-    if !as_json {
-        writeln!(out, "{HEAD}").map_err(Failure::interrupted)?;
-    }
+    let mut table = Table { out: BufWriter::new(io::stdout().lock()), as_json, rows: 0 };
     let printed = reader.report(now, Rows::NotSimplySucceeded, |found| -> Result<(), ReportError> {
-        let row = report::row(&found, &input, now, bounded);
-        if as_json {
-            serde_json::to_writer(&mut out, &row).map_err(io::Error::from)?;
-            out.write_all(b"\n")?;
-        } else {
-            writeln!(out, "{}", line(&found, &row, now))?;
-        }
-        Ok(())
+        Ok(table.add(&found, &report::row(&found, &input, now, bounded), now)?)
     });
-    match printed.and_then(|()| out.flush().map_err(ReportError::from)) {
+    match printed.and_then(|()| table.end().map_err(ReportError::from)) {
         // The reader has seen enough.
         Err(ReportError::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         other => other.map_err(Failure::interrupted),
     }
 }
 
+struct Table<W> {
+    out: W,
+    as_json: bool,
+    rows: u64,
+}
+
+impl<W: Write> Table<W> {
+    fn add(&mut self, found: &ReportRow, row: &Row, now: Timestamp) -> io::Result<()> {
+        self.rows += 1;
+        if self.as_json {
+            serde_json::to_writer(&mut self.out, row)?;
+            return self.out.write_all(b"\n");
+        }
+        if self.rows == 1 {
+            writeln!(self.out, "{HEAD}")?;
+        }
+        writeln!(self.out, "{}", line(found, row, now))
+    }
+
+    fn end(mut self) -> io::Result<()> {
+        if self.rows == 0 && !self.as_json {
+            writeln!(self.out, "every item succeeded at its first call")?;
+        }
+        self.out.flush()
+    }
+}
+
 const HEAD: &str = "ITEM                     STATE      CALLS  STATUS  WHY                     LAST ANSWER, NEXT TRY";
 
-/// Longer ids push their line to the right; the columns of the others stay.
+/// The longest id shown, in characters. More than its column: it may push its line to the right a little.
+const LONGEST_ID: usize = 40;
+
 fn line(found: &ReportRow, row: &Row, now: Timestamp) -> String {
     let status = row.status_code.map(|status| status.to_string());
     let why = row.reason.as_deref().or(row.class).unwrap_or("retried");
-    let mut words = row.code.clone().unwrap_or_default();
-    for more in row.last_error.as_deref().map(one_line).into_iter().chain(next_try(found, now)) {
-        words += if words.is_empty() { "" } else { "; " };
-        words += &more;
-    }
+    let said = [row.code.as_deref(), row.last_error.as_deref()].map(|words| Some(short(words?, LONGEST_WORDS)));
+    let words: Vec<String> = said.into_iter().flatten().chain(next_try(found, now)).collect();
     let line = format!(
-        "{:<24} {:<9} {:>6} {:>7}  {why:<22}  {words}",
-        row.custom_id.to_string(),
+        "{:<24} {:<9} {:>6} {:>7}  {why:<22}  {}",
+        short(&row.custom_id.to_string(), LONGEST_ID),
         row.state,
         found.tally.sends(),
         status.as_deref().unwrap_or("-"),
+        words.join("; "),
     );
     line.trim_end().to_owned()
 }
@@ -66,12 +83,8 @@ fn next_try(found: &ReportRow, now: Timestamp) -> Option<String> {
 }
 
 /// The longest message shown, in characters.
-const WORDS: usize = 80;
+const LONGEST_WORDS: usize = 80;
 
-fn one_line(words: &str) -> String {
-    let mut line: String = words.chars().map(|c| if c.is_control() { ' ' } else { c }).take(WORDS).collect();
-    if words.chars().nth(WORDS).is_some() {
-        line.push('…');
-    }
-    line
+fn short(words: &str, width: usize) -> String {
+    text::cut(&text::printable(words), width)
 }

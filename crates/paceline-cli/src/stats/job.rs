@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use paceline_core::Timestamp;
+use paceline_core::{Class, Timestamp};
 use paceline_store::Counts;
 use serde_json::{Value, json};
 
@@ -38,8 +38,11 @@ pub(super) fn json(counts: &Counts, snapshot: Value) -> Value {
         "tokens_in": counts.tokens_in,
         "tokens_out": counts.tokens_out,
     });
-    let (Value::Object(mut all), Value::Object(known)) = (snapshot, known.clone()) else { return known };
-    all.extend(known);
+    let (Value::Object(snapshot), Value::Object(mut all)) = (snapshot, known.clone()) else { return known };
+    // The figures first: the scopes may be thousands.
+    snapshot.into_iter().for_each(|(key, value)| {
+        all.entry(key).or_insert(value);
+    });
     Value::Object(all)
 }
 
@@ -58,14 +61,10 @@ pub(super) fn words(counts: &Counts, snapshot: &Value, path: &Path) -> String {
         number(in_flight),
         number(waiting),
     ));
-    let totals = counts.totals;
-    line(format!(
-        "{}: {} again ({} after server errors), {} answered with a rate limit",
-        text::counted(totals.calls, "call"),
-        number(totals.resends),
-        number(totals.retries),
-        number(totals.throttled),
-    ));
+    let used_up = &snapshot["account"]["totals"]["by_class"][Class::QuotaExhausted.as_str()];
+    let details = text::call_details(&counts.totals, used_up.as_u64().unwrap_or(0));
+    let colon = if details.is_empty() { "" } else { ": " };
+    line(format!("{}{colon}{details}", text::counted(counts.totals.calls, "call")));
     line(format!("{} tokens in, {} out", number(counts.tokens_in), number(counts.tokens_out)));
     snapshot.get("account").into_iter().for_each(|account| line(scope_words(account)));
     let mut scopes: Vec<&Value> = snapshot["scopes"].as_array().into_iter().flatten().collect();
@@ -98,24 +97,24 @@ fn state(scope: &Value) -> &str {
 
 fn scope_words(scope: &Value) -> String {
     let name = scope["name"].as_str().filter(|name| !name.is_empty()).unwrap_or("account");
-    let mut words = format!("{name}: {}", state(scope));
+    let mut words = format!("{}: {}", text::printable(name), state(scope));
     if let Some(until) = time(&scope["until"]) {
         words += &format!(" until {}", text::moment(until));
     }
     if let Some(reason) = scope["reason"].as_str() {
-        words += &format!(" ({reason})");
+        words += &format!(" ({})", text::printable(reason));
     }
     words += &format!(
         ", {} in flight of {}, {} waiting",
         scope["concurrency"]["in_flight"], scope["concurrency"]["current_limit"], scope["waiting"],
     );
     if let Some(policy) = scope["waits_for"].as_str() {
-        words += &format!(" for {policy}");
+        words += &format!(", the next for {}", text::printable(policy));
     }
     for quota in ["quotas", "announced"].iter().flat_map(|kind| scope[*kind].as_array().into_iter().flatten()) {
         let per = quota["window_s"].as_f64().map(|window| format!(" per {window}s")).unwrap_or_default();
         let dimension = quota["dimension"].as_str().unwrap_or_default();
-        words += &format!(", {} of {} {dimension}{per} used", quota["used"], quota["limit"]);
+        words += &format!(", {} of {} {}{per} used", quota["used"], quota["limit"], text::printable(dimension));
     }
     words
 }

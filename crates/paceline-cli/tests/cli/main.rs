@@ -18,3 +18,4 @@ mod surface;
 #[cfg(unix)]
 mod terminal;
 mod waits;
+mod words;

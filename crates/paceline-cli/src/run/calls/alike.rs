@@ -7,6 +7,9 @@ use paceline_store::Finished;
 
 use crate::run::calls::stop::Stop;
 
+/// The code of an item that never left because it alone exceeds a limit.
+pub(crate) const TOO_LARGE: &str = "request_too_large";
+
 /// Watches whether the first items to end all fail alike. Until that is known their failures are not recorded, so that
 /// they are pending with the rest when the run stops.
 #[derive(Debug)]
@@ -81,12 +84,13 @@ impl SameFailures {
         }
         self.alike = Some(kind);
         let (status, words) = (failed.status, failed.words.clone());
+        let too_large = status.is_none() && failed.code.as_deref() == Some(TOO_LARGE);
         self.held_back.push(failed);
         if self.held_back.len() < self.limit {
             return Watched::HeldBack;
         }
         self.stopped = true;
-        Watched::Stop(Stop::SameFailure { items: self.limit, status, words })
+        Watched::Stop(Stop::SameFailure { items: self.limit, status, too_large, words })
     }
 
     /// The failures held back, at the end of the run.

@@ -9,7 +9,7 @@ use paceline_core::{Class, Request, Retry, Timestamp, Verdict};
 use paceline_store::{Answer, Claimed, End, Finished, Journal, Last, Rescheduled, ScopeState, Taken, Tally, Totals};
 
 use crate::run::calls::acknowledge::Acknowledge;
-use crate::run::calls::alike::{Failed, Reachability, SameFailures, Watched};
+use crate::run::calls::alike::{Failed, Reachability, SameFailures, TOO_LARGE, Watched};
 use crate::run::calls::entry;
 use crate::run::calls::item::{Context, Impossible, Sent, Tried, TryEnd};
 use crate::run::calls::send::NoAnswer;
@@ -18,6 +18,9 @@ use crate::run::job::holds;
 use crate::run::seen::figures::Figures;
 use crate::run::seen::minutes::Minutes;
 use crate::text;
+
+/// What a warning quotes of a server's words, in characters: all of them stand in the report.
+const LONGEST_CAUSE: usize = 120;
 
 /// Hands the ends of tries to the journal.
 pub(crate) struct Recorder {
@@ -133,7 +136,7 @@ impl Recorder {
 
     fn impossible(&mut self, context: &Context, item: &Claimed, why: &Impossible) -> Recorded {
         let (code, class, reason) = match why {
-            Impossible::TooLarge(_) => ("request_too_large", Class::Invalid, "too_large"),
+            Impossible::TooLarge(_) => (TOO_LARGE, Class::Invalid, "too_large"),
             Impossible::Deadline { .. } => {
                 ("deadline_exceeded", item.tally.last.as_ref().map_or(Class::Throttled, |last| last.class), "deadline")
             }
@@ -241,8 +244,9 @@ impl Recorder {
         let class = sent.reading.class;
         tracing::warn!(
             scope = &*item.scope,
-            item = %sent.echo.custom_id,
+            item = sent.echo.custom_id.to_string(),
             class = class.as_str(),
+            cause = text::cut(&entry::said(sent), LONGEST_CAUSE),
             hint_source = sent.reading.wait_from,
             not_before = text::rfc3339(not_before.as_millis()),
             "{}",
@@ -275,7 +279,7 @@ impl Recorder {
     /// Records a failure and writes the one error line that it gets.
     fn fail(&mut self, failed: Failed) {
         let Failed { finished, item, scope, class, status, code, words } = failed;
-        tracing::error!(scope, item, class = class.as_str(), status, code, "item failed: {words}");
+        tracing::error!(scope, item, class = class.as_str(), status, code, "item failed: {}", text::printable(&words));
         self.figures.failed();
         self.journal.finish(finished, self.acknowledge.reply());
     }

@@ -41,6 +41,8 @@ pub(crate) enum Stop {
         items: usize,
         /// The status that all of them got.
         status: Option<u16>,
+        /// They never left, because each alone exceeds a limit.
+        too_large: bool,
         /// What the provider said.
         words: String,
     },
@@ -93,7 +95,7 @@ impl Stop {
                     .to_owned()
             }
             Self::MaxDuration => format!("stopping: {self}; waiting up to 30s for calls in flight"),
-            other => format!("stopping: {other}"),
+            other => text::printable(&format!("stopping: {other}")).into_owned(),
         }
     }
 }
@@ -116,12 +118,14 @@ impl fmt::Display for Stop {
             Self::MaxTokens => f.write_str("the next call might exceed --max-tokens"),
             Self::MaxDuration => f.write_str("--max-duration is over"),
             Self::Account { words, fix } => write!(f, "the provider refuses this account: {words}; {fix}"),
-            Self::SameFailure { items, status, words } => {
+            Self::SameFailure { items, status, too_large, words } => {
                 write!(f, "the first {items} items to end all failed alike")?;
                 if let Some(status) = status {
                     write!(f, " with status {status}")?;
                 }
-                write!(f, ": {words}; put the requests right, or go on regardless with --stop-after-same 0")
+                let advice =
+                    if *too_large { "raise the limit or make the requests smaller" } else { "put the requests right" };
+                write!(f, ": {words}; {advice}, or go on regardless with --stop-after-same 0")
             }
             Self::Unreachable { address, words } => {
                 write!(f, "nobody answers at {address}: {words}; check the address (--base-url) and the network")

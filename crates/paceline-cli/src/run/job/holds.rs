@@ -1,6 +1,5 @@
 //! Held and stopped scopes outlive the process: they are stored when they happen, and looked at before anything is sent.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use paceline::{Limiter, ScopeSnapshot, ScopeState};
@@ -9,6 +8,7 @@ use paceline_store::{ACCOUNT, Error, Journal, ScopeState as Stored};
 
 use crate::run::calls::acknowledge::Acknowledge;
 use crate::run::calls::item::Context;
+use crate::text;
 
 /// A closure that is over before a next run has begun.
 pub(crate) const SHORT: Duration = Duration::from_secs(1);
@@ -59,8 +59,9 @@ pub(crate) fn restore(
             }
             Stored::Held { .. } => journal.set_scope(&row.name, Stored::Open, acknowledge.reply()),
             Stored::Stopped { reason } => {
-                let name: Arc<str> = if *row.name == *ACCOUNT { "the account".into() } else { Arc::clone(&row.name) };
-                tracing::info!(scope = &*row.name, "{name} was stopped ({reason}); trying again");
+                let name = if *row.name == *ACCOUNT { "the account" } else { &*row.name };
+                let words = format!("{name} was stopped ({reason}); trying again");
+                tracing::info!(scope = &*row.name, "{}", text::printable(&words));
                 journal.set_scope(&row.name, Stored::Open, acknowledge.reply());
             }
         }

@@ -55,7 +55,7 @@ impl Wrong {
     pub(crate) fn list(&self) -> String {
         let mut words = String::new();
         for error in &self.named {
-            words += &format!("\n  {error}");
+            words += &format!("\n  {}", text::printable(&error.to_string()));
         }
         let more = self.count - self.named.len() as u64;
         if more > 0 {

@@ -15,6 +15,8 @@ pub(crate) struct Figures {
     pub(crate) cancelled: u64,
     /// Over all runs of the job.
     pub(crate) totals: Totals,
+    /// Calls of the runs before this one.
+    pub(crate) calls_before: u64,
     pub(crate) tokens_in: u64,
     pub(crate) tokens_out: u64,
     /// Items that ended in this run.
@@ -36,6 +38,7 @@ impl Figures {
             skipped: counts.skipped,
             cancelled: counts.cancelled,
             totals: counts.totals,
+            calls_before: counts.totals.calls,
             tokens_in: counts.tokens_in,
             tokens_out: counts.tokens_out,
             ended_now: 0,

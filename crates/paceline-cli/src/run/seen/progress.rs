@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use paceline::{Instant, Snapshot};
-use paceline_core::Timestamp;
+use paceline_core::{Class, Timestamp};
 use terminal_size::{Width, terminal_size_of};
 
 use crate::logging;
@@ -125,8 +125,14 @@ impl Words {
         let mut details = vec![
             format!("{} in flight", text::count(view.in_flight)),
             format!("{} waiting", text::count(left.saturating_sub(view.in_flight))),
-            format!("{} x 429", text::count(figures.totals.throttled)),
         ];
+        if figures.totals.throttled > 0 {
+            details.push(format!("{} rate-limited", text::count(figures.totals.throttled)));
+        }
+        let used_up = view.limits.account.totals.of(Class::QuotaExhausted);
+        if used_up > 0 {
+            details.push(format!("{} with a quota used up", text::count(used_up)));
+        }
         if figures.failed > 0 {
             details.push(format!("{} failed", text::count(figures.failed)));
         }
@@ -161,7 +167,7 @@ impl Words {
         let rest = width.saturating_sub(first.chars().count());
         first += &fitting(&self.course, rest);
         let wait = self.wait.as_deref().unwrap_or(" ");
-        format!("{first}\n{}\n{}", fitting(&self.figures, width), cut(wait, width))
+        format!("{first}\n{}\n{}", fitting(&self.figures, width), text::cut(wait, width))
     }
 }
 
@@ -179,19 +185,13 @@ fn fitting(parts: &[String], width: usize) -> String {
     line
 }
 
-fn cut(words: &str, width: usize) -> String {
-    if words.chars().count() <= width {
-        return words.to_owned();
-    }
-    let mut cut: String = words.chars().take(width.saturating_sub(1)).collect();
-    cut.push('…');
-    cut
-}
-
 /// The one thing that the next call waits for, and for how long where that can be felt.
 fn waits_for(view: &View<'_>) -> Option<String> {
     if view.stop.is_some() {
-        return Some(format!("ending; waiting for {}", text::counted(view.in_flight, "call")));
+        return Some(match view.in_flight {
+            0 => "ending".to_owned(),
+            calls => format!("ending; waiting for {}", text::counted(calls, "call")),
+        });
     }
     let waiting = view.limits.scopes.iter().filter(|scope| scope.waiting > 0);
     let next = waiting
@@ -199,9 +199,13 @@ fn waits_for(view: &View<'_>) -> Option<String> {
         .min_by_key(|(_, _, at)| at.unwrap_or(Instant::MAX));
     match (next, view.next_due) {
         (Some((scope, policy, at)), _) => {
-            let of = if view.limits.scopes.len() > 1 { format!("{}: ", scope.name) } else { String::new() };
+            let of = if view.limits.scopes.len() > 1 {
+                format!("{}: ", text::printable(&scope.name))
+            } else {
+                String::new()
+            };
             let wait = at.map(|at| at - view.now).map(countdown).unwrap_or_default();
-            Some(format!("{of}waiting for {policy}{wait}"))
+            Some(format!("{of}waiting for {}{wait}", text::printable(&policy.to_string())))
         }
         (None, Some((due, now))) if due > now && view.in_flight == 0 => {
             Some(format!("waiting for the next retry{}", countdown(due.saturating_since(now))))
@@ -231,7 +235,7 @@ mod tests {
         let words = Words {
             share: 0.5,
             course: vec!["1,234,567/2,469,134 done".into(), "151.3/s".into(), "ETA 2h 15m".into()],
-            figures: vec!["512 in flight".into(), "1,234,055 waiting".into(), "17 x 429".into()],
+            figures: vec!["512 in flight".into(), "1,234,055 waiting".into(), "17 rate-limited".into()],
             wait: Some("waiting for the server's limit of 500 requests, 42s".into()),
         };
         for width in 0..200 {

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use paceline::{ScopeSnapshot, ScopeState, Snapshot};
-use paceline_core::{Cost, Dimension, Limits};
+use paceline_core::{Class, Cost, Dimension, Limits};
 use paceline_sim::Job;
 use paceline_store::{Counts, DeferReason};
 use serde_json::{Value, json};
@@ -27,21 +27,22 @@ pub(crate) struct Summary<'a> {
     /// The input has not been read to its end, so that nobody knows how many items there are.
     pub(crate) unread: bool,
     pub(crate) figures: &'a Figures,
+    /// Why the run ended early, if it did.
     pub(crate) stop: Option<&'a Stop>,
     pub(crate) elapsed: Duration,
     /// The limits that were told, if any were.
     pub(crate) limits: &'a Limits,
     pub(crate) concurrency: u32,
     pub(crate) view: &'a Snapshot,
-    /// The command that goes on with the job.
-    pub(crate) again: String,
+    /// The command that goes on with the job; none when the job has no journal to go on from.
+    pub(crate) again: Option<String>,
 }
 
 impl Summary<'_> {
     /// The status word and exit code.
     pub(crate) fn status(&self) -> Status {
         let counts = self.counts;
-        if counts.waiting + counts.in_flight > 0 || self.unread {
+        if self.is_left() {
             Status::Deferred
         } else if counts.succeeded == counts.input() {
             Status::Success
@@ -50,6 +51,16 @@ impl Summary<'_> {
         } else {
             Status::Partial
         }
+    }
+
+    /// Whether another run would have something to do.
+    const fn is_left(&self) -> bool {
+        self.counts.waiting + self.counts.in_flight > 0 || self.unread
+    }
+
+    /// Why the run ended early. Whatever came while the last items ended has stopped nothing.
+    fn stop(&self) -> Option<&Stop> {
+        self.stop.filter(|_| self.is_left())
     }
 
     /// The summary for scripts.
@@ -71,8 +82,8 @@ impl Summary<'_> {
             "abandoned": totals.abandoned,
             "tokens_in": counts.tokens_in,
             "tokens_out": counts.tokens_out,
-            "stopped": self.stop.map(Stop::as_str),
-            "resume": (self.status() == Status::Deferred).then_some(&self.again),
+            "stopped": self.stop().map(Stop::as_str),
+            "resume": self.again.as_ref().filter(|_| self.is_left()),
             "seconds": round(self.elapsed),
             "oracle_seconds": self.oracle().map(round),
             "scopes": snapshot::scopes(self.view, wall),
@@ -81,7 +92,7 @@ impl Summary<'_> {
 
     /// The summary for people.
     pub(crate) fn text(&self, output: &Path, errors: &Path, report: &Path, wall: ToWall<'_>) -> String {
-        let (counts, totals) = (self.counts, self.counts.totals);
+        let (counts, abandoned) = (self.counts, self.counts.totals.abandoned);
         let deferred = counts.waiting + counts.in_flight;
         let mut text = format!(
             "{}  {}: {} succeeded, {} failed, {} skipped, {} deferred\n",
@@ -93,16 +104,10 @@ impl Summary<'_> {
             text::count(deferred),
         );
         let mut line = |words: String| writeln!(text, "  {words}").expect("a string takes everything");
-        line(format!(
-            "{}: {} again ({} after server errors), {} answered with a rate limit, {} given up; this run took {}",
-            text::counted(totals.calls, "call"),
-            text::count(totals.resends),
-            text::count(totals.retries),
-            text::count(totals.throttled),
-            text::count(totals.abandoned),
-            text::duration(self.elapsed),
-        ));
-        line(format!("{} tokens in, {} out", text::count(counts.tokens_in), text::count(counts.tokens_out)));
+        line(self.calls());
+        if counts.tokens_in + counts.tokens_out > 0 {
+            line(format!("{} tokens in, {} out", text::count(counts.tokens_in), text::count(counts.tokens_out)));
+        }
         if let Some(oracle) = self.oracle() {
             line(format!("with perfect knowledge of the limits it would have taken {}", text::duration(oracle)));
         }
@@ -110,34 +115,67 @@ impl Summary<'_> {
         if counts.failed + counts.skipped + counts.cancelled > 0 {
             line(format!("errors: {} (why: {})", errors.display(), report.display()));
         }
-        for group in &counts.deferred {
-            let class = group.class.map(|class| format!(" (last answer: {class})")).unwrap_or_default();
-            let reason = words(report::told(group.reason, self.stop.is_some_and(Stop::is_bound)));
-            line(format!("deferred: {} {reason}{class}", text::count(group.items)));
-        }
+        self.deferred().into_iter().for_each(&mut line);
         if deferred > 0 {
             self.closed_scopes(wall).into_iter().for_each(&mut line);
         }
-        if let Some(stop) = self.stop {
-            line(format!("stopped early: {stop}"));
+        if let Some(stop) = self.stop() {
+            line(format!("stopped early: {}", text::printable(&stop.to_string())));
         }
-        if totals.abandoned > 0 {
-            line(format!("{} given up in flight may be billed", text::counted(totals.abandoned, "call")));
+        if abandoned > 0 {
+            line(format!("{} given up in flight may be billed", text::counted(abandoned, "call")));
         }
         if self.unread {
             line("the input is not read to its end: there may be more items".to_owned());
         }
-        if deferred > 0 || self.unread {
-            line(format!("go on with: {}", self.again));
+        if self.is_left() {
+            line(match &self.again {
+                Some(again) => format!("go on with: {again}"),
+                None => {
+                    "without a journal nobody can go on: the next run begins anew, with an output of its own".to_owned()
+                }
+            });
         }
         text
+    }
+
+    /// The calls of the job, those of this run where others came before, and what went wrong with them.
+    fn calls(&self) -> String {
+        let (totals, before) = (self.counts.totals, self.figures.calls_before);
+        let calls = text::counted(totals.calls, "call");
+        let mut words = match totals.calls.saturating_sub(before) {
+            _ if before == 0 => calls,
+            0 if !self.is_left() => format!("nothing was left to send; {calls} in the runs before"),
+            0 => format!("nothing could be sent; {calls} in the runs before"),
+            now => format!("{calls} in all runs, {} in this one", text::count(now)),
+        };
+        let details = text::call_details(&totals, self.view.account.totals.of(Class::QuotaExhausted));
+        if !details.is_empty() {
+            words += &format!(": {details}");
+        }
+        words + &format!("; this run took {}", text::duration(self.elapsed))
+    }
+
+    /// How many items wait for what, each wait named once.
+    fn deferred(&self) -> Vec<String> {
+        let mut groups: Vec<(String, u64)> = Vec::new();
+        for group in &self.counts.deferred {
+            let class = group.class.map(|class| format!(" (last answer: {class})")).unwrap_or_default();
+            let reason = words(report::told(group.reason, self.stop().is_some_and(Stop::is_bound)));
+            let told = format!("{reason}{class}");
+            match groups.iter_mut().find(|(known, _)| *known == told) {
+                Some((_, items)) => *items += group.items,
+                None => groups.push((told, group.items)),
+            }
+        }
+        groups.iter().map(|(told, items)| format!("deferred: {} {told}", text::count(*items))).collect()
     }
 
     /// Scopes, and the account, that send nothing for now: until when, or why.
     fn closed_scopes(&self, wall: ToWall<'_>) -> Vec<String> {
         let name = |scope: &ScopeSnapshot| match &*scope.name {
             "" => "the account".to_owned(),
-            name => name.to_owned(),
+            name => text::printable(name).into_owned(),
         };
         let all = std::iter::once(&self.view.account).chain(&self.view.scopes);
         let mut words: Vec<String> = all
@@ -146,7 +184,7 @@ impl Summary<'_> {
                     Some(format!("held: {} until {}", name(scope), text::moment(wall(*until))))
                 }
                 ScopeState::Stopped { reason } => {
-                    Some(format!("stopped: {}: {reason}; act on that, then go on", name(scope)))
+                    Some(format!("stopped: {}: {}; act on that, then go on", name(scope), text::printable(reason)))
                 }
                 ScopeState::Open | ScopeState::Paced => None,
             })

@@ -1,0 +1,140 @@
+//! What people read at the end of a run and about a job, whoever wrote parts of it.
+
+use serde_json::{Value, json};
+
+use crate::support::{Job, Reply, Server, finish};
+
+/// The summary in what a run wrote, without what differs at each run.
+fn summary(log: &str, server: &Server) -> String {
+    let words = ["SUCCESS  ", "PARTIAL  ", "FAILED  ", "DEFERRED  "];
+    let start = words.iter().filter_map(|word| log.find(word)).min().expect("a summary");
+    let lines = log[start..].lines().map(|line| match line.split_once("this run took ") {
+        Some((before, _)) => format!("{before}this run took TIME\n"),
+        None => line.replace(&server.url(), "URL").replace(env!("CARGO_BIN_EXE_paceline"), "paceline") + "\n",
+    });
+    lines.filter(|line| !line.contains(" held: ") && !line.contains("stopped early: the next call can start")).collect()
+}
+
+#[test]
+fn of_a_summary_only_what_there_is_to_say() {
+    let mut told = String::new();
+    let mut tell = |what: &str, server: &Server, command: &mut std::process::Command, expected: i32| {
+        let (code, log) = finish(command);
+        assert_eq!(code, expected, "{log}");
+        told += &format!("# {what}\n{}\n", summary(&log, server));
+    };
+    let good = Server::new(|_| Reply::ok());
+    let job = Job::new(6);
+    tell("the first part", &good, job.run(&good).args(["--max-items", "2"]), 3);
+    tell("the rest", &good, &mut job.run(&good), 0);
+    tell("nothing is left", &good, &mut job.run(&good), 0);
+
+    let flaky = Server::new(|arrival| match (arrival.item.as_str(), arrival.before) {
+        ("item-0", 0) => Reply::error(503, "oops"),
+        ("item-1", 0) => Reply::error(429, "rate_limit_exceeded").with_header("retry-after-ms", 2),
+        ("item-2", _) => Reply::error(400, "never"),
+        _ => Reply::text(200, "text/plain", "fine"),
+    });
+    tell("some calls went wrong", &flaky, &mut Job::new(6).run(&flaky), 1);
+
+    let empty = Server::new(|_| Reply::error(429, "rate_limit_exceeded").with_header("retry-after", 7_200));
+    tell("a used-up quota", &empty, Job::new(3).run(&empty).args(["--concurrency", "1"]), 3);
+    tell("no journal", &good, Job::new(3).run(&good).args(["--no-journal", "--max-items", "1"]), 3);
+    insta::assert_snapshot!("summaries", told);
+}
+
+#[test]
+fn a_limit_below_the_requests_is_named_as_the_cause() {
+    let server = Server::new(|_| Reply::ok());
+    let job = Job::new(30);
+    let (code, log) = finish(job.run(&server).args(["--limit", "2 tpm"]));
+    assert_eq!((code, server.count()), (3, 0), "{log}");
+    assert!(log.contains("raise the limit or make the requests smaller"), "{log}");
+    assert!(!log.contains("put the requests right"), "{log}");
+}
+
+#[test]
+fn a_warning_names_the_cause() {
+    let job = Job::new(1);
+    let (code, log) = finish(job.paceline().args([
+        "run",
+        "in.jsonl",
+        "-o",
+        "out.jsonl",
+        "--base-url",
+        "http://127.0.0.1:9",
+        "--max-retries",
+        "1",
+    ]));
+    assert_eq!(code, 1, "{log}");
+    assert_eq!(log.matches("cause=\"no connection: ").count(), 1, "{log}");
+}
+
+#[test]
+fn words_of_others_cannot_take_over_the_terminal() {
+    let hostile = "a\u{1b}[5m\n\u{202e}";
+    let server = Server::new(|_| {
+        let error = json!({"message": "sorry\n\u{1b}[2J\u{202e}", "code": "bad\u{1b}[31m", "type": "x"});
+        Reply::new(400, &json!({"error": error}))
+    });
+    let body = json!({"model": hostile, "item": "x"});
+    let line = json!({"custom_id": hostile, "url": "/v1/chat/completions", "body": body});
+    let job = Job::with_input(&line.to_string());
+    let bad = json!({"custom_id": 1, "url": format!("http://{hostile}"), "body": {"model": "m"}});
+    std::fs::write(job.path("bad.jsonl"), bad.to_string()).expect("writable");
+    let output = |args: &[&str]| {
+        let output = job.paceline().args(args).output().expect("the binary runs");
+        String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
+    };
+    let run = ["run", "in.jsonl", "-o", "out.jsonl", "--base-url", &server.url()];
+    for args in [
+        &[&run[..], &["--dry-run"]].concat()[..],
+        &run,
+        &["stats"],
+        &["stats", "--items"],
+        &["run", "bad.jsonl", "-o", "bad.out.jsonl", "--base-url", &server.url()],
+    ] {
+        let told = output(args);
+        let taken = told.chars().any(|c| c.is_control() && c != '\n') || told.contains('\u{202e}');
+        assert!(!taken, "{args:?}: {told:?}");
+        assert!(!told.lines().any(|line| line.starts_with(['\u{fffd}', '['])), "no line of its own: {told:?}");
+    }
+    let row: Value = serde_json::from_str(&output(&["stats", "--items", "--json"])).expect("JSON");
+    assert_eq!(
+        (&row["custom_id"], &row["code"]),
+        (&hostile.into(), &"bad\u{1b}[31m".into()),
+        "scripts get it as it is"
+    );
+}
+
+#[test]
+fn a_table_of_items_keeps_its_columns_or_says_that_there_is_nothing() {
+    let long = "x".repeat(100);
+    let server = Server::new(|arrival| if arrival.item == "bad" { Reply::error(400, "never") } else { Reply::ok() });
+    let line = |id: &str, item: &str| json!({"custom_id": id, "url": "/x", "body": {"item": item}}).to_string();
+    let table = |job: &Job| {
+        let output = job.paceline().args(["stats", "--items"]).output().expect("the binary runs");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let job = Job::with_input(&[line(&long, "bad"), line("fine", "good")].join("\n"));
+    assert_eq!(finish(&mut job.run(&server)).0, 1);
+    let cut = format!("{}… failed ", &long[..39]);
+    assert!(table(&job).lines().nth(1).is_some_and(|row| row.starts_with(&cut)), "{}", table(&job));
+    let job = Job::with_input(&line("fine", "good"));
+    assert_eq!(finish(&mut job.run(&server)).0, 0);
+    assert_eq!(table(&job), "every item succeeded at its first call\n");
+}
+
+#[test]
+fn scripts_find_the_status_first_and_the_scopes_last() {
+    let server = Server::new(|_| Reply::ok());
+    let job = Job::new(2);
+    assert_eq!(finish(&mut job.run(&server)).0, 0);
+    let text = std::fs::read_to_string(job.path("summary.json")).expect("a summary");
+    assert!(text.starts_with("{\"status\":\"SUCCESS\",\"input\":2,"), "{text}");
+    let keys: Vec<String> = job.summary().as_object().expect("an object").keys().cloned().collect();
+    assert_eq!(keys.last().map(String::as_str), Some("scopes"));
+    let stats = job.paceline().args(["stats", "--json"]).output().expect("the binary runs");
+    let text = String::from_utf8_lossy(&stats.stdout);
+    assert!(text.starts_with("{\"input\":2,\"succeeded\":2,"), "{text}");
+}
