@@ -107,6 +107,15 @@ pub enum Error {
         /// The file.
         path: PathBuf,
     },
+    /// The input is not in the journal yet: its first load goes on, or was cut off.
+    #[error(
+        "{} holds no job yet: its input is being read, or that was cut off; the same run command begins it",
+        path.display()
+    )]
+    NotLoaded {
+        /// The journal.
+        path: PathBuf,
+    },
     /// Lines of the input have the `custom_id` of a line before.
     #[error(
         "line {line} repeats the custom_id of line {first_line}, the first of {count} to repeat one; give each its own"

@@ -128,7 +128,10 @@ impl InputMark {
     }
 
     /// Refuses when the input `was` another one at the beginning of the job.
-    pub(crate) fn same_as(&self, was: &Self) -> Result<(), Error> {
+    ///
+    /// # Errors
+    /// [`Error::InputChanged`].
+    pub fn same_as(&self, was: &Self) -> Result<(), Error> {
         let changed = |what, was: String, is: String| Error::InputChanged { path: self.path.clone(), what, was, is };
         if self.len != was.len {
             return Err(changed("length", format!("{} bytes", was.len), format!("{} bytes", self.len)));

@@ -6,6 +6,7 @@ use paceline_core::Timestamp;
 use rusqlite::Connection;
 
 use crate::error::Error;
+use crate::further::{self, Unread};
 use crate::history::{self, Minute};
 use crate::paths::InputMark;
 use crate::query;
@@ -23,8 +24,8 @@ impl Reader {
     /// Opens the journal at `path`.
     ///
     /// # Errors
-    /// [`Error::Io`] when there is no such file; [`Error::NotAJournal`], also while the first load goes on;
-    /// [`Error::NewerVersion`]; [`Error::Sqlite`].
+    /// [`Error::Io`] when there is no such file; [`Error::NotLoaded`] while the first load goes on, or when it was cut
+    /// off; [`Error::NotAJournal`]; [`Error::NewerVersion`]; [`Error::Sqlite`].
     pub fn open(path: &Path) -> Result<Self, Error> {
         Ok(Self { conn: connect_read_only(path)? })
     }
@@ -35,6 +36,14 @@ impl Reader {
     /// [`Error::Sqlite`].
     pub fn input(&self) -> Result<InputMark, Error> {
         Ok(query::run(&self.conn)?.input)
+    }
+
+    /// How far the input is read; none once it is read to its end.
+    ///
+    /// # Errors
+    /// [`Error::Sqlite`].
+    pub fn unread(&self) -> Result<Option<Unread>, Error> {
+        further::unread(&self.conn)
     }
 
     /// The configuration of the last run, as JSON.

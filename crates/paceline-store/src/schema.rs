@@ -164,7 +164,7 @@ pub(crate) fn connect_read_only(path: &Path) -> Result<Connection, Error> {
     conn.busy_timeout(BUSY).map_err(Error::sqlite("open"))?;
     match recognize(&conn, path)? {
         Found::Journal => Ok(conn),
-        Found::Empty => Err(Error::NotAJournal { path: path.to_owned() }),
+        Found::Empty => Err(Error::NotLoaded { path: path.to_owned() }),
     }
 }
 

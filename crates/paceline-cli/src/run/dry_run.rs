@@ -10,12 +10,13 @@ use paceline::config::Upstream;
 use paceline::provider::{self, Provider, TokenRatio};
 use paceline_core::{Cost, Dimension, Limits};
 use paceline_sim::Job;
-use paceline_store::{Paths, Reader, Rows, RunLock, State};
+use paceline_store::{Error, Paths, Reader, Rows, RunLock, State};
 use serde_json::{Value, json};
 
 use crate::args::RunArgs;
 use crate::exit::{Failure, Status};
-use crate::run::job::load;
+use crate::run::job::begun::Begun;
+use crate::run::job::{done, load};
 use crate::run::lines::format::Format;
 use crate::run::lines::input::{Input, Span};
 use crate::run::lines::spool::Earlier;
@@ -31,18 +32,19 @@ const SHOWN: usize = 10;
 /// # Errors
 /// As for a run, before its first call.
 pub(crate) fn command(args: &RunArgs, paths: &Paths, upstream: &Upstream, told: &Limits) -> Result<Status, Failure> {
-    let begun = paths.journal.as_deref().filter(|journal| !args.overwrite && journal.exists());
-    let (reader, input, format, scratch) = match begun {
-        Some(journal) => {
-            let reader = Reader::open(journal).map_err(Failure::refused)?;
-            let path = reader.input().map_err(Failure::refused)?.path;
-            let input = Input::open(&path).map_err(Failure::refused)?;
-            let format = format(args, &input, upstream)?;
+    let (reader, input, format, scratch) = match begun(args, paths)? {
+        Some(reader) => {
+            let (input, format) = as_begun(args, paths, upstream, &reader)?;
             (reader, input, format, None)
         }
         None => load_aside(args, upstream)?,
     };
-    let mut plan = Plan::default();
+    let mut plan = Plan {
+        retry_failed: args.retry_failed,
+        unread: reader.unread().map_err(Failure::refused)?.is_some(),
+        done_unknown: scratch.is_none() && !args.done.is_empty(),
+        ..Plan::default()
+    };
     plan.count(&reader, &input, &format, upstream).map_err(Failure::refused)?;
     plan.seconds = plan.seconds(upstream, told);
     let printed = output::print(|out| {
@@ -54,6 +56,38 @@ pub(crate) fn command(args: &RunArgs, paths: &Paths, upstream: &Upstream, told: 
     });
     drop((reader, scratch));
     printed.map(|()| Status::Success)
+}
+
+/// The journal of a job that a run would go on with; none where it would begin one.
+fn begun(args: &RunArgs, paths: &Paths) -> Result<Option<Reader>, Failure> {
+    let Some(journal) = paths.journal.as_deref().filter(|journal| !args.overwrite && journal.exists()) else {
+        return Ok(None);
+    };
+    match Reader::open(journal) {
+        // The run begins anew where the load of one before was cut off.
+        Err(Error::NotLoaded { .. }) => Ok(None),
+        other => other.map(Some).map_err(load::refused),
+    }
+}
+
+/// The input of a job that has begun, which has to be the one that it was begun with.
+fn as_begun(args: &RunArgs, paths: &Paths, upstream: &Upstream, reader: &Reader) -> Result<(Input, Format), Failure> {
+    let earlier = paths.journal.as_deref().and_then(Begun::packed_input).map_or(Earlier::MustMatch, Earlier::From);
+    let input = Input::prepare(&args.input, &paths.input, &earlier).map_err(Failure::refused)?;
+    let (was, is) = (reader.input().map_err(Failure::refused)?, input.mark().map_err(Failure::refused)?);
+    if let Err(changed) = is.same_as(&was) {
+        return Err(match args.accept_changed_input {
+            true => Failure::refused(format!(
+                "{} is not what this job was begun with, and --dry-run cannot tell what --accept-changed-input would \
+                 find; leave --dry-run out, which sends nothing before every line is matched",
+                input.name()
+            )),
+            false => load::refused(changed),
+        });
+    }
+    let format = format(args, &input, upstream)?;
+    Begun::read(&reader.config_json().map_err(Failure::refused)?).refuse_other_format(&format)?;
+    Ok((input, format))
 }
 
 /// A journal in a folder that goes with it: every check of a real load, and nothing left of it.
@@ -68,7 +102,10 @@ fn load_aside(
     let mut input = Input::prepare(&args.input, &paths.input, &Earlier::MayDiffer).map_err(Failure::refused)?;
     let format = format(args, &input, upstream)?;
     let journal: PathBuf = paths.journal.clone().expect("a journal beside the results");
-    load::open(lock, paths, &mut input, &format, upstream, args)?.journal.close().map_err(Failure::refused)?;
+    let done = done::check(&args.done)?;
+    let job = load::open(lock, paths, &mut input, &format, upstream, args)?;
+    done.take_over(&job.journal, &input, &format)?;
+    job.journal.close().map_err(Failure::refused)?;
     Ok((Reader::open(&journal).map_err(Failure::refused)?, input, format, Some(folder)))
 }
 
@@ -83,6 +120,12 @@ struct Plan {
     items: u64,
     scopes: BTreeMap<String, Part>,
     seconds: Option<Duration>,
+    /// Items that failed are sent again.
+    retry_failed: bool,
+    /// The input is not read to its end, so that there may be more.
+    unread: bool,
+    /// Answers would be taken over that were not looked for.
+    done_unknown: bool,
 }
 
 /// What there is to do in one scope.
@@ -107,12 +150,18 @@ impl Plan {
         let ratio = TokenRatio::default();
         reader.report(clock::wall(), Rows::All, |row| -> Result<(), ReportError> {
             self.items += 1;
-            if row.is_refused() || !matches!(row.state, State::Waiting | State::InFlight) {
+            let is_sent = match row.state {
+                State::Waiting | State::InFlight => true,
+                State::Failed => self.retry_failed,
+                _ => false,
+            };
+            if row.is_refused() || !is_sent {
                 return Ok(());
             }
             let bytes = input.read(Span { offset: row.src_off, len: row.src_len })?;
             let line = format.read(&bytes, row.line).map_err(std::io::Error::other)?;
-            let part = self.scopes.entry(row.scope.to_string()).or_default();
+            let scope = upstream.scope_name(&line.url, line.model.as_deref(), line.label.as_deref());
+            let part = self.scopes.entry(scope.to_string()).or_default();
             part.items += 1;
             part.cost = sum(&part.cost, &provider::charge(upstream.provider, &line.url, line.body.as_bytes(), &ratio));
             // Not every provider counts the answer's bound against its limits, but everybody may write as much.
@@ -186,7 +235,7 @@ impl Plan {
         scopes.sort_by_key(|(name, part)| (std::cmp::Reverse(part.items), *name));
         for (name, part) in scopes.iter().take(SHOWN) {
             let tokens = tokens(part.tokens_in, part.tokens_out);
-            line(format!("{name}: {}, {tokens}", text::counted(part.items, "item")));
+            line(format!("{}: {}, {tokens}", text::printable(name), text::counted(part.items, "item")));
         }
         let rest: u64 = scopes.iter().skip(SHOWN).map(|(_, part)| part.items).sum();
         if rest > 0 {
@@ -202,6 +251,12 @@ impl Plan {
             None => "no limit is configured: as fast as the provider permits".to_owned(),
         });
         bounds(args).into_iter().for_each(&mut line);
+        if self.unread {
+            line("the input is not read to its end: there may be more items".to_owned());
+        }
+        if self.done_unknown {
+            line("what --done would take over of this job is not counted".to_owned());
+        }
         line("nothing was sent".to_owned());
         text
     }

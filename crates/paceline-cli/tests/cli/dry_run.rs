@@ -90,3 +90,50 @@ fn checks_what_a_run_would_check_and_needs_no_key() {
         finish(job.paceline().args(["run", "in.jsonl", "-o", "o.jsonl", "--upstream", "openai", "--dry-run"]));
     assert_eq!(code, 0, "{log}");
 }
+
+#[test]
+fn of_a_begun_job_it_refuses_what_the_run_would_refuse() {
+    let server = Server::new(|_| Reply::ok());
+    let job = Job::new(3);
+    assert_eq!(finish(job.run(&server).args(["--max-items", "1"])).0, 3);
+    let dry = |input: &str, output: &str, more: &[&str]| {
+        let mut command = job.paceline();
+        command.args(["run", input, "-o", output, "--base-url", &server.url(), "--dry-run"]).args(more);
+        finish(&mut command)
+    };
+    std::fs::write(job.path("other.jsonl"), crate::support::line("other")).expect("writable");
+    let (code, log) = dry("other.jsonl", "out.jsonl", &[]);
+    assert!(code == 2 && log.contains("changed since this job began"), "{log}");
+    let (code, log) = dry("other.jsonl", "out.jsonl", &["--accept-changed-input"]);
+    assert!(code == 2 && log.contains("leave --dry-run out"), "{log}");
+    let (code, log) = dry("in.jsonl", "in.jsonl", &[]);
+    assert!(code == 2 && log.contains("the same file"), "{log}");
+    let (code, log) = dry("in.jsonl", "out.jsonl", &["--format", "bare", "--endpoint", "/x"]);
+    assert!(code == 2 && log.contains("go on with --format batch"), "{log}");
+    assert_eq!((dry("in.jsonl", "out.jsonl", &[]).0, finish(&mut job.run(&server)).0), (0, 0));
+}
+
+#[test]
+fn failed_items_and_answers_taken_over_are_counted_as_the_run_would() {
+    let server = Server::new(|arrival| match arrival.item.as_str() {
+        "item-1" => Reply::error(400, "never"),
+        _ => Reply::ok(),
+    });
+    let job = Job::new(3);
+    let pending = |output: &str, more: &[&str]| {
+        let mut command = job.paceline();
+        command.args(["run", "in.jsonl", "-o", output, "--base-url", &server.url(), "--dry-run", "--json"]).args(more);
+        let output = command.output().expect("the binary runs");
+        let plan: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        plan["pending"].as_u64()
+    };
+    assert_eq!(finish(&mut job.run(&server)).0, 1);
+    assert_eq!(pending("out.jsonl", &[]), Some(0));
+    assert_eq!(pending("out.jsonl", &["--retry-failed"]), Some(1));
+    assert_eq!(pending("new.jsonl", &["--done", "out.jsonl"]), Some(1), "two of three are taken over");
+    // A load that was cut off leaves a journal without a job: the run begins anew.
+    std::fs::write(job.path("cut.journal"), "").expect("writable");
+    assert_eq!(pending("cut.jsonl", &[]), Some(3));
+    let (code, log) = finish(job.paceline().args(["stats", "cut.jsonl"]));
+    assert!(code == 2 && log.contains("holds no job yet"), "{log}");
+}

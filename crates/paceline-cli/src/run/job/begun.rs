@@ -59,8 +59,34 @@ impl Begun {
         serde_json::to_string(self).expect("texts and maps of texts are JSON")
     }
 
+    /// What a journal holds, which a run of another version may have written.
+    pub(crate) fn read(json: &str) -> Self {
+        serde_json::from_str(json).unwrap_or_default()
+    }
+
+    /// Refuses to read the lines of the job in another form than before.
+    ///
+    /// # Errors
+    /// Names the form that it was begun with.
+    pub(crate) fn refuse_other_format(&self, format: &Format) -> Result<(), Failure> {
+        let (before, now) = (&self.format, format.name());
+        if before == now {
+            return Ok(());
+        }
+        Err(Failure::refused(format!(
+            "this job was begun with {before} lines, and now they are read as {now}: go on with --format {before}"
+        )))
+    }
+
     fn account(&self) -> (&str, Option<&String>) {
         (&self.upstream, self.settings.get("base_url"))
+    }
+
+    fn account_words(&self) -> String {
+        match self.account() {
+            (name, Some(address)) if address.contains("://") => format!("upstream {name} at {address}"),
+            (name, _) => format!("upstream {name}"),
+        }
     }
 }
 
@@ -70,24 +96,17 @@ impl Begun {
 /// What the journal says, and lines that cannot be read any more.
 pub(crate) fn adopt(journal: &Journal, input: &Input, format: &Format, upstream: &Upstream) -> Result<bool, Failure> {
     let now = Begun::of(upstream, input, format);
-    let before: Begun = serde_json::from_str(&journal.config_json().map_err(Failure::refused)?).unwrap_or_default();
+    let before = Begun::read(&journal.config_json().map_err(Failure::refused)?);
     if before == now {
         return Ok(true);
     }
-    if before.format != now.format {
-        return Err(Failure::refused(format!(
-            "this job was begun with {} lines, and now they are read as {}: go on with --format {}",
-            before.format, now.format, before.format
-        )));
-    }
+    before.refuse_other_format(format)?;
     let same_account = before.account() == now.account();
     if !same_account {
         tracing::warn!(
-            "this job was begun with upstream {} at {}: what it answered stays, the rest goes to {} at {}",
-            before.upstream,
-            before.account().1.map_or("an unknown address", String::as_str),
-            now.upstream,
-            now.account().1.map_or("an unknown address", String::as_str),
+            "this job was begun with {}: what it answered stays, the rest goes to {}",
+            before.account_words(),
+            now.account_words(),
         );
         forget_holds(journal).map_err(Failure::refused)?;
     }

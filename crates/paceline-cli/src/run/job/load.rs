@@ -108,7 +108,7 @@ fn ready(
 }
 
 /// What the journal says, and what can be done about it here.
-fn refused(error: Error) -> Failure {
+pub(crate) fn refused(error: Error) -> Failure {
     let advice = match &error {
         Error::OutputWithoutJournal { .. } | Error::OutputExists { .. } => "; --overwrite removes what is there",
         Error::JournalWithoutOutput { .. } | Error::Damaged { .. } => "; --overwrite removes what is left",
