@@ -30,6 +30,13 @@ impl RunLock {
         let results = paths.output_lock.as_deref().filter(other).map(LockFile::take).transpose()?;
         Ok(Self { _job: job, _results: results })
     }
+
+    /// Whether somebody holds the lock at `path`. Holds a free one itself for an instant, in which a run that begins
+    /// would be refused: ask only when nothing else tells.
+    pub fn is_held(path: &Path) -> bool {
+        let Ok(file) = File::open(path) else { return false };
+        matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock))
+    }
 }
 
 /// A locked file.
@@ -103,7 +110,11 @@ mod tests {
         let first = LockFile::take(&path).unwrap();
         let Err(Error::Locked { pid, .. }) = LockFile::take(&path) else { panic!("the lock was given twice") };
         assert_eq!(pid, Some(std::process::id()));
+        assert!(RunLock::is_held(&path));
         drop(first);
+        assert!(!RunLock::is_held(&path));
+        std::fs::write(&path, "4294967295\n").unwrap();
+        assert!(!RunLock::is_held(&path), "what a killed run leaves is no lock");
         LockFile::take(&path).unwrap();
     }
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use paceline::clock;
-use paceline_store::{Paths, Reader};
+use paceline_store::{Paths, Reader, RunLock};
 use serde_json::Value;
 
 use crate::args::StatsArgs;
@@ -25,25 +25,46 @@ const EVERY: Duration = Duration::from_secs(1);
 /// There is no journal, or it cannot be read.
 pub(crate) fn command(args: &StatsArgs) -> Result<Status, Failure> {
     let path = match &args.results {
-        Some(results) => journal_of(results),
+        Some(results) => journal_of(results)?,
         None => newest_journal(Path::new("."))?,
     };
+    if args.watch {
+        return watch(&path, args.json);
+    }
+    let reader = open(&path)?;
+    let snapshot = snapshot(&reader)?;
+    if args.items {
+        let bounded = snapshot["stopped"].as_str().is_some_and(Stop::is_word_of_bound);
+        items::print(&reader, args.json, bounded)?;
+    } else if args.history {
+        print_history(&reader, args.json)?;
+    } else {
+        print_job(&reader, &path, snapshot, args.json)?;
+    }
+    Ok(Status::Success)
+}
+
+/// Prints the job again and again, until it has ended or no run works on it.
+fn watch(path: &Path, as_json: bool) -> Result<Status, Failure> {
+    let lock = Paths::beside(path).with_journal(path.to_owned()).lock;
+    let mut last = None;
     loop {
-        let reader = open(&path)?;
+        let reader = open(path)?;
         let snapshot = snapshot(&reader)?;
-        if args.items {
-            let bounded = snapshot["stopped"].as_str().is_some_and(Stop::is_word_of_bound);
-            items::print(&reader, args.json, bounded)?;
-        } else if args.history {
-            print_history(&reader, args.json)?;
-        } else {
-            let pending = print_job(&reader, &path, snapshot, args.json)?;
-            if args.watch && pending {
-                std::thread::sleep(EVERY);
-                continue;
+        // A run writes it twice a second, so that its lock is asked for only when there seems to be none.
+        let at = Some(snapshot["at"].clone());
+        let is_still = last == at;
+        last = at;
+        if is_still && !RunLock::is_held(&lock) {
+            if !as_json {
+                print(|out| writeln!(out, "no run works on this job; the same command goes on with it"))?;
             }
+            return Ok(Status::Success);
         }
-        return Ok(Status::Success);
+        if !print_job(&reader, path, snapshot, as_json)? {
+            return Ok(Status::Success);
+        }
+        std::thread::sleep(EVERY);
     }
 }
 
@@ -57,12 +78,15 @@ fn open(path: &Path) -> Result<Reader, Failure> {
     Reader::open(path).map_err(Failure::refused)
 }
 
-/// The journal of a results file; a journal may be named itself.
-fn journal_of(results: &Path) -> PathBuf {
-    if results.extension().is_some_and(|end| end == "journal") {
-        return results.to_owned();
+/// The journal of a results file; a journal may be named itself, and a folder stands for its newest.
+fn journal_of(results: &Path) -> Result<PathBuf, Failure> {
+    if results.is_dir() {
+        return newest_journal(results);
     }
-    Paths::beside(results).journal.unwrap_or_else(|| results.to_owned())
+    if results.extension().is_some_and(|end| end == "journal") {
+        return Ok(results.to_owned());
+    }
+    Ok(Paths::beside(results).journal.unwrap_or_else(|| results.to_owned()))
 }
 
 fn newest_journal(folder: &Path) -> Result<PathBuf, Failure> {
@@ -80,7 +104,8 @@ fn newest_journal(folder: &Path) -> Result<PathBuf, Failure> {
         }
     }
     newest.map(|(_, path)| path).ok_or_else(|| {
-        Failure::refused("no *.journal in this folder; name a job's results file: paceline stats results.jsonl")
+        let here = if folder == Path::new(".") { "this folder".into() } else { folder.display().to_string() };
+        Failure::refused(format!("no *.journal in {here}; name a job's results file: paceline stats results.jsonl"))
     })
 }
 
@@ -95,11 +120,16 @@ fn print_history(reader: &Reader, as_json: bool) -> Result<(), Failure> {
     print(|out| if as_json { writeln!(out, "{}", history::json(&minutes)) } else { history::csv(&minutes, out) })
 }
 
-/// Prints the job; says whether items are still pending.
-fn print_job(reader: &Reader, path: &Path, snapshot: Value, as_json: bool) -> Result<bool, Failure> {
+/// Prints the job; says whether something is left to do.
+fn print_job(reader: &Reader, path: &Path, mut snapshot: Value, as_json: bool) -> Result<bool, Failure> {
     let counts = reader.counts(clock::wall()).map_err(Failure::refused)?;
+    let is_left = counts.waiting + counts.in_flight > 0 || reader.unread().map_err(Failure::refused)?.is_some();
+    if let Some(stopped) = snapshot.get_mut("stopped").filter(|_| !is_left) {
+        // Whatever came while the last items ended has stopped nothing.
+        *stopped = Value::Null;
+    }
     let text =
         if as_json { job::json(&counts, snapshot).to_string() + "\n" } else { job::words(&counts, &snapshot, path) };
     print(|out| out.write_all(text.as_bytes()))?;
-    Ok(counts.waiting + counts.in_flight > 0)
+    Ok(is_left)
 }

@@ -81,3 +81,17 @@ fn a_reader_that_has_seen_enough_ends_it_quietly() {
         assert_eq!((child.wait().expect("it ends").code(), log.as_str()), (Some(0), ""), "after {first}");
     }
 }
+
+#[test]
+fn watching_ends_with_the_job_or_with_its_run() {
+    let server = Server::new(|_| Reply::ok());
+    let job = Job::new(3);
+    assert_eq!(finish(job.run(&server).args(["--max-items", "1"])).0, 3);
+    // As a killed run leaves it.
+    std::fs::write(job.path("out.journal.lock"), "4294967295\n").expect("writable");
+    let told = output(job.paceline().args(["stats", "--watch"]));
+    assert!(told.contains("2 waiting") && told.ends_with("the same command goes on with it\n"), "{told}");
+    assert_eq!(finish(&mut job.run(&server)).0, 0);
+    let told = output(job.paceline().args(["stats", ".", "--watch"]));
+    assert!(told.contains("3 succeeded") && !told.contains("no run works"), "{told}");
+}
