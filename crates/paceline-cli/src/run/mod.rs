@@ -25,10 +25,11 @@ use self::calls::dispatch::{Dispatcher, Ended, Parts};
 use self::calls::item::{Context, Phase};
 use self::calls::record::{About, Recorder};
 use self::calls::send::{Sender, SenderConfig};
-use self::calls::signals;
+use self::calls::signals::{self, Signals};
 pub(crate) use self::calls::stop::Stop;
 use self::job::begun::Begun;
 use self::job::load::Job;
+use self::job::preparing::Preparing;
 use self::job::{carried, done, holds, load, places, reading, refused, sharing};
 use self::lines::format::Format;
 use self::lines::input::Input;
@@ -62,6 +63,7 @@ pub(crate) async fn command(args: RunArgs, everywhere: &Everywhere) -> Result<St
     let headers = upstream::headers(&upstream)?;
     let done = tokio::task::block_in_place(|| done::check(&args.done))?;
     let lock = RunLock::take(&paths).map_err(Failure::refused)?;
+    let preparing = Preparing::watch(&paths)?;
     places::try_summary(args.summary.as_deref())?;
     let mut input = prepare_input(&args, &paths)?;
     let mock = start_mock(&mut upstream, &args).await?;
@@ -70,6 +72,7 @@ pub(crate) async fn command(args: RunArgs, everywhere: &Everywhere) -> Result<St
     let format = Format::choose(args.format, args.endpoint.as_deref(), &input, upstream.provider, &base_url)?;
     let job = tokio::task::block_in_place(|| {
         let job = load::open(lock, paths.clone(), &mut input, &format, &upstream, &args)?;
+        preparing.begun();
         put_back(&job.journal, &args)?;
         done.take_over(&job.journal, &input, &format)?;
         Ok::<_, Failure>(job)
@@ -79,7 +82,10 @@ pub(crate) async fn command(args: RunArgs, everywhere: &Everywhere) -> Result<St
     let sender = Sender::new(SenderConfig { base_url, headers, timeout: args.timeout, idempotency })
         .map_err(|error| Failure::refused(format!("cannot set up calls to the upstream: {error}")))?;
     let run = Run { args: &args, upstream: &upstream, paths: &paths, job, limiter, quiet: everywhere.quiet };
-    run.go(input, format, sender).await
+    // First these: no interruption falls between the two.
+    let signals = Signals::new().map_err(Failure::interrupted)?;
+    drop(preparing);
+    run.go(input, format, sender, signals).await
 }
 
 /// A run that is set up and has not begun.
@@ -93,7 +99,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    async fn go(self, input: Input, format: Format, sender: Sender) -> Result<Status, Failure> {
+    async fn go(self, input: Input, format: Format, sender: Sender, signals: Signals) -> Result<Status, Failure> {
         let (phase, phase_seen) = watch::channel(Phase::Running);
         let (broken_sender, broken) = mpsc::unbounded_channel();
         let acknowledge = Acknowledge::new(broken_sender);
@@ -144,6 +150,7 @@ impl Run<'_> {
             recorder: Recorder::new(self.job.journal.clone(), acknowledge, about),
             phase,
             broken,
+            signals,
             max_wait: self.args.max_wait,
             max_items: self.args.max_items,
             max_duration: self.args.max_duration,

@@ -1,7 +1,7 @@
 //! Interruptions: the same command goes on, nothing lost, nothing doubled.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use serde_json::json;
@@ -65,6 +65,29 @@ fn a_first_interruption_waits_for_the_calls_and_a_second_one_gives_them_up() {
     let (code, log) = finish(run().args(["--timeout", "200ms"]));
     assert_eq!(code, 0, "{log}");
     job.assert_adds_up(12);
+}
+
+#[test]
+fn an_interruption_before_the_first_call_sends_nothing_and_leaves_nothing() {
+    let server = Server::new(|_| Reply::ok());
+    let job = Job::new(1);
+    let mut command = job.paceline();
+    command.args(["run", "-", "-o", "out.jsonl", "--base-url", &server.url()]);
+    let mut child = command.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary runs");
+    // It waits for the rest of its input.
+    let stdin = child.stdin.take().expect("piped");
+    while !job.path("out.input.new").exists() {
+        assert!(child.try_wait().expect("a child").is_none(), "it ended by itself");
+        std::thread::yield_now();
+    }
+    interrupt(child.id());
+    let ended = child.wait_with_output().expect("it ends");
+    drop(stdin);
+    let words = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert_eq!((ended.status.code(), server.count()), (Some(3), 0), "{words}");
+    assert!(words.contains("nothing was sent"), "{words}");
+    let left: Vec<_> = std::fs::read_dir(job.path("")).expect("a folder").flatten().map(|it| it.file_name()).collect();
+    assert_eq!(left, ["in.jsonl"]);
 }
 
 #[test]

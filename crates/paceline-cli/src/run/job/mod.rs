@@ -6,6 +6,7 @@ pub(crate) mod done;
 pub(crate) mod holds;
 pub(crate) mod load;
 pub(crate) mod places;
+pub(crate) mod preparing;
 pub(crate) mod reading;
 pub(crate) mod refused;
 pub(crate) mod sharing;

@@ -64,6 +64,8 @@ pub(crate) struct Parts {
     pub(crate) phase: watch::Sender<Phase>,
     /// Failures of the journal, which arrive with its acknowledgements.
     pub(crate) broken: mpsc::UnboundedReceiver<Error>,
+    /// Requests from outside to end.
+    pub(crate) signals: Signals,
     /// Items that come while the input is still being read; none once it is read to its end.
     pub(crate) reading: Option<mpsc::Receiver<Result<Taken, ReadingError>>>,
     pub(crate) max_wait: Duration,
@@ -105,7 +107,6 @@ impl Dispatcher {
     /// # Errors
     /// The journal or the input broke under way. What was acknowledged before is safe.
     pub(crate) async fn run(mut self) -> Result<Ended, Failure> {
-        let mut signals = Signals::new().map_err(Failure::interrupted)?;
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -125,7 +126,7 @@ impl Dispatcher {
                 () = sleep(due) => {}
                 _ = ticks.tick() => self.tick(),
                 () = sleep(time_left) => self.end_at_last(Stop::MaxDuration),
-                () = signals.next() => self.interrupt(),
+                () = self.parts.signals.next() => self.interrupt(),
                 taken = further(&mut self.parts.reading) => match taken {
                     Some(taken) => self.grow(taken.map_err(Failure::interrupted)?),
                     None => self.parts.reading = None,

@@ -1,0 +1,82 @@
+//! Interruptions before the first call, while the input is read and taken into the journal.
+//!
+//! That is one long piece of work, which may wait for a pipe: nobody can be asked to end it. So the process ends from
+//! beside it, after removing what would have been removed had the input been refused.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use paceline_store::Paths;
+
+use crate::exit::{Failure, Status};
+use crate::run::calls::signals::Signals;
+
+/// While it lives, an interruption ends the process.
+pub(crate) struct Preparing {
+    /// Taken by whoever is first: the end of the preparation, or an interruption.
+    over: Arc<AtomicBool>,
+    unfinished: Arc<Mutex<Vec<PathBuf>>>,
+}
+
+impl Preparing {
+    /// Begins once the job is locked: what is unfinished then is nobody else's.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub(crate) fn watch(paths: &Paths) -> Result<Self, Failure> {
+        let mut signals = Signals::new().map_err(Failure::interrupted)?;
+        let over = Arc::new(AtomicBool::new(false));
+        let unfinished = Arc::new(Mutex::new(unfinished(paths)));
+        let (taken, left) = (Arc::clone(&over), Arc::clone(&unfinished));
+        tokio::spawn(async move {
+            signals.next().await;
+            if !taken.swap(true, Ordering::AcqRel) {
+                give_up(&left.lock().unwrap_or_else(PoisonError::into_inner));
+            }
+        });
+        Ok(Self { over, unfinished })
+    }
+
+    /// The job is there: its files stay from now on.
+    pub(crate) fn begun(&self) {
+        self.unfinished.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+}
+
+impl Drop for Preparing {
+    fn drop(&mut self) {
+        if self.over.swap(true, Ordering::AcqRel) {
+            // The process is about to end: whatever came now would be of a job whose files are gone.
+            loop {
+                std::thread::park();
+            }
+        }
+    }
+}
+
+/// Files that are of no use to anybody until the job begins. A job that is there keeps its own.
+fn unfinished(paths: &Paths) -> Vec<PathBuf> {
+    let journal = paths.journal.as_ref();
+    let new = [Some(&paths.input), journal].into_iter().flatten().filter(|path| !path.exists());
+    let fresh = [Some(&paths.input), journal].into_iter().flatten().map(|path| ending(path, ".new"));
+    let places: Vec<_> = new.cloned().chain(fresh).collect();
+    let logs = places.iter().flat_map(|path| ["-wal", "-shm"].map(|suffix| ending(path, suffix)));
+    let locks = std::iter::once(&paths.lock).chain(&paths.output_lock);
+    logs.chain(places.iter().cloned()).chain(locks.cloned()).collect()
+}
+
+fn ending(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
+fn give_up(unfinished: &[PathBuf]) {
+    for path in unfinished {
+        // Most of them are not there; what cannot be removed is recognized by the next run.
+        let _ = std::fs::remove_file(path);
+    }
+    eprintln!("interrupted before the first call: nothing was sent; give the same command again");
+    std::process::exit(i32::from(Status::Deferred.code()));
+}
