@@ -75,7 +75,7 @@ const INPUT: &[Case] = &[
         "no object",
         |job| second(job, "[]"),
         "1 line of in.jsonl cannot be sent, so nothing was:\n  \
-         line 2: invalid_json_line: not a request object: expected it to begin with {",
+         line 2: invalid_json_line: an array: expected one request object a line (jq -c '.[]' makes them of an array)",
     ),
     case(
         "not UTF-8",
