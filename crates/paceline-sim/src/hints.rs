@@ -18,6 +18,16 @@ pub enum Hints {
     None,
     /// Headers promise twice the limit, a whole limit more than is left and half the reset; waits are 60 s or 1 s.
     Wrong,
+    /// Exact waits, no headers.
+    Waits,
+    /// Waits in whole seconds, at least one; no headers.
+    CoarseWaits,
+    /// Waits that always say so many seconds; no headers.
+    FalseWaits(u32),
+    /// True headers, no waits.
+    Headers,
+    /// Headers that promise too much, as under `Wrong`; no waits.
+    FalseHeaders,
 }
 
 /// A wait as a refusal tells it.
@@ -30,14 +40,32 @@ pub struct ToldWait {
 }
 
 impl Hints {
+    /// Every mode under the name that scenarios and flags give it.
+    pub const NAMED: [(&str, Self); 9] = [
+        ("none", Self::None),
+        ("ra", Self::Waits),
+        ("ra-ceil", Self::CoarseWaits),
+        ("ra-lie-60", Self::FalseWaits(60)),
+        ("ra-lie-1", Self::FalseWaits(1)),
+        ("hdr", Self::Headers),
+        ("hdr-coarse", Self::Coarse),
+        ("hdr-lie", Self::FalseHeaders),
+        ("llm", Self::Coarse),
+    ];
+
+    /// Whether headers say anything.
+    pub const fn has_headers(self) -> bool {
+        matches!(self, Self::Honest | Self::Coarse | Self::Wrong | Self::Headers | Self::FalseHeaders)
+    }
+
     /// What headers say about a limit; none when they are silent.
     pub fn state(self, truth: &LimitState) -> Option<LimitState> {
         let mut told = truth.clone();
         match self {
-            Self::Honest => {}
+            Self::Honest | Self::Headers => {}
             Self::Coarse => told.reset = whole_seconds(told.reset),
-            Self::None => return None,
-            Self::Wrong => {
+            Self::None | Self::Waits | Self::CoarseWaits | Self::FalseWaits(_) => return None,
+            Self::Wrong | Self::FalseHeaders => {
                 told.remaining = told.remaining.saturating_add(told.limit);
                 told.limit = told.limit.saturating_mul(2);
                 told.per_window = told.per_window.saturating_mul(2);
@@ -51,17 +79,13 @@ impl Hints {
     /// calls are under way.
     pub fn wait(self, truth: Option<Duration>, rng: &mut Rng) -> Option<ToldWait> {
         const SECOND: Duration = Duration::from_secs(1);
+        let rounded = |wait| Some(ToldWait { wait, exact: false });
         match self {
-            Self::Honest => truth.map(|wait| ToldWait { wait, exact: true }),
-            Self::Coarse => {
-                let wait = whole_seconds(truth.unwrap_or_default()).max(SECOND);
-                Some(ToldWait { wait, exact: false })
-            }
-            Self::None => None,
-            Self::Wrong => {
-                let wait = if rng.unit() < 0.5 { 60 * SECOND } else { SECOND };
-                Some(ToldWait { wait, exact: false })
-            }
+            Self::Honest | Self::Waits => truth.map(|wait| ToldWait { wait, exact: true }),
+            Self::Coarse | Self::CoarseWaits => rounded(whole_seconds(truth.unwrap_or_default()).max(SECOND)),
+            Self::None | Self::Headers | Self::FalseHeaders => None,
+            Self::Wrong => rounded(if rng.unit() < 0.5 { 60 * SECOND } else { SECOND }),
+            Self::FalseWaits(seconds) => rounded(seconds * SECOND),
         }
     }
 }
@@ -106,6 +130,7 @@ mod tests {
         assert_eq!(wait(Hints::Coarse, Some(1_001 * MS)), Some((2_000 * MS, false)));
         assert_eq!(wait(Hints::Coarse, None), Some((1_000 * MS, false)));
         assert_eq!(wait(Hints::None, Some(50 * MS)), None);
+        assert_eq!(wait(Hints::FalseWaits(60), Some(50 * MS)), Some((60_000 * MS, false)));
         let lies: Vec<u64> =
             (0..50).filter_map(|_| wait(Hints::Wrong, Some(50 * MS))).map(|(w, _)| w.as_secs()).collect();
         assert!(lies.iter().all(|lie| [1, 60].contains(lie)) && lies.contains(&1) && lies.contains(&60));

@@ -26,7 +26,7 @@ pub enum Latency {
 }
 
 /// The standard normal quantile of 0.99.
-const Z99: f64 = 2.326_347_874;
+pub(crate) const Z99: f64 = 2.326_347_874;
 
 impl Latency {
     /// A service time. Draws the same count of random numbers whatever the parameters, so that streams stay aligned.
@@ -75,7 +75,7 @@ fn sigma(p50: Duration, p99: Duration) -> f64 {
 
 /// A standard normal number of two uniform ones (Box and Muller). `libm` gives the same bits on every platform, the
 /// standard library does not.
-fn normal(first: f64, second: f64) -> f64 {
+pub(crate) fn normal(first: f64, second: f64) -> f64 {
     libm::sqrt(-2.0 * libm::log(1.0 - first)) * libm::cos(core::f64::consts::TAU * second)
 }
 

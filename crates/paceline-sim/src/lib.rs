@@ -8,9 +8,15 @@ mod latency;
 mod limiter;
 mod oracle;
 mod provider;
+mod schedule;
+mod sharing;
+mod tenants;
 
 pub use hints::{Hints, ToldWait};
 pub use latency::Latency;
 pub use limiter::{Limit, LimitState};
 pub use oracle::Job;
-pub use provider::{Cause, Decision, Overload, Provider, ProviderConfig, ProviderError, Refusal};
+pub use provider::{Cause, Decision, Provider, ProviderConfig, ProviderError, Refusal};
+pub use schedule::{Schedule, Step};
+pub use sharing::{Overload, Service};
+pub use tenants::Tenants;

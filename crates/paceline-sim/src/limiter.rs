@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use paceline_core::{Dimension, Instant, Quota, Shape};
 
+use crate::schedule::Schedule;
+
 /// One limit that a provider enforces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limit {
@@ -47,6 +49,10 @@ pub struct LimitState {
 pub(crate) struct Limiter {
     limit: Limit,
     memory: Memory,
+    /// What the schedule multiplies the limit with now; for a fixed window, at its start.
+    factor: f64,
+    /// Units per window at present.
+    present: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -55,7 +61,7 @@ enum Memory {
     Bucket {
         burst: u64,
         level: u128,
-        at: Instant,
+        flowed: u64,
     },
     Fixed {
         used: u64,
@@ -73,12 +79,13 @@ impl Limiter {
         let memory = match limit.quota.shape {
             Shape::Bucket { burst } => {
                 let level = u128::from(burst) * limit.quota.window.as_nanos();
-                Memory::Bucket { burst, level, at: Instant::ZERO }
+                Memory::Bucket { burst, level, flowed: 0 }
             }
             Shape::Fixed => Memory::Fixed { used: 0, end: None },
             Shape::Sliding => Memory::Sliding { entries: VecDeque::new(), held: 0 },
         };
-        Self { limit, memory }
+        let present = limit.quota.limit;
+        Self { limit, memory, factor: 1.0, present }
     }
 
     pub(crate) const fn dimension(&self) -> &Dimension {
@@ -94,16 +101,19 @@ impl Limiter {
     }
 
     /// Refills and forgets up to `now`.
-    pub(crate) fn advance(&mut self, now: Instant) {
+    pub(crate) fn advance(&mut self, now: Instant, schedule: &Schedule) {
         let Quota { limit, window, .. } = self.limit.quota;
+        let mut begins = true;
         match &mut self.memory {
-            Memory::Bucket { burst, level, at } => {
-                let refilled = (now - *at).as_nanos() * u128::from(limit);
+            Memory::Bucket { burst, level, flowed } => {
+                let present = schedule.flowed(now);
+                let refilled = u128::from(present.saturating_sub(*flowed)) * u128::from(limit);
                 *level = level.saturating_add(refilled).min(u128::from(*burst) * window.as_nanos());
-                *at = now;
+                *flowed = present;
             }
             Memory::Fixed { used, end } => {
-                if end.is_none_or(|end| end <= now) {
+                begins = end.is_none_or(|end| end <= now);
+                if begins {
                     *used = 0;
                     *end = self.limit.phase.map(|phase| end_of_window(now, phase, window));
                 }
@@ -117,6 +127,10 @@ impl Limiter {
                 }
             }
         }
+        if begins && *schedule != Schedule::Constant {
+            self.factor = schedule.factor(now);
+            self.present = schedule.scale(now, limit);
+        }
     }
 
     /// Time until `units` fit if nobody else takes any; zero when they fit now, none when they never will.
@@ -128,14 +142,14 @@ impl Limiter {
         let wait = match &self.memory {
             Memory::Bucket { level, .. } => {
                 let missing = (u128::from(units) * quota.window.as_nanos()).saturating_sub(*level);
-                duration(missing.div_ceil(u128::from(quota.limit)))
+                self.refilled_in(missing)
             }
             Memory::Fixed { used, end } => match end {
-                Some(end) if used + units > quota.limit => *end - now,
+                Some(end) if used + units > self.present => *end - now,
                 _ => Duration::ZERO,
             },
             Memory::Sliding { entries, held } => {
-                let mut excess = (held + units).saturating_sub(quota.limit);
+                let mut excess = (held + units).saturating_sub(self.present);
                 let mut wait = Duration::ZERO;
                 for (at, units) in entries {
                     if excess == 0 {
@@ -174,29 +188,43 @@ impl Limiter {
     }
 
     pub(crate) fn state(&self, now: Instant) -> LimitState {
-        let Quota { dimension, limit, window, .. } = &self.limit.quota;
+        let Quota { dimension, window, .. } = &self.limit.quota;
+        let present = self.present;
         let (remaining, reset) = match &self.memory {
             Memory::Bucket { burst, level, .. } => {
                 let missing = u128::from(*burst) * window.as_nanos() - level;
                 let remaining = u64::try_from(level / window.as_nanos()).expect("a level is at most the burst");
-                (remaining, duration(missing.div_ceil(u128::from(*limit))))
+                (remaining, self.refilled_in(missing))
             }
-            Memory::Fixed { used, end } => (limit - used, end.map_or(Duration::ZERO, |end| end - now)),
+            Memory::Fixed { used, end } => (present.saturating_sub(*used), end.map_or(Duration::ZERO, |end| end - now)),
             Memory::Sliding { entries, held } => {
                 let reset = entries.back().map_or(Duration::ZERO, |(at, _)| (*at + *window) - now);
-                (limit.saturating_sub(*held), reset)
+                (present.saturating_sub(*held), reset)
             }
         };
         LimitState {
             dimension: dimension.clone(),
-            limit: self.largest(),
+            limit: if let Memory::Bucket { burst, .. } = self.memory { burst } else { present },
             remaining,
             reset,
-            per_window: *limit,
+            per_window: present,
             window: *window,
         }
     }
+
+    /// Time until so much of a bucket's level has come back, at the present rate.
+    fn refilled_in(&self, missing: u128) -> Duration {
+        let nanos = missing.div_ceil(u128::from(self.limit.quota.limit));
+        if self.factor == 1.0 || nanos == 0 {
+            return duration(nanos);
+        }
+        // Beyond a day nobody waits for the rate to change.
+        let seconds = nanos as f64 / self.factor / 1e9;
+        Duration::try_from_secs_f64(seconds).map_or(DAY, |wait| wait.clamp(Duration::from_nanos(1), DAY))
+    }
 }
+
+const DAY: Duration = Duration::from_secs(86_400);
 
 /// Calls of the same instant share an entry; a call without units needs none.
 fn enter(entries: &mut VecDeque<(Instant, u64)>, held: &mut u64, now: Instant, units: u64) {
@@ -236,7 +264,7 @@ mod tests {
     }
 
     fn offer(limiter: &mut Limiter, now: Instant, units: u64) -> bool {
-        limiter.advance(now);
+        limiter.advance(now, &Schedule::Constant);
         let fits = limiter.wait(now, units) == Some(Duration::ZERO);
         if fits {
             limiter.take(now, units)
@@ -253,7 +281,7 @@ mod tests {
         let mut admitted = Vec::new();
         for &(gap, units) in calls {
             now += Duration::from_nanos(gap);
-            limiter.advance(now);
+            limiter.advance(now, &Schedule::Constant);
             match limiter.wait(now, units) {
                 Some(Duration::ZERO) => {
                     limiter.take(now, units);
@@ -328,7 +356,7 @@ mod tests {
         assert_eq!(bucket.wait(at(0.0), 11), None);
         let state = bucket.state(at(0.0));
         assert_eq!((state.limit, state.remaining, state.reset, state.per_window), (10, 0, S, 600));
-        bucket.advance(at(3600.0));
+        bucket.advance(at(3600.0), &Schedule::Constant);
         assert_eq!(bucket.state(at(3600.0)).remaining, 10, "an idle hour stores no more than the burst");
     }
 
@@ -353,7 +381,7 @@ mod tests {
         let mut log = Limiter::new(quota(3, 10 * S, Shape::Sliding).into());
         assert!(offer(&mut log, at(0.0), 1) && offer(&mut log, at(4.0), 2));
         let mut told = |seconds| {
-            log.advance(at(seconds));
+            log.advance(at(seconds), &Schedule::Constant);
             let state = log.state(at(seconds));
             (state.remaining, state.reset)
         };

@@ -93,7 +93,7 @@ mod tests {
             while let Decision::Refused(refusal) = provider.arrive(now, &Cost::request()) {
                 now += refusal.wait.expect("a limiter names its wait");
             }
-            provider.finish();
+            provider.finish(now);
         }
         now - Instant::ZERO
     }

@@ -6,6 +6,9 @@ use paceline_core::{Cost, Dimension, Instant, Rng, Shape};
 
 use crate::latency::Latency;
 use crate::limiter::{Limit, LimitState, Limiter};
+use crate::schedule::Schedule;
+use crate::sharing::{Overload, Service, Sharing};
+use crate::tenants::{Strangers, Tenants};
 
 /// What a provider is made of.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,54 +23,32 @@ pub struct ProviderConfig {
     pub latency: Latency,
     /// The probability that an admitted call fails after half of its service time, 0 to 1. Default 0.
     pub fault: f64,
+    /// How limits and the concurrency cap change with time. Default: never.
+    pub schedule: Schedule,
+    /// Strangers on the same limits; each admitted call of theirs takes one request. Default: none.
+    pub tenants: Option<Tenants>,
 }
 
 impl Default for ProviderConfig {
     fn default() -> Self {
         let latency = Latency::Uniform { low: Duration::from_millis(50), high: Duration::from_millis(500) };
-        Self { limits: Vec::new(), concurrency: None, overload: None, latency, fault: 0.0 }
-    }
-}
-
-/// A service that shares its capacity among the calls in it.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Overload {
-    /// Calls that are served at full speed, at least 1.
-    pub capacity: u32,
-    /// A call that would make more than `capacity x queue` in service is refused as overloaded. At least 1.
-    pub queue: f64,
-    /// The share of the throughput that each further `capacity` of calls costs; a fifth of it always remains.
-    pub degrade: f64,
-}
-
-impl Overload {
-    /// The usual model: refuses beyond twice the capacity, and loses 15 % of its throughput on the way there.
-    pub const fn of(capacity: u32) -> Self {
-        Self { capacity, queue: 2.0, degrade: 0.15 }
-    }
-
-    fn most(&self) -> u32 {
-        (f64::from(self.capacity) * self.queue) as u32
-    }
-
-    /// How much longer a call takes with `calls` in service.
-    fn slowdown(&self, calls: u32) -> f64 {
-        let capacity = f64::from(self.capacity);
-        let excess = (f64::from(calls) - capacity).max(0.0) / capacity;
-        (1.0 + excess) / (1.0 - self.degrade * excess).max(0.2)
+        Self {
+            limits: Vec::new(),
+            concurrency: None,
+            overload: None,
+            latency,
+            fault: 0.0,
+            schedule: Schedule::Constant,
+            tenants: None,
+        }
     }
 }
 
 /// The answer to a call that arrives.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Decision {
-    /// It is in service until [`Provider::finish`].
-    Admitted {
-        /// Time until the answer; half of the drawn one for a fault.
-        service: Duration,
-        /// The answer will be a server error.
-        fault: bool,
-    },
+    /// It is in service until [`Provider::finish`]; [`Provider::due`] says when that is.
+    Admitted(Service),
     /// It was turned away and used nothing.
     Refused(Refusal),
 }
@@ -77,8 +58,8 @@ pub enum Decision {
 pub struct Refusal {
     /// What stood in its way.
     pub cause: Cause,
-    /// Time until every limiter would admit this call if no other came. None where only other calls' ends, or nothing
-    /// at all, can make room.
+    /// Time until every limiter would admit this call if no other came and the rates stayed. None where only other calls'
+    /// ends, or nothing at all, can make room.
     pub wait: Option<Duration>,
 }
 
@@ -104,7 +85,7 @@ pub enum Cause {
         /// The cap.
         cap: u32,
     },
-    /// The service is out of capacity.
+    /// The service is out of capacity; in a brownout a limiter stands behind it and knows the wait.
     Overloaded,
 }
 
@@ -125,6 +106,12 @@ pub enum ProviderError {
     /// A probability outside [0, 1].
     #[error("fault: a probability from 0 to 1")]
     Fault,
+    /// Steps out of order, factors below 0, an amplitude beyond 1 or a period of zero.
+    #[error("schedule: steps in ascending order with factors of at least 0, or an amplitude from 0 to 1 and a period")]
+    Schedule,
+    /// Rates below 0, a period of zero or a busy time longer than it.
+    #[error("tenants: rates of at least 0, and a busy time of at most the period")]
+    Tenants,
 }
 
 /// A provider and its present state. The same calls at the same times get the same answers from the same seed.
@@ -132,10 +119,11 @@ pub enum ProviderError {
 pub struct Provider {
     limiters: Vec<Limiter>,
     concurrency: Option<u32>,
-    overload: Option<Overload>,
+    sharing: Sharing,
     latency: Latency,
     fault: f64,
-    in_service: u32,
+    schedule: Schedule,
+    strangers: Option<Strangers>,
     now: Instant,
     latencies: Rng,
     faults: Rng,
@@ -150,46 +138,74 @@ impl Provider {
         config.check()?;
         // Streams of their own: another fault rate must not change the latencies.
         let mut seeds = Rng::new(seed);
+        let (latencies, faults) = (Rng::new(seeds.next_u64()), Rng::new(seeds.next_u64()));
         Ok(Self {
             limiters: config.limits.into_iter().map(Limiter::new).collect(),
             concurrency: config.concurrency,
-            overload: config.overload,
+            sharing: Sharing::new(config.overload),
             latency: config.latency,
             fault: config.fault,
-            in_service: 0,
+            schedule: config.schedule,
+            strangers: config.tenants.map(|tenants| Strangers::new(tenants, seeds.next_u64())),
             now: Instant::ZERO,
-            latencies: Rng::new(seeds.next_u64()),
-            faults: Rng::new(seeds.next_u64()),
+            latencies,
+            faults,
         })
     }
 
-    /// Decides on a call. An admitted one is in service until [`Provider::finish`] is called for it.
+    /// Decides on a call whose service time is drawn if it is admitted; then it is in service until
+    /// [`Provider::finish`] is called for it.
     pub fn arrive(&mut self, now: Instant, cost: &Cost) -> Decision {
+        self.decide(now, cost, None)
+    }
+
+    /// The same for a call that brings its service time along.
+    pub fn arrive_with(&mut self, now: Instant, cost: &Cost, service: Duration) -> Decision {
+        self.decide(now, cost, Some(service))
+    }
+
+    fn decide(&mut self, now: Instant, cost: &Cost, service: Option<Duration>) -> Decision {
         let now = self.advance(now);
         if let Some(cause) = self.obstacle(now, cost) {
             for limiter in &mut self.limiters {
                 limiter.refuse(now, cost.get(limiter.dimension()));
             }
-            let wait = match cause {
-                Cause::Limit { .. } => self.longest_wait(now, cost).map(|(wait, _)| wait),
-                Cause::TooLarge { .. } | Cause::Concurrency { .. } | Cause::Overloaded => None,
-            };
-            return Decision::Refused(Refusal { cause, wait });
+            return Decision::Refused(self.refusal(now, cost, cause));
         }
         for limiter in &mut self.limiters {
             limiter.take(now, cost.get(limiter.dimension()));
         }
-        self.in_service += 1;
-        let slowdown = self.overload.map_or(1.0, |overload| overload.slowdown(self.in_service));
-        let service = self.latency.draw(&mut self.latencies).mul_f64(slowdown);
+        let work = service.unwrap_or_else(|| self.latency.draw(&mut self.latencies));
         let fault = self.faults.unit() < self.fault;
-        Decision::Admitted { service: if fault { service / 2 } else { service }, fault }
+        Decision::Admitted(self.sharing.begin(if fault { work / 2 } else { work }, fault))
+    }
+
+    fn refusal(&self, now: Instant, cost: &Cost, cause: Cause) -> Refusal {
+        match cause {
+            Cause::Limit { .. } => {
+                let wait = self.longest_wait(now, cost).map(|(wait, _)| wait);
+                let cause = if self.schedule.browns_out(now) { Cause::Overloaded } else { cause };
+                Refusal { cause, wait }
+            }
+            Cause::TooLarge { .. } | Cause::Concurrency { .. } | Cause::Overloaded => Refusal { cause, wait: None },
+        }
+    }
+
+    /// When that share of an admitted call's work, 0 to 1, is done, as far as can be known now: calls that come or go
+    /// change it where they slow each other down.
+    pub fn due(&self, service: &Service, share: f64) -> Instant {
+        self.sharing.due(service, share)
+    }
+
+    /// Whether calls slow each other down, so that [`Provider::due`] changes when one comes or goes.
+    pub const fn is_shared(&self) -> bool {
+        self.sharing.is_shared()
     }
 
     /// Ends the service of an admitted call, whether it was answered, failed or was given up.
-    pub fn finish(&mut self) {
-        debug_assert!(self.in_service > 0, "finish without an admitted call");
-        self.in_service = self.in_service.saturating_sub(1);
+    pub fn finish(&mut self, now: Instant) {
+        self.advance(now);
+        self.sharing.finish();
     }
 
     /// What headers could say now, one entry a limit in the order of the configuration.
@@ -200,16 +216,33 @@ impl Provider {
 
     /// Calls in service.
     pub const fn in_service(&self) -> u32 {
-        self.in_service
+        self.sharing.calls()
     }
 
     /// A clock that goes backwards stands still.
     fn advance(&mut self, now: Instant) -> Instant {
         self.now = self.now.max(now);
-        for limiter in &mut self.limiters {
-            limiter.advance(self.now);
+        while let Some(at) = self.strangers.as_mut().and_then(|strangers| strangers.until(self.now)) {
+            self.stranger(at);
         }
+        for limiter in &mut self.limiters {
+            limiter.advance(self.now, &self.schedule);
+        }
+        self.sharing.advance(self.now);
         self.now
+    }
+
+    /// A stranger's call uses one request where all limiters admit it, and takes no place in service.
+    fn stranger(&mut self, at: Instant) {
+        let units = |limiter: &Limiter| u64::from(*limiter.dimension() == Dimension::Requests);
+        for limiter in &mut self.limiters {
+            limiter.advance(at, &self.schedule);
+        }
+        if self.limiters.iter().all(|limiter| limiter.wait(at, units(limiter)) == Some(Duration::ZERO)) {
+            for limiter in &mut self.limiters {
+                limiter.take(at, units(limiter));
+            }
+        }
     }
 
     /// What stands in the way of a call. Rate limits are looked at first, as by a gateway in front of the service.
@@ -223,13 +256,18 @@ impl Provider {
         {
             return Some(Cause::Limit { state: limiter.state(now), requested: requested(limiter) });
         }
-        if let Some(cap) = self.concurrency
-            && self.in_service >= cap
+        if let Some(cap) = self.cap(now)
+            && self.in_service() >= cap
         {
             return Some(Cause::Concurrency { cap });
         }
-        let full = self.overload.is_some_and(|overload| self.in_service >= overload.most());
-        full.then_some(Cause::Overloaded)
+        self.sharing.is_full().then_some(Cause::Overloaded)
+    }
+
+    /// The most calls in service at present.
+    fn cap(&self, now: Instant) -> Option<u32> {
+        let cap = u64::from(self.concurrency?);
+        Some(u32::try_from(self.schedule.scale(now, cap)).unwrap_or(u32::MAX))
     }
 
     fn longest_wait(&self, now: Instant, cost: &Cost) -> Option<(Duration, &Limiter)> {
@@ -242,14 +280,13 @@ impl Provider {
 }
 
 impl ProviderConfig {
-    fn check(&self) -> Result<(), ProviderError> {
+    pub(crate) fn check(&self) -> Result<(), ProviderError> {
         for Limit { quota, .. } in &self.limits {
             if quota.limit == 0 || quota.window.is_zero() || quota.shape == (Shape::Bucket { burst: 0 }) {
                 return Err(ProviderError::Limit(quota.dimension.clone()));
             }
         }
-        let sound = |overload: Overload| overload.capacity > 0 && overload.queue >= 1.0 && overload.degrade >= 0.0;
-        if self.concurrency == Some(0) || !self.overload.is_none_or(sound) {
+        if self.concurrency == Some(0) || !self.overload.is_none_or(|overload| overload.is_sound()) {
             return Err(ProviderError::Capacity);
         }
         if !self.latency.is_sound() {
@@ -258,6 +295,12 @@ impl ProviderConfig {
         if !(0.0..=1.0).contains(&self.fault) {
             return Err(ProviderError::Fault);
         }
+        if !self.schedule.is_sound() {
+            return Err(ProviderError::Schedule);
+        }
+        if !self.tenants.is_none_or(|tenants| tenants.is_sound()) {
+            return Err(ProviderError::Tenants);
+        }
         Ok(())
     }
 }
@@ -265,6 +308,7 @@ impl ProviderConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::schedule::Step;
     use paceline_core::Quota;
     use proptest::prelude::*;
 
@@ -301,8 +345,8 @@ mod tests {
             for (gap, tokens, finish) in calls {
                 now += MS * gap;
                 if finish && hit.in_service() > 0 {
-                    hit.finish();
-                    spared.finish();
+                    hit.finish(now);
+                    spared.finish(now);
                 }
                 let before = hit.states(now);
                 match hit.arrive(now, &cost(tokens)) {
@@ -321,7 +365,7 @@ mod tests {
             quota(Dimension::Tokens, 600, Shape::Bucket { burst: 100 }),
         ];
         let mut provider = provider(ProviderConfig { limits, ..Default::default() });
-        assert!(matches!(provider.arrive(Instant::ZERO, &cost(100)), Decision::Admitted { .. }));
+        assert!(matches!(provider.arrive(Instant::ZERO, &cost(100)), Decision::Admitted(_)));
         let Decision::Refused(Refusal { cause: Cause::Limit { state, requested }, wait }) =
             provider.arrive(Instant::ZERO, &cost(50))
         else {
@@ -330,7 +374,7 @@ mod tests {
         assert_eq!((state.dimension, state.remaining, requested), (Dimension::Tokens, 0, 50));
         assert_eq!(wait, Some(5_000 * MS));
         let later = Instant::ZERO + 5_000 * MS;
-        assert!(matches!(provider.arrive(later, &cost(50)), Decision::Admitted { .. }));
+        assert!(matches!(provider.arrive(later, &cost(50)), Decision::Admitted(_)));
         let Decision::Refused(refusal) = provider.arrive(later, &cost(101)) else { panic!("101 never fit") };
         assert!(matches!(refusal, Refusal { cause: Cause::TooLarge { requested: 101, .. }, wait: None }));
     }
@@ -339,12 +383,12 @@ mod tests {
     fn places_are_freed_by_the_end_of_calls() {
         let mut capped = provider(ProviderConfig { concurrency: Some(2), ..Default::default() });
         for _ in 0..2 {
-            assert!(matches!(capped.arrive(Instant::ZERO, &cost(0)), Decision::Admitted { .. }));
+            assert!(matches!(capped.arrive(Instant::ZERO, &cost(0)), Decision::Admitted(_)));
         }
         let full = Decision::Refused(Refusal { cause: Cause::Concurrency { cap: 2 }, wait: None });
         assert_eq!(capped.arrive(Instant::ZERO, &cost(0)), full);
-        capped.finish();
-        assert!(matches!(capped.arrive(Instant::ZERO, &cost(0)), Decision::Admitted { .. }));
+        capped.finish(Instant::ZERO);
+        assert!(matches!(capped.arrive(Instant::ZERO, &cost(0)), Decision::Admitted(_)));
     }
 
     #[test]
@@ -354,14 +398,43 @@ mod tests {
         let mut services = Vec::new();
         let last = loop {
             match busy.arrive(Instant::ZERO, &cost(0)) {
-                Decision::Admitted { service, .. } => services.push(service),
+                Decision::Admitted(service) => services.push((busy.due(&service, 1.0), service)),
                 Decision::Refused(refusal) => break refusal,
             }
         };
         assert_eq!(last, Refusal { cause: Cause::Overloaded, wait: None });
         assert_eq!(services.len(), 8);
-        assert!(services[..4].iter().all(|service| *service == 100 * MS));
-        assert!(services[4..].is_sorted() && services[7] > 230 * MS, "{services:?}");
+        let alone = Instant::ZERO + 101 * MS;
+        assert!(services[..4].iter().all(|(due, _)| *due < alone) && services[4].0 > alone);
+        // Twice the capacity at 85 % of the throughput: all of them, the first included, take 2 / 0.85 times as long.
+        assert!(services.iter().all(|(_, service)| busy.due(service, 1.0) > Instant::ZERO + 235 * MS));
+    }
+
+    #[test]
+    fn strangers_use_up_what_the_schedule_leaves() {
+        let step = |seconds: u64, factor| Step { at: Duration::from_secs(seconds), factor };
+        let schedule = Schedule::Steps { steps: vec![step(100, 0.1), step(200, 1.0)], brownout: true };
+        let tenants = Tenants { base: 30.0, burst: 0.0, on: MS, period: MS };
+        let limits = vec![quota(Dimension::Requests, 3_000, Shape::Bucket { burst: 50 })];
+        let mut shared = provider(ProviderConfig { limits, schedule, tenants: Some(tenants), ..Default::default() });
+        let mut admitted = [0; 3];
+        // 9.9 ms: in step with the refill we would take every unit before a stranger can.
+        for tick in 0..30_300u32 {
+            let now = Instant::ZERO + Duration::from_micros(9_900) * tick;
+            match shared.arrive(now, &cost(0)) {
+                Decision::Admitted(_) => {
+                    admitted[usize::try_from(now.as_nanos() / 100_000_000_000).expect("0 to 2")] += 1
+                }
+                Decision::Refused(refusal) => {
+                    let expected = (100..200).contains(&(now.as_nanos() / 1_000_000_000));
+                    assert_eq!(refusal.cause == Cause::Overloaded, expected, "at {now}");
+                    assert!(refusal.wait.is_some());
+                }
+            }
+        }
+        // 50 a second, five in the brownout, which strangers and we share by who comes first.
+        assert!((4_000..4_700).contains(&admitted[0]) && (4_000..4_700).contains(&admitted[2]), "{admitted:?}");
+        assert!((380..480).contains(&admitted[1]), "{admitted:?}");
     }
 
     #[test]
@@ -371,9 +444,9 @@ mod tests {
         let mut faults = 0;
         for _ in 0..10_000 {
             match faulty.arrive(Instant::ZERO, &cost(0)) {
-                Decision::Admitted { service, fault } => {
-                    assert_eq!(service, if fault { 50 * MS } else { 100 * MS });
-                    faults += u32::from(fault);
+                Decision::Admitted(service) => {
+                    assert_eq!(service.work, if service.fault { 50 * MS } else { 100 * MS });
+                    faults += u32::from(service.fault);
                 }
                 Decision::Refused(refusal) => panic!("{refusal:?}"),
             }

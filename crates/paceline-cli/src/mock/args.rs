@@ -116,6 +116,7 @@ impl Args {
             overload: self.overload.map(Overload::of),
             latency: self.latency,
             fault: self.fault,
+            ..ProviderConfig::default()
         };
         let (listen, hints, dialect, seed) = (self.listen, self.hints.into(), self.dialect, self.seed);
         Ok(MockConfig { listen, provider, hints, dialect, seed })

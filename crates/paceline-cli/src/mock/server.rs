@@ -14,7 +14,8 @@ use futures_util::stream;
 use http::{HeaderMap, HeaderValue, Method, header};
 use paceline::Clock;
 use paceline_core::Rng;
-use paceline_sim::{Cause, Decision, Hints, Provider, Refusal};
+use paceline_sim::{Cause, Decision, Hints, Provider, Refusal, Service};
+use tokio::sync::Notify;
 
 use super::MockConfig;
 use super::answer;
@@ -38,6 +39,8 @@ pub(crate) struct Mock {
     hints: Hints,
     dialect: Dialect,
     state: Mutex<Inner>,
+    /// Wakes the calls in service when one came or went: they may get on slower or faster now.
+    changed: Notify,
 }
 
 #[derive(Debug)]
@@ -51,14 +54,7 @@ struct Inner {
 struct Decided {
     number: u64,
     headers: HeaderMap,
-    answer: Result<Served, Failed>,
-}
-
-/// What happens to an admitted call.
-struct Served {
-    place: Place,
-    service: Duration,
-    fault: bool,
+    answer: Result<Place, Failed>,
 }
 
 impl Mock {
@@ -69,7 +65,7 @@ impl Mock {
     pub(crate) fn new(config: MockConfig) -> Result<Self, Failure> {
         let provider = Provider::new(config.provider, config.seed).map_err(Failure::refused)?;
         let state = Mutex::new(Inner { provider, tally: Tally::default(), lies: Rng::new(!config.seed) });
-        Ok(Self { clock: Clock::new(), hints: config.hints, dialect: config.dialect, state })
+        Ok(Self { clock: Clock::new(), hints: config.hints, dialect: config.dialect, state, changed: Notify::new() })
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -86,13 +82,21 @@ impl Mock {
         let decision = inner.provider.arrive(now, &call.cost());
         self.dialect.add_limits(&mut headers, &inner.provider.states(now), self.hints, wall);
         let answer = match decision {
-            Decision::Admitted { service, fault } => {
+            Decision::Admitted(service) => {
                 inner.tally.admitted();
-                Ok(Served { place: Place { mock: Arc::clone(self), item, open: true }, service, fault })
+                self.wake(&inner.provider);
+                Ok(Place { mock: Arc::clone(self), item, service, open: true })
             }
             Decision::Refused(refusal) => Err(self.refuse(&mut inner, &mut headers, call, &refusal)),
         };
         Decided { number, headers, answer }
+    }
+
+    /// Lets the calls in service look again at when they end, where that may have changed.
+    fn wake(&self, provider: &Provider) {
+        if provider.is_shared() {
+            self.changed.notify_waiters();
+        }
     }
 
     /// Counts a call that could not be read.
@@ -134,10 +138,32 @@ impl Mock {
 struct Place {
     mock: Arc<Mock>,
     item: u64,
+    service: Service,
     open: bool,
 }
 
 impl Place {
+    /// Waits until that share of the service is done. What is due already takes no turn of the timer, whose resolution
+    /// is a millisecond.
+    async fn serve(&self, share: f64) {
+        loop {
+            let changed = self.mock.changed.notified();
+            let left = self.left(share);
+            if left.is_zero() {
+                return;
+            }
+            tokio::select! {
+                () = tokio::time::sleep(left) => {}
+                () = changed => {}
+            }
+        }
+    }
+
+    fn left(&self, share: f64) -> Duration {
+        let inner = self.mock.lock();
+        inner.provider.due(&self.service, share) - self.mock.clock.now()
+    }
+
     fn end(mut self, end: End) {
         self.free(end);
     }
@@ -145,8 +171,9 @@ impl Place {
     fn free(&mut self, end: End) {
         if std::mem::take(&mut self.open) {
             let mut inner = self.mock.lock();
-            inner.provider.finish();
+            inner.provider.finish(self.mock.clock.now());
             inner.tally.ended(self.item, end);
+            self.mock.wake(&inner.provider);
         }
     }
 }
@@ -179,56 +206,46 @@ async fn any_path(State(mock): State<Arc<Mock>>, request: Request) -> Response {
     };
     let Decided { number, headers, answer } = mock.decide(item, &call);
     match answer {
-        Ok(served) => serve(&mock, served, &call, number, headers).await,
+        Ok(place) => serve(&mock, place, &call, number, headers).await,
         Err(failed) => error(headers, failed),
     }
 }
 
-async fn serve(mock: &Mock, served: Served, call: &Call, number: u64, headers: HeaderMap) -> Response {
-    let Served { place, service, fault } = served;
-    if fault {
-        pause(service).await;
+async fn serve(mock: &Mock, place: Place, call: &Call, number: u64, headers: HeaderMap) -> Response {
+    if place.service.fault {
+        place.serve(1.0).await;
         place.end(End::Fault);
         return error(headers, mock.dialect.fault());
     }
     let now = paceline::clock::wall();
     if call.stream {
-        return event_stream(place, service, answer::stream(call, number, now), headers).await;
+        return event_stream(place, answer::stream(call, number, now), headers).await;
     }
-    pause(service).await;
+    place.serve(1.0).await;
     place.end(End::Ok);
     (headers, Json(answer::object(call, number, now))).into_response()
 }
 
 /// Half of the service time passes before the first piece, the rest between the pieces. The call ends with the last one.
-async fn event_stream(place: Place, service: Duration, pieces: Vec<String>, mut headers: HeaderMap) -> Response {
+async fn event_stream(place: Place, pieces: Vec<String>, mut headers: HeaderMap) -> Response {
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    let first = service / 2;
-    let gaps = u32::try_from(pieces.len().saturating_sub(1)).unwrap_or(u32::MAX);
-    let gap = (service - first).checked_div(gaps).unwrap_or_default();
-    pause(first).await;
-    let stream =
-        stream::unfold((pieces.into_iter(), Some(place), true), move |(mut pieces, mut place, first)| async move {
-            let piece = pieces.next()?;
-            if !first {
-                pause(gap).await;
-            }
-            if pieces.len() == 0
-                && let Some(place) = place.take()
-            {
-                place.end(End::Ok);
-            }
-            Some((Ok::<_, Infallible>(Bytes::from(piece)), (pieces, place, false)))
-        });
+    let gaps = pieces.len().saturating_sub(1).max(1) as f64;
+    place.serve(0.5).await;
+    let pieces = pieces.into_iter().enumerate();
+    let stream = stream::unfold((pieces, Some(place)), move |(mut pieces, mut place)| async move {
+        let (index, piece) = pieces.next()?;
+        if let Some(place) = &place {
+            place.serve(0.5 + 0.5 * index as f64 / gaps).await;
+        }
+        if pieces.len() == 0
+            && let Some(place) = place.take()
+        {
+            place.end(End::Ok);
+        }
+        Some((Ok::<_, Infallible>(Bytes::from(piece)), (pieces, place)))
+    });
     (headers, Body::from_stream(stream)).into_response()
-}
-
-/// A service time of zero takes no turn of the timer, whose resolution is a millisecond.
-async fn pause(duration: Duration) {
-    if !duration.is_zero() {
-        tokio::time::sleep(duration).await;
-    }
 }
 
 fn error(headers: HeaderMap, Failed { status, mut body }: Failed) -> Response {

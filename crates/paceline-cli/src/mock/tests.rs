@@ -3,7 +3,7 @@
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use paceline::provider::{self, Answer, Provider};
 use paceline_core::{Class, LimitReport, Timestamp};
-use paceline_sim::{Latency, Limit, Overload};
+use paceline_sim::{Decision, Latency, Limit, Overload};
 use serde_json::{Value, json};
 
 use super::call::Call;
@@ -118,6 +118,34 @@ async fn a_refusal_says_when_and_counts_in_stats() {
             "in_flight": 0, "in_flight_peak": 1, "items": {"seen": 3, "repeated": 1},
         })
     );
+}
+
+/// The mock adds nothing to the model that simulations use: the same arrivals get the same answers.
+#[tokio::test]
+async fn it_answers_like_the_model_in_virtual_time() {
+    let shapes = [Shape::Bucket { burst: 12 }, Shape::Fixed, Shape::Sliding];
+    for (seed, shape) in (5..).zip(shapes) {
+        let window = Duration::from_secs(3_600);
+        let limit = Quota { dimension: Dimension::Requests, limit: 12, window, shape };
+        let latency = Latency::Uniform { low: Duration::ZERO, high: Duration::ZERO };
+        let provider = ProviderConfig { limits: vec![limit.into()], fault: 0.4, latency, ..ProviderConfig::default() };
+        let mut model = paceline_sim::Provider::new(provider.clone(), seed).expect("a sound provider");
+        let client = Client::new(MockConfig { provider, seed, ..MockConfig::default() }).await;
+        let (mut told, mut answered) = (Vec::new(), Vec::new());
+        for _ in 0..16 {
+            let now = paceline_core::Instant::ZERO;
+            told.push(match model.arrive(now, &paceline_core::Cost::request()) {
+                Decision::Admitted(service) => {
+                    model.finish(now);
+                    if service.fault { 500 } else { 200 }
+                }
+                Decision::Refused(_) => 429,
+            });
+            answered.push(client.post("/v1/chat/completions", PROMPT).await.status().as_u16());
+        }
+        assert_eq!(answered, told, "{shape:?}");
+        assert!([200, 429, 500].iter().all(|status| told.contains(status)), "{told:?}");
+    }
 }
 
 #[tokio::test]
