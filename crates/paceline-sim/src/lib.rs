@@ -3,20 +3,30 @@
 //! The model reads no clock and starts no thread: the present is an argument and randomness comes from a seed. The
 //! simulator drives it with virtual time, `paceline mock` puts it behind HTTP, so a provider's limiter exists once.
 
+mod compare;
+mod engine;
 mod hints;
+mod ideal;
 mod latency;
 mod limiter;
+mod measures;
 mod oracle;
+pub mod policy;
 mod provider;
+mod scenario;
 mod schedule;
 mod sharing;
 mod tenants;
 
+pub use compare::{Median, compare, medians};
+pub use engine::{Setup, SimError, simulate};
 pub use hints::{Hints, ToldWait};
 pub use latency::Latency;
 pub use limiter::{Limit, LimitState};
+pub use measures::Measures;
 pub use oracle::Job;
 pub use provider::{Cause, Decision, Provider, ProviderConfig, ProviderError, Refusal};
+pub use scenario::{CostOf, Duty, Item, Scenario, ScenarioError};
 pub use schedule::{Schedule, Step};
 pub use sharing::{Overload, Service};
 pub use tenants::Tenants;

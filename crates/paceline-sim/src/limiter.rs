@@ -100,6 +100,14 @@ impl Limiter {
         }
     }
 
+    /// What a polite client leaves to others.
+    pub(crate) const fn reserve(&self) -> u64 {
+        match self.memory {
+            Memory::Bucket { burst, .. } => burst / 4,
+            Memory::Fixed { .. } | Memory::Sliding { .. } => self.present / 50,
+        }
+    }
+
     /// Refills and forgets up to `now`.
     pub(crate) fn advance(&mut self, now: Instant, schedule: &Schedule) {
         let Quota { limit, window, .. } = self.limit.quota;

@@ -71,6 +71,11 @@ impl Sharing {
         self.calls
     }
 
+    /// Calls that get on at full speed.
+    pub(crate) fn capacity(&self) -> u32 {
+        self.overload.map_or(u32::MAX, |overload| overload.capacity)
+    }
+
     pub(crate) const fn is_shared(&self) -> bool {
         self.overload.is_some()
     }

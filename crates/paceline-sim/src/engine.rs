@@ -1,0 +1,97 @@
+//! One run of a scenario under a policy.
+
+use std::time::Duration;
+
+use paceline_core::{Instant, Rng};
+
+use crate::hints::Hints;
+use crate::ideal::Ideal;
+use crate::measures::Measures;
+use crate::policy;
+use crate::provider::{Provider, ProviderError};
+use crate::scenario::Scenario;
+
+use world::World;
+
+mod world;
+
+/// Calls of one client under way at once, at most.
+const IN_FLIGHT: u32 = 512;
+
+/// What is to be simulated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setup {
+    /// The policy's name.
+    pub policy: String,
+    /// How many processes divide the items among themselves. Default 1.
+    pub clients: u32,
+    /// Whether all of them ask one policy. Default: each has its own.
+    pub share: bool,
+    /// What the provider says, by the name of the mode. Default `none`.
+    pub hints: String,
+    /// Of everything that is random. Default 1.
+    pub seed: u64,
+}
+
+impl Setup {
+    /// One client that is told nothing.
+    pub fn new(policy: &str) -> Self {
+        Self { policy: policy.to_owned(), clients: 1, share: false, hints: "none".to_owned(), seed: 1 }
+    }
+}
+
+/// Why nothing can be simulated.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SimError {
+    /// No such policy.
+    #[error("there is no policy named {0:?}, expected one of {names}", names = names(policy::OURS.iter().chain(&policy::PEERS)))]
+    Policy(String),
+    /// No such mode of hints.
+    #[error("there are no hints named {0:?}, expected one of {names}", names = names(Hints::NAMED.iter().map(|(name, _)| name)))]
+    Hints(String),
+    /// No client at all, or more than the items.
+    #[error("{clients} clients for {items} items, expected 1 to as many as there are items")]
+    Clients {
+        /// As asked for.
+        clients: u32,
+        /// As the scenario has.
+        items: u32,
+    },
+    /// The scenario's provider makes no sense.
+    #[error(transparent)]
+    Provider(#[from] ProviderError),
+}
+
+fn names<'a>(names: impl IntoIterator<Item = &'a &'a str>) -> String {
+    names.into_iter().copied().collect::<Vec<_>>().join(", ")
+}
+
+/// Runs a scenario under a policy. The same arguments give the same measures, bit for bit.
+///
+/// # Errors
+/// An unknown policy or mode, an impossible number of clients, or a provider that makes no sense.
+pub fn simulate(scenario: &Scenario, setup: &Setup) -> Result<Measures, SimError> {
+    let hints = Hints::NAMED.iter().find(|(name, _)| *name == setup.hints);
+    let (_, hints) = hints.ok_or_else(|| SimError::Hints(setup.hints.clone()))?;
+    let (clients, items) = (setup.clients, scenario.items);
+    if clients == 0 || clients > items {
+        return Err(SimError::Clients { clients, items });
+    }
+    let mut seeds = Rng::new(setup.seed);
+    let items = scenario.draw_items(seeds.next_u64());
+    let provider_seed = seeds.next_u64();
+    let ideal = Ideal::of(scenario, &items, clients.saturating_mul(IN_FLIGHT), provider_seed)?;
+    let provider = Provider::new(scenario.provider.clone(), provider_seed)?;
+    let mut world = World::new(scenario, setup, *hints, &items, provider, &mut seeds)?;
+    world.run(cut_off(&ideal));
+    Ok(Measures::of(scenario, setup, &ideal, &world.record))
+}
+
+/// Nobody is waited for any longer.
+fn cut_off(ideal: &Ideal) -> Instant {
+    let oracle = ideal.finished - Instant::ZERO;
+    Instant::ZERO + (oracle * 8).max(oracle + Duration::from_secs(300))
+}
+
+#[cfg(test)]
+mod tests;

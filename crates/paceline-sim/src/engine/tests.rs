@@ -1,0 +1,113 @@
+use super::*;
+use crate::limiter::Limit;
+use crate::provider::ProviderConfig;
+use paceline_core::{Quota, Shape};
+
+fn run(name: &str, items: u32, setup: &Setup) -> Measures {
+    let scenario = Scenario::named(name).expect("built in").with_at_most(items);
+    simulate(&scenario, setup).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+#[test]
+fn every_scenario_ends_well_under_a_patient_policy_and_under_our_own() {
+    for name in Scenario::development().chain(Scenario::short_jobs()) {
+        for policy in ["tenacity", "auto"] {
+            let run = run(name, 800, &Setup::new(policy));
+            assert_eq!((run.lost, run.undone), (0.0, 0.0), "{name} {policy}: {run:?}");
+            assert!(run.goodput > 0.0 && run.goodput < 1.6 && run.p99_s > 0.0, "{name} {policy}: {run:?}");
+        }
+    }
+}
+
+#[test]
+fn every_policy_and_every_hint_can_be_run_with_many_clients() {
+    for policy in policy::OURS.iter().chain(&policy::PEERS) {
+        let run = run("b10-20", 200, &Setup { clients: 4, ..Setup::new(policy) });
+        assert!((0.0..=1.0).contains(&(run.lost + run.undone)) && run.jain <= 1.0 + 1e-9, "{run:?}");
+    }
+    for (hints, _) in Hints::NAMED {
+        let setup = Setup { hints: hints.to_owned(), clients: 3, share: true, ..Setup::new("auto") };
+        let run = run("f30-33", 300, &setup);
+        assert_eq!((run.lost, run.undone), (0.0, 0.0), "{run:?}");
+    }
+}
+
+/// The bytes are the same on every run, in debug and in release: a change of them is a change of every figure.
+#[test]
+fn the_same_seed_gives_the_same_bytes() {
+    let json = |setup: &Setup| serde_json::to_string(&run("tenants", 500, setup)).expect("numbers and texts");
+    let setup = Setup { clients: 3, seed: 7, ..Setup::new("C") };
+    assert_eq!(json(&setup), json(&setup));
+    assert_ne!(json(&setup), json(&Setup { seed: 8, ..setup.clone() }));
+    assert_eq!(json(&setup), SEVEN);
+}
+
+const SEVEN: &str = r#"{"scenario":"tenants","policy":"C","clients":3,"hints":"none","seed":7,"goodput":1.1389521640091116,"waste":0.34,"lost":0.0,"undone":0.0,"makespan":0.8944549426369264,"p99_s":7.53048446,"jain":0.9995687957377117,"up_s":null,"down_s":null}"#;
+
+/// The makespan is measured against the oracle, which knows nothing of policies and of their randomness.
+#[test]
+fn who_knows_the_limit_is_as_fast_as_the_oracle() {
+    for policy in ["known", "fixed"] {
+        let run = run("b10-20", 200, &Setup::new(policy));
+        assert!((run.makespan - 1.0).abs() < 0.1 && run.waste < 0.1, "{run:?}");
+    }
+}
+
+/// Sixty a minute, one at a time, and a job of 300.
+fn sixty_per_minute() -> Scenario {
+    let quota = Quota { shape: Shape::Bucket { burst: 1 }, ..Quota::requests_per_minute(60) };
+    let provider = ProviderConfig { limits: vec![Limit::from(quota)], ..ProviderConfig::default() };
+    let net = Duration::from_millis(50);
+    Scenario {
+        name: "sixty".to_owned(),
+        about: String::new(),
+        items: 300,
+        provider,
+        cost: None,
+        duty: None,
+        net,
+        refuse: net,
+    }
+}
+
+#[test]
+fn the_first_limiter_stops_after_ten_calls() {
+    let run = simulate(&sixty_per_minute(), &Setup::new("A-raising")).expect("it runs");
+    assert_eq!((run.undone * 300.0).round(), 290.0, "{run:?}");
+}
+
+#[test]
+fn the_classic_aimd_loses_four_fifths_of_a_job_on_a_small_limit() {
+    let run = simulate(&sixty_per_minute(), &Setup::new("C")).expect("it runs");
+    assert!((0.75..0.85).contains(&run.lost), "{run:?}");
+}
+
+#[test]
+fn waits_that_are_told_spare_the_obedient_client_its_losses() {
+    let with = |hints: &str| run("f30-33", 990, &Setup { hints: hints.to_owned(), ..Setup::new("openai") });
+    let (silent, told) = (with("none"), with("ra"));
+    assert!(told.lost < silent.lost / 2.0, "{} and {} lost", told.lost, silent.lost);
+}
+
+#[test]
+fn one_shared_policy_treats_clients_alike() {
+    let run = run("tb-1s", 2_000, &Setup { clients: 16, share: true, ..Setup::new("auto") });
+    assert!(run.jain > 0.99, "{run:?}");
+}
+
+#[test]
+fn capacity_that_changes_is_followed_within_seconds_by_who_never_waits_long() {
+    let run = run("ddb-steps", 30_000, &Setup::new("tenacity"));
+    assert!(run.up_s.is_some() || run.down_s.is_some(), "{run:?}");
+}
+
+#[test]
+fn what_cannot_be_simulated_is_told() {
+    let scenario = Scenario::named("b2-20").expect("built in");
+    let error = |setup: Setup| simulate(&scenario, &setup).expect_err("it cannot run").to_string();
+    assert!(error(Setup::new("fast")).starts_with("there is no policy named \"fast\", expected one of auto, "));
+    let hints = Setup { hints: "loud".to_owned(), ..Setup::new("auto") };
+    assert!(error(hints).starts_with("there are no hints named \"loud\", expected one of none, ra, "));
+    let none = Setup { clients: 0, ..Setup::new("auto") };
+    assert_eq!(error(none), "0 clients for 40 items, expected 1 to as many as there are items");
+}

@@ -1,0 +1,309 @@
+//! Discrete events in virtual time: clients, the way to the provider and back, and what became of the items.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::time::Duration;
+
+use paceline_core::{Class, Instant, LimitReport, Restores, Rng, Shape};
+
+use super::{IN_FLIGHT, Setup, SimError};
+use crate::hints::{Hints, ToldWait};
+use crate::measures::Record;
+use crate::policy::{self, Answer, Fate, Next, Policy, Setting, Work};
+use crate::provider::{Cause, Decision, Provider, Refusal};
+use crate::scenario::{Item, Scenario};
+use crate::sharing::Service;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    /// A client's policy wants to be asked.
+    Wake(u32),
+    /// A call reaches the provider.
+    Arrive(u32),
+    /// The service of a call ends, unless calls came or went since: then the number differs.
+    End(u32, u64),
+    /// An answer reaches its client.
+    Answer(u32),
+}
+
+/// A call under way.
+#[derive(Clone, Debug)]
+struct Call {
+    item: u32,
+    lane: u32,
+    sent: Instant,
+    in_flight: u32,
+    class: Class,
+    wait: Option<ToldWait>,
+    limits: Vec<LimitReport>,
+    service: Option<Service>,
+}
+
+/// A policy, and the work of the clients that ask it.
+struct Lane<'a> {
+    policy: Box<dyn Policy>,
+    work: Work<'a>,
+    in_flight: u32,
+    most: u32,
+    /// The next question that is planned.
+    wake: Option<Instant>,
+}
+
+/// Clients, provider, and what is planned.
+pub(super) struct World<'a> {
+    scenario: &'a Scenario,
+    hints: Hints,
+    items: &'a [Item],
+    provider: Provider,
+    lanes: Vec<Lane<'a>>,
+    calls: Vec<Call>,
+    /// Places in `calls` that are free.
+    free: Vec<u32>,
+    /// Calls in service where they slow each other down.
+    sharing: Vec<u32>,
+    /// Counts the changes of `sharing`.
+    changes: u64,
+    events: BinaryHeap<Reverse<(Instant, u64, Event)>>,
+    /// Events of the same instant happen in the order in which they were planned.
+    planned: u64,
+    now: Instant,
+    network: Rng,
+    refusals: Rng,
+    lies: Rng,
+    pub(super) record: Record,
+}
+
+impl<'a> World<'a> {
+    /// Nothing has happened; every client is about to begin, the first at once, the others within a second.
+    pub(super) fn new(
+        scenario: &'a Scenario,
+        setup: &Setup,
+        hints: Hints,
+        items: &'a [Item],
+        provider: Provider,
+        seeds: &mut Rng,
+    ) -> Result<Self, SimError> {
+        let [network, refusals, lies, starts] = [(); 4].map(|()| seeds.next_u64());
+        let lanes = if setup.share { 1 } else { setup.clients };
+        let most = IN_FLIGHT.saturating_mul(setup.clients / lanes);
+        let lane = |index: u32| {
+            let setting = Setting { scenario, processes: lanes, in_flight: most, seed: seeds.next_u64() };
+            let policy = policy::named(&setup.policy, &setting);
+            let policy = policy.ok_or_else(|| SimError::Policy(setup.policy.clone()))?;
+            Ok(Lane { policy, work: Work::new(items, index, lanes), in_flight: 0, most, wake: None })
+        };
+        let mut world = Self {
+            scenario,
+            hints,
+            items,
+            provider,
+            lanes: (0..lanes).map(lane).collect::<Result<_, SimError>>()?,
+            calls: Vec::new(),
+            free: Vec::new(),
+            sharing: Vec::new(),
+            changes: 0,
+            events: BinaryHeap::new(),
+            planned: 0,
+            now: Instant::ZERO,
+            network: Rng::new(network),
+            refusals: Rng::new(refusals),
+            lies: Rng::new(lies),
+            record: Record::new(setup.clients, scenario.items),
+        };
+        let mut starts = Rng::new(starts);
+        for lane in 0..lanes {
+            let start = if lane == 0 { 0.0 } else { starts.unit() };
+            world.wake(lane, Instant::ZERO + Duration::from_secs_f64(start));
+        }
+        Ok(world)
+    }
+
+    /// Lets everything happen up to `end`, or until every item has ended.
+    pub(super) fn run(&mut self, end: Instant) {
+        while let Some(Reverse((at, _, event))) = self.events.pop()
+            && at <= end
+            && !self.record.is_over()
+        {
+            self.now = at;
+            match event {
+                Event::Wake(lane) if self.lanes[lane as usize].wake == Some(at) => {
+                    self.lanes[lane as usize].wake = None;
+                    self.ask(lane);
+                }
+                Event::Arrive(call) => self.arrive(call),
+                Event::End(call, changes) if changes == self.changes || !self.provider.is_shared() => self.end(call),
+                Event::Answer(call) => self.answer(call),
+                Event::Wake(_) | Event::End(..) => {}
+            }
+        }
+    }
+
+    fn plan(&mut self, at: Instant, event: Event) {
+        self.planned += 1;
+        self.events.push(Reverse((at, self.planned, event)));
+    }
+
+    /// Asks the policy at `at`, unless it is asked before.
+    fn wake(&mut self, lane: u32, at: Instant) {
+        let wake = &mut self.lanes[lane as usize].wake;
+        if wake.is_none_or(|planned| at < planned) {
+            *wake = Some(at);
+            self.plan(at, Event::Wake(lane));
+        }
+    }
+
+    /// Sends all that a policy lets go.
+    fn ask(&mut self, index: u32) {
+        let opens = self.scenario.duty.map_or(self.now, |duty| duty.opens(self.now));
+        loop {
+            let lane = &mut self.lanes[index as usize];
+            lane.work.set_open(opens <= self.now);
+            if lane.in_flight >= lane.most {
+                return;
+            }
+            match lane.policy.next(self.now, &mut lane.work) {
+                Next::Send(item) => self.send(index, item),
+                Next::At(at) => {
+                    self.wake(index, at);
+                    break;
+                }
+                Next::OnEvent => break,
+            }
+        }
+        if opens > self.now && !self.lanes[index as usize].work.is_empty() {
+            self.wake(index, opens);
+        }
+    }
+
+    fn send(&mut self, index: u32, item: u32) {
+        let lane = &mut self.lanes[index as usize];
+        lane.in_flight += 1;
+        let call = Call {
+            item,
+            lane: index,
+            sent: self.now,
+            in_flight: lane.in_flight,
+            class: Class::Success,
+            wait: None,
+            limits: Vec::new(),
+            service: None,
+        };
+        self.record.sent(item, self.now);
+        let place = match self.free.pop() {
+            Some(place) => {
+                self.calls[place as usize] = call;
+                place
+            }
+            None => {
+                self.calls.push(call);
+                u32::try_from(self.calls.len() - 1).expect("fewer than 2^32 calls in flight")
+            }
+        };
+        let at = self.now + self.way();
+        self.plan(at, Event::Arrive(place));
+    }
+
+    /// The time from the client to the provider, or back.
+    fn way(&mut self) -> Duration {
+        self.scenario.net.mul_f64(0.5 * (0.8 + 0.4 * self.network.unit()))
+    }
+
+    fn arrive(&mut self, place: u32) {
+        let item = &self.items[self.calls[place as usize].item as usize];
+        match self.provider.arrive_with(self.now, &item.cost, item.service) {
+            Decision::Admitted(service) => self.admitted(place, service),
+            Decision::Refused(refusal) => self.refused(place, &refusal),
+        }
+        self.calls[place as usize].limits = self.reports();
+    }
+
+    fn admitted(&mut self, place: u32, service: Service) {
+        self.record.admitted(self.now);
+        let call = &mut self.calls[place as usize];
+        call.class = if service.fault { Class::Transient } else { Class::Success };
+        call.service = Some(service);
+        if self.provider.is_shared() {
+            self.sharing.push(place);
+            self.plan_next_end();
+        } else {
+            self.plan(self.provider.due(&service, 1.0), Event::End(place, 0));
+        }
+    }
+
+    fn refused(&mut self, place: u32, refusal: &Refusal) {
+        self.record.refused(self.now);
+        let call = &mut self.calls[place as usize];
+        call.class = match refusal.cause {
+            Cause::Overloaded => Class::Overloaded,
+            Cause::Limit { .. } | Cause::Concurrency { .. } | Cause::TooLarge { .. } => Class::Throttled,
+        };
+        call.wait = self.hints.wait(refusal.wait, &mut self.lies);
+        let work = self.scenario.refuse.mul_f64(-libm::log(1.0 - self.refusals.unit()));
+        let at = self.now + work + self.way();
+        self.plan(at, Event::Answer(place));
+    }
+
+    /// Calls came or went, so that the planned end does not hold any more.
+    fn plan_next_end(&mut self) {
+        self.changes += 1;
+        let due = |place: &u32| {
+            let service = self.calls[*place as usize].service.as_ref().expect("calls in service have a service");
+            (self.provider.due(service, 1.0), *place)
+        };
+        if let Some((at, place)) = self.sharing.iter().map(due).min() {
+            self.plan(at, Event::End(place, self.changes));
+        }
+    }
+
+    fn end(&mut self, place: u32) {
+        self.provider.finish(self.now);
+        if self.provider.is_shared() {
+            self.sharing.retain(|other| *other != place);
+            self.plan_next_end();
+        }
+        let at = self.now + self.way();
+        self.plan(at, Event::Answer(place));
+    }
+
+    fn answer(&mut self, place: u32) {
+        let call = self.calls[place as usize].clone();
+        self.free.push(place);
+        let lane = &mut self.lanes[call.lane as usize];
+        lane.in_flight -= 1;
+        let answer = Answer {
+            item: call.item,
+            class: call.class,
+            sent: call.sent,
+            in_flight: call.in_flight,
+            wait: call.wait,
+            limits: &call.limits,
+            cost: &self.items[call.item as usize].cost,
+        };
+        match lane.policy.answered(self.now, &answer) {
+            Fate::Done => self.record.succeeded(call.item, self.now),
+            Fate::Lost => self.record.lost(call.item, self.now),
+            Fate::Again => {}
+        }
+        self.ask(call.lane);
+    }
+
+    /// What the headers say.
+    fn reports(&mut self) -> Vec<LimitReport> {
+        if !self.hints.has_headers() {
+            return Vec::new();
+        }
+        let shapes = self.scenario.provider.limits.iter().map(|limit| limit.quota.shape);
+        let told = self.provider.states(self.now).into_iter().zip(shapes).filter_map(|(truth, shape)| {
+            let state = self.hints.state(&truth)?;
+            Some(LimitReport {
+                dimension: state.dimension,
+                limit: Some(state.limit),
+                remaining: Some(state.remaining),
+                reset: Some(state.reset),
+                window: Some(state.window),
+                restores: if shape == Shape::Fixed { Restores::AtOnce } else { Restores::Gradually },
+            })
+        });
+        told.collect()
+    }
+}

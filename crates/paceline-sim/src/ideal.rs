@@ -1,0 +1,131 @@
+//! The best schedule: one dispatcher that sees the provider's state and sends each item as soon as it would be admitted.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::time::Duration;
+
+use paceline_core::Instant;
+
+use crate::provider::{Decision, Provider, ProviderConfig, ProviderError};
+use crate::scenario::{Item, Scenario};
+
+/// Capacities that change are looked at so often.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// What the best schedule achieves.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Ideal {
+    /// When its calls were admitted, in ascending order.
+    pub(crate) admitted: Vec<Instant>,
+    /// When it had its last answer.
+    pub(crate) finished: Instant,
+}
+
+impl Ideal {
+    /// Dispatches the items in order with at most `bound` calls in flight. It meets the same strangers as everybody
+    /// with that seed and leaves their demand alone, and none of its calls fails.
+    pub(crate) fn of(scenario: &Scenario, items: &[Item], bound: u32, seed: u64) -> Result<Self, ProviderError> {
+        let config = ProviderConfig { fault: 0.0, ..scenario.provider.clone() };
+        let mut dispatcher = Dispatcher {
+            scenario,
+            provider: Provider::new(config, seed)?,
+            bound,
+            departures: BinaryHeap::new(),
+            now: Instant::ZERO,
+        };
+        let mut ideal = Self { admitted: Vec::with_capacity(items.len()), finished: Instant::ZERO };
+        for item in items {
+            let departure = dispatcher.send(item);
+            ideal.admitted.push(dispatcher.now);
+            ideal.finished = ideal.finished.max(departure);
+        }
+        Ok(ideal)
+    }
+}
+
+struct Dispatcher<'a> {
+    scenario: &'a Scenario,
+    provider: Provider,
+    bound: u32,
+    departures: BinaryHeap<Reverse<Instant>>,
+    now: Instant,
+}
+
+impl Dispatcher<'_> {
+    /// Lets time pass until the item is admitted; says when its answer is there.
+    fn send(&mut self, item: &Item) -> Instant {
+        loop {
+            self.depart();
+            let opens = self.scenario.duty.map_or(self.now, |duty| duty.opens(self.now));
+            if opens > self.now {
+                self.now = opens;
+                continue;
+            }
+            let full = self.provider.in_service() >= self.provider.places(self.now).min(self.bound);
+            let wait = if full { LOOK } else { self.provider.polite_wait(self.now, &item.cost) };
+            if wait.is_zero() {
+                break;
+            }
+            let freed = self.departures.peek().filter(|_| full).map_or(Instant::MAX, |Reverse(at)| *at);
+            self.now = (self.now + wait.min(LOOK)).min(freed);
+        }
+        let decision = self.provider.arrive_with(self.now, &item.cost, item.service);
+        debug_assert!(matches!(decision, Decision::Admitted(_)), "{decision:?}");
+        let departure = self.now + item.service + self.scenario.net;
+        self.departures.push(Reverse(departure));
+        departure
+    }
+
+    fn depart(&mut self) {
+        while let Some(Reverse(at)) = self.departures.peek().copied()
+            && at <= self.now
+        {
+            self.departures.pop();
+            self.provider.finish(at);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::oracle::Job;
+    use paceline_core::{Cost, Dimension};
+
+    fn ideal(name: &str) -> (Scenario, Vec<Item>, Ideal) {
+        let scenario = Scenario::named(name).expect("built in").with_at_most(6_000);
+        let items = scenario.draw_items(3);
+        let ideal = Ideal::of(&scenario, &items, u32::MAX, 3).expect("a sound provider");
+        (scenario, items, ideal)
+    }
+
+    #[test]
+    fn it_agrees_with_the_closed_forms() {
+        for name in ["tb-1s", "tb-slow", "fw-60s", "fw-short", "conc"] {
+            let (scenario, items, ideal) = ideal(name);
+            let calls = items.len() as u64;
+            let total: Duration = items.iter().map(|item| item.service).sum();
+            let job = Job {
+                calls,
+                cost: Cost::zero().with(Dimension::Requests, calls),
+                mean_latency: total / items.len() as u32 + scenario.net,
+                median_latency: Duration::ZERO,
+            };
+            let quotas: Vec<_> = scenario.provider.limits.iter().map(|limit| limit.quota.clone()).collect();
+            let closed = job.finish_time(&quotas, scenario.provider.concurrency).as_secs_f64();
+            let last = (ideal.admitted[items.len() - 1] - Instant::ZERO).as_secs_f64();
+            assert!((last - closed).abs() <= 0.02 * closed + 1.0, "{name}: {last} s, closed form {closed} s");
+        }
+    }
+
+    #[test]
+    fn it_leaves_strangers_their_share_and_pauses_with_the_work() {
+        let (_, items, ideal_tenants) = ideal("tenants");
+        let last = (ideal_tenants.admitted[items.len() - 1] - Instant::ZERO).as_secs_f64();
+        // 60 a second less 26.7 on average.
+        assert!((150.0..220.0).contains(&last), "{last} s");
+        let (duty, _, ideal) = ideal("duty");
+        let duty = duty.duty.expect("a duty cycle");
+        assert!(ideal.admitted.iter().all(|at| duty.opens(*at) == *at));
+    }
+}

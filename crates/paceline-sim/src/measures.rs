@@ -1,0 +1,218 @@
+//! What a run is judged by.
+
+use paceline_core::Instant;
+use serde::Serialize;
+
+use crate::engine::Setup;
+use crate::ideal::Ideal;
+use crate::scenario::Scenario;
+use crate::schedule::Schedule;
+
+/// The figures of one run. Ratios to the oracle are to the best schedule of somebody who sees the provider's state.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Measures {
+    /// The scenario's name.
+    pub scenario: String,
+    /// The policy's name.
+    pub policy: String,
+    /// How many processes.
+    pub clients: u32,
+    /// What the provider said.
+    pub hints: String,
+    /// The seed.
+    pub seed: u64,
+    /// Calls admitted until the first client had no work left or the oracle was through, by the oracle's until then.
+    pub goodput: f64,
+    /// Refused calls per successful one.
+    pub waste: f64,
+    /// Share of the items that were given up.
+    pub lost: f64,
+    /// Share of the items that had not ended at the cut-off: 8 times the oracle's time, or 300 s more if that is more.
+    pub undone: f64,
+    /// The time of the last success by the oracle's.
+    pub makespan: f64,
+    /// First attempt to success in seconds, for 99 of 100 items.
+    pub p99_s: f64,
+    /// How equally clients had succeeded when the first had no work left; 1 is equal.
+    pub jain: f64,
+    /// Seconds until a capacity that grew is used to 90 %, the mean over its steps. None without such steps, or if it
+    /// never was.
+    pub up_s: Option<f64>,
+    /// Seconds until after a capacity shrank at most 5 % are refused and 70 % of it is used, likewise.
+    pub down_s: Option<f64>,
+}
+
+/// What happened in a run.
+#[derive(Debug)]
+pub(crate) struct Record {
+    clients: u32,
+    admitted: Vec<Instant>,
+    /// Refused calls by whole seconds.
+    refused: Vec<u32>,
+    refusals: u64,
+    first_sent: Vec<Option<Instant>>,
+    /// First attempt to success, in nanoseconds.
+    times: Vec<u64>,
+    lost: u32,
+    /// Items that have not ended, by client.
+    open: Vec<u32>,
+    successes: Vec<u32>,
+    last_success: Instant,
+    /// When the first client had no work left, and what every client had achieved then.
+    first_done: Option<(Instant, Vec<u32>)>,
+}
+
+impl Record {
+    pub(crate) fn new(clients: u32, items: u32) -> Self {
+        Self {
+            clients,
+            admitted: Vec::with_capacity(items as usize),
+            refused: Vec::new(),
+            refusals: 0,
+            first_sent: vec![None; items as usize],
+            times: Vec::with_capacity(items as usize),
+            lost: 0,
+            open: (0..clients).map(|client| (items - client).div_ceil(clients)).collect(),
+            successes: vec![0; clients as usize],
+            last_success: Instant::ZERO,
+            first_done: None,
+        }
+    }
+
+    pub(crate) fn sent(&mut self, item: u32, now: Instant) {
+        self.first_sent[item as usize].get_or_insert(now);
+    }
+
+    pub(crate) fn admitted(&mut self, now: Instant) {
+        self.admitted.push(now);
+    }
+
+    pub(crate) fn refused(&mut self, now: Instant) {
+        let second = second(now);
+        if second >= self.refused.len() {
+            self.refused.resize(second + 1, 0);
+        }
+        self.refused[second] += 1;
+        self.refusals += 1;
+    }
+
+    pub(crate) fn succeeded(&mut self, item: u32, now: Instant) {
+        let sent = self.first_sent[item as usize].expect("an item that succeeds was sent");
+        self.times.push(now.as_nanos() - sent.as_nanos());
+        self.successes[(item % self.clients) as usize] += 1;
+        self.last_success = now;
+        self.ended(item, now);
+    }
+
+    pub(crate) fn lost(&mut self, item: u32, now: Instant) {
+        self.lost += 1;
+        self.ended(item, now);
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.open.iter().all(|open| *open == 0)
+    }
+
+    fn ended(&mut self, item: u32, now: Instant) {
+        let open = &mut self.open[(item % self.clients) as usize];
+        *open -= 1;
+        if *open == 0 && self.first_done.is_none() {
+            self.first_done = Some((now, self.successes.clone()));
+        }
+    }
+}
+
+impl Measures {
+    pub(crate) fn of(scenario: &Scenario, setup: &Setup, ideal: &Ideal, record: &Record) -> Self {
+        let oracle_done = ideal.admitted.last().copied().unwrap_or_default();
+        let until = record.first_done.as_ref().map_or(oracle_done, |(at, _)| oracle_done.min(*at));
+        let count = |admitted: &[Instant]| admitted.partition_point(|at| *at <= until) as f64;
+        let succeeded = record.times.len() as f64;
+        let items = f64::from(scenario.items);
+        let open: u32 = record.open.iter().sum();
+        let changes = Changes { scenario, record, until };
+        Self {
+            scenario: scenario.name.clone(),
+            policy: setup.policy.clone(),
+            clients: setup.clients,
+            hints: setup.hints.clone(),
+            seed: setup.seed,
+            goodput: count(&record.admitted) / count(&ideal.admitted).max(1.0),
+            waste: record.refusals as f64 / succeeded.max(1.0),
+            lost: f64::from(record.lost) / items,
+            undone: f64::from(open) / items,
+            makespan: record.last_success.as_nanos() as f64 / ideal.finished.as_nanos() as f64,
+            p99_s: p99(&record.times),
+            jain: jain(record.first_done.as_ref().map_or(&record.successes, |(_, successes)| successes)),
+            up_s: changes.up(),
+            down_s: changes.down(),
+        }
+    }
+}
+
+fn second(at: Instant) -> usize {
+    usize::try_from(at.as_nanos() / 1_000_000_000).unwrap_or(usize::MAX)
+}
+
+fn p99(times: &[u64]) -> f64 {
+    let mut times = times.to_vec();
+    times.sort_unstable();
+    let index = (times.len() * 99).div_ceil(100).saturating_sub(1);
+    times.get(index).map_or(0.0, |nanos| *nanos as f64 * 1e-9)
+}
+
+fn jain(successes: &[u32]) -> f64 {
+    let sum: f64 = successes.iter().map(|count| f64::from(*count)).sum();
+    let squares: f64 = successes.iter().map(|count| f64::from(*count) * f64::from(*count)).sum();
+    if squares == 0.0 { 1.0 } else { sum * sum / (successes.len() as f64 * squares) }
+}
+
+/// How fast a run followed the steps of the capacity.
+struct Changes<'a> {
+    scenario: &'a Scenario,
+    record: &'a Record,
+    until: Instant,
+}
+
+/// Seconds that are looked at together.
+const SPAN: usize = 5;
+
+impl Changes<'_> {
+    fn up(&self) -> Option<f64> {
+        self.mean(|before, after| after > before, |admitted, _, capacity| admitted >= 0.9 * capacity)
+    }
+
+    fn down(&self) -> Option<f64> {
+        let calm = |admitted: f64, refused: f64, capacity: f64| {
+            refused <= 0.05 * (admitted + refused) && admitted >= 0.7 * capacity
+        };
+        self.mean(|before, after| after < before, calm)
+    }
+
+    /// The mean of the seconds from a step of that kind to the first span that is good.
+    fn mean(&self, kind: impl Fn(f64, f64) -> bool, good: impl Fn(f64, f64, f64) -> bool) -> Option<f64> {
+        let Schedule::Steps { steps, .. } = &self.scenario.provider.schedule else { return None };
+        let mut admitted = vec![0u32; second(self.until) + 1];
+        for at in self.record.admitted.iter().take_while(|at| **at <= self.until) {
+            admitted[second(*at)] += 1;
+        }
+        let (mut sum, mut count, mut factor) = (0, 0u32, 1.0);
+        for (index, step) in steps.iter().enumerate() {
+            let from = second(Instant::ZERO + step.at);
+            let to = steps.get(index + 1).map_or(admitted.len(), |next| second(Instant::ZERO + next.at));
+            let to = to.min(admitted.len()).saturating_sub(SPAN);
+            if kind(factor, step.factor) && from < to {
+                let capacity = self.scenario.nominal_rate() * step.factor * SPAN as f64;
+                let refused = |at: usize| -> u32 { self.record.refused.iter().skip(at).take(SPAN).sum() };
+                let is_good = |at: &usize| {
+                    let admitted: u32 = admitted[*at..*at + SPAN].iter().sum();
+                    good(f64::from(admitted), f64::from(refused(*at)), capacity)
+                };
+                sum += (from..to).find(is_good)? - from;
+                count += 1;
+            }
+            factor = step.factor;
+        }
+        (count > 0).then(|| sum as f64 / f64::from(count))
+    }
+}

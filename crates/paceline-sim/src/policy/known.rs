@@ -1,0 +1,62 @@
+//! Somebody who read the provider's documentation: the true rate, burst and cap, divided by the processes.
+//!
+//! Source: a token bucket and a semaphore, as in most client libraries, with full jitter for what is refused all the same.
+
+use paceline_core::{Class, Dimension, Instant, Rng, Shape};
+
+use super::bucket::Bucket;
+use super::crew::{After, Ask, Leave, Made, Rule, full_jitter, seconds};
+use super::{Answer, Setting};
+
+#[derive(Debug)]
+pub(super) struct Known {
+    /// None where nothing limits the rate.
+    bucket: Option<Bucket>,
+    most: u32,
+    rng: Rng,
+}
+
+impl Known {
+    pub(super) fn new(setting: &Setting<'_>) -> Self {
+        let provider = &setting.scenario.provider;
+        let bursts = provider.limits.iter().map(|limit| match (limit.quota.shape, &limit.quota.dimension) {
+            (Shape::Bucket { burst }, Dimension::Requests) => burst as f64,
+            (Shape::Bucket { burst }, _) => burst as f64 / setting.scenario.mean_cost(),
+            (Shape::Fixed | Shape::Sliding, _) => 1.0,
+        });
+        let burst = bursts.fold(f64::INFINITY, f64::min);
+        let share = |burst: f64| (burst / f64::from(setting.processes)).max(1.0);
+        let places = provider.concurrency.into_iter().chain(provider.overload.map(|overload| overload.capacity));
+        Self {
+            bucket: burst.is_finite().then(|| Bucket::full(setting.rate(), share(burst))),
+            most: places.min().map_or(u32::MAX, |places| (places / setting.processes).max(1)),
+            rng: Rng::new(setting.seed),
+        }
+    }
+}
+
+impl Rule for Known {
+    fn admit(&mut self, now: Instant, ask: &Ask<'_>) -> Leave {
+        let now = seconds(now);
+        if ask.in_flight >= self.most {
+            return Leave::OnAnswer;
+        }
+        match self.bucket.as_mut().map(|bucket| bucket.ready(now, 1.0)) {
+            Some(ready) if ready > now => Leave::At(ready),
+            _ => Leave::Now,
+        }
+    }
+
+    fn sent(&mut self, now: Instant, _: &Ask<'_>) {
+        if let Some(bucket) = &mut self.bucket {
+            bucket.take(seconds(now), 1.0);
+        }
+    }
+
+    fn answered(&mut self, _: Instant, answer: &Answer<'_>, call: Made) -> After {
+        if answer.class == Class::Success {
+            return After::Done;
+        }
+        After::Again(full_jitter(call.attempt, &mut self.rng))
+    }
+}

@@ -1,0 +1,200 @@
+//! Who decides when a client's calls leave: the pacer of this project, and what people use elsewhere.
+
+mod aimd;
+mod aws;
+mod bucket;
+mod concurrency_limits;
+mod cookbook;
+mod crew;
+mod google;
+mod known;
+mod ours;
+mod simple;
+mod window;
+
+use paceline_core::{Class, Cost, Instant, LimitReport, Pace};
+
+use crate::hints::ToldWait;
+use crate::scenario::{Item, Scenario};
+
+use crew::Crew;
+
+/// One client's policy, or that of several who share it.
+pub trait Policy {
+    /// What to do now. The engine asks again after each `Send`, at the instant of an `At` and whenever something happened;
+    /// a question that is answered with anything but `Send` must change nothing that later answers depend on.
+    fn next(&mut self, now: Instant, work: &mut Work<'_>) -> Next;
+
+    /// A call of this client was answered.
+    fn answered(&mut self, now: Instant, answer: &Answer<'_>) -> Fate;
+}
+
+/// What a client does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// A call for this item leaves.
+    Send(u32),
+    /// Nothing before that instant, unless a call is answered.
+    At(Instant),
+    /// Nothing before a call is answered or new work comes.
+    OnEvent,
+}
+
+/// What becomes of an item after an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It has its answer.
+    Done,
+    /// It will be sent again.
+    Again,
+    /// It was given up.
+    Lost,
+}
+
+/// The end of a call as its client sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct Answer<'a> {
+    /// Which item.
+    pub item: u32,
+    /// Success, throttled, overloaded or transient.
+    pub class: Class,
+    /// When the call left.
+    pub sent: Instant,
+    /// Calls of this client in flight when it left, itself included.
+    pub in_flight: u32,
+    /// The wait that a refusal told.
+    pub wait: Option<ToldWait>,
+    /// What the headers said.
+    pub limits: &'a [LimitReport],
+    /// What the call cost.
+    pub cost: &'a Cost,
+}
+
+impl Answer<'_> {
+    /// Whether the provider turned the call away.
+    pub fn is_refused(&self) -> bool {
+        matches!(self.class, Class::Throttled | Class::Overloaded)
+    }
+}
+
+/// The items that a client has not begun yet.
+#[derive(Clone, Copy, Debug)]
+pub struct Work<'a> {
+    items: &'a [Item],
+    next: u32,
+    step: u32,
+    open: bool,
+}
+
+impl<'a> Work<'a> {
+    /// Every `step`th item from `first` on.
+    pub(crate) const fn new(items: &'a [Item], first: u32, step: u32) -> Self {
+        Self { items, next: first, step, open: true }
+    }
+
+    /// Whether new items may be begun.
+    pub(crate) const fn set_open(&mut self, open: bool) {
+        self.open = open;
+    }
+
+    /// Whether anything is left.
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.next as usize >= self.items.len()
+    }
+
+    /// The next item, if it may be begun now.
+    pub fn peek(&self) -> Option<u32> {
+        (self.open && !self.is_empty()).then_some(self.next)
+    }
+
+    /// Begins the next item.
+    pub fn take(&mut self) -> Option<u32> {
+        let item = self.peek()?;
+        self.next += self.step;
+        Some(item)
+    }
+
+    /// What an item is believed to cost.
+    pub fn estimate(&self, item: u32) -> &Cost {
+        &self.items[item as usize].estimate
+    }
+}
+
+/// What a policy may know when it is made.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting<'a> {
+    /// The provider's documentation.
+    pub scenario: &'a Scenario,
+    /// How many policies share its limits.
+    pub processes: u32,
+    /// The most calls in flight.
+    pub in_flight: u32,
+    /// The seed of this policy's randomness.
+    pub seed: u64,
+}
+
+impl Setting<'_> {
+    /// This process's share of the documented rate, in calls per second.
+    fn rate(&self) -> f64 {
+        self.scenario.nominal_rate() / f64::from(self.processes)
+    }
+}
+
+/// The names of the policies that drive this project's pacer.
+pub const OURS: [&str; 4] = ["auto", "fixed", "aimd", "none"];
+
+/// The names of the others.
+pub const PEERS: [&str; 15] = [
+    "A",
+    "A-raising",
+    "A@limit",
+    "B",
+    "C",
+    "openai",
+    "tenacity",
+    "aws",
+    "aws-inf",
+    "vegas",
+    "gradient2",
+    "google",
+    "google-1.1",
+    "cookbook",
+    "known",
+];
+
+/// A policy of that name; none when there is no such policy.
+pub fn named(name: &str, setting: &Setting<'_>) -> Option<Box<dyn Policy>> {
+    const WORKERS: u32 = 50;
+    let seed = setting.seed;
+    Some(match name {
+        "auto" => Box::new(ours::Ours::new(Pace::Auto, setting)),
+        "fixed" => Box::new(ours::Ours::new(Pace::Fixed, setting)),
+        "aimd" => Box::new(ours::Ours::new(Pace::Aimd, setting)),
+        "none" => Box::new(ours::Ours::new(Pace::None, setting)),
+        "A" => Box::new(Crew::held(window::Window::new(50.0, 10.0, false, seed), WORKERS)),
+        "A-raising" => Box::new(Crew::held(window::Window::new(50.0, 10.0, true, seed), WORKERS)),
+        "A@limit" => {
+            let per_minute = 60.0 * setting.rate();
+            Box::new(Crew::held(window::Window::new(per_minute, per_minute / 5.0, false, seed), setting.in_flight))
+        }
+        "B" => Box::new(Crew::held(simple::Responsive::new(seed), WORKERS)),
+        "C" => Box::new(Crew::passing(aimd::Aimd::new(seed), WORKERS)),
+        "openai" => Box::new(Crew::held(simple::OpenAi::new(seed), WORKERS)),
+        "tenacity" => Box::new(Crew::held(simple::Tenacity::new(seed), WORKERS)),
+        "aws" => Box::new(Crew::held(aws::Adaptive::new(true, seed), WORKERS)),
+        "aws-inf" => Box::new(Crew::held(aws::Adaptive::new(false, seed), WORKERS)),
+        "vegas" => {
+            let vegas = concurrency_limits::Vegas::new(seed);
+            Box::new(Crew::passing(concurrency_limits::Limited::new(vegas, seed), setting.in_flight))
+        }
+        "gradient2" => {
+            let gradient = concurrency_limits::Gradient2::new();
+            Box::new(Crew::passing(concurrency_limits::Limited::new(gradient, seed), setting.in_flight))
+        }
+        "google" => Box::new(Crew::held(google::Throttling::new(2.0, seed), WORKERS)),
+        "google-1.1" => Box::new(Crew::held(google::Throttling::new(1.1, seed), WORKERS)),
+        "cookbook" => Box::new(Crew::passing(cookbook::Cookbook::new(setting), setting.in_flight)),
+        "known" => Box::new(Crew::passing(known::Known::new(setting), setting.in_flight)),
+        _ => return None,
+    })
+}

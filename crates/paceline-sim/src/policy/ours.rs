@@ -1,0 +1,114 @@
+//! This project's pacer, driven through its public interface.
+
+use std::time::Duration;
+
+use paceline_core::{
+    BreakerConfig, Class, Concurrency, Event, Instant, Limits, Outcome, Pace, Pacer, PacerConfig, Quota, Request,
+    Retry, ScopeId, Ticket, Verdict,
+};
+
+use super::{Answer, Fate, Next, Policy, Setting, Work};
+
+/// One pacer with one scope.
+#[derive(Debug)]
+pub(super) struct Ours {
+    pacer: Pacer,
+    scope: ScopeId,
+    /// Items that wait in the pacer and were never sent.
+    fresh: u32,
+    /// By item, while it is in flight.
+    tickets: Vec<Option<Ticket>>,
+}
+
+impl Ours {
+    /// Retries are unlimited and the breaker is off, so that pacing alone is seen. Under a fixed pace the limits are this
+    /// process's share of the documented ones; no other pace is told any.
+    pub(super) fn new(pace: Pace, setting: &Setting<'_>) -> Self {
+        let limits = if pace == Pace::Fixed { share(setting) } else { Limits::default() };
+        let concurrency = match pace {
+            Pace::Fixed | Pace::Responsive | Pace::Linear | Pace::Exponential | Pace::None => {
+                Concurrency::Fixed { max: setting.in_flight }
+            }
+            _ => Concurrency::Aimd { floor: 1, start: 10.min(setting.in_flight), max: setting.in_flight },
+        };
+        let retry = Retry { max_retries: u32::MAX, ..Retry::default() };
+        let breaker = BreakerConfig { share: 1.0, last: 10_000, least: 10_000, ..BreakerConfig::default() };
+        let config = PacerConfig { limits, concurrency, retry, breaker, pace, ..PacerConfig::default() };
+        let mut pacer = Pacer::new(config, setting.seed, Instant::ZERO).expect("a share of sound limits is sound");
+        let scope = pacer.scope("sim");
+        Self { pacer, scope, fresh: 0, tickets: Vec::new() }
+    }
+
+    fn enqueue(&mut self, now: Instant, item: u32, work: &Work<'_>) {
+        let request = Request { item: u64::from(item), ..Request::new(self.scope, work.estimate(item).clone()) };
+        self.pacer.enqueue(now, request).expect("a share of a limit has room for a call");
+        self.fresh += 1;
+    }
+
+    /// Notes a call that leaves.
+    fn granted(&mut self, ticket: Ticket) -> u32 {
+        let request = self.pacer.request(ticket).expect("a granted request stays until it is completed");
+        let item = u32::try_from(request.item).expect("items are numbered in 32 bits");
+        self.fresh -= u32::from(request.sends() == 0);
+        let index = item as usize;
+        if index >= self.tickets.len() {
+            self.tickets.resize(index + 1, None);
+        }
+        self.tickets[index] = Some(ticket);
+        item
+    }
+}
+
+/// Windows and buckets, each divided by the processes; a bucket's burst likewise, and at least a call.
+fn share(setting: &Setting<'_>) -> Limits {
+    let processes = u64::from(setting.processes);
+    let quotas = setting.scenario.provider.limits.iter().map(|limit| Quota {
+        window: limit.quota.window.saturating_mul(setting.processes),
+        limit: limit.quota.limit.max(processes),
+        ..limit.quota.clone()
+    });
+    Limits { quotas: quotas.collect(), burst: None }
+}
+
+impl Policy for Ours {
+    fn next(&mut self, now: Instant, work: &mut Work<'_>) -> Next {
+        self.pacer.handle_timeout(now);
+        loop {
+            while let Some(event) = self.pacer.poll_event() {
+                if let Event::Granted { ticket, .. } = event {
+                    return Next::Send(self.granted(ticket));
+                }
+            }
+            // One that waits is enough: the pacer then knows that there is more to do.
+            if self.fresh > 0 {
+                break;
+            }
+            let Some(item) = work.take() else { break };
+            self.enqueue(now, item, work);
+        }
+        self.pacer.poll_timeout().map_or(Next::OnEvent, |at| Next::At(at.max(now + Duration::from_nanos(1))))
+    }
+
+    fn answered(&mut self, now: Instant, answer: &Answer<'_>) -> Fate {
+        /// A call that failed at the server's side goes again after this.
+        const AFTER_FAULT: Duration = Duration::from_millis(500);
+        let ticket = self.tickets[answer.item as usize].take().expect("only calls in flight are answered");
+        let outcome = Outcome {
+            hint: answer.wait.map(|told| paceline_core::Hint { wait: told.wait, exact: told.exact }),
+            limits: answer.limits.to_vec(),
+            usage: (answer.class == Class::Success).then(|| answer.cost.clone()),
+            ..Outcome::new(answer.class)
+        };
+        match self.pacer.complete(now, ticket, outcome) {
+            Verdict::Retry { mut next, .. } | Verdict::Resend { mut next, .. } => {
+                if answer.class == Class::Transient {
+                    next.not_before = Some(now + AFTER_FAULT);
+                }
+                self.pacer.enqueue(now, *next).expect("it had room before");
+                Fate::Again
+            }
+            Verdict::GiveUp { .. } => Fate::Lost,
+            _ => Fate::Done,
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! Scenarios: a provider and a job for it, as a TOML file.
+
+use std::time::Duration;
+
+use paceline_core::{Cost, Dimension, Instant, Quota, Rng, Shape};
+use serde::Deserialize;
+
+use crate::latency::{Latency, normal};
+use crate::limiter::Limit;
+use crate::provider::{ProviderConfig, ProviderError};
+use crate::schedule::{Schedule, Step};
+use crate::sharing::Overload;
+use crate::tenants::Tenants;
+
+mod builtin;
+mod file;
+
+/// A provider and a job for it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scenario {
+    /// Its name in tables.
+    pub name: String,
+    /// What it is, in a few words.
+    pub about: String,
+    /// Calls that have to succeed.
+    pub items: u32,
+    /// Who answers them.
+    pub provider: ProviderConfig,
+    /// What calls cost in tokens. Default: nothing.
+    pub cost: Option<CostOf>,
+    /// When there is work to begin. Default: all of it from the start.
+    pub duty: Option<Duty>,
+    /// The mean time of both ways between client and provider.
+    pub net: Duration,
+    /// The mean time that the provider takes to refuse a call.
+    pub refuse: Duration,
+}
+
+/// What calls cost: lognormal, at least 1, at most four times the 99th percentile.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CostOf {
+    /// Half of the calls cost less.
+    pub p50: f64,
+    /// Ninety-nine of a hundred calls cost less.
+    pub p99: f64,
+    /// What the second half of the items costs more than the first. Default 1.
+    #[serde(default = "one")]
+    pub second_half: f64,
+    /// Whether the client knows the cost beforehand. Default: it is wrong by 30 %.
+    #[serde(default)]
+    pub exact: bool,
+}
+
+/// Work is begun only in the first `on` of each `on + off`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Duty {
+    /// More than zero.
+    pub on: Duration,
+    /// The pause after it.
+    pub off: Duration,
+}
+
+/// A call that has to succeed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Item {
+    /// How long the provider works on it.
+    pub service: Duration,
+    /// What it costs.
+    pub cost: Cost,
+    /// What the client believes that it costs.
+    pub estimate: Cost,
+}
+
+/// Why a scenario cannot be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ScenarioError {
+    /// No built-in scenario of that name.
+    #[error("there is no scenario named {0:?}; `paceline sim list` names them all")]
+    Unknown(String),
+    /// The file does not have the form of a scenario.
+    #[error("{0}")]
+    Form(String),
+    /// A value that makes no sense.
+    #[error("{key} is {value}, expected {expected}")]
+    Value {
+        /// Where it stands.
+        key: String,
+        /// What it is.
+        value: String,
+        /// What would have been right.
+        expected: &'static str,
+    },
+    /// The provider as a whole makes no sense.
+    #[error(transparent)]
+    Provider(#[from] ProviderError),
+}
+
+impl Scenario {
+    /// Reads a scenario's file.
+    ///
+    /// # Errors
+    /// Key, value and what was expected.
+    pub fn from_toml(text: &str) -> Result<Self, ScenarioError> {
+        file::read(text)
+    }
+
+    /// The built-in scenario of that name.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn named(name: &str) -> Result<Self, ScenarioError> {
+        builtin::named(name)
+    }
+
+    /// The names of the long built-in scenarios, by which controllers are judged.
+    pub fn development() -> impl Iterator<Item = &'static str> {
+        builtin::DEVELOPMENT.iter().map(|(name, _)| *name)
+    }
+
+    /// The names of the short built-in jobs, in which the start decides.
+    pub fn short_jobs() -> impl Iterator<Item = &'static str> {
+        builtin::SHORT.iter().map(|(name, _)| *name)
+    }
+
+    /// The same provider with so many items at most.
+    #[must_use]
+    pub fn with_at_most(mut self, items: u32) -> Self {
+        self.items = self.items.min(items);
+        self
+    }
+
+    /// Its items, the same for the same seed.
+    pub fn draw_items(&self, seed: u64) -> Vec<Item> {
+        let mut seeds = Rng::new(seed);
+        let mut streams = [(); 3].map(|()| Rng::new(seeds.next_u64()));
+        let [latencies, costs, errors] = &mut streams;
+        let draw = |index| {
+            let service = self.provider.latency.draw(latencies);
+            let (cost, estimate) = self.cost.map_or((0, 0), |cost| cost.draw(index >= self.items / 2, costs, errors));
+            let with = |tokens| Cost::request().with(Dimension::Tokens, tokens);
+            Item { service, cost: with(cost), estimate: with(estimate) }
+        };
+        (0..self.items).map(draw).collect()
+    }
+
+    /// The mean cost of a call in tokens; 1 where calls cost nothing.
+    pub fn mean_cost(&self) -> f64 {
+        self.cost.map_or(1.0, |cost| {
+            let sigma = cost.sigma();
+            cost.p50 * libm::exp(sigma * sigma / 2.0) * (1.0 + cost.second_half) / 2.0
+        })
+    }
+
+    /// The rate that somebody would configure who has read the provider's documentation, in calls per second: before
+    /// any schedule, without what strangers take.
+    pub fn nominal_rate(&self) -> f64 {
+        let provider = &self.provider;
+        let rates = provider.limits.iter().map(|limit| {
+            let rate = limit.quota.limit as f64 / limit.quota.window.as_secs_f64();
+            if limit.quota.dimension == Dimension::Requests { rate } else { rate / self.mean_cost() }
+        });
+        let places = provider.concurrency.into_iter().chain(provider.overload.map(|overload| overload.capacity));
+        let places = places.map(|places| f64::from(places) / provider.latency.mean().as_secs_f64());
+        let strangers = provider.tenants.map_or(0.0, |tenants| tenants.mean());
+        rates.chain(places).fold(f64::INFINITY, f64::min) - strangers
+    }
+}
+
+impl CostOf {
+    fn sigma(&self) -> f64 {
+        libm::log(self.p99 / self.p50) / crate::latency::Z99
+    }
+
+    /// The cost and its estimate.
+    fn draw(&self, second_half: bool, costs: &mut Rng, errors: &mut Rng) -> (u64, u64) {
+        let z = normal(costs.unit(), costs.unit());
+        let drawn = (self.p50 * libm::exp(self.sigma() * z)).min(4.0 * self.p99);
+        let cost = libm::round(drawn * if second_half { self.second_half } else { 1.0 }).max(1.0);
+        let error = libm::exp(0.3 * normal(errors.unit(), errors.unit()) - 0.045);
+        let estimate = if self.exact { cost } else { libm::round(cost * error).max(1.0) };
+        (cost as u64, estimate as u64)
+    }
+}
+
+impl Duty {
+    /// When work may be begun: now, or at the start of the next cycle.
+    pub fn opens(&self, now: Instant) -> Instant {
+        let cycle = u64::try_from((self.on + self.off).as_nanos()).unwrap_or(u64::MAX);
+        let phase = now.as_nanos() % cycle;
+        if u128::from(phase) < self.on.as_nanos() { now } else { Instant::from_nanos(now.as_nanos() - phase + cycle) }
+    }
+}
+
+const fn one() -> f64 {
+    1.0
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,55 @@
+use super::*;
+
+#[test]
+fn every_built_in_scenario_can_be_read_and_has_its_own_name() {
+    let names: Vec<&str> = Scenario::development().chain(Scenario::short_jobs()).collect();
+    assert_eq!((Scenario::development().count(), names.len()), (19, 39));
+    for name in names {
+        let scenario = Scenario::named(name).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(scenario.name, name);
+        assert!(!scenario.about.is_empty() && scenario.nominal_rate() > 0.0, "{name}");
+    }
+}
+
+#[test]
+fn a_wrong_file_names_key_value_and_what_was_expected() {
+    let error = |rest: &str| {
+        let text = format!("name = \"mine\"\nitems = 10\n{rest}");
+        Scenario::from_toml(&text).expect_err(rest).to_string()
+    };
+    let bucket = "service = \"llm\"\n[[limit]]\nshape = \"bucket\"\nlimit = 5\nper = 1\n";
+    for (rest, words) in [
+        ("service = \"slow\"", "service is \"llm\", \"fast\" or { p50"),
+        ("service = \"llm\"\nfault = 1.5", "fault: a probability from 0 to 1"),
+        ("service = \"llm\"\nlimits = 5", "unknown field `limits`"),
+        ("service = \"llm\"\nduty = { on = 0, off = 1 }", "duty.on is 0, expected more than 0 seconds"),
+        (&format!("{bucket}counts = \"cows\""), "limit[0].counts is cows, expected \"requests\" or \"tokens\""),
+        (&format!("{bucket}phase = -1"), "limit[0].phase is -1, expected seconds, at least 0"),
+        (&bucket.replace("bucket", "hat"), "unknown variant `hat`, expected one of `bucket`, `fixed`, `sliding`"),
+    ] {
+        assert!(error(rest).contains(words), "{rest}: {}", error(rest));
+    }
+}
+
+#[test]
+fn items_are_the_same_for_the_same_seed_and_cost_what_they_should() {
+    let shift = Scenario::named("tpm-shift").expect("built in");
+    let items = shift.draw_items(7);
+    assert_eq!(items, shift.draw_items(7));
+    assert_ne!(items, shift.draw_items(8));
+    let mean = |items: &[Item], cost: fn(&Item) -> &Cost| {
+        items.iter().map(|item| cost(item).get(&Dimension::Tokens) as f64).sum::<f64>() / items.len() as f64
+    };
+    let (first, second) = items.split_at(15_000);
+    let (cheap, dear) = (mean(first, |item| &item.cost), mean(second, |item| &item.cost));
+    assert!((dear / cheap - 3.0).abs() < 0.1, "{cheap} {dear}");
+    assert!((mean(&items, |item| &item.estimate) / mean(&items, |item| &item.cost) - 1.0).abs() < 0.02);
+    assert!((mean(&items, |item| &item.cost) / shift.mean_cost() - 1.0).abs() < 0.03);
+}
+
+#[test]
+fn work_begins_in_the_first_part_of_each_cycle() {
+    let duty = Duty { on: Duration::from_secs(20), off: Duration::from_secs(10) };
+    let at = |seconds| Instant::ZERO + Duration::from_secs(seconds);
+    assert_eq!([duty.opens(at(19)), duty.opens(at(20)), duty.opens(at(35))], [at(19), at(30), at(35)]);
+}
