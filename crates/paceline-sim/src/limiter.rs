@@ -67,10 +67,16 @@ enum Memory {
         used: u64,
         end: Option<Instant>,
     },
-    Sliding {
-        entries: VecDeque<(Instant, u64)>,
-        held: u64,
-    },
+    Sliding(Log),
+}
+
+/// The units of a sliding window. Each entry has the sum of all units up to it, so that the one whose leaving makes room
+/// is found by bisection: a log that many clients knock at is asked far more often than it changes.
+#[derive(Clone, Debug, Default)]
+struct Log {
+    entries: VecDeque<(Instant, u64)>,
+    /// The sum of all units that have left.
+    left: u64,
 }
 
 impl Limiter {
@@ -82,7 +88,7 @@ impl Limiter {
                 Memory::Bucket { burst, level, flowed: 0 }
             }
             Shape::Fixed => Memory::Fixed { used: 0, end: None },
-            Shape::Sliding => Memory::Sliding { entries: VecDeque::new(), held: 0 },
+            Shape::Sliding => Memory::Sliding(Log::default()),
         };
         let present = limit.quota.limit;
         Self { limit, memory, factor: 1.0, present }
@@ -126,14 +132,7 @@ impl Limiter {
                     *end = self.limit.phase.map(|phase| end_of_window(now, phase, window));
                 }
             }
-            Memory::Sliding { entries, held } => {
-                while let Some((at, units)) = entries.front()
-                    && *at + window <= now
-                {
-                    *held -= units;
-                    entries.pop_front();
-                }
-            }
+            Memory::Sliding(log) => log.forget(now, window),
         }
         if begins && *schedule != Schedule::Constant {
             self.factor = schedule.factor(now);
@@ -156,17 +155,9 @@ impl Limiter {
                 Some(end) if used + units > self.present => *end - now,
                 _ => Duration::ZERO,
             },
-            Memory::Sliding { entries, held } => {
-                let mut excess = (held + units).saturating_sub(self.present);
-                let mut wait = Duration::ZERO;
-                for (at, units) in entries {
-                    if excess == 0 {
-                        break;
-                    }
-                    excess = excess.saturating_sub(*units);
-                    wait = (*at + quota.window) - now;
-                }
-                wait
+            Memory::Sliding(log) => {
+                let excess = (log.held() + units).saturating_sub(self.present);
+                log.leaves(excess).map_or(Duration::ZERO, |at| (at + quota.window) - now)
             }
         };
         Some(wait)
@@ -181,17 +172,17 @@ impl Limiter {
                 *used += units;
                 end.get_or_insert(now + window);
             }
-            Memory::Sliding { entries, held } => enter(entries, held, now, units),
+            Memory::Sliding(log) => log.enter(now, units),
         }
     }
 
     /// Notes a call that the provider refused.
     pub(crate) fn refuse(&mut self, now: Instant, units: u64) {
-        if let Memory::Sliding { entries, held } = &mut self.memory
+        if let Memory::Sliding(log) = &mut self.memory
             && self.limit.counts_refused
-            && *held < self.limit.quota.limit.saturating_mul(2)
+            && log.held() < self.limit.quota.limit.saturating_mul(2)
         {
-            enter(entries, held, now, units);
+            log.enter(now, units);
         }
     }
 
@@ -205,9 +196,9 @@ impl Limiter {
                 (remaining, self.refilled_in(missing))
             }
             Memory::Fixed { used, end } => (present.saturating_sub(*used), end.map_or(Duration::ZERO, |end| end - now)),
-            Memory::Sliding { entries, held } => {
-                let reset = entries.back().map_or(Duration::ZERO, |(at, _)| (*at + *window) - now);
-                (present.saturating_sub(*held), reset)
+            Memory::Sliding(log) => {
+                let reset = log.entries.back().map_or(Duration::ZERO, |(at, _)| (*at + *window) - now);
+                (present.saturating_sub(log.held()), reset)
             }
         };
         LimitState {
@@ -234,13 +225,41 @@ impl Limiter {
 
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// Calls of the same instant share an entry; a call without units needs none.
-fn enter(entries: &mut VecDeque<(Instant, u64)>, held: &mut u64, now: Instant, units: u64) {
-    *held += units;
-    match entries.back_mut() {
-        Some((at, sum)) if *at == now => *sum += units,
-        _ if units > 0 => entries.push_back((now, units)),
-        _ => {}
+impl Log {
+    fn total(&self) -> u64 {
+        self.entries.back().map_or(self.left, |(_, total)| *total)
+    }
+
+    fn held(&self) -> u64 {
+        self.total() - self.left
+    }
+
+    /// Calls of the same instant share an entry; a call without units needs none.
+    fn enter(&mut self, now: Instant, units: u64) {
+        let total = self.total() + units;
+        match self.entries.back_mut() {
+            Some((at, sum)) if *at == now => *sum = total,
+            _ if units > 0 => self.entries.push_back((now, total)),
+            _ => {}
+        }
+    }
+
+    fn forget(&mut self, now: Instant, window: Duration) {
+        while let Some((at, total)) = self.entries.front().copied()
+            && at + window <= now
+        {
+            self.left = total;
+            self.entries.pop_front();
+        }
+    }
+
+    /// When the call came whose leaving leaves room for so many units; none when nothing has to leave.
+    fn leaves(&self, units: u64) -> Option<Instant> {
+        if units == 0 {
+            return None;
+        }
+        let index = self.entries.partition_point(|(_, total)| *total < self.left + units);
+        self.entries.get(index).or(self.entries.back()).map(|(at, _)| *at)
     }
 }
 
