@@ -1,4 +1,31 @@
-//! Scenarios: a provider and a job for it, as a TOML file.
+//! Scenarios: a provider and a job for it, as a TOML file. Times are seconds; all but `name`, `items` and `service` may
+//! be left out.
+//!
+//! ```toml
+//! name = "mine"
+//! about = "What stands beside it in a list"
+//! items = 2_000
+//! service = "llm"                       # or "fast", or { p50 = 0.8, p99 = 8, cap = 60 }: lognormal
+//! cost = { p50 = 800, p99 = 4_000, second_half = 1.0, exact = false }   # tokens
+//! fault = 0.005                         # share of the admitted calls that fail
+//! concurrency = 40                      # calls in service; one more is throttled
+//! overload = { capacity = 48, queue = 2.0, degrade = 0.15 }
+//! tenants = { base = 20, burst = 20, on = 30, period = 90 }   # strangers: calls per second
+//! duty = { on = 20, off = 20 }          # when there is anything to do
+//! net = 0.05                            # both ways together; 0.001 when the median service time is below 0.05
+//! refuse = 0.04                         # mean time to a refusal; likewise
+//!
+//! [[limit]]                             # all of them hold
+//! shape = "bucket"                      # "fixed" (with phase = 7), "sliding" (with counts_refused = true)
+//! counts = "requests"                   # or "tokens"
+//! limit = 50
+//! per = 1
+//! burst = 50                            # default: the limit
+//!
+//! [schedule]                            # multiplies rates, window limits and the concurrency cap
+//! steps = [{ at = 240, factor = 2.0 }]  # or sine = { amplitude = 0.5, period = 180 }
+//! brownout = false                      # refusals at factors below 1 say that the service is overloaded
+//! ```
 
 use std::time::Duration;
 
@@ -28,7 +55,7 @@ pub struct Scenario {
     pub provider: ProviderConfig,
     /// What calls cost in tokens. Default: nothing.
     pub cost: Option<CostOf>,
-    /// When there is work to begin. Default: all of it from the start.
+    /// When there is anything to do. Default: always.
     pub duty: Option<Duty>,
     /// The mean time of both ways between client and provider.
     pub net: Duration,
@@ -52,7 +79,7 @@ pub struct CostOf {
     pub exact: bool,
 }
 
-/// Work is begun only in the first `on` of each `on + off`.
+/// Calls are only made in the first `on` of each `on + off`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Duty {
     /// More than zero.
@@ -184,7 +211,7 @@ impl CostOf {
 }
 
 impl Duty {
-    /// When work may be begun: now, or at the start of the next cycle.
+    /// When calls may be made: now, or at the start of the next cycle.
     pub fn opens(&self, now: Instant) -> Instant {
         let cycle = u64::try_from((self.on + self.off).as_nanos()).unwrap_or(u64::MAX);
         let phase = now.as_nanos() % cycle;

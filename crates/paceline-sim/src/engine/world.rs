@@ -152,26 +152,22 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Sends all that a policy lets go.
+    /// Sends all that a policy lets go, where there is work now.
     fn ask(&mut self, index: u32) {
         let opens = self.scenario.duty.map_or(self.now, |duty| duty.opens(self.now));
+        if opens > self.now {
+            return self.wake(index, opens);
+        }
         loop {
             let lane = &mut self.lanes[index as usize];
-            lane.work.set_open(opens <= self.now);
             if lane.in_flight >= lane.most {
                 return;
             }
             match lane.policy.next(self.now, &mut lane.work) {
                 Next::Send(item) => self.send(index, item),
-                Next::At(at) => {
-                    self.wake(index, at);
-                    break;
-                }
-                Next::OnEvent => break,
+                Next::At(at) => return self.wake(index, at),
+                Next::OnEvent => return,
             }
-        }
-        if opens > self.now && !self.lanes[index as usize].work.is_empty() {
-            self.wake(index, opens);
         }
     }
 

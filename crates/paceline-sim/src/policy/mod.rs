@@ -36,7 +36,7 @@ pub enum Next {
     Send(u32),
     /// Nothing before that instant, unless a call is answered.
     At(Instant),
-    /// Nothing before a call is answered or new work comes.
+    /// Nothing before a call is answered.
     OnEvent,
 }
 
@@ -83,28 +83,17 @@ pub struct Work<'a> {
     items: &'a [Item],
     next: u32,
     step: u32,
-    open: bool,
 }
 
 impl<'a> Work<'a> {
     /// Every `step`th item from `first` on.
     pub(crate) const fn new(items: &'a [Item], first: u32, step: u32) -> Self {
-        Self { items, next: first, step, open: true }
+        Self { items, next: first, step }
     }
 
-    /// Whether new items may be begun.
-    pub(crate) const fn set_open(&mut self, open: bool) {
-        self.open = open;
-    }
-
-    /// Whether anything is left.
-    pub(crate) const fn is_empty(&self) -> bool {
-        self.next as usize >= self.items.len()
-    }
-
-    /// The next item, if it may be begun now.
+    /// The next item.
     pub fn peek(&self) -> Option<u32> {
-        (self.open && !self.is_empty()).then_some(self.next)
+        ((self.next as usize) < self.items.len()).then_some(self.next)
     }
 
     /// Begins the next item.

@@ -39,7 +39,7 @@ impl Rule for Window {
         while self.sent.front().is_some_and(|sent| sent + 60.0 <= now) {
             self.sent.pop_front();
         }
-        let room = if (self.sent.len() as f64) < self.per_minute.max(1.0) {
+        let room = if (self.sent.len() as f64) < self.per_minute.floor().max(1.0) {
             now
         } else {
             self.sent.front().map_or(now, |sent| sent + 60.0)

@@ -11,6 +11,16 @@ fn every_built_in_scenario_can_be_read_and_has_its_own_name() {
     }
 }
 
+/// What the module's documentation shows can be read.
+#[test]
+fn the_documented_form_is_the_form() {
+    let source = include_str!("../scenario.rs");
+    let shown = source.split("```").nth(1).expect("an example").trim_start_matches("toml");
+    let shown: Vec<&str> = shown.lines().map(|line| line.trim_start_matches("//!")).collect();
+    let scenario = Scenario::from_toml(&shown.join("\n")).expect("the documented form");
+    assert_eq!((scenario.name.as_str(), scenario.items, scenario.provider.limits.len()), ("mine", 2_000, 1));
+}
+
 #[test]
 fn a_wrong_file_names_key_value_and_what_was_expected() {
     let error = |rest: &str| {
