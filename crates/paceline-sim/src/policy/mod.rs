@@ -129,8 +129,11 @@ impl Setting<'_> {
     }
 }
 
+/// Calls at once of a policy that does not bound them by itself.
+const WORKERS: u32 = 50;
+
 /// The names of the policies that drive this project's pacer.
-pub const OURS: [&str; 4] = ["auto", "fixed", "aimd", "none"];
+pub const OURS: [&str; 7] = ["auto", "fixed", "aimd", "responsive", "linear", "exponential", "none"];
 
 /// The names of the others.
 pub const PEERS: [&str; 15] = [
@@ -153,12 +156,14 @@ pub const PEERS: [&str; 15] = [
 
 /// A policy of that name; none when there is no such policy.
 pub fn named(name: &str, setting: &Setting<'_>) -> Option<Box<dyn Policy>> {
-    const WORKERS: u32 = 50;
     let seed = setting.seed;
     Some(match name {
         "auto" => Box::new(ours::Ours::new(Pace::Auto, setting)),
         "fixed" => Box::new(ours::Ours::new(Pace::Fixed, setting)),
         "aimd" => Box::new(ours::Ours::new(Pace::Aimd, setting)),
+        "responsive" => Box::new(ours::Ours::new(Pace::Responsive, setting)),
+        "linear" => Box::new(ours::Ours::new(Pace::Linear, setting)),
+        "exponential" => Box::new(ours::Ours::new(Pace::Exponential, setting)),
         "none" => Box::new(ours::Ours::new(Pace::None, setting)),
         "A" => Box::new(Crew::held(window::Window::new(50.0, 10.0, false, seed), WORKERS)),
         "A-raising" => Box::new(Crew::held(window::Window::new(50.0, 10.0, true, seed), WORKERS)),

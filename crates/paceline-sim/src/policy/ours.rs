@@ -7,7 +7,7 @@ use paceline_core::{
     Retry, ScopeId, Ticket, Verdict,
 };
 
-use super::{Answer, Fate, Next, Policy, Setting, Work};
+use super::{Answer, Fate, Next, Policy, Setting, WORKERS, Work};
 
 /// One pacer with one scope.
 #[derive(Debug)]
@@ -25,11 +25,12 @@ impl Ours {
     /// process's share of the documented ones; no other pace is told any.
     pub(super) fn new(pace: Pace, setting: &Setting<'_>) -> Self {
         let limits = if pace == Pace::Fixed { share(setting) } else { Limits::default() };
+        let max = setting.in_flight;
         let concurrency = match pace {
-            Pace::Fixed | Pace::Responsive | Pace::Linear | Pace::Exponential | Pace::None => {
-                Concurrency::Fixed { max: setting.in_flight }
-            }
-            _ => Concurrency::Aimd { floor: 1, start: 10.min(setting.in_flight), max: setting.in_flight },
+            Pace::Auto => Concurrency::Aimd { floor: 5, start: 10, max },
+            Pace::Aimd => Concurrency::default(),
+            Pace::Fixed | Pace::None => Concurrency::Fixed { max },
+            Pace::Responsive | Pace::Linear | Pace::Exponential => Concurrency::Fixed { max: WORKERS.min(max) },
         };
         let retry = Retry { max_retries: u32::MAX, ..Retry::default() };
         let breaker = BreakerConfig { share: 1.0, last: 10_000, least: 10_000, ..BreakerConfig::default() };
