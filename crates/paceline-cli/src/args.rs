@@ -8,6 +8,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::logging::LogFormat;
 use crate::mock;
 use crate::run::lines::format::FormatFlag;
+use crate::sim;
 
 /// Paces every call to a rate-limited API: as fast as its limits permit, nothing lost, nothing paid twice.
 #[derive(Debug, Parser)]
@@ -55,6 +56,8 @@ pub(crate) enum Command {
     Stats(StatsArgs),
     /// Serve a rate-limited API on this machine, for trying things out
     Mock(mock::Args),
+    /// Try policies against model providers, in virtual time
+    Sim(sim::Args),
     /// Print the completions of a shell, to be put where it looks for them
     Completions(CompletionsArgs),
 }

@@ -12,6 +12,7 @@ mod input;
 mod resume;
 mod rewritten;
 mod sharing;
+mod sim;
 mod stats;
 mod support;
 mod surface;

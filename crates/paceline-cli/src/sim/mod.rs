@@ -1,0 +1,100 @@
+//! `paceline sim`: policies against model providers, in virtual time.
+
+mod args;
+mod table;
+
+use std::path::Path;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use paceline_sim::{Median, Scenario, Setup, compare, medians, simulate};
+use serde_json::json;
+
+pub(crate) use self::args::Args;
+use self::args::{Command, CompareArgs, ListArgs, RunArgs, World};
+use crate::exit::{Failure, Status};
+use crate::output;
+
+/// What a comparison takes when no policy is named: ours, and those that most people use.
+const USUAL: [&str; 8] = ["auto", "aimd", "fixed", "openai", "tenacity", "aws", "google", "known"];
+
+/// Runs simulations; sends nothing.
+///
+/// # Errors
+/// Refuses unknown scenarios, policies and hints, naming those that there are.
+pub(crate) fn command(args: Args, quiet: bool) -> Result<Status, Failure> {
+    match args.command {
+        Command::List(args) => list(&args),
+        Command::Run(args) => run(&args),
+        Command::Compare(args) => compared(&args, quiet),
+    }?;
+    Ok(Status::Success)
+}
+
+fn list(args: &ListArgs) -> Result<(), Failure> {
+    let names = Scenario::development().chain(Scenario::short_jobs());
+    let scenarios = names.map(scenario).collect::<Result<Vec<_>, _>>()?;
+    output::print(|out| {
+        if args.json {
+            let rows = scenarios.iter().map(|one| json!({"name": one.name, "items": one.items, "about": one.about}));
+            return writeln!(out, "{}", rows.collect::<serde_json::Value>());
+        }
+        scenarios.iter().try_for_each(|one| writeln!(out, "{:12} {:>6} items  {}", one.name, one.items, one.about))
+    })
+}
+
+fn run(args: &RunArgs) -> Result<(), Failure> {
+    let setup = Setup { seed: args.seed, ..args.world.setup(&args.policy) };
+    let measures = simulate(&scenario(&args.scenario)?, &setup).map_err(Failure::refused)?;
+    output::print(|out| match args.json {
+        true => writeln!(out, "{}", json!(measures)),
+        false => out.write_all(table::of_one(&measures).as_bytes()),
+    })
+}
+
+fn compared(args: &CompareArgs, quiet: bool) -> Result<(), Failure> {
+    let names: Vec<String> = match args.scenario.is_empty() {
+        true => Scenario::development().map(ToOwned::to_owned).collect(),
+        false => args.scenario.clone(),
+    };
+    let scenarios = names.iter().map(|name| scenario(name)).collect::<Result<Vec<_>, _>>()?;
+    let usual = || USUAL.map(ToOwned::to_owned).to_vec();
+    let policies = if args.policy.is_empty() { usual() } else { args.policy.clone() };
+    let setups: Vec<Setup> = policies.iter().map(|policy| args.world.setup(policy)).collect();
+    let bar = bar(scenarios.len() as u64 * setups.len() as u64 * args.seeds, quiet);
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let runs = compare(&scenarios, &setups, args.seeds, threads, |done| {
+        bar.set_message(format!("{} in {}", done.policy, done.scenario));
+        bar.inc(1);
+    });
+    bar.finish_and_clear();
+    let medians: Vec<Median> = medians(&runs.map_err(Failure::refused)?);
+    output::print(|out| match args.json {
+        true => writeln!(out, "{}", json!(medians)),
+        false => out.write_all(table::of_many(&medians, &policies, args.each, args.markdown).as_bytes()),
+    })
+}
+
+fn bar(runs: u64, quiet: bool) -> ProgressBar {
+    let bar = if quiet { ProgressBar::hidden() } else { ProgressBar::new(runs) };
+    let style =
+        ProgressStyle::with_template("{wide_bar} {pos}/{len} runs, {msg}").expect("a template that can be read");
+    bar.with_style(style)
+}
+
+/// A built-in scenario, or one from a file.
+fn scenario(name: &str) -> Result<Scenario, Failure> {
+    let path = Path::new(name);
+    if path.extension().is_none_or(|end| end != "toml") {
+        return Scenario::named(name).map_err(Failure::refused);
+    }
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| Failure::refused(format!("cannot read the scenario {name}: {error}")))?;
+    Scenario::from_toml(&text).map_err(|error| Failure::refused(format!("{name}: {error}")))
+}
+
+impl World {
+    fn setup(&self, policy: &str) -> Setup {
+        let Self { clients, share, hints } = self;
+        Setup { clients: *clients, share: *share, hints: hints.clone(), ..Setup::new(policy) }
+    }
+}
