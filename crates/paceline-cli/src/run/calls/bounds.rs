@@ -102,6 +102,11 @@ impl Budget {
         Self { limit, ..Self::default() }
     }
 
+    /// Whether it has an end, for which calls may wait before they wait for a permit.
+    pub(crate) const fn is_bounded(&self) -> bool {
+        self.limit.is_some()
+    }
+
     /// Takes `expected` tokens, waiting while calls under way hold so many that these might not fit. None when they do
     /// not fit any more: what has been used stays used.
     pub(crate) async fn reserve(&self, expected: u64) -> Option<Reserved<'_>> {

@@ -61,6 +61,11 @@ impl Dispatcher {
         let stored = self.next_due.filter(|_| !self.crowded).map(|due| self.parts.context.instant(due));
         let view = self.parts.context.limiter.snapshot();
         let waiting = view.scopes.iter().filter(|scope| scope.waiting > 0);
+        let wait_for_permits: u64 = waiting.clone().map(|scope| scope.waiting).sum();
+        if self.tasks.len() as u64 > wait_for_permits && !self.parts.context.budget.is_bounded() {
+            // Some are on their way to their permit, or from it.
+            return None;
+        }
         let starts = waiting.map(|scope| scope.waits_for.as_ref().and_then(|(_, at)| *at));
         let mut earliest = stored;
         for start in starts {
