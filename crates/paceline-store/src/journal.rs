@@ -11,7 +11,7 @@ use crate::further::{self, Further, Taken, Unread};
 use crate::history::Minute;
 use crate::item::{Claim, Finished, Item, Kept, Rescheduled, State, Tally, Totals};
 use crate::line::CustomId;
-use crate::load::{self, Loader, connect_new};
+use crate::load::{self, Loader};
 use crate::lock::RunLock;
 use crate::output::Outputs;
 use crate::paths::{InputMark, Paths};
@@ -100,20 +100,21 @@ impl Journal {
     /// As for [`open`](Self::open), less those of the lock.
     pub fn open_locked(options: Options, lock: RunLock) -> Result<Opened, Error> {
         load::remove_unfinished(&options.paths)?;
-        if options.overwrite {
-            refuse_foreign(options.paths.journal.as_deref())?;
-            return Ok(Opened::New(Loader::begin_anew(lock, options)?));
-        }
-        let new_file = options.paths.journal.as_deref().is_some_and(|path| !path.exists());
-        if new_file {
-            Outputs::refuse_existing(&options.paths)?;
-        }
         let journal = options.paths.journal.as_deref();
-        let (conn, found) = if new_file { connect_new(journal)? } else { connect(journal)? };
+        if options.overwrite {
+            refuse_foreign(journal)?;
+            return Ok(Opened::New(Loader::begin(lock, options)?));
+        }
+        if journal.is_none_or(|path| !path.exists()) {
+            Outputs::refuse_existing(&options.paths)?;
+            return Ok(Opened::New(Loader::begin(lock, options)?));
+        }
+        let (conn, found) = connect(journal)?;
         match found {
             Found::Empty => {
+                drop(conn);
                 Outputs::refuse_existing(&options.paths)?;
-                Ok(Opened::New(Loader::begin(conn, lock, options)?))
+                Ok(Opened::New(Loader::begin(lock, options)?))
             }
             Found::Journal => {
                 let run = query::run(&conn)?;

@@ -52,14 +52,9 @@ struct Open {
 }
 
 impl Loader {
-    /// Fills a journal in which nothing is.
-    pub(crate) fn begin(conn: Connection, lock: RunLock, options: Options) -> Result<Self, Error> {
-        let place = options.paths.journal.clone();
-        Self::fill(conn, place, lock, options)
-    }
-
-    /// Fills a journal that replaces whatever job is there, but only once the input was taken.
-    pub(crate) fn begin_anew(lock: RunLock, options: Options) -> Result<Self, Error> {
+    /// Fills a journal beside the place where it will stand once the input was taken; whatever job is there stays until
+    /// then.
+    pub(crate) fn begin(lock: RunLock, options: Options) -> Result<Self, Error> {
         let place = place_beside(&options.paths);
         refuse_foreign(place.as_deref())?;
         place.iter().try_for_each(|place| remove_database(place))?;
@@ -71,7 +66,6 @@ impl Loader {
         // From here on dropping it removes the file.
         let loader = Self::over(Open { conn, place, lock, options, outputs: None, unread: None });
         let conn = &loader.open.as_ref().expect("open until finished").conn;
-        begin_writing(conn)?;
         conn.execute_batch(BEGIN)
             .and_then(|()| conn.execute_batch(TABLES))
             .and_then(|()| conn.execute_batch(ITEM_TABLE))
@@ -213,8 +207,8 @@ impl Loader {
         let open = self.open.as_deref_mut().expect("open until finished");
         let id = run_id(open.options.now);
         open.commit(&id)?;
-        if open.options.overwrite {
-            open.replace()?;
+        if open.outputs.is_none() {
+            open.take_place()?;
         }
         if let Some(journal) = &open.options.paths.journal {
             sync_folder_of(journal)?;
@@ -249,16 +243,18 @@ impl Open {
             conn.execute_batch("COMMIT; PRAGMA synchronous = NORMAL; PRAGMA temp_store = MEMORY;")
         };
         commit().map_err(Error::sqlite("load"))?;
-        options.paths.journal.as_ref().map_or(Ok(()), |_| checkpoint(conn))
+        outputs.as_ref().map_or(Ok(()), |_| checkpoint(conn))
     }
 
-    /// Removes the job that is there and takes its place. The old journal goes first: whatever stops this in between,
-    /// results without a journal are refused, and never taken for those of the new one.
-    fn replace(&mut self) -> Result<(), Error> {
+    /// Puts the journal where it belongs. A job that is there is removed first, and of it the journal: whatever stops this in
+    /// between, results without a journal are refused, and never taken for those of the new one.
+    fn take_place(&mut self) -> Result<(), Error> {
         let Paths { output, errors, report, journal, compress, .. } = &self.options.paths;
         journal.iter().try_for_each(|journal| remove_database(journal))?;
-        let packed = compress.then(|| self.options.paths.packed());
-        [output, errors, report].into_iter().chain(&packed).try_for_each(|path| remove(path))?;
+        if self.options.overwrite {
+            let packed = compress.then(|| self.options.paths.packed());
+            [output, errors, report].into_iter().chain(&packed).try_for_each(|path| remove(path))?;
+        }
         let (Some(place), Some(journal)) = (&mut self.place, journal) else { return Ok(()) };
         let memory = Connection::open_in_memory().map_err(Error::sqlite("open"))?;
         let filled = std::mem::replace(&mut self.conn, memory);
@@ -295,7 +291,7 @@ pub(crate) fn remove_unfinished(paths: &Paths) -> Result<(), Error> {
 }
 
 /// Makes a database; what is left of one that cannot be made is removed.
-pub(crate) fn connect_new(path: Option<&Path>) -> Result<(Connection, Found), Error> {
+fn connect_new(path: Option<&Path>) -> Result<(Connection, Found), Error> {
     connect(path).inspect_err(|_| {
         // What cannot be removed is recognized as an unfinished load and started over.
         let _ = path.map(remove_database);
@@ -304,7 +300,9 @@ pub(crate) fn connect_new(path: Option<&Path>) -> Result<(Connection, Found), Er
 
 /// Removes a database with the files that SQLite keeps beside it.
 fn remove_database(path: &Path) -> Result<(), Error> {
-    ["", "-wal", "-shm"].into_iter().try_for_each(|suffix| remove(&PathBuf::from(with_suffix(path.into(), suffix))))
+    ["", "-journal", "-wal", "-shm"]
+        .into_iter()
+        .try_for_each(|suffix| remove(&PathBuf::from(with_suffix(path.into(), suffix))))
 }
 
 fn write_run(conn: &Connection, id: &str, options: &Options) -> rusqlite::Result<()> {
@@ -342,5 +340,5 @@ fn run_id(now: Timestamp) -> String {
 }
 
 /// The results prove what was done, but not what there is to do: that is on disk before the first call. The index over the
-/// ids is sorted on disk too: in memory it would grow with the input.
+/// ids is sorted on disk too: in memory it would grow with the input, and so would the index of a log.
 const BEGIN: &str = "PRAGMA synchronous = FULL; PRAGMA temp_store = FILE; BEGIN IMMEDIATE;";

@@ -67,7 +67,7 @@ impl Paths {
         let replaced = [&self.output, &self.errors, &self.input, &packed].into_iter().chain(&self.journal);
         let fresh = replaced.map(|path| with_suffix(path.clone().into(), ".new"));
         let logs = self.journal.iter().flat_map(|journal| {
-            ["-wal", "-shm", ".new-wal", ".new-shm"].map(|suffix| with_suffix(journal.clone().into(), suffix))
+            ["-wal", "-shm", ".new-journal"].map(|suffix| with_suffix(journal.clone().into(), suffix))
         });
         fresh.chain(logs).map(PathBuf::from).collect()
     }

@@ -251,8 +251,10 @@ fn a_load_that_dies_starts_over_and_one_that_is_refused_leaves_nothing() {
     };
     add(&mut loader, &id(0), 1);
     let dead = job.copy();
-    assert!(dead.paths.journal.as_ref().unwrap().exists());
+    let filled = dead.folder.join("results.journal.new");
+    assert!(filled.exists() && !dead.paths.journal.as_ref().unwrap().exists(), "nobody takes it for a job");
     dead.start(3).close().unwrap();
+    assert!(!filled.exists());
     assert_eq!(Reader::open(dead.paths.journal.as_ref().unwrap()).unwrap().counts(NOW).unwrap().waiting, 3);
 
     add(&mut loader, &id(1), 3);
