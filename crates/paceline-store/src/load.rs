@@ -240,7 +240,10 @@ impl Open {
             }
             set_unread(conn, *unread)?;
             conn.execute_batch(DUE_INDEX)?;
-            conn.execute_batch("COMMIT; PRAGMA synchronous = NORMAL; PRAGMA temp_store = MEMORY;")
+            conn.execute_batch(
+                "COMMIT; PRAGMA synchronous = NORMAL; PRAGMA temp_store = MEMORY; PRAGMA cache_size = -2000;
+                 PRAGMA shrink_memory;",
+            )
         };
         commit().map_err(Error::sqlite("load"))?;
         outputs.as_ref().map_or(Ok(()), |_| checkpoint(conn))
@@ -340,5 +343,6 @@ fn run_id(now: Timestamp) -> String {
 }
 
 /// The results prove what was done, but not what there is to do: that is on disk before the first call. The index over the
-/// ids is sorted on disk too: in memory it would grow with the input, and so would the index of a log.
-const BEGIN: &str = "PRAGMA synchronous = FULL; PRAGMA temp_store = FILE; BEGIN IMMEDIATE;";
+/// ids is sorted on disk too: in memory it would grow with the input, and so would the index of a log. Sorted runs are of 16
+/// MiB: each needs a buffer when they are merged, and of smaller ones there would be hundreds.
+const BEGIN: &str = "PRAGMA synchronous = FULL; PRAGMA temp_store = FILE; PRAGMA cache_size = -16384; BEGIN IMMEDIATE;";
