@@ -72,7 +72,7 @@ fn begun(args: &RunArgs, paths: &Paths) -> Result<Option<Reader>, Failure> {
 
 /// The input of a job that has begun, which has to be the one that it was begun with.
 fn as_begun(args: &RunArgs, paths: &Paths, upstream: &Upstream, reader: &Reader) -> Result<(Input, Format), Failure> {
-    let earlier = paths.journal.as_deref().and_then(Begun::packed_input).map_or(Earlier::MustMatch, Earlier::From);
+    let earlier = paths.journal.as_deref().map_or(Earlier::MustMatch, Begun::earlier_input);
     let input = Input::prepare(&args.input, &paths.input, &earlier).map_err(Failure::refused)?;
     let (was, is) = (reader.input().map_err(Failure::refused)?, input.mark().map_err(Failure::refused)?);
     if let Err(changed) = is.same_as(&was) {

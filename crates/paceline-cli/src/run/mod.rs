@@ -249,7 +249,7 @@ fn prepare_input(args: &RunArgs, paths: &Paths) -> Result<Input, Failure> {
     tokio::task::block_in_place(|| {
         let earlier = match begun {
             Some(_) if args.accept_changed_input => Earlier::MayDiffer,
-            Some(journal) => Begun::packed_input(journal).map_or(Earlier::MustMatch, Earlier::From),
+            Some(journal) => Begun::earlier_input(journal),
             None => Earlier::MayDiffer,
         };
         Input::prepare(&args.input, &paths.input, &earlier).map_err(Failure::refused)

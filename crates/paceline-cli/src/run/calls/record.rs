@@ -1,12 +1,11 @@
 //! What becomes of an item after a try: its line, its next due time, and the one log line that it deserves.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use paceline::BackingOff;
 use paceline_core::{Class, Request, Retry, Timestamp, Verdict};
-use paceline_store::{Answer, Claimed, End, Finished, Journal, Last, Rescheduled, ScopeState, Taken, Tally, Totals};
+use paceline_store::{Answer, Claimed, End, Finished, Journal, Last, Rescheduled, Taken, Tally, Totals};
 
 use crate::run::calls::acknowledge::Acknowledge;
 use crate::run::calls::alike::{Failed, Reachability, SameFailures, TOO_LARGE, Watched};
@@ -14,7 +13,7 @@ use crate::run::calls::entry;
 use crate::run::calls::item::{Context, Impossible, Sent, Tried, TryEnd};
 use crate::run::calls::send::NoAnswer;
 use crate::run::calls::stop::Stop;
-use crate::run::job::holds;
+use crate::run::job::holds::{self, Holds};
 use crate::run::seen::figures::Figures;
 use crate::run::seen::minutes::Minutes;
 use crate::text;
@@ -34,8 +33,8 @@ pub(crate) struct Recorder {
     address: Arc<str>,
     /// Where the key came from, to be named when the provider refuses it.
     key: Arc<str>,
-    /// Scopes whose items were given back because the server asked for a long wait, and until when.
-    shut: BTreeMap<Arc<str>, Timestamp>,
+    /// What the journal knows of holds and stops.
+    pub(crate) holds: Holds,
 }
 
 /// What a recorder needs to know of its run.
@@ -65,8 +64,8 @@ impl Recorder {
     pub(crate) fn new(journal: Journal, acknowledge: Acknowledge, about: About) -> Self {
         let About { figures, same, retry, address, key } = about;
         let (minutes, reachability) = (Minutes::default(), Reachability::default());
-        let shut = BTreeMap::new();
-        Self { journal, acknowledge, figures, minutes, same, reachability, retry, address, key, shut }
+        let holds = Holds::new(journal.clone(), acknowledge.clone());
+        Self { journal, acknowledge, figures, minutes, same, reachability, retry, address, key, holds }
     }
 
     /// The counters as they stand.
@@ -126,11 +125,7 @@ impl Recorder {
 
     /// Gives an item of a shut scope back. The scope is held in the journal, so that its items are not claimed before.
     fn put_off(&mut self, item: &Claimed, until: Timestamp) -> Recorded {
-        if self.shut.get(&item.scope).is_none_or(|known| *known < until) {
-            self.shut.insert(Arc::clone(&item.scope), until);
-            let held = ScopeState::Held { until, reason: "the wait that the server asked for".to_owned() };
-            self.journal.set_scope(&item.scope, held, self.acknowledge.reply());
-        }
+        self.holds.close(&item.scope, until);
         Recorded { due: Some(until), ..self.give_back(item) }
     }
 

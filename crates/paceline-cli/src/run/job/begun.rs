@@ -16,6 +16,7 @@ use crate::exit::Failure;
 use crate::run::lines::format::Format;
 use crate::run::lines::input::{Input, Span};
 use crate::run::lines::line::LineError;
+use crate::run::lines::spool::Earlier;
 
 /// The configuration of a run, as its journal keeps it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -47,11 +48,11 @@ impl Begun {
         }
     }
 
-    /// By what the compressed input of the job at `journal` is known; none where it has none, or cannot be read: then
-    /// opening it says why.
-    pub(crate) fn packed_input(journal: &Path) -> Option<String> {
-        let json = Reader::open(journal).and_then(|reader| reader.config_json()).ok()?;
-        serde_json::from_str::<Self>(&json).ok()?.packed
+    /// What the copy of the input means to the job at `journal`. Of one that cannot be read, opening it says why.
+    pub(crate) fn earlier_input(journal: &Path) -> Earlier {
+        let json = Reader::open(journal).and_then(|reader| reader.config_json());
+        let packed = json.ok().and_then(|json| Self::read(&json).packed);
+        packed.map_or(Earlier::MustMatch, Earlier::From)
     }
 
     /// As it stands in the journal.

@@ -1,9 +1,11 @@
 //! Held and stopped scopes outlive the process: they are stored when they happen, and looked at before anything is sent.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use paceline::{Limiter, ScopeSnapshot, ScopeState};
-use paceline_core::Timestamp;
+use paceline_core::{Policy, Timestamp};
 use paceline_store::{ACCOUNT, Error, Journal, ScopeState as Stored};
 
 use crate::run::calls::acknowledge::Acknowledge;
@@ -13,30 +15,65 @@ use crate::text;
 /// A closure that is over before a next run has begun.
 pub(crate) const SHORT: Duration = Duration::from_secs(1);
 
-/// Stores the scopes that are held, stopped or closed for long now. True when the whole account is stopped.
-pub(crate) fn store(context: &Context, journal: &Journal, acknowledge: &Acknowledge) -> bool {
-    let view = context.limiter.snapshot();
-    let account = (ACCOUNT, &view.account);
-    let scopes = view.scopes.iter().map(|scope| (&*scope.name, scope));
-    for (name, scope) in std::iter::once(account).chain(scopes) {
-        if let Some(state) = stored(context, scope) {
-            journal.set_scope(name, state, acknowledge.reply());
+/// The holds and stops of a run as the journal has them: each is written once, however many answers tell it.
+#[derive(Debug)]
+pub(crate) struct Holds {
+    journal: Journal,
+    acknowledge: Acknowledge,
+    stored: BTreeMap<Arc<str>, Stored>,
+}
+
+impl Holds {
+    /// Nothing is known of this run yet.
+    pub(crate) const fn new(journal: Journal, acknowledge: Acknowledge) -> Self {
+        Self { journal, acknowledge, stored: BTreeMap::new() }
+    }
+
+    /// Stores the scopes that are held, stopped or closed for long now. True when the whole account is stopped.
+    pub(crate) fn store(&mut self, context: &Context) -> bool {
+        let view = context.limiter.snapshot();
+        if let Some(state) = stored(context, &view.account) {
+            self.set(&ACCOUNT.into(), state);
+        }
+        for scope in &view.scopes {
+            if let Some(state) = stored(context, scope) {
+                self.set(&scope.name, state);
+            }
+        }
+        matches!(view.account.state, ScopeState::Stopped { .. })
+    }
+
+    /// Stores that a scope is closed until then.
+    pub(crate) fn close(&mut self, scope: &Arc<str>, until: Timestamp) {
+        let longer = |known: &Stored| matches!(known, Stored::Held { until: known, .. } if *known >= until);
+        if !self.stored.get(scope).is_some_and(longer) {
+            self.set(scope, closed(until));
         }
     }
-    matches!(view.account.state, ScopeState::Stopped { .. })
+
+    fn set(&mut self, scope: &Arc<str>, state: Stored) {
+        if self.stored.get(scope) != Some(&state) {
+            self.journal.set_scope(scope, state.clone(), self.acknowledge.reply());
+            self.stored.insert(Arc::clone(scope), state);
+        }
+    }
 }
 
 fn stored(context: &Context, scope: &ScopeSnapshot) -> Option<Stored> {
     match &scope.state {
         ScopeState::Held { until } => {
-            Some(Stored::Held { until: context.timestamp(*until), reason: "a used-up quota".to_owned() })
+            Some(Stored::Held { until: context.timestamp(*until), reason: Policy::Held.to_string() })
         }
         ScopeState::Stopped { reason } => Some(Stored::Stopped { reason: reason.to_string() }),
         ScopeState::Open | ScopeState::Paced => {
             let until = scope.closed_until.filter(|until| *until > context.limiter.now() + SHORT)?;
-            Some(Stored::Held { until: context.timestamp(until), reason: "the server asked for a pause".to_owned() })
+            Some(closed(context.timestamp(until)))
         }
     }
+}
+
+fn closed(until: Timestamp) -> Stored {
+    Stored::Held { until, reason: Policy::Gate.to_string() }
 }
 
 /// Takes up what earlier runs left: holds go on until their time. A stop waited for a person, and a person has started

@@ -22,7 +22,6 @@ use crate::run::calls::item::{Context, Phase, Tried, TryEnd};
 use crate::run::calls::record::Recorder;
 use crate::run::calls::signals::Signals;
 use crate::run::calls::stop::Stop;
-use crate::run::job::holds;
 use crate::run::job::reading::ReadingError;
 use crate::run::seen::progress::{Progress, View};
 use crate::run::seen::snapshot;
@@ -219,11 +218,8 @@ impl Dispatcher {
             self.next_due = Some(Timestamp::from_millis(0));
         }
         self.keep_to_begun();
-        if recorded.scopes_changed {
-            let Parts { context, journal, recorder, .. } = &self.parts;
-            if holds::store(context, journal, &recorder.acknowledge) {
-                self.end_with(recorded.account);
-            }
+        if recorded.scopes_changed && self.parts.recorder.holds.store(&self.parts.context) {
+            self.end_with(recorded.account);
         }
         self.end_with(recorded.stop);
     }
