@@ -58,20 +58,20 @@ pub(crate) fn stream(call: &Call, number: u64, now: Timestamp) -> Vec<String> {
     }
 }
 
+/// A piece of a stream of choices.
+fn chunk(call: &Call, head: &Value, choices: Value, usage: Value) -> String {
+    let mut chunk = head.clone();
+    chunk["model"] = json!(call.model);
+    chunk["choices"] = choices;
+    if call.include_usage {
+        chunk["usage"] = usage;
+    }
+    data(&chunk)
+}
+
 fn chat_stream(call: &Call, number: u64, created: i64) -> Vec<String> {
-    let chunk = |choices: Value, usage: Value| {
-        let mut chunk = json!({
-            "id": format!("chatcmpl-mock-{number}"),
-            "object": "chat.completion.chunk",
-            "created": created,
-            "model": call.model,
-            "choices": choices,
-        });
-        if call.include_usage {
-            chunk["usage"] = usage;
-        }
-        data(&chunk)
-    };
+    let head = json!({"id": format!("chatcmpl-mock-{number}"), "object": "chat.completion.chunk", "created": created});
+    let chunk = |choices: Value, usage: Value| chunk(call, &head, choices, usage);
     let delta = |delta: Value, finish: Value| {
         chunk(json!([{"index": 0, "delta": delta, "logprobs": null, "finish_reason": finish}]), Value::Null)
     };
@@ -86,19 +86,8 @@ fn chat_stream(call: &Call, number: u64, created: i64) -> Vec<String> {
 }
 
 fn completion_stream(call: &Call, number: u64, created: i64) -> Vec<String> {
-    let chunk = |choices: Value, usage: Value| {
-        let mut chunk = json!({
-            "id": format!("cmpl-mock-{number}"),
-            "object": "text_completion",
-            "created": created,
-            "model": call.model,
-            "choices": choices,
-        });
-        if call.include_usage {
-            chunk["usage"] = usage;
-        }
-        data(&chunk)
-    };
+    let head = json!({"id": format!("cmpl-mock-{number}"), "object": "text_completion", "created": created});
+    let chunk = |choices: Value, usage: Value| chunk(call, &head, choices, usage);
     let text = |text: &str, finish: Value| {
         chunk(json!([{"index": 0, "text": text, "logprobs": null, "finish_reason": finish}]), Value::Null)
     };
