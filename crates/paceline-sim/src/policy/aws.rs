@@ -100,11 +100,7 @@ impl Adaptive {
 
 impl Rule for Adaptive {
     fn admit(&mut self, now: Instant, _: &Ask<'_>) -> Leave {
-        let now = seconds(now);
-        match self.bucket.as_mut().map(|bucket| bucket.ready(now, 1.0)) {
-            Some(ready) if ready > now => Leave::At(ready),
-            _ => Leave::Now,
-        }
+        self.bucket.as_mut().map_or(Leave::Now, |bucket| bucket.leave(seconds(now)))
     }
 
     fn sent(&mut self, now: Instant, _: &Ask<'_>) {

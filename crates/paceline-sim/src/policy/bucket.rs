@@ -1,5 +1,7 @@
 //! A token bucket in floating point, as client libraries have it.
 
+use super::crew::Leave;
+
 /// Time is in seconds since any origin.
 #[derive(Clone, Debug)]
 pub(super) struct Bucket {
@@ -32,6 +34,14 @@ impl Bucket {
         let missing = units.min(self.capacity) - self.level;
         // A level that is short by a rounding error counts as enough.
         if missing <= 1e-9 { now } else { now + missing / self.rate }
+    }
+
+    /// When a call may leave.
+    pub(super) fn leave(&mut self, now: f64) -> Leave {
+        match self.ready(now, 1.0) {
+            ready if ready > now => Leave::At(ready),
+            _ => Leave::Now,
+        }
     }
 
     pub(super) fn take(&mut self, now: f64, units: f64) {

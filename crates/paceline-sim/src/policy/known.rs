@@ -37,14 +37,10 @@ impl Known {
 
 impl Rule for Known {
     fn admit(&mut self, now: Instant, ask: &Ask<'_>) -> Leave {
-        let now = seconds(now);
         if ask.in_flight >= self.most {
             return Leave::OnAnswer;
         }
-        match self.bucket.as_mut().map(|bucket| bucket.ready(now, 1.0)) {
-            Some(ready) if ready > now => Leave::At(ready),
-            _ => Leave::Now,
-        }
+        self.bucket.as_mut().map_or(Leave::Now, |bucket| bucket.leave(seconds(now)))
     }
 
     fn sent(&mut self, now: Instant, _: &Ask<'_>) {
