@@ -4,6 +4,7 @@ use core::fmt;
 use core::time::Duration;
 
 use crate::cost::Dimension;
+use crate::learnt::PerSecond;
 use crate::time::Instant;
 
 /// When a request may start. Every policy gives one; the strictest wins.
@@ -81,6 +82,11 @@ pub enum Policy {
     },
     /// Requests may not leave in a bunch.
     Burst,
+    /// The rate that its scope has learnt.
+    Rate {
+        /// The time between two calls.
+        gap: Duration,
+    },
     /// The delay between the calls of a scope, under the paces that have one.
     Spacing {
         /// The delay.
@@ -108,6 +114,7 @@ impl fmt::Display for Policy {
             Self::Concurrency => f.write_str("a free place among the calls in flight"),
             Self::Quota { dimension, limit, window } => write!(f, "the limit of {limit} {dimension} per {window:?}"),
             Self::Burst => f.write_str("the spacing of the configured limit"),
+            Self::Rate { gap } => write!(f, "the learnt rate of {}", PerSecond(1.0 / gap.as_secs_f64())),
             Self::Spacing { delay } => write!(f, "the delay of {delay:.1?} between calls"),
             Self::Announced { dimension, limit } => write!(f, "the server's limit of {limit} {dimension}"),
         }

@@ -133,6 +133,11 @@ impl InFlight {
         self.now -= 1;
     }
 
+    /// Calls in flight.
+    pub(crate) const fn now(&self) -> u32 {
+        self.now
+    }
+
     pub(crate) const fn limit(&self) -> u32 {
         self.limit
     }

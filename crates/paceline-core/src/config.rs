@@ -86,10 +86,15 @@ impl Concurrency {
     }
 }
 
-impl Default for Concurrency {
+impl Concurrency {
     /// AIMD from 5 to 50, starting at 10.
+    pub const AIMD: Self = Self::Aimd { floor: 5, start: 10, max: 50 };
+}
+
+impl Default for Concurrency {
+    /// Always 512: a ceiling that the learnt rate rarely meets.
     fn default() -> Self {
-        Self::Aimd { floor: 5, start: 10, max: 50 }
+        Self::Fixed { max: 512 }
     }
 }
 
@@ -176,12 +181,13 @@ impl Default for Retry {
 /// Who decides how fast the calls leave, below the configured limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Pace {
-    /// Headers hold back, AIMD bounds the calls in flight, and the pacer chooses when a throttled item goes again.
+    /// The limit is learnt from what happens to calls: a rate, and calls in flight where refusals follow their number. What
+    /// is configured is a ceiling, headers hold back, and of [`PacerConfig::concurrency`] only the maximum counts.
     #[default]
     Auto,
     /// The configured limits and nothing else.
     Fixed,
-    /// AIMD bounds the calls in flight.
+    /// The calls in flight adapt, if [`PacerConfig::concurrency`] says so: [`Concurrency::AIMD`].
     Aimd,
     /// One delay between the calls of a scope, as [`PacerConfig::responsive`] says: longer after a throttled or overloaded
     /// answer, shorter after successes.
@@ -202,6 +208,9 @@ pub struct PacerConfig {
     pub limits: Limits,
     /// Calls in flight: `max` bounds the account, the adaptation happens in each scope.
     pub concurrency: Concurrency,
+    /// The first rate of each scope under [`Pace::Auto`], in calls a second: more than 0, at most 1,000,000. Default: none,
+    /// which is 2, or what the configured limits allow.
+    pub start: Option<f64>,
     /// Scopes with limits of their own, by scope name.
     pub tiers: Vec<(Arc<str>, Limits)>,
     /// How often and how late items are sent again.

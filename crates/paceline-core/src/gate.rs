@@ -14,7 +14,33 @@ enum Door {
     /// After `until`, one call may leave.
     Ajar,
     /// That call is under way.
-    Canary(u64),
+    Canary {
+        number: u64,
+        sent: Instant,
+    },
+}
+
+/// Who had closed the gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Closure {
+    /// We had, because everything was refused.
+    Own,
+    /// The server had asked for a wait, for the first time since a closure of our own.
+    Told,
+    /// The server had asked for another wait than before: it counts down to something.
+    ToldAnew,
+    /// The server had asked for the same wait again and again, so often: that says nothing about when it opens.
+    ToldAgain { wait: Duration, times: u32 },
+}
+
+/// The gate is open again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Reopening {
+    /// From the call whose refusal began it until the canary left.
+    pub(crate) closed: Duration,
+    /// When the canary left.
+    pub(crate) canary: Instant,
+    pub(crate) closure: Closure,
 }
 
 /// The gate of one scope.
@@ -22,21 +48,28 @@ enum Door {
 pub(crate) struct Gate {
     until: Instant,
     door: Door,
-    /// Closures of our own choice since a call was last admitted.
-    strikes: u32,
+    /// When the call left whose refusal began the present closure.
+    since: Instant,
+    /// The wait that the server asked for first in the present closure.
+    asked: Option<Duration>,
+    /// That of the closure before, and how often it had been repeated.
+    before: Option<(Duration, u32)>,
     /// It was closed and has not been seen open since.
     closed: bool,
 }
 
 impl Gate {
     pub(crate) const fn new() -> Self {
-        Self { until: Instant::ZERO, door: Door::Open, strikes: 0, closed: false }
+        let (until, since) = (Instant::ZERO, Instant::ZERO);
+        Self { until, door: Door::Open, since, asked: None, before: None, closed: false }
     }
 
-    pub(crate) fn admit(&self, now: Instant) -> Admit {
-        match self.door {
-            Door::Canary(_) if self.until <= now => Admit::OnRelease { policy: Policy::Canary },
-            Door::Open | Door::Ajar | Door::Canary(_) => Admit::at(self.until, now, || Policy::Gate),
+    /// `silence`: a canary that has not been refused for so long opens the gate by [`Gate::silent`].
+    pub(crate) fn admit(&self, now: Instant, silence: Option<Duration>) -> Admit {
+        match (self.door, silence) {
+            (Door::Canary { sent, .. }, Some(silence)) => Admit::at(sent + silence, now, || Policy::Canary),
+            (Door::Canary { .. }, None) => Admit::OnRelease { policy: Policy::Canary },
+            (Door::Open | Door::Ajar, _) => Admit::at(self.until, now, || Policy::Gate),
         }
     }
 
@@ -46,11 +79,26 @@ impl Gate {
         self.closed = true;
     }
 
+    /// The end of the last closure.
+    pub(crate) const fn until(&self) -> Instant {
+        self.until
+    }
+
+    /// Whether no canary is needed or out.
+    pub(crate) fn is_open(&self) -> bool {
+        self.door == Door::Open
+    }
+
     /// Whether a closure has ended since this was asked last.
     pub(crate) fn reopens(&mut self, now: Instant) -> bool {
         let reopens = self.closed && self.until <= now;
         self.closed &= !reopens;
         reopens
+    }
+
+    /// The call left then whose refusal may begin a closure.
+    pub(crate) const fn begins(&mut self, sent: Instant) {
+        self.since = sent;
     }
 
     /// Nothing leaves before `until`, and then one call goes first.
@@ -59,33 +107,64 @@ impl Gate {
         self.door = Door::Ajar;
     }
 
-    /// Closes because of refusals: twice as long each time in a row, from `base` to `longest`.
-    pub(crate) fn close(&mut self, now: Instant, base: Duration, longest: Duration) {
-        let wait = base.saturating_mul(1 << self.strikes.min(16)).min(longest);
-        self.strikes += 1;
+    /// The server asked for a wait; one call goes first after it.
+    pub(crate) fn told(&mut self, now: Instant, wait: Duration) {
+        self.asked.get_or_insert(wait);
         self.hold_for_canary(now + wait);
     }
 
-    /// A call left as `number`.
-    pub(crate) fn left(&mut self, number: u64) {
-        if self.door == Door::Ajar {
-            self.door = Door::Canary(number);
+    /// Closes because everything is refused: for `least` at first, then as long again as it has been closed, up to
+    /// `longest`, which is no less. `spread`: a factor, since many processes must not come back together.
+    pub(crate) fn close(&mut self, now: Instant, least: Duration, longest: Duration, spread: f64) {
+        let wait = match self.door {
+            Door::Open => least,
+            Door::Ajar | Door::Canary { .. } => now.saturating_since(self.since).clamp(least, longest),
+        };
+        self.hold_for_canary(now + wait.mul_f64(spread));
+    }
+
+    /// A call leaves as `number`. Says whether it is the canary.
+    pub(crate) fn left(&mut self, now: Instant, number: u64) -> bool {
+        let canary = self.door == Door::Ajar;
+        if canary {
+            self.door = Door::Canary { number, sent: now };
         }
+        canary
     }
 
     /// A call that left as `number` was answered, and not refused. Says whether that opened the gate.
-    pub(crate) fn passed(&mut self, number: u64) -> bool {
-        self.strikes = 0;
-        let opens = self.door == Door::Canary(number);
-        if opens {
-            self.door = Door::Open;
+    pub(crate) fn passed(&mut self, number: u64) -> Option<Reopening> {
+        match self.door {
+            Door::Canary { number: canary, sent } if canary == number => Some(self.open(sent)),
+            _ => None,
         }
-        opens
+    }
+
+    /// Opens when the canary has not been refused for so long.
+    pub(crate) fn silent(&mut self, now: Instant, silence: Duration) -> Option<Reopening> {
+        match self.door {
+            Door::Canary { sent, .. } if sent + silence <= now => Some(self.open(sent)),
+            _ => None,
+        }
+    }
+
+    fn open(&mut self, sent: Instant) -> Reopening {
+        self.door = Door::Open;
+        let (closure, times) = match (self.asked, self.before) {
+            (None, _) => (Closure::Own, 0),
+            (Some(_), None) => (Closure::Told, 0),
+            (Some(wait), Some((before, times))) if wait == before => {
+                (Closure::ToldAgain { wait, times: times + 1 }, times + 1)
+            }
+            (Some(_), Some(_)) => (Closure::ToldAnew, 0),
+        };
+        self.before = self.asked.take().map(|wait| (wait, times));
+        Reopening { closed: sent.saturating_since(self.since), canary: sent, closure }
     }
 
     /// A call ended without proving anything: the next one may be the canary.
     pub(crate) fn lost(&mut self, number: u64) {
-        if self.door == Door::Canary(number) {
+        if matches!(self.door, Door::Canary { number: canary, .. } if canary == number) {
             self.door = Door::Ajar;
         }
     }
@@ -93,52 +172,5 @@ impl Gate {
     /// Until when the gate is closed, if it is.
     pub(crate) fn closed_until(&self, now: Instant) -> Option<Instant> {
         (self.until > now).then_some(self.until)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn at(seconds: u64) -> Instant {
-        Instant::ZERO + Duration::from_secs(seconds)
-    }
-
-    #[test]
-    fn one_canary_goes_first_and_its_success_opens() {
-        let mut gate = Gate::new();
-        gate.hold_for_canary(at(10));
-        assert_eq!(gate.admit(at(3)), Admit::At { at: at(10), policy: Policy::Gate });
-        assert!(gate.admit(at(10)).is_now());
-        gate.left(7);
-        assert_eq!(gate.admit(at(11)), Admit::OnRelease { policy: Policy::Canary });
-        assert!(!gate.passed(6), "an older call is no canary");
-        assert!(gate.passed(7));
-        assert!(gate.admit(at(11)).is_now());
-    }
-
-    #[test]
-    fn closures_in_a_row_double_up_to_the_longest() {
-        let mut gate = Gate::new();
-        let mut now = at(0);
-        for expected in [1, 2, 4, 5, 5] {
-            gate.close(now, Duration::from_secs(1), Duration::from_secs(5));
-            assert_eq!(gate.closed_until(now), Some(now + Duration::from_secs(expected)));
-            now += Duration::from_secs(expected);
-        }
-        gate.passed(1);
-        gate.close(now, Duration::from_secs(1), Duration::from_secs(5));
-        assert_eq!(gate.closed_until(now), Some(now + Duration::from_secs(1)));
-    }
-
-    #[test]
-    fn the_latest_end_wins_and_a_lost_canary_is_replaced() {
-        let mut gate = Gate::new();
-        gate.hold_for_canary(at(10));
-        gate.hold(at(5));
-        assert_eq!(gate.closed_until(at(6)), Some(at(10)));
-        gate.left(1);
-        gate.lost(1);
-        assert!(gate.admit(at(10)).is_now());
     }
 }

@@ -8,10 +8,11 @@ use crate::admit::Admit;
 use crate::announced::{Announced, Carrier};
 use crate::breaker::{Breaker, Change};
 use crate::concurrency::InFlight;
-use crate::config::{Concurrency, ConfigError, Limits, Pace, PacerConfig};
+use crate::config::{Concurrency, ConfigError, Limits, Pace, PacerConfig, Quota};
 use crate::cost::{Cost, Dimension};
 use crate::gate::Gate;
 use crate::hold::{Hold, RunningClock};
+use crate::learnt::Learnt;
 use crate::outcome::{Hint, LimitReport};
 use crate::queue::Queue;
 use crate::quota::Quotas;
@@ -23,11 +24,8 @@ use crate::time::Instant;
 /// A hint above this holds the whole scope; a shorter one in whole seconds is mostly rounding.
 const HOLDING_HINT: Duration = Duration::from_secs(1);
 
-/// The first closure of our own choice; it doubles while nothing is admitted.
-const FIRST_CLOSURE: Duration = Duration::from_millis(500);
-
-/// The longest closure of our own choice: a canary every 5 s wastes at most one call per 5 s.
-const LONGEST_CLOSURE: Duration = Duration::from_secs(5);
+/// No scope starts faster than this, in calls a second.
+pub(crate) const FASTEST_START: f64 = 1e6;
 
 /// What a call leaves behind while it is in flight.
 #[derive(Clone, Debug)]
@@ -35,6 +33,8 @@ pub(crate) struct Flight {
     pub(crate) number: u64,
     pub(crate) sent: Instant,
     pub(crate) probe: bool,
+    /// Calls of the scope in flight when it left, itself included.
+    pub(crate) in_flight: u32,
     /// What the scope had spent, this call included.
     spent: Cost,
 }
@@ -50,15 +50,12 @@ pub(crate) struct Scope {
     quotas: Quotas,
     announced: Vec<Announced>,
     gate: Gate,
+    learnt: Learnt,
     breaker: Breaker,
     spacing: Spacing,
     pace: Pace,
     /// The number of the newest call that left.
     last: u64,
-    /// The newest call that had left when the present congestion epoch began.
-    epoch: u64,
-    /// A call that left after that was admitted.
-    admitted: bool,
     spent: Cost,
 }
 
@@ -73,12 +70,11 @@ impl Scope {
             quotas: Quotas::new(&tier(&name, config))?,
             announced: Vec::new(),
             gate: Gate::new(),
+            learnt: Learnt::new(start(&name, config), config.retry.backoff.cap()),
             breaker: Breaker::new(config.breaker)?,
             spacing: Spacing::new(config)?,
             pace: config.pace,
             last: 0,
-            epoch: 0,
-            admitted: true,
             spent: Cost::zero(),
             name,
         })
@@ -89,6 +85,7 @@ impl Scope {
         self.in_flight.reconfigure(concurrency(config))?;
         self.breaker.reconfigure(config.breaker)?;
         self.spacing.reconfigure(config)?;
+        self.learnt.reconfigure(config.retry.backoff.cap());
         self.quotas.reconfigure(&tier(&self.name, config))
     }
 
@@ -101,7 +98,7 @@ impl Scope {
         let own = self
             .hold
             .admit(now)
-            .strictest(self.gate.admit(now))
+            .strictest(self.gate.admit(now, self.silence()))
             .strictest(self.breaker.admit(now))
             .strictest(self.spacing.admit(now))
             .strictest(self.in_flight.admit())
@@ -109,6 +106,7 @@ impl Scope {
         if self.pace != Pace::Auto {
             return own;
         }
+        let own = own.strictest(self.learnt.admit(now, &self.gate, self.in_flight.now()));
         self.announced.iter().fold(own, |strictest, limit| {
             let (units, spent) = (cost.get(&limit.dimension), self.spent.get(&limit.dimension));
             strictest.strictest(limit.admit(now, units, spent))
@@ -128,18 +126,23 @@ impl Scope {
     /// A call leaves.
     pub(crate) fn leave(&mut self, now: Instant, cost: &Cost) -> Flight {
         self.last += 1;
-        self.gate.left(self.last);
         let probe = self.breaker.left();
         self.in_flight.take();
+        let in_flight = self.in_flight.now();
+        let canary = self.gate.left(now, self.last);
+        if self.pace == Pace::Auto {
+            self.learnt.left(now, &self.gate, self.last, in_flight, canary);
+        }
         self.spacing.left(now);
         self.quotas.take(now, cost);
         self.spent.add(cost);
-        Flight { number: self.last, sent: now, probe, spent: self.spent.clone() }
+        Flight { number: self.last, sent: now, probe, in_flight, spent: self.spent.clone() }
     }
 
     /// A call that was granted never left: all it took is given back.
     pub(crate) fn unsend(&mut self, now: Instant, flight: &Flight, cost: &Cost) {
         self.quotas.settle(now, flight.sent, cost, &Cost::zero());
+        self.learnt.never_left(flight.number);
         self.lost(flight);
     }
 
@@ -178,8 +181,16 @@ impl Scope {
         }
     }
 
+    /// Takes over what another pacer had learnt.
+    pub(crate) fn believe(&mut self, rate: f64, cap: Option<u32>, age: Duration) {
+        self.learnt.believe(rate, cap, age);
+    }
+
     /// Ends a hold or a closure whose time has come. Says whether one did: then the work leaves at the refill rate.
     pub(crate) fn reopens(&mut self, now: Instant) -> bool {
+        if let Some(reopening) = self.silence().and_then(|silence| self.gate.silent(now, silence)) {
+            self.learnt.reopened(now, &reopening);
+        }
         let reopens = self.hold.expire(now) | self.gate.reopens(now);
         if reopens {
             self.quotas.forget_burst(now);
@@ -190,24 +201,27 @@ impl Scope {
     /// A call succeeded: the pace is right, the server works. Says whether that opened the gate.
     pub(crate) fn passed(&mut self, now: Instant, flight: &Flight, item: u64) -> (bool, Option<Change>) {
         self.in_flight.succeeded(flight.number);
-        self.admitted |= flight.number > self.epoch;
         self.hold.passed();
-        let opened = self.gate.passed(flight.number);
-        if opened {
+        if self.pace == Pace::Auto {
+            self.learnt.succeeded(now, flight);
+        }
+        let reopening = self.gate.passed(flight.number);
+        if let Some(reopening) = &reopening {
+            self.learnt.reopened(now, reopening);
             self.quotas.forget_burst(now);
         }
-        (opened, self.breaker.answered(now, item, false, flight.probe))
+        (reopening.is_some(), self.breaker.answered(now, item, false, flight.probe))
     }
 
     /// The server answered without judging the pace.
     pub(crate) fn answered(&mut self, now: Instant, flight: &Flight, item: u64) -> Option<Change> {
-        self.gate.lost(flight.number);
+        self.proves_nothing(flight);
         self.breaker.answered(now, item, false, flight.probe)
     }
 
     /// The server failed.
     pub(crate) fn failed(&mut self, now: Instant, flight: &Flight, item: u64) -> Option<Change> {
-        self.gate.lost(flight.number);
+        self.proves_nothing(flight);
         self.breaker.answered(now, item, true, flight.probe)
     }
 
@@ -217,9 +231,18 @@ impl Scope {
         self.breaker.lost(flight.probe);
     }
 
-    /// A refusal: fewer calls in flight, once per congestion epoch. Says whether the limit fell.
-    pub(crate) fn refused(&mut self, number: u64) -> bool {
-        self.in_flight.refused(number, self.last)
+    /// A refusal: slower, once per congestion epoch. Says whether it began one.
+    pub(crate) fn refused(&mut self, now: Instant, flight: &Flight, overloaded: bool, rng: &mut Rng) -> bool {
+        let fell = self.in_flight.refused(flight.number, self.last);
+        if self.pace != Pace::Auto {
+            return fell;
+        }
+        self.learnt.refused(now, &mut self.gate, flight, self.last, overloaded, rng)
+    }
+
+    /// Whether everything is refused, so that one call will go first.
+    pub(crate) fn is_shut(&self) -> bool {
+        !self.gate.is_open()
     }
 
     /// A success, as far as the delay between calls is concerned.
@@ -235,29 +258,11 @@ impl Scope {
     /// Closes the gate for as long as the server asked, where that concerns the scope.
     pub(crate) fn obey(&mut self, now: Instant, hint: Hint) -> bool {
         if hint.wait > HOLDING_HINT {
-            self.gate.hold_for_canary(now + hint.wait);
+            self.gate.told(now, hint.wait);
         } else if hint.exact {
             self.gate.hold(now + hint.wait);
         }
         hint.exact || hint.wait > HOLDING_HINT
-    }
-
-    /// Notes a refusal as part of the present congestion epoch or the beginning of the next one. Says whether the
-    /// server is closed rather than too slow: it admitted nothing since the epoch before.
-    pub(crate) fn is_shut(&mut self, number: u64) -> bool {
-        if number <= self.epoch {
-            return false;
-        }
-        self.epoch = self.last;
-        !core::mem::take(&mut self.admitted)
-    }
-
-    /// Closes the gate for a while of our own choice, ever longer while nothing is admitted.
-    pub(crate) fn close(&mut self, now: Instant, cap: Duration, rng: &mut Rng) {
-        let longest = cap.min(LONGEST_CLOSURE);
-        // Many processes must not come back together.
-        let spread = 0.9 + 0.2 * rng.unit();
-        self.gate.close(now, FIRST_CLOSURE.min(longest).mul_f64(spread), longest);
     }
 
     /// Holds the scope until then; one call goes first.
@@ -295,14 +300,32 @@ impl Scope {
         self.quotas.forget_burst(now);
     }
 
+    /// How long a canary must go unrefused, where that is learnt.
+    fn silence(&self) -> Option<Duration> {
+        (self.pace == Pace::Auto).then(|| self.learnt.silence())
+    }
+
+    /// Without a learnt time of refusals, the next call may be the canary.
+    fn proves_nothing(&mut self, flight: &Flight) {
+        if self.pace != Pace::Auto {
+            self.gate.lost(flight.number);
+        }
+    }
+
     pub(crate) fn snapshot(&self, now: Instant, next: Admit) -> ScopeSnapshot {
+        let belief = (self.pace == Pace::Auto).then(|| self.learnt.belief(now, &self.gate));
+        let mut concurrency = self.in_flight.snapshot();
+        if let Some(cap) = belief.as_ref().and_then(|belief| belief.cap) {
+            concurrency.current_limit = concurrency.current_limit.min(cap);
+        }
         ScopeSnapshot {
             name: self.name.clone(),
             state: state(&self.hold, &next),
             quotas: quotas(&self.quotas, now),
             announced: self.announced.iter().map(|limit| self.announced_snapshot(now, limit)).collect(),
             burst: self.quotas.burst_left(now),
-            concurrency: self.in_flight.snapshot(),
+            concurrency,
+            belief,
             delay: self.spacing.delay(),
             responsive: self.spacing.counters(),
             totals: self.totals.clone(),
@@ -353,11 +376,21 @@ fn tier(name: &str, config: &PacerConfig) -> Limits {
     config.tiers.iter().find(|(tier, _)| &**tier == name).map(|(_, limits)| limits.clone()).unwrap_or_default()
 }
 
-/// Only two paces let the number of calls in flight adapt.
+/// The first rate of a scope, if not the usual one. Where limits are configured, they hold it back; the rate only slows down
+/// when they promise too much. Twice of them leaves room for their burst.
+fn start(name: &str, config: &PacerConfig) -> Option<f64> {
+    let per_second = |quota: &Quota| quota.limit as f64 / quota.window.as_secs_f64();
+    let requests = |quota: &&Quota| quota.dimension == Dimension::Requests;
+    let tier = tier(name, config);
+    let configured = config.limits.quotas.iter().chain(&tier.quotas).filter(requests).map(per_second);
+    config.start.or_else(|| configured.reduce(f64::min).map(|rate| (2.0 * rate).min(FASTEST_START)))
+}
+
+/// Only one pace lets this number of calls in flight adapt.
 const fn concurrency(config: &PacerConfig) -> Concurrency {
     match config.pace {
-        Pace::Auto | Pace::Aimd => config.concurrency,
-        Pace::Fixed | Pace::Responsive | Pace::Linear | Pace::Exponential | Pace::None => {
+        Pace::Aimd => config.concurrency,
+        Pace::Auto | Pace::Fixed | Pace::Responsive | Pace::Linear | Pace::Exponential | Pace::None => {
             Concurrency::Fixed { max: config.concurrency.max() }
         }
     }

@@ -7,6 +7,7 @@ use core::time::Duration;
 use crate::admit::Policy;
 use crate::concurrency::ConcurrencySnapshot;
 use crate::cost::Dimension;
+use crate::learnt::Belief;
 use crate::outcome::{Class, LimitReport};
 use crate::responsive::ResponsiveCounters;
 use crate::time::Instant;
@@ -37,6 +38,8 @@ pub struct ScopeSnapshot {
     pub burst: Option<(u64, u64)>,
     /// Calls in flight.
     pub concurrency: ConcurrencySnapshot,
+    /// What it has learnt about its limit, under [`Pace::Auto`](crate::Pace::Auto). None for the account.
+    pub belief: Option<Belief>,
     /// The delay between calls, under the paces that have one; else zero.
     pub delay: Duration,
     /// What that delay has done, under the pace `responsive`.

@@ -80,8 +80,11 @@ fn delay(config: &PacerConfig, tried: &Request, outcome: &Outcome, rng: &mut Rng
         Class::Throttled | Class::Partial => {
             let delay = backoff.delay(tried.deferrals, rng);
             // There the scope waits for all its items.
-            let paced = matches!(config.pace, Pace::Auto | Pace::Responsive);
-            if paced { delay.min(LONGEST_OWN_WAIT) } else { delay }
+            match config.pace {
+                Pace::Auto => Duration::ZERO,
+                Pace::Responsive => delay.min(LONGEST_OWN_WAIT),
+                _ => delay,
+            }
         }
         _ => backoff.delay(tried.attempts, rng),
     }

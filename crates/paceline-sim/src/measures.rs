@@ -21,7 +21,8 @@ pub struct Measures {
     pub hints: String,
     /// The seed.
     pub seed: u64,
-    /// Calls admitted until the first client had no work left or the oracle was through, by the oracle's until then.
+    /// Calls admitted before the first client had no work left or the oracle admitted its last one, whichever was earlier,
+    /// by the oracle's before then.
     pub goodput: f64,
     /// Refused calls per successful one.
     pub waste: f64,
@@ -126,7 +127,9 @@ impl Measures {
     pub(crate) fn of(scenario: &Scenario, setup: &Setup, ideal: &Ideal, record: &Record) -> Self {
         let oracle_done = ideal.admitted.last().copied().unwrap_or_default();
         let until = record.first_done.as_ref().map_or(oracle_done, |(at, _)| oracle_done.min(*at));
-        let count = |admitted: &[Instant]| admitted.partition_point(|at| *at <= until) as f64;
+        // What is admitted at that very instant does not count: where the oracle ends with a whole window's burst, it is
+        // the schedule before it that is compared.
+        let before = |admitted: &[Instant]| admitted.partition_point(|at| *at < until) as f64;
         let succeeded = record.times.len() as f64;
         let items = f64::from(scenario.items);
         let open: u32 = record.open.iter().sum();
@@ -137,7 +140,7 @@ impl Measures {
             clients: setup.clients,
             hints: setup.hints.clone(),
             seed: setup.seed,
-            goodput: count(&record.admitted) / count(&ideal.admitted).max(1.0),
+            goodput: before(&record.admitted).max(1.0) / before(&ideal.admitted).max(1.0),
             waste: record.refusals as f64 / succeeded.max(1.0),
             lost: f64::from(record.lost) / items,
             undone: f64::from(open) / items,

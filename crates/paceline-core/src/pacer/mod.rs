@@ -4,6 +4,7 @@ mod dispatch;
 mod react;
 
 use alloc::collections::{BTreeMap, VecDeque};
+use alloc::string::ToString;
 use alloc::sync::Arc;
 use core::cmp::Reverse;
 use core::time::Duration;
@@ -283,6 +284,17 @@ impl Pacer {
         self.pump(now);
     }
 
+    /// Takes over what another pacer of the same account had learnt about a scope that long ago
+    /// ([`Belief`](crate::Belief)): calls a second, and calls in flight. An old belief is tried carefully. It is ignored
+    /// once a call of the scope has left, and where the rate is not a positive number.
+    pub fn believe(&mut self, now: Instant, scope: ScopeId, rate: f64, cap: Option<u32>, age: Duration) {
+        let now = self.advance(now);
+        if rate.is_finite() && rate > 0.0 {
+            self.scopes[scope.0 as usize].believe(rate, cap, age);
+        }
+        self.pump(now);
+    }
+
     /// What is to be done or known, oldest first.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
@@ -361,6 +373,7 @@ impl Pacer {
             announced: alloc::vec::Vec::new(),
             burst: self.quotas.burst_left(now),
             concurrency: self.in_flight.snapshot(),
+            belief: None,
             delay: Duration::ZERO,
             responsive: None,
             totals,
@@ -380,6 +393,10 @@ fn limits(config: &PacerConfig) -> Limits {
 
 fn check(config: &PacerConfig) -> Result<(), ConfigError> {
     config.retry.backoff.check()?;
+    if let Some(start) = config.start.filter(|start| !(*start > 0.0 && *start <= scope::FASTEST_START)) {
+        let expected = "a rate of more than 0 and at most 1,000,000 calls a second";
+        return Err(ConfigError { key: "start".into(), value: start.to_string(), expected });
+    }
     Quotas::new(&config.limits)?;
     for (name, _) in &config.tiers {
         Scope::new(name.clone(), config)?;

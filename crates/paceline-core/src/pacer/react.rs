@@ -4,7 +4,6 @@ use alloc::sync::Arc;
 
 use super::Pacer;
 use crate::breaker::Change;
-use crate::config::Pace;
 use crate::outcome::{Class, Hint, Outcome, Reach};
 use crate::request::{Event, Request, ScopeId};
 use crate::scope::Flight;
@@ -78,21 +77,19 @@ impl Pacer {
             return;
         }
         let id = request.scope;
+        let overloaded = outcome.class == Class::Overloaded;
         let scope = &mut self.scopes[id.0 as usize];
-        if scope.refused(flight.number) {
+        let was_shut = scope.is_shut();
+        if scope.refused(now, flight, overloaded, &mut self.rng) {
             let limit = scope.in_flight.limit();
             self.events.push_back(Event::LimitDecreased { scope: id, limit });
         }
         if outcome.class != Class::Partial {
             scope.slow_down(now, flight.number, outcome.hint.map(|hint| hint.wait), &mut self.rng);
         }
+        let shut = !was_shut && scope.is_shut();
         let held = outcome.hint.is_some_and(|hint| self.obey(now, reach(id, outcome.reach), hint));
-        let scope = &mut self.scopes[id.0 as usize];
-        let shut = scope.is_shut(flight.number) && self.config.pace == Pace::Auto && outcome.class == Class::Throttled;
-        if shut && !held {
-            scope.close(now, self.config.retry.backoff.cap(), &mut self.rng);
-        }
-        if let Some(until) = scope.closed_until(now)
+        if let Some(until) = self.scopes[id.0 as usize].closed_until(now)
             && (held || shut)
         {
             self.events.push_back(Event::GateClosed { scope: id, until });

@@ -27,9 +27,8 @@ impl Ours {
         let limits = if pace == Pace::Fixed { share(setting) } else { Limits::default() };
         let max = setting.in_flight;
         let concurrency = match pace {
-            Pace::Auto => Concurrency::Aimd { floor: 5, start: 10, max },
             Pace::Aimd => Concurrency::default(),
-            Pace::Fixed | Pace::None => Concurrency::Fixed { max },
+            Pace::Auto | Pace::Fixed | Pace::None => Concurrency::Fixed { max },
             Pace::Responsive | Pace::Linear | Pace::Exponential => Concurrency::Fixed { max: WORKERS.min(max) },
         };
         let retry = Retry { max_retries: u32::MAX, ..Retry::default() };

@@ -27,7 +27,7 @@ pub(crate) fn concurrency(
         given.kind.as_ref().map_or(Source::Default, |kind| kind.source().clone()),
     );
 
-    let Concurrency::Aimd { floor, start, max } = Concurrency::default() else {
+    let Concurrency::Aimd { floor, start, max } = Concurrency::AIMD else {
         unreachable!("the default adapts");
     };
     let count = |setting: &Setting, key: &str| match &setting.text {

@@ -121,8 +121,16 @@ impl Upstream {
         let breaker = pacing::breaker(section, &mut ledger)?;
         let (tiers, tier_limits) = tiers(section.tier.as_deref().unwrap_or_default(), off, &mut ledger)?;
         let rules = rules::rules(section.rule.as_deref().unwrap_or_default(), &mut ledger)?;
-        let pacer =
-            PacerConfig { limits, concurrency, tiers: tier_limits, retry, breaker, pace: pace.pace, responsive };
+        let pacer = PacerConfig {
+            limits,
+            concurrency,
+            start: None,
+            tiers: tier_limits,
+            retry,
+            breaker,
+            pace: pace.pace,
+            responsive,
+        };
         let (acting, effective) = (acting::acting(section, &pacer), ledger.into_rows());
         let name = name.to_owned();
         Ok(Self { name, provider, base_url, key, pacer, tiers, rules, deadline, acting, effective })

@@ -1,0 +1,125 @@
+//! What was learnt, for people and for the next process.
+
+use core::fmt;
+use core::time::Duration;
+
+/// What a scope believes about its limit, under [`Pace::Auto`](crate::Pace::Auto). Its `Display` is one line that says
+/// what and why.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Belief {
+    /// Calls a second.
+    pub rate: f64,
+    /// Where the rate is going.
+    pub trend: Trend,
+    /// The last refusal that slowed the scope down: how long ago, and at what rate.
+    pub refused: Option<(Duration, f64)>,
+    /// Calls in flight, where refusals follow their number.
+    pub cap: Option<u32>,
+    /// Whether calls may pass.
+    pub gate: GateState,
+}
+
+/// Where a learnt rate is going.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trend {
+    /// Doubling until the first refusal.
+    Starting,
+    /// Back to a rate that was good before an overload or the end of the start.
+    Returning,
+    /// Up, as admitted calls pay for it.
+    Growing,
+}
+
+/// Whether calls may pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GateState {
+    /// At the learnt rate.
+    Open,
+    /// Not before that time has passed.
+    Closed {
+        /// From now on.
+        wait: Duration,
+    },
+    /// One call, which tests whether the limit has reopened.
+    Canary,
+}
+
+impl fmt::Display for Belief {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "about {}, ", PerSecond(self.rate))?;
+        match self.refused {
+            Some((ago, at)) => write!(f, "last refused {} ago at {}, ", Ago(ago), PerSecond(at))?,
+            None => f.write_str("never refused, ")?,
+        }
+        f.write_str(match self.trend {
+            Trend::Starting => "starting; ",
+            Trend::Returning => "returning; ",
+            Trend::Growing => "growing; ",
+        })?;
+        match self.cap {
+            Some(cap) => write!(f, "cap {cap}; ")?,
+            None => f.write_str("cap none; ")?,
+        }
+        match self.gate {
+            GateState::Open => f.write_str("gate open"),
+            GateState::Closed { wait } => write!(f, "gate closed for {}", Ago(wait)),
+            GateState::Canary => f.write_str("one call tests the gate"),
+        }
+    }
+}
+
+/// A rate with three digits that count.
+pub(crate) struct PerSecond(pub(crate) f64);
+
+impl fmt::Display for PerSecond {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            x if x >= 99.95 => write!(f, "{x:.0}/s"),
+            x if x >= 9.995 => write!(f, "{x:.1}/s"),
+            x if x >= 0.1 => write!(f, "{x:.2}/s"),
+            x => write!(f, "{:.2}/min", 60.0 * x),
+        }
+    }
+}
+
+/// A duration in the unit that suits it.
+struct Ago(Duration);
+
+impl fmt::Display for Ago {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.as_secs() {
+            0 => write!(f, "{} ms", self.0.as_millis()),
+            seconds @ 1..120 => write!(f, "{seconds} s"),
+            seconds @ 120..7_200 => write!(f, "{} min", seconds / 60),
+            seconds => write!(f, "{} h", seconds / 3_600),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
+
+    #[test]
+    fn one_line_says_what_and_why() {
+        let mut belief = Belief {
+            rate: 19.8,
+            trend: Trend::Growing,
+            refused: Some((Duration::from_secs(41), 22.14)),
+            cap: None,
+            gate: GateState::Open,
+        };
+        let line = "about 19.8/s, last refused 41 s ago at 22.1/s, growing; cap none; gate open";
+        assert_eq!(belief.to_string(), line);
+        belief = Belief {
+            rate: 0.02,
+            trend: Trend::Starting,
+            refused: None,
+            cap: Some(8),
+            gate: GateState::Closed { wait: Duration::from_millis(1_500) },
+        };
+        assert_eq!(belief.to_string(), "about 1.20/min, never refused, starting; cap 8; gate closed for 1 s");
+    }
+}

@@ -1,0 +1,118 @@
+//! A learnt bound on the calls in flight, only where refusals follow that number.
+//!
+//! A provider that counts calls in service refuses at the same number each time, whatever the rate is. Three such
+//! refusals make a cap of it; refusals elsewhere undo it.
+
+use super::rate::{FEW, Rate};
+
+/// Similar numbers at refusal that make a cap.
+const HITS: u8 = 3;
+
+/// How far, in standard deviations, that number must stand out of the usual one.
+const OUT: f64 = 1.3;
+
+/// Smoothing of the usual number in flight.
+const SMOOTHING: f64 = 0.01;
+
+/// Refusals so close to the cap are explained by it.
+const NEAR: f64 = 0.9;
+
+/// What a refusal means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Explains {
+    /// The cap did it, nothing else reacts.
+    All,
+    /// The rate was too high.
+    Nothing,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Cap {
+    limit: Option<u32>,
+    score: u8,
+    /// Calls in flight at the last refusal that opened an epoch.
+    at: f64,
+    mean: f64,
+    var: f64,
+    /// Calls that left with the cap full, since it last changed.
+    calls: u64,
+    step: u32,
+}
+
+impl Cap {
+    pub(super) const fn new() -> Self {
+        Self { limit: None, score: 0, at: 0.0, mean: 0.0, var: 0.0, calls: 0, step: 1 }
+    }
+
+    /// As another process had learnt it.
+    pub(super) fn believed(limit: Option<u32>) -> Self {
+        let score = if limit.is_some() { HITS } else { 0 };
+        Self { limit: limit.map(|limit| limit.max(1)), score, ..Self::new() }
+    }
+
+    pub(super) const fn limit(&self) -> Option<u32> {
+        self.limit
+    }
+
+    /// Whether one more than `in_flight` exceeds it.
+    pub(super) fn is_full(&self, in_flight: u32) -> bool {
+        self.limit.is_some_and(|limit| in_flight >= limit)
+    }
+
+    /// A call left as one of `in_flight`; `payment`: so many calls at the cap pay for trying a higher one.
+    pub(super) fn left(&mut self, in_flight: u32, payment: f64) {
+        let off = f64::from(in_flight) - self.mean;
+        self.mean += SMOOTHING * off;
+        self.var += SMOOTHING * (off * off - self.var);
+        let Some(limit) = &mut self.limit else { return };
+        if in_flight < *limit {
+            return;
+        }
+        self.calls += 1;
+        if self.calls as f64 >= payment {
+            *limit = limit.saturating_add(self.step);
+            self.step = self.step.saturating_mul(2);
+            self.calls = 0;
+        }
+    }
+
+    /// A refusal that opens an epoch after `run` admitted calls, of a call that left as one of `in_flight`.
+    pub(super) fn refused(&mut self, in_flight: u32, run: u64, overloaded: bool, rate: &mut Rate) -> Explains {
+        let f = f64::from(in_flight);
+        let hit = match self.limit {
+            Some(limit) => f >= NEAR * f64::from(limit) && run as f64 >= FEW,
+            None => self.is_alike(f) && run >= 2 && self.stands_out(f),
+        };
+        self.at = f;
+        self.score = if hit { (self.score + 1).min(2 * HITS) } else { self.score.saturating_sub(1) };
+        match self.limit {
+            Some(_) if self.score == 0 => {
+                self.limit = None;
+                rate.scale(0.5);
+                Explains::Nothing
+            }
+            Some(limit) if f < NEAR * f64::from(limit) => Explains::Nothing,
+            None if self.score < HITS => Explains::Nothing,
+            known => {
+                let seen = known.map_or(in_flight, |limit| limit.min(in_flight));
+                let lower = if overloaded { seen / 2 } else { seen - 1 };
+                (self.limit, self.calls, self.step) = (Some(lower.max(1)), 0, 1);
+                if known.is_some() {
+                    return Explains::All;
+                }
+                // From now on the cap works, and the rate only smooths.
+                rate.scale(2.0);
+                Explains::Nothing
+            }
+        }
+    }
+
+    fn is_alike(&self, f: f64) -> bool {
+        f >= 2.0 && (f - self.at).abs() <= (0.06 * f).max(2.0)
+    }
+
+    fn stands_out(&self, f: f64) -> bool {
+        let off = f - self.mean;
+        off > 0.0 && off * off > OUT * OUT * self.var
+    }
+}

@@ -1,0 +1,156 @@
+//! Which calls were admitted, and which refusals are one event.
+//!
+//! Refusals are fast and answers are not. So a call that has not been refused after twice the time that a refusal
+//! takes was admitted, and counts long before its answer is there.
+
+use alloc::collections::VecDeque;
+use core::time::Duration;
+
+use crate::time::Instant;
+
+/// A call that was not refused after so many times the time of a refusal was admitted.
+const SETTLE: u32 = 2;
+
+/// What a refusal is believed to take before anything was answered.
+const FIRST_TIME: Duration = Duration::from_millis(150);
+
+/// Refusals are taken to need at least this.
+const LEAST_TIME: Duration = Duration::from_millis(1);
+
+/// One part in so many of a new measurement is taken over.
+const SMOOTHING: i64 = 10;
+
+/// So many undecided calls, all refused, say "closed" rather than "too fast".
+const ROW: u64 = 6;
+
+/// The calls of one scope since it began, by number.
+#[derive(Clone, Debug)]
+pub(super) struct Ledger {
+    /// Calls that are neither settled nor refused, oldest first.
+    pending: VecDeque<(u64, Instant)>,
+    admitted: u64,
+    /// What was admitted when the present epoch began.
+    mark: u64,
+    /// The newest call that had left when the present epoch began.
+    epoch: u64,
+    /// Refusals still missing until every call that was out then has been refused; 0: some call was not.
+    undecided: u64,
+    /// How long a refusal takes, smoothed.
+    time: Duration,
+    refused: bool,
+}
+
+/// What a refusal is part of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Event {
+    /// A new congestion epoch, after so many admitted calls.
+    Opens { run: u64 },
+    /// The present one. `shut`: with this, every call that was out when it began has been refused.
+    Belongs { shut: bool },
+}
+
+impl Ledger {
+    pub(super) const fn new() -> Self {
+        Self {
+            pending: VecDeque::new(),
+            admitted: 0,
+            mark: 0,
+            epoch: 0,
+            undecided: 0,
+            time: FIRST_TIME,
+            refused: false,
+        }
+    }
+
+    /// How long a call must go unrefused to count as admitted.
+    pub(super) const fn silence(&self) -> Duration {
+        self.time.saturating_mul(SETTLE)
+    }
+
+    /// How long a refusal takes.
+    pub(super) const fn time(&self) -> Duration {
+        self.time
+    }
+
+    /// Calls that count as admitted.
+    pub(super) const fn admitted(&self) -> u64 {
+        self.admitted
+    }
+
+    /// Whether the fate of calls that left before the epoch is still open.
+    pub(super) const fn is_undecided(&self) -> bool {
+        self.undecided > 0
+    }
+
+    /// A call leaves.
+    pub(super) fn left(&mut self, now: Instant, number: u64) {
+        self.pending.push_back((number, now));
+        self.settle(now);
+    }
+
+    /// A call that was granted never left.
+    pub(super) fn never_left(&mut self, number: u64) {
+        self.forget(number);
+    }
+
+    /// Counts the calls that were not refused in time.
+    pub(super) fn settle(&mut self, now: Instant) {
+        let silence = self.silence();
+        while self.pending.front().is_some_and(|(_, sent)| *sent + silence <= now) {
+            self.pending.pop_front();
+            self.admitted += 1;
+        }
+    }
+
+    /// Before the first refusal, the fastest answer says how fast one may be.
+    pub(super) fn answered(&mut self, took: Duration) {
+        if !self.refused {
+            self.time = self.time.min(took.max(LEAST_TIME));
+        }
+    }
+
+    /// A call that left as `number` was refused; `last` is the newest call that has left.
+    pub(super) fn refused(&mut self, now: Instant, number: u64, sent: Instant, last: u64) -> Event {
+        self.forget(number);
+        self.took((now - sent).max(LEAST_TIME));
+        self.settle(now);
+        if number <= self.epoch {
+            let last_one = self.undecided == 1;
+            self.undecided = self.undecided.saturating_sub(1);
+            return Event::Belongs { shut: last_one };
+        }
+        let run = self.admitted - self.mark;
+        (self.mark, self.epoch) = (self.admitted, last);
+        self.undecided = if last - number + 1 >= ROW { last - number } else { 0 };
+        Event::Opens { run }
+    }
+
+    /// The refusal of that call and of later ones opens an epoch in any case.
+    pub(super) fn expect(&mut self, canary: u64) {
+        self.epoch = canary - 1;
+    }
+
+    /// What is out is judged no longer: the refusal was explained.
+    pub(super) fn decide(&mut self) {
+        self.undecided = 0;
+    }
+
+    fn forget(&mut self, number: u64) {
+        if let Ok(index) = self.pending.binary_search_by_key(&number, |(number, _)| *number) {
+            self.pending.remove(index);
+        }
+    }
+
+    fn took(&mut self, took: Duration) {
+        if !core::mem::replace(&mut self.refused, true) {
+            self.time = took;
+            return;
+        }
+        let (old, new) = (nanos(self.time), nanos(took));
+        self.time = Duration::from_nanos((old + (new - old) / SMOOTHING).unsigned_abs());
+    }
+}
+
+fn nanos(time: Duration) -> i64 {
+    i64::try_from(time.as_nanos()).unwrap_or(i64::MAX / 2)
+}

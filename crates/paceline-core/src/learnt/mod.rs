@@ -1,0 +1,227 @@
+//! The pace `auto`: a limit that nobody announced is learnt from what happens to calls.
+//!
+//! Four small policies, each of which tells one story, and the strictest answer wins:
+//!
+//! - the [`ledger`]: which calls were admitted, and which refusals are one event;
+//! - the [`gate`](crate::gate): closed for a while, then opened by one canary;
+//! - the [`rate`]: calls a second, up with admitted calls, down once per event;
+//! - the [`cap`]: calls in flight, only where refusals follow that number.
+//!
+//! Only the outcome of calls changes them. What headers announce and what is configured only holds back.
+
+mod belief;
+mod cap;
+mod ledger;
+mod rate;
+
+use core::time::Duration;
+
+pub use belief::{Belief, GateState, Trend};
+
+pub(crate) use belief::PerSecond;
+use cap::{Cap, Explains};
+use ledger::{Event, Ledger};
+use rate::{FEW, Rate};
+
+use crate::admit::{Admit, Policy};
+use crate::gate::{Closure, Gate, Reopening};
+use crate::rng::Rng;
+use crate::scope::Flight;
+use crate::time::Instant;
+
+/// The longest closure of our own choice: a canary every 5 s wastes at most one call per 5 s.
+const LONGEST_CLOSURE: Duration = Duration::from_secs(5);
+
+/// A cap that another process had learnt longer ago is forgotten.
+const CAP_HOLDS: Duration = Duration::from_mins(60);
+
+/// A closure this long was a quota window or an outage.
+const LONG: Duration = Duration::from_secs(3);
+
+/// What was learnt about one scope.
+#[derive(Clone, Debug)]
+pub(crate) struct Learnt {
+    ledger: Ledger,
+    rate: Rate,
+    cap: Cap,
+    /// Epochs in a row in which nothing was admitted.
+    strikes: u32,
+    /// What was admitted and what time it was when a long closure ended last; at first, the beginning.
+    reopened: Option<(u64, Instant)>,
+    /// The longest closure of our own choice.
+    longest: Duration,
+}
+
+impl Learnt {
+    /// `start`: the first rate, if not the usual one. `longest`: of the waits of our own choice.
+    pub(crate) fn new(start: Option<f64>, longest: Duration) -> Self {
+        Self {
+            ledger: Ledger::new(),
+            rate: Rate::new(start, longest),
+            cap: Cap::new(),
+            strikes: 0,
+            reopened: None,
+            longest: longest.min(LONGEST_CLOSURE),
+        }
+    }
+
+    /// Another bound on the waits of our own choice; what was learnt stays.
+    pub(crate) fn reconfigure(&mut self, longest: Duration) {
+        self.rate.reconfigure(longest);
+        self.longest = longest.min(LONGEST_CLOSURE);
+    }
+
+    /// Takes over what another process had learnt that long ago, unless this one has sent a call.
+    pub(crate) fn believe(&mut self, rate: f64, cap: Option<u32>, age: Duration) {
+        if self.reopened.is_none() {
+            self.rate.believe(rate, age);
+            self.cap = Cap::believed(cap.filter(|_| age < CAP_HOLDS));
+        }
+    }
+
+    pub(crate) fn belief(&self, now: Instant, gate: &Gate) -> Belief {
+        Belief {
+            rate: self.rate.per_second(),
+            trend: self.rate.trend(),
+            refused: self.rate.refused().map(|(at, rate)| (now.saturating_since(at), rate)),
+            cap: self.cap.limit(),
+            gate: match gate.closed_until(now) {
+                Some(until) => GateState::Closed { wait: until - now },
+                None if gate.is_open() => GateState::Open,
+                None => GateState::Canary,
+            },
+        }
+    }
+
+    /// How long a canary must go unrefused to open the gate.
+    pub(crate) const fn silence(&self) -> Duration {
+        self.ledger.silence()
+    }
+
+    /// When a call may leave beside so many in flight, as far as rate and cap are concerned. After a closure the canary
+    /// leaves whatever the rate says.
+    pub(crate) fn admit(&self, now: Instant, gate: &Gate, in_flight: u32) -> Admit {
+        if self.cap.is_full(in_flight) {
+            return Admit::OnRelease { policy: Policy::Concurrency };
+        }
+        if !gate.is_open() {
+            return Admit::Now;
+        }
+        Admit::at(self.rate.due(), now, || Policy::Rate { gap: self.rate.gap() })
+    }
+
+    /// A call leaves as `number`, and as one of so many in flight.
+    pub(crate) fn left(&mut self, now: Instant, gate: &Gate, number: u64, in_flight: u32, canary: bool) {
+        self.reopened.get_or_insert((0, now));
+        self.ledger.left(now, number);
+        self.cap.left(in_flight, self.rate.payment());
+        if canary {
+            self.ledger.expect(number);
+        }
+        let below_cap = self.cap.limit().is_none_or(|limit| in_flight < limit);
+        self.rate.left(now, gate.until(), number > 1 && below_cap);
+    }
+
+    /// A call that was granted never left.
+    pub(crate) fn never_left(&mut self, number: u64) {
+        self.ledger.never_left(number);
+    }
+
+    /// A call succeeded.
+    pub(crate) fn succeeded(&mut self, now: Instant, flight: &Flight) {
+        self.ledger.answered(now - flight.sent);
+        self.rate.succeeded(self.ledger.time());
+    }
+
+    /// The gate is open again.
+    pub(crate) fn reopened(&mut self, now: Instant, reopening: &Reopening) {
+        self.strikes = 0;
+        let closed = reopening.closed.as_secs_f64();
+        if reopening.closed >= LONG && closed >= 5.0 / self.rate.per_second() {
+            self.reopened_after_long(now, reopening, closed);
+        }
+        self.rate.free(now);
+    }
+
+    /// A quota window or an outage is over. The rate that a window sustains is what was admitted between two canaries.
+    /// A wait that the server repeats without end is a penalty and no window.
+    fn reopened_after_long(&mut self, now: Instant, reopening: &Reopening, closed: f64) {
+        self.ledger.settle(now);
+        let admitted = self.ledger.admitted();
+        let (before, since) = self.reopened.unwrap_or((0, now));
+        self.reopened = Some((admitted, reopening.canary));
+        let n = (admitted - before) as f64;
+        let t = reopening.canary.saturating_since(since).as_secs_f64();
+        let measured = (n >= FEW && t > 0.0).then(|| n / t);
+        match reopening.closure {
+            Closure::Own | Closure::ToldAnew => self.rate.reopened_after(closed, measured),
+            Closure::Told => self.rate.reopened_after(0.0, None),
+            Closure::ToldAgain { wait, times } => {
+                let penalty = f64::from(4_u32.saturating_pow(times).min(16));
+                self.rate.reopened_after(wait.as_secs_f64() * penalty, None);
+            }
+        }
+    }
+
+    /// A call was refused; `last` is the newest call that has left. Says whether it began a congestion epoch.
+    pub(crate) fn refused(
+        &mut self,
+        now: Instant,
+        gate: &mut Gate,
+        flight: &Flight,
+        last: u64,
+        overloaded: bool,
+        rng: &mut Rng,
+    ) -> bool {
+        match self.ledger.refused(now, flight.number, flight.sent, last) {
+            Event::Belongs { shut } => {
+                self.rate.refused_again();
+                if shut && gate.is_open() {
+                    self.close(now, gate, rng);
+                }
+                false
+            }
+            Event::Opens { run } => {
+                self.rate.epoch_opened();
+                self.strikes = if run < 1 { self.strikes + 1 } else { 0 };
+                self.epoch_opened(now, gate, flight, run, overloaded, rng);
+                true
+            }
+        }
+    }
+
+    fn epoch_opened(
+        &mut self,
+        now: Instant,
+        gate: &mut Gate,
+        flight: &Flight,
+        run: u64,
+        overloaded: bool,
+        rng: &mut Rng,
+    ) {
+        if !gate.is_open() {
+            return self.close(now, gate, rng);
+        }
+        if self.cap.refused(flight.in_flight, run, overloaded, &mut self.rate) == Explains::All {
+            return self.ledger.decide();
+        }
+        let undecided_calls = self.rate.per_second() * self.silence().as_secs_f64();
+        if self.strikes > u32::from(undecided_calls <= 1.0) {
+            return self.close(now, gate, rng);
+        }
+        if self.strikes == 0 {
+            gate.begins(flight.sent);
+        }
+        let start_ended = !(overloaded && self.rate.overloaded(now, run)) && self.rate.cut(now);
+        // The verdict on the calls that are out comes first.
+        let verdict = if start_ended || self.ledger.is_undecided() { self.silence() } else { Duration::ZERO };
+        gate.hold(now + self.rate.gap().max(verdict));
+    }
+
+    /// Nothing passes: closes the gate for a while of our own choice.
+    fn close(&self, now: Instant, gate: &mut Gate, rng: &mut Rng) {
+        let two_calls = Duration::from_secs_f64((2.0 / self.rate.per_second()).min(2.0));
+        let least = two_calls.max(self.silence()).min(self.longest);
+        gate.close(now, least, self.longest, 0.9 + 0.2 * rng.unit());
+    }
+}

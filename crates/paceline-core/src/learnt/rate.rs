@@ -1,0 +1,238 @@
+//! How many calls a second: up with admitted calls, down once per congestion epoch.
+//!
+//! Growth is paid for. A refusal costs a fifth of the rate, and that fifth has to be earned again by about 140 admitted
+//! calls, so that about one call in 140 is refused while the limit stands still. Growth is exponential in admitted calls,
+//! so a doubled limit is found in a few payments however large it is.
+
+use core::time::Duration;
+
+use super::belief::Trend;
+use crate::time::Instant;
+
+/// The first rate, in calls a second: slow enough for any provider.
+const START: f64 = 2.0;
+
+/// The start doubles the rate in this time at most, in seconds, ...
+const DOUBLING: f64 = 1.0;
+
+/// ... or in so many times that of a refusal, if that is less: a doubling must see its own effect.
+const DOUBLING_TIMES: f64 = 8.0;
+
+/// The least time of a doubling, in seconds.
+const LEAST_DOUBLING: f64 = 0.02;
+
+/// The part of the rate that the refusal takes which ends the start: the rate doubled while that call was under way.
+const FIRST_CUT: f64 = 0.6;
+
+/// The part of that rate to come back to in a rush.
+const BACK: f64 = 0.9;
+
+/// The part of the rate that any other refusal takes: below the limit, but not far.
+const CUT: f64 = 0.2;
+
+/// What is left of the rate when the provider is overloaded: its queues must drain.
+const HALF: f64 = 0.5;
+
+/// So many times faster the rate goes back to a goal.
+const RUSH: f64 = 10.0;
+
+/// Admitted calls that pay for a refusal.
+const PAY: f64 = 140.0;
+
+/// A slow provider is paid no more than the calls of this time, in seconds, ...
+const PAY_FOR: f64 = 10.0;
+
+/// ... but at least so many: fewer say nothing about a rate.
+pub(super) const FEW: f64 = 50.0;
+
+/// No payment takes longer than the calls of this time, in seconds: a rate cut by chance must recover.
+const SLOWEST: f64 = 60.0;
+
+/// At most so many refusals of one epoch are paid for.
+const MOST: f64 = 4.0;
+
+/// How late a timer may be without shifting the schedule.
+const LATE: Duration = Duration::from_millis(5);
+
+/// A belief from another process counts half after so long.
+const HALVED_AFTER: Duration = Duration::from_mins(10);
+
+const LN_2: f64 = core::f64::consts::LN_2;
+
+/// The learnt rate of one scope.
+#[derive(Clone, Debug)]
+pub(super) struct Rate {
+    /// Calls a second.
+    x: f64,
+    /// Time of a doubling while starting, in seconds.
+    ramp: Option<f64>,
+    /// Refusals in an epoch, smoothed.
+    cost: f64,
+    /// A rate to come back to fast; 0: none.
+    goal: f64,
+    /// Seconds that the last long closure took: growth waits as long again.
+    lost: f64,
+    last_send: Instant,
+    /// The next call may leave from then on, whatever the rate says.
+    free: Option<Instant>,
+    /// When a refusal slowed it down last, and from what.
+    refused: Option<(Instant, f64)>,
+    /// The slowest that it may become: no call has to wait longer than this asks for.
+    slowest: f64,
+}
+
+impl Rate {
+    /// `start`: another first rate. `longest`: no two calls need to be further apart.
+    pub(super) fn new(start: Option<f64>, longest: Duration) -> Self {
+        Self {
+            x: start.unwrap_or(START),
+            ramp: Some(DOUBLING),
+            cost: 1.0,
+            goal: 0.0,
+            lost: 0.0,
+            last_send: Instant::ZERO,
+            free: Some(Instant::ZERO),
+            refused: None,
+            slowest: slowest(longest),
+        }
+    }
+
+    pub(super) fn reconfigure(&mut self, longest: Duration) {
+        self.slowest = slowest(longest);
+        self.set(self.x);
+    }
+
+    /// Takes over what another process had learnt that long ago. An old belief is tried carefully: from a rate that is
+    /// halved for every ten minutes, and from there back to it in a rush. One that says no more than the start does is
+    /// forgotten.
+    pub(super) fn believe(&mut self, rate: f64, age: Duration) {
+        let halvings = age.as_secs() / HALVED_AFTER.as_secs();
+        let careful = BACK * rate / (1_u64 << halvings.min(62)) as f64;
+        if careful > self.x || rate <= self.x {
+            self.ramp = None;
+            self.goal = BACK * rate;
+            self.set(careful.max(rate.min(self.x) * BACK));
+        }
+    }
+
+    /// Where the rate is going.
+    pub(super) fn trend(&self) -> Trend {
+        match self.ramp {
+            Some(_) => Trend::Starting,
+            None if self.x < self.goal => Trend::Returning,
+            None => Trend::Growing,
+        }
+    }
+
+    /// When a refusal slowed it down last, and from what.
+    pub(super) const fn refused(&self) -> Option<(Instant, f64)> {
+        self.refused
+    }
+
+    /// Calls a second.
+    pub(super) const fn per_second(&self) -> f64 {
+        self.x
+    }
+
+    /// When the next call may leave.
+    pub(super) fn due(&self) -> Instant {
+        self.free.unwrap_or_else(|| self.last_send + self.gap())
+    }
+
+    /// The time between two calls.
+    pub(super) fn gap(&self) -> Duration {
+        let gap = 1.0 / self.x;
+        seconds(self.ramp.map_or(gap, |ramp| gap.min(ramp)))
+    }
+
+    /// Admitted calls that pay for the refusals of an epoch.
+    pub(super) fn payment(&self) -> f64 {
+        (self.cost * PAY.min(PAY_FOR * self.x).max(FEW)).min(SLOWEST * self.x)
+    }
+
+    /// A call leaves. `until`: the end of the last closure. `may_grow`: nothing else than the rate held it back.
+    pub(super) fn left(&mut self, now: Instant, until: Instant, may_grow: bool) {
+        let (due, gap) = (self.due(), self.gap());
+        self.last_send = due.max(until).max(now.saturating_sub(LATE));
+        self.free = None;
+        if may_grow && now.saturating_since(due) < gap {
+            self.grow();
+        }
+    }
+
+    fn grow(&mut self) {
+        self.x += match self.ramp {
+            Some(ramp) => LN_2 / ramp,
+            None if self.x < self.goal => RUSH * CUT * self.x / self.payment(),
+            None => CUT * self.x / self.payment().max(self.lost * self.x),
+        };
+    }
+
+    /// A call succeeded; a refusal takes `time`.
+    pub(super) fn succeeded(&mut self, time: Duration) {
+        if let Some(ramp) = &mut self.ramp {
+            *ramp = (DOUBLING_TIMES * time.as_secs_f64()).clamp(LEAST_DOUBLING, DOUBLING);
+        }
+    }
+
+    /// A refusal that opens an epoch.
+    pub(super) fn epoch_opened(&mut self) {
+        self.cost += 0.5 * (1.0 - self.cost);
+    }
+
+    /// A further refusal of the present epoch.
+    pub(super) fn refused_again(&mut self) {
+        self.cost = (self.cost + 0.5).min(MOST);
+    }
+
+    /// Too fast. Says whether that ended the start.
+    pub(super) fn cut(&mut self, now: Instant) -> bool {
+        self.refused = Some((now, self.x));
+        let starting = self.ramp.is_some();
+        self.goal = if starting { BACK * self.x } else { 0.0 };
+        self.set(self.x * (1.0 - if starting { FIRST_CUT } else { CUT }));
+        (self.ramp, self.lost) = (None, 0.0);
+        starting
+    }
+
+    /// The provider is overloaded, which is not our own limit: says whether it was taken so.
+    pub(super) fn overloaded(&mut self, now: Instant, run: u64) -> bool {
+        let not_ours = self.ramp.is_none() && (run as f64) < FEW;
+        if not_ours {
+            self.refused = Some((now, self.x));
+            self.goal = self.goal.max(self.x);
+            self.set(self.x * HALF);
+        }
+        not_ours
+    }
+
+    /// Something else limits from now on, or no longer.
+    pub(super) fn scale(&mut self, factor: f64) {
+        self.set(self.x * factor);
+    }
+
+    /// A quota window or an outage is over: it sustains `measured` calls a second, where that is known.
+    pub(super) fn reopened_after(&mut self, lost: f64, measured: Option<f64>) {
+        self.lost = lost;
+        if let Some(rate) = measured {
+            self.set(rate);
+        }
+    }
+
+    /// The next call may leave now.
+    pub(super) const fn free(&mut self, now: Instant) {
+        self.free = Some(now);
+    }
+
+    fn set(&mut self, x: f64) {
+        self.x = x.max(self.slowest);
+    }
+}
+
+fn slowest(longest: Duration) -> f64 {
+    1.0 / longest.max(LATE).as_secs_f64()
+}
+
+fn seconds(seconds: f64) -> Duration {
+    Duration::from_nanos((seconds * 1e9) as u64)
+}
