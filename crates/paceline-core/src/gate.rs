@@ -174,3 +174,83 @@ impl Gate {
         (self.until > now).then_some(self.until)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SILENCE: Duration = Duration::from_millis(300);
+
+    fn at(seconds: u64) -> Instant {
+        Instant::ZERO + Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn one_canary_goes_first_and_its_success_opens() {
+        let mut gate = Gate::new();
+        gate.hold_for_canary(at(10));
+        assert_eq!(gate.admit(at(3), None), Admit::At { at: at(10), policy: Policy::Gate });
+        assert!(gate.admit(at(10), None).is_now());
+        assert!(gate.left(at(10), 7), "the canary");
+        assert_eq!(gate.admit(at(11), None), Admit::OnRelease { policy: Policy::Canary });
+        assert_eq!(gate.passed(6), None, "an older call is no canary");
+        assert!(gate.passed(7).is_some());
+        assert!(gate.admit(at(11), None).is_now());
+    }
+
+    #[test]
+    fn where_refusals_are_fast_silence_opens_too() {
+        let mut gate = Gate::new();
+        gate.hold_for_canary(at(10));
+        gate.left(at(10), 1);
+        assert_eq!(gate.admit(at(10), Some(SILENCE)), Admit::At { at: at(10) + SILENCE, policy: Policy::Canary });
+        assert_eq!(gate.silent(at(10), SILENCE), None, "not yet");
+        assert_eq!(gate.silent(at(11), SILENCE).map(|opened| opened.canary), Some(at(10)));
+        assert!(gate.is_open());
+    }
+
+    #[test]
+    fn closures_in_a_row_last_as_long_as_all_before_them_up_to_the_longest() {
+        let mut gate = Gate::new();
+        let mut now = at(0);
+        gate.begins(now);
+        for expected in [1, 1, 2, 4, 5, 5] {
+            gate.close(now, Duration::from_secs(1), Duration::from_secs(5), 1.0);
+            assert_eq!(gate.closed_until(now), Some(now + Duration::from_secs(expected)));
+            now += Duration::from_secs(expected);
+            gate.left(now, 1);
+        }
+        assert_eq!(gate.passed(1).map(|opened| opened.closed), Some(Duration::from_secs(18)));
+    }
+
+    #[test]
+    fn the_latest_end_wins_and_a_lost_canary_is_replaced() {
+        let mut gate = Gate::new();
+        gate.hold_for_canary(at(10));
+        gate.hold(at(5));
+        assert_eq!(gate.closed_until(at(6)), Some(at(10)));
+        gate.left(at(10), 1);
+        gate.lost(1);
+        assert!(gate.admit(at(10), None).is_now());
+    }
+
+    #[test]
+    fn a_wait_that_is_told_again_and_again_is_counted() {
+        let mut gate = Gate::new();
+        let mut reopened = |wait: Option<u64>| {
+            match wait {
+                Some(wait) => gate.told(at(0), Duration::from_secs(wait)),
+                None => gate.close(at(0), SILENCE, SILENCE, 1.0),
+            }
+            gate.left(at(100), 1);
+            gate.passed(1).map(|opened| opened.closure)
+        };
+        let again = |times| Some(Closure::ToldAgain { wait: Duration::from_secs(60), times });
+        assert_eq!(reopened(Some(60)), Some(Closure::Told));
+        assert_eq!(reopened(Some(60)), again(1));
+        assert_eq!(reopened(Some(60)), again(2));
+        assert_eq!(reopened(Some(41)), Some(Closure::ToldAnew), "it counts down");
+        assert_eq!(reopened(None), Some(Closure::Own));
+        assert_eq!(reopened(Some(41)), Some(Closure::Told), "all forgotten");
+    }
+}

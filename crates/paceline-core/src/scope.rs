@@ -36,7 +36,7 @@ pub(crate) struct Flight {
     /// Calls of the scope in flight when it left, itself included.
     pub(crate) in_flight: u32,
     /// What the scope had spent, this call included.
-    spent: Cost,
+    pub(crate) spent: Cost,
 }
 
 #[derive(Clone, Debug)]

@@ -12,6 +12,9 @@ use crate::scenario::{Item, Scenario};
 /// Capacities that change are looked at so often.
 const LOOK: Duration = Duration::from_millis(50);
 
+/// A provider that admits nothing for so long, in its own time, never will.
+const PATIENCE: Duration = Duration::from_hours(24 * 7);
+
 /// What the best schedule achieves.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Ideal {
@@ -35,7 +38,7 @@ impl Ideal {
         };
         let mut ideal = Self { admitted: Vec::with_capacity(items.len()), finished: Instant::ZERO };
         for item in items {
-            let departure = dispatcher.send(item);
+            let departure = dispatcher.send(item).ok_or(ProviderError::Never)?;
             ideal.admitted.push(dispatcher.now);
             ideal.finished = ideal.finished.max(departure);
         }
@@ -52,9 +55,14 @@ struct Dispatcher<'a> {
 }
 
 impl Dispatcher<'_> {
-    /// Lets time pass until the item is admitted; says when its answer is there.
-    fn send(&mut self, item: &Item) -> Instant {
+    /// Lets time pass until the item is admitted; says when its answer is there. None: it never would be.
+    fn send(&mut self, item: &Item) -> Option<Instant> {
+        let since = self.now;
+        let changes = self.scenario.provider.changes();
         loop {
+            if self.now - since > PATIENCE {
+                return None;
+            }
             self.depart();
             let opens = self.scenario.duty.map_or(self.now, |duty| duty.opens(self.now));
             if opens > self.now {
@@ -62,18 +70,19 @@ impl Dispatcher<'_> {
                 continue;
             }
             let full = self.provider.in_service() >= self.provider.places(self.now).min(self.bound);
-            let wait = if full { LOOK } else { self.provider.polite_wait(self.now, &item.cost) };
+            let wait = if full { Duration::MAX } else { self.provider.polite_wait(self.now, &item.cost) };
             if wait.is_zero() {
                 break;
             }
+            let wait = if changes { wait.min(LOOK) } else { wait };
             let freed = self.departures.peek().filter(|_| full).map_or(Instant::MAX, |Reverse(at)| *at);
-            self.now = (self.now + wait.min(LOOK)).min(freed);
+            self.now = (self.now + wait).min(freed);
         }
         let decision = self.provider.arrive_with(self.now, &item.cost, item.service);
         debug_assert!(matches!(decision, Decision::Admitted(_)), "{decision:?}");
         let departure = self.now + item.service + self.scenario.net;
         self.departures.push(Reverse(departure));
-        departure
+        Some(departure)
     }
 
     fn depart(&mut self) {

@@ -112,6 +112,9 @@ pub enum ProviderError {
     /// Rates below 0, a period of zero or a busy time longer than it.
     #[error("tenants: rates of at least 0, and a busy time of at most the period")]
     Tenants,
+    /// A call that would never be admitted: it costs more than a limit ever allows, or a limit becomes 0 for good.
+    #[error("the provider would admit nothing more for a week: does a call cost more than a limit, or a schedule end at 0?")]
+    Never,
 }
 
 /// A provider and its present state. The same calls at the same times get the same answers from the same seed.
@@ -297,6 +300,11 @@ impl Provider {
 }
 
 impl ProviderConfig {
+    /// Whether limits change with time, or strangers use them: then the wait for a call is not known beforehand.
+    pub(crate) fn changes(&self) -> bool {
+        self.schedule != Schedule::Constant || self.tenants.is_some()
+    }
+
     pub(crate) fn check(&self) -> Result<(), ProviderError> {
         for Limit { quota, .. } in &self.limits {
             if quota.limit == 0 || quota.window.is_zero() || quota.shape == (Shape::Bucket { burst: 0 }) {

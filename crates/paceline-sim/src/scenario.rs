@@ -41,6 +41,7 @@ use crate::tenants::Tenants;
 
 mod builtin;
 mod file;
+mod random;
 
 /// A provider and a job for it.
 #[derive(Clone, Debug, PartialEq)]
@@ -132,7 +133,7 @@ impl Scenario {
         file::read(text)
     }
 
-    /// The built-in scenario of that name.
+    /// The built-in scenario of that name; `random-17` is one whose provider is drawn from the seed 17.
     ///
     /// # Errors
     /// When there is none.
@@ -148,6 +149,11 @@ impl Scenario {
     /// The names of the short built-in jobs, in which the start decides.
     pub fn short_jobs() -> impl Iterator<Item = &'static str> {
         builtin::SHORT.iter().map(|(name, _)| *name)
+    }
+
+    /// The names of the built-in scenarios that ask one question each: a large step, a cold start at a small cap.
+    pub fn questions() -> impl Iterator<Item = &'static str> {
+        builtin::QUESTIONS.iter().map(|(name, _)| *name)
     }
 
     /// The same provider with so many items at most.

@@ -135,6 +135,19 @@ impl Ledger {
         self.undecided = 0;
     }
 
+    #[cfg(test)]
+    pub(super) const fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// What holds for every ledger of so many calls.
+    #[cfg(test)]
+    pub(super) fn check(&self, last: u64) {
+        assert!(self.mark <= self.admitted && self.admitted <= last && self.epoch <= last);
+        assert!(self.time >= LEAST_TIME);
+        assert!(self.pending.iter().is_sorted());
+    }
+
     fn forget(&mut self, number: u64) {
         if let Ok(index) = self.pending.binary_search_by_key(&number, |(number, _)| *number) {
             self.pending.remove(index);

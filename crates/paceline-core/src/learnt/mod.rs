@@ -13,6 +13,8 @@ mod belief;
 mod cap;
 mod ledger;
 mod rate;
+#[cfg(test)]
+mod tests;
 
 use core::time::Duration;
 
@@ -119,7 +121,7 @@ impl Learnt {
             self.ledger.expect(number);
         }
         let below_cap = self.cap.limit().is_none_or(|limit| in_flight < limit);
-        self.rate.left(now, gate.until(), number > 1 && below_cap);
+        self.rate.left(now, gate.until(), below_cap);
     }
 
     /// A call that was granted never left.

@@ -52,7 +52,7 @@ const SLOWEST: f64 = 60.0;
 const MOST: f64 = 4.0;
 
 /// How late a timer may be without shifting the schedule.
-const LATE: Duration = Duration::from_millis(5);
+pub(super) const LATE: Duration = Duration::from_millis(5);
 
 /// A belief from another process counts half after so long.
 const HALVED_AFTER: Duration = Duration::from_mins(10);
@@ -72,7 +72,8 @@ pub(super) struct Rate {
     goal: f64,
     /// Seconds that the last long closure took: growth waits as long again.
     lost: f64,
-    last_send: Instant,
+    /// When the last call left, or was due to; none: there was none.
+    last_send: Option<Instant>,
     /// The next call may leave from then on, whatever the rate says.
     free: Option<Instant>,
     /// When a refusal slowed it down last, and from what.
@@ -90,8 +91,8 @@ impl Rate {
             cost: 1.0,
             goal: 0.0,
             lost: 0.0,
-            last_send: Instant::ZERO,
-            free: Some(Instant::ZERO),
+            last_send: None,
+            free: None,
             refused: None,
             slowest: slowest(longest),
         }
@@ -136,7 +137,7 @@ impl Rate {
 
     /// When the next call may leave.
     pub(super) fn due(&self) -> Instant {
-        self.free.unwrap_or_else(|| self.last_send + self.gap())
+        self.free.unwrap_or_else(|| self.last_send.map_or(Instant::ZERO, |last| last + self.gap()))
     }
 
     /// The time between two calls.
@@ -153,9 +154,10 @@ impl Rate {
     /// A call leaves. `until`: the end of the last closure. `may_grow`: nothing else than the rate held it back.
     pub(super) fn left(&mut self, now: Instant, until: Instant, may_grow: bool) {
         let (due, gap) = (self.due(), self.gap());
-        self.last_send = due.max(until).max(now.saturating_sub(LATE));
+        let first = self.last_send.is_none();
+        self.last_send = Some(if first { now } else { due.max(until).max(now.saturating_sub(LATE)) });
         self.free = None;
-        if may_grow && now.saturating_since(due) < gap {
+        if may_grow && !first && now.saturating_since(due) < gap {
             self.grow();
         }
     }

@@ -1,6 +1,6 @@
 //! The scenarios that come along.
 
-use super::{Scenario, ScenarioError};
+use super::{Scenario, ScenarioError, random};
 
 macro_rules! scenarios {
     ($folder:literal: $($name:literal)*) => {
@@ -20,10 +20,17 @@ pub(super) const SHORT: &[(&str, &str)] = scenarios! { "short/":
     "f30-33" "q20-50" "p20-50" "c8-30" "d8-100" "d5-5" "f6-50" "q1-300"
 };
 
+/// Single questions to a controller.
+pub(super) const QUESTIONS: &[(&str, &str)] = scenarios! { "more/": "step-5x" "w6-50" "c5-500" "b10-1" };
+
 pub(super) fn named(name: &str) -> Result<Scenario, ScenarioError> {
+    if let Some(seed) = name.strip_prefix("random-").and_then(|seed| seed.parse().ok()) {
+        return Scenario::from_toml(&random::text(seed));
+    }
     let (_, text) = DEVELOPMENT
         .iter()
         .chain(SHORT)
+        .chain(QUESTIONS)
         .find(|(known, _)| *known == name)
         .ok_or_else(|| ScenarioError::Unknown(name.to_owned()))?;
     Scenario::from_toml(text)

@@ -1,0 +1,209 @@
+//! Random operations on the learnt policies and their gate, and what must hold whatever happens.
+
+use alloc::vec::Vec;
+
+use super::*;
+use proptest::test_runner::{Config, TestRunner};
+
+use super::rate::LATE;
+use crate::cost::Cost;
+
+/// What a scope does with its policies, without everything else that it has.
+struct Machine {
+    gate: Gate,
+    learnt: Learnt,
+    rng: Rng,
+    now: Instant,
+    last: u64,
+    out: Vec<Flight>,
+    /// The end of every wait of more than a second that the server asked for.
+    told: Instant,
+}
+
+impl Machine {
+    fn new(seed: u64, origin: Instant) -> Self {
+        let mut gate = Gate::new();
+        gate.begins(origin);
+        Self {
+            gate,
+            learnt: Learnt::new(None, Duration::from_secs(60)),
+            rng: Rng::new(seed),
+            now: origin,
+            last: 0,
+            out: Vec::new(),
+            told: Instant::ZERO,
+        }
+    }
+
+    /// In whole nanoseconds, so that a shift of time changes nothing.
+    fn pass(&mut self, time: Duration) {
+        self.now += time;
+        if let Some(reopening) = self.gate.silent(self.now, self.learnt.silence()) {
+            self.learnt.reopened(self.now, &reopening);
+        }
+    }
+
+    fn admit(&self) -> Admit {
+        let in_flight = u32::try_from(self.out.len()).expect("few calls");
+        let gate = self.gate.admit(self.now, Some(self.learnt.silence()));
+        gate.strictest(self.learnt.admit(self.now, &self.gate, in_flight))
+    }
+
+    fn send(&mut self) {
+        self.last += 1;
+        let in_flight = u32::try_from(self.out.len() + 1).expect("few calls");
+        let canary = self.gate.left(self.now, self.last);
+        self.learnt.left(self.now, &self.gate, self.last, in_flight, canary);
+        self.out.push(Flight { number: self.last, sent: self.now, probe: false, in_flight, spent: Cost::zero() });
+    }
+
+    fn succeed(&mut self, index: usize) {
+        let flight = self.out.swap_remove(index);
+        self.learnt.succeeded(self.now, &flight);
+        if let Some(reopening) = self.gate.passed(flight.number) {
+            self.learnt.reopened(self.now, &reopening);
+        }
+    }
+
+    fn refuse(&mut self, index: usize, overloaded: bool, hint: Option<Duration>) {
+        let flight = self.out.swap_remove(index);
+        self.learnt.refused(self.now, &mut self.gate, &flight, self.last, overloaded, &mut self.rng);
+        if let Some(hint) = hint {
+            self.gate.told(self.now, hint);
+            self.told = self.told.max(self.now + hint);
+        }
+    }
+
+    fn x(&self) -> f64 {
+        self.learnt.rate.per_second()
+    }
+}
+
+/// A machine under random operations; every step checks the rules. Gives what was decided, for comparison.
+fn run(seed: u64, origin: Instant, steps: u32) -> Vec<u64> {
+    let mut machine = Machine::new(seed, origin);
+    let mut dice = Rng::new(seed ^ 0xD1CE);
+    // How long this server takes, how often it refuses: something different for each seed.
+    let trip = 1 + dice.next_u64() % 300_000_000;
+    let refuses = dice.unit() * 0.4;
+    let mut decided = Vec::new();
+    for _ in 0..steps {
+        step(&mut machine, &mut dice, trip, refuses);
+        sound(&machine);
+        decided.push(machine.x().to_bits());
+        decided.push(match machine.admit() {
+            Admit::Now => 0,
+            Admit::At { at, .. } => {
+                assert!(at > machine.now, "an answer lies in the future");
+                at.as_nanos() - origin.as_nanos()
+            }
+            Admit::OnRelease { .. } => {
+                assert!(!machine.out.is_empty(), "nothing to wait for");
+                1
+            }
+        });
+    }
+    decided
+}
+
+fn step(machine: &mut Machine, dice: &mut Rng, trip: u64, refuses: f64) {
+    match dice.next_u64() % 8 {
+        0 => machine.pass(Duration::from_nanos(dice.next_u64() % (4 * trip))),
+        1 if dice.unit() < 0.01 => idle(machine),
+        2..=4 => send(machine, dice),
+        _ if machine.out.is_empty() => machine.pass(Duration::from_nanos(trip)),
+        _ => {
+            machine.pass(Duration::from_nanos(trip / 8));
+            let index = (dice.next_u64() % machine.out.len() as u64) as usize;
+            if dice.unit() < refuses { refuse(machine, dice, index) } else { succeed(machine, index) }
+        }
+    }
+}
+
+/// Lets time pass until a call may leave, and sends it.
+fn send(machine: &mut Machine, dice: &mut Rng) {
+    let late = if dice.unit() < 0.1 { dice.next_u64() % 3_000_000 } else { 0 };
+    while let Admit::At { at, .. } = machine.admit() {
+        machine.pass(at - machine.now + Duration::from_nanos(late));
+    }
+    if !machine.admit().is_now() {
+        return succeed(machine, 0);
+    }
+    let before = (machine.x(), machine.learnt.rate.due());
+    let most = (core::f64::consts::LN_2 / 0.02).max(10.0 * 0.2 * before.0 / machine.learnt.rate.payment());
+    assert_eq!(machine.admit(), machine.admit(), "asking changes nothing");
+    assert!(machine.now >= machine.told, "a call left in a pause that the server asked for");
+    let open = machine.gate.is_open();
+    assert!(!open || machine.now >= before.1, "before the rate allows it");
+    machine.send();
+    assert!(
+        machine.learnt.cap.limit().is_none_or(|cap| machine.out.len() <= cap.max(1) as usize) || !open,
+        "more in flight than the cap"
+    );
+    assert!(machine.x() >= before.0, "a call that leaves never slows down");
+    assert!(machine.x() <= before.0 + most, "a call raised the rate by {}", machine.x() - before.0);
+    let (next, gap) = (machine.learnt.rate.due(), machine.learnt.rate.gap());
+    assert!(!open || next + LATE >= machine.now + gap, "late calls come in a burst");
+}
+
+fn succeed(machine: &mut Machine, index: usize) {
+    let (x, canary) = (machine.x(), !machine.gate.is_open());
+    machine.succeed(index);
+    assert!(machine.x() == x || canary, "a success changed the rate");
+}
+
+fn refuse(machine: &mut Machine, dice: &mut Rng, index: usize) {
+    let (x, cap, was_open) = (machine.x(), machine.learnt.cap.limit(), machine.gate.is_open());
+    let number = machine.out[index].number;
+    let old = number <= machine.learnt.ledger.epoch();
+    let hint = (dice.unit() < 0.02).then(|| Duration::from_millis(1_001 + dice.next_u64() % 5_000));
+    machine.refuse(index, dice.unit() < 0.2, hint);
+    let switched = cap.is_none() && machine.learnt.cap.limit().is_some();
+    assert!(!old || machine.x() == x, "a refusal of a past epoch changed the rate");
+    assert!(switched || machine.x() <= x, "a refusal raised the rate");
+    assert!(machine.x() >= x * 0.2 - 1e-12 || machine.x() == 1.0 / 60.0, "cut too far: {} to {}", x, machine.x());
+    assert!(was_open || !machine.gate.is_open(), "a refusal opened the gate");
+}
+
+/// An hour without work raises nothing.
+fn idle(machine: &mut Machine) {
+    while !machine.out.is_empty() {
+        succeed(machine, 0);
+    }
+    machine.pass(Duration::from_hours(1));
+    let x = machine.x();
+    if machine.gate.is_open() {
+        machine.send();
+        assert_eq!(machine.x(), x, "idle time raised the rate");
+    }
+}
+
+fn sound(machine: &Machine) {
+    let x = machine.x();
+    assert!(x.is_finite() && x >= 1.0 / 60.0, "rate {x}");
+    let payment = machine.learnt.rate.payment();
+    assert!(payment > 0.0 && payment <= 4.0 * 140.0, "payment {payment}");
+    assert!(machine.learnt.cap.limit().is_none_or(|cap| cap >= 1));
+    machine.learnt.ledger.check(machine.last);
+}
+
+/// `PROPTEST_CASES` sets the number of seeds; one that fails is printed.
+#[test]
+fn whatever_happens_the_rules_hold() {
+    let mut runner = TestRunner::new(Config { failure_persistence: None, ..Config::default() });
+    let checked = runner.run(&proptest::num::u64::ANY, |seed| {
+        run(seed, Instant::ZERO, 1_000);
+        Ok(())
+    });
+    checked.expect("the seed above replays it");
+}
+
+#[test]
+fn the_same_inputs_give_the_same_answers_at_any_hour() {
+    for seed in 0..8 {
+        let one = run(seed, Instant::ZERO, 2_000);
+        assert_eq!(one, run(seed, Instant::ZERO, 2_000));
+        let later = Instant::ZERO + Duration::from_hours(1_000);
+        assert_eq!(one, run(seed, later, 2_000), "seed {seed}");
+    }
+}

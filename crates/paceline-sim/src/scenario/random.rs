@@ -1,0 +1,97 @@
+//! Providers that nobody chose: every kind of limit, over three decades of rates, drawn from a seed.
+
+use std::fmt::Write as _;
+
+use paceline_core::Rng;
+
+/// What a job may take at the provider's rate, in seconds.
+const SECONDS: (f64, f64) = (300.0, 3_000.0);
+
+/// The most items: what is worth seeing happens before.
+const MOST_ITEMS: f64 = 100_000.0;
+
+/// The scenario `random-SEED`, as a file.
+pub(super) fn text(seed: u64) -> String {
+    let mut draw = Draw(Rng::new(seed ^ 0x5EED_0F50_1EAD_ED01));
+    let rate = draw.between(2.0, 2_000.0);
+    let p50 = draw.between(0.003, 2.0);
+    let p99 = p50 * draw.between(1.5, 10.0);
+    let sigma = libm::log(p99 / p50) / crate::latency::Z99;
+    let mean = p50 * libm::exp(sigma * sigma / 2.0);
+    let kind = draw.one_of(&["bucket", "fixed", "sliding", "punishing", "places", "overload", "tokens", "mixed"]);
+    let items = (rate * draw.between(SECONDS.0, SECONDS.1)).min(MOST_ITEMS);
+    // Few enough to be met, and at least one is left when the schedule takes most of them away.
+    let places = (rate * mean).clamp(5.0, 400.0);
+
+    let mut limits = String::new();
+    let mut provider = String::new();
+    let period = draw.between(1.0, 60.0);
+    let mut limit = |shape: &str, counts: &str, per: f64, limit: f64, more: &str| {
+        let limit = limit.max(1.0);
+        write!(limits, "\n[[limit]]\nshape = \"{shape}\"\ncounts = \"{counts}\"\nlimit = {limit:.0}\nper = {per:.3}\n{more}")
+            .expect("a string takes everything");
+    };
+    let stored = |of: f64| format!("burst = {:.0}\n", of.max(1.0));
+    match kind {
+        "bucket" => limit("bucket", "requests", 60.0, 60.0 * rate, &stored(rate * draw.between(0.1, 60.0))),
+        "fixed" => limit("fixed", "requests", period, rate * period, "phase = 0\n"),
+        "sliding" => limit("sliding", "requests", period, rate * period, ""),
+        "punishing" => limit("sliding", "requests", period, rate * period, "counts_refused = true\n"),
+        "places" => provider = format!("concurrency = {places:.0}\n"),
+        "overload" => {
+            let queue = draw.between(1.2, 3.0);
+            provider = format!("overload = {{ capacity = {places:.0}, queue = {queue:.2}, degrade = 0.15 }}\n");
+        }
+        "tokens" => {
+            let tokens = 1_200.0 * rate;
+            limit("bucket", "tokens", 60.0, 60.0 * tokens, &stored(tokens * draw.between(10.0, 60.0)));
+        }
+        _ => {
+            limit("bucket", "requests", 60.0, 60.0 * rate, &stored(rate * draw.between(0.5, 20.0)));
+            provider = format!("concurrency = {:.0}\n", places * draw.between(0.7, 2.0) + 1.0);
+        }
+    }
+    if kind == "tokens" {
+        provider.push_str("cost = { p50 = 800, p99 = 4000 }\n");
+    }
+    let mut change = String::new();
+    let changes = draw.one_of(&["steady", "steady", "steady", "steps", "sine", "tenants"]);
+    match changes {
+        "steps" => {
+            let (first, second) = (draw.between(0.4, 2.5), draw.between(0.4, 2.5));
+            let third = items / rate / 3.0;
+            change = format!(
+                "\n[schedule]\nsteps = [{{ at = {third:.0}, factor = {first:.2} }}, {{ at = {:.0}, factor = {second:.2} }}]\n",
+                2.0 * third
+            );
+        }
+        "sine" => {
+            change =
+                format!("\n[schedule]\nsine = {{ amplitude = 0.5, period = {:.0} }}\n", draw.between(60.0, 300.0));
+        }
+        "tenants" if !limits.is_empty() => {
+            let base = rate * draw.between(0.05, 0.3);
+            write!(provider, "tenants = {{ base = {base:.3}, burst = {base:.3}, on = 30, period = 90 }}\n")
+                .expect("a string takes everything");
+        }
+        _ => {}
+    }
+    format!(
+        "name = \"random-{seed}\"\nabout = \"{kind}, {changes}, about {rate:.3} calls a second\"\nitems = {items:.0}\n\
+         service = {{ p50 = {p50:.4}, p99 = {p99:.4}, cap = {:.3} }}\n{provider}{limits}{change}",
+        8.0 * p99
+    )
+}
+
+struct Draw(Rng);
+
+impl Draw {
+    /// Evenly on a logarithmic scale.
+    fn between(&mut self, low: f64, high: f64) -> f64 {
+        low * libm::exp(self.0.unit() * libm::log(high / low))
+    }
+
+    fn one_of<'a>(&mut self, choices: &[&'a str]) -> &'a str {
+        choices[(self.0.unit() * choices.len() as f64) as usize]
+    }
+}
