@@ -91,7 +91,7 @@ pub(crate) struct UpstreamArgs {
     /// Requests that may leave at once after idling [default: the limit per second, rounded up]
     #[arg(help_heading = PACE, long, value_name = "N", allow_hyphen_values = true)]
     pub(crate) burst: Option<String>,
-    /// Most calls in flight at once; adapts below it
+    /// Most calls in flight at once [default: 512 under the pace auto, else 50]
     #[arg(help_heading = PACE, long, value_name = "N", allow_hyphen_values = true)]
     pub(crate) concurrency: Option<String>,
     /// Re-sends of an item after a server error; calls are 1 + N [default: 7]

@@ -22,26 +22,30 @@ pub(crate) fn command(args: &CheckArgs, everywhere: &Everywhere) -> Result<Statu
     let upstream = upstream::resolve(&args.upstream, everywhere)?;
     output::print(|out| {
         if args.json {
-            let values: Map<String, Value> = upstream
-                .effective
-                .iter()
-                .map(|row| (row.key.clone(), json!({ "value": row.value, "source": row.source.to_string() })))
-                .collect();
-            writeln!(out, "{}", json!({ "upstream": upstream.name, "acting": upstream.acting, "values": values }))
-        } else {
-            let width = |text: fn(&EffectiveValue) -> &str| {
-                upstream.effective.iter().map(|row| text(row).chars().count()).max().unwrap_or_default()
-            };
-            let (keys, values) = (width(|row| &row.key), width(|row| &row.value));
-            writeln!(out, "upstream {}\npace {}", upstream.name, upstream.acting).and_then(|()| {
-                upstream
-                    .effective
-                    .iter()
-                    .try_for_each(|row| writeln!(out, "  {:keys$}  {:values$}  {}", row.key, row.value, row.source))
-            })
+            let (values, idle) = (object(&upstream.effective), object(&upstream.idle));
+            let all = json!({ "upstream": upstream.name, "acting": upstream.acting, "values": values, "idle": idle });
+            return writeln!(out, "{all}");
         }
+        writeln!(out, "upstream {}\npace {}", upstream.name, upstream.acting)?;
+        table(&upstream.effective, out)?;
+        if !upstream.idle.is_empty() {
+            writeln!(out, "does not act under this pace:")?;
+            table(&upstream.idle, out)?;
+        }
+        Ok(())
     })?;
     Ok(Status::Success)
+}
+
+fn object(rows: &[EffectiveValue]) -> Map<String, Value> {
+    rows.iter().map(|row| (row.key.clone(), json!({ "value": row.value, "source": row.source.to_string() }))).collect()
+}
+
+fn table(rows: &[EffectiveValue], out: &mut dyn io::Write) -> io::Result<()> {
+    let width =
+        |text: fn(&EffectiveValue) -> &str| rows.iter().map(|row| text(row).chars().count()).max().unwrap_or_default();
+    let (keys, values) = (width(|row| &row.key), width(|row| &row.value));
+    rows.iter().try_for_each(|row| writeln!(out, "  {:keys$}  {:values$}  {}", row.key, row.value, row.source))
 }
 
 /// The table of presets: one line for each, and its settings in the words of the file.

@@ -56,6 +56,7 @@ pub(crate) async fn command(args: RunArgs, everywhere: &Everywhere) -> Result<St
     let mut upstream = upstream::resolve(&args.upstream, everywhere)?;
     let paths = paths(&args)?;
     places::check(&args, &paths)?;
+    warn_of_idle(&upstream);
     if args.dry_run {
         let told = told_limits(&upstream);
         return tokio::task::block_in_place(|| dry_run::command(&args, &paths, &upstream, &told));
@@ -214,6 +215,17 @@ impl Run<'_> {
             tracing::error!("cannot write the summary {}: {error}", path.display());
         }
         Ok(summary.status())
+    }
+}
+
+/// A knob that somebody set and that changes nothing is told, with what would make it act.
+fn warn_of_idle(upstream: &Upstream) {
+    let keys: Vec<&str> = upstream.idle.iter().map(|row| row.key.as_str()).collect();
+    if !keys.is_empty() {
+        tracing::warn!(
+            "no effect: {}; the pace auto learns the limit (the pace aimd has these knobs)",
+            keys.join(", ")
+        );
     }
 }
 

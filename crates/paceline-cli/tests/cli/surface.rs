@@ -45,6 +45,30 @@ fn check_says_which_pace_acts_and_prints_the_presets() {
 }
 
 #[test]
+fn a_knob_that_does_not_act_under_the_pace_is_said_to() {
+    let server = Server::new(|_| Reply::ok());
+    let job = Job::new(1);
+    let config = format!(
+        "[upstream.mine]\nbase_url = \"{}\"\nconcurrency = {{ kind = \"aimd\", floor = 5, max = 50 }}\n",
+        server.url()
+    );
+    std::fs::write(job.path("paceline.toml"), config).expect("writable");
+    let text = output(job.paceline().arg("check"));
+    assert!(
+        text.contains("\npace auto: learns the limit, ") && text.contains(", at most 50 calls in flight "),
+        "{text}"
+    );
+    let (_, idle) = text.split_once("does not act under this pace:\n").expect("told apart");
+    let told: Vec<_> = idle.lines().map(|line| line.split_whitespace().next().unwrap_or_default()).collect();
+    assert_eq!(told, ["concurrency.kind", "concurrency.floor"], "{idle}");
+    let json: Value = serde_json::from_str(&output(job.paceline().args(["check", "--json"]))).expect("JSON");
+    assert_eq!(json["idle"]["concurrency.floor"]["value"], "5");
+    assert!(!output(job.paceline().args(["check", "--pace", "aimd"])).contains("does not act"));
+    let (code, log) = finish(job.paceline().args(["run", "in.jsonl", "-o", "out.jsonl"]));
+    assert!(code == 0 && log.contains("no effect: concurrency.kind, concurrency.floor; "), "{log}");
+}
+
+#[test]
 fn the_paces_with_a_delay_finish_a_job_that_is_refused_now_and_then() {
     for pace in ["responsive", "responsive-classic", "linear", "exponential"] {
         let server = Server::new(|arrival| match arrival.item.ends_with('7') && arrival.before == 0 {

@@ -10,7 +10,7 @@ use super::units::show_duration;
 /// The pace in force, what it does, and who said so.
 pub(crate) fn acting(section: &UpstreamSection, pacer: &PacerConfig) -> String {
     let (name, does) = match pacer.pace {
-        Pace::Auto => ("auto", format!("announced limits and {}", in_flight(pacer.concurrency))),
+        Pace::Auto => ("auto", learning(pacer)),
         Pace::Fixed => ("fixed", format!("the configured limits and {}", in_flight(pacer.concurrency))),
         Pace::Aimd => ("aimd", format!("the configured limits and {}", in_flight(pacer.concurrency))),
         Pace::Responsive => ("responsive", responsive(pacer)),
@@ -19,6 +19,12 @@ pub(crate) fn acting(section: &UpstreamSection, pacer: &PacerConfig) -> String {
         Pace::None => ("none", "every call leaves at once".to_owned()),
     };
     format!("{name}: {does} ({})", reason(section, pacer))
+}
+
+fn learning(pacer: &PacerConfig) -> String {
+    let start = pacer.start.map(|rate| format!(" from {rate}/s on")).unwrap_or_default();
+    let ceiling = in_flight(pacer.concurrency);
+    format!("learns the limit{start}, below what is configured and announced, {ceiling}")
 }
 
 fn in_flight(concurrency: Concurrency) -> String {

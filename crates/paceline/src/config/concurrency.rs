@@ -12,7 +12,25 @@ use super::setting::Setting;
 const MOST_IN_FLIGHT: u32 = 100_000;
 
 /// `concurrent` is the number of a limit such as `50 concurrent`; it stands for `max`.
+///
+/// Under the pace `auto` nothing but the maximum acts. The rest has to make sense all the same, so that a file may change
+/// its pace, and is told apart from what is in force.
 pub(crate) fn concurrency(
+    section: &UpstreamSection,
+    concurrent: Option<&Setting>,
+    pace: &mut PaceChoice,
+    ledger: &mut Ledger,
+) -> Result<Concurrency, Error> {
+    if pace.pace != Pace::Auto {
+        return settled(section, concurrent, pace, ledger);
+    }
+    let mut own = ledger.beside();
+    let max = settled(section, concurrent, pace, &mut own)?.max();
+    ledger.take_over(own, |row| row.key == "concurrency.max");
+    Ok(Concurrency::Fixed { max })
+}
+
+fn settled(
     section: &UpstreamSection,
     concurrent: Option<&Setting>,
     pace: &mut PaceChoice,
@@ -30,6 +48,7 @@ pub(crate) fn concurrency(
     let Concurrency::Aimd { floor, start, max } = Concurrency::AIMD else {
         unreachable!("the default adapts");
     };
+    let max = if pace.pace == Pace::Auto { Concurrency::default().max() } else { max };
     let count = |setting: &Setting, key: &str| match &setting.text {
         text if text.ends_with("concurrent") => match text.parse() {
             Ok(super::Limit::Concurrent(n)) if n <= MOST_IN_FLIGHT => Ok(n),

@@ -19,11 +19,28 @@ pub(crate) struct Ledger {
     /// What stands before every key in an error: `upstream.openai`.
     place: String,
     rows: Vec<EffectiveValue>,
+    idle: Vec<EffectiveValue>,
 }
 
 impl Ledger {
     pub(crate) fn new(place: String) -> Self {
-        Self { place, rows: Vec::new() }
+        Self { place, rows: Vec::new(), idle: Vec::new() }
+    }
+
+    /// An empty one for knobs of which it is not clear yet whether they act.
+    pub(crate) fn beside(&self) -> Self {
+        Self::new(self.place.clone())
+    }
+
+    /// Takes over the rows of knobs that act. Of the others those are kept apart that somebody set.
+    pub(crate) fn take_over(&mut self, other: Self, acts: impl Fn(&EffectiveValue) -> bool) {
+        for row in other.rows {
+            if acts(&row) {
+                self.rows.push(row);
+            } else if row.source != Source::Default {
+                self.idle.push(row);
+            }
+        }
     }
 
     /// The knob's full name, for errors.
@@ -52,7 +69,8 @@ impl Ledger {
         Ok(value)
     }
 
-    pub(crate) fn into_rows(self) -> Vec<EffectiveValue> {
-        self.rows
+    /// What is in force, and what somebody set that is not.
+    pub(crate) fn into_rows(self) -> (Vec<EffectiveValue>, Vec<EffectiveValue>) {
+        (self.rows, self.idle)
     }
 }

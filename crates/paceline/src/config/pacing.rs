@@ -1,6 +1,6 @@
-//! From settings to the pacer's knobs: pace, retry, breaker.
+//! From settings to the pacer's knobs: pace, start, retry, breaker.
 
-use paceline_core::{Backoff, BreakerConfig, Growth, Jitter, Pace, Retry};
+use paceline_core::{Backoff, BreakerConfig, Dimension, Growth, Jitter, Limits, Pace, Retry};
 
 use super::effective::Ledger;
 use super::error::{Error, Source};
@@ -44,6 +44,9 @@ pub(crate) const PACES: [PaceChoice; 14] = [
 /// More sends of one item than this are a mistake.
 const MOST_SENDS: u32 = 1_000_000;
 
+/// A call a microsecond, in calls a second.
+const FASTEST_START: f64 = 1_000_000.0;
+
 /// Larger multipliers are a constant delay at the cap.
 const LARGEST_MULTIPLIER: f64 = 1_000.0;
 
@@ -55,6 +58,34 @@ pub(crate) fn pace(section: &UpstreamSection, ledger: &mut Ledger) -> Result<Pac
         })
     };
     ledger.settle("pace", section.pace.as_ref(), PACES[0], read, |pace| pace.name.to_owned())
+}
+
+/// The first learnt rate. Under a pace that learns none it is passed over in a lower layer than the pace; beside it or above
+/// it, it is a mistake.
+pub(crate) fn start(
+    section: &UpstreamSection,
+    pace: PaceChoice,
+    limits: &Limits,
+    ledger: &mut Ledger,
+) -> Result<Option<f64>, Error> {
+    let given = section.start.as_ref();
+    if pace.pace != Pace::Auto {
+        let rank = section.pace.as_ref().map_or(0, |pace| pace.source().rank());
+        return match given.filter(|start| start.source().rank() >= rank) {
+            Some(start) => {
+                let expected = "nothing here: only the pace auto learns a rate (pace = \"auto\")";
+                Err(start.refuse(&ledger.name("start"), expected))
+            }
+            None => Ok(None),
+        };
+    }
+    let expected = format!("calls a second, a number above 0 and at most {FASTEST_START}");
+    let read = |setting: &Setting, key: &str| {
+        setting.number(key, |rate| rate > 0.0 && rate <= FASTEST_START, &expected).map(Some)
+    };
+    let is_limited = limits.quotas.iter().any(|quota| quota.dimension == Dimension::Requests);
+    let usual = if is_limited { "twice the limit" } else { "2" };
+    ledger.settle("start", given, None, read, |start| start.map_or_else(|| usual.to_owned(), |rate| rate.to_string()))
 }
 
 pub(crate) fn retry(section: &UpstreamSection, pace: PaceChoice, ledger: &mut Ledger) -> Result<Retry, Error> {

@@ -22,7 +22,7 @@ pub enum Preset {
     Moderate,
     /// For scraping a large host: 10 requests per second, a burst of 20, 16 calls in flight.
     Aggressive,
-    /// For scraping: one call in flight at first, more as the answers permit, at most 20 requests per second.
+    /// For scraping: one request per second at first, faster as the answers permit, at most 20 per second.
     Adaptive,
     /// No wait at all but those that the server asks for.
     None,
@@ -102,19 +102,15 @@ impl Preset {
             Self::Conservative => self.scraping("0.5", "1", "1"),
             Self::Moderate => self.scraping("2", "4", "4"),
             Self::Aggressive => self.scraping("10", "20", "16"),
-            Self::Adaptive => {
-                let one = || Some(self.setting("1"));
-                let concurrency = ConcurrencySection { floor: one(), start: one(), ..ConcurrencySection::default() };
-                self.paced(
-                    "auto",
-                    UpstreamSection {
-                        rps: Some(self.setting("20")),
-                        shape: Some(self.setting("bucket")),
-                        concurrency: Some(concurrency),
-                        ..UpstreamSection::default()
-                    },
-                )
-            }
+            Self::Adaptive => self.paced(
+                "auto",
+                UpstreamSection {
+                    start: Some(self.setting("1")),
+                    rps: Some(self.setting("20")),
+                    shape: Some(self.setting("bucket")),
+                    ..UpstreamSection::default()
+                },
+            ),
             Self::None => self.paced("none", UpstreamSection::default()),
             Self::OpenAiApp => openai_app_section(),
             Self::AimdClassic => {

@@ -137,6 +137,10 @@ section_with_limits! {
         /// or a preset. Default: `auto`.
         #[schemars(with = "Option<PaceName>")]
         pace: Setting,
+        /// The first rate under the pace `auto`, in calls a second, more than 0, at most 1,000,000. Default: 2, or twice the
+        /// request limit where one is configured.
+        #[schemars(with = "Option<f64>", range(min = 0.0, max = 1_000_000.0))]
+        start: Setting,
         /// Calls in flight: a number, which is the maximum, or a table.
         #[serde(default, deserialize_with = "number_or_table")]
         #[schemars(with = "Option<ConcurrencyChoice>")]
@@ -161,7 +165,7 @@ section_with_limits! {
 }
 
 section! {
-    /// How many calls may be under way at once.
+    /// How many calls may be under way at once. Under the pace `auto` only `max` acts.
     ConcurrencySection {
         /// `aimd` adapts between `floor` and `max`, `fixed` always allows `max`; `classic` starts at `max`, and every success
         /// is one more, every refusal a halving. Default: `aimd`; `fixed` under the paces `fixed`, `responsive`, `linear`,
@@ -174,7 +178,7 @@ section! {
         /// The first limit, `floor` to `max`; only for `aimd`. Default: 10, or `max` if that is less.
         #[schemars(with = "Option<Count>")]
         start: Setting,
-        /// Never more than this, 1 to 100,000. Default: 50.
+        /// Never more than this, 1 to 100,000. Default: 512 under the pace `auto`, else 50.
         #[schemars(with = "Option<Count>")]
         max: Setting,
     }

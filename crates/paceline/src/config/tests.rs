@@ -75,7 +75,7 @@ fn different_limits_add_up_and_the_same_one_twice_is_a_mistake() {
     ];
     assert_eq!(both.pacer.limits.quotas, expected);
     assert!(both.pacer.limits.quotas.iter().all(|quota| quota.shape == Shape::Sliding));
-    assert_eq!(both.pacer.concurrency, Concurrency::Aimd { floor: 5, start: 7, max: 7 });
+    assert_eq!(both.pacer.concurrency, Concurrency::Fixed { max: 7 });
     assert_eq!(
         refused("[upstream.openai]\nrpm = 500\nlimits = ['400rpm']", &[], openai()),
         "upstream.openai.limits = \"400rpm\" (from paceline.toml, line 3): \
@@ -180,7 +180,12 @@ fn a_bad_value_of_a_file_is_named_with_its_line() {
         ("concurrency = 0", "concurrency.max"),
         ("concurrency = 2.5", "concurrency.max"),
         ("concurrency = { floor = 20, max = 10 }", "concurrency.floor"),
-        ("concurrency = { start = 60 }", "concurrency.start"),
+        ("concurrency = { start = 513 }", "concurrency.start"),
+        ("pace = 'aimd'\nconcurrency = { start = 60 }", "concurrency.start"),
+        ("start = 0", "start"),
+        ("start = 'fast'", "start"),
+        ("start = 1_000_001", "start"),
+        ("pace = 'aimd'\nstart = 1", "start"),
         ("concurrency = { floor = 9, start = 8 }", "concurrency.start"),
         ("concurrency = { kind = 'fixed', floor = 5 }", "concurrency.floor"),
         ("concurrency = { kind = 'slow' }", "concurrency.kind"),
@@ -231,7 +236,7 @@ fn names_that_do_not_exist_are_errors_with_their_line() {
 
 #[test]
 fn a_higher_maximum_lowers_the_floor_below_it() {
-    let file = "[upstream.openai]\nconcurrency = { floor = 20, start = 30, max = 40 }";
+    let file = "[upstream.openai]\npace = 'aimd'\nconcurrency = { floor = 20, start = 30, max = 40 }";
     let limited = |n: &str| Overrides { concurrency: Some(n.to_owned()), ..openai() };
     for (flags, floor, start, max) in
         [(openai(), 20, 30, 40), (limited("25"), 20, 25, 25), (limited("3"), 3, 3, 3), (limited("64"), 20, 30, 64)]
@@ -239,19 +244,55 @@ fn a_higher_maximum_lowers_the_floor_below_it() {
         let found = upstream(file, &[], flags).expect("all well");
         assert_eq!(found.pacer.concurrency, Concurrency::Aimd { floor, start, max });
     }
-    let small = upstream("[upstream.openai]\nconcurrency = 2", &[], openai()).expect("all well");
+    let small = upstream("[upstream.openai]\npace = 'aimd'\nconcurrency = 2", &[], openai()).expect("all well");
     assert_eq!(small.pacer.concurrency, Concurrency::Aimd { floor: 2, start: 2, max: 2 });
+}
+
+#[test]
+fn under_auto_only_the_maximum_acts_and_the_rest_is_told_apart() {
+    let file = "[upstream.openai]\nconcurrency = { kind = 'aimd', floor = 5, start = 10, max = 50 }";
+    let found = upstream(file, &[], openai()).expect("all well");
+    assert_eq!((found.pacer.pace, found.pacer.concurrency), (Pace::Auto, Concurrency::Fixed { max: 50 }));
+    let idle: Vec<_> = found.idle.iter().map(|row| (row.key.as_str(), row.value.as_str())).collect();
+    assert_eq!(idle, [("concurrency.kind", "aimd"), ("concurrency.floor", "5"), ("concurrency.start", "10")]);
+    let in_force: Vec<_> = found.effective.iter().filter(|row| row.key.starts_with("concurrency")).collect();
+    assert!(matches!(&in_force[..], [max] if max.key == "concurrency.max" && max.value == "50"), "{in_force:?}");
+    let aimd = Overrides { pace: Some("aimd".to_owned()), ..openai() };
+    let found = upstream(file, &[], aimd).expect("the same file under another pace");
+    assert_eq!((found.pacer.concurrency, found.idle), (Concurrency::AIMD, vec![]));
+    let plain = upstream("", &[], openai()).expect("all well");
+    assert_eq!((plain.pacer.concurrency, plain.idle), (Concurrency::Fixed { max: 512 }, vec![]));
+}
+
+#[test]
+fn the_first_learnt_rate_can_be_told() {
+    let flag = |pace: &str| Overrides { pace: Some(pace.to_owned()), ..openai() };
+    let told = "[upstream.openai]\nstart = 0.5";
+    for (file, flags, start) in [
+        ("", openai(), None),
+        (told, openai(), Some(0.5)),
+        (told, flag("adaptive"), Some(0.5)),
+        ("", flag("adaptive"), Some(1.0)),
+        (told, flag("fixed"), None),
+    ] {
+        assert_eq!(upstream(file, &[], flags).expect("all well").pacer.start, start, "{file}");
+    }
+    let row =
+        |file| upstream(file, &[], openai()).expect("all well").effective.into_iter().find(|row| row.key == "start");
+    assert_eq!(row("[upstream.openai]\nrpm = 60").expect("in force").value, "twice the limit");
+    assert_eq!(row("[upstream.openai]\ntpm = 60").expect("in force").value, "2");
 }
 
 #[test]
 fn paces_decide_who_adapts() {
     for (lines, pace, adapts) in [
-        ("", Pace::Auto, true),
+        ("", Pace::Auto, false),
         ("pace = 'aimd'", Pace::Aimd, true),
         ("pace = 'fixed'", Pace::Fixed, false),
         ("pace = 'fixed'\nconcurrency = { kind = 'aimd' }", Pace::Aimd, true),
         ("pace = 'fixed'\nconcurrency = { floor = 2 }", Pace::Aimd, true),
         ("pace = 'auto'\nconcurrency = { kind = 'fixed', max = 9 }", Pace::Auto, false),
+        ("pace = 'auto'\nconcurrency = { kind = 'aimd', max = 9 }", Pace::Auto, false),
         ("pace = 'linear'", Pace::Linear, false),
         ("pace = 'exponential'", Pace::Exponential, false),
         ("pace = 'responsive'", Pace::Responsive, false),
@@ -296,7 +337,7 @@ fn the_responsive_delay_has_a_table_of_its_own() {
 #[test]
 fn what_acts_is_told_with_its_reason() {
     for (lines, acting) in [
-        ("", "auto: announced limits and 5 to 50 calls in flight, 10 at first (default)"),
+        ("", "auto: learns the limit, below what is configured and announced, at most 512 calls in flight (default)"),
         ("pace = 'fixed'", "fixed: the configured limits and at most 50 calls in flight (paceline.toml, line 2)"),
         (
             "pace = 'fixed'\nconcurrency = { floor = 2, max = 9 }",
@@ -305,8 +346,8 @@ fn what_acts_is_told_with_its_reason() {
         ),
         (
             "pace = 'adaptive'",
-            "auto: announced limits and 1 to 50 calls in flight, 1 at first (preset adaptive, named in \
-             paceline.toml, line 2)",
+            "auto: learns the limit from 1/s on, below what is configured and announced, at most 512 calls in flight \
+             (preset adaptive, named in paceline.toml, line 2)",
         ),
         (
             "pace = 'responsive'",
@@ -339,7 +380,7 @@ fn presets_are_layers_below_the_file() {
         ("conservative", vec![bucket(1, seconds(2), 1)], fixed(1), Pace::Fixed),
         ("moderate", vec![bucket(2, seconds(1), 4)], fixed(4), Pace::Fixed),
         ("aggressive", vec![bucket(10, seconds(1), 20)], fixed(16), Pace::Fixed),
-        ("adaptive", vec![bucket(20, seconds(1), 20)], Concurrency::Aimd { floor: 1, start: 1, max: 50 }, Pace::Auto),
+        ("adaptive", vec![bucket(20, seconds(1), 20)], fixed(512), Pace::Auto),
         ("none", vec![], fixed(50), Pace::None),
         ("aimd-classic", vec![], Concurrency::Classic { floor: 5, max: 50 }, Pace::Aimd),
         ("responsive-classic", vec![], fixed(50), Pace::Responsive),
@@ -541,12 +582,24 @@ fn documented(key: &str) -> Option<Vec<&'static str>> {
     DOCUMENT.lines().filter(|line| line.starts_with("| `")).map(cells).find(named)
 }
 
+/// The defaults of the pace `auto`, and of the knobs that only other paces have.
+fn defaults() -> Vec<EffectiveValue> {
+    let of = |pace: &str, keys: &[&str]| {
+        let found = upstream(&format!("[upstream.openai]\npace = '{pace}'"), &[], openai()).expect("all well");
+        let mut rows = found.effective;
+        rows.retain(|row| keys.iter().any(|key| row.key.starts_with(key)));
+        rows
+    };
+    let mut rows = upstream("", &[], openai()).expect("all well").effective;
+    rows.extend(of("responsive", &["responsive."]));
+    rows.extend(of("aimd", &["concurrency.kind", "concurrency.floor", "concurrency.start"]));
+    rows.retain(|row| row.source == Source::Default && row.key != "provider");
+    rows
+}
+
 #[test]
 fn every_default_is_documented_as_it_is() {
-    let plain = upstream("", &[], openai()).expect("all well").effective;
-    let responsive = upstream("[upstream.openai]\npace = 'responsive'", &[], openai()).expect("all well").effective;
-    let delays = responsive.into_iter().filter(|row| row.key.starts_with("responsive."));
-    for row in plain.into_iter().chain(delays).filter(|row| row.source == Source::Default && row.key != "provider") {
+    for row in defaults() {
         let cells = documented(&row.key).unwrap_or_else(|| panic!("{} is not documented", row.key));
         assert_eq!(cells[2], format!("`{}`", row.value), "{}", row.key);
     }
@@ -558,16 +611,12 @@ fn every_default_is_documented_as_it_is() {
 #[test]
 fn the_schema_tells_the_real_defaults() {
     let schema: serde_json::Value = serde_json::from_str(SCHEMA).expect("JSON");
-    let plain = upstream("", &[], openai()).expect("all well").effective;
-    let responsive = upstream("[upstream.openai]\npace = 'responsive'", &[], openai()).expect("all well").effective;
-    let delays = responsive.into_iter().filter(|row| row.key.starts_with("responsive."));
-    for row in plain.into_iter().chain(delays).filter(|row| row.source == Source::Default && row.value != "none") {
+    for row in defaults().into_iter().filter(|row| row.value != "none") {
         let (section, key) = match row.key.split_once('.') {
             Some(("concurrency", key)) => ("ConcurrencySection", key),
             Some(("retry", key)) => ("RetrySection", key),
             Some(("responsive", key)) => ("ResponsiveSection", key),
             Some((_, key)) => ("BreakerSection", key),
-            None if row.key == "provider" => continue,
             None => ("UpstreamSection", row.key.as_str()),
         };
         let description = schema["$defs"][section]["properties"][key]["description"].as_str().expect(key);

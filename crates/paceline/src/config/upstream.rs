@@ -49,6 +49,8 @@ pub struct Upstream {
     pub acting: String,
     /// Every value in force, defaults included.
     pub effective: Vec<EffectiveValue>,
+    /// Values that somebody set and that do not act under this pace.
+    pub idle: Vec<EffectiveValue>,
 }
 
 /// Where the key is; never the key.
@@ -113,6 +115,7 @@ impl Upstream {
         let named = Named::of_upstream(section, &ledger)?;
         let off = section.pace.as_ref().filter(|_| pace.pace == Pace::None);
         let limits = named.settle(off, &mut ledger)?;
+        let start = pacing::start(section, pace, &limits, &mut ledger)?;
         let concurrency = concurrency::concurrency(section, named.concurrent, &mut pace, &mut ledger)?;
         let retry = pacing::retry(section, pace, &mut ledger)?;
         let read = |setting: &Setting, key: &str| setting.period(key);
@@ -121,19 +124,11 @@ impl Upstream {
         let breaker = pacing::breaker(section, &mut ledger)?;
         let (tiers, tier_limits) = tiers(section.tier.as_deref().unwrap_or_default(), off, &mut ledger)?;
         let rules = rules::rules(section.rule.as_deref().unwrap_or_default(), &mut ledger)?;
-        let pacer = PacerConfig {
-            limits,
-            concurrency,
-            start: None,
-            tiers: tier_limits,
-            retry,
-            breaker,
-            pace: pace.pace,
-            responsive,
-        };
-        let (acting, effective) = (acting::acting(section, &pacer), ledger.into_rows());
-        let name = name.to_owned();
-        Ok(Self { name, provider, base_url, key, pacer, tiers, rules, deadline, acting, effective })
+        let pacer =
+            PacerConfig { limits, concurrency, start, tiers: tier_limits, retry, breaker, pace: pace.pace, responsive };
+        let acting = acting::acting(section, &pacer);
+        let ((effective, idle), name) = (ledger.into_rows(), name.to_owned());
+        Ok(Self { name, provider, base_url, key, pacer, tiers, rules, deadline, acting, effective, idle })
     }
 }
 
@@ -265,7 +260,7 @@ fn tiers(
             return Err(setting.refuse(&own.name("match"), "a limit beside it, such as rpm: this tier limits nothing"));
         }
         let held = named.settle(off, &mut own)?;
-        for row in own.into_rows() {
+        for row in own.into_rows().0 {
             ledger.note(format!("{scope}: {}", row.key), row.value, row.source);
         }
         limits.push((scope.clone(), held));
