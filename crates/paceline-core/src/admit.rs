@@ -108,7 +108,7 @@ impl fmt::Display for Policy {
             Self::Queue => f.write_str("older requests"),
             Self::Held => f.write_str("a used-up quota"),
             Self::Stopped => f.write_str("a person to act"),
-            Self::Gate => f.write_str("the wait that the server asked for"),
+            Self::Gate => f.write_str("the end of a pause after refusals"),
             Self::Canary => f.write_str("one call that tests whether the limit has reopened"),
             Self::Breaker => f.write_str("a failing server"),
             Self::Concurrency => f.write_str("a free place among the calls in flight"),

@@ -69,7 +69,10 @@ pub(super) fn words(counts: &Counts, snapshot: &Value, path: &Path) -> String {
     snapshot.get("account").into_iter().for_each(|account| line(scope_words(account)));
     let mut scopes: Vec<&Value> = snapshot["scopes"].as_array().into_iter().flatten().collect();
     scopes.sort_by_key(|scope| urgency(scope));
-    scopes.iter().take(SHOWN).for_each(|scope| line(scope_words(scope)));
+    for scope in scopes.iter().take(SHOWN) {
+        line(scope_words(scope));
+        belief_words(scope).into_iter().for_each(&mut line);
+    }
     if let Some(rest) = scopes.get(SHOWN..).filter(|rest| !rest.is_empty()) {
         line(rest_words(rest));
     }
@@ -117,6 +120,13 @@ fn scope_words(scope: &Value) -> String {
         words += &format!(", {} of {} {}{per} used", quota["used"], quota["limit"], text::printable(dimension));
     }
     words
+}
+
+/// What a scope that has sent something believes of its limit.
+fn belief_words(scope: &Value) -> Option<String> {
+    let sends = scope["totals"]["sends"].as_u64().unwrap_or(0);
+    let text = scope["belief"]["text"].as_str().filter(|_| sends > 0)?;
+    Some(format!("  {}", text::printable(text)))
 }
 
 fn rest_words(rest: &[&Value]) -> String {

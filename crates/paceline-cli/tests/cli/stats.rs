@@ -63,7 +63,30 @@ fn the_history_adds_up_to_the_totals() {
     assert_eq!(totals, [server.count() as u64, 11, 1, 2, 33, 22]);
     let delayed = minutes.iter().find(|minute| minute["delay_max_ms"].is_u64()).expect("two delays");
     assert!(delayed["delay_max_ms"].as_u64() >= Some(20), "{delayed}");
-    assert!(minutes.iter().all(|minute| minute["limit_of"] == "calls in flight"), "{minutes:?}");
+    assert!(minutes.iter().all(|minute| minute["limit_of"] == "learnt calls per minute"), "{minutes:?}");
+}
+
+#[test]
+fn what_was_learnt_about_the_limit_is_told_by_stats_and_summary() {
+    let server = Server::new(|arrival| match arrival.before {
+        0 if arrival.item == "item-9" => Reply::error(429, "rate_limit_exceeded"),
+        _ => Reply::ok(),
+    });
+    let job = Job::new(12);
+    let (code, log) = finish(&mut job.run(&server));
+    assert_eq!(code, 0, "{log}");
+    let learnt = log.lines().find_map(|line| line.strip_prefix("  learnt: ")).expect("a line of the summary");
+    let stats: Value = serde_json::from_str(&output(job.paceline().args(["stats", "--json"]))).expect("JSON");
+    for belief in [&stats["scopes"][0]["belief"], &job.summary()["scopes"][0]["belief"]] {
+        let text = belief["text"].as_str().expect("a text");
+        assert!(text.starts_with("about ") && text.contains("/s, last refused "), "{belief}");
+        let figures = ["rate", "refused_ago_s", "refused_rate"].map(|key| belief[key].as_f64());
+        assert!(figures.iter().all(|figure| figure.is_some_and(|figure| figure >= 0.0)), "{belief}");
+        assert_eq!((belief["cap"].is_null(), &belief["gate"]), (true, &"open".into()), "{belief}");
+    }
+    assert!(learnt.starts_with("about ") && learnt.contains("last refused"), "{learnt}");
+    assert!(output(job.paceline().arg("stats")).lines().any(|line| line.starts_with("    about ")));
+    assert!(stats["account"]["belief"].is_null(), "a belief is a scope's");
 }
 
 #[test]

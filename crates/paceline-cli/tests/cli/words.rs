@@ -12,7 +12,8 @@ fn summary(log: &str, server: &Server) -> String {
         Some((before, _)) => format!("{before}this run took TIME\n"),
         None => line.replace(&server.url(), "URL").replace(env!("CARGO_BIN_EXE_paceline"), "paceline") + "\n",
     });
-    lines.filter(|line| !line.contains(" held: ") && !line.contains("stopped early: the next call can start")).collect()
+    let differs = ["  held: ", "  learnt: ", "stopped early: the next call can start"];
+    lines.filter(|line| !differs.iter().any(|words| line.contains(words))).collect()
 }
 
 #[test]

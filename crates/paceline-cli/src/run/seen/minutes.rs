@@ -48,14 +48,16 @@ impl Minutes {
     }
 }
 
-/// What the busiest scope's server announced as its limit of requests; where it announced none, the calls in flight that
-/// all scopes together may have.
+/// What the busiest scope's server announced as its limit of requests; where it announced none, the rate that the scope has
+/// learnt, or the calls in flight that all scopes together may have.
 fn limit(view: &Snapshot) -> Option<(u64, String)> {
     let busiest = view.scopes.iter().max_by_key(|scope| scope.totals.sends)?;
     let announced = busiest.announced.iter().find(|quota| quota.dimension == Dimension::Requests);
-    Some(match announced {
-        Some(quota) => (quota.limit, "announced requests".to_owned()),
-        None => {
+    let learnt = busiest.belief.as_ref().filter(|belief| belief.cap.is_none());
+    Some(match (announced, learnt) {
+        (Some(quota), _) => (quota.limit, "announced requests".to_owned()),
+        (None, Some(belief)) => ((60.0 * belief.rate).round() as u64, "learnt calls per minute".to_owned()),
+        (None, None) => {
             let places = view.scopes.iter().map(|scope| u64::from(scope.concurrency.current_limit)).sum();
             (places, "calls in flight".to_owned())
         }

@@ -5,8 +5,8 @@ use std::io::IsTerminal as _;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use paceline::{Instant, Snapshot};
-use paceline_core::{Class, Timestamp};
+use paceline::{Belief, Instant, ScopeSnapshot, Snapshot};
+use paceline_core::{Class, Policy, Timestamp};
 use terminal_size::{Width, terminal_size_of};
 
 use crate::logging;
@@ -185,7 +185,8 @@ fn fitting(parts: &[String], width: usize) -> String {
     line
 }
 
-/// The one thing that the next call waits for, and for how long where that can be felt.
+/// The one thing that the next call waits for, and for how long where that can be felt. Where that is what was learnt, or
+/// nothing, what is believed of the limit.
 fn waits_for(view: &View<'_>) -> Option<String> {
     if view.stop.is_some() {
         return Some(match view.in_flight {
@@ -199,19 +200,40 @@ fn waits_for(view: &View<'_>) -> Option<String> {
         .min_by_key(|(_, _, at)| at.unwrap_or(Instant::MAX));
     match (next, view.next_due) {
         (Some((scope, policy, at)), _) => {
-            let of = if view.limits.scopes.len() > 1 {
-                format!("{}: ", text::printable(&scope.name))
-            } else {
-                String::new()
-            };
-            let wait = at.map(|at| at - view.now).map(countdown).unwrap_or_default();
-            Some(format!("{of}waiting for {}{wait}", text::printable(&policy.to_string())))
+            let wait = at.map(|at| countdown(at - view.now)).unwrap_or_default();
+            let learnt = scope.belief.as_ref().is_some_and(|belief| is_learnt(policy, &wait, belief));
+            learnt.then(|| believed(view.limits)).flatten().or_else(|| {
+                let of = name(view.limits, scope);
+                Some(format!("{of}waiting for {}{wait}", text::printable(&policy.to_string())))
+            })
         }
         (None, Some((due, now))) if due > now && view.in_flight == 0 => {
             Some(format!("waiting for the next retry{}", countdown(due.saturating_since(now))))
         }
-        _ => None,
+        _ => believed(view.limits),
     }
+}
+
+/// Whether that wait is a matter of what was learnt, and too short to be told by itself.
+fn is_learnt(policy: &Policy, wait: &str, belief: &Belief) -> bool {
+    match policy {
+        Policy::Rate { .. } | Policy::Canary => true,
+        Policy::Gate => wait.is_empty(),
+        Policy::Concurrency => belief.cap.is_some(),
+        _ => false,
+    }
+}
+
+/// What the busiest scope believes of its limit, under a pace that learns.
+fn believed(limits: &Snapshot) -> Option<String> {
+    let sending = limits.scopes.iter().filter(|scope| scope.totals.sends > 0);
+    let busiest = sending.max_by_key(|scope| (scope.waiting > 0, scope.totals.sends))?;
+    Some(format!("{}{}", name(limits, busiest), busiest.belief.as_ref()?))
+}
+
+/// A scope's name and a colon, where there are several.
+fn name(limits: &Snapshot, scope: &ScopeSnapshot) -> String {
+    if limits.scopes.len() > 1 { format!("{}: ", text::printable(&scope.name)) } else { String::new() }
 }
 
 /// The time that is left, in whole seconds; from a minute on with its end. Nothing for less than a second.
@@ -228,7 +250,30 @@ fn countdown(wait: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
+    use paceline_core::{Cost, Pacer, PacerConfig, Request};
+
     use super::*;
+
+    #[test]
+    fn what_is_believed_is_told_where_nothing_else_holds_back() {
+        let mut pacer = Pacer::new(PacerConfig::default(), 1, Instant::ZERO).expect("the defaults");
+        let scope = pacer.scope("a model");
+        let told = |pacer: &Pacer| {
+            let (now, figures, limits) = (Instant::ZERO, &Figures::default(), &pacer.snapshot(Instant::ZERO));
+            waits_for(&View { now, figures, limits, in_flight: 1, stop: None, next_due: None })
+        };
+        assert_eq!(told(&pacer), None, "before the first call nothing is believed");
+        for _ in 0..2 {
+            pacer.enqueue(Instant::ZERO, Request::new(scope, Cost::request())).expect("small enough");
+        }
+        let believed = pacer.snapshot(Instant::ZERO).scopes[0].belief.as_ref().expect("it learns").to_string();
+        assert_eq!(told(&pacer).as_ref(), Some(&believed), "the second call waits for the learnt rate");
+        pacer.hold(Instant::ZERO, Some(scope), Instant::from_nanos(42_000_000_000));
+        assert_eq!(told(&pacer).as_deref(), Some("waiting for a used-up quota, 42s"));
+        pacer.scope("another");
+        pacer.resume(Instant::ZERO, None);
+        assert_eq!(told(&pacer).as_deref(), Some(&*format!("a model: {believed}")));
+    }
 
     #[test]
     fn a_screen_never_exceeds_its_width_and_keeps_what_matters() {

@@ -1,7 +1,9 @@
 //! The numbers of a job and its limits as JSON: for `paceline stats`, which reads them from the journal, and for the
 //! summary.
 
-use paceline::{Instant, QuotaSnapshot, ResponsiveCounters, ScopeSnapshot, ScopeState, Snapshot};
+use paceline::{
+    Belief, GateState, Instant, QuotaSnapshot, ResponsiveCounters, ScopeSnapshot, ScopeState, Snapshot, Trend,
+};
 use paceline_core::{Class, Dimension, Timestamp};
 use serde_json::{Map, Value, json};
 
@@ -84,6 +86,7 @@ fn scope(scope: &ScopeSnapshot, wall: ToWall<'_>) -> Value {
             "limit_history": concurrency.limit_history,
             "phase": concurrency.phase.as_str(),
         },
+        "belief": scope.belief.as_ref().map(belief),
         "delay_ms": scope.delay.as_secs_f64() * 1e3,
         "responsive": scope.responsive.as_ref().map(responsive),
         "totals": {
@@ -95,6 +98,28 @@ fn scope(scope: &ScopeSnapshot, wall: ToWall<'_>) -> Value {
             "waited_s": scope.totals.waited.as_secs_f64(),
             "by_class": by_class,
         },
+    })
+}
+
+fn belief(belief: &Belief) -> Value {
+    let trend = match belief.trend {
+        Trend::Starting => "starting",
+        Trend::Returning => "returning",
+        Trend::Growing => "growing",
+    };
+    let gate = match belief.gate {
+        GateState::Open => "open",
+        GateState::Closed { .. } => "closed",
+        GateState::Canary => "canary",
+    };
+    json!({
+        "rate": belief.rate,
+        "trend": trend,
+        "refused_ago_s": belief.refused.map(|(ago, _)| ago.as_secs_f64()),
+        "refused_rate": belief.refused.map(|(_, rate)| rate),
+        "cap": belief.cap,
+        "gate": gate,
+        "text": belief.to_string(),
     })
 }
 

@@ -111,6 +111,7 @@ impl Summary<'_> {
         if let Some(oracle) = self.oracle() {
             line(format!("with perfect knowledge of the limits it would have taken {}", text::duration(oracle)));
         }
+        self.learnt().into_iter().for_each(&mut line);
         line(format!("results: {}", output.display()));
         if counts.failed + counts.skipped + counts.cancelled > 0 {
             line(format!("errors: {} (why: {})", errors.display(), report.display()));
@@ -154,6 +155,15 @@ impl Summary<'_> {
             words += &format!(": {details}");
         }
         words + &format!("; this run took {}", text::duration(self.elapsed))
+    }
+
+    /// What the busiest scope that was refused believes of its limit. Without a refusal nothing was learnt about it.
+    fn learnt(&self) -> Option<String> {
+        let refused = |scope: &&ScopeSnapshot| scope.belief.as_ref().is_some_and(|belief| belief.refused.is_some());
+        let scopes = &self.view.scopes;
+        let busiest = scopes.iter().filter(refused).max_by_key(|scope| scope.totals.sends)?;
+        let of = if scopes.len() > 1 { format!(" of {}", text::printable(&busiest.name)) } else { String::new() };
+        Some(format!("learnt{of}: {}", busiest.belief.as_ref()?))
     }
 
     /// How many items wait for what, each wait named once.
