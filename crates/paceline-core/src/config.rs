@@ -182,7 +182,9 @@ impl Default for Retry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Pace {
     /// The limit is learnt from what happens to calls: a rate, and calls in flight where refusals follow their number. What
-    /// is configured is a ceiling, headers hold back, and of [`PacerConfig::concurrency`] only the maximum counts.
+    /// is configured is a ceiling, headers hold back, and of [`PacerConfig::concurrency`] only the maximum counts. Each scope
+    /// begins at [`PacerConfig::start`], or where [`Pacer::believe`](crate::Pacer::believe) puts it, and tells what it
+    /// believes as [`ScopeSnapshot::belief`](crate::ScopeSnapshot::belief).
     #[default]
     Auto,
     /// The configured limits and nothing else.

@@ -118,6 +118,25 @@ impl Limiter {
         self.driver.act(|pacer, now| pacer.announce(now, scope, told));
     }
 
+    /// Takes over what an earlier limiter had learnt about the scope under [`Pace::Auto`](paceline_core::Pace::Auto): `rate` in
+    /// calls a second and `cap` in calls in flight come from its snapshot ([`Belief`](paceline_core::Belief)), `age` is the
+    /// time since then. An old belief is tried carefully. To be called before the scope's first request; it is ignored
+    /// later, and where the rate is not a positive number.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use paceline::{Limiter, PacerConfig};
+    ///
+    /// let limiter = Limiter::new(PacerConfig::default())?;
+    /// limiter.believe(limiter.scope("a model"), 100.0, None, Duration::from_secs(5));
+    /// let belief = limiter.snapshot().scopes[0].belief.clone().expect("the default pace learns");
+    /// assert!(belief.rate > 50.0, "{belief}");
+    /// # Ok::<(), paceline::ConfigError>(())
+    /// ```
+    pub fn believe(&self, scope: ScopeId, rate: f64, cap: Option<u32>, age: Duration) {
+        self.driver.act(|pacer, now| pacer.believe(now, scope, rate, cap, age));
+    }
+
     /// Grants nothing in the scope, or in the account for `None`, before `until`. Those who wait go on waiting.
     pub fn hold(&self, scope: Option<ScopeId>, until: Instant) {
         self.driver.act(|pacer, now| pacer.hold(now, scope, until));
