@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::support::{Job, Reply, Server, finish, start};
+use crate::support::{Arrival, Job, Reply, Server, finish, start};
 
 const CONCURRENCY: usize = 8;
 
@@ -113,6 +113,50 @@ fn without_a_journal_the_results_are_the_same() {
     assert!(!job.path("out.journal").exists());
     let items: BTreeSet<_> = server.arrivals().into_iter().map(|arrival| arrival.item).collect();
     assert_eq!(items.len(), 10);
+}
+
+#[test]
+fn a_killed_run_goes_on_at_the_rate_that_it_had_learnt() {
+    const BEFORE: usize = 40;
+    let server = Server::new(|arrival| match line_number(arrival) {
+        n if n < BEFORE || arrival.before > 0 => Reply::ok(),
+        BEFORE => Reply::error(429, "rate_limit_exceeded"),
+        _ => Reply::ok().never(),
+    });
+    let other = Server::new(|_| Reply::ok());
+    let job = Job::new(60);
+    let run = |server: &Server| {
+        let mut command = job.paceline();
+        command.args(["run", "in.jsonl", "-o", "out.jsonl", "--seed", "1", "--base-url", &server.url()]);
+        command
+    };
+    let belief = || {
+        let stats = job.paceline().args(["stats", "--json"]).output().expect("the binary runs");
+        let stats: Value = serde_json::from_slice(&stats.stdout).expect("JSON");
+        let belief = &stats["scopes"][0]["belief"];
+        (belief["rate"].as_f64().unwrap_or_default(), belief["trend"].as_str().unwrap_or_default().to_owned())
+    };
+    let mut child = start(&mut run(&server));
+    server.wait_for(BEFORE);
+    // Twice a second the journal learns what the run believes.
+    while matches!(&*belief().1, "" | "starting") {
+        std::thread::yield_now();
+    }
+    child.kill().expect("it runs");
+    child.wait().expect("it ends");
+    let (learnt, _) = belief();
+    assert!(learnt > 4.0, "{learnt}");
+    let (code, log) = finish(run(&server).args(["--max-items", "1"]));
+    assert_eq!(code, 3, "{log}");
+    let (rate, trend) = belief();
+    assert!(rate > 0.8 * learnt && trend != "starting", "{rate} {trend} after {learnt}");
+    let (code, log) = finish(run(&other).args(["--max-items", "1"]));
+    assert_eq!(code, 3, "{log}");
+    assert_eq!(belief().1, "starting", "another address has another limit");
+}
+
+fn line_number(arrival: &Arrival) -> usize {
+    arrival.item.strip_prefix("item-").and_then(|n| n.parse().ok()).expect("an item of the job")
 }
 
 fn interrupt(pid: u32) {

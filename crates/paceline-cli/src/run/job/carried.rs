@@ -2,13 +2,16 @@
 //! when a run is killed, and exact when it ends.
 //!
 //! A configured limit holds over runs: what its windows still counted is counted on. What the server's headers announced
-//! goes on from where it stood, with its age, until the first answer says more.
+//! goes on from where it stood, with its age, until the first answer says more. What was learnt from refusals is where the
+//! next run begins, the more carefully the longer ago that was.
 
 use std::time::Duration;
 
 use paceline::Limiter;
 use paceline_core::{Announcement, Dimension, LimitReport, Restores, Timestamp};
 use serde::{Deserialize, Serialize};
+
+use crate::run::seen::snapshot::STARTING;
 
 #[derive(Deserialize)]
 struct Carried {
@@ -22,6 +25,14 @@ struct Level {
     name: String,
     quotas: Vec<Counted>,
     announced: Vec<Counted>,
+    belief: Option<Believed>,
+}
+
+#[derive(Deserialize)]
+struct Believed {
+    rate: f64,
+    trend: String,
+    cap: Option<u32>,
 }
 
 #[derive(Deserialize)]
@@ -94,6 +105,10 @@ pub(crate) fn restore(snapshot: &str, limiter: &Limiter, now: Timestamp) {
     }
     for level in &carried.scopes {
         level.quotas.iter().for_each(|quota| charge(limiter, Some(&level.name), quota, since));
+        // Whoever was never refused has learnt nothing, and begins anew: a start finds its way faster.
+        if let Some(belief) = level.belief.as_ref().filter(|belief| belief.trend != STARTING) {
+            limiter.believe(limiter.scope(&level.name), belief.rate, belief.cap, since);
+        }
         for quota in &level.announced {
             let Some(told) = &quota.announced else { continue };
             let told = told.announcement(quota.dimension(), quota.window(), since);
@@ -116,5 +131,45 @@ impl Counted {
 
     fn window(&self) -> Option<Duration> {
         self.window_s.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use paceline::{Belief, PacerConfig, Trend};
+
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::from_millis(1_795_176_000_000);
+
+    /// What a limiter believes that is given a snapshot from so long ago.
+    fn restored(belief: &str, ago: Duration) -> Option<Belief> {
+        let at = crate::text::rfc3339(NOW.as_millis() - i64::try_from(millis(ago)).expect("not long ago"));
+        let scope = format!(r#"{{"name":"a model","quotas":[],"announced":[]{belief}}}"#);
+        let account = r#"{"name":"","quotas":[],"announced":[],"belief":null}"#;
+        let snapshot = format!(r#"{{"at":"{at}","account":{account},"scopes":[{scope}]}}"#);
+        let limiter = Limiter::with_seed(PacerConfig::default(), 1).expect("the defaults");
+        restore(&snapshot, &limiter, NOW);
+        limiter.snapshot().scopes.into_iter().next()?.belief
+    }
+
+    #[test]
+    fn a_belief_goes_on_and_an_old_one_is_tried_carefully() {
+        let learnt = r#","belief":{"rate":1000.0,"trend":"growing","cap":8}"#;
+        let fresh = restored(learnt, Duration::from_secs(5)).expect("restored");
+        assert!((500.0..=1_000.0).contains(&fresh.rate) && fresh.cap == Some(8), "{fresh}");
+        let old = restored(learnt, Duration::from_secs(3_600)).expect("restored");
+        assert!((2.0..100.0).contains(&old.rate) && old.cap.is_none(), "{old}");
+        assert_eq!(old.trend, Trend::Returning, "it comes back fast where that is right");
+        let ancient = restored(learnt, Duration::from_secs(86_400)).expect("the scope is known");
+        assert_eq!((ancient.rate, ancient.trend), (2.0, Trend::Starting));
+    }
+
+    #[test]
+    fn what_says_nothing_about_a_limit_is_not_restored() {
+        let never_refused = r#","belief":{"rate":64.0,"trend":"starting","cap":null}"#;
+        for belief in ["", r#","belief":null"#, never_refused] {
+            assert_eq!(restored(belief, Duration::ZERO), None, "{belief}");
+        }
     }
 }

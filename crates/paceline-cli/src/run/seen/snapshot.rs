@@ -15,6 +15,9 @@ use crate::text;
 /// Turns an instant of the limiter into a time of the wall clock.
 pub(crate) type ToWall<'a> = &'a dyn Fn(Instant) -> Timestamp;
 
+/// The word for a learnt rate before its first refusal.
+pub(crate) const STARTING: &str = "starting";
+
 /// The state of a job, as it is kept in the journal.
 pub(crate) fn job(
     figures: &Figures,
@@ -103,7 +106,7 @@ fn scope(scope: &ScopeSnapshot, wall: ToWall<'_>) -> Value {
 
 fn belief(belief: &Belief) -> Value {
     let trend = match belief.trend {
-        Trend::Starting => "starting",
+        Trend::Starting => STARTING,
         Trend::Returning => "returning",
         Trend::Growing => "growing",
     };
