@@ -79,9 +79,10 @@ fn delay(config: &PacerConfig, tried: &Request, outcome: &Outcome, rng: &mut Rng
         Class::Account | Class::QuotaExhausted => Duration::ZERO,
         Class::Throttled | Class::Partial => {
             let delay = backoff.delay(tried.deferrals, rng);
-            // There the scope waits for all its items.
             match config.pace {
-                Pace::Auto => Duration::ZERO,
+                // The scope waits for all its items. Whoever is refused again lets others go first: one item that is always
+                // refused would look like a limit that lets nothing pass.
+                Pace::Auto if tried.deferrals == 0 => Duration::ZERO,
                 Pace::Responsive => delay.min(LONGEST_OWN_WAIT),
                 _ => delay,
             }

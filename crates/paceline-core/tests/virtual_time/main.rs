@@ -6,4 +6,5 @@ mod model;
 mod models;
 mod replay;
 mod spacing;
+mod stuck_item;
 mod two_levels;
