@@ -91,10 +91,15 @@ impl Breaker {
             self.samples.pop_front();
         }
         self.samples.push_back(Sample { at: now, item, failed });
-        (failed && self.state == State::Closed && self.is_down(now)).then(|| {
-            self.failing_since = Some(now);
-            self.open(now, self.config.open)
-        })
+        (failed && self.state == State::Closed && self.is_down(now)).then(|| self.opens(now))
+    }
+
+    /// A call failed that a closed gate had let pass alone. There outcomes are too few and too old to be a share: the server
+    /// is down when enough items have failed in a row.
+    pub(crate) fn failed_alone(&mut self, now: Instant) -> Option<Change> {
+        let in_a_row = self.samples.iter().rev().take_while(|sample| sample.failed);
+        let down = self.state == State::Closed && self.items_of(in_a_row) >= self.config.items as usize;
+        down.then(|| self.opens(now))
     }
 
     /// A call ended without an answer that proves anything.
@@ -121,6 +126,11 @@ impl Breaker {
         self.state = State::Closed;
         self.samples.clear();
         Some(Change::Closed)
+    }
+
+    fn opens(&mut self, now: Instant) -> Change {
+        self.failing_since = Some(now);
+        self.open(now, self.config.open)
     }
 
     fn open(&mut self, now: Instant, lasts: Duration) -> Change {

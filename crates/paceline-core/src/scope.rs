@@ -222,7 +222,9 @@ impl Scope {
     /// The server failed.
     pub(crate) fn failed(&mut self, now: Instant, flight: &Flight, item: u64) -> Option<Change> {
         self.proves_nothing(flight);
-        self.breaker.answered(now, item, true, flight.probe)
+        let alone = self.pace == Pace::Auto && !self.gate.is_open();
+        let change = self.breaker.answered(now, item, true, flight.probe);
+        change.or_else(|| alone.then(|| self.breaker.failed_alone(now)).flatten())
     }
 
     /// The call ended without an answer.

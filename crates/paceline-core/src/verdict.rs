@@ -15,6 +15,9 @@ use crate::time::Instant;
 /// pace.
 const LONGEST_OWN_WAIT: Duration = Duration::from_secs(5);
 
+/// A closed gate is tested with so many other items before one that failed there: only several tell whose fault it is.
+const OTHERS_FIRST: usize = 5;
+
 /// Counts the send that has ended and decides about the next one.
 pub(crate) fn judge(
     config: &PacerConfig,
@@ -43,9 +46,13 @@ pub(crate) fn judge(
     if let Some(reason) = bound {
         return Verdict::GiveUp { reason, request: Box::new(request) };
     }
-    let delay = if probe && matches!(outcome.class, Class::Overloaded | Class::Transient) {
-        // It sits out the next round of probes, so that one item that always fails cannot keep the breaker open.
+    let failed = matches!(outcome.class, Class::Overloaded | Class::Transient);
+    // It sits out the next round of tests, so that one item that always fails cannot keep the others out.
+    let delay = if probe && failed {
         2 * (scope.next_probe(now) - now)
+    } else if failed && config.pace == Pace::Auto && scope.is_shut() {
+        let others = scope.queue.len().min(OTHERS_FIRST) as u32;
+        delay(config, &tried, outcome, rng).max(others * (scope.closed_until(now).unwrap_or(now) - now))
     } else {
         delay(config, &tried, outcome, rng)
     };

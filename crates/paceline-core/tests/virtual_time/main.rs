@@ -4,6 +4,7 @@ mod classic_defects;
 mod job;
 mod model;
 mod models;
+mod outage;
 mod replay;
 mod spacing;
 mod stuck_item;

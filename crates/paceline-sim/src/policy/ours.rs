@@ -32,7 +32,7 @@ impl Ours {
             Pace::Responsive | Pace::Linear | Pace::Exponential => Concurrency::Fixed { max: WORKERS.min(max) },
         };
         let retry = Retry { max_retries: u32::MAX, ..Retry::default() };
-        let breaker = BreakerConfig { share: 1.0, last: 10_000, least: 10_000, ..BreakerConfig::default() };
+        let breaker = BreakerConfig { items: u32::MAX, ..BreakerConfig::default() };
         let config = PacerConfig { limits, concurrency, retry, breaker, pace, ..PacerConfig::default() };
         let mut pacer = Pacer::new(config, setting.seed, Instant::ZERO).expect("a share of sound limits is sound");
         let scope = pacer.scope("sim");
