@@ -27,7 +27,7 @@ impl Ours {
         let limits = if pace == Pace::Fixed { share(setting) } else { Limits::default() };
         let max = setting.in_flight;
         let concurrency = match pace {
-            Pace::Aimd => Concurrency::default(),
+            Pace::Aimd => Concurrency::AIMD,
             Pace::Auto | Pace::Fixed | Pace::None => Concurrency::Fixed { max },
             Pace::Responsive | Pace::Linear | Pace::Exponential => Concurrency::Fixed { max: WORKERS.min(max) },
         };
