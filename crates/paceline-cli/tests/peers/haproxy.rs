@@ -54,7 +54,7 @@ fn told_its_rate_haproxy_refuses_almost_nothing() {
 }
 
 #[test]
-fn untold_nothing_is_lost_at_haproxy() {
+fn untold_the_rate_is_learnt_at_haproxy() {
     // The window is 10 s: one frontend says so, the other claims that a second is enough.
     std::thread::scope(|scope| {
         scope.spawn(|| untold("haproxy untold, honest hint", 10));
@@ -66,13 +66,15 @@ fn untold(name: &str, retry_after: u32) {
     let counting = Counting::start(SERVICE);
     let haproxy = Haproxy::start(&counting, retry_after);
     let items = measure::items();
-    let job = Job::new(items, &haproxy.base_url(), &[]);
+    let job = Job::new(items, &haproxy.base_url(), &["--concurrency", "64"]);
     let ended = job.run();
     let (sends, refused) = haproxy.counts();
     measure::pace(name, items, sends, refused, ended.seconds, oracle(items), None);
     job.assert_complete(&ended);
     assert_eq!(ended.count("calls"), sends, "the summary counts what HAProxy counted: {}", ended.summary);
     assert_eq!(counting.arrivals(), items as u64, "an accepted item is never sent again");
+    // The window is used up at once by whoever does not know it, and what is refused then counts in the next one.
+    measure::assert_learnt(items, refused, 15);
 }
 
 /// HAProxy weighs the window before by what is left of it: nobody gets more than the limit per window, on average.

@@ -40,3 +40,11 @@ pub(crate) fn pace(name: &str, items: usize, sends: u64, refused: u64, seconds: 
 pub(crate) fn assert_few_refused(sends: u64, refused: u64) {
     assert!(refused * 50 <= sends, "{refused} of {sends} calls were refused, more than 2 %");
 }
+
+/// Learning a limit that nobody told cost at most that many refused calls for each hundred items.
+///
+/// # Panics
+/// When it cost more.
+pub(crate) fn assert_learnt(items: usize, refused: u64, percent: u64) {
+    assert!(refused * 100 <= items as u64 * percent, "{refused} calls refused for {items} items, over {percent} %");
+}

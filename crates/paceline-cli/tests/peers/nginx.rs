@@ -1,4 +1,5 @@
-//! nginx `limit_req`: a leaky bucket per key, with its access log as the count of what it refused.
+//! nginx `limit_req`, a leaky bucket per key, and `limit_conn`, a number of calls in flight per key, with its access log
+//! as the count of what it refused.
 
 use std::fs;
 use std::net::TcpListener;
@@ -12,8 +13,20 @@ use super::measure;
 const RATE: f64 = 20.0;
 const BURST: f64 = 20.0;
 
+/// Calls in flight that `limit_conn` lets through.
+const IN_FLIGHT: usize = 8;
+
 /// Each call takes this long behind the proxies; it is the one median latency in every oracle.
 const SERVICE: Duration = Duration::from_millis(30);
+
+/// What nginx limits.
+#[derive(Clone, Copy)]
+enum Limit {
+    /// `RATE` a second with a burst of `BURST`; every refusal says `Retry-After: 1`.
+    Bucket,
+    /// `IN_FLIGHT` calls; a refusal says nothing.
+    InFlight,
+}
 
 /// nginx in a folder of its own, stopped with the value.
 struct Nginx {
@@ -24,7 +37,7 @@ struct Nginx {
 #[test]
 fn nginx_really_limits() {
     let counting = Counting::start(SERVICE);
-    let nginx = Nginx::start(&counting);
+    let nginx = Nginx::start(&counting, Limit::Bucket);
     let answers = burst(&nginx.url(), 60);
     let passed = answers.get(&200).copied().unwrap_or(0);
     // The first call, the burst of 20, and what refills at 20/s while 60 connections are made.
@@ -33,9 +46,19 @@ fn nginx_really_limits() {
 }
 
 #[test]
+fn nginx_really_limits_calls_in_flight() {
+    // So slow that all of them are there before the first one ends.
+    let counting = Counting::start(Duration::from_secs(1));
+    let nginx = Nginx::start(&counting, Limit::InFlight);
+    let answers = burst(&nginx.url(), 20);
+    assert_eq!(answers.get(&200), Some(&IN_FLIGHT), "{answers:?}");
+    assert_eq!(answers.get(&429), Some(&(20 - IN_FLIGHT)), "{answers:?}");
+}
+
+#[test]
 fn told_its_rate_nginx_refuses_almost_nothing() {
     let counting = Counting::start(SERVICE);
-    let nginx = Nginx::start(&counting);
+    let nginx = Nginx::start(&counting, Limit::Bucket);
     let items = measure::items();
     let job = Job::new(items, &nginx.base_url(), &["--limit", "20 rps", "--burst", "20"]);
     let ended = job.run();
@@ -50,27 +73,40 @@ fn told_its_rate_nginx_refuses_almost_nothing() {
 }
 
 #[test]
-fn untold_nothing_is_lost_at_nginx() {
-    let counting = Counting::start(SERVICE);
-    let nginx = Nginx::start(&counting);
+fn untold_the_rate_is_learnt_at_nginx() {
     let items = measure::items();
-    let job = Job::new(items, &nginx.base_url(), &[]);
+    let oracle = (items as f64 - BURST) / RATE + SERVICE.as_secs_f64();
+    untold("nginx untold", Limit::Bucket, oracle);
+}
+
+#[test]
+fn untold_the_calls_in_flight_are_learnt_at_nginx() {
+    let items = measure::items();
+    let oracle = (items as f64 / IN_FLIGHT as f64 + 1.0) * SERVICE.as_secs_f64();
+    untold("nginx untold, calls in flight", Limit::InFlight, oracle);
+}
+
+fn untold(name: &str, limit: Limit, oracle: f64) {
+    let counting = Counting::start(SERVICE);
+    let nginx = Nginx::start(&counting, limit);
+    let items = measure::items();
+    let job = Job::new(items, &nginx.base_url(), &["--concurrency", "64"]);
     let ended = job.run();
     let (sends, refused) = nginx.counts();
-    let oracle = (items as f64 - BURST) / RATE + SERVICE.as_secs_f64();
-    measure::pace("nginx untold", items, sends, refused, ended.seconds, oracle, None);
+    measure::pace(name, items, sends, refused, ended.seconds, oracle, None);
     job.assert_complete(&ended);
     assert_eq!(ended.count("calls"), sends, "the summary counts what nginx counted: {}", ended.summary);
     assert_eq!(counting.arrivals(), items as u64, "an accepted item is never sent again");
+    measure::assert_learnt(items, refused, 5);
 }
 
 impl Nginx {
     /// Returns when nginx listens: as a daemon it goes to the background only after that, so nothing polls.
-    fn start(upstream: &Counting) -> Self {
+    fn start(upstream: &Counting, limit: Limit) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         for _ in 0..5 {
             let port = free_port();
-            fs::write(folder.path().join("nginx.conf"), config(port, upstream)).expect("writing nginx.conf");
+            fs::write(folder.path().join("nginx.conf"), config(port, upstream, limit)).expect("writing nginx.conf");
             if nginx(&folder, &[]) {
                 return Self { folder, port };
             }
@@ -113,8 +149,18 @@ fn nginx(folder: &tempfile::TempDir, arguments: &[&str]) -> bool {
     command.status().expect("nginx is on the PATH (scripts/test installs it)").success()
 }
 
-fn config(port: u16, upstream: &Counting) -> String {
+fn config(port: u16, upstream: &Counting, limit: Limit) -> String {
     let upstream = upstream.address();
+    let (zone, rule) = match limit {
+        Limit::Bucket => (
+            format!("limit_req_zone $http_authorization zone=key:1m rate={RATE}r/s; limit_req_status 429;"),
+            format!("limit_req zone=key burst={BURST} nodelay; error_page 429 @limited;"),
+        ),
+        Limit::InFlight => (
+            "limit_conn_zone $http_authorization zone=key:1m; limit_conn_status 429;".to_owned(),
+            format!("limit_conn key {IN_FLIGHT};"),
+        ),
+    };
     format!(
         r#"
 master_process off;
@@ -125,13 +171,11 @@ http {{
     client_body_temp_path body; proxy_temp_path proxy; fastcgi_temp_path fastcgi; uwsgi_temp_path uwsgi; scgi_temp_path scgi;
     log_format status '$status';
     access_log access.log status;
-    limit_req_zone $http_authorization zone=key:1m rate={RATE}r/s;
-    limit_req_status 429;
+    {zone}
     server {{
         listen 127.0.0.1:{port} backlog=1024;
         location / {{
-            limit_req zone=key burst={BURST} nodelay;
-            error_page 429 @limited;
+            {rule}
             proxy_pass http://{upstream};
         }}
         location @limited {{
