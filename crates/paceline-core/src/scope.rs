@@ -118,6 +118,11 @@ impl Scope {
         self.quotas.charge(at, dimension, window, units);
     }
 
+    /// Whether anybody wants to send a call now.
+    pub(crate) fn note_demand(&mut self, now: Instant) {
+        self.learnt.demand(now, self.queue.head().is_some());
+    }
+
     /// The next waiter waits for a full window.
     pub(crate) fn note_full(&mut self) {
         self.quotas.note_full();

@@ -26,6 +26,7 @@ use ledger::{Event, Ledger};
 use rate::{FEW, Rate};
 
 use crate::admit::{Admit, Policy};
+use crate::hold::RunningClock;
 use crate::gate::{Closure, Gate, Reopening};
 use crate::rng::Rng;
 use crate::scope::Flight;
@@ -50,6 +51,9 @@ pub(crate) struct Learnt {
     strikes: u32,
     /// What was admitted and what time it was when a long closure ended last; at first, the beginning.
     reopened: Option<(u64, Instant)>,
+    idle: RunningClock,
+    /// What was admitted and what time it was, without idling, when an epoch opened last that says something about a rate.
+    sampled: (u64, Instant),
     /// The longest closure of our own choice.
     longest: Duration,
 }
@@ -63,6 +67,8 @@ impl Learnt {
             cap: Cap::new(),
             strikes: 0,
             reopened: None,
+            idle: RunningClock::default(),
+            sampled: (0, Instant::ZERO),
             longest: longest.min(LONGEST_CLOSURE),
         }
     }
@@ -98,6 +104,11 @@ impl Learnt {
     /// How long a canary must go unrefused to open the gate.
     pub(crate) const fn silence(&self) -> Duration {
         self.ledger.silence()
+    }
+
+    /// Whether anybody wants to send a call from now on.
+    pub(crate) fn demand(&mut self, now: Instant, any: bool) {
+        self.idle.set_standing(now, !any);
     }
 
     /// When a call may leave beside so many in flight, as far as rate and cap are concerned. After a closure the canary
@@ -152,6 +163,7 @@ impl Learnt {
         let admitted = self.ledger.admitted();
         let (before, since) = self.reopened.unwrap_or((0, now));
         self.reopened = Some((admitted, reopening.canary));
+        self.sampled = (admitted, self.idle.read(now, now));
         let n = (admitted - before) as f64;
         let t = reopening.canary.saturating_since(since).as_secs_f64();
         let measured = (n >= FEW && t > 0.0).then(|| n / t);
@@ -214,10 +226,25 @@ impl Learnt {
         if self.strikes == 0 {
             gate.begins(flight.sent);
         }
+        let really = self.really(now).filter(|_| self.cap.limit().is_none());
+        self.rate.bound(really);
         let start_ended = !(overloaded && self.rate.overloaded(now, run)) && self.rate.cut(now);
         // The verdict on the calls that are out comes first.
         let verdict = if start_ended || self.ledger.is_undecided() { self.silence() } else { Duration::ZERO };
         gate.hold(now + self.rate.gap().max(verdict));
+    }
+
+    /// What has been admitted a second, without idling, since this was said last; none: too few calls for that.
+    fn really(&mut self, now: Instant) -> Option<f64> {
+        let (calls, since) = self.sampled;
+        let (admitted, time) = (self.ledger.admitted(), self.idle.read(now, now));
+        let n = (admitted - calls) as f64;
+        if n < FEW {
+            return None;
+        }
+        self.sampled = (admitted, time);
+        let t = time.saturating_since(since).as_secs_f64();
+        (t > 0.0).then(|| n / t)
     }
 
     /// Nothing passes: closes the gate for a while of our own choice.

@@ -13,10 +13,10 @@ use crate::time::Instant;
 const START: f64 = 2.0;
 
 /// The start doubles the rate in this time at most, in seconds, ...
-const DOUBLING: f64 = 1.0;
+const DOUBLING: f64 = 0.5;
 
 /// ... or in so many times that of a refusal, if that is less: a doubling must see its own effect.
-const DOUBLING_TIMES: f64 = 8.0;
+const DOUBLING_TIMES: f64 = 5.0;
 
 /// The least time of a doubling, in seconds.
 const LEAST_DOUBLING: f64 = 0.02;
@@ -35,6 +35,9 @@ const HALF: f64 = 0.5;
 
 /// So many times faster the rate goes back to a goal.
 const RUSH: f64 = 10.0;
+
+/// How far the rate may be ahead of what is really admitted, when a call is refused.
+const AHEAD: f64 = 4.0;
 
 /// Admitted calls that pay for a refusal.
 const PAY: f64 = 140.0;
@@ -168,6 +171,13 @@ impl Rate {
             None if self.x < self.goal => RUSH * CUT * self.x / self.payment(),
             None => CUT * self.x / self.payment().max(self.lost * self.x),
         };
+    }
+
+    /// So many calls a second were really admitted: a rate that something else holds back is not what was refused.
+    pub(super) fn bound(&mut self, really: Option<f64>) {
+        if let Some(really) = really.filter(|_| self.ramp.is_none() && self.x >= self.goal) {
+            self.set(self.x.min(AHEAD * really));
+        }
     }
 
     /// A call succeeded; a refusal takes `time`.

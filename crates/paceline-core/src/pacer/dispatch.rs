@@ -16,9 +16,11 @@ impl Pacer {
         for index in 0..self.scopes.len() {
             self.scopes[index].queue.promote(now);
             self.expire(now, index);
+            self.scopes[index].note_demand(now);
         }
         while let Some((place, index)) = self.first_to_leave(now) {
             self.grant(now, place, index);
+            self.scopes[index].note_demand(now);
         }
         self.wake = (0..self.scopes.len()).filter_map(|index| self.next_wake(now, index)).min();
     }
