@@ -86,6 +86,17 @@ impl Announced {
         number > self.carrier.number
     }
 
+    /// Units a second that the limit lets pass for good, as far as this report tells.
+    pub(crate) fn per_second(&self) -> Option<f64> {
+        let reset = self.reset.as_secs_f64();
+        let units = match self.restores {
+            Restores::Gradually => self.limit.saturating_sub(self.remaining),
+            Restores::AtOnce if self.reset > TICK => self.remaining,
+            Restores::AtOnce | Restores::Unknown => return None,
+        };
+        (reset > 0.0).then(|| units as f64 / reset)
+    }
+
     /// When `units` more may leave, given all that was `spent` so far.
     pub(crate) fn admit(&self, now: Instant, units: u64, spent: u64) -> Admit {
         let since = i128::from(spent.saturating_sub(self.carrier.spent));

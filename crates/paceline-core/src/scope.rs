@@ -172,6 +172,20 @@ impl Scope {
                 None => self.announced.push(newer),
             }
         }
+        if !reports.is_empty()
+            && let Some(rate) = self.announced_rate()
+        {
+            self.learnt.announced(rate);
+        }
+    }
+
+    /// Calls a second that all announced limits together let pass, at what calls have cost so far.
+    fn announced_rate(&self) -> Option<f64> {
+        let rates = self.announced.iter().map(|limit| {
+            let units_a_call = self.spent.get(&limit.dimension) as f64 / self.last.max(1) as f64;
+            Some(limit.per_second()? / units_a_call.max(1.0))
+        });
+        rates.collect::<Option<Vec<_>>>()?.into_iter().reduce(f64::min)
     }
 
     /// Takes over what another pacer was told, unless a call of this one has brought news already.

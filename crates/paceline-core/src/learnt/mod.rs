@@ -35,6 +35,9 @@ use crate::time::Instant;
 /// The longest closure of our own choice: a canary every 5 s wastes at most one call per 5 s.
 const LONGEST_CLOSURE: Duration = Duration::from_secs(5);
 
+/// What is left of the rate when the server asked for the same wait again after less work than that wait took.
+const REPEATED: f64 = 0.6;
+
 /// A cap that another process had learnt longer ago is forgotten.
 const CAP_HOLDS: Duration = Duration::from_mins(60);
 
@@ -140,6 +143,11 @@ impl Learnt {
         self.ledger.never_left(number);
     }
 
+    /// Headers announced a limit that lets so many calls a second pass. It only shortens the start.
+    pub(crate) fn announced(&mut self, rate: f64) {
+        self.rate.announced(rate);
+    }
+
     /// A call succeeded.
     pub(crate) fn succeeded(&mut self, now: Instant, flight: &Flight) {
         self.ledger.answered(now - flight.sent);
@@ -173,6 +181,9 @@ impl Learnt {
             Closure::ToldAgain { wait, times } => {
                 let penalty = f64::from(4_u32.saturating_pow(times).min(16));
                 self.rate.reopened_after(wait.as_secs_f64() * penalty, None);
+                if t - closed < wait.as_secs_f64() {
+                    self.rate.scale(REPEATED);
+                }
             }
         }
     }

@@ -13,10 +13,10 @@ use crate::time::Instant;
 const START: f64 = 2.0;
 
 /// The start doubles the rate in this time at most, in seconds, ...
-const DOUBLING: f64 = 0.5;
+const DOUBLING: f64 = 0.7;
 
 /// ... or in so many times that of a refusal, if that is less: a doubling must see its own effect.
-const DOUBLING_TIMES: f64 = 5.0;
+const DOUBLING_TIMES: f64 = 8.0;
 
 /// The least time of a doubling, in seconds.
 const LEAST_DOUBLING: f64 = 0.02;
@@ -177,6 +177,13 @@ impl Rate {
     pub(super) fn bound(&mut self, really: Option<f64>) {
         if let Some(really) = really.filter(|_| self.ramp.is_none() && self.x >= self.goal) {
             self.set(self.x.min(AHEAD * really));
+        }
+    }
+
+    /// The server announced a limit that lets so many calls a second pass: there the start begins.
+    pub(super) fn announced(&mut self, rate: f64) {
+        if self.ramp.is_some() {
+            self.set(self.x.max(rate));
         }
     }
 
