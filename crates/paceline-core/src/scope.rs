@@ -12,7 +12,7 @@ use crate::config::{Concurrency, ConfigError, Limits, Pace, PacerConfig, Quota};
 use crate::cost::{Cost, Dimension};
 use crate::gate::Gate;
 use crate::hold::{Hold, RunningClock};
-use crate::learnt::Learnt;
+use crate::learnt::{Learnt, Refusal};
 use crate::outcome::{Hint, LimitReport};
 use crate::queue::Queue;
 use crate::quota::Quotas;
@@ -253,12 +253,12 @@ impl Scope {
     }
 
     /// A refusal: slower, once per congestion epoch. Says whether it began one.
-    pub(crate) fn refused(&mut self, now: Instant, flight: &Flight, overloaded: bool, rng: &mut Rng) -> bool {
+    pub(crate) fn refused(&mut self, now: Instant, flight: &Flight, refusal: Refusal, rng: &mut Rng) -> bool {
         let fell = self.in_flight.refused(flight.number, self.last);
         if self.pace != Pace::Auto {
             return fell;
         }
-        self.learnt.refused(now, &mut self.gate, flight, self.last, overloaded, rng)
+        self.learnt.refused(now, &mut self.gate, flight, self.last, refusal, rng)
     }
 
     /// Whether everything is refused, so that one call will go first.

@@ -95,7 +95,10 @@ impl Judge {
         self.at_most("random providers: lost", mean(|run| run.lost), 0.0);
         for (run, scenario) in runs.iter().zip(&scenarios).filter(|(run, _)| run.goodput < 0.5 || run.undone > 0.0) {
             let Measures { scenario: name, goodput, waste, undone, .. } = run;
-            println!("measure learnt: {name}, {}: goodput={goodput:.3} waste={waste:.4} undone={undone:.3}", scenario.about);
+            println!(
+                "measure learnt: {name}, {}: goodput={goodput:.3} waste={waste:.4} undone={undone:.3}",
+                scenario.about
+            );
         }
         Ok(())
     }

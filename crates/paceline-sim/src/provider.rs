@@ -113,7 +113,9 @@ pub enum ProviderError {
     #[error("tenants: rates of at least 0, and a busy time of at most the period")]
     Tenants,
     /// A call that would never be admitted: it costs more than a limit ever allows, or a limit becomes 0 for good.
-    #[error("the provider would admit nothing more for a week: does a call cost more than a limit, or a schedule end at 0?")]
+    #[error(
+        "the provider would admit nothing more for a week: does a call cost more than a limit, or a schedule end at 0?"
+    )]
     Never,
 }
 

@@ -26,8 +26,8 @@ use ledger::{Event, Ledger};
 use rate::{FEW, Rate};
 
 use crate::admit::{Admit, Policy};
-use crate::hold::RunningClock;
 use crate::gate::{Closure, Gate, Reopening};
+use crate::hold::RunningClock;
 use crate::rng::Rng;
 use crate::scope::Flight;
 use crate::time::Instant;
@@ -44,6 +44,17 @@ const CAP_HOLDS: Duration = Duration::from_mins(60);
 /// A closure this long was a quota window or an outage.
 const LONG: Duration = Duration::from_secs(3);
 
+/// Why a call was turned away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// Too many, or too fast.
+    Throttled,
+    /// The same, for an item that has been throttled twice before.
+    Again,
+    /// The provider lacks capacity.
+    Overloaded,
+}
+
 /// What was learnt about one scope.
 #[derive(Clone, Debug)]
 pub(crate) struct Learnt {
@@ -56,7 +67,7 @@ pub(crate) struct Learnt {
     reopened: Option<(u64, Instant)>,
     idle: RunningClock,
     /// What was admitted and what time it was, without idling, when an epoch opened last that says something about a rate.
-    sampled: (u64, Instant),
+    sampled: Option<(u64, Instant)>,
     /// The longest closure of our own choice.
     longest: Duration,
 }
@@ -71,7 +82,7 @@ impl Learnt {
             strikes: 0,
             reopened: None,
             idle: RunningClock::default(),
-            sampled: (0, Instant::ZERO),
+            sampled: None,
             longest: longest.min(LONGEST_CLOSURE),
         }
     }
@@ -129,6 +140,7 @@ impl Learnt {
     /// A call leaves as `number`, and as one of so many in flight.
     pub(crate) fn left(&mut self, now: Instant, gate: &Gate, number: u64, in_flight: u32, canary: bool) {
         self.reopened.get_or_insert((0, now));
+        self.sampled.get_or_insert((0, self.idle.read(now, now)));
         self.ledger.left(now, number);
         self.cap.left(in_flight, self.rate.payment());
         if canary {
@@ -171,7 +183,7 @@ impl Learnt {
         let admitted = self.ledger.admitted();
         let (before, since) = self.reopened.unwrap_or((0, now));
         self.reopened = Some((admitted, reopening.canary));
-        self.sampled = (admitted, self.idle.read(now, now));
+        self.sampled = Some((admitted, self.idle.read(now, now)));
         let n = (admitted - before) as f64;
         let t = reopening.canary.saturating_since(since).as_secs_f64();
         let measured = (n >= FEW && t > 0.0).then(|| n / t);
@@ -195,9 +207,10 @@ impl Learnt {
         gate: &mut Gate,
         flight: &Flight,
         last: u64,
-        overloaded: bool,
+        refusal: Refusal,
         rng: &mut Rng,
     ) -> bool {
+        let overloaded = refusal == Refusal::Overloaded;
         match self.ledger.refused(now, flight.number, flight.sent, last) {
             Event::Belongs { shut } => {
                 self.rate.refused_again();
@@ -206,6 +219,8 @@ impl Learnt {
                 }
                 false
             }
+            // While others pass, an item that is refused again and again says nothing about them.
+            Event::Opens { run } if refusal == Refusal::Again && run as f64 >= FEW && gate.is_open() => false,
             Event::Opens { run } => {
                 self.rate.epoch_opened();
                 self.strikes = if run < 1 { self.strikes + 1 } else { 0 };
@@ -239,7 +254,7 @@ impl Learnt {
         }
         let really = self.really(now).filter(|_| self.cap.limit().is_none());
         self.rate.bound(really);
-        let start_ended = !(overloaded && self.rate.overloaded(now, run)) && self.rate.cut(now);
+        let start_ended = !(overloaded && self.rate.overloaded(now, run)) && self.rate.cut(now, self.ledger.admitted());
         // The verdict on the calls that are out comes first.
         let verdict = if start_ended || self.ledger.is_undecided() { self.silence() } else { Duration::ZERO };
         gate.hold(now + self.rate.gap().max(verdict));
@@ -247,13 +262,13 @@ impl Learnt {
 
     /// What has been admitted a second, without idling, since this was said last; none: too few calls for that.
     fn really(&mut self, now: Instant) -> Option<f64> {
-        let (calls, since) = self.sampled;
         let (admitted, time) = (self.ledger.admitted(), self.idle.read(now, now));
+        let (calls, since) = self.sampled.unwrap_or((0, time));
         let n = (admitted - calls) as f64;
         if n < FEW {
             return None;
         }
-        self.sampled = (admitted, time);
+        self.sampled = Some((admitted, time));
         let t = time.saturating_since(since).as_secs_f64();
         (t > 0.0).then(|| n / t)
     }

@@ -37,7 +37,7 @@ const HALF: f64 = 0.5;
 const RUSH: f64 = 10.0;
 
 /// How far the rate may be ahead of what is really admitted, when a call is refused.
-const AHEAD: f64 = 4.0;
+pub(super) const AHEAD: f64 = 4.0;
 
 /// Admitted calls that pay for a refusal.
 const PAY: f64 = 140.0;
@@ -73,6 +73,8 @@ pub(super) struct Rate {
     cost: f64,
     /// A rate to come back to fast; 0: none.
     goal: f64,
+    /// The start goes on from there: it ended before it had shown much.
+    resumes: bool,
     /// Seconds that the last long closure took: growth waits as long again.
     lost: f64,
     /// When the last call left, or was due to; none: there was none.
@@ -93,6 +95,7 @@ impl Rate {
             ramp: Some(DOUBLING),
             cost: 1.0,
             goal: 0.0,
+            resumes: false,
             lost: 0.0,
             last_send: None,
             free: None,
@@ -114,7 +117,7 @@ impl Rate {
         let careful = BACK * rate / (1_u64 << halvings.min(62)) as f64;
         if careful > self.x || rate <= self.x {
             self.ramp = None;
-            self.goal = BACK * rate;
+            self.goal = rate;
             self.set(careful.max(rate.min(self.x) * BACK));
         }
     }
@@ -168,7 +171,13 @@ impl Rate {
     fn grow(&mut self) {
         self.x += match self.ramp {
             Some(ramp) => LN_2 / ramp,
-            None if self.x < self.goal => RUSH * CUT * self.x / self.payment(),
+            None if self.x < self.goal => {
+                let step = RUSH * CUT * self.x / self.payment();
+                if self.resumes && self.x + step >= self.goal {
+                    self.ramp = Some(DOUBLING);
+                }
+                step
+            }
             None => CUT * self.x / self.payment().max(self.lost * self.x),
         };
     }
@@ -204,11 +213,12 @@ impl Rate {
         self.cost = (self.cost + 0.5).min(MOST);
     }
 
-    /// Too fast. Says whether that ended the start.
-    pub(super) fn cut(&mut self, now: Instant) -> bool {
+    /// Too fast, after so many admitted calls in all. Says whether that ended the start.
+    pub(super) fn cut(&mut self, now: Instant, admitted: u64) -> bool {
         self.refused = Some((now, self.x));
         let starting = self.ramp.is_some();
         self.goal = if starting { BACK * self.x } else { 0.0 };
+        self.resumes = starting && (admitted as f64) < FEW;
         self.set(self.x * (1.0 - if starting { FIRST_CUT } else { CUT }));
         (self.ramp, self.lost) = (None, 0.0);
         starting

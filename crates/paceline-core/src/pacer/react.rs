@@ -4,6 +4,7 @@ use alloc::sync::Arc;
 
 use super::Pacer;
 use crate::breaker::Change;
+use crate::learnt::Refusal;
 use crate::outcome::{Class, Hint, Outcome, Reach};
 use crate::request::{Event, Request, ScopeId};
 use crate::scope::Flight;
@@ -77,10 +78,14 @@ impl Pacer {
             return;
         }
         let id = request.scope;
-        let overloaded = outcome.class == Class::Overloaded;
+        let refusal = match outcome.class {
+            Class::Overloaded => Refusal::Overloaded,
+            _ if request.deferrals >= 2 => Refusal::Again,
+            _ => Refusal::Throttled,
+        };
         let scope = &mut self.scopes[id.0 as usize];
         let was_shut = scope.is_shut();
-        if scope.refused(now, flight, overloaded, &mut self.rng) {
+        if scope.refused(now, flight, refusal, &mut self.rng) {
             let limit = scope.in_flight.limit();
             self.events.push_back(Event::LimitDecreased { scope: id, limit });
         }

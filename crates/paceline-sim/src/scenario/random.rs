@@ -28,8 +28,11 @@ pub(super) fn text(seed: u64) -> String {
     let period = draw.between(1.0, 60.0);
     let mut limit = |shape: &str, counts: &str, per: f64, limit: f64, more: &str| {
         let limit = limit.max(1.0);
-        write!(limits, "\n[[limit]]\nshape = \"{shape}\"\ncounts = \"{counts}\"\nlimit = {limit:.0}\nper = {per:.3}\n{more}")
-            .expect("a string takes everything");
+        write!(
+            limits,
+            "\n[[limit]]\nshape = \"{shape}\"\ncounts = \"{counts}\"\nlimit = {limit:.0}\nper = {per:.3}\n{more}"
+        )
+        .expect("a string takes everything");
     };
     let stored = |of: f64| format!("burst = {:.0}\n", of.max(1.0));
     match kind {
@@ -66,12 +69,11 @@ pub(super) fn text(seed: u64) -> String {
             );
         }
         "sine" => {
-            change =
-                format!("\n[schedule]\nsine = {{ amplitude = 0.5, period = {:.0} }}\n", draw.between(60.0, 300.0));
+            change = format!("\n[schedule]\nsine = {{ amplitude = 0.5, period = {:.0} }}\n", draw.between(60.0, 300.0));
         }
         "tenants" if !limits.is_empty() => {
             let base = rate * draw.between(0.05, 0.3);
-            write!(provider, "tenants = {{ base = {base:.3}, burst = {base:.3}, on = 30, period = 90 }}\n")
+            writeln!(provider, "tenants = {{ base = {base:.3}, burst = {base:.3}, on = 30, period = 90 }}")
                 .expect("a string takes everything");
         }
         _ => {}
