@@ -39,6 +39,16 @@ pub(crate) fn count(number: u64) -> String {
     text
 }
 
+/// A duration in milliseconds to the microsecond, without zeros at its end: `7,546.067 ms`.
+pub(crate) fn millis(duration: Duration) -> String {
+    let micros = u64::try_from((duration.as_nanos() + 500) / 1_000).unwrap_or(u64::MAX);
+    let (whole, part) = (count(micros / 1_000), format!("{:03}", micros % 1_000));
+    match part.trim_end_matches('0') {
+        "" => format!("{whole} ms"),
+        part => format!("{whole}.{part} ms"),
+    }
+}
+
 /// A noun with its number: `1 item`, `2 items`.
 pub(crate) fn counted(number: u64, noun: &str) -> String {
     format!("{} {noun}{}", count(number), if number == 1 { "" } else { "s" })

@@ -1,6 +1,11 @@
 //! What `paceline sim` can be told.
 
+use std::path::PathBuf;
+use std::time::Duration;
+
 use clap::Subcommand;
+use paceline::config::parse_duration;
+use paceline_sim::Requirement;
 
 /// `paceline sim`.
 #[derive(Debug, clap::Args)]
@@ -18,6 +23,8 @@ pub(crate) enum Command {
     Run(RunArgs),
     /// Run many scenarios under many policies
     Compare(CompareArgs),
+    /// Watch one worker under the responsive delay find the gap that a server asks for
+    Responsive(ResponsiveArgs),
 }
 
 /// `paceline sim list`.
@@ -84,4 +91,81 @@ pub(crate) struct CompareArgs {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// `paceline sim responsive`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ResponsiveArgs {
+    /// The classic rule, to the nanosecond, instead of the search
+    #[arg(long)]
+    pub(crate) compat: bool,
+    /// The delay after the first failure
+    #[arg(long, value_name = "DURATION", default_value = "500ms", value_parser = parse_duration)]
+    pub(crate) initial: Duration,
+    /// No delay is longer
+    #[arg(long, value_name = "DURATION", default_value = "15m", value_parser = parse_duration)]
+    pub(crate) max: Duration,
+    /// Randomness never moves a delay by more than this
+    #[arg(long, value_name = "DURATION", default_value = "2m", value_parser = parse_duration)]
+    pub(crate) max_randomization: Duration,
+    /// A failure multiplies the delay by this
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.5)]
+    pub(crate) up: f64,
+    /// A step down multiplies the delay by this
+    #[arg(long, value_name = "FACTOR", default_value_t = 0.9)]
+    pub(crate) down: f64,
+    /// Randomness moves a step by at most this share
+    #[arg(long, value_name = "SHARE", default_value_t = 0.3)]
+    pub(crate) randomization: f64,
+    /// Successes before a step down
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub(crate) threshold: u32,
+    /// The gap that the server asks for: GAP, or GAP:until-first-success,GAP
+    #[arg(long, value_name = "GAPS", default_value = "200ms:until-first-success,60ms", value_parser = requirement)]
+    pub(crate) require: Requirement,
+    /// How many requests, one after the other
+    #[arg(long, value_name = "N", default_value_t = 90, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(crate) requests: u32,
+    /// Seed of the randomness
+    #[arg(long, value_name = "K", default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Draw the delays, and what down, threshold and randomization change about them
+    #[arg(long, value_name = "FILE")]
+    pub(crate) svg: Option<PathBuf>,
+    /// The same picture as PNG
+    #[arg(long, value_name = "FILE")]
+    pub(crate) png: Option<PathBuf>,
+    /// Write request, delay_ns (the wait before it) and succeeded (0 or 1), a line each
+    #[arg(long, value_name = "FILE")]
+    pub(crate) csv: Option<PathBuf>,
+    /// Print the summary as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+fn requirement(text: &str) -> Result<Requirement, String> {
+    let gap = |text: &str| parse_duration(text).map_err(|error| error.to_string());
+    match text.split_once(',') {
+        None => gap(text).map(Requirement::constant),
+        Some((first, rest)) => match first.trim().strip_suffix(":until-first-success") {
+            Some(first) => Ok(Requirement { until_first_success: gap(first)?, gap: gap(rest)? }),
+            None => Err("expected a gap, or two such as 200ms:until-first-success,60ms".to_owned()),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_requirement_is_one_gap_or_two() {
+        let ms = Duration::from_millis;
+        assert_eq!(requirement("60ms"), Ok(Requirement::constant(ms(60))));
+        let two = Requirement { until_first_success: ms(200), gap: ms(60) };
+        assert_eq!(requirement("200ms:until-first-success,60ms"), Ok(two));
+        for wrong in ["", "fast", "200ms,60ms", "200ms:until-first-success", "1s:until-first-success,2s,3s"] {
+            assert!(requirement(wrong).is_err(), "{wrong}");
+        }
+    }
 }

@@ -1,6 +1,9 @@
 //! `paceline sim`: policies against model providers, in virtual time.
 
 mod args;
+mod chart;
+mod files;
+mod responsive;
 mod table;
 
 use std::path::Path;
@@ -26,6 +29,7 @@ pub(crate) fn command(args: Args, quiet: bool) -> Result<Status, Failure> {
         Command::List(args) => list(&args),
         Command::Run(args) => run(&args),
         Command::Compare(args) => compared(&args, quiet),
+        Command::Responsive(args) => responsive::command(&args),
     }?;
     Ok(Status::Success)
 }

@@ -1,6 +1,6 @@
 //! `paceline sim`: the same seed gives the same bytes, and wrong names are answered with the right ones.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::support::{Job, finish};
 
@@ -41,4 +41,47 @@ fn a_comparison_fits_a_terminal() {
     let medians: Value = serde_json::from_str(&sim(&[&args[..], &["--json"]].concat())).expect("JSON");
     assert_eq!(medians.as_array().map(Vec::len), Some(4));
     assert!(medians[0]["seeds"] == 1 && medians[0]["seed"].is_null());
+}
+
+const CLASSIC: &str = "responsive --compat --initial 1ms --max 15m --max-randomization 2m --up 1.5 --down 0.6 \
+                       --randomization 0 --threshold 5 --require 200ms:until-first-success,60ms --requests 90";
+
+#[test]
+fn the_classic_graph_is_written_to_the_nanosecond() {
+    let job = Job::new(0);
+    let args = CLASSIC.split_whitespace().chain("--svg delay.svg --png delay.png --csv delay.csv --json".split(' '));
+    let output = job.paceline().arg("sim").args(args).output().expect("the binary runs");
+    assert!(output.status.success() && output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    let summary: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let figures = ["requests", "succeeded", "went_up", "went_down"].map(|key| summary[key].as_u64());
+    assert_eq!(figures, [90, 63, 27, 12].map(Some));
+    assert_eq!(summary["climbed_to_ms"], json!(291.929_238));
+
+    let csv = std::fs::read_to_string(job.path("delay.csv")).expect("a table");
+    let mut lines = csv.lines();
+    assert_eq!(lines.next(), Some("request,delay_ns,succeeded"));
+    let rows: Vec<Vec<u64>> =
+        lines.map(|line| line.split(',').map(|field| field.parse().expect("a number")).collect()).collect();
+    assert_eq!((rows.len(), &rows[0], &rows[15]), (90, &vec![1, 0, 0], &vec![16, 291_929_238, 1]));
+    assert_eq!(rows.iter().map(|row| row[1]).sum::<u64>() / 1_000, 7_463_617);
+    assert_eq!(rows.iter().map(|row| row[2]).sum::<u64>(), 63);
+
+    let svg = std::fs::read_to_string(job.path("delay.svg")).expect("a picture");
+    for words in ["The climb ends at 291.9 ms; later delays above 60 ms succeed.", "succeeded", "failed", "required"] {
+        assert!(svg.contains(words), "{words}");
+    }
+    let png = std::fs::read(job.path("delay.png")).expect("a picture");
+    assert!(png.starts_with(b"\x89PNG"));
+}
+
+#[test]
+fn the_summary_of_the_responsive_delay_names_what_happened() {
+    let words = sim(&CLASSIC.split_whitespace().collect::<Vec<_>>());
+    assert!(words.starts_with("63 of 90 requests succeeded\n") && words.contains("7,546.067 ms"), "{words}");
+    assert!(words.lines().all(|line| line.len() <= 80), "{words}");
+    let job = Job::new(0);
+    let (code, log) = finish(job.paceline().args(["sim", "responsive", "--up", "0.5"]));
+    assert!(code == 2 && log.contains("responsive.up is 0.5, expected a number above 1"), "{log}");
+    let (code, log) = finish(job.paceline().args(["sim", "responsive", "--require", "1s,2s"]));
+    assert!(code == 2 && log.contains("expected a gap, or two"), "{log}");
 }

@@ -1,0 +1,3 @@
+//! Simulations as pictures.
+
+pub(crate) mod responsive;

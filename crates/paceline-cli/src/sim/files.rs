@@ -1,0 +1,42 @@
+//! What a simulation leaves behind: pictures and tables of numbers.
+
+use std::path::Path;
+
+use paceline_chart::Figure;
+
+use crate::exit::Failure;
+
+/// The form of a picture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    Svg,
+    Png,
+}
+
+/// Draws a figure into a file.
+pub(crate) fn draw(figure: &Figure, form: Form, path: &Path) -> Result<(), Failure> {
+    let bytes = match form {
+        Form::Svg => figure.svg().map(String::into_bytes),
+        Form::Png => figure.png(),
+    };
+    write(path, &bytes.map_err(Failure::interrupted)?)
+}
+
+/// Writes a table whose first row names the columns.
+pub(crate) fn table<const N: usize>(
+    path: &Path,
+    columns: [&str; N],
+    rows: impl Iterator<Item = [String; N]>,
+) -> Result<(), Failure> {
+    let mut table = csv::Writer::from_writer(Vec::new());
+    let rows = std::iter::once(columns.map(ToOwned::to_owned)).chain(rows);
+    for row in rows {
+        table.write_record(row).map_err(Failure::interrupted)?;
+    }
+    let bytes = table.into_inner().map_err(Failure::interrupted)?;
+    write(path, &bytes)
+}
+
+fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
+    std::fs::write(path, bytes).map_err(|error| Failure::refused(format!("cannot write {}: {error}", path.display())))
+}
