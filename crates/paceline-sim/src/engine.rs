@@ -10,6 +10,7 @@ use crate::measures::Measures;
 use crate::policy;
 use crate::provider::{Provider, ProviderError};
 use crate::scenario::Scenario;
+use crate::trace::{Recorder, Trace};
 
 use world::World;
 
@@ -71,6 +72,23 @@ fn names<'a>(names: impl IntoIterator<Item = &'a &'a str>) -> String {
 /// # Errors
 /// An unknown policy or mode, an impossible number of clients, or a provider that makes no sense.
 pub fn simulate(scenario: &Scenario, setup: &Setup) -> Result<Measures, SimError> {
+    run(scenario, setup, |_| None).map(|(measures, _)| measures)
+}
+
+/// The same, and how it went.
+///
+/// # Errors
+/// As [`simulate`].
+pub fn simulate_traced(scenario: &Scenario, setup: &Setup) -> Result<(Measures, Trace), SimError> {
+    let (measures, trace) = run(scenario, setup, |ideal| Some(Recorder::new(ideal)))?;
+    Ok((measures, trace.expect("a run with a recorder has a trace")))
+}
+
+fn run(
+    scenario: &Scenario,
+    setup: &Setup,
+    recorder: impl FnOnce(&Ideal) -> Option<Recorder>,
+) -> Result<(Measures, Option<Trace>), SimError> {
     let hints = Hints::NAMED.iter().find(|(name, _)| *name == setup.hints);
     let (_, hints) = hints.ok_or_else(|| SimError::Hints(setup.hints.clone()))?;
     let (clients, items) = (setup.clients, scenario.items);
@@ -83,8 +101,10 @@ pub fn simulate(scenario: &Scenario, setup: &Setup) -> Result<Measures, SimError
     let ideal = Ideal::of(scenario, &items, clients.saturating_mul(IN_FLIGHT), provider_seed)?;
     let provider = Provider::new(scenario.provider.clone(), provider_seed)?;
     let mut world = World::new(scenario, setup, *hints, &items, provider, &mut seeds)?;
+    world.recorder = recorder(&ideal);
     world.run(cut_off(&ideal));
-    Ok(Measures::of(scenario, setup, &ideal, &world.record))
+    let trace = world.recorder.take().map(|recorder| recorder.finish(&ideal));
+    Ok((Measures::of(scenario, setup, &ideal, &world.record), trace))
 }
 
 /// Nobody is waited for any longer.

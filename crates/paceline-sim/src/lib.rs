@@ -18,9 +18,10 @@ mod scenario;
 mod schedule;
 mod sharing;
 mod tenants;
+mod trace;
 
 pub use compare::{Median, compare, medians};
-pub use engine::{Setup, SimError, simulate};
+pub use engine::{Setup, SimError, simulate, simulate_traced};
 pub use hints::{Hints, ToldWait};
 pub use latency::Latency;
 pub use limiter::{Limit, LimitState};
@@ -32,3 +33,4 @@ pub use scenario::{CostOf, Duty, Item, Scenario, ScenarioError};
 pub use schedule::{Schedule, Step};
 pub use sharing::{Overload, Service};
 pub use tenants::Tenants;
+pub use trace::{PaceNow, Span, Trace};

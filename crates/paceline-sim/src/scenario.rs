@@ -188,13 +188,24 @@ impl Scenario {
     /// The rate that somebody would configure who has read the provider's documentation, in calls per second: before
     /// any schedule, without what strangers take.
     pub fn nominal_rate(&self) -> f64 {
+        self.rate_at(1.0)
+    }
+
+    /// Calls per second that the provider sustains at an instant: the same under its schedule, and no less than none.
+    pub fn capacity(&self, now: Instant) -> f64 {
+        self.rate_at(self.provider.schedule.factor(now)).max(0.0)
+    }
+
+    /// The rate when the schedule multiplies limits and places with `factor`.
+    fn rate_at(&self, factor: f64) -> f64 {
         let provider = &self.provider;
         let rates = provider.limits.iter().map(|limit| {
-            let rate = limit.quota.limit as f64 / limit.quota.window.as_secs_f64();
+            let rate = factor * limit.quota.limit as f64 / limit.quota.window.as_secs_f64();
             if limit.quota.dimension == Dimension::Requests { rate } else { rate / self.mean_cost() }
         });
-        let places = provider.concurrency.into_iter().chain(provider.overload.map(|overload| overload.capacity));
-        let places = places.map(|places| f64::from(places) / provider.latency.mean().as_secs_f64());
+        let capped = provider.concurrency.map(|cap| factor * f64::from(cap));
+        let places = capped.into_iter().chain(provider.overload.map(|overload| f64::from(overload.capacity)));
+        let places = places.map(|places| places / provider.latency.mean().as_secs_f64());
         let strangers = provider.tenants.map_or(0.0, |tenants| tenants.mean());
         rates.chain(places).fold(f64::INFINITY, f64::min) - strangers
     }

@@ -1,6 +1,7 @@
 use super::*;
 use crate::limiter::Limit;
 use crate::provider::ProviderConfig;
+use crate::trace::Span;
 use paceline_core::{Quota, Shape};
 
 fn run(name: &str, items: u32, setup: &Setup) -> Measures {
@@ -110,4 +111,37 @@ fn what_cannot_be_simulated_is_told() {
     assert!(error(hints).starts_with("there are no hints named \"loud\", expected one of none, ra, "));
     let none = Setup { clients: 0, ..Setup::new("auto") };
     assert_eq!(error(none), "0 clients for 40 items, expected 1 to as many as there are items");
+}
+
+#[test]
+fn a_trace_counts_what_the_figures_count_and_changes_none_of_them() {
+    let scenario = Scenario::named("ddb-steps").expect("built in").with_at_most(20_000);
+    for policy in ["tenacity", "aws-inf", "aimd"] {
+        let setup = Setup { clients: 2, ..Setup::new(policy) };
+        let measures = simulate(&scenario, &setup).expect("it runs");
+        let (traced, trace) = simulate_traced(&scenario, &setup).expect("it runs");
+        assert_eq!(measures, traced);
+        let sum = |of: fn(&Span) -> u32| trace.spans.iter().map(of).sum::<u32>();
+        let (sent, admitted, refused) = (sum(|span| span.sent), sum(|span| span.admitted), sum(|span| span.refused));
+        assert_eq!((sent, sum(|span| span.succeeded)), (admitted + refused, 20_000), "{policy}");
+        assert_eq!(f64::from(refused) / 20_000.0, measures.waste, "{policy}");
+        assert!(
+            trace.spans.iter().enumerate().all(|(index, span)| span.start == Instant::ZERO + trace.step * index as u32)
+        );
+        let capacity = |second: u64| {
+            let within = |span: &&Span| span.start >= Instant::ZERO + Duration::from_secs(second);
+            trace.spans.iter().find(within).map(|span| span.capacity.round())
+        };
+        let nominal = scenario.nominal_rate();
+        assert_eq!((capacity(10), capacity(35)), (Some(nominal.round()), Some((nominal / 2.0).round())), "{policy}");
+        let told = trace.spans.last().map(|span| (span.pace.rate.is_some(), span.pace.limit.is_some()));
+        assert_eq!(told, Some((policy == "aws-inf", policy == "aimd")));
+    }
+}
+
+#[test]
+fn the_trace_of_a_job_that_stalls_goes_on_to_the_cut_off() {
+    let (run, trace) = simulate_traced(&sixty_per_minute(), &Setup::new("A-raising")).expect("it runs");
+    let stalled = trace.spans.iter().rev().take_while(|span| span.sent == 0).count();
+    assert!(run.undone > 0.9 && stalled > trace.spans.len() / 2, "{stalled} of {}", trace.spans.len());
 }

@@ -13,6 +13,7 @@ use crate::policy::{self, Answer, Fate, Next, Policy, Setting, Work};
 use crate::provider::{Cause, Decision, Provider, Refusal};
 use crate::scenario::{Item, Scenario};
 use crate::sharing::Service;
+use crate::trace::{PaceNow, Recorder, Span};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
@@ -71,6 +72,8 @@ pub(super) struct World<'a> {
     refusals: Rng,
     lies: Rng,
     pub(super) record: Record,
+    /// None where only the figures at the end are wanted.
+    pub(super) recorder: Option<Recorder>,
 }
 
 impl<'a> World<'a> {
@@ -109,6 +112,7 @@ impl<'a> World<'a> {
             refusals: Rng::new(refusals),
             lies: Rng::new(lies),
             record: Record::new(setup.clients, scenario.items),
+            recorder: None,
         };
         let mut starts = Rng::new(starts);
         for lane in 0..lanes {
@@ -124,6 +128,9 @@ impl<'a> World<'a> {
             && at <= end
             && !self.record.is_over()
         {
+            if self.recorder.is_some() {
+                self.trace(at);
+            }
             self.now = at;
             match event {
                 Event::Wake(lane) if self.lanes[lane as usize].wake == Some(at) => {
@@ -135,6 +142,40 @@ impl<'a> World<'a> {
                 Event::Answer(call) => self.answer(call),
                 Event::Wake(_) | Event::End(..) => {}
             }
+        }
+        if let Some(recorder) = &self.recorder {
+            self.trace(if self.record.is_over() { recorder.ends() } else { end });
+        }
+    }
+
+    /// Ends the spans that end by then.
+    fn trace(&mut self, by: Instant) {
+        while let Some(ends) = self.recorder.as_ref().map(Recorder::ends).filter(|ends| *ends <= by) {
+            let pace = self.pace(ends);
+            if let Some(recorder) = &mut self.recorder {
+                let capacity = self.scenario.capacity(recorder.current().start);
+                recorder.close(capacity, pace);
+            }
+        }
+    }
+
+    fn pace(&self, now: Instant) -> PaceNow {
+        let policies = self.lanes.iter().map(|lane| &lane.policy);
+        let first = &self.lanes[0].policy;
+        let delay = first.delay(now).filter(|delay| !delay.is_zero());
+        PaceNow {
+            in_flight: self.lanes.iter().map(|lane| lane.in_flight).sum(),
+            rate: policies.clone().map(|policy| policy.rate()).sum(),
+            limit: policies.map(|policy| policy.limit(now)).sum(),
+            delay,
+            words: first.explain(now),
+        }
+    }
+
+    /// Counts something in the present span, where there is one.
+    fn count(&mut self, what: fn(&mut Span) -> &mut u32) {
+        if let Some(recorder) = &mut self.recorder {
+            *what(recorder.current()) += 1;
         }
     }
 
@@ -185,6 +226,7 @@ impl<'a> World<'a> {
             service: None,
         };
         self.record.sent(item, self.now);
+        self.count(|span| &mut span.sent);
         let place = match self.free.pop() {
             Some(place) => {
                 self.calls[place as usize] = call;
@@ -215,6 +257,7 @@ impl<'a> World<'a> {
 
     fn admitted(&mut self, place: u32, service: Service) {
         self.record.admitted(self.now);
+        self.count(|span| &mut span.admitted);
         let call = &mut self.calls[place as usize];
         call.class = if service.fault { Class::Transient } else { Class::Success };
         call.service = Some(service);
@@ -228,6 +271,7 @@ impl<'a> World<'a> {
 
     fn refused(&mut self, place: u32, refusal: &Refusal) {
         self.record.refused(self.now);
+        self.count(|span| &mut span.refused);
         let call = &mut self.calls[place as usize];
         call.class = match refusal.cause {
             Cause::Overloaded => Class::Overloaded,
@@ -276,8 +320,14 @@ impl<'a> World<'a> {
             cost: &self.items[call.item as usize].cost,
         };
         match lane.policy.answered(self.now, &answer) {
-            Fate::Done => self.record.succeeded(call.item, self.now),
-            Fate::Lost => self.record.lost(call.item, self.now),
+            Fate::Done => {
+                self.record.succeeded(call.item, self.now);
+                self.count(|span| &mut span.succeeded);
+            }
+            Fate::Lost => {
+                self.record.lost(call.item, self.now);
+                self.count(|span| &mut span.lost);
+            }
             Fate::Again => {}
         }
         self.ask(call.lane);

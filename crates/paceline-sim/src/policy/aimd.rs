@@ -39,4 +39,8 @@ impl Rule for Aimd {
         }
         if call.attempt >= Self::RETRIES { After::Lost } else { After::Again(full_jitter(call.attempt, &mut self.rng)) }
     }
+
+    fn limit(&self) -> Option<u32> {
+        Some(self.limit)
+    }
 }

@@ -121,4 +121,8 @@ impl Rule for Adaptive {
         }
         After::Again(self.rng.unit() * f64::from(1u32 << call.attempt.min(16)).min(20.0))
     }
+
+    fn rate(&self) -> Option<f64> {
+        self.bucket.as_ref().map(Bucket::rate)
+    }
 }

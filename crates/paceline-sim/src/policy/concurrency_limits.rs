@@ -41,6 +41,10 @@ impl<E: Estimate> Rule for Limited<E> {
         }
         After::Again(full_jitter(call.attempt, &mut self.rng))
     }
+
+    fn limit(&self) -> Option<u32> {
+        Some(self.estimate.limit() as u32)
+    }
 }
 
 /// Compares each response time with the shortest one.

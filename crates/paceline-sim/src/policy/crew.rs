@@ -20,6 +20,16 @@ pub(super) trait Rule {
 
     /// It was answered.
     fn answered(&mut self, now: Instant, answer: &Answer<'_>, call: Made) -> After;
+
+    /// Calls per second, where it has such a number.
+    fn rate(&self) -> Option<f64> {
+        None
+    }
+
+    /// Calls under way at most, where it decides that.
+    fn limit(&self) -> Option<u32> {
+        None
+    }
 }
 
 /// A worker that wants to send.
@@ -196,5 +206,13 @@ impl<R: Rule> Policy for Crew<R> {
             After::Done | After::Lost => self.idle.push(made.worker),
         }
         if answer.class == Class::Success { Fate::Done } else { Fate::Lost }
+    }
+
+    fn rate(&self) -> Option<f64> {
+        self.rule.rate()
+    }
+
+    fn limit(&self, _: Instant) -> Option<u32> {
+        self.rule.limit()
     }
 }

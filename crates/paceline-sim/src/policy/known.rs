@@ -55,4 +55,12 @@ impl Rule for Known {
         }
         After::Again(full_jitter(call.attempt, &mut self.rng))
     }
+
+    fn rate(&self) -> Option<f64> {
+        self.bucket.as_ref().map(Bucket::rate)
+    }
+
+    fn limit(&self) -> Option<u32> {
+        Some(self.most).filter(|most| *most < u32::MAX)
+    }
 }

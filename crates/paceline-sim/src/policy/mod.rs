@@ -12,6 +12,8 @@ mod ours;
 mod simple;
 mod window;
 
+use std::time::Duration;
+
 use paceline_core::{Class, Cost, Instant, LimitReport, Pace};
 
 use crate::hints::ToldWait;
@@ -27,6 +29,26 @@ pub trait Policy {
 
     /// A call of this client was answered.
     fn answered(&mut self, now: Instant, answer: &Answer<'_>) -> Fate;
+
+    /// Calls per second that it lets out at present, where it has such a number.
+    fn rate(&self) -> Option<f64> {
+        None
+    }
+
+    /// Calls that it lets be under way at present, where it decides that.
+    fn limit(&self, _now: Instant) -> Option<u32> {
+        None
+    }
+
+    /// The delay between two calls at present, where it has one.
+    fn delay(&self, _now: Instant) -> Option<Duration> {
+        None
+    }
+
+    /// What it does at present and why, in a few words.
+    fn explain(&self, _now: Instant) -> Option<String> {
+        None
+    }
 }
 
 /// What a client does next.

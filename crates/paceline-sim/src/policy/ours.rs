@@ -111,4 +111,12 @@ impl Policy for Ours {
             _ => Fate::Done,
         }
     }
+
+    fn limit(&self, now: Instant) -> Option<u32> {
+        self.pacer.snapshot(now).scopes.first().map(|scope| scope.concurrency.current_limit)
+    }
+
+    fn delay(&self, now: Instant) -> Option<Duration> {
+        self.pacer.snapshot(now).scopes.first().map(|scope| scope.delay)
+    }
 }
