@@ -11,6 +11,8 @@ pub struct Axis {
     scale: Scale,
     low: f64,
     high: f64,
+    /// Steps between named values of a linear axis, at most.
+    pub(crate) most_steps: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -23,13 +25,14 @@ enum Scale {
 /// The part of a logarithmic axis that is kept for zero, in decades.
 const ZERO: f64 = 0.6;
 
-/// Lines of a linear axis, at most.
-const MOST_TICKS: f64 = 6.0;
+/// Steps of a linear axis where nobody knows how long it will be.
+const MOST_STEPS: u32 = 6;
 
 impl Axis {
     /// Equal steps from `low` to `high`; values outside are drawn at the edge.
     pub fn linear(label: &str, low: f64, high: f64) -> Self {
-        Self { label: label.to_owned(), scale: Scale::Linear, low, high: if high > low { high } else { low + 1.0 } }
+        let high = if high > low { high } else { low + 1.0 };
+        Self { label: label.to_owned(), scale: Scale::Linear, low, high, most_steps: MOST_STEPS }
     }
 
     /// Equal factors, from the power of ten below `low` to the one above `high`, with a place for zero before them.
@@ -37,7 +40,13 @@ impl Axis {
     pub fn log_with_zero(label: &str, low: f64, high: f64) -> Self {
         let low = 10f64.powf(low.log10().floor());
         let high = 10f64.powf(high.max(10.0 * low).log10().ceil());
-        Self { label: label.to_owned(), scale: Scale::LogWithZero, low, high }
+        Self { label: label.to_owned(), scale: Scale::LogWithZero, low, high, most_steps: MOST_STEPS }
+    }
+
+    /// The same axis under another name.
+    #[must_use]
+    pub fn labelled(self, label: &str) -> Self {
+        Self { label: label.to_owned(), ..self }
     }
 
     /// Where a value stands: 0 is the lower end of the axis, 1 the upper.
@@ -54,7 +63,7 @@ impl Axis {
     pub(crate) fn ticks(&self) -> Vec<f64> {
         match self.scale {
             Scale::Linear => {
-                let step = step(self.high - self.low);
+                let step = self.step();
                 let first = (self.low / step - 1e-9).ceil() as i64;
                 let last = (self.high / step + 1e-9).floor() as i64;
                 (first..=last).map(|index| index as f64 * step).collect()
@@ -66,22 +75,22 @@ impl Axis {
         }
     }
 
+    /// 1, 2 or 5 times a power of ten, so that few steps fill a linear axis.
+    fn step(&self) -> f64 {
+        let least = (self.high - self.low) / f64::from(self.most_steps);
+        let power = 10f64.powf(least.log10().floor());
+        let factor = [1.0, 2.0, 5.0].into_iter().find(|factor| factor * power >= least * (1.0 - 1e-9));
+        factor.unwrap_or(10.0) * power
+    }
+
     pub(crate) fn text(&self, value: f64) -> String {
         let decimals = match self.scale {
-            Scale::Linear => decimals(step(self.high - self.low)),
+            Scale::Linear => decimals(self.step()),
             Scale::LogWithZero if value == 0.0 => 0,
             Scale::LogWithZero => decimals(value),
         };
         thousands(&format!("{value:.decimals$}"))
     }
-}
-
-/// 1, 2 or 5 times a power of ten, so that few steps fill the span.
-fn step(span: f64) -> f64 {
-    let least = span / MOST_TICKS;
-    let power = 10f64.powf(least.log10().floor());
-    let factor = [1.0, 2.0, 5.0].into_iter().find(|factor| factor * power >= least * (1.0 - 1e-9));
-    factor.unwrap_or(10.0) * power
 }
 
 /// Digits behind the point that a multiple of this needs.

@@ -56,8 +56,8 @@ fn text(size: f64, style: FontStyle, color: RGBColor) -> TextStyle<'static> {
 }
 
 /// The style of names in a legend and beside points.
-pub(crate) fn name_style() -> TextStyle<'static> {
-    text(12.0, FontStyle::Normal, DARK).pos(Pos::new(HPos::Left, VPos::Center))
+pub(crate) fn name_style(color: RGBColor) -> TextStyle<'static> {
+    text(12.0, FontStyle::Normal, color).pos(Pos::new(HPos::Left, VPos::Center))
 }
 
 /// Draws everything.
@@ -72,6 +72,12 @@ pub(crate) fn figure(figure: &Figure, canvas: &Canvas<'_>) -> Result<(), DrawErr
         let top = MARGIN + TITLE - 4 + LINE * index as u32;
         canvas.draw_text(note, &text(12.5, FontStyle::Normal, FAINT), (left, fine(top)))?;
     }
+    // And those below each other begin at the same place.
+    let numbers = figure.rows.iter().flat_map(|row| {
+        let numbers = |one| widest_number(&with_steps(one, width, row.height * FINE).y);
+        row.panels.iter().map(numbers)
+    });
+    let numbers = numbers.max().unwrap_or_default();
     let mut top = head(figure);
     for row in &figure.rows {
         let wide = (width - 2 * MARGIN * FINE) / row.panels.len().max(1) as u32;
@@ -80,31 +86,46 @@ pub(crate) fn figure(figure: &Figure, canvas: &Canvas<'_>) -> Result<(), DrawErr
         for (index, one) in row.panels.iter().enumerate() {
             let left = MARGIN * FINE + wide * index as u32;
             let cell = canvas.clone().shrink((left, top * FINE), (wide, row.height * FINE));
-            panel(one, legend, canvas, &cell)?;
+            panel(&with_steps(one, wide, row.height * FINE), Room { legend, numbers }, canvas, &cell)?;
         }
         top += row.height;
     }
     Ok(())
 }
 
+/// The panel with as many named values on its axes as have room.
+fn with_steps(panel: &Panel, width: u32, height: u32) -> Panel {
+    let mut panel = panel.clone();
+    panel.x.most_steps = (width / (52 * FINE)).clamp(3, 12);
+    panel.y.most_steps = (height / (44 * FINE)).clamp(3, 8);
+    panel
+}
+
+/// What a panel leaves beside and above its axes.
+#[derive(Clone, Copy)]
+struct Room {
+    legend: i32,
+    numbers: i32,
+}
+
 /// A title, the legend under it, and the axes with what is between them.
-fn panel(panel: &Panel, legend_height: i32, canvas: &Canvas<'_>, cell: &Canvas<'_>) -> Result<(), DrawError> {
-    let title = text(13.0, FontStyle::Bold, DARK);
-    cell.draw_text(&panel.title, &title, (0, fine(6)))?;
-    let unit = font::width(&panel.title, &title.font) + fine(4);
-    cell.draw_text(&panel.y.label, &text(12.0, FontStyle::Normal, FAINT), (unit, fine(7)))?;
+fn panel(panel: &Panel, room: Room, canvas: &Canvas<'_>, cell: &Canvas<'_>) -> Result<(), DrawError> {
+    // One text, because viewers show it in fonts of another width.
+    let title = [panel.title.as_str(), &panel.y.label].into_iter().filter(|text| !text.is_empty());
+    let title = title.collect::<Vec<_>>().join(", ");
+    cell.draw_text(&title, &text(13.0, FontStyle::Bold, DARK), (0, fine(6)))?;
     let (entries, _) = legend(panel, cell.dim_in_pixel().0);
     for Entry { series, place: (x, y), swatch } in entries {
         let y = y + fine(LINE + 4);
         pen::sample(series, cell, (x, y), swatch)?;
-        cell.draw_text(&series.name, &name_style(), (x + swatch + fine(6), y))?;
+        cell.draw_text(&series.name, &name_style(DARK), (x + swatch + fine(6), y))?;
     }
-    let (_, below) = cell.split_vertically(fine(LINE + 4) + legend_height);
+    let (_, below) = cell.split_vertically(fine(LINE + 4) + room.legend);
     let mut chart = ChartBuilder::on(&below)
         .margin_top(fine(6))
         .margin_right(fine(20))
         .x_label_area_size(fine(if panel.x.label.is_empty() { 22 } else { 36 }))
-        .y_label_area_size(widest_number(&panel.y))
+        .y_label_area_size(room.numbers)
         .build_cartesian_2d(panel.x.clone(), panel.y.clone())?;
     chart
         .configure_mesh()
@@ -145,7 +166,7 @@ struct Entry<'a> {
 
 /// Where the names of series stand under a title, in as many lines as they take in that width, and how high they are.
 fn legend(panel: &Panel, width: u32) -> (Vec<Entry<'_>>, i32) {
-    let style = name_style();
+    let style = name_style(DARK);
     let (mut x, mut y) = (0, fine(LINE / 2));
     let mut entries = Vec::new();
     for series in panel.series.iter().filter(|series| !series.name.is_empty()) {

@@ -1,5 +1,5 @@
 //! The font: measured when a figure is laid out, and drawn in PNG files. Viewers of an SVG use it where they have it, else
-//! one that is not much wider.
+//! another, which may be wider.
 
 use std::sync::{Arc, OnceLock};
 
@@ -13,9 +13,9 @@ const REGULAR: &[u8] = include_bytes!("../fonts/OpenSans-Regular.ttf");
 const SEMIBOLD: &[u8] = include_bytes!("../fonts/OpenSans-Semibold.ttf");
 
 /// The library draws a font of size 1.24 as one of 1 em, and measures it as high from its deepest descender to its
-/// highest ascender; fonts that viewers take instead are up to a tenth wider.
+/// highest ascender; fonts that viewers take instead are up to an eighth wider.
 const EM: f64 = 1.24;
-const WIDER: f64 = 1.362 / EM * 1.06;
+const WIDER: f64 = 1.362 / EM * 1.125;
 
 /// The font in a size, in pixels of the drawing.
 pub(crate) fn sized(pixels: f64, style: FontStyle) -> FontDesc<'static> {

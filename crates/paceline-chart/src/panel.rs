@@ -13,7 +13,7 @@ pub struct Panel {
 }
 
 impl Panel {
-    /// An empty panel. The title says what the y axis shows; its own label, the unit, stands behind it.
+    /// An empty panel. The title says what the y axis shows; the label of that axis, its unit, stands behind it.
     pub fn new(title: &str, x: Axis, y: Axis) -> Self {
         Self { title: title.to_owned(), x, y, series: Vec::new() }
     }

@@ -56,22 +56,22 @@ pub(crate) fn names(
     at: impl Fn((f64, f64)) -> Point,
     bounds: Area,
 ) -> Result<(), DrawError> {
-    let style = name_style();
     let named = panel.series.iter().filter_map(|series| match &series.form {
-        Form::Named { points, .. } => Some(points),
+        Form::Named { points, .. } => Some(points.iter().map(|(x, y, name)| (*x, *y, name.as_str(), series.ink))),
         _ => None,
     });
-    let named: Vec<(Point, &str)> = named.flatten().map(|(x, y, name)| (at((*x, *y)), name.as_str())).collect();
-    let points: Vec<Point> = named.iter().map(|(point, _)| *point).collect();
-    let size = |name| (font::width(name, &style.font), fine(15));
-    let sizes: Vec<Label> = named.iter().map(|(point, name)| Label { point: *point, size: size(name) }).collect();
+    let named: Vec<(Point, &str, Ink)> = named.flatten().map(|(x, y, name, ink)| (at((x, y)), name, ink)).collect();
+    let points: Vec<Point> = named.iter().map(|(point, ..)| *point).collect();
+    let size = |name, ink: Ink| (font::width(name, &name_style(ink.rgb()).font), fine(15));
+    let sizes = named.iter().map(|&(point, name, ink)| Label { point, size: size(name, ink) });
     let gap = fine(RADIUS + 3);
-    for ((point, name), area) in named.iter().zip(labels::place(&sizes, &points, gap, bounds)) {
-        let end = area.nearest(*point);
+    let places = labels::place(&sizes.collect::<Vec<_>>(), &points, gap, bounds);
+    for ((point, name, ink), area) in named.into_iter().zip(places) {
+        let end = area.nearest(point);
         if (end.0 - point.0).abs().max((end.1 - point.1).abs()) > 2 * gap {
-            canvas.draw(&PathElement::new(vec![*point, end], stroke(Ink::Grey.rgb(), 1)))?;
+            canvas.draw(&PathElement::new(vec![point, end], stroke(ink.rgb(), 1)))?;
         }
-        canvas.draw_text(name, &style, (area.left, (area.top + area.bottom) / 2))?;
+        canvas.draw_text(name, &name_style(ink.rgb()), (area.left, (area.top + area.bottom) / 2))?;
     }
     Ok(())
 }

@@ -26,7 +26,7 @@ impl Ink {
             Self::Vermillion => RGBColor(213, 94, 0),
             Self::Green => RGBColor(0, 140, 105),
             Self::Purple => RGBColor(170, 75, 140),
-            Self::Grey => RGBColor(118, 118, 118),
+            Self::Grey => RGBColor(104, 104, 104),
             Self::Black => RGBColor(34, 34, 34),
         }
     }

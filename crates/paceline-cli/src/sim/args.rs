@@ -7,6 +7,8 @@ use clap::Subcommand;
 use paceline::config::parse_duration;
 use paceline_sim::Requirement;
 
+use super::files::Picture;
+
 /// `paceline sim`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -63,6 +65,12 @@ pub(crate) struct RunArgs {
     /// Seed of everything that is random: the same gives the same bytes
     #[arg(long, value_name = "K", default_value_t = 1)]
     pub(crate) seed: u64,
+    /// Write what happened, a line for each span of time
+    #[arg(long, value_name = "FILE.csv")]
+    pub(crate) trace: Option<PathBuf>,
+    /// Draw it
+    #[arg(long, value_name = "FILE.svg|.png", value_parser = Picture::parse)]
+    pub(crate) chart: Option<Picture>,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -85,6 +93,9 @@ pub(crate) struct CompareArgs {
     /// A row for each scenario too
     #[arg(long)]
     pub(crate) each: bool,
+    /// Draw goodput against waste, a point for each policy
+    #[arg(long, value_name = "FILE.svg|.png", value_parser = Picture::parse)]
+    pub(crate) chart: Option<Picture>,
     /// Print a Markdown table
     #[arg(long, conflicts_with = "json")]
     pub(crate) markdown: bool,

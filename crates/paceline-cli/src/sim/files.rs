@@ -1,6 +1,6 @@
 //! What a simulation leaves behind: pictures and tables of numbers.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use paceline_chart::Figure;
 
@@ -11,6 +11,37 @@ use crate::exit::Failure;
 pub(crate) enum Form {
     Svg,
     Png,
+}
+
+/// A picture's file, whose ending says in which form it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Picture {
+    path: PathBuf,
+    form: Form,
+}
+
+impl Picture {
+    /// Reads the flag's value.
+    ///
+    /// # Errors
+    /// A name that ends otherwise.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        let path = PathBuf::from(text);
+        let form = match path.extension().and_then(|ending| ending.to_str()) {
+            Some("svg") => Form::Svg,
+            Some("png") => Form::Png,
+            _ => return Err("expected a name that ends in .svg or .png".to_owned()),
+        };
+        Ok(Self { path, form })
+    }
+
+    /// Draws the figure into the file.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub(crate) fn save(&self, figure: &Figure) -> Result<(), Failure> {
+        draw(figure, self.form, &self.path)
+    }
 }
 
 /// Draws a figure into a file.

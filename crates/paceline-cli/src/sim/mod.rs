@@ -9,11 +9,12 @@ mod table;
 use std::path::Path;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use paceline_sim::{Median, Scenario, Setup, compare, medians, simulate};
+use paceline_sim::{Median, Scenario, Setup, compare, medians, simulate, simulate_traced};
 use serde_json::json;
 
 pub(crate) use self::args::Args;
 use self::args::{Command, CompareArgs, ListArgs, RunArgs, World};
+use self::table::Mean;
 use crate::exit::{Failure, Status};
 use crate::output;
 
@@ -48,7 +49,19 @@ fn list(args: &ListArgs) -> Result<(), Failure> {
 
 fn run(args: &RunArgs) -> Result<(), Failure> {
     let setup = Setup { seed: args.seed, ..args.world.setup(&args.policy) };
-    let measures = simulate(&scenario(&args.scenario)?, &setup).map_err(Failure::refused)?;
+    let scenario = scenario(&args.scenario)?;
+    let measures = if args.trace.is_none() && args.chart.is_none() {
+        simulate(&scenario, &setup).map_err(Failure::refused)?
+    } else {
+        let (measures, trace) = simulate_traced(&scenario, &setup).map_err(Failure::refused)?;
+        if let Some(path) = &args.trace {
+            files::table(path, chart::run::COLUMNS, chart::run::rows(&trace))?;
+        }
+        if let Some(picture) = &args.chart {
+            picture.save(&chart::run::figure(&scenario, &measures, &trace))?;
+        }
+        measures
+    };
     output::print(|out| match args.json {
         true => writeln!(out, "{}", json!(measures)),
         false => out.write_all(table::of_one(&measures).as_bytes()),
@@ -72,9 +85,14 @@ fn compared(args: &CompareArgs, quiet: bool) -> Result<(), Failure> {
     });
     bar.finish_and_clear();
     let medians: Vec<Median> = medians(&runs.map_err(Failure::refused)?);
+    let means = Mean::of_each(&policies, &medians);
+    if let Some(picture) = &args.chart {
+        let World { clients, hints, .. } = &args.world;
+        picture.save(&chart::compare::figure(&means, scenarios.len(), *clients, hints))?;
+    }
     output::print(|out| match args.json {
         true => writeln!(out, "{}", json!(medians)),
-        false => out.write_all(table::of_many(&medians, &policies, args.each, args.markdown).as_bytes()),
+        false => out.write_all(table::of_many(&medians, &means, args.each, args.markdown).as_bytes()),
     })
 }
 

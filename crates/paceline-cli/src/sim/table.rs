@@ -35,20 +35,53 @@ pub(crate) fn of_one(run: &Measures) -> String {
 /// The figures of a row.
 type Figures = [f64; 6];
 
+/// The means of a policy over the scenarios.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Mean {
+    pub(crate) policy: String,
+    pub(crate) goodput: f64,
+    pub(crate) waste: f64,
+    pub(crate) lost: f64,
+    pub(crate) undone: f64,
+    makespan: f64,
+    jain: f64,
+}
+
+impl Mean {
+    /// One for each policy, in their order.
+    pub(crate) fn of_each(policies: &[String], medians: &[Median]) -> Vec<Self> {
+        policies.iter().map(|policy| Self::of(policy, medians)).collect()
+    }
+
+    fn of(policy: &str, medians: &[Median]) -> Self {
+        let of_policy: Vec<&Median> = medians.iter().filter(|median| median.policy == policy).collect();
+        let mean =
+            |of: fn(&Median) -> f64| of_policy.iter().map(|one| of(one)).sum::<f64>() / of_policy.len().max(1) as f64;
+        Self {
+            policy: policy.to_owned(),
+            goodput: mean(|one| one.goodput),
+            waste: mean(|one| one.waste),
+            lost: mean(|one| one.lost),
+            undone: mean(|one| one.undone),
+            makespan: mean(|one| one.makespan),
+            jain: mean(|one| one.jain),
+        }
+    }
+
+    const fn figures(&self) -> Figures {
+        [self.goodput, self.waste, self.lost, self.undone, self.makespan, self.jain]
+    }
+}
+
 /// A row for each policy with the means over the scenarios, and with `each` one for each scenario before it.
-pub(crate) fn of_many(medians: &[Median], policies: &[String], each: bool, markdown: bool) -> String {
+pub(crate) fn of_many(medians: &[Median], means: &[Mean], each: bool, markdown: bool) -> String {
     let mut table = head(markdown);
-    for policy in policies {
-        let of_policy: Vec<&Median> = medians.iter().filter(|median| median.policy == *policy).collect();
-        if each {
-            of_policy.iter().for_each(|median| table += &row(policy, &median.scenario, figures(median), markdown));
+    for mean in means {
+        let policy = &mean.policy;
+        for median in medians.iter().filter(|median| each && median.policy == *policy) {
+            table += &row(policy, &median.scenario, figures(median), markdown);
         }
-        let count = of_policy.len().max(1) as f64;
-        let mut mean = Figures::default();
-        for median in of_policy {
-            mean.iter_mut().zip(figures(median)).for_each(|(sum, figure)| *sum += figure / count);
-        }
-        table += &row(policy, "mean", mean, markdown);
+        table += &row(policy, "mean", mean.figures(), markdown);
     }
     table
 }

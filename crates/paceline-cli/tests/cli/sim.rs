@@ -43,6 +43,56 @@ fn a_comparison_fits_a_terminal() {
     assert!(medians[0]["seeds"] == 1 && medians[0]["seed"].is_null());
 }
 
+#[test]
+fn a_list_fits_a_terminal() {
+    let listed = sim(&["list"]);
+    assert!(listed.lines().count() > 30 && listed.lines().all(|line| line.len() <= 80), "{listed}");
+}
+
+#[test]
+fn a_trace_adds_up_to_the_figures_and_a_chart_names_what_is_drawn() {
+    let job = Job::new(0);
+    let run = "sim run --scenario n10-30 --policy aws-inf --trace trace.csv --chart chart.svg --json";
+    let output = job.paceline().args(run.split(' ')).output().expect("the binary runs");
+    assert!(output.status.success() && output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    let measures: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let same = sim(&["run", "--scenario", "n10-30", "--policy", "aws-inf", "--json"]);
+    assert_eq!(measures, serde_json::from_str::<Value>(&same).expect("JSON"), "a trace changes no figure");
+
+    let trace = std::fs::read_to_string(job.path("trace.csv")).expect("a table");
+    let mut rows = trace.lines().map(|line| line.split(',').collect::<Vec<_>>());
+    let columns = rows.next().expect("a head");
+    assert_eq!(columns[..5], ["time_s", "sent", "admitted", "refused", "succeeded"]);
+    let rows: Vec<_> = rows.collect();
+    let sum = |name: &str| -> u32 {
+        let column = columns.iter().position(|column| *column == name).expect(name);
+        rows.iter().map(|row| row[column].parse::<u32>().expect("a count")).sum()
+    };
+    assert_eq!((sum("succeeded"), sum("sent")), (300, sum("admitted") + sum("refused")));
+    assert_eq!(json!(f64::from(sum("refused")) / 300.0), measures["waste"]);
+
+    let chart = std::fs::read_to_string(job.path("chart.svg")).expect("a picture");
+    for words in ["n10-30 under aws-inf, 1 client", "admitted", "refused", "capacity", "the policy&apos;s own rate"] {
+        assert!(chart.contains(words), "{words}");
+    }
+    let (code, log) = finish(job.paceline().args("sim run --scenario n10-30 --chart chart.gif".split(' ')));
+    assert!(code == 2 && log.contains("expected a name that ends in .svg or .png"), "{log}");
+    let (code, log) = finish(job.paceline().args("sim run --scenario n10-30 --chart missing/chart.png".split(' ')));
+    assert!(code == 2 && log.contains("cannot write missing/chart.png"), "{log}");
+}
+
+#[test]
+fn a_chart_of_a_comparison_names_every_policy_and_who_leaves_items_undone() {
+    let job = Job::new(0);
+    let compare = "sim compare --scenario n10-30 --policy auto --policy openai --policy known --chart chart.svg";
+    let (code, log) = finish(job.paceline().args(compare.split(' ')));
+    assert_eq!(code, 0, "{log}");
+    let chart = std::fs::read_to_string(job.path("chart.svg")).expect("a picture");
+    for words in ["auto\n", "known\n", "openai (71 % not done)\n", "leave items undone\n"] {
+        assert!(chart.contains(words), "{words}");
+    }
+}
+
 const CLASSIC: &str = "responsive --compat --initial 1ms --max 15m --max-randomization 2m --up 1.5 --down 0.6 \
                        --randomization 0 --threshold 5 --require 200ms:until-first-success,60ms --requests 90";
 

@@ -1,3 +1,5 @@
 //! Simulations as pictures.
 
+pub(crate) mod compare;
 pub(crate) mod responsive;
+pub(crate) mod run;

@@ -17,7 +17,7 @@ pub(crate) fn figure(trial: &Trial, course: &Course) -> Result<Figure, ConfigErr
     let rule = if trial.config.compat { "the classic rule" } else { "the default rule" };
     let figure = Figure::new(&format!("Responsive delay, {rule}: the wait before each of {}", requests(course)));
     let figure = caption(course).iter().fold(figure, |figure, line| figure.note(line));
-    let main = delays(course, highest([course]), "Delay")
+    let main = delays(course, highest([course]), ["Delay", "ms"])
         .with(of_kind(course, "succeeded", Ink::Blue, Shape::Circle, true))
         .with(of_kind(course, "failed", Ink::Vermillion, Shape::Triangle, false));
     Ok(figure.row(300, vec![main]).row(250, knobs(trial)?))
@@ -85,7 +85,8 @@ fn beside(configured: f64, mut usual: [f64; 3]) -> [f64; 3] {
 /// One knob's courses on the same axes, with the share of requests that fail.
 fn knob(name: &str, courses: &[(f64, Course)]) -> Panel {
     let first = &courses[0].1;
-    let panel = delays(first, highest(courses.iter().map(|(_, course)| course)), &format!("Effect of {name}"));
+    let highest = highest(courses.iter().map(|(_, course)| course));
+    let panel = delays(first, highest, [&format!("Effect of {name}"), "delay in ms"]);
     courses.iter().zip([Ink::Green, Ink::Blue, Ink::Purple]).fold(panel, |panel, ((value, course), ink)| {
         let requests = course.requests.len() as f64;
         let failed = 100.0 * (1.0 - course.succeeded() as f64 / requests);
@@ -96,13 +97,13 @@ fn knob(name: &str, courses: &[(f64, Course)]) -> Panel {
 }
 
 /// Axes with the requirement.
-fn delays(course: &Course, highest: f64, title: &str) -> Panel {
+fn delays(course: &Course, highest: f64, [title, unit]: [&str; 2]) -> Panel {
     let x = Axis::linear("request", 0.0, course.requests.len() as f64 + 1.0);
     let required = course.requests.iter().enumerate().flat_map(|(index, request)| {
         let (index, required) = (index as f64, millis(request.required));
         [(index + 0.5, required), (index + 1.5, required)]
     });
-    Panel::new(title, x, Axis::linear("ms", 0.0, highest)).with(Series::dashed(
+    Panel::new(title, x, Axis::linear(unit, 0.0, highest)).with(Series::dashed(
         "required",
         Ink::Black,
         required.collect(),
