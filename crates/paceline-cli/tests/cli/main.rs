@@ -9,6 +9,7 @@ mod ends;
 mod forms;
 mod help;
 mod input;
+mod pictures;
 mod resume;
 mod rewritten;
 mod sharing;
