@@ -140,6 +140,17 @@ fn a_trace_counts_what_the_figures_count_and_changes_none_of_them() {
 }
 
 #[test]
+fn a_trace_says_what_our_own_pace_believes() {
+    let scenario = Scenario::named("n10-30").expect("built in");
+    let (_, trace) = simulate_traced(&scenario, &Setup::new("auto")).expect("it runs");
+    let late = &trace.spans[trace.spans.len() * 3 / 4].pace;
+    assert!(late.rate.is_some_and(|rate| (5.0..15.0).contains(&rate)), "{late:?}");
+    assert!(late.words.as_ref().is_some_and(|words| words.starts_with("about ")), "{late:?}");
+    let (_, trace) = simulate_traced(&scenario, &Setup::new("responsive")).expect("it runs");
+    assert!(trace.spans.iter().any(|span| span.pace.delay.is_some() && span.pace.words.is_none()));
+}
+
+#[test]
 fn the_trace_of_a_job_that_stalls_goes_on_to_the_cut_off() {
     let (run, trace) = simulate_traced(&sixty_per_minute(), &Setup::new("A-raising")).expect("it runs");
     let stalled = trace.spans.iter().rev().take_while(|span| span.sent == 0).count();

@@ -165,7 +165,7 @@ impl<'a> World<'a> {
         let delay = first.delay(now).filter(|delay| !delay.is_zero());
         PaceNow {
             in_flight: self.lanes.iter().map(|lane| lane.in_flight).sum(),
-            rate: policies.clone().map(|policy| policy.rate()).sum(),
+            rate: policies.clone().map(|policy| policy.rate(now)).sum(),
             limit: policies.map(|policy| policy.limit(now)).sum(),
             delay,
             words: first.explain(now),

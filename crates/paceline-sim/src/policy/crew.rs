@@ -208,7 +208,7 @@ impl<R: Rule> Policy for Crew<R> {
         if answer.class == Class::Success { Fate::Done } else { Fate::Lost }
     }
 
-    fn rate(&self) -> Option<f64> {
+    fn rate(&self, _: Instant) -> Option<f64> {
         self.rule.rate()
     }
 

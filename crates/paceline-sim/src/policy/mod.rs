@@ -31,7 +31,7 @@ pub trait Policy {
     fn answered(&mut self, now: Instant, answer: &Answer<'_>) -> Fate;
 
     /// Calls per second that it lets out at present, where it has such a number.
-    fn rate(&self) -> Option<f64> {
+    fn rate(&self, _now: Instant) -> Option<f64> {
         None
     }
 

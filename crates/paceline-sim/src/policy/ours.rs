@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use paceline_core::{
     BreakerConfig, Class, Concurrency, Event, Instant, Limits, Outcome, Pace, Pacer, PacerConfig, Quota, Request,
-    Retry, ScopeId, Ticket, Verdict,
+    Retry, ScopeId, ScopeSnapshot, Ticket, Verdict,
 };
 
 use super::{Answer, Fate, Next, Policy, Setting, WORKERS, Work};
@@ -37,6 +37,10 @@ impl Ours {
         let mut pacer = Pacer::new(config, setting.seed, Instant::ZERO).expect("a share of sound limits is sound");
         let scope = pacer.scope("sim");
         Self { pacer, scope, fresh: 0, tickets: Vec::new() }
+    }
+
+    fn snapshot(&self, now: Instant) -> ScopeSnapshot {
+        self.pacer.snapshot(now).scopes.swap_remove(0)
     }
 
     fn enqueue(&mut self, now: Instant, item: u32, work: &Work<'_>) {
@@ -112,11 +116,20 @@ impl Policy for Ours {
         }
     }
 
+    fn rate(&self, now: Instant) -> Option<f64> {
+        self.snapshot(now).belief.map(|belief| belief.rate)
+    }
+
     fn limit(&self, now: Instant) -> Option<u32> {
-        self.pacer.snapshot(now).scopes.first().map(|scope| scope.concurrency.current_limit)
+        let ScopeSnapshot { belief, concurrency, .. } = self.snapshot(now);
+        belief.map_or(Some(concurrency.current_limit), |belief| belief.cap)
     }
 
     fn delay(&self, now: Instant) -> Option<Duration> {
-        self.pacer.snapshot(now).scopes.first().map(|scope| scope.delay)
+        Some(self.snapshot(now).delay)
+    }
+
+    fn explain(&self, now: Instant) -> Option<String> {
+        self.snapshot(now).belief.map(|belief| belief.to_string())
     }
 }
