@@ -11,6 +11,8 @@ pub struct Axis {
     scale: Scale,
     low: f64,
     high: f64,
+    /// The least step between named values of a linear axis.
+    least_step: f64,
     /// Steps between named values of a linear axis, at most.
     pub(crate) most_steps: u32,
 }
@@ -32,7 +34,7 @@ impl Axis {
     /// Equal steps from `low` to `high`; values outside are drawn at the edge.
     pub fn linear(label: &str, low: f64, high: f64) -> Self {
         let high = if high > low { high } else { low + 1.0 };
-        Self { label: label.to_owned(), scale: Scale::Linear, low, high, most_steps: MOST_STEPS }
+        Self { label: label.to_owned(), scale: Scale::Linear, low, high, least_step: 0.0, most_steps: MOST_STEPS }
     }
 
     /// Equal factors, from the power of ten below `low` to the one above `high`, with a place for zero before them.
@@ -40,7 +42,13 @@ impl Axis {
     pub fn log_with_zero(label: &str, low: f64, high: f64) -> Self {
         let low = 10f64.powf(low.log10().floor());
         let high = 10f64.powf(high.max(10.0 * low).log10().ceil());
-        Self { label: label.to_owned(), scale: Scale::LogWithZero, low, high, most_steps: MOST_STEPS }
+        Self { label: label.to_owned(), scale: Scale::LogWithZero, low, high, least_step: 0.0, most_steps: MOST_STEPS }
+    }
+
+    /// Names whole numbers only, where it is linear.
+    #[must_use]
+    pub fn whole(self) -> Self {
+        Self { least_step: 1.0, ..self }
     }
 
     /// The same axis under another name.
@@ -77,7 +85,7 @@ impl Axis {
 
     /// 1, 2 or 5 times a power of ten, so that few steps fill a linear axis.
     fn step(&self) -> f64 {
-        let least = (self.high - self.low) / f64::from(self.most_steps);
+        let least = ((self.high - self.low) / f64::from(self.most_steps)).max(self.least_step);
         let power = 10f64.powf(least.log10().floor());
         let factor = [1.0, 2.0, 5.0].into_iter().find(|factor| factor * power >= least * (1.0 - 1e-9));
         factor.unwrap_or(10.0) * power

@@ -17,6 +17,10 @@ const COVER: f64 = 0.45;
 /// Half of a point's size, in pixels of a page.
 const RADIUS: u32 = 4;
 
+/// The same where many points are drawn, and how many that are.
+const SMALL: u32 = 2;
+const MANY: usize = 200;
+
 /// Draws a series where `at` says that its values stand.
 pub(crate) fn series(series: &Series, canvas: &Canvas<'_>, at: impl Fn((f64, f64)) -> Point) -> Result<(), DrawError> {
     match &series.form {
@@ -28,10 +32,11 @@ pub(crate) fn series(series: &Series, canvas: &Canvas<'_>, at: impl Fn((f64, f64
             canvas.draw(&Polygon::new(around.collect::<Vec<_>>(), series.ink.rgb().mix(COVER).filled()))
         }
         Form::Points { points, shape } => {
-            points.iter().try_for_each(|point| mark(canvas, *shape, series.ink, at(*point)))
+            let radius = fine(if points.len() > MANY { SMALL } else { RADIUS });
+            points.iter().try_for_each(|point| mark(canvas, *shape, series.ink, at(*point), radius))
         }
         Form::Named { points, shape } => {
-            points.iter().try_for_each(|(x, y, _)| mark(canvas, *shape, series.ink, at((*x, *y))))
+            points.iter().try_for_each(|(x, y, _)| mark(canvas, *shape, series.ink, at((*x, *y)), fine(RADIUS)))
         }
     }
 }
@@ -45,7 +50,9 @@ pub(crate) fn sample(series: &Series, canvas: &Canvas<'_>, (x, y): Point, width:
             let corners = [(x + fine(4), y - fine(5)), (x + width, y + fine(5))];
             canvas.draw(&Rectangle::new(corners, series.ink.rgb().mix(COVER).filled()))
         }
-        Form::Points { shape, .. } | Form::Named { shape, .. } => mark(canvas, *shape, series.ink, middle),
+        Form::Points { shape, .. } | Form::Named { shape, .. } => {
+            mark(canvas, *shape, series.ink, middle, fine(RADIUS))
+        }
     }
 }
 
@@ -120,8 +127,8 @@ fn dashes(points: &[Point], on: i32, off: i32) -> Vec<Vec<Point>> {
     pieces
 }
 
-fn mark(canvas: &Canvas<'_>, shape: Shape, ink: Ink, (x, y): Point) -> Result<(), DrawError> {
-    let (r, style) = (fine(RADIUS), stroke(ink.rgb(), 4));
+fn mark(canvas: &Canvas<'_>, shape: Shape, ink: Ink, (x, y): Point, r: i32) -> Result<(), DrawError> {
+    let style = stroke(ink.rgb(), 4);
     match shape {
         Shape::Circle => canvas.draw(&Circle::new((x, y), r, ink.rgb().filled())),
         Shape::Triangle => {

@@ -114,6 +114,11 @@ impl Record {
         self.open.iter().all(|open| *open == 0)
     }
 
+    /// Whether a client has items that have not ended.
+    pub(crate) fn is_open(&self, client: usize) -> bool {
+        self.open[client] > 0
+    }
+
     fn ended(&mut self, item: u32, now: Instant) {
         let open = &mut self.open[(item % self.clients) as usize];
         *open -= 1;

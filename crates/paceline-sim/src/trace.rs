@@ -23,17 +23,17 @@ pub struct Span {
     pub lost: u32,
     /// Calls that the best schedule got admitted.
     pub oracle: u32,
+    /// The most calls that were under way at once, of all clients.
+    pub in_flight: u32,
     /// Calls per second that the provider's limits sustain at its start, without what strangers take on average.
     pub capacity: f64,
     /// What the policies do at its end.
     pub pace: PaceNow,
 }
 
-/// What the policies of all clients do at an instant.
+/// What the policies of the clients do at an instant that are not through.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PaceNow {
-    /// Calls under way, of all clients.
-    pub in_flight: u32,
     /// Calls per second that they would let out, all together. None where no policy has a rate.
     pub rate: Option<f64>,
     /// Calls that they would let be under way, all together. None where no policy bounds them by itself.
@@ -59,6 +59,7 @@ pub(crate) struct Recorder {
     step: Duration,
     spans: Vec<Span>,
     current: Span,
+    under_way: u32,
 }
 
 /// At least so many spans while the best schedule is at work, where that takes no less than ...
@@ -73,10 +74,22 @@ impl Recorder {
         let longest = (ideal.finished - Instant::ZERO) / SPANS;
         let lengths = (0..6).flat_map(|power| [1, 2, 5].map(|times| SHORTEST * times * 10u32.pow(power)));
         let step = lengths.take_while(|length| *length <= longest).last().unwrap_or(SHORTEST);
-        Self { step, spans: Vec::new(), current: Span::begin(Instant::ZERO) }
+        Self { step, spans: Vec::new(), current: Span::begin(Instant::ZERO, 0), under_way: 0 }
     }
 
-    /// What happens is counted here.
+    /// A call left.
+    pub(crate) fn sent(&mut self) {
+        self.under_way += 1;
+        self.current.sent += 1;
+        self.current.in_flight = self.current.in_flight.max(self.under_way);
+    }
+
+    /// A call was answered or refused.
+    pub(crate) const fn ended(&mut self) {
+        self.under_way -= 1;
+    }
+
+    /// What else happens is counted here.
     pub(crate) const fn current(&mut self) -> &mut Span {
         &mut self.current
     }
@@ -88,7 +101,7 @@ impl Recorder {
 
     /// Ends the present span and begins the next.
     pub(crate) fn close(&mut self, capacity: f64, pace: PaceNow) {
-        let next = Span::begin(self.ends());
+        let next = Span::begin(self.ends(), self.under_way);
         let span = std::mem::replace(&mut self.current, next);
         self.spans.push(Span { capacity, pace, ..span });
     }
@@ -107,7 +120,7 @@ impl Recorder {
 }
 
 impl Span {
-    fn begin(start: Instant) -> Self {
+    fn begin(start: Instant, in_flight: u32) -> Self {
         Self {
             start,
             sent: 0,
@@ -116,6 +129,7 @@ impl Span {
             succeeded: 0,
             lost: 0,
             oracle: 0,
+            in_flight,
             capacity: 0.0,
             pace: PaceNow::default(),
         }

@@ -160,14 +160,14 @@ impl<'a> World<'a> {
     }
 
     fn pace(&self, now: Instant) -> PaceNow {
-        let policies = self.lanes.iter().map(|lane| &lane.policy);
-        let first = &self.lanes[0].policy;
-        let delay = first.delay(now).filter(|delay| !delay.is_zero());
+        let alone = self.lanes.len() == 1;
+        let at_work = |client: &usize| alone || self.record.is_open(*client);
+        let policies = (0..self.lanes.len()).filter(at_work).map(|lane| &self.lanes[lane].policy);
+        let Some(first) = policies.clone().next() else { return PaceNow::default() };
         PaceNow {
-            in_flight: self.lanes.iter().map(|lane| lane.in_flight).sum(),
             rate: policies.clone().map(|policy| policy.rate(now)).sum(),
             limit: policies.map(|policy| policy.limit(now)).sum(),
-            delay,
+            delay: first.delay(now).filter(|delay| !delay.is_zero()),
             words: first.explain(now),
         }
     }
@@ -226,7 +226,9 @@ impl<'a> World<'a> {
             service: None,
         };
         self.record.sent(item, self.now);
-        self.count(|span| &mut span.sent);
+        if let Some(recorder) = &mut self.recorder {
+            recorder.sent();
+        }
         let place = match self.free.pop() {
             Some(place) => {
                 self.calls[place as usize] = call;
@@ -308,6 +310,9 @@ impl<'a> World<'a> {
     fn answer(&mut self, place: u32) {
         let call = self.calls[place as usize].clone();
         self.free.push(place);
+        if let Some(recorder) = &mut self.recorder {
+            recorder.ended();
+        }
         let lane = &mut self.lanes[call.lane as usize];
         lane.in_flight -= 1;
         let answer = Answer {

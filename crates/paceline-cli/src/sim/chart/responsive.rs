@@ -19,7 +19,8 @@ pub(crate) fn figure(trial: &Trial, course: &Course) -> Result<Figure, ConfigErr
     let figure = caption(course).iter().fold(figure, |figure, line| figure.note(line));
     let main = delays(course, highest([course]), ["Delay", "ms"])
         .with(of_kind(course, "succeeded", Ink::Blue, Shape::Circle, true))
-        .with(of_kind(course, "failed", Ink::Vermillion, Shape::Triangle, false));
+        .with(of_kind(course, "failed", Ink::Vermillion, Shape::Triangle, false))
+        .with(required(course));
     Ok(figure.row(300, vec![main]).row(250, knobs(trial)?))
 }
 
@@ -86,7 +87,7 @@ fn beside(configured: f64, mut usual: [f64; 3]) -> [f64; 3] {
 fn knob(name: &str, courses: &[(f64, Course)]) -> Panel {
     let first = &courses[0].1;
     let highest = highest(courses.iter().map(|(_, course)| course));
-    let panel = delays(first, highest, [&format!("Effect of {name}"), "delay in ms"]);
+    let panel = delays(first, highest, [&format!("Effect of {name}"), "delay in ms"]).with(required(first));
     courses.iter().zip([Ink::Green, Ink::Blue, Ink::Purple]).fold(panel, |panel, ((value, course), ink)| {
         let requests = course.requests.len() as f64;
         let failed = 100.0 * (1.0 - course.succeeded() as f64 / requests);
@@ -96,18 +97,19 @@ fn knob(name: &str, courses: &[(f64, Course)]) -> Panel {
     })
 }
 
-/// Axes with the requirement.
+/// Empty axes.
 fn delays(course: &Course, highest: f64, [title, unit]: [&str; 2]) -> Panel {
-    let x = Axis::linear("request", 0.0, course.requests.len() as f64 + 1.0);
-    let required = course.requests.iter().enumerate().flat_map(|(index, request)| {
+    let requests = course.requests.len() as f64;
+    Panel::new(title, Axis::linear("request", 0.0, requests + 1.0).whole(), Axis::linear(unit, 0.0, highest))
+}
+
+/// What the server asks for, over each request.
+fn required(course: &Course) -> Series {
+    let points = course.requests.iter().enumerate().flat_map(|(index, request)| {
         let (index, required) = (index as f64, millis(request.required));
         [(index + 0.5, required), (index + 1.5, required)]
     });
-    Panel::new(title, x, Axis::linear(unit, 0.0, highest)).with(Series::dashed(
-        "required",
-        Ink::Black,
-        required.collect(),
-    ))
+    Series::dashed("required", Ink::Black, points.collect())
 }
 
 fn millis(time: Duration) -> f64 {

@@ -69,7 +69,7 @@ fn bins(trace: &Trace) -> Vec<Bin> {
         let seconds = trace.step.as_secs_f64() * spans.len() as f64;
         let start = spans[0].start.as_nanos() as f64 * 1e-9;
         let last = spans[spans.len() - 1].clone();
-        let in_flight = f64::from(spans.iter().map(|span| span.pace.in_flight).max().unwrap_or_default());
+        let in_flight = f64::from(spans.iter().map(|span| span.in_flight).max().unwrap_or_default());
         let (admitted, refused) = (admitted / seconds, refused / seconds);
         let (end, capacity) = (start + seconds, spans[0].capacity);
         Bin { start, end, admitted, refused, capacity, in_flight, last, admitted_so_far, oracle_so_far }
@@ -127,7 +127,7 @@ fn in_flight(bins: &[Bin]) -> Panel {
     let most = bins.iter().map(|bin| bin.in_flight).fold(4.0, f64::max);
     let top = most * 1.25;
     let in_flight = steps(bins, |bin| bin.in_flight);
-    let panel = Panel::new("Calls under way", time(bins), Axis::linear("", 0.0, top)).with(Series::area(
+    let panel = Panel::new("Calls under way", time(bins), Axis::linear("", 0.0, top).whole()).with(Series::area(
         "in flight",
         Ink::Blue,
         in_flight,
@@ -143,7 +143,7 @@ fn progress(bins: &[Bin]) -> Panel {
         std::iter::once((0.0, 0.0)).chain(bins.iter().map(|bin| (bin.end, value(bin)))).collect::<Vec<_>>()
     };
     let top = bins.last().map_or(1.0, |bin| bin.admitted_so_far.max(bin.oracle_so_far));
-    Panel::new("Admitted so far", time(bins).labelled("time in s"), Axis::linear("calls", 0.0, top * 1.05))
+    Panel::new("Admitted so far", time(bins).labelled("time in s"), Axis::linear("calls", 0.0, top * 1.05).whole())
         .with(Series::dashed("the oracle", Ink::Black, line(|bin| bin.oracle_so_far)))
         .with(Series::line("the policy", Ink::Blue, line(|bin| bin.admitted_so_far)))
 }
@@ -185,7 +185,7 @@ pub(crate) fn rows(trace: &Trace) -> impl Iterator<Item = [String; 13]> {
             count(span.lost),
             count(span.oracle),
             number(span.capacity),
-            count(pace.in_flight),
+            count(span.in_flight),
             pace.rate.map(number).unwrap_or_default(),
             pace.limit.map(count).unwrap_or_default(),
             pace.delay.map(millis).unwrap_or_default(),
