@@ -72,11 +72,14 @@ impl Figure {
         // The library's own first line has the size of the drawing, which is finer than the page.
         let body = drawn.split_once('\n').map_or("", |(_, body)| body);
         let (wide, high) = (WIDTH * draw::FINE, height * draw::FINE);
-        Ok(format!(
+        let mut svg = format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{height}\" \
              viewBox=\"0 0 {wide} {high}\" role=\"img\">\n<title>{}</title>\n{body}",
             escaped(&self.title)
-        ))
+        );
+        // XML has no way to write what could move a cursor.
+        svg.retain(|char| char == '\n' || !char.is_control());
+        Ok(svg)
     }
 
     /// The figure as a PNG file, with twice as many pixels each way as the SVG has in a page.
@@ -113,7 +116,7 @@ mod tests {
                 .with(Series::points("crosses", Ink::Vermillion, Shape::Cross, line))
                 .with(Series::named("names", Ink::Green, Shape::Triangle, vec![(10.0, 0.0, "<me> & you".to_owned())]))
         };
-        Figure::new("Squares < cubes").note("A note.").row(200, vec![panel("Left"), panel("Right")])
+        Figure::new("Squares < \u{7}cubes").note("A note\u{1}.").row(200, vec![panel("Left"), panel("Right")])
     }
 
     #[test]

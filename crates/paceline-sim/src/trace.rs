@@ -25,7 +25,8 @@ pub struct Span {
     pub oracle: u32,
     /// The most calls that were under way at once, of all clients.
     pub in_flight: u32,
-    /// Calls per second that the provider's limits sustain at its start, without what strangers take on average.
+    /// Calls per second that the provider's limits sustain at its start, without what strangers take on average;
+    /// infinite where nothing limits it.
     pub capacity: f64,
     /// What the policies do at its end.
     pub pace: PaceNow,

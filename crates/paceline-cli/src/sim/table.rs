@@ -4,6 +4,8 @@ use std::fmt::Write as _;
 
 use paceline_sim::{Measures, Median};
 
+use crate::text;
+
 /// The figures of one run, a line each.
 pub(crate) fn of_one(run: &Measures) -> String {
     let seconds = |time: Option<f64>| time.map_or("-".to_owned(), |time| format!("{time:.1} s"));
@@ -16,7 +18,7 @@ pub(crate) fn of_one(run: &Measures) -> String {
          makespan  {:.2}  times the oracle's, p99 of an item {:.1} s\n  \
          Jain      {:.3}  1 is equal shares\n  \
          capacity up {}, down {}\n",
-        run.scenario,
+        text::printable(&run.scenario),
         run.policy,
         run.hints,
         run.seed,
@@ -79,7 +81,7 @@ pub(crate) fn of_many(medians: &[Median], means: &[Mean], each: bool, markdown: 
     for mean in means {
         let policy = &mean.policy;
         for median in medians.iter().filter(|median| each && median.policy == *policy) {
-            table += &row(policy, &median.scenario, figures(median), markdown);
+            table += &row(policy, &text::printable(&median.scenario), figures(median), markdown);
         }
         table += &row(policy, "mean", mean.figures(), markdown);
     }

@@ -81,6 +81,20 @@ fn a_trace_adds_up_to_the_figures_and_a_chart_names_what_is_drawn() {
     assert!(code == 2 && log.contains("cannot write missing/chart.png"), "{log}");
 }
 
+/// Nothing limits these calls, and the name could ring a bell.
+#[test]
+fn a_scenario_of_ones_own_can_be_drawn_whatever_it_is_called() {
+    let job = Job::new(0);
+    let scenario = "name = \"free \\u0007<b>\"\nitems = 20\nservice = \"fast\"\n";
+    std::fs::write(job.path("free.toml"), scenario).expect("it can be written");
+    let run = "sim run --scenario free.toml --policy none --chart chart.png --trace trace.csv";
+    let output = job.paceline().args(run.split(' ')).output().expect("the binary runs");
+    assert!(output.status.success() && output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(!output.stdout.contains(&7), "no bell rings");
+    let trace = std::fs::read_to_string(job.path("trace.csv")).expect("a table");
+    assert!(trace.lines().nth(1).is_some_and(|line| line.starts_with("0,20,20,0,20,0,20,,20,")), "{trace}");
+}
+
 #[test]
 fn a_chart_of_a_comparison_names_every_policy_and_who_leaves_items_undone() {
     let job = Job::new(0);

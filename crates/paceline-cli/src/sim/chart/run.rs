@@ -19,7 +19,8 @@ pub(crate) fn figure(scenario: &Scenario, measures: &Measures, trace: &Trace) ->
     let (calls, beyond) = calls(&bins);
     let clients = text::counted(u64::from(measures.clients), "client");
     let title = format!("{} under {}, {clients}", measures.scenario, measures.policy);
-    let job = format!("{} calls to a provider with {}", text::count(u64::from(scenario.items)), scenario.about);
+    let provider = if scenario.about.is_empty() { "of no description" } else { &scenario.about };
+    let job = format!("{} to a provider: {provider}", text::counted(u64::from(scenario.items), "call"));
     let figure = Figure::new(&title).note(&job).note(&figures(measures));
     let figure = match beyond {
         Some(most) => figure.note(&format!("Higher than drawn: up to {most:.0} calls a second arrived.")),
@@ -82,8 +83,8 @@ fn together(trace: &Trace) -> usize {
     const CALLS: f64 = 4.0;
     const LEAST_POINTS: usize = 40;
     let spans = trace.spans.len();
-    let capacity = trace.spans.first().map_or(0.0, |span| span.capacity) * trace.step.as_secs_f64();
-    let filled = (CALLS / capacity).ceil() as usize;
+    let capacity = trace.spans.iter().map(|span| span.capacity).fold(0.0, f64::max);
+    let filled = (CALLS / (capacity * trace.step.as_secs_f64())).ceil() as usize;
     filled.min(spans / LEAST_POINTS).max(spans.div_ceil(POINTS)).max(1)
 }
 
@@ -106,14 +107,19 @@ fn calls(bins: &[Bin]) -> (Panel, Option<f64>) {
     let most = |of: fn(&Bin) -> f64| bins.iter().map(of).fold(0.0, f64::max);
     let arrived = most(|bin| bin.admitted + bin.refused);
     let capacity = most(|bin| bin.capacity);
-    let top = (arrived * 1.05).min(capacity * HIGHEST).max(capacity * 1.25);
+    // Where nothing limits the calls, their number does.
+    let bounded = capacity > 0.0 && capacity.is_finite();
+    let top = if bounded { (arrived * 1.05).clamp(capacity * 1.25, capacity * HIGHEST) } else { arrived * 1.05 };
     let admitted = steps(bins, |bin| bin.admitted);
     let all = steps(bins, |bin| bin.admitted + bin.refused);
     let ground = steps(bins, |_| 0.0);
     let panel = Panel::new("Calls", time(bins), Axis::linear("per second", 0.0, top))
         .with(Series::area("admitted", Ink::Blue, admitted.clone(), ground))
-        .with(Series::area("refused", Ink::Vermillion, all, admitted))
-        .with(Series::dashed("capacity", Ink::Black, steps(bins, |bin| bin.capacity)));
+        .with(Series::area("refused", Ink::Vermillion, all, admitted));
+    let panel = match bounded {
+        true => panel.with(Series::dashed("capacity", Ink::Black, steps(bins, |bin| bin.capacity))),
+        false => panel,
+    };
     let panel = stretches(panel, "the policy's own rate", bins, |bin| rate(&bin.last));
     (panel, (arrived > top).then_some(arrived))
 }
@@ -184,7 +190,7 @@ pub(crate) fn rows(trace: &Trace) -> impl Iterator<Item = [String; 13]> {
             count(span.succeeded),
             count(span.lost),
             count(span.oracle),
-            number(span.capacity),
+            if span.capacity.is_finite() { number(span.capacity) } else { String::new() },
             count(span.in_flight),
             pace.rate.map(number).unwrap_or_default(),
             pace.limit.map(count).unwrap_or_default(),
