@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use paceline_core::{Instant, Rng};
+use paceline_core::{ConfigError, Instant, PacerConfig, Rng};
 
 use crate::hints::Hints;
 use crate::ideal::Ideal;
@@ -20,10 +20,13 @@ mod world;
 const IN_FLIGHT: u32 = 512;
 
 /// What is to be simulated.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Setup {
     /// The policy's name.
     pub policy: String,
+    /// What a pacer is told that acts in place of a policy known by name; then `policy` only names it. Each client has
+    /// one, with all of its limits. Default: none.
+    pub pacer: Option<PacerConfig>,
     /// How many processes divide the items among themselves. Default 1.
     pub clients: u32,
     /// Whether all of them ask one policy. Default: each has its own.
@@ -37,7 +40,7 @@ pub struct Setup {
 impl Setup {
     /// One client that is told nothing.
     pub fn new(policy: &str) -> Self {
-        Self { policy: policy.to_owned(), clients: 1, share: false, hints: "none".to_owned(), seed: 1 }
+        Self { policy: policy.to_owned(), pacer: None, clients: 1, share: false, hints: "none".to_owned(), seed: 1 }
     }
 }
 
@@ -47,6 +50,9 @@ pub enum SimError {
     /// No such policy.
     #[error("there is no policy named {0:?}, expected one of {names}", names = names(policy::OURS.iter().chain(&policy::PEERS)))]
     Policy(String),
+    /// A pacer that cannot be.
+    #[error("{0}")]
+    Pacer(ConfigError),
     /// No such mode of hints.
     #[error("there are no hints named {0:?}, expected one of {names}", names = names(Hints::NAMED.iter().map(|(name, _)| name)))]
     Hints(String),

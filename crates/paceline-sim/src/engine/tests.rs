@@ -2,7 +2,7 @@ use super::*;
 use crate::limiter::Limit;
 use crate::provider::ProviderConfig;
 use crate::trace::Span;
-use paceline_core::{Quota, Shape};
+use paceline_core::{Dimension, Limits, Quota, Retry, Shape};
 
 fn run(name: &str, items: u32, setup: &Setup) -> Measures {
     let scenario = Scenario::named(name).expect("built in").with_at_most(items);
@@ -102,6 +102,28 @@ fn capacity_that_changes_is_followed_within_seconds_by_who_never_waits_long() {
     assert!(run.up_s.is_some() || run.down_s.is_some(), "{run:?}");
 }
 
+/// The knobs act as they would in a real run: its own limits hold, its retries end, and what never fits is given up.
+#[test]
+fn a_pacer_may_be_told_what_somebody_configured() {
+    let limits = |quota| Limits { quotas: vec![quota], burst: None };
+    let run = |scenario: &str, config| {
+        let setup = Setup { pacer: Some(config), ..Setup::new("mine") };
+        run(scenario, 40, &setup)
+    };
+    let slow = PacerConfig { limits: limits(Quota::requests_per_minute(60)), ..PacerConfig::default() };
+    let paced = run("b2-20", slow);
+    assert_eq!((paced.policy.as_str(), paced.waste, paced.lost), ("mine", 0.0, 0.0));
+    assert!((1.9..2.2).contains(&paced.makespan), "half of the rate that there is: {paced:?}");
+
+    let impatient = Retry { max_deferrals: Some(0), ..Retry::default() };
+    let lost = run("b2-20", PacerConfig { retry: impatient, ..PacerConfig::default() });
+    assert!(lost.lost > 0.1, "a refusal ends an item: {lost:?}");
+
+    let tokens = Quota::sliding(Dimension::Tokens, 1_000, Duration::from_secs(1));
+    let large = run("rpm+tpm", PacerConfig { limits: limits(tokens), ..PacerConfig::default() });
+    assert!((0.2..0.6).contains(&large.lost), "many items alone exceed the limit: {large:?}");
+}
+
 #[test]
 fn what_cannot_be_simulated_is_told() {
     let scenario = Scenario::named("b2-20").expect("built in");
@@ -109,6 +131,9 @@ fn what_cannot_be_simulated_is_told() {
     assert!(error(Setup::new("fast")).starts_with("there is no policy named \"fast\", expected one of auto, "));
     let hints = Setup { hints: "loud".to_owned(), ..Setup::new("auto") };
     assert!(error(hints).starts_with("there are no hints named \"loud\", expected one of none, ra, "));
+    let limits = Limits { quotas: vec![Quota::requests_per_minute(0)], burst: None };
+    let config = PacerConfig { limits, ..PacerConfig::default() };
+    assert!(error(Setup { pacer: Some(config), ..Setup::new("mine") }).contains("expected"));
     let none = Setup { clients: 0, ..Setup::new("auto") };
     assert_eq!(error(none), "0 clients for 40 items, expected 1 to as many as there are items");
 }

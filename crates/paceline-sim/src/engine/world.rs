@@ -91,8 +91,10 @@ impl<'a> World<'a> {
         let most = IN_FLIGHT.saturating_mul(setup.clients / lanes);
         let lane = |index: u32| {
             let setting = Setting { scenario, processes: lanes, in_flight: most, seed: seeds.next_u64() };
-            let policy = policy::named(&setup.policy, &setting);
-            let policy = policy.ok_or_else(|| SimError::Policy(setup.policy.clone()))?;
+            let policy = match &setup.pacer {
+                Some(config) => policy::configured(config, &setting).map_err(SimError::Pacer)?,
+                None => policy::named(&setup.policy, &setting).ok_or_else(|| SimError::Policy(setup.policy.clone()))?,
+            };
             Ok(Lane { policy, work: Work::new(items, index, lanes), in_flight: 0, most, wake: None })
         };
         let mut world = Self {
@@ -206,6 +208,7 @@ impl<'a> World<'a> {
             }
             match lane.policy.next(self.now, &mut lane.work) {
                 Next::Send(item) => self.send(index, item),
+                Next::Lose(item) => self.record.lost(item, self.now),
                 Next::At(at) => return self.wake(index, at),
                 Next::OnEvent => return,
             }

@@ -14,7 +14,7 @@ mod window;
 
 use std::time::Duration;
 
-use paceline_core::{Class, Cost, Instant, LimitReport, Pace};
+use paceline_core::{Class, ConfigError, Cost, Instant, LimitReport, Pace, PacerConfig};
 
 use crate::hints::ToldWait;
 use crate::scenario::{Item, Scenario};
@@ -56,6 +56,8 @@ pub trait Policy {
 pub enum Next {
     /// A call for this item leaves.
     Send(u32),
+    /// This item is given up without a call: it can never be sent.
+    Lose(u32),
     /// Nothing before that instant, unless a call is answered.
     At(Instant),
     /// Nothing before a call is answered.
@@ -175,6 +177,14 @@ pub const PEERS: [&str; 15] = [
     "cookbook",
     "known",
 ];
+
+/// This project's pacer as somebody configured it, retries, breaker and all.
+///
+/// # Errors
+/// The first knob that cannot be.
+pub fn configured(config: &PacerConfig, setting: &Setting<'_>) -> Result<Box<dyn Policy>, ConfigError> {
+    Ok(Box::new(ours::Ours::configured(config.clone(), setting)?))
+}
 
 /// A policy of that name; none when there is no such policy.
 pub fn named(name: &str, setting: &Setting<'_>) -> Option<Box<dyn Policy>> {

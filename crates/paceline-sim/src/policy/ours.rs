@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use paceline_core::{
-    BreakerConfig, Class, Concurrency, Event, Instant, Limits, Outcome, Pace, Pacer, PacerConfig, Quota, Request,
-    Retry, ScopeId, ScopeSnapshot, Ticket, Verdict,
+    BreakerConfig, Class, Concurrency, ConfigError, Event, Instant, Limits, Outcome, Pace, Pacer, PacerConfig, Quota,
+    Request, Retry, ScopeId, ScopeSnapshot, Ticket, Verdict,
 };
 
 use super::{Answer, Fate, Next, Policy, Setting, WORKERS, Work};
@@ -18,6 +18,8 @@ pub(super) struct Ours {
     fresh: u32,
     /// By item, while it is in flight.
     tickets: Vec<Option<Ticket>>,
+    /// A call that failed at the server's side goes again after this, if not after the pacer's own delay.
+    after_fault: Option<Duration>,
 }
 
 impl Ours {
@@ -34,19 +36,27 @@ impl Ours {
         let retry = Retry { max_retries: u32::MAX, ..Retry::default() };
         let breaker = BreakerConfig { items: u32::MAX, ..BreakerConfig::default() };
         let config = PacerConfig { limits, concurrency, retry, breaker, pace, ..PacerConfig::default() };
-        let mut pacer = Pacer::new(config, setting.seed, Instant::ZERO).expect("a share of sound limits is sound");
-        let scope = pacer.scope("sim");
-        Self { pacer, scope, fresh: 0, tickets: Vec::new() }
+        let ours = Self::configured(config, setting).expect("a share of sound limits is sound");
+        Self { after_fault: Some(Duration::from_millis(500)), ..ours }
     }
 
     fn snapshot(&self, now: Instant) -> ScopeSnapshot {
         self.pacer.snapshot(now).scopes.swap_remove(0)
     }
 
-    fn enqueue(&mut self, now: Instant, item: u32, work: &Work<'_>) {
+    /// As somebody configured it: each process has these limits for itself.
+    pub(super) fn configured(config: PacerConfig, setting: &Setting<'_>) -> Result<Self, ConfigError> {
+        let mut pacer = Pacer::new(config, setting.seed, Instant::ZERO)?;
+        let scope = pacer.scope("sim");
+        Ok(Self { pacer, scope, fresh: 0, tickets: Vec::new(), after_fault: None })
+    }
+
+    /// Says whether there is room for the item in the limits at all.
+    fn enqueue(&mut self, now: Instant, item: u32, work: &Work<'_>) -> bool {
         let request = Request { item: u64::from(item), ..Request::new(self.scope, work.estimate(item).clone()) };
-        self.pacer.enqueue(now, request).expect("a share of a limit has room for a call");
-        self.fresh += 1;
+        let fits = self.pacer.enqueue(now, request).is_ok();
+        self.fresh += u32::from(fits);
+        fits
     }
 
     /// Notes a call that leaves.
@@ -88,14 +98,14 @@ impl Policy for Ours {
                 break;
             }
             let Some(item) = work.take() else { break };
-            self.enqueue(now, item, work);
+            if !self.enqueue(now, item, work) {
+                return Next::Lose(item);
+            }
         }
         self.pacer.poll_timeout().map_or(Next::OnEvent, |at| Next::At(at.max(now + Duration::from_nanos(1))))
     }
 
     fn answered(&mut self, now: Instant, answer: &Answer<'_>) -> Fate {
-        /// A call that failed at the server's side goes again after this.
-        const AFTER_FAULT: Duration = Duration::from_millis(500);
         let ticket = self.tickets[answer.item as usize].take().expect("only calls in flight are answered");
         let outcome = Outcome {
             hint: answer.wait.map(|told| paceline_core::Hint { wait: told.wait, exact: told.exact }),
@@ -105,8 +115,8 @@ impl Policy for Ours {
         };
         match self.pacer.complete(now, ticket, outcome) {
             Verdict::Retry { mut next, .. } | Verdict::Resend { mut next, .. } => {
-                if answer.class == Class::Transient {
-                    next.not_before = Some(now + AFTER_FAULT);
+                if let (Class::Transient, Some(wait)) = (answer.class, self.after_fault) {
+                    next.not_before = Some(now + wait);
                 }
                 self.pacer.enqueue(now, *next).expect("it had room before");
                 Fate::Again
