@@ -28,6 +28,7 @@ mod slots;
 mod snapshot;
 mod spacing;
 mod time;
+mod units;
 mod verdict;
 
 pub use admit::{Admit, Policy};
@@ -44,3 +45,4 @@ pub use responsive::{Responsive, ResponsiveConfig, ResponsiveCounters, exponenti
 pub use rng::Rng;
 pub use snapshot::{Announcement, QuotaSnapshot, ScopeSnapshot, ScopeState, Snapshot, Totals};
 pub use time::{Instant, Timestamp};
+pub use units::parse_duration;

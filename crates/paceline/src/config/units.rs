@@ -114,23 +114,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, DurationError> {
 
 /// [`parse_duration`] without the sentence.
 pub(crate) fn duration(text: &str) -> Option<Duration> {
-    let text = text.trim();
-    let end = text.find(|c: char| !is_numeric(c)).unwrap_or(text.len());
-    let value = digits(&text[..end])?;
-    let unit = match text[end..].trim_start() {
-        "ms" => Duration::from_millis(1),
-        "" | "s" => SECOND,
-        "m" => MINUTE,
-        "h" => HOUR,
-        "d" => DAY,
-        _ => return None,
-    };
-    // Counted in whole nanoseconds, so that 0.1 s is not 100.000000000000006 ms.
-    let nanos = (value * unit.as_nanos() as f64).round();
-    if nanos > LONGEST.as_nanos() as f64 {
-        return None;
-    }
-    Some(Duration::from_nanos(nanos as u64))
+    paceline_core::parse_duration(text)
 }
 
 /// A duration in the largest unit that keeps it whole; one day and one minute are `24h` and `60s`, as people say them.

@@ -1,0 +1,45 @@
+//! Durations as people write them.
+
+use alloc::string::String;
+use core::time::Duration;
+
+/// The longest that can be written: 366 days, as for waits that servers ask for.
+const LONGEST: Duration = Duration::from_secs(366 * 86_400);
+
+/// Reads a duration as every flag and file takes it: `200ms`, `5s`, `15m`, `1h`, `7d`; a bare number is seconds. None for
+/// anything else, and for more than 366 days.
+///
+/// ```
+/// use core::time::Duration;
+/// use paceline_core::parse_duration;
+///
+/// assert_eq!(parse_duration("1.5 s"), Some(Duration::from_millis(1_500)));
+/// assert_eq!(parse_duration("1e3"), None);
+/// ```
+pub fn parse_duration(text: &str) -> Option<Duration> {
+    let text = text.trim();
+    let end = text.find(|c: char| !is_numeric(c)).unwrap_or(text.len());
+    let value = digits(&text[..end])?;
+    let unit = match text[end..].trim_start() {
+        "ms" => Duration::from_millis(1),
+        "" | "s" => Duration::from_secs(1),
+        "m" => Duration::from_secs(60),
+        "h" => Duration::from_secs(3_600),
+        "d" => Duration::from_secs(86_400),
+        _ => return None,
+    };
+    let nanos = value * unit.as_nanos() as f64;
+    // Counted in whole nanoseconds, so that 0.1 s is not 100.000000000000006 ms.
+    (nanos <= LONGEST.as_nanos() as f64).then(|| Duration::from_nanos((nanos + 0.5) as u64))
+}
+
+fn is_numeric(c: char) -> bool {
+    c.is_ascii_digit() || c == '.' || c == '_'
+}
+
+/// Digits with at most one point: no sign, no exponent, no `inf`, no `NaN`.
+fn digits(text: &str) -> Option<f64> {
+    let plain: String = text.chars().filter(|c| *c != '_').collect();
+    let shaped = text.starts_with(|c: char| c.is_ascii_digit()) && text.ends_with(|c: char| c.is_ascii_digit());
+    shaped.then(|| plain.parse().ok()).flatten()
+}
