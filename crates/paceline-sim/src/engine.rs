@@ -8,16 +8,14 @@ use crate::hints::Hints;
 use crate::ideal::Ideal;
 use crate::measures::Measures;
 use crate::policy;
-use crate::provider::{Provider, ProviderError};
+use crate::provider::{Provider, ProviderConfig, ProviderError};
 use crate::scenario::Scenario;
+use crate::schedule::Schedule;
 use crate::trace::{Recorder, Trace};
 
 use world::World;
 
 mod world;
-
-/// Calls of one client under way at once, at most.
-const IN_FLIGHT: u32 = 512;
 
 /// What is to be simulated.
 #[derive(Clone, Debug, PartialEq)]
@@ -104,13 +102,19 @@ fn run(
     let mut seeds = Rng::new(setup.seed);
     let items = scenario.draw_items(seeds.next_u64());
     let provider_seed = seeds.next_u64();
-    let ideal = Ideal::of(scenario, &items, clients.saturating_mul(IN_FLIGHT), provider_seed)?;
+    let mut ideal = Ideal::of(scenario, &items, clients, provider_seed)?;
     let provider = Provider::new(scenario.provider.clone(), provider_seed)?;
     let mut world = World::new(scenario, setup, *hints, &items, provider, &mut seeds)?;
     world.recorder = recorder(&ideal);
-    world.run(cut_off(&ideal));
+    world.run(scenario.until.map_or_else(|| cut_off(&ideal), |until| Instant::ZERO + until));
+    let schedule = world.provider.schedule();
+    if matches!(scenario.provider.schedule, Schedule::Scales(_)) {
+        // Nobody else would have met the same capacity: the best use of the one that was there is what counts.
+        let provider = ProviderConfig { schedule: schedule.clone(), ..scenario.provider.clone() };
+        ideal = Ideal::of(&Scenario { provider, ..scenario.clone() }, &items, clients, provider_seed)?;
+    }
     let trace = world.recorder.take().map(|recorder| recorder.finish(&ideal));
-    Ok((Measures::of(scenario, setup, &ideal, &world.record), trace))
+    Ok((Measures::of(scenario, setup, world.provider.schedule(), &ideal, &world.record), trace))
 }
 
 /// Nobody is waited for any longer.

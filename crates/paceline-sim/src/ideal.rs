@@ -25,20 +25,21 @@ pub(crate) struct Ideal {
 }
 
 impl Ideal {
-    /// Dispatches the items in order with at most `bound` calls in flight. It meets the same strangers as everybody
+    /// Dispatches the items in order with the workers of so many clients, until all are sent or everybody stops. It meets the same strangers as everybody
     /// with that seed and leaves their demand alone, and none of its calls fails.
-    pub(crate) fn of(scenario: &Scenario, items: &[Item], bound: u32, seed: u64) -> Result<Self, ProviderError> {
+    pub(crate) fn of(scenario: &Scenario, items: &[Item], clients: u32, seed: u64) -> Result<Self, ProviderError> {
         let config = ProviderConfig { fault: 0.0, ..scenario.provider.clone() };
         let mut dispatcher = Dispatcher {
             scenario,
             provider: Provider::new(config, seed)?,
-            bound,
+            clients,
             departures: BinaryHeap::new(),
             now: Instant::ZERO,
         };
         let mut ideal = Self { admitted: Vec::with_capacity(items.len()), finished: Instant::ZERO };
+        let end = scenario.until.map_or(Instant::MAX, |until| Instant::ZERO + until);
         for item in items {
-            let departure = dispatcher.send(item).ok_or(ProviderError::Never)?;
+            let Some(departure) = dispatcher.send(item, end)? else { break };
             ideal.admitted.push(dispatcher.now);
             ideal.finished = ideal.finished.max(departure);
         }
@@ -49,19 +50,22 @@ impl Ideal {
 struct Dispatcher<'a> {
     scenario: &'a Scenario,
     provider: Provider,
-    bound: u32,
+    clients: u32,
     departures: BinaryHeap<Reverse<Instant>>,
     now: Instant,
 }
 
 impl Dispatcher<'_> {
-    /// Lets time pass until the item is admitted; says when its answer is there. None: it never would be.
-    fn send(&mut self, item: &Item) -> Option<Instant> {
+    /// Lets time pass until the item is admitted; says when its answer is there. None when that is after the end.
+    fn send(&mut self, item: &Item, end: Instant) -> Result<Option<Instant>, ProviderError> {
         let since = self.now;
-        let changes = self.scenario.provider.changes();
+        let changes = self.scenario.provider.changes() || self.scenario.workers.len() > 1;
         loop {
             if self.now - since > PATIENCE {
-                return None;
+                return Err(ProviderError::Never);
+            }
+            if self.now > end {
+                return Ok(None);
             }
             self.depart();
             let opens = self.scenario.duty.map_or(self.now, |duty| duty.opens(self.now));
@@ -69,7 +73,7 @@ impl Dispatcher<'_> {
                 self.now = opens;
                 continue;
             }
-            let full = self.provider.in_service() >= self.provider.places(self.now).min(self.bound);
+            let full = self.provider.in_service() >= self.provider.places(self.now).min(self.bound());
             let wait = if full { Duration::MAX } else { self.provider.polite_wait(self.now, &item.cost) };
             if wait.is_zero() {
                 break;
@@ -82,7 +86,11 @@ impl Dispatcher<'_> {
         debug_assert!(matches!(decision, Decision::Admitted(_)), "{decision:?}");
         let departure = self.now + item.service + self.scenario.net;
         self.departures.push(Reverse(departure));
-        Some(departure)
+        Ok(Some(departure))
+    }
+
+    fn bound(&self) -> u32 {
+        self.scenario.workers(self.now).saturating_mul(self.clients)
     }
 
     fn depart(&mut self) {

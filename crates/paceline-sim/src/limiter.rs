@@ -106,6 +106,11 @@ impl Limiter {
         }
     }
 
+    /// How long the configured limit takes to bring so many units back.
+    pub(crate) fn seconds(&self, units: u64) -> f64 {
+        units as f64 * self.limit.quota.window.as_secs_f64() / self.limit.quota.limit as f64
+    }
+
     /// What a polite client leaves to others.
     pub(crate) const fn reserve(&self) -> u64 {
         match self.memory {

@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use crate::engine::Setup;
 use crate::ideal::Ideal;
+use crate::phases::{self, Phase};
 use crate::scenario::Scenario;
 use crate::schedule::Schedule;
 
@@ -29,6 +30,7 @@ pub struct Measures {
     /// Share of the items that were given up.
     pub lost: f64,
     /// Share of the items that had not ended at the cut-off: 8 times the oracle's time, or 300 s more if that is more.
+    /// Where the scenario says when to stop, of the items that were begun.
     pub undone: f64,
     /// The time of the last success by the oracle's.
     pub makespan: f64,
@@ -41,15 +43,18 @@ pub struct Measures {
     pub up_s: Option<f64>,
     /// Seconds until after a capacity shrank at most 5 % are refused and 70 % of it is used, likewise.
     pub down_s: Option<f64>,
+    /// Where the workers change or the capacity scales: each part of the run in which neither did.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub phases: Vec<Phase>,
 }
 
 /// What happened in a run.
 #[derive(Debug)]
 pub(crate) struct Record {
-    clients: u32,
-    admitted: Vec<Instant>,
+    pub(crate) clients: u32,
+    pub(crate) admitted: Vec<Instant>,
     /// Refused calls by whole seconds.
-    refused: Vec<u32>,
+    pub(crate) refused: Vec<u32>,
     refusals: u64,
     first_sent: Vec<Option<Instant>>,
     /// First attempt to success, in nanoseconds.
@@ -129,16 +134,18 @@ impl Record {
 }
 
 impl Measures {
-    pub(crate) fn of(scenario: &Scenario, setup: &Setup, ideal: &Ideal, record: &Record) -> Self {
+    /// `schedule` is that of the provider as it was.
+    pub(crate) fn of(scenario: &Scenario, setup: &Setup, schedule: &Schedule, ideal: &Ideal, record: &Record) -> Self {
         let oracle_done = ideal.admitted.last().copied().unwrap_or_default();
         let until = record.first_done.as_ref().map_or(oracle_done, |(at, _)| oracle_done.min(*at));
         // What is admitted at that very instant does not count: where the oracle ends with a whole window's burst, it is
         // the schedule before it that is compared.
         let before = |admitted: &[Instant]| admitted.partition_point(|at| *at < until) as f64;
         let succeeded = record.times.len() as f64;
-        let items = f64::from(scenario.items);
-        let open: u32 = record.open.iter().sum();
-        let changes = Changes { scenario, record, until };
+        let begun = record.first_sent.iter().flatten().count() as f64;
+        let items = if scenario.until.is_some() { begun } else { f64::from(scenario.items) };
+        let open = items - succeeded - f64::from(record.lost);
+        let changes = Changes { scenario, schedule, record, until };
         Self {
             scenario: scenario.name.clone(),
             policy: setup.policy.clone(),
@@ -148,17 +155,18 @@ impl Measures {
             goodput: before(&record.admitted).max(1.0) / before(&ideal.admitted).max(1.0),
             waste: record.refusals as f64 / succeeded.max(1.0),
             lost: f64::from(record.lost) / items,
-            undone: f64::from(open) / items,
+            undone: open / items,
             makespan: record.last_success.as_nanos() as f64 / ideal.finished.as_nanos() as f64,
             p99_s: p99(&record.times),
             jain: jain(record.first_done.as_ref().map_or(&record.successes, |(_, successes)| successes)),
             up_s: changes.up(),
             down_s: changes.down(),
+            phases: phases::of(scenario, schedule, record),
         }
     }
 }
 
-fn second(at: Instant) -> usize {
+pub(crate) fn second(at: Instant) -> usize {
     usize::try_from(at.as_nanos() / 1_000_000_000).unwrap_or(usize::MAX)
 }
 
@@ -178,12 +186,13 @@ fn jain(successes: &[u32]) -> f64 {
 /// How fast a run followed the steps of the capacity.
 struct Changes<'a> {
     scenario: &'a Scenario,
+    schedule: &'a Schedule,
     record: &'a Record,
     until: Instant,
 }
 
 /// Seconds that are looked at together.
-const SPAN: usize = 5;
+pub(crate) const SPAN: usize = 5;
 
 impl Changes<'_> {
     fn up(&self) -> Option<f64> {
@@ -199,7 +208,7 @@ impl Changes<'_> {
 
     /// The mean of the seconds from a step of that kind to the first span that is good.
     fn mean(&self, kind: impl Fn(f64, f64) -> bool, good: impl Fn(f64, f64, f64) -> bool) -> Option<f64> {
-        let Schedule::Steps { steps, .. } = &self.scenario.provider.schedule else { return None };
+        let Schedule::Steps { steps, .. } = self.schedule else { return None };
         let mut admitted = vec![0u32; second(self.until) + 1];
         for at in self.record.admitted.iter().take_while(|at| **at <= self.until) {
             admitted[second(*at)] += 1;

@@ -6,6 +6,7 @@ use paceline_core::{Cost, Dimension, Instant, Rng, Shape};
 
 use crate::latency::Latency;
 use crate::limiter::{Limit, LimitState, Limiter};
+use crate::scaling::Scaler;
 use crate::schedule::Schedule;
 use crate::sharing::{Overload, Service, Sharing};
 use crate::tenants::{Strangers, Tenants};
@@ -106,8 +107,12 @@ pub enum ProviderError {
     /// A probability outside [0, 1].
     #[error("fault: a probability from 0 to 1")]
     Fault,
-    /// Steps out of order, factors below 0, an amplitude beyond 1 or a period of zero.
-    #[error("schedule: steps in ascending order with factors of at least 0, or an amplitude from 0 to 1 and a period")]
+    /// Steps out of order, factors below 0, an amplitude beyond 1, a period of zero, or what scales without a limit.
+    #[error(
+        "schedule: steps in ascending order with factors of at least 0; or an amplitude from 0 to 1 and a period; or \
+         scales beside a limit, with a factor above 1, after at least 6 s, below a share above 0 and at most 1, back \
+         after at least 1 s"
+    )]
     Schedule,
     /// Rates below 0, a period of zero or a busy time longer than it.
     #[error("tenants: rates of at least 0, and a busy time of at most the period")]
@@ -128,6 +133,7 @@ pub struct Provider {
     latency: Latency,
     fault: f64,
     schedule: Schedule,
+    scaler: Option<Scaler>,
     strangers: Option<Strangers>,
     now: Instant,
     latencies: Rng,
@@ -144,13 +150,20 @@ impl Provider {
         // Streams of their own: another fault rate must not change the latencies.
         let mut seeds = Rng::new(seed);
         let (latencies, faults) = (Rng::new(seeds.next_u64()), Rng::new(seeds.next_u64()));
+        let (schedule, scaler) = match config.schedule {
+            Schedule::Scales(scaling) => {
+                (Schedule::Steps { steps: Vec::new(), brownout: false }, Some(Scaler::new(scaling)))
+            }
+            schedule => (schedule, None),
+        };
         Ok(Self {
             limiters: config.limits.into_iter().map(Limiter::new).collect(),
             concurrency: config.concurrency,
             sharing: Sharing::new(config.overload),
             latency: config.latency,
             fault: config.fault,
-            schedule: config.schedule,
+            schedule,
+            scaler,
             strangers: config.tenants.map(|tenants| Strangers::new(tenants, seeds.next_u64())),
             now: Instant::ZERO,
             latencies,
@@ -175,10 +188,17 @@ impl Provider {
             for limiter in &mut self.limiters {
                 limiter.refuse(now, cost.get(limiter.dimension()));
             }
+            if let Some(scaler) = &mut self.scaler {
+                scaler.refused();
+            }
             return Decision::Refused(self.refusal(now, cost, cause));
         }
         for limiter in &mut self.limiters {
             limiter.take(now, cost.get(limiter.dimension()));
+        }
+        if let Some(scaler) = &mut self.scaler {
+            let seconds = self.limiters.iter().map(|limiter| limiter.seconds(cost.get(limiter.dimension())));
+            scaler.admitted(seconds.fold(0.0, f64::max));
         }
         let work = service.unwrap_or_else(|| self.latency.draw(&mut self.latencies));
         let fault = self.faults.unit() < self.fault;
@@ -219,6 +239,11 @@ impl Provider {
         self.limiters.iter().map(|limiter| limiter.state(now)).collect()
     }
 
+    /// How its limits change: as configured, or where they scale, as they did so far.
+    pub const fn schedule(&self) -> &Schedule {
+        &self.schedule
+    }
+
     /// Calls in service.
     pub const fn in_service(&self) -> u32 {
         self.sharing.calls()
@@ -244,6 +269,9 @@ impl Provider {
     /// A clock that goes backwards stands still.
     fn advance(&mut self, now: Instant) -> Instant {
         self.now = self.now.max(now);
+        if let (Some(scaler), Schedule::Steps { steps, .. }) = (&mut self.scaler, &mut self.schedule) {
+            steps.extend(std::iter::from_fn(|| scaler.advance(self.now)));
+        }
         while let Some(at) = self.strangers.as_mut().and_then(|strangers| strangers.until(self.now)) {
             self.stranger(at);
         }
@@ -322,7 +350,8 @@ impl ProviderConfig {
         if !(0.0..=1.0).contains(&self.fault) {
             return Err(ProviderError::Fault);
         }
-        if !self.schedule.is_sound() {
+        let scales = matches!(self.schedule, Schedule::Scales(_));
+        if !self.schedule.is_sound() || scales && self.limits.is_empty() {
             return Err(ProviderError::Schedule);
         }
         if !self.tenants.is_none_or(|tenants| tenants.is_sound()) {

@@ -1,35 +1,42 @@
-//! Scenarios: a provider and a job for it, as a TOML file. Times are seconds; all but `name`, `items` and `service` may
-//! be left out.
+//! Scenarios: a provider and a job for it, as a TOML file. Times are texts such as `"200ms"`, `"5s"` and `"15m"`, or
+//! numbers of seconds; all but `name`, `items` and `service` may be left out.
 //!
 //! ```toml
 //! name = "mine"
 //! about = "What stands beside it in a list"
 //! items = 2_000
-//! service = "llm"                       # or "fast", or { p50 = 0.8, p99 = 8, cap = 60 }: lognormal
+//! service = "llm"                       # or "fast", or { p50 = "800ms", p99 = "8s", cap = "1m" }: lognormal
 //! cost = { p50 = 800, p99 = 4_000, second_half = 1.0, exact = false }   # tokens
 //! fault = 0.005                         # share of the admitted calls that fail
 //! concurrency = 40                      # calls in service; one more is throttled
 //! overload = { capacity = 48, queue = 2.0, degrade = 0.15 }
-//! tenants = { base = 20, burst = 20, on = 30, period = 90 }   # strangers: calls per second
-//! duty = { on = 20, off = 20 }          # when there is anything to do
-//! net = 0.05                            # both ways together; 0.001 when the median service time is below 0.05
-//! refuse = 0.04                         # mean time to a refusal; likewise
+//! tenants = { base = 20, burst = 20, on = "30s", period = "90s" }   # strangers: calls per second
+//! duty = { on = "20s", off = "20s" }    # when there is anything to do
+//! net = "50ms"                          # both ways together; 1 ms when the median service time is below 50 ms
+//! refuse = "40ms"                       # mean time to a refusal; likewise
+//! workers = [{ at = 0, count = 50 }, { at = "1m", count = 20 }]   # calls under way at once of a client; else 512
+//! until = "10m"                         # when everybody stops, whatever is left of the items
 //!
 //! [[limit]]                             # all of them hold
-//! shape = "bucket"                      # "fixed" (with phase = 7), "sliding" (with counts_refused = true)
+//! shape = "bucket"                      # "fixed" (with phase = "7s"), "sliding" (with counts_refused = true)
 //! counts = "requests"                   # or "tokens"
 //! limit = 50
-//! per = 1
+//! per = "1s"
 //! burst = 50                            # default: the limit
 //!
 //! [schedule]                            # multiplies rates, window limits and the concurrency cap
-//! steps = [{ at = 240, factor = 2.0 }]  # or sine = { amplitude = 0.5, period = 180 }
+//! steps = [{ at = "4m", factor = 2.0 }] # or sine = { amplitude = 0.5, period = "3m" }
 //! brownout = false                      # refusals at factors below 1 say that the service is overloaded
 //! ```
+//!
+//! Instead of steps, a capacity may follow the demand: `scales = { factor = 4, after = "60s", below = 0.5, back = "60s" }`
+//! grows to four times the limits once calls were refused for a minute (ten seconds in a row without a refusal begin it
+//! anew), and shrinks once for a minute every second used less than half of that. Its oracle meets the capacity that the
+//! policy got.
 
 use std::time::Duration;
 
-use paceline_core::{Cost, Dimension, Instant, Quota, Rng, Shape};
+use paceline_core::{Cost, Dimension, Instant, Quota, Rng, Shape, parse_duration};
 use serde::Deserialize;
 
 use crate::latency::{Latency, normal};
@@ -58,6 +65,11 @@ pub struct Scenario {
     pub cost: Option<CostOf>,
     /// When there is anything to do. Default: always.
     pub duty: Option<Duty>,
+    /// How many workers a client has, in ascending order of time from 0 on; each has one call under way at once.
+    /// Empty: always 512.
+    pub workers: Vec<Workers>,
+    /// When everybody stops, whatever is left of the items. Default: when all have ended, or nobody is waited for longer.
+    pub until: Option<Duration>,
     /// The mean time of both ways between client and provider.
     pub net: Duration,
     /// The mean time that the provider takes to refuse a call.
@@ -87,6 +99,15 @@ pub struct Duty {
     pub on: Duration,
     /// The pause after it.
     pub off: Duration,
+}
+
+/// From `at` on a client has so many workers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Workers {
+    /// Since the origin of time.
+    pub at: Duration,
+    /// Calls that it can have under way at once.
+    pub count: u32,
 }
 
 /// A call that has to succeed.
@@ -125,6 +146,9 @@ pub enum ScenarioError {
 }
 
 impl Scenario {
+    /// Calls of one client under way at once, where nothing is said about workers.
+    const IN_FLIGHT: u32 = 512;
+
     /// Reads a scenario's file.
     ///
     /// # Errors
@@ -156,11 +180,27 @@ impl Scenario {
         builtin::QUESTIONS.iter().map(|(name, _)| *name)
     }
 
+    /// The names of the built-in scenarios that show one thing, such as a table whose capacity scales.
+    pub fn shown() -> impl Iterator<Item = &'static str> {
+        builtin::SHOWN.iter().map(|(name, _)| *name)
+    }
+
     /// The same provider with so many items at most.
     #[must_use]
     pub fn with_at_most(mut self, items: u32) -> Self {
         self.items = self.items.min(items);
         self
+    }
+
+    /// Workers of a client at that time.
+    pub fn workers(&self, now: Instant) -> u32 {
+        let step = self.workers.iter().rev().find(|step| Instant::ZERO + step.at <= now);
+        step.map_or(Self::IN_FLIGHT, |step| step.count)
+    }
+
+    /// The most workers that a client ever has.
+    pub fn most_workers(&self) -> u32 {
+        self.workers.iter().map(|step| step.count).max().unwrap_or(Self::IN_FLIGHT)
     }
 
     /// Its items, the same for the same seed.
@@ -191,9 +231,10 @@ impl Scenario {
         self.rate_at(1.0)
     }
 
-    /// Calls per second that the provider sustains at an instant: the same under its schedule, and no less than none.
-    pub fn capacity(&self, now: Instant) -> f64 {
-        self.rate_at(self.provider.schedule.factor(now)).max(0.0)
+    /// Calls per second that the provider sustains at an instant: the same under its schedule, or under the one that it
+    /// made by itself, and no less than none.
+    pub fn capacity(&self, schedule: &Schedule, now: Instant) -> f64 {
+        self.rate_at(schedule.factor(now)).max(0.0)
     }
 
     /// The rate when the schedule multiplies limits and places with `factor`.

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use paceline_core::Instant;
 
+use crate::scaling::Scaling;
+
 /// What multiplies rates, window limits and concurrency caps as time goes by. A bucket's burst stays.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Schedule {
@@ -25,6 +27,8 @@ pub enum Schedule {
         /// More than zero.
         period: Duration,
     },
+    /// The demand decides: 1 at first.
+    Scales(Scaling),
 }
 
 /// From `at` on, limits are `factor` times what they were configured to be.
@@ -40,7 +44,8 @@ impl Schedule {
     /// What limits are multiplied with now.
     pub fn factor(&self, now: Instant) -> f64 {
         match self {
-            Self::Constant => 1.0,
+            // A provider that scales keeps its steps by itself.
+            Self::Constant | Self::Scales(_) => 1.0,
             Self::Steps { steps, .. } => {
                 steps.iter().rev().find(|step| Instant::ZERO + step.at <= now).map_or(1.0, |step| step.factor)
             }
@@ -56,7 +61,7 @@ impl Schedule {
     /// A limit as it is at present.
     pub(crate) fn scale(&self, now: Instant, limit: u64) -> u64 {
         match self {
-            Self::Constant => limit,
+            Self::Constant | Self::Scales(_) => limit,
             Self::Steps { .. } | Self::Sine { .. } => (limit as f64 * self.factor(now)) as u64,
         }
     }
@@ -66,7 +71,7 @@ impl Schedule {
     pub(crate) fn flowed(&self, now: Instant) -> u64 {
         let nanos = now.as_nanos();
         match self {
-            Self::Constant => nanos,
+            Self::Constant | Self::Scales(_) => nanos,
             Self::Steps { steps, .. } => flowed_in_steps(steps, nanos),
             Self::Sine { amplitude, period } => {
                 let swing = amplitude * period.as_nanos() as f64 / TAU;
@@ -83,6 +88,7 @@ impl Schedule {
                     && steps.iter().all(|step| step.factor.is_finite() && step.factor >= 0.0)
             }
             Self::Sine { amplitude, period } => (0.0..=1.0).contains(amplitude) && !period.is_zero(),
+            Self::Scales(scaling) => scaling.is_sound(),
         }
     }
 }

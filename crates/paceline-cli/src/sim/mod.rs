@@ -36,7 +36,7 @@ pub(crate) fn command(args: Args, quiet: bool) -> Result<Status, Failure> {
 }
 
 fn list(args: &ListArgs) -> Result<(), Failure> {
-    let names = Scenario::development().chain(Scenario::short_jobs());
+    let names = Scenario::development().chain(Scenario::short_jobs()).chain(Scenario::shown());
     let scenarios = names.map(scenario).collect::<Result<Vec<_>, _>>()?;
     output::print(|out| {
         if args.json {

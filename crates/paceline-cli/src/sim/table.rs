@@ -2,12 +2,30 @@
 
 use std::fmt::Write as _;
 
-use paceline_sim::{Measures, Median};
+use paceline_sim::{Measures, Median, Phase};
 
 use crate::text;
 
 /// The figures of one run, a line each.
 pub(crate) fn of_one(run: &Measures) -> String {
+    let mut table = figures_of_one(run);
+    if !run.phases.is_empty() {
+        table += "\n   seconds  workers  capacity  admitted  refused  used  80 % after  worst second\n";
+        run.phases.iter().for_each(|phase| table += &of_phase(phase));
+    }
+    table
+}
+
+fn of_phase(phase: &Phase) -> String {
+    let Phase { from_s, to_s, workers, capacity, admitted, refused, used, worst_second, reached_s } = phase;
+    let seconds = format!("{from_s}-{to_s}");
+    let reached = reached_s.map_or("-".to_owned(), |seconds| format!("{seconds} s"));
+    format!(
+        "{seconds:>10} {workers:8} {capacity:>7.0}/s {admitted:9} {refused:8} {used:5.2} {reached:>11} {worst_second:>13}\n"
+    )
+}
+
+fn figures_of_one(run: &Measures) -> String {
     let seconds = |time: Option<f64>| time.map_or("-".to_owned(), |time| format!("{time:.1} s"));
     let clients = if run.clients == 1 { "1 client".to_owned() } else { format!("{} clients", run.clients) };
     format!(

@@ -33,6 +33,16 @@ fn a_scenario_may_be_a_file() {
 }
 
 #[test]
+fn a_table_that_scales_is_told_phase_by_phase() {
+    let run = ["run", "--scenario", "table-scales", "--policy", "fixed"];
+    let table = sim(&run);
+    assert!(table.contains("80 % after") && table.lines().all(|line| line.len() <= 80), "{table}");
+    let measures: Value = serde_json::from_str(&sim(&[&run[..], &["--json"]].concat())).expect("JSON");
+    let phases = measures["phases"].as_array().expect("phases");
+    assert!(phases.len() == 3 && phases[0]["workers"] == 4 && phases[1]["capacity"] == 100.0, "{measures}");
+}
+
+#[test]
 fn a_comparison_fits_a_terminal() {
     let args = ["compare", "--scenario", "n10-30", "--scenario", "d5-5", "--policy", "auto", "--policy", "openai"];
     let table = sim(&[&args[..], &["--each"]].concat());

@@ -66,6 +66,8 @@ fn sixty_per_minute() -> Scenario {
         provider,
         cost: None,
         duty: None,
+        workers: Vec::new(),
+        until: None,
         net,
         refuse: net,
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use paceline_core::{Class, Instant, LimitReport, Restores, Rng, Shape};
 
-use super::{IN_FLIGHT, Setup, SimError};
+use super::{Setup, SimError};
 use crate::hints::{Hints, ToldWait};
 use crate::measures::Record;
 use crate::policy::{self, Answer, Fate, Next, Policy, Setting, Work};
@@ -25,6 +25,8 @@ enum Event {
     End(u32, u64),
     /// An answer reaches its client.
     Answer(u32),
+    /// The number of workers changes.
+    Workers,
 }
 
 /// A call under way.
@@ -45,6 +47,7 @@ struct Lane<'a> {
     policy: Box<dyn Policy>,
     work: Work<'a>,
     in_flight: u32,
+    /// Calls that its workers can have under way.
     most: u32,
     /// The next question that is planned.
     wake: Option<Instant>,
@@ -55,7 +58,8 @@ pub(super) struct World<'a> {
     scenario: &'a Scenario,
     hints: Hints,
     items: &'a [Item],
-    provider: Provider,
+    pub(super) provider: Provider,
+    clients_a_lane: u32,
     lanes: Vec<Lane<'a>>,
     calls: Vec<Call>,
     /// Places in `calls` that are free.
@@ -88,7 +92,8 @@ impl<'a> World<'a> {
     ) -> Result<Self, SimError> {
         let [network, refusals, lies, starts] = [(); 4].map(|()| seeds.next_u64());
         let lanes = if setup.share { 1 } else { setup.clients };
-        let most = IN_FLIGHT.saturating_mul(setup.clients / lanes);
+        let clients_a_lane = setup.clients / lanes;
+        let most = scenario.most_workers().saturating_mul(clients_a_lane);
         let lane = |index: u32| {
             let setting = Setting { scenario, processes: lanes, in_flight: most, seed: seeds.next_u64() };
             let policy = match &setup.pacer {
@@ -102,6 +107,7 @@ impl<'a> World<'a> {
             hints,
             items,
             provider,
+            clients_a_lane,
             lanes: (0..lanes).map(lane).collect::<Result<_, SimError>>()?,
             calls: Vec::new(),
             free: Vec::new(),
@@ -120,6 +126,10 @@ impl<'a> World<'a> {
         for lane in 0..lanes {
             let start = if lane == 0 { 0.0 } else { starts.unit() };
             world.wake(lane, Instant::ZERO + Duration::from_secs_f64(start));
+        }
+        world.count_workers();
+        for step in scenario.workers.iter().filter(|step| !step.at.is_zero()) {
+            world.plan(Instant::ZERO + step.at, Event::Workers);
         }
         Ok(world)
     }
@@ -142,6 +152,7 @@ impl<'a> World<'a> {
                 Event::Arrive(call) => self.arrive(call),
                 Event::End(call, changes) if changes == self.changes || !self.provider.is_shared() => self.end(call),
                 Event::Answer(call) => self.answer(call),
+                Event::Workers => self.workers_change(),
                 Event::Wake(_) | Event::End(..) => {}
             }
         }
@@ -155,7 +166,7 @@ impl<'a> World<'a> {
         while let Some(ends) = self.recorder.as_ref().map(Recorder::ends).filter(|ends| *ends <= by) {
             let pace = self.pace(ends);
             if let Some(recorder) = &mut self.recorder {
-                let capacity = self.scenario.capacity(recorder.current().start);
+                let capacity = self.scenario.capacity(self.provider.schedule(), recorder.current().start);
                 recorder.close(capacity, pace);
             }
         }
@@ -184,6 +195,20 @@ impl<'a> World<'a> {
     fn plan(&mut self, at: Instant, event: Event) {
         self.planned += 1;
         self.events.push(Reverse((at, self.planned, event)));
+    }
+
+    /// Tells every policy how many workers it has now.
+    fn count_workers(&mut self) {
+        let most = self.scenario.workers(self.now).saturating_mul(self.clients_a_lane);
+        for lane in self.lanes.iter_mut().filter(|lane| lane.most != most) {
+            lane.most = most;
+            lane.policy.workers(self.now, most);
+        }
+    }
+
+    fn workers_change(&mut self) {
+        self.count_workers();
+        (0..self.lanes.len()).for_each(|lane| self.ask(u32::try_from(lane).expect("lanes are counted in 32 bits")));
     }
 
     /// Asks the policy at `at`, unless it is asked before.

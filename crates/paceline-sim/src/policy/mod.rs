@@ -27,6 +27,10 @@ pub trait Policy {
     /// a question that is answered with anything but `Send` must change nothing that later answers depend on.
     fn next(&mut self, now: Instant, work: &mut Work<'_>) -> Next;
 
+    /// From now on at most so many calls can be under way. Told once at the start, where that is less than the most of
+    /// [`Setting::in_flight`], and at each change; the engine asks for no more in any case.
+    fn workers(&mut self, _now: Instant, _count: u32) {}
+
     /// A call of this client was answered.
     fn answered(&mut self, now: Instant, answer: &Answer<'_>) -> Fate;
 
@@ -140,7 +144,7 @@ pub struct Setting<'a> {
     pub scenario: &'a Scenario,
     /// How many policies share its limits.
     pub processes: u32,
-    /// The most calls in flight.
+    /// The most calls that can ever be in flight.
     pub in_flight: u32,
     /// The seed of this policy's randomness.
     pub seed: u64,
@@ -151,13 +155,19 @@ impl Setting<'_> {
     fn rate(&self) -> f64 {
         self.scenario.nominal_rate() / f64::from(self.processes)
     }
+
+    /// Workers of a policy that does not bound its calls by itself.
+    fn workers(&self) -> u32 {
+        WORKERS.min(self.in_flight)
+    }
 }
 
 /// Calls at once of a policy that does not bound them by itself.
 const WORKERS: u32 = 50;
 
 /// The names of the policies that drive this project's pacer.
-pub const OURS: [&str; 7] = ["auto", "fixed", "aimd", "responsive", "linear", "exponential", "none"];
+pub const OURS: [&str; 8] =
+    ["auto", "fixed", "aimd", "responsive", "responsive-classic", "linear", "exponential", "none"];
 
 /// The names of the others.
 pub const PEERS: [&str; 15] = [
@@ -190,6 +200,7 @@ pub fn configured(config: &PacerConfig, setting: &Setting<'_>) -> Result<Box<dyn
 pub fn named(name: &str, setting: &Setting<'_>) -> Option<Box<dyn Policy>> {
     let seed = setting.seed;
     Some(match name {
+        "responsive-classic" => Box::new(ours::Ours::classic(setting)),
         "auto" => Box::new(ours::Ours::new(Pace::Auto, setting)),
         "fixed" => Box::new(ours::Ours::new(Pace::Fixed, setting)),
         "aimd" => Box::new(ours::Ours::new(Pace::Aimd, setting)),
@@ -197,18 +208,18 @@ pub fn named(name: &str, setting: &Setting<'_>) -> Option<Box<dyn Policy>> {
         "linear" => Box::new(ours::Ours::new(Pace::Linear, setting)),
         "exponential" => Box::new(ours::Ours::new(Pace::Exponential, setting)),
         "none" => Box::new(ours::Ours::new(Pace::None, setting)),
-        "A" => Box::new(Crew::held(window::Window::new(50.0, 10.0, false, seed), WORKERS)),
-        "A-raising" => Box::new(Crew::held(window::Window::new(50.0, 10.0, true, seed), WORKERS)),
+        "A" => Box::new(Crew::held(window::Window::new(50.0, 10.0, false, seed), setting.workers())),
+        "A-raising" => Box::new(Crew::held(window::Window::new(50.0, 10.0, true, seed), setting.workers())),
         "A@limit" => {
             let per_minute = 60.0 * setting.rate();
             Box::new(Crew::held(window::Window::new(per_minute, per_minute / 5.0, false, seed), setting.in_flight))
         }
-        "B" => Box::new(Crew::held(simple::Responsive::new(seed), WORKERS)),
-        "C" => Box::new(Crew::passing(aimd::Aimd::new(seed), WORKERS)),
-        "openai" => Box::new(Crew::held(simple::OpenAi::new(seed), WORKERS)),
-        "tenacity" => Box::new(Crew::held(simple::Tenacity::new(seed), WORKERS)),
-        "aws" => Box::new(Crew::held(aws::Adaptive::new(true, seed), WORKERS)),
-        "aws-inf" => Box::new(Crew::held(aws::Adaptive::new(false, seed), WORKERS)),
+        "B" => Box::new(Crew::held(simple::Responsive::new(seed), setting.workers())),
+        "C" => Box::new(Crew::passing(aimd::Aimd::new(seed), setting.workers())),
+        "openai" => Box::new(Crew::held(simple::OpenAi::new(seed), setting.workers())),
+        "tenacity" => Box::new(Crew::held(simple::Tenacity::new(seed), setting.workers())),
+        "aws" => Box::new(Crew::held(aws::Adaptive::new(true, seed), setting.workers())),
+        "aws-inf" => Box::new(Crew::held(aws::Adaptive::new(false, seed), setting.workers())),
         "vegas" => {
             let vegas = concurrency_limits::Vegas::new(seed);
             Box::new(Crew::passing(concurrency_limits::Limited::new(vegas, seed), setting.in_flight))
@@ -217,8 +228,8 @@ pub fn named(name: &str, setting: &Setting<'_>) -> Option<Box<dyn Policy>> {
             let gradient = concurrency_limits::Gradient2::new();
             Box::new(Crew::passing(concurrency_limits::Limited::new(gradient, seed), setting.in_flight))
         }
-        "google" => Box::new(Crew::held(google::Throttling::new(2.0, seed), WORKERS)),
-        "google-1.1" => Box::new(Crew::held(google::Throttling::new(1.1, seed), WORKERS)),
+        "google" => Box::new(Crew::held(google::Throttling::new(2.0, seed), setting.workers())),
+        "google-1.1" => Box::new(Crew::held(google::Throttling::new(1.1, seed), setting.workers())),
         "cookbook" => Box::new(Crew::passing(cookbook::Cookbook::new(setting), setting.in_flight)),
         "known" => Box::new(Crew::passing(known::Known::new(setting), setting.in_flight)),
         _ => return None,

@@ -4,14 +4,15 @@ use std::time::Duration;
 
 use paceline_core::{
     BreakerConfig, Class, Concurrency, ConfigError, Event, Instant, Limits, Outcome, Pace, Pacer, PacerConfig, Quota,
-    Request, Retry, ScopeId, ScopeSnapshot, Ticket, Verdict,
+    Request, ResponsiveConfig, Retry, ScopeId, ScopeSnapshot, Ticket, Verdict,
 };
 
-use super::{Answer, Fate, Next, Policy, Setting, WORKERS, Work};
+use super::{Answer, Fate, Next, Policy, Setting, Work};
 
 /// One pacer with one scope.
 #[derive(Debug)]
 pub(super) struct Ours {
+    config: PacerConfig,
     pacer: Pacer,
     scope: ScopeId,
     /// Items that wait in the pacer and were never sent.
@@ -26,16 +27,27 @@ impl Ours {
     /// Retries are unlimited and the breaker is off, so that pacing alone is seen. Under a fixed pace the limits are this
     /// process's share of the documented ones; no other pace is told any.
     pub(super) fn new(pace: Pace, setting: &Setting<'_>) -> Self {
+        Self::paced(PacerConfig { pace, ..PacerConfig::default() }, setting)
+    }
+
+    /// The responsive delay by its classic rule.
+    pub(super) fn classic(setting: &Setting<'_>) -> Self {
+        let responsive = ResponsiveConfig { compat: true, ..ResponsiveConfig::default() };
+        Self::paced(PacerConfig { pace: Pace::Responsive, responsive, ..PacerConfig::default() }, setting)
+    }
+
+    fn paced(config: PacerConfig, setting: &Setting<'_>) -> Self {
+        let pace = config.pace;
         let limits = if pace == Pace::Fixed { share(setting) } else { Limits::default() };
         let max = setting.in_flight;
         let concurrency = match pace {
             Pace::Aimd => Concurrency::AIMD,
             Pace::Auto | Pace::Fixed | Pace::None => Concurrency::Fixed { max },
-            Pace::Responsive | Pace::Linear | Pace::Exponential => Concurrency::Fixed { max: WORKERS.min(max) },
+            Pace::Responsive | Pace::Linear | Pace::Exponential => Concurrency::Fixed { max: setting.workers() },
         };
         let retry = Retry { max_retries: u32::MAX, ..Retry::default() };
         let breaker = BreakerConfig { items: u32::MAX, ..BreakerConfig::default() };
-        let config = PacerConfig { limits, concurrency, retry, breaker, pace, ..PacerConfig::default() };
+        let config = PacerConfig { limits, concurrency, retry, breaker, ..config };
         let ours = Self::configured(config, setting).expect("a share of sound limits is sound");
         Self { after_fault: Some(Duration::from_millis(500)), ..ours }
     }
@@ -46,9 +58,9 @@ impl Ours {
 
     /// As somebody configured it: each process has these limits for itself.
     pub(super) fn configured(config: PacerConfig, setting: &Setting<'_>) -> Result<Self, ConfigError> {
-        let mut pacer = Pacer::new(config, setting.seed, Instant::ZERO)?;
+        let mut pacer = Pacer::new(within(&config, setting.in_flight), setting.seed, Instant::ZERO)?;
         let scope = pacer.scope("sim");
-        Ok(Self { pacer, scope, fresh: 0, tickets: Vec::new(), after_fault: None })
+        Ok(Self { config, pacer, scope, fresh: 0, tickets: Vec::new(), after_fault: None })
     }
 
     /// Says whether there is room for the item in the limits at all.
@@ -71,6 +83,18 @@ impl Ours {
         self.tickets[index] = Some(ticket);
         item
     }
+}
+
+/// The same with at most so many calls in flight.
+fn within(config: &PacerConfig, most: u32) -> PacerConfig {
+    let concurrency = match config.concurrency {
+        Concurrency::Fixed { max } => Concurrency::Fixed { max: max.min(most) },
+        Concurrency::Aimd { floor, start, max } => {
+            Concurrency::Aimd { floor: floor.min(most), start: start.min(most), max: max.min(most) }
+        }
+        Concurrency::Classic { floor, max } => Concurrency::Classic { floor: floor.min(most), max: max.min(most) },
+    };
+    PacerConfig { concurrency, ..config.clone() }
 }
 
 /// Windows and buckets, each divided by the processes; a bucket's burst likewise, and at least a call.
@@ -103,6 +127,12 @@ impl Policy for Ours {
             }
         }
         self.pacer.poll_timeout().map_or(Next::OnEvent, |at| Next::At(at.max(now + Duration::from_nanos(1))))
+    }
+
+    fn workers(&mut self, now: Instant, count: u32) {
+        // Without any the engine does not ask at all.
+        let config = within(&self.config, count.max(1));
+        self.pacer.reconfigure(now, config).expect("a sound configuration stays sound with fewer workers");
     }
 
     fn answered(&mut self, now: Instant, answer: &Answer<'_>) -> Fate {

@@ -1,6 +1,7 @@
-//! The TOML form of a scenario. All times are seconds.
+//! The TOML form of a scenario.
 
 use super::*;
+use crate::scaling::Scaling;
 
 /// What stands in a scenario's file.
 #[derive(Debug, Deserialize)]
@@ -20,13 +21,24 @@ struct File {
     fault: f64,
     tenants: Option<TenantsTable>,
     duty: Option<DutyTable>,
+    #[serde(default)]
+    workers: Vec<WorkersTable>,
+    until: Option<Time>,
     schedule: Option<ScheduleTable>,
-    net: Option<f64>,
-    refuse: Option<f64>,
+    net: Option<Time>,
+    refuse: Option<Time>,
+}
+
+/// A duration as it stands in a file: a text with a unit, or seconds.
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "expected a duration such as \"200ms\", \"5s\" or \"15m\"; a bare number is seconds")]
+enum Time {
+    Seconds(f64),
+    Told(String),
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(untagged, expecting = "service is \"llm\", \"fast\" or { p50 = 0.8, p99 = 8, cap = 60 }, in seconds")]
+#[serde(untagged, expecting = "service is \"llm\", \"fast\" or { p50 = \"800ms\", p99 = \"8s\", cap = \"1m\" }")]
 enum Service {
     Named(Named),
     Told(Quantiles),
@@ -42,9 +54,9 @@ enum Named {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Quantiles {
-    p50: f64,
-    p99: f64,
-    cap: f64,
+    p50: Time,
+    p99: Time,
+    cap: Time,
 }
 
 #[derive(Debug, Deserialize)]
@@ -61,9 +73,9 @@ struct LimitTable {
     shape: ShapeName,
     counts: Option<String>,
     limit: u64,
-    per: f64,
+    per: Time,
     burst: Option<u64>,
-    phase: Option<f64>,
+    phase: Option<Time>,
     #[serde(default)]
     counts_refused: bool,
 }
@@ -81,15 +93,22 @@ struct OverloadTable {
 struct TenantsTable {
     base: f64,
     burst: f64,
-    on: f64,
-    period: f64,
+    on: Time,
+    period: Time,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct DutyTable {
-    on: f64,
-    off: f64,
+    on: Time,
+    off: Time,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WorkersTable {
+    at: Time,
+    count: u32,
 }
 
 #[derive(Debug, Deserialize)]
@@ -100,12 +119,13 @@ struct ScheduleTable {
     #[serde(default)]
     brownout: bool,
     sine: Option<SineTable>,
+    scales: Option<ScalesTable>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct StepTable {
-    at: f64,
+    at: Time,
     factor: f64,
 }
 
@@ -113,7 +133,16 @@ struct StepTable {
 #[serde(deny_unknown_fields)]
 struct SineTable {
     amplitude: f64,
-    period: f64,
+    period: Time,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ScalesTable {
+    factor: f64,
+    after: Time,
+    below: f64,
+    back: Time,
 }
 
 /// A scenario's file.
@@ -128,9 +157,10 @@ pub(super) fn read(text: &str) -> Result<Scenario, ScenarioError> {
     let duty = file.duty.map(duty).transpose()?;
     let latency = latency(file.service)?;
     // Who answers within 50 ms is near, and refuses as fast.
-    let (net, refuse) = if latency.median() < Duration::from_millis(50) { (0.001, 0.001) } else { (0.05, 0.04) };
+    let near = latency.median() < Duration::from_millis(50);
+    let (net, refuse) = if near { (MILLISECOND, MILLISECOND) } else { (50 * MILLISECOND, 40 * MILLISECOND) };
     let provider = ProviderConfig {
-        limits: file.limit.iter().enumerate().map(|(index, table)| limit(index, table)).collect::<Result<_, _>>()?,
+        limits: file.limit.into_iter().enumerate().map(|(at, table)| limit(at, table)).collect::<Result<_, _>>()?,
         concurrency: file.concurrency,
         overload: file.overload.map(|OverloadTable { capacity, queue, degrade }| Overload { capacity, queue, degrade }),
         latency,
@@ -139,6 +169,8 @@ pub(super) fn read(text: &str) -> Result<Scenario, ScenarioError> {
         tenants: file.tenants.map(tenants).transpose()?,
     };
     provider.check()?;
+    let until = file.until.map(|until| time("until", &until)).transpose()?;
+    let or = |key: &str, told: Option<Time>, usual| told.map_or(Ok(usual), |told| time(key, &told));
     Ok(Scenario {
         name: file.name,
         about: file.about,
@@ -146,25 +178,25 @@ pub(super) fn read(text: &str) -> Result<Scenario, ScenarioError> {
         provider,
         cost: file.cost,
         duty,
-        net: seconds("net", file.net.unwrap_or(net))?,
-        refuse: seconds("refuse", file.refuse.unwrap_or(refuse))?,
+        workers: workers(file.workers, until)?,
+        until,
+        net: or("net", file.net, net)?,
+        refuse: or("refuse", file.refuse, refuse)?,
     })
 }
 
 fn latency(service: Service) -> Result<Latency, ScenarioError> {
-    let Quantiles { p50, p99, cap } = match service {
-        Service::Named(Named::Llm) => Quantiles { p50: 0.8, p99: 8.0, cap: 60.0 },
-        Service::Named(Named::Fast) => Quantiles { p50: 0.005, p99: 0.025, cap: 1.0 },
-        Service::Told(quantiles) => quantiles,
+    let [p50, p99, cap] = match service {
+        Service::Named(Named::Llm) => [800, 8_000, 60_000].map(|millis| millis * MILLISECOND),
+        Service::Named(Named::Fast) => [5, 25, 1_000].map(|millis| millis * MILLISECOND),
+        Service::Told(Quantiles { p50, p99, cap }) => {
+            [time("service.p50", &p50)?, time("service.p99", &p99)?, time("service.cap", &cap)?]
+        }
     };
-    Ok(Latency::Lognormal {
-        p50: seconds("service.p50", p50)?,
-        p99: seconds("service.p99", p99)?,
-        cap: seconds("service.cap", cap)?,
-    })
+    Ok(Latency::Lognormal { p50, p99, cap })
 }
 
-fn limit(index: usize, table: &LimitTable) -> Result<Limit, ScenarioError> {
+fn limit(index: usize, table: LimitTable) -> Result<Limit, ScenarioError> {
     let key = |name: &str| format!("limit[{index}].{name}");
     let shape = match (&table.shape, table.burst) {
         (ShapeName::Bucket, burst) => Shape::Bucket { burst: burst.unwrap_or(table.limit) },
@@ -177,31 +209,62 @@ fn limit(index: usize, table: &LimitTable) -> Result<Limit, ScenarioError> {
         Some("tokens") => Dimension::Tokens,
         Some(other) => return Err(wrong(&key("counts"), other, "\"requests\" or \"tokens\"")),
     };
-    let quota = Quota { dimension, limit: table.limit, window: seconds(&key("per"), table.per)?, shape };
-    let phase = table.phase.map(|phase| seconds(&key("phase"), phase)).transpose()?;
+    let quota = Quota { dimension, limit: table.limit, window: time(&key("per"), &table.per)?, shape };
+    let phase = table.phase.map(|phase| time(&key("phase"), &phase)).transpose()?;
     Ok(Limit { quota, phase, counts_refused: table.counts_refused })
 }
 
 fn tenants(table: TenantsTable) -> Result<Tenants, ScenarioError> {
     let TenantsTable { base, burst, on, period } = table;
-    Ok(Tenants { base, burst, on: seconds("tenants.on", on)?, period: seconds("tenants.period", period)? })
+    Ok(Tenants { base, burst, on: time("tenants.on", &on)?, period: time("tenants.period", &period)? })
 }
 
 fn duty(table: DutyTable) -> Result<Duty, ScenarioError> {
-    let duty = Duty { on: seconds("duty.on", table.on)?, off: seconds("duty.off", table.off)? };
+    let duty = Duty { on: time("duty.on", &table.on)?, off: time("duty.off", &table.off)? };
     if duty.on.is_zero() { Err(wrong("duty.on", 0, "more than 0 seconds")) } else { Ok(duty) }
 }
 
-fn schedule(table: ScheduleTable) -> Result<Schedule, ScenarioError> {
-    if let Some(SineTable { amplitude, period }) = table.sine {
-        if !table.steps.is_empty() {
-            return Err(wrong("schedule", "steps and a sine", "one of them"));
+fn workers(tables: Vec<WorkersTable>, until: Option<Duration>) -> Result<Vec<Workers>, ScenarioError> {
+    let key = |index: usize, name: &str| format!("workers[{index}].{name}");
+    let mut workers: Vec<Workers> = Vec::with_capacity(tables.len());
+    for (index, WorkersTable { at, count }) in tables.into_iter().enumerate() {
+        let at = time(&key(index, "at"), &at)?;
+        match workers.last() {
+            None if !at.is_zero() => return Err(wrong(&key(index, "at"), show(at), "0: who works from the start on")),
+            Some(before) if at <= before.at => return Err(wrong(&key(index, "at"), show(at), "times that ascend")),
+            _ => workers.push(Workers { at, count }),
         }
-        return Ok(Schedule::Sine { amplitude, period: seconds("schedule.sine.period", period)? });
     }
-    let step = |StepTable { at, factor }| Ok(Step { at: seconds("schedule.steps.at", at)?, factor });
-    let steps = table.steps.into_iter().map(step).collect::<Result<_, ScenarioError>>()?;
-    Ok(Schedule::Steps { steps, brownout: table.brownout })
+    match workers.last() {
+        Some(Workers { count: 0, .. }) if until.is_none() => {
+            Err(wrong(&key(workers.len() - 1, "count"), 0, "somebody who ends the work, or an `until`"))
+        }
+        _ if !workers.is_empty() && workers.iter().all(|step| step.count == 0) => {
+            Err(wrong(&key(0, "count"), 0, "at least one worker at some time"))
+        }
+        _ => Ok(workers),
+    }
+}
+
+fn schedule(table: ScheduleTable) -> Result<Schedule, ScenarioError> {
+    let step =
+        |(index, StepTable { at, factor })| Ok(Step { at: time(&format!("schedule.steps[{index}].at"), &at)?, factor });
+    match table {
+        ScheduleTable { sine: None, scales: None, steps, brownout } => {
+            let steps = steps.into_iter().enumerate().map(step).collect::<Result<_, ScenarioError>>()?;
+            Ok(Schedule::Steps { steps, brownout })
+        }
+        ScheduleTable { sine: Some(sine), scales: None, steps, .. } if steps.is_empty() => {
+            let SineTable { amplitude, period } = sine;
+            Ok(Schedule::Sine { amplitude, period: time("schedule.sine.period", &period)? })
+        }
+        ScheduleTable { sine: None, scales: Some(scales), steps, .. } if steps.is_empty() => {
+            let ScalesTable { factor, after, below, back } = scales;
+            let (after, back) = (time("schedule.scales.after", &after)?, time("schedule.scales.back", &back)?);
+            Ok(Schedule::Scales(Scaling { factor, after, below, back }))
+        }
+        _ => Err(wrong("schedule", "more than one kind", "one of steps, sine and scales")),
+    }
 }
 
 fn check_cost(cost: CostOf) -> Result<(), ScenarioError> {
@@ -214,10 +277,20 @@ fn check_cost(cost: CostOf) -> Result<(), ScenarioError> {
     Ok(())
 }
 
-fn seconds(key: &str, seconds: f64) -> Result<Duration, ScenarioError> {
-    let told = Duration::try_from_secs_f64(seconds);
-    told.map_err(|_| wrong(key, seconds, "seconds, at least 0"))
+/// One of a scenario's times, by the parser that reads the durations of the configuration.
+fn time(key: &str, time: &Time) -> Result<Duration, ScenarioError> {
+    const EXPECTED: &str = "a duration such as 200ms, 5s or 15m; a bare number is seconds";
+    match time {
+        Time::Seconds(seconds) => Duration::try_from_secs_f64(*seconds).map_err(|_| wrong(key, seconds, EXPECTED)),
+        Time::Told(text) => parse_duration(text).ok_or_else(|| wrong(key, format!("{text:?}"), EXPECTED)),
+    }
 }
+
+fn show(time: Duration) -> String {
+    format!("{time:?}")
+}
+
+const MILLISECOND: Duration = Duration::from_millis(1);
 
 fn wrong(key: &str, value: impl ToString, expected: &'static str) -> ScenarioError {
     ScenarioError::Value { key: key.to_owned(), value: value.to_string(), expected }

@@ -34,7 +34,15 @@ fn a_wrong_file_names_key_value_and_what_was_expected() {
         ("service = \"llm\"\nlimits = 5", "unknown field `limits`"),
         ("service = \"llm\"\nduty = { on = 0, off = 1 }", "duty.on is 0, expected more than 0 seconds"),
         (&format!("{bucket}counts = \"cows\""), "limit[0].counts is cows, expected \"requests\" or \"tokens\""),
-        (&format!("{bucket}phase = -1"), "limit[0].phase is -1, expected seconds, at least 0"),
+        (&format!("{bucket}phase = -1"), "limit[0].phase is -1, expected a duration such as 200ms"),
+        (&format!("{bucket}phase = \"soon\""), "limit[0].phase is \"soon\", expected a duration such as 200ms"),
+        (&format!("{bucket}phase = true"), "expected a duration such as \"200ms\""),
+        ("service = \"llm\"\nworkers = [{ at = \"1s\", count = 5 }]", "workers[0].at is 1s, expected 0"),
+        ("service = \"llm\"\nworkers = [{ at = 0, count = 0 }]", "workers[0].count is 0, expected somebody"),
+        (
+            "service = \"llm\"\nschedule = { scales = { factor = 4, after = 60, below = 0.5, back = 60 } }",
+            "beside a limit",
+        ),
         (&bucket.replace("bucket", "hat"), "unknown variant `hat`, expected one of `bucket`, `fixed`, `sliding`"),
     ] {
         assert!(error(rest).contains(words), "{rest}: {}", error(rest));
