@@ -37,7 +37,7 @@ fn execute(cli: Cli) -> Result<Status, Failure> {
     match cli.command {
         Command::Check(args) => check::command(&args, &everywhere),
         Command::Completions(args) => completions::command(&args),
-        Command::Sim(args) => sim::command(args, everywhere.quiet),
+        Command::Sim(args) => sim::command(args, &everywhere),
         Command::Stats(args) => stats::command(&args),
         Command::Run(args) => runtime()?.block_on(run::command(*args, &everywhere)),
         Command::Mock(args) => runtime()?.block_on(mock::command(args)),

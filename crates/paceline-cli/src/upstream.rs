@@ -16,7 +16,6 @@ use crate::exit::Failure;
 pub(crate) fn resolve(args: &UpstreamArgs, everywhere: &Everywhere) -> Result<Upstream, Failure> {
     let args = args.clone();
     let overrides = Overrides {
-        config: everywhere.config.clone(),
         upstream: args.upstream,
         base_url: args.base_url,
         api_key_env: args.api_key_env,
@@ -28,7 +27,17 @@ pub(crate) fn resolve(args: &UpstreamArgs, everywhere: &Everywhere) -> Result<Up
         max_deferrals: args.max_deferrals,
         pace: args.pace,
         deadline: args.deadline,
+        ..Overrides::default()
     };
+    configured(overrides, everywhere)
+}
+
+/// The same, with flags of one's own.
+///
+/// # Errors
+/// Likewise.
+pub(crate) fn configured(overrides: Overrides, everywhere: &Everywhere) -> Result<Upstream, Failure> {
+    let overrides = Overrides { config: everywhere.config.clone(), ..overrides };
     let config = Config::load(Environment::from_iter(std::env::vars_os()), overrides).map_err(Failure::refused)?;
     config.upstream().map_err(Failure::refused)
 }

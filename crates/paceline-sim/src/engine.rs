@@ -7,9 +7,10 @@ use paceline_core::{ConfigError, Instant, PacerConfig, Rng};
 use crate::hints::Hints;
 use crate::ideal::Ideal;
 use crate::measures::Measures;
+use crate::plan::Plan;
 use crate::policy;
 use crate::provider::{Provider, ProviderConfig, ProviderError};
-use crate::scenario::Scenario;
+use crate::scenario::{Item, Scenario};
 use crate::schedule::Schedule;
 use crate::trace::{Recorder, Trace};
 
@@ -25,6 +26,8 @@ pub struct Setup {
     /// What a pacer is told that acts in place of a policy known by name; then `policy` only names it. Each client has
     /// one, with all of its limits. Default: none.
     pub pacer: Option<PacerConfig>,
+    /// The name of the scope that the calls of such a pacer belong to: a tier's, to be under its limits. Default `sim`.
+    pub scope: String,
     /// How many processes divide the items among themselves. Default 1.
     pub clients: u32,
     /// Whether all of them ask one policy. Default: each has its own.
@@ -38,7 +41,15 @@ pub struct Setup {
 impl Setup {
     /// One client that is told nothing.
     pub fn new(policy: &str) -> Self {
-        Self { policy: policy.to_owned(), pacer: None, clients: 1, share: false, hints: "none".to_owned(), seed: 1 }
+        Self {
+            policy: policy.to_owned(),
+            pacer: None,
+            scope: "sim".to_owned(),
+            clients: 1,
+            share: false,
+            hints: "none".to_owned(),
+            seed: 1,
+        }
     }
 }
 
@@ -76,7 +87,13 @@ fn names<'a>(names: impl IntoIterator<Item = &'a &'a str>) -> String {
 /// # Errors
 /// An unknown policy or mode, an impossible number of clients, or a provider that makes no sense.
 pub fn simulate(scenario: &Scenario, setup: &Setup) -> Result<Measures, SimError> {
-    run(scenario, setup, |_| None).map(|(measures, _)| measures)
+    run(
+        scenario,
+        setup,
+        |ideal, _| cut_off(ideal),
+        |_, _| {},
+        |world, ideal| Measures::of(scenario, setup, world.provider.schedule(), ideal, &world.record),
+    )
 }
 
 /// The same, and how it went.
@@ -84,15 +101,28 @@ pub fn simulate(scenario: &Scenario, setup: &Setup) -> Result<Measures, SimError
 /// # Errors
 /// As [`simulate`].
 pub fn simulate_traced(scenario: &Scenario, setup: &Setup) -> Result<(Measures, Trace), SimError> {
-    let (measures, trace) = run(scenario, setup, |ideal| Some(Recorder::new(ideal)))?;
-    Ok((measures, trace.expect("a run with a recorder has a trace")))
+    run(
+        scenario,
+        setup,
+        |ideal, _| cut_off(ideal),
+        |world, ideal| world.recorder = Some(Recorder::new(ideal)),
+        |world, ideal| {
+            let measures = Measures::of(scenario, setup, world.provider.schedule(), ideal, &world.record);
+            let recorder = world.recorder.take().expect("it was there from the start");
+            (measures, recorder.finish(ideal))
+        },
+    )
 }
 
-fn run(
+/// Lets a run happen until its end, which may depend on when the best schedule finishes; `begin` sees it before its
+/// first event, `tell` after its last.
+fn run<T>(
     scenario: &Scenario,
     setup: &Setup,
-    recorder: impl FnOnce(&Ideal) -> Option<Recorder>,
-) -> Result<(Measures, Option<Trace>), SimError> {
+    end: impl FnOnce(&Ideal, &[Item]) -> Instant,
+    begin: impl FnOnce(&mut World<'_>, &Ideal),
+    tell: impl FnOnce(&mut World<'_>, &Ideal) -> T,
+) -> Result<T, SimError> {
     let hints = Hints::NAMED.iter().find(|(name, _)| *name == setup.hints);
     let (_, hints) = hints.ok_or_else(|| SimError::Hints(setup.hints.clone()))?;
     let (clients, items) = (setup.clients, scenario.items);
@@ -105,16 +135,51 @@ fn run(
     let mut ideal = Ideal::of(scenario, &items, clients, provider_seed)?;
     let provider = Provider::new(scenario.provider.clone(), provider_seed)?;
     let mut world = World::new(scenario, setup, *hints, &items, provider, &mut seeds)?;
-    world.recorder = recorder(&ideal);
-    world.run(scenario.until.map_or_else(|| cut_off(&ideal), |until| Instant::ZERO + until));
-    let schedule = world.provider.schedule();
+    begin(&mut world, &ideal);
+    world.run(scenario.until.map_or_else(|| end(&ideal, &items), |until| Instant::ZERO + until));
     if matches!(scenario.provider.schedule, Schedule::Scales(_)) {
         // Nobody else would have met the same capacity: the best use of the one that was there is what counts.
-        let provider = ProviderConfig { schedule: schedule.clone(), ..scenario.provider.clone() };
+        let schedule = world.provider.schedule().clone();
+        let provider = ProviderConfig { schedule, ..scenario.provider.clone() };
         ideal = Ideal::of(&Scenario { provider, ..scenario.clone() }, &items, clients, provider_seed)?;
     }
-    let trace = world.recorder.take().map(|recorder| recorder.finish(&ideal));
-    Ok((Measures::of(scenario, setup, world.provider.schedule(), &ideal, &world.record), trace))
+    Ok(tell(&mut world, &ideal))
+}
+
+/// Runs a job to its end, whatever the oracle did, and notes what its calls wait for. `end` is given the oracle's end.
+pub(crate) fn plan(
+    scenario: &Scenario,
+    setup: &Setup,
+    end: impl FnOnce(Instant, &[Item]) -> Instant,
+) -> Result<Plan, SimError> {
+    run(
+        scenario,
+        setup,
+        |ideal, items| end(ideal.finished, items),
+        |world, _| world.watch(),
+        |world, ideal| {
+            let (waits, longest, ended) = world.waited();
+            let record = &world.record;
+            let (succeeded, failed) = (record.times.len() as u64, u64::from(record.lost));
+            Plan {
+                succeeded,
+                failed,
+                unfinished: u64::from(scenario.items) - succeeded - failed,
+                seconds: seconds(ended),
+                oracle_seconds: seconds(ideal.finished),
+                calls: record.sends,
+                resends: record.sends - u64::from(record.begun()),
+                refused: record.refusals,
+                tokens: record.tokens,
+                longest_wait_s: longest.as_secs_f64(),
+                waits,
+            }
+        },
+    )
+}
+
+fn seconds(at: Instant) -> f64 {
+    (at - Instant::ZERO).as_secs_f64()
 }
 
 /// Nobody is waited for any longer.

@@ -55,11 +55,14 @@ pub(crate) struct Record {
     pub(crate) admitted: Vec<Instant>,
     /// Refused calls by whole seconds.
     pub(crate) refused: Vec<u32>,
-    refusals: u64,
+    pub(crate) refusals: u64,
+    pub(crate) sends: u64,
+    /// Of the admitted calls.
+    pub(crate) tokens: u64,
     first_sent: Vec<Option<Instant>>,
     /// First attempt to success, in nanoseconds.
-    times: Vec<u64>,
-    lost: u32,
+    pub(crate) times: Vec<u64>,
+    pub(crate) lost: u32,
     /// Items that have not ended, by client.
     open: Vec<u32>,
     successes: Vec<u32>,
@@ -75,6 +78,8 @@ impl Record {
             admitted: Vec::with_capacity(items as usize),
             refused: Vec::new(),
             refusals: 0,
+            sends: 0,
+            tokens: 0,
             first_sent: vec![None; items as usize],
             times: Vec::with_capacity(items as usize),
             lost: 0,
@@ -86,10 +91,12 @@ impl Record {
     }
 
     pub(crate) fn sent(&mut self, item: u32, now: Instant) {
+        self.sends += 1;
         self.first_sent[item as usize].get_or_insert(now);
     }
 
-    pub(crate) fn admitted(&mut self, now: Instant) {
+    pub(crate) fn admitted(&mut self, now: Instant, tokens: u64) {
+        self.tokens += tokens;
         self.admitted.push(now);
     }
 
@@ -124,6 +131,11 @@ impl Record {
         self.open[client] > 0
     }
 
+    /// Items that were sent at least once.
+    pub(crate) fn begun(&self) -> u32 {
+        u32::try_from(self.first_sent.iter().flatten().count()).expect("items are numbered in 32 bits")
+    }
+
     fn ended(&mut self, item: u32, now: Instant) {
         let open = &mut self.open[(item % self.clients) as usize];
         *open -= 1;
@@ -142,7 +154,7 @@ impl Measures {
         // the schedule before it that is compared.
         let before = |admitted: &[Instant]| admitted.partition_point(|at| *at < until) as f64;
         let succeeded = record.times.len() as f64;
-        let begun = record.first_sent.iter().flatten().count() as f64;
+        let begun = f64::from(record.begun());
         let items = if scenario.until.is_some() { begun } else { f64::from(scenario.items) };
         let open = items - succeeded - f64::from(record.lost);
         let changes = Changes { scenario, schedule, record, until };

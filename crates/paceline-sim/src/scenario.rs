@@ -157,6 +157,24 @@ impl Scenario {
         file::read(text)
     }
 
+    /// A job for a provider that is no way off and refuses at once, whose items cost so many tokens each.
+    pub fn exact(items: u32, provider: ProviderConfig, tokens: u64) -> Self {
+        let each = tokens as f64;
+        let cost = CostOf { p50: each, p99: each, second_half: 1.0, exact: true };
+        Self {
+            name: "exact".to_owned(),
+            about: "the provider that is configured".to_owned(),
+            items,
+            provider,
+            cost: (tokens > 0).then_some(cost),
+            duty: None,
+            workers: Vec::new(),
+            until: None,
+            net: Duration::ZERO,
+            refuse: Duration::ZERO,
+        }
+    }
+
     /// The built-in scenario of that name; `random-17` is one whose provider is drawn from the seed 17.
     ///
     /// # Errors

@@ -9,6 +9,8 @@ use paceline_sim::Requirement;
 
 use super::files::Picture;
 
+use crate::args::UpstreamArgs;
+
 /// `paceline sim`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -27,6 +29,8 @@ pub(crate) enum Command {
     Compare(CompareArgs),
     /// Watch one worker under the responsive delay find the gap that a server asks for
     Responsive(ResponsiveArgs),
+    /// Show what a configuration would do with a job: time, waits, calls
+    Plan(Box<PlanArgs>),
 }
 
 /// `paceline sim list`.
@@ -57,9 +61,13 @@ pub(crate) struct RunArgs {
     /// A built-in scenario, or a file that ends in .toml
     #[arg(long, value_name = "NAME|FILE")]
     pub(crate) scenario: String,
-    /// auto, fixed, aimd, responsive, linear, exponential or none of ours, or one of others such as openai or tenacity
-    #[arg(long, value_name = "POLICY", default_value = "auto")]
-    pub(crate) policy: String,
+    /// auto, fixed, aimd, responsive, linear, exponential or none of ours, a preset, or one of others such as openai or
+    /// tenacity [default: auto, or what --config says]
+    #[arg(long, value_name = "POLICY")]
+    pub(crate) policy: Option<String>,
+    /// Upstream of the configuration whose limits, pace and retries are the policy
+    #[arg(long, value_name = "NAME", conflicts_with = "policy")]
+    pub(crate) upstream: Option<String>,
     #[command(flatten)]
     pub(crate) world: World,
     /// Seed of everything that is random: the same gives the same bytes
@@ -102,6 +110,34 @@ pub(crate) struct CompareArgs {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// `paceline sim plan`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct PlanArgs {
+    /// Items of the job, one call each
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) items: u32,
+    /// Tokens that an item takes, in and out
+    #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "scenario")]
+    pub(crate) tokens: u64,
+    /// Model of the calls, where a tier is for one
+    #[arg(long, value_name = "NAME")]
+    pub(crate) model: Option<String>,
+    /// Path of the calls, where a tier is for one
+    #[arg(long, value_name = "PATH", default_value = "/v1/chat/completions")]
+    pub(crate) endpoint: String,
+    /// The provider that answers, built in or from a file [default: one with exactly the configured limits]
+    #[arg(long, value_name = "NAME|FILE")]
+    pub(crate) scenario: Option<String>,
+    /// Seed of everything that is random
+    #[arg(long, value_name = "K", default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) upstream: UpstreamArgs,
 }
 
 /// `paceline sim responsive`.

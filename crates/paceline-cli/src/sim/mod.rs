@@ -3,20 +3,23 @@
 mod args;
 mod chart;
 mod files;
+mod plan;
 mod responsive;
 mod table;
 
 use std::path::Path;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use paceline_sim::{Median, Scenario, Setup, compare, medians, simulate, simulate_traced};
+use paceline::config::{Overrides, Preset};
+use paceline_sim::{Median, Scenario, Setup, compare, medians, policy, simulate, simulate_traced};
 use serde_json::json;
 
 pub(crate) use self::args::Args;
 use self::args::{Command, CompareArgs, ListArgs, RunArgs, World};
 use self::table::Mean;
+use crate::args::Everywhere;
 use crate::exit::{Failure, Status};
-use crate::output;
+use crate::{output, upstream};
 
 /// What a comparison takes when no policy is named: ours, and those that most people use.
 const USUAL: [&str; 8] = ["auto", "aimd", "fixed", "openai", "tenacity", "aws", "google", "known"];
@@ -25,11 +28,12 @@ const USUAL: [&str; 8] = ["auto", "aimd", "fixed", "openai", "tenacity", "aws", 
 ///
 /// # Errors
 /// Refuses unknown scenarios, policies and hints, naming those that there are.
-pub(crate) fn command(args: Args, quiet: bool) -> Result<Status, Failure> {
+pub(crate) fn command(args: Args, everywhere: &Everywhere) -> Result<Status, Failure> {
     match args.command {
         Command::List(args) => list(&args),
-        Command::Run(args) => run(&args),
-        Command::Compare(args) => compared(&args, quiet),
+        Command::Run(args) => run(&args, everywhere),
+        Command::Compare(args) => compared(&args, everywhere.quiet),
+        Command::Plan(args) => plan::command(&args, everywhere),
         Command::Responsive(args) => responsive::command(&args),
     }?;
     Ok(Status::Success)
@@ -47,8 +51,8 @@ fn list(args: &ListArgs) -> Result<(), Failure> {
     })
 }
 
-fn run(args: &RunArgs) -> Result<(), Failure> {
-    let setup = Setup { seed: args.seed, ..args.world.setup(&args.policy) };
+fn run(args: &RunArgs, everywhere: &Everywhere) -> Result<(), Failure> {
+    let setup = Setup { seed: args.seed, ..args.setup(everywhere)? };
     let scenario = scenario(&args.scenario)?;
     let measures = if args.trace.is_none() && args.chart.is_none() {
         simulate(&scenario, &setup).map_err(Failure::refused)?
@@ -114,9 +118,27 @@ fn scenario(name: &str) -> Result<Scenario, Failure> {
     Scenario::from_toml(&text).map_err(|error| Failure::refused(format!("{name}: {error}")))
 }
 
+impl RunArgs {
+    /// The policy that is named, or the upstream of a configuration that is.
+    fn setup(&self, everywhere: &Everywhere) -> Result<Setup, Failure> {
+        match (&self.policy, &everywhere.config) {
+            (Some(_), Some(_)) => Err(Failure::refused("--policy and --config each say which policy it is: give one")),
+            (None, config) if config.is_some() || self.upstream.is_some() => {
+                let overrides = Overrides { upstream: self.upstream.clone(), ..Overrides::default() };
+                let upstream = upstream::configured(overrides, everywhere)?;
+                Ok(Setup { pacer: Some(upstream.pacer), ..self.world.setup(&upstream.name) })
+            }
+            (policy, _) => Ok(self.world.setup(policy.as_deref().unwrap_or("auto"))),
+        }
+    }
+}
+
 impl World {
+    /// A policy of that name, or a preset.
     fn setup(&self, policy: &str) -> Setup {
         let Self { clients, share, hints } = self;
-        Setup { clients: *clients, share: *share, hints: hints.clone(), ..Setup::new(policy) }
+        let preset = Preset::from_name(policy).filter(|_| !policy::OURS.contains(&policy));
+        let pacer = preset.map(Preset::pacer_config);
+        Setup { pacer, clients: *clients, share: *share, hints: hints.clone(), ..Setup::new(policy) }
     }
 }

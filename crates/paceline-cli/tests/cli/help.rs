@@ -14,6 +14,7 @@ fn of_every_command() {
     for command in ["run", "check", "stats", "mock", "sim", "completions"] {
         insta::assert_snapshot!(command, help(&[command]));
     }
+    insta::assert_snapshot!("sim_plan", help(&["sim", "plan"]));
 }
 
 /// What somebody sees who gets it wrong: each says what happened and what to do, and exits with 2.

@@ -159,3 +159,63 @@ fn the_summary_of_the_responsive_delay_names_what_happened() {
     let (code, log) = finish(job.paceline().args(["sim", "responsive", "--require", "1s,2s"]));
     assert!(code == 2 && log.contains("expected a gap, or two"), "{log}");
 }
+
+/// A folder with a configuration of two upstreams.
+fn configured() -> Job {
+    let job = Job::new(0);
+    let text = "[upstream.mine]\nprovider = \"generic\"\nbase_url = \"http://127.0.0.1:9\"\npace = \"fixed\"\nrpm = 600\n\n\
+         [[upstream.mine.tier]]\nmodel = \"slow\"\nrpm = 60\n\n\
+         [upstream.other]\nprovider = \"generic\"\nbase_url = \"http://127.0.0.1:9\"\ntpm = 60000\nlimits = [\"100 per 2h\"]\n";
+    std::fs::write(job.path("mine.toml"), text).expect("writable");
+    job
+}
+
+#[test]
+fn a_plan_says_how_long_a_job_takes_and_what_it_waits_for() {
+    let job = configured();
+    let plan = |args: &[&str]| {
+        let args = [&["sim", "plan", "--config", "mine.toml"][..], args].concat();
+        let output = job.paceline().args(args).output().expect("the binary runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).expect("text")
+    };
+    let text = plan(&["--upstream", "mine", "--items", "1000"]);
+    assert!(text.contains("exactly the configured limits") && text.contains("1,000 succeed"), "{text}");
+    assert!(text.contains("the spacing of the configured limit"), "{text}");
+
+    let json = |args: &[&str]| -> Value { serde_json::from_str(&plan(&[args, &["--json"]].concat())).expect("JSON") };
+    let minute = |plan: &Value| plan["seconds"].as_f64().expect("seconds") / 60.0;
+    let account = json(&["--upstream", "mine", "--items", "300"]);
+    assert!((0.4..0.6).contains(&minute(&account)), "600 a minute: {account}");
+    assert_eq!((&account["calls"], &account["refused"], &account["scenario"]), (&300.into(), &0.into(), &Value::Null));
+    let tier = json(&["--upstream", "mine", "--items", "300", "--model", "slow"]);
+    assert!((4.8..5.2).contains(&minute(&tier)), "60 a minute: {tier}");
+    let flag = json(&["--upstream", "mine", "--items", "300", "--limit", "60rpm"]);
+    assert!((4.8..5.2).contains(&minute(&flag)), "flags win: {flag}");
+    let there = json(&["--upstream", "mine", "--items", "40", "--scenario", "b2-20"]);
+    assert!(there["refused"].as_u64() > Some(0), "600 a minute where 120 are allowed: {there}");
+
+    let other = plan(&["--upstream", "other", "--items", "150"]);
+    assert!(other.contains("note: limits on tokens are not looked at; --tokens N says"), "{other}");
+    assert!(other.contains("note: nothing leaves for 1h 59m: `paceline run` ends there"), "{other}");
+    let tokens = json(&["--upstream", "other", "--items", "100", "--tokens", "1200"]);
+    assert_eq!(tokens["tokens"], 120_000, "{tokens}");
+}
+
+#[test]
+fn a_configuration_or_a_preset_can_be_the_policy() {
+    let job = configured();
+    let run = |args: &[&str]| {
+        let args = [&["sim", "run", "--scenario", "b2-20", "--json"][..], args].concat();
+        let output = job.paceline().args(args).output().expect("the binary runs");
+        serde_json::from_slice::<Value>(&output.stdout).expect("JSON")
+    };
+    let mine = run(&["--config", "mine.toml", "--upstream", "mine"]);
+    assert_eq!(mine["policy"], "mine");
+    assert!(mine["waste"].as_f64() > Some(0.5), "ten calls a second where two are allowed: {mine}");
+    let preset = run(&["--policy", "conservative"]);
+    assert!(preset["waste"] == 0.0 && preset["makespan"].as_f64() > Some(3.0), "a call every two seconds: {preset}");
+    let both = ["sim", "run", "--scenario", "b2-20", "--config", "mine.toml", "--policy", "auto"];
+    let (code, log) = finish(job.paceline().args(both));
+    assert!(code == 2 && log.contains("--policy and --config"), "{log}");
+}

@@ -4,11 +4,12 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-use paceline_core::{Class, Instant, LimitReport, Restores, Rng, Shape};
+use paceline_core::{Class, Dimension, Instant, LimitReport, Restores, Rng, Shape};
 
 use super::{Setup, SimError};
 use crate::hints::{Hints, ToldWait};
 use crate::measures::Record;
+use crate::plan::Wait;
 use crate::policy::{self, Answer, Fate, Next, Policy, Setting, Work};
 use crate::provider::{Cause, Decision, Provider, Refusal};
 use crate::scenario::{Item, Scenario};
@@ -95,7 +96,8 @@ impl<'a> World<'a> {
         let clients_a_lane = setup.clients / lanes;
         let most = scenario.most_workers().saturating_mul(clients_a_lane);
         let lane = |index: u32| {
-            let setting = Setting { scenario, processes: lanes, in_flight: most, seed: seeds.next_u64() };
+            let (scope, seed) = (setup.scope.as_str(), seeds.next_u64());
+            let setting = Setting { scenario, processes: lanes, scope, in_flight: most, seed };
             let policy = match &setup.pacer {
                 Some(config) => policy::configured(config, &setting).map_err(SimError::Pacer)?,
                 None => policy::named(&setup.policy, &setting).ok_or_else(|| SimError::Policy(setup.policy.clone()))?,
@@ -132,6 +134,17 @@ impl<'a> World<'a> {
             world.plan(Instant::ZERO + step.at, Event::Workers);
         }
         Ok(world)
+    }
+
+    /// Every policy notes from now on what its calls wait for.
+    pub(super) fn watch(&mut self) {
+        self.lanes.iter_mut().for_each(|lane| lane.policy.watch());
+    }
+
+    /// What the calls of the first client waited for, the longest time between two of them, and when it ended.
+    pub(super) fn waited(&mut self) -> (Vec<Wait>, Duration, Instant) {
+        let (waits, longest) = self.lanes[0].policy.waited(self.now);
+        (waits, longest, self.now)
     }
 
     /// Lets everything happen up to `end`, or until every item has ended.
@@ -286,7 +299,8 @@ impl<'a> World<'a> {
     }
 
     fn admitted(&mut self, place: u32, service: Service) {
-        self.record.admitted(self.now);
+        let tokens = self.items[self.calls[place as usize].item as usize].cost.get(&Dimension::Tokens);
+        self.record.admitted(self.now, tokens);
         self.count(|span| &mut span.admitted);
         let call = &mut self.calls[place as usize];
         call.class = if service.fault { Class::Transient } else { Class::Success };

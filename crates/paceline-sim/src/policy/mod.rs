@@ -10,6 +10,7 @@ mod google;
 mod known;
 mod ours;
 mod simple;
+mod waits;
 mod window;
 
 use std::time::Duration;
@@ -17,6 +18,7 @@ use std::time::Duration;
 use paceline_core::{Class, ConfigError, Cost, Instant, LimitReport, Pace, PacerConfig};
 
 use crate::hints::ToldWait;
+use crate::plan::Wait;
 use crate::scenario::{Item, Scenario};
 
 use crew::Crew;
@@ -30,6 +32,14 @@ pub trait Policy {
     /// From now on at most so many calls can be under way. Told once at the start, where that is less than the most of
     /// [`Setting::in_flight`], and at each change; the engine asks for no more in any case.
     fn workers(&mut self, _now: Instant, _count: u32) {}
+
+    /// From now on notes what its calls wait for.
+    fn watch(&mut self) {}
+
+    /// What they have waited for since, and the longest time between two calls; nothing if it cannot tell.
+    fn waited(&mut self, _now: Instant) -> (Vec<Wait>, Duration) {
+        (Vec::new(), Duration::ZERO)
+    }
 
     /// A call of this client was answered.
     fn answered(&mut self, now: Instant, answer: &Answer<'_>) -> Fate;
@@ -144,6 +154,8 @@ pub struct Setting<'a> {
     pub scenario: &'a Scenario,
     /// How many policies share its limits.
     pub processes: u32,
+    /// The name of the scope that a configured pacer's calls belong to.
+    pub scope: &'a str,
     /// The most calls that can ever be in flight.
     pub in_flight: u32,
     /// The seed of this policy's randomness.

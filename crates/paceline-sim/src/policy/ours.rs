@@ -7,7 +7,9 @@ use paceline_core::{
     Request, ResponsiveConfig, Retry, ScopeId, ScopeSnapshot, Ticket, Verdict,
 };
 
+use super::waits::Waits;
 use super::{Answer, Fate, Next, Policy, Setting, Work};
+use crate::plan::Wait;
 
 /// One pacer with one scope.
 #[derive(Debug)]
@@ -21,6 +23,8 @@ pub(super) struct Ours {
     tickets: Vec<Option<Ticket>>,
     /// A call that failed at the server's side goes again after this, if not after the pacer's own delay.
     after_fault: Option<Duration>,
+    /// Noted only where somebody wants to know.
+    waits: Option<Waits>,
 }
 
 impl Ours {
@@ -59,8 +63,8 @@ impl Ours {
     /// As somebody configured it: each process has these limits for itself.
     pub(super) fn configured(config: PacerConfig, setting: &Setting<'_>) -> Result<Self, ConfigError> {
         let mut pacer = Pacer::new(within(&config, setting.in_flight), setting.seed, Instant::ZERO)?;
-        let scope = pacer.scope("sim");
-        Ok(Self { config, pacer, scope, fresh: 0, tickets: Vec::new(), after_fault: None })
+        let scope = pacer.scope(setting.scope);
+        Ok(Self { config, pacer, scope, fresh: 0, tickets: Vec::new(), after_fault: None, waits: None })
     }
 
     /// Says whether there is room for the item in the limits at all.
@@ -108,8 +112,8 @@ fn share(setting: &Setting<'_>) -> Limits {
     Limits { quotas: quotas.collect(), burst: None }
 }
 
-impl Policy for Ours {
-    fn next(&mut self, now: Instant, work: &mut Work<'_>) -> Next {
+impl Ours {
+    fn decide(&mut self, now: Instant, work: &mut Work<'_>) -> Next {
         self.pacer.handle_timeout(now);
         loop {
             while let Some(event) = self.pacer.poll_event() {
@@ -127,6 +131,33 @@ impl Policy for Ours {
             }
         }
         self.pacer.poll_timeout().map_or(Next::OnEvent, |at| Next::At(at.max(now + Duration::from_nanos(1))))
+    }
+}
+
+impl Policy for Ours {
+    fn next(&mut self, now: Instant, work: &mut Work<'_>) -> Next {
+        let next = self.decide(now, work);
+        if let Some(waits) = &mut self.waits {
+            match next {
+                Next::Send(_) => waits.sent(now),
+                Next::At(_) | Next::OnEvent => {
+                    let scope = self.pacer.snapshot(now).scopes.swap_remove(0);
+                    let rule = scope.waits_for.filter(|_| scope.waiting > 0).map(|(rule, _)| rule);
+                    waits.wait(now, rule);
+                }
+                Next::Lose(_) => {}
+            }
+        }
+        next
+    }
+
+    fn watch(&mut self) {
+        self.waits = Some(Waits::default());
+    }
+
+    fn waited(&mut self, now: Instant) -> (Vec<Wait>, Duration) {
+        let waits = self.waits.as_mut();
+        waits.map_or_else(Default::default, |waits| (waits.rows(now), waits.longest()))
     }
 
     fn workers(&mut self, now: Instant, count: u32) {

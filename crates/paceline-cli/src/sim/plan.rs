@@ -1,0 +1,129 @@
+//! `paceline sim plan`: what a configuration would do with a job.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use paceline::config::Upstream;
+use paceline_core::{Dimension, Limits, Quota};
+use paceline_sim::{Limit, Plan, ProviderConfig, Scenario, plan};
+use serde_json::{Value, json};
+
+use super::args::PlanArgs;
+use crate::args::Everywhere;
+use crate::exit::Failure;
+use crate::{output, text, upstream};
+
+/// A run ends by itself when nothing can leave for so long.
+const MAX_WAIT: Duration = Duration::from_secs(3_600);
+
+/// Runs the job in virtual time and prints what happened.
+///
+/// # Errors
+/// As for a run, before its first call; and an unknown scenario.
+pub(crate) fn command(args: &PlanArgs, everywhere: &Everywhere) -> Result<(), Failure> {
+    let upstream = upstream::resolve(&args.upstream, everywhere)?;
+    let scope = upstream.scope_name(&args.endpoint, args.model.as_deref(), None);
+    let quotas = quotas(&upstream, &scope);
+    let scenario = match &args.scenario {
+        Some(name) => Scenario { items: args.items, ..super::scenario(name)? },
+        None => {
+            let limits = quotas.iter().cloned().map(Limit::from).collect();
+            Scenario::exact(args.items, ProviderConfig { limits, ..ProviderConfig::default() }, args.tokens)
+        }
+    };
+    let plan = plan(&scenario, &upstream.pacer, &scope, args.seed).map_err(Failure::refused)?;
+    let notes = notes(args, &plan, &quotas);
+    output::print(|out| match args.json {
+        true => writeln!(out, "{}", as_json(args, &upstream, &plan, &notes)),
+        false => out.write_all(as_text(args, &upstream, &plan, &notes).as_bytes()),
+    })
+}
+
+/// The limits that the calls are under: the account's, and those of their tier.
+fn quotas(upstream: &Upstream, scope: &str) -> Vec<Quota> {
+    let tier = upstream.pacer.tiers.iter().find(|(name, _)| **name == *scope).map(|(_, limits)| limits);
+    let all = std::iter::once(&upstream.pacer.limits).chain(tier);
+    all.flat_map(|Limits { quotas, .. }| quotas.iter().cloned()).collect()
+}
+
+/// What the figures leave out.
+fn notes(args: &PlanArgs, plan: &Plan, quotas: &[Quota]) -> Vec<String> {
+    let mut notes = Vec::new();
+    let tokens = args.tokens > 0 || args.scenario.is_some();
+    let counted = |quota: &&Quota| match quota.dimension {
+        Dimension::Requests => true,
+        Dimension::Tokens => tokens,
+        _ => false,
+    };
+    if let Some(quota) = quotas.iter().find(|quota| !counted(quota)) {
+        let how = if quota.dimension == Dimension::Tokens { "; --tokens N says what an item takes" } else { "" };
+        notes.push(format!("limits on {} are not looked at{how}", quota.dimension));
+    }
+    if args.scenario.is_none() && quotas.is_empty() {
+        notes.push("no limit is configured, so that nothing is ever refused; --scenario names a provider".to_owned());
+    }
+    if plan.longest_wait_s > MAX_WAIT.as_secs_f64() {
+        let wait = text::duration(Duration::from_secs_f64(plan.longest_wait_s));
+        notes.push(format!(
+            "nothing leaves for {wait}: `paceline run` ends there with exit code 3, and the same command goes on; a \
+             longer --max-wait stays"
+        ));
+    }
+    if plan.unfinished > 0 {
+        notes.push(format!("{} had not ended by then", text::counted(plan.unfinished, "item")));
+    }
+    notes
+}
+
+fn as_json(args: &PlanArgs, upstream: &Upstream, plan: &Plan, notes: &[String]) -> Value {
+    let mut told = json!({
+        "upstream": upstream.name,
+        "acting": upstream.acting,
+        "scenario": args.scenario,
+        "items": args.items,
+        "seed": args.seed,
+    });
+    let (into, figures) = (told.as_object_mut(), json!(plan));
+    if let (Some(into), Value::Object(figures)) = (into, figures) {
+        into.extend(figures);
+        into.insert("notes".to_owned(), json!(notes));
+    }
+    told
+}
+
+fn as_text(args: &PlanArgs, upstream: &Upstream, plan: &Plan, notes: &[String]) -> String {
+    let time = |seconds: f64| text::duration(Duration::from_secs_f64(seconds));
+    let provider = args.scenario.as_ref().map_or_else(
+        || "exactly the configured limits, answers after 50 to 500 ms".to_owned(),
+        |name| format!("that of the scenario {name}"),
+    );
+    let mut told = format!(
+        "{} for upstream {}\n  pace      {}\n  provider  {provider}\n  time      {}, at best {}\n",
+        text::counted(u64::from(args.items), "item"),
+        upstream.name,
+        upstream.acting,
+        time(plan.seconds),
+        time(plan.oracle_seconds),
+    );
+    let mut items = format!("{} succeed", text::count(plan.succeeded));
+    if plan.failed > 0 {
+        write!(items, ", {} fail", text::count(plan.failed)).expect("a string takes everything");
+    }
+    let (resends, refused) = (text::count(plan.resends), text::count(plan.refused));
+    told += &format!(
+        "  items     {items}\n  calls     {}, {refused} of them refused, {resends} resends\n",
+        text::count(plan.calls)
+    );
+    if plan.tokens > 0 {
+        told += &format!("  tokens    {}\n", text::count(plan.tokens));
+    }
+    let mut head = "waits";
+    let whole: f64 = plan.waits.iter().map(|wait| wait.seconds).sum();
+    for wait in &plan.waits {
+        let share = 100.0 * wait.seconds / whole;
+        told += &format!("  {head:8}  {share:3.0} %  {:>7}  {}\n", time(wait.seconds), wait.reason);
+        head = "";
+    }
+    notes.iter().for_each(|note| told += &format!("note: {note}\n"));
+    told
+}
