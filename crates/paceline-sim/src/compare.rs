@@ -1,6 +1,6 @@
 //! Many runs beside each other.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
 
@@ -43,6 +43,20 @@ pub struct Median {
     pub down_s: Option<f64>,
 }
 
+/// A run that could not be made.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("{policy} in {scenario} with seed {seed}: {error}")]
+pub struct Failed {
+    /// The scenario's name.
+    pub scenario: String,
+    /// The policy's name.
+    pub policy: String,
+    /// The seed.
+    pub seed: u64,
+    /// Why.
+    pub error: SimError,
+}
+
 /// Runs every setup in every scenario with the seeds 1 to `seeds`, on at most `threads` threads. The setups' own seeds do
 /// not matter. The result is in the order of the scenarios, then of the setups, then of the seeds, whatever the threads
 /// did; `done` is told of each run as it ends.
@@ -55,7 +69,22 @@ pub fn compare(
     seeds: u64,
     threads: usize,
     mut done: impl FnMut(&Measures),
-) -> Result<Vec<Measures>, SimError> {
+) -> Result<Vec<Measures>, Failed> {
+    let never = AtomicBool::new(false);
+    let runs = compare_each(scenarios, setups, seeds, threads, &never, |run| run.iter().for_each(&mut done));
+    runs.into_iter().collect()
+}
+
+/// [`compare`], but a run that cannot be made keeps no other from being made; and once `stop` is true no further one
+/// begins, and those that did not are missing.
+pub fn compare_each(
+    scenarios: &[Scenario],
+    setups: &[Setup],
+    seeds: u64,
+    threads: usize,
+    stop: &AtomicBool,
+    mut done: impl FnMut(&Result<Measures, Failed>),
+) -> Vec<Result<Measures, Failed>> {
     let jobs: Vec<(&Scenario, Setup)> = scenarios
         .iter()
         .flat_map(|scenario| setups.iter().map(move |setup| (scenario, setup)))
@@ -63,18 +92,16 @@ pub fn compare(
         .collect();
     let next = AtomicUsize::new(0);
     let (results, finished) = mpsc::channel();
-    let mut measures: Vec<Option<Result<Measures, SimError>>> = jobs.iter().map(|_| None).collect();
+    let mut measures: Vec<Option<Result<Measures, Failed>>> = jobs.iter().map(|_| None).collect();
     thread::scope(|scope| {
         for _ in 0..threads.max(1) {
             let (jobs, next, results) = (&jobs, &next, results.clone());
             scope.spawn(move || {
-                while let Some((scenario, setup)) = {
+                while !stop.load(Ordering::Relaxed) {
                     let index = next.fetch_add(1, Ordering::Relaxed);
-                    jobs.get(index).map(|(scenario, setup)| (*scenario, (index, setup)))
-                } {
-                    let (index, setup) = setup;
+                    let Some((scenario, setup)) = jobs.get(index) else { return };
                     // Nobody listens any more only when the other side panicked, and then the scope panics as well.
-                    if results.send((index, simulate(scenario, setup))).is_err() {
+                    if results.send((index, one(scenario, setup))).is_err() {
                         return;
                     }
                 }
@@ -82,11 +109,20 @@ pub fn compare(
         }
         drop(results);
         for (index, result) in finished {
-            result.iter().for_each(&mut done);
+            done(&result);
             measures[index] = Some(result);
         }
     });
-    measures.into_iter().map(|result| result.expect("every job was done")).collect()
+    measures.into_iter().flatten().collect()
+}
+
+fn one(scenario: &Scenario, setup: &Setup) -> Result<Measures, Failed> {
+    simulate(scenario, setup).map_err(|error| Failed {
+        scenario: scenario.name.clone(),
+        policy: setup.policy.clone(),
+        seed: setup.seed,
+        error,
+    })
 }
 
 /// The medians over the seeds of runs that [`compare`] made.
@@ -153,9 +189,21 @@ mod tests {
     }
 
     #[test]
-    fn the_first_error_is_told() {
+    fn a_run_that_cannot_be_made_keeps_no_other_from_being_made() {
         let scenario = [Scenario::named("b2-20").expect("built in")];
-        let error = compare(&scenario, &[Setup::new("nobody")], 1, 2, |_| {}).expect_err("no such policy");
-        assert!(error.to_string().starts_with("there is no policy named \"nobody\", expected one of auto, fixed"));
+        let setups = ["nobody", "fixed"].map(Setup::new);
+        let runs = compare_each(&scenario, &setups, 2, 2, &AtomicBool::new(false), |_| {});
+        let failed: Vec<String> = runs.iter().filter_map(|run| run.as_ref().err()).map(ToString::to_string).collect();
+        assert_eq!((runs.len(), failed.len(), runs.iter().flatten().count()), (4, 2, 2));
+        assert!(failed[0].starts_with("nobody in b2-20 with seed 1: there is no policy named \"nobody\", expected"));
+    }
+
+    #[test]
+    fn who_is_stopped_begins_nothing_more() {
+        let scenario = [Scenario::named("b2-20").expect("built in")];
+        let stop = AtomicBool::new(false);
+        let runs =
+            compare_each(&scenario, &[Setup::new("fixed")], 50, 1, &stop, |_| stop.store(true, Ordering::Relaxed));
+        assert!((1..50).contains(&runs.len()), "{} runs", runs.len());
     }
 }

@@ -51,6 +51,23 @@ impl Setup {
             seed: 1,
         }
     }
+
+    /// Whether its names are known.
+    ///
+    /// # Errors
+    /// The first that is not, and those that are.
+    pub fn check(&self) -> Result<(), SimError> {
+        let known = || policy::OURS.iter().chain(&policy::PEERS).any(|name| *name == self.policy);
+        if self.pacer.is_none() && !known() {
+            return Err(SimError::Policy(self.policy.clone()));
+        }
+        self.hints().map(|_| ())
+    }
+
+    fn hints(&self) -> Result<Hints, SimError> {
+        let hints = Hints::NAMED.iter().find(|(name, _)| *name == self.hints);
+        hints.map(|(_, hints)| *hints).ok_or_else(|| SimError::Hints(self.hints.clone()))
+    }
 }
 
 /// Why nothing can be simulated.
@@ -123,8 +140,7 @@ fn run<T>(
     begin: impl FnOnce(&mut World<'_>, &Ideal),
     tell: impl FnOnce(&mut World<'_>, &Ideal) -> T,
 ) -> Result<T, SimError> {
-    let hints = Hints::NAMED.iter().find(|(name, _)| *name == setup.hints);
-    let (_, hints) = hints.ok_or_else(|| SimError::Hints(setup.hints.clone()))?;
+    let hints = setup.hints()?;
     let (clients, items) = (setup.clients, scenario.items);
     if clients == 0 || clients > items {
         return Err(SimError::Clients { clients, items });
@@ -134,7 +150,7 @@ fn run<T>(
     let provider_seed = seeds.next_u64();
     let mut ideal = Ideal::of(scenario, &items, clients, provider_seed)?;
     let provider = Provider::new(scenario.provider.clone(), provider_seed)?;
-    let mut world = World::new(scenario, setup, *hints, &items, provider, &mut seeds)?;
+    let mut world = World::new(scenario, setup, hints, &items, provider, &mut seeds)?;
     begin(&mut world, &ideal);
     world.run(scenario.until.map_or_else(|| end(&ideal, &items), |until| Instant::ZERO + until));
     if matches!(scenario.provider.schedule, Schedule::Scales(_)) {

@@ -23,7 +23,7 @@ mod sharing;
 mod tenants;
 mod trace;
 
-pub use compare::{Median, compare, medians};
+pub use compare::{Failed, Median, compare, compare_each, medians};
 pub use engine::{Setup, SimError, simulate, simulate_traced};
 pub use hints::{Hints, ToldWait};
 pub use latency::Latency;

@@ -44,9 +44,6 @@ pub(crate) struct ListArgs {
 /// What is around a policy.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct World {
-    /// Processes that divide the items among themselves
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub(crate) clients: u32,
     /// All processes ask one controller
     #[arg(long)]
     pub(crate) share: bool,
@@ -68,6 +65,9 @@ pub(crate) struct RunArgs {
     /// Upstream of the configuration whose limits, pace and retries are the policy
     #[arg(long, value_name = "NAME", conflicts_with = "policy")]
     pub(crate) upstream: Option<String>,
+    /// Processes that divide the items among themselves
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) clients: u32,
     #[command(flatten)]
     pub(crate) world: World,
     /// Seed of everything that is random: the same gives the same bytes
@@ -90,9 +90,12 @@ pub(crate) struct CompareArgs {
     /// A built-in scenario or a file that ends in .toml; may be repeated [default: the long scenarios]
     #[arg(long, value_name = "NAME|FILE")]
     pub(crate) scenario: Vec<String>,
-    /// A policy; may be repeated [default: auto, aimd and fixed of ours, openai, tenacity, aws, google, known]
+    /// A policy; may be repeated [default: all, with several clients without those that are refused most]
     #[arg(long, value_name = "POLICY")]
     pub(crate) policy: Vec<String>,
+    /// Processes that divide the items among themselves; may be repeated [default: 1 and 16]
+    #[arg(long, value_name = "N")]
+    pub(crate) clients: Vec<u32>,
     #[command(flatten)]
     pub(crate) world: World,
     /// Seeds 1 to K; figures are medians over them

@@ -2,6 +2,7 @@
 
 mod args;
 mod chart;
+mod compare;
 mod files;
 mod plan;
 mod responsive;
@@ -9,20 +10,15 @@ mod table;
 
 use std::path::Path;
 
-use indicatif::{ProgressBar, ProgressStyle};
 use paceline::config::{Overrides, Preset};
-use paceline_sim::{Median, Scenario, Setup, compare, medians, policy, simulate, simulate_traced};
+use paceline_sim::{Scenario, Setup, policy, simulate, simulate_traced};
 use serde_json::json;
 
 pub(crate) use self::args::Args;
-use self::args::{Command, CompareArgs, ListArgs, RunArgs, World};
-use self::table::Mean;
+use self::args::{Command, ListArgs, RunArgs, World};
 use crate::args::Everywhere;
 use crate::exit::{Failure, Status};
 use crate::{output, upstream};
-
-/// What a comparison takes when no policy is named: ours, and those that most people use.
-const USUAL: [&str; 8] = ["auto", "aimd", "fixed", "openai", "tenacity", "aws", "google", "known"];
 
 /// Runs simulations; sends nothing.
 ///
@@ -32,7 +28,7 @@ pub(crate) fn command(args: Args, everywhere: &Everywhere) -> Result<Status, Fai
     match args.command {
         Command::List(args) => list(&args),
         Command::Run(args) => run(&args, everywhere),
-        Command::Compare(args) => compared(&args, everywhere.quiet),
+        Command::Compare(args) => return compare::command(&args, everywhere.quiet),
         Command::Plan(args) => plan::command(&args, everywhere),
         Command::Responsive(args) => responsive::command(&args),
     }?;
@@ -72,41 +68,6 @@ fn run(args: &RunArgs, everywhere: &Everywhere) -> Result<(), Failure> {
     })
 }
 
-fn compared(args: &CompareArgs, quiet: bool) -> Result<(), Failure> {
-    let names: Vec<String> = match args.scenario.is_empty() {
-        true => Scenario::development().map(ToOwned::to_owned).collect(),
-        false => args.scenario.clone(),
-    };
-    let scenarios = names.iter().map(|name| scenario(name)).collect::<Result<Vec<_>, _>>()?;
-    let usual = || USUAL.map(ToOwned::to_owned).to_vec();
-    let policies = if args.policy.is_empty() { usual() } else { args.policy.clone() };
-    let setups: Vec<Setup> = policies.iter().map(|policy| args.world.setup(policy)).collect();
-    let bar = bar(scenarios.len() as u64 * setups.len() as u64 * args.seeds, quiet);
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let runs = compare(&scenarios, &setups, args.seeds, threads, |done| {
-        bar.set_message(format!("{} in {}", done.policy, done.scenario));
-        bar.inc(1);
-    });
-    bar.finish_and_clear();
-    let medians: Vec<Median> = medians(&runs.map_err(Failure::refused)?);
-    let means = Mean::of_each(&policies, &medians);
-    if let Some(picture) = &args.chart {
-        let World { clients, hints, .. } = &args.world;
-        picture.save(&chart::compare::figure(&means, scenarios.len(), *clients, hints))?;
-    }
-    output::print(|out| match args.json {
-        true => writeln!(out, "{}", json!(medians)),
-        false => out.write_all(table::of_many(&medians, &means, args.each, args.markdown).as_bytes()),
-    })
-}
-
-fn bar(runs: u64, quiet: bool) -> ProgressBar {
-    let bar = if quiet { ProgressBar::hidden() } else { ProgressBar::new(runs) };
-    let style =
-        ProgressStyle::with_template("{wide_bar} {pos}/{len} runs, {msg}").expect("a template that can be read");
-    bar.with_style(style)
-}
-
 /// A built-in scenario, or one from a file.
 fn scenario(name: &str) -> Result<Scenario, Failure> {
     let path = Path::new(name);
@@ -126,19 +87,19 @@ impl RunArgs {
             (None, config) if config.is_some() || self.upstream.is_some() => {
                 let overrides = Overrides { upstream: self.upstream.clone(), ..Overrides::default() };
                 let upstream = upstream::configured(overrides, everywhere)?;
-                Ok(Setup { pacer: Some(upstream.pacer), ..self.world.setup(&upstream.name) })
+                Ok(Setup { pacer: Some(upstream.pacer), ..self.world.setup(&upstream.name, self.clients) })
             }
-            (policy, _) => Ok(self.world.setup(policy.as_deref().unwrap_or("auto"))),
+            (policy, _) => Ok(self.world.setup(policy.as_deref().unwrap_or("auto"), self.clients)),
         }
     }
 }
 
 impl World {
     /// A policy of that name, or a preset.
-    fn setup(&self, policy: &str) -> Setup {
-        let Self { clients, share, hints } = self;
+    fn setup(&self, policy: &str, clients: u32) -> Setup {
+        let Self { share, hints } = self;
         let preset = Preset::from_name(policy).filter(|_| !policy::OURS.contains(&policy));
         let pacer = preset.map(Preset::pacer_config);
-        Setup { pacer, clients: *clients, share: *share, hints: hints.clone(), ..Setup::new(policy) }
+        Setup { pacer, clients, share: *share, hints: hints.clone(), ..Setup::new(policy) }
     }
 }

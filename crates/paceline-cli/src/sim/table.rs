@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use paceline_sim::{Measures, Median, Phase};
+use paceline_sim::{Measures, Median, Phase, Setup};
 
 use crate::text;
 
@@ -55,10 +55,11 @@ fn figures_of_one(run: &Measures) -> String {
 /// The figures of a row.
 type Figures = [f64; 6];
 
-/// The means of a policy over the scenarios.
-#[derive(Clone, Debug, Default)]
+/// The means of a policy over the scenarios, with so many clients.
+#[derive(Clone, Debug)]
 pub(crate) struct Mean {
     pub(crate) policy: String,
+    pub(crate) clients: u32,
     pub(crate) goodput: f64,
     pub(crate) waste: f64,
     pub(crate) lost: f64,
@@ -68,24 +69,26 @@ pub(crate) struct Mean {
 }
 
 impl Mean {
-    /// One for each policy, in their order.
-    pub(crate) fn of_each(policies: &[String], medians: &[Median]) -> Vec<Self> {
-        policies.iter().map(|policy| Self::of(policy, medians)).collect()
+    /// One for each setup of which there is a run, in their order.
+    pub(crate) fn of_each(setups: &[Setup], medians: &[Median]) -> Vec<Self> {
+        setups.iter().filter_map(|setup| Self::of(setup, medians)).collect()
     }
 
-    fn of(policy: &str, medians: &[Median]) -> Self {
-        let of_policy: Vec<&Median> = medians.iter().filter(|median| median.policy == policy).collect();
-        let mean =
-            |of: fn(&Median) -> f64| of_policy.iter().map(|one| of(one)).sum::<f64>() / of_policy.len().max(1) as f64;
-        Self {
-            policy: policy.to_owned(),
+    fn of(setup: &Setup, medians: &[Median]) -> Option<Self> {
+        let Setup { policy, clients, .. } = setup;
+        let of_setup = |median: &&Median| median.policy == *policy && median.clients == *clients;
+        let of_setup: Vec<&Median> = medians.iter().filter(of_setup).collect();
+        let mean = |of: fn(&Median) -> f64| of_setup.iter().map(|one| of(one)).sum::<f64>() / of_setup.len() as f64;
+        (!of_setup.is_empty()).then(|| Self {
+            policy: policy.clone(),
+            clients: *clients,
             goodput: mean(|one| one.goodput),
             waste: mean(|one| one.waste),
             lost: mean(|one| one.lost),
             undone: mean(|one| one.undone),
             makespan: mean(|one| one.makespan),
             jain: mean(|one| one.jain),
-        }
+        })
     }
 
     const fn figures(&self) -> Figures {
@@ -93,15 +96,19 @@ impl Mean {
     }
 }
 
-/// A row for each policy with the means over the scenarios, and with `each` one for each scenario before it.
+/// A row for each policy and number of clients with the means over the scenarios, and with `each` one for each scenario
+/// before it.
 pub(crate) fn of_many(medians: &[Median], means: &[Mean], each: bool, markdown: bool) -> String {
-    let mut table = head(markdown);
-    for mean in means {
-        let policy = &mean.policy;
-        for median in medians.iter().filter(|median| each && median.policy == *policy) {
-            table += &row(policy, &text::printable(&median.scenario), figures(median), markdown);
+    let mut table = String::new();
+    for of_clients in means.chunk_by(|a, b| a.clients == b.clients) {
+        table += if table.is_empty() { "" } else { "\n" };
+        table += &head(of_clients[0].clients, markdown);
+        for mean in of_clients {
+            let Mean { policy, clients, .. } = mean;
+            let rows = medians.iter().filter(|one| each && one.policy == *policy && one.clients == *clients);
+            rows.for_each(|median| table += &row(policy, &text::printable(&median.scenario), figures(median), markdown));
+            table += &row(policy, "mean", mean.figures(), markdown);
         }
-        table += &row(policy, "mean", mean.figures(), markdown);
     }
     table
 }
@@ -110,13 +117,15 @@ fn figures(median: &Median) -> Figures {
     [median.goodput, median.waste, median.lost, median.undone, median.makespan, median.jain]
 }
 
-fn head(markdown: bool) -> String {
+fn head(clients: u32, markdown: bool) -> String {
+    let clients = text::counted(u64::from(clients), "client");
     match markdown {
-        true => "| policy | scenario | goodput | waste | lost | undone | makespan | Jain |\n\
-                 |---|---|---:|---:|---:|---:|---:|---:|\n"
-            .to_owned(),
+        true => format!(
+            "| policy, {clients} | scenario | goodput | waste | lost | undone | makespan | Jain |\n\
+             |---|---|---:|---:|---:|---:|---:|---:|\n"
+        ),
         false => format!(
-            "{:12} {:11} {:>8} {:>9} {:>6} {:>6} {:>9} {:>6}\n",
+            "{clients}\n{:18} {:11} {:>8} {:>9} {:>5} {:>6} {:>8} {:>6}\n",
             "policy", "scenario", "goodput", "waste", "lost", "undone", "makespan", "Jain"
         ),
     }
@@ -133,7 +142,7 @@ fn row(policy: &str, scenario: &str, figures: Figures, markdown: bool) -> String
     } else {
         writeln!(
             row,
-            "{policy:12} {scenario:11} {goodput:8.3} {waste:9.4} {lost:6.3} {undone:6.3} {makespan:9.2} {jain:6.3}"
+            "{policy:18} {scenario:11} {goodput:8.3} {waste:9.4} {lost:5.3} {undone:6.3} {makespan:8.2} {jain:6.3}"
         )
     };
     written.expect("a string takes everything");

@@ -46,10 +46,10 @@ fn a_table_that_scales_is_told_phase_by_phase() {
 fn a_comparison_fits_a_terminal() {
     let args = ["compare", "--scenario", "n10-30", "--scenario", "d5-5", "--policy", "auto", "--policy", "openai"];
     let table = sim(&[&args[..], &["--each"]].concat());
-    assert_eq!(table.lines().count(), 1 + 2 * 3, "{table}");
+    assert_eq!(table.lines().count(), 2 * (2 + 2 * 3) + 1, "one client, and sixteen: {table}");
     assert!(table.lines().all(|line| line.len() <= 80), "{table}");
     let medians: Value = serde_json::from_str(&sim(&[&args[..], &["--json"]].concat())).expect("JSON");
-    assert_eq!(medians.as_array().map(Vec::len), Some(4));
+    assert_eq!(medians.as_array().map(Vec::len), Some(2 * 2 * 2));
     assert!(medians[0]["seeds"] == 1 && medians[0]["seed"].is_null());
 }
 
@@ -218,4 +218,20 @@ fn a_configuration_or_a_preset_can_be_the_policy() {
     let both = ["sim", "run", "--scenario", "b2-20", "--config", "mine.toml", "--policy", "auto"];
     let (code, log) = finish(job.paceline().args(both));
     assert!(code == 2 && log.contains("--policy and --config"), "{log}");
+}
+
+#[test]
+fn a_run_that_cannot_be_made_is_told_after_those_that_can() {
+    let job = Job::new(0);
+    let five = "name = \"five\"\nitems = 5\nservice = \"fast\"\n";
+    std::fs::write(job.path("five.toml"), five).expect("writable");
+    let compare =
+        ["sim", "compare", "--scenario", "five.toml", "--policy", "fixed", "--clients", "1", "--clients", "9"];
+    let output = job.paceline().args(compare).output().expect("the binary runs");
+    let (table, log) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(table.contains("1 client\n") && !table.contains("9 clients"), "{table}");
+    assert!(log.contains("error: fixed in five with seed 1: 9 clients for 5 items"), "{log}");
+    assert_eq!(output.status.code(), Some(1), "some could not be made");
+    let (code, log) = finish(job.paceline().args(["sim", "compare", "--policy", "fixd"]));
+    assert!(code == 2 && log.contains("there is no policy named \"fixd\""), "before anything is run: {log}");
 }

@@ -9,8 +9,23 @@ use crate::text;
 /// Who gives up more of the items than this is told apart: a job that drops work has less to do.
 const KEEPS_ALL: f64 = 0.001;
 
-/// One point for each policy.
-pub(crate) fn figure(means: &[Mean], scenarios: usize, clients: u32, hints: &str) -> Figure {
+/// One point for each policy, and a panel for each number of clients.
+pub(crate) fn figure(means: &[Mean], scenarios: usize, hints: &str) -> Figure {
+    let by_clients: Vec<&[Mean]> = means.chunk_by(|a, b| a.clients == b.clients).collect();
+    let clients = |means: &[Mean]| text::counted(u64::from(means[0].clients), "client");
+    let all: Vec<String> = by_clients.iter().map(|means| clients(means)).collect();
+    let scenarios = text::counted(scenarios as u64, "scenario");
+    let figure = Figure::new("What policies get done, and what they waste").note(&format!(
+        "Means over {scenarios}, {}, hints: {hints}. The best place is at the upper left.",
+        all.join(" and ")
+    ));
+    by_clients.iter().zip(&all).fold(figure, |figure, (means, clients)| {
+        let title = if all.len() == 1 { "Goodput".to_owned() } else { format!("Goodput, {clients}") };
+        figure.row(520, vec![panel(means, &title)])
+    })
+}
+
+fn panel(means: &[Mean], title: &str) -> Panel {
     let [ours, others, losing] = [Kind::Ours, Kind::Other, Kind::Losing].map(|kind| {
         let of_kind = means.iter().filter(|mean| Kind::of(mean) == kind);
         of_kind.map(|mean| (mean.waste, mean.goodput, name(mean))).collect::<Vec<_>>()
@@ -20,7 +35,7 @@ pub(crate) fn figure(means: &[Mean], scenarios: usize, clients: u32, hints: &str
     let best = means.iter().map(|mean| mean.goodput).fold(1.0, f64::max);
     let x = Axis::log_with_zero("waste: refused calls per success", f64::max(least, 1e-4), most);
     let y = Axis::linear("of what the oracle got admitted in the same time", 0.0, best * 1.05);
-    let mut panel = Panel::new("Goodput", x, y);
+    let mut panel = Panel::new(title, x, y);
     for (series, ink, shape, points) in [
         ("this project", Ink::Blue, Shape::Circle, ours),
         ("others", Ink::Grey, Shape::Triangle, others),
@@ -30,11 +45,7 @@ pub(crate) fn figure(means: &[Mean], scenarios: usize, clients: u32, hints: &str
             panel = panel.with(Series::named(series, ink, shape, points));
         }
     }
-    let clients = text::counted(u64::from(clients), "client");
-    let scenarios = text::counted(scenarios as u64, "scenario");
-    Figure::new("What policies get done, and what they waste")
-        .note(&format!("Means over {scenarios}, {clients}, hints: {hints}. The best place is at the upper left."))
-        .row(520, vec![panel])
+    panel
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
