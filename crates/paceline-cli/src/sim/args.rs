@@ -90,7 +90,7 @@ pub(crate) struct CompareArgs {
     /// A built-in scenario or a file that ends in .toml; may be repeated [default: the long scenarios]
     #[arg(long, value_name = "NAME|FILE")]
     pub(crate) scenario: Vec<String>,
-    /// A policy; may be repeated [default: all, with several clients without those that are refused most]
+    /// A policy; may be repeated [default: all but none, with several clients without those that are refused most]
     #[arg(long, value_name = "POLICY")]
     pub(crate) policy: Vec<String>,
     /// Processes that divide the items among themselves; may be repeated [default: 1 and 16]

@@ -2,7 +2,7 @@ use super::*;
 use crate::limiter::Limit;
 use crate::provider::ProviderConfig;
 use crate::trace::Span;
-use paceline_core::{Dimension, Limits, Quota, Retry, Shape};
+use paceline_core::{Dimension, Limits, Pace, Quota, Retry, Shape};
 
 fn run(name: &str, items: u32, setup: &Setup) -> Measures {
     let scenario = Scenario::named(name).expect("built in").with_at_most(items);
@@ -118,7 +118,7 @@ fn a_pacer_may_be_told_what_somebody_configured() {
     assert!((1.9..2.2).contains(&paced.makespan), "half of the rate that there is: {paced:?}");
 
     let impatient = Retry { max_deferrals: Some(0), ..Retry::default() };
-    let lost = run("b2-20", PacerConfig { retry: impatient, ..PacerConfig::default() });
+    let lost = run("b2-20", PacerConfig { retry: impatient, pace: Pace::None, ..PacerConfig::default() });
     assert!(lost.lost > 0.1, "a refusal ends an item: {lost:?}");
 
     let tokens = Quota::sliding(Dimension::Tokens, 1_000, Duration::from_secs(1));

@@ -70,6 +70,7 @@ fn words(rule: &Option<Policy>) -> String {
         None => "the last answers".to_owned(),
         Some(Policy::NotBefore) => "the delay before a retry".to_owned(),
         Some(Policy::Spacing { .. }) => "the delay between calls".to_owned(),
+        Some(Policy::Rate { .. }) => "the learnt rate".to_owned(),
         Some(rule) => rule.to_string(),
     }
 }
