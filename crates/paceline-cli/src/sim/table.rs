@@ -106,7 +106,9 @@ pub(crate) fn of_many(medians: &[Median], means: &[Mean], each: bool, markdown: 
         for mean in of_clients {
             let Mean { policy, clients, .. } = mean;
             let rows = medians.iter().filter(|one| each && one.policy == *policy && one.clients == *clients);
-            rows.for_each(|median| table += &row(policy, &text::printable(&median.scenario), figures(median), markdown));
+            rows.for_each(|median| {
+                table += &row(policy, &text::printable(&median.scenario), figures(median), markdown)
+            });
             table += &row(policy, "mean", mean.figures(), markdown);
         }
     }

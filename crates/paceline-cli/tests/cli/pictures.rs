@@ -27,7 +27,7 @@ fn are_drawn_by_the_commands_beside_them() {
         read("docs/changing.toml").split_once('\n').map(|(a, b)| (a.to_owned(), b.to_owned())).expect("lines");
     assert!(document.contains(&scenario), "the scenario in the document is the one that is drawn");
     let commands = drawing_commands(&document);
-    assert_eq!(commands.len(), 5, "{commands:?}");
+    assert_eq!(commands.len(), 10, "{commands:?}");
     let job = Job::new(0);
     std::fs::create_dir_all(job.path("docs/images")).expect("a folder");
     std::fs::copy(root.join("docs/changing.toml"), job.path("docs/changing.toml")).expect("a copy");

@@ -108,7 +108,8 @@ fn a_scenario_of_ones_own_can_be_drawn_whatever_it_is_called() {
 #[test]
 fn a_chart_of_a_comparison_names_every_policy_and_who_leaves_items_undone() {
     let job = Job::new(0);
-    let compare = "sim compare --scenario n10-30 --policy auto --policy openai --policy known --chart chart.svg";
+    let compare =
+        "sim compare --scenario n10-30 --policy auto --policy openai --policy known --clients 1 --chart chart.svg";
     let (code, log) = finish(job.paceline().args(compare.split(' ')));
     assert_eq!(code, 0, "{log}");
     let chart = std::fs::read_to_string(job.path("chart.svg")).expect("a picture");

@@ -20,7 +20,11 @@ pub(crate) fn figure(scenario: &Scenario, measures: &Measures, trace: &Trace) ->
     let clients = text::counted(u64::from(measures.clients), "client");
     let title = format!("{} under {}, {clients}", measures.scenario, measures.policy);
     let provider = if scenario.about.is_empty() { "of no description" } else { &scenario.about };
-    let job = format!("{} to a provider: {provider}", text::counted(u64::from(scenario.items), "call"));
+    let calls_of = scenario.until.map_or_else(
+        || text::counted(u64::from(scenario.items), "call"),
+        |until| format!("Calls for {}", text::duration(until)),
+    );
+    let job = format!("{calls_of} to a provider: {provider}");
     let figure = Figure::new(&title).note(&job).note(&figures(measures));
     let figure = match beyond {
         Some(most) => figure.note(&format!("Higher than drawn: up to {most:.0} calls a second arrived.")),
