@@ -65,6 +65,12 @@ pub(crate) struct Learnt {
     strikes: u32,
     /// What was admitted and what time it was when a long closure ended last; at first, the beginning.
     reopened: Option<(u64, Instant)>,
+    /// Calls admitted between the last two long closures, and the rate at the end of the last.
+    cycle: Option<(f64, f64)>,
+    /// Closures in a row that looked like those of a window.
+    alike: u32,
+    /// Every call that was out when the present closure began was refused.
+    shut: bool,
     idle: RunningClock,
     /// What was admitted and what time it was, without idling, when an epoch opened last that says something about a rate.
     sampled: Option<(u64, Instant)>,
@@ -81,6 +87,9 @@ impl Learnt {
             cap: Cap::new(),
             strikes: 0,
             reopened: None,
+            cycle: None,
+            alike: 0,
+            shut: false,
             idle: RunningClock::default(),
             sampled: None,
             longest: longest.min(LONGEST_CLOSURE),
@@ -187,8 +196,13 @@ impl Learnt {
         let n = (admitted - before) as f64;
         let t = reopening.canary.saturating_since(since).as_secs_f64();
         let measured = (n >= FEW && t > 0.0).then(|| n / t);
+        let cycle = self.cycle.replace((n, self.rate.per_second()));
+        let alike = cycle.is_some_and(|before| self.is_window(n, before));
+        self.alike = if alike { self.alike + 1 } else { 0 };
+        let window = core::mem::take(&mut self.shut) || self.alike >= 2;
         match reopening.closure {
             Closure::Own | Closure::ToldAnew => self.rate.reopened_after(closed, measured),
+            Closure::Told | Closure::ToldAgain { .. } if window => self.rate.reopened_after(closed, measured),
             Closure::Told => self.rate.reopened_after(0.0, None),
             Closure::ToldAgain { wait, times } => {
                 let penalty = f64::from(4_u32.saturating_pow(times).min(16));
@@ -198,6 +212,12 @@ impl Learnt {
                 }
             }
         }
+    }
+
+    /// A window lets the same number of calls pass between two closures whatever the rate is; a bucket does not.
+    fn is_window(&self, n: f64, (before, rate): (f64, f64)) -> bool {
+        let alike = |a: f64, b: f64, by: f64| a <= by * b && b <= by * a;
+        n >= FEW && alike(n, before, 1.1) && !alike(self.rate.per_second(), rate, 1.2)
     }
 
     /// A call was refused; `last` is the newest call that has left. Says whether it began a congestion epoch.
@@ -214,6 +234,7 @@ impl Learnt {
         match self.ledger.refused(now, flight.number, flight.sent, last) {
             Event::Belongs { shut } => {
                 self.rate.refused_again();
+                self.shut |= shut;
                 if shut && gate.is_open() {
                     self.close(now, gate, rng);
                 }
