@@ -51,11 +51,7 @@ fn wrong_knobs_are_named_before_any_call() {
         (&["--upstream", "openai"], &[("OPENAI_REQUESTS_PER_MINUTE", "NaN")], &["OPENAI_REQUESTS_PER_MINUTE", "NaN"]),
         (&[], &[("PACELINE_UPSTREAM__GENERIC__RETRY__BASE", "90s")], &["PACELINE_UPSTREAM__GENERIC__RETRY__BASE"]),
         (&[], &[("PACELINE_UPSTREAM__GENERIC__RPMM", "1")], &["PACELINE_UPSTREAM__GENERIC__RPMM"]),
-        (
-            &[],
-            &[("PACELINE_UPSTREAM__TYPO__RPM", "5")],
-            &["PACELINE_UPSTREAM__TYPO__RPM", "\"5\"", "anthropic, generic"],
-        ),
+        (&[], &[("PACELINE_UPSTREAM__TYPO__RPM", "5")], &["PACELINE_UPSTREAM__TYPO__RPM", "\"5\"", "acme, generic"]),
         (&["--api-key-env", "NOT_SET"], &[], &["NOT_SET"]),
     ] {
         let (code, log) = finish(job.run(&server).args(flags).envs(variables.iter().copied()));

@@ -39,15 +39,17 @@ fn rule<'a>(section: &'a RuleSection, ledger: &Ledger) -> Result<(Rule, &'a Sett
     };
     let wait = section.wait.as_ref().map(|wait| wait.duration(&ledger.name("wait"))).transpose()?;
     let matches = section.matches.as_ref();
-    let given = matches.filter(|m| m.status.is_some() || m.pointer.is_some() || m.header.is_some());
-    let matches = given.ok_or_else(|| missing("match", "at least one of status, pointer and header"))?;
+    let places = |m: &&MatchSection| [&m.status, &m.code, &m.pointer, &m.header].into_iter().any(Option::is_some);
+    let given = matches.filter(places);
+    let matches = given.ok_or_else(|| missing("match", "at least one of status, code, pointer and header"))?;
     let status = matches.status.as_ref().map(|status| read_status(status, &ledger.name("match.status"))).transpose()?;
     let place = read_place(matches, ledger)?;
-    if let (None, Some(equals)) = (&place, &matches.equals) {
+    if let (None | Some(Place::Code), Some(equals)) = (&place, &matches.equals) {
         return Err(equals.refuse(&ledger.name("match.equals"), "a pointer or a header beside it"));
     }
-    let equals = matches.equals.as_ref().map(|equals| equals.text.clone());
-    Ok((Rule { status, place, equals, class, reach, wait }, class_setting))
+    let values = matches.equals.as_ref().or(matches.code.as_ref());
+    let equals = values.map(|value| value.text.clone()).into_iter().collect();
+    Ok((Rule { status, place, equals, phrase: None, class, reach, wait }, class_setting))
 }
 
 /// The classes that an answer can have: it is never abandoned, and what was accepted of a batch is no rule's business.
@@ -72,19 +74,20 @@ fn read_status(setting: &Setting, key: &str) -> Result<RangeInclusive<u16>, Erro
 }
 
 fn read_place(matches: &MatchSection, ledger: &Ledger) -> Result<Option<Place>, Error> {
-    match (&matches.pointer, &matches.header) {
-        (None, None) => Ok(None),
-        (Some(pointer), None) if pointer.text.starts_with('/') => Ok(Some(Place::Pointer(pointer.text.clone()))),
-        (Some(pointer), None) => {
+    let one = "one of code, pointer and header";
+    match (&matches.code, &matches.pointer, &matches.header) {
+        (None, None, None) => Ok(None),
+        (Some(_), None, None) => Ok(Some(Place::Code)),
+        (None, Some(pointer), None) if pointer.text.starts_with('/') => Ok(Some(Place::Pointer(pointer.text.clone()))),
+        (None, Some(pointer), None) => {
             Err(pointer.refuse(&ledger.name("match.pointer"), "a JSON pointer such as /error/code"))
         }
-        (None, Some(header)) => {
+        (None, None, Some(header)) => {
             let name: HeaderName =
                 header.text.parse().map_err(|_| header.refuse(&ledger.name("match.header"), "the name of a header"))?;
             Ok(Some(Place::Header(name)))
         }
-        (Some(pointer), Some(_)) => {
-            Err(pointer.refuse(&ledger.name("match.pointer"), "a pointer or a header, not both"))
-        }
+        (Some(code), _, _) => Err(code.refuse(&ledger.name("match.code"), one)),
+        (None, Some(pointer), Some(_)) => Err(pointer.refuse(&ledger.name("match.pointer"), one)),
     }
 }

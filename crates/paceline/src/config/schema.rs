@@ -315,6 +315,9 @@ section! {
         /// A status, or a range: `400`, `"500-599"`.
         #[schemars(with = "Option<StatusRange>")]
         status: Setting,
+        /// The code or type of the error, wherever the answer carries it.
+        #[schemars(with = "Option<String>")]
+        code: Setting,
         /// A place in a JSON body (RFC 6901), such as `/error/code`.
         #[schemars(with = "Option<String>")]
         pointer: Setting,

@@ -523,6 +523,8 @@ fn rules_that_say_too_little_are_refused() {
         "match = { status = 99 }\nclass = 'transient'",
         "match = { pointer = 'a' }\nclass = 'transient'",
         "match = { pointer = '/a', header = 'b' }\nclass = 'transient'",
+        "match = { code = 'a', pointer = '/b' }\nclass = 'transient'",
+        "match = { code = 'a', equals = 'b' }\nclass = 'transient'",
         "match = { header = 'a b' }\nclass = 'transient'",
         "match = { status = 400 }\nclass = 'abandoned'",
         "match = { status = 400 }\nclass = 'transient'\nscope = 'host'",

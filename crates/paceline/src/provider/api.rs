@@ -5,6 +5,8 @@ use std::fmt;
 use http::header::InvalidHeaderValue;
 use http::{HeaderName, HeaderValue};
 
+use super::table::{Kind, Scope, Table};
+
 /// A dialect: how an API says that it is limited, and how it is spoken to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
@@ -15,87 +17,171 @@ pub enum Provider {
     Azure,
     /// Anthropic's Messages API.
     Anthropic,
+    /// Google's Gemini API and Vertex AI.
+    Gemini,
+    /// Amazon Bedrock's runtime.
+    Bedrock,
+    /// Mistral's API.
+    Mistral,
+    /// Cohere's API.
+    Cohere,
+    /// Groq's API.
+    Groq,
+    /// Together AI's API.
+    Together,
+    /// Fireworks AI's API.
+    Fireworks,
+    /// OpenRouter.
+    OpenRouter,
+    /// DeepSeek's API.
+    DeepSeek,
+    /// xAI's API.
+    XAi,
+    /// Perplexity's API.
+    Perplexity,
+    /// Moonshot's Kimi API.
+    Moonshot,
+    /// Zhipu's GLM API.
+    Zhipu,
+    /// MiniMax's API.
+    MiniMax,
+    /// JSON services of AWS.
+    Aws,
+    /// Amazon DynamoDB.
+    DynamoDb,
+    /// GitHub, REST and GraphQL.
+    GitHub,
+    /// Slack's Web API.
+    Slack,
+    /// Stripe.
+    Stripe,
+    /// Shopify's Admin API.
+    Shopify,
+    /// Notion's API.
+    Notion,
+    /// Discord's API.
+    Discord,
+    /// X's API.
+    X,
+    /// Cloudflare's API.
+    Cloudflare,
+    /// ACME certificate authorities, such as Let's Encrypt.
+    Acme,
     /// Any HTTP API: standards and widespread habits only.
     #[default]
     Generic,
 }
 
-/// One row per provider.
-struct Facts {
-    name: &'static str,
-    key_variable: Option<&'static str>,
-    base_url: Option<&'static str>,
-    /// The header that carries the key, and what stands before it.
-    key_header: (&'static str, &'static str),
-    /// Headers that every request needs.
-    headers: &'static [(&'static str, &'static str)],
-    idempotency_header: Option<&'static str>,
-    /// Limits belong to an endpoint and a model; otherwise to the account as one.
-    scoped: bool,
-}
+/// Name and table of each provider, in declaration order.
+const FILES: [(Provider, &str, &str); Provider::ALL.len()] = [
+    (Provider::OpenAi, "openai", include_str!("tables/openai.toml")),
+    (Provider::Azure, "azure", include_str!("tables/azure.toml")),
+    (Provider::Anthropic, "anthropic", include_str!("tables/anthropic.toml")),
+    (Provider::Gemini, "gemini", include_str!("tables/gemini.toml")),
+    (Provider::Bedrock, "bedrock", include_str!("tables/bedrock.toml")),
+    (Provider::Mistral, "mistral", include_str!("tables/mistral.toml")),
+    (Provider::Cohere, "cohere", include_str!("tables/cohere.toml")),
+    (Provider::Groq, "groq", include_str!("tables/groq.toml")),
+    (Provider::Together, "together", include_str!("tables/together.toml")),
+    (Provider::Fireworks, "fireworks", include_str!("tables/fireworks.toml")),
+    (Provider::OpenRouter, "openrouter", include_str!("tables/openrouter.toml")),
+    (Provider::DeepSeek, "deepseek", include_str!("tables/deepseek.toml")),
+    (Provider::XAi, "xai", include_str!("tables/xai.toml")),
+    (Provider::Perplexity, "perplexity", include_str!("tables/perplexity.toml")),
+    (Provider::Moonshot, "moonshot", include_str!("tables/moonshot.toml")),
+    (Provider::Zhipu, "zhipu", include_str!("tables/zhipu.toml")),
+    (Provider::MiniMax, "minimax", include_str!("tables/minimax.toml")),
+    (Provider::Aws, "aws", include_str!("tables/aws.toml")),
+    (Provider::DynamoDb, "dynamodb", include_str!("tables/dynamodb.toml")),
+    (Provider::GitHub, "github", include_str!("tables/github.toml")),
+    (Provider::Slack, "slack", include_str!("tables/slack.toml")),
+    (Provider::Stripe, "stripe", include_str!("tables/stripe.toml")),
+    (Provider::Shopify, "shopify", include_str!("tables/shopify.toml")),
+    (Provider::Notion, "notion", include_str!("tables/notion.toml")),
+    (Provider::Discord, "discord", include_str!("tables/discord.toml")),
+    (Provider::X, "x", include_str!("tables/x.toml")),
+    (Provider::Cloudflare, "cloudflare", include_str!("tables/cloudflare.toml")),
+    (Provider::Acme, "acme", include_str!("tables/acme.toml")),
+    (Provider::Generic, "generic", include_str!("tables/generic.toml")),
+];
 
-const OPENAI: Facts = Facts {
-    name: "openai",
-    key_variable: Some("OPENAI_API_KEY"),
-    base_url: Some("https://api.openai.com/v1"),
-    key_header: ("authorization", "Bearer "),
-    headers: &[],
-    idempotency_header: Some("idempotency-key"),
-    scoped: true,
-};
-
-const AZURE: Facts = Facts {
-    name: "azure",
-    key_variable: Some("AZURE_OPENAI_API_KEY"),
-    base_url: None,
-    key_header: ("api-key", ""),
-    headers: &[],
-    idempotency_header: None,
-    scoped: true,
-};
-
-const ANTHROPIC: Facts = Facts {
-    name: "anthropic",
-    key_variable: Some("ANTHROPIC_API_KEY"),
-    base_url: Some("https://api.anthropic.com"),
-    key_header: ("x-api-key", ""),
-    headers: &[("anthropic-version", "2023-06-01")],
-    idempotency_header: Some("idempotency-key"),
-    scoped: true,
-};
-
-const GENERIC: Facts = Facts {
-    name: "generic",
-    key_variable: None,
-    base_url: None,
-    key_header: ("authorization", "Bearer "),
-    headers: &[],
-    idempotency_header: None,
-    scoped: false,
-};
+/// Other names for some of them.
+const ALIASES: [(&str, Provider); 3] =
+    [("vertex", Provider::Gemini), ("twitter", Provider::X), ("letsencrypt", Provider::Acme)];
 
 impl Provider {
-    /// All providers, the generic one last.
-    pub const ALL: [Self; 4] = [Self::OpenAi, Self::Azure, Self::Anthropic, Self::Generic];
+    /// All providers, in declaration order; the generic one is the last.
+    pub const ALL: [Self; 29] = [
+        Self::OpenAi,
+        Self::Azure,
+        Self::Anthropic,
+        Self::Gemini,
+        Self::Bedrock,
+        Self::Mistral,
+        Self::Cohere,
+        Self::Groq,
+        Self::Together,
+        Self::Fireworks,
+        Self::OpenRouter,
+        Self::DeepSeek,
+        Self::XAi,
+        Self::Perplexity,
+        Self::Moonshot,
+        Self::Zhipu,
+        Self::MiniMax,
+        Self::Aws,
+        Self::DynamoDb,
+        Self::GitHub,
+        Self::Slack,
+        Self::Stripe,
+        Self::Shopify,
+        Self::Notion,
+        Self::Discord,
+        Self::X,
+        Self::Cloudflare,
+        Self::Acme,
+        Self::Generic,
+    ];
 
     /// The name used in files, flags and JSON.
     pub const fn as_str(self) -> &'static str {
-        self.facts().name
+        FILES[self as usize].1
     }
 
     /// The provider of that name.
     pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|provider| provider.as_str() == name)
+        let own = Self::ALL.into_iter().find(|provider| provider.as_str() == name);
+        own.or_else(|| ALIASES.iter().find(|(alias, _)| *alias == name).map(|(_, provider)| *provider))
+    }
+
+    /// Everything that is known about it.
+    pub fn table(self) -> &'static Table {
+        Table::of(self)
+    }
+
+    /// Its table as it is written.
+    pub(super) const fn table_text(self) -> &'static str {
+        FILES[self as usize].2
+    }
+
+    /// Whether its calls are prompts for a model, which take objects and answer with objects.
+    pub fn is_language_model(self) -> bool {
+        self.table().kind == Kind::LanguageModel
     }
 
     /// The environment variable that usually holds the key.
-    pub const fn key_variable(self) -> Option<&'static str> {
-        self.facts().key_variable
+    pub fn key_variable(self) -> Option<&'static str> {
+        self.table().api.key_variable.as_deref()
     }
 
     /// The public address, without a slash at its end; none where every customer has an address of his own.
-    pub const fn base_url(self) -> Option<&'static str> {
-        self.facts().base_url
+    pub fn base_url(self) -> Option<&'static str> {
+        self.table().api.base_url.as_deref()
+    }
+
+    /// Where requests go that name no path.
+    pub fn endpoint(self) -> Option<&'static str> {
+        self.table().api.endpoint.as_deref()
     }
 
     /// The header that authenticates a request. The value is marked sensitive, so that it prints as such.
@@ -103,39 +189,41 @@ impl Provider {
     /// # Errors
     /// The key holds bytes that no header may carry, such as a line break.
     pub fn key_header(self, key: &str) -> Result<(HeaderName, HeaderValue), InvalidHeaderValue> {
-        let (name, before) = self.facts().key_header;
-        let mut value = HeaderValue::from_str(&format!("{before}{key}"))?;
+        let api = &self.table().api;
+        let mut value = HeaderValue::from_str(&format!("{}{key}", api.key_prefix))?;
         value.set_sensitive(true);
-        Ok((HeaderName::from_static(name), value))
+        Ok((api.key_header.clone(), value))
     }
 
     /// Headers that every request needs beside its key.
     pub fn headers(self) -> impl Iterator<Item = (HeaderName, HeaderValue)> {
-        let pair = |(name, value): &(&'static str, &'static str)| {
-            (HeaderName::from_static(name), HeaderValue::from_static(value))
-        };
-        self.facts().headers.iter().map(pair)
+        self.table().api.headers.clone().into_iter()
     }
 
     /// The header that names a request, so that its repetition can be recognised, where the API accepts one.
     pub fn idempotency_header(self) -> Option<HeaderName> {
-        self.facts().idempotency_header.map(HeaderName::from_static)
+        self.table().api.idempotency_header.clone()
     }
 
-    /// The name of the scope that a call belongs to: its path and model for an LLM API, always the same one otherwise.
-    /// A query string does not count.
+    /// The name of the scope that a call belongs to: its path and model for an LLM API, its path or always the same one
+    /// otherwise. A query string does not count.
     pub fn scope_name(self, path: &str, model: Option<&str>) -> String {
-        if !self.facts().scoped {
-            return "all".to_owned();
-        }
+        let api = &self.table().api;
         let path = path.split(['?', '#']).next().unwrap_or_default();
-        model.map_or_else(|| path.to_owned(), |model| format!("{path} {model}"))
+        if let Some((_, name)) = api.paths.iter().find(|(prefix, _)| path.starts_with(prefix.as_str())) {
+            return name.clone();
+        }
+        match (api.scope, model) {
+            (Scope::Key, _) => "all".to_owned(),
+            (Scope::Model, Some(model)) => format!("{path} {model}"),
+            (Scope::Model, None) | (Scope::Endpoint, _) => path.to_owned(),
+        }
     }
 
     /// Whether a success is a JSON object: always at the endpoints that answer with nothing else, elsewhere unless the
     /// content type names another format. A page of HTML is nobody's result, but for the content of a file.
     pub(super) fn must_be_json(self, path: &str, content_type: &str) -> bool {
-        if self == Self::Generic {
+        if !self.is_language_model() {
             return false;
         }
         let path = path.split(['?', '#']).next().unwrap_or_default();
@@ -146,20 +234,6 @@ impl Provider {
                 let media_type = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
                 matches!(&*media_type, "" | "application/json" | "text/html") || media_type.ends_with("+json")
             }
-        }
-    }
-
-    /// Whether the provider admits a call only when there is room for all the tokens that it may produce.
-    pub(super) const fn reserves_output(self) -> bool {
-        !matches!(self, Self::Anthropic)
-    }
-
-    const fn facts(self) -> Facts {
-        match self {
-            Self::OpenAi => OPENAI,
-            Self::Azure => AZURE,
-            Self::Anthropic => ANTHROPIC,
-            Self::Generic => GENERIC,
         }
     }
 }
@@ -178,8 +252,8 @@ mod tests {
     fn names_are_unique_and_come_back() {
         for provider in Provider::ALL {
             assert_eq!(Provider::from_name(provider.as_str()), Some(provider));
-            assert_eq!(provider.headers().count(), provider.facts().headers.len());
-            provider.idempotency_header();
+            assert_eq!(FILES[provider as usize].0, provider, "in declaration order");
+            provider.table();
         }
         assert_eq!(Provider::from_name("nobody"), None);
     }
@@ -190,6 +264,8 @@ mod tests {
             (Provider::OpenAi, "authorization", "Bearer k"),
             (Provider::Azure, "api-key", "k"),
             (Provider::Anthropic, "x-api-key", "k"),
+            (Provider::Discord, "authorization", "Bot k"),
+            (Provider::Gemini, "x-goog-api-key", "k"),
             (Provider::Generic, "authorization", "Bearer k"),
         ] {
             let (header, sent) = provider.key_header("k").expect("a plain key");
@@ -223,6 +299,10 @@ mod tests {
         let name = |provider: Provider| provider.scope_name("/v1/chat/completions?x=1", Some("m"));
         assert_eq!(name(Provider::OpenAi), "/v1/chat/completions m");
         assert_eq!(name(Provider::Generic), "all");
+        assert_eq!(name(Provider::Slack), "/v1/chat/completions");
+        assert_eq!(Provider::GitHub.scope_name("/repos/a/b", None), "all");
+        assert_eq!(Provider::GitHub.scope_name("/search/code?q=x", None), "code_search");
+        assert_eq!(Provider::GitHub.scope_name("/search/issues", None), "search");
         assert_eq!(
             Provider::Azure.scope_name("/openai/deployments/d/embeddings", None),
             "/openai/deployments/d/embeddings"

@@ -3,36 +3,61 @@
 //! A body may be JSON, JSON in a one-element array, a stream of server-sent events, HTML from an edge, text or nothing.
 //! None of that is an error: what cannot be read decides nothing.
 
-use std::fmt;
+use std::cell::OnceCell;
 
-use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
+use super::outline::{Outline, outline};
 use super::stream::{self, Stream};
 
-/// Top-level keys that some step reads. All others, such as the vectors of an embedding, are skipped unparsed.
-const KEPT: [&str; 20] = [
-    "UnprocessedItems",
-    "UnprocessedKeys",
-    "base_resp",
-    "choices",
-    "code",
-    "detail",
-    "error",
-    "errors",
-    "incomplete_details",
-    "message",
-    "model",
-    "object",
-    "ok",
-    "promptFeedback",
-    "retry_after",
-    "status",
-    "stop_reason",
-    "title",
-    "type",
-    "usage",
-];
+/// Top-level keys of an error that some step reads.
+const OF_REFUSALS: Outline<'static> = Outline {
+    kept: &[
+        "CancellationReasons",
+        "Message",
+        "__type",
+        "base_resp",
+        "code",
+        "detail",
+        "error",
+        "errors",
+        "extensions",
+        "message",
+        "object",
+        "ok",
+        "retry_after",
+        "status",
+        "title",
+        "type",
+        "usage",
+    ],
+    pruned: &[],
+    arrays: false,
+};
+
+/// Top-level keys of a success that some step reads. All others, such as the vectors of an embedding, are skipped
+/// unparsed, and of its choices only the reasons why they ended are kept.
+const OF_SUCCESSES: Outline<'static> = Outline {
+    kept: &[
+        "UnprocessedItems",
+        "UnprocessedKeys",
+        "base_resp",
+        "error",
+        "errors",
+        "extensions",
+        "incomplete_details",
+        "meta",
+        "object",
+        "ok",
+        "promptFeedback",
+        "retry_after",
+        "status",
+        "usage",
+        "usageMetadata",
+    ],
+    pruned: &["candidates", "choices"],
+    arrays: false,
+};
 
 /// So much of a text that is no JSON is kept.
 const TEXT: usize = 2_000;
@@ -51,11 +76,13 @@ pub(super) enum Kind {
     Stream,
     /// Anything else: a page, half an object, bytes.
     Text,
+    /// Of a success in which nothing that counts can be.
+    Unread,
 }
 
 /// What an answer said.
 #[derive(Debug, Default)]
-pub(super) struct Body {
+pub(super) struct Body<'a> {
     pub(super) kind: Kind,
     /// The kept keys of a JSON object; of a stream, its error.
     pub(super) root: Map<String, Value>,
@@ -63,6 +90,19 @@ pub(super) struct Body {
     pub(super) text: String,
     /// The body was a stream of events.
     pub(super) stream: Option<Stream>,
+    /// As it came.
+    bytes: &'a [u8],
+    /// Parsed to the last, once a rule asks for a place that is not kept.
+    whole: OnceCell<Value>,
+}
+
+/// What is looked for in a success.
+#[derive(Clone, Copy)]
+pub(super) struct Wanted<'t> {
+    /// Keys without which it need not be read; `None`: it is read.
+    pub(super) keys: Option<&'t [String]>,
+    /// An array may be a stream of objects.
+    pub(super) arrays: bool,
 }
 
 impl Kind {
@@ -73,27 +113,58 @@ impl Kind {
             Self::Object => "body: JSON",
             Self::Stream => "body: event stream",
             Self::Text => "body: text",
+            Self::Unread => "body: holds nothing that counts, not read",
         }
     }
 }
 
-impl Body {
-    pub(super) fn parse(bytes: &[u8], content_type: &str) -> Self {
+impl<'a> Body<'a> {
+    /// Reads the body of an error.
+    pub(super) fn of_refusal(bytes: &'a [u8], content_type: &str) -> Self {
+        Self::parse(bytes, content_type, &OF_REFUSALS)
+    }
+
+    /// Reads the body of a success as far as it can matter.
+    pub(super) fn of_success(bytes: &'a [u8], content_type: &str, wanted: Wanted<'_>) -> Self {
+        let is_there = |key: &String| memchr::memmem::find(bytes, format!("\"{key}\"").as_bytes()).is_some();
+        match wanted.keys {
+            Some(keys) if !bytes.is_empty() && !is_stream(bytes, content_type) && !keys.iter().any(is_there) => {
+                Self { kind: Kind::Unread, bytes, ..Self::default() }
+            }
+            _ => Self::parse(bytes, content_type, &Outline { arrays: wanted.arrays, ..OF_SUCCESSES }),
+        }
+    }
+
+    fn parse(bytes: &'a [u8], content_type: &str, keys: &Outline<'_>) -> Self {
         let bytes = bytes.trim_ascii_start();
         let bytes = bytes.strip_prefix("\u{feff}".as_bytes()).unwrap_or(bytes);
         if is_stream(bytes, content_type) {
             let mut stream = stream::read(bytes);
             let root = std::mem::take(&mut stream.error);
-            return Self { kind: Kind::Stream, root, text: String::new(), stream: Some(stream) };
+            return Self { kind: Kind::Stream, root, stream: Some(stream), bytes, ..Self::default() };
         }
-        match outline(bytes, &KEPT) {
-            Some(root) => Self { kind: Kind::Object, root, ..Self::default() },
+        match outline(bytes, keys) {
+            Some(root) => Self { kind: Kind::Object, root, bytes, ..Self::default() },
             None => Self {
                 kind: if bytes.is_empty() { Kind::Nothing } else { Kind::Text },
                 text: beginning(&String::from_utf8_lossy(&bytes[..bytes.len().min(TEXT)]), TEXT),
+                bytes,
                 ..Self::default()
             },
         }
+    }
+
+    /// The value at a JSON pointer, as far as its key is kept.
+    pub(super) fn in_root(&self, pointer: &str) -> Option<&Value> {
+        let path = pointer.strip_prefix('/')?;
+        let (key, rest) = path.split_at(path.find('/').unwrap_or(path.len()));
+        self.root.get(key)?.pointer(rest)
+    }
+
+    /// The value at a JSON pointer, wherever it is.
+    pub(super) fn at(&self, pointer: &str) -> Option<&Value> {
+        let whole = || self.whole.get_or_init(|| serde_json::from_slice(self.bytes).unwrap_or_default());
+        self.in_root(pointer).or_else(|| whole().pointer(pointer))
     }
 
     pub(super) fn error(&self) -> Option<&Value> {
@@ -108,14 +179,21 @@ impl Body {
     /// The places where a code that decides alone may stand.
     pub(super) fn codes(&self) -> impl Iterator<Item = &str> {
         let inside = ["/type", "/code", "/details/error_code", "/innererror/code"];
+        let details = self.in_error("/details").and_then(Value::as_array).into_iter().flatten();
         inside
             .into_iter()
             .filter_map(|pointer| self.in_error(pointer)?.as_str())
             .chain(self.error().and_then(Value::as_str))
+            .chain(details.filter_map(|detail| detail["reason"].as_str()))
     }
 
-    pub(super) fn has_code(&self, known: &[&str]) -> bool {
-        self.codes().any(|code| known.contains(&code))
+    /// The first code that is one of those known.
+    pub(super) fn code_of(&self, known: &[String]) -> Option<&str> {
+        self.codes().find(|code| known.iter().any(|known| known == code))
+    }
+
+    pub(super) fn has_code(&self, known: &[String]) -> bool {
+        self.code_of(known).is_some()
     }
 
     /// The code to report: the error's own, else the body's.
@@ -128,15 +206,23 @@ impl Body {
 
     /// The type of the error.
     pub(super) fn error_type(&self) -> Option<String> {
-        self.in_error("/type").and_then(printed)
+        self.in_error("/type").or_else(|| self.in_error("/status")).and_then(printed)
     }
 
     /// The error message, wherever it stands; empty when there is none.
     pub(super) fn message(&self) -> &str {
         let top = |key: &str| self.root.get(key).and_then(Value::as_str);
-        let inside = self.in_error("/message").and_then(Value::as_str);
-        let places =
-            [inside, self.error().and_then(Value::as_str), top("message"), top("detail"), top("errors"), top("title")];
+        let at = |place: &str| self.in_root(place).and_then(Value::as_str);
+        let inside = at("/error/message").or_else(|| at("/errors/0/message")).or_else(|| at("/base_resp/status_msg"));
+        let places = [
+            inside,
+            self.error().and_then(Value::as_str),
+            top("message"),
+            top("Message"),
+            top("detail"),
+            top("errors"),
+            top("title"),
+        ];
         places.into_iter().flatten().next().unwrap_or(&self.text)
     }
 
@@ -181,51 +267,13 @@ fn beginning(text: &str, most: usize) -> String {
     text[..text.floor_char_boundary(most)].to_owned()
 }
 
-/// Some keys of a JSON object, or of the only object in an array; everything else is skipped without being built.
-pub(super) fn outline(json: &[u8], keys: &[&str]) -> Option<Map<String, Value>> {
-    serde_json::Deserializer::from_slice(json).deserialize_any(Outline(keys)).ok()
-}
-
-struct Outline<'k>(&'k [&'k str]);
-
-impl<'de> Visitor<'de> for Outline<'_> {
-    type Value = Map<String, Value>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object, or one in an array")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Self::Value, A::Error> {
-        let mut kept = Map::new();
-        while let Some(key) = entries.next_key::<String>()? {
-            if self.0.contains(&key.as_str()) {
-                kept.insert(key, entries.next_value()?);
-            } else {
-                entries.next_value::<IgnoredAny>()?;
-            }
-        }
-        Ok(kept)
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<Self::Value, A::Error> {
-        let first = elements.next_element::<Value>()?;
-        match (first, elements.next_element::<IgnoredAny>()?) {
-            (Some(Value::Object(mut object)), None) => {
-                object.retain(|key, _| self.0.contains(&key.as_str()));
-                Ok(object)
-            }
-            _ => Err(serde::de::Error::custom("not one object")),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::proptest;
 
-    fn body(text: &str) -> Body {
-        Body::parse(text.as_bytes(), "application/json")
+    fn body(text: &str) -> Body<'_> {
+        Body::of_refusal(text.as_bytes(), "application/json")
     }
 
     #[test]
@@ -264,15 +312,32 @@ mod tests {
 
     #[test]
     fn values_that_no_step_reads_are_not_kept() {
-        let root = body(r#"{"data":[{"embedding":[0.1,0.2]}],"usage":{"prompt_tokens":3}}"#).root;
-        assert_eq!(root.keys().collect::<Vec<_>>(), ["usage"]);
+        let wanted = Wanted { keys: None, arrays: false };
+        let text = r#"{"data":[{"embedding":[0.1,0.2]}],"choices":[{"finish_reason":"stop","message":{"content":"x"}}],
+            "usage":{"prompt_tokens":3}}"#;
+        let root = Body::of_success(text.as_bytes(), "", wanted).root;
+        assert_eq!(root.keys().collect::<Vec<_>>(), ["choices", "usage"]);
+        assert_eq!(root["choices"], serde_json::json!([{"finish_reason": "stop"}]));
+    }
+
+    #[test]
+    fn a_success_without_a_key_that_counts_is_not_read() {
+        let keys = ["error".to_owned()];
+        let kind = |text: &str| Body::of_success(text.as_bytes(), "", Wanted { keys: Some(&keys), arrays: false }).kind;
+        assert_eq!(kind(r#"{"data":"error"#), Kind::Unread);
+        assert_eq!(kind(r#"{"error":null}"#), Kind::Object);
+        assert_eq!(kind(""), Kind::Nothing);
+        assert_eq!(kind("data: {}\n\n"), Kind::Stream);
+        let unread = Body::of_success(br#"{"a":{"b":7}}"#, "", Wanted { keys: Some(&keys), arrays: false });
+        assert_eq!(unread.at("/a/b"), Some(&serde_json::json!(7)), "unless a rule asks for it");
     }
 
     proptest! {
         #[test]
         fn never_panics(bytes: Vec<u8>, json in r#"[\[{"errorcdmsag:,0-9}\]]{0,60}"#) {
             for bytes in [&bytes[..], json.as_bytes()] {
-                let body = Body::parse(bytes, "");
+                let body = Body::of_refusal(bytes, "");
+                Body::of_success(bytes, "", Wanted { keys: None, arrays: true });
                 body.code();
                 body.words();
                 body.codes().count();

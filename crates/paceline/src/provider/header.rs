@@ -1,19 +1,20 @@
 //! Reading header fields: names in any case, several equal fields, rubbish.
 
 use http::HeaderMap;
+use http::header::AsHeaderName;
 
 /// The readable values of a field, trimmed. A field may come several times.
-pub(super) fn values<'a>(headers: &'a HeaderMap, name: &'static str) -> impl Iterator<Item = &'a str> {
+pub(super) fn values(headers: &HeaderMap, name: impl AsHeaderName) -> impl Iterator<Item = &str> {
     headers.get_all(name).into_iter().filter_map(|value| value.to_str().ok()).map(str::trim)
 }
 
 /// The first readable value of a field.
-pub(super) fn first<'a>(headers: &'a HeaderMap, name: &'static str) -> Option<&'a str> {
+pub(super) fn first(headers: &HeaderMap, name: impl AsHeaderName) -> Option<&str> {
     values(headers, name).next()
 }
 
 /// A count: the smallest of several, because the strictest one binds. Negative and other values were not reported.
-pub(super) fn count(headers: &HeaderMap, name: &'static str) -> Option<u64> {
+pub(super) fn count(headers: &HeaderMap, name: impl AsHeaderName) -> Option<u64> {
     values(headers, name).filter_map(whole).min()
 }
 
@@ -28,7 +29,7 @@ pub(super) fn whole(text: &str) -> Option<u64> {
 }
 
 /// Whether a field has that value, in any case.
-pub(super) fn is(headers: &HeaderMap, name: &'static str, value: &str) -> bool {
+pub(super) fn is(headers: &HeaderMap, name: impl AsHeaderName, value: &str) -> bool {
     values(headers, name).any(|found| found.eq_ignore_ascii_case(value))
 }
 

@@ -3,11 +3,11 @@
 use paceline_core::Class;
 use serde_json::Value;
 
-use super::api::Provider;
 use super::body::{Body, Kind};
-use super::decide::{Case, Decision, Fault};
+use super::decide::{Case, Decision, Fault, by_table};
 use super::stream::Stream;
-use super::{codes, wait};
+use super::table::COMMON;
+use super::{github, shopify, wait};
 
 /// What a 2xx carries.
 pub(super) enum Inside {
@@ -34,12 +34,12 @@ pub(super) fn success(case: &Case<'_>) -> Inside {
     if root.get("ok") == Some(&Value::Bool(false)) && matches!(text(""), Some("ratelimited" | "rate_limited")) {
         return Inside::Status(429);
     }
-    let throttled = |error: &Value| error["extensions"]["code"] == "THROTTLED" || error["type"] == "RATE_LIMITED";
+    let throttled = |error: &Value| shopify::is_throttle(error) || github::is_graphql_limit(error);
     if root.get("errors").and_then(Value::as_array).is_some_and(|errors| errors.iter().any(throttled)) {
         return Inside::Status(429);
     }
-    let base = root.get("base_resp").and_then(|base| base["status_code"].as_u64());
-    if let Some((_, status)) = codes::BASE_RESP.iter().find(|(code, _)| base == Some(*code)) {
+    let base = root.get("base_resp").map(|base| base["status_code"].to_string());
+    if let Some(status) = base.and_then(|code| COMMON.base_resp.get(&code)) {
         return Inside::Status(*status);
     }
     if let Some(status) = case.body.in_error("/code").and_then(Value::as_u64).filter(|code| *code >= 400) {
@@ -47,7 +47,7 @@ pub(super) fn success(case: &Case<'_>) -> Inside {
     }
     let failed = root.get("object").is_some_and(|object| object == "response")
         && root.get("status").is_some_and(|status| status == "failed");
-    if failed || (case.provider != Provider::Generic && case.body.error().is_some_and(says_something)) {
+    if failed || (case.table.is_strict() && case.body.error().is_some_and(says_something)) {
         return Inside::Status(late_status(case.body));
     }
     if ["UnprocessedItems", "UnprocessedKeys"].into_iter().any(|key| root.get(key).is_some_and(is_not_empty)) {
@@ -56,14 +56,21 @@ pub(super) fn success(case: &Case<'_>) -> Inside {
     if refused_content(case.body) {
         return Inside::Decided(Decision::new(Class::Filtered, "content refused after a 2xx"));
     }
-    unusable(case).map_or(Inside::Nothing, Inside::Decided)
+    by_rule(case).or_else(|| unusable(case)).map_or(Inside::Nothing, Inside::Decided)
+}
+
+/// A rule of the provider's own that speaks of successes.
+fn by_rule(case: &Case<'_>) -> Option<Decision> {
+    let mut rules = case.table.rules.iter().filter(|known| known.rule.status.is_some());
+    let matching = rules.find(|known| known.rule.matches(case.status, case.headers, case.body))?;
+    Some(by_table(case, matching))
 }
 
 /// A proxy's page, half an object, nothing: the API itself said none of it, so that it may pass.
 fn unusable(case: &Case<'_>) -> Option<Decision> {
     let fault = match (case.body.kind, case.status) {
         (Kind::Object, _) | (Kind::Nothing, 204 | 205) => return None,
-        (Kind::Nothing, _) if case.provider != Provider::Generic => EMPTY,
+        (Kind::Nothing, _) if case.table.is_strict() => EMPTY,
         _ if case.must_be_json => NOT_JSON,
         _ => return None,
     };
@@ -85,14 +92,14 @@ fn says_something(error: &Value) -> bool {
 
 fn finished_stream(case: &Case<'_>, stream: &Stream) -> Inside {
     // A foreign kind of stream may end as it likes; one without any event is none.
-    let must_end = stream.must_end || (stream.is_empty && case.provider != Provider::Generic);
+    let must_end = stream.must_end || (stream.is_empty && case.table.is_strict());
     if stream.failed {
         Inside::Status(late_status(case.body))
     } else if must_end && !stream.ended {
         Inside::Decided(broken(case, "stream without its end", CUT))
     } else if must_end && stream.garbled {
         Inside::Decided(broken(case, "stream with an event that is no JSON", GARBLED))
-    } else if stream.ended && !stream.must_end && case.provider != Provider::Generic {
+    } else if stream.ended && !stream.must_end && case.table.is_strict() {
         Inside::Decided(broken(case, "stream of nothing but its end", EMPTY))
     } else if stream.filtered {
         Inside::Decided(Decision::new(Class::Filtered, "content refused in a stream"))
@@ -107,18 +114,25 @@ fn is_not_empty(value: &Value) -> bool {
 
 /// Whether no answer is left that may be used.
 fn refused_content(body: &Body) -> bool {
-    let choices = body.root.get("choices").and_then(Value::as_array);
-    let all =
-        choices.is_some_and(|all| !all.is_empty() && all.iter().all(|one| one["finish_reason"] == "content_filter"));
+    let all = ["choices", "candidates"].into_iter().any(|key| {
+        let choices = body.root.get(key).and_then(Value::as_array);
+        choices.is_some_and(|all| !all.is_empty() && all.iter().all(is_refused))
+    });
     let prompt = body.root.get("promptFeedback").is_some_and(|feedback| feedback["blockReason"].is_string());
     let incomplete = body.root.get("incomplete_details").is_some_and(|details| details["reason"] == "content_filter");
     all || prompt || incomplete
+}
+
+/// Whether a choice, or a candidate, ended because of its content.
+pub(super) fn is_refused(choice: &Value) -> bool {
+    const OF_GOOGLE: [&str; 5] = ["SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII"];
+    choice["finish_reason"] == "content_filter" || OF_GOOGLE.into_iter().any(|reason| choice["finishReason"] == reason)
 }
 
 /// The status that an error after a 200 would have had: its numeric code, else by its code or type, else 500.
 fn late_status(body: &Body) -> u16 {
     let code = body.code();
     let numeric = code.as_deref().and_then(|code| code.parse().ok()).filter(|status| (400..600).contains(status));
-    let named = |code: &str| codes::LATE_STATUS.iter().find(|(known, _)| *known == code).map(|(_, status)| *status);
+    let named = |code: &str| COMMON.late_status.get(code).copied();
     numeric.or_else(|| named(code.as_deref()?)).or_else(|| body.codes().find_map(named)).unwrap_or(500)
 }

@@ -1,120 +1,72 @@
-//! Limits that response headers announce: one row per header triple, whoever sends it.
+//! Limits that answers announce: in header fields that the tables name, in the IETF's, and in bodies.
 
 use std::time::Duration;
 
-use http::HeaderMap;
-use paceline_core::{Dimension, LimitReport, Restores, Timestamp};
+use http::{HeaderMap, HeaderName};
+use paceline_core::{LimitReport, Restores, Timestamp};
 
-use super::api::Provider;
-use super::{header, ietf, shape};
+use super::body::Body;
+use super::table::{LimitHeaders, Table};
+use super::{google, header, ietf, shape, shopify};
 
-const SECOND: Duration = Duration::from_secs(1);
-const MINUTE: Duration = Duration::from_secs(60);
 /// The windows that providers use; a derived one is taken for the nearest within a quarter.
-const WINDOWS: [Duration; 4] = [SECOND, MINUTE, Duration::from_secs(3_600), Duration::from_secs(86_400)];
+const WINDOWS: [Duration; 4] =
+    [Duration::from_secs(1), Duration::from_secs(60), Duration::from_secs(3_600), Duration::from_secs(86_400)];
 
-/// Three headers that describe one limit, and what their sender documents about it.
-struct Row {
-    dimension: Known,
-    limit: &'static str,
-    remaining: &'static str,
-    reset: &'static str,
-    restores: Restores,
-    /// The documented window, used where none can be derived.
-    window: Option<Duration>,
-}
-
-/// A dimension that a constant can hold.
-#[derive(Clone, Copy)]
-enum Known {
-    Requests,
-    Tokens,
-    InputTokens,
-    OutputTokens,
-    ProjectTokens,
-    /// Counted apart from everything that a call reserves: shown only.
-    Other(&'static str),
-}
-
-const fn row(
-    dimension: Known,
-    [limit, remaining, reset]: [&'static str; 3],
-    restores: Restores,
-    window: Option<Duration>,
-) -> Row {
-    Row { dimension, limit, remaining, reset, restores, window }
-}
-
-/// A row whose headers are `PREFIX-limit`, `PREFIX-remaining` and `PREFIX-reset`.
-macro_rules! suffixed {
-    ($prefix:literal) => {
-        [concat!($prefix, "-limit"), concat!($prefix, "-remaining"), concat!($prefix, "-reset")]
-    };
-}
-
-/// A row whose headers are `x-ratelimit-limit-SUFFIX`, `x-ratelimit-remaining-SUFFIX` and `x-ratelimit-reset-SUFFIX`.
-macro_rules! prefixed {
-    ($suffix:literal) => {
-        [
-            concat!("x-ratelimit-limit-", $suffix),
-            concat!("x-ratelimit-remaining-", $suffix),
-            concat!("x-ratelimit-reset-", $suffix),
-        ]
-    };
-}
-
-use Restores::{AtOnce, Gradually, Unknown};
-
-/// OpenAI's headers and Anthropic's describe buckets that refill continuously: their reset is the time until full.
-const ROWS: [Row; 13] = [
-    row(Known::Requests, prefixed!("requests"), Gradually, None),
-    row(Known::Tokens, prefixed!("tokens"), Gradually, Some(MINUTE)),
-    row(Known::ProjectTokens, prefixed!("project-tokens"), Gradually, Some(MINUTE)),
-    row(Known::Requests, suffixed!("anthropic-ratelimit-requests"), Gradually, None),
-    row(Known::InputTokens, suffixed!("anthropic-ratelimit-input-tokens"), Gradually, None),
-    row(Known::OutputTokens, suffixed!("anthropic-ratelimit-output-tokens"), Gradually, None),
-    row(Known::Tokens, suffixed!("anthropic-ratelimit-tokens"), Gradually, None),
-    row(Known::Other("priority_input_tokens"), suffixed!("anthropic-priority-input-tokens"), Unknown, None),
-    row(Known::Other("priority_output_tokens"), suffixed!("anthropic-priority-output-tokens"), Unknown, None),
-    row(Known::Other("fast_input_tokens"), suffixed!("anthropic-fast-input-tokens"), Unknown, None),
-    row(Known::Other("fast_output_tokens"), suffixed!("anthropic-fast-output-tokens"), Unknown, None),
-    row(Known::Requests, suffixed!("x-rate-limit"), AtOnce, None),
-    row(Known::Requests, suffixed!("x-ratelimit"), AtOnce, None),
-];
-
-/// The field names of the last row, which a server may send beside the standard ones for the same limit.
-const UNNAMED: &str = "x-ratelimit-limit";
-
-/// Every limit that the headers announce. A response out of a cache says nothing about now.
-pub(super) fn announced(provider: Provider, headers: &HeaderMap, now: Timestamp) -> Vec<LimitReport> {
+/// Every limit that an answer announces. One out of a cache says nothing about now.
+pub(super) fn announced(table: &Table, headers: &HeaderMap, body: &Body<'_>, now: Timestamp) -> Vec<LimitReport> {
     if header::count(headers, "age").is_some_and(|age| age > 0) {
         return Vec::new();
     }
     let mut limits = ietf::limits(headers);
     let standard = !limits.is_empty();
-    let rows = ROWS.iter().filter(|row| !(standard && row.limit == UNNAMED));
-    limits.extend(rows.filter_map(|row| row.read(provider, headers, now)));
+    let rows = table.all_limits.iter().filter(|row| !(standard && row.unless_standard));
+    limits.extend(rows.filter_map(|row| read(row, headers, now)));
+    limits.extend(shopify::limit(body));
+    limits.extend(google::limits(body));
     limits
 }
 
-impl Row {
-    /// `None` unless the limit or what remains of it was reported: a lone reset is a placeholder.
-    fn read(&self, provider: Provider, headers: &HeaderMap, now: Timestamp) -> Option<LimitReport> {
-        let (limit, remaining) = (header::count(headers, self.limit), header::count(headers, self.remaining));
-        if limit.is_none() && remaining.is_none() {
-            return None;
+/// `None` unless the limit or what remains of it was reported: a lone reset is a placeholder.
+fn read(row: &LimitHeaders, headers: &HeaderMap, now: Timestamp) -> Option<LimitReport> {
+    let (limit, remaining, resets) = match &row.used_of_limit {
+        Some(field) => {
+            let (limit, remaining) = used_of_limit(headers, field)?;
+            (Some(limit), Some(remaining), &[][..])
         }
-        let reset =
-            header::values(headers, self.reset).filter_map(|value| shape::reset(value, now)).max_by_key(|r| r.duration);
-        let reset = reset.map(|reset| reset.duration);
-        let (restores, window) = match provider {
-            // The same headers in minutes, but nobody says how they come back.
-            Provider::Azure => (Unknown, Some(MINUTE)),
-            _ if self.restores == Gradually => (Gradually, window(limit, remaining, reset).unwrap_or(self.window)),
-            _ => (self.restores, self.window),
-        };
-        Some(LimitReport { dimension: self.dimension.into(), limit, remaining, reset, window, restores })
+        None => {
+            let (limit, remaining, resets) = row.fields();
+            let count = |field: Option<&HeaderName>| header::count(headers, field?);
+            (count(limit), count(remaining), resets)
+        }
+    };
+    if limit.is_none() && remaining.is_none() {
+        return None;
     }
+    let waits = |field: &HeaderName| {
+        let values = header::values(headers, field).filter_map(|value| shape::reset(value, now));
+        values.map(|reset| reset.duration).max()
+    };
+    let reset = resets.iter().find_map(waits);
+    let derived = (row.restores == Restores::Gradually).then(|| window(limit, remaining, reset)).flatten();
+    Some(LimitReport {
+        dimension: row.dimension.clone(),
+        limit,
+        remaining,
+        reset,
+        window: derived.unwrap_or(row.window),
+        restores: row.restores,
+    })
+}
+
+/// `32/40`: the limit and what is left of it, the strictest of several.
+fn used_of_limit(headers: &HeaderMap, field: &HeaderName) -> Option<(u64, u64)> {
+    let pairs = header::values(headers, field).filter_map(|value| {
+        let (used, limit) = value.split_once('/')?;
+        let (used, limit) = (header::whole(used.trim())?, header::whole(limit.trim())?);
+        Some((limit, limit.saturating_sub(used)))
+    });
+    pairs.min_by_key(|(_, left)| *left)
 }
 
 /// The window of a bucket that is full after `reset`: `reset x limit / used`. `None` when nothing can be derived,
@@ -126,24 +78,14 @@ fn window(limit: Option<u64>, remaining: Option<u64>, reset: Option<Duration>) -
     Some(WINDOWS.into_iter().find(|window| (derived / window.as_secs_f64() - 1.0).abs() <= 0.25))
 }
 
-impl From<Known> for Dimension {
-    fn from(known: Known) -> Self {
-        match known {
-            Known::Requests => Self::Requests,
-            Known::Tokens => Self::Tokens,
-            Known::InputTokens => Self::InputTokens,
-            Known::OutputTokens => Self::OutputTokens,
-            Known::ProjectTokens => Self::ProjectTokens,
-            Known::Other(name) => Self::Named(name.into()),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::Provider;
     use super::*;
-    use http::{HeaderName, HeaderValue};
+    use http::HeaderValue;
+    use paceline_core::Dimension;
 
+    const MINUTE: Duration = Duration::from_secs(60);
     const NOW: Timestamp = Timestamp::from_millis(1_795_176_000_000);
 
     fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
@@ -152,6 +94,10 @@ mod tests {
             map.append(HeaderName::from_static(name), HeaderValue::from_static(value));
         }
         map
+    }
+
+    fn announced(provider: Provider, headers: &HeaderMap, now: Timestamp) -> Vec<LimitReport> {
+        super::announced(Table::of(provider), headers, &Body::default(), now)
     }
 
     fn one(provider: Provider, pairs: &[(&'static str, &'static str)]) -> LimitReport {

@@ -5,23 +5,33 @@
 //! sends. It reads no clock and never fails: an answer that nobody understands is judged by its status.
 
 mod api;
+mod aws;
 mod body;
-mod codes;
 mod collect;
 mod decide;
 mod decimal;
 #[cfg(test)]
 mod fixtures;
+mod github;
+mod google;
 mod header;
 mod ietf;
 mod inside;
+#[cfg(test)]
+mod known;
 mod limits;
+mod names;
+mod outline;
 mod reading;
 mod rule;
 mod shape;
+mod shopify;
 mod stream;
+pub mod table;
 mod usage;
 mod wait;
+
+use std::borrow::Cow;
 
 use http::HeaderMap;
 use paceline_core::{Class, Timestamp};
@@ -29,12 +39,11 @@ use paceline_core::{Class, Timestamp};
 pub use api::Provider;
 pub use collect::collect;
 pub use reading::{Action, NoResponse, Reading, log_words, no_response};
-pub use rule::{Place, Rule};
+pub use rule::{Phrase, Place, Rule};
 pub use usage::{TokenRatio, Usage, charge};
 
-use body::Body;
-use decide::{Case, Decision};
-use wait::Hint;
+use body::{Body, Wanted};
+use decide::Case;
 
 /// An HTTP response, whole. The body of a stream is its events, up to the end or to where it was cut.
 #[derive(Clone, Copy, Debug)]
@@ -59,11 +68,18 @@ pub fn read(provider: Provider, answer: &Answer<'_>, now: Timestamp) -> Reading 
 pub fn read_with(provider: Provider, rules: &[Rule], answer: &Answer<'_>, now: Timestamp) -> Reading {
     let server_time = header::first(answer.headers, "date").and_then(shape::date);
     let content_type = header::first(answer.headers, "content-type").unwrap_or_default();
-    let body = Body::parse(answer.body, content_type);
+    let table = provider.table();
+    let body = if (200..300).contains(&answer.status) {
+        let wanted = Wanted { keys: table.api.success.as_deref(), arrays: table.is_strict() };
+        Body::of_success(answer.body, content_type, wanted)
+    } else {
+        Body::of_refusal(answer.body, content_type)
+    };
     let now = server_time.unwrap_or(now);
-    let limits = limits::announced(provider, answer.headers, now);
+    let limits = limits::announced(table, answer.headers, &body, now);
     let case = Case {
         provider,
+        table,
         status: answer.status,
         headers: answer.headers,
         body: &body,
@@ -71,15 +87,22 @@ pub fn read_with(provider: Provider, rules: &[Rule], answer: &Answer<'_>, now: T
         now,
         must_be_json: provider.must_be_json(answer.path, content_type),
     };
-    let rule = rules.iter().find(|rule| rule.matches(answer));
-    let decision = rule.map_or_else(|| decide::decide(&case), |rule| overruled(rule, &case));
+    let rule = rules.iter().find(|rule| rule.matches(answer.status, answer.headers, &body));
+    let decision = rule.map_or_else(|| decide::decide(&case), |rule| decide::by_user(&case, rule));
     let fault = decision.fault;
     let clock = if server_time.is_some() { "clock: Date of the answer" } else { "clock: local" };
     let waits = decision.waits() && decision.hint.is_none();
     let passed_over = if waits { wait::passed_over(&case) } else { None };
+    let known = [clock.into(), body.kind.step().into(), decision.step.clone()];
+    let wait = decision.hint.as_ref().map(|hint| format!("wait: {:?}, from {}", hint.wait, hint.from));
+    let wait = wait.or_else(|| waits.then(|| "wait: none that is usable, the backoff decides".to_owned()));
     Reading {
-        steps: [clock, body.kind.step(), decision.step].into_iter().chain(passed_over).collect(),
-        code: fault.map_or_else(|| body.code(), |fault| Some(fault.code.to_owned())),
+        steps: known.into_iter().chain(passed_over.map(Cow::Borrowed)).chain(wait.map(Cow::Owned)).collect(),
+        code: match fault {
+            Some(fault) => Some(fault.code.to_owned()),
+            None if decision.class == Class::Success => body.code(),
+            None => body.code().or_else(|| names::special(answer.headers, &body)),
+        },
         error_type: body.error_type(),
         words: match fault {
             None if decision.class == Class::Success => None,
@@ -88,21 +111,10 @@ pub fn read_with(provider: Provider, rules: &[Rule], answer: &Answer<'_>, now: T
                 Some(body.words().map_or_else(|| fault.words.to_owned(), |w| format!("{}: {w}", fault.words)))
             }
         },
-        usage: body.stream.as_ref().map_or_else(|| Usage::read(body.root.get("usage")?), |stream| stream.usage),
+        usage: usage::of(&body, table.charge.cached_input),
         limits,
         ..Reading::from(decision)
     }
-}
-
-/// A user's rule decides the class and the reach; without a wait of its own, the answer's holds.
-fn overruled(rule: &Rule, case: &Case<'_>) -> Decision {
-    let own = rule.wait.map(|wait| Hint { wait, exact: true, from: "rule" });
-    let hint = match rule.class {
-        Class::Throttled | Class::QuotaExhausted | Class::Partial => own.or_else(|| wait::of_throttle(case)),
-        Class::Overloaded | Class::Transient => own.or_else(|| wait::in_headers(case)),
-        Class::Success | Class::Account | Class::Invalid | Class::Filtered | Class::Abandoned => None,
-    };
-    Decision { reach: rule.reach, hint, ..Decision::new(rule.class, "rule of the configuration") }
 }
 
 #[cfg(test)]
@@ -115,7 +127,8 @@ mod tests {
     const NOW: Timestamp = Timestamp::from_millis(1_795_176_000_000);
 
     fn rule(status: u16, class: Class, wait: Option<Duration>) -> Rule {
-        Rule { status: Some(status..=status), place: None, equals: None, class, reach: Reach::Item, wait }
+        let (status, reach) = (Some(status..=status), Reach::Item);
+        Rule { status, place: None, equals: Vec::new(), phrase: None, class, reach, wait }
     }
 
     #[test]

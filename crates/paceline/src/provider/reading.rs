@@ -1,5 +1,6 @@
 //! What an answer means, in the words of the pacer, the report and the log.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use paceline_core::{Class, Cost, LimitReport, Outcome, Reach};
@@ -32,7 +33,7 @@ pub struct Reading {
     /// What the call cost in tokens.
     pub usage: Option<Usage>,
     /// How the decision was made: the clock, the body, the rule that decided.
-    pub steps: Vec<&'static str>,
+    pub steps: Vec<Cow<'static, str>>,
 }
 
 /// What to do about an answer.
@@ -40,8 +41,10 @@ pub struct Reading {
 pub enum Action {
     /// Keep the result.
     Record,
-    /// Send the item, or its rest, again after the wait.
+    /// Send the item again after the wait.
     Retry,
+    /// Send what was not accepted of the item again, and nothing else, after the wait.
+    RetryRemainder,
     /// Hold the scope until the quota opens again.
     Pause,
     /// Stop using the key until a person acted.
@@ -102,7 +105,8 @@ impl Reading {
     pub const fn action(&self) -> Action {
         match self.class {
             Class::Success => Action::Record,
-            Class::Throttled | Class::Overloaded | Class::Transient | Class::Partial => Action::Retry,
+            Class::Throttled | Class::Overloaded | Class::Transient => Action::Retry,
+            Class::Partial => Action::RetryRemainder,
             Class::QuotaExhausted => Action::Pause,
             Class::Account => Action::StopKey,
             Class::Invalid | Class::Filtered => Action::FailItem,
@@ -158,6 +162,7 @@ impl Action {
         match self {
             Self::Record => "record",
             Self::Retry => "retry",
+            Self::RetryRemainder => "retry_remainder",
             Self::Pause => "pause",
             Self::StopKey => "stop_key",
             Self::FailItem => "fail_item",

@@ -1,4 +1,4 @@
-//! Rules of the user, which come before everything that is known about a provider.
+//! Rules about what answers mean: the user's, which come before everything, and those of the tables.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -7,7 +7,8 @@ use http::{HeaderMap, HeaderName};
 use paceline_core::{Class, Reach};
 use serde_json::Value;
 
-use super::Answer;
+use super::body::Body;
+use super::names;
 
 /// An answer that looks like this is of that class.
 #[derive(Clone, Debug, PartialEq)]
@@ -16,8 +17,10 @@ pub struct Rule {
     pub status: Option<RangeInclusive<u16>>,
     /// A place of the answer that must be there, or hold a value; none when absent.
     pub place: Option<Place>,
-    /// The value at the place, compared as text. Absent: anything but `null` and `false`.
-    pub equals: Option<String>,
+    /// The values of which the place must hold one, compared as text. Empty: anything but `null` and `false`.
+    pub equals: Vec<String>,
+    /// Words that the error's message must hold; none when absent.
+    pub phrase: Option<Phrase>,
     /// What such an answer is.
     pub class: Class,
     /// How far it reaches.
@@ -33,33 +36,49 @@ pub enum Place {
     Pointer(String),
     /// A header.
     Header(HeaderName),
+    /// The code or type of the error, wherever the answer carries it.
+    Code,
+}
+
+/// Words of a message, in lower case.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Phrase {
+    /// Anywhere.
+    Contains(String),
+    /// At its beginning.
+    Starts(String),
 }
 
 impl Rule {
-    /// Whether an answer looks as this rule says.
-    pub fn matches(&self, answer: &Answer<'_>) -> bool {
-        self.status.as_ref().is_none_or(|statuses| statuses.contains(&answer.status))
+    /// Whether an answer of that status looks as this rule says.
+    pub(super) fn matches(&self, status: u16, headers: &HeaderMap, body: &Body<'_>) -> bool {
+        self.status.as_ref().is_none_or(|statuses| statuses.contains(&status))
             && self.place.as_ref().is_none_or(|place| match place {
-                Place::Pointer(pointer) => self.matches_body(pointer, answer.body),
-                Place::Header(name) => self.matches_header(name, answer.headers),
+                Place::Pointer(pointer) => body.at(pointer).is_some_and(|found| self.accepts(found)),
+                Place::Header(name) => self.matches_header(name, headers),
+                Place::Code => names::all(headers, body).any(|name| self.equals.iter().any(|known| *known == name)),
+            })
+            && self.phrase.as_ref().is_none_or(|phrase| {
+                let message = body.message().to_ascii_lowercase();
+                match phrase {
+                    Phrase::Contains(words) => message.contains(words),
+                    Phrase::Starts(words) => message.starts_with(words),
+                }
             })
     }
 
-    fn matches_body(&self, pointer: &str, body: &[u8]) -> bool {
-        let body: Value = serde_json::from_slice(body).unwrap_or_default();
-        match (body.pointer(pointer), &self.equals) {
-            (None | Some(Value::Null), _) => false,
-            (Some(Value::String(found)), Some(expected)) => found == expected,
-            (Some(found), Some(expected)) => serde_json::to_string(found).is_ok_and(|found| found == *expected),
-            (Some(found), None) => *found != false,
+    fn accepts(&self, found: &Value) -> bool {
+        match found {
+            Value::Null => false,
+            _ if self.equals.is_empty() => *found != false,
+            Value::String(found) => self.equals.contains(found),
+            _ => serde_json::to_string(found).is_ok_and(|found| self.equals.contains(&found)),
         }
     }
 
     fn matches_header(&self, name: &HeaderName, headers: &HeaderMap) -> bool {
-        let mut values = headers.get_all(name).iter();
-        values.any(|found| {
-            self.equals.as_ref().is_none_or(|expected| found.as_bytes().trim_ascii() == expected.as_bytes())
-        })
+        let known = |found: &[u8]| self.equals.iter().any(|expected| expected.as_bytes() == found.trim_ascii());
+        headers.get_all(name).iter().any(|found| self.equals.is_empty() || known(found.as_bytes()))
     }
 }
 
@@ -68,8 +87,13 @@ mod tests {
     use super::*;
 
     fn rule(place: Option<Place>, equals: Option<&str>) -> Rule {
-        let equals = equals.map(str::to_owned);
-        Rule { status: Some(400..=499), place, equals, class: Class::Transient, reach: Reach::Item, wait: None }
+        let equals = equals.map(str::to_owned).into_iter().collect();
+        let (class, reach) = (Class::Transient, Reach::Item);
+        Rule { status: Some(400..=499), place, equals, phrase: None, class, reach, wait: None }
+    }
+
+    fn matches(rule: &Rule, status: u16, headers: &HeaderMap, body: &[u8]) -> bool {
+        rule.matches(status, headers, &Body::of_refusal(body, ""))
     }
 
     #[test]
@@ -78,7 +102,7 @@ mod tests {
         headers.insert("x-reason", " busy ".parse().expect("a value"));
         let pointer = |text: &str| Some(Place::Pointer(text.to_owned()));
         let header = |name: &'static str| Some(Place::Header(HeaderName::from_static(name)));
-        let body = br#"{"error":{"code":"badNonce","n":7,"off":false,"nil":null}}"#;
+        let body = br#"{"error":{"code":"badNonce","n":7,"off":false,"nil":null},"rest":[{"of":"it"}]}"#;
         for (place, equals, status, expected) in [
             (None, None, 400, true),
             (None, None, 500, false),
@@ -91,23 +115,36 @@ mod tests {
             (pointer("/error/off"), Some("false"), 400, true),
             (pointer("/error/nil"), None, 400, false),
             (pointer("/nothing"), None, 400, false),
+            (pointer("/rest/0/of"), Some("it"), 400, true),
             (header("x-reason"), Some("busy"), 400, true),
             (header("x-reason"), Some("BUSY"), 400, false),
             (header("x-reason"), None, 400, true),
             (header("x-other"), None, 400, false),
+            (Some(Place::Code), Some("badNonce"), 400, true),
+            (Some(Place::Code), Some("it"), 400, false),
         ] {
             let rule = rule(place, equals);
-            assert_eq!(
-                rule.matches(&Answer { status, headers: &headers, body, path: "" }),
-                expected,
-                "{rule:?} {status}"
-            );
+            assert_eq!(matches(&rule, status, &headers, body), expected, "{rule:?} {status}");
+        }
+    }
+
+    #[test]
+    fn words_are_looked_for_in_the_message_alone() {
+        let with = |phrase| Rule { phrase: Some(phrase), ..rule(None, None) };
+        let body = br#"{"error":{"code":"paused","message":"It is Paused now"}}"#;
+        for (phrase, expected) in [
+            (Phrase::Contains("paused".to_owned()), true),
+            (Phrase::Contains("code".to_owned()), false),
+            (Phrase::Starts("it is".to_owned()), true),
+            (Phrase::Starts("paused".to_owned()), false),
+        ] {
+            assert_eq!(matches(&with(phrase.clone()), 400, &HeaderMap::new(), body), expected, "{phrase:?}");
         }
     }
 
     #[test]
     fn a_body_that_is_no_json_has_no_places() {
         let rule = rule(Some(Place::Pointer("/error".to_owned())), None);
-        assert!(!rule.matches(&Answer { status: 400, headers: &HeaderMap::new(), body: b"<html>", path: "" }));
+        assert!(!matches(&rule, 400, &HeaderMap::new(), b"<html>"));
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
+use super::inside::is_refused;
 use super::usage::Usage;
 
 /// What a finished stream said, read after its end.
@@ -91,13 +92,19 @@ impl Event {
 
     /// Whether the streams of some dialect end with it.
     pub(super) fn ends(&self) -> bool {
-        self.done || matches!(self.kind(), "message_stop" | "response.completed" | "response.incomplete")
+        let finished = |candidate: &Value| candidate["finishReason"].is_string();
+        self.done
+            || matches!(self.kind(), "message_stop" | "response.completed" | "response.incomplete")
+            || self.value["candidates"].as_array().is_some_and(|all| all.iter().any(finished))
+            || self.value["promptFeedback"]["blockReason"].is_string()
     }
 
     /// Whether it is one of a dialect whose streams end with an event of their own.
     fn must_be_followed_by_an_end(&self) -> bool {
         let kind = self.kind();
-        kind == "message_start" || kind.starts_with("response.") || self.value["choices"].is_array()
+        kind == "message_start"
+            || kind.starts_with("response.")
+            || ["choices", "candidates"].into_iter().any(|key| self.value[key].is_array())
     }
 
     /// The error that it carries, in the form of an error body.
@@ -130,14 +137,14 @@ impl Stream {
             self.failed = true;
             self.ended = true;
         }
-        let refused = Value::from("content_filter");
-        for choice in event.value["choices"].as_array().into_iter().flatten() {
-            if !choice["finish_reason"].is_null() {
-                self.refused.insert(choice["index"].as_u64().unwrap_or(0), choice["finish_reason"] == refused);
-            }
+        let choices = ["choices", "candidates"].into_iter().filter_map(|key| event.value[key].as_array()).flatten();
+        for choice in choices.filter(|choice| choice["finish_reason"].is_string() || choice["finishReason"].is_string())
+        {
+            self.refused.insert(choice["index"].as_u64().unwrap_or(0), is_refused(choice));
         }
-        self.filtered |= event.value["response"]["incomplete_details"]["reason"] == refused;
-        for place in ["/usage", "/message/usage", "/response/usage"] {
+        self.filtered |= event.value["response"]["incomplete_details"]["reason"] == "content_filter"
+            || event.value["promptFeedback"]["blockReason"].is_string();
+        for place in ["/usage", "/message/usage", "/response/usage", "/usageMetadata"] {
             if let Some(usage) = event.value.pointer(place).and_then(Usage::read) {
                 self.usage = Some(self.usage.map_or(usage, |before| before.updated(usage)));
             }

@@ -4,6 +4,9 @@ use paceline_core::{Cost, Dimension};
 use serde_json::Value;
 
 use super::api::Provider;
+use super::body::Body;
+use super::outline::{Outline, outline};
+use super::table::CachedInput;
 
 /// More tokens than any call can have: a larger number is no count, and sums of smaller ones never overflow.
 const MOST: u64 = 1 << 32;
@@ -21,16 +24,33 @@ impl Usage {
     /// The `usage` object of chat completions, responses, embeddings or messages. Only numbers count, and one of them
     /// must be there; one above 2^32 is none.
     pub fn read(usage: &Value) -> Option<Self> {
-        let number = |key: &str| usage.get(key).and_then(Value::as_u64).filter(|tokens| *tokens <= MOST);
-        let input = number("prompt_tokens").or_else(|| number("input_tokens"));
-        let output = number("completion_tokens").or_else(|| number("output_tokens"));
-        let (input, output) = match (input, output, number("total_tokens")) {
+        // Cohere has its counts one level deeper.
+        let usage = usage.get("tokens").filter(|tokens| tokens.is_object()).unwrap_or(usage);
+        let number = |key: &str| usage.get(key)?.as_f64().filter(|tokens| (0.0..=MOST as f64).contains(tokens));
+        let first = |keys: &[&str]| keys.iter().find_map(|key| number(key)).map(|tokens| tokens as u64);
+        let number = |key: &str| first(&[key]);
+        let input = first(&["prompt_tokens", "input_tokens", "inputTokens", "promptTokenCount"]);
+        let output = first(&["completion_tokens", "output_tokens", "outputTokens", "candidatesTokenCount"]);
+        let output = match (output, number("thoughtsTokenCount")) {
+            (output, Some(thought)) => Some(output.unwrap_or(0).saturating_add(thought)),
+            (output, None) => output,
+        };
+        let (input, output) = match (input, output, first(&["total_tokens", "totalTokens", "totalTokenCount"])) {
             (None, None, total) => (total?, 0),
             (None, Some(output), Some(total)) => (total.saturating_sub(output), output),
             (input, output, _) => (input.unwrap_or(0), output.unwrap_or(0)),
         };
-        let written = number("cache_creation_input_tokens").unwrap_or(0);
+        let written = first(&["cache_creation_input_tokens", "cacheWriteInputTokens"]).unwrap_or(0);
         Some(Self { input_tokens: input.saturating_add(written), output_tokens: output })
+    }
+
+    /// Without the input that the provider had in its cache, where that is free.
+    fn without_cached(self, usage: &Value) -> Self {
+        let cached = ["/prompt_tokens_details/cached_tokens", "/input_tokens_details/cached_tokens"]
+            .into_iter()
+            .find_map(|place| usage.pointer(place)?.as_u64())
+            .unwrap_or(0);
+        Self { input_tokens: self.input_tokens.saturating_sub(cached), ..self }
     }
 
     /// Both together.
@@ -56,6 +76,19 @@ impl Usage {
             output_tokens: last(self.output_tokens, later.output_tokens),
         }
     }
+}
+
+/// What an answer says it cost, as far as it counts.
+pub(super) fn of(body: &Body<'_>, cached: CachedInput) -> Option<Usage> {
+    if let Some(stream) = &body.stream {
+        return stream.usage;
+    }
+    let places = ["usage", "usageMetadata", "meta"].into_iter().filter_map(|key| body.root.get(key));
+    let (usage, read) = places.filter_map(|usage| Some((usage, Usage::read(usage)?))).next()?;
+    Some(match cached {
+        CachedInput::Counts => read,
+        CachedInput::Free => read.without_cached(usage),
+    })
 }
 
 /// Tokens per character of a request body: a quarter at first, then what answers report. Keep one per model, because
@@ -126,17 +159,20 @@ pub fn charge(provider: Provider, path: &str, body: &[u8], ratio: &TokenRatio) -
         return cost;
     }
     let input_tokens = ratio.tokens(body);
-    let output_tokens = if provider.reserves_output() { longest_answer(body) } else { 0 };
+    let output_tokens = if provider.table().charge.reserves_output { longest_answer(body) } else { 0 };
     Usage { input_tokens, output_tokens }.settle(cost)
 }
 
 /// The tokens that the request allows its answer, over all the answers that it asks for; 0 when it names no bound.
 fn longest_answer(body: &[u8]) -> u64 {
-    const BOUNDS: [&str; 3] = ["max_completion_tokens", "max_output_tokens", "max_tokens"];
-    const ANSWERS: [&str; 2] = ["n", "best_of"];
-    let request = super::body::outline(body, &[BOUNDS.as_slice(), &ANSWERS].concat()).unwrap_or_default();
+    const KEYS: Outline<'_> = Outline {
+        kept: &["max_completion_tokens", "max_output_tokens", "max_tokens", "n", "best_of"],
+        pruned: &[],
+        arrays: false,
+    };
+    let request = outline(body, &KEYS).unwrap_or_default();
     let largest = |keys: &[&str]| keys.iter().filter_map(|key| request.get(*key)?.as_u64()).max();
-    largest(&BOUNDS).unwrap_or(0).saturating_mul(largest(&ANSWERS).unwrap_or(1).max(1))
+    largest(&KEYS.kept[..3]).unwrap_or(0).saturating_mul(largest(&KEYS.kept[3..]).unwrap_or(1).max(1))
 }
 
 #[cfg(test)]
@@ -156,6 +192,15 @@ mod tests {
                 Some((100, 1)),
             ),
             (json!({"output_tokens": 15}), Some((0, 15))),
+            (
+                json!({"promptTokenCount": 7, "candidatesTokenCount": 3, "thoughtsTokenCount": 20, "totalTokenCount": 30}),
+                Some((7, 23)),
+            ),
+            (json!({"inputTokens": 5, "outputTokens": 6, "totalTokens": 11}), Some((5, 6))),
+            (
+                json!({"billed_units": {"input_tokens": 1}, "tokens": {"input_tokens": 71.0, "output_tokens": 2.0}}),
+                Some((71, 2)),
+            ),
             (json!({"prompt_tokens": "9"}), None),
             (json!({"prompt_tokens": i64::MAX, "completion_tokens": 1}), Some((0, 1))),
             (json!({"prompt_tokens": u64::MAX}), None),

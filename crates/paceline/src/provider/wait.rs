@@ -7,7 +7,7 @@ use paceline_core::{Dimension, Timestamp};
 use serde_json::Value;
 
 use super::decide::Case;
-use super::{header, shape};
+use super::{header, shape, shopify};
 
 /// A wait, whether it was given in milliseconds or finer, and its source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub(super) struct Hint {
 }
 
 impl Hint {
-    const fn new(wait: shape::Wait, from: &'static str) -> Self {
+    pub(super) const fn new(wait: shape::Wait, from: &'static str) -> Self {
         Self { wait: wait.duration, exact: wait.exact, from }
     }
 }
@@ -54,11 +54,9 @@ pub(super) fn passed_over(case: &Case<'_>) -> Option<&'static str> {
     })
 }
 
-/// GitHub documents its own order: `Retry-After`, the reset when nothing remains, a minute.
-pub(super) fn of_github(case: &Case<'_>) -> Hint {
-    let late = |hint: Hint| Hint { wait: hint.wait + Duration::from_secs(1), ..hint };
-    let minute = Hint { wait: Duration::from_secs(60), exact: false, from: "documented minute" };
-    seconds(case, "retry-after").or_else(|| reset(case).map(late)).unwrap_or(minute)
+/// The field of the standard alone.
+pub(super) fn retry_after(case: &Case<'_>) -> Option<Hint> {
+    seconds(case, "retry-after")
 }
 
 /// The time to the first of the next month, 00:00 UTC.
@@ -105,12 +103,16 @@ fn in_body(case: &Case<'_>) -> Option<Hint> {
         let text = reset.as_str().map_or_else(|| reset.to_string(), str::to_owned);
         Some(Hint::new(shape::reset(&text, case.now)?, "reset in the body"))
     };
-    let message = || Some(Hint::new(shape::in_message(case.body.message(), case.now)?, "message"));
-    root.or_else(embedded).or_else(message)
+    root.or_else(embedded).or_else(|| shopify::wait(case)).or_else(|| in_message(case))
+}
+
+/// The wait in the words of the error.
+pub(super) fn in_message(case: &Case<'_>) -> Option<Hint> {
+    Some(Hint::new(shape::in_message(case.body.message(), case.now)?, "message"))
 }
 
 /// The reset of the limit of which nothing is left; the largest of several.
-fn reset(case: &Case<'_>) -> Option<Hint> {
+pub(super) fn reset(case: &Case<'_>) -> Option<Hint> {
     let used_up = case.limits.iter().filter(|limit| limit.remaining == Some(0));
     let ours = used_up.filter(|limit| !matches!(limit.dimension, Dimension::Named(_)));
     let (wait, from) =
@@ -171,7 +173,7 @@ mod tests {
         }
         for value in ["0", "7", "31622400", "Fri, 20 Nov 2026 11:00:00 GMT"] {
             let reading = answer("retry-after", value);
-            assert_eq!((reading.wait_from, reading.steps.len()), ("retry-after", 3), "{value}: {:?}", reading.steps);
+            assert_eq!((reading.wait_from, reading.steps.len()), ("retry-after", 4), "{value}: {:?}", reading.steps);
         }
     }
 

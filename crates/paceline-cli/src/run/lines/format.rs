@@ -111,7 +111,7 @@ impl Format {
                 )
             })?,
         };
-        let objects = provider != Provider::Generic;
+        let objects = provider.is_language_model();
         Ok(Self { form, why, endpoint: endpoint.into_owned(), base: base.to_owned(), objects })
     }
 
@@ -264,10 +264,9 @@ fn is_whole_batch_line(members: &Members<'_>) -> bool {
 }
 
 /// Where requests without an address go: the endpoint that each provider is used for most.
-const fn usual_endpoint(form: Form, provider: Provider) -> Option<&'static str> {
-    match (form, provider) {
-        (Form::Anthropic, _) | (_, Provider::Anthropic) => Some("/v1/messages"),
-        (_, Provider::OpenAi | Provider::Azure) => Some("/v1/chat/completions"),
-        _ => None,
+fn usual_endpoint(form: Form, provider: Provider) -> Option<&'static str> {
+    match form {
+        Form::Anthropic => Provider::Anthropic.endpoint(),
+        Form::Batch | Form::Bare => provider.endpoint(),
     }
 }

@@ -1,0 +1,39 @@
+//! GitHub's limits, which it answers with 403 as well as 429, and in an order of its own.
+
+use std::time::Duration;
+
+use paceline_core::Reach;
+use serde_json::Value;
+
+use super::api::Provider;
+use super::decide::{Case, Decision, paused};
+use super::header;
+use super::wait::{self, Hint};
+
+/// Whether a refusal is a limit of GitHub's: by its words, whoever it seems to come from; under its own name also by its
+/// headers.
+pub(super) fn is_limit(case: &Case<'_>) -> bool {
+    let message = case.body.message().to_ascii_lowercase();
+    let by_words = message.contains("secondary rate limit") || message.starts_with("api rate limit exceeded");
+    let nothing_left =
+        || header::count(case.headers, "x-ratelimit-remaining") == Some(0) || case.headers.contains_key("retry-after");
+    by_words || in_graphql(case) || (case.provider == Provider::GitHub && (case.status == 429 || nothing_left()))
+}
+
+/// `Retry-After`; the reset and a second where nothing remains; a minute.
+pub(super) fn limit(case: &Case<'_>) -> Decision {
+    let late = |hint: Hint| Hint { wait: hint.wait + Duration::from_secs(1), ..hint };
+    let minute = || Hint { wait: Duration::from_secs(60), exact: false, from: "documented minute" };
+    let hint = wait::retry_after(case).or_else(|| wait::reset(case).map(late)).unwrap_or_else(minute);
+    Decision { reach: Reach::Account, ..paused(Some(hint), "GitHub's limit") }
+}
+
+fn in_graphql(case: &Case<'_>) -> bool {
+    let errors = case.body.root.get("errors").and_then(Value::as_array);
+    errors.is_some_and(|all| all.iter().any(is_graphql_limit))
+}
+
+/// An entry of a GraphQL answer's `errors`.
+pub(super) fn is_graphql_limit(error: &Value) -> bool {
+    error["type"] == "RATE_LIMITED" || error["type"] == "RATE_LIMIT"
+}

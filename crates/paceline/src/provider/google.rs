@@ -1,0 +1,148 @@
+//! Google's error details: which quota, what it is worth, and how long until it opens.
+
+use std::time::Duration;
+
+use jiff::ToSpan as _;
+use paceline_core::{Class, Dimension, LimitReport, Restores, Timestamp};
+use serde_json::Value;
+
+use super::body::Body;
+use super::decide::{Case, Decision, contains_any, paused, waiting};
+use super::table::COMMON;
+use super::wait::{self, Hint};
+use super::{api::Provider, header, shape};
+
+/// A 429 with details, or any of Google's own.
+pub(super) fn exhausted(case: &Case<'_>) -> Option<Decision> {
+    let google = case.provider == Provider::Gemini || details(case.body).next().is_some();
+    if case.status != 429 || !google {
+        return None;
+    }
+    let message = case.body.message().to_ascii_lowercase();
+    if is_zero(case.body, &message) {
+        return Some(Decision::new(Class::QuotaExhausted, "a quota of 0: no access, whatever the wait says"));
+    }
+    if case.body.has_code(&COMMON.capacity) {
+        return Some(waiting(case, Class::Overloaded, "429 about capacity"));
+    }
+    let told = longer(delay(case), wait::in_message(case));
+    let hint = wait::in_headers(case).or(told);
+    let daily = quotas(case.body).any(|quota| contains_any(&quota_name(quota), &COMMON.long_periods))
+        || contains_any(&message, &COMMON.long_periods);
+    Some(match hint {
+        hint @ Some(_) => paused(hint, "429 with a wait in its details"),
+        None if daily => {
+            let hint = to_midnight(case.now);
+            Decision {
+                hint,
+                ..Decision::new(Class::QuotaExhausted, "429 of a daily quota: opens at midnight, Pacific")
+            }
+        }
+        None => return None,
+    })
+}
+
+/// The quotas that the details name.
+pub(super) fn limits(body: &Body<'_>) -> impl Iterator<Item = LimitReport> {
+    quotas(body).filter_map(|quota| {
+        let name = quota_name(quota);
+        let limit = value(quota).filter(|limit| *limit > 0)?;
+        let dimension = match () {
+            () if name.contains("input") && name.contains("token") => Dimension::InputTokens,
+            () if name.contains("token") => Dimension::Tokens,
+            () => Dimension::Requests,
+        };
+        let window = match () {
+            () if name.contains("perminute") => Some(60),
+            () if name.contains("perday") => Some(86_400),
+            () => None,
+        };
+        let (window, restores) = (window.map(Duration::from_secs), Restores::Unknown);
+        Some(LimitReport { dimension, limit: Some(limit), remaining: None, reset: None, window, restores })
+    })
+}
+
+fn details<'a>(body: &'a Body<'_>) -> impl Iterator<Item = &'a Value> {
+    let all = body.in_error("/details").and_then(Value::as_array).into_iter().flatten();
+    all.filter(|detail| detail["@type"].as_str().is_some_and(|kind| kind.contains("google.rpc.")))
+}
+
+fn quotas<'a>(body: &'a Body<'_>) -> impl Iterator<Item = &'a Value> {
+    details(body).filter_map(|detail| detail["violations"].as_array()).flatten()
+}
+
+/// The name in lower case: `generaterequestsperdayperprojectpermodel`.
+fn quota_name(quota: &Value) -> String {
+    let text = |key: &str| quota[key].as_str().unwrap_or_default();
+    let name = if text("quotaId").is_empty() { text("quotaMetric") } else { text("quotaId") };
+    name.to_ascii_lowercase().replace('_', "")
+}
+
+fn value(quota: &Value) -> Option<u64> {
+    let value = &quota["quotaValue"];
+    value.as_u64().or_else(|| header::whole(value.as_str()?))
+}
+
+/// "limit: 0" in the text or as the quota's value: the tier has no access.
+fn is_zero(body: &Body<'_>, message: &str) -> bool {
+    let in_text = message.match_indices("limit: 0").any(|(at, found)| {
+        let rest = &message[at + found.len()..];
+        let digit = |text: &str| text.starts_with(|c: char| c.is_ascii_digit());
+        !digit(rest) && !rest.strip_prefix(['.', ',']).is_some_and(digit)
+    });
+    in_text || quotas(body).any(|quota| value(quota) == Some(0))
+}
+
+/// The delay that the details ask for.
+pub(super) fn delay(case: &Case<'_>) -> Option<Hint> {
+    let told = details(case.body).filter_map(|detail| detail["retryDelay"].as_str());
+    let waits = told.filter_map(|text| shape::reset(text, case.now)).max_by_key(|wait| wait.duration)?;
+    Some(Hint::new(waits, "RetryInfo.retryDelay"))
+}
+
+fn longer(one: Option<Hint>, other: Option<Hint>) -> Option<Hint> {
+    one.into_iter().chain(other).max_by_key(|hint| hint.wait)
+}
+
+/// The time to midnight in Los Angeles, where Google's days begin.
+fn to_midnight(now: Timestamp) -> Option<Hint> {
+    let pacific = jiff::tz::TimeZone::posix("PST8PDT,M3.2.0,M11.1.0").ok()?;
+    let now = jiff::Timestamp::from_millisecond(now.as_millis()).ok()?;
+    let midnight = now.to_zoned(pacific).start_of_day().ok()?.checked_add(1.day()).ok()?;
+    let wait = Duration::try_from(now.duration_until(midnight.timestamp())).ok()?;
+    Some(Hint { wait, exact: false, from: "midnight, Pacific" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn days_begin_at_midnight_in_los_angeles_summer_and_winter() {
+        for (now, hours) in [
+            ("2026-07-15T20:00:00Z", 11.0),
+            ("2026-11-20T12:00:00Z", 20.0),
+            ("2026-01-05T07:59:59Z", 1.0 / 3_600.0),
+            // The night in which summer ends has 25 hours.
+            ("2026-11-01T07:00:00Z", 25.0),
+        ] {
+            let wait = to_midnight(shape::date(now).expect("a date")).expect("a midnight").wait;
+            assert_eq!(wait, Duration::from_secs_f64(hours * 3_600.0), "{now}");
+        }
+        assert_eq!(to_midnight(Timestamp::from_millis(i64::MAX)).map(|hint| hint.wait), None);
+    }
+
+    #[test]
+    fn only_a_limit_of_nothing_is_zero() {
+        for (message, expected) in [
+            ("limit: 0\nPlease retry in 51.8s.", true),
+            ("limit: 0", true),
+            ("limit: 0, model: m", true),
+            ("limit: 05", false),
+            ("limit: 0.5", false),
+            ("limit: 10", false),
+        ] {
+            assert_eq!(is_zero(&Body::of_refusal(b"{}", ""), message), expected, "{message}");
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! Some keys of a JSON object; everything else is skipped without being built.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Value};
+
+/// Of a pruned value these members are left.
+const LEFT: [&str; 2] = ["finishReason", "finish_reason"];
+
+/// Which keys.
+#[derive(Clone, Copy)]
+pub(super) struct Outline<'k> {
+    /// Kept as they are.
+    pub(super) kept: &'k [&'k str],
+    /// Kept without anything but the reasons why they ended.
+    pub(super) pruned: &'k [&'k str],
+    /// An array of several objects counts as one object: the first error in it, and the last value of everything else.
+    /// Without this only an array around a single object is read.
+    pub(super) arrays: bool,
+}
+
+/// The outline of a JSON object, or of an array of them.
+pub(super) fn outline(json: &[u8], keys: &Outline<'_>) -> Option<Map<String, Value>> {
+    serde_json::Deserializer::from_slice(json).deserialize_any(keys).ok()
+}
+
+impl<'de> Visitor<'de> for &Outline<'_> {
+    type Value = Map<String, Value>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object, or objects in an array")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Self::Value, A::Error> {
+        let mut left = Map::new();
+        while let Some(Text(key)) = entries.next_key()? {
+            if self.kept.contains(&&*key) {
+                left.insert(key.into_owned(), entries.next_value()?);
+            } else if self.pruned.contains(&&*key) {
+                left.insert(key.into_owned(), entries.next_value_seed(Pruned)?);
+            } else {
+                entries.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(left)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<Self::Value, A::Error> {
+        let first = elements.next_element_seed(self)?;
+        let mut all = first.ok_or_else(|| serde::de::Error::custom("no object"))?;
+        while let Some(next) = elements.next_element_seed(self)? {
+            if !self.arrays {
+                return Err(serde::de::Error::custom("several objects"));
+            }
+            let error = all.remove("error");
+            all.extend(next);
+            if let Some(error) = error {
+                all.insert("error".to_owned(), error);
+            }
+        }
+        Ok(all)
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for &Outline<'_> {
+    type Value = Map<String, Value>;
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Self::Value, D::Error> {
+        from.deserialize_map(self)
+    }
+}
+
+/// A key, borrowed where it holds no escapes.
+struct Text<'de>(Cow<'de, str>);
+
+impl<'de> serde::Deserialize<'de> for Text<'de> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_str(TextVisitor).map(Self)
+    }
+}
+
+struct TextVisitor;
+
+impl<'de> Visitor<'de> for TextVisitor {
+    type Value = Cow<'de, str>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a text")
+    }
+
+    fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
+        Ok(Cow::Borrowed(text))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+        Ok(Cow::Owned(text.to_owned()))
+    }
+}
+
+/// Arrays of objects, with the members of [`LEFT`] only; anything else is null.
+struct Pruned;
+
+impl<'de> DeserializeSeed<'de> for Pruned {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Value, D::Error> {
+        from.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Pruned {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("anything")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<Value, A::Error> {
+        let mut left = Vec::new();
+        while let Some(element) = elements.next_element_seed(Self)? {
+            left.push(element);
+        }
+        Ok(Value::Array(left))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
+        let mut left = Map::new();
+        while let Some(Text(key)) = entries.next_key()? {
+            if LEFT.contains(&&*key) {
+                left.insert(key.into_owned(), entries.next_value()?);
+            } else {
+                entries.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(Value::Object(left))
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn read(text: &str, arrays: bool) -> Option<Value> {
+        let keys = Outline { kept: &["error", "k"], pruned: &["choices"], arrays };
+        outline(text.as_bytes(), &keys).map(Value::Object)
+    }
+
+    #[test]
+    fn keys_are_kept_pruned_or_skipped() {
+        let text = r#"{"k":[1,{"a":"b"}],"choices":[{"finish_reason":"stop","text":"long"},7,"x",null],"z":{"k":2}}"#;
+        assert_eq!(
+            read(text, false),
+            Some(json!({"k": [1, {"a": "b"}], "choices": [{"finish_reason": "stop"}, null, null, null]}))
+        );
+        assert_eq!(read(r#"{"choices":"none","\u006b":1}"#, false), Some(json!({"choices": null, "k": 1})));
+        for text in ["", "7", "\"k\"", r#"{"k":1"#, "[1]"] {
+            assert_eq!(read(text, false), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn arrays_are_read_where_they_may_be_streams() {
+        let text = r#"[{"k":1,"error":"first"},{"k":2,"error":"second"}]"#;
+        assert_eq!(read(text, true), Some(json!({"k": 2, "error": "first"})));
+        assert_eq!(read(text, false), None);
+        assert_eq!(read(r#"[{"k":1}]"#, false), Some(json!({"k": 1})));
+        assert_eq!(read("[]", true), None);
+    }
+}
