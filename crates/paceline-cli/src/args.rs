@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::explain;
 use crate::logging::LogFormat;
 use crate::mock;
 use crate::run::lines::format::FormatFlag;
@@ -54,6 +55,8 @@ pub(crate) enum Command {
     Check(CheckArgs),
     /// Show how a running or finished job stands, from its journal
     Stats(StatsArgs),
+    /// Say what an API's answer means, step by step: class, action, wait and limits; sends nothing
+    Explain(explain::Args),
     /// Serve a rate-limited API on this machine, for trying things out
     Mock(mock::Args),
     /// Try policies against model providers, in virtual time
@@ -72,8 +75,8 @@ const JOB: &str = "Job and results";
 /// Which upstream, and under which limits.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct UpstreamArgs {
-    /// Upstream from paceline.toml, or a known one: openai, azure, anthropic, generic (any HTTP API, with --base-url), mock
-    /// (in-process, needs no key)
+    /// Upstream from paceline.toml, or a known one: openai, anthropic, gemini, ..., generic (any HTTP API, with --base-url),
+    /// mock (in-process, needs no key)
     #[arg(help_heading = UPSTREAM, long, value_name = "NAME")]
     pub(crate) upstream: Option<String>,
     /// Address of the API; without --upstream it is taken as a generic HTTP API

@@ -4,6 +4,7 @@ mod args;
 mod check;
 mod completions;
 mod exit;
+mod explain;
 mod logging;
 mod mock;
 mod output;
@@ -37,6 +38,7 @@ fn execute(cli: Cli) -> Result<Status, Failure> {
     match cli.command {
         Command::Check(args) => check::command(&args, &everywhere),
         Command::Completions(args) => completions::command(&args),
+        Command::Explain(args) => explain::command(&args, &everywhere),
         Command::Sim(args) => sim::command(args, &everywhere),
         Command::Stats(args) => stats::command(&args),
         Command::Run(args) => runtime()?.block_on(run::command(*args, &everywhere)),

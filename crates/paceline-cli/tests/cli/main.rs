@@ -6,6 +6,7 @@ mod checks;
 mod done;
 mod dry_run;
 mod ends;
+mod explain;
 mod forms;
 mod help;
 mod input;

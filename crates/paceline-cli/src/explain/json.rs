@@ -1,0 +1,47 @@
+//! A reading as JSON.
+
+use std::time::Duration;
+
+use paceline::provider::Reading;
+use paceline::{LimitReport, Reach};
+use serde_json::{Value, json};
+
+/// Everything that was found out, under the keys that scripts rely on.
+pub(crate) fn of(reading: &Reading) -> Value {
+    json!({
+        "class": reading.class.as_str(),
+        "action": reading.action().as_str(),
+        "scope": scope(reading.reach),
+        "wait_ms": reading.wait.map(millis),
+        "wait_from": reading.wait_from,
+        "limits": reading.limits.iter().map(limit).collect::<Vec<_>>(),
+        "words": reading.words,
+        "code": reading.code,
+        "error_type": reading.error_type,
+        "steps": reading.steps,
+    })
+}
+
+/// The name of a reach, as rules of the configuration have it.
+pub(crate) const fn scope(reach: Reach) -> &'static str {
+    match reach {
+        Reach::Item => "item",
+        Reach::Scope => "model",
+        Reach::Account => "key",
+    }
+}
+
+fn limit(limit: &LimitReport) -> Value {
+    json!({
+        "dimension": limit.dimension.as_str(),
+        "limit": limit.limit,
+        "remaining": limit.remaining,
+        "reset_ms": limit.reset.map(millis),
+        "window_ms": limit.window.map(millis),
+    })
+}
+
+/// Rounded up: nobody shall come too early.
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}

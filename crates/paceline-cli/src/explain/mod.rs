@@ -1,0 +1,167 @@
+//! `paceline explain`: what one answer means, and why.
+
+mod answer;
+mod json;
+mod text;
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use paceline::clock;
+use paceline::config::{Config, Environment, Overrides};
+use paceline::provider::{self, Provider, Reading, Rule};
+use paceline_core::Timestamp;
+
+use self::answer::Saved;
+use crate::args::Everywhere;
+use crate::exit::{Failure, Status};
+use crate::output;
+
+/// More than any answer that `run` takes.
+const LARGEST: u64 = 64 << 20;
+
+/// `paceline explain`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLE)]
+pub(crate) struct Args {
+    /// The answer: status line, headers, body, as `curl -i` prints them [default: standard input]
+    #[arg(value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Who answered: a provider, or an upstream of paceline.toml, whose rules then hold
+    #[arg(long, value_name = "NAME", default_value = "generic")]
+    provider: String,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// FILE has one answer a line, {"provider","status","headers","body"}; prints one JSON object for each
+    #[arg(long)]
+    jsonl: bool,
+    /// The local clock, for saved answers without a Date of their own: RFC 3339 [default: now]
+    #[arg(long, value_name = "TIME", value_parser = rfc3339)]
+    now: Option<Timestamp>,
+}
+
+const EXAMPLE: &str = "\
+  curl -si https://api.openai.com/v1/chat/completions ... | paceline explain --provider openai";
+
+/// Reads saved answers and prints what each means; sends nothing.
+///
+/// # Errors
+/// Refuses an unknown provider, and what is no answer, naming the line.
+pub(crate) fn command(args: &Args, everywhere: &Everywhere) -> Result<Status, Failure> {
+    let reader = Reader::named(&args.provider, everywhere)?;
+    let now = args.now.unwrap_or_else(clock::wall);
+    let name = args.file.as_deref().filter(|path| *path != Path::new("-"));
+    let input: Box<dyn Read> = match name {
+        None => Box::new(io::stdin()),
+        Some(path) => Box::new(File::open(path).map_err(|error| unreadable(name, &error))?),
+    };
+    if args.jsonl {
+        return lines(&reader, name, input, now);
+    }
+    let mut bytes = Vec::new();
+    input.take(LARGEST + 1).read_to_end(&mut bytes).map_err(|error| unreadable(name, &error))?;
+    if bytes.len() as u64 > LARGEST {
+        return Err(Failure::refused(format!("{}: an answer of more than {} MiB", shown(name), LARGEST >> 20)));
+    }
+    let saved = Saved::parse(&bytes).map_err(|error| Failure::refused(format!("{}, {error}", shown(name))))?;
+    let reading = reader.read(&saved, now);
+    output::print(|out| match args.json {
+        true => writeln!(out, "{}", json::of(&reading)),
+        false => out.write_all(text::of(reader.provider, &saved, &reading).as_bytes()),
+    })?;
+    Ok(Status::Success)
+}
+
+/// One JSON object for each line, as the lines come.
+fn lines(reader: &Reader, name: Option<&Path>, input: Box<dyn Read>, now: Timestamp) -> Result<Status, Failure> {
+    let mut input = BufReader::new(input);
+    let mut failure = None;
+    output::print(|out| {
+        for number in 1_u64.. {
+            let mut line = Vec::new();
+            let wrong = |error: &dyn std::fmt::Display| {
+                Some(Failure::refused(format!("{}, line {number}: {error}", shown(name))))
+            };
+            match input.by_ref().take(LARGEST).read_until(b'\n', &mut line) {
+                Ok(0) => break,
+                Ok(_) if line.trim_ascii().is_empty() => continue,
+                Ok(_) => {}
+                Err(error) => {
+                    failure = wrong(&error);
+                    break;
+                }
+            }
+            match answer::Line::parse(&line) {
+                Ok(line) => {
+                    let own = line.provider.as_deref().map(|name| reader.called(name));
+                    let reading = own.as_ref().unwrap_or(reader).read(&line.saved, now);
+                    writeln!(out, "{}", json::of(&reading))?;
+                }
+                Err(error) => {
+                    failure = wrong(&error);
+                    break;
+                }
+            }
+        }
+        Ok(())
+    })?;
+    failure.map_or(Ok(Status::Success), Err)
+}
+
+/// Who answered, and what the configuration says about it.
+#[derive(Clone)]
+struct Reader {
+    /// As the user calls it.
+    name: String,
+    provider: Provider,
+    rules: Vec<Rule>,
+}
+
+impl Reader {
+    /// An upstream of the configuration, else a provider.
+    fn named(name: &str, everywhere: &Everywhere) -> Result<Self, Failure> {
+        let overrides =
+            Overrides { config: everywhere.config.clone(), upstream: Some(name.to_owned()), ..Overrides::default() };
+        let config = Config::load(Environment::from_iter(std::env::vars_os()), overrides).map_err(Failure::refused)?;
+        if config.names().contains(&name) {
+            let upstream = config.upstream().map_err(Failure::refused)?;
+            return Ok(Self { name: name.to_owned(), provider: upstream.provider, rules: upstream.rules });
+        }
+        let known = || Provider::ALL.map(Provider::as_str).join(", ");
+        let provider = Provider::from_name(name).ok_or_else(|| {
+            Failure::refused(format!(
+                "--provider {name:?}: expected an upstream of paceline.toml or one of {}",
+                known()
+            ))
+        })?;
+        Ok(Self { name: name.to_owned(), provider, rules: Vec::new() })
+    }
+
+    /// The same for a line that names its provider; an unknown one is as good as any.
+    fn called(&self, name: &str) -> Self {
+        match Provider::from_name(name) {
+            _ if name == self.name => self.clone(),
+            provider => Self { name: name.to_owned(), provider: provider.unwrap_or_default(), rules: Vec::new() },
+        }
+    }
+
+    fn read(&self, saved: &Saved, now: Timestamp) -> Reading {
+        provider::read_with(self.provider, &self.rules, &saved.answer(), now)
+    }
+}
+
+fn rfc3339(text: &str) -> Result<Timestamp, String> {
+    let parsed: jiff::Timestamp =
+        text.parse().map_err(|_| "expected a time such as 2026-11-20T12:00:00Z".to_owned())?;
+    Ok(Timestamp::from_millis(parsed.as_millisecond()))
+}
+
+fn shown(name: Option<&Path>) -> String {
+    name.map_or_else(|| "standard input".to_owned(), |path| path.display().to_string())
+}
+
+fn unreadable(name: Option<&Path>, error: &io::Error) -> Failure {
+    Failure::refused(format!("{} cannot be read: {error}", shown(name)))
+}

@@ -1,0 +1,210 @@
+//! A reading for people, in 80 columns.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use paceline::provider::{Action, Provider, Reading};
+use paceline::{Class, LimitReport, Reach};
+
+use super::answer::Saved;
+use super::json;
+use crate::text::{count, cut, printable};
+
+/// What every terminal has.
+const WIDTH: usize = 80;
+/// Where the second and the third column begin.
+const VALUE: usize = 9;
+const MEANING: usize = 26;
+
+/// The verdict, how it came about, and the limits that the answer told.
+pub(crate) fn of(provider: Provider, saved: &Saved, reading: &Reading) -> String {
+    let mut text = String::new();
+    line(&mut text, "answer", &format!("{} from {provider}", saved.status), "");
+    line(&mut text, "class", reading.class.as_str(), class(reading.class));
+    line(&mut text, "action", reading.action().as_str(), action(reading.action(), reading.class));
+    line(&mut text, "scope", json::scope(reading.reach), scope(reading));
+    let (wait, from) = wait(saved, reading);
+    line(&mut text, "wait", &wait, &from);
+    match (&reading.code, &reading.error_type) {
+        (Some(code), Some(kind)) if code != kind => line(&mut text, "code", &format!("{code}, type {kind}"), ""),
+        (Some(code), _) => line(&mut text, "code", code, ""),
+        (None, Some(kind)) => line(&mut text, "type", kind, ""),
+        (None, None) => {}
+    }
+    if let Some(words) = &reading.words {
+        line(&mut text, "words", words, "");
+    }
+    text.push_str("\nHow it was decided\n");
+    for (index, step) in reading.steps.iter().enumerate() {
+        wrapped(&mut text, &format!("  {}. ", index + 1), step);
+    }
+    if !reading.limits.is_empty() {
+        limits(&mut text, &reading.limits);
+    }
+    text
+}
+
+fn line(text: &mut String, name: &str, value: &str, meaning: &str) {
+    let name = format!("{name:VALUE$}");
+    if meaning.is_empty() {
+        return wrapped(text, &name, value);
+    }
+    let column = MEANING - VALUE;
+    let value = format!("{name}{:column$}", printable(value));
+    let pad = if value.chars().count() > MEANING { " " } else { "" };
+    wrapped(text, &format!("{value}{pad}"), meaning);
+}
+
+/// The words behind `start`, in lines that begin below them.
+fn wrapped(text: &mut String, start: &str, words: &str) {
+    let indent = start.chars().count();
+    let words = printable(words);
+    let mut column = indent;
+    text.push_str(start);
+    for word in words.split_whitespace() {
+        let length = word.chars().count();
+        if column > indent && column + 1 + length > WIDTH {
+            text.push('\n');
+            text.push_str(&" ".repeat(indent));
+            column = indent;
+        } else if column > indent {
+            text.push(' ');
+            column += 1;
+        }
+        let word = cut(word, WIDTH - indent);
+        column += word.chars().count();
+        text.push_str(&word);
+    }
+    text.truncate(text.trim_end_matches(' ').len());
+    text.push('\n');
+}
+
+const fn class(class: Class) -> &'static str {
+    match class {
+        Class::Success => "a usable answer, or one that is not ours to judge",
+        Class::Throttled => "more than a limit that refills soon",
+        Class::Overloaded => "the provider lacks capacity; our quota is not the cause",
+        Class::Transient => "a failure that may pass",
+        Class::QuotaExhausted => "a long window or a cap is used up",
+        Class::Account => "key, permission or bill: a person must act",
+        Class::Invalid => "this request can never pass",
+        Class::Filtered => "the content of this request was refused",
+        Class::Partial => "a part of the batch was accepted",
+        Class::Abandoned => "given up on our side",
+    }
+}
+
+const fn action(action: Action, class: Class) -> &'static str {
+    match (action, class) {
+        (Action::Record, _) => "keep the result",
+        (Action::Retry, Class::Throttled) => "send it again after the wait; no attempt is used up",
+        (Action::Retry, _) => "send it again after the wait; one attempt is used up",
+        (Action::RetryRemainder, _) => "send again what was not accepted, and only that",
+        (Action::Pause, _) => "hold the scope until the quota opens; keep the items",
+        (Action::StopKey, _) => "stop; items stay pending until somebody acted",
+        (Action::FailItem, _) => "fail this item alone; sending it again is no use",
+        (Action::Ignore, _) => "nothing",
+    }
+}
+
+const fn scope(reading: &Reading) -> &'static str {
+    match (reading.reach, reading.class) {
+        (Reach::Item, Class::Success) => "",
+        (Reach::Item, _) => "nobody else is concerned",
+        (Reach::Scope, _) => "calls that are limited together: a model, an endpoint",
+        (Reach::Account, _) => "every call under this host and key",
+    }
+}
+
+/// The wait, and the field with its value that told it.
+fn wait(saved: &Saved, reading: &Reading) -> (String, String) {
+    let Some(wait) = reading.wait else {
+        return match reading.wait_from {
+            "policy" => ("ours".to_owned(), "the answer says nothing usable: the backoff decides".to_owned()),
+            _ => ("none".to_owned(), String::new()),
+        };
+    };
+    let given = saved.headers.get(reading.wait_from).and_then(|value| value.to_str().ok());
+    let from = given.map_or_else(|| reading.wait_from.to_owned(), |value| format!("{}: {value}", reading.wait_from));
+    (exact(wait), format!("from {from}"))
+}
+
+/// A duration without rounding that would matter: `1.386s`, `17.28s`, `2m 5s`, `10d 12h`.
+fn exact(duration: Duration) -> String {
+    if duration < Duration::from_secs(60) {
+        let millis = duration.as_nanos().div_ceil(1_000_000);
+        return match (millis / 1_000, millis % 1_000) {
+            (0, millis) => format!("{millis}ms"),
+            (seconds, 0) => format!("{seconds}s"),
+            (seconds, millis) => format!("{seconds}.{millis:03}").trim_end_matches('0').to_owned() + "s",
+        };
+    }
+    let seconds = duration.as_nanos().div_ceil(1_000_000_000) as u64;
+    let units = [(86_400, "d"), (3_600, "h"), (60, "m"), (1, "s")];
+    let mut left = seconds;
+    let parts = units.into_iter().filter_map(|(size, unit)| {
+        let number = left / size;
+        left %= size;
+        (number > 0).then(|| format!("{number}{unit}"))
+    });
+    parts.collect::<Vec<_>>().join(" ")
+}
+
+fn limits(text: &mut String, limits: &[LimitReport]) {
+    let number = |number: Option<u64>| number.map_or_else(|| "?".to_owned(), count);
+    let time = |time: Option<Duration>| time.map_or_else(|| "?".to_owned(), exact);
+    let _ = writeln!(text, "\n{:22}{:>15}{:>15}{:>14}{:>14}", "Limits", "limit", "left", "reset", "window");
+    for limit in limits {
+        let name = format!("  {}", printable(limit.dimension.as_str()));
+        let (all, left) = (number(limit.limit), number(limit.remaining));
+        let _ = writeln!(
+            text,
+            "{:22}{all:>15}{left:>15}{:>14}{:>14}",
+            cut(&name, 22),
+            time(limit.reset),
+            time(limit.window)
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use paceline::provider::read;
+    use paceline_core::Timestamp;
+
+    fn explained(provider: Provider, answer: &str) -> String {
+        let saved = Saved::parse(answer.as_bytes()).expect("an answer");
+        let reading = read(provider, &saved.answer(), Timestamp::from_millis(1_795_176_000_000));
+        of(provider, &saved, &reading)
+    }
+
+    #[test]
+    fn a_throttle_says_what_decided_and_what_was_learnt() {
+        let text = explained(
+            Provider::OpenAi,
+            "HTTP/2 429\nretry-after: 2\nretry-after-ms: 1386\nx-ratelimit-limit-tokens: 30000\n\
+             x-ratelimit-remaining-tokens: 2240\nx-ratelimit-reset-tokens: 55.52s\n\n\
+             {\"error\":{\"message\":\"Rate limit reached for gpt-4o in organization org-abc on tokens per min (TPM): \
+             Limit 30000, Used 27760, Requested 2933. Please try again in 1.386s.\",\"type\":\"tokens\",\
+             \"code\":\"rate_limit_exceeded\"}}",
+        );
+        insta::assert_snapshot!(text);
+        assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
+    }
+
+    #[test]
+    fn nothing_is_wider_than_the_terminal_and_nothing_moves_its_cursor() {
+        let long = "x".repeat(300);
+        let answer = format!("HTTP/2 402\n\n{{\"error\":{{\"code\":\"{long}\",\"message\":\"{long} \\u001b[2J\"}}}}");
+        let text = explained(Provider::Generic, &answer);
+        assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
+        assert!(!text.contains('\u{1b}'));
+    }
+
+    #[test]
+    fn durations_are_told_to_the_millisecond_or_the_second() {
+        let texts = [0, 634, 1_386, 17_280, 60_000, 125_500, 907_200_000].map(Duration::from_millis).map(exact);
+        assert_eq!(texts, ["0ms", "634ms", "1.386s", "17.28s", "1m", "2m 6s", "10d 12h"]);
+    }
+}

@@ -1,0 +1,123 @@
+//! `paceline explain`: answers that somebody saved, and what they mean.
+
+use std::io::Write as _;
+use std::process::Stdio;
+
+use serde_json::{Value, json};
+
+use crate::support::{Job, finish};
+
+const THROTTLE: &str = "HTTP/1.1 429 Too Many Requests\r\nDate: Fri, 20 Nov 2026 12:00:00 GMT\r\nRetry-After: 2\r\n\
+    retry-after-ms: 1386\r\nX-RateLimit-Limit-Tokens: 30000\r\nx-ratelimit-remaining-tokens: 2240\r\n\
+    x-ratelimit-reset-tokens: 55.52s\r\n\r\n\
+    {\"error\":{\"message\":\"Rate limit reached\",\"type\":\"tokens\",\"code\":\"rate_limit_exceeded\"}}";
+
+/// What the command prints for a text on its standard input, with its exit code and log.
+fn explain(job: &Job, args: &[&str], input: &str) -> (i32, String, String) {
+    let mut command = job.paceline();
+    command.arg("explain").args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("the binary runs");
+    // A command that refuses its flags does not read: that is no failure here.
+    let _ = child.stdin.take().expect("piped").write_all(input.as_bytes());
+    let output = child.wait_with_output().expect("it ends");
+    let text = |bytes| String::from_utf8(bytes).expect("text");
+    (output.status.code().expect("an exit code"), text(output.stdout), text(output.stderr))
+}
+
+fn as_json(text: &str) -> Value {
+    serde_json::from_str(text).expect("JSON")
+}
+
+#[test]
+fn json_has_the_keys_that_scripts_rely_on() {
+    let (code, out, _) = explain(&Job::new(0), &["--provider", "openai", "--json"], THROTTLE);
+    let limits = json!([{"dimension": "tokens", "limit": 30_000, "remaining": 2_240, "reset_ms": 55_520,
+        "window_ms": 60_000}]);
+    let found = as_json(&out);
+    assert_eq!(code, 0);
+    for (key, expected) in [
+        ("class", json!("throttled")),
+        ("action", json!("retry")),
+        ("scope", json!("model")),
+        ("wait_ms", json!(1_386)),
+        ("wait_from", json!("retry-after-ms")),
+        ("limits", limits),
+        ("words", json!("Rate limit reached")),
+    ] {
+        assert_eq!(found[key], expected, "{key} of {out}");
+    }
+    assert!(found["steps"].as_array().is_some_and(|steps| !steps.is_empty()));
+    let (_, out, _) = explain(&Job::new(0), &["--json"], "HTTP/1.1 503\n\n");
+    let found = as_json(&out);
+    assert_eq!((&found["wait_ms"], &found["wait_from"]), (&Value::Null, &json!("policy")));
+}
+
+#[test]
+fn a_file_is_read_like_standard_input() {
+    let job = Job::new(0);
+    std::fs::write(job.path("answer.txt"), THROTTLE).expect("writable");
+    let (code, from_file, _) = explain(&job, &["answer.txt", "--provider", "openai"], "");
+    let (_, from_stdin, _) = explain(&job, &["--provider", "openai"], THROTTLE);
+    assert_eq!((code, &from_file), (0, &from_stdin));
+    assert!(from_file.contains("throttled") && from_file.contains("retry-after-ms: 1386"), "{from_file}");
+}
+
+#[test]
+fn the_clock_of_an_answer_without_a_date_can_be_given() {
+    let answer = "HTTP/1.1 429\nretry-after: Fri, 20 Nov 2026 12:00:45 GMT\n\n";
+    let (_, out, _) = explain(&Job::new(0), &["--json", "--now", "2026-11-20T12:00:00Z"], answer);
+    assert_eq!(as_json(&out)["wait_ms"], 45_000);
+}
+
+#[test]
+fn many_answers_are_read_line_by_line() {
+    let lines = [
+        json!({"provider": "dynamodb", "status": 200, "headers": {}, "body": {"UnprocessedItems": {"t": [{}]}}}),
+        json!({"provider": "github", "status": 403, "headers": {"Retry-After": "9"}, "body": "{}"}),
+        json!({"provider": "somebody", "status": 429, "headers": {"retry-after": ["3", "5"]}, "body": ""}),
+        json!({"status": 200, "body": {"usage": {}}}),
+    ];
+    let input: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    let (code, out, _) = explain(&Job::new(0), &["--jsonl"], &input);
+    let found: Vec<Value> = out.lines().map(as_json).collect();
+    let actions: Vec<_> = found.iter().map(|one| one["action"].as_str().unwrap_or_default()).collect();
+    assert_eq!((code, &*actions), (0, &["retry_remainder", "retry", "retry", "record"][..]));
+    let waits: Vec<_> = found.iter().map(|one| one["wait_ms"].as_u64()).collect();
+    assert_eq!(waits, [None, Some(9_000), Some(5_000), None]);
+    let (code, out, log) = explain(&Job::new(0), &["--jsonl"], &format!("{}\nnot json\n", lines[1]));
+    assert_eq!((code, out.lines().count()), (2, 1));
+    assert!(log.contains("line 2"), "{log}");
+}
+
+#[test]
+fn an_upstream_of_the_configuration_brings_its_rules() {
+    let job = Job::new(0);
+    let config = "[upstream.mine]\nprovider = \"openai\"\nbase_url = \"http://127.0.0.1:9/v1\"\n\
+        [[upstream.mine.rule]]\nmatch = { status = 400, code = \"badNonce\" }\nclass = \"transient\"\nwait = \"0s\"\n";
+    std::fs::write(job.path("paceline.toml"), config).expect("writable");
+    let answer = "HTTP/1.1 400\n\n{\"error\":{\"code\":\"badNonce\"}}";
+    let (_, out, _) = explain(&job, &["--provider", "mine", "--json"], answer);
+    let found = as_json(&out);
+    assert_eq!((&found["class"], &found["wait_ms"]), (&json!("transient"), &json!(0)));
+    let (_, out, _) = explain(&job, &["--provider", "openai", "--json"], answer);
+    assert_eq!(as_json(&out)["class"], "invalid");
+}
+
+#[test]
+fn what_cannot_be_explained_is_refused_with_words() {
+    for (args, input, words) in [
+        (&["--provider", "nobody"][..], THROTTLE, &["nobody", "openai", "paceline.toml"][..]),
+        (&["missing.txt"], "", &["missing.txt", "cannot be read"]),
+        (&[], "", &["standard input", "curl -i"]),
+        (&[], "{\"error\":{}}", &["--jsonl"]),
+        (&[], "hello", &["line 1", "hello"]),
+        (&[], "HTTP/1.1 200\nno header\n", &["line 2", "no header"]),
+        (&["--now", "noon"], THROTTLE, &["--now", "2026-11-20T12:00:00Z"]),
+    ] {
+        let (code, out, log) = explain(&Job::new(0), args, input);
+        assert_eq!((code, &*out), (2, ""), "{args:?} {log}");
+        assert!(words.iter().all(|word| log.contains(word)), "{words:?} in {log}");
+    }
+    let (code, _) = finish(Job::new(0).paceline().args(["explain", "--jsonl", "--bogus"]));
+    assert_eq!(code, 2);
+}
