@@ -22,6 +22,8 @@ mod known;
 mod limits;
 mod names;
 mod outline;
+#[cfg(test)]
+mod pages;
 mod reading;
 mod rule;
 mod shape;

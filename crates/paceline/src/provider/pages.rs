@@ -1,0 +1,126 @@
+//! The pages of docs/providers are printed from the tables, so that they cannot say anything else.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use http::HeaderName;
+use paceline_core::{Reach, Restores};
+
+use super::Provider;
+use super::rule::{Phrase, Place, Rule};
+use super::table::{CachedInput, LimitHeaders, Scope, Table, TableRule};
+
+/// Set to write the pages instead of comparing them.
+const UPDATE: &str = "UPDATE_PROVIDER_PAGES";
+
+#[test]
+fn every_provider_has_its_page() {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/providers");
+    let index = std::fs::read_to_string(folder.join("README.md")).expect("the index");
+    for provider in Provider::ALL {
+        let (path, page) = (folder.join(format!("{provider}.md")), page(provider));
+        if std::env::var_os(UPDATE).is_some() {
+            std::fs::write(&path, &page).expect("writable");
+        }
+        let written = std::fs::read_to_string(&path).unwrap_or_default();
+        assert!(written == page, "docs/providers/{provider}.md differs from its table: run this test with {UPDATE}=1");
+        assert!(index.contains(&format!("[`{provider}`]({provider}.md)")), "{provider} is missing in the index");
+    }
+}
+
+fn page(provider: Provider) -> String {
+    let table = provider.table();
+    let mut page = format!("# `{provider}`: {}\n\n| | |\n|---|---|\n", table.about);
+    for (name, value) in facts(table) {
+        let _ = writeln!(page, "| {name} | {value} |");
+    }
+    if !table.notes.is_empty() {
+        page.push('\n');
+        table.notes.iter().for_each(|note| page += &format!("- {note}\n"));
+    }
+    if !table.limits.is_empty() {
+        page += "\n## Limits in its headers\n\n| of | fields | comes back | window |\n|---|---|---|---|\n";
+        table.limits.iter().for_each(|row| page += &limit(row));
+    }
+    if !table.rules.is_empty() {
+        page += "\n## Codes that decide\n\n| answer | class | scope | wait | |\n|---|---|---|---|---|\n";
+        table.rules.iter().for_each(|known| page += &rule(known));
+    }
+    page += "\n## Answers\n\n| status | code or type | class | message |\n|---|---|---|---|\n";
+    for known in &table.answers {
+        let names = [&known.code, &known.error_type].into_iter().flatten().map(|name| code(name));
+        let names = names.collect::<Vec<_>>().join(", ");
+        let note = known.note.as_ref().map_or_else(String::new, |note| format!(" ({note})"));
+        let message = known.message.as_deref().unwrap_or_default();
+        let _ = writeln!(page, "| {} | {names} | {} | {message}{note} |", known.status, code(known.class.as_str()));
+    }
+    page
+}
+
+fn facts(table: &Table) -> Vec<(&'static str, String)> {
+    let api = &table.api;
+    let mut facts = vec![("limits belong to", table.limits_belong_to.clone())];
+    let together = match api.scope {
+        Scope::Model => "calls of one path and model",
+        Scope::Endpoint => "calls of one path",
+        Scope::Key => "all calls with one key",
+    };
+    let apart = api.paths.iter().rev().map(|(prefix, _)| format!(", {} apart", code(prefix))).collect::<String>();
+    facts.push(("slowed down together", format!("{together}{apart}")));
+    let mut add = |name, value: &Option<String>| facts.extend(value.iter().map(|value| (name, code(value))));
+    add("address", &api.base_url);
+    add("key", &api.key_variable);
+    add("bare bodies go to", &api.endpoint);
+    if let Some(name) = &api.idempotency_header {
+        facts.push(("repetitions are known by", code(name.as_str())));
+    }
+    if table.is_strict() {
+        let output = if table.charge.reserves_output { "with its bound of output" } else { "without its output" };
+        let cached = if table.charge.cached_input == CachedInput::Free { "; cached input is free" } else { "" };
+        facts.push(("a call is reserved", format!("{output}, then settled by its usage{cached}")));
+    }
+    facts
+}
+
+fn limit(row: &LimitHeaders) -> String {
+    let fields: Vec<_> = row.headers.iter().chain(&row.used_of_limit).map(HeaderName::as_str).map(code).collect();
+    let back = match row.restores {
+        Restores::Gradually => "bit by bit",
+        Restores::AtOnce => "at the reset",
+        Restores::Unknown => "unknown",
+    };
+    let window = row.window.map_or_else(String::new, |window| format!("{} s", window.as_secs()));
+    format!("| {} | {} | {back} | {window} |\n", row.dimension, fields.join(", "))
+}
+
+fn rule(TableRule { rule, note }: &TableRule) -> String {
+    let Rule { status, place, equals, phrase, class, reach, wait } = rule;
+    let values = equals.iter().map(|value| code(value)).collect::<Vec<_>>().join(", ");
+    let status = status.as_ref().map(|range| match range.start() == range.end() {
+        true => range.start().to_string(),
+        false => format!("{}-{}", range.start(), range.end()),
+    });
+    let place = place.as_ref().map(|place| match place {
+        Place::Code => values.clone(),
+        Place::Header(name) if values.is_empty() => code(name.as_str()),
+        Place::Header(name) => format!("{}: {values}", code(name.as_str())),
+        Place::Pointer(pointer) => format!("{} = {values}", code(pointer)),
+    });
+    let phrase = phrase.as_ref().map(|phrase| match phrase {
+        Phrase::Contains(words) => format!("\"... {words} ...\""),
+        Phrase::Starts(words) => format!("\"{words} ...\""),
+    });
+    let answer = [status, place, phrase].into_iter().flatten().collect::<Vec<_>>().join(", ");
+    let scope = match reach {
+        Reach::Item => "item",
+        Reach::Scope => "model",
+        Reach::Account => "key",
+    };
+    let wait = wait.map_or_else(String::new, |wait| format!("{} s", wait.as_secs_f64()));
+    let note = note.as_deref().unwrap_or_default();
+    format!("| {answer} | {} | {scope} | {wait} | {note} |\n", code(class.as_str()))
+}
+
+fn code(text: &str) -> String {
+    format!("`{text}`")
+}
