@@ -37,6 +37,23 @@ pub(crate) fn object(call: &Call, number: u64, now: Timestamp) -> Value {
             let content = json!([{"type": "text", "text": text}]);
             message(call, number, content, Some(stop_reason(call)), call.answer_tokens)
         }
+        Endpoint::Generate => generated(call, &text, true),
+        Endpoint::Converse => json!({
+            "output": {"message": {"role": "assistant", "content": [{"text": text}]}},
+            "stopReason": stop_reason(call),
+            "usage": {
+                "inputTokens": call.prompt_tokens,
+                "outputTokens": call.answer_tokens,
+                "totalTokens": call.prompt_tokens + call.answer_tokens,
+            },
+            "metrics": {"latencyMs": 1},
+        }),
+        Endpoint::DynamoDb => match call.operation.as_deref() {
+            Some("BatchWriteItem") => json!({"UnprocessedItems": {}}),
+            Some("BatchGetItem") => json!({"Responses": {}, "UnprocessedKeys": {}}),
+            Some("Query" | "Scan") => json!({"Items": [], "Count": 0, "ScannedCount": 0}),
+            _ => json!({}),
+        },
         Endpoint::Other => json!({
             "id": format!("mock-{number}"),
             "object": "mock.answer",
@@ -54,7 +71,8 @@ pub(crate) fn stream(call: &Call, number: u64, now: Timestamp) -> Vec<String> {
         Endpoint::Completions => completion_stream(call, number, created),
         Endpoint::Responses => response_stream(call, number, created),
         Endpoint::Messages => message_stream(call, number),
-        Endpoint::Embeddings | Endpoint::Other => Vec::new(),
+        Endpoint::Generate => generated_stream(call),
+        Endpoint::Embeddings | Endpoint::Converse | Endpoint::DynamoDb | Endpoint::Other => Vec::new(),
     }
 }
 
@@ -134,6 +152,27 @@ fn message_stream(call: &Call, number: u64) -> Vec<String> {
     let delta = json!({"stop_reason": stop_reason(call), "stop_sequence": null});
     pieces.push(event("message_delta", json!({"delta": delta, "usage": {"output_tokens": call.answer_tokens}})));
     pieces.push(event("message_stop", json!({})));
+    pieces
+}
+
+/// One object of Gemini's: the whole answer, or a piece of it, of which the last tells the usage.
+fn generated(call: &Call, text: &str, last: bool) -> Value {
+    let content = json!({"role": "model", "parts": [{"text": text}]});
+    let mut answer = json!({"candidates": [{"index": 0, "content": content}], "modelVersion": call.model});
+    if last {
+        answer["candidates"][0]["finishReason"] = if call.cut { "MAX_TOKENS" } else { "STOP" }.into();
+        answer["usageMetadata"] = json!({
+            "promptTokenCount": call.prompt_tokens,
+            "candidatesTokenCount": call.answer_tokens,
+            "totalTokenCount": call.prompt_tokens + call.answer_tokens,
+        });
+    }
+    answer
+}
+
+fn generated_stream(call: &Call) -> Vec<String> {
+    let mut pieces: Vec<String> = words(call).map(|word| data(&generated(call, word, false))).collect();
+    pieces.push(data(&generated(call, "", true)));
     pieces
 }
 

@@ -47,8 +47,8 @@ pub(crate) struct Args {
     /// How true headers and waits are
     #[arg(long, value_enum, value_name = "HINTS", default_value = "honest")]
     hints: HintsArg,
-    /// Whose headers and errors it speaks
-    #[arg(long, value_enum, value_name = "NAME", default_value = "openai")]
+    /// Whose headers and errors it speaks: openai, anthropic, gemini, dynamodb, github, ...
+    #[arg(long, value_name = "NAME", default_value = "openai", value_parser = Dialect::from_name)]
     dialect: Dialect,
     /// Seed of latencies, faults and lies
     #[arg(long, value_name = "K", default_value_t = 0)]

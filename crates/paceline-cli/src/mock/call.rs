@@ -19,6 +19,12 @@ pub(crate) enum Endpoint {
     Responses,
     /// `messages`
     Messages,
+    /// `models/MODEL:generateContent`, and `:streamGenerateContent`
+    Generate,
+    /// `model/MODEL/converse`
+    Converse,
+    /// An operation of DynamoDB's, which a header names.
+    DynamoDb,
     /// Any other path.
     Other,
 }
@@ -28,6 +34,8 @@ pub(crate) enum Endpoint {
 pub(crate) struct Call {
     pub(crate) endpoint: Endpoint,
     pub(crate) path: String,
+    /// The operation that `x-amz-target` names.
+    pub(crate) operation: Option<String>,
     pub(crate) model: String,
     /// Whether the answer shall come in pieces; only where the endpoint has such a form.
     pub(crate) stream: bool,
@@ -52,18 +60,25 @@ pub(crate) fn item(parts: &Parts, body: &[u8]) -> u64 {
 }
 
 impl Call {
-    /// Reads a request; none when its body is no JSON object.
+    /// Reads a request; none when its body is no JSON object. A GET has none and needs none.
     pub(crate) fn read(parts: &Parts, body: &[u8]) -> Option<Self> {
-        let body: Map<String, Value> = serde_json::from_slice(body).ok()?;
-        let endpoint = Endpoint::of(parts.uri.path());
+        let bare = body.is_empty() && parts.method != http::Method::POST;
+        let body: Map<String, Value> = if bare { Map::new() } else { serde_json::from_slice(body).ok()? };
+        let path = parts.uri.path();
+        let target = parts.headers.get("x-amz-target").and_then(|target| target.to_str().ok());
+        let operation = target.and_then(|target| target.strip_prefix("DynamoDB_")?.split_once('.'));
+        let operation = operation.map(|(_, operation)| operation.to_owned());
+        let endpoint = if operation.is_some() { Endpoint::DynamoDb } else { Endpoint::of(path) };
         let (answer_tokens, cut) = answer_tokens(endpoint, &body);
         let flag = |value: Option<&Value>| value.and_then(Value::as_bool).unwrap_or(false);
-        let streams = !matches!(endpoint, Endpoint::Embeddings | Endpoint::Other);
+        let streams = endpoint.is_prompt() && endpoint != Endpoint::Converse;
+        let model = body.get("model").and_then(Value::as_str).or_else(|| endpoint.model_in(path));
         Some(Self {
             endpoint,
-            path: parts.uri.path().to_owned(),
-            model: body.get("model").and_then(Value::as_str).unwrap_or("mock-model").to_owned(),
-            stream: streams && flag(body.get("stream")),
+            path: path.to_owned(),
+            operation,
+            model: model.unwrap_or("mock-model").to_owned(),
+            stream: streams && (flag(body.get("stream")) || path.ends_with(":streamGenerateContent")),
             include_usage: flag(body.get("stream_options").and_then(|options| options.get("include_usage"))),
             vectors: vectors(&body),
             prompt_tokens: prompt_tokens(&body),
@@ -88,14 +103,33 @@ impl Endpoint {
             (Some("embeddings"), _) => Self::Embeddings,
             (Some("responses"), _) => Self::Responses,
             (Some("messages"), _) => Self::Messages,
+            (Some("converse"), _) => Self::Converse,
+            (Some(last), _) if last.ends_with(":generateContent") || last.ends_with(":streamGenerateContent") => {
+                Self::Generate
+            }
             _ => Self::Other,
+        }
+    }
+
+    /// Whether it takes a prompt and answers with text.
+    const fn is_prompt(self) -> bool {
+        !matches!(self, Self::Embeddings | Self::DynamoDb | Self::Other)
+    }
+
+    /// The model, where the path names it.
+    fn model_in(self, path: &str) -> Option<&str> {
+        match self {
+            Self::Generate => path.rsplit('/').next()?.split(':').next(),
+            Self::Converse => path.trim_end_matches('/').rsplit('/').nth(1),
+            _ => None,
         }
     }
 }
 
 /// Four characters of what the model would read are a token.
 fn prompt_tokens(body: &Map<String, Value>) -> u64 {
-    const READ: [&str; 6] = ["messages", "input", "prompt", "system", "instructions", "tools"];
+    const READ: [&str; 8] =
+        ["messages", "input", "prompt", "system", "instructions", "tools", "contents", "systemInstruction"];
     let characters: usize = READ.iter().filter_map(|key| body.get(*key)).map(characters).sum();
     (characters as u64).div_ceil(4).max(1)
 }
@@ -112,11 +146,14 @@ fn characters(value: &Value) -> usize {
 /// The length of the answer and whether the asked maximum cut it: 16 to 47 tokens, always the same for the same prompt.
 fn answer_tokens(endpoint: Endpoint, body: &Map<String, Value>) -> (u64, bool) {
     const MAXIMA: [&str; 3] = ["max_completion_tokens", "max_output_tokens", "max_tokens"];
-    if matches!(endpoint, Endpoint::Embeddings | Endpoint::Other) {
+    if !endpoint.is_prompt() {
         return (0, false);
     }
     let natural = 16 + prompt_tokens(body) * 7 % 32;
-    let most = MAXIMA.iter().find_map(|key| body.get(*key)?.as_u64()).unwrap_or(u64::MAX);
+    let nested = || body.get("generationConfig")?.get("maxOutputTokens")?.as_u64();
+    let converse = || body.get("inferenceConfig")?.get("maxTokens")?.as_u64();
+    let top = MAXIMA.iter().find_map(|key| body.get(*key)?.as_u64());
+    let most = top.or_else(nested).or_else(converse).unwrap_or(u64::MAX);
     (natural.min(most), most < natural)
 }
 
@@ -158,6 +195,9 @@ mod tests {
             ("/v1/responses", Endpoint::Responses),
             ("/v1/messages", Endpoint::Messages),
             ("/v1/messages/count_tokens", Endpoint::Other),
+            ("/v1beta/models/gemini-2.5-flash:generateContent", Endpoint::Generate),
+            ("/v1beta/models/gemini-2.5-flash:streamGenerateContent", Endpoint::Generate),
+            ("/model/anthropic.claude/converse", Endpoint::Converse),
             ("/", Endpoint::Other),
         ] {
             assert_eq!(read(path, "{}").endpoint, endpoint, "{path}");
@@ -174,6 +214,17 @@ mod tests {
         assert!(!call.cut && (16..48).contains(&call.answer_tokens));
         let call = read("/embeddings", r#"{"input":["abcd","efgh"],"dimensions":3}"#);
         assert_eq!((call.vectors, call.prompt_tokens, call.answer_tokens), ((2, 3), 2, 0));
+    }
+
+    #[test]
+    fn models_and_operations_may_stand_outside_the_body() {
+        assert_eq!(read("/v1beta/models/gemini-2.5-flash:generateContent", "{}").model, "gemini-2.5-flash");
+        assert!(read("/v1beta/models/g:streamGenerateContent", "{}").stream);
+        assert_eq!(read("/model/anthropic.claude/converse", "{}").model, "anthropic.claude");
+        let mut put = parts("/", None);
+        put.headers.insert("x-amz-target", "DynamoDB_20120810.PutItem".parse().expect("a value"));
+        let call = Call::read(&put, b"{}").expect("an object");
+        assert_eq!((call.endpoint, call.operation.as_deref()), (Endpoint::DynamoDb, Some("PutItem")));
     }
 
     #[test]

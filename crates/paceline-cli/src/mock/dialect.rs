@@ -1,167 +1,247 @@
-//! How a provider tells its limits and its refusals: OpenAI's words and Anthropic's.
+//! How a provider tells its limits and its refusals, from what is known about it.
 
 use std::time::Duration;
 
-use clap::ValueEnum;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use paceline::provider::Provider;
+use paceline::provider::table::{ErrorWords, LimitHeaders, MockError, ResetForm, Table, fill};
 use paceline_core::{Dimension, Timestamp};
 use paceline_sim::{Cause, Hints, LimitState, ToldWait};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::go_duration::{decimal, go_duration};
 
 /// Whose headers and errors a mock speaks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Dialect {
-    /// x-ratelimit-* headers, retry-after-ms, 503 when overloaded
-    #[default]
-    Openai,
-    /// anthropic-ratelimit-* headers, retry-after in seconds, 529 when overloaded
-    Anthropic,
-}
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Dialect(pub(crate) Provider);
 
 /// An answer that is an error.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Failed {
     pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
     pub(crate) body: Value,
+    /// The key of the body that names the request, and the header that does.
+    pub(crate) id_in_body: Option<(&'static str, &'static HeaderName)>,
 }
 
 impl Dialect {
+    /// The dialect of that name.
+    ///
+    /// # Errors
+    /// There is none; the error lists those that there are.
+    pub(crate) fn from_name(name: &str) -> Result<Self, String> {
+        let known = || Provider::ALL.map(Provider::as_str).join(", ");
+        Provider::from_name(name).map(Self).ok_or_else(|| format!("expected one of {}", known()))
+    }
+
+    fn table(self) -> &'static Table {
+        self.0.table()
+    }
+
     /// The header that names a request.
-    pub(crate) const fn request_id(self) -> HeaderName {
-        match self {
-            Self::Openai => HeaderName::from_static("x-request-id"),
-            Self::Anthropic => HeaderName::from_static("request-id"),
-        }
+    pub(crate) fn request_id(self) -> HeaderName {
+        self.table().errors.request_id.clone()
     }
 
     /// Adds what the hints let be said about the limits.
     pub(crate) fn add_limits(self, headers: &mut HeaderMap, states: &[LimitState], hints: Hints, now: Timestamp) {
-        for told in states.iter().filter_map(|state| hints.state(state)) {
-            let (limit, remaining) = (told.limit.to_string(), told.remaining.to_string());
-            let fields = match self {
-                Self::Openai => {
-                    let name = |field| format!("x-ratelimit-{field}-{}", told.dimension);
-                    [(name("limit"), limit), (name("remaining"), remaining), (name("reset"), go_duration(told.reset))]
-                }
-                Self::Anthropic => {
-                    let name = |field| format!("anthropic-ratelimit-{}-{field}", told.dimension);
-                    let reset = rfc3339(now + told.reset, hints);
-                    [(name("limit"), limit), (name("remaining"), remaining), (name("reset"), reset)]
-                }
-            };
-            for (name, value) in fields {
-                add(headers, &name, &value);
+        let told: Vec<LimitState> = states.iter().filter_map(|state| hints.state(state)).collect();
+        if self.table().mock.ietf {
+            return add_standard(headers, &told);
+        }
+        for told in &told {
+            let row = self.table().limits.iter().find(|row| row.dimension == told.dimension);
+            for (name, value) in row.into_iter().flat_map(|row| fields(row, told, hints, now)) {
+                headers.insert(name, text(&value));
             }
         }
     }
 
-    /// Adds the wait of a refusal. Anthropic knows whole seconds only.
-    pub(crate) fn add_wait(self, headers: &mut HeaderMap, told: ToldWait) {
-        let seconds = told.wait.as_nanos().div_ceil(1_000_000_000);
-        add(headers, "retry-after", &seconds.to_string());
-        if told.exact && self == Self::Openai {
-            add(headers, "retry-after-ms", &decimal(told.wait.as_nanos().div_ceil(1_000), 1_000));
+    /// Adds the wait of a refusal, in the fields in which the provider tells it.
+    pub(crate) fn add_wait(self, headers: &mut HeaderMap, cause: &Cause, told: ToldWait) {
+        let table = self.table();
+        if table.mock.reset_wait && matches!(cause, Cause::Limit { .. }) {
+            return;
+        }
+        let millis = || decimal(told.wait.as_nanos().div_ceil(1_000), 1_000);
+        for name in &table.errors.wait {
+            let value = match name.as_str() {
+                "retry-after-ms" if told.exact => millis(),
+                "retry-after-ms" => continue,
+                _ => whole_seconds(told.wait).to_string(),
+            };
+            add(headers, name, &value);
         }
     }
 
     /// The error of a call that the provider refused.
     pub(crate) fn refusal(self, cause: &Cause, model: &str, hints: Hints, wait: Option<Duration>) -> Failed {
-        match (cause, self) {
-            (Cause::Limit { state, requested }, Self::Openai) => {
-                let message = reached(state, *requested, model, hints, wait);
-                openai(429, state.dimension.as_str(), Some("rate_limit_exceeded"), &message)
+        let mock = &self.table().mock;
+        let (error, refused) = match cause {
+            Cause::Limit { state, requested } => (&mock.limit, Some((state, *requested))),
+            Cause::TooLarge { state, requested } => (&mock.too_large, Some((state, *requested))),
+            Cause::Concurrency { .. } => (&mock.concurrency, None),
+            Cause::Overloaded => (&mock.overloaded, None),
+        };
+        let told = refused.and_then(|(state, _)| hints.state(state));
+        let values = values(refused, told.as_ref(), model, wait);
+        let figures = if told.is_some() { &mock.figures } else { &mock.no_figures };
+        let hint = if wait.is_some() { mock.hint.as_str() } else { "" };
+        let mut all = values.clone();
+        all.push(("figures", in_text(figures, &values)));
+        all.push(("hint", in_text(hint, &values)));
+        let mut failed = self.failed(error, 503, None, &all, wait);
+        if let (Cause::Limit { .. }, Some(place)) = (cause, failed.body.get_mut("error").and_then(Value::as_object_mut))
+        {
+            let quota = mock.details.as_deref().filter(|_| told.is_some());
+            let delay = mock.retry_details.as_deref().filter(|_| wait.is_some());
+            let details: Vec<Value> = quota.into_iter().chain(delay).map(|shape| json_of(&fill(shape, &all))).collect();
+            if !details.is_empty() {
+                place.insert("details".to_owned(), details.into());
             }
-            (Cause::Limit { state, .. }, Self::Anthropic) => {
-                let of =
-                    hints.state(state).map(|told| format!(" of {} {} per minute", told.per_window, told.dimension));
-                let of = of.unwrap_or_default();
-                let message = format!("This request would exceed your organization's rate limit{of}.");
-                anthropic(429, "rate_limit_error", &message)
-            }
-            (Cause::TooLarge { state, requested }, Self::Openai) => {
-                let message = format!(
-                    "Request too large for {model} in organization org-mock on {} per min ({}): Limit {}, Requested {requested}.",
-                    state.dimension,
-                    short(&state.dimension),
-                    state.limit,
-                );
-                openai(429, state.dimension.as_str(), Some("rate_limit_exceeded"), &message)
-            }
-            (Cause::TooLarge { .. }, Self::Anthropic) => {
-                anthropic(413, "request_too_large", "Request exceeds the rate limit by itself and can never pass.")
-            }
-            (Cause::Concurrency { .. }, Self::Openai) => {
-                let message = format!("Too many concurrent requests for {model}.");
-                openai(429, "requests", Some("rate_limit_exceeded"), &message)
-            }
-            (Cause::Concurrency { .. }, Self::Anthropic) => {
-                anthropic(429, "rate_limit_error", "Number of concurrent connections has exceeded your rate limit.")
-            }
-            (Cause::Overloaded, Self::Openai) => {
-                let code = Some("server_is_overloaded");
-                openai(503, "service_unavailable_error", code, "The server is overloaded. Please try again later.")
-            }
-            (Cause::Overloaded, Self::Anthropic) => anthropic(529, "overloaded_error", "Overloaded"),
         }
+        failed
     }
 
     /// The error of a call that failed in service.
     pub(crate) fn fault(self) -> Failed {
-        let message = "The server had an error while processing your request.";
-        match self {
-            Self::Openai => openai(500, "server_error", None, message),
-            Self::Anthropic => anthropic(500, "api_error", message),
-        }
+        self.failed(&self.table().mock.fault, 500, None, &[], None)
     }
 
     /// The error of a call that makes no sense.
     pub(crate) fn invalid(self, status: u16, message: &str) -> Failed {
-        match self {
-            Self::Openai => openai(status, "invalid_request_error", None, message),
-            Self::Anthropic if status == 413 => anthropic(status, "request_too_large", message),
-            Self::Anthropic if status == 404 => anthropic(status, "not_found_error", message),
-            Self::Anthropic => anthropic(status, "invalid_request_error", message),
+        let mock = &self.table().mock;
+        let own = match status {
+            404 => mock.not_found.as_ref(),
+            413 => mock.too_long.as_ref(),
+            _ => None,
+        };
+        self.failed(own.unwrap_or(&mock.invalid), status, Some(message), &[], None)
+    }
+
+    /// An error in the provider's shape, with its names replaced.
+    fn failed(
+        self,
+        error: &MockError,
+        status: u16,
+        message: Option<&str>,
+        values: &[(&str, Value)],
+        wait: Option<Duration>,
+    ) -> Failed {
+        let shape = &self.table().errors;
+        let filled = |text: &Option<String>| text.as_ref().map(|text| in_text(text, values));
+        let filled = |text| filled(text).and_then(|text| text.as_str().map(str::to_owned));
+        let (code, error_type) = (filled(&error.code), filled(&error.error_type));
+        let message = message.map(str::to_owned).or_else(|| filled(&error.message));
+        let status = error.status.unwrap_or(status);
+        let body = shape.render(&ErrorWords {
+            status,
+            code: code.as_deref(),
+            error_type: error_type.as_deref(),
+            message: message.as_deref(),
+            wait,
+        });
+        let mut headers = HeaderMap::from_iter(shape.headers.iter().cloned());
+        if let Some(kind) = &shape.content_type {
+            headers.insert(http::header::CONTENT_TYPE, text(kind));
         }
+        if let (Some(name), Some(code)) = (&shape.code_header, &code) {
+            headers.insert(name, text(code));
+        }
+        let status = StatusCode::from_u16(status).expect("statuses of the tables have three digits");
+        let id_in_body = shape.id_in_body.as_deref().map(|key| (key, &shape.request_id));
+        Failed { status, headers, body: json_of(&body), id_in_body }
     }
 }
 
-/// OpenAI's message for a limit that is used up. Its figures are those of the minute, not of the bucket: they fit the
-/// wait, `(used + requested - limit) / limit` of a minute.
-fn reached(state: &LimitState, requested: u64, model: &str, hints: Hints, wait: Option<Duration>) -> String {
-    let (dimension, short) = (&state.dimension, short(&state.dimension));
-    let mut message =
-        format!("Rate limit reached for {model} in organization org-mock on {dimension} per min ({short})");
-    match hints.state(state) {
-        Some(told) => {
-            let used = told.per_window.saturating_sub(told.remaining);
-            message += &format!(": Limit {}, Used {used}, Requested {requested}.", told.per_window);
-        }
-        None => message.push('.'),
+/// The fields of one limit, as its row writes them.
+fn fields(row: &LimitHeaders, told: &LimitState, hints: Hints, now: Timestamp) -> Vec<(HeaderName, String)> {
+    if let Some(name) = &row.used_of_limit {
+        return vec![(name.clone(), format!("{}/{}", told.limit.saturating_sub(told.remaining), told.limit))];
+    }
+    let epoch = || (now + told.reset).as_millis();
+    let reset = |index: usize| match (row.reset, index) {
+        (ResetForm::GoDuration | ResetForm::Any, _) => go_duration(told.reset),
+        (ResetForm::Rfc3339, _) => rfc3339(now + told.reset, hints),
+        (ResetForm::Seconds, _) => whole_seconds(told.reset).to_string(),
+        (ResetForm::DecimalSeconds, 2) => decimal(told.reset.as_nanos().div_ceil(1_000_000), 1_000),
+        (ResetForm::DecimalSeconds, _) => decimal(epoch().unsigned_abs().into(), 1_000),
+        (ResetForm::Epoch, _) => epoch().saturating_add(999).div_euclid(1_000).to_string(),
+    };
+    let value = |index: usize| match index {
+        0 => told.limit.to_string(),
+        1 => told.remaining.to_string(),
+        index => reset(index),
+    };
+    row.headers.iter().enumerate().map(|(index, name)| (name.clone(), value(index))).collect()
+}
+
+/// The IETF's fields, of as many limits as there are.
+fn add_standard(headers: &mut HeaderMap, told: &[LimitState]) {
+    let list = |item: fn(&LimitState) -> String| told.iter().map(item).collect::<Vec<_>>().join(", ");
+    if !told.is_empty() {
+        let left = |t: &LimitState| format!("\"{}\";r={};t={}", t.dimension, t.remaining, whole_seconds(t.reset));
+        let policy = |t: &LimitState| format!("\"{}\";q={};w={}", t.dimension, t.limit, t.window.as_secs().max(1));
+        headers.insert("ratelimit", text(&list(left)));
+        headers.insert("ratelimit-policy", text(&list(policy)));
+    }
+}
+
+/// What the names in messages stand for. OpenAI's figures are those of the minute, not of the bucket: they fit the wait,
+/// `(used + requested - limit) / limit` of a minute.
+fn values(
+    refused: Option<(&LimitState, u64)>,
+    told: Option<&LimitState>,
+    model: &str,
+    wait: Option<Duration>,
+) -> Vec<(&'static str, Value)> {
+    let mut values: Vec<(&str, Value)> = vec![("model", model.into())];
+    if let Some((state, requested)) = refused {
+        let requests = state.dimension == Dimension::Requests;
+        values.extend([
+            ("dimension", state.dimension.as_str().into()),
+            ("short", if requests { "RPM" } else { "TPM" }.into()),
+            ("size", state.limit.into()),
+            ("requested", requested.into()),
+            ("quota", quota_id(requests).into()),
+        ]);
+    }
+    if let Some(told) = told {
+        let used = told.per_window.saturating_sub(told.remaining);
+        values.extend([("limit", told.per_window.into()), ("used", used.into())]);
     }
     if let Some(wait) = wait {
-        message += &format!(" Please try again in {}.", go_duration(wait));
+        let whole = whole_seconds(wait);
+        values.extend([
+            ("wait", go_duration(wait).into()),
+            ("wait_s", (whole as u64).into()),
+            ("wait_whole", format!("{whole}s").into()),
+        ]);
     }
-    message
+    values
 }
 
-fn short(dimension: &Dimension) -> &'static str {
-    if *dimension == Dimension::Requests { "RPM" } else { "TPM" }
+/// Google's names of quotas per minute.
+const fn quota_id(requests: bool) -> &'static str {
+    if requests { "GenerateRequestsPerMinutePerProjectPerModel" } else { "GenerateContentInputTokensPerModelPerMinute" }
 }
 
-fn openai(status: u16, kind: &str, code: Option<&str>, message: &str) -> Failed {
-    let error = json!({"message": message, "type": kind, "param": null, "code": code});
-    Failed { status: status_code(status), body: json!({"error": error}) }
+/// A text with its names replaced.
+fn in_text(shape: &str, values: &[(&str, Value)]) -> Value {
+    json_of(&fill(&Value::from(shape).to_string(), values))
 }
 
-fn anthropic(status: u16, kind: &str, message: &str) -> Failed {
-    let error = json!({"type": kind, "message": message});
-    Failed { status: status_code(status), body: json!({"type": "error", "error": error}) }
+fn json_of(text: &str) -> Value {
+    serde_json::from_str(text).expect("the shapes of the tables are JSON")
 }
 
-fn status_code(status: u16) -> StatusCode {
-    StatusCode::from_u16(status).expect("statuses here are written out and have three digits")
+fn whole_seconds(duration: Duration) -> u128 {
+    duration.as_nanos().div_ceil(1_000_000_000)
+}
+
+fn text(value: &str) -> HeaderValue {
+    HeaderValue::try_from(value).expect("values are printable ASCII")
 }
 
 /// Milliseconds for the exact, whole seconds, rounded up, for the others.
@@ -179,6 +259,12 @@ fn add(headers: &mut HeaderMap, name: &str, value: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use paceline::Class;
+    use paceline::provider::{Answer, read};
+    use serde_json::json;
+
+    const OPENAI: Dialect = Dialect(Provider::OpenAi);
+    const ANTHROPIC: Dialect = Dialect(Provider::Anthropic);
 
     const MS: Duration = Duration::from_millis(1);
     const NOON: Timestamp = Timestamp::from_millis(1_795_176_000_000);
@@ -198,7 +284,8 @@ mod tests {
         let mut headers = HeaderMap::new();
         dialect.add_limits(&mut headers, &[state()], hints, NOON);
         if let Some(wait) = wait {
-            dialect.add_wait(&mut headers, wait);
+            let cause = Cause::Limit { state: state(), requested: 1 };
+            dialect.add_wait(&mut headers, &cause, wait);
         }
         headers.iter().map(|(name, value)| format!("{name}: {}", value.to_str().expect("ASCII"))).collect()
     }
@@ -213,13 +300,13 @@ mod tests {
             "retry-after: 2",
             "retry-after-ms: 1386",
         ];
-        assert_eq!(headers(Dialect::Openai, Hints::Honest, Some(wait)), told);
+        assert_eq!(headers(OPENAI, Hints::Honest, Some(wait)), told);
         let coarse = ToldWait { wait: 2_000 * MS, exact: false };
         assert_eq!(
-            headers(Dialect::Openai, Hints::Coarse, Some(coarse))[2..],
+            headers(OPENAI, Hints::Coarse, Some(coarse))[2..],
             ["x-ratelimit-reset-requests: 1s", "retry-after: 2"]
         );
-        assert!(headers(Dialect::Openai, Hints::None, None).is_empty());
+        assert!(headers(OPENAI, Hints::None, None).is_empty());
     }
 
     #[test]
@@ -231,9 +318,9 @@ mod tests {
             "anthropic-ratelimit-requests-reset: 2026-11-20T12:00:00.85Z",
             "retry-after: 2",
         ];
-        assert_eq!(headers(Dialect::Anthropic, Hints::Honest, Some(wait)), told);
+        assert_eq!(headers(ANTHROPIC, Hints::Honest, Some(wait)), told);
         assert_eq!(
-            headers(Dialect::Anthropic, Hints::Coarse, None)[2],
+            headers(ANTHROPIC, Hints::Coarse, None)[2],
             "anthropic-ratelimit-requests-reset: 2026-11-20T12:00:01Z"
         );
     }
@@ -242,7 +329,7 @@ mod tests {
     fn the_figures_of_a_message_fit_its_wait() {
         let cause = Cause::Limit { state: state(), requested: 1 };
         let message = |hints, wait| {
-            let failed = Dialect::Openai.refusal(&cause, "m", hints, wait);
+            let failed = OPENAI.refusal(&cause, "m", hints, wait);
             assert_eq!((failed.status.as_u16(), &failed.body["error"]["code"]), (429, &json!("rate_limit_exceeded")));
             failed.body["error"]["message"].as_str().expect("a text").to_owned()
         };
@@ -251,5 +338,57 @@ mod tests {
         let honest = format!("{start}: Limit 1200, Used 1200, Requested 1. Please try again in 50ms.");
         assert_eq!(message(Hints::Honest, Some(50 * MS)), honest);
         assert_eq!(message(Hints::None, None), format!("{start}."));
+    }
+
+    #[test]
+    fn every_dialect_tells_its_limits_in_its_own_way() {
+        let wait = Some(ToldWait { wait: 1_386 * MS, exact: true });
+        for (provider, told) in [
+            (Provider::GitHub, "x-ratelimit-limit: 20, x-ratelimit-remaining: 0, x-ratelimit-reset: 1795176001"),
+            (
+                Provider::Discord,
+                "x-ratelimit-limit: 20, x-ratelimit-remaining: 0, x-ratelimit-reset-after: 0.85, \
+                 x-ratelimit-reset: 1795176000.85, retry-after: 2",
+            ),
+            (Provider::Shopify, "x-shopify-shop-api-call-limit: 20/20, retry-after: 2"),
+            (
+                Provider::Generic,
+                "ratelimit: \"requests\";r=0;t=1, ratelimit-policy: \"requests\";q=20;w=60, retry-after: 2",
+            ),
+            (Provider::Gemini, ""),
+            (Provider::DynamoDb, ""),
+        ] {
+            assert_eq!(headers(Dialect(provider), Hints::Honest, wait).join(", "), told, "{provider}");
+        }
+    }
+
+    /// What a mock says must mean to a client what happened in it, whoever it mimics.
+    #[test]
+    fn the_readers_of_this_project_understand_every_dialect() {
+        let limit = Cause::Limit { state: state(), requested: 1 };
+        let too_large = Cause::TooLarge { state: state(), requested: 21 };
+        let wait = 850 * MS;
+        for provider in Provider::ALL {
+            let dialect = Dialect(provider);
+            let read = |failed: &Failed, cause: Option<&Cause>| {
+                let mut headers = failed.headers.clone();
+                dialect.add_limits(&mut headers, &[state()], Hints::Honest, NOON);
+                if let Some(cause) = cause {
+                    dialect.add_wait(&mut headers, cause, ToldWait { wait, exact: true });
+                }
+                let body = failed.body.to_string();
+                let (status, body) = (failed.status.as_u16(), body.as_bytes());
+                read(provider, &Answer { status, headers: &headers, body, path: "" }, NOON)
+            };
+            let refused = |cause: &Cause| dialect.refusal(cause, "m", Hints::Honest, Some(wait));
+            let throttled = read(&refused(&limit), Some(&limit));
+            assert_eq!(throttled.class, Class::Throttled, "{provider}: {throttled:#?}");
+            assert!(throttled.wait.is_none_or(|told| told >= wait), "{provider}: {throttled:#?}");
+            assert_eq!(read(&refused(&too_large), None).class, Class::Invalid, "{provider}");
+            let busy = read(&refused(&Cause::Overloaded), None).class;
+            assert!(matches!(busy, Class::Overloaded | Class::Transient), "{provider}: {busy}");
+            assert_eq!(read(&dialect.fault(), None).class, Class::Transient, "{provider}");
+            assert_eq!(read(&dialect.invalid(400, "no object"), None).class, Class::Invalid, "{provider}");
+        }
     }
 }

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::serve::ListenerExt;
+use paceline::provider::Provider;
 use paceline_core::{Dimension, Quota, Shape};
 use paceline_sim::{Hints, ProviderConfig};
 use tokio::net::TcpListener;
@@ -54,7 +55,7 @@ impl Default for MockConfig {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
             provider: ProviderConfig::default(),
             hints: Hints::Honest,
-            dialect: Dialect::Openai,
+            dialect: Dialect(Provider::OpenAi),
             seed: 0,
         }
     }

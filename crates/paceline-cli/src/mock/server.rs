@@ -128,7 +128,7 @@ impl Mock {
             }
         };
         if let Some(told) = told {
-            self.dialect.add_wait(headers, told);
+            self.dialect.add_wait(headers, &refusal.cause, told);
         }
         self.dialect.refusal(&refusal.cause, &call.model, self.hints, told.map(|told| told.wait))
     }
@@ -189,7 +189,7 @@ async fn stats(State(mock): State<Arc<Mock>>) -> Json<Stats> {
 }
 
 async fn any_path(State(mock): State<Arc<Mock>>, request: Request) -> Response {
-    if request.method() != Method::POST {
+    if request.method() != Method::POST && mock.dialect.0.is_language_model() {
         let message = "A mock answers POST, and GET /stats.";
         return error(HeaderMap::new(), mock.dialect.invalid(404, message));
     }
@@ -248,9 +248,16 @@ async fn event_stream(place: Place, pieces: Vec<String>, mut headers: HeaderMap)
     (headers, Body::from_stream(stream)).into_response()
 }
 
-fn error(headers: HeaderMap, Failed { status, mut body }: Failed) -> Response {
-    if let Some(id) = headers.get("request-id").and_then(|id| id.to_str().ok()) {
-        body["request_id"] = id.into();
+fn error(headers: HeaderMap, failed: Failed) -> Response {
+    let Failed { status, headers: mut all, mut body, id_in_body } = failed;
+    if let Some((key, name)) = id_in_body
+        && let Some(id) = headers.get(name).and_then(|id| id.to_str().ok())
+    {
+        body[key] = id.into();
     }
-    (status, headers, Json(body)).into_response()
+    all.extend(headers);
+    // Its own content type stands after that of a plain object.
+    let mut response = (status, Json(body)).into_response();
+    response.headers_mut().extend(all);
+    response
 }

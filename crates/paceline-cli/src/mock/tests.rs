@@ -178,9 +178,9 @@ async fn a_client_that_goes_away_frees_its_place() {
 #[tokio::test]
 async fn faults_and_overload_speak_the_dialect() {
     for (dialect, path, kind) in [
-        (Dialect::Openai, "/error/type", "server_error"),
-        (Dialect::Anthropic, "/error/type", "api_error"),
-        (Dialect::Anthropic, "/request_id", "req_mock_1"),
+        (Dialect(Provider::OpenAi), "/error/type", "server_error"),
+        (Dialect(Provider::Anthropic), "/error/type", "api_error"),
+        (Dialect(Provider::Anthropic), "/request_id", "req_mock_1"),
     ] {
         let provider = ProviderConfig { fault: 1.0, ..ProviderConfig::default() };
         let client = Client::new(MockConfig { provider, dialect, ..MockConfig::default() }).await;
@@ -226,7 +226,9 @@ async fn reading(
 
 #[tokio::test]
 async fn the_readers_of_this_project_understand_it() {
-    for (dialect, provider) in [(Dialect::Openai, Provider::OpenAi), (Dialect::Anthropic, Provider::Anthropic)] {
+    for (dialect, provider) in
+        [(Dialect(Provider::OpenAi), Provider::OpenAi), (Dialect(Provider::Anthropic), Provider::Anthropic)]
+    {
         let limits = vec![two_an_hour().into(), bucket(Dimension::Tokens, 60, 60).into()];
         let model = ProviderConfig { limits, overload: None, ..ProviderConfig::default() };
         let client = Client::new(MockConfig { provider: model, dialect, ..MockConfig::default() }).await;

@@ -74,8 +74,7 @@ pub struct Table {
     #[serde(default, rename = "answer")]
     pub answers: Vec<KnownAnswer>,
     /// Which of its errors a mock sends when.
-    #[serde(default)]
-    pub mock: BTreeMap<String, toml::Value>,
+    pub mock: MockErrors,
 }
 
 /// What the calls of a provider are.
@@ -202,8 +201,10 @@ pub enum ResetForm {
     Any,
     /// `6m0s`, `20ms`.
     GoDuration,
-    /// Seconds from now.
+    /// Whole seconds from now.
     Seconds,
+    /// Seconds from now, with decimals.
+    DecimalSeconds,
     /// Seconds since 1970.
     Epoch,
     /// A date.
@@ -256,6 +257,63 @@ pub struct KnownAnswer {
     pub wait: Option<Duration>,
     /// What to know about it.
     pub note: Option<String>,
+}
+
+/// The errors of a mock. In their texts `$dimension`, `$short`, `$limit`, `$used`, `$requested`, `$size`, `$model`, `$wait`
+/// and `$wait_s` stand for values.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MockErrors {
+    /// A limit is used up.
+    pub limit: MockError,
+    /// The call is larger than a limit.
+    pub too_large: MockError,
+    /// Too many calls are in service.
+    pub concurrency: MockError,
+    /// The service is out of capacity.
+    pub overloaded: MockError,
+    /// A call that was admitted failed.
+    pub fault: MockError,
+    /// The call makes no sense.
+    pub invalid: MockError,
+    /// There is nothing at that path. Default: as `invalid`.
+    pub not_found: Option<MockError>,
+    /// The body is too long to be read. Default: as `invalid`.
+    pub too_long: Option<MockError>,
+    /// What `$figures` stands for where figures may be told.
+    #[serde(default)]
+    pub figures: String,
+    /// What it stands for where they may not.
+    #[serde(default)]
+    pub no_figures: String,
+    /// What `$hint` stands for where a wait is told.
+    #[serde(default)]
+    pub hint: String,
+    /// An entry of `error.details`, for figures.
+    pub details: Option<String>,
+    /// Another, for the wait.
+    pub retry_details: Option<String>,
+    /// The wait of a limit is told by the reset in the headers alone.
+    #[serde(default)]
+    pub reset_wait: bool,
+    /// Limits are told in the IETF's fields.
+    #[serde(default)]
+    pub ietf: bool,
+}
+
+/// One error of a mock.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MockError {
+    /// The status; where there is none the mock knows it.
+    pub status: Option<u16>,
+    /// The code.
+    pub code: Option<String>,
+    /// The type.
+    #[serde(rename = "type")]
+    pub error_type: Option<String>,
+    /// The message.
+    pub message: Option<String>,
 }
 
 /// A rule of a table, and why it is there.
