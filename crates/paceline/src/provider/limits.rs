@@ -20,8 +20,14 @@ pub(super) fn announced(table: &Table, headers: &HeaderMap, body: &Body<'_>, now
     }
     let mut limits = ietf::limits(headers);
     let standard = !limits.is_empty();
-    let rows = table.all_limits.iter().filter(|row| !(standard && row.unless_standard));
-    limits.extend(rows.filter_map(|row| read(row, headers, now)));
+    let announced = |rows: &[LimitHeaders]| {
+        let rows = rows.iter().filter(|row| !(standard && row.unless_standard));
+        rows.filter_map(|row| read(row, headers, now)).collect::<Vec<_>>()
+    };
+    limits.extend(announced(&table.limits));
+    if limits.is_empty() {
+        limits = announced(&table.usual_limits);
+    }
     limits.extend(shopify::limit(body));
     limits.extend(google::limits(body));
     limits

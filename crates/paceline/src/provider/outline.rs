@@ -22,24 +22,51 @@ pub(super) struct Outline<'k> {
 }
 
 /// The outline of a JSON object, or of an array of them.
-pub(super) fn outline(json: &[u8], keys: &Outline<'_>) -> Option<Map<String, Value>> {
+pub(super) fn outline(json: &[u8], keys: &Outline<'_>) -> Option<Root> {
     serde_json::Deserializer::from_slice(json).deserialize_any(keys).ok()
 }
 
+/// The few members of an object that are kept. So few are found faster one by one than by their hashes.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Root(Vec<(String, Value)>);
+
+impl Root {
+    /// The last value under a key.
+    pub(super) fn get(&self, key: &str) -> Option<&Value> {
+        self.0.iter().rev().find(|(known, _)| known == key).map(|(_, value)| value)
+    }
+
+    pub(super) fn contains_key(&self, key: &str) -> bool {
+        self.get(key).is_some()
+    }
+
+    /// Adds a later object: its values come before those that are there, but for an error.
+    fn extend(&mut self, later: Self) {
+        let failed = self.contains_key("error");
+        self.0.extend(later.0.into_iter().filter(|(key, _)| !(failed && key == "error")));
+    }
+}
+
+impl From<Map<String, Value>> for Root {
+    fn from(members: Map<String, Value>) -> Self {
+        Self(members.into_iter().collect())
+    }
+}
+
 impl<'de> Visitor<'de> for &Outline<'_> {
-    type Value = Map<String, Value>;
+    type Value = Root;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object, or objects in an array")
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Self::Value, A::Error> {
-        let mut left = Map::new();
+        let mut left = Root::default();
         while let Some(Text(key)) = entries.next_key()? {
             if self.kept.contains(&&*key) {
-                left.insert(key.into_owned(), entries.next_value()?);
+                left.0.push((key.into_owned(), entries.next_value()?));
             } else if self.pruned.contains(&&*key) {
-                left.insert(key.into_owned(), entries.next_value_seed(Pruned)?);
+                left.0.push((key.into_owned(), entries.next_value_seed(Pruned)?));
             } else {
                 entries.next_value::<IgnoredAny>()?;
             }
@@ -54,18 +81,14 @@ impl<'de> Visitor<'de> for &Outline<'_> {
             if !self.arrays {
                 return Err(serde::de::Error::custom("several objects"));
             }
-            let error = all.remove("error");
             all.extend(next);
-            if let Some(error) = error {
-                all.insert("error".to_owned(), error);
-            }
         }
         Ok(all)
     }
 }
 
 impl<'de> DeserializeSeed<'de> for &Outline<'_> {
-    type Value = Map<String, Value>;
+    type Value = Root;
 
     fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Self::Value, D::Error> {
         from.deserialize_map(self)
@@ -169,7 +192,7 @@ mod tests {
 
     fn read(text: &str, arrays: bool) -> Option<Value> {
         let keys = Outline { kept: &["error", "k"], pruned: &["choices"], arrays };
-        outline(text.as_bytes(), &keys).map(Value::Object)
+        outline(text.as_bytes(), &keys).map(|root| root.0.into_iter().collect())
     }
 
     #[test]

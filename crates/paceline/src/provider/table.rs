@@ -62,9 +62,9 @@ pub struct Table {
     /// The limits that its headers announce.
     #[serde(default, rename = "limit")]
     pub limits: Vec<LimitHeaders>,
-    /// These, and the widespread ones that they do not replace.
+    /// The widespread ones, which are looked for where none of these is announced.
     #[serde(skip)]
-    pub(super) all_limits: Vec<LimitHeaders>,
+    pub(super) usual_limits: Vec<LimitHeaders>,
     /// Answers that its own codes decide, before all that is common.
     #[serde(default, rename = "rule", deserialize_with = "rules")]
     pub(super) rules: Vec<TableRule>,
@@ -335,11 +335,10 @@ impl Table {
         if let Some(like) = table.like.as_deref().and_then(Provider::from_name) {
             table.rules.extend(Self::of(like).rules.iter().cloned());
         }
-        table.all_limits = table.limits.clone();
         if provider != Provider::Generic {
-            let others = Self::of(Provider::Generic).limits.iter();
-            let others = others.filter(|row| !table.limits.iter().any(|own| own.shares_a_field(row)));
-            table.all_limits.extend(others.cloned());
+            let usual = Self::of(Provider::Generic).limits.iter();
+            let usual = usual.filter(|row| !table.limits.iter().any(|own| own.shares_a_field(row)));
+            table.usual_limits = usual.cloned().collect();
         }
         table
     }

@@ -171,7 +171,7 @@ fn longest_answer(body: &[u8]) -> u64 {
         arrays: false,
     };
     let request = outline(body, &KEYS).unwrap_or_default();
-    let largest = |keys: &[&str]| keys.iter().filter_map(|key| request.get(*key)?.as_u64()).max();
+    let largest = |keys: &[&str]| keys.iter().filter_map(|key| request.get(key)?.as_u64()).max();
     largest(&KEYS.kept[..3]).unwrap_or(0).saturating_mul(largest(&KEYS.kept[3..]).unwrap_or(1).max(1))
 }
 
