@@ -23,6 +23,7 @@ use self::calls::alike::SameFailures;
 use self::calls::bounds::Budget;
 use self::calls::dispatch::{Dispatcher, Ended, Parts};
 use self::calls::item::{Context, Phase};
+use self::calls::partial::Partials;
 use self::calls::record::{About, Recorder};
 use self::calls::send::{Sender, SenderConfig};
 use self::calls::signals::{self, Signals};
@@ -132,6 +133,7 @@ impl Run<'_> {
             provider: self.upstream.provider,
             rules: self.upstream.rules.clone(),
             ratios: Mutex::new(BTreeMap::new()),
+            partials: Partials::default(),
             deadline: self.upstream.deadline,
             budget: Budget::new(self.args.max_tokens),
             phase: phase_seen,

@@ -11,6 +11,7 @@ mod forms;
 mod help;
 mod input;
 mod pictures;
+mod partial;
 mod resume;
 mod rewritten;
 mod sharing;

@@ -24,6 +24,7 @@ mod names;
 mod outline;
 #[cfg(test)]
 mod pages;
+mod partial;
 mod reading;
 mod rule;
 mod shape;
@@ -40,6 +41,7 @@ use paceline_core::{Class, Timestamp};
 
 pub use api::Provider;
 pub use collect::collect;
+pub use partial::{joined, remainder};
 pub use reading::{Action, NoResponse, Reading, log_words, no_response};
 pub use rule::{Phrase, Place, Rule};
 pub use usage::{TokenRatio, Usage, charge};

@@ -14,6 +14,7 @@ use paceline_store::Claimed;
 use tokio::sync::watch;
 
 use crate::run::calls::bounds::Budget;
+use crate::run::calls::partial::Partials;
 use crate::run::calls::send::{Answer, Call, NoAnswer, Sender};
 use crate::run::lines::format::Format;
 use crate::run::lines::input::{Input, Span};
@@ -43,6 +44,8 @@ pub(crate) struct Context {
     pub(crate) rules: Vec<provider::Rule>,
     /// Tokens per character by scope, learnt from the usage that answers report: each model has its own tokenizer.
     pub(crate) ratios: Mutex<BTreeMap<Arc<str>, TokenRatio>>,
+    /// Batches that were accepted in part.
+    pub(crate) partials: Partials,
     /// How long an item may be tried, from its first send.
     pub(crate) deadline: Duration,
     /// The tokens that the run may use.
@@ -197,7 +200,7 @@ impl Context {
             method: line.method,
             url: line.url.into_owned(),
             headers: line.headers,
-            body: Bytes::from(line.body.into_owned()),
+            body: self.partials.body_of(item.ordinal).unwrap_or_else(|| Bytes::from(line.body.into_owned())),
             ordinal: item.ordinal,
         };
         let echo = Echo {
@@ -254,6 +257,7 @@ impl Context {
         reserved_tokens.settle(used(answer.as_ref(), &reading));
         self.learn(&item.scope, &call, &reading);
         if let Some(Ok(answer)) = &mut answer {
+            self.partials.answered(&call, answer, &reading);
             answer.collect_stream();
         }
         let deadline = item.tally.deadline.unwrap_or(at + self.deadline);
