@@ -1,6 +1,7 @@
 //! `paceline` as a person meets it: the real binary against a server that counts what reaches it.
 
 mod answers;
+mod attribution;
 mod bounds;
 mod checks;
 mod done;

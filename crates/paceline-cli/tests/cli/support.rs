@@ -32,6 +32,7 @@ pub(crate) struct Arrival {
 }
 
 /// What the server answers.
+#[derive(Clone)]
 pub(crate) struct Reply {
     status: u16,
     content_type: &'static str,

@@ -1,0 +1,91 @@
+//! Who is to blame for a failure: the item, the model, the key, the server or the way to it.
+
+use serde_json::json;
+
+use crate::support::{Job, Reply, Server, finish};
+
+/// Words that mean much elsewhere, in places where they mean nothing.
+#[test]
+fn what_only_looks_like_another_failure_is_tried_again() {
+    for (name, first) in [
+        (
+            "a 503 whose words speak of keys and quotas",
+            Reply::error(503, "overloaded").with_header("x-request-id", "req-unauthorized-insufficient_quota-429"),
+        ),
+        ("a 503 of text", Reply::text(503, "text/plain", "unauthorized: insufficient_quota 429")),
+        ("a 503 of HTML", Reply::text(503, "text/html", "<html><h1>401 unauthorized</h1></html>")),
+        ("a 429 without a body", Reply::text(429, "text/plain", "").with_header("retry-after-ms", "1")),
+    ] {
+        let server = Server::new(move |arrival| match arrival.before {
+            0 => first.clone(),
+            _ => Reply::ok(),
+        });
+        let job = Job::new(3);
+        let (code, log) = finish(&mut job.run(&server));
+        assert_eq!(code, 0, "{name}: {log}");
+        assert_eq!(server.count(), 6, "{name}");
+        job.assert_adds_up(3);
+    }
+}
+
+/// A way that is shut may open: refused connections, failed TLS, unknown names.
+#[test]
+fn a_way_that_is_shut_is_tried_again() {
+    let plain = Server::new(|_| Reply::ok());
+    for address in ["http://127.0.0.1:1", &plain.url().replace("http:", "https:"), "http://nowhere.invalid"] {
+        let job = Job::new(2);
+        let mut command = job.paceline();
+        command.args(["run", "in.jsonl", "-o", "out.jsonl", "--summary", "summary.json", "--max-retries", "2"]);
+        command.args(["--base-url", address]).env("PACELINE_UPSTREAM__GENERIC__RETRY__BASE", "1ms");
+        let (code, log) = finish(&mut command);
+        assert_eq!(code, 1, "{address}: {log}");
+        for row in job.lines("out.report.jsonl") {
+            let found = (&row["class"], &row["attempts"], &row["retryable"]);
+            assert_eq!(found, (&json!("transient"), &json!(3), &json!(true)), "{address}: {row}");
+        }
+        job.assert_adds_up(2);
+    }
+    assert_eq!(plain.count(), 0);
+}
+
+/// Nothing passes a second time that is not there, and a server that says so is not down.
+#[test]
+fn not_found_everywhere_ends_the_run_without_a_retry() {
+    let server = Server::new(|_| Reply::error(404, "model_not_found"));
+    let job = Job::new(100);
+    let (code, log) = finish(job.run(&server).args(["--concurrency", "2"]));
+    let summary = job.summary();
+    assert_eq!(code, 3, "{log}");
+    assert_eq!(
+        (&summary["retries"], &summary["resends"], &summary["stopped"]),
+        (&json!(0), &json!(0), &json!("same_failure"))
+    );
+    assert!(server.count() < 25, "{} calls", server.count());
+    let scopes = summary["scopes"].as_array().expect("scopes");
+    assert!(scopes.iter().all(|scope| scope["breaker"] != "open"), "{summary}");
+}
+
+#[test]
+fn a_403_about_an_item_fails_that_item_and_one_about_the_key_stops_the_key() {
+    let moderated = json!({"error": {"code": 403, "message": "flagged", "metadata": {"reasons": ["hate"]}}});
+    let server = Server::new(move |arrival| match arrival.item.as_str() {
+        "item-1" => Reply::new(403, &moderated),
+        _ => Reply::ok(),
+    });
+    let job = Job::new(5);
+    let (code, log) = finish(&mut job.run(&server));
+    assert_eq!(code, 1, "{log}");
+    let summary = job.summary();
+    assert_eq!((&summary["succeeded"], &summary["failed"]), (&json!(4), &json!(1)));
+    assert_eq!(job.lines("out.report.jsonl")[0]["class"], "filtered");
+
+    let server = Server::new(|_| Reply::error(403, "account_deactivated"));
+    let job = Job::new(5);
+    let (code, log) = finish(&mut job.run(&server));
+    assert_eq!(code, 3, "{log}");
+    let summary = job.summary();
+    assert_eq!(
+        (&summary["deferred"], &summary["failed"], &summary["stopped"]),
+        (&json!(5), &json!(0), &json!("account"))
+    );
+}
