@@ -91,18 +91,19 @@ pub(super) fn of(body: &Body<'_>, cached: CachedInput) -> Option<Usage> {
     })
 }
 
-/// Tokens per character of a request body: a quarter at first, then what answers report. Keep one per model, because
-/// each has its own tokenizer.
+/// Tokens per character of a request body, a quarter at first, then what answers report; and the mean length of the
+/// answers. Keep one per model, because each has its own tokenizer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TokenRatio {
     tokens_per_char: f64,
     answers: u32,
+    output_tokens: f64,
 }
 
 impl Default for TokenRatio {
-    /// Four characters a token.
+    /// Four characters a token, and nothing known about answers.
     fn default() -> Self {
-        Self { tokens_per_char: 0.25, answers: 0 }
+        Self { tokens_per_char: 0.25, answers: 0, output_tokens: 0.0 }
     }
 }
 
@@ -113,6 +114,12 @@ impl TokenRatio {
     /// Tokens per character, between 1/64 and 4.
     pub const fn tokens_per_char(&self) -> f64 {
         self.tokens_per_char
+    }
+
+    /// The tokens to expect of an answer to a request that sets no bound, rounded up: the mean of those that came, 0 before
+    /// the first.
+    pub fn output_tokens(&self) -> u64 {
+        self.output_tokens.ceil() as u64
     }
 
     /// The tokens to expect of a body, rounded up.
@@ -131,6 +138,7 @@ impl TokenRatio {
         self.answers = self.answers.saturating_add(1);
         let weight = (1.0 / f64::from(self.answers)).max(LEAST_WEIGHT);
         self.tokens_per_char += (seen - self.tokens_per_char) * weight;
+        self.output_tokens += (usage.output_tokens as f64 - self.output_tokens) * weight;
     }
 }
 
@@ -151,7 +159,8 @@ fn is_data_url(string: &[u8]) -> bool {
 const WITHOUT_TOKENS: [&str; 5] = ["/audio/", "/batches", "/files", "/images/", "/models"];
 
 /// What a request is expected to cost before it is sent: one request, its bytes and its tokens. The tokens of the answer
-/// are reserved up to the request's own bound where the provider does so too.
+/// are reserved up to the request's own bound where the provider does so too; where there is no bound, as many as answers had
+/// so far.
 pub fn charge(provider: Provider, path: &str, body: &[u8], ratio: &TokenRatio) -> Cost {
     let cost = Cost::request().with(Dimension::Bytes, u64::try_from(body.len()).unwrap_or(u64::MAX));
     let path = path.strip_prefix("/v1").unwrap_or(path);
@@ -159,20 +168,25 @@ pub fn charge(provider: Provider, path: &str, body: &[u8], ratio: &TokenRatio) -
         return cost;
     }
     let input_tokens = ratio.tokens(body);
-    let output_tokens = if provider.table().charge.reserves_output { longest_answer(body) } else { 0 };
+    let output_tokens = match provider.table().charge.reserves_output {
+        true => longest_answer(body).unwrap_or_else(|| ratio.output_tokens()),
+        false => 0,
+    };
     Usage { input_tokens, output_tokens }.settle(cost)
 }
 
-/// The tokens that the request allows its answer, over all the answers that it asks for; 0 when it names no bound.
-fn longest_answer(body: &[u8]) -> u64 {
+/// The tokens that the request allows its answer, over all the answers that it asks for; none when it names no bound.
+fn longest_answer(body: &[u8]) -> Option<u64> {
     const KEYS: Outline<'_> = Outline {
-        kept: &["max_completion_tokens", "max_output_tokens", "max_tokens", "n", "best_of"],
+        kept: &["max_completion_tokens", "max_output_tokens", "max_tokens", "n", "best_of", "inferenceConfig"],
         pruned: &[],
         arrays: false,
     };
     let request = outline(body, &KEYS).unwrap_or_default();
     let largest = |keys: &[&str]| keys.iter().filter_map(|key| request.get(key)?.as_u64()).max();
-    largest(&KEYS.kept[..3]).unwrap_or(0).saturating_mul(largest(&KEYS.kept[3..]).unwrap_or(1).max(1))
+    let of_bedrock = || request.get("inferenceConfig")?.get("maxTokens")?.as_u64();
+    let bound = largest(&KEYS.kept[..3]).or_else(of_bedrock)?;
+    Some(bound.saturating_mul(largest(&KEYS.kept[3..5]).unwrap_or(1).max(1)))
 }
 
 #[cfg(test)]
@@ -254,6 +268,32 @@ mod tests {
         assert_eq!((cost.get(&Dimension::InputTokens), cost.get(&Dimension::OutputTokens)), (input, 300));
         let image = charge(Provider::OpenAi, "/v1/images/generations", body, &TokenRatio::default());
         assert_eq!((image.get(&Dimension::Tokens), image.get(&Dimension::Bytes)), (0, body.len() as u64));
+    }
+
+    #[test]
+    fn without_a_bound_the_mean_of_the_answers_is_reserved() {
+        let (body, mut ratio) = (br#"{"messages":[{"content":"n"}]}"#, TokenRatio::default());
+        let output = |ratio: &TokenRatio, body: &[u8]| {
+            charge(Provider::OpenAi, "/v1/chat/completions", body, ratio).get(&Dimension::OutputTokens)
+        };
+        assert_eq!(output(&ratio, body), 0, "nothing is known");
+        for output_tokens in [100, 300] {
+            ratio.settle(body, &Usage { input_tokens: 8, output_tokens });
+        }
+        assert_eq!(output(&ratio, body), 200);
+        assert_eq!(output(&ratio, br#"{"max_tokens":7}"#), 7, "a bound is a bound");
+        assert_eq!(output(&ratio, br#"{"inferenceConfig":{"maxTokens":9}}"#), 9);
+        let free = charge(Provider::Anthropic, "/v1/messages", body, &ratio);
+        assert_eq!(free.get(&Dimension::OutputTokens), 0, "nothing is reserved there");
+    }
+
+    #[test]
+    fn cached_input_is_free_where_the_provider_says_so() {
+        let body =
+            br#"{"usage":{"prompt_tokens":90,"completion_tokens":5,"prompt_tokens_details":{"cached_tokens":64}}}"#;
+        let body = Body::of_success(body, "", crate::provider::body::Wanted { keys: None, arrays: false });
+        let input = |cached| of(&body, cached).expect("usage").input_tokens;
+        assert_eq!((input(CachedInput::Counts), input(CachedInput::Free)), (90, 26));
     }
 
     #[test]
