@@ -7,6 +7,7 @@ use std::cell::OnceCell;
 
 use serde_json::Value;
 
+use super::frames;
 use super::outline::{Outline, Root, outline};
 use super::stream::{self, Stream};
 
@@ -135,12 +136,13 @@ impl<'a> Body<'a> {
     }
 
     fn parse(bytes: &'a [u8], content_type: &str, keys: &Outline<'_>) -> Self {
+        if content_type.starts_with(frames::MEDIA_TYPE) {
+            return Self::of_stream(stream::read_frames(bytes), bytes);
+        }
         let bytes = bytes.trim_ascii_start();
         let bytes = bytes.strip_prefix("\u{feff}".as_bytes()).unwrap_or(bytes);
         if is_stream(bytes, content_type) {
-            let mut stream = stream::read(bytes);
-            let root = std::mem::take(&mut stream.error).into();
-            return Self { kind: Kind::Stream, root, stream: Some(stream), bytes, ..Self::default() };
+            return Self::of_stream(stream::read(bytes), bytes);
         }
         match outline(bytes, keys) {
             Some(root) => Self { kind: Kind::Object, root, bytes, ..Self::default() },
@@ -151,6 +153,11 @@ impl<'a> Body<'a> {
                 ..Self::default()
             },
         }
+    }
+
+    fn of_stream(mut stream: Stream, bytes: &'a [u8]) -> Self {
+        let root = std::mem::take(&mut stream.error).into();
+        Self { kind: Kind::Stream, root, stream: Some(stream), bytes, ..Self::default() }
     }
 
     /// The value at a JSON pointer, as far as its key is kept.

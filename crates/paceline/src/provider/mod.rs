@@ -12,6 +12,7 @@ mod decide;
 mod decimal;
 #[cfg(test)]
 mod fixtures;
+mod frames;
 mod github;
 mod google;
 mod header;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
+use super::frames::{self, Frame};
 use super::inside::is_refused;
 use super::usage::Usage;
 
@@ -77,7 +78,28 @@ pub(super) fn read(body: &[u8]) -> Stream {
     stream
 }
 
+/// Reads the frames of a whole body in the binary form of AWS.
+pub(super) fn read_frames(body: &[u8]) -> Stream {
+    let mut stream = Stream { is_empty: true, ..Stream::default() };
+    let end = frames::each(body, |frame| stream.take(&Event::of_frame(frame)));
+    // Half a frame is no end, whatever came before it.
+    if end.is_err() {
+        (stream.must_end, stream.ended) = (true, stream.failed);
+    }
+    stream
+}
+
 impl Event {
+    /// An exception is an error with that code; every other frame is an event of that name.
+    fn of_frame(frame: Frame<'_>) -> Self {
+        let name = if frame.failed { "error" } else { frame.name };
+        let value = match frame.failed {
+            true => json!({"error": {"code": frame.name, "message": frame.payload["message"]}}),
+            false => frame.payload,
+        };
+        Self { name: name.to_owned(), value, done: false, empty: false, garbled: false }
+    }
+
     fn new(name: String, data: &str) -> Self {
         let data = data.trim();
         let read = serde_json::from_str(data);
@@ -94,7 +116,7 @@ impl Event {
     pub(super) fn ends(&self) -> bool {
         let finished = |candidate: &Value| candidate["finishReason"].is_string();
         self.done
-            || matches!(self.kind(), "message_stop" | "response.completed" | "response.incomplete")
+            || matches!(self.kind(), "message_stop" | "messageStop" | "response.completed" | "response.incomplete")
             || self.value["candidates"].as_array().is_some_and(|all| all.iter().any(finished))
             || self.value["promptFeedback"]["blockReason"].is_string()
     }
@@ -102,7 +124,7 @@ impl Event {
     /// Whether it is one of a dialect whose streams end with an event of their own.
     fn must_be_followed_by_an_end(&self) -> bool {
         let kind = self.kind();
-        kind == "message_start"
+        matches!(kind, "message_start" | "messageStart")
             || kind.starts_with("response.")
             || ["choices", "candidates"].into_iter().any(|key| self.value[key].is_array())
     }
