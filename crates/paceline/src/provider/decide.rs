@@ -89,12 +89,14 @@ fn refused(case: &Case<'_>) -> Decision {
     STEPS.iter().find_map(|step| step(case)).unwrap_or_else(|| by_status(case))
 }
 
-/// The provider's own codes; those of AWS and ACME also where their answers come from somebody unknown.
+/// The provider's own codes; those of AWS, ACME and Anthropic also where their answers come from somebody unknown.
 fn rules_of_the_table(case: &Case<'_>) -> Option<Decision> {
     let foreign: &[Provider] = if names::is_aws(case.headers) || case.body.root.contains_key("__type") {
         &[Provider::DynamoDb, Provider::Bedrock]
     } else if names::is_acme(case.body) {
         &[Provider::Acme]
+    } else if case.body.root.get("type").is_some_and(|kind| kind == "error") {
+        &[Provider::Anthropic]
     } else {
         &[]
     };
