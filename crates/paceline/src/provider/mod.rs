@@ -48,7 +48,7 @@ pub use rule::{Phrase, Place, Rule};
 pub use usage::{TokenRatio, Usage, charge};
 
 use body::{Body, Wanted};
-use decide::Case;
+use decide::{Case, Decision};
 
 /// An HTTP response, whole. The body of a stream is its events, up to the end or to where it was cut.
 #[derive(Clone, Copy, Debug)]
@@ -94,22 +94,15 @@ pub fn read_with(provider: Provider, rules: &[Rule], answer: &Answer<'_>, now: T
     };
     let rule = rules.iter().find(|rule| rule.matches(answer.status, answer.headers, &body));
     let decision = rule.map_or_else(|| decide::decide(&case), |rule| decide::by_user(&case, rule));
-    let fault = decision.fault;
-    let clock = if server_time.is_some() { "clock: Date of the answer" } else { "clock: local" };
-    let waits = decision.waits() && decision.hint.is_none();
-    let passed_over = if waits { wait::passed_over(&case) } else { None };
-    let known = [clock.into(), body.kind.step().into(), decision.step.clone()];
-    let wait = decision.hint.as_ref().map(|hint| format!("wait: {:?}, from {}", hint.wait, hint.from));
-    let wait = wait.or_else(|| waits.then(|| "wait: none that is usable, the backoff decides".to_owned()));
     Reading {
-        steps: known.into_iter().chain(passed_over.map(Cow::Borrowed)).chain(wait.map(Cow::Owned)).collect(),
-        code: match fault {
+        steps: steps(&case, &decision, server_time.is_some()),
+        code: match decision.fault {
             Some(fault) => Some(fault.code.to_owned()),
             None if decision.class == Class::Success => body.code(),
             None => body.code().or_else(|| names::special(answer.headers, &body)),
         },
         error_type: body.error_type(),
-        words: match fault {
+        words: match decision.fault {
             None if decision.class == Class::Success => None,
             None => body.words(),
             Some(fault) => {
@@ -120,6 +113,21 @@ pub fn read_with(provider: Provider, rules: &[Rule], answer: &Answer<'_>, now: T
         limits,
         ..Reading::from(decision)
     }
+}
+
+/// How the decision came about: the clock, the body, the rule that decided, and the wait with its source.
+fn steps(case: &Case<'_>, decision: &Decision, dated: bool) -> Vec<Cow<'static, str>> {
+    let clock = if dated { "clock: Date of the answer" } else { "clock: local" };
+    let mut steps = vec![clock.into(), case.body.kind.step().into(), decision.step.clone()];
+    match &decision.hint {
+        Some(hint) => steps.push(format!("wait: {:?}, from {}", hint.wait, hint.from).into()),
+        None if decision.waits() => {
+            steps.extend(wait::passed_over(case).map(Cow::Borrowed));
+            steps.push("wait: none that is usable, the backoff decides".into());
+        }
+        None => {}
+    }
+    steps
 }
 
 #[cfg(test)]
