@@ -18,6 +18,8 @@ pub(crate) fn of(reading: &Reading) -> Value {
         "words": reading.words,
         "code": reading.code,
         "error_type": reading.error_type,
+        "tokens_in": reading.usage.map(|usage| usage.input_tokens),
+        "tokens_out": reading.usage.map(|usage| usage.output_tokens),
         "steps": reading.steps,
     })
 }

@@ -31,6 +31,10 @@ pub(crate) fn of(provider: Provider, saved: &Saved, reading: &Reading) -> String
         (None, Some(kind)) => line(&mut text, "type", kind, ""),
         (None, None) => {}
     }
+    if let Some(usage) = reading.usage {
+        let tokens = format!("{} in, {} out", count(usage.input_tokens), count(usage.output_tokens));
+        line(&mut text, "tokens", &tokens, "");
+    }
     if let Some(words) = &reading.words {
         line(&mut text, "words", words, "");
     }
