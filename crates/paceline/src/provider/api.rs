@@ -105,10 +105,6 @@ const FILES: [(Provider, &str, &str); Provider::ALL.len()] = [
     (Provider::Generic, "generic", include_str!("tables/generic.toml")),
 ];
 
-/// Other names for some of them.
-const ALIASES: [(&str, Provider); 3] =
-    [("vertex", Provider::Gemini), ("twitter", Provider::X), ("letsencrypt", Provider::Acme)];
-
 impl Provider {
     /// All providers, in declaration order; the generic one is the last.
     pub const ALL: [Self; 29] = [
@@ -150,8 +146,7 @@ impl Provider {
 
     /// The provider of that name.
     pub fn from_name(name: &str) -> Option<Self> {
-        let own = Self::ALL.into_iter().find(|provider| provider.as_str() == name);
-        own.or_else(|| ALIASES.iter().find(|(alias, _)| *alias == name).map(|(_, provider)| *provider))
+        Self::ALL.into_iter().find(|provider| provider.as_str() == name)
     }
 
     /// Everything that is known about it.
