@@ -164,7 +164,9 @@ const WITHOUT_TOKENS: [&str; 5] = ["/audio/", "/batches", "/files", "/images/", 
 pub fn charge(provider: Provider, path: &str, body: &[u8], ratio: &TokenRatio) -> Cost {
     let cost = Cost::request().with(Dimension::Bytes, u64::try_from(body.len()).unwrap_or(u64::MAX));
     let path = path.strip_prefix("/v1").unwrap_or(path);
-    if WITHOUT_TOKENS.iter().any(|prefix| path.starts_with(prefix)) {
+    // Gemini's prompts go to a model, and are not about models.
+    let generates = path.contains(":generateContent") || path.contains(":streamGenerateContent");
+    if !generates && WITHOUT_TOKENS.iter().any(|prefix| path.starts_with(prefix)) {
         return cost;
     }
     let input_tokens = ratio.tokens(body);
@@ -268,6 +270,8 @@ mod tests {
         assert_eq!((cost.get(&Dimension::InputTokens), cost.get(&Dimension::OutputTokens)), (input, 300));
         let image = charge(Provider::OpenAi, "/v1/images/generations", body, &TokenRatio::default());
         assert_eq!((image.get(&Dimension::Tokens), image.get(&Dimension::Bytes)), (0, body.len() as u64));
+        let gemini = charge(Provider::Gemini, "/models/m:generateContent", body, &TokenRatio::default());
+        assert_eq!(gemini.get(&Dimension::InputTokens), input);
     }
 
     #[test]
