@@ -7,8 +7,8 @@ use serde_json::Value;
 
 use super::api::Provider;
 use super::decide::{Case, Decision, paused};
-use super::header;
 use super::wait::{self, Hint};
+use super::{header, shape};
 
 /// Whether a refusal is a limit of GitHub's: by its words, whoever it seems to come from; under its own name also by its
 /// headers.
@@ -22,7 +22,7 @@ pub(super) fn is_limit(case: &Case<'_>) -> bool {
 
 /// `Retry-After`; the reset and a second where nothing remains; a minute.
 pub(super) fn limit(case: &Case<'_>) -> Decision {
-    let late = |hint: Hint| Hint { wait: hint.wait + Duration::from_secs(1), ..hint };
+    let late = |hint: Hint| Hint { wait: (hint.wait + Duration::from_secs(1)).min(shape::LONGEST), ..hint };
     let minute = || Hint { wait: Duration::from_secs(60), exact: false, from: "documented minute" };
     let hint = wait::retry_after(case).or_else(|| wait::reset(case).map(late)).unwrap_or_else(minute);
     Decision { reach: Reach::Account, ..paused(Some(hint), "GitHub's limit") }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use http::HeaderMap;
 use paceline_core::{Dimension, LimitReport, Restores};
 
-use super::header;
+use super::{header, shape};
 
 /// The limits that these fields announce; a malformed field announces nothing.
 pub(super) fn limits(headers: &HeaderMap) -> Vec<LimitReport> {
@@ -69,7 +69,7 @@ fn unnamed(
         return None;
     }
     let same = policies.iter().filter(|policy| limit.is_some() && header::whole(policy.value) == limit);
-    let reset = reset.map(Duration::from_secs);
+    let reset = reset.and_then(shape::seconds);
     Some(LimitReport {
         dimension: Dimension::Requests,
         limit,
@@ -108,7 +108,7 @@ impl<'a> Item<'a> {
     }
 
     fn seconds(&self, name: &str) -> Option<Duration> {
-        self.number(name).map(Duration::from_secs)
+        self.number(name).and_then(shape::seconds)
     }
 }
 

@@ -9,7 +9,7 @@ use paceline_core::Timestamp;
 use super::decimal::Decimal;
 
 /// Longer waits are mistakes of the sender: an epoch in the wrong unit, an overflow.
-const LONGEST: Duration = Duration::from_secs(366 * 86_400);
+pub(super) const LONGEST: Duration = Duration::from_secs(366 * 86_400);
 /// A number from here on counts seconds since 1970, not from now.
 const EPOCH_SECONDS: u64 = 1_000_000_000;
 /// A number from here on counts milliseconds since 1970.
@@ -44,6 +44,11 @@ pub(super) fn reset(text: &str, now: Timestamp) -> Option<Wait> {
         (None, _) => Wait { duration: date(text)?.saturating_since(now), exact: false },
     };
     plausible(wait)
+}
+
+/// Whole seconds from now, as far as they are no mistake.
+pub(super) fn seconds(number: u64) -> Option<Duration> {
+    Some(Duration::from_secs(number)).filter(|wait| *wait <= LONGEST)
 }
 
 /// Decimal milliseconds, more than zero.

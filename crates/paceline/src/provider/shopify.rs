@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::body::Body;
 use super::decide::Case;
+use super::shape;
 use super::wait::Hint;
 
 /// Whether an entry of a GraphQL answer's `errors` is a throttle.
@@ -33,7 +34,7 @@ pub(super) fn wait(case: &Case<'_>) -> Option<Hint> {
     let lacks =
         number("/extensions/cost/requestedQueryCost")? - number("/extensions/cost/throttleStatus/currentlyAvailable")?;
     let rate = number("/extensions/cost/throttleStatus/restoreRate").filter(|rate| *rate > 0.0)?;
-    let wait = Duration::try_from_secs_f64((lacks / rate).max(0.0)).ok()?;
+    let wait = Duration::try_from_secs_f64((lacks / rate).max(0.0)).ok().filter(|wait| *wait <= shape::LONGEST)?;
     Some(Hint { wait, exact: true, from: "cost of the query" })
 }
 
