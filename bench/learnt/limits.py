@@ -59,7 +59,7 @@ def limits(litellm_python):
             least_speed=0.95,
             most_refused=0.02,
         ),
-        Limit("nginx 8 in flight, 100 ms", cap, 0.100, ("cap", 8), in_flight, 0.9, 0.02),
+        Limit("nginx 8 in flight, 300 ms", cap, 0.300, ("cap", 8), in_flight, 0.9, 0.02),
         Limit("nginx 8 in flight, 20 ms", cap, 0.020, ("cap", 8), in_flight, None, 0.02),
         Limit(
             name="LiteLLM 300 per 10 s",
