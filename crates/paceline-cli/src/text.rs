@@ -125,6 +125,33 @@ fn moment_in(at: Timestamp, now: Timestamp, zone: &TimeZone) -> String {
     if local == utc { format!("{utc} UTC") } else { format!("{local} ({utc} UTC)") }
 }
 
+/// What every terminal has.
+pub(crate) const WIDTH: usize = 80;
+
+/// The words behind `start`, in lines that begin below them.
+pub(crate) fn wrapped(text: &mut String, start: &str, words: &str) {
+    let indent = start.chars().count();
+    let words = printable(words);
+    let mut column = indent;
+    text.push_str(start);
+    for word in words.split_whitespace() {
+        let length = word.chars().count();
+        if column > indent && column + 1 + length > WIDTH {
+            text.push('\n');
+            text.push_str(&" ".repeat(indent));
+            column = indent;
+        } else if column > indent {
+            text.push(' ');
+            column += 1;
+        }
+        let word = cut(word, WIDTH - indent);
+        column += word.chars().count();
+        text.push_str(&word);
+    }
+    text.truncate(text.trim_end_matches(' ').len());
+    text.push('\n');
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -12,7 +12,7 @@ use crate::scenario::{Item, Scenario};
 /// Capacities that change are looked at so often.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// A provider that admits nothing for so long, in its own time, never will.
+/// A provider that admits nothing for so long beyond its longest window never will.
 const PATIENCE: Duration = Duration::from_hours(24 * 7);
 
 /// What the best schedule achieves.
@@ -60,8 +60,10 @@ impl Dispatcher<'_> {
     fn send(&mut self, item: &Item, end: Instant) -> Result<Option<Instant>, ProviderError> {
         let since = self.now;
         let changes = self.scenario.provider.changes() || self.scenario.workers.len() > 1;
+        let windows = self.scenario.provider.limits.iter().map(|limit| limit.quota.window);
+        let patience = PATIENCE + windows.max().unwrap_or_default();
         loop {
-            if self.now - since > PATIENCE {
+            if self.now - since > patience {
                 return Err(ProviderError::Never);
             }
             if self.now > end {

@@ -152,7 +152,10 @@ impl Measures {
         let until = record.first_done.as_ref().map_or(oracle_done, |(at, _)| oracle_done.min(*at));
         // What is admitted at that very instant does not count: where the oracle ends with a whole window's burst, it is
         // the schedule before it that is compared.
-        let before = |admitted: &[Instant]| admitted.partition_point(|at| *at < until) as f64;
+        // An oracle that is through in its first instant leaves nothing to compare before it.
+        let at_once = ideal.admitted.first() == Some(&until);
+        let counts = |at: &Instant| *at < until || at_once && *at == until;
+        let before = |admitted: &[Instant]| admitted.partition_point(counts) as f64;
         let succeeded = record.times.len() as f64;
         let begun = f64::from(record.begun());
         let items = if scenario.until.is_some() { begun } else { f64::from(scenario.items) };
@@ -164,7 +167,7 @@ impl Measures {
             clients: setup.clients,
             hints: setup.hints.clone(),
             seed: setup.seed,
-            goodput: before(&record.admitted).max(1.0) / before(&ideal.admitted).max(1.0),
+            goodput: before(&record.admitted) / before(&ideal.admitted).max(1.0),
             waste: record.refusals as f64 / succeeded.max(1.0),
             lost: f64::from(record.lost) / items,
             undone: open / items,

@@ -109,7 +109,7 @@ pub enum ProviderError {
     Fault,
     /// Steps out of order, factors below 0, an amplitude beyond 1, a period of zero, or what scales without a limit.
     #[error(
-        "schedule: steps in ascending order with factors of at least 0; or an amplitude from 0 to 1 and a period; or \
+        "schedule: steps in ascending order with factors from 0 to 1,000,000; or an amplitude from 0 to 1 and a period; or \
          scales beside a limit, with a factor above 1, after at least 6 s, below a share above 0 and at most 1, back \
          after at least 1 s"
     )]

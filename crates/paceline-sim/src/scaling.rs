@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use paceline_core::Instant;
 
-use crate::schedule::Step;
+use crate::schedule::{LARGEST_FACTOR, Step};
 
 /// A capacity that follows the demand, metered in whole seconds.
 ///
@@ -25,7 +25,7 @@ pub struct Scaling {
 impl Scaling {
     pub(crate) fn is_sound(&self) -> bool {
         self.factor > 1.0
-            && self.factor.is_finite()
+            && self.factor <= LARGEST_FACTOR
             && self.after >= Duration::from_secs(6)
             && self.below > 0.0
             && self.below <= 1.0

@@ -7,6 +7,9 @@ use paceline_core::Instant;
 
 use crate::scaling::Scaling;
 
+/// Larger factors are a mistake, and would overflow.
+pub(crate) const LARGEST_FACTOR: f64 = 1e6;
+
 /// What multiplies rates, window limits and concurrency caps as time goes by. A bucket's burst stays.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Schedule {
@@ -36,7 +39,7 @@ pub enum Schedule {
 pub struct Step {
     /// Since the origin of time.
     pub at: Duration,
-    /// At least 0.
+    /// 0 to 1,000,000.
     pub factor: f64,
 }
 
@@ -85,7 +88,7 @@ impl Schedule {
             Self::Constant => true,
             Self::Steps { steps, .. } => {
                 steps.is_sorted_by(|a, b| a.at < b.at)
-                    && steps.iter().all(|step| step.factor.is_finite() && step.factor >= 0.0)
+                    && steps.iter().all(|step| (0.0..=LARGEST_FACTOR).contains(&step.factor))
             }
             Self::Sine { amplitude, period } => (0.0..=1.0).contains(amplitude) && !period.is_zero(),
             Self::Scales(scaling) => scaling.is_sound(),

@@ -8,10 +8,8 @@ use paceline::{Class, LimitReport, Reach};
 
 use super::answer::Saved;
 use super::json;
-use crate::text::{count, cut, printable};
+use crate::text::{count, cut, printable, wrapped};
 
-/// What every terminal has.
-const WIDTH: usize = 80;
 /// Where the second and the third column begin.
 const VALUE: usize = 9;
 const MEANING: usize = 26;
@@ -57,30 +55,6 @@ fn line(text: &mut String, name: &str, value: &str, meaning: &str) {
     let value = format!("{name}{:column$}", printable(value));
     let pad = if value.chars().count() > MEANING { " " } else { "" };
     wrapped(text, &format!("{value}{pad}"), meaning);
-}
-
-/// The words behind `start`, in lines that begin below them.
-fn wrapped(text: &mut String, start: &str, words: &str) {
-    let indent = start.chars().count();
-    let words = printable(words);
-    let mut column = indent;
-    text.push_str(start);
-    for word in words.split_whitespace() {
-        let length = word.chars().count();
-        if column > indent && column + 1 + length > WIDTH {
-            text.push('\n');
-            text.push_str(&" ".repeat(indent));
-            column = indent;
-        } else if column > indent {
-            text.push(' ');
-            column += 1;
-        }
-        let word = cut(word, WIDTH - indent);
-        column += word.chars().count();
-        text.push_str(&word);
-    }
-    text.truncate(text.trim_end_matches(' ').len());
-    text.push('\n');
 }
 
 const fn class(class: Class) -> &'static str {
@@ -174,6 +148,7 @@ fn limits(text: &mut String, limits: &[LimitReport]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::text::WIDTH;
     use paceline::provider::read;
     use paceline_core::Timestamp;
 

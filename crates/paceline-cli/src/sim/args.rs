@@ -115,6 +115,9 @@ pub(crate) struct CompareArgs {
     pub(crate) json: bool,
 }
 
+/// No item takes more tokens than this.
+const MOST_TOKENS: u64 = 1_000_000_000;
+
 /// `paceline sim plan`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct PlanArgs {
@@ -122,7 +125,8 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) items: u32,
     /// Tokens that an item takes, in and out
-    #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "scenario")]
+    #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "scenario",
+        value_parser = clap::value_parser!(u64).range(..=MOST_TOKENS))]
     pub(crate) tokens: u64,
     /// Model of the calls, where a tier is for one
     #[arg(long, value_name = "NAME")]

@@ -35,6 +35,11 @@ impl Picture {
         Ok(Self { path, form })
     }
 
+    /// Where the file will be.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Draws the figure into the file.
     ///
     /// # Errors
@@ -42,6 +47,20 @@ impl Picture {
     pub(crate) fn save(&self, figure: &Figure) -> Result<(), Failure> {
         draw(figure, self.form, &self.path)
     }
+}
+
+/// Looks whether a file can stand there, before the work that it is to hold.
+///
+/// # Errors
+/// When its folder does not exist, or it is a folder itself.
+pub(crate) fn expect_place(path: &Path) -> Result<(), Failure> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let reason = match folder {
+        Some(folder) if !folder.is_dir() => format!("there is no folder {}", folder.display()),
+        _ if path.is_dir() => "it is a folder".to_owned(),
+        _ => return Ok(()),
+    };
+    Err(Failure::refused(format!("cannot write {}: {reason}", path.display())))
 }
 
 /// Draws a figure into a file.

@@ -25,6 +25,11 @@ use crate::{output, upstream};
 /// # Errors
 /// Refuses unknown scenarios, policies and hints, naming those that there are.
 pub(crate) fn command(args: Args, everywhere: &Everywhere) -> Result<Status, Failure> {
+    let configured = matches!(args.command, Command::Run(_) | Command::Plan(_));
+    if let Some(file) = everywhere.config.as_ref().filter(|_| !configured) {
+        let file = file.display();
+        return Err(Failure::refused(format!("--config {file} does nothing here: `sim run` and `sim plan` take it")));
+    }
     match args.command {
         Command::List(args) => list(&args),
         Command::Run(args) => run(&args, everywhere),
@@ -50,6 +55,8 @@ fn list(args: &ListArgs) -> Result<(), Failure> {
 fn run(args: &RunArgs, everywhere: &Everywhere) -> Result<(), Failure> {
     let setup = Setup { seed: args.seed, ..args.setup(everywhere)? };
     let scenario = scenario(&args.scenario)?;
+    let picture = args.chart.as_ref().map(files::Picture::path);
+    args.trace.as_deref().into_iter().chain(picture).try_for_each(files::expect_place)?;
     let measures = if args.trace.is_none() && args.chart.is_none() {
         simulate(&scenario, &setup).map_err(Failure::refused)?
     } else {
@@ -87,7 +94,10 @@ impl RunArgs {
             (None, config) if config.is_some() || self.upstream.is_some() => {
                 let overrides = Overrides { upstream: self.upstream.clone(), ..Overrides::default() };
                 let upstream = upstream::configured(overrides, everywhere)?;
-                Ok(Setup { pacer: Some(upstream.pacer), ..self.world.setup(&upstream.name, self.clients) })
+                Ok(Setup {
+                    pacer: Some(upstream.pacer),
+                    ..self.world.setup(&format!("upstream.{}", upstream.name), self.clients)
+                })
             }
             (policy, _) => Ok(self.world.setup(policy.as_deref().unwrap_or("auto"), self.clients)),
         }

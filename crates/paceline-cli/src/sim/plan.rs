@@ -28,7 +28,12 @@ pub(crate) fn command(args: &PlanArgs, everywhere: &Everywhere) -> Result<(), Fa
         Some(name) => Scenario { items: args.items, ..super::scenario(name)? },
         None => {
             let limits = quotas.iter().cloned().map(Limit::from).collect();
-            Scenario::exact(args.items, ProviderConfig { limits, ..ProviderConfig::default() }, args.tokens)
+            let concurrency = Some(upstream.pacer.concurrency.max());
+            Scenario::exact(
+                args.items,
+                ProviderConfig { limits, concurrency, ..ProviderConfig::default() },
+                args.tokens,
+            )
         }
     };
     let plan = plan(&scenario, &upstream.pacer, &scope, args.seed).map_err(Failure::refused)?;
@@ -97,14 +102,10 @@ fn as_text(args: &PlanArgs, upstream: &Upstream, plan: &Plan, notes: &[String]) 
         || "exactly the configured limits, answers after 50 to 500 ms".to_owned(),
         |name| format!("that of the scenario {name}"),
     );
-    let mut told = format!(
-        "{} for upstream {}\n  pace      {}\n  provider  {provider}\n  time      {}, at best {}\n",
-        text::counted(u64::from(args.items), "item"),
-        upstream.name,
-        upstream.acting,
-        time(plan.seconds),
-        time(plan.oracle_seconds),
-    );
+    let mut told = format!("{} for upstream {}\n", text::counted(u64::from(args.items), "item"), upstream.name);
+    text::wrapped(&mut told, "  pace      ", &upstream.acting);
+    text::wrapped(&mut told, "  provider  ", &provider);
+    told += &format!("  time      {}, at best {}\n", time(plan.seconds), time(plan.oracle_seconds));
     let mut items = format!("{} succeed", text::count(plan.succeeded));
     if plan.failed > 0 {
         write!(items, ", {} fail", text::count(plan.failed)).expect("a string takes everything");
@@ -124,6 +125,6 @@ fn as_text(args: &PlanArgs, upstream: &Upstream, plan: &Plan, notes: &[String]) 
         told += &format!("  {head:8}  {share:3.0} %  {:>7}  {}\n", time(wait.seconds), wait.reason);
         head = "";
     }
-    notes.iter().for_each(|note| told += &format!("note: {note}\n"));
+    notes.iter().for_each(|note| text::wrapped(&mut told, "note: ", note));
     told
 }

@@ -212,7 +212,7 @@ fn a_configuration_or_a_preset_can_be_the_policy() {
         serde_json::from_slice::<Value>(&output.stdout).expect("JSON")
     };
     let mine = run(&["--config", "mine.toml", "--upstream", "mine"]);
-    assert_eq!(mine["policy"], "mine");
+    assert_eq!(mine["policy"], "upstream.mine");
     assert!(mine["waste"].as_f64() > Some(0.5), "ten calls a second where two are allowed: {mine}");
     let preset = run(&["--policy", "conservative"]);
     assert!(preset["waste"] == 0.0 && preset["makespan"].as_f64() > Some(3.0), "a call every two seconds: {preset}");
@@ -235,4 +235,38 @@ fn a_run_that_cannot_be_made_is_told_after_those_that_can() {
     assert_eq!(output.status.code(), Some(1), "some could not be made");
     let (code, log) = finish(job.paceline().args(["sim", "compare", "--policy", "fixd"]));
     assert!(code == 2 && log.contains("there is no policy named \"fixd\""), "before anything is run: {log}");
+}
+
+#[test]
+fn what_cannot_be_is_said_before_the_work() {
+    let too_many = u64::MAX.to_string();
+    for (args, words) in [
+        (&["compare", "--chart", "nowhere/x.svg"][..], "cannot write nowhere/x.svg: there is no folder nowhere"),
+        (&["run", "--scenario", "n10-30", "--trace", "."], "cannot write .: it is a folder"),
+        (&["compare", "--config", "any.toml"], "--config any.toml does nothing here: `sim run` and `sim plan` take it"),
+        (&["plan", "--items", "5", "--upstream", "mock", "--tokens", &too_many], "is not in 0..=1000000000"),
+    ] {
+        let (code, log) = finish(Job::new(0).paceline().arg("sim").args(args));
+        assert!(code == 2 && log.contains(words), "{args:?}: {log}");
+    }
+}
+
+#[test]
+fn a_plan_looks_further_than_a_week() {
+    let limits = ["--limit", "100 per 30d", "--pace", "fixed", "--base-url", "http://x.invalid"];
+    let plan: Value =
+        serde_json::from_str(&sim(&[&["plan", "--items", "101", "--json"], &limits[..]].concat())).expect("JSON");
+    let days = plan["seconds"].as_f64().expect("a number") / 86_400.0;
+    assert!((30.0..30.1).contains(&days), "{plan}");
+}
+
+#[test]
+fn who_needs_longer_than_an_instant_is_not_as_good_as_the_oracle() {
+    let job = Job::new(0);
+    let all_at_once =
+        "name = 'all'\nitems = 100\nservice = 'fast'\n[[limit]]\nshape = 'bucket'\nlimit = 100\nper = 1\n";
+    std::fs::write(job.path("all.toml"), all_at_once).expect("a file");
+    let output = job.paceline().args(["sim", "run", "--scenario", "all.toml", "--json"]).output().expect("it runs");
+    let measures: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert!(measures["goodput"].as_f64().expect("a number") <= 0.05, "{measures}");
 }

@@ -145,11 +145,28 @@ struct ScalesTable {
     back: Time,
 }
 
+/// More calls than this are no scenario but a job.
+const MOST_ITEMS: u32 = 10_000_000;
+
+/// A run is told second by second, so it must end.
+const LONGEST: Duration = Duration::from_hours(24 * 30);
+
+/// Strangers that call more often than this, per second, are a mistake.
+const MOST_STRANGERS: f64 = 1e6;
+
 /// A scenario's file.
 pub(super) fn read(text: &str) -> Result<Scenario, ScenarioError> {
     let file: File = toml::from_str(text).map_err(|error| ScenarioError::Form(error.to_string()))?;
-    if file.items == 0 {
-        return Err(wrong("items", 0, "at least 1"));
+    if !(1..=MOST_ITEMS).contains(&file.items) {
+        return Err(wrong("items", file.items, "1 to 10,000,000"));
+    }
+    let tokens = |table: &LimitTable| table.counts.as_deref() == Some("tokens");
+    if let Some(index) = file.limit.iter().position(tokens).filter(|_| file.cost.is_none()) {
+        return Err(wrong(
+            &format!("limit[{index}].counts"),
+            "tokens",
+            "a `cost` too: calls cost no tokens without one",
+        ));
     }
     if let Some(cost) = file.cost {
         check_cost(cost)?;
@@ -170,6 +187,9 @@ pub(super) fn read(text: &str) -> Result<Scenario, ScenarioError> {
     };
     provider.check()?;
     let until = file.until.map(|until| time("until", &until)).transpose()?;
+    if let Some(until) = until.filter(|until| *until > LONGEST) {
+        return Err(wrong("until", format_args!("{} s", until.as_secs()), "at most 30 days"));
+    }
     let or = |key: &str, told: Option<Time>, usual| told.map_or(Ok(usual), |told| time(key, &told));
     Ok(Scenario {
         name: file.name,
@@ -204,6 +224,12 @@ fn limit(index: usize, table: LimitTable) -> Result<Limit, ScenarioError> {
         (ShapeName::Fixed, None) => Shape::Fixed,
         (ShapeName::Sliding, None) => Shape::Sliding,
     };
+    if table.phase.is_some() && shape != Shape::Fixed {
+        return Err(wrong(&key("phase"), "set", "none: only a fixed window has a phase"));
+    }
+    if table.counts_refused && shape != Shape::Sliding {
+        return Err(wrong(&key("counts_refused"), true, "none: only a sliding window counts refused calls"));
+    }
     let dimension = match table.counts.as_deref() {
         None | Some("requests") => Dimension::Requests,
         Some("tokens") => Dimension::Tokens,
@@ -216,6 +242,9 @@ fn limit(index: usize, table: LimitTable) -> Result<Limit, ScenarioError> {
 
 fn tenants(table: TenantsTable) -> Result<Tenants, ScenarioError> {
     let TenantsTable { base, burst, on, period } = table;
+    if let Some(rate) = [base, burst].into_iter().find(|rate| *rate > MOST_STRANGERS) {
+        return Err(wrong("tenants", rate, "at most 1,000,000 calls a second"));
+    }
     Ok(Tenants { base, burst, on: time("tenants.on", &on)?, period: time("tenants.period", &period)? })
 }
 

@@ -57,32 +57,35 @@ pub(super) fn text(seed: u64) -> String {
     if kind == "tokens" {
         provider.push_str("cost = { p50 = 800, p99 = 4000 }\n");
     }
-    let mut change = String::new();
     let changes = draw.one_of(&["steady", "steady", "steady", "steps", "sine", "tenants"]);
-    match changes {
-        "steps" => {
-            let (first, second) = (draw.between(0.4, 2.5), draw.between(0.4, 2.5));
-            let third = items / rate / 3.0;
-            change = format!(
-                "\n[schedule]\nsteps = [{{ at = {third:.0}, factor = {first:.2} }}, {{ at = {:.0}, factor = {second:.2} }}]\n",
-                2.0 * third
-            );
-        }
-        "sine" => {
-            change = format!("\n[schedule]\nsine = {{ amplitude = 0.5, period = {:.0} }}\n", draw.between(60.0, 300.0));
-        }
-        "tenants" if !limits.is_empty() => {
-            let base = rate * draw.between(0.05, 0.3);
-            writeln!(provider, "tenants = {{ base = {base:.3}, burst = {base:.3}, on = 30, period = 90 }}")
-                .expect("a string takes everything");
-        }
-        _ => {}
+    let change = change(changes, &mut draw, items / rate);
+    if changes == "tenants" && !limits.is_empty() {
+        let base = rate * draw.between(0.05, 0.3);
+        writeln!(provider, "tenants = {{ base = {base:.3}, burst = {base:.3}, on = 30, period = 90 }}")
+            .expect("a string takes everything");
     }
     format!(
         "name = \"random-{seed}\"\nabout = \"{kind}, {changes}, about {rate:.3} calls a second\"\nitems = {items:.0}\n\
          service = {{ p50 = {p50:.4}, p99 = {p99:.4}, cap = {:.3} }}\n{provider}{limits}{change}",
         8.0 * p99
     )
+}
+
+/// How the limits change in a job of so many seconds.
+fn change(kind: &str, draw: &mut Draw, seconds: f64) -> String {
+    match kind {
+        "steps" => {
+            let (first, second) = (draw.between(0.4, 2.5), draw.between(0.4, 2.5));
+            let (third, rest) = (seconds / 3.0, 2.0 * seconds / 3.0);
+            let steps =
+                format!("{{ at = {third:.0}, factor = {first:.2} }}, {{ at = {rest:.0}, factor = {second:.2} }}");
+            format!("\n[schedule]\nsteps = [{steps}]\n")
+        }
+        "sine" => {
+            format!("\n[schedule]\nsine = {{ amplitude = 0.5, period = {:.0} }}\n", draw.between(60.0, 300.0))
+        }
+        _ => String::new(),
+    }
 }
 
 struct Draw(Rng);

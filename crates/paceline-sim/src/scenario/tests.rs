@@ -28,15 +28,21 @@ fn a_wrong_file_names_key_value_and_what_was_expected() {
         Scenario::from_toml(&text).expect_err(rest).to_string()
     };
     let bucket = "service = \"llm\"\n[[limit]]\nshape = \"bucket\"\nlimit = 5\nper = 1\n";
+    let fixed = bucket.replace("bucket", "fixed");
     for (rest, words) in [
         ("service = \"slow\"", "service is \"llm\", \"fast\" or { p50"),
         ("service = \"llm\"\nfault = 1.5", "fault: a probability from 0 to 1"),
         ("service = \"llm\"\nlimits = 5", "unknown field `limits`"),
         ("service = \"llm\"\nduty = { on = 0, off = 1 }", "duty.on is 0, expected more than 0 seconds"),
         (&format!("{bucket}counts = \"cows\""), "limit[0].counts is cows, expected \"requests\" or \"tokens\""),
-        (&format!("{bucket}phase = -1"), "limit[0].phase is -1, expected a duration such as 200ms"),
-        (&format!("{bucket}phase = \"soon\""), "limit[0].phase is \"soon\", expected a duration such as 200ms"),
-        (&format!("{bucket}phase = true"), "expected a duration such as \"200ms\""),
+        (&format!("{fixed}phase = -1"), "limit[0].phase is -1, expected a duration such as 200ms"),
+        (&format!("{fixed}phase = \"soon\""), "limit[0].phase is \"soon\", expected a duration such as 200ms"),
+        (&format!("{bucket}phase = 1"), "limit[0].phase is set, expected none"),
+        (&format!("{bucket}counts = \"tokens\""), "limit[0].counts is tokens, expected a `cost` too"),
+        (&format!("{bucket}counts_refused = true"), "limit[0].counts_refused is true, expected none"),
+        ("service = \"llm\"\nuntil = 1e17", "until is"),
+        ("service = \"llm\"\ntenants = { base = 1e9, burst = 0, on = 0, period = 1 }", "at most 1,000,000 calls"),
+        (&format!("{fixed}phase = true"), "expected a duration such as \"200ms\""),
         ("service = \"llm\"\nworkers = [{ at = \"1s\", count = 5 }]", "workers[0].at is 1s, expected 0"),
         ("service = \"llm\"\nworkers = [{ at = 0, count = 0 }]", "workers[0].count is 0, expected somebody"),
         (
