@@ -12,7 +12,9 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use governor::{DefaultDirectRateLimiter, Quota as Cells, RateLimiter};
-use paceline::{Class, Clock, Concurrency, Cost, Dimension, Limiter, Limits, Outcome, PacerConfig, Quota, Request};
+use paceline::{
+    Class, Clock, Concurrency, Cost, Dimension, Limiter, Limits, Outcome, Pace, PacerConfig, Quota, Request,
+};
 use paceline_core::{Event, Instant, Pacer};
 
 const CALLS: u64 = 1_000_000;
@@ -117,8 +119,10 @@ fn pacer_request() -> f64 {
     })
 }
 
+/// At the configured limits: a rate that is learnt, at most a million a second at first, would make these calls wait.
 fn limiter() -> Limiter {
-    Limiter::with_seed(config(), 1).expect("a configuration that can be")
+    let config = PacerConfig { pace: Pace::Fixed, ..config() };
+    Limiter::with_seed(config, 1).expect("a configuration that can be")
 }
 
 fn limiter_loop(limiter: Limiter) -> impl Fn(u64) {
