@@ -45,4 +45,4 @@ pub use responsive::{Responsive, ResponsiveConfig, ResponsiveCounters, exponenti
 pub use rng::Rng;
 pub use snapshot::{Announcement, QuotaSnapshot, ScopeSnapshot, ScopeState, Snapshot, Totals};
 pub use time::{Instant, Timestamp};
-pub use units::parse_duration;
+pub use units::{leading_number, parse_duration};

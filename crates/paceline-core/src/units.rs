@@ -17,10 +17,8 @@ const LONGEST: Duration = Duration::from_secs(366 * 86_400);
 /// assert_eq!(parse_duration("1e3"), None);
 /// ```
 pub fn parse_duration(text: &str) -> Option<Duration> {
-    let text = text.trim();
-    let end = text.find(|c: char| !is_numeric(c)).unwrap_or(text.len());
-    let value = digits(&text[..end])?;
-    let unit = match text[end..].trim_start() {
+    let (value, unit) = leading_number(text.trim())?;
+    let unit = match unit.trim_start() {
         "ms" => Duration::from_millis(1),
         "" | "s" => Duration::from_secs(1),
         "m" => Duration::from_secs(60),
@@ -31,6 +29,13 @@ pub fn parse_duration(text: &str) -> Option<Duration> {
     let nanos = value * unit.as_nanos() as f64;
     // Counted in whole nanoseconds, so that 0.1 s is not 100.000000000000006 ms.
     (nanos <= LONGEST.as_nanos() as f64).then(|| Duration::from_nanos((nanos + 0.5) as u64))
+}
+
+/// The number at the start and what follows it: digits with at most one point and with `_` between them, as in `1_000.5rpm`.
+/// None without one.
+pub fn leading_number(text: &str) -> Option<(f64, &str)> {
+    let (number, rest) = text.split_at(text.find(|c: char| !is_numeric(c)).unwrap_or(text.len()));
+    Some((digits(number)?, rest))
 }
 
 fn is_numeric(c: char) -> bool {

@@ -155,8 +155,7 @@ fn parse_limit(text: &str) -> Option<Limit> {
 /// The number at the start, with its `k`, `M` or `G`, and the trimmed rest. The letter belongs to the number when
 /// nothing, a blank, a slash or a rate word follows it: `200ktpm` is 200,000 tokens, `5 m` is no number.
 fn leading_number(text: &str) -> Option<(f64, &str)> {
-    let end = text.find(|c: char| !is_numeric(c)).unwrap_or(text.len());
-    let (value, rest) = (digits(&text[..end])?, &text[end..]);
+    let (value, rest) = paceline_core::leading_number(text)?;
     let scaled = rest.chars().next().and_then(|letter| {
         let scale = match letter {
             'k' | 'K' => 1e3,
@@ -170,17 +169,6 @@ fn leading_number(text: &str) -> Option<(f64, &str)> {
     });
     let (value, rest) = scaled.unwrap_or((value, rest));
     (value <= MOST).then_some((value, rest.trim_start()))
-}
-
-fn is_numeric(c: char) -> bool {
-    c.is_ascii_digit() || c == '.' || c == '_'
-}
-
-/// Digits with at most one point: no sign, no exponent, no `inf`, no `NaN`.
-fn digits(text: &str) -> Option<f64> {
-    let plain: String = text.chars().filter(|c| *c != '_').collect();
-    let shaped = text.starts_with(|c: char| c.is_ascii_digit()) && text.ends_with(|c: char| c.is_ascii_digit());
-    shaped.then(|| plain.parse().ok()).flatten()
 }
 
 /// A window: a duration, or the word for one.
