@@ -78,17 +78,15 @@ pub enum Concurrency {
 }
 
 impl Concurrency {
+    /// AIMD from 5 to 50, starting at 10.
+    pub const AIMD: Self = Self::Aimd { floor: 5, start: 10, max: 50 };
+
     /// The number that is never exceeded.
     pub const fn max(self) -> u32 {
         match self {
             Self::Fixed { max } | Self::Aimd { max, .. } | Self::Classic { max, .. } => max,
         }
     }
-}
-
-impl Concurrency {
-    /// AIMD from 5 to 50, starting at 10.
-    pub const AIMD: Self = Self::Aimd { floor: 5, start: 10, max: 50 };
 }
 
 impl Default for Concurrency {

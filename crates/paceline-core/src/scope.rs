@@ -173,6 +173,7 @@ impl Scope {
             }
         }
         if !reports.is_empty()
+            && self.learnt.is_starting()
             && let Some(rate) = self.announced_rate()
         {
             self.learnt.announced(rate);
@@ -181,11 +182,11 @@ impl Scope {
 
     /// Calls a second that all announced limits together let pass, at what calls have cost so far.
     fn announced_rate(&self) -> Option<f64> {
-        let rates = self.announced.iter().map(|limit| {
+        let rate = self.announced.iter().try_fold(f64::INFINITY, |least, limit| {
             let units_a_call = self.spent.get(&limit.dimension) as f64 / self.last.max(1) as f64;
-            Some(limit.per_second()? / units_a_call.max(1.0))
+            Some(least.min(limit.per_second()? / units_a_call.max(1.0)))
         });
-        rates.collect::<Option<Vec<_>>>()?.into_iter().reduce(f64::min)
+        rate.filter(|rate| rate.is_finite())
     }
 
     /// Takes over what another pacer was told, unless a call of this one has brought news already.

@@ -164,7 +164,13 @@ impl Learnt {
         self.ledger.never_left(number);
     }
 
-    /// Headers announced a limit that lets so many calls a second pass. It only shortens the start.
+    /// Whether no refusal has ended the start yet.
+    pub(crate) fn is_starting(&self) -> bool {
+        self.rate.trend() == Trend::Starting
+    }
+
+    /// Headers announced a limit that lets so many calls a second pass. It only shortens the start: to be told while that
+    /// lasts.
     pub(crate) fn announced(&mut self, rate: f64) {
         self.rate.announced(rate);
     }

@@ -189,11 +189,9 @@ impl Rate {
         }
     }
 
-    /// The server announced a limit that lets so many calls a second pass: there the start begins.
+    /// The server announced a limit that lets so many calls a second pass: there a start goes on.
     pub(super) fn announced(&mut self, rate: f64) {
-        if self.ramp.is_some() {
-            self.set(self.x.max(rate));
-        }
+        self.set(self.x.max(rate));
     }
 
     /// A call succeeded; a refusal takes `time`.
