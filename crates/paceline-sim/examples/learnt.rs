@@ -63,6 +63,11 @@ impl Judge {
     }
 
     fn group(&mut self, name: &str, runs: &[Median], goodput: f64, waste: f64) {
+        for Median { scenario, too_good, .. } in runs {
+            let Some(why) = too_good else { continue };
+            println!("measure learnt: {name}: {scenario}: {why} MISSED");
+            self.missed = true;
+        }
         self.at_least(&format!("{name}: goodput"), mean(runs, |run| run.goodput), goodput);
         self.at_most(&format!("{name}: waste"), mean(runs, |run| run.waste), waste);
         self.at_most(&format!("{name}: lost"), mean(runs, |run| run.lost), 0.0);

@@ -9,6 +9,7 @@ use serde::Serialize;
 use crate::engine::{Setup, SimError, simulate};
 use crate::measures::Measures;
 use crate::scenario::Scenario;
+use crate::too_good::TooGood;
 
 /// The medians of a scenario's runs under one policy, over the seeds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -41,6 +42,8 @@ pub struct Median {
     pub up_s: Option<f64>,
     /// The median of the seeds that have it.
     pub down_s: Option<f64>,
+    /// That of the first seed that has it.
+    pub too_good: Option<TooGood>,
 }
 
 /// A run that could not be made.
@@ -153,6 +156,7 @@ impl Median {
             jain: of(|run| run.jain),
             up_s: known(|run| run.up_s),
             down_s: known(|run| run.down_s),
+            too_good: runs.iter().find_map(|run| run.too_good),
         }
     }
 }

@@ -186,7 +186,7 @@ pub(crate) fn plan(
                 calls: record.sends,
                 resends: record.sends - u64::from(record.begun()),
                 refused: record.refusals,
-                tokens: record.tokens,
+                tokens: record.tokens.last().copied().unwrap_or_default(),
                 longest_wait_s: longest.as_secs_f64(),
                 waits,
             }

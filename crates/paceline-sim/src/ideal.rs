@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-use paceline_core::Instant;
+use paceline_core::{Dimension, Instant};
 
 use crate::provider::{Decision, Provider, ProviderConfig, ProviderError};
 use crate::scenario::{Item, Scenario};
@@ -16,12 +16,17 @@ const LOOK: Duration = Duration::from_millis(50);
 const PATIENCE: Duration = Duration::from_hours(24 * 7);
 
 /// What the best schedule achieves.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Ideal {
     /// When its calls were admitted, in ascending order.
     pub(crate) admitted: Vec<Instant>,
     /// When it had its last answer.
     pub(crate) finished: Instant,
+    /// The tokens of its calls up to each.
+    pub(crate) tokens: Vec<u64>,
+    /// How long the provider held it back, and how long there was nothing to do.
+    pub(crate) held: Duration,
+    pub(crate) idle: Duration,
 }
 
 impl Ideal {
@@ -35,14 +40,20 @@ impl Ideal {
             clients,
             departures: BinaryHeap::new(),
             now: Instant::ZERO,
+            held: Duration::ZERO,
+            idle: Duration::ZERO,
         };
-        let mut ideal = Self { admitted: Vec::with_capacity(items.len()), finished: Instant::ZERO };
+        let mut ideal = Self { admitted: Vec::with_capacity(items.len()), ..Self::default() };
+        let mut tokens = 0;
         let end = scenario.until.map_or(Instant::MAX, |until| Instant::ZERO + until);
         for item in items {
             let Some(departure) = dispatcher.send(item, end)? else { break };
+            tokens += item.cost.get(&Dimension::Tokens);
             ideal.admitted.push(dispatcher.now);
+            ideal.tokens.push(tokens);
             ideal.finished = ideal.finished.max(departure);
         }
+        (ideal.held, ideal.idle) = (dispatcher.held, dispatcher.idle);
         Ok(ideal)
     }
 }
@@ -53,6 +64,8 @@ struct Dispatcher<'a> {
     clients: u32,
     departures: BinaryHeap<Reverse<Instant>>,
     now: Instant,
+    held: Duration,
+    idle: Duration,
 }
 
 impl Dispatcher<'_> {
@@ -72,17 +85,21 @@ impl Dispatcher<'_> {
             self.depart();
             let opens = self.scenario.duty.map_or(self.now, |duty| duty.opens(self.now));
             if opens > self.now {
+                self.idle += opens - self.now;
                 self.now = opens;
                 continue;
             }
-            let full = self.provider.in_service() >= self.provider.places(self.now).min(self.bound());
+            let places = self.provider.places(self.now);
+            let full = self.provider.in_service() >= places.min(self.bound());
             let wait = if full { Duration::MAX } else { self.provider.polite_wait(self.now, &item.cost) };
             if wait.is_zero() {
                 break;
             }
             let wait = if changes { wait.min(LOOK) } else { wait };
             let freed = self.departures.peek().filter(|_| full).map_or(Instant::MAX, |Reverse(at)| *at);
-            self.now = (self.now + wait).min(freed);
+            let since = self.now;
+            self.now = (since + wait).min(freed);
+            self.held += if full && self.bound() < places { Duration::ZERO } else { self.now - since };
         }
         let decision = self.provider.arrive_with(self.now, &item.cost, item.service);
         debug_assert!(matches!(decision, Decision::Admitted(_)), "{decision:?}");
@@ -109,7 +126,7 @@ impl Dispatcher<'_> {
 mod tests {
     use super::*;
     use crate::oracle::Job;
-    use paceline_core::{Cost, Dimension};
+    use paceline_core::Cost;
 
     fn ideal(name: &str) -> (Scenario, Vec<Item>, Ideal) {
         let scenario = Scenario::named(name).expect("built in").with_at_most(6_000);

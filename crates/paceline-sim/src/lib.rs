@@ -21,6 +21,7 @@ mod scenario;
 mod schedule;
 mod sharing;
 mod tenants;
+mod too_good;
 mod trace;
 
 pub use compare::{Failed, Median, compare, compare_each, medians};
@@ -39,4 +40,5 @@ pub use scenario::{CostOf, Duty, Item, Scenario, ScenarioError, Workers};
 pub use schedule::{Schedule, Step};
 pub use sharing::{Overload, Service};
 pub use tenants::Tenants;
+pub use too_good::TooGood;
 pub use trace::{PaceNow, Span, Trace};

@@ -8,6 +8,7 @@ use crate::ideal::Ideal;
 use crate::phases::{self, Phase};
 use crate::scenario::Scenario;
 use crate::schedule::Schedule;
+use crate::too_good::{Compared, TooGood};
 
 /// The figures of one run. Ratios to the oracle are to the best schedule of somebody who sees the provider's state.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -43,6 +44,8 @@ pub struct Measures {
     pub up_s: Option<f64>,
     /// Seconds until after a capacity shrank at most 5 % are refused and 70 % of it is used, likewise.
     pub down_s: Option<f64>,
+    /// What about these figures is too good to be true. None of most.
+    pub too_good: Option<TooGood>,
     /// Where the workers change or the capacity scales: each part of the run in which neither did.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub phases: Vec<Phase>,
@@ -57,8 +60,8 @@ pub(crate) struct Record {
     pub(crate) refused: Vec<u32>,
     pub(crate) refusals: u64,
     pub(crate) sends: u64,
-    /// Of the admitted calls.
-    pub(crate) tokens: u64,
+    /// The tokens of the admitted calls up to each.
+    pub(crate) tokens: Vec<u64>,
     first_sent: Vec<Option<Instant>>,
     /// First attempt to success, in nanoseconds.
     pub(crate) times: Vec<u64>,
@@ -79,7 +82,7 @@ impl Record {
             refused: Vec::new(),
             refusals: 0,
             sends: 0,
-            tokens: 0,
+            tokens: Vec::with_capacity(items as usize),
             first_sent: vec![None; items as usize],
             times: Vec::with_capacity(items as usize),
             lost: 0,
@@ -96,7 +99,7 @@ impl Record {
     }
 
     pub(crate) fn admitted(&mut self, now: Instant, tokens: u64) {
-        self.tokens += tokens;
+        self.tokens.push(self.tokens.last().map_or(tokens, |before| before + tokens));
         self.admitted.push(now);
     }
 
@@ -155,19 +158,22 @@ impl Measures {
         // An oracle that is through in its first instant leaves nothing to compare before it.
         let at_once = ideal.admitted.first() == Some(&until);
         let counts = |at: &Instant| *at < until || at_once && *at == until;
-        let before = |admitted: &[Instant]| admitted.partition_point(counts) as f64;
+        let before = |admitted: &[Instant]| admitted.partition_point(counts);
+        let calls = (before(&record.admitted), before(&ideal.admitted));
+        let spent = |tokens: &[u64], calls: usize| calls.checked_sub(1).map_or(0, |last| tokens[last]);
+        let tokens = (spent(&record.tokens, calls.0), spent(&ideal.tokens, calls.1));
         let succeeded = record.times.len() as f64;
         let begun = f64::from(record.begun());
         let items = if scenario.until.is_some() { begun } else { f64::from(scenario.items) };
         let open = items - succeeded - f64::from(record.lost);
         let changes = Changes { scenario, schedule, record, until };
-        Self {
+        let measures = Self {
             scenario: scenario.name.clone(),
             policy: setup.policy.clone(),
             clients: setup.clients,
             hints: setup.hints.clone(),
             seed: setup.seed,
-            goodput: before(&record.admitted) / before(&ideal.admitted).max(1.0),
+            goodput: calls.0 as f64 / (calls.1 as f64).max(1.0),
             waste: record.refusals as f64 / succeeded.max(1.0),
             lost: f64::from(record.lost) / items,
             undone: open / items,
@@ -176,8 +182,11 @@ impl Measures {
             jain: jain(record.first_done.as_ref().map_or(&record.successes, |(_, successes)| successes)),
             up_s: changes.up(),
             down_s: changes.down(),
+            too_good: None,
             phases: phases::of(scenario, schedule, record),
-        }
+        };
+        let too_good = Compared { scenario, setup, ideal, calls, tokens }.too_good(&measures);
+        Self { too_good, ..measures }
     }
 }
 

@@ -56,6 +56,7 @@ pub(crate) fn command(args: &CompareArgs, quiet: bool) -> Result<Status, Failure
         true => writeln!(out, "{}", json!(medians)),
         false => out.write_all(table::of_many(&medians, &means, args.each, args.markdown).as_bytes()),
     })?;
+    table::too_good(&medians).lines().for_each(|line| eprintln!("warning: {line}"));
     let failed: Vec<Failed> = failed.into_iter().filter_map(Result::err).collect();
     for failed in &failed {
         eprintln!("error: {}", text::printable(&failed.to_string()));

@@ -9,6 +9,9 @@ use crate::text;
 /// The figures of one run, a line each.
 pub(crate) fn of_one(run: &Measures) -> String {
     let mut table = figures_of_one(run);
+    if let Some(why) = run.too_good {
+        writeln!(table, "  too good: {why}").expect("a string takes everything");
+    }
     if !run.phases.is_empty() {
         table += "\n   seconds  workers  capacity  admitted  refused  used  80 % after  worst second\n";
         run.phases.iter().for_each(|phase| table += &of_phase(phase));
@@ -113,6 +116,16 @@ pub(crate) fn of_many(medians: &[Median], means: &[Mean], each: bool, markdown: 
         }
     }
     table
+}
+
+/// A line for each result that is too good to be true.
+pub(crate) fn too_good(medians: &[Median]) -> String {
+    let found = medians.iter().filter_map(|median| {
+        let Median { scenario, policy, clients, too_good, .. } = median;
+        let clients = text::counted(u64::from(*clients), "client");
+        Some(format!("{policy} in {}, {clients}, is too good: {}\n", text::printable(scenario), (*too_good)?))
+    });
+    found.collect()
 }
 
 fn figures(median: &Median) -> Figures {

@@ -9,6 +9,8 @@ mod crew;
 mod google;
 mod known;
 mod ours;
+#[cfg(test)]
+mod seer;
 mod simple;
 mod waits;
 mod window;
@@ -200,6 +202,9 @@ pub const PEERS: [&str; 15] = [
     "known",
 ];
 
+/// The names of those of both that are told the documented limits.
+pub const TOLD: [&str; 4] = ["fixed", "A@limit", "cookbook", "known"];
+
 /// This project's pacer as somebody configured it, retries, breaker and all.
 ///
 /// # Errors
@@ -244,6 +249,10 @@ pub fn named(name: &str, setting: &Setting<'_>) -> Option<Box<dyn Policy>> {
         "google-1.1" => Box::new(Crew::held(google::Throttling::new(1.1, seed), setting.workers())),
         "cookbook" => Box::new(Crew::passing(cookbook::Cookbook::new(setting), setting.in_flight)),
         "known" => Box::new(Crew::passing(known::Known::new(setting), setting.in_flight)),
+        #[cfg(test)]
+        "peeking" => Box::new(seer::Seer::peeking(setting)),
+        #[cfg(test)]
+        "foreseeing" => Box::new(seer::Seer::foreseeing(setting)),
         _ => return None,
     })
 }
