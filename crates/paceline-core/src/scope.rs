@@ -35,6 +35,8 @@ pub(crate) struct Flight {
     pub(crate) probe: bool,
     /// Calls of the scope in flight when it left, itself included.
     pub(crate) in_flight: u32,
+    /// What it is believed to cost.
+    pub(crate) tokens: u64,
     /// What the scope had spent, this call included.
     pub(crate) spent: Cost,
 }
@@ -135,13 +137,15 @@ impl Scope {
         self.in_flight.take();
         let in_flight = self.in_flight.now();
         let canary = self.gate.left(now, self.last);
+        self.spent.add(cost);
+        let (tokens, spent) = (cost.get(&Dimension::Tokens), self.spent.clone());
+        let flight = Flight { number: self.last, sent: now, probe, in_flight, tokens, spent };
         if self.pace == Pace::Auto {
-            self.learnt.left(now, &self.gate, self.last, in_flight, canary);
+            self.learnt.left(now, &self.gate, &flight, canary);
         }
         self.spacing.left(now);
         self.quotas.take(now, cost);
-        self.spent.add(cost);
-        Flight { number: self.last, sent: now, probe, in_flight, spent: self.spent.clone() }
+        flight
     }
 
     /// A call that was granted never left: all it took is given back.

@@ -84,6 +84,9 @@ impl Judge {
                 "w6-50" => self.at_most("60 per 6 s, 300 items: refused per item", run.waste, 0.1),
                 "c5-500" => self.at_most("cold start at 5 in flight, 500 calls: refused per item", run.waste, 0.06),
                 "b10-1" => self.at_most("10 per second, nothing stored, 300 calls: refused per item", run.waste, 0.05),
+                "tpm-wide" => self.at_least("tokens alone, over two decades: goodput", run.goodput, 0.97),
+                "tpm-thrice" => self.at_least("the same, then thrice as many: goodput", run.goodput, 0.97),
+                "rpm-wide" => self.at_least("calls alone, of such tokens: goodput", run.goodput, 0.99),
                 other => println!("measure learnt: {other}: goodput={:.3} waste={:.4} no bar", run.goodput, run.waste),
             }
         }

@@ -10,6 +10,8 @@ use core::time::Duration;
 pub struct Belief {
     /// Calls a second.
     pub rate: f64,
+    /// The same in tokens a second, where refusals show that tokens are what the limit counts.
+    pub tokens: Option<f64>,
     /// Where the rate is going.
     pub trend: Trend,
     /// The last refusal that slowed the scope down: how long ago, and at what rate.
@@ -47,7 +49,9 @@ pub enum GateState {
 
 impl fmt::Display for Belief {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "about {}, ", PerSecond(self.rate))?;
+        write!(f, "about {}", PerSecond(self.rate))?;
+        self.tokens.map_or(Ok(()), |tokens| write!(f, " or {tokens:.0} tokens/s"))?;
+        f.write_str(", ")?;
         match self.refused {
             Some((ago, at)) => write!(f, "last refused {} ago at {}, ", Ago(ago), PerSecond(at))?,
             None => f.write_str("never refused, ")?,
@@ -106,6 +110,7 @@ mod tests {
     fn one_line_says_what_and_why() {
         let mut belief = Belief {
             rate: 19.8,
+            tokens: None,
             trend: Trend::Growing,
             refused: Some((Duration::from_secs(41), 22.14)),
             cap: None,
@@ -115,11 +120,15 @@ mod tests {
         assert_eq!(belief.to_string(), line);
         belief = Belief {
             rate: 0.02,
+            tokens: Some(98.6),
             trend: Trend::Starting,
             refused: None,
             cap: Some(8),
             gate: GateState::Closed { wait: Duration::from_millis(1_500) },
         };
-        assert_eq!(belief.to_string(), "about 1.20/min, never refused, starting; cap 8; gate closed for 1 s");
+        assert_eq!(
+            belief.to_string(),
+            "about 1.20/min or 99 tokens/s, never refused, starting; cap 8; gate closed for 1 s"
+        );
     }
 }

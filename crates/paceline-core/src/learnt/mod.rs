@@ -1,10 +1,11 @@
 //! The pace `auto`: a limit that nobody announced is learnt from what happens to calls.
 //!
-//! Four small policies, each of which tells one story, and the strictest answer wins:
+//! A few small policies, each of which tells one story, and the strictest answer wins:
 //!
 //! - the [`ledger`]: which calls were admitted, and which refusals are one event;
 //! - the [`gate`](crate::gate): closed for a while, then opened by one canary;
 //! - the [`rate`]: calls a second, up with admitted calls, down once per event;
+//! - the [`unit`]: whether the rate counts calls or their tokens;
 //! - the [`cap`]: calls in flight, only where refusals follow that number.
 //!
 //! Only the outcome of calls changes them. What headers announce and what is configured only holds back.
@@ -15,6 +16,7 @@ mod ledger;
 mod rate;
 #[cfg(test)]
 mod tests;
+mod unit;
 
 use core::time::Duration;
 
@@ -24,6 +26,7 @@ pub(crate) use belief::PerSecond;
 use cap::{Cap, Explains};
 use ledger::{Event, Ledger};
 use rate::{FEW, Rate};
+use unit::Unit;
 
 use crate::admit::{Admit, Policy};
 use crate::gate::{Closure, Gate, Reopening};
@@ -61,6 +64,7 @@ pub(crate) struct Learnt {
     ledger: Ledger,
     rate: Rate,
     cap: Cap,
+    unit: Unit,
     /// Epochs in a row in which nothing was admitted.
     strikes: u32,
     /// What was admitted and what time it was when a long closure ended last; at first, the beginning.
@@ -85,6 +89,7 @@ impl Learnt {
             ledger: Ledger::new(),
             rate: Rate::new(start, longest),
             cap: Cap::new(),
+            unit: Unit::new(),
             strikes: 0,
             reopened: None,
             cycle: None,
@@ -115,6 +120,7 @@ impl Learnt {
             rate: self.rate.per_second(),
             trend: self.rate.trend(),
             refused: self.rate.refused().map(|(at, rate)| (now.saturating_since(at), rate)),
+            tokens: self.unit.tokens(self.rate.per_second()),
             cap: self.cap.limit(),
             gate: match gate.closed_until(now) {
                 Some(until) => GateState::Closed { wait: until - now },
@@ -146,8 +152,9 @@ impl Learnt {
         Admit::at(self.rate.due(), now, || Policy::Rate { gap: self.rate.gap() })
     }
 
-    /// A call leaves as `number`, and as one of so many in flight.
-    pub(crate) fn left(&mut self, now: Instant, gate: &Gate, number: u64, in_flight: u32, canary: bool) {
+    /// A call leaves.
+    pub(crate) fn left(&mut self, now: Instant, gate: &Gate, flight: &Flight, canary: bool) {
+        let Flight { number, in_flight, tokens, .. } = *flight;
         self.reopened.get_or_insert((0, now));
         self.sampled.get_or_insert((0, self.idle.read(now, now)));
         self.ledger.left(now, number);
@@ -157,6 +164,7 @@ impl Learnt {
         }
         let below_cap = self.cap.limit().is_none_or(|limit| in_flight < limit);
         self.rate.left(now, gate.until(), below_cap);
+        self.rate.counts_for(self.unit.left(tokens));
     }
 
     /// A call that was granted never left.
@@ -268,6 +276,9 @@ impl Learnt {
     ) {
         if !gate.is_open() {
             return self.close(now, gate, rng);
+        }
+        if !overloaded && run >= 1 {
+            self.unit.refused(flight.tokens);
         }
         if self.cap.refused(flight.in_flight, run, overloaded, &mut self.rate) == Explains::All {
             return self.ledger.decide();

@@ -7,6 +7,7 @@
 use core::time::Duration;
 
 use super::belief::Trend;
+use super::unit::Weight;
 use crate::time::Instant;
 
 /// The first rate, in calls a second: slow enough for any provider.
@@ -79,6 +80,8 @@ pub(super) struct Rate {
     lost: f64,
     /// When the last call left, or was due to; none: there was none.
     last_send: Option<Instant>,
+    /// So many usual calls that one counts for.
+    weight: f64,
     /// The next call may leave from then on, whatever the rate says.
     free: Option<Instant>,
     /// When a refusal slowed it down last, and from what.
@@ -98,6 +101,7 @@ impl Rate {
             resumes: false,
             lost: 0.0,
             last_send: None,
+            weight: 1.0,
             free: None,
             refused: None,
             slowest: slowest(longest),
@@ -143,10 +147,22 @@ impl Rate {
 
     /// When the next call may leave.
     pub(super) fn due(&self) -> Instant {
-        self.free.unwrap_or_else(|| self.last_send.map_or(Instant::ZERO, |last| last + self.gap()))
+        self.free.unwrap_or_else(|| self.last_send.map_or(Instant::ZERO, |last| last + self.pause()))
     }
 
-    /// The time between two calls.
+    /// The time between the call that left last and the next.
+    pub(super) fn pause(&self) -> Duration {
+        self.gap().mul_f64(self.weight).min(seconds(1.0 / self.slowest))
+    }
+
+    /// What the call that left last counts for.
+    pub(super) fn counts_for(&mut self, weight: Weight) {
+        self.weight = weight.of;
+        self.goal /= weight.dearer;
+        self.set(self.x / weight.dearer);
+    }
+
+    /// The time between two usual calls.
     pub(super) fn gap(&self) -> Duration {
         let gap = 1.0 / self.x;
         seconds(self.ramp.map_or(gap, |ramp| gap.min(ramp)))

@@ -49,12 +49,14 @@ impl Machine {
         gate.strictest(self.learnt.admit(self.now, &self.gate, in_flight))
     }
 
-    fn send(&mut self) {
+    fn send(&mut self, tokens: u64) {
         self.last += 1;
         let in_flight = u32::try_from(self.out.len() + 1).expect("few calls");
         let canary = self.gate.left(self.now, self.last);
-        self.learnt.left(self.now, &self.gate, self.last, in_flight, canary);
-        self.out.push(Flight { number: self.last, sent: self.now, probe: false, in_flight, spent: Cost::zero() });
+        let (number, sent, spent) = (self.last, self.now, Cost::zero());
+        let flight = Flight { number, sent, probe: false, in_flight, tokens, spent };
+        self.learnt.left(self.now, &self.gate, &flight, canary);
+        self.out.push(flight);
     }
 
     fn succeed(&mut self, index: usize) {
@@ -76,6 +78,11 @@ impl Machine {
 
     fn x(&self) -> f64 {
         self.learnt.rate.per_second()
+    }
+
+    /// The rate in what the limit is believed to count.
+    fn flow(&self) -> f64 {
+        self.learnt.unit.tokens(self.x()).unwrap_or_else(|| self.x())
     }
 }
 
@@ -115,7 +122,12 @@ fn step(machine: &mut Machine, dice: &mut Rng, trip: u64, refuses: f64) {
         _ => {
             machine.pass(Duration::from_nanos(trip / 8));
             let index = (dice.next_u64() % machine.out.len() as u64) as usize;
-            if dice.unit() < refuses { refuse(machine, dice, index) } else { succeed(machine, index) }
+            if dice.unit() >= refuses {
+                return succeed(machine, index);
+            }
+            // Some servers refuse what is large.
+            let largest = (0..machine.out.len()).max_by_key(|index| machine.out[*index].tokens);
+            refuse(machine, dice, largest.filter(|_| trip.is_multiple_of(2)).unwrap_or(index));
         }
     }
 }
@@ -129,21 +141,27 @@ fn send(machine: &mut Machine, dice: &mut Rng) {
     if !machine.admit().is_now() {
         return succeed(machine, 0);
     }
-    let before = (machine.x(), machine.learnt.rate.due());
+    let before = (machine.x(), machine.learnt.rate.due(), machine.flow());
     let most = (core::f64::consts::LN_2 / 0.02).max(10.0 * 0.2 * before.0 / machine.learnt.rate.payment());
     assert_eq!(machine.admit(), machine.admit(), "asking changes nothing");
     assert!(machine.now >= machine.told, "a call left in a pause that the server asked for");
     let open = machine.gate.is_open();
     assert!(!open || machine.now >= before.1, "before the rate allows it");
-    machine.send();
+    // Large calls and small ones, but now and then for a while only one kind.
+    let tokens = if machine.last / 512 % 4 == 3 { 7 } else { dice.next_u64() % 1_000 };
+    machine.send(tokens);
     assert!(
         machine.learnt.cap.limit().is_none_or(|cap| machine.out.len() <= cap.max(1) as usize) || !open,
         "more in flight than the cap"
     );
-    assert!(machine.x() >= before.0, "a call that leaves never slows down");
-    assert!(machine.x() <= before.0 + most, "a call raised the rate by {}", machine.x() - before.0);
-    let (next, gap) = (machine.learnt.rate.due(), machine.learnt.rate.gap());
-    assert!(!open || next + LATE >= machine.now + gap, "late calls come in a burst");
+    let grown = machine.flow() / before.2;
+    assert!(grown >= 1.0 - 1e-9, "a call that leaves slows down, to {grown}");
+    let most = 1.0 + most / before.0;
+    let clamped = machine.x() <= 1.0 / 60.0;
+    assert!(grown <= most + 1e-9 || clamped, "a call raised the rate by {grown} and not {most}");
+    let (next, pause) = (machine.learnt.rate.due(), machine.learnt.rate.pause());
+    assert!(pause <= Duration::from_secs(60), "longer than every wait of our own choice");
+    assert!(!open || next + LATE >= machine.now + pause, "late calls come in a burst");
 }
 
 fn succeed(machine: &mut Machine, index: usize) {
@@ -187,8 +205,9 @@ fn idle(machine: &mut Machine) {
     machine.pass(Duration::from_hours(1));
     let x = machine.x();
     if machine.gate.is_open() {
-        machine.send();
-        assert_eq!(machine.x(), x, "idle time raised the rate");
+        let flow = machine.flow();
+        machine.send(1);
+        assert!(machine.flow() <= flow * (1.0 + 1e-9) || machine.x() == x, "idle time raised the rate");
     }
 }
 
@@ -210,6 +229,22 @@ fn whatever_happens_the_rules_hold() {
         Ok(())
     });
     checked.expect("the seed above replays it");
+}
+
+#[test]
+fn the_rules_are_met_while_tokens_count_too() {
+    let in_tokens = |seed| {
+        let mut machine = Machine::new(seed, Instant::ZERO);
+        let mut dice = Rng::new(seed);
+        let of_steps = (0..1_000).filter(|_| {
+            step(&mut machine, &mut dice, 20_000_000, 0.2);
+            machine.learnt.unit.tokens(1.0).is_some()
+        });
+        of_steps.count()
+    };
+    let steps: Vec<usize> = (0..20).map(in_tokens).collect();
+    let often = steps.iter().filter(|steps| **steps > 100).count();
+    assert!(often > 10, "{steps:?}");
 }
 
 #[test]

@@ -180,6 +180,17 @@ fn a_trace_says_what_our_own_pace_believes() {
     assert!(trace.spans.iter().any(|span| span.pace.delay.is_some() && span.pace.words.is_none()));
 }
 
+/// The provider says neither which of the two it is nor how much there is.
+#[test]
+fn our_own_pace_finds_out_whether_calls_or_tokens_count() {
+    for (name, in_tokens) in [("tpm-wide", true), ("tpm-thrice", true), ("tpm-shift", true), ("rpm-wide", false)] {
+        let scenario = Scenario::named(name).expect("built in");
+        let (_, trace) = simulate_traced(&scenario, &Setup::new("auto")).expect("it runs");
+        let late = trace.spans[trace.spans.len() * 3 / 4].pace.words.clone().unwrap_or_default();
+        assert_eq!(late.contains("tokens/s"), in_tokens, "{name}: {late}");
+    }
+}
+
 #[test]
 fn the_trace_of_a_job_that_stalls_goes_on_to_the_cut_off() {
     let (run, trace) = simulate_traced(&sixty_per_minute(), &Setup::new("A-raising")).expect("it runs");

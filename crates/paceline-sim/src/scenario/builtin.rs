@@ -21,7 +21,10 @@ pub(super) const SHORT: &[(&str, &str)] = scenarios! { "short/":
 };
 
 /// Single questions to a controller.
-pub(super) const QUESTIONS: &[(&str, &str)] = scenarios! { "more/": "step-5x" "w6-50" "c5-500" "b10-1" };
+pub(super) const QUESTIONS: &[(&str, &str)] = scenarios! { "more/":
+    "step-5x" "w6-50" "c5-500" "b10-1" "tpm-wide" "tpm-thrice" "rpm-wide"
+};
+
 /// Jobs that show one thing, by which nobody is judged.
 pub(super) const SHOWN: &[(&str, &str)] = scenarios! { "": "table-scales" };
 

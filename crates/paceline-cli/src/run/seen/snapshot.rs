@@ -119,6 +119,7 @@ fn belief(belief: &Belief) -> Value {
         "rate": belief.rate,
         "trend": trend,
         "refused_ago_s": belief.refused.map(|(ago, _)| ago.as_secs_f64()),
+        "tokens_rate": belief.tokens,
         "refused_rate": belief.refused.map(|(_, rate)| rate),
         "cap": belief.cap,
         "gate": gate,
