@@ -89,7 +89,7 @@ fn delay(config: &PacerConfig, tried: &Request, outcome: &Outcome, rng: &mut Rng
             match config.pace {
                 // The scope waits for all its items. Whoever is refused again lets others go first: one item that is always
                 // refused would look like a limit that lets nothing pass.
-                Pace::Auto if tried.deferrals == 0 => Duration::ZERO,
+                Pace::Auto if tried.deferrals == 0 && outcome.reach != Reach::Item => Duration::ZERO,
                 Pace::Responsive => delay.min(LONGEST_OWN_WAIT),
                 _ => delay,
             }

@@ -22,7 +22,7 @@ const MAX_WAIT: Duration = Duration::from_secs(3_600);
 /// As for a run, before its first call; and an unknown scenario.
 pub(crate) fn command(args: &PlanArgs, everywhere: &Everywhere) -> Result<(), Failure> {
     let upstream = upstream::resolve(&args.upstream, everywhere)?;
-    let scope = upstream.scope_name(&args.endpoint, args.model.as_deref(), None);
+    let scope = upstream.scope_name(&args.endpoint, args.model.as_deref(), None, b"");
     let quotas = quotas(&upstream, &scope);
     let scenario = match &args.scenario {
         Some(name) => Scenario { items: args.items, ..super::scenario(name)? },

@@ -28,6 +28,39 @@ fn what_only_looks_like_another_failure_is_tried_again() {
     }
 }
 
+/// A limit of one table of DynamoDB's, which throttles with a 400, holds neither other tables nor batches over them.
+#[test]
+fn a_throttled_table_holds_no_other() {
+    let server = Server::new(|arrival| match arrival.item.starts_with("hot") {
+        true => Reply::new(
+            400,
+            &json!({"__type": "com.amazonaws.dynamodb.v20120810#ProvisionedThroughputExceededException",
+                "message": "The level of configured provisioned throughput for the table was exceeded."}),
+        )
+        .with_header("x-amz-retry-after", 1_800_000),
+        false => Reply::new(200, &json!({})),
+    });
+    let line = |id: String, mut body: serde_json::Value| {
+        body["item"] = json!(id);
+        json!({"custom_id": id, "url": "/", "body": body}).to_string() + "\n"
+    };
+    let hot = (0..10).map(|n| line(format!("hot-{n}"), json!({"TableName": "hot", "Item": {}})));
+    let cold = (0..10).map(|n| line(format!("cold-{n}"), json!({"TableName": "cold", "Item": {}})));
+    let batches = (0..10).map(|n| line(format!("batch-{n}"), json!({"RequestItems": {"cold": [], "other": []}})));
+    let job = Job::with_input(&hot.chain(cold).chain(batches).collect::<String>());
+    let mut command = job.run(&server);
+    command.args(["--upstream", "dynamodb", "--concurrency", "1", "--max-wait", "1s"]);
+    let (code, log) = finish(&mut command);
+    assert_eq!((code, job.lines("out.jsonl").len()), (3, 20), "{log}");
+    let summary = job.summary();
+    let scopes: Vec<&str> =
+        summary["scopes"].as_array().expect("scopes").iter().filter_map(|scope| scope["name"].as_str()).collect();
+    for scope in ["table hot", "table cold", "tables cold, other"] {
+        assert!(scopes.contains(&scope), "{scope}: {scopes:?}");
+    }
+    job.assert_adds_up(30);
+}
+
 /// A way that is shut may open: refused connections, failed TLS, unknown names.
 #[test]
 fn a_way_that_is_shut_is_tried_again() {

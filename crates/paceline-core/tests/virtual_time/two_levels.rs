@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use paceline_core::{
-    Admit, Class, Concurrency, Cost, Dimension, Event, Instant, LimitReport, Limits, Outcome, Pace, Pacer, PacerConfig,
-    Policy, Quota, Reach, Request, Restores, ScopeId, ScopeState, Ticket,
+    Admit, Backoff, Class, Concurrency, Cost, Dimension, Event, Growth, Instant, Jitter, LimitReport, Limits, Outcome,
+    Pace, Pacer, PacerConfig, Policy, Quota, Reach, Request, Restores, Retry, ScopeId, ScopeState, Ticket, Verdict,
 };
 
 use crate::job::at;
@@ -69,6 +69,22 @@ fn a_throttled_model_does_not_slow_the_others() {
     let until = at(60.1);
     assert_eq!(pacer.snapshot(at(0.2)).scopes[0].waits_for, Some((Policy::Gate, Some(until))));
     assert_eq!(all_until(&mut pacer, until), [waits]);
+}
+
+#[test]
+fn a_throttle_of_one_item_delays_it_alone() {
+    let backoff = Backoff { growth: Growth::Constant { delay: S }, jitter: Jitter::None };
+    let retry = Retry { backoff, ..Retry::default() };
+    let config = PacerConfig { retry, pace: Pace::Auto, ..PacerConfig::default() };
+    let mut pacer = Pacer::new(config, 1, Instant::ZERO).expect("sensible");
+    let scope = pacer.scope("a");
+    let hot = pacer.enqueue(at(0.0), request(scope, 0)).expect("fits");
+    granted(&mut pacer);
+    let verdict = pacer.complete(at(0.1), hot, Outcome::new(Class::Throttled).with_reach(Reach::Item));
+    let Verdict::Retry { delay, .. } = verdict else { panic!("{verdict:?}") };
+    assert_eq!(delay, S, "the backoff");
+    let other = pacer.enqueue(at(0.1), request(scope, 1)).expect("fits");
+    assert_eq!(all_until(&mut pacer, at(1.0)), [other]);
 }
 
 #[test]

@@ -100,9 +100,9 @@ impl Upstream {
     }
 
     /// The scope that a call belongs to: its tier, else what the provider limits together.
-    pub fn scope_name(&self, path: &str, model: Option<&str>, label: Option<&str>) -> String {
+    pub fn scope_name(&self, path: &str, model: Option<&str>, label: Option<&str>, body: &[u8]) -> String {
         let tier = self.tier(path, model, label);
-        tier.map_or_else(|| self.provider.scope_name(path, model), |tier| tier.scope.to_string())
+        tier.map_or_else(|| self.provider.scope_name(path, model, body), |tier| tier.scope.to_string())
     }
 
     /// Checks and converts a merged section.

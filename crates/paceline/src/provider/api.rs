@@ -5,6 +5,7 @@ use std::fmt;
 use http::header::InvalidHeaderValue;
 use http::{HeaderName, HeaderValue};
 
+use super::aws;
 use super::table::{Kind, Scope, Table};
 
 /// A dialect: how an API says that it is limited, and how it is spoken to.
@@ -200,9 +201,9 @@ impl Provider {
         self.table().api.idempotency_header.clone()
     }
 
-    /// The name of the scope that a call belongs to: its path and model for an LLM API, its path or always the same one
-    /// otherwise. A query string does not count.
-    pub fn scope_name(self, path: &str, model: Option<&str>) -> String {
+    /// The name of the scope that a call belongs to: its path and model for an LLM API, the tables that its body names for
+    /// DynamoDB, its path or always the same one otherwise. A query string does not count.
+    pub fn scope_name(self, path: &str, model: Option<&str>, body: &[u8]) -> String {
         let api = &self.table().api;
         let path = path.split(['?', '#']).next().unwrap_or_default();
         if let Some((_, name)) = api.paths.iter().find(|(prefix, _)| path.starts_with(prefix.as_str())) {
@@ -210,6 +211,7 @@ impl Provider {
         }
         match (api.scope, model) {
             (Scope::Key, _) => "all".to_owned(),
+            (Scope::Table, _) => aws::tables(body).unwrap_or_else(|| "all".to_owned()),
             (Scope::Model, Some(model)) => format!("{path} {model}"),
             (Scope::Model, None) | (Scope::Endpoint, _) => path.to_owned(),
         }
@@ -291,15 +293,15 @@ mod tests {
 
     #[test]
     fn a_scope_is_an_endpoint_and_a_model() {
-        let name = |provider: Provider| provider.scope_name("/v1/chat/completions?x=1", Some("m"));
+        let name = |provider: Provider| provider.scope_name("/v1/chat/completions?x=1", Some("m"), b"{}");
         assert_eq!(name(Provider::OpenAi), "/v1/chat/completions m");
         assert_eq!(name(Provider::Generic), "all");
         assert_eq!(name(Provider::Slack), "/v1/chat/completions");
-        assert_eq!(Provider::GitHub.scope_name("/repos/a/b", None), "all");
-        assert_eq!(Provider::GitHub.scope_name("/search/code?q=x", None), "code_search");
-        assert_eq!(Provider::GitHub.scope_name("/search/issues", None), "search");
+        assert_eq!(Provider::GitHub.scope_name("/repos/a/b", None, b""), "all");
+        assert_eq!(Provider::GitHub.scope_name("/search/code?q=x", None, b""), "code_search");
+        assert_eq!(Provider::GitHub.scope_name("/search/issues", None, b""), "search");
         assert_eq!(
-            Provider::Azure.scope_name("/openai/deployments/d/embeddings", None),
+            Provider::Azure.scope_name("/openai/deployments/d/embeddings", None, b""),
             "/openai/deployments/d/embeddings"
         );
     }

@@ -16,6 +16,7 @@ const OF_REFUSALS: Outline<'static> = Outline {
     kept: &[
         "CancellationReasons",
         "Message",
+        "ThrottlingReasons",
         "__type",
         "base_resp",
         "code",

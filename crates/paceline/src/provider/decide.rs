@@ -73,8 +73,9 @@ pub(super) fn decide(case: &Case<'_>) -> Decision {
 
 type Step = fn(&Case<'_>) -> Option<Decision>;
 
-const STEPS: [Step; 9] = [
+const STEPS: [Step; 10] = [
     aws::cancelled_transaction,
+    aws::throttling_reasons,
     rules_of_the_table,
     codes_that_decide_alone,
     unauthorized_or_unpaid,
@@ -223,7 +224,7 @@ fn too_many(case: &Case<'_>) -> Option<Decision> {
 }
 
 /// A limit of ours: for a while where the answer says how long, a used-up quota where it speaks of a long period.
-fn throttled(case: &Case<'_>, step: Cow<'static, str>) -> Decision {
+pub(super) fn throttled(case: &Case<'_>, step: Cow<'static, str>) -> Decision {
     let message = case.body.message().to_ascii_lowercase();
     let reach = if concerns_everything(case, &message) { Reach::Account } else { Reach::Scope };
     let ramp = case.body.has_code(&COMMON.ramp);

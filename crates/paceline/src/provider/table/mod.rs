@@ -138,6 +138,8 @@ pub enum Scope {
     Model,
     /// The calls of one path.
     Endpoint,
+    /// The calls whose bodies name the same table of DynamoDB's.
+    Table,
     /// All calls with one key.
     Key,
 }
