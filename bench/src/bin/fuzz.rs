@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use paceline::Clock;
-use paceline::provider::{Answer, Provider, TokenRatio, charge, collect, joined, read, remainder};
+use paceline::provider::{Answer, Dialect, Provider, TokenRatio, collect, joined, read, remainder};
 use paceline_core::{Rng, Timestamp};
 
 const CORPUS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../crates/paceline/src/provider/fixtures");
@@ -118,7 +118,7 @@ impl Changed {
         assert!(words.len() < 1_000 && !words.contains(char::is_control), "{self:?}\n{reading:?}");
         reading.outcome();
         collect(&answer);
-        charge(provider, answer.path, &self.body, &TokenRatio::default());
+        Dialect::from(provider).charge(answer.path, &self.body, &TokenRatio::default());
         let _ = (remainder(&self.body, &self.body), joined(&self.body, &self.body));
     }
 }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use paceline::clock;
 use paceline::config::{Config, Environment, Overrides};
-use paceline::provider::{self, Provider, Reading, Rule};
+use paceline::provider::{Dialect, Provider, Reading};
 use paceline_core::Timestamp;
 
 use self::answer::Saved;
@@ -69,7 +69,7 @@ pub(crate) fn command(args: &Args, everywhere: &Everywhere) -> Result<Status, Fa
     let reading = reader.read(&saved, now);
     output::print(|out| match args.json {
         true => writeln!(out, "{}", json::of(&reading)),
-        false => out.write_all(text::of(reader.provider, &saved, &reading).as_bytes()),
+        false => out.write_all(text::of(reader.dialect.provider(), &saved, &reading).as_bytes()),
     })?;
     Ok(Status::Success)
 }
@@ -115,8 +115,7 @@ fn lines(reader: &Reader, name: Option<&Path>, input: Box<dyn Read>, now: Timest
 struct Reader {
     /// As the user calls it.
     name: String,
-    provider: Provider,
-    rules: Vec<Rule>,
+    dialect: Dialect,
 }
 
 impl Reader {
@@ -127,7 +126,7 @@ impl Reader {
         let config = Config::load(Environment::from_iter(std::env::vars_os()), overrides).map_err(Failure::refused)?;
         if config.names().contains(&name) {
             let upstream = config.upstream().map_err(Failure::refused)?;
-            return Ok(Self { name: name.to_owned(), provider: upstream.provider, rules: upstream.rules });
+            return Ok(Self { name: name.to_owned(), dialect: upstream.dialect });
         }
         let known = || Provider::ALL.map(Provider::as_str).join(", ");
         let provider = Provider::from_name(name).ok_or_else(|| {
@@ -136,19 +135,19 @@ impl Reader {
                 known()
             ))
         })?;
-        Ok(Self { name: name.to_owned(), provider, rules: Vec::new() })
+        Ok(Self { name: name.to_owned(), dialect: provider.into() })
     }
 
     /// The same for a line that names its provider; an unknown one is as good as any.
     fn called(&self, name: &str) -> Self {
         match Provider::from_name(name) {
             _ if name == self.name => self.clone(),
-            provider => Self { name: name.to_owned(), provider: provider.unwrap_or_default(), rules: Vec::new() },
+            provider => Self { name: name.to_owned(), dialect: provider.unwrap_or_default().into() },
         }
     }
 
     fn read(&self, saved: &Saved, now: Timestamp) -> Reading {
-        provider::read_with(self.provider, &self.rules, &saved.answer(), now)
+        self.dialect.read(&saved.answer(), now)
     }
 }
 

@@ -3,6 +3,7 @@
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use http::request::Parts;
+use paceline::provider::table::{Charge, Counts, Reserves};
 use paceline_core::{Cost, Dimension};
 use serde_json::{Map, Value};
 
@@ -45,6 +46,8 @@ pub(crate) struct Call {
     pub(crate) vectors: (usize, usize),
     pub(crate) prompt_tokens: u64,
     pub(crate) answer_tokens: u64,
+    /// The asked maximum of the answer.
+    pub(crate) most_tokens: Option<u64>,
     /// Whether the asked maximum cut the answer short.
     pub(crate) cut: bool,
 }
@@ -69,7 +72,8 @@ impl Call {
         let operation = target.and_then(|target| target.strip_prefix("DynamoDB_")?.split_once('.'));
         let operation = operation.map(|(_, operation)| operation.to_owned());
         let endpoint = if operation.is_some() { Endpoint::DynamoDb } else { Endpoint::of(path) };
-        let (answer_tokens, cut) = answer_tokens(endpoint, &body);
+        let most_tokens = most_tokens(&body).filter(|_| endpoint.is_prompt());
+        let (answer_tokens, cut) = answer_tokens(endpoint, &body, most_tokens);
         let flag = |value: Option<&Value>| value.and_then(Value::as_bool).unwrap_or(false);
         let streams = endpoint.is_prompt() && endpoint != Endpoint::Converse;
         let model = body.get("model").and_then(Value::as_str).or_else(|| endpoint.model_in(path));
@@ -83,13 +87,27 @@ impl Call {
             vectors: vectors(&body),
             prompt_tokens: prompt_tokens(&body),
             answer_tokens,
+            most_tokens,
             cut,
         })
     }
 
-    /// What the provider charges. It knows its answer beforehand, so the charge is the usage to the token.
-    pub(crate) fn cost(&self) -> Cost {
-        Cost::request().with(Dimension::Tokens, self.prompt_tokens + self.answer_tokens)
+    /// What the provider charges. It knows its answer beforehand, so the charge is the usage to the token, and as much as was
+    /// reserved where none of that comes back.
+    pub(crate) fn cost(&self, charge: &Charge) -> Cost {
+        let (prompt, answer) = (self.prompt_tokens, self.answer_tokens);
+        let used = match charge.counts {
+            Counts::All => prompt + answer * u64::from(charge.output_weight(&self.path)),
+            Counts::Input => prompt,
+        };
+        let most = self.most_tokens.unwrap_or(0);
+        let reserved = match charge.reserves {
+            _ if charge.refunds => 0,
+            Reserves::InputAndOutput => prompt.saturating_add(most),
+            Reserves::Larger => prompt.max(most),
+            Reserves::Input => prompt,
+        };
+        Cost::request().with(Dimension::Tokens, used.max(reserved))
     }
 }
 
@@ -144,17 +162,22 @@ fn characters(value: &Value) -> usize {
 }
 
 /// The length of the answer and whether the asked maximum cut it: 16 to 47 tokens, always the same for the same prompt.
-fn answer_tokens(endpoint: Endpoint, body: &Map<String, Value>) -> (u64, bool) {
-    const MAXIMA: [&str; 3] = ["max_completion_tokens", "max_output_tokens", "max_tokens"];
+fn answer_tokens(endpoint: Endpoint, body: &Map<String, Value>, most: Option<u64>) -> (u64, bool) {
     if !endpoint.is_prompt() {
         return (0, false);
     }
     let natural = 16 + prompt_tokens(body) * 7 % 32;
+    let most = most.unwrap_or(u64::MAX);
+    (natural.min(most), most < natural)
+}
+
+/// The asked maximum of an answer.
+fn most_tokens(body: &Map<String, Value>) -> Option<u64> {
+    const MAXIMA: [&str; 3] = ["max_completion_tokens", "max_output_tokens", "max_tokens"];
     let nested = || body.get("generationConfig")?.get("maxOutputTokens")?.as_u64();
     let converse = || body.get("inferenceConfig")?.get("maxTokens")?.as_u64();
     let top = MAXIMA.iter().find_map(|key| body.get(*key)?.as_u64());
-    let most = top.or_else(nested).or_else(converse).unwrap_or(u64::MAX);
-    (natural.min(most), most < natural)
+    top.or_else(nested).or_else(converse)
 }
 
 /// One vector a text; a list of numbers is one text in tokens.
@@ -170,6 +193,8 @@ fn vectors(body: &Map<String, Value>) -> (usize, usize) {
 
 #[cfg(test)]
 mod tests {
+    use paceline::provider::Provider;
+
     use super::*;
 
     fn parts(path: &str, key: Option<&str>) -> Parts {
@@ -209,9 +234,13 @@ mod tests {
         let call =
             read("/chat/completions", r#"{"messages":[{"role":"user","content":"12345678äöüß"}],"max_tokens":5}"#);
         assert_eq!((call.prompt_tokens, call.answer_tokens, call.cut), (4, 5, true));
-        assert_eq!(call.cost().get(&Dimension::Tokens), 9);
+        let charged = |call: &Call, provider: Provider| call.cost(&provider.table().charge).get(&Dimension::Tokens);
+        assert_eq!(charged(&call, Provider::OpenAi), 9);
         let call = read("/chat/completions", r#"{"messages":[],"max_tokens":500}"#);
         assert!(!call.cut && (16..48).contains(&call.answer_tokens));
+        assert_eq!(charged(&call, Provider::OpenAi), 500, "what was reserved does not come back");
+        assert_eq!(charged(&call, Provider::Mistral), 1 + call.answer_tokens);
+        assert_eq!(charged(&call, Provider::Gemini), 1);
         let call = read("/embeddings", r#"{"input":["abcd","efgh"],"dimensions":3}"#);
         assert_eq!((call.vectors, call.prompt_tokens, call.answer_tokens), ((2, 3), 2, 0));
     }

@@ -79,7 +79,7 @@ impl Mock {
         let now = self.clock.now();
         let number = inner.tally.arrived(item);
         let mut headers = self.request_id(number);
-        let decision = inner.provider.arrive(now, &call.cost());
+        let decision = inner.provider.arrive(now, &call.cost(&self.dialect.0.table().charge));
         self.dialect.add_limits(&mut headers, &inner.provider.states(now), self.hints, wall);
         let answer = match decision {
             Decision::Admitted(service) => {

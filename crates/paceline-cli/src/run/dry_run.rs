@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use paceline::clock;
 use paceline::config::Upstream;
-use paceline::provider::{self, Provider, TokenRatio};
+use paceline::provider::{Dialect, Provider, TokenRatio};
 use paceline_core::{Cost, Dimension, Limits};
 use paceline_sim::Job;
 use paceline_store::{Error, Paths, Reader, Rows, RunLock, State};
@@ -147,7 +147,7 @@ impl Plan {
         format: &Format,
         upstream: &Upstream,
     ) -> Result<(), ReportError> {
-        let ratio = TokenRatio::default();
+        let (ratio, longest_answers) = (TokenRatio::default(), Dialect::from(Provider::Generic));
         reader.report(clock::wall(), Rows::All, |row| -> Result<(), ReportError> {
             self.items += 1;
             let is_sent = match row.state {
@@ -164,9 +164,9 @@ impl Plan {
                 upstream.scope_name(&line.url, line.model.as_deref(), line.label.as_deref(), line.body.as_bytes());
             let part = self.scopes.entry(scope.to_string()).or_default();
             part.items += 1;
-            part.cost = sum(&part.cost, &provider::charge(upstream.provider, &line.url, line.body.as_bytes(), &ratio));
+            part.cost = sum(&part.cost, &upstream.dialect.charge(&line.url, line.body.as_bytes(), &ratio));
             // Not every provider counts the answer's bound against its limits, but everybody may write as much.
-            let longest = provider::charge(Provider::OpenAi, &line.url, line.body.as_bytes(), &ratio);
+            let longest = longest_answers.charge(&line.url, line.body.as_bytes(), &ratio);
             part.tokens_in += longest.get(&Dimension::InputTokens);
             part.tokens_out += longest.get(&Dimension::OutputTokens);
             Ok(())

@@ -121,3 +121,26 @@ fn what_cannot_be_explained_is_refused_with_words() {
     let (code, _) = finish(Job::new(0).paceline().args(["explain", "--jsonl", "--bogus"]));
     assert_eq!(code, 2);
 }
+
+#[test]
+fn an_upstream_reads_answers_by_its_own_headers() {
+    let job = Job::new(1);
+    let config = "[upstream.legacy]\nbase_url = 'http://127.0.0.1:1'\nwait_headers = ['X-Come-Back-In']\n\
+        longest_pause = '10m'\n[[upstream.legacy.header]]\nlimit = 'X-Quota'\nremaining = 'X-Quota-Left'\nwindow = '1h'\n";
+    std::fs::write(job.path("paceline.toml"), config).expect("writable");
+    std::fs::write(job.path("a.txt"), "HTTP/1.1 429\nX-Quota: 90\nX-Quota-Left: 0\nX-Come-Back-In: 900\n\n")
+        .expect("writable");
+    let explained = |provider: &str| -> Value {
+        let output =
+            job.paceline().args(["explain", "a.txt", "--json", "--provider", provider]).output().expect("runs");
+        serde_json::from_slice(&output.stdout).expect("JSON")
+    };
+    let legacy = explained("legacy");
+    assert_eq!(
+        (&legacy["class"], &legacy["wait_ms"], &legacy["wait_from"]),
+        (&json!("quota_exhausted"), &json!(900_000), &json!("header of the configuration"))
+    );
+    let limit = json!({"dimension": "requests", "limit": 90, "remaining": 0, "reset_ms": null, "window_ms": 3_600_000});
+    assert_eq!(legacy["limits"], json!([limit]));
+    assert_eq!(explained("generic")["wait_from"], "policy");
+}

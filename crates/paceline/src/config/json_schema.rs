@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema, schema_for};
 use serde_json::Value;
 
+use super::dialect::{self, names};
 use super::pacing;
 use super::rules;
 use super::schema::{ConcurrencySection, FileSection};
@@ -118,6 +119,45 @@ kind!(
     /// What an answer means.
     ClassName,
     |_generator| { "enum": rules::class_names() }
+);
+
+kind!(
+    /// Names, in a list or with commas.
+    NameList,
+    |_generator| { "anyOf": [
+        { "type": "array", "items": { "type": ["string", "integer"] } },
+        { "type": "string" },
+    ] }
+);
+
+kind!(
+    /// What is slowed down together.
+    ScopeName,
+    |_generator| { "enum": names(&dialect::SCOPES) }
+);
+
+kind!(
+    /// How a limit comes back.
+    RestoresName,
+    |_generator| { "enum": names(&dialect::RESTORES) }
+);
+
+kind!(
+    /// What a call reserves.
+    ReservesName,
+    |_generator| { "enum": names(&dialect::RESERVES) }
+);
+
+kind!(
+    /// Which tokens count.
+    CountsName,
+    |_generator| { "enum": names(&dialect::COUNTS) }
+);
+
+kind!(
+    /// Whether cached input counts.
+    CachedInputName,
+    |_generator| { "enum": names(&dialect::CACHED_INPUT) }
 );
 
 kind!(

@@ -19,6 +19,7 @@
 
 mod acting;
 mod concurrency;
+mod dialect;
 mod effective;
 mod environment;
 mod error;

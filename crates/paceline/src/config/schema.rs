@@ -9,8 +9,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::json_schema::{
-    ClassName, ConcurrencyChoice, Count, JitterChoice, Length, LimitList, LimitShape, PaceName, ProviderName,
-    StatusRange,
+    CachedInputName, ClassName, ConcurrencyChoice, Count, CountsName, JitterChoice, Length, LimitList, LimitShape,
+    NameList, PaceName, ProviderName, ReservesName, RestoresName, ScopeName, StatusRange,
 };
 use super::setting::{Locator, Setting};
 use super::shapes::{Settings, number_or_table};
@@ -161,6 +161,21 @@ section_with_limits! {
         tier: Vec<TierSection>,
         /// Answers that mean something else here than they usually do. The first that matches is taken.
         rule: Vec<RuleSection>,
+        /// Header fields that announce a limit. They replace those of the provider that read one of the same fields.
+        header: Vec<HeaderSection>,
+        /// Header fields that hold a wait, before the usual ones: seconds or a date, milliseconds where the name ends in
+        /// `-ms`.
+        #[schemars(with = "Option<NameList>")]
+        wait_headers: Settings,
+        /// A longer wait has used up a quota: the scope is held over restarts. More than 0. Default: `1h`.
+        #[schemars(with = "Option<Length>")]
+        longest_pause: Setting,
+        /// What is slowed down together: the calls of one `model` and path, of one `endpoint`, of one `table` (DynamoDB's) or
+        /// of the `key`. Default: the provider's.
+        #[schemars(with = "Option<ScopeName>")]
+        scope: Setting,
+        /// What a call is charged. Default: the provider's.
+        charge: ChargeSection,
     }
 }
 
@@ -287,6 +302,59 @@ section_with_limits! {
         /// The items with this `metadata.label`.
         #[schemars(with = "Option<String>")]
         label: Setting,
+    }
+}
+
+section! {
+    /// Header fields that announce one limit. Needed is `used_of_limit`, or `limit` or `remaining`.
+    HeaderSection {
+        /// What is counted: `requests`, `tokens`, `input_tokens`, `output_tokens` or a name of its own. Default: `requests`.
+        #[schemars(with = "Option<String>")]
+        of: Setting,
+        /// The field with the units of a window.
+        #[schemars(with = "Option<String>")]
+        limit: Setting,
+        /// The field with the units left.
+        #[schemars(with = "Option<String>")]
+        remaining: Setting,
+        /// The field that says when all of it is back: seconds, `6m0s`, a date or seconds since 1970.
+        #[schemars(with = "Option<String>")]
+        reset: Setting,
+        /// A field such as `32/40` instead.
+        #[schemars(with = "Option<String>")]
+        used_of_limit: Setting,
+        /// How the limit comes back: `gradually`, `at_once` (at the reset) or `unknown`, which only shows it. Default:
+        /// `at_once`.
+        #[schemars(with = "Option<RestoresName>")]
+        restores: Setting,
+        /// The period that the limit refers to. Default: what follows from the fields.
+        #[schemars(with = "Option<Length>")]
+        window: Setting,
+    }
+}
+
+section! {
+    /// What a call is charged.
+    ChargeSection {
+        /// Tokens that must have room before a call leaves: `input_and_output` (the longest answer), `larger` of the two, or
+        /// `input`.
+        #[schemars(with = "Option<ReservesName>")]
+        reserves: Setting,
+        /// Which tokens a limit on tokens counts: `all` or `input`.
+        #[schemars(with = "Option<CountsName>")]
+        counts: Setting,
+        /// Whether tokens that were reserved and not used come back.
+        #[schemars(with = "Option<bool>")]
+        refunds: Setting,
+        /// Whether input that the provider had in its cache `counts` or is `free`.
+        #[schemars(with = "Option<CachedInputName>")]
+        cached_input: Setting,
+        /// How often a token of the answer counts, 1 to 100.
+        #[schemars(with = "Option<Count>")]
+        output_weight: Setting,
+        /// Answers that cost nothing: statuses and classes.
+        #[schemars(with = "Option<NameList>")]
+        free: Settings,
     }
 }
 

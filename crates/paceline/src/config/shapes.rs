@@ -34,7 +34,7 @@ impl<'de> Deserialize<'de> for Settings {
             type Value = (Vec<Setting>, Vec<String>);
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a list of limits")
+                f.write_str("a list")
             }
 
             fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {

@@ -641,8 +641,10 @@ fn every_key_of_the_schema_is_documented() {
         ("RetrySection", "retry."),
         ("ResponsiveSection", "responsive."),
         ("BreakerSection", "breaker."),
+        ("ChargeSection", "charge."),
+        ("HeaderSection", ""),
     ] {
-        let tables = ["retry", "responsive", "breaker", "tier", "rule"];
+        let tables = ["retry", "responsive", "breaker", "tier", "rule", "header", "charge"];
         for key in keys(section).into_iter().filter(|key| !tables.contains(&key.as_str())) {
             assert!(documented(&format!("{prefix}{key}")).is_some(), "{prefix}{key} is not documented");
         }

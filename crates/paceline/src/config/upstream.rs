@@ -9,16 +9,16 @@ use paceline_core::{Limits, Pace, PacerConfig};
 
 use super::acting;
 use super::concurrency;
+use super::dialect;
 use super::effective::{EffectiveValue, Ledger};
 use super::error::{Error, Source};
 use super::limits::Named;
 use super::pacing;
 use super::responsive;
-use super::rules;
 use super::schema::{TierSection, UpstreamSection};
 use super::setting::Setting;
 use super::units::show_duration;
-use crate::provider::{Provider, Rule};
+use crate::provider::{Dialect, Provider};
 
 /// The upstream that needs no key and no network: whoever runs it supplies the address.
 pub const MOCK: &str = "mock";
@@ -41,8 +41,8 @@ pub struct Upstream {
     pub pacer: PacerConfig,
     /// Parts of the account with limits of their own, in the order in which they are tried.
     pub tiers: Vec<Tier>,
-    /// What answers mean here, before anything that is known about the provider.
-    pub rules: Vec<Rule>,
+    /// What is known about the provider, with the rules, header fields and charges of this upstream.
+    pub dialect: Dialect,
     /// How long an item may take from its first send. Default: 24 h.
     pub deadline: Duration,
     /// Which pace acts, what it does, and who said so, in words.
@@ -102,7 +102,7 @@ impl Upstream {
     /// The scope that a call belongs to: its tier, else what the provider limits together.
     pub fn scope_name(&self, path: &str, model: Option<&str>, label: Option<&str>, body: &[u8]) -> String {
         let tier = self.tier(path, model, label);
-        tier.map_or_else(|| self.provider.scope_name(path, model, body), |tier| tier.scope.to_string())
+        tier.map_or_else(|| self.dialect.scope_name(path, model, body), |tier| tier.scope.to_string())
     }
 
     /// Checks and converts a merged section.
@@ -123,12 +123,12 @@ impl Upstream {
         let responsive = responsive::responsive(section, pace, &mut ledger)?;
         let breaker = pacing::breaker(section, &mut ledger)?;
         let (tiers, tier_limits) = tiers(section.tier.as_deref().unwrap_or_default(), off, &mut ledger)?;
-        let rules = rules::rules(section.rule.as_deref().unwrap_or_default(), &mut ledger)?;
+        let dialect = dialect::dialect(provider, section, &mut ledger)?;
         let pacer =
             PacerConfig { limits, concurrency, start, tiers: tier_limits, retry, breaker, pace: pace.pace, responsive };
         let acting = acting::acting(section, &pacer);
         let ((effective, idle), name) = (ledger.into_rows(), name.to_owned());
-        Ok(Self { name, provider, base_url, key, pacer, tiers, rules, deadline, acting, effective, idle })
+        Ok(Self { name, provider, base_url, key, pacer, tiers, dialect, deadline, acting, effective, idle })
     }
 }
 

@@ -5,8 +5,7 @@ use std::fmt;
 use http::header::InvalidHeaderValue;
 use http::{HeaderName, HeaderValue};
 
-use super::aws;
-use super::table::{Kind, Scope, Table};
+use super::table::{Kind, Table};
 
 /// A dialect: how an API says that it is limited, and how it is spoken to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -201,20 +200,9 @@ impl Provider {
         self.table().api.idempotency_header.clone()
     }
 
-    /// The name of the scope that a call belongs to: its path and model for an LLM API, the tables that its body names for
-    /// DynamoDB, its path or always the same one otherwise. A query string does not count.
+    /// The name of the scope that a call belongs to; see [`Dialect::scope_name`](super::Dialect::scope_name).
     pub fn scope_name(self, path: &str, model: Option<&str>, body: &[u8]) -> String {
-        let api = &self.table().api;
-        let path = path.split(['?', '#']).next().unwrap_or_default();
-        if let Some((_, name)) = api.paths.iter().find(|(prefix, _)| path.starts_with(prefix.as_str())) {
-            return name.clone();
-        }
-        match (api.scope, model) {
-            (Scope::Key, _) => "all".to_owned(),
-            (Scope::Table, _) => aws::tables(body).unwrap_or_else(|| "all".to_owned()),
-            (Scope::Model, Some(model)) => format!("{path} {model}"),
-            (Scope::Model, None) | (Scope::Endpoint, _) => path.to_owned(),
-        }
+        self.table().api.scope_name(path, model, body)
     }
 
     /// Whether a success is a JSON object: always at the endpoints that answer with nothing else, elsewhere unless the

@@ -68,7 +68,7 @@ pub(super) fn cancelled_transaction(case: &Case<'_>) -> Option<Decision> {
         reasons.filter_map(|reason| reason["Code"].as_str()).filter(|code| *code != "None").collect();
     let all = |known: &[&str]| !codes.is_empty() && codes.iter().all(|code| known.contains(code));
     Some(if all(&THROTTLES) {
-        paused(wait::of_throttle(case), "cancelled transaction: every reason is a throttle")
+        paused(case, wait::of_throttle(case), "cancelled transaction: every reason is a throttle")
     } else if all(&[THROTTLES[0], THROTTLES[1], "TransactionConflict"]) {
         waiting(case, Class::Transient, "cancelled transaction: a conflict with another")
     } else {

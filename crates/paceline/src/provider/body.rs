@@ -41,6 +41,7 @@ const OF_REFUSALS: Outline<'static> = Outline {
 /// unparsed, and of its choices only the reasons why they ended are kept.
 const OF_SUCCESSES: Outline<'static> = Outline {
     kept: &[
+        "ConsumedCapacity",
         "UnprocessedItems",
         "UnprocessedKeys",
         "base_resp",

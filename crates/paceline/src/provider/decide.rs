@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use http::HeaderMap;
+use http::{HeaderMap, HeaderName};
 use paceline_core::{Class, LimitReport, Reach, Timestamp};
 
 use super::api::Provider;
@@ -18,14 +18,11 @@ use super::table::{COMMON, Table, TableRule, usual_reach};
 use super::wait::{self, Hint};
 use super::{aws, github, google, header, names, shopify};
 
-/// A longer wait is a used-up quota, to be kept on disk, and not a pause.
-const LONGEST_PAUSE: Duration = Duration::from_secs(3_600);
-
 /// Everything that a step may look at.
 #[derive(Clone, Copy)]
 pub(super) struct Case<'a> {
     pub(super) provider: Provider,
-    pub(super) table: &'static Table,
+    pub(super) table: &'a Table,
     /// The status of the response, or the one that its body stands for.
     pub(super) status: u16,
     pub(super) headers: &'a HeaderMap,
@@ -34,6 +31,10 @@ pub(super) struct Case<'a> {
     pub(super) now: Timestamp,
     /// A success of this call is a JSON object.
     pub(super) must_be_json: bool,
+    /// Further fields that hold a wait.
+    pub(super) wait_headers: &'a [HeaderName],
+    /// A longer wait is a used-up quota, to be kept on disk, and not a pause.
+    pub(super) longest_pause: Duration,
 }
 
 /// What an answer is.
@@ -57,6 +58,9 @@ pub(super) struct Fault {
 
 /// The class of an answer. A success that carries a refusal inside is judged by the status that the refusal stands for.
 pub(super) fn decide(case: &Case<'_>) -> Decision {
+    if case.status == 304 {
+        return Decision::new(Class::Success, "304: what the caller has still holds");
+    }
     if !(200..300).contains(&case.status) {
         return refused(case);
     }
@@ -176,7 +180,7 @@ fn unauthorized_or_unpaid(case: &Case<'_>) -> Option<Decision> {
                 case.body.in_error("/metadata/limit_source").is_some_and(|s| s == "openrouter_in_flight_budget");
             let hint = wait::in_headers(case);
             Some(match hint.is_some() || budget {
-                true => paused(hint, "402 with a wait: a budget that refills"),
+                true => paused(case, hint, "402 with a wait: a budget that refills"),
                 false => Decision::new(Class::Account, "402: unpaid"),
             })
         }
@@ -229,14 +233,14 @@ pub(super) fn throttled(case: &Case<'_>, step: Cow<'static, str>) -> Decision {
     let reach = if concerns_everything(case, &message) { Reach::Account } else { Reach::Scope };
     let ramp = case.body.has_code(&COMMON.ramp);
     let decision = match wait::of_throttle(case) {
-        hint @ Some(_) => paused(hint, step + " with a wait"),
+        hint @ Some(_) => paused(case, hint, step + " with a wait"),
         None if speaks_of_a_long_period(case, &message) => {
             Decision::new(Class::QuotaExhausted, step + " of a long period without a wait")
         }
         None if says(case, "false") && !case.body.has_code(&COMMON.throttled) && !ramp => {
             Decision::new(Class::QuotaExhausted, step + " that must not be retried")
         }
-        None => paused(None, step),
+        None => paused(case, None, step),
     };
     let step = if ramp { "429: traffic rose too fast".into() } else { decision.step };
     Decision { reach, step, ..decision }
@@ -296,8 +300,8 @@ fn by_status(case: &Case<'_>) -> Decision {
 }
 
 /// Throttled for a while, or a quota used up when it is for longer.
-pub(super) fn paused(hint: Option<Hint>, step: impl Into<Cow<'static, str>>) -> Decision {
-    let long = hint.as_ref().is_some_and(|hint| hint.wait > LONGEST_PAUSE);
+pub(super) fn paused(case: &Case<'_>, hint: Option<Hint>, step: impl Into<Cow<'static, str>>) -> Decision {
+    let long = hint.as_ref().is_some_and(|hint| hint.wait > case.longest_pause);
     let class = if long { Class::QuotaExhausted } else { Class::Throttled };
     Decision { hint, ..Decision::new(class, step) }
 }

@@ -25,7 +25,7 @@ pub(super) fn limit(case: &Case<'_>) -> Decision {
     let late = |hint: Hint| Hint { wait: (hint.wait + Duration::from_secs(1)).min(shape::LONGEST), ..hint };
     let minute = || Hint { wait: Duration::from_secs(60), exact: false, from: "documented minute" };
     let hint = wait::retry_after(case).or_else(|| wait::reset(case).map(late)).unwrap_or_else(minute);
-    Decision { reach: Reach::Account, ..paused(Some(hint), "GitHub's limit") }
+    Decision { reach: Reach::Account, ..paused(case, Some(hint), "GitHub's limit") }
 }
 
 fn in_graphql(case: &Case<'_>) -> bool {

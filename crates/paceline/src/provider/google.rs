@@ -30,7 +30,7 @@ pub(super) fn exhausted(case: &Case<'_>) -> Option<Decision> {
     let daily = quotas(case.body).any(|quota| contains_any(&quota_name(quota), &COMMON.long_periods))
         || contains_any(&message, &COMMON.long_periods);
     Some(match hint {
-        hint @ Some(_) => paused(hint, "429 with a wait in its details"),
+        hint @ Some(_) => paused(case, hint, "429 with a wait in its details"),
         None if daily => {
             let hint = to_midnight(case.now);
             Decision {

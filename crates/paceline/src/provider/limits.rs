@@ -41,9 +41,9 @@ fn read(row: &LimitHeaders, headers: &HeaderMap, now: Timestamp) -> Option<Limit
             (Some(limit), Some(remaining), &[][..])
         }
         None => {
-            let (limit, remaining, resets) = row.fields();
-            let count = |field: Option<&HeaderName>| header::count(headers, field?);
-            (count(limit), count(remaining), resets)
+            let count = |field: &Option<HeaderName>| header::count(headers, field.as_ref()?);
+            let fields = &row.headers;
+            (count(&fields.limit), count(&fields.remaining), &fields.resets[..])
         }
     };
     if limit.is_none() && remaining.is_none() {

@@ -7,9 +7,11 @@
 mod api;
 mod aws;
 mod body;
+mod charge;
 mod collect;
 mod decide;
 mod decimal;
+mod dialect;
 #[cfg(test)]
 mod fixtures;
 mod frames;
@@ -32,23 +34,22 @@ mod shape;
 mod shopify;
 mod stream;
 pub mod table;
+mod units;
 mod usage;
 mod wait;
 
-use std::borrow::Cow;
-
 use http::HeaderMap;
-use paceline_core::{Class, Timestamp};
+use paceline_core::Timestamp;
 
 pub use api::Provider;
+pub use charge::Settlement;
 pub use collect::collect;
+pub use dialect::Dialect;
 pub use partial::{joined, remainder};
 pub use reading::{Action, NoResponse, Reading, log_words, no_response};
 pub use rule::{Phrase, Place, Rule};
-pub use usage::{TokenRatio, Usage, charge};
-
-use body::{Body, Wanted};
-use decide::{Case, Decision};
+pub use units::Units;
+pub use usage::{TokenRatio, Usage};
 
 /// An HTTP response, whole. The body of a stream is its events, up to the end or to where it was cut.
 #[derive(Clone, Copy, Debug)]
@@ -63,78 +64,16 @@ pub struct Answer<'a> {
     pub path: &'a str,
 }
 
-/// Reads an answer. `now` is the local wall time, used where the answer carries no `Date` of its own: a wrong local
-/// clock changes no wait that the server gave as a date.
+/// Reads an answer by what is known about a provider; see [`Dialect::read`].
 pub fn read(provider: Provider, answer: &Answer<'_>, now: Timestamp) -> Reading {
-    read_with(provider, &[], answer, now)
-}
-
-/// Reads an answer; the first of `rules` that matches it decides before everything else.
-pub fn read_with(provider: Provider, rules: &[Rule], answer: &Answer<'_>, now: Timestamp) -> Reading {
-    let server_time = header::first(answer.headers, "date").and_then(shape::date);
-    let content_type = header::first(answer.headers, "content-type").unwrap_or_default();
-    let table = provider.table();
-    let body = if (200..300).contains(&answer.status) {
-        let wanted = Wanted { keys: table.api.success.as_deref(), arrays: table.is_strict() };
-        Body::of_success(answer.body, content_type, wanted)
-    } else {
-        Body::of_refusal(answer.body, content_type)
-    };
-    let now = server_time.unwrap_or(now);
-    let limits = limits::announced(table, answer.headers, &body, now);
-    let case = Case {
-        provider,
-        table,
-        status: answer.status,
-        headers: answer.headers,
-        body: &body,
-        limits: &limits,
-        now,
-        must_be_json: provider.must_be_json(answer.path, content_type),
-    };
-    let rule = rules.iter().find(|rule| rule.matches(answer.status, answer.headers, &body));
-    let decision = rule.map_or_else(|| decide::decide(&case), |rule| decide::by_user(&case, rule));
-    Reading {
-        steps: steps(&case, &decision, server_time.is_some()),
-        code: match decision.fault {
-            Some(fault) => Some(fault.code.to_owned()),
-            None if decision.class == Class::Success => body.code(),
-            None => body.code().or_else(|| names::special(answer.headers, &body)),
-        },
-        error_type: body.error_type(),
-        words: match decision.fault {
-            None if decision.class == Class::Success => None,
-            None => body.words(),
-            Some(fault) => {
-                Some(body.words().map_or_else(|| fault.words.to_owned(), |w| format!("{}: {w}", fault.words)))
-            }
-        },
-        usage: usage::of(&body, table.charge.cached_input),
-        limits,
-        ..Reading::from(decision)
-    }
-}
-
-/// How the decision came about: the clock, the body, the rule that decided, and the wait with its source.
-fn steps(case: &Case<'_>, decision: &Decision, dated: bool) -> Vec<Cow<'static, str>> {
-    let clock = if dated { "clock: Date of the answer" } else { "clock: local" };
-    let mut steps = vec![clock.into(), case.body.kind.step().into(), decision.step.clone()];
-    match &decision.hint {
-        Some(hint) => steps.push(format!("wait: {:?}, from {}", hint.wait, hint.from).into()),
-        None if decision.waits() => {
-            steps.extend(wait::passed_over(case).map(Cow::Borrowed));
-            steps.push("wait: none that is usable, the backoff decides".into());
-        }
-        None => {}
-    }
-    steps
+    Dialect::from(provider).read(answer, now)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use http::HeaderValue;
-    use paceline_core::{Cost, Dimension, Reach, Restores};
+    use paceline_core::{Class, Cost, Dimension, Reach, Restores};
     use std::time::Duration;
 
     const NOW: Timestamp = Timestamp::from_millis(1_795_176_000_000);
@@ -157,7 +96,7 @@ mod tests {
             (vec![rule(400, Class::Success, None), rule(429, Class::Invalid, None)], Class::Invalid, None),
             (vec![rule(400, Class::Success, None)], Class::Account, None),
         ] {
-            let reading = read_with(Provider::OpenAi, &rules, &answer, NOW);
+            let reading = Dialect::from(Provider::OpenAi).with_rules(rules.clone()).read(&answer, NOW);
             assert_eq!((reading.class, reading.wait.map(|wait| wait.as_secs())), (class, wait), "{rules:?}");
         }
     }
@@ -194,7 +133,7 @@ mod tests {
             headers.insert(name, HeaderValue::from_static(value));
         }
         let body = br#"{"usage":{"prompt_tokens":9,"completion_tokens":2}}"#;
-        let reading = read(Provider::OpenAi, &Answer { status: 200, headers: &headers, body, path: "" }, NOW);
+        let reading = read(Provider::Groq, &Answer { status: 200, headers: &headers, body, path: "" }, NOW);
         let reserved = Cost::request().with(Dimension::Bytes, 77).with(Dimension::Tokens, 500);
         let outcome = reading.outcome_of(&reserved);
         let usage = outcome.usage.expect("reported");

@@ -8,7 +8,7 @@ use paceline_core::{Reach, Restores};
 
 use super::Provider;
 use super::rule::{Phrase, Place, Rule};
-use super::table::{CachedInput, LimitHeaders, Scope, Table, TableRule};
+use super::table::{CachedInput, Charge, Counts, LimitHeaders, Reserves, Scope, Table, TableRule};
 
 /// Set to write the pages instead of comparing them.
 const UPDATE: &str = "UPDATE_PROVIDER_PAGES";
@@ -76,15 +76,43 @@ fn facts(table: &Table) -> Vec<(&'static str, String)> {
         facts.push(("repetitions are known by", code(name.as_str())));
     }
     if table.is_strict() {
-        let output = if table.charge.reserves_output { "with its bound of output" } else { "without its output" };
-        let cached = if table.charge.cached_input == CachedInput::Free { "; cached input is free" } else { "" };
-        facts.push(("a call is reserved", format!("{output}, then settled by its usage{cached}")));
+        facts.push(("a call reserves", reserves(&table.charge)));
+    }
+    let charge = &table.charge;
+    if !charge.output_weights.is_empty() {
+        let weight = |(model, times): (&String, &u32)| format!("{} {times} times", code(model));
+        facts.push((
+            "a token of the answer counts",
+            charge.output_weights.iter().map(weight).collect::<Vec<_>>().join(", "),
+        ));
+    }
+    if let Some(units) = charge.units {
+        facts.push(("its own unit", code(units.dimension().as_str())));
+    }
+    if !charge.free.is_empty() {
+        let free = charge.free.iter().map(|free| code(&free.to_string())).collect::<Vec<_>>().join(", ");
+        facts.push(("answers that cost nothing", free));
     }
     facts
 }
 
+fn reserves(charge: &Charge) -> String {
+    let reserves = match charge.reserves {
+        Reserves::InputAndOutput => "its input and its bound of output",
+        Reserves::Larger => "its input or its bound of output, whichever is more",
+        Reserves::Input => "its input",
+    };
+    let settled = match (charge.refunds, charge.counts) {
+        (true, Counts::All) => "then settled by its usage",
+        (true, Counts::Input) => "then settled by the input that was used",
+        (false, _) => "of which nothing comes back",
+    };
+    let cached = if charge.cached_input == CachedInput::Free { "; cached input is free" } else { "" };
+    format!("{reserves}, {settled}{cached}")
+}
+
 fn limit(row: &LimitHeaders) -> String {
-    let fields: Vec<_> = row.headers.iter().chain(&row.used_of_limit).map(HeaderName::as_str).map(code).collect();
+    let fields: Vec<_> = row.fields().map(HeaderName::as_str).map(code).collect();
     let back = match row.restores {
         Restores::Gradually => "bit by bit",
         Restores::AtOnce => "at the reset",

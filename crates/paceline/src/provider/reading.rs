@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use paceline_core::{Class, Cost, LimitReport, Outcome, Reach};
 
+use super::charge::Settlement;
 use super::decide::Decision;
 use super::usage::Usage;
 
@@ -32,6 +33,8 @@ pub struct Reading {
     pub words: Option<String>,
     /// What the call cost in tokens.
     pub usage: Option<Usage>,
+    /// What becomes of what the call reserved.
+    pub settlement: Settlement,
     /// How the decision was made: the clock, the body, the rule that decided.
     pub steps: Vec<Cow<'static, str>>,
 }
@@ -119,16 +122,16 @@ impl Reading {
         self.outcome_of(&Cost::request())
     }
 
-    /// The outcome for the pacer, of a call that reserved that cost: reported tokens replace the reserved ones, and
-    /// everything else was spent as reserved.
+    /// The outcome for the pacer, of a call that reserved that cost: what the answer reports replaces it as the provider
+    /// counts it, and everything else was spent as reserved.
     pub fn outcome_of(&self, reserved: &Cost) -> Outcome {
         let reason = self.words.as_deref().or(self.code.as_deref()).unwrap_or_else(|| log_words(self.class));
         let mut outcome = Outcome::new(self.class).with_reach(self.reach);
         if let Some(wait) = self.wait {
             outcome = outcome.with_hint(wait, self.wait_exact);
         }
-        if let Some(usage) = self.usage {
-            outcome = outcome.with_usage(usage.settle(reserved.clone()));
+        if let Some(cost) = self.settlement.cost(reserved, self.usage, self.class) {
+            outcome = outcome.with_usage(cost);
         }
         outcome.limits.clone_from(&self.limits);
         outcome.reason = (self.class != Class::Success).then(|| reason.into());
@@ -151,6 +154,7 @@ impl From<Decision> for Reading {
             error_type: None,
             words: None,
             usage: None,
+            settlement: Settlement::default(),
             steps: vec![step],
         }
     }

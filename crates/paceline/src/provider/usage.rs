@@ -1,12 +1,10 @@
 //! Tokens that an answer says it cost.
 
-use paceline_core::{Cost, Dimension};
 use serde_json::Value;
 
-use super::api::Provider;
 use super::body::Body;
-use super::outline::{Outline, outline};
 use super::table::CachedInput;
+use super::units;
 
 /// More tokens than any call can have: a larger number is no count, and sums of smaller ones never overflow.
 const MOST: u64 = 1 << 32;
@@ -18,6 +16,8 @@ pub struct Usage {
     pub input_tokens: u64,
     /// Tokens of the answer.
     pub output_tokens: u64,
+    /// Units of the provider's own: capacity units, query points.
+    pub units: u64,
 }
 
 impl Usage {
@@ -41,7 +41,7 @@ impl Usage {
             (input, output, _) => (input.unwrap_or(0), output.unwrap_or(0)),
         };
         let written = first(&["cache_creation_input_tokens", "cacheWriteInputTokens"]).unwrap_or(0);
-        Some(Self { input_tokens: input.saturating_add(written), output_tokens: output })
+        Some(Self { input_tokens: input.saturating_add(written), output_tokens: output, units: 0 })
     }
 
     /// Without the input that the provider had in its cache, where that is free.
@@ -58,22 +58,13 @@ impl Usage {
         self.input_tokens.saturating_add(self.output_tokens)
     }
 
-    /// The cost that was reserved, with its tokens replaced by these.
-    #[must_use]
-    pub fn settle(self, reserved: Cost) -> Cost {
-        reserved
-            .with(Dimension::Tokens, self.total())
-            .with(Dimension::ProjectTokens, self.total())
-            .with(Dimension::InputTokens, self.input_tokens)
-            .with(Dimension::OutputTokens, self.output_tokens)
-    }
-
     /// After a later event of the same stream: its counts are totals, and what it does not name stays.
     pub(super) fn updated(self, later: Self) -> Self {
         let last = |before: u64, after: u64| if after > 0 { after } else { before };
         Self {
             input_tokens: last(self.input_tokens, later.input_tokens),
             output_tokens: last(self.output_tokens, later.output_tokens),
+            units: last(self.units, later.units),
         }
     }
 }
@@ -84,7 +75,9 @@ pub(super) fn of(body: &Body<'_>, cached: CachedInput) -> Option<Usage> {
         return stream.usage;
     }
     let places = ["usage", "usageMetadata", "meta"].into_iter().filter_map(|key| body.root.get(key));
-    let (usage, read) = places.filter_map(|usage| Some((usage, Usage::read(usage)?))).next()?;
+    let Some((usage, read)) = places.filter_map(|usage| Some((usage, Usage::read(usage)?))).next() else {
+        return Some(Usage { units: units::reported(body)?, ..Usage::default() });
+    };
     Some(match cached {
         CachedInput::Counts => read,
         CachedInput::Free => read.without_cached(usage),
@@ -98,12 +91,27 @@ pub struct TokenRatio {
     tokens_per_char: f64,
     answers: u32,
     output_tokens: f64,
+    units: Mean,
+}
+
+/// A mean in which the last values weigh at least [`LEAST_WEIGHT`].
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Mean {
+    count: u32,
+    value: f64,
+}
+
+impl Mean {
+    fn add(&mut self, value: f64) {
+        self.count = self.count.saturating_add(1);
+        self.value += (value - self.value) * (1.0 / f64::from(self.count)).max(LEAST_WEIGHT);
+    }
 }
 
 impl Default for TokenRatio {
     /// Four characters a token, and nothing known about answers.
     fn default() -> Self {
-        Self { tokens_per_char: 0.25, answers: 0, output_tokens: 0.0 }
+        Self { tokens_per_char: 0.25, answers: 0, output_tokens: 0.0, units: Mean::default() }
     }
 }
 
@@ -122,6 +130,11 @@ impl TokenRatio {
         self.output_tokens.ceil() as u64
     }
 
+    /// The units of the provider's own to expect of a call, rounded up: the mean of those that were charged, 0 before the first.
+    pub fn units(&self) -> u64 {
+        self.units.value.ceil() as u64
+    }
+
     /// The tokens to expect of a body, rounded up.
     pub fn tokens(&self, body: &[u8]) -> u64 {
         (characters(body) as f64 * self.tokens_per_char).ceil() as u64
@@ -130,6 +143,9 @@ impl TokenRatio {
     /// Learns from an answer: the request's body and the usage that was reported for it. The first answer replaces the
     /// guess, later ones are averaged.
     pub fn settle(&mut self, body: &[u8], usage: &Usage) {
+        if usage.units > 0 {
+            self.units.add(usage.units as f64);
+        }
         let characters = characters(body);
         if characters == 0 || usage.input_tokens == 0 {
             return;
@@ -153,42 +169,6 @@ fn characters(body: &[u8]) -> usize {
 fn is_data_url(string: &[u8]) -> bool {
     const MARK: &[u8] = b";base64,";
     string.starts_with(b"data:") && string[..string.len().min(100)].windows(MARK.len()).any(|part| part == MARK)
-}
-
-/// Endpoints whose calls are no text for a model: no token limit counts them.
-const WITHOUT_TOKENS: [&str; 5] = ["/audio/", "/batches", "/files", "/images/", "/models"];
-
-/// What a request is expected to cost before it is sent: one request, its bytes and its tokens. The tokens of the answer
-/// are reserved up to the request's own bound where the provider does so too; where there is no bound, as many as answers had
-/// so far.
-pub fn charge(provider: Provider, path: &str, body: &[u8], ratio: &TokenRatio) -> Cost {
-    let cost = Cost::request().with(Dimension::Bytes, u64::try_from(body.len()).unwrap_or(u64::MAX));
-    let path = path.strip_prefix("/v1").unwrap_or(path);
-    // Gemini's prompts go to a model, and are not about models.
-    let generates = path.contains(":generateContent") || path.contains(":streamGenerateContent");
-    if !generates && WITHOUT_TOKENS.iter().any(|prefix| path.starts_with(prefix)) {
-        return cost;
-    }
-    let input_tokens = ratio.tokens(body);
-    let output_tokens = match provider.table().charge.reserves_output {
-        true => longest_answer(body).unwrap_or_else(|| ratio.output_tokens()),
-        false => 0,
-    };
-    Usage { input_tokens, output_tokens }.settle(cost)
-}
-
-/// The tokens that the request allows its answer, over all the answers that it asks for; none when it names no bound.
-fn longest_answer(body: &[u8]) -> Option<u64> {
-    const KEYS: Outline<'_> = Outline {
-        kept: &["max_completion_tokens", "max_output_tokens", "max_tokens", "n", "best_of", "inferenceConfig"],
-        pruned: &[],
-        arrays: false,
-    };
-    let request = outline(body, &KEYS).unwrap_or_default();
-    let largest = |keys: &[&str]| keys.iter().filter_map(|key| request.get(key)?.as_u64()).max();
-    let of_bedrock = || request.get("inferenceConfig")?.get("maxTokens")?.as_u64();
-    let bound = largest(&KEYS.kept[..3]).or_else(of_bedrock)?;
-    Some(bound.saturating_mul(largest(&KEYS.kept[3..5]).unwrap_or(1).max(1)))
 }
 
 #[cfg(test)]
@@ -230,7 +210,7 @@ mod tests {
 
     #[test]
     fn a_quarter_of_the_characters_until_answers_say_otherwise() {
-        let input = |input_tokens| Usage { input_tokens, output_tokens: 7 };
+        let input = |input_tokens| Usage { input_tokens, output_tokens: 7, units: 0 };
         let body = "é".repeat(400).into_bytes();
         let mut ratio = TokenRatio::default();
         assert_eq!(ratio.tokens(&body), 100);
@@ -257,55 +237,11 @@ mod tests {
     }
 
     #[test]
-    fn the_answers_bound_is_reserved_where_the_provider_reserves_it() {
-        let body = br#"{"max_tokens":100,"n":3,"messages":[{"content":"n"}]}"#;
-        let tokens =
-            |provider| charge(provider, "/v1/completions", body, &TokenRatio::default()).get(&Dimension::Tokens);
-        let input = u64::try_from(body.len().div_ceil(4)).expect("small");
-        assert_eq!(tokens(Provider::OpenAi), input + 300);
-        assert_eq!(tokens(Provider::Anthropic), input);
-        let cost = charge(Provider::Azure, "/openai/deployments/d/completions", body, &TokenRatio::default());
-        assert_eq!(cost.get(&Dimension::Requests), 1);
-        assert_eq!(cost.get(&Dimension::Bytes), body.len() as u64);
-        assert_eq!((cost.get(&Dimension::InputTokens), cost.get(&Dimension::OutputTokens)), (input, 300));
-        let image = charge(Provider::OpenAi, "/v1/images/generations", body, &TokenRatio::default());
-        assert_eq!((image.get(&Dimension::Tokens), image.get(&Dimension::Bytes)), (0, body.len() as u64));
-        let gemini = charge(Provider::Gemini, "/models/m:generateContent", body, &TokenRatio::default());
-        assert_eq!(gemini.get(&Dimension::InputTokens), input);
-    }
-
-    #[test]
-    fn without_a_bound_the_mean_of_the_answers_is_reserved() {
-        let (body, mut ratio) = (br#"{"messages":[{"content":"n"}]}"#, TokenRatio::default());
-        let output = |ratio: &TokenRatio, body: &[u8]| {
-            charge(Provider::OpenAi, "/v1/chat/completions", body, ratio).get(&Dimension::OutputTokens)
-        };
-        assert_eq!(output(&ratio, body), 0, "nothing is known");
-        for output_tokens in [100, 300] {
-            ratio.settle(body, &Usage { input_tokens: 8, output_tokens });
-        }
-        assert_eq!(output(&ratio, body), 200);
-        assert_eq!(output(&ratio, br#"{"max_tokens":7}"#), 7, "a bound is a bound");
-        assert_eq!(output(&ratio, br#"{"inferenceConfig":{"maxTokens":9}}"#), 9);
-        let free = charge(Provider::Anthropic, "/v1/messages", body, &ratio);
-        assert_eq!(free.get(&Dimension::OutputTokens), 0, "nothing is reserved there");
-    }
-
-    #[test]
     fn cached_input_is_free_where_the_provider_says_so() {
         let body =
             br#"{"usage":{"prompt_tokens":90,"completion_tokens":5,"prompt_tokens_details":{"cached_tokens":64}}}"#;
         let body = Body::of_success(body, "", crate::provider::body::Wanted { keys: None, arrays: false });
         let input = |cached| of(&body, cached).expect("usage").input_tokens;
         assert_eq!((input(CachedInput::Counts), input(CachedInput::Free)), (90, 26));
-    }
-
-    #[test]
-    fn settling_replaces_the_tokens_and_keeps_the_rest() {
-        let reserved = charge(Provider::OpenAi, "/v1/completions", br#"{"max_tokens":100}"#, &TokenRatio::default());
-        let settled = Usage { input_tokens: 9, output_tokens: 2 }.settle(reserved);
-        assert_eq!(settled.get(&Dimension::Tokens), 11);
-        assert_eq!(settled.get(&Dimension::Requests), 1);
-        assert_eq!(settled.get(&Dimension::Bytes), 18);
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use http::HeaderName;
 use jiff::ToSpan;
 use paceline_core::{Dimension, Timestamp};
 use serde_json::Value;
@@ -32,7 +33,8 @@ pub(super) fn of_throttle(case: &Case<'_>) -> Option<Hint> {
 
 /// The wait in the headers that are made for it.
 pub(super) fn in_headers(case: &Case<'_>) -> Option<Hint> {
-    millis(case, "retry-after-ms")
+    configured(case)
+        .or_else(|| millis(case, "retry-after-ms"))
         .or_else(|| millis(case, "x-amz-retry-after"))
         .or_else(|| seconds(case, "retry-after"))
         .or_else(|| seconds(case, "llm_provider-retry-after"))
@@ -66,6 +68,19 @@ pub(super) fn to_next_month(now: Timestamp) -> Option<Hint> {
     let first = today.first_of_month().ok()?.checked_add(1.month()).ok()?.start_of_day().ok()?;
     let wait = Duration::try_from(now.duration_until(first.timestamp())).ok()?;
     Some(Hint { wait, exact: false, from: "calendar month" })
+}
+
+/// The wait in a field that the user named.
+fn configured(case: &Case<'_>) -> Option<Hint> {
+    const FROM: &str = "header of the configuration";
+    let wait = |name: &HeaderName| {
+        let waits = header::values(case.headers, name).filter_map(|value| match name.as_str().ends_with("-ms") {
+            true => shape::millis(value),
+            false => shape::retry_after(value, case.now),
+        });
+        waits.max_by_key(|wait| wait.duration)
+    };
+    case.wait_headers.iter().find_map(wait).map(|wait| Hint::new(wait, FROM))
 }
 
 fn millis(case: &Case<'_>, name: &'static str) -> Option<Hint> {
@@ -147,7 +162,7 @@ fn longer(one: Option<Hint>, other: Option<Hint>) -> Option<Hint> {
 mod tests {
     use super::super::{Answer, Provider, read};
     use super::*;
-    use http::{HeaderMap, HeaderName};
+    use http::HeaderMap;
 
     #[test]
     fn a_header_that_is_no_wait_is_passed_over_and_that_is_said() {

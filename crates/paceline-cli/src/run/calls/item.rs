@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use paceline::provider::{self, Provider, Reading, TokenRatio};
+use paceline::provider::{Dialect, Reading, TokenRatio};
 use paceline::{Limiter, clock};
 use paceline_core::{Admit, Class, Dimension, Instant, Outcome, Policy, Request, Timestamp, TooLarge, Verdict};
 use paceline_store::Claimed;
@@ -40,8 +40,7 @@ pub(crate) struct Context {
     pub(crate) format: Format,
     pub(crate) limiter: Limiter,
     pub(crate) sender: Sender,
-    pub(crate) provider: Provider,
-    pub(crate) rules: Vec<provider::Rule>,
+    pub(crate) dialect: Dialect,
     /// Tokens per character by scope, learnt from the usage that answers report: each model has its own tokenizer.
     pub(crate) ratios: Mutex<BTreeMap<Arc<str>, TokenRatio>>,
     /// Batches that were accepted in part.
@@ -185,7 +184,7 @@ impl Context {
             return Err(InputBroken::Changed { line: item.line });
         }
         let ratio = self.ratios().get(&item.scope).copied().unwrap_or_default();
-        let cost = provider::charge(self.provider, &line.url, line.body.as_bytes(), &ratio);
+        let cost = self.dialect.charge(&line.url, line.body.as_bytes(), &ratio);
         let tally = &item.tally;
         let request = Request {
             item: item.ordinal,
@@ -283,7 +282,7 @@ impl Context {
         match answer {
             Some(Ok(answer)) => {
                 let answered = answer.to(&call.url);
-                let mut reading = provider::read_with(self.provider, &self.rules, &answered, clock::wall());
+                let mut reading = self.dialect.read(&answered, clock::wall());
                 if reading.class != Class::Success && answer.redirect.is_some() {
                     reading.code.get_or_insert_with(|| "redirect".to_owned());
                     reading.words.clone_from(&answer.redirect);

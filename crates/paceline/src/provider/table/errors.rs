@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::values::{HeaderFields, header_fields, header_name, one_header_name};
 
 /// The shape of a provider's errors.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ErrorShape {
     /// A JSON text in which `$message`, `$type`, `$code`, `$status` and the like stand for values.
@@ -35,7 +35,7 @@ pub struct ErrorShape {
 
 /// The errors of a mock. In their texts `$dimension`, `$short`, `$limit`, `$used`, `$requested`, `$size`, `$model`, `$wait`
 /// and `$wait_s` stand for values.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MockErrors {
     /// A limit is used up.
@@ -76,7 +76,7 @@ pub struct MockErrors {
 }
 
 /// One error of a mock.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MockError {
     /// The status; where there is none the mock knows it.

@@ -3,6 +3,7 @@
 //! A table holds data alone: addresses, header names, what codes mean, what a call is charged, and the shapes of errors.
 //! Logic that needs more than a comparison has a function of its own beside the decision procedure.
 
+mod charge;
 mod errors;
 mod rules;
 mod values;
@@ -15,15 +16,16 @@ use http::HeaderName;
 use paceline_core::{Class, Dimension, Restores};
 use serde::Deserialize;
 
+pub use self::charge::{CachedInput, Charge, Counts, Free, NotFree, Reserves};
 pub use self::errors::{ErrorShape, ErrorWords, MockError, MockErrors, fill};
 use self::rules::rules;
 pub(super) use self::rules::{TableRule, usual_reach};
 pub use self::values::HeaderFields;
 use self::values::{
-    authorization, class, dimension, duration, header_fields, header_name, header_names, one_header_name, prefixes,
-    restores, yes,
+    authorization, class, dimension, duration, fields, header_fields, header_name, one_header_name, prefixes, restores,
 };
 use super::api::Provider;
+use super::aws;
 
 /// The words that decide whoever sends them.
 #[derive(Deserialize)]
@@ -49,7 +51,7 @@ pub(super) static COMMON: LazyLock<Common> = LazyLock::new(|| {
 });
 
 /// What is known about one provider.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Table {
     /// The provider in one line.
@@ -97,7 +99,7 @@ pub enum Kind {
 }
 
 /// How a provider is spoken to.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Api {
     /// The public address; none where every customer has one of his own.
@@ -144,45 +146,16 @@ pub enum Scope {
     Key,
 }
 
-/// What a call is charged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Charge {
-    /// A call is admitted only when there is room for all the tokens that it may produce.
-    #[serde(default = "yes")]
-    pub reserves_output: bool,
-    /// Whether input that the provider had in its cache counts.
-    #[serde(default)]
-    pub cached_input: CachedInput,
-}
-
-impl Default for Charge {
-    fn default() -> Self {
-        Self { reserves_output: true, cached_input: CachedInput::Counts }
-    }
-}
-
-/// Whether cached input counts against a limit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum CachedInput {
-    /// Like any other.
-    #[default]
-    Counts,
-    /// Not at all.
-    Free,
-}
-
 /// The header fields that announce one limit.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LimitHeaders {
     /// What is counted: `requests`, `tokens`, `input_tokens`, or a name of the provider's own.
     #[serde(rename = "of", deserialize_with = "dimension")]
     pub dimension: Dimension,
-    /// Limit, remainder and resets, of which the first usable one holds.
-    #[serde(default, deserialize_with = "header_names")]
-    pub headers: Vec<HeaderName>,
+    /// Where it stands; in the file limit, remainder and resets in a list.
+    #[serde(default, deserialize_with = "fields")]
+    pub headers: Fields,
     /// One field that holds `used/limit` instead.
     #[serde(default, deserialize_with = "header_name")]
     pub used_of_limit: Option<HeaderName>,
@@ -198,6 +171,24 @@ pub struct LimitHeaders {
     /// Ignored beside the IETF's fields.
     #[serde(default)]
     pub unless_standard: bool,
+}
+
+/// The fields of one limit.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Fields {
+    /// Units allowed in a window.
+    pub limit: Option<HeaderName>,
+    /// Units left.
+    pub remaining: Option<HeaderName>,
+    /// When all of it is back; the first usable one holds.
+    pub resets: Vec<HeaderName>,
+}
+
+impl Fields {
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &HeaderName> {
+        self.limit.iter().chain(&self.remaining).chain(&self.resets)
+    }
 }
 
 /// How a reset is written.
@@ -220,7 +211,7 @@ pub enum ResetForm {
 }
 
 /// An answer that a provider is known to give.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KnownAnswer {
     /// The status.
@@ -268,13 +259,36 @@ impl Table {
     }
 }
 
+impl Api {
+    /// The name of the scope that a call belongs to.
+    pub(super) fn scope_name(&self, path: &str, model: Option<&str>, body: &[u8]) -> String {
+        let path = path.split(['?', '#']).next().unwrap_or_default();
+        if let Some((_, name)) = self.paths.iter().find(|(prefix, _)| path.starts_with(prefix.as_str())) {
+            return name.clone();
+        }
+        match (self.scope, model) {
+            (Scope::Key, _) => "all".to_owned(),
+            (Scope::Table, _) => aws::tables(body).unwrap_or_else(|| "all".to_owned()),
+            (Scope::Model, Some(model)) => format!("{path} {model}"),
+            (Scope::Model, None) | (Scope::Endpoint, _) => path.to_owned(),
+        }
+    }
+}
+
 impl LimitHeaders {
-    /// The fields of limit, remainder and resets.
-    pub(super) fn fields(&self) -> (Option<&HeaderName>, Option<&HeaderName>, &[HeaderName]) {
-        (self.headers.first(), self.headers.get(1), self.headers.get(2..).unwrap_or_default())
+    /// A limit that stands in these fields.
+    pub const fn new(dimension: Dimension, headers: Fields, restores: Restores) -> Self {
+        let (used_of_limit, reset, window) = (None, ResetForm::Any, None);
+        Self { dimension, headers, used_of_limit, reset, restores, window, unless_standard: false }
     }
 
-    fn shares_a_field(&self, other: &Self) -> bool {
-        self.headers.iter().any(|name| other.headers.contains(name))
+    /// Whether both read the same field.
+    pub(crate) fn shares_a_field(&self, other: &Self) -> bool {
+        self.fields().any(|name| other.fields().any(|known| known == name))
+    }
+
+    /// Every field that it reads.
+    pub(crate) fn fields(&self) -> impl Iterator<Item = &HeaderName> {
+        self.headers.iter().chain(&self.used_of_limit)
     }
 }

@@ -1,6 +1,6 @@
 //! How single values of a table are read.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use http::{HeaderName, HeaderValue};
@@ -8,12 +8,10 @@ use paceline_core::{Class, Dimension, Restores};
 use serde::de::Error as _;
 use serde::{Deserialize as _, Deserializer};
 
+use super::Fields;
+
 /// Header fields with their values.
 pub type HeaderFields = Vec<(HeaderName, HeaderValue)>;
-
-pub(super) fn yes() -> bool {
-    true
-}
 
 pub(super) fn authorization() -> HeaderName {
     http::header::AUTHORIZATION
@@ -65,7 +63,10 @@ pub(super) fn prefixes<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<(String
     Ok(paths.into_iter().rev().collect())
 }
 
-pub(super) fn header_names<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<HeaderName>, D::Error> {
+pub(super) fn fields<'de, D: Deserializer<'de>>(from: D) -> Result<Fields, D::Error> {
     let names = Vec::<String>::deserialize(from)?;
-    names.iter().map(|name| name.parse().map_err(D::Error::custom)).collect()
+    let mut names: VecDeque<HeaderName> =
+        names.iter().map(|name| name.parse().map_err(D::Error::custom)).collect::<Result<_, _>>()?;
+    let (limit, remaining) = (names.pop_front(), names.pop_front());
+    Ok(Fields { limit, remaining, resets: names.into() })
 }

@@ -1,0 +1,243 @@
+//! What a call is charged: what it reserves before it leaves, and what becomes of that once its answer is there.
+
+use paceline_core::{Class, Cost, Dimension};
+
+use super::outline::{Outline, outline};
+use super::table::{Charge, Counts, Reserves};
+use super::units::Units;
+use super::usage::{TokenRatio, Usage};
+
+/// Endpoints whose calls are no text for a model: no token limit counts them.
+const WITHOUT_TOKENS: [&str; 5] = ["/audio/", "/batches", "/files", "/images/", "/models"];
+
+/// What a request is expected to cost before it is sent.
+pub(super) fn charge(model: &Charge, path: &str, body: &[u8], ratio: &TokenRatio) -> Cost {
+    let mut cost = Cost::request().with(Dimension::Bytes, u64::try_from(body.len()).unwrap_or(u64::MAX));
+    if let Some(units) = model.units {
+        cost.set(units.dimension(), units.reserved(path, body, ratio));
+    }
+    let path = path.strip_prefix("/v1").unwrap_or(path);
+    // Gemini's prompts go to a model, and are not about models.
+    let generates = path.contains(":generateContent") || path.contains(":streamGenerateContent");
+    if !generates && WITHOUT_TOKENS.iter().any(|prefix| path.starts_with(prefix)) {
+        return cost;
+    }
+    let input = ratio.tokens(body);
+    let bound = || longest_answer(body).unwrap_or_else(|| ratio.output_tokens());
+    let (tokens, output) = match model.reserves {
+        Reserves::Input => (input, 0),
+        Reserves::InputAndOutput => (input.saturating_add(bound()), bound()),
+        Reserves::Larger => (input.max(bound()), bound()),
+    };
+    with_tokens(cost, tokens, Usage { input_tokens: input, output_tokens: output, units: 0 })
+}
+
+/// What becomes of what a call reserved, once its answer is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settlement {
+    /// The call cost nothing. A refused one still was a call.
+    free: bool,
+    /// What was reserved and not used comes back.
+    refunds: bool,
+    counts: Counts,
+    /// So often an output token counts.
+    output_weight: u32,
+    units: Option<Units>,
+}
+
+impl Default for Settlement {
+    /// The usage replaces what was reserved.
+    fn default() -> Self {
+        Self { free: false, refunds: true, counts: Counts::All, output_weight: 1, units: None }
+    }
+}
+
+impl Settlement {
+    /// As the charge of a provider says for a call of that path with such an answer.
+    pub(super) fn of(charge: &Charge, path: &str, status: u16, class: Class) -> Self {
+        Self {
+            free: charge.free.iter().any(|free| free.includes(status, class)),
+            refunds: charge.refunds,
+            counts: charge.counts,
+            output_weight: charge.output_weight(path),
+            units: charge.units,
+        }
+    }
+
+    /// What the call cost; `None` where nothing is known but what was reserved.
+    pub(super) fn cost(&self, reserved: &Cost, usage: Option<Usage>, class: Class) -> Option<Cost> {
+        if self.free {
+            let calls = if class == Class::Success { 0 } else { reserved.get(&Dimension::Requests) };
+            return Some(Cost::zero().with(Dimension::Requests, calls));
+        }
+        let usage = usage?;
+        let mut cost = reserved.clone();
+        if let Some(units) = self.units.filter(|_| usage.units > 0) {
+            cost.set(units.dimension(), usage.units);
+        }
+        if usage.total() == 0 && usage.units > 0 {
+            return Some(cost);
+        }
+        let tokens = match self.counts {
+            Counts::Input => usage.input_tokens,
+            Counts::All => {
+                usage.input_tokens.saturating_add(usage.output_tokens.saturating_mul(u64::from(self.output_weight)))
+            }
+        };
+        let tokens = if self.refunds { tokens } else { tokens.max(reserved.get(&Dimension::Tokens)) };
+        Some(with_tokens(cost, tokens, usage))
+    }
+}
+
+fn with_tokens(cost: Cost, tokens: u64, usage: Usage) -> Cost {
+    cost.with(Dimension::Tokens, tokens)
+        .with(Dimension::ProjectTokens, tokens)
+        .with(Dimension::InputTokens, usage.input_tokens)
+        .with(Dimension::OutputTokens, usage.output_tokens)
+}
+
+/// The tokens that the request allows its answer, over all the answers that it asks for; none when it names no bound.
+fn longest_answer(body: &[u8]) -> Option<u64> {
+    const KEYS: Outline<'_> = Outline {
+        kept: &["max_completion_tokens", "max_output_tokens", "max_tokens", "n", "best_of", "inferenceConfig"],
+        pruned: &[],
+        arrays: false,
+    };
+    let request = outline(body, &KEYS).unwrap_or_default();
+    let largest = |keys: &[&str]| keys.iter().filter_map(|key| request.get(key)?.as_u64()).max();
+    let of_bedrock = || request.get("inferenceConfig")?.get("maxTokens")?.as_u64();
+    let bound = largest(&KEYS.kept[..3]).or_else(of_bedrock)?;
+    Some(bound.saturating_mul(largest(&KEYS.kept[3..5]).unwrap_or(1).max(1)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Dialect, Provider};
+    use super::*;
+
+    fn charge(provider: Provider, path: &str, body: &[u8], ratio: &TokenRatio) -> Cost {
+        Dialect::from(provider).charge(path, body, ratio)
+    }
+
+    #[test]
+    fn the_answers_bound_is_reserved_where_the_provider_reserves_it() {
+        let body = br#"{"max_tokens":100,"n":3,"messages":[{"content":"n"}]}"#;
+        let tokens =
+            |provider| charge(provider, "/v1/completions", body, &TokenRatio::default()).get(&Dimension::Tokens);
+        let input = u64::try_from(body.len().div_ceil(4)).expect("small");
+        assert_eq!(tokens(Provider::OpenAi), 300, "whichever is more");
+        assert_eq!(tokens(Provider::Mistral), input + 300);
+        assert_eq!(tokens(Provider::Anthropic), input);
+        let cost = charge(Provider::Azure, "/openai/deployments/d/completions", body, &TokenRatio::default());
+        assert_eq!(cost.get(&Dimension::Requests), 1);
+        assert_eq!(cost.get(&Dimension::Bytes), body.len() as u64);
+        assert_eq!((cost.get(&Dimension::InputTokens), cost.get(&Dimension::OutputTokens)), (input, 300));
+        let image = charge(Provider::OpenAi, "/v1/images/generations", body, &TokenRatio::default());
+        assert_eq!((image.get(&Dimension::Tokens), image.get(&Dimension::Bytes)), (0, body.len() as u64));
+        let gemini = charge(Provider::Gemini, "/models/m:generateContent", body, &TokenRatio::default());
+        assert_eq!(gemini.get(&Dimension::InputTokens), input);
+    }
+
+    #[test]
+    fn without_a_bound_the_mean_of_the_answers_is_reserved() {
+        let (body, mut ratio) = (br#"{"messages":[{"content":"n"}]}"#, TokenRatio::default());
+        let output = |ratio: &TokenRatio, body: &[u8]| {
+            charge(Provider::OpenAi, "/v1/chat/completions", body, ratio).get(&Dimension::OutputTokens)
+        };
+        assert_eq!(output(&ratio, body), 0, "nothing is known");
+        for output_tokens in [100, 300] {
+            ratio.settle(body, &Usage { input_tokens: 8, output_tokens, units: 0 });
+        }
+        assert_eq!(output(&ratio, body), 200);
+        assert_eq!(output(&ratio, br#"{"max_tokens":7}"#), 7, "a bound is a bound");
+        assert_eq!(output(&ratio, br#"{"inferenceConfig":{"maxTokens":9}}"#), 9);
+        let free = charge(Provider::Anthropic, "/v1/messages", body, &ratio);
+        assert_eq!(free.get(&Dimension::OutputTokens), 0, "nothing is reserved there");
+    }
+
+    /// What a provider charges for a call whose answer had 90 tokens of input and 10 of output, and what it had reserved.
+    fn charged(provider: Provider, path: &str, body: &[u8], status: u16, class: Class) -> (u64, Option<u64>) {
+        let reserved = charge(provider, path, body, &TokenRatio::default());
+        let usage = Usage { input_tokens: 90, output_tokens: 10, units: 0 };
+        let usage = (class == Class::Success).then_some(usage);
+        let settlement = Settlement::of(&provider.table().charge, path, status, class);
+        let tokens = |cost: &Cost| cost.get(&Dimension::Tokens);
+        (tokens(&reserved), settlement.cost(&reserved, usage, class).map(|cost| tokens(&cost)))
+    }
+
+    #[test]
+    fn each_provider_counts_in_its_own_way() {
+        let body = &[br#"{"max_tokens":50,"p":""#, &[b'x'; 376][..], b"\"}"].concat()[..];
+        assert_eq!(body.len(), 400, "100 tokens");
+        let chat = "/v1/chat/completions";
+        let sonnet = "/model/us.anthropic.claude-sonnet-4-5-20250929-v1:0/converse";
+        for (provider, path, reserved, settled) in [
+            // On admission, and never given back.
+            (Provider::OpenAi, chat, 100, 100),
+            (Provider::Azure, "/openai/deployments/d/chat/completions", 150, 150),
+            // Estimated, then adjusted; the bound of the answer does not count.
+            (Provider::Anthropic, "/v1/messages", 100, 100),
+            // Input alone.
+            (Provider::Gemini, "/v1beta/models/m:generateContent", 100, 90),
+            // Both, then settled, with the output multiplied for some models.
+            (Provider::Bedrock, sonnet, 150, 140),
+            (Provider::Bedrock, "/model/amazon.nova-lite-v1:0/converse", 150, 100),
+            (Provider::Mistral, chat, 150, 100),
+            (Provider::Groq, "/openai/v1/chat/completions", 150, 100),
+            (Provider::Generic, chat, 150, 100),
+        ] {
+            let found = charged(provider, path, body, 200, Class::Success);
+            assert_eq!(found, (reserved, Some(settled)), "{provider} {path}");
+        }
+        let long = charged(Provider::OpenAi, chat, br#"{"max_tokens":4000,"p":"x"}"#, 200, Class::Success);
+        assert_eq!(long, (4_000, Some(4_000)), "the larger of the two");
+        for provider in [Provider::OpenAi, Provider::Azure, Provider::Gemini, Provider::Anthropic] {
+            let (_, settled) = charged(provider, chat, body, 429, Class::Throttled);
+            assert_eq!(settled, None, "{provider}: a refused call counts as reserved");
+        }
+    }
+
+    #[test]
+    fn free_answers_cost_nothing_but_the_call() {
+        let requests = |provider: Provider, status, class| {
+            let reserved = charge(provider, "/x", b"{}", &TokenRatio::default());
+            let settlement = Settlement::of(&provider.table().charge, "/x", status, class);
+            let cost = settlement.cost(&reserved, None, class)?;
+            let units = provider.table().charge.units.map_or(0, |units| cost.get(&units.dimension()));
+            Some((cost.get(&Dimension::Requests), units))
+        };
+        assert_eq!(
+            requests(Provider::DynamoDb, 400, Class::Throttled),
+            Some((1, 0)),
+            "throttled calls consume nothing"
+        );
+        assert_eq!(requests(Provider::DynamoDb, 400, Class::Invalid), None);
+        assert_eq!(requests(Provider::GitHub, 304, Class::Success), Some((0, 0)), "as if it had not been sent");
+        assert_eq!(requests(Provider::GitHub, 200, Class::Success), None);
+        assert_eq!(requests(Provider::Shopify, 200, Class::Throttled), Some((1, 0)));
+    }
+
+    #[test]
+    fn units_are_reserved_and_settled_by_what_was_charged() {
+        let units = |provider: Provider, path, body: &[u8], ratio: &TokenRatio| {
+            let dimension = provider.table().charge.units.expect("units").dimension();
+            charge(provider, path, body, ratio).get(&dimension)
+        };
+        let none = TokenRatio::default();
+        assert_eq!(units(Provider::DynamoDb, "/", &[b' '; 2_500], &none), 3);
+        assert_eq!(units(Provider::GitHub, "/repos/a/b/issues", b"", &none), 1);
+        assert_eq!(units(Provider::GitHub, "/repos/a/b/issues", b"{}", &none), 5);
+        assert_eq!(units(Provider::GitHub, "/graphql", br#"{"query":"query { viewer { login } }"}"#, &none), 1);
+        assert_eq!(units(Provider::GitHub, "/graphql", br#"{"query":"mutation { x }"}"#, &none), 5);
+        assert_eq!(units(Provider::Shopify, "/graphql.json", b"{}", &none), 1);
+        let mut seen = none;
+        seen.settle(b"{}", &Usage { units: 46, ..Usage::default() });
+        assert_eq!(units(Provider::Shopify, "/graphql.json", b"{}", &seen), 46);
+        let reserved = charge(Provider::Shopify, "/graphql.json", b"{}", &seen);
+        let settlement = Settlement::of(&Provider::Shopify.table().charge, "", 200, Class::Success);
+        let usage = Usage { units: 12, ..Usage::default() };
+        let cost = settlement.cost(&reserved, Some(usage), Class::Success).expect("settled");
+        assert_eq!(cost.get(&Units::Cost.dimension()), 12);
+        assert_eq!(cost.get(&Dimension::Requests), 1);
+    }
+}

@@ -1,0 +1,208 @@
+//! How an API is understood: what is known about its provider, as a configuration changes it.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use http::HeaderName;
+use paceline_core::{Class, Cost, Timestamp};
+
+use super::api::Provider;
+use super::body::{Body, Wanted};
+use super::charge::{self, Settlement};
+use super::decide::{self, Case, Decision};
+use super::reading::Reading;
+use super::rule::Rule;
+use super::table::{Charge, LimitHeaders, Scope, Table};
+use super::usage::{self, TokenRatio};
+use super::{Answer, header, limits, names, shape, wait};
+
+/// A longer wait is a used-up quota, to be kept on disk, and not a pause.
+const LONGEST_PAUSE: Duration = Duration::from_secs(3_600);
+
+/// How an API is understood: a provider's table, and what a user knows better.
+///
+/// ```
+/// use paceline::provider::table::{Fields, LimitHeaders};
+/// use paceline::provider::{Answer, Dialect, Provider};
+/// use paceline_core::{Dimension, Restores, Timestamp};
+///
+/// let fields = Fields { remaining: Some("x-calls-left".parse()?), ..Fields::default() };
+/// let calls = LimitHeaders::new(Dimension::Requests, fields, Restores::AtOnce);
+/// let dialect = Dialect::from(Provider::Generic).with_limit(calls);
+/// let headers = http::HeaderMap::from_iter([("x-calls-left".parse()?, "7".parse()?)]);
+/// let answer = Answer { status: 200, headers: &headers, body: b"{}", path: "/" };
+/// assert_eq!(dialect.read(&answer, Timestamp::from_millis(0)).limits[0].remaining, Some(7));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Dialect {
+    provider: Provider,
+    table: Cow<'static, Table>,
+    rules: Vec<Rule>,
+    wait_headers: Vec<HeaderName>,
+    longest_pause: Duration,
+}
+
+impl From<Provider> for Dialect {
+    /// What is known about the provider, and nothing else.
+    fn from(provider: Provider) -> Self {
+        let table = Cow::Borrowed(provider.table());
+        Self { provider, table, rules: Vec::new(), wait_headers: Vec::new(), longest_pause: LONGEST_PAUSE }
+    }
+}
+
+impl Dialect {
+    /// Whose table it began with.
+    pub const fn provider(&self) -> Provider {
+        self.provider
+    }
+
+    /// Everything that is known, with the changes.
+    pub fn table(&self) -> &Table {
+        &self.table
+    }
+
+    /// The rules that come before everything.
+    pub fn rules(&self) -> &[Rule] {
+        &self.rules
+    }
+
+    /// The longest wait that is a pause; what asks for more has used up a quota. Default: 1 h.
+    pub const fn longest_pause(&self) -> Duration {
+        self.longest_pause
+    }
+
+    /// With rules that come before everything: the first that matches an answer decides about it.
+    #[must_use]
+    pub fn with_rules(mut self, rules: Vec<Rule>) -> Self {
+        self.rules = rules;
+        self
+    }
+
+    /// With a limit that headers announce. It replaces those of the provider that read one of the same fields.
+    #[must_use]
+    pub fn with_limit(mut self, limit: LimitHeaders) -> Self {
+        let table = self.table.to_mut();
+        table.limits.retain(|known| !known.shares_a_field(&limit));
+        table.usual_limits.retain(|known| !known.shares_a_field(&limit));
+        table.limits.push(limit);
+        self
+    }
+
+    /// With another charge.
+    #[must_use]
+    pub fn with_charge(mut self, charge: Charge) -> Self {
+        if self.table.charge != charge {
+            self.table.to_mut().charge = charge;
+        }
+        self
+    }
+
+    /// With something else limited together; paths that the provider limits apart no longer are.
+    #[must_use]
+    pub fn with_scope(mut self, scope: Scope) -> Self {
+        let table = self.table.to_mut();
+        table.api.scope = scope;
+        table.api.paths.clear();
+        self
+    }
+
+    /// With further fields that hold a wait, as `Retry-After` does, or in milliseconds where their name ends in `-ms`. They
+    /// come before the usual ones.
+    #[must_use]
+    pub fn with_wait_headers(mut self, names: Vec<HeaderName>) -> Self {
+        self.wait_headers = names;
+        self
+    }
+
+    /// With another [`Dialect::longest_pause`].
+    #[must_use]
+    pub const fn with_longest_pause(mut self, longest: Duration) -> Self {
+        self.longest_pause = longest;
+        self
+    }
+
+    /// Reads an answer. `now` is the local wall time, used where the answer carries no `Date` of its own: a wrong local
+    /// clock changes no wait that the server gave as a date.
+    pub fn read(&self, answer: &Answer<'_>, now: Timestamp) -> Reading {
+        let server_time = header::first(answer.headers, "date").and_then(shape::date);
+        let content_type = header::first(answer.headers, "content-type").unwrap_or_default();
+        let table = self.table();
+        let body = if (200..300).contains(&answer.status) {
+            let wanted = Wanted { keys: table.api.success.as_deref(), arrays: table.is_strict() };
+            Body::of_success(answer.body, content_type, wanted)
+        } else {
+            Body::of_refusal(answer.body, content_type)
+        };
+        let now = server_time.unwrap_or(now);
+        let limits = limits::announced(table, answer.headers, &body, now);
+        let case = Case {
+            provider: self.provider,
+            table,
+            status: answer.status,
+            headers: answer.headers,
+            body: &body,
+            limits: &limits,
+            now,
+            must_be_json: self.provider.must_be_json(answer.path, content_type),
+            wait_headers: &self.wait_headers,
+            longest_pause: self.longest_pause,
+        };
+        let rule = self.rules.iter().find(|rule| rule.matches(answer.status, answer.headers, &body));
+        let decision = rule.map_or_else(|| decide::decide(&case), |rule| decide::by_user(&case, rule));
+        Reading {
+            steps: steps(&case, &decision, server_time.is_some()),
+            code: code(&case, &decision),
+            error_type: body.error_type(),
+            words: words(&body, &decision),
+            usage: usage::of(&body, table.charge.cached_input),
+            settlement: Settlement::of(&table.charge, answer.path, answer.status, decision.class),
+            limits,
+            ..Reading::from(decision)
+        }
+    }
+
+    /// What a request is expected to cost before it is sent: one request, its bytes, its tokens, and units of the provider's
+    /// own. Where the provider reserves the tokens of the answer, so many are reserved as the request itself allows, or, where
+    /// it sets no bound, as answers had so far.
+    pub fn charge(&self, path: &str, body: &[u8], ratio: &TokenRatio) -> Cost {
+        charge::charge(&self.table.charge, path, body, ratio)
+    }
+
+    /// The name of the scope that a call belongs to: its path and model for an LLM API, the tables that its body names for
+    /// DynamoDB, its path or always the same one otherwise. A query string does not count.
+    pub fn scope_name(&self, path: &str, model: Option<&str>, body: &[u8]) -> String {
+        self.table.api.scope_name(path, model, body)
+    }
+}
+
+/// How the decision came about: the clock, the body, the rule that decided, and the wait with its source.
+fn steps(case: &Case<'_>, decision: &Decision, dated: bool) -> Vec<Cow<'static, str>> {
+    let clock = if dated { "clock: Date of the answer" } else { "clock: local" };
+    let mut steps = vec![clock.into(), case.body.kind.step().into(), decision.step.clone()];
+    match &decision.hint {
+        Some(hint) => steps.push(format!("wait: {:?}, from {}", hint.wait, hint.from).into()),
+        None if decision.waits() => {
+            steps.extend(wait::passed_over(case).map(Cow::Borrowed));
+            steps.push("wait: none that is usable, the backoff decides".into());
+        }
+        None => {}
+    }
+    steps
+}
+
+fn code(case: &Case<'_>, decision: &Decision) -> Option<String> {
+    match decision.fault {
+        Some(fault) => Some(fault.code.to_owned()),
+        None if decision.class == Class::Success => case.body.code(),
+        None => case.body.code().or_else(|| names::special(case.headers, case.body)),
+    }
+}
+
+fn words(body: &Body<'_>, decision: &Decision) -> Option<String> {
+    match decision.fault {
+        None if decision.class == Class::Success => None,
+        None => body.words(),
+        Some(fault) => Some(body.words().map_or_else(|| fault.words.to_owned(), |w| format!("{}: {w}", fault.words))),
+    }
+}
