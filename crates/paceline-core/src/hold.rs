@@ -10,12 +10,17 @@ use crate::time::Instant;
 pub(crate) const FIRST_GUESS: Duration = Duration::from_secs(300);
 const LONGEST_GUESS: Duration = Duration::from_secs(3_600);
 
+/// A call that leaves so soon after a wait has honoured it.
+const HONOURED: Duration = Duration::from_secs(1);
+
 /// Whether an account or a scope is held or stopped.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Hold {
     until: Option<Instant>,
     stopped: Option<Arc<str>>,
     guess: Duration,
+    /// When the last wait for a limit of a day or longer was over.
+    long_wait_over: Option<Instant>,
 }
 
 impl Hold {
@@ -40,9 +45,17 @@ impl Hold {
         self.guess
     }
 
+    /// A limit of a day or longer asked for a wait. Says whether it refused a call that had left right after the last such
+    /// wait: then these waits are for another counter, and nobody knows when this one opens.
+    pub(crate) fn is_in_vain(&mut self, now: Instant, sent: Instant, wait: Duration) -> bool {
+        let over = self.long_wait_over.replace(now + wait);
+        over.is_some_and(|over| (over..=over + HONOURED).contains(&sent))
+    }
+
     /// A call succeeded: the next guess starts from the beginning.
     pub(crate) fn passed(&mut self) {
         self.guess = Duration::ZERO;
+        self.long_wait_over = None;
     }
 
     pub(crate) fn stop(&mut self, reason: Arc<str>) {

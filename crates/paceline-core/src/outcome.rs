@@ -138,6 +138,9 @@ pub struct Outcome {
     pub limits: Vec<LimitReport>,
     /// What the call really cost, where the response said so; it replaces the estimate.
     pub usage: Option<Cost>,
+    /// The limit that refused is one of a day or longer, however short the wait. Asked for such a wait twice in a row, the
+    /// pacer takes the quota for used up.
+    pub long_period: bool,
     /// Why, in the provider's words or ours; kept as the reason when a scope stops.
     pub reason: Option<Arc<str>>,
 }
@@ -145,7 +148,15 @@ pub struct Outcome {
 impl Outcome {
     /// An outcome of that class and nothing else.
     pub const fn new(class: Class) -> Self {
-        Self { class, reach: Reach::Scope, hint: None, limits: Vec::new(), usage: None, reason: None }
+        Self {
+            class,
+            reach: Reach::Scope,
+            hint: None,
+            limits: Vec::new(),
+            usage: None,
+            long_period: false,
+            reason: None,
+        }
     }
 
     /// With a wait that the server asked for.

@@ -191,6 +191,7 @@ impl Pacer {
         let Some(Entry { mut request, stage: Stage::InFlight { flight, deadline } }) = self.slots.remove(ticket) else {
             unreachable!("it was in flight a moment ago");
         };
+        let outcome = self.without_vain_hint(now, request.scope, flight.sent, outcome);
         self.settle(now, &request, &flight, &outcome);
         self.react(now, &request, &flight, &outcome);
         let scope = &mut self.scopes[request.scope.0 as usize];

@@ -24,11 +24,27 @@ impl Pacer {
         scope.learn(flight, &outcome.limits);
     }
 
+    /// A limit of a day that refuses again right after the wait that it asked for is used up.
+    pub(super) fn without_vain_hint(&mut self, now: Instant, id: ScopeId, sent: Instant, outcome: Outcome) -> Outcome {
+        let wait = outcome.hint.filter(|_| outcome.class == Class::Throttled && outcome.long_period);
+        let hold = match reach(id, outcome.reach) {
+            Some(id) => &mut self.scopes[id.0 as usize].hold,
+            None => &mut self.hold,
+        };
+        match wait {
+            Some(hint) if hold.is_in_vain(now, sent, hint.wait) => {
+                Outcome { class: Class::QuotaExhausted, hint: None, ..outcome }
+            }
+            _ => outcome,
+        }
+    }
+
     /// What the outcome does to the pace.
     pub(super) fn react(&mut self, now: Instant, request: &Request, flight: &Flight, outcome: &Outcome) {
         let scope = &mut self.scopes[request.scope.0 as usize];
         let change = match outcome.class {
             Class::Success => {
+                self.hold.passed();
                 scope.speed_up(flight.number, &mut self.rng);
                 let (opened, change) = scope.passed(now, flight, request.item);
                 if opened {
@@ -113,14 +129,17 @@ impl Pacer {
         if outcome.reach == Reach::Item {
             return;
         }
-        let hold = &mut self.scopes[id.0 as usize].hold;
+        let scope = reach(id, outcome.reach);
+        let hold = match scope {
+            Some(id) => &mut self.scopes[id.0 as usize].hold,
+            None => &mut self.hold,
+        };
         let wait = match outcome.hint {
             Some(hint) => hint.wait,
             // Calls that were in flight together make one guess.
             None if hold.is_active() => return,
             None => hold.guess(),
         };
-        let scope = reach(id, outcome.reach);
         self.hold_until(now, scope, now + wait);
     }
 

@@ -87,6 +87,52 @@ fn a_throttle_of_one_item_delays_it_alone() {
     assert_eq!(all_until(&mut pacer, at(1.0)), [other]);
 }
 
+/// Hints of half a minute from a limit of a day, in either reach: one is honoured, a second in a row is not believed.
+#[test]
+fn a_days_limit_that_refuses_again_after_its_own_wait_is_probed_after_five_minutes() {
+    for reach in [Reach::Scope, Reach::Account] {
+        let mut pacer = pacer(PacerConfig::default());
+        let scope = pacer.scope("a");
+        let refused = Outcome { long_period: true, ..Outcome::new(Class::Throttled).with_hint(30 * S, false) };
+        let refused = refused.with_reach(reach);
+        let tickets: Vec<Ticket> = (0..9).map(|_| pacer.enqueue(at(0.0), request(scope, 0)).expect("fits")).collect();
+        assert_eq!(granted(&mut pacer), tickets);
+        for ticket in tickets {
+            pacer.complete(at(0.5), ticket, refused.clone());
+            pacer.enqueue(at(0.5), request(scope, 0)).expect("fits");
+        }
+        let canary = all_until(&mut pacer, at(31.0));
+        assert_eq!(canary.len(), 1, "the wait is honoured, and one call goes first");
+        pacer.complete(at(31.0), canary[0], refused.clone());
+        assert!(all_until(&mut pacer, at(330.0)).is_empty(), "five minutes");
+        let probe = all_until(&mut pacer, at(332.0));
+        assert_eq!(probe.len(), 1);
+        pacer.complete(at(332.0), probe[0], Outcome::new(Class::QuotaExhausted).with_reach(reach));
+        assert!(all_until(&mut pacer, at(931.0)).is_empty(), "then ten");
+        let probe = all_until(&mut pacer, at(933.0));
+        assert_eq!(probe.len(), 1);
+        pacer.complete(at(933.0), probe[0], Outcome::new(Class::Success));
+        assert_eq!(all_until(&mut pacer, at(934.0)).len(), 6, "the rest");
+    }
+}
+
+/// Calls that were in flight together ask for one guess, also where the whole account is used up.
+#[test]
+fn a_quota_that_nobody_knows_the_end_of_is_guessed_once_at_a_time() {
+    for reach in [Reach::Scope, Reach::Account] {
+        let mut pacer = pacer(PacerConfig::default());
+        let scope = pacer.scope("a");
+        let tickets: Vec<Ticket> = (0..9).map(|_| pacer.enqueue(at(0.0), request(scope, 0)).expect("fits")).collect();
+        granted(&mut pacer);
+        for ticket in tickets {
+            pacer.complete(at(1.0), ticket, Outcome::new(Class::QuotaExhausted).with_reach(reach));
+        }
+        pacer.enqueue(at(1.0), request(scope, 0)).expect("fits");
+        assert!(all_until(&mut pacer, at(300.0)).is_empty());
+        assert_eq!(all_until(&mut pacer, at(301.0)).len(), 1, "{reach:?}");
+    }
+}
+
 #[test]
 fn a_bad_key_stops_every_scope_until_somebody_acts() {
     let mut pacer = pacer(PacerConfig::default());

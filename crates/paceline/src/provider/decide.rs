@@ -246,6 +246,11 @@ pub(super) fn throttled(case: &Case<'_>, step: Cow<'static, str>) -> Decision {
     Decision { reach, step, ..decision }
 }
 
+/// Whether an answer names a limit of a day or longer.
+pub(super) fn is_of_a_long_period(case: &Case<'_>) -> bool {
+    google::is_daily(case.body) || speaks_of_a_long_period(case, &case.body.message().to_ascii_lowercase())
+}
+
 fn speaks_of_a_long_period(case: &Case<'_>, message: &str) -> bool {
     let source = case.body.in_error("/metadata/limit_source").and_then(serde_json::Value::as_str);
     contains_any(message, &COMMON.long_periods) || source.is_some_and(|s| contains_any(s, &COMMON.long_periods))

@@ -157,6 +157,7 @@ impl Dialect {
             words: words(&body, &decision),
             usage: usage::of(&body, table.charge.cached_input),
             settlement: Settlement::of(&table.charge, answer.path, answer.status, decision.class),
+            long_period: decision.class == Class::Throttled && decide::is_of_a_long_period(&case),
             limits,
             ..Reading::from(decision)
         }

@@ -27,8 +27,7 @@ pub(super) fn exhausted(case: &Case<'_>) -> Option<Decision> {
     }
     let told = longer(delay(case), wait::in_message(case));
     let hint = wait::in_headers(case).or(told);
-    let daily = quotas(case.body).any(|quota| contains_any(&quota_name(quota), &COMMON.long_periods))
-        || contains_any(&message, &COMMON.long_periods);
+    let daily = is_daily(case.body) || contains_any(&message, &COMMON.long_periods);
     Some(match hint {
         hint @ Some(_) => paused(case, hint, "429 with a wait in its details"),
         None if daily => {
@@ -40,6 +39,11 @@ pub(super) fn exhausted(case: &Case<'_>) -> Option<Decision> {
         }
         None => return None,
     })
+}
+
+/// Whether the details name a quota of a day or longer.
+pub(super) fn is_daily(body: &Body<'_>) -> bool {
+    quotas(body).any(|quota| contains_any(&quota_name(quota), &COMMON.long_periods))
 }
 
 /// The quotas that the details name.

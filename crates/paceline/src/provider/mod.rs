@@ -144,6 +144,28 @@ mod tests {
     }
 
     #[test]
+    fn a_throttle_by_a_limit_of_a_day_is_known_by_the_limits_name() {
+        let quota = |id: &str| {
+            format!(
+                r#"{{"error":{{"code":429,"status":"RESOURCE_EXHAUSTED","details":[
+                {{"@type":"type.googleapis.com/google.rpc.QuotaFailure","violations":[{{"quotaId":"{id}"}}]}},
+                {{"@type":"type.googleapis.com/google.rpc.RetryInfo","retryDelay":"36s"}}]}}}}"#
+            )
+        };
+        let words = |words: &str| format!(r#"{{"error":{{"message":"{words}","code":"rate_limit_exceeded"}}}}"#);
+        for (provider, body, expected) in [
+            (Provider::Gemini, quota("GenerateRequestsPerDayPerProjectPerModel-FreeTier"), true),
+            (Provider::Gemini, quota("GenerateRequestsPerMinutePerProjectPerModel-FreeTier"), false),
+            (Provider::Groq, words("on tokens per day (TPD): Limit 100000. Please try again in 7m43.9s."), true),
+            (Provider::Groq, words("on tokens per minute (TPM): Limit 6000. Please try again in 6.3s."), false),
+        ] {
+            let answer = Answer { status: 429, headers: &HeaderMap::new(), body: body.as_bytes(), path: "" };
+            let reading = read(provider, &answer, NOW);
+            assert_eq!((reading.class, reading.outcome().long_period), (Class::Throttled, expected), "{body}");
+        }
+    }
+
+    #[test]
     fn without_a_response_nothing_is_known_but_that_it_may_pass() {
         for kind in [NoResponse::Connect, NoResponse::Reset, NoResponse::Timeout, NoResponse::Truncated] {
             let reading = no_response(kind);

@@ -23,6 +23,8 @@ pub struct Reading {
     /// Where the wait was found: a header's name, `message`, `reset of tokens`; `policy` when the server gave none and
     /// our backoff decides; `-` when there is nothing to wait for.
     pub wait_from: &'static str,
+    /// A throttle by a limit of a day or longer, by its name.
+    pub long_period: bool,
     /// Limits that the headers announced.
     pub limits: Vec<LimitReport>,
     /// The provider's code for the error.
@@ -134,6 +136,7 @@ impl Reading {
             outcome = outcome.with_usage(cost);
         }
         outcome.limits.clone_from(&self.limits);
+        outcome.long_period = self.long_period;
         outcome.reason = (self.class != Class::Success).then(|| reason.into());
         outcome
     }
@@ -149,6 +152,7 @@ impl From<Decision> for Reading {
             wait: hint.map(|hint| hint.wait),
             wait_exact: hint.is_some_and(|hint| hint.exact),
             wait_from: hint.map_or(if waits { "policy" } else { "-" }, |hint| hint.from),
+            long_period: false,
             limits: Vec::new(),
             code: None,
             error_type: None,
