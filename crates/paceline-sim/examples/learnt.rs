@@ -1,12 +1,17 @@
 //! The figures of the pace `auto` beside what it has to reach, one line each; ends with an error when one is missed.
 //!
 //! `learnt [SEEDS]`: medians over that many seeds, 5 without it, then means over the scenarios. Refusals per success are
-//! the waste. Retries have no bound and the breaker is off, so that the pace alone is seen.
+//! the waste. Retries have no bound and the breaker is off, so that the pace alone is seen; "as shipped" stand the same
+//! with both as they are configured when nobody says anything.
 
 use std::error::Error;
 use std::process::ExitCode;
 
+use paceline_core::{Concurrency, Pace, PacerConfig};
 use paceline_sim::{Measures, Median, Scenario, Setup, compare, medians};
+
+/// Calls in flight of a process, where nobody configures another number.
+const IN_FLIGHT: u32 = 512;
 
 /// Providers that nobody chose.
 const RANDOM: u64 = 500;
@@ -29,6 +34,10 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     let of_apart = judge.figures(&long, &apart)?;
     judge.group("16 independent processes", &of_apart, 0.935, 0.022);
     judge.at_least("the same: Jain", mean(&of_apart, |run| run.jain), 0.73);
+    judge.shipped("1 client, nothing told", &long, &one)?;
+    judge.shipped("16 processes, one shared controller", &long, &shared)?;
+    judge.shipped("16 independent processes", &long, &apart)?;
+    judge.shipped("short jobs, 1 client", &short, &one)?;
     let jobs = judge.figures(&short, &one)?;
     judge.group("short jobs, 1 client", &jobs, 0.91, 0.042);
     judge.at_most("the same: makespan", mean(&jobs, |run| run.makespan), 1.16);
@@ -71,6 +80,24 @@ impl Judge {
         self.at_least(&format!("{name}: goodput"), mean(runs, |run| run.goodput), goodput);
         self.at_most(&format!("{name}: waste"), mean(runs, |run| run.waste), waste);
         self.at_most(&format!("{name}: lost"), mean(runs, |run| run.lost), 0.0);
+    }
+
+    /// Without a bar: what somebody gets who configures nothing.
+    fn shipped(&mut self, name: &str, scenarios: &[Scenario], setup: &Setup) -> Result<(), Box<dyn Error>> {
+        let concurrency = Concurrency::Fixed { max: IN_FLIGHT };
+        let pacer = PacerConfig { pace: Pace::Auto, concurrency, ..PacerConfig::default() };
+        let runs = self.figures(scenarios, &Setup { pacer: Some(pacer), ..setup.clone() })?;
+        let [goodput, waste] = [mean(&runs, |run| run.goodput), mean(&runs, |run| run.waste)];
+        let [lost, jain, makespan] =
+            [mean(&runs, |run| run.lost), mean(&runs, |run| run.jain), mean(&runs, |run| run.makespan)];
+        println!(
+            "measure learnt: as shipped, {name}: goodput={goodput:.4} waste={waste:.4} lost={lost:.6} jain={jain:.4} \
+             makespan={makespan:.4} no bar"
+        );
+        for run in runs.iter().filter(|run| run.lost > 0.0) {
+            println!("measure learnt: as shipped, {name}: {} lost={:.6}", run.scenario, run.lost);
+        }
+        Ok(())
     }
 
     fn questions(&mut self, setup: &Setup) -> Result<(), Box<dyn Error>> {
