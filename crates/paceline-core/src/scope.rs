@@ -457,3 +457,16 @@ pub(crate) fn quotas(quotas: &Quotas, now: Instant) -> Vec<QuotaSnapshot> {
         })
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whoever has a scope for each of a hundred thousand customers pays for each. Queue, calls in flight and the outcomes
+    /// that the breaker looks at come on top.
+    #[test]
+    fn a_scope_with_four_announced_limits_takes_less_than_2_kb() {
+        let bytes = size_of::<Scope>() + 4 * size_of::<Announced>();
+        assert!(bytes <= 2_048, "{bytes} bytes");
+    }
+}
