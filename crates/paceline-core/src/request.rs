@@ -148,12 +148,14 @@ pub enum Event {
         /// Which limit, and by how much.
         too_large: TooLarge,
     },
-    /// The limit on calls in flight was decreased.
+    /// A refusal slowed a scope down.
     LimitDecreased {
         /// Where.
         scope: ScopeId,
-        /// Calls that may be in flight now.
+        /// Calls that may be in flight now, a learnt cap included.
         limit: u32,
+        /// Calls a second that are believed to be right now, under [`Pace::Auto`](crate::Pace::Auto).
+        rate: Option<f64>,
     },
     /// Nothing leaves before `until`: the server asked for it, or refused everything.
     GateClosed {

@@ -266,6 +266,16 @@ impl Scope {
         self.learnt.refused(now, &mut self.gate, flight, self.last, refusal, rng)
     }
 
+    /// Calls that may be in flight, and the learnt rate in calls a second, where it acts.
+    pub(crate) fn limits(&self) -> (u32, Option<f64>) {
+        let configured = self.in_flight.limit();
+        if self.pace != Pace::Auto {
+            return (configured, None);
+        }
+        let (cap, rate) = self.learnt.limits();
+        (cap.map_or(configured, |cap| cap.min(configured)), Some(rate))
+    }
+
     /// Whether everything is refused, so that one call will go first.
     pub(crate) fn is_shut(&self) -> bool {
         !self.gate.is_open()

@@ -130,6 +130,11 @@ impl Learnt {
         }
     }
 
+    /// The cap on calls in flight, where there is one, and calls a second.
+    pub(crate) const fn limits(&self) -> (Option<u32>, f64) {
+        (self.cap.limit(), self.rate.per_second())
+    }
+
     /// How long a canary must go unrefused to open the gate.
     pub(crate) const fn silence(&self) -> Duration {
         self.ledger.silence()

@@ -102,8 +102,8 @@ impl Pacer {
         let scope = &mut self.scopes[id.0 as usize];
         let was_shut = scope.is_shut();
         if scope.refused(now, flight, refusal, &mut self.rng) {
-            let limit = scope.in_flight.limit();
-            self.events.push_back(Event::LimitDecreased { scope: id, limit });
+            let (limit, rate) = scope.limits();
+            self.events.push_back(Event::LimitDecreased { scope: id, limit, rate });
         }
         if outcome.class != Class::Partial {
             scope.slow_down(now, flight.number, outcome.hint.map(|hint| hint.wait), &mut self.rng);

@@ -6,6 +6,7 @@ mod model;
 mod models;
 mod outage;
 mod replay;
+mod slowed_down;
 mod spacing;
 mod stuck_item;
 mod two_levels;
