@@ -185,6 +185,7 @@ pub(crate) fn plan(
                 oracle_seconds: seconds(ideal.finished),
                 calls: record.sends,
                 resends: record.sends - u64::from(record.begun()),
+                probes: world.probes(),
                 refused: record.refusals,
                 tokens: record.tokens.last().copied().unwrap_or_default(),
                 longest_wait_s: longest.as_secs_f64(),

@@ -29,6 +29,8 @@ pub struct Plan {
     pub calls: u64,
     /// Calls after an item's first.
     pub resends: u64,
+    /// Calls that only tested whether a failing server is back: they use up no retries.
+    pub probes: u64,
     /// Calls that the provider refused.
     pub refused: u64,
     /// Tokens of the admitted calls.
@@ -83,7 +85,7 @@ fn configured(scenario: &Scenario, config: &PacerConfig, scope: &str, items: &[I
 mod tests {
     use super::*;
     use crate::{Latency, Limit, ProviderConfig, ProviderError};
-    use paceline_core::{Limits, Pace};
+    use paceline_core::{Limits, Pace, Retry};
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -122,6 +124,19 @@ mod tests {
         let small = [Quota::sliding(Dimension::Tokens, 1_000, 60 * SECOND)];
         let beyond = plan(&exact(100, &tokens, 1_200), &told(Pace::Fixed, &small), "sim", 1).expect("it runs");
         assert_eq!((beyond.failed, beyond.calls, beyond.unfinished), (100, 0, 0), "{beyond:?}");
+    }
+
+    #[test]
+    fn resends_without_retries_are_tests_of_a_failing_server() {
+        let minute = [Quota::requests_per_minute(600)];
+        let mut scenario = exact(400, &minute, 0);
+        scenario.provider.fault = 0.7;
+        let retry = Retry { max_retries: 0, ..Retry::default() };
+        let config = PacerConfig { retry, ..told(Pace::Fixed, &minute) };
+        let tested = plan(&scenario, &config, "sim", 1).expect("it runs");
+        assert!(tested.resends > 0 && tested.resends <= tested.probes, "{tested:?}");
+        let working = plan(&exact(400, &minute, 0), &config, "sim", 1).expect("it runs");
+        assert_eq!((working.resends, working.probes), (0, 0), "{working:?}");
     }
 
     #[test]

@@ -147,6 +147,11 @@ impl<'a> World<'a> {
         (waits, longest, self.now)
     }
 
+    /// How many calls of the first client only tested whether a failing server is back.
+    pub(super) fn probes(&self) -> u64 {
+        self.lanes[0].policy.probes(self.now)
+    }
+
     /// Lets everything happen up to `end`, or until every item has ended.
     pub(super) fn run(&mut self, end: Instant) {
         while let Some(Reverse((at, _, event))) = self.events.pop()

@@ -43,6 +43,11 @@ pub trait Policy {
         (Vec::new(), Duration::ZERO)
     }
 
+    /// How many of its calls only tested whether a failing server is back.
+    fn probes(&self, _now: Instant) -> u64 {
+        0
+    }
+
     /// A call of this client was answered.
     fn answered(&mut self, now: Instant, answer: &Answer<'_>) -> Fate;
 

@@ -160,6 +160,10 @@ impl Policy for Ours {
         waits.map_or_else(Default::default, |waits| (waits.rows(now), waits.longest()))
     }
 
+    fn probes(&self, now: Instant) -> u64 {
+        self.snapshot(now).totals.probes
+    }
+
     fn workers(&mut self, now: Instant, count: u32) {
         // Without any the engine does not ask at all.
         let config = within(&self.config, count.max(1));
