@@ -7,7 +7,7 @@ use jiff::tz::TimeZone;
 use paceline_core::Timestamp;
 use paceline_store::Totals;
 
-/// A duration in the two units that matter: `250ms`, `1.2s`, `3m 05s`, `1h 02m`, `2d 3h`.
+/// A duration in the two units that matter, from an hour on to the nearest: `250ms`, `1.2s`, `3m 05s`, `1h 02m`, `2d 3h`.
 pub(crate) fn duration(duration: Duration) -> String {
     let seconds = duration.as_secs();
     match seconds {
@@ -21,8 +21,14 @@ pub(crate) fn duration(duration: Duration) -> String {
             }
         }
         60..3_600 => format!("{}m {:02}s", seconds / 60, seconds % 60),
-        3_600..86_400 => format!("{}h {:02}m", seconds / 3_600, seconds % 3_600 / 60),
-        _ => format!("{}d {}h", seconds / 86_400, seconds % 86_400 / 3_600),
+        3_600..86_370 => {
+            let minutes = (seconds + 30) / 60;
+            format!("{}h {:02}m", minutes / 60, minutes % 60)
+        }
+        _ => {
+            let hours = seconds.saturating_add(1_800) / 3_600;
+            format!("{}d {}h", hours / 24, hours % 24)
+        }
     }
 }
 
@@ -161,6 +167,9 @@ mod tests {
         let texts = [0, 250, 1_000, 1_249, 59_900, 185_000, 3_720_000, 183_600_000]
             .map(|millis| duration(Duration::from_millis(millis)));
         assert_eq!(texts, ["0ms", "250ms", "1s", "1.2s", "59.9s", "3m 05s", "1h 02m", "2d 3h"]);
+        let nearest =
+            [5_370, 7_199, 86_369, 86_370, 97_199, 99_000].map(|seconds| duration(Duration::from_secs(seconds)));
+        assert_eq!(nearest, ["1h 30m", "2h 00m", "23h 59m", "1d 0h", "1d 3h", "1d 4h"]);
     }
 
     #[test]

@@ -199,7 +199,7 @@ fn a_plan_says_how_long_a_job_takes_and_what_it_waits_for() {
 
     let other = plan(&["--upstream", "other", "--items", "150"]);
     assert!(other.contains("note: limits on tokens are not looked at; --tokens N says"), "{other}");
-    assert!(other.contains("note: nothing leaves for 1h 59m: `paceline run` ends there"), "{other}");
+    assert!(other.contains("note: nothing leaves for 2h 00m: `paceline run` ends there"), "{other}");
     let tokens = json(&["--upstream", "other", "--items", "100", "--tokens", "1200"]);
     assert_eq!(tokens["tokens"], 120_000, "{tokens}");
 }
