@@ -7,7 +7,7 @@ use clap::Subcommand;
 use paceline::config::parse_duration;
 use paceline_sim::Requirement;
 
-use super::files::Picture;
+use super::files::{Form, Picture};
 
 use crate::args::UpstreamArgs;
 
@@ -184,11 +184,11 @@ pub(crate) struct ResponsiveArgs {
     #[arg(long, value_name = "K", default_value_t = 1)]
     pub(crate) seed: u64,
     /// Draw the delays, and what down, threshold and randomization change about them
-    #[arg(long, value_name = "FILE")]
-    pub(crate) svg: Option<PathBuf>,
+    #[arg(long, value_name = "FILE", value_parser = |text: &str| Picture::of(Form::Svg, text))]
+    pub(crate) svg: Option<Picture>,
     /// The same picture as PNG
-    #[arg(long, value_name = "FILE")]
-    pub(crate) png: Option<PathBuf>,
+    #[arg(long, value_name = "FILE", value_parser = |text: &str| Picture::of(Form::Png, text))]
+    pub(crate) png: Option<Picture>,
     /// Write request, delay_ns (the wait before it) and succeeded (0 or 1), a line each
     #[arg(long, value_name = "FILE")]
     pub(crate) csv: Option<PathBuf>,

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::args::CompareArgs;
 use super::table::Mean;
-use super::{chart, files, scenario, table};
+use super::{chart, files, refused, scenario, table};
 use crate::exit::{Failure, Status};
 use crate::{output, text};
 
@@ -33,7 +33,7 @@ pub(crate) fn command(args: &CompareArgs, quiet: bool) -> Result<Status, Failure
     let scenarios = names.iter().map(|name| scenario(name)).collect::<Result<Vec<_>, _>>()?;
     args.chart.as_ref().map_or(Ok(()), |picture| files::expect_place(picture.path()))?;
     let setups = setups(args);
-    setups.iter().try_for_each(Setup::check).map_err(Failure::refused)?;
+    setups.iter().try_for_each(Setup::check).map_err(refused)?;
     let wanted = scenarios.len() as u64 * setups.len() as u64 * args.seeds;
     let bar = bar(wanted, quiet);
     let stop = stop_on_ctrl_c()?;

@@ -13,6 +13,16 @@ pub(crate) enum Form {
     Png,
 }
 
+impl Form {
+    /// The flag of `sim responsive` that asks for it.
+    const fn flag(self) -> &'static str {
+        match self {
+            Self::Svg => "--svg",
+            Self::Png => "--png",
+        }
+    }
+}
+
 /// A picture's file, whose ending says in which form it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Picture {
@@ -35,6 +45,19 @@ impl Picture {
         Ok(Self { path, form })
     }
 
+    /// Reads the value of a flag that asks for one form.
+    ///
+    /// # Errors
+    /// A name that ends as one of the other form.
+    pub(crate) fn of(form: Form, text: &str) -> Result<Self, String> {
+        match Self::parse(text) {
+            Ok(other) if other.form != form => {
+                Err(format!("that is a name of the other form: use {}", other.form.flag()))
+            }
+            _ => Ok(Self { path: PathBuf::from(text), form }),
+        }
+    }
+
     /// Where the file will be.
     pub(crate) fn path(&self) -> &Path {
         &self.path
@@ -45,8 +68,28 @@ impl Picture {
     /// # Errors
     /// When the file cannot be written.
     pub(crate) fn save(&self, figure: &Figure) -> Result<(), Failure> {
-        draw(figure, self.form, &self.path)
+        let bytes = match self.form {
+            Form::Svg => figure.svg().map(String::into_bytes),
+            Form::Png => figure.png(),
+        };
+        write(&self.path, &bytes.map_err(Failure::interrupted)?)
     }
+}
+
+/// Looks whether all of these files can stand where they are to stand, before the work that they are to hold.
+///
+/// # Errors
+/// As [`expect_place`]; and when two are the same.
+pub(crate) fn expect_places<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Result<(), Failure> {
+    let mut seen = Vec::new();
+    for path in paths {
+        expect_place(path)?;
+        if seen.contains(&path) {
+            return Err(Failure::refused(format!("cannot write two things to {}: name two files", path.display())));
+        }
+        seen.push(path);
+    }
+    Ok(())
 }
 
 /// Looks whether a file can stand there, before the work that it is to hold.
@@ -61,15 +104,6 @@ pub(crate) fn expect_place(path: &Path) -> Result<(), Failure> {
         _ => return Ok(()),
     };
     Err(Failure::refused(format!("cannot write {}: {reason}", path.display())))
-}
-
-/// Draws a figure into a file.
-pub(crate) fn draw(figure: &Figure, form: Form, path: &Path) -> Result<(), Failure> {
-    let bytes = match form {
-        Form::Svg => figure.svg().map(String::into_bytes),
-        Form::Png => figure.png(),
-    };
-    write(path, &bytes.map_err(Failure::interrupted)?)
 }
 
 /// Writes a table whose first row names the columns.

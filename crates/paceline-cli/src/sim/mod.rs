@@ -11,7 +11,7 @@ mod table;
 use std::path::Path;
 
 use paceline::config::{Overrides, Preset};
-use paceline_sim::{Scenario, Setup, policy, simulate, simulate_traced};
+use paceline_sim::{Scenario, Setup, SimError, policy, simulate, simulate_traced};
 use serde_json::json;
 
 pub(crate) use self::args::Args;
@@ -56,11 +56,11 @@ fn run(args: &RunArgs, everywhere: &Everywhere) -> Result<(), Failure> {
     let setup = Setup { seed: args.seed, ..args.setup(everywhere)? };
     let scenario = scenario(&args.scenario)?;
     let picture = args.chart.as_ref().map(files::Picture::path);
-    args.trace.as_deref().into_iter().chain(picture).try_for_each(files::expect_place)?;
+    files::expect_places(args.trace.as_deref().into_iter().chain(picture))?;
     let measures = if args.trace.is_none() && args.chart.is_none() {
-        simulate(&scenario, &setup).map_err(Failure::refused)?
+        simulate(&scenario, &setup).map_err(refused)?
     } else {
-        let (measures, trace) = simulate_traced(&scenario, &setup).map_err(Failure::refused)?;
+        let (measures, trace) = simulate_traced(&scenario, &setup).map_err(refused)?;
         if let Some(path) = &args.trace {
             files::table(path, chart::run::COLUMNS, chart::run::rows(&trace))?;
         }
@@ -73,6 +73,18 @@ fn run(args: &RunArgs, everywhere: &Everywhere) -> Result<(), Failure> {
         true => writeln!(out, "{}", json!(measures)),
         false => out.write_all(table::of_one(&measures).as_bytes()),
     })
+}
+
+/// A simulation that cannot be; presets are policies too.
+fn refused(error: SimError) -> Failure {
+    match error {
+        SimError::Policy(_) => {
+            let names = Preset::ALL.iter().map(|preset| preset.as_str());
+            let presets: Vec<&str> = names.filter(|name| !policy::OURS.contains(name)).collect();
+            Failure::refused(format!("{error}, or a preset: {}", presets.join(", ")))
+        }
+        _ => Failure::refused(error),
+    }
 }
 
 /// A built-in scenario, or one from a file.

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::args::ResponsiveArgs;
 use super::chart;
-use super::files::{self, Form};
+use super::files::{self, Picture};
 use crate::exit::Failure;
 use crate::output;
 use crate::text;
@@ -28,6 +28,8 @@ impl Trial {
 
 /// Runs it, writes the files that are asked for and prints a summary.
 pub(super) fn command(args: &ResponsiveArgs) -> Result<(), Failure> {
+    let pictures = || args.svg.iter().chain(&args.png);
+    files::expect_places(args.csv.as_deref().into_iter().chain(pictures().map(Picture::path)))?;
     let trial = trial(args);
     let course = trial.course().map_err(Failure::refused)?;
     if let Some(path) = &args.csv {
@@ -36,10 +38,9 @@ pub(super) fn command(args: &ResponsiveArgs) -> Result<(), Failure> {
         });
         files::table(path, ["request", "delay_ns", "succeeded"], rows)?;
     }
-    if args.svg.is_some() || args.png.is_some() {
+    if pictures().next().is_some() {
         let figure = chart::responsive::figure(&trial, &course).map_err(Failure::refused)?;
-        args.svg.iter().try_for_each(|path| files::draw(&figure, Form::Svg, path))?;
-        args.png.iter().try_for_each(|path| files::draw(&figure, Form::Png, path))?;
+        pictures().try_for_each(|picture| picture.save(&figure))?;
     }
     output::print(|out| match args.json {
         true => writeln!(out, "{}", summary(&course)),

@@ -244,6 +244,12 @@ fn what_cannot_be_is_said_before_the_work() {
     for (args, words) in [
         (&["compare", "--chart", "nowhere/x.svg"][..], "cannot write nowhere/x.svg: there is no folder nowhere"),
         (&["run", "--scenario", "n10-30", "--trace", "."], "cannot write .: it is a folder"),
+        (&["run", "--scenario", "n10-30", "--trace", "x.svg", "--chart", "x.svg"], "cannot write two things to x.svg"),
+        (&["responsive", "--csv", "x", "--svg", "x"], "cannot write two things to x"),
+        (&["responsive", "--csv", "nowhere/x"], "cannot write nowhere/x: there is no folder nowhere"),
+        (&["responsive", "--svg", "x.png"], "that is a name of the other form: use --png"),
+        (&["run", "--scenario", "n10-30", "--policy", "slow"], "known, or a preset: "),
+        (&["compare", "--scenario", "n10-30", "--policy", "slow"], "known, or a preset: "),
         (&["compare", "--config", "any.toml"], "--config any.toml does nothing here: `sim run` and `sim plan` take it"),
         (&["plan", "--items", "5", "--upstream", "mock", "--tokens", &too_many], "is not in 0..=1000000000"),
     ] {
