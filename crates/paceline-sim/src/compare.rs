@@ -6,7 +6,7 @@ use std::thread;
 
 use serde::Serialize;
 
-use crate::engine::{Setup, SimError, simulate};
+use crate::engine::{Setup, SimError, simulate_until};
 use crate::measures::Measures;
 use crate::scenario::Scenario;
 use crate::too_good::TooGood;
@@ -78,8 +78,8 @@ pub fn compare(
     runs.into_iter().collect()
 }
 
-/// [`compare`], but a run that cannot be made keeps no other from being made; and once `stop` is true no further one
-/// begins, and those that did not are missing.
+/// [`compare`], but a run that cannot be made keeps no other from being made; and once `stop` is true none goes on, and
+/// those that have not ended are missing.
 pub fn compare_each(
     scenarios: &[Scenario],
     setups: &[Setup],
@@ -104,7 +104,8 @@ pub fn compare_each(
                     let index = next.fetch_add(1, Ordering::Relaxed);
                     let Some((scenario, setup)) = jobs.get(index) else { return };
                     // Nobody listens any more only when the other side panicked, and then the scope panics as well.
-                    if results.send((index, one(scenario, setup))).is_err() {
+                    let Some(result) = one(scenario, setup, stop).transpose() else { return };
+                    if results.send((index, result)).is_err() {
                         return;
                     }
                 }
@@ -119,8 +120,8 @@ pub fn compare_each(
     measures.into_iter().flatten().collect()
 }
 
-fn one(scenario: &Scenario, setup: &Setup) -> Result<Measures, Failed> {
-    simulate(scenario, setup).map_err(|error| Failed {
+fn one(scenario: &Scenario, setup: &Setup, stop: &AtomicBool) -> Result<Option<Measures>, Failed> {
+    simulate_until(scenario, setup, stop).map_err(|error| Failed {
         scenario: scenario.name.clone(),
         policy: setup.policy.clone(),
         seed: setup.seed,
@@ -200,6 +201,19 @@ mod tests {
         let failed: Vec<String> = runs.iter().filter_map(|run| run.as_ref().err()).map(ToString::to_string).collect();
         assert_eq!((runs.len(), failed.len(), runs.iter().flatten().count()), (4, 2, 2));
         assert!(failed[0].starts_with("nobody in b2-20 with seed 1: there is no policy named \"nobody\", expected"));
+    }
+
+    #[test]
+    fn a_run_that_would_take_for_ever_ends_when_it_is_stopped() {
+        let scenario = Scenario::named("tb-slow").expect("built in");
+        let endless = [Scenario { items: 500_000, ..scenario }];
+        let stop = AtomicBool::new(false);
+        let runs = thread::scope(|scope| {
+            let runs = scope.spawn(|| compare_each(&endless, &[Setup::new("fixed")], 1, 1, &stop, |_| {}));
+            stop.store(true, Ordering::Relaxed);
+            runs.join().expect("it ends")
+        });
+        assert!(runs.is_empty(), "{runs:?}");
     }
 
     #[test]

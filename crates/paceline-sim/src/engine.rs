@@ -1,5 +1,6 @@
 //! One run of a scenario under a policy.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use paceline_core::{ConfigError, Instant, PacerConfig, Rng};
@@ -99,28 +100,41 @@ fn names<'a>(names: impl IntoIterator<Item = &'a &'a str>) -> String {
     names.into_iter().copied().collect::<Vec<_>>().join(", ")
 }
 
+/// Nobody stops it.
+static NEVER: AtomicBool = AtomicBool::new(false);
+
 /// Runs a scenario under a policy. The same arguments give the same measures, bit for bit.
 ///
 /// # Errors
 /// An unknown policy or mode, an impossible number of clients, or a provider that makes no sense.
 pub fn simulate(scenario: &Scenario, setup: &Setup) -> Result<Measures, SimError> {
+    simulate_until(scenario, setup, &NEVER).map(|measures| measures.expect("nobody stops it"))
+}
+
+/// The same, but nothing once `stop` is true: then it ends within an instant.
+///
+/// # Errors
+/// As [`simulate`].
+pub fn simulate_until(scenario: &Scenario, setup: &Setup, stop: &AtomicBool) -> Result<Option<Measures>, SimError> {
     run(
         scenario,
         setup,
+        stop,
         |ideal, _| cut_off(ideal),
         |_, _| {},
         |world, ideal| Measures::of(scenario, setup, world.provider.schedule(), ideal, &world.record),
     )
 }
 
-/// The same, and how it went.
+/// As [`simulate`], and how it went.
 ///
 /// # Errors
 /// As [`simulate`].
 pub fn simulate_traced(scenario: &Scenario, setup: &Setup) -> Result<(Measures, Trace), SimError> {
-    run(
+    let traced = run(
         scenario,
         setup,
+        &NEVER,
         |ideal, _| cut_off(ideal),
         |world, ideal| world.recorder = Some(Recorder::new(ideal)),
         |world, ideal| {
@@ -128,18 +142,20 @@ pub fn simulate_traced(scenario: &Scenario, setup: &Setup) -> Result<(Measures, 
             let recorder = world.recorder.take().expect("it was there from the start");
             (measures, recorder.finish(ideal))
         },
-    )
+    );
+    traced.map(|traced| traced.expect("nobody stops it"))
 }
 
 /// Lets a run happen until its end, which may depend on when the best schedule finishes; `begin` sees it before its
-/// first event, `tell` after its last.
+/// first event, `tell` after its last. None when it was stopped.
 fn run<T>(
     scenario: &Scenario,
     setup: &Setup,
+    stop: &AtomicBool,
     end: impl FnOnce(&Ideal, &[Item]) -> Instant,
     begin: impl FnOnce(&mut World<'_>, &Ideal),
     tell: impl FnOnce(&mut World<'_>, &Ideal) -> T,
-) -> Result<T, SimError> {
+) -> Result<Option<T>, SimError> {
     let hints = setup.hints()?;
     let (clients, items) = (setup.clients, scenario.items);
     if clients == 0 || clients > items {
@@ -148,18 +164,18 @@ fn run<T>(
     let mut seeds = Rng::new(setup.seed);
     let items = scenario.draw_items(seeds.next_u64());
     let provider_seed = seeds.next_u64();
-    let mut ideal = Ideal::of(scenario, &items, clients, provider_seed)?;
+    let mut ideal = Ideal::of(scenario, &items, clients, provider_seed, stop)?;
     let provider = Provider::new(scenario.provider.clone(), provider_seed)?;
     let mut world = World::new(scenario, setup, hints, &items, provider, &mut seeds)?;
     begin(&mut world, &ideal);
-    world.run(scenario.until.map_or_else(|| end(&ideal, &items), |until| Instant::ZERO + until));
+    world.run(scenario.until.map_or_else(|| end(&ideal, &items), |until| Instant::ZERO + until), stop);
     if matches!(scenario.provider.schedule, Schedule::Scales(_)) {
         // Nobody else would have met the same capacity: the best use of the one that was there is what counts.
         let schedule = world.provider.schedule().clone();
         let provider = ProviderConfig { schedule, ..scenario.provider.clone() };
-        ideal = Ideal::of(&Scenario { provider, ..scenario.clone() }, &items, clients, provider_seed)?;
+        ideal = Ideal::of(&Scenario { provider, ..scenario.clone() }, &items, clients, provider_seed, stop)?;
     }
-    Ok(tell(&mut world, &ideal))
+    Ok((!stop.load(Ordering::Relaxed)).then(|| tell(&mut world, &ideal)))
 }
 
 /// Runs a job to its end, whatever the oracle did, and notes what its calls wait for. `end` is given the oracle's end.
@@ -168,9 +184,10 @@ pub(crate) fn plan(
     setup: &Setup,
     end: impl FnOnce(Instant, &[Item]) -> Instant,
 ) -> Result<Plan, SimError> {
-    run(
+    let plan = run(
         scenario,
         setup,
+        &NEVER,
         |ideal, items| end(ideal.finished, items),
         |world, _| world.watch(),
         |world, ideal| {
@@ -192,7 +209,8 @@ pub(crate) fn plan(
                 waits,
             }
         },
-    )
+    );
+    plan.map(|plan| plan.expect("nobody stops it"))
 }
 
 fn seconds(at: Instant) -> f64 {

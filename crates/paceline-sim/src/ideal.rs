@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use paceline_core::{Dimension, Instant};
@@ -31,8 +32,14 @@ pub(crate) struct Ideal {
 
 impl Ideal {
     /// Dispatches the items in order with the workers of so many clients, until all are sent or everybody stops. It meets the same strangers as everybody
-    /// with that seed and leaves their demand alone, and none of its calls fails.
-    pub(crate) fn of(scenario: &Scenario, items: &[Item], clients: u32, seed: u64) -> Result<Self, ProviderError> {
+    /// with that seed and leaves their demand alone, and none of its calls fails. It means nothing once `stop` is true.
+    pub(crate) fn of(
+        scenario: &Scenario,
+        items: &[Item],
+        clients: u32,
+        seed: u64,
+        stop: &AtomicBool,
+    ) -> Result<Self, ProviderError> {
         let config = ProviderConfig { fault: 0.0, ..scenario.provider.clone() };
         let mut dispatcher = Dispatcher {
             scenario,
@@ -47,6 +54,9 @@ impl Ideal {
         let mut tokens = 0;
         let end = scenario.until.map_or(Instant::MAX, |until| Instant::ZERO + until);
         for item in items {
+            if stop.load(Ordering::Relaxed) {
+                break;
+            }
             let Some(departure) = dispatcher.send(item, end)? else { break };
             tokens += item.cost.get(&Dimension::Tokens);
             ideal.admitted.push(dispatcher.now);
@@ -131,7 +141,7 @@ mod tests {
     fn ideal(name: &str) -> (Scenario, Vec<Item>, Ideal) {
         let scenario = Scenario::named(name).expect("built in").with_at_most(6_000);
         let items = scenario.draw_items(3);
-        let ideal = Ideal::of(&scenario, &items, u32::MAX, 3).expect("a sound provider");
+        let ideal = Ideal::of(&scenario, &items, u32::MAX, 3, &AtomicBool::new(false)).expect("a sound provider");
         (scenario, items, ideal)
     }
 

@@ -25,7 +25,7 @@ mod too_good;
 mod trace;
 
 pub use compare::{Failed, Median, compare, compare_each, medians};
-pub use engine::{Setup, SimError, simulate, simulate_traced};
+pub use engine::{Setup, SimError, simulate, simulate_traced, simulate_until};
 pub use hints::{Hints, ToldWait};
 pub use latency::Latency;
 pub use limiter::{Limit, LimitState};

@@ -81,7 +81,7 @@ fn setups(args: &CompareArgs) -> Vec<Setup> {
     pairs.map(|(clients, policy)| args.world.setup(policy, clients)).collect()
 }
 
-/// Becomes true with the first Ctrl-C: what is running is ended and told. The second ends the process.
+/// Becomes true with the first Ctrl-C: what is running ends, and what had ended is told. The second ends the process.
 fn stop_on_ctrl_c() -> Result<Arc<AtomicBool>, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     let pressed = Arc::clone(&stop);

@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use paceline_core::{Class, Dimension, Instant, LimitReport, Restores, Rng, Shape};
@@ -152,11 +153,12 @@ impl<'a> World<'a> {
         self.lanes[0].policy.probes(self.now)
     }
 
-    /// Lets everything happen up to `end`, or until every item has ended.
-    pub(super) fn run(&mut self, end: Instant) {
+    /// Lets everything happen up to `end`, or until every item has ended, or `stop` is true.
+    pub(super) fn run(&mut self, end: Instant, stop: &AtomicBool) {
         while let Some(Reverse((at, _, event))) = self.events.pop()
             && at <= end
             && !self.record.is_over()
+            && !stop.load(Ordering::Relaxed)
         {
             if self.recorder.is_some() {
                 self.trace(at);
