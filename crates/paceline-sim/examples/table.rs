@@ -17,7 +17,7 @@
 
 use std::process::ExitCode;
 
-use paceline_sim::{Measures, Scenario, Setup, compare};
+use paceline_sim::{Figures, Scenario, Setup, compare};
 
 /// Goodput, waste and lost items with one client, and with 16: means over the long scenarios, without hints.
 const ELSEWHERE: [(&str, [f64; 3], [f64; 3]); 14] = [
@@ -91,17 +91,18 @@ fn run(options: &Options) -> Result<(), Box<dyn std::error::Error>> {
         let runs = compare(&scenarios, &setups, options.seeds, 2, |_| {})?;
         if options.each {
             for of_one in runs.chunk_by(|a, b| a.scenario == b.scenario) {
-                println!("{policy:12} {:11} {}", of_one[0].scenario, Means::of(of_one));
+                let means = Figures::mean(of_one).ok_or("no run")?;
+                println!("{policy:12} {:11} {}", of_one[0].scenario, row(means));
             }
         }
-        let means = Means::of(&runs);
-        println!("{policy:12} {:11} {means}{}", "mean", verdict(options, policy, &means));
+        let means = Figures::mean(&runs).ok_or("no run")?;
+        println!("{policy:12} {:11} {}{}", "mean", row(means), verdict(options, policy, &means));
     }
     Ok(())
 }
 
 /// Whether the figures agree with those from elsewhere: goodput within 0.03, waste within a fifth or 0.002.
-fn verdict(options: &Options, policy: &str, means: &Means) -> String {
+fn verdict(options: &Options, policy: &str, means: &Figures) -> String {
     let elsewhere = ELSEWHERE.iter().find(|(name, ..)| *name == policy);
     let all = !options.short && options.only.is_none() && options.setup.hints == "none";
     let figures = match (elsewhere, options.setup.clients) {
@@ -115,32 +116,7 @@ fn verdict(options: &Options, policy: &str, means: &Means) -> String {
     format!("   {word} {goodput:.3} {waste:.4} {lost:.3}")
 }
 
-struct Means {
-    goodput: f64,
-    waste: f64,
-    lost: f64,
-    undone: f64,
-    makespan: f64,
-    jain: f64,
-}
-
-impl Means {
-    fn of(runs: &[Measures]) -> Self {
-        let mean = |of: fn(&Measures) -> f64| runs.iter().map(of).sum::<f64>() / runs.len() as f64;
-        Self {
-            goodput: mean(|run| run.goodput),
-            waste: mean(|run| run.waste),
-            lost: mean(|run| run.lost),
-            undone: mean(|run| run.undone),
-            makespan: mean(|run| run.makespan),
-            jain: mean(|run| run.jain),
-        }
-    }
-}
-
-impl std::fmt::Display for Means {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { goodput, waste, lost, undone, makespan, jain } = self;
-        write!(f, "{goodput:8.3} {waste:9.4} {lost:6.3} {undone:6.3} {makespan:9.2} {jain:6.3}")
-    }
+fn row(figures: Figures) -> String {
+    let Figures { goodput, waste, lost, undone, makespan, jain } = figures;
+    format!("{goodput:8.3} {waste:9.4} {lost:6.3} {undone:6.3} {makespan:9.2} {jain:6.3}")
 }

@@ -162,6 +162,63 @@ impl Median {
     }
 }
 
+/// The figures that runs are compared by, of one or as the mean of many. Units as in [`Measures`].
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Figures {
+    /// Of the oracle's.
+    pub goodput: f64,
+    /// Refused calls per successful one.
+    pub waste: f64,
+    /// Share of the items that were given up.
+    pub lost: f64,
+    /// Share of the items that had not ended.
+    pub undone: f64,
+    /// By the oracle's.
+    pub makespan: f64,
+    /// 1 is equal.
+    pub jain: f64,
+}
+
+impl Figures {
+    /// The mean of each; none of nothing.
+    pub fn mean<F: Into<Self>>(of: impl IntoIterator<Item = F>) -> Option<Self> {
+        let (mut sum, mut count) = (Self::default(), 0u32);
+        for one in of {
+            let one = one.into();
+            sum.goodput += one.goodput;
+            sum.waste += one.waste;
+            sum.lost += one.lost;
+            sum.undone += one.undone;
+            sum.makespan += one.makespan;
+            sum.jain += one.jain;
+            count += 1;
+        }
+        let mean = |sum: f64| sum / f64::from(count);
+        (count > 0).then(|| Self {
+            goodput: mean(sum.goodput),
+            waste: mean(sum.waste),
+            lost: mean(sum.lost),
+            undone: mean(sum.undone),
+            makespan: mean(sum.makespan),
+            jain: mean(sum.jain),
+        })
+    }
+}
+
+impl From<&Measures> for Figures {
+    fn from(run: &Measures) -> Self {
+        let &Measures { goodput, waste, lost, undone, makespan, jain, .. } = run;
+        Self { goodput, waste, lost, undone, makespan, jain }
+    }
+}
+
+impl From<&Median> for Figures {
+    fn from(median: &Median) -> Self {
+        let &Median { goodput, waste, lost, undone, makespan, jain, .. } = median;
+        Self { goodput, waste, lost, undone, makespan, jain }
+    }
+}
+
 /// The middle value, or the mean of the two in the middle.
 fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_unstable_by(f64::total_cmp);

@@ -24,7 +24,7 @@ mod tenants;
 mod too_good;
 mod trace;
 
-pub use compare::{Failed, Median, compare, compare_each, medians};
+pub use compare::{Failed, Figures, Median, compare, compare_each, medians};
 pub use engine::{Setup, SimError, simulate, simulate_traced, simulate_until};
 pub use hints::{Hints, ToldWait};
 pub use latency::Latency;

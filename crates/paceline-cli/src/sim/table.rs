@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use paceline_sim::{Measures, Median, Phase, Setup};
+use paceline_sim::{Figures, Measures, Median, Phase, Setup};
 
 use crate::text;
 
@@ -55,20 +55,12 @@ fn figures_of_one(run: &Measures) -> String {
     )
 }
 
-/// The figures of a row.
-type Figures = [f64; 6];
-
 /// The means of a policy over the scenarios, with so many clients.
 #[derive(Clone, Debug)]
 pub(crate) struct Mean {
     pub(crate) policy: String,
     pub(crate) clients: u32,
-    pub(crate) goodput: f64,
-    pub(crate) waste: f64,
-    pub(crate) lost: f64,
-    pub(crate) undone: f64,
-    makespan: f64,
-    jain: f64,
+    pub(crate) figures: Figures,
 }
 
 impl Mean {
@@ -80,22 +72,8 @@ impl Mean {
     fn of(setup: &Setup, medians: &[Median]) -> Option<Self> {
         let Setup { policy, clients, .. } = setup;
         let of_setup = |median: &&Median| median.policy == *policy && median.clients == *clients;
-        let of_setup: Vec<&Median> = medians.iter().filter(of_setup).collect();
-        let mean = |of: fn(&Median) -> f64| of_setup.iter().map(|one| of(one)).sum::<f64>() / of_setup.len() as f64;
-        (!of_setup.is_empty()).then(|| Self {
-            policy: policy.clone(),
-            clients: *clients,
-            goodput: mean(|one| one.goodput),
-            waste: mean(|one| one.waste),
-            lost: mean(|one| one.lost),
-            undone: mean(|one| one.undone),
-            makespan: mean(|one| one.makespan),
-            jain: mean(|one| one.jain),
-        })
-    }
-
-    const fn figures(&self) -> Figures {
-        [self.goodput, self.waste, self.lost, self.undone, self.makespan, self.jain]
+        let figures = Figures::mean(medians.iter().filter(of_setup))?;
+        Some(Self { policy: policy.clone(), clients: *clients, figures })
     }
 }
 
@@ -109,10 +87,8 @@ pub(crate) fn of_many(medians: &[Median], means: &[Mean], each: bool, markdown: 
         for mean in of_clients {
             let Mean { policy, clients, .. } = mean;
             let rows = medians.iter().filter(|one| each && one.policy == *policy && one.clients == *clients);
-            rows.for_each(|median| {
-                table += &row(policy, &text::printable(&median.scenario), figures(median), markdown)
-            });
-            table += &row(policy, "mean", mean.figures(), markdown);
+            rows.for_each(|median| table += &row(policy, &text::printable(&median.scenario), median.into(), markdown));
+            table += &row(policy, "mean", mean.figures, markdown);
         }
     }
     table
@@ -126,10 +102,6 @@ pub(crate) fn too_good(medians: &[Median]) -> String {
         Some(format!("{policy} in {}, {clients}, is too good: {}\n", text::printable(scenario), (*too_good)?))
     });
     found.collect()
-}
-
-fn figures(median: &Median) -> Figures {
-    [median.goodput, median.waste, median.lost, median.undone, median.makespan, median.jain]
 }
 
 fn head(clients: u32, markdown: bool) -> String {
@@ -147,7 +119,7 @@ fn head(clients: u32, markdown: bool) -> String {
 }
 
 fn row(policy: &str, scenario: &str, figures: Figures, markdown: bool) -> String {
-    let [goodput, waste, lost, undone, makespan, jain] = figures;
+    let Figures { goodput, waste, lost, undone, makespan, jain } = figures;
     let mut row = String::new();
     let written = if markdown {
         writeln!(

@@ -28,11 +28,11 @@ pub(crate) fn figure(means: &[Mean], scenarios: usize, hints: &str) -> Figure {
 fn panel(means: &[Mean], title: &str) -> Panel {
     let [ours, others, losing] = [Kind::Ours, Kind::Other, Kind::Losing].map(|kind| {
         let of_kind = means.iter().filter(|mean| Kind::of(mean) == kind);
-        of_kind.map(|mean| (mean.waste, mean.goodput, name(mean))).collect::<Vec<_>>()
+        of_kind.map(|mean| (mean.figures.waste, mean.figures.goodput, name(mean))).collect::<Vec<_>>()
     });
-    let wastes = means.iter().map(|mean| mean.waste).filter(|waste| *waste > 0.0);
+    let wastes = means.iter().map(|mean| mean.figures.waste).filter(|waste| *waste > 0.0);
     let (least, most) = wastes.fold((1e-2, 1.0), |(least, most), waste| (waste.min(least), waste.max(most)));
-    let best = means.iter().map(|mean| mean.goodput).fold(1.0, f64::max);
+    let best = means.iter().map(|mean| mean.figures.goodput).fold(1.0, f64::max);
     let x = Axis::log_with_zero("waste: refused calls per success", f64::max(least, 1e-4), most);
     let y = Axis::linear("of what the oracle got admitted in the same time", 0.0, best * 1.05);
     let mut panel = Panel::new(title, x, y);
@@ -58,7 +58,7 @@ enum Kind {
 impl Kind {
     fn of(mean: &Mean) -> Self {
         match mean {
-            mean if mean.lost + mean.undone > KEEPS_ALL => Self::Losing,
+            mean if mean.figures.lost + mean.figures.undone > KEEPS_ALL => Self::Losing,
             mean if policy::OURS.contains(&mean.policy.as_str()) => Self::Ours,
             _ => Self::Other,
         }
@@ -66,7 +66,7 @@ impl Kind {
 }
 
 fn name(mean: &Mean) -> String {
-    match (mean.lost + mean.undone) * 100.0 {
+    match (mean.figures.lost + mean.figures.undone) * 100.0 {
         share if share > 100.0 * KEEPS_ALL => format!("{} ({share:.0} % not done)", mean.policy),
         _ => mean.policy.clone(),
     }
