@@ -33,17 +33,27 @@ pub(super) struct Root(Vec<(String, Value)>);
 impl Root {
     /// The last value under a key.
     pub(super) fn get(&self, key: &str) -> Option<&Value> {
-        self.0.iter().rev().find(|(known, _)| known == key).map(|(_, value)| value)
+        self.0.iter().find(|(known, _)| known == key).map(|(_, value)| value)
     }
 
     pub(super) fn contains_key(&self, key: &str) -> bool {
         self.get(key).is_some()
     }
 
-    /// Adds a later object: its values come before those that are there, but for an error.
+    /// A later value replaces an earlier one: no more is kept than there are keys to keep, however long the text.
+    fn set(&mut self, key: Cow<'_, str>, value: Value) {
+        match self.0.iter_mut().find(|(known, _)| *known == key) {
+            Some((_, known)) => *known = value,
+            None => self.0.push((key.into_owned(), value)),
+        }
+    }
+
+    /// Adds a later object: its values replace those that are there, but for an error.
     fn extend(&mut self, later: Self) {
         let failed = self.contains_key("error");
-        self.0.extend(later.0.into_iter().filter(|(key, _)| !(failed && key == "error")));
+        for (key, value) in later.0.into_iter().filter(|(key, _)| !(failed && key == "error")) {
+            self.set(key.into(), value);
+        }
     }
 }
 
@@ -64,9 +74,11 @@ impl<'de> Visitor<'de> for &Outline<'_> {
         let mut left = Root::default();
         while let Some(Text(key)) = entries.next_key()? {
             if self.kept.contains(&&*key) {
-                left.0.push((key.into_owned(), entries.next_value()?));
+                let value = entries.next_value()?;
+                left.set(key, value);
             } else if self.pruned.contains(&&*key) {
-                left.0.push((key.into_owned(), entries.next_value_seed(Pruned)?));
+                let value = entries.next_value_seed(Pruned)?;
+                left.set(key, value);
             } else {
                 entries.next_value::<IgnoredAny>()?;
             }
@@ -215,5 +227,13 @@ mod tests {
         assert_eq!(read(text, false), None);
         assert_eq!(read(r#"[{"k":1}]"#, false), Some(json!({"k": 1})));
         assert_eq!(read("[]", true), None);
+    }
+
+    #[test]
+    fn no_more_is_kept_than_there_are_keys() {
+        let keys = Outline { kept: &["error", "k"], pruned: &["choices"], arrays: true };
+        let object = r#"{"k":1,"k":2,"choices":[],"k":3,"z":4}"#;
+        let root = outline(format!("[{}]", [object; 1_000].join(",")).as_bytes(), &keys).expect("objects");
+        assert_eq!(root.0, [("k".to_owned(), json!(3)), ("choices".to_owned(), json!([]))]);
     }
 }
