@@ -112,11 +112,14 @@ impl<'a> Item<'a> {
     }
 }
 
-/// The members of a list field, over all its lines; `None` when one of them is malformed.
+/// No API has more limits for one call; a longer list is somebody's joke.
+const MOST_MEMBERS: usize = 32;
+
+/// The first members of a list field, over all its lines; `None` when one of them is malformed.
 fn list<'a>(headers: &'a HeaderMap, name: &'static str) -> Option<Vec<Item<'a>>> {
     let members =
         header::values(headers, name).flat_map(|line| split(line, ',')).filter(|member| !member.trim().is_empty());
-    members.map(Item::parse).collect()
+    members.take(MOST_MEMBERS).map(Item::parse).collect()
 }
 
 /// The parts of `text` between separators that stand outside quoted strings.

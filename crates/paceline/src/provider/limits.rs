@@ -13,6 +13,9 @@ use super::{google, header, ietf, shape, shopify};
 const WINDOWS: [Duration; 4] =
     [Duration::from_secs(1), Duration::from_secs(60), Duration::from_secs(3_600), Duration::from_secs(86_400)];
 
+/// Limits of one answer that are looked at.
+const MOST: usize = 32;
+
 /// Every limit that an answer announces. One out of a cache says nothing about now.
 pub(super) fn announced(table: &Table, headers: &HeaderMap, body: &Body<'_>, now: Timestamp) -> Vec<LimitReport> {
     if header::count(headers, "age").is_some_and(|age| age > 0) {
@@ -30,6 +33,7 @@ pub(super) fn announced(table: &Table, headers: &HeaderMap, body: &Body<'_>, now
     }
     limits.extend(shopify::limit(body));
     limits.extend(google::limits(body));
+    limits.truncate(MOST);
     limits
 }
 
@@ -157,6 +161,21 @@ mod tests {
         assert_eq!(tokens("57000").window, Some(MINUTE));
         assert_eq!(tokens("10").window, None);
         assert_eq!(tokens("10").dimension, Dimension::ProjectTokens);
+    }
+
+    #[test]
+    fn no_answer_announces_more_limits_than_anybody_has() {
+        let many = (0..5_000).map(|n| format!(r#""l{n}";r={n}"#)).collect::<Vec<_>>().join(", ");
+        let headers = HeaderMap::from_iter([(HeaderName::from_static("ratelimit"), many.parse().expect("printable"))]);
+        assert_eq!(announced(Provider::Generic, &headers, NOW).len(), MOST);
+        let quota = r#"{"quotaId":"GenerateRequestsPerMinute","quotaValue":"5"}"#;
+        let details = format!(
+            r#"{{"error":{{"details":[{{"@type":"type.googleapis.com/google.rpc.QuotaFailure","violations":[{}]}}]}}}}"#,
+            [quota; 5_000].join(",")
+        );
+        let body = Body::of_refusal(details.as_bytes(), "");
+        let limits = super::announced(Table::of(Provider::Gemini), &HeaderMap::new(), &body, NOW);
+        assert_eq!(limits.len(), MOST);
     }
 
     #[test]
