@@ -260,9 +260,12 @@ pub(super) fn contains_any(text: &str, phrases: &[String]) -> bool {
     phrases.iter().any(|phrase| text.contains(phrase.as_str()))
 }
 
-/// Limits of a subscription, and refusals of an edge in front of the API, know no model.
+/// Limits of a subscription, and refusals of an edge in front of the API, know no model. Discord's own answers name a `Via`:
+/// one without it is a ban of the address.
 fn concerns_everything(case: &Case<'_>, message: &str) -> bool {
-    header::is(case.headers, "anthropic-ratelimit-unified-status", "rejected") || message.contains("error code: 1015")
+    header::is(case.headers, "anthropic-ratelimit-unified-status", "rejected")
+        || message.contains("error code: 1015")
+        || (case.provider == Provider::Discord && !case.headers.contains_key("via"))
 }
 
 /// "Limit 10000, Requested 12500" without a "Used" number: no wait makes it pass.

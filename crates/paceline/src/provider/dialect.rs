@@ -207,3 +207,48 @@ fn words(body: &Body<'_>, decision: &Decision) -> Option<String> {
         Some(fault) => Some(body.words().map_or_else(|| fault.words.to_owned(), |w| format!("{}: {w}", fault.words))),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What each provider's limits belong to, as far as a request shows it.
+    #[test]
+    fn calls_are_slowed_down_together_as_their_limits_belong_together() {
+        let (chat, table) = ("/v1/chat/completions", &br#"{"TableName":"orders"}"#[..]);
+        for (provider, path, model, body, scope) in [
+            (Provider::OpenAi, chat, Some("m"), &b"{}"[..], "/v1/chat/completions m"),
+            (
+                Provider::Azure,
+                "/openai/deployments/d/chat/completions?api-version=1",
+                None,
+                b"{}",
+                "/openai/deployments/d/chat/completions",
+            ),
+            (Provider::Anthropic, "/v1/messages", Some("m"), b"{}", "/v1/messages m"),
+            (Provider::Gemini, "/v1beta/models/m:generateContent", None, b"{}", "/v1beta/models/m:generateContent"),
+            (Provider::Bedrock, "/model/m/converse", None, b"{}", "/model/m/converse"),
+            (Provider::Mistral, chat, Some("m"), b"{}", "/v1/chat/completions m"),
+            (Provider::Groq, chat, Some("m"), b"{}", "/v1/chat/completions m"),
+            (Provider::Together, chat, Some("m"), b"{}", "/v1/chat/completions m"),
+            (Provider::OpenRouter, chat, Some("m"), b"{}", "/v1/chat/completions m"),
+            (Provider::DynamoDb, "/", None, table, "table orders"),
+            (Provider::DynamoDb, "/", None, b"{}", "all"),
+            (Provider::GitHub, "/repos/a/b", None, b"", "all"),
+            (Provider::GitHub, "/search/code?q=x", None, b"", "code_search"),
+            (Provider::GitHub, "/graphql", None, b"{}", "graphql"),
+            (Provider::Slack, "/api/chat.postMessage", None, b"{}", "/api/chat.postMessage"),
+            (Provider::Stripe, "/v1/charges", None, b"", "/v1/charges"),
+            (Provider::Shopify, "/admin/api/graphql.json", None, b"{}", "all"),
+            (Provider::Notion, "/v1/pages", None, b"{}", "all"),
+            (Provider::Discord, "/channels/7/messages", None, b"{}", "/channels/7/messages"),
+            (Provider::X, "/2/tweets", None, b"", "/2/tweets"),
+            (Provider::Acme, "/acme/new-order", None, b"{}", "all"),
+            (Provider::Cloudflare, "/client/v4/zones", None, b"", "all"),
+        ] {
+            assert_eq!(Dialect::from(provider).scope_name(path, model, body), scope, "{provider}");
+        }
+        let by_path = Dialect::from(Provider::GitHub).with_scope(Scope::Endpoint);
+        assert_eq!(by_path.scope_name("/search/code?q=x", None, b""), "/search/code", "a user's scope knows no other");
+    }
+}

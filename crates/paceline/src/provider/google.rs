@@ -37,6 +37,9 @@ pub(super) fn exhausted(case: &Case<'_>) -> Option<Decision> {
                 ..Decision::new(Class::QuotaExhausted, "429 of a daily quota: opens at midnight, Pacific")
             }
         }
+        None if case.body.codes().any(|code| code == "QUOTA_EXHAUSTED") => {
+            Decision::new(Class::QuotaExhausted, "429 of a quota that is used up")
+        }
         None => return None,
     })
 }

@@ -1,5 +1,6 @@
 //! Limits that answers announce: in header fields that the tables name, in the IETF's, and in bodies.
 
+use std::cmp::Reverse;
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName};
@@ -34,7 +35,21 @@ pub(super) fn announced(table: &Table, headers: &HeaderMap, body: &Body<'_>, now
     limits.extend(shopify::limit(body));
     limits.extend(google::limits(body));
     limits.truncate(MOST);
+    strictest_first(&mut limits);
     limits
+}
+
+/// Of several limits on the same units the one that is used up next stands first: a pacer obeys one for each.
+fn strictest_first(limits: &mut [LimitReport]) {
+    let strictness = |limit: &LimitReport| (limit.remaining.unwrap_or(u64::MAX), Reverse(limit.reset));
+    for first in 0..limits.len() {
+        for other in first + 1..limits.len() {
+            let same = limits[first].dimension == limits[other].dimension;
+            if same && strictness(&limits[other]) < strictness(&limits[first]) {
+                limits.swap(first, other);
+            }
+        }
+    }
 }
 
 /// `None` unless the limit or what remains of it was reported: a lone reset is a placeholder.
@@ -223,6 +238,24 @@ mod tests {
         assert_eq!((report.limit, report.remaining), (Some(60), Some(3)));
         assert_eq!(report.reset, Some(Duration::from_secs(9)));
         assert_eq!(report.restores, Restores::AtOnce);
+    }
+
+    #[test]
+    fn of_limits_on_the_same_units_the_next_to_bind_comes_first() {
+        let first = |pairs: &[(&'static str, &'static str)], provider| {
+            let limits = announced(provider, &headers(pairs), NOW);
+            (limits.len(), limits[0].remaining, limits[0].reset.map(|reset| reset.as_secs()))
+        };
+        let fields = [("ratelimit", r#""burst";r=42;t=12, "daily";r=0;t=50400, "weekly";r=0;t=90000"#)];
+        assert_eq!(first(&fields, Provider::Generic), (3, Some(0), Some(90_000)));
+        let x = [
+            ("x-rate-limit-limit", "900"),
+            ("x-rate-limit-remaining", "890"),
+            ("x-app-limit-24hour-limit", "1000"),
+            ("x-app-limit-24hour-remaining", "7"),
+            ("x-app-limit-24hour-reset", "1795186000"),
+        ];
+        assert_eq!(first(&x, Provider::X), (2, Some(7), Some(10_000)));
     }
 
     #[test]

@@ -144,6 +144,16 @@ mod tests {
     }
 
     #[test]
+    fn a_429_of_discords_edge_is_a_ban_of_the_address() {
+        for (via, reach) in [(Some("1.1 google"), Reach::Scope), (None, Reach::Account)] {
+            let via = via.map(|via| (http::header::VIA, HeaderValue::from_static(via)));
+            let headers: HeaderMap = via.into_iter().collect();
+            let answer = Answer { status: 429, headers: &headers, body: b"", path: "" };
+            assert_eq!(read(Provider::Discord, &answer, NOW).reach, reach);
+        }
+    }
+
+    #[test]
     fn a_throttle_by_a_limit_of_a_day_is_known_by_the_limits_name() {
         let quota = |id: &str| {
             format!(

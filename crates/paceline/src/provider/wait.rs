@@ -94,13 +94,17 @@ fn seconds(case: &Case<'_>, name: &'static str) -> Option<Hint> {
     waits.max_by_key(|wait| wait.duration).map(|wait| Hint::new(wait, name))
 }
 
-/// A subscription's window, once it rejects.
+/// The windows of a subscription that reject: all together, of five hours, of a week. The longest wait holds.
 fn unified(case: &Case<'_>) -> Option<Hint> {
-    const RESET: &str = "anthropic-ratelimit-unified-reset";
-    if !header::is(case.headers, "anthropic-ratelimit-unified-status", "rejected") {
-        return None;
-    }
-    Some(Hint::new(shape::reset(header::first(case.headers, RESET)?, case.now)?, RESET))
+    const WINDOWS: [(&str, &str); 3] = [
+        ("anthropic-ratelimit-unified-status", "anthropic-ratelimit-unified-reset"),
+        ("anthropic-ratelimit-unified-5h-status", "anthropic-ratelimit-unified-5h-reset"),
+        ("anthropic-ratelimit-unified-7d-status", "anthropic-ratelimit-unified-7d-reset"),
+    ];
+    let shut = WINDOWS.into_iter().filter(|(status, _)| header::is(case.headers, *status, "rejected"));
+    let waits = shut
+        .filter_map(|(_, reset)| Some(Hint::new(shape::reset(header::first(case.headers, reset)?, case.now)?, reset)));
+    waits.max_by_key(|hint| hint.wait)
 }
 
 /// Structured fields first, the message last.
