@@ -38,9 +38,12 @@ pub(super) fn success(case: &Case<'_>) -> Inside {
     if root.get("errors").and_then(Value::as_array).is_some_and(|errors| errors.iter().any(throttled)) {
         return Inside::Status(429);
     }
-    let base = root.get("base_resp").map(|base| base["status_code"].to_string());
-    if let Some(status) = base.and_then(|code| COMMON.base_resp.get(&code)) {
-        return Inside::Status(*status);
+    if let Some(code) = root.get("base_resp").map(|base| &base["status_code"]).filter(|code| code.is_number()) {
+        match COMMON.base_resp.get(&code.to_string()) {
+            Some(status) => return Inside::Status(*status),
+            None if case.table.is_strict() && *code != 0 => return Inside::Status(400),
+            None => {}
+        }
     }
     if let Some(status) = case.body.in_error("/code").and_then(Value::as_u64).filter(|code| *code >= 400) {
         return Inside::Status(u16::try_from(status).unwrap_or(u16::MAX));
