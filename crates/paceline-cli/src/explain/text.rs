@@ -89,7 +89,7 @@ const fn scope(reading: &Reading) -> &'static str {
     match (reading.reach, reading.class) {
         (Reach::Item, Class::Success) => "",
         (Reach::Item, _) => "nobody else is concerned",
-        (Reach::Scope, _) => "calls that are limited together: a model, an endpoint",
+        (Reach::Scope, _) => "calls that are limited together: a model, an endpoint, a table",
         (Reach::Account, _) => "every call under this host and key",
     }
 }
@@ -98,6 +98,10 @@ const fn scope(reading: &Reading) -> &'static str {
 fn wait(saved: &Saved, reading: &Reading) -> (String, String) {
     let Some(wait) = reading.wait else {
         return match reading.wait_from {
+            "policy" if reading.class == Class::QuotaExhausted => (
+                "ours".to_owned(),
+                "the answer says nothing usable: one call after 5 minutes, then ever later".to_owned(),
+            ),
             "policy" => ("ours".to_owned(), "the answer says nothing usable: the backoff decides".to_owned()),
             _ => ("none".to_owned(), String::new()),
         };

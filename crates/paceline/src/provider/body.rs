@@ -207,8 +207,9 @@ impl<'a> Body<'a> {
     /// The code to report: the error's own, else the body's.
     pub(super) fn code(&self) -> Option<String> {
         let details = || self.in_error("/details/error_code");
-        let code =
-            self.in_error("/code").filter(|code| !code.is_null()).or_else(details).or_else(|| self.root.get("code"));
+        let base = || self.in_root("/base_resp/status_code").filter(|code| **code != 0);
+        let code = self.in_error("/code").filter(|code| !code.is_null()).or_else(details);
+        let code = code.or_else(|| self.root.get("code")).or_else(base);
         printed(code?).or_else(|| self.error()?.as_str().map(str::to_owned))
     }
 
@@ -306,6 +307,8 @@ mod tests {
             (r#"{"error":{"details":{"error_code":"b"}}}"#, Some("b"), ""),
             (r#"{"title":"t","detail":"d","status":429}"#, None, "d"),
             (r#"{"type":"rate_limited","code":"1300","message":"m"}"#, Some("1300"), "m"),
+            (r#"{"base_resp":{"status_code":1002,"status_msg":"m"}}"#, Some("1002"), "m"),
+            (r#"{"base_resp":{"status_code":0,"status_msg":"m"}}"#, None, "m"),
             ("error code: 1015", None, "error code: 1015"),
             ("[1, 2]", None, "[1, 2]"),
             ("\u{feff}{\"message\":\"m\"}", None, "m"),

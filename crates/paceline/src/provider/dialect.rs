@@ -150,14 +150,15 @@ impl Dialect {
         };
         let rule = self.rules.iter().find(|rule| rule.matches(answer.status, answer.headers, &body));
         let decision = rule.map_or_else(|| decide::decide(&case), |rule| decide::by_user(&case, rule));
+        let long_period = decision.class == Class::Throttled && decide::is_of_a_long_period(&case);
         Reading {
-            steps: steps(&case, &decision, server_time.is_some()),
+            steps: steps(&case, &decision, server_time.is_some(), long_period),
             code: code(&case, &decision),
             error_type: body.error_type(),
             words: words(&body, &decision),
             usage: usage::of(&body, table.charge.cached_input),
             settlement: Settlement::of(&table.charge, answer.path, answer.status, decision.class),
-            long_period: decision.class == Class::Throttled && decide::is_of_a_long_period(&case),
+            long_period,
             limits,
             ..Reading::from(decision)
         }
@@ -178,16 +179,27 @@ impl Dialect {
 }
 
 /// How the decision came about: the clock, the body, the rule that decided, and the wait with its source.
-fn steps(case: &Case<'_>, decision: &Decision, dated: bool) -> Vec<Cow<'static, str>> {
+fn steps(case: &Case<'_>, decision: &Decision, dated: bool, long_period: bool) -> Vec<Cow<'static, str>> {
     let clock = if dated { "clock: Date of the answer" } else { "clock: local" };
     let mut steps = vec![clock.into(), case.body.kind.step().into(), decision.step.clone()];
     match &decision.hint {
-        Some(hint) => steps.push(format!("wait: {:?}, from {}", hint.wait, hint.from).into()),
+        Some(hint) => {
+            steps.push(format!("wait: {:?}, from {}", hint.wait, hint.from).into());
+            if decision.class == Class::QuotaExhausted && hint.wait > case.longest_pause {
+                steps.push(format!("longer than {:?}: no pause, the quota is used up", case.longest_pause).into());
+            }
+        }
         None if decision.waits() => {
             steps.extend(wait::passed_over(case).map(Cow::Borrowed));
-            steps.push("wait: none that is usable, the backoff decides".into());
+            steps.push(match decision.class {
+                Class::QuotaExhausted => "wait: none that is usable, one call tests it after 5 minutes".into(),
+                _ => "wait: none that is usable, the backoff decides".into(),
+            });
         }
         None => {}
+    }
+    if long_period {
+        steps.push("a limit of a day or longer: used up if it refuses again right after this wait".into());
     }
     steps
 }
