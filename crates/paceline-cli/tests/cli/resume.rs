@@ -201,6 +201,32 @@ fn tiers_that_changed_between_runs_take_their_items() {
 }
 
 #[test]
+fn a_scope_that_changed_between_runs_takes_its_items() {
+    let server = Server::new(|arrival| match arrival.path.as_str() {
+        "/held" => Reply::error(429, "rate_limit_exceeded").with_header("retry-after", 1_800),
+        _ => Reply::ok(),
+    });
+    let line = |n: usize| {
+        let url = if n.is_multiple_of(2) { "/held" } else { "/open" };
+        json!({"custom_id": n, "url": url, "body": {"item": url}}).to_string()
+    };
+    let job = Job::with_input(&(0..20).map(line).collect::<Vec<_>>().join("\n"));
+    let run = |rest: &str| {
+        let config = format!("[upstream.two]\nbase_url = \"{}\"\nconcurrency = 1\n{rest}", server.url());
+        std::fs::write(job.path("paceline.toml"), config).expect("writable");
+        let rest = ["--max-wait", "1s", "--summary", "summary.json"];
+        finish(job.paceline().args(["run", "in.jsonl", "-o", "out.jsonl"]).args(rest))
+    };
+    let (code, log) = run("");
+    assert_eq!((code, server.count()), (3, 1), "one scope, which the first call holds: {log}");
+    let (code, log) = run("scope = \"endpoint\"\n");
+    assert_eq!(code, 3, "{log}");
+    assert!(log.contains("20 items have moved to other scopes"), "{log}");
+    assert_eq!(server.by_item()["/open"], 10, "{log}");
+    job.assert_adds_up(20);
+}
+
+#[test]
 fn what_one_account_was_told_does_not_hold_back_another() {
     let empty = Server::new(|_| Reply::error(429, "rate_limit_exceeded").with_header("retry-after", 86_400));
     let other = Server::new(|_| Reply::ok());

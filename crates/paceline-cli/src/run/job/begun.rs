@@ -28,7 +28,8 @@ pub(crate) struct Begun {
     /// By what its compressed input is known, where the job works on a copy of one.
     #[serde(skip_serializing_if = "Option::is_none")]
     packed: Option<String>,
-    /// What decides an item's scope: the provider, the endpoint of lines without a url, then the tiers in their order.
+    /// What decides an item's scope: the provider, what it limits together, the endpoint of lines without a url, then the
+    /// tiers in their order.
     scoping: Vec<String>,
     /// Every value in force, as `paceline check` shows it.
     settings: BTreeMap<String, String>,
@@ -37,7 +38,8 @@ pub(crate) struct Begun {
 impl Begun {
     /// The configuration of this run.
     pub(crate) fn of(upstream: &Upstream, input: &Input, format: &Format) -> Self {
-        let first = [upstream.provider.to_string(), format.endpoint().to_owned()];
+        let together = upstream.effective.iter().find(|row| row.key == "scope").map(|row| row.value.clone());
+        let first = [upstream.provider.to_string(), together.unwrap_or_default(), format.endpoint().to_owned()];
         let tiers = upstream.tiers.iter().map(|tier| tier.scope.to_string());
         Self {
             upstream: upstream.name.clone(),
@@ -147,7 +149,9 @@ fn rescope(journal: &Journal, input: &Input, format: &Format, upstream: &Upstrea
         moved += 1;
         Ok(Some(scope))
     })?;
-    tracing::info!("the tiers have changed since the run before: {moved} items have moved to other scopes");
+    tracing::info!(
+        "the tiers or the scope have changed since the run before: {moved} items have moved to other scopes"
+    );
     Ok(())
 }
 
