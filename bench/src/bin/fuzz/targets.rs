@@ -149,10 +149,13 @@ fn requests(corpus: &Corpus, rng: &mut Rng, long: bool) -> Recording {
     Recording::of_body(200, changed(base, rng, 5, long))
 }
 
-/// Configuration files.
+/// Configuration files; the longest that are read.
 fn configurations(corpus: &Corpus, rng: &mut Rng, long: bool) -> Recording {
+    const LONGEST: usize = 128 << 10;
     let base = &corpus.configurations[below(rng, corpus.configurations.len())];
-    Recording::of_body(200, changed(base, rng, 5, long))
+    let mut text = changed(base, rng, 5, long);
+    text.truncate(LONGEST);
+    Recording::of_body(200, text)
 }
 
 fn provider(rng: &mut Rng) -> Provider {

@@ -68,6 +68,9 @@ pub struct Config {
     overrides: Overrides,
 }
 
+/// Thousands of tiers and rules. The TOML parser's stack grows with tables that are left open.
+const LARGEST_FILE: usize = 128 << 10;
+
 impl Config {
     /// Reads the file that the flag names, else `./paceline.toml`, else `paceline/paceline.toml` in the user's
     /// configuration folder (`$XDG_CONFIG_HOME`, `~/.config` or `%APPDATA%`); no file at all is fine.
@@ -94,6 +97,9 @@ impl Config {
     /// As [`Self::load`].
     pub fn parse(path: &Path, text: &str, environment: Environment, overrides: Overrides) -> Result<Self, Error> {
         let wrong = |message: String| Error::File { path: path.to_path_buf(), message };
+        if text.len() > LARGEST_FILE {
+            return Err(wrong(format!("has {} bytes: expected at most {} KiB", text.len(), LARGEST_FILE >> 10)));
+        }
         let mut file: FileSection =
             toml::from_str(text).map_err(|error| wrong(error.to_string().trim_end().to_owned()))?;
         let word = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
