@@ -68,8 +68,8 @@ pub struct Config {
     overrides: Overrides,
 }
 
-/// Thousands of tiers and rules. The TOML parser's stack grows with tables that are left open.
-const LARGEST_FILE: usize = 128 << 10;
+/// A thousand tiers and rules. The TOML parser's stack grows with tables that are left open.
+const LARGEST_FILE: usize = 64 << 10;
 
 impl Config {
     /// Reads the file that the flag names, else `./paceline.toml`, else `paceline/paceline.toml` in the user's
