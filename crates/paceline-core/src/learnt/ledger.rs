@@ -29,8 +29,8 @@ pub(super) struct Ledger {
     /// Calls that are neither settled nor refused, oldest first.
     pending: VecDeque<(u64, Instant)>,
     admitted: u64,
-    /// What was admitted when the present epoch began.
-    mark: u64,
+    /// Of those that left after the present epoch began.
+    run: u64,
     /// The newest call that had left when the present epoch began.
     epoch: u64,
     /// Refusals still missing until every call that was out then has been refused; 0: some call was not.
@@ -51,15 +51,7 @@ pub(super) enum Event {
 
 impl Ledger {
     pub(super) const fn new() -> Self {
-        Self {
-            pending: VecDeque::new(),
-            admitted: 0,
-            mark: 0,
-            epoch: 0,
-            undecided: 0,
-            time: FIRST_TIME,
-            refused: false,
-        }
+        Self { pending: VecDeque::new(), admitted: 0, run: 0, epoch: 0, undecided: 0, time: FIRST_TIME, refused: false }
     }
 
     /// How long a call must go unrefused to count as admitted.
@@ -75,6 +67,11 @@ impl Ledger {
     /// Calls that count as admitted.
     pub(super) const fn admitted(&self) -> u64 {
         self.admitted
+    }
+
+    /// Calls admitted since the present epoch began.
+    pub(super) const fn run(&self) -> u64 {
+        self.run
     }
 
     /// Whether the fate of calls that left before the epoch is still open.
@@ -97,8 +94,9 @@ impl Ledger {
     pub(super) fn settle(&mut self, now: Instant) {
         let silence = self.silence();
         while self.pending.front().is_some_and(|(_, sent)| *sent + silence <= now) {
-            self.pending.pop_front();
+            let (number, _) = self.pending.pop_front().expect("the front");
             self.admitted += 1;
+            self.run += u64::from(number > self.epoch);
         }
     }
 
@@ -119,8 +117,8 @@ impl Ledger {
             self.undecided = self.undecided.saturating_sub(1);
             return Event::Belongs { shut: last_one };
         }
-        let run = self.admitted - self.mark;
-        (self.mark, self.epoch) = (self.admitted, last);
+        let run = core::mem::take(&mut self.run);
+        self.epoch = last;
         self.undecided = if last - number + 1 >= ROW { last - number } else { 0 };
         Event::Opens { run }
     }
@@ -143,7 +141,7 @@ impl Ledger {
     /// What holds for every ledger of so many calls.
     #[cfg(test)]
     pub(super) fn check(&self, last: u64) {
-        assert!(self.mark <= self.admitted && self.admitted <= last && self.epoch <= last);
+        assert!(self.run <= self.admitted && self.admitted <= last && self.epoch <= last);
         assert!(self.time >= LEAST_TIME);
         assert!(self.pending.iter().is_sorted());
     }

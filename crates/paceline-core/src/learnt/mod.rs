@@ -47,6 +47,16 @@ const CAP_HOLDS: Duration = Duration::from_mins(60);
 /// A closure this long was a quota window or an outage.
 const LONG: Duration = Duration::from_secs(3);
 
+/// The first wait that a server asks for is taken for a window if it is no longer than this: to believe more costs too much
+/// where it is false.
+const BELIEVED: Duration = Duration::from_secs(15);
+
+/// The part of what such a window would sustain to go on with: to be told again costs a whole wait, ...
+const BELOW: f64 = 0.9;
+
+/// ... so growth earns so many waits before.
+const WAITS: f64 = 8.0;
+
 /// Why a call was turned away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
@@ -168,7 +178,7 @@ impl Learnt {
             self.ledger.expect(number);
         }
         let below_cap = self.cap.limit().is_none_or(|limit| in_flight < limit);
-        self.rate.left(now, gate.until(), below_cap);
+        self.rate.left(now, gate.until(), below_cap, self.ledger.run());
         self.rate.counts_for(self.unit.left(tokens));
     }
 
@@ -222,6 +232,9 @@ impl Learnt {
         match reopening.closure {
             Closure::Own | Closure::ToldAnew => self.rate.reopened_after(closed, measured),
             Closure::Told | Closure::ToldAgain { .. } if window => self.rate.reopened_after(closed, measured),
+            Closure::Told if n >= FEW && reopening.closed <= BELIEVED => {
+                self.rate.settle_at(BELOW * n / closed, WAITS * closed);
+            }
             Closure::Told => self.rate.reopened_after(0.0, None),
             Closure::ToldAgain { wait, times } => {
                 let penalty = f64::from(4_u32.saturating_pow(times).min(16));
@@ -297,7 +310,8 @@ impl Learnt {
         }
         let really = self.really(now).filter(|_| self.cap.limit().is_none());
         self.rate.bound(really);
-        let start_ended = !(overloaded && self.rate.overloaded(now, run)) && self.rate.cut(now, self.ledger.admitted());
+        let start_ended =
+            !(overloaded && self.rate.overloaded(now, run)) && self.rate.cut(now, self.ledger.admitted(), run);
         // The verdict on the calls that are out comes first.
         let verdict = if start_ended || self.ledger.is_undecided() { self.silence() } else { Duration::ZERO };
         gate.hold(now + self.rate.gap().max(verdict));

@@ -1,8 +1,8 @@
 //! How many calls a second: up with admitted calls, down once per congestion epoch.
 //!
-//! Growth is paid for. A refusal costs a fifth of the rate, and that fifth has to be earned again by about 140 admitted
-//! calls, so that about one call in 140 is refused while the limit stands still. Growth is exponential in admitted calls,
-//! so a doubled limit is found in a few payments however large it is.
+//! Growth is paid for. A refusal costs almost a fifth of the rate, and that fifth has to be earned again by about 170
+//! admitted calls, so that about one call in 170 is refused while the limit stands still. Growth is exponential in admitted
+//! calls, and faster after a stretch without any refusal, so a doubled limit is found in a few payments however large it is.
 
 use core::time::Duration;
 
@@ -29,7 +29,10 @@ const FIRST_CUT: f64 = 0.6;
 const BACK: f64 = 0.9;
 
 /// The part of the rate that any other refusal takes: below the limit, but not far.
-const CUT: f64 = 0.2;
+const CUT: f64 = 0.18;
+
+/// The same where few calls were admitted since the last one: that was not enough.
+const CUT_AGAIN: f64 = 0.2;
 
 /// What is left of the rate when the provider is overloaded: its queues must drain.
 const HALF: f64 = 0.5;
@@ -41,7 +44,13 @@ const RUSH: f64 = 10.0;
 pub(super) const AHEAD: f64 = 4.0;
 
 /// Admitted calls that pay for a refusal.
-const PAY: f64 = 140.0;
+pub(super) const PAY: f64 = 170.0;
+
+/// A stretch without a refusal is longer than usual from so many payments on: the limit may have risen, ...
+const QUIET: f64 = 1.5;
+
+/// ... and growth becomes faster, up to so many times.
+const FASTEST: f64 = 3.0;
 
 /// A slow provider is paid no more than the calls of this time, in seconds, ...
 const PAY_FOR: f64 = 10.0;
@@ -76,6 +85,8 @@ pub(super) struct Rate {
     goal: f64,
     /// The start goes on from there: it ended before it had shown much.
     resumes: bool,
+    /// A long closure has been seen: a stretch without a refusal may be a window that fills up.
+    windowed: bool,
     /// Seconds that the last long closure took: growth waits as long again.
     lost: f64,
     /// When the last call left, or was due to; none: there was none.
@@ -99,6 +110,7 @@ impl Rate {
             cost: 1.0,
             goal: 0.0,
             resumes: false,
+            windowed: false,
             lost: 0.0,
             last_send: None,
             weight: 1.0,
@@ -173,18 +185,19 @@ impl Rate {
         (self.cost * PAY.min(PAY_FOR * self.x).max(FEW)).min(SLOWEST * self.x)
     }
 
-    /// A call leaves. `until`: the end of the last closure. `may_grow`: nothing else than the rate held it back.
-    pub(super) fn left(&mut self, now: Instant, until: Instant, may_grow: bool) {
+    /// A call leaves, `run` admitted calls after the last refusal. `until`: the end of the last closure. `may_grow`: nothing
+    /// else than the rate held it back.
+    pub(super) fn left(&mut self, now: Instant, until: Instant, may_grow: bool, run: u64) {
         let (due, gap) = (self.due(), self.gap());
         let first = self.last_send.is_none();
         self.last_send = Some(if first { now } else { due.max(until).max(now.saturating_sub(LATE)) });
         self.free = None;
         if may_grow && !first && now.saturating_since(due) < gap {
-            self.grow();
+            self.grow(run);
         }
     }
 
-    fn grow(&mut self) {
+    fn grow(&mut self, run: u64) {
         self.x += match self.ramp {
             Some(ramp) => LN_2 / ramp,
             None if self.x < self.goal => {
@@ -194,8 +207,14 @@ impl Rate {
                 }
                 step
             }
-            None => CUT * self.x / self.payment().max(self.lost * self.x),
+            None => CUT * self.x * self.haste(run) / self.payment().max(self.lost * self.x),
         };
+    }
+
+    /// How many times as fast as usual to grow, when so many calls were admitted since the last refusal.
+    fn haste(&self, run: u64) -> f64 {
+        let quiet = run as f64 / self.payment() - QUIET;
+        if self.windowed { 1.0 } else { (1.0 + quiet).clamp(1.0, FASTEST) }
     }
 
     /// So many calls a second were really admitted: a rate that something else holds back is not what was refused.
@@ -227,13 +246,18 @@ impl Rate {
         self.cost = (self.cost + 0.5).min(MOST);
     }
 
-    /// Too fast, after so many admitted calls in all. Says whether that ended the start.
-    pub(super) fn cut(&mut self, now: Instant, admitted: u64) -> bool {
+    /// Too fast, after so many admitted calls in all and `run` since the last epoch. Says whether that ended the start.
+    pub(super) fn cut(&mut self, now: Instant, admitted: u64, run: u64) -> bool {
         self.refused = Some((now, self.x));
         let starting = self.ramp.is_some();
         self.goal = if starting { BACK * self.x } else { 0.0 };
         self.resumes = starting && (admitted as f64) < FEW;
-        self.set(self.x * (1.0 - if starting { FIRST_CUT } else { CUT }));
+        let part = match run as f64 {
+            _ if starting => FIRST_CUT,
+            run if run < FEW => CUT_AGAIN,
+            _ => CUT,
+        };
+        self.set(self.x * (1.0 - part));
         (self.ramp, self.lost) = (None, 0.0);
         starting
     }
@@ -257,9 +281,16 @@ impl Rate {
     /// A quota window or an outage is over: it sustains `measured` calls a second, where that is known.
     pub(super) fn reopened_after(&mut self, lost: f64, measured: Option<f64>) {
         self.lost = lost;
+        self.windowed = true;
         if let Some(rate) = measured {
             self.set(rate);
         }
+    }
+
+    /// A short wait that the server asked for is over: go on at `rate` at most, and make up for `lost` seconds before growing.
+    pub(super) fn settle_at(&mut self, rate: f64, lost: f64) {
+        self.reopened_after(lost, Some(self.x.min(rate)));
+        self.goal = 0.0;
     }
 
     /// The next call may leave now.
@@ -278,4 +309,41 @@ fn slowest(longest: Duration) -> f64 {
 
 fn seconds(seconds: f64) -> Duration {
     Duration::from_nanos((seconds * 1e9) as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Ten calls a second after a refusal, and then so many that pass. Gives the rate.
+    fn after(calls: u64, windowed: bool) -> f64 {
+        let mut rate = Rate::new(Some(12.5), Duration::from_secs(60));
+        rate.cut(Instant::ZERO, 1_000, 1_000);
+        rate.set(10.0);
+        (rate.goal, rate.windowed) = (0.0, windowed);
+        for run in 0..calls {
+            rate.left(rate.due(), Instant::ZERO, true, run);
+        }
+        rate.x
+    }
+
+    #[test]
+    fn growth_is_paid_for_and_faster_after_a_long_quiet() {
+        let one = after(100, false);
+        assert!((11.7..11.9).contains(&one), "one payment of 100 calls earns a cut, {one}");
+        assert_eq!(one, after(100, true));
+        let (quiet, window) = (after(600, false), after(600, true));
+        assert!(quiet > 1.3 * window, "{quiet} and {window}");
+    }
+
+    #[test]
+    fn a_refusal_soon_after_the_last_takes_more() {
+        let cut = |run| {
+            let mut rate = Rate::new(Some(10.0), Duration::from_secs(60));
+            rate.ramp = None;
+            assert!(!rate.cut(Instant::ZERO, 1_000, run));
+            rate.x
+        };
+        assert!((cut(60) - 8.2).abs() < 1e-9 && (cut(3) - 8.0).abs() < 1e-9);
+    }
 }

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use super::*;
 use proptest::test_runner::{Config, TestRunner};
 
-use super::rate::{AHEAD, LATE};
+use super::rate::{AHEAD, LATE, PAY};
 use crate::cost::Cost;
 
 /// What a scope does with its policies, without everything else that it has.
@@ -215,7 +215,7 @@ fn sound(machine: &Machine) {
     let x = machine.x();
     assert!(x.is_finite() && x >= 1.0 / 60.0, "rate {x}");
     let payment = machine.learnt.rate.payment();
-    assert!(payment > 0.0 && payment <= 4.0 * 140.0, "payment {payment}");
+    assert!(payment > 0.0 && payment <= 4.0 * PAY, "payment {payment}");
     assert!(machine.learnt.cap.limit().is_none_or(|cap| cap >= 1));
     machine.learnt.ledger.check(machine.last);
 }
@@ -255,4 +255,46 @@ fn the_same_inputs_give_the_same_answers_at_any_hour() {
         let later = Instant::ZERO + Duration::from_hours(1_000);
         assert!(one == run(seed, later, 2_000), "seed {seed}, later");
     }
+}
+
+/// A server that lets `window` calls pass and then asks for ten seconds, met at a thousand a second.
+fn told_after(window: u64, wait: Duration) -> f64 {
+    let mut machine = Machine::new(1, Instant::ZERO);
+    machine.learnt.rate = Rate::new(Some(1_000.0), Duration::from_secs(60));
+    let mut dice = Rng::new(1);
+    while machine.last < window {
+        machine.pass(Duration::from_millis(1));
+        send(&mut machine, &mut dice);
+        succeed(&mut machine, 0);
+    }
+    machine.pass(Duration::from_secs(1));
+    machine.send(1);
+    machine.pass(Duration::from_millis(1));
+    machine.refuse(0, Refusal::Throttled, Some(wait));
+    machine.pass(wait);
+    machine.send(1);
+    machine.succeed(0);
+    machine.x()
+}
+
+#[test]
+fn a_short_wait_that_is_told_first_says_what_a_window_sustains_and_a_long_one_nothing() {
+    let sustained = told_after(200, Duration::from_secs(10));
+    assert!((17.0..19.0).contains(&sustained), "{sustained}");
+    assert!(told_after(200, Duration::from_mins(1)) > 100.0);
+    assert!(told_after(20, Duration::from_secs(10)) > 100.0, "too few to say");
+}
+
+#[test]
+fn a_call_that_left_before_an_epoch_says_nothing_about_it() {
+    let mut ledger = Ledger::new();
+    let at = |ms| Instant::ZERO + Duration::from_millis(ms);
+    for number in 1..=5 {
+        ledger.left(at(0), number);
+    }
+    assert_eq!(ledger.refused(at(1), 1, at(0), 5), Event::Opens { run: 0 });
+    ledger.left(at(2), 6);
+    ledger.left(at(2), 7);
+    assert_eq!(ledger.refused(at(500), 7, at(2), 7), Event::Opens { run: 1 });
+    assert_eq!(ledger.admitted(), 5);
 }

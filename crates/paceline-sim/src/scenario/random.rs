@@ -7,7 +7,7 @@ use paceline_core::Rng;
 /// What a job may take at the provider's rate, in seconds.
 const SECONDS: (f64, f64) = (300.0, 3_000.0);
 
-/// The most items: what is worth seeing happens before.
+/// The most items, unless they are done before the shortest job is: what is worth seeing happens before.
 const MOST_ITEMS: f64 = 100_000.0;
 
 /// The scenario `random-SEED`, as a file.
@@ -19,7 +19,7 @@ pub(super) fn text(seed: u64) -> String {
     let sigma = libm::log(p99 / p50) / crate::latency::Z99;
     let mean = p50 * libm::exp(sigma * sigma / 2.0);
     let kind = draw.one_of(&["bucket", "fixed", "sliding", "punishing", "places", "overload", "tokens", "mixed"]);
-    let items = (rate * draw.between(SECONDS.0, SECONDS.1)).min(MOST_ITEMS);
+    let items = (rate * draw.between(SECONDS.0, SECONDS.1)).min(MOST_ITEMS.max(rate * SECONDS.0));
     // Few enough to be met, and at least one is left when the schedule takes most of them away.
     let places = (rate * mean).clamp(5.0, 400.0);
 
