@@ -57,6 +57,7 @@ mod rescope;
 mod schema;
 mod scope;
 mod turn;
+pub mod work;
 mod writer;
 
 pub use error::Error;

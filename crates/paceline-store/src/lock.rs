@@ -41,13 +41,14 @@ impl RunLock {
 
 /// A locked file.
 #[derive(Debug)]
-struct LockFile {
+pub(crate) struct LockFile {
     file: File,
     path: PathBuf,
 }
 
 impl LockFile {
-    fn take(path: &Path) -> Result<Self, Error> {
+    /// Locks the file at `path`, or says who has it.
+    pub(crate) fn take(path: &Path) -> Result<Self, Error> {
         loop {
             let mut options = OpenOptions::new();
             let mut file = options

@@ -1,0 +1,71 @@
+//! What can go wrong with a work store, and what to do about it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Why a store cannot be opened, read or written.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WorkError {
+    /// Another process works on the store, or one of its files cannot be made.
+    #[error(transparent)]
+    Files(Arc<crate::Error>),
+    /// A file stands where the store should be, and it is none.
+    #[error("{} is not a store of paceline; move it away or name another file", path.display())]
+    NotAStore {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A newer version of Paceline wrote the store.
+    #[error("{store} has format {found}, this version knows up to {known}; use a newer version of paceline")]
+    NewerVersion {
+        /// The file or the database.
+        store: String,
+        /// Its format.
+        found: i64,
+        /// The newest format known here.
+        known: i64,
+    },
+    /// An item cannot be kept.
+    #[error("the {what} of item {key:?} is too long: {bytes} bytes, at most {most} are kept")]
+    TooLong {
+        /// The item, its key cut to 80 characters.
+        key: String,
+        /// `key`, `payload` or `group`.
+        what: &'static str,
+        /// Its length.
+        bytes: usize,
+        /// The longest that is kept.
+        most: usize,
+    },
+    /// SQLite could not read or write.
+    #[error("cannot {action} the store: {source}")]
+    Sqlite {
+        /// What was tried.
+        action: &'static str,
+        /// Why it failed.
+        source: Arc<rusqlite::Error>,
+    },
+    /// The store is not what was written into it.
+    #[error("the store holds what it cannot hold: {what}")]
+    Damaged {
+        /// What was found.
+        what: String,
+    },
+    /// The store was closed, or its thread ended.
+    #[error("the store is closed")]
+    Closed,
+}
+
+impl WorkError {
+    /// For `map_err` at an operation on SQLite.
+    pub(crate) fn sqlite(action: &'static str) -> impl FnOnce(rusqlite::Error) -> Self {
+        move |source| Self::Sqlite { action, source: Arc::new(source) }
+    }
+}
+
+impl From<crate::Error> for WorkError {
+    fn from(error: crate::Error) -> Self {
+        Self::Files(Arc::new(error))
+    }
+}

@@ -1,0 +1,406 @@
+//! The words of the work store: what is told about an item, a claim and an outcome.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use paceline_core::{Class, Timestamp};
+
+/// Where an item stands. The number is the one in the `state` column of every engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum State {
+    /// Not started, or waiting for another try.
+    Waiting = 0,
+    /// Claimed by a worker that has not said yet what became of it.
+    InFlight = 1,
+    /// Done.
+    Succeeded = 2,
+    /// Given up.
+    Failed = 3,
+    /// Left out, as a judge decided.
+    Skipped = 4,
+    /// Ended by a person.
+    Cancelled = 5,
+    /// Over its bound, and left to the next run, which begins with it.
+    Deferred = 6,
+}
+
+impl State {
+    /// All states, in the order of their numbers.
+    pub const ALL: [Self; 7] =
+        [Self::Waiting, Self::InFlight, Self::Succeeded, Self::Failed, Self::Skipped, Self::Cancelled, Self::Deferred];
+
+    /// The name used in files and JSON.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Waiting => "waiting",
+            Self::InFlight => "in_flight",
+            Self::Succeeded => "succeeded",
+            Self::Failed => "failed",
+            Self::Skipped => "skipped",
+            Self::Cancelled => "cancelled",
+            Self::Deferred => "deferred",
+        }
+    }
+
+    /// The state of that name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.as_str() == name)
+    }
+
+    /// Whether nothing more will be done about an item: neither in this run nor in the next.
+    pub const fn is_final(self) -> bool {
+        matches!(self, Self::Succeeded | Self::Failed | Self::Skipped | Self::Cancelled)
+    }
+
+    pub(crate) const fn code(self) -> i64 {
+        self as i64
+    }
+
+    pub(crate) fn from_code(code: i64) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.code() == code)
+    }
+}
+
+/// An item to be put into a store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewItem {
+    /// What the item is called; unique in a store, at most 512 bytes.
+    pub key: String,
+    /// What the work needs to know, usually JSON; at most 16 MiB.
+    pub payload: String,
+    /// Higher goes first among what is due. Default 0.
+    pub priority: i16,
+    /// How long after its first try the item is given up; time in a held or stopped group does not count. Default: what
+    /// the run says.
+    pub deadline: Option<Duration>,
+    /// Items of one group are held and stopped together, and groups take turns. Default `default`.
+    pub group: String,
+    /// Not before that time. Default: at once.
+    pub not_before: Option<Timestamp>,
+}
+
+impl NewItem {
+    /// An item of the default group and priority.
+    pub fn new(key: impl Into<String>, payload: impl Into<String>) -> Self {
+        Self {
+            key: key.into(),
+            payload: payload.into(),
+            priority: 0,
+            deadline: None,
+            group: DEFAULT_GROUP.to_owned(),
+            not_before: None,
+        }
+    }
+}
+
+/// The group of items that name none.
+pub const DEFAULT_GROUP: &str = "default";
+
+/// What became of an item that was to be added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Added {
+    /// It is in the store now.
+    New,
+    /// An item of this key was there already, in this state, and stays as it is.
+    Known(State),
+}
+
+/// An item as a store knows it, without its payload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Item {
+    /// The number that the store gave it: items that were added later have higher ones.
+    pub id: u64,
+    /// What it is called.
+    pub key: String,
+    /// Its group.
+    pub group: Arc<str>,
+    /// Higher goes first.
+    pub priority: i16,
+    /// Where it stands.
+    pub state: State,
+    /// Sends that count against the bound of retries.
+    pub attempts: u32,
+    /// Sends answered with a throttle, an exhausted quota or an error of the account.
+    pub deferrals: u32,
+    /// Sends that we gave up ourselves.
+    pub abandoned: u32,
+    /// Of its attempts and deferrals, those of earlier runs and before a person's retry: they count against no bound.
+    pub forgiven: Forgiven,
+    /// Times that its worker died or lost its lease meanwhile.
+    pub crashes: u32,
+    /// When it may start; none when it waits for nothing.
+    pub not_before: Option<Timestamp>,
+    /// The wait that was chosen last.
+    pub delay: Duration,
+    /// When it was added.
+    pub created: Timestamp,
+    /// When it was first claimed, moved on by the time that its group was held or stopped.
+    pub first: Option<Timestamp>,
+    /// When it ended.
+    pub ended: Option<Timestamp>,
+    /// How long after `first` it is given up.
+    pub deadline: Option<Duration>,
+    /// What went wrong last.
+    pub last: Option<Failure>,
+    /// Why it ended or is deferred, in a word or a sentence.
+    pub reason: Option<String>,
+}
+
+impl Item {
+    /// All sends of the item that were answered or given up.
+    pub const fn sends(&self) -> u32 {
+        self.attempts.saturating_add(self.deferrals).saturating_add(self.abandoned)
+    }
+}
+
+/// The part of an item's sends that counts against no bound any more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Forgiven {
+    /// Of its attempts.
+    pub attempts: u32,
+    /// Of its deferrals.
+    pub deferrals: u32,
+}
+
+/// What went wrong with a try.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// Who suffers from it; the rules decide by this alone.
+    pub class: Class,
+    /// The HTTP status or the exit code, if there was one.
+    pub status: Option<u16>,
+    /// The machine-readable code, if there was one.
+    pub code: Option<String>,
+    /// What was said, in short; more than 400 characters are cut off.
+    pub words: String,
+    /// How long the server said to wait. It is not stored: the due time is.
+    pub retry_after: Option<Duration>,
+}
+
+impl Failure {
+    /// A failure of that class.
+    pub fn new(class: Class, words: impl Into<String>) -> Self {
+        Self { class, status: None, code: None, words: words.into(), retry_after: None }
+    }
+
+    /// With a status.
+    #[must_use]
+    pub const fn with_status(mut self, status: u16) -> Self {
+        self.status = Some(status);
+        self
+    }
+
+    /// With a wait that the server asked for.
+    #[must_use]
+    pub const fn with_retry_after(mut self, wait: Duration) -> Self {
+        self.retry_after = Some(wait);
+        self
+    }
+}
+
+/// A decision about a failed try, and the wait that followed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// When it was decided.
+    pub decided: Timestamp,
+    /// Which send of the item it was, from 1.
+    pub send: u32,
+    /// What had gone wrong.
+    pub failure: Failure,
+    /// What was decided: `retry`, `defer`, `fail`, `skip`, `abort` or `next_run`.
+    pub action: String,
+    /// Why, where something is to be said.
+    pub reason: Option<String>,
+    /// Who decided: `rules`, or the name of a judge.
+    pub by: String,
+    /// When the item was to start again; none where it was not to.
+    pub not_before: Option<Timestamp>,
+    /// How long it then waited until it was claimed again.
+    pub waited: Option<Duration>,
+}
+
+/// A worker that a store gives work to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct WorkerId(pub(crate) i64);
+
+/// What a worker asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ask {
+    /// At most that many items.
+    pub limit: usize,
+    /// Items that are due within this time too, so that they can start to the millisecond.
+    pub ahead: Duration,
+}
+
+/// An item handed out to be worked on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claimed {
+    /// The item.
+    pub item: Item,
+    /// Its payload.
+    pub payload: String,
+    /// The right to say what became of it; void once somebody else has the item.
+    pub fence: i64,
+    /// How long to wait before it may start; zero for what is due.
+    pub due_in: Duration,
+    /// The last five decisions about it, the oldest first.
+    pub history: Vec<Event>,
+}
+
+/// The answer to a claim.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Claim {
+    /// By priority; then tries whose time has come, by due time; then new items; then those that a crash interrupted.
+    /// Groups take turns.
+    pub items: Vec<Claimed>,
+    /// How long until the next waiting item may start, its group permitting. None when nothing waits but items of stopped
+    /// groups and such as are due after the year 9999; zero when more were due than asked for.
+    pub next_due: Option<Duration>,
+    /// Whether other workers have items: some may come back.
+    pub others: bool,
+}
+
+/// What a try counts as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sent {
+    /// Against the bound of retries.
+    Attempt,
+    /// Against the bound of deferrals.
+    Deferral,
+    /// We gave it up ourselves.
+    Abandoned,
+    /// It did not begin.
+    Not,
+}
+
+/// What follows for an item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// It ends.
+    Succeeded,
+    /// It ends.
+    Failed,
+    /// It ends.
+    Skipped,
+    /// It waits that long and is tried again.
+    Again(Duration),
+    /// It is left to the next run.
+    NextRun,
+    /// It is put back as it was found.
+    Back,
+}
+
+impl Next {
+    pub(crate) const fn state(self) -> State {
+        match self {
+            Self::Succeeded => State::Succeeded,
+            Self::Failed => State::Failed,
+            Self::Skipped => State::Skipped,
+            Self::Again(_) | Self::Back => State::Waiting,
+            Self::NextRun => State::Deferred,
+        }
+    }
+}
+
+/// What became of a claimed item.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// The item.
+    pub id: u64,
+    /// As the claim gave it.
+    pub fence: i64,
+    /// What the try counts as.
+    pub sent: Sent,
+    /// What follows.
+    pub next: Next,
+    /// What went wrong and what was decided; none after a success and for what did not begin.
+    pub decided: Option<Decided>,
+}
+
+impl Outcome {
+    /// The end of an item that succeeded.
+    pub const fn success(claimed: &Claimed) -> Self {
+        let (id, fence) = (claimed.item.id, claimed.fence);
+        Self { id, fence, sent: Sent::Attempt, next: Next::Succeeded, decided: None }
+    }
+
+    /// An item that goes back untouched.
+    pub const fn back(claimed: &Claimed) -> Self {
+        Self { id: claimed.item.id, fence: claimed.fence, sent: Sent::Not, next: Next::Back, decided: None }
+    }
+}
+
+/// A decision, as it is recorded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decided {
+    /// What had gone wrong.
+    pub failure: Failure,
+    /// See [`Event::action`].
+    pub action: &'static str,
+    /// Why.
+    pub reason: Option<String>,
+    /// Who decided.
+    pub by: String,
+}
+
+/// Whether an outcome was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kept {
+    /// It is recorded, and outlasts a power cut.
+    Recorded,
+    /// The item is not this worker's any more: its lease ran out, or a person ended the item. Nothing was changed.
+    Lost,
+}
+
+/// How many items stand where.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// By the number of the state.
+    pub by_state: [u64; 7],
+}
+
+impl Counts {
+    /// Items in that state.
+    pub const fn of(&self, state: State) -> u64 {
+        self.by_state[state as usize]
+    }
+
+    /// All items.
+    pub fn total(&self) -> u64 {
+        self.by_state.iter().sum()
+    }
+}
+
+/// Which items are meant.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// Only in these states; in any when empty.
+    pub states: Vec<State>,
+    /// Only of this group.
+    pub group: Option<String>,
+    /// Only of these keys; of any when empty.
+    pub keys: Vec<String>,
+}
+
+/// What a person does to items.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Amend {
+    /// Items that failed, were skipped, cancelled or deferred wait again, and their bounds begin anew. Waiting ones are due
+    /// at once.
+    Retry,
+    /// Items that have not ended are cancelled; what a worker says about them later is not taken.
+    Cancel,
+}
+
+/// How many decisions a claim tells of.
+pub(crate) const HISTORY: usize = 5;
+
+/// How many decisions about an item are kept: an item that is throttled for days must not fill the disk.
+pub(crate) const EVENTS: usize = 100;
+
+/// The longest message that is kept, in characters: a line in a report, not the answer.
+const WORDS: usize = 400;
+
+pub(crate) fn shortened(words: &str) -> String {
+    words.chars().take(WORDS).collect()
+}

@@ -1,0 +1,477 @@
+//! The store that lives and dies with its process: for tests, simulations and work that need not survive.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use paceline_core::Timestamp;
+use tokio::sync::Notify;
+
+use super::checks::check;
+use super::clock::Clock;
+use super::due::{Due, HORIZON, Stored, read_due};
+use super::error::WorkError;
+use super::item::{
+    Added, Amend, Ask, Claim, Claimed, Counts, Decided, EVENTS, Event, Failure, Filter, Forgiven, HISTORY, Item, Kept,
+    NewItem, Next, Outcome, Sent, State, WorkerId, shortened,
+};
+use super::share::{Lane, share_out};
+use super::store::{Pending, WorkStore};
+use crate::schema::ACCOUNT;
+use crate::scope::{ScopeRow, ScopeState};
+
+/// A [`WorkStore`] in memory. Clones are the same store.
+#[derive(Clone, Debug)]
+pub struct MemoryStore(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    clock: Clock,
+    tables: Mutex<Tables>,
+    changed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Tables {
+    rows: BTreeMap<u64, Row>,
+    ids: HashMap<String, u64>,
+    lanes: Vec<(Lane, BTreeSet<Place>)>,
+    scopes: BTreeMap<Arc<str>, Closed>,
+    workers: BTreeMap<i64, Worker>,
+    last_worker: i64,
+}
+
+#[derive(Debug)]
+struct Row {
+    item: Item,
+    payload: String,
+    fence: i64,
+    worker: Option<i64>,
+    events: Vec<Event>,
+}
+
+/// Where an item stands in its lane: tries whose time comes before new items, then by due time, then behind after crashes.
+type Place = (bool, Timestamp, u32, u64);
+
+#[derive(Debug)]
+struct Closed {
+    state: ScopeState,
+    since: Timestamp,
+}
+
+#[derive(Debug)]
+struct Worker {
+    lease: Duration,
+    until: Timestamp,
+}
+
+impl MemoryStore {
+    /// An empty store on that clock.
+    pub fn new(clock: Clock) -> Self {
+        Self(Arc::new(Shared { clock, tables: Mutex::default(), changed: Notify::new() }))
+    }
+
+    fn tables(&self) -> MutexGuard<'_, Tables> {
+        self.0.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Work on the tables at the present time, ready at once.
+    fn at_once<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Tables, Timestamp) -> Result<T, WorkError>,
+    ) -> Pending<'_, T> {
+        let now = self.0.clock.wall();
+        let done = work(&mut self.tables(), now);
+        Box::pin(std::future::ready(done))
+    }
+}
+
+impl WorkStore for MemoryStore {
+    fn insert(&self, items: Vec<NewItem>) -> Pending<'_, Vec<Added>> {
+        let done = self.at_once(|tables, now| {
+            items.iter().try_for_each(check)?;
+            Ok(items.into_iter().map(|item| tables.insert(item, now)).collect())
+        });
+        self.0.changed.notify_waiters();
+        done
+    }
+
+    fn enlist(&self, _name: &str, lease: Duration) -> Pending<'_, WorkerId> {
+        self.at_once(|tables, now| Ok(tables.enlist(lease, now)))
+    }
+
+    fn renew(&self, worker: WorkerId) -> Pending<'_, bool> {
+        let mut back = false;
+        let done = self.at_once(|tables, now| {
+            let known = tables.workers.get_mut(&worker.0).map(|known| known.until = now + known.lease).is_some();
+            back = tables.reclaim(now);
+            Ok(known)
+        });
+        if back {
+            self.0.changed.notify_waiters();
+        }
+        done
+    }
+
+    fn claim(&self, worker: WorkerId, ask: Ask) -> Pending<'_, Claim> {
+        self.at_once(|tables, now| Ok(tables.claim(worker, ask, now)))
+    }
+
+    fn record(&self, outcomes: Vec<Outcome>, scopes: Vec<ScopeRow>) -> Pending<'_, Vec<Kept>> {
+        self.at_once(|tables, now| {
+            let kept = outcomes.into_iter().map(|outcome| tables.record(outcome, now)).collect();
+            scopes.into_iter().for_each(|row| tables.set_scope(row, now));
+            Ok(kept)
+        })
+    }
+
+    fn leave(&self, worker: WorkerId) -> Pending<'_, ()> {
+        let done = self.at_once(|tables, _| {
+            tables.workers.remove(&worker.0);
+            tables.put_back(worker.0, 0);
+            Ok(())
+        });
+        self.0.changed.notify_waiters();
+        done
+    }
+
+    fn scopes(&self) -> Pending<'_, Vec<ScopeRow>> {
+        self.at_once(|tables, now| {
+            tables.end_holds(now);
+            let row =
+                |(name, closed): (&Arc<str>, &Closed)| ScopeRow { name: name.clone(), state: closed.state.clone() };
+            Ok(tables.scopes.iter().map(row).collect())
+        })
+    }
+
+    fn counts(&self) -> Pending<'_, Counts> {
+        self.at_once(|tables, _| {
+            let mut counts = Counts::default();
+            tables.rows.values().for_each(|row| counts.by_state[row.item.state as usize] += 1);
+            Ok(counts)
+        })
+    }
+
+    fn list(&self, filter: Filter, after: u64, limit: usize) -> Pending<'_, Vec<Item>> {
+        self.at_once(|tables, _| {
+            let later = tables.rows.range(after.saturating_add(1)..).map(|(_, row)| &row.item);
+            Ok(later.filter(|item| filter.takes(item)).take(limit).cloned().collect())
+        })
+    }
+
+    fn show(&self, key: &str) -> Pending<'_, Option<(Item, String, Vec<Event>)>> {
+        self.at_once(|tables, _| {
+            let row = tables.ids.get(key).and_then(|id| tables.rows.get(id));
+            Ok(row.map(|row| (row.item.clone(), row.payload.clone(), row.events.clone())))
+        })
+    }
+
+    fn amend(&self, filter: Filter, amend: Amend) -> Pending<'_, u64> {
+        let done = self.at_once(|tables, now| Ok(tables.amend(&filter, amend, now)));
+        self.0.changed.notify_waiters();
+        done
+    }
+
+    fn changed(&self) -> Pending<'_, ()> {
+        let changed = self.0.changed.notified();
+        Box::pin(async move {
+            changed.await;
+            Ok(())
+        })
+    }
+}
+
+impl Tables {
+    fn insert(&mut self, new: NewItem, now: Timestamp) -> Added {
+        if let Some(row) = self.ids.get(&new.key).and_then(|id| self.rows.get(id)) {
+            return Added::Known(row.item.state);
+        }
+        let id = self.rows.last_key_value().map_or(1, |(last, _)| last + 1);
+        let not_before = match read_due(new.not_before.map_or(Stored::Null, |at| Stored::Millis(at.as_millis())), now) {
+            Due::Now | Due::Nonsense => None,
+            Due::At(_) | Due::Beyond => new.not_before,
+        };
+        let item = Item {
+            id,
+            key: new.key.clone(),
+            group: new.group.into(),
+            priority: new.priority,
+            state: State::Waiting,
+            attempts: 0,
+            deferrals: 0,
+            abandoned: 0,
+            forgiven: Forgiven::default(),
+            crashes: 0,
+            not_before,
+            delay: not_before.map_or(Duration::ZERO, |at| at.saturating_since(now)),
+            created: now,
+            first: None,
+            ended: None,
+            deadline: new.deadline,
+            last: None,
+            reason: None,
+        };
+        self.ids.insert(new.key, id);
+        self.rows.insert(id, Row { item, payload: new.payload, fence: 0, worker: None, events: Vec::new() });
+        self.waits(id);
+        Added::New
+    }
+
+    fn enlist(&mut self, lease: Duration, now: Timestamp) -> WorkerId {
+        self.reclaim(now);
+        self.last_worker += 1;
+        self.workers.insert(self.last_worker, Worker { lease, until: now + lease });
+        let is_stopped = |closed: &Closed| matches!(closed.state, ScopeState::Stopped { .. });
+        let stopped: Vec<_> =
+            self.scopes.iter().filter(|(_, closed)| is_stopped(closed)).map(|(name, _)| name.clone()).collect();
+        for name in stopped {
+            self.set_scope(ScopeRow { name, state: ScopeState::Open }, now);
+        }
+        let deferred: Vec<u64> =
+            self.rows.values().filter(|row| row.item.state == State::Deferred).map(|row| row.item.id).collect();
+        for id in deferred {
+            self.change(id, |row| row.begin_anew(FIRST));
+        }
+        WorkerId(self.last_worker)
+    }
+
+    /// Puts back the items of workers whose lease ran out; says whether there were any.
+    fn reclaim(&mut self, now: Timestamp) -> bool {
+        let dead: Vec<i64> = self.workers.iter().filter(|(_, worker)| worker.until <= now).map(|(id, _)| *id).collect();
+        for id in &dead {
+            self.workers.remove(id);
+            self.put_back(*id, 1);
+        }
+        !dead.is_empty()
+    }
+
+    fn put_back(&mut self, worker: i64, crashes: u32) {
+        let held: Vec<u64> =
+            self.rows.values().filter(|row| row.worker == Some(worker)).map(|row| row.item.id).collect();
+        for id in held {
+            self.change(id, |row| {
+                row.item.state = State::Waiting;
+                row.item.crashes += crashes;
+            });
+        }
+    }
+
+    fn claim(&mut self, worker: WorkerId, ask: Ask, now: Timestamp) -> Claim {
+        self.end_holds(now);
+        if !self.workers.contains_key(&worker.0) {
+            return Claim::default();
+        }
+        let mut lanes: Vec<Lane> = self.lanes.iter().map(|(lane, _)| lane.clone()).collect();
+        lanes.retain(|lane| !self.is_closed(&lane.group));
+        lanes.sort_by(|a, b| b.priority.cmp(&a.priority).then(a.id.cmp(&b.id)));
+        let mut ids = Vec::new();
+        for until in [now, now + ask.ahead] {
+            let _: Result<usize, std::convert::Infallible> = share_out(&lanes, ask.limit - ids.len(), |lane, n| {
+                let taken = self.due(lane, until, n);
+                for id in &taken {
+                    self.change(*id, |row| row.take(worker, now));
+                }
+                let count = taken.len();
+                ids.extend(taken);
+                Ok(count)
+            });
+        }
+        let mut items = Vec::with_capacity(ids.len());
+        for id in ids {
+            items.extend(self.rows.get_mut(&id).map(|row| row.hand_out(now)));
+        }
+        let others = self.rows.values().any(|row| row.worker.is_some_and(|holder| holder != worker.0));
+        Claim { items, next_due: self.next_due(now), others }
+    }
+
+    fn due(&self, lane: &Lane, until: Timestamp, limit: usize) -> Vec<u64> {
+        let Some((_, places)) = self.lanes.iter().find(|(known, _)| known.id == lane.id) else { return Vec::new() };
+        let tries = places.range(..=(false, until, u32::MAX, u64::MAX));
+        let new = places.range((true, NEVER, 0, 0)..);
+        tries.chain(new).take(limit).map(|place| place.3).collect()
+    }
+
+    fn next_due(&self, now: Timestamp) -> Option<Duration> {
+        let first = |(lane, places): &(Lane, BTreeSet<Place>)| {
+            let opens = self.opens(&lane.group)?;
+            let new = places.range((true, NEVER, 0, 0)..).next().map(|_| now);
+            let tries = places.range(..(true, NEVER, 0, 0)).next().map(|place| place.1).filter(|at| *at <= HORIZON);
+            new.into_iter().chain(tries).min().map(|due| due.max(opens))
+        };
+        self.lanes.iter().filter_map(first).min().map(|due| due.saturating_since(now))
+    }
+
+    fn is_closed(&self, group: &str) -> bool {
+        self.scopes.contains_key(group) || self.scopes.contains_key(ACCOUNT)
+    }
+
+    /// When a group may send again; none while it is stopped.
+    fn opens(&self, group: &str) -> Option<Timestamp> {
+        let mut opens = NEVER;
+        for scope in [group, ACCOUNT] {
+            match self.scopes.get(scope).map(|closed| &closed.state) {
+                Some(ScopeState::Stopped { .. }) => return None,
+                Some(ScopeState::Held { until, .. }) => opens = opens.max(*until),
+                Some(ScopeState::Open) | None => {}
+            }
+        }
+        Some(opens)
+    }
+
+    fn record(&mut self, outcome: Outcome, now: Timestamp) -> Kept {
+        let current = self.rows.get(&outcome.id).is_some_and(|row| row.fence == outcome.fence);
+        if !current {
+            return Kept::Lost;
+        }
+        self.change(outcome.id, |row| row.record(outcome, now));
+        Kept::Recorded
+    }
+
+    fn set_scope(&mut self, row: ScopeRow, now: Timestamp) {
+        let since = self.scopes.remove(&row.name).map(|closed| closed.since);
+        if row.state != ScopeState::Open {
+            self.scopes.insert(row.name, Closed { state: row.state, since: since.unwrap_or(now) });
+        } else if let Some(since) = since {
+            self.move_deadlines(&row.name, now.saturating_since(since));
+        }
+    }
+
+    fn end_holds(&mut self, now: Timestamp) {
+        let over = |closed: &Closed| matches!(closed.state, ScopeState::Held { until, .. } if until <= now);
+        let ended: Vec<_> =
+            self.scopes.iter().filter(|(_, closed)| over(closed)).map(|(name, _)| name.clone()).collect();
+        for name in ended {
+            self.set_scope(ScopeRow { name, state: ScopeState::Open }, now);
+        }
+    }
+
+    fn move_deadlines(&mut self, scope: &str, by: Duration) {
+        for row in self.rows.values_mut().filter(|row| scope == ACCOUNT || &*row.item.group == scope) {
+            if row.item.state == State::Waiting {
+                row.item.first = row.item.first.map(|first| first + by);
+            }
+        }
+    }
+
+    fn amend(&mut self, filter: &Filter, amend: Amend, now: Timestamp) -> u64 {
+        let meant: Vec<u64> = self
+            .rows
+            .values()
+            .filter(|row| filter.takes(&row.item) && amend.applies(row.item.state))
+            .map(|row| row.item.id)
+            .collect();
+        for id in &meant {
+            self.change(*id, |row| match amend {
+                Amend::Retry => row.begin_anew(None),
+                Amend::Cancel => {
+                    row.item.state = State::Cancelled;
+                    (row.item.not_before, row.item.delay) = (None, Duration::ZERO);
+                    row.item.ended = Some(now);
+                    row.item.reason = Some("cancelled".to_owned());
+                }
+            });
+        }
+        meant.len() as u64
+    }
+
+    /// Every change of an item that may change its place or its hands.
+    fn change(&mut self, id: u64, change: impl FnOnce(&mut Row)) {
+        self.waits_no_more(id);
+        if let Some(row) = self.rows.get_mut(&id) {
+            row.fence += 1;
+            row.worker = None;
+            change(row);
+        }
+        self.waits(id);
+    }
+
+    fn waits(&mut self, id: u64) {
+        let Some(row) = self.rows.get(&id).filter(|row| row.item.state == State::Waiting) else { return };
+        let (group, priority, place) = (row.item.group.clone(), row.item.priority, row.place());
+        let known = self.lanes.iter().position(|(lane, _)| lane.priority == priority && lane.group == group);
+        let index = known.unwrap_or_else(|| {
+            let id = self.lanes.len() as i64;
+            self.lanes.push((Lane { id, group, priority }, BTreeSet::new()));
+            self.lanes.len() - 1
+        });
+        self.lanes[index].1.insert(place);
+    }
+
+    fn waits_no_more(&mut self, id: u64) {
+        let Some(row) = self.rows.get(&id) else { return };
+        let place = row.place();
+        let lane =
+            self.lanes.iter_mut().find(|(lane, _)| lane.priority == row.item.priority && lane.group == row.item.group);
+        if let Some((_, places)) = lane {
+            places.remove(&place);
+        }
+    }
+}
+
+impl Row {
+    fn place(&self) -> Place {
+        let due = self.item.not_before;
+        (due.is_none(), due.unwrap_or(NEVER), self.item.crashes, self.item.id)
+    }
+
+    fn take(&mut self, worker: WorkerId, now: Timestamp) {
+        self.worker = Some(worker.0);
+        self.item.state = State::InFlight;
+        self.item.first.get_or_insert(now);
+    }
+
+    fn hand_out(&mut self, now: Timestamp) -> Claimed {
+        let due_in = self.item.not_before.map_or(Duration::ZERO, |at| at.saturating_since(now));
+        if let Some(event) = self.events.last_mut().filter(|event| event.not_before.is_some()) {
+            event.waited.get_or_insert((now + due_in).saturating_since(event.decided));
+        }
+        let history = self.events[self.events.len().saturating_sub(HISTORY)..].to_vec();
+        Claimed { item: self.item.clone(), payload: self.payload.clone(), fence: self.fence, due_in, history }
+    }
+
+    fn record(&mut self, outcome: Outcome, now: Timestamp) {
+        let item = &mut self.item;
+        match outcome.sent {
+            Sent::Attempt => item.attempts += 1,
+            Sent::Deferral => item.deferrals += 1,
+            Sent::Abandoned => item.abandoned += 1,
+            Sent::Not => {}
+        }
+        item.state = outcome.next.state();
+        match outcome.next {
+            Next::Back => {}
+            Next::Again(delay) => (item.not_before, item.delay) = (Some(now + delay), delay),
+            Next::Succeeded | Next::Failed | Next::Skipped | Next::NextRun => {
+                (item.not_before, item.delay) = (None, Duration::ZERO);
+                item.ended = outcome.next.state().is_final().then_some(now);
+            }
+        }
+        if outcome.next != Next::Back {
+            item.reason = None;
+        }
+        let Some(Decided { failure, action, reason, by }) = outcome.decided else { return };
+        let failure = Failure { words: shortened(&failure.words), retry_after: None, ..failure };
+        item.last = Some(failure.clone());
+        item.reason = reason.clone();
+        let (send, not_before) = (item.sends(), item.not_before.filter(|_| matches!(outcome.next, Next::Again(_))));
+        let action = action.to_owned();
+        if self.events.len() == EVENTS {
+            self.events.remove(0);
+        }
+        self.events.push(Event { decided: now, send, failure, action, reason, by, not_before, waited: None });
+    }
+
+    fn begin_anew(&mut self, not_before: Option<Timestamp>) {
+        let item = &mut self.item;
+        item.state = State::Waiting;
+        item.forgiven = Forgiven { attempts: item.attempts, deferrals: item.deferrals };
+        (item.not_before, item.delay) = (not_before, Duration::ZERO);
+        (item.first, item.ended, item.reason) = (None, None, None);
+    }
+}
+
+/// The due time of what was left to this run: before all others.
+const FIRST: Option<Timestamp> = Some(Timestamp::from_millis(1));
+
+/// Before every due time.
+const NEVER: Timestamp = Timestamp::from_millis(i64::MIN);

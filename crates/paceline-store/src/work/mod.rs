@@ -1,0 +1,22 @@
+//! Durable work: items, the decisions about their failures, and the times at which they are tried again.
+
+mod checks;
+mod clock;
+mod due;
+mod error;
+mod item;
+mod memory;
+mod share;
+mod sqlite;
+mod store;
+
+pub use clock::Clock;
+pub use due::{Due, Stored, read_due};
+pub use error::WorkError;
+pub use item::{
+    Added, Amend, Ask, Claim, Claimed, Counts, DEFAULT_GROUP, Decided, Event, Failure, Filter, Forgiven, Item, Kept,
+    NewItem, Next, Outcome, Sent, State, WorkerId,
+};
+pub use memory::MemoryStore;
+pub use sqlite::SqliteStore;
+pub use store::{Pending, WorkStore};

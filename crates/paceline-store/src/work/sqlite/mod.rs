@@ -1,0 +1,273 @@
+//! The store in one SQLite file: the default.
+
+mod claim;
+#[cfg(test)]
+mod plans;
+mod record;
+mod rows;
+mod schema;
+mod scopes;
+mod thread;
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use paceline_core::Timestamp;
+use rusqlite::{Connection, OptionalExtension as _, params, params_from_iter, types::Value};
+use tokio::sync::Notify;
+
+use super::checks::check;
+use super::clock::Clock;
+use super::error::WorkError;
+use super::item::{Added, Amend, Ask, Claim, Counts, Event, Filter, Item, Kept, NewItem, Outcome, State, WorkerId};
+use super::store::{Pending, WorkStore};
+use crate::lock::LockFile;
+use crate::query::millis;
+use crate::scope::ScopeRow;
+use rows::{after_item, item_columns};
+use thread::Desk;
+
+/// A [`WorkStore`] in one SQLite file.
+///
+/// Any number of processes may add, look and amend. One process works: it locks a file beside the store, so what another
+/// one left in flight when it died is waiting again at once. Within that process any number of workers share the store.
+///
+/// A worker hears at once of what its own process adds, and within a second of what another one does.
+#[derive(Debug)]
+pub struct SqliteStore {
+    desk: Desk,
+    path: PathBuf,
+    clock: Clock,
+    changed: Notify,
+    /// The number of the last change of another process that everybody heard of.
+    seen: AtomicI64,
+    /// Held from the first worker on.
+    lock: Arc<Mutex<Option<LockFile>>>,
+}
+
+/// How often the file is looked at for what other processes changed: one number in shared memory.
+const LOOK: Duration = Duration::from_secs(1);
+
+impl SqliteStore {
+    /// Opens a store, or makes it where there is none.
+    ///
+    /// # Errors
+    /// [`WorkError::NotAStore`], [`WorkError::NewerVersion`], and what SQLite says.
+    pub fn open(path: impl Into<PathBuf>, clock: Clock) -> Result<Self, WorkError> {
+        let path = path.into();
+        let conn = schema::open(&path, clock.wall().as_millis())?;
+        let seen = AtomicI64::new(version(&conn).map_err(WorkError::sqlite("read"))?);
+        let desk = Desk::start(conn)?;
+        Ok(Self { desk, path, clock, changed: Notify::new(), seen, lock: Arc::default() })
+    }
+
+    /// Work on the tables, at the time at which its turn comes.
+    fn ask<T: Send + 'static>(
+        &self,
+        action: &'static str,
+        work: impl FnOnce(&Connection, Timestamp) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Pending<'_, T> {
+        let clock = self.clock.clone();
+        self.desk.ask(move |conn| work(conn, clock.wall()).map_err(WorkError::sqlite(action)))
+    }
+
+    /// The same, and whoever waits for a change hears of it.
+    fn ask_and_tell<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection, Timestamp) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Pending<'_, T> {
+        let done = self.ask("write", work);
+        Box::pin(async move {
+            let done = done.await?;
+            self.changed.notify_waiters();
+            Ok(done)
+        })
+    }
+}
+
+impl WorkStore for SqliteStore {
+    fn insert(&self, items: Vec<NewItem>) -> Pending<'_, Vec<Added>> {
+        if let Err(error) = items.iter().try_for_each(check) {
+            return Box::pin(std::future::ready(Err(error)));
+        }
+        self.ask_and_tell(move |conn, now| items.iter().map(|item| record::insert(conn, item, now)).collect())
+    }
+
+    fn enlist(&self, name: &str, lease: Duration) -> Pending<'_, WorkerId> {
+        let (name, lock, path, clock) = (name.to_owned(), self.lock.clone(), self.path.clone(), self.clock.clone());
+        self.desk.ask(move |conn| {
+            let mut lock = lock.lock().unwrap_or_else(PoisonError::into_inner);
+            let now = clock.wall();
+            if lock.is_none() {
+                *lock = Some(LockFile::take(&beside(&path))?);
+                take_over(conn, now).map_err(WorkError::sqlite("write"))?;
+            }
+            enlist(conn, &name, lease, now).map_err(WorkError::sqlite("write"))
+        })
+    }
+
+    fn renew(&self, worker: WorkerId) -> Pending<'_, bool> {
+        let done = self.ask("write", move |conn, now| {
+            let renewed = conn
+                .prepare_cached("UPDATE worker SET lease_until_ms = lease_ms + ?2 WHERE id = ?1")?
+                .execute([worker.0, now.as_millis()])?;
+            conn.prepare_cached("UPDATE store SET last_ms = max(last_ms, ?1)")?.execute([now.as_millis()])?;
+            Ok((renewed > 0, reclaim(conn, now)?))
+        });
+        Box::pin(async move {
+            let (renewed, reclaimed) = done.await?;
+            if reclaimed {
+                self.changed.notify_waiters();
+            }
+            Ok(renewed)
+        })
+    }
+
+    fn claim(&self, worker: WorkerId, ask: Ask) -> Pending<'_, Claim> {
+        self.ask("write", move |conn, now| claim::claim(conn, worker, ask, now))
+    }
+
+    fn record(&self, outcomes: Vec<Outcome>, scopes: Vec<ScopeRow>) -> Pending<'_, Vec<Kept>> {
+        self.ask("write", move |conn, now| {
+            let kept = outcomes.iter().map(|outcome| record::record(conn, outcome, now)).collect::<Result<_, _>>()?;
+            scopes.iter().try_for_each(|row| scopes::set(conn, row, now))?;
+            Ok(kept)
+        })
+    }
+
+    fn leave(&self, worker: WorkerId) -> Pending<'_, ()> {
+        self.ask_and_tell(move |conn, _| {
+            conn.execute("DELETE FROM worker WHERE id = ?1", [worker.0])?;
+            put_back(conn, worker.0, 0)
+        })
+    }
+
+    fn scopes(&self) -> Pending<'_, Vec<ScopeRow>> {
+        self.ask("read", scopes::list)
+    }
+
+    fn counts(&self) -> Pending<'_, Counts> {
+        self.ask("read", |conn, _| {
+            let mut counts = Counts::default();
+            let mut select = conn.prepare_cached("SELECT state, count(*) FROM item GROUP BY state")?;
+            let mut rows = select.query([])?;
+            while let Some(row) = rows.next()? {
+                if let Some(state) = State::from_code(row.get(0)?) {
+                    counts.by_state[state as usize] = row.get::<_, i64>(1)?.unsigned_abs();
+                }
+            }
+            Ok(counts)
+        })
+    }
+
+    fn list(&self, filter: Filter, after: u64, limit: usize) -> Pending<'_, Vec<Item>> {
+        self.ask("read", move |conn, _| {
+            let (condition, mut values) = record::condition(&filter);
+            let sql = concat!("SELECT ", item_columns!(), " FROM item JOIN lane ON lane.id = item.lane");
+            let sql = format!("{sql} WHERE {condition} AND item.id > ? ORDER BY item.id LIMIT ?");
+            values.extend([Value::Integer(after as i64), Value::Integer(limit as i64)]);
+            let mut select = conn.prepare(&sql)?;
+            let rows = select.query_map(params_from_iter(values), rows::item)?;
+            rows.collect()
+        })
+    }
+
+    fn show(&self, key: &str) -> Pending<'_, Option<(Item, String, Vec<Event>)>> {
+        let key = key.to_owned();
+        self.ask("read", move |conn, _| {
+            let sql = concat!(
+                "SELECT ",
+                item_columns!(),
+                ", payload.body FROM item JOIN lane ON lane.id = item.lane JOIN payload ON payload.item = item.id \
+                 WHERE item.key = ?1"
+            );
+            let found = conn
+                .query_row(sql, [key], |row| Ok((rows::item(row)?, row.get::<_, String>(after_item(0))?)))
+                .optional()?;
+            let Some((item, payload)) = found else { return Ok(None) };
+            let events = rows::events(conn, item.id as i64, super::item::EVENTS)?;
+            Ok(Some((item, payload, events)))
+        })
+    }
+
+    fn amend(&self, filter: Filter, amend: Amend) -> Pending<'_, u64> {
+        self.ask_and_tell(move |conn, now| record::amend(conn, &filter, amend, now))
+    }
+
+    fn changed(&self) -> Pending<'_, ()> {
+        let changed = self.changed.notified();
+        Box::pin(async move {
+            tokio::pin!(changed);
+            loop {
+                let found = self.ask("read", |conn, _| version(conn)).await?;
+                if self.seen.swap(found, Ordering::Relaxed) != found {
+                    self.changed.notify_waiters();
+                }
+                tokio::select! {
+                    () = &mut changed => return Ok(()),
+                    () = tokio::time::sleep(LOOK) => {}
+                }
+            }
+        })
+    }
+}
+
+/// A number that other processes' commits change, and ours do not.
+fn version(conn: &Connection) -> rusqlite::Result<i64> {
+    conn.query_row("PRAGMA data_version", [], |row| row.get(0))
+}
+
+/// The lock of the process that works.
+fn beside(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".lock");
+    name.into()
+}
+
+/// Nobody else works on this file: what is in flight was left by the dead. A wall clock that was set back meanwhile makes
+/// nobody wait longer than was chosen for him.
+fn take_over(conn: &Connection, now: Timestamp) -> rusqlite::Result<()> {
+    conn.execute("UPDATE worker SET lease_until_ms = 0", [])?;
+    reclaim(conn, now)?;
+    let last: i64 = conn.query_row("SELECT last_ms FROM store", [], |row| row.get(0))?;
+    if now.as_millis() < last {
+        conn.execute(
+            "UPDATE item SET not_before_ms = ?1 + delay_ms WHERE state = 0 AND delay_ms > 0 AND not_before_ms > ?1 + delay_ms",
+            [now.as_millis()],
+        )?;
+    }
+    Ok(())
+}
+
+fn enlist(conn: &Connection, name: &str, lease: Duration, now: Timestamp) -> rusqlite::Result<WorkerId> {
+    reclaim(conn, now)?;
+    conn.execute("UPDATE store SET last_ms = ?1", [now.as_millis()])?;
+    scopes::open_stopped(conn, now)?;
+    conn.execute(record::BEGIN_DEFERRED, [])?;
+    conn.execute(
+        "INSERT INTO worker (name, lease_ms, lease_until_ms) VALUES (?1, ?2, ?3)",
+        params![name, millis(lease), (now + lease).as_millis()],
+    )?;
+    Ok(WorkerId(conn.last_insert_rowid()))
+}
+
+/// Puts back the items of workers whose lease ran out; says whether there were any.
+fn reclaim(conn: &Connection, now: Timestamp) -> rusqlite::Result<bool> {
+    let mut delete = conn.prepare_cached("DELETE FROM worker WHERE lease_until_ms <= ?1 RETURNING id")?;
+    let dead: Vec<i64> = delete.query_map([now.as_millis()], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
+    for worker in &dead {
+        put_back(conn, *worker, 1)?;
+    }
+    Ok(!dead.is_empty())
+}
+
+/// The items of a worker wait again, as they did before.
+const PUT_BACK: &str = "UPDATE item SET state = 0, worker = NULL, fence = fence + 1, crashes = crashes + ?2
+     WHERE state = 1 AND worker = ?1";
+
+fn put_back(conn: &Connection, worker: i64, crashes: i64) -> rusqlite::Result<()> {
+    conn.prepare_cached(PUT_BACK)?.execute([worker, crashes])?;
+    Ok(())
+}

@@ -1,0 +1,188 @@
+//! Recording: new items, what became of claimed ones, and what a person does to them.
+
+use paceline_core::Timestamp;
+use rusqlite::{Connection, OptionalExtension as _, params, params_from_iter, types::Value};
+
+use crate::query::millis;
+use crate::work::due::{Due, Stored, read_due};
+use crate::work::item::{Added, Amend, Decided, EVENTS, Filter, Kept, NewItem, Next, Outcome, Sent, State, shortened};
+
+/// The guard stands in the statement: the fence is that of the claim, or nothing is recorded. Who records hands the item
+/// on, so the fence goes up. Without a decision (`?10` is its class) the last failure stays.
+pub(super) const RECORD: &str = "UPDATE item
+     SET state = ?3, worker = NULL, fence = fence + 1, not_before_ms = ?4, delay_ms = ?5, attempts = attempts + ?6,
+         deferrals = deferrals + ?7, abandoned = abandoned + ?8, ended_ms = ?9, reason = ?14,
+         last_class = coalesce(?10, last_class), last_status = iif(?10 IS NULL, last_status, ?11),
+         last_code = iif(?10 IS NULL, last_code, ?12), last_words = iif(?10 IS NULL, last_words, ?13)
+     WHERE id = ?1 AND fence = ?2";
+
+/// As it was found; only the sends are counted.
+pub(super) const BACK: &str = "UPDATE item
+     SET state = 0, worker = NULL, fence = fence + 1, attempts = attempts + ?3, deferrals = deferrals + ?4,
+         abandoned = abandoned + ?5
+     WHERE id = ?1 AND fence = ?2";
+
+const EVENT: &str = "INSERT INTO event (item, n, decided_ms, send, class, status, code, words, action, reason, judge,
+         not_before_ms)
+     SELECT ?1, coalesce((SELECT max(n) FROM event WHERE item = ?1), 0) + 1, ?2, attempts + deferrals + abandoned,
+         ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10
+     FROM item WHERE id = ?1 RETURNING n";
+
+/// Adds an item, unless there is one of its key.
+pub(super) fn insert(conn: &Connection, new: &NewItem, now: Timestamp) -> rusqlite::Result<Added> {
+    let known: Option<i64> = conn
+        .prepare_cached("SELECT state FROM item WHERE key = ?1")?
+        .query_row([&new.key], |row| row.get(0))
+        .optional()?;
+    if let Some(state) = known {
+        return Ok(Added::Known(State::from_code(state).ok_or(rusqlite::Error::IntegralValueOutOfRange(0, state))?));
+    }
+    let (not_before, delay) =
+        match read_due(new.not_before.map_or(Stored::Null, |at| Stored::Millis(at.as_millis())), now) {
+            Due::Now | Due::Nonsense => (0, 0),
+            Due::At(at) => (at.as_millis(), millis(at.saturating_since(now))),
+            Due::Beyond => (i64::MAX, i64::MAX),
+        };
+    conn.prepare_cached(
+        "INSERT INTO item (key, lane, not_before_ms, delay_ms, created_ms, deadline_ms) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+    )?
+    .execute(params![
+        new.key,
+        lane(conn, new)?,
+        not_before,
+        delay,
+        now.as_millis(),
+        new.deadline.map(millis)
+    ])?;
+    conn.prepare_cached("INSERT INTO payload (item, body) VALUES (?1, ?2)")?
+        .execute(params![conn.last_insert_rowid(), new.payload])?;
+    Ok(Added::New)
+}
+
+fn lane(conn: &Connection, new: &NewItem) -> rusqlite::Result<i64> {
+    let known = conn
+        .prepare_cached("SELECT id FROM lane WHERE grp = ?1 AND priority = ?2")?
+        .query_row(params![new.group, new.priority], |row| row.get(0))
+        .optional()?;
+    if let Some(id) = known {
+        return Ok(id);
+    }
+    conn.prepare_cached("INSERT INTO lane (grp, priority) VALUES (?1, ?2)")?
+        .execute(params![new.group, new.priority])?;
+    Ok(conn.last_insert_rowid())
+}
+
+/// Records an outcome, if the item is still the one of that claim.
+pub(super) fn record(conn: &Connection, outcome: &Outcome, now: Timestamp) -> rusqlite::Result<Kept> {
+    let id = outcome.id as i64;
+    let counts = |sent: Sent| i64::from(outcome.sent == sent);
+    let sends = (counts(Sent::Attempt), counts(Sent::Deferral), counts(Sent::Abandoned));
+    let (not_before, delay) = match outcome.next {
+        Next::Again(delay) => ((now + delay).as_millis(), millis(delay)),
+        _ => (0, 0),
+    };
+    let changed = if outcome.next == Next::Back {
+        conn.prepare_cached(BACK)?.execute(params![id, outcome.fence, sends.0, sends.1, sends.2])?
+    } else {
+        let state = outcome.next.state();
+        let decided = outcome.decided.as_ref();
+        let failure = decided.map(|decided| &decided.failure);
+        conn.prepare_cached(RECORD)?.execute(params![
+            id,
+            outcome.fence,
+            state.code(),
+            not_before,
+            delay,
+            sends.0,
+            sends.1,
+            sends.2,
+            state.is_final().then_some(now.as_millis()),
+            failure.map(|failure| failure.class.as_str()),
+            failure.and_then(|failure| failure.status),
+            failure.and_then(|failure| failure.code.as_deref()),
+            failure.map(|failure| shortened(&failure.words)),
+            decided.and_then(|decided| decided.reason.as_deref()),
+        ])?
+    };
+    if changed == 0 {
+        return Ok(Kept::Lost);
+    }
+    if let Some(decided) = &outcome.decided {
+        event(conn, id, decided, now, matches!(outcome.next, Next::Again(_)).then_some(not_before))?;
+    }
+    Ok(Kept::Recorded)
+}
+
+fn event(
+    conn: &Connection,
+    id: i64,
+    decided: &Decided,
+    now: Timestamp,
+    not_before: Option<i64>,
+) -> rusqlite::Result<()> {
+    let Decided { failure, action, reason, by } = decided;
+    let n: i64 = conn.prepare_cached(EVENT)?.query_row(
+        params![
+            id,
+            now.as_millis(),
+            failure.class.as_str(),
+            failure.status,
+            failure.code,
+            shortened(&failure.words),
+            action,
+            reason,
+            by,
+            not_before
+        ],
+        |row| row.get(0),
+    )?;
+    if n > EVENTS as i64 {
+        conn.prepare_cached("DELETE FROM event WHERE item = ?1 AND n <= ?2")?.execute([id, n - EVENTS as i64])?;
+    }
+    Ok(())
+}
+
+/// Items whose bounds begin anew.
+const RETRY: &str = "state = 0, worker = NULL, fence = fence + 1, not_before_ms = 0, delay_ms = 0,
+     forgiven_attempts = attempts, forgiven_deferrals = deferrals, first_ms = NULL, ended_ms = NULL, reason = NULL";
+
+/// The items that were left to this run, before all others.
+pub(super) const BEGIN_DEFERRED: &str = "UPDATE item
+     SET state = 0, fence = fence + 1, not_before_ms = 1, delay_ms = 0, forgiven_attempts = attempts,
+         forgiven_deferrals = deferrals, first_ms = NULL, ended_ms = NULL, reason = NULL
+     WHERE state = 6";
+
+/// Does what a person asks for.
+pub(super) fn amend(conn: &Connection, filter: &Filter, amend: Amend, now: Timestamp) -> rusqlite::Result<u64> {
+    let set = match amend {
+        Amend::Retry => RETRY.to_owned(),
+        Amend::Cancel => format!(
+            "state = 5, worker = NULL, fence = fence + 1, not_before_ms = 0, delay_ms = 0, ended_ms = {}, reason = 'cancelled'",
+            now.as_millis()
+        ),
+    };
+    let (mut condition, values) = condition(filter);
+    let states: Vec<String> = amend.states().iter().map(|state| state.code().to_string()).collect();
+    condition.push_str(&format!(" AND item.state IN ({})", states.join(", ")));
+    let sql = format!("UPDATE item SET {set} WHERE {condition}");
+    Ok(conn.execute(&sql, params_from_iter(values))? as u64)
+}
+
+/// A filter as a condition on `item` and its values.
+pub(super) fn condition(filter: &Filter) -> (String, Vec<Value>) {
+    let mut parts = vec!["1".to_owned()];
+    let mut values = Vec::new();
+    if !filter.states.is_empty() {
+        let states: Vec<String> = filter.states.iter().map(|state| state.code().to_string()).collect();
+        parts.push(format!("item.state IN ({})", states.join(", ")));
+    }
+    if let Some(group) = &filter.group {
+        parts.push("item.lane IN (SELECT id FROM lane WHERE grp = ?)".to_owned());
+        values.push(Value::Text(group.clone()));
+    }
+    if !filter.keys.is_empty() {
+        parts.push("item.key IN (SELECT value FROM json_each(?))".to_owned());
+        values.push(Value::Text(serde_json::Value::from(filter.keys.clone()).to_string()));
+    }
+    (parts.join(" AND "), values)
+}

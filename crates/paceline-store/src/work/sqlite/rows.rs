@@ -1,0 +1,118 @@
+//! Rows as items and decisions.
+
+use std::time::Duration;
+
+use paceline_core::{Class, Timestamp};
+use rusqlite::types::ValueRef;
+use rusqlite::{Connection, Row, params};
+
+use crate::work::due::{Due, Stored, read_due};
+use crate::work::item::{Event, Failure, Forgiven, Item, State};
+
+/// The columns of an [`item`], in its order; what a statement reads besides stands [`after_item`].
+macro_rules! item_columns {
+    () => {
+        "item.id, item.key, lane.grp, lane.priority, item.state, item.not_before_ms, item.delay_ms, item.attempts, \
+         item.deferrals, item.abandoned, item.forgiven_attempts, item.forgiven_deferrals, item.crashes, \
+         item.created_ms, item.first_ms, item.ended_ms, item.deadline_ms, item.last_class, item.last_status, \
+         item.last_code, item.last_words, item.reason"
+    };
+}
+pub(super) use item_columns;
+
+/// The place of the `n`th column behind those of an item.
+pub(super) const fn after_item(n: usize) -> usize {
+    22 + n
+}
+
+/// An item from a row of [`item_columns`].
+pub(super) fn item(row: &Row<'_>) -> rusqlite::Result<Item> {
+    let time = |column: usize| row.get::<_, Option<i64>>(column).map(|millis| millis.map(Timestamp::from_millis));
+    let state = row.get(4)?;
+    let state = State::from_code(state).ok_or(rusqlite::Error::IntegralValueOutOfRange(4, state))?;
+    let last = match row.get_ref(17)?.as_str_or_null()?.and_then(Class::from_name) {
+        Some(class) => Some(failure(row, class, 18)?),
+        None => None,
+    };
+    Ok(Item {
+        id: row.get::<_, i64>(0)?.unsigned_abs(),
+        key: row.get(1)?,
+        group: row.get::<_, String>(2)?.into(),
+        priority: row.get(3)?,
+        state,
+        not_before: not_before(row.get_ref(5)?),
+        delay: Duration::from_millis(row.get::<_, i64>(6)?.unsigned_abs()),
+        attempts: row.get(7)?,
+        deferrals: row.get(8)?,
+        abandoned: row.get(9)?,
+        forgiven: Forgiven { attempts: row.get(10)?, deferrals: row.get(11)? },
+        crashes: row.get(12)?,
+        created: Timestamp::from_millis(row.get(13)?),
+        first: time(14)?,
+        ended: time(15)?,
+        deadline: row.get::<_, Option<i64>>(16)?.map(|millis| Duration::from_millis(millis.unsigned_abs())),
+        last,
+        reason: row.get(21)?,
+    })
+}
+
+/// Status, code and words stand beside each other from `column` on.
+fn failure(row: &Row<'_>, class: Class, column: usize) -> rusqlite::Result<Failure> {
+    let words = row.get::<_, Option<String>>(column + 2)?.unwrap_or_default();
+    Ok(Failure { class, status: row.get(column)?, code: row.get(column + 1)?, words, retry_after: None })
+}
+
+/// The due time that is shown: what is none, or 0, is shown as none.
+fn not_before(value: ValueRef<'_>) -> Option<Timestamp> {
+    let (millis, origin) = (stored(value), Timestamp::from_millis(0));
+    match (read_due(millis, origin), millis) {
+        (Due::At(at), _) => Some(at),
+        (Due::Beyond, Stored::Millis(millis)) => Some(Timestamp::from_millis(millis)),
+        (Due::Beyond, _) => Some(Timestamp::from_millis(i64::MAX)),
+        (Due::Now | Due::Nonsense, _) => None,
+    }
+}
+
+/// A due time as it is stored.
+pub(super) fn stored(value: ValueRef<'_>) -> Stored<'_> {
+    match value {
+        ValueRef::Null => Stored::Null,
+        ValueRef::Integer(millis) => Stored::Millis(millis),
+        ValueRef::Real(millis) => Stored::Real(millis),
+        ValueRef::Text(text) | ValueRef::Blob(text) => Stored::Text(std::str::from_utf8(text).unwrap_or("bytes")),
+    }
+}
+
+/// Whole milliseconds from a due time that sorts among the numbers.
+pub(super) fn whole(row: &Row<'_>) -> rusqlite::Result<Option<i64>> {
+    Ok(match row.get_ref(0)? {
+        ValueRef::Integer(millis) => Some(millis),
+        ValueRef::Real(millis) => Some(millis.ceil() as i64),
+        ValueRef::Null | ValueRef::Text(_) | ValueRef::Blob(_) => None,
+    })
+}
+
+/// The last `limit` decisions about an item, the oldest first.
+pub(super) fn events(conn: &Connection, item: i64, limit: usize) -> rusqlite::Result<Vec<Event>> {
+    let mut select = conn.prepare_cached(
+        "SELECT decided_ms, send, class, status, code, words, action, reason, judge, not_before_ms, waited_ms
+         FROM event WHERE item = ?1 ORDER BY n DESC LIMIT ?2",
+    )?;
+    let rows = select.query_map(params![item, limit as i64], |row| {
+        let class: String = row.get(2)?;
+        let waited: Option<i64> = row.get(10)?;
+        Ok(Event {
+            decided: Timestamp::from_millis(row.get(0)?),
+            send: row.get(1)?,
+            failure: failure(row, Class::from_name(&class).unwrap_or(Class::Transient), 3)?,
+            action: row.get(6)?,
+            reason: row.get(7)?,
+            by: row.get(8)?,
+            not_before: row.get::<_, Option<i64>>(9)?.map(Timestamp::from_millis),
+            waited: waited.map(|millis| Duration::from_millis(millis.unsigned_abs())),
+        })
+    })?;
+    let mut events: Vec<Event> = rows.collect::<rusqlite::Result<_>>()?;
+    events.reverse();
+    Ok(events)
+}

@@ -1,0 +1,149 @@
+//! The tables of a store, their versions, and how a store is recognized.
+
+use std::path::Path;
+use std::time::Duration;
+
+use rusqlite::config::DbConfig;
+use rusqlite::{Connection, OpenFlags};
+
+use crate::work::error::WorkError;
+
+/// What leads from each version to the next, the first from an empty file. Only ever added to.
+const MIGRATIONS: [&str; 1] = [V1];
+
+/// Payloads stand apart from the items: beside them they would make each claim several times slower. `not_before_ms` is the
+/// one column that may hold anything, because people change it by hand: 0 is an item that waits for nothing.
+const V1: &str = "
+    CREATE TABLE store (created_ms INTEGER NOT NULL, last_ms INTEGER NOT NULL) STRICT;
+    CREATE TABLE worker (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        name TEXT NOT NULL,
+        lease_ms INTEGER NOT NULL,
+        lease_until_ms INTEGER NOT NULL
+    ) STRICT;
+    CREATE TABLE scope (
+        name TEXT PRIMARY KEY,
+        until_ms INTEGER,
+        reason TEXT NOT NULL,
+        since_ms INTEGER NOT NULL
+    ) STRICT;
+    CREATE TABLE lane (
+        id INTEGER PRIMARY KEY,
+        grp TEXT NOT NULL,
+        priority INTEGER NOT NULL,
+        UNIQUE (grp, priority)
+    ) STRICT;
+    CREATE TABLE item (
+        id INTEGER PRIMARY KEY,
+        key TEXT NOT NULL,
+        lane INTEGER NOT NULL REFERENCES lane(id),
+        state INTEGER NOT NULL DEFAULT 0,
+        not_before_ms ANY DEFAULT 0,
+        delay_ms INTEGER NOT NULL DEFAULT 0,
+        attempts INTEGER NOT NULL DEFAULT 0,
+        deferrals INTEGER NOT NULL DEFAULT 0,
+        abandoned INTEGER NOT NULL DEFAULT 0,
+        forgiven_attempts INTEGER NOT NULL DEFAULT 0,
+        forgiven_deferrals INTEGER NOT NULL DEFAULT 0,
+        crashes INTEGER NOT NULL DEFAULT 0,
+        fence INTEGER NOT NULL DEFAULT 0,
+        worker INTEGER,
+        created_ms INTEGER NOT NULL,
+        first_ms INTEGER,
+        ended_ms INTEGER,
+        deadline_ms INTEGER,
+        last_class TEXT,
+        last_status INTEGER,
+        last_code TEXT,
+        last_words TEXT,
+        reason TEXT
+    ) STRICT;
+    CREATE TABLE payload (item INTEGER PRIMARY KEY REFERENCES item(id), body TEXT NOT NULL) STRICT;
+    CREATE TABLE event (
+        item INTEGER NOT NULL REFERENCES item(id),
+        n INTEGER NOT NULL,
+        decided_ms INTEGER NOT NULL,
+        send INTEGER NOT NULL,
+        class TEXT NOT NULL,
+        status INTEGER,
+        code TEXT,
+        words TEXT NOT NULL,
+        action TEXT NOT NULL,
+        reason TEXT,
+        judge TEXT NOT NULL,
+        not_before_ms INTEGER,
+        waited_ms INTEGER,
+        PRIMARY KEY (item, n)
+    ) STRICT, WITHOUT ROWID;
+    CREATE UNIQUE INDEX item_key ON item(key);
+    CREATE INDEX item_due ON item(lane, not_before_ms, crashes) WHERE state = 0;
+    CREATE INDEX item_worker ON item(worker) WHERE state = 1;
+    CREATE INDEX item_next_run ON item(lane) WHERE state = 6;
+";
+
+/// "PaWk" in ASCII, in `PRAGMA application_id`: tells a store from any other database.
+const APPLICATION: i64 = 0x5061_576B;
+
+/// How long to wait for another process that writes.
+const BUSY: Duration = Duration::from_secs(10);
+
+/// Opens or makes a store, and brings its tables up to this version. A commit outlasts a power cut.
+pub(super) fn open(path: &Path, now_ms: i64) -> Result<Connection, WorkError> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let conn = Connection::open_with_flags(path, flags).map_err(WorkError::sqlite("open"))?;
+    prepare(&conn, path, now_ms).map(|()| conn)
+}
+
+fn prepare(conn: &Connection, path: &Path, now_ms: i64) -> Result<(), WorkError> {
+    conn.busy_timeout(BUSY).map_err(WorkError::sqlite("open"))?;
+    recognize(conn, path)?;
+    conn.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA temp_store = MEMORY;")
+        // The plans are pinned by tests. Without this a statement is planned anew whenever another time is bound.
+        .and_then(|()| conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true))
+        .map_err(WorkError::sqlite("open"))?;
+    conn.set_prepared_statement_cache_capacity(64);
+    migrate(conn, path, now_ms)
+}
+
+/// Two processes may find the same empty file: whoever comes second finds the work done.
+fn migrate(conn: &Connection, path: &Path, now_ms: i64) -> Result<(), WorkError> {
+    conn.execute_batch("BEGIN IMMEDIATE").map_err(WorkError::sqlite("write"))?;
+    let done = recognize(conn, path).and_then(|version| {
+        let work = || -> rusqlite::Result<()> {
+            for migration in &MIGRATIONS[version..] {
+                conn.execute_batch(migration)?;
+            }
+            if version == 0 {
+                conn.execute("INSERT INTO store VALUES (?1, ?1)", [now_ms])?;
+            }
+            conn.pragma_update(None, "application_id", APPLICATION)?;
+            conn.pragma_update(None, "user_version", MIGRATIONS.len() as i64)?;
+            conn.execute_batch("COMMIT")
+        };
+        work().map_err(WorkError::sqlite("write"))
+    });
+    if done.is_err() {
+        let _ = conn.execute_batch("ROLLBACK");
+    }
+    done
+}
+
+/// The version of a store, 0 for an empty file.
+fn recognize(conn: &Connection, path: &Path) -> Result<usize, WorkError> {
+    let foreign = || WorkError::NotAStore { path: path.to_owned() };
+    let number = |sql: &str| match conn.query_row(sql, [], |row| row.get::<_, i64>(0)) {
+        Ok(number) => Ok(number),
+        Err(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::NotADatabase) => Err(foreign()),
+        Err(error) => Err(WorkError::sqlite("open")(error)),
+    };
+    let (application, version) = (number("PRAGMA application_id")?, number("PRAGMA user_version")?);
+    match (application, usize::try_from(version)) {
+        (APPLICATION, Ok(version)) if version <= MIGRATIONS.len() => Ok(version),
+        (APPLICATION, Ok(_)) => {
+            let (store, known) = (path.display().to_string(), MIGRATIONS.len() as i64);
+            Err(WorkError::NewerVersion { store, found: version, known })
+        }
+        (0, Ok(0)) if number("SELECT count(*) FROM sqlite_schema")? == 0 => Ok(0),
+        _ => Err(foreign()),
+    }
+}

@@ -1,0 +1,113 @@
+//! The one thread that owns the database. What gathers while the disk works is one transaction, so groups grow by
+//! themselves.
+
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+
+use rusqlite::Connection;
+use tokio::sync::oneshot;
+
+use crate::work::error::WorkError;
+use crate::work::store::Pending;
+
+/// The thread and the way to it.
+#[derive(Debug)]
+pub(super) struct Desk {
+    steps: Option<mpsc::SyncSender<Box<dyn Step>>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Steps that may be queued, and that one transaction may hold. Each is a batch of its caller's.
+const QUEUE: usize = 256;
+
+impl Desk {
+    /// Starts the thread.
+    pub(super) fn start(conn: Connection) -> Result<Self, WorkError> {
+        let (sender, steps) = mpsc::sync_channel(QUEUE);
+        let thread = thread::Builder::new()
+            .name("paceline-work".into())
+            .spawn(move || serve(&conn, &steps))
+            .map_err(crate::Error::io("start the thread of", "the store".as_ref()))?;
+        Ok(Self { steps: Some(sender), thread: Some(thread) })
+    }
+
+    /// Does `work` within a transaction and answers once that is on the disk. It is queued at the call already, not when
+    /// the answer is first waited for, and done even if nobody waits any more.
+    pub(super) fn ask<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection) -> Result<T, WorkError> + Send + 'static,
+    ) -> Pending<'static, T> {
+        let (reply, answer) = oneshot::channel();
+        let step = Box::new(Asked { work: Some(work), done: None, reply });
+        let queued = self.steps.as_ref().is_some_and(|steps| steps.send(step).is_ok());
+        Box::pin(
+            async move { if queued { answer.await.unwrap_or(Err(WorkError::Closed)) } else { Err(WorkError::Closed) } },
+        )
+    }
+}
+
+impl Drop for Desk {
+    fn drop(&mut self) {
+        drop(self.steps.take());
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread was told to whoever waited for it.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// One batch of one caller.
+trait Step: Send {
+    fn carry_out(&mut self, conn: &Connection) -> Result<(), WorkError>;
+    fn settle(self: Box<Self>, failure: Option<&WorkError>);
+}
+
+struct Asked<T, F> {
+    work: Option<F>,
+    done: Option<T>,
+    reply: oneshot::Sender<Result<T, WorkError>>,
+}
+
+impl<T: Send, F: FnOnce(&Connection) -> Result<T, WorkError> + Send> Step for Asked<T, F> {
+    fn carry_out(&mut self, conn: &Connection) -> Result<(), WorkError> {
+        if let Some(work) = self.work.take() {
+            self.done = Some(work(conn)?);
+        }
+        Ok(())
+    }
+
+    fn settle(self: Box<Self>, failure: Option<&WorkError>) {
+        let answer = match (failure, self.done) {
+            (None, Some(done)) => Ok(done),
+            (Some(failure), _) => Err(failure.clone()),
+            (None, None) => Err(WorkError::Closed),
+        };
+        // Whoever asked may have gone.
+        let _ = self.reply.send(answer);
+    }
+}
+
+fn serve(conn: &Connection, steps: &mpsc::Receiver<Box<dyn Step>>) {
+    while let Ok(first) = steps.recv() {
+        let mut group = vec![first];
+        group.extend(steps.try_iter().take(QUEUE - 1));
+        let failure = turn(conn, &mut group).err();
+        for step in group {
+            step.settle(failure.as_ref());
+        }
+    }
+}
+
+/// All steps or none: after an error nothing of the group is recorded, and everybody hears of it.
+fn turn(conn: &Connection, group: &mut [Box<dyn Step>]) -> Result<(), WorkError> {
+    conn.execute_batch("BEGIN IMMEDIATE").map_err(WorkError::sqlite("write"))?;
+    let done = group
+        .iter_mut()
+        .try_for_each(|step| step.carry_out(conn))
+        .and_then(|()| conn.execute_batch("COMMIT").map_err(WorkError::sqlite("write")));
+    if done.is_err() {
+        // The first error is the one to tell. A transaction that failed may have ended by itself.
+        let _ = conn.execute_batch("ROLLBACK");
+    }
+    done
+}

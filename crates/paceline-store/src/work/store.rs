@@ -1,0 +1,62 @@
+//! What every engine can do.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use super::error::WorkError;
+use super::item::{Added, Amend, Ask, Claim, Counts, Event, Filter, Item, Kept, NewItem, Outcome, WorkerId};
+use crate::scope::ScopeRow;
+
+/// An answer of a store, which may take its time.
+pub type Pending<'a, T> = Pin<Box<dyn Future<Output = Result<T, WorkError>> + Send + 'a>>;
+
+/// Items and what became of them, kept where they outlive the process.
+///
+/// Everything goes in batches, and a batch is recorded whole or not at all. The store's own clock decides what is due, so
+/// that callers speak of durations only: several machines never have to agree on the time.
+///
+/// An item is with one worker at a time. Each change of hands raises its fence, and an outcome is taken only with the
+/// present one, in the statement that records it.
+pub trait WorkStore: Send + Sync {
+    /// Adds items. A key that is there already is left as it is.
+    fn insert(&self, items: Vec<NewItem>) -> Pending<'_, Vec<Added>>;
+
+    /// Begins a run: a worker of that name is known from now on, for as long as it renews its lease. Items that were left
+    /// to the next run wait again, before all others, and stopped groups are tried once more.
+    ///
+    /// # Errors
+    /// [`WorkError::Files`] when another process works on a SQLite store.
+    fn enlist(&self, name: &str, lease: Duration) -> Pending<'_, WorkerId>;
+
+    /// Renews the lease of a worker; false when it ran out and somebody noticed. Its items are then somebody else's, and it
+    /// has to enlist again. Puts back the items of workers whose lease ran out.
+    fn renew(&self, worker: WorkerId) -> Pending<'_, bool>;
+
+    /// Hands out items of groups that may send.
+    fn claim(&self, worker: WorkerId, ask: Ask) -> Pending<'_, Claim>;
+
+    /// Records what became of items, and with it what became of groups.
+    fn record(&self, outcomes: Vec<Outcome>, scopes: Vec<ScopeRow>) -> Pending<'_, Vec<Kept>>;
+
+    /// Puts back what a worker still has, and forgets the worker.
+    fn leave(&self, worker: WorkerId) -> Pending<'_, ()>;
+
+    /// The groups that are held or stopped, by name; [`ACCOUNT`](crate::ACCOUNT) stands for all of them.
+    fn scopes(&self) -> Pending<'_, Vec<ScopeRow>>;
+
+    /// How many items stand where.
+    fn counts(&self) -> Pending<'_, Counts>;
+
+    /// Items with an id above `after`, by id, at most `limit`.
+    fn list(&self, filter: Filter, after: u64, limit: usize) -> Pending<'_, Vec<Item>>;
+
+    /// The payload of an item and every decision about it, the oldest first; none when there is no such key.
+    fn show(&self, key: &str) -> Pending<'_, Option<(Item, String, Vec<Event>)>>;
+
+    /// Does what a person asks for; says how many items it changed.
+    fn amend(&self, filter: Filter, amend: Amend) -> Pending<'_, u64>;
+
+    /// Waits until somebody else may have added or changed something.
+    fn changed(&self) -> Pending<'_, ()>;
+}

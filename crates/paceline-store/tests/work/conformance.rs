@@ -1,0 +1,324 @@
+//! What every engine promises.
+
+use std::time::Duration;
+
+use paceline_core::Timestamp;
+use paceline_store::work::{Added, Amend, Ask, Filter, Kept, NewItem, Next, Outcome, Sent, State, WorkError};
+use paceline_store::{ACCOUNT, ScopeRow, ScopeState};
+
+use crate::support::{Bench, LEASE, S, START, again, item, keys, of_group, outcome};
+
+/// One test for each engine and promise.
+macro_rules! conformance {
+    ($($promise:ident),* $(,)?) => {
+        mod memory {
+            $(#[tokio::test] async fn $promise() { super::$promise(crate::support::memory().await).await; })*
+        }
+        mod sqlite {
+            $(#[tokio::test] async fn $promise() { super::$promise(crate::support::sqlite().await).await; })*
+        }
+    };
+}
+
+conformance!(
+    a_key_is_added_once,
+    what_is_too_long_is_refused_with_its_batch,
+    high_priorities_then_due_tries_then_new_items,
+    groups_take_turns,
+    an_item_waits_as_long_as_was_chosen,
+    what_is_due_soon_is_handed_out_ahead_of_its_time,
+    the_last_five_decisions_come_with_a_claim,
+    a_held_group_waits_and_its_deadlines_with_it,
+    a_stopped_group_is_tried_by_the_next_run,
+    the_account_stops_every_group,
+    a_worker_that_lost_its_lease_records_nothing,
+    who_leaves_puts_back_and_who_dies_too,
+    outcomes_are_taken_once,
+    a_cancelled_item_takes_no_outcome,
+    a_person_retries_what_has_ended,
+    what_is_left_to_the_next_run_begins_it,
+    after_the_year_9999_is_never,
+    items_are_listed_in_pages,
+    a_change_wakes_whoever_waits_for_it,
+);
+
+async fn a_key_is_added_once(on: Bench) {
+    let first = on.store.insert(vec![item("a"), item("b"), item("a")]).await.unwrap();
+    assert_eq!(first, [Added::New, Added::New, Added::Known(State::Waiting)]);
+    let worker = on.enlist().await;
+    let claim = on.claim(worker, 9).await;
+    assert_eq!(keys(&claim.items), ["a", "b"]);
+    assert_eq!(on.record(Outcome::success(&claim.items[1])).await, Kept::Recorded);
+    let changed = NewItem { payload: "other".to_owned(), ..item("a") };
+    let second = on.store.insert(vec![changed, item("b")]).await.unwrap();
+    assert_eq!(second, [Added::Known(State::InFlight), Added::Known(State::Succeeded)]);
+    let (found, payload, events) = on.store.show("a").await.unwrap().unwrap();
+    assert_eq!((found.state, payload.as_str(), events.len()), (State::InFlight, "{\"of\":\"a\"}", 0));
+    assert_eq!(on.store.show("c").await.unwrap(), None);
+    let counts = on.store.counts().await.unwrap();
+    assert_eq!((counts.total(), counts.of(State::InFlight), counts.of(State::Succeeded)), (2, 1, 1));
+}
+
+async fn what_is_too_long_is_refused_with_its_batch(on: Bench) {
+    let refused = on.store.insert(vec![item("a"), item(&"k".repeat(513))]).await;
+    assert!(matches!(refused, Err(WorkError::TooLong { what: "key", bytes: 513, most: 512, .. })), "{refused:?}");
+    assert_eq!(on.store.counts().await.unwrap().total(), 0);
+}
+
+async fn high_priorities_then_due_tries_then_new_items(on: Bench) {
+    let worker = on.enlist().await;
+    for (key, delay) in [("late", 3), ("early", 1)] {
+        on.add([item(key)]).await;
+        on.fail_once(worker, S * delay).await;
+    }
+    on.add([item("new"), NewItem { priority: -1, ..item("low") }, NewItem { priority: 7, ..item("high") }]).await;
+    on.forward(S * 5).await;
+    assert_eq!(on.keys(worker, 9).await, ["high", "early", "late", "new", "low"]);
+}
+
+async fn groups_take_turns(on: Bench) {
+    let worker = on.enlist().await;
+    on.add((0..50).map(|n| of_group(&format!("many-{n}"), "many"))).await;
+    on.add([of_group("few-0", "few"), of_group("few-1", "few")]).await;
+    let mut first = on.keys(worker, 4).await;
+    first.sort_unstable();
+    assert_eq!(first, ["few-0", "few-1", "many-0", "many-1"]);
+    assert_eq!(on.keys(worker, 3).await, ["many-2", "many-3", "many-4"]);
+}
+
+async fn an_item_waits_as_long_as_was_chosen(on: Bench) {
+    on.add([item("a")]).await;
+    let worker = on.enlist().await;
+    let claim = on.claim(worker, 1).await;
+    assert_eq!((claim.next_due, claim.others), (None, false));
+    assert_eq!(on.record(again(&claim.items[0], S * 60)).await, Kept::Recorded);
+    on.forward(S * 60 - Duration::from_millis(1)).await;
+    let claim = on.claim(worker, 1).await;
+    assert_eq!((claim.items.len(), claim.next_due), (0, Some(Duration::from_millis(1))));
+    on.forward(Duration::from_millis(1)).await;
+    let claim = on.claim(worker, 1).await;
+    let claimed = &claim.items[0];
+    assert_eq!(claimed.item.not_before, Some(START + S * 60));
+    assert_eq!((claimed.item.attempts, claimed.item.delay, claimed.due_in), (1, S * 60, Duration::ZERO));
+    assert_eq!(claimed.item.last.as_ref().map(|last| (last.words.as_str(), last.status)), Some(("no luck", Some(503))));
+    assert_eq!(claimed.history.len(), 1);
+    let event = &claimed.history[0];
+    assert_eq!((event.decided, event.not_before, event.waited), (START, Some(START + S * 60), Some(S * 60)));
+    assert_eq!((event.send, event.action.as_str(), event.by.as_str()), (1, "retry", "rules"));
+}
+
+async fn what_is_due_soon_is_handed_out_ahead_of_its_time(on: Bench) {
+    let worker = on.enlist().await;
+    on.add([item("soon")]).await;
+    on.fail_once(worker, Duration::from_millis(700)).await;
+    on.add([item("later")]).await;
+    on.fail_once(worker, S * 2).await;
+    on.add([NewItem { priority: -5, ..item("now") }]).await;
+    let claim = on.store.claim(worker, Ask { limit: 9, ahead: S }).await.unwrap();
+    assert_eq!(keys(&claim.items), ["now", "soon"], "what is due goes before what is not, whatever its priority");
+    assert_eq!(claim.items[1].due_in, Duration::from_millis(700));
+    assert_eq!(claim.items[1].history[0].waited, Some(Duration::from_millis(700)));
+    assert_eq!(claim.next_due, Some(S * 2));
+}
+
+async fn the_last_five_decisions_come_with_a_claim(on: Bench) {
+    on.add([item("a")]).await;
+    let worker = on.enlist().await;
+    for _ in 0..7 {
+        on.fail_once(worker, S).await;
+        on.forward(S).await;
+    }
+    let claim = on.claim(worker, 1).await;
+    let sends: Vec<u32> = claim.items[0].history.iter().map(|event| event.send).collect();
+    assert_eq!(sends, [3, 4, 5, 6, 7]);
+    assert_eq!(on.store.show("a").await.unwrap().unwrap().2.len(), 7);
+}
+
+fn held(name: &str, until: Timestamp) -> ScopeRow {
+    ScopeRow { name: name.into(), state: ScopeState::Held { until, reason: "quota".to_owned() } }
+}
+
+fn stopped(name: &str) -> ScopeRow {
+    ScopeRow { name: name.into(), state: ScopeState::Stopped { reason: "bad key".to_owned() } }
+}
+
+async fn a_held_group_waits_and_its_deadlines_with_it(on: Bench) {
+    on.add([of_group("a", "g"), of_group("b", "g"), of_group("other", "h")]).await;
+    let worker = on.enlist().await;
+    let claim = on.store.claim(worker, Ask { limit: 1, ahead: Duration::ZERO }).await.unwrap();
+    assert_eq!(keys(&claim.items), ["a"]);
+    on.forward(S * 10).await;
+    let until = START + S * 110;
+    let kept = on.store.record(vec![again(&claim.items[0], S * 5)], vec![held("g", until)]).await.unwrap();
+    assert_eq!(kept, [Kept::Recorded]);
+    let claim = on.claim(worker, 9).await;
+    assert_eq!((keys(&claim.items), claim.next_due), (vec!["other".to_owned()], Some(S * 100)));
+    assert_eq!(on.store.scopes().await.unwrap(), [held("g", until)]);
+    on.forward(S * 100).await;
+    let claim = on.claim(worker, 9).await;
+    assert_eq!(keys(&claim.items), ["a", "b"]);
+    assert_eq!(claim.items[0].item.first, Some(START + S * 100), "the hold does not count against the deadline");
+    assert_eq!(on.store.scopes().await.unwrap(), []);
+}
+
+async fn a_stopped_group_is_tried_by_the_next_run(on: Bench) {
+    on.add([of_group("a", "g"), of_group("b", "h")]).await;
+    let worker = on.enlist().await;
+    on.store.record(Vec::new(), vec![stopped("g")]).await.unwrap();
+    let claim = on.claim(worker, 9).await;
+    assert_eq!((keys(&claim.items), claim.next_due), (vec!["b".to_owned()], None));
+    on.record(Outcome::success(&claim.items[0])).await;
+    let worker = on.enlist().await;
+    assert_eq!(on.keys(worker, 9).await, ["a"]);
+}
+
+async fn the_account_stops_every_group(on: Bench) {
+    on.add([of_group("a", "g"), of_group("b", "h")]).await;
+    let worker = on.enlist().await;
+    on.store.record(Vec::new(), vec![held(ACCOUNT, START + S * 9), held("g", START + S * 5)]).await.unwrap();
+    let claim = on.claim(worker, 9).await;
+    assert_eq!((claim.items.len(), claim.next_due), (0, Some(S * 9)));
+    on.store.record(Vec::new(), vec![ScopeRow { name: ACCOUNT.into(), state: ScopeState::Open }]).await.unwrap();
+    assert_eq!(on.keys(worker, 9).await, ["b"]);
+}
+
+async fn a_worker_that_lost_its_lease_records_nothing(on: Bench) {
+    on.add([item("a"), item("b")]).await;
+    let frozen = on.store.enlist("frozen", S * 30).await.unwrap();
+    let other = on.store.enlist("other", LEASE).await.unwrap();
+    let before = on.claim(frozen, 2).await;
+    on.forward(S * 29).await;
+    assert!(on.store.renew(frozen).await.unwrap());
+    on.forward(S * 29).await;
+    assert!(on.store.renew(other).await.unwrap());
+    assert!(on.claim(other, 9).await.items.is_empty(), "the lease was renewed");
+    on.forward(S).await;
+    assert!(on.store.renew(other).await.unwrap());
+    let after = on.claim(other, 1).await;
+    assert_eq!(keys(&after.items), ["a"]);
+    let outcomes = before.items.iter().map(Outcome::success).collect();
+    assert_eq!(on.store.record(outcomes, Vec::new()).await.unwrap(), [Kept::Lost, Kept::Lost]);
+    assert!(!on.store.renew(frozen).await.unwrap());
+    assert!(on.claim(frozen, 9).await.items.is_empty(), "who lost its lease gets no more work");
+    assert_eq!(on.record(Outcome::success(&after.items[0])).await, Kept::Recorded);
+    let counts = on.store.counts().await.unwrap();
+    assert_eq!((counts.of(State::Succeeded), counts.of(State::Waiting)), (1, 1));
+    assert_eq!(on.store.show("b").await.unwrap().unwrap().0.crashes, 1);
+}
+
+async fn who_leaves_puts_back_and_who_dies_too(on: Bench) {
+    on.add([item("a"), item("b"), item("c")]).await;
+    let leaves = on.store.enlist("leaves", S).await.unwrap();
+    let dies = on.store.enlist("dies", S).await.unwrap();
+    let lives = on.store.enlist("lives", LEASE).await.unwrap();
+    assert_eq!(on.keys(dies, 1).await, ["a"]);
+    assert_eq!(on.keys(leaves, 1).await, ["b"]);
+    assert!(on.claim(lives, 0).await.others);
+    on.store.leave(leaves).await.unwrap();
+    on.forward(S).await;
+    on.store.renew(lives).await.unwrap();
+    let claim = on.claim(lives, 9).await;
+    assert_eq!(keys(&claim.items), ["b", "c", "a"], "what a crash interrupted goes behind");
+    let crashes: Vec<u32> = claim.items.iter().map(|claimed| claimed.item.crashes).collect();
+    assert_eq!((crashes, claim.others), (vec![0, 0, 1], false));
+}
+
+async fn outcomes_are_taken_once(on: Bench) {
+    on.add([item("a"), item("b")]).await;
+    let worker = on.enlist().await;
+    let claim = on.claim(worker, 2).await;
+    let (a, b) = (&claim.items[0], &claim.items[1]);
+    let both = vec![Outcome::success(a), outcome(b, Sent::Deferral, Next::Failed, "fail"), Outcome::success(b)];
+    assert_eq!(on.store.record(both, Vec::new()).await.unwrap(), [Kept::Recorded, Kept::Recorded, Kept::Lost]);
+    assert_eq!(on.record(again(a, S)).await, Kept::Lost);
+    assert_eq!(on.record(Outcome::back(a)).await, Kept::Lost);
+    let found = on.store.show("b").await.unwrap().unwrap().0;
+    assert_eq!((found.state, found.attempts, found.deferrals, found.ended), (State::Failed, 0, 1, Some(START)));
+    assert_eq!(found.reason.as_deref(), Some("because"));
+    assert!(on.claim(worker, 9).await.items.is_empty());
+}
+
+async fn a_cancelled_item_takes_no_outcome(on: Bench) {
+    on.add([item("a"), item("b"), item("c")]).await;
+    let worker = on.enlist().await;
+    let claim = on.claim(worker, 2).await;
+    on.record(Outcome::success(&claim.items[1])).await;
+    assert_eq!(on.store.amend(Filter::default(), Amend::Cancel).await.unwrap(), 2, "what ended stays");
+    assert_eq!(on.record(Outcome::success(&claim.items[0])).await, Kept::Lost);
+    let counts = on.store.counts().await.unwrap();
+    assert_eq!((counts.of(State::Cancelled), counts.of(State::Succeeded)), (2, 1));
+}
+
+async fn a_person_retries_what_has_ended(on: Bench) {
+    on.add([item("failed"), item("done"), item("waits")]).await;
+    let worker = on.enlist().await;
+    let claim = on.claim(worker, 3).await;
+    let [failed, done, waits] = &claim.items[..] else { panic!("three were claimed") };
+    let outcomes =
+        vec![outcome(failed, Sent::Attempt, Next::Failed, "fail"), Outcome::success(done), again(waits, S * 3_600)];
+    on.store.record(outcomes, Vec::new()).await.unwrap();
+    let filter = Filter::keys(["failed", "done", "waits", "unknown"]);
+    assert_eq!(on.store.amend(filter, Amend::Retry).await.unwrap(), 2);
+    let claim = on.claim(worker, 9).await;
+    assert_eq!(keys(&claim.items), ["failed", "waits"]);
+    let again = &claim.items[0].item;
+    assert_eq!((again.attempts, again.forgiven.attempts, again.ended), (1, 1, None));
+}
+
+async fn what_is_left_to_the_next_run_begins_it(on: Bench) {
+    on.add([item("a"), item("b")]).await;
+    let worker = on.enlist().await;
+    let claim = on.claim(worker, 1).await;
+    on.record(outcome(&claim.items[0], Sent::Attempt, Next::NextRun, "next_run")).await;
+    assert_eq!(on.store.counts().await.unwrap().of(State::Deferred), 1);
+    assert_eq!(on.keys(worker, 9).await, ["b"]);
+    on.add([item("c")]).await;
+    on.store.leave(worker).await.unwrap();
+    let worker = on.enlist().await;
+    let claim = on.claim(worker, 9).await;
+    assert_eq!(keys(&claim.items), ["a", "b", "c"]);
+    assert_eq!((claim.items[0].item.attempts, claim.items[0].item.forgiven.attempts), (1, 1));
+}
+
+async fn after_the_year_9999_is_never(on: Bench) {
+    let never = Timestamp::from_millis(253_402_300_800_000);
+    let before_1970 = Timestamp::from_millis(-5);
+    on.add([
+        NewItem { not_before: Some(never), ..item("never") },
+        NewItem { not_before: Some(before_1970), ..item("nonsense") },
+        NewItem { not_before: Some(START + S), ..item("soon") },
+    ])
+    .await;
+    let worker = on.enlist().await;
+    let claim = on.claim(worker, 9).await;
+    assert_eq!((keys(&claim.items), claim.next_due), (vec!["nonsense".to_owned()], Some(S)));
+    on.forward(S).await;
+    let claim = on.claim(worker, 9).await;
+    assert_eq!((keys(&claim.items), claim.next_due), (vec!["soon".to_owned()], None));
+    assert!(on.store.show("never").await.unwrap().unwrap().0.not_before >= Some(never));
+}
+
+async fn items_are_listed_in_pages(on: Bench) {
+    on.add((0..5).map(|n| of_group(&format!("item-{n}"), if n % 2 == 0 { "even" } else { "odd" }))).await;
+    let worker = on.enlist().await;
+    let claim = on.claim(worker, 5).await;
+    for claimed in claim.items.iter().filter(|claimed| claimed.item.key != "item-2") {
+        on.record(Outcome::success(claimed)).await;
+    }
+    let page = on.store.list(Filter::default(), 0, 2).await.unwrap();
+    assert_eq!(page.iter().map(|item| item.key.as_str()).collect::<Vec<_>>(), ["item-0", "item-1"]);
+    let page = on.store.list(Filter::default(), page[1].id, 9).await.unwrap();
+    assert_eq!(page.iter().map(|item| item.key.as_str()).collect::<Vec<_>>(), ["item-2", "item-3", "item-4"]);
+    let even = Filter { group: Some("even".to_owned()), ..Filter::states([State::Succeeded]) };
+    let keys: Vec<_> = on.store.list(even, 0, 9).await.unwrap().into_iter().map(|item| item.key).collect();
+    assert_eq!(keys, ["item-0", "item-4"]);
+    let injected = Filter { group: Some("' OR 1 --".to_owned()), ..Filter::keys(["item-0", "' OR 1 --"]) };
+    assert!(on.store.list(injected, 0, 9).await.unwrap().is_empty());
+}
+
+async fn a_change_wakes_whoever_waits_for_it(on: Bench) {
+    // Made before the change, waited for after it: nothing is missed in between.
+    let changed = on.store.changed();
+    on.add([item("a")]).await;
+    changed.await.unwrap();
+}

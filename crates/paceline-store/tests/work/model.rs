@@ -1,0 +1,164 @@
+//! Long random histories: every engine answers as the one in memory does.
+
+use std::time::Duration;
+
+use paceline_core::Rng;
+use paceline_store::work::{Amend, Ask, Claim, Filter, NewItem, Next, Outcome, Sent, State, WorkerId};
+use paceline_store::{ScopeRow, ScopeState};
+
+use crate::support::{Bench, S, START, item, memory, outcome, sqlite};
+
+#[tokio::test]
+async fn sqlite_does_as_memory_does() {
+    for seed in 0..12 {
+        same(sqlite().await, seed).await;
+    }
+}
+
+pub(crate) async fn same(engine: Bench, seed: u64) {
+    let mut pair = Pair { model: memory().await, engine, workers: Vec::new(), held: Vec::new(), now: Duration::ZERO };
+    let mut rng = Rng::new(seed);
+    for step in 0..250 {
+        pair.step(&mut rng, &format!("seed {seed}, step {step}")).await;
+    }
+}
+
+/// A claimed item as the model and as the engine gave it out.
+type Held = (paceline_store::work::Claimed, paceline_store::work::Claimed);
+
+struct Pair {
+    model: Bench,
+    engine: Bench,
+    workers: Vec<(WorkerId, WorkerId)>,
+    held: Vec<Held>,
+    now: Duration,
+}
+
+impl Pair {
+    async fn step(&mut self, rng: &mut Rng, at: &str) {
+        let pick = |rng: &mut Rng, n: u64| rng.next_u64() % n;
+        match pick(rng, 12) {
+            0 | 1 => self.insert(rng, at).await,
+            2 => {
+                let lease = S * (20 + pick(rng, 40) as u32);
+                let model = self.model.store.enlist("w", lease).await.unwrap();
+                let engine = self.engine.store.enlist("w", lease).await.unwrap();
+                self.workers.push((model, engine));
+            }
+            3..=5 => self.claim(rng, at).await,
+            6..=8 => self.record(rng, at).await,
+            9 => {
+                let by = Duration::from_millis(pick(rng, 15_000));
+                self.now += by;
+                self.model.forward(by).await;
+                self.engine.forward(by).await;
+            }
+            10 => {
+                let Some((model, engine)) = self.workers.get(pick(rng, 1 + self.workers.len() as u64) as usize) else {
+                    return;
+                };
+                let (model, engine) = (self.model.store.renew(*model).await, self.engine.store.renew(*engine).await);
+                assert_eq!(model.unwrap(), engine.unwrap(), "{at}");
+            }
+            _ => self.amend(rng, at).await,
+        }
+        self.compare(at).await;
+    }
+
+    async fn insert(&self, rng: &mut Rng, at: &str) {
+        let items: Vec<NewItem> = (0..3)
+            .map(|_| NewItem {
+                priority: (rng.next_u64() % 3) as i16,
+                group: format!("g{}", rng.next_u64() % 3),
+                not_before: rng
+                    .next_u64()
+                    .is_multiple_of(3)
+                    .then(|| START + self.now + S * (rng.next_u64() % 20) as u32),
+                ..item(&format!("item-{}", rng.next_u64() % 60))
+            })
+            .collect();
+        let model = self.model.store.insert(items.clone()).await.unwrap();
+        assert_eq!(model, self.engine.store.insert(items).await.unwrap(), "{at}");
+    }
+
+    async fn claim(&mut self, rng: &mut Rng, at: &str) {
+        let Some(worker) = self.workers.get((rng.next_u64() % (1 + self.workers.len() as u64)) as usize) else {
+            return;
+        };
+        let ask = Ask { limit: (rng.next_u64() % 5) as usize, ahead: S * (rng.next_u64() % 3) as u32 };
+        let model = self.model.store.claim(worker.0, ask).await.unwrap();
+        let engine = self.engine.store.claim(worker.1, ask).await.unwrap();
+        let told = |claim: &Claim| {
+            let items: Vec<_> = claim
+                .items
+                .iter()
+                .map(|claimed| (claimed.item.clone(), claimed.payload.clone(), claimed.due_in, claimed.history.clone()))
+                .collect();
+            (items, claim.next_due, claim.others)
+        };
+        assert_eq!(told(&model), told(&engine), "{at}");
+        self.held.extend(model.items.into_iter().zip(engine.items));
+    }
+
+    async fn record(&mut self, rng: &mut Rng, at: &str) {
+        let mut outcomes = (Vec::new(), Vec::new());
+        for _ in 0..1 + rng.next_u64() % 2 {
+            if self.held.is_empty() {
+                break;
+            }
+            let index = (rng.next_u64() % self.held.len() as u64) as usize;
+            // Some are kept, so that outcomes come twice and late.
+            let (model, engine) =
+                if rng.next_u64().is_multiple_of(4) { self.held[index].clone() } else { self.held.swap_remove(index) };
+            let delay = S * (rng.next_u64() % 30) as u32;
+            let make = |claimed: &paceline_store::work::Claimed, kind: u64| match kind {
+                0 | 1 => Outcome::success(claimed),
+                2 | 3 => outcome(claimed, Sent::Attempt, Next::Again(delay), "retry"),
+                4 => outcome(claimed, Sent::Deferral, Next::Again(delay), "defer"),
+                5 => outcome(claimed, Sent::Attempt, Next::Failed, "fail"),
+                6 => outcome(claimed, Sent::Attempt, Next::Skipped, "skip"),
+                7 => outcome(claimed, Sent::Attempt, Next::NextRun, "next_run"),
+                8 => Outcome { sent: Sent::Abandoned, ..Outcome::back(claimed) },
+                _ => Outcome::back(claimed),
+            };
+            let kind = rng.next_u64() % 10;
+            outcomes.0.push(make(&model, kind));
+            outcomes.1.push(make(&engine, kind));
+        }
+        let scopes = self.scopes(rng);
+        let model = self.model.store.record(outcomes.0, scopes.clone()).await.unwrap();
+        assert_eq!(model, self.engine.store.record(outcomes.1, scopes).await.unwrap(), "{at}");
+    }
+
+    fn scopes(&self, rng: &mut Rng) -> Vec<ScopeRow> {
+        let name = ["g0", "g1", "*"][(rng.next_u64() % 3) as usize].into();
+        let reason = "a reason".to_owned();
+        let state = match rng.next_u64() % 12 {
+            0 | 1 => ScopeState::Held { until: START + self.now + S * (rng.next_u64() % 20) as u32, reason },
+            2 => ScopeState::Stopped { reason },
+            3..=5 => ScopeState::Open,
+            _ => return Vec::new(),
+        };
+        vec![ScopeRow { name, state }]
+    }
+
+    async fn amend(&self, rng: &mut Rng, at: &str) {
+        let keys: Vec<_> = (0..3).map(|_| format!("item-{}", rng.next_u64() % 60)).collect();
+        let amend = if rng.next_u64().is_multiple_of(2) { Amend::Retry } else { Amend::Cancel };
+        let states = if rng.next_u64().is_multiple_of(2) { vec![State::Failed, State::Waiting] } else { Vec::new() };
+        let filter = Filter { states, ..Filter::keys(keys) };
+        let model = self.model.store.amend(filter.clone(), amend).await.unwrap();
+        assert_eq!(model, self.engine.store.amend(filter, amend).await.unwrap(), "{at}");
+    }
+
+    async fn compare(&self, at: &str) {
+        let model = self.model.store.list(Filter::default(), 0, 1_000).await.unwrap();
+        let engine = self.engine.store.list(Filter::default(), 0, 1_000).await.unwrap();
+        assert_eq!(model.len(), engine.len(), "{at}");
+        model.iter().zip(&engine).for_each(|(model, engine)| assert_eq!(model, engine, "{at}"));
+        let counts = (self.model.store.counts().await.unwrap(), self.engine.store.counts().await.unwrap());
+        assert_eq!(counts.0, counts.1, "{at}");
+        let scopes = (self.model.store.scopes().await.unwrap(), self.engine.store.scopes().await.unwrap());
+        assert_eq!(scopes.0, scopes.1, "{at}");
+    }
+}

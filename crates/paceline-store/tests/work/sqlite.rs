@@ -1,0 +1,127 @@
+//! What only the store in a file has: a file, its lock, and hands that may write into it.
+
+use std::sync::Arc;
+
+use paceline_store::work::{SqliteStore, State, WorkError, WorkStore as _};
+use rusqlite::Connection;
+
+use crate::support;
+use crate::support::{Bench, LEASE, S, Turned, folder, item, keys};
+
+#[tokio::test]
+async fn one_process_works_and_others_add() {
+    let (folder, clock) = (folder(), Turned::default());
+    let path = folder.path().join("work.db");
+    let works = SqliteStore::open(&path, clock.clock()).unwrap();
+    let adds = SqliteStore::open(&path, clock.clock()).unwrap();
+    let worker = works.enlist("one", LEASE).await.unwrap();
+    works.enlist("another worker of the same process", LEASE).await.unwrap();
+    let refused = adds.enlist("two", LEASE).await;
+    assert!(matches!(&refused, Err(WorkError::Files(error)) if error.to_string().contains("is in use by process")));
+    let changed = works.changed();
+    adds.insert(vec![item("a")]).await.unwrap();
+    changed.await.unwrap();
+    let ask = paceline_store::work::Ask { limit: 9, ahead: S };
+    assert_eq!(keys(&works.claim(worker, ask).await.unwrap().items), ["a"]);
+}
+
+#[tokio::test]
+async fn what_the_dead_left_waits_again_at_once() {
+    let (folder, clock) = (folder(), Turned::default());
+    let path = folder.path().join("work.db");
+    let dead = SqliteStore::open(&path, clock.clock()).unwrap();
+    dead.insert(vec![item("a"), item("b")]).await.unwrap();
+    let worker = dead.enlist("dies", LEASE).await.unwrap();
+    let ask = paceline_store::work::Ask { limit: 1, ahead: S };
+    dead.claim(worker, ask).await.unwrap();
+    drop(dead);
+    let next = SqliteStore::open(&path, clock.clock()).unwrap();
+    let worker = next.enlist("lives", LEASE).await.unwrap();
+    let ask = paceline_store::work::Ask { limit: 9, ahead: S };
+    assert_eq!(keys(&next.claim(worker, ask).await.unwrap().items), ["b", "a"]);
+}
+
+/// A store whose only item waits for an hour, changed by hand.
+async fn by_hand(sql: &str) -> (Bench, paceline_store::work::WorkerId) {
+    let on = support::sqlite().await;
+    on.add([item("a")]).await;
+    let worker = on.enlist().await;
+    on.fail_once(worker, S * 3_600).await;
+    let path = on.path();
+    Connection::open(path).unwrap().execute_batch(&format!("UPDATE item SET not_before_ms = {sql}")).unwrap();
+    (on, worker)
+}
+
+#[tokio::test]
+async fn due_times_written_by_hand_are_read_with_patience() {
+    for due in ["NULL", "0", "1", "12.5", "-1", "-9e99", "9e999", "-9e999", "'tomorrow'", "''", "x'00ff'"] {
+        let (on, worker) = by_hand(due).await;
+        assert_eq!(on.keys(worker, 1).await, ["a"], "{due}");
+    }
+    for due in ["253402300800000", "9223372036854775807", "1e300"] {
+        let (on, worker) = by_hand(due).await;
+        let claim = on.claim(worker, 1).await;
+        assert_eq!((claim.items.len(), claim.next_due), (0, None), "{due}");
+        let listed = on.store.show("a").await.unwrap().unwrap().0;
+        assert!(listed.state == State::Waiting && listed.not_before.is_some(), "{due}");
+    }
+    let (on, worker) = by_hand("1700000005000.5").await;
+    let claim = on.claim(worker, 1).await;
+    assert_eq!(claim.next_due, Some(std::time::Duration::from_millis(5_001)));
+}
+
+#[test]
+fn foreign_files_and_newer_stores_are_refused() {
+    let (folder, clock) = (folder(), Turned::default());
+    let path = folder.path().join("work.db");
+    std::fs::write(&path, "this is no database, but it is long enough to be taken for one".repeat(20)).unwrap();
+    assert!(matches!(SqliteStore::open(&path, clock.clock()), Err(WorkError::NotAStore { .. })));
+    std::fs::remove_file(&path).unwrap();
+    Connection::open(&path).unwrap().execute_batch("CREATE TABLE item (id)").unwrap();
+    assert!(matches!(SqliteStore::open(&path, clock.clock()), Err(WorkError::NotAStore { .. })));
+    std::fs::remove_file(&path).unwrap();
+    drop(SqliteStore::open(&path, clock.clock()).unwrap());
+    drop(SqliteStore::open(&path, clock.clock()).unwrap());
+    Connection::open(&path).unwrap().pragma_update(None, "user_version", 99).unwrap();
+    let refused = SqliteStore::open(&path, clock.clock());
+    assert!(matches!(refused, Err(WorkError::NewerVersion { found: 99, .. })), "{refused:?}");
+}
+
+#[tokio::test]
+async fn two_that_begin_a_store_together_both_may() {
+    let folder = folder();
+    let path = Arc::new(folder.path().join("work.db"));
+    let openers: Vec<_> = (0..4)
+        .map(|n| {
+            let path = path.clone();
+            std::thread::spawn(move || {
+                let store = SqliteStore::open(path.as_path(), Turned::default().clock()).unwrap();
+                tokio::runtime::Builder::new_current_thread()
+                    .build()
+                    .unwrap()
+                    .block_on(store.insert(vec![item(&format!("item-{n}"))]))
+                    .unwrap();
+            })
+        })
+        .collect();
+    openers.into_iter().for_each(|opener| opener.join().unwrap());
+    let store = SqliteStore::open(path.as_path(), Turned::default().clock()).unwrap();
+    assert_eq!(store.counts().await.unwrap().total(), 4);
+}
+
+/// A wall clock that was set back between two runs makes nobody wait longer than was chosen for him.
+#[tokio::test]
+async fn a_clock_set_back_between_runs_starts_no_longer_wait() {
+    let (folder, clock) = (folder(), Turned::default());
+    clock.turn(S * 3_600);
+    let path = folder.path().join("work.db");
+    let before = SqliteStore::open(&path, clock.clock()).unwrap();
+    before.insert(vec![item("a")]).await.unwrap();
+    let bench = Bench::of(Arc::new(before), clock);
+    let worker = bench.enlist().await;
+    bench.fail_once(worker, S * 60).await;
+    drop(bench);
+    let bench = Bench::of(Arc::new(SqliteStore::open(&path, Turned::default().clock()).unwrap()), Turned::default());
+    let worker = bench.enlist().await;
+    assert_eq!(bench.claim(worker, 1).await.next_due, Some(S * 60));
+}

@@ -1,0 +1,136 @@
+//! Engines on a clock that a test turns, and what every test wants to say in a line.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use paceline_core::{Class, Instant, Timestamp};
+use paceline_store::work::{
+    Ask, Claim, Claimed, Clock, Decided, Failure, Kept, MemoryStore, NewItem, Next, Outcome, Sent, SqliteStore,
+    WorkStore, WorkerId,
+};
+use tempfile::TempDir;
+
+/// When every test begins.
+pub(crate) const START: Timestamp = Timestamp::from_millis(1_700_000_000_000);
+
+pub(crate) const S: Duration = Duration::from_secs(1);
+
+/// The lease of every worker that is not about leases.
+pub(crate) const LEASE: Duration = Duration::from_secs(30 * 86_400);
+
+/// A store and the clock that it goes by.
+pub(crate) struct Bench {
+    pub(crate) store: Arc<dyn WorkStore>,
+    clock: Turned,
+    folder: Option<TempDir>,
+}
+
+/// A clock that stands still until it is turned.
+#[derive(Clone, Default)]
+pub(crate) struct Turned(Arc<AtomicU64>);
+
+impl Turned {
+    pub(crate) fn clock(&self) -> Clock {
+        let (monotonic, wall) = (self.clone(), self.clone());
+        Clock::new(move || monotonic.now(), move || START + wall.passed())
+    }
+
+    fn now(&self) -> Instant {
+        Instant::ZERO + self.passed()
+    }
+
+    fn passed(&self) -> Duration {
+        Duration::from_millis(self.0.load(Ordering::SeqCst))
+    }
+
+    pub(crate) fn turn(&self, by: Duration) {
+        self.0.fetch_add(by.as_millis() as u64, Ordering::SeqCst);
+    }
+}
+
+pub(crate) async fn memory() -> Bench {
+    let clock = Turned::default();
+    Bench { store: Arc::new(MemoryStore::new(clock.clock())), clock, folder: None }
+}
+
+pub(crate) async fn sqlite() -> Bench {
+    let (clock, folder) = (Turned::default(), folder());
+    let store = SqliteStore::open(folder.path().join("work.db"), clock.clock()).unwrap();
+    Bench { store: Arc::new(store), clock, folder: Some(folder) }
+}
+
+/// In memory where the system has such a folder: the tests sync thousands of times, and none can cut the power.
+pub(crate) fn folder() -> TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
+}
+
+impl Bench {
+    pub(crate) fn of(store: Arc<dyn WorkStore>, clock: Turned) -> Self {
+        Self { store, clock, folder: None }
+    }
+
+    /// The file of a store in a file.
+    pub(crate) fn path(&self) -> PathBuf {
+        self.folder.as_ref().expect("the store has a file").path().join("work.db")
+    }
+
+    pub(crate) async fn forward(&self, by: Duration) {
+        self.clock.turn(by);
+    }
+
+    pub(crate) async fn add(&self, items: impl IntoIterator<Item = NewItem>) {
+        self.store.insert(items.into_iter().collect()).await.unwrap();
+    }
+
+    pub(crate) async fn enlist(&self) -> WorkerId {
+        self.store.enlist("tester", LEASE).await.unwrap()
+    }
+
+    pub(crate) async fn claim(&self, worker: WorkerId, limit: usize) -> Claim {
+        self.store.claim(worker, Ask { limit, ahead: Duration::ZERO }).await.unwrap()
+    }
+
+    /// Claims and tells the keys only.
+    pub(crate) async fn keys(&self, worker: WorkerId, limit: usize) -> Vec<String> {
+        keys(&self.claim(worker, limit).await.items)
+    }
+
+    pub(crate) async fn record(&self, outcome: Outcome) -> Kept {
+        self.store.record(vec![outcome], Vec::new()).await.unwrap()[0]
+    }
+
+    /// Claims the one item that is due, fails it and has it tried again after `delay`.
+    pub(crate) async fn fail_once(&self, worker: WorkerId, delay: Duration) -> Claimed {
+        let mut claim = self.claim(worker, 1).await;
+        let claimed = claim.items.pop().expect("an item is due");
+        assert_eq!(self.record(again(&claimed, delay)).await, Kept::Recorded);
+        claimed
+    }
+}
+
+pub(crate) fn keys(items: &[Claimed]) -> Vec<String> {
+    items.iter().map(|claimed| claimed.item.key.clone()).collect()
+}
+
+pub(crate) fn item(key: &str) -> NewItem {
+    NewItem::new(key, format!("{{\"of\":\"{key}\"}}"))
+}
+
+pub(crate) fn of_group(key: &str, group: &str) -> NewItem {
+    NewItem { group: group.to_owned(), ..item(key) }
+}
+
+pub(crate) fn decided(action: &'static str) -> Decided {
+    let failure = Failure::new(Class::Transient, "no luck").with_status(503);
+    Decided { failure, action, reason: Some("because".to_owned()), by: "rules".to_owned() }
+}
+
+pub(crate) fn outcome(claimed: &Claimed, sent: Sent, next: Next, action: &'static str) -> Outcome {
+    Outcome { id: claimed.item.id, fence: claimed.fence, sent, next, decided: Some(decided(action)) }
+}
+
+pub(crate) fn again(claimed: &Claimed, delay: Duration) -> Outcome {
+    outcome(claimed, Sent::Attempt, Next::Again(delay), "retry")
+}
