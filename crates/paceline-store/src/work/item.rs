@@ -243,6 +243,8 @@ pub struct Claimed {
     pub fence: i64,
     /// How long to wait before it may start; zero for what is due.
     pub due_in: Duration,
+    /// The time since its first try, less the time that its group was held or stopped.
+    pub age: Duration,
     /// The last five decisions about it, the oldest first.
     pub history: Vec<Event>,
 }
@@ -258,6 +260,8 @@ pub struct Claim {
     pub next_due: Option<Duration>,
     /// Whether other workers have items: some may come back.
     pub others: bool,
+    /// Nothing is handed out, because the worker's lease ran out: it has to enlist again.
+    pub lost: bool,
 }
 
 /// What a try counts as.

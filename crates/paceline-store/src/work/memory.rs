@@ -259,7 +259,7 @@ impl Tables {
     fn claim(&mut self, worker: WorkerId, ask: Ask, now: Timestamp) -> Claim {
         self.end_holds(now);
         if !self.workers.contains_key(&worker.0) {
-            return Claim::default();
+            return Claim { lost: true, ..Claim::default() };
         }
         let mut lanes: Vec<Lane> = self.lanes.iter().map(|(lane, _)| lane.clone()).collect();
         lanes.retain(|lane| !self.is_closed(&lane.group));
@@ -281,7 +281,7 @@ impl Tables {
             items.extend(self.rows.get_mut(&id).map(|row| row.hand_out(now)));
         }
         let others = self.rows.values().any(|row| row.worker.is_some_and(|holder| holder != worker.0));
-        Claim { items, next_due: self.next_due(now), others }
+        Claim { items, next_due: self.next_due(now), others, lost: false }
     }
 
     fn due(&self, lane: &Lane, until: Timestamp, limit: usize) -> Vec<u64> {
@@ -426,7 +426,9 @@ impl Row {
             event.waited.get_or_insert((now + due_in).saturating_since(event.decided));
         }
         let history = self.events[self.events.len().saturating_sub(HISTORY)..].to_vec();
-        Claimed { item: self.item.clone(), payload: self.payload.clone(), fence: self.fence, due_in, history }
+        let (item, payload) = (self.item.clone(), self.payload.clone());
+        let age = item.first.map_or(Duration::ZERO, |first| now.saturating_since(first));
+        Claimed { item, payload, fence: self.fence, due_in, age, history }
     }
 
     fn record(&mut self, outcome: Outcome, now: Timestamp) {

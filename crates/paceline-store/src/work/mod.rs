@@ -5,7 +5,10 @@ mod clock;
 mod due;
 mod error;
 mod item;
+mod judge;
 mod memory;
+mod policy;
+mod scheduler;
 mod share;
 mod sqlite;
 mod store;
@@ -17,6 +20,9 @@ pub use item::{
     Added, Amend, Ask, Claim, Claimed, Counts, DEFAULT_GROUP, Decided, Event, Failure, Filter, Forgiven, Item, Kept,
     NewItem, Next, Outcome, Sent, State, WorkerId,
 };
+pub use judge::{Case, Decision, Judge, Verdict};
 pub use memory::MemoryStore;
+pub use policy::{Idle, OverBound, Policy};
+pub use scheduler::{Ended, Note, Observer, Scheduler, Status, Summary, Task};
 pub use sqlite::SqliteStore;
 pub use store::{Pending, WorkStore};

@@ -3,5 +3,6 @@
 
 mod conformance;
 mod model;
+mod scheduler;
 mod sqlite;
 mod support;

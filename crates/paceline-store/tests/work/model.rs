@@ -92,7 +92,14 @@ impl Pair {
             let items: Vec<_> = claim
                 .items
                 .iter()
-                .map(|claimed| (claimed.item.clone(), claimed.payload.clone(), claimed.due_in, claimed.history.clone()))
+                .map(|claimed| {
+                    (
+                        claimed.item.clone(),
+                        claimed.payload.clone(),
+                        (claimed.due_in, claimed.age),
+                        claimed.history.clone(),
+                    )
+                })
                 .collect();
             (items, claim.next_due, claim.others)
         };

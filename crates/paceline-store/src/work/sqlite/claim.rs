@@ -8,7 +8,7 @@ use rusqlite::{Connection, params};
 use super::rows::{self, after_item, item_columns};
 use super::scopes;
 use crate::work::due::{Due, HORIZON, read_due};
-use crate::work::item::{Ask, Claim, Claimed, HISTORY, WorkerId};
+use crate::work::item::{Ask, Claim, Claimed, HISTORY, Item, WorkerId};
 use crate::work::share::{Lane, share_out};
 
 /// Tries whose time has come. `state = 0` stands there as in the index, which is then sorted already.
@@ -66,7 +66,7 @@ pub(super) fn claim(conn: &Connection, worker: WorkerId, ask: Ask, now: Timestam
         .prepare_cached("SELECT EXISTS (SELECT 1 FROM worker WHERE id = ?1)")?
         .query_row([worker.0], |row| row.get::<_, bool>(0))?;
     if !known {
-        return Ok(Claim::default());
+        return Ok(Claim { lost: true, ..Claim::default() });
     }
     let closed = scopes::closed(conn, now)?;
     let lanes: Vec<Lane> = conn
@@ -101,7 +101,7 @@ pub(super) fn claim(conn: &Connection, worker: WorkerId, ask: Ask, now: Timestam
         next = Some(next.map_or(first, |known| known.min(first)));
     }
     let others = conn.prepare_cached(OTHERS)?.query_row([worker.0], |row| row.get(0))?;
-    Ok(Claim { items, next_due: next.map(|due| due.saturating_since(now)), others })
+    Ok(Claim { items, next_due: next.map(|due| due.saturating_since(now)), others, lost: false })
 }
 
 fn due(conn: &Connection, lane: &Lane, until: Timestamp, limit: usize) -> rusqlite::Result<Vec<i64>> {
@@ -119,7 +119,7 @@ fn due(conn: &Connection, lane: &Lane, until: Timestamp, limit: usize) -> rusqli
 }
 
 fn hand_out(conn: &Connection, id: i64, now: Timestamp) -> rusqlite::Result<Claimed> {
-    let (item, payload, fence) = conn
+    let (item, payload, fence): (Item, String, i64) = conn
         .prepare_cached(READ)?
         .query_row([id], |row| Ok((rows::item(row)?, row.get(after_item(0))?, row.get(after_item(1))?)))?;
     let due_in = item.not_before.map_or(Duration::ZERO, |at| at.saturating_since(now));
@@ -128,7 +128,8 @@ fn hand_out(conn: &Connection, id: i64, now: Timestamp) -> rusqlite::Result<Clai
         conn.prepare_cached(WAITED)?.execute(params![id, (now + due_in).as_millis()])?;
         history = rows::events(conn, id, HISTORY)?;
     }
-    Ok(Claimed { item, payload, fence, due_in, history })
+    let age = item.first.map_or(Duration::ZERO, |first| now.saturating_since(first));
+    Ok(Claimed { item, payload, fence, due_in, age, history })
 }
 
 /// Clears due times that are none, so that their items are not forgotten.

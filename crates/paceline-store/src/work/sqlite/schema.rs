@@ -96,7 +96,11 @@ pub(super) fn open(path: &Path, now_ms: i64) -> Result<Connection, WorkError> {
 
 fn prepare(conn: &Connection, path: &Path, now_ms: i64) -> Result<(), WorkError> {
     conn.busy_timeout(BUSY).map_err(WorkError::sqlite("open"))?;
-    recognize(conn, path)?;
+    // Within one transaction, because another process may be making the store just now.
+    conn.execute_batch("BEGIN").map_err(WorkError::sqlite("open"))?;
+    let recognized = recognize(conn, path);
+    conn.execute_batch("COMMIT").map_err(WorkError::sqlite("open"))?;
+    recognized?;
     conn.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA temp_store = MEMORY;")
         // The plans are pinned by tests. Without this a statement is planned anew whenever another time is bound.
         .and_then(|()| conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true))

@@ -1,0 +1,72 @@
+//! Who decides about a failure.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use paceline_core::Class;
+
+use super::item::{Event, Failure, Item};
+
+/// What a judge gets to see.
+#[derive(Clone, Copy, Debug)]
+pub struct Case<'a> {
+    /// The item, with the sends before this one.
+    pub item: &'a Item,
+    /// What went wrong now.
+    pub failure: &'a Failure,
+    /// Which retry the next one would be, from 1.
+    pub retry: u32,
+    /// How many there may be.
+    pub max_retries: u32,
+    /// The last five decisions about the item, the oldest first.
+    pub history: &'a [Event],
+}
+
+/// What is to be done about a failure.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Decision {
+    /// Try again, within the bounds of the run.
+    Retry {
+        /// After that time, at most the cap of the backoff; none = what the policy says. A server that asked for more is
+        /// obeyed.
+        delay: Option<Duration>,
+        /// Why.
+        reason: Option<String>,
+    },
+    /// Give the item up.
+    Fail {
+        /// Why.
+        reason: Option<String>,
+    },
+    /// Leave the item out.
+    Skip {
+        /// Why.
+        reason: Option<String>,
+    },
+    /// Stop the item's group until a person acts, and keep its items.
+    Abort {
+        /// Why.
+        reason: Option<String>,
+    },
+}
+
+/// A verdict that may take its time; none = the rules decide.
+pub type Verdict<'a> = Pin<Box<dyn Future<Output = Option<Decision>> + Send + 'a>>;
+
+/// Decides about failures in place of the rules, which go by the class alone.
+///
+/// A judge that takes too long or does not know leaves the case to the rules. Errors of the account, exhausted quotas and
+/// what we gave up ourselves never come before it: no judgement makes a bad key good.
+pub trait Judge: Send + Sync {
+    /// What it is called in reports.
+    fn name(&self) -> &str;
+
+    /// Decides a case.
+    fn decide<'a>(&'a self, case: Case<'a>) -> Verdict<'a>;
+}
+
+/// Whether a failure is for a judge at all.
+pub(crate) const fn is_arguable(class: Class) -> bool {
+    !matches!(class, Class::Account | Class::QuotaExhausted | Class::Abandoned)
+}

@@ -1,0 +1,212 @@
+//! The scheduler: claims what is due, has it worked on, and writes down what follows.
+//!
+//! What waits, waits in the store: it holds no task, no thread and no place among what runs. One timer stands at the
+//! earliest time at which something is to be done.
+
+mod run;
+mod summary;
+mod window;
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use paceline_core::ConfigError;
+
+use super::clock::Clock;
+use super::error::WorkError;
+use super::item::{Claimed, Decided, Failure, Item};
+use super::judge::Judge;
+use super::policy::Policy;
+use super::store::WorkStore;
+use crate::scope::ScopeRow;
+pub use summary::{Ended, Status, Summary};
+
+/// Works through the items of a store, within the bounds of a [`Policy`].
+///
+/// ```
+/// use std::sync::Arc;
+/// use paceline_core::Class;
+/// use paceline_store::work::{Clock, Failure, NewItem, Policy, Scheduler, SqliteStore, Status, WorkStore};
+///
+/// # async fn renew(_: &str) -> Result<(), std::io::Error> { Ok(()) }
+/// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let folder = tempfile::tempdir()?;
+/// # let file = folder.path().join("certificates.db");
+/// let clock = Clock::system();
+/// let store = Arc::new(SqliteStore::open(file, clock.clone())?);
+/// store.insert(vec![NewItem::new("example.org", r#"{"days":90}"#)]).await?;
+/// let scheduler = Scheduler::new(store, Policy::default(), clock)?;
+/// let summary = scheduler
+///     .run(|task| async move {
+///         renew(task.key()).await.map_err(|error| Failure::new(Class::Transient, error.to_string()))
+///     })
+///     .await?;
+/// assert_eq!(summary.status(), Status::Success);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Scheduler {
+    store: Arc<dyn WorkStore>,
+    policy: Policy,
+    clock: Clock,
+    name: String,
+    judge: Option<Arc<dyn Judge>>,
+    observer: Option<Observer>,
+}
+
+/// Hears of everything as it happens.
+pub type Observer = Arc<dyn Fn(&Note<'_>) + Send + Sync>;
+
+/// What happens during a run.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum Note<'a> {
+    /// An item is worked on from now on.
+    Started(&'a Item),
+    /// Its success is recorded.
+    Succeeded(&'a Item),
+    /// A decision about its failure is recorded.
+    Decided {
+        /// The item, with the sends before this one.
+        item: &'a Item,
+        /// What was decided.
+        decided: &'a Decided,
+        /// The wait that follows, if it is tried again.
+        wait: Option<Duration>,
+    },
+    /// The item is not ours any more; what became of it here is not recorded.
+    Lost(&'a Item),
+    /// A group was held or stopped.
+    Scope(&'a ScopeRow),
+    /// The judge gave no answer in time; the rules decide.
+    JudgeSilent(&'a Item),
+}
+
+/// An item to be worked on.
+#[derive(Clone, Debug)]
+pub struct Task(Arc<Claimed>);
+
+impl Task {
+    /// What the item is called.
+    pub fn key(&self) -> &str {
+        &self.0.item.key
+    }
+
+    /// Its payload.
+    pub fn payload(&self) -> &str {
+        &self.0.payload
+    }
+
+    /// Its group.
+    pub fn group(&self) -> &str {
+        &self.0.item.group
+    }
+
+    /// Which send this is, from 1.
+    pub fn attempt(&self) -> u32 {
+        self.0.item.sends().saturating_add(1)
+    }
+
+    /// All that is known of it.
+    pub fn item(&self) -> &Item {
+        &self.0.item
+    }
+}
+
+impl Scheduler {
+    /// A scheduler of that store. The clock decides only how long is waited here; what is due, the store knows.
+    ///
+    /// # Errors
+    /// When the knobs of the policy make no sense together.
+    pub fn new(store: Arc<dyn WorkStore>, policy: Policy, clock: Clock) -> Result<Self, ConfigError> {
+        policy.check()?;
+        let name = format!("process {}", std::process::id());
+        Ok(Self { store, policy, clock, name, judge: None, observer: None })
+    }
+
+    /// With a judge in place of the rules.
+    #[must_use]
+    pub fn with_judge(mut self, judge: Arc<dyn Judge>) -> Self {
+        self.judge = Some(judge);
+        self
+    }
+
+    /// With somebody who hears of everything. It must not wait.
+    #[must_use]
+    pub fn with_observer(mut self, observer: Observer) -> Self {
+        self.observer = Some(observer);
+        self
+    }
+
+    /// With a name by which other workers know this one. Default: the process id.
+    #[must_use]
+    pub fn with_name(mut self, name: impl Into<String>) -> Self {
+        self.name = name.into();
+        self
+    }
+
+    /// Works until everything has ended, or nothing can be done for longer than `max_wait`.
+    ///
+    /// # Errors
+    /// When the store cannot be read or written. What is recorded is safe; what was in flight is tried again by the next
+    /// run.
+    pub async fn run<W, F>(&self, work: W) -> Result<Summary, WorkError>
+    where
+        W: Fn(Task) -> F,
+        F: Future<Output = Result<(), Failure>> + Send + 'static,
+    {
+        self.run_until(work, std::future::pending()).await
+    }
+
+    /// The same, but begins nothing more once `stop` is ready: what is in flight has the policy's grace to end, and is
+    /// then given up.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub async fn run_until<W, F, S>(&self, work: W, stop: S) -> Result<Summary, WorkError>
+    where
+        W: Fn(Task) -> F,
+        F: Future<Output = Result<(), Failure>> + Send + 'static,
+        S: Future<Output = ()>,
+    {
+        run::Run::begin(self, work).await?.until(stop).await
+    }
+
+    /// The same without an async runtime: the work is called on threads of its own, at most `concurrency` at a time.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run), and when the threads cannot be started.
+    pub fn run_blocking<W>(&self, work: W) -> Result<Summary, WorkError>
+    where
+        W: Fn(Task) -> Result<(), Failure> + Send + Sync + 'static,
+    {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .max_blocking_threads(self.policy.concurrency)
+            .build()
+            .map_err(crate::Error::io("start the threads of", "the scheduler".as_ref()))?;
+        let work = Arc::new(work);
+        runtime.block_on(self.run(move |task| {
+            let work = work.clone();
+            async move {
+                let done = tokio::task::spawn_blocking(move || work(task)).await;
+                done.unwrap_or_else(|error| Err(run::panicked(&error)))
+            }
+        }))
+    }
+
+    fn tell(&self, note: &Note<'_>) {
+        if let Some(observer) = &self.observer {
+            observer(note);
+        }
+    }
+}
+
+impl fmt::Debug for Scheduler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Scheduler").field("name", &self.name).field("policy", &self.policy).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,392 @@
+//! One run: a loop around one timer.
+
+use std::collections::{BTreeMap, HashMap};
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use paceline_core::{Class, Instant, Rng};
+use tokio::task::{Id, JoinError, JoinSet};
+
+use super::summary::{Ended, Summary};
+use super::window::{Held, Window};
+use super::{Note, Scheduler, Task};
+use crate::scope::{ScopeRow, ScopeState};
+use crate::work::error::WorkError;
+use crate::work::item::{Ask, Claim, Counts, Failure, Kept, Next, Outcome, Sent, State, WorkerId};
+use crate::work::judge::{Case, Decision, is_arguable};
+use crate::work::policy::Idle;
+
+/// How a try ended, and what a judge said about it.
+type Tried = Result<(), (Failure, Option<Decision>)>;
+
+pub(super) struct Run<'a, W> {
+    scheduler: &'a Scheduler,
+    work: W,
+    worker: WorkerId,
+    window: Window,
+    running: JoinSet<(u64, Tried)>,
+    /// What runs, by the item's number.
+    flights: BTreeMap<u64, Held>,
+    /// Whose task that is: a task that panics tells nothing but its id.
+    tasks: HashMap<Id, u64>,
+    /// To be recorded.
+    settled: Vec<(Held, Outcome)>,
+    scopes: Vec<ScopeRow>,
+    /// When the next item in the store may start, as far as is known.
+    due_at: Option<Instant>,
+    /// When to ask for it.
+    ask_at: Option<Instant>,
+    others: bool,
+    renew_at: Instant,
+    ends_at: Option<Instant>,
+    ending: Option<(Ended, Instant)>,
+    pace: Pace,
+    rng: Rng,
+    summary: Summary,
+}
+
+impl<'a, W, F> Run<'a, W>
+where
+    W: Fn(Task) -> F,
+    F: Future<Output = Result<(), Failure>> + Send + 'static,
+{
+    pub(super) async fn begin(scheduler: &'a Scheduler, work: W) -> Result<Self, WorkError> {
+        let policy = &scheduler.policy;
+        let worker = scheduler.store.enlist(&scheduler.name, policy.lease).await?;
+        let now = scheduler.clock.now();
+        let nothing =
+            Summary { ended: Ended::Done, counts: Counts::default(), calls: 0, resends: 0, abandoned: 0, lost: 0 };
+        Ok(Self {
+            scheduler,
+            work,
+            worker,
+            window: Window::default(),
+            running: JoinSet::new(),
+            flights: BTreeMap::new(),
+            tasks: HashMap::new(),
+            settled: Vec::new(),
+            scopes: Vec::new(),
+            due_at: Some(now),
+            ask_at: Some(now),
+            others: false,
+            renew_at: now + policy.lease / 3,
+            ends_at: policy.max_run_duration.map(|bound| now + bound),
+            ending: None,
+            pace: Pace::new(now),
+            rng: Rng::new(scheduler.clock.wall().as_millis() as u64),
+            summary: nothing,
+        })
+    }
+
+    /// The loop. What others change is listened for before the store is asked, so that nothing is missed in between.
+    pub(super) async fn until(mut self, stop: impl Future<Output = ()>) -> Result<Summary, WorkError> {
+        let mut stop = pin!(stop);
+        let store = self.scheduler.store.clone();
+        let mut changed = store.changed();
+        loop {
+            self.gather();
+            self.turn().await?;
+            self.start_due();
+            if let Some(ended) = self.is_over() {
+                return self.finish(ended).await;
+            }
+            let wait = self.next_wake().saturating_since(self.scheduler.clock.now());
+            tokio::select! {
+                Some(done) = self.running.join_next_with_id() => self.landed(done),
+                () = tokio::time::sleep(wait) => {}
+                () = &mut stop, if self.ending.is_none() => self.end(Ended::Interrupted),
+                heard = &mut changed => {
+                    heard?;
+                    changed = store.changed();
+                    self.expect(self.scheduler.clock.now());
+                }
+            }
+        }
+    }
+
+    /// Everything else that has landed meanwhile: the more the disk is busy, the larger is the next batch.
+    fn gather(&mut self) {
+        while let Some(done) = self.running.try_join_next_with_id() {
+            self.landed(done);
+        }
+    }
+
+    fn landed(&mut self, done: Result<(Id, (u64, Tried)), JoinError>) {
+        let (task, tried) = match done {
+            Ok((task, (_, tried))) => (task, tried),
+            Err(error) => (error.id(), Err((panicked(&error), None))),
+        };
+        let Some(held) = self.tasks.remove(&task).and_then(|item| self.flights.remove(&item)) else { return };
+        let (claimed, now) = (held.claimed.clone(), self.scheduler.clock.now());
+        self.pace.count(now);
+        let (failure, decision) = match tried {
+            Ok(()) => {
+                let outcome = Outcome::success(&claimed);
+                return self.settled.push((held, outcome));
+            }
+            Err(failed) => failed,
+        };
+        let judge = self.scheduler.judge.as_ref().map_or("judge", |judge| judge.name());
+        let age = claimed.age + now.saturating_since(held.since);
+        let decision = decision.map(|decision| (decision, judge));
+        let words = failure.words.clone();
+        let ruling = self.scheduler.policy.rule(&claimed, failure, decision, age, &mut self.rng);
+        if let Some(group) = ruling.group {
+            let reason = ruling.outcome.decided.as_ref().and_then(|decided| decided.reason.clone()).unwrap_or(words);
+            let state = group.state(self.scheduler.clock.wall(), reason);
+            self.scopes.push(ScopeRow { name: claimed.item.group.clone(), state });
+            // Nothing of that group begins any more, whatever is at hand already.
+            let back = self.window.take(Some(&claimed.item.group)).into_iter();
+            self.settled.extend(back.map(|held| (held.clone(), Outcome::back(&held.claimed))));
+        }
+        self.settled.push((held, ruling.outcome));
+    }
+
+    /// Tells the store what became of items and asks for more: both in one go, so that both are one transaction.
+    async fn turn(&mut self) -> Result<(), WorkError> {
+        let now = self.scheduler.clock.now();
+        if self.ending.is_none() && self.ends_at.is_some_and(|at| at <= now) {
+            self.end(Ended::MaxDuration);
+        }
+        if self.renew_at <= now {
+            self.renew().await?;
+        }
+        let settled = std::mem::take(&mut self.settled);
+        let scopes = std::mem::take(&mut self.scopes);
+        let limit = self.room();
+        let look = limit > 0 && self.ask_at.is_some_and(|at| at <= now);
+        let store = &self.scheduler.store;
+        let record = async {
+            if settled.is_empty() && scopes.is_empty() {
+                return Ok(Vec::new());
+            }
+            store.record(settled.iter().map(|(_, outcome)| outcome.clone()).collect(), scopes.clone()).await
+        };
+        let claim = async {
+            if !look {
+                return Ok(None);
+            }
+            store.claim(self.worker, Ask { limit, ahead: AHEAD }).await.map(Some)
+        };
+        let (kept, claim) = tokio::join!(record, claim);
+        // What was claimed before an outcome was recorded knows nothing of when that is due.
+        if let Some(claim) = claim? {
+            self.take(claim);
+        }
+        for ((held, outcome), kept) in settled.iter().zip(kept?) {
+            self.recorded(held, outcome, kept);
+        }
+        scopes.iter().for_each(|row| self.scheduler.tell(&Note::Scope(row)));
+        Ok(())
+    }
+
+    /// How many more items may be at hand.
+    fn room(&self) -> usize {
+        if self.ending.is_some() {
+            return 0;
+        }
+        (self.scheduler.policy.concurrency + self.pace.ahead()).saturating_sub(self.flights.len() + self.window.len())
+    }
+
+    fn take(&mut self, claim: Claim) {
+        let now = self.scheduler.clock.now();
+        (self.due_at, self.ask_at) = (None, None);
+        if claim.lost {
+            self.renew_at = now;
+            return self.expect(now);
+        }
+        if let Some(wait) = claim.next_due {
+            self.expect(now + wait);
+        }
+        self.others = claim.others;
+        claim.items.into_iter().for_each(|claimed| self.window.push(now, claimed));
+    }
+
+    fn recorded(&mut self, held: &Held, outcome: &Outcome, kept: Kept) {
+        let item = &held.claimed.item;
+        if kept == Kept::Lost {
+            self.summary.lost += 1;
+            return self.scheduler.tell(&Note::Lost(item));
+        }
+        let wait = match outcome.next {
+            Next::Again(wait) => Some(wait),
+            Next::Back => Some(Duration::ZERO),
+            Next::Succeeded | Next::Failed | Next::Skipped | Next::NextRun => None,
+        };
+        if let Some(wait) = wait {
+            self.expect(self.scheduler.clock.now() + wait);
+        }
+        match &outcome.decided {
+            Some(decided) => self.scheduler.tell(&Note::Decided { item, decided, wait }),
+            None if outcome.next == Next::Succeeded => self.scheduler.tell(&Note::Succeeded(item)),
+            None => {}
+        }
+    }
+
+    /// Something may be due then. It is asked for a little before, unless that is now: what is not handed out ahead of its
+    /// time, because its group is held, is not asked for again and again.
+    fn expect(&mut self, due: Instant) {
+        let now = self.scheduler.clock.now();
+        let ask = if due > now + LEAD { due.saturating_sub(LEAD) } else { due };
+        self.due_at = Some(self.due_at.map_or(due, |known| known.min(due)));
+        self.ask_at = Some(self.ask_at.map_or(ask, |known| known.min(ask)));
+    }
+
+    async fn renew(&mut self) -> Result<(), WorkError> {
+        let policy = &self.scheduler.policy;
+        if !self.scheduler.store.renew(self.worker).await? {
+            // Somebody else has our items by now: what is at hand is dropped, and what runs will be refused.
+            tracing::warn!("the lease of this worker ran out; it begins anew");
+            self.window.take(None);
+            self.worker = self.scheduler.store.enlist(&self.scheduler.name, policy.lease).await?;
+            self.expect(self.scheduler.clock.now());
+        }
+        self.renew_at = self.scheduler.clock.now() + policy.lease / 3;
+        Ok(())
+    }
+
+    fn start_due(&mut self) {
+        let now = self.scheduler.clock.now();
+        while self.ending.is_none() && self.flights.len() < self.scheduler.policy.concurrency {
+            let Some(held) = self.window.pop_due(now) else { return };
+            self.start(held);
+        }
+    }
+
+    fn start(&mut self, held: Held) {
+        let claimed = held.claimed.clone();
+        let id = claimed.item.id;
+        self.summary.calls += 1;
+        self.summary.resends += u64::from(claimed.item.sends() > 0);
+        self.scheduler.tell(&Note::Started(&claimed.item));
+        let work = (self.work)(Task(claimed.clone()));
+        let scheduler = self.scheduler.clone();
+        let task = self.running.spawn(async move {
+            let tried = match work.await {
+                Ok(()) => Ok(()),
+                Err(failure) => {
+                    let decision = judged(&scheduler, &claimed, &failure).await;
+                    Err((failure, decision))
+                }
+            };
+            (id, tried)
+        });
+        self.tasks.insert(task.id(), id);
+        self.flights.insert(id, held);
+    }
+
+    /// Begins nothing any more, and puts back what has not begun.
+    fn end(&mut self, why: Ended) {
+        self.ending = Some((why, self.scheduler.clock.now() + self.scheduler.policy.grace));
+        let back = self.window.take(None).into_iter();
+        self.settled.extend(back.map(|held| (held.clone(), Outcome::back(&held.claimed))));
+    }
+
+    /// Why the run is over, once it is.
+    fn is_over(&self) -> Option<Ended> {
+        let now = self.scheduler.clock.now();
+        if let Some((why, until)) = self.ending {
+            return (self.settled.is_empty() && self.flights.is_empty() || until <= now).then_some(why);
+        }
+        let policy = &self.scheduler.policy;
+        if policy.idle == Idle::Stay || !self.flights.is_empty() || self.window.len() > 0 {
+            return None;
+        }
+        match self.due_at {
+            Some(at) => (at.saturating_since(now) >= policy.max_wait).then_some(Ended::MaxWait),
+            None => (!self.others).then_some(Ended::Done),
+        }
+    }
+
+    /// When something is to be done next, whatever happens meanwhile.
+    fn next_wake(&self) -> Instant {
+        let now = self.scheduler.clock.now();
+        let mut wake = self.renew_at.min(now + LONGEST_SLEEP);
+        let places = self.flights.len() < self.scheduler.policy.concurrency;
+        let ask = self.ask_at.filter(|_| self.room() > 0);
+        let due = self.window.next_due().filter(|_| places);
+        let ending = self.ending.map(|(_, until)| until);
+        for at in [ask, due, ending, self.ends_at.filter(|_| self.ending.is_none())].into_iter().flatten() {
+            wake = wake.min(at);
+        }
+        wake
+    }
+
+    async fn finish(mut self, ended: Ended) -> Result<Summary, WorkError> {
+        self.running.shutdown().await;
+        self.summary.abandoned = self.flights.len() as u64;
+        let given_up = self.flights.values().map(|held| (Sent::Abandoned, held));
+        let given_up = given_up.map(|(sent, held)| Outcome { sent, ..Outcome::back(&held.claimed) });
+        let outcomes = self.settled.iter().map(|(_, outcome)| outcome.clone()).chain(given_up).collect();
+        let store = &self.scheduler.store;
+        store.record(outcomes, self.scopes).await?;
+        store.leave(self.worker).await?;
+        let counts = store.counts().await?;
+        let is_stopped = |row: &ScopeRow| matches!(row.state, ScopeState::Stopped { .. });
+        let left_to_a_person = counts.of(State::Waiting) > 0 && store.scopes().await?.iter().any(is_stopped);
+        let ended = if ended == Ended::Done && left_to_a_person { Ended::GroupsStopped } else { ended };
+        Ok(Summary { ended, counts, ..self.summary })
+    }
+}
+
+/// What a judge says, if there is one and it says something in time.
+async fn judged(scheduler: &Scheduler, claimed: &Arc<crate::work::Claimed>, failure: &Failure) -> Option<Decision> {
+    let judge = scheduler.judge.as_ref().filter(|_| is_arguable(failure.class))?;
+    let item = &claimed.item;
+    let retry = (item.attempts - item.forgiven.attempts.min(item.attempts)).saturating_add(1);
+    let max_retries = scheduler.policy.max_retries;
+    let case = Case { item, failure, retry, max_retries, history: &claimed.history };
+    let answer = tokio::time::timeout(scheduler.policy.judge_timeout, judge.decide(case)).await;
+    answer.unwrap_or_else(|_| {
+        tracing::warn!(item = item.key, judge = judge.name(), "the judge gave no answer in time; the rules decide");
+        scheduler.tell(&Note::JudgeSilent(item));
+        None
+    })
+}
+
+/// The failure of an item whose work panicked: its own alone.
+pub(super) fn panicked(error: &JoinError) -> Failure {
+    Failure { code: Some("panic".to_owned()), ..Failure::new(Class::Transient, error.to_string()) }
+}
+
+/// Items that are due within this time are claimed ahead, to start to the millisecond.
+const AHEAD: Duration = Duration::from_secs(1);
+
+/// How long before its time the next item is looked for: longer than a store usually takes.
+const LEAD: Duration = Duration::from_millis(100);
+
+/// A machine that was suspended notices within this time of being awake.
+const LONGEST_SLEEP: Duration = Duration::from_secs(30);
+
+/// How fast items end here, to have as many at hand as end while the store takes a turn. Where they take long that is none,
+/// so that other workers find them.
+#[derive(Debug)]
+struct Pace {
+    since: Instant,
+    ended: u32,
+    in_a_turn: usize,
+}
+
+/// What ends while a store takes a turn, at most: memory is bounded, and so is what a dead worker holds up.
+const MOST_AHEAD: usize = 1_000;
+
+impl Pace {
+    const fn new(now: Instant) -> Self {
+        Self { since: now, ended: 0, in_a_turn: 0 }
+    }
+
+    fn count(&mut self, now: Instant) {
+        self.ended += 1;
+        let passed = now.saturating_since(self.since);
+        if passed >= LEAD {
+            let in_a_turn = f64::from(self.ended) * LEAD.as_secs_f64() / passed.as_secs_f64();
+            *self = Self { since: now, ended: 0, in_a_turn: (in_a_turn as usize).min(MOST_AHEAD) };
+        }
+    }
+
+    const fn ahead(&self) -> usize {
+        self.in_a_turn
+    }
+}

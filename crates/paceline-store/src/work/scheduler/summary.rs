@@ -1,0 +1,101 @@
+//! How a run ended.
+
+use crate::work::item::{Counts, State};
+
+/// Why a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// Nothing is left to be done.
+    Done,
+    /// What is left belongs to groups that a person has to see to.
+    GroupsStopped,
+    /// What is left can start only after `max_wait`.
+    MaxWait,
+    /// `max_run_duration` is over.
+    MaxDuration,
+    /// It was told to.
+    Interrupted,
+}
+
+impl Ended {
+    /// The word used in JSON; none when nothing is left to be done.
+    pub const fn as_str(self) -> Option<&'static str> {
+        match self {
+            Self::Done => None,
+            Self::GroupsStopped => Some("account"),
+            Self::MaxWait => Some("max_wait"),
+            Self::MaxDuration => Some("max_duration"),
+            Self::Interrupted => Some("interrupted"),
+        }
+    }
+}
+
+/// The word for the state of all items.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// All succeeded. Exit code 0.
+    Success,
+    /// All have ended, some of them without success. Exit code 1.
+    Partial,
+    /// All have ended, none with success. Exit code 1.
+    Failed,
+    /// Some are left to the next run. Exit code 3.
+    Deferred,
+}
+
+impl Status {
+    /// As it is printed.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Success => "SUCCESS",
+            Self::Partial => "PARTIAL",
+            Self::Failed => "FAILED",
+            Self::Deferred => "DEFERRED",
+        }
+    }
+
+    /// The exit code that goes with it.
+    pub const fn exit_code(self) -> u8 {
+        match self {
+            Self::Success => 0,
+            Self::Partial | Self::Failed => 1,
+            Self::Deferred => 3,
+        }
+    }
+
+    /// The word for those counts.
+    pub fn of(counts: &Counts) -> Self {
+        let succeeded = counts.of(State::Succeeded);
+        let ended: u64 = State::ALL.into_iter().filter(|state| state.is_final()).map(|state| counts.of(state)).sum();
+        match (counts.total() - ended, ended - succeeded) {
+            (0, 0) => Self::Success,
+            (0, _) if succeeded > 0 => Self::Partial,
+            (0, _) => Self::Failed,
+            _ => Self::Deferred,
+        }
+    }
+}
+
+/// What a run did, and where all items of the store stand after it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Summary {
+    /// Why it ended.
+    pub ended: Ended,
+    /// Where the items stand.
+    pub counts: Counts,
+    /// Times that this run began to work on an item.
+    pub calls: u64,
+    /// Of these, those after an item's first.
+    pub resends: u64,
+    /// Calls given up because the run had to end.
+    pub abandoned: u64,
+    /// Outcomes that were not taken, because the item was not ours any more.
+    pub lost: u64,
+}
+
+impl Summary {
+    /// The word for it.
+    pub fn status(&self) -> Status {
+        Status::of(&self.counts)
+    }
+}

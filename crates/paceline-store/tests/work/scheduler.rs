@@ -1,0 +1,422 @@
+//! The scheduler in virtual time: Tokio's clock stands still while anything is to be done, and leaps to the next timer.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use paceline_core::{Backoff, Class, Growth, Jitter, Timestamp};
+use paceline_store::work::{
+    Case, Clock, Decision, Ended, Failure, Filter, Idle, Judge, MemoryStore, NewItem, Note, OverBound, Policy,
+    Scheduler, SqliteStore, State, Status, Summary, Task, Verdict, WorkStore,
+};
+
+use crate::support::{S, START, folder, item, of_group};
+
+/// A store in virtual time, and every call that was made: which item, and when.
+#[derive(Clone)]
+struct World {
+    store: Arc<MemoryStore>,
+    clock: Clock,
+    calls: Calls,
+}
+
+type Calls = Arc<Mutex<Vec<(String, Duration)>>>;
+
+impl World {
+    async fn of(items: impl IntoIterator<Item = NewItem>) -> Self {
+        let clock = Clock::starting_at(START);
+        let store = Arc::new(MemoryStore::new(clock.clone()));
+        store.insert(items.into_iter().collect()).await.unwrap();
+        Self { store, clock, calls: Calls::default() }
+    }
+
+    fn scheduler(&self, policy: Policy) -> Scheduler {
+        Scheduler::new(self.store.clone(), policy, self.clock.clone()).unwrap()
+    }
+
+    fn passed(&self) -> Duration {
+        self.clock.wall().saturating_since(START)
+    }
+
+    /// Runs work that takes `takes` and ends as `answer` says.
+    async fn run(
+        &self,
+        scheduler: &Scheduler,
+        takes: Duration,
+        answer: impl Fn(&Task) -> Result<(), Failure>,
+    ) -> Summary {
+        scheduler.run(self.work(takes, answer)).await.unwrap()
+    }
+
+    fn work(
+        &self,
+        takes: Duration,
+        answer: impl Fn(&Task) -> Result<(), Failure>,
+    ) -> impl Fn(Task) -> std::pin::Pin<Box<dyn Future<Output = Result<(), Failure>> + Send>> {
+        let world = self.clone();
+        move |task| {
+            world.calls.lock().unwrap().push((task.key().to_owned(), world.passed()));
+            let answer = answer(&task);
+            Box::pin(async move {
+                tokio::time::sleep(takes).await;
+                answer
+            })
+        }
+    }
+
+    /// When each call of an item was made, in whole milliseconds.
+    fn times(&self, key: &str) -> Vec<u128> {
+        let calls = self.calls.lock().unwrap();
+        calls.iter().filter(|(called, _)| called == key).map(|(_, at)| at.as_millis()).collect()
+    }
+
+    fn calls_per_item(&self) -> BTreeMap<String, usize> {
+        let mut per_item = BTreeMap::new();
+        for (key, _) in self.calls.lock().unwrap().iter() {
+            *per_item.entry(key.clone()).or_default() += 1;
+        }
+        per_item
+    }
+
+    async fn state(&self, key: &str) -> (State, Option<String>) {
+        let item = self.store.show(key).await.unwrap().unwrap().0;
+        (item.state, item.reason)
+    }
+}
+
+fn unavailable() -> Failure {
+    Failure::new(Class::Overloaded, "no capacity").with_status(503)
+}
+
+fn numbered(count: usize) -> Vec<NewItem> {
+    (0..count).map(|n| item(&format!("item-{n}"))).collect()
+}
+
+/// Fails the first call of items for which `fails` holds.
+fn once(fails: impl Fn(&Task) -> bool) -> impl Fn(&Task) -> Result<(), Failure> {
+    move |task| if task.attempt() == 1 && fails(task) { Err(unavailable()) } else { Ok(()) }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_first_of_three_fails_once_and_all_succeed() {
+    let world = World::of(numbered(3)).await;
+    let summary = world.run(&world.scheduler(Policy::default()), S, once(|task| task.key() == "item-0")).await;
+    assert_eq!((summary.status(), summary.ended), (Status::Success, Ended::Done));
+    assert_eq!((summary.calls, summary.resends), (4, 1));
+    let calls = world.calls_per_item();
+    assert_eq!(calls.into_values().collect::<Vec<_>>(), [2, 1, 1]);
+    assert_eq!(world.times("item-0"), [0, 6_000], "5 s after the failure, which took 1 s");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_permanent_failure_is_sent_once_more_than_its_retries() {
+    for max_retries in [0, 1, 2, 3, 10] {
+        let world = World::of(numbered(3)).await;
+        let policy = Policy { max_retries, ..Policy::default() };
+        let broken = |task: &Task| if task.key() == "item-1" { Err(unavailable()) } else { Ok(()) };
+        let summary = world.run(&world.scheduler(policy), S, broken).await;
+        assert_eq!(world.times("item-1").len(), max_retries as usize + 1);
+        assert_eq!(summary.status(), Status::Partial);
+        assert_eq!((summary.counts.of(State::Failed), summary.counts.of(State::Succeeded)), (1, 2));
+        assert_eq!(world.state("item-1").await, (State::Failed, Some("max_retries".to_owned())));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn healthy_items_all_succeed() {
+    for count in [0, 1, 3, 25, 1_000] {
+        let world = World::of(numbered(count)).await;
+        let summary = world.run(&world.scheduler(Policy::default()), S, |_| Ok(())).await;
+        assert_eq!(summary.status(), Status::Success);
+        assert_eq!((summary.calls, world.calls_per_item().len()), (count as u64, count));
+        assert_eq!(world.passed(), S * count.div_ceil(10) as u32, "always ten at a time");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_waits_blocks_nobody() {
+    let world = World::of(numbered(100)).await;
+    let backoff = Backoff { growth: Growth::Constant { delay: S * 60 }, jitter: Jitter::None };
+    let policy = Policy { backoff, concurrency: 1, ..Policy::default() };
+    let tenth = |task: &Task| task.key().ends_with('5');
+    let summary = world.run(&world.scheduler(policy), Duration::from_millis(100), once(tenth)).await;
+    assert_eq!((summary.status(), summary.calls), (Status::Success, 110));
+    let calls = world.calls.lock().unwrap();
+    let gaps: Vec<_> = calls.windows(2).map(|pair| pair[1].1 - pair[0].1).collect();
+    let first_retry = calls.iter().position(|(_, at)| *at >= S * 60).unwrap();
+    assert_eq!(first_retry, 100, "all others are done before the first retry is due");
+    assert!(gaps[..99].iter().all(|gap| *gap == Duration::from_millis(100)), "one after the other, without a pause");
+    assert_eq!(calls[100].1, Duration::from_millis(600) + S * 60);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_delay_belongs_to_the_item() {
+    let world = World::of([item("a")]).await;
+    let policy = Policy { max_retries: 8, idle: Idle::Stay, ..Policy::default() };
+    let scheduler = world.scheduler(policy);
+    let late = async {
+        tokio::time::sleep(S * 100).await;
+        world.store.insert(vec![item("b")]).await.unwrap();
+        tokio::time::sleep(S * 1_400).await;
+    };
+    let work = world.work(Duration::ZERO, |task| if task.attempt() < 9 { Err(unavailable()) } else { Ok(()) });
+    let summary = scheduler.run_until(work, late).await.unwrap();
+    assert_eq!((summary.ended, summary.status()), (Ended::Interrupted, Status::Success));
+    let secs = |key: &str| world.times(key).windows(2).map(|pair| (pair[1] - pair[0]) / 1_000).collect::<Vec<_>>();
+    assert_eq!(secs("a"), [5, 10, 20, 40, 80, 160, 300, 300]);
+    assert_eq!(secs("b"), [5, 10, 20, 40, 80, 160, 300, 300], "whatever a did");
+    assert_eq!(world.times("b")[0], 100_000, "an item that is added begins at once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_servers_hint_is_neither_shortened_nor_capped() {
+    let world = World::of([item("a"), item("b")]).await;
+    let hinted = |task: &Task| match (task.attempt(), task.key()) {
+        (1, "a") => Err(unavailable().with_retry_after(S * 900)),
+        (1, _) => Err(Failure::new(Class::Throttled, "slow down").with_retry_after(S)),
+        _ => Ok(()),
+    };
+    let summary = world.run(&world.scheduler(Policy::default()), Duration::ZERO, hinted).await;
+    assert_eq!(summary.status(), Status::Success);
+    assert_eq!(world.times("a"), [0, 900_000]);
+    assert_eq!(world.times("b"), [0, 5_000], "a hint is a lower bound");
+    let b = world.store.show("b").await.unwrap().unwrap();
+    assert_eq!((b.0.attempts, b.0.deferrals), (1, 1));
+    let event = &b.2[0];
+    assert_eq!((event.action.as_str(), event.decided, event.not_before), ("defer", START, Some(START + S * 5)));
+    assert_eq!(event.waited, Some(S * 5));
+}
+
+#[tokio::test(start_paused = true)]
+async fn deferrals_and_time_are_bounded_too() {
+    let throttled = |_: &Task| Err(Failure::new(Class::Throttled, "slow down"));
+    for max_deferrals in [0, 1, 4] {
+        let world = World::of([item("a")]).await;
+        let policy = Policy { max_deferrals: Some(max_deferrals), ..Policy::default() };
+        let summary = world.run(&world.scheduler(policy), Duration::ZERO, throttled).await;
+        assert_eq!(world.times("a").len(), max_deferrals as usize + 1);
+        assert_eq!(summary.status(), Status::Failed);
+        assert_eq!(world.state("a").await, (State::Failed, Some("max_deferrals".to_owned())));
+    }
+    let patient = NewItem { deadline: Some(S * 80), ..item("a") };
+    let world = World::of([patient, item("b")]).await;
+    let policy = Policy { deadline: S * 40, ..Policy::default() };
+    world.run(&world.scheduler(policy), Duration::ZERO, throttled).await;
+    assert_eq!(world.times("a"), [0, 5_000, 15_000, 35_000, 75_000]);
+    assert_eq!(world.times("b"), [0, 5_000, 15_000, 35_000]);
+    assert_eq!(world.state("a").await, (State::Failed, Some("deadline".to_owned())));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_of_the_account_stops_its_group_and_keeps_its_items() {
+    let items = (0..20).map(|n| of_group(&format!("bad-{n}"), "bad")).chain([of_group("good", "good")]);
+    let world = World::of(items).await;
+    let revoked = |task: &Task| match task.group() {
+        "bad" => Err(Failure::new(Class::Account, "the key was revoked").with_status(401)),
+        _ => Ok(()),
+    };
+    let policy = Policy { concurrency: 2, ..Policy::default() };
+    let summary = world.run(&world.scheduler(policy.clone()), S, revoked).await;
+    assert_eq!((summary.ended, summary.status()), (Ended::GroupsStopped, Status::Deferred));
+    assert_eq!((summary.counts.of(State::Waiting), summary.counts.of(State::Succeeded)), (20, 1));
+    assert!(summary.calls <= 3, "nothing of the group began once it was known: {} calls", summary.calls);
+    let summary = world.run(&world.scheduler(policy), S, |_| Ok(())).await;
+    assert_eq!((summary.ended, summary.status()), (Ended::Done, Status::Success));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_exhausted_quota_holds_its_group_only() {
+    let world = World::of([of_group("a", "day"), of_group("b", "day"), of_group("c", "other")]).await;
+    let used_up = |task: &Task| match (task.key(), task.attempt()) {
+        ("a", 1) => Err(Failure::new(Class::QuotaExhausted, "used up").with_retry_after(S * 1_800)),
+        _ => Ok(()),
+    };
+    let policy = Policy { concurrency: 1, ..Policy::default() };
+    let summary = world.run(&world.scheduler(policy.clone()), S, used_up).await;
+    assert_eq!(summary.status(), Status::Success);
+    assert!(world.times("a") == [0, 1_801_000] && world.times("b") == [1_802_000] && world.times("c")[0] < 3_000);
+    let world = World::of([of_group("a", "day"), of_group("b", "day")]).await;
+    let tomorrow = |_: &Task| Err(Failure::new(Class::QuotaExhausted, "used up").with_retry_after(S * 50_000));
+    let summary = world.run(&world.scheduler(policy.clone()), S, tomorrow).await;
+    assert_eq!((summary.ended, summary.status(), summary.calls), (Ended::MaxWait, Status::Deferred, 1));
+    assert!(world.passed() < S * 2, "a run that can do nothing for longer than max_wait ends at once");
+    let summary = world.run(&world.scheduler(policy), S, |_| Ok(())).await;
+    assert_eq!((summary.ended, summary.calls), (Ended::MaxWait, 0), "the hold outlives the run");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_left_to_the_next_run_begins_it() {
+    let world = World::of([item("bad"), item("good")]).await;
+    let broken = |task: &Task| if task.key() == "bad" { Err(unavailable()) } else { Ok(()) };
+    let policy = Policy { max_retries: 1, over_bound: OverBound::NextRun, concurrency: 1, ..Policy::default() };
+    let summary = world.run(&world.scheduler(policy.clone()), S, broken).await;
+    assert_eq!((summary.status(), summary.counts.of(State::Deferred)), (Status::Deferred, 1));
+    assert_eq!(world.state("bad").await, (State::Deferred, Some("max_retries".to_owned())));
+    world.store.insert(vec![item("new")]).await.unwrap();
+    let before = world.calls.lock().unwrap().len();
+    let summary = world.run(&world.scheduler(policy), S, broken).await;
+    assert_eq!(summary.counts.of(State::Deferred), 1);
+    let order: Vec<_> = world.calls.lock().unwrap()[before..].iter().map(|(key, _)| key.clone()).collect();
+    assert_eq!(order, ["bad", "new", "bad"], "first in the next run, and its retries begin anew");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_is_told_to_end_waits_for_what_is_in_flight() {
+    let world = World::of(numbered(30)).await;
+    let policy = Policy { max_run_duration: Some(S * 5), concurrency: 2, ..Policy::default() };
+    let summary = world.run(&world.scheduler(policy.clone()), S * 3, |_| Ok(())).await;
+    assert_eq!((summary.ended, summary.calls, summary.abandoned), (Ended::MaxDuration, 4, 0));
+    assert_eq!((summary.counts.of(State::Succeeded), world.passed()), (4, S * 6));
+    let work = world.work(S * 300, |_| Ok(()));
+    let summary = world.scheduler(policy).run_until(work, tokio::time::sleep(S)).await.unwrap();
+    assert_eq!((summary.ended, summary.abandoned), (Ended::Interrupted, 2));
+    assert_eq!((summary.counts.of(State::InFlight), summary.counts.of(State::Waiting)), (0, 26));
+    assert_eq!(world.passed(), S * (6 + 1 + 30), "the grace of 30 s, and no longer");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_is_a_failure_of_its_item_alone() {
+    let world = World::of(numbered(5)).await;
+    let scheduler = world.scheduler(Policy::default());
+    let summary = scheduler
+        .run(|task| async move {
+            tokio::task::yield_now().await;
+            assert!(task.key() != "item-2" || task.attempt() > 1, "a bug");
+            Ok(())
+        })
+        .await
+        .unwrap();
+    assert_eq!((summary.status(), summary.resends), (Status::Success, 1));
+    let (_, _, events) = world.store.show("item-2").await.unwrap().unwrap();
+    assert_eq!(events[0].failure.code.as_deref(), Some("panic"));
+}
+
+/// Answers with what its table has for a key; hangs where it has nothing.
+struct Table(Vec<(&'static str, Option<Decision>)>);
+
+impl Judge for Table {
+    fn name(&self) -> &str {
+        "table"
+    }
+
+    fn decide<'a>(&'a self, case: Case<'a>) -> Verdict<'a> {
+        let found = self.0.iter().find(|(key, _)| *key == case.item.key).cloned();
+        Box::pin(async move {
+            match found {
+                Some((_, decision)) => decision,
+                None => std::future::pending().await,
+            }
+        })
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_judge_decides_within_bounds() {
+    let retry = |secs: u64| Decision::Retry { delay: Some(Duration::from_secs(secs)), reason: None };
+    let table = Table(vec![
+        ("soon", Some(retry(1))),
+        ("capped", Some(retry(86_400))),
+        ("skips", Some(Decision::Skip { reason: Some("not worth it".to_owned()) })),
+        ("aborts", Some(Decision::Abort { reason: Some("broken".to_owned()) })),
+        ("unsure", None),
+        ("neighbour", None),
+    ]);
+    let plain = ["soon", "capped", "skips", "unsure", "hangs"].map(item);
+    let world = World::of(plain.into_iter().chain(["aborts", "neighbour"].map(|key| of_group(key, "other")))).await;
+    let silent = Arc::new(Mutex::new(Vec::new()));
+    let heard = silent.clone();
+    let observer = Arc::new(move |note: &Note<'_>| {
+        if let Note::JudgeSilent(item) = note {
+            heard.lock().unwrap().push(item.key.clone());
+        }
+    });
+    let policy = Policy { concurrency: 6, max_retries: 1, ..Policy::default() };
+    let scheduler = world.scheduler(policy).with_judge(Arc::new(table)).with_observer(observer);
+    let summary = world.run(&scheduler, Duration::ZERO, once(|_| true)).await;
+    assert_eq!(world.times("soon"), [0, 1_000]);
+    assert_eq!(world.times("capped"), [0, 300_000]);
+    assert_eq!(world.times("unsure"), [0, 5_000], "the rules decide what the judge does not");
+    assert_eq!(world.times("hangs")[1..], [10_000], "5 s of thinking, then the rules");
+    assert_eq!(*silent.lock().unwrap(), ["hangs"], "once");
+    assert_eq!(world.state("skips").await, (State::Skipped, Some("not worth it".to_owned())));
+    assert_eq!(world.state("aborts").await.0, State::Waiting);
+    assert_eq!((summary.ended, summary.status()), (Ended::GroupsStopped, Status::Deferred));
+    let (_, _, events) = world.store.show("soon").await.unwrap().unwrap();
+    assert_eq!(events[0].by, "table");
+}
+
+#[tokio::test(start_paused = true)]
+async fn words_never_stop_anything() {
+    for words in ["401 Unauthorized", "invalid api key", "account suspended", "billing: credit exhausted", "forbidden"]
+    {
+        let world = World::of(numbered(3)).await;
+        let says = |task: &Task| {
+            if task.attempt() == 1 { Err(Failure::new(Class::Overloaded, words).with_status(503)) } else { Ok(()) }
+        };
+        let summary = world.run(&world.scheduler(Policy::default()), S, says).await;
+        assert_eq!((summary.status(), summary.calls), (Status::Success, 6), "{words}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_thousand_due_times_are_kept_to_the_millisecond() {
+    let mut items = numbered(1_000);
+    for (n, item) in items.iter_mut().enumerate() {
+        item.not_before = Some(START + Duration::from_millis(1_000 + 2 * n as u64));
+    }
+    let world = World::of(items).await;
+    let summary = world.run(&world.scheduler(Policy::default()), Duration::ZERO, |_| Ok(())).await;
+    assert_eq!(summary.status(), Status::Success);
+    for (n, (key, at)) in world.calls.lock().unwrap().iter().enumerate() {
+        assert_eq!(*key, format!("item-{n}"));
+        let late = at.as_millis() as i64 - (1_000 + 2 * n as i64);
+        // Tokio's timers tick once a millisecond.
+        assert!((0..=1).contains(&late), "{key} began {late} ms late");
+    }
+}
+
+/// An hour back or forward, in the middle of a wait of ten minutes.
+#[tokio::test(start_paused = true)]
+async fn a_step_of_the_wall_clock_lengthens_no_wait() {
+    for (step, earliest) in [(-3_600_000, 600), (3_600_000, 0)] {
+        let steady = Clock::starting_at(START);
+        let stepped = {
+            let (monotonic, wall) = (steady.clone(), steady.clone());
+            Clock::new(
+                move || monotonic.now(),
+                move || {
+                    let passed = wall.wall();
+                    let after = passed.saturating_since(START) >= S * 300;
+                    Timestamp::from_millis(passed.as_millis() + if after { step } else { 0 })
+                },
+            )
+        };
+        let store = Arc::new(MemoryStore::new(stepped.clone()));
+        store.insert(vec![item("a")]).await.unwrap();
+        let world = World { store, clock: steady, calls: Calls::default() };
+        let scheduler = Scheduler::new(world.store.clone(), Policy::default(), stepped).unwrap();
+        let fails = |task: &Task| {
+            if task.attempt() == 1 { Err(unavailable().with_retry_after(S * 600)) } else { Ok(()) }
+        };
+        let summary = world.run(&scheduler, Duration::ZERO, fails).await;
+        assert_eq!(summary.status(), Status::Success);
+        let waited = world.times("a")[1] / 1_000;
+        assert!((earliest..=600).contains(&waited), "waited {waited} s after a step of {step} ms");
+    }
+}
+
+#[test]
+fn work_may_block_threads_of_its_own() {
+    let folder = folder();
+    let clock = Clock::system();
+    let store = Arc::new(SqliteStore::open(folder.path().join("work.db"), clock.clone()).unwrap());
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(store.insert(numbered(50))).unwrap();
+    let growth = Growth::Constant { delay: Duration::from_millis(1) };
+    let policy = Policy { backoff: Backoff { growth, jitter: Jitter::None }, concurrency: 4, ..Policy::default() };
+    let scheduler = Scheduler::new(store.clone(), policy, clock).unwrap();
+    let summary = scheduler.run_blocking(|task| once(|task| task.key().ends_with('7'))(&task)).unwrap();
+    assert_eq!((summary.status(), summary.calls), (Status::Success, 55));
+    let items = runtime.block_on(store.list(Filter::default(), 0, 100)).unwrap();
+    assert!(items.iter().all(|item| item.state == State::Succeeded));
+}
