@@ -148,7 +148,7 @@ impl InputMark {
 }
 
 /// A time of change as people and files write it.
-fn rfc3339(millis: i64) -> String {
+pub(crate) fn rfc3339(millis: i64) -> String {
     jiff::Timestamp::from_millisecond(millis).map_or_else(|_| format!("{millis} ms"), |at| format!("{at:.3}"))
 }
 

@@ -2,6 +2,7 @@
 
 mod checks;
 mod clock;
+mod contract;
 mod due;
 mod error;
 mod item;
@@ -14,6 +15,7 @@ mod sqlite;
 mod store;
 
 pub use clock::Clock;
+pub use contract::{Nonsense, question, read_answer};
 pub use due::{Due, Stored, read_due};
 pub use error::WorkError;
 pub use item::{

@@ -1,0 +1,201 @@
+//! What a judge outside this process is asked, and how its answer is read: one JSON object each way.
+
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+
+use super::item::{Event, shortened};
+use super::judge::{Case, Decision};
+use crate::paths::rfc3339;
+
+/// A longer answer is none: a decision is a line.
+const ANSWER_BYTES: usize = 64 << 10;
+
+/// An answer that cannot be taken; the rules decide, and a line in the log says why.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the judge's answer is not to be used: {why}")]
+pub struct Nonsense {
+    why: String,
+}
+
+/// The question to a judge, as one line of JSON.
+pub fn question(case: &Case<'_>) -> String {
+    let failure = case.failure;
+    let history: Vec<Value> = case.history.iter().map(past).collect();
+    json!({
+        "item": { "key": case.item.key, "group": &*case.item.group },
+        "error": {
+            "class": failure.class.as_str(),
+            "status": failure.status,
+            "code": failure.code,
+            "words": shortened(&failure.words),
+        },
+        "retry": case.retry,
+        "max_retries": case.max_retries,
+        "history": history,
+    })
+    .to_string()
+}
+
+fn past(event: &Event) -> Value {
+    json!({
+        "decided_at": rfc3339(event.decided.as_millis()),
+        "class": event.failure.class.as_str(),
+        "status": event.failure.status,
+        "code": event.failure.code,
+        "words": event.failure.words,
+        "action": event.action,
+        "reason": event.reason,
+        "not_before": event.not_before.map(|at| rfc3339(at.as_millis())),
+        "waited_s": event.waited.map(|waited| waited.as_secs_f64()),
+    })
+}
+
+/// Reads an answer: `{"action": "retry" | "skip" | "abort", "reason": "...", "suggested_delay_seconds": N}`.
+///
+/// A fence of three backticks around it is taken off; upper and lower case are the same in the keys and the action. A delay
+/// may be a fraction or a number in quotes; 0, a negative one or none at all is left to the policy, and one that is too
+/// long the scheduler caps.
+///
+/// # Errors
+/// Everything else. It is never taken for a `skip`: what nobody understood must not cost an item.
+pub fn read_answer(text: &str) -> Result<Decision, Nonsense> {
+    if text.len() > ANSWER_BYTES {
+        return Err(nonsense(format!("{} bytes are more than {ANSWER_BYTES}", text.len())));
+    }
+    let object: Map<String, Value> =
+        serde_json::from_str(without_fence(text.trim())).map_err(|error| nonsense(error.to_string()))?;
+    let reason = field(&object, "reason").and_then(Value::as_str).map(shortened);
+    let action = match field(&object, "action") {
+        Some(Value::String(action)) => action.trim().to_ascii_lowercase(),
+        Some(other) => return Err(nonsense(format!("the action is {}", shown(other)))),
+        None => return Err(nonsense("it has no action".to_owned())),
+    };
+    match action.as_str() {
+        "retry" => Ok(Decision::Retry { delay: delay(field(&object, "suggested_delay_seconds"))?, reason }),
+        "skip" => Ok(Decision::Skip { reason }),
+        "abort" => Ok(Decision::Abort { reason }),
+        _ => Err(nonsense(format!("the action is {}", shown(&Value::String(action))))),
+    }
+}
+
+fn field<'a>(object: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
+    object
+        .get(name)
+        .or_else(|| object.iter().find(|(key, _)| key.trim().eq_ignore_ascii_case(name)).map(|(_, value)| value))
+}
+
+/// Seconds; none leaves the delay to the policy.
+fn delay(value: Option<&Value>) -> Result<Option<Duration>, Nonsense> {
+    let seconds = match value {
+        None | Some(Value::Null) => return Ok(None),
+        Some(Value::Number(number)) => number.as_f64(),
+        Some(Value::String(text)) => text.trim().parse().ok(),
+        Some(Value::Bool(_) | Value::Array(_) | Value::Object(_)) => None,
+    };
+    match seconds.filter(|seconds: &f64| seconds.is_finite()) {
+        None => Err(nonsense(format!("the delay is {}", value.map_or_else(String::new, shown)))),
+        Some(seconds) if seconds <= 0.0 => Ok(None),
+        Some(seconds) => Ok(Some(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX))),
+    }
+}
+
+/// The text within a fence, whatever language the fence names.
+fn without_fence(text: &str) -> &str {
+    let Some(inner) = text.strip_prefix("```").and_then(|text| text.strip_suffix("```")) else { return text };
+    inner.trim_start_matches(|letter: char| letter.is_ascii_alphanumeric()).trim()
+}
+
+fn nonsense(why: String) -> Nonsense {
+    Nonsense { why }
+}
+
+/// A value in a message, cut to a few words.
+fn shown(value: &Value) -> String {
+    value.to_string().chars().take(80).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn retry(delay: Option<f64>) -> Decision {
+        Decision::Retry { delay: delay.map(Duration::from_secs_f64), reason: None }
+    }
+
+    #[test]
+    fn answers_that_mean_something() {
+        let skip = |reason: Option<&str>| Decision::Skip { reason: reason.map(str::to_owned) };
+        for (text, expected) in [
+            (r#"{"action":"retry"}"#, retry(None)),
+            (r#"{"action":"retry","suggested_delay_seconds":30}"#, retry(Some(30.0))),
+            (r#"{"action":"retry","suggested_delay_seconds":0.25}"#, retry(Some(0.25))),
+            (r#"{"action":"retry","suggested_delay_seconds":"12"}"#, retry(Some(12.0))),
+            (r#"{"action":"retry","suggested_delay_seconds":" 1.5 "}"#, retry(Some(1.5))),
+            (r#"{"action":"retry","suggested_delay_seconds":86400}"#, retry(Some(86_400.0))),
+            (r#"{"action":"retry","suggested_delay_seconds":0}"#, retry(None)),
+            (r#"{"action":"retry","suggested_delay_seconds":-5}"#, retry(None)),
+            (r#"{"action":"retry","suggested_delay_seconds":"-5"}"#, retry(None)),
+            (r#"{"action":"retry","suggested_delay_seconds":null}"#, retry(None)),
+            (r#"{"action":"retry","more":{"of":["it"]}}"#, retry(None)),
+            (r#"{"Action":"RETRY","Suggested_Delay_Seconds":2}"#, retry(Some(2.0))),
+            ("```json\n{\"action\":\"retry\"}\n```", retry(None)),
+            ("```\n{\"action\": \" Retry \"}\n```\n", retry(None)),
+            ("\n  {\"action\":\"skip\",\"reason\":\"a duplicate\"}\n", skip(Some("a duplicate"))),
+            (r#"{"action":"SKIP","reason":7}"#, skip(None)),
+            (r#"{"action":"abort"}"#, Decision::Abort { reason: None }),
+        ] {
+            assert_eq!(read_answer(text), Ok(expected), "{text}");
+        }
+        let huge = read_answer(r#"{"action":"retry","suggested_delay_seconds":1e300}"#);
+        assert_eq!(huge, Ok(Decision::Retry { delay: Some(Duration::MAX), reason: None }));
+    }
+
+    #[test]
+    fn thirty_kinds_of_nonsense_are_left_to_the_rules() {
+        let long = format!(r#"{{"action":"skip","reason":"{}"}}"#, "x".repeat(ANSWER_BYTES));
+        let nonsense = [
+            "",
+            " \n",
+            "skip",
+            "retry",
+            "\"skip\"",
+            "null",
+            "true",
+            "42",
+            "[]",
+            r#"["skip"]"#,
+            r#"[{"action":"skip"}]"#,
+            "{}",
+            r#"{"action":null}"#,
+            r#"{"action":true}"#,
+            r#"{"action":["skip"]}"#,
+            r#"{"action":{"skip":true}}"#,
+            r#"{"action":""}"#,
+            r#"{"action":"skip it"}"#,
+            r#"{"action":"skip|retry"}"#,
+            r#"{"action":"delete"}"#,
+            r#"{"action":"fail"}"#,
+            r#"{"reason":"skip"}"#,
+            r#"{"action":"skip""#,
+            r#"{"action":"skip"}}"#,
+            r#"{"action":"skip"} {"action":"retry"}"#,
+            r#"{'action':'skip'}"#,
+            r#"I would skip this one: {"action":"skip"}"#,
+            r#"{"action":"retry","suggested_delay_seconds":"soon"}"#,
+            r#"{"action":"retry","suggested_delay_seconds":"inf"}"#,
+            r#"{"action":"retry","suggested_delay_seconds":"NaN"}"#,
+            r#"{"action":"retry","suggested_delay_seconds":NaN}"#,
+            r#"{"action":"retry","suggested_delay_seconds":[5]}"#,
+            r#"{"action":"retry","suggested_delay_seconds":true}"#,
+            "```json\n```",
+            "<html>502 Bad Gateway</html>",
+            "Error: rate limit exceeded, retry after 20 s",
+            "\u{0}\u{1}\u{fffd}",
+            &long,
+        ];
+        for text in nonsense {
+            assert!(read_answer(text).is_err(), "{text} was taken for {:?}", read_answer(text));
+        }
+    }
+}
