@@ -266,7 +266,7 @@ impl Tables {
         lanes.sort_by(|a, b| b.priority.cmp(&a.priority).then(a.id.cmp(&b.id)));
         let mut ids = Vec::new();
         for until in [now, now + ask.ahead] {
-            let _: Result<usize, std::convert::Infallible> = share_out(&lanes, ask.limit - ids.len(), |lane, n| {
+            let _: Result<(), std::convert::Infallible> = share_out(&lanes, ask.limit - ids.len(), |lane, n| {
                 let taken = self.due(lane, until, n);
                 for id in &taken {
                     self.change(*id, |row| row.take(worker, now));

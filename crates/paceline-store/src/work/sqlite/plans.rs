@@ -26,9 +26,11 @@ fn no_query_depends_on_statistics() {
     let conn = schema::open(&folder.path().join("work.db"), 0).unwrap();
     check(&conn, "an empty store");
     let now = Timestamp::from_millis(1_700_000_000_000);
+    conn.execute_batch("BEGIN").unwrap();
     for n in 0..5_000 {
         record::insert(&conn, &NewItem::new(format!("item-{n}"), "{}"), now).unwrap();
     }
+    conn.execute_batch("COMMIT").unwrap();
     check(&conn, "no statistics");
     conn.execute_batch("ANALYZE").unwrap();
     check(&conn, "statistics of new items");
