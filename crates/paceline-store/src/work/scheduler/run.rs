@@ -26,11 +26,11 @@ pub(super) struct Run<'a, W> {
     work: W,
     worker: WorkerId,
     window: Window,
-    running: JoinSet<(u64, Tried)>,
-    /// What runs, by the item's number.
-    flights: BTreeMap<u64, Held>,
+    running: JoinSet<Tried>,
+    /// What runs, by the item's number and its fence: after a lost lease an item may run here twice.
+    flights: BTreeMap<(u64, i64), Held>,
     /// Whose task that is: a task that panics tells nothing but its id.
-    tasks: HashMap<Id, u64>,
+    tasks: HashMap<Id, (u64, i64)>,
     /// To be recorded.
     settled: Vec<(Held, Outcome)>,
     scopes: Vec<ScopeRow>,
@@ -113,12 +113,12 @@ where
         }
     }
 
-    fn landed(&mut self, done: Result<(Id, (u64, Tried)), JoinError>) {
+    fn landed(&mut self, done: Result<(Id, Tried), JoinError>) {
         let (task, tried) = match done {
-            Ok((task, (_, tried))) => (task, tried),
+            Ok(done) => done,
             Err(error) => (error.id(), Err((panicked(&error), None))),
         };
-        let Some(held) = self.tasks.remove(&task).and_then(|item| self.flights.remove(&item)) else { return };
+        let Some(held) = self.tasks.remove(&task).and_then(|flight| self.flights.remove(&flight)) else { return };
         let (claimed, now) = (held.claimed.clone(), self.scheduler.clock.now());
         self.pace.count(now);
         let (failure, decision) = match tried {
@@ -171,6 +171,10 @@ where
             store.claim(self.worker, Ask { limit, ahead: AHEAD }).await.map(Some)
         };
         let (kept, claim) = tokio::join!(record, claim);
+        // Whether others still have items is only known from a claim: who has just ended its last asks once more.
+        if !look && !settled.is_empty() && self.waits_for_others() {
+            self.expect(now);
+        }
         // What was claimed before an outcome was recorded knows nothing of when that is due.
         if let Some(claim) = claim? {
             self.take(claim);
@@ -243,6 +247,9 @@ where
             self.worker = self.scheduler.store.enlist(&self.scheduler.name, policy.lease).await?;
             self.expect(self.scheduler.clock.now());
         }
+        if self.waits_for_others() {
+            self.expect(self.scheduler.clock.now());
+        }
         self.renew_at = self.scheduler.clock.now() + policy.lease / 3;
         Ok(())
     }
@@ -257,24 +264,23 @@ where
 
     fn start(&mut self, held: Held) {
         let claimed = held.claimed.clone();
-        let id = claimed.item.id;
+        let flight = (claimed.item.id, claimed.fence);
         self.summary.calls += 1;
         self.summary.resends += u64::from(claimed.item.sends() > 0);
         self.scheduler.tell(&Note::Started(&claimed.item));
         let work = (self.work)(Task(claimed.clone()));
         let scheduler = self.scheduler.clone();
         let task = self.running.spawn(async move {
-            let tried = match work.await {
+            match work.await {
                 Ok(()) => Ok(()),
                 Err(failure) => {
                     let decision = judged(&scheduler, &claimed, &failure).await;
                     Err((failure, decision))
                 }
-            };
-            (id, tried)
+            }
         });
-        self.tasks.insert(task.id(), id);
-        self.flights.insert(id, held);
+        self.tasks.insert(task.id(), flight);
+        self.flights.insert(flight, held);
     }
 
     /// Begins nothing any more, and puts back what has not begun.
@@ -282,6 +288,11 @@ where
         self.ending = Some((why, self.scheduler.clock.now() + self.scheduler.policy.grace));
         let back = self.window.take(None).into_iter();
         self.settled.extend(back.map(|held| (held.clone(), Outcome::back(&held.claimed))));
+    }
+
+    /// Nothing is left to be done here, but some of what others have may come back.
+    fn waits_for_others(&self) -> bool {
+        self.others && self.flights.is_empty() && self.window.len() == 0 && self.due_at.is_none()
     }
 
     /// Why the run is over, once it is.
