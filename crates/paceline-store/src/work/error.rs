@@ -46,15 +46,34 @@ pub enum WorkError {
         /// Why it failed.
         source: Arc<rusqlite::Error>,
     },
-    /// The store is not what was written into it.
-    #[error("the store holds what it cannot hold: {what}")]
-    Damaged {
-        /// What was found.
-        what: String,
+    /// The address of a database cannot be read.
+    #[cfg(feature = "postgres")]
+    #[error("that is no address of a Postgres database: {why}; expected postgres://user@host/database")]
+    Address {
+        /// What is wrong with it.
+        why: String,
+    },
+    /// Postgres could not be reached, or did not do what it was asked.
+    #[cfg(feature = "postgres")]
+    #[error("cannot {action} the store on {server}: {}", in_full(source))]
+    Postgres {
+        /// What was tried.
+        action: &'static str,
+        /// The server and the database.
+        server: String,
+        /// Why it failed.
+        source: Arc<tokio_postgres::Error>,
     },
     /// The store was closed, or its thread ended.
     #[error("the store is closed")]
     Closed,
+}
+
+/// The error and what is behind it: alone it often says no more than "db error".
+#[cfg(feature = "postgres")]
+fn in_full(error: &tokio_postgres::Error) -> String {
+    let cause = std::error::Error::source(error);
+    cause.map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"))
 }
 
 impl WorkError {

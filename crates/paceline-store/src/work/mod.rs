@@ -9,6 +9,8 @@ mod item;
 mod judge;
 mod memory;
 mod policy;
+#[cfg(feature = "postgres")]
+mod postgres;
 mod scheduler;
 mod share;
 mod sqlite;
@@ -25,6 +27,8 @@ pub use item::{
 pub use judge::{Case, Decision, Judge, Verdict};
 pub use memory::MemoryStore;
 pub use policy::{Idle, OverBound, Policy};
+#[cfg(feature = "postgres")]
+pub use postgres::PostgresStore;
 pub use scheduler::{Ended, Note, Observer, Scheduler, Status, Summary, Task};
 pub use sqlite::SqliteStore;
 pub use store::{Pending, WorkStore};

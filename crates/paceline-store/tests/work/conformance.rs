@@ -14,6 +14,10 @@ macro_rules! conformance {
         mod memory {
             $(#[tokio::test] async fn $promise() { super::$promise(crate::support::memory().await).await; })*
         }
+        #[cfg(feature = "postgres-tests")]
+        mod postgres {
+            $(#[tokio::test] async fn $promise() { super::$promise(crate::cluster::bench().await).await; })*
+        }
         mod sqlite {
             $(#[tokio::test] async fn $promise() { super::$promise(crate::support::sqlite().await).await; })*
         }

@@ -1,8 +1,13 @@
 //! The work store as its users see it: one suite for every engine, and what each has of its own.
 #![cfg(test)]
 
+#[cfg(feature = "postgres-tests")]
+mod cluster;
 mod conformance;
+mod kill;
 mod model;
+#[cfg(feature = "postgres-tests")]
+mod postgres;
 mod scheduler;
 mod sqlite;
 mod support;

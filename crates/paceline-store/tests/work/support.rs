@@ -25,6 +25,9 @@ pub(crate) struct Bench {
     pub(crate) store: Arc<dyn WorkStore>,
     clock: Turned,
     folder: Option<TempDir>,
+    /// Where the clock is the database's.
+    #[cfg(feature = "postgres-tests")]
+    remote: Option<crate::cluster::RemoteClock>,
 }
 
 /// A clock that stands still until it is turned.
@@ -52,13 +55,14 @@ impl Turned {
 
 pub(crate) async fn memory() -> Bench {
     let clock = Turned::default();
-    Bench { store: Arc::new(MemoryStore::new(clock.clock())), clock, folder: None }
+    let store = Arc::new(MemoryStore::new(clock.clock()));
+    Bench::of(store, clock)
 }
 
 pub(crate) async fn sqlite() -> Bench {
     let (clock, folder) = (Turned::default(), folder());
     let store = SqliteStore::open(folder.path().join("work.db"), clock.clock()).unwrap();
-    Bench { store: Arc::new(store), clock, folder: Some(folder) }
+    Bench { folder: Some(folder), ..Bench::of(Arc::new(store), clock) }
 }
 
 /// In memory where the system has such a folder: the tests sync thousands of times, and none can cut the power.
@@ -68,7 +72,13 @@ pub(crate) fn folder() -> TempDir {
 
 impl Bench {
     pub(crate) fn of(store: Arc<dyn WorkStore>, clock: Turned) -> Self {
-        Self { store, clock, folder: None }
+        Self {
+            store,
+            clock,
+            folder: None,
+            #[cfg(feature = "postgres-tests")]
+            remote: None,
+        }
     }
 
     /// The file of a store in a file.
@@ -76,8 +86,17 @@ impl Bench {
         self.folder.as_ref().expect("the store has a file").path().join("work.db")
     }
 
+    #[cfg(feature = "postgres-tests")]
+    pub(crate) fn with_remote_clock(self, remote: crate::cluster::RemoteClock) -> Self {
+        Self { remote: Some(remote), ..self }
+    }
+
     pub(crate) async fn forward(&self, by: Duration) {
         self.clock.turn(by);
+        #[cfg(feature = "postgres-tests")]
+        if let Some(remote) = &self.remote {
+            remote.turn(by).await;
+        }
     }
 
     pub(crate) async fn add(&self, items: impl IntoIterator<Item = NewItem>) {

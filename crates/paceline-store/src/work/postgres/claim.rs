@@ -1,0 +1,172 @@
+//! Handing out what is due. Workers that claim at the same time pass over each other's rows.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use paceline_core::Timestamp;
+use tokio_postgres::Error;
+
+use super::link::Tx;
+use super::rows::{self, item_columns};
+use super::scopes;
+use crate::work::due::HORIZON;
+use crate::work::item::{Ask, Claim, Claimed, Event, HISTORY, Item, WorkerId};
+use crate::work::share::{Lane, Sharing};
+
+/// Takes the first `$3` items of lane `$1` that are due at `$2` for worker `$4`: tries whose time has come, then new ones.
+pub(super) const TAKE: &str = "
+    WITH tries AS MATERIALIZED (
+        SELECT id FROM item WHERE state = 0 AND lane = $1 AND not_before_ms > 0 AND not_before_ms <= $2
+        ORDER BY not_before_ms, crashes, id LIMIT $3 FOR UPDATE SKIP LOCKED),
+    new AS MATERIALIZED (
+        SELECT id FROM item WHERE state = 0 AND lane = $1 AND not_before_ms = 0
+        ORDER BY not_before_ms, crashes, id LIMIT $3 - (SELECT count(*) FROM tries) FOR UPDATE SKIP LOCKED)
+    UPDATE item SET state = 1, worker = $4, batch = $5, fence = fence + 1, first_ms = coalesce(first_ms, $6)
+    WHERE id = ANY (ARRAY(SELECT id FROM tries UNION ALL SELECT id FROM new))
+    RETURNING id, not_before_ms, crashes";
+
+/// The lanes by falling priority, and the earliest time for which an item of each waits.
+pub(super) const LANES: &str = "
+    SELECT lane.id, lane.grp, lane.priority, first.not_before_ms
+    FROM lane LEFT JOIN LATERAL (
+        SELECT not_before_ms FROM item WHERE item.state = 0 AND item.lane = lane.id
+        ORDER BY not_before_ms, crashes, id LIMIT 1) AS first ON true
+    ORDER BY lane.priority DESC, lane.id";
+
+/// What is handed out.
+const READ: &str = concat!(
+    "SELECT ",
+    item_columns!(),
+    ", payload.body, item.fence FROM item JOIN lane ON lane.id = item.lane JOIN payload ON payload.item = item.id \
+     WHERE item.id = ANY ($1)"
+);
+
+/// How long items waited since the last decision about each.
+const WAITED: &str = "
+    UPDATE event SET waited_ms = greatest(0, of.until - decided_ms)
+    FROM unnest($1::bigint[], $2::bigint[]) AS of(item, until)
+    WHERE event.item = of.item AND event.n = (SELECT max(n) FROM event AS other WHERE other.item = of.item)
+      AND not_before_ms IS NOT NULL AND waited_ms IS NULL";
+
+/// Whether other workers have items.
+const OTHERS: &str = "SELECT EXISTS (SELECT 1 FROM worker WHERE id <> $1
+     AND EXISTS (SELECT 1 FROM item WHERE state = 1 AND item.worker = worker.id))";
+
+/// Items that an earlier try of this very claim took, whose answer was lost with its connection.
+const TAKEN_BEFORE: &str = "SELECT id, not_before_ms, crashes FROM item WHERE state = 1 AND worker = $1 AND batch = $2";
+
+/// Claims for a worker, whose `batch`th claim this is. `again` when an earlier try of it may have been committed.
+pub(super) async fn claim(
+    tx: &Tx<'_>,
+    worker: WorkerId,
+    ask: Ask,
+    batch: i64,
+    again: bool,
+    now: Timestamp,
+) -> Result<Claim, Error> {
+    // The row is locked, so that nobody takes the worker for dead before its items are its own.
+    if tx.query("SELECT 1 FROM worker WHERE id = $1 FOR SHARE", &[&worker.0]).await?.is_empty() {
+        return Ok(Claim { lost: true, ..Claim::default() });
+    }
+    let closed = scopes::list(tx, now).await?;
+    let mut ids = Vec::new();
+    if again {
+        let rows = tx.query(TAKEN_BEFORE, &[&worker.0, &batch]).await?;
+        ids.extend(rows.iter().map(|row| row.get::<_, i64>(0)));
+    }
+    if ids.is_empty() {
+        ids = take(tx, worker, ask, batch, now, |group| scopes::opens(&closed, group) == Some(None)).await?;
+    }
+    let items = hand_out(tx, ids, now).await?;
+    let mut next: Option<Timestamp> = None;
+    for row in tx.query(LANES, &[]).await? {
+        let (opens, first) = (scopes::opens(&closed, row.get(1)), row.get::<_, Option<i64>>(3));
+        let (Some(opens), Some(first)) = (opens, first.map(Timestamp::from_millis)) else { continue };
+        let first = opens.map_or(first, |opens| opens.max(first));
+        next = next.into_iter().chain((first <= HORIZON).then_some(first)).min();
+    }
+    let others = tx.query(OTHERS, &[&worker.0]).await?.first().is_some_and(|row| row.get(0));
+    Ok(Claim { items, next_due: next.map(|due| due.saturating_since(now)), others, lost: false })
+}
+
+async fn take(
+    tx: &Tx<'_>,
+    worker: WorkerId,
+    ask: Ask,
+    batch: i64,
+    now: Timestamp,
+    may_send: impl Fn(&str) -> bool,
+) -> Result<Vec<i64>, Error> {
+    let mut ids = Vec::new();
+    if ask.limit == 0 {
+        return Ok(ids);
+    }
+    let (mut lanes, mut firsts) = (Vec::new(), HashMap::new());
+    for row in tx.query(LANES, &[]).await? {
+        let lane = Lane { id: row.get(0), group: row.get::<_, &str>(1).into(), priority: row.get(2) };
+        if may_send(&lane.group) {
+            firsts.insert(lane.id, row.get::<_, Option<i64>>(3));
+            lanes.push(lane);
+        }
+    }
+    for until in [now, now + ask.ahead] {
+        let mut sharing = Sharing::new(&lanes, ask.limit - ids.len());
+        while let Some((lane, n)) = sharing.next() {
+            let first = firsts.get(&lane.id).copied().flatten();
+            if first.is_none_or(|first| first > until.as_millis()) {
+                sharing.took(0);
+                continue;
+            }
+            let values = (until.as_millis(), i64::try_from(n).unwrap_or(i64::MAX), now.as_millis());
+            let rows = tx.query(TAKE, &[&lane.id, &values.0, &values.1, &worker.0, &batch, &values.2]).await?;
+            let mut taken: Vec<_> = rows
+                .iter()
+                .map(|row| {
+                    let (id, not_before, crashes): (i64, i64, i64) = (row.get(0), row.get(1), row.get(2));
+                    (not_before == 0, not_before, crashes, id)
+                })
+                .collect();
+            taken.sort_unstable();
+            sharing.took(taken.len());
+            ids.extend(taken.into_iter().map(|place| place.3));
+        }
+        if ask.ahead.is_zero() {
+            break;
+        }
+    }
+    Ok(ids)
+}
+
+async fn hand_out(tx: &Tx<'_>, ids: Vec<i64>, now: Timestamp) -> Result<Vec<Claimed>, Error> {
+    if ids.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut read: HashMap<u64, (Item, String, i64)> = HashMap::new();
+    for row in tx.query(READ, &[&ids]).await? {
+        let item = rows::item(&row);
+        read.insert(item.id, (item, row.get(22), row.get(23)));
+    }
+    let due_in = |item: &Item| item.not_before.map_or(Duration::ZERO, |at| at.saturating_since(now));
+    let (mut failed, mut until) = (Vec::new(), Vec::new());
+    for id in &ids {
+        if let Some((item, ..)) = read.get(&id.unsigned_abs()).filter(|(item, ..)| item.last.is_some()) {
+            failed.push(*id);
+            until.push((now + due_in(item)).as_millis());
+        }
+    }
+    let mut history: HashMap<u64, Vec<Event>> = HashMap::new();
+    if !failed.is_empty() {
+        tx.execute(WAITED, &[&failed, &until]).await?;
+        for row in tx.query(rows::EVENTS, &[&failed, &(HISTORY as i64)]).await? {
+            let (item, event) = rows::event(&row);
+            history.entry(item).or_default().push(event);
+        }
+    }
+    let claimed = ids.iter().filter_map(|id| {
+        let (item, payload, fence) = read.remove(&id.unsigned_abs())?;
+        let age = item.first.map_or(Duration::ZERO, |first| now.saturating_since(first));
+        let history = history.remove(&item.id).unwrap_or_default();
+        Some(Claimed { due_in: due_in(&item), item, payload, fence, age, history })
+    });
+    Ok(claimed.collect())
+}

@@ -1,0 +1,221 @@
+//! The connection: made when it is needed, made again when it breaks.
+
+use std::collections::HashMap;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Mutex, Notify};
+use tokio_postgres::error::SqlState;
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{AsyncMessage, Client, Config, Error, NoTls, Row, Statement, Transaction};
+
+use super::schema::{MIGRATIONS, SESSION};
+use crate::work::error::WorkError;
+
+/// One connection to one schema, for one transaction at a time.
+pub(super) struct Link {
+    config: Config,
+    schema: String,
+    /// The server, for messages: never with a password.
+    pub(super) server: String,
+    session: Mutex<Option<Session>>,
+    heard: Arc<Notify>,
+}
+
+/// A live connection and what is prepared on it.
+struct Session {
+    client: Client,
+    statements: std::sync::Mutex<HashMap<&'static str, Statement>>,
+}
+
+/// What is done within a transaction; it may be done again when the connection breaks.
+pub(super) type Act<'t, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 't>>;
+
+/// How long a database that went away is waited for: longer than a restart takes.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Between two tries to connect, at first; doubled each time, up to [`LONGEST_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+impl Link {
+    /// Connects, and brings the tables up to this version.
+    pub(super) async fn open(config: Config, schema: &str, heard: Arc<Notify>) -> Result<Self, WorkError> {
+        let server = describe(&config);
+        let (schema, session) = (schema.to_owned(), Mutex::new(None));
+        let link = Self { config, schema, server, session, heard };
+        let session = link.connect().await.map_err(|error| link.error("reach", error))?;
+        link.migrate(&session.client).await?;
+        *link.session.lock().await = Some(session);
+        Ok(link)
+    }
+
+    /// The channel on which workers wake each other.
+    pub(super) fn channel(&self) -> String {
+        format!("paceline_{}", self.schema)
+    }
+
+    /// Does `act` in a transaction. When the connection breaks it is done anew on another one, and is told so: the first
+    /// may have been committed.
+    pub(super) async fn transact<T>(
+        &self,
+        action: &'static str,
+        act: impl for<'t> Fn(&'t Tx<'t>, bool) -> Act<'t, T> + Send + Sync,
+    ) -> Result<T, WorkError> {
+        let mut held = self.session.lock().await;
+        let (mut pause, mut waited, mut again) = (FIRST_PAUSE, Duration::ZERO, false);
+        loop {
+            let done = match self.session(&mut held).await {
+                Ok(session) => once(session, &act, again).await,
+                Err(error) => Err(error),
+            };
+            let error = match done {
+                Ok(done) => return Ok(done),
+                Err(error) => error,
+            };
+            let kind = kind_of(&error);
+            if kind == Kind::Final || waited >= PATIENCE {
+                return Err(self.error(action, error));
+            }
+            if kind == Kind::Broken {
+                if held.take().is_some() {
+                    tracing::warn!(server = self.server, %error, "the connection to the store broke; trying again");
+                    again = true;
+                }
+                tokio::time::sleep(pause).await;
+                waited += pause;
+                pause = (pause * 2).min(LONGEST_PAUSE);
+            }
+        }
+    }
+
+    async fn session<'s>(&self, held: &'s mut Option<Session>) -> Result<&'s mut Session, Error> {
+        if held.as_ref().is_none_or(|session| session.client.is_closed()) {
+            *held = Some(self.connect().await?);
+            // Whatever was said meanwhile was not heard.
+            self.heard.notify_waiters();
+        }
+        Ok(held.as_mut().expect("a session was put there just now"))
+    }
+
+    async fn connect(&self) -> Result<Session, Error> {
+        let (client, mut connection) = self.config.connect(NoTls).await?;
+        let heard = self.heard.clone();
+        // The task ends with the connection, and the connection with its client.
+        tokio::spawn(async move {
+            while let Some(message) = poll_fn(|context| connection.poll_message(context)).await {
+                match message {
+                    Ok(AsyncMessage::Notification(_)) => heard.notify_waiters(),
+                    Ok(_) => {}
+                    Err(_) => return,
+                }
+            }
+        });
+        let schema = &self.schema;
+        client.batch_execute(&format!("{SESSION} SET search_path = {schema}; LISTEN {};", self.channel())).await?;
+        Ok(Session { client, statements: std::sync::Mutex::default() })
+    }
+
+    async fn migrate(&self, client: &Client) -> Result<(), WorkError> {
+        let schema = &self.schema;
+        let fail = |error| self.error("prepare", error);
+        // Two that begin together: the second waits, and finds the work done.
+        let begin = format!(
+            "BEGIN; SELECT pg_advisory_xact_lock({LOCK}); CREATE SCHEMA IF NOT EXISTS {schema};
+             CREATE TABLE IF NOT EXISTS version (found bigint NOT NULL);"
+        );
+        client.batch_execute(&begin).await.map_err(fail)?;
+        let found = client.query_opt("SELECT found FROM version", &[]).await.map_err(fail)?;
+        let found: i64 = found.map_or(0, |row| row.get(0));
+        let known = MIGRATIONS.len() as i64;
+        let Some(to_do) = usize::try_from(found).ok().and_then(|done| MIGRATIONS.get(done..)) else {
+            return Err(WorkError::NewerVersion { store: self.server.clone(), found, known });
+        };
+        let steps = to_do.concat();
+        let end = format!("{steps} DELETE FROM version; INSERT INTO version VALUES ({known}); COMMIT;");
+        client.batch_execute(&end).await.map_err(fail)
+    }
+
+    fn error(&self, action: &'static str, error: Error) -> WorkError {
+        WorkError::Postgres { action, server: self.server.clone(), source: Arc::new(error) }
+    }
+}
+
+/// "PaWk" in ASCII: an advisory lock held while tables are made.
+const LOCK: i64 = 0x5061_576B;
+
+/// A transaction and what is prepared on its connection.
+pub(super) struct Tx<'t> {
+    inner: Transaction<'t>,
+    statements: &'t std::sync::Mutex<HashMap<&'static str, Statement>>,
+}
+
+impl Tx<'_> {
+    /// The rows of a statement, which is prepared once per connection.
+    pub(super) async fn query(&self, sql: &'static str, values: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Error> {
+        self.inner.query(&self.prepared(sql).await?, values).await
+    }
+
+    /// How many rows a statement changed.
+    pub(super) async fn execute(&self, sql: &'static str, values: &[&(dyn ToSql + Sync)]) -> Result<u64, Error> {
+        self.inner.execute(&self.prepared(sql).await?, values).await
+    }
+
+    async fn prepared(&self, sql: &'static str) -> Result<Statement, Error> {
+        let known = self.statements.lock().unwrap_or_else(std::sync::PoisonError::into_inner).get(sql).cloned();
+        if let Some(statement) = known {
+            return Ok(statement);
+        }
+        let statement = self.inner.prepare(sql).await?;
+        self.statements.lock().unwrap_or_else(std::sync::PoisonError::into_inner).insert(sql, statement.clone());
+        Ok(statement)
+    }
+}
+
+async fn once<T>(
+    session: &mut Session,
+    act: &impl for<'t> Fn(&'t Tx<'t>, bool) -> Act<'t, T>,
+    again: bool,
+) -> Result<T, Error> {
+    let tx = Tx { inner: session.client.transaction().await?, statements: &session.statements };
+    let done = act(&tx, again).await?;
+    tx.inner.commit().await?;
+    Ok(done)
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// The connection is gone, or the server is not there yet.
+    Broken,
+    /// Two transactions were in each other's way: this one is done again at once.
+    Collided,
+    /// Trying again would not help.
+    Final,
+}
+
+fn kind_of(error: &Error) -> Kind {
+    match error.code() {
+        // A server that stops, starts or has no place says so in these classes; without a code nobody said anything.
+        None => Kind::Broken,
+        Some(code) if code.code().starts_with("08") || code.code().starts_with("57P") => Kind::Broken,
+        Some(&SqlState::TOO_MANY_CONNECTIONS) => Kind::Broken,
+        Some(&SqlState::T_R_DEADLOCK_DETECTED | &SqlState::T_R_SERIALIZATION_FAILURE) => Kind::Collided,
+        Some(_) => Kind::Final,
+    }
+}
+
+fn describe(config: &Config) -> String {
+    let hosts: Vec<String> = config
+        .get_hosts()
+        .iter()
+        .map(|host| match host {
+            tokio_postgres::config::Host::Tcp(name) => name.clone(),
+            #[cfg(unix)]
+            tokio_postgres::config::Host::Unix(path) => path.display().to_string(),
+        })
+        .collect();
+    format!("{}/{}", hosts.join(","), config.get_dbname().unwrap_or_default())
+}

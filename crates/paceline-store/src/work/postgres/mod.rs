@@ -1,0 +1,280 @@
+//! The store in Postgres, for workers on several machines.
+
+mod claim;
+mod link;
+mod record;
+mod rows;
+mod schema;
+mod scopes;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use paceline_core::Timestamp;
+use tokio::sync::Notify;
+use tokio_postgres::{Config, Error};
+
+use super::checks::check;
+use super::error::WorkError;
+use super::item::{
+    Added, Amend, Ask, Claim, Counts, EVENTS, Event, Filter, Item, Kept, NewItem, Outcome, State, WorkerId,
+};
+use super::store::{Pending, WorkStore};
+use crate::query::millis;
+use crate::scope::{ScopeRow, ScopeState};
+use link::{Link, Tx};
+use record::filtered;
+use rows::item_columns;
+
+/// A [`WorkStore`] in a schema of a Postgres database, which any number of processes share.
+///
+/// Only the database's clock counts. A connection that breaks is made anew for a minute; what was under way is done again,
+/// and never twice.
+pub struct PostgresStore {
+    link: Link,
+    changed: Arc<Notify>,
+    batches: AtomicI64,
+}
+
+/// The schema of a store that names none.
+const SCHEMA: &str = "paceline";
+
+impl PostgresStore {
+    /// Connects to `postgres://user@host/database` and makes the tables, where they are not there, in the schema
+    /// `paceline`. The connection is not encrypted.
+    ///
+    /// # Errors
+    /// [`WorkError::Postgres`] when the server is not there or refuses; [`WorkError::NewerVersion`].
+    pub async fn open(url: &str) -> Result<Self, WorkError> {
+        Self::open_in(url, SCHEMA).await
+    }
+
+    /// The same in a schema of that name: letters, digits and underscores.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub async fn open_in(url: &str, schema: &str) -> Result<Self, WorkError> {
+        let wrong = |why: String| WorkError::Address { why };
+        let letters = |name: &str| name.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '_');
+        if schema.is_empty() || schema.len() > 48 || !letters(schema) {
+            return Err(wrong(format!("{schema:?} is no name for a schema")));
+        }
+        let config: Config = url.parse().map_err(|error: Error| wrong(error.to_string()))?;
+        let changed = Arc::new(Notify::new());
+        let link = Link::open(config, &schema.to_ascii_lowercase(), changed.clone()).await?;
+        Ok(Self { link, changed, batches: AtomicI64::new(0) })
+    }
+}
+
+/// The time by which everything in the store goes.
+async fn now(tx: &Tx<'_>) -> Result<Timestamp, Error> {
+    let rows = tx.query("SELECT now_ms()", &[]).await?;
+    Ok(Timestamp::from_millis(rows.first().map_or(0, |row| row.get(0))))
+}
+
+/// Wakes every worker, once per batch and when it is committed.
+async fn wake(tx: &Tx<'_>, channel: &str) -> Result<(), Error> {
+    tx.execute("SELECT pg_notify($1, '')", &[&channel]).await.map(drop)
+}
+
+impl WorkStore for PostgresStore {
+    fn insert(&self, items: Vec<NewItem>) -> Pending<'_, Vec<Added>> {
+        if let Err(error) = items.iter().try_for_each(check) {
+            return Box::pin(std::future::ready(Err(error)));
+        }
+        let shared = Arc::new((items, self.link.channel()));
+        Box::pin(self.link.transact("write", move |tx, _| {
+            let shared = shared.clone();
+            Box::pin(async move {
+                let added = record::insert(tx, &shared.0, now(tx).await?).await?;
+                wake(tx, &shared.1).await?;
+                Ok(added)
+            })
+        }))
+    }
+
+    fn enlist(&self, name: &str, lease: Duration) -> Pending<'_, WorkerId> {
+        let name: Arc<str> = name.into();
+        Box::pin(self.link.transact("write", move |tx, _| {
+            let name = name.clone();
+            Box::pin(async move {
+                let now = now(tx).await?;
+                reclaim(tx, now).await?;
+                scopes::open_stopped(tx, now).await?;
+                tx.execute(BEGIN_DEFERRED, &[]).await?;
+                let (lease_ms, until) = (millis(lease), (now + lease).as_millis());
+                let rows = tx
+                    .query(
+                        "INSERT INTO worker (name, lease_ms, lease_until_ms) VALUES ($1, $2, $3) RETURNING id",
+                        &[&&*name, &lease_ms, &until],
+                    )
+                    .await?;
+                Ok(WorkerId(rows.first().map_or(0, |row| row.get(0))))
+            })
+        }))
+    }
+
+    fn renew(&self, worker: WorkerId) -> Pending<'_, bool> {
+        let channel: Arc<str> = self.link.channel().into();
+        Box::pin(self.link.transact("write", move |tx, _| {
+            let channel = channel.clone();
+            Box::pin(async move {
+                let now = now(tx).await?;
+                let sql = "UPDATE worker SET lease_until_ms = lease_ms + $2 WHERE id = $1";
+                let renewed = tx.execute(sql, &[&worker.0, &now.as_millis()]).await?;
+                if reclaim(tx, now).await? {
+                    wake(tx, &channel).await?;
+                }
+                Ok(renewed > 0)
+            })
+        }))
+    }
+
+    fn claim(&self, worker: WorkerId, ask: Ask) -> Pending<'_, Claim> {
+        let batch = self.batches.fetch_add(1, Ordering::Relaxed);
+        Box::pin(self.link.transact("write", move |tx, again| {
+            Box::pin(async move { claim::claim(tx, worker, ask, batch, again, now(tx).await?).await })
+        }))
+    }
+
+    fn record(&self, outcomes: Vec<Outcome>, scopes: Vec<ScopeRow>) -> Pending<'_, Vec<Kept>> {
+        let shared = Arc::new((outcomes, scopes, self.link.channel()));
+        Box::pin(self.link.transact("write", move |tx, again| {
+            let shared = shared.clone();
+            Box::pin(async move {
+                let (outcomes, rows, channel) = &*shared;
+                let now = now(tx).await?;
+                let kept = record::record(tx, outcomes, again, now).await?;
+                for row in rows {
+                    scopes::set(tx, row, now).await?;
+                }
+                // Others do not know yet of what waits anew, and may do it when its time comes.
+                let waits = |outcome: &Outcome| outcome.next.state() == State::Waiting;
+                if outcomes.iter().any(waits) || rows.iter().any(|row| row.state == ScopeState::Open) {
+                    wake(tx, channel).await?;
+                }
+                Ok(kept)
+            })
+        }))
+    }
+
+    fn leave(&self, worker: WorkerId) -> Pending<'_, ()> {
+        let channel: Arc<str> = self.link.channel().into();
+        Box::pin(self.link.transact("write", move |tx, _| {
+            let channel = channel.clone();
+            Box::pin(async move {
+                tx.execute("DELETE FROM worker WHERE id = $1", &[&worker.0]).await?;
+                tx.execute(PUT_BACK, &[&vec![worker.0], &0_i64]).await?;
+                wake(tx, &channel).await
+            })
+        }))
+    }
+
+    fn scopes(&self) -> Pending<'_, Vec<ScopeRow>> {
+        Box::pin(self.link.transact("read", |tx, _| Box::pin(async move { scopes::list(tx, now(tx).await?).await })))
+    }
+
+    fn counts(&self) -> Pending<'_, Counts> {
+        Box::pin(self.link.transact("read", |tx, _| {
+            Box::pin(async move {
+                let mut counts = Counts::default();
+                for row in tx.query("SELECT state, count(*) FROM item GROUP BY state", &[]).await? {
+                    if let Some(state) = State::from_code(row.get::<_, i16>(0).into()) {
+                        counts.by_state[state as usize] = row.get::<_, i64>(1).unsigned_abs();
+                    }
+                }
+                Ok(counts)
+            })
+        }))
+    }
+
+    fn list(&self, filter: Filter, after: u64, limit: usize) -> Pending<'_, Vec<Item>> {
+        let values = Arc::new(record::values(&filter));
+        Box::pin(self.link.transact("read", move |tx, _| {
+            let values = values.clone();
+            Box::pin(async move {
+                let sql = concat!(
+                    "SELECT ",
+                    item_columns!(),
+                    " FROM item JOIN lane ON lane.id = item.lane WHERE ",
+                    filtered!(),
+                    " AND item.id > $4 ORDER BY item.id LIMIT $5"
+                );
+                let (after, limit) = (after as i64, limit as i64);
+                let rows = tx.query(sql, &[&values.0, &values.1, &values.2, &after, &limit]).await?;
+                Ok(rows.iter().map(rows::item).collect())
+            })
+        }))
+    }
+
+    fn show(&self, key: &str) -> Pending<'_, Option<(Item, String, Vec<Event>)>> {
+        let key: Arc<str> = key.into();
+        Box::pin(self.link.transact("read", move |tx, _| {
+            let key = key.clone();
+            Box::pin(async move {
+                let sql = concat!(
+                    "SELECT ",
+                    item_columns!(),
+                    ", payload.body FROM item JOIN lane ON lane.id = item.lane JOIN payload ON payload.item = item.id \
+                     WHERE item.key = $1"
+                );
+                let rows = tx.query(sql, &[&&*key]).await?;
+                let Some(row) = rows.first() else { return Ok(None) };
+                let item = rows::item(row);
+                let events = tx.query(rows::EVENTS, &[&vec![item.id as i64], &(EVENTS as i64)]).await?;
+                Ok(Some((item, row.get(22), events.iter().map(|row| rows::event(row).1).collect())))
+            })
+        }))
+    }
+
+    fn amend(&self, filter: Filter, amend: Amend) -> Pending<'_, u64> {
+        let shared = Arc::new((filter, self.link.channel()));
+        Box::pin(self.link.transact("write", move |tx, _| {
+            let shared = shared.clone();
+            Box::pin(async move {
+                let changed = record::amend(tx, &shared.0, amend, now(tx).await?).await?;
+                wake(tx, &shared.1).await?;
+                Ok(changed)
+            })
+        }))
+    }
+
+    fn changed(&self) -> Pending<'_, ()> {
+        let changed = self.changed.notified();
+        Box::pin(async move {
+            changed.await;
+            Ok(())
+        })
+    }
+}
+
+impl fmt::Debug for PostgresStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("PostgresStore").field(&self.link.server).finish()
+    }
+}
+
+/// The items that were left to this run, before all others.
+const BEGIN_DEFERRED: &str = "UPDATE item
+     SET state = 0, fence = fence + 1, not_before_ms = 1, delay_ms = 0, forgiven_attempts = attempts,
+         forgiven_deferrals = deferrals, first_ms = NULL, ended_ms = NULL, reason = NULL
+     WHERE state = 6";
+
+/// The items of workers wait again, as they did before.
+const PUT_BACK: &str = "UPDATE item SET state = 0, worker = NULL, fence = fence + 1, crashes = crashes + $2
+     WHERE state = 1 AND worker = ANY ($1)";
+
+/// Puts back the items of workers whose lease ran out; says whether there were any. A worker that is claiming just now is
+/// passed over: it lives.
+async fn reclaim(tx: &Tx<'_>, now: Timestamp) -> Result<bool, Error> {
+    let sql = "DELETE FROM worker WHERE id = ANY (ARRAY(
+         SELECT id FROM worker WHERE lease_until_ms <= $1 FOR UPDATE SKIP LOCKED)) RETURNING id";
+    let rows = tx.query(sql, &[&now.as_millis()]).await?;
+    let dead: Vec<i64> = rows.iter().map(|row| row.get(0)).collect();
+    if !dead.is_empty() {
+        tx.execute(PUT_BACK, &[&dead, &1_i64]).await?;
+    }
+    Ok(!dead.is_empty())
+}

@@ -1,0 +1,269 @@
+//! Recording in batches: new items, what became of claimed ones, and what a person does to them.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use paceline_core::Timestamp;
+use tokio_postgres::Error;
+
+use super::link::Tx;
+use crate::query::millis;
+use crate::work::due::{Due, Stored, read_due};
+use crate::work::item::{Added, Amend, EVENTS, Filter, Kept, NewItem, Next, Outcome, Sent, State, shortened};
+
+/// The guard stands in the statement: the fence is that of the claim, or nothing is recorded. `kind` 1 is an item that goes
+/// back as it was found. Without a decision the last failure stays.
+pub(super) const RECORD: &str = "
+    UPDATE item SET state = of.state, worker = NULL, fence = item.fence + 1,
+        not_before_ms = CASE WHEN of.kind = 1 THEN item.not_before_ms ELSE of.not_before_ms END,
+        delay_ms = CASE WHEN of.kind = 1 THEN item.delay_ms ELSE of.delay_ms END,
+        attempts = attempts + of.attempt, deferrals = deferrals + of.deferral, abandoned = item.abandoned + of.given_up,
+        ended_ms = CASE WHEN of.state IN (2, 3, 4, 5) THEN $1::bigint END,
+        reason = CASE WHEN of.kind = 1 THEN item.reason ELSE of.reason END,
+        last_class = coalesce(of.class, last_class),
+        last_status = CASE WHEN of.class IS NULL THEN last_status ELSE of.status END,
+        last_code = CASE WHEN of.class IS NULL THEN last_code ELSE of.code END,
+        last_words = CASE WHEN of.class IS NULL THEN last_words ELSE of.words END
+    FROM unnest($2::bigint[], $3::bigint[], $4::smallint[], $5::smallint[], $6::bigint[], $7::bigint[], $8::bigint[],
+        $9::bigint[], $10::bigint[], $11::text[], $12::bigint[], $13::text[], $14::text[], $15::text[])
+        AS of(id, fence, state, kind, not_before_ms, delay_ms, attempt, deferral, given_up, class, status, code, words,
+              reason)
+    WHERE item.id = of.id AND item.fence = of.fence
+    RETURNING item.id, of.fence";
+
+/// Outcomes that an earlier try of this batch may have recorded: ended just so, one hand further.
+const RECORDED_BEFORE: &str = "
+    SELECT item.id, of.fence FROM unnest($1::bigint[], $2::bigint[], $3::smallint[]) AS of(id, fence, state)
+    JOIN item ON item.id = of.id AND item.fence = of.fence + 1 AND item.state = of.state
+    WHERE of.state IN (2, 3, 4)";
+
+const EVENT: &str = "
+    INSERT INTO event (item, n, decided_ms, send, class, status, code, words, action, reason, judge, not_before_ms)
+    SELECT of.id, coalesce((SELECT max(n) FROM event WHERE event.item = of.id), 0) + 1, $1,
+        item.attempts + item.deferrals + item.abandoned, of.class, of.status, of.code, of.words, of.action, of.reason,
+        of.judge, of.not_before_ms
+    FROM unnest($2::bigint[], $3::text[], $4::bigint[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
+        $10::bigint[]) AS of(id, class, status, code, words, action, reason, judge, not_before_ms)
+    JOIN item ON item.id = of.id";
+
+const FORGET_EVENTS: &str = "
+    DELETE FROM event USING unnest($1::bigint[]) AS of(id)
+    WHERE event.item = of.id AND event.n <= (SELECT max(n) FROM event AS other WHERE other.item = of.id) - $2";
+
+/// Adds items, unless there are such of their keys.
+pub(super) async fn insert(tx: &Tx<'_>, items: &[NewItem], now: Timestamp) -> Result<Vec<Added>, Error> {
+    let keys: Vec<&str> = items.iter().map(|item| item.key.as_str()).collect();
+    let rows = tx.query("SELECT key, state FROM item WHERE key = ANY ($1)", &[&keys]).await?;
+    let mut known: HashMap<String, State> = HashMap::new();
+    for row in rows {
+        known.insert(row.get(0), State::from_code(row.get::<_, i16>(1).into()).unwrap_or(State::Waiting));
+    }
+    let mut new: Vec<&NewItem> = Vec::new();
+    let mut added = Vec::with_capacity(items.len());
+    for item in items {
+        match known.get(&item.key) {
+            Some(state) => added.push(Added::Known(*state)),
+            None => {
+                known.insert(item.key.clone(), State::Waiting);
+                new.push(item);
+                added.push(Added::New);
+            }
+        }
+    }
+    if !new.is_empty() {
+        insert_new(tx, &new, now).await?;
+    }
+    Ok(added)
+}
+
+async fn insert_new(tx: &Tx<'_>, new: &[&NewItem], now: Timestamp) -> Result<(), Error> {
+    let groups: Vec<&str> = new.iter().map(|item| item.group.as_str()).collect();
+    let priorities: Vec<i16> = new.iter().map(|item| item.priority).collect();
+    tx.execute(
+        "INSERT INTO lane (grp, priority)
+         SELECT grp, priority FROM unnest($1::text[], $2::smallint[]) WITH ORDINALITY AS of(grp, priority, n)
+         WHERE NOT EXISTS (SELECT 1 FROM lane WHERE lane.grp = of.grp AND lane.priority = of.priority)
+         GROUP BY grp, priority ORDER BY min(n)
+         ON CONFLICT DO NOTHING",
+        &[&groups, &priorities],
+    )
+    .await?;
+    let (mut due, mut delay) = (Vec::new(), Vec::new());
+    for item in new {
+        let stored = item.not_before.map_or(Stored::Null, |at| Stored::Millis(at.as_millis()));
+        let (at, wait) = match read_due(stored, now) {
+            Due::Now | Due::Nonsense => (0, 0),
+            Due::At(at) => (at.as_millis(), millis(at.saturating_since(now))),
+            Due::Beyond => (i64::MAX, i64::MAX),
+        };
+        due.push(at);
+        delay.push(wait);
+    }
+    let keys: Vec<&str> = new.iter().map(|item| item.key.as_str()).collect();
+    let payloads: Vec<&str> = new.iter().map(|item| item.payload.as_str()).collect();
+    let deadlines: Vec<Option<i64>> = new.iter().map(|item| item.deadline.map(millis)).collect();
+    // Somebody may have added the same key just now: then his item stays, and his payload.
+    tx.execute(
+        "WITH of AS MATERIALIZED (
+             SELECT * FROM unnest($1::text[], $2::text[], $3::smallint[], $4::bigint[], $5::bigint[], $6::bigint[],
+                 $7::text[]) WITH ORDINALITY AS of(key, grp, priority, not_before_ms, delay_ms, deadline_ms, body, n)),
+         added AS (
+             INSERT INTO item (key, lane, not_before_ms, delay_ms, deadline_ms, created_ms)
+             SELECT of.key, lane.id, of.not_before_ms, of.delay_ms, of.deadline_ms, $8
+             FROM of JOIN lane ON lane.grp = of.grp AND lane.priority = of.priority ORDER BY of.n
+             ON CONFLICT (key) DO NOTHING RETURNING id, key)
+         INSERT INTO payload (item, body) SELECT added.id, of.body FROM added JOIN of ON of.key = added.key",
+        &[&keys, &groups, &priorities, &due, &delay, &deadlines, &payloads, &now.as_millis()],
+    )
+    .await?;
+    Ok(())
+}
+
+/// The columns of a batch of outcomes.
+#[derive(Default)]
+struct Columns<'a> {
+    id: Vec<i64>,
+    fence: Vec<i64>,
+    state: Vec<i16>,
+    kind: Vec<i16>,
+    not_before: Vec<i64>,
+    delay: Vec<i64>,
+    attempt: Vec<i64>,
+    deferral: Vec<i64>,
+    given_up: Vec<i64>,
+    class: Vec<Option<&'a str>>,
+    status: Vec<Option<i64>>,
+    code: Vec<Option<&'a str>>,
+    words: Vec<Option<String>>,
+    reason: Vec<Option<&'a str>>,
+}
+
+impl<'a> Columns<'a> {
+    fn push(&mut self, outcome: &'a Outcome, now: Timestamp) {
+        let (not_before, delay) = due(outcome, now);
+        let counts = |sent: Sent| i64::from(outcome.sent == sent);
+        let decided = outcome.decided.as_ref();
+        let failure = decided.map(|decided| &decided.failure);
+        self.id.push(outcome.id as i64);
+        self.fence.push(outcome.fence);
+        self.state.push(outcome.next.state() as i16);
+        self.kind.push(i16::from(outcome.next == Next::Back));
+        self.not_before.push(not_before);
+        self.delay.push(delay);
+        self.attempt.push(counts(Sent::Attempt));
+        self.deferral.push(counts(Sent::Deferral));
+        self.given_up.push(counts(Sent::Abandoned));
+        self.class.push(failure.map(|failure| failure.class.as_str()));
+        self.status.push(failure.and_then(|failure| failure.status).map(i64::from));
+        self.code.push(failure.and_then(|failure| failure.code.as_deref()));
+        self.words.push(failure.map(|failure| shortened(&failure.words)));
+        self.reason.push(decided.and_then(|decided| decided.reason.as_deref()));
+    }
+}
+
+fn due(outcome: &Outcome, now: Timestamp) -> (i64, i64) {
+    match outcome.next {
+        Next::Again(delay) => ((now + delay).as_millis(), millis(delay)),
+        _ => (0, 0),
+    }
+}
+
+/// Records outcomes, those of items that are still the ones of their claims. Of several with one fence the first counts.
+pub(super) async fn record(tx: &Tx<'_>, outcomes: &[Outcome], again: bool, now: Timestamp) -> Result<Vec<Kept>, Error> {
+    let mut first: HashMap<(u64, i64), usize> = HashMap::new();
+    let mut columns = Columns::default();
+    for (place, outcome) in outcomes.iter().enumerate() {
+        if let Entry::Vacant(entry) = first.entry((outcome.id, outcome.fence)) {
+            entry.insert(place);
+            columns.push(outcome, now);
+        }
+    }
+    let Columns { id, fence, state, kind, not_before, delay, attempt, deferral, given_up, .. } = &columns;
+    let Columns { class, status, code, words, reason, .. } = &columns;
+    let now_ms = now.as_millis();
+    let rows = tx
+        .query(
+            RECORD,
+            &[
+                &now_ms, id, fence, state, kind, not_before, delay, attempt, deferral, given_up, class, status, code,
+                words, reason,
+            ],
+        )
+        .await?;
+    let mut kept = vec![Kept::Lost; outcomes.len()];
+    let mut recorded = Vec::with_capacity(rows.len());
+    for row in rows {
+        if let Some(place) = first.get(&(row.get::<_, i64>(0).unsigned_abs(), row.get(1))) {
+            kept[*place] = Kept::Recorded;
+            recorded.push(&outcomes[*place]);
+        }
+    }
+    if again {
+        for row in tx.query(RECORDED_BEFORE, &[id, fence, state]).await? {
+            if let Some(place) = first.get(&(row.get::<_, i64>(0).unsigned_abs(), row.get(1))) {
+                kept[*place] = Kept::Recorded;
+            }
+        }
+    }
+    events(tx, recorded, now).await?;
+    Ok(kept)
+}
+
+async fn events(tx: &Tx<'_>, recorded: Vec<&Outcome>, now: Timestamp) -> Result<(), Error> {
+    let mut columns = Columns::default();
+    let (mut action, mut judge, mut not_before) = (Vec::new(), Vec::new(), Vec::new());
+    for outcome in recorded {
+        let Some(decided) = &outcome.decided else { continue };
+        columns.push(outcome, now);
+        action.push(decided.action);
+        judge.push(decided.by.as_str());
+        not_before.push(matches!(outcome.next, Next::Again(_)).then(|| due(outcome, now).0));
+    }
+    if action.is_empty() {
+        return Ok(());
+    }
+    let Columns { id, class, status, code, words, reason, .. } = &columns;
+    let now_ms = now.as_millis();
+    tx.execute(EVENT, &[&now_ms, id, class, status, code, words, &action, reason, &judge, &not_before]).await?;
+    tx.execute(FORGET_EVENTS, &[id, &(EVENTS as i64)]).await?;
+    Ok(())
+}
+
+/// The condition of a filter: states `$1`, group `$2` and keys `$3`, each null where it is not asked for.
+macro_rules! filtered {
+    () => {
+        "($1::smallint[] IS NULL OR item.state = ANY ($1)) \
+         AND ($2::text IS NULL OR item.lane IN (SELECT id FROM lane WHERE grp = $2)) \
+         AND ($3::text[] IS NULL OR item.key = ANY ($3))"
+    };
+}
+pub(super) use filtered;
+
+const RETRY: &str = concat!(
+    "UPDATE item SET state = 0, worker = NULL, fence = fence + 1, not_before_ms = 0, delay_ms = 0, \
+     forgiven_attempts = attempts, forgiven_deferrals = deferrals, first_ms = NULL, ended_ms = NULL, reason = NULL \
+     WHERE state = ANY ($4) AND ",
+    filtered!()
+);
+
+const CANCEL: &str = concat!(
+    "UPDATE item SET state = 5, worker = NULL, fence = fence + 1, not_before_ms = 0, delay_ms = 0, \
+     ended_ms = $5, reason = 'cancelled' WHERE state = ANY ($4) AND ",
+    filtered!()
+);
+
+/// The values of [`filtered`].
+pub(super) fn values(filter: &Filter) -> (Option<Vec<i16>>, Option<String>, Option<Vec<String>>) {
+    let states = (!filter.states.is_empty()).then(|| filter.states.iter().map(|state| *state as i16).collect());
+    (states, filter.group.clone(), (!filter.keys.is_empty()).then(|| filter.keys.clone()))
+}
+
+/// Does what a person asks for.
+pub(super) async fn amend(tx: &Tx<'_>, filter: &Filter, amend: Amend, now: Timestamp) -> Result<u64, Error> {
+    let (states, group, keys) = values(filter);
+    let from: Vec<i16> = amend.states().iter().map(|state| *state as i16).collect();
+    match amend {
+        Amend::Retry => tx.execute(RETRY, &[&states, &group, &keys, &from]).await,
+        Amend::Cancel => tx.execute(CANCEL, &[&states, &group, &keys, &from, &now.as_millis()]).await,
+    }
+}

@@ -1,0 +1,85 @@
+//! Rows as items and decisions.
+
+use std::time::Duration;
+
+use paceline_core::{Class, Timestamp};
+use tokio_postgres::Row;
+
+use crate::work::item::{Event, Failure, Forgiven, Item, State};
+
+/// The columns of an [`item`]; what a statement reads besides it names.
+macro_rules! item_columns {
+    () => {
+        "item.id, item.key, lane.grp, lane.priority, item.state, item.not_before_ms, item.delay_ms, item.attempts, \
+         item.deferrals, item.abandoned, item.forgiven_attempts, item.forgiven_deferrals, item.crashes, \
+         item.created_ms, item.first_ms, item.ended_ms, item.deadline_ms, item.last_class, item.last_status, \
+         item.last_code, item.last_words, item.reason"
+    };
+}
+pub(super) use item_columns;
+
+/// An item from a row of [`item_columns`]. A state that is not known here counts as waiting: nobody is told a lie by it,
+/// since nothing is done about such an item.
+pub(super) fn item(row: &Row) -> Item {
+    let time = |column: usize| row.get::<_, Option<i64>>(column).map(Timestamp::from_millis);
+    let not_before: i64 = row.get(5);
+    let last = row.get::<_, Option<&str>>(17).and_then(Class::from_name).map(|class| failure(row, class, 18));
+    Item {
+        id: row.get::<_, i64>(0).unsigned_abs(),
+        key: row.get(1),
+        group: row.get::<_, &str>(2).into(),
+        priority: row.get(3),
+        state: State::from_code(row.get::<_, i16>(4).into()).unwrap_or(State::Waiting),
+        not_before: (not_before > 0).then(|| Timestamp::from_millis(not_before)),
+        delay: wait(row.get(6)),
+        attempts: count(row.get(7)),
+        deferrals: count(row.get(8)),
+        abandoned: count(row.get(9)),
+        forgiven: Forgiven { attempts: count(row.get(10)), deferrals: count(row.get(11)) },
+        crashes: count(row.get(12)),
+        created: Timestamp::from_millis(row.get(13)),
+        first: time(14),
+        ended: time(15),
+        deadline: row.get::<_, Option<i64>>(16).map(wait),
+        last,
+        reason: row.get(21),
+    }
+}
+
+/// Status, code and words stand beside each other from `column` on.
+fn failure(row: &Row, class: Class, column: usize) -> Failure {
+    let status = row.get::<_, Option<i64>>(column).and_then(|status| u16::try_from(status).ok());
+    let words = row.get::<_, Option<String>>(column + 2).unwrap_or_default();
+    Failure { class, status, code: row.get(column + 1), words, retry_after: None }
+}
+
+/// The last decisions about each of some items (`$1`), at most `$2` for each; the oldest first.
+pub(super) const EVENTS: &str = "
+    SELECT last.* FROM unnest($1::bigint[]) AS of(item) CROSS JOIN LATERAL (
+        SELECT item, decided_ms, send, class, status, code, words, action, reason, judge, not_before_ms, waited_ms, n
+        FROM event WHERE event.item = of.item ORDER BY n DESC LIMIT $2) AS last
+    ORDER BY last.item, last.n";
+
+/// A decision from a row of [`EVENTS`], and whose it is.
+pub(super) fn event(row: &Row) -> (u64, Event) {
+    let class = Class::from_name(row.get(3)).unwrap_or(Class::Transient);
+    let event = Event {
+        decided: Timestamp::from_millis(row.get(1)),
+        send: count(row.get(2)),
+        failure: failure(row, class, 4),
+        action: row.get(7),
+        reason: row.get(8),
+        by: row.get(9),
+        not_before: row.get::<_, Option<i64>>(10).map(Timestamp::from_millis),
+        waited: row.get::<_, Option<i64>>(11).map(wait),
+    };
+    (row.get::<_, i64>(0).unsigned_abs(), event)
+}
+
+fn wait(millis: i64) -> Duration {
+    Duration::from_millis(millis.unsigned_abs())
+}
+
+fn count(count: i64) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
+}

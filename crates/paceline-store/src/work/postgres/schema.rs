@@ -1,0 +1,82 @@
+//! The tables of a store in Postgres, and their versions.
+
+/// What leads from each version to the next. Only ever added to. `now_ms` is the one clock of all workers; it is declared
+/// stable, so that an index may be searched by it.
+pub(super) const MIGRATIONS: [&str; 1] = [V1];
+
+/// As in SQLite, but for the clock. Pages keep room (`fillfactor`), so that an update that touches no index stays on its
+/// page; no index is on what every try changes, but for the due index.
+const V1: &str = "
+    CREATE FUNCTION now_ms() RETURNS bigint LANGUAGE sql STABLE AS
+        'SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint';
+    CREATE TABLE worker (
+        id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+        name text NOT NULL,
+        lease_ms bigint NOT NULL,
+        lease_until_ms bigint NOT NULL
+    );
+    CREATE TABLE scope (
+        name text PRIMARY KEY,
+        until_ms bigint,
+        reason text NOT NULL,
+        since_ms bigint NOT NULL
+    );
+    CREATE TABLE lane (
+        id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+        grp text NOT NULL,
+        priority smallint NOT NULL,
+        UNIQUE (grp, priority)
+    );
+    CREATE TABLE item (
+        id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+        key text NOT NULL UNIQUE,
+        lane bigint NOT NULL REFERENCES lane(id),
+        state smallint NOT NULL DEFAULT 0,
+        not_before_ms bigint NOT NULL DEFAULT 0,
+        delay_ms bigint NOT NULL DEFAULT 0,
+        attempts bigint NOT NULL DEFAULT 0,
+        deferrals bigint NOT NULL DEFAULT 0,
+        abandoned bigint NOT NULL DEFAULT 0,
+        forgiven_attempts bigint NOT NULL DEFAULT 0,
+        forgiven_deferrals bigint NOT NULL DEFAULT 0,
+        crashes bigint NOT NULL DEFAULT 0,
+        fence bigint NOT NULL DEFAULT 0,
+        worker bigint,
+        batch bigint,
+        created_ms bigint NOT NULL,
+        first_ms bigint,
+        ended_ms bigint,
+        deadline_ms bigint,
+        last_class text,
+        last_status bigint,
+        last_code text,
+        last_words text,
+        reason text
+    ) WITH (fillfactor = 70);
+    CREATE TABLE payload (item bigint PRIMARY KEY REFERENCES item(id), body text NOT NULL);
+    CREATE TABLE event (
+        item bigint NOT NULL REFERENCES item(id),
+        n bigint NOT NULL,
+        decided_ms bigint NOT NULL,
+        send bigint NOT NULL,
+        class text NOT NULL,
+        status bigint,
+        code text,
+        words text NOT NULL,
+        action text NOT NULL,
+        reason text,
+        judge text NOT NULL,
+        not_before_ms bigint,
+        waited_ms bigint,
+        PRIMARY KEY (item, n)
+    );
+    CREATE INDEX item_due ON item(lane, not_before_ms, crashes, id) WHERE state = 0;
+    CREATE INDEX item_worker ON item(worker) WHERE state = 1;
+    CREATE INDEX item_next_run ON item(id) WHERE state = 6;
+";
+
+/// Said of every connection: a transaction takes each item by its key or by the due index, whatever statistics say.
+pub(super) const SESSION: &str = "
+    SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off;
+    SET jit = off; SET client_min_messages = warning;
+";
