@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,6 +31,9 @@ pub(super) struct Run<'a, W> {
     flights: BTreeMap<(u64, i64), Held>,
     /// Whose task that is: a task that panics tells nothing but its id.
     tasks: HashMap<Id, (u64, i64)>,
+    /// What the store is doing for us just now, and since when.
+    turn: Option<Turn>,
+    turn_since: Instant,
     /// To be recorded.
     settled: Vec<(Held, Outcome)>,
     scopes: Vec<ScopeRow>,
@@ -66,6 +69,8 @@ where
             running: JoinSet::new(),
             flights: BTreeMap::new(),
             tasks: HashMap::new(),
+            turn: None,
+            turn_since: now,
             settled: Vec::new(),
             scopes: Vec::new(),
             due_at: Some(now),
@@ -80,14 +85,17 @@ where
         })
     }
 
-    /// The loop. What others change is listened for before the store is asked, so that nothing is missed in between.
+    /// The loop. While the store takes its turn, what ends makes room for what is at hand. What others change is listened
+    /// for before the store is asked, so that nothing is missed in between.
     pub(super) async fn until(mut self, stop: impl Future<Output = ()>) -> Result<Summary, WorkError> {
         let mut stop = pin!(stop);
         let store = self.scheduler.store.clone();
         let mut changed = store.changed();
         loop {
             self.gather();
-            self.turn().await?;
+            if self.turn.is_none() {
+                self.turn = self.next_turn();
+            }
             self.start_due();
             if let Some(ended) = self.is_over() {
                 return self.finish(ended).await;
@@ -95,6 +103,7 @@ where
             let wait = self.next_wake().saturating_since(self.scheduler.clock.now());
             tokio::select! {
                 Some(done) = self.running.join_next_with_id() => self.landed(done),
+                turned = taken(&mut self.turn) => self.turned(turned?),
                 () = tokio::time::sleep(wait) => {}
                 () = &mut stop, if self.ending.is_none() => self.end(Ended::Interrupted),
                 heard = &mut changed => {
@@ -144,46 +153,74 @@ where
         self.settled.push((held, ruling.outcome));
     }
 
-    /// Tells the store what became of items and asks for more: both in one go, so that both are one transaction.
-    async fn turn(&mut self) -> Result<(), WorkError> {
+    /// What is to be told to the store and asked of it, if anything: all in one go, so that it is one transaction.
+    fn next_turn(&mut self) -> Option<Turn> {
         let now = self.scheduler.clock.now();
         if self.ending.is_none() && self.ends_at.is_some_and(|at| at <= now) {
             self.end(Ended::MaxDuration);
         }
-        if self.renew_at <= now {
-            self.renew().await?;
+        let limit = self.room();
+        let look = limit > 0 && self.ask_at.is_some_and(|at| at <= now);
+        let renew = self.renew_at <= now;
+        if !look && !renew && self.settled.is_empty() && self.scopes.is_empty() {
+            return None;
         }
         let settled = std::mem::take(&mut self.settled);
         let scopes = std::mem::take(&mut self.scopes);
-        let limit = self.room();
-        let look = limit > 0 && self.ask_at.is_some_and(|at| at <= now);
-        let store = &self.scheduler.store;
-        let record = async {
-            if settled.is_empty() && scopes.is_empty() {
-                return Ok(Vec::new());
+        let (scheduler, worker) = (self.scheduler.clone(), self.worker);
+        self.turn_since = now;
+        Some(Box::pin(async move {
+            let (store, policy) = (&scheduler.store, &scheduler.policy);
+            let mut enlisted = None;
+            if renew && !store.renew(worker).await? {
+                tracing::warn!("the lease of this worker ran out; it begins anew");
+                enlisted = Some(store.enlist(&scheduler.name, policy.lease).await?);
             }
-            store.record(settled.iter().map(|(_, outcome)| outcome.clone()).collect(), scopes.clone()).await
-        };
-        let claim = async {
-            if !look {
-                return Ok(None);
-            }
-            store.claim(self.worker, Ask { limit, ahead: AHEAD }).await.map(Some)
-        };
-        let (kept, claim) = tokio::join!(record, claim);
-        // Whether others still have items is only known from a claim: who has just ended its last asks once more.
-        if !look && !settled.is_empty() && self.waits_for_others() {
+            let record = async {
+                if settled.is_empty() && scopes.is_empty() {
+                    return Ok(Vec::new());
+                }
+                store.record(settled.iter().map(|(_, outcome)| outcome.clone()).collect(), scopes.clone()).await
+            };
+            let claim = async {
+                if !look || enlisted.is_some() {
+                    return Ok(None);
+                }
+                store.claim(worker, Ask { limit, ahead: AHEAD }).await.map(Some)
+            };
+            let (kept, claim) = tokio::join!(record, claim);
+            let (kept, claim) = (kept?, claim?);
+            Ok(Turned { renewed: renew, enlisted, settled, kept, scopes, claim })
+        }))
+    }
+
+    fn turned(&mut self, turned: Turned) {
+        self.turn = None;
+        let now = self.scheduler.clock.now();
+        self.pace.took_turn(now.saturating_since(self.turn_since));
+        let Turned { renewed, enlisted, settled, kept, scopes, claim } = turned;
+        if let Some(worker) = enlisted {
+            // Somebody else has our items by now: what is at hand is dropped, and what runs will be refused.
+            self.window.take(None);
+            self.worker = worker;
             self.expect(now);
         }
+        if renewed {
+            self.renew_at = now + self.scheduler.policy.lease / 3;
+        }
+        let asked = claim.is_some();
         // What was claimed before an outcome was recorded knows nothing of when that is due.
-        if let Some(claim) = claim? {
+        if let Some(claim) = claim {
             self.take(claim);
         }
-        for ((held, outcome), kept) in settled.iter().zip(kept?) {
+        for ((held, outcome), kept) in settled.iter().zip(kept) {
             self.recorded(held, outcome, kept);
         }
         scopes.iter().for_each(|row| self.scheduler.tell(&Note::Scope(row)));
-        Ok(())
+        // Whether others still have items is only known from a claim: who has just ended its last asks once more.
+        if !asked && (renewed || !settled.is_empty()) && self.waits_for_others() {
+            self.expect(now);
+        }
     }
 
     /// How many more items may be at hand.
@@ -205,7 +242,16 @@ where
             self.expect(now + wait);
         }
         self.others = claim.others;
-        claim.items.into_iter().for_each(|claimed| self.window.push(now, claimed));
+        for claimed in claim.items {
+            // A group may have been stopped, and the run told to end, while the store handed out its items.
+            let stopped = self.scopes.iter().any(|row| row.name == claimed.item.group);
+            if stopped || self.ending.is_some() {
+                let back = Outcome::back(&claimed);
+                self.settled.push((Held { claimed: Arc::new(claimed), since: now }, back));
+            } else {
+                self.window.push(now, claimed);
+            }
+        }
     }
 
     fn recorded(&mut self, held: &Held, outcome: &Outcome, kept: Kept) {
@@ -236,22 +282,6 @@ where
         let ask = if due > now + LEAD { due.saturating_sub(LEAD) } else { due };
         self.due_at = Some(self.due_at.map_or(due, |known| known.min(due)));
         self.ask_at = Some(self.ask_at.map_or(ask, |known| known.min(ask)));
-    }
-
-    async fn renew(&mut self) -> Result<(), WorkError> {
-        let policy = &self.scheduler.policy;
-        if !self.scheduler.store.renew(self.worker).await? {
-            // Somebody else has our items by now: what is at hand is dropped, and what runs will be refused.
-            tracing::warn!("the lease of this worker ran out; it begins anew");
-            self.window.take(None);
-            self.worker = self.scheduler.store.enlist(&self.scheduler.name, policy.lease).await?;
-            self.expect(self.scheduler.clock.now());
-        }
-        if self.waits_for_others() {
-            self.expect(self.scheduler.clock.now());
-        }
-        self.renew_at = self.scheduler.clock.now() + policy.lease / 3;
-        Ok(())
     }
 
     fn start_due(&mut self) {
@@ -299,10 +329,12 @@ where
     fn is_over(&self) -> Option<Ended> {
         let now = self.scheduler.clock.now();
         if let Some((why, until)) = self.ending {
-            return (self.settled.is_empty() && self.flights.is_empty() || until <= now).then_some(why);
+            let quiet = self.turn.is_none() && self.settled.is_empty() && self.flights.is_empty();
+            return (quiet || until <= now).then_some(why);
         }
         let policy = &self.scheduler.policy;
-        if policy.idle == Idle::Stay || !self.flights.is_empty() || self.window.len() > 0 {
+        let busy = self.turn.is_some() || !self.settled.is_empty() || !self.flights.is_empty();
+        if policy.idle == Idle::Stay || busy || self.window.len() > 0 {
             return None;
         }
         match self.due_at {
@@ -314,18 +346,27 @@ where
     /// When something is to be done next, whatever happens meanwhile.
     fn next_wake(&self) -> Instant {
         let now = self.scheduler.clock.now();
-        let mut wake = self.renew_at.min(now + LONGEST_SLEEP);
+        let idle = self.turn.is_none();
+        let mut wake = now + LONGEST_SLEEP;
         let places = self.flights.len() < self.scheduler.policy.concurrency;
-        let ask = self.ask_at.filter(|_| self.room() > 0);
+        // While the store takes a turn nothing is asked of it, whatever is due.
+        let ask = self.ask_at.filter(|_| idle && self.room() > 0);
+        let renew = Some(self.renew_at).filter(|_| idle);
         let due = self.window.next_due().filter(|_| places);
         let ending = self.ending.map(|(_, until)| until);
-        for at in [ask, due, ending, self.ends_at.filter(|_| self.ending.is_none())].into_iter().flatten() {
+        for at in
+            [ask, renew, due, ending, self.ends_at.filter(|_| idle && self.ending.is_none())].into_iter().flatten()
+        {
             wake = wake.min(at);
         }
         wake
     }
 
     async fn finish(mut self, ended: Ended) -> Result<Summary, WorkError> {
+        if self.turn.is_some() {
+            let turned = taken(&mut self.turn).await?;
+            self.turned(turned);
+        }
         self.running.shutdown().await;
         self.summary.abandoned = self.flights.len() as u64;
         let given_up = self.flights.values().map(|held| (Sent::Abandoned, held));
@@ -339,6 +380,28 @@ where
         let left_to_a_person = counts.of(State::Waiting) > 0 && store.scopes().await?.iter().any(is_stopped);
         let ended = if ended == Ended::Done && left_to_a_person { Ended::GroupsStopped } else { ended };
         Ok(Summary { ended, counts, ..self.summary })
+    }
+}
+
+/// A turn of the store.
+type Turn = Pin<Box<dyn Future<Output = Result<Turned, WorkError>> + Send>>;
+
+/// What a turn of the store brought.
+struct Turned {
+    renewed: bool,
+    /// Anew, because the lease had run out.
+    enlisted: Option<WorkerId>,
+    settled: Vec<(Held, Outcome)>,
+    kept: Vec<Kept>,
+    scopes: Vec<ScopeRow>,
+    claim: Option<Claim>,
+}
+
+/// The end of the turn, if one is taken; else never.
+async fn taken(turn: &mut Option<Turn>) -> Result<Turned, WorkError> {
+    match turn {
+        Some(turn) => turn.await,
+        None => std::future::pending().await,
     }
 }
 
@@ -371,33 +434,41 @@ const LEAD: Duration = Duration::from_millis(100);
 /// A machine that was suspended notices within this time of being awake.
 const LONGEST_SLEEP: Duration = Duration::from_secs(30);
 
-/// How fast items end here, to have as many at hand as end while the store takes a turn. Where they take long that is none,
-/// so that other workers find them.
+/// How fast items end here, to have as many at hand as end while the store takes a turn. Where work takes longer than that
+/// it is none, so that other workers find it.
 #[derive(Debug)]
 struct Pace {
     since: Instant,
     ended: u32,
-    in_a_turn: usize,
+    per_second: f64,
+    turn: Duration,
 }
 
-/// What ends while a store takes a turn, at most: memory is bounded, and so is what a dead worker holds up.
-const MOST_AHEAD: usize = 1_000;
+/// What may be at hand besides what runs: memory is bounded, and so is what a dead worker holds up.
+const MOST_AHEAD: f64 = 1_000.0;
 
 impl Pace {
     const fn new(now: Instant) -> Self {
-        Self { since: now, ended: 0, in_a_turn: 0 }
+        Self { since: now, ended: 0, per_second: 0.0, turn: Duration::ZERO }
     }
 
+    /// An item ended.
     fn count(&mut self, now: Instant) {
         self.ended += 1;
         let passed = now.saturating_since(self.since);
         if passed >= LEAD {
-            let in_a_turn = f64::from(self.ended) * LEAD.as_secs_f64() / passed.as_secs_f64();
-            *self = Self { since: now, ended: 0, in_a_turn: (in_a_turn as usize).min(MOST_AHEAD) };
+            let per_second = f64::from(self.ended) / passed.as_secs_f64();
+            *self = Self { since: now, ended: 0, per_second, turn: self.turn };
         }
     }
 
-    const fn ahead(&self) -> usize {
-        self.in_a_turn
+    /// The store took a turn that long. A single long one is soon forgotten.
+    fn took_turn(&mut self, took: Duration) {
+        self.turn = (self.turn * 3 + took.min(LEAD)) / 4;
+    }
+
+    /// Two turns' worth: one is under way while the next gathers.
+    fn ahead(&self) -> usize {
+        (self.per_second * self.turn.as_secs_f64() * 2.0).min(MOST_AHEAD) as usize
     }
 }
