@@ -15,6 +15,9 @@ use crate::support::{folder, item};
 /// Where a worker process finds its store.
 const STORE: &str = "PACELINE_TEST_STORE";
 
+/// For how many milliseconds it works on each item.
+const TAKES: &str = "PACELINE_TEST_TAKES_MS";
+
 /// How often a worker is killed.
 const KILLS: usize = 100;
 
@@ -24,7 +27,7 @@ struct Said(Arc<Mutex<BTreeMap<(&'static str, String), usize>>>);
 
 impl Said {
     fn hear(&self, line: &str) -> bool {
-        for word in ["done", "recorded", "lost"] {
+        for word in ["begun", "done", "recorded", "lost"] {
             if let Some(key) = line.strip_prefix(word).and_then(|rest| rest.strip_prefix(' ')) {
                 *self.0.lock().unwrap().entry((word, key.to_owned())).or_default() += 1;
                 return true;
@@ -49,9 +52,15 @@ struct Worker {
 impl Worker {
     /// This very program, as one test of which it is a worker process.
     fn start(store: &str) -> Self {
+        Self::that_takes(store, Duration::from_millis(1))
+    }
+
+    /// One that works on each item for that long.
+    fn that_takes(store: &str, takes: Duration) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "kill::as_a_worker_process", "--nocapture"])
             .env(STORE, store)
+            .env(TAKES, takes.as_millis().to_string())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
@@ -92,7 +101,8 @@ impl Worker {
 fn as_a_worker_process() {
     if let Ok(store) = std::env::var(STORE) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async { work(open(&store).await, |line| println!("{line}")).await });
+        let takes = Duration::from_millis(std::env::var(TAKES).unwrap().parse().unwrap());
+        runtime.block_on(async { work(open(&store).await, takes, |line| println!("{line}")).await });
     }
 }
 
@@ -105,7 +115,11 @@ async fn open(store: &str) -> Arc<dyn WorkStore> {
 }
 
 /// Works until everything has ended, and says what it does.
-async fn work(store: Arc<dyn WorkStore>, say: impl Fn(String) + Clone + Send + Sync + 'static) -> Summary {
+async fn work(
+    store: Arc<dyn WorkStore>,
+    takes: Duration,
+    say: impl Fn(String) + Clone + Send + Sync + 'static,
+) -> Summary {
     let policy = Policy { concurrency: 8, lease: Duration::from_secs(1), ..Policy::default() };
     let tell = say.clone();
     let observer = Arc::new(move |note: &Note<'_>| match note {
@@ -117,7 +131,8 @@ async fn work(store: Arc<dyn WorkStore>, say: impl Fn(String) + Clone + Send + S
     let summary = scheduler.run(|task| {
         let say = say.clone();
         async move {
-            tokio::time::sleep(Duration::from_millis(1)).await;
+            say(format!("begun {}", task.key()));
+            tokio::time::sleep(takes).await;
             say(format!("done {}", task.key()));
             Ok(())
         }
@@ -133,11 +148,17 @@ async fn fill(store: &str, items: usize) {
 async fn check(store: &str, said: &Said, items: usize) {
     let store = open(store).await;
     let heard = said.clone();
-    let summary = work(store.clone(), move |line| assert!(heard.hear(&line))).await;
+    let summary = work(store.clone(), Duration::from_millis(1), move |line| assert!(heard.hear(&line))).await;
     assert_eq!(summary.status(), Status::Success);
     assert_eq!(store.counts().await.unwrap().of(State::Succeeded), items as u64);
+}
+
+/// What must hold of everything that was said, and that the test was one.
+fn assert_once(said: &Said, items: usize) {
     assert_eq!(said.of("done").0, items, "every item was worked on");
     assert!(said.of("recorded").1 <= 1, "an item was recorded twice");
+    // The control: some items were worked on twice, so without the guard there would be doubles.
+    assert!(said.of("done").1 > 1, "nothing was worked on twice");
 }
 
 #[tokio::test]
@@ -152,8 +173,7 @@ async fn killed_workers_lose_and_double_nothing() {
         worker.kill(&said);
     }
     check(&store, &said, items).await;
-    // The control: what was in flight at a kill is worked on again, so without the guard there would be doubles.
-    assert!(said.of("done").1 > 1, "no kill hit anything in flight");
+    assert_once(&said, items);
 }
 
 #[cfg(feature = "postgres-tests")]
@@ -179,7 +199,7 @@ mod postgres {
         }
         workers.iter_mut().for_each(|worker| worker.end(&said));
         check(&store, &said, items).await;
-        assert!(said.of("done").1 > 1, "no kill hit anything in flight");
+        assert_once(&said, items);
     }
 
     /// A worker that is frozen until others have done its work, and then goes on as if nothing had been.
@@ -187,14 +207,14 @@ mod postgres {
     async fn a_frozen_worker_records_nothing_that_others_have() {
         let (store, said, items) = (store(), Said::default(), 400);
         fill(&store, items).await;
-        let mut frozen = Worker::start(&store);
-        assert!(frozen.listen(&said, 20));
+        // Long enough for it to be frozen in the middle.
+        let mut frozen = Worker::that_takes(&store, Duration::from_millis(500));
+        assert!(frozen.listen(&said, 1));
         frozen.signal("-STOP");
         check(&store, &said, items).await;
         frozen.signal("-CONT");
         frozen.end(&said);
-        assert!(said.of("recorded").1 <= 1, "an item was recorded twice");
+        assert_once(&said, items);
         assert_eq!(said.of("lost").1, 1, "the frozen worker was told, once for each item that it had");
-        assert!(said.of("done").1 > 1, "the control: some items were worked on twice");
     }
 }

@@ -202,6 +202,8 @@ fn kind_of(error: &Error) -> Kind {
         None => Kind::Broken,
         Some(code) if code.code().starts_with("08") || code.code().starts_with("57P") => Kind::Broken,
         Some(&SqlState::TOO_MANY_CONNECTIONS) => Kind::Broken,
+        // This process was suspended within a transaction, and the server ended that.
+        Some(code) if code.code() == "25P03" => Kind::Broken,
         Some(&SqlState::T_R_DEADLOCK_DETECTED | &SqlState::T_R_SERIALIZATION_FAILURE) => Kind::Collided,
         Some(_) => Kind::Final,
     }

@@ -75,8 +75,10 @@ const V1: &str = "
     CREATE INDEX item_next_run ON item(id) WHERE state = 6;
 ";
 
-/// Said of every connection: a transaction takes each item by its key or by the due index, whatever statistics say.
+/// Said of every connection. A transaction takes each item by its key or by the due index, whatever statistics say. A worker
+/// that froze or vanished within a transaction keeps its rows locked: the server ends it before the shortest usual lease does.
 pub(super) const SESSION: &str = "
+    SET idle_in_transaction_session_timeout = '5s';
     SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off;
     SET jit = off; SET client_min_messages = warning;
 ";

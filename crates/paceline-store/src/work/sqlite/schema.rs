@@ -101,13 +101,30 @@ fn prepare(conn: &Connection, path: &Path, now_ms: i64) -> Result<(), WorkError>
     let recognized = recognize(conn, path);
     conn.execute_batch("COMMIT").map_err(WorkError::sqlite("open"))?;
     recognized?;
-    conn.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA temp_store = MEMORY;")
+    keep_a_log(conn)?;
+    conn.execute_batch("PRAGMA synchronous = FULL; PRAGMA temp_store = MEMORY;")
         // The plans are pinned by tests. Without this a statement is planned anew whenever another time is bound.
         .and_then(|()| conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true))
         .map_err(WorkError::sqlite("open"))?;
     conn.set_prepared_statement_cache_capacity(64);
     migrate(conn, path, now_ms)
 }
+
+/// Switches to the write-ahead log, once in the life of a store. SQLite does not wait by itself for another process that
+/// looks at the file just then.
+fn keep_a_log(conn: &Connection) -> Result<(), WorkError> {
+    for _ in 0..BUSY.as_millis() / PAUSE.as_millis() {
+        match conn.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(())) {
+            Err(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseBusy) => {}
+            other => return other.map_err(WorkError::sqlite("open")),
+        }
+        std::thread::sleep(PAUSE);
+    }
+    conn.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(())).map_err(WorkError::sqlite("open"))
+}
+
+/// Between two tries to switch.
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// Two processes may find the same empty file: whoever comes second finds the work done.
 fn migrate(conn: &Connection, path: &Path, now_ms: i64) -> Result<(), WorkError> {
