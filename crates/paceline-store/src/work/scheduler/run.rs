@@ -31,9 +31,8 @@ pub(super) struct Run<'a, W> {
     flights: BTreeMap<(u64, i64), Held>,
     /// Whose task that is: a task that panics tells nothing but its id.
     tasks: HashMap<Id, (u64, i64)>,
-    /// What the store is doing for us just now, and since when.
+    /// What the store is doing for us just now.
     turn: Option<Turn>,
-    turn_since: Instant,
     /// To be recorded.
     settled: Vec<(Held, Outcome)>,
     scopes: Vec<ScopeRow>,
@@ -70,7 +69,6 @@ where
             flights: BTreeMap::new(),
             tasks: HashMap::new(),
             turn: None,
-            turn_since: now,
             settled: Vec::new(),
             scopes: Vec::new(),
             due_at: Some(now),
@@ -79,7 +77,7 @@ where
             renew_at: now + policy.lease / 3,
             ends_at: policy.max_run_duration.map(|bound| now + bound),
             ending: None,
-            pace: Pace::new(now),
+            pace: Pace::default(),
             rng: Rng::new(scheduler.clock.wall().as_millis() as u64),
             summary: nothing,
         })
@@ -129,7 +127,9 @@ where
         };
         let Some(held) = self.tasks.remove(&task).and_then(|flight| self.flights.remove(&flight)) else { return };
         let (claimed, now) = (held.claimed.clone(), self.scheduler.clock.now());
-        self.pace.count(now);
+        if self.turn.is_some() {
+            self.pace.count();
+        }
         let (failure, decision) = match tried {
             Ok(()) => {
                 let outcome = Outcome::success(&claimed);
@@ -168,7 +168,6 @@ where
         let settled = std::mem::take(&mut self.settled);
         let scopes = std::mem::take(&mut self.scopes);
         let (scheduler, worker) = (self.scheduler.clone(), self.worker);
-        self.turn_since = now;
         Some(Box::pin(async move {
             let (store, policy) = (&scheduler.store, &scheduler.policy);
             let mut enlisted = None;
@@ -197,7 +196,7 @@ where
     fn turned(&mut self, turned: Turned) {
         self.turn = None;
         let now = self.scheduler.clock.now();
-        self.pace.took_turn(now.saturating_since(self.turn_since));
+        self.pace.turned();
         let Turned { renewed, enlisted, settled, kept, scopes, claim } = turned;
         if let Some(worker) = enlisted {
             // Somebody else has our items by now: what is at hand is dropped, and what runs will be refused.
@@ -228,7 +227,7 @@ where
         if self.ending.is_some() {
             return 0;
         }
-        (self.scheduler.policy.concurrency + self.pace.ahead()).saturating_sub(self.flights.len() + self.window.len())
+        (self.scheduler.policy.concurrency + self.pace.ahead).saturating_sub(self.flights.len() + self.window.len())
     }
 
     fn take(&mut self, claim: Claim) {
@@ -434,41 +433,26 @@ const LEAD: Duration = Duration::from_millis(100);
 /// A machine that was suspended notices within this time of being awake.
 const LONGEST_SLEEP: Duration = Duration::from_secs(30);
 
-/// How fast items end here, to have as many at hand as end while the store takes a turn. Where work takes longer than that
-/// it is none, so that other workers find it.
-#[derive(Debug)]
+/// How many items end while the store takes a turn, to have as many at hand. Where work takes longer than that it is none,
+/// so that other workers find it.
+#[derive(Debug, Default)]
 struct Pace {
-    since: Instant,
-    ended: u32,
-    per_second: f64,
-    turn: Duration,
+    ended: usize,
+    ahead: usize,
 }
 
 /// What may be at hand besides what runs: memory is bounded, and so is what a dead worker holds up.
-const MOST_AHEAD: f64 = 1_000.0;
+const MOST_AHEAD: usize = 1_000;
 
 impl Pace {
-    const fn new(now: Instant) -> Self {
-        Self { since: now, ended: 0, per_second: 0.0, turn: Duration::ZERO }
-    }
-
-    /// An item ended.
-    fn count(&mut self, now: Instant) {
+    /// An item ended while the store took a turn.
+    fn count(&mut self) {
         self.ended += 1;
-        let passed = now.saturating_since(self.since);
-        if passed >= LEAD {
-            let per_second = f64::from(self.ended) / passed.as_secs_f64();
-            *self = Self { since: now, ended: 0, per_second, turn: self.turn };
-        }
     }
 
-    /// The store took a turn that long. A single long one is soon forgotten.
-    fn took_turn(&mut self, took: Duration) {
-        self.turn = (self.turn * 3 + took.min(LEAD)) / 4;
-    }
-
-    /// Two turns' worth: one is under way while the next gathers.
-    fn ahead(&self) -> usize {
-        (self.per_second * self.turn.as_secs_f64() * 2.0).min(MOST_AHEAD) as usize
+    /// The turn is over. Twice as much is wanted, since all that was at hand may have ended; less is wanted by and by.
+    fn turned(&mut self) {
+        let wanted = (std::mem::take(&mut self.ended) * 2).min(MOST_AHEAD);
+        self.ahead = wanted.max((self.ahead * 3 + wanted) / 4);
     }
 }
