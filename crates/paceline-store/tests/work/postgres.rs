@@ -5,11 +5,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use paceline_store::work::{Clock, Note, Policy, PostgresStore, Scheduler, State, Status, WorkError, WorkStore as _};
+use paceline_core::Timestamp;
+use paceline_store::work::{
+    Ask, Claimed, Clock, NewItem, Note, Outcome, Policy, PostgresStore, Scheduler, State, Status, WorkError,
+    WorkStore as _,
+};
 
 use crate::cluster::{self, Cluster};
 use crate::model::same;
-use crate::support::item;
+use crate::support::{LEASE, S, again, item};
 
 #[tokio::test]
 async fn postgres_does_as_memory_does() {
@@ -113,4 +117,56 @@ async fn a_server_that_restarts_costs_no_item() {
     let cluster = keeper.join().unwrap();
     assert_eq!((summary.status(), summary.counts.of(State::Succeeded)), (Status::Success, 300));
     drop(cluster);
+}
+
+/// The rows of items that a connection of that name has read since the last time: by passing over the table, and by index.
+async fn rows_read(watch: &tokio_postgres::Client, schema: &str, name: &str) -> (i64, i64) {
+    // What a connection read is told when it has ended.
+    let sql = "SELECT count(*) FROM pg_stat_activity WHERE application_name = $1";
+    while watch.query_one(sql, &[&name]).await.unwrap().get::<_, i64>(0) > 0 {
+        tokio::task::yield_now().await;
+    }
+    let sql = "SELECT (SELECT seq_tup_read FROM pg_stat_all_tables WHERE schemaname = $1 AND relname = 'item'),
+        (SELECT sum(idx_tup_read)::bigint FROM pg_stat_all_indexes WHERE schemaname = $1 AND relname = 'item')";
+    let row = watch.query_one(sql, &[&schema]).await.unwrap();
+    (row.get(0), row.get(1))
+}
+
+/// Plans show in what they read: with twenty thousand items that wait, work on a few reads a few.
+#[tokio::test]
+async fn no_query_reads_what_it_does_not_need_whatever_statistics_say() {
+    for analyzed in [false, true] {
+        let schema = cluster::schema();
+        let url = format!("{}&application_name={schema}", cluster::shared().url());
+        let watch = cluster::connect(&cluster::shared().url()).await;
+        let store = PostgresStore::open_in(&url, &schema).await.unwrap();
+        let unseen = format!("ALTER TABLE {schema}.item SET (autovacuum_enabled = false)");
+        watch.batch_execute(&unseen).await.unwrap();
+        let far = Some(Timestamp::from_millis(250_000_000_000_000));
+        let waiting = (0..20_000).map(|n| NewItem { not_before: far, ..item(&format!("waits-{n}")) });
+        store.insert(waiting.collect()).await.unwrap();
+        if analyzed {
+            watch.batch_execute(&format!("ANALYZE {schema}.item; ANALYZE {schema}.lane")).await.unwrap();
+        }
+        drop(store);
+        let before = rows_read(&watch, &schema, &schema).await;
+        let store = PostgresStore::open_in(&url, &schema).await.unwrap();
+        store.insert((0..100).map(|n| item(&format!("due-{n}"))).collect()).await.unwrap();
+        let worker = store.enlist("tester", LEASE).await.unwrap();
+        for round in 0..20 {
+            let claim = store.claim(worker, Ask { limit: 10, ahead: S }).await.unwrap();
+            assert_eq!(claim.items.len(), 10);
+            let outcome = |claimed: &Claimed| {
+                if round < 10 { again(claimed, Duration::ZERO) } else { Outcome::success(claimed) }
+            };
+            store.record(claim.items.iter().map(outcome).collect(), Vec::new()).await.unwrap();
+            assert!(store.renew(worker).await.unwrap());
+        }
+        store.leave(worker).await.unwrap();
+        drop(store);
+        let after = rows_read(&watch, &schema, &schema).await;
+        assert_eq!(after.0 - before.0, 0, "the table was passed over, analyzed: {analyzed}");
+        let read = after.1 - before.1;
+        assert!(read < 10_000, "{read} rows were read for 200 claims and 200 outcomes, analyzed: {analyzed}");
+    }
 }

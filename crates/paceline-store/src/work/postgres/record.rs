@@ -100,22 +100,24 @@ async fn insert_new(tx: &Tx<'_>, new: &[&NewItem], now: Timestamp) -> Result<(),
         delay.push(wait);
     }
     let keys: Vec<&str> = new.iter().map(|item| item.key.as_str()).collect();
-    let payloads: Vec<&str> = new.iter().map(|item| item.payload.as_str()).collect();
     let deadlines: Vec<Option<i64>> = new.iter().map(|item| item.deadline.map(millis)).collect();
     // Somebody may have added the same key just now: then his item stays, and his payload.
-    tx.execute(
-        "WITH of AS MATERIALIZED (
-             SELECT * FROM unnest($1::text[], $2::text[], $3::smallint[], $4::bigint[], $5::bigint[], $6::bigint[],
-                 $7::text[]) WITH ORDINALITY AS of(key, grp, priority, not_before_ms, delay_ms, deadline_ms, body, n)),
-         added AS (
-             INSERT INTO item (key, lane, not_before_ms, delay_ms, deadline_ms, created_ms)
-             SELECT of.key, lane.id, of.not_before_ms, of.delay_ms, of.deadline_ms, $8
-             FROM of JOIN lane ON lane.grp = of.grp AND lane.priority = of.priority ORDER BY of.n
-             ON CONFLICT (key) DO NOTHING RETURNING id, key)
-         INSERT INTO payload (item, body) SELECT added.id, of.body FROM added JOIN of ON of.key = added.key",
-        &[&keys, &groups, &priorities, &due, &delay, &deadlines, &payloads, &now.as_millis()],
-    )
-    .await?;
+    let rows = tx
+        .query(
+            "INSERT INTO item (key, lane, not_before_ms, delay_ms, deadline_ms, created_ms)
+             SELECT of.key, lane.id, of.not_before_ms, of.delay_ms, of.deadline_ms, $7
+             FROM unnest($1::text[], $2::text[], $3::smallint[], $4::bigint[], $5::bigint[], $6::bigint[])
+                 WITH ORDINALITY AS of(key, grp, priority, not_before_ms, delay_ms, deadline_ms, n)
+             JOIN lane ON lane.grp = of.grp AND lane.priority = of.priority ORDER BY of.n
+             ON CONFLICT (key) DO NOTHING RETURNING id, key",
+            &[&keys, &groups, &priorities, &due, &delay, &deadlines, &now.as_millis()],
+        )
+        .await?;
+    let payloads: HashMap<&str, &str> = new.iter().map(|item| (item.key.as_str(), item.payload.as_str())).collect();
+    let ids: Vec<i64> = rows.iter().map(|row| row.get(0)).collect();
+    let bodies: Vec<Option<&str>> = rows.iter().map(|row| payloads.get(row.get::<_, &str>(1)).copied()).collect();
+    let sql = "INSERT INTO payload (item, body) SELECT * FROM unnest($1::bigint[], $2::text[])";
+    tx.execute(sql, &[&ids, &bodies]).await?;
     Ok(())
 }
 
