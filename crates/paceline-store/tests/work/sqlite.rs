@@ -125,3 +125,28 @@ async fn a_clock_set_back_between_runs_starts_no_longer_wait() {
     let worker = bench.enlist().await;
     assert_eq!(bench.claim(worker, 1).await.next_due, Some(S * 60));
 }
+
+#[tokio::test]
+async fn a_restart_neither_shortens_a_wait_nor_begins_it_anew() {
+    let (folder, clock) = (folder(), Turned::default());
+    let open =
+        || Bench::of(Arc::new(SqliteStore::open(folder.path().join("work.db"), clock.clock()).unwrap()), clock.clone());
+    let on = open();
+    on.add([item("a")]).await;
+    let worker = on.enlist().await;
+    on.fail_once(worker, S * 60).await;
+    drop(on);
+    for (down, left) in [(0, 60), (20, 40), (39, 1)] {
+        clock.turn(S * down);
+        let on = open();
+        let worker = on.enlist().await;
+        let claim = on.claim(worker, 1).await;
+        assert_eq!((claim.items.len(), claim.next_due), (0, Some(S * left)));
+    }
+    clock.turn(S * 86_400);
+    let on = open();
+    let worker = on.enlist().await;
+    let claim = on.claim(worker, 1).await;
+    assert_eq!(keys(&claim.items), ["a"], "its time came while nobody was there");
+    assert_eq!(claim.items[0].history[0].waited, Some(S * (59 + 86_400)));
+}
