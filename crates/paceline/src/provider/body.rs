@@ -38,7 +38,7 @@ const OF_REFUSALS: Outline<'static> = Outline {
 };
 
 /// Top-level keys of a success that some step reads. All others, such as the vectors of an embedding, are skipped
-/// unparsed, and of its choices only the reasons why they ended are kept.
+/// unparsed, and of its choices only why they ended and what failed in them is kept.
 const OF_SUCCESSES: Outline<'static> = Outline {
     kept: &[
         "ConsumedCapacity",
@@ -55,6 +55,7 @@ const OF_SUCCESSES: Outline<'static> = Outline {
         "promptFeedback",
         "retry_after",
         "status",
+        "stop_reason",
         "usage",
         "usageMetadata",
     ],
@@ -133,8 +134,24 @@ impl<'a> Body<'a> {
             Some(keys) if !bytes.is_empty() && !is_stream(bytes, content_type) && !mentions(bytes, keys) => {
                 Self { kind: Kind::Unread, bytes, ..Self::default() }
             }
-            _ => Self::parse(bytes, content_type, &Outline { arrays: wanted.arrays, ..OF_SUCCESSES }),
+            _ => Self::parse(bytes, content_type, &Outline { arrays: wanted.arrays, ..OF_SUCCESSES })
+                .with_error_of_choices(),
         }
+    }
+
+    /// Where every choice failed, and the answer has no error of its own, the first one's stands for the answer.
+    fn with_error_of_choices(mut self) -> Self {
+        let choices =
+            self.root.get("choices").and_then(Value::as_array).filter(|_| self.error().is_none_or(Value::is_null));
+        let failed = |choice: &Value| choice["error"].is_object();
+        if let Some([first, rest @ ..]) = choices.map(Vec::as_slice)
+            && failed(first)
+            && rest.iter().all(failed)
+        {
+            let error = first["error"].clone();
+            self.root.set("error".into(), error);
+        }
+        self
     }
 
     fn parse(bytes: &'a [u8], content_type: &str, keys: &Outline<'_>) -> Self {

@@ -12,7 +12,7 @@ use proptest::proptest;
 
 use super::{Answer, Provider, Reading, read};
 
-const FILES: [(&str, &str); 13] = [
+const FILES: [(&str, &str); 14] = [
     ("standards", include_str!("fixtures/standards.http")),
     ("openai", include_str!("fixtures/openai.http")),
     ("azure", include_str!("fixtures/azure.http")),
@@ -26,6 +26,7 @@ const FILES: [(&str, &str); 13] = [
     ("more", include_str!("fixtures/more.http")),
     ("traps", include_str!("fixtures/traps.http")),
     ("unusable", include_str!("fixtures/unusable.http")),
+    ("inside", include_str!("fixtures/inside.http")),
 ];
 
 /// A local clock that is an hour off: no fixture may depend on it.

@@ -4,10 +4,10 @@ use paceline_core::Class;
 use serde_json::Value;
 
 use super::body::{Body, Kind};
-use super::decide::{Case, Decision, Fault, by_table};
+use super::decide::{Case, Decision, Fault, by_table, waiting};
 use super::stream::Stream;
 use super::table::COMMON;
-use super::{github, shopify, wait};
+use super::{graphql, wait};
 
 /// What a 2xx carries.
 pub(super) enum Inside {
@@ -22,7 +22,13 @@ pub(super) enum Inside {
 const EMPTY: Fault = Fault { code: "empty_answer", words: "the answer is empty" };
 const NOT_JSON: Fault = Fault { code: "not_json", words: "the answer is not JSON" };
 const GARBLED: Fault = Fault { code: "not_json", words: "an event of the stream is not JSON" };
+const FAILED: Fault = Fault { code: "error", words: "the answer ended in an error" };
+const STARVED: Fault =
+    Fault { code: NO_CAPACITY, words: "the service ran out of capacity in the middle of the answer" };
 const CUT: Fault = Fault { code: "truncated", words: "the stream ended early" };
+
+/// Why a choice ended for which DeepSeek had no capacity left.
+const NO_CAPACITY: &str = "insufficient_system_resource";
 
 /// What a 2xx carries: only these exact places count, never text inside generated content.
 pub(super) fn success(case: &Case<'_>) -> Inside {
@@ -34,9 +40,11 @@ pub(super) fn success(case: &Case<'_>) -> Inside {
     if root.get("ok") == Some(&Value::Bool(false)) && matches!(text(""), Some("ratelimited" | "rate_limited")) {
         return Inside::Status(429);
     }
-    let throttled = |error: &Value| shopify::is_throttle(error) || github::is_graphql_limit(error);
-    if root.get("errors").and_then(Value::as_array).is_some_and(|errors| errors.iter().any(throttled)) {
-        return Inside::Status(429);
+    if let Some(decision) = by_rule(case) {
+        return Inside::Decided(decision);
+    }
+    if let Some(status) = graphql::status(case) {
+        return Inside::Status(status);
     }
     if let Some(code) = root.get("base_resp").map(|base| &base["status_code"]).filter(|code| code.is_number()) {
         match COMMON.base_resp.get(&code.to_string()) {
@@ -59,7 +67,13 @@ pub(super) fn success(case: &Case<'_>) -> Inside {
     if refused_content(case.body) {
         return Inside::Decided(Decision::new(Class::Filtered, "content refused after a 2xx"));
     }
-    by_rule(case).or_else(|| unusable(case)).map_or(Inside::Nothing, Inside::Decided)
+    if every_choice(case.body, |choice| Ending::of(choice) == Ending::Starved) {
+        return Inside::Decided(starved(case));
+    }
+    if every_choice(case.body, |choice| Ending::of(choice) == Ending::Failed) {
+        return Inside::Decided(broken(case, "2xx that ended in an error", FAILED));
+    }
+    unusable(case).map_or(Inside::Nothing, Inside::Decided)
 }
 
 /// A rule of the provider's own that speaks of successes.
@@ -78,6 +92,10 @@ fn unusable(case: &Case<'_>) -> Option<Decision> {
         _ => return None,
     };
     Some(broken(case, "2xx without a usable body", fault))
+}
+
+fn starved(case: &Case<'_>) -> Decision {
+    Decision { fault: Some(STARVED), ..waiting(case, Class::Overloaded, "2xx cut short for lack of capacity") }
 }
 
 fn broken(case: &Case<'_>, step: &'static str, fault: Fault) -> Decision {
@@ -104,8 +122,12 @@ fn finished_stream(case: &Case<'_>, stream: &Stream) -> Inside {
         Inside::Decided(broken(case, "stream with an event that is no JSON", GARBLED))
     } else if stream.ended && !stream.must_end && case.table.is_strict() {
         Inside::Decided(broken(case, "stream of nothing but its end", EMPTY))
-    } else if stream.filtered {
+    } else if stream.filtered() {
         Inside::Decided(Decision::new(Class::Filtered, "content refused in a stream"))
+    } else if stream.every_choice(Ending::Starved) {
+        Inside::Decided(starved(case))
+    } else if stream.every_choice(Ending::Failed) {
+        Inside::Decided(broken(case, "stream that ended in an error", FAILED))
     } else {
         Inside::Nothing
     }
@@ -117,19 +139,43 @@ fn is_not_empty(value: &Value) -> bool {
 
 /// Whether no answer is left that may be used.
 fn refused_content(body: &Body) -> bool {
-    let all = ["choices", "candidates"].into_iter().any(|key| {
-        let choices = body.root.get(key).and_then(Value::as_array);
-        choices.is_some_and(|all| !all.is_empty() && all.iter().all(is_refused))
-    });
     let prompt = body.root.get("promptFeedback").is_some_and(|feedback| feedback["blockReason"].is_string());
     let incomplete = body.root.get("incomplete_details").is_some_and(|details| details["reason"] == "content_filter");
-    all || prompt || incomplete
+    let message = body.root.get("stop_reason").is_some_and(|reason| reason == "refusal");
+    every_choice(body, |choice| Ending::of(choice) == Ending::Refused) || prompt || incomplete || message
 }
 
-/// Whether a choice, or a candidate, ended because of its content.
-pub(super) fn is_refused(choice: &Value) -> bool {
-    const OF_GOOGLE: [&str; 5] = ["SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII"];
-    choice["finish_reason"] == "content_filter" || OF_GOOGLE.into_iter().any(|reason| choice["finishReason"] == reason)
+fn every_choice(body: &Body, matches: impl Fn(&Value) -> bool) -> bool {
+    ["choices", "candidates"].into_iter().any(|key| {
+        let choices = body.root.get(key).and_then(Value::as_array);
+        choices.is_some_and(|all| !all.is_empty() && all.iter().all(&matches))
+    })
+}
+
+/// Why a choice, or a candidate, ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// Because of its content.
+    Refused,
+    /// The service ran out of capacity.
+    Starved,
+    /// In an error.
+    Failed,
+    /// Any other way, or not at all.
+    Usual,
+}
+
+impl Ending {
+    pub(super) fn of(choice: &Value) -> Self {
+        const OF_GOOGLE: [&str; 5] = ["SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII"];
+        match (choice["finish_reason"].as_str(), choice["finishReason"].as_str()) {
+            (Some("content_filter"), _) => Self::Refused,
+            (_, Some(reason)) if OF_GOOGLE.contains(&reason) => Self::Refused,
+            (Some(NO_CAPACITY), _) => Self::Starved,
+            (Some("error"), _) => Self::Failed,
+            _ => Self::Usual,
+        }
+    }
 }
 
 /// The status that an error after a 200 would have had: its numeric code, else by its code or type, else 500.

@@ -17,6 +17,7 @@ mod fixtures;
 mod frames;
 mod github;
 mod google;
+mod graphql;
 mod header;
 mod ietf;
 mod inside;

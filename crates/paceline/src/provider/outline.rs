@@ -7,14 +7,14 @@ use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess,
 use serde_json::{Map, Value};
 
 /// Of a pruned value these members are left.
-const LEFT: [&str; 2] = ["finishReason", "finish_reason"];
+const LEFT: [&str; 3] = ["error", "finishReason", "finish_reason"];
 
 /// Which keys.
 #[derive(Clone, Copy)]
 pub(super) struct Outline<'k> {
     /// Kept as they are.
     pub(super) kept: &'k [&'k str],
-    /// Kept without anything but the reasons why they ended.
+    /// Kept without anything but why they ended and what failed in them.
     pub(super) pruned: &'k [&'k str],
     /// An array of several objects counts as one object: the first error in it, and the last value of everything else.
     /// Without this only an array around a single object is read.
@@ -41,7 +41,7 @@ impl Root {
     }
 
     /// A later value replaces an earlier one: no more is kept than there are keys to keep, however long the text.
-    fn set(&mut self, key: Cow<'_, str>, value: Value) {
+    pub(super) fn set(&mut self, key: Cow<'_, str>, value: Value) {
         match self.0.iter_mut().find(|(known, _)| *known == key) {
             Some((_, known)) => *known = value,
             None => self.0.push((key.into_owned(), value)),

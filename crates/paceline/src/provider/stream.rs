@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use super::frames::{self, Frame};
-use super::inside::is_refused;
+use super::inside::Ending;
 use super::usage::Usage;
 
 /// What a finished stream said, read after its end.
@@ -23,10 +23,10 @@ pub(super) struct Stream {
     pub(super) garbled: bool,
     /// No event came, comments and pings aside.
     pub(super) is_empty: bool,
-    /// The content was refused, and no choice is left that may be used.
-    pub(super) filtered: bool,
-    /// Whether each choice that has ended was refused, by its index.
-    refused: BTreeMap<u64, bool>,
+    /// The content was refused as a whole.
+    filtered: bool,
+    /// Why each choice has ended, by its index.
+    endings: BTreeMap<u64, Ending>,
     /// The tokens that the events reported.
     pub(super) usage: Option<Usage>,
 }
@@ -74,7 +74,6 @@ fn field<'a>(line: &'a str, name: &str) -> Option<&'a str> {
 pub(super) fn read(body: &[u8]) -> Stream {
     let mut stream = Stream { is_empty: true, ..Stream::default() };
     each(body, |event| stream.take(&event));
-    stream.filtered |= !stream.refused.is_empty() && stream.refused.values().all(|refused| *refused);
     stream
 }
 
@@ -136,6 +135,8 @@ impl Event {
             "response.failed" => value["response"]["error"].clone(),
             // The Responses API puts code and message of such an event at its top.
             "error" if value["error"].is_null() => value.clone(),
+            // OpenRouter puts an error that came after the answer began into its choice.
+            _ if value["error"].is_null() => value["choices"][0]["error"].clone(),
             _ => value["error"].clone(),
         };
         let announced = self.name == "error" || kind == "error" || kind == "response.failed";
@@ -147,6 +148,16 @@ impl Event {
 }
 
 impl Stream {
+    /// Whether the content was refused, and no choice is left that may be used.
+    pub(super) fn filtered(&self) -> bool {
+        self.filtered || self.every_choice(Ending::Refused)
+    }
+
+    /// Whether choices ended, and all of them in this way.
+    pub(super) fn every_choice(&self, ending: Ending) -> bool {
+        !self.endings.is_empty() && self.endings.values().all(|known| *known == ending)
+    }
+
     fn take(&mut self, event: &Event) {
         self.is_empty &= event.done || event.empty || event.kind() == "ping";
         self.ended |= event.ends();
@@ -162,10 +173,11 @@ impl Stream {
         let choices = ["choices", "candidates"].into_iter().filter_map(|key| event.value[key].as_array()).flatten();
         for choice in choices.filter(|choice| choice["finish_reason"].is_string() || choice["finishReason"].is_string())
         {
-            self.refused.insert(choice["index"].as_u64().unwrap_or(0), is_refused(choice));
+            self.endings.insert(choice["index"].as_u64().unwrap_or(0), Ending::of(choice));
         }
         self.filtered |= event.value["response"]["incomplete_details"]["reason"] == "content_filter"
-            || event.value["promptFeedback"]["blockReason"].is_string();
+            || event.value["promptFeedback"]["blockReason"].is_string()
+            || event.value["delta"]["stop_reason"] == "refusal";
         for place in ["/usage", "/message/usage", "/response/usage", "/usageMetadata"] {
             if let Some(usage) = event.value.pointer(place).and_then(Usage::read) {
                 self.usage = Some(self.usage.map_or(usage, |before| before.updated(usage)));

@@ -43,6 +43,7 @@ pub(super) struct Common {
     pub(super) long_periods: Vec<String>,
     pub(super) late_status: BTreeMap<String, u16>,
     pub(super) base_resp: BTreeMap<String, u16>,
+    pub(super) graphql: BTreeMap<String, u16>,
 }
 
 /// The words of [`Common`].
@@ -128,6 +129,9 @@ pub struct Api {
     /// A 409 passes by itself.
     #[serde(default)]
     pub conflicts_pass: bool,
+    /// It speaks GraphQL: errors in a 200 without data are failures. Default: they are the caller's to judge.
+    #[serde(default)]
+    pub graphql: bool,
     /// Keys without which a success need not be read. Default: every success is read.
     pub success: Option<Vec<String>>,
 }
