@@ -2,7 +2,7 @@
 //!
 //! No step asks for the provider's name unless its answers mean something else than everybody's; what is a mere
 //! comparison stands in the tables. Words inside the message of a 400 or 422 never decide: they are often an echo of the
-//! caller's own text.
+//! caller's own text. Only a table may know what such a message begins with, where nothing else marks the case.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use super::inside::{self, Inside};
 use super::rule::{Place, Rule};
 use super::table::{COMMON, Table, TableRule, usual_reach};
 use super::wait::{self, Hint};
-use super::{aws, github, google, header, names, shopify};
+use super::{aws, github, google, header, names, openrouter, shopify};
 
 /// Everything that a step may look at.
 #[derive(Clone, Copy)]
@@ -175,15 +175,7 @@ fn codes_that_decide_alone(case: &Case<'_>) -> Option<Decision> {
 fn unauthorized_or_unpaid(case: &Case<'_>) -> Option<Decision> {
     match case.status {
         401 => Some(Decision::new(Class::Account, "401: the key is refused")),
-        402 => {
-            let budget =
-                case.body.in_error("/metadata/limit_source").is_some_and(|s| s == "openrouter_in_flight_budget");
-            let hint = wait::in_headers(case);
-            Some(match hint.is_some() || budget {
-                true => paused(case, hint, "402 with a wait: a budget that refills"),
-                false => Decision::new(Class::Account, "402: unpaid"),
-            })
-        }
+        402 => Some(openrouter::in_flight(case).unwrap_or_else(|| Decision::new(Class::Account, "402: unpaid"))),
         _ => None,
     }
 }
@@ -197,6 +189,8 @@ fn forbidden(case: &Case<'_>) -> Option<Decision> {
         github::limit(case)
     } else if flagged.into_iter().any(|place| case.body.in_error(place).is_some()) {
         Decision::new(Class::Filtered, "403 by moderation")
+    } else if let Some(spent) = openrouter::spent(case) {
+        spent
     } else {
         // A key may lack one model and have the others.
         Decision { reach: Reach::Scope, ..Decision::new(Class::Account, "403: the key may not do this") }

@@ -1,18 +1,18 @@
 //! Recorded answers, each with the reading that it must have.
 //!
 //! A fixture is a head line `example: ID provider: NAME`, the status, the headers, an empty line, the body, and
-//! `=> CLASS wait=SECONDS|policy|- [limits=DIMENSION LIMIT/REMAINING reset=SECONDS; ...] [or CLASS]`. Where no `Date`
+//! `=> CLASS wait=SECONDS|policy|- [scope=item|model|key] [limits=DIMENSION LIMIT/REMAINING reset=SECONDS; ...] [or CLASS]`. Where no `Date`
 //! is given it is Fri, 20 Nov 2026 12:00:00 GMT. A wait is right when it is not shorter, and at most 1 s + 10 % longer.
 
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use paceline_core::{Class, LimitReport, Timestamp};
+use paceline_core::{Class, LimitReport, Reach, Timestamp};
 use proptest::proptest;
 
 use super::{Answer, Provider, Reading, read};
 
-const FILES: [(&str, &str); 14] = [
+const FILES: [(&str, &str); 15] = [
     ("standards", include_str!("fixtures/standards.http")),
     ("openai", include_str!("fixtures/openai.http")),
     ("azure", include_str!("fixtures/azure.http")),
@@ -27,6 +27,7 @@ const FILES: [(&str, &str); 14] = [
     ("traps", include_str!("fixtures/traps.http")),
     ("unusable", include_str!("fixtures/unusable.http")),
     ("inside", include_str!("fixtures/inside.http")),
+    ("scopes", include_str!("fixtures/scopes.http")),
 ];
 
 /// A local clock that is an hour off: no fixture may depend on it.
@@ -72,6 +73,7 @@ impl Fixture {
         let reading = self.read();
         let (expected, other) = self.expected.split_once(" or ").map_or((&*self.expected, None), |(e, o)| (e, Some(o)));
         let (expected, limits) = expected.split_once(" limits=").unwrap_or((expected, ""));
+        let (expected, scope) = expected.split_once(" scope=").map_or((expected, None), |(e, scope)| (e, Some(scope)));
         let (class, wait) = expected.split_once(" wait=").expect("class wait=...");
         let class_ok = [Some(class), other].contains(&Some(reading.class.as_str()));
         let wait_ok = match (wait, reading.wait) {
@@ -80,15 +82,24 @@ impl Fixture {
             (seconds, Some(wait)) => seconds.parse().is_ok_and(|seconds| matches_wait(wait, seconds)),
             (_, None) => false,
         };
+        let scope_ok = scope.is_none_or(|scope| scope == scope_of(&reading));
         let limits = limits.split("; ").filter(|limit| !limit.is_empty());
         let limits: Vec<&str> = limits.map(|limit| limit.trim_end_matches(" reset=?")).collect();
         let found: Vec<String> = reading.limits.iter().map(printed).collect();
         let limits_ok = limits.len() == found.len() && limits.iter().all(|limit| found.contains(&(*limit).to_owned()));
-        if class_ok && wait_ok && limits_ok {
+        if class_ok && wait_ok && scope_ok && limits_ok {
             Ok(())
         } else {
             Err(format!("{}: {}\n{reading:#?}", self.id, self.expected))
         }
+    }
+}
+
+fn scope_of(reading: &Reading) -> &'static str {
+    match reading.reach {
+        Reach::Item => "item",
+        Reach::Scope => "model",
+        Reach::Account => "key",
     }
 }
 

@@ -25,6 +25,7 @@ mod inside;
 mod known;
 mod limits;
 mod names;
+mod openrouter;
 mod outline;
 #[cfg(test)]
 mod pages;
