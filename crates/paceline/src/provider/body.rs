@@ -210,6 +210,13 @@ impl<'a> Body<'a> {
             .filter_map(|pointer| self.in_error(pointer)?.as_str())
             .chain(self.error().and_then(Value::as_str))
             .chain(details.filter_map(|detail| detail["reason"].as_str()))
+            .chain(self.problem())
+    }
+
+    /// The last part of the address that names a problem of RFC 9457: `out-of-credit`.
+    fn problem(&self) -> Option<&str> {
+        let address = self.root.get("type")?.as_str().filter(|address| address.contains("://"))?;
+        address.rsplit(['/', '#']).next()
     }
 
     /// The first code that is one of those known.
