@@ -56,7 +56,7 @@ const FASTEST: f64 = 3.0;
 const PAY_FOR: f64 = 10.0;
 
 /// ... but at least so many: fewer say nothing about a rate.
-pub(super) const FEW: f64 = 50.0;
+pub(super) const FEW: f64 = 56.0;
 
 /// No payment takes longer than the calls of this time, in seconds: a rate cut by chance must recover.
 const SLOWEST: f64 = 60.0;
