@@ -87,7 +87,7 @@ pub(super) struct Rate {
     resumes: bool,
     /// A long closure has been seen: a stretch without a refusal may be a window that fills up.
     windowed: bool,
-    /// Seconds that the last long closure took: growth waits as long again.
+    /// Seconds to make up for before growing: those that the last long closure took, or a penalty.
     lost: f64,
     /// When the last call left, or was due to; none: there was none.
     last_send: Option<Instant>,
