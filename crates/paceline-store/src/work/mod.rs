@@ -2,6 +2,7 @@
 
 mod checks;
 mod clock;
+mod columns;
 mod contract;
 mod due;
 mod error;

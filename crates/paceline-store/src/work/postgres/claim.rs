@@ -7,8 +7,9 @@ use paceline_core::Timestamp;
 use tokio_postgres::Error;
 
 use super::link::Tx;
-use super::rows::{self, item_columns};
+use super::rows;
 use super::scopes;
+use crate::work::columns::{after_item, item_columns};
 use crate::work::due::HORIZON;
 use crate::work::item::{Ask, Claim, Claimed, Event, HISTORY, Item, WorkerId};
 use crate::work::share::{Lane, Sharing};
@@ -144,7 +145,7 @@ async fn hand_out(tx: &Tx<'_>, ids: Vec<i64>, now: Timestamp) -> Result<Vec<Clai
     let mut read: HashMap<u64, (Item, String, i64)> = HashMap::new();
     for row in tx.query(READ, &[&ids]).await? {
         let item = rows::item(&row);
-        read.insert(item.id, (item, row.get(22), row.get(23)));
+        read.insert(item.id, (item, row.get(after_item(0)), row.get(after_item(1))));
     }
     let due_in = |item: &Item| item.not_before.map_or(Duration::ZERO, |at| at.saturating_since(now));
     let (mut failed, mut until) = (Vec::new(), Vec::new());

@@ -24,9 +24,9 @@ use super::item::{
 use super::store::{Pending, WorkStore};
 use crate::query::millis;
 use crate::scope::{ScopeRow, ScopeState};
+use crate::work::columns::{after_item, item_columns};
 use link::{Link, Tx};
 use record::filtered;
-use rows::item_columns;
 
 /// A [`WorkStore`] in a schema of a Postgres database, which any number of processes share.
 ///
@@ -224,7 +224,7 @@ impl WorkStore for PostgresStore {
                 let Some(row) = rows.first() else { return Ok(None) };
                 let item = rows::item(row);
                 let events = tx.query(rows::EVENTS, &[&vec![item.id as i64], &(EVENTS as i64)]).await?;
-                Ok(Some((item, row.get(22), events.iter().map(|row| rows::event(row).1).collect())))
+                Ok(Some((item, row.get(after_item(0)), events.iter().map(|row| rows::event(row).1).collect())))
             })
         }))
     }

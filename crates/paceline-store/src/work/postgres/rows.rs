@@ -7,18 +7,7 @@ use tokio_postgres::Row;
 
 use crate::work::item::{Event, Failure, Forgiven, Item, State};
 
-/// The columns of an [`item`]; what a statement reads besides it names.
-macro_rules! item_columns {
-    () => {
-        "item.id, item.key, lane.grp, lane.priority, item.state, item.not_before_ms, item.delay_ms, item.attempts, \
-         item.deferrals, item.abandoned, item.forgiven_attempts, item.forgiven_deferrals, item.crashes, \
-         item.created_ms, item.first_ms, item.ended_ms, item.deadline_ms, item.last_class, item.last_status, \
-         item.last_code, item.last_words, item.reason"
-    };
-}
-pub(super) use item_columns;
-
-/// An item from a row of [`item_columns`]. A state that is not known here counts as waiting: nobody is told a lie by it,
+/// An item from a row of its columns. A state that is not known here counts as waiting: nobody is told a lie by it,
 /// since nothing is done about such an item.
 pub(super) fn item(row: &Row) -> Item {
     let time = |column: usize| row.get::<_, Option<i64>>(column).map(Timestamp::from_millis);

@@ -5,8 +5,9 @@ use std::time::Duration;
 use paceline_core::Timestamp;
 use rusqlite::{Connection, params};
 
-use super::rows::{self, after_item, item_columns};
+use super::rows;
 use super::scopes;
+use crate::work::columns::{after_item, item_columns};
 use crate::work::due::{Due, HORIZON, read_due};
 use crate::work::item::{Ask, Claim, Claimed, HISTORY, Item, WorkerId};
 use crate::work::share::{Lane, share_out};

@@ -26,7 +26,7 @@ use super::store::{Pending, WorkStore};
 use crate::lock::LockFile;
 use crate::query::millis;
 use crate::scope::ScopeRow;
-use rows::{after_item, item_columns};
+use crate::work::columns::{after_item, item_columns};
 use thread::Desk;
 
 /// A [`WorkStore`] in one SQLite file.

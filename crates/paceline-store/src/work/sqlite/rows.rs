@@ -9,23 +9,7 @@ use rusqlite::{Connection, Row, params};
 use crate::work::due::{Due, Stored, read_due};
 use crate::work::item::{Event, Failure, Forgiven, Item, State};
 
-/// The columns of an [`item`], in its order; what a statement reads besides stands [`after_item`].
-macro_rules! item_columns {
-    () => {
-        "item.id, item.key, lane.grp, lane.priority, item.state, item.not_before_ms, item.delay_ms, item.attempts, \
-         item.deferrals, item.abandoned, item.forgiven_attempts, item.forgiven_deferrals, item.crashes, \
-         item.created_ms, item.first_ms, item.ended_ms, item.deadline_ms, item.last_class, item.last_status, \
-         item.last_code, item.last_words, item.reason"
-    };
-}
-pub(super) use item_columns;
-
-/// The place of the `n`th column behind those of an item.
-pub(super) const fn after_item(n: usize) -> usize {
-    22 + n
-}
-
-/// An item from a row of [`item_columns`].
+/// An item from a row of its columns.
 pub(super) fn item(row: &Row<'_>) -> rusqlite::Result<Item> {
     let time = |column: usize| row.get::<_, Option<i64>>(column).map(|millis| millis.map(Timestamp::from_millis));
     let state = row.get(4)?;
