@@ -49,7 +49,9 @@ fn are_drawn_by_the_commands_beside_them() {
 #[test]
 fn stand_in_the_documents_that_draw_them() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
-    let document = std::fs::read_to_string(root.join("simulator.md")).expect("a document");
+    let document: String = ["simulator.md", "waiting.md"]
+        .map(|name| std::fs::read_to_string(root.join(name)).expect("a document"))
+        .concat();
     for image in std::fs::read_dir(root.join("images")).expect("a folder") {
         let name = image.expect("an entry").file_name().into_string().expect("text");
         assert!(document.contains(&format!("(images/{name})")), "nobody shows {name}");
