@@ -13,6 +13,8 @@ use super::item::{Event, Failure, Item};
 pub struct Case<'a> {
     /// The item, with the sends before this one.
     pub item: &'a Item,
+    /// Its payload, which the questions of [`question`](super::question) leave out.
+    pub payload: &'a str,
     /// What went wrong now.
     pub failure: &'a Failure,
     /// Which retry the next one would be, from 1.
@@ -64,6 +66,23 @@ pub trait Judge: Send + Sync {
 
     /// Decides a case.
     fn decide<'a>(&'a self, case: Case<'a>) -> Verdict<'a>;
+}
+
+/// What the class of a failure asks for, before the bounds of the run are looked at: what happens without a judge. Words
+/// decide nothing: a server in trouble may say "unauthorized".
+pub fn by_class(failure: &Failure) -> Decision {
+    match failure.class {
+        Class::Account => Decision::Abort { reason: Some(failure.words.clone()) },
+        Class::Invalid => Decision::Fail { reason: Some("invalid".to_owned()) },
+        Class::Filtered => Decision::Fail { reason: Some("filtered".to_owned()) },
+        Class::Throttled
+        | Class::QuotaExhausted
+        | Class::Partial
+        | Class::Overloaded
+        | Class::Transient
+        | Class::Abandoned
+        | Class::Success => Decision::Retry { delay: None, reason: None },
+    }
 }
 
 /// Whether a failure is for a judge at all.

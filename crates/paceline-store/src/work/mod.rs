@@ -25,7 +25,7 @@ pub use item::{
     Added, Amend, Ask, Claim, Claimed, Counts, DEFAULT_GROUP, Decided, Event, Failure, Filter, Forgiven, Item, Kept,
     NewItem, Next, Outcome, Sent, State, WorkerId,
 };
-pub use judge::{Case, Decision, Judge, Verdict};
+pub use judge::{Case, Decision, Judge, Verdict, by_class};
 pub use memory::MemoryStore;
 pub use policy::{Idle, OverBound, Policy};
 #[cfg(feature = "postgres")]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use paceline_core::{Backoff, Class, ConfigError, Growth, Jitter, Rng};
 
 use super::item::{Claimed, Decided, Failure, Next, Outcome, Sent};
-use super::judge::Decision;
+use super::judge::{Decision, by_class};
 use crate::scope::ScopeState;
 
 /// The bounds of a run and of its items. Each default is that of `paceline tasks`.
@@ -199,19 +199,3 @@ impl Policy {
 
 /// A shorter lease would be renewed all the time, and lost whenever a disk is busy.
 const SHORTEST_LEASE: Duration = Duration::from_secs(1);
-
-/// What the class of a failure asks for. Words decide nothing: a server in trouble may say "unauthorized".
-fn by_class(failure: &Failure) -> Decision {
-    match failure.class {
-        Class::Account => Decision::Abort { reason: Some(failure.words.clone()) },
-        Class::Invalid => Decision::Fail { reason: Some("invalid".to_owned()) },
-        Class::Filtered => Decision::Fail { reason: Some("filtered".to_owned()) },
-        Class::Throttled
-        | Class::QuotaExhausted
-        | Class::Partial
-        | Class::Overloaded
-        | Class::Transient
-        | Class::Abandoned
-        | Class::Success => Decision::Retry { delay: None, reason: None },
-    }
-}

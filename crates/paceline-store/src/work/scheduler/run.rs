@@ -410,7 +410,7 @@ async fn judged(scheduler: &Scheduler, claimed: &Arc<crate::work::Claimed>, fail
     let item = &claimed.item;
     let retry = (item.attempts - item.forgiven.attempts.min(item.attempts)).saturating_add(1);
     let max_retries = scheduler.policy.max_retries;
-    let case = Case { item, failure, retry, max_retries, history: &claimed.history };
+    let case = Case { item, payload: &claimed.payload, failure, retry, max_retries, history: &claimed.history };
     let answer = tokio::time::timeout(scheduler.policy.judge_timeout, judge.decide(case)).await;
     answer.unwrap_or_else(|_| {
         tracing::warn!(item = item.key, judge = judge.name(), "the judge gave no answer in time; the rules decide");

@@ -1,0 +1,40 @@
+//! Why a model said nothing that can be taken.
+
+use std::time::Duration;
+
+use paceline::provider::NoResponse;
+use paceline_core::{Class, Policy};
+use paceline_store::work::Nonsense;
+
+/// Why a case is left to the rules.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Silence {
+    /// Its own limits say that it cannot be asked in time.
+    #[error("it may not be asked for another {:.0} s ({policy})", wait.as_secs_f64())]
+    Paced { wait: Duration, policy: Policy },
+    /// There was no permit for it: it is stopped, or what it waited for took too long.
+    #[error("{0}")]
+    NotAdmitted(#[from] paceline::Error),
+    #[error("its API gave no whole answer ({0:?})")]
+    NoAnswer(NoResponse),
+    #[error("its answer is longer than 256 KiB")]
+    TooLong,
+    #[error("its API answered {status} ({})", class.as_str())]
+    Refused { status: u16, class: Class },
+    #[error("its API answered with something that is no completion")]
+    NoCompletion,
+    #[error(transparent)]
+    Nonsense(#[from] Nonsense),
+}
+
+impl Silence {
+    /// In one word, the same for all of a kind.
+    pub(super) const fn cause(&self) -> &'static str {
+        match self {
+            Self::Paced { .. } | Self::NotAdmitted(_) => "paced",
+            Self::NoAnswer(_) => "silent",
+            Self::TooLong | Self::NoCompletion | Self::Nonsense(_) => "nonsense",
+            Self::Refused { .. } => "refused",
+        }
+    }
+}
