@@ -10,6 +10,7 @@ use crate::logging::LogFormat;
 use crate::mock;
 use crate::run::lines::format::FormatFlag;
 use crate::sim;
+use crate::tasks;
 
 /// Paces every call to a rate-limited API: as fast as its limits permit, nothing lost, nothing paid twice.
 #[derive(Debug, Parser)]
@@ -51,6 +52,8 @@ pub(crate) struct Everywhere {
 pub(crate) enum Command {
     /// Send every request of a JSONL file and write the answers to another
     Run(Box<RunArgs>),
+    /// Work on items that may have to wait for minutes or days: add them, run them, see how they stand
+    Tasks(Box<tasks::Args>),
     /// Show the limits in force and where each value came from; sends nothing
     Check(CheckArgs),
     /// Show how a running or finished job stands, from its journal

@@ -11,6 +11,7 @@ mod output;
 mod run;
 mod sim;
 mod stats;
+mod tasks;
 mod text;
 mod upstream;
 
@@ -42,6 +43,7 @@ fn execute(cli: Cli) -> Result<Status, Failure> {
         Command::Sim(args) => sim::command(args, &everywhere),
         Command::Stats(args) => stats::command(&args),
         Command::Run(args) => runtime()?.block_on(run::command(*args, &everywhere)),
+        Command::Tasks(args) => runtime()?.block_on(tasks::command(*args, &everywhere)),
         Command::Mock(args) => runtime()?.block_on(mock::command(args)),
     }
 }

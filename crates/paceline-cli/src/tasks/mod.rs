@@ -1,0 +1,31 @@
+//! `paceline tasks`: items that are tried until they are done, over minutes or days.
+
+mod add;
+mod store;
+
+use crate::args::Everywhere;
+use crate::exit::{Failure, Status};
+
+/// `paceline tasks`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// One file of the source each.
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Put items into a store
+    Add(add::Args),
+}
+
+/// Does what is asked of a store.
+///
+/// # Errors
+/// Refuses bad usage and stores that are none; says what broke under way.
+pub(crate) async fn command(args: Args, _everywhere: &Everywhere) -> Result<Status, Failure> {
+    match args.command {
+        Command::Add(args) => add::command(args).await,
+    }
+}

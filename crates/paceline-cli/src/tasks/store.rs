@@ -1,0 +1,48 @@
+//! Which store: a file, or a database that several workers share.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use paceline_store::work::{Clock, PostgresStore, SqliteStore, WorkStore};
+
+use crate::exit::Failure;
+
+/// The store of a command.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct StoreArgs {
+    /// Where the items are: a file, made when it is not there, or postgres://USER@HOST/DATABASE
+    #[arg(long, value_name = "STORE")]
+    store: String,
+}
+
+impl StoreArgs {
+    /// The store, made when it is not there.
+    ///
+    /// # Errors
+    /// Refuses a file that is no store and a database that cannot be reached.
+    pub(crate) async fn open_or_make(&self, clock: &Clock) -> Result<Arc<dyn WorkStore>, Failure> {
+        if self.is_database() {
+            return Ok(Arc::new(PostgresStore::open(&self.store).await.map_err(Failure::refused)?));
+        }
+        Ok(Arc::new(SqliteStore::open(&self.store, clock.clone()).map_err(Failure::refused)?))
+    }
+
+    /// The store, which must be there: a mistyped name makes no empty file.
+    ///
+    /// # Errors
+    /// Likewise, and when there is no such file.
+    #[expect(dead_code, reason = "the first command that looks at a store takes it")]
+    pub(crate) async fn open(&self, clock: &Clock) -> Result<Arc<dyn WorkStore>, Failure> {
+        if !self.is_database() && !PathBuf::from(&self.store).exists() {
+            let store = &self.store;
+            return Err(Failure::refused(format!(
+                "there is no store {store}; `paceline tasks add --store {store} ...` makes it"
+            )));
+        }
+        self.open_or_make(clock).await
+    }
+
+    fn is_database(&self) -> bool {
+        ["postgres://", "postgresql://"].iter().any(|scheme| self.store.starts_with(scheme))
+    }
+}
