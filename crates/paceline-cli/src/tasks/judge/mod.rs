@@ -1,0 +1,114 @@
+//! A judge that is a command: one process for each question, one JSON object each way.
+//!
+//! Whatever goes wrong with it, the rules decide, and the item loses nothing. It is said once for each cause; a judge that
+//! fails again and again is left in peace for a while.
+
+mod patience;
+mod process;
+#[cfg(test)]
+mod tests;
+
+use std::sync::{Mutex, PoisonError};
+
+use paceline_store::work::{Case, Clock, Judge, Verdict, question};
+
+use crate::exit::Failure;
+use crate::text;
+use patience::{Patience, Silent};
+use process::{Program, Silence};
+
+/// The judge of `--judge 'COMMAND'`.
+#[derive(Debug)]
+pub(crate) struct CommandJudge {
+    program: Program,
+    clock: Clock,
+    patience: Mutex<Patience>,
+}
+
+impl CommandJudge {
+    /// The judge that a command line names. Its words are split as a shell does it; a shell runs only when it is named.
+    ///
+    /// # Errors
+    /// Refuses a line that is none, and a program that is not there or may not be executed.
+    pub(crate) fn parse(line: &str) -> Result<Self, Failure> {
+        let program = Program::parse(line).map_err(|why| Failure::refused(format!("--judge {line:?}: {why}")))?;
+        Ok(Self { program, clock: Clock::system(), patience: Mutex::default() })
+    }
+
+    #[cfg(test)]
+    fn with_clock(mut self, clock: Clock) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    fn with_patience<T>(&self, act: impl FnOnce(&mut Patience) -> T) -> T {
+        act(&mut self.patience.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn silent(&self, silence: &Silence) {
+        let now = self.clock.now();
+        let Silent { is_first, rest } = self.with_patience(|patience| patience.silent(silence.cause(), now));
+        if is_first {
+            let why = text::printable(&silence.to_string()).into_owned();
+            tracing::warn!(judge = self.program.name(), "the judge gave no answer, the rules decide: {why}");
+        }
+        if let Some(rest) = rest {
+            let rest = text::duration(rest);
+            tracing::warn!(judge = self.program.name(), "the judge fails again and again; it is not asked for {rest}");
+        }
+    }
+}
+
+impl Judge for CommandJudge {
+    fn name(&self) -> &str {
+        "judge"
+    }
+
+    fn decide<'a>(&'a self, case: Case<'a>) -> Verdict<'a> {
+        Box::pin(async move {
+            if !self.with_patience(|patience| patience.may_ask(self.clock.now())) {
+                return None;
+            }
+            // Who asked does not wait forever: what is dropped before it was answered was too slow.
+            let waiting = Waiting(Some(self));
+            let answer = self.program.ask(question(&case)).await;
+            waiting.end();
+            match answer {
+                Ok(decision) => {
+                    self.with_patience(Patience::answered);
+                    Some(decision)
+                }
+                Err(silence) => {
+                    self.silent(&silence);
+                    None
+                }
+            }
+        })
+    }
+}
+
+impl Drop for CommandJudge {
+    /// What was not said each time is said at the end.
+    fn drop(&mut self) {
+        if let Some(words) = self.with_patience(|patience| patience.untold()) {
+            tracing::warn!(judge = self.program.name(), "the judge gave no answer again: {words}; the rules decided");
+        }
+    }
+}
+
+/// A question that has no answer yet.
+struct Waiting<'a>(Option<&'a CommandJudge>);
+
+impl Waiting<'_> {
+    fn end(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if let Some(judge) = self.0 {
+            judge.silent(&Silence::TooSlow);
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! The process behind a judge: begun for one question, and never left behind.
+
+use std::path::PathBuf;
+use std::process::{ExitStatus, Stdio};
+
+use paceline_store::work::{Decision, Nonsense, read_answer};
+use serde_json::Value;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::process::{Child, ChildStdin, Command};
+
+use crate::text;
+
+/// A longer answer is none: a decision is a line.
+const ANSWER_BYTES: u64 = 64 << 10;
+
+/// What is kept of the words on standard error, for the first warning.
+const WORDS_BYTES: usize = 400;
+
+/// By this exit code a command says that it cannot at present, and may later: EX_TEMPFAIL.
+const TRY_AGAIN: i32 = 75;
+
+/// A program and its arguments.
+#[derive(Debug)]
+pub(super) struct Program {
+    path: PathBuf,
+    name: String,
+    arguments: Vec<String>,
+}
+
+/// Why a line names no program that could be begun.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NoProgram {
+    #[error("its quotes are not closed")]
+    Quotes,
+    #[error("it names no command")]
+    Empty,
+    #[error("cannot begin {name:?}: {source}; give the path of a file that may be executed")]
+    NotThere { name: String, source: which::Error },
+}
+
+/// Why a judge did not answer.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Silence {
+    #[error("it cannot be begun: {0}")]
+    NotBegun(std::io::Error),
+    #[error("it did not answer in time")]
+    TooSlow,
+    #[error("it said more than 64 KiB")]
+    TooLong,
+    #[error("it is itself told to come back later{}", said(.words))]
+    ComeBackLater { words: String },
+    #[error("it ended with {status}{}", said(.words))]
+    Failed { status: ExitStatus, words: String },
+    #[error("{nonsense}{}", said(.words))]
+    Nonsense { nonsense: Nonsense, words: String },
+}
+
+impl Silence {
+    /// In one or two words, the same for all of a kind.
+    pub(super) const fn cause(&self) -> &'static str {
+        match self {
+            Self::NotBegun(_) => "not begun",
+            Self::TooSlow => "too slow",
+            Self::TooLong => "too long",
+            Self::ComeBackLater { .. } => "rate-limited",
+            Self::Failed { .. } => "failed",
+            Self::Nonsense { .. } => "nonsense",
+        }
+    }
+}
+
+fn said(words: &str) -> String {
+    if words.is_empty() { String::new() } else { format!("; it said: {words}") }
+}
+
+impl Program {
+    pub(super) fn parse(line: &str) -> Result<Self, NoProgram> {
+        let words = shlex::split(line).ok_or(NoProgram::Quotes)?;
+        let (name, arguments) = words.split_first().ok_or(NoProgram::Empty)?;
+        let path = which::which(name).map_err(|source| NoProgram::NotThere { name: name.clone(), source })?;
+        Ok(Self { path, name: name.clone(), arguments: arguments.to_vec() })
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Asks one question. Who drops the future kills the process and all that it began.
+    pub(super) async fn ask(&self, question: String) -> Result<Decision, Silence> {
+        let mut command = Command::new(&self.path);
+        command.args(&self.arguments).kill_on_drop(true);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        #[cfg(unix)]
+        command.process_group(0);
+        let mut child = command.spawn().map_err(Silence::NotBegun)?;
+        let family = Family::of(&child);
+        let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let ((), answer, words) = tokio::try_join!(write(stdin, question), answer(stdout), words(stderr))?;
+        let status = child.wait().await.map_err(Silence::NotBegun)?;
+        family.has_ended();
+        if status.code() == Some(TRY_AGAIN) {
+            return Err(Silence::ComeBackLater { words });
+        }
+        if !status.success() {
+            return Err(Silence::Failed { status, words });
+        }
+        read_answer(&answer).map_err(|nonsense| match error_of(&answer) {
+            Some(words) => Silence::ComeBackLater { words },
+            None => Silence::Nonsense { nonsense, words },
+        })
+    }
+}
+
+/// A judge need not read what it is asked.
+async fn write(stdin: Option<ChildStdin>, question: String) -> Result<(), Silence> {
+    if let Some(mut stdin) = stdin {
+        // Its end is closed, then: what it says without having read all counts all the same.
+        let _ = stdin.write_all(format!("{question}\n").as_bytes()).await;
+    }
+    Ok(())
+}
+
+async fn answer(stdout: Option<impl AsyncRead + Unpin>) -> Result<String, Silence> {
+    let mut answer = Vec::new();
+    if let Some(stdout) = stdout {
+        stdout.take(ANSWER_BYTES + 1).read_to_end(&mut answer).await.map_err(Silence::NotBegun)?;
+    }
+    if answer.len() as u64 > ANSWER_BYTES {
+        return Err(Silence::TooLong);
+    }
+    Ok(String::from_utf8_lossy(&answer).into_owned())
+}
+
+/// The first words on standard error; the rest is read away, so that the process does not wait for a reader.
+async fn words(stderr: Option<impl AsyncRead + Unpin>) -> Result<String, Silence> {
+    let mut words = Vec::new();
+    if let Some(mut stderr) = stderr {
+        let mut buffer = [0; 4 << 10];
+        loop {
+            let read = stderr.read(&mut buffer).await.map_err(Silence::NotBegun)?;
+            if read == 0 {
+                break;
+            }
+            let room = WORDS_BYTES - words.len();
+            words.extend_from_slice(&buffer[..read.min(room)]);
+        }
+    }
+    Ok(String::from_utf8_lossy(&words).trim().to_owned())
+}
+
+/// The words of an answer like `{"error": ...}`: the judge asked somebody who did not answer it.
+fn error_of(answer: &str) -> Option<String> {
+    let answer: Value = serde_json::from_str(answer).ok()?;
+    let error = answer.get("error").filter(|error| !error.is_null())?;
+    let words = error.get("message").and_then(Value::as_str).or(error.as_str());
+    Some(text::cut(&words.map_or_else(|| error.to_string(), str::to_owned), WORDS_BYTES))
+}
+
+/// A process and what it began, killed unless it has ended by itself.
+struct Family {
+    leader: Option<u32>,
+}
+
+impl Family {
+    fn of(child: &Child) -> Self {
+        Self { leader: child.id() }
+    }
+
+    /// The leader was waited for: its number may soon be somebody else's.
+    fn has_ended(mut self) {
+        self.leader = None;
+    }
+}
+
+impl Drop for Family {
+    fn drop(&mut self) {
+        if let Some(leader) = self.leader {
+            kill_group(leader);
+        }
+    }
+}
+
+#[cfg(unix)]
+fn kill_group(leader: u32) {
+    use rustix::process::{Pid, Signal, kill_process_group};
+    if let Some(leader) = i32::try_from(leader).ok().and_then(Pid::from_raw) {
+        // It fails when nobody is left.
+        let _ = kill_process_group(leader, Signal::KILL);
+    }
+}
+
+/// Elsewhere only the process itself is killed, as it is dropped.
+#[cfg(not(unix))]
+fn kill_group(_leader: u32) {}
