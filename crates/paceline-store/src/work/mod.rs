@@ -30,6 +30,6 @@ pub use memory::MemoryStore;
 pub use policy::{Idle, OverBound, Policy};
 #[cfg(feature = "postgres")]
 pub use postgres::PostgresStore;
-pub use scheduler::{Ended, Note, Observer, Scheduler, Status, Summary, Task};
+pub use scheduler::{Ended, Note, Observer, Scheduler, Start, Status, Summary, Task, Wait};
 pub use sqlite::SqliteStore;
 pub use store::{Pending, WorkStore};

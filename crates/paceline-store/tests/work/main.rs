@@ -6,6 +6,7 @@ mod cluster;
 mod conformance;
 mod kill;
 mod model;
+mod paced;
 #[cfg(feature = "postgres-tests")]
 mod postgres;
 mod scheduler;

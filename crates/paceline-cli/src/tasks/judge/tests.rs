@@ -35,7 +35,7 @@ fn item() -> Item {
 
 async fn asked(judge: &CommandJudge) -> Option<Decision> {
     let (item, failure) = (item(), paceline_store::work::Failure::new(Class::Transient, "the server is in trouble"));
-    judge.decide(Case { item: &item, failure: &failure, retry: 1, max_retries: 3, history: &[] }).await
+    judge.decide(Case { item: &item, payload: "", failure: &failure, retry: 1, max_retries: 3, history: &[] }).await
 }
 
 /// How often each cause was met.

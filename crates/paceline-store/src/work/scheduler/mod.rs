@@ -83,6 +83,39 @@ pub enum Note<'a> {
     Scope(&'a ScopeRow),
     /// The judge gave no answer in time; the rules decide.
     JudgeSilent(&'a Item),
+    /// Nothing more begins before that.
+    Waiting {
+        /// How long, as far as is known.
+        wait: Duration,
+        /// What for; none where it is an item's due time.
+        why: Option<&'a str>,
+    },
+    /// Nothing more begins; what is in flight may end.
+    Ending(Ended),
+}
+
+/// What is to be done with an item whose time has come.
+#[derive(Debug)]
+pub enum Start<F> {
+    /// It begins.
+    Now(F),
+    /// Others may go first. It holds no place, and nothing is counted.
+    Later(Wait),
+    /// It can never begin: what follows is decided as about a failed try, but no try is counted.
+    Never(Failure),
+    /// A person has to act first, for this reason: its group is stopped, and keeps it.
+    Stopped(String),
+}
+
+/// Why an item does not begin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wait {
+    /// For how long at least; none = until something that is in flight ends.
+    pub after: Option<Duration>,
+    /// What it waits for, in words.
+    pub why: Arc<str>,
+    /// No other item may begin before that either, so none is asked about.
+    pub for_all: bool,
 }
 
 /// An item to be worked on.
@@ -169,6 +202,20 @@ impl Scheduler {
     pub async fn run_until<W, F, S>(&self, work: W, stop: S) -> Result<Summary, WorkError>
     where
         W: Fn(Task) -> F,
+        F: Future<Output = Result<(), Failure>> + Send + 'static,
+        S: Future<Output = ()>,
+    {
+        self.run_paced(move |task| Start::Now(work(task)), stop).await
+    }
+
+    /// The same with work that may be declined: `work` is asked when an item is due and there is a place for it, and takes
+    /// then what a call needs, a permit say. An item that has to wait for more than a second goes back into the store.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub async fn run_paced<W, F, S>(&self, work: W, stop: S) -> Result<Summary, WorkError>
+    where
+        W: Fn(Task) -> Start<F>,
         F: Future<Output = Result<(), Failure>> + Send + 'static,
         S: Future<Output = ()>,
     {

@@ -1,5 +1,7 @@
 //! One run: a loop around one timer.
 
+mod start;
+
 use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -9,13 +11,14 @@ use std::time::Duration;
 use paceline_core::{Class, Instant, Rng};
 use tokio::task::{Id, JoinError, JoinSet};
 
+use self::start::PutBack;
 use super::summary::{Ended, Summary};
 use super::window::{Held, Window};
-use super::{Note, Scheduler, Task};
+use super::{Note, Scheduler, Start, Task};
 use crate::scope::{ScopeRow, ScopeState};
 use crate::work::error::WorkError;
 use crate::work::item::{Ask, Claim, Counts, Failure, Kept, Next, Outcome, Sent, State, WorkerId};
-use crate::work::judge::{Case, Decision, is_arguable};
+use crate::work::judge::Decision;
 use crate::work::policy::Idle;
 
 /// How a try ended, and what a judge said about it.
@@ -44,6 +47,13 @@ pub(super) struct Run<'a, W> {
     renew_at: Instant,
     ends_at: Option<Instant>,
     ending: Option<(Ended, Instant)>,
+    /// Nothing may begin before that.
+    shut: Option<Instant>,
+    /// What the next item waits for that was declined, and until when.
+    declined: Option<(Instant, Arc<str>)>,
+    put_back: PutBack,
+    /// The wait that was told last.
+    told: Option<(Instant, Option<Arc<str>>)>,
     pace: Pace,
     rng: Rng,
     summary: Summary,
@@ -51,7 +61,7 @@ pub(super) struct Run<'a, W> {
 
 impl<'a, W, F> Run<'a, W>
 where
-    W: Fn(Task) -> F,
+    W: Fn(Task) -> Start<F>,
     F: Future<Output = Result<(), Failure>> + Send + 'static,
 {
     pub(super) async fn begin(scheduler: &'a Scheduler, work: W) -> Result<Self, WorkError> {
@@ -77,6 +87,10 @@ where
             renew_at: now + policy.lease / 3,
             ends_at: policy.max_run_duration.map(|bound| now + bound),
             ending: None,
+            shut: None,
+            declined: None,
+            put_back: PutBack::default(),
+            told: None,
             pace: Pace::default(),
             rng: Rng::new(scheduler.clock.wall().as_millis() as u64),
             summary: nothing,
@@ -91,13 +105,15 @@ where
         let mut changed = store.changed();
         loop {
             self.gather();
+            self.look_at_the_clock();
+            self.start_due();
             if self.turn.is_none() {
                 self.turn = self.next_turn();
             }
-            self.start_due();
             if let Some(ended) = self.is_over() {
                 return self.finish(ended).await;
             }
+            self.tell_wait();
             let wait = self.next_wake().saturating_since(self.scheduler.clock.now());
             tokio::select! {
                 Some(done) = self.running.join_next_with_id() => self.landed(done),
@@ -126,41 +142,71 @@ where
             Err(error) => (error.id(), Err((panicked(&error), None))),
         };
         let Some(held) = self.tasks.remove(&task).and_then(|flight| self.flights.remove(&flight)) else { return };
-        let (claimed, now) = (held.claimed.clone(), self.scheduler.clock.now());
+        self.window.unpark();
         if self.turn.is_some() {
             self.pace.count();
         }
-        let (failure, decision) = match tried {
+        match tried {
             Ok(()) => {
-                let outcome = Outcome::success(&claimed);
-                return self.settled.push((held, outcome));
+                let outcome = Outcome::success(&held.claimed);
+                self.settled.push((held, outcome));
             }
-            Err(failed) => failed,
-        };
+            // No bound counts it: nobody failed.
+            Err((failure, _)) if failure.class == Class::Abandoned => {
+                self.summary.abandoned += 1;
+                let outcome = Outcome { sent: Sent::Abandoned, ..Outcome::back(&held.claimed) };
+                self.settled.push((held, outcome));
+            }
+            Err((failure, decision)) => self.rule(held, failure, decision, None),
+        }
+    }
+
+    /// Decides about a failure; `sent` says what it counts as where that is not a matter of its class.
+    fn rule(&mut self, held: Held, failure: Failure, decision: Option<Decision>, sent: Option<Sent>) {
+        let (claimed, now) = (held.claimed.clone(), self.scheduler.clock.now());
         let judge = self.scheduler.judge.as_ref().map_or("judge", |judge| judge.name());
-        let age = claimed.age + now.saturating_since(held.since);
+        // An item may have been claimed and put back before its first try.
+        let before = if claimed.item.sends() > 0 { claimed.age } else { Duration::ZERO };
+        let age = before + now.saturating_since(held.since);
         let decision = decision.map(|decision| (decision, judge));
         let words = failure.words.clone();
-        let ruling = self.scheduler.policy.rule(&claimed, failure, decision, age, &mut self.rng);
+        let mut ruling = self.scheduler.policy.rule(&claimed, failure, decision, age, &mut self.rng);
+        ruling.outcome.sent = sent.unwrap_or(ruling.outcome.sent);
         if let Some(group) = ruling.group {
             let reason = ruling.outcome.decided.as_ref().and_then(|decided| decided.reason.clone()).unwrap_or(words);
             let state = group.state(self.scheduler.clock.wall(), reason);
-            self.scopes.push(ScopeRow { name: claimed.item.group.clone(), state });
-            // Nothing of that group begins any more, whatever is at hand already.
-            let back = self.window.take(Some(&claimed.item.group)).into_iter();
-            self.settled.extend(back.map(|held| (held.clone(), Outcome::back(&held.claimed))));
+            self.close(&claimed.item.group, state);
         }
         self.settled.push((held, ruling.outcome));
+    }
+
+    /// Nothing of that group begins any more, whatever is at hand already.
+    fn close(&mut self, group: &Arc<str>, state: ScopeState) {
+        self.scopes.push(ScopeRow { name: group.clone(), state });
+        self.give_back(Some(group));
+    }
+
+    /// Puts back what is at hand of a group, or all of it, as it was found.
+    fn give_back(&mut self, group: Option<&str>) {
+        let back = self.window.take(group).into_iter();
+        self.settled.extend(back.map(|held| (held.clone(), Outcome::back(&held.claimed))));
+    }
+
+    /// Its time may be over, and waits too.
+    fn look_at_the_clock(&mut self) {
+        let now = self.scheduler.clock.now();
+        if self.ending.is_none() && self.ends_at.is_some_and(|at| at <= now) {
+            self.end(Ended::MaxDuration);
+        }
+        self.shut = self.shut.filter(|shut| *shut > now);
+        self.declined = self.declined.take().filter(|(until, _)| *until > now);
     }
 
     /// What is to be told to the store and asked of it, if anything: all in one go, so that it is one transaction.
     fn next_turn(&mut self) -> Option<Turn> {
         let now = self.scheduler.clock.now();
-        if self.ending.is_none() && self.ends_at.is_some_and(|at| at <= now) {
-            self.end(Ended::MaxDuration);
-        }
         let limit = self.room();
-        let look = limit > 0 && self.ask_at.is_some_and(|at| at <= now);
+        let look = limit > 0 && self.looks_at().is_some_and(|at| at <= now);
         let renew = self.renew_at <= now;
         if !look && !renew && self.settled.is_empty() && self.scopes.is_empty() {
             return None;
@@ -224,7 +270,8 @@ where
 
     /// How many more items may be at hand.
     fn room(&self) -> usize {
-        if self.ending.is_some() {
+        let far = self.scheduler.clock.now() + AHEAD;
+        if self.ending.is_some() || self.shut.is_some_and(|shut| shut > far) {
             return 0;
         }
         (self.scheduler.policy.concurrency + self.pace.ahead).saturating_sub(self.flights.len() + self.window.len())
@@ -246,7 +293,7 @@ where
             let stopped = self.scopes.iter().any(|row| row.name == claimed.item.group);
             if stopped || self.ending.is_some() {
                 let back = Outcome::back(&claimed);
-                self.settled.push((Held { claimed: Arc::new(claimed), since: now }, back));
+                self.settled.push((Held::passing(now, claimed), back));
             } else {
                 self.window.push(now, claimed);
             }
@@ -283,40 +330,21 @@ where
         self.ask_at = Some(self.ask_at.map_or(ask, |known| known.min(ask)));
     }
 
-    fn start_due(&mut self) {
-        let now = self.scheduler.clock.now();
-        while self.ending.is_none() && self.flights.len() < self.scheduler.policy.concurrency {
-            let Some(held) = self.window.pop_due(now) else { return };
-            self.start(held);
-        }
-    }
-
-    fn start(&mut self, held: Held) {
-        let claimed = held.claimed.clone();
-        let flight = (claimed.item.id, claimed.fence);
-        self.summary.calls += 1;
-        self.summary.resends += u64::from(claimed.item.sends() > 0);
-        self.scheduler.tell(&Note::Started(&claimed.item));
-        let work = (self.work)(Task(claimed.clone()));
-        let scheduler = self.scheduler.clone();
-        let task = self.running.spawn(async move {
-            match work.await {
-                Ok(()) => Ok(()),
-                Err(failure) => {
-                    let decision = judged(&scheduler, &claimed, &failure).await;
-                    Err((failure, decision))
-                }
-            }
-        });
-        self.tasks.insert(task.id(), flight);
-        self.flights.insert(flight, held);
+    /// When the store is to be asked next.
+    fn looks_at(&self) -> Option<Instant> {
+        self.ask_at.map(|at| at.max(self.put_back.look_after))
     }
 
     /// Begins nothing any more, and puts back what has not begun.
     fn end(&mut self, why: Ended) {
         self.ending = Some((why, self.scheduler.clock.now() + self.scheduler.policy.grace));
-        let back = self.window.take(None).into_iter();
-        self.settled.extend(back.map(|held| (held.clone(), Outcome::back(&held.claimed))));
+        self.give_back(None);
+        self.scheduler.tell(&Note::Ending(why));
+    }
+
+    /// When something may begin that is not at hand, as far as is known.
+    fn earliest(&self) -> Option<Instant> {
+        self.due_at.map(|due| self.shut.map_or(due, |shut| due.max(shut)))
     }
 
     /// Nothing is left to be done here, but some of what others have may come back.
@@ -336,8 +364,8 @@ where
         if policy.idle == Idle::Stay || busy || self.window.len() > 0 {
             return None;
         }
-        match self.due_at {
-            Some(at) => (at.saturating_since(now) >= policy.max_wait).then_some(Ended::MaxWait),
+        match self.earliest() {
+            Some(at) => too_far(at.saturating_since(now), policy.max_wait).then_some(Ended::MaxWait),
             None => (!self.others).then_some(Ended::Done),
         }
     }
@@ -349,12 +377,12 @@ where
         let mut wake = now + LONGEST_SLEEP;
         let places = self.flights.len() < self.scheduler.policy.concurrency;
         // While the store takes a turn nothing is asked of it, whatever is due.
-        let ask = self.ask_at.filter(|_| idle && self.room() > 0);
+        let ask = self.looks_at().filter(|_| idle && self.room() > 0);
         let renew = Some(self.renew_at).filter(|_| idle);
-        let due = self.window.next_due().filter(|_| places);
+        let due = self.window.next_due().filter(|_| places && self.shut.is_none());
         let ending = self.ending.map(|(_, until)| until);
         for at in
-            [ask, renew, due, ending, self.ends_at.filter(|_| idle && self.ending.is_none())].into_iter().flatten()
+            [ask, renew, due, self.shut, ending, self.ends_at.filter(|_| self.ending.is_none())].into_iter().flatten()
         {
             wake = wake.min(at);
         }
@@ -367,7 +395,7 @@ where
             self.turned(turned);
         }
         self.running.shutdown().await;
-        self.summary.abandoned = self.flights.len() as u64;
+        self.summary.abandoned += self.flights.len() as u64;
         let given_up = self.flights.values().map(|held| (Sent::Abandoned, held));
         let given_up = given_up.map(|(sent, held)| Outcome { sent, ..Outcome::back(&held.claimed) });
         let outcomes = self.settled.iter().map(|(_, outcome)| outcome.clone()).chain(given_up).collect();
@@ -404,21 +432,6 @@ async fn taken(turn: &mut Option<Turn>) -> Result<Turned, WorkError> {
     }
 }
 
-/// What a judge says, if there is one and it says something in time.
-async fn judged(scheduler: &Scheduler, claimed: &Arc<crate::work::Claimed>, failure: &Failure) -> Option<Decision> {
-    let judge = scheduler.judge.as_ref().filter(|_| is_arguable(failure.class))?;
-    let item = &claimed.item;
-    let retry = (item.attempts - item.forgiven.attempts.min(item.attempts)).saturating_add(1);
-    let max_retries = scheduler.policy.max_retries;
-    let case = Case { item, payload: &claimed.payload, failure, retry, max_retries, history: &claimed.history };
-    let answer = tokio::time::timeout(scheduler.policy.judge_timeout, judge.decide(case)).await;
-    answer.unwrap_or_else(|_| {
-        tracing::warn!(item = item.key, judge = judge.name(), "the judge gave no answer in time; the rules decide");
-        scheduler.tell(&Note::JudgeSilent(item));
-        None
-    })
-}
-
 /// The failure of an item whose work panicked: its own alone.
 pub(super) fn panicked(error: &JoinError) -> Failure {
     Failure { code: Some("panic".to_owned()), ..Failure::new(Class::Transient, error.to_string()) }
@@ -432,6 +445,11 @@ const LEAD: Duration = Duration::from_millis(100);
 
 /// A machine that was suspended notices within this time of being awake.
 const LONGEST_SLEEP: Duration = Duration::from_secs(30);
+
+/// Whether a wait is no shorter than the longest that a run takes. A part of it may have passed since it was chosen.
+fn too_far(wait: Duration, longest: Duration) -> bool {
+    wait.saturating_add(longest / 100) >= longest
+}
 
 /// How many items end while the store takes a turn, to have as many at hand. Where work takes longer than that it is none,
 /// so that other workers find it.

@@ -7,11 +7,20 @@ use paceline_core::Instant;
 
 use crate::work::item::Claimed;
 
-/// A claimed item and when it was claimed.
+/// A claimed item, when it was claimed, and its place among those at hand.
 #[derive(Clone, Debug)]
 pub(super) struct Held {
     pub(super) claimed: Arc<Claimed>,
     pub(super) since: Instant,
+    due: Instant,
+    handed_out: u64,
+}
+
+impl Held {
+    /// An item that never was at hand.
+    pub(super) fn passing(now: Instant, claimed: Claimed) -> Self {
+        Self { claimed: Arc::new(claimed), since: now, due: now, handed_out: 0 }
+    }
 }
 
 /// Bounded by what is claimed: everything else stays in the store.
@@ -19,18 +28,42 @@ pub(super) struct Held {
 pub(super) struct Window {
     /// By due time, and as they were handed out.
     held: BTreeMap<(Instant, u64), Held>,
+    /// Due, and waiting for something in flight to end.
+    parked: Vec<Held>,
     handed_out: u64,
 }
 
 impl Window {
     pub(super) fn len(&self) -> usize {
-        self.held.len()
+        self.held.len() + self.parked.len()
     }
 
     pub(super) fn push(&mut self, now: Instant, claimed: Claimed) {
         let due = now + claimed.due_in;
         self.handed_out += 1;
-        self.held.insert((due, self.handed_out), Held { claimed: Arc::new(claimed), since: now });
+        self.put_back(Held { due, handed_out: self.handed_out, ..Held::passing(now, claimed) });
+    }
+
+    /// Puts one back to where it was.
+    pub(super) fn put_back(&mut self, held: Held) {
+        self.held.insert((held.due, held.handed_out), held);
+    }
+
+    /// Puts one back to start later.
+    pub(super) fn put_off(&mut self, held: Held, due: Instant) {
+        self.put_back(Held { due, ..held });
+    }
+
+    /// Puts one aside until something ends.
+    pub(super) fn park(&mut self, held: Held) {
+        self.parked.push(held);
+    }
+
+    /// Something has ended.
+    pub(super) fn unpark(&mut self) {
+        for held in std::mem::take(&mut self.parked) {
+            self.put_back(held);
+        }
     }
 
     pub(super) fn next_due(&self) -> Option<Instant> {
@@ -44,6 +77,7 @@ impl Window {
 
     /// Takes out those of a group, or all.
     pub(super) fn take(&mut self, group: Option<&str>) -> Vec<Held> {
+        self.unpark();
         let meant = |held: &Held| group.is_none_or(|group| *held.claimed.item.group == *group);
         self.held.extract_if(.., |_, held| meant(held)).map(|(_, held)| held).collect()
     }

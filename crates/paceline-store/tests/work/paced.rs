@@ -1,0 +1,235 @@
+//! Work that may be declined: under a pacer, in virtual time.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use paceline_core::{
+    Admit, Class, Cost, Event, Limits, Outcome, Pace, Pacer, PacerConfig, Quota, Request, ScopeId, Ticket,
+};
+use paceline_store::work::{
+    Clock, Ended, Failure, Filter, MemoryStore, NewItem, Note, Policy, Scheduler, Start, State, Status, Task, Wait,
+    WorkStore as _,
+};
+
+use crate::support::{S, START, of_group};
+
+/// A store, a pacer on the same clock with a scope for each group, and when each item began.
+#[derive(Clone)]
+struct World {
+    store: Arc<MemoryStore>,
+    clock: Clock,
+    pacer: Arc<Mutex<Pacer>>,
+    asked: Arc<Mutex<usize>>,
+    begun: Arc<Mutex<Vec<(String, Duration)>>>,
+    waits: Waits,
+}
+
+/// What was said about waits: how long, and what for.
+type Waits = Arc<Mutex<Vec<(Duration, Option<String>)>>>;
+
+type Work = std::pin::Pin<Box<dyn Future<Output = Result<(), Failure>> + Send>>;
+
+impl World {
+    async fn of(config: PacerConfig, items: impl IntoIterator<Item = NewItem>) -> Self {
+        let clock = Clock::starting_at(START);
+        let store = Arc::new(MemoryStore::new(clock.clone()));
+        store.insert(items.into_iter().collect()).await.unwrap();
+        let pacer = Arc::new(Mutex::new(Pacer::new(config, 1, clock.now()).unwrap()));
+        Self { store, clock, pacer, asked: Arc::default(), begun: Arc::default(), waits: Arc::default() }
+    }
+
+    fn scheduler(&self, policy: Policy) -> Scheduler {
+        let waits = self.waits.clone();
+        let observer = Arc::new(move |note: &Note<'_>| {
+            if let Note::Waiting { wait, why } = note {
+                waits.lock().unwrap().push((*wait, why.map(str::to_owned)));
+            }
+        });
+        Scheduler::new(self.store.clone(), policy, self.clock.clone()).unwrap().with_observer(observer)
+    }
+
+    fn scope(&self, name: &str) -> ScopeId {
+        self.pacer.lock().unwrap().scope(name)
+    }
+
+    /// Work that takes a permit when it begins, and ends with success after that long.
+    fn work(&self, takes: Duration, for_all: bool) -> impl Fn(Task) -> Start<Work> {
+        let world = self.clone();
+        move |task| {
+            *world.asked.lock().unwrap() += 1;
+            match world.permit(task.group()) {
+                Ok(ticket) => {
+                    let passed = world.clock.now() - paceline_core::Instant::ZERO;
+                    world.begun.lock().unwrap().push((task.key().to_owned(), passed));
+                    let world = world.clone();
+                    Start::Now(Box::pin(async move {
+                        tokio::time::sleep(takes).await;
+                        let now = world.clock.now();
+                        world.pacer.lock().unwrap().complete(now, ticket, Outcome::new(Class::Success));
+                        Ok(())
+                    }))
+                }
+                Err((after, why)) => Start::Later(Wait { after, why: why.into(), for_all }),
+            }
+        }
+    }
+
+    fn permit(&self, group: &str) -> Result<Ticket, (Option<Duration>, String)> {
+        let (scope, now) = (self.scope(group), self.clock.now());
+        let mut pacer = self.pacer.lock().unwrap();
+        let request = Request::new(scope, Cost::request());
+        let ticket = pacer.enqueue(now, request.clone()).unwrap();
+        let granted = |event| matches!(event, Event::Granted { ticket: of, .. } if of == ticket);
+        if std::iter::from_fn(|| pacer.poll_event()).any(granted) {
+            return Ok(ticket);
+        }
+        pacer.cancel(now, ticket);
+        Err(match pacer.admit(now, &request) {
+            Admit::At { at, policy } => (Some(at - now), policy.to_string()),
+            Admit::OnRelease { policy } => (None, policy.to_string()),
+            Admit::Now => panic!("it was refused"),
+        })
+    }
+
+    fn begun(&self, prefix: &str) -> Vec<u128> {
+        let begun = self.begun.lock().unwrap();
+        begun.iter().filter(|(key, _)| key.starts_with(prefix)).map(|(_, at)| at.as_millis()).collect()
+    }
+}
+
+fn ten_a_second() -> PacerConfig {
+    let limits = Limits { quotas: vec![Quota::sliding(paceline_core::Dimension::Requests, 10, S)], burst: Some(1) };
+    PacerConfig { limits, pace: Pace::Fixed, ..PacerConfig::default() }
+}
+
+fn numbered(group: &str, count: usize) -> impl Iterator<Item = NewItem> {
+    (0..count).map(move |n| of_group(&format!("{group}-{n:02}"), group))
+}
+
+fn fifty() -> Policy {
+    Policy { concurrency: 50, ..Policy::default() }
+}
+
+#[tokio::test(start_paused = true)]
+async fn items_begin_at_the_pace_of_the_limiter_and_in_order() {
+    for for_all in [true, false] {
+        let world = World::of(ten_a_second(), numbered("a", 100)).await;
+        let work = world.work(S * 3, for_all);
+        let summary = world.scheduler(fifty()).run_paced(work, std::future::pending()).await.unwrap();
+        assert_eq!((summary.status(), summary.calls, summary.resends), (Status::Success, 100, 0));
+        for (n, (key, at)) in world.begun.lock().unwrap().iter().enumerate() {
+            // A window counts a call at the end of its slot, and timers tick once a millisecond.
+            let late = at.as_millis() as usize - 100 * n;
+            assert!(late <= n / 10, "the {n}th began {late} ms late");
+            assert!(!for_all || *key == format!("a-{n:02}"), "{key} began as the {n}th");
+        }
+        let asked = *world.asked.lock().unwrap();
+        assert!(!for_all || asked < 200, "each is asked about when it may begin, and once before: {asked}");
+        let waits = world.waits.lock().unwrap();
+        let (wait, why) = waits.first().unwrap();
+        assert_eq!((wait.as_millis(), why.as_deref()), (100, Some("the spacing of the configured limit")), "{waits:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_held_scope_keeps_nobody_else_out() {
+    let world = World::of(PacerConfig::default(), numbered("held", 500).chain(numbered("free", 500))).await;
+    let (held, free) = (world.scope("held"), world.scope("free"));
+    {
+        let (mut pacer, now) = (world.pacer.lock().unwrap(), world.clock.now());
+        pacer.hold(now, Some(held), now + S * 60);
+        pacer.believe(now, free, 1e6, None, Duration::ZERO);
+        pacer.believe(now, held, 1e6, None, Duration::ZERO);
+    }
+    let work = world.work(S, false);
+    let summary = world.scheduler(fifty()).run_paced(work, std::future::pending()).await.unwrap();
+    assert_eq!((summary.status(), summary.calls), (Status::Success, 1_000));
+    let (held, free) = (world.begun("held"), world.begun("free"));
+    assert!(held.iter().all(|at| *at >= 60_000), "{held:?}");
+    let last = free.last().unwrap();
+    assert!(*last < 15_000, "500 items of 1 s, 50 at a time: the last began after {last} ms");
+    let asked = *world.asked.lock().unwrap();
+    assert!(asked < 500 + 1_000 + 2_000, "a wait is asked about once, not again and again: {asked}");
+    let item = world.store.show("held-07").await.unwrap().unwrap().0;
+    assert_eq!((item.attempts, item.deferrals, item.abandoned), (1, 0, 0), "what did not begin was no try");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_interruption_during_a_wait_puts_everything_back_at_once() {
+    for for_all in [true, false] {
+        let world = World::of(PacerConfig::default(), numbered("a", 200)).await;
+        let (scope, now) = (world.scope("a"), world.clock.now());
+        world.pacer.lock().unwrap().hold(now, Some(scope), now + S * 600);
+        let stop = tokio::time::sleep(S * 10);
+        let summary = world.scheduler(fifty()).run_paced(world.work(S, for_all), stop).await.unwrap();
+        assert_eq!((summary.ended, summary.calls, summary.abandoned), (Ended::Interrupted, 0, 0));
+        assert_eq!(world.clock.wall().saturating_since(START), S * 10, "nothing is in flight to be waited for");
+        assert_eq!(summary.counts.of(State::Waiting), 200);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_of_an_hour_ends_the_run_and_outlives_it() {
+    for (for_all, seconds) in [(true, 3_600), (false, 3_600), (true, 3_000), (false, 3_000)] {
+        let world = World::of(PacerConfig::default(), numbered("a", 120)).await;
+        let (scope, now) = (world.scope("a"), world.clock.now());
+        world.pacer.lock().unwrap().hold(now, Some(scope), now + S * seconds);
+        let work = world.work(S, for_all);
+        let summary = world.scheduler(fifty()).run_paced(work, std::future::pending()).await.unwrap();
+        if seconds < 3_600 {
+            assert_eq!((summary.ended, summary.status()), (Ended::Done, Status::Success));
+        } else {
+            assert_eq!((summary.ended, summary.status(), summary.calls), (Ended::MaxWait, Status::Deferred, 0));
+            let passed = world.clock.wall().saturating_since(START);
+            assert!(passed < S, "{for_all}: {passed:?}");
+        }
+        let asked = *world.asked.lock().unwrap();
+        assert!(!for_all || asked < 500, "nobody else is asked about: {asked}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_waits_for_a_place_begins_when_one_ends() {
+    let concurrency = paceline_core::Concurrency::Fixed { max: 3 };
+    let config = PacerConfig { concurrency, pace: Pace::Fixed, ..PacerConfig::default() };
+    let world = World::of(config, numbered("a", 30)).await;
+    let work = world.work(S, false);
+    let summary = world.scheduler(fifty()).run_paced(work, std::future::pending()).await.unwrap();
+    assert_eq!((summary.status(), summary.calls), (Status::Success, 30));
+    let expected: Vec<u128> = (0..30).map(|n| n / 3 * 1_000).collect();
+    assert_eq!(world.begun("a"), expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_can_never_begin_fails_without_a_try_and_a_stop_keeps_its_group() {
+    let items = numbered("good", 5).chain(numbered("bad", 5)).chain(numbered("stopped", 5));
+    let world = World::of(PacerConfig::default(), items).await;
+    let work = |task: Task| match task.group() {
+        "bad" => Start::Never(Failure::new(Class::Invalid, "more than the limit")),
+        "stopped" => Start::Stopped("the key was revoked".to_owned()),
+        _ => Start::Now(std::future::ready(Ok(()))),
+    };
+    let summary = world.scheduler(Policy::default()).run_paced(work, std::future::pending()).await.unwrap();
+    assert_eq!((summary.ended, summary.status(), summary.calls), (Ended::GroupsStopped, Status::Deferred, 5));
+    let of = |state| summary.counts.of(state);
+    assert_eq!((of(State::Succeeded), of(State::Failed), of(State::Waiting)), (5, 5, 5));
+    for item in world.store.list(Filter::default(), 0, 99).await.unwrap() {
+        assert_eq!(item.sends(), u32::from(&*item.group == "good"), "{}", item.key);
+    }
+    let reasons: Vec<_> = world.store.scopes().await.unwrap().into_iter().map(|row| row.state).collect();
+    assert_eq!(reasons, [paceline_store::ScopeState::Stopped { reason: "the key was revoked".to_owned() }]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_given_up_counts_against_no_bound() {
+    let world = World::of(PacerConfig::default(), [of_group("a", "a")]).await;
+    let given_up_twice = |task: Task| {
+        let end = if task.attempt() < 3 { Err(Failure::new(Class::Abandoned, "given up")) } else { Ok(()) };
+        Start::Now(std::future::ready(end))
+    };
+    let policy = Policy { max_retries: 0, ..Policy::default() };
+    let summary = world.scheduler(policy).run_paced(given_up_twice, std::future::pending()).await.unwrap();
+    assert_eq!((summary.status(), summary.calls, summary.abandoned), (Status::Success, 3, 2));
+    let (item, _, events) = world.store.show("a").await.unwrap().unwrap();
+    assert_eq!((item.attempts, item.abandoned, events.len()), (1, 2, 0));
+}
