@@ -245,7 +245,7 @@ pub(crate) struct CompletionsArgs {
 }
 
 /// Durations on flags are those of the configuration file.
-fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     paceline::config::parse_duration(text).map_err(|error| error.to_string())
 }
 

@@ -26,8 +26,8 @@ enum Command {
 ///
 /// # Errors
 /// Refuses bad usage and stores that are none; says what broke under way.
-pub(crate) async fn command(args: Args, _everywhere: &Everywhere) -> Result<Status, Failure> {
+pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Status, Failure> {
     match args.command {
-        Command::Add(args) => add::command(args).await,
+        Command::Add(args) => add::command(args, everywhere).await,
     }
 }

@@ -20,6 +20,7 @@ mod sim;
 mod stats;
 mod support;
 mod surface;
+mod tasks;
 #[cfg(unix)]
 mod terminal;
 mod waits;

@@ -21,6 +21,16 @@ pub(crate) fn check(new: &NewItem) -> Result<(), WorkError> {
     }
 }
 
+impl NewItem {
+    /// Whether a store would take it, so that many can be checked before the first is added.
+    ///
+    /// # Errors
+    /// [`WorkError::TooLong`].
+    pub fn check(&self) -> Result<(), WorkError> {
+        check(self)
+    }
+}
+
 impl Filter {
     /// Items in these states.
     pub fn states(states: impl Into<Vec<State>>) -> Self {

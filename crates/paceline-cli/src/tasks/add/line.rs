@@ -1,0 +1,137 @@
+//! One line of a file of items.
+
+use std::time::Duration;
+
+use paceline_core::Timestamp;
+use paceline_store::work::{DEFAULT_GROUP, NewItem};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::{When, compact, name};
+
+/// As somebody wrote it. A key that nobody knows is a mistake that would cost an item its deadline.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Line<'a> {
+    key: String,
+    #[serde(borrow)]
+    payload: &'a RawValue,
+    #[serde(default)]
+    priority: Option<i16>,
+    #[serde(default)]
+    deadline: Option<Span>,
+    #[serde(default)]
+    group: Option<String>,
+    #[serde(default)]
+    not_before: Option<Span>,
+}
+
+/// A time as on a flag, or in seconds.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Span {
+    Text(String),
+    Seconds(serde_json::Number),
+}
+
+impl Span {
+    fn into_text(self) -> String {
+        match self {
+            Self::Text(text) => text,
+            Self::Seconds(seconds) => seconds.to_string(),
+        }
+    }
+}
+
+/// The item of a line.
+///
+/// # Errors
+/// Says what is wrong with it.
+pub(super) fn read(text: &str, now: Timestamp) -> Result<NewItem, String> {
+    if !text.starts_with('{') {
+        return Err("expected a JSON object".to_owned());
+    }
+    let line: Line<'_> = serde_json::from_str(text).map_err(|error| words(&error))?;
+    let deadline = line.deadline.map(|span| duration(&span.into_text())).transpose();
+    let not_before = line.not_before.map(|span| When::parse(&span.into_text())).transpose();
+    let item = NewItem {
+        key: name(&line.key).map_err(|error| format!("key: {error}"))?,
+        payload: compact::of_raw(line.payload),
+        priority: line.priority.unwrap_or(0),
+        deadline: deadline.map_err(|error| format!("deadline: {error}"))?,
+        group: name(line.group.as_deref().unwrap_or(DEFAULT_GROUP)).map_err(|error| format!("group: {error}"))?,
+        not_before: not_before.map_err(|error| format!("not_before: {error}"))?.map(|when| when.from(now)),
+    };
+    item.check().map_err(|error| error.to_string())?;
+    Ok(item)
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    paceline::config::parse_duration(text).map_err(|error| error.to_string())
+}
+
+/// Each line is a text of its own, so that "line 1" would mislead.
+fn words(error: &serde_json::Error) -> String {
+    let words = error.to_string();
+    let place = format!(" at line {} column {}", error.line(), error.column());
+    match words.strip_suffix(&place) {
+        Some(what) => format!("{what} at column {}", error.column()),
+        None => words,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_says_what_flags_say() {
+        let now = Timestamp::from_millis(1_700_000_000_000);
+        let full = r#"{"key":"a","payload":{"n": 1.0},"priority":-3,"deadline":"2h","group":"g","not_before":"90s"}"#;
+        let item = read(full, now).expect("a line");
+        let expected = NewItem {
+            priority: -3,
+            deadline: Some(Duration::from_secs(7_200)),
+            group: "g".to_owned(),
+            not_before: Some(now + Duration::from_secs(90)),
+            ..NewItem::new("a", r#"{"n":1.0}"#)
+        };
+        assert_eq!(item, expected);
+        for same in [
+            r#"{"payload":"x","key":"b"}"#,
+            r#"{"key":"b","payload":"x","priority":null,"deadline":null,"group":null,"not_before":null}"#,
+        ] {
+            assert_eq!(read(same, now), Ok(NewItem::new("b", r#""x""#)), "{same}");
+        }
+        let seconds = read(r#"{"key":"a","payload":1,"deadline":0.5,"not_before":"2023-11-14T22:13:21Z"}"#, now);
+        let seconds = seconds.expect("a line");
+        assert_eq!(seconds.deadline, Some(Duration::from_millis(500)));
+        assert_eq!(seconds.not_before, Some(now + Duration::from_secs(1)));
+    }
+
+    #[test]
+    fn what_is_no_item_is_told() {
+        let now = Timestamp::from_millis(0);
+        for (line, words) in [
+            ("{", "EOF while parsing an object at column 1"),
+            (r#"["a",1,0,null,null,null]"#, "expected a JSON object"),
+            (r#"{"key":"a"}"#, "missing field `payload`"),
+            (r#"{"payload":1}"#, "missing field `key`"),
+            (r#"{"key":7,"payload":1}"#, "expected a string"),
+            (r#"{"key":"","payload":1}"#, "key: expected at least one character"),
+            (r#"{"key":"a","payload":1,"group":""}"#, "group: expected"),
+            (r#"{"key":"a","payload":1,"prio":1}"#, "unknown field `prio`"),
+            (r#"{"key":"a","payload":1,"priority":40000}"#, "expected i16"),
+            (r#"{"key":"a","payload":1,"deadline":"soon"}"#, "deadline: "),
+            (r#"{"key":"a","payload":1,"deadline":-1}"#, "deadline: "),
+            (r#"{"key":"a","payload":1,"not_before":"tomorrow"}"#, "not_before: expected an instant"),
+            (r#"{"key":"a","key":"b","payload":1}"#, "duplicate field `key`"),
+            (r#"{"key":"a","payload":1} x"#, "trailing characters"),
+        ] {
+            let told = read(line, now).expect_err(line);
+            assert!(told.contains(words), "{line}: {told}");
+        }
+        let long = format!(r#"{{"key":"{}","payload":1}}"#, "x".repeat(600));
+        assert!(read(&long, now).is_err_and(|told| told.contains("too long: 600 bytes")));
+    }
+}

@@ -1,0 +1,214 @@
+//! `paceline tasks add`: items into a store, one or a file of them.
+
+mod compact;
+mod file;
+mod line;
+
+use std::collections::BTreeMap;
+use std::io::{IsTerminal as _, Read as _};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use paceline_core::Timestamp;
+use paceline_store::work::{Added, Clock, DEFAULT_GROUP, NewItem, State, WorkStore};
+use serde_json::json;
+
+use super::store::StoreArgs;
+use crate::args::{Everywhere, duration};
+use crate::exit::{Failure, Status};
+use crate::{output, text};
+use compact::compact;
+use file::Items;
+
+/// `paceline tasks add`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = LINES)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    store: StoreArgs,
+    /// What the work needs to know, as JSON; - reads standard input
+    #[arg(value_name = "PAYLOAD_JSON", required_unless_present = "from")]
+    payload: Option<String>,
+    /// Items from a file, one a line; - reads standard input
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["payload", "key", "priority", "deadline", "group", "not_before"])]
+    from: Option<PathBuf>,
+    /// What the item is called, unique in its store; a key that is there already is left as it is [default: a new one, printed]
+    #[arg(long, value_name = "KEY", value_parser = name)]
+    key: Option<String>,
+    /// Higher goes first among what is due
+    #[arg(long, value_name = "N", default_value_t = 0, allow_hyphen_values = true)]
+    priority: i16,
+    /// How long after its first try the item is given up [default: what the run says]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    deadline: Option<Duration>,
+    /// Items of one group are held and stopped together, and groups take turns
+    #[arg(long, value_name = "GROUP", default_value = DEFAULT_GROUP, value_parser = name)]
+    group: String,
+    /// Not before that instant (RFC 3339), or not before so long from now
+    #[arg(long, value_name = "TIME", value_parser = When::parse)]
+    not_before: Option<When>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+const LINES: &str = "\
+Lines of --from, of which key and payload must be there:
+  {\"key\": \"a\", \"payload\": {}, \"priority\": 0, \"deadline\": \"24h\", \"group\": \"default\", \"not_before\": \"10m\"}
+All lines are checked before the first item is added. What is there already is left as it is, so that the same file may be
+added again.";
+
+/// Adds the items.
+///
+/// # Errors
+/// Refuses what is no item, before anything is added; says when the store cannot take it.
+pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Status, Failure> {
+    let clock = Clock::system();
+    if let Some(from) = &args.from {
+        let items = Items::check(from, clock.wall())?;
+        let store = args.store.open_or_make(&clock).await?;
+        let tally = add_all(&*store, items, everywhere.quiet).await?;
+        print(&tally, None, args.json)?;
+        return Ok(Status::Success);
+    }
+    let made = args.key.is_none();
+    let item = one(&args, clock.wall())?;
+    let store = args.store.open_or_make(&clock).await?;
+    let mut tally = Tally::default();
+    let key = item.key.clone();
+    tally.count(&store.insert(vec![item]).await.map_err(Failure::interrupted)?);
+    match made && !args.json {
+        true => output::print(|out| writeln!(out, "{key}"))?,
+        false => print(&tally, Some(&key), args.json)?,
+    }
+    Ok(Status::Success)
+}
+
+/// The item of the flags.
+fn one(args: &Args, now: Timestamp) -> Result<NewItem, Failure> {
+    let payload = match args.payload.as_deref().unwrap_or_default() {
+        "-" => {
+            let mut payload = String::new();
+            let read = std::io::stdin().lock().take(MOST_PAYLOAD).read_to_string(&mut payload);
+            read.map_err(|error| Failure::refused(format!("cannot read the payload: {error}")))?;
+            payload
+        }
+        payload => payload.to_owned(),
+    };
+    let payload = compact(&payload).map_err(|error| {
+        Failure::refused(format!("the payload is no JSON: {error}; text needs quotes of its own: '\"text\"'"))
+    })?;
+    let item = NewItem {
+        key: args.key.clone().unwrap_or_else(|| uuid::Uuid::now_v7().to_string()),
+        payload,
+        priority: args.priority,
+        deadline: args.deadline,
+        group: args.group.clone(),
+        not_before: args.not_before.map(|when| when.from(now)),
+    };
+    item.check().map_err(Failure::refused)?;
+    Ok(item)
+}
+
+/// More than a store takes, so that it says so.
+const MOST_PAYLOAD: u64 = 32 << 20;
+
+/// Adds the items of a file, many at a time.
+async fn add_all(store: &dyn WorkStore, mut items: Items, quiet: bool) -> Result<Tally, Failure> {
+    let bar = progress(items.bytes(), quiet);
+    let mut tally = Tally::default();
+    while let Some(together) = items.next_together()? {
+        let added = store.insert(together).await.map_err(|error| {
+            let done = text::counted(tally.added + tally.known.values().sum::<u64>(), "item");
+            Failure::interrupted(format!("{error}; {done} are in the store: add the same file again"))
+        })?;
+        tally.count(&added);
+        bar.set_position(items.position());
+    }
+    bar.finish_and_clear();
+    Ok(tally)
+}
+
+fn progress(bytes: u64, quiet: bool) -> ProgressBar {
+    let shown = !quiet && std::io::stderr().is_terminal();
+    let target = if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+    let style =
+        ProgressStyle::with_template("adding {bytes} of {total_bytes}, {eta} left").expect("the template is valid");
+    ProgressBar::with_draw_target(Some(bytes), target).with_style(style)
+}
+
+/// What became of the items.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Tally {
+    added: u64,
+    /// Those that were there already, by the state that they are in.
+    known: BTreeMap<State, u64>,
+}
+
+impl Tally {
+    fn count(&mut self, added: &[Added]) {
+        for one in added {
+            match one {
+                Added::New => self.added += 1,
+                Added::Known(state) => *self.known.entry(*state).or_default() += 1,
+            }
+        }
+    }
+
+    /// As in `3 added, 2 were there already (1 waiting, 1 succeeded)`.
+    fn words(&self) -> String {
+        let known: u64 = self.known.values().sum();
+        let mut words = format!("{} added", text::count(self.added));
+        if known > 0 {
+            let states: Vec<_> =
+                self.known.iter().map(|(state, items)| format!("{} {}", text::count(*items), state.as_str())).collect();
+            let were = if known == 1 { "was" } else { "were" };
+            words += &format!(", {} {were} there already ({})", text::count(known), states.join(", "));
+        }
+        words
+    }
+}
+
+fn print(tally: &Tally, key: Option<&str>, as_json: bool) -> Result<(), Failure> {
+    output::print(|out| {
+        if !as_json {
+            return writeln!(out, "{}", tally.words());
+        }
+        let known: BTreeMap<_, _> = tally.known.iter().map(|(state, items)| (state.as_str(), items)).collect();
+        writeln!(out, "{}", json!({ "added": tally.added, "known": known, "key": key }))
+    })
+}
+
+/// An instant, or how long from now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum When {
+    At(Timestamp),
+    In(Duration),
+}
+
+impl When {
+    fn parse(text: &str) -> Result<Self, String> {
+        if let Ok(wait) = paceline::config::parse_duration(text) {
+            return Ok(Self::In(wait));
+        }
+        let at: Result<jiff::Timestamp, _> = text.parse();
+        at.map(|at| Self::At(Timestamp::from_millis(at.as_millisecond())))
+            .map_err(|_| "expected an instant such as 2027-01-31T12:00:00Z, or a duration such as 15m".to_owned())
+    }
+
+    fn from(self, now: Timestamp) -> Timestamp {
+        match self {
+            Self::At(at) => at,
+            Self::In(wait) => now + wait,
+        }
+    }
+}
+
+/// A key or a group.
+fn name(text: &str) -> Result<String, String> {
+    match text {
+        "" => Err("expected at least one character".to_owned()),
+        name => Ok(name.to_owned()),
+    }
+}
