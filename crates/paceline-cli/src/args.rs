@@ -250,7 +250,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
 }
 
 /// A duration in which something can happen.
-fn some_time(text: &str) -> Result<Duration, String> {
+pub(crate) fn some_time(text: &str) -> Result<Duration, String> {
     match duration(text)? {
         Duration::ZERO => Err("expected a duration above 0".to_owned()),
         time => Ok(time),

@@ -1,8 +1,9 @@
 //! `paceline tasks`: items that are tried until they are done, over minutes or days.
 
 mod add;
-#[cfg_attr(not(test), expect(dead_code, reason = "a run asks it"))]
+mod family;
 mod judge;
+mod run;
 mod store;
 
 use crate::args::Everywhere;
@@ -20,6 +21,8 @@ pub(crate) struct Args {
 enum Command {
     /// Put items into a store
     Add(add::Args),
+    /// Work on what is due, until everything has ended or has to wait for long
+    Run(Box<run::Args>),
 }
 
 /// Does what is asked of a store.
@@ -29,5 +32,6 @@ enum Command {
 pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Status, Failure> {
     match args.command {
         Command::Add(args) => add::command(args, everywhere).await,
+        Command::Run(args) => run::command(*args, everywhere).await,
     }
 }

@@ -31,7 +31,6 @@ impl StoreArgs {
     ///
     /// # Errors
     /// Likewise, and when there is no such file.
-    #[expect(dead_code, reason = "the first command that looks at a store takes it")]
     pub(crate) async fn open(&self, clock: &Clock) -> Result<Arc<dyn WorkStore>, Failure> {
         if !self.is_database() && !PathBuf::from(&self.store).exists() {
             let store = &self.store;

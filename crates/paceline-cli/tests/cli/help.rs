@@ -14,6 +14,7 @@ fn of_every_command() {
     for command in ["run", "check", "stats", "explain", "mock", "sim", "completions"] {
         insta::assert_snapshot!(command, help(&[command]));
     }
+    insta::assert_snapshot!("tasks_run", help(&["tasks", "run"]));
     insta::assert_snapshot!("sim_plan", help(&["sim", "plan"]));
 }
 

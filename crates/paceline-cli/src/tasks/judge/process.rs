@@ -6,8 +6,9 @@ use std::process::{ExitStatus, Stdio};
 use paceline_store::work::{Decision, Nonsense, read_answer};
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::process::{Child, ChildStdin, Command};
+use tokio::process::{ChildStdin, Command};
 
+use crate::tasks::family::Family;
 use crate::text;
 
 /// A longer answer is none: a decision is a line.
@@ -88,10 +89,9 @@ impl Program {
     /// Asks one question. Who drops the future kills the process and all that it began.
     pub(super) async fn ask(&self, question: String) -> Result<Decision, Silence> {
         let mut command = Command::new(&self.path);
-        command.args(&self.arguments).kill_on_drop(true);
+        command.args(&self.arguments);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        #[cfg(unix)]
-        command.process_group(0);
+        Family::of_its_own(&mut command);
         let mut child = command.spawn().map_err(Silence::NotBegun)?;
         let family = Family::of(&child);
         let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
@@ -155,40 +155,3 @@ fn error_of(answer: &str) -> Option<String> {
     let words = error.get("message").and_then(Value::as_str).or(error.as_str());
     Some(text::cut(&words.map_or_else(|| error.to_string(), str::to_owned), WORDS_BYTES))
 }
-
-/// A process and what it began, killed unless it has ended by itself.
-struct Family {
-    leader: Option<u32>,
-}
-
-impl Family {
-    fn of(child: &Child) -> Self {
-        Self { leader: child.id() }
-    }
-
-    /// The leader was waited for: its number may soon be somebody else's.
-    fn has_ended(mut self) {
-        self.leader = None;
-    }
-}
-
-impl Drop for Family {
-    fn drop(&mut self) {
-        if let Some(leader) = self.leader {
-            kill_group(leader);
-        }
-    }
-}
-
-#[cfg(unix)]
-fn kill_group(leader: u32) {
-    use rustix::process::{Pid, Signal, kill_process_group};
-    if let Some(leader) = i32::try_from(leader).ok().and_then(Pid::from_raw) {
-        // It fails when nobody is left.
-        let _ = kill_process_group(leader, Signal::KILL);
-    }
-}
-
-/// Elsewhere only the process itself is killed, as it is dropped.
-#[cfg(not(unix))]
-fn kill_group(_leader: u32) {}

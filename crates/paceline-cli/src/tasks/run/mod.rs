@@ -1,0 +1,155 @@
+//! `paceline tasks run`: works through a store, with a command or with requests.
+
+mod course;
+mod permits;
+mod program;
+mod seen;
+mod settings;
+mod summary;
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use paceline_core::{Class, Cost, Outcome};
+use paceline_store::work::{self, Clock, Note, Policy, Scheduler, Start, Task, WorkError, WorkStore};
+
+use self::course::{Course, Told};
+use self::permits::Permits;
+use self::program::Program;
+use self::seen::Seen;
+pub(crate) use self::settings::Args;
+use self::summary::Ran;
+use super::judge::CommandJudge;
+use crate::args::Everywhere;
+use crate::exit::{Failure, Status};
+use crate::text;
+
+/// Works until everything has ended, or the run has to end; again and again where that is asked for.
+///
+/// # Errors
+/// Refuses bad usage, and a store that another process works on, before anything begins; says what broke under way.
+pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Status, Failure> {
+    let clock = Clock::system();
+    let policy = args.policy()?;
+    let upstream = args.upstream(everywhere)?;
+    let judge = args.judge.as_deref().map(CommandJudge::parse).transpose()?;
+    let work = Work::Command(Arc::new(Program::new(&args.command, args.timeout)?));
+    summary::try_file(args.summary.as_deref())?;
+    let permits = Permits::new(&upstream)?;
+    let store = args.store.open(&clock).await?;
+    let mut scheduler = Scheduler::new(store.clone(), policy.clone(), clock.clone()).map_err(Failure::refused)?;
+    if let Some(judge) = judge {
+        scheduler = scheduler.with_judge(Arc::new(judge));
+    }
+    let runs = Runs { args: &args, quiet: everywhere.quiet, store, policy, scheduler, permits, work, clock };
+    let told = Told::listen().map_err(Failure::interrupted)?;
+    match args.every {
+        None => runs.once(&told).await,
+        Some(every) => runs.every(every, &told).await,
+    }
+}
+
+/// What every run needs.
+struct Runs<'a> {
+    args: &'a Args,
+    quiet: bool,
+    store: Arc<dyn WorkStore>,
+    policy: Policy,
+    scheduler: Scheduler,
+    permits: Permits,
+    work: Work,
+    clock: Clock,
+}
+
+/// How items are worked on.
+#[derive(Clone)]
+enum Work {
+    Command(Arc<Program>),
+}
+
+impl Runs<'_> {
+    /// One run each `every`, counted from their beginnings; what was deferred begins the next.
+    async fn every(&self, every: Duration, told: &Told) -> Result<Status, Failure> {
+        loop {
+            let began = self.clock.now();
+            let status = self.once(told).await?;
+            let rest = (began + every).saturating_since(self.clock.now());
+            if told.at_all() {
+                return Ok(status);
+            }
+            tracing::info!("the next run begins at {}", text::moment(self.clock.wall() + rest));
+            tokio::select! {
+                () = told.once() => return Ok(status),
+                () = tokio::time::sleep(rest) => {}
+            }
+        }
+    }
+
+    async fn once(&self, told: &Told) -> Result<Status, Failure> {
+        let before = self.store.counts().await.map_err(Failure::refused)?;
+        if before.total() == 0 {
+            tracing::info!("there are no items in the store");
+        }
+        let (course, _watching) = Course::begin(told.clone());
+        let seen = Seen::new(self.quiet, &before, &self.policy, self.clock.clone());
+        let scheduler = self.scheduler.clone().with_observer({
+            let (seen, course) = (seen.clone(), course.clone());
+            Arc::new(move |note: &Note<'_>| {
+                if let Note::Ending(_) = note {
+                    course.ends();
+                }
+                seen.hear(note);
+            })
+        });
+        self.permits.begin_run();
+        let began = self.clock.now();
+        let drawing = seen.draw_regularly();
+        let ended = scheduler.run_paced(|task| self.start(task, &course), course.is_told()).await;
+        drop(drawing);
+        let summary = ended.map_err(|error| broken(error, seen.has_begun()))?;
+        let ran = Ran { summary, elapsed: self.clock.now().saturating_since(began) };
+        ran.tell(self.args, self.quiet)
+    }
+}
+
+/// What becomes of a try.
+type Trying = Pin<Box<dyn Future<Output = Result<(), work::Failure>> + Send>>;
+
+impl Runs<'_> {
+    /// Every start takes a permit, and every end is told to the limiter, so that one throttle slows its whole scope.
+    fn start(&self, task: Task, course: &Course) -> Start<Trying> {
+        match &self.work {
+            Work::Command(program) => {
+                let scope = self.permits.scope(task.group());
+                let permit = match self.permits.take(&task, scope, Cost::request()) {
+                    Ok(permit) => permit,
+                    Err(later) => return later,
+                };
+                let (program, course) = (Arc::clone(program), course.clone());
+                Start::Now(Box::pin(async move {
+                    let end = program.work(&task, &course).await;
+                    permit.complete(outcome_of(&end));
+                    end
+                }))
+            }
+        }
+    }
+}
+
+/// The end of a command, as the limiter needs to know it.
+fn outcome_of(end: &Result<(), work::Failure>) -> Outcome {
+    let Err(failure) = end else { return Outcome::new(Class::Success) };
+    let mut outcome = Outcome::new(failure.class);
+    if let Some(wait) = failure.retry_after {
+        outcome = outcome.with_hint(wait, true);
+    }
+    outcome.reason = Some(failure.words.as_str().into());
+    outcome
+}
+
+/// Before anything began nothing is lost, and something else has to be put right.
+fn broken(error: WorkError, begun: bool) -> Failure {
+    if begun { Failure::interrupted(error).resumable() } else { Failure::refused(error) }
+}

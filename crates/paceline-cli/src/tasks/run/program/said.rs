@@ -1,0 +1,286 @@
+//! What the end of a command means: its exit code, and the last line of what it wrote.
+
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use paceline_core::Class;
+use paceline_store::work::Failure;
+use serde_json::{Map, Value};
+
+use super::{Ended, Exit, OUTPUT_BYTES, Output};
+use crate::text;
+
+/// What is told of a line that is not understood.
+const SHOWN: usize = 80;
+
+/// Success, or what failed and who suffers from it.
+pub(super) fn verdict(ended: &Ended) -> Result<(), Failure> {
+    match &ended.exit {
+        Exit::Status(status) if status.success() => Ok(()),
+        Exit::Status(status) => Err(status.code().map_or_else(|| killed(*status), |code| failed(code, ended))),
+        Exit::TimedOut(after) => Err(Failure {
+            code: Some("timeout".to_owned()),
+            ..Failure::new(Class::Transient, format!("no end within {}: killed", text::duration(*after)))
+        }),
+        Exit::GivenUp => Err(Failure::new(Class::Abandoned, "given up: the run had to end")),
+        Exit::NotBegun(error) if error.kind() == std::io::ErrorKind::InvalidInput => {
+            Err(Failure::new(Class::Invalid, format!("cannot be handed to a command: {error}")))
+        }
+        Exit::NotBegun(error) => {
+            let code = Some("not_begun".to_owned());
+            Err(Failure { code, ..Failure::new(Class::Transient, format!("the command cannot be begun: {error}")) })
+        }
+    }
+}
+
+/// The classes of sysexits that say more than "failed".
+const fn by_exit_code(code: i32) -> Class {
+    match code {
+        65 => Class::Invalid,
+        77 => Class::Account,
+        _ => Class::Transient,
+    }
+}
+
+fn failed(code: i32, ended: &Ended) -> Failure {
+    let status = u16::try_from(code).ok();
+    let by_code = |words: String| Failure { status, ..Failure::new(by_exit_code(code), words) };
+    let exit = format!("exit code {code}");
+    match last_line(&ended.output) {
+        Last::Report(report) => Failure { status, ..read(&report, code, ended) },
+        Last::TooLong => {
+            let limit = OUTPUT_BYTES >> 20;
+            by_code(format!("{exit}; more than {limit} MB on standard output, so its last line was not read"))
+        }
+        Last::Broken(line) => {
+            let line = text::cut(&line, SHOWN);
+            by_code(format!("{exit}; the last line of standard output is no JSON: {line}{}", behind(ended)))
+        }
+        Last::Other => by_code(format!("{exit}{}", behind(ended))),
+    }
+}
+
+/// The last line that says something on standard error.
+fn behind(ended: &Ended) -> String {
+    let last = ended.words.lines().map(str::trim).rfind(|line| !line.is_empty());
+    last.map(|line| format!(": {}", text::printable(line))).unwrap_or_default()
+}
+
+/// What the last line of standard output is.
+enum Last {
+    Report(Map<String, Value>),
+    /// It begins like a report.
+    Broken(String),
+    TooLong,
+    /// Nothing, or something that is meant for others.
+    Other,
+}
+
+fn last_line(output: &Output) -> Last {
+    if output.too_long {
+        return Last::TooLong;
+    }
+    let lines = output.text.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
+    let Some(line) = lines.rev().find(|line| !line.is_empty()).filter(|line| line.starts_with(b"{")) else {
+        return Last::Other;
+    };
+    match serde_json::from_slice(line) {
+        Ok(report) => Last::Report(report),
+        Err(_) => Last::Broken(text::printable(&String::from_utf8_lossy(line)).into_owned()),
+    }
+}
+
+fn read(report: &Map<String, Value>, code: i32, ended: &Ended) -> Failure {
+    let told = |key: &str| match report.get(key) {
+        None | Some(Value::Null) => None,
+        Some(Value::String(text)) => Some(text.trim().to_owned()).filter(|text| !text.is_empty()),
+        Some(other) => Some(other.to_string()),
+    };
+    let words = told("message").unwrap_or_else(|| format!("exit code {code}{}", behind(ended)));
+    let (class, objection) = class(told("class"), code);
+    let words = objection.map_or_else(|| words.clone(), |objection| format!("{objection}; {words}"));
+    Failure {
+        code: told("code"),
+        retry_after: report.get("retry_after_s").and_then(seconds),
+        ..Failure::new(class, words)
+    }
+}
+
+/// The class that a report names, and what is wrong with the name.
+fn class(name: Option<String>, code: i32) -> (Class, Option<String>) {
+    let Some(name) = name else { return (by_exit_code(code), None) };
+    let known = Class::from_name(&name.to_ascii_lowercase());
+    match known {
+        Some(Class::Success) => {
+            let objection = format!("its class is success, and its exit code {code} is not");
+            (by_exit_code(code), Some(objection))
+        }
+        // That we gave up is known here alone.
+        Some(class) if class != Class::Abandoned => (class, None),
+        _ => {
+            let name = text::cut(&text::printable(&name), SHOWN);
+            (Class::Transient, Some(format!("there is no class {name:?}, taken as transient")))
+        }
+    }
+}
+
+/// A number of seconds, also as a text. What is no time to come says nothing.
+fn seconds(value: &Value) -> Option<Duration> {
+    let seconds = value.as_f64().or_else(|| value.as_str()?.trim().parse().ok())?;
+    Duration::try_from_secs_f64(seconds).ok().filter(|wait| !wait.is_zero())
+}
+
+#[cfg(unix)]
+fn killed(status: ExitStatus) -> Failure {
+    use std::os::unix::process::ExitStatusExt as _;
+    let name = status.signal().map_or_else(|| "a signal".to_owned(), signal_name);
+    Failure { code: Some(name.clone()), ..Failure::new(Class::Transient, format!("killed by {name}")) }
+}
+
+#[cfg(not(unix))]
+fn killed(status: ExitStatus) -> Failure {
+    Failure::new(Class::Transient, format!("ended with {status}"))
+}
+
+/// Those that end a process without its doing, by POSIX; the same numbers everywhere but for SIGBUS.
+#[cfg(unix)]
+fn signal_name(number: i32) -> String {
+    use rustix::process::Signal;
+    let names = [
+        (Signal::HUP, "SIGHUP"),
+        (Signal::INT, "SIGINT"),
+        (Signal::QUIT, "SIGQUIT"),
+        (Signal::ILL, "SIGILL"),
+        (Signal::ABORT, "SIGABRT"),
+        (Signal::BUS, "SIGBUS"),
+        (Signal::FPE, "SIGFPE"),
+        (Signal::KILL, "SIGKILL"),
+        (Signal::SEGV, "SIGSEGV"),
+        (Signal::PIPE, "SIGPIPE"),
+        (Signal::ALARM, "SIGALRM"),
+        (Signal::TERM, "SIGTERM"),
+        (Signal::XCPU, "SIGXCPU"),
+        (Signal::XFSZ, "SIGXFSZ"),
+    ];
+    let known = names.into_iter().find(|(signal, _)| signal.as_raw() == number);
+    known.map_or_else(|| format!("signal {number}"), |(_, name)| name.to_owned())
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::os::unix::process::ExitStatusExt as _;
+
+    use super::*;
+
+    fn of(wait_status: i32, stdout: &str, stderr: &str) -> Result<(), Failure> {
+        let output = Output { text: stdout.as_bytes().to_vec(), too_long: stdout.len() > OUTPUT_BYTES };
+        let exit = Exit::Status(ExitStatus::from_raw(wait_status));
+        verdict(&Ended { exit, output, words: stderr.to_owned() })
+    }
+
+    fn exited(code: i32, stdout: &str, stderr: &str) -> Failure {
+        of(code << 8, stdout, stderr).expect_err("it failed")
+    }
+
+    #[test]
+    fn an_exit_code_of_0_is_success_whatever_was_said() {
+        for stdout in ["", r#"{"class":"invalid"}"#, "{", &"x".repeat(OUTPUT_BYTES + 1)] {
+            assert_eq!(of(0, stdout, "trouble"), Ok(()));
+        }
+    }
+
+    #[test]
+    fn without_a_report_the_exit_code_decides() {
+        for (code, class) in [
+            (1, Class::Transient),
+            (65, Class::Invalid),
+            (75, Class::Transient),
+            (77, Class::Account),
+            (127, Class::Transient),
+            (255, Class::Transient),
+        ] {
+            let failure = exited(code, "done\nnothing", "first\nno luck today\n\n");
+            assert_eq!((failure.class, failure.status), (class, Some(code as u16)));
+            assert_eq!(failure.words, format!("exit code {code}: no luck today"));
+        }
+        assert_eq!(exited(3, "", "").words, "exit code 3");
+    }
+
+    #[test]
+    fn the_last_line_decides_when_it_is_a_report() {
+        let report = r#"{"class":" Throttled","code":42,"message":"slow down","retry_after_s":"1.5"}"#;
+        for stdout in [report.to_owned(), format!("{{\"class\":\"invalid\"}}\n{report}\n\n  \n")] {
+            let failure = exited(65, &stdout, "unseen");
+            assert_eq!((failure.class, failure.code.as_deref()), (Class::Throttled, Some("42")));
+            assert_eq!(
+                (failure.words.as_str(), failure.retry_after),
+                ("slow down", Some(Duration::from_millis(1_500)))
+            );
+        }
+        let failure = exited(77, r#"{"code":"no_class"}"#, "");
+        assert_eq!(
+            (failure.class, failure.code.as_deref()),
+            (Class::Account, Some("no_class")),
+            "as the exit code says"
+        );
+        assert_eq!(exited(65, "[1]", "").class, Class::Invalid, "an array is meant for somebody else");
+    }
+
+    #[test]
+    fn a_report_that_makes_no_sense_is_told() {
+        for (report, class, words) in [
+            (r#"{"class":"meh","message":"m"}"#, Class::Transient, "there is no class \"meh\", taken as transient; m"),
+            (
+                r#"{"class":"abandoned"}"#,
+                Class::Transient,
+                "there is no class \"abandoned\", taken as transient; exit code 65",
+            ),
+            (r#"{"class":5}"#, Class::Transient, "there is no class \"5\", taken as transient; exit code 65"),
+            (
+                r#"{"class":"success","message":"fine"}"#,
+                Class::Invalid,
+                "its class is success, and its exit code 65 is not; fine",
+            ),
+            (
+                r#"{"class":"inva"#,
+                Class::Invalid,
+                "exit code 65; the last line of standard output is no JSON: {\"class\":\"inva",
+            ),
+        ] {
+            let failure = exited(65, report, "");
+            assert_eq!((failure.class, failure.words.as_str()), (class, words), "{report}");
+        }
+        let long = format!("{}\n{{\"class\":\"throttled\"}}", "x".repeat(OUTPUT_BYTES));
+        let failure = exited(65, &long, "");
+        assert_eq!(failure.class, Class::Invalid);
+        assert_eq!(failure.words, "exit code 65; more than 1 MB on standard output, so its last line was not read");
+    }
+
+    #[test]
+    fn waits_are_read_with_patience() {
+        for (value, wait) in [
+            ("1", Some(1_000)),
+            ("0.25", Some(250)),
+            ("\" 90 \"", Some(90_000)),
+            ("0", None),
+            ("-5", None),
+            ("\"NaN\"", None),
+            ("\"inf\"", None),
+            ("1e300", None),
+            ("\"soon\"", None),
+            ("null", None),
+            ("[1]", None),
+        ] {
+            let failure = exited(1, &format!("{{\"class\":\"throttled\",\"retry_after_s\":{value}}}"), "");
+            assert_eq!(failure.retry_after, wait.map(Duration::from_millis), "{value}");
+        }
+    }
+
+    #[test]
+    fn signals_have_names_and_end_with_a_retry() {
+        for (number, name) in [(9, "SIGKILL"), (11, "SIGSEGV"), (15, "SIGTERM"), (50, "signal 50")] {
+            let failure = of(number, r#"{"class":"invalid"}"#, "").expect_err("killed");
+            assert_eq!((failure.class, failure.words), (Class::Transient, format!("killed by {name}")));
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! What a run shows of itself: a line for each failure, and how far it has come.
+
+use std::collections::BTreeSet;
+use std::io::IsTerminal as _;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use paceline::provider::log_words;
+use paceline_core::{Class, Instant};
+use paceline_store::ScopeState;
+use paceline_store::work::{Clock, Counts, Decided, Ended, Item, Note, Policy, State};
+use terminal_size::{Width, terminal_size_of};
+use tokio::task::JoinHandle;
+
+use crate::logging;
+use crate::text;
+
+/// Between two looks at the screen.
+const DRAW_EVERY: Duration = Duration::from_millis(250);
+
+/// Between two log lines, where there is no screen.
+const LINE_EVERY: Duration = Duration::from_secs(10);
+
+/// Characters of what went wrong in a log line.
+const LONGEST_CAUSE: usize = 200;
+
+/// Hears of everything in a run. Clones share what they heard.
+#[derive(Clone)]
+pub(super) struct Seen(Arc<Inner>);
+
+struct Inner {
+    quiet: bool,
+    max_retries: u32,
+    max_deferrals: Option<u32>,
+    clock: Clock,
+    course: Mutex<Figures>,
+}
+
+/// How far the run has come.
+#[derive(Debug, Default)]
+struct Figures {
+    /// Items in the store when the run began.
+    items: u64,
+    ended: u64,
+    failed: u64,
+    retries: u64,
+    in_flight: BTreeSet<u64>,
+    begun: bool,
+    ending: bool,
+    /// Until when nothing begins, and why where it is no due time.
+    waits: Option<(Instant, Option<String>)>,
+}
+
+impl Seen {
+    pub(super) fn new(quiet: bool, before: &Counts, policy: &Policy, clock: Clock) -> Self {
+        let ended = State::ALL.into_iter().filter(|state| state.is_final()).map(|state| before.of(state)).sum();
+        let figures = Figures { items: before.total(), ended, ..Figures::default() };
+        let (max_retries, max_deferrals) = (policy.max_retries, policy.max_deferrals);
+        Self(Arc::new(Inner { quiet, max_retries, max_deferrals, clock, course: Mutex::new(figures) }))
+    }
+
+    /// Whether anything has begun.
+    pub(super) fn has_begun(&self) -> bool {
+        self.figures().begun
+    }
+
+    /// Takes in what happens; it waits for nothing.
+    pub(super) fn hear(&self, note: &Note<'_>) {
+        match note {
+            Note::Started(item) => {
+                let mut figures = self.figures();
+                figures.in_flight.insert(item.id);
+                (figures.begun, figures.waits) = (true, None);
+            }
+            Note::Succeeded(item) => {
+                let mut figures = self.figures();
+                figures.in_flight.remove(&item.id);
+                figures.ended += 1;
+            }
+            Note::Decided { item, decided, wait } => self.decided(item, decided, *wait),
+            Note::Lost(item) => {
+                self.figures().in_flight.remove(&item.id);
+                tracing::warn!(
+                    item = item.key,
+                    "the item is not ours any more: what became of it here is not recorded"
+                );
+            }
+            Note::Scope(row) => match &row.state {
+                ScopeState::Held { until, .. } => {
+                    tracing::warn!(group = &*row.name, "the group is held until {}", text::moment(*until));
+                }
+                ScopeState::Stopped { reason } => {
+                    let reason = text::printable(reason);
+                    tracing::error!(group = &*row.name, "the group is stopped until a person acts: {reason}");
+                }
+                ScopeState::Open => {}
+            },
+            Note::Waiting { wait, why } => {
+                let until = self.0.clock.now() + *wait;
+                self.figures().waits = Some((until, why.map(str::to_owned)));
+            }
+            Note::Ending(why) => {
+                let mut figures = self.figures();
+                figures.ending = true;
+                let calls = figures.in_flight.len() as u64;
+                if *why == Ended::Interrupted && calls > 0 {
+                    let calls = text::counted(calls, "item");
+                    tracing::info!("ending: up to 30s for {calls} in flight; Ctrl-C again gives them up at once");
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn decided(&self, item: &Item, decided: &Decided, wait: Option<Duration>) {
+        let mut figures = self.figures();
+        figures.in_flight.remove(&item.id);
+        let class = decided.failure.class;
+        let cause = text::printable(&decided.failure.words);
+        let (cause, code) = (text::cut(&cause, LONGEST_CAUSE), decided.failure.code.as_deref());
+        match (decided.action, wait) {
+            ("retry" | "defer", Some(wait)) => {
+                figures.retries += 1;
+                let words = self.attempt(item, class);
+                let not_before = text::rfc3339((self.0.clock.wall() + wait).as_millis());
+                let (words, wait) = (format!("{} {words}", log_words(class)), text::duration(wait));
+                tracing::warn!(
+                    item = item.key,
+                    class = class.as_str(),
+                    code,
+                    cause,
+                    not_before,
+                    "{words}, backing off for {wait}"
+                );
+            }
+            ("fail", _) => {
+                (figures.ended, figures.failed) = (figures.ended + 1, figures.failed + 1);
+                let reason = decided.reason.as_deref().unwrap_or(class.as_str());
+                let reason = text::printable(reason);
+                tracing::error!(item = item.key, class = class.as_str(), code, cause, "failed: {reason}");
+            }
+            ("skip", _) => {
+                figures.ended += 1;
+                let reason = text::printable(decided.reason.as_deref().unwrap_or("no reason given"));
+                tracing::warn!(item = item.key, class = class.as_str(), code, cause, "skipped: {reason}");
+            }
+            ("next_run", _) => {
+                let reason = decided.reason.as_deref().unwrap_or(class.as_str());
+                tracing::warn!(item = item.key, class = class.as_str(), code, cause, "left to the next run: {reason}");
+            }
+            // What stops a group is told with the group.
+            _ => {}
+        }
+    }
+
+    /// `(attempt 1/4)`: tries of that kind so far, of those that the bounds allow.
+    fn attempt(&self, item: &Item, class: Class) -> String {
+        let deferred = matches!(class, Class::Throttled | Class::QuotaExhausted | Class::Partial | Class::Account);
+        let (before, bound) = if deferred {
+            (item.deferrals.saturating_sub(item.forgiven.deferrals), self.0.max_deferrals)
+        } else {
+            (item.attempts.saturating_sub(item.forgiven.attempts), Some(self.0.max_retries))
+        };
+        let of = bound.map_or_else(|| "∞".to_owned(), |bound| bound.saturating_add(1).to_string());
+        format!("(attempt {}/{of})", before + 1)
+    }
+
+    /// Shows how far the run has come, for as long as the guard lives: on a terminal as a line that is redrawn, elsewhere
+    /// as a log line now and then.
+    pub(super) fn draw_regularly(&self) -> Drawing {
+        let redraws = std::env::var_os("TERM").is_some_and(|kind| kind != "dumb") && std::io::stderr().is_terminal();
+        let bar = (redraws && !self.0.quiet).then(|| {
+            let style = ProgressStyle::with_template("{msg}").unwrap_or_else(|_| ProgressStyle::default_bar());
+            logging::bars().add(ProgressBar::no_length().with_style(style))
+        });
+        let (seen, screen) = (self.clone(), bar.clone());
+        let task = tokio::spawn(async move {
+            let mut moments = tokio::time::interval(if screen.is_some() { DRAW_EVERY } else { LINE_EVERY });
+            // The first is at once, and says nothing that the end of a short run does not.
+            moments.tick().await;
+            loop {
+                moments.tick().await;
+                let words = seen.words();
+                match &screen {
+                    Some(bar) => {
+                        let width = terminal_size_of(std::io::stderr()).map_or(80, |(Width(width), _)| width);
+                        bar.clone().with_message(text::cut(&words, width.into())).tick();
+                    }
+                    None => tracing::info!("{words}"),
+                }
+            }
+        });
+        Drawing { task, bar }
+    }
+
+    fn words(&self) -> String {
+        let (figures, now) = (self.figures(), self.0.clock.now());
+        let in_flight = figures.in_flight.len() as u64;
+        let mut words =
+            format!("{}/{} done", text::count(figures.ended), text::count(figures.items.max(figures.ended)));
+        for (number, what) in [(in_flight, "in flight"), (figures.retries, "retried"), (figures.failed, "failed")] {
+            if number > 0 {
+                words += &format!(", {} {what}", text::count(number));
+            }
+        }
+        let left = figures.waits.as_ref().map(|(until, why)| (until.saturating_since(now), why));
+        match left {
+            _ if figures.ending => words + "; ending",
+            Some((wait, Some(why))) => words + "; waiting for " + &text::printable(why) + &countdown(wait),
+            Some((wait, None)) if !wait.is_zero() && in_flight == 0 => words + "; the next is due in " + &whole(wait),
+            _ => words,
+        }
+    }
+
+    fn figures(&self) -> MutexGuard<'_, Figures> {
+        self.0.course.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Nothing for less than a second.
+fn countdown(wait: Duration) -> String {
+    if wait.as_secs() == 0 { String::new() } else { format!(", {}", whole(wait)) }
+}
+
+/// In whole seconds, rounded up: a countdown never shows zero.
+fn whole(wait: Duration) -> String {
+    text::duration(Duration::from_secs(wait.as_secs() + 1))
+}
+
+/// Draws for as long as it lives, and leaves the screen to what is said at the end.
+#[derive(Debug)]
+pub(super) struct Drawing {
+    task: JoinHandle<()>,
+    bar: Option<ProgressBar>,
+}
+
+impl Drop for Drawing {
+    fn drop(&mut self) {
+        self.task.abort();
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! What can be typed after `paceline tasks run`, and the bounds that follow from it.
+
+use std::ffi::OsString;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use paceline::config::{Overrides, Upstream};
+use paceline_core::{Backoff, Concurrency, Dimension, Growth, Jitter};
+use paceline_store::work::{Idle, OverBound, Policy};
+
+use super::course::GRACE;
+use super::program::LAST_WORDS;
+use crate::args::{Everywhere, duration, some_time};
+use crate::exit::Failure;
+use crate::tasks::store::StoreArgs;
+use crate::upstream;
+
+const WORK: &str = "Work";
+const RETRIES: &str = "Retries";
+const BOUNDS: &str = "Bounds of this run";
+const PACE: &str = "Pace";
+const UPSTREAM: &str = "Upstream (with --http)";
+
+/// `paceline tasks run`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = CONTRACT, override_usage = "paceline tasks run --store <STORE> [OPTIONS] -- <COMMAND>...
+       paceline tasks run --store <STORE> [OPTIONS] --http --base-url <URL>")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    pub(super) store: StoreArgs,
+    /// Command that works on an item, and its arguments; no shell is between
+    #[arg(value_name = "COMMAND", last = true, required_unless_present = "http", conflicts_with = "http")]
+    pub(super) command: Vec<OsString>,
+    /// Send each payload as a request instead: a line of `paceline run`, whose custom_id may be missing
+    #[arg(help_heading = WORK, long)]
+    pub(super) http: bool,
+    /// Append the answers of requests that succeed, as result lines of `paceline run`; without it they are dropped
+    #[arg(help_heading = WORK, long, short, value_name = "OUT")]
+    pub(super) output: Option<PathBuf>,
+    /// Items that are worked on at a time
+    #[arg(help_heading = WORK, long, value_name = "N", default_value = "10")]
+    pub(super) concurrency: NonZeroUsize,
+    /// How long one try may take
+    #[arg(help_heading = WORK, long, value_name = "DURATION", default_value = "600s", value_parser = some_time)]
+    #[arg(allow_hyphen_values = true)]
+    pub(super) timeout: Duration,
+    /// Command that decides about failures in place of the rules
+    #[arg(help_heading = WORK, long, value_name = "COMMAND")]
+    pub(super) judge: Option<String>,
+    /// Tries of an item after the first
+    #[arg(help_heading = RETRIES, long, value_name = "N", default_value_t = 3)]
+    max_retries: u32,
+    /// Deferrals of an item after rate-limit answers before it is over its bound [default: no bound]
+    #[arg(help_heading = RETRIES, long, value_name = "N")]
+    max_deferrals: Option<u32>,
+    /// Wait before an item's first retry
+    #[arg(help_heading = RETRIES, long, value_name = "DURATION", default_value = "5s", value_parser = some_time)]
+    #[arg(allow_hyphen_values = true)]
+    first_delay: Duration,
+    /// Each further wait of an item is so many times as long
+    #[arg(help_heading = RETRIES, long, value_name = "F", default_value_t = 2.0)]
+    multiplier: f64,
+    /// No chosen wait is longer; what a server asks for is
+    #[arg(help_heading = RETRIES, long, value_name = "DURATION", default_value = "300s", value_parser = some_time)]
+    #[arg(allow_hyphen_values = true)]
+    cap: Duration,
+    /// How waits are spread: none, full (0 to the wait) or equal (half of it to the whole)
+    #[arg(help_heading = RETRIES, long, value_name = "JITTER", value_enum, default_value_t)]
+    jitter: JitterFlag,
+    /// How long an item may take from its first try, unless it has a deadline of its own
+    #[arg(help_heading = RETRIES, long, value_name = "DURATION", default_value = "24h", value_parser = some_time)]
+    #[arg(allow_hyphen_values = true)]
+    deadline: Duration,
+    /// What becomes of an item over its bound: it fails, or the next run begins with it
+    #[arg(help_heading = RETRIES, long, value_name = "WHAT", value_enum, default_value_t)]
+    over_bound: OverBoundFlag,
+    /// Begin nothing more after this long; what is in flight gets up to 30s
+    #[arg(help_heading = BOUNDS, long, value_name = "DURATION", value_parser = some_time, allow_hyphen_values = true)]
+    max_duration: Option<Duration>,
+    /// End the run when nothing can begin for this long; the same command goes on later
+    #[arg(help_heading = BOUNDS, long, value_name = "DURATION", default_value = "1h", value_parser = duration)]
+    #[arg(allow_hyphen_values = true)]
+    max_wait: Duration,
+    /// Begin a run every DURATION, until Ctrl-C
+    #[arg(help_heading = BOUNDS, long, value_name = "DURATION", value_parser = some_time, allow_hyphen_values = true)]
+    pub(super) every: Option<Duration>,
+    /// Wait for more work when everything has ended, until Ctrl-C
+    #[arg(help_heading = BOUNDS, long, conflicts_with_all = ["every", "max_wait"])]
+    stay: bool,
+    /// A limit: 500rpm, '10 rps', '90 per 10s', '50 concurrent', with --http '200k tpm'; may be repeated
+    #[arg(help_heading = PACE, long, value_name = "LIMIT", allow_hyphen_values = true)]
+    limit: Vec<String>,
+    /// Tries that may begin at once after idling [default: the limit per second, rounded up]
+    #[arg(help_heading = PACE, long, value_name = "N", allow_hyphen_values = true)]
+    burst: Option<String>,
+    /// Who decides how fast tries begin: auto, fixed, aimd, ... [default: aimd for a command, auto with --http]
+    #[arg(help_heading = PACE, long, value_name = "PACE")]
+    pace: Option<String>,
+    /// Upstream whose address, dialect, limits and key are used; for a command its limits
+    #[arg(help_heading = PACE, long, value_name = "NAME")]
+    upstream: Option<String>,
+    /// Address of the API; without --upstream it is taken as a generic HTTP API
+    #[arg(help_heading = UPSTREAM, long, value_name = "URL")]
+    base_url: Option<String>,
+    /// Environment variable that holds the key [default: the provider's usual one]
+    #[arg(help_heading = UPSTREAM, long, value_name = "VARIABLE", conflicts_with = "api_key_file")]
+    api_key_env: Option<String>,
+    /// File that holds the key
+    #[arg(help_heading = UPSTREAM, long, value_name = "FILE")]
+    api_key_file: Option<PathBuf>,
+    /// Write the summary to a file, as JSON
+    #[arg(long, value_name = "FILE")]
+    pub(super) summary: Option<PathBuf>,
+    /// Print the summary as JSON on standard output
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+const CONTRACT: &str = "\
+A command gets the payload on standard input, and PACELINE_KEY, PACELINE_ATTEMPT (from 1) and PACELINE_GROUP in its environment.
+Exit code 0 is success. Otherwise the last line of standard output decides, if it is JSON:
+  {\"class\":\"throttled\",\"code\":\"slow_down\",\"message\":\"...\",\"retry_after_s\":30}
+Classes: transient, overloaded, throttled, quota_exhausted, account, invalid, filtered, partial.
+Without such a line the exit code decides: 65 is invalid, 77 account, any other transient.
+
+Exit codes: 0 all succeeded, 1 some failed, 2 nothing was begun, 3 to be continued by the same command.";
+
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+enum JitterFlag {
+    #[default]
+    None,
+    Full,
+    Equal,
+}
+
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+enum OverBoundFlag {
+    #[default]
+    Fail,
+    NextRun,
+}
+
+impl Args {
+    /// What acts on requests alone is refused beside a command: clap takes a flag that needs `--http` for one that does not,
+    /// because a command excludes that.
+    fn refuse_idle(&self) -> Result<(), Failure> {
+        let flags = [
+            (self.base_url.is_some(), "--base-url"),
+            (self.api_key_env.is_some(), "--api-key-env"),
+            (self.api_key_file.is_some(), "--api-key-file"),
+            (self.output.is_some(), "--output"),
+        ];
+        match flags.into_iter().find(|(given, _)| *given && !self.http) {
+            Some((_, flag)) => {
+                Err(Failure::refused(format!("{flag} acts on requests only: expected --http beside it")))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The bounds of a run.
+    ///
+    /// # Errors
+    /// Names a knob that makes no sense.
+    pub(super) fn policy(&self) -> Result<Policy, Failure> {
+        self.refuse_idle()?;
+        let growth = Growth::Exponential { base: self.first_delay, multiplier: self.multiplier, cap: self.cap };
+        let jitter = match self.jitter {
+            JitterFlag::None => Jitter::None,
+            JitterFlag::Full => Jitter::Full,
+            JitterFlag::Equal => Jitter::Equal,
+        };
+        let policy = Policy {
+            concurrency: self.concurrency.get(),
+            max_retries: self.max_retries,
+            max_deferrals: self.max_deferrals,
+            backoff: Backoff { growth, jitter },
+            deadline: self.deadline,
+            over_bound: match self.over_bound {
+                OverBoundFlag::Fail => OverBound::Fail,
+                OverBoundFlag::NextRun => OverBound::NextRun,
+            },
+            max_run_duration: self.max_duration,
+            max_wait: self.max_wait,
+            idle: if self.stay { Idle::Stay } else { Idle::End },
+            // What is in flight is given up a little before, so that it can say so.
+            grace: GRACE + LAST_WORDS + Duration::from_secs(1),
+            ..Policy::default()
+        };
+        if self.first_delay > self.cap {
+            return Err(Failure::refused("--first-delay is more than --cap: expected at most the cap"));
+        }
+        policy.check().map_err(|error| Failure::refused(error.to_string().replace("retry.", "--")))?;
+        Ok(policy)
+    }
+
+    /// The pace of a run, and where its requests go.
+    ///
+    /// # Errors
+    /// Refuses the first value that cannot be, and what cannot act.
+    pub(super) fn upstream(&self, everywhere: &Everywhere) -> Result<Upstream, Failure> {
+        let overrides = Overrides {
+            upstream: self.upstream.clone(),
+            base_url: self.base_url.clone(),
+            api_key_env: self.api_key_env.clone(),
+            api_key_file: self.api_key_file.clone(),
+            limits: self.limit.clone(),
+            burst: self.burst.clone(),
+            concurrency: Some(self.concurrency.to_string()),
+            pace: self.pace.clone(),
+            ..Overrides::default()
+        };
+        if self.http {
+            upstream::configured(overrides, everywhere)
+        } else {
+            self.pace_of_a_command(overrides, everywhere)
+        }
+    }
+
+    fn pace_of_a_command(&self, mut overrides: Overrides, everywhere: &Everywhere) -> Result<Upstream, Failure> {
+        let own = overrides.upstream.is_none();
+        if own {
+            // No call of ours goes anywhere, so the address is never used.
+            overrides.upstream = Some("generic".to_owned());
+            overrides.base_url = Some("http://localhost".to_owned());
+            overrides.pace.get_or_insert_with(|| "aimd".to_owned());
+        }
+        let mut upstream = upstream::configured(overrides, everywhere)?;
+        if own && self.pace.is_none() {
+            // All may begin at once until one is throttled.
+            let max = upstream.pacer.concurrency.max();
+            upstream.pacer.concurrency = Concurrency::Aimd { floor: 1, start: max, max };
+        }
+        let costs_more = |dimension: &Dimension| *dimension != Dimension::Requests;
+        if let Some(quota) = upstream.pacer.limits.quotas.iter().find(|quota| costs_more(&quota.dimension)) {
+            let (limit, dimension) = (quota.limit, &quota.dimension);
+            return Err(Failure::refused(format!(
+                "a limit of {limit} {dimension} cannot act on a command: expected one of requests, such as 10rpm"
+            )));
+        }
+        Ok(upstream)
+    }
+}

@@ -1,0 +1,352 @@
+//! `paceline tasks run` with commands: what each end of one means, and what becomes of the item.
+
+use std::pin::Pin;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::Arc;
+
+use paceline_store::work::{Clock, Item, NewItem, SqliteStore, State, WorkStore as _};
+use serde_json::{Value, json};
+
+use crate::support::Job;
+
+/// A store in a folder of its own, and a log that commands write to.
+pub(crate) struct Store {
+    pub(crate) job: Job,
+}
+
+/// How a run ended.
+pub(crate) struct Ran {
+    pub(crate) code: i32,
+    pub(crate) summary: Value,
+    pub(crate) log: String,
+}
+
+impl Store {
+    pub(crate) fn new() -> Self {
+        Self { job: Job::with_input("") }
+    }
+
+    /// With items of these keys, their payload the key as JSON.
+    pub(crate) fn of(keys: &[&str]) -> Self {
+        let store = Self::new();
+        keys.iter().for_each(|key| store.add(key, &json!(key)));
+        store
+    }
+
+    pub(crate) fn add(&self, key: &str, payload: &Value) {
+        self.put(vec![NewItem::new(key, payload.to_string())]);
+    }
+
+    pub(crate) fn put(&self, items: Vec<NewItem>) {
+        self.with(|store| Box::pin(async move { store.insert(items).await.expect("room") }));
+    }
+
+    /// An item as the store knows it.
+    pub(crate) fn item(&self, key: &str) -> Item {
+        let key = key.to_owned();
+        self.with(|store| Box::pin(async move { store.show(&key).await.expect("readable").expect("an item").0 }))
+    }
+
+    fn with<T>(&self, act: impl FnOnce(Arc<SqliteStore>) -> Pin<Box<dyn Future<Output = T>>>) -> T {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let store = SqliteStore::open(self.job.path("work.db"), Clock::system()).expect("a store");
+            act(Arc::new(store)).await
+        })
+    }
+
+    /// `paceline tasks run`, with short waits between tries.
+    pub(crate) fn command(&self) -> Command {
+        let mut command = self.job.paceline();
+        command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
+        command.args(["tasks", "run", "--store", "work.db", "--first-delay", "1ms", "--cap", "5ms", "--json"]);
+        command
+    }
+
+    /// Runs a shell script for each item.
+    pub(crate) fn run(&self, flags: &[&str], script: &str) -> Ran {
+        ran(self.command().args(flags).args(["--", "sh", "-c", script]))
+    }
+
+    /// The lines that scripts wrote to `log`.
+    fn log(&self) -> Vec<String> {
+        let text = std::fs::read_to_string(self.job.path("log")).unwrap_or_default();
+        text.lines().map(ToOwned::to_owned).collect()
+    }
+
+    /// Waits until a script wrote so many lines.
+    fn wait_for(&self, lines: usize) {
+        until(|| self.log().len() >= lines);
+    }
+}
+
+pub(crate) fn ran(command: &mut Command) -> Ran {
+    ended(command.output().expect("the binary runs"))
+}
+
+fn ended(Output { status, stdout, stderr }: Output) -> Ran {
+    let summary = serde_json::from_slice(&stdout).unwrap_or_default();
+    Ran { code: status.code().expect("an exit code"), summary, log: String::from_utf8_lossy(&stderr).into_owned() }
+}
+
+/// Looks again and again, for 20 s at most.
+fn until(holds: impl Fn() -> bool) {
+    let clock = paceline::Clock::new();
+    let began = clock.now();
+    while !holds() {
+        assert!((clock.now() - began).as_secs() < 20, "it never happened");
+        std::thread::yield_now();
+    }
+}
+
+fn begin(command: &mut Command) -> Child {
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary runs")
+}
+
+fn signal(name: &str, pid: u32) {
+    let sent = Command::new("kill").args([name, &pid.to_string()]).status().expect("kill");
+    assert!(sent.success());
+}
+
+const NOTE: &str = "echo $PACELINE_KEY $PACELINE_ATTEMPT >> log; ";
+
+#[test]
+fn a_command_gets_its_item_and_nothing_else() {
+    let store = Store::of(&["a key"]);
+    let script = "echo \"$PACELINE_KEY|$PACELINE_ATTEMPT|$PACELINE_GROUP|$(cat)\" >> log; test $PACELINE_ATTEMPT = 2";
+    let Ran { code, summary, log } = store.run(&[], script);
+    assert_eq!(code, 0, "{log}");
+    assert_eq!(store.log(), ["a key|1|default|\"a key\"", "a key|2|default|\"a key\""]);
+    assert_eq!((&summary["status"], &summary["calls"], &summary["resends"]), (&json!("SUCCESS"), &json!(2), &json!(1)));
+    assert!(log.contains("transient failure (attempt 1/4), backing off for 1ms"), "{log}");
+}
+
+#[test]
+fn each_end_of_a_command_means_something() {
+    for (script, tries, words) in [
+        ("exit 65", 1, "failed: invalid item=\"k\" class=\"invalid\" cause=\"exit code 65\""),
+        ("echo no such host >&2; exit 75", 2, "cause=\"exit code 75: no such host\""),
+        ("exit 1", 2, "cause=\"exit code 1\""),
+        ("kill -9 $$", 2, "code=\"SIGKILL\" cause=\"killed by SIGKILL\""),
+        (
+            r#"echo '{"class":"filtered","code":"nsfw","message":"not that"}'; exit 9"#,
+            1,
+            "code=\"nsfw\" cause=\"not that\"",
+        ),
+        (
+            r#"echo '{"class":"overloaded","retry_after_s":0.002}'; exit 1"#,
+            2,
+            "server overloaded (attempt 1/2), backing off for 2ms",
+        ),
+        (r#"echo '{"class":"great"}'; exit 1"#, 2, "there is no class \\\"great\\\", taken as transient"),
+        ("head -c 2000000 /dev/zero; exit 65", 1, "more than 1 MB on standard output"),
+        ("echo '{\"class\"'; exit 1", 2, "the last line of standard output is no JSON"),
+    ] {
+        let store = Store::of(&["k"]);
+        let Ran { code, summary, log } = store.run(&["--max-retries", "1"], &format!("{NOTE}{script}"));
+        assert_eq!((code, &summary["status"], store.log().len()), (1, &json!("FAILED"), tries), "{script}: {log}");
+        assert!(log.contains(words), "{script}: {log}");
+    }
+}
+
+#[test]
+fn a_success_may_say_what_it_likes_and_need_not_read() {
+    let store = Store::new();
+    store.add("large", &json!("x".repeat(1 << 20)));
+    let Ran { code, log, .. } = store.run(&[], "head -c 3000000 /dev/zero; echo trouble >&2");
+    assert_eq!(code, 0, "{log}");
+}
+
+#[test]
+fn a_permanent_failure_is_tried_once_more_than_its_retries() {
+    for max_retries in [1, 2, 3, 10] {
+        let store = Store::of(&["bad", "good", "fine"]);
+        let script = format!("{NOTE} test $PACELINE_KEY != bad");
+        let Ran { code, summary, log } = store.run(&["--max-retries", &max_retries.to_string()], &script);
+        assert_eq!((code, &summary["status"], &summary["failed"]), (1, &json!("PARTIAL"), &json!(1)), "{log}");
+        let bad = store.log().iter().filter(|line| line.starts_with("bad")).count();
+        assert_eq!((bad, store.log().len()), (max_retries + 1, max_retries + 3));
+    }
+}
+
+#[test]
+fn a_finished_store_begins_nothing_and_exits_as_before() {
+    let store = Store::of(&["bad", "good"]);
+    let script = format!("{NOTE} test $PACELINE_KEY != bad || exit 65");
+    for _ in 0..2 {
+        let Ran { code, summary, log } = store.run(&[], &script);
+        assert_eq!((code, &summary["status"], store.log().len()), (1, &json!("PARTIAL"), 2), "{log}");
+    }
+}
+
+#[test]
+fn a_bad_account_stops_its_group_alone_until_the_next_run() {
+    let store = Store::new();
+    for (group, number) in [("bad", 1), ("bad", 2), ("bad", 3), ("good", 1), ("good", 2)] {
+        let item = NewItem::new(format!("{group}-{number}"), "1");
+        store.put(vec![NewItem { group: group.to_owned(), ..item }]);
+    }
+    let script = format!("{NOTE} test $PACELINE_GROUP = good || exit 77");
+    let Ran { code, summary, log } = store.run(&["--concurrency", "1"], &script);
+    assert_eq!((code, &summary["succeeded"], &summary["deferred"]), (3, &json!(2), &json!(3)), "{log}");
+    assert_eq!(summary["stopped"], "account");
+    assert!(log.contains("the group is stopped until a person acts"), "{log}");
+    let bad = store.log().iter().filter(|line| line.starts_with("bad")).count();
+    assert_eq!(bad, 1, "nothing of the group began once it was known");
+    let Ran { code, log, .. } = store.run(&[], "true");
+    assert_eq!(code, 0, "{log}");
+}
+
+#[test]
+fn a_limit_that_is_used_up_ends_the_run_and_counts_no_try() {
+    let store = Store::of(&["a", "b", "c", "d", "e"]);
+    let Ran { code, summary, log } = store.run(&["--limit", "2 per 2h"], NOTE);
+    assert_eq!((code, &summary["stopped"], store.log().len()), (3, &json!("max_wait"), 2), "{log}");
+    assert_eq!((&summary["calls"], &summary["deferred"]), (&json!(2), &json!(3)));
+}
+
+#[test]
+fn a_try_that_takes_too_long_is_killed_with_all_that_it_began() {
+    let store = Store::of(&["k"]);
+    let script = "trap '' TERM; sleep 600 & echo $! >> log; echo $$ >> log; wait; wait";
+    let Ran { code, summary, log } = store.run(&["--timeout", "300ms", "--max-retries", "0"], script);
+    assert_eq!((code, &summary["failed"]), (1, &json!(1)), "{log}");
+    assert!(log.contains("no end within 300ms: killed"), "{log}");
+    for pid in store.log() {
+        until(|| !is_alive(&pid));
+    }
+}
+
+/// Whether there is such a process that nobody has to bury.
+fn is_alive(pid: &str) -> bool {
+    let ps = Command::new("ps").args(["-o", "stat=", "-p", pid]).output().expect("ps");
+    let state = String::from_utf8_lossy(&ps.stdout).trim().to_owned();
+    !state.is_empty() && !state.starts_with('Z')
+}
+
+#[test]
+fn an_interruption_lets_end_what_is_in_flight() {
+    let store = Store::of(&["a", "b", "c"]);
+    let fifo = store.job.path("fifo");
+    assert!(Command::new("mkfifo").arg(&fifo).status().expect("mkfifo").success());
+    let script = format!("{NOTE} read line < fifo");
+    let run = begin(store.command().args(["--concurrency", "1", "--", "sh", "-c", &script]));
+    store.wait_for(1);
+    signal("-INT", run.id());
+    std::fs::write(&fifo, "go on\n").expect("the script reads");
+    let Ran { code, summary, log } = ended(run.wait_with_output().expect("it ends"));
+    assert_eq!((code, &summary["stopped"]), (3, &json!("interrupted")), "{log}");
+    assert_eq!((&summary["succeeded"], &summary["deferred"], &summary["abandoned"]), (&json!(1), &json!(2), &json!(0)));
+    assert!(summary["resume"].as_str().is_some_and(|line| line.contains("tasks run --store work.db")), "{summary}");
+    let Ran { code, log, .. } = store.run(&[], "true");
+    assert_eq!(code, 0, "{log}");
+}
+
+#[test]
+fn a_second_interruption_gives_up_what_is_in_flight() {
+    let store = Store::of(&["a"]);
+    let script = format!("echo $$ >> pid; {NOTE} exec sleep 600");
+    let mut run = begin(store.command().args(["--max-retries", "0", "--", "sh", "-c", &script]));
+    store.wait_for(1);
+    let pid = std::fs::read_to_string(store.job.path("pid")).expect("it began");
+    signal("-INT", run.id());
+    // The second counts when the first was heard.
+    let mut heard = std::io::BufReader::new(run.stderr.take().expect("piped"));
+    let mut line = String::new();
+    while !line.contains("Ctrl-C again") {
+        line.clear();
+        assert!(std::io::BufRead::read_line(&mut heard, &mut line).expect("text") > 0, "it ended");
+    }
+    signal("-INT", run.id());
+    let Ran { code, summary, .. } = ended(run.wait_with_output().expect("it ends"));
+    assert_eq!((code, &summary["abandoned"], &summary["deferred"]), (3, &json!(1), &json!(1)));
+    assert!(!is_alive(pid.trim()), "nothing is left behind");
+    let Ran { code, log, .. } = store.run(&["--max-retries", "0"], &format!("{NOTE} test $PACELINE_ATTEMPT = 2"));
+    assert_eq!(code, 0, "what was given up counts against no bound: {log}");
+    let item = store.item("a");
+    assert_eq!((item.state, item.attempts, item.abandoned), (State::Succeeded, 1, 1));
+}
+
+#[test]
+fn a_judge_decides_instead_of_the_rules() {
+    let store = Store::of(&["a", "b"]);
+    std::fs::write(store.job.path("judge.sh"), r#"echo '{"action":"skip","reason":"not today"}'"#).expect("writable");
+    let script = format!("{NOTE} test $PACELINE_KEY != a");
+    let Ran { code, summary, log } = store.run(&["--judge", "sh judge.sh"], &script);
+    assert_eq!((code, &summary["skipped"], store.log().len()), (1, &json!(1), 2), "{log}");
+    assert!(log.contains("skipped: not today"), "{log}");
+}
+
+#[test]
+fn what_is_over_its_bound_may_begin_the_next_run() {
+    let store = Store::of(&["a", "b"]);
+    let script = format!("{NOTE} test $PACELINE_KEY != a");
+    let flags = ["--max-retries", "1", "--over-bound", "next-run"];
+    let Ran { code, summary, log } = store.run(&flags, &script);
+    assert_eq!((code, &summary["deferred"]), (3, &json!(1)), "{log}");
+    assert!(log.contains("left to the next run: max_retries"), "{log}");
+    assert_eq!(store.run(&flags, "true").code, 0);
+}
+
+#[test]
+fn a_run_may_begin_again_and_again() {
+    let store = Store::of(&["a", "b"]);
+    let script = format!("{NOTE} test $PACELINE_KEY = b || test $PACELINE_ATTEMPT -gt 3");
+    let flags = ["--every", "50ms", "--max-retries", "0", "--over-bound", "next-run"];
+    let run = begin(store.command().args(flags).args(["--", "sh", "-c", &script]));
+    store.wait_for(5);
+    signal("-TERM", run.id());
+    let Output { status, stdout, .. } = run.wait_with_output().expect("it ends");
+    let statuses: Vec<Value> = String::from_utf8_lossy(&stdout)
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).expect("a summary")["status"].clone())
+        .collect();
+    assert_eq!(statuses[..3], ["DEFERRED", "DEFERRED", "DEFERRED"], "one for each run");
+    assert_eq!((statuses.last(), status.code()), (Some(&json!("SUCCESS")), Some(0)), "{statuses:?}");
+}
+
+#[test]
+fn a_worker_may_wait_for_work() {
+    let store = Store::of(&["a"]);
+    let run = begin(store.command().args(["--stay", "--", "sh", "-c", NOTE]));
+    store.wait_for(1);
+    store.add("b", &json!(2));
+    store.wait_for(2);
+    signal("-INT", run.id());
+    let Ran { code, summary, log } = ended(run.wait_with_output().expect("it ends"));
+    assert_eq!((code, &summary["succeeded"]), (0, &json!(2)), "{log}");
+}
+
+#[test]
+fn an_empty_store_is_told() {
+    let store = Store::new();
+    store.put(Vec::new());
+    let Ran { code, log, .. } = ran(store.command().args(["--", "true"]));
+    assert!(log.contains("there are no items in the store"), "{log}");
+    assert_eq!(code, 0, "{log}");
+}
+
+#[test]
+fn bad_usage_begins_nothing() {
+    let store = Store::of(&["a"]);
+    for (flags, words) in [
+        (&["--", "./no-such-command"][..], "cannot execute ./no-such-command"),
+        (&["--", "/etc/passwd"], "cannot execute /etc/passwd"),
+        (&[], "COMMAND"),
+        (&["--http", "--", "true"], "cannot be used with"),
+        (&["--base-url", "http://localhost:1", "--", "true"], "--http"),
+        (&["-o", "out.jsonl", "--", "true"], "--http"),
+        (&["--concurrency", "0", "--", "true"], "--concurrency"),
+        (&["--first-delay", "10m", "--cap", "5m", "--", "true"], "--first-delay"),
+        (&["--multiplier", "0.5", "--", "true"], "multiplier"),
+        (&["--limit", "fast", "--", "true"], "fast"),
+        (&["--limit", "200k tpm", "--", "true"], "cannot act on a command"),
+        (&["--stay", "--every", "1h", "--", "true"], "cannot be used with"),
+        (&["--judge", "./no-such-judge", "--", "true"], "./no-such-judge"),
+        (&["--summary", "no/such/folder", "--", "true"], "no/such/folder"),
+    ] {
+        let Ran { code, log, .. } = ran(store.command().args(flags));
+        assert_eq!(code, 2, "{flags:?}: {log}");
+        assert!(log.contains(words), "{flags:?}: {log}");
+    }
+}
