@@ -1,220 +1,248 @@
-//! Workers in processes of their own, killed and frozen at random instants: every item is recorded once, whatever was
-//! worked on twice.
+//! Workers that are killed and frozen at random instants: every item is recorded once, whatever was worked on twice. The
+//! control is the same without the guard, and must record items twice.
 
-use std::collections::BTreeMap;
-use std::io::{BufRead as _, BufReader, Lines};
-use std::process::{Child, ChildStdout, Command, Stdio};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use paceline_core::Rng;
-use paceline_store::work::{Clock, Note, Policy, Scheduler, SqliteStore, State, Status, Summary, WorkStore};
+use paceline_store::work::{State, Status};
+use rusqlite::Connection;
 
 use crate::support::{folder, item};
-
-/// Where a worker process finds its store.
-const STORE: &str = "PACELINE_TEST_STORE";
-
-/// For how many milliseconds it works on each item.
-const TAKES: &str = "PACELINE_TEST_TAKES_MS";
+use crate::workers::{Process, Said, open, work};
 
 /// How often a worker is killed.
 const KILLS: usize = 100;
 
-/// What a worker process says: what it worked on to the end, and what it recorded.
-#[derive(Clone, Default)]
-struct Said(Arc<Mutex<BTreeMap<(&'static str, String), usize>>>);
+/// How often one is frozen, which takes longer than its lease each time.
+fn freezes() -> usize {
+    if std::env::var_os("PACELINE_SOAK").is_some() { 100 } else { 4 }
+}
 
-impl Said {
-    fn hear(&self, line: &str) -> bool {
-        for word in ["begun", "done", "recorded", "lost"] {
-            if let Some(key) = line.strip_prefix(word).and_then(|rest| rest.strip_prefix(' ')) {
-                *self.0.lock().unwrap().entry((word, key.to_owned())).or_default() += 1;
-                return true;
-            }
+const MILLI: Duration = Duration::from_millis(1);
+
+/// Whether outcomes are taken by the fence of their claim only.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Guard {
+    Fence,
+    /// The fence stands still, so that every outcome is taken.
+    None,
+}
+
+/// What the database itself wrote down about successes, in the transactions that recorded them.
+#[derive(Debug, PartialEq, Eq)]
+struct Ledger {
+    items: usize,
+    /// How often one item was recorded at most.
+    most: usize,
+}
+
+/// Counts the rows of `ledger`, to which a trigger adds one for each success.
+const READ_LEDGER: &str = "SELECT count(*), max(n) FROM (SELECT count(*) AS n FROM ledger GROUP BY item) AS times";
+
+impl Ledger {
+    fn of(counts: (i64, i64)) -> Self {
+        Self { items: counts.0 as usize, most: counts.1 as usize }
+    }
+
+    fn assert(&self, guard: Guard, items: usize) {
+        assert_eq!(self.items, items, "an item has no result");
+        match guard {
+            Guard::Fence => assert_eq!(self.most, 1, "an item was recorded twice"),
+            Guard::None => assert!(self.most > 1, "without a guard nothing was recorded twice: the test shows nothing"),
         }
-        false
     }
-
-    /// How many items that was said of, and how often at most of one.
-    fn of(&self, word: &str) -> (usize, usize) {
-        let said = self.0.lock().unwrap();
-        let counts: Vec<usize> = said.iter().filter(|((said, _), _)| *said == word).map(|(_, count)| *count).collect();
-        (counts.len(), counts.into_iter().max().unwrap_or(0))
-    }
-}
-
-struct Worker {
-    child: Child,
-    lines: Lines<BufReader<ChildStdout>>,
-}
-
-impl Worker {
-    /// This very program, as one test of which it is a worker process.
-    fn start(store: &str) -> Self {
-        Self::that_takes(store, Duration::from_millis(1))
-    }
-
-    /// One that works on each item for that long.
-    fn that_takes(store: &str, takes: Duration) -> Self {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "kill::as_a_worker_process", "--nocapture"])
-            .env(STORE, store)
-            .env(TAKES, takes.as_millis().to_string())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        Self { child, lines }
-    }
-
-    /// Listens to so many words; false when it has ended before.
-    fn listen(&mut self, said: &Said, mut words: u64) -> bool {
-        while words > 0 {
-            let Some(Ok(line)) = self.lines.next() else { return false };
-            words -= u64::from(said.hear(&line));
-        }
-        true
-    }
-
-    #[cfg(feature = "postgres-tests")]
-    fn signal(&self, signal: &str) {
-        let status = Command::new("kill").args([signal, &self.child.id().to_string()]).status().unwrap();
-        assert!(status.success());
-    }
-
-    /// Kills it, and hears what it said before.
-    fn kill(mut self, said: &Said) {
-        self.child.kill().unwrap();
-        self.end(said);
-    }
-
-    fn end(&mut self, said: &Said) {
-        self.listen(said, u64::MAX);
-        self.child.wait().unwrap();
-    }
-}
-
-/// The other side of [`Worker::start`]; as a test of its own it does nothing.
-#[test]
-fn as_a_worker_process() {
-    if let Ok(store) = std::env::var(STORE) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let takes = Duration::from_millis(std::env::var(TAKES).unwrap().parse().unwrap());
-        runtime.block_on(async { work(open(&store).await, takes, |line| println!("{line}")).await });
-    }
-}
-
-async fn open(store: &str) -> Arc<dyn WorkStore> {
-    #[cfg(feature = "postgres-tests")]
-    if let Some((url, schema)) = store.rsplit_once('#') {
-        return Arc::new(paceline_store::work::PostgresStore::open_in(url, schema).await.unwrap());
-    }
-    Arc::new(SqliteStore::open(store, Clock::system()).unwrap())
-}
-
-/// Works until everything has ended, and says what it does.
-async fn work(
-    store: Arc<dyn WorkStore>,
-    takes: Duration,
-    say: impl Fn(String) + Clone + Send + Sync + 'static,
-) -> Summary {
-    let policy = Policy { concurrency: 8, lease: Duration::from_secs(1), ..Policy::default() };
-    let tell = say.clone();
-    let observer = Arc::new(move |note: &Note<'_>| match note {
-        Note::Succeeded(item) => tell(format!("recorded {}", item.key)),
-        Note::Lost(item) => tell(format!("lost {}", item.key)),
-        _ => {}
-    });
-    let scheduler = Scheduler::new(store, policy, Clock::system()).unwrap().with_observer(observer);
-    let summary = scheduler.run(|task| {
-        let say = say.clone();
-        async move {
-            say(format!("begun {}", task.key()));
-            tokio::time::sleep(takes).await;
-            say(format!("done {}", task.key()));
-            Ok(())
-        }
-    });
-    summary.await.unwrap()
-}
-
-async fn fill(store: &str, items: usize) {
-    open(store).await.insert((0..items).map(|n| item(&format!("item-{n}"))).collect()).await.unwrap();
 }
 
 /// Ends what is left, and looks at the whole.
 async fn check(store: &str, said: &Said, items: usize) {
     let store = open(store).await;
     let heard = said.clone();
-    let summary = work(store.clone(), Duration::from_millis(1), move |line| assert!(heard.hear(&line))).await;
+    let summary = work(store.clone(), MILLI, move |line| assert!(heard.hear(&line))).await;
     assert_eq!(summary.status(), Status::Success);
     assert_eq!(store.counts().await.unwrap().of(State::Succeeded), items as u64);
 }
 
-/// What must hold of everything that was said, and that the test was one.
-fn assert_once(said: &Said, items: usize) {
+/// What must hold of everything that was said, once nobody says anything any more.
+fn assert_worked(said: &Said, items: usize) {
     assert_eq!(said.of("done").0, items, "every item was worked on");
-    assert!(said.of("recorded").1 <= 1, "an item was recorded twice");
-    // The control: some items were worked on twice, so without the guard there would be doubles.
     assert!(said.of("done").1 > 1, "nothing was worked on twice");
 }
 
-#[tokio::test]
-async fn killed_workers_lose_and_double_nothing() {
-    let (folder, said, items) = (folder(), Said::default(), 3_000);
-    let store = folder.path().join("work.db").display().to_string();
-    fill(&store, items).await;
-    let mut rng = Rng::new(8);
-    for _ in 0..KILLS {
-        let mut worker = Worker::start(&store);
-        assert!(worker.listen(&said, 1 + rng.next_u64() % 40), "the worker ended before it was killed");
-        worker.kill(&said);
-    }
-    check(&store, &said, items).await;
-    assert_once(&said, items);
+async fn fill(store: &str, items: usize) {
+    open(store).await.insert((0..items).map(|n| item(&format!("item-{n}"))).collect()).await.unwrap();
 }
 
-#[cfg(feature = "postgres-tests")]
-mod postgres {
+mod sqlite {
     use super::*;
-    use crate::cluster;
 
-    fn store() -> String {
-        format!("{}#{}", cluster::shared().url(), cluster::schema())
+    async fn filled(path: &str, items: usize, guard: Guard) -> Connection {
+        fill(path, items).await;
+        let conn = Connection::open(path).unwrap();
+        conn.execute_batch(
+            "CREATE TABLE ledger (item INTEGER NOT NULL);
+             CREATE TRIGGER write_ledger AFTER UPDATE ON item WHEN new.state = 2
+             BEGIN INSERT INTO ledger VALUES (new.id); END;",
+        )
+        .unwrap();
+        if guard == Guard::None {
+            let unguarded = "CREATE TRIGGER unguarded AFTER UPDATE ON item WHEN new.fence > old.fence
+                BEGIN UPDATE item SET fence = old.fence WHERE id = new.id; END;";
+            conn.execute_batch(unguarded).unwrap();
+        }
+        conn
+    }
+
+    fn ledger(conn: &Connection) -> Ledger {
+        Ledger::of(conn.query_row(READ_LEDGER, [], |row| Ok((row.get(0)?, row.get(1)?))).unwrap())
     }
 
     #[tokio::test]
     async fn killed_workers_lose_and_double_nothing() {
-        let (store, said, items) = (store(), Said::default(), 3_000);
-        fill(&store, items).await;
+        let (folder, said, items) = (folder(), Said::default(), 3_000);
+        let store = folder.path().join("work.db").display().to_string();
+        let conn = filled(&store, items, Guard::Fence).await;
         let mut rng = Rng::new(8);
-        let mut workers: Vec<Worker> = (0..3).map(|_| Worker::start(&store)).collect();
         for _ in 0..KILLS {
-            let mut worker = workers.swap_remove((rng.next_u64() % 3) as usize);
-            worker.listen(&said, 1 + rng.next_u64() % 40);
-            worker.kill(&said);
-            workers.push(Worker::start(&store));
+            let mut process = Process::start(&store, 1, MILLI);
+            assert!(process.listen(&said, 1 + rng.next_u64() % 40), "the worker ended before it was killed");
+            process.kill(&said);
         }
-        workers.iter_mut().for_each(|worker| worker.end(&said));
         check(&store, &said, items).await;
-        assert_once(&said, items);
+        assert_worked(&said, items);
+        ledger(&conn).assert(Guard::Fence, items);
+    }
+
+    /// Two workers of one process are frozen until both their leases are over. Whoever wakes first takes the other's items,
+    /// and both go on with them.
+    async fn freeze(guard: Guard) {
+        let (folder, said, items) = (folder(), Said::default(), 20);
+        let store = folder.path().join("work.db").display().to_string();
+        let conn = filled(&store, 0, guard).await;
+        let leases_are_over = || {
+            let sql = "SELECT max(lease_until_ms) < unixepoch('subsec') * 1000 FROM worker";
+            conn.query_row(sql, [], |row| row.get::<_, bool>(0)).unwrap()
+        };
+        let mut rng = Rng::new(8);
+        for round in 0..freezes() {
+            // Hardly more than are in flight: what was taken from a worker goes behind all others.
+            open(&store).await.insert((0..items).map(|n| item(&format!("item-{round}-{n}"))).collect()).await.unwrap();
+            let mut process = Process::start(&store, 2, MILLI * 50);
+            assert!(process.listen(&said, 1 + rng.next_u64() % 16), "the workers ended before they were frozen");
+            process.signal("-STOP");
+            while !leases_are_over() {
+                std::thread::yield_now();
+            }
+            process.signal("-CONT");
+            process.end(&said);
+        }
+        let items = items * freezes();
+        check(&store, &said, items).await;
+        assert_worked(&said, items);
+        ledger(&conn).assert(guard, items);
+    }
+
+    #[tokio::test]
+    async fn frozen_workers_double_nothing() {
+        freeze(Guard::Fence).await;
+    }
+
+    #[tokio::test]
+    async fn without_the_guard_frozen_workers_double_results() {
+        freeze(Guard::None).await;
+    }
+}
+
+#[cfg(feature = "postgres-tests")]
+mod postgres {
+    use tokio_postgres::Client;
+
+    use super::*;
+    use crate::cluster;
+
+    /// A store of so many items, and who may look at it.
+    async fn filled(items: usize, guard: Guard) -> (String, Client) {
+        let (url, schema) = (cluster::shared().url(), cluster::schema());
+        let store = format!("{url}#{schema}");
+        fill(&store, items).await;
+        let client = cluster::connect(&url).await;
+        let tables = format!(
+            "SET search_path = {schema};
+             CREATE TABLE ledger (item bigint NOT NULL);
+             CREATE FUNCTION write_ledger() RETURNS trigger LANGUAGE plpgsql AS
+                 'BEGIN INSERT INTO ledger VALUES (new.id); RETURN NULL; END';
+             CREATE TRIGGER write_ledger AFTER UPDATE ON item FOR EACH ROW WHEN (new.state = 2)
+                 EXECUTE FUNCTION write_ledger();
+             CREATE FUNCTION keep_fence() RETURNS trigger LANGUAGE plpgsql AS
+                 'BEGIN new.fence := old.fence; RETURN new; END';"
+        );
+        client.batch_execute(&tables).await.unwrap();
+        if guard == Guard::None {
+            let unguarded = "CREATE TRIGGER unguarded BEFORE UPDATE ON item FOR EACH ROW EXECUTE FUNCTION keep_fence()";
+            client.batch_execute(unguarded).await.unwrap();
+        }
+        (store, client)
+    }
+
+    async fn ledger(client: &Client) -> Ledger {
+        let row = client.query_one(READ_LEDGER, &[]).await.unwrap();
+        Ledger::of((row.get(0), row.get(1)))
+    }
+
+    /// Of three workers one is killed or frozen at a time, and another one begins. The frozen ones go on when others have
+    /// done everything, as if nothing had been.
+    async fn kill_and_freeze(guard: Guard, kills: usize) {
+        let (said, items) = (Said::default(), 30 * kills);
+        let (store, client) = filled(items, guard).await;
+        let start = || Process::start(&store, 1, MILLI * 2);
+        let mut rng = Rng::new(8);
+        let (mut at_work, mut frozen): (Vec<Process>, Vec<Process>) = ((0..3).map(|_| start()).collect(), Vec::new());
+        for n in 0..kills {
+            let mut process = at_work.swap_remove((rng.next_u64() % 3) as usize);
+            process.listen(&said, 1 + rng.next_u64() % 40);
+            if n % 10 == 5 {
+                process.signal("-STOP");
+                frozen.push(process);
+            } else {
+                process.kill(&said);
+            }
+            at_work.push(start());
+        }
+        at_work.iter_mut().for_each(|process| process.end(&said));
+        check(&store, &said, items).await;
+        for process in &mut frozen {
+            process.signal("-CONT");
+            process.end(&said);
+        }
+        assert_worked(&said, items);
+        ledger(&client).await.assert(guard, items);
+        let is_told = said.of("lost").0 > 0;
+        assert_eq!(is_told, guard == Guard::Fence, "frozen workers are told what is not theirs any more");
+    }
+
+    #[tokio::test]
+    async fn killed_and_frozen_workers_lose_and_double_nothing() {
+        kill_and_freeze(Guard::Fence, KILLS).await;
+    }
+
+    #[tokio::test]
+    async fn without_the_guard_they_double_results() {
+        kill_and_freeze(Guard::None, 10 * freezes()).await;
     }
 
     /// A worker that is frozen until others have done its work, and then goes on as if nothing had been.
     #[tokio::test]
     async fn a_frozen_worker_records_nothing_that_others_have() {
-        let (store, said, items) = (store(), Said::default(), 400);
-        fill(&store, items).await;
+        let (said, items) = (Said::default(), 400);
+        let (store, client) = filled(items, Guard::Fence).await;
         // Long enough for it to be frozen in the middle.
-        let mut frozen = Worker::that_takes(&store, Duration::from_millis(500));
+        let mut frozen = Process::start(&store, 1, MILLI * 500);
         assert!(frozen.listen(&said, 1));
         frozen.signal("-STOP");
         check(&store, &said, items).await;
         frozen.signal("-CONT");
         frozen.end(&said);
-        assert_once(&said, items);
+        assert_worked(&said, items);
+        ledger(&client).await.assert(Guard::Fence, items);
         assert_eq!(said.of("lost").1, 1, "the frozen worker was told, once for each item that it had");
     }
 }

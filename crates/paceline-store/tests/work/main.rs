@@ -12,3 +12,4 @@ mod postgres;
 mod scheduler;
 mod sqlite;
 mod support;
+mod workers;
