@@ -22,6 +22,8 @@ mod support;
 mod surface;
 mod tasks;
 #[cfg(unix)]
+mod tasks_judge;
+#[cfg(unix)]
 mod tasks_run;
 #[cfg(unix)]
 mod terminal;

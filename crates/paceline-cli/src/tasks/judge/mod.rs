@@ -3,6 +3,7 @@
 //! Whatever goes wrong with it, the rules decide, and the item loses nothing. It is said once for each cause; a judge that
 //! fails again and again is left in peace for a while.
 
+mod args;
 mod patience;
 mod process;
 #[cfg(test)]
@@ -14,6 +15,7 @@ use paceline_store::work::{Case, Clock, Judge, Verdict, question};
 
 use crate::exit::Failure;
 use crate::text;
+pub(crate) use args::JudgeArgs;
 use patience::{Patience, Silent};
 use process::{Program, Silence};
 

@@ -21,7 +21,6 @@ use self::program::Program;
 use self::seen::Seen;
 pub(crate) use self::settings::Args;
 use self::summary::Ran;
-use super::judge::CommandJudge;
 use crate::args::Everywhere;
 use crate::exit::{Failure, Status};
 use crate::text;
@@ -34,14 +33,14 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
     let clock = Clock::system();
     let policy = args.policy()?;
     let upstream = args.upstream(everywhere)?;
-    let judge = args.judge.as_deref().map(CommandJudge::parse).transpose()?;
+    let judge = args.judge.judge(everywhere)?;
     let work = Work::Command(Arc::new(Program::new(&args.command, args.timeout)?));
     summary::try_file(args.summary.as_deref())?;
     let permits = Permits::new(&upstream)?;
     let store = args.store.open(&clock).await?;
     let mut scheduler = Scheduler::new(store.clone(), policy.clone(), clock.clone()).map_err(Failure::refused)?;
     if let Some(judge) = judge {
-        scheduler = scheduler.with_judge(Arc::new(judge));
+        scheduler = scheduler.with_judge(judge);
     }
     let runs = Runs { args: &args, quiet: everywhere.quiet, store, policy, scheduler, permits, work, clock };
     let told = Told::listen().map_err(Failure::interrupted)?;

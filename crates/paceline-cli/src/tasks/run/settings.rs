@@ -14,6 +14,7 @@ use super::course::GRACE;
 use super::program::LAST_WORDS;
 use crate::args::{Everywhere, duration, some_time};
 use crate::exit::Failure;
+use crate::tasks::judge::JudgeArgs;
 use crate::tasks::store::StoreArgs;
 use crate::upstream;
 
@@ -46,9 +47,8 @@ pub(crate) struct Args {
     #[arg(help_heading = WORK, long, value_name = "DURATION", default_value = "600s", value_parser = some_time)]
     #[arg(allow_hyphen_values = true)]
     pub(super) timeout: Duration,
-    /// Command that decides about failures in place of the rules
-    #[arg(help_heading = WORK, long, value_name = "COMMAND")]
-    pub(super) judge: Option<String>,
+    #[command(flatten)]
+    pub(super) judge: JudgeArgs,
     /// Tries of an item after the first
     #[arg(help_heading = RETRIES, long, value_name = "N", default_value_t = 3)]
     max_retries: u32,
