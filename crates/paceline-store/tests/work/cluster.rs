@@ -1,7 +1,7 @@
 //! Private Postgres servers in folders of their own, which end with the test that started them, however that ends.
 
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -12,28 +12,8 @@ use tokio_postgres::{Client, NoTls};
 
 use crate::support::{Bench, START, Turned};
 
-/// Makes a cluster and serves it on a socket in its folder until its standard input closes; `stop` and `start` lines stop it
-/// as a crash would, and start it again. Everything goes with it.
-const KEEPER: &str = r#"
-    set -e
-    dir=$(mktemp -d "$1/paceline-postgres.XXXXXX")
-    trap 'pg_ctl -D "$dir/data" -m immediate stop > /dev/null 2>&1 || true; rm -rf "$dir"' EXIT
-    trap 'exit 1' HUP INT TERM
-    initdb -D "$dir/data" -A trust -U tester --no-sync > "$dir/initdb.log" 2>&1
-    start() {
-        pg_ctl -D "$dir/data" -w -l "$dir/log" \
-            -o "-k $dir -c listen_addresses= -c fsync=off -c max_connections=100" start > /dev/null
-    }
-    start
-    echo "$dir"
-    while read -r word; do
-        case $word in
-            stop) pg_ctl -D "$dir/data" -m immediate stop > /dev/null ;;
-            start) start ;;
-        esac
-        echo done
-    done
-"#;
+/// Serves a cluster until its standard input closes.
+const KEEPER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/private-postgres");
 
 /// A server.
 pub(crate) struct Cluster {
@@ -44,24 +24,7 @@ pub(crate) struct Cluster {
 
 impl Cluster {
     pub(crate) fn start() -> Self {
-        let shared = if Path::new("/dev/shm").is_dir() { "/dev/shm" } else { "/tmp" };
-        // A server refuses to run as root.
-        let as_root = Command::new("id").arg("-u").output().is_ok_and(|id| id.stdout == b"0\n");
-        let mut command = if as_root {
-            let mut command = Command::new("runuser");
-            command.args(["-u", "postgres", "--", "sh"]);
-            command
-        } else {
-            Command::new("sh")
-        };
-        let mut keeper = command
-            .args(["-c", KEEPER, "keeper", shared])
-            .env("PATH", format!("{}:{}", programs(), std::env::var("PATH").unwrap()))
-            .current_dir(shared)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut keeper = Command::new(KEEPER).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let mut answers = BufReader::new(keeper.stdout.take().unwrap());
         let mut folder = String::new();
         answers.read_line(&mut folder).unwrap();
@@ -87,14 +50,6 @@ impl Drop for Cluster {
         drop(self.keeper.stdin.take());
         self.keeper.wait().unwrap();
     }
-}
-
-/// Where Debian puts a server's programs: not on the path.
-fn programs() -> String {
-    let mut versions: Vec<PathBuf> =
-        std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().map(|entry| entry.unwrap().path()).collect();
-    versions.sort();
-    versions.pop().map_or_else(String::new, |newest| newest.join("bin").display().to_string())
 }
 
 /// The server that all tests share which leave it running, each in a schema of its own.
