@@ -8,6 +8,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::explain;
 use crate::logging::LogFormat;
 use crate::mock;
+use crate::plan;
 use crate::run::lines::format::FormatFlag;
 use crate::sim;
 use crate::tasks;
@@ -54,6 +55,8 @@ pub(crate) enum Command {
     Run(Box<RunArgs>),
     /// Work on items that may have to wait for minutes or days: add them, run them, see how they stand
     Tasks(Box<tasks::Args>),
+    /// Show how long the retries of an item, and of a run, may take at worst; sends nothing
+    Plan(plan::Args),
     /// Show the limits in force and where each value came from; sends nothing
     Check(CheckArgs),
     /// Show how a running or finished job stands, from its journal

@@ -8,6 +8,7 @@ mod explain;
 mod logging;
 mod mock;
 mod output;
+mod plan;
 mod run;
 mod sim;
 mod stats;
@@ -40,6 +41,7 @@ fn execute(cli: Cli) -> Result<Status, Failure> {
         Command::Check(args) => check::command(&args, &everywhere),
         Command::Completions(args) => completions::command(&args),
         Command::Explain(args) => explain::command(&args, &everywhere),
+        Command::Plan(args) => plan::command(&args),
         Command::Sim(args) => sim::command(args, &everywhere),
         Command::Stats(args) => stats::command(&args),
         Command::Run(args) => runtime()?.block_on(run::command(*args, &everywhere)),

@@ -11,7 +11,7 @@ fn help(command: &[&str]) -> String {
 #[test]
 fn of_every_command() {
     insta::assert_snapshot!("paceline", help(&[]));
-    for command in ["run", "check", "stats", "explain", "mock", "sim", "completions"] {
+    for command in ["run", "plan", "check", "stats", "explain", "mock", "sim", "completions"] {
         insta::assert_snapshot!(command, help(&[command]));
     }
     insta::assert_snapshot!("tasks_run", help(&["tasks", "run"]));

@@ -13,6 +13,7 @@ mod help;
 mod input;
 mod partial;
 mod pictures;
+mod plan;
 mod resume;
 mod rewritten;
 mod sharing;
