@@ -1,10 +1,19 @@
 //! `paceline tasks`: items that are tried until they are done, over minutes or days.
 
 mod add;
+mod amend;
 mod family;
+mod groups;
 mod judge;
+mod list;
+mod pages;
+mod report;
+mod row;
 mod run;
+mod show;
 mod store;
+
+use paceline_store::work::Amend;
 
 use crate::args::Everywhere;
 use crate::exit::{Failure, Status};
@@ -23,6 +32,16 @@ enum Command {
     Add(add::Args),
     /// Work on what is due, until everything has ended or has to wait for long
     Run(Box<run::Args>),
+    /// Name the items of a store and where they stand
+    List(list::Args),
+    /// Show one item: its payload, and every decision about it
+    Show(show::Args),
+    /// Let items that failed, were skipped, cancelled or left over wait for another try; those that wait are due at once
+    Retry(amend::Args),
+    /// End items that have not ended; what a worker says about them later is not taken
+    Cancel(amend::Args),
+    /// Sum up: what succeeded, and each item that did not simply succeed, with its reason
+    Report(report::Args),
 }
 
 /// Does what is asked of a store.
@@ -33,5 +52,10 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
     match args.command {
         Command::Add(args) => add::command(args, everywhere).await,
         Command::Run(args) => run::command(*args, everywhere).await,
+        Command::List(args) => list::command(args).await,
+        Command::Show(args) => show::command(args).await,
+        Command::Retry(args) => amend::command(args, Amend::Retry).await,
+        Command::Cancel(args) => amend::command(args, Amend::Cancel).await,
+        Command::Report(args) => report::command(args).await,
     }
 }

@@ -11,10 +11,12 @@ fn help(command: &[&str]) -> String {
 #[test]
 fn of_every_command() {
     insta::assert_snapshot!("paceline", help(&[]));
-    for command in ["run", "plan", "check", "stats", "explain", "mock", "sim", "completions"] {
+    for command in ["run", "tasks", "plan", "check", "stats", "explain", "mock", "sim", "completions"] {
         insta::assert_snapshot!(command, help(&[command]));
     }
-    insta::assert_snapshot!("tasks_run", help(&["tasks", "run"]));
+    for command in ["add", "run", "list", "show", "retry", "cancel", "report"] {
+        insta::assert_snapshot!(format!("tasks_{command}"), help(&["tasks", command]));
+    }
     insta::assert_snapshot!("sim_plan", help(&["sim", "plan"]));
 }
 

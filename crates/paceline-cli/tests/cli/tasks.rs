@@ -2,7 +2,11 @@
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
 
+use paceline_core::{Backoff, Class, Growth, Jitter};
+use paceline_store::work::{Clock, Failure, OverBound, Policy, Scheduler, SqliteStore};
 use serde_json::{Value, json};
 
 use crate::support::{Job, finish};
@@ -37,6 +41,207 @@ fn add_from(job: &Job, input: &str) -> (i32, String, String) {
     let output = child.wait_with_output().expect("it ends");
     let text = |bytes| String::from_utf8(bytes).expect("text");
     (output.status.code().expect("a code"), text(output.stdout), text(output.stderr))
+}
+
+/// Works on the store until nothing can be done for a minute. The payload of an item is the class of what becomes of it;
+/// with a `?` before it, of its first try only.
+fn work(job: &Job, over_bound: OverBound) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let clock = Clock::system();
+    let store = SqliteStore::open(job.path("s.db"), clock.clone()).expect("a store");
+    let delay = Duration::from_millis(1);
+    let backoff = Backoff { growth: Growth::Constant { delay }, jitter: Jitter::None };
+    let policy = Policy { backoff, over_bound, max_wait: Duration::from_secs(60), ..Policy::default() };
+    let scheduler = Scheduler::new(Arc::new(store), policy, clock).expect("makes sense");
+    let run = scheduler.run(|task| async move {
+        let says: String = serde_json::from_str(task.payload()).expect("a text");
+        let class = match says.strip_prefix('?') {
+            Some(_) if task.attempt() > 1 => None,
+            Some(class) => Class::from_name(class),
+            None => Class::from_name(&says),
+        };
+        match class {
+            None => Ok(()),
+            Some(class) => Err(Failure::new(class, format!("it is\u{1b}[31m {class} | <b>")).with_status(503)),
+        }
+    });
+    runtime.block_on(run).expect("a disk");
+}
+
+/// A store with an item for each end, and as many as `more` that simply succeed.
+fn worked(more: usize) -> Job {
+    let job = Job::new(0);
+    let mut lines: Vec<Value> = (0..more).map(|n| json!({"key": format!("fine-{n}"), "payload": "fine"})).collect();
+    lines.extend([
+        json!({"key": "wrong", "payload": "invalid"}),
+        json!({"key": "broken", "payload": "transient"}),
+        json!({"key": "again", "payload": "?transient"}),
+        json!({"key": "later", "payload": "fine", "not_before": "100d"}),
+        json!({"key": "never", "payload": "fine", "not_before": "9999-12-30T00:00:00Z"}),
+        json!({"key": "keyless", "payload": "account", "group": "locked"}),
+    ]);
+    let lines: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    assert_eq!(add_from(&job, &lines).0, 0);
+    work(&job, OverBound::Fail);
+    job
+}
+
+fn json_of(job: &Job, command: &str, more: &[&str]) -> Value {
+    serde_json::from_str(&told(tasks(job, command, more).arg("--json"))).expect("JSON")
+}
+
+/// The first words of each line of a table.
+fn words(table: &str, count: usize) -> Vec<String> {
+    table.lines().map(|line| line.split_whitespace().take(count).collect::<Vec<_>>().join(" ")).collect()
+}
+
+#[test]
+fn list_says_where_each_item_stands_in_80_columns() {
+    let job = worked(1);
+    let table = told(&mut tasks(&job, "list", &[]));
+    assert_eq!(
+        words(&table, 6),
+        [
+            "KEY STATE SENDS DUE, WHY LAST",
+            "fine-0 succeeded 1",
+            "wrong failed 1 invalid 503 it",
+            "broken failed 4 max_retries 503 it",
+            "again succeeded 2",
+            "later waiting 0 in 100d 0h",
+            "never waiting 0 9999-12-30",
+            "keyless waiting 1 scope_stopped 503 it",
+        ]
+    );
+    assert!(table.lines().all(|line| line.chars().count() <= 80) && !table.contains('\u{1b}'), "{table}");
+    let chosen = told(&mut tasks(&job, "list", &["--state", "failed", "--state", "waiting", "--group", "default"]));
+    assert_eq!(words(&chosen, 1), ["KEY", "wrong", "broken", "later", "never"]);
+    assert_eq!(words(&told(&mut tasks(&job, "list", &["--limit", "2"])), 1), ["KEY", "fine-0", "wrong"]);
+    assert_eq!(told(&mut tasks(&job, "list", &["--state", "skipped"])), "no such items\n");
+    assert_eq!(told(&mut tasks(&job, "list", &["--state", "skipped", "--json"])), "");
+}
+
+#[test]
+fn list_goes_on_beyond_its_first_page_until_nobody_reads_on() {
+    let job = Job::new(0);
+    let lines: String = (0..2_500).map(|n| format!("{}\n", json!({"key": format!("k{n}"), "payload": n}))).collect();
+    assert_eq!(add_from(&job, &lines).0, 0);
+    let all = told(tasks(&job, "list", &["--json", "--limit", "2300"]).stdin(Stdio::null()));
+    let keys: Vec<Value> =
+        all.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON")["key"].clone()).collect();
+    assert_eq!(keys, (0..2_300).map(|n| Value::from(format!("k{n}"))).collect::<Vec<_>>());
+    let mut reader = tasks(&job, "list", &[]).stdout(Stdio::piped()).spawn().expect("the binary runs");
+    drop(reader.stdout.take());
+    assert!(reader.wait().expect("it ends").success());
+}
+
+#[test]
+fn show_tells_the_payload_and_every_decision() {
+    let job = worked(0);
+    let shown = json_of(&job, "show", &["broken"]);
+    assert_eq!(
+        (&shown["payload"], &shown["state"], &shown["attempts"]),
+        (&"transient".into(), &"failed".into(), &4.into())
+    );
+    let decisions = shown["decisions"].as_array().expect("decisions");
+    let actions: Vec<_> = decisions.iter().map(|decision| (&decision["send"], &decision["action"])).collect();
+    assert_eq!(json!(actions), json!([[1, "retry"], [2, "retry"], [3, "retry"], [4, "fail"]]));
+    assert!(decisions[..3].iter().all(|decision| decision["waited_s"].as_f64() >= Some(0.001)), "{decisions:?}");
+    assert!(decisions[0]["not_before"].is_string() && decisions[3]["not_before"].is_null());
+    let text = told(&mut tasks(&job, "show", &["keyless"]));
+    assert!(
+        text.starts_with("keyless\n  state     waiting (scope_stopped)\n  group     locked, priority 0\n"),
+        "{text}"
+    );
+    assert!(text.contains("decided: abort, ") && !text.contains('\u{1b}'), "{text}");
+    let (code, log) = finish(&mut tasks(&job, "show", &["nobody"]));
+    assert!(code == 2 && log.contains("no item is called \"nobody\""), "{log}");
+}
+
+#[test]
+fn report_adds_up_and_has_a_row_for_each_item_that_did_not_simply_succeed() {
+    let job = worked(40);
+    let report = json_of(&job, "report", &[]);
+    let number = |key: &str| report[key].as_u64().expect(key);
+    let ends = ["succeeded", "failed", "skipped", "cancelled", "deferred"].map(number);
+    assert_eq!(ends, [41, 2, 0, 0, 3]);
+    assert_eq!((number("input"), ends.iter().sum::<u64>()), (46, 46));
+    assert_eq!((number("calls"), number("resends"), &report["status"]), (48, 4, &"DEFERRED".into()));
+    assert_eq!(report["reasons"]["deferred"], json!({"not_before": 2, "scope_stopped": 1}));
+    assert_eq!((&report["groups"][0]["name"], &report["groups"][0]["state"]), (&"locked".into(), &"stopped".into()));
+    let rows = report["items"].as_array().expect("rows");
+    let mut keys: Vec<_> = rows.iter().map(|row| row["key"].as_str().expect("a key")).collect();
+    keys.sort_unstable();
+    assert_eq!(keys, ["again", "broken", "keyless", "later", "never", "wrong"]);
+    let row = |key: &str| rows.iter().find(|row| row["key"] == key).expect("a row");
+    assert_eq!((&row("wrong")["fatal"], &row("wrong")["retryable"]), (&true.into(), &false.into()));
+    assert_eq!((&row("keyless")["state"], &row("keyless")["class"]), (&"deferred".into(), &"account".into()));
+    assert!(row("later")["retry_not_before"].is_string());
+}
+
+#[test]
+fn report_is_words_or_markdown_for_people() {
+    let job = worked(0);
+    let text = told(&mut tasks(&job, "report", &[]));
+    assert!(
+        text.starts_with(
+            "DEFERRED  6 items: 1 succeeded, 2 failed, 0 skipped, 0 cancelled, 3 deferred\n  8 calls, 4 of them again\n  \
+             failed: 1 invalid, 1 max_retries\n"
+        ),
+        "{text}"
+    );
+    assert!(text.contains("\n  stopped: group locked: it is") && text.contains("act on that, the next run"), "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= 80) && !text.contains('\u{1b}'), "{text}");
+    told(&mut tasks(&job, "report", &["--format", "markdown", "-o", "report.md"]));
+    let markdown = std::fs::read_to_string(job.path("report.md")).expect("a report");
+    assert!(markdown.contains("\n| broken | failed | transient | 503 | 4 |  | max\\_retries | it is"), "{markdown}");
+    assert!(markdown.contains(" transient \\| \\<b\\> |\n"), "{markdown}");
+
+    let lines: String = (0..30).map(|n| format!("{}\n", json!({"key": format!("k{n}"), "payload": n}))).collect();
+    assert_eq!(add_from(&job, &lines).0, 0);
+    let text = told(&mut tasks(&job, "report", &[]));
+    assert!(text.ends_with("\n... and 16 more rows; --json has all of them\n"), "{text}");
+}
+
+#[test]
+fn what_a_person_retries_or_cancels_is_said_and_done() {
+    let job = worked(2);
+    let changed = |command: &str, more: &[&str]| told(&mut tasks(&job, command, more));
+    assert_eq!(changed("retry", &["broken", "wrong", "fine-1"]), "2 items wait for the next free worker\n");
+    assert_eq!(changed("retry", &["fine-1"]), "nothing to retry: what succeeded or is worked on stays as it is\n");
+    assert_eq!(changed("cancel", &["--group", "locked"]), "1 item cancelled\n");
+    assert_eq!(changed("cancel", &["later", "wrong"]), "2 items cancelled\n");
+    assert_eq!(changed("cancel", &["later"]), "nothing to cancel: what has ended stays as it is\n");
+    assert_eq!(
+        changed("retry", &["--state", "failed,cancelled", "--group", "default"]),
+        "2 items wait for the next free worker\n"
+    );
+    assert_eq!(changed("retry", &["--all", "--json"]), "{\"changed\":5}\n");
+    assert_eq!(
+        json_of(&job, "report", &[])["reasons"]["deferred"],
+        json!({"not_started": 2, "run_bound": 2, "scope_stopped": 1})
+    );
+    for (more, words) in [
+        (&["retry"][..], "name the items: KEY ..., --state, --group, or --all"),
+        (&["cancel"], "or --all"),
+        (&["cancel", "later", "nobody"], "no item is called \"nobody\", and nothing was changed"),
+        (&["retry", "--state", "done"], "expected one of waiting, in_flight, succeeded"),
+        (&["retry", "--all", "later"], "cannot be used with"),
+    ] {
+        let (code, log) = finish(&mut tasks(&job, more[0], &more[1..]));
+        assert!(code == 2 && log.contains(words), "{more:?}: {code} {log}");
+    }
+    assert_eq!(json_of(&job, "show", &["later"])["state"], "waiting");
+}
+
+#[test]
+fn a_store_that_is_not_there_is_not_made_by_looking() {
+    let job = Job::new(0);
+    for (command, more) in [("list", &[][..]), ("show", &["a"]), ("report", &[]), ("retry", &["a"]), ("cancel", &["a"])]
+    {
+        let (code, log) = finish(&mut tasks(&job, command, more));
+        assert!(code == 2 && log.contains("there is no store s.db; `paceline tasks add --store s.db"), "{log}");
+    }
+    assert!(!job.path("s.db").exists());
 }
 
 #[test]

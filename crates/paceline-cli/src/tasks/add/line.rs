@@ -7,7 +7,7 @@ use paceline_store::work::{DEFAULT_GROUP, NewItem};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::{When, compact, name};
+use super::{When, compact, group, name};
 
 /// As somebody wrote it. A key that nobody knows is a mistake that would cost an item its deadline.
 #[derive(Deserialize)]
@@ -59,7 +59,7 @@ pub(super) fn read(text: &str, now: Timestamp) -> Result<NewItem, String> {
         payload: compact::of_raw(line.payload),
         priority: line.priority.unwrap_or(0),
         deadline: deadline.map_err(|error| format!("deadline: {error}"))?,
-        group: name(line.group.as_deref().unwrap_or(DEFAULT_GROUP)).map_err(|error| format!("group: {error}"))?,
+        group: group(line.group.as_deref().unwrap_or(DEFAULT_GROUP)).map_err(|error| format!("group: {error}"))?,
         not_before: not_before.map_err(|error| format!("not_before: {error}"))?.map(|when| when.from(now)),
     };
     item.check().map_err(|error| error.to_string())?;
@@ -120,6 +120,7 @@ mod tests {
             (r#"{"key":7,"payload":1}"#, "expected a string"),
             (r#"{"key":"","payload":1}"#, "key: expected at least one character"),
             (r#"{"key":"a","payload":1,"group":""}"#, "group: expected"),
+            (r#"{"key":"a","payload":1,"group":"*"}"#, "group: * stands for all groups"),
             (r#"{"key":"a","payload":1,"prio":1}"#, "unknown field `prio`"),
             (r#"{"key":"a","payload":1,"priority":40000}"#, "expected i16"),
             (r#"{"key":"a","payload":1,"deadline":"soon"}"#, "deadline: "),

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use paceline_core::Timestamp;
+use paceline_store::ACCOUNT;
 use paceline_store::work::{Added, Clock, DEFAULT_GROUP, NewItem, State, WorkStore};
 use serde_json::json;
 
@@ -43,7 +44,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     deadline: Option<Duration>,
     /// Items of one group are held and stopped together, and groups take turns
-    #[arg(long, value_name = "GROUP", default_value = DEFAULT_GROUP, value_parser = name)]
+    #[arg(long, value_name = "GROUP", default_value = DEFAULT_GROUP, value_parser = group)]
     group: String,
     /// Not before that instant (RFC 3339), or not before so long from now
     #[arg(long, value_name = "TIME", value_parser = When::parse)]
@@ -56,8 +57,7 @@ pub(crate) struct Args {
 const LINES: &str = "\
 Lines of --from, of which key and payload must be there:
   {\"key\": \"a\", \"payload\": {}, \"priority\": 0, \"deadline\": \"24h\", \"group\": \"default\", \"not_before\": \"10m\"}
-All lines are checked before the first item is added. What is there already is left as it is, so that the same file may be
-added again.";
+All lines are checked before the first item is added. The same file may be added again: what is there already stays as it is.";
 
 /// Adds the items.
 ///
@@ -205,10 +205,18 @@ impl When {
     }
 }
 
-/// A key or a group.
+/// A key.
 fn name(text: &str) -> Result<String, String> {
     match text {
         "" => Err("expected at least one character".to_owned()),
         name => Ok(name.to_owned()),
+    }
+}
+
+/// A group: a name, but not the one of all groups.
+fn group(text: &str) -> Result<String, String> {
+    match name(text)?.as_str() {
+        ACCOUNT => Err(format!("{ACCOUNT} stands for all groups")),
+        group => Ok(group.to_owned()),
     }
 }

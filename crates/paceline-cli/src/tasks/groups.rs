@@ -1,0 +1,194 @@
+//! Groups that are held or stopped, and why an item that has not ended waits.
+
+use paceline_core::Timestamp;
+use paceline_store::work::{Clock, Item, State, WorkError, WorkStore};
+use paceline_store::{ACCOUNT, ScopeRow, ScopeState};
+use serde_json::{Value, json};
+
+use crate::text;
+
+/// Why an item that has not ended is not worked on at present. The first that holds is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Waits {
+    /// A worker has it.
+    InFlight,
+    /// Its group is stopped until a person acts.
+    ScopeStopped,
+    /// Its group is held until a time.
+    ScopeHeld,
+    /// Its own time lies ahead.
+    NotBefore,
+    /// Nobody has begun it.
+    NotStarted,
+    /// Its time has come, and no run has taken it since.
+    RunBound,
+}
+
+impl Waits {
+    const ALL: [Self; 6] =
+        [Self::InFlight, Self::ScopeStopped, Self::ScopeHeld, Self::NotBefore, Self::NotStarted, Self::RunBound];
+
+    /// The word in tables and JSON.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::InFlight => "in_flight",
+            Self::ScopeStopped => "scope_stopped",
+            Self::ScopeHeld => "scope_held",
+            Self::NotBefore => "not_before",
+            Self::NotStarted => "not_started",
+            Self::RunBound => "run_bound",
+        }
+    }
+
+    /// Behind a number of items.
+    const fn words(self) -> &'static str {
+        match self {
+            Self::InFlight => "with a worker",
+            Self::ScopeStopped => "until somebody acts on what stopped their group",
+            Self::ScopeHeld => "until their group is free again",
+            Self::NotBefore => "until their time comes",
+            Self::NotStarted => "not begun yet",
+            Self::RunBound => "due, to be taken by the next run",
+        }
+    }
+
+    /// The words for one of these, or for the bound that an item was over when it was left to the next run.
+    pub(crate) fn words_for(reason: &str) -> String {
+        match Self::ALL.into_iter().find(|waits| waits.as_str() == reason) {
+            Some(waits) => waits.words().to_owned(),
+            None => format!("left to the next run ({})", text::printable(reason)),
+        }
+    }
+}
+
+/// The groups that may not send, at a time.
+#[derive(Clone, Debug)]
+pub(crate) struct Groups {
+    closed: Vec<ScopeRow>,
+    now: Timestamp,
+}
+
+impl Groups {
+    /// Those of a store.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub(crate) async fn of(store: &dyn WorkStore, clock: &Clock) -> Result<Self, WorkError> {
+        let closed = store.scopes().await?.into_iter().filter(|row| row.state != ScopeState::Open).collect();
+        Ok(Self { closed, now: clock.wall() })
+    }
+
+    /// When they were looked at.
+    pub(crate) const fn now(&self) -> Timestamp {
+        self.now
+    }
+
+    /// Why an item waits; none when it has ended, and when it is left to the next run.
+    pub(crate) fn waits(&self, item: &Item) -> Option<Waits> {
+        match item.state {
+            State::Waiting => Some(self.of_waiting(item)),
+            State::InFlight => Some(Waits::InFlight),
+            State::Succeeded | State::Failed | State::Skipped | State::Cancelled | State::Deferred => None,
+        }
+    }
+
+    fn of_waiting(&self, item: &Item) -> Waits {
+        let closed = || self.closed.iter().filter(|row| row.name == item.group || *row.name == *ACCOUNT);
+        if closed().any(|row| matches!(row.state, ScopeState::Stopped { .. })) {
+            Waits::ScopeStopped
+        } else if closed().any(|row| matches!(row.state, ScopeState::Held { until, .. } if until > self.now)) {
+            Waits::ScopeHeld
+        } else if self.due(item).is_some() {
+            Waits::NotBefore
+        } else if item.sends() == 0 && item.crashes == 0 {
+            Waits::NotStarted
+        } else {
+            Waits::RunBound
+        }
+    }
+
+    /// When a waiting item may start, if that lies ahead.
+    pub(crate) fn due(&self, item: &Item) -> Option<Timestamp> {
+        item.not_before.filter(|at| item.state == State::Waiting && *at > self.now)
+    }
+
+    /// A line for each: until when it is held or why it is stopped, and what to do. The first few, then how many more.
+    pub(crate) fn lines(&self) -> Vec<String> {
+        let mut lines: Vec<String> = self.closed.iter().take(SHOWN).map(line).collect();
+        let more = self.closed.len().saturating_sub(SHOWN);
+        lines.extend((more > 0).then(|| format!("and {}", text::counted(more as u64, "more group"))));
+        lines
+    }
+
+    /// All of them, for scripts.
+    pub(crate) fn json(&self) -> Vec<Value> {
+        self.closed.iter().map(as_json).collect()
+    }
+}
+
+/// Groups that are named.
+const SHOWN: usize = 5;
+
+fn line(row: &ScopeRow) -> String {
+    let name = match &*row.name {
+        ACCOUNT => "all groups".to_owned(),
+        name => format!("group {}", text::printable(name)),
+    };
+    match &row.state {
+        ScopeState::Open => format!("open: {name}"),
+        ScopeState::Held { until, reason } => {
+            let until = text::moment(*until);
+            format!("held: {name} until {until}: {}; a run goes on by itself then", text::printable(reason))
+        }
+        ScopeState::Stopped { reason } => {
+            format!("stopped: {name}: {}; act on that, the next run tries it again", text::printable(reason))
+        }
+    }
+}
+
+fn as_json(row: &ScopeRow) -> Value {
+    let (state, until, reason) = match &row.state {
+        ScopeState::Open => ("open", None, None),
+        ScopeState::Held { until, reason } => ("held", Some(text::rfc3339(until.as_millis())), Some(reason)),
+        ScopeState::Stopped { reason } => ("stopped", None, Some(reason)),
+    };
+    json!({ "name": &*row.name, "state": state, "until": until, "reason": reason })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use paceline_store::work::{MemoryStore, NewItem};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_strongest_reason_is_told() {
+        let now = Timestamp::from_millis(1_700_000_000_000);
+        let clock = Clock::starting_at(now);
+        let store = MemoryStore::new(clock.clone());
+        let later = Some(now + Duration::from_secs(60));
+        store
+            .insert(vec![
+                NewItem::new("new", "1"),
+                NewItem { not_before: later, ..NewItem::new("later", "1") },
+                NewItem { group: "held".to_owned(), not_before: later, ..NewItem::new("held", "1") },
+                NewItem { group: "stopped".to_owned(), not_before: later, ..NewItem::new("stopped", "1") },
+            ])
+            .await
+            .expect("room");
+        let until = now + Duration::from_secs(3_600);
+        let row = |name: &str, state| ScopeRow { name: name.into(), state };
+        let held = row("held", ScopeState::Held { until, reason: "used up".to_owned() });
+        let stopped = row("stopped", ScopeState::Stopped { reason: "bad key".to_owned() });
+        store.record(Vec::new(), vec![held, stopped]).await.expect("room");
+        let groups = Groups::of(&store, &clock).await.expect("readable");
+        let items = store.list(Default::default(), 0, 10).await.expect("readable");
+        let waits: Vec<_> = items.iter().filter_map(|item| groups.waits(item)).map(Waits::as_str).collect();
+        assert_eq!(waits, ["not_started", "not_before", "scope_held", "scope_stopped"]);
+        let lines = groups.lines().join("\n");
+        assert!(lines.contains("held: group held until ") && lines.contains(": used up; "), "{lines}");
+        assert!(lines.contains("stopped: group stopped: bad key; act on that, "), "{lines}");
+    }
+}

@@ -1,0 +1,197 @@
+//! The report as a text: its figures first, then its rows. They are from one reading of the store.
+
+use std::fmt::Write as _;
+use std::io::{self, BufWriter, Seek as _, Write};
+
+use paceline_store::work::{Clock, Filter, Item, State, WorkStore};
+use serde_json::{Map, Value, json};
+use tempfile::SpooledTempFile;
+
+use super::Form;
+use super::standing::Standing;
+use crate::exit::Failure;
+use crate::tasks::groups::Groups;
+use crate::tasks::pages::Pages;
+use crate::tasks::row::{HEAD, MARKDOWN_HEAD, Row, escaped};
+use crate::text;
+
+/// Rows that people are shown.
+const SHOWN: usize = 20;
+
+/// Rows in memory before they go to a temporary file.
+const IN_MEMORY: usize = 4 << 20;
+
+/// A report that is complete and adds up.
+pub(super) struct Document {
+    form: Form,
+    standing: Standing,
+    calls: Calls,
+    rows: Rows,
+}
+
+/// The calls that items remember.
+#[derive(Clone, Copy, Debug, Default)]
+struct Calls {
+    all: u64,
+    resends: u64,
+    deferrals: u64,
+    abandoned: u64,
+}
+
+impl Document {
+    /// Reads all items, a page at a time: the rows wait in a file, since the figures stand before them.
+    ///
+    /// # Errors
+    /// The store cannot be read, or what was counted one by one is not what it counts.
+    pub(super) async fn read(store: &dyn WorkStore, clock: &Clock, form: Form) -> Result<Self, Failure> {
+        let groups = Groups::of(store, clock).await.map_err(Failure::interrupted)?;
+        let mut document =
+            Self { form, standing: Standing::new(groups), calls: Calls::default(), rows: Rows::default() };
+        let before = store.counts().await.map_err(Failure::interrupted)?.total();
+        let mut pages = Pages::of(store, Filter::default(), None);
+        while let Some(items) = pages.next().await.map_err(Failure::interrupted)? {
+            for item in &items {
+                document.take(item).map_err(|error| Failure::interrupted(format!("cannot keep the rows: {error}")))?;
+            }
+        }
+        let after = store.counts().await.map_err(Failure::interrupted)?.total();
+        document.check(before, after)?;
+        Ok(document)
+    }
+
+    fn take(&mut self, item: &Item) -> io::Result<()> {
+        self.standing.count(item);
+        let sends = u64::from(item.sends());
+        self.calls.all += sends;
+        self.calls.resends += sends.saturating_sub(1);
+        self.calls.deferrals += u64::from(item.deferrals);
+        self.calls.abandoned += u64::from(item.abandoned);
+        if item.state == State::Succeeded && sends <= 1 {
+            return Ok(());
+        }
+        self.rows.add(self.form, &Row::reported(item, self.standing.groups()), item.state == State::Succeeded)
+    }
+
+    /// Items are added while a report is read, but none ever goes.
+    fn check(&self, before: u64, after: u64) -> Result<(), Failure> {
+        let counted = self.standing.total();
+        if (before..=after).contains(&counted) {
+            return Ok(());
+        }
+        Err(Failure::interrupted(format!(
+            "the report does not add up: the store has {after} items, {counted} of them were read; is it damaged?"
+        )))
+    }
+
+    /// Writes it.
+    pub(super) fn write(&mut self, out: &mut dyn Write) -> io::Result<()> {
+        match self.form {
+            Form::Text => out.write_all(self.text().as_bytes()),
+            Form::Json => self.write_json(out),
+            Form::Markdown => self.write_markdown(out),
+        }
+    }
+
+    fn text(&self) -> String {
+        let mut told = self.standing.headline() + "\n";
+        for line in [self.calls.words()].into_iter().chain(self.standing.lines()) {
+            text::wrapped(&mut told, "  ", &line);
+        }
+        if self.rows.count == 0 {
+            return told;
+        }
+        writeln!(told, "\n{HEAD}").expect("a string takes everything");
+        let shown: Vec<&String> = self.rows.failed.iter().chain(&self.rows.retried).take(SHOWN).collect();
+        shown.iter().for_each(|row| told += &format!("{row}\n"));
+        let more = self.rows.count - shown.len() as u64;
+        if more > 0 {
+            told += &format!("... and {}; --json has all of them\n", text::counted(more, "more row"));
+        }
+        told
+    }
+
+    fn write_json(&mut self, out: &mut dyn Write) -> io::Result<()> {
+        let mut figures = self.standing.json();
+        let groups = figures.remove("groups");
+        figures.extend(self.calls.json());
+        figures.extend(groups.map(|groups| ("groups".to_owned(), groups)));
+        let figures = Value::Object(figures).to_string();
+        write!(out, "{},\"items\":[", figures.trim_end_matches('}'))?;
+        self.rows.copy_to(out)?;
+        writeln!(out, "{}]}}", if self.rows.count > 0 { "\n" } else { "" })
+    }
+
+    fn write_markdown(&mut self, out: &mut dyn Write) -> io::Result<()> {
+        let standing = &self.standing;
+        writeln!(out, "# Report\n\n{}\n", standing.headline())?;
+        writeln!(out, "- {}", self.calls.words())?;
+        for line in standing.lines() {
+            writeln!(out, "- {}", escaped(&line))?;
+        }
+        if self.rows.count > 0 {
+            writeln!(out, "\n{MARKDOWN_HEAD}")?;
+            self.rows.copy_to(out)?;
+        }
+        Ok(())
+    }
+}
+
+impl Calls {
+    fn words(self) -> String {
+        let calls = text::counted(self.all, "call");
+        match self.resends {
+            0 => calls,
+            resends => format!("{calls}, {} of them again", text::count(resends)),
+        }
+    }
+
+    fn json(self) -> Map<String, Value> {
+        let Self { all, resends, deferrals, abandoned } = self;
+        let figures = json!({ "calls": all, "resends": resends, "deferrals": deferrals, "abandoned": abandoned });
+        figures.as_object().cloned().unwrap_or_default()
+    }
+}
+
+/// A row for each item that did not simply succeed.
+struct Rows {
+    count: u64,
+    /// The first rows for people: of items that did not succeed, and of those that did in the end.
+    failed: Vec<String>,
+    retried: Vec<String>,
+    /// All rows for scripts and Markdown.
+    all: BufWriter<SpooledTempFile>,
+}
+
+impl Default for Rows {
+    fn default() -> Self {
+        let all = BufWriter::new(SpooledTempFile::new(IN_MEMORY));
+        Self { count: 0, failed: Vec::new(), retried: Vec::new(), all }
+    }
+}
+
+impl Rows {
+    fn add(&mut self, form: Form, row: &Row<'_>, succeeded: bool) -> io::Result<()> {
+        self.count += 1;
+        match form {
+            Form::Text => {
+                let shown = if succeeded { &mut self.retried } else { &mut self.failed };
+                if shown.len() < SHOWN {
+                    shown.push(row.line());
+                }
+                Ok(())
+            }
+            Form::Json => {
+                self.all.write_all(if self.count == 1 { b"\n" } else { b",\n" })?;
+                Ok(serde_json::to_writer(&mut self.all, row)?)
+            }
+            Form::Markdown => writeln!(self.all, "{}", row.markdown()),
+        }
+    }
+
+    fn copy_to(&mut self, out: &mut dyn Write) -> io::Result<()> {
+        self.all.flush()?;
+        let file = self.all.get_mut();
+        file.rewind()?;
+        io::copy(file, out).map(|_| ())
+    }
+}

@@ -1,0 +1,247 @@
+//! Where the items of a store stand, counted one by one, and why those that did not succeed did not.
+
+use std::collections::BTreeMap;
+
+use paceline_store::work::{self, Clock, Counts, Filter, Item, State, WorkError, WorkStore};
+use serde_json::{Map, Value, json};
+
+use crate::exit::Status;
+use crate::tasks::groups::{Groups, Waits};
+use crate::tasks::pages::Pages;
+use crate::text;
+
+/// Different reasons that are told apart; a judge may give each item one of its own.
+const REASONS: usize = 100;
+
+/// Of these, those that are shown to people.
+const SHOWN: usize = 5;
+
+/// What the reasons beyond those are called.
+const OTHER: &str = "other";
+
+/// Where the items of a store stand. Every figure is from one reading, so that they add up.
+#[derive(Clone, Debug)]
+pub(crate) struct Standing {
+    groups: Groups,
+    counts: Counts,
+    /// How often each reason is one for each end.
+    reasons: BTreeMap<(&'static str, String), u64>,
+}
+
+impl Standing {
+    /// Of the items of a store. Those that succeeded are not looked at one by one.
+    ///
+    /// # Errors
+    /// What the store says.
+    #[cfg_attr(not(test), expect(dead_code, reason = "a run ends with it"))]
+    pub(crate) async fn of(store: &dyn WorkStore, clock: &Clock) -> Result<Self, WorkError> {
+        let mut standing = Self::new(Groups::of(store, clock).await?);
+        let others: Vec<State> = State::ALL.into_iter().filter(|state| *state != State::Succeeded).collect();
+        let mut pages = Pages::of(store, Filter::states(others), None);
+        while let Some(items) = pages.next().await? {
+            items.iter().for_each(|item| standing.count(item));
+        }
+        // What succeeds meanwhile is counted once: here, unless it was counted above.
+        let total = store.counts().await?.total();
+        standing.counts.by_state[State::Succeeded as usize] = total.saturating_sub(standing.counts.total());
+        Ok(standing)
+    }
+
+    /// Before the first item.
+    pub(super) fn new(groups: Groups) -> Self {
+        Self { groups, counts: Counts::default(), reasons: BTreeMap::new() }
+    }
+
+    /// Counts an item.
+    pub(super) fn count(&mut self, item: &Item) {
+        self.counts.by_state[item.state as usize] += 1;
+        if item.state == State::Succeeded {
+            return;
+        }
+        let end = if item.state.is_final() { item.state } else { State::Deferred };
+        let waits = self.groups.waits(item).map(Waits::as_str);
+        let reason = waits.or(item.reason.as_deref()).unwrap_or("unknown");
+        let mut key = (end.as_str(), reason.to_owned());
+        if self.reasons.len() >= REASONS && !self.reasons.contains_key(&key) {
+            key.1 = OTHER.to_owned();
+        }
+        *self.reasons.entry(key).or_default() += 1;
+    }
+
+    /// The groups that may not send.
+    pub(super) const fn groups(&self) -> &Groups {
+        &self.groups
+    }
+
+    /// All items.
+    pub(crate) fn total(&self) -> u64 {
+        self.counts.total()
+    }
+
+    /// Items that have not ended.
+    pub(crate) fn deferred(&self) -> u64 {
+        State::ALL.into_iter().filter(|state| !state.is_final()).map(|state| self.counts.of(state)).sum()
+    }
+
+    /// The status word and exit code.
+    pub(crate) fn status(&self) -> Status {
+        match work::Status::of(&self.counts) {
+            work::Status::Success => Status::Success,
+            work::Status::Partial => Status::Partial,
+            work::Status::Failed => Status::Failed,
+            work::Status::Deferred => Status::Deferred,
+        }
+    }
+
+    /// The line with the status word.
+    pub(crate) fn headline(&self) -> String {
+        if self.total() == 0 {
+            return format!("{}  no items", self.status());
+        }
+        let number = |state| text::count(self.counts.of(state));
+        format!(
+            "{}  {}: {} succeeded, {} failed, {} skipped, {} cancelled, {} deferred",
+            self.status(),
+            text::counted(self.total(), "item"),
+            number(State::Succeeded),
+            number(State::Failed),
+            number(State::Skipped),
+            number(State::Cancelled),
+            text::count(self.deferred()),
+        )
+    }
+
+    /// Why items did not succeed, a line for each end, then the groups that may not send.
+    pub(crate) fn lines(&self) -> Vec<String> {
+        let mut lines: Vec<String> = ENDS.into_iter().filter_map(|end| self.why(end)).collect();
+        if self.deferred() > 0 {
+            lines.extend(self.groups.lines());
+        }
+        lines
+    }
+
+    /// As in `failed: 3 max_retries, 1 invalid`, the most frequent first.
+    fn why(&self, end: &'static str) -> Option<String> {
+        let mut reasons: Vec<(&str, u64)> = self.reasons_of(end).filter(|(reason, _)| *reason != end).collect();
+        reasons.sort_by_key(|(_, items)| std::cmp::Reverse(*items));
+        let beyond: u64 = reasons.iter().skip(SHOWN).map(|(_, items)| items).sum();
+        let words = |reason: &str| match end {
+            "deferred" => Waits::words_for(reason),
+            _ => text::cut(&text::printable(reason), text::WIDTH / 2),
+        };
+        let mut told: Vec<String> = reasons
+            .iter()
+            .take(SHOWN)
+            .map(|(reason, items)| format!("{} {}", text::count(*items), words(reason)))
+            .collect();
+        told.extend((beyond > 0).then(|| format!("{} for other reasons", text::count(beyond))));
+        (!told.is_empty()).then(|| format!("{end}: {}", told.join(", ")))
+    }
+
+    fn reasons_of(&self, end: &str) -> impl Iterator<Item = (&str, u64)> {
+        self.reasons.iter().filter(move |((of, _), _)| *of == end).map(|((_, reason), items)| (reason.as_str(), *items))
+    }
+
+    /// The figures for scripts, without those of calls.
+    pub(crate) fn json(&self) -> Map<String, Value> {
+        let number = |state| self.counts.of(state);
+        let reasons: Map<String, Value> = ENDS
+            .into_iter()
+            .map(|end| {
+                let reasons = self.reasons_of(end).map(|(why, items)| (why.to_owned(), Value::from(items)));
+                (end.to_owned(), Value::Object(reasons.collect()))
+            })
+            .collect();
+        let figures = json!({
+            "status": self.status().as_str(),
+            "input": self.total(),
+            "succeeded": number(State::Succeeded),
+            "failed": number(State::Failed),
+            "skipped": number(State::Skipped),
+            "cancelled": number(State::Cancelled),
+            "deferred": self.deferred(),
+            "reasons": reasons,
+            "groups": self.groups.json(),
+        });
+        match figures {
+            Value::Object(figures) => figures,
+            _ => Map::new(),
+        }
+    }
+}
+
+/// The ends that have reasons, in the order in which they are told.
+const ENDS: [&str; 4] = ["failed", "skipped", "cancelled", "deferred"];
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use paceline_core::{Backoff, Class, Growth, Jitter, Timestamp};
+    use paceline_store::work::{Failure, MemoryStore, NewItem, OverBound, Policy, Scheduler};
+
+    use super::*;
+
+    /// Works on every item until nothing can be done any more; what its payload says becomes of it.
+    async fn worked(payloads: &[&str], policy: Policy) -> Standing {
+        let clock = Clock::starting_at(Timestamp::from_millis(1_700_000_000_000));
+        let store = std::sync::Arc::new(MemoryStore::new(clock.clone()));
+        let new = |(n, payload): (usize, &&str)| NewItem {
+            group: if *payload == "account" { "keyless" } else { "default" }.to_owned(),
+            ..NewItem::new(format!("{n}"), *payload)
+        };
+        store.insert(payloads.iter().enumerate().map(new).collect()).await.expect("room");
+        let run = Scheduler::new(store.clone(), policy, clock.clone()).expect("makes sense");
+        let end = run.run(|task| async move {
+            match Class::from_name(task.payload()) {
+                None | Some(Class::Success) => Ok(()),
+                Some(class) => Err(Failure::new(class, format!("it is {class}"))),
+            }
+        });
+        end.await.expect("a memory");
+        Standing::of(&*store, &clock).await.expect("a memory")
+    }
+
+    /// The default with retries at once.
+    fn quick() -> Policy {
+        let delay = Duration::from_millis(1);
+        Policy { backoff: Backoff { growth: Growth::Constant { delay }, jitter: Jitter::None }, ..Policy::default() }
+    }
+
+    #[tokio::test]
+    async fn every_item_is_in_one_figure_and_has_its_reason() {
+        let payloads = ["success", "success", "invalid", "filtered", "transient", "transient", "account"];
+        let standing = worked(&payloads, quick()).await;
+        assert_eq!(standing.headline(), "DEFERRED  7 items: 2 succeeded, 4 failed, 0 skipped, 0 cancelled, 1 deferred");
+        assert_eq!(
+            standing.lines(),
+            [
+                "failed: 2 max_retries, 1 filtered, 1 invalid",
+                "deferred: 1 until somebody acts on what stopped their group",
+                "stopped: group keyless: it is account; act on that, the next run tries it again",
+            ]
+        );
+        let json = standing.json();
+        assert_eq!((&json["input"], &json["deferred"], &json["status"]), (&7.into(), &1.into(), &"DEFERRED".into()));
+        assert_eq!(json["reasons"]["failed"]["max_retries"], 2);
+        assert_eq!(json["groups"][0]["name"], "keyless");
+    }
+
+    #[tokio::test]
+    async fn what_is_left_to_the_next_run_says_over_which_bound_it_was() {
+        let policy = Policy { over_bound: OverBound::NextRun, max_retries: 1, ..quick() };
+        let standing = worked(&["transient", "success"], policy).await;
+        assert_eq!(standing.lines(), ["deferred: 1 left to the next run (max_retries)"]);
+        assert_eq!(standing.status().code(), 3);
+    }
+
+    #[tokio::test]
+    async fn a_status_word_needs_items() {
+        assert_eq!(worked(&[], Policy::default()).await.headline(), "SUCCESS  no items");
+        let failed = worked(&["invalid", "invalid"], Policy::default()).await;
+        assert_eq!((failed.status().as_str(), failed.status().code()), ("FAILED", 1));
+        let bounded = Policy { max_wait: Duration::from_secs(1), ..Policy::default() };
+        let waits = worked(&["transient"], bounded).await;
+        assert_eq!(waits.lines(), ["deferred: 1 until their time comes"]);
+    }
+}

@@ -1,0 +1,142 @@
+//! An item as a row: of JSON, of a table in 80 columns, of Markdown.
+
+use std::time::Duration;
+
+use paceline_core::{Class, Timestamp};
+use paceline_store::work::{Item, State};
+use serde::Serialize;
+
+use super::groups::{Groups, Waits};
+use crate::text;
+
+/// What is told about an item.
+#[derive(Debug, Serialize)]
+pub(crate) struct Row<'a> {
+    key: &'a str,
+    group: &'a str,
+    priority: i16,
+    pub(crate) state: &'static str,
+    class: Option<&'static str>,
+    code: Option<&'a str>,
+    status_code: Option<u16>,
+    /// A person must act on the key, the account or the item.
+    fatal: bool,
+    retryable: bool,
+    rate_limited: bool,
+    attempts: u32,
+    deferrals: u32,
+    abandoned: u32,
+    crashes: u32,
+    retry_not_before: Option<String>,
+    last_error: Option<&'a str>,
+    pub(crate) reason: Option<&'a str>,
+    #[serde(skip)]
+    due: Option<(Timestamp, Timestamp)>,
+    #[serde(skip)]
+    sends: u32,
+}
+
+impl<'a> Row<'a> {
+    /// The item as the store has it.
+    pub(crate) fn of(item: &'a Item, groups: &Groups) -> Self {
+        let last = item.last.as_ref().filter(|_| item.state != State::Succeeded);
+        let class = last.map(|last| last.class);
+        let fatal = matches!(class, Some(Class::Account | Class::Invalid | Class::Filtered));
+        let due = groups.due(item);
+        Self {
+            key: &item.key,
+            group: &item.group,
+            priority: item.priority,
+            state: item.state.as_str(),
+            class: class.map(Class::as_str),
+            code: last.and_then(|last| last.code.as_deref()),
+            status_code: last.and_then(|last| last.status),
+            fatal,
+            retryable: item.state != State::Succeeded && !fatal,
+            rate_limited: matches!(class, Some(Class::Throttled | Class::QuotaExhausted)),
+            attempts: item.attempts,
+            deferrals: item.deferrals,
+            abandoned: item.abandoned,
+            crashes: item.crashes,
+            retry_not_before: due.map(|at| text::rfc3339(at.as_millis())),
+            last_error: last.map(|last| last.words.as_str()).filter(|words| !words.is_empty()),
+            reason: groups.waits(item).map(Waits::as_str).or(item.reason.as_deref()),
+            due: due.map(|at| (at, groups.now())),
+            sends: item.sends(),
+        }
+    }
+
+    /// The same as a report has it: what has not ended is deferred.
+    pub(crate) fn reported(item: &'a Item, groups: &Groups) -> Self {
+        let state = if item.state.is_final() { item.state } else { State::Deferred };
+        Self { state: state.as_str(), ..Self::of(item, groups) }
+    }
+
+    /// A line of at most 80 columns.
+    pub(crate) fn line(&self) -> String {
+        let short = |words: &str, width| text::cut(&text::printable(words), width);
+        let why = self.wait().unwrap_or_else(|| self.reason.unwrap_or_default().to_owned());
+        let status = self.status_code.map(|status| format!("{status} ")).unwrap_or_default();
+        let said = format!("{status}{}", self.last_error.or(self.class).unwrap_or_default());
+        let line = format!(
+            "{:<24} {:<9} {:>5}  {:<13}  {}",
+            short(self.key, 24),
+            self.state,
+            self.sends,
+            short(&why, 13),
+            short(&said, 23),
+        );
+        line.trim_end().to_owned()
+    }
+
+    /// A row under [`MARKDOWN_HEAD`].
+    pub(crate) fn markdown(&self) -> String {
+        let status = self.status_code.map(|status| status.to_string()).unwrap_or_default();
+        let cells = [
+            &escaped(self.key),
+            self.state,
+            self.class.unwrap_or_default(),
+            &status,
+            &self.sends.to_string(),
+            self.retry_not_before.as_deref().unwrap_or_default(),
+            &escaped(self.reason.unwrap_or_default()),
+            &escaped(self.last_error.unwrap_or_default()),
+        ];
+        format!("| {} |", cells.join(" | "))
+    }
+
+    fn wait(&self) -> Option<String> {
+        let (at, now) = self.due.filter(|_| self.reason == Some(Waits::NotBefore.as_str()))?;
+        let wait = at.saturating_since(now);
+        Some(match wait > A_YEAR {
+            true => text::rfc3339(at.as_millis()).chars().take(DATE).collect(),
+            false => format!("in {}", text::duration(wait)),
+        })
+    }
+}
+
+/// What is due later is told by its date.
+const A_YEAR: Duration = Duration::from_secs(366 * 86_400);
+
+/// The characters of a date at the beginning of an instant.
+const DATE: usize = "2027-01-31".len();
+
+/// Above lines of rows.
+pub(crate) const HEAD: &str = "KEY                      STATE     SENDS  DUE, WHY       LAST ERROR";
+
+/// Above rows of Markdown.
+pub(crate) const MARKDOWN_HEAD: &str = "\
+| key | state | class | status | sends | not before | why | last error |
+|---|---|---|---:|---:|---|---|---|";
+
+/// Words of others in a cell, where nothing of them is markup.
+pub(crate) fn escaped(words: &str) -> String {
+    let mut escaped = String::new();
+    for c in text::printable(words).chars() {
+        if matches!(c, '|' | '\\' | '`' | '*' | '_' | '[' | ']' | '<' | '>' | '&' | '~') {
+            escaped.push('\\');
+        }
+        escaped.push(c);
+    }
+    escaped
+}

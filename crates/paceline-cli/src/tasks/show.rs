@@ -1,0 +1,160 @@
+//! `paceline tasks show`: all that is known of one item.
+
+use std::fmt::Write as _;
+
+use paceline_store::work::{Clock, Event, Item};
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+use super::groups::{Groups, Waits};
+use super::row::Row;
+use super::store::StoreArgs;
+use crate::exit::{Failure, Status};
+use crate::{output, text};
+
+/// `paceline tasks show`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    store: StoreArgs,
+    /// What the item is called
+    #[arg(value_name = "KEY")]
+    key: String,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Prints an item, its payload and every decision about it.
+///
+/// # Errors
+/// Refuses what is no store, and a key that it does not have.
+pub(crate) async fn command(args: Args) -> Result<Status, Failure> {
+    let clock = Clock::system();
+    let store = args.store.open(&clock).await?;
+    let groups = Groups::of(&*store, &clock).await.map_err(Failure::interrupted)?;
+    let found = store.show(&args.key).await.map_err(Failure::interrupted)?;
+    let Some((item, payload, events)) = found else {
+        let key = args.key;
+        return Err(Failure::refused(format!("no item is called {key:?}; `paceline tasks list` names them")));
+    };
+    let told = match args.json {
+        true => as_json(&item, &groups, payload, &events).map_err(Failure::interrupted)?,
+        false => as_text(&item, &groups, &payload, &events),
+    };
+    output::print(|out| out.write_all(told.as_bytes()))?;
+    Ok(Status::Success)
+}
+
+fn as_json(item: &Item, groups: &Groups, payload: String, events: &[Event]) -> Result<String, serde_json::Error> {
+    #[derive(serde::Serialize)]
+    struct Shown<'a> {
+        #[serde(flatten)]
+        row: Row<'a>,
+        added_at: String,
+        first_at: Option<String>,
+        ended_at: Option<String>,
+        deadline_s: Option<f64>,
+        decisions: Vec<Value>,
+        payload: Box<RawValue>,
+    }
+    let time = |at: paceline_core::Timestamp| text::rfc3339(at.as_millis());
+    // Whoever adds items without this command may store any text.
+    let payload = match RawValue::from_string(payload.clone()) {
+        Ok(payload) => payload,
+        Err(_) => serde_json::value::to_raw_value(&payload)?,
+    };
+    let shown = Shown {
+        row: Row::of(item, groups),
+        added_at: time(item.created),
+        first_at: item.first.map(time),
+        ended_at: item.ended.map(time),
+        deadline_s: item.deadline.map(|deadline| deadline.as_secs_f64()),
+        decisions: events.iter().map(decision).collect(),
+        payload,
+    };
+    serde_json::to_string(&shown).map(|text| text + "\n")
+}
+
+fn decision(event: &Event) -> Value {
+    json!({
+        "decided_at": text::rfc3339(event.decided.as_millis()),
+        "send": event.send,
+        "class": event.failure.class.as_str(),
+        "status": event.failure.status,
+        "code": event.failure.code,
+        "words": event.failure.words,
+        "action": event.action,
+        "reason": event.reason,
+        "by": event.by,
+        "not_before": event.not_before.map(|at| text::rfc3339(at.as_millis())),
+        "waited_s": event.waited.map(|waited| waited.as_secs_f64()),
+    })
+}
+
+/// The longest payload shown, in characters.
+const LONGEST: usize = 2_000;
+
+fn as_text(item: &Item, groups: &Groups, payload: &str, events: &[Event]) -> String {
+    let mut told = format!("{}\n", text::printable(&item.key));
+    let mut line = |name: &str, words: &str| text::wrapped(&mut told, &format!("  {name:<9} "), words);
+    line("state", &state(item, groups));
+    line("group", &format!("{}, priority {}", item.group, item.priority));
+    line("sends", &sends(item));
+    line("added", &text::moment(item.created));
+    item.first.into_iter().for_each(|at| line("first try", &text::moment(at)));
+    item.ended.into_iter().for_each(|at| line("ended", &text::moment(at)));
+    item.deadline
+        .into_iter()
+        .for_each(|deadline| line("deadline", &format!("{} after its first try", text::duration(deadline))));
+    line("payload", &text::cut(payload, LONGEST));
+    if payload.chars().count() > LONGEST {
+        line("", "(--json has all of it)");
+    }
+    for event in events {
+        let words = format!("{} send {}: {}", text::moment(event.decided), event.send, what_followed(event));
+        line("decision", &words);
+    }
+    told
+}
+
+fn state(item: &Item, groups: &Groups) -> String {
+    let mut words = item.state.as_str().to_owned();
+    if let Some(at) = groups.due(item) {
+        let wait = text::duration(at.saturating_since(groups.now()));
+        write!(words, ", due in {wait}, at {}", text::moment(at)).expect("a string takes everything");
+    }
+    let reason = groups.waits(item).map(Waits::as_str).or(item.reason.as_deref());
+    reason.into_iter().for_each(|reason| words += &format!(" ({reason})"));
+    words
+}
+
+fn sends(item: &Item) -> String {
+    let counted = |times: u32, noun: &str| text::counted(u64::from(times), noun);
+    let parts = [
+        (item.attempts, counted(item.attempts, "attempt")),
+        (item.deferrals, counted(item.deferrals, "deferral")),
+        (item.abandoned, format!("{} given up by us", item.abandoned)),
+        (item.crashes, format!("{} ended by a crash", item.crashes)),
+    ];
+    let parts: Vec<String> = parts.into_iter().filter(|(times, _)| *times > 0).map(|(_, words)| words).collect();
+    match parts.as_slice() {
+        [] => "none yet".to_owned(),
+        parts => parts.join(", "),
+    }
+}
+
+fn what_followed(event: &Event) -> String {
+    let failure = &event.failure;
+    let mut words = failure.class.as_str().to_owned();
+    failure.status.into_iter().for_each(|status| words += &format!(" {status}"));
+    failure.code.iter().for_each(|code| words += &format!(" {code}"));
+    if !failure.words.is_empty() {
+        words += &format!(": {}", failure.words);
+    }
+    words += &format!("; {} decided: {}", event.by, event.action);
+    event.reason.iter().filter(|reason| **reason != failure.words).for_each(|reason| words += &format!(" ({reason})"));
+    event.not_before.into_iter().for_each(|at| words += &format!(", not before {}", text::moment(at)));
+    event.waited.into_iter().for_each(|waited| words += &format!(", waited {}", text::duration(waited)));
+    words
+}
