@@ -39,7 +39,7 @@ pub enum WorkError {
         most: usize,
     },
     /// SQLite could not read or write.
-    #[error("cannot {action} the store: {source}")]
+    #[error("cannot {action} the store: {source}{}", advice_on(source))]
     Sqlite {
         /// What was tried.
         action: &'static str,
@@ -55,7 +55,7 @@ pub enum WorkError {
     },
     /// Postgres could not be reached, or did not do what it was asked.
     #[cfg(feature = "postgres")]
-    #[error("cannot {action} the store on {server}: {}", in_full(source))]
+    #[error("cannot {action} the store on {server}: {}{}", in_full(source), advice_on_server(source))]
     Postgres {
         /// What was tried.
         action: &'static str,
@@ -74,6 +74,32 @@ pub enum WorkError {
 fn in_full(error: &tokio_postgres::Error) -> String {
     let cause = std::error::Error::source(error);
     cause.map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"))
+}
+
+/// What to do about a disk that takes no more.
+const MAKE_ROOM: &str = "; make room on its disk, then run again: what is recorded is safe, and what was in flight is \
+                         tried again";
+
+/// What to do about an error of SQLite, where that is known.
+fn advice_on(error: &rusqlite::Error) -> &'static str {
+    match error.sqlite_error_code() {
+        Some(rusqlite::ErrorCode::DiskFull) => MAKE_ROOM,
+        Some(rusqlite::ErrorCode::SystemIoFailure) => {
+            "; look whether its disk is full or broken, then run again: what is recorded is safe, and what was in flight is \
+             tried again"
+        }
+        _ => "",
+    }
+}
+
+/// What to do about an error of Postgres, where that is known.
+#[cfg(feature = "postgres")]
+fn advice_on_server(error: &tokio_postgres::Error) -> &'static str {
+    use tokio_postgres::error::SqlState;
+    match error.code() {
+        Some(&SqlState::DISK_FULL) => MAKE_ROOM,
+        _ => "",
+    }
 }
 
 impl WorkError {

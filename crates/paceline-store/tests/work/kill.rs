@@ -57,7 +57,7 @@ impl Ledger {
 async fn check(store: &str, said: &Said, items: usize) {
     let store = open(store).await;
     let heard = said.clone();
-    let summary = work(store.clone(), MILLI, move |line| assert!(heard.hear(&line))).await;
+    let summary = work(store.clone(), MILLI, move |line| assert!(heard.hear(&line))).await.unwrap();
     assert_eq!(summary.status(), Status::Success);
     assert_eq!(store.counts().await.unwrap().of(State::Succeeded), items as u64);
 }
@@ -107,6 +107,27 @@ mod sqlite {
             assert!(process.listen(&said, 1 + rng.next_u64() % 40), "the worker ended before it was killed");
             process.kill(&said);
         }
+        check(&store, &said, items).await;
+        assert_worked(&said, items);
+        ledger(&conn).assert(Guard::Fence, items);
+    }
+
+    /// Files may not grow as far as is needed: as on a disk that is full, but the system says so in other words.
+    #[tokio::test]
+    async fn a_disk_that_takes_no_more_loses_and_doubles_nothing() {
+        let (folder, said, items) = (folder(), Said::default(), 2_000);
+        let store = folder.path().join("work.db").display().to_string();
+        let conn = filled(&store, items, Guard::Fence).await;
+        let size = std::fs::metadata(&store).unwrap().len();
+        for _ in 0..3 {
+            Process::start_with_files_of(size / 1_024 + 64, &store).end(&said);
+        }
+        let failed = said.all("failed");
+        let expected =
+            "cannot write the store: disk I/O error; look whether its disk is full or broken, then run again: ";
+        assert!(failed.len() == 1 && failed[0].starts_with(expected), "{failed:?}");
+        let (recorded, before) = (said.of("recorded").0, ledger(&conn));
+        assert!(recorded > 0 && recorded == before.items && before.items < items, "{recorded} said, {before:?}");
         check(&store, &said, items).await;
         assert_worked(&said, items);
         ledger(&conn).assert(Guard::Fence, items);

@@ -119,6 +119,33 @@ async fn a_server_that_restarts_costs_no_item() {
     drop(cluster);
 }
 
+/// A server without room says so at the two-hundredth result, as it does when a disk is full.
+#[tokio::test]
+async fn a_server_without_room_ends_the_run_and_costs_no_item() {
+    let (url, schema) = (cluster::shared().url(), cluster::schema());
+    let store = PostgresStore::open_in(&url, &schema).await.unwrap();
+    store.insert((0..400).map(|n| item(&format!("item-{n}"))).collect()).await.unwrap();
+    let watch = cluster::connect(&url).await;
+    let full = format!(
+        "SET search_path = {schema};
+         CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+             IF (SELECT count(*) FROM {schema}.item WHERE state = 2) > 200 THEN
+                 RAISE 'could not extend file: No space left on device' USING ERRCODE = 'disk_full';
+             END IF;
+             RETURN NULL;
+         END $$;
+         CREATE TRIGGER full_disk AFTER UPDATE ON item FOR EACH ROW WHEN (new.state = 2) EXECUTE FUNCTION full_disk();"
+    );
+    watch.batch_execute(&full).await.unwrap();
+    let words = scheduler(&url, &schema).await.run(|_| async { Ok(()) }).await.expect_err("no room").to_string();
+    assert!(words.contains("No space left on device; make room on its disk, then run again: "), "{words}");
+    let recorded = store.counts().await.unwrap().of(State::Succeeded);
+    assert!((1..=200).contains(&recorded), "{recorded}");
+    watch.batch_execute("DROP TRIGGER full_disk ON item; UPDATE worker SET lease_until_ms = 0").await.unwrap();
+    let summary = scheduler(&url, &schema).await.run(|_| async { Ok(()) }).await.unwrap();
+    assert_eq!((summary.status(), summary.calls, summary.lost), (Status::Success, 400 - recorded, 0));
+}
+
 /// The rows of items that a connection of that name has read since the last time: by passing over the table, and by index.
 async fn rows_read(watch: &tokio_postgres::Client, schema: &str, name: &str) -> (i64, i64) {
     // What a connection read is told when it has ended.

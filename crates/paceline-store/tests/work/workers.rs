@@ -6,7 +6,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use paceline_store::work::{Clock, Note, Policy, Scheduler, SqliteStore, Summary, WorkStore};
+use paceline_store::work::{Clock, Note, Policy, Scheduler, SqliteStore, Summary, WorkError, WorkStore};
 
 /// Where a worker process finds its store.
 const STORE: &str = "PACELINE_TEST_STORE";
@@ -23,13 +23,18 @@ pub(crate) struct Said(Arc<Mutex<BTreeMap<(&'static str, String), usize>>>);
 
 impl Said {
     pub(crate) fn hear(&self, line: &str) -> bool {
-        for word in ["begun", "done", "recorded", "lost"] {
+        for word in ["begun", "done", "recorded", "lost", "failed"] {
             if let Some(key) = line.strip_prefix(word).and_then(|rest| rest.strip_prefix(' ')) {
                 *self.0.lock().unwrap().entry((word, key.to_owned())).or_default() += 1;
                 return true;
             }
         }
         false
+    }
+
+    /// Of what that was said.
+    pub(crate) fn all(&self, word: &str) -> Vec<String> {
+        self.0.lock().unwrap().keys().filter(|(said, _)| *said == word).map(|(_, rest)| rest.clone()).collect()
     }
 
     /// How many items that was said of, and how often at most of one.
@@ -48,7 +53,19 @@ pub(crate) struct Process {
 impl Process {
     /// This very program, as one test of which it is a process of so many workers that work on each item for so long.
     pub(crate) fn start(store: &str, workers: usize, takes: Duration) -> Self {
-        let mut child = Command::new(std::env::current_exe().unwrap())
+        Self::start_as(Command::new(std::env::current_exe().unwrap()), store, workers, takes)
+    }
+
+    /// The same, but no file may be longer than that.
+    pub(crate) fn start_with_files_of(kib: u64, store: &str) -> Self {
+        let mut command = Command::new("bash");
+        let limited = format!("trap '' XFSZ; ulimit -f {kib}; exec \"$0\" \"$@\"");
+        command.args(["-c", &limited]).arg(std::env::current_exe().unwrap());
+        Self::start_as(command, store, 1, Duration::from_millis(1))
+    }
+
+    fn start_as(mut program: Command, store: &str, workers: usize, takes: Duration) -> Self {
+        let mut child = program
             .args(["--exact", "workers::as_a_process_of_workers", "--nocapture"])
             .env(STORE, store)
             .env(TAKES, takes.as_millis().to_string())
@@ -98,7 +115,9 @@ fn as_a_process_of_workers() {
         let takes = Duration::from_millis(number(TAKES));
         let workers = (0..number(WORKERS)).map(|_| tokio::spawn(work(store.clone(), takes, |line| println!("{line}"))));
         for worker in workers.collect::<Vec<_>>() {
-            worker.await.unwrap();
+            if let Err(error) = worker.await.unwrap() {
+                println!("failed {error}");
+            }
         }
     });
 }
@@ -118,7 +137,7 @@ pub(crate) async fn work(
     store: Arc<dyn WorkStore>,
     takes: Duration,
     say: impl Fn(String) + Clone + Send + Sync + 'static,
-) -> Summary {
+) -> Result<Summary, WorkError> {
     let policy = Policy { concurrency: 8, lease: Duration::from_secs(1), ..Policy::default() };
     let tell = say.clone();
     let observer = Arc::new(move |note: &Note<'_>| match note {
@@ -138,5 +157,5 @@ pub(crate) async fn work(
             Ok(())
         }
     });
-    summary.await.unwrap()
+    summary.await
 }

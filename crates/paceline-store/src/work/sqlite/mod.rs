@@ -2,6 +2,8 @@
 
 mod claim;
 #[cfg(test)]
+mod full;
+#[cfg(test)]
 mod plans;
 mod record;
 mod rows;

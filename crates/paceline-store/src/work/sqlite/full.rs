@@ -1,0 +1,64 @@
+//! A disk that takes no more: the run ends with an error that says so, and the next one goes on.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use paceline_core::{Backoff, Class, Growth, Jitter};
+
+use super::SqliteStore;
+use crate::work::{
+    Clock, Failure, NewItem, Note, Policy, Scheduler, State, Status, Summary, Task, WorkError, WorkStore as _,
+};
+
+/// Lets the file grow by so many pages more, and no further.
+async fn room(store: &SqliteStore, pages: u32) {
+    let limited = store.ask("limit", move |conn, _| {
+        let present: u32 = conn.query_row("PRAGMA page_count", [], |row| row.get(0))?;
+        conn.query_row(&format!("PRAGMA max_page_count = {}", present + pages), [], |_| Ok(()))
+    });
+    limited.await.unwrap();
+}
+
+/// Each item fails once, with words that take room, and then succeeds.
+fn once(task: &Task) -> Result<(), Failure> {
+    if task.attempt() == 1 { Err(Failure::new(Class::Transient, "no luck ".repeat(50))) } else { Ok(()) }
+}
+
+#[derive(Default)]
+struct Keys(Mutex<BTreeSet<String>>);
+
+async fn run(store: &Arc<SqliteStore>, recorded: &Arc<Keys>) -> Result<Summary, WorkError> {
+    let backoff = Backoff { growth: Growth::Constant { delay: Duration::from_millis(1) }, jitter: Jitter::None };
+    let recorded = recorded.clone();
+    let observer = Arc::new(move |note: &Note<'_>| {
+        if let Note::Succeeded(item) = note {
+            assert!(recorded.0.lock().unwrap().insert(item.key.clone()), "{} was recorded twice", item.key);
+        }
+    });
+    let scheduler = Scheduler::new(store.clone(), Policy { backoff, ..Policy::default() }, Clock::system()).unwrap();
+    scheduler.with_observer(observer).run(|task| async move { once(&task) }).await
+}
+
+#[tokio::test]
+async fn a_full_disk_ends_the_run_and_costs_nothing() {
+    // In memory where the system has such a folder: nothing here depends on syncs.
+    let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+    let open = || Arc::new(SqliteStore::open(folder.path().join("work.db"), Clock::system()).unwrap());
+    let store = open();
+    let items = 500;
+    store.insert((0..items).map(|n| NewItem::new(format!("item-{n}"), "{}")).collect()).await.unwrap();
+    let recorded = Arc::new(Keys::default());
+    room(&store, 20).await;
+    let words = run(&store, &recorded).await.expect_err("there is no room for what is to be written").to_string();
+    let expected = "cannot write the store: database or disk is full; make room on its disk, then run again: ";
+    assert!(words.starts_with(expected), "{words}");
+    let before = recorded.0.lock().unwrap().clone();
+    let counts = store.counts().await.unwrap();
+    assert_eq!(counts.of(State::Succeeded), before.len() as u64, "what was told is recorded, and nothing else is");
+    drop(store);
+    // The bound was one of that connection.
+    let summary = run(&open(), &recorded).await.unwrap();
+    assert_eq!((summary.status(), summary.counts.of(State::Succeeded)), (Status::Success, items));
+    assert_eq!(recorded.0.lock().unwrap().len() as u64, items);
+}
