@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+#[cfg(feature = "postgres")]
+use std::time::Duration;
 
 /// Why a store cannot be opened, read or written.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -53,6 +55,21 @@ pub enum WorkError {
         /// What is wrong with it.
         why: String,
     },
+    /// Nobody answers at the address of a database, or nobody who has a place for us.
+    #[cfg(feature = "postgres")]
+    #[error(
+        "cannot reach the store on {server}: {}; waited {} s for it. Look whether the server runs, and at host and port of \
+         the address",
+        in_full(source), waited.as_secs()
+    )]
+    Unreachable {
+        /// The server and the database.
+        server: String,
+        /// For how long it was tried.
+        waited: Duration,
+        /// Why the last try failed.
+        source: Arc<tokio_postgres::Error>,
+    },
     /// Postgres could not be reached, or did not do what it was asked.
     #[cfg(feature = "postgres")]
     #[error("cannot {action} the store on {server}: {}{}", in_full(source), advice_on_server(source))]
@@ -71,7 +88,7 @@ pub enum WorkError {
 
 /// The error and what is behind it: alone it often says no more than "db error".
 #[cfg(feature = "postgres")]
-fn in_full(error: &tokio_postgres::Error) -> String {
+pub(crate) fn in_full(error: &tokio_postgres::Error) -> String {
     let cause = std::error::Error::source(error);
     cause.map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"))
 }
@@ -98,6 +115,10 @@ fn advice_on_server(error: &tokio_postgres::Error) -> &'static str {
     use tokio_postgres::error::SqlState;
     match error.code() {
         Some(&SqlState::DISK_FULL) => MAKE_ROOM,
+        Some(&SqlState::INVALID_PASSWORD | &SqlState::INVALID_AUTHORIZATION_SPECIFICATION) => {
+            "; look at user and password of the address"
+        }
+        Some(&SqlState::INVALID_CATALOG_NAME) => "; make that database, or name another one in the address",
         _ => "",
     }
 }

@@ -24,7 +24,17 @@ pub(crate) struct Cluster {
 
 impl Cluster {
     pub(crate) fn start() -> Self {
-        let mut keeper = Command::new(KEEPER).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        Self::start_with(&[])
+    }
+
+    /// With these variables for `scripts/private-postgres`.
+    pub(crate) fn start_with(variables: &[(&str, &str)]) -> Self {
+        let mut keeper = Command::new(KEEPER)
+            .envs(variables.iter().copied())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
         let mut answers = BufReader::new(keeper.stdout.take().unwrap());
         let mut folder = String::new();
         answers.read_line(&mut folder).unwrap();

@@ -9,6 +9,8 @@ mod model;
 mod paced;
 #[cfg(feature = "postgres-tests")]
 mod postgres;
+#[cfg(feature = "postgres-tests")]
+mod reach;
 mod scheduler;
 mod sqlite;
 mod support;

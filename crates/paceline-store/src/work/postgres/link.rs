@@ -6,18 +6,23 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use paceline_core::Instant;
 use tokio::sync::{Mutex, Notify};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{AsyncMessage, Client, Config, Error, NoTls, Row, Statement, Transaction};
+use tokio_postgres::{AsyncMessage, Client, Error, Row, Statement, Transaction};
 
+use super::address::Address;
 use super::schema::{MIGRATIONS, SESSION};
-use crate::work::error::WorkError;
+use crate::work::clock::Clock;
+use crate::work::error::{WorkError, in_full};
 
 /// One connection to one schema, for one transaction at a time.
 pub(super) struct Link {
-    config: Config,
+    address: Address,
     schema: String,
+    /// By which is waited.
+    clock: Clock,
     /// The server, for messages: never with a password.
     pub(super) server: String,
     session: Mutex<Option<Session>>,
@@ -43,14 +48,37 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 impl Link {
     /// Connects, and brings the tables up to this version.
-    pub(super) async fn open(config: Config, schema: &str, heard: Arc<Notify>) -> Result<Self, WorkError> {
-        let server = describe(&config);
+    pub(super) async fn open(address: Address, schema: &str, heard: Arc<Notify>) -> Result<Self, WorkError> {
+        let server = address.describe();
         let (schema, session) = (schema.to_owned(), Mutex::new(None));
-        let link = Self { config, schema, server, session, heard };
-        let session = link.connect().await.map_err(|error| link.error("reach", error))?;
+        let link = Self { address, schema, clock: Clock::system(), server, session, heard };
+        let session = link.connect_patiently().await?;
         link.migrate(&session.client).await?;
         *link.session.lock().await = Some(session);
         Ok(link)
+    }
+
+    /// Connects for the first time: a server that is not there yet is waited for, but not one that refuses.
+    async fn connect_patiently(&self) -> Result<Session, WorkError> {
+        let mut wait = Wait::begin(&self.clock);
+        loop {
+            let error = match self.connect().await {
+                Ok(session) => return Ok(session),
+                Err(error) if kind_of(&error) == Kind::Broken => error,
+                Err(error) => return Err(self.error("reach", error)),
+            };
+            let Some(pause) = wait.next(&self.clock) else {
+                let (server, source) = (self.server.clone(), Arc::new(error));
+                return Err(WorkError::Unreachable { server, waited: PATIENCE, source });
+            };
+            if wait.is_first() {
+                let (server, reason) = (&self.server, in_full(&error));
+                tracing::warn!(
+                    "the server of the store on {server} is not to be reached: {reason}; waiting for it, a minute at most"
+                );
+            }
+            tokio::time::sleep(pause).await;
+        }
     }
 
     /// The channel on which workers wake each other.
@@ -66,7 +94,7 @@ impl Link {
         act: impl for<'t> Fn(&'t Tx<'t>, bool) -> Act<'t, T> + Send + Sync,
     ) -> Result<T, WorkError> {
         let mut held = self.session.lock().await;
-        let (mut pause, mut waited, mut again) = (FIRST_PAUSE, Duration::ZERO, false);
+        let (mut wait, mut again) = (None, false);
         loop {
             let done = match self.session(&mut held).await {
                 Ok(session) => once(session, &act, again).await,
@@ -76,18 +104,18 @@ impl Link {
                 Ok(done) => return Ok(done),
                 Err(error) => error,
             };
-            let kind = kind_of(&error);
-            if kind == Kind::Final || waited >= PATIENCE {
-                return Err(self.error(action, error));
-            }
-            if kind == Kind::Broken {
-                if held.take().is_some() {
-                    tracing::warn!(server = self.server, %error, "the connection to the store broke; trying again");
-                    again = true;
+            match kind_of(&error) {
+                Kind::Final => return Err(self.error(action, error)),
+                Kind::Collided => {}
+                Kind::Broken => {
+                    if held.take().is_some() {
+                        tracing::warn!(server = self.server, %error, "the connection to the store broke; trying again");
+                        again = true;
+                    }
+                    let wait = wait.get_or_insert_with(|| Wait::begin(&self.clock));
+                    let Some(pause) = wait.next(&self.clock) else { return Err(self.error(action, error)) };
+                    tokio::time::sleep(pause).await;
                 }
-                tokio::time::sleep(pause).await;
-                waited += pause;
-                pause = (pause * 2).min(LONGEST_PAUSE);
             }
         }
     }
@@ -102,7 +130,7 @@ impl Link {
     }
 
     async fn connect(&self) -> Result<Session, Error> {
-        let (client, mut connection) = self.config.connect(NoTls).await?;
+        let (client, mut connection) = self.address.config.connect(self.address.tls.clone()).await?;
         let heard = self.heard.clone();
         // The task ends with the connection, and the connection with its client.
         tokio::spawn(async move {
@@ -198,8 +226,9 @@ enum Kind {
 
 fn kind_of(error: &Error) -> Kind {
     match error.code() {
-        // A server that stops, starts or has no place says so in these classes; without a code nobody said anything.
-        None => Kind::Broken,
+        None if is_of_the_connection(error) => Kind::Broken,
+        None => Kind::Final,
+        // A server that stops, starts or has no place says so in these classes.
         Some(code) if code.code().starts_with("08") || code.code().starts_with("57P") => Kind::Broken,
         Some(&SqlState::TOO_MANY_CONNECTIONS) => Kind::Broken,
         // This process was suspended within a transaction, and the server ended that.
@@ -209,15 +238,31 @@ fn kind_of(error: &Error) -> Kind {
     }
 }
 
-fn describe(config: &Config) -> String {
-    let hosts: Vec<String> = config
-        .get_hosts()
-        .iter()
-        .map(|host| match host {
-            tokio_postgres::config::Host::Tcp(name) => name.clone(),
-            #[cfg(unix)]
-            tokio_postgres::config::Host::Unix(path) => path.display().to_string(),
-        })
-        .collect();
-    format!("{}/{}", hosts.join(","), config.get_dbname().unwrap_or_default())
+/// Whether the way to the server failed, not what was said on it: a certificate that nobody trusts stays so.
+fn is_of_the_connection(error: &Error) -> bool {
+    let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<std::io::Error>());
+    let is_refused = |cause: &std::io::Error| cause.get_ref().is_some_and(|inner| inner.is::<rustls::Error>());
+    error.is_closed() || cause.is_some_and(|cause| !is_refused(cause))
+}
+
+/// How long a server that is away is still waited for.
+struct Wait {
+    until: Instant,
+    pause: Duration,
+}
+
+impl Wait {
+    fn begin(clock: &Clock) -> Self {
+        Self { until: clock.now() + PATIENCE, pause: FIRST_PAUSE / 2 }
+    }
+
+    /// The pause before the next try; none when it was waited for long enough.
+    fn next(&mut self, clock: &Clock) -> Option<Duration> {
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        (clock.now() + self.pause <= self.until).then_some(self.pause)
+    }
+
+    fn is_first(&self) -> bool {
+        self.pause == FIRST_PAUSE
+    }
 }

@@ -1,11 +1,13 @@
 //! The store in Postgres, for workers on several machines.
 
+mod address;
 mod claim;
 mod link;
 mod record;
 mod rows;
 mod schema;
 mod scopes;
+mod tls;
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,7 +16,7 @@ use std::time::Duration;
 
 use paceline_core::Timestamp;
 use tokio::sync::Notify;
-use tokio_postgres::{Config, Error};
+use tokio_postgres::Error;
 
 use super::checks::check;
 use super::error::WorkError;
@@ -25,6 +27,7 @@ use super::store::{Pending, WorkStore};
 use crate::query::millis;
 use crate::scope::{ScopeRow, ScopeState};
 use crate::work::columns::{after_item, item_columns};
+use address::{Address, wrong};
 use link::{Link, Tx};
 use record::filtered;
 
@@ -43,10 +46,15 @@ const SCHEMA: &str = "paceline";
 
 impl PostgresStore {
     /// Connects to `postgres://user@host/database` and makes the tables, where they are not there, in the schema
-    /// `paceline`. The connection is not encrypted.
+    /// `paceline`. A server that is not there is waited for, a minute.
+    ///
+    /// `sslmode` and `sslrootcert` of the address mean what they mean to Postgres's own programs: `disable`, `prefer` (the
+    /// default: encrypted where the server can, to whoever answers), `require`, `verify-ca` and `verify-full`, which alone
+    /// makes sure who is at the other end. Without `sslrootcert` the certificates count that the machine trusts.
     ///
     /// # Errors
-    /// [`WorkError::Postgres`] when the server is not there or refuses; [`WorkError::NewerVersion`].
+    /// [`WorkError::Address`]; [`WorkError::Unreachable`]; [`WorkError::Postgres`] when the server refuses: a wrong password
+    /// or an unknown database at once; [`WorkError::NewerVersion`].
     pub async fn open(url: &str) -> Result<Self, WorkError> {
         Self::open_in(url, SCHEMA).await
     }
@@ -56,14 +64,13 @@ impl PostgresStore {
     /// # Errors
     /// As [`open`](Self::open).
     pub async fn open_in(url: &str, schema: &str) -> Result<Self, WorkError> {
-        let wrong = |why: String| WorkError::Address { why };
         let letters = |name: &str| name.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '_');
         if schema.is_empty() || schema.len() > 48 || !letters(schema) {
             return Err(wrong(format!("{schema:?} is no name for a schema")));
         }
-        let config: Config = url.parse().map_err(|error: Error| wrong(error.to_string()))?;
+        let address = Address::read(url)?;
         let changed = Arc::new(Notify::new());
-        let link = Link::open(config, &schema.to_ascii_lowercase(), changed.clone()).await?;
+        let link = Link::open(address, &schema.to_ascii_lowercase(), changed.clone()).await?;
         Ok(Self { link, changed, batches: AtomicI64::new(0) })
     }
 }

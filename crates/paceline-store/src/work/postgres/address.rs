@@ -1,0 +1,155 @@
+//! The address of a database: `postgres://user@host/database`, and how its connection is encrypted.
+//!
+//! `sslmode` means what it means to Postgres's own programs. Nothing of an address is ever repeated in a message but its
+//! hosts, ports and database: anything else may be a password.
+
+use std::time::Duration;
+
+use percent_encoding::percent_decode_str;
+use tokio_postgres::Config;
+use tokio_postgres::config::{Host, SslMode};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use super::tls::{self, Trust};
+use crate::work::error::WorkError;
+
+/// A server, and how to speak to it.
+pub(super) struct Address {
+    pub(super) config: Config,
+    pub(super) tls: MakeRustlsConnect,
+}
+
+/// How long one try to connect may take, unless the address says something else (`connect_timeout`).
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The port of a server whose address has none.
+const PORT: u16 = 5_432;
+
+/// How far a connection is encrypted, and who is believed to be at its other end.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    Disable,
+    Prefer,
+    Require,
+    VerifyCa,
+    VerifyFull,
+}
+
+impl Address {
+    /// Reads `postgres://user@host/database?sslmode=...&sslrootcert=FILE` and whatever else tokio-postgres knows.
+    pub(super) fn read(url: &str) -> Result<Self, WorkError> {
+        let (front, query) = url.split_once('?').unwrap_or((url, ""));
+        let (mut mode, mut roots, mut others) = (Mode::Prefer, None, Vec::new());
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            match pair.split_once('=') {
+                Some(("sslmode", name)) => mode = Mode::from_name(name)?,
+                Some(("sslrootcert", file)) => roots = Some(decoded(file)?).filter(|file| file != "system"),
+                _ => others.push(pair),
+            }
+        }
+        let mut config: Config = format!("{front}?{}", others.join("&"))
+            .parse()
+            .map_err(|error: tokio_postgres::Error| wrong(error.to_string()))?;
+        if config.get_connect_timeout().is_none() {
+            config.connect_timeout(CONNECT_TIMEOUT);
+        }
+        config.ssl_mode(match mode {
+            Mode::Disable => SslMode::Disable,
+            // Nobody listens to a socket of this machine but its own processes, and Postgres does not encrypt there.
+            _ if config.get_hosts().iter().all(is_local) => SslMode::Disable,
+            Mode::Prefer => SslMode::Prefer,
+            Mode::Require | Mode::VerifyCa | Mode::VerifyFull => SslMode::Require,
+        });
+        let trust = match mode {
+            Mode::Disable | Mode::Prefer => Trust::Anyone,
+            Mode::Require if roots.is_none() => Trust::Anyone,
+            Mode::Require | Mode::VerifyCa => Trust::Issuer(tls::roots(roots.as_deref())?),
+            Mode::VerifyFull => Trust::IssuerAndName(tls::roots(roots.as_deref())?),
+        };
+        Ok(Self { config, tls: MakeRustlsConnect::new(tls::client(trust)?) })
+    }
+
+    /// The server and the database, for messages: never with a password.
+    pub(super) fn describe(&self) -> String {
+        let ports = self.config.get_ports();
+        let hosts: Vec<String> = self
+            .config
+            .get_hosts()
+            .iter()
+            .enumerate()
+            .map(|(n, host)| match (host, ports.get(n).or(ports.last()).copied().unwrap_or(PORT)) {
+                (Host::Tcp(name), PORT) => name.clone(),
+                (Host::Tcp(name), port) => format!("{name}:{port}"),
+                #[cfg(unix)]
+                (Host::Unix(path), _) => path.display().to_string(),
+            })
+            .collect();
+        format!("{}/{}", hosts.join(","), self.config.get_dbname().unwrap_or_default())
+    }
+}
+
+/// For an address that cannot be read.
+pub(super) fn wrong(why: impl Into<String>) -> WorkError {
+    WorkError::Address { why: why.into() }
+}
+
+impl Mode {
+    fn from_name(name: &str) -> Result<Self, WorkError> {
+        match name {
+            "disable" => Ok(Self::Disable),
+            "prefer" => Ok(Self::Prefer),
+            "require" => Ok(Self::Require),
+            "verify-ca" => Ok(Self::VerifyCa),
+            "verify-full" => Ok(Self::VerifyFull),
+            _ => Err(wrong("its sslmode is none of disable, prefer, require, verify-ca and verify-full")),
+        }
+    }
+}
+
+fn decoded(text: &str) -> Result<String, WorkError> {
+    let decoded = percent_decode_str(text).decode_utf8().map_err(|_| wrong("its sslrootcert is not UTF-8"))?;
+    Ok(decoded.into_owned())
+}
+
+const fn is_local(host: &Host) -> bool {
+    !matches!(host, Host::Tcp(_))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_name_the_server_and_nothing_else() {
+        for (url, expected) in [
+            ("postgres://me:secret@db.example.org/jobs", "db.example.org/jobs"),
+            ("postgres://me:secret@db.example.org:6432/jobs?sslmode=require", "db.example.org:6432/jobs"),
+            ("postgres://me:secret@a,b:6432/jobs?sslmode=disable&application_name=x", "a,b:6432/jobs"),
+            ("postgres://me@/jobs?host=/run/postgresql&sslmode=verify-full&password=secret", "/run/postgresql/jobs"),
+        ] {
+            assert_eq!(Address::read(url).unwrap().describe(), expected);
+        }
+        for url in [
+            "postgres://me:secret@[::bad/jobs",
+            "postgres://me:secret@host:port/jobs",
+            "postgres://me@host/jobs?sslmode=secret",
+            "postgres://me@host/jobs?secret=1",
+            "postgres://me:secret@host/jobs?sslmode=verify-full&sslrootcert=/nowhere/root.pem",
+        ] {
+            let Err(error) = Address::read(url) else { panic!("{url} was read") };
+            assert!(!error.to_string().contains("secret"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_socket_of_this_machine_is_not_encrypted() {
+        for (url, expected) in [
+            ("postgres://me@/jobs?host=/run/postgresql&sslmode=require", SslMode::Disable),
+            ("postgres://me@host/jobs", SslMode::Prefer),
+            ("postgres://me@host/jobs?sslmode=verify-full", SslMode::Require),
+            ("postgres://me@host/jobs?sslmode=disable", SslMode::Disable),
+        ] {
+            assert_eq!(Address::read(url).unwrap().config.get_ssl_mode(), expected, "{url}");
+        }
+    }
+}
