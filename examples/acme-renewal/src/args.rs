@@ -1,0 +1,135 @@
+//! The command line.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Parser;
+use jiff::civil::Time;
+use paceline::config::Limit;
+use paceline::{Dimension, Quota};
+
+/// Renews the certificates of a folder over ACME, with HTTP-01 challenges.
+///
+/// Exit codes: 0 SUCCESS, 1 PARTIAL or FAILED, 2 wrong usage or set-up (nothing was sent), 3 DEFERRED: the same command
+/// goes on. Opening an account agrees to the CA's terms of service.
+#[derive(Debug, Parser)]
+#[command(version)]
+pub(crate) struct Args {
+    /// The folder: DOMAIN.pem holds a chain and its key; an empty file asks for a first certificate
+    #[arg(long, value_name = "DIR")]
+    pub(crate) certs: PathBuf,
+    /// The CA's directory, such as https://acme-v02.api.letsencrypt.org/directory
+    #[arg(long, value_name = "URL", required_unless_present = "dry_run")]
+    pub(crate) directory: Option<String>,
+    /// What is remembered between runs; FILE.d beside it holds the account and the orders in progress
+    #[arg(long, value_name = "FILE", default_value = "acme-renewal.db")]
+    pub(crate) store: PathBuf,
+    /// Whom the CA may write to: an e-mail address; may be repeated
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) contact: Vec<String>,
+    /// Renew what ends within so many days
+    #[arg(long, value_name = "N", default_value_t = 30)]
+    pub(crate) days: u32,
+    /// Where challenges are answered; the CA asks on port 80 of each domain
+    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:80")]
+    pub(crate) listen: SocketAddr,
+    /// A root to trust beside the system's: the CA's own HTTPS, for test CAs
+    #[arg(long, value_name = "FILE")]
+    pub(crate) ca_file: Option<PathBuf>,
+    /// Say what is due, and call nobody
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Run once, which is the default
+    #[arg(long, conflicts_with = "every")]
+    pub(crate) once: bool,
+    /// Run again and again, so far apart
+    #[arg(long, value_name = "DURATION", value_parser = some_time, conflicts_with = "dry_run")]
+    pub(crate) every: Option<Duration>,
+    /// The time of day of the first run, by the local clock; else it begins at once
+    #[arg(long, value_name = "HH:MM", value_parser = time_of_day, requires = "every")]
+    pub(crate) at: Option<Time>,
+    /// Begin each run up to so much later, by chance, so that not everybody calls at once
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "0s", requires = "every")]
+    pub(crate) spread: Duration,
+    /// How often a domain is tried again in a run after errors that pass, and how often after rate limits
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub(crate) max_retries: u32,
+    /// The wait before the first of these; it doubles, up to 5m or this
+    #[arg(long, value_name = "DURATION", value_parser = some_time, default_value = "60s")]
+    pub(crate) first_delay: Duration,
+    /// End the run, and leave the rest to the next one, when the CA has given no answer for so long
+    #[arg(long, value_name = "DURATION", value_parser = some_time, default_value = "10m")]
+    pub(crate) max_outage: Duration,
+    /// Never more calls to the CA than that
+    #[arg(long, value_name = "LIMIT", value_parser = rate, default_value = "10 per 1s")]
+    pub(crate) rate: Quota,
+    /// Write the report as JSON
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// Write the report as Markdown
+    #[arg(long, value_name = "FILE")]
+    pub(crate) markdown: Option<PathBuf>,
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    paceline::config::parse_duration(text).map_err(|error| error.to_string())
+}
+
+fn some_time(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        Duration::ZERO => Err("expected a duration above 0".to_owned()),
+        time => Ok(time),
+    }
+}
+
+fn time_of_day(text: &str) -> Result<Time, String> {
+    Time::strptime("%H:%M", text).map_err(|_| "expected a time of day such as 03:00".to_owned())
+}
+
+fn rate(text: &str) -> Result<Quota, String> {
+    match text.parse::<Limit>().map_err(|error| error.to_string())? {
+        Limit::Rate { dimension: Dimension::Requests, units, window } if units >= 1.0 => {
+            Ok(Quota::sliding(Dimension::Requests, units as u64, window))
+        }
+        _ => Err("expected a number of requests over some time, such as 10 per 1s".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    fn parse(flags: &str) -> Result<Args, clap::Error> {
+        Args::try_parse_from(["acme-renewal"].into_iter().chain(flags.split_whitespace()))
+    }
+
+    #[test]
+    fn flags_that_make_no_sense_are_refused() {
+        Args::command().debug_assert();
+        for flags in [
+            "--certs c",
+            "--directory https://ca",
+            "--certs c --directory d --once --every 1h",
+            "--certs c --directory d --at 03:00",
+            "--certs c --directory d --every 24h --at 25:00",
+            "--certs c --directory d --every 0s",
+            "--certs c --directory d --rate 5tpm",
+            "--certs c --directory d --first-delay soon",
+            "--certs c --dry-run --every 1h",
+        ] {
+            assert_eq!(parse(flags).map(|_| ()).unwrap_err().exit_code(), 2, "{flags}");
+        }
+    }
+
+    #[test]
+    fn flags_are_read_as_everywhere() {
+        let args = parse("--certs c --directory d --every 24h --at 03:00 --spread 30m --rate 20/1s").unwrap();
+        assert_eq!(args.at, Some(Time::constant(3, 0, 0, 0)));
+        assert_eq!((args.every, args.spread), (Some(Duration::from_secs(86_400)), Duration::from_secs(1_800)));
+        assert_eq!(args.rate, Quota::sliding(Dimension::Requests, 20, Duration::from_secs(1)));
+        assert!(parse("--certs c --dry-run").is_ok());
+    }
+}

@@ -1,0 +1,310 @@
+//! Every call to the CA, each with a permit: those that the ACME client sends on its own account too.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::{HeaderMap, Method, Request, Response};
+use http_body_util::{BodyExt as _, Full};
+use instant_acme::{BodyWrapper, BytesResponse, HttpClient};
+use paceline::provider::{self, Answer, NoResponse, Provider, Reading};
+use paceline::{
+    BreakerConfig, Class, ConfigError, Cost, Error, Instant, Limiter, Limits, NotNow, PacerConfig, Permit, Policy,
+    Quota, ScopeId,
+};
+use serde::Deserialize;
+use tokio::sync::Notify;
+
+/// One certificate authority, and the pace at which it is called. Clones share everything.
+#[derive(Clone)]
+pub(crate) struct Ca(Arc<Inner>);
+
+struct Inner {
+    http: reqwest::Client,
+    limiter: Limiter,
+    directory: String,
+    /// New orders have a limit of their own, which must not hold up those that have begun.
+    new_orders: ScopeId,
+    others: ScopeId,
+    /// Where new orders go, once the directory has told.
+    new_order: OnceLock<String>,
+    /// Its calls in the order in which they began to wait.
+    arrivals: AtomicU64,
+    orders: AtomicU64,
+    outage: Outage,
+}
+
+/// What a CA is called with.
+pub(crate) struct CaConfig {
+    /// The address of the directory.
+    pub(crate) directory: String,
+    /// The ceiling of the pace.
+    pub(crate) limit: Quota,
+    /// A root to trust beside the system's, as PEM.
+    pub(crate) root: Option<Vec<u8>>,
+    /// After so long without any answer the CA is given up for this run.
+    pub(crate) max_outage: Duration,
+}
+
+/// Why a CA cannot be called at all.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SetupError {
+    /// The limit makes no sense.
+    #[error(transparent)]
+    Limit(#[from] ConfigError),
+    /// The root certificate or the TLS library.
+    #[error("cannot set up HTTPS: {0}; is --ca-file a certificate in PEM?")]
+    Http(#[from] reqwest::Error),
+}
+
+/// Why a call brought no answer to go on with.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CallError {
+    /// The CA refused, or did not answer.
+    #[error("{}", .reading.words.as_deref().or(.reading.code.as_deref()).unwrap_or("no words"))]
+    Failed {
+        /// The HTTP status; none without an answer.
+        status: Option<u16>,
+        /// What it means.
+        reading: Box<Reading>,
+    },
+    /// Nothing was sent: the pace forbids it for longer than it is worth waiting here.
+    #[error("not sent: {why}")]
+    NotSent {
+        /// When to ask again.
+        wait: Duration,
+        /// What it would wait for.
+        why: String,
+    },
+    /// Nothing was sent: a person has to see to the account first.
+    #[error("{reason}")]
+    Stopped {
+        /// What the CA said to somebody else.
+        reason: String,
+    },
+}
+
+tokio::task_local! {
+    /// The work item that a call is made for: one bad domain must not look like a CA that is down.
+    static ITEM: u64;
+}
+
+/// Makes all calls within `work` on behalf of a work item.
+pub(crate) async fn on_behalf_of<F: Future>(item: u64, work: F) -> F::Output {
+    ITEM.scope(item, work).await
+}
+
+impl Ca {
+    /// A CA, not called yet.
+    pub(crate) fn new(config: CaConfig) -> Result<Self, SetupError> {
+        let mut http = reqwest::Client::builder()
+            .redirect(reqwest::redirect::Policy::none())
+            .connect_timeout(CONNECT_TIMEOUT)
+            .timeout(TIMEOUT);
+        for root in config.root.as_deref().map(reqwest::Certificate::from_pem_bundle).transpose()?.into_iter().flatten()
+        {
+            http = http.add_root_certificate(root);
+        }
+        let limits = Limits { quotas: vec![config.limit], burst: None };
+        let limiter = Limiter::new(PacerConfig { limits, breaker: BREAKER, ..PacerConfig::default() })?;
+        let (new_orders, others) = (limiter.scope("new orders"), limiter.scope("all else"));
+        Ok(Self(Arc::new(Inner {
+            http: http.build()?,
+            limiter,
+            directory: config.directory,
+            new_orders,
+            others,
+            new_order: OnceLock::new(),
+            arrivals: AtomicU64::new(0),
+            orders: AtomicU64::new(0),
+            outage: Outage::new(config.max_outage),
+        })))
+    }
+
+    /// The address of the directory, which is also the group of the CA's work items.
+    pub(crate) fn directory(&self) -> &str {
+        &self.0.directory
+    }
+
+    /// All calls that were sent, and those of them that asked for an order.
+    pub(crate) fn calls(&self) -> (u64, u64) {
+        (self.0.limiter.snapshot().account.totals.sends, self.0.orders.load(Ordering::Relaxed))
+    }
+
+    /// Ready once the CA has given no answer for too long. Nothing is sent from then on.
+    pub(crate) async fn given_up(&self) {
+        self.0.outage.over.notified().await;
+        self.0.limiter.close();
+    }
+
+    async fn send(&self, request: Request<BodyWrapper<Bytes>>) -> Result<Response<Full<Bytes>>, CallError> {
+        let ca = &*self.0;
+        let (parts, body) = request.into_parts();
+        let body = body.collect().await.map_or_else(|never| match never {}, |body| body.to_bytes());
+        let url = parts.uri.to_string();
+        let is_order = parts.method == Method::POST && ca.new_order.get() == Some(&url);
+        let permit = ca.permit(if is_order { ca.new_orders } else { ca.others }).await?;
+        ca.orders.fetch_add(u64::from(is_order), Ordering::Relaxed);
+        let request = ca.http.request(parts.method, &url).headers(parts.headers).body(body);
+        let (status, headers, body) = match receive(request).await {
+            Ok(answer) => answer,
+            Err(error) => return Err(ca.unanswered(permit, &error)),
+        };
+        let answer = Answer { status, headers: &headers, body: &body, path: parts.uri.path() };
+        let reading = provider::read(Provider::Acme, &answer, paceline::clock::wall());
+        ca.outage.note(ca.limiter.now(), status >= 500);
+        let is_bad_nonce = reading.code.as_deref() == Some("badNonce");
+        if (200..300).contains(&status) || is_bad_nonce {
+            // A stale nonce says nothing about the pace, and an order in progress is no failure of the server.
+            let class = if is_bad_nonce { Class::Invalid } else { Class::Success };
+            permit.complete(Reading { class, ..reading }.outcome());
+            if url == ca.directory
+                && let Ok(Directory { new_order }) = serde_json::from_slice(&body)
+            {
+                ca.new_order.get_or_init(|| new_order);
+            }
+            let mut response = Response::new(Full::new(body));
+            *response.status_mut() = http::StatusCode::from_u16(status).unwrap_or_default();
+            *response.headers_mut() = headers;
+            return Ok(response);
+        }
+        permit.complete(reading.outcome());
+        Err(CallError::Failed { status: Some(status), reading: Box::new(reading) })
+    }
+}
+
+impl HttpClient for Ca {
+    fn request(
+        &self,
+        request: Request<BodyWrapper<Bytes>>,
+    ) -> Pin<Box<dyn Future<Output = Result<BytesResponse, instant_acme::Error>> + Send>> {
+        let ca = self.clone();
+        Box::pin(async move {
+            let sent = ca.send(request).await;
+            sent.map(BytesResponse::from).map_err(|error| instant_acme::Error::Other(Box::new(error)))
+        })
+    }
+}
+
+impl Inner {
+    /// A permit, unless it takes so long that the item had better wait in the store. While the CA is down, one call at a
+    /// time tests it and the others wait here.
+    async fn permit(&self, scope: ScopeId) -> Result<Permit, CallError> {
+        let request = paceline::Request {
+            item: ITEM.try_with(|item| *item).unwrap_or_default(),
+            arrival: Some(self.arrivals.fetch_add(1, Ordering::Relaxed)),
+            ..paceline::Request::new(scope, Cost::request())
+        };
+        let not_sent = |error: Error| match error {
+            Error::Stopped { reason, .. } => CallError::Stopped { reason: reason.to_string() },
+            other => CallError::NotSent { wait: Duration::ZERO, why: other.to_string() },
+        };
+        loop {
+            match self.limiter.try_acquire(request.clone()) {
+                Ok(permit) => return Ok(permit),
+                Err(NotNow::Wait { after: Some(wait), policy }) if wait > PATIENCE && policy != Policy::Breaker => {
+                    return Err(CallError::NotSent { wait, why: format!("waiting for {policy}") });
+                }
+                Err(NotNow::Never(error)) => return Err(not_sent(error)),
+                Err(_) => {}
+            }
+            let waiting = self.limiter.acquire(request.clone());
+            if let Ok(granted) = tokio::time::timeout(PATIENCE, waiting).await {
+                return granted.map_err(not_sent);
+            }
+        }
+    }
+
+    fn unanswered(&self, permit: Permit, error: &reqwest::Error) -> CallError {
+        let kind = match error {
+            _ if error.is_connect() => NoResponse::Connect,
+            _ if error.is_timeout() => NoResponse::Timeout,
+            _ if error.is_body() || error.is_decode() => NoResponse::Truncated,
+            _ => NoResponse::Reset,
+        };
+        self.outage.note(self.limiter.now(), true);
+        let words = Some(innermost(error));
+        let reading = Reading { words, ..provider::no_response(kind) };
+        permit.complete(reading.outcome());
+        CallError::Failed { status: None, reading: Box::new(reading) }
+    }
+}
+
+/// The whole answer, which is bounded.
+async fn receive(request: reqwest::RequestBuilder) -> Result<(u16, HeaderMap, Bytes), reqwest::Error> {
+    let mut response = request.send().await?;
+    let (status, headers) = (response.status().as_u16(), std::mem::take(response.headers_mut()));
+    let mut body = BytesMut::new();
+    while let Some(chunk) = response.chunk().await? {
+        body.extend_from_slice(&chunk);
+        if body.len() > LARGEST_ANSWER {
+            break;
+        }
+    }
+    Ok((status, headers, body.freeze()))
+}
+
+/// What really happened: the outer errors only repeat the address.
+fn innermost(error: &reqwest::Error) -> String {
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(inner) = cause.source() {
+        cause = inner;
+    }
+    cause.to_string()
+}
+
+/// For how long a CA has been failing.
+struct Outage {
+    longest: Duration,
+    since: Mutex<Option<Instant>>,
+    over: Notify,
+}
+
+impl Outage {
+    fn new(longest: Duration) -> Self {
+        Self { longest, since: Mutex::new(None), over: Notify::new() }
+    }
+
+    fn note(&self, now: Instant, failed: bool) {
+        let mut since = self.since.lock().unwrap_or_else(PoisonError::into_inner);
+        match (*since, failed) {
+            (_, false) => *since = None,
+            (None, true) => *since = Some(now),
+            (Some(began), true) if now.saturating_since(began) >= self.longest => self.over.notify_one(),
+            (Some(_), true) => {}
+        }
+    }
+}
+
+/// The one address of the directory that has to be known here.
+#[derive(Deserialize)]
+struct Directory {
+    #[serde(rename = "newOrder")]
+    new_order: String,
+}
+
+/// A few domains are few calls: three failures of three domains in a row mean that the CA is down.
+const BREAKER: BreakerConfig = BreakerConfig {
+    share: 0.5,
+    last: 6,
+    least: 3,
+    within: Duration::from_secs(60),
+    items: 3,
+    open: Duration::from_secs(1),
+    open_max: Duration::from_secs(30),
+};
+
+/// What has to wait for longer waits in the store.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Without a connection after this long the CA is not reachable.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// No answer of a CA takes as long.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// More than any directory, order or certificate chain; what is longer is cut off and then makes no sense.
+const LARGEST_ANSWER: usize = 1 << 20;

@@ -1,0 +1,155 @@
+//! Renews the certificates of a folder over ACME: each call to the CA is paced, each domain waits for itself, and nothing
+//! is forgotten when the process dies.
+
+mod account;
+mod args;
+mod challenge;
+mod client;
+mod csr;
+mod errors;
+mod order;
+mod planner;
+mod reporter;
+mod run;
+mod scanner;
+mod schedule;
+mod storage;
+
+use std::hash::{BuildHasher as _, RandomState};
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use jiff::Zoned;
+use jiff::tz::TimeZone;
+use paceline::Rng;
+use tokio::sync::watch;
+use tracing_subscriber::EnvFilter;
+
+use crate::args::Args;
+use crate::challenge::Challenges;
+use crate::reporter::Report;
+use crate::run::RunError;
+use crate::schedule::Schedule;
+
+type AnyError = Box<dyn std::error::Error>;
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn,acme_renewal=info"));
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    log.with_target(false).with_ansi(false).init();
+    match execute(&args) {
+        Ok(exit_code) => ExitCode::from(exit_code),
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::from(error.downcast_ref::<RunError>().map_or(2, RunError::exit_code))
+        }
+    }
+}
+
+fn execute(args: &Args) -> Result<u8, AnyError> {
+    for path in args.json.iter().chain(&args.markdown) {
+        // A report that cannot be written is better known before anything is sent.
+        let opened = std::fs::OpenOptions::new().append(true).create(true).open(path);
+        opened.map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+    }
+    if args.dry_run {
+        return publish(args, &run::dry(args)?);
+    }
+    // The process may have a provider of cryptography already; then that one stays.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let listening = Challenges::serve(args.listen).await;
+        let challenges = listening.map_err(|error| format!("cannot answer challenges on {}: {error}", args.listen))?;
+        let stop = stop_signal()?;
+        match args.every {
+            Some(every) => {
+                let schedule = Schedule { every, at: args.at, spread: args.spread };
+                again_and_again(args, &challenges, schedule, stop).await
+            }
+            None => publish(args, &run::once(args, &challenges, stopped(stop)).await?),
+        }
+    })
+}
+
+/// Runs by the schedule until it is told to stop; the exit code is that of the last run. What goes wrong with one run is no
+/// reason to forget the next.
+async fn again_and_again(
+    args: &Args,
+    challenges: &Challenges,
+    schedule: Schedule,
+    stop: watch::Receiver<bool>,
+) -> Result<u8, AnyError> {
+    let local = || run::now().to_zoned(TimeZone::system());
+    let mut rng = Rng::new(RandomState::new().hash_one(0));
+    let mut next = schedule.first(&local(), rng.unit())?;
+    let mut exit_code = 0;
+    loop {
+        if !wait_until(&next, &local, stop.clone()).await {
+            return Ok(exit_code);
+        }
+        exit_code = match run::once(args, challenges, stopped(stop.clone())).await {
+            Ok(report) => publish(args, &report)?,
+            Err(error) => {
+                tracing::error!("{error}");
+                error.exit_code()
+            }
+        };
+        next = schedule.next(&local(), &next, rng.unit())?;
+        tracing::info!("the next run begins at {next:.0}");
+    }
+}
+
+/// Waits by the wall clock, looking at it every minute: a machine that slept must not sleep on. False when told to stop.
+async fn wait_until(time: &Zoned, local: &impl Fn() -> Zoned, stop: watch::Receiver<bool>) -> bool {
+    let mut stop = std::pin::pin!(stopped(stop));
+    loop {
+        let left = time.duration_since(&local());
+        let Ok(left) = std::time::Duration::try_from(left) else { return true };
+        if left.is_zero() {
+            return true;
+        }
+        tokio::select! {
+            () = tokio::time::sleep(left.min(std::time::Duration::from_secs(60))) => {}
+            () = &mut stop => return false,
+        }
+    }
+}
+
+/// Prints the report, writes it where it was asked for, and tells its exit code.
+fn publish(args: &Args, report: &Report) -> Result<u8, AnyError> {
+    if let Some(path) = &args.json {
+        std::fs::write(path, serde_json::to_string_pretty(report)? + "\n")
+            .map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+    }
+    if let Some(path) = &args.markdown {
+        std::fs::write(path, report.markdown()).map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+    }
+    print!("{}", report.text());
+    Ok(report.exit_code())
+}
+
+/// True after Ctrl-C or SIGTERM: what is in flight then has 30 s to end.
+fn stop_signal() -> std::io::Result<watch::Receiver<bool>> {
+    let (told, stop) = watch::channel(false);
+    #[cfg(unix)]
+    let mut terminated = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+    tokio::spawn(async move {
+        #[cfg(unix)]
+        tokio::select! {
+            _ = tokio::signal::ctrl_c() => {}
+            _ = terminated.recv() => {}
+        }
+        #[cfg(not(unix))]
+        let _ = tokio::signal::ctrl_c().await;
+        let _ = told.send(true);
+    });
+    Ok(stop)
+}
+
+async fn stopped(mut stop: watch::Receiver<bool>) {
+    if stop.wait_for(|stop| *stop).await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}

@@ -1,0 +1,212 @@
+//! Says what became of every domain, to people and to programs.
+
+use std::fmt::Write as _;
+
+use jiff::Timestamp;
+use paceline_store::work::{Counts, Item, State, Status};
+use serde::Serialize;
+
+use crate::planner::{Due, Kind, Left};
+
+/// What a run did.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Report {
+    /// SUCCESS, PARTIAL, FAILED or DEFERRED; PLANNED for a dry run.
+    pub(crate) status: &'static str,
+    /// When it began.
+    pub(crate) started: Timestamp,
+    /// How long it took.
+    pub(crate) seconds: f64,
+    /// Calls to the CA, all of them.
+    pub(crate) calls: u64,
+    /// Of these, those that asked for an order.
+    pub(crate) order_calls: u64,
+    /// Why it ended before everything was done, where it did.
+    pub(crate) ended: Option<String>,
+    /// What became of everything in the folder.
+    pub(crate) domains: Vec<Row>,
+    #[serde(skip)]
+    exit_code: u8,
+}
+
+/// What became of one domain.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Row {
+    /// The domain, or the file's name.
+    pub(crate) domain: String,
+    /// `renewed`, `failed`, `deferred`, `due` (dry run), `not_due`, `unusable` or `other`.
+    pub(crate) state: &'static str,
+    /// Why.
+    pub(crate) reason: String,
+    /// When the certificate that was found ends.
+    pub(crate) not_after: Option<Timestamp>,
+    /// When it is tried again, where a time is known.
+    pub(crate) not_before: Option<Timestamp>,
+    /// Tries that counted.
+    pub(crate) attempts: u32,
+    /// Tries that were put off by the CA.
+    pub(crate) deferrals: u32,
+    /// The class of the last error.
+    pub(crate) class: Option<&'static str>,
+    /// The CA's code for it.
+    pub(crate) code: Option<String>,
+    /// The CA's words.
+    pub(crate) words: Option<String>,
+}
+
+/// How a run went, beside its items.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Course {
+    /// When it began.
+    pub(crate) started: Timestamp,
+    /// How long it took.
+    pub(crate) seconds: f64,
+    /// See [`Report::calls`] and [`Report::order_calls`].
+    pub(crate) calls: (u64, u64),
+    /// See [`Report::ended`].
+    pub(crate) ended: Option<String>,
+}
+
+impl Report {
+    /// The report of a run: its items are those of the plan, in its order.
+    pub(crate) fn of_run(course: Course, due: &[(Due, Item)], left: &[Left]) -> Self {
+        let renewed = due.iter().map(|(due, item)| of_item(due, item, course.ended.as_deref()));
+        let domains: Vec<Row> = renewed.chain(left.iter().map(of_left)).collect();
+        let mut counts = Counts::default();
+        for row in &domains {
+            let state = match row.state {
+                "renewed" | "not_due" => State::Succeeded,
+                "failed" | "unusable" => State::Failed,
+                "deferred" => State::Deferred,
+                _ => continue,
+            };
+            counts.by_state[state as usize] += 1;
+        }
+        let status = Status::of(&counts);
+        Self::new(course, status.as_str(), status.exit_code(), domains)
+    }
+
+    /// The report of a dry run.
+    pub(crate) fn of_plan(started: Timestamp, due: &[Due], left: &[Left]) -> Self {
+        let row = |due: &Due| Row { not_after: due.not_after, ..Row::new(&due.domain, "due", due.reason.clone()) };
+        let domains = due.iter().map(row).chain(left.iter().map(of_left)).collect();
+        Self::new(Course { started, ..Course::default() }, "PLANNED", 0, domains)
+    }
+
+    fn new(course: Course, status: &'static str, exit_code: u8, domains: Vec<Row>) -> Self {
+        let Course { started, seconds, calls: (calls, order_calls), ended } = course;
+        Self { status, started, seconds, calls, order_calls, ended, domains, exit_code }
+    }
+
+    /// The exit code that goes with the status.
+    pub(crate) const fn exit_code(&self) -> u8 {
+        self.exit_code
+    }
+
+    /// One line: `PARTIAL: 19 renewed, 1 failed`.
+    pub(crate) fn summary(&self) -> String {
+        let count = |state| self.domains.iter().filter(|row| row.state == state).count();
+        let parts: Vec<String> = ["renewed", "due", "failed", "deferred", "unusable", "not_due"]
+            .into_iter()
+            .map(|state| (count(state), state.replace('_', " ")))
+            .filter(|(count, _)| *count > 0)
+            .map(|(count, words)| format!("{count} {words}"))
+            .collect();
+        let parts = if parts.is_empty() { "no certificates".to_owned() } else { parts.join(", ") };
+        let why = self.ended.as_ref().map_or_else(String::new, |why| format!(" ({why})"));
+        format!("{}: {parts}{why}", self.status)
+    }
+
+    /// For a terminal: the summary, and a line for each domain that somebody may ask about.
+    pub(crate) fn text(&self) -> String {
+        let mut text = String::new();
+        for row in self.domains.iter().filter(|row| row.state != "not_due") {
+            let _ = writeln!(text, "{:<9} {}: {}", row.state, printable(&row.domain), printable(&row.told()));
+        }
+        text + &self.summary() + "\n"
+    }
+
+    /// As Markdown: the summary and a table of everything.
+    pub(crate) fn markdown(&self) -> String {
+        let mut text = format!("# Certificates, {:.0}\n\n{}\n\n", self.started, self.summary());
+        text += "| domain | state | ends | tries | why |\n|---|---|---|---|---|\n";
+        for row in &self.domains {
+            let ends = row.not_after.map_or_else(|| "-".to_owned(), |time| format!("{time:.0}"));
+            let tries = row.attempts + row.deferrals;
+            let [domain, told] = [&row.domain, &row.told()].map(|words| printable(words).replace('|', "\\|"));
+            let _ = writeln!(text, "| {domain} | {} | {ends} | {tries} | {told} |", row.state);
+        }
+        text
+    }
+}
+
+impl Row {
+    fn new(domain: &str, state: &'static str, reason: String) -> Self {
+        Self {
+            domain: domain.to_owned(),
+            state,
+            reason,
+            not_after: None,
+            not_before: None,
+            attempts: 0,
+            deferrals: 0,
+            class: None,
+            code: None,
+            words: None,
+        }
+    }
+
+    /// The reason, what went wrong last, and when it goes on.
+    fn told(&self) -> String {
+        let mut told = self.reason.clone();
+        if let Some(words) = &self.words {
+            let code = self.code.as_ref().map_or_else(String::new, |code| format!("{code}: "));
+            let _ = write!(told, "; {code}{words}");
+        }
+        if let Some(time) = self.not_before {
+            let _ = write!(told, "; not before {time:.0}");
+        }
+        told
+    }
+}
+
+fn of_item(due: &Due, item: &Item, ended: Option<&str>) -> Row {
+    let (state, reason) = match item.state {
+        State::Succeeded => ("renewed", due.reason.clone()),
+        State::Failed | State::Skipped | State::Cancelled => {
+            ("failed", item.reason.clone().unwrap_or_else(|| due.reason.clone()))
+        }
+        State::Waiting | State::InFlight | State::Deferred => {
+            let why = item.reason.as_deref().or(ended).unwrap_or("waits for another try");
+            ("deferred", format!("{}; {why}", due.reason))
+        }
+    };
+    let last = item.last.as_ref().filter(|_| state != "renewed");
+    Row {
+        not_after: due.not_after,
+        not_before: item
+            .not_before
+            .filter(|_| item.state == State::Waiting)
+            .and_then(|time| Timestamp::from_millisecond(time.as_millis()).ok()),
+        attempts: item.attempts,
+        deferrals: item.deferrals,
+        class: last.map(|last| last.class.as_str()),
+        code: last.and_then(|last| last.code.clone()),
+        words: last.map(|last| last.words.clone()),
+        ..Row::new(&due.domain, state, reason)
+    }
+}
+
+fn of_left(left: &Left) -> Row {
+    let state = match left.kind {
+        Kind::NotDue => "not_due",
+        Kind::Unusable => "unusable",
+        Kind::Other => "other",
+    };
+    Row { not_after: left.not_after, ..Row::new(&left.domain, state, left.reason.clone()) }
+}
+
+/// File names and the CA's words may hold anything; what would move the cursor or break the line is left out.
+fn printable(words: &str) -> String {
+    words.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}

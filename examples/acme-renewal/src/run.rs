@@ -1,0 +1,283 @@
+//! One run: the plan becomes work items, the scheduler works on them, the report tells what became of them.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use paceline::{Backoff, Growth, Jitter};
+use paceline_store::ScopeState;
+use paceline_store::work::{
+    Amend, Clock, Ended, Failure, Filter, Item, NewItem, Note, OverBound, Policy, Scheduler, SqliteStore, State,
+    WorkError, WorkStore,
+};
+
+use crate::account::AccountFile;
+use crate::args::Args;
+use crate::challenge::Challenges;
+use crate::client::{self, Ca, CaConfig, SetupError};
+use crate::order::Renewer;
+use crate::planner::{Due, Plan, plan};
+use crate::reporter::{Course, Report};
+use crate::scanner::scan;
+use crate::storage::{self, Orders};
+
+/// Why there was no run.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RunError {
+    /// A file or folder.
+    #[error("cannot {action} {}: {source}", path.display())]
+    File {
+        /// What was tried.
+        action: &'static str,
+        /// With what.
+        path: PathBuf,
+        /// Why it failed.
+        source: io::Error,
+    },
+    /// Two runs would answer each other's challenges and count each other's tries.
+    #[error("another run works with {}; wait for it, or give this one a --store of its own", .0.display())]
+    Locked(PathBuf),
+    /// HTTPS or the pace.
+    #[error(transparent)]
+    Setup(#[from] SetupError),
+    /// The store, before anything was sent.
+    #[error(transparent)]
+    Store(#[from] WorkError),
+    /// The store, on the way.
+    #[error("the run broke off: {0}; what is recorded is safe, and the same command goes on")]
+    Broken(#[source] WorkError),
+    /// The bounds of the run.
+    #[error(transparent)]
+    Policy(#[from] paceline::ConfigError),
+}
+
+impl RunError {
+    /// 2 when nothing was sent, else 3.
+    pub(crate) const fn exit_code(&self) -> u8 {
+        match self {
+            Self::Broken(_) => 3,
+            Self::File { .. } | Self::Locked(_) | Self::Setup(_) | Self::Store(_) | Self::Policy(_) => 2,
+        }
+    }
+}
+
+/// What is due, without calling anybody.
+pub(crate) fn dry(args: &Args) -> Result<Report, RunError> {
+    let Plan { due, left } = planned(args)?;
+    Ok(Report::of_plan(now(), &due, &left))
+}
+
+/// Renews what is due. Once `stop` is ready nothing more begins.
+pub(crate) async fn once(
+    args: &Args,
+    challenges: &Challenges,
+    stop: impl Future<Output = ()>,
+) -> Result<Report, RunError> {
+    let started = now();
+    let state = beside(&args.store);
+    storage::private_folder(&state).map_err(file("make", &state))?;
+    let _alone = lock(&state.join("lock"))?;
+    storage::sweep(&args.certs).map_err(file("read", &args.certs))?;
+    let Plan { due, left } = planned(args)?;
+
+    let clock = Clock::system();
+    let store = Arc::new(SqliteStore::open(&args.store, clock.clone())?);
+    let ca = Ca::new(ca_config(args)?)?;
+    let items = enter(&*store, ca.directory(), due).await?;
+    let orders = state.join("orders");
+    let orders = Orders::open(orders.clone()).map_err(file("make", &orders))?;
+    let account = AccountFile::new(&state, ca.directory(), &args.contact);
+    let renewer = Renewer::new(ca.clone(), account, challenges.clone(), orders);
+
+    let scheduler = Scheduler::new(store.clone(), policy(args), clock)?.with_observer(Arc::new(tell));
+    let due = Arc::new(items);
+    let work = |task: paceline_store::work::Task| {
+        let (renewer, due) = (renewer.clone(), due.clone());
+        async move {
+            let planned = due.get(task.key()).ok_or_else(not_planned)?;
+            client::on_behalf_of(task.item().id, renewer.renew(task.key(), planned)).await
+        }
+    };
+    let mut gone = false;
+    let stop = async {
+        tokio::select! {
+            () = stop => {}
+            () = ca.given_up() => gone = true,
+        }
+    };
+    let summary = scheduler.run_until(work, stop).await.map_err(RunError::Broken)?;
+    let ended = why(summary.ended, gone, args, &*store, ca.directory()).await.map_err(RunError::Broken)?;
+    let seconds = now().duration_since(started).as_secs_f64();
+    let course = Course { started, seconds, calls: ca.calls(), ended };
+    let outcomes = outcomes(&*store, &due).await.map_err(RunError::Broken)?;
+    Ok(Report::of_run(course, &outcomes, &left))
+}
+
+fn planned(args: &Args) -> Result<Plan, RunError> {
+    let entries = scan(&args.certs).map_err(file("read", &args.certs))?;
+    Ok(plan(entries, now(), args.days))
+}
+
+/// Puts what is due into the store, and takes out what is not due any more. An item is the replacement of one certificate:
+/// once that is replaced, the next renewal is another item. What failed in an earlier run is tried again.
+async fn enter(store: &dyn WorkStore, group: &str, due: Vec<Due>) -> Result<BTreeMap<String, Due>, RunError> {
+    let known: BTreeMap<String, Item> = all(store).await?.into_iter().map(|item| (item.key.clone(), item)).collect();
+    let mut planned = BTreeMap::new();
+    let mut new = Vec::new();
+    for due in due {
+        let ends = due.not_after.map_or_else(|| "first".to_owned(), |time| time.to_string());
+        let key = (1_u32..).map(|n| format!("{} {ends} {n}", due.domain)).find(|key| {
+            // A file may come back that was replaced already, or another CA be asked: that is new work.
+            known.get(key).is_none_or(|item| item.state != State::Succeeded && *item.group == *group)
+        });
+        let key = key.expect("numbers do not run out");
+        new.push(NewItem { group: group.to_owned(), ..NewItem::new(&key, due.names.join(" ")) });
+        planned.insert(key, due);
+    }
+    store.insert(new).await?;
+    let chosen = |wanted: &dyn Fn(&Item) -> bool| -> Vec<String> {
+        known.values().filter(|item| wanted(item)).map(|item| item.key.clone()).collect()
+    };
+    let again = chosen(&|item| {
+        let given_up = matches!(item.state, State::Failed | State::Skipped | State::Cancelled);
+        given_up && planned.contains_key(&item.key)
+    });
+    let obsolete = chosen(&|item| !item.state.is_final() && !planned.contains_key(&item.key));
+    for (keys, amend) in [(again, Amend::Retry), (obsolete, Amend::Cancel)] {
+        // No keys would mean any.
+        if !keys.is_empty() {
+            store.amend(Filter { keys, ..Filter::default() }, amend).await?;
+        }
+    }
+    Ok(planned)
+}
+
+async fn all(store: &dyn WorkStore) -> Result<Vec<Item>, WorkError> {
+    let mut items: Vec<Item> = Vec::new();
+    loop {
+        let after = items.last().map_or(0, |item| item.id);
+        let page = store.list(Filter::default(), after, PAGE).await?;
+        if page.is_empty() {
+            return Ok(items);
+        }
+        items.extend(page);
+    }
+}
+
+/// What became of the plan's items, the most urgent first.
+async fn outcomes(store: &dyn WorkStore, due: &BTreeMap<String, Due>) -> Result<Vec<(Due, Item)>, WorkError> {
+    let found = all(store).await?.into_iter();
+    let mut outcomes: Vec<(Due, Item)> =
+        found.filter_map(|item| due.get(&item.key).map(|due| (due.clone(), item))).collect();
+    outcomes.sort_by(|(a, _), (b, _)| (a.not_after, &a.domain).cmp(&(b.not_after, &b.domain)));
+    Ok(outcomes)
+}
+
+/// Why a run ended before everything was done.
+async fn why(
+    ended: Ended,
+    gone: bool,
+    args: &Args,
+    store: &dyn WorkStore,
+    group: &str,
+) -> Result<Option<String>, WorkError> {
+    if gone {
+        return Ok(Some(format!("the CA gave no answer for {:?}", args.max_outage)));
+    }
+    let scope = store.scopes().await?.into_iter().find(|row| *row.name == *group);
+    Ok(match (ended, scope.map(|row| row.state)) {
+        (Ended::GroupsStopped, Some(ScopeState::Stopped { reason })) => {
+            Some(format!("the CA needs a person: {reason}"))
+        }
+        (Ended::MaxWait, Some(ScopeState::Held { reason, .. })) => Some(format!("the CA asks to wait: {reason}")),
+        (Ended::Done, _) => None,
+        (ended, _) => ended.as_str().map(str::to_owned),
+    })
+}
+
+fn policy(args: &Args) -> Policy {
+    let cap = args.first_delay.max(LONGEST_DELAY);
+    let growth = Growth::Exponential { base: args.first_delay, multiplier: 2.0, cap };
+    Policy {
+        max_retries: args.max_retries,
+        // A CA that refuses without saying for how long is not asked more often than that either.
+        max_deferrals: Some(args.max_retries),
+        backoff: Backoff { growth, jitter: Jitter::None },
+        over_bound: OverBound::NextRun,
+        ..Policy::default()
+    }
+}
+
+fn ca_config(args: &Args) -> Result<CaConfig, RunError> {
+    let read = |path: &PathBuf| fs::read(path).map_err(file("read", path));
+    Ok(CaConfig {
+        directory: args.directory.clone().unwrap_or_default(),
+        limit: args.rate.clone(),
+        root: args.ca_file.as_ref().map(read).transpose()?,
+        max_outage: args.max_outage,
+    })
+}
+
+/// Tells the log what happens.
+fn tell(note: &Note<'_>) {
+    let domain = |item: &Item| item.key.split(' ').next().unwrap_or_default().to_owned();
+    match note {
+        Note::Succeeded(item) => tracing::info!("{}: renewed", domain(item)),
+        Note::Decided { item, decided, wait } => {
+            let next = match (decided.action, wait) {
+                ("abort", _) => "kept until a person has acted".to_owned(),
+                ("next_run", _) => "left to the next run".to_owned(),
+                (_, Some(wait)) => format!("again in {wait:.1?}"),
+                _ => "given up".to_owned(),
+            };
+            let code = decided.failure.code.as_deref().unwrap_or(decided.failure.class.as_str());
+            tracing::warn!("{}: {code}: {}; {next}", domain(item), decided.failure.words);
+        }
+        Note::Scope(row) => match &row.state {
+            ScopeState::Stopped { reason } => tracing::error!("{} is stopped: {reason}", row.name),
+            ScopeState::Held { reason, .. } => tracing::warn!("{} is held: {reason}", row.name),
+            ScopeState::Open => {}
+        },
+        _ => {}
+    }
+}
+
+/// The plan has all items of the store that have not ended, so this is one that somebody added meanwhile.
+fn not_planned() -> Failure {
+    Failure::new(paceline::Class::Invalid, "no certificate in the folder is due under that name")
+}
+
+/// A lock that the system takes back when the process dies.
+fn lock(path: &Path) -> Result<File, RunError> {
+    let lock = File::create(path).map_err(file("make", path))?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(TryLockError::WouldBlock) => Err(RunError::Locked(path.to_owned())),
+        Err(TryLockError::Error(source)) => Err(file("lock", path)(source)),
+    }
+}
+
+/// The folder beside the store.
+fn beside(store: &Path) -> PathBuf {
+    let mut name = store.as_os_str().to_owned();
+    name.push(".d");
+    name.into()
+}
+
+fn file(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> RunError {
+    let path = path.to_owned();
+    move |source| RunError::File { action, path, source }
+}
+
+pub(crate) fn now() -> Timestamp {
+    Timestamp::from_millisecond(paceline::clock::wall().as_millis()).unwrap_or_default()
+}
+
+/// The longest wait between two tries of a domain, unless the first is longer.
+const LONGEST_DELAY: std::time::Duration = std::time::Duration::from_secs(300);
+
+/// Items that are read at a time.
+const PAGE: usize = 1_000;

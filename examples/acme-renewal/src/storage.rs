@@ -1,0 +1,208 @@
+//! Files that are whole at every instant: certificates, and what has to be known before it is used.
+
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+/// What an order needs to be gone on with after a crash. It is on the disk before any of it is used.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Begun {
+    /// The work item it belongs to: an order for an older certificate is not gone on with.
+    pub(crate) item: String,
+    /// The CA's account that made it.
+    pub(crate) account: String,
+    /// Where the CA keeps it.
+    pub(crate) url: String,
+    /// The key that the certificate will be for, as PEM.
+    pub(crate) key: String,
+}
+
+/// The orders that have begun, one file each.
+#[derive(Clone, Debug)]
+pub(crate) struct Orders {
+    folder: PathBuf,
+}
+
+impl Orders {
+    /// Those in that folder, which is made when it is missing.
+    pub(crate) fn open(folder: PathBuf) -> io::Result<Self> {
+        private_folder(&folder)?;
+        Ok(Self { folder })
+    }
+
+    /// What has begun for a domain, if it was for that item. A file that cannot be read is as good as none: it costs one
+    /// more order.
+    pub(crate) fn begun(&self, domain: &str, item: &str, account: &str) -> io::Result<Option<Begun>> {
+        match read_json::<Begun>(&self.path(domain)) {
+            Ok(begun) => Ok(begun.filter(|begun| begun.item == item && begun.account == account)),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                tracing::warn!(domain, %error, "cannot go on with an order; a new one is made");
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Keeps it.
+    pub(crate) fn keep(&self, domain: &str, begun: &Begun) -> io::Result<()> {
+        write_json(&self.path(domain), begun)
+    }
+
+    /// Forgets it: the order has ended.
+    pub(crate) fn forget(&self, domain: &str) -> io::Result<()> {
+        remove(&self.path(domain))
+    }
+
+    fn path(&self, domain: &str) -> PathBuf {
+        self.folder.join(format!("{domain}.json"))
+    }
+}
+
+/// Puts a certificate chain and its key in the place of the old ones. They are one file, so that no reader and no crash
+/// ever finds a key beside the certificate of another. The old file stays as `NAME.pem.previous`.
+pub(crate) fn replace_certificate(path: &Path, chain: &str, key: &str) -> io::Result<()> {
+    if path.metadata().is_ok_and(|found| found.len() > 0) {
+        let mut previous = path.as_os_str().to_owned();
+        previous.push(".previous");
+        replace(Path::new(&previous), &fs::read(path)?)?;
+    }
+    replace(path, format!("{}\n{}\n", chain.trim_end(), key.trim_end()).as_bytes())
+}
+
+/// A file of JSON; none where there is no file.
+///
+/// # Errors
+/// `InvalidData` for anything but what was written.
+pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> io::Result<Option<T>> {
+    match fs::read(path) {
+        Ok(bytes) => Ok(Some(serde_json::from_slice(&bytes).map_err(|error| {
+            io::Error::new(io::ErrorKind::InvalidData, format!("{} cannot be read: {error}", path.display()))
+        })?)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Writes a file of JSON that is whole at every instant, for its owner alone.
+pub(crate) fn write_json<T: Serialize>(path: &Path, value: &T) -> io::Result<()> {
+    replace(path, &serde_json::to_vec_pretty(value)?)
+}
+
+/// Makes a folder for its owner alone, where there is none.
+pub(crate) fn private_folder(folder: &Path) -> io::Result<()> {
+    let mut builder = fs::DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.recursive(true).create(folder)
+}
+
+/// Removes what a crash left half-written in a folder. To be called while nobody else writes there.
+pub(crate) fn sweep(folder: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        if entry.file_name().as_encoded_bytes().starts_with(UNFINISHED.as_bytes()) {
+            remove(&entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+/// The new content is on the disk before it gets the name, and the name before this returns. Mode 0600.
+fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut unfinished = tempfile::Builder::new().prefix(UNFINISHED).tempfile_in(folder)?;
+    unfinished.write_all(content)?;
+    unfinished.as_file().sync_all()?;
+    unfinished.persist(path)?;
+    if cfg!(unix) {
+        File::open(folder)?.sync_all()?;
+    }
+    Ok(())
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// How names of unfinished files begin: hidden from whoever lists the folder, and told from everything else.
+const UNFINISHED: &str = ".acme-renewal-";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_and_its_key_change_together_and_the_old_ones_stay() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("example.org.pem");
+        let read = |name: &str| fs::read_to_string(folder.path().join(name)).unwrap();
+        File::create(&path).unwrap();
+        replace_certificate(&path, "chain 1\n", "key 1\n").unwrap();
+        assert!(!folder.path().join("example.org.pem.previous").exists(), "an empty file is no certificate");
+        replace_certificate(&path, "chain 2", "key 2").unwrap();
+        replace_certificate(&path, "chain 3\n\n", "key 3").unwrap();
+        assert_eq!(read("example.org.pem"), "chain 3\nkey 3\n");
+        assert_eq!(read("example.org.pem.previous"), "chain 2\nkey 2\n");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "nothing else is left");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn keys_are_for_their_owner_alone() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("example.org.pem");
+        fs::write(&path, "old").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        replace_certificate(&path, "chain", "key").unwrap();
+        let orders = Orders::open(folder.path().join("orders")).unwrap();
+        orders.keep("a", &begun("a 1")).unwrap();
+        for (name, mode) in [
+            ("example.org.pem", 0o600),
+            ("example.org.pem.previous", 0o600),
+            ("orders", 0o700),
+            ("orders/a.json", 0o600),
+        ] {
+            let found = folder.path().join(name).metadata().unwrap().permissions().mode();
+            assert_eq!(found & 0o777, mode, "{name}");
+        }
+    }
+
+    #[test]
+    fn an_order_is_gone_on_with_for_the_same_item_and_account_only() {
+        let folder = tempfile::tempdir().unwrap();
+        let orders = Orders::open(folder.path().join("a/b")).unwrap();
+        assert_eq!(orders.begun("example.org", "example.org 1", "me").unwrap(), None);
+        orders.keep("example.org", &begun("example.org 1")).unwrap();
+        assert_eq!(orders.begun("example.org", "example.org 1", "me").unwrap(), Some(begun("example.org 1")));
+        assert_eq!(orders.begun("example.org", "example.org 2", "me").unwrap(), None);
+        assert_eq!(orders.begun("example.org", "example.org 1", "you").unwrap(), None);
+        fs::write(folder.path().join("a/b/example.org.json"), "{\"item\":").unwrap();
+        assert_eq!(orders.begun("example.org", "example.org 1", "me").unwrap(), None);
+        orders.forget("example.org").unwrap();
+        orders.forget("example.org").unwrap();
+        assert_eq!(orders.begun("example.org", "example.org 1", "me").unwrap(), None);
+    }
+
+    #[test]
+    fn what_a_crash_left_is_swept_away_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in [".acme-renewal-x7", "example.org.pem", ".hidden"] {
+            fs::write(folder.path().join(name), "").unwrap();
+        }
+        sweep(folder.path()).unwrap();
+        let mut left: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        left.sort();
+        assert_eq!(left, [".hidden", "example.org.pem"]);
+    }
+
+    fn begun(item: &str) -> Begun {
+        Begun { item: item.to_owned(), account: "me".to_owned(), url: "https://ca/1".to_owned(), key: String::new() }
+    }
+}

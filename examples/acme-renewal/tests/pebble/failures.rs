@@ -1,0 +1,166 @@
+//! One bad domain, limits, an account that a person must see to, and a CA that is down.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+use std::time::Duration;
+
+use super::agent::{Agent, domain};
+use super::front::{Front, Mood};
+use super::pebble::Pebble;
+
+/// How many domains the program works on at a time: so many calls may be on their way when one of them is refused.
+const AT_A_TIME: usize = 10;
+
+#[test]
+fn a_domain_that_answers_wrongly_fails_alone_and_in_the_words_of_the_ca() {
+    let pebble = Pebble::start();
+    let front = Front::start(&pebble);
+    let agent = Agent::new(&pebble, &front, 20, &[]);
+    let wrong = TcpListener::bind(("127.0.0.2", pebble.http_port)).expect("another address of this machine");
+    std::thread::spawn(move || {
+        for mut stream in wrong.incoming().flatten() {
+            let _ = stream.read(&mut [0; 4_096]);
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 8\r\nconnection: close\r\n\r\nnonsense");
+        }
+    });
+    pebble.lead(&domain(7), "127.0.0.2");
+    let ended = agent.run();
+    ended.assert(1, "PARTIAL");
+    assert_eq!((ended.count("renewed"), ended.count("failed")), (19, 1), "{}", ended.text);
+    let row = ended.row(7);
+    assert_eq!((row["state"].as_str(), row["code"].as_str()), (Some("failed"), Some("unauthorized")), "{row}");
+    let words = row["words"].as_str().expect("the CA's words");
+    assert!(words.contains("did not match") && words.contains("nonsense"), "{words}");
+    let markdown = fs::read_to_string(agent.folder.path().join("report.md")).expect("a report");
+    assert!(markdown.contains(&domain(7)) && markdown.contains("did not match"), "{markdown}");
+    assert_eq!(front.orders(), 20, "the wrong domain is not tried again in this run");
+
+    pebble.lead(&domain(7), "127.0.0.1");
+    let ended = agent.run();
+    ended.assert(0, "SUCCESS");
+    assert_eq!((ended.count("renewed"), front.orders()), (1, 21), "the next run tries what failed, and only that");
+    agent.connect(&pebble, 7).expect("a good certificate");
+}
+
+#[test]
+fn no_order_is_sent_in_the_time_that_the_ca_asks_for() {
+    let pebble = Pebble::start();
+    let front = Front::start(&pebble);
+    let agent = Agent::new(&pebble, &front, 20, &["--first-delay", "1s"]);
+    let detail = "too many new orders (300) from this account in the last 3h0m0s";
+    front.set(Mood::RefusesOneOrder { detail, retry_after: 5 });
+    let ended = agent.run();
+    ended.assert(0, "SUCCESS");
+    assert_eq!(ended.count("renewed"), 20);
+    let calls = front.order_calls();
+    let refused = calls.iter().position(|call| call.status == Some(429)).expect("the refusal");
+    let until = calls[refused].at + Duration::from_secs(5);
+    let early = calls[refused + 1..].iter().filter(|call| call.at < until).count();
+    assert!(early < AT_A_TIME, "{early} orders came in the five seconds, more than were on their way");
+    assert!(front.orders() == 20, "{} orders", front.orders());
+}
+
+#[test]
+fn a_limit_of_one_name_holds_up_nobody_else() {
+    let pebble = Pebble::start();
+    let front = Front::start(&pebble);
+    let agent = Agent::new(&pebble, &front, 20, &["--first-delay", "1s"]);
+    let detail = "too many failed authorizations (5) for \"a.example.org\" in the last 1h0m0s";
+    front.set(Mood::RefusesOneOrder { detail, retry_after: 5 });
+    let ended = agent.run();
+    ended.assert(0, "SUCCESS");
+    let put_off: Vec<usize> = (1..=20).filter(|&number| ended.row(number)["deferrals"] != 0).collect();
+    assert_eq!(put_off.len(), 1, "{}", ended.text);
+    let last = ended.text.lines().rfind(|line| line.ends_with(": renewed")).expect("all are");
+    assert!(last.contains(&domain(put_off[0])), "it waits alone, so it ends last: {}", ended.text);
+}
+
+#[test]
+fn refused_without_a_hint_a_domain_orders_no_more_often_than_it_may() {
+    let pebble = Pebble::start();
+    let front = Front::start(&pebble);
+    let agent = Agent::new(&pebble, &front, 2, &["--max-retries", "2", "--first-delay", "200ms"]);
+    let detail = "too many new orders recently";
+    front.set(Mood::RefusesOrders { status: 429, kind: "rateLimited", detail, retry_after: None });
+    let ended = agent.run();
+    ended.assert(3, "DEFERRED");
+    assert_eq!(front.order_calls().len(), 2 * (1 + 2), "{}", ended.text);
+    assert_eq!(ended.row(1)["words"], detail);
+    front.set(Mood::Fair);
+    agent.run().assert(0, "SUCCESS");
+}
+
+#[test]
+fn an_account_that_a_person_must_see_to_stops_the_ca_and_keeps_everything() {
+    let pebble = Pebble::start();
+    let front = Front::start(&pebble);
+    let agent = Agent::new(&pebble, &front, 20, &[]);
+    let detail = "Terms of service have changed";
+    front.set(Mood::RefusesOrders { status: 403, kind: "userActionRequired", detail, retry_after: None });
+    let ended = agent.run();
+    ended.assert(3, "DEFERRED");
+    assert_eq!(ended.count("deferred"), 20, "{}", ended.text);
+    let why = ended.report["ended"].as_str().expect("a reason");
+    assert!(why.contains(detail), "{why}");
+    let asked = front.order_calls().len();
+    assert!(asked <= AT_A_TIME, "{asked} orders were asked for");
+    front.set(Mood::Fair);
+    let ended = agent.run();
+    ended.assert(0, "SUCCESS");
+    assert_eq!(ended.count("renewed"), 20);
+}
+
+#[test]
+fn a_ca_that_is_down_for_a_while_is_tested_by_one_call_at_a_time() {
+    let pebble = Pebble::start();
+    let front = Front::start(&pebble);
+    // Slow enough that it goes down in the middle.
+    let agent = Agent::new(&pebble, &front, 20, &["--rate", "40 per 1s", "--first-delay", "2s"]);
+    let process = agent.spawn();
+    assert!(front.wait_for_orders(8, Duration::from_secs(60)), "orders are made");
+    front.set(Mood::Down);
+    let down = front.calls().len();
+    // All that were on their way have failed by then, and the program knows.
+    front.wait_for_calls(usize::MAX, Duration::from_secs(4));
+    front.most_in_service();
+    front.wait_for_calls(usize::MAX, Duration::from_secs(16));
+    assert!(front.most_in_service() <= 1, "one call at a time tests it");
+    let meanwhile = front.calls().len() - down;
+    front.set(Mood::Fair);
+    let ended = agent.ended(process);
+    assert!(meanwhile <= 2 * AT_A_TIME, "{meanwhile} calls while it was down");
+    ended.assert(0, "SUCCESS");
+    assert_eq!((ended.count("renewed"), front.orders()), (20, 20), "{}", ended.text);
+}
+
+#[test]
+fn a_ca_that_is_down_all_along_loses_nothing() {
+    let pebble = Pebble::start();
+    let front = Front::start(&pebble);
+    let agent = Agent::new(&pebble, &front, 20, &["--max-outage", "3s", "--first-delay", "1s"]);
+    front.set(Mood::Down);
+    let ended = agent.run();
+    ended.assert(3, "DEFERRED");
+    assert_eq!(ended.count("deferred"), 20, "{}", ended.text);
+    assert!(ended.report["ended"].as_str().is_some_and(|why| why.contains("no answer for 3s")), "{}", ended.report);
+    front.set(Mood::Fair);
+    let ended = agent.run();
+    ended.assert(0, "SUCCESS");
+    assert_eq!(ended.count("renewed"), 20, "{}", ended.text);
+}
+
+#[test]
+fn garbage_in_the_folder_stops_nobody() {
+    let pebble = Pebble::start();
+    let front = Front::start(&pebble);
+    let agent = Agent::new(&pebble, &front, 2, &[]);
+    fs::write(agent.path(3), "").expect("an empty file");
+    fs::write(agent.path(4), "garbage").expect("a file");
+    fs::create_dir(agent.path(5)).expect("a folder");
+    let ended = agent.run();
+    ended.assert(1, "PARTIAL");
+    assert_eq!((ended.count("renewed"), ended.count("unusable")), (3, 2), "{}", ended.text);
+    agent.connect(&pebble, 3).expect("a first certificate");
+    assert_eq!(fs::read(agent.path(4)).expect("still there"), b"garbage");
+}

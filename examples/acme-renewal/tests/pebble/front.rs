@@ -1,0 +1,252 @@
+//! Stands before the CA: counts every call, and refuses or fails as a test asks for.
+
+use std::convert::Infallible;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, Method, Request, Response, StatusCode, header};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use paceline::{Clock, Instant};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
+
+use super::pebble::{Pebble, runtime};
+
+/// The front of a CA.
+pub(crate) struct Front {
+    book: Arc<Book>,
+    port: u16,
+}
+
+/// A call that arrived.
+#[derive(Clone, Debug)]
+pub(crate) struct Call {
+    pub(crate) at: Instant,
+    pub(crate) method: Method,
+    pub(crate) path: String,
+    /// None while it is not answered, and when it was cut off.
+    pub(crate) status: Option<u16>,
+}
+
+/// What a test wants.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Mood {
+    /// Every call goes on to the CA.
+    #[default]
+    Fair,
+    /// Connections are cut off without an answer.
+    Down,
+    /// New orders are refused with this problem and, if there is one, `Retry-After`.
+    RefusesOrders { status: u16, kind: &'static str, detail: &'static str, retry_after: Option<u64> },
+    /// The same, but for the first one only.
+    RefusesOneOrder { detail: &'static str, retry_after: u64 },
+}
+
+struct Book {
+    clock: Clock,
+    pages: Mutex<Pages>,
+    turned: Condvar,
+    http: reqwest::Client,
+    behind: String,
+}
+
+#[derive(Default)]
+struct Pages {
+    calls: Vec<Call>,
+    in_service: usize,
+    most_in_service: usize,
+    mood: Mood,
+}
+
+impl Front {
+    pub(crate) fn start(pebble: &Pebble) -> Self {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let (certificate, key) = pebble.https();
+        let root = reqwest::Certificate::from_pem(certificate.as_bytes()).expect("a certificate");
+        // In HTTP/2 the CA would not hear which host the client named.
+        let http = reqwest::Client::builder().no_proxy().http1_only().add_root_certificate(root);
+        let http = http.build().expect("a client");
+        let book = Arc::new(Book {
+            clock: Clock::new(),
+            pages: Mutex::default(),
+            turned: Condvar::new(),
+            http,
+            behind: format!("https://127.0.0.1:{}", pebble.port),
+        });
+        let chain = vec![CertificateDer::from_pem_slice(certificate.as_bytes()).expect("a certificate")];
+        let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).expect("a key");
+        let tls = rustls::ServerConfig::builder().with_no_client_auth().with_single_cert(chain, key).expect("a pair");
+        let (told, port) = std::sync::mpsc::channel();
+        let served = book.clone();
+        std::thread::spawn(move || {
+            runtime().block_on(async move {
+                let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+                told.send(listener.local_addr().expect("an address").port()).expect("somebody waits");
+                serve(listener, TlsAcceptor::from(Arc::new(tls)), served).await;
+            });
+        });
+        Self { book, port: port.recv().expect("the thread sends it") }
+    }
+
+    /// The address of the CA's directory.
+    pub(crate) fn directory(&self) -> String {
+        format!("https://127.0.0.1:{}/dir", self.port)
+    }
+
+    pub(crate) fn set(&self, mood: Mood) {
+        self.book.open().mood = mood;
+    }
+
+    pub(crate) fn calls(&self) -> Vec<Call> {
+        self.book.open().calls.clone()
+    }
+
+    /// Requests for an order that arrived, refused ones too.
+    pub(crate) fn order_calls(&self) -> Vec<Call> {
+        self.calls().into_iter().filter(Call::is_order).collect()
+    }
+
+    /// Orders that the CA made.
+    pub(crate) fn orders(&self) -> usize {
+        self.book.open().orders()
+    }
+
+    /// The most calls that were in service at a time since the last question.
+    pub(crate) fn most_in_service(&self) -> usize {
+        std::mem::take(&mut self.book.open().most_in_service)
+    }
+
+    /// Returns once so many calls arrived; false when that takes longer than `patience`.
+    pub(crate) fn wait_for_calls(&self, calls: usize, patience: Duration) -> bool {
+        self.wait(patience, |pages| pages.calls.len() >= calls)
+    }
+
+    /// Returns once so many orders were made; false when that takes longer than `patience`.
+    pub(crate) fn wait_for_orders(&self, orders: usize, patience: Duration) -> bool {
+        self.wait(patience, |pages| pages.orders() >= orders)
+    }
+
+    fn wait(&self, patience: Duration, reached: impl Fn(&Pages) -> bool) -> bool {
+        let pages = self.book.open();
+        let waited = self.book.turned.wait_timeout_while(pages, patience, |pages| !reached(pages));
+        !waited.expect("no holder panics").1.timed_out()
+    }
+}
+
+impl Call {
+    fn is_order(&self) -> bool {
+        self.method == Method::POST && self.path == "/order-plz"
+    }
+}
+
+impl Pages {
+    fn orders(&self) -> usize {
+        self.calls.iter().filter(|call| call.is_order() && call.status == Some(201)).count()
+    }
+}
+
+impl Book {
+    fn open(&self) -> MutexGuard<'_, Pages> {
+        self.pages.lock().expect("no holder panics")
+    }
+
+    /// Takes a call down; tells its number and what it may expect.
+    fn begin(&self, method: &Method, path: &str) -> (usize, Mood) {
+        let mut pages = self.open();
+        let call = Call { at: self.clock.now(), method: method.clone(), path: path.to_owned(), status: None };
+        let is_order = call.is_order();
+        pages.calls.push(call);
+        pages.in_service += 1;
+        pages.most_in_service = pages.most_in_service.max(pages.in_service);
+        self.turned.notify_all();
+        let mood = match &pages.mood {
+            Mood::Down => Mood::Down,
+            _ if !is_order => Mood::Fair,
+            mood => mood.clone(),
+        };
+        if matches!(mood, Mood::RefusesOneOrder { .. }) {
+            pages.mood = Mood::Fair;
+        }
+        (pages.calls.len() - 1, mood)
+    }
+
+    fn end(&self, call: usize, status: Option<u16>) {
+        let mut pages = self.open();
+        pages.calls[call].status = status;
+        pages.in_service -= 1;
+        self.turned.notify_all();
+    }
+}
+
+async fn serve(listener: TcpListener, tls: TlsAcceptor, book: Arc<Book>) {
+    loop {
+        let (stream, _) = listener.accept().await.expect("a connection");
+        let (tls, book) = (tls.clone(), book.clone());
+        tokio::spawn(async move {
+            let Ok(stream) = tls.accept(stream).await else { return };
+            let service = service_fn(move |request| answer(book.clone(), request));
+            // A client that was killed, or one that was cut off, is no news.
+            let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+        });
+    }
+}
+
+/// An error cuts the connection off.
+async fn answer(book: Arc<Book>, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, CutOff> {
+    let (parts, body) = request.into_parts();
+    let path = parts.uri.path().to_owned();
+    let (call, mood) = book.begin(&parts.method, &path);
+    let answered = match mood {
+        Mood::Fair => forward(&book, &parts, body).await,
+        Mood::Down => None,
+        Mood::RefusesOrders { status, kind, detail, retry_after } => Some(problem(status, kind, detail, retry_after)),
+        Mood::RefusesOneOrder { detail, retry_after } => Some(problem(429, "rateLimited", detail, Some(retry_after))),
+    };
+    book.end(call, answered.as_ref().map(|answer| answer.status().as_u16()));
+    answered.ok_or(CutOff)
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("cut off")]
+struct CutOff;
+
+impl From<Infallible> for CutOff {
+    fn from(never: Infallible) -> Self {
+        match never {}
+    }
+}
+
+/// To the CA and back. It builds its addresses from the host that the client named.
+async fn forward(book: &Book, parts: &http::request::Parts, body: Incoming) -> Option<Response<Full<Bytes>>> {
+    let body = body.collect().await.ok()?.to_bytes();
+    let mut headers: HeaderMap = parts.headers.clone();
+    headers.remove(header::CONTENT_LENGTH);
+    let url = format!("{}{}", book.behind, parts.uri.path());
+    let answer = book.http.request(parts.method.clone(), url).headers(headers).body(body).send().await.ok()?;
+    let mut response = Response::new(Full::default());
+    *response.status_mut() = answer.status();
+    *response.headers_mut() = answer.headers().clone();
+    for hop in [header::CONTENT_LENGTH, header::TRANSFER_ENCODING, header::CONNECTION] {
+        response.headers_mut().remove(hop);
+    }
+    *response.body_mut() = Full::new(answer.bytes().await.ok()?);
+    Some(response)
+}
+
+fn problem(status: u16, kind: &str, detail: &str, retry_after: Option<u64>) -> Response<Full<Bytes>> {
+    let kind = format!("urn:ietf:params:acme:error:{kind}");
+    let body = serde_json::json!({ "type": kind, "detail": detail, "status": status }).to_string();
+    let mut response = Response::new(Full::from(body));
+    *response.status_mut() = StatusCode::from_u16(status).expect("a status");
+    response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/problem+json"));
+    if let Some(seconds) = retry_after {
+        response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
+    }
+    response
+}
