@@ -1,14 +1,15 @@
 //! Judges that are real processes.
 
-use std::path::Path;
+use std::io::Read as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use paceline_core::{Class, Instant, Timestamp};
-use paceline_store::work::{Decision, Forgiven, Item, State};
+use paceline_store::work::{Decision, Failure, Forgiven, Item, State};
 
-use super::*;
+use super::process::Program;
+use super::{Case, Clock, CommandJudge, Judge as _};
 
 fn item() -> Item {
     Item {
@@ -34,8 +35,12 @@ fn item() -> Item {
 }
 
 async fn asked(judge: &CommandJudge) -> Option<Decision> {
-    let (item, failure) = (item(), paceline_store::work::Failure::new(Class::Transient, "the server is in trouble"));
-    judge.decide(Case { item: &item, payload: "", failure: &failure, retry: 1, max_retries: 3, history: &[] }).await
+    asked_about(judge, &Failure::new(Class::Transient, "the server is in trouble")).await
+}
+
+async fn asked_about(judge: &CommandJudge, failure: &Failure) -> Option<Decision> {
+    let item = item();
+    judge.decide(Case { item: &item, payload: "", failure, retry: 1, max_retries: 3, history: &[] }).await
 }
 
 /// How often each cause was met.
@@ -62,6 +67,27 @@ async fn a_command_reads_the_question_and_decides() {
     );
     assert_eq!(asked(&judge).await, retry(7));
     assert_eq!((judge.name(), causes(&judge)), ("judge", vec![]));
+}
+
+/// The one that the documentation shows.
+#[tokio::test]
+async fn the_example_decides_by_what_the_error_is_and_not_by_what_it_quotes() {
+    let judge = CommandJudge::parse(concat!("'", env!("CARGO_MANIFEST_DIR"), "/../../examples/judge.sh'"));
+    let judge = judge.expect("it may be executed");
+    let transient = Failure::new(Class::Transient, r#"{"status":404}"#);
+    let nothing_said = Some(Decision::Retry { delay: None, reason: None });
+    let reason = |words: &str| Some(words.to_owned());
+    for (failure, expected) in [
+        (transient.clone(), nothing_said),
+        (transient.with_status(404), Some(Decision::Skip { reason: reason("it is gone") })),
+        (
+            Failure::new(Class::Invalid, "field 7"),
+            Some(Decision::Abort { reason: reason("the order form has changed") }),
+        ),
+        (Failure::new(Class::Overloaded, "we are down for maintenance"), retry(240)),
+    ] {
+        assert_eq!(asked_about(&judge, &failure).await, expected, "{failure:?}");
+    }
 }
 
 #[tokio::test]
@@ -112,26 +138,25 @@ async fn words_on_standard_error_are_told_however_many_they_are() {
 #[tokio::test]
 async fn who_takes_too_long_is_killed_with_all_that_it_began() {
     let folder = tempfile::tempdir().expect("a folder");
-    let (begun, fifo) = (folder.path().join("begun"), folder.path().join("fifo"));
-    // The reader of a pipe sees its end once everybody who could write has ended.
-    let made = std::process::Command::new("mkfifo").arg(&fifo).status().expect("there is mkfifo");
+    let pipe = folder.path().join("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status().expect("there is mkfifo");
     assert!(made.success());
-    let script = format!("sleep 600 > '{}' & echo > '{}'; wait", fifo.display(), begun.display());
-    let judge = shell(&script);
-    let reader = std::thread::spawn(move || std::fs::read(fifo));
+    let judge = shell(&format!("(echo begun; exec sleep 600) > '{}' & wait", pipe.display()));
+    let (tell, begun) = tokio::sync::oneshot::channel();
+    // The reader of a pipe sees its end once everybody who could write has ended.
+    let reader = std::thread::spawn(move || {
+        let mut pipe = std::fs::File::open(pipe).expect("there");
+        let mut word = [0; 6];
+        pipe.read_exact(&mut word).expect("a word");
+        tell.send(word).expect("somebody listens");
+        pipe.read_to_end(&mut Vec::new()).expect("readable")
+    });
     tokio::select! {
         answer = asked(&judge) => panic!("{answer:?}"),
-        () = there(&begun) => {}
+        begun = begun => assert_eq!(&begun.expect("told"), b"begun\n"),
     }
     assert_eq!(causes(&judge), [("too slow", 1)]);
-    assert_eq!(reader.join().expect("no panic").expect("readable"), b"", "the child is gone too");
-}
-
-/// Waits until there is such a file.
-async fn there(path: &Path) {
-    while !path.exists() {
-        tokio::task::yield_now().await;
-    }
+    assert_eq!(reader.join().expect("the child is gone too"), 0);
 }
 
 #[tokio::test]
