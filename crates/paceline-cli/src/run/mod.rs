@@ -68,7 +68,7 @@ pub(crate) async fn command(args: RunArgs, everywhere: &Everywhere) -> Result<St
     let preparing = Preparing::watch(&paths)?;
     places::try_summary(args.summary.as_deref())?;
     let mut input = prepare_input(&args, &paths)?;
-    let mock = start_mock(&mut upstream, &args).await?;
+    let mock = start_mock(&mut upstream, args.seed).await?;
     let base_url = upstream.base_url.clone().unwrap_or_default();
     let limiter = limiter(&upstream, args.seed)?;
     let format = Format::choose(args.format, args.endpoint.as_deref(), &input, upstream.provider, &base_url)?;
@@ -220,7 +220,7 @@ impl Run<'_> {
 }
 
 /// A knob that somebody set and that changes nothing is told, with what would make it act.
-fn warn_of_idle(upstream: &Upstream) {
+pub(crate) fn warn_of_idle(upstream: &Upstream) {
     let keys: Vec<&str> = upstream.idle.iter().map(|row| row.key.as_str()).collect();
     if !keys.is_empty() {
         tracing::warn!(
@@ -270,11 +270,11 @@ fn prepare_input(args: &RunArgs, paths: &Paths) -> Result<Input, Failure> {
 }
 
 /// Starts the in-process mock when it is asked for, and points the upstream at it.
-async fn start_mock(upstream: &mut Upstream, args: &RunArgs) -> Result<Option<MockServer>, Failure> {
+pub(crate) async fn start_mock(upstream: &mut Upstream, seed: Option<u64>) -> Result<Option<MockServer>, Failure> {
     if upstream.name != MOCK || upstream.base_url.is_some() {
         return Ok(None);
     }
-    let config = MockConfig { seed: args.seed.unwrap_or_default(), ..MockConfig::default() };
+    let config = MockConfig { seed: seed.unwrap_or_default(), ..MockConfig::default() };
     let server = mock::spawn(config.with_requests_per_minute(MOCK_RPM)).await?;
     upstream.base_url = Some(server.url());
     Ok(Some(server))

@@ -27,6 +27,8 @@ mod tasks_judge;
 #[cfg(unix)]
 mod tasks_run;
 #[cfg(unix)]
+mod tasks_run_http;
+#[cfg(unix)]
 mod terminal;
 mod waits;
 mod words;

@@ -101,7 +101,7 @@ pub(crate) fn line_answer<'a>(sent: &'a Sent, words: &'a str) -> Answer<'a> {
 }
 
 /// The provider's name for a call; empty without one.
-fn request_id(headers: &HeaderMap) -> &str {
+pub(crate) fn request_id(headers: &HeaderMap) -> &str {
     ["x-request-id", "request-id", "apim-request-id"]
         .into_iter()
         .find_map(|name| headers.get(name)?.to_str().ok())

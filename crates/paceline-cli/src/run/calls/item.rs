@@ -246,7 +246,7 @@ impl Context {
             () = self.reached(Phase::Abandoning) => None,
         };
         let latency = self.limiter.now() - sent;
-        let reading = self.classify(&call, answer.as_ref());
+        let reading = classify(&self.dialect, &call.url, answer.as_ref());
         let (probe, reserved) = (permit.is_probe(), permit.request().cost.clone());
         // The place is free from here on; the journal follows when it can.
         let verdict = permit.complete(match &answer {
@@ -278,22 +278,6 @@ impl Context {
         }
     }
 
-    fn classify(&self, call: &Call, answer: Option<&Result<Answer, NoAnswer>>) -> Reading {
-        match answer {
-            Some(Ok(answer)) => {
-                let answered = answer.to(&call.url);
-                let mut reading = self.dialect.read(&answered, clock::wall());
-                if reading.class != Class::Success && answer.redirect.is_some() {
-                    reading.code.get_or_insert_with(|| "redirect".to_owned());
-                    reading.words.clone_from(&answer.redirect);
-                }
-                reading
-            }
-            Some(Err(error)) => error.reading(),
-            None => Reading::new(Class::Abandoned),
-        }
-    }
-
     fn learn(&self, scope: &Arc<str>, call: &Call, reading: &Reading) {
         if let Some(usage) = &reading.usage {
             self.ratios().entry(Arc::clone(scope)).or_default().settle(&call.body, usage);
@@ -316,6 +300,22 @@ impl Context {
     async fn reached(&self, phase: Phase) {
         // The dispatcher outlives every try; if it were gone, waiting would have no end.
         let _ = self.phase.clone().wait_for(|now| *now >= phase).await;
+    }
+}
+
+/// What the end of a call to `url` means; none = we gave it up ourselves.
+pub(crate) fn classify(dialect: &Dialect, url: &str, answer: Option<&Result<Answer, NoAnswer>>) -> Reading {
+    match answer {
+        Some(Ok(answer)) => {
+            let mut reading = dialect.read(&answer.to(url), clock::wall());
+            if reading.class != Class::Success && answer.redirect.is_some() {
+                reading.code.get_or_insert_with(|| "redirect".to_owned());
+                reading.words.clone_from(&answer.redirect);
+            }
+            reading
+        }
+        Some(Err(error)) => error.reading(),
+        None => Reading::new(Class::Abandoned),
     }
 }
 

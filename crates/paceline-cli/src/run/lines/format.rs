@@ -10,7 +10,7 @@ use clap::ValueEnum;
 use http::Method;
 use http::header::HeaderMap;
 use paceline::provider::Provider;
-use paceline_store::LineForm;
+use paceline_store::{CustomId, LineForm};
 
 use crate::exit::Failure;
 use crate::run::lines::address;
@@ -50,6 +50,8 @@ pub(crate) struct Format {
     base: String,
     /// The API takes nothing but objects.
     objects: bool,
+    /// What a line without a `custom_id` is called; none where that depends on the form.
+    unnamed: Option<CustomId>,
 }
 
 /// Why an input is read in its form.
@@ -79,6 +81,15 @@ impl Format {
         let mut lines = input.lines().map_err(unreadable)?;
         let first = lines.next_line().map_err(unreadable)?.map_or(&b""[..], |(_, _, bytes)| bytes);
         Self::of(flag, endpoint, first, provider, base).map_err(Failure::refused)
+    }
+
+    /// Decides how a single request is read that stands alone, by its keys. Without a `custom_id` it is called `name`.
+    ///
+    /// # Errors
+    /// In words: a form whose requests have no usual place at this API.
+    pub(crate) fn of_one(request: &[u8], name: &str, provider: Provider, base: &str) -> Result<Self, String> {
+        let format = Self::of(FormatFlag::Auto, None, request, provider, base)?;
+        Ok(Self { unnamed: Some(CustomId::from(name)), ..format })
     }
 
     fn of(
@@ -112,7 +123,7 @@ impl Format {
             })?,
         };
         let objects = provider.is_language_model();
-        Ok(Self { form, why, endpoint: endpoint.into_owned(), base: base.to_owned(), objects })
+        Ok(Self { form, why, endpoint: endpoint.into_owned(), base: base.to_owned(), objects, unnamed: None })
     }
 
     /// Reads a line and checks every field.
@@ -125,12 +136,20 @@ impl Format {
             let members = line::members(text)?;
             self.refuse_other_forms(&members)?;
             match self.form {
-                Form::Batch => line::batch(text, &members, &self.base, self.objects),
+                Form::Batch => line::batch(self.id(&members)?, text, &members, &self.base, self.objects),
                 Form::Bare => self.bare(text, &members, number),
                 Form::Anthropic => self.params(&members),
             }
         };
         read().map_err(|fault| fault.at(number))
+    }
+
+    /// The id of a line in a form where each has its own.
+    fn id(&self, members: &Members<'_>) -> Result<CustomId, Fault> {
+        match &self.unnamed {
+            Some(name) => Ok(line::given_id(members)?.unwrap_or_else(|| name.clone())),
+            None => line::required_id(members),
+        }
     }
 
     /// The shape of the result lines.
@@ -174,7 +193,7 @@ impl Format {
     fn bare<'a>(&self, text: &'a str, members: &Members<'a>, number: u64) -> Result<Line<'a>, Fault> {
         let metadata = members.get("metadata");
         Ok(Line {
-            custom_id: line::given_id(members)?.unwrap_or_else(|| line::numbered(number)),
+            custom_id: line::given_id(members)?.or(self.unnamed.clone()).unwrap_or_else(|| line::numbered(number)),
             metadata,
             method: Method::POST,
             url: self.endpoint.clone().into(),
@@ -187,7 +206,7 @@ impl Format {
     }
 
     fn params<'a>(&self, members: &Members<'a>) -> Result<Line<'a>, Fault> {
-        let custom_id = line::required_id(members)?;
+        let custom_id = self.id(members)?;
         let params = members.get("params").map_or("", |params| params.get());
         if !params.starts_with('{') {
             let message = "missing or no object: expected the request body as for the live endpoint";

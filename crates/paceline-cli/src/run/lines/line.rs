@@ -161,12 +161,17 @@ pub(crate) fn given_id(members: &Members<'_>) -> Result<Option<CustomId>, Fault>
         .ok_or_else(|| Fault::new("invalid_custom_id", Some("custom_id"), message))
 }
 
-/// Lines of OpenAI's Batch form: `custom_id`, `method`, `url`, `headers`, `body` and `metadata`.
+/// Lines of OpenAI's Batch form, besides the `custom_id`: `method`, `url`, `headers`, `body` and `metadata`.
 ///
 /// # Errors
 /// The first field that is wrong.
-pub(crate) fn batch<'a>(text: &'a str, members: &Members<'a>, base: &str, objects: bool) -> Result<Line<'a>, Fault> {
-    let custom_id = required_id(members)?;
+pub(crate) fn batch<'a>(
+    custom_id: CustomId,
+    text: &'a str,
+    members: &Members<'a>,
+    base: &str,
+    objects: bool,
+) -> Result<Line<'a>, Fault> {
     let method = method(members)?;
     let url = match members.get("url") {
         Some(url) => members::text(url).ok_or_else(|| Fault::new("invalid_url", Some("url"), "expected a text"))?,

@@ -87,9 +87,9 @@ impl Course {
         self.come_to(Phase::Ending);
     }
 
-    /// Waits until the process is told to end.
-    pub(super) async fn is_told(&self) {
-        self.told.once().await;
+    /// Waits until nothing is to begin any more.
+    pub(super) async fn is_ending(&self) {
+        self.reaches(Phase::Ending).await;
     }
 
     /// Waits until what is in flight is to be given up.

@@ -1,8 +1,10 @@
 //! `paceline tasks run`: works through a store, with a command or with requests.
 
+mod answers;
 mod course;
 mod permits;
 mod program;
+mod requests;
 mod seen;
 mod settings;
 mod summary;
@@ -15,9 +17,11 @@ use std::time::Duration;
 use paceline_core::{Class, Cost, Outcome};
 use paceline_store::work::{self, Clock, Note, Policy, Scheduler, Start, Task, WorkError, WorkStore};
 
+use self::answers::Answers;
 use self::course::{Course, Told};
 use self::permits::Permits;
 use self::program::Program;
+use self::requests::Requests;
 use self::seen::Seen;
 pub(crate) use self::settings::Args;
 use self::summary::Ran;
@@ -34,10 +38,15 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
     let policy = args.policy()?;
     let upstream = args.upstream(everywhere)?;
     let judge = args.judge.judge(everywhere)?;
-    let work = Work::Command(Arc::new(Program::new(&args.command, args.timeout)?));
-    summary::try_file(args.summary.as_deref())?;
     let permits = Permits::new(&upstream)?;
     let store = args.store.open(&clock).await?;
+    let work = if args.http {
+        let answers = args.output.as_deref().map(Answers::open).transpose()?;
+        Work::Requests(Arc::new(Requests::to(upstream, args.timeout, answers).await?))
+    } else {
+        Work::Command(Arc::new(Program::new(&args.command, args.timeout)?))
+    };
+    summary::try_file(args.summary.as_deref())?;
     let mut scheduler = Scheduler::new(store.clone(), policy.clone(), clock.clone()).map_err(Failure::refused)?;
     if let Some(judge) = judge {
         scheduler = scheduler.with_judge(judge);
@@ -66,6 +75,7 @@ struct Runs<'a> {
 #[derive(Clone)]
 enum Work {
     Command(Arc<Program>),
+    Requests(Arc<Requests>),
 }
 
 impl Runs<'_> {
@@ -105,9 +115,14 @@ impl Runs<'_> {
         self.permits.begin_run();
         let began = self.clock.now();
         let drawing = seen.draw_regularly();
-        let ended = scheduler.run_paced(|task| self.start(task, &course), course.is_told()).await;
+        let ended = scheduler.run_paced(|task| self.start(task, &course), course.is_ending()).await;
         drop(drawing);
         let summary = ended.map_err(|error| broken(error, seen.has_begun()))?;
+        if let Work::Requests(requests) = &self.work
+            && let Some(words) = requests.broken()
+        {
+            return Err(Failure::interrupted(words).resumable());
+        }
         let ran = Ran { summary, elapsed: self.clock.now().saturating_since(began) };
         ran.tell(self.args, self.quiet)
     }
@@ -133,6 +148,7 @@ impl Runs<'_> {
                     end
                 }))
             }
+            Work::Requests(requests) => requests.start(task, &self.permits, course),
         }
     }
 }

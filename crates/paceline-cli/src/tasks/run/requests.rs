@@ -1,0 +1,176 @@
+//! Items that are requests: read like the lines of `paceline run`, sent and classified like them.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::HeaderValue;
+use paceline::Permit;
+use paceline::config::{MOCK, Upstream};
+use paceline::provider::{Reading, TokenRatio};
+use paceline_core::{Class, Cost, Outcome};
+use paceline_store::work::{Failure, Start, Task};
+use paceline_store::{Answer as Recorded, End};
+
+use super::Trying;
+use super::answers::Answers;
+use super::course::Course;
+use super::permits::Permits;
+use crate::exit;
+use crate::mock::MockServer;
+use crate::run;
+use crate::run::calls::entry::request_id;
+use crate::run::calls::item::classify;
+use crate::run::calls::partial::Partials;
+use crate::run::calls::send::{Answer, Call, NoAnswer, Sender, SenderConfig};
+use crate::run::lines::format::Format;
+use crate::run::lines::line::Echo;
+use crate::upstream;
+
+/// Sends items to one upstream.
+pub(super) struct Requests {
+    upstream: Upstream,
+    base_url: String,
+    sender: Sender,
+    /// Tokens per character by scope, as answers report them.
+    ratios: Mutex<BTreeMap<String, TokenRatio>>,
+    /// Batches that were accepted in part.
+    partials: Partials,
+    /// Where answers go; they are dropped without a place.
+    answers: Option<Answers>,
+    /// Runs for as long as it is asked.
+    _mock: Option<MockServer>,
+}
+
+/// An item that could be sent.
+struct Ready {
+    call: Call,
+    echo: Echo,
+    scope: String,
+    cost: Cost,
+}
+
+impl Requests {
+    /// # Errors
+    /// Refuses a key that is missing, an address that is none, and what the mock cannot do.
+    pub(super) async fn to(
+        mut upstream: Upstream,
+        timeout: Duration,
+        answers: Option<Answers>,
+    ) -> Result<Self, exit::Failure> {
+        run::warn_of_idle(&upstream);
+        let headers = upstream::headers(&upstream)?;
+        let mock = if upstream.name == MOCK { run::start_mock(&mut upstream, None).await? } else { None };
+        let base_url = upstream.base_url.clone().unwrap_or_default();
+        let config = SenderConfig { base_url: base_url.clone(), headers, timeout, idempotency: None };
+        let sender = Sender::new(config)
+            .map_err(|error| exit::Failure::refused(format!("cannot set up calls to the upstream: {error}")))?;
+        let (ratios, partials) = (Mutex::default(), Partials::default());
+        Ok(Self { upstream, base_url, sender, ratios, partials, answers, _mock: mock })
+    }
+
+    /// Sends an item, if it can be sent and may be sent now.
+    pub(super) fn start(self: &Arc<Self>, task: Task, permits: &Permits, course: &Course) -> Start<Trying> {
+        let ready = match self.prepare(&task) {
+            Ok(ready) => ready,
+            Err(failure) => return Start::Never(failure),
+        };
+        let permit = match permits.take(&task, permits.scope(&ready.scope), ready.cost.clone()) {
+            Ok(permit) => permit,
+            Err(later) => return later,
+        };
+        let (requests, course) = (Arc::clone(self), course.clone());
+        Start::Now(Box::pin(async move { requests.send(&task, ready, permit, &course).await }))
+    }
+
+    /// The first answer that could not be kept.
+    pub(super) fn broken(&self) -> Option<String> {
+        self.answers.as_ref().and_then(Answers::broken)
+    }
+
+    fn prepare(&self, task: &Task) -> Result<Ready, Failure> {
+        let invalid =
+            |code: &str, words: String| Failure { code: Some(code.to_owned()), ..Failure::new(Class::Invalid, words) };
+        let payload = task.payload().as_bytes();
+        let format = Format::of_one(payload, task.key(), self.upstream.provider, &self.base_url)
+            .map_err(|words| invalid("format_mismatch", words))?;
+        let line = format.read(payload, 1).map_err(|error| invalid(error.code, error.reason()))?;
+        let (model, label) = (line.model.as_deref(), line.label.as_deref());
+        let scope = self.upstream.scope_name(&line.url, model, label, line.body.as_bytes());
+        let ratio = self.ratios().get(&scope).copied().unwrap_or_default();
+        let id = task.item().id;
+        let body = self.partials.body_of(id).unwrap_or_else(|| Bytes::from(line.body.into_owned()));
+        let cost = self.upstream.dialect.charge(&line.url, &body, &ratio);
+        let mut headers = line.headers;
+        if let Some(name) = self.upstream.provider.idempotency_header() {
+            headers.entry(name).or_insert_with(|| same_at_each_try(task));
+        }
+        let echo =
+            Echo { custom_id: line.custom_id, metadata: line.metadata.map(ToOwned::to_owned), form: format.results() };
+        let call = Call { method: line.method, url: line.url.into_owned(), headers, body, ordinal: id };
+        Ok(Ready { call, echo, scope, cost })
+    }
+
+    async fn send(&self, task: &Task, ready: Ready, permit: Permit, course: &Course) -> Result<(), Failure> {
+        let Ready { call, echo, scope, cost } = ready;
+        let mut answer = tokio::select! {
+            answer = self.sender.send(&call) => Some(answer),
+            () = course.gives_up() => None,
+        };
+        let reading = classify(&self.upstream.dialect, &call.url, answer.as_ref());
+        permit.complete(match &answer {
+            Some(_) => reading.outcome_of(&cost),
+            None => Outcome::new(Class::Abandoned),
+        });
+        if let Some(usage) = &reading.usage {
+            self.ratios().entry(scope).or_default().settle(&call.body, usage);
+        }
+        if let Some(Ok(answer)) = &mut answer {
+            self.partials.answered(&call, answer, &reading);
+        }
+        match answer {
+            Some(Ok(answer)) if reading.class == Class::Success => self.keep(task, &echo, answer, course).await,
+            answer => Err(failure(answer.as_ref(), reading)),
+        }
+    }
+
+    /// An answer is on the disk before its item counts as done.
+    async fn keep(&self, task: &Task, echo: &Echo, mut answer: Answer, course: &Course) -> Result<(), Failure> {
+        let Some(answers) = &self.answers else { return Ok(()) };
+        answer.collect_stream();
+        let (status, request_id) = (answer.status.as_u16(), request_id(&answer.headers));
+        let recorded = Recorded::Response { status, request_id, body: &answer.body };
+        let line = echo.line(task.item().id, task.attempt(), End::Succeeded, &recorded);
+        answers.append(line).await.map_err(|words| {
+            // It would be sent again and again, and paid for each time.
+            course.ends();
+            Failure::new(Class::Abandoned, words)
+        })
+    }
+
+    fn ratios(&self) -> MutexGuard<'_, BTreeMap<String, TokenRatio>> {
+        self.ratios.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a server knows a repeated call by. Another store's item of the same key is another.
+fn same_at_each_try(task: &Task) -> HeaderValue {
+    let created = task.item().created.as_millis();
+    let hash = blake3::hash(format!("{created} {} {}", task.key(), task.payload()).as_bytes());
+    let text = format!("pl-{}", &hash.to_hex()[..32]);
+    HeaderValue::from_str(&text).expect("letters, digits and a dash")
+}
+
+fn failure(answer: Option<&Result<Answer, NoAnswer>>, reading: Reading) -> Failure {
+    let status = match answer {
+        Some(Ok(answer)) => Some(answer.status.as_u16()),
+        _ => None,
+    };
+    let words = match answer {
+        Some(Ok(answer)) => reading.words.unwrap_or_else(|| format!("status {}", answer.status)),
+        Some(Err(error)) => error.to_string(),
+        None => "given up: the run had to end".to_owned(),
+    };
+    Failure { status, code: reading.code, retry_after: reading.wait, ..Failure::new(reading.class, words) }
+}

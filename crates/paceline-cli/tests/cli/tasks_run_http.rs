@@ -1,0 +1,268 @@
+//! `paceline tasks run --http`: requests from a store, against a server that counts what reaches it.
+
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+
+use paceline::clock;
+use paceline_core::Timestamp;
+use paceline_store::work::{NewItem, State};
+use serde_json::{Value, json};
+
+use crate::support::{Arrival, Reply, Server, finish, start};
+use crate::tasks_run::{Ran, Store, ran, signal, until};
+
+fn request(item: &str, model: &str) -> Value {
+    json!({"url": "/v1/chat/completions", "body": {"model": model, "item": item}})
+}
+
+fn store_of(keys: impl IntoIterator<Item = String>) -> Store {
+    let store = Store::new();
+    store.put(keys.into_iter().map(|key| NewItem::new(key.clone(), request(&key, "m").to_string())).collect());
+    store
+}
+
+fn numbered(count: usize) -> Store {
+    store_of((0..count).map(|n| format!("item-{n}")))
+}
+
+fn command(store: &Store, server: &Server) -> Command {
+    let mut command = store.command();
+    command.args(["--http", "--base-url", &server.url()]);
+    command
+}
+
+fn run(store: &Store, server: &Server, flags: &[&str]) -> Ran {
+    ran(command(store, server).args(flags))
+}
+
+#[test]
+fn the_first_of_three_fails_once_and_all_succeed() {
+    let server = Server::new(|arrival| match (arrival.item.as_str(), arrival.before) {
+        ("item-0", 0) => Reply::error(503, "overloaded"),
+        _ => Reply::ok(),
+    });
+    let Ran { code, summary, log } = run(&numbered(3), &server, &[]);
+    assert_eq!((code, &summary["status"], &summary["calls"]), (0, &json!("SUCCESS"), &json!(4)), "{log}");
+    assert_eq!(server.by_item().into_values().collect::<Vec<_>>(), [2, 1, 1]);
+}
+
+#[test]
+fn a_permanent_503_arrives_once_more_than_its_retries() {
+    for (max_retries, arrivals) in [(1, 2), (2, 3), (3, 4), (10, 11)] {
+        let server = Server::new(|arrival| match arrival.item.as_str() {
+            "item-1" => Reply::error(503, "overloaded"),
+            _ => Reply::ok(),
+        });
+        let store = numbered(3);
+        let max_retries = max_retries.to_string();
+        let Ran { code, summary, log } = run(&store, &server, &["--pace", "fixed", "--max-retries", &max_retries]);
+        assert_eq!((code, &summary["status"]), (1, &json!("PARTIAL")), "{log}");
+        assert_eq!((&summary["failed"], &summary["succeeded"]), (&json!(1), &json!(2)));
+        assert_eq!((server.by_item()["item-1"], server.count()), (arrivals, arrivals + 2));
+        assert_eq!(store.item("item-1").state, State::Failed);
+    }
+}
+
+#[test]
+fn healthy_items_all_succeed() {
+    for count in [3, 25, 1_000] {
+        let server = Server::new(|_| Reply::ok());
+        let Ran { code, summary, log } = run(&numbered(count), &server, &["--concurrency", "50"]);
+        assert_eq!((code, &summary["succeeded"], &summary["calls"]), (0, &json!(count), &json!(count)), "{log}");
+        assert_eq!(server.count(), count);
+    }
+}
+
+/// When each request arrived.
+type Times = Arc<Mutex<Vec<Timestamp>>>;
+
+/// A server that refuses the first request and asks for a wait, and when it was asked.
+fn asks_for(millis: u64) -> (Server, Times) {
+    let times = Times::default();
+    let noted = Arc::clone(&times);
+    let server = Server::new(move |arrival: &Arrival| {
+        noted.lock().expect("no panic").push(clock::wall());
+        match arrival.before {
+            0 => Reply::error(503, "overloaded").with_header("retry-after-ms", millis),
+            _ => Reply::ok(),
+        }
+    });
+    (server, times)
+}
+
+#[test]
+fn a_wait_is_not_shortened_in_the_process() {
+    let (server, times) = asks_for(700);
+    let store = numbered(1);
+    let mut command = command(&store, &server);
+    let Ran { code, log, .. } = ran(command.args(["--upstream", "openai"]).env("OPENAI_API_KEY", "sk-not-a-key"));
+    assert_eq!(code, 0, "{log}");
+    let times = times.lock().expect("no panic");
+    assert!(times.len() == 2 && times[1].saturating_since(times[0]).as_millis() >= 700, "{times:?}");
+}
+
+#[test]
+fn a_wait_outlives_the_process_and_is_neither_shortened_nor_begun_anew() {
+    for down_when_due in [false, true] {
+        let (server, times) = asks_for(1_500);
+        let store = numbered(1);
+        let openai = |flags: &[&str]| {
+            let mut command = command(&store, &server);
+            command.args(["--upstream", "openai"]).args(flags).env("OPENAI_API_KEY", "sk-not-a-key");
+            command
+        };
+        let mut first = start(&mut openai(&[]));
+        until(|| store.item("item-0").not_before.is_some());
+        first.kill().expect("it runs");
+        first.wait().expect("it is gone");
+        let due = store.item("item-0").not_before.expect("it waits");
+        // Too far for this run, and moved by nobody.
+        let Ran { code, log, .. } = ran(&mut openai(&["--max-wait", "0s"]));
+        assert_eq!((code, server.count()), (3, 1), "{log}");
+        assert_eq!(store.item("item-0").not_before, Some(due));
+        if down_when_due {
+            until(|| clock::wall() > due);
+        }
+        let Ran { code, log, .. } = ran(&mut openai(&[]));
+        assert_eq!((code, server.count()), (0, 2), "{log}");
+        let times = times.lock().expect("no panic");
+        assert!(times[1] >= due && due.saturating_since(times[0]).as_millis() >= 1_500, "{times:?}, due {due:?}");
+    }
+}
+
+#[test]
+fn a_throttled_model_keeps_no_other_out() {
+    let server = Server::new(|arrival| match arrival.item.as_str() {
+        "slow" => Reply::error(429, "rate_limit_exceeded").with_header("retry-after", 1_800),
+        _ => Reply::ok(),
+    });
+    let store = Store::new();
+    let item = |n: usize| {
+        let model = if n.is_multiple_of(2) { "slow" } else { "fast" };
+        NewItem::new(format!("{model}-{n}"), request(model, model).to_string())
+    };
+    store.put((0..60).map(item).collect());
+    let mut command = command(&store, &server);
+    command
+        .args(["--upstream", "openai", "--concurrency", "4", "--max-wait", "10m"])
+        .env("OPENAI_API_KEY", "sk-no-key");
+    let Ran { code, summary, log } = ran(&mut command);
+    assert_eq!((code, &summary["succeeded"], &summary["stopped"]), (3, &json!(30), &json!("max_wait")), "{log}");
+    let items = server.by_item();
+    assert!(items["slow"] <= 4 && items["fast"] == 30, "{items:?}");
+    let (code, sent) = (ran(&mut command).code, server.count());
+    assert_eq!((code, sent), (3, items["slow"] + 30), "the waits outlive the run");
+}
+
+#[test]
+fn a_bad_key_stops_everything_and_loses_nothing() {
+    let server = Server::new(|_| Reply::error(401, "invalid_api_key"));
+    let store = Store::new();
+    let item = |n: usize| {
+        let group = format!("group-{}", n % 3);
+        NewItem { group, ..NewItem::new(format!("item-{n}"), request("any", "m").to_string()) }
+    };
+    store.put((0..30).map(item).collect());
+    let mut command = command(&store, &server);
+    command.args(["--upstream", "openai", "--concurrency", "2"]).env("OPENAI_API_KEY", "sk-not-a-key");
+    let Ran { code, summary, log } = ran(&mut command);
+    assert_eq!((code, &summary["stopped"], &summary["deferred"]), (3, &json!("account"), &json!(30)), "{log}");
+    assert!(server.count() <= 2, "{} calls: one bad key is one for all groups", server.count());
+}
+
+#[test]
+fn answers_are_appended_and_name_their_items() {
+    let server = Server::new(|arrival| match (arrival.item.as_str(), arrival.before) {
+        ("item-1", _) => Reply::error(400, "no"),
+        ("item-2", 0) => Reply::error(500, "oops"),
+        _ => Reply::ok(),
+    });
+    let store = numbered(4);
+    let named = json!({"custom_id": 7, "metadata": {"row": 1}, "url": "/x", "body": {"item": "seven"}});
+    store.add("seven", &named);
+    store.add("nothing", &json!("no request"));
+    std::fs::write(store.job.path("out.jsonl"), "{\"earlier\":1}\n{\"cut").expect("writable");
+    let Ran { code, summary, log } = run(&store, &server, &["-o", "out.jsonl"]);
+    assert_eq!((code, &summary["succeeded"], &summary["failed"]), (1, &json!(4), &json!(2)), "{log}");
+    assert!(log.contains("item=\"nothing\" class=\"invalid\" code=\"invalid_json_line\""), "{log}");
+    let lines = store.job.lines("out.jsonl");
+    assert_eq!((lines.len(), &lines[0]), (5, &json!({"earlier": 1})));
+    let mut ids: Vec<String> = lines[1..].iter().map(|line| line["custom_id"].to_string()).collect();
+    ids.sort_unstable();
+    assert_eq!(ids, ["\"item-0\"", "\"item-2\"", "\"item-3\"", "7"]);
+    let seven = lines.iter().find(|line| line["custom_id"] == 7).expect("its line");
+    assert_eq!((&seven["metadata"], &seven["response"]["status_code"]), (&json!({"row": 1}), &json!(200)));
+    let nothing = store.item("nothing");
+    assert_eq!((nothing.state, nothing.sends()), (State::Failed, 0), "what cannot be sent was not tried");
+}
+
+#[test]
+fn a_key_reaches_the_server_and_no_file() {
+    const KEY: &str = "sk-secret-and-long";
+    let server = Server::new(|arrival| {
+        let sent = arrival.headers["authorization"].to_str().expect("text").to_owned();
+        match arrival.before {
+            0 => Reply::new(500, &json!({"error": {"message": format!("you sent {sent}")}})),
+            _ => Reply::new(200, &json!({"you": sent})),
+        }
+    });
+    let store = numbered(2);
+    let mut command = command(&store, &server);
+    let Ran { code, log, .. } =
+        ran(command.args(["--upstream", "openai", "-o", "out.jsonl"]).env("OPENAI_API_KEY", KEY));
+    assert_eq!(code, 0, "{log}");
+    let arrivals = server.arrivals();
+    assert!(arrivals.iter().all(|arrival| arrival.headers["authorization"] == format!("Bearer {KEY}")));
+    let known_by = |item: &str| -> Vec<_> {
+        let of = arrivals.iter().filter(|arrival| arrival.item == item);
+        of.map(|arrival| arrival.headers["idempotency-key"].clone()).collect()
+    };
+    let (first, second) = (known_by("item-0"), known_by("item-1"));
+    assert!(first.len() == 2 && first[0] == first[1] && second[0] == second[1] && first[0] != second[0]);
+    assert!(!log.contains(KEY), "{log}");
+    for file in std::fs::read_dir(store.job.path("")).expect("a folder") {
+        let path = file.expect("a file").path();
+        let bytes = std::fs::read(&path).expect("readable");
+        assert!(!bytes.windows(KEY.len()).any(|window| window == KEY.as_bytes()), "the key is in {}", path.display());
+    }
+}
+
+#[test]
+fn a_limit_holds_for_requests_too() {
+    let server = Server::new(|_| Reply::ok());
+    let store = numbered(10);
+    let Ran { code, summary, log } = run(&store, &server, &["--limit", "3 per 2h"]);
+    assert_eq!((code, &summary["stopped"], server.count()), (3, &json!("max_wait"), 3), "{log}");
+}
+
+#[test]
+fn a_second_interruption_gives_up_a_request() {
+    let server = Server::new(|_| Reply::ok().never());
+    let store = numbered(1);
+    let run = start(&mut command(&store, &server));
+    server.wait_for(1);
+    let pid = run.id();
+    // The second counts when the first was heard, so they go on until the run is over.
+    let (ended, over) = std::sync::mpsc::channel();
+    let waits = std::thread::spawn(move || {
+        let output = run.wait_with_output().expect("it ends");
+        let _ = ended.send(());
+        output
+    });
+    while over.try_recv().is_err() {
+        signal("-INT", pid);
+        std::thread::yield_now();
+    }
+    assert_eq!(waits.join().expect("no panic").status.code(), Some(3));
+    let item = store.item("item-0");
+    assert_eq!((item.state, item.attempts, item.abandoned), (State::Waiting, 0, 1));
+}
+
+#[test]
+fn a_place_for_answers_that_is_none_is_refused() {
+    let server = Server::new(|_| Reply::ok());
+    let store = numbered(1);
+    let (code, log) = finish(command(&store, &server).args(["-o", "no/such/out.jsonl"]));
+    assert!(code == 2 && log.contains("no/such/out.jsonl"), "{log}");
+    assert_eq!(server.count(), 0);
+}
