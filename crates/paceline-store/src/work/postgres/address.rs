@@ -17,6 +17,8 @@ use crate::work::error::WorkError;
 pub(super) struct Address {
     pub(super) config: Config,
     pub(super) tls: MakeRustlsConnect,
+    /// How long a server that is not there yet is waited for, where the address says so (`connect_timeout`).
+    pub(super) patience: Option<Duration>,
 }
 
 /// How long one try to connect may take, unless the address says something else (`connect_timeout`).
@@ -50,7 +52,8 @@ impl Address {
         let mut config: Config = format!("{front}?{}", others.join("&"))
             .parse()
             .map_err(|error: tokio_postgres::Error| wrong(error.to_string()))?;
-        if config.get_connect_timeout().is_none() {
+        let patience = config.get_connect_timeout().copied();
+        if patience.is_none() {
             config.connect_timeout(CONNECT_TIMEOUT);
         }
         config.ssl_mode(match mode {
@@ -66,7 +69,7 @@ impl Address {
             Mode::Require | Mode::VerifyCa => Trust::Issuer(tls::roots(roots.as_deref())?),
             Mode::VerifyFull => Trust::IssuerAndName(tls::roots(roots.as_deref())?),
         };
-        Ok(Self { config, tls: MakeRustlsConnect::new(tls::client(trust)?) })
+        Ok(Self { config, tls: MakeRustlsConnect::new(tls::client(trust)?), patience })
     }
 
     /// The server and the database, for messages: never with a password.

@@ -60,7 +60,8 @@ impl Link {
 
     /// Connects for the first time: a server that is not there yet is waited for, but not one that refuses.
     async fn connect_patiently(&self) -> Result<Session, WorkError> {
-        let mut wait = Wait::begin(&self.clock);
+        let patience = self.address.patience.unwrap_or(PATIENCE);
+        let mut wait = Wait::begin(&self.clock, patience);
         loop {
             let error = match self.connect().await {
                 Ok(session) => return Ok(session),
@@ -69,12 +70,12 @@ impl Link {
             };
             let Some(pause) = wait.next(&self.clock) else {
                 let (server, source) = (self.server.clone(), Arc::new(error));
-                return Err(WorkError::Unreachable { server, waited: PATIENCE, source });
+                return Err(WorkError::Unreachable { server, waited: patience, source });
             };
             if wait.is_first() {
-                let (server, reason) = (&self.server, in_full(&error));
+                let (server, reason, seconds) = (&self.server, in_full(&error), patience.as_secs());
                 tracing::warn!(
-                    "the server of the store on {server} is not to be reached: {reason}; waiting for it, a minute at most"
+                    "the server of the store on {server} is not to be reached: {reason}; waiting for it, {seconds} s at most"
                 );
             }
             tokio::time::sleep(pause).await;
@@ -112,7 +113,7 @@ impl Link {
                         tracing::warn!(server = self.server, %error, "the connection to the store broke; trying again");
                         again = true;
                     }
-                    let wait = wait.get_or_insert_with(|| Wait::begin(&self.clock));
+                    let wait = wait.get_or_insert_with(|| Wait::begin(&self.clock, PATIENCE));
                     let Some(pause) = wait.next(&self.clock) else { return Err(self.error(action, error)) };
                     tokio::time::sleep(pause).await;
                 }
@@ -252,8 +253,8 @@ struct Wait {
 }
 
 impl Wait {
-    fn begin(clock: &Clock) -> Self {
-        Self { until: clock.now() + PATIENCE, pause: FIRST_PAUSE / 2 }
+    fn begin(clock: &Clock, patience: Duration) -> Self {
+        Self { until: clock.now() + patience, pause: FIRST_PAUSE / 2 }
     }
 
     /// The pause before the next try; none when it was waited for long enough.

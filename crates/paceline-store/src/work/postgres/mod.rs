@@ -46,7 +46,8 @@ const SCHEMA: &str = "paceline";
 
 impl PostgresStore {
     /// Connects to `postgres://user@host/database` and makes the tables, where they are not there, in the schema
-    /// `paceline`. A server that is not there is waited for, a minute.
+    /// `paceline`. A server that is not there is waited for, a minute or as long as the `connect_timeout` of the
+    /// address says.
     ///
     /// `sslmode` and `sslrootcert` of the address mean what they mean to Postgres's own programs: `disable`, `prefer` (the
     /// default: encrypted where the server can, to whoever answers), `require`, `verify-ca` and `verify-full`, which alone
