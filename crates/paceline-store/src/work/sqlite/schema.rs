@@ -98,7 +98,7 @@ fn prepare(conn: &Connection, path: &Path, now_ms: i64) -> Result<(), WorkError>
     conn.busy_timeout(BUSY).map_err(WorkError::sqlite("open"))?;
     // Within one transaction, because another process may be making the store just now.
     conn.execute_batch("BEGIN").map_err(WorkError::sqlite("open"))?;
-    let recognized = recognize(conn, path);
+    let recognized = recognize(conn, path, MIGRATIONS.len());
     conn.execute_batch("COMMIT").map_err(WorkError::sqlite("open"))?;
     recognized?;
     keep_a_log(conn)?;
@@ -107,7 +107,7 @@ fn prepare(conn: &Connection, path: &Path, now_ms: i64) -> Result<(), WorkError>
         .and_then(|()| conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true))
         .map_err(WorkError::sqlite("open"))?;
     conn.set_prepared_statement_cache_capacity(64);
-    migrate(conn, path, now_ms)
+    migrate(conn, path, now_ms, &MIGRATIONS)
 }
 
 /// Switches to the write-ahead log, once in the life of a store. SQLite does not wait by itself for another process that
@@ -126,19 +126,20 @@ fn keep_a_log(conn: &Connection) -> Result<(), WorkError> {
 /// Between two tries to switch.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Two processes may find the same empty file: whoever comes second finds the work done.
-fn migrate(conn: &Connection, path: &Path, now_ms: i64) -> Result<(), WorkError> {
+/// Does the steps that a store has not seen, all or none. Two processes may find the same empty file: whoever comes second
+/// finds the work done.
+fn migrate(conn: &Connection, path: &Path, now_ms: i64, migrations: &[&str]) -> Result<(), WorkError> {
     conn.execute_batch("BEGIN IMMEDIATE").map_err(WorkError::sqlite("write"))?;
-    let done = recognize(conn, path).and_then(|version| {
+    let done = recognize(conn, path, migrations.len()).and_then(|version| {
         let work = || -> rusqlite::Result<()> {
-            for migration in &MIGRATIONS[version..] {
+            for migration in &migrations[version..] {
                 conn.execute_batch(migration)?;
             }
             if version == 0 {
                 conn.execute("INSERT INTO store VALUES (?1, ?1)", [now_ms])?;
             }
             conn.pragma_update(None, "application_id", APPLICATION)?;
-            conn.pragma_update(None, "user_version", MIGRATIONS.len() as i64)?;
+            conn.pragma_update(None, "user_version", migrations.len() as i64)?;
             conn.execute_batch("COMMIT")
         };
         work().map_err(WorkError::sqlite("write"))
@@ -149,8 +150,8 @@ fn migrate(conn: &Connection, path: &Path, now_ms: i64) -> Result<(), WorkError>
     done
 }
 
-/// The version of a store, 0 for an empty file.
-fn recognize(conn: &Connection, path: &Path) -> Result<usize, WorkError> {
+/// The version of a store, at most `known`; 0 for an empty file.
+fn recognize(conn: &Connection, path: &Path, known: usize) -> Result<usize, WorkError> {
     let foreign = || WorkError::NotAStore { path: path.to_owned() };
     let number = |sql: &str| match conn.query_row(sql, [], |row| row.get::<_, i64>(0)) {
         Ok(number) => Ok(number),
@@ -159,12 +160,59 @@ fn recognize(conn: &Connection, path: &Path) -> Result<usize, WorkError> {
     };
     let (application, version) = (number("PRAGMA application_id")?, number("PRAGMA user_version")?);
     match (application, usize::try_from(version)) {
-        (APPLICATION, Ok(version)) if version <= MIGRATIONS.len() => Ok(version),
+        (APPLICATION, Ok(version)) if version <= known => Ok(version),
         (APPLICATION, Ok(_)) => {
-            let (store, known) = (path.display().to_string(), MIGRATIONS.len() as i64);
+            let (store, known) = (path.display().to_string(), known as i64);
             Err(WorkError::NewerVersion { store, found: version, known })
         }
         (0, Ok(0)) if number("SELECT count(*) FROM sqlite_schema")? == 0 => Ok(0),
         _ => Err(foreign()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::record;
+    use super::*;
+    use crate::work::item::NewItem;
+    use paceline_core::Timestamp;
+
+    fn number(conn: &Connection, sql: &str) -> i64 {
+        conn.query_row(sql, [], |row| row.get(0)).unwrap()
+    }
+
+    /// What a version to come would do.
+    const NEXT: &str = "ALTER TABLE item ADD COLUMN note TEXT; UPDATE item SET note = 'from version 1'";
+
+    #[test]
+    fn an_older_store_is_brought_up_to_date_and_a_newer_one_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("work.db");
+        let conn = open(&path, 5).unwrap();
+        record::insert(&conn, &NewItem::new("a", "{}"), Timestamp::from_millis(5)).unwrap();
+        for _ in 0..2 {
+            migrate(&conn, &path, 9, &[V1, NEXT]).unwrap();
+            assert_eq!(number(&conn, "PRAGMA user_version"), 2);
+            assert_eq!(number(&conn, "SELECT count(*) FROM item WHERE key = 'a' AND note = 'from version 1'"), 1);
+            assert_eq!(number(&conn, "SELECT created_ms FROM store"), 5);
+        }
+        let words = open(&path, 9).expect_err("a newer store").to_string();
+        assert!(
+            words.ends_with("has format 2, this version knows up to 1; use a newer version of paceline"),
+            "{words}"
+        );
+    }
+
+    #[test]
+    fn a_step_that_fails_leaves_the_store_as_it_was() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("work.db");
+        let conn = open(&path, 5).unwrap();
+        let refused = migrate(&conn, &path, 9, &[V1, NEXT, "INSERT INTO nowhere VALUES (1)"]);
+        assert!(matches!(refused, Err(WorkError::Sqlite { action: "write", .. })), "{refused:?}");
+        assert_eq!(number(&conn, "PRAGMA user_version"), 1);
+        assert_eq!(number(&conn, "SELECT count(*) FROM pragma_table_info('item') WHERE name = 'note'"), 0);
+        drop(conn);
+        open(&path, 9).unwrap();
     }
 }
