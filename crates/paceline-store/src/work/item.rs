@@ -260,7 +260,7 @@ pub struct Claim {
     pub next_due: Option<Duration>,
     /// Whether other workers have items: some may come back.
     pub others: bool,
-    /// Nothing is handed out, because the worker's lease ran out: it has to enlist again.
+    /// Nothing is handed out, because the worker's lease ran out: it has to rejoin.
     pub lost: bool,
 }
 

@@ -97,7 +97,14 @@ impl WorkStore for MemoryStore {
     }
 
     fn enlist(&self, _name: &str, lease: Duration) -> Pending<'_, WorkerId> {
-        self.at_once(|tables, now| Ok(tables.enlist(lease, now)))
+        self.at_once(|tables, now| {
+            tables.begin_run(now);
+            Ok(tables.join(lease, now))
+        })
+    }
+
+    fn rejoin(&self, _name: &str, lease: Duration) -> Pending<'_, WorkerId> {
+        self.at_once(|tables, now| Ok(tables.join(lease, now)))
     }
 
     fn renew(&self, worker: WorkerId) -> Pending<'_, bool> {
@@ -217,10 +224,14 @@ impl Tables {
         Added::New
     }
 
-    fn enlist(&mut self, lease: Duration, now: Timestamp) -> WorkerId {
+    fn join(&mut self, lease: Duration, now: Timestamp) -> WorkerId {
         self.reclaim(now);
         self.last_worker += 1;
         self.workers.insert(self.last_worker, Worker { lease, until: now + lease });
+        WorkerId(self.last_worker)
+    }
+
+    fn begin_run(&mut self, now: Timestamp) {
         let is_stopped = |closed: &Closed| matches!(closed.state, ScopeState::Stopped { .. });
         let stopped: Vec<_> =
             self.scopes.iter().filter(|(_, closed)| is_stopped(closed)).map(|(name, _)| name.clone()).collect();
@@ -232,7 +243,6 @@ impl Tables {
         for id in deferred {
             self.change(id, |row| row.begin_anew(FIRST));
         }
-        WorkerId(self.last_worker)
     }
 
     /// Puts back the items of workers whose lease ran out; says whether there were any.

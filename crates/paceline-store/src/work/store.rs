@@ -29,8 +29,12 @@ pub trait WorkStore: Send + Sync {
     /// [`WorkError::Files`] when another process works on a SQLite store.
     fn enlist(&self, name: &str, lease: Duration) -> Pending<'_, WorkerId>;
 
+    /// Goes on with a run as another worker, because the lease ran out: what was left to the next run stays there, and
+    /// stopped groups stay stopped.
+    fn rejoin(&self, name: &str, lease: Duration) -> Pending<'_, WorkerId>;
+
     /// Renews the lease of a worker; false when it ran out and somebody noticed. Its items are then somebody else's, and it
-    /// has to enlist again. Puts back the items of workers whose lease ran out.
+    /// has to rejoin. Puts back the items of workers whose lease ran out.
     fn renew(&self, worker: WorkerId) -> Pending<'_, bool>;
 
     /// Hands out items of groups that may send.

@@ -44,6 +44,7 @@ conformance!(
     after_the_year_9999_is_never,
     items_are_listed_in_pages,
     a_change_wakes_whoever_waits_for_it,
+    who_lost_its_lease_goes_on_in_the_same_run,
 );
 
 async fn a_key_is_added_once(on: Bench) {
@@ -325,4 +326,21 @@ async fn a_change_wakes_whoever_waits_for_it(on: Bench) {
     let changed = on.store.changed();
     on.add([item("a")]).await;
     changed.await.unwrap();
+}
+
+async fn who_lost_its_lease_goes_on_in_the_same_run(on: Bench) {
+    on.add([of_group("deferred", "g"), of_group("new", "g"), of_group("closed", "h")]).await;
+    let worker = on.store.enlist("freezes", S).await.unwrap();
+    let claim = on.claim(worker, 1).await;
+    let deferred = outcome(&claim.items[0], Sent::Attempt, Next::NextRun, "next_run");
+    on.store.record(vec![deferred], vec![stopped("h")]).await.unwrap();
+    on.forward(S * 2).await;
+    let other = on.store.rejoin("other", LEASE).await.unwrap();
+    assert!(!on.store.renew(worker).await.unwrap(), "somebody noticed");
+    let worker = on.store.rejoin("freezes", LEASE).await.unwrap();
+    assert_eq!(on.keys(worker, 9).await, ["new"]);
+    assert_eq!(on.store.counts().await.unwrap().of(State::Deferred), 1);
+    assert_eq!(on.store.scopes().await.unwrap(), [stopped("h")]);
+    on.enlist().await;
+    assert_eq!(on.keys(other, 9).await, ["deferred", "closed"], "the next run begins with them");
 }

@@ -41,9 +41,13 @@ impl Pair {
             0 | 1 => self.insert(rng, at).await,
             2 => {
                 let lease = S * (20 + pick(rng, 40) as u32);
-                let model = self.model.store.enlist("w", lease).await.unwrap();
-                let engine = self.engine.store.enlist("w", lease).await.unwrap();
-                self.workers.push((model, engine));
+                let (model, engine) = (&self.model.store, &self.engine.store);
+                let both = if rng.next_u64().is_multiple_of(3) {
+                    (model.rejoin("w", lease).await.unwrap(), engine.rejoin("w", lease).await.unwrap())
+                } else {
+                    (model.enlist("w", lease).await.unwrap(), engine.enlist("w", lease).await.unwrap())
+                };
+                self.workers.push(both);
             }
             3..=5 => self.claim(rng, at).await,
             6..=8 => self.record(rng, at).await,

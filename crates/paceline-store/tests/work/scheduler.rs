@@ -375,22 +375,23 @@ async fn a_thousand_due_times_are_kept_to_the_millisecond() {
     }
 }
 
+/// A clock whose wall clock steps by so many milliseconds after that time.
+fn stepping(steady: &Clock, after: Duration, by_ms: i64) -> Clock {
+    let (monotonic, wall) = (steady.clone(), steady.clone());
+    let shown = move || {
+        let passed = wall.wall();
+        let step = if passed.saturating_since(START) >= after { by_ms } else { 0 };
+        Timestamp::from_millis(passed.as_millis() + step)
+    };
+    Clock::new(move || monotonic.now(), shown)
+}
+
 /// An hour back or forward, in the middle of a wait of ten minutes.
 #[tokio::test(start_paused = true)]
 async fn a_step_of_the_wall_clock_lengthens_no_wait() {
     for (step, earliest) in [(-3_600_000, 600), (3_600_000, 0)] {
         let steady = Clock::starting_at(START);
-        let stepped = {
-            let (monotonic, wall) = (steady.clone(), steady.clone());
-            Clock::new(
-                move || monotonic.now(),
-                move || {
-                    let passed = wall.wall();
-                    let after = passed.saturating_since(START) >= S * 300;
-                    Timestamp::from_millis(passed.as_millis() + if after { step } else { 0 })
-                },
-            )
-        };
+        let stepped = stepping(&steady, S * 300, step);
         let store = Arc::new(MemoryStore::new(stepped.clone()));
         store.insert(vec![item("a")]).await.unwrap();
         let world = World { store, clock: steady, calls: Calls::default() };
@@ -403,6 +404,33 @@ async fn a_step_of_the_wall_clock_lengthens_no_wait() {
         let waited = world.times("a")[1] / 1_000;
         assert!((earliest..=600).contains(&waited), "waited {waited} s after a step of {step} ms");
     }
+}
+
+/// The clock leaps over the lease, and another worker notices, between a failure that is left to the next run and the next
+/// item.
+#[tokio::test(start_paused = true)]
+async fn a_lost_lease_begins_no_new_run() {
+    let steady = Clock::starting_at(START);
+    let stepped = stepping(&steady, S * 5, 3_600_000);
+    let store = Arc::new(MemoryStore::new(stepped.clone()));
+    store.insert(vec![item("bad"), NewItem { not_before: Some(START + S * 30), ..item("later") }]).await.unwrap();
+    let other = store.enlist("other", S * 86_400).await.unwrap();
+    let world = World { store: store.clone(), clock: steady, calls: Calls::default() };
+    let policy = Policy { max_retries: 0, over_bound: OverBound::NextRun, ..Policy::default() };
+    let scheduler = Scheduler::new(store.clone(), policy, stepped).unwrap();
+    let work = world.work(S, |task| if task.key() == "bad" { Err(unavailable()) } else { Ok(()) });
+    let reaper = async {
+        tokio::time::sleep(S * 6).await;
+        store.renew(other).await.unwrap()
+    };
+    let (summary, _) = tokio::join!(scheduler.run(work), reaper);
+    let summary = summary.unwrap();
+    assert_eq!(
+        world.calls_per_item().into_values().collect::<Vec<_>>(),
+        [1, 1],
+        "what is left to the next run stays there"
+    );
+    assert_eq!((summary.counts.of(State::Deferred), summary.counts.of(State::Succeeded)), (1, 1));
 }
 
 #[test]

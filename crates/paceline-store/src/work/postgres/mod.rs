@@ -109,18 +109,18 @@ impl WorkStore for PostgresStore {
             let name = name.clone();
             Box::pin(async move {
                 let now = now(tx).await?;
-                reclaim(tx, now).await?;
                 scopes::open_stopped(tx, now).await?;
                 tx.execute(BEGIN_DEFERRED, &[]).await?;
-                let (lease_ms, until) = (millis(lease), (now + lease).as_millis());
-                let rows = tx
-                    .query(
-                        "INSERT INTO worker (name, lease_ms, lease_until_ms) VALUES ($1, $2, $3) RETURNING id",
-                        &[&&*name, &lease_ms, &until],
-                    )
-                    .await?;
-                Ok(WorkerId(rows.first().map_or(0, |row| row.get(0))))
+                join(tx, &name, lease, now).await
             })
+        }))
+    }
+
+    fn rejoin(&self, name: &str, lease: Duration) -> Pending<'_, WorkerId> {
+        let name: Arc<str> = name.into();
+        Box::pin(self.link.transact("write", move |tx, _| {
+            let name = name.clone();
+            Box::pin(async move { join(tx, &name, lease, now(tx).await?).await })
         }))
     }
 
@@ -262,6 +262,14 @@ impl fmt::Debug for PostgresStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("PostgresStore").field(&self.link.server).finish()
     }
+}
+
+async fn join(tx: &Tx<'_>, name: &str, lease: Duration, now: Timestamp) -> Result<WorkerId, Error> {
+    reclaim(tx, now).await?;
+    let (lease_ms, until) = (millis(lease), (now + lease).as_millis());
+    let sql = "INSERT INTO worker (name, lease_ms, lease_until_ms) VALUES ($1, $2, $3) RETURNING id";
+    let rows = tx.query(sql, &[&name, &lease_ms, &until]).await?;
+    Ok(WorkerId(rows.first().map_or(0, |row| row.get(0))))
 }
 
 /// The items that were left to this run, before all others.

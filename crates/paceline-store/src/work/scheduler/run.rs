@@ -218,8 +218,8 @@ where
             let (store, policy) = (&scheduler.store, &scheduler.policy);
             let mut enlisted = None;
             if renew && !store.renew(worker).await? {
-                tracing::warn!("the lease of this worker ran out; it begins anew");
-                enlisted = Some(store.enlist(&scheduler.name, policy.lease).await?);
+                tracing::warn!("the lease of this worker ran out; its items go to others, and it goes on");
+                enlisted = Some(store.rejoin(&scheduler.name, policy.lease).await?);
             }
             let record = async {
                 if settled.is_empty() && scopes.is_empty() {

@@ -87,6 +87,25 @@ impl SqliteStore {
             Ok(done)
         })
     }
+
+    /// Makes a worker known, after `begin`. The first one of a process takes the lock.
+    fn join(
+        &self,
+        name: &str,
+        lease: Duration,
+        begin: impl FnOnce(&Connection, Timestamp) -> rusqlite::Result<()> + Send + 'static,
+    ) -> Pending<'_, WorkerId> {
+        let (name, lock, path, clock) = (name.to_owned(), self.lock.clone(), self.path.clone(), self.clock.clone());
+        self.desk.ask(move |conn| {
+            let mut lock = lock.lock().unwrap_or_else(PoisonError::into_inner);
+            let now = clock.wall();
+            if lock.is_none() {
+                *lock = Some(LockFile::take(&beside(&path))?);
+                take_over(conn, now).map_err(WorkError::sqlite("write"))?;
+            }
+            begin(conn, now).and_then(|()| join(conn, &name, lease, now)).map_err(WorkError::sqlite("write"))
+        })
+    }
 }
 
 impl WorkStore for SqliteStore {
@@ -98,16 +117,11 @@ impl WorkStore for SqliteStore {
     }
 
     fn enlist(&self, name: &str, lease: Duration) -> Pending<'_, WorkerId> {
-        let (name, lock, path, clock) = (name.to_owned(), self.lock.clone(), self.path.clone(), self.clock.clone());
-        self.desk.ask(move |conn| {
-            let mut lock = lock.lock().unwrap_or_else(PoisonError::into_inner);
-            let now = clock.wall();
-            if lock.is_none() {
-                *lock = Some(LockFile::take(&beside(&path))?);
-                take_over(conn, now).map_err(WorkError::sqlite("write"))?;
-            }
-            enlist(conn, &name, lease, now).map_err(WorkError::sqlite("write"))
-        })
+        self.join(name, lease, begin_run)
+    }
+
+    fn rejoin(&self, name: &str, lease: Duration) -> Pending<'_, WorkerId> {
+        self.join(name, lease, |_, _| Ok(()))
     }
 
     fn renew(&self, worker: WorkerId) -> Pending<'_, bool> {
@@ -243,11 +257,16 @@ fn take_over(conn: &Connection, now: Timestamp) -> rusqlite::Result<()> {
     Ok(())
 }
 
-fn enlist(conn: &Connection, name: &str, lease: Duration, now: Timestamp) -> rusqlite::Result<WorkerId> {
-    reclaim(conn, now)?;
+/// What was left to this run waits again, and stopped groups are tried once more.
+fn begin_run(conn: &Connection, now: Timestamp) -> rusqlite::Result<()> {
     conn.execute("UPDATE store SET last_ms = ?1", [now.as_millis()])?;
     scopes::open_stopped(conn, now)?;
     conn.execute(record::BEGIN_DEFERRED, [])?;
+    Ok(())
+}
+
+fn join(conn: &Connection, name: &str, lease: Duration, now: Timestamp) -> rusqlite::Result<WorkerId> {
+    reclaim(conn, now)?;
     conn.execute(
         "INSERT INTO worker (name, lease_ms, lease_until_ms) VALUES (?1, ?2, ?3)",
         params![name, millis(lease), (now + lease).as_millis()],
