@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use paceline_store::work::PostgresStore;
 use tokio_postgres::{Client, NoTls};
@@ -87,9 +86,9 @@ pub(crate) struct RemoteClock {
 }
 
 impl RemoteClock {
-    pub(crate) async fn turn(&self, by: Duration) {
+    pub(crate) async fn turn(&self, by_ms: i64) {
         let sql = format!("UPDATE {}.turned SET ms = ms + $1", self.schema);
-        self.client.execute(&sql, &[&(by.as_millis() as i64)]).await.unwrap();
+        self.client.execute(&sql, &[&by_ms]).await.unwrap();
     }
 }
 
@@ -99,7 +98,8 @@ pub(crate) async fn bench() -> Bench {
     let client = connect(&url).await;
     let turned = format!(
         "CREATE TABLE {schema}.turned AS SELECT {}::bigint AS ms;
-         CREATE OR REPLACE FUNCTION {schema}.now_ms() RETURNS bigint LANGUAGE sql STABLE AS 'SELECT ms FROM {schema}.turned'",
+         CREATE OR REPLACE FUNCTION {schema}.now_ms() RETURNS bigint LANGUAGE sql STABLE AS 'SELECT ms FROM {schema}.turned';
+         UPDATE {schema}.clock SET last_ms = 0",
         START.as_millis()
     );
     client.batch_execute(&turned).await.unwrap();

@@ -45,6 +45,8 @@ conformance!(
     items_are_listed_in_pages,
     a_change_wakes_whoever_waits_for_it,
     who_lost_its_lease_goes_on_in_the_same_run,
+    an_hour_back_lengthens_no_wait,
+    an_hour_forward_makes_due,
 );
 
 async fn a_key_is_added_once(on: Bench) {
@@ -343,4 +345,38 @@ async fn who_lost_its_lease_goes_on_in_the_same_run(on: Bench) {
     assert_eq!(on.store.scopes().await.unwrap(), [stopped("h")]);
     on.enlist().await;
     assert_eq!(on.keys(other, 9).await, ["deferred", "closed"], "the next run begins with them");
+}
+
+/// The clock steps in the middle of waits of ten minutes, an item's and a group's.
+async fn in_the_middle_of_waits(on: &Bench) -> paceline_store::work::WorkerId {
+    on.add([item("a"), of_group("b", "held")]).await;
+    let worker = on.enlist().await;
+    on.store.record(Vec::new(), vec![held("held", START + S * 600)]).await.unwrap();
+    on.fail_once(worker, S * 600).await;
+    on.forward(S * 300).await;
+    assert!(on.store.renew(worker).await.unwrap());
+    worker
+}
+
+async fn an_hour_back_lengthens_no_wait(on: Bench) {
+    let worker = in_the_middle_of_waits(&on).await;
+    on.step(-3_600_000).await;
+    let claim = on.claim(worker, 9).await;
+    let wait = claim.next_due.expect("both still wait");
+    assert!(claim.items.is_empty() && (S * 300..=S * 600).contains(&wait), "{wait:?}");
+    on.forward(wait - Duration::from_millis(1)).await;
+    assert!(on.claim(worker, 9).await.items.is_empty(), "never early");
+    on.forward(Duration::from_millis(1)).await;
+    let mut keys = on.keys(worker, 9).await;
+    keys.sort_unstable();
+    assert_eq!(keys, ["a", "b"]);
+    assert!(on.store.renew(worker).await.unwrap(), "the lease goes on");
+}
+
+async fn an_hour_forward_makes_due(on: Bench) {
+    let worker = in_the_middle_of_waits(&on).await;
+    on.step(3_600_000).await;
+    let mut keys = on.keys(worker, 9).await;
+    keys.sort_unstable();
+    assert_eq!(keys, ["a", "b"]);
 }

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use paceline_core::Timestamp;
 use paceline_store::work::{
-    Ask, Claimed, Clock, NewItem, Note, Outcome, Policy, PostgresStore, Scheduler, State, Status, WorkStore as _,
+    Ask, Claimed, Clock, NewItem, Note, Outcome, Policy, PostgresStore, Scheduler, State, Status, WorkError,
+    WorkStore as _,
 };
 
 use crate::cluster::{self, Cluster};
@@ -105,6 +106,26 @@ async fn a_server_that_restarts_costs_no_item() {
     let cluster = keeper.join().unwrap();
     assert_eq!((summary.status(), summary.counts.of(State::Succeeded)), (Status::Success, 300));
     drop(cluster);
+}
+
+/// The tables as the first version made them, with an item in them.
+#[tokio::test]
+async fn an_older_store_is_brought_up_to_date_and_a_newer_one_refused() {
+    let (url, schema) = (cluster::shared().url(), cluster::schema());
+    let store = PostgresStore::open_in(&url, &schema).await.unwrap();
+    store.insert(vec![item("a")]).await.unwrap();
+    drop(store);
+    let watch = cluster::connect(&url).await;
+    watch.batch_execute(&format!("DROP TABLE {schema}.clock; UPDATE {schema}.version SET found = 1")).await.unwrap();
+    for _ in 0..2 {
+        let store = PostgresStore::open_in(&url, &schema).await.unwrap();
+        let worker = store.enlist("tester", S).await.unwrap();
+        assert!(store.renew(worker).await.unwrap());
+        assert_eq!(store.counts().await.unwrap().total(), 1);
+    }
+    watch.batch_execute(&format!("UPDATE {schema}.version SET found = 99")).await.unwrap();
+    let refused = PostgresStore::open_in(&url, &schema).await;
+    assert!(matches!(refused, Err(WorkError::NewerVersion { found: 99, known: 2, .. })), "{refused:?}");
 }
 
 /// A server without room says so at the two-hundredth result, as it does when a disk is full.

@@ -1,6 +1,7 @@
 //! The scheduler in virtual time: Tokio's clock stands still while anything is to be done, and leaps to the next timer.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -403,6 +404,42 @@ async fn a_step_of_the_wall_clock_lengthens_no_wait() {
         assert_eq!(summary.status(), Status::Success);
         let waited = world.times("a")[1] / 1_000;
         assert!((earliest..=600).contains(&waited), "waited {waited} s after a step of {step} ms");
+    }
+}
+
+/// The same in a file, and in real time, because its store works on a thread of its own. The clock steps while some items
+/// wait and others have not begun.
+#[tokio::test]
+async fn a_step_of_the_wall_clock_lengthens_no_wait_in_a_file() {
+    let wait = Duration::from_millis(200);
+    for step in [-3_600_000, 3_600_000] {
+        let (folder, system, stepped) = (folder(), Clock::system(), Arc::new(AtomicI64::new(0)));
+        let clock = {
+            let (monotonic, wall, stepped) = (system.clone(), system.clone(), stepped.clone());
+            let shown = move || wall.wall().as_millis() + stepped.load(Ordering::SeqCst);
+            Clock::new(move || monotonic.now(), move || Timestamp::from_millis(shown()))
+        };
+        let store = Arc::new(SqliteStore::open(folder.path().join("work.db"), clock.clone()).unwrap());
+        store.insert(numbered(20)).await.unwrap();
+        let policy = Policy { max_wait: S * 60, concurrency: 4, ..Policy::default() };
+        let backoff = Backoff { growth: Growth::Constant { delay: wait }, jitter: Jitter::None };
+        let scheduler = Scheduler::new(store, Policy { backoff, ..policy }, clock).unwrap();
+        let calls = Arc::new(Mutex::new(BTreeMap::<String, Vec<_>>::new()));
+        let (heard, now) = (calls.clone(), system.clone());
+        let summary = scheduler.run(move |task| {
+            let mut calls = heard.lock().unwrap();
+            calls.entry(task.key().to_owned()).or_default().push(now.now());
+            if calls.len() == 10 {
+                stepped.store(step, Ordering::SeqCst);
+            }
+            let answer = once(|_| true)(&task);
+            async move { answer }
+        });
+        let summary = summary.await.unwrap();
+        assert_eq!((summary.ended, summary.status(), summary.calls), (Ended::Done, Status::Success, 40));
+        let is_early = |times: &&Vec<paceline_core::Instant>| times[1] - times[0] < wait;
+        let early = calls.lock().unwrap().values().filter(is_early).count();
+        assert!(step > 0 || early == 0, "{early} were early after a step back");
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use paceline_core::{Class, Instant, Timestamp};
@@ -30,14 +30,18 @@ pub(crate) struct Bench {
     remote: Option<crate::cluster::RemoteClock>,
 }
 
-/// A clock that stands still until it is turned.
+/// A clock that stands still until it is turned, and whose wall clock may step.
 #[derive(Clone, Default)]
-pub(crate) struct Turned(Arc<AtomicU64>);
+pub(crate) struct Turned {
+    passed: Arc<AtomicU64>,
+    stepped: Arc<AtomicI64>,
+}
 
 impl Turned {
     pub(crate) fn clock(&self) -> Clock {
         let (monotonic, wall) = (self.clone(), self.clone());
-        Clock::new(move || monotonic.now(), move || START + wall.passed())
+        let shown = move || START.as_millis() + wall.passed().as_millis() as i64 + wall.stepped.load(Ordering::SeqCst);
+        Clock::new(move || monotonic.now(), move || Timestamp::from_millis(shown()))
     }
 
     fn now(&self) -> Instant {
@@ -45,11 +49,15 @@ impl Turned {
     }
 
     fn passed(&self) -> Duration {
-        Duration::from_millis(self.0.load(Ordering::SeqCst))
+        Duration::from_millis(self.passed.load(Ordering::SeqCst))
     }
 
     pub(crate) fn turn(&self, by: Duration) {
-        self.0.fetch_add(by.as_millis() as u64, Ordering::SeqCst);
+        self.passed.fetch_add(by.as_millis() as u64, Ordering::SeqCst);
+    }
+
+    pub(crate) fn step(&self, by_ms: i64) {
+        self.stepped.fetch_add(by_ms, Ordering::SeqCst);
     }
 }
 
@@ -95,7 +103,16 @@ impl Bench {
         self.clock.turn(by);
         #[cfg(feature = "postgres-tests")]
         if let Some(remote) = &self.remote {
-            remote.turn(by).await;
+            remote.turn(by.as_millis() as i64).await;
+        }
+    }
+
+    /// Sets the wall clock, or that of the database.
+    pub(crate) async fn step(&self, by_ms: i64) {
+        self.clock.step(by_ms);
+        #[cfg(feature = "postgres-tests")]
+        if let Some(remote) = &self.remote {
+            remote.turn(by_ms).await;
         }
     }
 

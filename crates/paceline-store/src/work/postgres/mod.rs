@@ -2,6 +2,7 @@
 
 mod address;
 mod claim;
+mod clock;
 mod link;
 mod record;
 mod rows;
@@ -28,6 +29,7 @@ use crate::query::millis;
 use crate::scope::{ScopeRow, ScopeState};
 use crate::work::columns::{after_item, item_columns};
 use address::{Address, wrong};
+use clock::now;
 use link::{Link, Tx};
 use record::filtered;
 
@@ -76,12 +78,6 @@ impl PostgresStore {
     }
 }
 
-/// The time by which everything in the store goes.
-async fn now(tx: &Tx<'_>) -> Result<Timestamp, Error> {
-    let rows = tx.query("SELECT now_ms()", &[]).await?;
-    Ok(Timestamp::from_millis(rows.first().map_or(0, |row| row.get(0))))
-}
-
 /// Wakes every worker, once per batch and when it is committed.
 async fn wake(tx: &Tx<'_>, channel: &str) -> Result<(), Error> {
     tx.execute("SELECT pg_notify($1, '')", &[&channel]).await.map(drop)
@@ -108,7 +104,7 @@ impl WorkStore for PostgresStore {
         Box::pin(self.link.transact("write", move |tx, _| {
             let name = name.clone();
             Box::pin(async move {
-                let now = now(tx).await?;
+                let now = clock::note(tx).await?;
                 scopes::open_stopped(tx, now).await?;
                 tx.execute(BEGIN_DEFERRED, &[]).await?;
                 join(tx, &name, lease, now).await
@@ -120,7 +116,7 @@ impl WorkStore for PostgresStore {
         let name: Arc<str> = name.into();
         Box::pin(self.link.transact("write", move |tx, _| {
             let name = name.clone();
-            Box::pin(async move { join(tx, &name, lease, now(tx).await?).await })
+            Box::pin(async move { join(tx, &name, lease, clock::note(tx).await?).await })
         }))
     }
 
@@ -129,7 +125,7 @@ impl WorkStore for PostgresStore {
         Box::pin(self.link.transact("write", move |tx, _| {
             let channel = channel.clone();
             Box::pin(async move {
-                let now = now(tx).await?;
+                let now = clock::note(tx).await?;
                 let sql = "UPDATE worker SET lease_until_ms = lease_ms + $2 WHERE id = $1";
                 let renewed = tx.execute(sql, &[&worker.0, &now.as_millis()]).await?;
                 if reclaim(tx, now).await? {
@@ -143,7 +139,7 @@ impl WorkStore for PostgresStore {
     fn claim(&self, worker: WorkerId, ask: Ask) -> Pending<'_, Claim> {
         let batch = self.batches.fetch_add(1, Ordering::Relaxed);
         Box::pin(self.link.transact("write", move |tx, again| {
-            Box::pin(async move { claim::claim(tx, worker, ask, batch, again, now(tx).await?).await })
+            Box::pin(async move { claim::claim(tx, worker, ask, batch, again, clock::now_or_repair(tx).await?).await })
         }))
     }
 

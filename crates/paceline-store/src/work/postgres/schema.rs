@@ -2,7 +2,7 @@
 
 /// What leads from each version to the next. Only ever added to. `now_ms` is the one clock of all workers; it is declared
 /// stable, so that an index may be searched by it.
-pub(super) const MIGRATIONS: [&str; 1] = [V1];
+pub(super) const MIGRATIONS: [&str; 2] = [V1, V2];
 
 /// As in SQLite, but for the clock. Pages keep room (`fillfactor`), so that an update that touches no index stays on its
 /// page; no index is on what every try changes, but for the due index.
@@ -73,6 +73,12 @@ const V1: &str = "
     CREATE INDEX item_due ON item(lane, not_before_ms, crashes, id) WHERE state = 0;
     CREATE INDEX item_worker ON item(worker) WHERE state = 1;
     CREATE INDEX item_next_run ON item(id) WHERE state = 6;
+";
+
+/// The latest time that a worker saw, by which a clock that was set back is noticed.
+const V2: &str = "
+    CREATE TABLE clock (last_ms bigint NOT NULL);
+    INSERT INTO clock VALUES (now_ms());
 ";
 
 /// Said of every connection. A transaction takes each item by its key or by the due index, whatever statistics say. A worker

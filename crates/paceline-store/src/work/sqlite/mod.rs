@@ -243,7 +243,7 @@ fn beside(path: &Path) -> PathBuf {
 }
 
 /// Nobody else works on this file: what is in flight was left by the dead. A wall clock that was set back meanwhile makes
-/// nobody wait longer than was chosen for him.
+/// nobody wait longer than was chosen for him, and holds no group for longer.
 fn take_over(conn: &Connection, now: Timestamp) -> rusqlite::Result<()> {
     conn.execute("UPDATE worker SET lease_until_ms = 0", [])?;
     reclaim(conn, now)?;
@@ -251,6 +251,10 @@ fn take_over(conn: &Connection, now: Timestamp) -> rusqlite::Result<()> {
     if now.as_millis() < last {
         conn.execute(
             "UPDATE item SET not_before_ms = ?1 + delay_ms WHERE state = 0 AND delay_ms > 0 AND not_before_ms > ?1 + delay_ms",
+            [now.as_millis()],
+        )?;
+        conn.execute(
+            "UPDATE scope SET until_ms = until_ms - since_ms + ?1, since_ms = ?1 WHERE since_ms > ?1",
             [now.as_millis()],
         )?;
     }
