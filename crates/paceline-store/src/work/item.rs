@@ -260,6 +260,8 @@ pub struct Claim {
     pub next_due: Option<Duration>,
     /// Whether other workers have items: some may come back.
     pub others: bool,
+    /// The store's time, by which groups are held.
+    pub now: Timestamp,
     /// Nothing is handed out, because the worker's lease ran out: it has to rejoin.
     pub lost: bool,
 }

@@ -269,7 +269,7 @@ impl Tables {
     fn claim(&mut self, worker: WorkerId, ask: Ask, now: Timestamp) -> Claim {
         self.end_holds(now);
         if !self.workers.contains_key(&worker.0) {
-            return Claim { lost: true, ..Claim::default() };
+            return Claim { now, lost: true, ..Claim::default() };
         }
         let mut lanes: Vec<Lane> = self.lanes.iter().map(|(lane, _)| lane.clone()).collect();
         lanes.retain(|lane| !self.is_closed(&lane.group));
@@ -291,7 +291,7 @@ impl Tables {
             items.extend(self.rows.get_mut(&id).map(|row| row.hand_out(now)));
         }
         let others = self.rows.values().any(|row| row.worker.is_some_and(|holder| holder != worker.0));
-        Claim { items, next_due: self.next_due(now), others, lost: false }
+        Claim { items, next_due: self.next_due(now), others, now, lost: false }
     }
 
     fn due(&self, lane: &Lane, until: Timestamp, limit: usize) -> Vec<u64> {

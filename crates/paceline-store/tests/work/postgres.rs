@@ -5,15 +5,16 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use paceline_core::Timestamp;
+use paceline_core::{Class, Timestamp};
 use paceline_store::work::{
-    Ask, Claimed, Clock, NewItem, Note, Outcome, Policy, PostgresStore, Scheduler, State, Status, WorkError,
+    Ask, Claimed, Clock, Failure, NewItem, Note, Outcome, Policy, PostgresStore, Scheduler, State, Status, WorkError,
     WorkStore as _,
 };
+use paceline_store::{ScopeRow, ScopeState};
 
 use crate::cluster::{self, Cluster};
 use crate::model::same;
-use crate::support::{LEASE, S, again, item};
+use crate::support::{LEASE, S, START, again, item};
 
 #[tokio::test]
 async fn postgres_does_as_memory_does() {
@@ -106,6 +107,22 @@ async fn a_server_that_restarts_costs_no_item() {
     let cluster = keeper.join().unwrap();
     assert_eq!((summary.status(), summary.counts.of(State::Succeeded)), (Status::Success, 300));
     drop(cluster);
+}
+
+/// The database believes that it is 2023, this machine knows better.
+#[tokio::test]
+async fn a_group_is_held_by_the_clock_of_the_database() {
+    let on = cluster::bench().await;
+    on.add([item("a")]).await;
+    let scheduler = Scheduler::new(on.store.clone(), policy(), Clock::system()).unwrap();
+    let tonight = S * 36_000;
+    let used_up = move |_| async move { Err(Failure::new(Class::QuotaExhausted, "used up").with_retry_after(tonight)) };
+    let summary = scheduler.run(used_up).await.unwrap();
+    assert_eq!((summary.status(), summary.calls), (Status::Deferred, 1));
+    let held = on.store.scopes().await.unwrap();
+    let [ScopeRow { state: ScopeState::Held { until, .. }, .. }] = &held[..] else { panic!("{held:?}") };
+    // The clock of the database stands still while the run lasts.
+    assert!((START + tonight..START + tonight + S * 60).contains(until), "{until:?}");
 }
 
 /// The tables as the first version made them, with an item in them.

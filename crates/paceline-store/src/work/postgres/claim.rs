@@ -67,7 +67,7 @@ pub(super) async fn claim(
 ) -> Result<Claim, Error> {
     // The row is locked, so that nobody takes the worker for dead before its items are its own.
     if tx.query("SELECT 1 FROM worker WHERE id = $1 FOR SHARE", &[&worker.0]).await?.is_empty() {
-        return Ok(Claim { lost: true, ..Claim::default() });
+        return Ok(Claim { now, lost: true, ..Claim::default() });
     }
     let closed = scopes::list(tx, now).await?;
     let mut ids = Vec::new();
@@ -87,7 +87,7 @@ pub(super) async fn claim(
         next = next.into_iter().chain((first <= HORIZON).then_some(first)).min();
     }
     let others = tx.query(OTHERS, &[&worker.0]).await?.first().is_some_and(|row| row.get(0));
-    Ok(Claim { items, next_due: next.map(|due| due.saturating_since(now)), others, lost: false })
+    Ok(Claim { items, next_due: next.map(|due| due.saturating_since(now)), others, now, lost: false })
 }
 
 async fn take(

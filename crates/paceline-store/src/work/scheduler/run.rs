@@ -8,7 +8,7 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
-use paceline_core::{Class, Instant, Rng};
+use paceline_core::{Class, Instant, Rng, Timestamp};
 use tokio::task::{Id, JoinError, JoinSet};
 
 use self::start::PutBack;
@@ -44,6 +44,8 @@ pub(super) struct Run<'a, W> {
     /// When to ask for it.
     ask_at: Option<Instant>,
     others: bool,
+    /// The store's time, and when a claim told it.
+    store_clock: (Timestamp, Instant),
     renew_at: Instant,
     ends_at: Option<Instant>,
     ending: Option<(Ended, Instant)>,
@@ -84,6 +86,7 @@ where
             due_at: Some(now),
             ask_at: Some(now),
             others: false,
+            store_clock: (scheduler.clock.wall(), now),
             renew_at: now + policy.lease / 3,
             ends_at: policy.max_run_duration.map(|bound| now + bound),
             ending: None,
@@ -174,7 +177,7 @@ where
         ruling.outcome.sent = sent.unwrap_or(ruling.outcome.sent);
         if let Some(group) = ruling.group {
             let reason = ruling.outcome.decided.as_ref().and_then(|decided| decided.reason.clone()).unwrap_or(words);
-            let state = group.state(self.scheduler.clock.wall(), reason);
+            let state = group.state(self.store_time(), reason);
             self.close(&claimed.item.group, state);
         }
         self.settled.push((held, ruling.outcome));
@@ -268,6 +271,12 @@ where
         }
     }
 
+    /// The store's time, which may be another than this machine's.
+    fn store_time(&self) -> Timestamp {
+        let (told, at) = self.store_clock;
+        told + self.scheduler.clock.now().saturating_since(at)
+    }
+
     /// How many more items may be at hand.
     fn room(&self) -> usize {
         let far = self.scheduler.clock.now() + AHEAD;
@@ -280,6 +289,7 @@ where
     fn take(&mut self, claim: Claim) {
         let now = self.scheduler.clock.now();
         (self.due_at, self.ask_at) = (None, None);
+        self.store_clock = (claim.now, now);
         if claim.lost {
             self.renew_at = now;
             return self.expect(now);

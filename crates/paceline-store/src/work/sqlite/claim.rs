@@ -67,7 +67,7 @@ pub(super) fn claim(conn: &Connection, worker: WorkerId, ask: Ask, now: Timestam
         .prepare_cached("SELECT EXISTS (SELECT 1 FROM worker WHERE id = ?1)")?
         .query_row([worker.0], |row| row.get::<_, bool>(0))?;
     if !known {
-        return Ok(Claim { lost: true, ..Claim::default() });
+        return Ok(Claim { now, lost: true, ..Claim::default() });
     }
     let closed = scopes::closed(conn, now)?;
     let lanes: Vec<Lane> = conn
@@ -102,7 +102,7 @@ pub(super) fn claim(conn: &Connection, worker: WorkerId, ask: Ask, now: Timestam
         next = Some(next.map_or(first, |known| known.min(first)));
     }
     let others = conn.prepare_cached(OTHERS)?.query_row([worker.0], |row| row.get(0))?;
-    Ok(Claim { items, next_due: next.map(|due| due.saturating_since(now)), others, lost: false })
+    Ok(Claim { items, next_due: next.map(|due| due.saturating_since(now)), others, now, lost: false })
 }
 
 fn due(conn: &Connection, lane: &Lane, until: Timestamp, limit: usize) -> rusqlite::Result<Vec<i64>> {
