@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use paceline::{Backoff, Growth, Jitter};
+use paceline::{Backoff, Class, Growth, Jitter};
 use paceline_store::ScopeState;
 use paceline_store::work::{
     Amend, Clock, Ended, Failure, Filter, Item, NewItem, Note, OverBound, Policy, Scheduler, SqliteStore, State,
@@ -109,6 +109,9 @@ pub(crate) async fn once(
         }
     };
     let summary = scheduler.run_until(work, stop).await.map_err(RunError::Broken)?;
+    if gone {
+        due_at_once(&*store).await.map_err(RunError::Broken)?;
+    }
     let ended = why(summary.ended, gone, args, &*store, ca.directory()).await.map_err(RunError::Broken)?;
     let seconds = now().duration_since(started).as_secs_f64();
     let course = Course { started, seconds, calls: ca.calls(), ended };
@@ -174,6 +177,21 @@ async fn outcomes(store: &dyn WorkStore, due: &BTreeMap<String, Due>) -> Result<
         found.filter_map(|item| due.get(&item.key).map(|due| (due.clone(), item))).collect();
     outcomes.sort_by(|(a, _), (b, _)| (a.not_after, &a.domain).cmp(&(b.not_after, &b.domain)));
     Ok(outcomes)
+}
+
+/// The CA was down for everybody, so the next run begins with what is left, at once and counting anew. Waits that the CA
+/// itself asked for stay.
+async fn due_at_once(store: &dyn WorkStore) -> Result<(), WorkError> {
+    let own_wait = |item: &Item| match &item.last {
+        Some(last) => matches!(last.class, Class::Transient | Class::Overloaded | Class::Abandoned),
+        None => false,
+    };
+    let waiting = all(store).await?.into_iter().filter(|item| item.state == State::Waiting && own_wait(item));
+    let keys: Vec<String> = waiting.map(|item| item.key).collect();
+    if !keys.is_empty() {
+        store.amend(Filter { keys, ..Filter::default() }, Amend::Retry).await?;
+    }
+    Ok(())
 }
 
 /// Why a run ended before everything was done.
@@ -247,7 +265,7 @@ fn tell(note: &Note<'_>) {
 
 /// The plan has all items of the store that have not ended, so this is one that somebody added meanwhile.
 fn not_planned() -> Failure {
-    Failure::new(paceline::Class::Invalid, "no certificate in the folder is due under that name")
+    Failure::new(Class::Invalid, "no certificate in the folder is due under that name")
 }
 
 /// A lock that the system takes back when the process dies.

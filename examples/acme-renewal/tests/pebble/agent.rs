@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -51,13 +52,13 @@ impl Agent {
         let own = own.flat_map(|(flag, value)| [flag.to_owned(), value]);
         let flags = own.chain(flags.iter().map(|&flag| flag.to_owned())).collect();
         let agent = Self { folder, flags };
-        agent.expire(domains);
+        agent.expire(1..=domains);
         agent
     }
 
     /// Puts certificates into the folder that expired a while ago.
-    pub(crate) fn expire(&self, domains: usize) {
-        for number in 1..=domains {
+    pub(crate) fn expire(&self, domains: RangeInclusive<usize>) {
+        for number in domains {
             fs::write(self.path(number), expired(&domain(number), number)).expect("writes");
         }
     }

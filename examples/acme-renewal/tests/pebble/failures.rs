@@ -96,19 +96,42 @@ fn an_account_that_a_person_must_see_to_stops_the_ca_and_keeps_everything() {
     let pebble = Pebble::start();
     let front = Front::start(&pebble);
     let agent = Agent::new(&pebble, &front, 20, &[]);
-    let detail = "Terms of service have changed";
-    front.set(Mood::RefusesOrders { status: 403, kind: "userActionRequired", detail, retry_after: None });
-    let ended = agent.run();
-    ended.assert(3, "DEFERRED");
-    assert_eq!(ended.count("deferred"), 20, "{}", ended.text);
-    let why = ended.report["ended"].as_str().expect("a reason");
-    assert!(why.contains(detail), "{why}");
-    let asked = front.order_calls().len();
-    assert!(asked <= AT_A_TIME, "{asked} orders were asked for");
+    for (kind, detail) in [
+        ("userActionRequired", "Terms of service have changed"),
+        ("unauthorized", "Account is not valid, has status \"deactivated\""),
+    ] {
+        let before = front.order_calls().len();
+        front.set(Mood::RefusesOrders { status: 403, kind, detail, retry_after: None });
+        let ended = agent.run();
+        ended.assert(3, "DEFERRED");
+        assert_eq!(ended.count("deferred"), 20, "{}", ended.text);
+        let why = ended.report["ended"].as_str().expect("a reason");
+        assert!(why.contains(detail), "{why}");
+        let asked = front.order_calls().len() - before;
+        assert!(asked <= AT_A_TIME, "{asked} orders were asked for");
+    }
     front.set(Mood::Fair);
     let ended = agent.run();
     ended.assert(0, "SUCCESS");
     assert_eq!(ended.count("renewed"), 20);
+}
+
+#[test]
+fn an_order_in_progress_is_asked_about_when_the_ca_says() {
+    let pebble = Pebble::start();
+    let front = Front::start(&pebble);
+    let agent = Agent::new(&pebble, &front, 5, &[]);
+    front.set(Mood::TakesItsTime);
+    let ended = agent.run();
+    ended.assert(0, "SUCCESS");
+    let delayed = front.delayed();
+    assert_eq!(delayed.len(), 5);
+    for path in delayed {
+        let calls: Vec<_> = front.calls().into_iter().filter(|call| call.path == path).collect();
+        let patient = calls.windows(2).any(|pair| pair[1].at.saturating_since(pair[0].at) >= Duration::from_secs(2));
+        assert!(patient, "{calls:?}");
+    }
+    assert_eq!(ended.row(1)["attempts"], 1, "waiting for an order is no failure");
 }
 
 #[test]
@@ -144,10 +167,20 @@ fn a_ca_that_is_down_all_along_loses_nothing() {
     ended.assert(3, "DEFERRED");
     assert_eq!(ended.count("deferred"), 20, "{}", ended.text);
     assert!(ended.report["ended"].as_str().is_some_and(|why| why.contains("no answer for 3s")), "{}", ended.report);
+    // More urgent than all others, but these were there before.
+    agent.expire(0..=0);
     front.set(Mood::Fair);
     let ended = agent.run();
     ended.assert(0, "SUCCESS");
-    assert_eq!(ended.count("renewed"), 20, "{}", ended.text);
+    assert_eq!(ended.count("renewed"), 21, "{}", ended.text);
+    let mut asked: Vec<String> = Vec::new();
+    for name in front.order_calls().into_iter().filter_map(|call| call.domain) {
+        if !asked.contains(&name) {
+            asked.push(name);
+        }
+    }
+    let place = asked.iter().position(|name| *name == domain(0)).expect("it is renewed");
+    assert!(place >= AT_A_TIME, "{asked:?}");
 }
 
 #[test]

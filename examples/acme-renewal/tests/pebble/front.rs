@@ -1,9 +1,11 @@
 //! Stands before the CA: counts every call, and refuses or fails as a test asks for.
 
-use std::convert::Infallible;
+use std::collections::BTreeSet;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt as _, Full};
@@ -13,6 +15,7 @@ use hyper_util::rt::TokioIo;
 use paceline::{Clock, Instant};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
@@ -32,6 +35,8 @@ pub(crate) struct Call {
     pub(crate) path: String,
     /// None while it is not answered, and when it was cut off.
     pub(crate) status: Option<u16>,
+    /// For whom an order was asked for.
+    pub(crate) domain: Option<String>,
 }
 
 /// What a test wants.
@@ -44,8 +49,10 @@ pub(crate) enum Mood {
     Down,
     /// New orders are refused with this problem and, if there is one, `Retry-After`.
     RefusesOrders { status: u16, kind: &'static str, detail: &'static str, retry_after: Option<u64> },
-    /// The same, but for the first one only.
+    /// The first of them is refused as `rateLimited`.
     RefusesOneOrder { detail: &'static str, retry_after: u64 },
+    /// Each order is still in progress when somebody asks for the first time whether it is valid; `Retry-After: 2`.
+    TakesItsTime,
 }
 
 struct Book {
@@ -62,6 +69,8 @@ struct Pages {
     in_service: usize,
     most_in_service: usize,
     mood: Mood,
+    /// Orders that were told to be in progress still.
+    delayed: BTreeSet<String>,
 }
 
 impl Front {
@@ -112,6 +121,11 @@ impl Front {
         self.calls().into_iter().filter(Call::is_order).collect()
     }
 
+    /// The paths of orders that were told to be in progress still.
+    pub(crate) fn delayed(&self) -> BTreeSet<String> {
+        self.book.open().delayed.clone()
+    }
+
     /// Orders that the CA made.
     pub(crate) fn orders(&self) -> usize {
         self.book.open().orders()
@@ -157,16 +171,18 @@ impl Book {
     }
 
     /// Takes a call down; tells its number and what it may expect.
-    fn begin(&self, method: &Method, path: &str) -> (usize, Mood) {
+    fn begin(&self, method: &Method, path: &str, body: &[u8]) -> (usize, Mood) {
         let mut pages = self.open();
-        let call = Call { at: self.clock.now(), method: method.clone(), path: path.to_owned(), status: None };
+        let (at, method, path) = (self.clock.now(), method.clone(), path.to_owned());
+        let mut call = Call { at, method, path, status: None, domain: None };
         let is_order = call.is_order();
+        call.domain = is_order.then(|| ordered(body)).flatten();
         pages.calls.push(call);
         pages.in_service += 1;
         pages.most_in_service = pages.most_in_service.max(pages.in_service);
         self.turned.notify_all();
         let mood = match &pages.mood {
-            Mood::Down => Mood::Down,
+            Mood::Down | Mood::TakesItsTime => pages.mood.clone(),
             _ if !is_order => Mood::Fair,
             mood => mood.clone(),
         };
@@ -176,12 +192,31 @@ impl Book {
         (pages.calls.len() - 1, mood)
     }
 
+    /// The answer, or for the first time that an order is valid that it is not so yet.
+    fn delay(&self, path: &str, mut answer: Response<Bytes>) -> Response<Bytes> {
+        let mut order: Value = serde_json::from_slice(answer.body()).unwrap_or_default();
+        if path.starts_with("/my-order/") && order["status"] == "valid" && self.open().delayed.insert(path.to_owned()) {
+            order["status"] = "processing".into();
+            answer.headers_mut().insert(header::RETRY_AFTER, 2.into());
+            *answer.body_mut() = order.to_string().into();
+        }
+        answer
+    }
+
     fn end(&self, call: usize, status: Option<u16>) {
         let mut pages = self.open();
         pages.calls[call].status = status;
         pages.in_service -= 1;
         self.turned.notify_all();
     }
+}
+
+/// The first name for which an order is asked for.
+fn ordered(body: &[u8]) -> Option<String> {
+    let envelope: Value = serde_json::from_slice(body).ok()?;
+    let payload = BASE64_URL_SAFE_NO_PAD.decode(envelope["payload"].as_str()?).ok()?;
+    let order: Value = serde_json::from_slice(&payload).ok()?;
+    order["identifiers"][0]["value"].as_str().map(str::to_owned)
 }
 
 async fn serve(listener: TcpListener, tls: TlsAcceptor, book: Arc<Book>) {
@@ -201,48 +236,43 @@ async fn serve(listener: TcpListener, tls: TlsAcceptor, book: Arc<Book>) {
 async fn answer(book: Arc<Book>, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, CutOff> {
     let (parts, body) = request.into_parts();
     let path = parts.uri.path().to_owned();
-    let (call, mood) = book.begin(&parts.method, &path);
+    let body = body.collect().await.map_err(|_| CutOff)?.to_bytes();
+    let (call, mood) = book.begin(&parts.method, &path, &body);
     let answered = match mood {
         Mood::Fair => forward(&book, &parts, body).await,
+        Mood::TakesItsTime => forward(&book, &parts, body).await.map(|answer| book.delay(&path, answer)),
         Mood::Down => None,
         Mood::RefusesOrders { status, kind, detail, retry_after } => Some(problem(status, kind, detail, retry_after)),
         Mood::RefusesOneOrder { detail, retry_after } => Some(problem(429, "rateLimited", detail, Some(retry_after))),
     };
     book.end(call, answered.as_ref().map(|answer| answer.status().as_u16()));
-    answered.ok_or(CutOff)
+    answered.map(|answer| answer.map(Full::new)).ok_or(CutOff)
 }
 
 #[derive(Debug, thiserror::Error)]
 #[error("cut off")]
 struct CutOff;
 
-impl From<Infallible> for CutOff {
-    fn from(never: Infallible) -> Self {
-        match never {}
-    }
-}
-
 /// To the CA and back. It builds its addresses from the host that the client named.
-async fn forward(book: &Book, parts: &http::request::Parts, body: Incoming) -> Option<Response<Full<Bytes>>> {
-    let body = body.collect().await.ok()?.to_bytes();
+async fn forward(book: &Book, parts: &http::request::Parts, body: Bytes) -> Option<Response<Bytes>> {
     let mut headers: HeaderMap = parts.headers.clone();
     headers.remove(header::CONTENT_LENGTH);
     let url = format!("{}{}", book.behind, parts.uri.path());
     let answer = book.http.request(parts.method.clone(), url).headers(headers).body(body).send().await.ok()?;
-    let mut response = Response::new(Full::default());
+    let mut response = Response::new(Bytes::new());
     *response.status_mut() = answer.status();
     *response.headers_mut() = answer.headers().clone();
     for hop in [header::CONTENT_LENGTH, header::TRANSFER_ENCODING, header::CONNECTION] {
         response.headers_mut().remove(hop);
     }
-    *response.body_mut() = Full::new(answer.bytes().await.ok()?);
+    *response.body_mut() = answer.bytes().await.ok()?;
     Some(response)
 }
 
-fn problem(status: u16, kind: &str, detail: &str, retry_after: Option<u64>) -> Response<Full<Bytes>> {
+fn problem(status: u16, kind: &str, detail: &str, retry_after: Option<u64>) -> Response<Bytes> {
     let kind = format!("urn:ietf:params:acme:error:{kind}");
     let body = serde_json::json!({ "type": kind, "detail": detail, "status": status }).to_string();
-    let mut response = Response::new(Full::from(body));
+    let mut response = Response::new(Bytes::from(body));
     *response.status_mut() = StatusCode::from_u16(status).expect("a status");
     response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/problem+json"));
     if let Some(seconds) = retry_after {

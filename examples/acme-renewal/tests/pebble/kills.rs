@@ -63,7 +63,7 @@ fn killed_at_random_instants_it_leaves_whole_files() {
         agent.assert_whole();
         if has_ended {
             // Everything is renewed: it begins anew with what has expired.
-            agent.expire(DOMAINS);
+            agent.expire(1..=DOMAINS);
             rounds += 1;
         }
     }
