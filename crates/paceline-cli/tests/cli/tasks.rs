@@ -299,3 +299,27 @@ fn what_is_no_item_and_no_store_is_refused() {
         assert!(code == 2 && log.contains(words), "{more:?}: {code} {log}");
     }
 }
+
+/// Where systemd is, it has read the samples. The commands that they name are replaced by such as are there.
+#[cfg(unix)]
+#[test]
+fn the_samples_for_systemd_are_units() {
+    let job = Job::new(0);
+    let samples = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/systemd");
+    for (name, from, to) in [
+        ("paceline-tasks.service", "/usr/local/bin/paceline", env!("CARGO_BIN_EXE_paceline")),
+        ("paceline-tasks.timer", "", ""),
+    ] {
+        let unit = std::fs::read_to_string(samples.join(name)).expect("a sample");
+        assert!(unit.contains(from), "{unit}");
+        std::fs::write(job.path(name), unit.replace(from, to)).expect("writable");
+    }
+    let units = ["paceline-tasks.service", "paceline-tasks.timer"].map(|name| job.path(name));
+    match Command::new("systemd-analyze").arg("verify").args(units).output() {
+        Ok(verified) => {
+            let words = String::from_utf8_lossy(&verified.stderr);
+            assert!(verified.status.success() && !words.contains("paceline-tasks"), "{words}");
+        }
+        Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::NotFound, "{error}"),
+    }
+}
