@@ -125,6 +125,8 @@ fn state(item: &Item, groups: &Groups) -> String {
         write!(words, ", due in {wait}, at {}", text::moment(at)).expect("a string takes everything");
     }
     let reason = groups.waits(item).map(Waits::as_str).or(item.reason.as_deref());
+    // Whoever is cancelled has no other reason.
+    let reason = reason.filter(|reason| *reason != item.state.as_str());
     reason.into_iter().for_each(|reason| words += &format!(" ({reason})"));
     words
 }
