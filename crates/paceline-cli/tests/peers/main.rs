@@ -1,9 +1,10 @@
 //! The real binary against servers that this project did not write: nginx and HAProxy, whose limits are theirs and
-//! whose counters are believed before ours; and `kill -9` and an outage, with a server that counts from outside.
+//! whose counters are believed before ours; `kill -9` and an outage, with a server that counts from outside; and Postgres,
+//! which several workers share.
 //!
-//! Built with `--features peers` only, because it needs `nginx`, `haproxy` and `faketime`; `scripts/test` installs
-//! them. `PACELINE_SOAK=1` runs the long form: 2,000 items, and 5,000 under 50 kills. Tests assert counts; each prints a
-//! `measure` line with its time, which depends on the machine and is therefore judged by `scripts/soak` alone.
+//! Built with `--features peers` only, because it needs `nginx`, `haproxy`, `faketime` and Postgres; `scripts/test`
+//! installs them. `PACELINE_SOAK=1` runs the long form: 2,000 items, and 5,000 under 50 kills. Tests assert counts; each
+//! prints a `measure` line with its time, which depends on the machine and is therefore judged by `scripts/soak` alone.
 
 mod counting;
 mod faked_clock;
@@ -15,3 +16,4 @@ mod measure;
 mod mock;
 mod nginx;
 mod outage;
+mod tasks;

@@ -1,0 +1,84 @@
+//! Several `tasks run` on one Postgres: each item is done once, whoever does it.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+use serde_json::{Value, json};
+
+/// A Postgres server of its own, which ends with the test.
+struct Postgres {
+    keeper: Child,
+    folder: String,
+}
+
+impl Postgres {
+    fn start() -> Self {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/private-postgres");
+        let mut keeper =
+            Command::new(script).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the script starts");
+        let mut folder = String::new();
+        BufReader::new(keeper.stdout.take().expect("a pipe")).read_line(&mut folder).expect("text");
+        assert!(!folder.is_empty(), "Postgres did not start; is the package postgresql installed?");
+        Self { keeper, folder: folder.trim_end().to_owned() }
+    }
+
+    fn tasks(&self, command: &str, more: &[&str]) -> Command {
+        let mut tasks = Command::new(env!("CARGO_BIN_EXE_paceline"));
+        let store = format!("postgres://tester@/postgres?host={}", self.folder);
+        tasks.args(["tasks", command, "--store", &store, "--quiet"]).args(more);
+        tasks
+    }
+}
+
+impl Drop for Postgres {
+    fn drop(&mut self) {
+        drop(self.keeper.stdin.take());
+        // It removes its folder, whatever the test says.
+        let _ = self.keeper.wait();
+    }
+}
+
+fn told(output: &Output) -> Value {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+#[test]
+fn four_workers_share_what_there_is_and_do_nothing_twice() {
+    const ITEMS: usize = 400;
+    let postgres = Postgres::start();
+    let folder = tempfile::tempdir().expect("a folder");
+    let (items, done) = (folder.path().join("items.jsonl"), folder.path().join("done"));
+    let lines: String = (0..ITEMS).map(|n| format!("{}\n", json!({"key": format!("k{n}"), "payload": n}))).collect();
+    std::fs::write(&items, lines).expect("writable");
+    let items = items.display().to_string();
+    for expected in [
+        json!({"added": ITEMS, "known": {}, "key": null}),
+        json!({"added": 0, "known": {"waiting": ITEMS}, "key": null}),
+    ] {
+        let output = postgres.tasks("add", &["--from", &items, "--json"]).output().expect("the binary runs");
+        assert_eq!(told(&output), expected);
+    }
+    // Every item whose name ends in 7 fails once, and is tried again by whoever is free then.
+    let script = "case $PACELINE_KEY.$PACELINE_ATTEMPT in *7.1) exit 75;; esac; echo $PACELINE_KEY >> \"$1\"";
+    let done_path = done.display().to_string();
+    let flags = ["--first-delay", "10ms", "--concurrency", "2", "--json", "--", "sh", "-c", script, "work", &done_path];
+    let start = |_| postgres.tasks("run", &flags).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let workers: Vec<Child> = (0..4).map(start).collect::<Result<_, _>>().expect("the binary runs");
+    let summaries: Vec<Value> =
+        workers.into_iter().map(|worker| told(&worker.wait_with_output().expect("it ends"))).collect();
+
+    let mut times: BTreeMap<String, usize> = BTreeMap::new();
+    for key in std::fs::read_to_string(done).expect("some are done").lines() {
+        *times.entry(key.to_owned()).or_default() += 1;
+    }
+    assert!(times.len() == ITEMS && times.values().all(|times| *times == 1), "{times:?}");
+    let calls: u64 = summaries.iter().filter_map(|summary| summary["calls"].as_u64()).sum();
+    assert_eq!(calls as usize, ITEMS + ITEMS / 10, "{summaries:?}");
+    let report = told(&postgres.tasks("report", &["--json"]).output().expect("the binary runs"));
+    assert_eq!((&report["status"], &report["succeeded"]), (&"SUCCESS".into(), &ITEMS.into()));
+    assert_eq!((&report["calls"], &report["resends"]), (&calls.into(), &(ITEMS / 10).into()));
+    assert_eq!(report["items"].as_array().map(Vec::len), Some(ITEMS / 10), "those that were tried twice");
+}
