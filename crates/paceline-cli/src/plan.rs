@@ -190,11 +190,14 @@ fn seconds(duration: Duration) -> Value {
     }
 }
 
+/// Nobody counts a longer time in seconds: 31 years.
+const IN_SECONDS: u64 = 1_000_000_000;
+
 /// As in `2,520 s (42m 00s)`.
 fn spans(duration: Duration) -> String {
     let whole = text::count(duration.as_secs());
     match duration.subsec_millis() {
-        _ if duration.as_secs() < 60 => text::duration(duration),
+        _ if !(60..IN_SECONDS).contains(&duration.as_secs()) => text::duration(duration),
         0 => format!("{whole} s ({})", text::duration(duration)),
         millis => format!("{whole}.{millis:03} s ({})", text::duration(duration)),
     }
