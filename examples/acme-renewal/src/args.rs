@@ -19,7 +19,7 @@ pub(crate) struct Args {
     /// The folder: DOMAIN.pem holds a chain and its key; an empty file asks for a first certificate
     #[arg(long, value_name = "DIR")]
     pub(crate) certs: PathBuf,
-    /// The CA's directory, such as https://acme-v02.api.letsencrypt.org/directory
+    /// The address of the CA's directory; Let's Encrypt's is acme-v02.api.letsencrypt.org/directory, over HTTPS
     #[arg(long, value_name = "URL", required_unless_present = "dry_run")]
     pub(crate) directory: Option<String>,
     /// What is remembered between runs; FILE.d beside it holds the account and the orders in progress

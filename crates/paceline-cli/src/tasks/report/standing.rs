@@ -33,7 +33,6 @@ impl Standing {
     ///
     /// # Errors
     /// What the store says.
-    #[cfg_attr(not(test), expect(dead_code, reason = "a run ends with it"))]
     pub(crate) async fn of(store: &dyn WorkStore, clock: &Clock) -> Result<Self, WorkError> {
         let mut standing = Self::new(Groups::of(store, clock).await?);
         let others: Vec<State> = State::ALL.into_iter().filter(|state| *state != State::Succeeded).collect();

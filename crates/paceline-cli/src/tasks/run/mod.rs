@@ -27,6 +27,7 @@ pub(crate) use self::settings::Args;
 use self::summary::Ran;
 use crate::args::Everywhere;
 use crate::exit::{Failure, Status};
+use crate::tasks::report::standing::Standing;
 use crate::text;
 
 /// Works until everything has ended, or the run has to end; again and again where that is asked for.
@@ -123,8 +124,9 @@ impl Runs<'_> {
         {
             return Err(Failure::interrupted(words).resumable());
         }
-        let ran = Ran { summary, elapsed: self.clock.now().saturating_since(began) };
-        ran.tell(self.args, self.quiet)
+        let elapsed = self.clock.now().saturating_since(began);
+        let standing = Standing::of(&*self.store, &self.clock).await.map_err(Failure::interrupted)?;
+        Ok(Ran { summary, standing, elapsed }.tell(self.args, self.quiet))
     }
 }
 

@@ -4,17 +4,20 @@ use std::io::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
-use paceline_store::work::{self, Ended, State, Summary};
+use paceline_store::work::{Ended, Summary};
 use serde_json::{Value, json};
 
 use super::settings::Args;
 use crate::exit::{Failure, Status};
 use crate::run::seen::again;
+use crate::tasks::report::standing::Standing;
 use crate::text;
 
 /// A run that is over.
 pub(super) struct Ran {
     pub(super) summary: Summary,
+    /// Where all items of the store stand after it.
+    pub(super) standing: Standing,
     pub(super) elapsed: Duration,
 }
 
@@ -30,10 +33,7 @@ pub(super) fn try_file(path: Option<&Path>) -> Result<(), Failure> {
 
 impl Ran {
     /// Prints it, and writes it where that is asked for.
-    ///
-    /// # Errors
-    /// None yet: the work is done, whoever does not hear of it.
-    pub(super) fn tell(&self, args: &Args, quiet: bool) -> Result<Status, Failure> {
+    pub(super) fn tell(&self, args: &Args, quiet: bool) -> Status {
         let json = self.json();
         // Whoever closed a stream early, or took the summary's place away, changes nothing about the items.
         if args.json {
@@ -46,93 +46,61 @@ impl Ran {
         {
             tracing::error!("cannot write the summary {}: {error}", path.display());
         }
-        Ok(self.status())
-    }
-
-    fn status(&self) -> Status {
-        match self.summary.status() {
-            work::Status::Success => Status::Success,
-            work::Status::Partial => Status::Partial,
-            work::Status::Failed => Status::Failed,
-            work::Status::Deferred => Status::Deferred,
-        }
-    }
-
-    fn deferred(&self) -> u64 {
-        [State::Waiting, State::InFlight, State::Deferred].into_iter().map(|state| self.of(state)).sum()
-    }
-
-    const fn of(&self, state: State) -> u64 {
-        self.summary.counts.of(state)
+        self.standing.status()
     }
 
     /// Why the run ended early, where it did.
     fn stopped(&self) -> Option<&'static str> {
-        self.summary.ended.as_str().filter(|_| self.deferred() > 0)
+        self.summary.ended.as_str().filter(|_| self.standing.deferred() > 0)
     }
 
     fn again(&self) -> Option<String> {
-        (self.deferred() > 0).then(|| again::command_line(std::env::args_os()))
+        (self.standing.deferred() > 0).then(|| again::command_line(std::env::args_os()))
     }
 
     fn json(&self) -> Value {
         let summary = &self.summary;
-        json!({
-            "status": self.status().as_str(),
-            "input": summary.counts.total(),
-            "succeeded": self.of(State::Succeeded),
-            "failed": self.of(State::Failed),
-            "skipped": self.of(State::Skipped),
-            "cancelled": self.of(State::Cancelled),
-            "deferred": self.deferred(),
-            "calls": summary.calls,
-            "resends": summary.resends,
-            "abandoned": summary.abandoned,
-            "lost": summary.lost,
-            "stopped": self.stopped(),
-            "resume": self.again(),
-            "seconds": (self.elapsed.as_secs_f64() * 1_000.0).round() / 1_000.0,
-        })
+        let mut figures = self.standing.json();
+        figures.insert("calls".to_owned(), summary.calls.into());
+        figures.insert("resends".to_owned(), summary.resends.into());
+        figures.insert("abandoned".to_owned(), summary.abandoned.into());
+        figures.insert("lost".to_owned(), summary.lost.into());
+        figures.insert("stopped".to_owned(), self.stopped().into());
+        figures.insert("resume".to_owned(), self.again().into());
+        figures.insert("seconds".to_owned(), json!((self.elapsed.as_secs_f64() * 1_000.0).round() / 1_000.0));
+        Value::Object(figures)
     }
 
     fn text(&self) -> String {
+        let mut lines = vec![self.standing.headline(), format!("  {}", self.tries())];
+        lines.extend(self.standing.lines().into_iter().map(|line| format!("  {line}")));
+        if let Some(again) = self.again() {
+            let why = match self.summary.ended {
+                Ended::Done => "some items are left to the next run",
+                Ended::GroupsStopped => "a person has to see to the groups of the rest",
+                Ended::MaxWait => "nothing more can begin for as long as --max-wait",
+                Ended::MaxDuration => "--max-duration is over",
+                Ended::Interrupted => "it was told to end",
+            };
+            lines.extend([format!("  {why}; go on with:"), format!("  {again}")]);
+        }
+        lines.join("\n") + "\n"
+    }
+
+    fn tries(&self) -> String {
         let summary = &self.summary;
-        let mut text = format!(
-            "{}  {}: {} succeeded, {} failed, {} skipped, {} cancelled, {} deferred\n",
-            self.status(),
-            text::counted(summary.counts.total(), "item"),
-            text::count(self.of(State::Succeeded)),
-            text::count(self.of(State::Failed)),
-            text::count(self.of(State::Skipped)),
-            text::count(self.of(State::Cancelled)),
-            text::count(self.deferred()),
-        );
-        let mut calls = format!("  {} in {}", tries(summary.calls), text::duration(self.elapsed));
+        let number =
+            if summary.calls == 1 { "1 try".to_owned() } else { format!("{} tries", text::count(summary.calls)) };
+        let mut words = format!("{number} in {}", text::duration(self.elapsed));
         for (number, what) in [
             (summary.resends, "of items tried before"),
             (summary.abandoned, "given up by us"),
             (summary.lost, "not recorded, because the item was not ours any more"),
         ] {
             if number > 0 {
-                calls += &format!(", {} {what}", text::count(number));
+                words += &format!(", {} {what}", text::count(number));
             }
         }
-        text += &calls;
-        text.push('\n');
-        if self.deferred() > 0 {
-            let why = match summary.ended {
-                Ended::Done => "some items are left to the next run",
-                Ended::GroupsStopped => "the rest belongs to groups that a person has to see to",
-                Ended::MaxWait => "nothing more can begin for as long as --max-wait",
-                Ended::MaxDuration => "--max-duration is over",
-                Ended::Interrupted => "it was told to end",
-            };
-            text += &format!("  {why}; go on with:\n  {}\n", again::command_line(std::env::args_os()));
-        }
-        text
+        words
     }
-}
-
-fn tries(number: u64) -> String {
-    if number == 1 { "1 try".to_owned() } else { format!("{} tries", text::count(number)) }
 }
