@@ -127,7 +127,8 @@ mod sqlite {
             "cannot write the store: disk I/O error; look whether its disk is full or broken, then run again: ";
         assert!(failed.len() == 1 && failed[0].starts_with(expected), "{failed:?}");
         let (recorded, before) = (said.of("recorded").0, ledger(&conn));
-        assert!(recorded > 0 && recorded == before.items && before.items < items, "{recorded} said, {before:?}");
+        // What was recorded just before the failure may not have been said any more.
+        assert!(recorded > 0 && recorded <= before.items && before.items < items, "{recorded} said, {before:?}");
         check(&store, &said, items).await;
         assert_worked(&said, items);
         ledger(&conn).assert(Guard::Fence, items);

@@ -53,12 +53,14 @@ async fn a_full_disk_ends_the_run_and_costs_nothing() {
     let words = run(&store, &recorded).await.expect_err("there is no room for what is to be written").to_string();
     let expected = "cannot write the store: database or disk is full; make room on its disk, then run again: ";
     assert!(words.starts_with(expected), "{words}");
-    let before = recorded.0.lock().unwrap().clone();
-    let counts = store.counts().await.unwrap();
-    assert_eq!(counts.of(State::Succeeded), before.len() as u64, "what was told is recorded, and nothing else is");
+    // What was recorded just before the failure may not have been told any more.
+    let told = recorded.0.lock().unwrap().len() as u64;
+    let found = store.counts().await.unwrap().of(State::Succeeded);
+    assert!(told <= found && found < items, "{told} told, {found} recorded");
     drop(store);
     // The bound was one of that connection.
     let summary = run(&open(), &recorded).await.unwrap();
     assert_eq!((summary.status(), summary.counts.of(State::Succeeded)), (Status::Success, items));
-    assert_eq!(recorded.0.lock().unwrap().len() as u64, items);
+    let again = recorded.0.lock().unwrap().len() as u64 - told;
+    assert_eq!(again, items - found, "what was recorded is not done again, and nothing else is missing");
 }
