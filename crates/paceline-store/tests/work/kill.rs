@@ -130,7 +130,7 @@ mod sqlite {
         // What was recorded just before the failure may not have been said any more.
         assert!(recorded > 0 && recorded <= before.items && before.items < items, "{recorded} said, {before:?}");
         check(&store, &said, items).await;
-        assert_worked(&said, items);
+        assert_eq!(said.of("done").0, items, "every item was worked on");
         ledger(&conn).assert(Guard::Fence, items);
     }
 
@@ -208,6 +208,26 @@ mod postgres {
     async fn ledger(client: &Client) -> Ledger {
         let row = client.query_one(READ_LEDGER, &[]).await.unwrap();
         Ledger::of((row.get(0), row.get(1)))
+    }
+
+    #[tokio::test]
+    async fn four_processes_share_and_none_starves() {
+        let items = 2_000;
+        let (store, client) = filled(items, Guard::Fence).await;
+        let listeners: Vec<_> = (0..4)
+            .map(|_| {
+                let mut process = Process::start(&store, 1, MILLI * 4);
+                std::thread::spawn(move || {
+                    let said = Said::default();
+                    process.end(&said);
+                    said.of("recorded").0
+                })
+            })
+            .collect();
+        let shares: Vec<usize> = listeners.into_iter().map(|listener| listener.join().unwrap()).collect();
+        ledger(&client).await.assert(Guard::Fence, items);
+        assert_eq!(shares.iter().sum::<usize>(), items, "{shares:?}");
+        assert!(shares.iter().all(|share| *share >= items / 20), "somebody starved: {shares:?}");
     }
 
     /// Of three workers one is killed or frozen at a time, and another one begins. The frozen ones go on when others have
