@@ -13,13 +13,14 @@ use tokio::net::TcpListener;
 
 /// What is answered at present: the key authorization of each token. Clones share it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Challenges(Arc<Mutex<BTreeMap<String, String>>>);
+pub(crate) struct Challenges(Arc<Mutex<BTreeMap<String, Arc<str>>>>);
 
-/// An answer that is given until this is dropped.
+/// An answer that is given until this is dropped, or replaced by another for the same token.
 #[derive(Debug)]
 pub(crate) struct Shown {
     challenges: Challenges,
     token: String,
+    authorization: Arc<str>,
 }
 
 impl Challenges {
@@ -42,23 +43,27 @@ impl Challenges {
 
     /// Answers that token with that key authorization.
     pub(crate) fn show(&self, token: &str, authorization: &str) -> Shown {
-        self.lock().insert(token.to_owned(), authorization.to_owned());
-        Shown { challenges: self.clone(), token: token.to_owned() }
+        let authorization: Arc<str> = authorization.into();
+        self.lock().insert(token.to_owned(), authorization.clone());
+        Shown { challenges: self.clone(), token: token.to_owned(), authorization }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, String>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Arc<str>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Shown {
     fn drop(&mut self) {
-        self.challenges.lock().remove(&self.token);
+        let mut all = self.challenges.lock();
+        if all.get(&self.token).is_some_and(|given| Arc::ptr_eq(given, &self.authorization)) {
+            all.remove(&self.token);
+        }
     }
 }
 
 async fn answer(State(challenges): State<Challenges>, Path(token): Path<String>) -> Result<String, StatusCode> {
-    challenges.lock().get(&token).cloned().ok_or(StatusCode::NOT_FOUND)
+    challenges.lock().get(&token).map(|given| given.to_string()).ok_or(StatusCode::NOT_FOUND)
 }
 
 #[cfg(test)]
@@ -72,7 +77,10 @@ mod tests {
         let shown = challenges.show("t1", "t1.thumb");
         assert_eq!(ask("t1").await, Ok("t1.thumb".to_owned()));
         assert_eq!(ask("t2").await, Err(StatusCode::NOT_FOUND));
+        let again = challenges.show("t1", "t1.thumb");
         drop(shown);
+        assert_eq!(ask("t1").await, Ok("t1.thumb".to_owned()), "somebody else shows it still");
+        drop(again);
         assert_eq!(ask("t1").await, Err(StatusCode::NOT_FOUND));
     }
 }

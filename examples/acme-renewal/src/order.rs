@@ -3,7 +3,8 @@
 //! Everything here may be interrupted at any instant. The order's address and the key are on the disk before they are
 //! used, so that whoever comes back goes on with the same order.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use instant_acme::{
     Account, AuthorizationHandle, AuthorizationStatus, Authorizations, ChallengeStatus, ChallengeType, Error,
@@ -46,20 +47,24 @@ struct Inner {
     account: OnceCell<Account>,
     challenges: Challenges,
     orders: Orders,
+    /// What is answered for each domain. It stays when a try fails that may pass, because the CA may look later.
+    shown: Mutex<BTreeMap<String, Vec<Shown>>>,
 }
 
 impl Renewer {
     /// A renewer that has not called its CA yet.
     pub(crate) fn new(ca: Ca, file: AccountFile, challenges: Challenges, orders: Orders) -> Self {
-        Self(Arc::new(Inner { ca, file, account: OnceCell::new(), challenges, orders }))
+        let shown = Mutex::default();
+        Self(Arc::new(Inner { ca, file, account: OnceCell::new(), challenges, orders, shown }))
     }
 
     /// Renews one certificate, on behalf of that work item.
     pub(crate) async fn renew(&self, item: &str, due: &Due) -> Result<(), Failure> {
         let renewed = self.try_to_renew(item, due).await;
-        if renewed.as_ref().is_err_and(|failure| failure.class == Class::Invalid) {
-            // That order cannot pass any more: whoever tries again begins anew.
+        if renewed.as_ref().map_or_else(|failure| failure.class == Class::Invalid, |()| true) {
+            // The order has ended: whoever tries again begins anew.
             self.0.orders.forget(&due.domain).map_err(disk)?;
+            self.show_for(&due.domain, Vec::new());
         }
         renewed
     }
@@ -73,7 +78,7 @@ impl Renewer {
             None => self.begin(account, item, due).await?,
         };
         if order.state().status == OrderStatus::Pending {
-            self.prove(&mut order).await?;
+            self.prove(&due.domain, &mut order).await?;
         }
         if order.state().status == OrderStatus::Invalid {
             return Err(why_invalid(&mut order).await);
@@ -88,8 +93,7 @@ impl Renewer {
             Err(error) => return Err(failure(error)),
         };
         csr::check(&chain, &due.names, &begun.key).map_err(|why| Failure::new(Class::Invalid, why))?;
-        storage::replace_certificate(&due.path, &chain, &begun.key).map_err(disk)?;
-        inner.orders.forget(&due.domain).map_err(disk)
+        storage::replace_certificate(&due.path, &chain, &begun.key).map_err(disk)
     }
 
     /// The order that an earlier try began, unless it has failed or run out meanwhile: nobody answered the CA's challenge
@@ -120,12 +124,13 @@ impl Renewer {
     }
 
     /// Answers the challenges of all names, and waits until the CA has looked.
-    async fn prove(&self, order: &mut Order) -> Result<(), Failure> {
+    async fn prove(&self, domain: &str, order: &mut Order) -> Result<(), Failure> {
         let count = order.state().authorizations.len();
         let mut shown = Vec::new();
         for index in 0..count {
             shown.extend(again!(self.show(order, index)).map_err(failure)?);
         }
+        self.show_for(domain, shown);
         match again!(order.poll_ready(&POLL)) {
             Ok(_) => Ok(()),
             Err(_) if order.state().status == OrderStatus::Invalid => Ok(()),
@@ -147,6 +152,12 @@ impl Renewer {
             challenge.set_ready().await?;
         }
         Ok(Some(shown))
+    }
+
+    /// Goes on showing this for a domain, and nothing else.
+    fn show_for(&self, domain: &str, shown: Vec<Shown>) {
+        let mut all = self.0.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        all.insert(domain.to_owned(), shown);
     }
 }
 
