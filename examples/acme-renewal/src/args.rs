@@ -58,7 +58,7 @@ pub(crate) struct Args {
     /// The wait before the first of these; it doubles, up to 5m or this
     #[arg(long, value_name = "DURATION", value_parser = some_time, default_value = "60s")]
     pub(crate) first_delay: Duration,
-    /// End the run, and leave the rest to the next one, when the CA has given no answer for so long
+    /// End the run, and leave the rest to the next one, when the CA has done nothing but fail for so long
     #[arg(long, value_name = "DURATION", value_parser = some_time, default_value = "10m")]
     pub(crate) max_outage: Duration,
     /// Never more calls to the CA than that

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use http::{HeaderMap, Method, Request, Response};
+use http::{Method, Request, Response};
 use http_body_util::{BodyExt as _, Full};
 use instant_acme::{BodyWrapper, BytesResponse, HttpClient};
 use paceline::provider::{self, Answer, NoResponse, Provider, Reading};
@@ -45,7 +45,7 @@ pub(crate) struct CaConfig {
     pub(crate) limit: Quota,
     /// A root to trust beside the system's, as PEM.
     pub(crate) root: Option<Vec<u8>>,
-    /// After so long without any answer the CA is given up for this run.
+    /// A CA that has been failing for so long is given up for this run.
     pub(crate) max_outage: Duration,
 }
 
@@ -134,7 +134,7 @@ impl Ca {
         (self.0.limiter.snapshot().account.totals.sends, self.0.orders.load(Ordering::Relaxed))
     }
 
-    /// Ready once the CA has given no answer for too long. Nothing is sent from then on.
+    /// Ready once the CA has been failing for too long. Nothing is sent from then on.
     pub(crate) async fn given_up(&self) {
         self.0.outage.over.notified().await;
         self.0.limiter.close();
@@ -149,30 +149,26 @@ impl Ca {
         let permit = ca.permit(if is_order { ca.new_orders } else { ca.others }).await?;
         ca.orders.fetch_add(u64::from(is_order), Ordering::Relaxed);
         let request = ca.http.request(parts.method, &url).headers(parts.headers).body(body);
-        let (status, headers, body) = match receive(request).await {
+        let answer = match receive(request).await {
             Ok(answer) => answer,
             Err(error) => return Err(ca.unanswered(permit, &error)),
         };
-        let answer = Answer { status, headers: &headers, body: &body, path: parts.uri.path() };
-        let reading = provider::read(Provider::Acme, &answer, paceline::clock::wall());
-        ca.outage.note(ca.limiter.now(), status >= 500);
+        let reading = read(&answer, parts.uri.path());
+        ca.outage.note(ca.limiter.now(), answer.status().is_server_error());
         let is_bad_nonce = reading.code.as_deref() == Some("badNonce");
-        if (200..300).contains(&status) || is_bad_nonce {
-            // A stale nonce says nothing about the pace, and an order in progress is no failure of the server.
-            let class = if is_bad_nonce { Class::Invalid } else { Class::Success };
-            permit.complete(Reading { class, ..reading }.outcome());
-            if url == ca.directory
-                && let Ok(Directory { new_order }) = serde_json::from_slice(&body)
-            {
-                ca.new_order.get_or_init(|| new_order);
-            }
-            let mut response = Response::new(Full::new(body));
-            *response.status_mut() = http::StatusCode::from_u16(status).unwrap_or_default();
-            *response.headers_mut() = headers;
-            return Ok(response);
+        if !answer.status().is_success() && !is_bad_nonce {
+            permit.complete(reading.outcome());
+            return Err(CallError::Failed { status: Some(answer.status().as_u16()), reading: Box::new(reading) });
         }
-        permit.complete(reading.outcome());
-        Err(CallError::Failed { status: Some(status), reading: Box::new(reading) })
+        // A stale nonce says nothing about the pace, and an order in progress is no failure of the server.
+        let class = if is_bad_nonce { Class::Invalid } else { Class::Success };
+        permit.complete(Reading { class, ..reading }.outcome());
+        if url == ca.directory
+            && let Ok(Directory { new_order }) = serde_json::from_slice(answer.body())
+        {
+            ca.new_order.get_or_init(|| new_order);
+        }
+        Ok(answer.map(Full::new))
     }
 }
 
@@ -190,8 +186,8 @@ impl HttpClient for Ca {
 }
 
 impl Inner {
-    /// A permit, unless it takes so long that the item had better wait in the store. While the CA is down, one call at a
-    /// time tests it and the others wait here.
+    /// A permit, unless the CA asked for so long a wait that the item had better spend it in the store. While the CA is
+    /// down, one call at a time tests it and the others wait here.
     async fn permit(&self, scope: ScopeId) -> Result<Permit, CallError> {
         let request = paceline::Request {
             item: ITEM.try_with(|item| *item).unwrap_or_default(),
@@ -205,8 +201,8 @@ impl Inner {
         loop {
             match self.limiter.try_acquire(request.clone()) {
                 Ok(permit) => return Ok(permit),
-                Err(NotNow::Wait { after: Some(wait), policy }) if wait > PATIENCE && policy != Policy::Breaker => {
-                    return Err(CallError::NotSent { wait, why: format!("waiting for {policy}") });
+                Err(NotNow::Wait { after: Some(wait), policy: Policy::Gate | Policy::Held }) if wait > PATIENCE => {
+                    return Err(CallError::NotSent { wait, why: "the CA asked to wait".to_owned() });
                 }
                 Err(NotNow::Never(error)) => return Err(not_sent(error)),
                 Err(_) => {}
@@ -234,17 +230,26 @@ impl Inner {
 }
 
 /// The whole answer, which is bounded.
-async fn receive(request: reqwest::RequestBuilder) -> Result<(u16, HeaderMap, Bytes), reqwest::Error> {
-    let mut response = request.send().await?;
-    let (status, headers) = (response.status().as_u16(), std::mem::take(response.headers_mut()));
+async fn receive(request: reqwest::RequestBuilder) -> Result<Response<Bytes>, reqwest::Error> {
+    let mut received = request.send().await?;
+    let mut answer = Response::new(Bytes::new());
+    *answer.status_mut() = received.status();
+    *answer.headers_mut() = std::mem::take(received.headers_mut());
     let mut body = BytesMut::new();
-    while let Some(chunk) = response.chunk().await? {
+    while let Some(chunk) = received.chunk().await? {
         body.extend_from_slice(&chunk);
         if body.len() > LARGEST_ANSWER {
             break;
         }
     }
-    Ok((status, headers, body.freeze()))
+    *answer.body_mut() = body.freeze();
+    Ok(answer)
+}
+
+fn read(answer: &Response<Bytes>, path: &str) -> Reading {
+    let (status, headers) = (answer.status().as_u16(), answer.headers());
+    let answer = Answer { status, headers, body: answer.body(), path };
+    provider::read(Provider::Acme, &answer, paceline::clock::wall())
 }
 
 /// What really happened: the outer errors only repeat the address.
@@ -256,7 +261,7 @@ fn innermost(error: &reqwest::Error) -> String {
     cause.to_string()
 }
 
-/// For how long a CA has been failing.
+/// For how long a CA has been failing: no answer, or that it has a problem of its own.
 struct Outage {
     longest: Duration,
     since: Mutex<Option<Instant>>,

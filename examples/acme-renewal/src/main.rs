@@ -7,6 +7,7 @@ mod challenge;
 mod client;
 mod csr;
 mod errors;
+mod items;
 mod order;
 mod planner;
 mod reporter;

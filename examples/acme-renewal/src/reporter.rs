@@ -210,3 +210,76 @@ fn of_left(left: &Left) -> Row {
 fn printable(words: &str) -> String {
     words.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use paceline::Class;
+    use paceline_store::work::{Failure, Forgiven};
+
+    use super::*;
+
+    fn row(domain: &str, state: State, words: Option<&str>) -> (Due, Item) {
+        let due = Due {
+            domain: domain.to_owned(),
+            names: vec![domain.to_owned()],
+            path: domain.into(),
+            not_after: None,
+            reason: "3 days left".to_owned(),
+        };
+        let item = Item {
+            id: 1,
+            key: domain.to_owned(),
+            group: "ca".into(),
+            priority: 0,
+            state,
+            attempts: 1,
+            deferrals: 0,
+            abandoned: 0,
+            forgiven: Forgiven::default(),
+            crashes: 0,
+            not_before: None,
+            delay: std::time::Duration::ZERO,
+            created: paceline::Timestamp::from_millis(0),
+            first: None,
+            ended: None,
+            deadline: None,
+            last: words.map(|words| Failure::new(Class::Invalid, words)),
+            reason: None,
+        };
+        (due, item)
+    }
+
+    fn left(kind: Kind) -> Left {
+        Left { domain: "other.org".to_owned(), kind, not_after: None, reason: "why".to_owned() }
+    }
+
+    #[test]
+    fn the_worst_decides_about_the_whole() {
+        use State::{Deferred, Failed, Succeeded, Waiting};
+        for (states, kinds, status, exit_code) in [
+            (&[Succeeded, Succeeded][..], &[Kind::NotDue, Kind::Other][..], "SUCCESS", 0),
+            (&[], &[], "SUCCESS", 0),
+            (&[Succeeded, Failed], &[], "PARTIAL", 1),
+            (&[Succeeded], &[Kind::Unusable], "PARTIAL", 1),
+            (&[Failed], &[Kind::NotDue], "PARTIAL", 1),
+            (&[Failed], &[Kind::Unusable], "FAILED", 1),
+            (&[Succeeded, Failed, Deferred], &[], "DEFERRED", 3),
+            (&[Succeeded, Waiting], &[Kind::Unusable], "DEFERRED", 3),
+        ] {
+            let due: Vec<_> = states.iter().map(|&state| row("a.org", state, None)).collect();
+            let left: Vec<_> = kinds.iter().map(|&kind| left(kind)).collect();
+            let report = Report::of_run(Course::default(), &due, &left);
+            assert_eq!((report.status, report.exit_code()), (status, exit_code), "{states:?} {kinds:?}");
+        }
+    }
+
+    #[test]
+    fn words_from_outside_break_no_table_and_move_no_cursor() {
+        let due = [row("a.org", State::Failed, Some("it | said\n\u{1b}[31mno")), row("b.org", State::Succeeded, None)];
+        let report = Report::of_run(Course::default(), &due, &[]);
+        let markdown = report.markdown();
+        assert!(markdown.contains("it \\| said  [31mno |\n"), "{markdown}");
+        assert!(!report.text().contains('\u{1b}'));
+        assert_eq!(report.summary(), "PARTIAL: 1 renewed, 1 failed");
+    }
+}

@@ -1,6 +1,5 @@
 //! One run: the plan becomes work items, the scheduler works on them, the report tells what became of them.
 
-use std::collections::BTreeMap;
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,16 +9,16 @@ use jiff::Timestamp;
 use paceline::{Backoff, Class, Growth, Jitter};
 use paceline_store::ScopeState;
 use paceline_store::work::{
-    Amend, Clock, Ended, Failure, Filter, Item, NewItem, Note, OverBound, Policy, Scheduler, SqliteStore, State,
-    WorkError, WorkStore,
+    Clock, Ended, Failure, Item, Note, OverBound, Policy, Scheduler, SqliteStore, Task, WorkError, WorkStore,
 };
 
 use crate::account::AccountFile;
 use crate::args::Args;
 use crate::challenge::Challenges;
 use crate::client::{self, Ca, CaConfig, SetupError};
+use crate::items;
 use crate::order::Renewer;
-use crate::planner::{Due, Plan, plan};
+use crate::planner::{Plan, plan};
 use crate::reporter::{Course, Report};
 use crate::scanner::scan;
 use crate::storage::{self, Orders};
@@ -86,7 +85,7 @@ pub(crate) async fn once(
     let clock = Clock::system();
     let store = Arc::new(SqliteStore::open(&args.store, clock.clone())?);
     let ca = Ca::new(ca_config(args)?)?;
-    let items = enter(&*store, ca.directory(), due).await?;
+    let items = items::enter(&*store, ca.directory(), due).await?;
     let orders = state.join("orders");
     let orders = Orders::open(orders.clone()).map_err(file("make", &orders))?;
     let account = AccountFile::new(&state, ca.directory(), &args.contact);
@@ -94,7 +93,7 @@ pub(crate) async fn once(
 
     let scheduler = Scheduler::new(store.clone(), policy(args), clock)?.with_observer(Arc::new(tell));
     let due = Arc::new(items);
-    let work = |task: paceline_store::work::Task| {
+    let work = |task: Task| {
         let (renewer, due) = (renewer.clone(), due.clone());
         async move {
             let planned = due.get(task.key()).ok_or_else(not_planned)?;
@@ -110,88 +109,18 @@ pub(crate) async fn once(
     };
     let summary = scheduler.run_until(work, stop).await.map_err(RunError::Broken)?;
     if gone {
-        due_at_once(&*store).await.map_err(RunError::Broken)?;
+        items::due_at_once(&*store).await.map_err(RunError::Broken)?;
     }
     let ended = why(summary.ended, gone, args, &*store, ca.directory()).await.map_err(RunError::Broken)?;
     let seconds = now().duration_since(started).as_secs_f64();
     let course = Course { started, seconds, calls: ca.calls(), ended };
-    let outcomes = outcomes(&*store, &due).await.map_err(RunError::Broken)?;
+    let outcomes = items::outcomes(&*store, &due).await.map_err(RunError::Broken)?;
     Ok(Report::of_run(course, &outcomes, &left))
 }
 
 fn planned(args: &Args) -> Result<Plan, RunError> {
     let entries = scan(&args.certs).map_err(file("read", &args.certs))?;
     Ok(plan(entries, now(), args.days))
-}
-
-/// Puts what is due into the store, and takes out what is not due any more. An item is the replacement of one certificate:
-/// once that is replaced, the next renewal is another item. What failed in an earlier run is tried again.
-async fn enter(store: &dyn WorkStore, group: &str, due: Vec<Due>) -> Result<BTreeMap<String, Due>, RunError> {
-    let known: BTreeMap<String, Item> = all(store).await?.into_iter().map(|item| (item.key.clone(), item)).collect();
-    let mut planned = BTreeMap::new();
-    let mut new = Vec::new();
-    for due in due {
-        let ends = due.not_after.map_or_else(|| "first".to_owned(), |time| time.to_string());
-        let key = (1_u32..).map(|n| format!("{} {ends} {n}", due.domain)).find(|key| {
-            // A file may come back that was replaced already, or another CA be asked: that is new work.
-            known.get(key).is_none_or(|item| item.state != State::Succeeded && *item.group == *group)
-        });
-        let key = key.expect("numbers do not run out");
-        new.push(NewItem { group: group.to_owned(), ..NewItem::new(&key, due.names.join(" ")) });
-        planned.insert(key, due);
-    }
-    store.insert(new).await?;
-    let chosen = |wanted: &dyn Fn(&Item) -> bool| -> Vec<String> {
-        known.values().filter(|item| wanted(item)).map(|item| item.key.clone()).collect()
-    };
-    let again = chosen(&|item| {
-        let given_up = matches!(item.state, State::Failed | State::Skipped | State::Cancelled);
-        given_up && planned.contains_key(&item.key)
-    });
-    let obsolete = chosen(&|item| !item.state.is_final() && !planned.contains_key(&item.key));
-    for (keys, amend) in [(again, Amend::Retry), (obsolete, Amend::Cancel)] {
-        // No keys would mean any.
-        if !keys.is_empty() {
-            store.amend(Filter { keys, ..Filter::default() }, amend).await?;
-        }
-    }
-    Ok(planned)
-}
-
-async fn all(store: &dyn WorkStore) -> Result<Vec<Item>, WorkError> {
-    let mut items: Vec<Item> = Vec::new();
-    loop {
-        let after = items.last().map_or(0, |item| item.id);
-        let page = store.list(Filter::default(), after, PAGE).await?;
-        if page.is_empty() {
-            return Ok(items);
-        }
-        items.extend(page);
-    }
-}
-
-/// What became of the plan's items, the most urgent first.
-async fn outcomes(store: &dyn WorkStore, due: &BTreeMap<String, Due>) -> Result<Vec<(Due, Item)>, WorkError> {
-    let found = all(store).await?.into_iter();
-    let mut outcomes: Vec<(Due, Item)> =
-        found.filter_map(|item| due.get(&item.key).map(|due| (due.clone(), item))).collect();
-    outcomes.sort_by(|(a, _), (b, _)| (a.not_after, &a.domain).cmp(&(b.not_after, &b.domain)));
-    Ok(outcomes)
-}
-
-/// The CA was down for everybody, so the next run begins with what is left, at once and counting anew. Waits that the CA
-/// itself asked for stay.
-async fn due_at_once(store: &dyn WorkStore) -> Result<(), WorkError> {
-    let own_wait = |item: &Item| match &item.last {
-        Some(last) => matches!(last.class, Class::Transient | Class::Overloaded | Class::Abandoned),
-        None => false,
-    };
-    let waiting = all(store).await?.into_iter().filter(|item| item.state == State::Waiting && own_wait(item));
-    let keys: Vec<String> = waiting.map(|item| item.key).collect();
-    if !keys.is_empty() {
-        store.amend(Filter { keys, ..Filter::default() }, Amend::Retry).await?;
-    }
-    Ok(())
 }
 
 /// Why a run ended before everything was done.
@@ -203,7 +132,7 @@ async fn why(
     group: &str,
 ) -> Result<Option<String>, WorkError> {
     if gone {
-        return Ok(Some(format!("the CA gave no answer for {:?}", args.max_outage)));
+        return Ok(Some(format!("the CA has been failing for {:?}", args.max_outage)));
     }
     let scope = store.scopes().await?.into_iter().find(|row| *row.name == *group);
     Ok(match (ended, scope.map(|row| row.state)) {
@@ -296,6 +225,3 @@ pub(crate) fn now() -> Timestamp {
 
 /// The longest wait between two tries of a domain, unless the first is longer.
 const LONGEST_DELAY: std::time::Duration = std::time::Duration::from_secs(300);
-
-/// Items that are read at a time.
-const PAGE: usize = 1_000;

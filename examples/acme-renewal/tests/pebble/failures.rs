@@ -1,7 +1,7 @@
 //! One bad domain, limits, an account that a person must see to, and a CA that is down.
 
 use std::fs;
-use std::io::{Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpListener;
 use std::time::Duration;
 
@@ -59,6 +59,24 @@ fn no_order_is_sent_in_the_time_that_the_ca_asks_for() {
     let early = calls[refused + 1..].iter().filter(|call| call.at < until).count();
     assert!(early < AT_A_TIME, "{early} orders came in the five seconds, more than were on their way");
     assert!(front.orders() == 20, "{} orders", front.orders());
+}
+
+#[test]
+fn the_time_that_the_ca_asks_for_outlives_the_program() {
+    let pebble = Pebble::start();
+    let front = Front::start(&pebble);
+    let agent = Agent::new(&pebble, &front, 20, &["--first-delay", "1s"]);
+    let detail = "too many new orders (300) from this account in the last 3h0m0s";
+    front.set(Mood::RefusesOneOrder { detail, retry_after: 8 });
+    let mut process = agent.spawn();
+    let log = BufReader::new(process.stderr.take().expect("piped"));
+    assert!(log.lines().map_while(Result::ok).any(|line| line.contains("is held")), "it says so");
+    agent.kill(process);
+    let before = front.order_calls();
+    let refused = before.iter().find(|call| call.status == Some(429)).expect("the refusal");
+    agent.run().assert(0, "SUCCESS");
+    let next = front.order_calls()[before.len()].at;
+    assert!(next >= refused.at + Duration::from_secs(8), "{:?} after the refusal", next.saturating_since(refused.at));
 }
 
 #[test]
@@ -166,7 +184,7 @@ fn a_ca_that_is_down_all_along_loses_nothing() {
     let ended = agent.run();
     ended.assert(3, "DEFERRED");
     assert_eq!(ended.count("deferred"), 20, "{}", ended.text);
-    assert!(ended.report["ended"].as_str().is_some_and(|why| why.contains("no answer for 3s")), "{}", ended.report);
+    assert!(ended.report["ended"].as_str().is_some_and(|why| why.contains("failing for 3s")), "{}", ended.report);
     // More urgent than all others, but these were there before.
     agent.expire(0..=0);
     front.set(Mood::Fair);
