@@ -172,9 +172,15 @@ pub(crate) fn domain(number: usize) -> String {
 }
 
 fn expired(domain: &str, number: usize) -> String {
+    let year = 2020 + i32::try_from(number / 12).expect("few");
+    certificate(domain, 2019, (year, 1 + (number % 12) as u8))
+}
+
+/// A certificate that its own key has signed, valid from the beginning of a year to that of a month, and the key.
+pub(crate) fn certificate(domain: &str, from: i32, (year, month): (i32, u8)) -> String {
     let mut params = CertificateParams::new(vec![domain.to_owned()]).expect("a name");
-    params.not_before = date_time_ymd(2020, 1, 1);
-    params.not_after = date_time_ymd(2020 + i32::try_from(number / 12).expect("few"), 1 + (number % 12) as u8, 1);
+    params.not_before = date_time_ymd(from, 1, 1);
+    params.not_after = date_time_ymd(year, month, 1);
     let key = KeyPair::generate().expect("a key");
     params.self_signed(&key).expect("a certificate").pem() + &key.serialize_pem()
 }

@@ -5,7 +5,7 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpListener;
 use std::time::Duration;
 
-use super::agent::{Agent, domain};
+use super::agent::{Agent, certificate, domain};
 use super::front::{Front, Mood};
 use super::pebble::Pebble;
 
@@ -211,9 +211,16 @@ fn garbage_in_the_folder_stops_nobody() {
     fs::write(agent.path(3), "").expect("an empty file");
     fs::write(agent.path(4), "garbage").expect("a file");
     fs::create_dir(agent.path(5)).expect("a folder");
+    std::os::unix::fs::symlink("/nowhere/at/all", agent.path(6)).expect("a link that cannot be read");
+    fs::write(agent.path(7), certificate(&domain(7), 2100, (2101, 1))).expect("a certificate of the future");
+    fs::write(agent.path(8), certificate(&domain(8), 2019, (2100, 1))).expect("a certificate that is good for longer");
     let ended = agent.run();
     ended.assert(1, "PARTIAL");
-    assert_eq!((ended.count("renewed"), ended.count("unusable")), (3, 2), "{}", ended.text);
+    assert_eq!((ended.count("renewed"), ended.count("unusable"), ended.count("not_due")), (3, 4, 1), "{}", ended.text);
     agent.connect(&pebble, 3).expect("a first certificate");
     assert_eq!(fs::read(agent.path(4)).expect("still there"), b"garbage");
+    for (number, why) in [(4, "no certificate"), (5, "a folder"), (6, "cannot be read"), (7, "not valid before")] {
+        let row = ended.row(number);
+        assert!(row["reason"].as_str().is_some_and(|reason| reason.contains(why)), "{row}");
+    }
 }
