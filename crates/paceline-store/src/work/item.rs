@@ -134,7 +134,7 @@ pub struct Item {
     pub delay: Duration,
     /// When it was added.
     pub created: Timestamp,
-    /// When it was first claimed, moved on by the time that its group was held or stopped.
+    /// When it was claimed for its first send, moved on by the time that its group was held or stopped.
     pub first: Option<Timestamp>,
     /// When it ended.
     pub ended: Option<Timestamp>,
@@ -175,18 +175,28 @@ pub struct Failure {
     pub words: String,
     /// How long the server said to wait. It is not stored: the due time is.
     pub retry_after: Option<Duration>,
+    /// Whether the try only tested a server that had been failing, while nothing else was sent. What is wrong with the
+    /// server then is no fault of the item, and counts against no bound of retries. It is not stored.
+    pub is_probe: bool,
 }
 
 impl Failure {
     /// A failure of that class.
     pub fn new(class: Class, words: impl Into<String>) -> Self {
-        Self { class, status: None, code: None, words: words.into(), retry_after: None }
+        Self { class, status: None, code: None, words: words.into(), retry_after: None, is_probe: false }
     }
 
     /// With a status.
     #[must_use]
     pub const fn with_status(mut self, status: u16) -> Self {
         self.status = Some(status);
+        self
+    }
+
+    /// Of a try that only tested whether a failing server is back.
+    #[must_use]
+    pub const fn of_probe(mut self, is_probe: bool) -> Self {
+        self.is_probe = is_probe;
         self
     }
 
@@ -275,7 +285,7 @@ pub enum Sent {
     Deferral,
     /// We gave it up ourselves.
     Abandoned,
-    /// It did not begin.
+    /// It did not begin, or only tested a failing server.
     Not,
 }
 

@@ -449,6 +449,11 @@ impl Row {
             Sent::Abandoned => item.abandoned += 1,
             Sent::Not => {}
         }
+        let forgiven = item.forgiven.attempts + item.forgiven.deferrals;
+        if outcome.sent != Sent::Abandoned && item.attempts + item.deferrals <= forgiven {
+            // Nothing was sent since its bounds began, so neither has its time.
+            item.first = None;
+        }
         item.state = outcome.next.state();
         match outcome.next {
             Next::Back => {}
@@ -462,7 +467,7 @@ impl Row {
             item.reason = None;
         }
         let Some(Decided { failure, action, reason, by }) = outcome.decided else { return };
-        let failure = Failure { words: shortened(&failure.words), retry_after: None, ..failure };
+        let failure = Failure { words: shortened(&failure.words), retry_after: None, is_probe: false, ..failure };
         item.last = Some(failure.clone());
         item.reason = reason.clone();
         let (send, not_before) = (item.sends(), item.not_before.filter(|_| matches!(outcome.next, Next::Again(_))));

@@ -132,6 +132,7 @@ impl Policy {
         let sent = match failure.class {
             Class::Throttled | Class::QuotaExhausted | Class::Account | Class::Partial => Sent::Deferral,
             Class::Abandoned => Sent::Abandoned,
+            Class::Overloaded | Class::Transient if failure.is_probe => Sent::Not,
             Class::Success | Class::Overloaded | Class::Transient | Class::Invalid | Class::Filtered => Sent::Attempt,
         };
         let by = decision.as_ref().map_or("rules", |(_, name)| name).to_owned();
@@ -179,7 +180,7 @@ impl Policy {
             ),
             Sent::Attempt | Sent::Abandoned | Sent::Not => {
                 let before = item.attempts - item.forgiven.attempts.min(item.attempts);
-                ("retry", before, Some(self.max_retries), "max_retries")
+                ("retry", before, Some(self.max_retries).filter(|_| sent != Sent::Not), "max_retries")
             }
         };
         if bound.is_some_and(|bound| before >= bound) {

@@ -47,6 +47,7 @@ conformance!(
     who_lost_its_lease_goes_on_in_the_same_run,
     an_hour_back_lengthens_no_wait,
     an_hour_forward_makes_due,
+    time_begins_with_the_first_send,
 );
 
 async fn a_key_is_added_once(on: Bench) {
@@ -379,4 +380,24 @@ async fn an_hour_forward_makes_due(on: Bench) {
     let mut keys = on.keys(worker, 9).await;
     keys.sort_unstable();
     assert_eq!(keys, ["a", "b"]);
+}
+
+async fn time_begins_with_the_first_send(on: Bench) {
+    on.store.insert(vec![item("a")]).await.unwrap();
+    let worker = on.enlist().await;
+    let first = async || on.store.show("a").await.unwrap().unwrap().0.first;
+    for next in [Next::Back, Next::Again(Duration::ZERO)] {
+        let claimed = on.claim(worker, 1).await.items.remove(0);
+        assert!(claimed.item.first.is_some());
+        let nothing_sent = Outcome { next, ..Outcome::back(&claimed) };
+        assert_eq!(on.record(nothing_sent).await, Kept::Recorded);
+        assert_eq!(first().await, None, "{next:?}");
+    }
+    let claimed = on.claim(worker, 1).await.items.remove(0);
+    on.record(again(&claimed, Duration::ZERO)).await;
+    let began = first().await;
+    assert!(began.is_some());
+    let claimed = on.claim(worker, 1).await.items.remove(0);
+    on.record(Outcome::back(&claimed)).await;
+    assert_eq!(first().await, began, "a later try that did not begin changes nothing");
 }

@@ -54,19 +54,26 @@ impl World {
 
     /// Work that takes a permit when it begins, and ends with success after that long.
     fn work(&self, takes: Duration, for_all: bool) -> impl Fn(Task) -> Start<Work> {
+        self.work_during(Duration::ZERO, takes, for_all)
+    }
+
+    /// The same, but all of it fails for as long as an outage lasts.
+    fn work_during(&self, outage: Duration, takes: Duration, for_all: bool) -> impl Fn(Task) -> Start<Work> {
         let world = self.clone();
         move |task| {
             *world.asked.lock().unwrap() += 1;
-            match world.permit(task.group()) {
-                Ok(ticket) => {
+            match world.permit(&task) {
+                Ok((ticket, is_probe)) => {
                     let passed = world.clock.now() - paceline_core::Instant::ZERO;
                     world.begun.lock().unwrap().push((task.key().to_owned(), passed));
                     let world = world.clone();
                     Start::Now(Box::pin(async move {
                         tokio::time::sleep(takes).await;
                         let now = world.clock.now();
-                        world.pacer.lock().unwrap().complete(now, ticket, Outcome::new(Class::Success));
-                        Ok(())
+                        let is_out = now - paceline_core::Instant::ZERO < outage;
+                        let class = if is_out { Class::Transient } else { Class::Success };
+                        world.pacer.lock().unwrap().complete(now, ticket, Outcome::new(class));
+                        if is_out { Err(Failure::new(class, "down").of_probe(is_probe)) } else { Ok(()) }
                     }))
                 }
                 Err((after, why)) => Start::Later(Wait { after, why: why.into(), for_all }),
@@ -74,14 +81,17 @@ impl World {
         }
     }
 
-    fn permit(&self, group: &str) -> Result<Ticket, (Option<Duration>, String)> {
-        let (scope, now) = (self.scope(group), self.clock.now());
+    fn permit(&self, task: &Task) -> Result<(Ticket, bool), (Option<Duration>, String)> {
+        let (scope, now) = (self.scope(task.group()), self.clock.now());
         let mut pacer = self.pacer.lock().unwrap();
-        let request = Request::new(scope, Cost::request());
+        let request = Request { item: task.item().id, ..Request::new(scope, Cost::request()) };
         let ticket = pacer.enqueue(now, request.clone()).unwrap();
-        let granted = |event| matches!(event, Event::Granted { ticket: of, .. } if of == ticket);
-        if std::iter::from_fn(|| pacer.poll_event()).any(granted) {
-            return Ok(ticket);
+        let granted = |event| match event {
+            Event::Granted { ticket: of, probe, .. } if of == ticket => Some(probe),
+            _ => None,
+        };
+        if let Some(is_probe) = std::iter::from_fn(|| pacer.poll_event()).find_map(granted) {
+            return Ok((ticket, is_probe));
         }
         pacer.cancel(now, ticket);
         Err(match pacer.admit(now, &request) {
@@ -232,4 +242,29 @@ async fn what_is_given_up_counts_against_no_bound() {
     assert_eq!((summary.status(), summary.calls, summary.abandoned), (Status::Success, 3, 2));
     let (item, _, events) = world.store.show("a").await.unwrap().unwrap();
     assert_eq!((item.attempts, item.abandoned, events.len()), (1, 2, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outage_burns_no_item() {
+    let world = World::of(PacerConfig::default(), numbered("a", 200)).await;
+    let work = world.work_during(S * 1_800, S / 10, false);
+    let policy = Policy { max_retries: 1, ..fifty() };
+    let summary = world.scheduler(policy).run_paced(work, std::future::pending()).await.unwrap();
+    assert_eq!((summary.status(), summary.counts.of(State::Succeeded)), (Status::Success, 200));
+    let passed = world.clock.wall().saturating_since(START);
+    assert!(passed < S * 1_860, "half a minute between two tests, and then the paced rate: {passed:?}");
+    assert!(summary.calls < 200 + 200, "one call tests the server, now and then: {}", summary.calls);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outage_that_does_not_end_defers_everything() {
+    let world = World::of(PacerConfig::default(), numbered("a", 200)).await;
+    let work = world.work_during(Duration::MAX, S / 10, false);
+    let summary = world.scheduler(fifty()).run_paced(work, std::future::pending()).await.unwrap();
+    assert_eq!((summary.ended, summary.status()), (Ended::MaxWait, Status::Deferred));
+    assert_eq!(summary.counts.of(State::Waiting), 200);
+    let passed = world.clock.wall().saturating_since(START);
+    assert!(passed > S * 3_500 && passed < S * 3_700, "an hour of tests in vain: {passed:?}");
+    let items = world.store.list(Filter::default(), 0, 200).await.unwrap();
+    assert!(items.iter().all(|item| item.attempts <= 3), "tests count for nobody");
 }

@@ -145,7 +145,7 @@ impl Runs<'_> {
                 };
                 let (program, course) = (Arc::clone(program), course.clone());
                 Start::Now(Box::pin(async move {
-                    let end = program.work(&task, &course).await;
+                    let end = program.work(&task, &course).await.map_err(|end| end.of_probe(permit.is_probe()));
                     permit.complete(outcome_of(&end));
                     end
                 }))

@@ -119,6 +119,7 @@ impl Requests {
             () = course.gives_up() => None,
         };
         let reading = classify(&self.upstream.dialect, &call.url, answer.as_ref());
+        let is_probe = permit.is_probe();
         permit.complete(match &answer {
             Some(_) => reading.outcome_of(&cost),
             None => Outcome::new(Class::Abandoned),
@@ -131,7 +132,7 @@ impl Requests {
         }
         match answer {
             Some(Ok(answer)) if reading.class == Class::Success => self.keep(task, &echo, answer, course).await,
-            answer => Err(failure(answer.as_ref(), reading)),
+            answer => Err(failure(answer.as_ref(), reading).of_probe(is_probe)),
         }
     }
 

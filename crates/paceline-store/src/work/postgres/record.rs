@@ -12,7 +12,8 @@ use crate::work::due::{Due, Stored, read_due};
 use crate::work::item::{Added, Amend, EVENTS, Filter, Kept, NewItem, Next, Outcome, Sent, State, shortened};
 
 /// The guard stands in the statement: the fence is that of the claim, or nothing is recorded. `kind` 1 is an item that goes
-/// back as it was found. Without a decision the last failure stays.
+/// back as it was found. Without a decision the last failure stays. Where nothing was sent since its bounds began, neither has
+/// its time.
 pub(super) const RECORD: &str = "
     UPDATE item SET state = of.state, worker = NULL, fence = item.fence + 1,
         not_before_ms = CASE WHEN of.kind = 1 THEN item.not_before_ms ELSE of.not_before_ms END,
@@ -23,7 +24,9 @@ pub(super) const RECORD: &str = "
         last_class = coalesce(of.class, last_class),
         last_status = CASE WHEN of.class IS NULL THEN last_status ELSE of.status END,
         last_code = CASE WHEN of.class IS NULL THEN last_code ELSE of.code END,
-        last_words = CASE WHEN of.class IS NULL THEN last_words ELSE of.words END
+        last_words = CASE WHEN of.class IS NULL THEN last_words ELSE of.words END,
+        first_ms = CASE WHEN attempts + deferrals + of.attempt + of.deferral + of.given_up
+            > forgiven_attempts + forgiven_deferrals THEN first_ms END
     FROM unnest($2::bigint[], $3::bigint[], $4::smallint[], $5::smallint[], $6::bigint[], $7::bigint[], $8::bigint[],
         $9::bigint[], $10::bigint[], $11::text[], $12::bigint[], $13::text[], $14::text[], $15::text[])
         AS of(id, fence, state, kind, not_before_ms, delay_ms, attempt, deferral, given_up, class, status, code, words,

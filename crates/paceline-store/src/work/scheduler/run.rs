@@ -56,6 +56,8 @@ pub(super) struct Run<'a, W> {
     put_back: PutBack,
     /// The wait that was told last.
     told: Option<(Instant, Option<Arc<str>>)>,
+    /// Since when nothing came back but failed tests of a failing server.
+    probing_since: Option<Instant>,
     pace: Pace,
     rng: Rng,
     summary: Summary,
@@ -94,6 +96,7 @@ where
             declined: None,
             put_back: PutBack::default(),
             told: None,
+            probing_since: None,
             pace: Pace::default(),
             rng: Rng::new(scheduler.clock.wall().as_millis() as u64),
             summary: nothing,
@@ -149,6 +152,10 @@ where
         if self.turn.is_some() {
             self.pace.count();
         }
+        self.probing_since = match &tried {
+            Err((failure, _)) if failure.is_probe => self.probing_since.or(Some(self.scheduler.clock.now())),
+            _ => None,
+        };
         match tried {
             Ok(()) => {
                 let outcome = Outcome::success(&held.claimed);
@@ -168,9 +175,7 @@ where
     fn rule(&mut self, held: Held, failure: Failure, decision: Option<Decision>, sent: Option<Sent>) {
         let (claimed, now) = (held.claimed.clone(), self.scheduler.clock.now());
         let judge = self.scheduler.judge.as_ref().map_or("judge", |judge| judge.name());
-        // An item may have been claimed and put back before its first try.
-        let before = if claimed.item.sends() > 0 { claimed.age } else { Duration::ZERO };
-        let age = before + now.saturating_since(held.since);
+        let age = claimed.age + now.saturating_since(held.since);
         let decision = decision.map(|decision| (decision, judge));
         let words = failure.words.clone();
         let mut ruling = self.scheduler.policy.rule(&claimed, failure, decision, age, &mut self.rng);
@@ -200,6 +205,11 @@ where
         let now = self.scheduler.clock.now();
         if self.ending.is_none() && self.ends_at.is_some_and(|at| at <= now) {
             self.end(Ended::MaxDuration);
+        }
+        let (policy, probing) = (&self.scheduler.policy, self.probing_since);
+        let in_vain = |since| policy.idle == Idle::End && too_far(now.saturating_since(since), policy.max_wait);
+        if self.ending.is_none() && probing.is_some_and(in_vain) {
+            self.end(Ended::MaxWait);
         }
         self.shut = self.shut.filter(|shut| *shut > now);
         self.declined = self.declined.take().filter(|(until, _)| *until > now);

@@ -8,18 +8,21 @@ use crate::work::due::{Due, Stored, read_due};
 use crate::work::item::{Added, Amend, Decided, EVENTS, Filter, Kept, NewItem, Next, Outcome, Sent, State, shortened};
 
 /// The guard stands in the statement: the fence is that of the claim, or nothing is recorded. Who records hands the item
-/// on, so the fence goes up. Without a decision (`?10` is its class) the last failure stays.
+/// on, so the fence goes up. Without a decision (`?10` is its class) the last failure stays. Where nothing was sent since its
+/// bounds began, neither has its time.
 pub(super) const RECORD: &str = "UPDATE item
      SET state = ?3, worker = NULL, fence = fence + 1, not_before_ms = ?4, delay_ms = ?5, attempts = attempts + ?6,
          deferrals = deferrals + ?7, abandoned = abandoned + ?8, ended_ms = ?9, reason = ?14,
          last_class = coalesce(?10, last_class), last_status = iif(?10 IS NULL, last_status, ?11),
-         last_code = iif(?10 IS NULL, last_code, ?12), last_words = iif(?10 IS NULL, last_words, ?13)
+         last_code = iif(?10 IS NULL, last_code, ?12), last_words = iif(?10 IS NULL, last_words, ?13),
+         first_ms = iif(attempts + deferrals + ?6 + ?7 + ?8 > forgiven_attempts + forgiven_deferrals, first_ms, NULL)
      WHERE id = ?1 AND fence = ?2";
 
 /// As it was found; only the sends are counted.
 pub(super) const BACK: &str = "UPDATE item
      SET state = 0, worker = NULL, fence = fence + 1, attempts = attempts + ?3, deferrals = deferrals + ?4,
-         abandoned = abandoned + ?5
+         abandoned = abandoned + ?5,
+         first_ms = iif(attempts + deferrals + ?3 + ?4 + ?5 > forgiven_attempts + forgiven_deferrals, first_ms, NULL)
      WHERE id = ?1 AND fence = ?2";
 
 const EVENT: &str = "INSERT INTO event (item, n, decided_ms, send, class, status, code, words, action, reason, judge,

@@ -43,7 +43,14 @@ pub(super) fn item(row: &Row<'_>) -> rusqlite::Result<Item> {
 /// Status, code and words stand beside each other from `column` on.
 fn failure(row: &Row<'_>, class: Class, column: usize) -> rusqlite::Result<Failure> {
     let words = row.get::<_, Option<String>>(column + 2)?.unwrap_or_default();
-    Ok(Failure { class, status: row.get(column)?, code: row.get(column + 1)?, words, retry_after: None })
+    Ok(Failure {
+        class,
+        status: row.get(column)?,
+        code: row.get(column + 1)?,
+        words,
+        retry_after: None,
+        is_probe: false,
+    })
 }
 
 /// The due time that is shown: what is none, or 0, is shown as none.
