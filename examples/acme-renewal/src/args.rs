@@ -64,6 +64,15 @@ pub(crate) struct Args {
     /// Never more calls to the CA than that
     #[arg(long, value_name = "LIMIT", value_parser = rate, default_value = "10 per 1s")]
     pub(crate) rate: Quota,
+    /// A language model decides about failures in place of the rules: an OpenAI-compatible API
+    #[arg(long, value_name = "URL", requires = "judge_model")]
+    pub(crate) judge_url: Option<String>,
+    /// Its name there; without a key of its own in the file below none is sent
+    #[arg(long, value_name = "MODEL", requires = "judge_url")]
+    pub(crate) judge_model: Option<String>,
+    /// The file that holds its key
+    #[arg(long, value_name = "FILE", requires = "judge_url")]
+    pub(crate) judge_key_file: Option<PathBuf>,
     /// Write the report as JSON
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
@@ -119,6 +128,8 @@ mod tests {
             "--certs c --directory d --rate 5tpm",
             "--certs c --directory d --first-delay soon",
             "--certs c --dry-run --every 1h",
+            "--certs c --directory d --judge-url http://localhost:1/v1",
+            "--certs c --directory d --judge-model m",
         ] {
             assert_eq!(parse(flags).map(|_| ()).unwrap_err().exit_code(), 2, "{flags}");
         }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use paceline::{Backoff, Class, Growth, Jitter};
+use paceline_judge::{LlmConfig, LlmError, LlmJudge};
 use paceline_store::ScopeState;
 use paceline_store::work::{
     Clock, Ended, Failure, Item, Note, OverBound, Policy, Scheduler, SqliteStore, Task, WorkError, WorkStore,
@@ -48,6 +49,9 @@ pub(crate) enum RunError {
     /// The store, on the way.
     #[error("the run broke off: {0}; what is recorded is safe, and the same command goes on")]
     Broken(#[source] WorkError),
+    /// The judge.
+    #[error(transparent)]
+    Judge(#[from] LlmError),
     /// The bounds of the run.
     #[error(transparent)]
     Policy(#[from] paceline::ConfigError),
@@ -58,7 +62,12 @@ impl RunError {
     pub(crate) const fn exit_code(&self) -> u8 {
         match self {
             Self::Broken(_) => 3,
-            Self::File { .. } | Self::Locked(_) | Self::Setup(_) | Self::Store(_) | Self::Policy(_) => 2,
+            Self::File { .. }
+            | Self::Locked(_)
+            | Self::Setup(_)
+            | Self::Store(_)
+            | Self::Policy(_)
+            | Self::Judge(_) => 2,
         }
     }
 }
@@ -91,7 +100,10 @@ pub(crate) async fn once(
     let account = AccountFile::new(&state, ca.directory(), &args.contact);
     let renewer = Renewer::new(ca.clone(), account, challenges.clone(), orders);
 
-    let scheduler = Scheduler::new(store.clone(), policy(args), clock)?.with_observer(Arc::new(tell));
+    let mut scheduler = Scheduler::new(store.clone(), policy(args), clock)?.with_observer(Arc::new(tell));
+    if let Some(judge) = judge(args)? {
+        scheduler = scheduler.with_judge(Arc::new(judge));
+    }
     let due = Arc::new(items);
     let work = |task: Task| {
         let (renewer, due) = (renewer.clone(), due.clone());
@@ -143,6 +155,17 @@ async fn why(
         (Ended::Done, _) => None,
         (ended, _) => ended.as_str().map(str::to_owned),
     })
+}
+
+/// The model that decides about failures, if one is asked for. It sees the CA's words, neither keys nor payloads.
+fn judge(args: &Args) -> Result<Option<LlmJudge>, RunError> {
+    let (Some(url), Some(model)) = (&args.judge_url, &args.judge_model) else { return Ok(None) };
+    let mut config = LlmConfig::new(url, model);
+    if let Some(path) = &args.judge_key_file {
+        let key = fs::read_to_string(path).map_err(file("read", path))?;
+        config = config.with_key(key.trim())?;
+    }
+    Ok(Some(LlmJudge::new(config)?))
 }
 
 fn policy(args: &Args) -> Policy {
