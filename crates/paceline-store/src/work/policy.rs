@@ -180,7 +180,7 @@ impl Policy {
             ),
             Sent::Attempt | Sent::Abandoned | Sent::Not => {
                 let before = item.attempts - item.forgiven.attempts.min(item.attempts);
-                ("retry", before, Some(self.max_retries).filter(|_| sent != Sent::Not), "max_retries")
+                ("retry", before, Some(self.max_retries).filter(|_| sent == Sent::Attempt), "max_retries")
             }
         };
         if bound.is_some_and(|bound| before >= bound) {

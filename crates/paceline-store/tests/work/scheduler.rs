@@ -485,3 +485,17 @@ fn work_may_block_threads_of_its_own() {
     let items = runtime.block_on(store.list(Filter::default(), 0, 100)).unwrap();
     assert!(items.iter().all(|item| item.state == State::Succeeded));
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_we_gave_up_ourselves_waits_as_asked_and_counts_for_nobody() {
+    let world = World::of([item("a")]).await;
+    let scheduler = world.scheduler(Policy { max_retries: 0, ..Policy::default() });
+    let answer = |task: &Task| match task.attempt() {
+        1..=3 => Err(Failure::new(Class::Abandoned, "no permit in time").with_retry_after(S * 40)),
+        _ => Ok(()),
+    };
+    let summary = world.run(&scheduler, Duration::ZERO, answer).await;
+    assert_eq!((summary.status(), summary.calls), (Status::Success, 4));
+    let item = world.store.show("a").await.unwrap().unwrap().0;
+    assert_eq!((item.attempts, item.abandoned, world.passed().as_secs()), (1, 3, 120));
+}

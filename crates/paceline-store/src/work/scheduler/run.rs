@@ -162,7 +162,7 @@ where
                 self.settled.push((held, outcome));
             }
             // No bound counts it: nobody failed.
-            Err((failure, _)) if failure.class == Class::Abandoned => {
+            Err((failure, _)) if failure.class == Class::Abandoned && failure.retry_after.is_none() => {
                 self.summary.abandoned += 1;
                 let outcome = Outcome { sent: Sent::Abandoned, ..Outcome::back(&held.claimed) };
                 self.settled.push((held, outcome));
