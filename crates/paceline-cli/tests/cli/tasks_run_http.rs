@@ -1,5 +1,7 @@
 //! `paceline tasks run --http`: requests from a store, against a server that counts what reaches it.
 
+use std::collections::BTreeMap;
+use std::io::Write as _;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 
@@ -98,13 +100,51 @@ fn a_wait_is_not_shortened_in_the_process() {
     let Ran { code, log, .. } = ran(command.args(["--upstream", "openai"]).env("OPENAI_API_KEY", "sk-not-a-key"));
     assert_eq!(code, 0, "{log}");
     let times = times.lock().expect("no panic");
-    assert!(times.len() == 2 && times[1].saturating_since(times[0]).as_millis() >= 700, "{times:?}");
+    let waited = times[1].saturating_since(times[0]).as_millis();
+    assert!(times.len() == 2 && waited >= 700, "{times:?}");
+    say_late("one item", &[waited - 700]);
+}
+
+#[test]
+fn a_wait_is_not_shortened_among_others() {
+    const WAIT: u64 = 1_500;
+    type Arrivals = BTreeMap<String, Vec<Timestamp>>;
+    let times = Arc::new(Mutex::new(Arrivals::new()));
+    let noted = Arc::clone(&times);
+    let server = Server::new(move |arrival: &Arrival| {
+        noted.lock().expect("no panic").entry(arrival.item.clone()).or_default().push(clock::wall());
+        match (arrival.item.ends_with('7'), arrival.before) {
+            // The item's own trouble: it holds back nobody else.
+            (true, 0) => Reply::error(500, "broken").with_header("retry-after-ms", WAIT),
+            _ => Reply::ok(),
+        }
+    });
+    let store = numbered(100);
+    let mut command = command(&store, &server);
+    let Ran { code, log, .. } = ran(command.args(["--upstream", "openai"]).env("OPENAI_API_KEY", "sk-not-a-key"));
+    assert_eq!((code, server.count()), (0, 110), "{log}");
+    let times = times.lock().expect("no panic");
+    let twice = times.values().filter(|times| times.len() == 2);
+    let waits: Vec<u128> = twice.map(|times| times[1].saturating_since(times[0]).as_millis()).collect();
+    assert!(waits.len() == 10 && waits.iter().all(|wait| *wait >= u128::from(WAIT)), "{waits:?}");
+    say_late("10 of 100", &waits.iter().map(|wait| wait - u128::from(WAIT)).collect::<Vec<_>>());
+}
+
+/// How late arrivals came after their due times, for whoever keeps figures: in a long form at most 150 ms.
+fn say_late(name: &str, late: &[u128]) {
+    let most = late.iter().max().copied().unwrap_or_default();
+    let verdict = match std::env::var_os("PACELINE_SOAK") {
+        Some(_) if most > 150 => "MISSED",
+        Some(_) => "met",
+        None => "of the long form",
+    };
+    let _ = writeln!(std::io::stderr(), "measure tasks, late, {name}: late_ms={most} bar=150 {verdict}");
 }
 
 #[test]
 fn a_wait_outlives_the_process_and_is_neither_shortened_nor_begun_anew() {
     for down_when_due in [false, true] {
-        let (server, times) = asks_for(1_500);
+        let (server, times) = asks_for(3_000);
         let store = numbered(1);
         let openai = |flags: &[&str]| {
             let mut command = command(&store, &server);
@@ -126,7 +166,10 @@ fn a_wait_outlives_the_process_and_is_neither_shortened_nor_begun_anew() {
         let Ran { code, log, .. } = ran(&mut openai(&[]));
         assert_eq!((code, server.count()), (0, 2), "{log}");
         let times = times.lock().expect("no panic");
-        assert!(times[1] >= due && due.saturating_since(times[0]).as_millis() >= 1_500, "{times:?}, due {due:?}");
+        if !down_when_due {
+            say_late("after kill -9", &[times[1].saturating_since(due).as_millis()]);
+        }
+        assert!(times[1] >= due && due.saturating_since(times[0]).as_millis() >= 3_000, "{times:?}, due {due:?}");
     }
 }
 
