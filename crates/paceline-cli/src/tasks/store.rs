@@ -1,6 +1,6 @@
 //! Which store: a file, or a database that several workers share.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use paceline_store::work::{Clock, PostgresStore, SqliteStore, WorkStore};
@@ -11,7 +11,7 @@ use crate::exit::Failure;
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct StoreArgs {
     /// Where the items are: a file, made when it is not there, or postgres://USER@HOST/DATABASE
-    #[arg(long, value_name = "STORE")]
+    #[arg(long, value_name = "STORE", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     store: String,
 }
 
@@ -39,6 +39,23 @@ impl StoreArgs {
             )));
         }
         self.open_or_make(clock).await
+    }
+
+    /// Refuses a file to be written that is the store, or belongs to it.
+    ///
+    /// # Errors
+    /// Names the flag and the file.
+    pub(crate) fn refuse_as_output(&self, flag: &str, output: Option<&Path>) -> Result<(), Failure> {
+        let Some(output) = output.filter(|_| !self.is_database()) else { return Ok(()) };
+        let standing = |path: &str| std::fs::canonicalize(path).ok();
+        let own = ["", "-wal", "-shm", ".lock"].map(|end| standing(&format!("{}{end}", self.store)));
+        match std::fs::canonicalize(output) {
+            Ok(path) if own.contains(&Some(path.clone())) => {
+                let output = output.display();
+                Err(Failure::refused(format!("{flag} {output} belongs to the store: expected another file")))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn is_database(&self) -> bool {

@@ -99,7 +99,7 @@ pub(crate) fn until(holds: impl Fn() -> bool) {
     }
 }
 
-fn begin(command: &mut Command) -> Child {
+pub(crate) fn begin(command: &mut Command) -> Child {
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary runs")
 }
 

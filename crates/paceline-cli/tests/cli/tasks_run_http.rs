@@ -94,15 +94,15 @@ fn asks_for(millis: u64) -> (Server, Times) {
 
 #[test]
 fn a_wait_is_not_shortened_in_the_process() {
-    let (server, times) = asks_for(700);
+    let (server, times) = asks_for(2_000);
     let store = numbered(1);
     let mut command = command(&store, &server);
     let Ran { code, log, .. } = ran(command.args(["--upstream", "openai"]).env("OPENAI_API_KEY", "sk-not-a-key"));
     assert_eq!(code, 0, "{log}");
     let times = times.lock().expect("no panic");
     let waited = times[1].saturating_since(times[0]).as_millis();
-    assert!(times.len() == 2 && waited >= 700, "{times:?}");
-    say_late("one item", &[waited - 700]);
+    assert!(times.len() == 2 && waited >= 2_000, "{times:?}");
+    say_late("one item", &[waited - 2_000]);
 }
 
 #[test]

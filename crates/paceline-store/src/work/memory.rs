@@ -39,6 +39,7 @@ struct Tables {
     scopes: BTreeMap<Arc<str>, Closed>,
     workers: BTreeMap<i64, Worker>,
     last_worker: i64,
+    turns: usize,
 }
 
 #[derive(Debug)]
@@ -268,6 +269,8 @@ impl Tables {
 
     fn claim(&mut self, worker: WorkerId, ask: Ask, now: Timestamp) -> Claim {
         self.end_holds(now);
+        let turn = self.turns;
+        self.turns += 1;
         if !self.workers.contains_key(&worker.0) {
             return Claim { now, lost: true, ..Claim::default() };
         }
@@ -276,7 +279,7 @@ impl Tables {
         lanes.sort_by(|a, b| b.priority.cmp(&a.priority).then(a.id.cmp(&b.id)));
         let mut ids = Vec::new();
         for until in [now, now + ask.ahead] {
-            let _: Result<(), std::convert::Infallible> = share_out(&lanes, ask.limit - ids.len(), |lane, n| {
+            let _: Result<(), std::convert::Infallible> = share_out(&lanes, ask.limit - ids.len(), turn, |lane, n| {
                 let taken = self.due(lane, until, n);
                 for id in &taken {
                     self.change(*id, |row| row.take(worker, now));

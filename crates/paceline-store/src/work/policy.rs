@@ -190,13 +190,23 @@ impl Policy {
             Some(delay) => delay.min(self.backoff.cap()),
             None => self.backoff.delay(before, rng),
         };
+        let chosen = match failure.class {
+            Class::QuotaExhausted => chosen.max(UNTOLD_QUOTA),
+            _ => chosen,
+        };
         let wait = failure.retry_after.map_or(chosen, |hint| hint.max(chosen));
-        if age.saturating_add(wait) > item.deadline.unwrap_or(self.deadline) {
+        // A wait that the server asked for is no time of the item: others of its scope wait as long.
+        let told = sent == Sent::Deferral && failure.class != Class::Partial && failure.retry_after.is_some();
+        let own = if told || failure.class == Class::QuotaExhausted { Duration::ZERO } else { wait };
+        if age.saturating_add(own) > item.deadline.unwrap_or(self.deadline) {
             return over("deadline");
         }
         (Next::Again(wait), action, None)
     }
 }
+
+/// A quota that is used up for an unknown time is tested again after that, as the pace does it.
+const UNTOLD_QUOTA: Duration = Duration::from_secs(300);
 
 /// A shorter lease would be renewed all the time, and lost whenever a disk is busy.
 const SHORTEST_LEASE: Duration = Duration::from_secs(1);

@@ -24,9 +24,16 @@ pub(crate) struct Sharing<'a> {
 }
 
 impl<'a> Sharing<'a> {
-    /// At most `limit` items of lanes that are sorted by falling priority.
-    pub(crate) fn new(lanes: &'a [Lane], limit: usize) -> Self {
-        let levels = lanes.chunk_by(|a, b| a.priority == b.priority).map(|level| level.iter().collect()).collect();
+    /// At most `limit` items of lanes that are sorted by falling priority. `turn` says which group begins: where few items
+    /// are asked for at a time, another one each time.
+    pub(crate) fn new(lanes: &'a [Lane], limit: usize, turn: usize) -> Self {
+        let in_turn = |level: &'a [Lane]| {
+            let mut lanes: Vec<&Lane> = level.iter().collect();
+            let first = turn % lanes.len();
+            lanes.rotate_left(first);
+            lanes
+        };
+        let levels = lanes.chunk_by(|a, b| a.priority == b.priority).map(in_turn).collect();
         Self { levels, round: VecDeque::new(), more: Vec::new(), share: 0, asked: 0, left: limit }
     }
 
@@ -53,9 +60,10 @@ impl<'a> Sharing<'a> {
 pub(crate) fn share_out<E>(
     lanes: &[Lane],
     limit: usize,
+    turn: usize,
     mut take: impl FnMut(&Lane, usize) -> Result<usize, E>,
 ) -> Result<(), E> {
-    let mut sharing = Sharing::new(lanes, limit);
+    let mut sharing = Sharing::new(lanes, limit, turn);
     while let Some((lane, n)) = sharing.next() {
         let count = take(lane, n)?;
         sharing.took(count);
@@ -84,7 +92,7 @@ mod tests {
         ] {
             let mut stock = [3, 10, 2, 10, 5];
             let before = stock;
-            let taken = share_out::<Infallible>(&lanes, limit, |lane, n| {
+            let taken = share_out::<Infallible>(&lanes, limit, 0, |lane, n| {
                 let stock = &mut stock[lane.id as usize];
                 let taken = n.min(*stock);
                 *stock -= taken;
@@ -94,5 +102,23 @@ mod tests {
             taken.unwrap();
             assert_eq!(got, expected, "of {limit}");
         }
+    }
+
+    #[test]
+    fn one_at_a_time_groups_take_turns_too() {
+        let lane = |id, priority| Lane { id, group: Arc::from(id.to_string()), priority };
+        let lanes = [lane(0, 9), lane(1, 0), lane(2, 0), lane(3, 0)];
+        let mut stock = [1, 2, 2, 2];
+        let mut order = Vec::new();
+        for turn in 0..7 {
+            let taken = share_out::<Infallible>(&lanes, 1, turn, |lane, n| {
+                let taken = stock[lane.id as usize].min(n);
+                stock[lane.id as usize] -= taken;
+                order.extend(std::iter::repeat_n(lane.id, taken));
+                Ok(taken)
+            });
+            taken.unwrap();
+        }
+        assert_eq!(order, [0, 2, 3, 1, 2, 3, 1]);
     }
 }

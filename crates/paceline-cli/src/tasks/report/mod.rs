@@ -45,6 +45,7 @@ pub(crate) enum Form {
 /// Refuses what is no store; says when it cannot be read, or its figures do not add up.
 pub(crate) async fn command(args: Args) -> Result<Status, Failure> {
     let clock = Clock::system();
+    args.store.refuse_as_output("-o", args.output.as_deref())?;
     let store = args.store.open(&clock).await?;
     let form = if args.json { Form::Json } else { args.format };
     let mut document = Document::read(&*store, &clock, form).await?;

@@ -40,6 +40,8 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
     let upstream = args.upstream(everywhere)?;
     let judge = args.judge.judge(everywhere)?;
     let permits = Permits::new(&upstream)?;
+    args.store.refuse_as_output("-o", args.output.as_deref())?;
+    args.store.refuse_as_output("--summary", args.summary.as_deref())?;
     let store = args.store.open(&clock).await?;
     let work = if args.http {
         let answers = args.output.as_deref().map(Answers::open).transpose()?;

@@ -111,7 +111,7 @@ async fn take(
         }
     }
     for until in [now, now + ask.ahead] {
-        let mut sharing = Sharing::new(&lanes, ask.limit - ids.len());
+        let mut sharing = Sharing::new(&lanes, ask.limit - ids.len(), usize::try_from(batch).unwrap_or_default());
         while let Some((lane, n)) = sharing.next() {
             let first = firsts.get(&lane.id).copied().flatten();
             if first.is_none_or(|first| first > until.as_millis()) {

@@ -62,7 +62,13 @@ const LANES: &str = "SELECT id, grp, priority FROM lane ORDER BY priority DESC, 
 pub(super) const OTHERS: &str = "SELECT EXISTS (SELECT 1 FROM worker WHERE id <> ?1
      AND EXISTS (SELECT 1 FROM item WHERE state = 1 AND item.worker = worker.id))";
 
-pub(super) fn claim(conn: &Connection, worker: WorkerId, ask: Ask, now: Timestamp) -> rusqlite::Result<Claim> {
+pub(super) fn claim(
+    conn: &Connection,
+    worker: WorkerId,
+    ask: Ask,
+    turn: usize,
+    now: Timestamp,
+) -> rusqlite::Result<Claim> {
     let known = conn
         .prepare_cached("SELECT EXISTS (SELECT 1 FROM worker WHERE id = ?1)")?
         .query_row([worker.0], |row| row.get::<_, bool>(0))?;
@@ -82,7 +88,7 @@ pub(super) fn claim(conn: &Connection, worker: WorkerId, ask: Ask, now: Timestam
     let open: Vec<Lane> = lanes.iter().filter(|lane| closed.opens(&lane.group) == Some(None)).cloned().collect();
     let mut ids = Vec::new();
     for until in [now, now + ask.ahead] {
-        share_out(&open, ask.limit - ids.len(), |lane, n| {
+        share_out(&open, ask.limit - ids.len(), turn, |lane, n| {
             let taken = due(conn, lane, until, n)?;
             for id in &taken {
                 conn.prepare_cached(TAKE)?.execute(params![id, worker.0, now.as_millis()])?;

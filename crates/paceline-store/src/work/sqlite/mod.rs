@@ -12,7 +12,7 @@ mod scopes;
 mod thread;
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -45,8 +45,24 @@ pub struct SqliteStore {
     changed: Notify,
     /// The number of the last change of another process that everybody heard of.
     seen: AtomicI64,
+    /// How many claims there were: groups take turns.
+    turns: AtomicUsize,
     /// Held from the first worker on.
     lock: Arc<Mutex<Option<LockFile>>>,
+}
+
+/// The one name of a file, however it is reached: the lock stands beside it.
+fn standing(path: PathBuf) -> Result<PathBuf, WorkError> {
+    if let Ok(path) = path.canonicalize() {
+        return Ok(path);
+    }
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or_else(|| ".".as_ref());
+    match (folder.canonicalize(), path.file_name()) {
+        (_, None) => Err(WorkError::NotAStore { path }),
+        // SQLite says what is wrong with the folder.
+        (Err(_), Some(_)) => Ok(path),
+        (Ok(folder), Some(name)) => Ok(folder.join(name)),
+    }
 }
 
 /// How often the file is looked at for what other processes changed: one number in shared memory.
@@ -58,11 +74,11 @@ impl SqliteStore {
     /// # Errors
     /// [`WorkError::NotAStore`], [`WorkError::NewerVersion`], and what SQLite says.
     pub fn open(path: impl Into<PathBuf>, clock: Clock) -> Result<Self, WorkError> {
-        let path = path.into();
+        let path = standing(path.into())?;
         let conn = schema::open(&path, clock.wall().as_millis())?;
         let seen = AtomicI64::new(version(&conn).map_err(WorkError::sqlite("read"))?);
         let desk = Desk::start(conn)?;
-        Ok(Self { desk, path, clock, changed: Notify::new(), seen, lock: Arc::default() })
+        Ok(Self { desk, path, clock, changed: Notify::new(), seen, turns: AtomicUsize::new(0), lock: Arc::default() })
     }
 
     /// Work on the tables, at the time at which its turn comes.
@@ -142,7 +158,8 @@ impl WorkStore for SqliteStore {
     }
 
     fn claim(&self, worker: WorkerId, ask: Ask) -> Pending<'_, Claim> {
-        self.ask("write", move |conn, now| claim::claim(conn, worker, ask, now))
+        let turn = self.turns.fetch_add(1, Ordering::Relaxed);
+        self.ask("write", move |conn, now| claim::claim(conn, worker, ask, turn, now))
     }
 
     fn record(&self, outcomes: Vec<Outcome>, scopes: Vec<ScopeRow>) -> Pending<'_, Vec<Kept>> {

@@ -10,6 +10,9 @@ use serde_json::{Map, Value};
 use super::{Ended, Exit, OUTPUT_BYTES, Output};
 use crate::text;
 
+/// A machine that has too much to do is asked again after that.
+const UNTIL_THERE_IS_ROOM: Duration = Duration::from_secs(1);
+
 /// What is told of a line that is not understood.
 const SHOWN: usize = 80;
 
@@ -27,9 +30,27 @@ pub(super) fn verdict(ended: &Ended) -> Result<(), Failure> {
             Err(Failure::new(Class::Invalid, format!("cannot be handed to a command: {error}")))
         }
         Exit::NotBegun(error) => {
-            let code = Some("not_begun".to_owned());
-            Err(Failure { code, ..Failure::new(Class::Transient, format!("the command cannot be begun: {error}")) })
+            let words = format!("the command cannot be begun: {error}");
+            // Whatever it is, no item is at fault: this machine has too much to do, or the command needs a person.
+            Err(match is_of_the_moment(error) {
+                true => Failure::new(Class::Abandoned, words).with_retry_after(UNTIL_THERE_IS_ROOM),
+                false => Failure { code: Some("not_begun".to_owned()), ..Failure::new(Class::Account, words) },
+            })
         }
+    }
+}
+
+/// Too many open files or processes, too little memory.
+fn is_of_the_moment(error: &std::io::Error) -> bool {
+    #[cfg(unix)]
+    {
+        use rustix::io::Errno;
+        let errors = [Errno::MFILE, Errno::NFILE, Errno::AGAIN, Errno::NOMEM];
+        errors.iter().any(|known| error.raw_os_error() == Some(known.raw_os_error()))
+    }
+    #[cfg(not(unix))]
+    {
+        error.kind() == std::io::ErrorKind::OutOfMemory
     }
 }
 

@@ -23,6 +23,12 @@ where
         let now = self.scheduler.clock.now();
         while self.ending.is_none() && self.shut.is_none() && self.flights.len() < self.scheduler.policy.concurrency {
             let Some(held) = self.window.pop_due(now) else { return };
+            let id = held.claimed.item.id;
+            if self.flights.range((id, i64::MIN)..=(id, i64::MAX)).next().is_some() {
+                // Somebody cancelled it and let it wait again: one item is worked on once at a time.
+                self.window.park(held);
+                continue;
+            }
             match (self.work)(Task(held.claimed.clone())) {
                 Start::Now(work) => self.start(held, work),
                 Start::Later(wait) => self.put_off(held, wait, now),

@@ -1,0 +1,60 @@
+//! The store of `paceline tasks`: one file, however it is named, and nobody's output.
+
+use serde_json::json;
+
+use crate::support::finish;
+use crate::tasks_run::{Store, begin, until};
+
+#[test]
+fn another_name_of_a_store_lets_no_second_run_in() {
+    let store = Store::of(&["a"]);
+    let folder = store.job.path("");
+    std::os::unix::fs::symlink(store.job.path("work.db"), folder.join("link.db")).expect("a link");
+    let mut first = begin(store.command().args(["--", "sh", "-c", "echo >> log; read line; kill -STOP $$"]));
+    until(|| store.job.path("log").exists());
+    let (code, log) = finish(store.job.paceline().args(["tasks", "run", "--store", "link.db", "--", "/bin/true"]));
+    assert_eq!(code, 2, "{log}");
+    assert!(log.contains("work.db.lock is in use by process"), "{log}");
+    first.kill().expect("it runs");
+    first.wait().expect("it is gone");
+}
+
+#[test]
+fn a_store_that_would_not_last_is_refused() {
+    let store = Store::new();
+    let add = |name: &str| finish(store.job.paceline().args(["tasks", "add", "--store", name, "--key", "x", "1"]));
+    assert_eq!(add("").0, 2);
+    for name in [":memory:", "file:other.db?mode=memory"] {
+        let (code, log) = add(name);
+        assert_eq!(code, 0, "{log}");
+        assert!(store.job.path(name).exists(), "a file like any other: {name}");
+    }
+}
+
+#[test]
+fn nothing_is_written_over_the_store() {
+    let store = Store::of(&["a"]);
+    let tasks = |words: &[&str]| finish(store.job.paceline().arg("tasks").args(words));
+    for output in ["work.db", "./work.db"] {
+        for words in [
+            vec!["report", "--store", "work.db", "-o", output],
+            vec!["run", "--store", "work.db", "--summary", output, "--", "/bin/true"],
+            vec!["run", "--store", "work.db", "--http", "--base-url", "http://127.0.0.1:1", "-o", output],
+        ] {
+            let (code, log) = tasks(&words);
+            assert!(code == 2 && log.contains("belongs to the store"), "{words:?}: {log}");
+        }
+    }
+    assert_eq!(store.item("a").key, "a");
+}
+
+#[test]
+fn a_quota_longer_than_the_deadline_holds_the_group_and_fails_nobody() {
+    let store = Store::of(&["a", "b"]);
+    let script = r#"echo '{"class":"quota_exhausted","retry_after_s":100000}'; exit 1"#;
+    let ran = store.run(&["--concurrency", "1"], script);
+    assert_eq!((ran.code, &ran.summary["deferred"], &ran.summary["calls"]), (3, &json!(2), &json!(1)), "{}", ran.log);
+    store.add("c", &json!("later"));
+    let ran = store.run(&[], script);
+    assert_eq!((ran.code, &ran.summary["deferred"], &ran.summary["calls"]), (3, &json!(3), &json!(0)), "{}", ran.log);
+}
