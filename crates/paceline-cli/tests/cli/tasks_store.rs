@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::support::finish;
-use crate::tasks_run::{Store, begin, until};
+use crate::tasks_run::{Ran, Store, begin, until};
 
 #[test]
 fn another_name_of_a_store_lets_no_second_run_in() {
@@ -49,12 +49,15 @@ fn nothing_is_written_over_the_store() {
 }
 
 #[test]
-fn a_quota_longer_than_the_deadline_holds_the_group_and_fails_nobody() {
-    let store = Store::of(&["a", "b"]);
-    let script = r#"echo '{"class":"quota_exhausted","retry_after_s":100000}'; exit 1"#;
-    let ran = store.run(&["--concurrency", "1"], script);
-    assert_eq!((ran.code, &ran.summary["deferred"], &ran.summary["calls"]), (3, &json!(2), &json!(1)), "{}", ran.log);
-    store.add("c", &json!("later"));
-    let ran = store.run(&[], script);
-    assert_eq!((ran.code, &ran.summary["deferred"], &ran.summary["calls"]), (3, &json!(3), &json!(0)), "{}", ran.log);
+fn a_refusal_longer_than_the_deadline_holds_the_group_and_fails_nobody() {
+    for class in ["quota_exhausted", "throttled"] {
+        let store = Store::of(&["a", "b"]);
+        let script = format!(r#"echo '{{"class":"{class}","retry_after_s":100000}}'; exit 1"#);
+        let told = |ran: &Ran| ["deferred", "calls"].map(|key| ran.summary[key].clone());
+        let ran = store.run(&["--concurrency", "1"], &script);
+        assert_eq!((ran.code, told(&ran)), (3, [json!(2), json!(1)]), "{class}: {}", ran.log);
+        store.add("c", &json!("later"));
+        let ran = store.run(&[], &script);
+        assert_eq!((ran.code, told(&ran)), (3, [json!(3), json!(0)]), "{class}: {}", ran.log);
+    }
 }

@@ -178,12 +178,22 @@ pub struct Failure {
     /// Whether the try only tested a server that had been failing, while nothing else was sent. What is wrong with the
     /// server then is no fault of the item, and counts against no bound of retries. It is not stored.
     pub is_probe: bool,
+    /// Whether the server asked the whole group to wait, not this item alone. It is not stored: the held group is.
+    pub is_for_group: bool,
 }
 
 impl Failure {
     /// A failure of that class.
     pub fn new(class: Class, words: impl Into<String>) -> Self {
-        Self { class, status: None, code: None, words: words.into(), retry_after: None, is_probe: false }
+        Self {
+            class,
+            status: None,
+            code: None,
+            words: words.into(),
+            retry_after: None,
+            is_probe: false,
+            is_for_group: false,
+        }
     }
 
     /// With a status.
@@ -197,6 +207,13 @@ impl Failure {
     #[must_use]
     pub const fn of_probe(mut self, is_probe: bool) -> Self {
         self.is_probe = is_probe;
+        self
+    }
+
+    /// With a wait that holds the item's whole group.
+    #[must_use]
+    pub const fn of_group(mut self) -> Self {
+        self.is_for_group = true;
         self
     }
 

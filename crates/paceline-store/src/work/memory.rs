@@ -470,7 +470,13 @@ impl Row {
             item.reason = None;
         }
         let Some(Decided { failure, action, reason, by }) = outcome.decided else { return };
-        let failure = Failure { words: shortened(&failure.words), retry_after: None, is_probe: false, ..failure };
+        let failure = Failure {
+            words: shortened(&failure.words),
+            retry_after: None,
+            is_probe: false,
+            is_for_group: false,
+            ..failure
+        };
         item.last = Some(failure.clone());
         item.reason = reason.clone();
         let (send, not_before) = (item.sends(), item.not_before.filter(|_| matches!(outcome.next, Next::Again(_))));

@@ -140,7 +140,7 @@ impl Policy {
         let (next, action, reason, group) = match decision {
             Decision::Retry { delay, reason } => {
                 let (next, action, over) = self.again(claimed, &failure, sent, delay, age, rng);
-                let hold = (failure.class == Class::QuotaExhausted).then_some(next);
+                let hold = (failure.class == Class::QuotaExhausted || failure.is_for_group).then_some(next);
                 let group = hold.and_then(|next| match next {
                     Next::Again(wait) => Some(GroupRuling::Hold(wait)),
                     _ => None,

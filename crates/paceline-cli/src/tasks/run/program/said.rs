@@ -10,6 +10,9 @@ use serde_json::{Map, Value};
 use super::{Ended, Exit, OUTPUT_BYTES, Output};
 use crate::text;
 
+/// A shorter wait is the item's own; the pace sees to the others.
+const HELD_ABOVE: Duration = Duration::from_secs(1);
+
 /// A machine that has too much to do is asked again after that.
 const UNTIL_THERE_IS_ROOM: Duration = Duration::from_secs(1);
 
@@ -120,9 +123,12 @@ fn read(report: &Map<String, Value>, code: i32, ended: &Ended) -> Failure {
     let words = told("message").unwrap_or_else(|| format!("exit code {code}{}", behind(ended)));
     let (class, objection) = class(told("class"), code);
     let words = objection.map_or_else(|| words.clone(), |objection| format!("{objection}; {words}"));
+    let retry_after = report.get("retry_after_s").and_then(seconds);
     Failure {
         code: told("code"),
-        retry_after: report.get("retry_after_s").and_then(seconds),
+        retry_after,
+        // All of a group are limited together.
+        is_for_group: class == Class::Throttled && retry_after.is_some_and(|wait| wait > HELD_ABOVE),
         ..Failure::new(class, words)
     }
 }
