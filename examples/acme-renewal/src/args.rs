@@ -20,7 +20,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR")]
     pub(crate) certs: PathBuf,
     /// The address of the CA's directory; Let's Encrypt's is acme-v02.api.letsencrypt.org/directory, over HTTPS
-    #[arg(long, value_name = "URL", required_unless_present = "dry_run")]
+    #[arg(long, value_name = "URL", value_parser = address, required_unless_present = "dry_run")]
     pub(crate) directory: Option<String>,
     /// What is remembered between runs; FILE.d beside it holds the account and the orders in progress
     #[arg(long, value_name = "FILE", default_value = "acme-renewal.db")]
@@ -81,6 +81,14 @@ pub(crate) struct Args {
     pub(crate) markdown: Option<PathBuf>,
 }
 
+fn address(text: &str) -> Result<String, String> {
+    let url: reqwest::Url = text.parse().map_err(|_| "expected an address such as https://ca/directory".to_owned())?;
+    match url.scheme() {
+        "https" | "http" if url.has_host() => Ok(text.to_owned()),
+        _ => Err("expected an address that begins with https://".to_owned()),
+    }
+}
+
 fn duration(text: &str) -> Result<Duration, String> {
     paceline::config::parse_duration(text).map_err(|error| error.to_string())
 }
@@ -121,15 +129,17 @@ mod tests {
         for flags in [
             "--certs c",
             "--directory https://ca",
-            "--certs c --directory d --once --every 1h",
-            "--certs c --directory d --at 03:00",
-            "--certs c --directory d --every 24h --at 25:00",
-            "--certs c --directory d --every 0s",
-            "--certs c --directory d --rate 5tpm",
-            "--certs c --directory d --first-delay soon",
+            "--certs c --directory garbage",
+            "--certs c --directory ftp://ca/",
+            "--certs c --directory https://ca --once --every 1h",
+            "--certs c --directory https://ca --at 03:00",
+            "--certs c --directory https://ca --every 24h --at 25:00",
+            "--certs c --directory https://ca --every 0s",
+            "--certs c --directory https://ca --rate 5tpm",
+            "--certs c --directory https://ca --first-delay soon",
             "--certs c --dry-run --every 1h",
-            "--certs c --directory d --judge-url http://localhost:1/v1",
-            "--certs c --directory d --judge-model m",
+            "--certs c --directory https://ca --judge-url http://localhost:1/v1",
+            "--certs c --directory https://ca --judge-model m",
         ] {
             assert_eq!(parse(flags).map(|_| ()).unwrap_err().exit_code(), 2, "{flags}");
         }
@@ -137,7 +147,7 @@ mod tests {
 
     #[test]
     fn flags_are_read_as_everywhere() {
-        let args = parse("--certs c --directory d --every 24h --at 03:00 --spread 30m --rate 20/1s").unwrap();
+        let args = parse("--certs c --directory https://ca --every 24h --at 03:00 --spread 30m --rate 20/1s").unwrap();
         assert_eq!(args.at, Some(Time::constant(3, 0, 0, 0)));
         assert_eq!((args.every, args.spread), (Some(Duration::from_secs(86_400)), Duration::from_secs(1_800)));
         assert_eq!(args.rate, Quota::sliding(Dimension::Requests, 20, Duration::from_secs(1)));

@@ -17,6 +17,7 @@ mod schedule;
 mod storage;
 
 use std::hash::{BuildHasher as _, RandomState};
+use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::Parser as _;
@@ -38,11 +39,12 @@ fn main() -> ExitCode {
     let args = Args::parse();
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn,acme_renewal=info"));
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    log.with_target(false).with_ansi(false).init();
+    // A log that nobody takes any more is no reason to stop.
+    log.with_target(false).with_ansi(false).log_internal_errors(false).init();
     match execute(&args) {
         Ok(exit_code) => ExitCode::from(exit_code),
         Err(error) => {
-            eprintln!("error: {error}");
+            let _ = writeln!(std::io::stderr(), "error: {error}");
             ExitCode::from(error.downcast_ref::<RunError>().map_or(2, RunError::exit_code))
         }
     }
@@ -69,7 +71,14 @@ fn execute(args: &Args) -> Result<u8, AnyError> {
                 let schedule = Schedule { every, at: args.at, spread: args.spread };
                 again_and_again(args, &challenges, schedule, stop).await
             }
-            None => publish(args, &run::once(args, &challenges, stopped(stop)).await?),
+            None => {
+                let report = run::once(args, &challenges, stopped(stop)).await?;
+                publish(args, &report).or_else(|error| {
+                    // What was done is done, whoever may read of it.
+                    tracing::error!("{error}");
+                    Ok(report.exit_code())
+                })
+            }
         }
     })
 }
@@ -91,7 +100,10 @@ async fn again_and_again(
             return Ok(exit_code);
         }
         exit_code = match run::once(args, challenges, stopped(stop.clone())).await {
-            Ok(report) => publish(args, &report)?,
+            Ok(report) => publish(args, &report).unwrap_or_else(|error| {
+                tracing::error!("{error}");
+                report.exit_code()
+            }),
             Err(error) => {
                 tracing::error!("{error}");
                 error.exit_code()
@@ -104,8 +116,12 @@ async fn again_and_again(
 
 /// Waits by the wall clock, looking at it every minute: a machine that slept must not sleep on. False when told to stop.
 async fn wait_until(time: &Zoned, local: &impl Fn() -> Zoned, stop: watch::Receiver<bool>) -> bool {
+    let asked = stop.clone();
     let mut stop = std::pin::pin!(stopped(stop));
     loop {
+        if *asked.borrow() {
+            return false;
+        }
         let left = time.duration_since(&local());
         let Ok(left) = std::time::Duration::try_from(left) else { return true };
         if left.is_zero() {
@@ -120,6 +136,8 @@ async fn wait_until(time: &Zoned, local: &impl Fn() -> Zoned, stop: watch::Recei
 
 /// Prints the report, writes it where it was asked for, and tells its exit code.
 fn publish(args: &Args, report: &Report) -> Result<u8, AnyError> {
+    // A reader that closed its end changes nothing about the run.
+    let _ = std::io::stdout().write_all(report.text().as_bytes());
     if let Some(path) = &args.json {
         std::fs::write(path, serde_json::to_string_pretty(report)? + "\n")
             .map_err(|error| format!("cannot write {}: {error}", path.display()))?;
@@ -127,7 +145,6 @@ fn publish(args: &Args, report: &Report) -> Result<u8, AnyError> {
     if let Some(path) = &args.markdown {
         std::fs::write(path, report.markdown()).map_err(|error| format!("cannot write {}: {error}", path.display()))?;
     }
-    print!("{}", report.text());
     Ok(report.exit_code())
 }
 

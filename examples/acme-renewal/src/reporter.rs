@@ -113,7 +113,7 @@ impl Report {
             .map(|(count, words)| format!("{count} {words}"))
             .collect();
         let parts = if parts.is_empty() { "no certificates".to_owned() } else { parts.join(", ") };
-        let why = self.ended.as_ref().map_or_else(String::new, |why| format!(" ({why})"));
+        let why = self.ended.as_ref().map_or_else(String::new, |why| format!(" ({})", printable(why)));
         format!("{}: {parts}{why}", self.status)
     }
 

@@ -222,7 +222,7 @@ fn not_planned() -> Failure {
 
 /// A lock that the system takes back when the process dies.
 fn lock(path: &Path) -> Result<File, RunError> {
-    let lock = File::create(path).map_err(file("make", path))?;
+    let lock = File::options().create(true).append(true).open(path).map_err(file("make", path))?;
     match lock.try_lock() {
         Ok(()) => Ok(lock),
         Err(TryLockError::WouldBlock) => Err(RunError::Locked(path.to_owned())),
@@ -232,7 +232,8 @@ fn lock(path: &Path) -> Result<File, RunError> {
 
 /// The folder beside the store.
 fn beside(store: &Path) -> PathBuf {
-    let mut name = store.as_os_str().to_owned();
+    // However the store is named: who works with it is known by one lock.
+    let mut name = store.canonicalize().unwrap_or_else(|_| store.to_owned()).into_os_string();
     name.push(".d");
     name.into()
 }

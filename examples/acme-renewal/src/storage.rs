@@ -103,7 +103,10 @@ pub(crate) fn private_folder(folder: &Path) -> io::Result<()> {
 pub(crate) fn sweep(folder: &Path) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
-        if entry.file_name().as_encoded_bytes().starts_with(UNFINISHED.as_bytes()) {
+        let name = entry.file_name();
+        let is_ours =
+            name.as_encoded_bytes().starts_with(UNFINISHED.as_bytes()) && name.len() == UNFINISHED.len() + RANDOM;
+        if is_ours && entry.file_type()?.is_file() {
             remove(&entry.path())?;
         }
     }
@@ -113,7 +116,7 @@ pub(crate) fn sweep(folder: &Path) -> io::Result<()> {
 /// The new content is on the disk before it gets the name, and the name before this returns. Mode 0600.
 fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut unfinished = tempfile::Builder::new().prefix(UNFINISHED).tempfile_in(folder)?;
+    let mut unfinished = tempfile::Builder::new().prefix(UNFINISHED).rand_bytes(RANDOM).tempfile_in(folder)?;
     unfinished.write_all(content)?;
     unfinished.as_file().sync_all()?;
     unfinished.persist(path)?;
@@ -132,6 +135,9 @@ fn remove(path: &Path) -> io::Result<()> {
 
 /// How names of unfinished files begin: hidden from whoever lists the folder, and told from everything else.
 const UNFINISHED: &str = ".acme-renewal-";
+
+/// How many letters, by chance, end them.
+const RANDOM: usize = 12;
 
 #[cfg(test)]
 mod tests {
@@ -193,13 +199,13 @@ mod tests {
     #[test]
     fn what_a_crash_left_is_swept_away_and_nothing_else() {
         let folder = tempfile::tempdir().unwrap();
-        for name in [".acme-renewal-x7", "example.org.pem", ".hidden"] {
+        for name in [".acme-renewal-x7x7x7x7x7x7", ".acme-renewal-notes", "example.org.pem", ".hidden"] {
             fs::write(folder.path().join(name), "").unwrap();
         }
         sweep(folder.path()).unwrap();
         let mut left: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         left.sort();
-        assert_eq!(left, [".hidden", "example.org.pem"]);
+        assert_eq!(left, [".acme-renewal-notes", ".hidden", "example.org.pem"]);
     }
 
     fn begun(item: &str) -> Begun {

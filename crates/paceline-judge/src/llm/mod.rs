@@ -82,13 +82,8 @@ pub enum LlmError {
     #[error(transparent)]
     Limits(#[from] ConfigError),
     /// The address is none, or TLS cannot be set up.
-    #[error("cannot set up calls to {base_url:?}: {source}")]
-    Client {
-        /// The address.
-        base_url: String,
-        /// Why.
-        source: reqwest::Error,
-    },
+    #[error("cannot set up calls to the judge's address: {0}; expected one such as https://api.example.com/v1")]
+    Client(reqwest::Error),
     /// The key cannot be sent.
     #[error("the key of the judge's API holds characters that no header may carry")]
     Key,
@@ -128,7 +123,8 @@ impl LlmJudge {
     /// # Errors
     /// Says what keeps it from being asked. Nothing is sent yet.
     pub fn new(config: LlmConfig) -> Result<Self, LlmError> {
-        let broken = |source| LlmError::Client { base_url: config.base_url.clone(), source };
+        // It may hold a password.
+        let broken = |error: reqwest::Error| LlmError::Client(error.without_url());
         // The process may have a provider of cryptography already; then that one stays.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let client = reqwest::Client::builder()

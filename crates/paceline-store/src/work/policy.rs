@@ -191,7 +191,7 @@ impl Policy {
             None => self.backoff.delay(before, rng),
         };
         let chosen = match failure.class {
-            Class::QuotaExhausted => chosen.max(UNTOLD_QUOTA),
+            Class::QuotaExhausted if failure.retry_after.is_none() => chosen.max(UNTOLD_QUOTA),
             _ => chosen,
         };
         let wait = failure.retry_after.map_or(chosen, |hint| hint.max(chosen));
