@@ -55,17 +55,17 @@ impl AccountFile {
         let builder = || Account::builder_with_http(Box::new(ca.clone()));
         if let Some(id) = &stored.id {
             let (id, directory) = (id.clone(), stored.directory.clone());
-            return builder().from_parts(id, key(&stored)?, directory).await.map_err(failure);
+            return builder().from_parts(id, key(&stored)?, directory).await.map_err(refused);
         }
         let key = key(&stored)?;
         let open = || async {
             let pair = (Key::from_pkcs8_der(key.clone_key())?, key.clone_key().into());
             builder().create_from_key(pair, stored.directory.clone()).await
         };
-        let (account, _) = again!(open()).map_err(failure)?;
+        let (account, _) = again!(open()).map_err(refused)?;
         let contacts: Vec<&str> = self.contacts.iter().map(String::as_str).collect();
         if !contacts.is_empty() {
-            again!(account.update_contacts(&contacts)).map_err(failure)?;
+            again!(account.update_contacts(&contacts)).map_err(refused)?;
         }
         self.keep(Stored { id: Some(account.id().to_owned()), ..stored })?;
         tracing::info!("opened the account {}", account.id());
@@ -86,6 +86,19 @@ fn new_key() -> Result<String, Failure> {
 fn key(stored: &Stored) -> Result<PrivatePkcs8KeyDer<'static>, Failure> {
     let damaged = |error| unusable(std::io::Error::new(std::io::ErrorKind::InvalidData, format!("its key: {error}")));
     BASE64_STANDARD.decode(&stored.key).map(PrivatePkcs8KeyDer::from).map_err(damaged)
+}
+
+/// What is wrong with the account is wrong for every domain.
+fn refused(error: instant_acme::Error) -> Failure {
+    let failure = failure(error);
+    match failure.class {
+        Class::Invalid => Failure {
+            class: Class::Account,
+            words: format!("the account cannot be used: {}", failure.words),
+            ..failure
+        },
+        _ => failure,
+    }
 }
 
 /// Without an account nothing can be ordered from this CA, and a new one is nothing to open behind anybody's back.

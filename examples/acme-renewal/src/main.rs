@@ -148,20 +148,25 @@ fn publish(args: &Args, report: &Report) -> Result<u8, AnyError> {
     Ok(report.exit_code())
 }
 
-/// True after Ctrl-C or SIGTERM: what is in flight then has 30 s to end.
+/// True after Ctrl-C or SIGTERM: what is in flight then has 30 s to end. A second one ends it at once; the next run goes on.
 fn stop_signal() -> std::io::Result<watch::Receiver<bool>> {
     let (told, stop) = watch::channel(false);
     #[cfg(unix)]
     let mut terminated = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
     tokio::spawn(async move {
-        #[cfg(unix)]
-        tokio::select! {
-            _ = tokio::signal::ctrl_c() => {}
-            _ = terminated.recv() => {}
+        for is_first in [true, false] {
+            #[cfg(unix)]
+            tokio::select! {
+                _ = tokio::signal::ctrl_c() => {}
+                _ = terminated.recv() => {}
+            }
+            #[cfg(not(unix))]
+            let _ = tokio::signal::ctrl_c().await;
+            if is_first {
+                let _ = told.send(true);
+            }
         }
-        #[cfg(not(unix))]
-        let _ = tokio::signal::ctrl_c().await;
-        let _ = told.send(true);
+        std::process::exit(3);
     });
     Ok(stop)
 }

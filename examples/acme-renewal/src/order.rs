@@ -100,6 +100,9 @@ impl Renewer {
     /// while the process was dead.
     async fn resumed(&self, account: &Account, item: &str, due: &Due) -> Result<Option<(Begun, Order)>, Failure> {
         let Some(begun) = self.0.orders.begun(&due.domain, item, account.id()).map_err(disk)? else { return Ok(None) };
+        if begun.url.is_empty() {
+            return Ok(None);
+        }
         let why = match again!(account.order(begun.url.clone())).map_err(failure) {
             Ok(mut order) => match order.state().status {
                 OrderStatus::Invalid => "it has failed".to_owned(),
@@ -114,11 +117,14 @@ impl Renewer {
 
     async fn begin(&self, account: &Account, item: &str, due: &Due) -> Result<(Begun, Order), Failure> {
         let key = csr::new_key().map_err(wrong_key)?;
+        let (item, owner) = (item.to_owned(), account.id().to_owned());
+        let mut begun = Begun { item, account: owner, url: String::new(), key };
+        // The key is on the disk before the order is made: a disk that takes nothing costs no order.
+        self.0.orders.keep(&due.domain, &begun).map_err(disk)?;
         let names: Vec<Identifier> = due.names.iter().cloned().map(Identifier::Dns).collect();
         let order = again!(account.new_order(&NewOrder::new(&names)));
         let order = order.map_err(failure_of_new_order)?;
-        let (item, account) = (item.to_owned(), account.id().to_owned());
-        let begun = Begun { item, account, url: order.url().to_owned(), key };
+        order.url().clone_into(&mut begun.url);
         self.0.orders.keep(&due.domain, &begun).map_err(disk)?;
         Ok((begun, order))
     }

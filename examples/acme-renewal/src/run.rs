@@ -89,6 +89,7 @@ pub(crate) async fn once(
     storage::private_folder(&state).map_err(file("make", &state))?;
     let _alone = lock(&state.join("lock"))?;
     storage::sweep(&args.certs).map_err(file("read", &args.certs))?;
+    storage::try_folder(&args.certs).map_err(file("write to", &args.certs))?;
     let Plan { due, left } = planned(args)?;
 
     let clock = Clock::system();

@@ -14,7 +14,7 @@ pub(crate) struct Begun {
     pub(crate) item: String,
     /// The CA's account that made it.
     pub(crate) account: String,
-    /// Where the CA keeps it.
+    /// Where the CA keeps it; empty while it is being made.
     pub(crate) url: String,
     /// The key that the certificate will be for, as PEM.
     pub(crate) key: String,
@@ -97,6 +97,11 @@ pub(crate) fn private_folder(folder: &Path) -> io::Result<()> {
     #[cfg(unix)]
     std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
     builder.recursive(true).create(folder)
+}
+
+/// Finds out whether files can be made in a folder: better before an order is paid for with a rate limit than after.
+pub(crate) fn try_folder(folder: &Path) -> io::Result<()> {
+    tempfile::Builder::new().prefix(UNFINISHED).rand_bytes(RANDOM).tempfile_in(folder).map(drop)
 }
 
 /// Removes what a crash left half-written in a folder. To be called while nobody else writes there.
