@@ -266,6 +266,11 @@ fn at_least_one(text: &str) -> Result<u64, String> {
     number.ok_or_else(|| "expected a whole number above 0".to_owned())
 }
 
+/// What is wrong with retries, in the words of the flags that set them.
+pub(crate) fn as_flags(error: &paceline_core::ConfigError) -> String {
+    error.to_string().replace("retry.base", "--first-delay").replace("retry.", "--")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use paceline_core::{Backoff, Growth, Jitter};
 use serde_json::{Value, json};
 
-use crate::args::duration;
+use crate::args::{as_flags, duration};
 use crate::exit::{Failure, Status};
 use crate::{output, text};
 
@@ -86,7 +86,7 @@ impl Plan {
         let Args { max_retries, first_delay, multiplier, cap, items, window, .. } = *args;
         let backoff =
             Backoff { growth: Growth::Exponential { base: first_delay, multiplier, cap }, jitter: Jitter::None };
-        backoff.check().map_err(Failure::refused)?;
+        backoff.check().map_err(|error| Failure::refused(as_flags(&error)))?;
         let listed = max_retries.min(LISTED);
         let mut item = Duration::ZERO;
         let mut attempts = vec![Attempt { number: 1, delay: Duration::ZERO, cumulative: item }];

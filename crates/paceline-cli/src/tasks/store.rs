@@ -10,7 +10,7 @@ use crate::exit::Failure;
 /// The store of a command.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct StoreArgs {
-    /// Where the items are: a file, made when it is not there, or postgres://USER@HOST/DATABASE
+    /// Where the items are: a file, which `add` makes, or postgres://USER@HOST/DATABASE
     #[arg(long, value_name = "STORE", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     store: String,
 }

@@ -12,7 +12,7 @@ use paceline_store::work::{Idle, OverBound, Policy};
 
 use super::course::GRACE;
 use super::program::LAST_WORDS;
-use crate::args::{Everywhere, duration, some_time};
+use crate::args::{Everywhere, as_flags, duration, some_time};
 use crate::exit::Failure;
 use crate::tasks::judge::JudgeArgs;
 use crate::tasks::store::StoreArgs;
@@ -192,7 +192,7 @@ impl Args {
         if self.first_delay > self.cap {
             return Err(Failure::refused("--first-delay is more than --cap: expected at most the cap"));
         }
-        policy.check().map_err(|error| Failure::refused(error.to_string().replace("retry.", "--")))?;
+        policy.check().map_err(|error| Failure::refused(as_flags(&error)))?;
         Ok(policy)
     }
 
