@@ -210,13 +210,6 @@ impl Failure {
         self
     }
 
-    /// With a wait that holds the item's whole group.
-    #[must_use]
-    pub const fn of_group(mut self) -> Self {
-        self.is_for_group = true;
-        self
-    }
-
     /// With a wait that the server asked for.
     #[must_use]
     pub const fn with_retry_after(mut self, wait: Duration) -> Self {
