@@ -1,6 +1,5 @@
 //! The program with a folder of certificates, as a user has it.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -90,15 +89,6 @@ impl Agent {
         process.kill().expect("SIGKILL");
         let output = process.wait_with_output().expect("the killed process");
         String::from_utf8_lossy(&output.stderr).into_owned()
-    }
-
-    /// The addresses of the orders in progress that it would go on with.
-    pub(crate) fn begun(&self) -> BTreeSet<String> {
-        let files = fs::read_dir(self.folder.path().join("acme.db.d/orders")).into_iter().flatten();
-        let paths = files.map(|entry| entry.expect("a name").path());
-        let orders = paths.filter(|path| path.extension().is_some_and(|extension| extension == "json"));
-        let order = |path| serde_json::from_slice::<Value>(&fs::read(path).expect("a file")).expect("whole JSON");
-        orders.map(|path| order(path)["url"].as_str().expect("an address").to_owned()).collect()
     }
 
     /// Opens a TLS connection with what stands in a domain's file; tells what is wrong.

@@ -37,6 +37,8 @@ pub(crate) struct Call {
     pub(crate) status: Option<u16>,
     /// For whom an order was asked for.
     pub(crate) domain: Option<String>,
+    /// The paths of the order that was made: its own, and those of its authorizations.
+    order: BTreeSet<String>,
 }
 
 /// What a test wants.
@@ -131,6 +133,13 @@ impl Front {
         self.book.open().orders()
     }
 
+    /// Orders that the CA made and nobody called again, neither the order nor one of its authorizations.
+    pub(crate) fn abandoned(&self) -> usize {
+        let calls = self.calls();
+        let is_used = |made: usize| calls[made..].iter().any(|call| calls[made].order.contains(&call.path));
+        (0..calls.len()).filter(|&made| !calls[made].order.is_empty() && !is_used(made)).count()
+    }
+
     /// The most calls that were in service at a time since the last question.
     pub(crate) fn most_in_service(&self) -> usize {
         std::mem::take(&mut self.book.open().most_in_service)
@@ -174,7 +183,7 @@ impl Book {
     fn begin(&self, method: &Method, path: &str, body: &[u8]) -> (usize, Mood) {
         let mut pages = self.open();
         let (at, method, path) = (self.clock.now(), method.clone(), path.to_owned());
-        let mut call = Call { at, method, path, status: None, domain: None };
+        let mut call = Call { at, method, path, status: None, domain: None, order: BTreeSet::new() };
         let is_order = call.is_order();
         call.domain = is_order.then(|| ordered(body)).flatten();
         pages.calls.push(call);
@@ -203,9 +212,13 @@ impl Book {
         answer
     }
 
-    fn end(&self, call: usize, status: Option<u16>) {
+    fn end(&self, call: usize, answered: Option<&Response<Bytes>>) {
         let mut pages = self.open();
-        pages.calls[call].status = status;
+        let call = &mut pages.calls[call];
+        call.status = answered.map(|answer| answer.status().as_u16());
+        if call.is_order() && call.status == Some(201) {
+            call.order = answered.map(made).unwrap_or_default();
+        }
         pages.in_service -= 1;
         self.turned.notify_all();
     }
@@ -217,6 +230,15 @@ fn ordered(body: &[u8]) -> Option<String> {
     let payload = BASE64_URL_SAFE_NO_PAD.decode(envelope["payload"].as_str()?).ok()?;
     let order: Value = serde_json::from_slice(&payload).ok()?;
     order["identifiers"][0]["value"].as_str().map(str::to_owned)
+}
+
+/// Where the order that an answer tells of, and its authorizations, are to be found.
+fn made(answer: &Response<Bytes>) -> BTreeSet<String> {
+    let order: Value = serde_json::from_slice(answer.body()).unwrap_or_default();
+    let own = answer.headers().get(header::LOCATION).and_then(|url| url.to_str().ok());
+    let authorizations = order["authorizations"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let urls = own.into_iter().chain(authorizations);
+    urls.map(|url| url.parse::<http::Uri>().expect("an address").path().to_owned()).collect()
 }
 
 async fn serve(listener: TcpListener, tls: TlsAcceptor, book: Arc<Book>) {
@@ -245,7 +267,7 @@ async fn answer(book: Arc<Book>, request: Request<Incoming>) -> Result<Response<
         Mood::RefusesOrders { status, kind, detail, retry_after } => Some(problem(status, kind, detail, retry_after)),
         Mood::RefusesOneOrder { detail, retry_after } => Some(problem(429, "rateLimited", detail, Some(retry_after))),
     };
-    book.end(call, answered.as_ref().map(|answer| answer.status().as_u16()));
+    book.end(call, answered.as_ref());
     answered.map(|answer| answer.map(Full::new)).ok_or(CutOff)
 }
 
