@@ -1,6 +1,9 @@
 //! Printing to standard output, whose reader may have seen enough.
 
 use std::io::{self, BufWriter, Write};
+use std::path::Path;
+
+use serde_json::Value;
 
 use crate::exit::Failure;
 
@@ -23,5 +26,36 @@ pub(crate) fn print_while_read(write: impl FnOnce(&mut dyn Write) -> io::Result<
             Err(Failure::interrupted(format!("cannot write to standard output: {error}")))
         }
         wrote => Ok(wrote.is_ok()),
+    }
+}
+
+/// How the summary of a job is told.
+pub(crate) struct Telling<'a> {
+    /// As JSON on standard output, instead of in words on standard error.
+    pub(crate) as_json: bool,
+    /// No words.
+    pub(crate) quiet: bool,
+    /// As JSON in a file, too.
+    pub(crate) file: Option<&'a Path>,
+}
+
+impl Telling<'_> {
+    /// Tells it in each way that is asked for.
+    ///
+    /// # Errors
+    /// Names the first place that did not take it: who reads it there must not take nothing for a success.
+    pub(crate) fn tell(&self, json: &Value, words: &str) -> Result<(), Failure> {
+        let line = format!("{json}\n");
+        let written = self.file.map_or(Ok(()), |file| {
+            std::fs::write(file, &line)
+                .map_err(|error| Failure::interrupted(format!("cannot write the summary {}: {error}", file.display())))
+        });
+        if self.as_json {
+            print(|out| out.write_all(line.as_bytes()))?;
+        } else if !self.quiet {
+            // Where it cannot be told that standard error takes nothing?
+            let _ = io::stderr().write_all(words.as_bytes());
+        }
+        written
     }
 }

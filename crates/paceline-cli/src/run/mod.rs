@@ -7,7 +7,6 @@ pub(crate) mod lines;
 pub(crate) mod seen;
 
 use std::collections::BTreeMap;
-use std::io::Write as _;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -43,6 +42,7 @@ use self::seen::{again, report};
 use crate::args::{Everywhere, RunArgs};
 use crate::exit::{Failure, Status};
 use crate::mock::{self, MockConfig, MockServer};
+use crate::output::Telling;
 use crate::text;
 use crate::upstream;
 
@@ -203,18 +203,9 @@ impl Run<'_> {
         };
         let wall = |at: Instant| context.timestamp(at);
         let json = summary.json(&wall);
-        // The job is over: whoever closed a stream early, or took the summary's place away, changes nothing about it.
-        if self.args.json {
-            let _ = writeln!(std::io::stdout(), "{json}");
-        } else if !self.quiet {
-            let words = summary.text(&self.args.output, &self.paths.errors, &self.paths.report, &wall);
-            let _ = write!(std::io::stderr(), "{words}");
-        }
-        if let Some(path) = &self.args.summary
-            && let Err(error) = std::fs::write(path, format!("{json}\n"))
-        {
-            tracing::error!("cannot write the summary {}: {error}", path.display());
-        }
+        let words = summary.text(&self.args.output, &self.paths.errors, &self.paths.report, &wall);
+        let telling = Telling { as_json: self.args.json, quiet: self.quiet, file: self.args.summary.as_deref() };
+        telling.tell(&json, &words)?;
         Ok(summary.status())
     }
 }

@@ -91,14 +91,36 @@ fn nothing_that_was_paid_for_or_given_is_overwritten() {
 }
 
 #[test]
-fn a_proxy_is_not_asked_for_this_machine_and_a_closed_stdout_changes_no_result() {
+fn a_proxy_is_not_asked_for_this_machine() {
     let server = Server::new(|_| Reply::ok());
     let job = Job::new(3);
-    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("a device that is always full");
     let mut command = job.run(&server);
     command.envs([("HTTP_PROXY", "http://127.0.0.1:9"), ("http_proxy", "http://127.0.0.1:9")]);
-    let status = command.arg("--json").stdout(full).status().expect("runs");
-    assert_eq!(status.code(), Some(0));
+    assert_eq!(finish(&mut command).0, 0);
+    assert_eq!(server.count(), 3);
+}
+
+#[test]
+fn a_summary_that_nobody_could_write_is_no_success_and_is_told_by_the_same_command() {
+    let server = Server::new(|_| Reply::ok());
+    let job = Job::new(3);
+    for to_file in [false, true] {
+        let mut command = job.paceline();
+        command.args(["run", "in.jsonl", "-o", "out.jsonl", "--base-url", &server.url()]);
+        if to_file {
+            command.args(["--summary", "/dev/full"]);
+        } else {
+            let full = std::fs::OpenOptions::new().write(true).open("/dev/full");
+            command.arg("--json").stdout(full.expect("a device that is always full"));
+        }
+        let ended = command.stderr(Stdio::piped()).output().expect("runs");
+        let log = String::from_utf8_lossy(&ended.stderr);
+        assert!(ended.status.code() == Some(3) && log.contains("No space left on device"), "{log}");
+    }
+    // Whoever has read enough of it knows that.
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    assert_eq!(job.run(&server).arg("--json").stdout(writer).status().expect("runs").code(), Some(0));
     assert_eq!(server.count(), 3);
 }
 

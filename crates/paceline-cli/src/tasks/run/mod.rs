@@ -128,7 +128,7 @@ impl Runs<'_> {
         }
         let elapsed = self.clock.now().saturating_since(began);
         let standing = Standing::of(&*self.store, &self.clock).await.map_err(Failure::interrupted)?;
-        Ok(Ran { summary, standing, elapsed }.tell(self.args, self.quiet))
+        Ran { summary, standing, elapsed }.tell(self.args, self.quiet)
     }
 }
 

@@ -1,6 +1,5 @@
 //! The end of a run: what it did, and where all items stand.
 
-use std::io::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
@@ -9,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::settings::Args;
 use crate::exit::{Failure, Status};
+use crate::output::Telling;
 use crate::run::seen::again;
 use crate::tasks::report::standing::Standing;
 use crate::text;
@@ -33,20 +33,16 @@ pub(super) fn try_file(path: Option<&Path>) -> Result<(), Failure> {
 
 impl Ran {
     /// Prints it, and writes it where that is asked for.
-    pub(super) fn tell(&self, args: &Args, quiet: bool) -> Status {
-        let json = self.json();
-        // Whoever closed a stream early, or took the summary's place away, changes nothing about the items.
-        if args.json {
-            let _ = writeln!(std::io::stdout(), "{json}");
-        } else if !quiet {
-            let _ = write!(std::io::stderr(), "{}", self.text());
+    ///
+    /// # Errors
+    /// Names a place that did not take it, unless another run follows that will have one of its own.
+    pub(super) fn tell(&self, args: &Args, quiet: bool) -> Result<Status, Failure> {
+        let telling = Telling { as_json: args.json, quiet, file: args.summary.as_deref() };
+        match telling.tell(&self.json(), &self.text()) {
+            Err(failure) if args.every.is_some() => tracing::error!("{failure}"),
+            told => told?,
         }
-        if let Some(path) = &args.summary
-            && let Err(error) = std::fs::write(path, format!("{json}\n"))
-        {
-            tracing::error!("cannot write the summary {}: {error}", path.display());
-        }
-        self.standing.status()
+        Ok(self.standing.status())
     }
 
     /// Why the run ended early, where it did.
