@@ -1,6 +1,6 @@
 //! `tasks`: items into a store, and what a person sees and does there.
 
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -176,6 +176,24 @@ fn report_adds_up_and_has_a_row_for_each_item_that_did_not_simply_succeed() {
     assert_eq!((&row("wrong")["fatal"], &row("wrong")["retryable"]), (&true.into(), &false.into()));
     assert_eq!((&row("keyless")["state"], &row("keyless")["class"]), (&"deferred".into(), &"account".into()));
     assert!(row("later")["retry_not_before"].is_string());
+}
+
+#[test]
+fn a_report_replaces_a_file_and_nothing_else() {
+    let job = worked(0);
+    std::fs::write(job.path("real.txt"), "an old one").expect("room");
+    std::os::unix::fs::symlink("real.txt", job.path("link.txt")).expect("a link");
+    told(&mut tasks(&job, "report", &["-o", "link.txt"]));
+    assert!(std::fs::read_to_string(job.path("real.txt")).expect("a report").starts_with("DEFERRED"));
+    assert!(job.path("link.txt").is_symlink());
+    // A pipe, whose place root could take like that of /dev/null.
+    assert!(Command::new("mkfifo").arg(job.path("pipe")).status().expect("mkfifo").success());
+    let mut reader = Command::new("cat").arg(job.path("pipe")).stdout(Stdio::piped()).spawn().expect("cat");
+    told(&mut tasks(&job, "report", &["-o", "pipe"]));
+    let mut read = String::new();
+    reader.stdout.take().expect("a pipe").read_to_string(&mut read).expect("words");
+    assert!(read.starts_with("DEFERRED"), "{read}");
+    assert!(reader.wait().expect("cat").success());
 }
 
 #[test]

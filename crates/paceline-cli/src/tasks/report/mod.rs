@@ -51,10 +51,20 @@ pub(crate) async fn command(args: Args) -> Result<Status, Failure> {
     let mut document = Document::read(&*store, &clock, form).await?;
     match &args.output {
         None => output::print(|out| document.write(out))?,
-        Some(path) => replace(path, &mut document)
+        Some(path) => write(path, &mut document)
             .map_err(|error| Failure::interrupted(format!("cannot write {}: {error}", path.display())))?,
     }
     Ok(Status::Success)
+}
+
+/// Into a device or a pipe, or in the place of a file; a link goes on leading there.
+fn write(path: &Path, document: &mut Document) -> std::io::Result<()> {
+    if path.metadata().is_ok_and(|there| !there.is_file()) {
+        let mut device = BufWriter::new(File::options().write(true).open(path)?);
+        document.write(&mut device)?;
+        return device.flush();
+    }
+    replace(&path.canonicalize().unwrap_or_else(|_| path.to_owned()), document)
 }
 
 /// Readers see the old report or the new one, never a part.
