@@ -1,6 +1,6 @@
 //! What is asked of the file system besides reading and writing.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::ErrorKind;
 use std::path::Path;
 
@@ -28,16 +28,34 @@ pub(crate) fn remove(path: &Path) -> Result<(), Error> {
     }
 }
 
-/// Whether `path` leads to this very file.
-#[cfg(unix)]
-pub(crate) fn stands_at(file: &File, path: &Path) -> bool {
-    use std::os::unix::fs::MetadataExt as _;
-    let (Ok(open), Ok(named)) = (file.metadata(), path.metadata()) else { return false };
-    (open.dev(), open.ino()) == (named.dev(), named.ino())
+/// Which file a name leads to, so that another one of that name can be told from it. Where the system has no numbers for
+/// files (it is not Unix) nobody removes a file that is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    #[cfg(unix)]
+    numbers: (u64, u64),
 }
 
-/// Nobody removes a file here that is open.
-#[cfg(not(unix))]
-pub(crate) const fn stands_at(_: &File, _: &Path) -> bool {
-    true
+impl Identity {
+    /// That of the file that stands at `path` now. The file is not opened: on Unix, closing it would take SQLite's locks away.
+    pub(crate) fn at(path: &Path) -> std::io::Result<Self> {
+        path.metadata().map(|file| Self::of(&file))
+    }
+
+    #[cfg(unix)]
+    fn of(file: &Metadata) -> Self {
+        use std::os::unix::fs::MetadataExt as _;
+        Self { numbers: (file.dev(), file.ino()) }
+    }
+
+    #[cfg(not(unix))]
+    const fn of(_: &Metadata) -> Self {
+        Self {}
+    }
+}
+
+/// Whether `path` leads to this very file.
+pub(crate) fn stands_at(file: &File, path: &Path) -> bool {
+    let Ok(open) = file.metadata() else { return false };
+    Identity::at(path).is_ok_and(|named| named == Identity::of(&open))
 }

@@ -61,3 +61,16 @@ fn a_refusal_longer_than_the_deadline_holds_the_group_and_fails_nobody() {
         assert_eq!((ran.code, told(&ran)), (3, [json!(3), json!(0)]), "{class}: {}", ran.log);
     }
 }
+
+#[test]
+fn a_store_that_is_taken_away_in_the_middle_is_no_success() {
+    for way in ["rm work.db*", "mv work.db old.db", "cp work.db new && mv new work.db"] {
+        let store = Store::of(&["a", "b"]);
+        let ran = store.run(&["--concurrency", "1"], way);
+        assert!(
+            ran.code == 3 && ran.log.contains("was moved away or deleted while it was in use"),
+            "{way}: {}",
+            ran.log
+        );
+    }
+}

@@ -18,6 +18,16 @@ pub enum WorkError {
         /// The file.
         path: PathBuf,
     },
+    /// The file was removed, moved away or replaced while it was in use.
+    #[error(
+        "the store {} was moved away or deleted while it was in use; what was in flight is not recorded. Put it back, with \
+         the files beside it that begin with its name",
+        path.display()
+    )]
+    Gone {
+        /// Where it was.
+        path: PathBuf,
+    },
     /// A newer version of Paceline wrote the store.
     #[error("{store} has format {found}, this version knows up to {known}; use a newer version of paceline")]
     NewerVersion {

@@ -77,7 +77,7 @@ impl SqliteStore {
         let path = standing(path.into())?;
         let conn = schema::open(&path, clock.wall().as_millis())?;
         let seen = AtomicI64::new(version(&conn).map_err(WorkError::sqlite("read"))?);
-        let desk = Desk::start(conn)?;
+        let desk = Desk::start(conn, path.clone())?;
         Ok(Self { desk, path, clock, changed: Notify::new(), seen, turns: AtomicUsize::new(0), lock: Arc::default() })
     }
 

@@ -1,12 +1,14 @@
 //! The one thread that owns the database. What gathers while the disk works is one transaction, so groups grow by
 //! themselves.
 
+use std::path::PathBuf;
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 
+use crate::disk::Identity;
 use crate::work::error::WorkError;
 use crate::work::store::Pending;
 
@@ -22,11 +24,12 @@ const QUEUE: usize = 256;
 
 impl Desk {
     /// Starts the thread.
-    pub(super) fn start(conn: Connection) -> Result<Self, WorkError> {
+    pub(super) fn start(conn: Connection, path: PathBuf) -> Result<Self, WorkError> {
+        let place = Place::of(path)?;
         let (sender, steps) = mpsc::sync_channel(QUEUE);
         let thread = thread::Builder::new()
             .name("paceline-work".into())
-            .spawn(move || serve(&conn, &steps))
+            .spawn(move || serve(&conn, &place, &steps))
             .map_err(crate::Error::io("start the thread of", "the store".as_ref()))?;
         Ok(Self { steps: Some(sender), thread: Some(thread) })
     }
@@ -87,11 +90,33 @@ impl<T: Send, F: FnOnce(&Connection) -> Result<T, WorkError> + Send> Step for As
     }
 }
 
-fn serve(conn: &Connection, steps: &mpsc::Receiver<Box<dyn Step>>) {
+/// Where the file stood when it was opened. SQLite goes on with a file that was removed or replaced as if nothing had
+/// happened, and nobody would ever see what it records there.
+#[derive(Debug)]
+struct Place {
+    path: PathBuf,
+    file: Identity,
+}
+
+impl Place {
+    fn of(path: PathBuf) -> Result<Self, WorkError> {
+        let file = Identity::at(&path).map_err(crate::Error::io("find", &path))?;
+        Ok(Self { path, file })
+    }
+
+    fn check(&self) -> Result<(), WorkError> {
+        if Identity::at(&self.path).is_ok_and(|file| file == self.file) {
+            return Ok(());
+        }
+        Err(WorkError::Gone { path: self.path.clone() })
+    }
+}
+
+fn serve(conn: &Connection, place: &Place, steps: &mpsc::Receiver<Box<dyn Step>>) {
     while let Ok(first) = steps.recv() {
         let mut group = vec![first];
         group.extend(steps.try_iter().take(QUEUE - 1));
-        let failure = turn(conn, &mut group).err();
+        let failure = turn(conn, place, &mut group).err();
         for step in group {
             step.settle(failure.as_ref());
         }
@@ -99,7 +124,8 @@ fn serve(conn: &Connection, steps: &mpsc::Receiver<Box<dyn Step>>) {
 }
 
 /// All steps or none: after an error nothing of the group is recorded, and everybody hears of it.
-fn turn(conn: &Connection, group: &mut [Box<dyn Step>]) -> Result<(), WorkError> {
+fn turn(conn: &Connection, place: &Place, group: &mut [Box<dyn Step>]) -> Result<(), WorkError> {
+    place.check()?;
     conn.execute_batch("BEGIN IMMEDIATE").map_err(WorkError::sqlite("write"))?;
     let done = group
         .iter_mut()
