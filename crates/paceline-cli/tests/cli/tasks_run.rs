@@ -206,6 +206,23 @@ fn a_limit_that_is_used_up_ends_the_run_and_counts_no_try() {
 }
 
 #[test]
+fn an_item_that_takes_the_program_with_it_each_time_is_given_up() {
+    let store = Store::of(&["a", "b"]);
+    let script = "echo $PACELINE_KEY >> log; test $PACELINE_KEY = b || kill -9 $PPID";
+    for _ in 0..2 {
+        let ended = store.command().args(["--concurrency", "1", "--", "sh", "-c", script]).output();
+        assert_eq!(ended.expect("the binary runs").status.code(), None, "it was killed");
+    }
+    let ran = store.run(&["--max-crashes", "1"], script);
+    assert_eq!(ran.code, 1, "{}", ran.log);
+    assert_eq!((&ran.summary["succeeded"], &ran.summary["failed"]), (&json!(1), &json!(1)));
+    assert_eq!(store.log(), ["a", "b", "a"]);
+    let given_up = store.item("a");
+    assert_eq!(given_up.reason.as_deref(), Some("max_crashes"));
+    assert_eq!(given_up.last.expect("a failure").words, "its worker died 2 times while it had this item");
+}
+
+#[test]
 fn a_try_that_takes_too_long_is_killed_with_all_that_it_began() {
     let store = Store::of(&["k"]);
     let script = "trap '' TERM; sleep 600 & echo $! >> log; echo $$ >> log; wait; wait";

@@ -126,7 +126,7 @@ pub struct Item {
     pub abandoned: u32,
     /// Of its attempts and deferrals, those of earlier runs and before a person's retry: they count against no bound.
     pub forgiven: Forgiven,
-    /// Times that its worker died or lost its lease meanwhile.
+    /// Times that its worker died or lost its lease meanwhile, since its bounds began.
     pub crashes: u32,
     /// When it may start; none when it waits for nothing.
     pub not_before: Option<Timestamp>,

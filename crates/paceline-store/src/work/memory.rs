@@ -491,6 +491,7 @@ impl Row {
         let item = &mut self.item;
         item.state = State::Waiting;
         item.forgiven = Forgiven { attempts: item.attempts, deferrals: item.deferrals };
+        item.crashes = 0;
         (item.not_before, item.delay) = (not_before, Duration::ZERO);
         (item.first, item.ended, item.reason) = (None, None, None);
     }

@@ -20,6 +20,9 @@ pub struct Policy {
     /// The wait before each retry of an item, counted for that item alone. Default 5 s, doubling to 300 s, without jitter,
     /// so that the worst case can be told beforehand.
     pub backoff: Backoff,
+    /// How often the worker of an item may die or lose its lease while it has the item, before that is given up. Items that
+    /// were at hand count as well as the one that is to blame. Default: no bound.
+    pub max_crashes: Option<u32>,
     /// How long after its first try an item without a deadline of its own is given up. Default 24 h.
     pub deadline: Duration,
     /// What becomes of an item over its bound. Default [`OverBound::Fail`].
@@ -66,6 +69,7 @@ impl Default for Policy {
             concurrency: 10,
             max_retries: 3,
             max_deferrals: None,
+            max_crashes: None,
             backoff: Backoff { growth, jitter: Jitter::None },
             deadline: Duration::from_secs(24 * 3_600),
             over_bound: OverBound::default(),
@@ -167,10 +171,6 @@ impl Policy {
         rng: &mut Rng,
     ) -> (Next, &'static str, Option<&'static str>) {
         let item = &claimed.item;
-        let over = |reason| match self.over_bound {
-            OverBound::Fail => (Next::Failed, "fail", Some(reason)),
-            OverBound::NextRun => (Next::NextRun, "next_run", Some(reason)),
-        };
         let (action, before, bound, bound_name) = match sent {
             Sent::Deferral => (
                 "defer",
@@ -184,7 +184,7 @@ impl Policy {
             }
         };
         if bound.is_some_and(|bound| before >= bound) {
-            return over(bound_name);
+            return self.over(bound_name);
         }
         let chosen = match delay {
             Some(delay) => delay.min(self.backoff.cap()),
@@ -199,9 +199,31 @@ impl Policy {
         let told = sent == Sent::Deferral && failure.class != Class::Partial && failure.retry_after.is_some();
         let own = if told || failure.class == Class::QuotaExhausted { Duration::ZERO } else { wait };
         if age.saturating_add(own) > item.deadline.unwrap_or(self.deadline) {
-            return over("deadline");
+            return self.over("deadline");
         }
         (Next::Again(wait), action, None)
+    }
+
+    /// What becomes of an item that is over that bound.
+    const fn over(&self, bound: &'static str) -> (Next, &'static str, Option<&'static str>) {
+        match self.over_bound {
+            OverBound::Fail => (Next::Failed, "fail", Some(bound)),
+            OverBound::NextRun => (Next::NextRun, "next_run", Some(bound)),
+        }
+    }
+
+    /// The end of an item that took too many workers with it.
+    pub(crate) fn too_many_crashes(&self, claimed: &Claimed) -> Option<Outcome> {
+        let crashes = claimed.item.crashes;
+        if self.max_crashes.is_none_or(|bound| crashes <= bound) {
+            return None;
+        }
+        let (next, action, reason) = self.over("max_crashes");
+        let words = format!("its worker died {crashes} times while it had this item");
+        let failure = Failure { code: Some("crash".to_owned()), ..Failure::new(Class::Transient, words) };
+        let decided = Decided { failure, action, reason: reason.map(str::to_owned), by: "rules".to_owned() };
+        let (id, fence) = (claimed.item.id, claimed.fence);
+        Some(Outcome { id, fence, sent: Sent::Not, next, decided: Some(decided) })
     }
 }
 

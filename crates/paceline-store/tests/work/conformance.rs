@@ -229,6 +229,9 @@ async fn who_leaves_puts_back_and_who_dies_too(on: Bench) {
     assert_eq!(keys(&claim.items), ["b", "c", "a"], "what a crash interrupted goes behind");
     let crashes: Vec<u32> = claim.items.iter().map(|claimed| claimed.item.crashes).collect();
     assert_eq!((crashes, claim.others), (vec![0, 0, 1], false));
+    on.record(outcome(&claim.items[2], Sent::Not, Next::Failed, "fail")).await;
+    on.store.amend(Filter::keys(["a"]), Amend::Retry).await.unwrap();
+    assert_eq!(on.store.show("a").await.unwrap().unwrap().0.crashes, 0, "its bounds begin anew");
 }
 
 async fn outcomes_are_taken_once(on: Bench) {

@@ -55,6 +55,9 @@ pub(crate) struct Args {
     /// Deferrals of an item after rate-limit answers before it is over its bound [default: no bound]
     #[arg(help_heading = RETRIES, long, value_name = "N")]
     max_deferrals: Option<u32>,
+    /// Crashes of this program with an item in its hands before that is over its bound [default: no bound]
+    #[arg(help_heading = RETRIES, long, value_name = "N")]
+    max_crashes: Option<u32>,
     /// Wait before an item's first retry
     #[arg(help_heading = RETRIES, long, value_name = "DURATION", default_value = "5s", value_parser = some_time)]
     #[arg(allow_hyphen_values = true)]
@@ -176,6 +179,7 @@ impl Args {
             concurrency: self.concurrency.get(),
             max_retries: self.max_retries,
             max_deferrals: self.max_deferrals,
+            max_crashes: self.max_crashes,
             backoff: Backoff { growth, jitter },
             deadline: self.deadline,
             over_bound: match self.over_bound {

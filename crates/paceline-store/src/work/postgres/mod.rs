@@ -271,7 +271,7 @@ async fn join(tx: &Tx<'_>, name: &str, lease: Duration, now: Timestamp) -> Resul
 /// The items that were left to this run, before all others.
 const BEGIN_DEFERRED: &str = "UPDATE item
      SET state = 0, fence = fence + 1, not_before_ms = 1, delay_ms = 0, forgiven_attempts = attempts,
-         forgiven_deferrals = deferrals, first_ms = NULL, ended_ms = NULL, reason = NULL
+         forgiven_deferrals = deferrals, crashes = 0, first_ms = NULL, ended_ms = NULL, reason = NULL
      WHERE state = 6";
 
 /// The items of workers wait again, as they did before.

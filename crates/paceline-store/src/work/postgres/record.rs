@@ -246,7 +246,8 @@ pub(super) use filtered;
 
 const RETRY: &str = concat!(
     "UPDATE item SET state = 0, worker = NULL, fence = fence + 1, not_before_ms = 0, delay_ms = 0, \
-     forgiven_attempts = attempts, forgiven_deferrals = deferrals, first_ms = NULL, ended_ms = NULL, reason = NULL \
+     forgiven_attempts = attempts, forgiven_deferrals = deferrals, crashes = 0, first_ms = NULL, ended_ms = NULL, \
+     reason = NULL \
      WHERE state = ANY ($4) AND ",
     filtered!()
 );

@@ -147,12 +147,13 @@ fn event(
 
 /// Items whose bounds begin anew.
 const RETRY: &str = "state = 0, worker = NULL, fence = fence + 1, not_before_ms = 0, delay_ms = 0,
-     forgiven_attempts = attempts, forgiven_deferrals = deferrals, first_ms = NULL, ended_ms = NULL, reason = NULL";
+     forgiven_attempts = attempts, forgiven_deferrals = deferrals, crashes = 0, first_ms = NULL, ended_ms = NULL,
+     reason = NULL";
 
 /// The items that were left to this run, before all others.
 pub(super) const BEGIN_DEFERRED: &str = "UPDATE item
      SET state = 0, fence = fence + 1, not_before_ms = 1, delay_ms = 0, forgiven_attempts = attempts,
-         forgiven_deferrals = deferrals, first_ms = NULL, ended_ms = NULL, reason = NULL
+         forgiven_deferrals = deferrals, crashes = 0, first_ms = NULL, ended_ms = NULL, reason = NULL
      WHERE state = 6";
 
 /// Does what a person asks for.

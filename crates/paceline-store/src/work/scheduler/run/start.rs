@@ -29,6 +29,10 @@ where
                 self.window.park(held);
                 continue;
             }
+            if let Some(outcome) = self.scheduler.policy.too_many_crashes(&held.claimed) {
+                self.settled.push((held, outcome));
+                continue;
+            }
             match (self.work)(Task(held.claimed.clone())) {
                 Start::Now(work) => self.start(held, work),
                 Start::Later(wait) => self.put_off(held, wait, now),
