@@ -54,6 +54,20 @@ impl Identity {
     }
 }
 
+/// Whether the file at `path` has other names, in this folder or elsewhere.
+pub(crate) fn has_other_names(path: &Path) -> bool {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt as _;
+        path.metadata().is_ok_and(|file| file.is_file() && file.nlink() > 1)
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = path;
+        false
+    }
+}
+
 /// Whether `path` leads to this very file.
 pub(crate) fn stands_at(file: &File, path: &Path) -> bool {
     let Ok(open) = file.metadata() else { return false };

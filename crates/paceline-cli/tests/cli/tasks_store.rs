@@ -20,6 +20,18 @@ fn another_name_of_a_store_lets_no_second_run_in() {
 }
 
 #[test]
+fn a_store_with_two_names_is_refused_by_both() {
+    let store = Store::of(&["a"]);
+    std::fs::hard_link(store.job.path("work.db"), store.job.path("too.db")).expect("a link");
+    for name in ["work.db", "too.db"] {
+        let (code, log) = finish(store.job.paceline().args(["tasks", "run", "--store", name, "--", "/bin/true"]));
+        assert!(code == 2 && log.contains("has another name as well"), "{log}");
+    }
+    std::fs::remove_file(store.job.path("too.db")).expect("it is there");
+    assert_eq!(store.run(&[], "true").code, 0);
+}
+
+#[test]
 fn a_store_that_would_not_last_is_refused() {
     let store = Store::new();
     let add = |name: &str| finish(store.job.paceline().args(["tasks", "add", "--store", name, "--key", "x", "1"]));

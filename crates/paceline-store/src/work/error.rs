@@ -28,6 +28,17 @@ pub enum WorkError {
         /// Where it was.
         path: PathBuf,
     },
+    /// The file has a second name in some folder. SQLite keeps a log and locks by the name, so that whoever used the other
+    /// one would see another store and damage this one.
+    #[error(
+        "the store {} has another name as well (a hard link), and used by both it would be damaged; remove one of them, or \
+         make a copy instead",
+        path.display()
+    )]
+    ManyNames {
+        /// The name that was given.
+        path: PathBuf,
+    },
     /// A newer version of Paceline wrote the store.
     #[error("{store} has format {found}, this version knows up to {known}; use a newer version of paceline")]
     NewerVersion {
@@ -111,6 +122,9 @@ const MAKE_ROOM: &str = "; make room on its disk, then run again: what is record
 fn advice_on(error: &rusqlite::Error) -> &'static str {
     match error.sqlite_error_code() {
         Some(rusqlite::ErrorCode::DiskFull) => MAKE_ROOM,
+        Some(rusqlite::ErrorCode::DatabaseBusy) => {
+            "; another program has kept it locked for a minute: end that one, then run again. What is recorded is safe"
+        }
         Some(rusqlite::ErrorCode::SystemIoFailure) => {
             "; look whether its disk is full or broken, then run again: what is recorded is safe, and what was in flight is \
              tried again"

@@ -25,6 +25,7 @@ use super::clock::Clock;
 use super::error::WorkError;
 use super::item::{Added, Amend, Ask, Claim, Counts, Event, Filter, Item, Kept, NewItem, Outcome, State, WorkerId};
 use super::store::{Pending, WorkStore};
+use crate::disk::has_other_names;
 use crate::lock::LockFile;
 use crate::query::millis;
 use crate::scope::ScopeRow;
@@ -72,9 +73,12 @@ impl SqliteStore {
     /// Opens a store, or makes it where there is none.
     ///
     /// # Errors
-    /// [`WorkError::NotAStore`], [`WorkError::NewerVersion`], and what SQLite says.
+    /// [`WorkError::NotAStore`], [`WorkError::NewerVersion`], [`WorkError::ManyNames`], and what SQLite says.
     pub fn open(path: impl Into<PathBuf>, clock: Clock) -> Result<Self, WorkError> {
         let path = standing(path.into())?;
+        if has_other_names(&path) {
+            return Err(WorkError::ManyNames { path });
+        }
         let conn = schema::open(&path, clock.wall().as_millis())?;
         let seen = AtomicI64::new(version(&conn).map_err(WorkError::sqlite("read"))?);
         let desk = Desk::start(conn, path.clone())?;

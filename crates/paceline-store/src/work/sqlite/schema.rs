@@ -84,8 +84,8 @@ const V1: &str = "
 /// "PaWk" in ASCII, in `PRAGMA application_id`: tells a store from any other database.
 const APPLICATION: i64 = 0x5061_576B;
 
-/// How long to wait for another process that writes.
-const BUSY: Duration = Duration::from_secs(10);
+/// How long to wait for another process that writes: as long as for a database that cannot be reached.
+const BUSY: Duration = Duration::from_secs(60);
 
 /// Opens or makes a store, and brings its tables up to this version. A commit outlasts a power cut.
 pub(super) fn open(path: &Path, now_ms: i64) -> Result<Connection, WorkError> {
