@@ -1,6 +1,6 @@
 //! Where log lines go and what they look like: standard error, as text or as JSON.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal as _, Write};
 use std::sync::OnceLock;
 
 use indicatif::MultiProgress;
@@ -48,7 +48,10 @@ impl<'a> MakeWriter<'a> for AroundTheBar {
 
 impl Write for AroundTheBar {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        bars().suspend(|| io::stderr().lock().write_all(line))?;
+        // A terminal that was closed, or a reader that went, is no reason to end what is under way. To clear the bars of a
+        // terminal that is there no more would panic.
+        let print = || io::stderr().lock().write_all(line);
+        let _ = if io::stderr().is_terminal() { bars().suspend(print) } else { print() };
         Ok(line.len())
     }
 

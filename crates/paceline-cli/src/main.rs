@@ -29,7 +29,7 @@ fn main() -> ExitCode {
     match execute(cli) {
         Ok(status) => status.into(),
         Err(failure) => {
-            eprintln!("error: {}", text::printable_lines(&failure.to_string()));
+            output::tell(&format!("error: {}", text::printable_lines(&failure.to_string())));
             ExitCode::from(failure.code())
         }
     }

@@ -1,4 +1,4 @@
-//! Printing to standard output, whose reader may have seen enough.
+//! Printing to standard output, whose reader may have seen enough, and to standard error, which may be gone.
 
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
@@ -29,6 +29,11 @@ pub(crate) fn print_while_read(write: impl FnOnce(&mut dyn Write) -> io::Result<
     }
 }
 
+/// Prints a line on standard error. Where that takes nothing any more there is nobody left to be told.
+pub(crate) fn tell(line: &str) {
+    let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
+}
+
 /// How the summary of a job is told.
 pub(crate) struct Telling<'a> {
     /// As JSON on standard output, instead of in words on standard error.
@@ -53,8 +58,7 @@ impl Telling<'_> {
         if self.as_json {
             print(|out| out.write_all(line.as_bytes()))?;
         } else if !self.quiet {
-            // Where it cannot be told that standard error takes nothing?
-            let _ = io::stderr().write_all(words.as_bytes());
+            tell(words.trim_end_matches('\n'));
         }
         written
     }

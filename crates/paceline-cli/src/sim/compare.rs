@@ -56,10 +56,10 @@ pub(crate) fn command(args: &CompareArgs, quiet: bool) -> Result<Status, Failure
         true => writeln!(out, "{}", json!(medians)),
         false => out.write_all(table::of_many(&medians, &means, args.each, args.markdown).as_bytes()),
     })?;
-    table::too_good(&medians).lines().for_each(|line| eprintln!("warning: {line}"));
+    table::too_good(&medians).lines().for_each(|line| output::tell(&format!("warning: {line}")));
     let failed: Vec<Failed> = failed.into_iter().filter_map(Result::err).collect();
     for failed in &failed {
-        eprintln!("error: {}", text::printable(&failed.to_string()));
+        output::tell(&format!("error: {}", text::printable(&failed.to_string())));
     }
     let ended = made.len() + failed.len();
     match (ended as u64 == wanted, failed.is_empty(), made.is_empty()) {

@@ -260,6 +260,39 @@ fn an_interruption_lets_end_what_is_in_flight() {
 }
 
 #[test]
+fn a_terminal_that_is_closed_lets_end_what_is_in_flight() {
+    let store = Store::of(&["a", "b"]);
+    let fifo = store.job.path("fifo");
+    assert!(Command::new("mkfifo").arg(&fifo).status().expect("mkfifo").success());
+    let terminal = rustix_openpty::openpty(None, None).expect("a terminal");
+    let end = || Stdio::from(terminal.user.try_clone().expect("a handle"));
+    let program = store.command();
+    let mut owned = Command::new("setsid");
+    owned.arg("--ctty").arg(program.get_program()).args(program.get_args()).current_dir(store.job.path(""));
+    owned.args(["--summary", "summary.json", "--concurrency", "1", "--", "sh", "-c"]);
+    owned.arg(format!("{NOTE} read line < fifo")).stdin(end()).stdout(end()).stderr(end());
+    let mut run = owned.spawn().expect("the binary runs");
+    owned.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    store.wait_for(1);
+    drop(terminal);
+    std::fs::write(&fifo, "go on\n").expect("the script reads");
+    run.wait().expect("it ends");
+    let summary = std::fs::read(store.job.path("summary.json")).expect("a summary");
+    let summary: Value = serde_json::from_slice(&summary).expect("JSON");
+    assert_eq!((&summary["stopped"], &summary["succeeded"]), (&json!("interrupted"), &json!(1)));
+}
+
+#[test]
+fn nohup_keeps_a_run_from_hearing_of_its_terminal() {
+    let store = Store::of(&["a", "b"]);
+    let program = store.command();
+    let mut nohup = Command::new("nohup");
+    nohup.arg(program.get_program()).args(program.get_args()).current_dir(store.job.path(""));
+    let ran = ran(nohup.args(["--concurrency", "1", "--", "sh", "-c", "kill -HUP $PPID"]));
+    assert_eq!((ran.code, &ran.summary["succeeded"]), (0, &json!(2)), "{}", ran.log);
+}
+
+#[test]
 fn a_second_interruption_gives_up_what_is_in_flight() {
     let store = Store::of(&["a"]);
     let script = format!("echo $$ >> pid; {NOTE} exec sleep 600");

@@ -1,4 +1,4 @@
-//! Requests from outside to end a run: Ctrl-C and SIGTERM.
+//! Requests from outside to end a run: Ctrl-C, SIGTERM, and a terminal that is closed.
 
 use std::io;
 use std::sync::Arc;
@@ -10,6 +10,9 @@ pub(crate) struct Signals {
     interrupt: tokio::signal::unix::Signal,
     #[cfg(unix)]
     terminate: tokio::signal::unix::Signal,
+    /// None where the process is to outlive its terminal.
+    #[cfg(unix)]
+    hang_up: Option<tokio::signal::unix::Signal>,
 }
 
 impl Signals {
@@ -21,7 +24,9 @@ impl Signals {
         #[cfg(unix)]
         {
             use tokio::signal::unix::{SignalKind, signal};
-            Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
+            let hang_up = if may_listen_for_hang_up() { Some(signal(SignalKind::hangup())?) } else { None };
+            let (interrupt, terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+            Ok(Self { interrupt, terminate, hang_up })
         }
         #[cfg(not(unix))]
         Ok(Self {})
@@ -33,12 +38,23 @@ impl Signals {
         tokio::select! {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}
+            Some(()) = async { self.hang_up.as_mut()?.recv().await } => {}
         }
         #[cfg(not(unix))]
         if tokio::signal::ctrl_c().await.is_err() {
             std::future::pending::<()>().await;
         }
     }
+}
+
+/// Not where it is ignored, because somebody typed `nohup`. Where that cannot be looked up, a hang-up ends the process as
+/// it always did.
+#[cfg(unix)]
+fn may_listen_for_hang_up() -> bool {
+    const HANG_UP: u64 = 1;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & HANG_UP == 0)
 }
 
 /// A flag that the next interruption sets, for work that cannot wait for one.

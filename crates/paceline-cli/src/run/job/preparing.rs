@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use paceline_store::Paths;
 
 use crate::exit::{Failure, Status};
+use crate::output;
 use crate::run::calls::signals::Signals;
 
 /// While it lives, an interruption ends the process.
@@ -77,6 +78,6 @@ fn give_up(unfinished: &[PathBuf]) {
         // Most of them are not there; what cannot be removed is recognized by the next run.
         let _ = std::fs::remove_file(path);
     }
-    eprintln!("interrupted before the first call: nothing was sent; give the same command again");
+    output::tell("interrupted before the first call: nothing was sent; give the same command again");
     std::process::exit(i32::from(Status::Deferred.code()));
 }
