@@ -37,7 +37,8 @@ impl AccountFile {
     pub(crate) fn new(folder: &std::path::Path, directory: &str, contacts: &[String]) -> Self {
         let name = directory.split_once("://").map_or(directory, |(_, rest)| rest);
         let plain = |c: char| if c.is_ascii_alphanumeric() || c == '.' || c == '-' { c } else { '_' };
-        let path = folder.join(format!("account-{}.json", name.chars().map(plain).collect::<String>()));
+        let about: String = "account-".chars().chain(name.chars().map(plain)).collect();
+        let path = folder.join(storage::file_name(&about, ".json"));
         let uri = |contact: &String| match contact.contains(':') {
             true => contact.clone(),
             false => format!("mailto:{contact}"),

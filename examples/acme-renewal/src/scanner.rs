@@ -204,6 +204,8 @@ mod tests {
         put("new.org.pem", b"\n");
         put("nodomain.pem", b"");
         put("..pem", b"");
+        let longest = ["a", "b", "c"].map(|letter| letter.repeat(63)).join(".") + "." + &"d".repeat(61);
+        put("long.org.pem", pem(&[&longest]).as_bytes());
         put("large.org.pem", &vec![b'x'; 2 << 20]);
         put("notes.txt", b"hello");
         put("wild.org.pem", pem(&["*.wild.org"]).as_bytes());
@@ -230,6 +232,7 @@ mod tests {
             "good.org: good.org+www.good.org until 2026-11-30T00:00:00Z",
             "key.org: holds no certificate",
             "large.org: is larger than 1024 KiB",
+            &format!("long.org: {longest} until"),
             "new.org: empty",
             "nodomain: \"nodomain\" is no domain",
             "notes.txt: other: its name does not end in .pem",

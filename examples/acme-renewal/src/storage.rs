@@ -57,19 +57,30 @@ impl Orders {
     }
 
     fn path(&self, domain: &str) -> PathBuf {
-        self.folder.join(format!("{domain}.json"))
+        self.folder.join(file_name(domain, ".json"))
     }
 }
 
 /// Puts a certificate chain and its key in the place of the old ones. They are one file, so that no reader and no crash
-/// ever finds a key beside the certificate of another. The old file stays as `NAME.pem.previous`.
+/// ever finds a key beside the certificate of another. The old file stays as `NAME.pem.previous`, see [`file_name`].
 pub(crate) fn replace_certificate(path: &Path, chain: &str, key: &str) -> io::Result<()> {
     if path.metadata().is_ok_and(|found| found.len() > 0) {
-        let mut previous = path.as_os_str().to_owned();
-        previous.push(".previous");
-        replace(Path::new(&previous), &fs::read(path)?)?;
+        let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+        replace(&path.with_file_name(file_name(&stem, ".pem.previous")), &fs::read(path)?)?;
     }
     replace(path, format!("{}\n{}\n", chain.trim_end(), key.trim_end()).as_bytes())
+}
+
+/// A file's name: what it is about, and an ending. What would be longer than a file system takes loses letters before the
+/// ending, and has a hash of the whole instead.
+pub(crate) fn file_name(about: &str, ending: &str) -> String {
+    if about.len() + ending.len() <= LONGEST_NAME {
+        return format!("{about}{ending}");
+    }
+    let hash = blake3::hash(about.as_bytes()).to_hex();
+    let hash = &hash[..HASH];
+    let kept = about.floor_char_boundary(LONGEST_NAME - ending.len() - HASH - 1);
+    format!("{}~{hash}{ending}", &about[..kept])
 }
 
 /// A file of JSON; none where there is no file.
@@ -144,6 +155,12 @@ const UNFINISHED: &str = ".acme-renewal-";
 /// How many letters, by chance, end them.
 const RANDOM: usize = 12;
 
+/// The bytes that a file's name may have nearly everywhere.
+const LONGEST_NAME: usize = 255;
+
+/// The letters of a hash that stand for what was cut off a name.
+const HASH: usize = 16;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -161,6 +178,34 @@ mod tests {
         assert_eq!(read("example.org.pem"), "chain 3\nkey 3\n");
         assert_eq!(read("example.org.pem.previous"), "chain 2\nkey 2\n");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "nothing else is left");
+    }
+
+    #[test]
+    fn the_longest_names_have_an_old_version_and_an_order_of_their_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let orders = Orders::open(folder.path().join("orders")).unwrap();
+        // 251 letters and `.pem` are all that a file system takes. Two of each length, and letters of two bytes.
+        let long = |length: usize| ["x", "y"].map(|last| "a".repeat(length - 1) + last);
+        let names: Vec<String> =
+            [242, 243, 250, 251].into_iter().flat_map(long).chain(["\u{e4}".repeat(125)]).collect();
+        for name in &names {
+            let path = folder.path().join(format!("{name}.pem"));
+            replace_certificate(&path, &format!("old {name}"), "key").unwrap();
+            replace_certificate(&path, "new", "key").unwrap();
+            orders.keep(name, &begun(name)).unwrap();
+        }
+        for name in &names {
+            assert_eq!(orders.begun(name, name, "me").unwrap(), Some(begun(name)), "{name}");
+        }
+        let previous = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path());
+        let mut previous: Vec<String> = previous
+            .filter(|path| path.extension().is_some_and(|extension| extension == "previous"))
+            .map(|path| fs::read_to_string(path).unwrap())
+            .collect();
+        previous.sort();
+        let mut expected: Vec<String> = names.iter().map(|name| format!("old {name}\nkey\n")).collect();
+        expected.sort();
+        assert_eq!(previous, expected);
     }
 
     #[cfg(unix)]

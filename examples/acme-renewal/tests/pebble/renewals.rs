@@ -1,6 +1,8 @@
 //! Twenty domains, renewed while three of ten nonces are refused.
 
-use super::agent::Agent;
+use std::fs;
+
+use super::agent::{Agent, certificate, domain};
 use super::front::Front;
 use super::pebble::Pebble;
 
@@ -23,4 +25,21 @@ fn twenty_domains_are_renewed_with_an_order_each() {
     let again = agent.run();
     again.assert(0, "SUCCESS");
     assert_eq!((again.count("not_due"), front.calls().len()), (20, calls), "nothing is due, so nobody is called");
+}
+
+#[test]
+fn files_with_the_longest_names_are_renewed_too() {
+    let pebble = Pebble::start();
+    let front = Front::start(&pebble);
+    let agent = Agent::new(&pebble, &front, 0, &[]);
+    let certs = agent.folder.path().join("certs");
+    for (number, length) in [(1, 242), (2, 243), (3, 251)] {
+        let content = certificate(&domain(number), 2019, (2020, 1));
+        fs::write(certs.join("x".repeat(length) + ".pem"), content).expect("writes");
+    }
+    let ended = agent.run();
+    ended.assert(0, "SUCCESS");
+    assert_eq!((ended.count("renewed"), front.orders()), (3, 3), "{}", ended.text);
+    agent.assert_whole();
+    assert_eq!(fs::read_dir(&certs).expect("the folder").count(), 6, "each with its old version");
 }
