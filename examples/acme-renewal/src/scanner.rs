@@ -61,6 +61,10 @@ pub(crate) fn scan(folder: &Path) -> io::Result<Vec<Entry>> {
         }
         let domain = name.strip_suffix(".pem").unwrap_or(&name).to_owned();
         let found = match path.extension() == Some(OsStr::new("pem")) {
+            // Two such names may look alike, and one of them would be taken for the other.
+            true if path.file_name().and_then(OsStr::to_str).is_none() => {
+                Found::Unusable("its name is no text (UTF-8); rename it".to_owned())
+            }
             true => look(&path, &domain),
             false => Found::Other("its name does not end in .pem"),
         };
@@ -192,7 +196,8 @@ mod tests {
     #[test]
     fn every_kind_of_file_is_listed_with_its_reason() {
         let folder = tempfile::tempdir().unwrap();
-        let put = |name: &str, content: &[u8]| fs::write(folder.path().join(name), content).unwrap();
+        let write = |name: &OsStr, content: &[u8]| fs::write(folder.path().join(name), content).unwrap();
+        let put = |name: &str, content: &[u8]| write(name.as_ref(), content);
         let good = pem(&["good.org", "www.Good.org"]);
         put("good.org.pem", good.as_bytes());
         put("good.org.pem.previous", b"an old version");
@@ -212,6 +217,10 @@ mod tests {
         fs::create_dir(folder.path().join("folder.org.pem")).unwrap();
         #[cfg(unix)]
         std::os::unix::fs::symlink("/nowhere/at/all", folder.path().join("unreadable.org.pem")).unwrap();
+        #[cfg(target_os = "linux")]
+        for name in [b"\xfe.org.pem", b"\xff.org.pem"] {
+            write(std::os::unix::ffi::OsStrExt::from_bytes(&name[..]), good.as_bytes());
+        }
         let mut lines = Vec::new();
         for Entry { domain, found, .. } in scan(folder.path()).unwrap() {
             let words = match found {
@@ -238,6 +247,10 @@ mod tests {
             "notes.txt: other: its name does not end in .pem",
             "unreadable.org: cannot be read: No such file",
             "wild.org: *.wild.org is a wildcard",
+            #[cfg(target_os = "linux")]
+            "\u{fffd}.org: its name is no text",
+            #[cfg(target_os = "linux")]
+            "\u{fffd}.org: its name is no text",
         ];
         assert_eq!(lines.len(), expected.len(), "{lines:#?}");
         for (line, expected) in lines.iter().zip(expected) {
