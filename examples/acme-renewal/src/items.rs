@@ -45,6 +45,11 @@ pub(crate) async fn enter(
     Ok(planned)
 }
 
+/// The domain in an item's key, or the name of its file, which may have spaces.
+pub(crate) fn domain(key: &str) -> &str {
+    key.rsplitn(3, ' ').last().unwrap_or_default()
+}
+
 /// What became of the plan's items, the most urgent first.
 pub(crate) async fn outcomes(
     store: &dyn WorkStore,
@@ -132,6 +137,15 @@ mod tests {
             [(a, State::Waiting), (b, State::Cancelled), (b2, State::Waiting)],
             "somebody else replaced it, and that one is due now"
         );
+    }
+
+    #[tokio::test]
+    async fn the_domain_of_an_item_is_the_name_of_its_file() {
+        let store = MemoryStore::new(Clock::system());
+        let first = Due { not_after: None, ..due("my own 1", 0) };
+        let planned = enter(&store, "ca", vec![due("a.org", 1), due("my own 2", 1), first]).await.unwrap();
+        let domains: Vec<&str> = planned.keys().map(|key| domain(key)).collect();
+        assert_eq!(domains, ["a.org", "my own 1", "my own 2"]);
     }
 
     #[tokio::test]

@@ -15,6 +15,7 @@ mod run;
 mod scanner;
 mod schedule;
 mod storage;
+mod words;
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::io::Write as _;
@@ -32,19 +33,20 @@ use crate::challenge::Challenges;
 use crate::reporter::Report;
 use crate::run::RunError;
 use crate::schedule::Schedule;
+use crate::words::{Lines, printable};
 
 type AnyError = Box<dyn std::error::Error>;
 
 fn main() -> ExitCode {
     let args = Args::parse();
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn,acme_renewal=info"));
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| Lines(std::io::stderr()));
     // A log that nobody takes any more is no reason to stop.
     log.with_target(false).with_ansi(false).log_internal_errors(false).init();
     match execute(&args) {
         Ok(exit_code) => ExitCode::from(exit_code),
         Err(error) => {
-            let _ = writeln!(std::io::stderr(), "error: {error}");
+            let _ = writeln!(std::io::stderr(), "error: {}", printable(&error.to_string()));
             ExitCode::from(error.downcast_ref::<RunError>().map_or(2, RunError::exit_code))
         }
     }

@@ -7,6 +7,7 @@ use paceline_store::work::{Counts, Item, State, Status};
 use serde::Serialize;
 
 use crate::planner::{Due, Kind, Left};
+use crate::words::{escaped, printable};
 
 /// What a run did.
 #[derive(Clone, Debug, Serialize)]
@@ -128,12 +129,12 @@ impl Report {
 
     /// As Markdown: the summary and a table of everything.
     pub(crate) fn markdown(&self) -> String {
-        let mut text = format!("# Certificates, {:.0}\n\n{}\n\n", self.started, self.summary());
+        let mut text = format!("# Certificates, {:.0}\n\n{}\n\n", self.started, escaped(&self.summary()));
         text += "| domain | state | ends | tries | why |\n|---|---|---|---|---|\n";
         for row in &self.domains {
             let ends = row.not_after.map_or_else(|| "-".to_owned(), |time| format!("{time:.0}"));
             let tries = row.attempts + row.deferrals;
-            let [domain, told] = [&row.domain, &row.told()].map(|words| printable(words).replace('|', "\\|"));
+            let [domain, told] = [&row.domain, &row.told()].map(|words| escaped(words));
             let _ = writeln!(text, "| {domain} | {} | {ends} | {tries} | {told} |", row.state);
         }
         text
@@ -206,11 +207,6 @@ fn of_left(left: &Left) -> Row {
     Row { not_after: left.not_after, ..Row::new(&left.domain, state, left.reason.clone()) }
 }
 
-/// File names and the CA's words may hold anything; what would move the cursor or break the line is left out.
-fn printable(words: &str) -> String {
-    words.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use paceline::Class;
@@ -275,11 +271,18 @@ mod tests {
 
     #[test]
     fn words_from_outside_break_no_table_and_move_no_cursor() {
-        let due = [row("a.org", State::Failed, Some("it | said\n\u{1b}[31mno")), row("b.org", State::Succeeded, None)];
-        let report = Report::of_run(Course::default(), &due, &[]);
+        let due = [
+            row("a.org", State::Failed, Some("it | `said`\n\u{1b}[31m\u{202e}no")),
+            row("b\n| c.org", State::Succeeded, None),
+        ];
+        let ended = Some("a\nperson | must".to_owned());
+        let report = Report::of_run(Course { ended, ..Course::default() }, &due, &[]);
         let markdown = report.markdown();
-        assert!(markdown.contains("it \\| said  [31mno |\n"), "{markdown}");
-        assert!(!report.text().contains('\u{1b}'));
-        assert_eq!(report.summary(), "PARTIAL: 1 renewed, 1 failed");
+        assert!(markdown.contains("it \\| \\`said\\` \u{fffd}\\[31m\u{fffd}no |\n"), "{markdown}");
+        assert!(markdown.contains("\n| b \\| c.org | renewed |"), "{markdown}");
+        assert!(markdown.contains("(a person \\| must)\n"), "{markdown}");
+        assert_eq!(report.text().lines().count(), 3, "{}", report.text());
+        assert!(!report.text().contains(['\u{1b}', '\u{202e}']));
+        assert_eq!(report.summary(), "PARTIAL: 1 renewed, 1 failed (a person | must)");
     }
 }

@@ -194,7 +194,7 @@ fn ca_config(args: &Args) -> Result<CaConfig, RunError> {
 
 /// Tells the log what happens.
 fn tell(note: &Note<'_>) {
-    let domain = |item: &Item| item.key.split(' ').next().unwrap_or_default().to_owned();
+    let domain = |item: &Item| items::domain(&item.key).to_owned();
     match note {
         Note::Succeeded(item) => tracing::info!("{}: renewed", domain(item)),
         Note::Decided { item, decided, wait } => {

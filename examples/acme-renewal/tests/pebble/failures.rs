@@ -226,3 +226,28 @@ fn garbage_in_the_folder_stops_nobody() {
         assert!(row["reason"].as_str().is_some_and(|reason| reason.contains(why)), "{row}");
     }
 }
+
+#[test]
+fn words_of_others_stay_in_their_line() {
+    let pebble = Pebble::start();
+    let front = Front::start(&pebble);
+    let agent = Agent::new(&pebble, &front, 1, &["--max-retries", "0"]);
+    let certs = agent.folder.path().join("certs");
+    fs::write(certs.join("two\nlines \u{1b}[31m| `of` it.pem"), certificate(&domain(2), 2019, (2020, 1)))
+        .expect("writes");
+    fs::write(certs.join("notes\r\u{202e}of mine"), "").expect("writes");
+    let detail = "no\r\nCAUTION: \u{1b}]0;title\u{7} | `run` this \u{202e}";
+    front.set(Mood::RefusesOrders { status: 400, kind: "rejectedIdentifier", detail, retry_after: None });
+    let ended = agent.run();
+    ended.assert(1, "FAILED");
+    let markdown = fs::read_to_string(agent.folder.path().join("report.md")).expect("a report");
+    for text in [&ended.text, &markdown] {
+        let obeyed = |c: char| c != '\n' && (c.is_control() || c == '\u{202e}');
+        assert!(!text.contains(obeyed), "{text:?}");
+        assert!(!text.lines().any(|line| line.starts_with("lines") || line.starts_with("CAUTION")), "{text:?}");
+    }
+    assert!(ended.text.contains("WARN two lines"), "the log has the whole name: {}", ended.text);
+    let rows = markdown.lines().filter(|line| line.starts_with("| ")).collect::<Vec<_>>();
+    let columns = |row: &&str| row.replace("\\|", "").matches('|').count();
+    assert_eq!((rows.len(), rows.iter().map(columns).max()), (4, Some(6)), "{markdown}");
+}
