@@ -81,6 +81,27 @@ pub(crate) struct Args {
     pub(crate) markdown: Option<PathBuf>,
 }
 
+impl Args {
+    /// Refuses a name or a password in an address, because addresses are shown, logged and kept. Not done while they are
+    /// parsed: that error would show them.
+    ///
+    /// # Errors
+    /// Words for the user, without the address.
+    pub(crate) fn refuse_passwords(&self) -> Result<(), &'static str> {
+        let holds_one = |address: &Option<String>| {
+            let url = address.as_deref().and_then(|address| address.parse::<reqwest::Url>().ok());
+            url.is_some_and(|url| !url.username().is_empty() || url.password().is_some())
+        };
+        if holds_one(&self.directory) {
+            return Err("--directory holds a name or a password before its @; leave them out, ACME asks for neither");
+        }
+        if holds_one(&self.judge_url) {
+            return Err("--judge-url holds a name or a password before its @; give a key with --judge-key-file");
+        }
+        Ok(())
+    }
+}
+
 fn address(text: &str) -> Result<String, String> {
     let url: reqwest::Url = text.parse().map_err(|_| "expected an address such as https://ca/directory".to_owned())?;
     match url.scheme() {
@@ -143,6 +164,20 @@ mod tests {
         ] {
             assert_eq!(parse(flags).map(|_| ()).unwrap_err().exit_code(), 2, "{flags}");
         }
+    }
+
+    #[test]
+    fn passwords_in_addresses_are_refused_and_not_shown() {
+        for (flags, flag) in [
+            ("--directory https://me:pass@ca/dir", "--directory"),
+            ("--directory https://:pass@ca/dir", "--directory"),
+            ("--directory https://pass@ca/dir", "--directory"),
+            ("--directory https://ca/dir --judge-model m --judge-url http://me:pass@localhost/v1", "--judge-url"),
+        ] {
+            let refused = parse(&format!("--certs c {flags}")).unwrap().refuse_passwords().unwrap_err();
+            assert!(refused.contains(flag) && !refused.contains("pass@"), "{refused}");
+        }
+        assert_eq!(parse("--certs c --directory https://ca/dir/@me:you").unwrap().refuse_passwords(), Ok(()));
     }
 
     #[test]

@@ -251,3 +251,16 @@ fn words_of_others_stay_in_their_line() {
     let columns = |row: &&str| row.replace("\\|", "").matches('|').count();
     assert_eq!((rows.len(), rows.iter().map(columns).max()), (4, Some(6)), "{markdown}");
 }
+
+#[test]
+fn a_password_in_the_address_of_the_ca_is_refused_before_anything_is_kept() {
+    let pebble = Pebble::start();
+    let front = Front::start(&pebble);
+    let address = front.directory().replace("://", "://me:hunter2@");
+    let agent = Agent::new(&pebble, &front, 1, &["--directory", &address]);
+    let ended = agent.run();
+    assert_eq!(ended.code, Some(2), "{}", ended.text);
+    assert!(ended.text.contains("--directory holds") && !ended.text.contains("hunter2"), "{}", ended.text);
+    assert_eq!(front.calls().len(), 0);
+    assert_eq!(fs::read_dir(agent.folder.path()).expect("a folder").count(), 1, "the certificates, and nothing else");
+}
