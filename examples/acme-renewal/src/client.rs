@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -34,6 +34,8 @@ struct Inner {
     /// Its calls in the order in which they began to wait.
     arrivals: AtomicU64,
     orders: AtomicU64,
+    /// Nonces that were refused since the last call whose nonce was taken.
+    stale: AtomicU32,
     outage: Outage,
 }
 
@@ -120,6 +122,7 @@ impl Ca {
             new_order: OnceLock::new(),
             arrivals: AtomicU64::new(0),
             orders: AtomicU64::new(0),
+            stale: AtomicU32::new(0),
             outage: Outage::new(config.max_outage),
         })))
     }
@@ -145,7 +148,8 @@ impl Ca {
         let (parts, body) = request.into_parts();
         let body = body.collect().await.map_or_else(|never| match never {}, |body| body.to_bytes());
         let url = parts.uri.to_string();
-        let is_order = parts.method == Method::POST && ca.new_order.get() == Some(&url);
+        let is_signed = parts.method == Method::POST;
+        let is_order = is_signed && ca.new_order.get() == Some(&url);
         let permit = ca.permit(if is_order { ca.new_orders } else { ca.others }).await?;
         ca.orders.fetch_add(u64::from(is_order), Ordering::Relaxed);
         let request = ca.http.request(parts.method, &url).headers(parts.headers).body(body);
@@ -154,9 +158,10 @@ impl Ca {
             Err(error) => return Err(ca.unanswered(permit, &error)),
         };
         let reading = read(&answer, parts.uri.path());
-        ca.outage.note(ca.limiter.now(), answer.status().is_server_error());
         let is_bad_nonce = reading.code.as_deref() == Some("badNonce");
-        if !answer.status().is_success() && !is_bad_nonce {
+        let takes_no_nonce = ca.takes_no_nonce(is_signed, is_bad_nonce);
+        ca.outage.note(ca.limiter.now(), answer.status().is_server_error() || takes_no_nonce);
+        if !answer.status().is_success() && (!is_bad_nonce || takes_no_nonce) {
             permit.complete(reading.outcome());
             return Err(CallError::Failed { status: Some(answer.status().as_u16()), reading: Box::new(reading) });
         }
@@ -212,6 +217,20 @@ impl Inner {
                 return granted.map_err(not_sent);
             }
         }
+    }
+
+    /// Whether the CA refuses all nonces at present, by what it answered last.
+    fn takes_no_nonce(&self, is_signed: bool, is_bad_nonce: bool) -> bool {
+        let stale = match (is_signed, is_bad_nonce) {
+            (_, true) => self.stale.fetch_add(1, Ordering::Relaxed).saturating_add(1),
+            (true, false) => {
+                self.stale.store(0, Ordering::Relaxed);
+                0
+            }
+            // The directory and fresh nonces are had without one.
+            (false, false) => self.stale.load(Ordering::Relaxed),
+        };
+        stale >= MOST_STALE
     }
 
     fn unanswered(&self, permit: Permit, error: &reqwest::Error) -> CallError {
@@ -301,6 +320,10 @@ const BREAKER: BreakerConfig = BreakerConfig {
     open: Duration::from_secs(1),
     open_max: Duration::from_secs(30),
 };
+
+/// So many refused nonces in a row, whoever's they were, mean that the CA takes none at present: its refusal is a failure
+/// then, and the domain waits. By chance it happens once in two million calls where three of ten nonces are refused.
+const MOST_STALE: u32 = 12;
 
 /// What has to wait for longer waits in the store.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -212,6 +212,6 @@ fn wrong_key(error: rcgen::Error) -> Failure {
 /// minute it waits in the store.
 const POLL: RetryPolicy = RetryPolicy::new();
 
-/// The client crate tries three nonces for each call. So many rounds of it fail together once in 10^15 calls where three of
-/// ten nonces are refused.
-pub(crate) const NONCES: u32 = 10;
+/// The client crate tries three nonces for each call; so many more rounds of it make twelve. Where three of ten nonces are
+/// refused they fail together once in two million calls, and a CA that takes no nonce is not asked without an end.
+pub(crate) const NONCES: u32 = 3;

@@ -264,3 +264,36 @@ fn a_password_in_the_address_of_the_ca_is_refused_before_anything_is_kept() {
     assert_eq!(front.calls().len(), 0);
     assert_eq!(fs::read_dir(agent.folder.path()).expect("a folder").count(), 1, "the certificates, and nothing else");
 }
+
+#[test]
+fn a_ca_that_takes_no_nonce_is_not_asked_without_an_end() {
+    let pebble = Pebble::start();
+    let front = Front::start(&pebble);
+    let agent = Agent::new(&pebble, &front, 20, &["--max-retries", "1", "--first-delay", "1s"]);
+    let detail = "JWS has no anti-replay nonce that we know";
+    front.set(Mood::RefusesNonces { detail });
+    let ended = agent.run();
+    ended.assert(3, "DEFERRED");
+    let row = ended.row(1);
+    assert_eq!((row["state"].as_str(), row["words"].as_str()), (Some("deferred"), Some(detail)), "{row}");
+    // Twelve to find out, and one for each try of a domain that was not the one that found out.
+    let asked = front.calls().into_iter().filter(|call| call.method == http::Method::POST).count();
+    println!("measure no nonce is taken: domains=20 tries=2 signed_calls={asked} calls={}", front.calls().len());
+    assert!((12..=12 + 2 * 20).contains(&asked), "{asked} calls");
+    front.set(Mood::Fair);
+    let ended = agent.run();
+    ended.assert(0, "SUCCESS");
+    assert_eq!((ended.count("renewed"), front.orders()), (20, 20), "{}", ended.text);
+}
+
+#[test]
+fn a_ca_that_has_taken_no_nonce_for_too_long_is_given_up() {
+    let pebble = Pebble::start();
+    let front = Front::start(&pebble);
+    let agent =
+        Agent::new(&pebble, &front, 2, &["--max-outage", "2s", "--max-retries", "100", "--first-delay", "500ms"]);
+    front.set(Mood::RefusesNonces { detail: "no" });
+    let ended = agent.run();
+    ended.assert(3, "DEFERRED");
+    assert!(ended.report["ended"].as_str().is_some_and(|why| why.contains("failing for 2s")), "{}", ended.report);
+}

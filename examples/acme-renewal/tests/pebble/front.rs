@@ -49,6 +49,8 @@ pub(crate) enum Mood {
     Fair,
     /// Connections are cut off without an answer.
     Down,
+    /// The nonces of all signed calls are refused, with these words and a fresh one.
+    RefusesNonces { detail: &'static str },
     /// New orders are refused with this problem and, if there is one, `Retry-After`.
     RefusesOrders { status: u16, kind: &'static str, detail: &'static str, retry_after: Option<u64> },
     /// The first of them is refused as `rateLimited`.
@@ -182,6 +184,7 @@ impl Book {
     /// Takes a call down; tells its number and what it may expect.
     fn begin(&self, method: &Method, path: &str, body: &[u8]) -> (usize, Mood) {
         let mut pages = self.open();
+        let is_signed = *method == Method::POST;
         let (at, method, path) = (self.clock.now(), method.clone(), path.to_owned());
         let mut call = Call { at, method, path, status: None, domain: None, order: BTreeSet::new() };
         let is_order = call.is_order();
@@ -192,6 +195,7 @@ impl Book {
         self.turned.notify_all();
         let mood = match &pages.mood {
             Mood::Down | Mood::TakesItsTime => pages.mood.clone(),
+            Mood::RefusesNonces { .. } if is_signed => pages.mood.clone(),
             _ if !is_order => Mood::Fair,
             mood => mood.clone(),
         };
@@ -264,6 +268,11 @@ async fn answer(book: Arc<Book>, request: Request<Incoming>) -> Result<Response<
         Mood::Fair => forward(&book, &parts, body).await,
         Mood::TakesItsTime => forward(&book, &parts, body).await.map(|answer| book.delay(&path, answer)),
         Mood::Down => None,
+        Mood::RefusesNonces { detail } => {
+            let mut answer = problem(400, "badNonce", detail, None);
+            answer.headers_mut().insert("replay-nonce", header::HeaderValue::from_static("ZnJlc2g"));
+            Some(answer)
+        }
         Mood::RefusesOrders { status, kind, detail, retry_after } => Some(problem(status, kind, detail, retry_after)),
         Mood::RefusesOneOrder { detail, retry_after } => Some(problem(429, "rateLimited", detail, Some(retry_after))),
     };
