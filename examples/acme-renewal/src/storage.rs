@@ -132,14 +132,18 @@ pub(crate) fn sweep(folder: &Path) -> io::Result<()> {
 /// The new content is on the disk before it gets the name, and the name before this returns. Mode 0600.
 fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut unfinished = tempfile::Builder::new().prefix(UNFINISHED).rand_bytes(RANDOM).tempfile_in(folder)?;
-    unfinished.write_all(content)?;
-    unfinished.as_file().sync_all()?;
-    unfinished.persist(path)?;
-    if cfg!(unix) {
-        File::open(folder)?.sync_all()?;
-    }
-    Ok(())
+    let write = || {
+        let mut unfinished = tempfile::Builder::new().prefix(UNFINISHED).rand_bytes(RANDOM).tempfile_in(folder)?;
+        unfinished.write_all(content)?;
+        unfinished.as_file().sync_all()?;
+        unfinished.persist(path)?;
+        if cfg!(unix) {
+            File::open(folder)?.sync_all()?;
+        }
+        Ok(())
+    };
+    // The system's words name no file.
+    write().map_err(|error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
 }
 
 fn remove(path: &Path) -> io::Result<()> {
@@ -178,6 +182,18 @@ mod tests {
         assert_eq!(read("example.org.pem"), "chain 3\nkey 3\n");
         assert_eq!(read("example.org.pem.previous"), "chain 2\nkey 2\n");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "nothing else is left");
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("example.org.pem");
+        fs::write(&path, "old").unwrap();
+        fs::create_dir(folder.path().join("example.org.pem.previous")).unwrap();
+        let error = replace_certificate(&path, "chain", "key").unwrap_err().to_string();
+        assert!(error.contains("example.org.pem.previous: "), "{error}");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "old", "what cannot be kept is not replaced");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "nothing half-written is left");
     }
 
     #[test]
