@@ -81,6 +81,12 @@ pub(crate) fn plan(entries: Vec<Entry>, now: Timestamp, days: u32) -> Plan {
                     days => format!("{days} days left"),
                 };
                 if remaining.as_secs() < i64::from(days) * DAY {
+                    let half = found.not_after.duration_since(found.not_before) / 2;
+                    let reason = match remaining > half {
+                        // It will be so again after every renewal, and the CA counts them.
+                        true => format!("{reason}, more than half of its life; is --days too large?"),
+                        false => reason,
+                    };
                     plan.due.push(Due { domain, names: found.names, path, not_after, reason });
                 } else {
                     plan.left.push(left(domain, Kind::NotDue, not_after, reason));
@@ -122,6 +128,7 @@ mod tests {
             valid("soon.org", -70, 20),
             valid("edge.org", -60, 30),
             valid("last.org", -89, 1),
+            valid("short.org", -1, 6),
             valid("over.org", -91, -1),
             valid("future.org", 1, 91),
             entry("new.org", Found::Empty),
@@ -136,6 +143,7 @@ mod tests {
                 "new.org: has no certificate yet".to_owned(),
                 format!("over.org: expired on {}", at(-1)),
                 "last.org: 1 day left".to_owned(),
+                "short.org: 6 days left, more than half of its life; is --days too large?".to_owned(),
                 "soon.org: 20 days left".to_owned(),
             ]
         );
