@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 use crate::args::{CheckArgs, Everywhere};
 use crate::exit::{Failure, Status};
 use crate::output;
+use crate::text::{padded, width};
 use crate::upstream;
 
 /// Prints every value in force.
@@ -42,10 +43,11 @@ fn object(rows: &[EffectiveValue]) -> Map<String, Value> {
 }
 
 fn table(rows: &[EffectiveValue], out: &mut dyn io::Write) -> io::Result<()> {
-    let width =
-        |text: fn(&EffectiveValue) -> &str| rows.iter().map(|row| text(row).chars().count()).max().unwrap_or_default();
-    let (keys, values) = (width(|row| &row.key), width(|row| &row.value));
-    rows.iter().try_for_each(|row| writeln!(out, "  {:keys$}  {:values$}  {}", row.key, row.value, row.source))
+    let widest = |text: fn(&EffectiveValue) -> &str| rows.iter().map(|row| width(text(row))).max().unwrap_or_default();
+    let (keys, values) = (widest(|row| &row.key), widest(|row| &row.value));
+    rows.iter().try_for_each(|row| {
+        writeln!(out, "  {}  {}  {}", padded(&row.key, keys), padded(&row.value, values), row.source)
+    })
 }
 
 /// The table of presets: one line for each, and its settings in the words of the file.
@@ -63,11 +65,11 @@ fn presets(json: bool, out: &mut dyn io::Write) -> io::Result<()> {
         let words = rows.iter().map(|row| format!("{} {}", row.key, row.value)).collect::<Vec<_>>();
         (preset.as_str(), words)
     });
-    let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or_default();
+    let names = rows.iter().map(|(name, _)| name.len()).max().unwrap_or_default();
     for (name, words) in rows {
         let mut first = name;
-        for line in filled(&words, WIDTH - width - 2) {
-            writeln!(out, "{first:width$}  {line}")?;
+        for line in filled(&words, WIDTH - names - 2) {
+            writeln!(out, "{first:names$}  {line}")?;
             first = "";
         }
     }

@@ -1,11 +1,15 @@
 //! How numbers, times and the words of others are written for people.
 
+mod columns;
+
 use std::borrow::Cow;
 use std::time::Duration;
 
 use jiff::tz::TimeZone;
 use paceline_core::Timestamp;
 use paceline_store::Totals;
+
+pub(crate) use columns::{WIDTH, cell, cut, padded, width, wrapped};
 
 /// A duration in the two units that matter, from an hour on to the nearest: `250ms`, `1.2s`, `3m 05s`, `1h 02m`, `2d 3h`.
 pub(crate) fn duration(duration: Duration) -> String {
@@ -98,16 +102,6 @@ const fn turns(c: char) -> bool {
     matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// At most `width` characters; what was cut off leaves an ellipsis.
-pub(crate) fn cut(words: &str, width: usize) -> String {
-    if words.chars().count() <= width {
-        return words.to_owned();
-    }
-    let mut cut: String = words.chars().take(width.saturating_sub(1)).collect();
-    cut.push('…');
-    cut
-}
-
 /// An instant as RFC 3339 in UTC, with milliseconds.
 pub(crate) fn rfc3339(millis: i64) -> String {
     jiff::Timestamp::from_millisecond(millis).map_or_else(|_| millis.to_string(), |at| format!("{at:.3}"))
@@ -129,33 +123,6 @@ fn moment_in(at: Timestamp, now: Timestamp, zone: &TimeZone) -> String {
     };
     let (Ok(local), Ok(utc)) = (show(zone), show(&TimeZone::UTC)) else { return rfc3339(at.as_millis()) };
     if local == utc { format!("{utc} UTC") } else { format!("{local} ({utc} UTC)") }
-}
-
-/// What every terminal has.
-pub(crate) const WIDTH: usize = 80;
-
-/// The words behind `start`, in lines that begin below them.
-pub(crate) fn wrapped(text: &mut String, start: &str, words: &str) {
-    let indent = start.chars().count();
-    let words = printable(words);
-    let mut column = indent;
-    text.push_str(start);
-    for word in words.split_whitespace() {
-        let length = word.chars().count();
-        if column > indent && column + 1 + length > WIDTH {
-            text.push('\n');
-            text.push_str(&" ".repeat(indent));
-            column = indent;
-        } else if column > indent {
-            text.push(' ');
-            column += 1;
-        }
-        let word = cut(word, WIDTH - indent);
-        column += word.chars().count();
-        text.push_str(&word);
-    }
-    text.truncate(text.trim_end_matches(' ').len());
-    text.push('\n');
 }
 
 #[cfg(test)]

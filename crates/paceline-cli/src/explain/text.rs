@@ -8,7 +8,7 @@ use paceline::{Class, LimitReport, Reach};
 
 use super::answer::Saved;
 use super::json;
-use crate::text::{count, cut, printable, wrapped};
+use crate::text::{cell, count, padded, printable, width, wrapped};
 
 /// Where the second and the third column begin.
 const VALUE: usize = 9;
@@ -51,9 +51,8 @@ fn line(text: &mut String, name: &str, value: &str, meaning: &str) {
     if meaning.is_empty() {
         return wrapped(text, &name, value);
     }
-    let column = MEANING - VALUE;
-    let value = format!("{name}{:column$}", printable(value));
-    let pad = if value.chars().count() > MEANING { " " } else { "" };
+    let value = format!("{name}{}", padded(&printable(value), MEANING - VALUE));
+    let pad = if width(&value) > MEANING { " " } else { "" };
     wrapped(text, &format!("{value}{pad}"), meaning);
 }
 
@@ -139,13 +138,8 @@ fn limits(text: &mut String, limits: &[LimitReport]) {
     for limit in limits {
         let name = format!("  {}", printable(limit.dimension.as_str()));
         let (all, left) = (number(limit.limit), number(limit.remaining));
-        let _ = writeln!(
-            text,
-            "{:22}{all:>15}{left:>15}{:>14}{:>14}",
-            cut(&name, 22),
-            time(limit.reset),
-            time(limit.window)
-        );
+        let _ =
+            writeln!(text, "{}{all:>15}{left:>15}{:>14}{:>14}", cell(&name, 22), time(limit.reset), time(limit.window));
     }
 }
 
@@ -173,7 +167,7 @@ mod tests {
              \"code\":\"rate_limit_exceeded\"}}",
         );
         insta::assert_snapshot!(text);
-        assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
+        assert!(text.lines().all(|line| width(line) <= WIDTH), "{text}");
     }
 
     #[test]
@@ -181,7 +175,7 @@ mod tests {
         let long = "x".repeat(300);
         let answer = format!("HTTP/2 402\n\n{{\"error\":{{\"code\":\"{long}\",\"message\":\"{long} \\u001b[2J\"}}}}");
         let text = explained(Provider::Generic, &answer);
-        assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
+        assert!(text.lines().all(|line| width(line) <= WIDTH), "{text}");
         assert!(!text.contains('\u{1b}'));
     }
 

@@ -59,7 +59,7 @@ impl<W: Write> Table<W> {
 
 const HEAD: &str = "ITEM                     STATE      CALLS  STATUS  WHY                     LAST ANSWER, NEXT TRY";
 
-/// The longest id shown, in characters. More than its column: it may push its line to the right a little.
+/// The longest id shown, in columns. More than its column: it may push its line to the right a little.
 const LONGEST_ID: usize = 40;
 
 fn line(found: &ReportRow, row: &Row, now: Timestamp) -> String {
@@ -68,8 +68,8 @@ fn line(found: &ReportRow, row: &Row, now: Timestamp) -> String {
     let said = [row.code.as_deref(), row.last_error.as_deref()].map(|words| Some(short(words?, LONGEST_WORDS)));
     let words: Vec<String> = said.into_iter().flatten().chain(next_try(found, now)).collect();
     let line = format!(
-        "{:<24} {:<9} {:>6} {:>7}  {why:<22}  {}",
-        short(&row.custom_id.to_string(), LONGEST_ID),
+        "{} {:<9} {:>6} {:>7}  {why:<22}  {}",
+        text::padded(&short(&row.custom_id.to_string(), LONGEST_ID), 24),
         row.state,
         found.tally.sends(),
         status.as_deref().unwrap_or("-"),
@@ -82,7 +82,7 @@ fn next_try(found: &ReportRow, now: Timestamp) -> Option<String> {
     found.retry_not_before(now).map(|at| format!("not before {}", text::moment(at)))
 }
 
-/// The longest message shown, in characters.
+/// The longest message shown, in columns.
 const LONGEST_WORDS: usize = 80;
 
 fn short(words: &str, width: usize) -> String {

@@ -74,17 +74,17 @@ impl<'a> Row<'a> {
 
     /// A line of at most 80 columns.
     pub(crate) fn line(&self) -> String {
-        let short = |words: &str, width| text::cut(&text::printable(words), width);
+        let cell = |words: &str, width| text::cell(&text::printable(words), width);
         let why = self.wait().unwrap_or_else(|| self.reason.unwrap_or_default().to_owned());
         let status = self.status_code.map(|status| format!("{status} ")).unwrap_or_default();
         let said = format!("{status}{}", self.last_error.or(self.class).unwrap_or_default());
         let line = format!(
-            "{:<24} {:<9} {:>5}  {:<13}  {}",
-            short(self.key, 24),
+            "{} {:<9} {:>5}  {}  {}",
+            cell(self.key, 24),
             self.state,
             self.sends,
-            short(&why, 13),
-            short(&said, 23),
+            cell(&why, 13),
+            cell(&said, 23),
         );
         line.trim_end().to_owned()
     }

@@ -92,7 +92,7 @@ fn decision(event: &Event) -> Value {
     })
 }
 
-/// The longest payload shown, in characters.
+/// The longest payload shown, in columns.
 const LONGEST: usize = 2_000;
 
 fn as_text(item: &Item, groups: &Groups, payload: &str, events: &[Event]) -> String {
@@ -107,8 +107,9 @@ fn as_text(item: &Item, groups: &Groups, payload: &str, events: &[Event]) -> Str
     item.deadline
         .into_iter()
         .for_each(|deadline| line("deadline", &format!("{} after its first try", text::duration(deadline))));
-    line("payload", &text::cut(payload, LONGEST));
-    if payload.chars().count() > LONGEST {
+    let shown = text::cut(payload, LONGEST);
+    line("payload", &shown);
+    if shown != payload {
         line("", "(--json has all of it)");
     }
     for event in events {

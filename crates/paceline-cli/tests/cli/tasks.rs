@@ -8,6 +8,7 @@ use std::time::Duration;
 use paceline_core::{Backoff, Class, Growth, Jitter};
 use paceline_store::work::{Clock, Failure, OverBound, Policy, Scheduler, SqliteStore};
 use serde_json::{Value, json};
+use unicode_width::UnicodeWidthStr as _;
 
 use crate::support::{Job, finish};
 
@@ -118,6 +119,25 @@ fn list_says_where_each_item_stands_in_80_columns() {
     assert_eq!(words(&told(&mut tasks(&job, "list", &["--limit", "2"])), 1), ["KEY", "fine-0", "wrong"]);
     assert_eq!(told(&mut tasks(&job, "list", &["--state", "skipped"])), "no such items\n");
     assert_eq!(told(&mut tasks(&job, "list", &["--state", "skipped", "--json"])), "");
+}
+
+/// Chinese letters are two columns wide, accents that join a letter none, and a family is one letter.
+#[test]
+fn wide_letters_keep_tables_in_their_columns() {
+    let job = Job::new(0);
+    let keys = ["订单".repeat(20), "e\u{301}".repeat(9), "e\u{301}".repeat(30), "👩\u{200d}👩\u{200d}👧 7".to_owned()];
+    let payload = "服务器太忙,请稍后再试。".repeat(9);
+    let lines = keys.iter().map(|key| format!("{}\n", json!({"key": key, "payload": payload, "not_before": "2h"})));
+    assert_eq!(add_from(&job, &lines.collect::<String>()).0, 0);
+    let (list, report) = (told(&mut tasks(&job, "list", &[])), told(&mut tasks(&job, "report", &[])));
+    let rows = |table: &str, state: &str| -> Vec<usize> {
+        let columns = table.lines().filter_map(|line| Some(line.split_once(&format!(" {state} "))?.0.width()));
+        columns.collect()
+    };
+    assert_eq!((rows(&list, "waiting"), rows(&report, "deferred")), (vec![24; 4], vec![24; 4]), "{list}{report}");
+    let shown = told(&mut tasks(&job, "show", &[&keys[0]]));
+    assert!((list + &report + &shown).lines().all(|line| line.width() <= 80), "{shown}");
+    assert!(shown.replace("\n            ", "").contains(&payload), "{shown}");
 }
 
 #[test]

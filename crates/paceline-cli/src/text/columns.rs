@@ -1,0 +1,119 @@
+//! Words in the columns of a terminal: wide letters take two of them, accents that join a letter none.
+
+use unicode_segmentation::UnicodeSegmentation as _;
+use unicode_width::UnicodeWidthStr as _;
+
+use super::printable;
+
+/// What every terminal has.
+pub(crate) const WIDTH: usize = 80;
+
+/// More than a letter with all that belongs to it takes, but any number of accents fits into one column.
+const BYTES_A_COLUMN: usize = 32;
+
+/// The columns that words take.
+pub(crate) fn width(words: &str) -> usize {
+    words.width()
+}
+
+/// At most `width` columns; what was cut off leaves an ellipsis.
+pub(crate) fn cut(words: &str, width: usize) -> String {
+    if words.width() <= width && words.len() <= width * BYTES_A_COLUMN {
+        return words.to_owned();
+    }
+    let (mut column, mut end) = (0, 0);
+    for letter in words.graphemes(true) {
+        column += letter.width();
+        if column >= width || end + letter.len() > width * BYTES_A_COLUMN {
+            break;
+        }
+        end += letter.len();
+    }
+    format!("{}…", &words[..end])
+}
+
+/// At least `width` columns: shorter words have spaces behind them.
+pub(crate) fn padded(words: &str, width: usize) -> String {
+    let pad = width.saturating_sub(words.width());
+    format!("{words}{:pad$}", "")
+}
+
+/// Exactly `width` columns.
+pub(crate) fn cell(words: &str, width: usize) -> String {
+    padded(&cut(words, width), width)
+}
+
+/// The words behind `start`, in lines that begin below them. A word that is longer than a line, as a sentence without
+/// spaces is, goes on in the next.
+pub(crate) fn wrapped(text: &mut String, start: &str, words: &str) {
+    let indent = start.width();
+    let next_line = format!("\n{:indent$}", "");
+    let words = printable(words);
+    let mut column = indent;
+    text.push_str(start);
+    for word in words.split_whitespace() {
+        if column > indent && column + 1 + word.width() > WIDTH {
+            text.push_str(&next_line);
+            column = indent;
+        } else if column > indent {
+            text.push(' ');
+            column += 1;
+        }
+        for letter in word.graphemes(true) {
+            if column > indent && column + letter.width() > WIDTH {
+                text.push_str(&next_line);
+                column = indent;
+            }
+            text.push_str(letter);
+            column += letter.width();
+        }
+    }
+    text.truncate(text.trim_end_matches(' ').len());
+    text.push('\n');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cell_is_as_wide_as_its_column() {
+        for (words, expected) in [
+            ("", "      "),
+            ("abc", "abc   "),
+            ("abcdef", "abcdef"),
+            ("abcdefg", "abcde…"),
+            ("日本語", "日本語"),
+            ("日本語文", "日本… "),
+            ("e\u{301}tude", "e\u{301}tude "),
+            ("e\u{301}e\u{301}e\u{301}e\u{301}e\u{301}e\u{301}e", "e\u{301}e\u{301}e\u{301}e\u{301}e\u{301}…"),
+            ("👩\u{200d}👩\u{200d}👧👍🏽🇩🇪", "👩\u{200d}👩\u{200d}👧👍🏽🇩🇪"),
+            ("👩\u{200d}👩\u{200d}👧👍🏽a🇩🇪", "👩\u{200d}👩\u{200d}👧👍🏽a…"),
+        ] {
+            let cell = cell(words, 6);
+            assert_eq!((cell.as_str(), width(&cell)), (expected, 6), "{words}");
+        }
+        assert_eq!((cut("日本", 1).as_str(), cut("日本", 0).as_str()), ("…", "…"));
+    }
+
+    #[test]
+    fn accents_without_end_do_not_fill_a_log() {
+        let piled = "e".to_owned() + &"\u{301}".repeat(1_000_000);
+        assert!(cut(&piled, 80).len() < 80 * BYTES_A_COLUMN + 4);
+    }
+
+    #[test]
+    fn no_line_is_wider_than_the_terminal_and_nothing_of_a_sentence_is_lost() {
+        let (latin, chinese) = ("word ".repeat(40), "服务器太忙,请稍后再试。".repeat(9));
+        for words in [latin.clone(), chinese.clone(), latin + &chinese, "x".repeat(300), "e\u{301}".repeat(99)] {
+            let mut text = String::new();
+            wrapped(&mut text, "  状态 ", &words);
+            assert!(text.lines().all(|line| width(line) <= WIDTH), "{text}");
+            let letters = |text: &str| text.split_whitespace().collect::<String>();
+            assert_eq!(letters(&text), "状态".to_owned() + &letters(&words));
+        }
+        let mut text = String::new();
+        wrapped(&mut text, &" ".repeat(WIDTH), "日本");
+        assert_eq!(text.split_whitespace().collect::<Vec<_>>(), ["日", "本"], "however little room there is");
+    }
+}
