@@ -303,15 +303,17 @@ fn a_file_may_be_added_again_and_is_added_whole_or_not_at_all() {
     assert_eq!((code, told.as_str()), (0, "1 added, 2,500 were there already (2,500 waiting)\n"));
 
     let job = Job::new(0);
-    let wrong = "{\"key\":\"k1\",\"payload\":0}\n{\"kay\":1}\n".to_owned() + &"nonsense\n".repeat(30);
+    let wrong = "{\"key\":\"k1\",\"payload\":0}\n{\"kay\":1}\n{\"key\":\"\\u0000\",\"payload\":0}\n".to_owned()
+        + &"nonsense\n".repeat(30);
     let (code, told, log) = add_from(&job, &(lines + &wrong));
     assert_eq!((code, told.as_str()), (2, ""));
     for words in [
         "nothing was added, because of lines of standard input:\n",
         "\n  line 2501: the key \"k1\" stands in line 2 already\n",
         "\n  line 2502: unknown field `kay`",
-        "\n  line 2503: expected a JSON object\n",
-        "\n  and 12 more\n",
+        "\n  line 2503: the key of item \"\\0\" holds a NUL character, which neither ",
+        "\n  line 2504: expected a JSON object\n",
+        "\n  and 13 more\n",
     ] {
         assert!(log.contains(words), "{words} in {log}");
     }

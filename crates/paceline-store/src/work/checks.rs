@@ -1,7 +1,8 @@
 //! What every engine checks alike, before it changes anything.
 
 use super::error::WorkError;
-use super::item::{Amend, Filter, Item, NewItem, State};
+use super::item::{Amend, Decided, Filter, Item, NewItem, Outcome, State};
+use crate::scope::{ScopeRow, ScopeState};
 
 /// Keys and groups are words in reports and indexes.
 const KEY_BYTES: usize = 512;
@@ -9,15 +10,38 @@ const KEY_BYTES: usize = 512;
 /// A payload is read whole by whoever claims its item.
 const PAYLOAD_BYTES: usize = 16 << 20;
 
-/// Refuses what is too long to be kept.
+/// Refuses what is too long to be kept, and what not every engine can hold.
 pub(crate) fn check(new: &NewItem) -> Result<(), WorkError> {
     let parts =
         [("key", &new.key, KEY_BYTES), ("group", &new.group, KEY_BYTES), ("payload", &new.payload, PAYLOAD_BYTES)];
-    match parts.into_iter().find(|(_, text, most)| text.len() > *most) {
-        None => Ok(()),
-        Some((what, text, most)) => {
-            Err(WorkError::TooLong { key: new.key.chars().take(80).collect(), what, bytes: text.len(), most })
+    let key = || new.key.chars().take(80).collect();
+    for (what, text, most) in parts {
+        if text.len() > most {
+            return Err(WorkError::TooLong { key: key(), what, bytes: text.len(), most });
         }
+        if text.contains('\0') {
+            return Err(WorkError::Nul { key: key(), what });
+        }
+    }
+    Ok(())
+}
+
+/// Replaces what not every engine can hold in words that others said: what became of an item is recorded whatever they are.
+pub(crate) fn keepable(outcomes: &mut [Outcome], scopes: &mut [ScopeRow]) {
+    for Decided { failure, reason, by, .. } in outcomes.iter_mut().filter_map(|outcome| outcome.decided.as_mut()) {
+        [&mut failure.words, by].into_iter().chain(&mut failure.code).chain(reason).for_each(without_nul);
+    }
+    for scope in scopes {
+        match &mut scope.state {
+            ScopeState::Held { reason, .. } | ScopeState::Stopped { reason } => without_nul(reason),
+            ScopeState::Open => {}
+        }
+    }
+}
+
+fn without_nul(words: &mut String) {
+    if words.contains('\0') {
+        *words = words.replace('\0', "\u{fffd}");
     }
 }
 
@@ -25,7 +49,7 @@ impl NewItem {
     /// Whether a store would take it, so that many can be checked before the first is added.
     ///
     /// # Errors
-    /// [`WorkError::TooLong`].
+    /// [`WorkError::TooLong`], [`WorkError::Nul`].
     pub fn check(&self) -> Result<(), WorkError> {
         check(self)
     }

@@ -61,6 +61,17 @@ pub enum WorkError {
         /// The longest that is kept.
         most: usize,
     },
+    /// An item cannot be kept.
+    #[error(
+        "the {what} of item {key:?} holds a NUL character, which neither Postgres nor an environment variable can hold; leave it \
+         out"
+    )]
+    Nul {
+        /// The item, its key cut to 80 characters.
+        key: String,
+        /// `key`, `payload` or `group`.
+        what: &'static str,
+    },
     /// SQLite could not read or write.
     #[error("cannot {action} the store: {source}{}", advice_on(source))]
     Sqlite {

@@ -61,7 +61,7 @@ impl State {
     }
 }
 
-/// An item to be put into a store.
+/// An item to be put into a store. No text of it may hold a NUL character.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewItem {
     /// What the item is called; unique in a store, at most 512 bytes.

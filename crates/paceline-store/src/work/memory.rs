@@ -7,7 +7,7 @@ use std::time::Duration;
 use paceline_core::Timestamp;
 use tokio::sync::Notify;
 
-use super::checks::check;
+use super::checks::{check, keepable};
 use super::clock::Clock;
 use super::due::{Due, HORIZON, Stored, read_due};
 use super::error::WorkError;
@@ -125,7 +125,8 @@ impl WorkStore for MemoryStore {
         self.at_once(|tables, now| Ok(tables.claim(worker, ask, now)))
     }
 
-    fn record(&self, outcomes: Vec<Outcome>, scopes: Vec<ScopeRow>) -> Pending<'_, Vec<Kept>> {
+    fn record(&self, mut outcomes: Vec<Outcome>, mut scopes: Vec<ScopeRow>) -> Pending<'_, Vec<Kept>> {
+        keepable(&mut outcomes, &mut scopes);
         self.at_once(|tables, now| {
             let kept = outcomes.into_iter().map(|outcome| tables.record(outcome, now)).collect();
             scopes.into_iter().for_each(|row| tables.set_scope(row, now));

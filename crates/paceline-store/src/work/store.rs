@@ -20,6 +20,9 @@ pub type Pending<'a, T> = Pin<Box<dyn Future<Output = Result<T, WorkError>> + Se
 /// present one, in the statement that records it.
 pub trait WorkStore: Send + Sync {
     /// Adds items. A key that is there already is left as it is.
+    ///
+    /// # Errors
+    /// [`WorkError::TooLong`] and [`WorkError::Nul`] for one of them; none is added then.
     fn insert(&self, items: Vec<NewItem>) -> Pending<'_, Vec<Added>>;
 
     /// Begins a run: a worker of that name is known from now on, for as long as it renews its lease. Items that were left
@@ -40,7 +43,7 @@ pub trait WorkStore: Send + Sync {
     /// Hands out items of groups that may send.
     fn claim(&self, worker: WorkerId, ask: Ask) -> Pending<'_, Claim>;
 
-    /// Records what became of items, and with it what became of groups.
+    /// Records what became of items, and with it what became of groups. A NUL character in their words becomes `\u{FFFD}`.
     fn record(&self, outcomes: Vec<Outcome>, scopes: Vec<ScopeRow>) -> Pending<'_, Vec<Kept>>;
 
     /// Puts back what a worker still has, and forgets the worker.

@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
-use paceline_core::Timestamp;
-use paceline_store::work::{Added, Amend, Ask, Filter, Kept, NewItem, Next, Outcome, Sent, State, WorkError};
+use paceline_core::{Class, Timestamp};
+use paceline_store::work::{
+    Added, Amend, Ask, Decided, Failure, Filter, Kept, NewItem, Next, Outcome, Sent, State, WorkError,
+};
 use paceline_store::{ACCOUNT, ScopeRow, ScopeState};
 
 use crate::support::{Bench, LEASE, S, START, again, item, keys, of_group, outcome};
@@ -27,6 +29,8 @@ macro_rules! conformance {
 conformance!(
     a_key_is_added_once,
     what_is_too_long_is_refused_with_its_batch,
+    what_not_every_store_can_hold_is_refused_with_its_batch,
+    words_of_others_are_recorded_whatever_they_hold,
     high_priorities_then_due_tries_then_new_items,
     groups_take_turns,
     an_item_waits_as_long_as_was_chosen,
@@ -71,6 +75,39 @@ async fn what_is_too_long_is_refused_with_its_batch(on: Bench) {
     let refused = on.store.insert(vec![item("a"), item(&"k".repeat(513))]).await;
     assert!(matches!(refused, Err(WorkError::TooLong { what: "key", bytes: 513, most: 512, .. })), "{refused:?}");
     assert_eq!(on.store.counts().await.unwrap().total(), 0);
+}
+
+async fn what_not_every_store_can_hold_is_refused_with_its_batch(on: Bench) {
+    for (new, of) in [
+        (item("a\0b"), "key"),
+        (of_group("a", "a\0"), "group"),
+        (NewItem { payload: "\0".to_owned(), ..item("a") }, "payload"),
+    ] {
+        let refused = on.store.insert(vec![item("before"), new]).await;
+        assert!(matches!(&refused, Err(WorkError::Nul { what, .. }) if *what == of), "{refused:?}");
+    }
+    assert_eq!(on.store.counts().await.unwrap().total(), 0);
+}
+
+async fn words_of_others_are_recorded_whatever_they_hold(on: Bench) {
+    on.add([item("a")]).await;
+    let worker = on.enlist().await;
+    let claim = on.claim(worker, 1).await;
+    let broken = "an answer in \u{1b}bytes\0\u{202e}".to_owned();
+    let failure = Failure { code: Some(broken.clone()), ..Failure::new(Class::Transient, &broken) };
+    let decided = Decided { failure, action: "fail", reason: Some(broken.clone()), by: broken.clone() };
+    let (sent, next) = (Sent::Attempt, Next::Failed);
+    let (id, fence) = (claim.items[0].item.id, claim.items[0].fence);
+    let outcome = Outcome { id, fence, sent, next, decided: Some(decided) };
+    let reason = broken.clone();
+    let scope = ScopeRow { name: "default".into(), state: ScopeState::Stopped { reason } };
+    assert_eq!(on.store.record(vec![outcome], vec![scope]).await.unwrap(), [Kept::Recorded]);
+    let kept = broken.replace('\0', "\u{fffd}");
+    let (found, _, events) = on.store.show("a").await.unwrap().unwrap();
+    let last = found.last.unwrap();
+    assert_eq!((last.words, last.code.unwrap(), found.reason.unwrap()), (kept.clone(), kept.clone(), kept.clone()));
+    assert_eq!((&events[0].by, events[0].reason.as_ref()), (&kept, Some(&kept)));
+    assert_eq!(on.store.scopes().await.unwrap()[0].state, ScopeState::Stopped { reason: kept });
 }
 
 async fn high_priorities_then_due_tries_then_new_items(on: Bench) {

@@ -121,6 +121,8 @@ mod tests {
             (r#"{"key":"","payload":1}"#, "key: expected at least one character"),
             (r#"{"key":"a","payload":1,"group":""}"#, "group: expected"),
             (r#"{"key":"a","payload":1,"group":"*"}"#, "group: * stands for all groups"),
+            (r#"{"key":"a\u0000b","payload":1}"#, r#"the key of item "a\0b" holds a NUL character"#),
+            (r#"{"key":"a","payload":1,"group":"g\u0000"}"#, r#"the group of item "a" holds a NUL character"#),
             (r#"{"key":"a","payload":1,"prio":1}"#, "unknown field `prio`"),
             (r#"{"key":"a","payload":1,"priority":40000}"#, "expected i16"),
             (r#"{"key":"a","payload":1,"deadline":"soon"}"#, "deadline: "),

@@ -19,7 +19,7 @@ use paceline_core::Timestamp;
 use tokio::sync::Notify;
 use tokio_postgres::Error;
 
-use super::checks::check;
+use super::checks::{check, keepable};
 use super::error::WorkError;
 use super::item::{
     Added, Amend, Ask, Claim, Counts, EVENTS, Event, Filter, Item, Kept, NewItem, Outcome, State, WorkerId,
@@ -143,7 +143,8 @@ impl WorkStore for PostgresStore {
         }))
     }
 
-    fn record(&self, outcomes: Vec<Outcome>, scopes: Vec<ScopeRow>) -> Pending<'_, Vec<Kept>> {
+    fn record(&self, mut outcomes: Vec<Outcome>, mut scopes: Vec<ScopeRow>) -> Pending<'_, Vec<Kept>> {
+        keepable(&mut outcomes, &mut scopes);
         let shared = Arc::new((outcomes, scopes, self.link.channel()));
         Box::pin(self.link.transact("write", move |tx, again| {
             let shared = shared.clone();

@@ -20,7 +20,7 @@ use paceline_core::Timestamp;
 use rusqlite::{Connection, OptionalExtension as _, params, params_from_iter, types::Value};
 use tokio::sync::Notify;
 
-use super::checks::check;
+use super::checks::{check, keepable};
 use super::clock::Clock;
 use super::error::WorkError;
 use super::item::{Added, Amend, Ask, Claim, Counts, Event, Filter, Item, Kept, NewItem, Outcome, State, WorkerId};
@@ -166,7 +166,8 @@ impl WorkStore for SqliteStore {
         self.ask("write", move |conn, now| claim::claim(conn, worker, ask, turn, now))
     }
 
-    fn record(&self, outcomes: Vec<Outcome>, scopes: Vec<ScopeRow>) -> Pending<'_, Vec<Kept>> {
+    fn record(&self, mut outcomes: Vec<Outcome>, mut scopes: Vec<ScopeRow>) -> Pending<'_, Vec<Kept>> {
+        keepable(&mut outcomes, &mut scopes);
         self.ask("write", move |conn, now| {
             let kept = outcomes.iter().map(|outcome| record::record(conn, outcome, now)).collect::<Result<_, _>>()?;
             scopes.iter().try_for_each(|row| scopes::set(conn, row, now))?;
