@@ -175,6 +175,14 @@ async fn forty_kinds_of_nonsense_are_left_to_the_rules() {
     assert_eq!(server.count(), count, "each was asked once");
 }
 
+/// The server takes questions at their path alone.
+#[tokio::test]
+async fn a_query_of_the_address_stays_behind_the_path() {
+    let server = Server::new(|_| Some(says(r#"{"action":"skip"}"#))).await;
+    let judge = LlmJudge::new(LlmConfig::new(format!("{}?api-version=7", server.url), "m")).unwrap();
+    assert_eq!(decide(&judge, &busy()).await, Some(Decision::Skip { reason: None }));
+}
+
 #[tokio::test]
 async fn a_judge_that_hangs_or_is_not_there_is_not_waited_for() {
     let server = Server::new(|_| None).await;

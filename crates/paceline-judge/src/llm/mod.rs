@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use http::HeaderMap;
 use http::header::{CONTENT_TYPE, HeaderValue};
+use paceline::config::join_url;
 use paceline::provider::{self, Dialect, NoResponse, Provider, Reading, TokenRatio};
 use paceline::{Limiter, clock};
 use paceline_core::{Admit, Class, ConfigError, Cost, Outcome, PacerConfig, Request};
@@ -171,7 +172,7 @@ impl LlmJudge {
     async fn send(&self, body: String, reserved: &Cost) -> (Outcome, Result<Decision, Silence>) {
         let request = self
             .client
-            .post(joined(&self.config.base_url))
+            .post(join_url(&self.config.base_url, PATH))
             .headers(self.config.headers.clone())
             .header(CONTENT_TYPE, HeaderValue::from_static("application/json"))
             .body(body);
@@ -257,12 +258,6 @@ fn decision(status: u16, reading: &Reading, body: &[u8]) -> Result<Decision, Sil
     }
     let text = prompt::text(body).ok_or(Silence::NoCompletion)?;
     Ok(read_answer(&text)?)
-}
-
-/// The address of a question. A base that ends in `/v1` has that part of the path already.
-fn joined(base: &str) -> String {
-    let base = base.trim_end_matches('/');
-    format!("{}{PATH}", base.strip_suffix("/v1").unwrap_or(base))
 }
 
 const fn word(decision: &Decision) -> &'static str {

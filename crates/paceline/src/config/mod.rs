@@ -18,6 +18,7 @@
 //! ```
 
 mod acting;
+mod address;
 mod concurrency;
 mod dialect;
 mod effective;
@@ -41,6 +42,7 @@ mod upstream;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+pub use address::join_url;
 pub use effective::EffectiveValue;
 pub use environment::Environment;
 pub use error::{Error, Source};

@@ -7,6 +7,7 @@ use bytes::{Bytes, BytesMut};
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION};
 use http::{Method, StatusCode};
 use paceline::Class;
+use paceline::config::join_url;
 use paceline::provider::{self, NoResponse, Reading};
 use reqwest::{Url, redirect};
 
@@ -195,14 +196,6 @@ impl Sender {
     }
 }
 
-/// The address of a call. A base that ends in `/v1` and a line that begins with it share one `/v1`.
-pub(crate) fn join_url(base: &str, url: &str) -> String {
-    let base = base.trim_end_matches('/');
-    let shared = base.ends_with("/v1") && (url == "/v1" || url.starts_with("/v1/") || url.starts_with("/v1?"));
-    let base = if shared { &base[..base.len() - "/v1".len()] } else { base };
-    format!("{base}{url}")
-}
-
 /// Why an answer that points elsewhere was not followed there. A query is not named: it may be secret.
 fn not_followed(response: &reqwest::Response) -> Option<String> {
     let location = response.headers().get(LOCATION).filter(|_| response.status().is_redirection())?;
@@ -253,24 +246,4 @@ fn is_loopback(url: &str) -> bool {
     let Ok(url) = Url::parse(url) else { return false };
     let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
     host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_version_prefix_is_sent_once() {
-        for (base, url, expected) in [
-            ("https://h/v1", "/v1/chat/completions", "https://h/v1/chat/completions"),
-            ("https://h/v1/", "/v1/chat/completions", "https://h/v1/chat/completions"),
-            ("https://h", "/v1/chat/completions", "https://h/v1/chat/completions"),
-            ("https://h/v1", "/chat/completions", "https://h/v1/chat/completions"),
-            ("https://h/api/v1", "/v1/x?y=1", "https://h/api/v1/x?y=1"),
-            ("https://h/v1", "/v10/x", "https://h/v1/v10/x"),
-            ("https://h/openai", "/v1/x", "https://h/openai/v1/x"),
-        ] {
-            assert_eq!(join_url(base, url), expected);
-        }
-    }
 }
