@@ -100,8 +100,9 @@ async fn a_command_need_not_read_the_question() {
 async fn nonsense_of_every_kind_is_left_to_the_rules() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("answer");
-    for answer in NONSENSE {
-        std::fs::write(&file, answer).expect("writable");
+    for line in include_str!("../../../../paceline-store/tests/nonsense.jsonl").lines() {
+        let answer: String = serde_json::from_str(line).expect("a text");
+        std::fs::write(&file, &answer).expect("writable");
         let judge = CommandJudge::parse(&format!("cat '{}'", file.display())).expect("there is cat");
         assert_eq!(asked(&judge).await, None, "{answer:?}");
         assert_eq!(causes(&judge), [("nonsense", 1)], "{answer:?}");
@@ -196,43 +197,3 @@ fn a_line_that_names_no_program_is_refused() {
         assert!(refused.contains(words), "{refused}");
     }
 }
-
-const NONSENSE: [&str; 37] = [
-    "",
-    " \n",
-    "skip",
-    "retry",
-    "\"skip\"",
-    "null",
-    "true",
-    "42",
-    "[]",
-    r#"["skip"]"#,
-    r#"[{"action":"skip"}]"#,
-    "{}",
-    r#"{"action":null}"#,
-    r#"{"action":true}"#,
-    r#"{"action":["skip"]}"#,
-    r#"{"action":{"skip":true}}"#,
-    r#"{"action":""}"#,
-    r#"{"action":"skip it"}"#,
-    r#"{"action":"skip|retry"}"#,
-    r#"{"action":"delete"}"#,
-    r#"{"action":"fail"}"#,
-    r#"{"reason":"skip"}"#,
-    r#"{"action":"skip""#,
-    r#"{"action":"skip"}}"#,
-    r#"{"action":"skip"} {"action":"retry"}"#,
-    r#"{'action':'skip'}"#,
-    r#"I would skip this one: {"action":"skip"}"#,
-    r#"{"action":"retry","suggested_delay_seconds":"soon"}"#,
-    r#"{"action":"retry","suggested_delay_seconds":"inf"}"#,
-    r#"{"action":"retry","suggested_delay_seconds":"NaN"}"#,
-    r#"{"action":"retry","suggested_delay_seconds":NaN}"#,
-    r#"{"action":"retry","suggested_delay_seconds":[5]}"#,
-    r#"{"action":"retry","suggested_delay_seconds":true}"#,
-    "```json\n```",
-    "<html>502 Bad Gateway</html>",
-    "Error: rate limit exceeded, retry after 20 s",
-    "\u{0}\u{1}\u{fffd}",
-];
