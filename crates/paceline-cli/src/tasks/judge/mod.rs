@@ -10,14 +10,19 @@ mod process;
 mod tests;
 
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use paceline_store::work::{Case, Clock, Judge, Verdict, question};
 
 use crate::exit::Failure;
 use crate::text;
 pub(crate) use args::JudgeArgs;
-use patience::{Patience, Silent};
+use patience::{Patience, REST, Silent};
 use process::{Program, Silence};
+
+/// How long a question may take. Shorter than the 5 s of a [`Policy`](paceline_store::work::Policy), whose end would be
+/// told for each item: a judge that hangs is told here, once.
+const ANSWER_WITHIN: Duration = Duration::from_millis(4_800);
 
 /// The judge of `--judge 'COMMAND'`.
 #[derive(Debug)]
@@ -49,14 +54,17 @@ impl CommandJudge {
 
     fn silent(&self, silence: &Silence) {
         let now = self.clock.now();
-        let Silent { is_first, rest } = self.with_patience(|patience| patience.silent(silence.cause(), now));
+        let Silent { is_first, begins_rest } = self.with_patience(|patience| patience.silent(silence.cause(), now));
         if is_first {
             let why = text::printable(&silence.to_string()).into_owned();
             tracing::warn!(judge = self.program.name(), "the judge gave no answer, the rules decide: {why}");
         }
-        if let Some(rest) = rest {
-            let rest = text::duration(rest);
-            tracing::warn!(judge = self.program.name(), "the judge fails again and again; it is not asked for {rest}");
+        if begins_rest {
+            let (first, longest) = (text::duration(REST.0), text::duration(REST.1));
+            tracing::warn!(
+                judge = self.program.name(),
+                "the judge fails again and again; it is not asked for {first}, then for ever longer, at most {longest} at a time"
+            );
         }
     }
 }
@@ -71,11 +79,8 @@ impl Judge for CommandJudge {
             if !self.with_patience(|patience| patience.may_ask(self.clock.now())) {
                 return None;
             }
-            // Who asked does not wait forever: what is dropped before it was answered was too slow.
-            let waiting = Waiting(Some(self));
-            let answer = self.program.ask(question(&case)).await;
-            waiting.end();
-            match answer {
+            let answer = tokio::time::timeout(ANSWER_WITHIN, self.program.ask(question(&case))).await;
+            match answer.unwrap_or(Err(Silence::TooSlow)) {
                 Ok(decision) => {
                     self.with_patience(Patience::answered);
                     Some(decision)
@@ -94,23 +99,6 @@ impl Drop for CommandJudge {
     fn drop(&mut self) {
         if let Some(words) = self.with_patience(|patience| patience.untold()) {
             tracing::warn!(judge = self.program.name(), "the judge gave no answer again: {words}; the rules decided");
-        }
-    }
-}
-
-/// A question that has no answer yet.
-struct Waiting<'a>(Option<&'a CommandJudge>);
-
-impl Waiting<'_> {
-    fn end(mut self) {
-        self.0 = None;
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        if let Some(judge) = self.0 {
-            judge.silent(&Silence::TooSlow);
         }
     }
 }

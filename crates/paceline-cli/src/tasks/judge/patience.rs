@@ -8,7 +8,7 @@ use paceline_core::Instant;
 use crate::text;
 
 /// How long it is left in peace at first, and at most.
-const REST: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+pub(super) const REST: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
 /// Silent answers in a row after which a judge is left in peace.
 const IN_A_ROW: u32 = 3;
@@ -37,8 +37,8 @@ struct Rest {
 pub(super) struct Silent {
     /// The first of its cause.
     pub(super) is_first: bool,
-    /// The judge is left in peace for that long, which is new.
-    pub(super) rest: Option<Duration>,
+    /// The judge is left in peace from now on, until it answers again.
+    pub(super) begins_rest: bool,
 }
 
 impl Patience {
@@ -68,10 +68,10 @@ impl Patience {
         let length = match self.rest {
             None if self.in_a_row >= IN_A_ROW => REST.0,
             Some(rest) if rest.is_over => (rest.length * 2).min(REST.1),
-            _ => return Silent { is_first, rest: None },
+            _ => return Silent { is_first, begins_rest: false },
         };
         let before = self.rest.replace(Rest { until: now + length, length, is_over: false });
-        Silent { is_first, rest: Some(length).filter(|_| before.is_none_or(|rest| rest.length != length)) }
+        Silent { is_first, begins_rest: before.is_none() }
     }
 
     #[cfg(test)]
@@ -99,18 +99,19 @@ mod tests {
 
     #[test]
     fn a_judge_that_fails_in_a_row_is_left_in_peace_for_longer_and_longer() {
-        let (mut patience, mut now, mut rests) = (Patience::default(), 0, Vec::new());
+        let (mut patience, mut now, mut begun, mut rests) = (Patience::default(), 0, 0, Vec::new());
         for n in 0..11 {
             assert!(patience.may_ask(at(now)), "question {n}");
             let silent = patience.silent("exit status", at(now));
             assert_eq!(silent.is_first, n == 0);
-            if let Some(rest) = silent.rest {
-                rests.push(rest.as_secs());
-                assert!(!patience.may_ask(at(now + rest.as_secs() - 1)));
+            begun += u32::from(silent.begins_rest);
+            if let Some(rest) = patience.rest {
+                rests.push(rest.length.as_secs());
+                assert!(!patience.may_ask(at(now + rest.length.as_secs() - 1)));
+                now += rest.length.as_secs();
             }
-            now += patience.rest.map_or(0, |rest| rest.length.as_secs());
         }
-        assert_eq!(rests, [1, 2, 4, 8, 16, 32, 60], "said when it gets longer");
+        assert_eq!((rests.as_slice(), begun), (&[1, 2, 4, 8, 16, 32, 60, 60, 60][..], 1), "it is said once");
         assert!(patience.untold().is_some_and(|words| words.starts_with("exit status 10 more times, not asked ")));
         assert!(patience.may_ask(at(now)) && !patience.may_ask(at(now)), "one question finds out");
         patience.answered();
@@ -122,7 +123,7 @@ mod tests {
     #[test]
     fn questions_that_were_under_way_do_not_prolong_a_rest() {
         let mut patience = Patience::default();
-        let rests: Vec<_> = (0..10).map(|_| patience.silent("too slow", at(5)).rest).collect();
-        assert_eq!(rests.into_iter().flatten().collect::<Vec<_>>(), [REST.0]);
+        let begun = (0..10).filter(|_| patience.silent("too slow", at(5)).begins_rest).count();
+        assert_eq!((begun, patience.rest.map(|rest| rest.length)), (1, Some(REST.0)));
     }
 }

@@ -1,12 +1,14 @@
 //! Judges that are real processes.
 
-use std::io::Read as _;
+use std::io::{Read as _, Seek as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use paceline_core::{Class, Instant, Timestamp};
-use paceline_store::work::{Decision, Failure, Forgiven, Item, State};
+use paceline_store::work::{
+    Decision, Failure, Forgiven, Item, MemoryStore, NewItem, Policy, Scheduler, State, WorkStore as _,
+};
 
 use super::process::Program;
 use super::{Case, Clock, CommandJudge, Judge as _};
@@ -137,7 +139,7 @@ async fn words_on_standard_error_are_told_however_many_they_are() {
 /// The judge's child would outlive it, if only the judge were killed.
 #[cfg(unix)]
 #[tokio::test]
-async fn who_takes_too_long_is_killed_with_all_that_it_began() {
+async fn who_is_given_up_is_killed_with_all_that_it_began() {
     let folder = tempfile::tempdir().expect("a folder");
     let pipe = folder.path().join("pipe");
     let made = std::process::Command::new("mkfifo").arg(&pipe).status().expect("there is mkfifo");
@@ -156,8 +158,28 @@ async fn who_takes_too_long_is_killed_with_all_that_it_began() {
         answer = asked(&judge) => panic!("{answer:?}"),
         begun = begun => assert_eq!(&begun.expect("told"), b"begun\n"),
     }
-    assert_eq!(causes(&judge), [("too slow", 1)]);
+    assert_eq!(causes(&judge), [], "whoever gave the question up says nothing about the judge");
     assert_eq!(reader.join().expect("the child is gone too"), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_judge_that_hangs_is_warned_of_once() {
+    let log = Arc::new(tempfile::tempfile().expect("a file"));
+    let subscriber = tracing_subscriber::fmt().with_writer(log.clone()).with_ansi(false).finish();
+    let _guard = tracing::subscriber::set_default(subscriber);
+    let clock = Clock::system();
+    let store = Arc::new(MemoryStore::new(clock.clone()));
+    store.insert(vec![NewItem::new("a", ""), NewItem::new("b", "")]).await.expect("room");
+    let policy = Policy { max_retries: 0, ..Policy::default() };
+    let judge = Arc::new(shell("exec sleep 600"));
+    let scheduler = Scheduler::new(store, policy, clock).expect("makes sense").with_judge(judge.clone());
+    let run = scheduler.run(|_| async { Err(Failure::new(Class::Transient, "down")) });
+    let summary = run.await.expect("a memory");
+    assert_eq!((summary.counts.of(State::Failed), causes(&judge)), (2, vec![("too slow", 2)]));
+    let mut said = String::new();
+    (&*log).rewind().and_then(|()| (&*log).read_to_string(&mut said)).expect("readable");
+    assert_eq!(said.matches("WARN").count(), 1, "{said}");
+    assert!(said.contains("the judge gave no answer, the rules decide: it did not answer in time"), "{said}");
 }
 
 #[tokio::test]
