@@ -151,6 +151,13 @@ async fn nonsense_of_every_kind_is_left_to_the_rules() {
     assert_eq!(server.count(), count, "each was asked once");
 }
 
+#[test]
+fn no_secret_is_in_what_is_printed_of_a_judge() {
+    let config = LlmConfig::new("https://me:hush@h/v1?key=hush", "m").with_key("hush").unwrap();
+    let shown = format!("{config:?} {:?}", LlmJudge::new(config.clone()).unwrap());
+    assert!(shown.contains("\"m\"") && !shown.contains("hush"), "{shown}");
+}
+
 /// The server takes questions at their path alone.
 #[tokio::test]
 async fn a_query_of_the_address_stays_behind_the_path() {

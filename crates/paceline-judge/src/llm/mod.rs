@@ -24,7 +24,7 @@ use self::silence::Silence;
 /// How a model is asked.
 #[derive(Clone)]
 pub struct LlmConfig {
-    /// The address of an OpenAI-compatible API, with or without `/v1`.
+    /// The address of an OpenAI-compatible API, with or without `/v1`. A query stays behind the path of the calls.
     pub base_url: String,
     /// The model.
     pub model: String,
@@ -63,15 +63,11 @@ impl LlmConfig {
     }
 }
 
-/// Without the headers: they hold the key.
+/// Without headers and address: they may hold a key or a password.
 impl fmt::Debug for LlmConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { base_url, model, timeout, .. } = self;
-        f.debug_struct("LlmConfig")
-            .field("base_url", base_url)
-            .field("model", model)
-            .field("timeout", timeout)
-            .finish_non_exhaustive()
+        let Self { model, timeout, .. } = self;
+        f.debug_struct("LlmConfig").field("model", model).field("timeout", timeout).finish_non_exhaustive()
     }
 }
 
