@@ -6,7 +6,7 @@ use paceline::config::Overrides;
 use paceline_judge::{LlmConfig, LlmJudge};
 use paceline_store::work::Judge;
 
-use super::CommandJudge;
+use super::{ANSWER_WITHIN, CommandJudge};
 use crate::args::Everywhere;
 use crate::exit::Failure;
 use crate::upstream;
@@ -46,8 +46,13 @@ impl JudgeArgs {
                 "--judge-upstream {name} has no address: expected one with a base_url"
             )));
         };
-        let config =
-            LlmConfig { headers, dialect: upstream.dialect, pacer: upstream.pacer, ..LlmConfig::new(base_url, model) };
+        let config = LlmConfig {
+            headers,
+            dialect: upstream.dialect,
+            pacer: upstream.pacer,
+            timeout: ANSWER_WITHIN,
+            ..LlmConfig::new(base_url, model)
+        };
         Ok(Some(Arc::new(LlmJudge::new(config).map_err(Failure::refused)?)))
     }
 }

@@ -20,9 +20,9 @@ pub(crate) use args::JudgeArgs;
 use patience::{Patience, REST, Silent};
 use process::{Program, Silence};
 
-/// How long a question may take. Shorter than the 5 s of a [`Policy`](paceline_store::work::Policy), whose end would be
-/// told for each item: a judge that hangs is told here, once.
-const ANSWER_WITHIN: Duration = Duration::from_millis(4_800);
+/// How long a question may take. The scheduler's own bound lies behind it, because that is told for each item: a judge that
+/// hangs is told here, once.
+pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
 /// The judge of `--judge 'COMMAND'`.
 #[derive(Debug)]

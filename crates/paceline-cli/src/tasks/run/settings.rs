@@ -14,7 +14,7 @@ use super::course::GRACE;
 use super::program::LAST_WORDS;
 use crate::args::{Everywhere, as_flags, duration, some_time};
 use crate::exit::Failure;
-use crate::tasks::judge::JudgeArgs;
+use crate::tasks::judge::{ANSWER_WITHIN, JudgeArgs};
 use crate::tasks::store::StoreArgs;
 use crate::upstream;
 
@@ -188,6 +188,7 @@ impl Args {
             },
             max_run_duration: self.max_duration,
             max_wait: self.max_wait,
+            judge_timeout: ANSWER_WITHIN + Duration::from_secs(1),
             idle: if self.stay { Idle::Stay } else { Idle::End },
             // What is in flight is given up a little before, so that it can say so.
             grace: GRACE + LAST_WORDS + Duration::from_secs(1),
