@@ -356,6 +356,24 @@ fn a_run_may_begin_again_and_again() {
 }
 
 #[test]
+fn a_persons_retry_opens_a_stopped_group_while_a_worker_stays() {
+    let store = Store::of(&["a", "b"]);
+    let script = format!("{NOTE} test -e key || exit 77");
+    let run = begin(store.command().args(["--stay", "--concurrency", "1", "--", "sh", "-c", &script]));
+    store.wait_for(1);
+    let scopes = || store.with(|store| Box::pin(async move { store.scopes().await.expect("readable") }));
+    until(|| scopes().len() == 1);
+    std::fs::write(store.job.path("key"), "a good one").expect("room");
+    let (code, log) = crate::support::finish(store.job.paceline().args(["tasks", "retry", "--store", "work.db", "a"]));
+    assert_eq!(code, 0, "{log}");
+    store.wait_for(3);
+    assert!(scopes().is_empty());
+    signal("-INT", run.id());
+    let Ran { code, log, .. } = ended(run.wait_with_output().expect("it ends"));
+    assert!(code == 0 && log.contains("the group is tried again: it was opened"), "{log}");
+}
+
+#[test]
 fn a_worker_may_wait_for_work() {
     let store = Store::of(&["a"]);
     let run = begin(store.command().args(["--stay", "--", "sh", "-c", NOTE]));

@@ -350,6 +350,17 @@ impl Tables {
         }
     }
 
+    /// Who lets items wait again has seen to what stopped their groups.
+    fn open_stopped_of(&mut self, items: &[u64], now: Timestamp) {
+        let groups: BTreeSet<Arc<str>> =
+            items.iter().map(|id| self.rows[id].item.group.clone()).chain([ACCOUNT.into()]).collect();
+        for name in groups.into_iter().filter(|_| !items.is_empty()) {
+            if self.scopes.get(&name).is_some_and(|closed| matches!(closed.state, ScopeState::Stopped { .. })) {
+                self.set_scope(ScopeRow { name, state: ScopeState::Open }, now);
+            }
+        }
+    }
+
     fn end_holds(&mut self, now: Timestamp) {
         let over = |closed: &Closed| matches!(closed.state, ScopeState::Held { until, .. } if until <= now);
         let ended: Vec<_> =
@@ -374,6 +385,9 @@ impl Tables {
             .filter(|row| filter.takes(&row.item) && amend.applies(row.item.state))
             .map(|row| row.item.id)
             .collect();
+        if amend == Amend::Retry {
+            self.open_stopped_of(&meant, now);
+        }
         for id in &meant {
             self.change(*id, |row| match amend {
                 Amend::Retry => row.begin_anew(None),

@@ -38,6 +38,7 @@ conformance!(
     the_last_five_decisions_come_with_a_claim,
     a_held_group_waits_and_its_deadlines_with_it,
     a_stopped_group_is_tried_by_the_next_run,
+    a_persons_retry_opens_the_stopped_group_of_what_it_means,
     the_account_stops_every_group,
     a_worker_that_lost_its_lease_records_nothing,
     who_leaves_puts_back_and_who_dies_too,
@@ -214,6 +215,22 @@ async fn a_stopped_group_is_tried_by_the_next_run(on: Bench) {
     assert_eq!((keys(&claim.items), claim.next_due), (vec!["b".to_owned()], None));
     on.record(Outcome::success(&claim.items[0])).await;
     let worker = on.enlist().await;
+    assert_eq!(on.keys(worker, 9).await, ["a"]);
+}
+
+async fn a_persons_retry_opens_the_stopped_group_of_what_it_means(on: Bench) {
+    on.add([of_group("a", "theirs"), of_group("b", "ours"), of_group("c", "held")]).await;
+    let worker = on.enlist().await;
+    let all = vec![stopped("theirs"), stopped("ours"), held("held", START + S * 60), stopped("*")];
+    on.store.record(Vec::new(), all).await.unwrap();
+    on.forward(S).await;
+    on.store.amend(Filter::keys(["unknown"]), Amend::Retry).await.unwrap();
+    on.store.amend(Filter::keys(["b"]), Amend::Cancel).await.unwrap();
+    assert_eq!(on.store.scopes().await.unwrap().len(), 4);
+    assert!(on.keys(worker, 9).await.is_empty());
+    on.store.amend(Filter::keys(["a", "c"]), Amend::Retry).await.unwrap();
+    let left: Vec<_> = on.store.scopes().await.unwrap().into_iter().map(|row| row.name.to_string()).collect();
+    assert_eq!(left, ["held", "ours"]);
     assert_eq!(on.keys(worker, 9).await, ["a"]);
 }
 

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use paceline_core::{Class, Cost, Outcome};
+use paceline_store::ScopeState;
 use paceline_store::work::{self, Clock, Note, Policy, Scheduler, Start, Task, WorkError, WorkStore};
 
 use self::answers::Answers;
@@ -107,10 +108,12 @@ impl Runs<'_> {
         let (course, _watching) = Course::begin(told.clone());
         let seen = Seen::new(self.quiet, &before, &self.policy, self.clock.clone());
         let scheduler = self.scheduler.clone().with_observer({
-            let (seen, course) = (seen.clone(), course.clone());
+            let (seen, course, permits) = (seen.clone(), course.clone(), self.permits.clone());
             Arc::new(move |note: &Note<'_>| {
-                if let Note::Ending(_) = note {
-                    course.ends();
+                match note {
+                    Note::Ending(_) => course.ends(),
+                    Note::Scope(row) if row.state == ScopeState::Open => permits.reopen(&row.name),
+                    _ => {}
                 }
                 seen.hear(note);
             })

@@ -1,5 +1,8 @@
 //! A permit for every start, and what an item waits for that gets none.
 
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
 use paceline::config::Upstream;
 use paceline::{Error, Limiter, NotNow, Permit};
 use paceline_core::{Class, Cost, Limits, Policy, Request, ScopeId};
@@ -13,6 +16,8 @@ pub(super) struct Permits {
     limiter: Limiter,
     account: Limits,
     tiers: Vec<Limits>,
+    /// Groups that a person opened: what is stopped on their way is to be tried once more.
+    reopened: Arc<Mutex<BTreeSet<String>>>,
 }
 
 impl Permits {
@@ -21,7 +26,8 @@ impl Permits {
     pub(super) fn new(upstream: &Upstream) -> Result<Self, exit::Failure> {
         let config = upstream.pacer.clone();
         let (account, tiers) = (config.limits.clone(), config.tiers.iter().map(|(_, limits)| limits.clone()).collect());
-        Ok(Self { limiter: Limiter::new(config).map_err(exit::Failure::refused)?, account, tiers })
+        let limiter = Limiter::new(config).map_err(exit::Failure::refused)?;
+        Ok(Self { limiter, account, tiers, reopened: Arc::default() })
     }
 
     pub(super) fn scope(&self, name: &str) -> ScopeId {
@@ -33,12 +39,24 @@ impl Permits {
         self.limiter.resume(None);
     }
 
+    /// A person has seen to what stopped a group.
+    pub(super) fn reopen(&self, group: &str) {
+        self.reopened().insert(group.to_owned());
+    }
+
     /// A permit for an item, or what it waits for.
     pub(super) fn take<F>(&self, task: &Task, scope: ScopeId, cost: Cost) -> Result<Permit, Start<F>> {
         let item = task.item();
         // The bounds on its tries are those of the store, so the pacer is told of none.
         let request = Request { item: item.id, priority: item.priority.into(), ..Request::new(scope, cost) };
-        self.limiter.try_acquire(request).map_err(|not_now| match not_now {
+        let taken = match self.limiter.try_acquire(request.clone()) {
+            Err(NotNow::Never(Error::Stopped { .. })) if self.reopened().remove(&*item.group) => {
+                self.limiter.resume(Some(scope));
+                self.limiter.try_acquire(request)
+            }
+            taken => taken,
+        };
+        taken.map_err(|not_now| match not_now {
             NotNow::Wait { after, policy } => {
                 let for_all = self.is_for_all(&policy);
                 Start::Later(Wait { after, why: policy.to_string().into(), for_all })
@@ -51,6 +69,10 @@ impl Permits {
             // There is no deadline, and nobody closes the limiter.
             other => Start::Stopped(other.to_string()),
         })
+    }
+
+    fn reopened(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.reopened.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether a wait is one for a limit of the whole account, which everybody waits for.

@@ -94,7 +94,7 @@ impl Seen {
                     let reason = text::printable(reason);
                     tracing::error!(group = &*row.name, "the group is stopped until a person acts: {reason}");
                 }
-                ScopeState::Open => {}
+                ScopeState::Open => tracing::info!(group = &*row.name, "the group is tried again: it was opened"),
             },
             Note::Waiting { wait, why } => {
                 let until = self.0.clock.now() + *wait;

@@ -7,6 +7,7 @@ use paceline_core::Timestamp;
 use tokio_postgres::Error;
 
 use super::link::Tx;
+use super::scopes;
 use crate::query::millis;
 use crate::work::due::{Due, Stored, read_due};
 use crate::work::item::{Added, Amend, EVENTS, Filter, Kept, NewItem, Next, Outcome, Sent, State, shortened};
@@ -252,6 +253,14 @@ const RETRY: &str = concat!(
     filtered!()
 );
 
+/// The stopped groups of the items that will be tried again; the account is the group of all.
+const STOPPED: &str = concat!(
+    "SELECT name FROM scope WHERE until_ms IS NULL AND (name = '*' OR name IN (SELECT grp FROM lane \
+     WHERE id IN (SELECT lane FROM item WHERE state = ANY ($4) AND ",
+    filtered!(),
+    ")))"
+);
+
 const CANCEL: &str = concat!(
     "UPDATE item SET state = 5, worker = NULL, fence = fence + 1, not_before_ms = 0, delay_ms = 0, \
      ended_ms = $5, reason = 'cancelled' WHERE state = ANY ($4) AND ",
@@ -264,12 +273,19 @@ pub(super) fn values(filter: &Filter) -> (Option<Vec<i16>>, Option<String>, Opti
     (states, filter.group.clone(), (!filter.keys.is_empty()).then(|| filter.keys.clone()))
 }
 
-/// Does what a person asks for.
+/// Does what a person asks for. Who lets items wait again has seen to what stopped their groups.
 pub(super) async fn amend(tx: &Tx<'_>, filter: &Filter, amend: Amend, now: Timestamp) -> Result<u64, Error> {
     let (states, group, keys) = values(filter);
     let from: Vec<i16> = amend.states().iter().map(|state| *state as i16).collect();
     match amend {
-        Amend::Retry => tx.execute(RETRY, &[&states, &group, &keys, &from]).await,
+        Amend::Retry => {
+            let stopped = tx.query(STOPPED, &[&states, &group, &keys, &from]).await?;
+            let changed = tx.execute(RETRY, &[&states, &group, &keys, &from]).await?;
+            for row in stopped.iter().filter(|_| changed > 0) {
+                scopes::open(tx, row.get(0), now).await?;
+            }
+            Ok(changed)
+        }
         Amend::Cancel => tx.execute(CANCEL, &[&states, &group, &keys, &from, &now.as_millis()]).await,
     }
 }

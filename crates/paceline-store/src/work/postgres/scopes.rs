@@ -62,7 +62,7 @@ pub(super) async fn open_stopped(tx: &Tx<'_>, now: Timestamp) -> Result<(), Erro
 }
 
 /// Opens a group. The time that it was closed does not count against the deadlines of its items.
-async fn open(tx: &Tx<'_>, name: &str, now: Timestamp) -> Result<(), Error> {
+pub(super) async fn open(tx: &Tx<'_>, name: &str, now: Timestamp) -> Result<(), Error> {
     let since = tx.query("DELETE FROM scope WHERE name = $1 RETURNING since_ms", &[&name]).await?;
     let Some(since) = since.first().map(|row| Timestamp::from_millis(row.get(0))) else { return Ok(()) };
     let by = i64::try_from(now.saturating_since(since).as_millis()).unwrap_or(i64::MAX);

@@ -79,7 +79,7 @@ pub enum Note<'a> {
     },
     /// The item is not ours any more; what became of it here is not recorded.
     Lost(&'a Item),
-    /// A group was held or stopped.
+    /// A group was held or stopped; or it is open, because somebody opened it that this run had stopped.
     Scope(&'a ScopeRow),
     /// The judge gave no answer in time; the rules decide.
     JudgeSilent(&'a Item),

@@ -2,7 +2,7 @@
 
 mod start;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -39,6 +39,8 @@ pub(super) struct Run<'a, W> {
     /// To be recorded.
     settled: Vec<(Held, Outcome)>,
     scopes: Vec<ScopeRow>,
+    /// Groups that this run stopped.
+    stopped: BTreeSet<Arc<str>>,
     /// When the next item in the store may start, as far as is known.
     due_at: Option<Instant>,
     /// When to ask for it.
@@ -85,6 +87,7 @@ where
             turn: None,
             settled: Vec::new(),
             scopes: Vec::new(),
+            stopped: BTreeSet::new(),
             due_at: Some(now),
             ask_at: Some(now),
             others: false,
@@ -190,6 +193,9 @@ where
 
     /// Nothing of that group begins any more, whatever is at hand already.
     fn close(&mut self, group: &Arc<str>, state: ScopeState) {
+        if matches!(state, ScopeState::Stopped { .. }) {
+            self.stopped.insert(group.clone());
+        }
         self.scopes.push(ScopeRow { name: group.clone(), state });
         self.give_back(Some(group));
     }
@@ -315,8 +321,17 @@ where
                 let back = Outcome::back(&claimed);
                 self.settled.push((Held::passing(now, claimed), back));
             } else {
+                self.heed_opening(&claimed.item.group);
                 self.window.push(now, claimed);
             }
+        }
+    }
+
+    /// The store hands out the items of a group that was stopped here: a person has acted.
+    fn heed_opening(&mut self, group: &Arc<str>) {
+        if self.stopped.remove(group) {
+            let row = ScopeRow { name: group.clone(), state: ScopeState::Open };
+            self.scheduler.tell(&Note::Scope(&row));
         }
     }
 

@@ -3,6 +3,7 @@
 use paceline_core::Timestamp;
 use rusqlite::{Connection, OptionalExtension as _, params, params_from_iter, types::Value};
 
+use super::scopes;
 use crate::query::millis;
 use crate::work::due::{Due, Stored, read_due};
 use crate::work::item::{Added, Amend, Decided, EVENTS, Filter, Kept, NewItem, Next, Outcome, Sent, State, shortened};
@@ -156,7 +157,7 @@ pub(super) const BEGIN_DEFERRED: &str = "UPDATE item
          forgiven_deferrals = deferrals, crashes = 0, first_ms = NULL, ended_ms = NULL, reason = NULL
      WHERE state = 6";
 
-/// Does what a person asks for.
+/// Does what a person asks for. Who lets items wait again has seen to what stopped their groups.
 pub(super) fn amend(conn: &Connection, filter: &Filter, amend: Amend, now: Timestamp) -> rusqlite::Result<u64> {
     let set = match amend {
         Amend::Retry => RETRY.to_owned(),
@@ -168,8 +169,13 @@ pub(super) fn amend(conn: &Connection, filter: &Filter, amend: Amend, now: Times
     let (mut condition, values) = condition(filter);
     let states: Vec<String> = amend.states().iter().map(|state| state.code().to_string()).collect();
     condition.push_str(&format!(" AND item.state IN ({})", states.join(", ")));
+    let stopped = if amend == Amend::Retry { scopes::stopped_of(conn, &condition, &values)? } else { Vec::new() };
     let sql = format!("UPDATE item SET {set} WHERE {condition}");
-    Ok(conn.execute(&sql, params_from_iter(values))? as u64)
+    let changed = conn.execute(&sql, params_from_iter(values))? as u64;
+    if changed > 0 {
+        stopped.iter().try_for_each(|group| scopes::open(conn, group, now))?;
+    }
+    Ok(changed)
 }
 
 /// A filter as a condition on `item` and its values.

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use paceline_core::Timestamp;
-use rusqlite::{Connection, OptionalExtension as _, params};
+use rusqlite::types::Value;
+use rusqlite::{Connection, OptionalExtension as _, params, params_from_iter};
 
 use crate::schema::ACCOUNT;
 use crate::scope::{ScopeRow, ScopeState};
@@ -80,8 +81,17 @@ pub(super) fn open_stopped(conn: &Connection, now: Timestamp) -> rusqlite::Resul
     Ok(())
 }
 
+/// The stopped groups of the items that a condition on `item` means; the account is the group of all.
+pub(super) fn stopped_of(conn: &Connection, condition: &str, values: &[Value]) -> rusqlite::Result<Vec<String>> {
+    let sql = format!(
+        "SELECT name FROM scope WHERE until_ms IS NULL AND (name = '{ACCOUNT}' OR name IN (SELECT grp FROM lane \
+         WHERE id IN (SELECT lane FROM item WHERE {condition})))"
+    );
+    conn.prepare(&sql)?.query_map(params_from_iter(values), |row| row.get(0))?.collect()
+}
+
 /// Opens a group. The time that it was closed does not count against the deadlines of its items.
-fn open(conn: &Connection, name: &str, now: Timestamp) -> rusqlite::Result<()> {
+pub(super) fn open(conn: &Connection, name: &str, now: Timestamp) -> rusqlite::Result<()> {
     let since: Option<i64> = conn
         .prepare_cached("DELETE FROM scope WHERE name = ?1 RETURNING since_ms")?
         .query_row([name], |row| row.get(0))
