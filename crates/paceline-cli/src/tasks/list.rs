@@ -14,8 +14,8 @@ use crate::output;
 pub(crate) struct Args {
     #[command(flatten)]
     store: StoreArgs,
-    /// Only items in this state; may be repeated
-    #[arg(long, value_name = "STATE", value_parser = state)]
+    /// Only items in these states; may be repeated
+    #[arg(long, value_name = "STATE,...", value_delimiter = ',', value_parser = state)]
     state: Vec<State>,
     /// Only items of this group
     #[arg(long, value_name = "GROUP")]

@@ -44,6 +44,18 @@ fn a_store_that_would_not_last_is_refused() {
 }
 
 #[test]
+fn what_is_no_file_is_no_store_and_stays_as_it_is() {
+    let store = Store::new();
+    assert!(std::process::Command::new("mkfifo").arg(store.job.path("pipe")).status().expect("mkfifo").success());
+    std::fs::create_dir(store.job.path("folder")).expect("room");
+    for name in ["pipe", "folder", "/dev/null"] {
+        let (code, log) = finish(store.job.paceline().args(["tasks", "add", "--store", name, "--key", "x", "1"]));
+        assert!(code == 2 && log.contains("is not a store of paceline"), "{name}: {log}");
+    }
+    assert!(!std::path::Path::new("/dev/null-journal").exists());
+}
+
+#[test]
 fn nothing_is_written_over_the_store() {
     let store = Store::of(&["a"]);
     let tasks = |words: &[&str]| finish(store.job.paceline().arg("tasks").args(words));

@@ -76,6 +76,9 @@ impl SqliteStore {
     /// [`WorkError::NotAStore`], [`WorkError::NewerVersion`], [`WorkError::ManyNames`], and what SQLite says.
     pub fn open(path: impl Into<PathBuf>, clock: Clock) -> Result<Self, WorkError> {
         let path = standing(path.into())?;
+        if path.metadata().is_ok_and(|there| !there.is_file()) {
+            return Err(WorkError::NotAStore { path });
+        }
         if has_other_names(&path) {
             return Err(WorkError::ManyNames { path });
         }

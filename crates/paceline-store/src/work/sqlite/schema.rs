@@ -100,14 +100,15 @@ fn prepare(conn: &Connection, path: &Path, now_ms: i64) -> Result<(), WorkError>
     conn.execute_batch("BEGIN").map_err(WorkError::sqlite("open"))?;
     let recognized = recognize(conn, path, MIGRATIONS.len());
     conn.execute_batch("COMMIT").map_err(WorkError::sqlite("open"))?;
-    recognized?;
+    let recognized = recognized?;
     keep_a_log(conn)?;
     conn.execute_batch("PRAGMA synchronous = FULL; PRAGMA temp_store = MEMORY;")
         // The plans are pinned by tests. Without this a statement is planned anew whenever another time is bound.
         .and_then(|()| conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true))
         .map_err(WorkError::sqlite("open"))?;
     conn.set_prepared_statement_cache_capacity(64);
-    migrate(conn, path, now_ms, &MIGRATIONS)
+    // Who only looks at a store need not wait for whoever writes.
+    if recognized == MIGRATIONS.len() { Ok(()) } else { migrate(conn, path, now_ms, &MIGRATIONS) }
 }
 
 /// Switches to the write-ahead log, once in the life of a store. SQLite does not wait by itself for another process that
