@@ -1,7 +1,7 @@
 //! The command line.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Parser;
@@ -100,6 +100,25 @@ impl Args {
         }
         Ok(())
     }
+
+    /// Refuses to write a report over a certificate and its key.
+    ///
+    /// # Errors
+    /// Words for the user.
+    pub(crate) fn refuse_certificates_as_reports(&self) -> Result<(), String> {
+        let lies_among_them = |path: &&PathBuf| {
+            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            let same =
+                folder.canonicalize().is_ok_and(|folder| self.certs.canonicalize().is_ok_and(|certs| certs == folder));
+            same && path.extension().is_some_and(|extension| extension == "pem")
+        };
+        match self.json.iter().chain(&self.markdown).find(lies_among_them) {
+            Some(path) => {
+                Err(format!("{} is a certificate's place, not a report's: name another file", path.display()))
+            }
+            None => Ok(()),
+        }
+    }
 }
 
 fn address(text: &str) -> Result<String, String> {
@@ -178,6 +197,21 @@ mod tests {
             assert!(refused.contains(flag) && !refused.contains("pass@"), "{refused}");
         }
         assert_eq!(parse("--certs c --directory https://ca/dir/@me:you").unwrap().refuse_passwords(), Ok(()));
+    }
+
+    #[test]
+    fn a_report_is_not_written_over_a_certificate() {
+        let folder = tempfile::tempdir().unwrap();
+        let certs = folder.path().display();
+        let report = |flags: &str| {
+            let args = parse(&format!("--certs {certs} --directory https://ca {flags}")).unwrap();
+            args.refuse_certificates_as_reports()
+        };
+        for flag in ["--json", "--markdown"] {
+            assert!(report(&format!("{flag} {certs}/./a.org.pem")).unwrap_err().contains("name another file"));
+            assert_eq!(report(&format!("{flag} {certs}/report.json")), Ok(()));
+            assert_eq!(report(&format!("{flag} /nowhere/a.org.pem")), Ok(()));
+        }
     }
 
     #[test]

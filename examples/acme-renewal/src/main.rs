@@ -54,6 +54,7 @@ fn main() -> ExitCode {
 
 fn execute(args: &Args) -> Result<u8, AnyError> {
     args.refuse_passwords()?;
+    args.refuse_certificates_as_reports()?;
     for path in args.json.iter().chain(&args.markdown) {
         // A report that cannot be written is better known before anything is sent.
         let opened = std::fs::OpenOptions::new().append(true).create(true).open(path);
