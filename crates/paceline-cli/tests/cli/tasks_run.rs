@@ -1,7 +1,8 @@
 //! `paceline tasks run` with commands: what each end of one means, and what becomes of the item.
 
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::pin::Pin;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::sync::Arc;
 
 use paceline_store::work::{Clock, Item, NewItem, SqliteStore, State, WorkStore as _};
@@ -292,6 +293,19 @@ fn nohup_keeps_a_run_from_hearing_of_its_terminal() {
     assert_eq!((ran.code, &ran.summary["succeeded"]), (0, &json!(2)), "{}", ran.log);
 }
 
+/// The second one counts when the first was heard. What is said after that is still to be read.
+fn interrupt_twice(run: &mut Child) -> BufReader<ChildStderr> {
+    signal("-INT", run.id());
+    let mut heard = BufReader::new(run.stderr.take().expect("piped"));
+    let mut line = String::new();
+    while !line.contains("Ctrl-C again") {
+        line.clear();
+        assert!(heard.read_line(&mut line).expect("text") > 0, "it ended");
+    }
+    signal("-INT", run.id());
+    heard
+}
+
 #[test]
 fn a_second_interruption_gives_up_what_is_in_flight() {
     let store = Store::of(&["a"]);
@@ -299,15 +313,7 @@ fn a_second_interruption_gives_up_what_is_in_flight() {
     let mut run = begin(store.command().args(["--max-retries", "0", "--", "sh", "-c", &script]));
     store.wait_for(1);
     let pid = std::fs::read_to_string(store.job.path("pid")).expect("it began");
-    signal("-INT", run.id());
-    // The second counts when the first was heard.
-    let mut heard = std::io::BufReader::new(run.stderr.take().expect("piped"));
-    let mut line = String::new();
-    while !line.contains("Ctrl-C again") {
-        line.clear();
-        assert!(std::io::BufRead::read_line(&mut heard, &mut line).expect("text") > 0, "it ended");
-    }
-    signal("-INT", run.id());
+    let _heard = interrupt_twice(&mut run);
     let Ran { code, summary, .. } = ended(run.wait_with_output().expect("it ends"));
     assert_eq!((code, &summary["abandoned"], &summary["deferred"]), (3, &json!(1), &json!(1)));
     assert!(!is_alive(pid.trim()), "nothing is left behind");
@@ -353,6 +359,21 @@ fn a_run_may_begin_again_and_again() {
         .collect();
     assert_eq!(statuses[..3], ["DEFERRED", "DEFERRED", "DEFERRED"], "one for each run");
     assert_eq!((statuses.last(), status.code()), (Some(&json!("SUCCESS")), Some(0)), "{statuses:?}");
+}
+
+#[test]
+fn whoever_is_in_a_hurry_waits_for_no_judge() {
+    let store = Store::of(&["a"]);
+    let judge = "sh -c 'echo judge >> log; exec sleep 600'";
+    let mut run = begin(store.command().args(["--judge", judge, "--", "sh", "-c", &format!("{NOTE} exit 1")]));
+    store.wait_for(2);
+    let mut heard = interrupt_twice(&mut run);
+    let mut log = String::new();
+    heard.read_to_string(&mut log).expect("text");
+    let Ran { code, summary, .. } = ended(run.wait_with_output().expect("it ends"));
+    assert_eq!((code, &summary["stopped"], &summary["deferred"]), (3, &json!("interrupted"), &json!(1)), "{log}");
+    assert!(!log.contains("gave no answer"), "it was given no time: {log}");
+    assert_eq!(store.item("a").attempts, 1, "the try counts");
 }
 
 #[test]

@@ -42,6 +42,11 @@ impl Told {
         self.reaches(1).await;
     }
 
+    /// Waits until it was told again.
+    pub(super) async fn twice(&self) {
+        self.reaches(2).await;
+    }
+
     async fn reaches(&self, times: u32) {
         if self.0.clone().wait_for(|told| *told >= times).await.is_err() {
             std::future::pending::<()>().await;
@@ -74,7 +79,7 @@ impl Course {
                 () = watched.reaches(Phase::Ending) => {}
             }
             tokio::select! {
-                () = watched.told.reaches(2) => {}
+                () = watched.told.twice() => {}
                 () = tokio::time::sleep(GRACE) => {}
             }
             watched.come_to(Phase::GivingUp);

@@ -2,6 +2,7 @@
 
 mod answers;
 mod course;
+mod hurry;
 mod permits;
 mod program;
 mod requests;
@@ -20,6 +21,7 @@ use paceline_store::work::{self, Clock, Note, Policy, Scheduler, Start, Task, Wo
 
 use self::answers::Answers;
 use self::course::{Course, Told};
+use self::hurry::Hurried;
 use self::permits::Permits;
 use self::program::Program;
 use self::requests::Requests;
@@ -51,12 +53,12 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
         Work::Command(Arc::new(Program::new(&args.command, args.timeout)?))
     };
     summary::try_file(args.summary.as_deref())?;
+    let told = Told::listen().map_err(Failure::interrupted)?;
     let mut scheduler = Scheduler::new(store.clone(), policy.clone(), clock.clone()).map_err(Failure::refused)?;
     if let Some(judge) = judge {
-        scheduler = scheduler.with_judge(judge);
+        scheduler = scheduler.with_judge(Arc::new(Hurried::new(judge, told.clone())));
     }
     let runs = Runs { args: &args, quiet: everywhere.quiet, store, policy, scheduler, permits, work, clock };
-    let told = Told::listen().map_err(Failure::interrupted)?;
     match args.every {
         None => runs.once(&told).await,
         Some(every) => runs.every(every, &told).await,
