@@ -41,7 +41,7 @@ pub(crate) async fn command(args: Args, amend: Amend) -> Result<Status, Failure>
     let store = args.store.open(&Clock::system()).await?;
     refuse_unknown(&*store, &args.keys).await?;
     let filter = Filter { states: args.state, group: args.group, keys: args.keys };
-    let changed = store.amend(filter, amend).await.map_err(Failure::interrupted)?;
+    let changed = store.amend(filter, amend).await.map_err(Failure::refused)?;
     output::print(|out| match args.json {
         true => writeln!(out, "{}", json!({ "changed": changed })),
         false => writeln!(out, "{}", words(amend, changed)),

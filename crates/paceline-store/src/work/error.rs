@@ -137,7 +137,7 @@ fn advice_on(error: &rusqlite::Error) -> &'static str {
             "; another program has kept it locked for a minute: end that one, then run again. What is recorded is safe"
         }
         Some(rusqlite::ErrorCode::ReadOnly | rusqlite::ErrorCode::CannotOpen) => {
-            "; whoever uses a store, even to look at it, needs to write it and its folder"
+            "; whoever changes a store needs to write it and its folder"
         }
         Some(rusqlite::ErrorCode::SystemIoFailure) => {
             "; look whether its disk is full or broken, then run again: what is recorded is safe, and what was in flight is \

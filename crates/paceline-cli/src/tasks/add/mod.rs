@@ -77,7 +77,7 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
     let store = args.store.open_or_make(&clock).await?;
     let mut tally = Tally::default();
     let key = item.key.clone();
-    tally.count(&store.insert(vec![item]).await.map_err(Failure::interrupted)?);
+    tally.count(&store.insert(vec![item]).await.map_err(Failure::refused)?);
     match made && !args.json {
         true => output::print(|out| writeln!(out, "{key}"))?,
         false => print(&tally, Some(&key), args.json)?,
@@ -119,10 +119,14 @@ async fn add_all(store: &dyn WorkStore, mut items: Items, quiet: bool) -> Result
     let bar = progress(items.bytes(), quiet);
     let mut tally = Tally::default();
     while let Some(together) = items.next_together()? {
-        let added = store.insert(together).await.map_err(|error| {
-            let done = text::counted(tally.added + tally.known.values().sum::<u64>(), "item");
-            Failure::interrupted(format!("{error}; {done} are in the store: add the same file again"))
-        })?;
+        let added =
+            store.insert(together).await.map_err(|error| match tally.added + tally.known.values().sum::<u64>() {
+                0 => Failure::refused(error),
+                done => {
+                    let done = text::counted(done, "item");
+                    Failure::interrupted(format!("{error}; {done} are in the store: add the same file again"))
+                }
+            })?;
         tally.count(&added);
         bar.set_position(items.position());
     }

@@ -37,6 +37,8 @@ use thread::Desk;
 /// Any number of processes may add, look and amend. One process works: it locks a file beside the store, so what another
 /// one left in flight when it died is waiting again at once. Within that process any number of workers share the store.
 ///
+/// Who may not write the file or its folder may look.
+///
 /// A worker hears at once of what its own process adds, and within a second of what another one does.
 #[derive(Debug)]
 pub struct SqliteStore {

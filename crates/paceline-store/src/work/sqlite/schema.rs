@@ -1,10 +1,11 @@
 //! The tables of a store, their versions, and how a store is recognized.
 
+use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
 use rusqlite::config::DbConfig;
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::{Connection, MAIN_DB, OpenFlags};
 
 use crate::work::error::WorkError;
 
@@ -87,10 +88,44 @@ const APPLICATION: i64 = 0x5061_576B;
 /// How long to wait for another process that writes: as long as for a database that cannot be reached.
 const BUSY: Duration = Duration::from_secs(60);
 
-/// Opens or makes a store, and brings its tables up to this version. A commit outlasts a power cut.
+/// Opens or makes a store, and brings its tables up to this version. A commit outlasts a power cut. What may not be written
+/// can be looked at.
 pub(super) fn open(path: &Path, now_ms: i64) -> Result<Connection, WorkError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let conn = Connection::open_with_flags(path, flags).map_err(WorkError::sqlite("open"))?;
+    match prepare(&conn, path, now_ms) {
+        Err(WorkError::Sqlite { source, .. }) if cannot_write(&source) && !is_in_use(path) => {
+            open_at_rest(path, now_ms)
+        }
+        prepared => prepared.map(|()| conn),
+    }
+}
+
+fn cannot_write(error: &rusqlite::Error) -> bool {
+    matches!(error.sqlite_error_code(), Some(rusqlite::ErrorCode::CannotOpen | rusqlite::ErrorCode::ReadOnly))
+}
+
+/// While a store is in use, what is newest is in the log beside it.
+fn is_in_use(path: &Path) -> bool {
+    let mut log = path.as_os_str().to_owned();
+    log.push("-wal");
+    Path::new(&log).exists()
+}
+
+/// A store that nobody uses, in a folder in which nothing may be made: SQLite would make a log there even to look at it.
+fn open_at_rest(path: &Path, now_ms: i64) -> Result<Connection, WorkError> {
+    let mut address = "file:".to_owned();
+    for byte in path.as_os_str().as_encoded_bytes() {
+        // Writing to a string cannot fail.
+        let _ = if byte.is_ascii_alphanumeric() || b"/._-".contains(byte) {
+            write!(address, "{}", char::from(*byte))
+        } else {
+            write!(address, "%{byte:02X}")
+        };
+    }
+    address += "?immutable=1";
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let conn = Connection::open_with_flags(address, flags).map_err(WorkError::sqlite("open"))?;
     prepare(&conn, path, now_ms).map(|()| conn)
 }
 
@@ -101,7 +136,9 @@ fn prepare(conn: &Connection, path: &Path, now_ms: i64) -> Result<(), WorkError>
     let recognized = recognize(conn, path, MIGRATIONS.len());
     conn.execute_batch("COMMIT").map_err(WorkError::sqlite("open"))?;
     let recognized = recognized?;
-    keep_a_log(conn)?;
+    if !conn.is_readonly(MAIN_DB).map_err(WorkError::sqlite("open"))? {
+        keep_a_log(conn)?;
+    }
     conn.execute_batch("PRAGMA synchronous = FULL; PRAGMA temp_store = MEMORY;")
         // The plans are pinned by tests. Without this a statement is planned anew whenever another time is bound.
         .and_then(|()| conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true))
@@ -215,5 +252,20 @@ mod tests {
         assert_eq!(number(&conn, "SELECT count(*) FROM pragma_table_info('item') WHERE name = 'note'"), 0);
         drop(conn);
         open(&path, 9).unwrap();
+    }
+
+    #[test]
+    fn a_store_at_rest_can_be_looked_at_whatever_its_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("w?o#r %41k.db");
+        let conn = open(&path, 5).unwrap();
+        record::insert(&conn, &NewItem::new("a", "{}"), Timestamp::from_millis(5)).unwrap();
+        assert!(is_in_use(&path));
+        drop(conn);
+        assert!(!is_in_use(&path));
+        let conn = open_at_rest(&path, 9).unwrap();
+        assert_eq!(number(&conn, "SELECT count(*) FROM item WHERE key = 'a'"), 1);
+        assert!(record::insert(&conn, &NewItem::new("b", "{}"), Timestamp::from_millis(5)).is_err());
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing was made beside it");
     }
 }

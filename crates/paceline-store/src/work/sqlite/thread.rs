@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 
-use rusqlite::Connection;
+use rusqlite::{Connection, MAIN_DB};
 use tokio::sync::oneshot;
 
 use crate::disk::Identity;
@@ -126,7 +126,9 @@ fn serve(conn: &Connection, place: &Place, steps: &mpsc::Receiver<Box<dyn Step>>
 /// All steps or none: after an error nothing of the group is recorded, and everybody hears of it.
 fn turn(conn: &Connection, place: &Place, group: &mut [Box<dyn Step>]) -> Result<(), WorkError> {
     place.check()?;
-    conn.execute_batch("BEGIN IMMEDIATE").map_err(WorkError::sqlite("write"))?;
+    // What may not be written is only looked at.
+    let begin = if conn.is_readonly(MAIN_DB).map_err(WorkError::sqlite("read"))? { "BEGIN" } else { "BEGIN IMMEDIATE" };
+    conn.execute_batch(begin).map_err(WorkError::sqlite("write"))?;
     let done = group
         .iter_mut()
         .try_for_each(|step| step.carry_out(conn))
