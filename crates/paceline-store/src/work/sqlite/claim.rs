@@ -1,12 +1,13 @@
 //! Handing out what is due: a range of the partial index for each lane that may send.
 
+use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use paceline_core::Timestamp;
 use rusqlite::{Connection, params};
 
-use super::rows;
-use super::scopes;
+use super::{rows, scopes, version};
 use crate::work::columns::{after_item, item_columns};
 use crate::work::due::{Due, HORIZON, read_due};
 use crate::work::item::{Ask, Claim, Claimed, HISTORY, Item, WorkerId};
@@ -55,8 +56,11 @@ const WAITED: &str = "UPDATE event SET waited_ms = max(0, ?2 - decided_ms)
      WHERE item = ?1 AND n = (SELECT max(n) FROM event WHERE item = ?1)
        AND not_before_ms IS NOT NULL AND waited_ms IS NULL";
 
-/// The lanes of the store, by falling priority.
-const LANES: &str = "SELECT id, grp, priority FROM lane ORDER BY priority DESC, id";
+/// The lanes of the store, by falling priority, and the earliest time for which an item of each waits. One statement for all
+/// of them: there may be a group for each customer.
+pub(super) const LANES: &str = "SELECT id, grp, priority, (SELECT min(not_before_ms) FROM item
+         WHERE state = 0 AND item.lane = lane.id AND not_before_ms >= 0)
+     FROM lane ORDER BY priority DESC, id";
 
 /// Whether other workers have items.
 pub(super) const OTHERS: &str = "SELECT EXISTS (SELECT 1 FROM worker WHERE id <> ?1
@@ -67,6 +71,7 @@ pub(super) fn claim(
     worker: WorkerId,
     ask: Ask,
     turn: usize,
+    healed: &AtomicI64,
     now: Timestamp,
 ) -> rusqlite::Result<Claim> {
     let known = conn
@@ -76,19 +81,23 @@ pub(super) fn claim(
         return Ok(Claim { now, lost: true, ..Claim::default() });
     }
     let closed = scopes::closed(conn, now)?;
-    let lanes: Vec<Lane> = conn
-        .prepare_cached(LANES)?
-        .query_map([], |row| {
-            Ok(Lane { id: row.get(0)?, group: row.get::<_, String>(1)?.into(), priority: row.get(2)? })
-        })?
-        .collect::<rusqlite::Result<_>>()?;
-    for lane in &lanes {
-        heal(conn, lane, now)?;
+    heal(conn, healed, now)?;
+    let (mut lanes, mut firsts) = (Vec::new(), HashMap::new());
+    let mut select = conn.prepare_cached(LANES)?;
+    let mut rows = select.query([])?;
+    while let Some(row) = rows.next()? {
+        let lane = Lane { id: row.get(0)?, group: row.get::<_, String>(1)?.into(), priority: row.get(2)? };
+        firsts.insert(lane.id, rows::whole_at(row, 3)?.map(Timestamp::from_millis));
+        lanes.push(lane);
     }
     let open: Vec<Lane> = lanes.iter().filter(|lane| closed.opens(&lane.group) == Some(None)).cloned().collect();
-    let mut ids = Vec::new();
+    let (mut ids, mut taken_from) = (Vec::new(), BTreeSet::new());
     for until in [now, now + ask.ahead] {
         share_out(&open, ask.limit - ids.len(), turn, |lane, n| {
+            if firsts[&lane.id].is_none_or(|first| first > until) {
+                return Ok(0);
+            }
+            taken_from.insert(lane.id);
             let taken = due(conn, lane, until, n)?;
             for id in &taken {
                 conn.prepare_cached(TAKE)?.execute(params![id, worker.0, now.as_millis()])?;
@@ -99,11 +108,14 @@ pub(super) fn claim(
         })?;
     }
     let items = ids.into_iter().map(|id| hand_out(conn, id, now)).collect::<rusqlite::Result<_>>()?;
+    for lane in taken_from {
+        let first: Option<i64> = conn.prepare_cached(NEXT_DUE)?.query_row([lane], |row| rows::whole_at(row, 0))?;
+        firsts.insert(lane, first.map(Timestamp::from_millis));
+    }
     let mut next: Option<Timestamp> = None;
     for lane in &lanes {
         let Some(opens) = closed.opens(&lane.group) else { continue };
-        let first: Option<i64> = conn.prepare_cached(NEXT_DUE)?.query_row([lane.id], rows::whole)?;
-        let Some(first) = first.map(Timestamp::from_millis).filter(|first| *first <= HORIZON) else { continue };
+        let Some(first) = firsts[&lane.id].filter(|first| *first <= HORIZON) else { continue };
         let first = opens.map_or(first, |opens| opens.max(first));
         next = Some(next.map_or(first, |known| known.min(first)));
     }
@@ -139,11 +151,31 @@ fn hand_out(conn: &Connection, id: i64, now: Timestamp) -> rusqlite::Result<Clai
     Ok(Claimed { item, payload, fence, due_in, age, history })
 }
 
-/// Clears due times that are none, so that their items are not forgotten.
-fn heal(conn: &Connection, lane: &Lane, now: Timestamp) -> rusqlite::Result<()> {
+/// Clears due times that are none, so that their items are not forgotten. Only other hands write such a thing, so it is
+/// looked for at first, and when somebody else has written since.
+fn heal(conn: &Connection, healed: &AtomicI64, now: Timestamp) -> rusqlite::Result<()> {
+    let version = version(conn)?;
+    if healed.load(Ordering::Relaxed) == version {
+        return Ok(());
+    }
+    let mut select = conn.prepare_cached("SELECT id FROM lane")?;
+    let lanes: Vec<i64> = select.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
+    let mut found = 0;
+    for lane in lanes {
+        found += heal_lane(conn, lane, now)?;
+    }
+    if found == 0 {
+        healed.store(version, Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+/// Says how many there were; there may be more.
+fn heal_lane(conn: &Connection, lane: i64, now: Timestamp) -> rusqlite::Result<usize> {
+    let mut healed = 0;
     for sql in [NULL_TIMES, BEFORE_TIMES, BEHIND_TIMES] {
         let mut select = conn.prepare_cached(sql)?;
-        let mut found = select.query([lane.id])?;
+        let mut found = select.query([lane])?;
         let mut ids: Vec<i64> = Vec::new();
         while let Some(row) = found.next()? {
             let id = row.get(0)?;
@@ -156,9 +188,10 @@ fn heal(conn: &Connection, lane: &Lane, now: Timestamp) -> rusqlite::Result<()> 
             }
             ids.push(id);
         }
+        healed += ids.len();
         for id in ids {
             conn.prepare_cached("UPDATE item SET not_before_ms = 0 WHERE id = ?1")?.execute([id])?;
         }
     }
-    Ok(())
+    Ok(healed)
 }

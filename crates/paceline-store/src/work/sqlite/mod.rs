@@ -48,6 +48,8 @@ pub struct SqliteStore {
     changed: Notify,
     /// The number of the last change of another process that everybody heard of.
     seen: AtomicI64,
+    /// The number of the last change after which due times were looked through for what is none.
+    healed: Arc<AtomicI64>,
     /// How many claims there were: groups take turns.
     turns: AtomicUsize,
     /// Held from the first worker on.
@@ -68,6 +70,9 @@ fn standing(path: PathBuf) -> Result<PathBuf, WorkError> {
     }
 }
 
+/// Before every change.
+const NEVER: i64 = -1;
+
 /// How often the file is looked at for what other processes changed: one number in shared memory.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -87,7 +92,8 @@ impl SqliteStore {
         let conn = schema::open(&path, clock.wall().as_millis())?;
         let seen = AtomicI64::new(version(&conn).map_err(WorkError::sqlite("read"))?);
         let desk = Desk::start(conn, path.clone())?;
-        Ok(Self { desk, path, clock, changed: Notify::new(), seen, turns: AtomicUsize::new(0), lock: Arc::default() })
+        let (changed, healed) = (Notify::new(), Arc::new(AtomicI64::new(NEVER)));
+        Ok(Self { desk, path, clock, changed, seen, healed, turns: AtomicUsize::new(0), lock: Arc::default() })
     }
 
     /// Work on the tables, at the time at which its turn comes.
@@ -167,8 +173,8 @@ impl WorkStore for SqliteStore {
     }
 
     fn claim(&self, worker: WorkerId, ask: Ask) -> Pending<'_, Claim> {
-        let turn = self.turns.fetch_add(1, Ordering::Relaxed);
-        self.ask("write", move |conn, now| claim::claim(conn, worker, ask, turn, now))
+        let (turn, healed) = (self.turns.fetch_add(1, Ordering::Relaxed), self.healed.clone());
+        self.ask("write", move |conn, now| claim::claim(conn, worker, ask, turn, &healed, now))
     }
 
     fn record(&self, mut outcomes: Vec<Outcome>, mut scopes: Vec<ScopeRow>) -> Pending<'_, Vec<Kept>> {

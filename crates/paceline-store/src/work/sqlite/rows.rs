@@ -76,8 +76,8 @@ pub(super) fn stored(value: ValueRef<'_>) -> Stored<'_> {
 }
 
 /// Whole milliseconds from a due time that sorts among the numbers.
-pub(super) fn whole(row: &Row<'_>) -> rusqlite::Result<Option<i64>> {
-    Ok(match row.get_ref(0)? {
+pub(super) fn whole_at(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<i64>> {
+    Ok(match row.get_ref(column)? {
         ValueRef::Integer(millis) => Some(millis),
         ValueRef::Real(millis) => Some(millis.ceil() as i64),
         ValueRef::Null | ValueRef::Text(_) | ValueRef::Blob(_) => None,
