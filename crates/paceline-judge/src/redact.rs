@@ -20,13 +20,19 @@ static PATTERNS: LazyLock<Vec<Regex>> = LazyLock::new(|| {
         // JSON Web Tokens.
         r"\beyJ[\w-]+(?:\.[\w-]+){1,2}",
         // `Authorization: Bearer ...`, `api_key=...`, `"password": "..."`.
+        r#"(?i)(cookie[\\"']*\s*[:=]\s*)[^\r\n"']+"#,
+        r#"(?i)(authorization[\\"']*\s*[:=]\s*[\\"']*)(?:digest\s[^\r\n]+|(?:[a-z]+\s+)?[^\s"',;\\]+)"#,
         r#"(?i)(\b(?:bearer|basic)\s+)[^\s"',;]{4,}"#,
-        r#"(?i)((?:key|token|secret|password|passwd|authorization|cookie|signature|credential)s?["']?\s*[:=]\s*["']?)[^\s"',;&]+"#,
+        // In quotes up to their end, also where JSON stands in JSON; else to the next space.
+        r#"(?i)((?:(?:key|token|secret|password|passwd|signature|credential)s?[\\"']*\s*[:=]|\b(?:pwd|pass|auth)=)\s*)(?:\\*"[^"\\]*|'[^']*|[^\s"',;&\\]+)"#,
+        r"((?:^|\s)(?:-u|--user)[ =])\S+",
         // Names and passwords in addresses, and their queries.
-        r"(://)[^\s/@]+@",
+        r"(://)[^\s/?#]+@",
+        r"(://hooks\.slack\.com/)\S+",
         r#"(://[^\s?"']+\?)[^\s"']+"#,
         // The keys of well-known services begin so.
         r"\b(?:sk|pk|rk|ghp|gho|ghs|github_pat|glpat|xox[a-z]|AKIA|ASIA|AIza|hf|gsk|dop_v1)[-_]?[\w-]{12,}",
+        r"\b(?:sk|pk|rk)-[\w-]{4,}",
         // Addresses of people.
         r"[\w.+-]+@[\w-]+\.[\w.-]+",
         // Anything long without a space: hashes, tokens, encoded payloads.
@@ -120,9 +126,18 @@ mod tests {
         for (text, expected) in [
             ("server is busy, try again in 20 s", "server is busy, try again in 20 s"),
             ("Incorrect API key provided: sk-proj-abcdefghijkl1234.", "Incorrect API key provided: [redacted]."),
-            ("Authorization: Bearer abc.def-ghi", "Authorization: [redacted] [redacted]"),
+            ("Authorization: Bearer abc.def-ghi", "Authorization: [redacted]"),
+            ("Proxy-Authorization: Negotiate YIIg, no", "Proxy-Authorization: [redacted], no"),
+            (r#"Authorization: Digest username="u", response="6629fa"; no"#, "Authorization: [redacted]"),
+            ("Cookie: a=1; session=x9\nno such page", "Cookie: [redacted]\nno such page"),
+            (r#"said {\"api_key\":\"hunter22ZZ\",\"n\":1}"#, r#"said {\"api_key\":[redacted]\",\"n\":1}"#),
+            (r#"password = "two words" is wrong"#, r#"password = [redacted]" is wrong"#),
+            ("pwd=a1&auth=b2 failed, auth: try again", "pwd=[redacted]&auth=[redacted] failed, auth: try again"),
+            ("curl -u me:pw https://u@ex.org:PASS@host/", "curl -u [redacted] https://[redacted]host/"),
+            ("POST https://hooks.slack.com/services/T0/B0/x1 failed", "POST https://hooks.slack.com/[redacted] failed"),
+            ("key sk-abc123 is no good", "key [redacted] is no good"),
             ("basic dXNlcjpwYXNz is wrong", "basic [redacted] is wrong"),
-            (r#"{"api_key":"hunter22","model":"m"}"#, r#"{"api_key":"[redacted]","model":"m"}"#),
+            (r#"{"api_key":"hunter22","model":"m"}"#, r#"{"api_key":[redacted]","model":"m"}"#),
             ("password=hunter2&user=x", "password=[redacted]&user=x"),
             ("GET https://me:pw@host/a?sig=12&b=3 failed", "GET https://[redacted]host/a?[redacted] failed"),
             ("jwt eyJhbGciOi.eyJzdWIiOi.c2lnbmF0dXJl expired", "jwt [redacted] expired"),

@@ -112,10 +112,20 @@ async fn is_asked_about_the_error_alone() {
             "class": "transient",
             "status": 500,
             "code": null,
-            "words": "account [payload]: wrong key [redacted], Authorization: [redacted] [redacted]",
+            "words": "account [payload]: wrong key [redacted], Authorization: [redacted]",
         })
     );
     assert_eq!((&question["item"]["key"], &question["max_retries"]), (&json!("a"), &json!(3)));
+}
+
+#[tokio::test]
+async fn what_it_says_repeats_no_key() {
+    let server = Server::new(|_| {
+        Some(says(r#"{"action":"skip","reason":"you sent sk-the-key-of-the-judge, and Bearer x.y.z-1, twice"}"#))
+    });
+    let decision = decide(&server.await.judge(), &busy()).await;
+    let reason = Some("you sent [redacted], and Bearer [redacted], twice".to_owned());
+    assert_eq!(decision, Some(Decision::Skip { reason }));
 }
 
 #[tokio::test]

@@ -20,6 +20,7 @@ use reqwest::redirect;
 
 use self::agreement::Agreement;
 use self::silence::Silence;
+use crate::redact::redacted;
 
 /// How a model is asked.
 #[derive(Clone)]
@@ -204,6 +205,24 @@ impl LlmJudge {
         }
     }
 
+    /// The API may repeat its key, and a model what it was shown: what it says is logged, stored and reported.
+    fn without_secrets(&self, decision: Decision) -> Decision {
+        let said = |reason: Option<String>| reason.map(|reason| redacted(&self.without_key(reason), ""));
+        match decision {
+            Decision::Retry { delay, reason } => Decision::Retry { delay, reason: said(reason) },
+            Decision::Fail { reason } => Decision::Fail { reason: said(reason) },
+            Decision::Skip { reason } => Decision::Skip { reason: said(reason) },
+            Decision::Abort { reason } => Decision::Abort { reason: said(reason) },
+        }
+    }
+
+    /// Keys that look like none are known from the headers.
+    fn without_key(&self, words: String) -> String {
+        let values = self.config.headers.values().filter_map(|value| value.to_str().ok());
+        let keys = values.filter_map(|value| value.rsplit(' ').next()).filter(|key| key.len() >= SHORTEST_KEY);
+        keys.fold(words, |words, key| words.replace(key, "[redacted]"))
+    }
+
     /// Takes a decision within its bounds; none leaves the case to the rules.
     fn bounded(&self, case: &Case<'_>, decision: Decision) -> Option<Decision> {
         let abort = matches!(decision, Decision::Abort { .. });
@@ -212,6 +231,9 @@ impl LlmJudge {
         (!abort || agreed).then_some(decision)
     }
 }
+
+/// Shorter values of headers are words.
+const SHORTEST_KEY: usize = 8;
 
 impl Judge for LlmJudge {
     fn name(&self) -> &str {
@@ -228,6 +250,7 @@ impl Judge for LlmJudge {
                     None
                 }
                 Ok(decision) => {
+                    let decision = self.without_secrets(decision);
                     let (answer, reason) = (word(&decision), reason(&decision).to_owned());
                     let taken = self.bounded(&case, decision);
                     tracing::info!(item, judge, answer, reason, rules, taken = taken.is_some(), "the judge answered");
