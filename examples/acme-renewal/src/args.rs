@@ -101,24 +101,42 @@ impl Args {
         Ok(())
     }
 
-    /// Refuses to write a report over a certificate and its key.
+    /// Refuses to write a report over a certificate and its key, or over anything else that the program reads.
     ///
     /// # Errors
     /// Words for the user.
-    pub(crate) fn refuse_certificates_as_reports(&self) -> Result<(), String> {
-        let lies_among_them = |path: &&PathBuf| {
-            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-            let same =
-                folder.canonicalize().is_ok_and(|folder| self.certs.canonicalize().is_ok_and(|certs| certs == folder));
-            same && path.extension().is_some_and(|extension| extension == "pem")
+    pub(crate) fn refuse_reports_in_the_way(&self) -> Result<(), String> {
+        let (certs, store) = (standing(&self.certs), standing(&self.store));
+        let files = [Some(&self.store), self.ca_file.as_ref(), self.judge_key_file.as_ref()];
+        let files: Vec<PathBuf> = files.into_iter().flatten().map(|path| standing(path)).collect();
+        let in_the_way = |path: &&PathBuf| {
+            let (report, name) = (standing(path), path.file_name().unwrap_or_default().to_string_lossy());
+            files.contains(&report)
+                || report.starts_with(beside(&store))
+                || (report.parent() == Some(&certs) && name.contains(".pem"))
         };
-        match self.json.iter().chain(&self.markdown).find(lies_among_them) {
+        match self.json.iter().chain(&self.markdown).find(in_the_way) {
             Some(path) => {
-                Err(format!("{} is a certificate's place, not a report's: name another file", path.display()))
+                Err(format!("{} is needed for something else than a report: name another file", path.display()))
             }
             None => Ok(()),
         }
     }
+}
+
+/// The folder beside the store.
+pub(crate) fn beside(store: &Path) -> PathBuf {
+    // However the store is named: who works with it is known by one lock.
+    let mut name = standing(store).into_os_string();
+    name.push(".d");
+    name.into()
+}
+
+/// The one name of a file, also of one that is to be made.
+fn standing(path: &Path) -> PathBuf {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let made = |name| folder.canonicalize().map(|folder| folder.join(name));
+    path.canonicalize().ok().or_else(|| made(path.file_name()?).ok()).unwrap_or_else(|| path.to_owned())
 }
 
 fn address(text: &str) -> Result<String, String> {
@@ -200,15 +218,19 @@ mod tests {
     }
 
     #[test]
-    fn a_report_is_not_written_over_a_certificate() {
+    fn a_report_is_written_over_nothing_that_is_needed() {
         let folder = tempfile::tempdir().unwrap();
         let certs = folder.path().display();
+        std::fs::create_dir(folder.path().join("s.db.d")).unwrap();
         let report = |flags: &str| {
-            let args = parse(&format!("--certs {certs} --directory https://ca {flags}")).unwrap();
-            args.refuse_certificates_as_reports()
+            let given = format!("--certs {certs} --directory https://ca --store {certs}/s.db --ca-file {certs}/ca");
+            parse(&format!("{given} {flags}")).unwrap().refuse_reports_in_the_way()
         };
         for flag in ["--json", "--markdown"] {
-            assert!(report(&format!("{flag} {certs}/./a.org.pem")).unwrap_err().contains("name another file"));
+            for needed in ["./a.org.pem", "a.org.pem.previous", "s.db", "s.db.d/account-x.json", "ca"] {
+                let refused = report(&format!("{flag} {certs}/{needed}"));
+                assert!(refused.is_err_and(|words| words.contains("name another file")), "{needed}");
+            }
             assert_eq!(report(&format!("{flag} {certs}/report.json")), Ok(()));
             assert_eq!(report(&format!("{flag} /nowhere/a.org.pem")), Ok(()));
         }

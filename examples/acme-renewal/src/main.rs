@@ -25,6 +25,7 @@ use clap::Parser as _;
 use jiff::Zoned;
 use jiff::tz::TimeZone;
 use paceline::Rng;
+use paceline_store::work::Status;
 use tokio::sync::watch;
 use tracing_subscriber::EnvFilter;
 
@@ -54,7 +55,7 @@ fn main() -> ExitCode {
 
 fn execute(args: &Args) -> Result<u8, AnyError> {
     args.refuse_passwords()?;
-    args.refuse_certificates_as_reports()?;
+    args.refuse_reports_in_the_way()?;
     for path in args.json.iter().chain(&args.markdown) {
         // A report that cannot be written is better known before anything is sent.
         let opened = std::fs::OpenOptions::new().append(true).create(true).open(path);
@@ -78,9 +79,9 @@ fn execute(args: &Args) -> Result<u8, AnyError> {
             None => {
                 let report = run::once(args, &challenges, stopped(stop)).await?;
                 publish(args, &report).or_else(|error| {
-                    // What was done is done, whoever may read of it.
+                    // What was done is done, but whoever reads of it must not take nothing for a success.
                     tracing::error!("{error}");
-                    Ok(report.exit_code())
+                    Ok(Status::Deferred.exit_code())
                 })
             }
         }

@@ -14,7 +14,7 @@ use paceline_store::work::{
 };
 
 use crate::account::AccountFile;
-use crate::args::Args;
+use crate::args::{Args, beside};
 use crate::challenge::Challenges;
 use crate::client::{self, Ca, CaConfig, SetupError};
 use crate::items;
@@ -229,14 +229,6 @@ fn lock(path: &Path) -> Result<File, RunError> {
         Err(TryLockError::WouldBlock) => Err(RunError::Locked(path.to_owned())),
         Err(TryLockError::Error(source)) => Err(file("lock", path)(source)),
     }
-}
-
-/// The folder beside the store.
-fn beside(store: &Path) -> PathBuf {
-    // However the store is named: who works with it is known by one lock.
-    let mut name = store.canonicalize().unwrap_or_else(|_| store.to_owned()).into_os_string();
-    name.push(".d");
-    name.into()
 }
 
 fn file(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> RunError {
