@@ -54,18 +54,36 @@ impl Identity {
     }
 }
 
-/// Whether the file at `path` has other names, in this folder or elsewhere.
+/// Whether the file at `path` has other names, in this folder or elsewhere: hard links, or a place where it is mounted, as
+/// containers do it. `path` is canonical.
 pub(crate) fn has_other_names(path: &Path) -> bool {
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::MetadataExt as _;
-        path.metadata().is_ok_and(|file| file.is_file() && file.nlink() > 1)
-    }
-    #[cfg(not(unix))]
-    {
-        let _ = path;
-        false
-    }
+    has_hard_links(path) || is_mounted_at(path)
+}
+
+#[cfg(unix)]
+fn has_hard_links(path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt as _;
+    path.metadata().is_ok_and(|file| file.is_file() && file.nlink() > 1)
+}
+
+#[cfg(not(unix))]
+const fn has_hard_links(_: &Path) -> bool {
+    false
+}
+
+/// Linux tells where something is mounted; elsewhere nobody mounts files. In its list blanks are written in octal.
+fn is_mounted_at(path: &Path) -> bool {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let written = path.to_string_lossy().replace('\\', "\\134").replace(' ', "\\040").replace('\t', "\\011");
+    mounts.lines().any(|line| line.split(' ').nth(4) == Some(&*written.replace('\n', "\\012")))
+}
+
+#[cfg(test)]
+#[cfg(target_os = "linux")]
+#[test]
+fn what_is_mounted_is_known_by_its_place() {
+    assert!(is_mounted_at(Path::new("/proc")));
+    assert!(!is_mounted_at(Path::new("/proc/self")) && !is_mounted_at(Path::new("proc")));
 }
 
 /// Whether `path` leads to this very file.

@@ -28,11 +28,11 @@ pub enum WorkError {
         /// Where it was.
         path: PathBuf,
     },
-    /// The file has a second name in some folder. SQLite keeps a log and locks by the name, so that whoever used the other
+    /// The file has a second name in some folder, or is mounted there. SQLite keeps a log and locks by the name, so that whoever used the other
     /// one would see another store and damage this one.
     #[error(
-        "the store {} has another name as well (a hard link), and used by both it would be damaged; remove one of them, or \
-         make a copy instead",
+        "the store {} has another name as well (a hard link, or a file mounted alone), and used by both it would be damaged; \
+         remove one of them, mount its folder instead, or make a copy",
         path.display()
     )]
     ManyNames {
