@@ -21,7 +21,8 @@ pub struct Policy {
     /// so that the worst case can be told beforehand.
     pub backoff: Backoff,
     /// How often the worker of an item may die or lose its lease while it has the item, before that is given up. Items that
-    /// were at hand count as well as the one that is to blame. Default: no bound.
+    /// were in flight beside the one that is to blame count theirs too, so no more are claimed than can begin. Default: no
+    /// bound.
     pub max_crashes: Option<u32>,
     /// How long after its first try an item without a deadline of its own is given up. Default 24 h.
     pub deadline: Duration,
@@ -219,7 +220,8 @@ impl Policy {
             return None;
         }
         let (next, action, reason) = self.over("max_crashes");
-        let words = format!("its worker died {crashes} times while it had this item");
+        let times = if crashes == 1 { "once".to_owned() } else { format!("{crashes} times") };
+        let words = format!("its worker died {times} while it had this item");
         let failure = Failure { code: Some("crash".to_owned()), ..Failure::new(Class::Transient, words) };
         let decided = Decided { failure, action, reason: reason.map(str::to_owned), by: "rules".to_owned() };
         let (id, fence) = (claimed.item.id, claimed.fence);

@@ -1,8 +1,9 @@
 //! What only the store in a file has: a file, its lock, and hands that may write into it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use paceline_store::work::{SqliteStore, State, WorkError, WorkStore as _};
+use paceline_store::work::{Clock, Policy, Scheduler, SqliteStore, State, Task, WorkError, WorkStore as _};
 use rusqlite::Connection;
 
 use crate::support;
@@ -107,6 +108,24 @@ async fn two_that_begin_a_store_together_both_may() {
     openers.into_iter().for_each(|opener| opener.join().unwrap());
     let store = SqliteStore::open(path.as_path(), Turned::default().clock()).unwrap();
     assert_eq!(store.counts().await.unwrap().total(), 4);
+}
+
+#[tokio::test]
+async fn with_a_bound_on_crashes_no_more_is_claimed_than_can_begin() {
+    let folder = folder();
+    let store = Arc::new(SqliteStore::open(folder.path().join("work.db"), Clock::system()).unwrap());
+    store.insert((0..2_000).map(|n| item(&format!("item-{n}"))).collect()).await.unwrap();
+    let policy = Policy { concurrency: 2, max_crashes: Some(1), ..Policy::default() };
+    let most = Arc::new(AtomicU64::new(0));
+    let look = |_: Task| {
+        let (store, most) = (store.clone(), most.clone());
+        async move {
+            most.fetch_max(store.counts().await.unwrap().of(State::InFlight), Ordering::Relaxed);
+            Ok(())
+        }
+    };
+    Scheduler::new(store.clone(), policy, Clock::system()).unwrap().run(look).await.unwrap();
+    assert_eq!(most.load(Ordering::Relaxed), 2);
 }
 
 /// A wall clock that was set back between two runs makes nobody wait longer than was chosen for him.

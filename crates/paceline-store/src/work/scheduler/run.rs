@@ -299,7 +299,9 @@ where
         if self.ending.is_some() || self.shut.is_some_and(|shut| shut > far) {
             return 0;
         }
-        (self.scheduler.policy.concurrency + self.pace.ahead).saturating_sub(self.flights.len() + self.window.len())
+        // What is only at hand when the program dies is not to be blamed for it.
+        let ahead = if self.scheduler.policy.max_crashes.is_some() { 0 } else { self.pace.ahead };
+        (self.scheduler.policy.concurrency + ahead).saturating_sub(self.flights.len() + self.window.len())
     }
 
     fn take(&mut self, claim: Claim) {
