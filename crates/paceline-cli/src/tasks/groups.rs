@@ -100,7 +100,7 @@ impl Groups {
             Waits::ScopeHeld
         } else if self.due(item).is_some() {
             Waits::NotBefore
-        } else if item.sends() == 0 && item.crashes == 0 {
+        } else if item.sends() == 0 && item.crashes == 0 && item.last.is_none() {
             Waits::NotStarted
         } else {
             Waits::RunBound

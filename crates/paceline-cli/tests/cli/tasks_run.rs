@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::sync::Arc;
 
+use paceline_store::ScopeRow;
 use paceline_store::work::{Clock, Item, NewItem, SqliteStore, State, WorkStore as _};
 use serde_json::{Value, json};
 
@@ -54,6 +55,11 @@ impl Store {
             let store = SqliteStore::open(self.job.path("work.db"), Clock::system()).expect("a store");
             act(Arc::new(store)).await
         })
+    }
+
+    /// The groups that are held or stopped.
+    pub(crate) fn scopes(&self) -> Vec<ScopeRow> {
+        self.with(|store| Box::pin(async move { store.scopes().await.expect("readable") }))
     }
 
     /// `paceline tasks run`, with short waits between tries.
@@ -204,6 +210,15 @@ fn a_limit_that_is_used_up_ends_the_run_and_counts_no_try() {
     let Ran { code, summary, log } = store.run(&["--limit", "2 per 2h"], NOTE);
     assert_eq!((code, &summary["stopped"], store.log().len()), (3, &json!("max_wait"), 2), "{log}");
     assert_eq!((&summary["calls"], &summary["deferred"]), (&json!(2), &json!(3)));
+}
+
+#[test]
+fn many_bad_items_close_no_way_for_good_ones() {
+    let keys: Vec<String> = (0..50).map(|n| format!("k{n:02}")).collect();
+    let store = Store::of(&keys.iter().map(String::as_str).collect::<Vec<_>>());
+    let ran = store.run(&["--concurrency", "1", "--max-retries", "1"], &format!("{NOTE} test $PACELINE_KEY '>' k39"));
+    let told = ["succeeded", "failed", "calls"].map(|key| ran.summary[key].as_u64().expect("a number"));
+    assert_eq!((ran.code, told), (1, [10, 40, 90]), "{}", ran.log);
 }
 
 #[test]
@@ -382,13 +397,12 @@ fn a_persons_retry_opens_a_stopped_group_while_a_worker_stays() {
     let script = format!("{NOTE} test -e key || exit 77");
     let run = begin(store.command().args(["--stay", "--concurrency", "1", "--", "sh", "-c", &script]));
     store.wait_for(1);
-    let scopes = || store.with(|store| Box::pin(async move { store.scopes().await.expect("readable") }));
-    until(|| scopes().len() == 1);
+    until(|| store.scopes().len() == 1);
     std::fs::write(store.job.path("key"), "a good one").expect("room");
     let (code, log) = crate::support::finish(store.job.paceline().args(["tasks", "retry", "--store", "work.db", "a"]));
     assert_eq!(code, 0, "{log}");
     store.wait_for(3);
-    assert!(scopes().is_empty());
+    assert!(store.scopes().is_empty());
     signal("-INT", run.id());
     let Ran { code, log, .. } = ended(run.wait_with_output().expect("it ends"));
     assert!(code == 0 && log.contains("the group is tried again: it was opened"), "{log}");

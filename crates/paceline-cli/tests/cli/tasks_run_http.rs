@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use paceline::clock;
@@ -195,6 +196,30 @@ fn a_throttled_model_keeps_no_other_out() {
     assert!(items["slow"] <= 4 && items["fast"] == 30, "{items:?}");
     let (code, sent) = (ran(&mut command).code, server.count());
     assert_eq!((code, sent), (3, items["slow"] + 30), "the waits outlive the run");
+}
+
+#[test]
+fn a_persons_retry_opens_what_a_bad_key_stopped_while_a_worker_stays() {
+    let mended = Arc::new(AtomicBool::new(false));
+    let is_good = mended.clone();
+    let server = Server::new(move |_| match is_good.load(Ordering::Relaxed) {
+        true => Reply::ok(),
+        false => Reply::error(401, "invalid_api_key"),
+    });
+    let store = numbered(3);
+    let mut command = command(&store, &server);
+    command.args(["--upstream", "openai", "--concurrency", "1", "--stay"]).env("OPENAI_API_KEY", "sk-not-a-key");
+    let mut run = start(&mut command);
+    let retry = || finish(store.job.paceline().args(["tasks", "retry", "--store", "work.db", "--all"])).0;
+    until(|| server.count() == 1 && !store.scopes().is_empty());
+    // What a person thinks is mended and is not takes one call more.
+    assert_eq!(retry(), 0);
+    until(|| server.count() == 2 && !store.scopes().is_empty());
+    mended.store(true, Ordering::Relaxed);
+    assert_eq!(retry(), 0);
+    until(|| server.count() == 5 && (0..3).all(|n| store.item(&format!("item-{n}")).state == State::Succeeded));
+    signal("-INT", run.id());
+    assert_eq!(run.wait().expect("it ends").code(), Some(0));
 }
 
 #[test]

@@ -23,7 +23,7 @@ use self::answers::Answers;
 use self::course::{Course, Told};
 use self::hurry::Hurried;
 use self::permits::Permits;
-use self::program::Program;
+use self::program::{Failed, Program};
 use self::requests::Requests;
 use self::seen::Seen;
 pub(crate) use self::settings::Args;
@@ -152,9 +152,10 @@ impl Runs<'_> {
                 };
                 let (program, course) = (Arc::clone(program), course.clone());
                 Start::Now(Box::pin(async move {
-                    let end = program.work(&task, &course).await.map_err(|end| end.of_probe(permit.is_probe()));
+                    let end = program.work(&task, &course).await;
+                    let is_probe = permit.is_probe();
                     permit.complete(outcome_of(&end));
-                    end
+                    end.map_err(|Failed { failure, is_its_own }| failure.of_probe(is_probe && !is_its_own))
                 }))
             }
             Work::Requests(requests) => requests.start(task, &self.permits, course),
@@ -163,9 +164,11 @@ impl Runs<'_> {
 }
 
 /// The end of a command, as the limiter needs to know it.
-fn outcome_of(end: &Result<(), work::Failure>) -> Outcome {
-    let Err(failure) = end else { return Outcome::new(Class::Success) };
-    let mut outcome = Outcome::new(failure.class);
+fn outcome_of(end: &Result<(), Failed>) -> Outcome {
+    let Err(Failed { failure, is_its_own }) = end else { return Outcome::new(Class::Success) };
+    // To the pace that is an answer: whatever answered works.
+    let class = if *is_its_own && failure.class == Class::Transient { Class::Invalid } else { failure.class };
+    let mut outcome = Outcome::new(class);
     if let Some(wait) = failure.retry_after {
         outcome = outcome.with_hint(wait, true);
     }

@@ -50,8 +50,9 @@ impl Permits {
         // The bounds on its tries are those of the store, so the pacer is told of none.
         let request = Request { item: item.id, priority: item.priority.into(), ..Request::new(scope, cost) };
         let taken = match self.limiter.try_acquire(request.clone()) {
+            // A stop may be of the account, and all that is held of it then.
             Err(NotNow::Never(Error::Stopped { .. })) if self.reopened().remove(&*item.group) => {
-                self.limiter.resume(Some(scope));
+                self.limiter.resume(None);
                 self.limiter.try_acquire(request)
             }
             taken => taken,

@@ -33,6 +33,7 @@ struct Inner {
     quiet: bool,
     max_retries: u32,
     max_deferrals: Option<u32>,
+    concurrency: usize,
     clock: Clock,
     course: Mutex<Figures>,
 }
@@ -57,7 +58,8 @@ impl Seen {
         let ended = State::ALL.into_iter().filter(|state| state.is_final()).map(|state| before.of(state)).sum();
         let figures = Figures { items: before.total(), ended, ..Figures::default() };
         let (max_retries, max_deferrals) = (policy.max_retries, policy.max_deferrals);
-        Self(Arc::new(Inner { quiet, max_retries, max_deferrals, clock, course: Mutex::new(figures) }))
+        let (concurrency, course) = (policy.concurrency, Mutex::new(figures));
+        Self(Arc::new(Inner { quiet, max_retries, max_deferrals, concurrency, clock, course }))
     }
 
     /// Whether anything has begun.
@@ -103,7 +105,7 @@ impl Seen {
             Note::Ending(why) => {
                 let mut figures = self.figures();
                 figures.ending = true;
-                let calls = figures.in_flight.len() as u64;
+                let calls = self.in_flight(&figures);
                 if *why == Ended::Interrupted && calls > 0 {
                     let calls = text::counted(calls, "item");
                     tracing::info!("ending: up to 30s for {calls} in flight; Ctrl-C again gives them up at once");
@@ -196,7 +198,7 @@ impl Seen {
 
     fn words(&self) -> String {
         let (figures, now) = (self.figures(), self.0.clock.now());
-        let in_flight = figures.in_flight.len() as u64;
+        let in_flight = self.in_flight(&figures);
         let mut words =
             format!("{}/{} done", text::count(figures.ended), text::count(figures.items.max(figures.ended)));
         for (number, what) in [(in_flight, "in flight"), (figures.retries, "retried"), (figures.failed, "failed")] {
@@ -211,6 +213,11 @@ impl Seen {
             Some((wait, None)) if !wait.is_zero() && in_flight == 0 => words + "; the next is due in " + &whole(wait),
             _ => words,
         }
+    }
+
+    /// What has ended and is not recorded yet is in flight no more.
+    fn in_flight(&self, figures: &Figures) -> u64 {
+        figures.in_flight.len().min(self.0.concurrency) as u64
     }
 
     fn figures(&self) -> MutexGuard<'_, Figures> {

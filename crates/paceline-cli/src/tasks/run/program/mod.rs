@@ -57,6 +57,14 @@ pub(super) enum Exit {
     NotBegun(io::Error),
 }
 
+/// A try that failed.
+#[derive(Debug)]
+pub(super) struct Failed {
+    pub(super) failure: work::Failure,
+    /// It says nothing about what other items would meet.
+    pub(super) is_its_own: bool,
+}
+
 /// What a process wrote to standard output, up to a bound.
 #[derive(Debug, Default)]
 pub(super) struct Output {
@@ -81,8 +89,9 @@ impl Program {
     ///
     /// # Errors
     /// What the command said, or what became of it.
-    pub(super) async fn work(&self, task: &Task, course: &Course) -> Result<(), work::Failure> {
-        said::verdict(&self.run(task, course).await)
+    pub(super) async fn work(&self, task: &Task, course: &Course) -> Result<(), Failed> {
+        let ended = self.run(task, course).await;
+        said::verdict(&ended).map_err(|failure| Failed { failure, is_its_own: said::is_of_the_item(&ended) })
     }
 
     async fn run(&self, task: &Task, course: &Course) -> Ended {

@@ -43,6 +43,19 @@ pub(super) fn verdict(ended: &Ended) -> Result<(), Failure> {
     }
 }
 
+/// Whether a failure tells of its item alone: a command that only failed, or crashed, says nothing about a server that others
+/// need too. One that names a class does, 75 is the exit code for that, and one that hangs may hang on it.
+pub(super) fn is_of_the_item(ended: &Ended) -> bool {
+    match &ended.exit {
+        Exit::Status(status) => match (status.code(), last_line(&ended.output)) {
+            (Some(75), _) => false,
+            (Some(_), Last::Report(report)) => !report.contains_key("class"),
+            _ => true,
+        },
+        Exit::TimedOut(_) | Exit::GivenUp | Exit::NotBegun(_) => false,
+    }
+}
+
 /// Too many open files or processes, too little memory.
 fn is_of_the_moment(error: &std::io::Error) -> bool {
     #[cfg(unix)]
@@ -231,6 +244,23 @@ mod tests {
             assert_eq!(failure.words, format!("exit code {code}: no luck today"));
         }
         assert_eq!(exited(3, "", "").words, "exit code 3");
+    }
+
+    #[test]
+    fn a_command_that_only_failed_says_nothing_of_other_items() {
+        let ended = |wait_status: i32, stdout: &str| {
+            let output = Output { text: stdout.as_bytes().to_vec(), too_long: false };
+            Ended { exit: Exit::Status(ExitStatus::from_raw(wait_status)), output, words: String::new() }
+        };
+        for (wait_status, stdout, expected) in [
+            (1 << 8, "", true),
+            (1 << 8, r#"{"code":"x"}"#, true),
+            (9, r#"{"class":"overloaded"}"#, true),
+            (75 << 8, "", false),
+            (1 << 8, r#"{"class":"transient"}"#, false),
+        ] {
+            assert_eq!(is_of_the_item(&ended(wait_status, stdout)), expected, "{wait_status} {stdout}");
+        }
     }
 
     #[test]
