@@ -22,6 +22,8 @@ use clap::Parser as _;
 
 use crate::args::{Cli, Command};
 use crate::exit::{Failure, Status};
+#[cfg(unix)]
+use crate::run::calls::signals;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -53,5 +55,11 @@ fn execute(cli: Cli) -> Result<Status, Failure> {
 fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
     // The process may have a provider of cryptography already; then that one stays.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Failure::interrupted)
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Failure::interrupted)?;
+    #[cfg(unix)]
+    {
+        let _entered = runtime.enter();
+        signals::outlive_full_files().map_err(Failure::interrupted)?;
+    }
+    Ok(runtime)
 }

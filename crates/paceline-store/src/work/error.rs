@@ -126,22 +126,20 @@ pub(crate) fn in_full(error: &tokio_postgres::Error) -> String {
 }
 
 /// What to do about a disk that takes no more.
-const MAKE_ROOM: &str = "; make room on its disk, then run again: what is recorded is safe, and what was in flight is \
-                         tried again";
+const MAKE_ROOM: &str = "; make room on its disk, then run again: what was in flight is tried again";
 
 /// What to do about an error of SQLite, where that is known.
 fn advice_on(error: &rusqlite::Error) -> &'static str {
     match error.sqlite_error_code() {
         Some(rusqlite::ErrorCode::DiskFull) => MAKE_ROOM,
         Some(rusqlite::ErrorCode::DatabaseBusy) => {
-            "; another program has kept it locked for a minute: end that one, then run again. What is recorded is safe"
+            "; another program has kept it locked for a minute: end that one, then run again"
         }
         Some(rusqlite::ErrorCode::ReadOnly | rusqlite::ErrorCode::CannotOpen) => {
             "; whoever changes a store needs to write it and its folder"
         }
         Some(rusqlite::ErrorCode::SystemIoFailure) => {
-            "; look whether its disk is full or broken, then run again: what is recorded is safe, and what was in flight is \
-             tried again"
+            "; look whether its disk is full or broken, then run again: what was in flight is tried again"
         }
         _ => "",
     }

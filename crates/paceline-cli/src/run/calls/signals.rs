@@ -57,6 +57,18 @@ fn may_listen_for_hang_up() -> bool {
     ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & HANG_UP == 0)
 }
 
+/// Whoever may write no larger file (`ulimit -f`) hears of it from the write, as on a full disk, and is not killed. To be
+/// called within the runtime.
+///
+/// # Errors
+/// What the operating system says.
+#[cfg(unix)]
+pub(crate) fn outlive_full_files() -> io::Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    // The handler stays, whoever listens.
+    signal(SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw())).map(drop)
+}
+
 /// A flag that the next interruption sets, for work that cannot wait for one.
 ///
 /// # Errors

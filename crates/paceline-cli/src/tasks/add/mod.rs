@@ -197,8 +197,10 @@ impl When {
             return Ok(Self::In(wait));
         }
         let at: Result<jiff::Timestamp, _> = text.parse();
-        at.map(|at| Self::At(Timestamp::from_millis(at.as_millisecond())))
-            .map_err(|_| "expected an instant such as 2027-01-31T12:00:00Z, or a duration such as 15m".to_owned())
+        at.map(|at| Self::At(Timestamp::from_millis(at.as_millisecond()))).map_err(|_| {
+            "expected an instant such as 2027-01-31T12:00:00Z, before the end of 9999, or a duration such as 15m"
+                .to_owned()
+        })
     }
 
     fn from(self, now: Timestamp) -> Timestamp {
