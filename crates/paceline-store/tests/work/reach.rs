@@ -20,6 +20,8 @@ impl Log {
     /// Hears everything of this thread until the guard is dropped.
     fn listen(&self) -> tracing::subscriber::DefaultGuard {
         let log = self.clone();
+        // Without one for all threads, a line that another thread comes to first would be taken for one that nobody wants.
+        let _ = tracing::subscriber::set_global_default(tracing_subscriber::fmt().with_writer(std::io::sink).finish());
         let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || log.clone()).finish();
         tracing::subscriber::set_default(subscriber)
     }
