@@ -131,7 +131,7 @@ impl SqliteStore {
             let mut lock = lock.lock().unwrap_or_else(PoisonError::into_inner);
             let now = clock.wall();
             if lock.is_none() {
-                *lock = Some(LockFile::take(&beside(&path))?);
+                *lock = Some(LockFile::take(&beside(&path, ".lock"))?);
                 take_over(conn, now).map_err(WorkError::sqlite("write"))?;
             }
             begin(conn, now).and_then(|()| join(conn, &name, lease, now)).map_err(WorkError::sqlite("write"))
@@ -268,10 +268,10 @@ fn version(conn: &Connection) -> rusqlite::Result<i64> {
     conn.query_row("PRAGMA data_version", [], |row| row.get(0))
 }
 
-/// The lock of the process that works.
-fn beside(path: &Path) -> PathBuf {
+/// A file beside the store, whose name begins with the store's.
+fn beside(path: &Path, ending: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
-    name.push(".lock");
+    name.push(ending);
     name.into()
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, MAIN_DB, OpenFlags};
 
+use super::beside;
 use crate::work::error::WorkError;
 
 /// What leads from each version to the next, the first from an empty file. Only ever added to.
@@ -107,9 +108,7 @@ fn cannot_write(error: &rusqlite::Error) -> bool {
 
 /// While a store is in use, what is newest is in the log beside it.
 fn is_in_use(path: &Path) -> bool {
-    let mut log = path.as_os_str().to_owned();
-    log.push("-wal");
-    Path::new(&log).exists()
+    beside(path, "-wal").exists()
 }
 
 /// A store that nobody uses, in a folder in which nothing may be made: SQLite would make a log there even to look at it.
