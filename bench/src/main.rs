@@ -112,7 +112,7 @@ fn pacer_request() -> f64 {
     timed(|| {
         for _ in 0..CALLS {
             now += SPACING;
-            pacer.enqueue(now, Request::new(scope, cost())).expect("not too large");
+            pacer.enqueue(now, Request::new(&scope, cost())).expect("not too large");
             let Some(Event::Granted { ticket, .. }) = pacer.poll_event() else { panic!("the limits are wide") };
             black_box(pacer.complete(now, ticket, Outcome::new(Class::Success)));
         }
@@ -129,7 +129,7 @@ fn limiter_loop(limiter: Limiter) -> impl Fn(u64) {
     let scope = limiter.scope("chat");
     move |calls| {
         for _ in 0..calls {
-            let permit = at_once(limiter.acquire(Request::new(scope, cost()))).expect("not too large");
+            let permit = at_once(limiter.acquire(Request::new(&scope, cost()))).expect("not too large");
             black_box(permit.complete(Outcome::new(Class::Success)));
         }
     }

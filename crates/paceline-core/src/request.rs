@@ -2,7 +2,9 @@
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
+use core::cmp::Ordering;
 use core::fmt;
+use core::hash::{Hash, Hasher};
 use core::time::Duration;
 
 use crate::cost::Cost;
@@ -10,9 +12,61 @@ use crate::outcome::Class;
 use crate::quota::TooLarge;
 use crate::time::Instant;
 
-/// A scope of a pacer: a model, an endpoint family, a table, or a configured tier.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ScopeId(pub(crate) u32);
+/// The handle of a scope: a model, an endpoint family, a table, or a configured tier.
+///
+/// It is a name, cheap to clone, that remembers where the pacer keeps the scope. Handles are equal, ordered and hashed by
+/// name. In another pacer it means that pacer's scope of the same name, which is made when it is new there.
+#[derive(Clone)]
+pub struct ScopeId {
+    pub(crate) name: Arc<str>,
+    /// Where the pacer that made the handle keeps the scope: a hint, which is checked.
+    pub(crate) place: u32,
+}
+
+impl ScopeId {
+    /// The name of the scope.
+    pub const fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+}
+
+impl From<&Self> for ScopeId {
+    fn from(id: &Self) -> Self {
+        id.clone()
+    }
+}
+
+impl PartialEq for ScopeId {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.name, &other.name) || self.name == other.name
+    }
+}
+
+impl Eq for ScopeId {}
+
+impl PartialOrd for ScopeId {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for ScopeId {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.name.cmp(&other.name)
+    }
+}
+
+impl Hash for ScopeId {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.name.hash(state);
+    }
+}
+
+impl fmt::Debug for ScopeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ScopeId").field(&self.name).finish()
+    }
+}
 
 /// One request in a pacer, from [`enqueue`](crate::Pacer::enqueue) to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -48,9 +102,9 @@ pub struct Request {
 
 impl Request {
     /// A request of normal priority, due at once, without a deadline.
-    pub const fn new(scope: ScopeId, cost: Cost) -> Self {
+    pub fn new(scope: impl Into<ScopeId>, cost: Cost) -> Self {
         Self {
-            scope,
+            scope: scope.into(),
             cost,
             priority: 0,
             item: 0,

@@ -127,10 +127,10 @@ impl Driver {
     }
 
     /// Ends holds and stops.
-    pub(crate) fn resume(self: &Arc<Self>, scope: Option<ScopeId>) {
+    pub(crate) fn resume(self: &Arc<Self>, scope: Option<&ScopeId>) {
         {
             let (mut state, _) = self.lock();
-            state.stops.retain(|stopped, _| scope.is_some() && *stopped != scope);
+            state.stops.retain(|stopped, _| scope.is_some() && stopped.as_ref() != scope);
         }
         self.act(|pacer, now| pacer.resume(now, scope));
     }
@@ -271,7 +271,7 @@ impl State {
                 Event::Refused { ticket, too_large } => self.refuse(ticket, news, |_| too_large.into()),
                 Event::Stopped { scope, reason } => self.stop(now, scope, &reason, news),
                 Event::Held { scope, until } => {
-                    tracing::info!(scope = self.scope_name(scope), "held for {}", Rounded(until - now));
+                    tracing::info!(scope = scope_name(scope.as_ref()), "held for {}", Rounded(until - now));
                 }
                 _ => {}
             }
@@ -289,33 +289,29 @@ impl State {
     /// Nobody knows when a stopped scope goes on, so those who wait in it are told instead of kept.
     fn stop(&mut self, now: Instant, scope: Option<ScopeId>, reason: &Arc<str>, news: &mut News) {
         if !self.stops.contains_key(&scope) {
-            tracing::info!(scope = self.scope_name(scope), reason = &**reason, "stopped");
+            tracing::info!(scope = scope_name(scope.as_ref()), reason = &**reason, "stopped");
         }
-        self.stops.entry(scope).or_insert_with(|| reason.clone());
-        let inside = |_: &Ticket, waiter: &mut Waiter| scope.is_none_or(|scope| waiter.request.scope == scope);
+        let inside =
+            |_: &Ticket, waiter: &mut Waiter| scope.as_ref().is_none_or(|scope| waiter.request.scope == *scope);
         let stopped: Vec<_> = self.waiters.extract_if(.., inside).collect();
         for (ticket, waiter) in stopped {
             self.pacer.cancel(now, ticket);
-            news.0.push((waiter.answer, Err(self.stopped_error(scope, reason))));
+            news.0.push((waiter.answer, Err(stopped_error(scope.as_ref(), reason))));
         }
+        self.stops.entry(scope).or_insert_with(|| reason.clone());
     }
 
     /// Why the scope of a request is stopped, if it or the account is.
-    fn stopped(&self, scope: ScopeId) -> Option<Error> {
-        let (scope, reason) = [Some(scope), None].into_iter().find_map(|key| self.stops.get_key_value(&key))?;
-        Some(self.stopped_error(*scope, reason))
-    }
-
-    fn stopped_error(&self, scope: Option<ScopeId>, reason: &Arc<str>) -> Error {
-        Error::Stopped { scope: self.scope_name(scope).into(), reason: reason.clone() }
-    }
-
-    fn scope_name(&self, scope: Option<ScopeId>) -> &str {
-        scope.map_or("the account", |scope| self.pacer.scope_name(scope))
+    fn stopped(&self, scope: &ScopeId) -> Option<Error> {
+        if self.stops.is_empty() {
+            return None;
+        }
+        let (scope, reason) = [Some(scope.clone()), None].into_iter().find_map(|key| self.stops.get_key_value(&key))?;
+        Some(stopped_error(scope.as_ref(), reason))
     }
 
     fn not_now(&self, now: Instant, request: &Request) -> NotNow {
-        if let Some(error) = self.stopped(request.scope) {
+        if let Some(error) = self.stopped(&request.scope) {
             return NotNow::Never(error);
         }
         match self.pacer.admit(now, request) {
@@ -327,7 +323,7 @@ impl State {
 
     /// Leaves the request in the queue and has the timer watch it.
     fn wait(&mut self, driver: &Arc<Driver>, now: Instant, ticket: Ticket, request: Request) -> Result<Waiting, Error> {
-        if let Some(error) = self.stopped(request.scope) {
+        if let Some(error) = self.stopped(&request.scope) {
             self.pacer.cancel(now, ticket);
             return Err(error);
         }
@@ -340,6 +336,14 @@ impl State {
         }
         Ok(Waiting { driver: Arc::clone(driver), ticket, answer: receiver })
     }
+}
+
+fn stopped_error(scope: Option<&ScopeId>, reason: &Arc<str>) -> Error {
+    Error::Stopped { scope: scope_name(scope).into(), reason: reason.clone() }
+}
+
+fn scope_name(scope: Option<&ScopeId>) -> &str {
+    scope.map_or("the account", |scope| scope.name())
 }
 
 /// Answers found under the lock, to be sent without it.

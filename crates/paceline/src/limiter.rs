@@ -59,7 +59,8 @@ impl Limiter {
     }
 
     /// The scope of that name, made at its first use: a model, an endpoint family, a table. A scope has its own learnt
-    /// limits, gate, breaker and queue below the account's limits.
+    /// limits, gate, breaker and queue below the account's limits. A handle of another limiter means this one's scope of the
+    /// same name.
     pub fn scope(&self, name: &str) -> ScopeId {
         self.driver.act(|pacer, _| pacer.scope(name))
     }
@@ -108,13 +109,13 @@ impl Limiter {
 
     /// Counts what an earlier limiter had counted, so that a configured limit holds over a restart; `taken` comes from its
     /// snapshot ([`QuotaSnapshot::taken`](paceline_core::QuotaSnapshot::taken)). To be called before the first request.
-    pub fn charge(&self, scope: Option<ScopeId>, dimension: &Dimension, window: Duration, taken: &[(Duration, u64)]) {
+    pub fn charge(&self, scope: Option<&ScopeId>, dimension: &Dimension, window: Duration, taken: &[(Duration, u64)]) {
         self.driver.act(|pacer, now| pacer.charge(now, scope, dimension, window, taken));
     }
 
     /// Takes over what the server told an earlier limiter about a limit of the scope; `told` comes from its snapshot
     /// ([`QuotaSnapshot::announcement`](paceline_core::QuotaSnapshot::announcement)). The next answer replaces it.
-    pub fn announce(&self, scope: ScopeId, told: &Announcement) {
+    pub fn announce(&self, scope: &ScopeId, told: &Announcement) {
         self.driver.act(|pacer, now| pacer.announce(now, scope, told));
     }
 
@@ -128,28 +129,28 @@ impl Limiter {
     /// use paceline::{Limiter, PacerConfig};
     ///
     /// let limiter = Limiter::new(PacerConfig::default())?;
-    /// limiter.believe(limiter.scope("a model"), 100.0, None, Duration::from_secs(5));
+    /// limiter.believe(&limiter.scope("a model"), 100.0, None, Duration::from_secs(5));
     /// let belief = limiter.snapshot().scopes[0].belief.clone().expect("the default pace learns");
     /// assert!(belief.rate > 50.0, "{belief}");
     /// # Ok::<(), paceline::ConfigError>(())
     /// ```
-    pub fn believe(&self, scope: ScopeId, rate: f64, cap: Option<u32>, age: Duration) {
+    pub fn believe(&self, scope: &ScopeId, rate: f64, cap: Option<u32>, age: Duration) {
         self.driver.act(|pacer, now| pacer.believe(now, scope, rate, cap, age));
     }
 
     /// Grants nothing in the scope, or in the account for `None`, before `until`. Those who wait go on waiting.
-    pub fn hold(&self, scope: Option<ScopeId>, until: Instant) {
+    pub fn hold(&self, scope: Option<&ScopeId>, until: Instant) {
         self.driver.act(|pacer, now| pacer.hold(now, scope, until));
     }
 
     /// Grants nothing in the scope, or in the account for `None`, until it is resumed. Those who wait get
     /// [`Error::Stopped`]; calls in flight are not touched.
-    pub fn stop(&self, scope: Option<ScopeId>, reason: &str) {
+    pub fn stop(&self, scope: Option<&ScopeId>, reason: &str) {
         self.driver.act(|pacer, now| pacer.stop(now, scope, reason.into()));
     }
 
     /// Opens a held or stopped scope, or the account for `None`.
-    pub fn resume(&self, scope: Option<ScopeId>) {
+    pub fn resume(&self, scope: Option<&ScopeId>) {
         self.driver.resume(scope);
     }
 

@@ -58,9 +58,9 @@ impl Frame {
 
     /// The attempt's permit, if it is unused and for that scope. One for another scope is given back: holding it while
     /// waiting for a second could wait for ever.
-    pub(crate) fn take_permit(&self, scope: ScopeId) -> Option<Permit> {
+    pub(crate) fn take_permit(&self, scope: &ScopeId) -> Option<Permit> {
         match self.replace(Sender::Inside(None)) {
-            Sender::Operation(permit) if permit.request().scope == scope => Some(permit),
+            Sender::Operation(permit) if permit.request().scope == *scope => Some(permit),
             Sender::Operation(permit) => {
                 permit.withdraw();
                 None

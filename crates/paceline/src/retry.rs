@@ -89,7 +89,7 @@ impl Limiter {
         Call: Future<Output = R>,
         Read: Fn(&R) -> Reading,
     {
-        let permit = match outer.take_permit(request.scope) {
+        let permit = match outer.take_permit(&request.scope) {
             Some(permit) => permit,
             None => self.acquire(outer.count_on(request)).await?,
         };
@@ -142,11 +142,9 @@ impl Limiter {
         if reading.class == Class::Account {
             return;
         }
-        let (scope, resend) = self.driver().look(|state, _| {
-            (state.pacer.scope_name(next.scope).clone(), BackingOff::new(reading.class, next, &state.retry, delay))
-        });
+        let resend = self.driver().look(|state, _| BackingOff::new(reading.class, next, &state.retry, delay));
         tracing::warn!(
-            scope = &*scope,
+            scope = &**next.scope.name(),
             item = next.item,
             class = reading.class.as_str(),
             hint_source = reading.wait_from,

@@ -150,7 +150,7 @@ impl Ca {
         let url = parts.uri.to_string();
         let is_signed = parts.method == Method::POST;
         let is_order = is_signed && ca.new_order.get() == Some(&url);
-        let permit = ca.permit(if is_order { ca.new_orders } else { ca.others }).await?;
+        let permit = ca.permit(if is_order { &ca.new_orders } else { &ca.others }).await?;
         ca.orders.fetch_add(u64::from(is_order), Ordering::Relaxed);
         let request = ca.http.request(parts.method, &url).headers(parts.headers).body(body);
         let answer = match receive(request).await {
@@ -193,7 +193,7 @@ impl HttpClient for Ca {
 impl Inner {
     /// A permit, unless the CA asked for so long a wait that the item had better spend it in the store. While the CA is
     /// down, one call at a time tests it and the others wait here.
-    async fn permit(&self, scope: ScopeId) -> Result<Permit, CallError> {
+    async fn permit(&self, scope: &ScopeId) -> Result<Permit, CallError> {
         let request = paceline::Request {
             item: ITEM.try_with(|item| *item).unwrap_or_default(),
             arrival: Some(self.arrivals.fetch_add(1, Ordering::Relaxed)),

@@ -28,7 +28,7 @@ impl Pacer {
     /// Ends the holds and closures whose time has come.
     fn reopen(&mut self, now: Instant) {
         let mut reopened = self.hold.expire(now);
-        for scope in &mut self.scopes {
+        for scope in self.scopes.iter_mut() {
             reopened |= scope.reopens(now);
         }
         if reopened {

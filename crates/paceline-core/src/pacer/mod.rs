@@ -2,12 +2,15 @@
 
 mod dispatch;
 mod react;
+mod scopes;
 
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::VecDeque;
 use alloc::string::ToString;
 use alloc::sync::Arc;
 use core::cmp::Reverse;
 use core::time::Duration;
+
+use scopes::Scopes;
 
 use crate::admit::{Admit, Policy};
 use crate::concurrency::InFlight;
@@ -49,8 +52,8 @@ use crate::verdict;
 /// let mut pacer = Pacer::new(config, 1, Instant::ZERO)?;
 /// let scope = pacer.scope("a model");
 ///
-/// let first = pacer.enqueue(Instant::ZERO, Request::new(scope, Cost::request()))?;
-/// let second = pacer.enqueue(Instant::ZERO, Request::new(scope, Cost::request()))?;
+/// let first = pacer.enqueue(Instant::ZERO, Request::new(&scope, Cost::request()))?;
+/// let second = pacer.enqueue(Instant::ZERO, Request::new(&scope, Cost::request()))?;
 /// assert_eq!(pacer.poll_event(), Some(Event::Granted { ticket: first, probe: false }));
 /// assert_eq!(pacer.poll_event(), None);
 ///
@@ -70,8 +73,7 @@ pub struct Pacer {
     quotas: Quotas,
     in_flight: InFlight,
     hold: Hold,
-    scopes: alloc::vec::Vec<Scope>,
-    names: BTreeMap<Arc<str>, ScopeId>,
+    scopes: Scopes,
     slots: Slots,
     arrivals: u64,
     events: VecDeque<Event>,
@@ -91,8 +93,7 @@ impl Pacer {
             quotas: Quotas::new(&limits(&config))?,
             in_flight: InFlight::new(Concurrency::Fixed { max: config.concurrency.max() })?,
             hold: Hold::default(),
-            scopes: alloc::vec::Vec::new(),
-            names: BTreeMap::new(),
+            scopes: Scopes::default(),
             slots: Slots::default(),
             arrivals: 0,
             events: VecDeque::new(),
@@ -103,27 +104,20 @@ impl Pacer {
 
     /// The scope of that name; it is made when it is new. One that is named like a tier has the tier's limits.
     pub fn scope(&mut self, name: &str) -> ScopeId {
-        if let Some(id) = self.names.get(name) {
-            return *id;
-        }
-        let id = ScopeId(u32::try_from(self.scopes.len()).expect("fewer than 2^32 scopes"));
-        let name: Arc<str> = name.into();
-        let mut scope = Scope::new(name.clone(), &self.config).expect("the configuration was checked");
-        scope.clock.set_standing(self.now, self.hold.is_active());
-        self.scopes.push(scope);
-        self.names.insert(name, id);
-        id
-    }
-
-    /// The name of a scope.
-    pub fn scope_name(&self, scope: ScopeId) -> &Arc<str> {
-        &self.scopes[scope.0 as usize].name
+        self.scopes.named(name).unwrap_or_else(|| self.make(name.into()))
     }
 
     /// When this request could start. A question: it changes nothing, and the answer to a second one is the same.
     pub fn admit(&self, now: Instant, request: &Request) -> Admit {
         let now = now.max(self.now);
-        let scope = &self.scopes[request.scope.0 as usize];
+        let Some(place) = self.scopes.find(&request.scope) else {
+            let fresh = self.fresh(request.scope.name.clone());
+            return self.admit_in(now, &fresh, request);
+        };
+        self.admit_in(now, &self.scopes[place], request)
+    }
+
+    fn admit_in(&self, now: Instant, scope: &Scope, request: &Request) -> Admit {
         let due = Admit::at(request.not_before.unwrap_or(now), now, || Policy::NotBefore);
         let arrival = request.arrival.unwrap_or(self.arrivals);
         let overtakes = scope.queue.head().is_none_or(|head| (Reverse(request.priority), arrival) < (head.0, head.1));
@@ -137,7 +131,8 @@ impl Pacer {
     /// When it alone exceeds a configured limit: it could never start.
     pub fn enqueue(&mut self, now: Instant, request: Request) -> Result<Ticket, TooLarge> {
         let now = self.advance(now);
-        let scope = &mut self.scopes[request.scope.0 as usize];
+        let id = self.own(&request.scope);
+        let scope = &mut self.scopes[&id];
         if let Some(too_large) =
             self.quotas.too_large(&request.cost).or_else(|| scope.quotas().too_large(&request.cost))
         {
@@ -147,14 +142,13 @@ impl Pacer {
         self.arrivals = self.arrivals.max(arrival.saturating_add(1));
         let deadline = request.deadline.map(|deadline| scope.clock.read(now, deadline));
         let (priority, not_before) = (request.priority, request.not_before);
-        let request = Request { arrival: Some(arrival), ..request };
-        let id = request.scope;
+        let request = Request { arrival: Some(arrival), scope: id.clone(), ..request };
         let ticket = self.slots.insert(request, |slot| Stage::Waiting {
             place: (Reverse(priority), arrival, slot),
             deadline,
             since: now,
         });
-        self.scopes[id.0 as usize].queue.push(now, (Reverse(priority), arrival, ticket.slot), not_before, deadline);
+        self.scopes[&id].queue.push(now, (Reverse(priority), arrival, ticket.slot), not_before, deadline);
         self.pump(now);
         Ok(ticket)
     }
@@ -164,7 +158,7 @@ impl Pacer {
     pub fn cancel(&mut self, now: Instant, ticket: Ticket) -> Option<Request> {
         let now = self.advance(now);
         let Entry { request, stage } = self.slots.remove(ticket)?;
-        let scope = &mut self.scopes[request.scope.0 as usize];
+        let scope = &mut self.scopes[&request.scope];
         match stage {
             Stage::Waiting { place, deadline, .. } => scope.queue.remove(place, request.not_before, deadline),
             Stage::InFlight { flight, .. } => {
@@ -191,10 +185,10 @@ impl Pacer {
         let Some(Entry { mut request, stage: Stage::InFlight { flight, deadline } }) = self.slots.remove(ticket) else {
             unreachable!("it was in flight a moment ago");
         };
-        let outcome = self.without_vain_hint(now, request.scope, flight.sent, outcome);
+        let outcome = self.without_vain_hint(now, &request.scope, flight.sent, outcome);
         self.settle(now, &request, &flight, &outcome);
         self.react(now, &request, &flight, &outcome);
-        let scope = &mut self.scopes[request.scope.0 as usize];
+        let scope = &mut self.scopes[&request.scope];
         request.deadline = deadline.map(|reading| scope.clock.deadline(now, reading));
         let verdict = verdict::judge(&self.config, now, request, flight.probe, &outcome, scope, &mut self.rng);
         self.pump(now);
@@ -216,7 +210,7 @@ impl Pacer {
         check(&config)?;
         self.quotas.reconfigure(&limits(&config))?;
         self.in_flight.reconfigure(Concurrency::Fixed { max: config.concurrency.max() })?;
-        for scope in &mut self.scopes {
+        for scope in self.scopes.iter_mut() {
             scope.reconfigure(&config)?;
         }
         self.config = config;
@@ -226,24 +220,29 @@ impl Pacer {
     }
 
     /// Nothing of the scope, or of the account when `None`, leaves before `until`; then one call goes first.
-    pub fn hold(&mut self, now: Instant, scope: Option<ScopeId>, until: Instant) {
+    pub fn hold(&mut self, now: Instant, scope: Option<&ScopeId>, until: Instant) {
         let now = self.advance(now);
+        let scope = scope.map(|id| self.own(id));
         self.hold_until(now, scope, until);
         self.pump(now);
     }
 
     /// Nothing of the scope, or of the account when `None`, leaves before [`resume`](Self::resume).
-    pub fn stop(&mut self, now: Instant, scope: Option<ScopeId>, reason: Arc<str>) {
+    pub fn stop(&mut self, now: Instant, scope: Option<&ScopeId>, reason: Arc<str>) {
         let now = self.advance(now);
+        let scope = scope.map(|id| self.own(id));
         self.stop_for(now, scope, reason);
         self.pump(now);
     }
 
     /// Ends holds, stops and closed gates of the scope, or of everything when `None`.
-    pub fn resume(&mut self, now: Instant, scope: Option<ScopeId>) {
+    pub fn resume(&mut self, now: Instant, scope: Option<&ScopeId>) {
         let now = self.advance(now);
         match scope {
-            Some(id) => self.scopes[id.0 as usize].resume(),
+            Some(id) => {
+                let id = self.own(id);
+                self.scopes[&id].resume();
+            }
             None => {
                 self.hold.resume();
                 self.scopes.iter_mut().for_each(Scope::resume);
@@ -260,16 +259,17 @@ impl Pacer {
     pub fn charge(
         &mut self,
         now: Instant,
-        scope: Option<ScopeId>,
+        scope: Option<&ScopeId>,
         dimension: &Dimension,
         window: Duration,
         taken: &[(Duration, u64)],
     ) {
         let now = self.advance(now);
+        let scope = scope.map(|id| self.own(id));
         for (ago, units) in taken {
             let at = now.saturating_sub(*ago);
-            match scope {
-                Some(id) => self.scopes[id.0 as usize].charge(at, dimension, window, *units),
+            match &scope {
+                Some(id) => self.scopes[id].charge(at, dimension, window, *units),
                 None => self.quotas.charge(at, dimension, window, *units),
             }
         }
@@ -279,19 +279,21 @@ impl Pacer {
     /// Takes over what the server told another pacer of the same account about a limit of the scope
     /// ([`QuotaSnapshot::announcement`](crate::QuotaSnapshot::announcement), with the time since then added to its age).
     /// The next answer replaces it.
-    pub fn announce(&mut self, now: Instant, scope: ScopeId, told: &Announcement) {
+    pub fn announce(&mut self, now: Instant, scope: &ScopeId, told: &Announcement) {
         let now = self.advance(now);
-        self.scopes[scope.0 as usize].announce(now, told);
+        let id = self.own(scope);
+        self.scopes[&id].announce(now, told);
         self.pump(now);
     }
 
     /// Takes over what another pacer of the same account had learnt about a scope that long ago
     /// ([`Belief`](crate::Belief)): calls a second, and calls in flight. An old belief is tried carefully. It is ignored
     /// once a call of the scope has left, and where the rate is not a positive number.
-    pub fn believe(&mut self, now: Instant, scope: ScopeId, rate: f64, cap: Option<u32>, age: Duration) {
+    pub fn believe(&mut self, now: Instant, scope: &ScopeId, rate: f64, cap: Option<u32>, age: Duration) {
         let now = self.advance(now);
         if rate.is_finite() && rate > 0.0 {
-            self.scopes[scope.0 as usize].believe(rate, cap, age);
+            let id = self.own(scope);
+            self.scopes[&id].believe(rate, cap, age);
         }
         self.pump(now);
     }
@@ -325,6 +327,24 @@ impl Pacer {
         self.now
     }
 
+    /// This pacer's handle of the scope that a handle names: it may come from another pacer.
+    fn own(&mut self, id: &ScopeId) -> ScopeId {
+        match self.scopes.find(id) {
+            Some(place) => self.scopes.id(place),
+            None => self.make(id.name.clone()),
+        }
+    }
+
+    fn make(&mut self, name: Arc<str>) -> ScopeId {
+        let mut scope = self.fresh(name);
+        scope.clock.set_standing(self.now, self.hold.is_active());
+        self.scopes.insert(scope)
+    }
+
+    fn fresh(&self, name: Arc<str>) -> Scope {
+        Scope::new(name, &self.config).expect("the configuration was checked")
+    }
+
     fn admit_cost(&self, now: Instant, scope: &Scope, cost: &Cost) -> Admit {
         scope.admit(now, cost).strictest(self.admit_account(now, cost))
     }
@@ -349,7 +369,7 @@ impl Pacer {
         let slots: alloc::vec::Vec<_> = self.scopes.iter().flat_map(|scope| scope.queue.slots()).collect();
         for slot in slots {
             let request = &self.slots.at(slot).request;
-            let scope = &self.scopes[request.scope.0 as usize];
+            let scope = &self.scopes[&request.scope];
             let refused = self.quotas.too_large(&request.cost).or_else(|| scope.quotas().too_large(&request.cost));
             let Some(too_large) = refused else { continue };
             let ticket = self.slots.ticket(slot);
@@ -357,7 +377,7 @@ impl Pacer {
             else {
                 unreachable!("a queue holds only waiting requests");
             };
-            self.scopes[request.scope.0 as usize].queue.remove(place, request.not_before, deadline);
+            self.scopes[&request.scope].queue.remove(place, request.not_before, deadline);
             self.events.push_back(Event::Refused { ticket, too_large });
         }
     }

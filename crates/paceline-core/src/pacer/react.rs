@@ -13,7 +13,7 @@ use crate::time::Instant;
 impl Pacer {
     /// Frees the places of a call and replaces its estimated cost by the real one.
     pub(super) fn settle(&mut self, now: Instant, request: &Request, flight: &Flight, outcome: &Outcome) {
-        let scope = &mut self.scopes[request.scope.0 as usize];
+        let scope = &mut self.scopes[&request.scope];
         scope.in_flight.release();
         self.in_flight.release();
         scope.totals.by_class[outcome.class as usize] += 1;
@@ -25,10 +25,10 @@ impl Pacer {
     }
 
     /// A limit of a day that refuses again right after the wait that it asked for is used up.
-    pub(super) fn without_vain_hint(&mut self, now: Instant, id: ScopeId, sent: Instant, outcome: Outcome) -> Outcome {
+    pub(super) fn without_vain_hint(&mut self, now: Instant, id: &ScopeId, sent: Instant, outcome: Outcome) -> Outcome {
         let wait = outcome.hint.filter(|_| outcome.class == Class::Throttled && outcome.long_period);
         let hold = match reach(id, outcome.reach) {
-            Some(id) => &mut self.scopes[id.0 as usize].hold,
+            Some(id) => &mut self.scopes[id].hold,
             None => &mut self.hold,
         };
         match wait {
@@ -41,7 +41,7 @@ impl Pacer {
 
     /// What the outcome does to the pace.
     pub(super) fn react(&mut self, now: Instant, request: &Request, flight: &Flight, outcome: &Outcome) {
-        let scope = &mut self.scopes[request.scope.0 as usize];
+        let scope = &mut self.scopes[&request.scope];
         let change = match outcome.class {
             Class::Success => {
                 self.hold.passed();
@@ -64,25 +64,27 @@ impl Pacer {
             | Class::Filtered
             | Class::Partial => scope.answered(now, flight, request.item),
         };
-        self.report_breaker(now, request.scope, change);
+        self.report_breaker(now, &request.scope, change);
         match outcome.class {
             Class::Throttled | Class::Partial | Class::Overloaded => self.slow_down(now, request, flight, outcome),
-            Class::QuotaExhausted => self.exhaust(now, request.scope, outcome),
+            Class::QuotaExhausted => self.exhaust(now, &request.scope, outcome),
             Class::Account => {
                 let reason = outcome.reason.clone().unwrap_or_else(|| "the account was refused".into());
-                self.stop_for(now, reach(request.scope, outcome.reach), reason);
+                self.stop_for(now, reach(&request.scope, outcome.reach).cloned(), reason);
             }
             Class::Success | Class::Transient | Class::Invalid | Class::Filtered | Class::Abandoned => {}
         }
     }
 
-    fn report_breaker(&mut self, now: Instant, scope: ScopeId, change: Option<Change>) {
+    fn report_breaker(&mut self, now: Instant, scope: &ScopeId, change: Option<Change>) {
         match change {
-            Some(Change::Opened { until }) => self.events.push_back(Event::BreakerOpened { scope, until }),
+            Some(Change::Opened { until }) => {
+                self.events.push_back(Event::BreakerOpened { scope: scope.clone(), until });
+            }
             Some(Change::Closed) => {
-                self.scopes[scope.0 as usize].forget_burst(now);
+                self.scopes[scope].forget_burst(now);
                 self.quotas.forget_burst(now);
-                self.events.push_back(Event::BreakerClosed { scope });
+                self.events.push_back(Event::BreakerClosed { scope: scope.clone() });
             }
             None => {}
         }
@@ -93,45 +95,45 @@ impl Pacer {
         if outcome.reach == Reach::Item {
             return;
         }
-        let id = request.scope;
+        let id = &request.scope;
         let refusal = match outcome.class {
             Class::Overloaded => Refusal::Overloaded,
             _ if request.deferrals >= 2 => Refusal::Again,
             _ => Refusal::Throttled,
         };
-        let scope = &mut self.scopes[id.0 as usize];
+        let scope = &mut self.scopes[id];
         let was_shut = scope.is_shut();
         if scope.refused(now, flight, refusal, &mut self.rng) {
             let (limit, rate) = scope.limits();
-            self.events.push_back(Event::LimitDecreased { scope: id, limit, rate });
+            self.events.push_back(Event::LimitDecreased { scope: id.clone(), limit, rate });
         }
         if outcome.class != Class::Partial {
             scope.slow_down(now, flight.number, outcome.hint.map(|hint| hint.wait), &mut self.rng);
         }
         let shut = !was_shut && scope.is_shut();
         let held = outcome.hint.is_some_and(|hint| self.obey(now, reach(id, outcome.reach), hint));
-        if let Some(until) = self.scopes[id.0 as usize].closed_until(now)
+        if let Some(until) = self.scopes[id].closed_until(now)
             && (held || shut)
         {
-            self.events.push_back(Event::GateClosed { scope: id, until });
+            self.events.push_back(Event::GateClosed { scope: id.clone(), until });
         }
     }
 
     /// Closes the gate of a scope, or of all of them, for as long as the server asked.
-    fn obey(&mut self, now: Instant, scope: Option<ScopeId>, hint: Hint) -> bool {
+    fn obey(&mut self, now: Instant, scope: Option<&ScopeId>, hint: Hint) -> bool {
         match scope {
-            Some(id) => self.scopes[id.0 as usize].obey(now, hint),
+            Some(id) => self.scopes[id].obey(now, hint),
             None => self.scopes.iter_mut().fold(false, |held, scope| scope.obey(now, hint) | held),
         }
     }
 
-    fn exhaust(&mut self, now: Instant, id: ScopeId, outcome: &Outcome) {
+    fn exhaust(&mut self, now: Instant, id: &ScopeId, outcome: &Outcome) {
         if outcome.reach == Reach::Item {
             return;
         }
         let scope = reach(id, outcome.reach);
         let hold = match scope {
-            Some(id) => &mut self.scopes[id.0 as usize].hold,
+            Some(id) => &mut self.scopes[id].hold,
             None => &mut self.hold,
         };
         let wait = match outcome.hint {
@@ -140,12 +142,12 @@ impl Pacer {
             None if hold.is_active() => return,
             None => hold.guess(),
         };
-        self.hold_until(now, scope, now + wait);
+        self.hold_until(now, scope.cloned(), now + wait);
     }
 
     pub(super) fn hold_until(&mut self, now: Instant, scope: Option<ScopeId>, until: Instant) {
-        match scope {
-            Some(id) => self.scopes[id.0 as usize].hold_until(until),
+        match &scope {
+            Some(id) => self.scopes[id].hold_until(until),
             None => {
                 self.hold.hold(until);
                 self.scopes.iter_mut().for_each(|scope| scope.expect_canary(until));
@@ -156,8 +158,8 @@ impl Pacer {
     }
 
     pub(super) fn stop_for(&mut self, now: Instant, scope: Option<ScopeId>, reason: Arc<str>) {
-        match scope {
-            Some(id) => self.scopes[id.0 as usize].hold.stop(reason.clone()),
+        match &scope {
+            Some(id) => self.scopes[id].hold.stop(reason.clone()),
             None => self.hold.stop(reason.clone()),
         }
         self.set_clocks(now);
@@ -166,14 +168,14 @@ impl Pacer {
 
     /// The clocks of deadlines stand still in a held or stopped scope.
     pub(super) fn set_clocks(&mut self, now: Instant) {
-        for scope in &mut self.scopes {
+        for scope in self.scopes.iter_mut() {
             scope.clock.set_standing(now, self.hold.is_active() || scope.hold.is_active());
         }
     }
 }
 
 /// The scope itself, or `None` for the whole account.
-const fn reach(scope: ScopeId, reach: Reach) -> Option<ScopeId> {
+const fn reach(scope: &ScopeId, reach: Reach) -> Option<&ScopeId> {
     match reach {
         Reach::Account => None,
         Reach::Scope | Reach::Item => Some(scope),

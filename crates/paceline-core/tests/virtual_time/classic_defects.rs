@@ -45,7 +45,7 @@ fn after_an_idle_hour_the_burst_is_whole_again() {
     for hour in 0..3 {
         let now = at(3_600.0 * f64::from(hour));
         let tickets: Vec<_> =
-            (0..30).map(|_| pacer.enqueue(now, Request::new(scope, Cost::request())).expect("fits")).collect();
+            (0..30).map(|_| pacer.enqueue(now, Request::new(&scope, Cost::request())).expect("fits")).collect();
         let granted = std::iter::from_fn(|| pacer.poll_event()).count();
         assert_eq!(granted, 10, "hour {hour}");
         tickets.into_iter().for_each(|ticket| drop(pacer.cancel(now, ticket)));
@@ -211,7 +211,7 @@ fn a_request_larger_than_its_limit_is_refused_at_once_with_the_numbers() {
     let mut pacer = Pacer::new(config, 1, Instant::ZERO).expect("sensible");
     let scope = pacer.scope("model");
     let cost = Cost::request().with(Dimension::Tokens, 1_001);
-    let error = pacer.enqueue(Instant::ZERO, Request::new(scope, cost)).expect_err("never fits");
+    let error = pacer.enqueue(Instant::ZERO, Request::new(&scope, cost)).expect_err("never fits");
     assert_eq!((error.cost, error.limit, error.dimension), (1_001, 1_000, Dimension::Tokens));
 }
 
@@ -222,7 +222,7 @@ fn limits_change_while_running_and_what_was_used_stays_used() {
     let scope = pacer.scope("model");
     let grants = |pacer: &mut Pacer, now, n| {
         for _ in 0..n {
-            pacer.enqueue(now, Request::new(scope, Cost::request())).expect("fits");
+            pacer.enqueue(now, Request::new(&scope, Cost::request())).expect("fits");
         }
         std::iter::from_fn(|| pacer.poll_event()).filter(|e| matches!(e, Event::Granted { .. })).count()
     };
@@ -235,8 +235,8 @@ fn limits_change_while_running_and_what_was_used_stays_used() {
 fn time_in_a_held_scope_does_not_count_against_the_deadline() {
     let mut pacer = Pacer::new(limited(vec![], None), 1, Instant::ZERO).expect("sensible");
     let scope = pacer.scope("model");
-    pacer.hold(at(1.0), Some(scope), at(1_000.0));
-    let request = Request { deadline: Some(at(10.0)), ..Request::new(scope, Cost::request()) };
+    pacer.hold(at(1.0), Some(&scope), at(1_000.0));
+    let request = Request { deadline: Some(at(10.0)), ..Request::new(&scope, Cost::request()) };
     let ticket = pacer.enqueue(at(2.0), request).expect("fits");
     pacer.handle_timeout(at(999.0));
     pacer.handle_timeout(at(1_000.0));

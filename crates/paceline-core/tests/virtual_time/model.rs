@@ -67,7 +67,7 @@ impl Model {
         let watched = account
             .into_iter()
             .map(|quota| Watched { quota, scope: None })
-            .chain(tier.into_iter().take(1).map(|quota| Watched { quota, scope: Some(scopes[0]) }))
+            .chain(tier.into_iter().take(1).map(|quota| Watched { quota, scope: Some(scopes[0].clone()) }))
             .collect();
         Self {
             pacer,
@@ -104,7 +104,7 @@ impl Model {
 
     fn enqueue_new(&mut self) {
         let index = self.below(2) as usize;
-        let scope = self.scopes[index];
+        let scope = self.scopes[index].clone();
         let cost = Cost::request().with(Dimension::Tokens, self.below(600));
         let mut request = Request::new(scope, cost);
         request.priority = self.below(2) as i32;
@@ -209,7 +209,7 @@ impl Model {
     /// A refusal changes nothing.
     fn ask_twice(&mut self) {
         let index = self.below(2) as usize;
-        let scope = self.scopes[index];
+        let scope = self.scopes[index].clone();
         let request = Request::new(scope, Cost::request().with(Dimension::Tokens, self.below(600)));
         let before = self.pacer.snapshot(self.now);
         let first = self.pacer.admit(self.now, &request);
@@ -254,8 +254,9 @@ impl Model {
     /// No window ever holds more reservations than its quota. Only the newest window can be new.
     fn check_windows(&self) {
         for Watched { quota, scope } in &self.watched {
-            let counted =
-                |sent: &&Sent| scope.is_none_or(|scope| scope == sent.scope) && self.now - sent.at < quota.window;
+            let counted = |sent: &&Sent| {
+                scope.as_ref().is_none_or(|scope| *scope == sent.scope) && self.now - sent.at < quota.window
+            };
             let used: u64 = self.sent.iter().filter(counted).map(|sent| sent.cost.get(&quota.dimension)).sum();
             assert!(used <= quota.limit, "{used} of {} {} per {:?}", quota.limit, quota.dimension, quota.window);
         }

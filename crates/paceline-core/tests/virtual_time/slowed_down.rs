@@ -9,7 +9,7 @@ fn a_refusal_tells_what_is_believed_now() {
         let config = PacerConfig { pace, concurrency: Concurrency::AIMD, ..PacerConfig::default() };
         let mut pacer = Pacer::new(config, 1, Instant::ZERO).expect("sound");
         let scope = pacer.scope("model");
-        let fits = pacer.enqueue(Instant::ZERO, Request::new(scope, Cost::request()));
+        let fits = pacer.enqueue(Instant::ZERO, Request::new(&scope, Cost::request()));
         fits.expect("no limit is too small for it");
         let Some(Event::Granted { ticket, .. }) = pacer.poll_event() else { panic!("nothing stands in its way") };
         pacer.complete(at(0.1), ticket, Outcome::new(Class::Throttled));
@@ -17,6 +17,6 @@ fn a_refusal_tells_what_is_believed_now() {
         let rate = snapshot.belief.map(|belief| belief.rate);
         let limit = snapshot.concurrency.current_limit;
         assert_eq!(rate.is_some(), learns);
-        assert_eq!(pacer.poll_event(), Some(Event::LimitDecreased { scope, limit, rate }), "{pace:?}");
+        assert_eq!(pacer.poll_event(), Some(Event::LimitDecreased { scope: scope.clone(), limit, rate }), "{pace:?}");
     }
 }

@@ -45,7 +45,7 @@ fn one_by_one(config: PacerConfig, outcomes: &[Outcome]) -> (Vec<f64>, Snapshot)
     let scope = pacer.scope("model");
     let (mut now, mut left) = (Instant::ZERO, Vec::new());
     for outcome in outcomes {
-        let ticket = pacer.enqueue(now, Request::new(scope, Cost::request())).expect("fits");
+        let ticket = pacer.enqueue(now, Request::new(&scope, Cost::request())).expect("fits");
         now = wait_for(&mut pacer, ticket, now);
         left.push(seconds(now));
         pacer.complete(now, ticket, outcome.clone());
@@ -113,7 +113,7 @@ fn refusals_of_calls_that_were_under_way_together_are_one_failure_and_a_scope_ha
     let mut pacer = Pacer::new(config.clone(), 1, Instant::ZERO).expect("sensible");
     let scopes = ["a", "b"].map(|name| pacer.scope(name));
     let tickets: Vec<_> = (0..10)
-        .map(|_| pacer.enqueue(Instant::ZERO, Request::new(scopes[0], Cost::request())).expect("fits"))
+        .map(|_| pacer.enqueue(Instant::ZERO, Request::new(&scopes[0], Cost::request())).expect("fits"))
         .collect();
     for ticket in tickets {
         pacer.complete(at(0.1), ticket, Outcome::new(Class::Throttled));
@@ -121,12 +121,12 @@ fn refusals_of_calls_that_were_under_way_together_are_one_failure_and_a_scope_ha
     let snapshot = pacer.snapshot(at(0.1));
     let [a, b] = [0, 1].map(|scope: usize| snapshot.scopes[scope].responsive.expect("it acts"));
     assert_eq!((a.went_up, b.went_up), (1, 0));
-    assert!(pacer.admit(at(0.1), &Request::new(scopes[1], Cost::request())).is_now());
-    assert!(!pacer.admit(at(0.1), &Request::new(scopes[0], Cost::request())).is_now());
+    assert!(pacer.admit(at(0.1), &Request::new(&scopes[1], Cost::request())).is_now());
+    assert!(!pacer.admit(at(0.1), &Request::new(&scopes[0], Cost::request())).is_now());
     pacer.reconfigure(at(0.1), config.clone()).expect("sensible");
     assert_eq!(pacer.snapshot(at(0.1)).scopes[0].responsive, Some(a), "what was learnt stays");
     pacer.reconfigure(at(0.1), PacerConfig { pace: Pace::Fixed, ..config }).expect("sensible");
-    assert!(pacer.admit(at(0.1), &Request::new(scopes[0], Cost::request())).is_now());
+    assert!(pacer.admit(at(0.1), &Request::new(&scopes[0], Cost::request())).is_now());
 }
 
 #[test]

@@ -20,7 +20,7 @@ fn one_per_second() -> Limits {
     Limits { quotas: vec![Quota::requests_per_minute(60)], burst: Some(1) }
 }
 
-fn request(scope: ScopeId, priority: i32) -> Request {
+fn request(scope: &ScopeId, priority: i32) -> Request {
     Request { priority, ..Request::new(scope, Cost::request()) }
 }
 
@@ -46,7 +46,7 @@ fn all_until(pacer: &mut Pacer, until: Instant) -> Vec<Ticket> {
 fn under_the_ceiling_the_highest_priority_goes_first_then_the_earliest_arrival() {
     let mut pacer = pacer(PacerConfig { limits: one_per_second(), ..PacerConfig::default() });
     let (a, b) = (pacer.scope("a"), pacer.scope("b"));
-    let wishes = [(a, 0), (b, 0), (a, 0), (b, 5), (a, 5), (b, -1)];
+    let wishes = [(&a, 0), (&b, 0), (&a, 0), (&b, 5), (&a, 5), (&b, -1)];
     let tickets: Vec<Ticket> =
         wishes.map(|(scope, priority)| pacer.enqueue(at(0.0), request(scope, priority)).expect("fits")).into();
     let order: Vec<usize> = all_until(&mut pacer, at(100.0))
@@ -60,11 +60,11 @@ fn under_the_ceiling_the_highest_priority_goes_first_then_the_earliest_arrival()
 fn a_throttled_model_does_not_slow_the_others() {
     let mut pacer = pacer(PacerConfig::default());
     let (a, b) = (pacer.scope("a"), pacer.scope("b"));
-    let first = pacer.enqueue(at(0.0), request(a, 0)).expect("fits");
+    let first = pacer.enqueue(at(0.0), request(&a, 0)).expect("fits");
     pacer.complete(at(0.1), first, Outcome::new(Class::Throttled).with_hint(60 * S, false));
     granted(&mut pacer);
-    let waits = pacer.enqueue(at(0.2), request(a, 0)).expect("fits");
-    let goes = pacer.enqueue(at(0.2), request(b, 0)).expect("fits");
+    let waits = pacer.enqueue(at(0.2), request(&a, 0)).expect("fits");
+    let goes = pacer.enqueue(at(0.2), request(&b, 0)).expect("fits");
     assert_eq!(granted(&mut pacer), [goes]);
     let until = at(60.1);
     assert_eq!(pacer.snapshot(at(0.2)).scopes[0].waits_for, Some((Policy::Gate, Some(until))));
@@ -78,12 +78,12 @@ fn a_throttle_of_one_item_delays_it_alone() {
     let config = PacerConfig { retry, pace: Pace::Auto, ..PacerConfig::default() };
     let mut pacer = Pacer::new(config, 1, Instant::ZERO).expect("sensible");
     let scope = pacer.scope("a");
-    let hot = pacer.enqueue(at(0.0), request(scope, 0)).expect("fits");
+    let hot = pacer.enqueue(at(0.0), request(&scope, 0)).expect("fits");
     granted(&mut pacer);
     let verdict = pacer.complete(at(0.1), hot, Outcome::new(Class::Throttled).with_reach(Reach::Item));
     let Verdict::Retry { delay, .. } = verdict else { panic!("{verdict:?}") };
     assert_eq!(delay, S, "the backoff");
-    let other = pacer.enqueue(at(0.1), request(scope, 1)).expect("fits");
+    let other = pacer.enqueue(at(0.1), request(&scope, 1)).expect("fits");
     assert_eq!(all_until(&mut pacer, at(1.0)), [other]);
 }
 
@@ -95,11 +95,11 @@ fn a_days_limit_that_refuses_again_after_its_own_wait_is_probed_after_five_minut
         let scope = pacer.scope("a");
         let refused = Outcome { long_period: true, ..Outcome::new(Class::Throttled).with_hint(30 * S, false) };
         let refused = refused.with_reach(reach);
-        let tickets: Vec<Ticket> = (0..9).map(|_| pacer.enqueue(at(0.0), request(scope, 0)).expect("fits")).collect();
+        let tickets: Vec<Ticket> = (0..9).map(|_| pacer.enqueue(at(0.0), request(&scope, 0)).expect("fits")).collect();
         assert_eq!(granted(&mut pacer), tickets);
         for ticket in tickets {
             pacer.complete(at(0.5), ticket, refused.clone());
-            pacer.enqueue(at(0.5), request(scope, 0)).expect("fits");
+            pacer.enqueue(at(0.5), request(&scope, 0)).expect("fits");
         }
         let canary = all_until(&mut pacer, at(31.0));
         assert_eq!(canary.len(), 1, "the wait is honoured, and one call goes first");
@@ -122,12 +122,12 @@ fn a_quota_that_nobody_knows_the_end_of_is_guessed_once_at_a_time() {
     for reach in [Reach::Scope, Reach::Account] {
         let mut pacer = pacer(PacerConfig::default());
         let scope = pacer.scope("a");
-        let tickets: Vec<Ticket> = (0..9).map(|_| pacer.enqueue(at(0.0), request(scope, 0)).expect("fits")).collect();
+        let tickets: Vec<Ticket> = (0..9).map(|_| pacer.enqueue(at(0.0), request(&scope, 0)).expect("fits")).collect();
         granted(&mut pacer);
         for ticket in tickets {
             pacer.complete(at(1.0), ticket, Outcome::new(Class::QuotaExhausted).with_reach(reach));
         }
-        pacer.enqueue(at(1.0), request(scope, 0)).expect("fits");
+        pacer.enqueue(at(1.0), request(&scope, 0)).expect("fits");
         assert!(all_until(&mut pacer, at(300.0)).is_empty());
         assert_eq!(all_until(&mut pacer, at(301.0)).len(), 1, "{reach:?}");
     }
@@ -137,12 +137,12 @@ fn a_quota_that_nobody_knows_the_end_of_is_guessed_once_at_a_time() {
 fn a_bad_key_stops_every_scope_until_somebody_acts() {
     let mut pacer = pacer(PacerConfig::default());
     let (a, b) = (pacer.scope("a"), pacer.scope("b"));
-    let first = pacer.enqueue(at(0.0), request(a, 0)).expect("fits");
+    let first = pacer.enqueue(at(0.0), request(&a, 0)).expect("fits");
     pacer.complete(at(0.1), first, Outcome::new(Class::Account).with_reach(Reach::Account));
     granted(&mut pacer);
-    let waits = [a, b].map(|scope| pacer.enqueue(at(1.0), request(scope, 0)).expect("fits"));
+    let waits = [&a, &b].map(|scope| pacer.enqueue(at(1.0), request(scope, 0)).expect("fits"));
     assert!(all_until(&mut pacer, at(1e6)).is_empty());
-    assert_eq!(pacer.admit(at(1.0), &request(b, 0)), Admit::OnRelease { policy: Policy::Queue });
+    assert_eq!(pacer.admit(at(1.0), &request(&b, 0)), Admit::OnRelease { policy: Policy::Queue });
     assert!(matches!(pacer.snapshot(at(2.0)).account.state, ScopeState::Stopped { .. }));
     pacer.resume(at(3.0), None);
     assert_eq!(granted(&mut pacer), waits);
@@ -154,12 +154,12 @@ fn a_tier_has_limits_of_its_own_and_starts_again_with_an_empty_burst() {
     let mut pacer = pacer(PacerConfig { tiers: vec![("tier".into(), tier)], ..PacerConfig::default() });
     let (tier, plain) = (pacer.scope("tier"), pacer.scope("plain"));
     for _ in 0..20 {
-        pacer.enqueue(at(0.0), request(plain, 0)).expect("fits");
+        pacer.enqueue(at(0.0), request(&plain, 0)).expect("fits");
     }
     assert_eq!(granted(&mut pacer).len(), 20, "no limit but the tier's");
-    pacer.hold(at(0.0), Some(tier), at(50.0));
+    pacer.hold(at(0.0), Some(&tier), at(50.0));
     for _ in 0..20 {
-        pacer.enqueue(at(0.0), request(tier, 0)).expect("fits");
+        pacer.enqueue(at(0.0), request(&tier, 0)).expect("fits");
     }
     let canary = all_until(&mut pacer, at(50.0));
     assert_eq!(canary.len(), 1, "one call goes first");
@@ -172,11 +172,11 @@ fn one_canary_passes_and_a_pause_without_canary_empties_the_burst_too() {
     let tier = Limits { quotas: vec![Quota::requests_per_minute(60)], burst: Some(5) };
     let mut pacer = pacer(PacerConfig { tiers: vec![("tier".into(), tier)], ..PacerConfig::default() });
     let scope = pacer.scope("tier");
-    let first = pacer.enqueue(at(0.0), request(scope, 0)).expect("fits");
+    let first = pacer.enqueue(at(0.0), request(&scope, 0)).expect("fits");
     granted(&mut pacer);
     pacer.complete(at(60.0), first, Outcome::new(Class::Throttled).with_hint(S / 2, true));
     for _ in 0..20 {
-        pacer.enqueue(at(60.1), request(scope, 0)).expect("fits");
+        pacer.enqueue(at(60.1), request(&scope, 0)).expect("fits");
     }
     assert_eq!(all_until(&mut pacer, at(60.5)).len(), 1, "the five that were stored are forgotten");
     assert_eq!(all_until(&mut pacer, at(63.6)).len(), 3);
@@ -188,13 +188,13 @@ fn a_window_is_carried_over_a_restart() {
     let config = || PacerConfig { limits: hourly(), ..PacerConfig::default() };
     let enqueue = |pacer: &mut Pacer, now| {
         let scope = pacer.scope("a");
-        (0..10).for_each(|_| _ = pacer.enqueue(now, request(scope, 0)).expect("fits"));
+        (0..10).for_each(|_| _ = pacer.enqueue(now, request(&scope, 0)).expect("fits"));
         granted(pacer).len()
     };
     let mut before = pacer(config());
     let scope = before.scope("a");
-    before.enqueue(at(100.0), request(scope, 0)).expect("fits");
-    before.enqueue(at(2_000.0), request(scope, 0)).expect("fits");
+    before.enqueue(at(100.0), request(&scope, 0)).expect("fits");
+    before.enqueue(at(2_000.0), request(&scope, 0)).expect("fits");
     let left = before.snapshot(at(3_000.0)).account.quotas[0].clone();
     let ago: Vec<u64> = left.taken.iter().map(|(ago, _)| ago.as_secs_f64().round() as u64).collect();
     assert_eq!(ago, [2_900, 1_000]);
@@ -209,13 +209,13 @@ fn a_window_is_carried_over_a_restart() {
 
 #[test]
 fn what_headers_announced_is_carried_over_a_restart() {
-    let next = |pacer: &mut Pacer, now, scope| match pacer.admit(now, &request(scope, 0)) {
+    let next = |pacer: &mut Pacer, now, scope| match pacer.admit(now, &request(&scope, 0)) {
         Admit::At { at, .. } => at - now,
         Admit::Now | Admit::OnRelease { .. } => Duration::ZERO,
     };
     let mut before = pacer(PacerConfig::default());
     let scope = before.scope("a");
-    let first = before.enqueue(at(10.0), request(scope, 0)).expect("fits");
+    let first = before.enqueue(at(10.0), request(&scope, 0)).expect("fits");
     let report = LimitReport {
         dimension: Dimension::Requests,
         limit: Some(20),
@@ -225,22 +225,22 @@ fn what_headers_announced_is_carried_over_a_restart() {
         restores: Restores::Gradually,
     };
     before.complete(at(11.0), first, Outcome { limits: vec![report], ..Outcome::new(Class::Success) });
-    (0..3).for_each(|_| _ = before.enqueue(at(11.0), request(scope, 0)).expect("fits"));
+    (0..3).for_each(|_| _ = before.enqueue(at(11.0), request(&scope, 0)).expect("fits"));
     let told = before.snapshot(at(12.0)).scopes[0].announced[0].announcement.clone().expect("headers said it");
     assert_eq!((told.ago, told.spent_since), (2 * S, 3));
-    let waits = next(&mut before, at(12.0), scope);
+    let waits = next(&mut before, at(12.0), scope.clone());
 
     let mut after = pacer(PacerConfig::default());
     let scope = after.scope("a");
-    after.announce(at(5_000.0), scope, &told);
-    assert_eq!(next(&mut after, at(5_000.0), scope), waits);
-    let first = after.enqueue(at(5_001.0), request(scope, 0)).expect("fits");
+    after.announce(at(5_000.0), &scope, &told);
+    assert_eq!(next(&mut after, at(5_000.0), scope.clone()), waits);
+    let first = after.enqueue(at(5_001.0), request(&scope, 0)).expect("fits");
     let now = after.poll_timeout().unwrap_or(at(5_001.0));
     after.handle_timeout(now);
     assert_eq!(granted(&mut after), [first]);
     let news = LimitReport { remaining: Some(20), ..told.report.clone() };
     after.complete(now + S, first, Outcome { limits: vec![news], ..Outcome::new(Class::Success) });
-    after.announce(now + S, scope, &told);
+    after.announce(now + S, &scope, &told);
     assert_eq!(next(&mut after, now + S, scope), Duration::ZERO, "the next answer knows better");
 }
 
@@ -249,8 +249,32 @@ fn time_that_goes_backwards_stands_still() {
     let mut pacer = pacer(PacerConfig::default());
     let scope = pacer.scope("a");
     pacer.handle_timeout(at(10.0));
-    let due = Request { not_before: Some(at(8.0)), ..request(scope, 0) };
+    let due = Request { not_before: Some(at(8.0)), ..request(&scope, 0) };
     assert!(pacer.admit(at(5.0), &due).is_now());
     let ticket = pacer.enqueue(at(5.0), due).expect("fits");
     assert_eq!(granted(&mut pacer), [ticket], "8 s have passed, whatever the clock says now");
+}
+
+#[test]
+fn a_handle_of_another_pacer_means_the_scope_of_that_name() {
+    let pacer = || Pacer::new(PacerConfig::default(), 1, Instant::ZERO).expect("sensible");
+    let (mut here, mut there) = (pacer(), pacer());
+    let (first, own) = (here.scope("first"), here.scope("shared"));
+    // The places differ: "shared" is the first scope there, and "first" is unknown.
+    let foreign = there.scope("shared");
+    assert_eq!((&own, own.name()), (&foreign, foreign.name()));
+    here.hold(at(0.0), Some(&foreign), at(50.0));
+    let held = |scope| Event::Held { scope: Some(scope), until: at(50.0) };
+    assert_eq!(here.poll_event(), Some(held(own.clone())));
+    for handle in [&own, &foreign] {
+        let policy = Policy::Held;
+        assert_eq!(here.admit(at(1.0), &request(handle, 0)), Admit::At { at: at(50.0), policy });
+    }
+    assert!(here.admit(at(1.0), &request(&first, 0)).is_now());
+    assert!(there.admit(at(1.0), &request(&first, 0)).is_now(), "a question makes no scope");
+    assert_eq!(there.snapshot(at(1.0)).scopes.len(), 1);
+    let ticket = there.enqueue(at(1.0), request(&first, 0)).expect("fits");
+    assert_eq!(granted(&mut there), [ticket]);
+    let names: Vec<_> = there.snapshot(at(1.0)).scopes.into_iter().map(|scope| scope.name).collect();
+    assert_eq!(names, ["shared".into(), "first".into()]);
 }

@@ -69,7 +69,7 @@ impl Ours {
 
     /// Says whether there is room for the item in the limits at all.
     fn enqueue(&mut self, now: Instant, item: u32, work: &Work<'_>) -> bool {
-        let request = Request { item: u64::from(item), ..Request::new(self.scope, work.estimate(item).clone()) };
+        let request = Request { item: u64::from(item), ..Request::new(&self.scope, work.estimate(item).clone()) };
         let fits = self.pacer.enqueue(now, request).is_ok();
         self.fresh += u32::from(fits);
         fits

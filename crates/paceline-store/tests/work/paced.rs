@@ -147,9 +147,9 @@ async fn a_held_scope_keeps_nobody_else_out() {
     let (held, free) = (world.scope("held"), world.scope("free"));
     {
         let (mut pacer, now) = (world.pacer.lock().unwrap(), world.clock.now());
-        pacer.hold(now, Some(held), now + S * 60);
-        pacer.believe(now, free, 1e6, None, Duration::ZERO);
-        pacer.believe(now, held, 1e6, None, Duration::ZERO);
+        pacer.hold(now, Some(&held), now + S * 60);
+        pacer.believe(now, &free, 1e6, None, Duration::ZERO);
+        pacer.believe(now, &held, 1e6, None, Duration::ZERO);
     }
     let work = world.work(S, false);
     let summary = world.scheduler(fifty()).run_paced(work, std::future::pending()).await.unwrap();
@@ -169,7 +169,7 @@ async fn an_interruption_during_a_wait_puts_everything_back_at_once() {
     for for_all in [true, false] {
         let world = World::of(PacerConfig::default(), numbered("a", 200)).await;
         let (scope, now) = (world.scope("a"), world.clock.now());
-        world.pacer.lock().unwrap().hold(now, Some(scope), now + S * 600);
+        world.pacer.lock().unwrap().hold(now, Some(&scope), now + S * 600);
         let stop = tokio::time::sleep(S * 10);
         let summary = world.scheduler(fifty()).run_paced(world.work(S, for_all), stop).await.unwrap();
         assert_eq!((summary.ended, summary.calls, summary.abandoned), (Ended::Interrupted, 0, 0));
@@ -183,7 +183,7 @@ async fn a_wait_of_an_hour_ends_the_run_and_outlives_it() {
     for (for_all, seconds) in [(true, 3_600), (false, 3_600), (true, 3_000), (false, 3_000)] {
         let world = World::of(PacerConfig::default(), numbered("a", 120)).await;
         let (scope, now) = (world.scope("a"), world.clock.now());
-        world.pacer.lock().unwrap().hold(now, Some(scope), now + S * seconds);
+        world.pacer.lock().unwrap().hold(now, Some(&scope), now + S * seconds);
         let work = world.work(S, for_all);
         let summary = world.scheduler(fifty()).run_paced(work, std::future::pending()).await.unwrap();
         if seconds < 3_600 {

@@ -107,12 +107,12 @@ pub(crate) fn restore(snapshot: &str, limiter: &Limiter, now: Timestamp) {
         level.quotas.iter().for_each(|quota| charge(limiter, Some(&level.name), quota, since));
         // Whoever was never refused has learnt nothing, and begins anew: a start finds its way faster.
         if let Some(belief) = level.belief.as_ref().filter(|belief| belief.trend != STARTING) {
-            limiter.believe(limiter.scope(&level.name), belief.rate, belief.cap, since);
+            limiter.believe(&limiter.scope(&level.name), belief.rate, belief.cap, since);
         }
         for quota in &level.announced {
             let Some(told) = &quota.announced else { continue };
             let told = told.announcement(quota.dimension(), quota.window(), since);
-            limiter.announce(limiter.scope(&level.name), &told);
+            limiter.announce(&limiter.scope(&level.name), &told);
         }
     }
 }
@@ -121,7 +121,7 @@ fn charge(limiter: &Limiter, scope: Option<&str>, quota: &Counted, since: Durati
     let Some(window) = quota.window() else { return };
     let taken: Vec<(Duration, u64)> =
         quota.taken.iter().map(|(ago, units)| (since + Duration::from_millis(*ago), *units)).collect();
-    limiter.charge(scope.map(|name| limiter.scope(name)), &quota.dimension(), window, &taken);
+    limiter.charge(scope.map(|name| limiter.scope(name)).as_ref(), &quota.dimension(), window, &taken);
 }
 
 impl Counted {

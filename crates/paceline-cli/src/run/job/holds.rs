@@ -92,7 +92,7 @@ pub(crate) fn restore(
         match row.state {
             Stored::Open => {}
             Stored::Held { until, .. } if until > now => {
-                limiter.hold(scope(), limiter.now() + until.saturating_since(now));
+                limiter.hold(scope().as_ref(), limiter.now() + until.saturating_since(now));
             }
             Stored::Held { .. } => journal.set_scope(&row.name, Stored::Open, acknowledge.reply()),
             Stored::Stopped { reason } => {

@@ -264,11 +264,11 @@ mod tests {
         };
         assert_eq!(told(&pacer), None, "before the first call nothing is believed");
         for _ in 0..2 {
-            pacer.enqueue(Instant::ZERO, Request::new(scope, Cost::request())).expect("small enough");
+            pacer.enqueue(Instant::ZERO, Request::new(&scope, Cost::request())).expect("small enough");
         }
         let believed = pacer.snapshot(Instant::ZERO).scopes[0].belief.as_ref().expect("it learns").to_string();
         assert_eq!(told(&pacer).as_ref(), Some(&believed), "the second call waits for the learnt rate");
-        pacer.hold(Instant::ZERO, Some(scope), Instant::from_nanos(42_000_000_000));
+        pacer.hold(Instant::ZERO, Some(&scope), Instant::from_nanos(42_000_000_000));
         assert_eq!(told(&pacer).as_deref(), Some("waiting for a used-up quota, 42s"));
         pacer.scope("another");
         pacer.resume(Instant::ZERO, None);

@@ -42,7 +42,7 @@ impl Dispatcher {
                     "nothing has succeeded for --max-wait: not tried any more in this run"
                 );
                 self.given_up = true;
-                limiter.hold(Some(limiter.scope(&scope.name)), now + self.parts.max_wait.max(TICK) * 2);
+                limiter.hold(Some(&limiter.scope(&scope.name)), now + self.parts.max_wait.max(TICK) * 2);
             }
         }
     }
