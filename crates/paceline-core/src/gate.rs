@@ -96,6 +96,15 @@ impl Gate {
         reopens
     }
 
+    /// When [`silent`](Self::silent) or [`reopens`](Self::reopens) has something to do next.
+    pub(crate) fn next_change(&self, silence: Option<Duration>) -> Option<Instant> {
+        let canary = match (self.door, silence) {
+            (Door::Canary { sent, .. }, Some(silence)) => Some(sent + silence),
+            _ => None,
+        };
+        [canary, self.closed.then_some(self.until)].into_iter().flatten().min()
+    }
+
     /// The call left then whose refusal may begin a closure.
     pub(crate) const fn begins(&mut self, sent: Instant) {
         self.since = sent;

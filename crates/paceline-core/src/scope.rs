@@ -222,6 +222,16 @@ impl Scope {
         reopens
     }
 
+    /// When a hold or a closure ends by itself, if there is one.
+    pub(crate) fn next_reopening(&self) -> Option<Instant> {
+        [self.hold.until(), self.gate.next_change(self.silence())].into_iter().flatten().min()
+    }
+
+    /// The clock of deadlines stands still while the scope, or all of the account, is held or stopped.
+    pub(crate) fn set_clock(&mut self, now: Instant, account: bool) {
+        self.clock.set_standing(now, account || self.hold.is_active());
+    }
+
     /// A call succeeded: the pace is right, the server works. Says whether that opened the gate.
     pub(crate) fn passed(&mut self, now: Instant, flight: &Flight, item: u64) -> (bool, Option<Change>) {
         self.in_flight.succeeded(flight.number);

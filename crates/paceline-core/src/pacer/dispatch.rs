@@ -1,44 +1,79 @@
 //! Who leaves next, and when to look again.
 
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 
 use super::Pacer;
+use super::agenda::Wants;
 use crate::admit::{Admit, Policy};
 use crate::queue::Place;
 use crate::request::Event;
 use crate::slots::{Entry, Stage};
 use crate::time::Instant;
 
-impl Pacer {
-    /// Grants all that may leave, and finds out when to look again.
-    pub(super) fn pump(&mut self, now: Instant) {
-        self.reopen(now);
-        for index in 0..self.scopes.len() {
-            self.scopes[index].queue.promote(now);
-            self.expire(now, index);
-            self.scopes[index].note_demand(now);
-        }
-        while let Some((place, index)) = self.first_to_leave(now) {
-            self.grant(now, place, index);
-            self.scopes[index].note_demand(now);
-        }
-        self.wake = (0..self.scopes.len()).filter_map(|index| self.next_wake(now, index)).min();
-    }
+/// So many heads that their scopes let leave later are asked when the account lets them. Beyond that the time of the scope
+/// is enough: a look too early changes nothing.
+const LOOKS: usize = 4;
 
-    /// Ends the holds and closures whose time has come.
-    fn reopen(&mut self, now: Instant) {
-        let mut reopened = self.hold.expire(now);
-        for scope in self.scopes.iter_mut() {
-            reopened |= scope.reopens(now);
-        }
-        if reopened {
+impl Pacer {
+    /// Grants all that may leave, and finds out when to look again. Only those scopes are looked at which an input has
+    /// touched, or whose time has come.
+    pub(super) fn pump(&mut self, now: Instant) {
+        if self.hold.expire(now) {
             self.quotas.forget_burst(now);
             self.set_clocks(now);
         }
+        let come: Vec<u32> = self.agenda.come(now).collect();
+        come.into_iter().for_each(|place| self.scopes.touch(place));
+        let touched = self.scopes.take_touched();
+        touched.iter().for_each(|place| self.reopen(now, *place));
+        for place in &touched {
+            self.scopes[*place].queue.promote(now);
+            self.expire(now, *place);
+            self.look(now, *place);
+        }
+        self.scopes.done(touched);
+        while let Some((head, place)) = self.first_to_leave(now) {
+            self.grant(now, head, place);
+            self.look(now, place);
+        }
+        self.wake = self.next_wake(now);
     }
 
-    fn expire(&mut self, now: Instant, index: usize) {
-        let scope = &mut self.scopes[index];
+    /// Ends the hold and the closure of a scope whose time has come.
+    fn reopen(&mut self, now: Instant, place: u32) {
+        if self.scopes[place].reopens(now) {
+            self.quotas.forget_burst(now);
+            self.set_clock(now, place);
+        }
+    }
+
+    /// Works out what a scope wants.
+    fn look(&mut self, now: Instant, place: u32) {
+        let scope = &mut self.scopes[place];
+        scope.note_demand(now);
+        let head = scope.queue.head();
+        let answer = head.map(|head| scope.admit(now, &self.slots.at(head.2).request.cost));
+        let full = matches!(answer, Some(Admit::At { policy: Policy::Quota { .. }, .. }));
+        if full {
+            scope.note_full();
+        }
+        let (ready, starts) = match answer {
+            Some(Admit::Now) => (head, None),
+            Some(Admit::At { at, .. }) => (None, Some(at)),
+            Some(Admit::OnRelease { .. }) | None => (None, None),
+        };
+        let deadline = match scope.queue.next_deadline() {
+            Some((reading, _)) if !scope.clock.is_standing() => Some(scope.clock.deadline(now, reading)),
+            _ => None,
+        };
+        let due = [scope.queue.next_due(), deadline].into_iter().flatten().min();
+        let reopens = scope.next_reopening();
+        self.agenda.set(place, Wants { ready, head: starts, due, reopens, full });
+    }
+
+    fn expire(&mut self, now: Instant, place: u32) {
+        let scope = &mut self.scopes[place];
         while let Some((reading, slot)) = scope.queue.next_deadline()
             && scope.clock.deadline(now, reading) <= now
         {
@@ -52,23 +87,20 @@ impl Pacer {
         }
     }
 
-    fn first_to_leave(&self, now: Instant) -> Option<(Place, usize)> {
-        let heads = self.scopes.iter().enumerate().filter_map(|(index, scope)| Some((scope.queue.head()?, index)));
-        let may_leave = |(place, index): &(Place, usize)| {
-            self.scopes[*index].admit(now, &self.slots.at(place.2).request.cost).is_now()
-        };
-        let first = heads.filter(may_leave).min()?;
+    /// The first of the heads that their scopes let leave: it is the one that the account is asked for.
+    fn first_to_leave(&self, now: Instant) -> Option<(Place, u32)> {
+        let first = self.agenda.first_ready()?;
         self.admit_account(now, &self.slots.at(first.0.2).request.cost).is_now().then_some(first)
     }
 
-    fn grant(&mut self, now: Instant, place: Place, index: usize) {
-        let scope = &mut self.scopes[index];
-        let entry = self.slots.at_mut(place.2);
+    fn grant(&mut self, now: Instant, head: Place, place: u32) {
+        let scope = &mut self.scopes[place];
+        let entry = self.slots.at_mut(head.2);
         let Stage::Waiting { deadline, since, .. } = entry.stage else {
             unreachable!("a queue holds only waiting requests");
         };
         let request = &entry.request;
-        scope.queue.remove(place, request.not_before, deadline);
+        scope.queue.remove(head, request.not_before, deadline);
         let flight = scope.leave(now, &request.cost);
         self.in_flight.take();
         self.quotas.take(now, &request.cost);
@@ -78,29 +110,47 @@ impl Pacer {
         scope.totals.waited += now - since;
         let probe = flight.probe;
         entry.stage = Stage::InFlight { flight, deadline };
-        self.events.push_back(Event::Granted { ticket: self.slots.ticket(place.2), probe });
+        self.events.push_back(Event::Granted { ticket: self.slots.ticket(head.2), probe });
     }
 
-    /// When a scope wants to be looked at again.
-    fn next_wake(&mut self, now: Instant, index: usize) -> Option<Instant> {
-        let head = self.head_start(now, index);
-        let scope = &self.scopes[index];
-        let deadline = match scope.queue.next_deadline() {
-            Some((reading, _)) if !scope.clock.is_standing() => Some(scope.clock.deadline(now, reading)),
-            _ => None,
-        };
-        [head, scope.queue.next_due(), deadline].into_iter().flatten().min()
+    /// When a waiter may leave, becomes due or expires, where that is a matter of time.
+    fn next_wake(&mut self, now: Instant) -> Option<Instant> {
+        let mut wake = self.agenda.next_due();
+        // Without a place in the account only an input lets a head leave.
+        if matches!(self.hold.admit(now).strictest(self.in_flight.admit()), Admit::OnRelease { .. }) {
+            return wake;
+        }
+        if self.agenda.is_full() {
+            self.quotas.note_full();
+        }
+        if let Some((_, place)) = self.agenda.first_ready() {
+            wake = earlier(wake, Some(self.starts(now, now, place)));
+        }
+        for n in 0..LOOKS {
+            let Some((at, place)) = self.agenda.later(n) else { return wake };
+            if wake.is_some_and(|wake| wake <= at) {
+                return wake;
+            }
+            wake = earlier(wake, Some(self.starts(now, at, place)));
+        }
+        earlier(wake, self.agenda.later(LOOKS).map(|(at, _)| at))
     }
 
-    /// When the head of a scope may leave, where that is a matter of time.
-    fn head_start(&mut self, now: Instant, index: usize) -> Option<Instant> {
-        let scope = &self.scopes[index];
-        let cost = &self.slots.at(scope.queue.head()?.2).request.cost;
-        let Admit::At { at, policy } = self.admit_cost(now, scope, cost) else { return None };
+    /// When the head of a scope may leave that its scope lets leave at `own`.
+    fn starts(&mut self, now: Instant, own: Instant, place: u32) -> Instant {
+        let Some(head) = self.scopes[place].queue.head() else { return own };
+        let Admit::At { at, policy } = self.admit_account(now, &self.slots.at(head.2).request.cost) else { return own };
+        if at <= own {
+            return own;
+        }
         if matches!(policy, Policy::Quota { .. }) {
             self.quotas.note_full();
-            self.scopes[index].note_full();
+            self.scopes[place].note_full();
         }
-        Some(at)
+        at
     }
+}
+
+fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
+    [a, b].into_iter().flatten().min()
 }

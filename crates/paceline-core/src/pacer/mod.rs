@@ -1,8 +1,11 @@
 //! The pacer: one deterministic machine per account, which composes every policy.
 
+mod agenda;
 mod dispatch;
 mod react;
 mod scopes;
+#[cfg(test)]
+mod tests;
 
 use alloc::collections::VecDeque;
 use alloc::string::ToString;
@@ -10,6 +13,7 @@ use alloc::sync::Arc;
 use core::cmp::Reverse;
 use core::time::Duration;
 
+use agenda::Agenda;
 use scopes::Scopes;
 
 use crate::admit::{Admit, Policy};
@@ -74,6 +78,7 @@ pub struct Pacer {
     in_flight: InFlight,
     hold: Hold,
     scopes: Scopes,
+    agenda: Agenda,
     slots: Slots,
     arrivals: u64,
     events: VecDeque<Event>,
@@ -94,6 +99,7 @@ impl Pacer {
             in_flight: InFlight::new(Concurrency::Fixed { max: config.concurrency.max() })?,
             hold: Hold::default(),
             scopes: Scopes::default(),
+            agenda: Agenda::default(),
             slots: Slots::default(),
             arrivals: 0,
             events: VecDeque::new(),
@@ -242,13 +248,14 @@ impl Pacer {
             Some(id) => {
                 let id = self.own(id);
                 self.scopes[&id].resume();
+                self.set_clock(now, id.place);
             }
             None => {
                 self.hold.resume();
                 self.scopes.iter_mut().for_each(Scope::resume);
+                self.set_clocks(now);
             }
         }
-        self.set_clocks(now);
         self.pump(now);
     }
 
@@ -317,7 +324,7 @@ impl Pacer {
     pub fn snapshot(&self, now: Instant) -> Snapshot {
         let now = now.max(self.now);
         let scopes: alloc::vec::Vec<_> =
-            self.scopes.iter().map(|scope| scope.snapshot(now, self.next_of(now, scope))).collect();
+            self.scopes.iter().map(|(_, scope)| scope.snapshot(now, self.next_of(now, scope))).collect();
         Snapshot { account: self.account_snapshot(now, &scopes), scopes }
     }
 
@@ -337,7 +344,7 @@ impl Pacer {
 
     fn make(&mut self, name: Arc<str>) -> ScopeId {
         let mut scope = self.fresh(name);
-        scope.clock.set_standing(self.now, self.hold.is_active());
+        scope.set_clock(self.now, self.hold.is_active());
         self.scopes.insert(scope)
     }
 
@@ -366,7 +373,7 @@ impl Pacer {
 
     /// New limits may leave no room for requests that wait already: they go, and are told so.
     fn refuse_too_large(&mut self) {
-        let slots: alloc::vec::Vec<_> = self.scopes.iter().flat_map(|scope| scope.queue.slots()).collect();
+        let slots: alloc::vec::Vec<_> = self.scopes.iter().flat_map(|(_, scope)| scope.queue.slots()).collect();
         for slot in slots {
             let request = &self.slots.at(slot).request;
             let scope = &self.scopes[&request.scope];

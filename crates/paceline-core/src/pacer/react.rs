@@ -147,30 +147,42 @@ impl Pacer {
 
     pub(super) fn hold_until(&mut self, now: Instant, scope: Option<ScopeId>, until: Instant) {
         match &scope {
-            Some(id) => self.scopes[id].hold_until(until),
+            Some(id) => {
+                self.scopes[id].hold_until(until);
+                self.set_clock(now, id.place);
+            }
             None => {
                 self.hold.hold(until);
                 self.scopes.iter_mut().for_each(|scope| scope.expect_canary(until));
+                self.set_clocks(now);
             }
         }
-        self.set_clocks(now);
         self.events.push_back(Event::Held { scope, until });
     }
 
     pub(super) fn stop_for(&mut self, now: Instant, scope: Option<ScopeId>, reason: Arc<str>) {
         match &scope {
-            Some(id) => self.scopes[id].hold.stop(reason.clone()),
-            None => self.hold.stop(reason.clone()),
+            Some(id) => {
+                self.scopes[id].hold.stop(reason.clone());
+                self.set_clock(now, id.place);
+            }
+            None => {
+                self.hold.stop(reason.clone());
+                self.set_clocks(now);
+            }
         }
-        self.set_clocks(now);
         self.events.push_back(Event::Stopped { scope, reason });
     }
 
-    /// The clocks of deadlines stand still in a held or stopped scope.
+    /// The clocks of deadlines stand still in a held or stopped account.
     pub(super) fn set_clocks(&mut self, now: Instant) {
-        for scope in self.scopes.iter_mut() {
-            scope.clock.set_standing(now, self.hold.is_active() || scope.hold.is_active());
-        }
+        let all = self.hold.is_active();
+        self.scopes.iter_mut().for_each(|scope| scope.set_clock(now, all));
+    }
+
+    /// The clock of deadlines stands still in a held or stopped scope.
+    pub(super) fn set_clock(&mut self, now: Instant, place: u32) {
+        self.scopes[place].set_clock(now, self.hold.is_active());
     }
 }
 

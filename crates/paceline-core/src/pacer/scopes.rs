@@ -1,4 +1,4 @@
-//! The scopes of a pacer, by place and by name.
+//! The scopes of a pacer, by place and by name, and which of them are to be looked at.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -8,11 +8,21 @@ use core::ops::{Index, IndexMut};
 use crate::request::ScopeId;
 use crate::scope::Scope;
 
-/// All scopes, and where the one of a name is.
+/// All scopes, and where the one of a name is. Whatever an input may have changed is noted, so that the pacer looks at
+/// that and at nothing else.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Scopes {
-    all: Vec<Scope>,
+    all: Vec<Kept>,
     names: BTreeMap<Arc<str>, u32>,
+    /// Places of scopes that were forgotten.
+    free: Vec<u32>,
+    touched: Vec<u32>,
+}
+
+#[derive(Clone, Debug)]
+struct Kept {
+    scope: Option<Scope>,
+    touched: bool,
 }
 
 impl Scopes {
@@ -23,55 +33,93 @@ impl Scopes {
     }
 
     /// Where the scope of a handle is, if there is one of that name.
-    pub(super) fn find(&self, id: &ScopeId) -> Option<usize> {
-        let place = id.place as usize;
+    pub(super) fn find(&self, id: &ScopeId) -> Option<u32> {
         // The handle keeps its name alive, so no other name can have the same address.
-        if self.all.get(place).is_some_and(|scope| Arc::ptr_eq(&scope.name, &id.name)) {
-            return Some(place);
+        let known = self.all.get(id.place as usize).and_then(|kept| kept.scope.as_ref());
+        if known.is_some_and(|scope| Arc::ptr_eq(&scope.name, &id.name)) {
+            return Some(id.place);
         }
-        self.names.get(&id.name).map(|place| *place as usize)
+        self.names.get(&id.name).copied()
     }
 
     /// The handle of the scope in that place.
-    pub(super) fn id(&self, place: usize) -> ScopeId {
-        ScopeId { name: self.all[place].name.clone(), place: u32::try_from(place).expect("fewer than 2^32 scopes") }
+    pub(super) fn id(&self, place: u32) -> ScopeId {
+        ScopeId { name: self[place].name.clone(), place }
     }
 
     pub(super) fn insert(&mut self, scope: Scope) -> ScopeId {
-        self.all.push(scope);
-        let id = self.id(self.all.len() - 1);
+        let id = ScopeId { name: scope.name.clone(), place: self.free_place() };
         self.names.insert(id.name.clone(), id.place);
+        self.all[id.place as usize].scope = Some(scope);
+        self.touch(id.place);
         id
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.all.len()
+    /// All of them, with their places.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &Scope)> {
+        (0..).zip(&self.all).filter_map(|(place, kept)| Some((place, kept.scope.as_ref()?)))
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Scope> {
-        self.all.iter()
-    }
-
+    /// All of them, to be changed: that costs as much as there are.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Scope> {
-        self.all.iter_mut()
+        for (place, kept) in (0..).zip(&mut self.all) {
+            if kept.scope.is_some() && !core::mem::replace(&mut kept.touched, true) {
+                self.touched.push(place);
+            }
+        }
+        self.all.iter_mut().filter_map(|kept| kept.scope.as_mut())
+    }
+
+    /// Has the pacer look at the scope.
+    pub(super) fn touch(&mut self, place: u32) {
+        let kept = &mut self.all[place as usize];
+        if !core::mem::replace(&mut kept.touched, true) {
+            self.touched.push(place);
+        }
+    }
+
+    /// The scopes to be looked at, in order.
+    pub(super) fn take_touched(&mut self) -> Vec<u32> {
+        let mut touched = core::mem::take(&mut self.touched);
+        touched.sort_unstable();
+        for place in &touched {
+            self.all[*place as usize].touched = false;
+        }
+        touched
+    }
+
+    /// Takes the memory of [`take_touched`](Self::take_touched) back.
+    pub(super) fn done(&mut self, mut touched: Vec<u32>) {
+        if self.touched.is_empty() {
+            touched.clear();
+            self.touched = touched;
+        }
+    }
+
+    fn free_place(&mut self) -> u32 {
+        self.free.pop().unwrap_or_else(|| {
+            self.all.push(Kept { scope: None, touched: false });
+            u32::try_from(self.all.len() - 1).expect("fewer than 2^32 scopes")
+        })
     }
 }
 
-impl Index<usize> for Scopes {
+/// By place, for the pacer itself: nothing is noted.
+impl Index<u32> for Scopes {
     type Output = Scope;
 
-    fn index(&self, place: usize) -> &Scope {
-        &self.all[place]
+    fn index(&self, place: u32) -> &Scope {
+        self.all[place as usize].scope.as_ref().expect("a scope that is kept")
     }
 }
 
-impl IndexMut<usize> for Scopes {
-    fn index_mut(&mut self, place: usize) -> &mut Scope {
-        &mut self.all[place]
+impl IndexMut<u32> for Scopes {
+    fn index_mut(&mut self, place: u32) -> &mut Scope {
+        self.all[place as usize].scope.as_mut().expect("a scope that is kept")
     }
 }
 
-/// The scope of a request that the pacer keeps: it is there for as long as the request is.
+/// By handle, for inputs. The scope of a request is there for as long as the request is.
 impl Index<&ScopeId> for Scopes {
     type Output = Scope;
 
@@ -83,6 +131,7 @@ impl Index<&ScopeId> for Scopes {
 impl IndexMut<&ScopeId> for Scopes {
     fn index_mut(&mut self, id: &ScopeId) -> &mut Scope {
         let place = self.find(id).expect("the scope of a request that is kept");
+        self.touch(place);
         &mut self[place]
     }
 }

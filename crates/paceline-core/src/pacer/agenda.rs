@@ -1,0 +1,94 @@
+//! When to look at which scope, and whose head may leave.
+//!
+//! A scope changes by an input or because its time has come. What it wants is worked out then, and kept in order here: what
+//! sleeps costs nothing.
+
+use alloc::collections::BTreeSet;
+use alloc::vec::Vec;
+
+use crate::queue::Place;
+use crate::time::Instant;
+
+/// What a scope wants, as long as nothing happens to it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Wants {
+    /// Its head may leave, as far as the scope is concerned: as time passes, that stays so.
+    pub(super) ready: Option<Place>,
+    /// When its head may leave.
+    pub(super) head: Option<Instant>,
+    /// When a waiter becomes due, or its deadline passes.
+    pub(super) due: Option<Instant>,
+    /// When a closure or a hold ends. It is no reason to wake anybody up: the next input sees to it.
+    pub(super) reopens: Option<Instant>,
+    /// Its head waits for a quota of the scope.
+    pub(super) full: bool,
+}
+
+/// What all scopes want, in order.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Agenda {
+    wants: Vec<Wants>,
+    ready: BTreeSet<(Place, u32)>,
+    heads: BTreeSet<(Instant, u32)>,
+    dues: BTreeSet<(Instant, u32)>,
+    reopenings: BTreeSet<(Instant, u32)>,
+    /// Scopes whose head waits for a quota of the scope.
+    full: usize,
+}
+
+impl Agenda {
+    /// Replaces what a scope wants.
+    pub(super) fn set(&mut self, scope: u32, wants: Wants) {
+        if self.wants.len() <= scope as usize {
+            self.wants.resize(scope as usize + 1, Wants::default());
+        }
+        let known = core::mem::replace(&mut self.wants[scope as usize], wants);
+        if known == wants {
+            return;
+        }
+        replace(&mut self.ready, scope, known.ready, wants.ready);
+        replace(&mut self.heads, scope, known.head, wants.head);
+        replace(&mut self.dues, scope, known.due, wants.due);
+        replace(&mut self.reopenings, scope, known.reopens, wants.reopens);
+        self.full = self.full + usize::from(wants.full) - usize::from(known.full);
+    }
+
+    /// A scope whose time has come; it is told until its wants are replaced.
+    pub(super) fn come(&self, now: Instant) -> impl Iterator<Item = u32> {
+        let come = move |at: &&(Instant, u32)| at.0 <= now;
+        let of = |times| BTreeSet::iter(times).take_while(come).map(|at: &(Instant, u32)| at.1);
+        of(&self.heads).chain(of(&self.dues)).chain(of(&self.reopenings))
+    }
+
+    /// The first of the heads that their scopes let leave.
+    pub(super) fn first_ready(&self) -> Option<(Place, u32)> {
+        self.ready.first().copied()
+    }
+
+    /// Of the heads that their scopes let leave later, the one in that place.
+    pub(super) fn later(&self, n: usize) -> Option<(Instant, u32)> {
+        self.heads.iter().nth(n).copied()
+    }
+
+    /// When the next waiter becomes due, or its deadline passes.
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        self.dues.first().map(|(at, _)| *at)
+    }
+
+    /// Whether a head waits for a quota of its scope.
+    pub(super) const fn is_full(&self) -> bool {
+        self.full > 0
+    }
+}
+
+fn replace<T: Copy + Ord>(set: &mut BTreeSet<(T, u32)>, scope: u32, known: Option<T>, new: Option<T>) {
+    if known == new {
+        return;
+    }
+    if let Some(known) = known {
+        set.remove(&(known, scope));
+    }
+    if let Some(new) = new {
+        set.insert((new, scope));
+    }
+}

@@ -1,0 +1,180 @@
+//! The pacer looks at what has changed and at nothing else; one that looks at everything comes to the same.
+
+use alloc::format;
+use alloc::string::String;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::*;
+use crate::config::Quota;
+use crate::outcome::{Class, Reach};
+
+const SCOPES: u64 = 9;
+
+/// Two pacers that are told the same, one of which looks at every scope each time.
+struct Both {
+    quick: Pacer,
+    naive: Pacer,
+    rng: Rng,
+    now: Instant,
+    waiting: Vec<Ticket>,
+    in_flight: Vec<Ticket>,
+}
+
+impl Both {
+    fn new(seed: u64) -> Self {
+        let second = Duration::from_secs(1);
+        let tokens = |limit, window| Quota::sliding(Dimension::Tokens, limit, window);
+        let config = PacerConfig {
+            limits: Limits { quotas: vec![Quota::requests_per_minute(60), tokens(5_000, 60 * second)], burst: Some(5) },
+            tiers: vec![
+                ("0".into(), Limits { quotas: vec![tokens(700, 10 * second)], burst: None }),
+                ("1".into(), Limits { quotas: vec![Quota::requests_per_minute(20)], burst: Some(3) }),
+            ],
+            concurrency: Concurrency::Aimd { floor: 1, start: 3, max: if seed.is_multiple_of(3) { 4 } else { 40 } },
+            pace: [Pace::Auto, Pace::Fixed, Pace::Auto, Pace::Aimd, Pace::Responsive][seed as usize % 5],
+            ..PacerConfig::default()
+        };
+        let quick = Pacer::new(config, seed, Instant::ZERO).expect("sensible");
+        let naive = quick.clone();
+        Self { quick, naive, rng: Rng::new(seed), now: Instant::ZERO, waiting: vec![], in_flight: vec![] }
+    }
+
+    fn below(&mut self, n: u64) -> u64 {
+        self.rng.next_u64() % n
+    }
+
+    /// The same input to both; what they say of it is the same, and so is all that can be seen of them.
+    fn input<T: PartialEq + core::fmt::Debug>(&mut self, act: impl Fn(&mut Pacer) -> T) -> T {
+        self.naive.scopes.iter_mut().for_each(drop);
+        let said = act(&mut self.quick);
+        assert_eq!(said, act(&mut self.naive));
+        while let Some(event) = self.quick.poll_event() {
+            assert_eq!(Some(&event), self.naive.poll_event().as_ref());
+            match event {
+                Event::Granted { ticket, .. } => {
+                    self.waiting.retain(|known| *known != ticket);
+                    self.in_flight.push(ticket);
+                }
+                Event::Expired { ticket, .. } => self.waiting.retain(|known| *known != ticket),
+                _ => {}
+            }
+        }
+        assert_eq!(self.naive.poll_event(), None);
+        assert_eq!(self.quick.poll_timeout(), self.naive.poll_timeout());
+        assert_eq!(self.quick.agenda, self.naive.agenda);
+        assert_eq!(self.quick.snapshot(self.now), self.naive.snapshot(self.now));
+        self.check_turn();
+        said
+    }
+
+    /// Of the heads that their scopes let leave the first is asked for, and the account does not let it leave.
+    fn check_turn(&self) {
+        let pacer = &self.quick;
+        let heads = pacer.scopes.iter().filter_map(|(place, scope)| {
+            let head = scope.queue.head()?;
+            scope.admit(self.now, &pacer.slots.at(head.2).request.cost).is_now().then_some((head, place))
+        });
+        let first = heads.min();
+        assert_eq!(pacer.agenda.first_ready(), first);
+        let may = |(head, _): (crate::queue::Place, u32)| {
+            pacer.admit_account(self.now, &pacer.slots.at(head.2).request.cost).is_now()
+        };
+        assert!(!first.is_some_and(may), "it could have left");
+    }
+
+    fn step(&mut self) {
+        let now = self.now;
+        match self.below(30) {
+            0..11 => self.enqueue(),
+            11 => {
+                let all = self.waiting.len() + self.in_flight.len();
+                let ticket = self.waiting.iter().chain(&self.in_flight).nth(self.rng.next_u64() as usize % all.max(1));
+                if let Some(ticket) = ticket.copied() {
+                    self.waiting.retain(|known| *known != ticket);
+                    self.in_flight.retain(|known| *known != ticket);
+                    self.input(|pacer| pacer.cancel(now, ticket));
+                }
+            }
+            12..21 => self.complete(),
+            21..28 => self.pass_time(),
+            28 => {
+                let (place, all) = (self.below(SCOPES), self.below(4) == 0);
+                let until = now + Duration::from_millis(self.below(20_000));
+                let kind = self.below(3);
+                self.input(|pacer| {
+                    let scope = pacer.scope(&name(place));
+                    let scope = (!all).then_some(&scope);
+                    match kind {
+                        0 => pacer.hold(now, scope, until),
+                        1 => pacer.stop(now, scope, "a reason".into()),
+                        _ => pacer.resume(now, scope),
+                    }
+                });
+            }
+            _ => self.input(|pacer| pacer.resume(now, None)),
+        }
+    }
+
+    fn enqueue(&mut self) {
+        let (place, tokens) = (self.below(SCOPES), self.below(500));
+        let (priority, item) = (self.below(2) as i32, self.below(50));
+        let later = |rng: &mut Rng, within: u64| self.now + Duration::from_millis(rng.next_u64() % within);
+        let not_before = (self.rng.next_u64() % 4 == 0).then(|| later(&mut self.rng, 9_000));
+        let deadline = (self.rng.next_u64() % 5 == 0).then(|| later(&mut self.rng, 60_000));
+        let now = self.now;
+        let ticket = self.input(|pacer| {
+            let cost = Cost::request().with(Dimension::Tokens, tokens);
+            let request = Request::new(pacer.scope(&name(place)), cost);
+            pacer.enqueue(now, Request { priority, item, not_before, deadline, ..request }).expect("it fits")
+        });
+        if self.quick.request(ticket).is_some() && !self.in_flight.contains(&ticket) {
+            self.waiting.push(ticket);
+        }
+    }
+
+    fn complete(&mut self) {
+        if self.in_flight.is_empty() {
+            return;
+        }
+        let index = self.rng.next_u64() as usize % self.in_flight.len();
+        let (ticket, now) = (self.in_flight.swap_remove(index), self.now);
+        let class = *Class::ALL.get(self.rng.next_u64() as usize % 20).unwrap_or(&Class::Success);
+        let mut outcome = Outcome::new(class);
+        if self.rng.next_u64().is_multiple_of(5) {
+            outcome = outcome.with_hint(Duration::from_millis(self.rng.next_u64() % 8_000), true);
+        }
+        if self.rng.next_u64().is_multiple_of(20) {
+            outcome.reach = Reach::Account;
+        }
+        let verdict = self.input(|pacer| pacer.complete(now, ticket, outcome.clone()));
+        if let Verdict::Retry { next, .. } | Verdict::Resend { next, .. } = verdict {
+            let ticket = self.input(|pacer| pacer.enqueue(now, (*next).clone()).expect("it fitted"));
+            if self.quick.request(ticket).is_some() && !self.in_flight.contains(&ticket) {
+                self.waiting.push(ticket);
+            }
+        }
+    }
+
+    fn pass_time(&mut self) {
+        let until = self.now + Duration::from_millis(self.rng.next_u64() % 3_000);
+        while let Some(due) = self.quick.poll_timeout().filter(|due| *due <= until) {
+            self.now = due;
+            self.input(|pacer| pacer.handle_timeout(due));
+        }
+        self.now = until;
+        self.input(|pacer| pacer.handle_timeout(until));
+    }
+}
+
+fn name(place: u64) -> String {
+    format!("{place}")
+}
+
+#[test]
+fn a_pacer_that_looks_at_every_scope_each_time_comes_to_the_same() {
+    for seed in 0..40 {
+        let mut both = Both::new(seed);
+        (0..300).for_each(|_| both.step());
+    }
+}
