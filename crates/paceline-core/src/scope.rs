@@ -62,17 +62,19 @@ pub(crate) struct Scope {
 }
 
 impl Scope {
-    pub(crate) fn new(name: Arc<str>, config: &PacerConfig) -> Result<Self, ConfigError> {
+    /// `tier`: the limits configured for a scope of that name.
+    pub(crate) fn new(name: Arc<str>, tier: Option<&Limits>, config: &PacerConfig) -> Result<Self, ConfigError> {
+        let tier = acting(tier, config);
         Ok(Self {
             queue: Queue::default(),
             hold: Hold::default(),
             clock: RunningClock::default(),
             totals: Totals::default(),
             in_flight: InFlight::new(concurrency(config))?,
-            quotas: Quotas::new(&tier(&name, config))?,
+            quotas: Quotas::new(tier)?,
             announced: Vec::new(),
             gate: Gate::new(),
-            learnt: Learnt::new(start(&name, config), config.retry.backoff.cap()),
+            learnt: Learnt::new(start(tier, config), config.retry.backoff.cap()),
             breaker: Breaker::new(config.breaker)?,
             spacing: Spacing::new(config)?,
             pace: config.pace,
@@ -82,13 +84,13 @@ impl Scope {
         })
     }
 
-    pub(crate) fn reconfigure(&mut self, config: &PacerConfig) -> Result<(), ConfigError> {
+    pub(crate) fn reconfigure(&mut self, tier: Option<&Limits>, config: &PacerConfig) -> Result<(), ConfigError> {
         self.pace = config.pace;
         self.in_flight.reconfigure(concurrency(config))?;
         self.breaker.reconfigure(config.breaker)?;
         self.spacing.reconfigure(config)?;
         self.learnt.reconfigure(config.retry.backoff.cap());
-        self.quotas.reconfigure(&tier(&self.name, config))
+        self.quotas.reconfigure(acting(tier, config))
     }
 
     pub(crate) const fn quotas(&self) -> &Quotas {
@@ -414,20 +416,17 @@ impl Scope {
     }
 }
 
-/// The limits of a tier, or none.
-fn tier(name: &str, config: &PacerConfig) -> Limits {
-    if config.pace == Pace::None {
-        return Limits::default();
-    }
-    config.tiers.iter().find(|(tier, _)| &**tier == name).map(|(_, limits)| limits.clone()).unwrap_or_default()
+/// The limits of a tier where they act, or none.
+fn acting<'a>(tier: Option<&'a Limits>, config: &PacerConfig) -> &'a Limits {
+    const NONE: &Limits = &Limits { quotas: Vec::new(), burst: None };
+    tier.filter(|_| config.pace != Pace::None).unwrap_or(NONE)
 }
 
 /// The first rate of a scope, if not the usual one. Where limits are configured, they hold it back; the rate only slows down
 /// when they promise too much. Twice of them leaves room for their burst.
-fn start(name: &str, config: &PacerConfig) -> Option<f64> {
+fn start(tier: &Limits, config: &PacerConfig) -> Option<f64> {
     let per_second = |quota: &Quota| quota.limit as f64 / quota.window.as_secs_f64();
     let requests = |quota: &&Quota| quota.dimension == Dimension::Requests;
-    let tier = tier(name, config);
     let configured = config.limits.quotas.iter().chain(&tier.quotas).filter(requests).map(per_second);
     config.start.or_else(|| configured.reduce(f64::min).map(|rate| (2.0 * rate).min(FASTEST_START)))
 }

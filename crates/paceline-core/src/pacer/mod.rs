@@ -7,7 +7,7 @@ mod scopes;
 #[cfg(test)]
 mod tests;
 
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::string::ToString;
 use alloc::sync::Arc;
 use core::cmp::Reverse;
@@ -72,6 +72,8 @@ use crate::verdict;
 #[derive(Clone, Debug)]
 pub struct Pacer {
     config: PacerConfig,
+    /// Where the limits of the tier of a name are in the configuration.
+    tiers: BTreeMap<Arc<str>, usize>,
     rng: Rng,
     now: Instant,
     quotas: Quotas,
@@ -93,6 +95,7 @@ impl Pacer {
     pub fn new(config: PacerConfig, seed: u64, now: Instant) -> Result<Self, ConfigError> {
         check(&config)?;
         Ok(Self {
+            tiers: tiers(&config),
             rng: Rng::new(seed),
             now,
             quotas: Quotas::new(&limits(&config))?,
@@ -216,8 +219,10 @@ impl Pacer {
         check(&config)?;
         self.quotas.reconfigure(&limits(&config))?;
         self.in_flight.reconfigure(Concurrency::Fixed { max: config.concurrency.max() })?;
+        self.tiers = tiers(&config);
         for scope in self.scopes.iter_mut() {
-            scope.reconfigure(&config)?;
+            let tier = self.tiers.get(&scope.name).map(|place| &config.tiers[*place].1);
+            scope.reconfigure(tier, &config)?;
         }
         self.config = config;
         self.refuse_too_large();
@@ -349,7 +354,8 @@ impl Pacer {
     }
 
     fn fresh(&self, name: Arc<str>) -> Scope {
-        Scope::new(name, &self.config).expect("the configuration was checked")
+        let tier = self.tiers.get(&name).map(|place| &self.config.tiers[*place].1);
+        Scope::new(name, tier, &self.config).expect("the configuration was checked")
     }
 
     fn admit_cost(&self, now: Instant, scope: &Scope, cost: &Cost) -> Admit {
@@ -419,6 +425,12 @@ fn limits(config: &PacerConfig) -> Limits {
     if config.pace == Pace::None { Limits::default() } else { config.limits.clone() }
 }
 
+/// Of several tiers of one name the first counts.
+fn tiers(config: &PacerConfig) -> BTreeMap<Arc<str>, usize> {
+    let places = config.tiers.iter().enumerate().rev();
+    places.map(|(place, (name, _))| (name.clone(), place)).collect()
+}
+
 fn check(config: &PacerConfig) -> Result<(), ConfigError> {
     config.retry.backoff.check()?;
     if let Some(start) = config.start.filter(|start| !(*start > 0.0 && *start <= scope::FASTEST_START)) {
@@ -426,9 +438,9 @@ fn check(config: &PacerConfig) -> Result<(), ConfigError> {
         return Err(ConfigError { key: "start".into(), value: start.to_string(), expected });
     }
     Quotas::new(&config.limits)?;
-    for (name, _) in &config.tiers {
-        Scope::new(name.clone(), config)?;
+    for (name, limits) in &config.tiers {
+        Scope::new(name.clone(), Some(limits), config)?;
     }
-    Scope::new("".into(), config)?;
+    Scope::new("".into(), None, config)?;
     Ok(())
 }
