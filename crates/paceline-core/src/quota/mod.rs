@@ -6,6 +6,7 @@
 mod bucket;
 mod fixed;
 mod sliding;
+mod sums;
 #[cfg(test)]
 mod tests;
 

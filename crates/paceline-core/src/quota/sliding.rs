@@ -4,6 +4,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use super::sums::Sums;
 use crate::time::{Instant, nanos};
 
 /// A window is divided into so many slots at most: entries of one slot are merged and counted at its end. It bounds
@@ -21,6 +22,7 @@ pub(crate) struct SlidingWindow {
     window: u64,
     slot: u64,
     pub(super) entries: VecDeque<Entry>,
+    pub(super) sums: Sums,
     used: u64,
     last: Instant,
 }
@@ -32,39 +34,41 @@ pub(super) struct Entry {
     units: u32,
 }
 
+#[cfg(test)]
+impl Entry {
+    pub(super) fn units(&self) -> u64 {
+        u64::from(self.units)
+    }
+}
+
 impl SlidingWindow {
     pub(super) fn new(limit: u64, window: Duration) -> Self {
         let window = nanos(window);
         let slot = (window / SLOTS).max(1);
-        Self { limit, window, slot, entries: VecDeque::new(), used: 0, last: Instant::ZERO }
+        Self { limit, window, slot, entries: VecDeque::new(), sums: Sums::default(), used: 0, last: Instant::ZERO }
     }
 
     pub(super) fn used(&self, now: Instant) -> u64 {
-        let gone: u64 = self.expired(now).map(|entry| u64::from(entry.units)).sum();
-        self.used - gone
+        self.used - self.units_of_first(self.expired(now))
     }
 
     pub(super) fn fits_at(&self, now: Instant, units: u64) -> Instant {
         let now = now.max(self.last);
-        let mut used = self.used;
-        for entry in &self.entries {
-            if used + units <= self.limit {
-                break;
-            }
-            used -= u64::from(entry.units);
-            let leaves = self.leaves(*entry);
-            if leaves > now && used + units <= self.limit {
-                return leaves;
-            }
+        let excess = (self.used + units).saturating_sub(self.limit);
+        if excess == 0 {
+            return now;
         }
-        now
+        let frees = self.sums.reaches(excess, |place| self.units(place));
+        frees.map_or(now, |place| self.leaves(self.entries[place]).max(now))
     }
 
     pub(super) fn take(&mut self, now: Instant, units: u64) {
         let now = now.max(self.last);
-        let expired = self.expired(now).count();
-        for entry in self.entries.drain(..expired) {
-            self.used -= u64::from(entry.units);
+        while let Some(oldest) = self.entries.front().filter(|entry| self.leaves(**entry) <= now) {
+            let units = u64::from(oldest.units);
+            self.entries.pop_front();
+            self.sums.pop(units);
+            self.used -= units;
         }
         self.last = now;
         self.used += units;
@@ -76,10 +80,12 @@ impl SlidingWindow {
             let merged = left.min(u64::from(u32::MAX - newest.units));
             newest.units += merged as u32;
             left -= merged;
+            self.sums.add(self.entries.len() - 1, merged);
         }
         while left > 0 {
             let units = left.min(u64::from(u32::MAX));
             self.entries.push_back(Entry { slot, units: units as u32 });
+            self.sums.push(units);
             left -= units;
         }
     }
@@ -94,9 +100,12 @@ impl SlidingWindow {
         let age = newest.wrapping_sub(slot);
         let first = self.entries.partition_point(|entry| newest.wrapping_sub(entry.slot) > age);
         let mut left = units;
-        for entry in self.entries.range_mut(first..).take_while(|entry| entry.slot == slot) {
+        for (place, entry) in
+            self.entries.iter_mut().enumerate().skip(first).take_while(|(_, entry)| entry.slot == slot)
+        {
             let back = left.min(u64::from(entry.units));
             entry.units -= back as u32;
+            self.sums.subtract(place, back);
             self.used -= back;
             left -= back;
         }
@@ -106,17 +115,17 @@ impl SlidingWindow {
     /// their latest time.
     pub(super) fn taken(&self, now: Instant) -> Vec<(Duration, u64)> {
         let now = now.max(self.last);
+        let window = Duration::from_nanos(self.window);
+        let ended = |entry: &Entry| self.leaves(*entry).saturating_sub(window);
+        let part = |entry: &Entry| ended(entry).as_nanos() / (self.window / PARTS).max(1);
         let mut parts: Vec<(Duration, u64)> = Vec::new();
-        let mut newest_part = None;
-        for entry in self.entries.iter().skip(self.expired(now).count()) {
-            let ended = self.leaves(*entry).saturating_sub(Duration::from_nanos(self.window));
-            let part = ended.as_nanos() / (self.window / PARTS).max(1);
-            let (ago, units) = (now - ended, u64::from(entry.units));
-            match parts.last_mut() {
-                Some(last) if newest_part == Some(part) => *last = (ago, last.1 + units),
-                _ => parts.push((ago, units)),
-            }
-            newest_part = Some(part);
+        let mut from = self.expired(now);
+        while let Some(first) = self.entries.get(from) {
+            let number = part(first);
+            let to = self.entries.partition_point(|entry| part(entry) <= number);
+            let units = self.units_of_first(to) - self.units_of_first(from);
+            parts.push((now - ended(&self.entries[to - 1]), units));
+            from = to;
         }
         parts
     }
@@ -125,9 +134,19 @@ impl SlidingWindow {
         (at.as_nanos() / self.slot) as u32
     }
 
-    pub(super) fn expired(&self, now: Instant) -> impl Iterator<Item = &Entry> {
+    /// Entries that count no longer; they are the first.
+    fn expired(&self, now: Instant) -> usize {
         let now = now.max(self.last);
-        self.entries.iter().take_while(move |entry| self.leaves(**entry) <= now)
+        let is_gone = |entry: &Entry| self.leaves(*entry) <= now;
+        if self.entries.front().is_some_and(is_gone) { self.entries.partition_point(is_gone) } else { 0 }
+    }
+
+    fn units(&self, place: usize) -> u64 {
+        u64::from(self.entries[place].units)
+    }
+
+    fn units_of_first(&self, count: usize) -> u64 {
+        self.sums.of_first(count, |place| self.units(place))
     }
 
     /// When an entry stops counting. Ages are taken against the newest entry, so that they stay small however long
