@@ -86,6 +86,11 @@ impl Announced {
         number > self.carrier.number
     }
 
+    /// Whether the limit has reset since.
+    pub(crate) fn is_over(&self, now: Instant) -> bool {
+        self.carrier.sent + self.reset <= now
+    }
+
     /// Units a second that the limit lets pass for good, as far as this report tells.
     pub(crate) fn per_second(&self) -> Option<f64> {
         let reset = self.reset.as_secs_f64();

@@ -109,6 +109,11 @@ impl Breaker {
         }
     }
 
+    /// Whether it is closed, and has not opened since the last success.
+    pub(crate) fn is_clear(&self) -> bool {
+        self.state == State::Closed && self.failing_since.is_none()
+    }
+
     /// Since when nothing has succeeded, if the breaker opened.
     pub(crate) const fn failing_since(&self) -> Option<Instant> {
         self.failing_since

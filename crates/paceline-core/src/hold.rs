@@ -75,6 +75,11 @@ impl Hold {
         over
     }
 
+    /// Whether nothing holds, and nothing is remembered of earlier holds.
+    pub(crate) const fn is_clear(&self) -> bool {
+        !self.is_active() && self.guess.is_zero() && self.long_wait_over.is_none()
+    }
+
     pub(crate) const fn is_active(&self) -> bool {
         self.until.is_some() || self.stopped.is_some()
     }

@@ -24,6 +24,13 @@ use crate::time::Instant;
 /// A hint above this holds the whole scope; a shorter one in whole seconds is mostly rounding.
 const HOLDING_HINT: Duration = Duration::from_secs(1);
 
+/// What an idle scope has learnt is worth nothing after that: a belief that another process is that old counts a sixty-fourth,
+/// and its cap is forgotten.
+const KEEPS: Duration = Duration::from_mins(60);
+
+/// The same where nothing was refused: a start finds its way again as fast.
+const KEEPS_START: Duration = Duration::from_mins(10);
+
 /// No scope starts faster than this, in calls a second.
 pub(crate) const FASTEST_START: f64 = 1e6;
 
@@ -59,6 +66,8 @@ pub(crate) struct Scope {
     /// The number of the newest call that left.
     last: u64,
     spent: Cost,
+    /// Since when nothing waits or is in flight.
+    idle: Option<Instant>,
 }
 
 impl Scope {
@@ -80,6 +89,7 @@ impl Scope {
             pace: config.pace,
             last: 0,
             spent: Cost::zero(),
+            idle: None,
             name,
         })
     }
@@ -125,6 +135,30 @@ impl Scope {
     /// Whether anybody wants to send a call now.
     pub(crate) fn note_demand(&mut self, now: Instant) {
         self.learnt.demand(now, self.queue.head().is_some());
+    }
+
+    /// Whether nothing waits or is in flight.
+    pub(crate) fn note_idle(&mut self, now: Instant) {
+        let busy = self.queue.len() > 0 || self.in_flight.now() > 0;
+        self.idle = if busy { None } else { self.idle.or(Some(now)) };
+    }
+
+    /// Whether a new scope of that name would do as well: it is idle, its limits are unused, nothing holds it, and what it
+    /// has learnt is nothing or old.
+    pub(crate) fn is_worth_nothing(&self, now: Instant) -> bool {
+        let Some(idle) = self.idle.map(|since| now - since) else { return false };
+        let begun = !self.hold.is_clear() || !self.gate.is_open() || !self.breaker.is_clear();
+        let learnt = match self.pace {
+            Pace::Auto => !self.learnt.is_starting(),
+            Pace::Fixed | Pace::None => false,
+            Pace::Aimd | Pace::Responsive | Pace::Linear | Pace::Exponential => true,
+        };
+        let keeps = if begun || learnt { KEEPS } else { KEEPS_START };
+        idle >= keeps
+            && !self.hold.is_active()
+            && self.next_reopening().is_none()
+            && self.quotas.is_unused(now)
+            && self.announced.iter().all(|limit| limit.is_over(now))
     }
 
     /// The next waiter waits for a full window.

@@ -18,7 +18,7 @@ use crate::time::Instant;
 pub struct Snapshot {
     /// The ceiling over everything, with the sums of all scopes.
     pub account: ScopeSnapshot,
-    /// Each scope, in the order in which they appeared.
+    /// Each scope, in the order in which they appeared, but that a new one takes the place of one that was forgotten.
     pub scopes: Vec<ScopeSnapshot>,
 }
 

@@ -38,6 +38,7 @@ impl Pacer {
             self.look(now, place);
         }
         self.wake = self.next_wake(now);
+        self.forget_some(now);
     }
 
     /// Ends the hold and the closure of a scope whose time has come.
@@ -52,6 +53,7 @@ impl Pacer {
     fn look(&mut self, now: Instant, place: u32) {
         let scope = &mut self.scopes[place];
         scope.note_demand(now);
+        scope.note_idle(now);
         let head = scope.queue.head();
         let answer = head.map(|head| scope.admit(now, &self.slots.at(head.2).request.cost));
         let full = matches!(answer, Some(Admit::At { policy: Policy::Quota { .. }, .. }));

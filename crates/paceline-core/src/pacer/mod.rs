@@ -2,6 +2,7 @@
 
 mod agenda;
 mod dispatch;
+mod forget;
 mod react;
 mod scopes;
 #[cfg(test)]
@@ -44,6 +45,10 @@ use crate::verdict;
 /// - *Questions* change nothing: [`admit`](Self::admit), [`snapshot`](Self::snapshot).
 /// - [`scope`](Self::scope) names a scope.
 ///
+/// A scope in which nothing waits or is in flight, whose limits are unused and which is open is forgotten after 10 to 15
+/// minutes when it has learnt nothing, else after an hour: until then it remembers. Its name makes it anew, its handles stay
+/// good, and what it has counted stays in the sums of the account.
+///
 /// There are two levels. The account counts against the configured limits; below it each scope has its own limits,
 /// gate, breaker and queue. When the ceiling binds, the highest priority goes first, then the earliest arrival among
 /// the heads of the scopes that may leave.
@@ -81,6 +86,10 @@ pub struct Pacer {
     hold: Hold,
     scopes: Scopes,
     agenda: Agenda,
+    /// When each scope is asked next whether it may be forgotten.
+    round: VecDeque<(Instant, u32)>,
+    /// What forgotten scopes had counted.
+    forgotten: Totals,
     slots: Slots,
     arrivals: u64,
     events: VecDeque<Event>,
@@ -103,6 +112,8 @@ impl Pacer {
             hold: Hold::default(),
             scopes: Scopes::default(),
             agenda: Agenda::default(),
+            round: VecDeque::new(),
+            forgotten: Totals::default(),
             slots: Slots::default(),
             arrivals: 0,
             events: VecDeque::new(),
@@ -350,7 +361,9 @@ impl Pacer {
     fn make(&mut self, name: Arc<str>) -> ScopeId {
         let mut scope = self.fresh(name);
         scope.set_clock(self.now, self.hold.is_active());
-        self.scopes.insert(scope)
+        let id = self.scopes.insert(scope);
+        self.ask_later(id.place);
+        id
     }
 
     fn fresh(&self, name: Arc<str>) -> Scope {
@@ -396,7 +409,7 @@ impl Pacer {
     }
 
     fn account_snapshot(&self, now: Instant, scopes: &[ScopeSnapshot]) -> ScopeSnapshot {
-        let mut totals = Totals::default();
+        let mut totals = self.forgotten.clone();
         scopes.iter().for_each(|scope| totals.add(&scope.totals));
         let next = self.admit_account(now, &Cost::request());
         let first = scopes.iter().filter(|scope| scope.waiting > 0).min_by_key(|scope| scope.next_due);

@@ -55,6 +55,14 @@ impl Scopes {
         id
     }
 
+    /// Takes a scope out that is not to be looked at.
+    pub(super) fn remove(&mut self, place: u32) -> Scope {
+        let scope = self.all[place as usize].scope.take().expect("a scope that is kept");
+        self.names.remove(&scope.name);
+        self.free.push(place);
+        scope
+    }
+
     /// All of them, with their places.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &Scope)> {
         (0..).zip(&self.all).filter_map(|(place, kept)| Some((place, kept.scope.as_ref()?)))

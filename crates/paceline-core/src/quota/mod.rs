@@ -163,6 +163,12 @@ impl Quotas {
         }
     }
 
+    /// Whether nothing counts any more.
+    pub(crate) fn is_unused(&self, now: Instant) -> bool {
+        self.counters.iter().all(|(_, counter)| counter.used(now) == 0)
+            && self.burst_left(now).is_none_or(|(left, most)| left == most)
+    }
+
     /// The counters with their quotas, for snapshots.
     pub(crate) fn counters(&self) -> impl Iterator<Item = (&Quota, &Counter)> {
         self.counters.iter().map(|(quota, counter)| (quota, counter))

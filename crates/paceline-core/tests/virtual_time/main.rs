@@ -1,6 +1,7 @@
 //! The pacer in virtual time: jobs that take hours in a blink, the same each time.
 
 mod classic_defects;
+mod forgotten;
 mod job;
 mod model;
 mod models;
