@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use paceline::Snapshot;
 use paceline_core::{Instant, Timestamp};
 use paceline_store::{Claim, Error, Journal, Taken};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -25,6 +26,10 @@ use crate::run::calls::stop::Stop;
 use crate::run::job::reading::ReadingError;
 use crate::run::seen::progress::{Progress, View};
 use crate::run::seen::snapshot;
+
+/// Looking after the run takes one part in so many of its time at most: a look costs as much as there are scopes, so with
+/// many of them there are fewer looks.
+const LOOKS_TAKE: u32 = 20;
 
 /// How often the progress, the snapshot in the journal and the bounds of the run are looked after.
 const TICK: Duration = Duration::from_millis(500);
@@ -52,6 +57,8 @@ pub(crate) struct Dispatcher {
     given_up: bool,
     stop: Option<Stop>,
     abandon_at: Option<Instant>,
+    /// The run is not looked after before that.
+    look_again: Instant,
 }
 
 /// What a dispatcher is made of.
@@ -98,6 +105,7 @@ impl Dispatcher {
             given_up: false,
             stop: None,
             abandon_at: None,
+            look_again: Instant::ZERO,
         }
     }
 
@@ -137,7 +145,7 @@ impl Dispatcher {
             self.end_with(Some(Stop::MaxItems));
         }
         self.parts.recorder.settle_held_back(self.stop.as_ref());
-        self.look_after();
+        self.look_after(&self.parts.context.limiter.snapshot());
         Ok(Ended { stop: self.stop, recorder: self.parts.recorder })
     }
 
@@ -232,21 +240,21 @@ impl Dispatcher {
     }
 
     /// Shows and stores where the run stands.
-    fn look_after(&mut self) {
+    fn look_after(&mut self, limits: &Snapshot) {
         let Parts { context, journal, recorder, progress, .. } = &mut self.parts;
-        let (figures, limits) = (recorder.figures(), context.limiter.snapshot());
+        let figures = recorder.figures();
         let (now, in_flight) = (context.limiter.now(), context.in_flight.load(Ordering::Relaxed));
         let next_due = self.next_due.map(|due| (due, context.now()));
         let stop = self.stop.as_ref();
-        progress.show(&View { now, figures, limits: &limits, in_flight, stop, next_due });
+        progress.show(&View { now, figures, limits, in_flight, stop, next_due });
         let seconds = (now - context.began).as_secs_f64();
-        let json = snapshot::job(figures, &limits, in_flight, seconds, stop, &|at| context.timestamp(at));
+        let json = snapshot::job(figures, limits, in_flight, seconds, stop, &|at| context.timestamp(at));
         if limits.scopes.is_empty() {
             // Nothing was asked for yet; what the run before left says more.
             return;
         }
         journal.write_snapshot(json.to_string(), recorder.acknowledge.reply());
-        let minutes = recorder.minutes().take(&limits);
+        let minutes = recorder.minutes().take(limits);
         if !minutes.is_empty() {
             journal.add_history(minutes, recorder.acknowledge.reply());
         }
