@@ -167,7 +167,7 @@ impl Scope {
     }
 
     /// A call leaves.
-    pub(crate) fn leave(&mut self, now: Instant, cost: &Cost) -> Flight {
+    pub(crate) fn leave(&mut self, now: Instant, wanted: Instant, cost: &Cost) -> Flight {
         self.last += 1;
         let probe = self.breaker.left();
         self.in_flight.take();
@@ -180,7 +180,7 @@ impl Scope {
             self.learnt.left(now, &self.gate, &flight, canary);
         }
         self.spacing.left(now);
-        self.quotas.take(now, cost);
+        self.quotas.take(now, wanted, cost);
         flight
     }
 

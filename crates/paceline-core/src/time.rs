@@ -8,6 +8,9 @@ use core::fmt;
 use core::ops::{Add, AddAssign, Sub};
 use core::time::Duration;
 
+/// How late a timer may be without shifting the schedule of what it is late for.
+pub(crate) const LATE: Duration = Duration::from_millis(5);
+
 /// A point on a monotonic clock: nanoseconds since an origin chosen by the driver.
 ///
 /// The engine never reads a clock. Whoever drives it passes the present as an argument.

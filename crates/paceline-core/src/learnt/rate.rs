@@ -8,7 +8,7 @@ use core::time::Duration;
 
 use super::belief::Trend;
 use super::unit::Weight;
-use crate::time::Instant;
+use crate::time::{Instant, LATE};
 
 /// The first rate, in calls a second: slow enough for any provider.
 const START: f64 = 2.0;
@@ -63,9 +63,6 @@ const SLOWEST: f64 = 60.0;
 
 /// At most so many refusals of one epoch are paid for.
 const MOST: f64 = 4.0;
-
-/// How late a timer may be without shifting the schedule.
-pub(super) const LATE: Duration = Duration::from_millis(5);
 
 /// A belief from another process counts half after so long.
 const HALVED_AFTER: Duration = Duration::from_mins(10);

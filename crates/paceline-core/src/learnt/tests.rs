@@ -5,8 +5,9 @@ use alloc::vec::Vec;
 use super::*;
 use proptest::test_runner::{Config, TestRunner};
 
-use super::rate::{AHEAD, LATE, PAY};
+use super::rate::{AHEAD, PAY};
 use crate::cost::Cost;
+use crate::time::LATE;
 
 /// What a scope does with its policies, without everything else that it has.
 struct Machine {

@@ -103,9 +103,10 @@ impl Pacer {
         };
         let request = &entry.request;
         scope.queue.remove(head, request.not_before, deadline);
-        let flight = scope.leave(now, &request.cost);
+        let wanted = since.max(request.not_before.unwrap_or(since));
+        let flight = scope.leave(now, wanted, &request.cost);
         self.in_flight.take();
-        self.quotas.take(now, &request.cost);
+        self.quotas.take(now, wanted, &request.cost);
         scope.totals.sends += 1;
         scope.totals.resends += u64::from(request.sends() > 0);
         scope.totals.probes += u64::from(flight.probe);

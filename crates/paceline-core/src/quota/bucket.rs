@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use crate::time::{Instant, nanos};
+use crate::time::{Instant, LATE, nanos};
 
 /// Refilled continuously with `limit` units per window, at most `burst` of them stored. The level is kept in units
 /// times nanoseconds of the window, so that refill is exact; debt makes it negative.
@@ -42,6 +42,14 @@ impl TokenBucket {
     pub(super) fn take(&mut self, now: Instant, units: u64) {
         self.level = self.level(now) - i128::from(units) * i128::from(self.window);
         self.at = self.at.max(now);
+    }
+
+    /// Takes units that were wanted earlier already. What had been refilled by then is spent as of then, so that a late
+    /// timer costs nothing of the rate: as of at most [`LATE`] ago, and never before they were wanted, so that after idling
+    /// no more than the burst leaves at once.
+    pub(super) fn take_wanted(&mut self, now: Instant, wanted: Instant, units: u64) {
+        let due = self.fits_at(self.at, units);
+        self.take(due.max(wanted).max(now.saturating_sub(LATE)).min(now), units);
     }
 
     pub(super) fn refund(&mut self, units: u64) {

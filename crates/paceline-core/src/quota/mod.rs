@@ -129,15 +129,16 @@ impl Quotas {
         }
     }
 
-    /// Takes what [`Quotas::admit`] allowed.
-    pub(crate) fn take(&mut self, now: Instant, cost: &Cost) {
+    /// Takes what [`Quotas::admit`] allowed to a call that was ready to leave at `wanted`. The spacing makes up for a timer
+    /// that is a little late; a window counts what it sees.
+    pub(crate) fn take(&mut self, now: Instant, wanted: Instant, cost: &Cost) {
         if core::mem::take(&mut self.full) {
             self.forget_burst(now);
         }
         if let Some(burst) = &mut self.burst
             && cost.get(&Dimension::Requests) > 0
         {
-            burst.take(now, 1);
+            burst.take_wanted(now, wanted, 1);
         }
         for (quota, counter) in &mut self.counters {
             counter.take(now, cost.get(&quota.dimension));

@@ -2,7 +2,7 @@
 
 use super::sliding::{Entry, SLOTS};
 use super::*;
-use crate::time::nanos;
+use crate::time::{LATE, nanos};
 use proptest::{prop_assert, prop_assert_eq, proptest};
 
 const S: Duration = Duration::from_secs(1);
@@ -71,6 +71,41 @@ fn a_bucket_refills_without_rounding() {
         bucket.take(now, 1);
     }
     assert!(now >= at(6_000.0) && now < at(6_000.0) + Duration::from_micros(1), "700 refills take 100 minutes");
+}
+
+/// Takes `calls` units at `per_second` from a bucket with room for one, each so late; gives the time of the last.
+fn spaced(per_second: u64, calls: u64, late: Duration) -> Instant {
+    let mut bucket = TokenBucket::new(per_second, S, 1);
+    let mut now = at(0.0);
+    for _ in 0..calls {
+        let due = bucket.fits_at(now, 1);
+        now = if due > now { due + late } else { now };
+        bucket.take_wanted(now, at(0.0), 1);
+    }
+    now
+}
+
+#[test]
+fn a_late_timer_takes_nothing_from_the_rate() {
+    for per_second in [100, 500, 1_000, 2_000] {
+        for late in [Duration::from_micros(60), Duration::from_millis(1), LATE] {
+            let last = spaced(per_second, 10 * per_second + 1, late);
+            assert!(last <= at(10.0) + late, "{per_second} a second, {late:?} late: {last}");
+        }
+    }
+    assert!(spaced(1_000, 1_001, 2 * LATE) > at(1.5), "more than that is lost");
+}
+
+#[test]
+fn after_idling_no_more_than_the_burst_leaves_at_once() {
+    let mut bucket = TokenBucket::new(1_000, S, 3);
+    for time in [at(1.0), at(9.0)] {
+        for _ in 0..3 {
+            assert_eq!(bucket.fits_at(time, 1), time);
+            bucket.take_wanted(time, time, 1);
+        }
+        assert_eq!(bucket.fits_at(time, 1), time + Duration::from_millis(1));
+    }
 }
 
 #[test]
@@ -193,6 +228,23 @@ proptest! {
             for (from, units) in log.iter().rev() {
                 given += units;
                 prop_assert!(u128::from(given) * 10_000_000_000 <= 40 * 10_000_000_000 + (now - *from).as_nanos() * 100);
+            }
+        }
+    }
+
+    /// However late, never more than the burst and the refill over any span that is longer by what is credited.
+    #[test]
+    fn lateness_adds_no_more_than_what_is_credited(steps in steps()) {
+        let mut bucket = TokenBucket::new(1_000, S, 4);
+        let mut log: Vec<Instant> = Vec::new();
+        let mut now = Instant::ZERO;
+        for (passed, waited, _) in steps {
+            let wanted = now.max(bucket.fits_at(now, 1).saturating_sub(Duration::from_millis(waited)));
+            now = bucket.fits_at(wanted, 1) + Duration::from_micros(passed);
+            bucket.take_wanted(now, wanted, 1);
+            log.push(now);
+            for (given, from) in (1..).zip(log.iter().rev()) {
+                prop_assert!((given - 4) * 1_000_000 <= (now - *from + LATE).as_nanos() as i64, "{given} since {from}");
             }
         }
     }
