@@ -84,8 +84,8 @@ pub struct Request {
     pub cost: Cost,
     /// Higher goes first. Default 0.
     pub priority: i32,
-    /// Which item it is for: the breaker wants failures of several. Default 0.
-    pub item: u64,
+    /// Which item it is for: the breaker wants failures of several. `None`: an item of its own, numbered like its arrival.
+    pub item: Option<u64>,
     /// Its place among those of the same priority; a retry keeps it. `None`: behind everybody so far.
     pub arrival: Option<u64>,
     /// Sends so far that count against `max_retries`.
@@ -107,7 +107,7 @@ impl Request {
             scope: scope.into(),
             cost,
             priority: 0,
-            item: 0,
+            item: None,
             arrival: None,
             attempts: 0,
             deferrals: 0,

@@ -195,7 +195,7 @@ impl Inner {
     /// down, one call at a time tests it and the others wait here.
     async fn permit(&self, scope: &ScopeId) -> Result<Permit, CallError> {
         let request = paceline::Request {
-            item: ITEM.try_with(|item| *item).unwrap_or_default(),
+            item: ITEM.try_with(|item| *item).ok(),
             arrival: Some(self.arrivals.fetch_add(1, Ordering::Relaxed)),
             ..paceline::Request::new(scope, Cost::request())
         };

@@ -162,7 +162,8 @@ impl Pacer {
         self.arrivals = self.arrivals.max(arrival.saturating_add(1));
         let deadline = request.deadline.map(|deadline| scope.clock.read(now, deadline));
         let (priority, not_before) = (request.priority, request.not_before);
-        let request = Request { arrival: Some(arrival), scope: id.clone(), ..request };
+        let item = request.item.or(Some(arrival));
+        let request = Request { arrival: Some(arrival), item, scope: id.clone(), ..request };
         let ticket = self.slots.insert(request, |slot| Stage::Waiting {
             place: (Reverse(priority), arrival, slot),
             deadline,

@@ -42,11 +42,12 @@ impl Pacer {
     /// What the outcome does to the pace.
     pub(super) fn react(&mut self, now: Instant, request: &Request, flight: &Flight, outcome: &Outcome) {
         let scope = &mut self.scopes[&request.scope];
+        let item = request.item.expect("it was numbered when it was enqueued");
         let change = match outcome.class {
             Class::Success => {
                 self.hold.passed();
                 scope.speed_up(flight.number, &mut self.rng);
-                let (opened, change) = scope.passed(now, flight, request.item);
+                let (opened, change) = scope.passed(now, flight, item);
                 if opened {
                     self.quotas.forget_burst(now);
                 }
@@ -56,13 +57,13 @@ impl Pacer {
                 scope.lost(flight);
                 None
             }
-            Class::Overloaded | Class::Transient => scope.failed(now, flight, request.item),
+            Class::Overloaded | Class::Transient => scope.failed(now, flight, item),
             Class::Throttled
             | Class::QuotaExhausted
             | Class::Account
             | Class::Invalid
             | Class::Filtered
-            | Class::Partial => scope.answered(now, flight, request.item),
+            | Class::Partial => scope.answered(now, flight, item),
         };
         self.report_breaker(now, &request.scope, change);
         match outcome.class {

@@ -118,7 +118,7 @@ impl Both {
 
     fn enqueue(&mut self) {
         let (place, tokens) = (self.below(SCOPES), self.below(500));
-        let (priority, item) = (self.below(2) as i32, self.below(50));
+        let (priority, item) = (self.below(2) as i32, Some(self.below(50)));
         let later = |rng: &mut Rng, within: u64| self.now + Duration::from_millis(rng.next_u64() % within);
         let not_before = self.rng.next_u64().is_multiple_of(4).then(|| later(&mut self.rng, 9_000));
         let deadline = self.rng.next_u64().is_multiple_of(5).then(|| later(&mut self.rng, 60_000));

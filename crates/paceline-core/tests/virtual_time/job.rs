@@ -73,7 +73,7 @@ pub(crate) fn run_models(
     let mut answers: BinaryHeap<Reverse<(Instant, Ticket)>> = BinaryHeap::new();
     let mut outcomes = BTreeMap::new();
     for item in 0..items {
-        let request = Request { item, ..Request::new(pacer.scope(model(item)), Cost::request()) };
+        let request = Request { item: Some(item), ..Request::new(pacer.scope(model(item)), Cost::request()) };
         tickets.insert(pacer.enqueue(Instant::ZERO, request).expect("it fits"), item);
     }
     let mut now = Instant::ZERO;

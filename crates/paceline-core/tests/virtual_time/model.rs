@@ -108,7 +108,7 @@ impl Model {
         let cost = Cost::request().with(Dimension::Tokens, self.below(600));
         let mut request = Request::new(scope, cost);
         request.priority = self.below(2) as i32;
-        request.item = self.below(50);
+        request.item = Some(self.below(50));
         if self.below(4) == 0 {
             request.not_before = Some(self.now + Duration::from_millis(self.below(20_000)));
         }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::job::{at, run, seconds};
-use paceline_core::{Class, Outcome, PacerConfig};
+use paceline_core::{Class, Cost, Event, Instant, Outcome, Pace, Pacer, PacerConfig, Request};
 
 #[test]
 fn no_item_pays_for_an_outage_and_few_calls_are_spent_on_it() {
@@ -19,4 +19,28 @@ fn no_item_pays_for_an_outage_and_few_calls_are_spent_on_it() {
         let first = job.succeeded.iter().map(|(_, at)| seconds(*at)).find(|at| *at > to).expect("some are left");
         assert!(first < to + 40.0, "noticed after {first} s");
     }
+}
+
+/// Two hundred calls that fail, each repeated as often as its item may be.
+fn opens_the_breaker(item: Option<u64>) -> bool {
+    let config = PacerConfig { pace: Pace::Fixed, ..PacerConfig::default() };
+    let mut pacer = Pacer::new(config, 1, Instant::ZERO).expect("a configuration that can be");
+    let scope = pacer.scope("a model");
+    for _ in 0..200 {
+        let request = Request { item, ..Request::new(&scope, Cost::request()) };
+        let ticket = pacer.enqueue(Instant::ZERO, request).expect("it fits");
+        pacer.complete(Instant::ZERO, ticket, Outcome::new(Class::Transient));
+        while let Some(event) = pacer.poll_event() {
+            if matches!(event, Event::BreakerOpened { .. }) {
+                return true;
+            }
+        }
+    }
+    false
+}
+
+#[test]
+fn requests_without_an_item_are_items_of_their_own_for_the_breaker() {
+    assert!(opens_the_breaker(None));
+    assert!(!opens_the_breaker(Some(0)), "one bad item never opens it");
 }

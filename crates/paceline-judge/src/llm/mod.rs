@@ -148,7 +148,7 @@ impl LlmJudge {
         let cost = self.config.dialect.charge(PATH, body.as_bytes(), &TokenRatio::default());
         let deadline = self.limiter.now() + self.config.timeout;
         let scope = self.limiter.scope(&self.config.model);
-        let request = Request { item: case.item.id, deadline: Some(deadline), ..Request::new(scope, cost) };
+        let request = Request { item: Some(case.item.id), deadline: Some(deadline), ..Request::new(scope, cost) };
         if let Admit::At { at, policy } = self.limiter.admit(&request)
             && at > deadline
         {

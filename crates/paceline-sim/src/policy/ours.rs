@@ -69,7 +69,7 @@ impl Ours {
 
     /// Says whether there is room for the item in the limits at all.
     fn enqueue(&mut self, now: Instant, item: u32, work: &Work<'_>) -> bool {
-        let request = Request { item: u64::from(item), ..Request::new(&self.scope, work.estimate(item).clone()) };
+        let request = Request { item: Some(u64::from(item)), ..Request::new(&self.scope, work.estimate(item).clone()) };
         let fits = self.pacer.enqueue(now, request).is_ok();
         self.fresh += u32::from(fits);
         fits
@@ -78,7 +78,7 @@ impl Ours {
     /// Notes a call that leaves.
     fn granted(&mut self, ticket: Ticket) -> u32 {
         let request = self.pacer.request(ticket).expect("a granted request stays until it is completed");
-        let item = u32::try_from(request.item).expect("items are numbered in 32 bits");
+        let item = request.item.and_then(|item| u32::try_from(item).ok()).expect("items are numbered in 32 bits");
         self.fresh -= u32::from(request.sends() == 0);
         let index = item as usize;
         if index >= self.tickets.len() {

@@ -84,7 +84,7 @@ impl World {
     fn permit(&self, task: &Task) -> Result<(Ticket, bool), (Option<Duration>, String)> {
         let (scope, now) = (self.scope(task.group()), self.clock.now());
         let mut pacer = self.pacer.lock().unwrap();
-        let request = Request { item: task.item().id, ..Request::new(scope, Cost::request()) };
+        let request = Request { item: Some(task.item().id), ..Request::new(scope, Cost::request()) };
         let ticket = pacer.enqueue(now, request.clone()).unwrap();
         let granted = |event| match event {
             Event::Granted { ticket: of, probe, .. } if of == ticket => Some(probe),

@@ -43,7 +43,7 @@ async fn log_of(answers: &[u16]) -> Vec<serde_json::Value> {
         let status = *answers.get(call).or(answers.last()).expect("an answer");
         Ok::<_, io::Error>(Response::builder().status(status).body("").expect("a response"))
     };
-    let request = Request { item: 7, ..request(&limiter) };
+    let request = Request { item: Some(7), ..request(&limiter) };
     limiter.run(request, send).await.expect("no local refusal").expect("an answer");
     let bytes = lines.0.lock().expect("no test panics here").clone();
     let text = String::from_utf8(bytes).expect("JSON is UTF-8");

@@ -12,7 +12,10 @@ async fn send_all(limiter: &Limiter, items: u64) -> Arrivals {
         .map(|item| {
             let (limiter, arrivals) = (limiter.clone(), arrivals.clone());
             tokio::spawn(async move {
-                let permit = limiter.acquire(Request { item, ..request(&limiter) }).await.expect("a wait is no error");
+                let permit = limiter
+                    .acquire(Request { item: Some(item), ..request(&limiter) })
+                    .await
+                    .expect("a wait is no error");
                 arrivals.record();
                 permit.complete(success());
             })
@@ -61,7 +64,7 @@ async fn two_items_that_wait_hold_up_nobody() {
     let start = limiter.now();
     let mut failed = Vec::new();
     for item in 0..2 {
-        let permit = limiter.acquire(Request { item, ..request(&limiter) }).await.expect("open");
+        let permit = limiter.acquire(Request { item: Some(item), ..request(&limiter) }).await.expect("open");
         let paceline::Verdict::Retry { next, delay } = permit.complete(Outcome::new(Class::Overloaded)) else {
             panic!("a 503 is retried");
         };
@@ -89,7 +92,8 @@ async fn priority_then_arrival() {
     for (item, priority) in [(0, 0), (1, 0), (2, 5), (3, -1), (4, 5)] {
         let (limiter, order) = (limiter.clone(), order.clone());
         tasks.push(tokio::spawn(async move {
-            let permit = limiter.acquire(Request { item, priority, ..request(&limiter) }).await.expect("a wait");
+            let permit =
+                limiter.acquire(Request { item: Some(item), priority, ..request(&limiter) }).await.expect("a wait");
             order.lock().expect("no panic").push(item);
             permit.complete(success());
         }));

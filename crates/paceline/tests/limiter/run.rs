@@ -118,7 +118,7 @@ async fn retries_take_their_place_in_the_window() {
                     arrivals.record();
                     if calls.fetch_add(1, Ordering::Relaxed) == 0 { reply(429, &[]) } else { reply(200, &[]) }
                 };
-                limiter.run(Request { item, ..request(&limiter) }, send).await.expect("no local refusal")
+                limiter.run(Request { item: Some(item), ..request(&limiter) }, send).await.expect("no local refusal")
             })
         })
         .collect();

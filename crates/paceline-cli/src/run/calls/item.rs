@@ -187,7 +187,7 @@ impl Context {
         let cost = self.dialect.charge(&line.url, line.body.as_bytes(), &ratio);
         let tally = &item.tally;
         let request = Request {
-            item: item.ordinal,
+            item: Some(item.ordinal),
             arrival: Some(item.ordinal),
             attempts: tally.attempts.saturating_sub(item.forgiven.attempts),
             deferrals: tally.deferrals.saturating_sub(item.forgiven.deferrals),

@@ -48,7 +48,7 @@ impl Permits {
     pub(super) fn take<F>(&self, task: &Task, scope: ScopeId, cost: Cost) -> Result<Permit, Start<F>> {
         let item = task.item();
         // The bounds on its tries are those of the store, so the pacer is told of none.
-        let request = Request { item: item.id, priority: item.priority.into(), ..Request::new(scope, cost) };
+        let request = Request { item: Some(item.id), priority: item.priority.into(), ..Request::new(scope, cost) };
         let taken = match self.limiter.try_acquire(request.clone()) {
             // A stop may be of the account, and all that is held of it then.
             Err(NotNow::Never(Error::Stopped { .. })) if self.reopened().remove(&*item.group) => {
