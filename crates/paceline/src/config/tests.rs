@@ -7,10 +7,9 @@ use paceline_core::{
 };
 use proptest::{prop_assert, proptest};
 
-use paceline_core::PacerConfig;
+use paceline_core::{Admit, Event, Instant, Pacer, PacerConfig};
 
 use super::*;
-use crate::{Limiter, NotNow};
 
 const DOCUMENT: &str = include_str!("../../../../docs/configuration.md");
 const SCHEMA: &str = include_str!("../../../../docs/paceline.schema.json");
@@ -397,7 +396,7 @@ fn presets_are_layers_below_the_file() {
     assert_eq!(found.pacer.limits.quotas, [bucket(2, seconds(1), 4), minutes(30)], "both hold");
     assert_eq!(*source(&found, "rps"), Source::Preset("moderate"));
     for preset in Preset::ALL {
-        Limiter::new(preset.pacer_config()).expect("a preset is no mistake");
+        Pacer::new(preset.pacer_config(), 1, Instant::ZERO).expect("a preset is no mistake");
         assert!(preset.settings().iter().any(|row| row.key == "pace"), "{preset:?}");
     }
 }
@@ -405,11 +404,14 @@ fn presets_are_layers_below_the_file() {
 #[test]
 fn a_crawl_delay_holds_under_every_preset() {
     for preset in Preset::ALL {
-        let limiter = Limiter::new(preset.pacer_config().with_crawl_delay(seconds(5))).expect("all well");
-        let request = Request::new(limiter.scope("host"), Cost::request());
-        limiter.try_acquire(request.clone()).expect("the first").complete(Outcome::new(Class::Success));
-        match limiter.try_acquire(request) {
-            Err(NotNow::Wait { after: Some(after), .. }) => assert!(after > seconds(4), "{preset:?}: {after:?}"),
+        let config = preset.pacer_config().with_crawl_delay(seconds(5));
+        let mut pacer = Pacer::new(config, 1, Instant::ZERO).expect("all well");
+        let request = Request::new(pacer.scope("host"), Cost::request());
+        let first = pacer.enqueue(Instant::ZERO, request.clone()).expect("not too large");
+        assert_eq!(pacer.poll_event(), Some(Event::Granted { ticket: first, probe: false }));
+        pacer.complete(Instant::ZERO, first, Outcome::new(Class::Success));
+        match pacer.admit(Instant::ZERO, &request) {
+            Admit::At { at, .. } => assert!(at - Instant::ZERO > seconds(4), "{preset:?}: {at}"),
             other => panic!("{preset:?}: {other:?}"),
         }
         assert_eq!(preset.pacer_config().with_crawl_delay(seconds(0)), preset.pacer_config());
