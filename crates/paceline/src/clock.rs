@@ -38,6 +38,19 @@ impl Clock {
         ORIGIN + awake + Duration::from_nanos(self.suspended.load(Ordering::Relaxed))
     }
 
+    /// Whether a test has paused or moved Tokio's clock in this thread's runtime. Then only Tokio's timers agree with it.
+    /// Exact: the clock stands still or is elsewhere if it does not show what the system's shows meanwhile.
+    #[expect(clippy::disallowed_methods, reason = "compares the one reading of the monotonic clock with the system's")]
+    pub(crate) fn is_virtual(&self) -> bool {
+        #[cfg(test)]
+        if crate::sync::model::now().is_some() {
+            return false;
+        }
+        let before = std::time::Instant::now();
+        let shown = tokio_now().into_std();
+        shown < before || shown > std::time::Instant::now()
+    }
+
     /// Adds what the machine slept since the last call. Costs two system calls, so it is made where waiting begins and
     /// at each tick of a timer, not at each reading. The clock never goes backwards by it.
     pub fn notice_suspension(&self) {
@@ -64,6 +77,10 @@ pub fn wall() -> Timestamp {
 
 #[expect(clippy::disallowed_methods, reason = "the one reading of the monotonic clock")]
 fn tokio_now() -> tokio::time::Instant {
+    #[cfg(test)]
+    if let Some(now) = crate::sync::model::now() {
+        return now;
+    }
     tokio::time::Instant::now()
 }
 

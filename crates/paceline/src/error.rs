@@ -27,6 +27,12 @@ pub enum Error {
         /// Why, in the provider's words where it gave some.
         reason: Arc<str>,
     },
+    /// It must wait, and the system allows no thread that keeps the time for it.
+    #[error("no permit at once, and no thread could be started to wait for one: {reason}; allow more threads")]
+    NoTimer {
+        /// What the system says.
+        reason: Arc<str>,
+    },
     /// The limiter was closed, so it grants nothing any more.
     #[error("the limiter is closed; nothing more is sent through it")]
     Closed,

@@ -36,6 +36,7 @@ mod permit;
 pub mod provider;
 mod retry;
 mod sleeper;
+mod sync;
 
 pub use answered::Answered;
 pub use clock::Clock;

@@ -10,16 +10,17 @@ use paceline_core::{
 };
 
 use crate::clock::Clock;
-use crate::driver::{Admission, Driver};
+use crate::driver::{Admission, Driver, block_on};
 use crate::error::{Error, NotNow};
 use crate::permit::Permit;
 use crate::provider::Provider;
 
 /// Paces all calls to one account: one host and key.
 ///
-/// Clones are cheap and share everything. Whoever must wait waits in one queue, by priority, then arrival; one timer
-/// serves them all and ends when nobody waits. Waiting needs a Tokio runtime with time enabled; nothing else does. A
-/// limiter shared by several runtimes keeps its timer in the one where the waiting began, so keep that one running.
+/// Clones are cheap and share everything. All who must wait do so in one queue, by priority, then arrival: tasks of one
+/// Tokio runtime or of several, futures of any other executor, and blocked threads. None of them depends on another: a
+/// thread of the limiter keeps the time while they wait, and ends a second after the last of them has gone. It is not
+/// needed for calls that may leave at once, nor for those that wait only for others to end.
 #[derive(Clone)]
 pub struct Limiter {
     driver: Arc<Driver>,
@@ -72,15 +73,38 @@ impl Limiter {
     /// # Errors
     /// Never because of a wait, however long. [`Error::TooLarge`] at once for what could never start,
     /// [`Error::DeadlineExceeded`] when the request's deadline passes, [`Error::Stopped`] when its scope is stopped or
-    /// stops meanwhile, [`Error::Closed`] after [`close`](Self::close).
-    ///
-    /// # Panics
-    /// When it must wait outside a Tokio runtime.
+    /// stops meanwhile, [`Error::Closed`] after [`close`](Self::close), [`Error::NoTimer`] when it must wait and the system
+    /// allows no more threads.
     pub async fn acquire(&self, request: Request) -> Result<Permit, Error> {
         match self.driver.enqueue(request)? {
             Admission::Granted(permit) => Ok(permit),
             Admission::Waiting(place) => place.await,
         }
+    }
+
+    /// [`acquire`](Self::acquire) for a program without async: blocks the thread until the call may be made. Blocked threads
+    /// and tasks wait in one queue.
+    ///
+    /// In a task it blocks a thread of the runtime, as any blocking call does: use `acquire` there, or
+    /// `tokio::task::spawn_blocking`. In a test that pauses Tokio's clock nothing moves the clock on while the runtime's
+    /// only thread is blocked.
+    ///
+    /// ```
+    /// use paceline::{Class, Cost, Limiter, Outcome, PacerConfig, Request};
+    ///
+    /// let limiter = Limiter::new(PacerConfig::default())?;
+    /// let scope = limiter.scope("chat");
+    /// for _ in 0..2 {
+    ///     let permit = limiter.acquire_blocking(Request::new(scope.clone(), Cost::request()))?;
+    ///     permit.complete(Outcome::new(Class::Success));
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`acquire`](Self::acquire).
+    pub fn acquire_blocking(&self, request: Request) -> Result<Permit, Error> {
+        block_on(self.acquire(request))
     }
 
     /// Takes a permit if the call may be made at once; else changes nothing.

@@ -74,16 +74,19 @@ impl Frame {
 
     /// The request, counted as another send of this attempt's item.
     pub(crate) fn count_on(&self, request: Request) -> Request {
-        let Request { attempts, deferrals, probes, .. } = self.request;
-        Request { attempts, deferrals, probes, ..request }
+        let Request { item, attempts, deferrals, probes, .. } = self.request;
+        Request { item: request.item.or(item), attempts, deferrals, probes, ..request }
     }
 
     pub(crate) fn report(&self, report: Report) {
         let mut sender = self.sender.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*sender {
-            Sender::Inside(Some(known)) if known.verdict != Verdict::Done => {}
-            _ => *sender = Sender::Inside(Some(report)),
-        }
+        let replaced = match &*sender {
+            Sender::Inside(Some(known)) if known.verdict != Verdict::Done => None,
+            _ => Some(std::mem::replace(&mut *sender, Sender::Inside(Some(report)))),
+        };
+        drop(sender);
+        // Perhaps with a permit, whose end wakes other callers: without the lock.
+        drop(replaced);
     }
 
     /// Who sent, at the end of the attempt.

@@ -1,5 +1,6 @@
 //! The loop around one operation: a permit for every send, its answer read and reported, and again if that may help.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,6 +8,7 @@ use paceline_core::{Class, Request, Verdict};
 
 use crate::answered::Answered;
 use crate::clock;
+use crate::driver::block_on;
 use crate::error::Error;
 use crate::limiter::Limiter;
 use crate::log::{BackingOff, rfc3339};
@@ -55,6 +57,32 @@ impl Limiter {
             Some(outer) => self.run_inside(&outer, request, operation, read).await,
             None => self.run_outside(request, operation, read).await,
         }
+    }
+
+    /// [`run`](Self::run) for a program without async: the operation blocks, and so do the waits. In a task use `run`; what
+    /// [`acquire_blocking`](Self::acquire_blocking) says of tasks holds here too.
+    ///
+    /// ```
+    /// # fn send() -> std::io::Result<()> { Ok(()) }
+    /// use paceline::{Cost, Limiter, PacerConfig, Request};
+    ///
+    /// let limiter = Limiter::new(PacerConfig::default())?;
+    /// let scope = limiter.scope("chat");
+    /// limiter.run_blocking(Request::new(scope, Cost::request()), || send())??;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn run_blocking<T, E, Op>(&self, request: Request, operation: Op) -> Result<Result<T, E>, Error>
+    where
+        Op: FnMut() -> Result<T, E>,
+        T: Answered,
+        E: Answered,
+    {
+        let operation = RefCell::new(operation);
+        // Called when the future is polled, so that a `run` inside finds the attempt that it is part of.
+        block_on(self.run(request, || async { (operation.borrow_mut())() }))
     }
 
     async fn run_outside<R, Op, Call, Read>(&self, request: Request, mut op: Op, read: Read) -> Result<R, Error>

@@ -6,6 +6,7 @@ mod nested;
 mod pace;
 mod run;
 mod sleeper;
+mod threads;
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

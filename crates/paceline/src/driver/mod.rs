@@ -1,0 +1,311 @@
+//! Drives the pacer: one lock around it, something that keeps the time, and a channel to each caller that waits.
+//!
+//! The pacer decides everything. What is left is to tell it the time, to call it when it asked to be called, and to
+//! bring its events to the callers that wait for them.
+//!
+//! Nothing of a user runs under the lock: wakers are called, permits are dropped and the log is written after it was
+//! released ([`News`]), because each of them may come back to this limiter.
+
+mod news;
+#[cfg(test)]
+mod proof;
+mod timer;
+mod waiting;
+
+use std::collections::BTreeMap;
+use std::panic::resume_unwind;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use paceline_core::{
+    Admit, ConfigError, Event, Instant, Outcome, Pacer, PacerConfig, Policy, Request, Retry, ScopeId, Ticket, Verdict,
+};
+use tokio::sync::{Notify, oneshot};
+
+use self::news::{Answer, News, Note};
+use self::timer::Timers;
+pub(crate) use self::waiting::{Waiting, block_on};
+use crate::clock::Clock;
+use crate::error::{Error, NotNow};
+use crate::permit::Permit;
+use crate::sync::{Condvar, Mutex, MutexGuard};
+
+/// What all clones of a limiter and all its permits share.
+pub(crate) struct Driver {
+    state: Mutex<State>,
+    clock: Clock,
+    /// Rings when the timer's thread must look again before it meant to.
+    alarm: Condvar,
+    /// The same for the timer's task.
+    task_alarm: Notify,
+}
+
+pub(crate) struct State {
+    pub(crate) pacer: Pacer,
+    /// The bounds on re-sends, for the log's "attempt 1/8".
+    pub(crate) retry: Retry,
+    closed: bool,
+    waiters: BTreeMap<Ticket, Waiter>,
+    /// What the pacer told to be stopped and was not resumed since; `None` is the account.
+    stops: BTreeMap<Option<ScopeId>, Arc<str>>,
+    timers: Timers,
+}
+
+struct Waiter {
+    scope: ScopeId,
+    since: Instant,
+    answer: oneshot::Sender<Answer>,
+}
+
+/// What an acquisition comes to when it is made.
+pub(crate) enum Admission {
+    Granted(Permit),
+    Waiting(Waiting),
+}
+
+impl Driver {
+    pub(crate) fn new(pacer: Pacer, retry: Retry, clock: Clock) -> Arc<Self> {
+        let (waiters, stops) = (BTreeMap::new(), BTreeMap::new());
+        let state = State { pacer, retry, closed: false, waiters, stops, timers: Timers::default() };
+        let (alarm, task_alarm) = (Condvar::new(), Notify::new());
+        Arc::new(Self { state: Mutex::new(state), clock, alarm, task_alarm })
+    }
+
+    pub(crate) const fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// Asks for a permit; takes it at once when it may.
+    pub(crate) fn enqueue(self: &Arc<Self>, request: Request) -> Result<Admission, Error> {
+        self.change(|state, now, news| {
+            if state.closed {
+                return Err(Error::Closed);
+            }
+            let ticket = state.pacer.enqueue(now, request)?;
+            match state.drain(self, now, Some(ticket), news) {
+                Some(Ok(probe)) => Ok(Admission::Granted(state.permit(self, ticket, probe))),
+                Some(Err(error)) => Err(error),
+                None => state.wait(self, now, ticket, news).map(Admission::Waiting),
+            }
+        })
+    }
+
+    /// Takes a permit if that is possible at once; leaves nothing behind if not.
+    pub(crate) fn try_enqueue(self: &Arc<Self>, request: Request) -> Result<Permit, NotNow> {
+        self.change(|state, now, news| {
+            if state.closed {
+                return Err(NotNow::Never(Error::Closed));
+            }
+            let ticket = state.pacer.enqueue(now, request).map_err(Error::from)?;
+            match state.drain(self, now, Some(ticket), news) {
+                Some(Ok(probe)) => Ok(state.permit(self, ticket, probe)),
+                Some(Err(error)) => Err(NotNow::Never(error)),
+                None => {
+                    let request = state.pacer.cancel(now, ticket).expect("what is not granted waits");
+                    state.drain(self, now, None, news);
+                    Err(state.not_now(now, &request))
+                }
+            }
+        })
+    }
+
+    pub(crate) fn complete(self: &Arc<Self>, ticket: Ticket, outcome: Outcome) -> Verdict {
+        self.act(|pacer, now| pacer.complete(now, ticket, outcome))
+    }
+
+    /// Ends holds and stops.
+    pub(crate) fn resume(self: &Arc<Self>, scope: Option<&ScopeId>) {
+        self.change(|state, now, _| {
+            state.stops.retain(|stopped, _| scope.is_some() && stopped.as_ref() != scope);
+            state.pacer.resume(now, scope);
+        });
+    }
+
+    /// Replaces the limits.
+    pub(crate) fn reconfigure(self: &Arc<Self>, config: PacerConfig) -> Result<(), ConfigError> {
+        let retry = config.retry.clone();
+        self.change(|state, now, _| {
+            state.pacer.reconfigure(now, config)?;
+            state.retry = retry;
+            Ok(())
+        })
+    }
+
+    /// Does something to the pacer, and brings what follows from it to those who wait.
+    pub(crate) fn act<T>(self: &Arc<Self>, action: impl FnOnce(&mut Pacer, Instant) -> T) -> T {
+        self.change(|state, now, _| action(&mut state.pacer, now))
+    }
+
+    /// Looks at the pacer and its state without changing anything.
+    pub(crate) fn look<T>(&self, view: impl FnOnce(&State, Instant) -> T) -> T {
+        let (state, now) = self.lock();
+        view(&state, now)
+    }
+
+    /// Lets every caller go that waits, and none wait any more. Permits that are out stay good.
+    pub(crate) fn close(self: &Arc<Self>) {
+        self.change(|state, now, news| {
+            state.closed = true;
+            for (ticket, waiter) in std::mem::take(&mut state.waiters) {
+                state.pacer.cancel(now, ticket);
+                news.answer(waiter.answer, Err(Error::Closed));
+            }
+        });
+    }
+
+    /// Forgets a caller that no longer waits.
+    fn cancel(self: &Arc<Self>, ticket: Ticket) {
+        let gone = self.change(|state, now, _| {
+            let waiter = state.waiters.remove(&ticket)?;
+            state.pacer.cancel(now, ticket);
+            Some(waiter)
+        });
+        // Its end of the channel wakes the caller's task, so it is dropped without the lock.
+        drop(gone);
+    }
+
+    /// Does something under the lock, and tells what follows from it once the lock is released.
+    fn change<T>(self: &Arc<Self>, action: impl FnOnce(&mut State, Instant, &mut News) -> T) -> T {
+        let (result, news) = self.change_silently(action);
+        if let Err(panic) = news.deliver(self) {
+            resume_unwind(panic);
+        }
+        result
+    }
+
+    /// The same, but for the telling. The news outlive the lock also when the action panics.
+    fn change_silently<T>(self: &Arc<Self>, action: impl FnOnce(&mut State, Instant, &mut News) -> T) -> (T, News) {
+        let mut news = News::default();
+        let result = {
+            let (mut state, now) = self.lock();
+            let result = action(&mut state, now, &mut news);
+            state.drain(self, now, None, &mut news);
+            // A thread that could not be started is tried again at the next input.
+            drop(state.set_timers(self, &mut news));
+            result
+        };
+        (result, news)
+    }
+
+    /// The time is read under the lock, so that the pacer never sees it go backwards. A panic under the lock leaves the
+    /// pacer's numbers inexact at worst, and permits are returned while panics unwind: poisoning is ignored.
+    fn lock(&self) -> (MutexGuard<'_, State>, Instant) {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = self.clock.now();
+        (state, now)
+    }
+}
+
+impl State {
+    /// Takes the pacer's events. `mine` is a ticket that has no waiter yet; what became of it is the result: a permit, for
+    /// a probe or not, a refusal, or nothing so far.
+    fn drain(
+        &mut self,
+        driver: &Arc<Driver>,
+        now: Instant,
+        mine: Option<Ticket>,
+        news: &mut News,
+    ) -> Option<Result<bool, Error>> {
+        let mut decided = None;
+        while let Some(event) = self.pacer.poll_event() {
+            match event {
+                Event::Granted { ticket, probe } if Some(ticket) == mine => decided = Some(Ok(probe)),
+                Event::Granted { ticket, probe } => self.grant(driver, ticket, probe, news),
+                Event::Expired { ticket, .. } if Some(ticket) == mine => {
+                    decided = Some(Err(Error::DeadlineExceeded { waited: Duration::ZERO }));
+                }
+                Event::Expired { ticket, .. } => {
+                    self.refuse(ticket, news, |waiter| Error::DeadlineExceeded { waited: now - waiter.since });
+                }
+                Event::Refused { ticket, too_large } => self.refuse(ticket, news, |_| too_large.into()),
+                Event::Stopped { scope, reason } => self.stop(now, scope, &reason, news),
+                Event::Held { scope, until } => {
+                    let scope = scope_name(scope.as_ref());
+                    news.note(Note::Held { scope, wait: until - now });
+                }
+                _ => {}
+            }
+        }
+        decided
+    }
+
+    fn grant(&mut self, driver: &Arc<Driver>, ticket: Ticket, probe: bool, news: &mut News) {
+        // There is no waiter when it was let go a moment ago, as all are when a limiter is closed: then it is cancelled, too.
+        if let Some(waiter) = self.waiters.remove(&ticket) {
+            let permit = self.permit(driver, ticket, probe);
+            news.answer(waiter.answer, Ok(permit));
+        }
+    }
+
+    fn permit(&self, driver: &Arc<Driver>, ticket: Ticket, probe: bool) -> Permit {
+        let request = self.pacer.request(ticket).expect("what is granted stays until it is completed").clone();
+        Permit::new(Arc::clone(driver), ticket, request, probe)
+    }
+
+    fn refuse(&mut self, ticket: Ticket, news: &mut News, error: impl FnOnce(&Waiter) -> Error) {
+        if let Some(waiter) = self.waiters.remove(&ticket) {
+            let error = error(&waiter);
+            news.answer(waiter.answer, Err(error));
+        }
+    }
+
+    /// No clock knows when a stopped scope goes on, so those who wait in it are told instead of kept.
+    fn stop(&mut self, now: Instant, scope: Option<ScopeId>, reason: &Arc<str>, news: &mut News) {
+        if !self.stops.contains_key(&scope) {
+            news.note(Note::Stopped { scope: scope_name(scope.as_ref()), reason: reason.clone() });
+        }
+        let inside = |_: &Ticket, waiter: &mut Waiter| scope.as_ref().is_none_or(|scope| waiter.scope == *scope);
+        let stopped: Vec<_> = self.waiters.extract_if(.., inside).collect();
+        for (ticket, waiter) in stopped {
+            self.pacer.cancel(now, ticket);
+            news.answer(waiter.answer, Err(stopped_error(scope.as_ref(), reason)));
+        }
+        self.stops.entry(scope).or_insert_with(|| reason.clone());
+    }
+
+    /// Why the scope of a request is stopped, if it or the account is.
+    fn stopped(&self, scope: &ScopeId) -> Option<Error> {
+        if self.stops.is_empty() {
+            return None;
+        }
+        let (scope, reason) = [Some(scope.clone()), None].into_iter().find_map(|key| self.stops.get_key_value(&key))?;
+        Some(stopped_error(scope.as_ref(), reason))
+    }
+
+    fn not_now(&self, now: Instant, request: &Request) -> NotNow {
+        if let Some(error) = self.stopped(&request.scope) {
+            return NotNow::Never(error);
+        }
+        match self.pacer.admit(now, request) {
+            Admit::Now => NotNow::Wait { after: None, policy: Policy::Queue },
+            Admit::At { at, policy } => NotNow::Wait { after: Some(at - now), policy },
+            Admit::OnRelease { policy } => NotNow::Wait { after: None, policy },
+        }
+    }
+
+    /// Leaves the request in the queue.
+    fn wait(&mut self, driver: &Arc<Driver>, now: Instant, ticket: Ticket, news: &mut News) -> Result<Waiting, Error> {
+        let scope = self.pacer.request(ticket).expect("what is not granted waits").scope.clone();
+        if let Some(error) = self.stopped(&scope) {
+            self.pacer.cancel(now, ticket);
+            return Err(error);
+        }
+        let (answer, receiver) = oneshot::channel();
+        self.waiters.insert(ticket, Waiter { scope, since: now, answer });
+        self.begin_timer(driver, news).map_err(|error| {
+            // The receiver is still here, so no waker is called by dropping the sender.
+            drop(self.waiters.remove(&ticket));
+            self.pacer.cancel(now, ticket);
+            Error::NoTimer { reason: error.to_string().into() }
+        })?;
+        Ok(Waiting::new(Arc::clone(driver), ticket, receiver))
+    }
+}
+
+fn stopped_error(scope: Option<&ScopeId>, reason: &Arc<str>) -> Error {
+    Error::Stopped { scope: scope_name(scope), reason: reason.clone() }
+}
+
+fn scope_name(scope: Option<&ScopeId>) -> Arc<str> {
+    scope.map_or_else(|| "the account".into(), |scope| scope.name().clone())
+}

@@ -1,0 +1,90 @@
+//! A place in the queue, as a future and as a thread that waits for one.
+
+use std::pin::{Pin, pin};
+use std::sync::{Arc, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+
+use paceline_core::Ticket;
+use tokio::sync::oneshot;
+
+use super::Driver;
+use super::news::Answer;
+use crate::sync::{self, Condvar, Mutex};
+
+/// A place in the queue; dropping it gives the place up, or the permit when it was granted meanwhile.
+pub(crate) struct Waiting {
+    driver: Arc<Driver>,
+    ticket: Ticket,
+    answer: oneshot::Receiver<Answer>,
+    answered: bool,
+}
+
+impl Waiting {
+    pub(super) const fn new(driver: Arc<Driver>, ticket: Ticket, answer: oneshot::Receiver<Answer>) -> Self {
+        Self { driver, ticket, answer, answered: false }
+    }
+}
+
+impl Future for Waiting {
+    type Output = Answer;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Answer> {
+        let answer = std::task::ready!(Pin::new(&mut self.answer).poll(context));
+        self.answered = true;
+        Poll::Ready(answer.expect("a waiter is answered before it is dropped"))
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if self.answered {
+            return;
+        }
+        self.driver.cancel(self.ticket);
+        sync::others_may_run();
+        // Closed first, so that a permit on its way comes back to its sender instead of getting lost here.
+        self.answer.close();
+        sync::others_may_run();
+        if let Ok(Ok(permit)) = self.answer.try_recv() {
+            permit.withdraw();
+        }
+    }
+}
+
+/// The value of a future, for which this thread waits. Needs no runtime.
+pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let sleeper = Arc::new(Sleeper { woken: Mutex::new(false), bell: Condvar::new() });
+    let waker = Waker::from(Arc::clone(&sleeper));
+    let mut future = pin!(future);
+    loop {
+        if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return value;
+        }
+        sleeper.sleep();
+    }
+}
+
+/// A thread that sleeps until it is woken, or not at all when that has happened already.
+struct Sleeper {
+    woken: Mutex<bool>,
+    bell: Condvar,
+}
+
+impl Sleeper {
+    fn sleep(&self) {
+        let woken = self.woken.lock().unwrap_or_else(PoisonError::into_inner);
+        let asleep = |woken: &mut bool| !*woken;
+        *self.bell.wait_while(woken, asleep).unwrap_or_else(PoisonError::into_inner) = false;
+    }
+}
+
+impl Wake for Sleeper {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        *self.woken.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.bell.notify_one();
+    }
+}
