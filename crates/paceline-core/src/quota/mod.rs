@@ -22,7 +22,7 @@ use sliding::SlidingWindow;
 use crate::admit::{Admit, Policy};
 use crate::config::{ConfigError, Limits, Quota, Shape};
 use crate::cost::{Cost, Dimension};
-use crate::time::Instant;
+use crate::time::{Instant, LATE};
 
 /// Larger limits are refused: sums stay far from the edge of the integers.
 const LARGEST_LIMIT: u64 = 1 << 48;
@@ -132,8 +132,10 @@ impl Quotas {
     /// Takes what [`Quotas::admit`] allowed to a call that was ready to leave at `wanted`. The spacing makes up for a timer
     /// that is a little late; a window counts what it sees.
     pub(crate) fn take(&mut self, now: Instant, wanted: Instant, cost: &Cost) {
+        // What a moment refills is kept: a window that is just full turns with every call, and a timer that serves several
+        // at once is late for most of them.
         if core::mem::take(&mut self.full) {
-            self.forget_burst(now);
+            self.forget_burst(now.saturating_sub(LATE));
         }
         if let Some(burst) = &mut self.burst
             && cost.get(&Dimension::Requests) > 0

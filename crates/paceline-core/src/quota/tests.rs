@@ -97,6 +97,29 @@ fn a_late_timer_takes_nothing_from_the_rate() {
 }
 
 #[test]
+fn a_window_that_is_just_full_takes_nothing_from_the_rate_of_a_timer_that_serves_several_at_once() {
+    let limits = Limits { quotas: alloc::vec![Quota::sliding(Dimension::Requests, 2_000, S)], burst: Some(20) };
+    let mut quotas = Quotas::new(&limits).expect("sensible");
+    let (mut now, mut last, mut given) = (at(0.0), at(0.0), 0);
+    while given < 20_000 {
+        match quotas.admit(now, &Cost::request()) {
+            Admit::Now => {
+                quotas.take(now, at(0.0), &Cost::request());
+                (given, last) = (given + 1, now);
+            }
+            Admit::At { at, policy } => {
+                if matches!(policy, Policy::Quota { .. }) {
+                    quotas.note_full();
+                }
+                now = at.max(last + Duration::from_millis(2)) + Duration::from_micros(60);
+            }
+            Admit::OnRelease { .. } => panic!("no call is in flight"),
+        }
+    }
+    assert!(now < at(10.003), "{now}");
+}
+
+#[test]
 fn after_idling_no_more_than_the_burst_leaves_at_once() {
     let mut bucket = TokenBucket::new(1_000, S, 3);
     for time in [at(1.0), at(9.0)] {
