@@ -102,7 +102,8 @@ pub struct Limits {
     /// All of them hold at once.
     pub quotas: Vec<Quota>,
     /// Requests that may leave at once after idling. It applies to the shortest sliding request quota whose window is
-    /// at most 60 s. Default: that limit divided by its window in seconds, rounded up.
+    /// at most 60 s. Default: that limit divided by its window in seconds, rounded up. To those that had to wait, for a
+    /// timer too, what the last 5 ms refilled may be added; the quota itself is never exceeded.
     pub burst: Option<u64>,
 }
 
