@@ -72,7 +72,11 @@ impl fmt::Display for Dimension {
     }
 }
 
-/// Units that a request takes from each dimension; absent dimensions are 0.
+/// Units that a request takes from each dimension.
+///
+/// A dimension that was never set costs 0 in a reservation. In a usage ([`Outcome::usage`](crate::Outcome::usage)) it is
+/// unknown and stays as reserved; only one that was set to 0 gives its units back. Two costs that differ in this are not
+/// equal.
 ///
 /// ```
 /// use paceline_core::{Cost, Dimension};
@@ -80,23 +84,29 @@ impl fmt::Display for Dimension {
 /// assert_eq!(cost.get(&Dimension::Requests), 1);
 /// assert_eq!(cost.get(&Dimension::Tokens), 1_200);
 /// assert_eq!(cost.get(&Dimension::Bytes), 0);
+///
+/// let usage = Cost::zero().with(Dimension::Tokens, 900);
+/// assert_eq!(cost.settled(&usage), Cost::request().with(Dimension::Tokens, 900));
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
     built_in: [u64; BUILT_IN],
+    /// Which of those were set, a bit for each.
+    set: u8,
     named: Vec<(Arc<str>, u64)>,
 }
 
 impl Cost {
-    /// Nothing at all.
+    /// Nothing at all: as a usage it says nothing about any dimension.
     pub const fn zero() -> Self {
-        Self { built_in: [0; BUILT_IN], named: Vec::new() }
+        Self { built_in: [0; BUILT_IN], set: 0, named: Vec::new() }
     }
 
     /// One request and nothing else.
     pub const fn request() -> Self {
         let mut cost = Self::zero();
         cost.built_in[0] = 1;
+        cost.set = 1;
         cost
     }
 
@@ -110,13 +120,38 @@ impl Cost {
     /// Replaces the units of a dimension.
     pub fn set(&mut self, dimension: Dimension, units: u64) {
         match (dimension.index(), dimension) {
-            (Some(index), _) => self.built_in[index] = units,
+            (Some(index), _) => {
+                self.built_in[index] = units;
+                self.set |= 1 << index;
+            }
             (None, Dimension::Named(name)) => match self.named.iter_mut().find(|(known, _)| *known == name) {
                 Some((_, known)) => *known = units,
                 None => self.named.push((name, units)),
             },
             (None, _) => unreachable!("only named dimensions have no place of their own"),
         }
+    }
+
+    /// What a call that reserved this has cost, given the usage that its answer reported: where that says nothing, as much
+    /// as was reserved.
+    #[must_use]
+    pub fn settled(&self, usage: &Self) -> Self {
+        let mut actual = self.clone();
+        for (index, units) in usage.built_in.iter().enumerate().filter(|(index, _)| usage.set & (1 << index) != 0) {
+            actual.built_in[index] = *units;
+            actual.set |= 1 << index;
+        }
+        for (name, units) in &usage.named {
+            actual.set(Dimension::Named(name.clone()), *units);
+        }
+        actual
+    }
+
+    /// The usage of a call that reserved this and cost nothing: each dimension set to 0.
+    #[must_use]
+    pub fn free(&self) -> Self {
+        let named = self.named.iter().map(|(name, _)| (name.clone(), 0)).collect();
+        Self { built_in: [0; BUILT_IN], set: (1 << BUILT_IN) - 1, named }
     }
 
     /// Adds another cost, dimension by dimension.

@@ -136,7 +136,8 @@ pub struct Outcome {
     pub hint: Option<Hint>,
     /// Limits that the response's headers announced.
     pub limits: Vec<LimitReport>,
-    /// What the call really cost, where the response said so; it replaces the estimate.
+    /// What the call really cost, as far as the response said so; it replaces the estimate. A dimension that it does not
+    /// name stays as reserved, one that it names as 0 is given back.
     pub usage: Option<Cost>,
     /// The limit that refused is one of a day or longer, however short the wait. Asked for such a wait twice in a row, the
     /// pacer takes the quota for used up.
@@ -173,7 +174,8 @@ impl Outcome {
         self
     }
 
-    /// With the cost that the response reported.
+    /// With the cost that the response reported. What it does not name stays as reserved: tokens alone give no request
+    /// back.
     #[must_use]
     pub fn with_usage(mut self, usage: Cost) -> Self {
         self.usage = Some(usage);

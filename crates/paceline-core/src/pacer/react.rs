@@ -17,9 +17,10 @@ impl Pacer {
         scope.in_flight.release();
         self.in_flight.release();
         scope.totals.by_class[outcome.class as usize] += 1;
-        if let Some(actual) = &outcome.usage {
-            scope.settle(now, flight, &request.cost, actual);
-            self.quotas.settle(now, flight.sent, &request.cost, actual);
+        if let Some(usage) = &outcome.usage {
+            let actual = request.cost.settled(usage);
+            scope.settle(now, flight, &request.cost, &actual);
+            self.quotas.settle(now, flight.sent, &request.cost, &actual);
         }
         scope.learn(flight, &outcome.limits);
     }

@@ -10,4 +10,5 @@ mod replay;
 mod slowed_down;
 mod spacing;
 mod stuck_item;
+mod told;
 mod two_levels;

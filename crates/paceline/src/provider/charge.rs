@@ -68,7 +68,11 @@ impl Settlement {
     pub(super) fn cost(&self, reserved: &Cost, usage: Option<Usage>, class: Class) -> Option<Cost> {
         if self.free {
             let calls = if class == Class::Success { 0 } else { reserved.get(&Dimension::Requests) };
-            return Some(Cost::zero().with(Dimension::Requests, calls));
+            let mut cost = reserved.free().with(Dimension::Requests, calls);
+            if let Some(units) = self.units {
+                cost.set(units.dimension(), 0);
+            }
+            return Some(cost);
         }
         let usage = usage?;
         let mut cost = reserved.clone();
@@ -202,7 +206,7 @@ mod tests {
         let requests = |provider: Provider, status, class| {
             let reserved = charge(provider, "/x", b"{}", &TokenRatio::default());
             let settlement = Settlement::of(&provider.table().charge, "/x", status, class);
-            let cost = settlement.cost(&reserved, None, class)?;
+            let cost = reserved.settled(&settlement.cost(&reserved, None, class)?);
             let units = provider.table().charge.units.map_or(0, |units| cost.get(&units.dimension()));
             Some((cost.get(&Dimension::Requests), units))
         };
