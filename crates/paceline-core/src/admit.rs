@@ -98,6 +98,8 @@ pub enum Policy {
         dimension: Dimension,
         /// The limit that the server announced.
         limit: u64,
+        /// What is left of it, as far as is known: what left since it was announced is subtracted.
+        remaining: u64,
     },
 }
 
@@ -116,7 +118,9 @@ impl fmt::Display for Policy {
             Self::Burst => f.write_str("the spacing of the configured limit"),
             Self::Rate { gap } => write!(f, "the learnt rate of {}", PerSecond(1.0 / gap.as_secs_f64())),
             Self::Spacing { delay } => write!(f, "the delay of {delay:.1?} between calls"),
-            Self::Announced { dimension, limit } => write!(f, "the server's limit of {limit} {dimension}"),
+            Self::Announced { dimension, limit, remaining } => {
+                write!(f, "the server's limit of {limit} {dimension}, {remaining} left")
+            }
         }
     }
 }

@@ -1,8 +1,9 @@
 //! A limit that the server's headers announce. It only ever holds back: it never sets a rate.
 //!
-//! Headers are one response old, so the calls that left since the one that carried them are subtracted, and a small
-//! part of the limit is left alone. Headers that promise too much change nothing; headers that say less than the truth
-//! are obeyed until their own reset.
+//! Headers are one response old, so the calls that left since the one that carried them are subtracted. Beyond that a small
+//! part of what is left stays unused, and nothing when less than 50 units are left: whoever has few needs them all. A
+//! refusal that contradicts the count leaves a part of the whole limit alone for a while. Headers that promise too much
+//! change nothing; headers that say less than the truth are obeyed until their own reset.
 
 use core::time::Duration;
 
@@ -12,8 +13,12 @@ use crate::outcome::{LimitReport, Restores};
 use crate::snapshot::Announcement;
 use crate::time::{Instant, nanos};
 
-/// One part in so many of an announced limit is left alone: 2 %. None at all doubles the refusals, 5 % costs speed.
-const KEEP_ONE_IN: i128 = 50;
+/// One part in so many stays unused, 2 %: of what is left, in whole units, or of the limit once a refusal has shown that the
+/// count is not to be trusted. 5 % costs speed.
+const KEEP_ONE_IN: u64 = 50;
+
+/// The count is trusted again once so many times the limit has been admitted without another such refusal.
+const TRUSTED_AFTER: u64 = 50;
 
 /// A shorter reset of a fixed window is mostly rounding: obeying it is worse than nothing.
 const TICK: Duration = Duration::from_secs(1);
@@ -39,6 +44,8 @@ pub(crate) struct Announced {
     pub(crate) window: Option<Duration>,
     restores: Restores,
     carrier: Carrier,
+    /// Units that must be admitted before the count is trusted again.
+    wary: u64,
 }
 
 impl Announced {
@@ -52,6 +59,7 @@ impl Announced {
             window: report.window,
             restores: report.restores,
             carrier,
+            wary: 0,
         })
     }
 
@@ -72,8 +80,23 @@ impl Announced {
     /// Takes over a report that a later call carried.
     pub(crate) fn update(&mut self, newer: Self) {
         if newer.carrier.number > self.carrier.number {
-            *self = newer;
+            *self = Self { wary: self.wary, ..newer };
         }
+    }
+
+    /// A call was refused that left while this limit had room for it.
+    pub(crate) const fn contradicted(&mut self) {
+        self.wary = self.limit.saturating_mul(TRUSTED_AFTER);
+    }
+
+    /// A call that took so many units was admitted.
+    pub(crate) const fn confirmed(&mut self, units: u64) {
+        self.wary = self.wary.saturating_sub(units);
+    }
+
+    /// Whether a call that leaves now leaves because this limit says that there is room.
+    pub(crate) fn holds_back(&self, now: Instant) -> bool {
+        self.whole_at() > now
     }
 
     /// Units left, given all that was `spent` so far, if none came back since.
@@ -105,8 +128,7 @@ impl Announced {
     /// When `units` more may leave, given all that was `spent` so far.
     pub(crate) fn admit(&self, now: Instant, units: u64, spent: u64) -> Admit {
         let since = i128::from(spent.saturating_sub(self.carrier.spent));
-        // In fiftieths of a unit, so that the part left alone needs no fractions.
-        let short = (since + i128::from(units) - i128::from(self.remaining)) * KEEP_ONE_IN + i128::from(self.limit);
+        let short = (since + i128::from(units) - i128::from(self.remaining)) * i128::from(KEEP_ONE_IN) + self.margin();
         if short <= 0 || units == 0 {
             return Admit::Now;
         }
@@ -114,21 +136,36 @@ impl Announced {
         Admit::at(self.reopens(short), now, || Policy::Announced {
             dimension: self.dimension.clone(),
             limit: self.limit,
+            remaining: self.left(spent),
         })
+    }
+
+    /// What stays unused, in fiftieths of a unit, so that the part of a small limit needs no fractions.
+    fn margin(&self) -> i128 {
+        match self.wary {
+            0 => i128::from(self.remaining / KEEP_ONE_IN * KEEP_ONE_IN),
+            _ => i128::from(self.limit),
+        }
     }
 
     fn reopens(&self, short: u128) -> Instant {
         match self.restores {
-            Restores::AtOnce if self.reset <= TICK => Instant::ZERO,
-            Restores::AtOnce => self.carrier.sent + self.reset,
             Restores::Gradually => {
-                let missing = u128::from(self.limit.saturating_sub(self.remaining).max(1)) * KEEP_ONE_IN.unsigned_abs();
+                let missing = u128::from(self.limit.saturating_sub(self.remaining).max(1)) * u128::from(KEEP_ONE_IN);
                 let wait = short.saturating_mul(u128::from(nanos(self.reset))) / missing;
                 let wait = Duration::from_nanos(u64::try_from(wait).unwrap_or(u64::MAX));
-                self.carrier.sent + wait.min(self.reset)
+                (self.carrier.sent + wait).min(self.whole_at())
             }
-            Restores::Unknown if self.remaining == 0 && self.reset < PATIENCE => self.carrier.sent + self.reset,
-            Restores::Unknown => Instant::ZERO,
+            Restores::AtOnce | Restores::Unknown => self.whole_at(),
+        }
+    }
+
+    /// Until when this report holds anything back.
+    fn whole_at(&self) -> Instant {
+        match self.restores {
+            Restores::AtOnce if self.reset <= TICK => Instant::ZERO,
+            Restores::Unknown if self.remaining > 0 || self.reset >= PATIENCE => Instant::ZERO,
+            Restores::AtOnce | Restores::Gradually | Restores::Unknown => self.carrier.sent + self.reset,
         }
     }
 }
@@ -159,20 +196,48 @@ mod tests {
     }
 
     #[test]
-    fn holds_back_what_left_since_and_a_fiftieth() {
-        // 20 per second, 5 left: 15 are missing and come back in 750 ms, one in 50 ms; 0.4 are kept.
-        let bucket = announced(20, 5, 750, Restores::Gradually);
+    fn holds_back_what_left_since_and_a_fiftieth_once_the_count_was_wrong() {
+        // 20 per second, 5 left: 15 are missing and come back in 750 ms, one in 50 ms.
+        let mut bucket = announced(20, 5, 750, Restores::Gradually);
+        assert_eq!(wait_ms(&bucket, 14), 0, "4 left since, the fifth is there for it");
+        assert_eq!(wait_ms(&bucket, 15), 50);
+        bucket.contradicted();
         assert_eq!(wait_ms(&bucket, 13), 0, "3 left since, the fourth leaves 1 > 0.4");
         assert_eq!(wait_ms(&bucket, 14), 20, "the fifth is 0.4 short");
         assert_eq!(wait_ms(&bucket, 15), 70);
         assert_eq!(wait_ms(&bucket, 10_000), 750, "never longer than the reset");
+        bucket.update(Announced {
+            carrier: Carrier { number: 2, sent: Instant::ZERO, spent: 10 },
+            ..announced(20, 5, 750, Restores::Gradually)
+        });
+        bucket.confirmed(20 * TRUSTED_AFTER - 1);
+        assert_eq!(wait_ms(&bucket, 14), 20, "a newer report changes nothing about that");
+        bucket.confirmed(1);
+        assert_eq!(wait_ms(&bucket, 14), 0, "trusted again");
+    }
+
+    #[test]
+    fn a_part_of_what_is_left_stays_unused_and_nothing_of_the_last_fifty() {
+        let used = |remaining| {
+            let window = announced(5_000, remaining, 3_000_000, Restores::AtOnce);
+            (0..=remaining).find(|sent| wait_ms(&window, 10 + sent) > 0)
+        };
+        assert_eq!([1, 49, 50, 81, 5_000].map(used), [Some(1), Some(49), Some(49), Some(80), Some(4_900)]);
+    }
+
+    #[test]
+    fn the_wait_says_what_is_left_and_when_it_comes_back() {
+        let window = announced(5_000, 81, 3_000_000, Restores::AtOnce);
+        let Admit::At { at, policy } = window.admit(Instant::ZERO, 3, 89) else { panic!("2 are left") };
+        assert_eq!(at, Instant::ZERO + Duration::from_secs(3_000));
+        assert_eq!(alloc::format!("{policy}"), "the server's limit of 5000 requests, 2 left");
     }
 
     #[test]
     fn a_fixed_window_waits_for_its_reset_unless_that_is_rounding() {
-        assert_eq!(wait_ms(&announced(100, 1, 30_000, Restores::AtOnce), 10), 30_000);
-        assert_eq!(wait_ms(&announced(100, 1, 1_000, Restores::AtOnce), 10), 0);
-        assert_eq!(wait_ms(&announced(100, 50, 30_000, Restores::AtOnce), 10), 0);
+        assert_eq!(wait_ms(&announced(100, 1, 30_000, Restores::AtOnce), 10), 0);
+        assert_eq!(wait_ms(&announced(100, 1, 30_000, Restores::AtOnce), 11), 30_000);
+        assert_eq!(wait_ms(&announced(100, 1, 1_000, Restores::AtOnce), 11), 0);
     }
 
     #[test]

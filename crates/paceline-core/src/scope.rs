@@ -13,7 +13,7 @@ use crate::cost::{Cost, Dimension};
 use crate::gate::Gate;
 use crate::hold::{Hold, RunningClock};
 use crate::learnt::{Learnt, Refusal};
-use crate::outcome::{Hint, LimitReport};
+use crate::outcome::{Class, Hint, Outcome, Reach};
 use crate::queue::Queue;
 use crate::quota::Quotas;
 use crate::rng::Rng;
@@ -46,6 +46,8 @@ pub(crate) struct Flight {
     pub(crate) tokens: u64,
     /// What the scope had spent, this call included.
     pub(crate) spent: Cost,
+    /// Announced limits were in force when it left, and had room for it.
+    pub(crate) told: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -175,7 +177,8 @@ impl Scope {
         let canary = self.gate.left(now, self.last);
         self.spent.add(cost);
         let (tokens, spent) = (cost.get(&Dimension::Tokens), self.spent.clone());
-        let flight = Flight { number: self.last, sent: now, probe, in_flight, tokens, spent };
+        let told = self.announced.iter().any(|limit| limit.holds_back(now));
+        let flight = Flight { number: self.last, sent: now, probe, in_flight, tokens, spent, told };
         if self.pace == Pace::Auto {
             self.learnt.left(now, &self.gate, &flight, canary);
         }
@@ -201,8 +204,20 @@ impl Scope {
         }
     }
 
-    /// Remembers what the headers of a response announced.
-    pub(crate) fn learn(&mut self, flight: &Flight, reports: &[LimitReport]) {
+    /// Remembers what the headers of a response announced, and whether it contradicts what they had announced before.
+    pub(crate) fn learn(&mut self, flight: &Flight, cost: &Cost, outcome: &Outcome) {
+        let reports = &outcome.limits;
+        if outcome.class == Class::Throttled && outcome.reach != Reach::Item && flight.told {
+            let has_room = |limit: &Announced| {
+                let mut said = reports.iter().filter(|report| report.dimension == limit.dimension);
+                said.any(|report| report.remaining.is_some_and(|left| left >= cost.get(&limit.dimension).max(1)))
+            };
+            // Where the refusal itself says that there is room, another limit refused.
+            self.announced.iter_mut().filter(|limit| !has_room(limit)).for_each(Announced::contradicted);
+        }
+        if outcome.class == Class::Success {
+            self.announced.iter_mut().for_each(|limit| limit.confirmed(cost.get(&limit.dimension)));
+        }
         for report in reports {
             let spent = flight.spent.get(&report.dimension);
             let carrier = Carrier { number: flight.number, sent: flight.sent, spent };

@@ -55,7 +55,7 @@ impl Machine {
         let in_flight = u32::try_from(self.out.len() + 1).expect("few calls");
         let canary = self.gate.left(self.now, self.last);
         let (number, sent, spent) = (self.last, self.now, Cost::zero());
-        let flight = Flight { number, sent, probe: false, in_flight, tokens, spent };
+        let flight = Flight { number, sent, probe: false, in_flight, tokens, spent, told: false };
         self.learnt.left(self.now, &self.gate, &flight, canary);
         self.out.push(flight);
     }

@@ -22,7 +22,7 @@ impl Pacer {
             scope.settle(now, flight, &request.cost, &actual);
             self.quotas.settle(now, flight.sent, &request.cost, &actual);
         }
-        scope.learn(flight, &outcome.limits);
+        scope.learn(flight, &request.cost, outcome);
     }
 
     /// A limit of a day that refuses again right after the wait that it asked for is used up.

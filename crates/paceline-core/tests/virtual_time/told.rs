@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use paceline_core::{
-    Class, Cost, Dimension, Event, Instant, Limits, Outcome, Pace, Pacer, PacerConfig, Quota, Request, Ticket,
+    Class, Cost, Dimension, Event, Instant, LimitReport, Limits, Outcome, Pace, Pacer, PacerConfig, Quota, Request,
+    Restores, Ticket,
 };
 
-use crate::job::at;
+use crate::job::{Job, at, run};
 
 const S: Duration = Duration::from_secs(1);
 
@@ -59,4 +60,53 @@ fn what_usage_names_as_zero_is_given_back() {
     let more = Quota { limit: 1_000, ..tokens };
     assert_eq!(passes(vec![more.clone()], &reserved, &no_call), 5, "of tokens it says nothing");
     assert_eq!(passes(vec![more], &reserved, &reserved.free()), 1_000);
+}
+
+/// A server that counts `limit` calls per window, of which `used` are gone at the beginning, and says so in its headers; it
+/// promises `more` than there is.
+fn announcing(limit: u64, used: u64, more: u64, window: Duration, items: u64, until: Instant) -> (Job, usize) {
+    let (mut used, mut turn, mut refused) = (used, 0, 0);
+    let job = run(PacerConfig::default(), items, until, |now, _| {
+        let now_in = now.as_nanos() / window.as_nanos() as u64;
+        if now_in > turn {
+            (used, turn) = (0, now_in);
+        }
+        let admitted = used < limit;
+        (used, refused) = (used + u64::from(admitted), refused + usize::from(!admitted));
+        let report = LimitReport {
+            dimension: Dimension::Requests,
+            limit: Some(limit),
+            remaining: Some(limit - used + if admitted { more } else { 0 }),
+            reset: Some(Duration::from_nanos((turn + 1) * window.as_nanos() as u64 - now.as_nanos())),
+            window: Some(window),
+            restores: Restores::AtOnce,
+        };
+        let class = if admitted { Class::Success } else { Class::Throttled };
+        (S / 10, Outcome { limits: vec![report], ..Outcome::new(class) })
+    });
+    (job, refused)
+}
+
+#[test]
+fn announced_two_per_4_s_takes_ten_items_16_s() {
+    let (job, refused) = announcing(2, 0, 0, 4 * S, 10, at(100.0));
+    assert_eq!((job.succeeded.len(), refused), (10, 0));
+    assert!(job.makespan() < 17.0, "{}", job.makespan());
+}
+
+#[test]
+fn all_81_that_are_left_of_5000_are_used_before_the_reset() {
+    let (job, refused) = announcing(5_000, 4_919, 0, 3_000 * S, 100, at(2_999.0));
+    assert_eq!(
+        (job.succeeded.len(), refused),
+        (81, 0),
+        "one waits for the answer of the one before, none for the reset"
+    );
+}
+
+#[test]
+fn a_count_that_refusals_prove_wrong_keeps_a_margin_again() {
+    // A window of 100 that always promises one more: each window that is used to its end costs a refusal.
+    let (_, refused) = announcing(100, 0, 1, 60 * S, 2_000, at(10.0 * 60.0));
+    assert_eq!(refused, 1, "in ten windows");
 }

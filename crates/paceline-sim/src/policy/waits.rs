@@ -55,10 +55,14 @@ impl Waits {
     }
 }
 
-/// Limits are told apart; the present value of a learnt delay or rate is not.
+/// Limits are told apart; what is left of them and the present value of a learnt delay or rate are not.
 fn same(a: &Option<Policy>, b: &Option<Policy>) -> bool {
     match (a, b) {
-        (Some(a @ (Policy::Quota { .. } | Policy::Announced { .. })), Some(b)) => a == b,
+        (Some(a @ Policy::Quota { .. }), Some(b)) => a == b,
+        (
+            Some(Policy::Announced { dimension: a, limit, .. }),
+            Some(Policy::Announced { dimension: b, limit: other, .. }),
+        ) => (a, limit) == (b, other),
         (Some(a), Some(b)) => discriminant(a) == discriminant(b),
         (None, None) => true,
         _ => false,
@@ -71,6 +75,7 @@ fn words(rule: &Option<Policy>) -> String {
         Some(Policy::NotBefore) => "the delay before a retry".to_owned(),
         Some(Policy::Spacing { .. }) => "the delay between calls".to_owned(),
         Some(Policy::Rate { .. }) => "the learnt rate".to_owned(),
+        Some(Policy::Announced { dimension, limit, .. }) => format!("the server's limit of {limit} {dimension}"),
         Some(rule) => rule.to_string(),
     }
 }

@@ -281,7 +281,7 @@ mod tests {
             share: 0.5,
             course: vec!["1,234,567/2,469,134 done".into(), "151.3/s".into(), "ETA 2h 15m".into()],
             figures: vec!["512 in flight".into(), "1,234,055 waiting".into(), "17 rate-limited".into()],
-            wait: Some("waiting for the server's limit of 500 requests, 42s".into()),
+            wait: Some("waiting for the server's limit of 500 requests, 0 left, 42s".into()),
         };
         for width in 0..200 {
             let screen = words.screen(width);
@@ -290,6 +290,6 @@ mod tests {
         }
         assert!(words.screen(80).starts_with("███████████████░░░░░░░░░░░░░░░ 1,234,567/2,469,134 done, 151.3/s, ETA"));
         assert!(words.screen(39).starts_with("1,234,567/2,469,134 done, 151.3/s\n512 in flight, "));
-        assert!(words.screen(120).ends_with("500 requests, 42s"));
+        assert!(words.screen(120).ends_with("500 requests, 0 left, 42s"));
     }
 }
