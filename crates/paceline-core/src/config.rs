@@ -101,9 +101,10 @@ impl Default for Concurrency {
 pub struct Limits {
     /// All of them hold at once.
     pub quotas: Vec<Quota>,
-    /// Requests that may leave at once after idling. It applies to the shortest sliding request quota whose window is
-    /// at most 60 s. Default: that limit divided by its window in seconds, rounded up. To those that had to wait, for a
-    /// timer too, what the last 5 ms refilled may be added; the quota itself is never exceeded.
+    /// Requests that may leave at once after idling, at least 1. It applies to the shortest sliding request quota whose window
+    /// is at most 60 s. Default: that limit divided by its window in seconds, rounded up. More than that limit is an error:
+    /// no window would hold it. [`Shape::Bucket`] stores more. To those that had to wait, for a timer too, what the last 5 ms
+    /// refilled may be added; the quota itself is never exceeded.
     pub burst: Option<u64>,
 }
 
@@ -111,8 +112,8 @@ impl Limits {
     /// Requests are spaced over windows of at most a minute; longer ones only count.
     const LONGEST_SPACED: Duration = Duration::from_secs(60);
 
-    /// The quota whose requests leave evenly spaced, and how many of them may leave at once: the configured burst or
-    /// its default, at most the limit. None without a sliding request quota over at most 60 s.
+    /// The quota whose requests leave evenly spaced, and how many of them may leave at once: the configured burst, or
+    /// its default, which is at most the limit. None without a sliding request quota over at most 60 s.
     pub fn spacing(&self) -> Option<(&Quota, u64)> {
         let requests = |quota: &&Quota| quota.dimension == Dimension::Requests && quota.shape == Shape::Sliding;
         let quota = self
@@ -122,8 +123,8 @@ impl Limits {
             .filter(|quota| quota.window <= Self::LONGEST_SPACED)
             .min_by_key(|quota| (quota.window, quota.limit))?;
         let a_second = (u128::from(quota.limit) * 1_000_000_000).div_ceil(quota.window.as_nanos().max(1));
-        let burst = self.burst.unwrap_or_else(|| u64::try_from(a_second).unwrap_or(u64::MAX));
-        Some((quota, burst.min(quota.limit)))
+        let usual = u64::try_from(a_second).unwrap_or(u64::MAX).min(quota.limit);
+        Some((quota, self.burst.unwrap_or(usual)))
     }
 }
 
@@ -238,6 +239,9 @@ impl PacerConfig {
             self.tiers.clear();
         }
         self.limits.quotas.push(Quota::sliding(Dimension::Requests, 1, delay));
+        if self.limits.spacing().is_some_and(|(quota, burst)| burst > quota.limit) {
+            self.limits.burst = None;
+        }
         self
     }
 }

@@ -201,10 +201,14 @@ fn check(quota: &Quota) -> Result<(), ConfigError> {
 
 /// The bucket that spaces requests.
 fn burst(limits: &Limits) -> Result<Option<TokenBucket>, ConfigError> {
-    if limits.burst == Some(0) {
-        return Err(ConfigError { key: "burst".into(), value: "0".into(), expected: "a whole number of at least 1" });
+    let refuse = |burst, expected| Err(ConfigError { key: "burst".into(), value: format!("{burst}"), expected });
+    match (limits.burst, limits.spacing()) {
+        (Some(0), _) => refuse(0, "a whole number of at least 1"),
+        (Some(burst), Some((quota, _))) if burst > quota.limit => {
+            refuse(burst, "at most the limit that it refines: no window would hold more, but a bucket does")
+        }
+        (_, spacing) => Ok(spacing.map(|(quota, burst)| TokenBucket::new(quota.limit, quota.window, burst))),
     }
-    Ok(limits.spacing().map(|(quota, burst)| TokenBucket::new(quota.limit, quota.window, burst)))
 }
 
 /// The state behind one quota.

@@ -147,6 +147,24 @@ fn the_burst_belongs_to_the_shortest_request_window_of_at_most_a_minute() {
 }
 
 #[test]
+fn a_burst_above_its_limit_acts_or_is_refused() {
+    let second = Quota::sliding(Dimension::Requests, 50, S);
+    let quotas = |quota: &Quota, burst| Quotas::new(&Limits { quotas: alloc::vec![quota.clone()], burst });
+    let refused = quotas(&second, Some(100)).expect_err("a second holds 50");
+    assert_eq!((&*refused.key, &*refused.value), ("burst", "100"));
+    assert!(quotas(&second, Some(50)).is_ok());
+    let bucket = quotas(&Quota { shape: Shape::Bucket { burst: 100 }, ..second }, None).expect("a bucket stores it");
+    assert!(bucket.admit(Instant::ZERO, &Cost::zero().with(Dimension::Requests, 100)).is_now());
+    let crawl = crate::config::PacerConfig::default();
+    let crawl = crate::config::PacerConfig {
+        limits: Limits { quotas: alloc::vec![Quota::requests_per_minute(60)], burst: Some(10) },
+        ..crawl
+    };
+    assert!(Quotas::new(&crawl.clone().with_crawl_delay(5 * S).limits).is_ok_and(|quotas| quotas.burst.is_some()));
+    assert_eq!(crawl.with_crawl_delay(90 * S).limits.burst, Some(10), "the minute is still the shortest");
+}
+
+#[test]
 fn impossible_quotas_are_refused() {
     for quota in [
         Quota::requests_per_minute(0),

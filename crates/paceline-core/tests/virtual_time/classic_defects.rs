@@ -217,7 +217,7 @@ fn a_request_larger_than_its_limit_is_refused_at_once_with_the_numbers() {
 
 #[test]
 fn limits_change_while_running_and_what_was_used_stays_used() {
-    let config = |limit| limited(vec![Quota::requests_per_minute(limit)], Some(100));
+    let config = |limit| limited(vec![Quota::requests_per_minute(limit)], Some(limit));
     let mut pacer = Pacer::new(config(100), 1, Instant::ZERO).expect("sensible");
     let scope = pacer.scope("model");
     let grants = |pacer: &mut Pacer, now, n| {

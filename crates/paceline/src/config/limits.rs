@@ -129,23 +129,44 @@ impl<'a> Named<'a> {
     }
 
     fn settle_burst(&self, quotas: &[Quota], ledger: &mut Ledger) -> Result<Option<u64>, Error> {
-        let refined = refined(quotas).map(|index| &quotas[index]);
+        let refined = refined(quotas).map(|index| (&quotas[index], self.rates[index].setting));
         match (self.burst, refined) {
             (None, None) => Ok(None),
-            (None, Some(quota)) => {
+            (None, Some((quota, _))) => {
                 ledger.note("burst", usual_burst(quota).to_string(), super::Source::Default);
                 Ok(None)
             }
-            (Some(setting), quota) => {
-                let burst = setting.whole(&ledger.name("burst"), 1, u64::MAX)?;
-                if quota.is_none() {
-                    let expected = "a request limit beside it, over at most 60 s (rps or rpm): a burst refines one";
-                    return Err(setting.refuse(&ledger.name("burst"), expected));
-                }
-                ledger.note("burst", burst.to_string(), setting.source().clone());
-                Ok(Some(burst))
+            (Some(setting), None) => {
+                setting.whole(&ledger.name("burst"), 1, u64::MAX)?;
+                let expected = "a request limit beside it, over at most 60 s (rps or rpm): a burst refines one";
+                Err(setting.refuse(&ledger.name("burst"), expected))
             }
+            (Some(setting), Some((quota, limit))) => self.fitting_burst(setting, quota, limit, ledger).map(Some),
         }
+    }
+
+    /// No window holds a burst above its limit, so that is a mistake, unless a higher layer lowered the limit: then all of the
+    /// limit may leave at once, and the ledger says so. A bucket stores more.
+    fn fitting_burst(
+        &self,
+        setting: &Setting,
+        quota: &Quota,
+        limit: &Setting,
+        ledger: &mut Ledger,
+    ) -> Result<u64, Error> {
+        let key = ledger.name("burst");
+        let burst = setting.whole(&key, 1, u64::MAX)?;
+        let fits = burst <= quota.limit || self.shape.is_some_and(|shape| shape.text == "bucket");
+        if !fits && setting.source().rank() >= limit.source().rank() {
+            let window = units::show_duration(quota.window);
+            let most =
+                format!("at most {}, the requests per {window} that it refines, or shape = \"bucket\"", quota.limit);
+            return Err(setting.refuse(&key, most));
+        }
+        let kept = if fits { burst } else { quota.limit };
+        let shown = if fits { kept.to_string() } else { format!("{burst} (kept as {kept})") };
+        ledger.note("burst", shown, setting.source().clone());
+        Ok(kept)
     }
 
     /// Makes the limit that the burst refines a token bucket, where that is wanted; says whether it did.

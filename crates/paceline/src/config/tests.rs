@@ -143,6 +143,30 @@ fn a_bad_variable_is_named_with_its_value_and_what_was_expected() {
 }
 
 #[test]
+fn a_burst_above_its_limit_acts_or_is_refused() {
+    let file = "[upstream.openai]\nrps = 50\nburst = 100";
+    let why = "expected at most 50, the requests per 1s that it refines, or shape = \"bucket\"";
+    assert_eq!(
+        refused(file, &[], openai()),
+        format!("upstream.openai.burst = \"100\" (from paceline.toml, line 3): {why}")
+    );
+    let flags = Overrides { limits: vec!["50 rps".to_owned()], burst: Some("100".to_owned()), ..openai() };
+    assert_eq!(refused("", &[], flags), format!("--burst \"100\" (from the command line): {why}"));
+    let bucket = upstream(&format!("{file}\nshape = 'bucket'"), &[], openai()).expect("a bucket stores 100");
+    assert_eq!(bucket.pacer.limits.quotas[0].shape, Shape::Bucket { burst: 100 });
+    let lowered = Overrides { limits: vec!["5 rps".to_owned()], ..openai() };
+    let lowered = upstream("[upstream.openai]\nrps = 50\nburst = 10", &[], lowered).expect("the flag wins");
+    assert_eq!(lowered.pacer.limits.burst, Some(5));
+    assert!(lowered.effective.iter().any(|row| row.key == "burst" && row.value == "10 (kept as 5)"));
+    let few = upstream("", &[("OPENAI_REQUESTS_PER_MINUTE", "5")], openai()).expect("the preset's burst gives way");
+    assert_eq!(few.pacer.limits.burst, Some(5));
+    let variables = [("OPENAI_REQUESTS_PER_MINUTE", "5"), ("OPENAI_BURST_LIMIT", "6")];
+    assert!(
+        refused("", &variables, openai()).starts_with("OPENAI_BURST_LIMIT = \"6\" (from the environment): expected")
+    );
+}
+
+#[test]
 fn a_bad_value_of_a_file_is_named_with_its_line() {
     for (line, key) in [
         ("rpm = 0", "rpm"),
@@ -155,6 +179,8 @@ fn a_bad_value_of_a_file_is_named_with_its_line() {
         ("tpm = 5\nburst = 5", "burst"),
         ("rpm = 5\nburst = 0", "burst"),
         ("rpd = 5\nburst = 1", "burst"),
+        ("rps = 50\nburst = 100", "burst"),
+        ("rpm = 5\nburst = 6", "burst"),
         ("pace = 'reponsive'", "pace"),
         ("pace = 'linear'\nconcurrency = { kind = 'aimd' }", "concurrency.kind"),
         ("concurrency = { kind = 'classic', start = 7 }", "concurrency.start"),
