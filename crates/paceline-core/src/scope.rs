@@ -96,13 +96,18 @@ impl Scope {
         })
     }
 
-    pub(crate) fn reconfigure(&mut self, tier: Option<&Limits>, config: &PacerConfig) -> Result<(), ConfigError> {
+    pub(crate) fn reconfigure(
+        &mut self,
+        now: Instant,
+        tier: Option<&Limits>,
+        config: &PacerConfig,
+    ) -> Result<(), ConfigError> {
         self.pace = config.pace;
         self.in_flight.reconfigure(concurrency(config))?;
         self.breaker.reconfigure(config.breaker)?;
         self.spacing.reconfigure(config)?;
         self.learnt.reconfigure(config.retry.backoff.cap());
-        self.quotas.reconfigure(acting(tier, config))
+        self.quotas.reconfigure(now, acting(tier, config))
     }
 
     pub(crate) const fn quotas(&self) -> &Quotas {

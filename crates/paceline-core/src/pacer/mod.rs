@@ -222,19 +222,21 @@ impl Pacer {
         self.pump(now);
     }
 
-    /// Replaces the configuration. What was used stays used where a limit has the same dimension and window.
+    /// Replaces the configuration. What was sent still counts under each new limit of the same dimension, also where its
+    /// window or its kind changes. The pacer remembers no further back than the longest window of that dimension so far: while
+    /// a longer one fills up for the first time, what left before that is not in it. A new dimension and a new tier begin empty.
     ///
     /// # Errors
     /// The first knob that cannot be, by name; then nothing has changed.
     pub fn reconfigure(&mut self, now: Instant, config: PacerConfig) -> Result<(), ConfigError> {
         let now = self.advance(now);
         check(&config)?;
-        self.quotas.reconfigure(&limits(&config))?;
+        self.quotas.reconfigure(now, &limits(&config))?;
         self.in_flight.reconfigure(Concurrency::Fixed { max: config.concurrency.max() })?;
         self.tiers = tiers(&config);
         for scope in self.scopes.iter_mut() {
             let tier = self.tiers.get(&scope.name).map(|place| &config.tiers[*place].1);
-            scope.reconfigure(tier, &config)?;
+            scope.reconfigure(now, tier, &config)?;
         }
         self.config = config;
         self.refuse_too_large();

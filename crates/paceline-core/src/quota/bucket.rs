@@ -62,12 +62,14 @@ impl TokenBucket {
         self.at = self.at.max(now);
     }
 
-    /// The same share of the burst is left as was before.
-    pub(super) fn inherit(&mut self, known: &Self) {
+    /// As many units are left as were before, at most the burst. Debt stays.
+    pub(super) fn inherit(&mut self, now: Instant, known: &Self) {
         let full = i128::from(self.burst) * i128::from(self.window);
-        if self.window == known.window {
-            self.level = known.level.min(full);
-        }
-        self.at = known.at;
+        let (level, window) = (known.level(now), i128::from(known.window));
+        // Units and their remainder apart, so that no product leaves the integers.
+        let units = level.div_euclid(window) * i128::from(self.window);
+        let part = level.rem_euclid(window) * i128::from(self.window) / window;
+        self.level = (units + part).min(full);
+        self.at = known.at.max(now);
     }
 }

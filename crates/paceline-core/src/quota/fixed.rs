@@ -7,7 +7,7 @@ use crate::time::Instant;
 /// A counter that starts with the first unit and is reset one window later. Debt goes into the next window.
 #[derive(Clone, Debug)]
 pub(crate) struct FixedWindow {
-    limit: u64,
+    pub(super) limit: u64,
     window: Duration,
     pub(super) start: Option<Instant>,
     pub(super) used: u64,
@@ -51,6 +51,16 @@ impl FixedWindow {
     pub(super) fn refund(&mut self, taken: Instant, units: u64) {
         if self.start.is_some_and(|start| taken >= start) {
             self.used = self.used.saturating_sub(units);
+        }
+    }
+
+    /// Goes on with the window that another one is in. A longer one does not tell when its units left, so they count from now
+    /// on, and at most as one full window.
+    pub(super) fn inherit(&mut self, now: Instant, known: &Self) {
+        (self.start, self.used) = known.current(now);
+        if self.window < known.window {
+            self.start = self.start.map(|start| start.max(now));
+            self.used = self.used.min(self.limit);
         }
     }
 }

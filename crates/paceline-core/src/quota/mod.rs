@@ -69,19 +69,20 @@ impl Quotas {
         Ok(Self { counters, burst: burst(limits)?, full: false })
     }
 
-    /// Replaces the limits; what was used stays used where dimension and window are the same.
-    pub(crate) fn reconfigure(&mut self, limits: &Limits) -> Result<(), ConfigError> {
+    /// Replaces the limits. What was sent still counts: each new counter begins with what the known one of its dimension that
+    /// fits it best remembers. Nobody remembers more than the longest known window of that dimension.
+    pub(crate) fn reconfigure(&mut self, now: Instant, limits: &Limits) -> Result<(), ConfigError> {
         let mut next = Self::new(limits)?;
         for (quota, counter) in &mut next.counters {
-            let same =
-                |known: &&mut (Quota, Counter)| known.0.dimension == quota.dimension && known.0.window == quota.window;
-            if let Some((_, known)) = self.counters.iter_mut().find(same) {
-                counter.inherit(known);
+            let known = self.counters.iter().filter(|(known, _)| known.dimension == quota.dimension);
+            if let Some((_, known)) = known.min_by_key(|(known, _)| misfit(known, quota)) {
+                counter.inherit(now, known);
             }
         }
         if let (Some(next), Some(known)) = (&mut next.burst, &self.burst) {
-            next.inherit(known);
+            next.inherit(now, known);
         }
+        next.full = self.full;
         *self = next;
         Ok(())
     }
@@ -183,6 +184,13 @@ impl Quotas {
     }
 }
 
+/// How badly what a known quota counted serves a new one: best are the same kind and the same window, then the next longer
+/// window, which remembers enough, then the longest of the shorter ones.
+fn misfit(known: &Quota, next: &Quota) -> (bool, bool, Duration) {
+    let same_kind = core::mem::discriminant(&known.shape) == core::mem::discriminant(&next.shape);
+    (!same_kind, known.window < next.window, known.window.abs_diff(next.window))
+}
+
 fn check(quota: &Quota) -> Result<(), ConfigError> {
     let wrong = |value, expected| Err(ConfigError { key: format!("limit on {}", quota.dimension), value, expected });
     if quota.limit == 0 || quota.limit > LARGEST_LIMIT {
@@ -272,16 +280,16 @@ impl Counter {
         }
     }
 
-    fn inherit(&mut self, known: &mut Self) {
+    /// Goes on from what another counter of the same dimension remembers. Where that is no list of times, it counts as sent
+    /// now: too late, so that the new limit holds.
+    fn inherit(&mut self, now: Instant, known: &Self) {
         match (self, known) {
-            (Self::Sliding(next), Self::Sliding(known)) => {
-                let limit = next.limit;
-                core::mem::swap(next, known);
-                next.limit = limit;
-            }
-            (Self::Fixed(next), Self::Fixed(known)) => (next.start, next.used) = (known.start, known.used),
-            (Self::Bucket(next), Self::Bucket(known)) => next.inherit(known),
-            _ => {}
+            (Self::Sliding(next), Self::Sliding(known)) => next.inherit(now, known),
+            (Self::Fixed(next), Self::Fixed(known)) => next.inherit(now, known),
+            (Self::Bucket(next), Self::Bucket(known)) => next.inherit(now, known),
+            (Self::Bucket(next), known) => next.take(now, known.used(now).min(next.burst)),
+            (Self::Sliding(next), known) => next.take(now, known.used(now)),
+            (Self::Fixed(next), known) => next.take(now, known.used(now).min(next.limit)),
         }
     }
 }

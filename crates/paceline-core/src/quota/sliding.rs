@@ -157,4 +157,17 @@ impl SlidingWindow {
         let slot_end = (newest - age + 1).saturating_mul(self.slot);
         Instant::from_nanos(slot_end.saturating_add(self.window))
     }
+
+    /// Counts what another window remembers, each unit at the latest time at which it can have left.
+    pub(super) fn inherit(&mut self, now: Instant, known: &Self) {
+        if self.window == known.window {
+            *self = Self { limit: self.limit, ..known.clone() };
+            return;
+        }
+        let window = Duration::from_nanos(known.window);
+        for entry in known.entries.iter().skip(known.expired(now)) {
+            let slot_end = known.leaves(*entry).saturating_sub(window);
+            self.take(slot_end.saturating_sub(Duration::from_nanos(1)).min(now), u64::from(entry.units));
+        }
+    }
 }

@@ -177,6 +177,70 @@ fn impossible_quotas_are_refused() {
     }
 }
 
+fn quotas(quotas: &[Quota]) -> Limits {
+    Limits { quotas: quotas.to_vec(), burst: None }
+}
+
+/// The limits after `sent` requests, one every 10 s from 0 on, once they are replaced at `seconds`.
+fn replaced(known: &[Quota], sent: u32, seconds: f64, next: &[Quota]) -> Quotas {
+    let mut all = Quotas::new(&quotas(known)).expect("sensible");
+    let call = Cost::zero().with(Dimension::Tokens, 1);
+    (0..sent).for_each(|n| all.take(at(10.0 * f64::from(n)), at(10.0 * f64::from(n)), &call));
+    all.reconfigure(at(seconds), &quotas(next)).expect("sensible");
+    all
+}
+
+#[test]
+fn new_windows_count_what_the_known_ones_remember() {
+    let per = |limit, seconds| Quota::sliding(Dimension::Tokens, limit, seconds * S);
+    let used = |all: &Quotas, seconds| all.counters.iter().map(|(_, c)| c.used(at(seconds))).collect::<Vec<_>>();
+    // 10 units left, at 0, 10, ... 90 s.
+    let longer = replaced(&[per(100, 100)], 10, 95.0, &[per(100, 200)]);
+    assert_eq!(used(&longer, 95.0), [10]);
+    assert_eq!(used(&longer, 201.0), [9], "each leaves when it is 200 s old");
+    let shorter = replaced(&[per(100, 100)], 10, 95.0, &[per(100, 30)]);
+    assert_eq!(used(&shorter, 95.0), [3], "those at 70, 80, 90 s");
+    let several = replaced(&[per(9, 20), per(100, 3_600)], 10, 95.0, &[per(9, 50), per(20, 20), per(5, 7_200)]);
+    assert_eq!(used(&several, 95.0), [5, 2, 10], "from the hour, from its own, and from the longest");
+    let other = Quota { dimension: Dimension::Bytes, ..per(100, 100) };
+    assert_eq!(used(&replaced(&[per(100, 100)], 10, 95.0, &[other]), 95.0), [0], "nothing was counted in bytes");
+}
+
+#[test]
+fn a_limit_of_another_kind_counts_what_was_sent_as_sent_now() {
+    let kind = |limit, shape| Quota { shape, ..Quota::sliding(Dimension::Tokens, limit, 100 * S) };
+    let kinds = [Shape::Sliding, Shape::Fixed, Shape::Bucket { burst: 10 }];
+    for (from, to) in kinds.iter().flat_map(|from| kinds.iter().map(move |to| (*from, *to))) {
+        let all = replaced(&[kind(10, from)], 9, 80.0, &[kind(10, to)]);
+        let left = all.counters[0].1.fits_at(at(80.0), 2) == at(80.0);
+        let bucket = |shape| matches!(shape, Shape::Bucket { .. });
+        assert_eq!(left, bucket(from), "{from:?} to {to:?}: one is left, but a bucket has refilled meanwhile");
+    }
+}
+
+#[test]
+fn a_fixed_window_goes_on_and_a_shorter_one_waits_no_longer_than_itself() {
+    let fixed = |limit, seconds| Quota { shape: Shape::Fixed, ..Quota::sliding(Dimension::Tokens, limit, seconds * S) };
+    let fits = |all: &Quotas| all.counters[0].1.fits_at(at(95.0), 1);
+    assert_eq!(fits(&replaced(&[fixed(10, 100)], 10, 95.0, &[fixed(10, 200)])), at(200.0), "it began at 0");
+    assert_eq!(fits(&replaced(&[fixed(10, 100)], 10, 95.0, &[fixed(11, 200)])), at(95.0));
+    assert_eq!(fits(&replaced(&[fixed(10, 100)], 10, 95.0, &[fixed(2, 20)])), at(115.0));
+    assert_eq!(fits(&replaced(&[fixed(10, 60)], 10, 95.0, &[fixed(4, 60)])), at(120.0), "it began at 60");
+}
+
+#[test]
+fn the_spacing_goes_on_under_another_window() {
+    let limits = |limit, seconds| Limits {
+        quotas: alloc::vec![Quota::sliding(Dimension::Requests, limit, seconds * S)],
+        burst: Some(5),
+    };
+    let mut all = Quotas::new(&limits(60, 60)).expect("sensible");
+    (0..5).for_each(|_| all.take(at(0.0), at(0.0), &Cost::request()));
+    all.reconfigure(at(2.5), &limits(30, 30)).expect("sensible");
+    assert_eq!(all.burst_left(at(2.5)), Some((2, 5)));
+    assert_eq!(all.burst.as_ref().map(|burst| burst.fits_at(at(2.5), 3)), Some(at(3.0)), "half of it had come back");
+}
+
 /// Steps of (time passed in ms, units wanted, refund afterwards).
 type Steps = Vec<(u64, u64, bool)>;
 
@@ -222,6 +286,35 @@ fn a_window_of_a_million_agrees_with_a_walk_over_its_slots() {
 }
 
 proptest! {
+    /// After a change no new window holds more than its limit, as far back as the old one remembers.
+    #[test]
+    fn no_new_window_exceeds_its_limit(before in steps(), after in steps(), old in 1u32..30, new in 1u32..30) {
+        let mut all = Quotas::new(&quotas(&[Quota::sliding(Dimension::Tokens, 100, old * S)])).expect("sensible");
+        let next = Quota::sliding(Dimension::Tokens, 50, new * S);
+        let (mut log, mut now): (Vec<(Instant, u64)>, _) = (Vec::new(), Instant::ZERO);
+        let mut changed = None;
+        let all_steps = before.iter().map(|step| (step, false)).chain(after.iter().map(|step| (step, true)));
+        for ((passed, units, _), late) in all_steps {
+            now += Duration::from_millis(*passed);
+            if late && changed.is_none() {
+                all.reconfigure(now, &quotas(core::slice::from_ref(&next))).expect("sensible");
+                changed = Some(now);
+            }
+            let cost = Cost::zero().with(Dimension::Tokens, *units);
+            while let Admit::At { at, .. } = all.admit(now, &cost) {
+                now = at;
+            }
+            all.take(now, now, &cost);
+            log.push((now, *units));
+            if let Some(changed) = changed {
+                let known = changed.saturating_sub(old * S);
+                let inside = |at: Instant| at > known && at + new * S > now;
+                let sum: u64 = log.iter().filter(|(at, _)| inside(*at)).map(|(_, units)| units).sum();
+                prop_assert!(sum <= 50, "{} in {} s", sum, new);
+            }
+        }
+    }
+
     /// Against a list of everything: the answer is the earliest time at which it fits, within one slot.
     #[test]
     fn a_sliding_window_agrees_with_a_naive_log(steps in steps()) {

@@ -110,3 +110,24 @@ fn a_count_that_refusals_prove_wrong_keeps_a_margin_again() {
     let (_, refused) = announcing(100, 0, 1, 60 * S, 2_000, at(10.0 * 60.0));
     assert_eq!(refused, 1, "in ten windows");
 }
+
+#[test]
+fn reconfigure_keeps_the_count_when_only_the_window_changes() {
+    let config = |minutes: u32| {
+        let quotas = vec![Quota::sliding(Dimension::Requests, 100, minutes * 60 * S)];
+        PacerConfig { limits: Limits { quotas, burst: None }, pace: Pace::Fixed, ..PacerConfig::default() }
+    };
+    let mut pacer = Pacer::new(config(2), 1, Instant::ZERO).expect("sensible");
+    let scope = pacer.scope("a");
+    let sends = |pacer: &mut Pacer, now| {
+        (0..100).for_each(|_| _ = pacer.enqueue(now, Request::new(&scope, Cost::request())).expect("fits"));
+        granted(pacer).len()
+    };
+    assert_eq!(sends(&mut pacer, at(0.0)), 100);
+    pacer.reconfigure(at(30.0), config(3)).expect("sensible");
+    assert_eq!(sends(&mut pacer, at(30.0)), 0);
+    pacer.handle_timeout(at(179.9));
+    assert_eq!(granted(&mut pacer).len(), 0, "all of them left in these three minutes");
+    pacer.handle_timeout(at(180.1));
+    assert_eq!(granted(&mut pacer).len(), 100);
+}
