@@ -14,7 +14,8 @@ pub enum Admit {
     Now,
     /// Not before `at`.
     At {
-        /// The earliest start that can be known today.
+        /// The earliest start that can be known today. Under [`Policy::Queue`] it is an estimate: when it would be its turn if
+        /// those ahead cost as much as it does and nothing but limits and the learnt rate made them wait.
         at: Instant,
         /// Who says so.
         policy: Policy,

@@ -166,6 +166,18 @@ impl Cost {
         }
     }
 
+    /// Takes back what [`Cost::add`] added.
+    pub(crate) fn subtract(&mut self, other: &Self) {
+        for (sum, units) in self.built_in.iter_mut().zip(other.built_in) {
+            *sum = sum.saturating_sub(units);
+        }
+        for (name, units) in &other.named {
+            let dimension = Dimension::Named(name.clone());
+            let sum = self.get(&dimension).saturating_sub(*units);
+            self.set(dimension, sum);
+        }
+    }
+
     /// Units of a dimension.
     pub fn get(&self, dimension: &Dimension) -> u64 {
         match (dimension.index(), dimension) {

@@ -56,6 +56,16 @@ impl Queue {
         self.ready.first().copied()
     }
 
+    /// How many of those that are due go before one that would come in now.
+    pub(crate) fn ahead_of(&self, priority: i32, arrival: u64) -> u64 {
+        let place = (Reverse(priority), arrival, Slot::MIN);
+        let ahead = match self.ready.last() {
+            Some(last) if *last < place => self.ready.len(),
+            _ => self.ready.range(..place).count(),
+        };
+        ahead as u64
+    }
+
     /// When the next one becomes due.
     pub(crate) fn next_due(&self) -> Option<Instant> {
         self.delayed.first_key_value().map(|((due, _), _)| *due)

@@ -96,7 +96,8 @@ pub struct Request {
     pub probes: u32,
     /// Not to be sent before this.
     pub not_before: Option<Instant>,
-    /// Not to be sent after this; time in a held or stopped scope does not count.
+    /// Not to be sent after this; time in a held or stopped scope does not count. A request that certainly cannot start
+    /// before goes at once ([`Event::Expired`]).
     pub deadline: Option<Instant>,
 }
 
@@ -188,12 +189,15 @@ pub enum Event {
         /// It tests a failing server: its failure counts for nobody.
         probe: bool,
     },
-    /// The deadline of a waiting request has passed; it is gone.
+    /// The deadline of a waiting request has passed, or certainly passes before it may start; it is gone.
     Expired {
         /// The request.
         ticket: Ticket,
         /// As it was.
         request: Box<Request>,
+        /// When it could have started at the earliest, where that is known to come after the deadline: its due time, the end
+        /// of a pause that the server asked for, or room in a full window.
+        earliest: Option<Instant>,
     },
     /// New limits leave no room for a waiting request; it is gone.
     Refused {

@@ -68,6 +68,8 @@ pub(crate) struct Scope {
     /// The number of the newest call that left.
     last: u64,
     spent: Cost,
+    /// What its calls in flight reserved: so much of its windows may come back.
+    out: Cost,
     /// Since when nothing waits or is in flight.
     idle: Option<Instant>,
 }
@@ -91,6 +93,7 @@ impl Scope {
             pace: config.pace,
             last: 0,
             spent: Cost::zero(),
+            out: Cost::zero(),
             idle: None,
             name,
         })
@@ -181,6 +184,7 @@ impl Scope {
         let in_flight = self.in_flight.now();
         let canary = self.gate.left(now, self.last);
         self.spent.add(cost);
+        self.out.add(cost);
         let (tokens, spent) = (cost.get(&Dimension::Tokens), self.spent.clone());
         let told = self.announced.iter().any(|limit| limit.holds_back(now));
         let flight = Flight { number: self.last, sent: now, probe, in_flight, tokens, spent, told };
@@ -192,8 +196,15 @@ impl Scope {
         flight
     }
 
+    /// A call is no longer in flight.
+    pub(crate) fn ended(&mut self, cost: &Cost) {
+        self.in_flight.release();
+        self.out.subtract(cost);
+    }
+
     /// A call that was granted never left: all it took is given back.
     pub(crate) fn unsend(&mut self, now: Instant, flight: &Flight, cost: &Cost) {
+        self.ended(cost);
         self.quotas.settle(now, flight.sent, cost, &Cost::zero());
         self.learnt.never_left(flight.number);
         self.lost(flight);
@@ -395,6 +406,12 @@ impl Scope {
     /// Until when the gate is closed, if it is.
     pub(crate) fn closed_until(&self, now: Instant) -> Option<Instant> {
         self.gate.closed_until(now)
+    }
+
+    /// When a call of that cost may leave at the earliest, whatever its calls in flight give back: after the pause that the
+    /// server asked for, and once its windows have room.
+    pub(crate) fn certain_start(&self, now: Instant, cost: &Cost) -> Instant {
+        self.quotas.full_until(now, cost, &self.out).max(self.gate.closed_until(now).unwrap_or(now))
     }
 
     /// After a pause the work leaves at the refill rate.

@@ -54,6 +54,11 @@ impl Slots {
         entry.as_ref().filter(|_| *generation == ticket.generation)
     }
 
+    /// Requests in the pacer, waiting or in flight.
+    pub(crate) const fn len(&self) -> usize {
+        self.entries.len() - self.free.len()
+    }
+
     pub(crate) fn is_in_flight(&self, ticket: Ticket) -> bool {
         self.get(ticket).is_some_and(|entry| matches!(entry.stage, Stage::InFlight { .. }))
     }

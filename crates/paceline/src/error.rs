@@ -12,11 +12,14 @@ pub enum Error {
     /// The request costs more than a limit ever allows at once, so it could never start. Split it, or raise the limit.
     #[error(transparent)]
     TooLarge(#[from] TooLarge),
-    /// The request's deadline passed before it could start.
-    #[error("the deadline passed after {waited:?} of waiting for a permit; allow more time or send less")]
+    /// The request's deadline passed before it could start, or certainly passes before: then this is said at once.
+    #[error("{}; allow more time or send less", too_late(*.waited, *.needed))]
     DeadlineExceeded {
         /// How long it waited in this call.
         waited: Duration,
+        /// How much longer it would have had to wait at least, where it is known that the deadline comes first: for its own
+        /// due time, for the end of a pause that the server asked for, or for room in a full window.
+        needed: Option<Duration>,
     },
     /// The scope or its account is stopped until a person acts: a bad key, no credit. Nothing is sent in it before
     /// [`resume`](crate::Limiter::resume).
@@ -45,7 +48,8 @@ pub enum NotNow {
     /// It must wait, and this is the strictest reason.
     #[error("not now: {policy}{}", after.map_or_else(String::new, |after| format!(", for {after:?}")))]
     Wait {
-        /// How long at least, when that is known; else the wait ends when a call in flight does.
+        /// How long at least, when that is known; else the wait ends when a call in flight does. Behind older requests
+        /// ([`Policy::Queue`]) it is an estimate.
         after: Option<Duration>,
         /// What it waits for.
         policy: Policy,
@@ -53,4 +57,11 @@ pub enum NotNow {
     /// Waiting would not help.
     #[error(transparent)]
     Never(#[from] Error),
+}
+
+fn too_late(waited: Duration, needed: Option<Duration>) -> String {
+    match needed {
+        Some(needed) => format!("the deadline comes before the earliest start, which is {needed:?} away"),
+        None => format!("the deadline passed after {waited:?} of waiting for a permit"),
+    }
 }

@@ -72,9 +72,9 @@ impl Limiter {
     ///
     /// # Errors
     /// Never because of a wait, however long. [`Error::TooLarge`] at once for what could never start,
-    /// [`Error::DeadlineExceeded`] when the request's deadline passes, [`Error::Stopped`] when its scope is stopped or
-    /// stops meanwhile, [`Error::Closed`] after [`close`](Self::close), [`Error::NoTimer`] when it must wait and the system
-    /// allows no more threads.
+    /// [`Error::DeadlineExceeded`] when the request's deadline passes, at once where it certainly passes before the call may
+    /// start, [`Error::Stopped`] when its scope is stopped or stops meanwhile, [`Error::Closed`] after
+    /// [`close`](Self::close), [`Error::NoTimer`] when it must wait and the system allows no more threads.
     pub async fn acquire(&self, request: Request) -> Result<Permit, Error> {
         match self.driver.enqueue(request)? {
             Admission::Granted(permit) => Ok(permit),
@@ -116,7 +116,8 @@ impl Limiter {
         self.driver.try_enqueue(request)
     }
 
-    /// When the call could be made, and what it would wait for. A question that changes nothing.
+    /// When the call could be made, and what it would wait for; behind older requests an estimate. A question that changes
+    /// nothing.
     pub fn admit(&self, request: &Request) -> Admit {
         self.driver.look(|state, now| state.pacer.admit(now, request))
     }

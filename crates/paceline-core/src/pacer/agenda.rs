@@ -16,8 +16,10 @@ pub(super) struct Wants {
     pub(super) ready: Option<Place>,
     /// When its head may leave.
     pub(super) head: Option<Instant>,
-    /// When a waiter becomes due, or its deadline passes.
+    /// When a waiter becomes due.
     pub(super) due: Option<Instant>,
+    /// When the first deadline of a waiter passes.
+    pub(super) deadline: Option<Instant>,
     /// When a closure or a hold ends. It is no reason to wake anybody up: the next input sees to it.
     pub(super) reopens: Option<Instant>,
     /// Its head waits for a quota of the scope.
@@ -31,6 +33,7 @@ pub(super) struct Agenda {
     ready: BTreeSet<(Place, u32)>,
     heads: BTreeSet<(Instant, u32)>,
     dues: BTreeSet<(Instant, u32)>,
+    deadlines: BTreeSet<(Instant, u32)>,
     reopenings: BTreeSet<(Instant, u32)>,
     /// Scopes whose head waits for a quota of the scope.
     full: usize,
@@ -49,6 +52,7 @@ impl Agenda {
         replace(&mut self.ready, scope, known.ready, wants.ready);
         replace(&mut self.heads, scope, known.head, wants.head);
         replace(&mut self.dues, scope, known.due, wants.due);
+        replace(&mut self.deadlines, scope, known.deadline, wants.deadline);
         replace(&mut self.reopenings, scope, known.reopens, wants.reopens);
         self.full = self.full + usize::from(wants.full) - usize::from(known.full);
     }
@@ -57,7 +61,7 @@ impl Agenda {
     pub(super) fn come(&self, now: Instant) -> impl Iterator<Item = u32> {
         let come = move |at: &&(Instant, u32)| at.0 <= now;
         let of = |times| BTreeSet::iter(times).take_while(come).map(|at: &(Instant, u32)| at.1);
-        of(&self.heads).chain(of(&self.dues)).chain(of(&self.reopenings))
+        of(&self.heads).chain(of(&self.dues)).chain(of(&self.deadlines)).chain(of(&self.reopenings))
     }
 
     /// The first of the heads that their scopes let leave.
@@ -72,7 +76,12 @@ impl Agenda {
 
     /// When the next waiter becomes due, or its deadline passes.
     pub(super) fn next_due(&self) -> Option<Instant> {
-        self.dues.first().map(|(at, _)| *at)
+        [self.dues.first(), self.deadlines.first()].into_iter().flatten().map(|(at, _)| *at).min()
+    }
+
+    /// The nearest deadline of all waiters, and its scope.
+    pub(super) fn first_deadline(&self) -> Option<(Instant, u32)> {
+        self.deadlines.first().copied()
     }
 
     /// Whether a head waits for a quota of its scope.

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use super::Pacer;
 use super::agenda::Wants;
 use crate::admit::{Admit, Policy};
-use crate::queue::Place;
+use crate::queue::{Place, Slot};
 use crate::request::Event;
 use crate::slots::{Entry, Stage};
 use crate::time::Instant;
@@ -33,6 +33,7 @@ impl Pacer {
             self.look(now, *place);
         }
         self.scopes.done(touched);
+        self.expire_in_account(now);
         while let Some((head, place)) = self.first_to_leave(now) {
             self.grant(now, head, place);
             self.look(now, place);
@@ -69,24 +70,56 @@ impl Pacer {
             Some((reading, _)) if !scope.clock.is_standing() => Some(scope.clock.deadline(now, reading)),
             _ => None,
         };
-        let due = [scope.queue.next_due(), deadline].into_iter().flatten().min();
-        let reopens = scope.next_reopening();
-        self.agenda.set(place, Wants { ready, head: starts, due, reopens, full });
+        let (due, reopens) = (scope.queue.next_due(), scope.next_reopening());
+        self.agenda.set(place, Wants { ready, head: starts, due, deadline, reopens, full });
     }
 
+    /// Lets go whose deadline has passed, or certainly comes before their scope lets them leave.
     fn expire(&mut self, now: Instant, place: u32) {
-        let scope = &mut self.scopes[place];
-        while let Some((reading, slot)) = scope.queue.next_deadline()
-            && scope.clock.deadline(now, reading) <= now
-        {
-            let ticket = self.slots.ticket(slot);
-            let Entry { request, stage } = self.slots.remove(ticket).expect("a deadline belongs to a waiting request");
-            let Stage::Waiting { place, deadline, .. } = stage else {
-                unreachable!("a granted request has left the queue");
-            };
-            scope.queue.remove(place, request.not_before, deadline);
-            self.events.push_back(Event::Expired { ticket, request: Box::new(request) });
+        loop {
+            let scope = &self.scopes[place];
+            let Some((reading, slot)) = scope.queue.next_deadline() else { return };
+            let start = self.start_in_scope(now, scope, &self.slots.at(slot).request);
+            if scope.clock.deadline(now, reading) > start.unwrap_or(now) {
+                return;
+            }
+            self.give_up_waiting(now, slot, place);
         }
+    }
+
+    /// Lets go who has just come, where its deadline certainly comes first.
+    pub(super) fn expire_at_once(&mut self, now: Instant, slot: Slot, place: u32) {
+        let request = &self.slots.at(slot).request;
+        let earliest = self.certain_start(now, &self.scopes[place], request);
+        if earliest.is_some_and(|earliest| request.deadline.is_some_and(|deadline| deadline <= earliest)) {
+            self.give_up_waiting(now, slot, place);
+        }
+    }
+
+    /// The same for the limits of the account, which concern every scope: only the nearest deadline of all is asked, so that no
+    /// input pays for scopes that it does not touch.
+    fn expire_in_account(&mut self, now: Instant) {
+        while let Some((deadline, place)) = self.agenda.first_deadline() {
+            let (_, slot) =
+                self.scopes[place].queue.next_deadline().expect("the agenda knows the deadline of its queue");
+            if self.start_in_account(now, &self.slots.at(slot).request.cost) < deadline {
+                return;
+            }
+            self.give_up_waiting(now, slot, place);
+            self.expire(now, place);
+            self.look(now, place);
+        }
+    }
+
+    fn give_up_waiting(&mut self, now: Instant, slot: Slot, place: u32) {
+        let earliest = self.certain_start(now, &self.scopes[place], &self.slots.at(slot).request);
+        let ticket = self.slots.ticket(slot);
+        let Entry { request, stage } = self.slots.remove(ticket).expect("a deadline belongs to a waiting request");
+        let Stage::Waiting { place: in_queue, deadline, .. } = stage else {
+            unreachable!("a granted request has left the queue");
+        };
+        self.scopes[place].queue.remove(in_queue, request.not_before, deadline);
+        self.events.push_back(Event::Expired { ticket, request: Box::new(request), earliest });
     }
 
     /// The first of the heads that their scopes let leave: it is the one that the account is asked for.
@@ -106,6 +139,7 @@ impl Pacer {
         let wanted = since.max(request.not_before.unwrap_or(since));
         let flight = scope.leave(now, wanted, &request.cost);
         self.in_flight.take();
+        self.out.add(&request.cost);
         self.quotas.take(now, wanted, &request.cost);
         scope.totals.sends += 1;
         scope.totals.resends += u64::from(request.sends() > 0);

@@ -2,6 +2,7 @@
 
 mod agenda;
 mod dispatch;
+mod foresee;
 mod forget;
 mod react;
 mod scopes;
@@ -91,6 +92,8 @@ pub struct Pacer {
     /// What forgotten scopes had counted.
     forgotten: Totals,
     slots: Slots,
+    /// What all calls in flight reserved: so much of the windows may come back.
+    out: Cost,
     arrivals: u64,
     events: VecDeque<Event>,
     wake: Option<Instant>,
@@ -115,6 +118,7 @@ impl Pacer {
             round: VecDeque::new(),
             forgotten: Totals::default(),
             slots: Slots::default(),
+            out: Cost::zero(),
             arrivals: 0,
             events: VecDeque::new(),
             wake: None,
@@ -128,6 +132,9 @@ impl Pacer {
     }
 
     /// When this request could start. A question: it changes nothing, and the answer to a second one is the same.
+    ///
+    /// Behind others of its scope that is an estimate, [`Admit::At`] with [`Policy::Queue`], from the queue and the limits; or
+    /// [`Admit::OnRelease`] where those ahead wait for something without a time.
     pub fn admit(&self, now: Instant, request: &Request) -> Admit {
         let now = now.max(self.now);
         let Some(place) = self.scopes.find(&request.scope) else {
@@ -140,15 +147,17 @@ impl Pacer {
     fn admit_in(&self, now: Instant, scope: &Scope, request: &Request) -> Admit {
         let due = Admit::at(request.not_before.unwrap_or(now), now, || Policy::NotBefore);
         let arrival = request.arrival.unwrap_or(self.arrivals);
-        let overtakes = scope.queue.head().is_none_or(|head| (Reverse(request.priority), arrival) < (head.0, head.1));
-        let turn = if overtakes { Admit::Now } else { Admit::OnRelease { policy: Policy::Queue } };
-        due.strictest(turn).strictest(self.admit_cost(now, scope, &request.cost))
+        let own = self.admit_cost(now, scope, &request.cost);
+        let ahead = scope.queue.ahead_of(request.priority, arrival);
+        let turn = if ahead == 0 { Admit::Now } else { self.turn(now, scope, &request.cost, ahead, &own) };
+        due.strictest(turn).strictest(own)
     }
 
     /// Takes a request in. It is granted at once or later, in an [`Event`].
     ///
     /// # Errors
-    /// When it alone exceeds a configured limit: it could never start.
+    /// When it alone exceeds a configured limit: it could never start. A deadline that certainly comes first is told at once,
+    /// as [`Event::Expired`].
     pub fn enqueue(&mut self, now: Instant, request: Request) -> Result<Ticket, TooLarge> {
         let now = self.advance(now);
         let id = self.own(&request.scope);
@@ -170,6 +179,7 @@ impl Pacer {
             since: now,
         });
         self.scopes[&id].queue.push(now, (Reverse(priority), arrival, ticket.slot), not_before, deadline);
+        self.expire_at_once(now, ticket.slot, id.place);
         self.pump(now);
         Ok(ticket)
     }
@@ -183,12 +193,12 @@ impl Pacer {
         match stage {
             Stage::Waiting { place, deadline, .. } => scope.queue.remove(place, request.not_before, deadline),
             Stage::InFlight { flight, .. } => {
-                scope.in_flight.release();
                 scope.unsend(now, &flight, &request.cost);
                 scope.totals.sends -= 1;
                 scope.totals.resends -= u64::from(request.sends() > 0);
                 scope.totals.probes -= u64::from(flight.probe);
                 self.in_flight.release();
+                self.out.subtract(&request.cost);
                 self.quotas.settle(now, flight.sent, &request.cost, &Cost::zero());
             }
         }

@@ -14,8 +14,9 @@ impl Pacer {
     /// Frees the places of a call and replaces its estimated cost by the real one.
     pub(super) fn settle(&mut self, now: Instant, request: &Request, flight: &Flight, outcome: &Outcome) {
         let scope = &mut self.scopes[&request.scope];
-        scope.in_flight.release();
+        scope.ended(&request.cost);
         self.in_flight.release();
+        self.out.subtract(&request.cost);
         scope.totals.by_class[outcome.class as usize] += 1;
         if let Some(usage) = &outcome.usage {
             let actual = request.cost.settled(usage);

@@ -114,6 +114,29 @@ impl Quotas {
         })
     }
 
+    /// When so many calls of that cost can all have left, one after the other: an estimate, since nothing else is counted in.
+    pub(crate) fn passes_at(&self, now: Instant, cost: &Cost, calls: u64) -> Instant {
+        let requests = cost.get(&Dimension::Requests);
+        let spaced = self.burst.as_ref().filter(|_| requests > 0).map(|burst| burst.fits_at(now, calls));
+        let counted = self.counters.iter().map(|(quota, counter)| {
+            let units = cost.get(&quota.dimension).saturating_mul(calls);
+            // An exact window lets its limit pass once per window, and the rest before that.
+            let windows = if quota.shape == Shape::Sliding { units.saturating_sub(1) / quota.limit } else { 0 };
+            let first = counter.fits_at(now, units - windows * quota.limit);
+            first + quota.window.saturating_mul(u32::try_from(windows).unwrap_or(u32::MAX))
+        });
+        counted.chain(spaced).fold(now, Instant::max)
+    }
+
+    /// When the windows have room for that cost at the earliest, however much of what is `out`, in flight, is given back. No
+    /// other call can make it earlier.
+    pub(crate) fn full_until(&self, now: Instant, cost: &Cost, out: &Cost) -> Instant {
+        let room = |(quota, counter): &(Quota, Counter)| {
+            counter.fits_at(now, cost.get(&quota.dimension).saturating_sub(out.get(&quota.dimension)))
+        };
+        self.counters.iter().map(room).fold(now, Instant::max)
+    }
+
     /// Somebody waits because a window is full. That is a pause, not idling: when the window turns, what was sent at
     /// its beginning must not come back as a burst on top of the end of the last one.
     pub(crate) fn note_full(&mut self) {

@@ -6,6 +6,7 @@ mod job;
 mod model;
 mod models;
 mod outage;
+mod promises;
 mod replay;
 mod slowed_down;
 mod spacing;

@@ -44,6 +44,8 @@ struct Model {
     in_flight: BTreeMap<Ticket, usize>,
     granted: BTreeSet<Ticket>,
     sent: Vec<Sent>,
+    /// Tokens that answers reported beyond what was reserved.
+    debts: Vec<Sent>,
 }
 
 fn tokens(limit: u64, window: Duration) -> Quota {
@@ -83,6 +85,7 @@ impl Model {
             in_flight: BTreeMap::new(),
             granted: BTreeSet::new(),
             sent: Vec::new(),
+            debts: Vec::new(),
         }
     }
 
@@ -155,6 +158,8 @@ impl Model {
             let reserved = self.sent[sent].cost.get(&Dimension::Tokens);
             let settled = usage.get(&Dimension::Tokens).min(reserved);
             self.sent[sent].cost.set(Dimension::Tokens, settled);
+            let debt = Cost::zero().with(Dimension::Tokens, usage.get(&Dimension::Tokens) - settled);
+            self.debts.push(Sent { at: self.now, scope: self.sent[sent].scope.clone(), cost: debt });
         }
         self.finished += 1;
         match self.pacer.complete(self.now, ticket, outcome) {
@@ -225,15 +230,40 @@ impl Model {
         while let Some(event) = self.pacer.poll_event() {
             match event {
                 Event::Granted { ticket, .. } => self.grant(ticket),
-                Event::Expired { ticket, request } => {
+                Event::Expired { ticket, request, earliest } => {
                     let waiting = self.waiting.remove(&ticket).expect("only waiting requests expire");
-                    assert!(waiting.request.deadline.is_some_and(|deadline| deadline <= self.now));
+                    let deadline = waiting.request.deadline.expect("only a deadline expires");
+                    let known = earliest.is_some_and(|earliest| earliest >= deadline && earliest > self.now);
+                    assert!(deadline <= self.now || (known && self.cannot_start(&request, deadline)), "{request:?}");
                     assert_eq!(request.item, waiting.request.item);
                     self.finished += 1;
                 }
                 _ => {}
             }
         }
+    }
+
+    /// Whether a request cannot start before its deadline, whatever becomes of the calls in flight.
+    fn cannot_start(&self, request: &Request, deadline: Instant) -> bool {
+        let late = |at: Option<Instant>| at.is_some_and(|at| at >= deadline);
+        let scopes = self.pacer.snapshot(self.now).scopes;
+        let scope = scopes.iter().find(|scope| scope.name == *request.scope.name()).expect("it had a request");
+        let closed = scope.closed_until;
+        let full = |watched: &Watched| {
+            let Quota { dimension, limit, window, .. } = &watched.quota;
+            let slot = *window / 60_000;
+            let counts = |sent: &&Sent| {
+                watched.scope.as_ref().is_none_or(|scope| *scope == sent.scope) && sent.at + *window + slot >= deadline
+            };
+            let ended = |index: &usize| !self.in_flight.values().any(|flying| flying == index);
+            let sent = (0..self.sent.len()).filter(ended).map(|index| &self.sent[index]).chain(&self.debts);
+            let used: u64 = sent.filter(counts).map(|sent| sent.cost.get(dimension)).sum();
+            watched.scope.as_ref().is_none_or(|scope| *scope == request.scope)
+                && used + request.cost.get(dimension) > *limit
+        };
+        // The tier also has a fixed window, which nobody watches.
+        let in_tier = request.scope == self.scopes[0];
+        late(request.not_before) || late(closed) || in_tier || self.watched.iter().any(full)
     }
 
     fn grant(&mut self, ticket: Ticket) {

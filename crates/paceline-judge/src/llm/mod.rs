@@ -14,7 +14,7 @@ use http::header::{CONTENT_TYPE, HeaderValue};
 use paceline::config::join_url;
 use paceline::provider::{self, Dialect, NoResponse, Provider, Reading, TokenRatio};
 use paceline::{Limiter, clock};
-use paceline_core::{Admit, Class, ConfigError, Cost, Outcome, PacerConfig, Request};
+use paceline_core::{Admit, Class, ConfigError, Cost, Outcome, PacerConfig, Policy, Request};
 use paceline_store::work::{Case, Decision, Judge, Verdict, by_class, read_answer};
 use reqwest::redirect;
 
@@ -149,7 +149,9 @@ impl LlmJudge {
         let deadline = self.limiter.now() + self.config.timeout;
         let scope = self.limiter.scope(&self.config.model);
         let request = Request { item: Some(case.item.id), deadline: Some(deadline), ..Request::new(scope, cost) };
+        // Behind other questions the time is only an estimate.
         if let Admit::At { at, policy } = self.limiter.admit(&request)
+            && policy != Policy::Queue
             && at > deadline
         {
             return Err(Silence::Paced { wait: at.saturating_since(self.limiter.now()), policy });

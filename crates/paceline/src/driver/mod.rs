@@ -211,11 +211,13 @@ impl State {
             match event {
                 Event::Granted { ticket, probe } if Some(ticket) == mine => decided = Some(Ok(probe)),
                 Event::Granted { ticket, probe } => self.grant(driver, ticket, probe, news),
-                Event::Expired { ticket, .. } if Some(ticket) == mine => {
-                    decided = Some(Err(Error::DeadlineExceeded { waited: Duration::ZERO }));
+                Event::Expired { ticket, earliest, .. } if Some(ticket) == mine => {
+                    let needed = earliest.map(|earliest| earliest - now);
+                    decided = Some(Err(Error::DeadlineExceeded { waited: Duration::ZERO, needed }));
                 }
-                Event::Expired { ticket, .. } => {
-                    self.refuse(ticket, news, |waiter| Error::DeadlineExceeded { waited: now - waiter.since });
+                Event::Expired { ticket, earliest, .. } => {
+                    let needed = earliest.map(|earliest| earliest - now);
+                    self.refuse(ticket, news, |waiter| Error::DeadlineExceeded { waited: now - waiter.since, needed });
                 }
                 Event::Refused { ticket, too_large } => self.refuse(ticket, news, |_| too_large.into()),
                 Event::Stopped { scope, reason } => self.stop(now, scope, &reason, news),

@@ -151,12 +151,20 @@ async fn local_refusals_carry_their_numbers() {
 
     drop(limiter.acquire(request(&limiter)).await.expect("the first"));
     let deadline = Some(limiter.now() + 90 * S);
-    let late = limiter.acquire(Request { deadline, ..request(&limiter) }).await.expect_err("an hour to wait");
-    let Error::DeadlineExceeded { waited } = late else { panic!("{late:?}") };
+    let told = limiter.acquire(Request { deadline, ..request(&limiter) }).await.expect_err("an hour to wait");
+    let Error::DeadlineExceeded { waited: Duration::ZERO, needed: Some(needed) } = told else { panic!("{told:?}") };
+    assert!(needed > 3_590 * S && needed < 3_601 * S, "{needed:?}: an hour, and not the 90 s");
+
+    let busy = self::limiter(fixed(vec![], None, 1));
+    let first = busy.acquire(request(&busy)).await.expect("the only place");
+    let deadline = Some(busy.now() + 90 * S);
+    let late = busy.acquire(Request { deadline, ..request(&busy) }).await.expect_err("the place does not come free");
+    let Error::DeadlineExceeded { waited, needed: None } = late else { panic!("{late:?}") };
     assert!(waited >= 90 * S && waited < 91 * S, "{waited:?}");
+    drop(first);
 
     let past = limiter.acquire(Request { deadline: Some(limiter.now()), ..request(&limiter) }).await;
-    assert!(matches!(past, Err(Error::DeadlineExceeded { waited: Duration::ZERO })), "{past:?}");
+    assert!(matches!(past, Err(Error::DeadlineExceeded { waited: Duration::ZERO, .. })), "{past:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -19,6 +19,7 @@ use crate::run::calls::send::{Answer, Call, NoAnswer, Sender};
 use crate::run::lines::format::Format;
 use crate::run::lines::input::{Input, Span};
 use crate::run::lines::line::{self, Echo, LineError};
+use crate::text;
 
 /// A wait for a shut scope that an item spends in the journal.
 const LONG: Duration = Duration::from_secs(1);
@@ -103,11 +104,13 @@ pub(crate) enum Impossible {
     /// Its cost exceeds a limit.
     #[error(transparent)]
     TooLarge(#[from] TooLarge),
-    /// Its deadline passed while it waited.
-    #[error("its deadline passed after {} of waiting", crate::text::duration(*.waited))]
+    /// Its deadline passed while it waited, or certainly comes first.
+    #[error("{}", too_late(*.waited, *.needed))]
     Deadline {
         /// In this run.
         waited: Duration,
+        /// How much longer it would have had to wait at least, where that is known.
+        needed: Option<Duration>,
     },
 }
 
@@ -229,8 +232,8 @@ impl Context {
         let permit = match permit {
             Ok(permit) => permit,
             Err(paceline::Error::TooLarge(too_large)) => return TryEnd::Impossible(too_large.into()),
-            Err(paceline::Error::DeadlineExceeded { .. }) => {
-                return TryEnd::Impossible(Impossible::Deadline { waited: self.limiter.now() - began });
+            Err(paceline::Error::DeadlineExceeded { needed, .. }) => {
+                return TryEnd::Impossible(Impossible::Deadline { waited: self.limiter.now() - began, needed });
             }
             Err(_) => return TryEnd::Withheld,
         };
@@ -316,6 +319,15 @@ pub(crate) fn classify(dialect: &Dialect, url: &str, answer: Option<&Result<Answ
         }
         Some(Err(error)) => error.reading(),
         None => Reading::new(Class::Abandoned),
+    }
+}
+
+fn too_late(waited: Duration, needed: Option<Duration>) -> String {
+    match needed {
+        Some(needed) => {
+            format!("its deadline comes before its earliest start, which is {} away", text::duration(needed))
+        }
+        None => format!("its deadline passed after {} of waiting", text::duration(waited)),
     }
 }
 

@@ -1,0 +1,181 @@
+//! What a pacer says about a start that lies ahead: a deadline that cannot be met at once, and when it will be its turn.
+
+use std::time::Duration;
+
+use paceline_core::{
+    Admit, Class, Cost, Dimension, Event, Instant, Limits, Outcome, Pace, Pacer, PacerConfig, Policy, Quota, Request,
+    ScopeId, Ticket,
+};
+
+use crate::job::at;
+
+const S: Duration = Duration::from_secs(1);
+const MS: Duration = Duration::from_millis(1);
+
+fn pacer(quotas: Vec<Quota>) -> (Pacer, ScopeId) {
+    let config = PacerConfig { limits: Limits { quotas, burst: None }, pace: Pace::Fixed, ..PacerConfig::default() };
+    let mut pacer = Pacer::new(config, 1, Instant::ZERO).expect("sensible");
+    let scope = pacer.scope("a");
+    (pacer, scope)
+}
+
+fn hourly(limit: u64) -> Quota {
+    Quota::sliding(Dimension::Requests, limit, 3_600 * S)
+}
+
+fn until(scope: &ScopeId, deadline: Instant) -> Request {
+    Request { deadline: Some(deadline), ..Request::new(scope, Cost::request()) }
+}
+
+fn send(pacer: &mut Pacer, now: Instant, scope: &ScopeId) -> Ticket {
+    let ticket = pacer.enqueue(now, Request::new(scope, Cost::request())).expect("fits");
+    assert_eq!(pacer.poll_event(), Some(Event::Granted { ticket, probe: false }));
+    ticket
+}
+
+/// Requests that were told to be too late, with the start that they were told.
+fn late(pacer: &mut Pacer) -> Vec<(Ticket, Option<Instant>)> {
+    let expired = |event| match event {
+        Event::Expired { ticket, earliest, .. } => Some((ticket, earliest)),
+        _ => None,
+    };
+    std::iter::from_fn(|| pacer.poll_event()).filter_map(expired).collect()
+}
+
+#[test]
+fn a_deadline_before_the_end_of_a_pause_is_told_at_once() {
+    let (mut pacer, scope) = pacer(vec![]);
+    let refused = send(&mut pacer, at(0.0), &scope);
+    let other = send(&mut pacer, at(0.0), &scope);
+    pacer.complete(at(0.5), other, Outcome::new(Class::Success));
+    let waits = Request { not_before: Some(at(2.0)), ..until(&scope, at(30.0)) };
+    let waits = pacer.enqueue(at(0.5), waits).expect("fits");
+    let long = Request { not_before: Some(at(2.0)), ..until(&scope, at(62.0)) };
+    pacer.enqueue(at(0.5), long).expect("fits");
+    assert_eq!(late(&mut pacer), []);
+    pacer.complete(at(1.0), refused, Outcome::new(Class::Throttled).with_hint(60 * S, false));
+    assert_eq!(late(&mut pacer), [(waits, Some(at(61.0)))], "who waited already");
+    let new = pacer.enqueue(at(1.0), until(&scope, at(1.1))).expect("fits");
+    assert_eq!(late(&mut pacer), [(new, Some(at(61.0)))], "and who comes now");
+    let other = pacer.scope("b");
+    send(&mut pacer, at(1.0), &other);
+}
+
+#[test]
+fn a_deadline_before_the_due_time_is_told_at_once() {
+    let (mut pacer, scope) = pacer(vec![]);
+    let ticket = pacer.enqueue(at(0.0), Request { not_before: Some(at(5.0)), ..until(&scope, at(5.0)) }).expect("fits");
+    assert_eq!(late(&mut pacer), [(ticket, Some(at(5.0)))]);
+}
+
+#[test]
+fn a_deadline_behind_a_full_window_is_told_once_nothing_in_flight_can_be_given_back() {
+    let (mut pacer, scope) = pacer(vec![hourly(2)]);
+    let [first, second] = [send(&mut pacer, at(0.0), &scope), send(&mut pacer, at(0.0), &scope)];
+    let waits = pacer.enqueue(at(1.0), until(&scope, at(9.0))).expect("fits");
+    pacer.complete(at(2.0), first, Outcome::new(Class::Success));
+    assert_eq!(late(&mut pacer), [], "the other could still be taken back");
+    pacer.complete(at(3.0), second, Outcome::new(Class::Success));
+    let told = late(&mut pacer);
+    assert_eq!(told.len(), 1);
+    assert_eq!(told[0].0, waits);
+    assert!(told[0].1.is_some_and(|earliest| earliest >= at(3_600.0)), "{told:?}");
+
+    let (mut pacer, scope) = self::pacer(vec![hourly(1)]);
+    let first = send(&mut pacer, at(0.0), &scope);
+    let waits = pacer.enqueue(at(1.0), until(&scope, at(9.0))).expect("fits");
+    pacer.cancel(at(2.0), first);
+    assert_eq!(pacer.poll_event(), Some(Event::Granted { ticket: waits, probe: false }), "it was right to wait");
+}
+
+#[test]
+fn a_window_of_the_account_that_is_full_is_told_in_every_scope() {
+    let (mut pacer, scope) = pacer(vec![hourly(1)]);
+    let others = ["b", "c"].map(|name| pacer.scope(name));
+    let first = send(&mut pacer, at(0.0), &scope);
+    let waiting = [(30.0, 0), (20.0, 1)].map(|(deadline, other): (_, usize)| {
+        pacer.enqueue(at(1.0), until(&others[other], at(deadline))).expect("fits")
+    });
+    assert_eq!(late(&mut pacer), [], "the one in flight could still be taken back");
+    pacer.complete(at(2.0), first, Outcome::new(Class::Success));
+    let told: Vec<_> = late(&mut pacer).into_iter().map(|(ticket, _)| ticket).collect();
+    assert_eq!(told, [waiting[1], waiting[0]], "the nearest deadline first, though no input touched their scopes");
+    let far = pacer.enqueue(at(3.0), until(&others[0], at(3_700.0))).expect("fits");
+    let new = pacer.enqueue(at(3.0), until(&others[1], at(9.0))).expect("fits");
+    assert_eq!(late(&mut pacer).into_iter().map(|(ticket, _)| ticket).collect::<Vec<_>>(), [new]);
+    assert!(pacer.request(far).is_some());
+}
+
+#[test]
+fn a_deadline_in_a_held_scope_waits_and_is_judged_when_the_clock_runs_again() {
+    let (mut pacer, scope) = pacer(vec![]);
+    pacer.hold(at(0.0), Some(&scope), at(60.0));
+    let ticket = pacer.enqueue(at(0.0), until(&scope, at(0.1))).expect("fits");
+    assert_eq!(late(&mut pacer), []);
+    pacer.handle_timeout(at(60.0));
+    let events: Vec<_> = std::iter::from_fn(|| pacer.poll_event()).collect();
+    assert_eq!(events, [Event::Granted { ticket, probe: false }]);
+}
+
+#[test]
+fn a_deadline_behind_others_only_expires_in_its_time() {
+    let minute = Quota::requests_per_minute(60);
+    let (mut pacer, scope) = pacer(vec![minute]);
+    (0..10).for_each(|_| _ = pacer.enqueue(at(0.0), Request::new(&scope, Cost::request())).expect("fits"));
+    let ticket = pacer.enqueue(at(0.0), until(&scope, at(5.0))).expect("fits");
+    assert_eq!(late(&mut pacer), [], "those before it may all be cancelled");
+    pacer.handle_timeout(at(4.9));
+    assert_eq!(late(&mut pacer), []);
+    pacer.handle_timeout(at(5.0));
+    assert_eq!(late(&mut pacer), [(ticket, None)]);
+}
+
+/// How far the estimate of a request at the end of a queue is from its real start, in seconds, and the estimate.
+fn estimated(quotas: Vec<Quota>, cost: &Cost, ahead: u64) -> (f64, f64) {
+    let (mut pacer, scope) = pacer(quotas);
+    let request = Request::new(&scope, cost.clone());
+    (0..ahead).for_each(|_| _ = pacer.enqueue(at(0.0), request.clone()).expect("fits"));
+    let now = at(0.0) + MS;
+    let Admit::At { at: estimate, policy: Policy::Queue } = pacer.admit(now, &request) else { panic!("it waits") };
+    let last = pacer.enqueue(now, request).expect("fits");
+    let mut moment = now;
+    loop {
+        while let Some(event) = pacer.poll_event() {
+            let Event::Granted { ticket, .. } = event else { continue };
+            if ticket == last {
+                let seconds = |at: Instant| Duration::from_nanos(at.as_nanos()).as_secs_f64();
+                return (seconds(estimate) - seconds(moment), seconds(estimate));
+            }
+            pacer.complete(moment, ticket, Outcome::new(Class::Success));
+        }
+        moment = pacer.poll_timeout().expect("it starts some time");
+        pacer.handle_timeout(moment);
+    }
+}
+
+#[test]
+fn admit_behind_waiters_estimates_when() {
+    let tokens = |units| Cost::request().with(Dimension::Tokens, units);
+    let per_minute = Quota::sliding(Dimension::Tokens, 1_000, 60 * S);
+    for (quotas, cost, ahead, about) in [
+        (vec![Quota::requests_per_minute(60)], Cost::request(), 20, 20.0),
+        (vec![Quota::requests_per_minute(60)], Cost::request(), 300, 300.0),
+        (vec![hourly(5)], Cost::request(), 17, 3.0 * 3_600.0),
+        (vec![per_minute.clone()], tokens(100), 35, 180.0),
+        (vec![per_minute, Quota::requests_per_minute(60)], tokens(10), 150, 150.0),
+    ] {
+        let (off, estimate) = estimated(quotas.clone(), &cost, ahead);
+        assert!(off.abs() <= 0.05 * about && (estimate - about).abs() <= 0.05 * about, "{quotas:?}: {estimate}, {off}");
+    }
+}
+
+#[test]
+fn admit_behind_waiters_says_nothing_where_those_wait_for_something_without_a_time() {
+    let (mut pacer, scope) = pacer(vec![]);
+    pacer.stop(at(0.0), Some(&scope), "a bad key".into());
+    pacer.enqueue(at(0.0), Request::new(&scope, Cost::request())).expect("fits");
+    let request = Request::new(&scope, Cost::request());
+    assert_eq!(pacer.admit(at(0.0), &request), Admit::OnRelease { policy: Policy::Queue });
+    let urgent = Request { priority: 1, ..request };
+    assert_eq!(pacer.admit(at(0.0), &urgent), Admit::OnRelease { policy: Policy::Stopped });
+}
