@@ -16,15 +16,22 @@ pub(crate) const DUE_RETRIES: &str = "SELECT id, not_before_ms, crash_attempts F
      WHERE state = 0 AND scope = ?1 AND not_before_ms > 0 AND not_before_ms <= ?2
      ORDER BY not_before_ms, crash_attempts, id LIMIT ?3";
 
-/// Items that wait for nothing: never tried, then interrupted by a crash.
+/// Items that wait for nothing: never tried, then interrupted by crashes.
 pub(crate) const DUE_FRESH: &str = "SELECT id, crash_attempts FROM item
      WHERE state = 0 AND scope = ?1 AND not_before_ms = 0
      ORDER BY crash_attempts, id LIMIT ?2";
 
+/// Those of them that one crash interrupted: they keep their place in the input. From the second crash on an item may be what
+/// kills the process, so it goes behind the others.
+const INTERRUPTED: &str = "SELECT id, crash_attempts FROM item
+     WHERE state = 0 AND scope = ?1 AND not_before_ms = 0 AND crash_attempts = 1
+     ORDER BY id LIMIT ?2";
+
 /// What is handed out.
 const READ: &str = concat!("SELECT ", item_columns!(), ", body_hash FROM item WHERE id = ?1");
 
-/// The place of an item in a claim: retries before fresh ones, then by due time, then behind after crashes, then by id.
+/// The place of an item in a claim: retries before fresh ones, then by due time, then behind after several crashes, then by
+/// id.
 type Place = (bool, i64, i64, i64);
 
 /// Takes at most `limit` due items and marks them in flight, within the caller's transaction.
@@ -44,6 +51,7 @@ pub(crate) fn claim(
             }
         }
         places.sort_unstable();
+        places.dedup();
         places.truncate(limit);
         take(conn, scopes, places.into_iter().map(|(_, _, _, id)| id))
     };
@@ -82,10 +90,12 @@ fn due(conn: &Connection, scope: i64, now: Timestamp, limit: usize, places: &mut
     while let Some(row) = rows.next()? {
         places.push((false, row.get(1)?, row.get(2)?, row.get(0)?));
     }
-    let mut fresh = conn.prepare_cached(DUE_FRESH)?;
-    let mut rows = fresh.query(params![scope, limit])?;
-    while let Some(row) = rows.next()? {
-        places.push((true, 0, row.get(1)?, row.get(0)?));
+    for fresh in [INTERRUPTED, DUE_FRESH] {
+        let mut fresh = conn.prepare_cached(fresh)?;
+        let mut rows = fresh.query(params![scope, limit])?;
+        while let Some(row) = rows.next()? {
+            places.push((true, 0, row.get::<_, i64>(1)?.saturating_sub(1).max(0), row.get(0)?));
+        }
     }
     Ok(())
 }
@@ -125,6 +135,10 @@ mod tests {
             assert_eq!(
                 plan(&conn, DUE_FRESH),
                 "SEARCH item USING COVERING INDEX item_due (scope=? AND not_before_ms=?)"
+            );
+            assert_eq!(
+                plan(&conn, INTERRUPTED),
+                "SEARCH item USING COVERING INDEX item_due (scope=? AND not_before_ms=? AND crash_attempts=?)"
             );
             assert_eq!(plan(&conn, crate::scope::NEXT_DUE), "SEARCH item USING COVERING INDEX item_due (scope=?)");
             assert_eq!(plan(&conn, READ), "SEARCH item USING INTEGER PRIMARY KEY (rowid=?)");

@@ -11,6 +11,7 @@ mod explain;
 mod forms;
 mod help;
 mod input;
+mod order;
 mod partial;
 mod pictures;
 mod plan;

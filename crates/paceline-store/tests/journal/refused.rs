@@ -120,7 +120,7 @@ fn lines_that_come_while_the_job_runs_are_like_the_others() {
     assert_eq!((journal.unread().unwrap(), recovery.interrupted), (Some(next), 2));
     let taken = journal.append(vec![Further::item(&good(&id(5), 6))], None, "duplicate_custom_id").unwrap();
     assert_eq!((taken, journal.unread().unwrap()), (Taken { items: 1, refused: 0 }, None));
-    assert_eq!(ordinals(&journal.claim_now(NOW, 99).unwrap()), [5, 0, 1], "interrupted ones behind");
+    assert_eq!(ordinals(&journal.claim_now(NOW, 99).unwrap()), [0, 1, 5], "interrupted ones in their places");
     let codes: Vec<_> = journal
         .refused(99)
         .unwrap()

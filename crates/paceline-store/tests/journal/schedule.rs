@@ -101,7 +101,7 @@ fn of_two_results_in_one_group_only_the_first_leaves_a_line() {
 }
 
 #[test]
-fn released_items_wait_as_before_and_interrupted_ones_go_to_the_back() {
+fn released_items_wait_as_before_and_those_interrupted_twice_go_to_the_back() {
     let job = Job::new();
     let journal = job.start(4);
     journal.claim_now(NOW, 3).unwrap();
@@ -126,6 +126,17 @@ fn released_items_wait_as_before_and_interrupted_ones_go_to_the_back() {
     }
     let (resumed, _) = dead.copy().resume();
     assert_eq!(ordinals(&resumed.claim_now(later(10), 9).unwrap()), [0, 2, 3, 1]);
+}
+
+#[test]
+fn what_one_crash_interrupted_keeps_its_place_before_what_was_not_started() {
+    let job = Job::new();
+    let journal = job.start(6);
+    assert_eq!(ordinals(&journal.claim_now(NOW, 3).unwrap()), [0, 1, 2]);
+    let (resumed, _) = job.copy().resume();
+    assert_eq!(ordinals(&resumed.claim_now(NOW, 2).unwrap()), [0, 1]);
+    assert_eq!(ordinals(&resumed.claim_now(NOW, 2).unwrap()), [2, 3]);
+    assert_eq!(ordinals(&resumed.claim_now(NOW, 9).unwrap()), [4, 5], "each once");
 }
 
 #[test]
@@ -299,13 +310,16 @@ fn a_hundred_thousand_items_are_loaded_and_handed_out_in_order() {
 }
 
 #[test]
-fn an_interrupted_retry_goes_behind_new_items_too() {
+fn a_retry_that_is_interrupted_twice_goes_behind_new_items_too() {
     let job = Job::new();
     let journal = job.start(3);
     journal.claim_now(NOW, 1).unwrap();
     reschedule(&journal, retry(0, 10));
     assert_eq!(ordinals(&journal.claim_now(later(10), 1).unwrap()), [0]);
-    let (resumed, _) = job.copy().resume();
+    let crashed = job.copy();
+    let (resumed, _) = crashed.resume();
+    assert_eq!(ordinals(&resumed.claim_now(later(10), 1).unwrap()), [0], "once: in its place");
+    let (resumed, _) = crashed.copy().resume();
     let claim = resumed.claim_now(later(10), 3).unwrap();
     assert_eq!(ordinals(&claim), [1, 2, 0]);
     assert_eq!(claim.items[2].tally, tally(1, Class::Transient), "its sends before the crash still count");

@@ -14,6 +14,7 @@ use paceline_store::Claimed;
 use tokio::sync::watch;
 
 use crate::run::calls::bounds::Budget;
+use crate::run::calls::lane::Turn;
 use crate::run::calls::partial::Partials;
 use crate::run::calls::send::{Answer, Call, NoAnswer, Sender};
 use crate::run::lines::format::Format;
@@ -166,13 +167,14 @@ impl Context {
         self.epoch + (at - self.began)
     }
 
-    /// Tries an item once. Nothing is lost if the future is dropped, but the call may be repeated then.
-    pub(crate) async fn attempt(&self, item: Claimed) -> Tried {
+    /// Tries an item once; it asks for its permit when its turn comes. Nothing is lost if the future is dropped, but the call
+    /// may be repeated then.
+    pub(crate) async fn attempt(&self, item: Claimed, turn: Turn) -> Tried {
         let end = match self.prepare(&item) {
             Ok((echo, call, request)) => {
                 let short = call.body.len() <= LONG_BODY;
                 let call = short.then_some((echo, call));
-                self.perform(Ready { request, call }, &item).await
+                self.perform(Ready { request, call }, &item, turn).await
             }
             Err(error) => TryEnd::InputBroken(error),
         };
@@ -213,21 +215,21 @@ impl Context {
         Ok((echo, call, request))
     }
 
-    async fn perform(&self, ready: Ready, item: &Claimed) -> TryEnd {
+    async fn perform(&self, ready: Ready, item: &Claimed, mut turn: Turn) -> TryEnd {
         let Ready { request, call } = ready;
         let began = self.limiter.now();
         let tokens = request.cost.get(&Dimension::Tokens);
         let reserved_tokens = tokio::select! {
             biased;
             () = self.reached(Phase::Draining) => return TryEnd::Withheld,
-            reserved = self.budget.reserve(tokens) => reserved,
+            reserved = async { turn.comes().await; self.budget.reserve(tokens).await } => reserved,
         };
         let Some(reserved_tokens) = reserved_tokens else { return TryEnd::OverBudget };
         let permit = tokio::select! {
             biased;
             () = self.reached(Phase::Draining) => return TryEnd::Withheld,
             until = self.shut_out(&request) => return TryEnd::PutOff { until },
-            permit = self.limiter.acquire(request.clone()) => permit,
+            permit = turn.ask(self.limiter.acquire(request.clone())) => permit,
         };
         let permit = match permit {
             Ok(permit) => permit,

@@ -6,6 +6,7 @@ pub(crate) mod bounds;
 pub(crate) mod dispatch;
 pub(crate) mod entry;
 pub(crate) mod item;
+pub(crate) mod lane;
 pub(crate) mod partial;
 pub(crate) mod record;
 pub(crate) mod secret;

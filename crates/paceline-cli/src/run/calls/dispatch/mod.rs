@@ -20,6 +20,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use crate::exit::Failure;
 use crate::run::calls::bounds::Begun;
 use crate::run::calls::item::{Context, Phase, Tried, TryEnd};
+use crate::run::calls::lane::Lane;
 use crate::run::calls::record::Recorder;
 use crate::run::calls::signals::Signals;
 use crate::run::calls::stop::Stop;
@@ -44,6 +45,8 @@ const SCOPES_AT_ONCE: usize = 4;
 pub(crate) struct Dispatcher {
     parts: Parts,
     tasks: JoinSet<Tried>,
+    /// Where they ask for their permits.
+    lane: Lane,
     by_scope: BTreeMap<Arc<str>, usize>,
     claiming: Option<oneshot::Receiver<Result<Claim, Error>>>,
     /// When the next claim can find something; none when nothing waits.
@@ -96,6 +99,7 @@ impl Dispatcher {
         Self {
             parts,
             tasks: JoinSet::new(),
+            lane: Lane::default(),
             by_scope: BTreeMap::new(),
             claiming: None,
             next_due: Some(Timestamp::from_millis(0)),
@@ -204,8 +208,8 @@ impl Dispatcher {
         for item in claim.items {
             self.begun.tried(item.ordinal);
             *self.by_scope.entry(Arc::clone(&item.scope)).or_default() += 1;
-            let context = Arc::clone(&self.parts.context);
-            self.tasks.spawn(async move { context.attempt(item).await });
+            let (context, turn) = (Arc::clone(&self.parts.context), self.lane.line_up());
+            self.tasks.spawn(async move { context.attempt(item, turn).await });
         }
         self.keep_to_begun();
     }

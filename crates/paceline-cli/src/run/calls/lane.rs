@@ -1,0 +1,82 @@
+//! The order in which claimed items ask for their permits: one after the other, as they were claimed.
+//!
+//! Their tries are tasks, which start in any order, and who asks first goes first. Reading lines, sending and answers stay
+//! side by side.
+
+use std::future::poll_fn;
+use std::pin::pin;
+
+use tokio::sync::oneshot;
+
+/// Where tries line up.
+#[derive(Debug, Default)]
+pub(crate) struct Lane {
+    /// Ends when the last of them has asked.
+    last: Option<oneshot::Receiver<()>>,
+}
+
+/// A place in the lane. Dropping it lets the next one ask.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    before: Option<oneshot::Receiver<()>>,
+    _asking: oneshot::Sender<()>,
+}
+
+impl Lane {
+    /// The next place.
+    pub(crate) fn line_up(&mut self) -> Turn {
+        let (asking, asked) = oneshot::channel();
+        Turn { before: self.last.replace(asked), _asking: asking }
+    }
+}
+
+impl Turn {
+    /// Waits until all before it have asked.
+    pub(crate) async fn comes(&mut self) {
+        if let Some(before) = &mut self.before {
+            // Nothing is ever sent: the other side is dropped when it has asked.
+            let _ = before.await;
+        }
+        self.before = None;
+    }
+
+    /// Asks, and lets the next one ask, whether there is an answer yet or not.
+    pub(crate) async fn ask<Asking: Future>(self, asking: Asking) -> Asking::Output {
+        let (mut asking, mut turn) = (pin!(asking), Some(self));
+        poll_fn(|context| {
+            let answer = asking.as_mut().poll(context);
+            turn = None;
+            answer
+        })
+        .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+
+    #[tokio::test]
+    async fn permits_are_asked_for_in_the_order_of_the_claim() {
+        let (mut lane, asked) = (Lane::default(), Mutex::new(Vec::new()));
+        let tries = (0..50).map(|item| (item, lane.line_up())).collect::<Vec<_>>();
+        let tries = tries.into_iter().rev().map(|(item, mut turn)| {
+            let asked = &asked;
+            async move {
+                turn.comes().await;
+                // The tenth gives up when it is its turn; the others get their permits when all have asked.
+                if item != 10 {
+                    let waits = async {
+                        asked.lock().expect("no panic").push(item);
+                        tokio::task::yield_now().await;
+                    };
+                    turn.ask(waits).await;
+                }
+            }
+        });
+        futures_util::future::join_all(tries).await;
+        let in_order: Vec<i32> = (0..50).filter(|item| *item != 10).collect();
+        assert_eq!(*asked.lock().expect("no panic"), in_order);
+    }
+}
