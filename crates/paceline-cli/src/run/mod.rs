@@ -177,6 +177,7 @@ impl Run<'_> {
         // First: whoever reads on may come to the end meanwhile.
         let unread = journal.unread().map_err(Failure::interrupted)?.is_some();
         let counts = journal.counts(now).map_err(Failure::interrupted)?;
+        let held_until = holds::causes(journal, now).map_err(Failure::interrupted)?;
         if self.args.ordered && counts.waiting + counts.in_flight == 0 && !unread {
             journal.order().map_err(Failure::interrupted)?;
         }
@@ -191,6 +192,7 @@ impl Run<'_> {
         let limits = told_limits(self.upstream);
         let view = context.limiter.snapshot();
         let summary = Summary {
+            held_until: &held_until,
             counts: &counts,
             unread,
             figures: ended.recorder.figures(),

@@ -165,3 +165,22 @@ fn throttled_models_do_not_keep_another_out() {
     assert_eq!(finish(&mut command).0, 3);
     assert_eq!(server.count(), calls, "started again early it sends nothing");
 }
+
+/// A server that is overloaded and asks for half an hour has used up no quota.
+#[test]
+fn a_hold_names_its_cause() {
+    for (status, code, wait, cause) in [
+        (503, "overloaded", 1_800, "until the end of a pause after refusals"),
+        (429, "rate_limit_exceeded", 1_800, "until the end of a pause after refusals"),
+        (429, "rate_limit_exceeded", 86_400, "until a used-up quota reopens"),
+    ] {
+        let server = Server::new(move |_| Reply::error(status, code).with_header("retry-after", wait));
+        let job = Job::new(30);
+        for run in ["the first", "the next"] {
+            let (code, log) = finish(job.run(&server).args(["--concurrency", "2", "--max-wait", "10m"]));
+            assert_eq!(code, 3, "{log}");
+            assert!(log.contains(cause), "{status}, {wait} s, {run}: {log}");
+            assert!(cause.contains("quota") || !log.contains("used-up quota reopens"), "{status}, {run}: {log}");
+        }
+    }
+}

@@ -1,12 +1,12 @@
 //! Held and stopped scopes outlive the process: they are stored when they happen, and looked at before anything is sent.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use paceline::{Limiter, ScopeSnapshot, ScopeState};
 use paceline_core::{Policy, Timestamp};
-use paceline_store::{ACCOUNT, Error, Journal, ScopeState as Stored};
+use paceline_store::{ACCOUNT, Error, Journal, ScopeRow, ScopeState as Stored};
 
 use crate::run::calls::acknowledge::Acknowledge;
 use crate::run::calls::item::Context;
@@ -21,12 +21,22 @@ pub(crate) struct Holds {
     journal: Journal,
     acknowledge: Acknowledge,
     stored: BTreeMap<Arc<str>, Stored>,
+    /// Scopes that this run does not try any more because their server fails: the next run looks for itself.
+    given_up: BTreeSet<Arc<str>>,
 }
 
 impl Holds {
-    /// Nothing is known of this run yet.
-    pub(crate) const fn new(journal: Journal, acknowledge: Acknowledge) -> Self {
-        Self { journal, acknowledge, stored: BTreeMap::new() }
+    /// Of this run nothing is known yet; holds of earlier runs keep their reasons.
+    pub(crate) fn new(journal: Journal, acknowledge: Acknowledge) -> Self {
+        let rows = journal.scopes().unwrap_or_default();
+        let held = rows.into_iter().filter(|row| matches!(row.state, Stored::Held { .. }));
+        let stored = held.map(|row| (row.name, row.state)).collect();
+        Self { journal, acknowledge, stored, given_up: BTreeSet::new() }
+    }
+
+    /// This run tries nothing of the scope any more. That is no hold for the next one.
+    pub(crate) fn give_up(&mut self, scope: &Arc<str>) {
+        self.given_up.insert(Arc::clone(scope));
     }
 
     /// Stores the scopes that are held, stopped or closed for long now. True when the whole account is stopped.
@@ -36,7 +46,7 @@ impl Holds {
             self.set(&ACCOUNT.into(), state);
         }
         for scope in &view.scopes {
-            if let Some(state) = stored(context, scope) {
+            if let Some(state) = stored(context, scope).filter(|_| !self.given_up.contains(&scope.name)) {
                 self.set(&scope.name, state);
             }
         }
@@ -52,7 +62,8 @@ impl Holds {
     }
 
     fn set(&mut self, scope: &Arc<str>, state: Stored) {
-        if self.stored.get(scope) != Some(&state) {
+        let goes_on = self.stored.get(scope).is_some_and(|known| same_hold(known, &state));
+        if !goes_on && self.stored.get(scope) != Some(&state) {
             self.journal.set_scope(scope, state.clone(), self.acknowledge.reply());
             self.stored.insert(Arc::clone(scope), state);
         }
@@ -70,6 +81,27 @@ fn stored(context: &Context, scope: &ScopeSnapshot) -> Option<Stored> {
             Some(closed(context.timestamp(until)))
         }
     }
+}
+
+/// Whether that is the hold which is stored already, taken up from an earlier run: what it is for stands there.
+fn same_hold(known: &Stored, now: &Stored) -> bool {
+    let (Stored::Held { until: known, .. }, Stored::Held { until, .. }) = (known, now) else { return false };
+    known.saturating_since(*until).max(until.saturating_since(*known)) <= SHORT
+}
+
+/// What held scopes wait for, each thing once, in words that follow "until".
+///
+/// # Errors
+/// What the journal says.
+pub(crate) fn causes(journal: &Journal, now: Timestamp) -> Result<BTreeSet<String>, Error> {
+    let words = |row: ScopeRow| match row.state {
+        Stored::Held { until, reason } if until > now && reason == Policy::Held.to_string() => {
+            Some(format!("{reason} reopens"))
+        }
+        Stored::Held { until, reason } if until > now => Some(reason),
+        _ => None,
+    };
+    Ok(journal.scopes()?.into_iter().filter_map(words).collect())
 }
 
 fn closed(until: Timestamp) -> Stored {

@@ -1,5 +1,6 @@
 //! The true end of a run: counted in the journal, not remembered.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
@@ -24,6 +25,8 @@ const SHOWN: usize = 5;
 /// How a run ended.
 pub(crate) struct Summary<'a> {
     pub(crate) counts: &'a Counts,
+    /// What held scopes wait for.
+    pub(crate) held_until: &'a BTreeSet<String>,
     /// The input has not been read to its end, so that nobody knows how many items there are.
     pub(crate) unread: bool,
     pub(crate) figures: &'a Figures,
@@ -171,7 +174,7 @@ impl Summary<'_> {
         let mut groups: Vec<(String, u64)> = Vec::new();
         for group in &self.counts.deferred {
             let class = group.class.map(|class| format!(" (last answer: {class})")).unwrap_or_default();
-            let reason = words(report::told(group.reason, self.stop().is_some_and(Stop::is_bound)));
+            let reason = words(report::told(group.reason, self.stop().is_some_and(Stop::is_bound)), self.held_until);
             let told = format!("{reason}{class}");
             match groups.iter_mut().find(|(known, _)| *known == told) {
                 Some((_, items)) => *items += group.items,
@@ -226,14 +229,19 @@ impl Summary<'_> {
     }
 }
 
-fn words(reason: DeferReason) -> &'static str {
-    match reason {
+fn words(reason: DeferReason, held_until: &BTreeSet<String>) -> String {
+    let words = match reason {
         DeferReason::ScopeStopped => "until somebody acts on what stopped them",
-        DeferReason::ScopeHeld => "until a used-up quota reopens",
+        DeferReason::ScopeHeld if held_until.is_empty() => "until their scope is free again",
+        DeferReason::ScopeHeld => {
+            let causes: Vec<&str> = held_until.iter().map(String::as_str).collect();
+            return format!("until {}", text::printable(&causes.join(" or ")));
+        }
         DeferReason::NotBefore => "until their next try",
         DeferReason::NotStarted => "because the run ended before they were begun",
         DeferReason::RunBound => "because the run ended before their turn",
-    }
+    };
+    words.to_owned()
 }
 
 fn round(duration: Duration) -> f64 {

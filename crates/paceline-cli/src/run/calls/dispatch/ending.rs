@@ -51,6 +51,7 @@ impl Dispatcher {
                     "nothing has succeeded for --max-wait: not tried any more in this run"
                 );
                 (self.given_up, any) = (true, true);
+                self.parts.recorder.holds.give_up(&scope.name);
                 limiter.hold(Some(&limiter.scope(&scope.name)), now + self.parts.max_wait.max(TICK) * 2);
             }
         }
