@@ -1,9 +1,12 @@
 //! The lower of the two levels: what one model, endpoint family or table has of its own.
 
+mod snapshot;
+
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
+pub(crate) use self::snapshot::{quotas, state};
 use crate::admit::Admit;
 use crate::announced::{Announced, Carrier};
 use crate::breaker::{Breaker, Change};
@@ -17,7 +20,7 @@ use crate::outcome::{Class, Hint, Outcome, Reach};
 use crate::queue::Queue;
 use crate::quota::Quotas;
 use crate::rng::Rng;
-use crate::snapshot::{Announcement, QuotaSnapshot, ScopeSnapshot, ScopeState, Totals};
+use crate::snapshot::{Announcement, Totals};
 use crate::spacing::Spacing;
 use crate::time::Instant;
 
@@ -430,61 +433,6 @@ impl Scope {
             self.gate.lost(flight.number);
         }
     }
-
-    pub(crate) fn snapshot(&self, now: Instant, next: Admit) -> ScopeSnapshot {
-        let belief = (self.pace == Pace::Auto).then(|| self.learnt.belief(now, &self.gate));
-        let mut concurrency = self.in_flight.snapshot();
-        if let Some(cap) = belief.as_ref().and_then(|belief| belief.cap) {
-            concurrency.current_limit = concurrency.current_limit.min(cap);
-        }
-        ScopeSnapshot {
-            name: self.name.clone(),
-            state: state(&self.hold, &next),
-            quotas: quotas(&self.quotas, now),
-            announced: self.announced.iter().map(|limit| self.announced_snapshot(now, limit)).collect(),
-            burst: self.quotas.burst_left(now),
-            concurrency,
-            belief,
-            delay: self.spacing.delay(),
-            responsive: self.spacing.counters(),
-            totals: self.totals.clone(),
-            waiting: self.queue.len() as u64,
-            next_due: self.next_due(now, &next),
-            waits_for: waits_for(next),
-            closed_until: self.gate.closed_until(now),
-            failing_since: self.breaker.failing_since(),
-        }
-    }
-
-    fn next_due(&self, now: Instant, next: &Admit) -> Option<Instant> {
-        let head = self.queue.head().map(|_| match next {
-            Admit::At { at, .. } => *at,
-            Admit::Now | Admit::OnRelease { .. } => now,
-        });
-        match (head, self.queue.next_due()) {
-            (Some(head), Some(due)) => Some(head.min(due)),
-            (head, due) => head.or(due),
-        }
-    }
-
-    fn announced_snapshot(&self, now: Instant, limit: &Announced) -> QuotaSnapshot {
-        let spent = self.spent.get(&limit.dimension);
-        let next_free = match limit.admit(now, 1, spent) {
-            Admit::At { at, .. } => at,
-            Admit::Now | Admit::OnRelease { .. } => now,
-        };
-        let remaining = limit.left(spent);
-        QuotaSnapshot {
-            dimension: limit.dimension.clone(),
-            limit: limit.limit,
-            used: limit.limit.saturating_sub(remaining),
-            remaining,
-            window: limit.window,
-            next_free,
-            taken: Vec::new(),
-            announcement: Some(limit.announcement(now, spent)),
-        }
-    }
 }
 
 /// The limits of a tier where they act, or none.
@@ -510,42 +458,6 @@ const fn concurrency(config: &PacerConfig) -> Concurrency {
             Concurrency::Fixed { max: config.concurrency.max() }
         }
     }
-}
-
-pub(crate) fn state(hold: &Hold, next: &Admit) -> ScopeState {
-    match (hold.stopped(), hold.until(), next) {
-        (Some(reason), _, _) => ScopeState::Stopped { reason: reason.clone() },
-        (None, Some(until), _) => ScopeState::Held { until },
-        (None, None, Admit::Now) => ScopeState::Open,
-        (None, None, Admit::At { .. } | Admit::OnRelease { .. }) => ScopeState::Paced,
-    }
-}
-
-pub(crate) fn waits_for(next: Admit) -> Option<(crate::admit::Policy, Option<Instant>)> {
-    match next {
-        Admit::Now => None,
-        Admit::At { at, policy } => Some((policy, Some(at))),
-        Admit::OnRelease { policy } => Some((policy, None)),
-    }
-}
-
-pub(crate) fn quotas(quotas: &Quotas, now: Instant) -> Vec<QuotaSnapshot> {
-    quotas
-        .counters()
-        .map(|(quota, counter)| {
-            let used = counter.used(now);
-            QuotaSnapshot {
-                dimension: quota.dimension.clone(),
-                limit: quota.limit,
-                used,
-                remaining: quota.limit.saturating_sub(used),
-                window: Some(quota.window),
-                next_free: counter.fits_at(now, 1),
-                taken: counter.taken(now),
-                announcement: None,
-            }
-        })
-        .collect()
 }
 
 #[cfg(test)]
