@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use paceline_core::{Dimension, Instant};
 
-use crate::provider::{Decision, Provider, ProviderConfig, ProviderError};
+use crate::provider::{Cause, Decision, Provider, ProviderConfig, ProviderError};
 use crate::scenario::{Item, Scenario};
 
 /// Capacities that change are looked at so often.
@@ -31,8 +31,10 @@ pub(crate) struct Ideal {
 }
 
 impl Ideal {
-    /// Dispatches the items in order with the workers of so many clients, until all are sent or everybody stops. It meets the same strangers as everybody
-    /// with that seed and leaves their demand alone, and none of its calls fails. It means nothing once `stop` is true.
+    /// Dispatches the items in order with the workers of so many clients, until all are sent or everybody stops. It meets
+    /// the same strangers as everybody with that seed and leaves their demand alone, and none of its calls fails. What is
+    /// turned away by chance it sends again at once: dice are nothing that anybody could see. It means nothing once `stop` is
+    /// true.
     pub(crate) fn of(
         scenario: &Scenario,
         items: &[Item],
@@ -46,6 +48,7 @@ impl Ideal {
             provider: Provider::new(config, seed)?,
             clients,
             departures: BinaryHeap::new(),
+            turned_away: BinaryHeap::new(),
             now: Instant::ZERO,
             held: Duration::ZERO,
             idle: Duration::ZERO,
@@ -73,6 +76,8 @@ struct Dispatcher<'a> {
     provider: Provider,
     clients: u32,
     departures: BinaryHeap<Reverse<Instant>>,
+    /// When the answers of calls are there that were turned away by chance: until then they keep a worker each.
+    turned_away: BinaryHeap<Reverse<Instant>>,
     now: Instant,
     held: Duration,
     idle: Duration,
@@ -100,19 +105,29 @@ impl Dispatcher<'_> {
                 continue;
             }
             let places = self.provider.places(self.now);
-            let full = self.provider.in_service() >= places.min(self.bound());
+            let in_service = self.provider.in_service();
+            let at_work = in_service.saturating_add(u32::try_from(self.turned_away.len()).unwrap_or(u32::MAX));
+            let full = in_service >= places || at_work >= self.bound();
             let wait = if full { Duration::MAX } else { self.provider.polite_wait(self.now, &item.cost) };
             if wait.is_zero() {
-                break;
+                match self.provider.arrive_with(self.now, &item.cost, item.service) {
+                    Decision::Admitted(_) => break,
+                    Decision::Refused(refusal) => {
+                        debug_assert!(matches!(refusal.cause, Cause::Chance { .. }), "{refusal:?}");
+                        let answered = self.now + self.scenario.refuse + self.scenario.net;
+                        self.turned_away.push(Reverse(answered.max(self.now + Duration::from_nanos(1))));
+                        continue;
+                    }
+                }
             }
             let wait = if changes { wait.min(LOOK) } else { wait };
-            let freed = self.departures.peek().filter(|_| full).map_or(Instant::MAX, |Reverse(at)| *at);
+            let first =
+                [self.departures.peek(), self.turned_away.peek()].into_iter().flatten().map(|Reverse(at)| *at).min();
+            let freed = first.filter(|_| full).unwrap_or(Instant::MAX);
             let since = self.now;
             self.now = (since + wait).min(freed);
             self.held += if full && self.bound() < places { Duration::ZERO } else { self.now - since };
         }
-        let decision = self.provider.arrive_with(self.now, &item.cost, item.service);
-        debug_assert!(matches!(decision, Decision::Admitted(_)), "{decision:?}");
         let departure = self.now + item.service + self.scenario.net;
         self.departures.push(Reverse(departure));
         Ok(Some(departure))
@@ -128,6 +143,9 @@ impl Dispatcher<'_> {
         {
             self.departures.pop();
             self.provider.finish(at);
+        }
+        while self.turned_away.peek().is_some_and(|Reverse(at)| *at <= self.now) {
+            self.turned_away.pop();
         }
     }
 }

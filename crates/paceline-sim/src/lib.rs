@@ -3,6 +3,7 @@
 //! The model reads no clock and starts no thread: the present is an argument and randomness comes from a seed. The
 //! simulator drives it with virtual time, `paceline mock` puts it behind HTTP, so a provider's limiter exists once.
 
+mod chance;
 mod compare;
 mod engine;
 mod hints;
@@ -24,6 +25,7 @@ mod tenants;
 mod too_good;
 mod trace;
 
+pub use chance::Chance;
 pub use compare::{Failed, Figures, Median, compare, compare_each, medians};
 pub use engine::{Setup, SimError, simulate, simulate_traced, simulate_until};
 pub use hints::{Hints, ToldWait};

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use paceline_core::{Cost, Dimension, Instant, Rng, Shape};
 
+use crate::chance::{Chance, Dice};
 use crate::latency::Latency;
 use crate::limiter::{Limit, LimitState, Limiter};
 use crate::scaling::Scaler;
@@ -24,6 +25,8 @@ pub struct ProviderConfig {
     pub latency: Latency,
     /// The probability that an admitted call fails after half of its service time, 0 to 1. Default 0.
     pub fault: f64,
+    /// Calls that are turned away by chance, before anything else looks at them. The first that strikes answers. Default: none.
+    pub chances: Vec<Chance>,
     /// How limits and the concurrency cap change with time. Default: never.
     pub schedule: Schedule,
     /// Strangers on the same limits; each admitted call of theirs takes one request. Default: none.
@@ -39,6 +42,7 @@ impl Default for ProviderConfig {
             overload: None,
             latency,
             fault: 0.0,
+            chances: Vec::new(),
             schedule: Schedule::Constant,
             tenants: None,
         }
@@ -88,6 +92,11 @@ pub enum Cause {
     },
     /// The service is out of capacity; in a brownout a limiter stands behind it and knows the wait.
     Overloaded,
+    /// Chance: it has nothing to do with any limit. The wait, where there is one, is told whatever else the provider says.
+    Chance {
+        /// 429, 503 or 529.
+        status: u16,
+    },
 }
 
 /// Why a provider cannot be made.
@@ -107,6 +116,9 @@ pub enum ProviderError {
     /// A probability outside [0, 1].
     #[error("fault: a probability from 0 to 1")]
     Fault,
+    /// Another status, a probability outside [0, 1], or one of 1 without an end.
+    #[error("chance: status 429, 503 or 529, a share from 0 to 1 (below 1 without `until`), and `from` before `until`")]
+    Chance,
     /// Steps out of order, factors below 0, an amplitude beyond 1, a period of zero, or what scales without a limit.
     #[error(
         "schedule: steps in ascending order with factors from 0 to 1,000,000; or an amplitude from 0 to 1 and a period; or \
@@ -132,6 +144,7 @@ pub struct Provider {
     sharing: Sharing,
     latency: Latency,
     fault: f64,
+    dice: Dice,
     schedule: Schedule,
     scaler: Option<Scaler>,
     strangers: Option<Strangers>,
@@ -156,15 +169,17 @@ impl Provider {
             }
             schedule => (schedule, None),
         };
+        let strangers = config.tenants.map(|tenants| Strangers::new(tenants, seeds.next_u64()));
         Ok(Self {
             limiters: config.limits.into_iter().map(Limiter::new).collect(),
             concurrency: config.concurrency,
             sharing: Sharing::new(config.overload),
             latency: config.latency,
             fault: config.fault,
+            dice: Dice::new(config.chances, seeds.next_u64()),
             schedule,
             scaler,
-            strangers: config.tenants.map(|tenants| Strangers::new(tenants, seeds.next_u64())),
+            strangers,
             now: Instant::ZERO,
             latencies,
             faults,
@@ -184,6 +199,9 @@ impl Provider {
 
     fn decide(&mut self, now: Instant, cost: &Cost, service: Option<Duration>) -> Decision {
         let now = self.advance(now);
+        if let Some(Chance { status, wait, .. }) = self.dice.roll(now) {
+            return Decision::Refused(Refusal { cause: Cause::Chance { status }, wait });
+        }
         if let Some(cause) = self.obstacle(now, cost) {
             for limiter in &mut self.limiters {
                 limiter.refuse(now, cost.get(limiter.dimension()));
@@ -212,7 +230,9 @@ impl Provider {
                 let cause = if self.schedule.browns_out(now) { Cause::Overloaded } else { cause };
                 Refusal { cause, wait }
             }
-            Cause::TooLarge { .. } | Cause::Concurrency { .. } | Cause::Overloaded => Refusal { cause, wait: None },
+            Cause::TooLarge { .. } | Cause::Concurrency { .. } | Cause::Overloaded | Cause::Chance { .. } => {
+                Refusal { cause, wait: None }
+            }
         }
     }
 
@@ -349,6 +369,9 @@ impl ProviderConfig {
         }
         if !(0.0..=1.0).contains(&self.fault) {
             return Err(ProviderError::Fault);
+        }
+        if !self.chances.iter().all(Chance::is_sound) {
+            return Err(ProviderError::Chance);
         }
         let scales = matches!(self.schedule, Schedule::Scales(_));
         if !self.schedule.is_sound() || scales && self.limits.is_empty() {

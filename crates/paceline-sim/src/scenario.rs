@@ -24,6 +24,13 @@
 //! per = "1s"
 //! burst = 50                            # default: the limit
 //!
+//! [[chance]]                            # calls that are turned away whatever the limits say
+//! status = 503                          # or 429, 529
+//! share = 0.02                          # of the calls
+//! first = 0                             # so many first calls for certain
+//! wait = "3s"                           # what such an answer asks for; else nothing
+//! from = "1m"                           # and until = "65s": else always
+//!
 //! [schedule]                            # multiplies rates, window limits and the concurrency cap
 //! steps = [{ at = "4m", factor = 2.0 }] # or sine = { amplitude = 0.5, period = "3m" }
 //! brownout = false                      # refusals at factors below 1 say that the service is overloaded
@@ -48,6 +55,7 @@ use crate::tenants::Tenants;
 
 mod builtin;
 mod file;
+mod noise;
 mod random;
 
 /// A provider and a job for it.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use paceline_core::{Dimension, Quota, Shape};
-use paceline_sim::{Hints, Latency, Overload, ProviderConfig};
+use paceline_sim::{Chance, Hints, Latency, Overload, ProviderConfig};
 
 use super::dialect::Dialect;
 use super::{MINUTE, MockConfig, bucket};
@@ -44,6 +44,13 @@ pub(crate) struct Args {
     /// Share of the admitted calls that end in a 500, 0 to 1
     #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = share, allow_negative_numbers = true)]
     fault: f64,
+    /// Calls refused whatever the limits say: STATUS:SHARE, such as 503:0.02, or 429:0.01:3s with the wait that they are told;
+    /// 429, 503 or 529. May be repeated
+    #[arg(long, value_name = "STATUS:SHARE", value_parser = chance)]
+    chance: Vec<Chance>,
+    /// So many first calls are refused for certain: STATUS:COUNT, such as 503:1
+    #[arg(long, value_name = "STATUS:COUNT", value_parser = first)]
+    refuse_first: Vec<Chance>,
     /// How true headers and waits are
     #[arg(long, value_enum, value_name = "HINTS", default_value = "honest")]
     hints: HintsArg,
@@ -116,6 +123,7 @@ impl Args {
             overload: self.overload.map(Overload::of),
             latency: self.latency,
             fault: self.fault,
+            chances: self.refuse_first.into_iter().chain(self.chance).collect(),
             ..ProviderConfig::default()
         };
         let (listen, hints, dialect, seed) = (self.listen, self.hints.into(), self.dialect, self.seed);
@@ -127,6 +135,28 @@ fn share(text: &str) -> Result<f64, String> {
     let expected = || "expected a number from 0 to 1".to_owned();
     let share: f64 = text.parse().map_err(|_| expected())?;
     if (0.0..=1.0).contains(&share) { Ok(share) } else { Err(expected()) }
+}
+
+fn chance(text: &str) -> Result<Chance, String> {
+    let mut parts = text.splitn(3, ':');
+    let status = refusing(parts.next().unwrap_or_default())?;
+    let share = share(parts.next().unwrap_or_default())?;
+    let wait = parts.next().map(duration).transpose()?;
+    if share == 1.0 {
+        return Err("a share of 1 refuses every call; expected less".to_owned());
+    }
+    Ok(Chance { wait, ..Chance::new(status, share) })
+}
+
+fn first(text: &str) -> Result<Chance, String> {
+    let (status, count) = text.split_once(':').unwrap_or((text, ""));
+    let first = count.parse().map_err(|_| "expected STATUS:COUNT, such as 503:1".to_owned())?;
+    Ok(Chance { first, ..Chance::new(refusing(status)?, 0.0) })
+}
+
+fn refusing(status: &str) -> Result<u16, String> {
+    let known = status.parse().ok().filter(|status| matches!(status, 429 | 503 | 529));
+    known.ok_or_else(|| format!("{status:?} is not 429, 503 or 529"))
 }
 
 fn latency(text: &str) -> Result<Latency, String> {

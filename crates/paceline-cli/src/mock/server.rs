@@ -14,7 +14,7 @@ use futures_util::stream;
 use http::{HeaderMap, HeaderValue, Method, header};
 use paceline::Clock;
 use paceline_core::Rng;
-use paceline_sim::{Cause, Decision, Hints, Provider, Refusal, Service};
+use paceline_sim::{Cause, Decision, Hints, Provider, Refusal, Service, ToldWait};
 use tokio::sync::Notify;
 
 use super::MockConfig;
@@ -121,6 +121,14 @@ impl Mock {
             Cause::Overloaded => {
                 inner.tally.overloaded();
                 None
+            }
+            Cause::Chance { status } => {
+                if status == 429 {
+                    inner.tally.throttled()
+                } else {
+                    inner.tally.overloaded()
+                }
+                refusal.wait.map(|wait| ToldWait { wait, exact: false })
             }
             Cause::TooLarge { .. } => {
                 inner.tally.invalid();

@@ -321,14 +321,24 @@ impl<'a> World<'a> {
     }
 
     fn refused(&mut self, place: u32, refusal: &Refusal) {
-        self.record.refused(self.now);
+        let chance = matches!(refusal.cause, Cause::Chance { .. });
+        // What no policy could have prevented is no waste.
+        if !chance {
+            self.record.refused(self.now);
+        }
         self.count(|span| &mut span.refused);
         let call = &mut self.calls[place as usize];
         call.class = match refusal.cause {
-            Cause::Overloaded => Class::Overloaded,
-            Cause::Limit { .. } | Cause::Concurrency { .. } | Cause::TooLarge { .. } => Class::Throttled,
+            Cause::Overloaded | Cause::Chance { status: 503 | 529 } => Class::Overloaded,
+            Cause::Limit { .. } | Cause::Concurrency { .. } | Cause::TooLarge { .. } | Cause::Chance { .. } => {
+                Class::Throttled
+            }
         };
-        call.wait = self.hints.wait(refusal.wait, &mut self.lies);
+        call.wait = if chance {
+            refusal.wait.map(|wait| ToldWait { wait, exact: false })
+        } else {
+            self.hints.wait(refusal.wait, &mut self.lies)
+        };
         let work = self.scenario.refuse.mul_f64(-libm::log(1.0 - self.refusals.unit()));
         let at = self.now + work + self.way();
         self.plan(at, Event::Answer(place));

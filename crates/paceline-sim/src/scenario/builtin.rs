@@ -1,6 +1,6 @@
 //! The scenarios that come along.
 
-use super::{Scenario, ScenarioError, random};
+use super::{Scenario, ScenarioError, noise, random};
 
 macro_rules! scenarios {
     ($folder:literal: $($name:literal)*) => {
@@ -29,8 +29,15 @@ pub(super) const QUESTIONS: &[(&str, &str)] = scenarios! { "more/":
 pub(super) const SHOWN: &[(&str, &str)] = scenarios! { "": "table-scales" };
 
 pub(super) fn named(name: &str) -> Result<Scenario, ScenarioError> {
-    if let Some(seed) = name.strip_prefix("random-").and_then(|seed| seed.parse().ok()) {
-        return Scenario::from_toml(&random::text(seed));
+    let seed_of = |kind: &str| name.strip_prefix(kind).and_then(|seed| seed.parse().ok());
+    if let Some(seed) = seed_of("random-") {
+        return Scenario::from_toml(&random::text(seed, false));
+    }
+    if let Some(seed) = seed_of("noisy-") {
+        return Scenario::from_toml(&random::text(seed, true));
+    }
+    if let Some(text) = noise::text(name) {
+        return Scenario::from_toml(&text);
     }
     let (_, text) = DEVELOPMENT
         .iter()

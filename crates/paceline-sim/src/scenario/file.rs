@@ -1,6 +1,7 @@
 //! The TOML form of a scenario.
 
 use super::*;
+use crate::chance::Chance;
 use crate::scaling::Scaling;
 
 /// What stands in a scenario's file.
@@ -19,6 +20,8 @@ struct File {
     cost: Option<CostOf>,
     #[serde(default)]
     fault: f64,
+    #[serde(default)]
+    chance: Vec<ChanceTable>,
     tenants: Option<TenantsTable>,
     duty: Option<DutyTable>,
     #[serde(default)]
@@ -86,6 +89,19 @@ struct OverloadTable {
     capacity: u32,
     queue: f64,
     degrade: f64,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ChanceTable {
+    status: u16,
+    #[serde(default)]
+    share: f64,
+    #[serde(default)]
+    first: u64,
+    wait: Option<Time>,
+    from: Option<Time>,
+    until: Option<Time>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -182,6 +198,7 @@ pub(super) fn read(text: &str) -> Result<Scenario, ScenarioError> {
         overload: file.overload.map(|OverloadTable { capacity, queue, degrade }| Overload { capacity, queue, degrade }),
         latency,
         fault: file.fault,
+        chances: file.chance.into_iter().enumerate().map(|(at, table)| chance(at, table)).collect::<Result<_, _>>()?,
         schedule: file.schedule.map_or(Ok(Schedule::Constant), schedule)?,
         tenants: file.tenants.map(tenants).transpose()?,
     };
@@ -238,6 +255,14 @@ fn limit(index: usize, table: LimitTable) -> Result<Limit, ScenarioError> {
     let quota = Quota { dimension, limit: table.limit, window: time(&key("per"), &table.per)?, shape };
     let phase = table.phase.map(|phase| time(&key("phase"), &phase)).transpose()?;
     Ok(Limit { quota, phase, counts_refused: table.counts_refused })
+}
+
+fn chance(index: usize, table: ChanceTable) -> Result<Chance, ScenarioError> {
+    let ChanceTable { status, share, first, wait, from, until } = table;
+    let read =
+        |name: &str, told: Option<Time>| told.map(|told| time(&format!("chance[{index}].{name}"), &told)).transpose();
+    let (wait, from, until) = (read("wait", wait)?, read("from", from)?.unwrap_or_default(), read("until", until)?);
+    Ok(Chance { status, share, first, wait, from, until })
 }
 
 fn tenants(table: TenantsTable) -> Result<Tenants, ScenarioError> {

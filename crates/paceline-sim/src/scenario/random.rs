@@ -4,14 +4,16 @@ use std::fmt::Write as _;
 
 use paceline_core::Rng;
 
+use super::noise;
+
 /// What a job may take at the provider's rate, in seconds.
 const SECONDS: (f64, f64) = (300.0, 3_000.0);
 
 /// The most items, unless they are done before the shortest job is: what is worth seeing happens before.
 const MOST_ITEMS: f64 = 100_000.0;
 
-/// The scenario `random-SEED`, as a file.
-pub(super) fn text(seed: u64) -> String {
+/// The scenario `random-SEED`, as a file; `noisy-SEED` is the same provider, which also turns calls away by chance.
+pub(super) fn text(seed: u64, noisy: bool) -> String {
     let mut draw = Draw(Rng::new(seed ^ 0x5EED_0F50_1EAD_ED01));
     let rate = draw.between(2.0, 2_000.0);
     let p50 = draw.between(0.003, 2.0);
@@ -64,9 +66,10 @@ pub(super) fn text(seed: u64) -> String {
         writeln!(provider, "tenants = {{ base = {base:.3}, burst = {base:.3}, on = 30, period = 90 }}")
             .expect("a string takes everything");
     }
+    let (name, chance) = if noisy { ("noisy", noise::drawn(&mut draw)) } else { ("random", String::new()) };
     format!(
-        "name = \"random-{seed}\"\nabout = \"{kind}, {changes}, about {rate:.3} calls a second\"\nitems = {items:.0}\n\
-         service = {{ p50 = {p50:.4}, p99 = {p99:.4}, cap = {:.3} }}\n{provider}{limits}{change}",
+        "name = \"{name}-{seed}\"\nabout = \"{kind}, {changes}, about {rate:.3} calls a second\"\nitems = {items:.0}\n\
+         service = {{ p50 = {p50:.4}, p99 = {p99:.4}, cap = {:.3} }}\n{provider}{limits}{change}{chance}",
         8.0 * p99
     )
 }
@@ -88,15 +91,15 @@ fn change(kind: &str, draw: &mut Draw, seconds: f64) -> String {
     }
 }
 
-struct Draw(Rng);
+pub(super) struct Draw(Rng);
 
 impl Draw {
     /// Evenly on a logarithmic scale.
-    fn between(&mut self, low: f64, high: f64) -> f64 {
+    pub(super) fn between(&mut self, low: f64, high: f64) -> f64 {
         low * libm::exp(self.0.unit() * libm::log(high / low))
     }
 
-    fn one_of<'a>(&mut self, choices: &[&'a str]) -> &'a str {
+    pub(super) fn one_of<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[(self.0.unit() * choices.len() as f64) as usize]
     }
 }

@@ -81,8 +81,8 @@ impl Dialect {
         let (error, refused) = match cause {
             Cause::Limit { state, requested } => (&mock.limit, Some((state, *requested))),
             Cause::TooLarge { state, requested } => (&mock.too_large, Some((state, *requested))),
-            Cause::Concurrency { .. } => (&mock.concurrency, None),
-            Cause::Overloaded => (&mock.overloaded, None),
+            Cause::Concurrency { .. } | Cause::Chance { status: 429 } => (&mock.concurrency, None),
+            Cause::Overloaded | Cause::Chance { .. } => (&mock.overloaded, None),
         };
         let told = refused.and_then(|(state, _)| hints.state(state));
         let values = values(refused, told.as_ref(), model, wait);
