@@ -15,7 +15,7 @@ use crate::config::{Concurrency, ConfigError, Limits, Pace, PacerConfig, Quota};
 use crate::cost::{Cost, Dimension};
 use crate::gate::Gate;
 use crate::hold::{Hold, RunningClock};
-use crate::learnt::{Learnt, Refusal};
+use crate::learnt::{Learnt, Reaction, Refusal};
 use crate::outcome::{Class, Hint, Outcome, Reach};
 use crate::queue::Queue;
 use crate::quota::Quotas;
@@ -162,7 +162,7 @@ impl Scope {
         let Some(idle) = self.idle.map(|since| now - since) else { return false };
         let begun = !self.hold.is_clear() || !self.gate.is_open() || !self.breaker.is_clear();
         let learnt = match self.pace {
-            Pace::Auto => !self.learnt.is_starting(),
+            Pace::Auto => self.learnt.was_refused() || !self.learnt.is_starting(),
             Pace::Fixed | Pace::None => false,
             Pace::Aimd | Pace::Responsive | Pace::Linear | Pace::Exponential => true,
         };
@@ -337,11 +337,11 @@ impl Scope {
         self.breaker.lost(flight.probe);
     }
 
-    /// A refusal: slower, once per congestion epoch. Says whether it began one.
-    pub(crate) fn refused(&mut self, now: Instant, flight: &Flight, refusal: Refusal, rng: &mut Rng) -> bool {
+    /// A refusal: slower, once per congestion epoch, unless it is taken for chance.
+    pub(crate) fn refused(&mut self, now: Instant, flight: &Flight, refusal: Refusal, rng: &mut Rng) -> Reaction {
         let fell = self.in_flight.refused(flight.number, self.last);
         if self.pace != Pace::Auto {
-            return fell;
+            return if fell { Reaction::Slower } else { Reaction::Known };
         }
         self.learnt.refused(now, &mut self.gate, flight, self.last, refusal, rng)
     }

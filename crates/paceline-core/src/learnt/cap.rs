@@ -77,7 +77,7 @@ impl Cap {
     }
 
     /// A refusal that opens an epoch after `run` admitted calls, of a call that left as one of `in_flight`.
-    pub(super) fn refused(&mut self, in_flight: u32, run: u64, overloaded: bool, rate: &mut Rate) -> Explains {
+    pub(super) fn refused(&mut self, in_flight: u32, run: u64, rate: &mut Rate) -> Explains {
         let f = f64::from(in_flight);
         let hit = match self.limit {
             Some(limit) => f >= NEAR * f64::from(limit) && run as f64 >= FEW,
@@ -95,8 +95,7 @@ impl Cap {
             None if self.score < HITS => Explains::Nothing,
             known => {
                 let seen = known.map_or(in_flight, |limit| limit.min(in_flight));
-                let lower = if overloaded { seen / 2 } else { seen - 1 };
-                (self.limit, self.calls, self.step) = (Some(lower.max(1)), 0, 1);
+                (self.limit, self.calls, self.step) = (Some((seen - 1).max(1)), 0, 1);
                 if known.is_some() {
                     return Explains::All;
                 }

@@ -35,6 +35,10 @@ pub(super) struct Ledger {
     epoch: u64,
     /// Refusals still missing until every call that was out then has been refused; 0: some call was not.
     undecided: u64,
+    /// Calls up to this one are not counted as passed.
+    watched: u64,
+    /// Later ones that were admitted, since that was asked last.
+    passed: u64,
     /// How long a refusal takes, smoothed.
     time: Duration,
     refused: bool,
@@ -51,7 +55,17 @@ pub(super) enum Event {
 
 impl Ledger {
     pub(super) const fn new() -> Self {
-        Self { pending: VecDeque::new(), admitted: 0, run: 0, epoch: 0, undecided: 0, time: FIRST_TIME, refused: false }
+        Self {
+            pending: VecDeque::new(),
+            admitted: 0,
+            run: 0,
+            epoch: 0,
+            undecided: 0,
+            watched: 0,
+            passed: 0,
+            time: FIRST_TIME,
+            refused: false,
+        }
     }
 
     /// How long a call must go unrefused to count as admitted.
@@ -97,7 +111,33 @@ impl Ledger {
             let (number, _) = self.pending.pop_front().expect("the front");
             self.admitted += 1;
             self.run += u64::from(number > self.epoch);
+            self.passed += u64::from(number > self.watched);
         }
+    }
+
+    /// Calls admitted since this was asked last, of those that left after the last [`Ledger::watch_from`].
+    pub(super) fn passed(&mut self) -> u64 {
+        core::mem::take(&mut self.passed)
+    }
+
+    /// Whether the call left after the last [`Ledger::watch_from`].
+    pub(super) const fn is_watched(&self, number: u64) -> bool {
+        number > self.watched
+    }
+
+    /// Whether the call left after the present epoch began.
+    pub(super) const fn is_new(&self, number: u64) -> bool {
+        number > self.epoch
+    }
+
+    /// All calls up to `last` belong to what was: they count no longer, and their refusals open no epoch.
+    pub(super) fn watch_from(&mut self, last: u64) {
+        (self.watched, self.epoch, self.passed) = (last, last, 0);
+    }
+
+    /// A call was turned away by chance: it counts as neither admitted nor refused.
+    pub(super) fn let_off(&mut self, number: u64) {
+        self.forget(number);
     }
 
     /// Before the first refusal, the fastest answer says how fast one may be.

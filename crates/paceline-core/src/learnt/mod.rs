@@ -12,18 +12,22 @@
 
 mod belief;
 mod cap;
+mod chance;
+mod doubt;
 mod ledger;
 mod rate;
 #[cfg(test)]
 mod tests;
 mod unit;
 
+use alloc::boxed::Box;
 use core::time::Duration;
 
 pub use belief::{Belief, GateState, Trend};
 
 pub(crate) use belief::PerSecond;
 use cap::{Cap, Explains};
+use chance::{Kind, Means, Seen, Share, Verdict};
 use ledger::{Event, Ledger};
 use rate::{FEW, Rate};
 use unit::Unit;
@@ -68,6 +72,17 @@ pub(crate) enum Refusal {
     Overloaded,
 }
 
+/// What a refusal does to its scope.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reaction {
+    /// Nothing: it is taken for chance, and its item alone waits.
+    Chance,
+    /// Nothing new: the scope has slowed down for it already.
+    Known,
+    /// The scope slows down.
+    Slower,
+}
+
 /// What was learnt about one scope.
 #[derive(Clone, Debug)]
 pub(crate) struct Learnt {
@@ -75,6 +90,8 @@ pub(crate) struct Learnt {
     rate: Rate,
     cap: Cap,
     unit: Unit,
+    /// Of throttled calls, and of overloaded ones; made when the first call is refused.
+    shares: Option<Box<[Share; 2]>>,
     /// Epochs in a row in which nothing was admitted.
     strikes: u32,
     /// What was admitted and what time it was when a long closure ended last; at first, the beginning.
@@ -100,6 +117,7 @@ impl Learnt {
             rate: Rate::new(start, longest),
             cap: Cap::new(),
             unit: Unit::new(),
+            shares: None,
             strikes: 0,
             reopened: None,
             cycle: None,
@@ -173,6 +191,8 @@ impl Learnt {
         self.reopened.get_or_insert((0, now));
         self.sampled.get_or_insert((0, self.idle.read(now, now)));
         self.ledger.left(now, number);
+        self.tell_passed();
+        self.judge(now);
         self.cap.left(in_flight, self.rate.payment());
         if canary {
             self.ledger.expect(number);
@@ -190,6 +210,11 @@ impl Learnt {
     /// Whether no refusal has ended the start yet.
     pub(crate) fn is_starting(&self) -> bool {
         self.rate.trend() == Trend::Starting
+    }
+
+    /// Whether a call has ever been refused, for whatever reason.
+    pub(crate) const fn was_refused(&self) -> bool {
+        self.shares.is_some()
     }
 
     /// Headers announced a limit that lets so many calls a second pass. It only shortens the start: to be told while that
@@ -252,6 +277,53 @@ impl Learnt {
         n >= FEW && alike(n, before, 1.1) && !alike(self.rate.per_second(), rate, 1.2)
     }
 
+    /// Tells of the calls that were admitted since this was done last.
+    fn tell_passed(&mut self) {
+        let Some(shares) = &mut self.shares else { return };
+        let (passed, below) = (self.ledger.passed(), self.rate.is_below());
+        shares.iter_mut().for_each(|share| share.passed(passed, below));
+    }
+
+    /// What a trial that is under way has shown, once it has.
+    fn judge(&mut self, now: Instant) {
+        for share in self.shares.iter_mut().flat_map(|shares| shares.iter_mut()) {
+            match share.verdict(now, self.rate.per_second()) {
+                None => {}
+                Some(Verdict::Chance) => self.rate.was_chance(),
+                Some(Verdict::Ours { run }) => self.rate.was_ours(run),
+                Some(Verdict::Again) => self.rate.tries_again(),
+            }
+        }
+    }
+
+    /// Whether a refusal has to do with our rate. Where it has not, the ledger forgets the call.
+    fn is_ours(&mut self, now: Instant, gate: &Gate, number: u64, last: u64, overloaded: bool) -> bool {
+        self.ledger.settle(now);
+        self.shares.get_or_insert_with(|| Box::new([Share::new(Kind::Throttled), Share::new(Kind::Overloaded)]));
+        self.tell_passed();
+        let seen = Seen {
+            new: self.ledger.is_watched(number) && self.ledger.is_new(number),
+            open: gate.is_open(),
+            starting: self.is_starting(),
+            below: self.rate.is_below(),
+            unpaid: self.rate.is_unpaid(self.ledger.run()),
+            trying: self.rate.is_tried(),
+        };
+        let share = self.shares.as_mut().map(|shares| &mut shares[usize::from(overloaded)]);
+        match share.map_or(Means::Ours, |share| share.refused(now, &seen)) {
+            Means::Ours => return true,
+            Means::Chance => {}
+            Means::Doubtful => self.rate.gives_back(),
+            Means::Believed => self.rate.starts_again(),
+            Means::Trial => {
+                self.ledger.watch_from(last);
+                self.rate.tries();
+            }
+        }
+        self.ledger.let_off(number);
+        false
+    }
+
     /// A call was refused; `last` is the newest call that has left. Says whether it began a congestion epoch.
     pub(crate) fn refused(
         &mut self,
@@ -261,8 +333,14 @@ impl Learnt {
         last: u64,
         refusal: Refusal,
         rng: &mut Rng,
-    ) -> bool {
+    ) -> Reaction {
         let overloaded = refusal == Refusal::Overloaded;
+        if !self.is_ours(now, gate, flight.number, last, overloaded) {
+            if !overloaded {
+                self.unit.refused(flight.tokens);
+            }
+            return Reaction::Chance;
+        }
         match self.ledger.refused(now, flight.number, flight.sent, last) {
             Event::Belongs { shut } => {
                 self.rate.refused_again();
@@ -270,15 +348,23 @@ impl Learnt {
                 if shut && gate.is_open() {
                     self.close(now, gate, rng);
                 }
-                false
+                Reaction::Known
             }
             // While others pass, an item that is refused again and again says nothing about them.
-            Event::Opens { run } if refusal == Refusal::Again && run as f64 >= FEW && gate.is_open() => false,
+            Event::Opens { run } if refusal == Refusal::Again && run as f64 >= FEW && gate.is_open() => Reaction::Known,
             Event::Opens { run } => {
                 self.rate.epoch_opened();
                 self.strikes = if run < 1 { self.strikes + 1 } else { 0 };
+                let tried = self
+                    .shares
+                    .iter_mut()
+                    .flat_map(|shares| shares.iter_mut())
+                    .fold(false, |tried, share| share.void() | tried);
+                if tried && !overloaded && gate.is_open() {
+                    self.rate.void();
+                }
                 self.epoch_opened(now, gate, flight, run, overloaded, rng);
-                true
+                Reaction::Slower
             }
         }
     }
@@ -293,13 +379,16 @@ impl Learnt {
         rng: &mut Rng,
     ) {
         if !gate.is_open() {
+            self.rate.stop_trying();
             return self.close(now, gate, rng);
         }
-        if !overloaded && run >= 1 {
-            self.unit.refused(flight.tokens);
-        }
-        if self.cap.refused(flight.in_flight, run, overloaded, &mut self.rate) == Explains::All {
-            return self.ledger.decide();
+        if !overloaded {
+            if run >= 1 {
+                self.unit.refused(flight.tokens);
+            }
+            if self.cap.refused(flight.in_flight, run, &mut self.rate) == Explains::All {
+                return self.ledger.decide();
+            }
         }
         let undecided_calls = self.rate.per_second() * self.silence().as_secs_f64();
         if self.strikes > u32::from(undecided_calls <= 1.0) {

@@ -34,6 +34,9 @@ const CUT: f64 = 0.18;
 /// The same where few calls were admitted since the last one: that was not enough.
 const CUT_AGAIN: f64 = 0.2;
 
+/// Before so many calls were admitted a refusal does not end the start: it was hardly a rate.
+const FIRST_CALLS: u64 = 6;
+
 /// What is left of the rate when the provider is overloaded: its queues must drain.
 const HALF: f64 = 0.5;
 
@@ -61,6 +64,15 @@ pub(super) const FEW: f64 = 56.0;
 /// No payment takes longer than the calls of this time, in seconds: a rate cut by chance must recover.
 const SLOWEST: f64 = 60.0;
 
+/// So much of a payment, or of a rate, is nearly all of it.
+const NEARLY: f64 = 0.9;
+
+/// A trial that found the rate too high leaves so much of it to come back to, ...
+const BELOW: f64 = 0.8;
+
+/// ... and what it cost is paid for by as many refusals as this many calls since the last reaction would have had.
+const TRIAL_COSTS: f64 = 1_000.0;
+
 /// At most so many refusals of one epoch are paid for.
 const MOST: f64 = 4.0;
 
@@ -80,8 +92,16 @@ pub(super) struct Rate {
     cost: f64,
     /// A rate to come back to fast; 0: none.
     goal: f64,
-    /// The start goes on from there: it ended before it had shown much.
-    resumes: bool,
+    /// The start goes on once the rate has come back to there, where it was refused; infinite: it has not been.
+    again: f64,
+    /// A trial has ended the start: it goes on when the next one says otherwise.
+    ended_by_trial: bool,
+    /// The highest rate at which the limit may be.
+    hit: f64,
+    /// The rate after the last refusal.
+    floor: f64,
+    /// The rate before the trial that is under way; 0: none is.
+    tried: f64,
     /// A long closure has been seen: a stretch without a refusal may be a window that fills up.
     windowed: bool,
     /// Seconds to make up for before growing: those that the last long closure took, or a penalty.
@@ -106,7 +126,11 @@ impl Rate {
             ramp: Some(DOUBLING),
             cost: 1.0,
             goal: 0.0,
-            resumes: false,
+            again: f64::INFINITY,
+            hit: 0.0,
+            floor: 0.0,
+            ended_by_trial: false,
+            tried: 0.0,
             windowed: false,
             lost: 0.0,
             last_send: None,
@@ -167,7 +191,12 @@ impl Rate {
     /// What the call that left last counts for.
     pub(super) fn counts_for(&mut self, weight: Weight) {
         self.weight = weight.of;
-        self.goal /= weight.dearer;
+        if weight.dearer == 1.0 {
+            return;
+        }
+        for rate in [&mut self.goal, &mut self.hit, &mut self.floor, &mut self.again, &mut self.tried] {
+            *rate /= weight.dearer;
+        }
         self.set(self.x / weight.dearer);
     }
 
@@ -179,7 +208,12 @@ impl Rate {
 
     /// Admitted calls that pay for the refusals of an epoch.
     pub(super) fn payment(&self) -> f64 {
-        (self.cost * PAY.min(PAY_FOR * self.x).max(FEW)).min(SLOWEST * self.x)
+        self.pays_for(self.cost)
+    }
+
+    /// Admitted calls that pay for so many refusals.
+    fn pays_for(&self, refusals: f64) -> f64 {
+        (refusals * PAY.min(PAY_FOR * self.x).max(FEW)).min(SLOWEST * self.x)
     }
 
     /// A call leaves, `run` admitted calls after the last refusal. `until`: the end of the last closure. `may_grow`: nothing
@@ -195,15 +229,15 @@ impl Rate {
     }
 
     fn grow(&mut self, run: u64) {
+        if self.is_tried() {
+            return;
+        }
+        if self.ramp.is_none() && self.x >= self.again {
+            (self.ramp, self.again) = (Some(DOUBLING), f64::INFINITY);
+        }
         self.x += match self.ramp {
             Some(ramp) => LN_2 / ramp,
-            None if self.x < self.goal => {
-                let step = RUSH * CUT * self.x / self.payment();
-                if self.resumes && self.x + step >= self.goal {
-                    self.ramp = Some(DOUBLING);
-                }
-                step
-            }
+            None if self.x < self.goal => RUSH * CUT * self.x / self.payment(),
             None => CUT * self.x * self.haste(run) / self.payment().max(self.lost * self.x),
         };
     }
@@ -245,29 +279,135 @@ impl Rate {
 
     /// Too fast, after so many admitted calls in all and `run` since the last epoch. Says whether that ended the start.
     pub(super) fn cut(&mut self, now: Instant, admitted: u64, run: u64) -> bool {
-        self.refused = Some((now, self.x));
+        self.void();
+        self.refused_at(now, self.x, run);
         let starting = self.ramp.is_some();
-        self.goal = if starting { BACK * self.x } else { 0.0 };
-        self.resumes = starting && (admitted as f64) < FEW;
+        self.goal = if starting { self.goal.max(BACK * self.x) } else { 0.0 };
         let part = match run as f64 {
             _ if starting => FIRST_CUT,
             run if run < FEW => CUT_AGAIN,
             _ => CUT,
         };
+        if starting && admitted >= FIRST_CALLS {
+            (self.again, self.ramp) = (self.x, None);
+        }
         self.set(self.x * (1.0 - part));
-        (self.ramp, self.lost) = (None, 0.0);
+        (self.floor, self.lost) = (self.x, 0.0);
         starting
     }
 
-    /// The provider is overloaded, which is not our own limit: says whether it was taken so.
+    /// The provider is overloaded: half, and back in a rush once it is not. A start ends like any other: says whether it was
+    /// none.
     pub(super) fn overloaded(&mut self, now: Instant, run: u64) -> bool {
-        let not_ours = self.ramp.is_none() && (run as f64) < FEW;
-        if not_ours {
-            self.refused = Some((now, self.x));
-            self.goal = self.goal.max(self.x);
+        let taken = self.ramp.is_none();
+        if taken {
+            let before = if self.is_tried() { core::mem::take(&mut self.tried) } else { self.x };
+            self.refused_at(now, before, run);
+            self.goal = self.goal.max(before);
             self.set(self.x * HALF);
         }
-        not_ours
+        taken
+    }
+
+    /// A limit may be at that rate: lower than was thought only where the rate had been earned again since.
+    fn refused_at(&mut self, now: Instant, rate: f64, run: u64) {
+        self.hit = if self.is_paid(run) { rate } else { self.hit.max(rate) };
+        self.refused = Some((now, rate));
+        self.ended_by_trial = false;
+    }
+
+    /// Whether so many admitted calls pay for a refusal.
+    fn is_paid(&self, run: u64) -> bool {
+        run as f64 >= NEARLY * self.pays_for(1.0)
+    }
+
+    /// Whether it is well below the rate at which the limit may be.
+    pub(super) fn is_below(&self) -> bool {
+        self.ramp.is_none() && self.x < NEARLY * self.hit.max(self.goal)
+    }
+
+    /// Whether a refusal after `run` admitted calls comes too early for a limit that stands still.
+    pub(super) fn is_unpaid(&self, run: u64) -> bool {
+        run >= 1 && !self.is_paid(run) && self.x < self.hit
+    }
+
+    /// A refusal that may be chance takes half of what was gained since the last.
+    pub(super) fn gives_back(&mut self) {
+        self.set(self.x - 0.5 * (self.x - self.floor).max(0.0));
+        self.floor = self.x;
+    }
+
+    /// What was refused had nothing to do with the rate: it grows by time again, from where it is.
+    pub(super) fn starts_again(&mut self) {
+        (self.ramp, self.again, self.hit, self.lost) = (Some(DOUBLING), f64::INFINITY, 0.0, 0.0);
+    }
+
+    /// Whether a trial is under way.
+    pub(super) const fn is_tried(&self) -> bool {
+        self.tried > 0.0
+    }
+
+    /// The rate that counts but for a trial.
+    #[cfg(test)]
+    pub(super) fn standing(&self) -> f64 {
+        if self.is_tried() { self.tried } else { self.x }
+    }
+
+    /// A trial begins: half the rate, until what follows has shown whether so many are refused because of it.
+    pub(super) fn tries(&mut self) {
+        self.tried = self.x;
+        let part = if self.ramp.is_some() { FIRST_CUT } else { HALF };
+        self.set(self.x * (1.0 - part));
+    }
+
+    /// A trial ends without a verdict, and the rate from before it counts.
+    pub(super) fn void(&mut self) {
+        if self.is_tried() {
+            self.set(self.tried);
+        }
+        self.tried = 0.0;
+    }
+
+    /// A trial ends without a verdict, and the reduced rate stays.
+    pub(super) const fn stop_trying(&mut self) {
+        self.tried = 0.0;
+    }
+
+    /// What was refused before the trial had nothing to do with the rate.
+    pub(super) fn was_chance(&mut self) {
+        self.void();
+        if core::mem::take(&mut self.ended_by_trial) {
+            self.ramp = Some(DOUBLING);
+        }
+    }
+
+    /// The rate before the trial was too high, `run` outcomes after the last reaction: it comes back in a rush to one below.
+    pub(super) fn was_ours(&mut self, run: f64) {
+        let before = core::mem::take(&mut self.tried);
+        if before >= HALF * self.goal {
+            self.cost = self.cost.max(MOST.min(TRIAL_COSTS / run.max(1.0)));
+        }
+        self.aim_below(before);
+        if self.ramp.take().is_some() {
+            (self.again, self.ended_by_trial) = (before, true);
+        }
+    }
+
+    /// Half the rate was still too much: half of that.
+    pub(super) fn tries_again(&mut self) {
+        self.aim_below(self.tried);
+        self.tries();
+    }
+
+    /// A rate that was too high is no goal; one far above it, from before an overload, stays one.
+    fn aim_below(&mut self, before: f64) {
+        self.goal = if before < HALF * self.goal {
+            self.goal.max(BELOW * before)
+        } else if before < self.goal {
+            0.0
+        } else {
+            BELOW * before
+        };
     }
 
     /// Something else limits from now on, or no longer.
@@ -317,7 +457,7 @@ mod tests {
         let mut rate = Rate::new(Some(12.5), Duration::from_secs(60));
         rate.cut(Instant::ZERO, 1_000, 1_000);
         rate.set(10.0);
-        (rate.goal, rate.windowed) = (0.0, windowed);
+        (rate.goal, rate.again, rate.windowed) = (0.0, f64::INFINITY, windowed);
         for run in 0..calls {
             rate.left(rate.due(), Instant::ZERO, true, run);
         }

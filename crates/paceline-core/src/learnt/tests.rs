@@ -83,7 +83,11 @@ impl Machine {
 
     /// The rate in what the limit is believed to count.
     fn flow(&self) -> f64 {
-        self.learnt.unit.tokens(self.x()).unwrap_or_else(|| self.x())
+        self.flow_of(self.x())
+    }
+
+    fn flow_of(&self, rate: f64) -> f64 {
+        self.learnt.unit.tokens(rate).unwrap_or(rate)
     }
 }
 
@@ -143,6 +147,7 @@ fn send(machine: &mut Machine, dice: &mut Rng) {
         return succeed(machine, 0);
     }
     let before = (machine.x(), machine.learnt.rate.due(), machine.flow());
+    let (standing, was_tried) = (machine.learnt.rate.standing(), machine.learnt.rate.is_tried());
     let most = (core::f64::consts::LN_2 / 0.02).max(10.0 * 0.2 * before.0 / machine.learnt.rate.payment());
     assert_eq!(machine.admit(), machine.admit(), "asking changes nothing");
     assert!(machine.now >= machine.told, "a call left in a pause that the server asked for");
@@ -155,11 +160,17 @@ fn send(machine: &mut Machine, dice: &mut Rng) {
         machine.learnt.cap.limit().is_none_or(|cap| machine.out.len() <= cap.max(1) as usize) || !open,
         "more in flight than the cap"
     );
-    let grown = machine.flow() / before.2;
-    assert!(grown >= 1.0 - 1e-9, "a call that leaves slows down, to {grown}");
-    let most = 1.0 + most / before.0;
     let clamped = machine.x() <= 1.0 / 60.0;
-    assert!(grown <= most + 1e-9 || clamped, "a call raised the rate by {grown} and not {most}");
+    let trial_ended = was_tried && (!machine.learnt.rate.is_tried() || machine.learnt.rate.standing() < standing);
+    if trial_ended {
+        let most = standing + most;
+        assert!(machine.x() <= most + 1e-9 || clamped, "a trial raised the rate to {}, not {most}", machine.x());
+    } else {
+        let grown = machine.flow() / before.2;
+        assert!(grown >= 1.0 - 1e-9, "a call that leaves slows down, to {grown}");
+        let most = 1.0 + most / before.0;
+        assert!(grown <= most + 1e-9 || clamped, "a call raised the rate by {grown} and not {most}");
+    }
     let (next, pause) = (machine.learnt.rate.due(), machine.learnt.rate.pause());
     assert!(pause <= Duration::from_secs(60), "longer than every wait of our own choice");
     assert!(!open || next + LATE >= machine.now + pause, "late calls come in a burst");
@@ -173,6 +184,7 @@ fn succeed(machine: &mut Machine, index: usize) {
 
 fn refuse(machine: &mut Machine, dice: &mut Rng, index: usize) {
     let (x, cap, was_open) = (machine.x(), machine.learnt.cap.limit(), machine.gate.is_open());
+    let standing = machine.learnt.rate.standing();
     let number = machine.out[index].number;
     let sampled = machine.learnt.sampled;
     let old = number <= machine.learnt.ledger.epoch();
@@ -185,7 +197,8 @@ fn refuse(machine: &mut Machine, dice: &mut Rng, index: usize) {
     machine.refuse(index, refusal, hint);
     let switched = cap.is_none() && machine.learnt.cap.limit().is_some();
     assert!(!old || machine.x() == x, "a refusal of a past epoch changed the rate");
-    assert!(switched || machine.x() <= x, "a refusal raised the rate");
+    // One that ends a trial without a verdict goes back to the rate from before it, and cuts that.
+    assert!(switched || machine.learnt.rate.standing() <= standing, "a refusal raised the rate");
     // A rate far ahead of what is really admitted is brought back in one go.
     let least = 0.2 * really(machine, sampled).map_or(x, |really| x.min(AHEAD * really)) - 1e-12;
     assert!(machine.x() >= least || machine.x() == 1.0 / 60.0, "cut too far: {x} to {}", machine.x());
@@ -206,7 +219,8 @@ fn idle(machine: &mut Machine) {
     machine.pass(Duration::from_hours(1));
     let x = machine.x();
     if machine.gate.is_open() {
-        let flow = machine.flow();
+        // A trial that ends now goes back to the rate from before it at most.
+        let flow = machine.flow_of(machine.learnt.rate.standing());
         machine.send(1);
         assert!(machine.flow() <= flow * (1.0 + 1e-9) || machine.x() == x, "idle time raised the rate");
     }

@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 
 use super::Pacer;
 use crate::breaker::Change;
-use crate::learnt::Refusal;
+use crate::learnt::{Reaction, Refusal};
 use crate::outcome::{Class, Hint, Outcome, Reach};
 use crate::request::{Event, Request, ScopeId};
 use crate::scope::Flight;
@@ -106,9 +106,13 @@ impl Pacer {
         };
         let scope = &mut self.scopes[id];
         let was_shut = scope.is_shut();
-        if scope.refused(now, flight, refusal, &mut self.rng) {
-            let (limit, rate) = scope.limits();
-            self.events.push_back(Event::LimitDecreased { scope: id.clone(), limit, rate });
+        match scope.refused(now, flight, refusal, &mut self.rng) {
+            Reaction::Chance => return,
+            Reaction::Known => {}
+            Reaction::Slower => {
+                let (limit, rate) = scope.limits();
+                self.events.push_back(Event::LimitDecreased { scope: id.clone(), limit, rate });
+            }
         }
         if outcome.class != Class::Partial {
             scope.slow_down(now, flight.number, outcome.hint.map(|hint| hint.wait), &mut self.rng);
