@@ -11,11 +11,11 @@ use crate::admit::Admit;
 use crate::announced::{Announced, Carrier};
 use crate::breaker::{Breaker, Change};
 use crate::concurrency::InFlight;
-use crate::config::{Concurrency, ConfigError, Limits, Pace, PacerConfig, Quota};
+use crate::config::{Concurrency, ConfigError, Limits, Pace, PacerConfig};
 use crate::cost::{Cost, Dimension};
 use crate::gate::Gate;
 use crate::hold::{Hold, RunningClock};
-use crate::learnt::{Learnt, Reaction, Refusal};
+use crate::learnt::{Learnt, Reaction, Refusal, Start};
 use crate::outcome::{Class, Hint, Outcome, Reach};
 use crate::queue::Queue;
 use crate::quota::Quotas;
@@ -36,6 +36,9 @@ const KEEPS_START: Duration = Duration::from_mins(10);
 
 /// No scope starts faster than this, in calls a second.
 pub(crate) const FASTEST_START: f64 = 1e6;
+
+/// A limit on a longer window says nothing about how fast its calls may leave.
+const LONGEST_PACE: Duration = Duration::from_mins(1);
 
 /// What a call leaves behind while it is in flight.
 #[derive(Clone, Debug)]
@@ -441,13 +444,16 @@ fn acting<'a>(tier: Option<&'a Limits>, config: &PacerConfig) -> &'a Limits {
     tier.filter(|_| config.pace != Pace::None).unwrap_or(NONE)
 }
 
-/// The first rate of a scope, if not the usual one. Where limits are configured, they hold it back; the rate only slows down
-/// when they promise too much. Twice of them leaves room for their burst.
-fn start(tier: &Limits, config: &PacerConfig) -> Option<f64> {
-    let per_second = |quota: &Quota| quota.limit as f64 / quota.window.as_secs_f64();
-    let requests = |quota: &&Quota| quota.dimension == Dimension::Requests;
-    let configured = config.limits.quotas.iter().chain(&tier.quotas).filter(requests).map(per_second);
-    config.start.or_else(|| configured.reduce(f64::min).map(|rate| (2.0 * rate).min(FASTEST_START)))
+/// How a scope begins. Limits of a minute or less say how fast; longer ones only how much.
+fn start(tier: &Limits, config: &PacerConfig) -> Start {
+    let told = || config.limits.quotas.iter().chain(&tier.quotas).filter(|quota| quota.window <= LONGEST_PACE);
+    let requests = told().filter(|quota| quota.dimension == Dimension::Requests);
+    let rate = requests.map(|quota| quota.limit as f64 / quota.window.as_secs_f64()).reduce(f64::min);
+    match config.start {
+        Some(rate) => Start::At(rate),
+        None if told().next().is_some() => Start::Told(rate.map(|rate| rate.min(FASTEST_START))),
+        None => Start::Slow,
+    }
 }
 
 /// Only one pace lets this number of calls in flight adapt.

@@ -61,6 +61,18 @@ const BELOW: f64 = 0.9;
 /// ... so growth earns so many waits before.
 const WAITS: f64 = 8.0;
 
+/// How the rate of a scope begins.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Start {
+    /// Nothing is known.
+    Slow,
+    /// At so many calls a second.
+    At(f64),
+    /// Limits are configured, of so many calls a second if they count calls: they alone hold back until a refusal contradicts
+    /// them.
+    Told(Option<f64>),
+}
+
 /// Why a call was turned away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
@@ -110,8 +122,8 @@ pub(crate) struct Learnt {
 }
 
 impl Learnt {
-    /// `start`: the first rate, if not the usual one. `longest`: of the waits of our own choice.
-    pub(crate) fn new(start: Option<f64>, longest: Duration) -> Self {
+    /// `longest`: of the waits of our own choice.
+    pub(crate) fn new(start: Start, longest: Duration) -> Self {
         Self {
             ledger: Ledger::new(),
             rate: Rate::new(start, longest),
@@ -296,6 +308,13 @@ impl Learnt {
         }
     }
 
+    /// What was told does not hold: the rate goes on from what was really admitted.
+    fn contradict(&mut self, now: Instant) {
+        let (calls, since) = self.reopened.unwrap_or((0, now));
+        let t = now.saturating_since(since).as_secs_f64().max(1.0);
+        self.rate.contradicted((self.ledger.admitted() - calls + 1) as f64 / t);
+    }
+
     /// Whether a refusal has to do with our rate. Where it has not, the ledger forgets the call.
     fn is_ours(&mut self, now: Instant, gate: &Gate, number: u64, last: u64, overloaded: bool) -> bool {
         self.ledger.settle(now);
@@ -316,6 +335,7 @@ impl Learnt {
             Means::Doubtful => self.rate.gives_back(),
             Means::Believed => self.rate.starts_again(),
             Means::Trial => {
+                self.contradict(now);
                 self.ledger.watch_from(last);
                 self.rate.tries();
             }
@@ -353,6 +373,7 @@ impl Learnt {
             // While others pass, an item that is refused again and again says nothing about them.
             Event::Opens { run } if refusal == Refusal::Again && run as f64 >= FEW && gate.is_open() => Reaction::Known,
             Event::Opens { run } => {
+                self.contradict(now);
                 self.rate.epoch_opened();
                 self.strikes = if run < 1 { self.strikes + 1 } else { 0 };
                 let tried = self

@@ -6,6 +6,7 @@
 
 use core::time::Duration;
 
+use super::Start;
 use super::belief::Trend;
 use super::unit::Weight;
 use crate::time::{Instant, LATE};
@@ -86,6 +87,8 @@ const LN_2: f64 = core::f64::consts::LN_2;
 pub(super) struct Rate {
     /// Calls a second.
     x: f64,
+    /// The rate does not act: configured limits are believed until a refusal contradicts them.
+    told: bool,
     /// Time of a doubling while starting, in seconds.
     ramp: Option<f64>,
     /// Refusals in an epoch, smoothed.
@@ -119,10 +122,15 @@ pub(super) struct Rate {
 }
 
 impl Rate {
-    /// `start`: another first rate. `longest`: no two calls need to be further apart.
-    pub(super) fn new(start: Option<f64>, longest: Duration) -> Self {
+    /// `longest`: no two calls need to be further apart.
+    pub(super) fn new(start: Start, longest: Duration) -> Self {
+        let x = match start {
+            Start::Slow | Start::Told(None) => START,
+            Start::At(rate) | Start::Told(Some(rate)) => rate,
+        };
         Self {
-            x: start.unwrap_or(START),
+            x,
+            told: matches!(start, Start::Told(_)),
             ramp: Some(DOUBLING),
             cost: 1.0,
             goal: 0.0,
@@ -180,7 +188,10 @@ impl Rate {
 
     /// When the next call may leave.
     pub(super) fn due(&self) -> Instant {
-        self.free.unwrap_or_else(|| self.last_send.map_or(Instant::ZERO, |last| last + self.pause()))
+        match self.last_send {
+            Some(last) if !self.told => self.free.unwrap_or_else(|| last + self.pause()),
+            _ => self.free.unwrap_or(Instant::ZERO),
+        }
     }
 
     /// The time between the call that left last and the next.
@@ -223,7 +234,7 @@ impl Rate {
         let first = self.last_send.is_none();
         self.last_send = Some(if first { now } else { due.max(until).max(now.saturating_sub(LATE)) });
         self.free = None;
-        if may_grow && !first && now.saturating_since(due) < gap {
+        if may_grow && !self.told && !first && now.saturating_since(due) < gap {
             self.grow(run);
         }
     }
@@ -264,6 +275,13 @@ impl Rate {
     pub(super) fn succeeded(&mut self, time: Duration) {
         if let Some(ramp) = &mut self.ramp {
             *ramp = (DOUBLING_TIMES * time.as_secs_f64()).clamp(LEAST_DOUBLING, DOUBLING);
+        }
+    }
+
+    /// What was told does not hold: so many calls a second were really admitted.
+    pub(super) fn contradicted(&mut self, really: f64) {
+        if core::mem::take(&mut self.told) {
+            self.set(really);
         }
     }
 
@@ -350,7 +368,7 @@ impl Rate {
     /// The rate that counts but for a trial.
     #[cfg(test)]
     pub(super) fn standing(&self) -> f64 {
-        if self.is_tried() { self.tried } else { self.x }
+        self.tried.max(self.x)
     }
 
     /// A trial begins: half the rate, until what follows has shown whether so many are refused because of it.
@@ -454,7 +472,7 @@ mod tests {
 
     /// Ten calls a second after a refusal, and then so many that pass. Gives the rate.
     fn after(calls: u64, windowed: bool) -> f64 {
-        let mut rate = Rate::new(Some(12.5), Duration::from_secs(60));
+        let mut rate = Rate::new(Start::At(12.5), Duration::from_secs(60));
         rate.cut(Instant::ZERO, 1_000, 1_000);
         rate.set(10.0);
         (rate.goal, rate.again, rate.windowed) = (0.0, f64::INFINITY, windowed);
@@ -476,7 +494,7 @@ mod tests {
     #[test]
     fn a_refusal_soon_after_the_last_takes_more() {
         let cut = |run| {
-            let mut rate = Rate::new(Some(10.0), Duration::from_secs(60));
+            let mut rate = Rate::new(Start::At(10.0), Duration::from_secs(60));
             rate.ramp = None;
             assert!(!rate.cut(Instant::ZERO, 1_000, run));
             rate.x

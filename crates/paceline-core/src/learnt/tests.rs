@@ -27,7 +27,7 @@ impl Machine {
         gate.begins(origin);
         Self {
             gate,
-            learnt: Learnt::new(None, Duration::from_secs(60)),
+            learnt: Learnt::new(Start::Slow, Duration::from_secs(60)),
             rng: Rng::new(seed),
             now: origin,
             last: 0,
@@ -275,7 +275,7 @@ fn the_same_inputs_give_the_same_answers_at_any_hour() {
 /// A server that lets `window` calls pass and then asks for ten seconds, met at a thousand a second.
 fn told_after(window: u64, wait: Duration) -> f64 {
     let mut machine = Machine::new(1, Instant::ZERO);
-    machine.learnt.rate = Rate::new(Some(1_000.0), Duration::from_secs(60));
+    machine.learnt.rate = Rate::new(Start::At(1_000.0), Duration::from_secs(60));
     let mut dice = Rng::new(1);
     while machine.last < window {
         machine.pass(Duration::from_millis(1));
