@@ -1,7 +1,7 @@
 //! Whether refusals have anything to do with our rate.
 //!
-//! Two 503 in a hundred calls are an ordinary day of a provider, and some refuse a call now and then without a reason. Who
-//! slows down for each of them ends at a standstill. So what refusals mean is judged by their share:
+//! Two 503 in a hundred calls are an ordinary day of a provider, and some refuse a call now and then without a reason. A
+//! pace that slows down for each of them ends at a standstill. So what refusals mean is judged by their share:
 //!
 //! - *Overloaded* answers (503, 529) are taken for chance until their share is well above what is known to be chance. Then a
 //!   trial halves the rate for thirty to sixty calls. Where that brings the share down to a quarter it was our doing and the
