@@ -30,7 +30,7 @@ const DEVIATIONS: f64 = 3.5;
 const SEVERE: f64 = 0.4;
 
 /// ... nor are so many refusals in a row.
-const ROW: u32 = 10;
+const ROW: u32 = 6;
 
 /// So many outcomes are waited for after a reaction, ...
 const PATIENCE: f64 = 20.0;
