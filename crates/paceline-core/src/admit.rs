@@ -1,10 +1,11 @@
 //! The answer to the one question: may this request start now, and if not, when?
 
+use alloc::sync::Arc;
 use core::fmt;
 use core::time::Duration;
 
 use crate::cost::Dimension;
-use crate::learnt::PerSecond;
+use crate::learnt::{PerSecond, Refusal};
 use crate::time::Instant;
 
 /// When a request may start. Every policy gives one; the strictest wins.
@@ -60,12 +61,21 @@ pub enum Policy {
     NotBefore,
     /// Older or more urgent requests of its scope.
     Queue,
-    /// The account or the scope is held until a long window reopens.
-    Held,
+    /// The account or the scope is held until a known time; deadlines stand still meanwhile.
+    Held {
+        /// What for.
+        cause: Cause,
+    },
     /// The account or the scope is stopped until a person acts.
-    Stopped,
+    Stopped {
+        /// Why, in the words of the provider or of the person who stopped it.
+        reason: Arc<str>,
+    },
     /// The server asked the scope to wait, or refused everything just now.
-    Gate,
+    Gate {
+        /// What for.
+        cause: Cause,
+    },
     /// One call tests whether the scope is open again.
     Canary,
     /// The scope's server fails.
@@ -104,16 +114,81 @@ pub enum Policy {
     },
 }
 
+/// What a pause or a hold is for. Its words ([`Display`](fmt::Display)) follow "waiting for".
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Cause {
+    /// A long window is used up: until it reopens, or until it is tested where its end is not known.
+    QuotaUsedUp,
+    /// Calls were refused because they exceeded a rate limit.
+    Throttled {
+        /// The server asked for this pause; else its length is our own choice.
+        asked: bool,
+    },
+    /// Calls were refused because the server is overloaded.
+    Overloaded {
+        /// The server asked for this pause; else its length is our own choice.
+        asked: bool,
+    },
+    /// Nothing has succeeded for long: the server fails.
+    ServerFails,
+    /// The program that uses the pacer has set it.
+    Program,
+}
+
+impl Cause {
+    /// All of them.
+    pub const ALL: [Self; 7] = [
+        Self::QuotaUsedUp,
+        Self::Throttled { asked: true },
+        Self::Throttled { asked: false },
+        Self::Overloaded { asked: true },
+        Self::Overloaded { asked: false },
+        Self::ServerFails,
+        Self::Program,
+    ];
+
+    /// Of a pause after a refusal: it was overloaded or throttled.
+    pub(crate) fn of(refusal: Refusal, asked: bool) -> Self {
+        match refusal {
+            Refusal::Overloaded => Self::Overloaded { asked },
+            Refusal::Throttled | Refusal::Again => Self::Throttled { asked },
+        }
+    }
+
+    /// The cause with those words ([`Display`](fmt::Display)), as a program has stored them.
+    pub fn from_words(words: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|cause| cause.words() == words)
+    }
+
+    const fn words(self) -> &'static str {
+        match self {
+            Self::QuotaUsedUp => "a used-up quota",
+            Self::Throttled { asked: true } => "the end of a pause that the server asked for at its rate limit",
+            Self::Throttled { asked: false } => "the end of a pause after refusals by a rate limit",
+            Self::Overloaded { asked: true } => "the end of a pause that the overloaded server asked for",
+            Self::Overloaded { asked: false } => "the end of a pause after overloaded answers",
+            Self::ServerFails => "a failing server",
+            Self::Program => "the end of a hold that this program has set",
+        }
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.words())
+    }
+}
+
 impl fmt::Display for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotBefore => f.write_str("its own due time"),
             Self::Queue => f.write_str("older requests"),
-            Self::Held => f.write_str("a used-up quota"),
-            Self::Stopped => f.write_str("a person to act"),
-            Self::Gate => f.write_str("the end of a pause after refusals"),
-            Self::Canary => f.write_str("one call that tests whether the limit has reopened"),
-            Self::Breaker => f.write_str("a failing server"),
+            Self::Held { cause } | Self::Gate { cause } => cause.fmt(f),
+            Self::Stopped { reason } => write!(f, "a person to act ({reason})"),
+            Self::Canary => f.write_str("one call that tests whether the pause is over"),
+            Self::Breaker => Cause::ServerFails.fmt(f),
             Self::Concurrency => f.write_str("a free place among the calls in flight"),
             Self::Quota { dimension, limit, window } => write!(f, "the limit of {limit} {dimension} per {window:?}"),
             Self::Burst => f.write_str("the spacing of the configured limit"),

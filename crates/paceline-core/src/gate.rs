@@ -5,7 +5,7 @@
 
 use core::time::Duration;
 
-use crate::admit::{Admit, Policy};
+use crate::admit::{Admit, Cause, Policy};
 use crate::time::Instant;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +47,8 @@ pub(crate) struct Reopening {
 #[derive(Clone, Debug)]
 pub(crate) struct Gate {
     until: Instant,
+    /// What it is closed for until then.
+    cause: Cause,
     door: Door,
     /// When the call left whose refusal began the present closure.
     since: Instant,
@@ -61,7 +63,8 @@ pub(crate) struct Gate {
 impl Gate {
     pub(crate) const fn new() -> Self {
         let (until, since) = (Instant::ZERO, Instant::ZERO);
-        Self { until, door: Door::Open, since, asked: None, before: None, closed: false }
+        let cause = Cause::Program;
+        Self { until, cause, door: Door::Open, since, asked: None, before: None, closed: false }
     }
 
     /// `silence`: a canary that has not been refused for so long opens the gate by [`Gate::silent`].
@@ -69,7 +72,7 @@ impl Gate {
         match (self.door, silence) {
             (Door::Canary { sent, .. }, Some(silence)) => Admit::at(sent + silence, now, || Policy::Canary),
             (Door::Canary { .. }, None) => Admit::OnRelease { policy: Policy::Canary },
-            (Door::Open | Door::Ajar, _) => Admit::at(self.until, now, || Policy::Gate),
+            (Door::Open | Door::Ajar, _) => Admit::at(self.until, now, || Policy::Gate { cause: self.cause }),
         }
     }
 
@@ -77,6 +80,16 @@ impl Gate {
     pub(crate) fn hold(&mut self, until: Instant) {
         self.until = self.until.max(until);
         self.closed = true;
+    }
+
+    /// Closes by `close`, which holds for that cause; where an earlier closure ends later, it stays with its own.
+    pub(crate) fn close_for<T>(&mut self, cause: Cause, close: impl FnOnce(&mut Self) -> T) -> T {
+        let before = self.until;
+        let result = close(self);
+        if self.until > before {
+            self.cause = cause;
+        }
+        result
     }
 
     /// The end of the last closure.
@@ -182,6 +195,11 @@ impl Gate {
     pub(crate) fn closed_until(&self, now: Instant) -> Option<Instant> {
         (self.until > now).then_some(self.until)
     }
+
+    /// What it is closed for, if it is.
+    pub(crate) fn closed_for(&self, now: Instant) -> Option<Cause> {
+        (self.until > now).then_some(self.cause)
+    }
 }
 
 #[cfg(test)]
@@ -198,7 +216,7 @@ mod tests {
     fn one_canary_goes_first_and_its_success_opens() {
         let mut gate = Gate::new();
         gate.hold_for_canary(at(10));
-        assert_eq!(gate.admit(at(3), None), Admit::At { at: at(10), policy: Policy::Gate });
+        assert_eq!(gate.admit(at(3), None), Admit::At { at: at(10), policy: Policy::Gate { cause: Cause::Program } });
         assert!(gate.admit(at(10), None).is_now());
         assert!(gate.left(at(10), 7), "the canary");
         assert_eq!(gate.admit(at(11), None), Admit::OnRelease { policy: Policy::Canary });

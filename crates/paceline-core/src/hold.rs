@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 use core::time::Duration;
 
-use crate::admit::{Admit, Policy};
+use crate::admit::{Admit, Cause, Policy};
 use crate::time::Instant;
 
 /// The first wait for a quota that nobody knows the end of; it doubles to an hour.
@@ -16,7 +16,7 @@ const HONOURED: Duration = Duration::from_secs(1);
 /// Whether an account or a scope is held or stopped.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Hold {
-    until: Option<Instant>,
+    until: Option<(Instant, Cause)>,
     stopped: Option<Arc<str>>,
     guess: Duration,
     /// When the last wait for a limit of a day or longer was over.
@@ -26,16 +26,16 @@ pub(crate) struct Hold {
 impl Hold {
     pub(crate) fn admit(&self, now: Instant) -> Admit {
         match (&self.stopped, self.until) {
-            (Some(_), _) => Admit::OnRelease { policy: Policy::Stopped },
-            (None, Some(until)) => Admit::at(until, now, || Policy::Held),
+            (Some(reason), _) => Admit::OnRelease { policy: Policy::Stopped { reason: reason.clone() } },
+            (None, Some((until, cause))) => Admit::at(until, now, || Policy::Held { cause }),
             (None, None) => Admit::Now,
         }
     }
 
     /// Holds until then; the latest end wins.
-    pub(crate) fn hold(&mut self, until: Instant) -> Instant {
-        let until = self.until.map_or(until, |known| known.max(until));
-        self.until = Some(until);
+    pub(crate) fn hold(&mut self, until: Instant, cause: Cause) -> Instant {
+        let (until, cause) = self.until.filter(|(known, _)| *known >= until).unwrap_or((until, cause));
+        self.until = Some((until, cause));
         until
     }
 
@@ -68,7 +68,7 @@ impl Hold {
 
     /// Ends a hold whose time has come. Says whether it did.
     pub(crate) fn expire(&mut self, now: Instant) -> bool {
-        let over = self.until.is_some_and(|until| until <= now);
+        let over = self.until.is_some_and(|(until, _)| until <= now);
         if over {
             self.until = None;
         }
@@ -84,7 +84,7 @@ impl Hold {
         self.until.is_some() || self.stopped.is_some()
     }
 
-    pub(crate) const fn until(&self) -> Option<Instant> {
+    pub(crate) const fn until(&self) -> Option<(Instant, Cause)> {
         self.until
     }
 

@@ -31,7 +31,7 @@ mod time;
 mod units;
 mod verdict;
 
-pub use admit::{Admit, Policy};
+pub use admit::{Admit, Cause, Policy};
 pub use backoff::{Backoff, Growth, Jitter};
 pub use concurrency::{ConcurrencySnapshot, Phase};
 pub use config::{BreakerConfig, Concurrency, ConfigError, Limits, Pace, PacerConfig, Quota, Retry, Shape};

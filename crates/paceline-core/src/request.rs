@@ -7,6 +7,7 @@ use core::fmt;
 use core::hash::{Hash, Hasher};
 use core::time::Duration;
 
+use crate::admit::Cause;
 use crate::cost::Cost;
 use crate::outcome::Class;
 use crate::quota::TooLarge;
@@ -234,12 +235,14 @@ pub enum Event {
         /// Where.
         scope: ScopeId,
     },
-    /// A long window is used up. To be stored: it outlives the process.
+    /// Nothing leaves until a known time: mostly a long window is used up. To be stored: it outlives the process.
     Held {
         /// Where; `None` is the whole account.
         scope: Option<ScopeId>,
         /// When it reopens.
         until: Instant,
+        /// What for.
+        cause: Cause,
     },
     /// A person must act. To be stored: it outlives the process.
     Stopped {

@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 pub(crate) use self::snapshot::{quotas, state};
-use crate::admit::Admit;
+use crate::admit::{Admit, Cause};
 use crate::announced::{Announced, Carrier};
 use crate::breaker::{Breaker, Change};
 use crate::concurrency::InFlight;
@@ -297,7 +297,7 @@ impl Scope {
 
     /// When a hold or a closure ends by itself, if there is one.
     pub(crate) fn next_reopening(&self) -> Option<Instant> {
-        [self.hold.until(), self.gate.next_change(self.silence())].into_iter().flatten().min()
+        [self.hold.until().map(|(until, _)| until), self.gate.next_change(self.silence())].into_iter().flatten().min()
     }
 
     /// The clock of deadlines stands still while the scope, or all of the account, is held or stopped.
@@ -346,7 +346,8 @@ impl Scope {
         if self.pace != Pace::Auto {
             return if fell { Reaction::Slower } else { Reaction::Known };
         }
-        self.learnt.refused(now, &mut self.gate, flight, self.last, refusal, rng)
+        let Self { gate, learnt, last, .. } = self;
+        gate.close_for(Cause::of(refusal, false), |gate| learnt.refused(now, gate, flight, *last, refusal, rng))
     }
 
     /// Calls that may be in flight, and the learnt rate in calls a second, where it acts.
@@ -375,24 +376,24 @@ impl Scope {
     }
 
     /// Closes the gate for as long as the server asked, where that concerns the scope.
-    pub(crate) fn obey(&mut self, now: Instant, hint: Hint) -> bool {
+    pub(crate) fn obey(&mut self, now: Instant, hint: Hint, cause: Cause) -> bool {
         if hint.wait > HOLDING_HINT {
-            self.gate.told(now, hint.wait);
+            self.gate.close_for(cause, |gate| gate.told(now, hint.wait));
         } else if hint.exact {
-            self.gate.hold(now + hint.wait);
+            self.gate.close_for(cause, |gate| gate.hold(now + hint.wait));
         }
         hint.exact || hint.wait > HOLDING_HINT
     }
 
     /// Holds the scope until then; one call goes first.
-    pub(crate) fn hold_until(&mut self, until: Instant) {
-        let until = self.hold.hold(until);
-        self.expect_canary(until);
+    pub(crate) fn hold_until(&mut self, until: Instant, cause: Cause) {
+        let until = self.hold.hold(until, cause);
+        self.expect_canary(until, cause);
     }
 
     /// From then on one call goes first.
-    pub(crate) fn expect_canary(&mut self, until: Instant) {
-        self.gate.hold_for_canary(until);
+    pub(crate) fn expect_canary(&mut self, until: Instant, cause: Cause) {
+        self.gate.close_for(cause, |gate| gate.hold_for_canary(until));
     }
 
     /// Ends every hold, stop and closure.

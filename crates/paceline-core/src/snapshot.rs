@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use crate::admit::Policy;
+use crate::admit::{Cause, Policy};
 use crate::concurrency::ConcurrencySnapshot;
 use crate::cost::Dimension;
 use crate::learnt::Belief;
@@ -54,6 +54,8 @@ pub struct ScopeSnapshot {
     pub next_due: Option<Instant>,
     /// Until when it is closed because the server asked for a pause or refused everything.
     pub closed_until: Option<Instant>,
+    /// What it is closed for until then.
+    pub closed_for: Option<Cause>,
     /// Since when nothing has succeeded, if the breaker opened.
     pub failing_since: Option<Instant>,
 }
@@ -65,10 +67,12 @@ pub enum ScopeState {
     Open,
     /// The next request waits for a limit.
     Paced,
-    /// A long window is used up.
+    /// Nothing leaves until a known time: mostly a long window is used up.
     Held {
         /// When it reopens.
         until: Instant,
+        /// What for.
+        cause: Cause,
     },
     /// A person must act.
     Stopped {

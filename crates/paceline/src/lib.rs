@@ -44,10 +44,10 @@ pub use error::{Error, NotNow};
 pub use limiter::Limiter;
 pub use log::BackingOff;
 pub use paceline_core::{
-    Admit, Announcement, Backoff, Belief, BreakerConfig, Class, Concurrency, ConfigError, Cost, Dimension, Event,
-    GateState, GiveUp, Growth, Hint, Instant, Jitter, LimitReport, Limits, Outcome, Pace, PacerConfig, Phase, Policy,
-    Quota, QuotaSnapshot, Reach, Request, Responsive, ResponsiveConfig, ResponsiveCounters, Restores, Retry, Rng,
-    ScopeId, ScopeSnapshot, ScopeState, Shape, Snapshot, Ticket, Timestamp, TooLarge, Totals, Trend, Verdict,
+    Admit, Announcement, Backoff, Belief, BreakerConfig, Cause, Class, Concurrency, ConfigError, Cost, Dimension,
+    Event, GateState, GiveUp, Growth, Hint, Instant, Jitter, LimitReport, Limits, Outcome, Pace, PacerConfig, Phase,
+    Policy, Quota, QuotaSnapshot, Reach, Request, Responsive, ResponsiveConfig, ResponsiveCounters, Restores, Retry,
+    Rng, ScopeId, ScopeSnapshot, ScopeState, Shape, Snapshot, Ticket, Timestamp, TooLarge, Totals, Trend, Verdict,
     exponential_delay, linear_delay,
 };
 pub use permit::Permit;

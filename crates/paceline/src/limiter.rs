@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use paceline_core::{
-    Admit, Announcement, ConfigError, Dimension, Instant, Pacer, PacerConfig, Request, ScopeId, Snapshot,
+    Admit, Announcement, Cause, ConfigError, Dimension, Instant, Pacer, PacerConfig, Request, ScopeId, Snapshot,
 };
 
 use crate::clock::Clock;
@@ -163,9 +163,15 @@ impl Limiter {
         self.driver.act(|pacer, now| pacer.believe(now, scope, rate, cap, age));
     }
 
-    /// Grants nothing in the scope, or in the account for `None`, before `until`. Those who wait go on waiting.
+    /// Grants nothing in the scope, or in the account for `None`, before `until`. Those who wait go on waiting, and are told
+    /// that the program has set this ([`Cause::Program`]).
     pub fn hold(&self, scope: Option<&ScopeId>, until: Instant) {
-        self.driver.act(|pacer, now| pacer.hold(now, scope, until));
+        self.hold_for(scope, until, Cause::Program);
+    }
+
+    /// [`hold`](Self::hold) for that cause, such as that of a hold which an earlier limiter had begun.
+    pub fn hold_for(&self, scope: Option<&ScopeId>, until: Instant, cause: Cause) {
+        self.driver.act(|pacer, now| pacer.hold_for(now, scope, until, cause));
     }
 
     /// Grants nothing in the scope, or in the account for `None`, until it is resumed. Those who wait get

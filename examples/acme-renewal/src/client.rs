@@ -206,7 +206,9 @@ impl Inner {
         loop {
             match self.limiter.try_acquire(request.clone()) {
                 Ok(permit) => return Ok(permit),
-                Err(NotNow::Wait { after: Some(wait), policy: Policy::Gate | Policy::Held }) if wait > PATIENCE => {
+                Err(NotNow::Wait { after: Some(wait), policy: Policy::Gate { .. } | Policy::Held { .. } })
+                    if wait > PATIENCE =>
+                {
                     return Err(CallError::NotSent { wait, why: "the CA asked to wait".to_owned() });
                 }
                 Err(NotNow::Never(error)) => return Err(not_sent(error)),

@@ -170,17 +170,23 @@ fn throttled_models_do_not_keep_another_out() {
 #[test]
 fn a_hold_names_its_cause() {
     for (status, code, wait, cause) in [
-        (503, "overloaded", 1_800, "until the end of a pause after refusals"),
-        (429, "rate_limit_exceeded", 1_800, "until the end of a pause after refusals"),
-        (429, "rate_limit_exceeded", 86_400, "until a used-up quota reopens"),
+        (503, "overloaded", 1_800, "the end of a pause that the overloaded server asked for"),
+        (503, "overloaded", 7_200, "the end of a pause that the overloaded server asked for"),
+        (429, "rate_limit_exceeded", 1_800, "the end of a pause that the server asked for at its rate limit"),
+        (429, "rate_limit_exceeded", 86_400, "a used-up quota"),
     ] {
         let server = Server::new(move |_| Reply::error(status, code).with_header("retry-after", wait));
         let job = Job::new(30);
         for run in ["the first", "the next"] {
             let (code, log) = finish(job.run(&server).args(["--concurrency", "2", "--max-wait", "10m"]));
             assert_eq!(code, 3, "{log}");
-            assert!(log.contains(cause), "{status}, {wait} s, {run}: {log}");
-            assert!(cause.contains("quota") || !log.contains("used-up quota reopens"), "{status}, {run}: {log}");
+            assert!(log.contains(&format!(" until {cause}")), "{status}, {wait} s, {run}: {log}");
+            assert!(cause.contains("quota") || !log.contains("quota"), "{status}, {run}: {log}");
+            let stats = job.paceline().args(["stats", "--json"]).output().expect("it runs").stdout;
+            let stats: Value = serde_json::from_slice(&stats).expect("JSON");
+            assert_eq!(stats["scopes"][0]["waits_for"], cause, "{status}, {wait} s, {run}");
+            let held = &stats["scopes"][0]["reason"];
+            assert!(held == cause || held.is_null(), "{status}, {wait} s, {run}: {held}");
         }
     }
 }

@@ -18,7 +18,7 @@ use core::time::Duration;
 use agenda::Agenda;
 use scopes::Scopes;
 
-use crate::admit::{Admit, Policy};
+use crate::admit::{Admit, Cause, Policy};
 use crate::concurrency::InFlight;
 use crate::config::{Concurrency, ConfigError, Limits, Pace, PacerConfig};
 use crate::cost::{Cost, Dimension};
@@ -254,11 +254,17 @@ impl Pacer {
         Ok(())
     }
 
-    /// Nothing of the scope, or of the account when `None`, leaves before `until`; then one call goes first.
+    /// Nothing of the scope, or of the account when `None`, leaves before `until`; then one call goes first. A request that
+    /// waits is told that the program has set this ([`Cause::Program`]).
     pub fn hold(&mut self, now: Instant, scope: Option<&ScopeId>, until: Instant) {
+        self.hold_for(now, scope, until, Cause::Program);
+    }
+
+    /// [`hold`](Self::hold) for that cause, such as that of a hold which another pacer of the same account had begun.
+    pub fn hold_for(&mut self, now: Instant, scope: Option<&ScopeId>, until: Instant, cause: Cause) {
         let now = self.advance(now);
         let scope = scope.map(|id| self.own(id));
-        self.hold_until(now, scope, until);
+        self.hold_until(now, scope, until, cause);
         self.pump(now);
     }
 
@@ -441,6 +447,7 @@ impl Pacer {
             waits_for: first.and_then(|scope| scope.waits_for.clone()),
             next_due: first.and_then(|scope| scope.next_due),
             closed_until: None,
+            closed_for: None,
             failing_since: scopes.iter().filter_map(|scope| scope.failing_since).min(),
         }
     }

@@ -3,6 +3,7 @@
 use alloc::sync::Arc;
 
 use super::Pacer;
+use crate::admit::Cause;
 use crate::breaker::Change;
 use crate::learnt::{Reaction, Refusal};
 use crate::outcome::{Class, Hint, Outcome, Reach};
@@ -118,7 +119,8 @@ impl Pacer {
             scope.slow_down(now, flight.number, outcome.hint.map(|hint| hint.wait), &mut self.rng);
         }
         let shut = !was_shut && scope.is_shut();
-        let held = outcome.hint.is_some_and(|hint| self.obey(now, reach(id, outcome.reach), hint));
+        let cause = Cause::of(refusal, true);
+        let held = outcome.hint.is_some_and(|hint| self.obey(now, reach(id, outcome.reach), hint, cause));
         if let Some(until) = self.scopes[id].closed_until(now)
             && (held || shut)
         {
@@ -127,10 +129,10 @@ impl Pacer {
     }
 
     /// Closes the gate of a scope, or of all of them, for as long as the server asked.
-    fn obey(&mut self, now: Instant, scope: Option<&ScopeId>, hint: Hint) -> bool {
+    fn obey(&mut self, now: Instant, scope: Option<&ScopeId>, hint: Hint, cause: Cause) -> bool {
         match scope {
-            Some(id) => self.scopes[id].obey(now, hint),
-            None => self.scopes.iter_mut().fold(false, |held, scope| scope.obey(now, hint) | held),
+            Some(id) => self.scopes[id].obey(now, hint, cause),
+            None => self.scopes.iter_mut().fold(false, |held, scope| scope.obey(now, hint, cause) | held),
         }
     }
 
@@ -149,22 +151,22 @@ impl Pacer {
             None if hold.is_active() => return,
             None => hold.guess(),
         };
-        self.hold_until(now, scope.cloned(), now + wait);
+        self.hold_until(now, scope.cloned(), now + wait, Cause::QuotaUsedUp);
     }
 
-    pub(super) fn hold_until(&mut self, now: Instant, scope: Option<ScopeId>, until: Instant) {
+    pub(super) fn hold_until(&mut self, now: Instant, scope: Option<ScopeId>, until: Instant, cause: Cause) {
         match &scope {
             Some(id) => {
-                self.scopes[id].hold_until(until);
+                self.scopes[id].hold_until(until, cause);
                 self.set_clock(now, id.place);
             }
             None => {
-                self.hold.hold(until);
-                self.scopes.iter_mut().for_each(|scope| scope.expect_canary(until));
+                self.hold.hold(until, cause);
+                self.scopes.iter_mut().for_each(|scope| scope.expect_canary(until, cause));
                 self.set_clocks(now);
             }
         }
-        self.events.push_back(Event::Held { scope, until });
+        self.events.push_back(Event::Held { scope, until, cause });
     }
 
     pub(super) fn stop_for(&mut self, now: Instant, scope: Option<ScopeId>, reason: Arc<str>) {

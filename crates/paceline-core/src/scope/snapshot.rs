@@ -33,6 +33,7 @@ impl Scope {
             next_due: self.next_due(now, &next),
             waits_for: waits_for(next),
             closed_until: self.gate.closed_until(now),
+            closed_for: self.gate.closed_for(now),
             failing_since: self.breaker.failing_since(),
         }
     }
@@ -71,7 +72,7 @@ impl Scope {
 pub(crate) fn state(hold: &Hold, next: &Admit) -> ScopeState {
     match (hold.stopped(), hold.until(), next) {
         (Some(reason), _, _) => ScopeState::Stopped { reason: reason.clone() },
-        (None, Some(until), _) => ScopeState::Held { until },
+        (None, Some((until, cause)), _) => ScopeState::Held { until, cause },
         (None, None, Admit::Now) => ScopeState::Open,
         (None, None, Admit::At { .. } | Admit::OnRelease { .. }) => ScopeState::Paced,
     }

@@ -1,6 +1,7 @@
 //! The pacer in virtual time: jobs that take hours in a blink, the same each time.
 
 mod believed;
+mod causes;
 mod classic_defects;
 mod forgotten;
 mod job;

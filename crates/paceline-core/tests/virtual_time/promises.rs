@@ -176,6 +176,6 @@ fn admit_behind_waiters_says_nothing_where_those_wait_for_something_without_a_ti
     pacer.enqueue(at(0.0), Request::new(&scope, Cost::request())).expect("fits");
     let request = Request::new(&scope, Cost::request());
     assert_eq!(pacer.admit(at(0.0), &request), Admit::OnRelease { policy: Policy::Queue });
-    let urgent = Request { priority: 1, ..request };
-    assert_eq!(pacer.admit(at(0.0), &urgent), Admit::OnRelease { policy: Policy::Stopped });
+    let (urgent, reason) = (Request { priority: 1, ..request }, "a bad key".into());
+    assert_eq!(pacer.admit(at(0.0), &urgent), Admit::OnRelease { policy: Policy::Stopped { reason } });
 }

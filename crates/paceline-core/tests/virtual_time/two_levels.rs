@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use paceline_core::{
-    Admit, Backoff, Class, Concurrency, Cost, Dimension, Event, Growth, Instant, Jitter, LimitReport, Limits, Outcome,
-    Pace, Pacer, PacerConfig, Policy, Quota, Reach, Request, Restores, Retry, ScopeId, ScopeState, Ticket, Verdict,
+    Admit, Backoff, Cause, Class, Concurrency, Cost, Dimension, Event, Growth, Instant, Jitter, LimitReport, Limits,
+    Outcome, Pace, Pacer, PacerConfig, Policy, Quota, Reach, Request, Restores, Retry, ScopeId, ScopeState, Ticket,
+    Verdict,
 };
 
 use crate::job::at;
@@ -66,8 +67,8 @@ fn a_throttled_model_does_not_slow_the_others() {
     let waits = pacer.enqueue(at(0.2), request(&a, 0)).expect("fits");
     let goes = pacer.enqueue(at(0.2), request(&b, 0)).expect("fits");
     assert_eq!(granted(&mut pacer), [goes]);
-    let until = at(60.1);
-    assert_eq!(pacer.snapshot(at(0.2)).scopes[0].waits_for, Some((Policy::Gate, Some(until))));
+    let (until, cause) = (at(60.1), Cause::Throttled { asked: true });
+    assert_eq!(pacer.snapshot(at(0.2)).scopes[0].waits_for, Some((Policy::Gate { cause }, Some(until))));
     assert_eq!(all_until(&mut pacer, until), [waits]);
 }
 
@@ -264,10 +265,11 @@ fn a_handle_of_another_pacer_means_the_scope_of_that_name() {
     let foreign = there.scope("shared");
     assert_eq!((&own, own.name()), (&foreign, foreign.name()));
     here.hold(at(0.0), Some(&foreign), at(50.0));
-    let held = |scope| Event::Held { scope: Some(scope), until: at(50.0) };
+    let cause = Cause::Program;
+    let held = |scope| Event::Held { scope: Some(scope), until: at(50.0), cause };
     assert_eq!(here.poll_event(), Some(held(own.clone())));
     for handle in [&own, &foreign] {
-        let policy = Policy::Held;
+        let policy = Policy::Held { cause };
         assert_eq!(here.admit(at(1.0), &request(handle, 0)), Admit::At { at: at(50.0), policy });
     }
     assert!(here.admit(at(1.0), &request(&first, 0)).is_now());

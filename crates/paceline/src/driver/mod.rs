@@ -221,9 +221,9 @@ impl State {
                 }
                 Event::Refused { ticket, too_large } => self.refuse(ticket, news, |_| too_large.into()),
                 Event::Stopped { scope, reason } => self.stop(now, scope, &reason, news),
-                Event::Held { scope, until } => {
+                Event::Held { scope, until, cause } => {
                     let scope = scope_name(scope.as_ref());
-                    news.note(Note::Held { scope, wait: until - now });
+                    news.note(Note::Held { scope, wait: until - now, cause });
                 }
                 _ => {}
             }

@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
+use paceline_core::Cause;
 use tokio::sync::oneshot;
 
 use super::Driver;
@@ -31,7 +32,7 @@ pub(super) struct News {
 /// A line of the log.
 pub(super) enum Note {
     Stopped { scope: Arc<str>, reason: Arc<str> },
-    Held { scope: Arc<str>, wait: Duration },
+    Held { scope: Arc<str>, wait: Duration, cause: Cause },
 }
 
 impl News {
@@ -83,7 +84,9 @@ impl Note {
     fn log(&self) {
         match self {
             Self::Stopped { scope, reason } => tracing::info!(scope = &**scope, reason = &**reason, "stopped"),
-            Self::Held { scope, wait } => tracing::info!(scope = &**scope, "held for {}", Rounded(*wait)),
+            Self::Held { scope, wait, cause } => {
+                tracing::info!(scope = &**scope, "held for {}: {cause}", Rounded(*wait));
+            }
         }
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use paceline::provider::{Dialect, Reading, TokenRatio};
 use paceline::{Limiter, clock};
-use paceline_core::{Admit, Class, Dimension, Instant, Outcome, Policy, Request, Timestamp, TooLarge, Verdict};
+use paceline_core::{Admit, Cause, Class, Dimension, Instant, Outcome, Policy, Request, Timestamp, TooLarge, Verdict};
 use paceline_store::Claimed;
 use tokio::sync::watch;
 
@@ -84,10 +84,12 @@ pub(crate) struct Tried {
 pub(crate) enum TryEnd {
     /// It never left, and the item can leave later: the run ends, or its scope is stopped.
     Withheld,
-    /// It never left: the server asked its scope for a wait that is better spent in the journal.
+    /// It never left: its scope is closed for a wait that is better spent in the journal.
     PutOff {
         /// When its scope opens.
         until: Timestamp,
+        /// What it is closed for.
+        cause: Cause,
     },
     /// It never left, because the tokens that the run may use would not be enough.
     OverBudget,
@@ -228,7 +230,7 @@ impl Context {
         let permit = tokio::select! {
             biased;
             () = self.reached(Phase::Draining) => return TryEnd::Withheld,
-            until = self.shut_out(&request) => return TryEnd::PutOff { until },
+            (until, cause) = self.shut_out(&request) => return TryEnd::PutOff { until, cause },
             permit = turn.ask(self.limiter.acquire(request.clone())) => permit,
         };
         let permit = match permit {
@@ -268,17 +270,17 @@ impl Context {
         TryEnd::Sent(Box::new(Sent { echo, answer, reading, verdict, probe, at, latency, deadline }))
     }
 
-    /// Comes back when the scope of a waiting request stays shut for long, as the server asked. Only so many items are
+    /// Comes back when the scope of a waiting request stays shut for long: until when and what for. Only so many items are
     /// tried at once: those of a few throttled models would keep out everybody else.
-    async fn shut_out(&self, request: &Request) -> Timestamp {
+    async fn shut_out(&self, request: &Request) -> (Timestamp, Cause) {
         // Before all others of its scope, so that it waits for the scope and not for them.
         let first = Request { priority: i32::MAX, arrival: Some(0), ..request.clone() };
         loop {
             tokio::time::sleep(LONG).await;
-            if let Admit::At { at, policy: Policy::Gate } = self.limiter.admit(&first)
+            if let Admit::At { at, policy: Policy::Gate { cause } } = self.limiter.admit(&first)
                 && at > self.limiter.now() + LONG
             {
-                return self.timestamp(at);
+                return (self.timestamp(at), cause);
             }
         }
     }

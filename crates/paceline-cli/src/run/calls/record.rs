@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use paceline::BackingOff;
-use paceline_core::{Class, Request, Retry, Timestamp, Verdict};
+use paceline_core::{Cause, Class, Request, Retry, Timestamp, Verdict};
 use paceline_store::{Answer, Claimed, End, Finished, Journal, Last, Rescheduled, Taken, Tally, Totals};
 
 use crate::run::calls::acknowledge::Acknowledge;
@@ -94,7 +94,7 @@ impl Recorder {
         let Tried { item, end } = tried;
         match end {
             TryEnd::Withheld => self.give_back(&item),
-            TryEnd::PutOff { until } => self.put_off(&item, until),
+            TryEnd::PutOff { until, cause } => self.put_off(&item, until, cause),
             TryEnd::OverBudget => Recorded { stop: Some(Stop::MaxTokens), ..self.give_back(&item) },
             TryEnd::InputBroken(broken) => {
                 let stop = Some(Stop::Input { words: broken.to_string() });
@@ -124,8 +124,8 @@ impl Recorder {
     }
 
     /// Gives an item of a shut scope back. The scope is held in the journal, so that its items are not claimed before.
-    fn put_off(&mut self, item: &Claimed, until: Timestamp) -> Recorded {
-        self.holds.close(&item.scope, until);
+    fn put_off(&mut self, item: &Claimed, until: Timestamp, cause: Cause) -> Recorded {
+        self.holds.close(&item.scope, until, cause);
         Recorded { due: Some(until), ..self.give_back(item) }
     }
 

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use paceline::{Limiter, ScopeSnapshot, ScopeState};
-use paceline_core::{Policy, Timestamp};
+use paceline::{Cause, Limiter, ScopeSnapshot, ScopeState};
+use paceline_core::Timestamp;
 use paceline_store::{ACCOUNT, Error, Journal, ScopeRow, ScopeState as Stored};
 
 use crate::run::calls::acknowledge::Acknowledge;
@@ -54,10 +54,10 @@ impl Holds {
     }
 
     /// Stores that a scope is closed until then.
-    pub(crate) fn close(&mut self, scope: &Arc<str>, until: Timestamp) {
+    pub(crate) fn close(&mut self, scope: &Arc<str>, until: Timestamp, cause: Cause) {
         let longer = |known: &Stored| matches!(known, Stored::Held { until: known, .. } if *known >= until);
         if !self.stored.get(scope).is_some_and(longer) {
-            self.set(scope, closed(until));
+            self.set(scope, held(until, cause));
         }
     }
 
@@ -72,13 +72,11 @@ impl Holds {
 
 fn stored(context: &Context, scope: &ScopeSnapshot) -> Option<Stored> {
     match &scope.state {
-        ScopeState::Held { until } => {
-            Some(Stored::Held { until: context.timestamp(*until), reason: Policy::Held.to_string() })
-        }
+        ScopeState::Held { until, cause } => Some(held(context.timestamp(*until), *cause)),
         ScopeState::Stopped { reason } => Some(Stored::Stopped { reason: reason.to_string() }),
         ScopeState::Open | ScopeState::Paced => {
             let until = scope.closed_until.filter(|until| *until > context.limiter.now() + SHORT)?;
-            Some(closed(context.timestamp(until)))
+            Some(held(context.timestamp(until), scope.closed_for?))
         }
     }
 }
@@ -95,7 +93,7 @@ fn same_hold(known: &Stored, now: &Stored) -> bool {
 /// What the journal says.
 pub(crate) fn causes(journal: &Journal, now: Timestamp) -> Result<BTreeSet<String>, Error> {
     let words = |row: ScopeRow| match row.state {
-        Stored::Held { until, reason } if until > now && reason == Policy::Held.to_string() => {
+        Stored::Held { until, reason } if until > now && Cause::from_words(&reason) == Some(Cause::QuotaUsedUp) => {
             Some(format!("{reason} reopens"))
         }
         Stored::Held { until, reason } if until > now => Some(reason),
@@ -104,8 +102,8 @@ pub(crate) fn causes(journal: &Journal, now: Timestamp) -> Result<BTreeSet<Strin
     Ok(journal.scopes()?.into_iter().filter_map(words).collect())
 }
 
-fn closed(until: Timestamp) -> Stored {
-    Stored::Held { until, reason: Policy::Gate.to_string() }
+fn held(until: Timestamp, cause: Cause) -> Stored {
+    Stored::Held { until, reason: cause.to_string() }
 }
 
 /// Takes up what earlier runs left: holds go on until their time. A stop waited for a person, and a person has started
@@ -123,8 +121,9 @@ pub(crate) fn restore(
         let scope = || (*row.name != *ACCOUNT).then(|| limiter.scope(&row.name));
         match row.state {
             Stored::Open => {}
-            Stored::Held { until, .. } if until > now => {
-                limiter.hold(scope().as_ref(), limiter.now() + until.saturating_since(now));
+            Stored::Held { until, reason } if until > now => {
+                let until = limiter.now() + until.saturating_since(now);
+                limiter.hold_for(scope().as_ref(), until, Cause::from_words(&reason).unwrap_or(Cause::Program));
             }
             Stored::Held { .. } => journal.set_scope(&row.name, Stored::Open, acknowledge.reply()),
             Stored::Stopped { reason } => {

@@ -218,7 +218,7 @@ fn waits_for(view: &View<'_>) -> Option<String> {
 fn is_learnt(policy: &Policy, wait: &str, belief: &Belief) -> bool {
     match policy {
         Policy::Rate { .. } | Policy::Canary => true,
-        Policy::Gate => wait.is_empty(),
+        Policy::Gate { .. } => wait.is_empty(),
         Policy::Concurrency => belief.cap.is_some(),
         _ => false,
     }
@@ -250,7 +250,7 @@ fn countdown(wait: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
-    use paceline_core::{Cost, Pacer, PacerConfig, Request};
+    use paceline_core::{Cause, Cost, Pacer, PacerConfig, Request};
 
     use super::*;
 
@@ -268,8 +268,13 @@ mod tests {
         }
         let believed = pacer.snapshot(Instant::ZERO).scopes[0].belief.as_ref().expect("it learns").to_string();
         assert_eq!(told(&pacer).as_ref(), Some(&believed), "the second call waits for the learnt rate");
-        pacer.hold(Instant::ZERO, Some(&scope), Instant::from_nanos(42_000_000_000));
+        let until = Instant::from_nanos(42_000_000_000);
+        pacer.hold_for(Instant::ZERO, Some(&scope), until, Cause::QuotaUsedUp);
         assert_eq!(told(&pacer).as_deref(), Some("waiting for a used-up quota, 42s"));
+        pacer.resume(Instant::ZERO, None);
+        pacer.hold_for(Instant::ZERO, None, until, Cause::Overloaded { asked: true });
+        let asked = "waiting for the end of a pause that the overloaded server asked for, 42s";
+        assert_eq!(told(&pacer).as_deref(), Some(asked));
         pacer.scope("another");
         pacer.resume(Instant::ZERO, None);
         assert_eq!(told(&pacer).as_deref(), Some(&*format!("a model: {believed}")));

@@ -61,7 +61,7 @@ fn scope(scope: &ScopeSnapshot, wall: ToWall<'_>) -> Value {
     let (state, until, reason) = match &scope.state {
         ScopeState::Open => ("open", None, None),
         ScopeState::Paced => ("paced", None, None),
-        ScopeState::Held { until } => ("held", Some(time(*until)), None),
+        ScopeState::Held { until, cause } => ("held", Some(time(*until)), Some(cause.to_string())),
         ScopeState::Stopped { reason } => ("stopped", None, Some(reason.to_string())),
     };
     let concurrency = &scope.concurrency;

@@ -193,8 +193,8 @@ impl Summary<'_> {
         let all = std::iter::once(&self.view.account).chain(&self.view.scopes);
         let mut words: Vec<String> = all
             .filter_map(|scope| match &scope.state {
-                ScopeState::Held { until } => {
-                    Some(format!("held: {} until {}", name(scope), text::moment(wall(*until))))
+                ScopeState::Held { until, cause } => {
+                    Some(format!("held: {} until {}: {cause}", name(scope), text::moment(wall(*until))))
                 }
                 ScopeState::Stopped { reason } => {
                     Some(format!("stopped: {}: {}; act on that, then go on", name(scope), text::printable(reason)))

@@ -89,8 +89,9 @@ impl Seen {
                 );
             }
             Note::Scope(row) => match &row.state {
-                ScopeState::Held { until, .. } => {
-                    tracing::warn!(group = &*row.name, "the group is held until {}", text::moment(*until));
+                ScopeState::Held { until, reason } => {
+                    let (until, reason) = (text::moment(*until), text::printable(reason));
+                    tracing::warn!(group = &*row.name, "the group is held until {until}: {reason}");
                 }
                 ScopeState::Stopped { reason } => {
                     let reason = text::printable(reason);

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use paceline::{ScopeState, Snapshot};
+use paceline::{Cause, ScopeState, Snapshot};
 use paceline_core::Instant;
 
 use super::{Dispatcher, LOOKS_TAKE, TICK};
@@ -52,7 +52,8 @@ impl Dispatcher {
                 );
                 (self.given_up, any) = (true, true);
                 self.parts.recorder.holds.give_up(&scope.name);
-                limiter.hold(Some(&limiter.scope(&scope.name)), now + self.parts.max_wait.max(TICK) * 2);
+                let until = now + self.parts.max_wait.max(TICK) * 2;
+                limiter.hold_for(Some(&limiter.scope(&scope.name)), until, Cause::ServerFails);
             }
         }
         any
