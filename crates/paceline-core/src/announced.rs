@@ -3,7 +3,8 @@
 //! Headers are one response old, so the calls that left since the one that carried them are subtracted. Beyond that a small
 //! part of what is left stays unused, and nothing when less than 50 units are left: whoever has few needs them all. A
 //! refusal that contradicts the count leaves a part of the whole limit alone for a while. Headers that promise too much
-//! change nothing; headers that say less than the truth are obeyed until their own reset.
+//! change nothing; headers that say less than the truth are obeyed until their own reset. A window that has been reset is
+//! known to hold its limit again and no more: that much leaves before a header of the new window has come.
 
 use core::time::Duration;
 
@@ -79,9 +80,28 @@ impl Announced {
 
     /// Takes over a report that a later call carried.
     pub(crate) fn update(&mut self, newer: Self) {
-        if newer.carrier.number > self.carrier.number {
+        if newer.carrier.number > self.carrier.number && !self.has_turned_since(&newer) {
             *self = Self { wary: self.wary, ..newer };
         }
+    }
+
+    /// A call leaves, after `spent` so far. It is the first of a new window if the last one has been reset: then the whole limit
+    /// is left, until the first answer says better. Where the window's length is not known, it is at least that reset.
+    pub(crate) fn leaves(&mut self, now: Instant, spent: u64) {
+        if self.restores != Restores::AtOnce || !self.is_over(now) {
+            return;
+        }
+        let (turned, window) = (self.carrier.sent + self.reset, self.window.unwrap_or(self.reset));
+        // After idling the window that counts began with this call, or a little before.
+        let sent = if turned + window > now { turned } else { now };
+        self.carrier = Carrier { sent, spent, ..self.carrier };
+        (self.remaining, self.reset) = (self.limit, window);
+    }
+
+    /// Whether that report is of the window before the one that is counted now.
+    fn has_turned_since(&self, report: &Self) -> bool {
+        let ends = |of: &Self| of.carrier.sent + of.reset;
+        report.carrier.sent < self.carrier.sent && ends(report) < self.carrier.sent + self.reset / 2
     }
 
     /// A call was refused that left while this limit had room for it.
@@ -94,9 +114,10 @@ impl Announced {
         self.wary = self.wary.saturating_sub(units);
     }
 
-    /// Whether a call that leaves now leaves because this limit says that there is room.
+    /// Whether a call that leaves now leaves because headers said that there is room. Of a window that has just been reset they
+    /// have said nothing yet.
     pub(crate) fn holds_back(&self, now: Instant) -> bool {
-        self.whole_at() > now
+        self.remaining < self.limit && self.whole_at() > now
     }
 
     /// Units left, given all that was `spent` so far, if none came back since.

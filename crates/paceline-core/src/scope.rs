@@ -189,6 +189,7 @@ impl Scope {
         self.in_flight.take();
         let in_flight = self.in_flight.now();
         let canary = self.gate.left(now, self.last);
+        self.announced.iter_mut().for_each(|limit| limit.leaves(now, self.spent.get(&limit.dimension)));
         self.spent.add(cost);
         self.out.add(cost);
         let (tokens, spent) = (cost.get(&Dimension::Tokens), self.spent.clone());

@@ -111,6 +111,51 @@ fn a_count_that_refusals_prove_wrong_keeps_a_margin_again() {
     assert_eq!(refused, 1, "in ten windows");
 }
 
+/// What leaves of a window of 5 within 4 s of its reset, at 100 calls a second, while no answer comes; and what leaves then.
+/// `stale`: then an answer comes that the server gave before the reset.
+fn after_a_reset(window: Option<Duration>, stale: bool) -> (usize, usize) {
+    let mut pacer = Pacer::new(PacerConfig::default(), 1, Instant::ZERO).expect("sensible");
+    let scope = pacer.scope("a");
+    pacer.believe(at(0.0), &scope, 100.0, None, Duration::ZERO);
+    let send = |pacer: &mut Pacer, now| pacer.enqueue(now, Request::new(&scope, Cost::request())).expect("fits");
+    let answer = |remaining, reset: f64| {
+        let (limit, remaining) = (Some(5), Some(remaining));
+        let reset = Some(Duration::from_secs_f64(reset));
+        let restores = Restores::AtOnce;
+        let report = LimitReport { dimension: Dimension::Requests, limit, remaining, reset, window, restores };
+        Outcome { limits: vec![report], ..Outcome::new(Class::Success) }
+    };
+    let [first, second] = [send(&mut pacer, at(0.0)), send(&mut pacer, at(1.0))];
+    (2..40).for_each(|_| _ = send(&mut pacer, at(1.0)));
+    pacer.handle_timeout(at(1.5));
+    pacer.complete(at(2.0), first, answer(1, 8.0));
+    if !stale {
+        pacer.complete(at(2.0), second, answer(0, 8.0));
+    }
+    granted(&mut pacer);
+    let (mut left, mut now) = (0, at(2.0));
+    while let Some(due) = pacer.poll_timeout().filter(|due| *due <= at(12.0)) {
+        now = due.max(now);
+        pacer.handle_timeout(now);
+        let new = granted(&mut pacer).len();
+        assert!(new == 0 || now >= at(8.0), "{new} leave at {now:?}, before the reset");
+        left += new;
+    }
+    if stale {
+        // As the server said at 7.9 s, with a little rounding.
+        pacer.complete(at(12.0), second, answer(0, 7.1));
+    }
+    pacer.handle_timeout(at(12.0));
+    (left, granted(&mut pacer).len())
+}
+
+#[test]
+fn after_the_reset_of_an_announced_window_no_more_than_its_limit_leaves_before_the_next_header() {
+    for (window, stale) in [(Some(20 * S), false), (None, false), (Some(20 * S), true)] {
+        assert_eq!(after_a_reset(window, stale), (5, 0), "{window:?}, {stale}");
+    }
+}
+
 #[test]
 fn reconfigure_keeps_the_count_when_only_the_window_changes() {
     let config = |minutes: u32| {
