@@ -148,17 +148,33 @@ impl Announced {
 
     /// When `units` more may leave, given all that was `spent` so far.
     pub(crate) fn admit(&self, now: Instant, units: u64, spent: u64) -> Admit {
-        let since = i128::from(spent.saturating_sub(self.carrier.spent));
-        let short = (since + i128::from(units) - i128::from(self.remaining)) * i128::from(KEEP_ONE_IN) + self.margin();
-        if short <= 0 || units == 0 {
-            return Admit::Now;
-        }
-        let short = short.unsigned_abs();
+        let Some(short) = self.short(units, spent) else { return Admit::Now };
         Admit::at(self.reopens(short), now, || Policy::Announced {
             dimension: self.dimension.clone(),
             limit: self.limit,
             remaining: self.left(spent),
         })
+    }
+
+    /// When so many units can all have left, call by call: an estimate, as if the limit stayed what it is.
+    pub(crate) fn passes_at(&self, now: Instant, units: u64, spent: u64) -> Instant {
+        let Some(short) = self.short(units, spent).filter(|_| self.whole_at() > now) else { return now };
+        let beyond_one = (short / u128::from(KEEP_ONE_IN)).saturating_sub(1);
+        match self.restores {
+            Restores::AtOnce => {
+                let windows = u32::try_from(beyond_one / u128::from(self.limit.max(1))).unwrap_or(u32::MAX);
+                self.whole_at() + self.window.unwrap_or(self.reset).saturating_mul(windows)
+            }
+            Restores::Gradually => self.carrier.sent + self.refills(short),
+            Restores::Unknown => self.whole_at(),
+        }
+    }
+
+    /// What is missing for `units` more, in fiftieths of a unit; none: nothing is.
+    fn short(&self, units: u64, spent: u64) -> Option<u128> {
+        let since = i128::from(spent.saturating_sub(self.carrier.spent));
+        let short = (since + i128::from(units) - i128::from(self.remaining)) * i128::from(KEEP_ONE_IN) + self.margin();
+        (short > 0 && units > 0).then_some(short.unsigned_abs())
     }
 
     /// What stays unused, in fiftieths of a unit, so that the part of a small limit needs no fractions.
@@ -171,14 +187,16 @@ impl Announced {
 
     fn reopens(&self, short: u128) -> Instant {
         match self.restores {
-            Restores::Gradually => {
-                let missing = u128::from(self.limit.saturating_sub(self.remaining).max(1)) * u128::from(KEEP_ONE_IN);
-                let wait = short.saturating_mul(u128::from(nanos(self.reset))) / missing;
-                let wait = Duration::from_nanos(u64::try_from(wait).unwrap_or(u64::MAX));
-                (self.carrier.sent + wait).min(self.whole_at())
-            }
+            Restores::Gradually => (self.carrier.sent + self.refills(short)).min(self.whole_at()),
             Restores::AtOnce | Restores::Unknown => self.whole_at(),
         }
+    }
+
+    /// How long so many fiftieths take to come back bit by bit.
+    fn refills(&self, short: u128) -> Duration {
+        let missing = u128::from(self.limit.saturating_sub(self.remaining).max(1)) * u128::from(KEEP_ONE_IN);
+        let wait = short.saturating_mul(u128::from(nanos(self.reset))) / missing;
+        Duration::from_nanos(u64::try_from(wait).unwrap_or(u64::MAX))
     }
 
     /// Until when this report holds anything back.

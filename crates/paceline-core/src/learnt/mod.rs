@@ -175,6 +175,11 @@ impl Learnt {
         (self.cap.limit(), self.rate.per_second())
     }
 
+    /// Calls a second, where that is what holds back: not while limits that were told are believed.
+    pub(crate) const fn acting_rate(&self) -> Option<f64> {
+        if self.rate.is_told() { None } else { Some(self.rate.per_second()) }
+    }
+
     /// How long a canary must go unrefused to open the gate.
     pub(crate) const fn silence(&self) -> Duration {
         self.ledger.silence()

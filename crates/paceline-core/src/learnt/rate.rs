@@ -186,6 +186,11 @@ impl Rate {
         self.x
     }
 
+    /// Whether told limits alone hold back.
+    pub(super) const fn is_told(&self) -> bool {
+        self.told
+    }
+
     /// When the next call may leave.
     pub(super) fn due(&self) -> Instant {
         match self.last_send {

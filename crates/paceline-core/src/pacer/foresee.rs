@@ -1,7 +1,5 @@
 //! What can be said about a start that lies ahead: what is certain, and what is to be expected.
 
-use core::time::Duration;
-
 use super::Pacer;
 use crate::admit::{Admit, Policy};
 use crate::cost::Cost;
@@ -41,15 +39,8 @@ impl Pacer {
             Admit::OnRelease { .. } => return unknown,
         };
         let waiting = (self.slots.len() as u64).saturating_sub(u64::from(self.in_flight.now())).max(ahead);
-        let paced = match scope.limits().1 {
-            Some(rate) => start + Duration::try_from_secs_f64(ahead as f64 / rate).unwrap_or(Duration::MAX),
-            None => start,
-        };
-        let at = paced.max(scope.quotas().passes_at(now, cost, ahead.saturating_add(1))).max(self.quotas.passes_at(
-            now,
-            cost,
-            waiting.saturating_add(1),
-        ));
+        let in_scope = scope.passes_at(now, start, cost, ahead);
+        let at = in_scope.max(self.quotas.passes_at(now, cost, waiting.saturating_add(1)));
         if at > now { Admit::At { at, policy: Policy::Queue } } else { unknown }
     }
 }

@@ -2,6 +2,8 @@
 
 use core::time::Duration;
 
+use crate::config::Quota;
+use crate::cost::Dimension;
 use crate::time::{Instant, LATE, nanos};
 
 /// Refilled continuously with `limit` units per window, at most `burst` of them stored. The level is kept in units
@@ -19,6 +21,18 @@ impl TokenBucket {
     pub(super) fn new(limit: u64, window: Duration, burst: u64) -> Self {
         let window = nanos(window);
         Self { limit, window, burst, level: i128::from(burst) * i128::from(window), at: Instant::ZERO }
+    }
+
+    /// Whether it spaces the requests that this quota counts.
+    pub(super) fn refines(&self, quota: &Quota) -> bool {
+        quota.dimension == Dimension::Requests && (self.limit, self.window) == (quota.limit, nanos(quota.window))
+    }
+
+    /// The same with no more than one unit left.
+    pub(super) fn emptied(&self, now: Instant) -> Self {
+        let mut emptied = self.clone();
+        emptied.keep_at_most(now, 1);
+        emptied
     }
 
     pub(super) fn level(&self, now: Instant) -> i128 {

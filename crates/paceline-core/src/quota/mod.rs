@@ -122,8 +122,15 @@ impl Quotas {
             let units = cost.get(&quota.dimension).saturating_mul(calls);
             // An exact window lets its limit pass once per window, and the rest before that.
             let windows = if quota.shape == Shape::Sliding { units.saturating_sub(1) / quota.limit } else { 0 };
-            let first = counter.fits_at(now, units - windows * quota.limit);
-            first + quota.window.saturating_mul(u32::try_from(windows).unwrap_or(u32::MAX))
+            let rest = units - windows * quota.limit;
+            let fits = counter.fits_at(now, rest);
+            // Where a full window turns, the work leaves at the refill rate.
+            let turns = |burst: &&TokenBucket| (windows > 0 || fits > now) && burst.refines(quota);
+            let turned = self.burst.as_ref().filter(turns).map_or(now, |burst| {
+                let opens = counter.fits_at(now, 1);
+                burst.emptied(opens).fits_at(opens, rest)
+            });
+            fits.max(turned) + quota.window.saturating_mul(u32::try_from(windows).unwrap_or(u32::MAX))
         });
         counted.chain(spaced).fold(now, Instant::max)
     }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use paceline_core::{
-    Admit, Class, Cost, Dimension, Event, Instant, Limits, Outcome, Pace, Pacer, PacerConfig, Policy, Quota, Request,
-    ScopeId, Ticket,
+    Admit, Announcement, Class, Cost, Dimension, Event, Instant, LimitReport, Limits, Outcome, Pace, Pacer,
+    PacerConfig, Policy, Quota, Request, Restores, ScopeId, Ticket,
 };
 
 use crate::job::at;
@@ -132,7 +132,11 @@ fn a_deadline_behind_others_only_expires_in_its_time() {
 
 /// How far the estimate of a request at the end of a queue is from its real start, in seconds, and the estimate.
 fn estimated(quotas: Vec<Quota>, cost: &Cost, ahead: u64) -> (f64, f64) {
-    let (mut pacer, scope) = pacer(quotas);
+    let (pacer, scope) = pacer(quotas);
+    estimated_in(pacer, scope, cost, ahead)
+}
+
+fn estimated_in(mut pacer: Pacer, scope: ScopeId, cost: &Cost, ahead: u64) -> (f64, f64) {
     let request = Request::new(&scope, cost.clone());
     (0..ahead).for_each(|_| _ = pacer.enqueue(at(0.0), request.clone()).expect("fits"));
     let now = at(0.0) + MS;
@@ -167,6 +171,102 @@ fn admit_behind_waiters_estimates_when() {
         let (off, estimate) = estimated(quotas.clone(), &cost, ahead);
         assert!(off.abs() <= 0.05 * about && (estimate - about).abs() <= 0.05 * about, "{quotas:?}: {estimate}, {off}");
     }
+}
+
+/// Under the pace `auto`, with those limits and that burst.
+fn auto(quotas: Vec<Quota>, burst: Option<u64>) -> (Pacer, ScopeId) {
+    let config = PacerConfig { limits: Limits { quotas, burst }, pace: Pace::Auto, ..PacerConfig::default() };
+    let mut pacer = Pacer::new(config, 1, Instant::ZERO).expect("sensible");
+    let scope = pacer.scope("a");
+    (pacer, scope)
+}
+
+#[test]
+fn admit_behind_waiters_estimates_when_by_the_learnt_rate() {
+    for (rate, ahead, about) in [(100.0, 50, 0.5), (100.0, 300, 3.0), (20.0, 100, 5.0), (0.5, 10, 20.0)] {
+        let (mut pacer, scope) = auto(vec![], None);
+        pacer.believe(at(0.0), &scope, rate, None, Duration::ZERO);
+        let (off, estimate) = estimated_in(pacer, scope, &Cost::request(), ahead);
+        // Meanwhile the rate grows.
+        let near = 0.3 * about;
+        assert!(off.abs() <= near && (estimate - about).abs() <= near, "{rate}, {ahead}: {estimate}, {off}");
+    }
+}
+
+#[test]
+fn admit_behind_waiters_estimates_by_told_limits_while_they_are_believed() {
+    let tokens = |units| Cost::request().with(Dimension::Tokens, units);
+    let per_minute = Quota::sliding(Dimension::Tokens, 1_000, 60 * S);
+    for (quotas, burst, cost, ahead, about) in [
+        (vec![Quota::requests_per_minute(60)], None, Cost::request(), 20, 20.0),
+        (vec![Quota::requests_per_minute(60)], Some(10), Cost::request(), 20, 11.0),
+        (vec![Quota::sliding(Dimension::Requests, 50, S)], Some(50), Cost::request(), 75, 1.5),
+        (vec![per_minute], None, tokens(100), 35, 180.0),
+    ] {
+        let (pacer, scope) = auto(quotas.clone(), burst);
+        let (off, estimate) = estimated_in(pacer, scope, &cost, ahead);
+        assert!(off.abs() <= 0.05 * about && (estimate - about).abs() <= 0.05 * about, "{quotas:?}: {estimate}, {off}");
+    }
+}
+
+#[test]
+fn admit_behind_waiters_counts_what_headers_left() {
+    // 3 of 10 are left for 20 s of a window of a minute, or 7 come back within 20 s; one has left.
+    for (restores, ahead, about) in [
+        (Restores::AtOnce, 1, None),
+        (Restores::AtOnce, 2, Some(20.0)),
+        (Restores::AtOnce, 31, Some(140.0)),
+        (Restores::AtOnce, 32, Some(200.0)),
+        (Restores::Gradually, 1, None),
+        (Restores::Gradually, 9, Some(8.0 * 20.0 / 7.0)),
+        (Restores::Gradually, 23, Some(22.0 * 20.0 / 7.0)),
+    ] {
+        let (mut pacer, scope) = auto(vec![], None);
+        pacer.believe(at(0.0), &scope, 1_000.0, None, Duration::ZERO);
+        let report = LimitReport {
+            dimension: Dimension::Requests,
+            limit: Some(10),
+            remaining: Some(3),
+            reset: Some(20 * S),
+            window: Some(60 * S),
+            restores,
+        };
+        let told = Announcement { report, ago: Duration::ZERO, spent_since: 0 };
+        pacer.announce(at(0.0), &scope, &told);
+        (0..=ahead).for_each(|_| _ = pacer.enqueue(at(0.0), Request::new(&scope, Cost::request())).expect("fits"));
+        let estimate = match pacer.admit(at(0.0), &Request::new(&scope, Cost::request())) {
+            Admit::At { at, policy: Policy::Queue } => Duration::from_nanos(at.as_nanos()).as_secs_f64(),
+            other => panic!("{other:?}"),
+        };
+        let near = |about: f64| (estimate - about).abs() <= 0.01 * about;
+        assert!(about.map_or(estimate < 1.0, near), "{restores:?}, {ahead}: {estimate}");
+    }
+}
+
+#[test]
+fn a_deadline_under_auto_is_told_at_once_behind_a_pause_and_a_full_window_and_not_behind_the_learnt_rate() {
+    let (mut pacer, scope) = auto(vec![hourly(3)], None);
+    let [refused, second] = [send(&mut pacer, at(0.0), &scope), send(&mut pacer, at(2.0), &scope)];
+    pacer.complete(at(2.1), second, Outcome::new(Class::Success));
+    pacer.complete(at(2.1), refused, Outcome::new(Class::Throttled).with_hint(60 * S, false));
+    let behind_a_pause = pacer.enqueue(at(2.2), until(&scope, at(2.3))).expect("fits");
+    assert_eq!(late(&mut pacer), [(behind_a_pause, Some(at(62.1)))]);
+    pacer.handle_timeout(at(63.0));
+    let canary = send(&mut pacer, at(63.0), &scope);
+    pacer.complete(at(63.1), canary, Outcome::new(Class::Success));
+    let behind_a_window = pacer.enqueue(at(63.1), until(&scope, at(70.0))).expect("fits");
+    let told = late(&mut pacer);
+    assert_eq!(told.len(), 1);
+    assert_eq!(told[0].0, behind_a_window);
+    assert!(told[0].1.is_some_and(|earliest| earliest >= at(3_600.0)), "{told:?}");
+
+    let (mut pacer, scope) = auto(vec![], None);
+    pacer.believe(at(0.0), &scope, 0.1, None, Duration::ZERO);
+    send(&mut pacer, at(0.0), &scope);
+    let behind_the_rate = pacer.enqueue(at(0.0), until(&scope, at(1.0))).expect("fits");
+    assert_eq!(late(&mut pacer), [], "an answer may teach a higher rate");
+    pacer.handle_timeout(at(1.0));
+    assert_eq!(late(&mut pacer), [(behind_the_rate, None)]);
 }
 
 #[test]
