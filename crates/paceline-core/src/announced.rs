@@ -1,7 +1,7 @@
 //! A limit that the server's headers announce. It only ever holds back: it never sets a rate.
 //!
 //! Headers are one response old, so the calls that left since the one that carried them are subtracted. Beyond that a small
-//! part of what is left stays unused, and nothing when less than 50 units are left: whoever has few needs them all. A
+//! part of what is left stays unused, and nothing when less than 50 units are left: a caller that has few needs them all. A
 //! refusal that contradicts the count leaves a part of the whole limit alone for a while. Headers that promise too much
 //! change nothing; headers that say less than the truth are obeyed until their own reset. A window that has been reset is
 //! known to hold its limit again and no more: that much leaves before a header of the new window has come.

@@ -6,7 +6,7 @@ use core::time::Duration;
 use crate::admit::{Admit, Cause, Policy};
 use crate::time::Instant;
 
-/// The first wait for a quota that nobody knows the end of; it doubles to an hour.
+/// The first wait for a quota whose end is not known; it doubles to an hour.
 pub(crate) const FIRST_GUESS: Duration = Duration::from_secs(300);
 const LONGEST_GUESS: Duration = Duration::from_secs(3_600);
 
@@ -39,14 +39,14 @@ impl Hold {
         until
     }
 
-    /// How long to wait for a quota that comes back nobody knows when.
+    /// How long to wait for a quota whose end is not known.
     pub(crate) fn guess(&mut self) -> Duration {
         self.guess = if self.guess.is_zero() { FIRST_GUESS } else { (self.guess * 2).min(LONGEST_GUESS) };
         self.guess
     }
 
     /// A limit of a day or longer asked for a wait. Says whether it refused a call that had left right after the last such
-    /// wait: then these waits are for another counter, and nobody knows when this one opens.
+    /// wait: then these waits are for another counter, and when this one opens is not known.
     pub(crate) fn is_in_vain(&mut self, now: Instant, sent: Instant, wait: Duration) -> bool {
         let over = self.long_wait_over.replace(now + wait);
         over.is_some_and(|over| (over..=over + HONOURED).contains(&sent))

@@ -99,7 +99,7 @@ pub struct Hint {
 /// How a limit that headers announce is restored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Restores {
-    /// Nobody knows: such a report is only shown, never obeyed.
+    /// Not known: such a report is only obeyed where nothing is left and the reset is near.
     #[default]
     Unknown,
     /// All at the reset: a fixed window.

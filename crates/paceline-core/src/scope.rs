@@ -148,7 +148,7 @@ impl Scope {
         self.quotas.charge(at, dimension, window, units);
     }
 
-    /// Whether anybody wants to send a call now.
+    /// Whether a request wants to leave now.
     pub(crate) fn note_demand(&mut self, now: Instant) {
         self.learnt.demand(now, self.queue.head().is_some());
     }
@@ -490,7 +490,7 @@ const fn concurrency(config: &PacerConfig) -> Concurrency {
 mod tests {
     use super::*;
 
-    /// Whoever has a scope for each of a hundred thousand customers pays for each. Queue, calls in flight and the outcomes
+    /// A program that has a scope for each of a hundred thousand customers pays for each. Queue, calls in flight and the outcomes
     /// that the breaker looks at come on top.
     #[test]
     fn a_scope_with_four_announced_limits_takes_less_than_2_kb() {

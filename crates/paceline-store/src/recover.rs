@@ -110,8 +110,8 @@ fn add_calls(conn: &Connection, call: u32, counted: u32) -> rusqlite::Result<()>
     Ok(())
 }
 
-/// Items whose answer nobody will deliver any more wait again, in their old places, and from the second time on behind the
-/// others: if one of them is what kills the process, those still get through.
+/// Items whose answer no process will deliver any more wait again, in their old places, and from the second time on behind
+/// the others: if one of them is what kills the process, those still get through.
 fn requeue(conn: &Connection) -> Result<u64, Error> {
     let requeued = conn
         .execute(

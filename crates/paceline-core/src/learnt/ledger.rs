@@ -99,11 +99,6 @@ impl Ledger {
         self.settle(now);
     }
 
-    /// A call that was granted never left.
-    pub(super) fn never_left(&mut self, number: u64) {
-        self.forget(number);
-    }
-
     /// Counts the calls that were not refused in time.
     pub(super) fn settle(&mut self, now: Instant) {
         let silence = self.silence();
@@ -133,11 +128,6 @@ impl Ledger {
     /// All calls up to `last` belong to what was: they count no longer, and their refusals open no epoch.
     pub(super) fn watch_from(&mut self, last: u64) {
         (self.watched, self.epoch, self.passed) = (last, last, 0);
-    }
-
-    /// A call was turned away by chance: it counts as neither admitted nor refused.
-    pub(super) fn let_off(&mut self, number: u64) {
-        self.forget(number);
     }
 
     /// Before the first refusal, the fastest answer says how fast one may be.
@@ -173,6 +163,13 @@ impl Ledger {
         self.undecided = 0;
     }
 
+    /// A call counts as neither admitted nor refused: it never left, or was turned away by chance.
+    pub(super) fn forget(&mut self, number: u64) {
+        if let Ok(index) = self.pending.binary_search_by_key(&number, |(number, _)| *number) {
+            self.pending.remove(index);
+        }
+    }
+
     #[cfg(test)]
     pub(super) const fn epoch(&self) -> u64 {
         self.epoch
@@ -184,12 +181,6 @@ impl Ledger {
         assert!(self.run <= self.admitted && self.admitted <= last && self.epoch <= last);
         assert!(self.time >= LEAST_TIME);
         assert!(self.pending.iter().is_sorted());
-    }
-
-    fn forget(&mut self, number: u64) {
-        if let Ok(index) = self.pending.binary_search_by_key(&number, |(number, _)| *number) {
-            self.pending.remove(index);
-        }
     }
 
     fn took(&mut self, took: Duration) {

@@ -221,7 +221,7 @@ impl Learnt {
 
     /// A call that was granted never left.
     pub(crate) fn never_left(&mut self, number: u64) {
-        self.ledger.never_left(number);
+        self.ledger.forget(number);
     }
 
     /// Whether no refusal has ended the start yet.
@@ -345,7 +345,7 @@ impl Learnt {
                 self.rate.tries();
             }
         }
-        self.ledger.let_off(number);
+        self.ledger.forget(number);
         false
     }
 

@@ -55,7 +55,7 @@ impl core::error::Error for TooLarge {}
 pub(crate) struct Quotas {
     counters: Vec<(Quota, Counter)>,
     burst: Option<TokenBucket>,
-    /// A window made somebody wait since the last call left.
+    /// A window made a request wait since the last call left.
     full: bool,
 }
 
@@ -70,7 +70,7 @@ impl Quotas {
     }
 
     /// Replaces the limits. What was sent still counts: each new counter begins with what the known one of its dimension that
-    /// fits it best remembers. Nobody remembers more than the longest known window of that dimension.
+    /// fits it best remembers. No counter remembers more than the longest known window of that dimension.
     pub(crate) fn reconfigure(&mut self, now: Instant, limits: &Limits) -> Result<(), ConfigError> {
         let mut next = Self::new(limits)?;
         for (quota, counter) in &mut next.counters {
@@ -144,7 +144,7 @@ impl Quotas {
         self.counters.iter().map(room).fold(now, Instant::max)
     }
 
-    /// Somebody waits because a window is full. That is a pause, not idling: when the window turns, what was sent at
+    /// A request waits because a window is full. That is a pause, not idling: when the window turns, what was sent at
     /// its beginning must not come back as a burst on top of the end of the last one.
     pub(crate) fn note_full(&mut self) {
         self.full = true;

@@ -261,7 +261,7 @@ impl Model {
             watched.scope.as_ref().is_none_or(|scope| *scope == request.scope)
                 && used + request.cost.get(dimension) > *limit
         };
-        // The tier also has a fixed window, which nobody watches.
+        // The tier also has a fixed window, which this model does not follow.
         let in_tier = request.scope == self.scopes[0];
         late(request.not_before) || late(closed) || in_tier || self.watched.iter().any(full)
     }

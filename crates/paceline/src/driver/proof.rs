@@ -107,11 +107,27 @@ fn ends_with(limiter: &Limiter, sends: u64) {
     assert_eq!((account.waiting, account.concurrency.in_flight, account.totals.sends), (0, 0, sends));
 }
 
-fn blocked_thread(limiter: &Limiter, done: &Done) -> thread::JoinHandle<()> {
+/// A limiter of so many in flight, whose first call has been made, so that the next one waits for the time.
+fn begun(max: u32) -> (Limiter, Done) {
+    let limiter = limiter(max);
+    limiter.try_acquire(request(&limiter)).expect("the first").complete(success());
+    (limiter, Done::default())
+}
+
+/// A thread that makes one call as soon as it may.
+fn blocked_thread(limiter: &Limiter, done: &Done) -> thread::JoinHandle<u64> {
+    refusable_thread(limiter, done, |error| panic!("a wait is no error: {error}"))
+}
+
+/// The same where the limiter may refuse: that is checked. Says how many calls it made.
+fn refusable_thread(limiter: &Limiter, done: &Done, check: fn(&Error)) -> thread::JoinHandle<u64> {
     let (limiter, done) = (limiter.clone(), done.clone());
     thread::spawn(move || {
-        limiter.acquire_blocking(request(&limiter)).expect("a wait is no error").complete(success());
+        let permit = limiter.acquire_blocking(request(&limiter)).inspect_err(check).ok();
+        let calls = u64::from(permit.is_some());
+        drop(permit.map(|permit| permit.complete(success())));
         done.one();
+        calls
     })
 }
 
@@ -128,7 +144,7 @@ fn threads_and_tasks_in_one_queue_are_all_granted() {
             })
         });
         done.wait_for(4, limiter.driver());
-        threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+        threads.into_iter().for_each(|thread| _ = thread.join().expect("no panic"));
         tasks.into_iter().for_each(|task| future::block_on(task).expect("no panic"));
         ends_with(&limiter, 4);
     });
@@ -149,9 +165,8 @@ fn a_wait_dropped_as_it_is_granted_passes_the_permit_on() {
         let dropping = thread::spawn(move || drop(waiting));
         let completing = thread::spawn(move || drop(held.complete(success())));
         done.wait_for(1, limiter.driver());
-        for thread in [second, dropping, completing] {
-            thread.join().expect("no panic");
-        }
+        second.join().expect("no panic");
+        [dropping, completing].into_iter().for_each(|thread| thread.join().expect("no panic"));
         ends_with(&limiter, 2);
     });
 }
@@ -159,25 +174,9 @@ fn a_wait_dropped_as_it_is_granted_passes_the_permit_on() {
 #[test]
 fn closing_lets_every_caller_go_whatever_is_granted_meanwhile() {
     check(|| {
-        let (limiter, done) = (limiter(9), Done::default());
-        limiter.try_acquire(request(&limiter)).expect("the first").complete(success());
-        let threads = [(); 3].map(|()| {
-            let (limiter, done) = (limiter.clone(), done.clone());
-            thread::spawn(move || {
-                let granted = match limiter.acquire_blocking(request(&limiter)) {
-                    Ok(permit) => {
-                        permit.complete(success());
-                        1
-                    }
-                    Err(error) => {
-                        assert_eq!(error, Error::Closed);
-                        0
-                    }
-                };
-                done.one();
-                granted
-            })
-        });
+        let (limiter, done) = begun(9);
+        let closed = |error: &Error| assert_eq!(*error, Error::Closed);
+        let threads = [(); 3].map(|()| refusable_thread(&limiter, &done, closed));
         pass_time(limiter.driver());
         thread::yield_now();
         pass_time(limiter.driver());
@@ -191,8 +190,7 @@ fn closing_lets_every_caller_go_whatever_is_granted_meanwhile() {
 #[test]
 fn a_caller_that_comes_as_the_timer_ends_is_not_left_alone() {
     check(|| {
-        let (limiter, done) = (limiter(9), Done::default());
-        limiter.try_acquire(request(&limiter)).expect("the first").complete(success());
+        let (limiter, done) = begun(9);
         let first = blocked_thread(&limiter, &done);
         // Nothing is left to wait for now, so time passes until the thread ends, unless the second caller is faster.
         let second = {
@@ -238,23 +236,8 @@ fn a_stop_and_its_end_reach_those_who_wait() {
     check(|| {
         let (limiter, done) = (limiter(1), Done::default());
         let held = limiter.try_acquire(request(&limiter)).expect("the only place");
-        let waiting = {
-            let (limiter, done) = (limiter.clone(), done.clone());
-            thread::spawn(move || {
-                let granted = match limiter.acquire_blocking(request(&limiter)) {
-                    Ok(permit) => {
-                        permit.complete(success());
-                        1
-                    }
-                    Err(error) => {
-                        assert!(matches!(error, Error::Stopped { .. }), "{error}");
-                        0
-                    }
-                };
-                done.one();
-                granted
-            })
-        };
+        let stopped = |error: &Error| assert!(matches!(error, Error::Stopped { .. }), "{error}");
+        let waiting = refusable_thread(&limiter, &done, stopped);
         let completing = thread::spawn(move || drop(held.complete(success())));
         limiter.stop(None, "a test");
         limiter.resume(None);
