@@ -222,7 +222,7 @@ impl Scope {
         self.quotas.settle(now, flight.sent, reserved, actual);
         for limit in self.announced.iter().filter(|limit| limit.is_older_than(flight.number)) {
             let dimension = &limit.dimension;
-            let spent = self.spent.get(dimension) + actual.get(dimension);
+            let spent = self.spent.get(dimension).saturating_add(actual.get(dimension));
             self.spent.set(dimension.clone(), spent.saturating_sub(reserved.get(dimension)));
         }
     }
@@ -274,7 +274,7 @@ impl Scope {
         let carrier = Carrier { number: 0, sent: now.saturating_sub(told.ago), spent };
         let Some(announced) = Announced::new(&told.report, carrier) else { return };
         if self.announced.iter().all(|known| known.dimension != *dimension) {
-            self.spent.set(dimension.clone(), spent + told.spent_since);
+            self.spent.set(dimension.clone(), spent.saturating_add(told.spent_since));
             self.announced.push(announced);
         }
     }

@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 
+use super::LARGEST_LIMIT;
 use crate::config::Quota;
 use crate::cost::Dimension;
 use crate::time::{Instant, LATE, nanos};
@@ -54,7 +55,8 @@ impl TokenBucket {
     }
 
     pub(super) fn take(&mut self, now: Instant, units: u64) {
-        self.level = self.level(now) - i128::from(units) * i128::from(self.window);
+        let debt = i128::from(LARGEST_LIMIT) * i128::from(self.window);
+        self.level = (self.level(now) - i128::from(units) * i128::from(self.window)).max(-debt);
         self.at = self.at.max(now);
     }
 

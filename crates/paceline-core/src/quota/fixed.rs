@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 
+use super::LARGEST_LIMIT;
 use crate::time::Instant;
 
 /// A counter that starts with the first unit and is reset one window later. Debt goes into the next window.
@@ -34,10 +35,11 @@ impl FixedWindow {
     pub(super) fn fits_at(&self, now: Instant, units: u64) -> Instant {
         let (start, used) = self.current(now);
         let Some(start) = start else { return now };
-        if used + units <= self.limit {
+        let excess = used.saturating_add(units).saturating_sub(self.limit);
+        if excess == 0 {
             return now;
         }
-        let windows = (used + units - self.limit).div_ceil(self.limit).max(1);
+        let windows = excess.div_ceil(self.limit).max(1);
         let wait = self.window.as_nanos().saturating_mul(u128::from(windows));
         start + Duration::from_nanos(u64::try_from(wait).unwrap_or(u64::MAX))
     }
@@ -45,7 +47,7 @@ impl FixedWindow {
     pub(super) fn take(&mut self, now: Instant, units: u64) {
         let (start, used) = self.current(now);
         self.start = Some(start.unwrap_or(now));
-        self.used = used + units;
+        self.used = used.saturating_add(units).min(LARGEST_LIMIT);
     }
 
     pub(super) fn refund(&mut self, taken: Instant, units: u64) {

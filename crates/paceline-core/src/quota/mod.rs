@@ -24,7 +24,8 @@ use crate::config::{ConfigError, Limits, Quota, Shape};
 use crate::cost::{Cost, Dimension};
 use crate::time::{Instant, LATE};
 
-/// Larger limits are refused: sums stay far from the edge of the integers.
+/// Larger limits are refused, and no counter counts more, whatever usage an answer reports: sums stay far from the edge of the
+/// integers, and the state of a window stays small.
 const LARGEST_LIMIT: u64 = 1 << 48;
 
 /// The longest window, a year: no limit is known to count longer.

@@ -4,6 +4,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use super::LARGEST_LIMIT;
 use super::sums::Sums;
 use crate::time::{Instant, nanos};
 
@@ -54,7 +55,7 @@ impl SlidingWindow {
 
     pub(super) fn fits_at(&self, now: Instant, units: u64) -> Instant {
         let now = now.max(self.last);
-        let excess = (self.used + units).saturating_sub(self.limit);
+        let excess = self.used.saturating_add(units).saturating_sub(self.limit);
         if excess == 0 {
             return now;
         }
@@ -71,6 +72,7 @@ impl SlidingWindow {
             self.used -= units;
         }
         self.last = now;
+        let units = units.min(LARGEST_LIMIT.saturating_sub(self.used));
         self.used += units;
         let slot = self.slot_of(now);
         let mut left = units;

@@ -3,6 +3,7 @@
 mod believed;
 mod causes;
 mod classic_defects;
+mod extremes;
 mod forgotten;
 mod job;
 mod model;

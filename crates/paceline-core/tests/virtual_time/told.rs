@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use paceline_core::{
     Class, Cost, Dimension, Event, Instant, LimitReport, Limits, Outcome, Pace, Pacer, PacerConfig, Quota, Request,
-    Restores, Ticket,
+    Restores, Shape, Ticket,
 };
 
 use crate::job::{Job, at, run};
@@ -48,6 +48,30 @@ fn usage_that_names_tokens_only_gives_no_request_back() {
     assert_eq!(passes(vec![Quota { dimension: points.clone(), ..hourly.clone() }], &reserved, &tokens), 50);
     let of_tokens = Quota { dimension: Dimension::Tokens, limit: 1_000, ..hourly };
     assert_eq!(passes(vec![of_tokens], &reserved, &tokens), 7, "7 used 840, and 200 do not fit");
+}
+
+#[test]
+fn a_usage_beyond_all_measure_fills_its_window_and_no_more() {
+    let hourly = Quota::sliding(Dimension::Tokens, 1_000, 3_600 * S);
+    let reserved = Cost::request().with(Dimension::Tokens, 200);
+    for shape in [Shape::Sliding, Shape::Fixed, Shape::Bucket { burst: 1_000 }] {
+        for tokens in [1_001, u64::from(u32::MAX) * 3, u64::MAX] {
+            let usage = Cost::zero().with(Dimension::Tokens, tokens);
+            assert_eq!(passes(vec![Quota { shape, ..hourly.clone() }], &reserved, &usage), 1, "{shape:?}, {tokens}");
+        }
+    }
+    let mut pacer = fixed(vec![hourly]);
+    let scope = pacer.scope("a");
+    let first = pacer.enqueue(at(0.0), Request::new(&scope, reserved.clone())).expect("fits");
+    let second = pacer.enqueue(at(0.0), Request::new(&scope, reserved.clone())).expect("fits");
+    granted(&mut pacer);
+    for ticket in [first, second] {
+        let usage = Cost::zero().with(Dimension::Tokens, u64::MAX);
+        pacer.complete(at(0.0), ticket, Outcome::new(Class::Success).with_usage(usage));
+    }
+    let third = pacer.enqueue(at(0.0), Request::new(&scope, reserved)).expect("fits");
+    pacer.handle_timeout(at(3_601.0));
+    assert_eq!(granted(&mut pacer), [third], "an hour later all of that has left the window");
 }
 
 #[test]

@@ -1,0 +1,181 @@
+//! Numbers that no sensible caller or server gives: nothing panics, and nothing that must wait is let through.
+
+use std::time::Duration;
+
+use paceline_core::{
+    Announcement, Cause, Class, Cost, Dimension, Event, Instant, LimitReport, Limits, Outcome, Pace, Pacer,
+    PacerConfig, Quota, Reach, Request, Restores, Rng, ScopeId, Shape, Ticket,
+};
+
+const PACES: [Pace; 4] = [Pace::Auto, Pace::Fixed, Pace::Aimd, Pace::None];
+
+struct Attack {
+    pacer: Pacer,
+    rng: Rng,
+    now: Instant,
+    scopes: Vec<ScopeId>,
+    out: Vec<Ticket>,
+    waiting: Vec<Ticket>,
+}
+
+impl Attack {
+    fn new(seed: u64) -> Self {
+        let mut rng = Rng::new(seed);
+        let config = config(&mut rng);
+        let mut pacer = Pacer::new(config, seed, Instant::ZERO).expect("a configuration that can be");
+        let scopes = ["a", "b"].map(|name| pacer.scope(name)).to_vec();
+        Self { pacer, rng, now: Instant::ZERO, scopes, out: Vec::new(), waiting: Vec::new() }
+    }
+
+    fn step(&mut self) {
+        let scope = self.scopes[self.rng.next_u64() as usize % 2].clone();
+        let one = (self.rng.next_u64() % 3 > 0).then_some(&scope);
+        match self.rng.next_u64() % 12 {
+            0..=4 => self.enqueue(&scope),
+            5..=7 => self.complete(),
+            8 => {
+                let at = instant(&mut self.rng, self.now);
+                self.pacer.hold_for(self.now, one, at, Cause::QuotaUsedUp);
+                self.pacer.resume(self.now, one);
+            }
+            9 => {
+                let told = Announcement {
+                    report: report(&mut self.rng),
+                    ago: duration(&mut self.rng),
+                    spent_since: units(&mut self.rng),
+                };
+                self.pacer.announce(self.now, &scope, &told);
+                let rate = [f64::MIN_POSITIVE, 1e-9, 1e300, f64::MAX][self.rng.next_u64() as usize % 4];
+                self.pacer.believe(self.now, &scope, rate, Some(self.rng.next_u64() as u32), duration(&mut self.rng));
+            }
+            10 => {
+                let config = config(&mut self.rng);
+                self.pacer.reconfigure(self.now, config).expect("a configuration that can be");
+            }
+            _ => self.pass(),
+        }
+        self.drain();
+        self.pacer.snapshot(self.now);
+    }
+
+    fn enqueue(&mut self, scope: &ScopeId) {
+        let rng = &mut self.rng;
+        let cost = Cost::zero()
+            .with(Dimension::Requests, units(rng))
+            .with(Dimension::Tokens, units(rng))
+            .with(Dimension::Named("points".into()), units(rng));
+        let mut request = Request::new(scope, cost);
+        request.deadline = (rng.next_u64().is_multiple_of(3)).then(|| instant(rng, self.now));
+        request.not_before = (rng.next_u64().is_multiple_of(4)).then(|| instant(rng, self.now));
+        request.priority = [i32::MIN, 0, i32::MAX][rng.next_u64() as usize % 3];
+        request.arrival = (rng.next_u64().is_multiple_of(5)).then(|| units(rng));
+        let asked = self.pacer.admit(self.now, &request);
+        assert_eq!(asked, self.pacer.admit(self.now, &request), "a question changes nothing");
+        if let Ok(ticket) = self.pacer.enqueue(self.now, request) {
+            self.waiting.push(ticket);
+        }
+    }
+
+    fn complete(&mut self) {
+        let Some(ticket) = self.out.pop().or_else(|| self.waiting.pop()) else { return };
+        let rng = &mut self.rng;
+        if rng.next_u64().is_multiple_of(4) {
+            self.pacer.cancel(self.now, ticket);
+            return;
+        }
+        let mut outcome = Outcome::new(Class::ALL[rng.next_u64() as usize % Class::ALL.len()]);
+        outcome.reach = [Reach::Item, Reach::Scope, Reach::Account][rng.next_u64() as usize % 3];
+        if rng.next_u64().is_multiple_of(2) {
+            outcome = outcome.with_hint(duration(rng), rng.next_u64().is_multiple_of(2));
+        }
+        outcome.long_period = rng.next_u64().is_multiple_of(4);
+        outcome.limits = (0..rng.next_u64() % 3).map(|_| report(rng)).collect();
+        outcome.usage = Some(Cost::zero().with(Dimension::Requests, units(rng)).with(Dimension::Tokens, units(rng)));
+        self.pacer.complete(self.now, ticket, outcome);
+        // It may have waited, as a ticket that is answered by mistake.
+        self.pacer.cancel(self.now, ticket);
+    }
+
+    fn pass(&mut self) {
+        self.now = match self.rng.next_u64() % 3 {
+            // What is due in centuries never happens.
+            0 => self.pacer.poll_timeout().filter(|due| due.as_nanos() < 1 << 62).unwrap_or(self.now).max(self.now),
+            1 => self.now + Duration::from_millis(self.rng.next_u64() % 10_000),
+            _ => self.now + Duration::from_secs(self.rng.next_u64() % 100_000),
+        };
+        self.pacer.handle_timeout(self.now);
+    }
+
+    fn drain(&mut self) {
+        let mut events = 0;
+        while let Some(event) = self.pacer.poll_event() {
+            events += 1;
+            assert!(events < 10_000, "no end of events");
+            if let Event::Granted { ticket, .. } = event {
+                self.out.push(ticket);
+            }
+        }
+        let due = self.pacer.poll_timeout();
+        self.pacer.handle_timeout(self.now);
+        assert_eq!(self.pacer.poll_timeout(), due, "looking again changes nothing");
+    }
+}
+
+fn units(rng: &mut Rng) -> u64 {
+    [0, 1, 1, 1, 2, 1 << 47, u64::MAX / 2, u64::MAX][rng.next_u64() as usize % 8]
+}
+
+fn duration(rng: &mut Rng) -> Duration {
+    let some = [0, 1, 1_000, 1_000_000_000, 60_000_000_000, u64::MAX];
+    match rng.next_u64() as usize % 7 {
+        6 => Duration::MAX,
+        n => Duration::from_nanos(some[n]),
+    }
+}
+
+fn instant(rng: &mut Rng, now: Instant) -> Instant {
+    match rng.next_u64() % 4 {
+        0 => Instant::ZERO,
+        1 => Instant::from_nanos(u64::MAX),
+        2 => now,
+        _ => now + duration(rng),
+    }
+}
+
+fn report(rng: &mut Rng) -> LimitReport {
+    let dimension = [Dimension::Requests, Dimension::Tokens, Dimension::Named("points".into())]
+        [rng.next_u64() as usize % 3]
+        .clone();
+    LimitReport {
+        dimension,
+        limit: Some(units(rng)),
+        remaining: Some(units(rng)),
+        reset: Some(duration(rng)),
+        window: rng.next_u64().is_multiple_of(2).then(|| duration(rng)),
+        restores: [Restores::AtOnce, Restores::Gradually, Restores::Unknown][rng.next_u64() as usize % 3],
+    }
+}
+
+fn config(rng: &mut Rng) -> PacerConfig {
+    let quotas = (0..rng.next_u64() % 3)
+        .map(|_| {
+            let limit = [1, 2, 1 << 48][rng.next_u64() as usize % 3];
+            let window = [1, 1_000_000_000, 3_600_000_000_000, 366 * 86_400_000_000_000][rng.next_u64() as usize % 4];
+            let dimension = [Dimension::Requests, Dimension::Tokens][rng.next_u64() as usize % 2].clone();
+            let quota = Quota::sliding(dimension, limit, Duration::from_nanos(window));
+            let shape = [Shape::Sliding, Shape::Fixed, Shape::Bucket { burst: limit }][rng.next_u64() as usize % 3];
+            Quota { shape, ..quota }
+        })
+        .collect();
+    let pace = PACES[rng.next_u64() as usize % PACES.len()];
+    PacerConfig { limits: Limits { quotas, burst: None }, pace, ..PacerConfig::default() }
+}
+
+#[test]
+fn no_number_breaks_the_pacer() {
+    for seed in 0..60 {
+        let mut attack = Attack::new(seed);
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| (0..300).for_each(|_| attack.step())));
+        assert!(result.is_ok(), "seed {seed}");
+    }
+}
