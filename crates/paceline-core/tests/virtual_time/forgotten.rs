@@ -106,3 +106,34 @@ fn a_scope_that_is_held_or_stopped_or_has_used_its_limit_is_kept() {
     assert!(!knows(&pacer, at(100_000), "tier") && !knows(&pacer, at(100_000), "held"));
     assert!(knows(&pacer, at(100_000), "stopped"), "until a person acts");
 }
+
+#[test]
+fn ten_thousand_handles_of_forgotten_scopes_mean_their_own_names() {
+    let (mut pacer, mut elsewhere) = (pacer(PacerConfig::default()), pacer(PacerConfig::default()));
+    let old: Vec<ScopeId> = (0..10_000).map(|n| pacer.scope(&format!("old-{n}"))).collect();
+    old.iter().for_each(|scope| call(&mut pacer, at(0), scope, Class::Success));
+    // Each input asks a few of them.
+    (0..5_000).for_each(|_| pacer.handle_timeout(at(1_990)));
+    call(&mut pacer, at(2_000), &elsewhere.scope("other"), Class::Success);
+    assert!(pacer.snapshot(at(2_000)).scopes.len() < 10, "they were forgotten");
+    // Others take their places, in another order; and a handle may come from another pacer.
+    let new: Vec<ScopeId> = (0..5_000).rev().map(|n| pacer.scope(&format!("new-{n}"))).collect();
+    pacer.hold(at(2_000), Some(&old[0]), at(9_000));
+    assert!(matches!(pacer.poll_event(), Some(Event::Held { .. })));
+    for (nth, scope) in old.iter().enumerate().skip(1).step_by(2) {
+        call(&mut pacer, at(2_000), scope, Class::Success);
+        call(&mut pacer, at(2_000), &new[nth / 2], Class::Success);
+    }
+    for scope in old.iter().skip(1).step_by(2) {
+        call(&mut pacer, at(2_001), &elsewhere.scope(scope.name()), Class::Success);
+    }
+    let snapshot = pacer.snapshot(at(2_001));
+    let sends = |name: &str| snapshot.scopes.iter().find(|scope| &*scope.name == name).map(|scope| scope.totals.sends);
+    assert_eq!(
+        (sends("old-1"), sends("old-9999"), sends("new-4999"), sends("new-0")),
+        (Some(2), Some(2), Some(1), Some(1))
+    );
+    assert_eq!((sends("old-0"), sends("old-2")), (Some(0), None), "held by its name, and not asked for");
+    assert_eq!(snapshot.scopes.len(), 1 + 1 + 5_000 + 5_000, "what went on, what is held, half of the old, the new");
+    assert_eq!(snapshot.account.totals.sends, 10_000 + 1 + 15_000);
+}
