@@ -29,7 +29,7 @@ impl Attack {
 
     fn step(&mut self) {
         let scope = self.scopes[self.rng.next_u64() as usize % 2].clone();
-        let one = (self.rng.next_u64() % 3 > 0).then_some(&scope);
+        let one = (!self.rng.next_u64().is_multiple_of(3)).then_some(&scope);
         match self.rng.next_u64() % 12 {
             0..=4 => self.enqueue(&scope),
             5..=7 => self.complete(),
