@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use paceline_core::{
-    Admit, Announcement, Class, Cost, Dimension, Event, Instant, LimitReport, Limits, Outcome, Pace, Pacer,
-    PacerConfig, Policy, Quota, Request, Restores, ScopeId, Ticket,
+    Admit, Announcement, Class, Concurrency, Cost, Dimension, Event, Instant, LimitReport, Limits, Outcome, Pace,
+    Pacer, PacerConfig, Policy, Quota, Request, Restores, ScopeId, Ticket,
 };
 
 use crate::job::at;
@@ -107,6 +107,28 @@ fn a_window_of_the_account_that_is_full_is_told_in_every_scope() {
 }
 
 #[test]
+fn a_deadline_is_told_at_once_also_behind_a_nearer_one_that_can_still_be_met() {
+    let tokens = |units| Cost::request().with(Dimension::Tokens, units);
+    let limits = Limits { quotas: vec![Quota::sliding(Dimension::Tokens, 1_000, 60 * S)], burst: None };
+    let concurrency = Concurrency::Fixed { max: 1 };
+    let config = PacerConfig { limits, concurrency, pace: Pace::Fixed, ..PacerConfig::default() };
+    let mut pacer = Pacer::new(config, 1, Instant::ZERO).expect("sensible");
+    let scope = pacer.scope("a");
+    let large = pacer.enqueue(at(0.0), Request::new(&scope, tokens(900))).expect("fits");
+    assert_eq!(pacer.poll_event(), Some(Event::Granted { ticket: large, probe: false }));
+    pacer.complete(at(0.0), large, Outcome::new(Class::Success));
+    send(&mut pacer, at(0.0), &scope);
+    let nearer = pacer.enqueue(at(1.0), until(&scope, at(20.0))).expect("fits");
+    let impossible = Request { cost: tokens(500), ..until(&scope, at(30.0)) };
+    let impossible = pacer.enqueue(at(1.0), impossible).expect("fits");
+    let told = late(&mut pacer);
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert_eq!(told[0].0, impossible);
+    assert!(told[0].1.is_some_and(|earliest| earliest >= at(60.0)), "{told:?}");
+    assert!(pacer.request(nearer).is_some(), "it may have the place in time");
+}
+
+#[test]
 fn a_deadline_in_a_held_scope_waits_and_is_judged_when_the_clock_runs_again() {
     let (mut pacer, scope) = pacer(vec![]);
     pacer.hold(at(0.0), Some(&scope), at(60.0));
@@ -201,7 +223,9 @@ fn admit_behind_waiters_estimates_by_told_limits_while_they_are_believed() {
         (vec![Quota::requests_per_minute(60)], None, Cost::request(), 20, 20.0),
         (vec![Quota::requests_per_minute(60)], Some(10), Cost::request(), 20, 11.0),
         (vec![Quota::sliding(Dimension::Requests, 50, S)], Some(50), Cost::request(), 75, 1.5),
-        (vec![per_minute], None, tokens(100), 35, 180.0),
+        (vec![per_minute.clone()], None, tokens(100), 35, 180.0),
+        // The whole second window at once, whatever the rate to begin with.
+        (vec![per_minute], None, tokens(100), 19, 60.0),
     ] {
         let (pacer, scope) = auto(quotas.clone(), burst);
         let (off, estimate) = estimated_in(pacer, scope, &cost, ahead);
