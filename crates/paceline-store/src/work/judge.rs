@@ -53,6 +53,25 @@ pub enum Decision {
     },
 }
 
+impl Decision {
+    /// Why.
+    pub fn reason(&self) -> Option<&str> {
+        match self {
+            Self::Retry { reason, .. } | Self::Fail { reason } | Self::Skip { reason } | Self::Abort { reason } => {
+                reason.as_deref()
+            }
+        }
+    }
+
+    /// The wait before another try, where it chose one.
+    pub(crate) const fn delay(&self) -> Option<Duration> {
+        match self {
+            Self::Retry { delay, .. } => *delay,
+            Self::Fail { .. } | Self::Skip { .. } | Self::Abort { .. } => None,
+        }
+    }
+}
+
 /// A verdict that may take its time; none = the rules decide.
 pub type Verdict<'a> = Pin<Box<dyn Future<Output = Option<Decision>> + Send + 'a>>;
 
@@ -73,15 +92,8 @@ pub trait Judge: Send + Sync {
 pub fn by_class(failure: &Failure) -> Decision {
     match failure.class {
         Class::Account => Decision::Abort { reason: Some(failure.words.clone()) },
-        Class::Invalid => Decision::Fail { reason: Some("invalid".to_owned()) },
-        Class::Filtered => Decision::Fail { reason: Some("filtered".to_owned()) },
-        Class::Throttled
-        | Class::QuotaExhausted
-        | Class::Partial
-        | Class::Overloaded
-        | Class::Transient
-        | Class::Abandoned
-        | Class::Success => Decision::Retry { delay: None, reason: None },
+        class if class.is_final() => Decision::Fail { reason: Some(class.as_str().to_owned()) },
+        _ => Decision::Retry { delay: None, reason: None },
     }
 }
 

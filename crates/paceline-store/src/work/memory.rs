@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use paceline_core::Timestamp;
+use paceline_core::retry::Counted;
 use tokio::sync::Notify;
 
 use super::checks::{check, keepable};
@@ -13,7 +14,7 @@ use super::due::{Due, HORIZON, Stored, read_due};
 use super::error::WorkError;
 use super::item::{
     Added, Amend, Ask, Claim, Claimed, Counts, Decided, EVENTS, Event, Failure, Filter, Forgiven, HISTORY, Item, Kept,
-    NewItem, Next, Outcome, Sent, State, WorkerId, shortened,
+    NewItem, Next, Outcome, State, WorkerId, shortened,
 };
 use super::share::{Lane, share_out};
 use super::store::{Pending, WorkStore};
@@ -462,13 +463,13 @@ impl Row {
     fn record(&mut self, outcome: Outcome, now: Timestamp) {
         let item = &mut self.item;
         match outcome.sent {
-            Sent::Attempt => item.attempts += 1,
-            Sent::Deferral => item.deferrals += 1,
-            Sent::Abandoned => item.abandoned += 1,
-            Sent::Not => {}
+            Counted::Attempt => item.attempts += 1,
+            Counted::Deferral => item.deferrals += 1,
+            Counted::Abandoned => item.abandoned += 1,
+            Counted::Probe | Counted::Nothing => {}
         }
         let forgiven = item.forgiven.attempts + item.forgiven.deferrals;
-        if outcome.sent != Sent::Abandoned && item.attempts + item.deferrals <= forgiven {
+        if outcome.sent != Counted::Abandoned && item.attempts + item.deferrals <= forgiven {
             // Nothing was sent since its bounds began, so neither has its time.
             item.first = None;
         }
@@ -488,7 +489,7 @@ impl Row {
         let failure = Failure {
             words: shortened(&failure.words),
             retry_after: None,
-            is_probe: false,
+            probe: None,
             is_for_group: false,
             ..failure
         };

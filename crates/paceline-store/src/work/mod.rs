@@ -23,7 +23,7 @@ pub use due::{Due, Stored, read_due};
 pub use error::WorkError;
 pub use item::{
     Added, Amend, Ask, Claim, Claimed, Counts, DEFAULT_GROUP, Decided, Event, Failure, Filter, Forgiven, Item, Kept,
-    NewItem, Next, Outcome, Sent, State, WorkerId,
+    NewItem, Next, Outcome, State, WorkerId,
 };
 pub use judge::{Case, Decision, Judge, Verdict, by_class};
 pub use memory::MemoryStore;

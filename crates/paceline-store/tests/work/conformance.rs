@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use paceline_core::retry::Counted;
 use paceline_core::{Class, Timestamp};
 use paceline_store::work::{
-    Added, Amend, Ask, Decided, Failure, Filter, Kept, NewItem, Next, Outcome, Sent, State, WorkError,
+    Added, Amend, Ask, Decided, Failure, Filter, Kept, NewItem, Next, Outcome, State, WorkError,
 };
 use paceline_store::{ACCOUNT, ScopeRow, ScopeState};
 
@@ -97,7 +98,7 @@ async fn words_of_others_are_recorded_whatever_they_hold(on: Bench) {
     let broken = "an answer in \u{1b}bytes\0\u{202e}".to_owned();
     let failure = Failure { code: Some(broken.clone()), ..Failure::new(Class::Transient, &broken) };
     let decided = Decided { failure, action: "fail", reason: Some(broken.clone()), by: broken.clone() };
-    let (sent, next) = (Sent::Attempt, Next::Failed);
+    let (sent, next) = (Counted::Attempt, Next::Failed);
     let (id, fence) = (claim.items[0].item.id, claim.items[0].fence);
     let outcome = Outcome { id, fence, sent, next, decided: Some(decided) };
     let reason = broken.clone();
@@ -283,7 +284,7 @@ async fn who_leaves_puts_back_and_who_dies_too(on: Bench) {
     assert_eq!(keys(&claim.items), ["b", "c", "a"], "what a crash interrupted goes behind");
     let crashes: Vec<u32> = claim.items.iter().map(|claimed| claimed.item.crashes).collect();
     assert_eq!((crashes, claim.others), (vec![0, 0, 1], false));
-    on.record(outcome(&claim.items[2], Sent::Not, Next::Failed, "fail")).await;
+    on.record(outcome(&claim.items[2], Counted::Nothing, Next::Failed, "fail")).await;
     on.store.amend(Filter::keys(["a"]), Amend::Retry).await.unwrap();
     assert_eq!(on.store.show("a").await.unwrap().unwrap().0.crashes, 0, "its bounds begin anew");
 }
@@ -293,7 +294,7 @@ async fn outcomes_are_taken_once(on: Bench) {
     let worker = on.enlist().await;
     let claim = on.claim(worker, 2).await;
     let (a, b) = (&claim.items[0], &claim.items[1]);
-    let both = vec![Outcome::success(a), outcome(b, Sent::Deferral, Next::Failed, "fail"), Outcome::success(b)];
+    let both = vec![Outcome::success(a), outcome(b, Counted::Deferral, Next::Failed, "fail"), Outcome::success(b)];
     assert_eq!(on.store.record(both, Vec::new()).await.unwrap(), [Kept::Recorded, Kept::Recorded, Kept::Lost]);
     assert_eq!(on.record(again(a, S)).await, Kept::Lost);
     assert_eq!(on.record(Outcome::back(a)).await, Kept::Lost);
@@ -320,7 +321,7 @@ async fn a_person_retries_what_has_ended(on: Bench) {
     let claim = on.claim(worker, 3).await;
     let [failed, done, waits] = &claim.items[..] else { panic!("three were claimed") };
     let outcomes =
-        vec![outcome(failed, Sent::Attempt, Next::Failed, "fail"), Outcome::success(done), again(waits, S * 3_600)];
+        vec![outcome(failed, Counted::Attempt, Next::Failed, "fail"), Outcome::success(done), again(waits, S * 3_600)];
     on.store.record(outcomes, Vec::new()).await.unwrap();
     let filter = Filter::keys(["failed", "done", "waits", "unknown"]);
     assert_eq!(on.store.amend(filter, Amend::Retry).await.unwrap(), 2);
@@ -334,7 +335,7 @@ async fn what_is_left_to_the_next_run_begins_it(on: Bench) {
     on.add([item("a"), item("b")]).await;
     let worker = on.enlist().await;
     let claim = on.claim(worker, 1).await;
-    on.record(outcome(&claim.items[0], Sent::Attempt, Next::NextRun, "next_run")).await;
+    on.record(outcome(&claim.items[0], Counted::Attempt, Next::NextRun, "next_run")).await;
     assert_eq!(on.store.counts().await.unwrap().of(State::Deferred), 1);
     assert_eq!(on.keys(worker, 9).await, ["b"]);
     on.add([item("c")]).await;
@@ -392,7 +393,7 @@ async fn who_lost_its_lease_goes_on_in_the_same_run(on: Bench) {
     on.add([of_group("deferred", "g"), of_group("new", "g"), of_group("closed", "h")]).await;
     let worker = on.store.enlist("freezes", S).await.unwrap();
     let claim = on.claim(worker, 1).await;
-    let deferred = outcome(&claim.items[0], Sent::Attempt, Next::NextRun, "next_run");
+    let deferred = outcome(&claim.items[0], Counted::Attempt, Next::NextRun, "next_run");
     on.store.record(vec![deferred], vec![stopped("h")]).await.unwrap();
     on.forward(S * 2).await;
     let other = on.store.rejoin("other", LEASE).await.unwrap();

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use paceline_core::Rng;
-use paceline_store::work::{Amend, Ask, Claim, Filter, NewItem, Next, Outcome, Sent, State, WorkerId};
+use paceline_core::retry::Counted;
+use paceline_store::work::{Amend, Ask, Claim, Filter, NewItem, Next, Outcome, State, WorkerId};
 use paceline_store::{ScopeRow, ScopeState};
 
 use crate::support::{Bench, S, START, item, memory, outcome, sqlite};
@@ -124,12 +125,12 @@ impl Pair {
             let delay = S * (rng.next_u64() % 30) as u32;
             let make = |claimed: &paceline_store::work::Claimed, kind: u64| match kind {
                 0 | 1 => Outcome::success(claimed),
-                2 | 3 => outcome(claimed, Sent::Attempt, Next::Again(delay), "retry"),
-                4 => outcome(claimed, Sent::Deferral, Next::Again(delay), "defer"),
-                5 => outcome(claimed, Sent::Attempt, Next::Failed, "fail"),
-                6 => outcome(claimed, Sent::Attempt, Next::Skipped, "skip"),
-                7 => outcome(claimed, Sent::Attempt, Next::NextRun, "next_run"),
-                8 => Outcome { sent: Sent::Abandoned, ..Outcome::back(claimed) },
+                2 | 3 => outcome(claimed, Counted::Attempt, Next::Again(delay), "retry"),
+                4 => outcome(claimed, Counted::Deferral, Next::Again(delay), "defer"),
+                5 => outcome(claimed, Counted::Attempt, Next::Failed, "fail"),
+                6 => outcome(claimed, Counted::Attempt, Next::Skipped, "skip"),
+                7 => outcome(claimed, Counted::Attempt, Next::NextRun, "next_run"),
+                8 => Outcome { sent: Counted::Abandoned, ..Outcome::back(claimed) },
                 _ => Outcome::back(claimed),
             };
             let kind = rng.next_u64() % 10;

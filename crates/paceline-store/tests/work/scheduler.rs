@@ -171,21 +171,23 @@ async fn the_delay_belongs_to_the_item() {
 
 #[tokio::test(start_paused = true)]
 async fn a_servers_hint_is_neither_shortened_nor_capped() {
-    let world = World::of([item("a"), item("b")]).await;
+    let world = World::of(["a", "b", "c"].map(item)).await;
     let hinted = |task: &Task| match (task.attempt(), task.key()) {
         (1, "a") => Err(unavailable().with_retry_after(S * 900)),
+        (1, "c") => Err(unavailable().with_retry_after(S)),
         (1, _) => Err(Failure::new(Class::Throttled, "slow down").with_retry_after(S)),
         _ => Ok(()),
     };
     let summary = world.run(&world.scheduler(Policy::default()), Duration::ZERO, hinted).await;
     assert_eq!(summary.status(), Status::Success);
     assert_eq!(world.times("a"), [0, 900_000]);
-    assert_eq!(world.times("b"), [0, 5_000], "a hint is a lower bound");
+    assert_eq!(world.times("b"), [0, 1_000], "the server knows when there is room");
+    assert_eq!(world.times("c"), [0, 5_000], "after a failure a hint is a lower bound");
     let b = world.store.show("b").await.unwrap().unwrap();
     assert_eq!((b.0.attempts, b.0.deferrals), (1, 1));
     let event = &b.2[0];
-    assert_eq!((event.action.as_str(), event.decided, event.not_before), ("defer", START, Some(START + S * 5)));
-    assert_eq!(event.waited, Some(S * 5));
+    assert_eq!((event.action.as_str(), event.decided, event.not_before), ("defer", START, Some(START + S)));
+    assert_eq!(event.waited, Some(S));
 }
 
 #[tokio::test(start_paused = true)]

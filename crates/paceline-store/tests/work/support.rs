@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
+use paceline_core::retry::Counted;
 use paceline_core::{Class, Instant, Timestamp};
 use paceline_store::work::{
-    Ask, Claim, Claimed, Clock, Decided, Failure, Kept, MemoryStore, NewItem, Next, Outcome, Sent, SqliteStore,
-    WorkStore, WorkerId,
+    Ask, Claim, Claimed, Clock, Decided, Failure, Kept, MemoryStore, NewItem, Next, Outcome, SqliteStore, WorkStore,
+    WorkerId,
 };
 use tempfile::TempDir;
 
@@ -163,10 +164,10 @@ pub(crate) fn decided(action: &'static str) -> Decided {
     Decided { failure, action, reason: Some("because".to_owned()), by: "rules".to_owned() }
 }
 
-pub(crate) fn outcome(claimed: &Claimed, sent: Sent, next: Next, action: &'static str) -> Outcome {
+pub(crate) fn outcome(claimed: &Claimed, sent: Counted, next: Next, action: &'static str) -> Outcome {
     Outcome { id: claimed.item.id, fence: claimed.fence, sent, next, decided: Some(decided(action)) }
 }
 
 pub(crate) fn again(claimed: &Claimed, delay: Duration) -> Outcome {
-    outcome(claimed, Sent::Attempt, Next::Again(delay), "retry")
+    outcome(claimed, Counted::Attempt, Next::Again(delay), "retry")
 }

@@ -4,13 +4,14 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use paceline_core::Timestamp;
+use paceline_core::retry::Counted;
 use tokio_postgres::Error;
 
 use super::link::Tx;
 use super::scopes;
 use crate::query::millis;
 use crate::work::due::{Due, Stored, read_due};
-use crate::work::item::{Added, Amend, EVENTS, Filter, Kept, NewItem, Next, Outcome, Sent, State, shortened};
+use crate::work::item::{Added, Amend, EVENTS, Filter, Kept, NewItem, Next, Outcome, State, shortened};
 
 /// The guard stands in the statement: the fence is that of the claim, or nothing is recorded. `kind` 1 is an item that goes
 /// back as it was found. Without a decision the last failure stays. Where nothing was sent since its bounds began, neither has
@@ -147,7 +148,7 @@ struct Columns<'a> {
 impl<'a> Columns<'a> {
     fn push(&mut self, outcome: &'a Outcome, now: Timestamp) {
         let (not_before, delay) = due(outcome, now);
-        let counts = |sent: Sent| i64::from(outcome.sent == sent);
+        let counts = |sent: Counted| i64::from(outcome.sent == sent);
         let decided = outcome.decided.as_ref();
         let failure = decided.map(|decided| &decided.failure);
         self.id.push(outcome.id as i64);
@@ -156,9 +157,9 @@ impl<'a> Columns<'a> {
         self.kind.push(i16::from(outcome.next == Next::Back));
         self.not_before.push(not_before);
         self.delay.push(delay);
-        self.attempt.push(counts(Sent::Attempt));
-        self.deferral.push(counts(Sent::Deferral));
-        self.given_up.push(counts(Sent::Abandoned));
+        self.attempt.push(counts(Counted::Attempt));
+        self.deferral.push(counts(Counted::Deferral));
+        self.given_up.push(counts(Counted::Abandoned));
         self.class.push(failure.map(|failure| failure.class.as_str()));
         self.status.push(failure.and_then(|failure| failure.status).map(i64::from));
         self.code.push(failure.and_then(|failure| failure.code.as_deref()));

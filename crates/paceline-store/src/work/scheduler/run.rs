@@ -8,6 +8,7 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
+use paceline_core::retry::Counted;
 use paceline_core::{Class, Instant, Rng, Timestamp};
 use tokio::task::{Id, JoinError, JoinSet};
 
@@ -17,7 +18,7 @@ use super::window::{Held, Window};
 use super::{Note, Scheduler, Start, Task};
 use crate::scope::{ScopeRow, ScopeState};
 use crate::work::error::WorkError;
-use crate::work::item::{Ask, Claim, Counts, Failure, Kept, Next, Outcome, Sent, State, WorkerId};
+use crate::work::item::{Ask, Claim, Counts, Failure, Kept, Next, Outcome, State, WorkerId};
 use crate::work::judge::Decision;
 use crate::work::policy::Idle;
 
@@ -156,7 +157,7 @@ where
             self.pace.count();
         }
         self.probing_since = match &tried {
-            Err((failure, _)) if failure.is_probe => self.probing_since.or(Some(self.scheduler.clock.now())),
+            Err((failure, _)) if failure.probe.is_some() => self.probing_since.or(Some(self.scheduler.clock.now())),
             _ => None,
         };
         match tried {
@@ -167,7 +168,7 @@ where
             // No bound counts it: nobody failed.
             Err((failure, _)) if failure.class == Class::Abandoned && failure.retry_after.is_none() => {
                 self.summary.abandoned += 1;
-                let outcome = Outcome { sent: Sent::Abandoned, ..Outcome::back(&held.claimed) };
+                let outcome = Outcome { sent: Counted::Abandoned, ..Outcome::back(&held.claimed) };
                 self.settled.push((held, outcome));
             }
             Err((failure, decision)) => self.rule(held, failure, decision, None),
@@ -175,7 +176,7 @@ where
     }
 
     /// Decides about a failure; `sent` says what it counts as where that is not a matter of its class.
-    fn rule(&mut self, held: Held, failure: Failure, decision: Option<Decision>, sent: Option<Sent>) {
+    fn rule(&mut self, held: Held, failure: Failure, decision: Option<Decision>, sent: Option<Counted>) {
         let (claimed, now) = (held.claimed.clone(), self.scheduler.clock.now());
         let judge = self.scheduler.judge.as_ref().map_or("judge", |judge| judge.name());
         let age = claimed.age + now.saturating_since(held.since);
@@ -433,7 +434,7 @@ where
         }
         self.running.shutdown().await;
         self.summary.abandoned += self.flights.len() as u64;
-        let given_up = self.flights.values().map(|held| (Sent::Abandoned, held));
+        let given_up = self.flights.values().map(|held| (Counted::Abandoned, held));
         let given_up = given_up.map(|(sent, held)| Outcome { sent, ..Outcome::back(&held.claimed) });
         let outcomes = self.settled.iter().map(|(_, outcome)| outcome.clone()).chain(given_up).collect();
         let store = &self.scheduler.store;

@@ -1,12 +1,13 @@
 //! Recording: new items, what became of claimed ones, and what a person does to them.
 
 use paceline_core::Timestamp;
+use paceline_core::retry::Counted;
 use rusqlite::{Connection, OptionalExtension as _, params, params_from_iter, types::Value};
 
 use super::scopes;
 use crate::query::millis;
 use crate::work::due::{Due, Stored, read_due};
-use crate::work::item::{Added, Amend, Decided, EVENTS, Filter, Kept, NewItem, Next, Outcome, Sent, State, shortened};
+use crate::work::item::{Added, Amend, Decided, EVENTS, Filter, Kept, NewItem, Next, Outcome, State, shortened};
 
 /// The guard stands in the statement: the fence is that of the claim, or nothing is recorded. Who records hands the item
 /// on, so the fence goes up. Without a decision (`?10` is its class) the last failure stays. Where nothing was sent since its
@@ -79,8 +80,8 @@ fn lane(conn: &Connection, new: &NewItem) -> rusqlite::Result<i64> {
 /// Records an outcome, if the item is still the one of that claim.
 pub(super) fn record(conn: &Connection, outcome: &Outcome, now: Timestamp) -> rusqlite::Result<Kept> {
     let id = outcome.id as i64;
-    let counts = |sent: Sent| i64::from(outcome.sent == sent);
-    let sends = (counts(Sent::Attempt), counts(Sent::Deferral), counts(Sent::Abandoned));
+    let counts = |sent: Counted| i64::from(outcome.sent == sent);
+    let sends = (counts(Counted::Attempt), counts(Counted::Deferral), counts(Counted::Abandoned));
     let (not_before, delay) = match outcome.next {
         Next::Again(delay) => ((now + delay).as_millis(), millis(delay)),
         _ => (0, 0),

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use paceline_core::Instant;
+use paceline_core::retry::Counted;
 
 use super::{AHEAD, Run};
 use crate::scope::ScopeState;
-use crate::work::item::{Failure, Next, Outcome, Sent};
+use crate::work::item::{Failure, Next, Outcome};
 use crate::work::judge::{Case, Decision, is_arguable};
 use crate::work::scheduler::window::Held;
 use crate::work::scheduler::{Note, Scheduler, Start, Task, Wait};
@@ -36,7 +37,7 @@ where
             match (self.work)(Task(held.claimed.clone())) {
                 Start::Now(work) => self.start(held, work),
                 Start::Later(wait) => self.put_off(held, wait, now),
-                Start::Never(failure) => self.rule(held, failure, None, Some(Sent::Not)),
+                Start::Never(failure) => self.rule(held, failure, None, Some(Counted::Nothing)),
                 Start::Stopped(reason) => {
                     self.window.put_back(held.clone());
                     self.close(&held.claimed.item.group, ScopeState::Stopped { reason });
