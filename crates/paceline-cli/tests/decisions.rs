@@ -14,8 +14,8 @@ use paceline_core::{
     Request, Retry, Timestamp, Verdict,
 };
 use paceline_store::work::{
-    self, Ask, Claimed, Clock, Decided, Failure, MemoryStore, NewItem, Next, Note, Observer, OverBound, Policy,
-    Scheduler, Task, WorkStore,
+    Ask, ClaimOutcome, Claimed, Clock, DecisionRecord, Failure, MemoryStore, NewItem, Note, Observer, OverBound,
+    Policy, Scheduler, Task, Transition, WorkStore,
 };
 
 const S: Duration = Duration::from_secs(1);
@@ -208,14 +208,14 @@ fn failure(reading: &Reading) -> Failure {
 }
 
 /// Sends that this test makes up, so that an item has the counts of a case.
-fn made_up(claimed: &Claimed, sent: Counted) -> work::Outcome {
+fn made_up(claimed: &Claimed, counted: Counted) -> ClaimOutcome {
     let failure = Failure::new(Class::Transient, "made up");
-    let decided = Decided { failure, action: "retry", reason: None, by: "test".to_owned() };
-    work::Outcome {
+    let decided = DecisionRecord { failure, action: "retry", reason: None, by: "test".to_owned() };
+    ClaimOutcome {
         id: claimed.item.id,
         fence: claimed.fence,
-        sent,
-        next: Next::Again(Duration::ZERO),
+        counted,
+        next: Transition::Again(Duration::ZERO),
         decided: Some(decided),
     }
 }

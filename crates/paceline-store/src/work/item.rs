@@ -176,7 +176,7 @@ pub struct Failure {
     pub words: String,
     /// How long the server said to wait. It is not stored: the due time is.
     pub retry_after: Option<Duration>,
-    /// Set where the try only tested a server that had been failing, while nothing else was sent: so long the item sits out if
+    /// Set where the try only tested a server that had been failing, while nothing else was counted: so long the item sits out if
     /// the server still fails, so that others test it too. Such a failure is no fault of the item, and counts against no bound
     /// of retries. It is not stored.
     pub probe: Option<Duration>,
@@ -290,7 +290,7 @@ pub struct Claim {
 
 /// What follows for an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
+pub enum Transition {
     /// It ends.
     Succeeded,
     /// It ends.
@@ -305,7 +305,7 @@ pub enum Next {
     Back,
 }
 
-impl Next {
+impl Transition {
     pub(crate) const fn state(self) -> State {
         match self {
             Self::Succeeded => State::Succeeded,
@@ -319,35 +319,46 @@ impl Next {
 
 /// What became of a claimed item.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outcome {
+pub struct ClaimOutcome {
     /// The item.
     pub id: u64,
     /// As the claim gave it.
     pub fence: i64,
     /// What the try counts as.
-    pub sent: Counted,
+    pub counted: Counted,
     /// What follows.
-    pub next: Next,
+    pub next: Transition,
     /// What went wrong and what was decided; none after a success and for what did not begin.
-    pub decided: Option<Decided>,
+    pub decided: Option<DecisionRecord>,
 }
 
-impl Outcome {
+impl ClaimOutcome {
     /// The end of an item that succeeded.
     pub const fn success(claimed: &Claimed) -> Self {
         let (id, fence) = (claimed.item.id, claimed.fence);
-        Self { id, fence, sent: Counted::Attempt, next: Next::Succeeded, decided: None }
+        Self { id, fence, counted: Counted::Attempt, next: Transition::Succeeded, decided: None }
+    }
+
+    /// An item whose try was given up because the run had to end; it goes back.
+    pub fn abandoned(claimed: &Claimed) -> Self {
+        Self { counted: Counted::Abandoned, ..Self::back(claimed) }
     }
 
     /// An item that goes back untouched.
     pub const fn back(claimed: &Claimed) -> Self {
-        Self { id: claimed.item.id, fence: claimed.fence, sent: Counted::Nothing, next: Next::Back, decided: None }
+        Self {
+            id: claimed.item.id,
+            fence: claimed.fence,
+            counted: Counted::Nothing,
+            next: Transition::Back,
+            decided: None,
+        }
     }
 }
 
 /// A decision, as it is recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Decided {
+pub struct DecisionRecord {
     /// What had gone wrong.
     pub failure: Failure,
     /// See [`Event::action`].

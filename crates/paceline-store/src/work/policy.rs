@@ -5,8 +5,8 @@ use std::time::Duration;
 use paceline_core::retry::{self, Counted, Then, Tried};
 use paceline_core::{Backoff, Class, ConfigError, GiveUp, Growth, Hint, Jitter, Pace, Retry, Rng};
 
-use super::item::{Claimed, Decided, Failure, Next, Outcome};
-use super::judge::Decision;
+use super::item::{ClaimOutcome, Claimed, DecisionRecord, Failure, Transition};
+use super::judge::Judgement;
 use crate::scope::ScopeState;
 
 /// The bounds of a run and of its items. Each default is that of `paceline tasks`.
@@ -89,21 +89,14 @@ impl Default for Policy {
     }
 }
 
-/// What follows from a failure: for the item, and perhaps for its group.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Ruling {
-    pub(crate) outcome: Outcome,
-    pub(crate) group: Option<GroupRuling>,
-}
-
 /// What follows for a group.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum GroupRuling {
+pub(crate) enum GroupAction {
     Stop,
     Hold(Duration),
 }
 
-impl GroupRuling {
+impl GroupAction {
     /// As a state, at a time of the store's clock.
     pub(crate) fn state(&self, now: paceline_core::Timestamp, reason: String) -> ScopeState {
         match self {
@@ -129,33 +122,33 @@ impl Policy {
         self.backoff.check()
     }
 
-    /// What follows from a failure. `judged` is what a judge decided, and its name, if there was one; `age` is the time since
+    /// What follows from a failure for the item, and perhaps for its group. `judged` is what a judge decided, and its name, if there was one; `age` is the time since
     /// the item's first try.
     pub(crate) fn rule(
         &self,
         claimed: &Claimed,
         failure: Failure,
-        judged: Option<(Decision, &str)>,
+        judged: Option<(Judgement, &str)>,
         age: Duration,
         rng: &mut Rng,
-    ) -> Ruling {
+    ) -> (ClaimOutcome, Option<GroupAction>) {
         let by = judged.as_ref().map_or("rules", |(_, name)| name).to_owned();
         let judged = judged.map(|(decision, _)| decision);
         let retry::Decision { counted, then } = self.decide(claimed, &failure, judged.as_ref(), age, rng);
-        let stop = (Next::Again(Duration::ZERO), "abort", Some(GroupRuling::Stop));
+        let stop = (Transition::Again(Duration::ZERO), "abort", Some(GroupAction::Stop));
         let ((next, action, group), why) = match (judged, then) {
-            (Some(Decision::Fail { reason }), _) => ((Next::Failed, "fail", None), reason),
-            (Some(Decision::Skip { reason }), _) => ((Next::Skipped, "skip", None), reason),
-            (Some(Decision::Abort { reason }), _) => (stop, reason),
+            (Some(Judgement::Fail { reason }), _) => ((Transition::Failed, "fail", None), reason),
+            (Some(Judgement::Skip { reason }), _) => ((Transition::Skipped, "skip", None), reason),
+            (Some(Judgement::Abort { reason }), _) => (stop, reason),
             (_, Then::Again(_)) if failure.class == Class::Account => (stop, Some(failure.words.clone())),
             (judged, Then::Again(wait)) => {
                 let is_held = failure.class == Class::QuotaExhausted || failure.is_for_group;
                 let action = if counted == Counted::Deferral { "defer" } else { "retry" };
                 let reason = judged.and_then(|decision| decision.reason().map(str::to_owned));
-                ((Next::Again(wait), action, is_held.then_some(GroupRuling::Hold(wait))), reason)
+                ((Transition::Again(wait), action, is_held.then_some(GroupAction::Hold(wait))), reason)
             }
             (_, Then::GiveUp(reason @ GiveUp::Refused(_))) => {
-                ((Next::Failed, "fail", None), Some(reason.as_str().into()))
+                ((Transition::Failed, "fail", None), Some(reason.as_str().into()))
             }
             (_, Then::GiveUp(reason)) => {
                 let (next, action) = self.over();
@@ -164,8 +157,8 @@ impl Policy {
             (_, Then::Done) => unreachable!("a failure is no success"),
         };
         let (id, fence) = (claimed.item.id, claimed.fence);
-        let decided = Some(Decided { failure, action, reason: why, by });
-        Ruling { outcome: Outcome { id, fence, sent: counted, next, decided }, group }
+        let decided = Some(DecisionRecord { failure, action, reason: why, by });
+        (ClaimOutcome { id, fence, counted: counted, next, decided }, group)
     }
 
     /// What the rules say about a failure, with the wait that a judge chose where it wants another try: that is capped.
@@ -173,7 +166,7 @@ impl Policy {
         &self,
         claimed: &Claimed,
         failure: &Failure,
-        judged: Option<&Decision>,
+        judged: Option<&Judgement>,
         age: Duration,
         rng: &mut Rng,
     ) -> retry::Decision {
@@ -187,7 +180,7 @@ impl Policy {
             // The clock of an item stands still while its group is held.
             left: (!failure.is_for_group || left.is_zero()).then_some(left),
             probe: failure.probe,
-            chosen: judged.and_then(Decision::delay).map(|delay| delay.min(self.backoff.cap())),
+            chosen: judged.and_then(Judgement::delay).map(|delay| delay.min(self.backoff.cap())),
             at_least: Duration::ZERO,
         };
         let class = match failure.class {
@@ -204,15 +197,15 @@ impl Policy {
     }
 
     /// What becomes of an item that is over its bound.
-    const fn over(&self) -> (Next, &'static str) {
+    const fn over(&self) -> (Transition, &'static str) {
         match self.over_bound {
-            OverBound::Fail => (Next::Failed, "fail"),
-            OverBound::NextRun => (Next::NextRun, "next_run"),
+            OverBound::Fail => (Transition::Failed, "fail"),
+            OverBound::NextRun => (Transition::NextRun, "next_run"),
         }
     }
 
     /// The end of an item that took too many workers with it.
-    pub(crate) fn too_many_crashes(&self, claimed: &Claimed) -> Option<Outcome> {
+    pub(crate) fn too_many_crashes(&self, claimed: &Claimed) -> Option<ClaimOutcome> {
         let crashes = claimed.item.crashes;
         if self.max_crashes.is_none_or(|bound| crashes <= bound) {
             return None;
@@ -221,9 +214,10 @@ impl Policy {
         let times = if crashes == 1 { "once".to_owned() } else { format!("{crashes} times") };
         let words = format!("its worker died {times} while it had this item");
         let failure = Failure { code: Some("crash".to_owned()), ..Failure::new(Class::Transient, words) };
-        let decided = Decided { failure, action, reason: Some("max_crashes".to_owned()), by: "rules".to_owned() };
+        let decided =
+            DecisionRecord { failure, action, reason: Some("max_crashes".to_owned()), by: "rules".to_owned() };
         let (id, fence) = (claimed.item.id, claimed.fence);
-        Some(Outcome { id, fence, sent: Counted::Nothing, next, decided: Some(decided) })
+        Some(ClaimOutcome { id, fence, counted: Counted::Nothing, next, decided: Some(decided) })
     }
 }
 

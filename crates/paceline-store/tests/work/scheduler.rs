@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use paceline_core::{Backoff, Class, Growth, Jitter, Timestamp};
 use paceline_store::work::{
-    Case, Clock, Decision, Ended, Failure, Filter, Idle, Judge, MemoryStore, NewItem, Note, OverBound, Policy,
-    Scheduler, SqliteStore, State, Status, Summary, Task, Verdict, WorkStore,
+    Case, Clock, Ended, Failure, Filter, Idle, Judge, Judgement, Judging, MemoryStore, NewItem, Note, OverBound,
+    Policy, Scheduler, SqliteStore, State, Status, Summary, Task, WorkStore,
 };
 
 use crate::support::{S, START, folder, item, of_group};
@@ -295,14 +295,14 @@ async fn a_panic_is_a_failure_of_its_item_alone() {
 }
 
 /// Answers with what its table has for a key; hangs where it has nothing.
-struct Table(Vec<(&'static str, Option<Decision>)>);
+struct Table(Vec<(&'static str, Option<Judgement>)>);
 
 impl Judge for Table {
     fn name(&self) -> &str {
         "table"
     }
 
-    fn decide<'a>(&'a self, case: Case<'a>) -> Verdict<'a> {
+    fn decide<'a>(&'a self, case: Case<'a>) -> Judging<'a> {
         let found = self.0.iter().find(|(key, _)| *key == case.item.key).cloned();
         Box::pin(async move {
             match found {
@@ -315,12 +315,12 @@ impl Judge for Table {
 
 #[tokio::test(start_paused = true)]
 async fn a_judge_decides_within_bounds() {
-    let retry = |secs: u64| Decision::Retry { delay: Some(Duration::from_secs(secs)), reason: None };
+    let retry = |secs: u64| Judgement::Retry { delay: Some(Duration::from_secs(secs)), reason: None };
     let table = Table(vec![
         ("soon", Some(retry(1))),
         ("capped", Some(retry(86_400))),
-        ("skips", Some(Decision::Skip { reason: Some("not worth it".to_owned()) })),
-        ("aborts", Some(Decision::Abort { reason: Some("broken".to_owned()) })),
+        ("skips", Some(Judgement::Skip { reason: Some("not worth it".to_owned()) })),
+        ("aborts", Some(Judgement::Abort { reason: Some("broken".to_owned()) })),
         ("unsure", None),
         ("neighbour", None),
     ]);
