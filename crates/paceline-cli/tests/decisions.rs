@@ -126,6 +126,7 @@ fn cases() -> Vec<Case> {
         of("content refused", Reading::new(Class::Filtered)),
         of("bad key", answer(401, &[], key)),
         of("bad key, everything used up", answer(401, &[], key)).after(3, 5),
+        of("a bad key that asks for a wait", Reading { wait: Some(30 * S), ..answer(401, &[], key) }),
         of("bad request", answer(400, &[], r#"{"error":{"message":"wrong"}}"#)),
         of("not found", answer(404, &[], "")).after(1, 1),
         of("503, its backoff ends before the deadline", answer(503, &[], "")).within(3 * S, Duration::ZERO),

@@ -13,7 +13,7 @@ use http::HeaderMap;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use paceline::config::join_url;
 use paceline::provider::{self, Dialect, NoResponse, Provider, Reading, TokenRatio};
-use paceline::{Limiter, clock};
+use paceline::{Limiter, Secrets, clock};
 use paceline_core::{Admit, Class, ConfigError, Cost, Outcome, PacerConfig, Policy, Request};
 use paceline_store::work::{Case, Judge, Judgement, Judging, by_class, read_answer};
 use reqwest::redirect;
@@ -209,20 +209,15 @@ impl LlmJudge {
 
     /// The API may repeat its key, and a model what it was shown: what it says is logged, stored and reported.
     fn without_secrets(&self, decision: Judgement) -> Judgement {
-        let said = |reason: Option<String>| reason.map(|reason| redacted(&self.without_key(reason), ""));
+        // Keys that look like none are known from the headers.
+        let keys = Secrets::of(self.config.headers.values(), "[redacted]");
+        let said = |reason: Option<String>| reason.map(|reason| redacted(&keys.removed_from_text(reason), ""));
         match decision {
             Judgement::Retry { delay, reason } => Judgement::Retry { delay, reason: said(reason) },
             Judgement::Fail { reason } => Judgement::Fail { reason: said(reason) },
             Judgement::Skip { reason } => Judgement::Skip { reason: said(reason) },
             Judgement::Abort { reason } => Judgement::Abort { reason: said(reason) },
         }
-    }
-
-    /// Keys that look like none are known from the headers.
-    fn without_key(&self, words: String) -> String {
-        let values = self.config.headers.values().filter_map(|value| value.to_str().ok());
-        let keys = values.filter_map(|value| value.rsplit(' ').next()).filter(|key| key.len() >= SHORTEST_KEY);
-        keys.fold(words, |words, key| words.replace(key, "[redacted]"))
     }
 
     /// Takes a decision within its bounds; none leaves the case to the rules.
@@ -233,9 +228,6 @@ impl LlmJudge {
         (!abort || agreed).then_some(decision)
     }
 }
-
-/// Shorter values of headers are words.
-const SHORTEST_KEY: usize = 8;
 
 impl Judge for LlmJudge {
     fn name(&self) -> &str {

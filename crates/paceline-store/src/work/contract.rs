@@ -6,7 +6,6 @@ use serde_json::{Map, Value, json};
 
 use super::item::{Event, shortened};
 use super::judge::{Case, Judgement};
-use crate::paths::rfc3339;
 
 /// A longer answer is none: a decision is a line.
 const ANSWER_BYTES: usize = 64 << 10;
@@ -39,14 +38,14 @@ pub fn question(case: &Case<'_>) -> String {
 
 fn past(event: &Event) -> Value {
     json!({
-        "decided_at": rfc3339(event.decided.as_millis()),
+        "decided_at": event.decided.to_string(),
         "class": event.failure.class.as_str(),
         "status": event.failure.status,
         "code": event.failure.code,
         "words": event.failure.words,
         "action": event.action,
         "reason": event.reason,
-        "not_before": event.not_before.map(|at| rfc3339(at.as_millis())),
+        "not_before": event.not_before.map(|at| at.to_string()),
         "waited_s": event.waited.map(|waited| waited.as_secs_f64()),
     })
 }

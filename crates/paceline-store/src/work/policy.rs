@@ -122,8 +122,8 @@ impl Policy {
         self.backoff.check()
     }
 
-    /// What follows from a failure for the item, and perhaps for its group. `judged` is what a judge decided, and its name, if there was one; `age` is the time since
-    /// the item's first try.
+    /// What follows from a failure for the item, and perhaps for its group. `judged` is what a judge decided, and its name, if
+    /// there was one; `age` is the time since the item's first try.
     pub(crate) fn rule(
         &self,
         claimed: &Claimed,
@@ -133,18 +133,18 @@ impl Policy {
         rng: &mut Rng,
     ) -> (ClaimOutcome, Option<GroupAction>) {
         let by = judged.as_ref().map_or("rules", |(_, name)| name).to_owned();
-        let judged = judged.map(|(decision, _)| decision);
+        let judged = judged.map(|(judgement, _)| judgement);
         let retry::Decision { counted, then } = self.decide(claimed, &failure, judged.as_ref(), age, rng);
-        let stop = (Transition::Again(Duration::ZERO), "abort", Some(GroupAction::Stop));
+        let stop = |wait| (Transition::Again(wait), "abort", Some(GroupAction::Stop));
         let ((next, action, group), why) = match (judged, then) {
             (Some(Judgement::Fail { reason }), _) => ((Transition::Failed, "fail", None), reason),
             (Some(Judgement::Skip { reason }), _) => ((Transition::Skipped, "skip", None), reason),
-            (Some(Judgement::Abort { reason }), _) => (stop, reason),
-            (_, Then::Again(_)) if failure.class == Class::Account => (stop, Some(failure.words.clone())),
+            (Some(Judgement::Abort { reason }), _) => (stop(Duration::ZERO), reason),
+            (_, Then::Again(wait)) if failure.class == Class::Account => (stop(wait), Some(failure.words.clone())),
             (judged, Then::Again(wait)) => {
                 let is_held = failure.class == Class::QuotaExhausted || failure.is_for_group;
                 let action = if counted == Counted::Deferral { "defer" } else { "retry" };
-                let reason = judged.and_then(|decision| decision.reason().map(str::to_owned));
+                let reason = judged.and_then(|judgement| judgement.reason().map(str::to_owned));
                 ((Transition::Again(wait), action, is_held.then_some(GroupAction::Hold(wait))), reason)
             }
             (_, Then::GiveUp(reason @ GiveUp::Refused(_))) => {
@@ -158,7 +158,7 @@ impl Policy {
         };
         let (id, fence) = (claimed.item.id, claimed.fence);
         let decided = Some(DecisionRecord { failure, action, reason: why, by });
-        (ClaimOutcome { id, fence, counted: counted, next, decided }, group)
+        (ClaimOutcome { id, fence, counted, next, decided }, group)
     }
 
     /// What the rules say about a failure, with the wait that a judge chose where it wants another try: that is capped.

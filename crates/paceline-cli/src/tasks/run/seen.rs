@@ -125,7 +125,7 @@ impl Seen {
             ("retry" | "defer", Some(wait)) => {
                 figures.retries += 1;
                 let words = self.attempt(item, class);
-                let not_before = text::rfc3339((self.0.clock.wall() + wait).as_millis());
+                let not_before = (self.0.clock.wall() + wait).to_string();
                 let (words, wait) = (format!("{} {words}", log_words(class)), text::duration(wait));
                 tracing::warn!(
                     item = item.key,
