@@ -132,11 +132,11 @@ impl Plan {
         if more > 0 {
             writeln!(told, "    ... and {}", text::counted(more, "more attempt")).expect("a string takes everything");
         }
-        told += &format!("\nat worst  {} for an item\n", spans(self.item));
+        told += &format!("\nat worst  {} for an item\n", text::spans(self.item));
         if args.items > 1 {
             let items = text::counted(args.items, "item");
-            told += &format!("          {} for {items}, one after the other\n", spans(self.run));
-            told += &format!("          {} when what waits is in nobody's way\n", spans(self.item));
+            told += &format!("          {} for {items}, one after the other\n", text::spans(self.run));
+            told += &format!("          {} when what waits is in nobody's way\n", text::spans(self.item));
         }
         self.warnings.iter().for_each(|warning| text::wrapped(&mut told, "warning: ", warning));
         told
@@ -187,19 +187,6 @@ fn seconds(duration: Duration) -> Value {
     match duration.subsec_millis() {
         0 => duration.as_secs().into(),
         _ => ((duration.as_secs_f64() * 1e3).round() / 1e3).into(),
-    }
-}
-
-/// Nobody counts a longer time in seconds: 31 years.
-const IN_SECONDS: u64 = 1_000_000_000;
-
-/// As in `2,520 s (42m 00s)`.
-fn spans(duration: Duration) -> String {
-    let whole = text::count(duration.as_secs());
-    match duration.subsec_millis() {
-        _ if !(60..IN_SECONDS).contains(&duration.as_secs()) => text::duration(duration),
-        0 => format!("{whole} s ({})", text::duration(duration)),
-        millis => format!("{whole}.{millis:03} s ({})", text::duration(duration)),
     }
 }
 

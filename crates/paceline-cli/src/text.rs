@@ -59,6 +59,40 @@ pub(crate) fn millis(duration: Duration) -> String {
     }
 }
 
+/// A duration without rounding that would matter: `1.386s`, `17.28s`, `2m 5s`, `10d 12h`.
+pub(crate) fn exact(duration: Duration) -> String {
+    if duration < Duration::from_secs(60) {
+        let millis = duration.as_nanos().div_ceil(1_000_000);
+        return match (millis / 1_000, millis % 1_000) {
+            (0, millis) => format!("{millis}ms"),
+            (seconds, 0) => format!("{seconds}s"),
+            (seconds, millis) => format!("{seconds}.{millis:03}").trim_end_matches('0').to_owned() + "s",
+        };
+    }
+    let seconds = duration.as_nanos().div_ceil(1_000_000_000) as u64;
+    let units = [(86_400, "d"), (3_600, "h"), (60, "m"), (1, "s")];
+    let mut left = seconds;
+    let parts = units.into_iter().filter_map(|(size, unit)| {
+        let number = left / size;
+        left %= size;
+        (number > 0).then(|| format!("{number}{unit}"))
+    });
+    parts.collect::<Vec<_>>().join(" ")
+}
+
+/// Nobody counts a longer time in seconds: 31 years.
+const IN_SECONDS: u64 = 1_000_000_000;
+
+/// As in `2,520 s (42m 00s)`.
+pub(crate) fn spans(span: Duration) -> String {
+    let whole = count(span.as_secs());
+    match span.subsec_millis() {
+        _ if !(60..IN_SECONDS).contains(&span.as_secs()) => duration(span),
+        0 => format!("{whole} s ({})", duration(span)),
+        millis => format!("{whole}.{millis:03} s ({})", duration(span)),
+    }
+}
+
 /// A noun with its number: `1 item`, `2 items`.
 pub(crate) fn counted(number: u64, noun: &str) -> String {
     format!("{} {noun}{}", count(number), if number == 1 { "" } else { "s" })
@@ -102,9 +136,10 @@ const fn turns(c: char) -> bool {
     matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// An instant as RFC 3339 in UTC, with milliseconds.
-pub(crate) fn rfc3339(millis: i64) -> String {
-    jiff::Timestamp::from_millisecond(millis).map_or_else(|_| millis.to_string(), |at| format!("{at:.3}"))
+/// Reads an instant as RFC 3339 has it, with any offset from UTC.
+pub(crate) fn instant(text: &str) -> Option<Timestamp> {
+    let at: jiff::Timestamp = text.parse().ok()?;
+    Some(Timestamp::from_millis(at.as_millisecond()))
 }
 
 /// An instant for people: in their zone, and in UTC where that differs. The day is named unless it is today.
@@ -121,7 +156,7 @@ fn moment_in(at: Timestamp, now: Timestamp, zone: &TimeZone) -> String {
         let form = if at.date() == now.date() { "%H:%M:%S" } else { "%F %H:%M:%S" };
         Ok(at.strftime(form).to_string())
     };
-    let (Ok(local), Ok(utc)) = (show(zone), show(&TimeZone::UTC)) else { return rfc3339(at.as_millis()) };
+    let (Ok(local), Ok(utc)) = (show(zone), show(&TimeZone::UTC)) else { return at.to_string() };
     if local == utc { format!("{utc} UTC") } else { format!("{local} ({utc} UTC)") }
 }
 
@@ -137,6 +172,12 @@ mod tests {
         let nearest =
             [5_370, 7_199, 86_369, 86_370, 97_199, 99_000].map(|seconds| duration(Duration::from_secs(seconds)));
         assert_eq!(nearest, ["1h 30m", "2h 00m", "23h 59m", "1d 0h", "1d 3h", "1d 4h"]);
+    }
+
+    #[test]
+    fn durations_are_told_to_the_millisecond_or_the_second() {
+        let texts = [0, 634, 1_386, 17_280, 60_000, 125_500, 907_200_000].map(Duration::from_millis).map(exact);
+        assert_eq!(texts, ["0ms", "634ms", "1.386s", "17.28s", "1m", "2m 6s", "10d 12h"]);
     }
 
     #[test]
@@ -177,8 +218,18 @@ mod tests {
         assert_eq!(moment_in(noon, noon, &TimeZone::UTC), "12:00:00 UTC");
     }
 
+    /// Compared with a library, from the year 0 to 9999.
     #[test]
-    fn instants_carry_milliseconds() {
-        assert_eq!(rfc3339(1_795_176_000_000), "2026-11-20T12:00:00.000Z");
+    fn instants_are_written_as_they_are_read() {
+        let mut rng = paceline_core::Rng::new(7);
+        let (first, last) = (-62_167_219_200_000_i64, 253_402_207_200_000_i64);
+        for _ in 0..20_000 {
+            let millis = first + (rng.next_u64() % (last - first) as u64) as i64;
+            let at = Timestamp::from_millis(millis);
+            let theirs = jiff::Timestamp::from_millisecond(millis).unwrap();
+            assert_eq!(at.to_string(), format!("{theirs:.3}"));
+            assert_eq!(instant(&at.to_string()), Some(at));
+        }
+        assert_eq!(instant("2026-11-20T13:00:00+01:00"), Some(Timestamp::from_millis(1_795_176_000_000)));
     }
 }

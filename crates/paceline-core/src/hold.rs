@@ -4,11 +4,8 @@ use alloc::sync::Arc;
 use core::time::Duration;
 
 use crate::admit::{Admit, Cause, Policy};
+use crate::retry::unknown_quota;
 use crate::time::Instant;
-
-/// The first wait for a quota whose end is not known; it doubles to an hour.
-pub(crate) const FIRST_GUESS: Duration = Duration::from_secs(300);
-const LONGEST_GUESS: Duration = Duration::from_secs(3_600);
 
 /// A call that leaves so soon after a wait has honoured it.
 const HONOURED: Duration = Duration::from_secs(1);
@@ -18,7 +15,8 @@ const HONOURED: Duration = Duration::from_secs(1);
 pub(crate) struct Hold {
     until: Option<(Instant, Cause)>,
     stopped: Option<Arc<str>>,
-    guess: Duration,
+    /// How often in a row the end of a quota had to be guessed.
+    guesses: u32,
     /// When the last wait for a limit of a day or longer was over.
     long_wait_over: Option<Instant>,
 }
@@ -41,8 +39,9 @@ impl Hold {
 
     /// How long to wait for a quota whose end is not known.
     pub(crate) fn guess(&mut self) -> Duration {
-        self.guess = if self.guess.is_zero() { FIRST_GUESS } else { (self.guess * 2).min(LONGEST_GUESS) };
-        self.guess
+        let wait = unknown_quota(self.guesses);
+        self.guesses = self.guesses.saturating_add(1);
+        wait
     }
 
     /// A limit of a day or longer asked for a wait. Says whether it refused a call that had left right after the last such
@@ -54,7 +53,7 @@ impl Hold {
 
     /// A call succeeded: the next guess starts from the beginning.
     pub(crate) fn passed(&mut self) {
-        self.guess = Duration::ZERO;
+        self.guesses = 0;
         self.long_wait_over = None;
     }
 
@@ -77,7 +76,7 @@ impl Hold {
 
     /// Whether nothing holds, and nothing is remembered of earlier holds.
     pub(crate) const fn is_clear(&self) -> bool {
-        !self.is_active() && self.guess.is_zero() && self.long_wait_over.is_none()
+        !self.is_active() && self.guesses == 0 && self.long_wait_over.is_none()
     }
 
     pub(crate) const fn is_active(&self) -> bool {

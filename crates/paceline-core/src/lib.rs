@@ -22,6 +22,7 @@ mod queue;
 mod quota;
 mod request;
 mod responsive;
+pub mod retry;
 mod rng;
 mod scope;
 mod slots;
@@ -29,7 +30,6 @@ mod snapshot;
 mod spacing;
 mod time;
 mod units;
-mod verdict;
 
 pub use admit::{Admit, Cause, Policy};
 pub use backoff::{Backoff, Growth, Jitter};

@@ -63,6 +63,11 @@ impl Class {
         }
     }
 
+    /// Whether the same request can never pass.
+    pub const fn is_final(self) -> bool {
+        matches!(self, Self::Invalid | Self::Filtered)
+    }
+
     /// The class of that name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|class| class.as_str() == name)

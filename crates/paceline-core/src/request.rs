@@ -168,6 +168,18 @@ pub enum GiveUp {
     Deadline,
 }
 
+impl GiveUp {
+    /// The word used in files and JSON.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Refused(class) => class.as_str(),
+            Self::Retries => "max_retries",
+            Self::Deferrals => "max_deferrals",
+            Self::Deadline => "deadline",
+        }
+    }
+}
+
 impl fmt::Display for GiveUp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -101,6 +101,36 @@ impl Timestamp {
     }
 }
 
+impl fmt::Display for Timestamp {
+    /// RFC 3339 in UTC with milliseconds: `2023-11-14T22:13:20.000Z`. After the year 9999, for which it has no form, `never`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (days, millis) = (self.0.div_euclid(DAY), self.0.rem_euclid(DAY));
+        let (year, month, day) = date(days);
+        if year > 9_999 {
+            return f.pad("never");
+        }
+        let (hour, minute, second) = (millis / 3_600_000, millis / 60_000 % 60, millis / 1_000 % 60);
+        write!(f, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{:03}Z", millis % 1_000)
+    }
+}
+
+const DAY: i64 = 86_400_000;
+
+/// Year, month and day of the Gregorian calendar, so many days after 1970-01-01. Years are taken to begin in March, so that the
+/// day that some of them have more comes last; then months of 31 and 30 days alternate in rows of five, 153 days each.
+const fn date(days: i64) -> (i64, i64, i64) {
+    const ERA: i64 = 146_097;
+    // Since 0000-03-01; 400 years are one era.
+    let days = days + 719_468;
+    let (era, of_era) = (days.div_euclid(ERA), days.rem_euclid(ERA));
+    let year = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / (ERA - 1)) / 365;
+    let of_year = of_era - (365 * year + year / 4 - year / 100);
+    let month = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * month + 2) / 5 + 1;
+    let (month, next) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
+    (era * 400 + year + next, month, day)
+}
+
 impl Add<Duration> for Timestamp {
     type Output = Self;
 
@@ -108,5 +138,28 @@ impl Add<Duration> for Timestamp {
     fn add(self, duration: Duration) -> Self {
         let millis = duration.as_nanos().div_ceil(1_000_000);
         Self(self.0.saturating_add(i64::try_from(millis).unwrap_or(i64::MAX)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
+
+    #[test]
+    fn instants_carry_milliseconds_and_know_the_calendar() {
+        for (millis, text) in [
+            (0, "1970-01-01T00:00:00.000Z"),
+            (-1, "1969-12-31T23:59:59.999Z"),
+            (951_782_400_000, "2000-02-29T00:00:00.000Z"),
+            (4_107_542_400_000, "2100-03-01T00:00:00.000Z"),
+            (1_795_176_000_042, "2026-11-20T12:00:00.042Z"),
+            (-62_167_219_200_000, "0000-01-01T00:00:00.000Z"),
+            (253_402_300_799_999, "9999-12-31T23:59:59.999Z"),
+            (253_402_300_800_000, "never"),
+            (i64::MAX, "never"),
+        ] {
+            assert_eq!(Timestamp::from_millis(millis).to_string(), text);
+        }
     }
 }

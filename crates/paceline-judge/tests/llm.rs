@@ -13,7 +13,7 @@ use hyper_util::rt::TokioIo;
 use paceline_core::{Backoff, Class, Growth, Jitter};
 use paceline_judge::{LlmConfig, LlmJudge};
 use paceline_store::work::{
-    Case, Clock, Decision, Failure, Filter, Item, Judge, MemoryStore, NewItem, Policy, Scheduler, State, WorkStore,
+    Case, Clock, Failure, Filter, Item, Judge, Judgement, MemoryStore, NewItem, Policy, Scheduler, State, WorkStore,
 };
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -83,7 +83,7 @@ async fn item() -> Item {
     store.list(Filter::default(), 0, 1).await.unwrap().remove(0)
 }
 
-async fn decide(judge: &LlmJudge, failure: &Failure) -> Option<Decision> {
+async fn decide(judge: &LlmJudge, failure: &Failure) -> Option<Judgement> {
     let item = item().await;
     let payload = r#"{"iban":"DE02120300000000202051"}"#;
     judge.decide(Case { item: &item, payload, failure, retry: 1, max_retries: 3, history: &[] }).await
@@ -101,7 +101,7 @@ async fn is_asked_about_the_error_alone() {
         "account DE02120300000000202051: wrong key sk-of-the-called-service-1, Authorization: Bearer xyz.abc.def";
     let decision = decide(&server.judge(), &Failure::new(Class::Transient, words).with_status(500)).await;
     let delay = Some(Duration::from_secs(90));
-    assert_eq!(decision, Some(Decision::Retry { delay, reason: Some("busy".to_owned()) }));
+    assert_eq!(decision, Some(Judgement::Retry { delay, reason: Some("busy".to_owned()) }));
     let (headers, asked) = server.asked.lock().unwrap().remove(0);
     assert_eq!(headers["authorization"], "Bearer sk-the-key-of-the-judge");
     assert_eq!(asked["model"], "m");
@@ -125,7 +125,7 @@ async fn what_it_says_repeats_no_key() {
     });
     let decision = decide(&server.await.judge(), &busy()).await;
     let reason = Some("you sent [redacted], and Bearer [redacted], twice".to_owned());
-    assert_eq!(decision, Some(Decision::Skip { reason }));
+    assert_eq!(decision, Some(Judgement::Skip { reason }));
 }
 
 #[tokio::test]
@@ -173,7 +173,7 @@ fn no_secret_is_in_what_is_printed_of_a_judge() {
 async fn a_query_of_the_address_stays_behind_the_path() {
     let server = Server::new(|_| Some(says(r#"{"action":"skip"}"#))).await;
     let judge = LlmJudge::new(LlmConfig::new(format!("{}?api-version=7", server.url), "m")).unwrap();
-    assert_eq!(decide(&judge, &busy()).await, Some(Decision::Skip { reason: None }));
+    assert_eq!(decide(&judge, &busy()).await, Some(Judgement::Skip { reason: None }));
 }
 
 #[tokio::test]

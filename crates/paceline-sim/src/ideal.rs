@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use paceline_core::{Dimension, Instant};
 
-use crate::provider::{Cause, Decision, Provider, ProviderConfig, ProviderError};
+use crate::provider::{Admission, Cause, Provider, ProviderConfig, ProviderError};
 use crate::scenario::{Item, Scenario};
 
 /// Capacities that change are looked at so often.
@@ -111,8 +111,8 @@ impl Dispatcher<'_> {
             let wait = if full { Duration::MAX } else { self.provider.polite_wait(self.now, &item.cost) };
             if wait.is_zero() {
                 match self.provider.arrive_with(self.now, &item.cost, item.service) {
-                    Decision::Admitted(_) => break,
-                    Decision::Refused(refusal) => {
+                    Admission::Admitted(_) => break,
+                    Admission::Refused(refusal) => {
                         debug_assert!(matches!(refusal.cause, Cause::Chance { .. }), "{refusal:?}");
                         let answered = self.now + self.scenario.refuse + self.scenario.net;
                         self.turned_away.push(Reverse(answered.max(self.now + Duration::from_nanos(1))));

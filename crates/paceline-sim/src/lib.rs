@@ -35,7 +35,7 @@ pub use measures::Measures;
 pub use oracle::Job;
 pub use phases::Phase;
 pub use plan::{Plan, Wait, plan};
-pub use provider::{Cause, Decision, Provider, ProviderConfig, ProviderError, Refusal};
+pub use provider::{Admission, Cause, Provider, ProviderConfig, ProviderError, Refusal};
 pub use responsive::{Course, Paced, Requirement};
 pub use scaling::Scaling;
 pub use scenario::{CostOf, Duty, Item, Scenario, ScenarioError, Workers};

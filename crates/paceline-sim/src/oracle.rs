@@ -55,7 +55,7 @@ fn scale(duration: Duration, times: u64, parts: u64) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Decision, Latency, Provider, ProviderConfig};
+    use crate::{Admission, Latency, Provider, ProviderConfig};
     use paceline_core::{Dimension, Instant};
     use proptest::prelude::*;
 
@@ -90,7 +90,7 @@ mod tests {
         let mut provider = Provider::new(config, 0).expect("a sound configuration");
         let mut now = Instant::ZERO;
         for _ in 0..calls {
-            while let Decision::Refused(refusal) = provider.arrive(now, &Cost::request()) {
+            while let Admission::Refused(refusal) = provider.arrive(now, &Cost::request()) {
                 now += refusal.wait.expect("a limiter names its wait");
             }
             provider.finish(now);

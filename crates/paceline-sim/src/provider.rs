@@ -51,7 +51,7 @@ impl Default for ProviderConfig {
 
 /// The answer to a call that arrives.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Decision {
+pub enum Admission {
     /// It is in service until [`Provider::finish`]; [`Provider::due`] says when that is.
     Admitted(Service),
     /// It was turned away and used nothing.
@@ -188,19 +188,19 @@ impl Provider {
 
     /// Decides on a call whose service time is drawn if it is admitted; then it is in service until
     /// [`Provider::finish`] is called for it.
-    pub fn arrive(&mut self, now: Instant, cost: &Cost) -> Decision {
+    pub fn arrive(&mut self, now: Instant, cost: &Cost) -> Admission {
         self.decide(now, cost, None)
     }
 
     /// The same for a call that brings its service time along.
-    pub fn arrive_with(&mut self, now: Instant, cost: &Cost, service: Duration) -> Decision {
+    pub fn arrive_with(&mut self, now: Instant, cost: &Cost, service: Duration) -> Admission {
         self.decide(now, cost, Some(service))
     }
 
-    fn decide(&mut self, now: Instant, cost: &Cost, service: Option<Duration>) -> Decision {
+    fn decide(&mut self, now: Instant, cost: &Cost, service: Option<Duration>) -> Admission {
         let now = self.advance(now);
         if let Some(Chance { status, wait, .. }) = self.dice.roll(now) {
-            return Decision::Refused(Refusal { cause: Cause::Chance { status }, wait });
+            return Admission::Refused(Refusal { cause: Cause::Chance { status }, wait });
         }
         if let Some(cause) = self.obstacle(now, cost) {
             for limiter in &mut self.limiters {
@@ -209,7 +209,7 @@ impl Provider {
             if let Some(scaler) = &mut self.scaler {
                 scaler.refused();
             }
-            return Decision::Refused(self.refusal(now, cost, cause));
+            return Admission::Refused(self.refusal(now, cost, cause));
         }
         for limiter in &mut self.limiters {
             limiter.take(now, cost.get(limiter.dimension()));
@@ -220,7 +220,7 @@ impl Provider {
         }
         let work = service.unwrap_or_else(|| self.latency.draw(&mut self.latencies));
         let fault = self.faults.unit() < self.fault;
-        Decision::Admitted(self.sharing.begin(if fault { work / 2 } else { work }, fault))
+        Admission::Admitted(self.sharing.begin(if fault { work / 2 } else { work }, fault))
     }
 
     fn refusal(&self, now: Instant, cost: &Cost, cause: Cause) -> Refusal {

@@ -42,6 +42,7 @@ mod history;
 mod item;
 mod journal;
 mod line;
+mod line_file;
 mod load;
 mod lock;
 mod merge;
@@ -68,6 +69,7 @@ pub use item::{
 };
 pub use journal::{Journal, Opened, Options};
 pub use line::{Answer, CustomId, LineForm, ResultLine, encode_line};
+pub use line_file::LineFile;
 pub use load::Loader;
 pub use lock::RunLock;
 pub use merge::{Conflict, Conflicts};

@@ -1,15 +1,15 @@
 //! The files of results and errors: appended in groups, synced before the journal counts them.
 
 use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use flate2::read::MultiGzDecoder;
 
-use crate::disk::{stands_at, sync_folder_of};
 use crate::error::Error;
 use crate::item::End;
 use crate::line::prove;
+use crate::line_file::LineFile;
 use crate::paths::Paths;
 use crate::query::{Covered, Run};
 
@@ -90,7 +90,7 @@ impl Outputs {
 #[derive(Debug)]
 pub(crate) struct OutputFile {
     pub(crate) path: PathBuf,
-    file: Option<File>,
+    file: Option<LineFile>,
     len: u64,
     crc: crc32fast::Hasher,
     staged: Vec<u8>,
@@ -114,13 +114,14 @@ impl OutputFile {
             Err(source) => return Err(Error::Io { action: "open", path: path.to_owned(), source }),
         };
         let damaged = |offset, why| Error::Damaged { path: path.to_owned(), offset, why };
-        let len = file.metadata().map_err(Error::io("read", path))?.len();
+        let file = LineFile::of(file, path)?;
+        let len = file.len()?;
         if len < covered.len {
             return Err(damaged(len, "it ends there, before what its journal recorded"));
         }
-        output.crc = checksum(&file, covered.len).map_err(Error::io("read", path))?;
+        output.crc = checksum(file.file(), covered.len).map_err(Error::io("read", path))?;
         if output.crc.clone().finalize() != covered.crc {
-            return Err(match first_damage(&file, covered.len).map_err(Error::io("read", path))? {
+            return Err(match first_damage(file.file(), covered.len).map_err(Error::io("read", path))? {
                 Some(offset) => damaged(offset, "the line there is not what its journal recorded"),
                 None => damaged(0, "its lines are whole, but not those that its journal recorded"),
             });
@@ -162,7 +163,7 @@ impl OutputFile {
         if self.path.exists() {
             self.open()?;
             let file = self.file.as_mut().expect("it was opened above");
-            file.seek(SeekFrom::Start(covered.len)).map_err(Error::io("write", &self.path))?;
+            file.continue_at(covered.len)?;
         }
         Ok(())
     }
@@ -176,7 +177,7 @@ impl OutputFile {
     pub(crate) fn tail(&self) -> Result<Tail, Error> {
         let reader = match &self.file {
             Some(file) => {
-                let mut file = file.try_clone().map_err(Error::io("read", &self.path))?;
+                let mut file = file.file().try_clone().map_err(Error::io("read", &self.path))?;
                 // A crash of the process alone leaves lines that only the system's memory has.
                 file.sync_data().map_err(Error::io("sync", &self.path))?;
                 file.seek(SeekFrom::Start(self.len)).map_err(Error::io("read", &self.path))?;
@@ -195,13 +196,7 @@ impl OutputFile {
 
     /// Cuts off what follows the recorded part; returns how much that was.
     pub(crate) fn cut(&mut self) -> Result<u64, Error> {
-        let Some(file) = &mut self.file else { return Ok(0) };
-        let len = file.metadata().map_err(Error::io("read", &self.path))?.len();
-        if len > self.len {
-            file.set_len(self.len).and_then(|()| file.sync_all()).map_err(Error::io("cut", &self.path))?;
-        }
-        file.seek(SeekFrom::Start(self.len)).map_err(Error::io("write", &self.path))?;
-        Ok(len.saturating_sub(self.len))
+        self.file.as_mut().map_or(Ok(0), |file| file.cut(self.len))
     }
 
     /// The offset that the next staged line will have.
@@ -220,10 +215,7 @@ impl OutputFile {
         }
         self.open()?;
         let file = self.file.as_mut().expect("it was opened above");
-        file.write_all(&self.staged).map_err(Error::io("write", &self.path))?;
-        file.sync_data().map_err(Error::io("sync", &self.path))?;
-        // Each answer after that would be paid for and lost.
-        self.check_place()?;
+        file.append(&self.staged)?;
         self.crc.update(&self.staged);
         self.len += self.staged.len() as u64;
         self.staged.clear();
@@ -233,18 +225,12 @@ impl OutputFile {
     }
 
     fn check_place(&self) -> Result<(), Error> {
-        match &self.file {
-            Some(file) if !stands_at(file, &self.path) => Err(Error::OutputTaken { output: self.path.clone() }),
-            _ => Ok(()),
-        }
+        self.file.as_ref().map_or(Ok(()), LineFile::check_place)
     }
 
     fn open(&mut self) -> Result<(), Error> {
         if self.file.is_none() {
-            let mut options = OpenOptions::new();
-            let file = options.read(true).write(true).create(true).truncate(false).open(&self.path);
-            self.file = Some(file.map_err(Error::io("create", &self.path))?);
-            sync_folder_of(&self.path)?;
+            self.file = Some(LineFile::open(&self.path)?);
         }
         Ok(())
     }

@@ -141,15 +141,11 @@ impl InputMark {
             return Err(changed("beginning", hex(was.head_hash), hex(self.head_hash)));
         }
         if self.mtime_ms != was.mtime_ms {
-            return Err(changed("time of change", rfc3339(was.mtime_ms), rfc3339(self.mtime_ms)));
+            let shown = |millis| paceline_core::Timestamp::from_millis(millis).to_string();
+            return Err(changed("time of change", shown(was.mtime_ms), shown(self.mtime_ms)));
         }
         Ok(())
     }
-}
-
-/// A time of change as people and files write it.
-pub(crate) fn rfc3339(millis: i64) -> String {
-    jiff::Timestamp::from_millisecond(millis).map_or_else(|_| format!("{millis} ms"), |at| format!("{at:.3}"))
 }
 
 #[cfg(test)]

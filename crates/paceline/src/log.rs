@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use paceline_core::{Class, Request, Retry, Timestamp};
+use paceline_core::{Class, Request, Retry};
 
 use crate::provider::log_words;
 
@@ -53,12 +53,6 @@ impl fmt::Display for Rounded {
     }
 }
 
-/// RFC 3339 in UTC with milliseconds.
-pub(crate) fn rfc3339(time: Timestamp) -> String {
-    let time = jiff::Timestamp::from_millisecond(time.as_millis());
-    time.map_or_else(|_| "never".to_owned(), |time| format!("{time:.3}"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -81,10 +75,5 @@ mod tests {
             let delay = Duration::from_millis(millis);
             assert_eq!(BackingOff::new(class, &next, retry, delay).to_string(), words);
         }
-    }
-
-    #[test]
-    fn times_are_utc_with_milliseconds() {
-        assert_eq!(rfc3339(Timestamp::from_millis(1_700_000_000_000)), "2023-11-14T22:13:20.000Z");
     }
 }

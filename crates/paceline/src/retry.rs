@@ -11,7 +11,7 @@ use crate::clock;
 use crate::driver::block_on;
 use crate::error::Error;
 use crate::limiter::Limiter;
-use crate::log::{BackingOff, rfc3339};
+use crate::log::BackingOff;
 use crate::nested::{FRAME, Frame, Report, Sender};
 use crate::permit::Permit;
 use crate::provider::Reading;
@@ -176,7 +176,7 @@ impl Limiter {
             item = next.item,
             class = reading.class.as_str(),
             hint_source = reading.wait_from,
-            not_before = rfc3339(clock::wall() + delay),
+            not_before = (clock::wall() + delay).to_string(),
             "{resend}"
         );
     }

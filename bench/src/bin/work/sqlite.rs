@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use paceline_core::Timestamp;
-use paceline_store::work::{Ask, Clock, NewItem, Outcome as What, Policy, Scheduler, SqliteStore, Status, WorkStore};
+use paceline_store::work::{
+    Ask, ClaimOutcome as What, Clock, NewItem, Policy, Scheduler, SqliteStore, Status, WorkStore,
+};
 
 use crate::Outcome;
 use crate::process::{memory_kib, processor};

@@ -152,9 +152,7 @@ impl Reader {
 }
 
 fn rfc3339(text: &str) -> Result<Timestamp, String> {
-    let parsed: jiff::Timestamp =
-        text.parse().map_err(|_| "expected a time such as 2026-11-20T12:00:00Z".to_owned())?;
-    Ok(Timestamp::from_millis(parsed.as_millisecond()))
+    crate::text::instant(text).ok_or_else(|| "expected a time such as 2026-11-20T12:00:00Z".to_owned())
 }
 
 fn shown(name: Option<&Path>) -> String {

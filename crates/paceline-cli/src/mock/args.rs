@@ -1,7 +1,6 @@
 //! The flags of `paceline mock`.
 
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use clap::ValueEnum;
 use paceline_core::{Dimension, Quota, Shape};
@@ -9,6 +8,7 @@ use paceline_sim::{Chance, Hints, Latency, Overload, ProviderConfig};
 
 use super::dialect::Dialect;
 use super::{MINUTE, MockConfig, bucket};
+use crate::args::duration;
 use crate::exit::Failure;
 
 /// `paceline mock`.
@@ -183,12 +183,10 @@ fn latency(text: &str) -> Result<Latency, String> {
 /// Lognormal latencies are cut at so many times their 99th percentile, which one call in a million exceeds.
 const LONGEST: u32 = 8;
 
-fn duration(text: &str) -> Result<Duration, String> {
-    paceline::config::parse_duration(text).map_err(|error| error.to_string())
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use clap::Parser;
 

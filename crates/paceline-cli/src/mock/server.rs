@@ -14,7 +14,7 @@ use futures_util::stream;
 use http::{HeaderMap, HeaderValue, Method, header};
 use paceline::Clock;
 use paceline_core::Rng;
-use paceline_sim::{Cause, Decision, Hints, Provider, Refusal, Service, ToldWait};
+use paceline_sim::{Admission, Cause, Hints, Provider, Refusal, Service, ToldWait};
 use tokio::sync::Notify;
 
 use super::MockConfig;
@@ -82,12 +82,12 @@ impl Mock {
         let decision = inner.provider.arrive(now, &call.cost(&self.dialect.0.table().charge));
         self.dialect.add_limits(&mut headers, &inner.provider.states(now), self.hints, wall);
         let answer = match decision {
-            Decision::Admitted(service) => {
+            Admission::Admitted(service) => {
                 inner.tally.admitted();
                 self.wake(&inner.provider);
                 Ok(Place { mock: Arc::clone(self), item, service, open: true })
             }
-            Decision::Refused(refusal) => Err(self.refuse(&mut inner, &mut headers, call, &refusal)),
+            Admission::Refused(refusal) => Err(self.refuse(&mut inner, &mut headers, call, &refusal)),
         };
         Decided { number, headers, answer }
     }

@@ -3,7 +3,7 @@
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use paceline::provider::{self, Answer, Provider};
 use paceline_core::{Class, LimitReport, Timestamp};
-use paceline_sim::{Decision, Latency, Limit, Overload};
+use paceline_sim::{Admission, Latency, Limit, Overload};
 use serde_json::{Value, json};
 
 use super::call::Call;
@@ -135,11 +135,11 @@ async fn it_answers_like_the_model_in_virtual_time() {
         for _ in 0..16 {
             let now = paceline_core::Instant::ZERO;
             told.push(match model.arrive(now, &paceline_core::Cost::request()) {
-                Decision::Admitted(service) => {
+                Admission::Admitted(service) => {
                     model.finish(now);
                     if service.fault { 500 } else { 200 }
                 }
-                Decision::Refused(_) => 429,
+                Admission::Refused(_) => 429,
             });
             answered.push(client.post("/v1/chat/completions", PROMPT).await.status().as_u16());
         }

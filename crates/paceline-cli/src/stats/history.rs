@@ -5,8 +5,6 @@ use std::io::{self, Write};
 use paceline_store::Minute;
 use serde_json::{Value, json};
 
-use crate::text;
-
 const COLUMNS: &str = "minute,sends,successes,throttled,resends,retry_success_rate,delay_mean_ms,delay_max_ms,\
                        tokens_in,tokens_out,limit,limit_of";
 
@@ -57,7 +55,7 @@ pub(super) fn json(minutes: &[Minute]) -> Value {
 }
 
 fn start(minute: &Minute) -> String {
-    text::rfc3339(minute.start().as_millis())
+    minute.start().to_string()
 }
 
 /// Which share of the calls after an item's first had a usable answer, to three places.

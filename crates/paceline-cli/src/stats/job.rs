@@ -147,8 +147,7 @@ fn rest_words(rest: &[&Value]) -> String {
 }
 
 fn time(value: &Value) -> Option<Timestamp> {
-    let at: jiff::Timestamp = value.as_str()?.parse().ok()?;
-    Some(Timestamp::from_millis(at.as_millisecond()))
+    text::instant(value.as_str()?)
 }
 
 #[cfg(test)]

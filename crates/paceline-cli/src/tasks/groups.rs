@@ -149,7 +149,7 @@ fn line(row: &ScopeRow) -> String {
 fn as_json(row: &ScopeRow) -> Value {
     let (state, until, reason) = match &row.state {
         ScopeState::Open => ("open", None, None),
-        ScopeState::Held { until, reason } => ("held", Some(text::rfc3339(until.as_millis())), Some(reason)),
+        ScopeState::Held { until, reason } => ("held", Some(until.to_string()), Some(reason)),
         ScopeState::Stopped { reason } => ("stopped", None, Some(reason)),
     };
     json!({ "name": &*row.name, "state": state, "until": until, "reason": reason })

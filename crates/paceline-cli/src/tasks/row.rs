@@ -58,7 +58,7 @@ impl<'a> Row<'a> {
             deferrals: item.deferrals,
             abandoned: item.abandoned,
             crashes: item.crashes,
-            retry_not_before: due.map(|at| text::rfc3339(at.as_millis())),
+            retry_not_before: due.map(|at| at.to_string()),
             last_error: last.map(|last| last.words.as_str()).filter(|words| !words.is_empty()),
             reason: groups.waits(item).map(Waits::as_str).or(item.reason.as_deref()),
             due: due.map(|at| (at, groups.now())),
@@ -109,7 +109,7 @@ impl<'a> Row<'a> {
         let (at, now) = self.due.filter(|_| self.reason == Some(Waits::NotBefore.as_str()))?;
         let wait = at.saturating_since(now);
         Some(match wait > A_YEAR {
-            true => text::rfc3339(at.as_millis()).chars().take(DATE).collect(),
+            true => at.to_string().chars().take(DATE).collect(),
             false => format!("in {}", text::duration(wait)),
         })
     }

@@ -58,7 +58,7 @@ fn as_json(item: &Item, groups: &Groups, payload: String, events: &[Event]) -> R
         decisions: Vec<Value>,
         payload: Box<RawValue>,
     }
-    let time = |at: paceline_core::Timestamp| text::rfc3339(at.as_millis());
+    let time = |at: paceline_core::Timestamp| at.to_string();
     // Whoever adds items without this command may store any text.
     let payload = match RawValue::from_string(payload.clone()) {
         Ok(payload) => payload,
@@ -78,7 +78,7 @@ fn as_json(item: &Item, groups: &Groups, payload: String, events: &[Event]) -> R
 
 fn decision(event: &Event) -> Value {
     json!({
-        "decided_at": text::rfc3339(event.decided.as_millis()),
+        "decided_at": event.decided.to_string(),
         "send": event.send,
         "class": event.failure.class.as_str(),
         "status": event.failure.status,
@@ -87,7 +87,7 @@ fn decision(event: &Event) -> Value {
         "action": event.action,
         "reason": event.reason,
         "by": event.by,
-        "not_before": event.not_before.map(|at| text::rfc3339(at.as_millis())),
+        "not_before": event.not_before.map(|at| at.to_string()),
         "waited_s": event.waited.map(|waited| waited.as_secs_f64()),
     })
 }

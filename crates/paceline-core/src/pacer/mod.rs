@@ -31,7 +31,6 @@ use crate::scope::{self, Scope};
 use crate::slots::{Entry, Slots, Stage};
 use crate::snapshot::{Announcement, ScopeSnapshot, Snapshot, Totals};
 use crate::time::Instant;
-use crate::verdict;
 
 /// Decides when each call of one account may leave.
 ///
@@ -219,9 +218,8 @@ impl Pacer {
         let outcome = self.without_vain_hint(now, &request.scope, flight.sent, outcome);
         self.settle(now, &request, &flight, &outcome);
         self.react(now, &request, &flight, &outcome);
-        let scope = &mut self.scopes[&request.scope];
-        request.deadline = deadline.map(|reading| scope.clock.deadline(now, reading));
-        let verdict = verdict::judge(&self.config, now, request, flight.probe, &outcome, scope, &mut self.rng);
+        request.deadline = deadline.map(|reading| self.scopes[&request.scope].clock.deadline(now, reading));
+        let verdict = self.decide(now, request, flight.probe, &outcome);
         self.pump(now);
         verdict
     }

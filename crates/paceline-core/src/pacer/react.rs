@@ -1,15 +1,22 @@
 //! What the end of a call does to the pace.
 
+use alloc::boxed::Box;
 use alloc::sync::Arc;
+use core::time::Duration;
 
 use super::Pacer;
 use crate::admit::Cause;
 use crate::breaker::Change;
+use crate::config::Pace;
 use crate::learnt::{Reaction, Refusal};
 use crate::outcome::{Class, Hint, Outcome, Reach};
-use crate::request::{Event, Request, ScopeId};
-use crate::scope::Flight;
+use crate::request::{Event, Request, ScopeId, Verdict};
+use crate::retry::{self, Counted, Then, Tried, is_failure};
+use crate::scope::{Flight, Scope};
 use crate::time::Instant;
+
+/// So many other items test a closed gate before one that failed there.
+const OTHERS_FIRST: usize = 5;
 
 impl Pacer {
     /// Frees the places of a call and replaces its estimated cost by the real one.
@@ -78,6 +85,62 @@ impl Pacer {
             }
             Class::Success | Class::Transient | Class::Invalid | Class::Filtered | Class::Abandoned => {}
         }
+    }
+
+    /// What follows for the item, and the request that it goes again with.
+    pub(super) fn decide(&mut self, now: Instant, mut request: Request, probe: bool, outcome: &Outcome) -> Verdict {
+        let scope = &self.scopes[&request.scope];
+        let tried = Tried {
+            attempts: request.attempts,
+            deferrals: request.deferrals,
+            quotas: 0,
+            left: request.deadline.map(|deadline| deadline - now),
+            // It sits out the next round of tests, so that one item that always fails cannot keep the others out.
+            probe: probe.then(|| 2 * (scope.next_probe(now) - now)),
+            chosen: self.guessed(now, &request.scope, outcome),
+            at_least: self.others_first(now, scope, probe, outcome.class),
+        };
+        let decision = retry::decide(&self.config.retry, self.config.pace, &tried, outcome, &mut self.rng);
+        match decision.counted {
+            _ if matches!(outcome.class, Class::Success | Class::Abandoned) => return Verdict::Done,
+            Counted::Attempt => request.attempts += 1,
+            Counted::Deferral => request.deferrals += 1,
+            Counted::Probe => request.probes += 1,
+            Counted::Abandoned | Counted::Nothing => {}
+        }
+        let delay = match decision.then {
+            Then::Done => return Verdict::Done,
+            Then::GiveUp(reason) => return Verdict::GiveUp { reason, request: Box::new(request) },
+            Then::Again(delay) => delay,
+        };
+        let totals = &mut self.scopes[&request.scope].totals;
+        match is_failure(outcome.class) {
+            true => totals.retries += 1,
+            false => totals.deferrals += 1,
+        }
+        let next = Box::new(Request { not_before: (!delay.is_zero()).then_some(now + delay), ..request });
+        match outcome.class {
+            Class::Partial => Verdict::Resend { next, delay },
+            _ => Verdict::Retry { next, delay },
+        }
+    }
+
+    /// The rest of the hold for a quota whose end had to be guessed: calls that were in flight together share one guess.
+    fn guessed(&self, now: Instant, scope: &ScopeId, outcome: &Outcome) -> Option<Duration> {
+        if outcome.class != Class::QuotaExhausted || outcome.hint.is_some() || outcome.reach == Reach::Item {
+            return None;
+        }
+        let hold = reach(scope, outcome.reach).map_or(&self.hold, |id| &self.scopes[id].hold);
+        hold.until().map(|(until, _)| until - now)
+    }
+
+    /// A closed gate is tested with several other items before one that failed there: only several tell whose fault it is.
+    fn others_first(&self, now: Instant, scope: &Scope, probe: bool, class: Class) -> Duration {
+        if probe || !is_failure(class) || self.config.pace != Pace::Auto || !scope.is_shut() {
+            return Duration::ZERO;
+        }
+        let others = scope.queue.len().min(OTHERS_FIRST) as u32;
+        others * (scope.closed_until(now).unwrap_or(now) - now)
     }
 
     fn report_breaker(&mut self, now: Instant, scope: &ScopeId, change: Option<Change>) {

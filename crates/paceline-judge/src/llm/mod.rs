@@ -13,9 +13,9 @@ use http::HeaderMap;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use paceline::config::join_url;
 use paceline::provider::{self, Dialect, NoResponse, Provider, Reading, TokenRatio};
-use paceline::{Limiter, clock};
+use paceline::{Limiter, Secrets, clock};
 use paceline_core::{Admit, Class, ConfigError, Cost, Outcome, PacerConfig, Policy, Request};
-use paceline_store::work::{Case, Decision, Judge, Verdict, by_class, read_answer};
+use paceline_store::work::{Case, Judge, Judgement, Judging, by_class, read_answer};
 use reqwest::redirect;
 
 use self::agreement::Agreement;
@@ -143,7 +143,7 @@ impl LlmJudge {
         self.limiter.snapshot()
     }
 
-    async fn ask(&self, case: &Case<'_>) -> Result<Decision, Silence> {
+    async fn ask(&self, case: &Case<'_>) -> Result<Judgement, Silence> {
         let body = prompt::body(&self.config.model, case);
         let cost = self.config.dialect.charge(PATH, body.as_bytes(), &TokenRatio::default());
         let deadline = self.limiter.now() + self.config.timeout;
@@ -168,7 +168,7 @@ impl LlmJudge {
     }
 
     /// One call: what it tells the pacer, and what was answered.
-    async fn send(&self, body: String, reserved: &Cost) -> (Outcome, Result<Decision, Silence>) {
+    async fn send(&self, body: String, reserved: &Cost) -> (Outcome, Result<Judgement, Silence>) {
         let request = self
             .client
             .post(join_url(&self.config.base_url, PATH))
@@ -208,41 +208,33 @@ impl LlmJudge {
     }
 
     /// The API may repeat its key, and a model what it was shown: what it says is logged, stored and reported.
-    fn without_secrets(&self, decision: Decision) -> Decision {
-        let said = |reason: Option<String>| reason.map(|reason| redacted(&self.without_key(reason), ""));
+    fn without_secrets(&self, decision: Judgement) -> Judgement {
+        // Keys that look like none are known from the headers.
+        let keys = Secrets::of(self.config.headers.values(), "[redacted]");
+        let said = |reason: Option<String>| reason.map(|reason| redacted(&keys.removed_from_text(reason), ""));
         match decision {
-            Decision::Retry { delay, reason } => Decision::Retry { delay, reason: said(reason) },
-            Decision::Fail { reason } => Decision::Fail { reason: said(reason) },
-            Decision::Skip { reason } => Decision::Skip { reason: said(reason) },
-            Decision::Abort { reason } => Decision::Abort { reason: said(reason) },
+            Judgement::Retry { delay, reason } => Judgement::Retry { delay, reason: said(reason) },
+            Judgement::Fail { reason } => Judgement::Fail { reason: said(reason) },
+            Judgement::Skip { reason } => Judgement::Skip { reason: said(reason) },
+            Judgement::Abort { reason } => Judgement::Abort { reason: said(reason) },
         }
     }
 
-    /// Keys that look like none are known from the headers.
-    fn without_key(&self, words: String) -> String {
-        let values = self.config.headers.values().filter_map(|value| value.to_str().ok());
-        let keys = values.filter_map(|value| value.rsplit(' ').next()).filter(|key| key.len() >= SHORTEST_KEY);
-        keys.fold(words, |words, key| words.replace(key, "[redacted]"))
-    }
-
     /// Takes a decision within its bounds; none leaves the case to the rules.
-    fn bounded(&self, case: &Case<'_>, decision: Decision) -> Option<Decision> {
-        let abort = matches!(decision, Decision::Abort { .. });
+    fn bounded(&self, case: &Case<'_>, decision: Judgement) -> Option<Judgement> {
+        let abort = matches!(decision, Judgement::Abort { .. });
         let mut agreement = self.agreement.lock().unwrap_or_else(PoisonError::into_inner);
         let agreed = agreement.hear(&case.item.group, case.item.id, abort);
         (!abort || agreed).then_some(decision)
     }
 }
 
-/// Shorter values of headers are words.
-const SHORTEST_KEY: usize = 8;
-
 impl Judge for LlmJudge {
     fn name(&self) -> &str {
         &self.name
     }
 
-    fn decide<'a>(&'a self, case: Case<'a>) -> Verdict<'a> {
+    fn decide<'a>(&'a self, case: Case<'a>) -> Judging<'a> {
         Box::pin(async move {
             let rules = word(&by_class(case.failure));
             let (item, judge) = (&case.item.key, &self.name);
@@ -269,11 +261,11 @@ impl fmt::Debug for LlmJudge {
     }
 }
 
-fn failed(kind: NoResponse) -> (Outcome, Result<Decision, Silence>) {
+fn failed(kind: NoResponse) -> (Outcome, Result<Judgement, Silence>) {
     (provider::no_response(kind).outcome(), Err(Silence::NoAnswer(kind)))
 }
 
-fn decision(status: u16, reading: &Reading, body: &[u8]) -> Result<Decision, Silence> {
+fn decision(status: u16, reading: &Reading, body: &[u8]) -> Result<Judgement, Silence> {
     if reading.class != Class::Success {
         return Err(Silence::Refused { status, class: reading.class });
     }
@@ -281,19 +273,19 @@ fn decision(status: u16, reading: &Reading, body: &[u8]) -> Result<Decision, Sil
     Ok(read_answer(&text)?)
 }
 
-const fn word(decision: &Decision) -> &'static str {
+const fn word(decision: &Judgement) -> &'static str {
     match decision {
-        Decision::Retry { .. } => "retry",
-        Decision::Fail { .. } => "fail",
-        Decision::Skip { .. } => "skip",
-        Decision::Abort { .. } => "abort",
+        Judgement::Retry { .. } => "retry",
+        Judgement::Fail { .. } => "fail",
+        Judgement::Skip { .. } => "skip",
+        Judgement::Abort { .. } => "abort",
     }
 }
 
-fn reason(decision: &Decision) -> &str {
-    let (Decision::Retry { reason, .. }
-    | Decision::Fail { reason }
-    | Decision::Skip { reason }
-    | Decision::Abort { reason }) = decision;
+fn reason(decision: &Judgement) -> &str {
+    let (Judgement::Retry { reason, .. }
+    | Judgement::Fail { reason }
+    | Judgement::Skip { reason }
+    | Judgement::Abort { reason }) = decision;
     reason.as_deref().unwrap_or_default()
 }

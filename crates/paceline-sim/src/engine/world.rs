@@ -12,7 +12,7 @@ use crate::hints::{Hints, ToldWait};
 use crate::measures::Record;
 use crate::plan::Wait;
 use crate::policy::{self, Answer, Fate, Next, Policy, Setting, Work};
-use crate::provider::{Cause, Decision, Provider, Refusal};
+use crate::provider::{Admission, Cause, Provider, Refusal};
 use crate::scenario::{Item, Scenario};
 use crate::sharing::Service;
 use crate::trace::{PaceNow, Recorder, Span};
@@ -299,8 +299,8 @@ impl<'a> World<'a> {
     fn arrive(&mut self, place: u32) {
         let item = &self.items[self.calls[place as usize].item as usize];
         match self.provider.arrive_with(self.now, &item.cost, item.service) {
-            Decision::Admitted(service) => self.admitted(place, service),
-            Decision::Refused(refusal) => self.refused(place, &refusal),
+            Admission::Admitted(service) => self.admitted(place, service),
+            Admission::Refused(refusal) => self.refused(place, &refusal),
         }
         self.calls[place as usize].limits = self.reports();
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use paceline_core::{Class, Instant};
 
 use super::{Answer, Fate, Next, Policy, Setting, Work};
-use crate::provider::{Decision, Provider};
+use crate::provider::{Admission, Provider};
 
 /// Limits that change are looked at so often.
 const LOOK: Duration = Duration::from_millis(50);
@@ -52,7 +52,7 @@ impl Policy for Seer {
             return Next::At(now + wait.min(LOOK));
         }
         // A call that has a window's last place now may find that window over.
-        if let Decision::Refused(_) = self.provider.arrive_with(latest, &known.cost, known.service) {
+        if let Admission::Refused(_) = self.provider.arrive_with(latest, &known.cost, known.service) {
             return Next::At(now + LOOK);
         }
         if self.again.pop().is_none() {

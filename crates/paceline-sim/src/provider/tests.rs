@@ -41,7 +41,7 @@ proptest! {
             }
             let before = hit.states(now);
             match hit.arrive(now, &cost(tokens)) {
-                Decision::Refused(_) => prop_assert_eq!(before, hit.states(now)),
+                Admission::Refused(_) => prop_assert_eq!(before, hit.states(now)),
                 admitted => prop_assert_eq!(admitted, spared.arrive(now, &cost(tokens))),
             }
         }
@@ -56,8 +56,8 @@ fn the_limit_with_the_longest_wait_is_named_and_its_wait_is_enough_for_all() {
         quota(Dimension::Tokens, 600, Shape::Bucket { burst: 100 }),
     ];
     let mut provider = provider(ProviderConfig { limits, ..Default::default() });
-    assert!(matches!(provider.arrive(Instant::ZERO, &cost(100)), Decision::Admitted(_)));
-    let Decision::Refused(Refusal { cause: Cause::Limit { state, requested }, wait }) =
+    assert!(matches!(provider.arrive(Instant::ZERO, &cost(100)), Admission::Admitted(_)));
+    let Admission::Refused(Refusal { cause: Cause::Limit { state, requested }, wait }) =
         provider.arrive(Instant::ZERO, &cost(50))
     else {
         panic!("admitted beyond both limits");
@@ -65,8 +65,8 @@ fn the_limit_with_the_longest_wait_is_named_and_its_wait_is_enough_for_all() {
     assert_eq!((state.dimension, state.remaining, requested), (Dimension::Tokens, 0, 50));
     assert_eq!(wait, Some(5_000 * MS));
     let later = Instant::ZERO + 5_000 * MS;
-    assert!(matches!(provider.arrive(later, &cost(50)), Decision::Admitted(_)));
-    let Decision::Refused(refusal) = provider.arrive(later, &cost(101)) else { panic!("101 never fit") };
+    assert!(matches!(provider.arrive(later, &cost(50)), Admission::Admitted(_)));
+    let Admission::Refused(refusal) = provider.arrive(later, &cost(101)) else { panic!("101 never fit") };
     assert!(matches!(refusal, Refusal { cause: Cause::TooLarge { requested: 101, .. }, wait: None }));
 }
 
@@ -74,12 +74,12 @@ fn the_limit_with_the_longest_wait_is_named_and_its_wait_is_enough_for_all() {
 fn places_are_freed_by_the_end_of_calls() {
     let mut capped = provider(ProviderConfig { concurrency: Some(2), ..Default::default() });
     for _ in 0..2 {
-        assert!(matches!(capped.arrive(Instant::ZERO, &cost(0)), Decision::Admitted(_)));
+        assert!(matches!(capped.arrive(Instant::ZERO, &cost(0)), Admission::Admitted(_)));
     }
-    let full = Decision::Refused(Refusal { cause: Cause::Concurrency { cap: 2 }, wait: None });
+    let full = Admission::Refused(Refusal { cause: Cause::Concurrency { cap: 2 }, wait: None });
     assert_eq!(capped.arrive(Instant::ZERO, &cost(0)), full);
     capped.finish(Instant::ZERO);
-    assert!(matches!(capped.arrive(Instant::ZERO, &cost(0)), Decision::Admitted(_)));
+    assert!(matches!(capped.arrive(Instant::ZERO, &cost(0)), Admission::Admitted(_)));
 }
 
 #[test]
@@ -89,8 +89,8 @@ fn beyond_its_capacity_a_service_slows_down_and_then_refuses() {
     let mut services = Vec::new();
     let last = loop {
         match busy.arrive(Instant::ZERO, &cost(0)) {
-            Decision::Admitted(service) => services.push((busy.due(&service, 1.0), service)),
-            Decision::Refused(refusal) => break refusal,
+            Admission::Admitted(service) => services.push((busy.due(&service, 1.0), service)),
+            Admission::Refused(refusal) => break refusal,
         }
     };
     assert_eq!(last, Refusal { cause: Cause::Overloaded, wait: None });
@@ -113,8 +113,8 @@ fn strangers_use_up_what_the_schedule_leaves() {
     for tick in 0..30_300u32 {
         let now = Instant::ZERO + Duration::from_micros(9_900) * tick;
         match shared.arrive(now, &cost(0)) {
-            Decision::Admitted(_) => admitted[usize::try_from(now.as_nanos() / 100_000_000_000).expect("0 to 2")] += 1,
-            Decision::Refused(refusal) => {
+            Admission::Admitted(_) => admitted[usize::try_from(now.as_nanos() / 100_000_000_000).expect("0 to 2")] += 1,
+            Admission::Refused(refusal) => {
                 let expected = (100..200).contains(&(now.as_nanos() / 1_000_000_000));
                 assert_eq!(refusal.cause == Cause::Overloaded, expected, "at {now}");
                 assert!(refusal.wait.is_some());
@@ -133,11 +133,11 @@ fn faults_come_as_often_as_told_after_half_the_time() {
     let mut faults = 0;
     for _ in 0..10_000 {
         match faulty.arrive(Instant::ZERO, &cost(0)) {
-            Decision::Admitted(service) => {
+            Admission::Admitted(service) => {
                 assert_eq!(service.work, if service.fault { 50 * MS } else { 100 * MS });
                 faults += u32::from(service.fault);
             }
-            Decision::Refused(refusal) => panic!("{refusal:?}"),
+            Admission::Refused(refusal) => panic!("{refusal:?}"),
         }
     }
     assert!((900..1_100).contains(&faults), "{faults}");

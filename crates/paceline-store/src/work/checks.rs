@@ -1,7 +1,7 @@
 //! What every engine checks alike, before it changes anything.
 
 use super::error::WorkError;
-use super::item::{Amend, Decided, Filter, Item, NewItem, Outcome, State};
+use super::item::{Amend, ClaimOutcome, DecisionRecord, Filter, Item, NewItem, State};
 use crate::scope::{ScopeRow, ScopeState};
 
 /// Keys and groups are words in reports and indexes.
@@ -27,8 +27,9 @@ pub(crate) fn check(new: &NewItem) -> Result<(), WorkError> {
 }
 
 /// Replaces what not every engine can hold in words that others said: what became of an item is recorded whatever they are.
-pub(crate) fn keepable(outcomes: &mut [Outcome], scopes: &mut [ScopeRow]) {
-    for Decided { failure, reason, by, .. } in outcomes.iter_mut().filter_map(|outcome| outcome.decided.as_mut()) {
+pub(crate) fn keepable(outcomes: &mut [ClaimOutcome], scopes: &mut [ScopeRow]) {
+    for DecisionRecord { failure, reason, by, .. } in outcomes.iter_mut().filter_map(|outcome| outcome.decided.as_mut())
+    {
         [&mut failure.words, by].into_iter().chain(&mut failure.code).chain(reason).for_each(without_nul);
     }
     for scope in scopes {

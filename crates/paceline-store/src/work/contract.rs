@@ -5,8 +5,7 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 
 use super::item::{Event, shortened};
-use super::judge::{Case, Decision};
-use crate::paths::rfc3339;
+use super::judge::{Case, Judgement};
 
 /// A longer answer is none: a decision is a line.
 const ANSWER_BYTES: usize = 64 << 10;
@@ -39,14 +38,14 @@ pub fn question(case: &Case<'_>) -> String {
 
 fn past(event: &Event) -> Value {
     json!({
-        "decided_at": rfc3339(event.decided.as_millis()),
+        "decided_at": event.decided.to_string(),
         "class": event.failure.class.as_str(),
         "status": event.failure.status,
         "code": event.failure.code,
         "words": event.failure.words,
         "action": event.action,
         "reason": event.reason,
-        "not_before": event.not_before.map(|at| rfc3339(at.as_millis())),
+        "not_before": event.not_before.map(|at| at.to_string()),
         "waited_s": event.waited.map(|waited| waited.as_secs_f64()),
     })
 }
@@ -59,7 +58,7 @@ fn past(event: &Event) -> Value {
 ///
 /// # Errors
 /// Everything else. It is never taken for a `skip`: what nobody understood must not cost an item.
-pub fn read_answer(text: &str) -> Result<Decision, Nonsense> {
+pub fn read_answer(text: &str) -> Result<Judgement, Nonsense> {
     if text.len() > ANSWER_BYTES {
         return Err(nonsense(format!("{} bytes are more than {ANSWER_BYTES}", text.len())));
     }
@@ -72,9 +71,9 @@ pub fn read_answer(text: &str) -> Result<Decision, Nonsense> {
         None => return Err(nonsense("it has no action".to_owned())),
     };
     match action.as_str() {
-        "retry" => Ok(Decision::Retry { delay: delay(field(&object, "suggested_delay_seconds"))?, reason }),
-        "skip" => Ok(Decision::Skip { reason }),
-        "abort" => Ok(Decision::Abort { reason }),
+        "retry" => Ok(Judgement::Retry { delay: delay(field(&object, "suggested_delay_seconds"))?, reason }),
+        "skip" => Ok(Judgement::Skip { reason }),
+        "abort" => Ok(Judgement::Abort { reason }),
         _ => Err(nonsense(format!("the action is {}", shown(&Value::String(action))))),
     }
 }
@@ -119,13 +118,13 @@ fn shown(value: &Value) -> String {
 mod tests {
     use super::*;
 
-    fn retry(delay: Option<f64>) -> Decision {
-        Decision::Retry { delay: delay.map(Duration::from_secs_f64), reason: None }
+    fn retry(delay: Option<f64>) -> Judgement {
+        Judgement::Retry { delay: delay.map(Duration::from_secs_f64), reason: None }
     }
 
     #[test]
     fn answers_that_mean_something() {
-        let skip = |reason: Option<&str>| Decision::Skip { reason: reason.map(str::to_owned) };
+        let skip = |reason: Option<&str>| Judgement::Skip { reason: reason.map(str::to_owned) };
         for (text, expected) in [
             (r#"{"action":"retry"}"#, retry(None)),
             (r#"{"action":"retry","suggested_delay_seconds":30}"#, retry(Some(30.0))),
@@ -143,12 +142,12 @@ mod tests {
             ("```\n{\"action\": \" Retry \"}\n```\n", retry(None)),
             ("\n  {\"action\":\"skip\",\"reason\":\"a duplicate\"}\n", skip(Some("a duplicate"))),
             (r#"{"action":"SKIP","reason":7}"#, skip(None)),
-            (r#"{"action":"abort"}"#, Decision::Abort { reason: None }),
+            (r#"{"action":"abort"}"#, Judgement::Abort { reason: None }),
         ] {
             assert_eq!(read_answer(text), Ok(expected), "{text}");
         }
         let huge = read_answer(r#"{"action":"retry","suggested_delay_seconds":1e300}"#);
-        assert_eq!(huge, Ok(Decision::Retry { delay: Some(Duration::MAX), reason: None }));
+        assert_eq!(huge, Ok(Judgement::Retry { delay: Some(Duration::MAX), reason: None }));
     }
 
     #[test]

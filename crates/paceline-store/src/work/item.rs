@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use paceline_core::retry::Counted;
 use paceline_core::{Class, Timestamp};
 
 /// Where an item stands. The number is the one in the `state` column of every engine.
@@ -175,9 +176,10 @@ pub struct Failure {
     pub words: String,
     /// How long the server said to wait. It is not stored: the due time is.
     pub retry_after: Option<Duration>,
-    /// Whether the try only tested a server that had been failing, while nothing else was sent. What is wrong with the
-    /// server then is no fault of the item, and counts against no bound of retries. It is not stored.
-    pub is_probe: bool,
+    /// Set where the try only tested a server that had been failing, while nothing else was counted: so long the item sits out if
+    /// the server still fails, so that others test it too. Such a failure is no fault of the item, and counts against no bound
+    /// of retries. It is not stored.
+    pub probe: Option<Duration>,
     /// Whether the server asked the whole group to wait, not this item alone. It is not stored: the held group is.
     pub is_for_group: bool,
 }
@@ -191,7 +193,7 @@ impl Failure {
             code: None,
             words: words.into(),
             retry_after: None,
-            is_probe: false,
+            probe: None,
             is_for_group: false,
         }
     }
@@ -203,10 +205,10 @@ impl Failure {
         self
     }
 
-    /// Of a try that only tested whether a failing server is back.
+    /// Of a try that only tested whether a failing server is back, if `sits_out` says how long its item sits out otherwise.
     #[must_use]
-    pub const fn of_probe(mut self, is_probe: bool) -> Self {
-        self.is_probe = is_probe;
+    pub const fn of_probe(mut self, sits_out: Option<Duration>) -> Self {
+        self.probe = sits_out;
         self
     }
 
@@ -286,22 +288,9 @@ pub struct Claim {
     pub lost: bool,
 }
 
-/// What a try counts as.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sent {
-    /// Against the bound of retries.
-    Attempt,
-    /// Against the bound of deferrals.
-    Deferral,
-    /// We gave it up ourselves.
-    Abandoned,
-    /// It did not begin, or only tested a failing server.
-    Not,
-}
-
 /// What follows for an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
+pub enum Transition {
     /// It ends.
     Succeeded,
     /// It ends.
@@ -316,7 +305,7 @@ pub enum Next {
     Back,
 }
 
-impl Next {
+impl Transition {
     pub(crate) const fn state(self) -> State {
         match self {
             Self::Succeeded => State::Succeeded,
@@ -330,35 +319,46 @@ impl Next {
 
 /// What became of a claimed item.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outcome {
+pub struct ClaimOutcome {
     /// The item.
     pub id: u64,
     /// As the claim gave it.
     pub fence: i64,
     /// What the try counts as.
-    pub sent: Sent,
+    pub counted: Counted,
     /// What follows.
-    pub next: Next,
+    pub next: Transition,
     /// What went wrong and what was decided; none after a success and for what did not begin.
-    pub decided: Option<Decided>,
+    pub decided: Option<DecisionRecord>,
 }
 
-impl Outcome {
+impl ClaimOutcome {
     /// The end of an item that succeeded.
     pub const fn success(claimed: &Claimed) -> Self {
         let (id, fence) = (claimed.item.id, claimed.fence);
-        Self { id, fence, sent: Sent::Attempt, next: Next::Succeeded, decided: None }
+        Self { id, fence, counted: Counted::Attempt, next: Transition::Succeeded, decided: None }
+    }
+
+    /// An item whose try was given up because the run had to end; it goes back.
+    pub fn abandoned(claimed: &Claimed) -> Self {
+        Self { counted: Counted::Abandoned, ..Self::back(claimed) }
     }
 
     /// An item that goes back untouched.
     pub const fn back(claimed: &Claimed) -> Self {
-        Self { id: claimed.item.id, fence: claimed.fence, sent: Sent::Not, next: Next::Back, decided: None }
+        Self {
+            id: claimed.item.id,
+            fence: claimed.fence,
+            counted: Counted::Nothing,
+            next: Transition::Back,
+            decided: None,
+        }
     }
 }
 
 /// A decision, as it is recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Decided {
+pub struct DecisionRecord {
     /// What had gone wrong.
     pub failure: Failure,
     /// See [`Event::action`].

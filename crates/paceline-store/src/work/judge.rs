@@ -27,7 +27,7 @@ pub struct Case<'a> {
 
 /// What is to be done about a failure.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Decision {
+pub enum Judgement {
     /// Try again, within the bounds of the run.
     Retry {
         /// After that time, at most the cap of the backoff; none = what the policy says. A server that asked for more is
@@ -53,8 +53,27 @@ pub enum Decision {
     },
 }
 
+impl Judgement {
+    /// Why.
+    pub fn reason(&self) -> Option<&str> {
+        match self {
+            Self::Retry { reason, .. } | Self::Fail { reason } | Self::Skip { reason } | Self::Abort { reason } => {
+                reason.as_deref()
+            }
+        }
+    }
+
+    /// The wait before another try, where it chose one.
+    pub(crate) const fn delay(&self) -> Option<Duration> {
+        match self {
+            Self::Retry { delay, .. } => *delay,
+            Self::Fail { .. } | Self::Skip { .. } | Self::Abort { .. } => None,
+        }
+    }
+}
+
 /// A verdict that may take its time; none = the rules decide.
-pub type Verdict<'a> = Pin<Box<dyn Future<Output = Option<Decision>> + Send + 'a>>;
+pub type Judging<'a> = Pin<Box<dyn Future<Output = Option<Judgement>> + Send + 'a>>;
 
 /// Decides about failures in place of the rules, which go by the class alone.
 ///
@@ -65,23 +84,16 @@ pub trait Judge: Send + Sync {
     fn name(&self) -> &str;
 
     /// Decides a case.
-    fn decide<'a>(&'a self, case: Case<'a>) -> Verdict<'a>;
+    fn decide<'a>(&'a self, case: Case<'a>) -> Judging<'a>;
 }
 
 /// What the class of a failure asks for, before the bounds of the run are looked at: what happens without a judge. Words
 /// decide nothing: a server in trouble may say "unauthorized".
-pub fn by_class(failure: &Failure) -> Decision {
+pub fn by_class(failure: &Failure) -> Judgement {
     match failure.class {
-        Class::Account => Decision::Abort { reason: Some(failure.words.clone()) },
-        Class::Invalid => Decision::Fail { reason: Some("invalid".to_owned()) },
-        Class::Filtered => Decision::Fail { reason: Some("filtered".to_owned()) },
-        Class::Throttled
-        | Class::QuotaExhausted
-        | Class::Partial
-        | Class::Overloaded
-        | Class::Transient
-        | Class::Abandoned
-        | Class::Success => Decision::Retry { delay: None, reason: None },
+        Class::Account => Judgement::Abort { reason: Some(failure.words.clone()) },
+        class if class.is_final() => Judgement::Fail { reason: Some(class.as_str().to_owned()) },
+        _ => Judgement::Retry { delay: None, reason: None },
     }
 }
 

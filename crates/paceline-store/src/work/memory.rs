@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use paceline_core::Timestamp;
+use paceline_core::retry::Counted;
 use tokio::sync::Notify;
 
 use super::checks::{check, keepable};
@@ -12,8 +13,8 @@ use super::clock::Clock;
 use super::due::{Due, HORIZON, Stored, read_due};
 use super::error::WorkError;
 use super::item::{
-    Added, Amend, Ask, Claim, Claimed, Counts, Decided, EVENTS, Event, Failure, Filter, Forgiven, HISTORY, Item, Kept,
-    NewItem, Next, Outcome, Sent, State, WorkerId, shortened,
+    Added, Amend, Ask, Claim, ClaimOutcome, Claimed, Counts, DecisionRecord, EVENTS, Event, Failure, Filter, Forgiven,
+    HISTORY, Item, Kept, NewItem, State, Transition, WorkerId, shortened,
 };
 use super::share::{Lane, share_out};
 use super::store::{Pending, WorkStore};
@@ -125,7 +126,7 @@ impl WorkStore for MemoryStore {
         self.at_once(|tables, now| Ok(tables.claim(worker, ask, now)))
     }
 
-    fn record(&self, mut outcomes: Vec<Outcome>, mut scopes: Vec<ScopeRow>) -> Pending<'_, Vec<Kept>> {
+    fn record(&self, mut outcomes: Vec<ClaimOutcome>, mut scopes: Vec<ScopeRow>) -> Pending<'_, Vec<Kept>> {
         keepable(&mut outcomes, &mut scopes);
         self.at_once(|tables, now| {
             let kept = outcomes.into_iter().map(|outcome| tables.record(outcome, now)).collect();
@@ -332,7 +333,7 @@ impl Tables {
         Some(opens)
     }
 
-    fn record(&mut self, outcome: Outcome, now: Timestamp) -> Kept {
+    fn record(&mut self, outcome: ClaimOutcome, now: Timestamp) -> Kept {
         let current = self.rows.get(&outcome.id).is_some_and(|row| row.fence == outcome.fence);
         if !current {
             return Kept::Lost;
@@ -459,42 +460,43 @@ impl Row {
         Claimed { item, payload, fence: self.fence, due_in, age, history }
     }
 
-    fn record(&mut self, outcome: Outcome, now: Timestamp) {
+    fn record(&mut self, outcome: ClaimOutcome, now: Timestamp) {
         let item = &mut self.item;
-        match outcome.sent {
-            Sent::Attempt => item.attempts += 1,
-            Sent::Deferral => item.deferrals += 1,
-            Sent::Abandoned => item.abandoned += 1,
-            Sent::Not => {}
+        match outcome.counted {
+            Counted::Attempt => item.attempts += 1,
+            Counted::Deferral => item.deferrals += 1,
+            Counted::Abandoned => item.abandoned += 1,
+            Counted::Probe | Counted::Nothing => {}
         }
         let forgiven = item.forgiven.attempts + item.forgiven.deferrals;
-        if outcome.sent != Sent::Abandoned && item.attempts + item.deferrals <= forgiven {
+        if outcome.counted != Counted::Abandoned && item.attempts + item.deferrals <= forgiven {
             // Nothing was sent since its bounds began, so neither has its time.
             item.first = None;
         }
         item.state = outcome.next.state();
         match outcome.next {
-            Next::Back => {}
-            Next::Again(delay) => (item.not_before, item.delay) = (Some(now + delay), delay),
-            Next::Succeeded | Next::Failed | Next::Skipped | Next::NextRun => {
+            Transition::Back => {}
+            Transition::Again(delay) => (item.not_before, item.delay) = (Some(now + delay), delay),
+            Transition::Succeeded | Transition::Failed | Transition::Skipped | Transition::NextRun => {
                 (item.not_before, item.delay) = (None, Duration::ZERO);
                 item.ended = outcome.next.state().is_final().then_some(now);
             }
         }
-        if outcome.next != Next::Back {
+        if outcome.next != Transition::Back {
             item.reason = None;
         }
-        let Some(Decided { failure, action, reason, by }) = outcome.decided else { return };
+        let Some(DecisionRecord { failure, action, reason, by }) = outcome.decided else { return };
         let failure = Failure {
             words: shortened(&failure.words),
             retry_after: None,
-            is_probe: false,
+            probe: None,
             is_for_group: false,
             ..failure
         };
         item.last = Some(failure.clone());
         item.reason = reason.clone();
-        let (send, not_before) = (item.sends(), item.not_before.filter(|_| matches!(outcome.next, Next::Again(_))));
+        let (send, not_before) =
+            (item.sends(), item.not_before.filter(|_| matches!(outcome.next, Transition::Again(_))));
         let action = action.to_owned();
         if self.events.len() == EVENTS {
             self.events.remove(0);

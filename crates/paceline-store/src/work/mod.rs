@@ -22,10 +22,10 @@ pub use contract::{Nonsense, question, read_answer};
 pub use due::{Due, Stored, read_due};
 pub use error::WorkError;
 pub use item::{
-    Added, Amend, Ask, Claim, Claimed, Counts, DEFAULT_GROUP, Decided, Event, Failure, Filter, Forgiven, Item, Kept,
-    NewItem, Next, Outcome, Sent, State, WorkerId,
+    Added, Amend, Ask, Claim, ClaimOutcome, Claimed, Counts, DEFAULT_GROUP, DecisionRecord, Event, Failure, Filter,
+    Forgiven, Item, Kept, NewItem, State, Transition, WorkerId,
 };
-pub use judge::{Case, Decision, Judge, Verdict, by_class};
+pub use judge::{Case, Judge, Judgement, Judging, by_class};
 pub use memory::MemoryStore;
 pub use policy::{Idle, OverBound, Policy};
 #[cfg(feature = "postgres")]

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use paceline_core::{Backoff, Class, ConfigError, Growth, Jitter, Rng};
+use paceline_core::retry::{self, Counted, Then, Tried};
+use paceline_core::{Backoff, Class, ConfigError, GiveUp, Growth, Hint, Jitter, Pace, Retry, Rng};
 
-use super::item::{Claimed, Decided, Failure, Next, Outcome, Sent};
-use super::judge::{Decision, by_class};
+use super::item::{ClaimOutcome, Claimed, DecisionRecord, Failure, Transition};
+use super::judge::Judgement;
 use crate::scope::ScopeState;
 
 /// The bounds of a run and of its items. Each default is that of `paceline tasks`.
@@ -20,6 +21,9 @@ pub struct Policy {
     /// The wait before each retry of an item, counted for that item alone. Default 5 s, doubling to 300 s, without jitter,
     /// so that the worst case can be told beforehand.
     pub backoff: Backoff,
+    /// Who decides how fast the work begins. Under [`Pace::Auto`] a limiter in the work also decides when an item goes again
+    /// that was throttled for the first time without a hint. Default [`Pace::Fixed`]: it waits its backoff.
+    pub pace: Pace,
     /// How often the worker of an item may die or lose its lease while it has the item, before that is given up. Items that
     /// were in flight beside the one that is to blame count theirs too, so no more are claimed than can begin. Default: no
     /// bound.
@@ -70,6 +74,7 @@ impl Default for Policy {
             concurrency: 10,
             max_retries: 3,
             max_deferrals: None,
+            pace: Pace::Fixed,
             max_crashes: None,
             backoff: Backoff { growth, jitter: Jitter::None },
             deadline: Duration::from_secs(24 * 3_600),
@@ -84,21 +89,14 @@ impl Default for Policy {
     }
 }
 
-/// What follows from a failure: for the item, and perhaps for its group.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Ruling {
-    pub(crate) outcome: Outcome,
-    pub(crate) group: Option<GroupRuling>,
-}
-
 /// What follows for a group.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum GroupRuling {
+pub(crate) enum GroupAction {
     Stop,
     Hold(Duration),
 }
 
-impl GroupRuling {
+impl GroupAction {
     /// As a state, at a time of the store's clock.
     pub(crate) fn state(&self, now: paceline_core::Timestamp, reason: String) -> ScopeState {
         match self {
@@ -124,113 +122,104 @@ impl Policy {
         self.backoff.check()
     }
 
-    /// What follows from a failure. `decision` is that of a judge, if there was one; `age` is the time since the item's
-    /// first try.
+    /// What follows from a failure for the item, and perhaps for its group. `judged` is what a judge decided, and its name, if
+    /// there was one; `age` is the time since the item's first try.
     pub(crate) fn rule(
         &self,
         claimed: &Claimed,
         failure: Failure,
-        decision: Option<(Decision, &str)>,
+        judged: Option<(Judgement, &str)>,
         age: Duration,
         rng: &mut Rng,
-    ) -> Ruling {
-        let sent = match failure.class {
-            Class::Throttled | Class::QuotaExhausted | Class::Account | Class::Partial => Sent::Deferral,
-            Class::Abandoned => Sent::Abandoned,
-            Class::Overloaded | Class::Transient if failure.is_probe => Sent::Not,
-            Class::Success | Class::Overloaded | Class::Transient | Class::Invalid | Class::Filtered => Sent::Attempt,
-        };
-        let by = decision.as_ref().map_or("rules", |(_, name)| name).to_owned();
-        let decision = decision.map_or_else(|| by_class(&failure), |(decision, _)| decision);
-        let (next, action, reason, group) = match decision {
-            Decision::Retry { delay, reason } => {
-                let (next, action, over) = self.again(claimed, &failure, sent, delay, age, rng);
-                let hold = (failure.class == Class::QuotaExhausted || failure.is_for_group).then_some(next);
-                let group = hold.and_then(|next| match next {
-                    Next::Again(wait) => Some(GroupRuling::Hold(wait)),
-                    _ => None,
-                });
-                (next, action, over.map(str::to_owned).or(reason), group)
+    ) -> (ClaimOutcome, Option<GroupAction>) {
+        let by = judged.as_ref().map_or("rules", |(_, name)| name).to_owned();
+        let judged = judged.map(|(judgement, _)| judgement);
+        let retry::Decision { counted, then } = self.decide(claimed, &failure, judged.as_ref(), age, rng);
+        let stop = |wait| (Transition::Again(wait), "abort", Some(GroupAction::Stop));
+        let ((next, action, group), why) = match (judged, then) {
+            (Some(Judgement::Fail { reason }), _) => ((Transition::Failed, "fail", None), reason),
+            (Some(Judgement::Skip { reason }), _) => ((Transition::Skipped, "skip", None), reason),
+            (Some(Judgement::Abort { reason }), _) => (stop(Duration::ZERO), reason),
+            (_, Then::Again(wait)) if failure.class == Class::Account => (stop(wait), Some(failure.words.clone())),
+            (judged, Then::Again(wait)) => {
+                let is_held = failure.class == Class::QuotaExhausted || failure.is_for_group;
+                let action = if counted == Counted::Deferral { "defer" } else { "retry" };
+                let reason = judged.and_then(|judgement| judgement.reason().map(str::to_owned));
+                ((Transition::Again(wait), action, is_held.then_some(GroupAction::Hold(wait))), reason)
             }
-            Decision::Fail { reason } => (Next::Failed, "fail", reason, None),
-            Decision::Skip { reason } => (Next::Skipped, "skip", reason, None),
-            Decision::Abort { reason } => (Next::Again(Duration::ZERO), "abort", reason, Some(GroupRuling::Stop)),
+            (_, Then::GiveUp(reason @ GiveUp::Refused(_))) => {
+                ((Transition::Failed, "fail", None), Some(reason.as_str().into()))
+            }
+            (_, Then::GiveUp(reason)) => {
+                let (next, action) = self.over();
+                ((next, action, None), Some(reason.as_str().to_owned()))
+            }
+            (_, Then::Done) => unreachable!("a failure is no success"),
         };
         let (id, fence) = (claimed.item.id, claimed.fence);
-        let decided = Some(Decided { failure, action, reason, by });
-        Ruling { outcome: Outcome { id, fence, sent, next, decided }, group }
+        let decided = Some(DecisionRecord { failure, action, reason: why, by });
+        (ClaimOutcome { id, fence, counted, next, decided }, group)
     }
 
-    /// Another try, unless a bound is in the way. A server's hint is never shortened; a judge's delay is capped.
-    fn again(
+    /// What the rules say about a failure, with the wait that a judge chose where it wants another try: that is capped.
+    fn decide(
         &self,
         claimed: &Claimed,
         failure: &Failure,
-        sent: Sent,
-        delay: Option<Duration>,
+        judged: Option<&Judgement>,
         age: Duration,
         rng: &mut Rng,
-    ) -> (Next, &'static str, Option<&'static str>) {
-        let item = &claimed.item;
-        let (action, before, bound, bound_name) = match sent {
-            Sent::Deferral => (
-                "defer",
-                item.deferrals - item.forgiven.deferrals.min(item.deferrals),
-                self.max_deferrals,
-                "max_deferrals",
-            ),
-            Sent::Attempt | Sent::Abandoned | Sent::Not => {
-                let before = item.attempts - item.forgiven.attempts.min(item.attempts);
-                ("retry", before, Some(self.max_retries).filter(|_| sent == Sent::Attempt), "max_retries")
-            }
+    ) -> retry::Decision {
+        let (item, history) = (&claimed.item, claimed.history.iter().rev());
+        let left = item.deadline.unwrap_or(self.deadline).saturating_sub(age);
+        let used_up = history.take_while(|event| event.failure.class == Class::QuotaExhausted).count();
+        let tried = Tried {
+            attempts: item.attempts.saturating_sub(item.forgiven.attempts),
+            deferrals: item.deferrals.saturating_sub(item.forgiven.deferrals),
+            quotas: used_up as u32,
+            // The clock of an item stands still while its group is held.
+            left: (!failure.is_for_group || left.is_zero()).then_some(left),
+            probe: failure.probe,
+            chosen: judged.and_then(Judgement::delay).map(|delay| delay.min(self.backoff.cap())),
+            at_least: Duration::ZERO,
         };
-        if bound.is_some_and(|bound| before >= bound) {
-            return self.over(bound_name);
-        }
-        let chosen = match delay {
-            Some(delay) => delay.min(self.backoff.cap()),
-            None => self.backoff.delay(before, rng),
+        let class = match failure.class {
+            // Whatever it says of itself, it failed.
+            Class::Success => Class::Transient,
+            // A judge that wants another try overrules the class.
+            Class::Invalid | Class::Filtered if judged.is_some() => Class::Transient,
+            class => class,
         };
-        let chosen = match failure.class {
-            Class::QuotaExhausted if failure.retry_after.is_none() => chosen.max(UNTOLD_QUOTA),
-            _ => chosen,
-        };
-        let wait = failure.retry_after.map_or(chosen, |hint| hint.max(chosen));
-        // A wait that the server asked for is no time of the item: others of its scope wait as long.
-        let told = sent == Sent::Deferral && failure.class != Class::Partial && failure.retry_after.is_some();
-        let own = if told || failure.class == Class::QuotaExhausted { Duration::ZERO } else { wait };
-        if age.saturating_add(own) > item.deadline.unwrap_or(self.deadline) {
-            return self.over("deadline");
-        }
-        (Next::Again(wait), action, None)
+        let hint = failure.retry_after.map(|wait| Hint { wait, exact: true });
+        let ended = paceline_core::Outcome { hint, ..paceline_core::Outcome::new(class) };
+        let (max_retries, max_deferrals, backoff) = (self.max_retries, self.max_deferrals, self.backoff);
+        retry::decide(&Retry { max_retries, max_deferrals, backoff }, self.pace, &tried, &ended, rng)
     }
 
-    /// What becomes of an item that is over that bound.
-    const fn over(&self, bound: &'static str) -> (Next, &'static str, Option<&'static str>) {
+    /// What becomes of an item that is over its bound.
+    const fn over(&self) -> (Transition, &'static str) {
         match self.over_bound {
-            OverBound::Fail => (Next::Failed, "fail", Some(bound)),
-            OverBound::NextRun => (Next::NextRun, "next_run", Some(bound)),
+            OverBound::Fail => (Transition::Failed, "fail"),
+            OverBound::NextRun => (Transition::NextRun, "next_run"),
         }
     }
 
     /// The end of an item that took too many workers with it.
-    pub(crate) fn too_many_crashes(&self, claimed: &Claimed) -> Option<Outcome> {
+    pub(crate) fn too_many_crashes(&self, claimed: &Claimed) -> Option<ClaimOutcome> {
         let crashes = claimed.item.crashes;
         if self.max_crashes.is_none_or(|bound| crashes <= bound) {
             return None;
         }
-        let (next, action, reason) = self.over("max_crashes");
+        let (next, action) = self.over();
         let times = if crashes == 1 { "once".to_owned() } else { format!("{crashes} times") };
         let words = format!("its worker died {times} while it had this item");
         let failure = Failure { code: Some("crash".to_owned()), ..Failure::new(Class::Transient, words) };
-        let decided = Decided { failure, action, reason: reason.map(str::to_owned), by: "rules".to_owned() };
+        let decided =
+            DecisionRecord { failure, action, reason: Some("max_crashes".to_owned()), by: "rules".to_owned() };
         let (id, fence) = (claimed.item.id, claimed.fence);
-        Some(Outcome { id, fence, sent: Sent::Not, next, decided: Some(decided) })
+        Some(ClaimOutcome { id, fence, counted: Counted::Nothing, next, decided: Some(decided) })
     }
 }
-
-/// A quota that is used up for an unknown time is tested again after that, as the pace does it.
-const UNTOLD_QUOTA: Duration = Duration::from_secs(300);
 
 /// A shorter lease would be renewed all the time, and lost whenever a disk is busy.
 const SHORTEST_LEASE: Duration = Duration::from_secs(1);

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use super::error::WorkError;
-use super::item::{Added, Amend, Ask, Claim, Counts, Event, Filter, Item, Kept, NewItem, Outcome, WorkerId};
+use super::item::{Added, Amend, Ask, Claim, ClaimOutcome, Counts, Event, Filter, Item, Kept, NewItem, WorkerId};
 use crate::scope::ScopeRow;
 
 /// An answer of a store, which may take its time.
@@ -44,7 +44,7 @@ pub trait WorkStore: Send + Sync {
     fn claim(&self, worker: WorkerId, ask: Ask) -> Pending<'_, Claim>;
 
     /// Records what became of items, and with it what became of groups. A NUL character in their words becomes `\u{FFFD}`.
-    fn record(&self, outcomes: Vec<Outcome>, scopes: Vec<ScopeRow>) -> Pending<'_, Vec<Kept>>;
+    fn record(&self, outcomes: Vec<ClaimOutcome>, scopes: Vec<ScopeRow>) -> Pending<'_, Vec<Kept>>;
 
     /// Puts back what a worker still has, and forgets the worker.
     fn leave(&self, worker: WorkerId) -> Pending<'_, ()>;

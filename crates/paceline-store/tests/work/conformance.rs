@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use paceline_core::retry::Counted;
 use paceline_core::{Class, Timestamp};
 use paceline_store::work::{
-    Added, Amend, Ask, Decided, Failure, Filter, Kept, NewItem, Next, Outcome, Sent, State, WorkError,
+    Added, Amend, Ask, ClaimOutcome, DecisionRecord, Failure, Filter, Kept, NewItem, State, Transition, WorkError,
 };
 use paceline_store::{ACCOUNT, ScopeRow, ScopeState};
 
@@ -61,7 +62,7 @@ async fn a_key_is_added_once(on: Bench) {
     let worker = on.enlist().await;
     let claim = on.claim(worker, 9).await;
     assert_eq!(keys(&claim.items), ["a", "b"]);
-    assert_eq!(on.record(Outcome::success(&claim.items[1])).await, Kept::Recorded);
+    assert_eq!(on.record(ClaimOutcome::success(&claim.items[1])).await, Kept::Recorded);
     let changed = NewItem { payload: "other".to_owned(), ..item("a") };
     let second = on.store.insert(vec![changed, item("b")]).await.unwrap();
     assert_eq!(second, [Added::Known(State::InFlight), Added::Known(State::Succeeded)]);
@@ -96,10 +97,10 @@ async fn words_of_others_are_recorded_whatever_they_hold(on: Bench) {
     let claim = on.claim(worker, 1).await;
     let broken = "an answer in \u{1b}bytes\0\u{202e}".to_owned();
     let failure = Failure { code: Some(broken.clone()), ..Failure::new(Class::Transient, &broken) };
-    let decided = Decided { failure, action: "fail", reason: Some(broken.clone()), by: broken.clone() };
-    let (sent, next) = (Sent::Attempt, Next::Failed);
+    let decided = DecisionRecord { failure, action: "fail", reason: Some(broken.clone()), by: broken.clone() };
+    let (counted, next) = (Counted::Attempt, Transition::Failed);
     let (id, fence) = (claim.items[0].item.id, claim.items[0].fence);
-    let outcome = Outcome { id, fence, sent, next, decided: Some(decided) };
+    let outcome = ClaimOutcome { id, fence, counted, next, decided: Some(decided) };
     let reason = broken.clone();
     let scope = ScopeRow { name: "default".into(), state: ScopeState::Stopped { reason } };
     assert_eq!(on.store.record(vec![outcome], vec![scope]).await.unwrap(), [Kept::Recorded]);
@@ -213,7 +214,7 @@ async fn a_stopped_group_is_tried_by_the_next_run(on: Bench) {
     on.store.record(Vec::new(), vec![stopped("g")]).await.unwrap();
     let claim = on.claim(worker, 9).await;
     assert_eq!((keys(&claim.items), claim.next_due), (vec!["b".to_owned()], None));
-    on.record(Outcome::success(&claim.items[0])).await;
+    on.record(ClaimOutcome::success(&claim.items[0])).await;
     let worker = on.enlist().await;
     assert_eq!(on.keys(worker, 9).await, ["a"]);
 }
@@ -258,11 +259,11 @@ async fn a_worker_that_lost_its_lease_records_nothing(on: Bench) {
     assert!(on.store.renew(other).await.unwrap());
     let after = on.claim(other, 1).await;
     assert_eq!(keys(&after.items), ["a"]);
-    let outcomes = before.items.iter().map(Outcome::success).collect();
+    let outcomes = before.items.iter().map(ClaimOutcome::success).collect();
     assert_eq!(on.store.record(outcomes, Vec::new()).await.unwrap(), [Kept::Lost, Kept::Lost]);
     assert!(!on.store.renew(frozen).await.unwrap());
     assert!(on.claim(frozen, 9).await.items.is_empty(), "who lost its lease gets no more work");
-    assert_eq!(on.record(Outcome::success(&after.items[0])).await, Kept::Recorded);
+    assert_eq!(on.record(ClaimOutcome::success(&after.items[0])).await, Kept::Recorded);
     let counts = on.store.counts().await.unwrap();
     assert_eq!((counts.of(State::Succeeded), counts.of(State::Waiting)), (1, 1));
     assert_eq!(on.store.show("b").await.unwrap().unwrap().0.crashes, 1);
@@ -283,7 +284,7 @@ async fn who_leaves_puts_back_and_who_dies_too(on: Bench) {
     assert_eq!(keys(&claim.items), ["b", "c", "a"], "what a crash interrupted goes behind");
     let crashes: Vec<u32> = claim.items.iter().map(|claimed| claimed.item.crashes).collect();
     assert_eq!((crashes, claim.others), (vec![0, 0, 1], false));
-    on.record(outcome(&claim.items[2], Sent::Not, Next::Failed, "fail")).await;
+    on.record(outcome(&claim.items[2], Counted::Nothing, Transition::Failed, "fail")).await;
     on.store.amend(Filter::keys(["a"]), Amend::Retry).await.unwrap();
     assert_eq!(on.store.show("a").await.unwrap().unwrap().0.crashes, 0, "its bounds begin anew");
 }
@@ -293,10 +294,14 @@ async fn outcomes_are_taken_once(on: Bench) {
     let worker = on.enlist().await;
     let claim = on.claim(worker, 2).await;
     let (a, b) = (&claim.items[0], &claim.items[1]);
-    let both = vec![Outcome::success(a), outcome(b, Sent::Deferral, Next::Failed, "fail"), Outcome::success(b)];
+    let both = vec![
+        ClaimOutcome::success(a),
+        outcome(b, Counted::Deferral, Transition::Failed, "fail"),
+        ClaimOutcome::success(b),
+    ];
     assert_eq!(on.store.record(both, Vec::new()).await.unwrap(), [Kept::Recorded, Kept::Recorded, Kept::Lost]);
     assert_eq!(on.record(again(a, S)).await, Kept::Lost);
-    assert_eq!(on.record(Outcome::back(a)).await, Kept::Lost);
+    assert_eq!(on.record(ClaimOutcome::back(a)).await, Kept::Lost);
     let found = on.store.show("b").await.unwrap().unwrap().0;
     assert_eq!((found.state, found.attempts, found.deferrals, found.ended), (State::Failed, 0, 1, Some(START)));
     assert_eq!(found.reason.as_deref(), Some("because"));
@@ -307,9 +312,9 @@ async fn a_cancelled_item_takes_no_outcome(on: Bench) {
     on.add([item("a"), item("b"), item("c")]).await;
     let worker = on.enlist().await;
     let claim = on.claim(worker, 2).await;
-    on.record(Outcome::success(&claim.items[1])).await;
+    on.record(ClaimOutcome::success(&claim.items[1])).await;
     assert_eq!(on.store.amend(Filter::default(), Amend::Cancel).await.unwrap(), 2, "what ended stays");
-    assert_eq!(on.record(Outcome::success(&claim.items[0])).await, Kept::Lost);
+    assert_eq!(on.record(ClaimOutcome::success(&claim.items[0])).await, Kept::Lost);
     let counts = on.store.counts().await.unwrap();
     assert_eq!((counts.of(State::Cancelled), counts.of(State::Succeeded)), (2, 1));
 }
@@ -319,8 +324,11 @@ async fn a_person_retries_what_has_ended(on: Bench) {
     let worker = on.enlist().await;
     let claim = on.claim(worker, 3).await;
     let [failed, done, waits] = &claim.items[..] else { panic!("three were claimed") };
-    let outcomes =
-        vec![outcome(failed, Sent::Attempt, Next::Failed, "fail"), Outcome::success(done), again(waits, S * 3_600)];
+    let outcomes = vec![
+        outcome(failed, Counted::Attempt, Transition::Failed, "fail"),
+        ClaimOutcome::success(done),
+        again(waits, S * 3_600),
+    ];
     on.store.record(outcomes, Vec::new()).await.unwrap();
     let filter = Filter::keys(["failed", "done", "waits", "unknown"]);
     assert_eq!(on.store.amend(filter, Amend::Retry).await.unwrap(), 2);
@@ -334,7 +342,7 @@ async fn what_is_left_to_the_next_run_begins_it(on: Bench) {
     on.add([item("a"), item("b")]).await;
     let worker = on.enlist().await;
     let claim = on.claim(worker, 1).await;
-    on.record(outcome(&claim.items[0], Sent::Attempt, Next::NextRun, "next_run")).await;
+    on.record(outcome(&claim.items[0], Counted::Attempt, Transition::NextRun, "next_run")).await;
     assert_eq!(on.store.counts().await.unwrap().of(State::Deferred), 1);
     assert_eq!(on.keys(worker, 9).await, ["b"]);
     on.add([item("c")]).await;
@@ -368,7 +376,7 @@ async fn items_are_listed_in_pages(on: Bench) {
     let worker = on.enlist().await;
     let claim = on.claim(worker, 5).await;
     for claimed in claim.items.iter().filter(|claimed| claimed.item.key != "item-2") {
-        on.record(Outcome::success(claimed)).await;
+        on.record(ClaimOutcome::success(claimed)).await;
     }
     let page = on.store.list(Filter::default(), 0, 2).await.unwrap();
     assert_eq!(page.iter().map(|item| item.key.as_str()).collect::<Vec<_>>(), ["item-0", "item-1"]);
@@ -392,7 +400,7 @@ async fn who_lost_its_lease_goes_on_in_the_same_run(on: Bench) {
     on.add([of_group("deferred", "g"), of_group("new", "g"), of_group("closed", "h")]).await;
     let worker = on.store.enlist("freezes", S).await.unwrap();
     let claim = on.claim(worker, 1).await;
-    let deferred = outcome(&claim.items[0], Sent::Attempt, Next::NextRun, "next_run");
+    let deferred = outcome(&claim.items[0], Counted::Attempt, Transition::NextRun, "next_run");
     on.store.record(vec![deferred], vec![stopped("h")]).await.unwrap();
     on.forward(S * 2).await;
     let other = on.store.rejoin("other", LEASE).await.unwrap();
@@ -443,10 +451,10 @@ async fn time_begins_with_the_first_send(on: Bench) {
     on.store.insert(vec![item("a")]).await.unwrap();
     let worker = on.enlist().await;
     let first = async || on.store.show("a").await.unwrap().unwrap().0.first;
-    for next in [Next::Back, Next::Again(Duration::ZERO)] {
+    for next in [Transition::Back, Transition::Again(Duration::ZERO)] {
         let claimed = on.claim(worker, 1).await.items.remove(0);
         assert!(claimed.item.first.is_some());
-        let nothing_sent = Outcome { next, ..Outcome::back(&claimed) };
+        let nothing_sent = ClaimOutcome { next, ..ClaimOutcome::back(&claimed) };
         assert_eq!(on.record(nothing_sent).await, Kept::Recorded);
         assert_eq!(first().await, None, "{next:?}");
     }
@@ -455,6 +463,6 @@ async fn time_begins_with_the_first_send(on: Bench) {
     let began = first().await;
     assert!(began.is_some());
     let claimed = on.claim(worker, 1).await.items.remove(0);
-    on.record(Outcome::back(&claimed)).await;
+    on.record(ClaimOutcome::back(&claimed)).await;
     assert_eq!(first().await, began, "a later try that did not begin changes nothing");
 }

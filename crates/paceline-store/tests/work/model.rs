@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use paceline_core::Rng;
-use paceline_store::work::{Amend, Ask, Claim, Filter, NewItem, Next, Outcome, Sent, State, WorkerId};
+use paceline_core::retry::Counted;
+use paceline_store::work::{Amend, Ask, Claim, ClaimOutcome, Filter, NewItem, State, Transition, WorkerId};
 use paceline_store::{ScopeRow, ScopeState};
 
 use crate::support::{Bench, S, START, item, memory, outcome, sqlite};
@@ -123,14 +124,14 @@ impl Pair {
                 if rng.next_u64().is_multiple_of(4) { self.held[index].clone() } else { self.held.swap_remove(index) };
             let delay = S * (rng.next_u64() % 30) as u32;
             let make = |claimed: &paceline_store::work::Claimed, kind: u64| match kind {
-                0 | 1 => Outcome::success(claimed),
-                2 | 3 => outcome(claimed, Sent::Attempt, Next::Again(delay), "retry"),
-                4 => outcome(claimed, Sent::Deferral, Next::Again(delay), "defer"),
-                5 => outcome(claimed, Sent::Attempt, Next::Failed, "fail"),
-                6 => outcome(claimed, Sent::Attempt, Next::Skipped, "skip"),
-                7 => outcome(claimed, Sent::Attempt, Next::NextRun, "next_run"),
-                8 => Outcome { sent: Sent::Abandoned, ..Outcome::back(claimed) },
-                _ => Outcome::back(claimed),
+                0 | 1 => ClaimOutcome::success(claimed),
+                2 | 3 => outcome(claimed, Counted::Attempt, Transition::Again(delay), "retry"),
+                4 => outcome(claimed, Counted::Deferral, Transition::Again(delay), "defer"),
+                5 => outcome(claimed, Counted::Attempt, Transition::Failed, "fail"),
+                6 => outcome(claimed, Counted::Attempt, Transition::Skipped, "skip"),
+                7 => outcome(claimed, Counted::Attempt, Transition::NextRun, "next_run"),
+                8 => ClaimOutcome { counted: Counted::Abandoned, ..ClaimOutcome::back(claimed) },
+                _ => ClaimOutcome::back(claimed),
             };
             let kind = rng.next_u64() % 10;
             outcomes.0.push(make(&model, kind));

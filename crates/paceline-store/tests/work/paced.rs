@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use paceline_core::{
-    Admit, Class, Cost, Event, Limits, Outcome, Pace, Pacer, PacerConfig, Quota, Request, ScopeId, Ticket,
+    Admit, Class, Cost, Event, Limits, Outcome, Pace, Pacer, PacerConfig, Quota, Request, ScopeId, Ticket, Verdict,
 };
 use paceline_store::work::{
     Clock, Ended, Failure, Filter, MemoryStore, NewItem, Note, Policy, Scheduler, Start, State, Status, Task, Wait,
@@ -72,8 +72,11 @@ impl World {
                         let now = world.clock.now();
                         let is_out = now - paceline_core::Instant::ZERO < outage;
                         let class = if is_out { Class::Transient } else { Class::Success };
-                        world.pacer.lock().unwrap().complete(now, ticket, Outcome::new(class));
-                        if is_out { Err(Failure::new(class, "down").of_probe(is_probe)) } else { Ok(()) }
+                        let sits_out = match world.pacer.lock().unwrap().complete(now, ticket, Outcome::new(class)) {
+                            Verdict::Retry { delay, .. } => Some(delay).filter(|_| is_probe),
+                            _ => None,
+                        };
+                        if is_out { Err(Failure::new(class, "down").of_probe(sits_out)) } else { Ok(()) }
                     }))
                 }
                 Err((after, why)) => Start::Later(Wait { after, why: why.into(), for_all }),

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use paceline_core::{Class, Timestamp};
 use paceline_store::work::{
-    Ask, Claimed, Clock, Failure, NewItem, Note, Outcome, Policy, PostgresStore, Scheduler, State, Status, WorkError,
-    WorkStore as _,
+    Ask, ClaimOutcome, Claimed, Clock, Failure, NewItem, Note, Policy, PostgresStore, Scheduler, State, Status,
+    WorkError, WorkStore as _,
 };
 use paceline_store::{ScopeRow, ScopeState};
 
@@ -210,7 +210,7 @@ async fn no_query_reads_what_it_does_not_need_whatever_statistics_say() {
             let claim = store.claim(worker, Ask { limit: 10, ahead: S }).await.unwrap();
             assert_eq!(claim.items.len(), 10);
             let outcome = |claimed: &Claimed| {
-                if round < 10 { again(claimed, Duration::ZERO) } else { Outcome::success(claimed) }
+                if round < 10 { again(claimed, Duration::ZERO) } else { ClaimOutcome::success(claimed) }
             };
             store.record(claim.items.iter().map(outcome).collect(), Vec::new()).await.unwrap();
             assert!(store.renew(worker).await.unwrap());

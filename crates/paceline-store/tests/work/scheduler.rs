@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use paceline_core::{Backoff, Class, Growth, Jitter, Timestamp};
 use paceline_store::work::{
-    Case, Clock, Decision, Ended, Failure, Filter, Idle, Judge, MemoryStore, NewItem, Note, OverBound, Policy,
-    Scheduler, SqliteStore, State, Status, Summary, Task, Verdict, WorkStore,
+    Case, Clock, Ended, Failure, Filter, Idle, Judge, Judgement, Judging, MemoryStore, NewItem, Note, OverBound,
+    Policy, Scheduler, SqliteStore, State, Status, Summary, Task, WorkStore,
 };
 
 use crate::support::{S, START, folder, item, of_group};
@@ -171,21 +171,23 @@ async fn the_delay_belongs_to_the_item() {
 
 #[tokio::test(start_paused = true)]
 async fn a_servers_hint_is_neither_shortened_nor_capped() {
-    let world = World::of([item("a"), item("b")]).await;
+    let world = World::of(["a", "b", "c"].map(item)).await;
     let hinted = |task: &Task| match (task.attempt(), task.key()) {
         (1, "a") => Err(unavailable().with_retry_after(S * 900)),
+        (1, "c") => Err(unavailable().with_retry_after(S)),
         (1, _) => Err(Failure::new(Class::Throttled, "slow down").with_retry_after(S)),
         _ => Ok(()),
     };
     let summary = world.run(&world.scheduler(Policy::default()), Duration::ZERO, hinted).await;
     assert_eq!(summary.status(), Status::Success);
     assert_eq!(world.times("a"), [0, 900_000]);
-    assert_eq!(world.times("b"), [0, 5_000], "a hint is a lower bound");
+    assert_eq!(world.times("b"), [0, 1_000], "the server knows when there is room");
+    assert_eq!(world.times("c"), [0, 5_000], "after a failure a hint is a lower bound");
     let b = world.store.show("b").await.unwrap().unwrap();
     assert_eq!((b.0.attempts, b.0.deferrals), (1, 1));
     let event = &b.2[0];
-    assert_eq!((event.action.as_str(), event.decided, event.not_before), ("defer", START, Some(START + S * 5)));
-    assert_eq!(event.waited, Some(S * 5));
+    assert_eq!((event.action.as_str(), event.decided, event.not_before), ("defer", START, Some(START + S)));
+    assert_eq!(event.waited, Some(S));
 }
 
 #[tokio::test(start_paused = true)]
@@ -293,14 +295,14 @@ async fn a_panic_is_a_failure_of_its_item_alone() {
 }
 
 /// Answers with what its table has for a key; hangs where it has nothing.
-struct Table(Vec<(&'static str, Option<Decision>)>);
+struct Table(Vec<(&'static str, Option<Judgement>)>);
 
 impl Judge for Table {
     fn name(&self) -> &str {
         "table"
     }
 
-    fn decide<'a>(&'a self, case: Case<'a>) -> Verdict<'a> {
+    fn decide<'a>(&'a self, case: Case<'a>) -> Judging<'a> {
         let found = self.0.iter().find(|(key, _)| *key == case.item.key).cloned();
         Box::pin(async move {
             match found {
@@ -313,12 +315,12 @@ impl Judge for Table {
 
 #[tokio::test(start_paused = true)]
 async fn a_judge_decides_within_bounds() {
-    let retry = |secs: u64| Decision::Retry { delay: Some(Duration::from_secs(secs)), reason: None };
+    let retry = |secs: u64| Judgement::Retry { delay: Some(Duration::from_secs(secs)), reason: None };
     let table = Table(vec![
         ("soon", Some(retry(1))),
         ("capped", Some(retry(86_400))),
-        ("skips", Some(Decision::Skip { reason: Some("not worth it".to_owned()) })),
-        ("aborts", Some(Decision::Abort { reason: Some("broken".to_owned()) })),
+        ("skips", Some(Judgement::Skip { reason: Some("not worth it".to_owned()) })),
+        ("aborts", Some(Judgement::Abort { reason: Some("broken".to_owned()) })),
         ("unsure", None),
         ("neighbour", None),
     ]);

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
+use paceline_core::retry::Counted;
 use paceline_core::{Class, Instant, Timestamp};
 use paceline_store::work::{
-    Ask, Claim, Claimed, Clock, Decided, Failure, Kept, MemoryStore, NewItem, Next, Outcome, Sent, SqliteStore,
-    WorkStore, WorkerId,
+    Ask, Claim, ClaimOutcome, Claimed, Clock, DecisionRecord, Failure, Kept, MemoryStore, NewItem, SqliteStore,
+    Transition, WorkStore, WorkerId,
 };
 use tempfile::TempDir;
 
@@ -133,7 +134,7 @@ impl Bench {
         keys(&self.claim(worker, limit).await.items)
     }
 
-    pub(crate) async fn record(&self, outcome: Outcome) -> Kept {
+    pub(crate) async fn record(&self, outcome: ClaimOutcome) -> Kept {
         self.store.record(vec![outcome], Vec::new()).await.unwrap()[0]
     }
 
@@ -158,15 +159,15 @@ pub(crate) fn of_group(key: &str, group: &str) -> NewItem {
     NewItem { group: group.to_owned(), ..item(key) }
 }
 
-pub(crate) fn decided(action: &'static str) -> Decided {
+pub(crate) fn decided(action: &'static str) -> DecisionRecord {
     let failure = Failure::new(Class::Transient, "no luck").with_status(503);
-    Decided { failure, action, reason: Some("because".to_owned()), by: "rules".to_owned() }
+    DecisionRecord { failure, action, reason: Some("because".to_owned()), by: "rules".to_owned() }
 }
 
-pub(crate) fn outcome(claimed: &Claimed, sent: Sent, next: Next, action: &'static str) -> Outcome {
-    Outcome { id: claimed.item.id, fence: claimed.fence, sent, next, decided: Some(decided(action)) }
+pub(crate) fn outcome(claimed: &Claimed, counted: Counted, next: Transition, action: &'static str) -> ClaimOutcome {
+    ClaimOutcome { id: claimed.item.id, fence: claimed.fence, counted, next, decided: Some(decided(action)) }
 }
 
-pub(crate) fn again(claimed: &Claimed, delay: Duration) -> Outcome {
-    outcome(claimed, Sent::Attempt, Next::Again(delay), "retry")
+pub(crate) fn again(claimed: &Claimed, delay: Duration) -> ClaimOutcome {
+    outcome(claimed, Counted::Attempt, Transition::Again(delay), "retry")
 }

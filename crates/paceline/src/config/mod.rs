@@ -50,7 +50,7 @@ pub use json_schema::json_schema;
 pub use overrides::Overrides;
 pub use preset::Preset;
 pub use units::{DurationError, Limit, LimitError, parse_duration};
-pub use upstream::{KeySource, MOCK, Tier, TierMatch, Upstream};
+pub use upstream::{KeySource, MOCK, Tier, TierMatch, Upstream, is_loopback};
 
 use crate::provider::Provider;
 use schema::{FileSection, Layered, UpstreamSection};

@@ -229,7 +229,8 @@ fn key(
     }
 }
 
-fn is_loopback(url: &str) -> bool {
+/// Whether a URL leads to this very machine: no proxy is asked there, and no key is needed.
+pub fn is_loopback(url: &str) -> bool {
     let uri: Uri = url.parse().unwrap_or_default();
     let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
     host.eq_ignore_ascii_case("localhost") || host.parse().is_ok_and(|address: std::net::IpAddr| address.is_loopback())

@@ -56,14 +56,7 @@ pub(crate) fn failed(item: &Claimed, sent: &Sent, reason: GiveUp, request: &Requ
     let usage = sent.reading.usage.unwrap_or_default();
     (finished.tokens_in, finished.tokens_out) = (usage.input_tokens, usage.output_tokens);
     (finished.tally, finished.adds) = (tally, adds);
-    let reason = match reason {
-        GiveUp::Refused(class) => class.as_str(),
-        GiveUp::Retries => "max_retries",
-        GiveUp::Deferrals => "max_deferrals",
-        GiveUp::Deadline => "deadline",
-        _ => "given_up",
-    };
-    finished.reason = Some(reason.to_owned());
+    finished.reason = Some(reason.as_str().to_owned());
     Failed {
         finished,
         item: sent.echo.custom_id.to_string(),

@@ -9,7 +9,6 @@ pub(crate) mod item;
 pub(crate) mod lane;
 pub(crate) mod partial;
 pub(crate) mod record;
-pub(crate) mod secret;
 pub(crate) mod send;
 pub(crate) mod signals;
 pub(crate) mod stop;

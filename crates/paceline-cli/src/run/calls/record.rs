@@ -243,7 +243,7 @@ impl Recorder {
             class = class.as_str(),
             cause = text::cut(&entry::said(sent), LONGEST_CAUSE),
             hint_source = sent.reading.wait_from,
-            not_before = text::rfc3339(not_before.as_millis()),
+            not_before = not_before.to_string(),
             "{}",
             BackingOff::new(class, next, &self.retry, delay),
         );

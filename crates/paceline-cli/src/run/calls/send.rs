@@ -7,11 +7,11 @@ use bytes::{Bytes, BytesMut};
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION};
 use http::{Method, StatusCode};
 use paceline::Class;
+use paceline::Secrets;
+use paceline::config::is_loopback;
 use paceline::config::join_url;
 use paceline::provider::{self, NoResponse, Reading};
 use reqwest::{Url, redirect};
-
-use crate::run::calls::secret::Secrets;
 
 /// More than any answer of a language model; a larger one would also be too large for the results file's readers.
 const LARGEST_ANSWER: usize = 32 << 20;
@@ -151,7 +151,8 @@ impl Sender {
             .build()?;
         client.get(&config.base_url).build()?;
         let SenderConfig { base_url, timeout, idempotency, .. } = config;
-        Ok(Self { client, base_url, secrets: Secrets::of(&headers), headers, idempotency, timeout })
+        let secrets = Secrets::of(headers.values().filter(|value| value.is_sensitive()), "[key]");
+        Ok(Self { client, base_url, secrets, headers, idempotency, timeout })
     }
 
     /// Sends one call and reads the whole answer, whatever its status.
@@ -240,10 +241,4 @@ fn root_cause(error: &reqwest::Error) -> String {
 
 fn causes(error: &reqwest::Error) -> impl Iterator<Item = &(dyn std::error::Error + 'static)> {
     std::iter::successors(error.source(), |&cause| cause.source())
-}
-
-fn is_loopback(url: &str) -> bool {
-    let Ok(url) = Url::parse(url) else { return false };
-    let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
-    host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }

@@ -144,7 +144,8 @@ mod tests {
 
     /// What a limiter believes that is given a snapshot from so long ago.
     fn restored(belief: &str, ago: Duration) -> Option<Belief> {
-        let at = crate::text::rfc3339(NOW.as_millis() - i64::try_from(millis(ago)).expect("not long ago"));
+        let at =
+            Timestamp::from_millis(NOW.as_millis() - i64::try_from(millis(ago)).expect("not long ago")).to_string();
         let scope = format!(r#"{{"name":"a model","quotas":[],"announced":[]{belief}}}"#);
         let account = r#"{"name":"","quotas":[],"announced":[],"belief":null}"#;
         let snapshot = format!(r#"{{"at":"{at}","account":{account},"scopes":[{scope}]}}"#);

@@ -12,7 +12,6 @@ use serde::Serialize;
 use crate::run::job::refused;
 use crate::run::lines::input::{Input, Span};
 use crate::run::lines::line;
-use crate::text;
 
 /// Why an item is not succeeded, or what it took.
 #[derive(Debug, Serialize)]
@@ -106,7 +105,7 @@ pub(crate) fn row(row: &ReportRow, input: &Input, now: Timestamp, bounded: bool)
         rate_limited: matches!(class, Some(Class::Throttled | Class::QuotaExhausted)),
         attempts: row.tally.attempts,
         deferrals: row.tally.deferrals,
-        retry_not_before: row.retry_not_before(now).map(|at| text::rfc3339(at.as_millis())),
+        retry_not_before: row.retry_not_before(now).map(|at| at.to_string()),
         last_error: last.and_then(|last| last.words.clone()),
         reason: row
             .deferred

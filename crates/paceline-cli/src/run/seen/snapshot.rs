@@ -10,7 +10,6 @@ use serde_json::{Map, Value, json};
 use crate::run::calls::stop::Stop;
 use crate::run::job::carried::Told;
 use crate::run::seen::figures::Figures;
-use crate::text;
 
 /// Turns an instant of the limiter into a time of the wall clock.
 pub(crate) type ToWall<'a> = &'a dyn Fn(Instant) -> Timestamp;
@@ -29,7 +28,7 @@ pub(crate) fn job(
 ) -> Value {
     let totals = figures.totals;
     json!({
-        "at": text::rfc3339(paceline::clock::wall().as_millis()),
+        "at": paceline::clock::wall().to_string(),
         "input": figures.input,
         "succeeded": figures.succeeded,
         "failed": figures.failed,
@@ -57,7 +56,7 @@ pub(crate) fn scopes(view: &Snapshot, wall: ToWall<'_>) -> Vec<Value> {
 }
 
 fn scope(scope: &ScopeSnapshot, wall: ToWall<'_>) -> Value {
-    let time = |at: Instant| text::rfc3339(wall(at).as_millis());
+    let time = |at: Instant| wall(at).to_string();
     let (state, until, reason) = match &scope.state {
         ScopeState::Open => ("open", None, None),
         ScopeState::Paced => ("paced", None, None),

@@ -1,13 +1,12 @@
 //! One line of a file of items.
 
-use std::time::Duration;
-
 use paceline_core::Timestamp;
 use paceline_store::work::{DEFAULT_GROUP, NewItem};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::{When, compact, group, name};
+use crate::args::duration;
 
 /// As somebody wrote it. A key that nobody knows is a mistake that would cost an item its deadline.
 #[derive(Deserialize)]
@@ -66,10 +65,6 @@ pub(super) fn read(text: &str, now: Timestamp) -> Result<NewItem, String> {
     Ok(item)
 }
 
-fn duration(text: &str) -> Result<Duration, String> {
-    paceline::config::parse_duration(text).map_err(|error| error.to_string())
-}
-
 /// Each line is a text of its own, so that "line 1" would mislead.
 fn words(error: &serde_json::Error) -> String {
     let words = error.to_string();
@@ -82,6 +77,8 @@ fn words(error: &serde_json::Error) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]

@@ -196,8 +196,7 @@ impl When {
         if let Ok(wait) = paceline::config::parse_duration(text) {
             return Ok(Self::In(wait));
         }
-        let at: Result<jiff::Timestamp, _> = text.parse();
-        at.map(|at| Self::At(Timestamp::from_millis(at.as_millisecond()))).map_err(|_| {
+        crate::text::instant(text).map(Self::At).ok_or_else(|| {
             "expected an instant such as 2027-01-31T12:00:00Z, before the end of 9999, or a duration such as 15m"
                 .to_owned()
         })

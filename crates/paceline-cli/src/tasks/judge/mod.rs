@@ -12,7 +12,7 @@ mod tests;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use paceline_store::work::{Case, Clock, Judge, Verdict, question};
+use paceline_store::work::{Case, Clock, Judge, Judging, question};
 
 use crate::exit::Failure;
 use crate::text;
@@ -74,7 +74,7 @@ impl Judge for CommandJudge {
         "judge"
     }
 
-    fn decide<'a>(&'a self, case: Case<'a>) -> Verdict<'a> {
+    fn decide<'a>(&'a self, case: Case<'a>) -> Judging<'a> {
         Box::pin(async move {
             if !self.with_patience(|patience| patience.may_ask(self.clock.now())) {
                 return None;

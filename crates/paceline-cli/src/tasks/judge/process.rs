@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 
-use paceline_store::work::{Decision, Nonsense, read_answer};
+use paceline_store::work::{Judgement, Nonsense, read_answer};
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{ChildStdin, Command};
@@ -87,7 +87,7 @@ impl Program {
     }
 
     /// Asks one question. Who drops the future kills the process and all that it began.
-    pub(super) async fn ask(&self, question: String) -> Result<Decision, Silence> {
+    pub(super) async fn ask(&self, question: String) -> Result<Judgement, Silence> {
         let mut command = Command::new(&self.path);
         command.args(&self.arguments);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use paceline_core::{Class, Instant, Timestamp};
 use paceline_store::work::{
-    Decision, Failure, Forgiven, Item, MemoryStore, NewItem, Note, Policy, Scheduler, State, WorkStore as _,
+    Failure, Forgiven, Item, Judgement, MemoryStore, NewItem, Note, Policy, Scheduler, State, WorkStore as _,
 };
 
 use super::process::Program;
@@ -36,11 +36,11 @@ fn item() -> Item {
     }
 }
 
-async fn asked(judge: &CommandJudge) -> Option<Decision> {
+async fn asked(judge: &CommandJudge) -> Option<Judgement> {
     asked_about(judge, &Failure::new(Class::Transient, "the server is in trouble")).await
 }
 
-async fn asked_about(judge: &CommandJudge, failure: &Failure) -> Option<Decision> {
+async fn asked_about(judge: &CommandJudge, failure: &Failure) -> Option<Judgement> {
     let item = item();
     judge.decide(Case { item: &item, payload: "", failure, retry: 1, max_retries: 3, history: &[] }).await
 }
@@ -55,8 +55,8 @@ fn shell(script: &str) -> CommandJudge {
         .expect("there is a shell")
 }
 
-fn retry(seconds: u64) -> Option<Decision> {
-    Some(Decision::Retry { delay: Some(Duration::from_secs(seconds)), reason: None })
+fn retry(seconds: u64) -> Option<Judgement> {
+    Some(Judgement::Retry { delay: Some(Duration::from_secs(seconds)), reason: None })
 }
 
 #[tokio::test]
@@ -77,14 +77,14 @@ async fn the_example_decides_by_what_the_error_is_and_not_by_what_it_quotes() {
     let judge = CommandJudge::parse(concat!("'", env!("CARGO_MANIFEST_DIR"), "/../../examples/judge.sh'"));
     let judge = judge.expect("it may be executed");
     let transient = Failure::new(Class::Transient, r#"{"status":404}"#);
-    let nothing_said = Some(Decision::Retry { delay: None, reason: None });
+    let nothing_said = Some(Judgement::Retry { delay: None, reason: None });
     let reason = |words: &str| Some(words.to_owned());
     for (failure, expected) in [
         (transient.clone(), nothing_said),
-        (transient.with_status(404), Some(Decision::Skip { reason: reason("it is gone") })),
+        (transient.with_status(404), Some(Judgement::Skip { reason: reason("it is gone") })),
         (
             Failure::new(Class::Invalid, "field 7"),
-            Some(Decision::Abort { reason: reason("the order form has changed") }),
+            Some(Judgement::Abort { reason: reason("the order form has changed") }),
         ),
         (Failure::new(Class::Overloaded, "we are down for maintenance"), retry(240)),
     ] {
@@ -95,7 +95,7 @@ async fn the_example_decides_by_what_the_error_is_and_not_by_what_it_quotes() {
 #[tokio::test]
 async fn a_command_need_not_read_the_question() {
     let judge = shell(r#"exec <&-; echo '{"action":"skip","reason":"x"}'"#);
-    assert_eq!(asked(&judge).await, Some(Decision::Skip { reason: Some("x".to_owned()) }));
+    assert_eq!(asked(&judge).await, Some(Judgement::Skip { reason: Some("x".to_owned()) }));
 }
 
 #[tokio::test]

@@ -1,10 +1,10 @@
 //! The file of answers: appended to, and on the disk before an item counts as done.
 
-use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+use paceline_store::LineFile;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::exit::Failure;
@@ -23,36 +23,27 @@ struct Line {
     kept: oneshot::Sender<Result<(), String>>,
 }
 
-/// As much is looked at to find the beginning of a last line that was cut off.
-const BLOCK: u64 = 64 << 10;
-
 impl Answers {
     /// Opens the file, or makes it. A last line that an interruption cut off is removed: its item is not done.
     ///
     /// # Errors
     /// Refuses what is no file, cannot be written, or is written by another process.
     pub(super) fn open(path: &Path) -> Result<Self, Failure> {
-        let refused = |error: io::Error| Failure::refused(format!("cannot append to {}: {error}", path.display()));
-        let made = !path.exists();
-        let mut file = OpenOptions::new().read(true).append(true).create(true).open(path).map_err(refused)?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                return Err(Failure::refused(format!(
-                    "another process appends to {}: name another file",
-                    path.display()
-                )));
-            }
-            Err(TryLockError::Error(error)) => return Err(refused(error)),
+        let refused = |error: &dyn Display| Failure::refused(format!("cannot append to {}: {error}", path.display()));
+        if path.metadata().is_ok_and(|about| !about.is_file()) {
+            return Err(refused(&"it is no file"));
         }
-        remove_cut_line(&mut file).map_err(refused)?;
-        if made && cfg!(unix) {
-            // Without this a power cut may take the file with its name.
-            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-            File::open(folder).and_then(|folder| folder.sync_all()).map_err(refused)?;
+        let mut file = LineFile::open(path).map_err(|error| refused(&why(&error)))?;
+        if !file.lock().map_err(|error| refused(&why(&error)))? {
+            let path = path.display();
+            return Err(Failure::refused(format!("another process appends to {path}: name another file")));
         }
+        file.cut_torn_lines().map_err(|error| refused(&why(&error)))?;
         let (lines, asked) = mpsc::unbounded_channel();
-        std::thread::Builder::new().name("answers".to_owned()).spawn(|| write(file, asked)).map_err(refused)?;
+        std::thread::Builder::new()
+            .name("answers".to_owned())
+            .spawn(|| write(file, asked))
+            .map_err(|error| refused(&error))?;
         Ok(Self { path: path.to_owned(), lines, broken: OnceLock::new() })
     }
 
@@ -81,33 +72,25 @@ impl Answers {
     }
 }
 
-fn write(mut file: File, mut asked: mpsc::UnboundedReceiver<Line>) {
+fn write(mut file: LineFile, mut asked: mpsc::UnboundedReceiver<Line>) {
     while let Some(first) = asked.blocking_recv() {
         let mut lines = vec![first];
         lines.extend(std::iter::from_fn(|| asked.try_recv().ok()));
         let bytes: Vec<u8> = lines.iter().flat_map(|line| &line.bytes).copied().collect();
-        let written = file.write_all(&bytes).and_then(|()| file.sync_data());
+        let written = file.append(&bytes);
         for line in lines {
             // Whoever asked may have been given up meanwhile.
-            let _ = line.kept.send(written.as_ref().map(|_| ()).map_err(ToString::to_string));
+            let _ = line.kept.send(written.as_ref().map(|_| ()).map_err(why));
         }
     }
 }
 
-fn remove_cut_line(file: &mut File) -> io::Result<()> {
-    let mut end = file.metadata()?.len();
-    let mut block = Vec::new();
-    while end > 0 {
-        let start = end.saturating_sub(BLOCK);
-        file.seek(SeekFrom::Start(start))?;
-        block.clear();
-        io::Read::by_ref(file).take(end - start).read_to_end(&mut block)?;
-        if let Some(last) = block.iter().rposition(|byte| *byte == b'\n') {
-            return file.set_len(start + last as u64 + 1);
-        }
-        end = start;
+/// What the system said: which file it is about stands before it.
+fn why(error: &paceline_store::Error) -> String {
+    match error {
+        paceline_store::Error::Io { source, .. } => source.to_string(),
+        other => other.to_string(),
     }
-    file.set_len(0)
 }
 
 #[cfg(test)]
@@ -117,7 +100,7 @@ mod tests {
     #[tokio::test]
     async fn lines_are_appended_and_a_cut_one_is_removed() {
         let folder = tempfile::tempdir().unwrap();
-        let long = "x".repeat(3 * BLOCK as usize);
+        let long = "x".repeat(200_000);
         let cases = [
             ("", "new\n"),
             ("old\n", "old\nnew\n"),
@@ -134,6 +117,7 @@ mod tests {
             assert_eq!(std::fs::read_to_string(&path).unwrap(), after);
             assert!(Answers::open(&path).is_err(), "one process appends");
         }
+        assert!(Answers::open(folder.path()).is_err() && (!cfg!(unix) || Answers::open("/dev/null".as_ref()).is_err()));
     }
 
     #[tokio::test]
@@ -141,7 +125,7 @@ mod tests {
         if !Path::new("/dev/full").exists() {
             return;
         }
-        let file = OpenOptions::new().append(true).open("/dev/full").unwrap();
+        let file = LineFile::open(Path::new("/dev/full")).unwrap();
         let (lines, asked) = mpsc::unbounded_channel();
         std::thread::spawn(|| write(file, asked));
         let answers = Answers { path: "full".into(), lines, broken: OnceLock::new() };

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use paceline_store::work::{Case, Judge, Verdict};
+use paceline_store::work::{Case, Judge, Judging};
 
 use super::course::Told;
 
@@ -23,7 +23,7 @@ impl Judge for Hurried {
         self.judge.name()
     }
 
-    fn decide<'a>(&'a self, case: Case<'a>) -> Verdict<'a> {
+    fn decide<'a>(&'a self, case: Case<'a>) -> Judging<'a> {
         Box::pin(async move {
             tokio::select! {
                 biased;

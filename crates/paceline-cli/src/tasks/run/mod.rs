@@ -41,6 +41,7 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
     let clock = Clock::system();
     let policy = args.policy()?;
     let upstream = args.upstream(everywhere)?;
+    let policy = Policy { pace: upstream.pacer.pace, ..policy };
     let judge = args.judge.judge(everywhere)?;
     let permits = Permits::new(&upstream)?;
     args.store.refuse_as_output("-o", args.output.as_deref())?;
@@ -153,9 +154,8 @@ impl Runs<'_> {
                 let (program, course) = (Arc::clone(program), course.clone());
                 Start::Now(Box::pin(async move {
                     let end = program.work(&task, &course).await;
-                    let is_probe = permit.is_probe();
-                    permit.complete(outcome_of(&end));
-                    end.map_err(|Failed { failure, is_its_own }| failure.of_probe(is_probe && !is_its_own))
+                    let sits_out = permits::end(permit, outcome_of(&end));
+                    end.map_err(|Failed { failure, .. }| failure.of_probe(sits_out))
                 }))
             }
             Work::Requests(requests) => requests.start(task, &self.permits, course),

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use paceline::config::Upstream;
 use paceline::{Error, Limiter, NotNow, Permit};
-use paceline_core::{Class, Cost, Limits, Policy, Request, ScopeId};
+use paceline_core::{Class, Cost, Limits, Outcome, Policy, Request, ScopeId, Verdict};
 use paceline_store::work::{Failure, Start, Task, Wait};
 
 use crate::exit;
@@ -18,6 +19,16 @@ pub(super) struct Permits {
     tiers: Vec<Limits>,
     /// Groups that a person opened: what is stopped on their way is to be tried once more.
     reopened: Arc<Mutex<BTreeSet<String>>>,
+}
+
+/// Tells the limiter how a try ended. Says how long its item sits out, if the try only tested a failing server and that still
+/// fails.
+pub(super) fn end(permit: Permit, outcome: Outcome) -> Option<Duration> {
+    let is_probe = permit.is_probe();
+    match permit.complete(outcome) {
+        Verdict::Retry { delay, .. } if is_probe => Some(delay),
+        _ => None,
+    }
 }
 
 impl Permits {

@@ -16,7 +16,7 @@ use paceline_store::{Answer as Recorded, End};
 use super::Trying;
 use super::answers::Answers;
 use super::course::Course;
-use super::permits::Permits;
+use super::permits::{self, Permits};
 use crate::exit;
 use crate::mock::MockServer;
 use crate::run;
@@ -119,11 +119,11 @@ impl Requests {
             () = course.gives_up() => None,
         };
         let reading = classify(&self.upstream.dialect, &call.url, answer.as_ref());
-        let is_probe = permit.is_probe();
-        permit.complete(match &answer {
+        let outcome = match &answer {
             Some(_) => reading.outcome_of(&cost),
             None => Outcome::new(Class::Abandoned),
-        });
+        };
+        let sits_out = permits::end(permit, outcome);
         if let Some(usage) = &reading.usage {
             self.ratios().entry(scope).or_default().settle(&call.body, usage);
         }
@@ -132,7 +132,7 @@ impl Requests {
         }
         match answer {
             Some(Ok(answer)) if reading.class == Class::Success => self.keep(task, &echo, answer, course).await,
-            answer => Err(failure(answer.as_ref(), reading).of_probe(is_probe)),
+            answer => Err(failure(answer.as_ref(), reading).of_probe(sits_out)),
         }
     }
 

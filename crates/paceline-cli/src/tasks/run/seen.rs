@@ -9,7 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use paceline::provider::log_words;
 use paceline_core::{Class, Instant};
 use paceline_store::ScopeState;
-use paceline_store::work::{Clock, Counts, Decided, Ended, Item, Note, Policy, State};
+use paceline_store::work::{Clock, Counts, DecisionRecord, Ended, Item, Note, Policy, State};
 use terminal_size::{Width, terminal_size_of};
 use tokio::task::JoinHandle;
 
@@ -116,7 +116,7 @@ impl Seen {
         }
     }
 
-    fn decided(&self, item: &Item, decided: &Decided, wait: Option<Duration>) {
+    fn decided(&self, item: &Item, decided: &DecisionRecord, wait: Option<Duration>) {
         let mut figures = self.figures();
         figures.in_flight.remove(&item.id);
         let class = decided.failure.class;
@@ -126,7 +126,7 @@ impl Seen {
             ("retry" | "defer", Some(wait)) => {
                 figures.retries += 1;
                 let words = self.attempt(item, class);
-                let not_before = text::rfc3339((self.0.clock.wall() + wait).as_millis());
+                let not_before = (self.0.clock.wall() + wait).to_string();
                 let (words, wait) = (format!("{} {words}", log_words(class)), text::duration(wait));
                 tracing::warn!(
                     item = item.key,

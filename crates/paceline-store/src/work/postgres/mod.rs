@@ -22,7 +22,7 @@ use tokio_postgres::Error;
 use super::checks::{check, keepable};
 use super::error::WorkError;
 use super::item::{
-    Added, Amend, Ask, Claim, Counts, EVENTS, Event, Filter, Item, Kept, NewItem, Outcome, State, WorkerId,
+    Added, Amend, Ask, Claim, ClaimOutcome, Counts, EVENTS, Event, Filter, Item, Kept, NewItem, State, WorkerId,
 };
 use super::store::{Pending, WorkStore};
 use crate::query::millis;
@@ -143,7 +143,7 @@ impl WorkStore for PostgresStore {
         }))
     }
 
-    fn record(&self, mut outcomes: Vec<Outcome>, mut scopes: Vec<ScopeRow>) -> Pending<'_, Vec<Kept>> {
+    fn record(&self, mut outcomes: Vec<ClaimOutcome>, mut scopes: Vec<ScopeRow>) -> Pending<'_, Vec<Kept>> {
         keepable(&mut outcomes, &mut scopes);
         let shared = Arc::new((outcomes, scopes, self.link.channel()));
         Box::pin(self.link.transact("write", move |tx, again| {
@@ -156,7 +156,7 @@ impl WorkStore for PostgresStore {
                     scopes::set(tx, row, now).await?;
                 }
                 // Others do not know yet of what waits anew, and may do it when its time comes.
-                let waits = |outcome: &Outcome| outcome.next.state() == State::Waiting;
+                let waits = |outcome: &ClaimOutcome| outcome.next.state() == State::Waiting;
                 if outcomes.iter().any(waits) || rows.iter().any(|row| row.state == ScopeState::Open) {
                     wake(tx, channel).await?;
                 }

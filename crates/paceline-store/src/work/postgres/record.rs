@@ -4,13 +4,14 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use paceline_core::Timestamp;
+use paceline_core::retry::Counted;
 use tokio_postgres::Error;
 
 use super::link::Tx;
 use super::scopes;
 use crate::query::millis;
 use crate::work::due::{Due, Stored, read_due};
-use crate::work::item::{Added, Amend, EVENTS, Filter, Kept, NewItem, Next, Outcome, Sent, State, shortened};
+use crate::work::item::{Added, Amend, ClaimOutcome, EVENTS, Filter, Kept, NewItem, State, Transition, shortened};
 
 /// The guard stands in the statement: the fence is that of the claim, or nothing is recorded. `kind` 1 is an item that goes
 /// back as it was found. Without a decision the last failure stays. Where nothing was sent since its bounds began, neither has
@@ -145,20 +146,20 @@ struct Columns<'a> {
 }
 
 impl<'a> Columns<'a> {
-    fn push(&mut self, outcome: &'a Outcome, now: Timestamp) {
+    fn push(&mut self, outcome: &'a ClaimOutcome, now: Timestamp) {
         let (not_before, delay) = due(outcome, now);
-        let counts = |sent: Sent| i64::from(outcome.sent == sent);
+        let counts = |counted: Counted| i64::from(outcome.counted == counted);
         let decided = outcome.decided.as_ref();
         let failure = decided.map(|decided| &decided.failure);
         self.id.push(outcome.id as i64);
         self.fence.push(outcome.fence);
         self.state.push(outcome.next.state() as i16);
-        self.kind.push(i16::from(outcome.next == Next::Back));
+        self.kind.push(i16::from(outcome.next == Transition::Back));
         self.not_before.push(not_before);
         self.delay.push(delay);
-        self.attempt.push(counts(Sent::Attempt));
-        self.deferral.push(counts(Sent::Deferral));
-        self.given_up.push(counts(Sent::Abandoned));
+        self.attempt.push(counts(Counted::Attempt));
+        self.deferral.push(counts(Counted::Deferral));
+        self.given_up.push(counts(Counted::Abandoned));
         self.class.push(failure.map(|failure| failure.class.as_str()));
         self.status.push(failure.and_then(|failure| failure.status).map(i64::from));
         self.code.push(failure.and_then(|failure| failure.code.as_deref()));
@@ -167,15 +168,20 @@ impl<'a> Columns<'a> {
     }
 }
 
-fn due(outcome: &Outcome, now: Timestamp) -> (i64, i64) {
+fn due(outcome: &ClaimOutcome, now: Timestamp) -> (i64, i64) {
     match outcome.next {
-        Next::Again(delay) => ((now + delay).as_millis(), millis(delay)),
+        Transition::Again(delay) => ((now + delay).as_millis(), millis(delay)),
         _ => (0, 0),
     }
 }
 
 /// Records outcomes, those of items that are still the ones of their claims. Of several with one fence the first counts.
-pub(super) async fn record(tx: &Tx<'_>, outcomes: &[Outcome], again: bool, now: Timestamp) -> Result<Vec<Kept>, Error> {
+pub(super) async fn record(
+    tx: &Tx<'_>,
+    outcomes: &[ClaimOutcome],
+    again: bool,
+    now: Timestamp,
+) -> Result<Vec<Kept>, Error> {
     let mut first: HashMap<(u64, i64), usize> = HashMap::new();
     let mut columns = Columns::default();
     for (place, outcome) in outcomes.iter().enumerate() {
@@ -215,7 +221,7 @@ pub(super) async fn record(tx: &Tx<'_>, outcomes: &[Outcome], again: bool, now: 
     Ok(kept)
 }
 
-async fn events(tx: &Tx<'_>, recorded: Vec<&Outcome>, now: Timestamp) -> Result<(), Error> {
+async fn events(tx: &Tx<'_>, recorded: Vec<&ClaimOutcome>, now: Timestamp) -> Result<(), Error> {
     let mut columns = Columns::default();
     let (mut action, mut judge, mut not_before) = (Vec::new(), Vec::new(), Vec::new());
     for outcome in recorded {
@@ -223,7 +229,7 @@ async fn events(tx: &Tx<'_>, recorded: Vec<&Outcome>, now: Timestamp) -> Result<
         columns.push(outcome, now);
         action.push(decided.action);
         judge.push(decided.by.as_str());
-        not_before.push(matches!(outcome.next, Next::Again(_)).then(|| due(outcome, now).0));
+        not_before.push(matches!(outcome.next, Transition::Again(_)).then(|| due(outcome, now).0));
     }
     if action.is_empty() {
         return Ok(());

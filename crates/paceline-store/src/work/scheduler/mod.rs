@@ -16,7 +16,7 @@ use paceline_core::ConfigError;
 
 use super::clock::Clock;
 use super::error::WorkError;
-use super::item::{Claimed, Decided, Failure, Item};
+use super::item::{Claimed, DecisionRecord, Failure, Item};
 use super::judge::Judge;
 use super::policy::Policy;
 use super::store::WorkStore;
@@ -73,7 +73,7 @@ pub enum Note<'a> {
         /// The item, with the sends before this one.
         item: &'a Item,
         /// What was decided.
-        decided: &'a Decided,
+        decided: &'a DecisionRecord,
         /// The wait that follows, if it is tried again.
         wait: Option<Duration>,
     },

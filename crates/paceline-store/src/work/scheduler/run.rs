@@ -8,6 +8,7 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
+use paceline_core::retry::Counted;
 use paceline_core::{Class, Instant, Rng, Timestamp};
 use tokio::task::{Id, JoinError, JoinSet};
 
@@ -17,12 +18,12 @@ use super::window::{Held, Window};
 use super::{Note, Scheduler, Start, Task};
 use crate::scope::{ScopeRow, ScopeState};
 use crate::work::error::WorkError;
-use crate::work::item::{Ask, Claim, Counts, Failure, Kept, Next, Outcome, Sent, State, WorkerId};
-use crate::work::judge::Decision;
+use crate::work::item::{Ask, Claim, ClaimOutcome, Counts, Failure, Kept, State, Transition, WorkerId};
+use crate::work::judge::Judgement;
 use crate::work::policy::Idle;
 
 /// How a try ended, and what a judge said about it.
-type Tried = Result<(), (Failure, Option<Decision>)>;
+type Tried = Result<(), (Failure, Option<Judgement>)>;
 
 pub(super) struct Run<'a, W> {
     scheduler: &'a Scheduler,
@@ -37,7 +38,7 @@ pub(super) struct Run<'a, W> {
     /// What the store is doing for us just now.
     turn: Option<Turn>,
     /// To be recorded.
-    settled: Vec<(Held, Outcome)>,
+    settled: Vec<(Held, ClaimOutcome)>,
     scopes: Vec<ScopeRow>,
     /// Groups that this run stopped.
     stopped: BTreeSet<Arc<str>>,
@@ -156,39 +157,39 @@ where
             self.pace.count();
         }
         self.probing_since = match &tried {
-            Err((failure, _)) if failure.is_probe => self.probing_since.or(Some(self.scheduler.clock.now())),
+            Err((failure, _)) if failure.probe.is_some() => self.probing_since.or(Some(self.scheduler.clock.now())),
             _ => None,
         };
         match tried {
             Ok(()) => {
-                let outcome = Outcome::success(&held.claimed);
+                let outcome = ClaimOutcome::success(&held.claimed);
                 self.settled.push((held, outcome));
             }
             // No bound counts it: nobody failed.
             Err((failure, _)) if failure.class == Class::Abandoned && failure.retry_after.is_none() => {
                 self.summary.abandoned += 1;
-                let outcome = Outcome { sent: Sent::Abandoned, ..Outcome::back(&held.claimed) };
+                let outcome = ClaimOutcome::abandoned(&held.claimed);
                 self.settled.push((held, outcome));
             }
             Err((failure, decision)) => self.rule(held, failure, decision, None),
         }
     }
 
-    /// Decides about a failure; `sent` says what it counts as where that is not a matter of its class.
-    fn rule(&mut self, held: Held, failure: Failure, decision: Option<Decision>, sent: Option<Sent>) {
+    /// Decides about a failure; `counted` says what it counts as where that is not a matter of its class.
+    fn rule(&mut self, held: Held, failure: Failure, judged: Option<Judgement>, counted: Option<Counted>) {
         let (claimed, now) = (held.claimed.clone(), self.scheduler.clock.now());
         let judge = self.scheduler.judge.as_ref().map_or("judge", |judge| judge.name());
         let age = claimed.age + now.saturating_since(held.since);
-        let decision = decision.map(|decision| (decision, judge));
+        let judged = judged.map(|judged| (judged, judge));
         let words = failure.words.clone();
-        let mut ruling = self.scheduler.policy.rule(&claimed, failure, decision, age, &mut self.rng);
-        ruling.outcome.sent = sent.unwrap_or(ruling.outcome.sent);
-        if let Some(group) = ruling.group {
-            let reason = ruling.outcome.decided.as_ref().and_then(|decided| decided.reason.clone()).unwrap_or(words);
+        let (mut outcome, group) = self.scheduler.policy.rule(&claimed, failure, judged, age, &mut self.rng);
+        outcome.counted = counted.unwrap_or(outcome.counted);
+        if let Some(group) = group {
+            let reason = outcome.decided.as_ref().and_then(|decided| decided.reason.clone()).unwrap_or(words);
             let state = group.state(self.store_time(), reason);
             self.close(&claimed.item.group, state);
         }
-        self.settled.push((held, ruling.outcome));
+        self.settled.push((held, outcome));
     }
 
     /// Nothing of that group begins any more, whatever is at hand already.
@@ -203,7 +204,7 @@ where
     /// Puts back what is at hand of a group, or all of it, as it was found.
     fn give_back(&mut self, group: Option<&str>) {
         let back = self.window.take(group).into_iter();
-        self.settled.extend(back.map(|held| (held.clone(), Outcome::back(&held.claimed))));
+        self.settled.extend(back.map(|held| (held.clone(), ClaimOutcome::back(&held.claimed))));
     }
 
     /// Its time may be over, and waits too.
@@ -320,7 +321,7 @@ where
             // A group may have been stopped, and the run told to end, while the store handed out its items.
             let stopped = self.scopes.iter().any(|row| row.name == claimed.item.group);
             if stopped || self.ending.is_some() {
-                let back = Outcome::back(&claimed);
+                let back = ClaimOutcome::back(&claimed);
                 self.settled.push((Held::passing(now, claimed), back));
             } else {
                 self.heed_opening(&claimed.item.group);
@@ -337,23 +338,23 @@ where
         }
     }
 
-    fn recorded(&mut self, held: &Held, outcome: &Outcome, kept: Kept) {
+    fn recorded(&mut self, held: &Held, outcome: &ClaimOutcome, kept: Kept) {
         let item = &held.claimed.item;
         if kept == Kept::Lost {
             self.summary.lost += 1;
             return self.scheduler.tell(&Note::Lost(item));
         }
         let wait = match outcome.next {
-            Next::Again(wait) => Some(wait),
-            Next::Back => Some(Duration::ZERO),
-            Next::Succeeded | Next::Failed | Next::Skipped | Next::NextRun => None,
+            Transition::Again(wait) => Some(wait),
+            Transition::Back => Some(Duration::ZERO),
+            Transition::Succeeded | Transition::Failed | Transition::Skipped | Transition::NextRun => None,
         };
         if let Some(wait) = wait {
             self.expect(self.scheduler.clock.now() + wait);
         }
         match &outcome.decided {
             Some(decided) => self.scheduler.tell(&Note::Decided { item, decided, wait }),
-            None if outcome.next == Next::Succeeded => self.scheduler.tell(&Note::Succeeded(item)),
+            None if outcome.next == Transition::Succeeded => self.scheduler.tell(&Note::Succeeded(item)),
             None => {}
         }
     }
@@ -433,8 +434,7 @@ where
         }
         self.running.shutdown().await;
         self.summary.abandoned += self.flights.len() as u64;
-        let given_up = self.flights.values().map(|held| (Sent::Abandoned, held));
-        let given_up = given_up.map(|(sent, held)| Outcome { sent, ..Outcome::back(&held.claimed) });
+        let given_up = self.flights.values().map(|held| ClaimOutcome::abandoned(&held.claimed));
         let outcomes = self.settled.iter().map(|(_, outcome)| outcome.clone()).chain(given_up).collect();
         let store = &self.scheduler.store;
         store.record(outcomes, self.scopes).await?;
@@ -455,7 +455,7 @@ struct Turned {
     renewed: bool,
     /// Anew, because the lease had run out.
     enlisted: Option<WorkerId>,
-    settled: Vec<(Held, Outcome)>,
+    settled: Vec<(Held, ClaimOutcome)>,
     kept: Vec<Kept>,
     scopes: Vec<ScopeRow>,
     claim: Option<Claim>,

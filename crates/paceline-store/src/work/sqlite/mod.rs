@@ -23,7 +23,9 @@ use tokio::sync::Notify;
 use super::checks::{check, keepable};
 use super::clock::Clock;
 use super::error::WorkError;
-use super::item::{Added, Amend, Ask, Claim, Counts, Event, Filter, Item, Kept, NewItem, Outcome, State, WorkerId};
+use super::item::{
+    Added, Amend, Ask, Claim, ClaimOutcome, Counts, Event, Filter, Item, Kept, NewItem, State, WorkerId,
+};
 use super::store::{Pending, WorkStore};
 use crate::disk::has_other_names;
 use crate::lock::LockFile;
@@ -177,7 +179,7 @@ impl WorkStore for SqliteStore {
         self.ask("write", move |conn, now| claim::claim(conn, worker, ask, turn, &healed, now))
     }
 
-    fn record(&self, mut outcomes: Vec<Outcome>, mut scopes: Vec<ScopeRow>) -> Pending<'_, Vec<Kept>> {
+    fn record(&self, mut outcomes: Vec<ClaimOutcome>, mut scopes: Vec<ScopeRow>) -> Pending<'_, Vec<Kept>> {
         keepable(&mut outcomes, &mut scopes);
         self.ask("write", move |conn, now| {
             let kept = outcomes.iter().map(|outcome| record::record(conn, outcome, now)).collect::<Result<_, _>>()?;

@@ -1,12 +1,15 @@
 //! Recording: new items, what became of claimed ones, and what a person does to them.
 
 use paceline_core::Timestamp;
+use paceline_core::retry::Counted;
 use rusqlite::{Connection, OptionalExtension as _, params, params_from_iter, types::Value};
 
 use super::scopes;
 use crate::query::millis;
 use crate::work::due::{Due, Stored, read_due};
-use crate::work::item::{Added, Amend, Decided, EVENTS, Filter, Kept, NewItem, Next, Outcome, Sent, State, shortened};
+use crate::work::item::{
+    Added, Amend, ClaimOutcome, DecisionRecord, EVENTS, Filter, Kept, NewItem, State, Transition, shortened,
+};
 
 /// The guard stands in the statement: the fence is that of the claim, or nothing is recorded. Who records hands the item
 /// on, so the fence goes up. Without a decision (`?10` is its class) the last failure stays. Where nothing was sent since its
@@ -77,15 +80,15 @@ fn lane(conn: &Connection, new: &NewItem) -> rusqlite::Result<i64> {
 }
 
 /// Records an outcome, if the item is still the one of that claim.
-pub(super) fn record(conn: &Connection, outcome: &Outcome, now: Timestamp) -> rusqlite::Result<Kept> {
+pub(super) fn record(conn: &Connection, outcome: &ClaimOutcome, now: Timestamp) -> rusqlite::Result<Kept> {
     let id = outcome.id as i64;
-    let counts = |sent: Sent| i64::from(outcome.sent == sent);
-    let sends = (counts(Sent::Attempt), counts(Sent::Deferral), counts(Sent::Abandoned));
+    let counts = |counted: Counted| i64::from(outcome.counted == counted);
+    let sends = (counts(Counted::Attempt), counts(Counted::Deferral), counts(Counted::Abandoned));
     let (not_before, delay) = match outcome.next {
-        Next::Again(delay) => ((now + delay).as_millis(), millis(delay)),
+        Transition::Again(delay) => ((now + delay).as_millis(), millis(delay)),
         _ => (0, 0),
     };
-    let changed = if outcome.next == Next::Back {
+    let changed = if outcome.next == Transition::Back {
         conn.prepare_cached(BACK)?.execute(params![id, outcome.fence, sends.0, sends.1, sends.2])?
     } else {
         let state = outcome.next.state();
@@ -112,7 +115,7 @@ pub(super) fn record(conn: &Connection, outcome: &Outcome, now: Timestamp) -> ru
         return Ok(Kept::Lost);
     }
     if let Some(decided) = &outcome.decided {
-        event(conn, id, decided, now, matches!(outcome.next, Next::Again(_)).then_some(not_before))?;
+        event(conn, id, decided, now, matches!(outcome.next, Transition::Again(_)).then_some(not_before))?;
     }
     Ok(Kept::Recorded)
 }
@@ -120,11 +123,11 @@ pub(super) fn record(conn: &Connection, outcome: &Outcome, now: Timestamp) -> ru
 fn event(
     conn: &Connection,
     id: i64,
-    decided: &Decided,
+    decided: &DecisionRecord,
     now: Timestamp,
     not_before: Option<i64>,
 ) -> rusqlite::Result<()> {
-    let Decided { failure, action, reason, by } = decided;
+    let DecisionRecord { failure, action, reason, by } = decided;
     let n: i64 = conn.prepare_cached(EVENT)?.query_row(
         params![
             id,

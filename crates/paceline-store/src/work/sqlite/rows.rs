@@ -49,7 +49,7 @@ fn failure(row: &Row<'_>, class: Class, column: usize) -> rusqlite::Result<Failu
         code: row.get(column + 1)?,
         words,
         retry_after: None,
-        is_probe: false,
+        probe: None,
         is_for_group: false,
     })
 }

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use paceline_core::Instant;
+use paceline_core::retry::Counted;
 
 use super::{AHEAD, Run};
 use crate::scope::ScopeState;
-use crate::work::item::{Failure, Next, Outcome, Sent};
-use crate::work::judge::{Case, Decision, is_arguable};
+use crate::work::item::{ClaimOutcome, Failure, Transition};
+use crate::work::judge::{Case, Judgement, is_arguable};
 use crate::work::scheduler::window::Held;
 use crate::work::scheduler::{Note, Scheduler, Start, Task, Wait};
 
@@ -36,7 +37,7 @@ where
             match (self.work)(Task(held.claimed.clone())) {
                 Start::Now(work) => self.start(held, work),
                 Start::Later(wait) => self.put_off(held, wait, now),
-                Start::Never(failure) => self.rule(held, failure, None, Some(Sent::Not)),
+                Start::Never(failure) => self.rule(held, failure, None, Some(Counted::Nothing)),
                 Start::Stopped(reason) => {
                     self.window.put_back(held.clone());
                     self.close(&held.claimed.item.group, ScopeState::Stopped { reason });
@@ -63,7 +64,7 @@ where
             }
         } else if far {
             self.put_back.count(now);
-            let outcome = Outcome { next: Next::Again(after), ..Outcome::back(&held.claimed) };
+            let outcome = ClaimOutcome { next: Transition::Again(after), ..ClaimOutcome::back(&held.claimed) };
             self.settled.push((held, outcome));
         } else {
             self.window.put_off(held, until);
@@ -114,7 +115,7 @@ where
 }
 
 /// What a judge says, if there is one and it says something in time.
-async fn judged(scheduler: &Scheduler, claimed: &Arc<crate::work::Claimed>, failure: &Failure) -> Option<Decision> {
+async fn judged(scheduler: &Scheduler, claimed: &Arc<crate::work::Claimed>, failure: &Failure) -> Option<Judgement> {
     let judge = scheduler.judge.as_ref().filter(|_| is_arguable(failure.class))?;
     let item = &claimed.item;
     let retry = (item.attempts - item.forgiven.attempts.min(item.attempts)).saturating_add(1);

@@ -1,0 +1,278 @@
+//! What follows from the end of a call for its item: done, again, or never. Everything that sends items again decides here.
+
+use core::time::Duration;
+
+use crate::config::{Pace, Retry};
+use crate::outcome::{Class, Outcome, Reach};
+use crate::request::GiveUp;
+use crate::rng::Rng;
+
+/// What is known of an item whose call has ended, besides the outcome. The default is a first call without a deadline.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tried {
+    /// Calls before this one that count against [`Retry::max_retries`].
+    pub attempts: u32,
+    /// Calls before this one that count against [`Retry::max_deferrals`].
+    pub deferrals: u32,
+    /// Calls right before this one that found the quota used up.
+    pub quotas: u32,
+    /// The time until the item's deadline. Default: it has none.
+    pub left: Option<Duration>,
+    /// The call only tested a failing server, and its item sits out for so long if the server still fails: one item that
+    /// always fails must not keep the others out. Such a failure counts against no bound.
+    pub probe: Option<Duration>,
+    /// The wait that a judge or the hold of the scope chose in place of the backoff.
+    pub chosen: Option<Duration>,
+    /// No wait is shorter, because others of the scope go first. Default 0.
+    pub at_least: Duration,
+}
+
+/// What a call counts as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Counted {
+    /// Against the bound of retries.
+    Attempt,
+    /// Against the bound of deferrals.
+    Deferral,
+    /// Against no bound: it tested a failing server.
+    Probe,
+    /// Against no bound: the caller gave it up.
+    Abandoned,
+    /// Nothing: it was never made.
+    Nothing,
+}
+
+impl Counted {
+    /// What a call of that end counts as; `probe`: it tested a failing server.
+    const fn of(class: Class, probe: bool) -> Self {
+        match class {
+            Class::Overloaded | Class::Transient if probe => Self::Probe,
+            Class::Success | Class::Overloaded | Class::Transient | Class::Invalid | Class::Filtered => Self::Attempt,
+            Class::Throttled | Class::QuotaExhausted | Class::Account | Class::Partial => Self::Deferral,
+            Class::Abandoned => Self::Abandoned,
+        }
+    }
+}
+
+/// What follows for an item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Then {
+    /// It has succeeded.
+    Done,
+    /// It goes again, after that wait.
+    Again(Duration),
+    /// It has failed.
+    GiveUp(GiveUp),
+}
+
+/// A decision about an item whose call has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// What the call counts as.
+    pub counted: Counted,
+    /// What follows for the item.
+    pub then: Then,
+}
+
+/// Decides what follows from `outcome` for an item. The same arguments give the same decision, and `rng` moves on alike.
+///
+/// - Calls are 1 + retries; throttles and used-up quotas are deferrals, which have a bound of their own.
+/// - An item always waits its hint. One that failed waits its backoff if that is longer, one that was throttled does not: the
+///   server knows when there is room. A hint of zero is none, except after a transient failure, which then goes again at once.
+/// - The backoff is that of the index of what has been counted so far, of retries or of deferrals.
+/// - A quota that is used up for an unknown time is tested after 5 minutes, then after twice as long each time, an hour at most.
+/// - Under [`Pace::Auto`] the pacer decides when an item goes again that was throttled for the first time without a hint. One
+///   that is throttled again lets others go first: otherwise an item that is always refused would look like a limit that lets
+///   nothing pass. Under [`Pace::Responsive`] such an item waits 5 s at most.
+/// - An item whose next call would come at its deadline or later fails now. The wait for a quota does not count: the clock of
+///   deadlines stands still meanwhile. An item that its account stops is kept, however late.
+///
+/// ```
+/// use core::time::Duration;
+/// use paceline_core::retry::{Counted, Decision, Then, Tried, decide};
+/// use paceline_core::{Class, GiveUp, Outcome, Pace, Retry, Rng};
+///
+/// let (config, mut rng) = (Retry { max_retries: 1, ..Retry::default() }, Rng::new(1));
+/// let overloaded = Outcome::new(Class::Overloaded).with_hint(Duration::from_secs(30), false);
+/// let first = decide(&config, Pace::Auto, &Tried::default(), &overloaded, &mut rng);
+/// assert_eq!(first, Decision { counted: Counted::Attempt, then: Then::Again(Duration::from_secs(30)) });
+/// let second = decide(&config, Pace::Auto, &Tried { attempts: 1, ..Tried::default() }, &overloaded, &mut rng);
+/// assert_eq!(second.then, Then::GiveUp(GiveUp::Retries));
+/// ```
+pub fn decide(config: &Retry, pace: Pace, tried: &Tried, outcome: &Outcome, rng: &mut Rng) -> Decision {
+    let counted = Counted::of(outcome.class, tried.probe.is_some());
+    let then = match bound(config, tried, outcome.class, counted) {
+        _ if outcome.class == Class::Success => Then::Done,
+        Some(reason) => Then::GiveUp(reason),
+        None => {
+            let wait = wait(config, pace, tried, outcome, rng);
+            let counts = if outcome.class == Class::QuotaExhausted { Duration::ZERO } else { wait };
+            match tried.left.filter(|_| outcome.class != Class::Account) {
+                Some(left) if left <= counts => Then::GiveUp(GiveUp::Deadline),
+                _ => Then::Again(wait),
+            }
+        }
+    };
+    Decision { counted, then }
+}
+
+/// The bound in the way of another call, whenever it would be.
+fn bound(config: &Retry, tried: &Tried, class: Class, counted: Counted) -> Option<GiveUp> {
+    match (class, counted) {
+        (class, _) if class.is_final() => Some(GiveUp::Refused(class)),
+        (_, Counted::Attempt) => (tried.attempts >= config.max_retries).then_some(GiveUp::Retries),
+        (Class::Account, _) => None,
+        (_, Counted::Deferral) => config.max_deferrals.filter(|max| tried.deferrals >= *max).map(|_| GiveUp::Deferrals),
+        (_, Counted::Probe | Counted::Abandoned | Counted::Nothing) => None,
+    }
+}
+
+/// The wait before the next call: the item's own, and no less than the server and its scope ask for.
+fn wait(config: &Retry, pace: Pace, tried: &Tried, outcome: &Outcome, rng: &mut Rng) -> Duration {
+    let hint = outcome.hint.map(|hint| hint.wait);
+    let at_once = outcome.class == Class::Transient && hint == Some(Duration::ZERO);
+    let own = match (tried.probe, tried.chosen) {
+        (Some(sits_out), chosen) if is_failure(outcome.class) => sits_out.max(chosen.unwrap_or_default()),
+        (_, Some(chosen)) => chosen,
+        (_, None) => match outcome.class {
+            _ if at_once => Duration::ZERO,
+            Class::Account | Class::Abandoned => Duration::ZERO,
+            // The server knows when there is room again.
+            Class::Throttled | Class::Partial | Class::QuotaExhausted if hint.is_some_and(|hint| !hint.is_zero()) => {
+                Duration::ZERO
+            }
+            Class::QuotaExhausted => unknown_quota(tried.quotas),
+            Class::Throttled | Class::Partial => throttled(config, pace, tried, outcome, rng),
+            _ => config.backoff.delay(tried.attempts, rng),
+        },
+    };
+    own.max(hint.unwrap_or_default()).max(tried.at_least)
+}
+
+/// The longest own wait of a throttled item under the responsive pace, whose delay all calls of the scope wait for anyway.
+const LONGEST_RESPONSIVE: Duration = Duration::from_secs(5);
+
+fn throttled(config: &Retry, pace: Pace, tried: &Tried, outcome: &Outcome, rng: &mut Rng) -> Duration {
+    let delay = config.backoff.delay(tried.deferrals, rng);
+    match pace {
+        Pace::Auto if tried.deferrals == 0 && outcome.reach != Reach::Item => Duration::ZERO,
+        Pace::Responsive => delay.min(LONGEST_RESPONSIVE),
+        _ => delay,
+    }
+}
+
+/// The first wait for a quota whose end is not known, and the longest.
+const FIRST_GUESS: Duration = Duration::from_secs(300);
+const LONGEST_GUESS: Duration = Duration::from_secs(3_600);
+
+/// The wait for a quota whose end is not known, after so many that were in vain.
+pub(crate) fn unknown_quota(in_vain: u32) -> Duration {
+    FIRST_GUESS.saturating_mul(2_u32.saturating_pow(in_vain)).min(LONGEST_GUESS)
+}
+
+/// Whether the server failed, and not the request.
+pub(crate) const fn is_failure(class: Class) -> bool {
+    matches!(class, Class::Overloaded | Class::Transient)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backoff::{Backoff, Growth, Jitter};
+    use proptest::{prop_assert, prop_assert_eq, proptest};
+
+    const S: Duration = Duration::from_secs(1);
+
+    fn config() -> Retry {
+        let growth = Growth::Exponential { base: 2 * S, multiplier: 2.0, cap: 20 * S };
+        Retry { max_retries: 3, max_deferrals: Some(5), backoff: Backoff { growth, jitter: Jitter::None } }
+    }
+
+    fn then(pace: Pace, tried: Tried, outcome: &Outcome) -> Then {
+        decide(&config(), pace, &tried, outcome, &mut Rng::new(1)).then
+    }
+
+    #[test]
+    fn under_auto_the_pacer_decides_about_a_first_throttle() {
+        let (first, again) = (Tried::default(), Tried { deferrals: 2, ..Tried::default() });
+        let throttled = Outcome::new(Class::Throttled);
+        let of_item = Outcome::new(Class::Throttled).with_reach(Reach::Item);
+        for (pace, tried, outcome, wait) in [
+            (Pace::Auto, first, &throttled, 0),
+            (Pace::Auto, first, &of_item, 2),
+            (Pace::Auto, again, &throttled, 8),
+            (Pace::Responsive, first, &throttled, 2),
+            (Pace::Responsive, again, &throttled, 5),
+            (Pace::Fixed, first, &throttled, 2),
+            (Pace::Fixed, again, &throttled, 8),
+        ] {
+            assert_eq!(then(pace, tried, outcome), Then::Again(wait * S), "{pace:?} {tried:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_chosen_takes_the_place_of_the_backoff_and_not_of_the_hint() {
+        let chosen = Tried { chosen: Some(11 * S), ..Tried::default() };
+        assert_eq!(then(Pace::Fixed, chosen, &Outcome::new(Class::Overloaded)), Then::Again(11 * S));
+        let hinted = Outcome::new(Class::Overloaded).with_hint(30 * S, false);
+        assert_eq!(then(Pace::Fixed, chosen, &hinted), Then::Again(30 * S));
+        let others_first = Tried { at_least: 40 * S, ..chosen };
+        assert_eq!(then(Pace::Fixed, others_first, &hinted), Then::Again(40 * S));
+    }
+
+    #[test]
+    fn a_failed_probe_counts_for_nobody_and_any_other_answer_as_ever() {
+        let probe = Tried { attempts: 3, probe: Some(4 * S), ..Tried::default() };
+        let counted = |class| decide(&config(), Pace::Auto, &probe, &Outcome::new(class), &mut Rng::new(1));
+        let sits_out = Then::Again(4 * S);
+        assert_eq!(counted(Class::Transient), Decision { counted: Counted::Probe, then: sits_out });
+        let refused = Then::GiveUp(GiveUp::Refused(Class::Invalid));
+        assert_eq!(counted(Class::Invalid), Decision { counted: Counted::Attempt, then: refused });
+        assert_eq!(counted(Class::Success), Decision { counted: Counted::Attempt, then: Then::Done });
+        assert_eq!(counted(Class::Throttled).counted, Counted::Deferral);
+        let at_once = Outcome::new(Class::Transient).with_hint(Duration::ZERO, true);
+        assert_eq!(then(Pace::Auto, probe, &at_once), sits_out, "others test the server first");
+        assert_eq!(then(Pace::Auto, Tried { chosen: Some(9 * S), ..probe }, &at_once), Then::Again(9 * S));
+    }
+
+    #[test]
+    fn the_clock_of_deadlines_stands_still_during_a_quota_and_for_a_stopped_account() {
+        let left = |left| Tried { left: Some(left), ..Tried::default() };
+        let late = Then::GiveUp(GiveUp::Deadline);
+        let quota = Outcome::new(Class::QuotaExhausted).with_hint(7_200 * S, false);
+        assert_eq!(then(Pace::Auto, left(S), &quota), Then::Again(7_200 * S));
+        assert_eq!(then(Pace::Auto, left(Duration::ZERO), &quota), late, "it was too late before");
+        let account = Outcome::new(Class::Account);
+        assert_eq!(then(Pace::Auto, left(Duration::ZERO), &account), Then::Again(Duration::ZERO));
+        let overloaded = Outcome::new(Class::Overloaded);
+        assert_eq!(then(Pace::Auto, left(2 * S), &overloaded), late, "a call at its deadline is too late");
+        assert_eq!(then(Pace::Auto, left(3 * S), &overloaded), Then::Again(2 * S));
+    }
+
+    proptest! {
+        /// Whatever happens: 1 + retries, 1 + deferrals, no wait below the hint, none of its own above the cap.
+        #[test]
+        fn bounds_and_waits(class in 0..Class::ALL.len(), attempts in 0u32..6, deferrals in 0u32..8, hint in proptest::option::of(0u64..60), seed: u64) {
+            let mut config = config();
+            config.backoff.jitter = Jitter::Full;
+            let (class, hint) = (Class::ALL[class], hint.map(Duration::from_secs));
+            let outcome = Outcome { hint: hint.map(|wait| crate::outcome::Hint { wait, exact: false }), ..Outcome::new(class) };
+            let tried = Tried { attempts, deferrals, ..Tried::default() };
+            let decision = decide(&config, Pace::Fixed, &tried, &outcome, &mut Rng::new(seed));
+            let over = match decision.counted {
+                Counted::Attempt => attempts >= 3,
+                Counted::Deferral => deferrals >= 5 && class != Class::Account,
+                Counted::Probe | Counted::Abandoned | Counted::Nothing => false,
+            };
+            match decision.then {
+                Then::Done => prop_assert_eq!(class, Class::Success),
+                Then::GiveUp(_) => prop_assert!(over || class.is_final()),
+                Then::Again(wait) => {
+                    prop_assert!(!over && !class.is_final() && wait >= hint.unwrap_or_default());
+                    let cap = if class == Class::QuotaExhausted { FIRST_GUESS } else { 20 * S };
+                    prop_assert!(wait <= cap.max(hint.unwrap_or_default()));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! A file that grows by whole lines: appended to, synced, and cut back to what counts.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::path::{Path, PathBuf};
+
+use crate::disk::{stands_at, sync_folder_of};
+use crate::error::Error;
+
+/// A file that lines are appended to. What [`append`](Self::append) took survives a power cut, and nothing follows a line that
+/// could not be written whole.
+#[derive(Debug)]
+pub struct LineFile {
+    path: PathBuf,
+    file: File,
+    /// Where the next line begins.
+    end: u64,
+}
+
+impl LineFile {
+    /// Opens the file to append at its end, or makes it: its name survives a power cut, then.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
+        let file = options.map_err(Error::io("create", path))?;
+        sync_folder_of(path)?;
+        Self::of(file, path)
+    }
+
+    /// A file that is open for reading and writing, to append at its end.
+    pub(crate) fn of(file: File, path: &Path) -> Result<Self, Error> {
+        let mut opened = Self { path: path.to_owned(), file, end: 0 };
+        let len = opened.len()?;
+        opened.continue_at(len)?;
+        Ok(opened)
+    }
+
+    /// Keeps other processes from appending for as long as this is open. False when one of them does it.
+    ///
+    /// # Errors
+    /// When the file system has no locks.
+    pub fn lock(&self) -> Result<bool, Error> {
+        match self.file.try_lock() {
+            Ok(()) => Ok(true),
+            Err(TryLockError::WouldBlock) => Ok(false),
+            Err(TryLockError::Error(error)) => Err(Error::io("lock", &self.path)(error)),
+        }
+    }
+
+    /// Appends whole lines, and returns once they are on the disk. What could not be written whole is taken back.
+    ///
+    /// # Errors
+    /// When the system refuses, and when the file was moved, removed or replaced: each further line would be lost.
+    pub fn append(&mut self, lines: &[u8]) -> Result<(), Error> {
+        let written = self.file.write_all(lines).map_err(Error::io("write", &self.path));
+        let written = written.and_then(|()| self.file.sync_data().map_err(Error::io("sync", &self.path)));
+        if written.is_err() {
+            // It may be in vain on a broken disk. The next recovery cuts the rest, then.
+            let _ = self.cut(self.end);
+        }
+        written?;
+        self.check_place()?;
+        self.end += lines.len() as u64;
+        Ok(())
+    }
+
+    /// Cuts off a last line that an interruption left without its end, and lines that a power cut left full of zeros. Returns how
+    /// many bytes that were. Any other line stays, whoever wrote it.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn cut_torn_lines(&mut self) -> Result<u64, Error> {
+        let len = self.len()?;
+        let keep = self.torn_from(len).map_err(Error::io("read", &self.path))?;
+        self.cut(keep)
+    }
+
+    /// Cuts off what follows `len`, where the next line will begin; returns how much that was.
+    pub(crate) fn cut(&mut self, len: u64) -> Result<u64, Error> {
+        let was = self.len()?;
+        if was > len {
+            self.file.set_len(len).and_then(|()| self.file.sync_all()).map_err(Error::io("cut", &self.path))?;
+        }
+        self.continue_at(len)?;
+        Ok(was.saturating_sub(len))
+    }
+
+    /// Makes sure that the file is still where it belongs, and not moved, removed or replaced behind our back.
+    pub(crate) fn check_place(&self) -> Result<(), Error> {
+        match stands_at(&self.file, &self.path) {
+            true => Ok(()),
+            false => Err(Error::OutputTaken { output: self.path.clone() }),
+        }
+    }
+
+    /// The file, to be read.
+    pub(crate) const fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// The next line begins there.
+    pub(crate) fn continue_at(&mut self, end: u64) -> Result<(), Error> {
+        self.end = end;
+        self.file.seek(SeekFrom::Start(end)).map(|_| ()).map_err(Error::io("write", &self.path))
+    }
+
+    pub(crate) fn len(&self) -> Result<u64, Error> {
+        self.file.metadata().map(|about| about.len()).map_err(Error::io("read", &self.path))
+    }
+
+    /// Where the last lines begin that are not whole; the end of the file where each is.
+    fn torn_from(&mut self, len: u64) -> io::Result<u64> {
+        let mut end = self.line_start(len)?;
+        let mut line = Vec::new();
+        while end > 0 {
+            let start = self.line_start(end - 1)?;
+            self.file.seek(SeekFrom::Start(start))?;
+            line.clear();
+            (&self.file).take(end - start).read_to_end(&mut line)?;
+            // No JSON has such a byte: the system had counted the line, but not written it.
+            if !line.contains(&0) {
+                break;
+            }
+            end = start;
+        }
+        Ok(end)
+    }
+
+    /// Where the line begins that goes on until `end`.
+    fn line_start(&mut self, mut end: u64) -> io::Result<u64> {
+        let mut block = Vec::new();
+        while end > 0 {
+            let start = end.saturating_sub(BLOCK);
+            self.file.seek(SeekFrom::Start(start))?;
+            block.clear();
+            (&self.file).take(end - start).read_to_end(&mut block)?;
+            if let Some(last) = memchr::memrchr(b'\n', &block) {
+                return Ok(start + last as u64 + 1);
+            }
+            end = start;
+        }
+        Ok(0)
+    }
+}
+
+/// As much is read at a time to find the beginning of a line.
+const BLOCK: u64 = 64 << 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn torn_lines_are_cut_and_whole_ones_stay() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("lines");
+        let long = "x".repeat(3 * BLOCK as usize);
+        let zeros = "\0".repeat(5_000);
+        for (before, kept) in [
+            ("", ""),
+            ("old\n", "old\n"),
+            ("old\ncut", "old\n"),
+            ("cut", ""),
+            (&format!("old\n{long}"), "old\n"),
+            (&format!("{long}\n"), &format!("{long}\n")),
+            (&long, ""),
+            (&format!("old\n{{\"id\":{zeros}\n"), "old\n"),
+            (&format!("old\n{zeros}\n{zeros}\ncut"), "old\n"),
+            (&zeros, ""),
+        ] {
+            std::fs::write(&path, before).unwrap();
+            let mut file = LineFile::open(&path).unwrap();
+            assert_eq!(file.cut_torn_lines().unwrap(), (before.len() - kept.len()) as u64);
+            file.append(b"new\n").unwrap();
+            file.append(b"newer\n").unwrap();
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), format!("{kept}new\nnewer\n"));
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_taken_away_takes_no_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("lines");
+        let mut file = LineFile::open(&path).unwrap();
+        assert!(file.lock().unwrap() && !LineFile::open(&path).unwrap().lock().unwrap());
+        file.append(b"one\n").unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert!(matches!(file.append(b"two\n"), Err(Error::OutputTaken { .. })));
+    }
+}
