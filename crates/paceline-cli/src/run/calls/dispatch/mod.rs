@@ -216,8 +216,12 @@ impl Dispatcher {
 
     fn settle(&mut self, tried: Tried) {
         self.crowded = false;
+        // Only scopes of which something is tried: each claim looks at all of these.
         if let Some(count) = self.by_scope.get_mut(&tried.item.scope) {
             *count = count.saturating_sub(1);
+            if *count == 0 {
+                self.by_scope.remove(&tried.item.scope);
+            }
         }
         let (ordinal, sent) = (tried.item.ordinal, matches!(tried.end, TryEnd::Sent(_)));
         let recorded = self.parts.recorder.record(&self.parts.context, tried);
