@@ -1,6 +1,7 @@
 //! Who waits: by priority, then arrival; those that are not due yet wait apart.
 
 use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
 use core::cmp::Reverse;
 
 use crate::time::Instant;
@@ -42,12 +43,19 @@ impl Queue {
         }
     }
 
-    /// Moves what has become due to the others that may leave.
+    /// Moves what has become due to the others that may leave. More than wait there already are merged with them in one go:
+    /// of ten thousand that become due together the first would wait for all the others.
     pub(crate) fn promote(&mut self, now: Instant) {
+        let mut due = Vec::new();
         while let Some(first) = self.delayed.first_entry()
             && first.key().0 <= now
         {
-            self.ready.insert(first.remove());
+            due.push(first.remove());
+        }
+        if due.len() > self.ready.len() {
+            self.ready.append(&mut due.into_iter().collect());
+        } else {
+            self.ready.extend(due);
         }
     }
 
@@ -56,14 +64,21 @@ impl Queue {
         self.ready.first().copied()
     }
 
-    /// How many of those that are due go before one that would come in now.
+    /// How many of those that are due go before one that would come in now. Counted from the end that is nearer: a newcomer
+    /// goes behind all of its priority, a retry before most.
     pub(crate) fn ahead_of(&self, priority: i32, arrival: u64) -> u64 {
         let place = (Reverse(priority), arrival, Slot::MIN);
-        let ahead = match self.ready.last() {
-            Some(last) if *last < place => self.ready.len(),
-            _ => self.ready.range(..place).count(),
-        };
-        ahead as u64
+        let (mut ahead, mut behind) = (self.ready.range(..place), self.ready.range(place..));
+        let mut steps = 0;
+        loop {
+            if ahead.next().is_none() {
+                return steps;
+            }
+            if behind.next().is_none() {
+                return self.ready.len() as u64 - steps;
+            }
+            steps += 1;
+        }
     }
 
     /// When the next one becomes due.
@@ -83,5 +98,45 @@ impl Queue {
     /// Everybody, the ready ones first.
     pub(crate) fn slots(&self) -> impl Iterator<Item = Slot> {
         self.ready.iter().chain(self.delayed.values()).map(|place| place.2)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(priority: i32, arrival: u64) -> Place {
+        (Reverse(priority), arrival, u32::try_from(arrival).expect("few"))
+    }
+
+    #[test]
+    fn those_ahead_are_counted_from_either_end() {
+        let mut queue = Queue::default();
+        let places: Vec<Place> = (0..40).map(|n| place(i32::try_from(n % 3).expect("few"), 2 * n)).collect();
+        places.iter().for_each(|place| queue.push(Instant::ZERO, *place, None, None));
+        for priority in -1..4 {
+            for arrival in 0..90 {
+                let own = (Reverse(priority), arrival, Slot::MIN);
+                let ahead = places.iter().filter(|place| **place < own).count() as u64;
+                assert_eq!(queue.ahead_of(priority, arrival), ahead, "priority {priority}, arrival {arrival}");
+            }
+        }
+        assert_eq!(Queue::default().ahead_of(0, 0), 0);
+    }
+
+    #[test]
+    fn what_becomes_due_is_in_order_whether_much_or_little_waits_there_already() {
+        let at = |millis: u64| Instant::from_nanos(millis * 1_000_000);
+        let mut queue = Queue::default();
+        for n in 0..200 {
+            let due = (n % 2 == 0).then(|| at(if n < 190 { 10 } else { 20 + n }));
+            queue.push(at(0), place(0, 199 - n), due, None);
+        }
+        for (now, ready) in [(9, 100), (10, 195), (209, 195), (210, 196), (900, 200)] {
+            queue.promote(at(now));
+            assert_eq!(queue.ready.len(), ready, "at {now} ms");
+            assert!(queue.delayed.len() == 200 - ready && queue.head().is_some_and(|head| head.1 <= 9));
+        }
+        assert!(queue.ready.iter().map(|place| place.1).eq(0..200));
     }
 }

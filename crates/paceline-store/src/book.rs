@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use paceline_core::Timestamp;
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, OptionalExtension as _, params};
 
 use crate::claim;
 use crate::error::Error;
+use crate::heads::Heads;
 use crate::history::{self, Minute};
 use crate::item::{Claim, Finished, Kept, Last, Rescheduled, State, Tally, Totals};
 use crate::lock::RunLock;
@@ -32,7 +33,9 @@ pub(crate) struct Book {
     conn: Connection,
     outputs: Outputs,
     paths: Paths,
+    /// In the order of their numbers.
     scopes: Vec<Scope>,
+    heads: Heads,
     _lock: RunLock,
 }
 
@@ -40,7 +43,7 @@ impl Book {
     /// Takes over an open journal and its files.
     pub(crate) fn new(conn: Connection, outputs: Outputs, paths: Paths, lock: RunLock) -> Result<Self, Error> {
         let scopes = scope_list(&conn)?;
-        Ok(Self { conn, outputs, paths, scopes, _lock: lock })
+        Ok(Self { conn, outputs, paths, scopes, heads: Heads::default(), _lock: lock })
     }
 
     /// The database, to look at.
@@ -74,7 +77,12 @@ impl Book {
 
     /// Hands out due items.
     pub(crate) fn claim(&mut self, now: Timestamp, limit: usize, except: &[Arc<str>]) -> Result<Claim, Error> {
-        claim::claim(&self.conn, &self.scopes, now, limit, except)
+        claim::claim(&self.conn, &self.scopes, &mut self.heads, now, limit, except)
+    }
+
+    /// Items are changed in a way that the heads of the scopes are not told of.
+    pub(crate) fn forget_heads(&mut self) {
+        self.heads.forget();
     }
 
     /// Hands out those items that wait, whatever for.
@@ -171,9 +179,12 @@ impl Book {
             .conn
             .prepare_cached(
                 "UPDATE item SET state = 0, not_before_ms = ?2, delay_ms = ?3
-                 WHERE id = ?1 AND state NOT IN (2, 3, 4, 5)",
+                 WHERE id = ?1 AND state NOT IN (2, 3, 4, 5) RETURNING scope, not_before_ms",
             )
-            .and_then(|mut update| update.execute(params![int(next.ordinal), not_before, millis(next.delay)]))
+            .and_then(|mut update| {
+                let values = params![int(next.ordinal), not_before, millis(next.delay)];
+                update.query_row(values, |row| Ok((row.get(0)?, row.get(1)?))).optional()
+            })
             .map_err(Error::sqlite("write"))?;
         self.waits_again(changed, next.ordinal, Some(&next.tally))
     }
@@ -181,16 +192,18 @@ impl Book {
     pub(crate) fn release(&mut self, ordinal: u64, sent: Option<&Tally>) -> Result<Kept, Error> {
         let changed = self
             .conn
-            .prepare_cached("UPDATE item SET state = 0 WHERE id = ?1 AND state NOT IN (2, 3, 4, 5)")
-            .and_then(|mut update| update.execute([int(ordinal)]))
+            .prepare_cached(
+                "UPDATE item SET state = 0 WHERE id = ?1 AND state NOT IN (2, 3, 4, 5) RETURNING scope, not_before_ms",
+            )
+            .and_then(|mut update| update.query_row([int(ordinal)], |row| Ok((row.get(0)?, row.get(1)?))).optional())
             .map_err(Error::sqlite("write"))?;
         self.waits_again(changed, ordinal, sent)
     }
 
-    fn waits_again(&mut self, changed: usize, ordinal: u64, tally: Option<&Tally>) -> Result<Kept, Error> {
-        if changed == 0 {
-            return Ok(Kept::AlreadyEnded);
-        }
+    /// `changed`: the scope of the item and when it is due, if it has not ended.
+    fn waits_again(&mut self, changed: Option<(i64, i64)>, ordinal: u64, tally: Option<&Tally>) -> Result<Kept, Error> {
+        let Some((scope, not_before)) = changed else { return Ok(Kept::AlreadyEnded) };
+        self.heads.waits(scope, not_before, int(ordinal));
         if let Some(tally) = tally {
             self.tally(ordinal, tally)?;
         }
@@ -236,9 +249,9 @@ impl Book {
                 |found| found.get(0),
             )
             .map_err(Error::sqlite("write"))?;
-        match self.scopes.iter_mut().find(|scope| scope.id == id) {
-            Some(scope) => scope.row = row,
-            None => self.scopes.push(Scope { id, row }),
+        match self.scopes.binary_search_by_key(&id, |scope| scope.id) {
+            Ok(place) => self.scopes[place].row = row,
+            Err(place) => self.scopes.insert(place, Scope { id, row }),
         }
         Ok(())
     }

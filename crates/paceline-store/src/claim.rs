@@ -1,15 +1,16 @@
 //! Handing out due items: a range of the partial index for each scope that may send.
 
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use paceline_core::Timestamp;
 use rusqlite::{Connection, params};
 
 use crate::error::Error;
+use crate::heads::Heads;
 use crate::item::{Claim, Claimed};
 use crate::query::{self, AFTER_ITEM, item_columns};
-use crate::schema::ACCOUNT;
-use crate::scope::{Scope, next_due};
+use crate::scope::{Scope, account, by_id, opens};
 
 /// Retries whose time has come. `state = 0` stands there as in the index, which is then sorted already.
 pub(crate) const DUE_RETRIES: &str = "SELECT id, not_before_ms, crash_attempts FROM item
@@ -32,31 +33,101 @@ const READ: &str = concat!("SELECT ", item_columns!(), ", body_hash FROM item WH
 
 /// The place of an item in a claim: retries before fresh ones, then by due time, then behind after several crashes, then by
 /// id.
-type Place = (bool, i64, i64, i64);
+pub(crate) type Place = (bool, i64, i64, i64);
 
 /// Takes at most `limit` due items and marks them in flight, within the caller's transaction.
 pub(crate) fn claim(
     conn: &Connection,
     scopes: &[Scope],
+    heads: &mut Heads,
     now: Timestamp,
     limit: usize,
     except: &[Arc<str>],
 ) -> Result<Claim, Error> {
-    let claim = || -> rusqlite::Result<Vec<Claimed>> {
-        let mut places = Vec::new();
-        let account_open = scopes.iter().all(|scope| &*scope.row.name != ACCOUNT || scope.may_send(now));
-        if account_open && limit > 0 {
-            for scope in scopes.iter().filter(|scope| scope.may_send(now) && !except.contains(&scope.row.name)) {
-                due(conn, scope.id, now, limit, &mut places)?;
+    let may_send = |id| by_id(scopes, id).is_some_and(|scope| scope.may_send(now) && !except.contains(&scope.row.name));
+    let mut claim = || -> rusqlite::Result<Vec<Claimed>> {
+        heads.read(conn, scopes)?;
+        let account_open = opens(account(scopes)).is_some_and(|at| at <= now);
+        let mut items = Vec::new();
+        while account_open && items.len() < limit {
+            let left = limit - items.len();
+            let retries = heads.retries.iter().take_while(|(due, _)| *due <= now.as_millis()).map(|(_, scope)| scope);
+            let fresh = heads.fresh.iter().map(|(_, scope)| scope);
+            // The first items of so many scopes come before those of all others.
+            let asked: BTreeSet<i64> = retries
+                .filter(|id| may_send(*id))
+                .take(left)
+                .chain(fresh.filter(|id| may_send(*id)).take(left))
+                .collect();
+            if asked.is_empty() {
+                break;
             }
+            items.extend(merge(conn, scopes, heads, now, left, &asked)?);
         }
-        places.sort_unstable();
-        places.dedup();
-        places.truncate(limit);
-        take(conn, scopes, places.into_iter().map(|(_, _, _, id)| id))
+        Ok(items)
     };
     let items = claim().map_err(Error::sqlite("read"))?;
-    Ok(Claim { items, next_due: next_due(conn, scopes)? })
+    Ok(Claim { items, next_due: heads.next_due(scopes) })
+}
+
+/// Takes the first of what is due in some scopes, and notes what they have left.
+fn merge(
+    conn: &Connection,
+    scopes: &[Scope],
+    heads: &mut Heads,
+    now: Timestamp,
+    limit: usize,
+    asked: &BTreeSet<i64>,
+) -> rusqlite::Result<Vec<Claimed>> {
+    let portion = limit.div_ceil(asked.len()) + 1;
+    let mut sources = Vec::with_capacity(asked.len());
+    let mut order = BTreeSet::new();
+    for scope in asked {
+        let has_retries = heads.retries.of(*scope).is_some_and(|due| due <= now.as_millis());
+        let mut source = Source { scope: *scope, until: has_retries.then_some(now), found: VecDeque::new(), read: 0 };
+        source.read(conn, portion)?;
+        order.extend(source.found.front().map(|place| (*place, sources.len())));
+        sources.push(source);
+    }
+    let mut ids = Vec::with_capacity(limit);
+    while ids.len() < limit
+        && let Some((place, index)) = order.pop_first()
+    {
+        let source = &mut sources[index];
+        ids.push(place.3);
+        source.found.pop_front();
+        if source.found.is_empty() {
+            source.read(conn, source.read)?;
+        }
+        order.extend(source.found.front().map(|place| (*place, index)));
+    }
+    let items = take(conn, scopes, ids.into_iter())?;
+    for source in sources {
+        heads.took(source.scope, source.found.front().copied());
+        if source.until.is_some() {
+            heads.read_retries(conn, source.scope)?;
+        }
+    }
+    Ok(items)
+}
+
+/// What is due in a scope, read in portions, each as large as all before.
+struct Source {
+    scope: i64,
+    /// Retries that are due then; none where there are none.
+    until: Option<Timestamp>,
+    found: VecDeque<Place>,
+    read: usize,
+}
+
+impl Source {
+    /// Reads so many more, if there are any.
+    fn read(&mut self, conn: &Connection, more: usize) -> rusqlite::Result<()> {
+        let places = due(conn, self.scope, self.until, self.read + more)?;
+        self.found.extend(places.into_iter().skip(self.read));
+        self.read += more;
+        Ok(())
+    }
 }
 
 /// Takes those of the items that wait, in the order given.
@@ -83,21 +154,33 @@ fn take(conn: &Connection, scopes: &[Scope], ids: impl Iterator<Item = i64>) -> 
     Ok(items)
 }
 
-fn due(conn: &Connection, scope: i64, now: Timestamp, limit: usize, places: &mut Vec<Place>) -> rusqlite::Result<()> {
-    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-    let mut retries = conn.prepare_cached(DUE_RETRIES)?;
-    let mut rows = retries.query(params![scope, now.as_millis(), limit])?;
-    while let Some(row) = rows.next()? {
-        places.push((false, row.get(1)?, row.get(2)?, row.get(0)?));
+/// The first of what waits for nothing in a scope, behind its retries that are due `until` then.
+pub(crate) fn due(
+    conn: &Connection,
+    scope: i64,
+    until: Option<Timestamp>,
+    limit: usize,
+) -> rusqlite::Result<Vec<Place>> {
+    let mut places = Vec::new();
+    let most = i64::try_from(limit).unwrap_or(i64::MAX);
+    if let Some(until) = until {
+        let mut retries = conn.prepare_cached(DUE_RETRIES)?;
+        let mut rows = retries.query(params![scope, until.as_millis(), most])?;
+        while let Some(row) = rows.next()? {
+            places.push((false, row.get(1)?, row.get(2)?, row.get(0)?));
+        }
     }
     for fresh in [INTERRUPTED, DUE_FRESH] {
         let mut fresh = conn.prepare_cached(fresh)?;
-        let mut rows = fresh.query(params![scope, limit])?;
+        let mut rows = fresh.query(params![scope, most])?;
         while let Some(row) = rows.next()? {
             places.push((true, 0, row.get::<_, i64>(1)?.saturating_sub(1).max(0), row.get(0)?));
         }
     }
-    Ok(())
+    places.sort_unstable();
+    places.dedup();
+    places.truncate(limit);
+    Ok(places)
 }
 
 #[cfg(test)]
@@ -143,5 +226,103 @@ mod tests {
             assert_eq!(plan(&conn, crate::scope::NEXT_DUE), "SEARCH item USING COVERING INDEX item_due (scope=?)");
             assert_eq!(plan(&conn, READ), "SEARCH item USING INTEGER PRIMARY KEY (rowid=?)");
         }
+    }
+
+    fn at(millis: i64) -> Timestamp {
+        Timestamp::from_millis(millis)
+    }
+
+    /// A journal with so many scopes, and items in all of them in turn.
+    fn journal(scopes: usize, items: usize) -> (Connection, Vec<Scope>) {
+        let conn = Connection::open_in_memory().unwrap();
+        for sql in [TABLES, ITEM_TABLE, DUE_INDEX] {
+            conn.execute_batch(sql).unwrap();
+        }
+        conn.execute_batch(&format!(
+            "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {scopes})
+             INSERT INTO scope (id, name) SELECT i, 'scope-' || i FROM n;
+             WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < {items} - 1)
+             INSERT INTO item (id, key, body_hash, line, src_off, src_len, scope)
+             SELECT i, CAST(i AS BLOB), zeroblob(16), i, 0, 0, i % {scopes} + 1 FROM n;"
+        ))
+        .unwrap();
+        let scopes = crate::scope::scope_list(&conn).unwrap();
+        (conn, scopes)
+    }
+
+    #[test]
+    fn a_claim_asks_the_scopes_that_it_takes_from_and_no_others() {
+        let (conn, scopes) = journal(5_000, 20_000);
+        let runs = |sql| conn.prepare_cached(sql).unwrap().get_status(rusqlite::StatementStatus::Run);
+        let mut heads = Heads::default();
+        let mut claim = || super::claim(&conn, &scopes, &mut heads, at(1), 10, &[]).unwrap();
+        assert_eq!(claim().items.len(), 10);
+        let before = runs(DUE_FRESH);
+        for _ in 0..100 {
+            assert_eq!(claim().items.len(), 10);
+        }
+        assert_eq!(runs(DUE_FRESH) - before, 100 * 10);
+        assert_eq!(runs(DUE_RETRIES), 0, "no retry was due");
+        assert_eq!(claim().items[0].item.ordinal, 1_010, "in the order of the input");
+    }
+
+    /// What was claimed when every scope was asked at each claim.
+    fn asked_of_all(
+        conn: &Connection,
+        scopes: &[Scope],
+        now: Timestamp,
+        limit: usize,
+        except: &[Arc<str>],
+    ) -> Vec<u64> {
+        let may_send = |scope: &&Scope| scope.may_send(now) && !except.contains(&scope.row.name);
+        let mut places: Vec<Place> =
+            scopes.iter().filter(may_send).flat_map(|scope| due(conn, scope.id, Some(now), limit).unwrap()).collect();
+        places.sort_unstable();
+        places.into_iter().take(limit).map(|place| place.3 as u64).collect()
+    }
+
+    #[test]
+    fn claims_are_what_they_were_when_every_scope_was_asked() {
+        let mut seed = 1_u64;
+        let mut draw = |below: u64| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 33) % below
+        };
+        let (conn, mut scopes) = journal(12, 400);
+        conn.execute("UPDATE item SET crash_attempts = id % 4 WHERE id % 7 = 0", []).unwrap();
+        let (mut heads, mut in_flight, mut claims) = (Heads::default(), Vec::new(), 0);
+        for step in 0..1_500_i64 {
+            let now = at(1_000 + step);
+            let place = draw(in_flight.len().max(1) as u64) as usize;
+            match draw(4) {
+                0 if !in_flight.is_empty() => {
+                    // Some end, some wait again: at once, as they did, or until a time.
+                    let id: u64 = in_flight.swap_remove(place);
+                    let due = [None, Some(0), Some(now.as_millis() + draw(90) as i64)][draw(3) as usize];
+                    if let Some(due) = due {
+                        let sql = "UPDATE item SET state = 0, not_before_ms = ?2 WHERE id = ?1 RETURNING scope";
+                        let scope = conn.query_row(sql, [id as i64, due], |row| row.get(0)).unwrap();
+                        heads.waits(scope, due, id as i64);
+                    }
+                }
+                1 => {
+                    let until = now + std::time::Duration::from_millis(draw(40));
+                    let held = crate::scope::ScopeState::Held { until, reason: String::new() };
+                    let place = draw(12) as usize;
+                    scopes[place].row.state = [held, crate::scope::ScopeState::Open][draw(2) as usize].clone();
+                }
+                _ => {
+                    let (limit, except) = (draw(9) as usize, vec![scopes[draw(12) as usize].row.name.clone()]);
+                    let expected = asked_of_all(&conn, &scopes, now, limit, &except);
+                    let claim = super::claim(&conn, &scopes, &mut heads, now, limit, &except).unwrap();
+                    let found: Vec<u64> = claim.items.iter().map(|claimed| claimed.item.ordinal).collect();
+                    assert_eq!(found, expected, "step {step}");
+                    assert_eq!(claim.next_due, crate::scope::next_due(&conn, &scopes).unwrap(), "step {step}");
+                    in_flight.extend(found);
+                    claims += claim.items.len();
+                }
+            }
+        }
+        assert!(claims > 500, "{claims}");
     }
 }

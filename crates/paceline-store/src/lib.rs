@@ -38,6 +38,7 @@ mod command;
 mod disk;
 mod error;
 mod further;
+mod heads;
 mod history;
 mod item;
 mod journal;

@@ -9,7 +9,7 @@ use rusqlite::{Connection, OptionalExtension, Row};
 use crate::error::Error;
 use crate::item::{Forgiven, Item, Last, State, Tally};
 use crate::paths::InputMark;
-use crate::scope::{REFUSED, Scope};
+use crate::scope::{REFUSED, Scope, by_id};
 
 /// The part of a file that the journal has recorded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -82,8 +82,7 @@ pub(crate) const AFTER_ITEM: usize = 21;
 pub(crate) fn item(row: &Row<'_>, scopes: &[Scope]) -> rusqlite::Result<Item> {
     let time = |column: usize| row.get::<_, Option<i64>>(column).map(|millis| millis.map(Timestamp::from_millis));
     let scope: i64 = row.get(4)?;
-    let name =
-        scopes.iter().find(|known| known.id == scope).map_or_else(|| Arc::from(""), |found| found.row.name.clone());
+    let name = by_id(scopes, scope).map_or_else(|| Arc::from(""), |found| found.row.name.clone());
     let last = match row.get_ref(16)?.as_str_or_null()?.and_then(Class::from_name) {
         Some(class) => Some(Last {
             class,

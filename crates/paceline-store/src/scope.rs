@@ -122,8 +122,13 @@ pub(crate) fn next_due(conn: &Connection, scopes: &[Scope]) -> Result<Option<Tim
     Ok(earliest)
 }
 
+/// The scope of that number, among all of them in order.
+pub(crate) fn by_id(scopes: &[Scope], id: i64) -> Option<&Scope> {
+    scopes.binary_search_by_key(&id, |scope| scope.id).ok().map(|place| &scopes[place])
+}
+
 /// When a scope in that state may send; none while it is stopped.
-fn opens(state: &ScopeState) -> Option<Timestamp> {
+pub(crate) fn opens(state: &ScopeState) -> Option<Timestamp> {
     match state {
         ScopeState::Open => Some(Timestamp::from_millis(0)),
         ScopeState::Held { until, .. } => Some(*until),

@@ -23,6 +23,8 @@ pub(crate) fn turn(book: &mut Book, commands: Vec<Command>) -> Result<(), Arc<Er
         settle(failure.as_ref());
     }
     for question in questions {
+        // It may change anything.
+        book.forget_heads();
         match &failure {
             None => question(Ok(&mut *book)),
             Some(cause) => question(Err(Error::Stopped { cause: cause.clone() })),

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use paceline_core::{
-    Admit, Announcement, Cause, ConfigError, Dimension, Instant, Pacer, PacerConfig, Request, ScopeId, Snapshot,
+    Admit, Announcement, Cause, ConfigError, Dimension, Instant, Pacer, PacerConfig, Request, ScopeId, ScopeSnapshot,
+    Snapshot,
 };
 
 use crate::clock::Clock;
@@ -130,6 +131,11 @@ impl Limiter {
     /// All numbers at this moment: limits, what is left of them, who waits for what, and the totals.
     pub fn snapshot(&self) -> Snapshot {
         self.driver.look(|state, now| state.pacer.snapshot(now))
+    }
+
+    /// The same of one scope, which costs nothing for the others; none when nothing is known of a scope of that name.
+    pub fn scope_snapshot(&self, scope: &ScopeId) -> Option<ScopeSnapshot> {
+        self.driver.look(|state, now| state.pacer.scope_snapshot(now, scope))
     }
 
     /// Counts what an earlier limiter had counted, so that a configured limit holds over a restart; `taken` comes from its

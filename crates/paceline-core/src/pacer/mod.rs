@@ -361,6 +361,12 @@ impl Pacer {
         Snapshot { account: self.account_snapshot(now, &scopes), scopes }
     }
 
+    /// The numbers of one scope; none when there is none of that name. It costs nothing for the others.
+    pub fn scope_snapshot(&self, now: Instant, scope: &ScopeId) -> Option<ScopeSnapshot> {
+        let (now, scope) = (now.max(self.now), &self.scopes[self.scopes.find(scope)?]);
+        Some(scope.snapshot(now, self.next_of(now, scope)))
+    }
+
     /// Time never goes backwards.
     fn advance(&mut self, now: Instant) -> Instant {
         self.now = self.now.max(now);

@@ -178,3 +178,19 @@ fn a_pacer_that_looks_at_every_scope_each_time_comes_to_the_same() {
         (0..300).for_each(|_| both.step());
     }
 }
+
+#[test]
+fn one_scope_tells_the_same_by_itself_as_among_all() {
+    let mut pacer = Pacer::new(PacerConfig::default(), 1, Instant::ZERO).expect("the defaults");
+    let scopes = ["a", "b", "c"].map(|name| pacer.scope(name));
+    for scope in &scopes[..2] {
+        pacer.enqueue(Instant::ZERO, Request::new(scope, Cost::request())).expect("small enough");
+    }
+    pacer.hold(Instant::ZERO, Some(&scopes[1]), Instant::from_nanos(9));
+    let all = pacer.snapshot(Instant::ZERO).scopes;
+    for (scope, among_all) in scopes.iter().zip(all) {
+        assert_eq!(pacer.scope_snapshot(Instant::ZERO, scope), Some(among_all));
+    }
+    let mut other = Pacer::new(PacerConfig::default(), 1, Instant::ZERO).expect("the defaults");
+    assert_eq!(pacer.scope_snapshot(Instant::ZERO, &other.scope("unknown")), None);
+}

@@ -1,6 +1,7 @@
 //! The store that lives and dies with its process: for tests, simulations and work that need not survive.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -10,13 +11,14 @@ use tokio::sync::Notify;
 
 use super::checks::{check, keepable};
 use super::clock::Clock;
-use super::due::{Due, HORIZON, Stored, read_due};
+use super::due::{Due, Stored, read_due};
 use super::error::WorkError;
 use super::item::{
     Added, Amend, Ask, Claim, ClaimOutcome, Claimed, Counts, DecisionRecord, EVENTS, Event, Failure, Filter, Forgiven,
     HISTORY, Item, Kept, NewItem, State, Transition, WorkerId, shortened,
 };
-use super::share::{Lane, share_out};
+use super::lanes::{EARLIEST, Lanes};
+use super::share::Lane;
 use super::store::{Pending, WorkStore};
 use crate::schema::ACCOUNT;
 use crate::scope::{ScopeRow, ScopeState};
@@ -36,11 +38,12 @@ struct Shared {
 struct Tables {
     rows: BTreeMap<u64, Row>,
     ids: HashMap<String, u64>,
-    lanes: Vec<(Lane, BTreeSet<Place>)>,
+    waiting: Waiting,
     scopes: BTreeMap<Arc<str>, Closed>,
     workers: BTreeMap<i64, Worker>,
+    /// What each worker has.
+    in_flight: BTreeMap<i64, BTreeSet<u64>>,
     last_worker: i64,
-    turns: usize,
 }
 
 #[derive(Debug)]
@@ -50,6 +53,16 @@ struct Row {
     fence: i64,
     worker: Option<i64>,
     events: Vec<Event>,
+}
+
+/// The items that wait.
+#[derive(Debug, Default)]
+struct Waiting {
+    lanes: Lanes,
+    /// The number of each lane.
+    ids: HashMap<(Arc<str>, i16), i64>,
+    /// What waits in it.
+    places: Vec<BTreeSet<Place>>,
 }
 
 /// Where an item stands in its lane: tries whose time comes before new items, then by due time, then behind after crashes.
@@ -222,8 +235,9 @@ impl Tables {
             reason: None,
         };
         self.ids.insert(new.key, id);
-        self.rows.insert(id, Row { item, payload: new.payload, fence: 0, worker: None, events: Vec::new() });
-        self.waits(id);
+        let row = Row { item, payload: new.payload, fence: 0, worker: None, events: Vec::new() };
+        self.waiting.insert(&row);
+        self.rows.insert(id, row);
         Added::New
     }
 
@@ -259,8 +273,7 @@ impl Tables {
     }
 
     fn put_back(&mut self, worker: i64, crashes: u32) {
-        let held: Vec<u64> =
-            self.rows.values().filter(|row| row.worker == Some(worker)).map(|row| row.item.id).collect();
+        let held = self.in_flight.get(&worker).cloned().unwrap_or_default();
         for id in held {
             self.change(id, |row| {
                 row.item.state = State::Waiting;
@@ -271,66 +284,28 @@ impl Tables {
 
     fn claim(&mut self, worker: WorkerId, ask: Ask, now: Timestamp) -> Claim {
         self.end_holds(now);
-        let turn = self.turns;
-        self.turns += 1;
         if !self.workers.contains_key(&worker.0) {
             return Claim { now, lost: true, ..Claim::default() };
         }
-        let mut lanes: Vec<Lane> = self.lanes.iter().map(|(lane, _)| lane.clone()).collect();
-        lanes.retain(|lane| !self.is_closed(&lane.group));
-        lanes.sort_by(|a, b| b.priority.cmp(&a.priority).then(a.id.cmp(&b.id)));
-        let mut ids = Vec::new();
-        for until in [now, now + ask.ahead] {
-            let _: Result<(), std::convert::Infallible> = share_out(&lanes, ask.limit - ids.len(), turn, |lane, n| {
-                let taken = self.due(lane, until, n);
-                for id in &taken {
-                    self.change(*id, |row| row.take(worker, now));
-                }
-                let count = taken.len();
-                ids.extend(taken);
-                Ok(count)
-            });
-        }
+        let (mut ids, scopes) = (Vec::new(), &self.scopes);
+        let Waiting { lanes, places, .. } = &mut self.waiting;
+        let Ok(()) = lanes.share((now, now + ask.ahead), ask.limit, opens(scopes), |lane, until, n| {
+            let places = &mut places[lane.id as usize];
+            let taken = due(places, until, n);
+            for place in &taken {
+                places.remove(place);
+            }
+            ids.extend(taken.iter().map(|place| place.3));
+            Ok::<_, Infallible>((taken.len(), first(places)))
+        });
+        let next_due = lanes.next_due(opens(scopes)).map(|due| due.saturating_since(now));
         let mut items = Vec::with_capacity(ids.len());
         for id in ids {
+            self.change(id, |row| row.take(worker, now));
             items.extend(self.rows.get_mut(&id).map(|row| row.hand_out(now)));
         }
-        let others = self.rows.values().any(|row| row.worker.is_some_and(|holder| holder != worker.0));
-        Claim { items, next_due: self.next_due(now), others, now, lost: false }
-    }
-
-    fn due(&self, lane: &Lane, until: Timestamp, limit: usize) -> Vec<u64> {
-        let Some((_, places)) = self.lanes.iter().find(|(known, _)| known.id == lane.id) else { return Vec::new() };
-        let tries = places.range(..=(false, until, u32::MAX, u64::MAX));
-        let new = places.range((true, NEVER, 0, 0)..);
-        tries.chain(new).take(limit).map(|place| place.3).collect()
-    }
-
-    fn next_due(&self, now: Timestamp) -> Option<Duration> {
-        let first = |(lane, places): &(Lane, BTreeSet<Place>)| {
-            let opens = self.opens(&lane.group)?;
-            let new = places.range((true, NEVER, 0, 0)..).next().map(|_| now);
-            let tries = places.range(..(true, NEVER, 0, 0)).next().map(|place| place.1).filter(|at| *at <= HORIZON);
-            new.into_iter().chain(tries).min().map(|due| due.max(opens))
-        };
-        self.lanes.iter().filter_map(first).min().map(|due| due.saturating_since(now))
-    }
-
-    fn is_closed(&self, group: &str) -> bool {
-        self.scopes.contains_key(group) || self.scopes.contains_key(ACCOUNT)
-    }
-
-    /// When a group may send again; none while it is stopped.
-    fn opens(&self, group: &str) -> Option<Timestamp> {
-        let mut opens = NEVER;
-        for scope in [group, ACCOUNT] {
-            match self.scopes.get(scope).map(|closed| &closed.state) {
-                Some(ScopeState::Stopped { .. }) => return None,
-                Some(ScopeState::Held { until, .. }) => opens = opens.max(*until),
-                Some(ScopeState::Open) | None => {}
-            }
-        }
-        Some(opens)
+        let others = self.in_flight.keys().any(|holder| *holder != worker.0);
+        Claim { items, next_due, others, now, lost: false }
     }
 
     fn record(&mut self, outcome: ClaimOutcome, now: Timestamp) -> Kept {
@@ -405,42 +380,85 @@ impl Tables {
 
     /// Every change of an item that may change its place or its hands.
     fn change(&mut self, id: u64, change: impl FnOnce(&mut Row)) {
-        self.waits_no_more(id);
-        if let Some(row) = self.rows.get_mut(&id) {
-            row.fence += 1;
-            row.worker = None;
-            change(row);
+        let Some(row) = self.rows.get_mut(&id) else { return };
+        self.waiting.remove(row);
+        if let Some(worker) = row.worker.take()
+            && let Some(held) = self.in_flight.get_mut(&worker)
+        {
+            held.remove(&id);
+            if held.is_empty() {
+                self.in_flight.remove(&worker);
+            }
         }
-        self.waits(id);
+        row.fence += 1;
+        change(row);
+        if let Some(worker) = row.worker {
+            self.in_flight.entry(worker).or_default().insert(id);
+        }
+        self.waiting.insert(row);
+    }
+}
+
+impl Waiting {
+    /// Puts an item into its lane, if it waits.
+    fn insert(&mut self, row: &Row) {
+        if row.item.state == State::Waiting {
+            let lane = self.lane(row);
+            self.places[lane as usize].insert(row.place());
+            self.lanes.set(lane, first(&self.places[lane as usize]));
+        }
     }
 
-    fn waits(&mut self, id: u64) {
-        let Some(row) = self.rows.get(&id).filter(|row| row.item.state == State::Waiting) else { return };
-        let (group, priority, place) = (row.item.group.clone(), row.item.priority, row.place());
-        let known = self.lanes.iter().position(|(lane, _)| lane.priority == priority && lane.group == group);
-        let index = known.unwrap_or_else(|| {
-            let id = self.lanes.len() as i64;
-            self.lanes.push((Lane { id, group, priority }, BTreeSet::new()));
-            self.lanes.len() - 1
-        });
-        self.lanes[index].1.insert(place);
+    fn remove(&mut self, row: &Row) {
+        let lane = self.lane(row);
+        if self.places[lane as usize].remove(&row.place()) {
+            self.lanes.set(lane, first(&self.places[lane as usize]));
+        }
     }
 
-    fn waits_no_more(&mut self, id: u64) {
-        let Some(row) = self.rows.get(&id) else { return };
-        let place = row.place();
-        let lane =
-            self.lanes.iter_mut().find(|(lane, _)| lane.priority == row.item.priority && lane.group == row.item.group);
-        if let Some((_, places)) = lane {
-            places.remove(&place);
+    fn lane(&mut self, row: &Row) -> i64 {
+        let (group, priority) = (&row.item.group, row.item.priority);
+        *self.ids.entry((group.clone(), priority)).or_insert_with(|| {
+            let id = self.places.len() as i64;
+            self.places.push(BTreeSet::new());
+            self.lanes.add(Lane { id, group: group.clone(), priority }, None);
+            id
+        })
+    }
+}
+
+/// The first places of a lane that are due by a time.
+fn due(places: &BTreeSet<Place>, until: Timestamp, limit: usize) -> Vec<Place> {
+    let tries = places.range(..=(false, until, u32::MAX, u64::MAX));
+    let new = places.range((true, EARLIEST, 0, 0)..);
+    tries.chain(new).take(limit).copied().collect()
+}
+
+/// When the first item of a lane is due.
+fn first(places: &BTreeSet<Place>) -> Option<Timestamp> {
+    let new = places.last().filter(|place| place.0);
+    new.or(places.first()).map(|place| place.1)
+}
+
+/// When a group may send again; none while it is stopped.
+fn opens(scopes: &BTreeMap<Arc<str>, Closed>) -> impl Fn(&str) -> Option<Timestamp> {
+    move |group| {
+        let mut opens = EARLIEST;
+        for scope in [group, ACCOUNT] {
+            match scopes.get(scope).map(|closed| &closed.state) {
+                Some(ScopeState::Stopped { .. }) => return None,
+                Some(ScopeState::Held { until, .. }) => opens = opens.max(*until),
+                Some(ScopeState::Open) | None => {}
+            }
         }
+        Some(opens)
     }
 }
 
 impl Row {
     fn place(&self) -> Place {
         let due = self.item.not_before;
-        (due.is_none(), due.unwrap_or(NEVER), self.item.crashes, self.item.id)
+        (due.is_none(), due.unwrap_or(EARLIEST), self.item.crashes, self.item.id)
     }
 
     fn take(&mut self, worker: WorkerId, now: Timestamp) {
@@ -516,6 +534,3 @@ impl Row {
 
 /// The due time of what was left to this run: before all others.
 const FIRST: Option<Timestamp> = Some(Timestamp::from_millis(1));
-
-/// Before every due time.
-const NEVER: Timestamp = Timestamp::from_millis(i64::MIN);

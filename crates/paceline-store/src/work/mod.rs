@@ -8,6 +8,7 @@ mod due;
 mod error;
 mod item;
 mod judge;
+mod lanes;
 mod memory;
 mod policy;
 #[cfg(feature = "postgres")]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use paceline::BackingOff;
-use paceline_core::{Cause, Class, Request, Retry, Timestamp, Verdict};
+use paceline_core::{Cause, Class, Reach, Request, Retry, Timestamp, Verdict};
 use paceline_store::{Answer, Claimed, End, Finished, Journal, Last, Rescheduled, Taken, Tally, Totals};
 
 use crate::run::calls::acknowledge::Acknowledge;
@@ -53,8 +53,8 @@ pub(crate) struct Recorded {
     pub(crate) due: Option<Timestamp>,
     /// A scope or the account was held or stopped.
     pub(crate) account: Option<Stop>,
-    /// The states of scopes have to be stored.
-    pub(crate) scopes_changed: bool,
+    /// The state of the scope has to be stored, or of all.
+    pub(crate) scopes_changed: Option<Reach>,
     /// The run has to stop.
     pub(crate) stop: Option<Stop>,
 }
@@ -160,11 +160,9 @@ impl Recorder {
         let adds = entry::added(item, &sent);
         self.figures.add(&adds);
         self.minutes.called(context.now(), &adds, sent.reading.class, sent.reading.usage.unwrap_or_default());
-        let mut recorded = Recorded {
-            scopes_changed: matches!(sent.reading.class, Class::QuotaExhausted | Class::Account)
-                || sent.reading.wait.is_some_and(|wait| wait > holds::SHORT),
-            ..Recorded::default()
-        };
+        let closes = matches!(sent.reading.class, Class::QuotaExhausted | Class::Account)
+            || sent.reading.wait.is_some_and(|wait| wait > holds::SHORT);
+        let mut recorded = Recorded { scopes_changed: closes.then_some(sent.reading.reach), ..Recorded::default() };
         match &sent.answer {
             Some(Err(NoAnswer::Connect(words))) if self.reachability.failed(context.limiter.now()) => {
                 let address = self.address.to_string();

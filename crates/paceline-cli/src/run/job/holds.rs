@@ -39,18 +39,28 @@ impl Holds {
         self.given_up.insert(Arc::clone(scope));
     }
 
-    /// Stores the scopes that are held, stopped or closed for long now. True when the whole account is stopped.
-    pub(crate) fn store(&mut self, context: &Context) -> bool {
+    /// Stores the scope if it is held, stopped or closed for long now. No other can be: there are many of them.
+    pub(crate) fn store(&mut self, context: &Context, scope: &str) {
+        if let Some(scope) = context.limiter.scope_snapshot(&context.limiter.scope(scope)) {
+            self.store_one(context, &scope);
+        }
+    }
+
+    /// Stores the account and all scopes that are held, stopped or closed for long now. True when the whole account is
+    /// stopped.
+    pub(crate) fn store_all(&mut self, context: &Context) -> bool {
         let view = context.limiter.snapshot();
         if let Some(state) = stored(context, &view.account) {
             self.set(&ACCOUNT.into(), state);
         }
-        for scope in &view.scopes {
-            if let Some(state) = stored(context, scope).filter(|_| !self.given_up.contains(&scope.name)) {
-                self.set(&scope.name, state);
-            }
-        }
+        view.scopes.iter().for_each(|scope| self.store_one(context, scope));
         matches!(view.account.state, ScopeState::Stopped { .. })
+    }
+
+    fn store_one(&mut self, context: &Context, scope: &ScopeSnapshot) {
+        if let Some(state) = stored(context, scope).filter(|_| !self.given_up.contains(&scope.name)) {
+            self.set(&scope.name, state);
+        }
     }
 
     /// Stores that a scope is closed until then.

@@ -3,6 +3,7 @@
 mod claim;
 #[cfg(test)]
 mod full;
+mod lanes;
 #[cfg(test)]
 mod plans;
 mod record;
@@ -12,8 +13,8 @@ mod scopes;
 mod thread;
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use paceline_core::Timestamp;
@@ -32,6 +33,7 @@ use crate::lock::LockFile;
 use crate::query::millis;
 use crate::scope::ScopeRow;
 use crate::work::columns::{after_item, item_columns};
+use lanes::KnownLanes;
 use thread::Desk;
 
 /// A [`WorkStore`] in one SQLite file.
@@ -50,10 +52,7 @@ pub struct SqliteStore {
     changed: Notify,
     /// The number of the last change of another process that everybody heard of.
     seen: AtomicI64,
-    /// The number of the last change after which due times were looked through for what is none.
-    healed: Arc<AtomicI64>,
-    /// How many claims there were: groups take turns.
-    turns: AtomicUsize,
+    lanes: Shared,
     /// Held from the first worker on.
     lock: Arc<Mutex<Option<LockFile>>>,
 }
@@ -72,8 +71,12 @@ fn standing(path: PathBuf) -> Result<PathBuf, WorkError> {
     }
 }
 
-/// Before every change.
-const NEVER: i64 = -1;
+/// Used by the thread of the desk alone, but for what it hands on.
+type Shared = Arc<Mutex<KnownLanes>>;
+
+fn locked(lanes: &Shared) -> MutexGuard<'_, KnownLanes> {
+    lanes.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// How often the file is looked at for what other processes changed: one number in shared memory.
 const LOOK: Duration = Duration::from_secs(1);
@@ -93,9 +96,12 @@ impl SqliteStore {
         }
         let conn = schema::open(&path, clock.wall().as_millis())?;
         let seen = AtomicI64::new(version(&conn).map_err(WorkError::sqlite("read"))?);
-        let desk = Desk::start(conn, path.clone())?;
-        let (changed, healed) = (Notify::new(), Arc::new(AtomicI64::new(NEVER)));
-        Ok(Self { desk, path, clock, changed, seen, healed, turns: AtomicUsize::new(0), lock: Arc::default() })
+        let lanes = Shared::default();
+        let desk = Desk::start(conn, path.clone(), {
+            let lanes = lanes.clone();
+            move || locked(&lanes).forget()
+        })?;
+        Ok(Self { desk, path, clock, changed: Notify::new(), seen, lanes, lock: Arc::default() })
     }
 
     /// Work on the tables, at the time at which its turn comes.
@@ -129,6 +135,7 @@ impl SqliteStore {
         begin: impl FnOnce(&Connection, Timestamp) -> rusqlite::Result<()> + Send + 'static,
     ) -> Pending<'_, WorkerId> {
         let (name, lock, path, clock) = (name.to_owned(), self.lock.clone(), self.path.clone(), self.clock.clone());
+        let lanes = self.lanes.clone();
         self.desk.ask(move |conn| {
             let mut lock = lock.lock().unwrap_or_else(PoisonError::into_inner);
             let now = clock.wall();
@@ -136,6 +143,7 @@ impl SqliteStore {
                 *lock = Some(LockFile::take(&beside(&path, ".lock"))?);
                 take_over(conn, now).map_err(WorkError::sqlite("write"))?;
             }
+            locked(&lanes).forget();
             begin(conn, now).and_then(|()| join(conn, &name, lease, now)).map_err(WorkError::sqlite("write"))
         })
     }
@@ -146,7 +154,11 @@ impl WorkStore for SqliteStore {
         if let Err(error) = items.iter().try_for_each(check) {
             return Box::pin(std::future::ready(Err(error)));
         }
-        self.ask_and_tell(move |conn, now| items.iter().map(|item| record::insert(conn, item, now)).collect())
+        let lanes = self.lanes.clone();
+        self.ask_and_tell(move |conn, now| {
+            let mut lanes = locked(&lanes);
+            items.iter().map(|item| record::insert(conn, item, &mut lanes, now)).collect()
+        })
     }
 
     fn enlist(&self, name: &str, lease: Duration) -> Pending<'_, WorkerId> {
@@ -158,12 +170,17 @@ impl WorkStore for SqliteStore {
     }
 
     fn renew(&self, worker: WorkerId) -> Pending<'_, bool> {
+        let lanes = self.lanes.clone();
         let done = self.ask("write", move |conn, now| {
             let renewed = conn
                 .prepare_cached("UPDATE worker SET lease_until_ms = lease_ms + ?2 WHERE id = ?1")?
                 .execute([worker.0, now.as_millis()])?;
             conn.prepare_cached("UPDATE store SET last_ms = max(last_ms, ?1)")?.execute([now.as_millis()])?;
-            Ok((renewed > 0, reclaim(conn, now)?))
+            let reclaimed = reclaim(conn, now)?;
+            if reclaimed {
+                locked(&lanes).forget();
+            }
+            Ok((renewed > 0, reclaimed))
         });
         Box::pin(async move {
             let (renewed, reclaimed) = done.await?;
@@ -175,21 +192,26 @@ impl WorkStore for SqliteStore {
     }
 
     fn claim(&self, worker: WorkerId, ask: Ask) -> Pending<'_, Claim> {
-        let (turn, healed) = (self.turns.fetch_add(1, Ordering::Relaxed), self.healed.clone());
-        self.ask("write", move |conn, now| claim::claim(conn, worker, ask, turn, &healed, now))
+        let lanes = self.lanes.clone();
+        self.ask("write", move |conn, now| claim::claim(conn, worker, ask, &mut locked(&lanes), now))
     }
 
     fn record(&self, mut outcomes: Vec<ClaimOutcome>, mut scopes: Vec<ScopeRow>) -> Pending<'_, Vec<Kept>> {
         keepable(&mut outcomes, &mut scopes);
+        let lanes = self.lanes.clone();
         self.ask("write", move |conn, now| {
-            let kept = outcomes.iter().map(|outcome| record::record(conn, outcome, now)).collect::<Result<_, _>>()?;
+            let mut lanes = locked(&lanes);
+            let kept = outcomes.iter().map(|outcome| record::record(conn, outcome, &mut lanes, now));
+            let kept = kept.collect::<Result<_, _>>()?;
             scopes.iter().try_for_each(|row| scopes::set(conn, row, now))?;
             Ok(kept)
         })
     }
 
     fn leave(&self, worker: WorkerId) -> Pending<'_, ()> {
+        let lanes = self.lanes.clone();
         self.ask_and_tell(move |conn, _| {
+            locked(&lanes).forget();
             conn.execute("DELETE FROM worker WHERE id = ?1", [worker.0])?;
             put_back(conn, worker.0, 0)
         })
@@ -244,7 +266,11 @@ impl WorkStore for SqliteStore {
     }
 
     fn amend(&self, filter: Filter, amend: Amend) -> Pending<'_, u64> {
-        self.ask_and_tell(move |conn, now| record::amend(conn, &filter, amend, now))
+        let lanes = self.lanes.clone();
+        self.ask_and_tell(move |conn, now| {
+            locked(&lanes).forget();
+            record::amend(conn, &filter, amend, now)
+        })
     }
 
     fn changed(&self) -> Pending<'_, ()> {

@@ -3,18 +3,19 @@
 use paceline_core::Timestamp;
 use rusqlite::Connection;
 
+use super::lanes::{self, KnownLanes};
 use super::{PUT_BACK, claim, record, schema};
 use crate::work::item::NewItem;
 
 /// Each query, and the index that it has to use.
 const PLANS: [(&str, &str); 11] = [
-    (claim::LANES, "USING COVERING INDEX item_due (lane=? AND not_before_ms>?)"),
+    (lanes::LANES, "USING COVERING INDEX item_due (lane=? AND not_before_ms>?)"),
     (claim::DUE_TRIES, "USING COVERING INDEX item_due (lane=? AND not_before_ms>? AND not_before_ms<?)"),
     (claim::DUE_NEW, "USING COVERING INDEX item_due (lane=? AND not_before_ms=?)"),
     (claim::NEXT_DUE, "USING COVERING INDEX item_due (lane=? AND not_before_ms>?)"),
-    (claim::NULL_TIMES, "USING COVERING INDEX item_due (lane=? AND not_before_ms=?)"),
-    (claim::BEFORE_TIMES, "USING COVERING INDEX item_due (lane=? AND not_before_ms<?)"),
-    (claim::BEHIND_TIMES, "USING COVERING INDEX item_due (lane=? AND not_before_ms>?)"),
+    (lanes::NULL_TIMES, "USING COVERING INDEX item_due (lane=? AND not_before_ms=?)"),
+    (lanes::BEFORE_TIMES, "USING COVERING INDEX item_due (lane=? AND not_before_ms<?)"),
+    (lanes::BEHIND_TIMES, "USING COVERING INDEX item_due (lane=? AND not_before_ms>?)"),
     (claim::TAKE, "USING INTEGER PRIMARY KEY (rowid=?)"),
     (record::RECORD, "USING INTEGER PRIMARY KEY (rowid=?)"),
     (record::BACK, "USING INTEGER PRIMARY KEY (rowid=?)"),
@@ -29,7 +30,7 @@ fn no_query_depends_on_statistics() {
     let now = Timestamp::from_millis(1_700_000_000_000);
     conn.execute_batch("BEGIN").unwrap();
     for n in 0..5_000 {
-        record::insert(&conn, &NewItem::new(format!("item-{n}"), "{}"), now).unwrap();
+        record::insert(&conn, &NewItem::new(format!("item-{n}"), "{}"), &mut KnownLanes::default(), now).unwrap();
     }
     conn.execute_batch("COMMIT").unwrap();
     check(&conn, "no statistics");

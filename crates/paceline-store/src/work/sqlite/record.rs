@@ -4,6 +4,7 @@ use paceline_core::Timestamp;
 use paceline_core::retry::Counted;
 use rusqlite::{Connection, OptionalExtension as _, params, params_from_iter, types::Value};
 
+use super::lanes::KnownLanes;
 use super::scopes;
 use crate::query::millis;
 use crate::work::due::{Due, Stored, read_due};
@@ -36,7 +37,12 @@ const EVENT: &str = "INSERT INTO event (item, n, decided_ms, send, class, status
      FROM item WHERE id = ?1 RETURNING n";
 
 /// Adds an item, unless there is one of its key.
-pub(super) fn insert(conn: &Connection, new: &NewItem, now: Timestamp) -> rusqlite::Result<Added> {
+pub(super) fn insert(
+    conn: &Connection,
+    new: &NewItem,
+    lanes: &mut KnownLanes,
+    now: Timestamp,
+) -> rusqlite::Result<Added> {
     let known: Option<i64> = conn
         .prepare_cached("SELECT state FROM item WHERE key = ?1")?
         .query_row([&new.key], |row| row.get(0))
@@ -55,7 +61,7 @@ pub(super) fn insert(conn: &Connection, new: &NewItem, now: Timestamp) -> rusqli
     )?
     .execute(params![
         new.key,
-        lane(conn, new)?,
+        lanes.enter(conn, (&new.group, new.priority), not_before)?,
         not_before,
         delay,
         now.as_millis(),
@@ -66,21 +72,13 @@ pub(super) fn insert(conn: &Connection, new: &NewItem, now: Timestamp) -> rusqli
     Ok(Added::New)
 }
 
-fn lane(conn: &Connection, new: &NewItem) -> rusqlite::Result<i64> {
-    let known = conn
-        .prepare_cached("SELECT id FROM lane WHERE grp = ?1 AND priority = ?2")?
-        .query_row(params![new.group, new.priority], |row| row.get(0))
-        .optional()?;
-    if let Some(id) = known {
-        return Ok(id);
-    }
-    conn.prepare_cached("INSERT INTO lane (grp, priority) VALUES (?1, ?2)")?
-        .execute(params![new.group, new.priority])?;
-    Ok(conn.last_insert_rowid())
-}
-
 /// Records an outcome, if the item is still the one of that claim.
-pub(super) fn record(conn: &Connection, outcome: &ClaimOutcome, now: Timestamp) -> rusqlite::Result<Kept> {
+pub(super) fn record(
+    conn: &Connection,
+    outcome: &ClaimOutcome,
+    lanes: &mut KnownLanes,
+    now: Timestamp,
+) -> rusqlite::Result<Kept> {
     let id = outcome.id as i64;
     let counts = |counted: Counted| i64::from(outcome.counted == counted);
     let sends = (counts(Counted::Attempt), counts(Counted::Deferral), counts(Counted::Abandoned));
@@ -113,6 +111,9 @@ pub(super) fn record(conn: &Connection, outcome: &ClaimOutcome, now: Timestamp) 
     };
     if changed == 0 {
         return Ok(Kept::Lost);
+    }
+    if outcome.next.state() == State::Waiting {
+        lanes.back(conn, id)?;
     }
     if let Some(decided) = &outcome.decided {
         event(conn, id, decided, now, matches!(outcome.next, Transition::Again(_)).then_some(not_before))?;

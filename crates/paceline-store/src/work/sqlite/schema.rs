@@ -209,6 +209,7 @@ fn recognize(conn: &Connection, path: &Path, known: usize) -> Result<usize, Work
 
 #[cfg(test)]
 mod tests {
+    use super::super::lanes::KnownLanes;
     use super::super::record;
     use super::*;
     use crate::work::item::NewItem;
@@ -226,7 +227,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("work.db");
         let conn = open(&path, 5).unwrap();
-        record::insert(&conn, &NewItem::new("a", "{}"), Timestamp::from_millis(5)).unwrap();
+        record::insert(&conn, &NewItem::new("a", "{}"), &mut KnownLanes::default(), Timestamp::from_millis(5)).unwrap();
         for _ in 0..2 {
             migrate(&conn, &path, 9, &[V1, NEXT]).unwrap();
             assert_eq!(number(&conn, "PRAGMA user_version"), 2);
@@ -258,13 +259,16 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("w?o#r %41k.db");
         let conn = open(&path, 5).unwrap();
-        record::insert(&conn, &NewItem::new("a", "{}"), Timestamp::from_millis(5)).unwrap();
+        record::insert(&conn, &NewItem::new("a", "{}"), &mut KnownLanes::default(), Timestamp::from_millis(5)).unwrap();
         assert!(is_in_use(&path));
         drop(conn);
         assert!(!is_in_use(&path));
         let conn = open_at_rest(&path, 9).unwrap();
         assert_eq!(number(&conn, "SELECT count(*) FROM item WHERE key = 'a'"), 1);
-        assert!(record::insert(&conn, &NewItem::new("b", "{}"), Timestamp::from_millis(5)).is_err());
+        assert!(
+            record::insert(&conn, &NewItem::new("b", "{}"), &mut KnownLanes::default(), Timestamp::from_millis(5))
+                .is_err()
+        );
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing was made beside it");
     }
 }

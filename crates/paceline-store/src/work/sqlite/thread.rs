@@ -23,13 +23,17 @@ pub(super) struct Desk {
 const QUEUE: usize = 256;
 
 impl Desk {
-    /// Starts the thread.
-    pub(super) fn start(conn: Connection, path: PathBuf) -> Result<Self, WorkError> {
+    /// Starts the thread. `undone` is called when a transaction has failed.
+    pub(super) fn start(
+        conn: Connection,
+        path: PathBuf,
+        undone: impl Fn() + Send + 'static,
+    ) -> Result<Self, WorkError> {
         let place = Place::of(path)?;
         let (sender, steps) = mpsc::sync_channel(QUEUE);
         let thread = thread::Builder::new()
             .name("paceline-work".into())
-            .spawn(move || serve(&conn, &place, &steps))
+            .spawn(move || serve(&conn, &place, &steps, undone))
             .map_err(crate::Error::io("start the thread of", "the store".as_ref()))?;
         Ok(Self { steps: Some(sender), thread: Some(thread) })
     }
@@ -112,11 +116,14 @@ impl Place {
     }
 }
 
-fn serve(conn: &Connection, place: &Place, steps: &mpsc::Receiver<Box<dyn Step>>) {
+fn serve(conn: &Connection, place: &Place, steps: &mpsc::Receiver<Box<dyn Step>>, undone: impl Fn()) {
     while let Ok(first) = steps.recv() {
         let mut group = vec![first];
         group.extend(steps.try_iter().take(QUEUE - 1));
         let failure = turn(conn, place, &mut group).err();
+        if failure.is_some() {
+            undone();
+        }
         for step in group {
             step.settle(failure.as_ref());
         }

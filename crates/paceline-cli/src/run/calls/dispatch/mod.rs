@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use paceline::Snapshot;
-use paceline_core::{Instant, Timestamp};
+use paceline_core::{Instant, Reach, Timestamp};
 use paceline_store::{Claim, Error, Journal, Taken};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
@@ -216,10 +216,15 @@ impl Dispatcher {
 
     fn settle(&mut self, tried: Tried) {
         self.crowded = false;
+        // Only scopes of which something is tried: each claim looks at all of these.
         if let Some(count) = self.by_scope.get_mut(&tried.item.scope) {
             *count = count.saturating_sub(1);
+            if *count == 0 {
+                self.by_scope.remove(&tried.item.scope);
+            }
         }
         let (ordinal, sent) = (tried.item.ordinal, matches!(tried.end, TryEnd::Sent(_)));
+        let scope = Arc::clone(&tried.item.scope);
         let recorded = self.parts.recorder.record(&self.parts.context, tried);
         self.next_due = earlier(self.next_due, recorded.due);
         self.due_meanwhile = earlier(self.due_meanwhile, recorded.due);
@@ -230,8 +235,11 @@ impl Dispatcher {
             self.next_due = Some(Timestamp::from_millis(0));
         }
         self.keep_to_begun();
-        if recorded.scopes_changed && self.parts.recorder.holds.store(&self.parts.context) {
-            self.end_with(recorded.account);
+        let Parts { recorder, context, .. } = &mut self.parts;
+        match recorded.scopes_changed {
+            Some(Reach::Scope | Reach::Item) => recorder.holds.store(context, &scope),
+            Some(Reach::Account) if recorder.holds.store_all(context) => self.end_with(recorded.account),
+            Some(Reach::Account) | None => {}
         }
         self.end_with(recorded.stop);
     }
@@ -257,7 +265,7 @@ impl Dispatcher {
             // Nothing was asked for yet; what the run before left says more.
             return;
         }
-        journal.write_snapshot(json.to_string(), recorder.acknowledge.reply());
+        journal.write_snapshot(json, recorder.acknowledge.reply());
         let minutes = recorder.minutes().take(limits);
         if !minutes.is_empty() {
             journal.add_history(minutes, recorder.acknowledge.reply());

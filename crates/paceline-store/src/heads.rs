@@ -1,0 +1,128 @@
+//! What waits first in each scope of a journal, in order: a claim finds the scopes that it takes from without a look at the
+//! others.
+//!
+//! An entry is never later than what really waits first, so nothing is forgotten. It may be earlier: then the scope is asked
+//! in vain, and says what it has.
+
+use std::collections::{BTreeSet, HashMap};
+
+use paceline_core::Timestamp;
+use rusqlite::Connection;
+
+use crate::claim::{Place, due};
+use crate::scope::{Scope, account, by_id, opens};
+
+/// The earliest retry of a scope.
+const NEXT_RETRY: &str = "SELECT min(not_before_ms) FROM item WHERE state = 0 AND scope = ?1 AND not_before_ms > 0";
+
+/// Read from the tables when they are first asked for, and again after a change that they were not told of.
+#[derive(Debug, Default)]
+pub(crate) struct Heads {
+    known: bool,
+    /// Due times.
+    pub(crate) retries: Firsts<i64>,
+    /// Crashes from the second on and number of what waits for nothing.
+    pub(crate) fresh: Firsts<(i64, i64)>,
+}
+
+/// The first of each scope, and their order.
+#[derive(Debug)]
+pub(crate) struct Firsts<K> {
+    of: HashMap<i64, K>,
+    order: BTreeSet<(K, i64)>,
+}
+
+impl<K> Default for Firsts<K> {
+    fn default() -> Self {
+        Self { of: HashMap::new(), order: BTreeSet::new() }
+    }
+}
+
+impl<K: Copy + Ord> Firsts<K> {
+    pub(crate) fn set(&mut self, scope: i64, first: Option<K>) {
+        let before = match first {
+            Some(first) => self.of.insert(scope, first),
+            None => self.of.remove(&scope),
+        };
+        if before != first {
+            self.order.extend(first.map(|first| (first, scope)));
+            before.map(|before| self.order.remove(&(before, scope)));
+        }
+    }
+
+    /// Something waits that may come before the first.
+    pub(crate) fn lower(&mut self, scope: i64, to: K) {
+        if self.of.get(&scope).is_none_or(|first| to < *first) {
+            self.set(scope, Some(to));
+        }
+    }
+
+    pub(crate) fn of(&self, scope: i64) -> Option<K> {
+        self.of.get(&scope).copied()
+    }
+
+    /// The scopes in order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (K, i64)> {
+        self.order.iter().copied()
+    }
+}
+
+impl Heads {
+    /// Items changed in a way that the heads were not told of.
+    pub(crate) fn forget(&mut self) {
+        *self = Self::default();
+    }
+
+    /// An item of a scope waits again.
+    pub(crate) fn waits(&mut self, scope: i64, not_before: i64, id: i64) {
+        match not_before {
+            ..=0 => self.fresh.lower(scope, (0, id)),
+            1.. => self.retries.lower(scope, not_before),
+        }
+    }
+
+    /// Reads what is not known.
+    pub(crate) fn read(&mut self, conn: &Connection, scopes: &[Scope]) -> rusqlite::Result<()> {
+        if !self.known {
+            for scope in scopes {
+                let first = due(conn, scope.id, None, 1)?.first().map(|(_, _, crashes, id)| (*crashes, *id));
+                self.fresh.set(scope.id, first);
+                self.read_retries(conn, scope.id)?;
+            }
+            self.known = true;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn read_retries(&mut self, conn: &Connection, scope: i64) -> rusqlite::Result<()> {
+        let first = conn.prepare_cached(NEXT_RETRY)?.query_row([scope], |row| row.get(0))?;
+        self.retries.set(scope, first);
+        Ok(())
+    }
+
+    /// What a scope has left: `next` waits first of what was asked for; there is nothing else where it is none.
+    pub(crate) fn took(&mut self, scope: i64, next: Option<Place>) {
+        match next {
+            Some((true, _, crashes, id)) => self.fresh.set(scope, Some((crashes, id))),
+            // The retries in front of what waits for nothing hide it.
+            Some((false, ..)) => {}
+            None => self.fresh.set(scope, None),
+        }
+    }
+
+    /// The earliest that a waiting item may start, its scope and the account permitting.
+    pub(crate) fn next_due(&self, scopes: &[Scope]) -> Option<Timestamp> {
+        let account = opens(account(scopes))?;
+        let fresh = self.fresh.iter().map(|(_, scope)| (0, scope));
+        let mut earliest: Option<Timestamp> = None;
+        for (first, scope) in fresh.chain(self.retries.iter()) {
+            let first = account.max(Timestamp::from_millis(first));
+            if earliest.is_some_and(|earliest| earliest <= first) {
+                break;
+            }
+            let opens = by_id(scopes, scope).and_then(|scope| opens(&scope.row.state));
+            earliest = earliest.into_iter().chain(opens.map(|opens| opens.max(first))).min();
+        }
+        earliest
+    }
+}
