@@ -1,21 +1,26 @@
 //! Whether refusals have anything to do with our rate.
 //!
 //! Two 503 in a hundred calls are an ordinary day of a provider, and some refuse a call now and then without a reason. A
-//! pace that slows down for each of them ends at a standstill. So what refusals mean is judged by their share:
+//! pace that slows down for each of them ends at a standstill. So what refusals mean is found out by a [`Trial`]:
 //!
 //! - *Overloaded* answers (503, 529) are taken for chance until their share is well above what is known to be chance. Then a
-//!   trial halves the rate for thirty to sixty calls. Where that brings the share down to a quarter it was our doing and the
-//!   rate stays down; where it does not, that share is chance from then on.
-//! - *Throttled* answers (429) are taken for our doing, until calls that left well below the refused rate are refused about
-//!   as often as the others. Then they are judged like the overloaded ones, and the start goes on.
+//!   trial halves the rate. Where that all but ends them it was our doing and the rate stays down; where it does not, that
+//!   share is chance from then on.
+//! - *Throttled* answers (429) are taken for our doing, until they come too soon after one another for a limit. Then a trial
+//!   doubles the rate. Where that is refused no more often they were chance: they are judged like the overloaded ones, and
+//!   the start goes on.
 
 use core::time::Duration;
 
 use super::doubt::Doubt;
+use super::trial::{LARGEST, Shows, Trial};
 use crate::time::Instant;
 
 /// The share is smoothed over about fifty calls.
 const SMOOTHING: f64 = 0.02;
+
+/// The usual share is that of so many calls.
+const USUALLY: f64 = 1_000.0;
 
 /// A share so far above chance is looked at, where it is also ...
 const MARGIN: f64 = 0.08;
@@ -29,33 +34,17 @@ const DEVIATIONS: f64 = 3.5;
 /// A share above this is no chance where it is twice as far above what is known, ...
 const SEVERE: f64 = 0.4;
 
-/// ... nor are so many refusals in a row.
+/// ... nor are so many refusals in a row, ...
 const ROW: u32 = 6;
+
+/// ... where a row as long is by chance less likely than this.
+const UNLIKELY: f64 = 1e-7;
 
 /// So many outcomes are waited for after a reaction, ...
 const PATIENCE: f64 = 20.0;
 
 /// ... or so many once a trial has shown that it was our doing.
 const PATIENCE_WITH_OURS: f64 = 10.0;
-
-/// The first outcomes of a trial still come from the time before it: the provider's queue is full.
-const FULL_QUEUE: f64 = 10.0;
-
-/// A trial looks at the outcomes of this time, in seconds, ...
-const TRIAL: f64 = 10.0;
-
-/// ... but at least and at most at so many. It ends early when none of them was refused where ...
-const TRIAL_CALLS: (f64, f64) = (30.0, 60.0);
-
-/// ... so many would have been.
-const EXPECTED: f64 = 5.0;
-
-/// A share that falls to this part of what it was fell because of us: down *to* a quarter, since it falls a little after
-/// each false alarm.
-const FELL: f64 = 0.25;
-
-/// More than this is no chance, whatever a trial says.
-pub(super) const LARGEST: f64 = 0.3;
 
 /// What is known of chance fades away in this time.
 const FORGOTTEN: Duration = Duration::from_mins(10);
@@ -81,8 +70,6 @@ pub(super) struct Seen {
     /// No canary is needed or out.
     pub(super) open: bool,
     pub(super) starting: bool,
-    /// The rate is well below the one that was refused.
-    pub(super) below: bool,
     /// The rate is below the one that was refused, and too few calls were admitted since then to have found a limit again.
     pub(super) unpaid: bool,
     /// A trial is under way.
@@ -94,12 +81,12 @@ pub(super) struct Seen {
 pub(super) enum Means {
     /// Chance, or too early to tell.
     Chance,
-    /// A trial begins.
-    Trial,
-    /// Refusals were chance all the time: the start goes on.
-    Believed,
+    /// A trial begins at half the rate.
+    TrySlower,
+    /// A trial begins at twice the rate.
+    TryFaster,
     /// Perhaps chance: what was gained since the last one is given back.
-    Doubtful,
+    GiveBack,
     /// Our doing.
     Ours,
 }
@@ -113,31 +100,12 @@ pub(super) enum Verdict {
     Chance,
     /// Still too many: once more from here.
     Again,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Trial {
-    /// The share before the cut.
-    before: f64,
-    /// Outcomes from those on that were not queued before it (negative: as many are to come), and how many were refused.
-    outcomes: f64,
-    refused: f64,
-    /// Outcomes from the last reaction to its beginning.
-    run: f64,
-}
-
-impl Trial {
-    const fn new(before: f64, run: f64) -> Self {
-        Self { before, outcomes: -FULL_QUEUE, refused: 0.0, run }
-    }
-
-    /// The share that was refused in it, once enough outcomes are there at so many calls a second.
-    fn share(&self, rate: f64) -> Option<f64> {
-        let (least, most) = TRIAL_CALLS;
-        let none = self.refused == 0.0 && self.outcomes * self.before >= EXPECTED;
-        let enough = self.outcomes >= (TRIAL * rate).clamp(least, most);
-        (enough || none).then(|| self.refused / self.outcomes)
-    }
+    /// Not clear: once more, deeper.
+    Deeper,
+    /// Twice the rate was refused no more often: the start goes on.
+    Believed,
+    /// Twice the rate was refused more often.
+    Refuted,
 }
 
 /// The share of one kind of refusals among the calls of a scope.
@@ -145,6 +113,9 @@ impl Trial {
 pub(super) struct Share {
     kind: Kind,
     now: f64,
+    /// The share over a long time, but for trials; and the outcomes it is of.
+    usual: f64,
+    known_calls: f64,
     /// The share that was known to be chance, and when.
     chance: f64,
     known: Instant,
@@ -163,6 +134,8 @@ impl Share {
         Self {
             kind,
             now: 0.0,
+            usual: 0.0,
+            known_calls: 0.0,
             chance: 0.0,
             known: Instant::ZERO,
             outcomes: 0.0,
@@ -174,7 +147,7 @@ impl Share {
     }
 
     /// So many calls were admitted.
-    pub(super) fn passed(&mut self, calls: u64, below: bool) {
+    pub(super) fn passed(&mut self, calls: u64) {
         if calls == 0 {
             return;
         }
@@ -183,41 +156,47 @@ impl Share {
             self.now -= SMOOTHING * self.now;
         }
         self.row = 0;
-        self.doubt.passed(calls as f64, below);
+        self.doubt.passed(calls as f64);
         self.count(calls as f64, 0.0);
     }
 
     fn count(&mut self, outcomes: f64, refused: f64) {
         self.outcomes += outcomes;
         if let Some(trial) = &mut self.trial {
-            trial.refused += if trial.outcomes >= 0.0 { refused } else { 0.0 };
-            trial.outcomes += outcomes;
+            return trial.count(outcomes, refused);
         }
+        self.known_calls = (self.known_calls + outcomes).min(USUALLY);
+        self.usual += (refused - self.usual * outcomes) / self.known_calls.max(outcomes);
     }
 
     /// A call was refused.
     pub(super) fn refused(&mut self, now: Instant, seen: &Seen) -> Means {
         if seen.new {
             self.now += SMOOTHING * (1.0 - self.now);
-            self.row += 1;
+            self.row = self.row.saturating_add(1);
             self.count(1.0, 1.0);
         }
         let alone = self.doubt.is_alone();
-        let judged = seen.new && seen.open && !seen.starting && self.ours && self.kind == Kind::Throttled;
-        if judged
-            && alone
-            && let Some(share) = self.doubt.refused(seen.below)
-        {
-            (self.ours, self.chance, self.known, self.now) = (false, share, now, share);
-            (self.row, self.outcomes) = (0, 0.0);
-            return Means::Believed;
+        if let Some(trial) = self.trial.filter(Trial::is_faster) {
+            if trial.is_too_fast() {
+                self.trial = None;
+                self.doubt.refuted();
+                return Means::Ours;
+            }
+            return Means::Chance;
         }
         let chance = self.chance(now);
-        if judged && seen.unpaid && chance > KNOWN && self.now < MANY {
-            return Means::Doubtful;
+        if seen.new && seen.open && !seen.starting && self.is_limited() {
+            if alone && !seen.trying && self.doubt.refused(seen.unpaid) {
+                self.trial = Some(Trial::faster(self.now, self.usual));
+                return Means::TryFaster;
+            }
+            if seen.unpaid && chance > KNOWN && self.now < MANY {
+                return Means::GiveBack;
+            }
         }
-        let severe = self.now > SEVERE && self.is_above(self.now, chance, 2.0) || self.row >= ROW;
-        if !seen.open || severe || self.ours && self.kind == Kind::Throttled {
+        let severe = self.is_severe(chance);
+        if !seen.open || severe || self.is_limited() {
             if severe && seen.new {
                 (self.outcomes, self.trial) = (0.0, None);
             }
@@ -225,11 +204,16 @@ impl Share {
         }
         let patience = if self.ours { PATIENCE_WITH_OURS } else { PATIENCE };
         if seen.new && !seen.trying && self.outcomes >= patience && self.is_above(self.now, chance, 1.0) {
-            self.trial = Some(Trial::new(self.now, self.outcomes));
+            self.trial = Some(Trial::slower(self.now, self.usual, self.outcomes));
             (self.now, self.row) = (chance, 0);
-            return Means::Trial;
+            return Means::TrySlower;
         }
         Means::Chance
+    }
+
+    /// Whether a single refusal is taken for that of a limit.
+    fn is_limited(&self) -> bool {
+        self.ours && self.kind == Kind::Throttled
     }
 
     /// The trial says nothing: something else happened. Says whether one was under way.
@@ -241,31 +225,63 @@ impl Share {
     pub(super) fn verdict(&mut self, now: Instant, rate: f64) -> Option<Verdict> {
         let trial = self.trial?;
         let share = trial.share(rate)?;
-        let chance = self.chance(now);
-        let fell = share <= FELL * trial.before;
-        (self.outcomes, self.row) = (0.0, 0);
-        if share > LARGEST || fell && self.is_above(share, chance, 1.0) {
-            self.trial = Some(Trial::new(self.now, 0.0));
-            return Some(Verdict::Again);
-        }
-        self.trial = None;
-        let verdict = if fell {
-            self.chance = share;
-            self.doubt.refuted();
-            Verdict::Ours { run: trial.run }
+        (self.outcomes, self.row, self.trial) = (0.0, 0, None);
+        Some(if trial.is_faster() {
+            self.after_faster(now, &trial, share)
         } else {
-            self.chance = share.max(chance).max(0.5 * (trial.before + share));
-            Verdict::Chance
-        };
-        // Throttles stay what they were taken for when a trial of theirs began.
-        self.ours = fell;
-        (self.now, self.known) = (self.chance, now);
-        Some(verdict)
+            self.after_slower(now, &trial, share)
+        })
+    }
+
+    fn after_slower(&mut self, now: Instant, trial: &Trial, share: f64) -> Verdict {
+        let chance = self.chance(now);
+        let shows = trial.shows(share);
+        if share > LARGEST || shows == Shows::Fell && self.is_above(share, chance, 1.0) {
+            self.trial = Some(Trial::slower(self.now, self.usual, 0.0));
+            return Verdict::Again;
+        }
+        match shows {
+            Shows::Unclear => {
+                self.trial = Some(trial.deeper(share));
+                Verdict::Deeper
+            }
+            Shows::Fell => {
+                // Throttles that were chance before a limit was found are so below it.
+                let below = if self.kind == Kind::Throttled { chance } else { 0.0 };
+                self.knows(now, share.max(below), true);
+                Verdict::Ours { run: trial.run }
+            }
+            Shows::Stayed => {
+                self.knows(now, share.max(chance).max(0.5 * (trial.before + share)), false);
+                Verdict::Chance
+            }
+        }
+    }
+
+    fn after_faster(&mut self, now: Instant, trial: &Trial, share: f64) -> Verdict {
+        if !trial.is_chance(share) {
+            self.doubt.refuted();
+            return Verdict::Refuted;
+        }
+        self.doubt.confirmed();
+        self.knows(now, share.max(self.usual), false);
+        Verdict::Believed
+    }
+
+    fn knows(&mut self, now: Instant, chance: f64, ours: bool) {
+        (self.now, self.chance, self.known, self.ours) = (chance, chance, now, ours);
     }
 
     fn chance(&self, now: Instant) -> f64 {
         let age = now.saturating_since(self.known).as_secs_f64();
         self.chance * (1.0 - age / FORGOTTEN.as_secs_f64()).max(0.0)
+    }
+
+    /// Whether what is refused now cannot be chance, so that no trial is needed.
+    fn is_severe(&self, chance: f64) -> bool {
+        // A row of thirty says all that a row can.
+        let likely = (0..self.row.min(30)).fold(1.0, |likely, _| likely * chance);
+        self.now > SEVERE && self.is_above(self.now, chance, 2.0) || self.row >= ROW && likely < UNLIKELY
     }
 
     /// Whether a share is above chance by so many margins.

@@ -23,6 +23,9 @@ const SMOOTHING: i64 = 10;
 /// So many undecided calls, all refused, say "closed" rather than "too fast".
 const ROW: u64 = 6;
 
+/// Fewer calls say nothing about a rate.
+const ENOUGH: u64 = 12;
+
 /// The calls of one scope since it began, by number.
 #[derive(Clone, Debug)]
 pub(super) struct Ledger {
@@ -42,6 +45,27 @@ pub(super) struct Ledger {
     /// How long a refusal takes, smoothed.
     time: Duration,
     refused: bool,
+}
+
+/// The calls that were out when the start ended, until their fate is known.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Out {
+    calls: u64,
+    refused: u64,
+    /// In which they had left.
+    time: Duration,
+}
+
+impl Out {
+    /// One more of them was refused.
+    pub(super) const fn refused(&mut self) {
+        self.refused += 1;
+    }
+
+    /// How many calls a second of them were admitted.
+    pub(super) fn admitted(&self) -> f64 {
+        (self.calls + 1).saturating_sub(self.refused).max(1) as f64 / self.time.as_secs_f64()
+    }
 }
 
 /// What a refusal is part of.
@@ -156,6 +180,14 @@ impl Ledger {
     /// The refusal of that call and of later ones opens an epoch in any case.
     pub(super) fn expect(&mut self, canary: u64) {
         self.epoch = canary - 1;
+    }
+
+    /// What is out when the start ends with the refusal of a call that left then; none: too few to tell a rate from.
+    pub(super) fn out(&self, sent: Instant) -> Option<Out> {
+        let (_, last) = self.pending.back()?;
+        let first = self.pending.front().map_or(sent, |(_, first)| sent.min(*first));
+        let (calls, time) = (1 + self.pending.len() as u64, last.saturating_since(first));
+        (calls >= ENOUGH && time > Duration::ZERO).then_some(Out { calls, refused: 1, time })
     }
 
     /// What is out is judged no longer: the refusal was explained.

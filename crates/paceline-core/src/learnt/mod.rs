@@ -18,6 +18,7 @@ mod ledger;
 mod rate;
 #[cfg(test)]
 mod tests;
+mod trial;
 mod unit;
 
 use alloc::boxed::Box;
@@ -28,7 +29,7 @@ pub use belief::{Belief, GateState, Trend};
 pub(crate) use belief::PerSecond;
 use cap::{Cap, Explains};
 use chance::{Kind, Means, Seen, Share, Verdict};
-use ledger::{Event, Ledger};
+use ledger::{Event, Ledger, Out};
 use rate::{FEW, Rate};
 use unit::Unit;
 
@@ -60,6 +61,10 @@ const BELOW: f64 = 0.9;
 
 /// ... so growth earns so many waits before.
 const WAITS: f64 = 8.0;
+
+/// Of the calls that were out when the start ended, so many times as many a second as were admitted are the most to come
+/// back to.
+const SUSTAINED: f64 = 1.5;
 
 /// How the rate of a scope begins.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -95,6 +100,22 @@ pub(crate) enum Reaction {
     Slower,
 }
 
+/// What is known of refusals.
+#[derive(Clone, Debug)]
+struct Refusals {
+    /// Of throttled calls, and of overloaded ones.
+    shares: [Share; 2],
+    /// Earlier ones are not counted.
+    from: Instant,
+    out: Option<Out>,
+}
+
+impl Default for Refusals {
+    fn default() -> Self {
+        Self { shares: [Kind::Throttled, Kind::Overloaded].map(Share::new), from: Instant::ZERO, out: None }
+    }
+}
+
 /// What was learnt about one scope.
 #[derive(Clone, Debug)]
 pub(crate) struct Learnt {
@@ -102,8 +123,8 @@ pub(crate) struct Learnt {
     rate: Rate,
     cap: Cap,
     unit: Unit,
-    /// Of throttled calls, and of overloaded ones; made when the first call is refused.
-    shares: Option<Box<[Share; 2]>>,
+    /// Made when the first call is refused.
+    refusals: Option<Box<Refusals>>,
     /// Epochs in a row in which nothing was admitted.
     strikes: u32,
     /// What was admitted and what time it was when a long closure ended last; at first, the beginning.
@@ -129,7 +150,7 @@ impl Learnt {
             rate: Rate::new(start, longest),
             cap: Cap::new(),
             unit: Unit::new(),
-            shares: None,
+            refusals: None,
             strikes: 0,
             reopened: None,
             cycle: None,
@@ -207,6 +228,11 @@ impl Learnt {
         let Flight { number, in_flight, tokens, .. } = *flight;
         self.reopened.get_or_insert((0, now));
         self.sampled.get_or_insert((0, self.idle.read(now, now)));
+        if let Some(out) = self.refusals.as_mut().and_then(|refusals| refusals.out.take())
+            && gate.is_open()
+        {
+            self.rate.sustains(SUSTAINED * out.admitted());
+        }
         self.ledger.left(now, number);
         self.tell_passed();
         self.judge(now);
@@ -231,7 +257,7 @@ impl Learnt {
 
     /// Whether a call has ever been refused, for whatever reason.
     pub(crate) const fn was_refused(&self) -> bool {
-        self.shares.is_some()
+        self.refusals.is_some()
     }
 
     /// Headers announced a limit that lets so many calls a second pass. It only shortens the start: to be told while that
@@ -296,19 +322,22 @@ impl Learnt {
 
     /// Tells of the calls that were admitted since this was done last.
     fn tell_passed(&mut self) {
-        let Some(shares) = &mut self.shares else { return };
-        let (passed, below) = (self.ledger.passed(), self.rate.is_below());
-        shares.iter_mut().for_each(|share| share.passed(passed, below));
+        let Some(refusals) = &mut self.refusals else { return };
+        let passed = self.ledger.passed();
+        refusals.shares.iter_mut().for_each(|share| share.passed(passed));
     }
 
     /// What a trial that is under way has shown, once it has.
     fn judge(&mut self, now: Instant) {
-        for share in self.shares.iter_mut().flat_map(|shares| shares.iter_mut()) {
+        for share in self.refusals.iter_mut().flat_map(|refusals| &mut refusals.shares) {
             match share.verdict(now, self.rate.per_second()) {
                 None => {}
-                Some(Verdict::Chance) => self.rate.was_chance(),
                 Some(Verdict::Ours { run }) => self.rate.was_ours(run),
+                Some(Verdict::Chance) => self.rate.was_chance(),
                 Some(Verdict::Again) => self.rate.tries_again(),
+                Some(Verdict::Deeper) => self.rate.tries_deeper(),
+                Some(Verdict::Believed) => self.rate.starts_again(),
+                Some(Verdict::Refuted) => self.rate.void(),
             }
         }
     }
@@ -323,30 +352,35 @@ impl Learnt {
     /// Whether a refusal has to do with our rate. Where it has not, the ledger forgets the call.
     fn is_ours(&mut self, now: Instant, gate: &Gate, number: u64, last: u64, overloaded: bool) -> bool {
         self.ledger.settle(now);
-        self.shares.get_or_insert_with(|| Box::new([Share::new(Kind::Throttled), Share::new(Kind::Overloaded)]));
+        self.refusals.get_or_insert_with(Box::default);
         self.tell_passed();
+        let refusals = self.refusals.as_mut().expect("they were made above");
         let seen = Seen {
-            new: self.ledger.is_watched(number) && self.ledger.is_new(number),
+            new: self.ledger.is_watched(number) && self.ledger.is_new(number) && now >= refusals.from,
             open: gate.is_open(),
-            starting: self.is_starting(),
-            below: self.rate.is_below(),
+            starting: self.rate.trend() == Trend::Starting,
             unpaid: self.rate.is_unpaid(self.ledger.run()),
             trying: self.rate.is_tried(),
         };
-        let share = self.shares.as_mut().map(|shares| &mut shares[usize::from(overloaded)]);
-        match share.map_or(Means::Ours, |share| share.refused(now, &seen)) {
+        let means = refusals.shares[usize::from(overloaded)].refused(now, &seen);
+        match means {
             Means::Ours => return true,
             Means::Chance => {}
-            Means::Doubtful => self.rate.gives_back(),
-            Means::Believed => self.rate.starts_again(),
-            Means::Trial => {
-                self.contradict(now);
-                self.ledger.watch_from(last);
-                self.rate.tries();
-            }
+            Means::GiveBack => self.rate.gives_back(),
+            Means::TrySlower | Means::TryFaster => self.try_out(now, last, means == Means::TryFaster),
         }
         self.ledger.forget(number);
         false
+    }
+
+    /// A trial begins: calls up to `last` do not count, nor do refusals before the first admission can.
+    fn try_out(&mut self, now: Instant, last: u64, faster: bool) {
+        self.contradict(now);
+        self.ledger.watch_from(last);
+        if let Some(refusals) = &mut self.refusals {
+            refusals.from = now + self.ledger.silence();
+        }
+        if faster { self.rate.tries_faster() } else { self.rate.tries_slower() }
     }
 
     /// A call was refused; `last` is the newest call that has left. Says whether it began a congestion epoch.
@@ -369,6 +403,9 @@ impl Learnt {
         match self.ledger.refused(now, flight.number, flight.sent, last) {
             Event::Belongs { shut } => {
                 self.rate.refused_again();
+                if let Some(out) = self.refusals.as_mut().and_then(|refusals| refusals.out.as_mut()) {
+                    out.refused();
+                }
                 self.shut |= shut;
                 if shut && gate.is_open() {
                     self.close(now, gate, rng);
@@ -382,9 +419,9 @@ impl Learnt {
                 self.rate.epoch_opened();
                 self.strikes = if run < 1 { self.strikes + 1 } else { 0 };
                 let tried = self
-                    .shares
+                    .refusals
                     .iter_mut()
-                    .flat_map(|shares| shares.iter_mut())
+                    .flat_map(|refusals| &mut refusals.shares)
                     .fold(false, |tried, share| share.void() | tried);
                 if tried && !overloaded && gate.is_open() {
                     self.rate.void();
@@ -427,6 +464,9 @@ impl Learnt {
         self.rate.bound(really);
         let start_ended =
             !(overloaded && self.rate.overloaded(now, run)) && self.rate.cut(now, self.ledger.admitted(), run);
+        if let Some(refusals) = self.refusals.as_mut().filter(|_| start_ended) {
+            refusals.out = self.ledger.out(flight.sent);
+        }
         // The verdict on the calls that are out comes first.
         let verdict = if start_ended || self.ledger.is_undecided() { self.silence() } else { Duration::ZERO };
         gate.hold(now + self.rate.gap().max(verdict));

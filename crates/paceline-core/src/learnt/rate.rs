@@ -4,6 +4,8 @@
 //! admitted calls, so that about one call in 170 is refused while the limit stands still. Growth is exponential in admitted
 //! calls, and faster after a stretch without any refusal, so a doubled limit is found in a few payments however large it is.
 
+mod trials;
+
 use core::time::Duration;
 
 use super::Start;
@@ -68,12 +70,6 @@ const SLOWEST: f64 = 60.0;
 /// So much of a payment, or of a rate, is nearly all of it.
 const NEARLY: f64 = 0.9;
 
-/// A trial that found the rate too high leaves so much of it to come back to, ...
-const BELOW: f64 = 0.8;
-
-/// ... and what it cost is paid for by as many refusals as this many calls since the last reaction would have had.
-const TRIAL_COSTS: f64 = 1_000.0;
-
 /// At most so many refusals of one epoch are paid for.
 const MOST: f64 = 4.0;
 
@@ -97,8 +93,9 @@ pub(super) struct Rate {
     goal: f64,
     /// The start goes on once the rate has come back to there, where it was refused; infinite: it has not been.
     again: f64,
-    /// A trial has ended the start: it goes on when the next one says otherwise.
-    ended_by_trial: bool,
+    /// So many trials in a row have found the rate too high since one ended the start: where the second says otherwise, it goes
+    /// on.
+    ended_by_trials: u8,
     /// The highest rate at which the limit may be.
     hit: f64,
     /// The rate after the last refusal.
@@ -137,7 +134,7 @@ impl Rate {
             again: f64::INFINITY,
             hit: 0.0,
             floor: 0.0,
-            ended_by_trial: false,
+            ended_by_trials: 0,
             tried: 0.0,
             windowed: false,
             lost: 0.0,
@@ -336,17 +333,12 @@ impl Rate {
     fn refused_at(&mut self, now: Instant, rate: f64, run: u64) {
         self.hit = if self.is_paid(run) { rate } else { self.hit.max(rate) };
         self.refused = Some((now, rate));
-        self.ended_by_trial = false;
+        self.ended_by_trials = 0;
     }
 
     /// Whether so many admitted calls pay for a refusal.
     fn is_paid(&self, run: u64) -> bool {
         run as f64 >= NEARLY * self.pays_for(1.0)
-    }
-
-    /// Whether it is well below the rate at which the limit may be.
-    pub(super) fn is_below(&self) -> bool {
-        self.ramp.is_none() && self.x < NEARLY * self.hit.max(self.goal)
     }
 
     /// Whether a refusal after `run` admitted calls comes too early for a limit that stands still.
@@ -360,77 +352,10 @@ impl Rate {
         self.floor = self.x;
     }
 
-    /// What was refused had nothing to do with the rate: it grows by time again, from where it is.
-    pub(super) fn starts_again(&mut self) {
-        (self.ramp, self.again, self.hit, self.lost) = (Some(DOUBLING), f64::INFINITY, 0.0, 0.0);
-    }
-
-    /// Whether a trial is under way.
-    pub(super) const fn is_tried(&self) -> bool {
-        self.tried > 0.0
-    }
-
-    /// The rate that counts but for a trial.
-    #[cfg(test)]
-    pub(super) fn standing(&self) -> f64 {
-        self.tried.max(self.x)
-    }
-
-    /// A trial begins: half the rate, until what follows has shown whether so many are refused because of it.
-    pub(super) fn tries(&mut self) {
-        self.tried = self.x;
-        let part = if self.ramp.is_some() { FIRST_CUT } else { HALF };
-        self.set(self.x * (1.0 - part));
-    }
-
-    /// A trial ends without a verdict, and the rate from before it counts.
-    pub(super) fn void(&mut self) {
-        if self.is_tried() {
-            self.set(self.tried);
-        }
-        self.tried = 0.0;
-    }
-
-    /// A trial ends without a verdict, and the reduced rate stays.
-    pub(super) const fn stop_trying(&mut self) {
-        self.tried = 0.0;
-    }
-
-    /// What was refused before the trial had nothing to do with the rate.
-    pub(super) fn was_chance(&mut self) {
-        self.void();
-        if core::mem::take(&mut self.ended_by_trial) {
-            self.ramp = Some(DOUBLING);
-        }
-    }
-
-    /// The rate before the trial was too high, `run` outcomes after the last reaction: it comes back in a rush to one below.
-    pub(super) fn was_ours(&mut self, run: f64) {
-        let before = core::mem::take(&mut self.tried);
-        if before >= HALF * self.goal {
-            self.cost = self.cost.max(MOST.min(TRIAL_COSTS / run.max(1.0)));
-        }
-        self.aim_below(before);
-        if self.ramp.take().is_some() {
-            (self.again, self.ended_by_trial) = (before, true);
-        }
-    }
-
-    /// Half the rate was still too much: half of that.
-    pub(super) fn tries_again(&mut self) {
-        self.aim_below(self.tried);
-        self.tries();
-    }
-
-    /// A rate that was too high is no goal; one far above it, from before an overload, stays one.
-    fn aim_below(&mut self, before: f64) {
-        self.goal = if before < HALF * self.goal {
-            self.goal.max(BELOW * before)
-        } else if before < self.goal {
-            0.0
-        } else {
-            BELOW * before
-        };
+    /// The provider sustains so many calls a second at most.
+    pub(super) fn sustains(&mut self, most: f64) {
+        self.goal = self.goal.min(most);
+        self.set(self.x.min(BACK * most));
     }
 
     /// Something else limits from now on, or no longer.

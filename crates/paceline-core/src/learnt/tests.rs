@@ -147,6 +147,7 @@ fn send(machine: &mut Machine, dice: &mut Rng) {
         return succeed(machine, 0);
     }
     let before = (machine.x(), machine.learnt.rate.due(), machine.flow());
+    let start_ended = machine.learnt.refusals.as_ref().is_some_and(|refusals| refusals.out.is_some());
     let (standing, was_tried) = (machine.learnt.rate.standing(), machine.learnt.rate.is_tried());
     let most = (core::f64::consts::LN_2 / 0.02).max(10.0 * 0.2 * before.0 / machine.learnt.rate.payment());
     assert_eq!(machine.admit(), machine.admit(), "asking changes nothing");
@@ -161,9 +162,12 @@ fn send(machine: &mut Machine, dice: &mut Rng) {
         "more in flight than the cap"
     );
     let clamped = machine.x() <= 1.0 / 60.0;
-    let trial_ended = was_tried && (!machine.learnt.rate.is_tried() || machine.learnt.rate.standing() < standing);
-    if trial_ended {
-        let most = standing + most;
+    let is_tried = machine.learnt.rate.is_tried();
+    let trial_ended = was_tried && (!is_tried || machine.learnt.rate.standing() < standing || machine.x() < before.0);
+    if start_ended && machine.x() < before.0 {
+        // What was admitted when the start ended bounds the rate to come back to.
+    } else if trial_ended {
+        let most = standing.max(before.0) + most;
         assert!(machine.x() <= most + 1e-9 || clamped, "a trial raised the rate to {}, not {most}", machine.x());
     } else {
         let grown = machine.flow() / before.2;
@@ -219,8 +223,8 @@ fn idle(machine: &mut Machine) {
     machine.pass(Duration::from_hours(1));
     let x = machine.x();
     if machine.gate.is_open() {
-        // A trial that ends now goes back to the rate from before it at most.
-        let flow = machine.flow_of(machine.learnt.rate.standing());
+        // A trial that ends now goes on at the rate tried or goes back to the one from before it.
+        let flow = machine.flow_of(machine.learnt.rate.standing().max(x));
         machine.send(1);
         assert!(machine.flow() <= flow * (1.0 + 1e-9) || machine.x() == x, "idle time raised the rate");
     }
