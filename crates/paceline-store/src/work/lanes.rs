@@ -46,6 +46,11 @@ struct Known {
     first: Option<Timestamp>,
 }
 
+/// What is due now is taken first, then, where there are places left, what is due soon.
+pub(crate) fn rounds(now: Timestamp, until: Timestamp) -> impl Iterator<Item = Timestamp> {
+    [Some(now), Some(until).filter(|until| *until > now)].into_iter().flatten()
+}
+
 /// Before every due time: what an open group waits for.
 pub(crate) const EARLIEST: Timestamp = Timestamp::from_millis(i64::MIN);
 
@@ -117,15 +122,12 @@ impl Lanes {
         opens: impl Fn(&str) -> Option<Timestamp>,
         mut take: impl FnMut(&Lane, Timestamp, usize) -> Result<(usize, Option<Timestamp>), E>,
     ) -> Result<(), E> {
-        self.advance(now);
-        let may_send = |group: &str| opens(group).is_some_and(|at| at <= now);
-        let mut left = if may_send(ACCOUNT) { limit } else { 0 };
+        let mut left = limit;
         // Other workers may be taking what is due there: it is asked for once.
         let mut in_vain = BTreeSet::new();
-        for until in [Some(now), Some(until).filter(|until| *until > now)].into_iter().flatten() {
+        for until in rounds(now, until) {
             while left > 0 {
-                let is_open = |lane: &Lane| may_send(&lane.group) && !in_vain.contains(&lane.id);
-                let lanes = if until == now { self.in_turn(left, is_open) } else { self.soon(until, left, is_open) };
+                let lanes = self.next(now, until, left, &opens, &in_vain);
                 if lanes.is_empty() {
                     break;
                 }
@@ -142,6 +144,24 @@ impl Lanes {
             in_vain.clear();
         }
         Ok(())
+    }
+
+    /// The lanes to take `left` items from that are due by `until`, but for those that were asked in vain.
+    pub(crate) fn next(
+        &mut self,
+        now: Timestamp,
+        until: Timestamp,
+        left: usize,
+        opens: impl Fn(&str) -> Option<Timestamp>,
+        in_vain: &BTreeSet<i64>,
+    ) -> Vec<Lane> {
+        self.advance(now);
+        let may_send = |group: &str| opens(group).is_some_and(|at| at <= now);
+        if !may_send(ACCOUNT) {
+            return Vec::new();
+        }
+        let is_open = |lane: &Lane| may_send(&lane.group) && !in_vain.contains(&lane.id);
+        if until == now { self.in_turn(left, is_open) } else { self.soon(until, left, is_open) }
     }
 
     /// The first time for which an item waits that is due before the year 10,000, its group permitting.

@@ -1,6 +1,6 @@
 //! Handing out what is due. Workers that claim at the same time pass over each other's rows.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use paceline_core::Timestamp;
@@ -12,6 +12,7 @@ use super::scopes;
 use crate::work::columns::{after_item, item_columns};
 use crate::work::due::HORIZON;
 use crate::work::item::{Ask, Claim, Claimed, Event, HISTORY, Item, WorkerId};
+use crate::work::lanes::{EARLIEST, Lanes, rounds};
 use crate::work::share::{Lane, Sharing};
 
 /// Takes the first `$3` items of lane `$1` that are due at `$2` for worker `$4`: tries whose time has come, then new ones.
@@ -33,6 +34,10 @@ pub(super) const LANES: &str = "
         SELECT not_before_ms FROM item WHERE item.state = 0 AND item.lane = lane.id
         ORDER BY not_before_ms, crashes, id LIMIT 1) AS first ON true
     ORDER BY lane.priority DESC, lane.id";
+
+/// The earliest time for which an item of lane `$1` waits.
+const FIRST: &str =
+    "SELECT not_before_ms FROM item WHERE state = 0 AND lane = $1 ORDER BY not_before_ms, crashes, id LIMIT 1";
 
 /// What is handed out.
 const READ: &str = concat!(
@@ -61,8 +66,8 @@ pub(super) async fn claim(
     tx: &Tx<'_>,
     worker: WorkerId,
     ask: Ask,
-    batch: i64,
-    again: bool,
+    (batch, again): (i64, bool),
+    lanes: &mut Lanes,
     now: Timestamp,
 ) -> Result<Claim, Error> {
     // The row is locked, so that nobody takes the worker for dead before its items are its own.
@@ -76,7 +81,8 @@ pub(super) async fn claim(
         ids.extend(rows.iter().map(|row| row.get::<_, i64>(0)));
     }
     if ids.is_empty() {
-        ids = take(tx, worker, ask, batch, now, |group| scopes::opens(&closed, group) == Some(None)).await?;
+        let opens = |group: &str| scopes::opens(&closed, group).map(|at| at.unwrap_or(EARLIEST));
+        ids = take(tx, worker, ask, (batch, now), lanes, opens).await?;
     }
     let items = hand_out(tx, ids, now).await?;
     let mut next: Option<Timestamp> = None;
@@ -94,48 +100,63 @@ async fn take(
     tx: &Tx<'_>,
     worker: WorkerId,
     ask: Ask,
-    batch: i64,
-    now: Timestamp,
-    may_send: impl Fn(&str) -> bool,
+    (batch, now): (i64, Timestamp),
+    lanes: &mut Lanes,
+    opens: impl Fn(&str) -> Option<Timestamp>,
 ) -> Result<Vec<i64>, Error> {
     let mut ids = Vec::new();
     if ask.limit == 0 {
         return Ok(ids);
     }
-    let (mut lanes, mut firsts) = (Vec::new(), HashMap::new());
+    lanes.clear();
     for row in tx.query(LANES, &[]).await? {
         let lane = Lane { id: row.get(0), group: row.get::<_, &str>(1).into(), priority: row.get(2) };
-        if may_send(&lane.group) {
-            firsts.insert(lane.id, row.get::<_, Option<i64>>(3));
-            lanes.push(lane);
-        }
+        lanes.add(lane, row.get::<_, Option<i64>>(3).map(Timestamp::from_millis));
     }
-    for until in [now, now + ask.ahead] {
-        let mut sharing = Sharing::new(&lanes, ask.limit - ids.len(), usize::try_from(batch).unwrap_or_default());
-        while let Some((lane, n)) = sharing.next() {
-            let first = firsts.get(&lane.id).copied().flatten();
-            if first.is_none_or(|first| first > until.as_millis()) {
-                sharing.took(0);
-                continue;
+    // Other workers may be taking what is due there: it is asked for once.
+    let mut in_vain = BTreeSet::new();
+    for until in rounds(now, now + ask.ahead) {
+        while ids.len() < ask.limit {
+            let asked = lanes.next(now, until, ask.limit - ids.len(), &opens, &in_vain);
+            if asked.is_empty() {
+                break;
             }
-            let values = (until.as_millis(), i64::try_from(n).unwrap_or(i64::MAX), now.as_millis());
-            let rows = tx.query(TAKE, &[&lane.id, &values.0, &values.1, &worker.0, &batch, &values.2]).await?;
-            let mut taken: Vec<_> = rows
-                .iter()
-                .map(|row| {
-                    let (id, not_before, crashes): (i64, i64, i64) = (row.get(0), row.get(1), row.get(2));
-                    (not_before == 0, not_before, crashes, id)
-                })
-                .collect();
-            taken.sort_unstable();
-            sharing.took(taken.len());
-            ids.extend(taken.into_iter().map(|place| place.3));
+            let mut sharing = Sharing::new(&asked, ask.limit - ids.len(), 0);
+            while let Some((lane, n)) = sharing.next() {
+                let taken = take_from(tx, lane, n, until, (worker, batch, now)).await?;
+                let first = tx.query(FIRST, &[&lane.id]).await?;
+                lanes.set(lane.id, first.first().map(|row| Timestamp::from_millis(row.get(0))));
+                if taken.is_empty() {
+                    in_vain.insert(lane.id);
+                }
+                sharing.took(taken.len());
+                ids.extend(taken);
+            }
         }
-        if ask.ahead.is_zero() {
-            break;
-        }
+        in_vain.clear();
     }
     Ok(ids)
+}
+
+/// Takes the first items of a lane that are due, in their order.
+async fn take_from(
+    tx: &Tx<'_>,
+    lane: &Lane,
+    limit: usize,
+    until: Timestamp,
+    (worker, batch, now): (WorkerId, i64, Timestamp),
+) -> Result<Vec<i64>, Error> {
+    let values = (until.as_millis(), i64::try_from(limit).unwrap_or(i64::MAX), now.as_millis());
+    let rows = tx.query(TAKE, &[&lane.id, &values.0, &values.1, &worker.0, &batch, &values.2]).await?;
+    let mut taken: Vec<_> = rows
+        .iter()
+        .map(|row| {
+            let (id, not_before, crashes): (i64, i64, i64) = (row.get(0), row.get(1), row.get(2));
+            (not_before == 0, not_before, crashes, id)
+        })
+        .collect();
+    taken.sort_unstable();
+    Ok(taken.into_iter().map(|place| place.3).collect())
 }
 
 async fn hand_out(tx: &Tx<'_>, ids: Vec<i64>, now: Timestamp) -> Result<Vec<Claimed>, Error> {

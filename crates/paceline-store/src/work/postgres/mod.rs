@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use paceline_core::Timestamp;
-use tokio::sync::Notify;
+use tokio::sync::{Mutex, Notify};
 use tokio_postgres::Error;
 
 use super::checks::{check, keepable};
@@ -28,6 +28,7 @@ use super::store::{Pending, WorkStore};
 use crate::query::millis;
 use crate::scope::{ScopeRow, ScopeState};
 use crate::work::columns::{after_item, item_columns};
+use crate::work::lanes::Lanes;
 use address::{Address, wrong};
 use clock::now;
 use link::{Link, Tx};
@@ -41,6 +42,8 @@ pub struct PostgresStore {
     link: Link,
     changed: Arc<Notify>,
     batches: AtomicI64,
+    /// Whose turn it is; all else of it is read anew by each claim.
+    lanes: Arc<Mutex<Lanes>>,
 }
 
 /// The schema of a store that names none.
@@ -74,7 +77,7 @@ impl PostgresStore {
         let address = Address::read(url)?;
         let changed = Arc::new(Notify::new());
         let link = Link::open(address, &schema.to_ascii_lowercase(), changed.clone()).await?;
-        Ok(Self { link, changed, batches: AtomicI64::new(0) })
+        Ok(Self { link, changed, batches: AtomicI64::new(0), lanes: Arc::default() })
     }
 }
 
@@ -139,7 +142,11 @@ impl WorkStore for PostgresStore {
     fn claim(&self, worker: WorkerId, ask: Ask) -> Pending<'_, Claim> {
         let batch = self.batches.fetch_add(1, Ordering::Relaxed);
         Box::pin(self.link.transact("write", move |tx, again| {
-            Box::pin(async move { claim::claim(tx, worker, ask, batch, again, clock::now_or_repair(tx).await?).await })
+            let lanes = self.lanes.clone();
+            Box::pin(async move {
+                let now = clock::now_or_repair(tx).await?;
+                claim::claim(tx, worker, ask, (batch, again), &mut *lanes.lock().await, now).await
+            })
         }))
     }
 
