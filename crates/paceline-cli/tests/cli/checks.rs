@@ -257,6 +257,11 @@ const PLACES: &[Case] = &[
     ),
     flags("a folder as output", &["-o", "."], "-o . is no file: name one, the journal is kept beside it"),
     flags(
+        "a device as the journal",
+        &["--journal", "/dev/zero"],
+        "--journal /dev/zero is no file: name one, or leave it out: it is kept beside -o",
+    ),
+    flags(
         "a key that is missing",
         &["--api-key-env", "MISSING"],
         "no key for generic: MISSING is not set or empty; set it, or name another with --api-key-env or \

@@ -13,7 +13,16 @@ use crate::exit::Failure;
 /// # Errors
 /// Names the places and says what to do.
 pub(crate) fn check(args: &RunArgs, paths: &Paths) -> Result<(), Failure> {
-    refuse_special(&paths.output)?;
+    if is_special(&paths.output) {
+        let output = paths.output.display();
+        return Err(Failure::refused(format!("-o {output} is no file: name one, the journal is kept beside it")));
+    }
+    if let Some(journal) = paths.journal.as_deref().filter(|journal| is_special(journal)) {
+        let journal = journal.display();
+        return Err(Failure::refused(format!(
+            "--journal {journal} is no file: name one, or leave it out: it is kept beside -o"
+        )));
+    }
     let places = places(args, paths);
     refuse_shared(&places)?;
     for done in &args.done {
@@ -96,13 +105,9 @@ fn refuse_own(args: &RunArgs, paths: &Paths) -> Result<(), Failure> {
     Ok(())
 }
 
-fn refuse_special(output: &Path) -> Result<(), Failure> {
-    let special = output == Path::new("-") || output.metadata().is_ok_and(|meta| !meta.is_file());
-    if special {
-        let output = output.display();
-        return Err(Failure::refused(format!("-o {output} is no file: name one, the journal is kept beside it")));
-    }
-    Ok(())
+/// A terminal, a device, a pipe or a folder.
+fn is_special(path: &Path) -> bool {
+    path == Path::new("-") || path.metadata().is_ok_and(|meta| !meta.is_file())
 }
 
 /// The path without links, also of a file that is not there yet.
