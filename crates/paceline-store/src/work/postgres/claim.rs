@@ -10,7 +10,6 @@ use super::link::Tx;
 use super::rows;
 use super::scopes;
 use crate::work::columns::{after_item, item_columns};
-use crate::work::due::HORIZON;
 use crate::work::item::{Ask, Claim, Claimed, Event, HISTORY, Item, WorkerId};
 use crate::work::lanes::{EARLIEST, Lanes, rounds};
 use crate::work::share::{Lane, Sharing};
@@ -75,25 +74,24 @@ pub(super) async fn claim(
         return Ok(Claim { now, lost: true, ..Claim::default() });
     }
     let closed = scopes::list(tx, now).await?;
+    let opens = |group: &str| scopes::opens(&closed, group).map(|at| at.unwrap_or(EARLIEST));
+    lanes.clear();
+    for row in tx.query(LANES, &[]).await? {
+        let lane = Lane { id: row.get(0), group: row.get::<_, &str>(1).into(), priority: row.get(2) };
+        lanes.add(lane, row.get::<_, Option<i64>>(3).map(Timestamp::from_millis));
+    }
     let mut ids = Vec::new();
     if again {
         let rows = tx.query(TAKEN_BEFORE, &[&worker.0, &batch]).await?;
         ids.extend(rows.iter().map(|row| row.get::<_, i64>(0)));
     }
     if ids.is_empty() {
-        let opens = |group: &str| scopes::opens(&closed, group).map(|at| at.unwrap_or(EARLIEST));
         ids = take(tx, worker, ask, (batch, now), lanes, opens).await?;
     }
     let items = hand_out(tx, ids, now).await?;
-    let mut next: Option<Timestamp> = None;
-    for row in tx.query(LANES, &[]).await? {
-        let (opens, first) = (scopes::opens(&closed, row.get(1)), row.get::<_, Option<i64>>(3));
-        let (Some(opens), Some(first)) = (opens, first.map(Timestamp::from_millis)) else { continue };
-        let first = opens.map_or(first, |opens| opens.max(first));
-        next = next.into_iter().chain((first <= HORIZON).then_some(first)).min();
-    }
+    let next_due = lanes.next_due(opens).map(|due| due.saturating_since(now));
     let others = tx.query(OTHERS, &[&worker.0]).await?.first().is_some_and(|row| row.get(0));
-    Ok(Claim { items, next_due: next.map(|due| due.saturating_since(now)), others, now, lost: false })
+    Ok(Claim { items, next_due, others, now, lost: false })
 }
 
 async fn take(
@@ -105,14 +103,6 @@ async fn take(
     opens: impl Fn(&str) -> Option<Timestamp>,
 ) -> Result<Vec<i64>, Error> {
     let mut ids = Vec::new();
-    if ask.limit == 0 {
-        return Ok(ids);
-    }
-    lanes.clear();
-    for row in tx.query(LANES, &[]).await? {
-        let lane = Lane { id: row.get(0), group: row.get::<_, &str>(1).into(), priority: row.get(2) };
-        lanes.add(lane, row.get::<_, Option<i64>>(3).map(Timestamp::from_millis));
-    }
     // Other workers may be taking what is due there: it is asked for once.
     let mut in_vain = BTreeSet::new();
     for until in rounds(now, now + ask.ahead) {
