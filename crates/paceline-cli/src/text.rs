@@ -80,7 +80,7 @@ pub(crate) fn exact(duration: Duration) -> String {
     parts.collect::<Vec<_>>().join(" ")
 }
 
-/// Nobody counts a longer time in seconds: 31 years.
+/// A longer time, 31 years, is not told in seconds.
 const IN_SECONDS: u64 = 1_000_000_000;
 
 /// As in `2,520 s (42m 00s)`.

@@ -283,7 +283,7 @@ async fn the_same_forty_failures_are_decided_alike() {
     assert!(differ.is_empty(), "{} of {} differ\n{}", differ.len(), cases.len(), differ.join("\n"));
 }
 
-/// A quota whose end nobody knows: tested after 5 minutes, then after twice as long, an hour at most.
+/// A quota whose end is not known: tested after 5 minutes, then after twice as long, an hour at most.
 #[tokio::test(start_paused = true)]
 async fn a_quota_of_unknown_end_is_tested_ever_later_by_everybody() {
     const EXPECTED: [u64; 6] = [300, 600, 1_200, 2_400, 3_600, 3_600];
@@ -319,7 +319,7 @@ async fn a_quota_of_unknown_end_is_tested_ever_later_by_everybody() {
     assert_eq!(tasks, EXPECTED);
 }
 
-/// The breaker of a server that fails lets one probe pass at a time; its failure counts for nobody.
+/// The breaker of a server that fails lets one probe pass at a time; its failure counts against no item.
 #[tokio::test(start_paused = true)]
 async fn a_failed_probe_counts_for_nobody_and_sits_out_the_next_round() {
     let breaker = BreakerConfig { least: 1, items: 1, last: 1, ..BreakerConfig::default() };

@@ -67,7 +67,7 @@ impl LineFile {
     }
 
     /// Cuts off a last line that an interruption left without its end, and lines that a power cut left full of zeros. Returns how
-    /// many bytes that were. Any other line stays, whoever wrote it.
+    /// many bytes that were. Any other line stays, also one that another program wrote.
     ///
     /// # Errors
     /// When the system refuses.

@@ -354,11 +354,12 @@ impl Learnt {
         self.ledger.settle(now);
         self.refusals.get_or_insert_with(Box::default);
         self.tell_passed();
+        let starting = self.is_starting();
         let refusals = self.refusals.as_mut().expect("they were made above");
         let seen = Seen {
             new: self.ledger.is_watched(number) && self.ledger.is_new(number) && now >= refusals.from,
             open: gate.is_open(),
-            starting: self.rate.trend() == Trend::Starting,
+            starting,
             unpaid: self.rate.is_unpaid(self.ledger.run()),
             trying: self.rate.is_tried(),
         };

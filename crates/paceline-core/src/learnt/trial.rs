@@ -62,9 +62,9 @@ const PROVEN_TIMES: f64 = 2.0;
 /// More than this is no chance, whatever a trial says.
 pub(super) const LARGEST: f64 = 0.3;
 
-/// The other rate.
+/// How the rate of a trial stands to that before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Rate {
+enum Speed {
     /// A half.
     Slower,
     /// A quarter, or less.
@@ -86,7 +86,7 @@ pub(super) enum Shows {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Trial {
-    rate: Rate,
+    speed: Speed,
     /// The share before it began, and over a long time.
     pub(super) before: f64,
     usual: f64,
@@ -100,22 +100,22 @@ pub(super) struct Trial {
 impl Trial {
     /// At half the rate.
     pub(super) const fn slower(before: f64, usual: f64, run: f64) -> Self {
-        Self { rate: Rate::Slower, before, usual, outcomes: -FULL_QUEUE, refused: 0.0, run }
+        Self { speed: Speed::Slower, before, usual, outcomes: -FULL_QUEUE, refused: 0.0, run }
     }
 
     /// The same question at half of that. A share that rose is what it has to fall from.
     pub(super) fn deeper(&self, share: f64) -> Self {
         let before = if self.rose(share) { share } else { self.before };
-        Self { rate: Rate::Deeper, ..Self::slower(before, self.usual, self.run) }
+        Self { speed: Speed::Deeper, ..Self::slower(before, self.usual, self.run) }
     }
 
     /// At twice the rate.
     pub(super) const fn faster(before: f64, usual: f64) -> Self {
-        Self { rate: Rate::Faster, outcomes: 0.0, ..Self::slower(before, usual, 0.0) }
+        Self { speed: Speed::Faster, outcomes: 0.0, ..Self::slower(before, usual, 0.0) }
     }
 
     pub(super) fn is_faster(&self) -> bool {
-        self.rate == Rate::Faster
+        self.speed == Speed::Faster
     }
 
     /// So many outcomes, and how many of them were refused.
@@ -156,7 +156,7 @@ impl Trial {
         if self.fell_to(share) && !as_usual {
             return Shows::Fell;
         }
-        let little = self.rate == Rate::Slower && share <= FELL_A_LITTLE * self.before;
+        let little = self.speed == Speed::Slower && share <= FELL_A_LITTLE * self.before;
         if little || self.rose(share) { Shows::Unclear } else { Shows::Stayed }
     }
 
