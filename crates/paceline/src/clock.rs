@@ -89,6 +89,10 @@ fn tokio_now() -> tokio::time::Instant {
 /// is cut off with the parts of a millisecond.
 #[cfg(target_os = "linux")]
 fn suspended_since_boot() -> Duration {
+    #[cfg(test)]
+    if let Some(suspended) = crate::sync::model::suspended() {
+        return suspended;
+    }
     use rustix::time::{ClockId, clock_gettime};
     let since_boot = duration(clock_gettime(ClockId::Boottime));
     let awake = duration(clock_gettime(ClockId::Monotonic));

@@ -19,6 +19,9 @@ pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> std::io
 
 #[cfg(test)]
 pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    if model::refuses_threads() {
+        return Err(std::io::ErrorKind::WouldBlock.into());
+    }
     shuttle::thread::Builder::new().name(name.into()).spawn(work).map(drop)
 }
 
@@ -44,6 +47,8 @@ pub(crate) mod model {
 
     std::thread_local! {
         static PASSED: Cell<Option<Duration>> = const { Cell::new(None) };
+        static SUSPENDED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+        static REFUSES_THREADS: Cell<bool> = const { Cell::new(false) };
     }
 
     /// What the clock shows instead of the real time; `None`: outside of such a test.
@@ -55,9 +60,30 @@ pub(crate) mod model {
     /// The time begins anew.
     pub(crate) fn begin() {
         PASSED.set(Some(Duration::ZERO));
+        SUSPENDED.set(Duration::ZERO);
+        REFUSES_THREADS.set(false);
     }
 
     pub(crate) fn pass(time: Duration) {
         PASSED.set(PASSED.get().map(|passed| passed + time));
+    }
+
+    /// The machine sleeps: its monotonic clock stands still meanwhile.
+    pub(crate) fn suspend(time: Duration) {
+        SUSPENDED.set(SUSPENDED.get() + time);
+    }
+
+    /// How long the machine has slept in such a test.
+    pub(crate) fn suspended() -> Option<Duration> {
+        PASSED.get().map(|_| SUSPENDED.get())
+    }
+
+    /// Whether the system starts no more threads for the driver.
+    pub(crate) fn refuse_threads(refuse: bool) {
+        REFUSES_THREADS.set(refuse);
+    }
+
+    pub(super) fn refuses_threads() -> bool {
+        REFUSES_THREADS.get()
     }
 }

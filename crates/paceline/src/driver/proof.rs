@@ -5,6 +5,7 @@
 //! only another input would wake is found as a run that never ends, and one that is woken late shows it by the clock. What
 //! `timer.rs` promises is checked each time.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -14,9 +15,10 @@ use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::{Config, MaxSteps, Runner, future, thread};
 
 use super::Driver;
-use super::timer::Timer;
+use super::timer::{LostTask, Timer};
 use crate::error::Error;
 use crate::limiter::Limiter;
+use crate::permit::Permit;
 use crate::sync::model;
 
 const S: Duration = Duration::from_secs(1);
@@ -49,14 +51,16 @@ fn check(scenario: fn()) {
 
 /// A limiter of a thousand calls a second, one by one, and of so many in flight.
 fn limiter(max: u32) -> Limiter {
-    let quotas = vec![Quota::sliding(Dimension::Requests, 1_000, S)];
-    let config = PacerConfig {
-        limits: Limits { quotas, burst: Some(1) },
+    Limiter::with_seed(config(Quota::sliding(Dimension::Requests, 1_000, S), max), 1).expect("sensible")
+}
+
+fn config(quota: Quota, max: u32) -> PacerConfig {
+    PacerConfig {
+        limits: Limits { quotas: vec![quota], burst: Some(1) },
         concurrency: Concurrency::Fixed { max },
         pace: Pace::Fixed,
         ..PacerConfig::default()
-    };
-    Limiter::with_seed(config, 1).expect("a configuration that can be")
+    }
 }
 
 fn request(limiter: &Limiter) -> Request {
@@ -131,6 +135,15 @@ fn refusable_thread(limiter: &Limiter, done: &Done, check: fn(&Error)) -> thread
     })
 }
 
+/// A caller that waits, and is not polled again.
+fn asks(limiter: &Limiter) -> Pin<Box<dyn Future<Output = Result<Permit, Error>> + Send>> {
+    let limiter = limiter.clone();
+    let mut waiting = Box::pin(async move { limiter.acquire(request(&limiter)).await });
+    let context = &mut std::task::Context::from_waker(std::task::Waker::noop());
+    assert!(waiting.as_mut().poll(context).is_pending());
+    waiting
+}
+
 #[test]
 fn threads_and_tasks_in_one_queue_are_all_granted() {
     check(|| {
@@ -155,12 +168,7 @@ fn a_wait_dropped_as_it_is_granted_passes_the_permit_on() {
     check(|| {
         let (limiter, done) = (limiter(1), Done::default());
         let held = limiter.try_acquire(request(&limiter)).expect("the only place");
-        let mut waiting = Box::pin({
-            let limiter = limiter.clone();
-            async move { limiter.acquire(request(&limiter)).await }
-        });
-        let context = &mut std::task::Context::from_waker(std::task::Waker::noop());
-        assert!(waiting.as_mut().poll(context).is_pending());
+        let waiting = asks(&limiter);
         let second = blocked_thread(&limiter, &done);
         let dropping = thread::spawn(move || drop(waiting));
         let completing = thread::spawn(move || drop(held.complete(success())));
@@ -244,5 +252,134 @@ fn a_stop_and_its_end_reach_those_who_wait() {
         done.wait_for(1, limiter.driver());
         completing.join().expect("no panic");
         ends_with(&limiter, 1 + waiting.join().expect("no panic"));
+    });
+}
+
+#[test]
+fn a_wait_dropped_as_its_time_comes_passes_its_turn_on() {
+    check(|| {
+        let (limiter, done) = begun(9);
+        let waiting = asks(&limiter);
+        let second = blocked_thread(&limiter, &done);
+        let dropping = thread::spawn(move || drop(waiting));
+        done.wait_for(1, limiter.driver());
+        second.join().expect("no panic");
+        dropping.join().expect("no panic");
+        ends_with(&limiter, 2);
+    });
+}
+
+#[test]
+fn when_all_who_wait_are_gone_the_timer_ends_and_nothing_is_kept() {
+    check(|| {
+        let (limiter, _) = begun(9);
+        let waiting = [(); 3].map(|()| asks(&limiter));
+        let driver = Arc::downgrade(limiter.driver());
+        drop(limiter);
+        let dropping = waiting.map(|waiting| thread::spawn(move || drop(waiting)));
+        while let Some(driver) = driver.upgrade() {
+            pass_time(&driver);
+            drop(driver);
+            thread::yield_now();
+        }
+        dropping.into_iter().for_each(|thread| thread.join().expect("no panic"));
+    });
+}
+
+#[test]
+fn the_thread_takes_over_when_the_task_that_kept_the_time_is_lost() {
+    check(|| {
+        let (limiter, done) = begun(9);
+        // As if the first caller waited in a runtime with a paused clock, which ends while others come.
+        limiter.driver().lock().0.timers.task = Timer::Awake;
+        let lost = LostTask(limiter.driver().clone());
+        let first = blocked_thread(&limiter, &done);
+        let ending = thread::spawn(move || drop(lost));
+        let second = blocked_thread(&limiter, &done);
+        ending.join().expect("no panic");
+        done.wait_for(2, limiter.driver());
+        [first, second].into_iter().for_each(|thread| _ = thread.join().expect("no panic"));
+        ends_with(&limiter, 3);
+    });
+}
+
+#[test]
+fn a_deadline_that_passes_as_the_permit_comes_is_told_or_met() {
+    check(|| {
+        let (limiter, done) = (limiter(1), Done::default());
+        let held = limiter.try_acquire(request(&limiter)).expect("the only place");
+        let waiting = {
+            let (limiter, done) = (limiter.clone(), done.clone());
+            thread::spawn(move || {
+                let deadline = Some(limiter.now() + S);
+                let answer = limiter.acquire_blocking(Request { deadline, ..request(&limiter) });
+                if let Err(error) = &answer {
+                    assert!(matches!(error, Error::DeadlineExceeded { .. }), "{error}");
+                }
+                done.one();
+                u64::from(answer.map(|permit| permit.complete(success())).is_ok())
+            })
+        };
+        let completing = thread::spawn(move || drop(held.complete(success())));
+        done.wait_for(1, limiter.driver());
+        completing.join().expect("no panic");
+        ends_with(&limiter, 1 + waiting.join().expect("no panic"));
+    });
+}
+
+#[test]
+fn new_limits_as_the_timer_sleeps_wake_it_for_what_is_due_then() {
+    check(|| {
+        let (limiter, done) = begun(9);
+        limiter.reconfigure(config(Quota::sliding(Dimension::Requests, 1, 3_600 * S), 9)).expect("sensible");
+        let waiting = blocked_thread(&limiter, &done);
+        let changing = {
+            let limiter = limiter.clone();
+            let fast = config(Quota::sliding(Dimension::Requests, 1_000, S), 9);
+            thread::spawn(move || limiter.reconfigure(fast).expect("sensible"))
+        };
+        done.wait_for(1, limiter.driver());
+        changing.join().expect("no panic");
+        waiting.join().expect("no panic");
+        ends_with(&limiter, 2);
+    });
+}
+
+#[test]
+fn without_a_thread_a_caller_is_told_and_the_next_input_starts_one() {
+    check(|| {
+        let (limiter, done) = begun(9);
+        model::refuse_threads(true);
+        let told = limiter.acquire_blocking(request(&limiter)).expect_err("the system allows no more threads");
+        assert!(matches!(told, Error::NoTimer { .. }), "{told}");
+        assert_eq!((limiter.snapshot().account.waiting, limiter.driver().lock().0.waiters.len()), (0, 0));
+        model::refuse_threads(false);
+        blocked_thread(&limiter, &done);
+        done.wait_for(1, limiter.driver());
+        ends_with(&limiter, 2);
+    });
+}
+
+#[test]
+fn a_night_that_the_machine_sleeps_counts_and_is_noticed_within_half_a_minute() {
+    check(|| {
+        let (limiter, done) = (limiter(9), Done::default());
+        let (awake, start) = (model::now().expect("the model's time"), limiter.now());
+        let later = Request { not_before: Some(start + 8 * 3_600 * S), ..request(&limiter) };
+        let (waiting, ended) = (limiter.clone(), done.clone());
+        let thread = thread::spawn(move || {
+            waiting.acquire_blocking(later).expect("a wait is no error").complete(success());
+            assert!(waiting.now() >= start + 8 * 3_600 * S);
+            ended.one();
+        });
+        while !matches!(limiter.driver().lock().0.timers.thread, Timer::Asleep(_)) {
+            thread::yield_now();
+        }
+        model::suspend(8 * 3_600 * S);
+        done.wait_for(1, limiter.driver());
+        thread.join().expect("no panic");
+        let passed = model::now().expect("the model's time") - awake;
+        assert!(passed <= 32 * S, "awake for {passed:?}, the end of the thread included");
+        ends_with(&limiter, 1);
     });
 }

@@ -184,7 +184,7 @@ impl Drop for LostThread<'_> {
 }
 
 /// A runtime that ends takes the task with it: the thread takes over.
-struct LostTask(Arc<Driver>);
+pub(super) struct LostTask(pub(super) Arc<Driver>);
 
 impl Drop for LostTask {
     fn drop(&mut self) {

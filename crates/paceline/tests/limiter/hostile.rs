@@ -3,7 +3,7 @@
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Wake, Waker};
 
-use paceline::{Admit, Cause, Class, Error, NotNow, Permit, Policy};
+use paceline::{Admit, Cause, Class, Error, NotNow, Permit, Policy, TooLarge};
 
 use super::*;
 
@@ -181,4 +181,25 @@ fn a_hold_by_the_program_names_itself_and_ends_with_resume() {
     limiter.resume(None);
     ask(&mut waits).expect("it goes on").expect("no error").complete(success());
     assert!(is_empty(&limiter));
+}
+
+#[test]
+fn a_cost_of_nothing_waits_for_no_window_and_one_beyond_all_measure_is_refused_at_once() {
+    let limiter = limiter(fixed(vec![requests(1, 3_600 * S)], None, 10));
+    let of = |units| Request { cost: Cost::zero().with(Dimension::Requests, units), ..request(&limiter) };
+    limiter.try_acquire(request(&limiter)).expect("the first").complete(success());
+    for nothing in [of(0), Request { cost: Cost::zero(), ..request(&limiter) }] {
+        limiter.acquire_blocking(nothing).expect("it takes nothing").complete(success());
+    }
+    for units in [2, u64::MAX] {
+        let expected = Error::TooLarge(TooLarge { dimension: Dimension::Requests, cost: units, limit: 1 });
+        assert_eq!(limiter.acquire_blocking(of(units)).expect_err("it could never start"), expected);
+        assert_eq!(limiter.try_acquire(of(units)).expect_err("it could never start"), NotNow::Never(expected));
+    }
+    let unlimited = Request { cost: Cost::zero().with(Dimension::Tokens, u64::MAX), ..request(&limiter) };
+    let both = [(); 2].map(|()| limiter.acquire_blocking(unlimited.clone()).expect("tokens have no limit here"));
+    let usage = Cost::zero().with(Dimension::Tokens, u64::MAX).with(Dimension::Requests, u64::MAX);
+    both.into_iter().for_each(|permit| _ = permit.complete(success().with_usage(usage.clone())));
+    assert!(is_empty(&limiter));
+    assert!(matches!(limiter.try_acquire(request(&limiter)), Err(NotNow::Wait { .. })));
 }

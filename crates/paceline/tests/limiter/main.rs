@@ -1,6 +1,7 @@
 //! The limiter as programs use it, in virtual time.
 
 mod acquire;
+mod crowds;
 mod hostile;
 mod log;
 mod nested;
@@ -49,6 +50,20 @@ fn request(limiter: &Limiter) -> Request {
 
 fn success() -> Outcome {
     Outcome::new(paceline::Class::Success)
+}
+
+/// Makes so many calls, one after another.
+fn call_blocking(limiter: &Limiter, calls: u32) {
+    for _ in 0..calls {
+        limiter.acquire_blocking(request(limiter)).expect("a wait is no error").complete(success());
+    }
+}
+
+/// How many calls were made; nothing waits and nothing is in flight.
+fn sends(limiter: &Limiter) -> u64 {
+    let account = limiter.snapshot().account;
+    assert_eq!((account.waiting, account.concurrency.in_flight), (0, 0));
+    account.totals.sends
 }
 
 /// What a server saw: the times of all arrivals, in seconds since its start.

@@ -61,24 +61,12 @@ async fn call(limiter: Limiter, calls: u32) {
     }
 }
 
-fn call_blocking(limiter: &Limiter, calls: u32) {
-    for _ in 0..calls {
-        limiter.acquire_blocking(request(limiter)).expect("a wait is no error").complete(success());
-    }
-}
-
 /// A future that waits, polled once and never again.
 fn asked_once(limiter: &Limiter) -> Pin<Box<dyn Future<Output = Result<Permit, Error>> + Send>> {
     let limiter = limiter.clone();
     let mut waiting = Box::pin(async move { limiter.acquire(request(&limiter)).await });
     assert!(waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
     waiting
-}
-
-fn sends(limiter: &Limiter) -> u64 {
-    let account = limiter.snapshot().account;
-    assert_eq!((account.waiting, account.concurrency.in_flight), (0, 0));
-    account.totals.sends
 }
 
 #[test]
