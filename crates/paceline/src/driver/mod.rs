@@ -167,7 +167,10 @@ impl Driver {
     /// Does something under the lock, and tells what follows from it once the lock is released.
     fn change<T>(self: &Arc<Self>, action: impl FnOnce(&mut State, Instant, &mut News) -> T) -> T {
         let (result, news) = self.change_silently(action);
-        if let Err(panic) = news.deliver(self) {
+        // A second panic while one drops a permit would end the program.
+        if let Err(panic) = news.deliver(self)
+            && !std::thread::panicking()
+        {
             resume_unwind(panic);
         }
         result

@@ -48,6 +48,7 @@ impl Drop for Waiting {
         if let Ok(Ok(permit)) = self.answer.try_recv() {
             permit.withdraw();
         }
+        sync::others_may_run();
     }
 }
 

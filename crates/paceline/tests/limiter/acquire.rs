@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::Poll;
 
-use paceline::{Class, Error, NotNow, Policy};
+use paceline::{Class, Error, Hint, NotNow, Policy};
 use tokio::time::Duration;
 
 use super::*;
@@ -187,6 +187,32 @@ async fn a_stop_tells_those_who_wait_and_those_who_come_until_it_ends() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_stop_of_one_scope_concerns_its_own_callers_and_its_end_no_other_stop() {
+    let limiter = limiter(fixed(vec![], None, 1));
+    let held = limiter.try_acquire(request(&limiter)).expect("the only place");
+    let (test, other) = (limiter.scope("test"), limiter.scope("other"));
+    let in_other = Request::new(&other, Cost::request());
+    let mut elsewhere = pin!(limiter.acquire(in_other.clone()));
+    assert!(poll_fn(|context| Poll::Ready(elsewhere.as_mut().poll(context).is_pending())).await);
+    limiter.stop(Some(&test), "a test");
+    assert!(poll_fn(|context| Poll::Ready(elsewhere.as_mut().poll(context).is_pending())).await, "it goes on waiting");
+
+    limiter.stop(Some(&other), "another");
+    let told = elsewhere.await.expect_err("now it is stopped too");
+    assert_eq!(told, Error::Stopped { scope: "other".into(), reason: "another".into() });
+    limiter.resume(Some(&other));
+    let told = limiter.acquire(request(&limiter)).await.expect_err("still stopped");
+    assert_eq!(told, Error::Stopped { scope: "test".into(), reason: "a test".into() });
+    limiter.resume(None);
+    for request in [request(&limiter), in_other] {
+        let wait = limiter.try_acquire(request).expect_err("the place is taken");
+        assert!(matches!(wait, NotNow::Wait { .. }), "{wait}");
+    }
+    held.complete(success());
+    drop(limiter.try_acquire(request(&limiter)).expect("open"));
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_account_answer_stops_its_scope_alone() {
     let limiter = limiter(fixed(vec![], None, 10));
     let other = Request::new(limiter.scope("other"), Cost::request());
@@ -218,6 +244,7 @@ async fn closing_lets_everybody_go() {
     limiter.close();
     assert_eq!(waiting.await.expect("no panic").expect_err("closed"), Error::Closed);
     assert_eq!(limiter.acquire(request(&limiter)).await.expect_err("closed"), Error::Closed);
+    assert_eq!(limiter.try_acquire(request(&limiter)).expect_err("closed"), NotNow::Never(Error::Closed));
     held.complete(success());
     assert_eq!(limiter.snapshot().account.concurrency.in_flight, 0);
 }
@@ -235,6 +262,35 @@ async fn new_limits_reach_those_who_wait() {
     limiter.reconfigure(fixed(vec![requests(100, 3_600 * S)], None, 10)).expect("wider limits");
     waiting.await.expect("no panic").expect("room enough");
     assert!(limiter.now() - start < S);
+}
+
+#[tokio::test(start_paused = true)]
+async fn new_limits_tell_those_who_wait_when_they_leave_no_room_for_them() {
+    let tokens = |limit| Quota::sliding(Dimension::Tokens, limit, 60 * S);
+    let limiter = limiter(fixed(vec![tokens(100)], None, 10));
+    let of = |units| Request { cost: Cost::request().with(Dimension::Tokens, units), ..request(&limiter) };
+    limiter.try_acquire(of(90)).expect("the first").complete(success());
+    let mut waiting = pin!(limiter.acquire(of(80)));
+    assert!(poll_fn(|context| Poll::Ready(waiting.as_mut().poll(context).is_pending())).await);
+    limiter.reconfigure(fixed(vec![tokens(70)], None, 10)).expect("sensible");
+    let Err(Error::TooLarge(told)) = waiting.await else { panic!("it can never start") };
+    assert_eq!((told.cost, told.limit), (80, 70));
+    assert_eq!(limiter.snapshot().account.waiting, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pause_that_comes_tells_a_deadline_before_its_end_to_those_who_wait() {
+    let limiter = limiter(fixed(vec![], None, 1));
+    let held = limiter.try_acquire(request(&limiter)).expect("the only place");
+    let deadline = Some(limiter.now() + 30 * S);
+    let mut waiting = pin!(limiter.acquire(Request { deadline, ..request(&limiter) }));
+    assert!(poll_fn(|context| Poll::Ready(waiting.as_mut().poll(context).is_pending())).await);
+    tokio::time::advance(S).await;
+    let before = limiter.now();
+    held.complete(Outcome { hint: Some(Hint { wait: 60 * S, exact: false }), ..Outcome::new(Class::Throttled) });
+    let told = waiting.await.expect_err("30 s are not enough");
+    assert_eq!(told, Error::DeadlineExceeded { waited: S, needed: Some(60 * S) });
+    assert_eq!(limiter.now(), before, "at once");
 }
 
 #[test]

@@ -36,7 +36,8 @@ async fn log_of(answers: &[u16]) -> Vec<serde_json::Value> {
     let _ = tracing::subscriber::set_global_default(tracing_subscriber::fmt().with_writer(std::io::sink).finish());
     let subscriber = tracing_subscriber::fmt().json().with_writer(lines.clone()).finish();
     let _guard = tracing::subscriber::set_default(subscriber);
-    let limiter = limiter(PacerConfig { retry: backing_off(S, 2), ..fixed(vec![], None, 5) });
+    let limiter = limiter(fixed(vec![], None, 5));
+    limiter.reconfigure(PacerConfig { retry: backing_off(S, 2), ..fixed(vec![], None, 5) }).expect("sensible");
     let calls = AtomicU32::new(0);
     let send = async || {
         let call = calls.fetch_add(1, Ordering::Relaxed) as usize;

@@ -248,11 +248,12 @@ impl Drop for Asks {
 
 #[test]
 fn a_waker_may_use_the_limiter() {
-    let ways: [fn(&Limiter, Permit); 4] = [
+    let ways: [fn(&Limiter, Permit); 5] = [
         |_, held| drop(held.complete(success())),
         |limiter, _held| limiter.close(),
         |limiter, _held| limiter.stop(None, "a test"),
         |_, _held| {},
+        |_, held| std::mem::forget(held),
     ];
     for way in ways {
         in_time("a waker that asks the limiter", move || {
@@ -287,6 +288,55 @@ fn a_waker_that_panics_holds_up_no_caller() {
     in_time("those behind it", move || call_blocking(&behind, 3));
     in_time("itself", move || elsewhere(waiting)).expect("a wait is no error");
     assert_eq!(limiter.snapshot().account.totals.of(Class::Abandoned), 1);
+}
+
+/// Notes that it was woken, and panics if it shall.
+struct Notes(u32, Arc<Mutex<Vec<u32>>>, bool);
+
+impl Wake for Notes {
+    fn wake(self: Arc<Self>) {
+        self.1.lock().expect("no panic").push(self.0);
+        assert!(!self.2, "a waker's bug");
+    }
+}
+
+/// Three callers that wait behind the permit of a place; the first of them has a waker that panics. And who was woken.
+fn three_behind(limiter: &Limiter) -> (Vec<Pin<Box<dyn Future<Output = ()> + Send>>>, Arc<Mutex<Vec<u32>>>) {
+    let woken: Arc<Mutex<Vec<u32>>> = Arc::default();
+    let wait = |number| {
+        let limiter = limiter.clone();
+        let mut waiting: Pin<Box<dyn Future<Output = ()> + Send>> =
+            Box::pin(async move { drop(limiter.acquire(request(&limiter)).await.map(std::mem::forget)) });
+        let waker = Waker::from(Arc::new(Notes(number, woken.clone(), number == 0)));
+        assert!(waiting.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        waiting
+    };
+    ((0..3).map(wait).collect(), woken.clone())
+}
+
+#[test]
+fn those_who_are_granted_together_are_woken_in_their_order_also_behind_a_waker_that_panics() {
+    let limiter = limiter(fixed(vec![], None, 1));
+    let _held = limiter.try_acquire(request(&limiter)).expect("the only place");
+    let (_waiting, woken) = three_behind(&limiter);
+    let wider = limiter.clone();
+    thread::spawn(move || wider.reconfigure(fixed(vec![], None, 9))).join().expect_err("the caller hears of the panic");
+    assert_eq!(*woken.lock().expect("no panic"), [0, 1, 2]);
+}
+
+#[test]
+fn a_waker_that_panics_while_a_panic_drops_a_permit_does_not_end_the_program() {
+    let limiter = limiter(fixed(vec![], None, 1));
+    let held = limiter.try_acquire(request(&limiter)).expect("the only place");
+    let (waiting, woken) = three_behind(&limiter);
+    let bug = move || {
+        let _held = held;
+        panic!("a bug");
+    };
+    thread::spawn(bug).join().expect_err("the caller's bug");
+    assert_eq!(*woken.lock().expect("no panic"), [0]);
+    drop(waiting);
+    assert_eq!(sends(&limiter), 1);
 }
 
 #[test]
