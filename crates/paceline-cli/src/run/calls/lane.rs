@@ -56,6 +56,7 @@ impl Turn {
 mod tests {
     use super::*;
     use std::sync::Mutex;
+    use std::task::{Context, Waker};
 
     #[tokio::test]
     async fn permits_are_asked_for_in_the_order_of_the_claim() {
@@ -78,5 +79,14 @@ mod tests {
         futures_util::future::join_all(tries).await;
         let in_order: Vec<i32> = (0..50).filter(|item| *item != 10).collect();
         assert_eq!(*asked.lock().expect("no panic"), in_order);
+    }
+
+    #[tokio::test]
+    async fn the_next_one_asks_before_the_one_ahead_has_its_answer() {
+        let mut lane = Lane::default();
+        let (first, mut second) = (lane.line_up(), lane.line_up());
+        let mut waits = pin!(first.ask(std::future::pending::<()>()));
+        assert!(waits.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        second.comes().await;
     }
 }
