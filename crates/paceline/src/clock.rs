@@ -51,8 +51,8 @@ impl Clock {
         shown < before || shown > std::time::Instant::now()
     }
 
-    /// Adds what the machine slept since the last call. Costs two system calls, so it is made where waiting begins and
-    /// at each tick of a timer, not at each reading. The clock never goes backwards by it.
+    /// Adds what the machine slept since the last call. It reads two more clocks, so it is made at each tick of a timer and
+    /// where a caller asks when or sets a deadline, not at each reading. The clock never goes backwards by it.
     pub fn notice_suspension(&self) {
         let suspended = suspended_since_boot().saturating_sub(self.suspended_before);
         self.suspended.fetch_max(u64::try_from(suspended.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);

@@ -87,8 +87,8 @@ impl Limiter {
     /// and tasks wait in one queue.
     ///
     /// In a task it blocks a thread of the runtime, as any blocking call does: use `acquire` there, or
-    /// `tokio::task::spawn_blocking`. In a test that pauses Tokio's clock nothing moves the clock on while the runtime's
-    /// only thread is blocked.
+    /// `tokio::task::spawn_blocking`. In a test that pauses Tokio's clock nothing but the test itself moves the clock on while
+    /// a thread of the runtime is blocked, one of `spawn_blocking` too; a thread outside the runtime sees the real time.
     ///
     /// ```
     /// use paceline::{Class, Cost, Limiter, Outcome, PacerConfig, Request};
@@ -125,7 +125,7 @@ impl Limiter {
 
     /// The present on the limiter's clock: what deadlines and due times of requests are compared with.
     pub fn now(&self) -> Instant {
-        self.driver.clock().now()
+        self.driver.now()
     }
 
     /// All numbers at this moment: limits, what is left of them, who waits for what, and the totals.
@@ -191,7 +191,9 @@ impl Limiter {
         self.driver.resume(scope);
     }
 
-    /// Replaces the configured limits while calls go on. What was sent still counts.
+    /// Replaces the configured limits while calls go on. What was sent still counts under each new limit of the same dimension,
+    /// also where its window or its kind changes. A caller that waits and for whom there is no room any more gets
+    /// [`Error::TooLarge`].
     ///
     /// # Errors
     /// Names the knob that cannot be; the old configuration stays then.

@@ -71,12 +71,18 @@ impl Driver {
         Arc::new(Self { state: Mutex::new(state), clock, alarm, task_alarm })
     }
 
-    pub(crate) const fn clock(&self) -> &Clock {
-        &self.clock
+    /// The time, with all that the machine has slept.
+    pub(crate) fn now(&self) -> Instant {
+        self.clock.notice_suspension();
+        self.clock.now()
     }
 
     /// Asks for a permit; takes it at once when it may.
     pub(crate) fn enqueue(self: &Arc<Self>, request: Request) -> Result<Admission, Error> {
+        // A deadline may be told at once. Who has none waits, and the timer notices.
+        if request.deadline.is_some() {
+            self.clock.notice_suspension();
+        }
         self.change(|state, now, news| {
             if state.closed {
                 return Err(Error::Closed);
@@ -92,6 +98,7 @@ impl Driver {
 
     /// Takes a permit if that is possible at once; leaves nothing behind if not.
     pub(crate) fn try_enqueue(self: &Arc<Self>, request: Request) -> Result<Permit, NotNow> {
+        self.clock.notice_suspension();
         self.change(|state, now, news| {
             if state.closed {
                 return Err(NotNow::Never(Error::Closed));
@@ -138,6 +145,7 @@ impl Driver {
 
     /// Looks at the pacer and its state without changing anything.
     pub(crate) fn look<T>(&self, view: impl FnOnce(&State, Instant) -> T) -> T {
+        self.clock.notice_suspension();
         let (state, now) = self.lock();
         view(&state, now)
     }

@@ -415,3 +415,31 @@ fn time_that_passes_while_the_timer_works_strands_no_caller() {
         ends_with(&limiter, 3);
     });
 }
+
+#[test]
+fn a_night_that_the_machine_slept_is_known_to_the_next_caller() {
+    check(|| {
+        let hourly = || Quota::sliding(Dimension::Requests, 1, 3_600 * S);
+        let limiter = Limiter::with_seed(config(hourly(), 9), 1).expect("sensible");
+        let beside = limiter.clone();
+        let looking = thread::spawn(move || drop(beside.snapshot()));
+        let night = || {
+            limiter.try_acquire(request(&limiter)).expect("a new hour").complete(success());
+            model::suspend(8 * 3_600 * S);
+        };
+        night();
+        let before = limiter.now();
+        night();
+        assert_eq!(limiter.now() - before, 8 * 3_600 * S);
+        night();
+        assert!(limiter.admit(&request(&limiter)).is_now());
+        night();
+        let late = Request { deadline: Some(limiter.now() + S), ..request(&limiter) };
+        limiter.try_acquire(late).expect("in time").complete(success());
+        let tonight = Request { deadline: Some(limiter.now() + 9 * 3_600 * S), ..request(&limiter) };
+        model::suspend(8 * 3_600 * S);
+        limiter.acquire_blocking(tonight).expect("in time").complete(success());
+        looking.join().expect("no panic");
+        ends_with(&limiter, 6);
+    });
+}

@@ -127,3 +127,19 @@ fn all_threads_of_a_runtime_may_block_for_permits() {
     });
     assert_eq!(sends(&limiter), 22);
 }
+
+#[tokio::test(start_paused = true)]
+async fn under_a_paused_clock_a_blocked_thread_waits_until_the_test_moves_it() {
+    let limiter = limiter(fixed(vec![requests(1, S)], Some(1), 10));
+    call_blocking(&limiter, 1);
+    let other = limiter.clone();
+    let blocked = tokio::task::spawn_blocking(move || call_blocking(&other, 1));
+    while limiter.snapshot().account.waiting == 0 {
+        tokio::task::yield_now().await;
+    }
+    for _ in 0..100 {
+        tokio::time::advance(S / 50).await;
+    }
+    blocked.await.expect("no panic");
+    assert_eq!(sends(&limiter), 2);
+}
