@@ -51,3 +51,38 @@ fn one_at_a_time_goes_on_in_the_order_of_the_input_after_a_kill() {
         assert_eq!(server.by_item().len(), ITEMS);
     }
 }
+
+/// The items of a job of which the first so many are never answered, so that what they leave of `--concurrency` is one place.
+const STUCK: usize = 3;
+
+#[test]
+fn several_at_a_time_go_on_in_the_order_of_the_input_also_after_a_kill() {
+    let server = Server::new(|arrival| match number(arrival) {
+        0..STUCK => Reply::ok().never(),
+        _ => Reply::ok(),
+    });
+    let job = Job::new(ITEMS);
+    let run = || {
+        let mut command = job.run(&server);
+        command.args(["--concurrency", &(STUCK + 1).to_string(), "--pace", "fixed"]);
+        start(&mut command)
+    };
+    let all_arrived = |seen: &[Arrival]| seen.iter().any(|arrival| number(arrival) == ITEMS - 1);
+    let mut child = run();
+    server.wait_for(ITEMS / 2);
+    child.kill().expect("it runs");
+    child.wait().expect("it ends");
+    let before = server.count();
+    let mut child = run();
+    server.wait_until(|seen| all_arrived(&seen[before..]));
+    child.kill().expect("it runs");
+    child.wait().expect("it ends");
+    let arrivals = server.arrivals();
+    // Which of the first arrives first is up to the network; behind them one call leaves when the one before it has ended.
+    let behind = |seen: &[Arrival]| seen.iter().filter(|arrival| number(arrival) >= STUCK).cloned().collect::<Vec<_>>();
+    let (killed, resumed) = (behind(&arrivals[..before]), behind(&arrivals[before..]));
+    assert_in_order(&killed, "killed");
+    assert_in_order(&resumed, "resumed");
+    assert_eq!(number(&killed[0]), STUCK);
+    assert!(number(&resumed[0]) <= STUCK + killed.len(), "none is left out");
+}

@@ -136,11 +136,16 @@ impl Server {
 
     /// Waits until so many requests have arrived.
     pub(crate) fn wait_for(&self, count: usize) {
+        self.wait_until(|seen| seen.len() >= count);
+    }
+
+    /// Waits until what has arrived is that.
+    pub(crate) fn wait_until(&self, is: impl Fn(&[Arrival]) -> bool) {
         let arrivals = self.seen.arrivals.lock().expect("no panic");
         let limit = Duration::from_secs(20);
         let (arrivals, waited) =
-            self.seen.changed.wait_timeout_while(arrivals, limit, |seen| seen.len() < count).expect("no panic");
-        assert!(!waited.timed_out(), "only {} of {count} requests arrived", arrivals.len());
+            self.seen.changed.wait_timeout_while(arrivals, limit, |seen| !is(seen)).expect("no panic");
+        assert!(!waited.timed_out(), "only {} requests arrived", arrivals.len());
     }
 }
 
