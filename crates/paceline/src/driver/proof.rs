@@ -276,7 +276,7 @@ fn a_wait_dropped_as_its_time_comes_passes_its_turn_on() {
 fn when_all_who_wait_are_gone_the_timer_ends_and_nothing_is_kept() {
     check(|| {
         let (limiter, _) = begun(9);
-        limiter.hold(None, limiter.now() + S);
+        limiter.hold(Some(&limiter.scope("test")), limiter.now() + S);
         assert_eq!(limiter.driver().lock().0.timers.thread, Timer::Off, "no caller waits for its end");
         limiter.resume(None);
         let waiting = [(); 3].map(|()| asks(&limiter));
@@ -393,7 +393,14 @@ fn a_night_that_the_machine_sleeps_counts_and_is_noticed_within_half_a_minute() 
 #[test]
 fn time_that_passes_while_the_timer_works_strands_no_caller() {
     check(|| {
-        let (limiter, done) = (limiter(9), Done::default());
+        let (limiter, done) = begun(9);
+        let first = blocked_thread(&limiter, &done);
+        while done.0.load(Ordering::SeqCst) < 1 {
+            pass_time(limiter.driver());
+            thread::yield_now();
+        }
+        first.join().expect("no panic");
+        // The timer has nothing to wait for now, and has not ended.
         let passing = thread::spawn(|| {
             for _ in 0..30 {
                 model::pass(MS);
@@ -409,10 +416,10 @@ fn time_that_passes_while_the_timer_works_strands_no_caller() {
                 done.one();
             })
         });
-        done.wait_for(3, limiter.driver());
+        done.wait_for(4, limiter.driver());
         passing.join().expect("no panic");
         threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
-        ends_with(&limiter, 3);
+        ends_with(&limiter, 5);
     });
 }
 

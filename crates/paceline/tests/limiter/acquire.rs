@@ -223,6 +223,19 @@ async fn an_account_answer_stops_its_scope_alone() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_permit_says_whether_its_call_tests_a_failing_server() {
+    let limiter = limiter(fixed(vec![], None, 100));
+    for _ in 0..20 {
+        let permit = limiter.acquire(request(&limiter)).await.expect("a wait is no error");
+        assert!(!permit.is_probe());
+        permit.complete(Outcome::new(Class::Transient));
+    }
+    let probe = limiter.acquire(request(&limiter)).await.expect("a wait is no error");
+    assert!(probe.is_probe());
+    probe.complete(success());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_hold_makes_wait_and_then_lets_go() {
     let limiter = limiter(fixed(vec![], None, 10));
     let start = limiter.now();

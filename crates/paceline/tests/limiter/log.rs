@@ -11,6 +11,14 @@ use super::*;
 #[derive(Clone, Default)]
 struct Lines(Arc<Mutex<Vec<u8>>>);
 
+impl Lines {
+    fn parsed(&self) -> Vec<serde_json::Value> {
+        let bytes = self.0.lock().expect("no test panics here").clone();
+        let text = String::from_utf8(bytes).expect("JSON is UTF-8");
+        text.lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect()
+    }
+}
+
 impl io::Write for Lines {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.lock().expect("no test panics here").write(bytes)
@@ -46,9 +54,25 @@ async fn log_of(answers: &[u16]) -> Vec<serde_json::Value> {
     };
     let request = Request { item: Some(7), ..request(&limiter) };
     limiter.run(request, send).await.expect("no local refusal").expect("an answer");
-    let bytes = lines.0.lock().expect("no test panics here").clone();
-    let text = String::from_utf8(bytes).expect("JSON is UTF-8");
-    text.lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect()
+    lines.parsed()
+}
+
+#[test]
+fn a_hold_and_a_stop_are_logged_once() {
+    let lines = Lines::default();
+    let _ = tracing::subscriber::set_global_default(tracing_subscriber::fmt().with_writer(std::io::sink).finish());
+    let subscriber = tracing_subscriber::fmt().json().with_writer(lines.clone()).finish();
+    tracing::subscriber::with_default(subscriber, || {
+        let limiter = limiter(fixed(vec![], None, 5));
+        limiter.hold(None, limiter.now() + S);
+        (0..3).for_each(|_| limiter.stop(None, "a bad key"));
+        limiter.acquire_blocking(request(&limiter)).expect_err("stopped");
+    });
+    let log = lines.parsed();
+    let messages: Vec<_> = log.iter().map(|line| line["fields"]["message"].as_str().expect("words")).collect();
+    assert_eq!(messages.len(), 2, "{messages:?}");
+    assert!(messages[0].starts_with("held for ") && messages[1] == "stopped", "{messages:?}");
+    assert_eq!(log[1]["fields"]["reason"], "a bad key");
 }
 
 #[tokio::test(start_paused = true)]
