@@ -300,12 +300,14 @@ impl Wake for Notes {
     }
 }
 
+type Waits = Pin<Box<dyn Future<Output = ()> + Send>>;
+
 /// Three callers that wait behind the permit of a place; the first of them has a waker that panics. And who was woken.
-fn three_behind(limiter: &Limiter) -> (Vec<Pin<Box<dyn Future<Output = ()> + Send>>>, Arc<Mutex<Vec<u32>>>) {
+fn three_behind(limiter: &Limiter) -> (Vec<Waits>, Arc<Mutex<Vec<u32>>>) {
     let woken: Arc<Mutex<Vec<u32>>> = Arc::default();
     let wait = |number| {
         let limiter = limiter.clone();
-        let mut waiting: Pin<Box<dyn Future<Output = ()> + Send>> =
+        let mut waiting: Waits =
             Box::pin(async move { drop(limiter.acquire(request(&limiter)).await.map(std::mem::forget)) });
         let waker = Waker::from(Arc::new(Notes(number, woken.clone(), number == 0)));
         assert!(waiting.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
@@ -318,10 +320,13 @@ fn three_behind(limiter: &Limiter) -> (Vec<Pin<Box<dyn Future<Output = ()> + Sen
 fn those_who_are_granted_together_are_woken_in_their_order_also_behind_a_waker_that_panics() {
     let limiter = limiter(fixed(vec![], None, 1));
     let _held = limiter.try_acquire(request(&limiter)).expect("the only place");
-    let (_waiting, woken) = three_behind(&limiter);
+    let (waiting, woken) = three_behind(&limiter);
     let wider = limiter.clone();
     thread::spawn(move || wider.reconfigure(fixed(vec![], None, 9))).join().expect_err("the caller hears of the panic");
     assert_eq!(*woken.lock().expect("no panic"), [0, 1, 2]);
+    for mut waiting in waiting {
+        assert!(waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready(), "each has its permit");
+    }
 }
 
 #[test]
