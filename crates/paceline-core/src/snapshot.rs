@@ -140,16 +140,4 @@ impl Totals {
     pub const fn of(&self, class: Class) -> u64 {
         self.by_class[class as usize]
     }
-
-    pub(crate) fn add(&mut self, other: &Self) {
-        self.sends += other.sends;
-        self.resends += other.resends;
-        self.retries += other.retries;
-        self.deferrals += other.deferrals;
-        self.probes += other.probes;
-        self.waited += other.waited;
-        for (sum, count) in self.by_class.iter_mut().zip(other.by_class) {
-            *sum += count;
-        }
-    }
 }

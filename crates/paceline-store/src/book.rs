@@ -18,6 +18,7 @@ use crate::query::{int, millis, shorten};
 use crate::replace;
 use crate::schema::checkpoint;
 use crate::scope::{Scope, ScopeRow, scope_columns, scope_list};
+use crate::snapshot::{self, SnapshotUpdate};
 
 /// The end of an item in one statement, because this is what the thread does most. Without a last answer (`?14` is its
 /// class) the one before stays.
@@ -256,12 +257,8 @@ impl Book {
         Ok(())
     }
 
-    pub(crate) fn set_snapshot(&mut self, json: &str) -> Result<(), Error> {
-        self.conn
-            .prepare_cached("UPDATE run SET snapshot_json = ?1")
-            .and_then(|mut update| update.execute([json]))
-            .map_err(Error::sqlite("write"))?;
-        Ok(())
+    pub(crate) fn write_snapshot(&self, update: &SnapshotUpdate) -> Result<(), Error> {
+        snapshot::write(&self.conn, update)
     }
 }
 

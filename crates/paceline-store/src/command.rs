@@ -9,6 +9,7 @@ use crate::error::Error;
 use crate::history::Minute;
 use crate::item::{Claim, Finished, Kept, Rescheduled, Tally, Totals};
 use crate::scope::ScopeRow;
+use crate::snapshot::SnapshotUpdate;
 
 /// How a command is answered, on the writer's thread.
 pub(crate) type Reply<T> = Box<dyn FnOnce(Result<T, Error>) + Send>;
@@ -30,8 +31,8 @@ pub(crate) enum Command {
     ClaimItems { ordinals: Vec<u64>, reply: Reply<Claim> },
     /// Change the state of a scope.
     Scope { row: ScopeRow, reply: Reply<()> },
-    /// Replace the snapshot.
-    Snapshot { json: String, reply: Reply<()> },
+    /// Write what has changed of the snapshot.
+    Snapshot { update: SnapshotUpdate, reply: Reply<()> },
     /// Add to the history.
     History { minutes: Vec<Minute>, reply: Reply<()> },
     /// Look, or work between two turns.
@@ -42,7 +43,7 @@ impl Command {
     pub(crate) fn bytes(&self) -> usize {
         let body = match self {
             Self::Finish(finished, _) => finished.line.len(),
-            Self::Snapshot { json, .. } => json.len(),
+            Self::Snapshot { update, .. } => update.bytes(),
             _ => 0,
         };
         body + size_of::<Finished>()

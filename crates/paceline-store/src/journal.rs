@@ -19,6 +19,7 @@ use crate::recover::{self, Recovery};
 use crate::report::{self, Counts, ReportRow, Rows};
 use crate::schema::{Found, connect, refuse_foreign};
 use crate::scope::{self, ScopeRow, ScopeState};
+use crate::snapshot::{self, Snapshot, SnapshotUpdate};
 use crate::writer::Writer;
 use crate::{query, replace, rescope};
 
@@ -276,13 +277,13 @@ impl Journal {
     ///
     /// # Errors
     /// As for [`counts`](Self::counts).
-    pub fn snapshot(&self) -> Result<Option<String>, Error> {
-        self.writer.query(query::snapshot)
+    pub fn snapshot(&self) -> Result<Option<Snapshot>, Error> {
+        self.writer.query(snapshot::read)
     }
 
-    /// Replaces the snapshot that other processes see.
-    pub fn write_snapshot(&self, json: String, reply: impl FnOnce(Result<(), Error>) + Send + 'static) {
-        self.writer.send(Command::Snapshot { json, reply: Box::new(reply) });
+    /// Writes what has changed of the snapshot that other processes see.
+    pub fn write_snapshot(&self, update: SnapshotUpdate, reply: impl FnOnce(Result<(), Error>) + Send + 'static) {
+        self.writer.send(Command::Snapshot { update, reply: Box::new(reply) });
     }
 
     /// Adds to the history what has happened since the last time. A kill loses what was not added yet.

@@ -60,10 +60,6 @@ pub(crate) fn forget_waits(conn: &Connection) -> Result<(), Error> {
     Ok(())
 }
 
-pub(crate) fn snapshot(conn: &Connection) -> Result<Option<String>, Error> {
-    conn.query_row("SELECT snapshot_json FROM run", [], |row| row.get(0)).map_err(Error::sqlite("read"))
-}
-
 /// The columns of an [`item`], in its order; what a statement reads besides begins at [`AFTER_ITEM`]. By name they would be
 /// searched for in each row, which takes longer than to read them.
 macro_rules! item_columns {

@@ -13,6 +13,7 @@ use crate::query;
 use crate::report::{self, Counts, ReportRow, Rows};
 use crate::schema::connect_read_only;
 use crate::scope::{self, ScopeRow};
+use crate::snapshot::{self, Snapshot};
 
 /// A journal opened read-only. It needs no lock and disturbs nobody.
 #[derive(Debug)]
@@ -58,8 +59,8 @@ impl Reader {
     ///
     /// # Errors
     /// [`Error::Sqlite`].
-    pub fn snapshot(&self) -> Result<Option<String>, Error> {
-        query::snapshot(&self.conn)
+    pub fn snapshot(&self) -> Result<Option<Snapshot>, Error> {
+        snapshot::read(&self.conn)
     }
 
     /// What happened in each minute in which something did, in order.

@@ -61,7 +61,7 @@ impl Turn<'_> {
                 self.step(reply, |book| book.claim_items(&ordinals));
             }
             Command::Scope { row, reply } => self.step(reply, |book| book.set_scope(row)),
-            Command::Snapshot { json, reply } => self.step(reply, |book| book.set_snapshot(&json)),
+            Command::Snapshot { update, reply } => self.step(reply, |book| book.write_snapshot(&update)),
             Command::History { minutes, reply } => {
                 self.step(reply, |book| book.add_history(&minutes));
             }

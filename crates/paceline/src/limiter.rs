@@ -128,9 +128,16 @@ impl Limiter {
         self.driver.now()
     }
 
-    /// All numbers at this moment: limits, what is left of them, who waits for what, and the totals.
+    /// All numbers at this moment: limits, what is left of them, who waits for what, and the totals. That costs as much as there
+    /// are scopes; [`changes`](Self::changes) costs what has changed.
     pub fn snapshot(&self) -> Snapshot {
         self.driver.look(|state, now| state.pacer.snapshot(now))
+    }
+
+    /// The numbers of the account, and of those scopes that have changed since this was asked last or in which a request waits:
+    /// see [`Pacer::changes`](paceline_core::Pacer::changes). For one reader among all clones, which keeps what it was told.
+    pub fn changes(&self) -> Snapshot {
+        self.driver.act(|pacer, now| pacer.changes(now))
     }
 
     /// The same of one scope, which costs nothing for the others; none when nothing is known of a scope of that name.

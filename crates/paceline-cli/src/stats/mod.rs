@@ -1,5 +1,6 @@
 //! `paceline stats`: how a job stands, read from its journal without disturbing it.
 
+mod aged;
 mod history;
 mod items;
 mod job;
@@ -15,6 +16,7 @@ use crate::args::StatsArgs;
 use crate::exit::{Failure, Status};
 use crate::output::print;
 use crate::run::Stop;
+use crate::text;
 
 /// Between two looks of `--watch`.
 const EVERY: Duration = Duration::from_secs(1);
@@ -111,8 +113,14 @@ fn newest_journal(folder: &Path) -> Result<PathBuf, Failure> {
 
 /// What the runner wrote last; null before its first time.
 fn snapshot(reader: &Reader) -> Result<Value, Failure> {
-    let snapshot = reader.snapshot().map_err(Failure::refused)?;
-    Ok(snapshot.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or(Value::Null))
+    let Some(snapshot) = reader.snapshot().map_err(Failure::refused)? else { return Ok(Value::Null) };
+    let mut job: Value = serde_json::from_str(&snapshot.job).unwrap_or(Value::Null);
+    // An older version wrote the scopes with the job.
+    if let (Some(at), None) = (job["at"].as_str().and_then(text::instant), job.get("scopes")) {
+        let scopes = snapshot.scopes.iter().filter_map(|text| serde_json::from_str(text).ok());
+        job["scopes"] = scopes.map(|scope| aged::aged(scope, at)).collect();
+    }
+    Ok(job)
 }
 
 fn print_history(reader: &Reader, as_json: bool) -> Result<(), Failure> {

@@ -50,7 +50,7 @@ impl Pacer {
         }
     }
 
-    /// Works out what a scope wants.
+    /// Works out what a scope wants. It was changed, or its time has come.
     fn look(&mut self, now: Instant, place: u32) {
         let scope = &mut self.scopes[place];
         scope.note_demand(now);
@@ -71,6 +71,11 @@ impl Pacer {
             _ => None,
         };
         let (due, reopens) = (scope.queue.next_due(), scope.next_reopening());
+        match scope.failing_since() {
+            Some(since) => drop(self.failing.insert(place, since)),
+            None => drop(self.failing.remove(&place)),
+        }
+        self.scopes.note_changed(place);
         self.agenda.set(place, Wants { ready, head: starts, due, deadline, reopens, full });
     }
 
@@ -141,10 +146,12 @@ impl Pacer {
         self.in_flight.take();
         self.out.add(&request.cost);
         self.quotas.take(now, wanted, &request.cost);
-        scope.totals.sends += 1;
-        scope.totals.resends += u64::from(request.sends() > 0);
-        scope.totals.probes += u64::from(flight.probe);
-        scope.totals.waited += now - since;
+        for totals in [&mut scope.totals, &mut self.totals] {
+            totals.sends += 1;
+            totals.resends += u64::from(request.sends() > 0);
+            totals.probes += u64::from(flight.probe);
+            totals.waited += now - since;
+        }
         let probe = flight.probe;
         entry.stage = Stage::InFlight { flight, deadline };
         self.events.push_back(Event::Granted { ticket: self.slots.ticket(head.2), probe });

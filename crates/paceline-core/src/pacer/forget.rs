@@ -19,8 +19,8 @@ impl Pacer {
             let Some((_, place)) = self.round.pop_front_if(|(due, _)| *due <= now) else { return };
             if self.scopes[place].is_worth_nothing(now) {
                 self.agenda.set(place, Wants::default());
-                let scope = self.scopes.remove(place);
-                self.forgotten.add(&scope.totals);
+                self.failing.remove(&place);
+                self.scopes.remove(place);
             } else {
                 self.round.push_back((now + ROUND, place));
             }

@@ -6,6 +6,7 @@ mod foresee;
 mod forget;
 mod react;
 mod scopes;
+mod tell;
 #[cfg(test)]
 mod tests;
 
@@ -29,7 +30,7 @@ use crate::request::{Event, Request, ScopeId, Ticket, Verdict};
 use crate::rng::Rng;
 use crate::scope::{self, Scope};
 use crate::slots::{Entry, Slots, Stage};
-use crate::snapshot::{Announcement, ScopeSnapshot, Snapshot, Totals};
+use crate::snapshot::{Announcement, Totals};
 use crate::time::Instant;
 
 /// Decides when each call of one account may leave.
@@ -88,8 +89,10 @@ pub struct Pacer {
     agenda: Agenda,
     /// When each scope is asked next whether it may be forgotten.
     round: VecDeque<(Instant, u32)>,
-    /// What forgotten scopes had counted.
-    forgotten: Totals,
+    /// What all scopes have counted, those that are forgotten too.
+    totals: Totals,
+    /// Scopes whose breaker opened, and since when nothing has succeeded there.
+    failing: BTreeMap<u32, Instant>,
     slots: Slots,
     /// What all calls in flight reserved: so much of the windows may come back.
     out: Cost,
@@ -115,7 +118,8 @@ impl Pacer {
             scopes: Scopes::default(),
             agenda: Agenda::default(),
             round: VecDeque::new(),
-            forgotten: Totals::default(),
+            totals: Totals::default(),
+            failing: BTreeMap::new(),
             slots: Slots::default(),
             out: Cost::zero(),
             arrivals: 0,
@@ -193,9 +197,11 @@ impl Pacer {
             Stage::Waiting { place, deadline, .. } => scope.queue.remove(place, request.not_before, deadline),
             Stage::InFlight { flight, .. } => {
                 scope.unsend(now, &flight, &request.cost);
-                scope.totals.sends -= 1;
-                scope.totals.resends -= u64::from(request.sends() > 0);
-                scope.totals.probes -= u64::from(flight.probe);
+                for totals in [&mut scope.totals, &mut self.totals] {
+                    totals.sends -= 1;
+                    totals.resends -= u64::from(request.sends() > 0);
+                    totals.probes -= u64::from(flight.probe);
+                }
                 self.in_flight.release();
                 self.out.subtract(&request.cost);
                 self.quotas.settle(now, flight.sent, &request.cost, &Cost::zero());
@@ -353,20 +359,6 @@ impl Pacer {
         self.slots.get(ticket).map(|entry| &entry.request)
     }
 
-    /// All the numbers.
-    pub fn snapshot(&self, now: Instant) -> Snapshot {
-        let now = now.max(self.now);
-        let scopes: alloc::vec::Vec<_> =
-            self.scopes.iter().map(|(_, scope)| scope.snapshot(now, self.next_of(now, scope))).collect();
-        Snapshot { account: self.account_snapshot(now, &scopes), scopes }
-    }
-
-    /// The numbers of one scope; none when there is none of that name. It costs nothing for the others.
-    pub fn scope_snapshot(&self, now: Instant, scope: &ScopeId) -> Option<ScopeSnapshot> {
-        let (now, scope) = (now.max(self.now), &self.scopes[self.scopes.find(scope)?]);
-        Some(scope.snapshot(now, self.next_of(now, scope)))
-    }
-
     /// Time never goes backwards.
     fn advance(&mut self, now: Instant) -> Instant {
         self.now = self.now.max(now);
@@ -402,17 +394,6 @@ impl Pacer {
         self.hold.admit(now).strictest(self.in_flight.admit()).strictest(self.quotas.admit(now, cost))
     }
 
-    /// When the next waiter of a scope may leave: its head, else a call of one request.
-    fn next_of(&self, now: Instant, scope: &Scope) -> Admit {
-        match scope.queue.head() {
-            Some(head) => self.admit_cost(now, scope, &self.slots.at(head.2).request.cost),
-            None => match scope.queue.next_due() {
-                Some(due) => Admit::at(due, now, || Policy::NotBefore),
-                None => self.admit_cost(now, scope, &Cost::request()),
-            },
-        }
-    }
-
     /// New limits may leave no room for requests that wait already: they go, and are told so.
     fn refuse_too_large(&mut self) {
         let slots: alloc::vec::Vec<_> = self.scopes.iter().flat_map(|(_, scope)| scope.queue.slots()).collect();
@@ -428,31 +409,6 @@ impl Pacer {
             };
             self.scopes[&request.scope].queue.remove(place, request.not_before, deadline);
             self.events.push_back(Event::Refused { ticket, too_large });
-        }
-    }
-
-    fn account_snapshot(&self, now: Instant, scopes: &[ScopeSnapshot]) -> ScopeSnapshot {
-        let mut totals = self.forgotten.clone();
-        scopes.iter().for_each(|scope| totals.add(&scope.totals));
-        let next = self.admit_account(now, &Cost::request());
-        let first = scopes.iter().filter(|scope| scope.waiting > 0).min_by_key(|scope| scope.next_due);
-        ScopeSnapshot {
-            name: "".into(),
-            state: scope::state(&self.hold, &next),
-            quotas: scope::quotas(&self.quotas, now),
-            announced: alloc::vec::Vec::new(),
-            burst: self.quotas.burst_left(now),
-            concurrency: self.in_flight.snapshot(),
-            belief: None,
-            delay: Duration::ZERO,
-            responsive: None,
-            totals,
-            waiting: scopes.iter().map(|scope| scope.waiting).sum(),
-            waits_for: first.and_then(|scope| scope.waits_for.clone()),
-            next_due: first.and_then(|scope| scope.next_due),
-            closed_until: None,
-            closed_for: None,
-            failing_since: scopes.iter().filter_map(|scope| scope.failing_since).min(),
         }
     }
 }

@@ -26,6 +26,7 @@ impl Pacer {
         self.in_flight.release();
         self.out.subtract(&request.cost);
         scope.totals.by_class[outcome.class as usize] += 1;
+        self.totals.by_class[outcome.class as usize] += 1;
         if let Some(usage) = &outcome.usage {
             let actual = request.cost.settled(usage);
             scope.settle(now, flight, &request.cost, &actual);
@@ -113,10 +114,11 @@ impl Pacer {
             Then::GiveUp(reason) => return Verdict::GiveUp { reason, request: Box::new(request) },
             Then::Again(delay) => delay,
         };
-        let totals = &mut self.scopes[&request.scope].totals;
-        match is_failure(outcome.class) {
-            true => totals.retries += 1,
-            false => totals.deferrals += 1,
+        for totals in [&mut self.scopes[&request.scope].totals, &mut self.totals] {
+            match is_failure(outcome.class) {
+                true => totals.retries += 1,
+                false => totals.deferrals += 1,
+            }
         }
         let next = Box::new(Request { not_before: (!delay.is_zero()).then_some(now + delay), ..request });
         match outcome.class {

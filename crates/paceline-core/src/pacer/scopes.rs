@@ -17,12 +17,15 @@ pub(super) struct Scopes {
     /// Places of scopes that were forgotten.
     free: Vec<u32>,
     touched: Vec<u32>,
+    /// Those that have changed since the changes were told.
+    changed: Vec<u32>,
 }
 
 #[derive(Clone, Debug)]
 struct Kept {
     scope: Option<Scope>,
     touched: bool,
+    changed: bool,
 }
 
 impl Scopes {
@@ -52,15 +55,15 @@ impl Scopes {
         self.names.insert(id.name.clone(), id.place);
         self.all[id.place as usize].scope = Some(scope);
         self.touch(id.place);
+        self.note_changed(id.place);
         id
     }
 
     /// Takes a scope out that is not to be looked at.
-    pub(super) fn remove(&mut self, place: u32) -> Scope {
+    pub(super) fn remove(&mut self, place: u32) {
         let scope = self.all[place as usize].scope.take().expect("a scope that is kept");
         self.names.remove(&scope.name);
         self.free.push(place);
-        scope
     }
 
     /// All of them, with their places.
@@ -104,9 +107,26 @@ impl Scopes {
         }
     }
 
+    /// The scope is among the next that are told as changed.
+    pub(super) fn note_changed(&mut self, place: u32) {
+        let kept = &mut self.all[place as usize];
+        if !core::mem::replace(&mut kept.changed, true) {
+            self.changed.push(place);
+        }
+    }
+
+    /// The scopes that have changed since this was asked last, in order.
+    pub(super) fn take_changed(&mut self) -> Vec<u32> {
+        let mut changed = core::mem::take(&mut self.changed);
+        changed.sort_unstable();
+        changed.iter().for_each(|place| self.all[*place as usize].changed = false);
+        changed.retain(|place| self.all[*place as usize].scope.is_some());
+        changed
+    }
+
     fn free_place(&mut self) -> u32 {
         self.free.pop().unwrap_or_else(|| {
-            self.all.push(Kept { scope: None, touched: false });
+            self.all.push(Kept { scope: None, touched: false, changed: false });
             u32::try_from(self.all.len() - 1).expect("fewer than 2^32 scopes")
         })
     }

@@ -8,6 +8,7 @@ use alloc::vec::Vec;
 use super::*;
 use crate::config::Quota;
 use crate::outcome::{Class, Reach};
+use crate::snapshot::{ScopeSnapshot, ScopeState};
 
 const SCOPES: u64 = 9;
 
@@ -19,6 +20,8 @@ struct Both {
     now: Instant,
     waiting: Vec<Ticket>,
     in_flight: Vec<Ticket>,
+    /// What a reader of the changes knows by now.
+    told: BTreeMap<Arc<str>, ScopeSnapshot>,
 }
 
 impl Both {
@@ -37,7 +40,15 @@ impl Both {
         };
         let quick = Pacer::new(config, seed, Instant::ZERO).expect("sensible");
         let naive = quick.clone();
-        Self { quick, naive, rng: Rng::new(seed), now: Instant::ZERO, waiting: vec![], in_flight: vec![] }
+        Self {
+            quick,
+            naive,
+            rng: Rng::new(seed),
+            now: Instant::ZERO,
+            waiting: vec![],
+            in_flight: vec![],
+            told: BTreeMap::new(),
+        }
     }
 
     fn below(&mut self, n: u64) -> u64 {
@@ -65,7 +76,32 @@ impl Both {
         assert_eq!(self.quick.agenda, self.naive.agenda);
         assert_eq!(self.quick.snapshot(self.now), self.naive.snapshot(self.now));
         self.check_turn();
+        self.check_changes();
         said
+    }
+
+    /// A reader that keeps what it was told of changes knows the same as one that asks for everything, but for what is a
+    /// matter of time.
+    fn check_changes(&mut self) {
+        if !self.rng.next_u64().is_multiple_of(8) {
+            return;
+        }
+        let (all, changes) = (self.quick.snapshot(self.now), self.quick.changes(self.now));
+        assert_eq!(changes.account, all.account);
+        self.told.extend(changes.scopes.into_iter().map(|scope| (scope.name.clone(), scope)));
+        assert_eq!(self.told.len(), all.scopes.len());
+        for scope in &all.scopes {
+            let told = &self.told[&scope.name];
+            if scope.waiting > 0 {
+                assert_eq!(told, scope);
+            }
+            let lasting = |scope: &ScopeSnapshot| {
+                let held = !matches!(scope.state, ScopeState::Open | ScopeState::Paced);
+                let concurrency = scope.concurrency.clone();
+                (held.then(|| scope.state.clone()), concurrency, scope.totals.clone(), scope.failing_since)
+            };
+            assert_eq!(lasting(told), lasting(scope));
+        }
     }
 
     /// Of the heads that their scopes let leave the first is asked for, and the account does not let it leave.
@@ -193,4 +229,20 @@ fn one_scope_tells_the_same_by_itself_as_among_all() {
     }
     let mut other = Pacer::new(PacerConfig::default(), 1, Instant::ZERO).expect("the defaults");
     assert_eq!(pacer.scope_snapshot(Instant::ZERO, &other.scope("unknown")), None);
+}
+
+#[test]
+fn changes_cost_what_changed_and_not_what_exists() {
+    let mut pacer = Pacer::new(PacerConfig::default(), 1, Instant::ZERO).expect("the defaults");
+    let scopes: Vec<_> = (0..1_000).map(|n| pacer.scope(&name(n))).collect();
+    let told = |pacer: &mut Pacer| -> Vec<String> {
+        pacer.changes(Instant::ZERO).scopes.iter().map(|scope| scope.name.as_ref().into()).collect()
+    };
+    assert_eq!((told(&mut pacer).len(), told(&mut pacer).len()), (1_000, 0), "what is new is told once");
+    scopes.iter().for_each(|scope| pacer.hold(Instant::ZERO, Some(scope), Instant::from_nanos(9)));
+    assert_eq!((told(&mut pacer).len(), told(&mut pacer).len()), (1_000, 0), "what is held is told once");
+    pacer.enqueue(Instant::ZERO, Request::new(&scopes[7], Cost::request())).expect("small enough");
+    assert_eq!([told(&mut pacer), told(&mut pacer)], [["7"], ["7"]], "what it waits for may change with the account");
+    pacer.resume(Instant::ZERO, Some(&scopes[7]));
+    assert_eq!((told(&mut pacer), told(&mut pacer).len()), (vec!["7".into()], 0), "it has left");
 }

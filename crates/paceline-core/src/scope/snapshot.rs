@@ -34,8 +34,13 @@ impl Scope {
             waits_for: waits_for(next),
             closed_until: self.gate.closed_until(now),
             closed_for: self.gate.closed_for(now),
-            failing_since: self.breaker.failing_since(),
+            failing_since: self.failing_since(),
         }
+    }
+
+    /// Since when nothing has succeeded, if the breaker opened.
+    pub(crate) const fn failing_since(&self) -> Option<Instant> {
+        self.breaker.failing_since()
     }
 
     fn next_due(&self, now: Instant, next: &Admit) -> Option<Instant> {

@@ -4,13 +4,13 @@
 //! asked in vain, and says when it has something.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::Bound;
 
 use paceline_core::Timestamp;
 
 use super::due::HORIZON;
-use super::share::{Lane, share_out};
+use super::share::{Lane, Sharing};
 use crate::schema::ACCOUNT;
 
 /// What a store knows of its lanes.
@@ -46,9 +46,32 @@ struct Known {
     first: Option<Timestamp>,
 }
 
-/// What is due now is taken first, then, where there are places left, what is due soon.
-pub(crate) fn rounds(now: Timestamp, until: Timestamp) -> impl Iterator<Item = Timestamp> {
-    [Some(now), Some(until).filter(|until| *until > now)].into_iter().flatten()
+/// A claim that is under way: which lane is asked next, step by step, so that a store may wait for each answer.
+#[derive(Debug)]
+pub(crate) struct Taking {
+    now: Timestamp,
+    /// What is due now is taken first, then, where there are places left, what is due soon.
+    rounds: VecDeque<Timestamp>,
+    left: usize,
+    sharing: Option<Sharing>,
+    /// Other workers may be taking what is due in these lanes: they are asked for it once.
+    in_vain: BTreeSet<i64>,
+}
+
+impl Taking {
+    /// At most `limit` items that are due at `now` and, where there are fewer, such as are due by `until`.
+    pub(crate) fn new(now: Timestamp, until: Timestamp, limit: usize) -> Self {
+        let rounds = [Some(now), Some(until).filter(|until| *until > now)].into_iter().flatten().collect();
+        Self { now, rounds, left: limit, sharing: None, in_vain: BTreeSet::new() }
+    }
+}
+
+/// What a lane is asked for: at most so many of its items that are due by that time.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    pub(crate) lane: Lane,
+    pub(crate) until: Timestamp,
+    pub(crate) limit: usize,
 }
 
 /// Before every due time: what an open group waits for.
@@ -111,43 +134,51 @@ impl Lanes {
         }
     }
 
-    /// Takes at most `limit` items that are due at `now` and, where there are fewer, such as are due by `until`.
+    /// Takes items of one claim after the other, where a store need not wait for them.
     ///
-    /// `take` is asked for so many of a lane that are due by a time, and says how many it took and when the first of those
-    /// that are left is due. `opens` says when a group may send; none = not by itself.
+    /// `take` says how many it took and when the first of those that are left is due. `opens` says when a group may send;
+    /// none = not by itself.
     pub(crate) fn share<E>(
         &mut self,
-        (now, until): (Timestamp, Timestamp),
-        limit: usize,
+        mut taking: Taking,
         opens: impl Fn(&str) -> Option<Timestamp>,
-        mut take: impl FnMut(&Lane, Timestamp, usize) -> Result<(usize, Option<Timestamp>), E>,
+        mut take: impl FnMut(&Asked) -> Result<(usize, Option<Timestamp>), E>,
     ) -> Result<(), E> {
-        let mut left = limit;
-        // Other workers may be taking what is due there: it is asked for once.
-        let mut in_vain = BTreeSet::new();
-        for until in rounds(now, until) {
-            while left > 0 {
-                let lanes = self.next(now, until, left, &opens, &in_vain);
-                if lanes.is_empty() {
-                    break;
-                }
-                share_out(&lanes, left, 0, |lane, n| {
-                    let (taken, first) = take(lane, until, n)?;
-                    self.set(lane.id, first);
-                    if taken == 0 {
-                        in_vain.insert(lane.id);
-                    }
-                    left = left.saturating_sub(taken);
-                    Ok::<_, E>(taken)
-                })?;
-            }
-            in_vain.clear();
+        while let Some(asked) = self.ask(&mut taking, &opens) {
+            let (taken, first) = take(&asked)?;
+            self.took(&mut taking, asked.lane.id, taken, first);
         }
         Ok(())
     }
 
+    /// The lane that a claim asks next; none when it has all it can have.
+    pub(crate) fn ask(&mut self, taking: &mut Taking, opens: impl Fn(&str) -> Option<Timestamp>) -> Option<Asked> {
+        loop {
+            let until = *taking.rounds.front()?;
+            if let Some((lane, limit)) = taking.sharing.as_mut().and_then(Sharing::next) {
+                return Some(Asked { lane, until, limit });
+            }
+            let lanes = self.next(taking.now, until, taking.left, &opens, &taking.in_vain);
+            taking.sharing = Some(Sharing::new(&lanes, taking.left, 0));
+            if lanes.is_empty() {
+                taking.rounds.pop_front();
+                taking.in_vain.clear();
+            }
+        }
+    }
+
+    /// The lane that was asked had so many, and the first of those that are left is due then.
+    pub(crate) fn took(&mut self, taking: &mut Taking, lane: i64, taken: usize, first: Option<Timestamp>) {
+        self.set(lane, first);
+        if taken == 0 {
+            taking.in_vain.insert(lane);
+        }
+        taking.left = taking.left.saturating_sub(taken);
+        taking.sharing.iter_mut().for_each(|sharing| sharing.took(taken));
+    }
+
     /// The lanes to take `left` items from that are due by `until`, but for those that were asked in vain.
-    pub(crate) fn next(
+    fn next(
         &mut self,
         now: Timestamp,
         until: Timestamp,
@@ -157,7 +188,7 @@ impl Lanes {
     ) -> Vec<Lane> {
         self.advance(now);
         let may_send = |group: &str| opens(group).is_some_and(|at| at <= now);
-        if !may_send(ACCOUNT) {
+        if left == 0 || !may_send(ACCOUNT) {
             return Vec::new();
         }
         let is_open = |lane: &Lane| may_send(&lane.group) && !in_vain.contains(&lane.id);
@@ -263,9 +294,9 @@ mod tests {
         /// From which lanes the items of a claim came, in order.
         fn claim(&mut self, limit: usize, opens: impl Fn(&str) -> Option<Timestamp>) -> Vec<i64> {
             let mut from = Vec::new();
-            let Ok(()) = self.0.share((NOW, NOW), limit, opens, |lane, _, n| {
+            let Ok(()) = self.0.share(Taking::new(NOW, NOW, limit), opens, |Asked { lane, limit, .. }| {
                 let items = &mut self.1[lane.id as usize];
-                let taken = n.min(*items);
+                let taken = (*limit).min(*items);
                 *items -= taken;
                 from.extend(std::iter::repeat_n(lane.id, taken));
                 Ok::<_, Infallible>((taken, (*items > 0).then_some(NOW)))
@@ -334,7 +365,7 @@ mod tests {
         let mut lanes = Lanes::default();
         lanes.add(Lane { id: 7, group: "g".into(), priority: 0 }, Some(NOW));
         let mut asked = 0;
-        let Ok(()) = lanes.share((NOW, NOW + std::time::Duration::from_secs(1)), 9, open, |_, _, _| {
+        let Ok(()) = lanes.share(Taking::new(NOW, NOW + std::time::Duration::from_secs(1), 9), open, |_| {
             asked += 1;
             Ok::<_, Infallible>((0, Some(NOW)))
         });
@@ -350,7 +381,7 @@ mod tests {
         }
         let mut found = Vec::new();
         for (now, until) in [(1_000, 1_999), (1_000, 2_500), (3_000, 3_000), (1_000, 2_500)] {
-            let Ok(()) = lanes.share((at(now), at(until)), 9, open, |lane, until, _| {
+            let Ok(()) = lanes.share(Taking::new(at(now), at(until), 9), open, |Asked { lane, until, .. }| {
                 found.push((lane.id, until.as_millis()));
                 Ok::<_, Infallible>((0, Some(at([0, 3_000, 2_000, 9_000][lane.id as usize]))))
             });

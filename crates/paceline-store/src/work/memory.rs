@@ -17,7 +17,7 @@ use super::item::{
     Added, Amend, Ask, Claim, ClaimOutcome, Claimed, Counts, DecisionRecord, EVENTS, Event, Failure, Filter, Forgiven,
     HISTORY, Item, Kept, NewItem, State, Transition, WorkerId, shortened,
 };
-use super::lanes::{EARLIEST, Lanes};
+use super::lanes::{Asked, EARLIEST, Lanes, Taking};
 use super::share::Lane;
 use super::store::{Pending, WorkStore};
 use crate::schema::ACCOUNT;
@@ -289,9 +289,10 @@ impl Tables {
         }
         let (mut ids, scopes) = (Vec::new(), &self.scopes);
         let Waiting { lanes, places, .. } = &mut self.waiting;
-        let Ok(()) = lanes.share((now, now + ask.ahead), ask.limit, opens(scopes), |lane, until, n| {
+        let taking = Taking::new(now, now + ask.ahead, ask.limit);
+        let Ok(()) = lanes.share(taking, opens(scopes), |Asked { lane, until, limit }| {
             let places = &mut places[lane.id as usize];
-            let taken = due(places, until, n);
+            let taken = due(places, *until, *limit);
             for place in &taken {
                 places.remove(place);
             }

@@ -13,22 +13,22 @@ pub(crate) struct Lane {
 
 /// Says from which lane to take how many next, and hears how many there were.
 #[derive(Debug)]
-pub(crate) struct Sharing<'a> {
-    levels: VecDeque<Vec<&'a Lane>>,
+pub(crate) struct Sharing {
+    levels: VecDeque<Vec<Lane>>,
     /// Lanes of the present level that are still to be asked in this round, and those that may have more.
-    round: VecDeque<&'a Lane>,
-    more: Vec<&'a Lane>,
+    round: VecDeque<Lane>,
+    more: Vec<Lane>,
     share: usize,
     asked: usize,
     left: usize,
 }
 
-impl<'a> Sharing<'a> {
+impl Sharing {
     /// At most `limit` items of lanes that are sorted by falling priority. `turn` says which group begins: where few items
     /// are asked for at a time, another one each time.
-    pub(crate) fn new(lanes: &'a [Lane], limit: usize, turn: usize) -> Self {
-        let in_turn = |level: &'a [Lane]| {
-            let mut lanes: Vec<&Lane> = level.iter().collect();
+    pub(crate) fn new(lanes: &[Lane], limit: usize, turn: usize) -> Self {
+        let in_turn = |level: &[Lane]| {
+            let mut lanes = level.to_vec();
             let first = turn % lanes.len();
             lanes.rotate_left(first);
             lanes
@@ -38,14 +38,14 @@ impl<'a> Sharing<'a> {
     }
 
     /// The lane to take from, and how many at most.
-    pub(crate) fn next(&mut self) -> Option<(&'a Lane, usize)> {
+    pub(crate) fn next(&mut self) -> Option<(Lane, usize)> {
         if self.round.is_empty() {
             let lanes = if self.more.is_empty() { self.levels.pop_front()? } else { std::mem::take(&mut self.more) };
             self.share = self.left.div_ceil(lanes.len());
             self.round = lanes.into();
         }
         self.asked = self.share.min(self.left);
-        (self.asked > 0).then_some((*self.round.front()?, self.asked))
+        (self.asked > 0).then_some((self.round.front()?.clone(), self.asked))
     }
 
     /// So many were there; fewer than asked for mean that the lane has no more.
@@ -56,26 +56,26 @@ impl<'a> Sharing<'a> {
     }
 }
 
-/// Shares out among lanes whose items are taken at once.
-pub(crate) fn share_out<E>(
-    lanes: &[Lane],
-    limit: usize,
-    turn: usize,
-    mut take: impl FnMut(&Lane, usize) -> Result<usize, E>,
-) -> Result<(), E> {
-    let mut sharing = Sharing::new(lanes, limit, turn);
-    while let Some((lane, n)) = sharing.next() {
-        let count = take(lane, n)?;
-        sharing.took(count);
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use std::convert::Infallible;
 
     use super::*;
+
+    /// Shares out among lanes whose items are taken at once.
+    fn share_out<E>(
+        lanes: &[Lane],
+        limit: usize,
+        turn: usize,
+        mut take: impl FnMut(&Lane, usize) -> Result<usize, E>,
+    ) -> Result<(), E> {
+        let mut sharing = Sharing::new(lanes, limit, turn);
+        while let Some((lane, n)) = sharing.next() {
+            let count = take(&lane, n)?;
+            sharing.took(count);
+        }
+        Ok(())
+    }
 
     #[test]
     fn groups_take_turns_and_priorities_do_not() {

@@ -6,8 +6,8 @@ use std::time::Duration;
 use crate::support::{Job, NOW, failure, finish, later, ordinals, read, reschedule, retry, success, tally, wait};
 use paceline_core::{Class, Timestamp};
 use paceline_store::{
-    ACCOUNT, DeferReason, Deferred, Error, Journal, Kept, Opened, Options, Reader, ReportRow, Rows, ScopeState, State,
-    Totals,
+    ACCOUNT, DeferReason, Deferred, Error, Journal, Kept, Opened, Options, Reader, ReportRow, Rows, ScopeState,
+    Snapshot, SnapshotUpdate, State, Totals,
 };
 
 fn set(journal: &Journal, scope: &str, state: ScopeState) {
@@ -250,10 +250,11 @@ fn another_process_reads_while_the_run_writes() {
     let journal = job.start(1_500);
     let reader = Reader::open(job.paths.journal.as_ref().unwrap()).unwrap();
     assert_eq!(reader.snapshot().unwrap(), None);
-    for (turn, json) in [r#"{"turn":1}"#, r#"{"turn":2}"#].into_iter().enumerate() {
-        wait(|reply| journal.write_snapshot(json.to_owned(), reply)).unwrap();
+    for (turn, job) in [r#"{"turn":1}"#, r#"{"turn":2}"#].into_iter().enumerate() {
+        let update = SnapshotUpdate { job: job.to_owned(), first: true, ..SnapshotUpdate::default() };
+        wait(|reply| journal.write_snapshot(update, reply)).unwrap();
         journal.claim_now(NOW, 10).unwrap();
-        assert_eq!(reader.snapshot().unwrap().as_deref(), Some(json));
+        assert_eq!(reader.snapshot().unwrap(), Some(Snapshot { job: job.to_owned(), scopes: vec![] }));
         assert_eq!(reader.counts(NOW).unwrap().in_flight, 10 * (turn as u64 + 1));
     }
     let mut rows = 0;
@@ -323,4 +324,23 @@ fn a_retry_that_is_interrupted_twice_goes_behind_new_items_too() {
     let claim = resumed.claim_now(later(10), 3).unwrap();
     assert_eq!(ordinals(&claim), [1, 2, 0]);
     assert_eq!(claim.items[2].tally, tally(1, Class::Transient), "its sends before the crash still count");
+}
+
+#[test]
+fn a_snapshot_keeps_the_scopes_that_have_not_changed_and_a_new_run_begins_anew() {
+    let job = Job::new();
+    let journal = job.start(1);
+    let reader = Reader::open(job.paths.journal.as_ref().unwrap()).unwrap();
+    let told = |first: bool, scopes: &[(&str, &str)]| {
+        let scopes = scopes.iter().map(|(name, text)| ((*name).into(), (*text).to_owned())).collect();
+        let update = SnapshotUpdate { job: "{}".into(), scopes, first };
+        wait(|reply| journal.write_snapshot(update, reply)).unwrap();
+        let read = reader.snapshot().unwrap().unwrap();
+        assert_eq!(journal.snapshot().unwrap().as_ref(), Some(&read));
+        read.scopes
+    };
+    assert_eq!(told(true, &[("b", "1"), ("a", "2")]), ["1", "2"]);
+    assert_eq!(told(false, &[("a", "3"), ("c", "4")]), ["1", "3", "4"]);
+    assert_eq!(told(false, &[]), ["1", "3", "4"]);
+    assert_eq!(told(true, &[("c", "5")]), ["5"]);
 }

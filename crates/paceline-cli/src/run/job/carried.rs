@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use paceline::Limiter;
 use paceline_core::{Announcement, Dimension, LimitReport, Restores, Timestamp};
+use paceline_store::Snapshot;
 use serde::{Deserialize, Serialize};
 
 use crate::run::seen::snapshot::STARTING;
@@ -17,12 +18,16 @@ use crate::run::seen::snapshot::STARTING;
 struct Carried {
     at: jiff::Timestamp,
     account: Level,
+    /// An older version wrote all scopes here.
+    #[serde(default)]
     scopes: Vec<Level>,
 }
 
 #[derive(Deserialize)]
 struct Level {
     name: String,
+    /// When it was written, if not with the job.
+    at: Option<jiff::Timestamp>,
     quotas: Vec<Counted>,
     announced: Vec<Counted>,
     belief: Option<Believed>,
@@ -97,13 +102,15 @@ fn millis(duration: Duration) -> u64 {
 }
 
 /// Gives the limiter what a snapshot tells. One of an older version tells nothing.
-pub(crate) fn restore(snapshot: &str, limiter: &Limiter, now: Timestamp) {
-    let Ok(carried) = serde_json::from_str::<Carried>(snapshot) else { return };
-    let since = now.saturating_since(Timestamp::from_millis(carried.at.as_millisecond()));
+pub(crate) fn restore(snapshot: &Snapshot, limiter: &Limiter, now: Timestamp) {
+    let Ok(carried) = serde_json::from_str::<Carried>(&snapshot.job) else { return };
+    let since = |at: jiff::Timestamp| now.saturating_since(Timestamp::from_millis(at.as_millisecond()));
     for quota in &carried.account.quotas {
-        charge(limiter, None, quota, since);
+        charge(limiter, None, quota, since(carried.at));
     }
-    for level in &carried.scopes {
+    let scopes = snapshot.scopes.iter().filter_map(|text| serde_json::from_str::<Level>(text).ok());
+    for level in carried.scopes.into_iter().chain(scopes) {
+        let since = since(level.at.unwrap_or(carried.at));
         level.quotas.iter().for_each(|quota| charge(limiter, Some(&level.name), quota, since));
         // Whoever was never refused has learnt nothing, and begins anew: a start finds its way faster.
         if let Some(belief) = level.belief.as_ref().filter(|belief| belief.trend != STARTING) {
@@ -142,16 +149,24 @@ mod tests {
 
     const NOW: Timestamp = Timestamp::from_millis(1_795_176_000_000);
 
-    /// What a limiter believes that is given a snapshot from so long ago.
+    /// What a limiter believes that is given a snapshot in which the scope was written so long ago, by this version or one that
+    /// wrote all at once.
     fn restored(belief: &str, ago: Duration) -> Option<Belief> {
-        let at =
-            Timestamp::from_millis(NOW.as_millis() - i64::try_from(millis(ago)).expect("not long ago")).to_string();
-        let scope = format!(r#"{{"name":"a model","quotas":[],"announced":[]{belief}}}"#);
-        let account = r#"{"name":"","quotas":[],"announced":[],"belief":null}"#;
-        let snapshot = format!(r#"{{"at":"{at}","account":{account},"scopes":[{scope}]}}"#);
-        let limiter = Limiter::with_seed(PacerConfig::default(), 1).expect("the defaults");
-        restore(&snapshot, &limiter, NOW);
-        limiter.snapshot().scopes.into_iter().next()?.belief
+        let at = Timestamp::from_millis(NOW.as_millis() - i64::try_from(millis(ago)).expect("not long ago"));
+        let scope = |at: &str| format!(r#"{{"name":"a model","quotas":[],"announced":[]{belief}{at}}}"#);
+        let job = |at: Timestamp, scopes: &str| {
+            let account = r#"{"name":"","quotas":[],"announced":[],"belief":null}"#;
+            format!(r#"{{"at":"{at}","account":{account}{scopes}}}"#)
+        };
+        let at_once = Snapshot { job: job(at, &format!(r#","scopes":[{}]"#, scope(""))), scopes: vec![] };
+        let parts = Snapshot { job: job(NOW, ""), scopes: vec![scope(&format!(r#","at":"{at}""#))] };
+        let [at_once, parts] = [at_once, parts].map(|snapshot| {
+            let limiter = Limiter::with_seed(PacerConfig::default(), 1).expect("the defaults");
+            restore(&snapshot, &limiter, NOW);
+            limiter.snapshot().scopes.into_iter().next()?.belief
+        });
+        assert_eq!(at_once, parts);
+        parts
     }
 
     #[test]

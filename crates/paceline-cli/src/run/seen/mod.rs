@@ -7,4 +7,5 @@ pub(crate) mod oracle;
 pub(crate) mod progress;
 pub(crate) mod report;
 pub(crate) mod snapshot;
+pub(crate) mod standing;
 pub(crate) mod summary;

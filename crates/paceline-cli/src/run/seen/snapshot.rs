@@ -1,7 +1,7 @@
 //! The numbers of a job and its limits as JSON: for `paceline stats`, which reads them from the journal, and for the
 //! summary.
 
-use std::fmt::Write as _;
+use std::sync::Arc;
 
 use paceline::{
     Belief, GateState, Instant, QuotaSnapshot, ResponsiveCounters, ScopeSnapshot, ScopeState, Snapshot, Trend,
@@ -19,18 +19,17 @@ pub(crate) type ToWall<'a> = &'a dyn Fn(Instant) -> Timestamp;
 /// The word for a learnt rate before its first refusal.
 pub(crate) const STARTING: &str = "starting";
 
-/// The state of a job, as it is kept in the journal: written scope by scope, because a tree of ten thousand scopes takes
-/// three hundred megabytes.
+/// The state of a job, as it is kept in the journal, but for its scopes.
 pub(crate) fn job(
     figures: &Figures,
-    view: &Snapshot,
+    account: &ScopeSnapshot,
     in_flight: u64,
     seconds: f64,
     stop: Option<&Stop>,
     wall: ToWall<'_>,
 ) -> String {
     let totals = figures.totals;
-    let head = json!({
+    let job = json!({
         "at": paceline::clock::wall().to_string(),
         "input": figures.input,
         "succeeded": figures.succeeded,
@@ -48,17 +47,20 @@ pub(crate) fn job(
         "tokens_out": figures.tokens_out,
         "seconds": seconds,
         "stopped": stop.map(Stop::as_str),
-        "account": scope(&view.account, wall),
+        "account": scope(account, wall),
     });
-    let mut text = head.to_string();
-    text.truncate(text.len() - 1);
-    text += ",\"scopes\":[";
-    for (n, each) in view.scopes.iter().enumerate() {
-        let comma = if n == 0 { "" } else { "," };
-        // Writing to a string cannot fail.
-        let _ = write!(text, "{comma}{}", scope(each, wall));
-    }
-    text + "]}"
+    job.to_string()
+}
+
+/// Scopes that have changed, as they are kept in the journal: each with its time, because only what changes is written.
+pub(crate) fn changed(changes: &Snapshot, now: Instant, wall: ToWall<'_>) -> Vec<(Arc<str>, String)> {
+    let at = wall(now).to_string();
+    let text = |each: &ScopeSnapshot| {
+        let mut text = scope(each, wall);
+        text["at"] = at.as_str().into();
+        (Arc::clone(&each.name), text.to_string())
+    };
+    changes.scopes.iter().map(text).collect()
 }
 
 /// All scopes, the account left out.
@@ -193,16 +195,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_job_is_one_object_whose_scopes_are_those_of_the_summary() {
+    fn a_job_is_one_object_and_each_scope_that_of_the_summary_with_its_time() {
         let mut pacer = Pacer::new(PacerConfig::default(), 1, Instant::ZERO).expect("the defaults");
         let wall: ToWall<'_> = &|at| Timestamp::from_millis((at - Instant::ZERO).as_millis() as i64);
-        for names in [&[][..], &["a \"model\"", "another"]] {
-            names.iter().for_each(|name| drop(pacer.scope(name)));
-            let view = pacer.snapshot(Instant::ZERO);
-            let text = job(&Figures::default(), &view, 3, 1.5, None, wall);
-            let read: Value = serde_json::from_str(&text).expect("it is JSON");
-            assert_eq!(read["scopes"], Value::from(scopes(&view, wall)));
-            assert_eq!((&read["in_flight"], &read["account"]["name"]), (&3.into(), &"".into()));
+        ["a \"model\"", "another"].iter().for_each(|name| drop(pacer.scope(name)));
+        let changes = pacer.changes(Instant::ZERO);
+        let job: Value =
+            serde_json::from_str(&job(&Figures::default(), &changes.account, 3, 1.5, None, wall)).expect("JSON");
+        assert_eq!((&job["in_flight"], &job["account"]["name"]), (&3.into(), &"".into()));
+        let written = changed(&changes, Instant::ZERO, wall);
+        assert_eq!(written.len(), 2);
+        for ((name, text), mut shown) in written.iter().zip(scopes(&pacer.snapshot(Instant::ZERO), wall)) {
+            shown["at"] = "1970-01-01T00:00:00.000Z".into();
+            assert_eq!(
+                (serde_json::from_str::<Value>(text).expect("JSON"), shown["name"].as_str()),
+                (shown.clone(), Some(&**name))
+            );
         }
     }
 }

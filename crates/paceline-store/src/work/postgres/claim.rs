@@ -1,6 +1,6 @@
 //! Handing out what is due. Workers that claim at the same time pass over each other's rows.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::time::Duration;
 
 use paceline_core::Timestamp;
@@ -11,8 +11,8 @@ use super::rows;
 use super::scopes;
 use crate::work::columns::{after_item, item_columns};
 use crate::work::item::{Ask, Claim, Claimed, Event, HISTORY, Item, WorkerId};
-use crate::work::lanes::{EARLIEST, Lanes, rounds};
-use crate::work::share::{Lane, Sharing};
+use crate::work::lanes::{Asked, EARLIEST, Lanes, Taking};
+use crate::work::share::Lane;
 
 /// Takes the first `$3` items of lane `$1` that are due at `$2` for worker `$4`: tries whose time has come, then new ones.
 pub(super) const TAKE: &str = "
@@ -103,27 +103,13 @@ async fn take(
     opens: impl Fn(&str) -> Option<Timestamp>,
 ) -> Result<Vec<i64>, Error> {
     let mut ids = Vec::new();
-    // Other workers may be taking what is due there: it is asked for once.
-    let mut in_vain = BTreeSet::new();
-    for until in rounds(now, now + ask.ahead) {
-        while ids.len() < ask.limit {
-            let asked = lanes.next(now, until, ask.limit - ids.len(), &opens, &in_vain);
-            if asked.is_empty() {
-                break;
-            }
-            let mut sharing = Sharing::new(&asked, ask.limit - ids.len(), 0);
-            while let Some((lane, n)) = sharing.next() {
-                let taken = take_from(tx, lane, n, until, (worker, batch, now)).await?;
-                let first = tx.query(FIRST, &[&lane.id]).await?;
-                lanes.set(lane.id, first.first().map(|row| Timestamp::from_millis(row.get(0))));
-                if taken.is_empty() {
-                    in_vain.insert(lane.id);
-                }
-                sharing.took(taken.len());
-                ids.extend(taken);
-            }
-        }
-        in_vain.clear();
+    let mut taking = Taking::new(now, now + ask.ahead, ask.limit);
+    while let Some(asked) = lanes.ask(&mut taking, &opens) {
+        let taken = take_from(tx, &asked, (worker, batch, now)).await?;
+        let first = tx.query(FIRST, &[&asked.lane.id]).await?;
+        let first = first.first().map(|row| Timestamp::from_millis(row.get(0)));
+        lanes.took(&mut taking, asked.lane.id, taken.len(), first);
+        ids.extend(taken);
     }
     Ok(ids)
 }
@@ -131,12 +117,10 @@ async fn take(
 /// Takes the first items of a lane that are due, in their order.
 async fn take_from(
     tx: &Tx<'_>,
-    lane: &Lane,
-    limit: usize,
-    until: Timestamp,
+    Asked { lane, until, limit }: &Asked,
     (worker, batch, now): (WorkerId, i64, Timestamp),
 ) -> Result<Vec<i64>, Error> {
-    let values = (until.as_millis(), i64::try_from(limit).unwrap_or(i64::MAX), now.as_millis());
+    let values = (until.as_millis(), i64::try_from(*limit).unwrap_or(i64::MAX), now.as_millis());
     let rows = tx.query(TAKE, &[&lane.id, &values.0, &values.1, &worker.0, &batch, &values.2]).await?;
     let mut taken: Vec<_> = rows
         .iter()

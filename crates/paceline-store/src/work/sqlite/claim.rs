@@ -9,7 +9,7 @@ use super::lanes::KnownLanes;
 use super::{rows, scopes};
 use crate::work::columns::{after_item, item_columns};
 use crate::work::item::{Ask, Claim, Claimed, HISTORY, Item, WorkerId};
-use crate::work::lanes::EARLIEST;
+use crate::work::lanes::{Asked, EARLIEST, Taking};
 use crate::work::share::Lane;
 
 /// Tries whose time has come. `state = 0` stands there as in the index, which is then sorted already.
@@ -64,8 +64,8 @@ pub(super) fn claim(
     let lanes = known.refresh(conn, now)?;
     let mut ids = Vec::new();
     let opens = |group: &str| closed.opens(group).map(|at| at.unwrap_or(EARLIEST));
-    lanes.share((now, now + ask.ahead), ask.limit, opens, |lane, until, n| {
-        let taken = due(conn, lane, until, n)?;
+    lanes.share(Taking::new(now, now + ask.ahead, ask.limit), opens, |Asked { lane, until, limit }| {
+        let taken = due(conn, lane, *until, *limit)?;
         for id in &taken {
             conn.prepare_cached(TAKE)?.execute(params![id, worker.0, now.as_millis()])?;
         }

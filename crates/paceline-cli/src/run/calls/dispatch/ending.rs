@@ -3,10 +3,10 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use paceline::{Cause, ScopeState, Snapshot};
+use paceline::{Cause, ScopeState};
 use paceline_core::Instant;
 
-use super::{Dispatcher, LOOKS_TAKE, TICK};
+use super::{Dispatcher, LONGEST_BLIND, LOOKS_TAKE, TICK};
 use crate::run::calls::item::{Context, Phase};
 use crate::run::calls::stop::Stop;
 
@@ -22,28 +22,28 @@ impl Dispatcher {
         if now < self.look_again {
             return;
         }
-        let view = self.parts.context.limiter.snapshot();
-        self.look_after(&view);
-        let view =
-            if self.give_up_on_failing_scopes(now, &view) { self.parts.context.limiter.snapshot() } else { view };
+        self.look_after();
+        if self.give_up_on_failing_scopes(now) {
+            self.look_after();
+        }
         if self.stop.is_none() {
-            let impatient = self.next_start(&view).filter(|start| *start + self.slack() >= now + self.parts.max_wait);
+            let impatient = self.next_start().filter(|start| *start + self.slack() >= now + self.parts.max_wait);
             self.end_with(impatient.map(|start| match self.given_up {
                 true => Stop::ServerFails { waited: self.parts.max_wait },
                 false => Stop::MaxWait { until: self.parts.context.timestamp(start) },
             }));
         }
         let took = self.parts.context.limiter.now() - now;
-        self.look_again = now + took * LOOKS_TAKE;
+        self.look_again = now + took + (took * LOOKS_TAKE).min(LONGEST_BLIND);
     }
 
     /// A scope whose breaker opened and that had no success for `--max-wait` since is held for this run, so that the run
     /// ends when nothing else is left. The hold is not stored: the next run looks for itself whether the server is back. Says
     /// whether there was one.
-    fn give_up_on_failing_scopes(&mut self, now: Instant, view: &Snapshot) -> bool {
+    fn give_up_on_failing_scopes(&mut self, now: Instant) -> bool {
         let limiter = &self.parts.context.limiter;
         let mut any = false;
-        for scope in &view.scopes {
+        for scope in self.limits.scopes() {
             let long = scope.failing_since.is_some_and(|since| since + self.parts.max_wait <= now);
             if long && !matches!(scope.state, ScopeState::Held { .. } | ScopeState::Stopped { .. }) {
                 tracing::info!(
@@ -66,12 +66,12 @@ impl Dispatcher {
     }
 
     /// The earliest moment at which a call can start; none while calls are in flight or nobody knows.
-    fn next_start(&self, view: &Snapshot) -> Option<Instant> {
+    fn next_start(&self) -> Option<Instant> {
         if self.parts.context.in_flight.load(Ordering::Relaxed) > 0 || self.claiming.is_some() {
             return None;
         }
         let stored = self.next_due.filter(|_| !self.crowded).map(|due| self.parts.context.instant(due));
-        let waiting = view.scopes.iter().filter(|scope| scope.waiting > 0);
+        let waiting = self.limits.scopes().iter().filter(|scope| scope.waiting > 0);
         let wait_for_permits: u64 = waiting.clone().map(|scope| scope.waiting).sum();
         if self.tasks.len() as u64 > wait_for_permits && !self.parts.context.budget.is_bounded() {
             // Some are on their way to their permit, or from it.

@@ -10,9 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use paceline::Snapshot;
 use paceline_core::{Instant, Reach, Timestamp};
-use paceline_store::{Claim, Error, Journal, Taken};
+use paceline_store::{Claim, Error, Journal, SnapshotUpdate, Taken};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
@@ -27,10 +26,14 @@ use crate::run::calls::stop::Stop;
 use crate::run::job::reading::ReadingError;
 use crate::run::seen::progress::{Progress, View};
 use crate::run::seen::snapshot;
+use crate::run::seen::standing::Standing;
 
-/// Looking after the run takes one part in so many of its time at most: a look costs as much as there are scopes, so with
-/// many of them there are fewer looks.
+/// Looking after the run takes one part in so many of its time at most. A look costs what has changed: while very many scopes
+/// change at once, there are fewer looks.
 const LOOKS_TAKE: u32 = 20;
+
+/// After a look at very many changes the next one, which has few, waits no longer than that.
+const LONGEST_BLIND: Duration = Duration::from_secs(5);
 
 /// How often the progress, the snapshot in the journal and the bounds of the run are looked after.
 const TICK: Duration = Duration::from_millis(500);
@@ -62,6 +65,10 @@ pub(crate) struct Dispatcher {
     abandon_at: Option<Instant>,
     /// The run is not looked after before that.
     look_again: Instant,
+    /// The limits at the last look.
+    limits: Standing,
+    /// The journal has a snapshot of this run.
+    shown: bool,
 }
 
 /// What a dispatcher is made of.
@@ -110,6 +117,8 @@ impl Dispatcher {
             stop: None,
             abandon_at: None,
             look_again: Instant::ZERO,
+            limits: Standing::default(),
+            shown: false,
         }
     }
 
@@ -149,7 +158,7 @@ impl Dispatcher {
             self.end_with(Some(Stop::MaxItems));
         }
         self.parts.recorder.settle_held_back(self.stop.as_ref());
-        self.look_after(&self.parts.context.limiter.snapshot());
+        self.look_after();
         Ok(Ended { stop: self.stop, recorder: self.parts.recorder })
     }
 
@@ -252,20 +261,25 @@ impl Dispatcher {
     }
 
     /// Shows and stores where the run stands.
-    fn look_after(&mut self, limits: &Snapshot) {
+    fn look_after(&mut self) {
         let Parts { context, journal, recorder, progress, .. } = &mut self.parts;
+        let wall = |at| context.timestamp(at);
+        let changes = context.limiter.changes();
+        let scopes = snapshot::changed(&changes, context.limiter.now(), &wall);
+        let limits = self.limits.update(changes);
         let figures = recorder.figures();
         let (now, in_flight) = (context.limiter.now(), context.in_flight.load(Ordering::Relaxed));
         let next_due = self.next_due.map(|due| (due, context.now()));
         let stop = self.stop.as_ref();
         progress.show(&View { now, figures, limits, in_flight, stop, next_due });
         let seconds = (now - context.began).as_secs_f64();
-        let json = snapshot::job(figures, limits, in_flight, seconds, stop, &|at| context.timestamp(at));
         if limits.scopes.is_empty() {
             // Nothing was asked for yet; what the run before left says more.
             return;
         }
-        journal.write_snapshot(json, recorder.acknowledge.reply());
+        let job = snapshot::job(figures, &limits.account, in_flight, seconds, stop, &wall);
+        let first = !std::mem::replace(&mut self.shown, true);
+        journal.write_snapshot(SnapshotUpdate { job, scopes, first }, recorder.acknowledge.reply());
         let minutes = recorder.minutes().take(limits);
         if !minutes.is_empty() {
             journal.add_history(minutes, recorder.acknowledge.reply());
