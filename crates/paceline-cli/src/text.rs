@@ -98,16 +98,17 @@ pub(crate) fn counted(number: u64, noun: &str) -> String {
     format!("{} {noun}{}", count(number), if number == 1 { "" } else { "s" })
 }
 
-/// What went wrong with the calls of a job, empty if nothing did. `used_up`: answers that a quota is used up.
-pub(crate) fn call_details(totals: &Totals, used_up: u64) -> String {
+/// What went wrong with the calls of a job, empty if nothing did. `for_long`: answers that a quota is used up, or that
+/// asked for so long a wait.
+pub(crate) fn call_details(totals: &Totals, for_long: u64) -> String {
     let after_errors = match totals.retries {
         0 => String::new(),
-        retries => format!(" ({} after server errors)", count(retries)),
+        retries => format!(" ({} after failures)", count(retries)),
     };
     let details = [
         (totals.resends, "sent again", after_errors.as_str()),
         (totals.throttled, "rate-limited", ""),
-        (used_up, "told that a quota is used up", ""),
+        (for_long, "refused for long", ""),
         (totals.abandoned, "given up by us", ""),
     ];
     let told = details.iter().filter(|(calls, ..)| *calls > 0);
@@ -145,6 +146,14 @@ pub(crate) fn instant(text: &str) -> Option<Timestamp> {
 /// An instant for people: in their zone, and in UTC where that differs. The day is named unless it is today.
 pub(crate) fn moment(at: Timestamp) -> String {
     moment_in(at, paceline::clock::wall(), &TimeZone::system())
+}
+
+/// The end of a wait, for people: as in `14:00:00 UTC, in 1h 59m`.
+pub(crate) fn end(at: Timestamp) -> String {
+    let now = paceline::clock::wall();
+    let wait = Duration::from_secs(at.saturating_since(now).as_millis().div_ceil(1_000) as u64);
+    let when = moment_in(at, now, &TimeZone::system());
+    if wait.is_zero() { when } else { format!("{when}, in {}", duration(wait)) }
 }
 
 fn moment_in(at: Timestamp, now: Timestamp, zone: &TimeZone) -> String {
@@ -192,7 +201,7 @@ mod tests {
         let totals = Totals { calls: 2_000, resends: 1_500, retries: 3, throttled: 1_497, abandoned: 1 };
         assert_eq!(
             call_details(&totals, 2),
-            "1,500 sent again (3 after server errors), 1,497 rate-limited, 2 told that a quota is used up, 1 given up by us"
+            "1,500 sent again (3 after failures), 1,497 rate-limited, 2 refused for long, 1 given up by us"
         );
     }
 

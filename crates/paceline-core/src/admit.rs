@@ -161,6 +161,19 @@ impl Cause {
         Self::ALL.into_iter().find(|cause| cause.words() == words)
     }
 
+    /// The same as a sentence, to stand behind the end of a pause or a hold: `the overloaded server asked for this pause`.
+    pub const fn why(self) -> &'static str {
+        match self {
+            Self::QuotaUsedUp => "a quota is used up",
+            Self::Throttled { asked: true } => "the server asked for this pause at its rate limit",
+            Self::Throttled { asked: false } => "a rate limit refused the calls before",
+            Self::Overloaded { asked: true } => "the overloaded server asked for this pause",
+            Self::Overloaded { asked: false } => "the server answered that it is overloaded",
+            Self::ServerFails => "the server fails",
+            Self::Program => "this program has set the hold",
+        }
+    }
+
     const fn words(self) -> &'static str {
         match self {
             Self::QuotaUsedUp => "a used-up quota",

@@ -147,6 +147,9 @@ pub struct Outcome {
     /// The limit that refused is one of a day or longer, however short the wait. Asked for such a wait twice in a row, the
     /// pacer takes the quota for used up.
     pub long_period: bool,
+    /// The answer names no quota: one counts as used up because the wait is so long. Only read for
+    /// [`Class::QuotaExhausted`], whose hold then says that the server asked for a pause.
+    pub unnamed: bool,
     /// Why, in the provider's words or ours; kept as the reason when a scope stops.
     pub reason: Option<Arc<str>>,
 }
@@ -161,6 +164,7 @@ impl Outcome {
             limits: Vec::new(),
             usage: None,
             long_period: false,
+            unnamed: false,
             reason: None,
         }
     }

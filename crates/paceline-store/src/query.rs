@@ -74,10 +74,13 @@ pub(crate) use item_columns;
 /// The place of the first column behind those of an item.
 pub(crate) const AFTER_ITEM: usize = 21;
 
+/// The column of an item's scope, by its number.
+pub(crate) const ITEM_SCOPE: usize = 4;
+
 /// An item from a row of [`item_columns`].
 pub(crate) fn item(row: &Row<'_>, scopes: &[Scope]) -> rusqlite::Result<Item> {
     let time = |column: usize| row.get::<_, Option<i64>>(column).map(|millis| millis.map(Timestamp::from_millis));
-    let scope: i64 = row.get(4)?;
+    let scope: i64 = row.get(ITEM_SCOPE)?;
     let name = by_id(scopes, scope).map_or_else(|| Arc::from(""), |found| found.row.name.clone());
     let last = match row.get_ref(16)?.as_str_or_null()?.and_then(Class::from_name) {
         Some(class) => Some(Last {

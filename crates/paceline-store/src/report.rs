@@ -7,8 +7,8 @@ use rusqlite::{Connection, params};
 
 use crate::error::Error;
 use crate::item::{Item, State, Totals};
-use crate::query::{AFTER_ITEM, count, int, item, item_columns, state};
-use crate::scope::{ScopeState, account, scope_list};
+use crate::query::{AFTER_ITEM, ITEM_SCOPE, count, int, item, item_columns, state};
+use crate::scope::{ScopeState, account, by_id, scope_list};
 
 /// Why an item is still waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -177,7 +177,7 @@ pub(crate) fn sums(conn: &Connection) -> Result<Counts, Error> {
 /// The items that wait, by reason and class.
 fn deferred(conn: &Connection, now: Timestamp) -> Result<Vec<Deferred>, Error> {
     let scopes = scope_list(conn)?;
-    let states: BTreeMap<i64, &ScopeState> = scopes.iter().map(|scope| (scope.id, &scope.row.state)).collect();
+    let account = account(&scopes);
     let read = || -> rusqlite::Result<BTreeMap<(DeferReason, Option<Class>), u64>> {
         let mut select = conn.prepare_cached(
             "SELECT scope, not_before_ms > ?1, attempts + deferrals + probes + abandoned + crash_attempts > 0, last_class
@@ -186,8 +186,8 @@ fn deferred(conn: &Connection, now: Timestamp) -> Result<Vec<Deferred>, Error> {
         let mut rows = select.query([now.as_millis()])?;
         let mut items = BTreeMap::new();
         while let Some(row) = rows.next()? {
-            let scope = states.get(&row.get(0)?).copied().unwrap_or(&ScopeState::Open);
-            let reason = defer_reason(scope, account(&scopes), now, row.get(1)?, row.get(2)?);
+            let scope = by_id(&scopes, row.get(0)?).map_or(&ScopeState::Open, |scope| &scope.row.state);
+            let reason = defer_reason(scope, account, now, row.get(1)?, row.get(2)?);
             let last = row.get_ref(3)?.as_str_or_null()?.and_then(Class::from_name);
             *items.entry((reason, last)).or_default() += 1;
         }
@@ -249,10 +249,11 @@ pub(crate) fn report_page(
         let mut page = Vec::new();
         while let Some(row) = found.next()? {
             let (item, state) = (item(row, &scopes)?, state(row.get(AFTER_ITEM)?)?);
+            // By number: looked for by name, a report of ten thousand items in as many scopes took seconds.
+            let scope = by_id(&scopes, row.get(ITEM_SCOPE)?).map_or(&ScopeState::Open, |scope| &scope.row.state);
             let deferred = matches!(state, State::Waiting | State::InFlight).then(|| {
                 let sent = item.tally.sends() + item.crash_attempts > 0;
-                let scope = scopes.iter().find(|scope| scope.row.name == item.scope).map(|scope| &scope.row.state);
-                defer_reason(scope.unwrap_or(&ScopeState::Open), account, now, item.not_before > now, sent)
+                defer_reason(scope, account, now, item.not_before > now, sent)
             });
             page.push(ReportRow { item, state, deferred, reason: row.get(AFTER_ITEM + 1)? });
         }

@@ -18,7 +18,7 @@ const MEANING: usize = 26;
 pub(crate) fn of(provider: Provider, saved: &Saved, reading: &Reading) -> String {
     let mut text = String::new();
     line(&mut text, "answer", &format!("{} from {provider}", saved.status), "");
-    line(&mut text, "class", reading.class.as_str(), class(reading.class));
+    line(&mut text, "class", reading.class.as_str(), class(reading));
     line(&mut text, "action", reading.action().as_str(), action(reading.action(), reading.class));
     line(&mut text, "scope", json::scope(reading.reach), scope(reading));
     let (wait, from) = wait(saved, reading);
@@ -56,12 +56,13 @@ fn line(text: &mut String, name: &str, value: &str, meaning: &str) {
     wrapped(text, &format!("{value}{pad}"), meaning);
 }
 
-const fn class(class: Class) -> &'static str {
-    match class {
+const fn class(reading: &Reading) -> &'static str {
+    match reading.class {
         Class::Success => "a usable answer, or one that is not ours to judge",
         Class::Throttled => "more than a limit that refills soon",
         Class::Overloaded => "the provider lacks capacity; our quota is not the cause",
         Class::Transient => "a failure that may pass",
+        Class::QuotaExhausted if reading.unnamed => "a wait so long that it counts as a used-up quota",
         Class::QuotaExhausted => "a long window or a cap is used up",
         Class::Account => "key, permission or bill: a person must act",
         Class::Invalid => "this request can never pass",
@@ -77,7 +78,7 @@ const fn action(action: Action, class: Class) -> &'static str {
         (Action::Retry, Class::Throttled) => "send it again after the wait; no attempt is used up",
         (Action::Retry, _) => "send it again after the wait; one attempt is used up",
         (Action::RetryRemainder, _) => "send again what was not accepted, and only that",
-        (Action::Pause, _) => "hold the scope until the quota opens; keep the items",
+        (Action::Pause, _) => "hold the scope until then; keep the items",
         (Action::StopKey, _) => "stop; items stay pending until somebody acted",
         (Action::FailItem, _) => "fail this item alone; sending it again is no use",
         (Action::Ignore, _) => "nothing",

@@ -177,7 +177,7 @@ impl Run<'_> {
         // First: whoever reads on may come to the end meanwhile.
         let unread = journal.unread().map_err(Failure::interrupted)?.is_some();
         let counts = journal.counts(now).map_err(Failure::interrupted)?;
-        let held_until = holds::causes(journal, now).map_err(Failure::interrupted)?;
+        let held = holds::held(journal.scopes().map_err(Failure::interrupted)?, now);
         if self.args.ordered && counts.waiting + counts.in_flight == 0 && !unread {
             journal.order().map_err(Failure::interrupted)?;
         }
@@ -192,7 +192,7 @@ impl Run<'_> {
         let limits = told_limits(self.upstream);
         let view = context.limiter.snapshot();
         let summary = Summary {
-            held_until: &held_until,
+            held: &held,
             counts: &counts,
             unread,
             figures: ended.recorder.figures(),
@@ -204,10 +204,9 @@ impl Run<'_> {
             again: self.paths.journal.is_some().then(|| again::command_line(std::env::args_os())),
         };
         let wall = |at: Instant| context.timestamp(at);
-        let json = summary.json(&wall);
-        let words = summary.text(&self.args.output, &self.paths.errors, &self.paths.report, &wall);
+        let words = summary.text(&self.args.output, &self.paths.errors, &self.paths.report);
         let telling = Telling { as_json: self.args.json, quiet: self.quiet, file: self.args.summary.as_deref() };
-        telling.tell(&json, &words)?;
+        telling.tell(|| summary.json(&wall), &words)?;
         Ok(summary.status())
     }
 }

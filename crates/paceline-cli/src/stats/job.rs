@@ -1,16 +1,23 @@
 //! A job as a whole: its figures and its scopes, in words and as JSON.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
 use paceline_core::{Class, Timestamp};
-use paceline_store::Counts;
+use paceline_store::{ACCOUNT, Counts, ScopeRow, ScopeState};
 use serde_json::{Value, json};
 
+use crate::run::job::holds;
 use crate::text;
 
 /// Scopes that are shown; of the others only how many do what.
 const SHOWN: usize = 10;
+
+/// A snapshot that is older says so: a run writes one twice a second, less often where there are many scopes.
+const OLD: Duration = Duration::from_secs(2);
 
 /// Calls in flight and items that wait. The journal counts claimed items, most of which wait for a permit; the snapshot
 /// knows the calls, but a crash leaves it behind.
@@ -46,8 +53,31 @@ pub(super) fn json(counts: &Counts, snapshot: Value) -> Value {
     Value::Object(all)
 }
 
+/// Writes into the snapshot what the journal knows better: which scopes are held or stopped. A run writes that down when it
+/// happens, and the snapshot now and then; and a hold ends without a run.
+pub(super) fn put_right(snapshot: &mut Value, rows: Vec<ScopeRow>, now: Timestamp) {
+    let rows: BTreeMap<Arc<str>, ScopeState> = rows.into_iter().map(|row| (row.name, row.state)).collect();
+    let put_right = |scope: &mut Value, name: &str| {
+        let is_over = state(scope) == "held" && time(&scope["until"]).is_some_and(|until| until <= now);
+        let (state, until, reason) = match rows.get(name) {
+            Some(ScopeState::Held { until, reason }) if *until > now => ("held", Some(until.to_string()), Some(reason)),
+            Some(ScopeState::Stopped { reason }) => ("stopped", None, Some(reason)),
+            _ if is_over => ("open", None, None),
+            _ => return,
+        };
+        (scope["state"], scope["until"], scope["reason"]) = (state.into(), until.into(), reason.cloned().into());
+    };
+    if let Some(account) = snapshot.get_mut("account").filter(|account| account.is_object()) {
+        put_right(account, ACCOUNT);
+    }
+    for scope in snapshot.get_mut("scopes").and_then(Value::as_array_mut).into_iter().flatten() {
+        let name = scope["name"].as_str().unwrap_or_default().to_owned();
+        put_right(scope, &name);
+    }
+}
+
 /// The same for people. A few lines, however many scopes there are.
-pub(super) fn words(counts: &Counts, snapshot: &Value, path: &Path) -> String {
+pub(super) fn words(counts: &Counts, snapshot: &Value, path: &Path, now: Timestamp) -> String {
     let number = text::count;
     let (in_flight, waiting) = under_way(counts, snapshot);
     let mut words = format!("{}\n", path.display());
@@ -66,11 +96,11 @@ pub(super) fn words(counts: &Counts, snapshot: &Value, path: &Path) -> String {
     let colon = if details.is_empty() { "" } else { ": " };
     line(format!("{}{colon}{details}", text::counted(counts.totals.calls, "call")));
     line(format!("{} tokens in, {} out", number(counts.tokens_in), number(counts.tokens_out)));
-    snapshot.get("account").into_iter().for_each(|account| line(scope_words(account)));
+    snapshot.get("account").into_iter().for_each(|account| line(scope_words(account, now)));
     let mut scopes: Vec<&Value> = snapshot["scopes"].as_array().into_iter().flatten().collect();
-    scopes.sort_by_key(|scope| urgency(scope));
+    scopes.sort_by_cached_key(|scope| urgency(scope));
     for scope in scopes.iter().take(SHOWN) {
-        line(scope_words(scope));
+        line(scope_words(scope, now));
         belief_words(scope).into_iter().for_each(&mut line);
     }
     if let Some(rest) = scopes.get(SHOWN..).filter(|rest| !rest.is_empty()) {
@@ -78,7 +108,9 @@ pub(super) fn words(counts: &Counts, snapshot: &Value, path: &Path) -> String {
     }
     if let Some(at) = time(&snapshot["at"]) {
         let stopped = snapshot["stopped"].as_str().map(|why| format!(", stopped: {why}")).unwrap_or_default();
-        line(format!("as of {}{stopped}", text::moment(at)));
+        let ago = now.saturating_since(at);
+        let ago = if ago > OLD { format!(", {} ago", text::duration(ago)) } else { String::new() };
+        line(format!("as of {}{ago}{stopped}", text::moment(at)));
     }
     words
 }
@@ -91,28 +123,43 @@ fn urgency(scope: &Value) -> impl Ord + use<> {
         "held" => 1,
         _ => 2,
     };
-    (state, number(&scope["concurrency"]["in_flight"]), number(&scope["waiting"]), number(&scope["totals"]["sends"]))
+    let until = scope["until"].as_str().unwrap_or_default().to_owned();
+    (
+        state,
+        until,
+        number(&scope["concurrency"]["in_flight"]),
+        number(&scope["waiting"]),
+        number(&scope["totals"]["sends"]),
+    )
+}
+
+/// Nothing of it is sent for now.
+fn is_closed(scope: &Value) -> bool {
+    matches!(state(scope), "held" | "stopped")
 }
 
 fn state(scope: &Value) -> &str {
     scope["state"].as_str().unwrap_or_default()
 }
 
-fn scope_words(scope: &Value) -> String {
+fn scope_words(scope: &Value, now: Timestamp) -> String {
     let name = scope["name"].as_str().filter(|name| !name.is_empty()).unwrap_or("account");
     let mut words = format!("{}: {}", text::printable(name), state(scope));
     if let Some(until) = time(&scope["until"]) {
-        words += &format!(" until {}", text::moment(until));
+        words += &format!(" until {}", text::end(until));
     }
     if let Some(reason) = scope["reason"].as_str() {
-        words += &format!(" ({})", text::printable(reason));
+        words += &format!(" ({})", holds::why(reason));
     }
-    words += &format!(
-        ", {} in flight of {}, {} waiting",
-        scope["concurrency"]["in_flight"], scope["concurrency"]["current_limit"], scope["waiting"],
-    );
-    if let Some(policy) = scope["waits_for"].as_str() {
-        words += &format!(", the next for {}", text::printable(policy));
+    // Items of a closed scope wait in the journal, and nothing of it is to be in flight.
+    let is_closed = is_closed(scope);
+    let in_flight = &scope["concurrency"]["in_flight"];
+    if !is_closed || in_flight.as_u64() > Some(0) {
+        words += &format!(", {in_flight} in flight of {}", scope["concurrency"]["current_limit"]);
+    }
+    if !is_closed {
+        words += &format!(", {} waiting", scope["waiting"]);
+        words += &waits_for(scope, now).unwrap_or_default();
     }
     for quota in ["quotas", "announced"].iter().flat_map(|kind| scope[*kind].as_array().into_iter().flatten()) {
         let per = quota["window_s"].as_f64().map(|window| format!(" per {window}s")).unwrap_or_default();
@@ -122,10 +169,18 @@ fn scope_words(scope: &Value) -> String {
     words
 }
 
-/// What a scope that has sent something believes of its limit.
+/// What the next call waits for, and until when where that can be felt.
+fn waits_for(scope: &Value, now: Timestamp) -> Option<String> {
+    let policy = text::printable(scope["waits_for"].as_str()?);
+    let until = time(&scope["waits_until"]).filter(|until| *until > now + holds::SHORT);
+    let until = until.map(|until| format!(" until {}", text::end(until))).unwrap_or_default();
+    Some(format!(", the next waits{until} for {policy}"))
+}
+
+/// What a scope that has sent something, and may send more, believes of its limit.
 fn belief_words(scope: &Value) -> Option<String> {
     let sends = scope["totals"]["sends"].as_u64().unwrap_or(0);
-    let text = scope["belief"]["text"].as_str().filter(|_| sends > 0)?;
+    let text = scope["belief"]["text"].as_str().filter(|_| sends > 0 && !is_closed(scope))?;
     Some(format!("  {}", text::printable(text)))
 }
 
@@ -152,6 +207,8 @@ fn time(value: &Value) -> Option<Timestamp> {
 
 #[cfg(test)]
 mod tests {
+    use paceline_core::Cause;
+
     use super::*;
 
     fn scope(name: &str, state: &str, in_flight: u64) -> Value {
@@ -161,7 +218,7 @@ mod tests {
 
     fn shown(scopes: Vec<Value>) -> Vec<String> {
         let snapshot = json!({"account": scope("", "open", 3), "scopes": scopes});
-        let words = words(&Counts::default(), &snapshot, Path::new("x.journal"));
+        let words = words(&Counts::default(), &snapshot, Path::new("x.journal"), Timestamp::from_millis(0));
         words.lines().skip(4).map(str::to_owned).collect()
     }
 
@@ -177,5 +234,42 @@ mod tests {
         assert_eq!(lines[11], "  and 2,990 more scopes, all open");
         scopes.extend((0..20).map(|n| scope(&format!("held-{n}"), "held", 0)));
         assert_eq!(shown(scopes)[11], "  and 3,010 more scopes: 11 held, 1 paced, 2,998 open");
+    }
+
+    #[test]
+    fn a_held_scope_says_until_when_and_why_as_the_journal_knows_it() {
+        let now = paceline::clock::wall();
+        let until = |seconds: u64| now + Duration::from_secs(seconds);
+        let held = |name: &str, seconds, cause: Cause| ScopeRow {
+            name: name.into(),
+            state: ScopeState::Held { until: until(seconds), reason: cause.to_string() },
+        };
+        let (throttled, busy) = (Cause::Throttled { asked: true }, Cause::Overloaded { asked: true });
+        let rows = vec![held("a", 7_199, throttled), held("b", 1_800, busy), held("over", 0, throttled)];
+        let mut over = scope("over", "held", 0);
+        over["until"] = until(0).to_string().into();
+        // As a run wrote it whose items wait in the journal.
+        let scopes = vec![scope("a", "paced", 0), scope("b", "paced", 2), over, scope("c", "open", 1)];
+        let mut snapshot = json!({"account": scope("", "open", 3), "scopes": scopes, "at": until(0).to_string()});
+        put_right(&mut snapshot, rows, now);
+        let words = words(&Counts::default(), &snapshot, Path::new("x.journal"), now + Duration::from_secs(44));
+        let lines: Vec<&str> = words.lines().skip(5).collect();
+        let end = |seconds| text::moment(until(seconds));
+        let is_line = |n: usize, begin: String, end: &str| {
+            assert!(lines[n].starts_with(&begin) && lines[n].ends_with(end), "{lines:?}");
+        };
+        is_line(
+            0,
+            format!("  b: held until {}, in ", end(1_800)),
+            " (the overloaded server asked for this pause), 2 in flight of 10",
+        );
+        is_line(
+            1,
+            format!("  a: held until {}, in ", end(7_199)),
+            " (the server asked for this pause at its rate limit)",
+        );
+        is_line(2, "  c: open, 1 in flight of 10, 0 waiting".to_owned(), "");
+        is_line(3, "  over: open, 0 in flight of 10, 0 waiting".to_owned(), "");
+        is_line(4, "  as of ".to_owned(), ", 44s ago");
     }
 }

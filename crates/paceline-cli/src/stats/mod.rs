@@ -130,14 +130,19 @@ fn print_history(reader: &Reader, as_json: bool) -> Result<(), Failure> {
 
 /// Prints the job; says whether something is left to do.
 fn print_job(reader: &Reader, path: &Path, mut snapshot: Value, as_json: bool) -> Result<bool, Failure> {
-    let counts = reader.counts(clock::wall()).map_err(Failure::refused)?;
+    let now = clock::wall();
+    let counts = reader.counts(now).map_err(Failure::refused)?;
+    job::put_right(&mut snapshot, reader.scopes().map_err(Failure::refused)?, now);
     let is_left = counts.waiting + counts.in_flight > 0 || reader.unread().map_err(Failure::refused)?.is_some();
     if let Some(stopped) = snapshot.get_mut("stopped").filter(|_| !is_left) {
         // Whatever came while the last items ended has stopped nothing.
         *stopped = Value::Null;
     }
-    let text =
-        if as_json { job::json(&counts, snapshot).to_string() + "\n" } else { job::words(&counts, &snapshot, path) };
+    let text = if as_json {
+        job::json(&counts, snapshot).to_string() + "\n"
+    } else {
+        job::words(&counts, &snapshot, path, now)
+    };
     print(|out| out.write_all(text.as_bytes()))?;
     Ok(is_left)
 }

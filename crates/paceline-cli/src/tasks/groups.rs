@@ -137,7 +137,7 @@ fn line(row: &ScopeRow) -> String {
     match &row.state {
         ScopeState::Open => format!("open: {name}"),
         ScopeState::Held { until, reason } => {
-            let until = text::moment(*until);
+            let until = text::end(*until);
             format!("held: {name} until {until}: {}; a run goes on by itself then", text::printable(reason))
         }
         ScopeState::Stopped { reason } => {

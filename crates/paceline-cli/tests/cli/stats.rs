@@ -118,3 +118,29 @@ fn watching_ends_with_the_job_or_with_its_run() {
     let told = output(job.paceline().args(["stats", ".", "--watch"]));
     assert!(told.contains("3 succeeded") && !told.contains("no run works"), "{told}");
 }
+
+/// Where nothing can be written nothing was told.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_is_told_with_an_exit_code() {
+    let server = Server::new(|_| Reply::ok());
+    let job = Job::new(3);
+    assert_eq!(finish(&mut job.run(&server)).0, 0);
+    let store = ["--store", "tasks.db"];
+    output(job.paceline().args(["tasks", "add"]).args(store).args(["--key", "k", "{}"]));
+    let url = server.url();
+    for args in [
+        &["run", "in.jsonl", "-o", "out.jsonl", "--base-url", &url, "--json"][..],
+        &["stats", "--json"],
+        &["stats"],
+        &["stats", "--items"],
+        &["tasks", "list", "--store", "tasks.db"],
+        &["tasks", "report", "--store", "tasks.db"],
+    ] {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("a device that is always full");
+        let ended = job.paceline().args(args).stdout(full).stderr(Stdio::piped()).output().expect("runs");
+        let log = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!(ended.status.code(), Some(3), "{args:?}: {log}");
+        assert!(log.starts_with("error: cannot write ") && log.contains("No space left on device"), "{args:?}: {log}");
+    }
+}

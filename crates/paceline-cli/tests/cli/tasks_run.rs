@@ -129,6 +129,16 @@ fn a_command_gets_its_item_and_nothing_else() {
 }
 
 #[test]
+fn a_hold_says_which_command_failed_and_how() {
+    let store = Store::of(&["k"]);
+    let script = r#"echo busy >&2; echo '{"class":"throttled","retry_after_s":7200}'; exit 1"#;
+    let Ran { code, log, .. } = store.run(&["--max-wait", "1s"], script);
+    assert_eq!(code, 3, "{log}");
+    let held = log.lines().find(|line| line.contains("the group is held until ")).expect(&log);
+    assert!(held.contains("in 2h 00m: sh: exit code 1, reported as throttled for 2h 00m: busy"), "{held}");
+}
+
+#[test]
 fn each_end_of_a_command_means_something() {
     for (script, tries, words) in [
         ("exit 65", 1, "failed: invalid item=\"k\" class=\"invalid\" cause=\"exit code 65\""),

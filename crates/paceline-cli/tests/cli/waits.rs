@@ -166,27 +166,66 @@ fn throttled_models_do_not_keep_another_out() {
     assert_eq!(server.count(), calls, "started again early it sends nothing");
 }
 
-/// A server that is overloaded and asks for half an hour has used up no quota.
+/// A server that is overloaded and asks for half an hour has used up no quota, and neither has one that answers a bare 429
+/// and asks for a day: only its codes and words make a quota.
 #[test]
-fn a_hold_names_its_cause() {
-    for (status, code, wait, cause) in [
-        (503, "overloaded", 1_800, "the end of a pause that the overloaded server asked for"),
-        (503, "overloaded", 7_200, "the end of a pause that the overloaded server asked for"),
-        (429, "rate_limit_exceeded", 1_800, "the end of a pause that the server asked for at its rate limit"),
-        (429, "rate_limit_exceeded", 86_400, "a used-up quota"),
+fn a_hold_names_its_cause_and_its_end() {
+    let asked = "the end of a pause that the server asked for at its rate limit";
+    for (status, code, wait, cause, why) in [
+        (503, "overloaded", 1_800, OVERLOADED, "the overloaded server asked for this pause"),
+        (503, "overloaded", 7_200, OVERLOADED, "the overloaded server asked for this pause"),
+        (429, "rate_limit_exceeded", 1_800, asked, "the server asked for this pause at its rate limit"),
+        (429, "rate_limit_exceeded", 86_400, asked, "the server asked for this pause at its rate limit"),
+        (429, "1308", 86_400, "a used-up quota", "a quota is used up"),
     ] {
         let server = Server::new(move |_| Reply::error(status, code).with_header("retry-after", wait));
         let job = Job::new(30);
         for run in ["the first", "the next"] {
-            let (code, log) = finish(job.run(&server).args(["--concurrency", "2", "--max-wait", "10m"]));
-            assert_eq!(code, 3, "{log}");
-            assert!(log.contains(&format!(" until {cause}")), "{status}, {wait} s, {run}: {log}");
-            assert!(cause.contains("quota") || !log.contains("quota"), "{status}, {run}: {log}");
-            let stats = job.paceline().args(["stats", "--json"]).output().expect("it runs").stdout;
-            let stats: Value = serde_json::from_slice(&stats).expect("JSON");
+            let (exit, log) = finish(job.run(&server).args(["--concurrency", "2", "--max-wait", "10m"]));
+            assert_eq!(exit, 3, "{log}");
+            let held = log.lines().find(|line| line.starts_with("  held: ")).expect("the hold");
+            let end = held.strip_suffix(why).and_then(|line| line.strip_suffix(": ")).expect(held);
+            assert!(end.contains(" until ") && end.contains(", in "), "{status}, {wait} s, {run}: {held}");
+            assert!(log.contains("deferred: ") && log.contains(" until their scope is free again"), "{log}");
+            let told = log.replace("class=\"quota_exhausted\"", "");
+            assert!(why.contains("quota") || !told.contains("quota"), "{status}, {run}: {log}");
+            let stats = |json: &[&str]| job.paceline().arg("stats").args(json).output().expect("it runs").stdout;
+            let words = String::from_utf8(stats(&[])).expect("text");
+            let line = words.lines().find(|line| line.contains(": held until ")).expect(&words);
+            assert!(line.contains(", in ") && line.contains(&format!(" ({why})")), "{line}");
+            assert!(!line.contains("0 waiting") && (why.contains("quota") || !words.contains("quota")), "{words}");
+            let stats: Value = serde_json::from_slice(&stats(&["--json"])).expect("JSON");
             assert_eq!(stats["scopes"][0]["waits_for"], cause, "{status}, {wait} s, {run}");
-            let held = &stats["scopes"][0]["reason"];
-            assert!(held == cause || held.is_null(), "{status}, {wait} s, {run}: {held}");
+            let scope = &stats["scopes"][0];
+            assert_eq!((&scope["state"], &scope["reason"]), (&"held".into(), &cause.into()), "{status}, {wait} s");
+            assert!(scope["until"].is_string());
         }
     }
+}
+
+const OVERLOADED: &str = "the end of a pause that the overloaded server asked for";
+
+/// Each hold stands alone, with its scope, its end and its cause.
+#[test]
+fn two_causes_are_told_apart() {
+    let server = Server::new(|arrival| match arrival.item.as_str() {
+        "busy" => Reply::error(503, "overloaded").with_header("retry-after", 1_800),
+        _ => Reply::error(429, "rate_limit_exceeded").with_header("retry-after", 7_200),
+    });
+    let line = |n: usize| {
+        let model = ["busy", "slow"][n % 2];
+        json!({"custom_id": n, "url": "/v1/chat/completions", "body": {"model": model, "item": model}}).to_string()
+    };
+    let job = Job::with_input(&(0..20).map(line).collect::<Vec<_>>().join("\n"));
+    let (code, log) = finish(job.run(&server).args(["--upstream", "openai", "--max-wait", "10m"]));
+    assert_eq!(code, 3, "{log}");
+    let held: Vec<&str> = log.lines().filter(|line| line.starts_with("  held: ")).collect();
+    let is_of = |line: &str, model: &str, why: &str| line.contains(&format!(" {model} until ")) && line.ends_with(why);
+    assert_eq!(held.len(), 2, "{log}");
+    assert!(
+        is_of(held[0], "busy", ": the overloaded server asked for this pause"),
+        "the first to open first: {held:?}"
+    );
+    assert!(is_of(held[1], "slow", ": the server asked for this pause at its rate limit"), "{held:?}");
+    assert!(!log.contains(" or the end") && !log.contains(" or a used-up"), "{log}");
 }

@@ -39,7 +39,7 @@ fn of_a_summary_only_what_there_is_to_say() {
     tell("some calls went wrong", &flaky, &mut Job::new(6).run(&flaky), 1);
 
     let empty = Server::new(|_| Reply::error(429, "rate_limit_exceeded").with_header("retry-after", 7_200));
-    tell("a used-up quota", &empty, Job::new(3).run(&empty).args(["--concurrency", "1"]), 3);
+    tell("a rate limit that asks for two hours", &empty, Job::new(3).run(&empty).args(["--concurrency", "1"]), 3);
     tell("no journal", &good, Job::new(3).run(&good).args(["--no-journal", "--max-items", "1"]), 3);
     insta::assert_snapshot!("summaries", told);
 }

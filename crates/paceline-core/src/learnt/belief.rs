@@ -54,7 +54,7 @@ impl fmt::Display for Belief {
         f.write_str(", ")?;
         match self.refused {
             Some((ago, at)) => write!(f, "last refused {} ago at {}, ", Ago(ago), PerSecond(at))?,
-            None => f.write_str("never refused, ")?,
+            None => f.write_str("not slowed down yet, ")?,
         }
         f.write_str(match self.trend {
             Trend::Starting => "starting; ",
@@ -128,7 +128,7 @@ mod tests {
         };
         assert_eq!(
             belief.to_string(),
-            "about 1.20/min or 99 tokens/s, never refused, starting; cap 8; gate closed for 1 s"
+            "about 1.20/min or 99 tokens/s, not slowed down yet, starting; cap 8; gate closed for 1 s"
         );
     }
 }

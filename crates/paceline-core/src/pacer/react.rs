@@ -216,7 +216,8 @@ impl Pacer {
             None if hold.is_active() => return,
             None => hold.guess(),
         };
-        self.hold_until(now, scope.cloned(), now + wait, Cause::QuotaUsedUp);
+        let cause = if outcome.unnamed { Cause::Throttled { asked: true } } else { Cause::QuotaUsedUp };
+        self.hold_until(now, scope.cloned(), now + wait, cause);
     }
 
     pub(super) fn hold_until(&mut self, now: Instant, scope: Option<ScopeId>, until: Instant, cause: Cause) {

@@ -43,6 +43,8 @@ pub(super) struct Decision {
     pub(super) class: Class,
     pub(super) reach: Reach,
     pub(super) hint: Option<Hint>,
+    /// A used-up quota that the answer does not name: only its wait is that long.
+    pub(super) unnamed: bool,
     /// The rule that decided, for people.
     pub(super) step: Cow<'static, str>,
     /// What is wrong with an answer that names no error of its own.
@@ -305,7 +307,7 @@ fn by_status(case: &Case<'_>) -> Decision {
 pub(super) fn paused(case: &Case<'_>, hint: Option<Hint>, step: impl Into<Cow<'static, str>>) -> Decision {
     let long = hint.as_ref().is_some_and(|hint| hint.wait > case.longest_pause);
     let class = if long { Class::QuotaExhausted } else { Class::Throttled };
-    Decision { hint, ..Decision::new(class, step) }
+    Decision { hint, unnamed: long && !is_of_a_long_period(case), ..Decision::new(class, step) }
 }
 
 /// A class with the wait that the headers made for it ask for.
@@ -316,7 +318,7 @@ pub(super) fn waiting(case: &Case<'_>, class: Class, step: impl Into<Cow<'static
 impl Decision {
     /// With the reach that is usual for the class.
     pub(super) fn new(class: Class, step: impl Into<Cow<'static, str>>) -> Self {
-        Self { class, reach: usual_reach(class), hint: None, step: step.into(), fault: None }
+        Self { class, reach: usual_reach(class), hint: None, unnamed: false, step: step.into(), fault: None }
     }
 
     /// Whether something follows that can be waited for.

@@ -186,7 +186,9 @@ fn steps(case: &Case<'_>, decision: &Decision, dated: bool, long_period: bool) -
         Some(hint) => {
             steps.push(format!("wait: {:?}, from {}", hint.wait, hint.from).into());
             if decision.class == Class::QuotaExhausted && hint.wait > case.longest_pause {
-                steps.push(format!("longer than {:?}: no pause, the quota is used up", case.longest_pause).into());
+                let means =
+                    if decision.unnamed { "held as for a used-up quota" } else { "no pause, the quota is used up" };
+                steps.push(format!("longer than {:?}: {means}", case.longest_pause).into());
             }
         }
         None if decision.waits() => {

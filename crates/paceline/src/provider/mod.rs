@@ -178,6 +178,26 @@ mod tests {
     }
 
     #[test]
+    fn only_an_answer_that_names_a_quota_tells_that_one_is_used_up() {
+        let words = |words: &str| format!(r#"{{"error":{{"message":"{words}","code":"rate_limit_exceeded"}}}}"#);
+        for (body, wait, unnamed, told) in [
+            (String::new(), "7200", true, Class::Throttled),
+            (words("slow down"), "7200", true, Class::Throttled),
+            (words("on requests per day (RPD): Limit 1000"), "7200", false, Class::QuotaExhausted),
+            (r#"{"error":{"code":"1308","message":"usage limit"}}"#.to_owned(), "7200", false, Class::QuotaExhausted),
+            (String::new(), "3600", false, Class::Throttled),
+        ] {
+            let headers: HeaderMap =
+                [(http::header::RETRY_AFTER, HeaderValue::from_static(wait))].into_iter().collect();
+            let answer = Answer { status: 429, headers: &headers, body: body.as_bytes(), path: "" };
+            let reading = read(Provider::Generic, &answer, NOW);
+            let class = if wait == "3600" { Class::Throttled } else { Class::QuotaExhausted };
+            assert_eq!((reading.class, reading.outcome().unnamed), (class, unnamed), "{body}");
+            assert_eq!(reading.told_class(), told, "{body}");
+        }
+    }
+
+    #[test]
     fn without_a_response_nothing_is_known_but_that_it_may_pass() {
         for kind in [NoResponse::Connect, NoResponse::Reset, NoResponse::Timeout, NoResponse::Truncated] {
             let reading = no_response(kind);

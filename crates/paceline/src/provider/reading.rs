@@ -25,6 +25,9 @@ pub struct Reading {
     pub wait_from: &'static str,
     /// A throttle by a limit of a day or longer, by its name.
     pub long_period: bool,
+    /// A used-up quota that the answer does not name: no code and no word of it speaks of one, only its wait is longer than a
+    /// pause.
+    pub unnamed: bool,
     /// Limits that the headers announced.
     pub limits: Vec<LimitReport>,
     /// The provider's code for the error.
@@ -106,6 +109,11 @@ impl Reading {
         Self::from(Decision::new(class, "given"))
     }
 
+    /// The class that people are told: a 429 that told to wait for long and named no quota hit a rate limit.
+    pub const fn told_class(&self) -> Class {
+        if self.unnamed { Class::Throttled } else { self.class }
+    }
+
     /// What to do about it.
     pub const fn action(&self) -> Action {
         match self.class {
@@ -137,6 +145,7 @@ impl Reading {
         }
         outcome.limits.clone_from(&self.limits);
         outcome.long_period = self.long_period;
+        outcome.unnamed = self.unnamed;
         outcome.reason = (self.class != Class::Success).then(|| reason.into());
         outcome
     }
@@ -145,7 +154,7 @@ impl Reading {
 impl From<Decision> for Reading {
     fn from(decision: Decision) -> Self {
         let waits = decision.waits();
-        let Decision { class, reach, hint, step, fault: _ } = decision;
+        let Decision { class, reach, hint, unnamed, step, fault: _ } = decision;
         Self {
             class,
             reach,
@@ -153,6 +162,7 @@ impl From<Decision> for Reading {
             wait_exact: hint.is_some_and(|hint| hint.exact),
             wait_from: hint.map_or(if waits { "policy" } else { "-" }, |hint| hint.from),
             long_period: false,
+            unnamed,
             limits: Vec::new(),
             code: None,
             error_type: None,

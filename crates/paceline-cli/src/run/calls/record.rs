@@ -243,7 +243,7 @@ impl Recorder {
             hint_source = sent.reading.wait_from,
             not_before = not_before.to_string(),
             "{}",
-            BackingOff::new(class, next, &self.retry, delay),
+            BackingOff::new(sent.reading.told_class(), next, &self.retry, delay),
         );
     }
 

@@ -1,5 +1,6 @@
 //! Held and stopped scopes outlive the process: they are stored when they happen, and looked at before anything is sent.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,7 +68,7 @@ impl Holds {
     pub(crate) fn close(&mut self, scope: &Arc<str>, until: Timestamp, cause: Cause) {
         let longer = |known: &Stored| matches!(known, Stored::Held { until: known, .. } if *known >= until);
         if !self.stored.get(scope).is_some_and(longer) {
-            self.set(scope, held(until, cause));
+            self.set(scope, closed(until, cause));
         }
     }
 
@@ -82,11 +83,11 @@ impl Holds {
 
 fn stored(context: &Context, scope: &ScopeSnapshot) -> Option<Stored> {
     match &scope.state {
-        ScopeState::Held { until, cause } => Some(held(context.timestamp(*until), *cause)),
+        ScopeState::Held { until, cause } => Some(closed(context.timestamp(*until), *cause)),
         ScopeState::Stopped { reason } => Some(Stored::Stopped { reason: reason.to_string() }),
         ScopeState::Open | ScopeState::Paced => {
             let until = scope.closed_until.filter(|until| *until > context.limiter.now() + SHORT)?;
-            Some(held(context.timestamp(until), scope.closed_for?))
+            Some(closed(context.timestamp(until), scope.closed_for?))
         }
     }
 }
@@ -97,22 +98,40 @@ fn same_hold(known: &Stored, now: &Stored) -> bool {
     known.saturating_since(*until).max(until.saturating_since(*known)) <= SHORT
 }
 
-/// What held scopes wait for, each thing once, in words that follow "until".
-///
-/// # Errors
-/// What the journal says.
-pub(crate) fn causes(journal: &Journal, now: Timestamp) -> Result<BTreeSet<String>, Error> {
-    let words = |row: ScopeRow| match row.state {
-        Stored::Held { until, reason } if until > now && Cause::from_words(&reason) == Some(Cause::QuotaUsedUp) => {
-            Some(format!("{reason} reopens"))
-        }
-        Stored::Held { until, reason } if until > now => Some(reason),
-        _ => None,
-    };
-    Ok(journal.scopes()?.into_iter().filter_map(words).collect())
+/// A scope, or the account, that sends nothing until a known time.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Held {
+    pub(crate) until: Timestamp,
+    pub(crate) name: Arc<str>,
+    /// As it is stored.
+    pub(crate) reason: String,
 }
 
-fn held(until: Timestamp, cause: Cause) -> Stored {
+/// Those of a journal, the first to open first.
+pub(crate) fn held(rows: Vec<ScopeRow>, now: Timestamp) -> Vec<Held> {
+    let still = |row: ScopeRow| match row.state {
+        Stored::Held { until, reason } if until > now => Some(Held { until, name: row.name, reason }),
+        _ => None,
+    };
+    let mut held: Vec<Held> = rows.into_iter().filter_map(still).collect();
+    held.sort();
+    held
+}
+
+impl Held {
+    /// Which scope, until when and why.
+    pub(crate) fn words(&self) -> String {
+        let name = if *self.name == *ACCOUNT { "the account".into() } else { text::printable(&self.name) };
+        format!("{name} until {}: {}", text::end(self.until), why(&self.reason))
+    }
+}
+
+/// A stored reason as a sentence.
+pub(crate) fn why(reason: &str) -> Cow<'_, str> {
+    Cause::from_words(reason).map_or_else(|| text::printable(reason), |cause| cause.why().into())
+}
+
+fn closed(until: Timestamp, cause: Cause) -> Stored {
     Stored::Held { until, reason: cause.to_string() }
 }
 

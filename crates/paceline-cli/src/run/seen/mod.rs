@@ -1,6 +1,7 @@
 //! What a run shows of itself: to a person, to a script, and to `paceline stats`.
 
 pub(crate) mod again;
+pub(crate) mod ahead;
 pub(crate) mod figures;
 pub(crate) mod minutes;
 pub(crate) mod oracle;
@@ -9,3 +10,4 @@ pub(crate) mod report;
 pub(crate) mod snapshot;
 pub(crate) mod standing;
 pub(crate) mod summary;
+pub(crate) mod wait;

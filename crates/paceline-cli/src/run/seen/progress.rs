@@ -5,13 +5,15 @@ use std::io::IsTerminal as _;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use paceline::{Belief, Instant, ScopeSnapshot, Snapshot};
-use paceline_core::{Class, Policy, Timestamp};
+use paceline::{Instant, Snapshot};
+use paceline_core::{Class, Timestamp};
 use terminal_size::{Width, terminal_size_of};
 
 use crate::logging;
 use crate::run::calls::stop::Stop;
+use crate::run::seen::ahead::{self, Rest};
 use crate::run::seen::figures::Figures;
+use crate::run::seen::wait::Wait;
 use crate::text;
 
 /// Between two log lines.
@@ -26,6 +28,8 @@ pub(crate) struct Progress {
     face: Face,
     /// Items ended in this run, at the last moments.
     recent: VecDeque<(Instant, u64)>,
+    /// Items ended in a second, when some could last.
+    pace: f64,
 }
 
 #[derive(Debug)]
@@ -58,7 +62,7 @@ impl Progress {
         } else {
             Face::Lines { last: None }
         };
-        Self { face, recent: VecDeque::new() }
+        Self { face, recent: VecDeque::new(), pace: 0.0 }
     }
 
     /// Shows the present.
@@ -68,17 +72,21 @@ impl Progress {
             self.recent.pop_front();
         }
         let rate = self.rate();
+        // What is held teaches nothing about how fast it goes after that.
+        if ahead::until_any(view.now, view.limits).is_none() {
+            self.pace = rate;
+        }
         match &mut self.face {
             Face::Silent => {}
             Face::Screen(bar) => {
                 let width = terminal_size_of(std::io::stderr()).map_or(80, |(Width(width), _)| usize::from(width));
                 // Setting the message alone draws nothing, so each moment is drawn once.
-                bar.clone().with_message(Words::of(view, rate).screen(width)).tick();
+                bar.clone().with_message(Words::of(view, rate, self.pace).screen(width)).tick();
             }
             Face::Lines { last } if last.is_none_or(|last| last + LINE_EVERY <= view.now) => {
                 // The first line of a job that is about to end says nothing that its summary does not.
                 if last.is_some() {
-                    tracing::info!("{}", Words::of(view, rate).line());
+                    tracing::info!("{}", Words::of(view, rate, self.pace).line());
                 }
                 *last = Some(view.now);
             }
@@ -108,19 +116,22 @@ struct Words {
     share: f64,
     course: Vec<String>,
     figures: Vec<String>,
-    wait: Option<String>,
+    wait: Option<Wait>,
 }
 
 impl Words {
-    fn of(view: &View<'_>, rate: f64) -> Self {
+    /// `rate`: items that ended in a second. `pace`: the same while some could.
+    fn of(view: &View<'_>, rate: f64, pace: f64) -> Self {
         let (figures, left) = (view.figures, view.figures.pending());
         let mut course = vec![
             format!("{}/{} done", text::count(figures.ended()), text::count(figures.input)),
             format!("{rate:.1}/s"),
         ];
-        if rate > 0.0 && left > 0 && view.stop.is_none() {
-            let seconds = (left as f64 / rate).ceil() as u64;
-            course.push(format!("ETA {}", text::duration(Duration::from_secs(seconds))));
+        let ended = figures.ended().max(1) as f64;
+        let rest = Rest { items: left, tokens: (figures.tokens_in + figures.tokens_out) as f64 / ended, rate: pace };
+        if let Some(left) = rest.left(view.now, view.limits).filter(|_| view.stop.is_none()) {
+            let least = if left.at_least { "> " } else { "" };
+            course.push(format!("ETA {least}{}", text::duration(left.time)));
         }
         let mut details = vec![
             format!("{} in flight", text::count(view.in_flight)),
@@ -129,16 +140,16 @@ impl Words {
         if figures.totals.throttled > 0 {
             details.push(format!("{} rate-limited", text::count(figures.totals.throttled)));
         }
-        let used_up = view.limits.account.totals.of(Class::QuotaExhausted);
-        if used_up > 0 {
-            details.push(format!("{} with a quota used up", text::count(used_up)));
+        let for_long = view.limits.account.totals.of(Class::QuotaExhausted);
+        if for_long > 0 {
+            details.push(format!("{} refused for long", text::count(for_long)));
         }
         if figures.failed > 0 {
             details.push(format!("{} failed", text::count(figures.failed)));
         }
         details.push(format!("{} tokens", text::count(figures.tokens_in + figures.tokens_out)));
         let share = figures.ended() as f64 / figures.input.max(1) as f64;
-        Self { share, course, figures: details, wait: waits_for(view) }
+        Self { share, course, figures: details, wait: Wait::of(view) }
     }
 
     /// One line for a log.
@@ -147,7 +158,7 @@ impl Words {
         parts.extend(self.figures.iter().cloned());
         let line = parts.join(", ");
         match &self.wait {
-            Some(wait) => line + "; " + wait,
+            Some(wait) => line + "; " + &wait.line(),
             None => line,
         }
     }
@@ -166,8 +177,8 @@ impl Words {
         }
         let rest = width.saturating_sub(first.chars().count());
         first += &fitting(&self.course, rest);
-        let wait = self.wait.as_deref().unwrap_or(" ");
-        format!("{first}\n{}\n{}", fitting(&self.figures, width), text::cut(wait, width))
+        let wait = self.wait.as_ref().map_or_else(|| " ".to_owned(), |wait| wait.fitting(width));
+        format!("{first}\n{}\n{wait}", fitting(&self.figures, width))
     }
 }
 
@@ -185,100 +196,9 @@ fn fitting(parts: &[String], width: usize) -> String {
     line
 }
 
-/// The one thing that the next call waits for, and for how long where that can be felt. Where that is what was learnt, or
-/// nothing, what is believed of the limit.
-fn waits_for(view: &View<'_>) -> Option<String> {
-    if view.stop.is_some() {
-        return Some(match view.in_flight {
-            0 => "ending".to_owned(),
-            calls => format!("ending; waiting for {}", text::counted(calls, "call")),
-        });
-    }
-    let waiting = view.limits.scopes.iter().filter(|scope| scope.waiting > 0);
-    let next = waiting
-        .filter_map(|scope| scope.waits_for.as_ref().map(|(policy, at)| (scope, policy, at)))
-        .min_by_key(|(_, _, at)| at.unwrap_or(Instant::MAX));
-    match (next, view.next_due) {
-        (Some((scope, policy, at)), _) => {
-            let wait = at.map(|at| countdown(at - view.now)).unwrap_or_default();
-            let learnt = scope.belief.as_ref().is_some_and(|belief| is_learnt(policy, &wait, belief));
-            learnt.then(|| believed(view.limits)).flatten().or_else(|| {
-                let of = name(view.limits, scope);
-                Some(format!("{of}waiting for {}{wait}", text::printable(&policy.to_string())))
-            })
-        }
-        (None, Some((due, now))) if due > now && view.in_flight == 0 => {
-            Some(format!("waiting for the next retry{}", countdown(due.saturating_since(now))))
-        }
-        _ => believed(view.limits),
-    }
-}
-
-/// Whether that wait is a matter of what was learnt, and too short to be told by itself.
-fn is_learnt(policy: &Policy, wait: &str, belief: &Belief) -> bool {
-    match policy {
-        Policy::Rate { .. } | Policy::Canary => true,
-        Policy::Gate { .. } => wait.is_empty(),
-        Policy::Concurrency => belief.cap.is_some(),
-        _ => false,
-    }
-}
-
-/// What the busiest scope believes of its limit, under a pace that learns.
-fn believed(limits: &Snapshot) -> Option<String> {
-    let sending = limits.scopes.iter().filter(|scope| scope.totals.sends > 0);
-    let busiest = sending.max_by_key(|scope| (scope.waiting > 0, scope.totals.sends))?;
-    Some(format!("{}{}", name(limits, busiest), busiest.belief.as_ref()?))
-}
-
-/// A scope's name and a colon, where there are several.
-fn name(limits: &Snapshot, scope: &ScopeSnapshot) -> String {
-    if limits.scopes.len() > 1 { format!("{}: ", text::printable(&scope.name)) } else { String::new() }
-}
-
-/// The time that is left, in whole seconds; from a minute on with its end. Nothing for less than a second.
-fn countdown(wait: Duration) -> String {
-    match wait.as_secs() {
-        0 => String::new(),
-        seconds @ 1..60 => format!(", {seconds}s"),
-        seconds => {
-            let wait = Duration::from_secs(seconds);
-            format!(", {}, until {}", text::duration(wait), text::moment(paceline::clock::wall() + wait))
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use paceline_core::{Cause, Cost, Pacer, PacerConfig, Request};
-
     use super::*;
-
-    #[test]
-    fn what_is_believed_is_told_where_nothing_else_holds_back() {
-        let mut pacer = Pacer::new(PacerConfig::default(), 1, Instant::ZERO).expect("the defaults");
-        let scope = pacer.scope("a model");
-        let told = |pacer: &Pacer| {
-            let (now, figures, limits) = (Instant::ZERO, &Figures::default(), &pacer.snapshot(Instant::ZERO));
-            waits_for(&View { now, figures, limits, in_flight: 1, stop: None, next_due: None })
-        };
-        assert_eq!(told(&pacer), None, "before the first call nothing is believed");
-        for _ in 0..2 {
-            pacer.enqueue(Instant::ZERO, Request::new(&scope, Cost::request())).expect("small enough");
-        }
-        let believed = pacer.snapshot(Instant::ZERO).scopes[0].belief.as_ref().expect("it learns").to_string();
-        assert_eq!(told(&pacer).as_ref(), Some(&believed), "the second call waits for the learnt rate");
-        let until = Instant::from_nanos(42_000_000_000);
-        pacer.hold_for(Instant::ZERO, Some(&scope), until, Cause::QuotaUsedUp);
-        assert_eq!(told(&pacer).as_deref(), Some("waiting for a used-up quota, 42s"));
-        pacer.resume(Instant::ZERO, None);
-        pacer.hold_for(Instant::ZERO, None, until, Cause::Overloaded { asked: true });
-        let asked = "waiting for the end of a pause that the overloaded server asked for, 42s";
-        assert_eq!(told(&pacer).as_deref(), Some(asked));
-        pacer.scope("another");
-        pacer.resume(Instant::ZERO, None);
-        assert_eq!(told(&pacer).as_deref(), Some(&*format!("a model: {believed}")));
-    }
 
     #[test]
     fn a_screen_never_exceeds_its_width_and_keeps_what_matters() {
@@ -286,7 +206,7 @@ mod tests {
             share: 0.5,
             course: vec!["1,234,567/2,469,134 done".into(), "151.3/s".into(), "ETA 2h 15m".into()],
             figures: vec!["512 in flight".into(), "1,234,055 waiting".into(), "17 rate-limited".into()],
-            wait: Some("waiting for the server's limit of 500 requests, 0 left, 42s".into()),
+            wait: Some(Wait::bare("waiting for the server's limit of 500 requests, 0 left, 42s".into())),
         };
         for width in 0..200 {
             let screen = words.screen(width);

@@ -1,11 +1,10 @@
 //! The true end of a run: counted in the journal, not remembered.
 
-use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
-use paceline::{ScopeSnapshot, ScopeState, Snapshot};
+use paceline::{Cause, ScopeSnapshot, ScopeState, Snapshot};
 use paceline_core::{Class, Cost, Dimension, Limits};
 use paceline_sim::Job;
 use paceline_store::{Counts, DeferReason};
@@ -13,6 +12,7 @@ use serde_json::{Value, json};
 
 use crate::exit::Status;
 use crate::run::calls::stop::Stop;
+use crate::run::job::holds::Held;
 use crate::run::seen::figures::Figures;
 use crate::run::seen::oracle;
 use crate::run::seen::report;
@@ -25,8 +25,8 @@ const SHOWN: usize = 5;
 /// How a run ended.
 pub(crate) struct Summary<'a> {
     pub(crate) counts: &'a Counts,
-    /// What held scopes wait for.
-    pub(crate) held_until: &'a BTreeSet<String>,
+    /// Scopes that are held, the first to open first.
+    pub(crate) held: &'a [Held],
     /// The input has not been read to its end, so that nobody knows how many items there are.
     pub(crate) unread: bool,
     pub(crate) figures: &'a Figures,
@@ -94,7 +94,7 @@ impl Summary<'_> {
     }
 
     /// The summary for people.
-    pub(crate) fn text(&self, output: &Path, errors: &Path, report: &Path, wall: ToWall<'_>) -> String {
+    pub(crate) fn text(&self, output: &Path, errors: &Path, report: &Path) -> String {
         let (counts, abandoned) = (self.counts, self.counts.totals.abandoned);
         let deferred = counts.waiting + counts.in_flight;
         let mut text = format!(
@@ -121,7 +121,7 @@ impl Summary<'_> {
         }
         self.deferred().into_iter().for_each(&mut line);
         if deferred > 0 {
-            self.closed_scopes(wall).into_iter().for_each(&mut line);
+            self.closed_scopes().into_iter().for_each(&mut line);
         }
         if let Some(stop) = self.stop() {
             line(format!("stopped early: {}", text::printable(&stop.to_string())));
@@ -173,8 +173,8 @@ impl Summary<'_> {
     fn deferred(&self) -> Vec<String> {
         let mut groups: Vec<(String, u64)> = Vec::new();
         for group in &self.counts.deferred {
-            let class = group.class.map(|class| format!(" (last answer: {class})")).unwrap_or_default();
-            let reason = words(report::told(group.reason, self.stop().is_some_and(Stop::is_bound)), self.held_until);
+            let class = group.class.map(|class| format!(" (last answer: {})", answered(class))).unwrap_or_default();
+            let reason = words(report::told(group.reason, self.stop().is_some_and(Stop::is_bound)));
             let told = format!("{reason}{class}");
             match groups.iter_mut().find(|(known, _)| *known == told) {
                 Some((_, items)) => *items += group.items,
@@ -185,28 +185,17 @@ impl Summary<'_> {
     }
 
     /// Scopes, and the account, that send nothing for now: until when, or why.
-    fn closed_scopes(&self, wall: ToWall<'_>) -> Vec<String> {
-        let name = |scope: &ScopeSnapshot| match &*scope.name {
-            "" => "the account".to_owned(),
-            name => text::printable(name).into_owned(),
-        };
+    fn closed_scopes(&self) -> Vec<String> {
         let all = std::iter::once(&self.view.account).chain(&self.view.scopes);
-        let mut words: Vec<String> = all
-            .filter_map(|scope| match &scope.state {
-                ScopeState::Held { until, cause } => {
-                    Some(format!("held: {} until {}: {cause}", name(scope), text::moment(wall(*until))))
-                }
-                ScopeState::Stopped { reason } => {
-                    Some(format!("stopped: {}: {}; act on that, then go on", name(scope), text::printable(reason)))
-                }
-                ScopeState::Open | ScopeState::Paced => None,
-            })
-            .collect();
+        let mut words: Vec<String> = all.filter_map(closed).collect();
+        words.extend(self.held.iter().map(|held| format!("held: {}", held.words())));
         let more = words.len().saturating_sub(SHOWN);
         words.truncate(SHOWN);
-        words.extend(
-            (more > 0).then(|| format!("and {}, see paceline stats", text::counted(more as u64, "more scope"))),
-        );
+        let last = self.held.last().map(|held| format!("; the last is held until {}", text::end(held.until)));
+        words.extend((more > 0).then(|| {
+            let last = last.unwrap_or_default();
+            format!("and {}, see paceline stats{last}", text::counted(more as u64, "more scope"))
+        }));
         words
     }
 
@@ -229,19 +218,39 @@ impl Summary<'_> {
     }
 }
 
-fn words(reason: DeferReason, held_until: &BTreeSet<String>) -> String {
-    let words = match reason {
-        DeferReason::ScopeStopped => "until somebody acts on what stopped them",
-        DeferReason::ScopeHeld if held_until.is_empty() => "until their scope is free again",
-        DeferReason::ScopeHeld => {
-            let causes: Vec<&str> = held_until.iter().map(String::as_str).collect();
-            return format!("until {}", text::printable(&causes.join(" or ")));
+/// A scope that a person has to see to, or that this run has given up. Those that are held stand in the journal.
+fn closed(scope: &ScopeSnapshot) -> Option<String> {
+    let name = match &*scope.name {
+        "" => "the account".into(),
+        name => text::printable(name),
+    };
+    match &scope.state {
+        ScopeState::Stopped { reason } => {
+            Some(format!("stopped: {name}: {}; act on that, then go on", text::printable(reason)))
         }
+        ScopeState::Held { cause: cause @ Cause::ServerFails, .. } => {
+            Some(format!("given up for this run: {name}: {}; the next run tries it again", cause.why()))
+        }
+        _ => None,
+    }
+}
+
+fn words(reason: DeferReason) -> &'static str {
+    match reason {
+        DeferReason::ScopeStopped => "until somebody acts on what stopped them",
+        DeferReason::ScopeHeld => "until their scope is free again",
         DeferReason::NotBefore => "until their next try",
         DeferReason::NotStarted => "because the run ended before they were begun",
         DeferReason::RunBound => "because the run ended before their turn",
-    };
-    words.to_owned()
+    }
+}
+
+/// A class for people. That of a used-up quota is also that of an answer which names none and asks for a long wait.
+const fn answered(class: Class) -> &'static str {
+    match class {
+        Class::QuotaExhausted => "refused for long",
+        class => class.as_str(),
+    }
 }
 
 fn round(duration: Duration) -> f64 {

@@ -26,6 +26,7 @@ use crate::run::calls::partial::Partials;
 use crate::run::calls::send::{Answer, Call, NoAnswer, Sender, SenderConfig};
 use crate::run::lines::format::Format;
 use crate::run::lines::line::Echo;
+use crate::text;
 use crate::upstream;
 
 /// Sends items to one upstream.
@@ -169,7 +170,10 @@ fn failure(answer: Option<&Result<Answer, NoAnswer>>, reading: Reading) -> Failu
         _ => None,
     };
     let words = match answer {
-        Some(Ok(answer)) => reading.words.unwrap_or_else(|| format!("status {}", answer.status)),
+        Some(Ok(answer)) => reading.words.unwrap_or_else(|| {
+            let wait = reading.wait.map(|wait| format!(", told to wait {}", text::duration(wait)));
+            format!("status {}{}", answer.status, wait.unwrap_or_default())
+        }),
         Some(Err(error)) => error.to_string(),
         None => "given up: the run had to end".to_owned(),
     };

@@ -90,7 +90,7 @@ impl Seen {
             }
             Note::Scope(row) => match &row.state {
                 ScopeState::Held { until, reason } => {
-                    let (until, reason) = (text::moment(*until), text::printable(reason));
+                    let (until, reason) = (text::end(*until), text::printable(reason));
                     tracing::warn!(group = &*row.name, "the group is held until {until}: {reason}");
                 }
                 ScopeState::Stopped { reason } => {

@@ -38,7 +38,7 @@ impl Ran {
     /// Names a place that did not take it, unless another run follows that will have one of its own.
     pub(super) fn tell(&self, args: &Args, quiet: bool) -> Result<Status, Failure> {
         let telling = Telling { as_json: args.json, quiet, file: args.summary.as_deref() };
-        match telling.tell(&self.json(), &self.text()) {
+        match telling.tell(|| self.json(), &self.text()) {
             Err(failure) if args.every.is_some() => tracing::error!("{failure}"),
             told => told?,
         }

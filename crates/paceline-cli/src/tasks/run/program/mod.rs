@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
+use paceline_core::Class;
 use paceline_store::work::{self, Task};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{ChildStdin, Command};
@@ -15,6 +16,7 @@ use tokio::process::{ChildStdin, Command};
 use super::course::Course;
 use crate::exit::Failure;
 use crate::tasks::family::Family;
+use crate::text;
 
 /// More than that of standard output is not read for a last line.
 const OUTPUT_BYTES: usize = 1 << 20;
@@ -91,7 +93,18 @@ impl Program {
     /// What the command said, or what became of it.
     pub(super) async fn work(&self, task: &Task, course: &Course) -> Result<(), Failed> {
         let ended = self.run(task, course).await;
-        said::verdict(&ended).map_err(|failure| Failed { failure, is_its_own: said::is_of_the_item(&ended) })
+        said::verdict(&ended).map_err(|mut failure| {
+            if matches!(failure.class, Class::QuotaExhausted | Class::Account) || failure.is_for_group {
+                // These words stand at the whole group, which knows neither item nor command.
+                failure.words = format!("{}: {}", self.name(), failure.words);
+            }
+            Failed { failure, is_its_own: said::is_of_the_item(&ended) }
+        })
+    }
+
+    fn name(&self) -> String {
+        let name = self.path.file_name().unwrap_or(self.path.as_os_str());
+        text::printable(&name.to_string_lossy()).into_owned()
     }
 
     async fn run(&self, task: &Task, course: &Course) -> Ended {

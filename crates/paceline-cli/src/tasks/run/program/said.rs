@@ -133,10 +133,15 @@ fn read(report: &Map<String, Value>, code: i32, ended: &Ended) -> Failure {
         Some(Value::String(text)) => Some(text.trim().to_owned()).filter(|text| !text.is_empty()),
         Some(other) => Some(other.to_string()),
     };
-    let words = told("message").unwrap_or_else(|| format!("exit code {code}{}", behind(ended)));
     let (class, objection) = class(told("class"), code);
-    let words = objection.map_or_else(|| words.clone(), |objection| format!("{objection}; {words}"));
     let retry_after = report.get("retry_after_s").and_then(seconds);
+    let words = told("message").unwrap_or_else(|| {
+        let wait = retry_after.filter(|_| matches!(class, Class::Throttled | Class::QuotaExhausted));
+        // It may hold a group, and an exit code is no cause of that.
+        let reported = wait.map(|wait| format!(", reported as {class} for {}", text::duration(wait)));
+        format!("exit code {code}{}{}", reported.unwrap_or_default(), behind(ended))
+    });
+    let words = objection.map_or_else(|| words.clone(), |objection| format!("{objection}; {words}"));
     Failure {
         code: told("code"),
         retry_after,
@@ -331,6 +336,8 @@ mod tests {
             let failure = exited(1, &format!("{{\"class\":\"throttled\",\"retry_after_s\":{value}}}"), "");
             assert_eq!(failure.retry_after, wait.map(Duration::from_millis), "{value}");
         }
+        let failure = exited(1, r#"{"class":"quota_exhausted","retry_after_s":7200}"#, "none left");
+        assert_eq!(failure.words, "exit code 1, reported as quota_exhausted for 2h 00m: none left");
     }
 
     #[test]

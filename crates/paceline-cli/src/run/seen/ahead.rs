@@ -1,0 +1,170 @@
+//! What lies ahead of a run: how long the rest takes, as far as that is known.
+
+use std::time::Duration;
+
+use paceline::{Cause, Instant, QuotaSnapshot, ScopeSnapshot, ScopeState, Snapshot};
+use paceline_core::Dimension;
+
+use crate::run::job::holds::SHORT;
+
+/// The rest of a job, and how fast it went.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Rest {
+    /// Items that have not ended.
+    pub(crate) items: u64,
+    /// Tokens that an item took on average.
+    pub(crate) tokens: f64,
+    /// Items that ended in a second, while some could; 0 where that is not known.
+    pub(crate) rate: f64,
+}
+
+/// How long the rest takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Left {
+    pub(crate) time: Duration,
+    /// Nobody knows how fast it goes after that.
+    pub(crate) at_least: bool,
+}
+
+impl Rest {
+    /// As long as it takes at that rate, at least as long as the known limits let it take, and later by a hold of all that is
+    /// left. Some of it waits for the last hold to end.
+    pub(crate) fn left(&self, now: Instant, limits: &Snapshot) -> Option<Left> {
+        if self.items == 0 {
+            return None;
+        }
+        let at_rate = (self.rate > 0.0).then(|| whole(self.items as f64 / self.rate));
+        let by_limits = known(limits).filter_map(|quota| self.under(now, quota)).max();
+        let held = until_any(now, limits).map(|until| until - now);
+        let last = closed(now, limits).map(|(_, until, _)| until - now).max();
+        let works = at_rate.max(by_limits);
+        let time = (held.unwrap_or_default() + works.unwrap_or_default()).max(last.unwrap_or_default());
+        (!time.is_zero()).then_some(Left { time, at_least: works.is_none() })
+    }
+
+    /// The least that a limit lets it take.
+    fn under(&self, now: Instant, quota: &QuotaSnapshot) -> Option<Duration> {
+        let needs = match quota.dimension {
+            Dimension::Requests => self.items as f64,
+            Dimension::Tokens => self.items as f64 * self.tokens,
+            _ => return None,
+        };
+        let beyond = needs - quota.remaining as f64;
+        if beyond <= 0.0 {
+            return None;
+        }
+        // A server may announce a limit without its window, and yet when it opens.
+        let window = quota.window.filter(|_| quota.limit > 0).unwrap_or_default();
+        Some(
+            whole(beyond / quota.limit.max(1) as f64 * window.as_secs_f64()).max(quota.next_free.saturating_since(now)),
+        )
+    }
+}
+
+/// Scopes, and the account, that let nothing leave until a known time, and why.
+pub(crate) fn closed(now: Instant, limits: &Snapshot) -> impl Iterator<Item = (&ScopeSnapshot, Instant, Cause)> {
+    let all = std::iter::once(&limits.account).chain(&limits.scopes);
+    all.filter_map(move |scope| closure(now, scope).map(|(until, cause)| (scope, until, cause)))
+}
+
+/// Until when nothing leaves at all; none while a call of some scope can leave, is under way, or waits for something else.
+pub(crate) fn until_any(now: Instant, limits: &Snapshot) -> Option<Instant> {
+    let account = closure(now, &limits.account).map(|(until, _)| until);
+    let is_at_work = |scope: &ScopeSnapshot| scope.waiting > 0 || scope.concurrency.in_flight > 0;
+    let at_work = limits.scopes.iter().any(|scope| is_at_work(scope) && closure(now, scope).is_none());
+    let first = closed(now, limits).map(|(_, until, _)| until).min();
+    account.max(first.filter(|_| !at_work))
+}
+
+fn closure(now: Instant, scope: &ScopeSnapshot) -> Option<(Instant, Cause)> {
+    match &scope.state {
+        ScopeState::Held { until, cause } => Some((*until, *cause)),
+        ScopeState::Stopped { .. } => None,
+        ScopeState::Open | ScopeState::Paced => scope.closed_until.zip(scope.closed_for),
+    }
+    .filter(|(until, _)| *until > now + SHORT)
+}
+
+/// Limits that all of the rest is under: those of the account, and of a scope that is the only one.
+fn known(limits: &Snapshot) -> impl Iterator<Item = &QuotaSnapshot> {
+    let only = limits.scopes.first().filter(|_| limits.scopes.len() == 1);
+    let of_only = only.into_iter().flat_map(|scope| scope.quotas.iter().chain(&scope.announced));
+    limits.account.quotas.iter().chain(of_only)
+}
+
+/// In whole seconds, rounded up; what is longer than the clock can tell is cut.
+fn whole(seconds: f64) -> Duration {
+    Duration::from_secs(seconds.ceil() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use paceline_core::{Limits, Pacer, PacerConfig, Quota, Request};
+
+    use super::*;
+
+    const S: Duration = Duration::from_secs(1);
+
+    fn pacer(quotas: Vec<Quota>) -> Pacer {
+        let config = PacerConfig { limits: Limits { quotas, ..Limits::default() }, ..PacerConfig::default() };
+        Pacer::new(config, 1, Instant::ZERO).expect("it makes sense")
+    }
+
+    fn seconds(rest: Rest, pacer: &Pacer) -> Option<(u64, bool)> {
+        let left = rest.left(Instant::ZERO, &pacer.snapshot(Instant::ZERO))?;
+        Some((left.time.as_secs(), left.at_least))
+    }
+
+    #[test]
+    fn a_hold_moves_the_end_by_what_remains_behind_it() {
+        let mut pacer = pacer(Vec::new());
+        let rest = Rest { items: 100, rate: 2.0, ..Rest::default() };
+        let unknown = Rest { rate: 0.0, ..rest };
+        assert_eq!(seconds(rest, &pacer), Some((50, false)));
+        assert_eq!(seconds(unknown, &pacer), None);
+        let (a, b) = (pacer.scope("a"), pacer.scope("b"));
+        pacer.hold_for(Instant::ZERO, Some(&a), Instant::ZERO + 7_200 * S, Cause::QuotaUsedUp);
+        pacer.hold_for(Instant::ZERO, Some(&b), Instant::ZERO + 600 * S, Cause::QuotaUsedUp);
+        assert_eq!(seconds(rest, &pacer), Some((7_200, false)), "the first opens after 10 minutes, the last is longer");
+        assert_eq!(seconds(Rest { items: 20_000, ..rest }, &pacer), Some((10_600, false)));
+        assert_eq!(seconds(unknown, &pacer), Some((7_200, true)));
+        let c = pacer.scope("c");
+        pacer.enqueue(Instant::ZERO, Request::new(&c, paceline_core::Cost::request())).expect("small enough");
+        assert_eq!(seconds(Rest { items: 20_000, ..rest }, &pacer), Some((10_000, false)), "c goes on meanwhile");
+        pacer.hold_for(Instant::ZERO, None, Instant::ZERO + 1_000 * S, Cause::QuotaUsedUp);
+        assert_eq!(seconds(Rest { items: 20_000, ..rest }, &pacer), Some((11_000, false)), "the account");
+        assert_eq!(seconds(Rest::default(), &pacer), None, "nothing is left");
+    }
+
+    #[test]
+    fn known_limits_bound_how_fast_the_rest_can_go() {
+        let minute = pacer(vec![Quota::sliding(Dimension::Requests, 60, 60 * S)]);
+        assert_eq!(seconds(Rest { items: 660, rate: 50.0, ..Rest::default() }, &minute), Some((600, false)));
+        assert_eq!(seconds(Rest { items: 660, rate: 0.5, ..Rest::default() }, &minute), Some((1_320, false)));
+        assert_eq!(
+            seconds(Rest { items: 30, rate: 10.0, ..Rest::default() }, &minute),
+            Some((3, false)),
+            "it has room"
+        );
+        assert_eq!(
+            seconds(Rest { items: 660, ..Rest::default() }, &minute),
+            Some((600, false)),
+            "before the first end"
+        );
+        let tokens = pacer(vec![Quota::sliding(Dimension::Tokens, 1_000, 60 * S)]);
+        let rest = Rest { items: 110, tokens: 100.0, rate: 50.0 };
+        assert_eq!(seconds(rest, &tokens), Some((600, false)));
+        let opens = QuotaSnapshot {
+            dimension: Dimension::Requests,
+            limit: 30,
+            used: 30,
+            remaining: 0,
+            window: None,
+            next_free: Instant::ZERO + 34 * S,
+            taken: Vec::new(),
+            announcement: None,
+        };
+        let rest = Rest { items: 17, rate: 3.2, ..Rest::default() };
+        assert_eq!(rest.under(Instant::ZERO, &opens), Some(34 * S), "its window is not known, but when it opens");
+    }
+}

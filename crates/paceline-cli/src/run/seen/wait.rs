@@ -1,0 +1,219 @@
+//! What the next call of a run waits for, in a line.
+
+use std::time::Duration;
+
+use paceline::{Belief, Instant, ScopeSnapshot, Snapshot};
+use paceline_core::Policy;
+
+use crate::run::seen::ahead;
+use crate::run::seen::progress::View;
+use crate::text;
+
+/// A wait in words.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Wait {
+    /// Whose wait it is; empty where there is one scope only.
+    of: String,
+    what: String,
+    /// For how long and until when; empty where that cannot be felt or is not known.
+    when: String,
+}
+
+impl Wait {
+    /// The one thing that the next call waits for, and for how long where that can be felt. Where that is what was learnt, or
+    /// nothing, what is believed of the limit.
+    pub(crate) fn of(view: &View<'_>) -> Option<Self> {
+        if view.stop.is_some() {
+            return Some(Self::bare(match view.in_flight {
+                0 => "ending".to_owned(),
+                calls => format!("ending; waiting for {}", text::counted(calls, "call")),
+            }));
+        }
+        let waiting = view.limits.scopes.iter().filter(|scope| scope.waiting > 0);
+        let next = waiting
+            .filter_map(|scope| scope.waits_for.as_ref().map(|(policy, at)| (scope, policy, *at)))
+            .min_by_key(|(_, _, at)| at.unwrap_or(Instant::MAX));
+        let stored = view.next_due.filter(|(due, now)| due > now && view.in_flight == 0);
+        let stored = stored.map(|(due, now)| view.now + due.saturating_since(now));
+        match (next, stored) {
+            (Some((_, _, Some(at))), Some(due)) if due < at => Some(Self::stored(view, due)),
+            (None, Some(due)) => Some(Self::stored(view, due)),
+            (Some((scope, policy, at)), _) => {
+                let when = at.map(|at| countdown(at - view.now)).unwrap_or_default();
+                let learnt = scope.belief.as_ref().is_some_and(|belief| is_learnt(policy, &when, belief));
+                learnt.then(|| Self::believed(view.limits)).flatten().or_else(|| {
+                    let what = format!("waiting for {}", text::printable(&policy.to_string()));
+                    Some(Self { of: name(view.limits, scope), what, when })
+                })
+            }
+            (None, None) => Self::believed(view.limits),
+        }
+    }
+
+    /// Items wait in the journal for the end of a hold, or for a time of their own.
+    fn stored(view: &View<'_>, due: Instant) -> Self {
+        let held: Vec<_> = ahead::closed(view.now, view.limits).collect();
+        // An item is put off until its scope opens, give or take a rounding.
+        let first = held.iter().filter(|(_, until, _)| *until <= due + A_MOMENT).min_by_key(|(_, until, _)| *until);
+        let Some((scope, until, cause)) = first else {
+            return Self { when: countdown(due - view.now), ..Self::bare("waiting for the next retry".to_owned()) };
+        };
+        let of = match held.len() {
+            1 => name(view.limits, scope),
+            scopes => format!("{} held, the first ", text::counted(scopes as u64, "scope")),
+        };
+        Self { of, what: format!("waiting for {cause}"), when: countdown(*until - view.now) }
+    }
+
+    /// What the busiest scope believes of its limit, under a pace that learns.
+    fn believed(limits: &Snapshot) -> Option<Self> {
+        let sending = limits.scopes.iter().filter(|scope| scope.totals.sends > 0);
+        let busiest = sending.max_by_key(|scope| (scope.waiting > 0, scope.totals.sends))?;
+        Some(Self { of: name(limits, busiest), ..Self::bare(busiest.belief.as_ref()?.to_string()) })
+    }
+
+    /// One that nothing else is known of.
+    pub(crate) fn bare(what: String) -> Self {
+        Self { what, ..Self::default() }
+    }
+
+    /// All of it.
+    pub(crate) fn line(&self) -> String {
+        format!("{}{}{}", self.of, self.what, self.when)
+    }
+
+    /// In at most so many columns. Until when is told to the last: whose wait it is, and then for what, is cut first.
+    pub(crate) fn fitting(&self, columns: usize) -> String {
+        let room = columns.saturating_sub(text::width(&self.when));
+        let (of, what) = (text::width(&self.of), text::width(&self.what));
+        if of + what <= room {
+            return self.line();
+        }
+        if room < LEAST && !self.when.is_empty() {
+            return text::cut(self.when.trim_start_matches([',', ' ']), columns);
+        }
+        let of = match room.saturating_sub(what).max(room / 3) {
+            room if of <= room => self.of.clone(),
+            room => text::cut(self.of.trim_end(), room.saturating_sub(1)) + if room > 1 { " " } else { "" },
+        };
+        text::cut(&format!("{of}{}", self.what), room) + &self.when
+    }
+}
+
+/// Fewer columns say nothing beside the time.
+const LEAST: usize = 12;
+
+/// Clocks of the journal and of the limiter round differently.
+const A_MOMENT: Duration = Duration::from_secs(1);
+
+/// Whether that wait is a matter of what was learnt, and too short to be told by itself.
+fn is_learnt(policy: &Policy, when: &str, belief: &Belief) -> bool {
+    match policy {
+        Policy::Rate { .. } | Policy::Canary => true,
+        Policy::Gate { .. } => when.is_empty(),
+        Policy::Concurrency => belief.cap.is_some(),
+        _ => false,
+    }
+}
+
+/// A scope's name and a colon, where there are several.
+fn name(limits: &Snapshot, scope: &ScopeSnapshot) -> String {
+    match limits.scopes.len() {
+        0 | 1 => String::new(),
+        _ if scope.name.is_empty() => "the account: ".to_owned(),
+        _ => format!("{}: ", text::printable(&scope.name)),
+    }
+}
+
+/// The time that is left, in whole seconds; from a minute on with its end. Nothing for less than a second.
+fn countdown(wait: Duration) -> String {
+    match wait.as_secs() {
+        0 => String::new(),
+        seconds @ 1..60 => format!(", {seconds}s"),
+        seconds => {
+            let wait = Duration::from_secs(seconds);
+            format!(", {}, until {}", text::duration(wait), text::moment(paceline::clock::wall() + wait))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use paceline_core::{Cause, Cost, Pacer, PacerConfig, Request, Timestamp};
+
+    use super::*;
+    use crate::run::seen::figures::Figures;
+
+    fn told_at(pacer: &Pacer, in_flight: u64, next_due: Option<Duration>) -> Option<Wait> {
+        let (now, figures, limits) = (Instant::ZERO, &Figures::default(), &pacer.snapshot(Instant::ZERO));
+        let wall = Timestamp::from_millis(1_000);
+        let next_due = next_due.map(|due| (wall + due, wall));
+        Wait::of(&View { now, figures, limits, in_flight, stop: None, next_due })
+    }
+
+    #[test]
+    fn what_is_believed_is_told_where_nothing_else_holds_back() {
+        let mut pacer = Pacer::new(PacerConfig::default(), 1, Instant::ZERO).expect("the defaults");
+        let scope = pacer.scope("a model");
+        let told = |pacer: &Pacer| told_at(pacer, 1, None).map(|wait| wait.line());
+        assert_eq!(told(&pacer), None, "before the first call nothing is believed");
+        for _ in 0..2 {
+            pacer.enqueue(Instant::ZERO, Request::new(&scope, Cost::request())).expect("small enough");
+        }
+        let believed = pacer.snapshot(Instant::ZERO).scopes[0].belief.as_ref().expect("it learns").to_string();
+        assert_eq!(told(&pacer).as_ref(), Some(&believed), "the second call waits for the learnt rate");
+        let until = Instant::from_nanos(42_000_000_000);
+        pacer.hold_for(Instant::ZERO, Some(&scope), until, Cause::QuotaUsedUp);
+        assert_eq!(told(&pacer).as_deref(), Some("waiting for a used-up quota, 42s"));
+        pacer.resume(Instant::ZERO, None);
+        pacer.hold_for(Instant::ZERO, None, until, Cause::Overloaded { asked: true });
+        let asked = "waiting for the end of a pause that the overloaded server asked for, 42s";
+        assert_eq!(told(&pacer).as_deref(), Some(asked));
+        pacer.scope("another");
+        pacer.resume(Instant::ZERO, None);
+        assert_eq!(told(&pacer).as_deref(), Some(&*format!("a model: {believed}")));
+    }
+
+    #[test]
+    fn items_in_the_journal_wait_for_what_their_scope_is_held_for() {
+        let mut pacer = Pacer::new(PacerConfig::default(), 1, Instant::ZERO).expect("the defaults");
+        let scope = pacer.scope("a model");
+        let seconds = Duration::from_secs;
+        let told = |pacer: &Pacer, due| told_at(pacer, 0, Some(seconds(due))).map(|wait| wait.line());
+        assert_eq!(told(&pacer, 42).as_deref(), Some("waiting for the next retry, 42s"));
+        pacer.hold_for(Instant::ZERO, Some(&scope), Instant::ZERO + seconds(42), Cause::Overloaded { asked: true });
+        let asked = "waiting for the end of a pause that the overloaded server asked for, 42s";
+        assert_eq!(told(&pacer, 42).as_deref(), Some(asked));
+        assert_eq!(told(&pacer, 5).as_deref(), Some("waiting for the next retry, 5s"), "an item of another scope");
+        let other = pacer.scope("b");
+        pacer.hold_for(Instant::ZERO, Some(&other), Instant::ZERO + seconds(50), Cause::QuotaUsedUp);
+        assert_eq!(told(&pacer, 42), Some(format!("2 scopes held, the first {asked}")));
+    }
+
+    #[test]
+    fn until_when_is_never_cut() {
+        let wait = Wait {
+            of: "/v1/chat/completions a-model-with-a-long-name: ".to_owned(),
+            what: "waiting for the end of a pause that the server asked for at its rate limit".to_owned(),
+            when: ", 1h 59m, until 14:00:00 UTC".to_owned(),
+        };
+        let alone = Wait { of: String::new(), ..wait.clone() };
+        for columns in 27..200 {
+            for wait in [&wait, &alone] {
+                let line = wait.fitting(columns);
+                assert!(
+                    text::width(&line) <= columns && line.ends_with("1h 59m, until 14:00:00 UTC"),
+                    "{columns}: {line}"
+                );
+            }
+        }
+        assert_eq!(
+            alone.fitting(80),
+            "waiting for the end of a pause that the server aske…, 1h 59m, until 14:00:00 UTC"
+        );
+        assert_eq!(
+            wait.fitting(80),
+            "/v1/chat/comple… waiting for the end of a pause tha…, 1h 59m, until 14:00:00 UTC"
+        );
+    }
+}
