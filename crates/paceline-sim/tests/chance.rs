@@ -91,12 +91,24 @@ fn overloads_by_chance_over_a_limit_leave_the_limit_used() -> Tested {
 
 #[test]
 fn a_wait_told_by_chance_holds_its_item_alone() -> Tested {
-    reaches(&[("noise-503-0.02-n500-told", 0.95)])
+    reaches(&[
+        ("noise-503-0.02-n500-told", 0.95),
+        ("noise-429-0.003-n50-told", 0.6),
+        ("noise-429-0.01-n500-told", 0.7),
+        ("noise-429-0.02-n500-told", 0.6),
+    ])
 }
 
 #[test]
 fn five_seconds_of_failures_are_over_when_they_are_over() -> Tested {
     reaches(&[("burst-503-b20", 0.9), ("burst-503-c8", 0.9), ("burst-429-b20", 0.9)])
+}
+
+#[test]
+fn many_processes_with_a_small_limit_do_not_take_each_other_for_chance() -> Tested {
+    let sixteen = runs(&["tb-slow"], 16)?;
+    assert!(mean(&sixteen, "tb-slow", |run| run.waste) <= 0.2, "{sixteen:?}");
+    Ok(())
 }
 
 #[test]

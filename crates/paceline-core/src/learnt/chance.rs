@@ -55,6 +55,10 @@ const KNOWN: f64 = 0.003;
 /// Throttles are our doing where more than this share of the last fifty calls was throttled.
 const MANY: f64 = 0.15;
 
+/// Where more than this share of throttles is usual, a trial cannot tell: to double one of many processes that share a limit
+/// changes little.
+const USUAL_THROTTLES: f64 = 0.25;
+
 /// Which refusals are judged together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -72,6 +76,8 @@ pub(super) struct Seen {
     pub(super) starting: bool,
     /// The rate is below the one that was refused, and too few calls were admitted since then to have found a limit again.
     pub(super) unpaid: bool,
+    /// It comes too soon for a limit: unpaid, or right after a wait that the server asked for and that was not a window's.
+    pub(super) soon: bool,
     /// A trial is under way.
     pub(super) trying: bool,
 }
@@ -187,7 +193,8 @@ impl Share {
         }
         let chance = self.chance(now);
         if seen.new && seen.open && !seen.starting && self.is_limited() {
-            if alone && !seen.trying && self.doubt.refused(seen.unpaid) {
+            let telling = !seen.trying && self.usual <= USUAL_THROTTLES;
+            if alone && telling && self.doubt.refused(seen.soon) {
                 self.trial = Some(Trial::faster(self.now, self.usual));
                 return Means::TryFaster;
             }

@@ -135,6 +135,8 @@ pub(crate) struct Learnt {
     alike: u32,
     /// Every call that was out when the present closure began was refused.
     shut: bool,
+    /// The last wait that the server asked for did not look like that of a window.
+    vain: bool,
     idle: RunningClock,
     /// What was admitted and what time it was, without idling, when an epoch opened last that says something about a rate.
     sampled: Option<(u64, Instant)>,
@@ -156,6 +158,7 @@ impl Learnt {
             cycle: None,
             alike: 0,
             shut: false,
+            vain: false,
             idle: RunningClock::default(),
             sampled: None,
             longest: longest.min(LONGEST_CLOSURE),
@@ -297,6 +300,7 @@ impl Learnt {
         let alike = cycle.is_some_and(|before| self.is_window(n, before));
         self.alike = if alike { self.alike + 1 } else { 0 };
         let window = core::mem::take(&mut self.shut) || self.alike >= 2;
+        self.vain = !window && matches!(reopening.closure, Closure::Told | Closure::ToldAgain { .. });
         match reopening.closure {
             Closure::Own | Closure::ToldAnew => self.rate.reopened_after(closed, measured),
             Closure::Told | Closure::ToldAgain { .. } if window => self.rate.reopened_after(closed, measured),
@@ -354,13 +358,14 @@ impl Learnt {
         self.ledger.settle(now);
         self.refusals.get_or_insert_with(Box::default);
         self.tell_passed();
-        let starting = self.is_starting();
+        let (starting, unpaid) = (self.is_starting(), self.rate.is_unpaid(self.ledger.run()));
         let refusals = self.refusals.as_mut().expect("they were made above");
         let seen = Seen {
             new: self.ledger.is_watched(number) && self.ledger.is_new(number) && now >= refusals.from,
             open: gate.is_open(),
             starting,
-            unpaid: self.rate.is_unpaid(self.ledger.run()),
+            unpaid,
+            soon: unpaid || self.vain,
             trying: self.rate.is_tried(),
         };
         let means = refusals.shares[usize::from(overloaded)].refused(now, &seen);
