@@ -15,6 +15,9 @@ use crate::retry::{self, Counted, Then, Tried, is_failure};
 use crate::scope::{Flight, Scope};
 use crate::time::Instant;
 
+/// A test of a closed gate takes no longer.
+const LONGEST_TEST: Duration = Duration::from_secs(5);
+
 /// So many other items test a closed gate before one that failed there.
 const OTHERS_FIRST: usize = 5;
 
@@ -141,8 +144,12 @@ impl Pacer {
         if probe || !is_failure(class) || self.config.pace != Pace::Auto || !scope.is_shut() {
             return Duration::ZERO;
         }
-        let others = scope.queue.len().min(OTHERS_FIRST) as u32;
-        others * (scope.closed_until(now).unwrap_or(now) - now)
+        let Some(after_the_first) = (scope.queue.len().min(OTHERS_FIRST) as u32).checked_sub(1) else {
+            return Duration::ZERO;
+        };
+        let wait = scope.closed_until(now).unwrap_or(now) - now;
+        // The server's own wait is waited for once: each test that fails after it closes the gate for a wait of our choice.
+        wait + after_the_first * wait.min(LONGEST_TEST)
     }
 
     fn report_breaker(&mut self, now: Instant, scope: &ScopeId, change: Option<Change>) {

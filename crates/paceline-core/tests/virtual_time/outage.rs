@@ -21,6 +21,19 @@ fn no_item_pays_for_an_outage_and_few_calls_are_spent_on_it() {
     }
 }
 
+#[test]
+fn a_wait_that_a_failing_server_asks_for_is_waited_for_once() {
+    let asked = Duration::from_secs(3_600);
+    let job = run(PacerConfig::default(), 50, at(100_000.0), |now, _| {
+        let overloaded = Outcome::new(Class::Overloaded).with_hint(asked, false);
+        let outcome = if now < at(20.0) { overloaded } else { Outcome::new(Class::Success) };
+        (Duration::from_millis(20), outcome)
+    });
+    assert_eq!((job.succeeded.len(), job.failed.len()), (50, 0));
+    let last = job.succeeded.iter().map(|(_, at)| seconds(*at)).fold(0.0, f64::max);
+    assert!(last < 3_700.0, "the last is done after {last} s, the server asked for 3,600 s");
+}
+
 /// Two hundred calls that fail, each repeated as often as its item may be.
 fn opens_the_breaker(item: Option<u64>) -> bool {
     let config = PacerConfig { pace: Pace::Fixed, ..PacerConfig::default() };
