@@ -15,6 +15,9 @@ use crate::time::Instant;
 /// Successful probes that close it.
 const PROOFS: u32 = 2;
 
+/// So many outcomes were just seen.
+const JUST: u8 = 20;
+
 /// The largest ring.
 const LARGEST: u32 = 10_000;
 
@@ -46,12 +49,14 @@ pub(crate) struct Breaker {
     state: State,
     /// Since when nothing has succeeded, once it had opened.
     failing_since: Option<Instant>,
+    /// Successes until the last failure is no longer one just seen.
+    shaken: u8,
 }
 
 impl Breaker {
     pub(crate) fn new(config: BreakerConfig) -> Result<Self, ConfigError> {
         check(&config)?;
-        Ok(Self { config, samples: VecDeque::new(), state: State::Closed, failing_since: None })
+        Ok(Self { config, samples: VecDeque::new(), state: State::Closed, failing_since: None, shaken: 0 })
     }
 
     pub(crate) fn reconfigure(&mut self, config: BreakerConfig) -> Result<(), ConfigError> {
@@ -81,6 +86,7 @@ impl Breaker {
 
     /// A call of `item` was answered; `failed` if the server was overloaded or broken.
     pub(crate) fn answered(&mut self, now: Instant, item: u64, failed: bool, probe: bool) -> Option<Change> {
+        self.shaken = if failed { JUST } else { self.shaken.saturating_sub(1) };
         if !failed {
             self.failing_since = None;
         }
@@ -112,6 +118,11 @@ impl Breaker {
     /// Whether it is closed, and has not opened since the last success.
     pub(crate) fn is_clear(&self) -> bool {
         self.state == State::Closed && self.failing_since.is_none()
+    }
+
+    /// Whether one of the last calls that were answered failed.
+    pub(crate) const fn has_just_failed(&self) -> bool {
+        self.shaken > 0
     }
 
     /// Since when nothing has succeeded, if the breaker opened.

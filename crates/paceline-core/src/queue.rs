@@ -64,6 +64,13 @@ impl Queue {
         self.ready.first().copied()
     }
 
+    /// The first that is due, but for such ones: one of the first `n` that is as urgent goes before them.
+    pub(crate) fn first_but(&self, n: usize, such: impl Fn(Slot) -> bool) -> Option<Place> {
+        let first = self.head()?;
+        let mut as_urgent = self.ready.iter().take(n).take_while(|place| place.0 == first.0);
+        Some(as_urgent.find(|place| !such(place.2)).copied().unwrap_or(first))
+    }
+
     /// How many of those that are due go before one that would come in now. Counted from the end that is nearer: a newcomer
     /// goes behind all of its priority, a retry before most.
     pub(crate) fn ahead_of(&self, priority: i32, arrival: u64) -> u64 {

@@ -1,5 +1,6 @@
 //! The lower of the two levels: what one model, endpoint family or table has of its own.
 
+mod foresee;
 mod snapshot;
 
 use alloc::sync::Arc;
@@ -366,6 +367,11 @@ impl Scope {
         !self.gate.is_open()
     }
 
+    /// Whether the server may be down: one of the last calls failed.
+    pub(crate) const fn may_be_down(&self) -> bool {
+        self.breaker.has_just_failed()
+    }
+
     /// A success, as far as the delay between calls is concerned.
     pub(crate) fn speed_up(&mut self, number: u64, rng: &mut Rng) {
         self.spacing.succeeded(number, self.last, rng);
@@ -414,30 +420,6 @@ impl Scope {
     /// Until when the gate is closed, if it is.
     pub(crate) fn closed_until(&self, now: Instant) -> Option<Instant> {
         self.gate.closed_until(now)
-    }
-
-    /// When a call of that cost may leave at the earliest, whatever its calls in flight give back: after the pause that the
-    /// server asked for, and once its windows have room.
-    pub(crate) fn certain_start(&self, now: Instant, cost: &Cost) -> Instant {
-        self.quotas.full_until(now, cost, &self.out).max(self.gate.closed_until(now).unwrap_or(now))
-    }
-
-    /// When a call of that cost may leave behind so many others, of which the first leaves at `start`: an estimate, by what is
-    /// configured, announced and learnt.
-    pub(crate) fn passes_at(&self, now: Instant, start: Instant, cost: &Cost, ahead: u64) -> Instant {
-        let calls = ahead.saturating_add(1);
-        let configured = self.quotas.passes_at(now, cost, calls).max(start);
-        if self.pace != Pace::Auto {
-            return configured;
-        }
-        let paced = match self.learnt.acting_rate() {
-            Some(rate) => start + Duration::try_from_secs_f64(ahead as f64 / rate).unwrap_or(Duration::MAX),
-            None => start,
-        };
-        self.announced.iter().fold(configured.max(paced), |at, limit| {
-            let units = cost.get(&limit.dimension).saturating_mul(calls);
-            at.max(limit.passes_at(now, units, self.spent.get(&limit.dimension)))
-        })
     }
 
     /// After a pause the work leaves at the refill rate.

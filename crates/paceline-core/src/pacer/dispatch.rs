@@ -8,6 +8,7 @@ use super::agenda::Wants;
 use crate::admit::{Admit, Policy};
 use crate::queue::{Place, Slot};
 use crate::request::Event;
+use crate::scope::Scope;
 use crate::slots::{Entry, Stage};
 use crate::time::Instant;
 
@@ -15,7 +16,19 @@ use crate::time::Instant;
 /// is enough: a look too early changes nothing.
 const LOOKS: usize = 4;
 
+/// So many waiters are looked at for one that may test a server.
+const TESTS: usize = 8;
+
 impl Pacer {
+    /// Who leaves next. A server that may be down is not tested with an item that has no retry left, as long as one of the first
+    /// few others has: an outage costs no item.
+    pub(super) fn head(&self, scope: &Scope) -> Option<Place> {
+        let is_last = |slot| self.slots.at(slot).request.attempts >= self.config.retry.max_retries;
+        match scope.may_be_down() {
+            true => scope.queue.first_but(TESTS, is_last),
+            false => scope.queue.head(),
+        }
+    }
     /// Grants all that may leave, and finds out when to look again. Only those scopes are looked at which an input has
     /// touched, or whose time has come.
     pub(super) fn pump(&mut self, now: Instant) {
@@ -55,7 +68,8 @@ impl Pacer {
         let scope = &mut self.scopes[place];
         scope.note_demand(now);
         scope.note_idle(now);
-        let head = scope.queue.head();
+        let head = self.head(&self.scopes[place]);
+        let scope = &mut self.scopes[place];
         let answer = head.map(|head| scope.admit(now, &self.slots.at(head.2).request.cost));
         let full = matches!(answer, Some(Admit::At { policy: Policy::Quota { .. }, .. }));
         if full {
@@ -182,7 +196,7 @@ impl Pacer {
 
     /// When the head of a scope may leave that its scope lets leave at `own`.
     fn starts(&mut self, now: Instant, own: Instant, place: u32) -> Instant {
-        let Some(head) = self.scopes[place].queue.head() else { return own };
+        let Some(head) = self.head(&self.scopes[place]) else { return own };
         let Admit::At { at, policy } = self.admit_account(now, &self.slots.at(head.2).request.cost) else { return own };
         if at <= own {
             return own;

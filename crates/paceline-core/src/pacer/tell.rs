@@ -42,7 +42,7 @@ impl Pacer {
 
     /// When the next waiter of a scope may leave: its head, else a call of one request.
     fn next_of(&self, now: Instant, scope: &Scope) -> Admit {
-        match scope.queue.head() {
+        match self.head(scope) {
             Some(head) => self.admit_cost(now, scope, &self.slots.at(head.2).request.cost),
             None => match scope.queue.next_due() {
                 Some(due) => Admit::at(due, now, || Policy::NotBefore),

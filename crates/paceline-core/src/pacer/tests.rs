@@ -108,7 +108,7 @@ impl Both {
     fn check_turn(&self) {
         let pacer = &self.quick;
         let heads = pacer.scopes.iter().filter_map(|(place, scope)| {
-            let head = scope.queue.head()?;
+            let head = pacer.head(scope)?;
             scope.admit(self.now, &pacer.slots.at(head.2).request.cost).is_now().then_some((head, place))
         });
         let first = heads.min();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::job::{at, run, seconds};
-use paceline_core::{Class, Cost, Event, Instant, Outcome, Pace, Pacer, PacerConfig, Request};
+use paceline_core::{Class, Concurrency, Cost, Event, Instant, Outcome, Pace, Pacer, PacerConfig, Request, Retry};
 
 #[test]
 fn no_item_pays_for_an_outage_and_few_calls_are_spent_on_it() {
@@ -56,4 +56,24 @@ fn opens_the_breaker(item: Option<u64>) -> bool {
 fn requests_without_an_item_are_items_of_their_own_for_the_breaker() {
     assert!(opens_the_breaker(None));
     assert!(!opens_the_breaker(Some(0)), "one bad item never opens it");
+}
+
+#[test]
+fn an_item_without_a_retry_left_does_not_test_a_server_that_may_be_down() {
+    let retry = Retry { max_retries: 1, ..Retry::default() };
+    let config = PacerConfig { retry, concurrency: Concurrency::Fixed { max: 20 }, ..PacerConfig::default() };
+    for k in 0..40 {
+        let from = 2.5 + 0.037 * f64::from(k);
+        let down = at(from)..at(from + 6.0);
+        let mut calls = 0;
+        let job = run(config.clone(), 3_000, at(1_000.0), |now, _| {
+            calls += 1;
+            let (took, class) = match down.contains(&now) {
+                true => (1 + calls * 31 % 5, Class::Overloaded),
+                false => (20 + calls * 7_919 % 13, Class::Success),
+            };
+            (Duration::from_millis(took), Outcome::new(class))
+        });
+        assert_eq!((job.succeeded.len(), job.failed.len()), (3_000, 0), "down from {from} s on");
+    }
 }
