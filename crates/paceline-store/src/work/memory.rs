@@ -1,24 +1,26 @@
 //! The store that lives and dies with its process: for tests, simulations and work that need not survive.
 
+mod row;
+mod waiting;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use paceline_core::Timestamp;
-use paceline_core::retry::Counted;
 use tokio::sync::Notify;
 
+use self::row::Row;
+use self::waiting::{Waiting, due, first};
 use super::checks::{check, keepable};
 use super::clock::Clock;
 use super::due::{Due, Stored, read_due};
 use super::error::WorkError;
 use super::item::{
-    Added, Amend, Ask, Claim, ClaimOutcome, Claimed, Counts, DecisionRecord, EVENTS, Event, Failure, Filter, Forgiven,
-    HISTORY, Item, Kept, NewItem, State, Transition, WorkerId, shortened,
+    Added, Amend, Ask, Claim, ClaimOutcome, Counts, Event, Filter, Forgiven, Item, Kept, NewItem, State, WorkerId,
 };
-use super::lanes::{Asked, EARLIEST, Lanes, Taking};
-use super::share::Lane;
+use super::lanes::{Asked, EARLIEST, Taking};
 use super::store::{Pending, WorkStore};
 use crate::schema::ACCOUNT;
 use crate::scope::{ScopeRow, ScopeState};
@@ -45,28 +47,6 @@ struct Tables {
     in_flight: BTreeMap<i64, BTreeSet<u64>>,
     last_worker: i64,
 }
-
-#[derive(Debug)]
-struct Row {
-    item: Item,
-    payload: String,
-    fence: i64,
-    worker: Option<i64>,
-    events: Vec<Event>,
-}
-
-/// The items that wait.
-#[derive(Debug, Default)]
-struct Waiting {
-    lanes: Lanes,
-    /// The number of each lane.
-    ids: HashMap<(Arc<str>, i16), i64>,
-    /// What waits in it.
-    places: Vec<BTreeSet<Place>>,
-}
-
-/// Where an item stands in its lane: tries whose time comes before new items, then by due time, then behind after crashes.
-type Place = (bool, Timestamp, u32, u64);
 
 #[derive(Debug)]
 struct Closed {
@@ -400,47 +380,6 @@ impl Tables {
     }
 }
 
-impl Waiting {
-    /// Puts an item into its lane, if it waits.
-    fn insert(&mut self, row: &Row) {
-        if row.item.state == State::Waiting {
-            let lane = self.lane(row);
-            self.places[lane as usize].insert(row.place());
-            self.lanes.set(lane, first(&self.places[lane as usize]));
-        }
-    }
-
-    fn remove(&mut self, row: &Row) {
-        let lane = self.lane(row);
-        if self.places[lane as usize].remove(&row.place()) {
-            self.lanes.set(lane, first(&self.places[lane as usize]));
-        }
-    }
-
-    fn lane(&mut self, row: &Row) -> i64 {
-        let (group, priority) = (&row.item.group, row.item.priority);
-        *self.ids.entry((group.clone(), priority)).or_insert_with(|| {
-            let id = self.places.len() as i64;
-            self.places.push(BTreeSet::new());
-            self.lanes.add(Lane { id, group: group.clone(), priority }, None);
-            id
-        })
-    }
-}
-
-/// The first places of a lane that are due by a time.
-fn due(places: &BTreeSet<Place>, until: Timestamp, limit: usize) -> Vec<Place> {
-    let tries = places.range(..=(false, until, u32::MAX, u64::MAX));
-    let new = places.range((true, EARLIEST, 0, 0)..);
-    tries.chain(new).take(limit).copied().collect()
-}
-
-/// When the first item of a lane is due.
-fn first(places: &BTreeSet<Place>) -> Option<Timestamp> {
-    let new = places.last().filter(|place| place.0);
-    new.or(places.first()).map(|place| place.1)
-}
-
 /// When a group may send again; none while it is stopped.
 fn opens(scopes: &BTreeMap<Arc<str>, Closed>) -> impl Fn(&str) -> Option<Timestamp> {
     move |group| {
@@ -453,83 +392,6 @@ fn opens(scopes: &BTreeMap<Arc<str>, Closed>) -> impl Fn(&str) -> Option<Timesta
             }
         }
         Some(opens)
-    }
-}
-
-impl Row {
-    fn place(&self) -> Place {
-        let due = self.item.not_before;
-        (due.is_none(), due.unwrap_or(EARLIEST), self.item.crashes, self.item.id)
-    }
-
-    fn take(&mut self, worker: WorkerId, now: Timestamp) {
-        self.worker = Some(worker.0);
-        self.item.state = State::InFlight;
-        self.item.first.get_or_insert(now);
-    }
-
-    fn hand_out(&mut self, now: Timestamp) -> Claimed {
-        let due_in = self.item.not_before.map_or(Duration::ZERO, |at| at.saturating_since(now));
-        if let Some(event) = self.events.last_mut().filter(|event| event.not_before.is_some()) {
-            event.waited.get_or_insert((now + due_in).saturating_since(event.decided));
-        }
-        let history = self.events[self.events.len().saturating_sub(HISTORY)..].to_vec();
-        let (item, payload) = (self.item.clone(), self.payload.clone());
-        let age = item.first.map_or(Duration::ZERO, |first| now.saturating_since(first));
-        Claimed { item, payload, fence: self.fence, due_in, age, history }
-    }
-
-    fn record(&mut self, outcome: ClaimOutcome, now: Timestamp) {
-        let item = &mut self.item;
-        match outcome.counted {
-            Counted::Attempt => item.attempts += 1,
-            Counted::Deferral => item.deferrals += 1,
-            Counted::Abandoned => item.abandoned += 1,
-            Counted::Probe | Counted::Nothing => {}
-        }
-        let forgiven = item.forgiven.attempts + item.forgiven.deferrals;
-        if outcome.counted != Counted::Abandoned && item.attempts + item.deferrals <= forgiven {
-            // Nothing was sent since its bounds began, so neither has its time.
-            item.first = None;
-        }
-        item.state = outcome.next.state();
-        match outcome.next {
-            Transition::Back => {}
-            Transition::Again(delay) => (item.not_before, item.delay) = (Some(now + delay), delay),
-            Transition::Succeeded | Transition::Failed | Transition::Skipped | Transition::NextRun => {
-                (item.not_before, item.delay) = (None, Duration::ZERO);
-                item.ended = outcome.next.state().is_final().then_some(now);
-            }
-        }
-        if outcome.next != Transition::Back {
-            item.reason = None;
-        }
-        let Some(DecisionRecord { failure, action, reason, by }) = outcome.decided else { return };
-        let failure = Failure {
-            words: shortened(&failure.words),
-            retry_after: None,
-            probe: None,
-            is_for_group: false,
-            ..failure
-        };
-        item.last = Some(failure.clone());
-        item.reason = reason.clone();
-        let (send, not_before) =
-            (item.sends(), item.not_before.filter(|_| matches!(outcome.next, Transition::Again(_))));
-        let action = action.to_owned();
-        if self.events.len() == EVENTS {
-            self.events.remove(0);
-        }
-        self.events.push(Event { decided: now, send, failure, action, reason, by, not_before, waited: None });
-    }
-
-    fn begin_anew(&mut self, not_before: Option<Timestamp>) {
-        let item = &mut self.item;
-        item.state = State::Waiting;
-        item.forgiven = Forgiven { attempts: item.attempts, deferrals: item.deferrals };
-        item.crashes = 0;
-        (item.not_before, item.delay) = (not_before, Duration::ZERO);
-        (item.first, item.ended, item.reason) = (None, None, None);
     }
 }
 

@@ -1,0 +1,99 @@
+//! An item in memory, and what happens to it.
+
+use std::time::Duration;
+
+use paceline_core::Timestamp;
+use paceline_core::retry::Counted;
+
+use super::waiting::Place;
+use crate::work::item::{
+    ClaimOutcome, Claimed, DecisionRecord, EVENTS, Event, Failure, Forgiven, HISTORY, Item, State, Transition,
+    WorkerId, shortened,
+};
+use crate::work::lanes::EARLIEST;
+
+#[derive(Debug)]
+pub(super) struct Row {
+    pub(super) item: Item,
+    pub(super) payload: String,
+    pub(super) fence: i64,
+    pub(super) worker: Option<i64>,
+    pub(super) events: Vec<Event>,
+}
+
+impl Row {
+    pub(super) fn place(&self) -> Place {
+        let due = self.item.not_before;
+        (due.is_none(), due.unwrap_or(EARLIEST), self.item.crashes, self.item.id)
+    }
+
+    pub(super) fn take(&mut self, worker: WorkerId, now: Timestamp) {
+        self.worker = Some(worker.0);
+        self.item.state = State::InFlight;
+        self.item.first.get_or_insert(now);
+    }
+
+    pub(super) fn hand_out(&mut self, now: Timestamp) -> Claimed {
+        let due_in = self.item.not_before.map_or(Duration::ZERO, |at| at.saturating_since(now));
+        if let Some(event) = self.events.last_mut().filter(|event| event.not_before.is_some()) {
+            event.waited.get_or_insert((now + due_in).saturating_since(event.decided));
+        }
+        let history = self.events[self.events.len().saturating_sub(HISTORY)..].to_vec();
+        let (item, payload) = (self.item.clone(), self.payload.clone());
+        let age = item.first.map_or(Duration::ZERO, |first| now.saturating_since(first));
+        Claimed { item, payload, fence: self.fence, due_in, age, history }
+    }
+
+    pub(super) fn record(&mut self, outcome: ClaimOutcome, now: Timestamp) {
+        let item = &mut self.item;
+        match outcome.counted {
+            Counted::Attempt => item.attempts += 1,
+            Counted::Deferral => item.deferrals += 1,
+            Counted::Abandoned => item.abandoned += 1,
+            Counted::Probe | Counted::Nothing => {}
+        }
+        let forgiven = item.forgiven.attempts + item.forgiven.deferrals;
+        if outcome.counted != Counted::Abandoned && item.attempts + item.deferrals <= forgiven {
+            // Nothing was sent since its bounds began, so neither has its time.
+            item.first = None;
+        }
+        item.state = outcome.next.state();
+        match outcome.next {
+            Transition::Back => {}
+            Transition::Again(delay) => (item.not_before, item.delay) = (Some(now + delay), delay),
+            Transition::Succeeded | Transition::Failed | Transition::Skipped | Transition::NextRun => {
+                (item.not_before, item.delay) = (None, Duration::ZERO);
+                item.ended = outcome.next.state().is_final().then_some(now);
+            }
+        }
+        if outcome.next != Transition::Back {
+            item.reason = None;
+        }
+        let Some(DecisionRecord { failure, action, reason, by }) = outcome.decided else { return };
+        let failure = Failure {
+            words: shortened(&failure.words),
+            retry_after: None,
+            probe: None,
+            is_for_group: false,
+            ..failure
+        };
+        item.last = Some(failure.clone());
+        item.reason = reason.clone();
+        let (send, not_before) =
+            (item.sends(), item.not_before.filter(|_| matches!(outcome.next, Transition::Again(_))));
+        let action = action.to_owned();
+        if self.events.len() == EVENTS {
+            self.events.remove(0);
+        }
+        self.events.push(Event { decided: now, send, failure, action, reason, by, not_before, waited: None });
+    }
+
+    pub(super) fn begin_anew(&mut self, not_before: Option<Timestamp>) {
+        let item = &mut self.item;
+        item.state = State::Waiting;
+        item.forgiven = Forgiven { attempts: item.attempts, deferrals: item.deferrals };
+        item.crashes = 0;
+        (item.not_before, item.delay) = (not_before, Duration::ZERO);
+        (item.first, item.ended, item.reason) = (None, None, None);
+    }
+}
