@@ -87,8 +87,9 @@ impl Journal {
     /// not recorded yet are recorded, unfinished ones cut off, items in flight wait again behind the others.
     ///
     /// # Errors
-    /// [`Error::Locked`] while another run works on it; [`Error::Folder`]; [`Error::InputChanged`], [`Error::OutputWithoutJournal`],
-    /// [`Error::JournalWithoutOutput`], [`Error::Damaged`], [`Error::NewerVersion`] and [`Error::NotAJournal`] when the
+    /// [`Error::Locked`] while another run works on it; [`Error::Folder`]; [`Error::InputChanged`],
+    /// [`Error::OutputWithoutJournal`], [`Error::JournalWithoutOutput`], [`Error::Damaged`], [`Error::NewerVersion`]
+    /// and [`Error::NotAJournal`] when the
     /// files do not fit together, in which case nothing was changed; [`Error::Io`] and [`Error::Sqlite`].
     pub fn open(options: Options) -> Result<Opened, Error> {
         let lock = RunLock::take(&options.paths)?;

@@ -28,8 +28,8 @@ pub enum WorkError {
         /// Where it was.
         path: PathBuf,
     },
-    /// The file has a second name in some folder, or is mounted there. SQLite keeps a log and locks by the name, so that whoever used the other
-    /// one would see another store and damage this one.
+    /// The file has a second name in some folder, or is mounted there. SQLite keeps a log and locks by the name, so that a
+    /// process that used the other one would see another store and damage this one.
     #[error(
         "the store {} has another name as well (a hard link, or a file mounted alone), and used by both it would be damaged; \
          remove one of them, mount its folder instead, or make a copy",

@@ -1,8 +1,9 @@
 //! Recorded answers, each with the reading that it must have.
 //!
 //! A fixture is a head line `example: ID provider: NAME`, the status, the headers, an empty line, the body, and
-//! `=> CLASS wait=SECONDS|policy|- [scope=item|model|key] [limits=DIMENSION LIMIT/REMAINING reset=SECONDS; ...] [or CLASS]`. Where no `Date`
-//! is given it is Fri, 20 Nov 2026 12:00:00 GMT. A wait is right when it is not shorter, and at most 1 s + 10 % longer.
+//! `=> CLASS wait=SECONDS|policy|- [scope=item|model|key] [limits=DIMENSION LIMIT/REMAINING reset=SECONDS; ...] [or CLASS]`.
+//! Where no `Date` is given it is Fri, 20 Nov 2026 12:00:00 GMT.
+//! A wait is right when it is not shorter, and at most 1 s + 10 % longer.
 
 use std::time::Duration;
 
