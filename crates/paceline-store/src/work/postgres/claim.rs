@@ -15,16 +15,24 @@ use crate::work::lanes::{Asked, EARLIEST, Lanes, Taking};
 use crate::work::share::Lane;
 
 /// Takes the first `$3` items of lane `$1` that are due at `$2` for worker `$4`: tries whose time has come, then new ones.
+/// The row without an item says the earliest time for which one of the others waits: asking for it by itself would cost
+/// as much as taking one.
 pub(super) const TAKE: &str = "
     WITH tries AS MATERIALIZED (
         SELECT id FROM item WHERE state = 0 AND lane = $1 AND not_before_ms > 0 AND not_before_ms <= $2
         ORDER BY not_before_ms, crashes, id LIMIT $3 FOR UPDATE SKIP LOCKED),
     new AS MATERIALIZED (
         SELECT id FROM item WHERE state = 0 AND lane = $1 AND not_before_ms = 0
-        ORDER BY not_before_ms, crashes, id LIMIT $3 - (SELECT count(*) FROM tries) FOR UPDATE SKIP LOCKED)
-    UPDATE item SET state = 1, worker = $4, batch = $5, fence = fence + 1, first_ms = coalesce(first_ms, $6)
-    WHERE id = ANY (ARRAY(SELECT id FROM tries UNION ALL SELECT id FROM new))
-    RETURNING id, not_before_ms, crashes";
+        ORDER BY not_before_ms, crashes, id LIMIT $3 - (SELECT count(*) FROM tries) FOR UPDATE SKIP LOCKED),
+    taken AS (
+        UPDATE item SET state = 1, worker = $4, batch = $5, fence = fence + 1, first_ms = coalesce(first_ms, $6)
+        WHERE id = ANY (ARRAY(SELECT id FROM tries UNION ALL SELECT id FROM new))
+        RETURNING id, not_before_ms, crashes)
+    SELECT id, not_before_ms, crashes FROM taken
+    UNION ALL SELECT NULL, (
+        SELECT not_before_ms FROM item WHERE state = 0 AND lane = $1
+            AND id <> ALL (ARRAY(SELECT id FROM tries UNION ALL SELECT id FROM new))
+        ORDER BY not_before_ms, crashes, id LIMIT 1), NULL";
 
 /// The lanes by falling priority, and the earliest time for which an item of each waits.
 pub(super) const LANES: &str = "
@@ -33,10 +41,6 @@ pub(super) const LANES: &str = "
         SELECT not_before_ms FROM item WHERE item.state = 0 AND item.lane = lane.id
         ORDER BY not_before_ms, crashes, id LIMIT 1) AS first ON true
     ORDER BY lane.priority DESC, lane.id";
-
-/// The earliest time for which an item of lane `$1` waits.
-const FIRST: &str =
-    "SELECT not_before_ms FROM item WHERE state = 0 AND lane = $1 ORDER BY not_before_ms, crashes, id LIMIT 1";
 
 /// What is handed out.
 const READ: &str = concat!(
@@ -152,9 +156,7 @@ async fn take(
         let mut taking = Taking::new(now, now + ask.ahead, ask.limit - ids.len());
         let mut in_vain = false;
         while !in_vain && let Some(asked) = lanes.ask(&mut taking, &opens) {
-            let taken = take_from(tx, &asked, (worker, batch, now)).await?;
-            let first = tx.query(FIRST, &[&asked.lane.id]).await?;
-            let first = first.first().map(|row| Timestamp::from_millis(row.get(0)));
+            let (taken, first) = take_from(tx, &asked, (worker, batch, now)).await?;
             lanes.took(&mut taking, asked.lane.id, taken.len(), first);
             in_vain = taken.is_empty() && !*read;
             ids.extend(taken);
@@ -168,23 +170,24 @@ async fn take(
     }
 }
 
-/// Takes the first items of a lane that are due, in their order.
+/// Takes the first items of a lane that are due, in their order; and when the first of those that are left is due.
 async fn take_from(
     tx: &Tx<'_>,
     Asked { lane, until, limit }: &Asked,
     (worker, batch, now): (WorkerId, i64, Timestamp),
-) -> Result<Vec<i64>, Error> {
+) -> Result<(Vec<i64>, Option<Timestamp>), Error> {
     let values = (until.as_millis(), i64::try_from(*limit).unwrap_or(i64::MAX), now.as_millis());
     let rows = tx.query(TAKE, &[&lane.id, &values.0, &values.1, &worker.0, &batch, &values.2]).await?;
-    let mut taken: Vec<_> = rows
-        .iter()
-        .map(|row| {
-            let (id, not_before, crashes): (i64, i64, i64) = (row.get(0), row.get(1), row.get(2));
-            (not_before == 0, not_before, crashes, id)
-        })
-        .collect();
+    let (mut taken, mut first) = (Vec::new(), None);
+    for row in &rows {
+        let not_before: Option<i64> = row.get(1);
+        match (row.get::<_, Option<i64>>(0), not_before) {
+            (Some(id), Some(not_before)) => taken.push((not_before == 0, not_before, row.get::<_, i64>(2), id)),
+            (_, left) => first = left.map(Timestamp::from_millis),
+        }
+    }
     taken.sort_unstable();
-    Ok(taken.into_iter().map(|place| place.3).collect())
+    Ok((taken.into_iter().map(|place| place.3).collect(), first))
 }
 
 async fn hand_out(tx: &Tx<'_>, ids: Vec<i64>, now: Timestamp) -> Result<Vec<Claimed>, Error> {
