@@ -6,6 +6,7 @@
 //! work claim FILE                 claims those in a process of its own: time and memory
 //! work due FILE                   ten thousand items due over two seconds: how late each begins
 //! work postgres ADDRESS           four worker processes beside a bare loop on the same tables
+//! work groups ADDRESS             a worker on Postgres, its items in one group and in ten thousand
 //! ```
 
 mod postgres;
@@ -28,6 +29,7 @@ async fn main() -> Outcome<()> {
         ["claim", file] => sqlite::claim(Path::new(file)).await,
         ["due", file] => sqlite::due(Path::new(file)).await,
         ["postgres", address] => postgres::compare(address).await,
+        ["groups", address] => postgres::groups(address).await,
         ["worker", kind, address, schema] => postgres::worker(kind, address, schema).await,
         _ => Err("see the top of bench/src/bin/work/main.rs".into()),
     }

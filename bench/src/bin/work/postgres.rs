@@ -20,6 +20,10 @@ const ROUNDS: usize = 3;
 /// As many as the bare loop takes at a time, and as ours works on at a time.
 const AT_A_TIME: usize = 100;
 
+/// Of one worker: its items, and their groups.
+const GROUPED: usize = 50_000;
+const GROUPS: usize = 10_000;
+
 /// The bars: of the bare loop's throughput, and of an equal share.
 const RATIO: f64 = 0.5;
 const SHARE: f64 = 0.25;
@@ -55,6 +59,39 @@ pub(crate) async fn compare(address: &str) -> Outcome<()> {
     println!(
         "measure work, the same: recorded twice={doubles} smallest_share={least:.2} of an equal one, bar: none twice, {SHARE} {}",
         verdict(doubles == 0 && least >= SHARE),
+    );
+    Ok(())
+}
+
+/// One worker whose items are in one group, and in as many as may be.
+pub(crate) async fn groups(address: &str) -> Outcome<()> {
+    let client = connect(address).await?;
+    let mut seconds = Vec::new();
+    for groups in [1, GROUPS] {
+        let schema = format!("bench_groups_{groups}");
+        client.batch_execute(&format!("DROP SCHEMA IF EXISTS {schema} CASCADE")).await?;
+        let store = Arc::new(PostgresStore::open_in(address, &schema).await?);
+        for from in (0..GROUPED).step_by(1_000) {
+            let item =
+                |n| NewItem { group: format!("group-{}", n % groups), ..NewItem::new(format!("item-{n}"), "{}") };
+            store.insert((from..from + 1_000).map(item).collect()).await?;
+        }
+        client.batch_execute("VACUUM ANALYZE").await?;
+        let policy = Policy { concurrency: AT_A_TIME, ..Policy::default() };
+        let clock = Clock::system();
+        let began = clock.now();
+        let summary = Scheduler::new(store, policy, Clock::system())?.run(|_| async { Ok(()) }).await?;
+        seconds.push((clock.now() - began).as_secs_f64());
+        if summary.calls != GROUPED as u64 {
+            return Err("items were left undone".into());
+        }
+        client.batch_execute(&format!("DROP SCHEMA {schema} CASCADE")).await?;
+    }
+    println!(
+        "measure work, groups on Postgres: items={GROUPED} groups={GROUPS} seconds={:.1} in_one_group={:.1} ratio={:.2}",
+        seconds[1],
+        seconds[0],
+        seconds[1] / seconds[0],
     );
     Ok(())
 }

@@ -188,10 +188,12 @@ async fn rows_read(watch: &tokio_postgres::Client, schema: &str, name: &str) -> 
 /// Plans show in what they read: with twenty thousand items that wait, work on a few reads a few.
 #[tokio::test]
 async fn no_query_reads_what_it_does_not_need_whatever_statistics_say() {
+    // Of its own: while transactions of other tests run, the server keeps rows that are dead, and reads them.
+    let cluster = Cluster::start();
     for analyzed in [false, true] {
         let schema = cluster::schema();
-        let url = format!("{}&application_name={schema}", cluster::shared().url());
-        let watch = cluster::connect(&cluster::shared().url()).await;
+        let url = format!("{}&application_name={schema}", cluster.url());
+        let watch = cluster::connect(&cluster.url()).await;
         let store = PostgresStore::open_in(&url, &schema).await.unwrap();
         let unseen = format!("ALTER TABLE {schema}.item SET (autovacuum_enabled = false)");
         watch.batch_execute(&unseen).await.unwrap();
@@ -222,4 +224,49 @@ async fn no_query_reads_what_it_does_not_need_whatever_statistics_say() {
         let read = after.1 - before.1;
         assert!(read < 10_000, "{read} rows were read for 200 claims and 200 outcomes, analyzed: {analyzed}");
     }
+}
+
+#[tokio::test]
+async fn a_claim_among_two_thousand_groups_asks_those_that_it_takes_from() {
+    const GROUPS: usize = 2_000;
+    let (cluster, schema) = (Cluster::start(), cluster::schema());
+    let url = format!("{}&application_name={schema}", cluster.url());
+    let watch = cluster::connect(&cluster.url()).await;
+    let store = PostgresStore::open_in(&url, &schema).await.unwrap();
+    let in_groups = (0..2 * GROUPS).map(|n| NewItem { group: format!("group-{}", n % GROUPS), ..item(&n.to_string()) });
+    store.insert(in_groups.collect()).await.unwrap();
+    drop(store);
+    let before = rows_read(&watch, &schema, &schema).await;
+    let store = PostgresStore::open_in(&url, &schema).await.unwrap();
+    let worker = store.enlist("tester", LEASE).await.unwrap();
+    let mut groups = BTreeMap::<String, u32>::new();
+    for _ in 0..100 {
+        let claim = store.claim(worker, Ask { limit: 10, ahead: S }).await.unwrap();
+        assert_eq!((claim.items.len(), claim.next_due), (10, Some(Duration::ZERO)));
+        claim.items.iter().for_each(|claimed| *groups.entry(claimed.item.group.to_string()).or_default() += 1);
+        store.record(claim.items.iter().map(ClaimOutcome::success).collect(), Vec::new()).await.unwrap();
+    }
+    assert_eq!(groups.len(), 1_000, "groups take turns");
+    drop(store);
+    let read = rows_read(&watch, &schema, &schema).await.1 - before.1;
+    assert!(read < 5 * GROUPS as i64 + 10 * 1_000, "{read} rows of items were read for 1,000 items and their outcomes");
+}
+
+/// Two workers with their own view of the lanes: what one makes wait, the other takes in its turn.
+#[tokio::test]
+async fn a_worker_hears_of_more_urgent_items_that_another_adds() {
+    let (url, schema) = (cluster::shared().url(), cluster::schema());
+    let store = PostgresStore::open_in(&url, &schema).await.unwrap();
+    let other = PostgresStore::open_in(&url, &schema).await.unwrap();
+    store.insert((0..100).map(|n| item(&format!("item-{n}"))).collect()).await.unwrap();
+    let worker = store.enlist("tester", LEASE).await.unwrap();
+    let ask = Ask { limit: 10, ahead: S };
+    for _ in 0..2 {
+        assert_eq!(store.claim(worker, ask).await.unwrap().items.len(), 10);
+    }
+    let heard = store.changed();
+    other.insert(vec![NewItem { priority: 9, group: "urgent".into(), ..item("urgent") }]).await.unwrap();
+    heard.await.unwrap();
+    let claim = store.claim(worker, ask).await.unwrap();
+    assert_eq!((claim.items.len(), &*claim.items[0].item.key), (10, "urgent"));
 }

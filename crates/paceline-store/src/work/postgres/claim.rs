@@ -15,16 +15,24 @@ use crate::work::lanes::{Asked, EARLIEST, Lanes, Taking};
 use crate::work::share::Lane;
 
 /// Takes the first `$3` items of lane `$1` that are due at `$2` for worker `$4`: tries whose time has come, then new ones.
+/// The row without an item says the earliest time for which one of the others waits: asking for it by itself would cost
+/// as much as taking one.
 pub(super) const TAKE: &str = "
     WITH tries AS MATERIALIZED (
         SELECT id FROM item WHERE state = 0 AND lane = $1 AND not_before_ms > 0 AND not_before_ms <= $2
         ORDER BY not_before_ms, crashes, id LIMIT $3 FOR UPDATE SKIP LOCKED),
     new AS MATERIALIZED (
         SELECT id FROM item WHERE state = 0 AND lane = $1 AND not_before_ms = 0
-        ORDER BY not_before_ms, crashes, id LIMIT $3 - (SELECT count(*) FROM tries) FOR UPDATE SKIP LOCKED)
-    UPDATE item SET state = 1, worker = $4, batch = $5, fence = fence + 1, first_ms = coalesce(first_ms, $6)
-    WHERE id = ANY (ARRAY(SELECT id FROM tries UNION ALL SELECT id FROM new))
-    RETURNING id, not_before_ms, crashes";
+        ORDER BY not_before_ms, crashes, id LIMIT $3 - (SELECT count(*) FROM tries) FOR UPDATE SKIP LOCKED),
+    taken AS (
+        UPDATE item SET state = 1, worker = $4, batch = $5, fence = fence + 1, first_ms = coalesce(first_ms, $6)
+        WHERE id = ANY (ARRAY(SELECT id FROM tries UNION ALL SELECT id FROM new))
+        RETURNING id, not_before_ms, crashes)
+    SELECT id, not_before_ms, crashes FROM taken
+    UNION ALL SELECT NULL, (
+        SELECT not_before_ms FROM item WHERE state = 0 AND lane = $1
+            AND id <> ALL (ARRAY(SELECT id FROM tries UNION ALL SELECT id FROM new))
+        ORDER BY not_before_ms, crashes, id LIMIT 1), NULL";
 
 /// The lanes by falling priority, and the earliest time for which an item of each waits.
 pub(super) const LANES: &str = "
@@ -33,10 +41,6 @@ pub(super) const LANES: &str = "
         SELECT not_before_ms FROM item WHERE item.state = 0 AND item.lane = lane.id
         ORDER BY not_before_ms, crashes, id LIMIT 1) AS first ON true
     ORDER BY lane.priority DESC, lane.id";
-
-/// The earliest time for which an item of lane `$1` waits.
-const FIRST: &str =
-    "SELECT not_before_ms FROM item WHERE state = 0 AND lane = $1 ORDER BY not_before_ms, crashes, id LIMIT 1";
 
 /// What is handed out.
 const READ: &str = concat!(
@@ -60,13 +64,55 @@ const OTHERS: &str = "SELECT EXISTS (SELECT 1 FROM worker WHERE id <> $1
 /// Items that an earlier try of this very claim took, whose answer was lost with its connection.
 const TAKEN_BEFORE: &str = "SELECT id, not_before_ms, crashes FROM item WHERE state = 1 AND worker = $1 AND batch = $2";
 
-/// Claims for a worker, whose `batch`th claim this is. `again` when an earlier try of it may have been committed.
+/// The lanes as this process knows them: a claim reads them all only where it must.
+///
+/// They may be trusted as long as no items of theirs were made to wait, which every worker hears of, and as long as they
+/// fill a claim at once: then at worst lanes have less than they seem to, since other workers take from them too.
+#[derive(Debug, Default)]
+pub(super) struct KnownLanes {
+    lanes: Lanes,
+    /// The claim that left them so, and how many changes had been heard of by then.
+    left_by: Option<(i64, u64)>,
+}
+
+impl KnownLanes {
+    /// The lanes, and whether all of them have been read for this claim. `committed` is the latest claim that was.
+    async fn begin(&mut self, tx: &Tx<'_>, committed: i64, again: bool) -> Result<bool, Error> {
+        let left_by = self.left_by.take();
+        let read = again || left_by != Some((committed, tx.heard()));
+        if read {
+            self.read(tx).await?;
+        }
+        Ok(read)
+    }
+
+    async fn read(&mut self, tx: &Tx<'_>) -> Result<(), Error> {
+        self.lanes.clear();
+        for row in tx.query(LANES, &[]).await? {
+            let lane = Lane { id: row.get(0), group: row.get::<_, &str>(1).into(), priority: row.get(2) };
+            self.lanes.add(lane, row.get::<_, Option<i64>>(3).map(Timestamp::from_millis));
+        }
+        Ok(())
+    }
+}
+
+/// Which claim of this process this is.
+#[derive(Clone, Copy)]
+pub(super) struct Batch {
+    pub(super) number: i64,
+    /// An earlier try of it may have been committed.
+    pub(super) again: bool,
+    /// The number of the latest claim that was committed.
+    pub(super) committed: i64,
+}
+
+/// Claims for a worker.
 pub(super) async fn claim(
     tx: &Tx<'_>,
     worker: WorkerId,
     ask: Ask,
-    (batch, again): (i64, bool),
-    lanes: &mut Lanes,
+    batch: Batch,
+    known: &mut KnownLanes,
     now: Timestamp,
 ) -> Result<Claim, Error> {
     // The row is locked, so that nobody takes the worker for dead before its items are its own.
@@ -75,62 +121,73 @@ pub(super) async fn claim(
     }
     let closed = scopes::list(tx, now).await?;
     let opens = |group: &str| scopes::opens(&closed, group).map(|at| at.unwrap_or(EARLIEST));
-    lanes.clear();
-    for row in tx.query(LANES, &[]).await? {
-        let lane = Lane { id: row.get(0), group: row.get::<_, &str>(1).into(), priority: row.get(2) };
-        lanes.add(lane, row.get::<_, Option<i64>>(3).map(Timestamp::from_millis));
-    }
+    // Asked after the first answer of this transaction: what was committed and told before it has been heard by now.
+    let heard = tx.heard();
+    let mut read = known.begin(tx, batch.committed, batch.again).await?;
     let mut ids = Vec::new();
-    if again {
-        let rows = tx.query(TAKEN_BEFORE, &[&worker.0, &batch]).await?;
+    if batch.again {
+        let rows = tx.query(TAKEN_BEFORE, &[&worker.0, &batch.number]).await?;
         ids.extend(rows.iter().map(|row| row.get::<_, i64>(0)));
     }
     if ids.is_empty() {
-        ids = take(tx, worker, ask, (batch, now), lanes, opens).await?;
+        ids = take(tx, worker, ask, (batch.number, now), known, &mut read, opens).await?;
     }
     let items = hand_out(tx, ids, now).await?;
-    let next_due = lanes.next_due(opens).map(|due| due.saturating_since(now));
+    let next_due = known.lanes.next_due(opens).map(|due| due.saturating_since(now));
+    known.left_by = Some((batch.number, heard));
     let others = tx.query(OTHERS, &[&worker.0]).await?.first().is_some_and(|row| row.get(0));
     Ok(Claim { items, next_due, others, now, lost: false })
 }
 
+/// Takes what is due. Where what is known of the lanes does not fill the claim, or says that nothing more is due, all of
+/// them are read: a claim never ends with less than there is, nor with a wait that is too long.
 async fn take(
     tx: &Tx<'_>,
     worker: WorkerId,
     ask: Ask,
     (batch, now): (i64, Timestamp),
-    lanes: &mut Lanes,
+    known: &mut KnownLanes,
+    read: &mut bool,
     opens: impl Fn(&str) -> Option<Timestamp>,
 ) -> Result<Vec<i64>, Error> {
     let mut ids = Vec::new();
-    let mut taking = Taking::new(now, now + ask.ahead, ask.limit);
-    while let Some(asked) = lanes.ask(&mut taking, &opens) {
-        let taken = take_from(tx, &asked, (worker, batch, now)).await?;
-        let first = tx.query(FIRST, &[&asked.lane.id]).await?;
-        let first = first.first().map(|row| Timestamp::from_millis(row.get(0)));
-        lanes.took(&mut taking, asked.lane.id, taken.len(), first);
-        ids.extend(taken);
+    loop {
+        let KnownLanes { lanes, .. } = known;
+        let mut taking = Taking::new(now, now + ask.ahead, ask.limit - ids.len());
+        let mut in_vain = false;
+        while !in_vain && let Some(asked) = lanes.ask(&mut taking, &opens) {
+            let (taken, first) = take_from(tx, &asked, (worker, batch, now)).await?;
+            lanes.took(&mut taking, asked.lane.id, taken.len(), first);
+            in_vain = taken.is_empty() && !*read;
+            ids.extend(taken);
+        }
+        let is_sure = ids.len() >= ask.limit && lanes.next_due(&opens).is_some_and(|due| due <= now);
+        if *read || is_sure {
+            return Ok(ids);
+        }
+        known.read(tx).await?;
+        *read = true;
     }
-    Ok(ids)
 }
 
-/// Takes the first items of a lane that are due, in their order.
+/// Takes the first items of a lane that are due, in their order; and when the first of those that are left is due.
 async fn take_from(
     tx: &Tx<'_>,
     Asked { lane, until, limit }: &Asked,
     (worker, batch, now): (WorkerId, i64, Timestamp),
-) -> Result<Vec<i64>, Error> {
+) -> Result<(Vec<i64>, Option<Timestamp>), Error> {
     let values = (until.as_millis(), i64::try_from(*limit).unwrap_or(i64::MAX), now.as_millis());
     let rows = tx.query(TAKE, &[&lane.id, &values.0, &values.1, &worker.0, &batch, &values.2]).await?;
-    let mut taken: Vec<_> = rows
-        .iter()
-        .map(|row| {
-            let (id, not_before, crashes): (i64, i64, i64) = (row.get(0), row.get(1), row.get(2));
-            (not_before == 0, not_before, crashes, id)
-        })
-        .collect();
+    let (mut taken, mut first) = (Vec::new(), None);
+    for row in &rows {
+        let not_before: Option<i64> = row.get(1);
+        match (row.get::<_, Option<i64>>(0), not_before) {
+            (Some(id), Some(not_before)) => taken.push((not_before == 0, not_before, row.get::<_, i64>(2), id)),
+            (_, left) => first = left.map(Timestamp::from_millis),
+        }
+    }
     taken.sort_unstable();
-    Ok(taken.into_iter().map(|place| place.3).collect())
+    Ok((taken.into_iter().map(|place| place.3).collect(), first))
 }
 
 async fn hand_out(tx: &Tx<'_>, ids: Vec<i64>, now: Timestamp) -> Result<Vec<Claimed>, Error> {

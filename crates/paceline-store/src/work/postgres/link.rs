@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use paceline_core::Instant;
@@ -27,6 +28,8 @@ pub(super) struct Link {
     pub(super) server: String,
     session: Mutex<Option<Session>>,
     heard: Arc<Notify>,
+    /// How often items may have been made to wait, by this process or another one.
+    changes: Arc<AtomicU64>,
 }
 
 /// A live connection and what is prepared on it.
@@ -51,7 +54,7 @@ impl Link {
     pub(super) async fn open(address: Address, schema: &str, heard: Arc<Notify>) -> Result<Self, WorkError> {
         let server = address.describe();
         let (schema, session) = (schema.to_owned(), Mutex::new(None));
-        let link = Self { address, schema, clock: Clock::system(), server, session, heard };
+        let link = Self { address, schema, clock: Clock::system(), server, session, heard, changes: Arc::default() };
         let session = link.connect_patiently().await?;
         link.migrate(&session.client).await?;
         *link.session.lock().await = Some(session);
@@ -98,7 +101,7 @@ impl Link {
         let (mut wait, mut again) = (None, false);
         loop {
             let done = match self.session(&mut held).await {
-                Ok(session) => once(session, &act, again).await,
+                Ok(session) => once(session, &self.changes, &act, again).await,
                 Err(error) => Err(error),
             };
             let error = match done {
@@ -125,6 +128,7 @@ impl Link {
         if held.as_ref().is_none_or(|session| session.client.is_closed()) {
             *held = Some(self.connect().await?);
             // Whatever was said meanwhile was not heard.
+            self.changes.fetch_add(1, Ordering::Relaxed);
             self.heard.notify_waiters();
         }
         Ok(held.as_mut().expect("a session was put there just now"))
@@ -132,12 +136,15 @@ impl Link {
 
     async fn connect(&self) -> Result<Session, Error> {
         let (client, mut connection) = self.address.config.connect(self.address.tls.clone()).await?;
-        let heard = self.heard.clone();
+        let (heard, changes) = (self.heard.clone(), self.changes.clone());
         // The task ends with the connection, and the connection with its client.
         tokio::spawn(async move {
             while let Some(message) = poll_fn(|context| connection.poll_message(context)).await {
                 match message {
-                    Ok(AsyncMessage::Notification(_)) => heard.notify_waiters(),
+                    Ok(AsyncMessage::Notification(_)) => {
+                        changes.fetch_add(1, Ordering::Relaxed);
+                        heard.notify_waiters();
+                    }
                     Ok(_) => {}
                     Err(_) => return,
                 }
@@ -180,9 +187,20 @@ const LOCK: i64 = 0x5061_576B;
 pub(super) struct Tx<'t> {
     inner: Transaction<'t>,
     statements: &'t std::sync::Mutex<HashMap<&'static str, Statement>>,
+    changes: &'t AtomicU64,
 }
 
 impl Tx<'_> {
+    /// How many changes were heard of that may have made items wait.
+    pub(super) fn heard(&self) -> u64 {
+        self.changes.load(Ordering::Relaxed)
+    }
+
+    /// This transaction makes items wait. The next one of this process begins when it is over.
+    pub(super) fn note_change(&self) {
+        self.changes.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// The rows of a statement, which is prepared once per connection.
     pub(super) async fn query(&self, sql: &'static str, values: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Error> {
         self.inner.query(&self.prepared(sql).await?, values).await
@@ -206,10 +224,11 @@ impl Tx<'_> {
 
 async fn once<T>(
     session: &mut Session,
+    changes: &AtomicU64,
     act: &impl for<'t> Fn(&'t Tx<'t>, bool) -> Act<'t, T>,
     again: bool,
 ) -> Result<T, Error> {
-    let tx = Tx { inner: session.client.transaction().await?, statements: &session.statements };
+    let tx = Tx { inner: session.client.transaction().await?, statements: &session.statements, changes };
     let done = act(&tx, again).await?;
     tx.inner.commit().await?;
     Ok(done)

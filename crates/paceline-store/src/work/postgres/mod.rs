@@ -28,8 +28,8 @@ use super::store::{Pending, WorkStore};
 use crate::query::millis;
 use crate::scope::{ScopeRow, ScopeState};
 use crate::work::columns::{after_item, item_columns};
-use crate::work::lanes::Lanes;
 use address::{Address, wrong};
+use claim::{Batch, KnownLanes};
 use clock::now;
 use link::{Link, Tx};
 use record::filtered;
@@ -42,8 +42,9 @@ pub struct PostgresStore {
     link: Link,
     changed: Arc<Notify>,
     batches: AtomicI64,
-    /// Whose turn it is; all else of it is read anew by each claim.
-    lanes: Arc<Mutex<Lanes>>,
+    /// The latest claim that was committed.
+    committed: AtomicI64,
+    lanes: Arc<Mutex<KnownLanes>>,
 }
 
 /// The schema of a store that names none.
@@ -77,12 +78,13 @@ impl PostgresStore {
         let address = Address::read(url)?;
         let changed = Arc::new(Notify::new());
         let link = Link::open(address, &schema.to_ascii_lowercase(), changed.clone()).await?;
-        Ok(Self { link, changed, batches: AtomicI64::new(0), lanes: Arc::default() })
+        Ok(Self { link, changed, batches: AtomicI64::new(1), committed: AtomicI64::new(0), lanes: Arc::default() })
     }
 }
 
-/// Wakes every worker, once per batch and when it is committed.
+/// Wakes every worker, once per batch and when it is committed. Whatever makes items wait says so here: claims go by it.
 async fn wake(tx: &Tx<'_>, channel: &str) -> Result<(), Error> {
+    tx.note_change();
     tx.execute("SELECT pg_notify($1, '')", &[&channel]).await.map(drop)
 }
 
@@ -103,23 +105,25 @@ impl WorkStore for PostgresStore {
     }
 
     fn enlist(&self, name: &str, lease: Duration) -> Pending<'_, WorkerId> {
-        let name: Arc<str> = name.into();
+        let shared: Arc<(Box<str>, String)> = Arc::new((name.into(), self.link.channel()));
         Box::pin(self.link.transact("write", move |tx, _| {
-            let name = name.clone();
+            let shared = shared.clone();
             Box::pin(async move {
                 let now = clock::note(tx).await?;
                 scopes::open_stopped(tx, now).await?;
-                tx.execute(BEGIN_DEFERRED, &[]).await?;
-                join(tx, &name, lease, now).await
+                if tx.execute(BEGIN_DEFERRED, &[]).await? > 0 {
+                    wake(tx, &shared.1).await?;
+                }
+                join(tx, &shared, lease, now).await
             })
         }))
     }
 
     fn rejoin(&self, name: &str, lease: Duration) -> Pending<'_, WorkerId> {
-        let name: Arc<str> = name.into();
+        let shared: Arc<(Box<str>, String)> = Arc::new((name.into(), self.link.channel()));
         Box::pin(self.link.transact("write", move |tx, _| {
-            let name = name.clone();
-            Box::pin(async move { join(tx, &name, lease, clock::note(tx).await?).await })
+            let shared = shared.clone();
+            Box::pin(async move { join(tx, &shared, lease, clock::note(tx).await?).await })
         }))
     }
 
@@ -140,14 +144,20 @@ impl WorkStore for PostgresStore {
     }
 
     fn claim(&self, worker: WorkerId, ask: Ask) -> Pending<'_, Claim> {
-        let batch = self.batches.fetch_add(1, Ordering::Relaxed);
-        Box::pin(self.link.transact("write", move |tx, again| {
-            let lanes = self.lanes.clone();
-            Box::pin(async move {
-                let now = clock::now_or_repair(tx).await?;
-                claim::claim(tx, worker, ask, (batch, again), &mut *lanes.lock().await, now).await
-            })
-        }))
+        let number = self.batches.fetch_add(1, Ordering::Relaxed);
+        Box::pin(async move {
+            let act = self.link.transact("write", move |tx, again| {
+                let lanes = self.lanes.clone();
+                let batch = Batch { number, again, committed: self.committed.load(Ordering::Relaxed) };
+                Box::pin(async move {
+                    let now = clock::now_or_repair(tx).await?;
+                    claim::claim(tx, worker, ask, batch, &mut *lanes.lock().await, now).await
+                })
+            });
+            let claim = act.await?;
+            self.committed.store(number, Ordering::Relaxed);
+            Ok(claim)
+        })
     }
 
     fn record(&self, mut outcomes: Vec<ClaimOutcome>, mut scopes: Vec<ScopeRow>) -> Pending<'_, Vec<Kept>> {
@@ -268,11 +278,18 @@ impl fmt::Debug for PostgresStore {
     }
 }
 
-async fn join(tx: &Tx<'_>, name: &str, lease: Duration, now: Timestamp) -> Result<WorkerId, Error> {
-    reclaim(tx, now).await?;
+async fn join(
+    tx: &Tx<'_>,
+    (name, channel): &(Box<str>, String),
+    lease: Duration,
+    now: Timestamp,
+) -> Result<WorkerId, Error> {
+    if reclaim(tx, now).await? {
+        wake(tx, channel).await?;
+    }
     let (lease_ms, until) = (millis(lease), (now + lease).as_millis());
     let sql = "INSERT INTO worker (name, lease_ms, lease_until_ms) VALUES ($1, $2, $3) RETURNING id";
-    let rows = tx.query(sql, &[&name, &lease_ms, &until]).await?;
+    let rows = tx.query(sql, &[&&**name, &lease_ms, &until]).await?;
     Ok(WorkerId(rows.first().map_or(0, |row| row.get(0))))
 }
 
