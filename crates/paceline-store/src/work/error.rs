@@ -28,8 +28,8 @@ pub enum WorkError {
         /// Where it was.
         path: PathBuf,
     },
-    /// The file has a second name in some folder, or is mounted there. SQLite keeps a log and locks by the name, so that whoever used the other
-    /// one would see another store and damage this one.
+    /// The file has a second name in some folder, or is mounted there. SQLite keeps a log and locks by
+    /// the name, so that a process that used the other one would see another store and damage this one.
     #[error(
         "the store {} has another name as well (a hard link, or a file mounted alone), and used by both it would be damaged; \
          remove one of them, mount its folder instead, or make a copy",
@@ -87,7 +87,7 @@ pub enum WorkError {
         /// What is wrong with it.
         why: String,
     },
-    /// Nobody answers at the address of a database, or nobody who has a place for us.
+    /// No server answers at the address of a database, or none that has a place for us.
     #[cfg(feature = "postgres")]
     #[error(
         "cannot reach the store on {server}: {}; waited {} s for it. Look whether the server runs, and at host and port of \
@@ -136,7 +136,7 @@ fn advice_on(error: &rusqlite::Error) -> &'static str {
             "; another program has kept it locked for a minute: end that one, then run again"
         }
         Some(rusqlite::ErrorCode::ReadOnly | rusqlite::ErrorCode::CannotOpen) => {
-            "; whoever changes a store needs to write it and its folder"
+            "; a process that changes a store must be able to write it and its folder"
         }
         Some(rusqlite::ErrorCode::SystemIoFailure) => {
             "; look whether its disk is full or broken, then run again: what was in flight is tried again"
