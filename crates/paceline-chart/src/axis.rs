@@ -27,7 +27,7 @@ enum Scale {
 /// The part of a logarithmic axis that is kept for zero, in decades.
 const ZERO: f64 = 0.6;
 
-/// Steps of a linear axis where nobody knows how long it will be.
+/// Steps of a linear axis whose length is not known beforehand.
 const MOST_STEPS: u32 = 6;
 
 impl Axis {

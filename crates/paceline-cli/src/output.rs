@@ -15,7 +15,7 @@ pub(crate) fn print(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Res
     print_while_read(write).map(|_| ())
 }
 
-/// The same for a part of a long text; says whether anybody wants more of it.
+/// The same for a part of a long text; says whether the reader wants more of it.
 ///
 /// # Errors
 /// Likewise.
@@ -29,7 +29,7 @@ pub(crate) fn print_while_read(write: impl FnOnce(&mut dyn Write) -> io::Result<
     }
 }
 
-/// Prints a line on standard error. Where that takes nothing any more there is nobody left to be told.
+/// Prints a line on standard error. Where that takes nothing any more, no reader is left to be told.
 pub(crate) fn tell(line: &str) {
     let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
 }

@@ -136,7 +136,7 @@ impl Plan {
         if args.items > 1 {
             let items = text::counted(args.items, "item");
             told += &format!("          {} for {items}, one after the other\n", text::spans(self.run));
-            told += &format!("          {} when what waits is in nobody's way\n", text::spans(self.item));
+            told += &format!("          {} when waiting items hold up no others\n", text::spans(self.item));
         }
         self.warnings.iter().for_each(|warning| text::wrapped(&mut told, "warning: ", warning));
         told

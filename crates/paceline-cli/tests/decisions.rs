@@ -22,7 +22,7 @@ const S: Duration = Duration::from_secs(1);
 const START: Timestamp = Timestamp::from_millis(1_700_000_000_000);
 const YEAR: Duration = Duration::from_secs(365 * 86_400);
 
-/// The same bounds for everybody; without jitter, so that waits can be compared.
+/// The same bounds for all three; without jitter, so that waits can be compared.
 const RETRIES: u32 = 3;
 const DEFERRALS: u32 = 5;
 const GROWTH: Growth =
@@ -285,7 +285,7 @@ async fn the_same_forty_failures_are_decided_alike() {
 
 /// A quota whose end is not known: tested after 5 minutes, then after twice as long, an hour at most.
 #[tokio::test(start_paused = true)]
-async fn a_quota_of_unknown_end_is_tested_ever_later_by_everybody() {
+async fn a_quota_of_unknown_end_is_tested_ever_later_by_all_three() {
     const EXPECTED: [u64; 6] = [300, 600, 1_200, 2_400, 3_600, 3_600];
     let config = PacerConfig { retry: Retry { max_deferrals: None, ..pacer_config().retry }, ..pacer_config() };
     let mut pacer = Pacer::new(config, 1, Instant::ZERO).unwrap();
@@ -321,7 +321,7 @@ async fn a_quota_of_unknown_end_is_tested_ever_later_by_everybody() {
 
 /// The breaker of a server that fails lets one probe pass at a time; its failure counts against no item.
 #[tokio::test(start_paused = true)]
-async fn a_failed_probe_counts_for_nobody_and_sits_out_the_next_round() {
+async fn a_failed_probe_counts_for_no_item_and_sits_out_the_next_round() {
     let breaker = BreakerConfig { least: 1, items: 1, last: 1, ..BreakerConfig::default() };
     for (hint, expected) in [(None, 4 * S), (Some(7 * S), 7 * S)] {
         let mut pacer = Pacer::new(PacerConfig { breaker, ..pacer_config() }, 1, Instant::ZERO).unwrap();

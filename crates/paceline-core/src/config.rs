@@ -96,7 +96,7 @@ impl Default for Concurrency {
     }
 }
 
-/// Limits that somebody configured, for an account or for a tier inside it.
+/// Limits that the user configured, for an account or for a tier inside it.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Limits {
     /// All of them hold at once.
@@ -178,7 +178,7 @@ impl Default for Retry {
     }
 }
 
-/// Who decides how fast the calls leave, below the configured limits.
+/// What decides how fast the calls leave, below the configured limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Pace {
     /// The limit is learnt from what happens to calls: a rate, and calls in flight where refusals follow their number. What
@@ -199,7 +199,7 @@ pub enum Pace {
     Linear,
     /// As [`Linear`](Self::Linear), but the delay is multiplied, by 2 where the backoff does not grow exponentially.
     Exponential,
-    /// Nobody: every call leaves at once, waits asked for by the server excepted.
+    /// Nothing: every call leaves at once, waits asked for by the server excepted.
     None,
 }
 

@@ -7,7 +7,7 @@ use core::time::Duration;
 
 use crate::cost::{Cost, Dimension};
 
-/// The kinds of answer that matter to a pacer. Each decides who suffers: the item, the pace, both or nobody.
+/// The kinds of answer that matter to a pacer. Each decides what suffers: the item, the pace, both or neither.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Class {
     /// A usable answer.

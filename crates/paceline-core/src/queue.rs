@@ -102,7 +102,7 @@ impl Queue {
         self.ready.len() + self.delayed.len()
     }
 
-    /// Everybody, the ready ones first.
+    /// All requests, the ready ones first.
     pub(crate) fn slots(&self) -> impl Iterator<Item = Slot> {
         self.ready.iter().chain(self.delayed.values()).map(|place| place.2)
     }

@@ -87,7 +87,7 @@ pub struct Request {
     pub priority: i32,
     /// Which item it is for: the breaker wants failures of several. `None`: an item of its own, numbered like its arrival.
     pub item: Option<u64>,
-    /// Its place among those of the same priority; a retry keeps it. `None`: behind everybody so far.
+    /// Its place among those of the same priority; a retry keeps it. `None`: behind all so far.
     pub arrival: Option<u64>,
     /// Sends so far that count against `max_retries`.
     pub attempts: u32,
@@ -199,7 +199,7 @@ pub enum Event {
     Granted {
         /// The request.
         ticket: Ticket,
-        /// It tests a failing server: its failure counts for nobody.
+        /// It tests a failing server: its failure counts against no item.
         probe: bool,
     },
     /// The deadline of a waiting request has passed, or certainly passes before it may start; it is gone.

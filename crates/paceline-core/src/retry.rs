@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_probe_counts_for_nobody_and_any_other_answer_as_ever() {
+    fn a_failed_probe_counts_for_no_item_and_any_other_answer_as_ever() {
         let probe = Tried { attempts: 3, probe: Some(4 * S), ..Tried::default() };
         let counted = |class| decide(&config(), Pace::Auto, &probe, &Outcome::new(class), &mut Rng::new(1));
         let sits_out = Then::Again(4 * S);

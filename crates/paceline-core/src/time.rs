@@ -13,7 +13,7 @@ pub(crate) const LATE: Duration = Duration::from_millis(5);
 
 /// A point on a monotonic clock: nanoseconds since an origin chosen by the driver.
 ///
-/// The engine never reads a clock. Whoever drives it passes the present as an argument.
+/// The engine never reads a clock. Its driver passes the present as an argument.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Instant(u64);
 

@@ -2,7 +2,7 @@
 //!
 //! `learnt [SEEDS]`: medians over that many seeds, 5 without it, then means over the scenarios. Refusals per success are
 //! the waste. Retries have no bound and the breaker is off, so that the pace alone is seen; "as shipped" stand the same
-//! with both as they are configured when nobody says anything.
+//! with both as they are configured by default.
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -10,10 +10,10 @@ use std::process::ExitCode;
 use paceline_core::{Concurrency, Pace, PacerConfig};
 use paceline_sim::{Measures, Median, Scenario, Setup, compare, medians};
 
-/// Calls in flight of a process, where nobody configures another number.
+/// Calls in flight of a process, where the user configures no other number.
 const IN_FLIGHT: u32 = 512;
 
-/// Providers that nobody chose.
+/// Providers drawn at random.
 const RANDOM: u64 = 500;
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {
@@ -82,7 +82,7 @@ impl Judge {
         self.at_most(&format!("{name}: lost"), mean(runs, |run| run.lost), 0.0);
     }
 
-    /// Without a bar: what somebody gets who configures nothing.
+    /// Without a bar: what a user gets who configures nothing.
     fn shipped(&mut self, name: &str, scenarios: &[Scenario], setup: &Setup) -> Result<(), Box<dyn Error>> {
         let concurrency = Concurrency::Fixed { max: IN_FLIGHT };
         let pacer = PacerConfig { pace: Pace::Auto, concurrency, ..PacerConfig::default() };

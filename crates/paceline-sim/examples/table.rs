@@ -6,7 +6,7 @@
 //!   the first answer is there are refused by themselves, and what they are refused counts for two minutes: how a run goes
 //!   is drawn in its first second, in all scenarios alike, because a seed draws the same latencies in each. Over 300 seeds
 //!   the mean is 0.233 with a deviation of 0.087 between seeds; of 100 means of three seeds, as there, 3 were 0.35 or more,
-//!   and one of 28 compared figures may well be among those. With K = 2 nobody is shut out, and both agree.
+//!   and one of 28 compared figures may well be among those. With K = 2 no client is shut out, and both agree.
 //! - `known` with 16 clients wastes 0.061 here and 0.052 there, all of it in `slog-punish` (0.41 +- 0.08 over 60 seeds, 0.24
 //!   there). That is no chance: sixteen clients that send exactly what the log admits, which counts refused calls too, stand
 //!   on an edge. Made slower by one part in 1,000, which is a timer 0.6 ms late, they waste 0.18, by two 0.08, by five

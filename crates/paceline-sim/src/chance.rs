@@ -1,4 +1,4 @@
-//! Refusals that have nothing to do with anybody's rate: a share of the calls is turned away, whatever the limits say.
+//! Refusals that have nothing to do with a client's rate: a share of the calls is turned away, whatever the limits say.
 
 use std::time::Duration;
 

@@ -103,7 +103,7 @@ pub fn compare_each(
                 while !stop.load(Ordering::Relaxed) {
                     let index = next.fetch_add(1, Ordering::Relaxed);
                     let Some((scenario, setup)) = jobs.get(index) else { return };
-                    // Nobody listens any more only when the other side panicked, and then the scope panics as well.
+                    // The receiver is gone only when the other side panicked, and then the scope panics as well.
                     let Some(result) = one(scenario, setup, stop).transpose() else { return };
                     if results.send((index, result)).is_err() {
                         return;

@@ -100,7 +100,7 @@ fn names<'a>(names: impl IntoIterator<Item = &'a &'a str>) -> String {
     names.into_iter().copied().collect::<Vec<_>>().join(", ")
 }
 
-/// Nobody stops it.
+/// A run with this flag is never stopped.
 static NEVER: AtomicBool = AtomicBool::new(false);
 
 /// Runs a scenario under a policy. The same arguments give the same measures, bit for bit.
@@ -108,7 +108,7 @@ static NEVER: AtomicBool = AtomicBool::new(false);
 /// # Errors
 /// An unknown policy or mode, an impossible number of clients, or a provider that makes no sense.
 pub fn simulate(scenario: &Scenario, setup: &Setup) -> Result<Measures, SimError> {
-    simulate_until(scenario, setup, &NEVER).map(|measures| measures.expect("nobody stops it"))
+    simulate_until(scenario, setup, &NEVER).map(|measures| measures.expect("the flag is never set"))
 }
 
 /// The same, but nothing once `stop` is true: then it ends within an instant.
@@ -143,7 +143,7 @@ pub fn simulate_traced(scenario: &Scenario, setup: &Setup) -> Result<(Measures, 
             (measures, recorder.finish(ideal))
         },
     );
-    traced.map(|traced| traced.expect("nobody stops it"))
+    traced.map(|traced| traced.expect("the flag is never set"))
 }
 
 /// Lets a run happen until its end, which may depend on when the best schedule finishes; `begin` sees it before its
@@ -170,7 +170,7 @@ fn run<T>(
     begin(&mut world, &ideal);
     world.run(scenario.until.map_or_else(|| end(&ideal, &items), |until| Instant::ZERO + until), stop);
     if matches!(scenario.provider.schedule, Schedule::Scales(_)) {
-        // Nobody else would have met the same capacity: the best use of the one that was there is what counts.
+        // Another client would have met another capacity: the best use of the one that was there is what counts.
         let schedule = world.provider.schedule().clone();
         let provider = ProviderConfig { schedule, ..scenario.provider.clone() };
         ideal = Ideal::of(&Scenario { provider, ..scenario.clone() }, &items, clients, provider_seed, stop)?;
@@ -210,14 +210,14 @@ pub(crate) fn plan(
             }
         },
     );
-    plan.map(|plan| plan.expect("nobody stops it"))
+    plan.map(|plan| plan.expect("the flag is never set"))
 }
 
 fn seconds(at: Instant) -> f64 {
     (at - Instant::ZERO).as_secs_f64()
 }
 
-/// Nobody is waited for any longer.
+/// When a run is cut off: it waits for no client any longer.
 fn cut_off(ideal: &Ideal) -> Instant {
     let oracle = ideal.finished - Instant::ZERO;
     Instant::ZERO + (oracle * 8).max(oracle + Duration::from_secs(300))

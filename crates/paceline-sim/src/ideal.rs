@@ -31,9 +31,9 @@ pub(crate) struct Ideal {
 }
 
 impl Ideal {
-    /// Dispatches the items in order with the workers of so many clients, until all are sent or everybody stops. It meets
-    /// the same strangers as everybody with that seed and leaves their demand alone, and none of its calls fails. What is
-    /// turned away by chance it sends again at once: dice are nothing that anybody could see. It means nothing once `stop` is
+    /// Dispatches the items in order with the workers of so many clients, until all are sent or all clients stop. It meets
+    /// the same strangers as every run with that seed and leaves their demand alone, and none of its calls fails. What is
+    /// turned away by chance it sends again at once: no client could foresee the dice. It means nothing once `stop` is
     /// true.
     pub(crate) fn of(
         scenario: &Scenario,

@@ -145,7 +145,7 @@ impl Limiter {
         }
     }
 
-    /// Time until `units` fit if nobody else takes any; zero when they fit now, none when they never will.
+    /// Time until `units` fit if no other client takes any; zero when they fit now, none when they never will.
     pub(crate) fn wait(&self, now: Instant, units: u64) -> Option<Duration> {
         let quota = &self.limit.quota;
         if units > self.largest() {
@@ -222,7 +222,7 @@ impl Limiter {
         if self.factor == 1.0 || nanos == 0 {
             return duration(nanos);
         }
-        // Beyond a day nobody waits for the rate to change.
+        // Beyond a day no client waits for the rate to change.
         let seconds = nanos as f64 / self.factor / 1e9;
         Duration::try_from_secs_f64(seconds).map_or(DAY, |wait| wait.clamp(Duration::from_nanos(1), DAY))
     }
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_counts_refusals_stays_shut_while_somebody_knocks() {
+    fn a_log_that_counts_refusals_stays_shut_while_a_client_knocks() {
         let counting = Limit { counts_refused: true, ..quota(2, 10 * S, Shape::Sliding).into() };
         let mut log = Limiter::new(counting);
         assert!(offer(&mut log, at(0.0), 2));

@@ -10,7 +10,7 @@ use crate::scenario::Scenario;
 use crate::schedule::Schedule;
 use crate::too_good::{Compared, TooGood};
 
-/// The figures of one run. Ratios to the oracle are to the best schedule of somebody who sees the provider's state.
+/// The figures of one run. Ratios to the oracle are to the best schedule of an oracle that sees the provider's state.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Measures {
     /// The scenario's name.

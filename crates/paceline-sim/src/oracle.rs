@@ -1,4 +1,4 @@
-//! The finishing time of somebody who knows the limits: what a real run is measured against.
+//! The finishing time of an oracle that knows the limits: what a real run is measured against.
 
 use std::time::Duration;
 
@@ -100,7 +100,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nobody_is_faster_and_buckets_and_fixed_windows_are_met(
+        fn no_client_is_faster_and_buckets_and_fixed_windows_are_met(
             calls in 1u64..400, limit in 1u64..100, burst in 1u64..50,
         ) {
             let oracle = |shape| job(calls).finish_time(&[quota(limit, shape)], None) - job(calls).median_latency;

@@ -1,4 +1,4 @@
-//! What a job would do under a pacer that somebody configured: how long, what it waits for, and which calls.
+//! What a job would do under a pacer as the user configured it: how long, what it waits for, and which calls.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::engine::{self, Setup, SimError};
 use crate::oracle::Job;
 use crate::scenario::{Item, Scenario};
 
-/// Nobody looks further than this beyond what limits ask for.
+/// A plan looks no further than this beyond what limits ask for.
 const PATIENCE: Duration = Duration::from_secs(86_400);
 
 /// A job from its start to its end, or to the day when it is not looked at any more.
@@ -23,7 +23,7 @@ pub struct Plan {
     pub unfinished: u64,
     /// Seconds to the end of the last item.
     pub seconds: f64,
-    /// The same of somebody who sees the provider's state and never has a call refused.
+    /// The same of an oracle that sees the provider's state and never has a call refused.
     pub oracle_seconds: f64,
     /// Calls, all together.
     pub calls: u64,

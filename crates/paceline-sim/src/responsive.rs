@@ -1,4 +1,4 @@
-//! One worker under a responsive delay, against a server that refuses whoever comes too soon.
+//! One worker under a responsive delay, against a server that refuses a call that comes too soon.
 
 use std::time::Duration;
 

@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn it_shrinks_while_nobody_calls() {
+    fn it_shrinks_while_no_client_calls() {
         let mut scaler = Scaler::new(TABLE);
         for second in 1..=60 {
             scaler.refused();

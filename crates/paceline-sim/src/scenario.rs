@@ -15,7 +15,7 @@
 //! net = "50ms"                          # both ways together; 1 ms when the median service time is below 50 ms
 //! refuse = "40ms"                       # mean time to a refusal; likewise
 //! workers = [{ at = 0, count = 50 }, { at = "1m", count = 20 }]   # calls under way at once of a client; else 512
-//! until = "10m"                         # when everybody stops, whatever is left of the items
+//! until = "10m"                         # when all clients stop, whatever is left of the items
 //!
 //! [[limit]]                             # all of them hold
 //! shape = "bucket"                      # "fixed" (with phase = "7s"), "sliding" (with counts_refused = true)
@@ -76,7 +76,7 @@ pub struct Scenario {
     /// How many workers a client has, in ascending order of time from 0 on; each has one call under way at once.
     /// Empty: always 512.
     pub workers: Vec<Workers>,
-    /// When everybody stops, whatever is left of the items. Default: when all have ended, or nobody is waited for longer.
+    /// When all clients stop, whatever is left of the items. Default: when all items have ended, or the run is cut off.
     pub until: Option<Duration>,
     /// The mean time of both ways between client and provider.
     pub net: Duration,
@@ -251,7 +251,7 @@ impl Scenario {
         })
     }
 
-    /// The rate that somebody would configure who has read the provider's documentation, in calls per second: before
+    /// The rate that a user would configure who has read the provider's documentation, in calls per second: before
     /// any schedule, without what strangers take.
     pub fn nominal_rate(&self) -> f64 {
         self.rate_at(1.0)

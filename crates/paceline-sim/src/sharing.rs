@@ -99,7 +99,7 @@ impl Sharing {
         self.calls = self.calls.saturating_sub(1);
     }
 
-    /// When that share of the work is done if nobody comes or goes; exact where calls do not slow each other down.
+    /// When that share of the work is done if no call comes or goes; exact where calls do not slow each other down.
     pub(crate) fn due(&self, service: &Service, share: f64) -> Instant {
         let work = if share == 1.0 { service.work } else { service.work.mul_f64(share) };
         if self.overload.is_none() {

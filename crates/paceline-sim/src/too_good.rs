@@ -10,7 +10,7 @@
 //!   and the smaller surplus counts: who takes cheap items first gets more calls admitted.
 //! - A limit was met almost exactly, and hardly a call was refused. Where it lies is only said by refusals: who was told
 //!   nothing and is refused less than twice in a thousand calls knows it from elsewhere, or was lucky. Calls that slow each
-//!   other down are left out: somebody's fixed number of workers may be just right for them.
+//!   other down are left out: a fixed number of workers may happen to be just right for them.
 
 use std::fmt;
 use std::time::Duration;
@@ -30,7 +30,7 @@ use crate::scenario::Scenario;
 pub enum TooGood {
     /// More was admitted than the best schedule got.
     BeyondOracle,
-    /// A limit was met almost exactly and hardly anything was refused, though nobody was told it.
+    /// A limit was met almost exactly and hardly anything was refused, though the policy was not told it.
     HardlyRefused,
 }
 
@@ -38,7 +38,7 @@ impl fmt::Display for TooGood {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::BeyondOracle => "more was admitted than the oracle got, for no known reason",
-            Self::HardlyRefused => "a limit that nobody told was met, and hardly a call was refused",
+            Self::HardlyRefused => "a limit that the policy was not told was met, and hardly a call was refused",
         })
     }
 }
@@ -95,7 +95,7 @@ impl Compared<'_> {
         provider.tenants.is_some() || places || mixes || measures.lost > 0.0
     }
 
-    /// Whether somebody said where the limit is: the provider, its documentation, or who configured a pacer.
+    /// Whether the policy was told where the limit is: by the provider, its documentation, or a pacer's configuration.
     fn was_told(&self) -> bool {
         let Setup { policy, pacer, hints, .. } = self.setup;
         hints != "none" || pacer.is_some() || policy::TOLD.contains(&policy.as_str())

@@ -263,7 +263,7 @@ impl Book {
 }
 
 /// Reading a database that keeps a log makes files beside it, which stay, or cannot be made. At rest the journal keeps
-/// none; unless somebody is looking just now, then the next end of a run does it.
+/// none; unless a reader has it open just now, then the next end of a run does it.
 fn leave_one_file(conn: &Connection) -> Result<(), Error> {
     let switched =
         conn.busy_timeout(Duration::ZERO).and_then(|()| conn.query_row("PRAGMA journal_mode = DELETE", [], |_| Ok(())));

@@ -29,7 +29,7 @@ pub(crate) fn remove(path: &Path) -> Result<(), Error> {
 }
 
 /// Which file a name leads to, so that another one of that name can be told from it. Where the system has no numbers for
-/// files (it is not Unix) nobody removes a file that is open.
+/// files (it is not Unix) no process removes a file that is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
     #[cfg(unix)]
@@ -71,7 +71,7 @@ const fn has_hard_links(_: &Path) -> bool {
     false
 }
 
-/// Linux tells where something is mounted; elsewhere nobody mounts files. In its list blanks are written in octal.
+/// Linux tells where something is mounted; elsewhere files are not mounted. In its list blanks are written in octal.
 fn is_mounted_at(path: &Path) -> bool {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let written = path.to_string_lossy().replace('\\', "\\134").replace(' ', "\\040").replace('\t', "\\011");

@@ -1,4 +1,4 @@
-//! Lines that are taken into a job while it runs: a load that nobody waits for.
+//! Lines that are taken into a job while it runs: a load that no caller waits for.
 
 use std::sync::Arc;
 

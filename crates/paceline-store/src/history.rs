@@ -33,7 +33,7 @@ pub struct Minute {
     pub tokens_in: u64,
     /// Tokens of answers, as the provider counted them.
     pub tokens_out: u64,
-    /// The limit in force at the end of the minute, and what it limits in a word or two; none when nobody said.
+    /// The limit in force at the end of the minute, and what it limits in a word or two; none when it is not known.
     pub limit: Option<(u64, String)>,
 }
 

@@ -195,7 +195,7 @@ pub struct Rescheduled {
     pub ordinal: u64,
     /// When it may start, by the wall clock.
     pub not_before: Timestamp,
-    /// The wait that was chosen: after a step of the wall clock nobody waits longer than this.
+    /// The wait that was chosen: after a step of the wall clock the item waits no longer than this.
     pub delay: Duration,
     /// Its sends, the last one included.
     pub tally: Tally,

@@ -96,7 +96,7 @@ impl Journal {
         Self::open_locked(options, lock)
     }
 
-    /// [`open`](Self::open) under the job's lock, for whoever has to prepare something under it.
+    /// [`open`](Self::open) under the job's lock, for a caller that has to prepare something under it.
     ///
     /// # Errors
     /// As for [`open`](Self::open), less those of the lock.

@@ -335,7 +335,7 @@ fn write_input(conn: &Connection, id: &str, options: &Options) -> rusqlite::Resu
     Ok(())
 }
 
-/// Different for each job, so that its calls' idempotency keys are nobody else's. The seed of the standard hash maps is
+/// Different for each job, so that no other job's calls have its idempotency keys. The seed of the standard hash maps is
 /// the operating system's randomness.
 fn run_id(now: Timestamp) -> String {
     let random = RandomState::new();

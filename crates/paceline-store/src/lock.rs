@@ -23,7 +23,7 @@ impl RunLock {
     /// # Errors
     /// [`Error::Locked`]; [`Error::Folder`] when a file cannot be made.
     pub fn take(paths: &Paths) -> Result<Self, Error> {
-        // Nobody waits for a lock, so their order does not matter.
+        // No process waits for a lock, so their order does not matter.
         let job = LockFile::take(&paths.lock)?;
         let held = paths.lock.canonicalize().ok();
         let other = |path: &&Path| held.is_none() || path.canonicalize().ok() != held;
@@ -31,7 +31,7 @@ impl RunLock {
         Ok(Self { _job: job, _results: results })
     }
 
-    /// Whether somebody holds the lock at `path`. Holds a free one itself for an instant, in which a run that begins
+    /// Whether a process holds the lock at `path`. Holds a free one itself for an instant, in which a run that begins
     /// would be refused: ask only when nothing else tells.
     pub fn is_held(path: &Path) -> bool {
         let Ok(file) = File::open(path) else { return false };
@@ -67,7 +67,7 @@ impl LockFile {
                     return Err(Error::Io { action: "lock", path: path.to_owned(), source });
                 }
             }
-            // The holder before may have removed the file after it was opened here: then somebody else can make and
+            // The holder before may have removed the file after it was opened here: then another process can make and
             // lock a new one.
             if !stands_at(&file, path) {
                 continue;

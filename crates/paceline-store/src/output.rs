@@ -21,7 +21,7 @@ pub(crate) struct Outputs {
 }
 
 impl Outputs {
-    /// Refuses to begin a job over somebody's results. Empty files are nobody's.
+    /// Refuses to begin a job over results that are there. Empty files are no results.
     pub(crate) fn refuse_existing(paths: &Paths) -> Result<(), Error> {
         let packed = paths.compress.then(|| paths.packed());
         for output in [paths.output.clone(), paths.errors.clone(), paths.report.clone()].into_iter().chain(packed) {

@@ -15,7 +15,7 @@ use crate::schema::connect_read_only;
 use crate::scope::{self, ScopeRow};
 use crate::snapshot::{self, Snapshot};
 
-/// A journal opened read-only. It needs no lock and disturbs nobody.
+/// A journal opened read-only. It needs no lock and disturbs no run.
 #[derive(Debug)]
 pub struct Reader {
     conn: Connection,

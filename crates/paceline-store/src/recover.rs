@@ -123,7 +123,7 @@ fn requeue(conn: &Connection) -> Result<u64, Error> {
     Ok(requeued as u64)
 }
 
-/// A wall clock that was set back must not lengthen a wait: nobody waits longer from now on than the delay that was
+/// A wall clock that was set back must not lengthen a wait: no item waits longer from now on than the delay that was
 /// chosen.
 fn bound_waits(conn: &Connection, now: Timestamp) -> Result<(), Error> {
     let sql = "UPDATE item SET not_before_ms = ?1 + delay_ms WHERE state = 0 AND not_before_ms > ?1 + delay_ms";

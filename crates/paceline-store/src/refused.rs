@@ -27,7 +27,7 @@ pub struct Duplicate {
 /// Finds repeated ids: neither grouping nor sorting takes memory by it.
 const REPEATED_INDEX: &str = "CREATE INDEX IF NOT EXISTS repeated_key ON item(key)";
 
-/// Its name is nobody's: items are known as refused by it.
+/// No other scope has its empty name: items are known as refused by it.
 const REFUSED_SCOPE: &str = "INSERT OR IGNORE INTO scope (id, name) VALUES (?1, '')";
 
 /// Finds the items whose id came before; `limit` of them are told.

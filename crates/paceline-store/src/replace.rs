@@ -2,8 +2,8 @@
 //!
 //! The new file is written beside the old one and synced. One transaction, synced as well, then records where each line
 //! stands in the new file, and that the old one is being replaced. Only after that the new file takes the old one's name.
-//! Whoever finds such a note after a crash completes the change of names first; without a note, the old file is the valid
-//! one and what stands beside it is waste.
+//! A run that finds such a note after a crash completes the change of names first; without a note, the old file is the
+//! valid one and what stands beside it is waste.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, ErrorKind, Read, Write};

@@ -151,7 +151,7 @@ pub(crate) fn durably<T>(conn: &Connection, work: impl FnOnce() -> Result<T, Err
     done
 }
 
-/// Moves the log into the database, unless somebody reads it for long: then it stays, and loses nothing by that.
+/// Moves the log into the database, unless a process reads it for long: then it stays, and loses nothing by that.
 pub(crate) fn checkpoint(conn: &Connection) -> Result<(), Error> {
     conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).map_err(Error::sqlite("sync"))
 }
@@ -168,14 +168,14 @@ pub(crate) fn connect_read_only(path: &Path) -> Result<Connection, Error> {
     }
 }
 
-/// Pages of the log, 4 KiB each, at which it is moved into the database. That takes two syncs, which whoever waits for an
-/// acknowledgement waits for too, so it is done less often than by default (1,000).
+/// Pages of the log, 4 KiB each, at which it is moved into the database. That takes two syncs, which a caller that waits
+/// for an acknowledgement waits for too, so it is done less often than by default (1,000).
 const LOG_PAGES: i64 = 8_000;
 
-/// Refuses what is no journal: nobody meant to have somebody's database removed. Any version of ours may be.
+/// Refuses what is no journal: another program's database must not be removed. A journal of any version may be.
 pub(crate) fn refuse_foreign(path: Option<&Path>) -> Result<(), Error> {
     let Some(path) = path.filter(|path| path.exists()) else { return Ok(()) };
-    // Whoever may only read a journal leaves its log behind.
+    // A process that may only read a journal leaves its log behind.
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let conn = Connection::open_with_flags(path, flags).map_err(Error::sqlite("open"))?;
     match recognize(&conn, path) {

@@ -55,7 +55,7 @@ impl Scope {
     }
 }
 
-/// The scope of lines that cannot be sent: nothing is ever handed out from it, and nobody sees it.
+/// The scope of lines that cannot be sent: nothing is ever handed out from it, and no caller sees it.
 pub(crate) const REFUSED: i64 = 0;
 
 /// All scopes by number, but for that of refused lines.
@@ -97,7 +97,7 @@ pub(crate) fn scope_columns(state: &ScopeState) -> (i64, Option<i64>, Option<&st
     }
 }
 
-/// The state of the account; open until somebody sets it.
+/// The state of the account; open until a caller sets it.
 pub(crate) fn account(scopes: &[Scope]) -> &ScopeState {
     scopes.iter().find(|scope| &*scope.row.name == ACCOUNT).map_or(&ScopeState::Open, |scope| &scope.row.state)
 }

@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::item::{Kept, Totals};
 
 /// Carries out a group of commands and answers each. Lines are synced before the transaction commits, and the
-/// transaction commits before anybody hears of it. After an error the book must not be used again.
+/// transaction commits before any caller hears of it. After an error the book must not be used again.
 pub(crate) fn turn(book: &mut Book, commands: Vec<Command>) -> Result<(), Arc<Error>> {
     let mut turn = Turn { book: &mut *book, adds: Totals::default(), failure: None, settles: Vec::new() };
     let mut questions = Vec::new();

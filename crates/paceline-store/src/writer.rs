@@ -76,7 +76,7 @@ impl Writer {
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        // Whoever wants to know how it went calls `close`.
+        // A caller that wants to know how it went calls `close`.
         let _ = self.close();
     }
 }
@@ -100,7 +100,7 @@ fn serve(queue: &Queue, mut book: Book) {
     }
 }
 
-/// However the thread ends, by a panic too, nobody must wait for it.
+/// However the thread ends, by a panic too, no caller must wait for it.
 struct Gone<'a>(&'a Queue);
 
 impl Drop for Gone<'_> {

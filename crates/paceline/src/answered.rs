@@ -53,7 +53,7 @@ impl Answered for io::Error {
     }
 }
 
-/// A failure that nobody knows may pass: it is transient.
+/// A failure of an unknown kind may pass: it is transient.
 impl Answered for Box<dyn std::error::Error + Send + Sync> {
     fn reading(&self, provider: Provider, now: Timestamp) -> Reading {
         let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(&**self);

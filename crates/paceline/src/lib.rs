@@ -1,8 +1,8 @@
 //! Paceline paces calls to rate-limited APIs.
 //!
 //! A job against a limited API keeps asking one question: may this request start now, and if not, when? A [`Limiter`]
-//! answers it for one account. It knows the configured limits, learns from every answer, and keeps whoever must wait in
-//! one fair queue, so that one refusal slows everybody down and nobody sleeps and tries again on his own.
+//! answers it for one account. It knows the configured limits, learns from every answer, and keeps callers that must
+//! wait in one fair queue, so that one refusal slows all callers down and no caller sleeps and tries again on its own.
 //!
 //! ```no_run
 //! # async fn send() -> std::io::Result<()> { Ok(()) }

@@ -208,8 +208,8 @@ impl Limiter {
         self.driver.reconfigure(config)
     }
 
-    /// Grants nothing any more: whoever waits, or asks later, gets [`Error::Closed`]. Permits that are out stay good, so
-    /// that calls in flight can still report how they ended.
+    /// Grants nothing any more: a caller that waits, or asks later, gets [`Error::Closed`]. Permits that are out stay good,
+    /// so that calls in flight can still report how they ended.
     pub fn close(&self) {
         self.driver.close();
     }

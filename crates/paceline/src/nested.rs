@@ -1,4 +1,4 @@
-//! A retry loop inside a retry loop: whoever sends reports, and only the outermost sends again.
+//! A retry loop inside a retry loop: the inner one sends and reports, and only the outermost sends again.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -50,7 +50,7 @@ impl Permit {
         self.ticket
     }
 
-    /// Whether the call tests a failing server. Its failure counts for nobody.
+    /// Whether the call tests a failing server. Its failure counts against no item.
     pub const fn is_probe(&self) -> bool {
         self.probe
     }

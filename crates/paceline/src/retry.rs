@@ -20,7 +20,7 @@ impl Limiter {
     /// Runs an operation, each send with a permit of its own, until it succeeds or nothing is gained by another try.
     ///
     /// The answer is read by [`Answered`]. What may pass later is sent again when the pacer says so, under the
-    /// configured bounds; the waits happen in the queue, so they hold up nobody else. The last result comes back as the
+    /// configured bounds; the waits happen in the queue, so they hold up no other caller. The last result comes back as the
     /// operation made it, an answer that says no as well as an error: neither its type nor its message or source change.
     /// A panic or a dropped future returns the permit.
     ///
@@ -126,7 +126,7 @@ impl Limiter {
         Ok(result)
     }
 
-    /// One call of the operation, and the report of whoever sent: the operation itself, or a `run` inside it.
+    /// One call of the operation, and the report of what sent it: the operation itself, or a `run` inside it.
     async fn attempt<R>(
         &self,
         permit: Permit,
@@ -166,7 +166,7 @@ impl Limiter {
     }
 
     fn warn(&self, reading: &Reading, next: &Request, delay: Duration) {
-        // A stopped account has no next try; whoever asks for one is told so.
+        // A stopped account has no next try; a caller that asks for one is told so.
         if reading.class == Class::Account {
             return;
         }

@@ -46,8 +46,8 @@ impl AccountFile {
         Self { path, contacts: contacts.iter().map(uri).collect() }
     }
 
-    /// Opens the account: the known one, or a new one, which agrees to the CA's terms of service. Whoever dies in between
-    /// finds his key again, and the CA then tells him of the same account.
+    /// Opens the account: the known one, or a new one, which agrees to the CA's terms of service. A process that died in
+    /// between finds its key again, and the CA then tells it of the same account.
     pub(crate) async fn open(&self, ca: &Ca) -> Result<Account, Failure> {
         let stored = match storage::read_json::<Stored>(&self.path).map_err(unusable)? {
             Some(stored) if stored.directory == ca.directory() => stored,
@@ -102,7 +102,7 @@ fn refused(error: instant_acme::Error) -> Failure {
     }
 }
 
-/// Without an account nothing can be ordered from this CA, and a new one is nothing to open behind anybody's back.
+/// Without an account nothing can be ordered from this CA, and a new one is nothing to open behind the user's back.
 fn unusable(error: std::io::Error) -> Failure {
     Failure::new(Class::Account, format!("the account's file cannot be used: {error}"))
 }

@@ -37,7 +37,7 @@ pub(crate) struct Args {
     /// A root to trust beside the system's: the CA's own HTTPS, for test CAs
     #[arg(long, value_name = "FILE")]
     pub(crate) ca_file: Option<PathBuf>,
-    /// Say what is due, and call nobody
+    /// Say what is due, and call no server
     #[arg(long)]
     pub(crate) dry_run: bool,
     /// Run once, which is the default
@@ -49,7 +49,7 @@ pub(crate) struct Args {
     /// The time of day of the first run, by the local clock; else it begins at once
     #[arg(long, value_name = "HH:MM", value_parser = time_of_day, requires = "every")]
     pub(crate) at: Option<Time>,
-    /// Begin each run up to so much later, by chance, so that not everybody calls at once
+    /// Begin each run up to so much later, by chance, so that not all machines call at once
     #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "0s", requires = "every")]
     pub(crate) spread: Duration,
     /// How often a domain is tried again in a run after errors that pass, and how often after rate limits

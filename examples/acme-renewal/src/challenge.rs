@@ -1,4 +1,4 @@
-//! The HTTP-01 server: shows the CA that whoever asks for a certificate answers under its name.
+//! The HTTP-01 server: shows the CA that the program which asks for a certificate answers under its name.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -79,7 +79,7 @@ mod tests {
         assert_eq!(ask("t2").await, Err(StatusCode::NOT_FOUND));
         let again = challenges.show("t1", "t1.thumb");
         drop(shown);
-        assert_eq!(ask("t1").await, Ok("t1.thumb".to_owned()), "somebody else shows it still");
+        assert_eq!(ask("t1").await, Ok("t1.thumb".to_owned()), "another order shows it still");
         drop(again);
         assert_eq!(ask("t1").await, Err(StatusCode::NOT_FOUND));
     }

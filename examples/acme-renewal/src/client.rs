@@ -84,7 +84,7 @@ pub(crate) enum CallError {
     /// Nothing was sent: a person has to see to the account first.
     #[error("{reason}")]
     Stopped {
-        /// What the CA said to somebody else.
+        /// What the CA said to another call.
         reason: String,
     },
 }
@@ -323,7 +323,7 @@ const BREAKER: BreakerConfig = BreakerConfig {
     open_max: Duration::from_secs(30),
 };
 
-/// So many refused nonces in a row, whoever's they were, mean that the CA takes none at present: its refusal is a failure
+/// So many refused nonces in a row, whichever call used them, mean that the CA takes none at present: its refusal is a failure
 /// then, and the domain waits. By chance it happens once in two million calls where three of ten nonces are refused.
 const MOST_STALE: u32 = 12;
 

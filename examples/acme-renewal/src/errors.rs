@@ -77,7 +77,7 @@ fn of_reading(status: Option<u16>, reading: Reading) -> Failure {
         // A limit of these names alone is no reason to hold the CA, and a paused name none to stop the account.
         (Class::QuotaExhausted, Reach::Item) => Class::Throttled,
         (Class::Account, Reach::Item) => Class::Invalid,
-        // A limit of the account with a time: nobody asks for an order before, in this run or the next.
+        // A limit of the account with a time: no item asks for an order before, in this run or the next.
         (Class::Throttled, Reach::Scope | Reach::Account) if reading.wait.is_some() => Class::QuotaExhausted,
         (class, _) => class,
     };
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_sent_counts_for_nobody() {
+    fn what_was_not_sent_counts_as_no_try() {
         let error = CallError::NotSent { wait: Duration::from_secs(40), why: "waiting for the gate".to_owned() };
         let failure = failure(Error::Other(Box::new(error)));
         assert_eq!((failure.class, failure.retry_after), (Class::Abandoned, Some(Duration::from_secs(40))));

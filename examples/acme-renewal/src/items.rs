@@ -62,7 +62,7 @@ pub(crate) async fn outcomes(
     Ok(outcomes)
 }
 
-/// The CA was down for everybody, so the next run begins with what is left, at once and counting anew. Waits that the CA
+/// The CA was down for all domains, so the next run begins with what is left, at once and counting anew. Waits that the CA
 /// itself asked for stay.
 pub(crate) async fn due_at_once(store: &dyn WorkStore) -> Result<(), WorkError> {
     let own_wait = |item: &Item| match &item.last {
@@ -135,7 +135,7 @@ mod tests {
         assert_eq!(
             states(&store).await,
             [(a, State::Waiting), (b, State::Cancelled), (b2, State::Waiting)],
-            "somebody else replaced it, and that one is due now"
+            "another process replaced it, and that one is due now"
         );
     }
 

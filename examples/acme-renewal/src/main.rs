@@ -42,7 +42,7 @@ fn main() -> ExitCode {
     let args = Args::parse();
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn,acme_renewal=info"));
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| Lines(std::io::stderr()));
-    // A log that nobody takes any more is no reason to stop.
+    // A log whose reader is gone is no reason to stop.
     log.with_target(false).with_ansi(false).log_internal_errors(false).init();
     match execute(&args) {
         Ok(exit_code) => ExitCode::from(exit_code),
@@ -79,7 +79,7 @@ fn execute(args: &Args) -> Result<u8, AnyError> {
             None => {
                 let report = run::once(args, &challenges, stopped(stop)).await?;
                 publish(args, &report).or_else(|error| {
-                    // What was done is done, but whoever reads of it must not take nothing for a success.
+                    // What was done is done, but the program that reads the report must not take a missing one for a success.
                     tracing::error!("{error}");
                     Ok(Status::Deferred.exit_code())
                 })

@@ -1,7 +1,7 @@
 //! One domain: from the order to the certificate on the disk.
 //!
 //! Everything here may be interrupted at any instant. The order's address and the key are on the disk before they are
-//! used, so that whoever comes back goes on with the same order.
+//! used, so that a process which starts again goes on with the same order.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -62,7 +62,7 @@ impl Renewer {
     pub(crate) async fn renew(&self, item: &str, due: &Due) -> Result<(), Failure> {
         let renewed = self.try_to_renew(item, due).await;
         if renewed.as_ref().map_or_else(|failure| failure.class == Class::Invalid, |()| true) {
-            // The order has ended: whoever tries again begins anew.
+            // The order has ended: the next try begins anew.
             self.0.orders.forget(&due.domain).map_err(disk)?;
             self.show_for(&due.domain, Vec::new());
         }
@@ -96,8 +96,8 @@ impl Renewer {
         storage::replace_certificate(&due.path, &chain, &begun.key).map_err(disk)
     }
 
-    /// The order that an earlier try began, unless it has failed or run out meanwhile: nobody answered the CA's challenge
-    /// while the process was dead.
+    /// The order that an earlier try began, unless it has failed or run out meanwhile: no server answered the CA's
+    /// challenge while the process was dead.
     async fn resumed(&self, account: &Account, item: &str, due: &Due) -> Result<Option<(Begun, Order)>, Failure> {
         let Some(begun) = self.0.orders.begun(&due.domain, item, account.id()).map_err(disk)? else { return Ok(None) };
         if begun.url.is_empty() {

@@ -35,7 +35,7 @@ pub(crate) struct Due {
 pub(crate) struct Left {
     /// The domain, or the file's name.
     pub(crate) domain: String,
-    /// Whether somebody has to see to it.
+    /// Whether a person has to see to it.
     pub(crate) kind: Kind,
     /// When the certificate ends, where there is one.
     pub(crate) not_after: Option<Timestamp>,
@@ -43,7 +43,7 @@ pub(crate) struct Left {
     pub(crate) reason: String,
 }
 
-/// Whether somebody has to see to it.
+/// Whether a person has to see to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A certificate that is good for longer.
@@ -94,7 +94,7 @@ pub(crate) fn plan(entries: Vec<Entry>, now: Timestamp, days: u32) -> Plan {
             }
         }
     }
-    // A domain without any certificate serves nobody now; then whatever ends first.
+    // First the domains without any certificate, which serve no visitor now; then whatever ends first.
     plan.due.sort_by(|a, b| (a.not_after, &a.domain).cmp(&(b.not_after, &b.domain)));
     plan
 }

@@ -118,7 +118,7 @@ impl Report {
         format!("{}: {parts}{why}", self.status)
     }
 
-    /// For a terminal: the summary, and a line for each domain that somebody may ask about.
+    /// For a terminal: the summary, and a line for each domain that the user may ask about.
     pub(crate) fn text(&self) -> String {
         let mut text = String::new();
         for row in self.domains.iter().filter(|row| row.state != "not_due") {

@@ -72,7 +72,7 @@ impl RunError {
     }
 }
 
-/// What is due, without calling anybody.
+/// What is due, without calling a server.
 pub(crate) fn dry(args: &Args) -> Result<Report, RunError> {
     let Plan { due, left } = planned(args)?;
     Ok(Report::of_plan(now(), &due, &left))
@@ -216,7 +216,7 @@ fn tell(note: &Note<'_>) {
     }
 }
 
-/// The plan has all items of the store that have not ended, so this is one that somebody added meanwhile.
+/// The plan has all items of the store that have not ended, so this is one that another process added meanwhile.
 fn not_planned() -> Failure {
     Failure::new(Class::Invalid, "no certificate in the folder is due under that name")
 }

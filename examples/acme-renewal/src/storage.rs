@@ -115,7 +115,7 @@ pub(crate) fn try_folder(folder: &Path) -> io::Result<()> {
     tempfile::Builder::new().prefix(UNFINISHED).rand_bytes(RANDOM).tempfile_in(folder).map(drop)
 }
 
-/// Removes what a crash left half-written in a folder. To be called while nobody else writes there.
+/// Removes what a crash left half-written in a folder. To be called while no other process writes there.
 pub(crate) fn sweep(folder: &Path) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
@@ -153,7 +153,7 @@ fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// How names of unfinished files begin: hidden from whoever lists the folder, and told from everything else.
+/// How names of unfinished files begin: hidden from a user who lists the folder, and told from everything else.
 const UNFINISHED: &str = ".acme-renewal-";
 
 /// How many letters, by chance, end them.

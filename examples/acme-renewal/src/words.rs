@@ -26,7 +26,7 @@ pub(crate) fn escaped(words: &str) -> String {
     escaped
 }
 
-/// A log whose entries are a line each, whoever made their words. An entry is written at once.
+/// A log whose entries are a line each, whatever server made their words. An entry is written at once.
 #[derive(Debug)]
 pub(crate) struct Lines<W>(pub(crate) W);
 

@@ -5,7 +5,7 @@ use paceline::provider::Answer;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-/// An answer that somebody kept.
+/// An answer that the user kept.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Saved {
     pub(crate) status: u16,

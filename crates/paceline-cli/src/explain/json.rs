@@ -43,7 +43,7 @@ fn limit(limit: &LimitReport) -> Value {
     })
 }
 
-/// Rounded up: nobody shall come too early.
+/// Rounded up, so that no caller comes too early.
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }

@@ -79,7 +79,7 @@ const fn action(action: Action, class: Class) -> &'static str {
         (Action::Retry, _) => "send it again after the wait; one attempt is used up",
         (Action::RetryRemainder, _) => "send again what was not accepted, and only that",
         (Action::Pause, _) => "hold the scope until then; keep the items",
-        (Action::StopKey, _) => "stop; items stay pending until somebody acted",
+        (Action::StopKey, _) => "stop; items stay pending until the problem is fixed",
         (Action::FailItem, _) => "fail this item alone; sending it again is no use",
         (Action::Ignore, _) => "nothing",
     }
@@ -88,7 +88,7 @@ const fn action(action: Action, class: Class) -> &'static str {
 const fn scope(reading: &Reading) -> &'static str {
     match (reading.reach, reading.class) {
         (Reach::Item, Class::Success) => "",
-        (Reach::Item, _) => "nobody else is concerned",
+        (Reach::Item, _) => "other items are not affected",
         (Reach::Scope, _) => "calls that are limited together: a model, an endpoint, a table",
         (Reach::Account, _) => "every call under this host and key",
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// `17ms`, `8.64s`, `6m0s`, `1h0m0.5s`; rounded up to the microsecond, so that nobody who waits so long is early.
+/// `17ms`, `8.64s`, `6m0s`, `1h0m0.5s`; rounded up to the microsecond, so that a caller who waits so long is not early.
 pub(crate) fn go_duration(duration: Duration) -> String {
     let micros = duration.as_nanos().div_ceil(1_000);
     let (minutes, rest) = (micros / 60_000_000, micros % 60_000_000);

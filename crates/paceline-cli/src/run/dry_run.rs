@@ -165,7 +165,7 @@ impl Plan {
             let part = self.scopes.entry(scope.to_string()).or_default();
             part.items += 1;
             part.cost = sum(&part.cost, &upstream.dialect.charge(&line.url, line.body.as_bytes(), &ratio));
-            // Not every provider counts the answer's bound against its limits, but everybody may write as much.
+            // Not every provider counts the answer's bound against its limits, but any model may write as much.
             let longest = longest_answers.charge(&line.url, line.body.as_bytes(), &ratio);
             part.tokens_in += longest.get(&Dimension::InputTokens);
             part.tokens_out += longest.get(&Dimension::OutputTokens);

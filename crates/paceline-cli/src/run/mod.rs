@@ -174,7 +174,7 @@ impl Run<'_> {
     fn conclude(&self, context: &Context, ended: &Ended, enough: &AtomicBool) -> Result<Status, Failure> {
         let now = clock::wall();
         let journal = &self.job.journal;
-        // First: whoever reads on may come to the end meanwhile.
+        // First: the thread that reads on may come to the end meanwhile.
         let unread = journal.unread().map_err(Failure::interrupted)?.is_some();
         let counts = journal.counts(now).map_err(Failure::interrupted)?;
         let held = holds::held(journal.scopes().map_err(Failure::interrupted)?, now);
@@ -211,7 +211,7 @@ impl Run<'_> {
     }
 }
 
-/// A knob that somebody set and that changes nothing is told, with what would make it act.
+/// Warns of knobs that the user set and that change nothing, with what would make them act.
 pub(crate) fn warn_of_idle(upstream: &Upstream) {
     let keys: Vec<&str> = upstream.idle.iter().map(|row| row.key.as_str()).collect();
     if !keys.is_empty() {

@@ -24,7 +24,7 @@ const WILD: &str = "none";
 /// Runs them all and prints the figures of those that could be run.
 ///
 /// # Errors
-/// Names that do not exist, before anything is run; afterwards, that somebody pressed Ctrl-C.
+/// Names that do not exist, before anything is run; afterwards, that the user pressed Ctrl-C.
 pub(crate) fn command(args: &CompareArgs, quiet: bool) -> Result<Status, Failure> {
     let names: Vec<String> = match args.scenario.is_empty() {
         true => Scenario::development().map(ToOwned::to_owned).collect(),

@@ -115,7 +115,7 @@ pub(super) fn words(counts: &Counts, snapshot: &Value, path: &Path, now: Timesta
     words
 }
 
-/// Scopes that need somebody come first, then those that are held, then the busiest.
+/// Scopes that a user must act on come first, then those that are held, then the busiest.
 fn urgency(scope: &Value) -> impl Ord + use<> {
     let number = |value: &Value| std::cmp::Reverse(value.as_u64().unwrap_or(0));
     let state = match state(scope) {

@@ -27,7 +27,7 @@ impl Family {
         }
     }
 
-    /// The leader was waited for: its number may soon be somebody else's.
+    /// The leader was waited for: its number may soon be that of another process.
     pub(super) fn has_ended(mut self) {
         self.leader = None;
     }
@@ -55,7 +55,7 @@ mod signal {
 
     fn send(leader: u32, signal: Signal) {
         if let Some(leader) = i32::try_from(leader).ok().and_then(Pid::from_raw) {
-            // It fails when nobody is left.
+            // It fails when no process of the group is left.
             let _ = kill_process_group(leader, signal);
         }
     }

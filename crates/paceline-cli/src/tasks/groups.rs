@@ -18,7 +18,7 @@ pub(crate) enum Waits {
     ScopeHeld,
     /// Its own time lies ahead.
     NotBefore,
-    /// Nobody has begun it.
+    /// No run has begun it.
     NotStarted,
     /// Its time has come, and no run has taken it since.
     RunBound,
@@ -44,7 +44,7 @@ impl Waits {
     const fn words(self) -> &'static str {
         match self {
             Self::InFlight => "with a worker",
-            Self::ScopeStopped => "until somebody acts on what stopped their group",
+            Self::ScopeStopped => "until the problem that stopped their group is fixed",
             Self::ScopeHeld => "until their group is free again",
             Self::NotBefore => "until their time comes",
             Self::NotStarted => "not begun yet",

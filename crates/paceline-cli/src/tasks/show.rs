@@ -59,7 +59,7 @@ fn as_json(item: &Item, groups: &Groups, payload: String, events: &[Event]) -> R
         payload: Box<RawValue>,
     }
     let time = |at: paceline_core::Timestamp| at.to_string();
-    // Whoever adds items without this command may store any text.
+    // A program that adds items without this command may store any text.
     let payload = match RawValue::from_string(payload.clone()) {
         Ok(payload) => payload,
         Err(_) => serde_json::value::to_raw_value(&payload)?,
@@ -126,7 +126,7 @@ fn state(item: &Item, groups: &Groups) -> String {
         write!(words, ", due in {wait}, at {}", text::moment(at)).expect("a string takes everything");
     }
     let reason = groups.waits(item).map(Waits::as_str).or(item.reason.as_deref());
-    // Whoever is cancelled has no other reason.
+    // A cancelled item has no other reason.
     let reason = reason.filter(|reason| *reason != item.state.as_str());
     reason.into_iter().for_each(|reason| words += &format!(" ({reason})"));
     words

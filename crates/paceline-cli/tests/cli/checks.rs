@@ -251,7 +251,7 @@ const PLACES: &[Case] = &[
         "cannot write in.jsonl/out.jsonl: in.jsonl is no folder; make it or name another",
     ),
     flags(
-        "a folder that nobody can write in, not even root",
+        "a folder that no user can write in, not even root",
         &["-o", "/sys/out.jsonl"],
         "cannot write in the folder /sys: Permission denied (os error 13)",
     ),

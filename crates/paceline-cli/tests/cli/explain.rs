@@ -1,4 +1,4 @@
-//! `paceline explain`: answers that somebody saved, and what they mean.
+//! `paceline explain`: answers that the user saved, and what they mean.
 
 use std::io::Write as _;
 use std::process::Stdio;

@@ -20,7 +20,7 @@ fn of_every_command() {
     insta::assert_snapshot!("sim_plan", help(&["sim", "plan"]));
 }
 
-/// What somebody sees who gets it wrong: each says what happened and what to do, and exits with 2.
+/// What a user sees who gets it wrong: each message says what happened and what to do, and the program exits with 2.
 #[test]
 fn of_every_wrong_turn() {
     let job = Job::new(1);

@@ -101,7 +101,7 @@ fn a_proxy_is_not_asked_for_this_machine() {
 }
 
 #[test]
-fn a_summary_that_nobody_could_write_is_no_success_and_is_told_by_the_same_command() {
+fn a_summary_that_could_not_be_written_is_no_success_and_is_told_by_the_same_command() {
     let server = Server::new(|_| Reply::ok());
     let job = Job::new(3);
     for to_file in [false, true] {
@@ -117,7 +117,7 @@ fn a_summary_that_nobody_could_write_is_no_success_and_is_told_by_the_same_comma
         let log = String::from_utf8_lossy(&ended.stderr);
         assert!(ended.status.code() == Some(3) && log.contains("No space left on device"), "{log}");
     }
-    // Whoever has read enough of it knows that.
+    // A reader who has read enough of it knows that.
     let (reader, writer) = std::io::pipe().expect("a pipe");
     drop(reader);
     assert_eq!(job.run(&server).arg("--json").stdout(writer).status().expect("runs").code(), Some(0));

@@ -54,6 +54,6 @@ fn stand_in_the_documents_that_draw_them() {
         .concat();
     for image in std::fs::read_dir(root.join("images")).expect("a folder") {
         let name = image.expect("an entry").file_name().into_string().expect("text");
-        assert!(document.contains(&format!("(images/{name})")), "nobody shows {name}");
+        assert!(document.contains(&format!("(images/{name})")), "no page shows {name}");
     }
 }

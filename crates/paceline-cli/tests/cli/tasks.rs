@@ -141,7 +141,7 @@ fn wide_letters_keep_tables_in_their_columns() {
 }
 
 #[test]
-fn list_goes_on_beyond_its_first_page_until_nobody_reads_on() {
+fn list_goes_on_beyond_its_first_page_until_its_reader_is_gone() {
     let job = Job::new(0);
     let lines: String = (0..2_500).map(|n| format!("{}\n", json!({"key": format!("k{n}"), "payload": n}))).collect();
     assert_eq!(add_from(&job, &lines).0, 0);
@@ -320,7 +320,7 @@ fn a_file_may_be_added_again_and_is_added_whole_or_not_at_all() {
 #[test]
 fn what_is_no_item_and_no_store_is_refused() {
     let job = Job::new(0);
-    std::fs::write(job.path("text"), "not a store, but a text that somebody needs\n".repeat(100)).expect("writable");
+    std::fs::write(job.path("text"), "not a store, but a text that the user needs\n".repeat(100)).expect("writable");
     for (more, words) in [
         (&["--store", "s.db", "text"][..], "the payload is no JSON"),
         (&["--store", "s.db", "--key", "", "1"], "at least one character"),

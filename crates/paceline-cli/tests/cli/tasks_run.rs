@@ -260,7 +260,7 @@ fn a_try_that_takes_too_long_is_killed_with_all_that_it_began() {
     }
 }
 
-/// Whether there is such a process that nobody has to bury.
+/// Whether there is such a process, and it is no zombie.
 fn is_alive(pid: &str) -> bool {
     let ps = Command::new("ps").args(["-o", "stat=", "-p", pid]).output().expect("ps");
     let state = String::from_utf8_lossy(&ps.stdout).trim().to_owned();
@@ -387,7 +387,7 @@ fn a_run_may_begin_again_and_again() {
 }
 
 #[test]
-fn whoever_is_in_a_hurry_waits_for_no_judge() {
+fn a_user_in_a_hurry_waits_for_no_judge() {
     let store = Store::of(&["a"]);
     let judge = "sh -c 'echo judge >> log; exec sleep 600'";
     let mut run = begin(store.command().args(["--judge", judge, "--", "sh", "-c", &format!("{NOTE} exit 1")]));

@@ -115,7 +115,7 @@ fn a_wait_is_not_shortened_among_others() {
     let server = Server::new(move |arrival: &Arrival| {
         noted.lock().expect("no panic").entry(arrival.item.clone()).or_default().push(clock::wall());
         match (arrival.item.ends_with('7'), arrival.before) {
-            // The item's own trouble: it holds back nobody else.
+            // The item's own trouble: it holds back no other item.
             (true, 0) => Reply::error(500, "broken").with_header("retry-after-ms", WAIT),
             _ => Reply::ok(),
         }
@@ -131,7 +131,7 @@ fn a_wait_is_not_shortened_among_others() {
     say_late("10 of 100", &waits.iter().map(|wait| wait - u128::from(WAIT)).collect::<Vec<_>>());
 }
 
-/// How late arrivals came after their due times, for whoever keeps figures: in a long form at most 150 ms.
+/// How late arrivals came after their due times, for a reader who keeps figures: in a long form at most 150 ms.
 fn say_late(name: &str, late: &[u128]) {
     let most = late.iter().max().copied().unwrap_or_default();
     let verdict = match std::env::var_os("PACELINE_SOAK") {
@@ -157,7 +157,7 @@ fn a_wait_outlives_the_process_and_is_neither_shortened_nor_begun_anew() {
         first.kill().expect("it runs");
         first.wait().expect("it is gone");
         let due = store.item("item-0").not_before.expect("it waits");
-        // Too far for this run, and moved by nobody.
+        // Too far for this run, and no run moved it.
         let Ran { code, log, .. } = ran(&mut openai(&["--max-wait", "0s"]));
         assert_eq!((code, server.count()), (3, 1), "{log}");
         assert_eq!(store.item("item-0").not_before, Some(due));

@@ -1,4 +1,4 @@
-//! The store of `paceline tasks`: one file, however it is named, and nobody's output.
+//! The store of `paceline tasks`: one file, however it is named, and no command's output.
 
 use serde_json::json;
 
@@ -73,7 +73,7 @@ fn nothing_is_written_over_the_store() {
 }
 
 #[test]
-fn a_refusal_longer_than_the_deadline_holds_the_group_and_fails_nobody() {
+fn a_refusal_longer_than_the_deadline_holds_the_group_and_fails_no_item() {
     for class in ["quota_exhausted", "throttled"] {
         let store = Store::of(&["a", "b"]);
         let script = format!(r#"echo '{{"class":"{class}","retry_after_s":100000}}'; exit 1"#);

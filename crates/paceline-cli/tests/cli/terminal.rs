@@ -28,7 +28,7 @@ fn on_a_terminal(command: &mut Command, columns: u16) -> Vec<u8> {
     written
 }
 
-/// The screens that somebody with quick eyes would see, up to the summary and at the end.
+/// The screens that a user with quick eyes would see, up to the summary and at the end.
 fn watch(written: &[u8], columns: u16) -> (Vec<String>, String) {
     let size = |cells| NonZeroU16::new(cells).expect("a size");
     let mut terminal = vt100::Parser::new(size(24), size(columns), 0);

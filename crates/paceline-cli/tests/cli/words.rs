@@ -1,4 +1,4 @@
-//! What people read at the end of a run and about a job, whoever wrote parts of it.
+//! What people read at the end of a run and about a job, also where a server wrote parts of it.
 
 use serde_json::{Value, json};
 

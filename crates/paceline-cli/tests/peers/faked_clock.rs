@@ -1,4 +1,4 @@
-//! The system clock is somebody else's: it may be an hour off, and step in the middle of a run. Waits are of real time,
+//! The system clock is not ours to set: it may be an hour off, and step in the middle of a run. Waits are of real time,
 //! and what is written down for the next run is a time that the next run's clock can reach.
 
 use std::ffi::OsString;

@@ -73,11 +73,11 @@ fn untold(name: &str, retry_after: u32) {
     job.assert_complete(&ended);
     assert_eq!(ended.count("calls"), sends, "the summary counts what HAProxy counted: {}", ended.summary);
     assert_eq!(counting.arrivals(), items as u64, "an accepted item is never sent again");
-    // The window is used up at once by whoever does not know it, and what is refused then counts in the next one.
+    // The window is used up at once by a client that does not know it, and what is refused then counts in the next one.
     measure::assert_learnt(items, refused, 15);
 }
 
-/// HAProxy weighs the window before by what is left of it: nobody gets more than the limit per window, on average.
+/// HAProxy weighs the window before by what is left of it: no client gets more than the limit per window, on average.
 fn oracle(items: usize) -> f64 {
     items as f64 / LIMIT as f64 * 10.0 + SERVICE.as_secs_f64()
 }

@@ -163,7 +163,7 @@ impl Job {
         self.folder.path().join("results.jsonl")
     }
 
-    /// A bare environment: no proxy, no configuration and no limit of whoever runs the tests may reach the job.
+    /// A bare environment: no proxy, no configuration and no limit of the user who runs the tests may reach the job.
     fn command(&self, program: &str, arguments: &[&str]) -> Command {
         let folder: &Path = self.folder.path();
         let mut command = Command::new(program);

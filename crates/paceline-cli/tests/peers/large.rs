@@ -117,7 +117,7 @@ impl Peak {
     }
 }
 
-/// The most resident memory so far, in KiB; none once the process has ended, also while nobody has asked for its end.
+/// The most resident memory so far, in KiB; none once the process has ended, also before its parent collects it.
 fn high_water(status: &str) -> Option<u64> {
     let text = fs::read_to_string(status).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;

@@ -41,7 +41,7 @@ pub(crate) fn assert_few_refused(sends: u64, refused: u64) {
     assert!(refused * 50 <= sends, "{refused} of {sends} calls were refused, more than 2 %");
 }
 
-/// Learning a limit that nobody told cost at most that many refused calls for each hundred items.
+/// Learning an unannounced limit cost at most that many refused calls for each hundred items.
 ///
 /// # Panics
 /// When it cost more.

@@ -137,7 +137,7 @@ impl Drop for Nginx {
     }
 }
 
-/// A port that was free a moment ago. Another process may take it first, so whoever uses it must be ready to ask again.
+/// A port that was free a moment ago. Another process may take it first, so the caller must be ready to ask again.
 pub(crate) fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free loopback port");
     listener.local_addr().expect("a bound socket has an address").port()

@@ -1,4 +1,4 @@
-//! Several `tasks run` on one Postgres: each item is done once, whoever does it.
+//! Several `tasks run` on one Postgres: each item is done once, by whichever run.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader};
@@ -62,7 +62,7 @@ fn four_workers_share_what_there_is_and_do_nothing_twice() {
         let output = postgres.tasks("add", &["--from", &items, "--json"]).output().expect("the binary runs");
         assert_eq!(told(&output), expected);
     }
-    // Every item whose name ends in 7 fails once, and is tried again by whoever is free then.
+    // Every item whose name ends in 7 fails once, and is tried again by the run that is free then.
     let script = "case $PACELINE_KEY.$PACELINE_ATTEMPT in *7.1) exit 75;; esac; echo $PACELINE_KEY >> \"$1\"";
     let done_path = done.display().to_string();
     let flags = ["--first-delay", "10ms", "--concurrency", "2", "--json", "--", "sh", "-c", script, "work", &done_path];

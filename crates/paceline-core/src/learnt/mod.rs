@@ -1,4 +1,4 @@
-//! The pace `auto`: a limit that nobody announced is learnt from what happens to calls.
+//! The pace `auto`: a limit that no answer announced is learnt from what happens to calls.
 //!
 //! A few small policies, each of which tells one story, and the strictest answer wins:
 //!
@@ -209,7 +209,7 @@ impl Learnt {
         self.ledger.silence()
     }
 
-    /// Whether anybody wants to send a call from now on.
+    /// Whether any caller wants to send a call from now on.
     pub(crate) fn demand(&mut self, now: Instant, any: bool) {
         self.idle.set_standing(now, !any);
     }

@@ -1,4 +1,4 @@
-//! What the limit counts: calls, or their tokens. Nobody says which, but refusals do.
+//! What the limit counts: calls, or their tokens. No header says which, but refusals do.
 //!
 //! Under a limit on calls it is chance which of them is refused. Under a limit on tokens a call is refused when its tokens
 //! do not fit, so its chance is in proportion to them: those of `c` tokens are refused `c / mean` times as often as chance

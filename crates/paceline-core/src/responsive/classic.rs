@@ -1,5 +1,5 @@
 //! The classic rule, in whole nanoseconds and with its defects: the first delay and the longest are the same for
-//! everybody, failures do not interrupt a streak, randomness may turn a step around, and a delay below the initial one
+//! all workers, failures do not interrupt a streak, randomness may turn a step around, and a delay below the initial one
 //! is none at all.
 
 use super::Knobs;

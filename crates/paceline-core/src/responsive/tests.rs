@@ -11,8 +11,8 @@ fn classic() -> ResponsiveConfig {
     ResponsiveConfig { initial: MS, down: 0.6, randomization: 0.0, threshold: 5, compat: true, ..Default::default() }
 }
 
-/// One worker against a server that refuses whoever comes sooner than `required` allows, which is told whether anything
-/// has succeeded yet. Returns how many succeeded, and the waits before each request.
+/// One worker against a server that refuses a call that comes sooner than `required` allows, which is told whether any
+/// call has succeeded yet. Returns how many succeeded, and the waits before each request.
 fn work(
     delay: &mut Responsive,
     rng: &mut Rng,

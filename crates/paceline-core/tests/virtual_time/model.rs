@@ -1,4 +1,4 @@
-//! Random operations on a pacer, beside a naive model of what it owes to everybody.
+//! Random operations on a pacer, beside a naive model of what it owes to every caller.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -119,7 +119,7 @@ fn a_days_limit_that_refuses_again_after_its_own_wait_is_probed_after_five_minut
 
 /// Calls that were in flight together ask for one guess, also where the whole account is used up.
 #[test]
-fn a_quota_that_nobody_knows_the_end_of_is_guessed_once_at_a_time() {
+fn a_quota_of_unknown_end_is_guessed_once_at_a_time() {
     for reach in [Reach::Scope, Reach::Account] {
         let mut pacer = pacer(PacerConfig::default());
         let scope = pacer.scope("a");
@@ -135,7 +135,7 @@ fn a_quota_that_nobody_knows_the_end_of_is_guessed_once_at_a_time() {
 }
 
 #[test]
-fn a_bad_key_stops_every_scope_until_somebody_acts() {
+fn a_bad_key_stops_every_scope_until_a_user_acts() {
     let mut pacer = pacer(PacerConfig::default());
     let (a, b) = (pacer.scope("a"), pacer.scope("b"));
     let first = pacer.enqueue(at(0.0), request(&a, 0)).expect("fits");

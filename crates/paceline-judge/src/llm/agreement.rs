@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// For so many items of a group the answer must be the same, one after the other: the words of one item, which may have
-/// been written to mislead, stop nobody else.
+/// been written to mislead, stop no other item.
 const ITEMS: usize = 3;
 
 /// For whom stopping was the answer, by group, since there was another one. Bounded by the groups and by [`ITEMS`].

@@ -33,7 +33,7 @@ pub struct LlmConfig {
     pub headers: HeaderMap,
     /// How its answers are read. Default: OpenAI's way.
     pub dialect: Dialect,
-    /// The limits that its calls are under, which are nobody else's. Default: none configured, the pace is learnt.
+    /// The limits that its calls are under, and no other calls. Default: none configured, the pace is learnt.
     pub pacer: PacerConfig,
     /// How long one decision may take, waiting for a permit included. Default 4.8 s: shorter than the 5 s of a
     /// [`Policy`](paceline_store::work::Policy), so that a silent endpoint teaches the pace something.
@@ -105,7 +105,7 @@ pub struct LlmJudge {
     limiter: Limiter,
     client: reqwest::Client,
     agreement: Mutex<Agreement>,
-    /// Of which silences somebody was warned.
+    /// Of which silences the user was warned.
     warned: Mutex<BTreeSet<&'static str>>,
 }
 

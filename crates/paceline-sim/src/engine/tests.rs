@@ -106,7 +106,7 @@ fn capacity_that_changes_is_followed_within_seconds_by_who_never_waits_long() {
 
 /// The knobs act as they would in a real run: its own limits hold, its retries end, and what never fits is given up.
 #[test]
-fn a_pacer_may_be_told_what_somebody_configured() {
+fn a_pacer_may_be_told_what_the_user_configured() {
     let limits = |quota| Limits { quotas: vec![quota], burst: None };
     let run = |scenario: &str, config| {
         let setup = Setup { pacer: Some(config), ..Setup::new("mine") };

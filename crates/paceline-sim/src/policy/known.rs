@@ -1,4 +1,4 @@
-//! Somebody who read the provider's documentation: the true rate, burst and cap, divided by the processes.
+//! A client whose author read the provider's documentation: the true rate, burst and cap, divided by the processes.
 //!
 //! Source: a token bucket and a semaphore, as in most client libraries, with full jitter for what is refused all the same.
 

@@ -210,7 +210,7 @@ pub const PEERS: [&str; 15] = [
 /// The names of those of both that are told the documented limits.
 pub const TOLD: [&str; 4] = ["fixed", "A@limit", "cookbook", "known"];
 
-/// This project's pacer as somebody configured it, retries, breaker and all.
+/// This project's pacer as the user configured it, retries, breaker and all.
 ///
 /// # Errors
 /// The first knob that cannot be.

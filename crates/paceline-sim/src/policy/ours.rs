@@ -23,7 +23,7 @@ pub(super) struct Ours {
     tickets: Vec<Option<Ticket>>,
     /// A call that failed at the server's side goes again after this, if not after the pacer's own delay.
     after_fault: Option<Duration>,
-    /// Noted only where somebody wants to know.
+    /// Noted only for a plan.
     waits: Option<Waits>,
 }
 
@@ -60,7 +60,7 @@ impl Ours {
         self.pacer.snapshot(now).scopes.swap_remove(0)
     }
 
-    /// As somebody configured it: each process has these limits for itself.
+    /// As the user configured it: each process has these limits for itself.
     pub(super) fn configured(config: PacerConfig, setting: &Setting<'_>) -> Result<Self, ConfigError> {
         let mut pacer = Pacer::new(within(&config, setting.in_flight), setting.seed, Instant::ZERO)?;
         let scope = pacer.scope(setting.scope);

@@ -1,4 +1,4 @@
-//! Somebody who cheats, to see it found out: it keeps a copy of the provider and looks up when the next call would be
+//! A client that cheats, to see it found out: it keeps a copy of the provider and looks up when the next call would be
 //! admitted, changes of the limits included.
 
 use std::time::Duration;

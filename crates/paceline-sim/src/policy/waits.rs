@@ -7,7 +7,7 @@ use paceline_core::{Instant, Policy};
 
 use crate::plan::Wait;
 
-/// Time, shared out among the rules that made somebody wait.
+/// Time, shared out among the rules that made a call wait.
 #[derive(Debug, Default)]
 pub(super) struct Waits {
     rows: Vec<(Option<Policy>, Duration)>,

@@ -25,7 +25,7 @@ pub(super) const QUESTIONS: &[(&str, &str)] = scenarios! { "more/":
     "step-5x" "w6-50" "c5-500" "b10-1" "tpm-wide" "tpm-thrice" "rpm-wide"
 };
 
-/// Jobs that show one thing, by which nobody is judged.
+/// Jobs that show one thing, by which no policy is judged.
 pub(super) const SHOWN: &[(&str, &str)] = scenarios! { "": "table-scales" };
 
 pub(super) fn named(name: &str) -> Result<Scenario, ScenarioError> {

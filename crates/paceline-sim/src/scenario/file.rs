@@ -291,7 +291,7 @@ fn workers(tables: Vec<WorkersTable>, until: Option<Duration>) -> Result<Vec<Wor
     }
     match workers.last() {
         Some(Workers { count: 0, .. }) if until.is_none() => {
-            Err(wrong(&key(workers.len() - 1, "count"), 0, "somebody who ends the work, or an `until`"))
+            Err(wrong(&key(workers.len() - 1, "count"), 0, "workers who end the work, or an `until`"))
         }
         _ if !workers.is_empty() && workers.iter().all(|step| step.count == 0) => {
             Err(wrong(&key(0, "count"), 0, "at least one worker at some time"))

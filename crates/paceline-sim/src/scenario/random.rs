@@ -1,4 +1,4 @@
-//! Providers that nobody chose: every kind of limit, over three decades of rates, drawn from a seed.
+//! Providers drawn from a seed: every kind of limit, over three decades of rates.
 
 use std::fmt::Write as _;
 

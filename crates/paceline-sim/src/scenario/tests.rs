@@ -44,7 +44,7 @@ fn a_wrong_file_names_key_value_and_what_was_expected() {
         ("service = \"llm\"\ntenants = { base = 1e9, burst = 0, on = 0, period = 1 }", "at most 1,000,000 calls"),
         (&format!("{fixed}phase = true"), "expected a duration such as \"200ms\""),
         ("service = \"llm\"\nworkers = [{ at = \"1s\", count = 5 }]", "workers[0].at is 1s, expected 0"),
-        ("service = \"llm\"\nworkers = [{ at = 0, count = 0 }]", "workers[0].count is 0, expected somebody"),
+        ("service = \"llm\"\nworkers = [{ at = 0, count = 0 }]", "workers[0].count is 0, expected workers"),
         (
             "service = \"llm\"\nschedule = { scales = { factor = 4, after = 60, below = 0.5, back = 60 } }",
             "beside a limit",

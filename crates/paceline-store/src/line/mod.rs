@@ -33,7 +33,7 @@ impl CustomId {
         match self {
             Self::Text(text) => hash(text.as_bytes()),
             Self::Number(number) => hash(number.to_string().as_bytes()),
-            // No hash of an id is all zeros but by an accident that nobody will live to see; recovery asks for it.
+            // No hash of an id is all zeros but by an accident too rare to happen; recovery asks for it.
             Self::Absent => [0; 16],
         }
     }

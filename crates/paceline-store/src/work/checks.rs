@@ -7,7 +7,7 @@ use crate::scope::{ScopeRow, ScopeState};
 /// Keys and groups are words in reports and indexes.
 const KEY_BYTES: usize = 512;
 
-/// A payload is read whole by whoever claims its item.
+/// A payload is read whole by the worker that claims its item.
 const PAYLOAD_BYTES: usize = 16 << 20;
 
 /// Refuses what is too long to be kept, and what not every engine can hold.

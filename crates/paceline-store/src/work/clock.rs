@@ -9,7 +9,7 @@ use paceline_core::{Instant, Timestamp};
 /// Where due times come from: a monotonic clock, by which is waited, and the wall clock, by which they are stored.
 ///
 /// Stored times are those of the wall clock at the beginning, carried on by the monotonic one. A wall clock that is set
-/// back therefore makes nobody wait longer. One that leaps forward by more than a second is followed, because a machine
+/// back therefore makes no item wait longer. One that leaps forward by more than a second is followed, because a machine
 /// that slept looks just like that: what was due meanwhile is due at once. Clones share what they have seen.
 #[derive(Clone)]
 pub struct Clock(Arc<Inner>);

@@ -57,7 +57,7 @@ fn past(event: &Event) -> Value {
 /// long the scheduler caps.
 ///
 /// # Errors
-/// Everything else. It is never taken for a `skip`: what nobody understood must not cost an item.
+/// Everything else. It is never taken for a `skip`: words that were not understood must not cost an item.
 pub fn read_answer(text: &str) -> Result<Judgement, Nonsense> {
     if text.len() > ANSWER_BYTES {
         return Err(nonsense(format!("{} bytes are more than {ANSWER_BYTES}", text.len())));

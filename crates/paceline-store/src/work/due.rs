@@ -1,4 +1,4 @@
-//! How a stored due time is read, whatever somebody wrote there.
+//! How a stored due time is read, whatever a program or a person wrote there.
 
 use paceline_core::Timestamp;
 

@@ -87,7 +87,7 @@ pub enum WorkError {
         /// What is wrong with it.
         why: String,
     },
-    /// Nobody answers at the address of a database, or nobody who has a place for us.
+    /// No server answers at the address of a database, or none that has a place for us.
     #[cfg(feature = "postgres")]
     #[error(
         "cannot reach the store on {server}: {}; waited {} s for it. Look whether the server runs, and at host and port of \
@@ -136,7 +136,7 @@ fn advice_on(error: &rusqlite::Error) -> &'static str {
             "; another program has kept it locked for a minute: end that one, then run again"
         }
         Some(rusqlite::ErrorCode::ReadOnly | rusqlite::ErrorCode::CannotOpen) => {
-            "; whoever changes a store needs to write it and its folder"
+            "; a process that changes a store must be able to write it and its folder"
         }
         Some(rusqlite::ErrorCode::SystemIoFailure) => {
             "; look whether its disk is full or broken, then run again: what was in flight is tried again"

@@ -261,7 +261,7 @@ pub struct Claimed {
     pub item: Item,
     /// Its payload.
     pub payload: String,
-    /// The right to say what became of it; void once somebody else has the item.
+    /// The right to say what became of it; void once another worker has the item.
     pub fence: i64,
     /// How long to wait before it may start; zero for what is due.
     pub due_in: Duration,

@@ -36,8 +36,8 @@ pub trait WorkStore: Send + Sync {
     /// stopped groups stay stopped.
     fn rejoin(&self, name: &str, lease: Duration) -> Pending<'_, WorkerId>;
 
-    /// Renews the lease of a worker; false when it ran out and somebody noticed. Its items are then somebody else's, and it
-    /// has to rejoin. Puts back the items of workers whose lease ran out.
+    /// Renews the lease of a worker; false when it ran out and another worker noticed. Its items are then other
+    /// workers', and it has to rejoin. Puts back the items of workers whose lease ran out.
     fn renew(&self, worker: WorkerId) -> Pending<'_, bool>;
 
     /// Hands out items of groups that may send.
@@ -64,6 +64,6 @@ pub trait WorkStore: Send + Sync {
     /// Does what a person asks for; says how many items it changed.
     fn amend(&self, filter: Filter, amend: Amend) -> Pending<'_, u64>;
 
-    /// Waits until somebody else may have added or changed something.
+    /// Waits until another caller or process may have added or changed something.
     fn changed(&self) -> Pending<'_, ()>;
 }

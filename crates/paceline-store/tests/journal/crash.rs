@@ -252,7 +252,7 @@ fn a_load_that_dies_starts_over_and_one_that_is_refused_leaves_nothing() {
     add(&mut loader, &id(0), 1);
     let dead = job.copy();
     let filled = dead.folder.join("results.journal.new");
-    assert!(filled.exists() && !dead.paths.journal.as_ref().unwrap().exists(), "nobody takes it for a job");
+    assert!(filled.exists() && !dead.paths.journal.as_ref().unwrap().exists(), "no run takes it for a job");
     dead.start(3).close().unwrap();
     assert!(!filled.exists());
     assert_eq!(Reader::open(dead.paths.journal.as_ref().unwrap()).unwrap().counts(NOW).unwrap().waiting, 3);
@@ -339,9 +339,9 @@ fn what_a_killed_load_left_goes_at_the_next_start() {
     dead.resume();
     assert_eq!(left(&dead), 0);
 
-    fs::write(dead.folder.join("results.journal.new"), "somebody's, and longer than nothing".repeat(99)).unwrap();
+    fs::write(dead.folder.join("results.journal.new"), "not ours, and longer than nothing".repeat(99)).unwrap();
     dead.resume();
-    assert_eq!(left(&dead), 1, "what is no journal is nobody's to remove");
+    assert_eq!(left(&dead), 1, "what is no journal is not removed");
     let anew = Journal::open(Options { overwrite: true, ..dead.options() });
     assert!(matches!(anew, Err(Error::NotAJournal { .. })));
 }

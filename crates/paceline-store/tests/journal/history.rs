@@ -30,7 +30,7 @@ fn looking_at_a_journal_at_rest_leaves_no_files_beside_it() {
     let looking = Reader::open(job.paths.journal.as_ref().unwrap()).unwrap();
     looking.counts(NOW).unwrap();
     journal.close().unwrap();
-    assert_eq!(looking.counts(NOW).unwrap().waiting, 3, "nobody is kept from looking");
+    assert_eq!(looking.counts(NOW).unwrap().waiting, 3, "no reader is kept from looking");
 }
 
 #[test]

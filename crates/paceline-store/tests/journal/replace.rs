@@ -279,7 +279,7 @@ fn compressed_results_are_unpacked_when_they_are_wanted_plain() {
     let mut job = compressing(job);
     job.resume().0.order().unwrap();
     job.paths.compress = false;
-    fs::write(&job.paths.output, "somebody's").unwrap();
+    fs::write(&job.paths.output, "the user's").unwrap();
     assert!(matches!(job.open(), Err(Error::OutputExists { .. })));
     fs::remove_file(&job.paths.output).unwrap();
     let (_, recovery) = job.resume();
@@ -293,7 +293,7 @@ fn a_stranger_is_not_compressed_over() {
     let (job, journal) = finished_job();
     journal.close().unwrap();
     let job = compressing(job);
-    fs::write(job.paths.packed(), "somebody's").unwrap();
+    fs::write(job.paths.packed(), "the user's").unwrap();
     assert!(matches!(job.open(), Err(Error::OutputExists { .. })));
     assert!(compressing(Job::new()).open().is_ok());
 }

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 /// Names the folder of the job to the process that is recorded, which is this test binary again.
 pub(crate) const FOLDER: &str = "PACELINE_RECORDED_FOLDER";
 
-/// The file that a recorded job writes its acknowledgements to. No part of the disk: whoever heard one knows it.
+/// The file that a recorded job writes its acknowledgements to. No part of the disk: a caller that heard one knows it.
 pub(crate) const ACKNOWLEDGED: &str = "acknowledged";
 
 /// One thing that happened. Files are named without their folder, by the name that they have at that moment.

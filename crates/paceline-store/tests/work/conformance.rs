@@ -49,7 +49,7 @@ conformance!(
     what_is_left_to_the_next_run_begins_it,
     after_the_year_9999_is_never,
     items_are_listed_in_pages,
-    a_change_wakes_whoever_waits_for_it,
+    a_change_wakes_every_caller_that_waits_for_it,
     who_lost_its_lease_goes_on_in_the_same_run,
     an_hour_back_lengthens_no_wait,
     an_hour_forward_makes_due,
@@ -389,7 +389,7 @@ async fn items_are_listed_in_pages(on: Bench) {
     assert!(on.store.list(injected, 0, 9).await.unwrap().is_empty());
 }
 
-async fn a_change_wakes_whoever_waits_for_it(on: Bench) {
+async fn a_change_wakes_every_caller_that_waits_for_it(on: Bench) {
     // Made before the change, waited for after it: nothing is missed in between.
     let changed = on.store.changed();
     on.add([item("a")]).await;
@@ -404,7 +404,7 @@ async fn who_lost_its_lease_goes_on_in_the_same_run(on: Bench) {
     on.store.record(vec![deferred], vec![stopped("h")]).await.unwrap();
     on.forward(S * 2).await;
     let other = on.store.rejoin("other", LEASE).await.unwrap();
-    assert!(!on.store.renew(worker).await.unwrap(), "somebody noticed");
+    assert!(!on.store.renew(worker).await.unwrap(), "another worker noticed");
     let worker = on.store.rejoin("freezes", LEASE).await.unwrap();
     assert_eq!(on.keys(worker, 9).await, ["new"]);
     assert_eq!(on.store.counts().await.unwrap().of(State::Deferred), 1);

@@ -62,7 +62,7 @@ async fn check(store: &str, said: &Said, items: usize) {
     assert_eq!(store.counts().await.unwrap().of(State::Succeeded), items as u64);
 }
 
-/// What must hold of everything that was said, once nobody says anything any more.
+/// What must hold of everything that was said, once no worker says anything any more.
 fn assert_worked(said: &Said, items: usize) {
     assert_eq!(said.of("done").0, items, "every item was worked on");
     assert!(said.of("done").1 > 1, "nothing was worked on twice");
@@ -134,7 +134,7 @@ mod sqlite {
         ledger(&conn).assert(Guard::Fence, items);
     }
 
-    /// Two workers of one process are frozen until both their leases are over. Whoever wakes first takes the other's items,
+    /// Two workers of one process are frozen until both their leases are over. The first to wake takes the other's items,
     /// and both go on with them.
     async fn freeze(guard: Guard) {
         let (folder, said, items) = (folder(), Said::default(), 20);
@@ -227,7 +227,7 @@ mod postgres {
         let shares: Vec<usize> = listeners.into_iter().map(|listener| listener.join().unwrap()).collect();
         ledger(&client).await.assert(Guard::Fence, items);
         assert_eq!(shares.iter().sum::<usize>(), items, "{shares:?}");
-        assert!(shares.iter().all(|share| *share >= items / 20), "somebody starved: {shares:?}");
+        assert!(shares.iter().all(|share| *share >= items / 20), "a worker starved: {shares:?}");
     }
 
     /// Of three workers one is killed or frozen at a time, and another one begins. The frozen ones go on when others have

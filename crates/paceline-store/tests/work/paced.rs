@@ -145,7 +145,7 @@ async fn items_begin_at_the_pace_of_the_limiter_and_in_order() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_held_scope_keeps_nobody_else_out() {
+async fn a_held_scope_keeps_no_other_out() {
     let world = World::of(PacerConfig::default(), numbered("held", 500).chain(numbered("free", 500))).await;
     let (held, free) = (world.scope("held"), world.scope("free"));
     {
@@ -197,7 +197,7 @@ async fn a_wait_of_an_hour_ends_the_run_and_outlives_it() {
             assert!(passed < S, "{for_all}: {passed:?}");
         }
         let asked = *world.asked.lock().unwrap();
-        assert!(!for_all || asked < 500, "nobody else is asked about: {asked}");
+        assert!(!for_all || asked < 500, "no other item is asked about: {asked}");
     }
 }
 
@@ -269,5 +269,5 @@ async fn an_outage_that_does_not_end_defers_everything() {
     let passed = world.clock.wall().saturating_since(START);
     assert!(passed > S * 3_500 && passed < S * 3_700, "an hour of tests in vain: {passed:?}");
     let items = world.store.list(Filter::default(), 0, 200).await.unwrap();
-    assert!(items.iter().all(|item| item.attempts <= 3), "tests count for nobody");
+    assert!(items.iter().all(|item| item.attempts <= 3), "tests count against no item");
 }

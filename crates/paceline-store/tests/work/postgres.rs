@@ -33,7 +33,7 @@ async fn scheduler(url: &str, schema: &str) -> Scheduler {
 }
 
 #[tokio::test]
-async fn workers_share_and_nobody_starves() {
+async fn workers_share_and_none_starves() {
     let (url, schema) = (cluster::shared().url(), cluster::schema());
     let store = PostgresStore::open_in(&url, &schema).await.unwrap();
     store.insert((0..400).map(|n| item(&format!("item-{n}"))).collect()).await.unwrap();
@@ -64,7 +64,7 @@ async fn workers_share_and_nobody_starves() {
         calls.push(summary.calls);
     }
     assert_eq!(calls.iter().sum::<u64>(), 400, "{calls:?}");
-    assert!(calls.iter().all(|calls| *calls >= 20), "somebody starved: {calls:?}");
+    assert!(calls.iter().all(|calls| *calls >= 20), "a worker starved: {calls:?}");
     let recorded = recorded.lock().unwrap();
     assert!(recorded.len() == 400 && recorded.values().all(|times| *times == 1));
 }

@@ -20,7 +20,7 @@ impl Log {
     /// Hears everything of this thread until the guard is dropped.
     fn listen(&self) -> tracing::subscriber::DefaultGuard {
         let log = self.clone();
-        // Without one for all threads, a line that another thread comes to first would be taken for one that nobody wants.
+        // Without one for all threads, a line that another thread comes to first would be taken for an unwanted one.
         let _ = tracing::subscriber::set_global_default(tracing_subscriber::fmt().with_writer(std::io::sink).finish());
         let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || log.clone()).finish();
         tracing::subscriber::set_default(subscriber)
@@ -42,7 +42,7 @@ impl Write for Log {
 async fn a_server_that_is_not_there_is_waited_for_and_named_without_its_password() {
     let log = Log::default();
     let listening = log.listen();
-    let refused = PostgresStore::open("postgres://me:secret@127.0.0.1:1/jobs").await.expect_err("nobody listens there");
+    let refused = PostgresStore::open("postgres://me:secret@127.0.0.1:1/jobs").await.expect_err("no server there");
     drop(listening);
     assert!(matches!(refused, WorkError::Unreachable { .. }), "{refused:?}");
     let words = refused.to_string();
@@ -158,7 +158,7 @@ async fn sslmode_means_what_it_means_elsewhere() {
     }
 }
 
-/// Trying again would not help, so nobody waits.
+/// Trying again would not help, so the caller does not wait.
 #[tokio::test]
 async fn who_is_refused_is_told_at_once_and_what_to_do() {
     let server = Encrypted::start().await;

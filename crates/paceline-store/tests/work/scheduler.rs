@@ -135,7 +135,7 @@ async fn healthy_items_all_succeed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_waits_blocks_nobody() {
+async fn what_waits_blocks_no_other_item() {
     let world = World::of(numbered(100)).await;
     let backoff = Backoff { growth: Growth::Constant { delay: S * 60 }, jitter: Jitter::None };
     let policy = Policy { backoff, concurrency: 1, ..Policy::default() };
@@ -489,7 +489,7 @@ fn work_may_block_threads_of_its_own() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_we_gave_up_ourselves_waits_as_asked_and_counts_for_nobody() {
+async fn what_we_gave_up_ourselves_waits_as_asked_and_counts_as_no_try() {
     let world = World::of([item("a")]).await;
     let scheduler = world.scheduler(Policy { max_retries: 0, ..Policy::default() });
     let answer = |task: &Task| match task.attempt() {

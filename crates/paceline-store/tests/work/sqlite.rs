@@ -128,7 +128,7 @@ async fn with_a_bound_on_crashes_no_more_is_claimed_than_can_begin() {
     assert_eq!(most.load(Ordering::Relaxed), 2);
 }
 
-/// A wall clock that was set back between two runs makes nobody wait longer than was chosen for him.
+/// A wall clock that was set back between two runs makes no item wait longer than was chosen for it.
 #[tokio::test]
 async fn a_clock_set_back_between_runs_starts_no_longer_wait() {
     let (folder, clock) = (folder(), Turned::default());
@@ -166,6 +166,6 @@ async fn a_restart_neither_shortens_a_wait_nor_begins_it_anew() {
     let on = open();
     let worker = on.enlist().await;
     let claim = on.claim(worker, 1).await;
-    assert_eq!(keys(&claim.items), ["a"], "its time came while nobody was there");
+    assert_eq!(keys(&claim.items), ["a"], "its time came while no process was there");
     assert_eq!(claim.items[0].history[0].waited, Some(S * (59 + 86_400)));
 }

@@ -32,7 +32,7 @@ impl Ledger {
         Self::new(self.place.clone())
     }
 
-    /// Takes over the rows of knobs that act. Of the others those are kept apart that somebody set.
+    /// Takes over the rows of knobs that act. Of the others those are kept apart that the user set.
     pub(crate) fn take_over(&mut self, other: Self, acts: impl Fn(&EffectiveValue) -> bool) {
         for row in other.rows {
             if acts(&row) {
@@ -69,7 +69,7 @@ impl Ledger {
         Ok(value)
     }
 
-    /// What is in force, and what somebody set that is not.
+    /// What is in force, and what the user set that is not.
     pub(crate) fn into_rows(self) -> (Vec<EffectiveValue>, Vec<EffectiveValue>) {
         (self.rows, self.idle)
     }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 /// Where an effective value came from. Later variants win over earlier ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// Nobody said anything.
+    /// No layer of the configuration sets it.
     Default,
     /// A preset or the provider's own facts, by name.
     Preset(&'static str),

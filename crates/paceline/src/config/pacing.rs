@@ -159,7 +159,7 @@ fn only_for(setting: &Option<Setting>, key: &str, what: &str, ledger: &Ledger) -
     }
 }
 
-/// Blames the value that somebody set, not the default it collides with.
+/// Blames the value that the user set, not the default it collides with.
 fn base_above_cap(given: &RetrySection, base: &str, cap: &str, ledger: &Ledger) -> Error {
     let rank = |setting: &Option<Setting>| setting.as_ref().map_or(0, |setting| setting.source().rank());
     let (setting, key, expected) = if rank(&given.base) >= rank(&given.cap) {

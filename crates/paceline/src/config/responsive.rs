@@ -74,7 +74,7 @@ pub(crate) fn responsive(
     Ok(config)
 }
 
-/// What does not fit together; each value by itself was looked at before. Blames what somebody set.
+/// What does not fit together; each value by itself was looked at before. Blames what the user set.
 fn collision(given: &ResponsiveSection, error: &ConfigError, ledger: &Ledger) -> Error {
     let (initial, max) = (given.initial.as_ref(), given.max.as_ref());
     let rank = |setting: Option<&Setting>| setting.map_or(0, |setting| setting.source().rank());

@@ -1,4 +1,4 @@
-//! One value as somebody wrote it, and who did: what every layer of the configuration is made of.
+//! One value as the user wrote it, and where: what every layer of the configuration is made of.
 
 use std::ops::Range;
 use std::path::Path;
@@ -39,7 +39,7 @@ impl Setting {
     pub(crate) fn source(&self) -> &Source {
         match &self.origin {
             Origin::Known(source) => source,
-            Origin::Span(_) => unreachable!("every layer locates its settings before anybody asks"),
+            Origin::Span(_) => unreachable!("every layer locates its settings before they are used"),
         }
     }
 

@@ -20,7 +20,7 @@ use super::setting::Setting;
 use super::units::show_duration;
 use crate::provider::{Dialect, Provider};
 
-/// The upstream that needs no key and no network: whoever runs it supplies the address.
+/// The upstream that needs no key and no network: the user who runs it supplies the address.
 pub const MOCK: &str = "mock";
 
 /// How long an item may take from its first send.
@@ -49,7 +49,7 @@ pub struct Upstream {
     pub acting: String,
     /// Every value in force, defaults included.
     pub effective: Vec<EffectiveValue>,
-    /// Values that somebody set and that do not act under this pace.
+    /// Values that the user set and that do not act under this pace.
     pub idle: Vec<EffectiveValue>,
 }
 
@@ -201,7 +201,7 @@ fn key(
         (Some(variable), _) if rank(&section.api_key_env) > rank(&section.api_key_file) => {
             let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
             if variable.text.is_empty() || !variable.text.chars().all(word) {
-                // Somebody may have put the key itself here, so it is not repeated.
+                // The user may have put the key itself here, so it is not repeated.
                 let hidden = Setting::new("(hidden)", variable.source().clone());
                 return Err(
                     hidden.refuse(&ledger.name("api_key_env"), "the name of an environment variable, not the key")

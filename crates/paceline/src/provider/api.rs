@@ -206,7 +206,7 @@ impl Provider {
     }
 
     /// Whether a success is a JSON object: always at the endpoints that answer with nothing else, elsewhere unless the
-    /// content type names another format. A page of HTML is nobody's result, but for the content of a file.
+    /// content type names another format. A page of HTML is no call's result, but for the content of a file.
     pub(super) fn must_be_json(self, path: &str, content_type: &str) -> bool {
         if !self.is_language_model() {
             return false;

@@ -1,6 +1,6 @@
 //! The decision procedure: steps in order, of which the first that has something to say wins.
 //!
-//! No step asks for the provider's name unless its answers mean something else than everybody's; what is a mere
+//! No step asks for the provider's name unless its answers mean something else than all others'; what is a mere
 //! comparison stands in the tables. Words inside the message of a 400 or 422 never decide: they are often an echo of the
 //! caller's own text. Only a table may know what such a message begins with, where nothing else marks the case.
 
@@ -96,7 +96,7 @@ fn refused(case: &Case<'_>) -> Decision {
     STEPS.iter().find_map(|step| step(case)).unwrap_or_else(|| by_status(case))
 }
 
-/// The provider's own codes; those of AWS, ACME and Anthropic also where their answers come from somebody unknown.
+/// The provider's own codes; those of AWS, ACME and Anthropic also where their answers come from an unknown server.
 fn rules_of_the_table(case: &Case<'_>) -> Option<Decision> {
     let foreign: &[Provider] = if names::is_aws(case.headers) || case.body.root.contains_key("__type") {
         &[Provider::DynamoDb, Provider::Bedrock]

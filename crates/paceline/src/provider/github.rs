@@ -10,8 +10,8 @@ use super::decide::{Case, Decision, paused};
 use super::wait::{self, Hint};
 use super::{header, shape};
 
-/// Whether a refusal is a limit of GitHub's: by its words, whoever it seems to come from; under its own name also by its
-/// headers.
+/// Whether a refusal is a limit of GitHub's: by its words, whichever server it seems to come from; under its own name
+/// also by its headers.
 pub(super) fn is_limit(case: &Case<'_>) -> bool {
     let message = case.body.message().to_ascii_lowercase();
     let by_words = message.contains("secondary rate limit") || message.starts_with("api rate limit exceeded");
@@ -25,7 +25,7 @@ pub(super) fn limit(case: &Case<'_>) -> Decision {
     let late = |hint: Hint| Hint { wait: (hint.wait + Duration::from_secs(1)).min(shape::LONGEST), ..hint };
     let minute = || Hint { wait: Duration::from_secs(60), exact: false, from: "documented minute" };
     let hint = wait::retry_after(case).or_else(|| wait::reset(case).map(late)).unwrap_or_else(minute);
-    // The primary limit is that of a resource, which is a scope; everything else concerns whoever calls.
+    // The primary limit is that of a resource, which is a scope; everything else concerns the account.
     let primary = header::count(case.headers, "x-ratelimit-remaining") == Some(0)
         && !case.body.message().to_ascii_lowercase().contains("secondary rate limit");
     let (reach, step) = match primary {

@@ -112,7 +112,7 @@ impl<'a> Item<'a> {
     }
 }
 
-/// No API has more limits for one call; a longer list is somebody's joke.
+/// No API has more limits for one call; a longer list is a server's mistake or joke.
 const MOST_MEMBERS: usize = 32;
 
 /// The first members of a list field, over all its lines; `None` when one of them is malformed.

@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn no_answer_announces_more_limits_than_anybody_has() {
+    fn no_answer_announces_more_limits_than_any_api_has() {
         let many = (0..5_000).map(|n| format!(r#""l{n}";r={n}"#)).collect::<Vec<_>>().join(", ");
         let headers = HeaderMap::from_iter([(HeaderName::from_static("ratelimit"), many.parse().expect("printable"))]);
         assert_eq!(announced(Provider::Generic, &headers, NOW).len(), MOST);

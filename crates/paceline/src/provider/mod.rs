@@ -2,7 +2,7 @@
 //!
 //! Every API says "slow down", "come back tomorrow" and "this request is wrong" in its own way. [`read`] turns each
 //! answer into one [`Reading`], by a procedure whose steps hold for every provider, from tables of what each of them
-//! sends. It reads no clock and never fails: an answer that nobody understands is judged by its status.
+//! sends. It reads no clock and never fails: an answer that no step understands is judged by its status.
 
 mod api;
 mod aws;

@@ -8,7 +8,7 @@ use super::decide::{Case, Decision, paused};
 use super::shape;
 use super::wait::{self, Hint};
 
-/// A 402 that passes: nobody must pay. It holds every model.
+/// A 402 that passes: the user need not pay. It holds every model.
 pub(super) fn in_flight(case: &Case<'_>) -> Option<Decision> {
     let hint = wait::in_headers(case);
     let refills = hint.is_some() || source(case) == Some("openrouter_in_flight_budget");

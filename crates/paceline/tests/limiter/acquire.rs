@@ -52,7 +52,7 @@ async fn a_wait_that_is_dropped_after_its_grant_returns_the_permit() {
     }
     let snapshot = limiter.snapshot().account;
     assert_eq!((snapshot.concurrency.in_flight, snapshot.waiting), (0, 0));
-    assert_eq!(snapshot.totals.sends, 1, "what nobody sent is not counted");
+    assert_eq!(snapshot.totals.sends, 1, "a call that was not sent is not counted");
 }
 
 #[tokio::test(start_paused = true)]
@@ -246,7 +246,7 @@ async fn a_hold_makes_wait_and_then_lets_go() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn closing_lets_everybody_go() {
+async fn closing_lets_all_callers_go() {
     let limiter = limiter(fixed(vec![], None, 1));
     let held = limiter.acquire(request(&limiter)).await.expect("the only place");
     let waiting = tokio::spawn({

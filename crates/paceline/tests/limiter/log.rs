@@ -40,7 +40,7 @@ impl MakeWriter<'_> for Lines {
 /// Runs one item that gets these answers, the last one for ever; returns the log, parsed.
 async fn log_of(answers: &[u16]) -> Vec<serde_json::Value> {
     let lines = Lines::default();
-    // Without one for all threads, a line that another thread comes to first would be taken for one that nobody wants.
+    // Without one for all threads, a line that another thread comes to first would be taken for an unwanted one.
     let _ = tracing::subscriber::set_global_default(tracing_subscriber::fmt().with_writer(std::io::sink).finish());
     let subscriber = tracing_subscriber::fmt().json().with_writer(lines.clone()).finish();
     let _guard = tracing::subscriber::set_default(subscriber);

@@ -58,7 +58,7 @@ async fn after_an_idle_hour_the_burst_is_whole_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_items_that_wait_hold_up_nobody() {
+async fn two_items_that_wait_hold_up_no_other() {
     let config = PacerConfig { retry: backing_off(5 * S, 7), ..fixed(vec![], None, 2) };
     let limiter = limiter(config);
     let start = limiter.now();

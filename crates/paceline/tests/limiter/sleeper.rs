@@ -29,7 +29,7 @@ async fn sleeps_as_long_as_the_delay_says() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_sleep_that_is_dropped_or_interrupted_has_counted_and_holds_up_nobody() {
+async fn a_sleep_that_is_dropped_or_interrupted_has_counted_and_holds_up_no_worker() {
     let sleeper = ResponsiveSleeper::new(classic(60 * S)).expect("sensible");
     let dropped = tokio::time::timeout(S, sleeper.sleep_on_failure()).await;
     assert!(dropped.is_err());

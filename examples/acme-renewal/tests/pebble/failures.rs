@@ -82,7 +82,7 @@ fn the_time_that_the_ca_asks_for_outlives_the_program() {
 }
 
 #[test]
-fn a_limit_of_one_name_holds_up_nobody_else() {
+fn a_limit_of_one_name_holds_up_no_other_domain() {
     let pebble = Pebble::start();
     let front = Front::start(&pebble);
     let agent = Agent::new(&pebble, &front, 20, &["--first-delay", "1s"]);
@@ -206,7 +206,7 @@ fn a_ca_that_is_down_all_along_loses_nothing() {
 }
 
 #[test]
-fn garbage_in_the_folder_stops_nobody() {
+fn garbage_in_the_folder_stops_no_domain() {
     let pebble = Pebble::start();
     let front = Front::start(&pebble);
     let agent = Agent::new(&pebble, &front, 2, &[]);

@@ -55,7 +55,7 @@ pub(crate) enum Mood {
     RefusesOrders { status: u16, kind: &'static str, detail: &'static str, retry_after: Option<u64> },
     /// The first of them is refused as `rateLimited`.
     RefusesOneOrder { detail: &'static str, retry_after: u64 },
-    /// Each order is still in progress when somebody asks for the first time whether it is valid; `Retry-After: 2`.
+    /// Each order is still in progress when the program asks for the first time whether it is valid; `Retry-After: 2`.
     TakesItsTime,
 }
 
@@ -100,7 +100,7 @@ impl Front {
         std::thread::spawn(move || {
             runtime().block_on(async move {
                 let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-                told.send(listener.local_addr().expect("an address").port()).expect("somebody waits");
+                told.send(listener.local_addr().expect("an address").port()).expect("the test waits for the port");
                 serve(listener, TlsAcceptor::from(Arc::new(tls)), served).await;
             });
         });
@@ -135,7 +135,7 @@ impl Front {
         self.book.open().orders()
     }
 
-    /// Orders that the CA made and nobody called again, neither the order nor one of its authorizations.
+    /// Orders that the CA made and the program never called again, neither the order nor one of its authorizations.
     pub(crate) fn abandoned(&self) -> usize {
         let calls = self.calls();
         let is_used = |made: usize| calls[made..].iter().any(|call| calls[made].order.contains(&call.path));

@@ -30,9 +30,9 @@ fn killed_on_the_way_it_goes_on_with_the_same_orders() {
     ended.assert(0, "SUCCESS");
     assert_eq!(renewed(), DOMAINS);
     logs += &ended.text;
-    // The CA asked for the answer to a challenge while nobody was there to give it: such an order is no good any more.
+    // The CA asked for the answer to a challenge while no process was there to give it: such an order is no good any more.
     let failed = logs.matches("a new one is made").count();
-    // What the CA made and nobody wrote down: its answer was on its way when the program died.
+    // What the CA made and the program did not write down: its answer was on its way when the program died.
     let lost = front.abandoned();
     let made = front.orders();
     println!("measure kill -9: domains={DOMAINS} kills=3 orders={made} on_their_way={lost} failed_meanwhile={failed}");

@@ -24,7 +24,7 @@ fn twenty_domains_are_renewed_with_an_order_each() {
     let calls = front.calls().len();
     let again = agent.run();
     again.assert(0, "SUCCESS");
-    assert_eq!((again.count("not_due"), front.calls().len()), (20, calls), "nothing is due, so nobody is called");
+    assert_eq!((again.count("not_due"), front.calls().len()), (20, calls), "nothing is due, so no server is called");
 }
 
 #[test]

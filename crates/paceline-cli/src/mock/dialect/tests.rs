@@ -98,7 +98,7 @@ fn every_dialect_tells_its_limits_in_its_own_way() {
     }
 }
 
-/// What a mock says must mean to a client what happened in it, whoever it mimics.
+/// What a mock says must mean to a client what happened in it, whichever provider it mimics.
 #[test]
 fn the_readers_of_this_project_understand_every_dialect() {
     let limit = Cause::Limit { state: state(), requested: 1 };

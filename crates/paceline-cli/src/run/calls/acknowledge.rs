@@ -18,7 +18,7 @@ impl Acknowledge {
         let broken = self.0.clone();
         move |result| {
             if let Err(error) = result {
-                // Only the first failure is read; after it the run is over and nobody listens.
+                // Only the first failure is read; after it the run is over and the receiver is gone.
                 let _ = broken.send(error);
             }
         }

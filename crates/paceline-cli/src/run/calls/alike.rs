@@ -1,4 +1,4 @@
-//! What is watched for while a job is young: that everything fails alike, and that nobody answers at all.
+//! What is watched for while a job is young: that everything fails alike, and that no server answers at all.
 
 use std::time::Duration;
 
@@ -112,12 +112,12 @@ impl Reachability {
     const FAILURES: u32 = 20;
     const FOR: Duration = Duration::from_secs(30);
 
-    /// Somebody answered.
+    /// A server answered.
     pub(crate) const fn answered(&mut self) {
         self.answered = true;
     }
 
-    /// No connection; true when nobody seems to be there.
+    /// No connection; true when no server seems to be there.
     pub(crate) fn failed(&mut self, now: Instant) -> bool {
         let since = *self.since.get_or_insert(now);
         self.failures = self.failures.saturating_add(1);

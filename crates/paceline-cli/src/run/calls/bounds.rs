@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 pub(crate) struct Begun {
     limit: Option<u64>,
     count: u64,
-    /// Items that are tried for the first time: nobody knows yet whether they will be sent.
+    /// Items that are tried for the first time: whether they will be sent is not known yet.
     candidates: BTreeSet<u64>,
     /// Items that were sent and have not ended, with the time at which they are due; none while they are tried.
     open: BTreeMap<u64, Option<Timestamp>>,

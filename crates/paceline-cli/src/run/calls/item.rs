@@ -271,7 +271,7 @@ impl Context {
     }
 
     /// Comes back when the scope of a waiting request stays shut for long: until when and what for. Only so many items are
-    /// tried at once: those of a few throttled models would keep out everybody else.
+    /// tried at once: those of a few throttled models would keep out all others.
     async fn shut_out(&self, request: &Request) -> (Timestamp, Cause) {
         // Before all others of its scope, so that it waits for the scope and not for them.
         let first = Request { priority: i32::MAX, arrival: Some(0), ..request.clone() };
@@ -336,7 +336,7 @@ fn too_late(waited: Duration, needed: Option<Duration>) -> String {
 }
 
 /// The tokens that a call has used: as its answer says, none where it was refused or never arrived, and as many as
-/// expected (`None`) where nobody knows.
+/// expected (`None`) where the number is not known.
 fn used(answer: Option<&Result<Answer, NoAnswer>>, reading: &Reading) -> Option<u64> {
     match (reading.usage, answer) {
         (Some(usage), _) => Some(usage.total()),

@@ -57,7 +57,7 @@ pub(crate) struct Answer {
     pub(crate) headers: HeaderMap,
     /// The body, complete and decompressed, without the key that the call carried.
     pub(crate) body: Bytes,
-    /// Where it points instead of answering, and why nobody went there.
+    /// Where it points instead of answering, and why the call did not follow.
     pub(crate) redirect: Option<String>,
 }
 
@@ -78,7 +78,7 @@ impl Answer {
 /// Why there is no whole answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NoAnswer {
-    /// Nobody took the call: nothing was done and nothing is billed.
+    /// No server took the call: nothing was done and nothing is billed.
     #[error("no connection: {0}")]
     Connect(String),
     /// Silence until `--timeout`: the call may have been done and billed.

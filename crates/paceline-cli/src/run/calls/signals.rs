@@ -47,7 +47,7 @@ impl Signals {
     }
 }
 
-/// Not where it is ignored, because somebody typed `nohup`. Where that cannot be looked up, a hang-up ends the process as
+/// Not where it is ignored, because the user typed `nohup`. Where that cannot be looked up, a hang-up ends the process as
 /// it always did.
 #[cfg(unix)]
 fn may_listen_for_hang_up() -> bool {
@@ -57,15 +57,15 @@ fn may_listen_for_hang_up() -> bool {
     ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & HANG_UP == 0)
 }
 
-/// Whoever may write no larger file (`ulimit -f`) hears of it from the write, as on a full disk, and is not killed. To be
-/// called within the runtime.
+/// A process that may write no larger file (`ulimit -f`) hears of it from the write, as on a full disk, and is not
+/// killed. To be called within the runtime.
 ///
 /// # Errors
 /// What the operating system says.
 #[cfg(unix)]
 pub(crate) fn outlive_full_files() -> io::Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
-    // The handler stays, whoever listens.
+    // The handler stays installed when this listener is dropped.
     signal(SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw())).map(drop)
 }
 

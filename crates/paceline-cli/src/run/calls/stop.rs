@@ -46,7 +46,7 @@ pub(crate) enum Stop {
         /// What the provider said.
         words: String,
     },
-    /// Nobody answers at the address.
+    /// No server answers at the address.
     Unreachable {
         /// The upstream's address.
         address: String,
@@ -128,7 +128,7 @@ impl fmt::Display for Stop {
                 write!(f, ": {words}; {advice}, or go on regardless with --stop-after-same 0")
             }
             Self::Unreachable { address, words } => {
-                write!(f, "nobody answers at {address}: {words}; check the address (--base-url) and the network")
+                write!(f, "no server answers at {address}: {words}; check the address (--base-url) and the network")
             }
             Self::Input { words } => write!(f, "{words}; put the input back as it was"),
         }

@@ -112,7 +112,7 @@ pub(crate) fn restore(snapshot: &Snapshot, limiter: &Limiter, now: Timestamp) {
     for level in carried.scopes.into_iter().chain(scopes) {
         let since = since(level.at.unwrap_or(carried.at));
         level.quotas.iter().for_each(|quota| charge(limiter, Some(&level.name), quota, since));
-        // Whoever was never refused has learnt nothing, and begins anew: a start finds its way faster.
+        // A scope that was never refused has learnt nothing, and begins anew: a start finds its way faster.
         if let Some(belief) = level.belief.as_ref().filter(|belief| belief.trend != STARTING) {
             limiter.believe(&limiter.scope(&level.name), belief.rate, belief.cap, since);
         }

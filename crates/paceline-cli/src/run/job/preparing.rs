@@ -1,6 +1,6 @@
 //! Interruptions before the first call, while the input is read and taken into the journal.
 //!
-//! That is one long piece of work, which may wait for a pipe: nobody can be asked to end it. So the process ends from
+//! That is one long piece of work, which may wait for a pipe: no task can tell it to end. So the process ends from
 //! beside it, after removing what would have been removed had the input been refused.
 
 use std::path::{Path, PathBuf};
@@ -15,13 +15,13 @@ use crate::run::calls::signals::Signals;
 
 /// While it lives, an interruption ends the process.
 pub(crate) struct Preparing {
-    /// Taken by whoever is first: the end of the preparation, or an interruption.
+    /// Taken by the first of the two: the end of the preparation or an interruption.
     over: Arc<AtomicBool>,
     unfinished: Arc<Mutex<Vec<PathBuf>>>,
 }
 
 impl Preparing {
-    /// Begins once the job is locked: what is unfinished then is nobody else's.
+    /// Begins once the job is locked: what is unfinished then belongs to no other process.
     ///
     /// # Errors
     /// What the operating system says.
@@ -56,7 +56,7 @@ impl Drop for Preparing {
     }
 }
 
-/// Files that are of no use to anybody until the job begins. A job that is there keeps its own.
+/// Files that are of no use until the job begins. A job that is there keeps its own.
 fn unfinished(paths: &Paths) -> Vec<PathBuf> {
     let journal = paths.journal.as_ref();
     let new = [Some(&paths.input), journal].into_iter().flatten().filter(|path| !path.exists());

@@ -69,7 +69,7 @@ impl Rest<'_> {
     }
 }
 
-/// Reads on in a thread of its own and tells what was taken. It ends when nobody listens any more; the next run goes on from
+/// Reads on in a thread of its own and tells what was taken. It ends when the receiver is gone; the next run goes on from
 /// there.
 pub(crate) fn start(
     journal: Journal,
@@ -89,7 +89,7 @@ pub(crate) fn start(
             Ok(tell.blocking_send(Ok(taken)).is_ok())
         });
         if let Err(error) = end {
-            // A run that is over has nobody who listens.
+            // A run that is over has dropped the receiver.
             let _ = tell.blocking_send(Err(error));
         }
     });

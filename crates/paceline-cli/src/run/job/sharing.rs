@@ -11,7 +11,7 @@ use http::HeaderMap;
 const CONTEXT: &str = "paceline 2026-11 lock of a host and key";
 
 /// Marks the account as in use for as long as the file is held, and warns when another process does already. Without a
-/// folder for it nobody is warned; that is no reason not to run.
+/// folder for it no user is warned; that is no reason not to run.
 pub(crate) fn mark(address: &str, headers: &HeaderMap) -> Option<File> {
     let folder = folder();
     match take(&folder, &name(address, headers)) {

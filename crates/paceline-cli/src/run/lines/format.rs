@@ -175,7 +175,7 @@ impl Format {
         let Some((form, key)) = evident(members).filter(|(form, _)| *form != self.form) else { return Ok(()) };
         let fits = match self.form {
             Form::Batch => members.raw("url").is_some() || members.raw("body").is_some(),
-            // Whoever says that lines are bodies may have bodies with any keys.
+            // A user who says that lines are bodies may have bodies with any keys.
             Form::Bare => self.why == Why::Told || (form == Form::Batch && !is_whole_batch_line(members)),
             Form::Anthropic => members.raw("params").is_some(),
         };

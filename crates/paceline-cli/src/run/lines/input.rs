@@ -29,7 +29,7 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    /// Whether the line is longer than any that is accepted: nobody reads it whole.
+    /// Whether the line is longer than any that is accepted: it is never read whole.
     pub(crate) const fn is_too_long(&self) -> bool {
         self.len > LONGEST_LINE
     }

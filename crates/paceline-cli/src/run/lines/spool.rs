@@ -18,7 +18,7 @@ pub(crate) enum Earlier {
     MayDiffer,
 }
 
-/// A copy that is complete. One that nobody settled goes when it is dropped.
+/// A copy that is complete. One that was not settled is removed when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Spool {
     lasting: PathBuf,
@@ -30,7 +30,7 @@ pub(crate) struct Spool {
 
 impl Spool {
     /// Copies `source` to a place beside `lasting` if it is a pipe or a `*.gz`. What a job works on already is used when
-    /// it is the same, and also when nothing comes through the pipe: whoever goes on need not send it again.
+    /// it is the same, and also when nothing comes through the pipe: a user who goes on need not send it again.
     ///
     /// # Errors
     /// What the file system and the unpacking say; [`InputError::Differs`].

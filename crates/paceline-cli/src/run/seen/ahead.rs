@@ -22,7 +22,7 @@ pub(crate) struct Rest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Left {
     pub(crate) time: Duration,
-    /// Nobody knows how fast it goes after that.
+    /// How fast it goes after that is not known.
     pub(crate) at_least: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The limits as somebody sees them who knows them all: what a run is measured against, and foretold by.
+//! The limits as an oracle that knows them all sees them: what a run is measured against, and foretold by.
 
 use paceline_core::{Limits, Quota, Shape};
 

@@ -42,7 +42,7 @@ pub(crate) enum ReportError {
     /// The input or the report cannot be read or written.
     #[error("cannot write the report: {0}")]
     Io(#[from] io::Error),
-    /// Somebody does not want to wait for it.
+    /// The user does not want to wait for it.
     #[error("interrupted while writing the report")]
     Interrupted,
 }
@@ -53,7 +53,7 @@ pub(crate) struct Ending<'a> {
     pub(crate) now: Timestamp,
     /// See [`row`].
     pub(crate) bounded: bool,
-    /// Set when somebody interrupts again: a report of millions of items takes a while.
+    /// Set when the user interrupts again: a report of millions of items takes a while.
     pub(crate) enough: &'a AtomicBool,
 }
 

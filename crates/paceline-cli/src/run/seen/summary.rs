@@ -27,7 +27,7 @@ pub(crate) struct Summary<'a> {
     pub(crate) counts: &'a Counts,
     /// Scopes that are held, the first to open first.
     pub(crate) held: &'a [Held],
-    /// The input has not been read to its end, so that nobody knows how many items there are.
+    /// The input has not been read to its end, so that the number of items is not known.
     pub(crate) unread: bool,
     pub(crate) figures: &'a Figures,
     /// Why the run ended early, if it did.
@@ -136,7 +136,8 @@ impl Summary<'_> {
             line(match &self.again {
                 Some(again) => format!("go on with: {again}"),
                 None => {
-                    "without a journal nobody can go on: the next run begins anew, with an output of its own".to_owned()
+                    "without a journal the run cannot be continued: the next run begins anew, with an output of its own"
+                        .to_owned()
                 }
             });
         }
@@ -199,7 +200,7 @@ impl Summary<'_> {
         words
     }
 
-    /// How long the items that ended in this run would have taken somebody who knows the limits; none when no limit was
+    /// How long the items that ended in this run would have taken an oracle that knows the limits; none when no limit was
     /// told or nothing succeeded.
     fn oracle(&self) -> Option<Duration> {
         let (mean_latency, median_latency) = self.figures.latency()?;
@@ -237,7 +238,7 @@ fn closed(scope: &ScopeSnapshot) -> Option<String> {
 
 fn words(reason: DeferReason) -> &'static str {
     match reason {
-        DeferReason::ScopeStopped => "until somebody acts on what stopped them",
+        DeferReason::ScopeStopped => "until the account problem is fixed",
         DeferReason::ScopeHeld => "until their scope is free again",
         DeferReason::NotBefore => "until their next try",
         DeferReason::NotStarted => "because the run ended before they were begun",

@@ -1,4 +1,4 @@
-//! JSON as short as it can be, with every number and text as somebody wrote it.
+//! JSON as short as it can be, with every number and text as the user wrote it.
 
 use serde_json::value::RawValue;
 

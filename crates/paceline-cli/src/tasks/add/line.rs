@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use super::{When, compact, group, name};
 use crate::args::duration;
 
-/// As somebody wrote it. A key that nobody knows is a mistake that would cost an item its deadline.
+/// As the user wrote it. An unknown key is a mistake that would cost an item its deadline.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Line<'a> {

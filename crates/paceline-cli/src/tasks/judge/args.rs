@@ -1,4 +1,4 @@
-//! Who decides about failures: nobody but the rules, a command or a language model.
+//! What decides about failures: the rules alone, a command or a language model.
 
 use std::sync::Arc;
 

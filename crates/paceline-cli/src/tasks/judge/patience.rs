@@ -79,7 +79,7 @@ impl Patience {
         self.silences.iter().map(|(cause, times)| (*cause, *times)).collect()
     }
 
-    /// The silences that nobody heard of, if there were any.
+    /// The silences that the user was not told of, if there were any.
     pub(super) fn untold(&self) -> Option<String> {
         let more = self.silences.iter().filter(|(_, times)| **times > 1);
         let mut told: Vec<String> =

@@ -148,7 +148,7 @@ async fn words(stderr: Option<impl AsyncRead + Unpin>) -> Result<String, Silence
     Ok(String::from_utf8_lossy(&words).trim().to_owned())
 }
 
-/// The words of an answer like `{"error": ...}`: the judge asked somebody who did not answer it.
+/// The words of an answer like `{"error": ...}`: the judge asked a server that refused.
 fn error_of(answer: &str) -> Option<String> {
     let answer: Value = serde_json::from_str(answer).ok()?;
     let error = answer.get("error").filter(|error| !error.is_null())?;

@@ -146,19 +146,19 @@ async fn who_is_given_up_is_killed_with_all_that_it_began() {
     assert!(made.success());
     let judge = shell(&format!("(echo begun; exec sleep 600) > '{}' & wait", pipe.display()));
     let (tell, begun) = tokio::sync::oneshot::channel();
-    // The reader of a pipe sees its end once everybody who could write has ended.
+    // The reader of a pipe sees its end once every process that could write has ended.
     let reader = std::thread::spawn(move || {
         let mut pipe = std::fs::File::open(pipe).expect("there");
         let mut word = [0; 6];
         pipe.read_exact(&mut word).expect("a word");
-        tell.send(word).expect("somebody listens");
+        tell.send(word).expect("the test listens");
         pipe.read_to_end(&mut Vec::new()).expect("readable")
     });
     tokio::select! {
         answer = asked(&judge) => panic!("{answer:?}"),
         begun = begun => assert_eq!(&begun.expect("told"), b"begun\n"),
     }
-    assert_eq!(causes(&judge), [], "whoever gave the question up says nothing about the judge");
+    assert_eq!(causes(&judge), [], "a question that the caller gave up says nothing about the judge");
     assert_eq!(reader.join().expect("the child is gone too"), 0);
 }
 

@@ -216,7 +216,7 @@ mod tests {
             standing.lines(),
             [
                 "failed: 2 max_retries, 1 filtered, 1 invalid",
-                "deferred: 1 until somebody acts on what stopped their group",
+                "deferred: 1 until the problem that stopped their group is fixed",
                 "stopped: group keyless: it is account; act on that, the next run tries it again",
             ]
         );

@@ -79,7 +79,7 @@ fn write(mut file: LineFile, mut asked: mpsc::UnboundedReceiver<Line>) {
         let bytes: Vec<u8> = lines.iter().flat_map(|line| &line.bytes).copied().collect();
         let written = file.append(&bytes);
         for line in lines {
-            // Whoever asked may have been given up meanwhile.
+            // The call that asked may have been given up meanwhile.
             let _ = line.kept.send(written.as_ref().map(|_| ()).map_err(why));
         }
     }

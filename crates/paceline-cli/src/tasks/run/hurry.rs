@@ -1,4 +1,4 @@
-//! Whoever interrupts a run twice waits for no judge.
+//! A user who interrupts a run twice waits for no judge.
 
 use std::sync::Arc;
 

@@ -78,7 +78,7 @@ impl Permits {
                 Start::Never(Failure { code, ..Failure::new(Class::Invalid, too_large.to_string()) })
             }
             NotNow::Never(Error::Stopped { reason, .. }) => Start::Stopped(reason.to_string()),
-            // There is no deadline, and nobody closes the limiter.
+            // There is no deadline, and a run never closes its limiter.
             other => Start::Stopped(other.to_string()),
         })
     }
@@ -87,7 +87,7 @@ impl Permits {
         self.reopened.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a wait is one for a limit of the whole account, which everybody waits for.
+    /// Whether a wait is one for a limit of the whole account, which all items wait for.
     fn is_for_all(&self, policy: &Policy) -> bool {
         let Policy::Quota { dimension, limit, window } = policy else { return false };
         let is_of = |limits: &Limits| {

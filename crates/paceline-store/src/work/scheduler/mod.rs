@@ -79,7 +79,7 @@ pub enum Note<'a> {
     },
     /// The item is not ours any more; what became of it here is not recorded.
     Lost(&'a Item),
-    /// A group was held or stopped; or it is open, because somebody opened it that this run had stopped.
+    /// A group was held or stopped; or it is open, because a user opened it that this run had stopped.
     Scope(&'a ScopeRow),
     /// The judge gave no answer in time; the rules decide.
     JudgeSilent(&'a Item),
@@ -167,7 +167,7 @@ impl Scheduler {
         self
     }
 
-    /// With somebody who hears of everything. It must not wait.
+    /// With an observer that hears of everything. It must not wait.
     #[must_use]
     pub fn with_observer(mut self, observer: Observer) -> Self {
         self.observer = Some(observer);

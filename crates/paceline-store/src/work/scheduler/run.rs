@@ -167,7 +167,7 @@ where
                 let outcome = ClaimOutcome::success(&held.claimed);
                 self.settled.push((held, outcome));
             }
-            // No bound counts it: nobody failed.
+            // No bound counts it: no try failed.
             Err((failure, _)) if failure.class == Class::Abandoned && failure.retry_after.is_none() => {
                 self.summary.abandoned += 1;
                 let outcome = ClaimOutcome::abandoned(&held.claimed);

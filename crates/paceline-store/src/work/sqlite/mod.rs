@@ -50,7 +50,7 @@ pub struct SqliteStore {
     path: PathBuf,
     clock: Clock,
     changed: Notify,
-    /// The number of the last change of another process that everybody heard of.
+    /// The number of the last change of another process that all waiting callers heard of.
     seen: AtomicI64,
     lanes: Shared,
     /// Held from the first worker on.
@@ -114,7 +114,7 @@ impl SqliteStore {
         self.desk.ask(move |conn| work(conn, clock.wall()).map_err(WorkError::sqlite(action)))
     }
 
-    /// The same, and whoever waits for a change hears of it.
+    /// The same, and every caller that waits for a change hears of it.
     fn ask_and_tell<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Connection, Timestamp) -> rusqlite::Result<T> + Send + 'static,
@@ -303,8 +303,8 @@ fn beside(path: &Path, ending: &str) -> PathBuf {
     name.into()
 }
 
-/// Nobody else works on this file: what is in flight was left by the dead. A wall clock that was set back meanwhile makes
-/// nobody wait longer than was chosen for him, and holds no group for longer.
+/// No other process works on this file: what is in flight was left by the dead. A wall clock that was set back meanwhile
+/// makes no item wait longer than was chosen for it, and holds no group for longer.
 fn take_over(conn: &Connection, now: Timestamp) -> rusqlite::Result<()> {
     conn.execute("UPDATE worker SET lease_until_ms = 0", [])?;
     reclaim(conn, now)?;

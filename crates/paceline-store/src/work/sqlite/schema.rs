@@ -111,7 +111,7 @@ fn is_in_use(path: &Path) -> bool {
     beside(path, "-wal").exists()
 }
 
-/// A store that nobody uses, in a folder in which nothing may be made: SQLite would make a log there even to look at it.
+/// A store that no process uses, in a folder in which nothing may be made: SQLite would make a log there just to look.
 fn open_at_rest(path: &Path, now_ms: i64) -> Result<Connection, WorkError> {
     let mut address = "file:".to_owned();
     for byte in path.as_os_str().as_encoded_bytes() {
@@ -143,7 +143,7 @@ fn prepare(conn: &Connection, path: &Path, now_ms: i64) -> Result<(), WorkError>
         .and_then(|()| conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true))
         .map_err(WorkError::sqlite("open"))?;
     conn.set_prepared_statement_cache_capacity(64);
-    // Who only looks at a store need not wait for whoever writes.
+    // A process that only looks at a store need not wait for one that writes.
     if recognized == MIGRATIONS.len() { Ok(()) } else { migrate(conn, path, now_ms, &MIGRATIONS) }
 }
 
@@ -163,7 +163,7 @@ fn keep_a_log(conn: &Connection) -> Result<(), WorkError> {
 /// Between two tries to switch.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Does the steps that a store has not seen, all or none. Two processes may find the same empty file: whoever comes second
+/// Does the steps that a store has not seen, all or none. Two processes may find the same empty file: the second one
 /// finds the work done.
 fn migrate(conn: &Connection, path: &Path, now_ms: i64, migrations: &[&str]) -> Result<(), WorkError> {
     conn.execute_batch("BEGIN IMMEDIATE").map_err(WorkError::sqlite("write"))?;

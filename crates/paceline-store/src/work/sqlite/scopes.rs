@@ -93,7 +93,7 @@ pub(super) fn stopped_of(conn: &Connection, condition: &str, values: &[Value]) -
 /// Opens a group. The time that it was closed does not count against the deadlines of its items.
 pub(super) fn open(conn: &Connection, name: &str, now: Timestamp) -> rusqlite::Result<()> {
     if conn.is_readonly(MAIN_DB)? {
-        // Whoever works next does it.
+        // The next process that may write does it.
         return Ok(());
     }
     let since: Option<i64> = conn

@@ -39,7 +39,7 @@ impl Desk {
     }
 
     /// Does `work` within a transaction and answers once that is on the disk. It is queued at the call already, not when
-    /// the answer is first waited for, and done even if nobody waits any more.
+    /// the answer is first waited for, and done even if the caller waits no more.
     pub(super) fn ask<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Connection) -> Result<T, WorkError> + Send + 'static,
@@ -57,7 +57,7 @@ impl Drop for Desk {
     fn drop(&mut self) {
         drop(self.steps.take());
         if let Some(thread) = self.thread.take() {
-            // A panic of the thread was told to whoever waited for it.
+            // A panic of the thread was told to the callers that waited for it.
             let _ = thread.join();
         }
     }
@@ -89,13 +89,13 @@ impl<T: Send, F: FnOnce(&Connection) -> Result<T, WorkError> + Send> Step for As
             (Some(failure), _) => Err(failure.clone()),
             (None, None) => Err(WorkError::Closed),
         };
-        // Whoever asked may have gone.
+        // The caller that asked may have gone.
         let _ = self.reply.send(answer);
     }
 }
 
 /// Where the file stood when it was opened. SQLite goes on with a file that was removed or replaced as if nothing had
-/// happened, and nobody would ever see what it records there.
+/// happened, and no reader would ever see what it records there.
 #[derive(Debug)]
 struct Place {
     path: PathBuf,
@@ -130,7 +130,7 @@ fn serve(conn: &Connection, place: &Place, steps: &mpsc::Receiver<Box<dyn Step>>
     }
 }
 
-/// All steps or none: after an error nothing of the group is recorded, and everybody hears of it.
+/// All steps or none: after an error nothing of the group is recorded, and every caller hears of it.
 fn turn(conn: &Connection, place: &Place, group: &mut [Box<dyn Step>]) -> Result<(), WorkError> {
     place.check()?;
     // What may not be written is only looked at.

@@ -12,7 +12,7 @@ pub(super) struct Chunks {
     choices: BTreeMap<u64, Map<String, Value>>,
 }
 
-/// A piece of another shape than what it should continue: nobody knows what they are together.
+/// A piece of another shape than what it should continue: what they are together is not known.
 pub(super) struct Clash;
 
 /// Random text that hides the length of a delta.

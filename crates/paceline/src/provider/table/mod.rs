@@ -27,7 +27,7 @@ use self::values::{
 use super::api::Provider;
 use super::aws;
 
-/// The words that decide whoever sends them.
+/// The words that decide, whichever provider sends them.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Common {

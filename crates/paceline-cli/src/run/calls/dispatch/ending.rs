@@ -65,7 +65,7 @@ impl Dispatcher {
         self.parts.max_wait / 50
     }
 
-    /// The earliest moment at which a call can start; none while calls are in flight or nobody knows.
+    /// The earliest moment at which a call can start; none while calls are in flight or when it is not known.
     fn next_start(&self) -> Option<Instant> {
         if self.parts.context.in_flight.load(Ordering::Relaxed) > 0 || self.claiming.is_some() {
             return None;

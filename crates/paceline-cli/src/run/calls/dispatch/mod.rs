@@ -183,7 +183,7 @@ impl Dispatcher {
             return;
         }
         let (reply, answer) = oneshot::channel();
-        // Nobody waits for the answer any more only when the run has failed.
+        // The answer has no receiver any more only when the run has failed.
         let reply = move |claim| drop(reply.send(claim));
         if self.begun.full() {
             let room = (window * SCOPES_AT_ONCE).saturating_sub(self.tasks.len());
@@ -240,7 +240,7 @@ impl Dispatcher {
         let was_full = self.begun.full();
         self.begun.settled(ordinal, sent, recorded.due);
         if was_full && !self.begun.full() {
-            // Others may begin in its place, and nobody has looked for them.
+            // Other items may begin in its place, and the run has not looked for them.
             self.next_due = Some(Timestamp::from_millis(0));
         }
         self.keep_to_begun();

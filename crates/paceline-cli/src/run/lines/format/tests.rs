@@ -115,7 +115,7 @@ fn an_id_is_found_in_whatever_can_be_read() {
 }
 
 #[test]
-fn the_first_line_decides_the_form_unless_somebody_says_it() {
+fn the_first_line_decides_the_form_unless_the_user_says_it() {
     let chosen = |flag, endpoint, first: &str, provider| {
         let format = Format::of(flag, endpoint, first.as_bytes(), provider, "http://h")?;
         Ok::<_, String>(format!("{} {}", format.name(), format.endpoint()).trim_end().to_owned())
@@ -176,7 +176,7 @@ fn a_line_of_another_form_is_refused_with_the_reason_for_this_one() {
         assert!(message.contains("because its first line has `"), "{message}");
         assert_eq!(read(FormatFlag::Auto, first, first), Ok(()));
     }
-    assert_eq!(read(FormatFlag::Bare, batch, batch), Ok(()), "a body may have any keys, if somebody says so");
+    assert_eq!(read(FormatFlag::Bare, batch, batch), Ok(()), "a body may have any keys, if the user says so");
     assert_eq!(read(FormatFlag::Auto, bare, r#"{"model":"m","url":"https://x"}"#), Ok(()));
     assert_eq!(read(FormatFlag::Auto, batch, r#"{"custom_id":"a"}"#).expect_err("no url").0, "invalid_url");
 }

@@ -49,7 +49,7 @@ pub(super) struct Ended {
 
 #[derive(Debug)]
 pub(super) enum Exit {
-    /// By itself, or by somebody's signal.
+    /// By itself, or by a signal of another process.
     Status(ExitStatus),
     /// Killed by us, after so long.
     TimedOut(Duration),

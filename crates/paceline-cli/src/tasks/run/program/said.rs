@@ -285,7 +285,7 @@ mod tests {
             (Class::Account, Some("no_class")),
             "as the exit code says"
         );
-        assert_eq!(exited(65, "[1]", "").class, Class::Invalid, "an array is meant for somebody else");
+        assert_eq!(exited(65, "[1]", "").class, Class::Invalid, "an array is meant for another reader");
     }
 
     #[test]

@@ -26,7 +26,7 @@ where
             let Some(held) = self.window.pop_due(now) else { return };
             let id = held.claimed.item.id;
             if self.flights.range((id, i64::MIN)..=(id, i64::MAX)).next().is_some() {
-                // Somebody cancelled it and let it wait again: one item is worked on once at a time.
+                // A user cancelled it and let it wait again: one item is worked on once at a time.
                 self.window.park(held);
                 continue;
             }

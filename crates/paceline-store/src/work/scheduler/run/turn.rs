@@ -80,7 +80,7 @@ where
         self.pace.turned();
         let Turned { renewed, enlisted, settled, kept, scopes, claim } = turned;
         if let Some(worker) = enlisted {
-            // Somebody else has our items by now: what is at hand is dropped, and what runs will be refused.
+            // Another worker has our items by now: what is at hand is dropped, and what runs will be refused.
             self.window.take(None);
             self.worker = worker;
             self.expect(now);
