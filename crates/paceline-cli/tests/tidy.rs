@@ -112,6 +112,20 @@ fn no_file_is_too_long_and_no_line_too_wide() {
 }
 
 #[test]
+fn comments_name_the_actor() {
+    let vague = ["whoever", "somebody", "nobody", "anybody", "everybody"];
+    let mut found = Vec::new();
+    for (name, text) in sources() {
+        for (line, text) in text.lines().enumerate() {
+            let comment = text.split_once("//").map_or("", |(_, comment)| comment).to_lowercase();
+            let word = comment.split(|c: char| !c.is_alphanumeric()).find(|word| vague.contains(word));
+            found.extend(word.map(|word| format!("{name}:{}: {word}", line + 1)));
+        }
+    }
+    assert!(found.is_empty(), "name the caller, worker, server ... instead:\n{}", found.join("\n"));
+}
+
+#[test]
 fn the_map_names_every_module_or_its_folder() {
     let map = map();
     let missing: Vec<String> = sources()

@@ -20,7 +20,7 @@ pub(super) struct Wants {
     pub(super) due: Option<Instant>,
     /// When the first deadline of a waiter passes.
     pub(super) deadline: Option<Instant>,
-    /// When a closure or a hold ends. It is no reason to wake anybody up: the next input sees to it.
+    /// When a closure or a hold ends. It is no reason to wake a caller: the next input sees to it.
     pub(super) reopens: Option<Instant>,
     /// Its head waits for a quota of the scope.
     pub(super) full: bool,

@@ -58,7 +58,7 @@ impl Address {
         }
         config.ssl_mode(match mode {
             Mode::Disable => SslMode::Disable,
-            // Nobody listens to a socket of this machine but its own processes, and Postgres does not encrypt there.
+            // Only processes of this machine listen to its sockets, and Postgres does not encrypt there.
             _ if config.get_hosts().iter().all(is_local) => SslMode::Disable,
             Mode::Prefer => SslMode::Prefer,
             Mode::Require | Mode::VerifyCa | Mode::VerifyFull => SslMode::Require,

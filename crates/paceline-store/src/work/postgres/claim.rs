@@ -115,7 +115,7 @@ pub(super) async fn claim(
     known: &mut KnownLanes,
     now: Timestamp,
 ) -> Result<Claim, Error> {
-    // The row is locked, so that nobody takes the worker for dead before its items are its own.
+    // The row is locked, so that no other worker takes this one for dead before its items are its own.
     if tx.query("SELECT 1 FROM worker WHERE id = $1 FOR SHARE", &[&worker.0]).await?.is_empty() {
         return Ok(Claim { now, lost: true, ..Claim::default() });
     }

@@ -258,7 +258,7 @@ fn kind_of(error: &Error) -> Kind {
     }
 }
 
-/// Whether the way to the server failed, not what was said on it: a certificate that nobody trusts stays so.
+/// Whether the way to the server failed, not what was said on it: a certificate that is not trusted stays so.
 fn is_of_the_connection(error: &Error) -> bool {
     let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<std::io::Error>());
     let is_refused = |cause: &std::io::Error| cause.get_ref().is_some_and(|inner| inner.is::<rustls::Error>());

@@ -56,8 +56,8 @@ impl PostgresStore {
     /// address says.
     ///
     /// `sslmode` and `sslrootcert` of the address mean what they mean to Postgres's own programs: `disable`, `prefer` (the
-    /// default: encrypted where the server can, to whoever answers), `require`, `verify-ca` and `verify-full`, which alone
-    /// makes sure who is at the other end. Without `sslrootcert` the certificates count that the machine trusts.
+    /// default: encrypted where the server can, to any server that answers), `require`, `verify-ca` and `verify-full`, which
+    /// alone makes sure who is at the other end. Without `sslrootcert` the certificates count that the machine trusts.
     ///
     /// # Errors
     /// [`WorkError::Address`]; [`WorkError::Unreachable`]; [`WorkError::Postgres`] when the server refuses: a wrong password

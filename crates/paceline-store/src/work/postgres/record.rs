@@ -106,7 +106,7 @@ async fn insert_new(tx: &Tx<'_>, new: &[&NewItem], now: Timestamp) -> Result<(),
     }
     let keys: Vec<&str> = new.iter().map(|item| item.key.as_str()).collect();
     let deadlines: Vec<Option<i64>> = new.iter().map(|item| item.deadline.map(millis)).collect();
-    // Somebody may have added the same key just now: then his item stays, and his payload.
+    // Another process may have added the same key just now: then its item stays, and its payload.
     let rows = tx
         .query(
             "INSERT INTO item (key, lane, not_before_ms, delay_ms, deadline_ms, created_ms)

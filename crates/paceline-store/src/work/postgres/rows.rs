@@ -7,7 +7,7 @@ use tokio_postgres::Row;
 
 use crate::work::item::{Event, Failure, Forgiven, Item, State};
 
-/// An item from a row of its columns. A state that is not known here counts as waiting: nobody is told a lie by it,
+/// An item from a row of its columns. A state that is not known here counts as waiting: no reader is told a lie by it,
 /// since nothing is done about such an item.
 pub(super) fn item(row: &Row) -> Item {
     let time = |column: usize| row.get::<_, Option<i64>>(column).map(Timestamp::from_millis);

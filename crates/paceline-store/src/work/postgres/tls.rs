@@ -15,9 +15,9 @@ use crate::work::error::WorkError;
 
 /// Who may be at the other end.
 pub(super) enum Trust {
-    /// Anyone: the connection is encrypted, but whoever sits in between can read it.
+    /// Any server: the connection is encrypted, but a machine in between can read it.
     Anyone,
-    /// Whoever has a certificate of these issuers.
+    /// A server that has a certificate of these issuers.
     Issuer(RootCertStore),
     /// The same, and the certificate has to be for the host of the address.
     IssuerAndName(RootCertStore),
