@@ -89,8 +89,8 @@ impl Journal {
     /// # Errors
     /// [`Error::Locked`] while another run works on it; [`Error::Folder`]; [`Error::InputChanged`],
     /// [`Error::OutputWithoutJournal`], [`Error::JournalWithoutOutput`], [`Error::Damaged`], [`Error::NewerVersion`]
-    /// and [`Error::NotAJournal`] when the
-    /// files do not fit together, in which case nothing was changed; [`Error::Io`] and [`Error::Sqlite`].
+    /// and [`Error::NotAJournal`] when the files do not fit together, in which case nothing was changed; [`Error::Io`] and
+    /// [`Error::Sqlite`].
     pub fn open(options: Options) -> Result<Opened, Error> {
         let lock = RunLock::take(&options.paths)?;
         Self::open_locked(options, lock)

@@ -8,7 +8,7 @@ use rusqlite::{Connection, params};
 use crate::error::Error;
 use crate::item::{Item, State, Totals};
 use crate::query::{AFTER_ITEM, ITEM_SCOPE, count, int, item, item_columns, state};
-use crate::scope::{ScopeState, account, by_id, scope_list};
+use crate::scope::{ScopeState, account, scope_list, state_of};
 
 /// Why an item is still waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -186,8 +186,7 @@ fn deferred(conn: &Connection, now: Timestamp) -> Result<Vec<Deferred>, Error> {
         let mut rows = select.query([now.as_millis()])?;
         let mut items = BTreeMap::new();
         while let Some(row) = rows.next()? {
-            let scope = by_id(&scopes, row.get(0)?).map_or(&ScopeState::Open, |scope| &scope.row.state);
-            let reason = defer_reason(scope, account, now, row.get(1)?, row.get(2)?);
+            let reason = defer_reason(state_of(&scopes, row.get(0)?), account, now, row.get(1)?, row.get(2)?);
             let last = row.get_ref(3)?.as_str_or_null()?.and_then(Class::from_name);
             *items.entry((reason, last)).or_default() += 1;
         }
@@ -250,7 +249,7 @@ pub(crate) fn report_page(
         while let Some(row) = found.next()? {
             let (item, state) = (item(row, &scopes)?, state(row.get(AFTER_ITEM)?)?);
             // By number: looked for by name, a report of ten thousand items in as many scopes took seconds.
-            let scope = by_id(&scopes, row.get(ITEM_SCOPE)?).map_or(&ScopeState::Open, |scope| &scope.row.state);
+            let scope = state_of(&scopes, row.get(ITEM_SCOPE)?);
             let deferred = matches!(state, State::Waiting | State::InFlight).then(|| {
                 let sent = item.tally.sends() + item.crash_attempts > 0;
                 defer_reason(scope, account, now, item.not_before > now, sent)

@@ -127,6 +127,11 @@ pub(crate) fn by_id(scopes: &[Scope], id: i64) -> Option<&Scope> {
     scopes.binary_search_by_key(&id, |scope| scope.id).ok().map(|place| &scopes[place])
 }
 
+/// The state of the scope of that number; open until a caller sets it.
+pub(crate) fn state_of(scopes: &[Scope], id: i64) -> &ScopeState {
+    by_id(scopes, id).map_or(&ScopeState::Open, |scope| &scope.row.state)
+}
+
 /// When a scope in that state may send; none while it is stopped.
 pub(crate) fn opens(state: &ScopeState) -> Option<Timestamp> {
     match state {

@@ -10,18 +10,15 @@ use crate::text;
 
 /// The scope at that time.
 pub(super) fn aged(mut scope: Value, now: Timestamp) -> Value {
-    let Some(at) = scope["at"].as_str().and_then(text::instant) else { return scope };
+    let Some(at) = time(&scope["at"]) else { return scope };
     let since = now.saturating_since(at);
-    let over = |time: &Value| time.as_str().and_then(text::instant).is_some_and(|time| time <= now);
-    if scope["waiting"] == 0 && over(&scope["waits_until"]) {
+    if scope["waiting"] == 0 && is_over(&scope["waits_until"], now) {
         (scope["waits_for"], scope["waits_until"]) = (Value::Null, Value::Null);
         if scope["state"] == "paced" {
             scope["state"] = "open".into();
         }
     }
-    if scope["state"] == "held" && over(&scope["until"]) {
-        (scope["state"], scope["until"], scope["reason"]) = ("open".into(), Value::Null, Value::Null);
-    }
+    end_hold(&mut scope, now);
     for quota in scope["quotas"].as_array_mut().into_iter().flatten() {
         age_quota(quota, since);
     }
@@ -33,6 +30,22 @@ pub(super) fn aged(mut scope: Value, now: Timestamp) -> Value {
         scope["belief"]["text"] = format!("{text}; {} ago", text::duration(since)).into();
     }
     scope
+}
+
+/// A hold whose time is over holds no longer.
+pub(super) fn end_hold(scope: &mut Value, now: Timestamp) {
+    if scope["state"] == "held" && is_over(&scope["until"], now) {
+        (scope["state"], scope["until"], scope["reason"]) = ("open".into(), Value::Null, Value::Null);
+    }
+}
+
+fn is_over(until: &Value, now: Timestamp) -> bool {
+    time(until).is_some_and(|until| until <= now)
+}
+
+/// An instant as the snapshot has it.
+pub(super) fn time(value: &Value) -> Option<Timestamp> {
+    text::instant(value.as_str()?)
 }
 
 /// What has left the window since then is not used any more.

@@ -10,6 +10,7 @@ use paceline_core::{Class, Timestamp};
 use paceline_store::{ACCOUNT, Counts, ScopeRow, ScopeState};
 use serde_json::{Value, json};
 
+use super::aged::{end_hold, time};
 use crate::run::job::holds;
 use crate::text;
 
@@ -58,12 +59,10 @@ pub(super) fn json(counts: &Counts, snapshot: Value) -> Value {
 pub(super) fn put_right(snapshot: &mut Value, rows: Vec<ScopeRow>, now: Timestamp) {
     let rows: BTreeMap<Arc<str>, ScopeState> = rows.into_iter().map(|row| (row.name, row.state)).collect();
     let put_right = |scope: &mut Value, name: &str| {
-        let is_over = state(scope) == "held" && time(&scope["until"]).is_some_and(|until| until <= now);
         let (state, until, reason) = match rows.get(name) {
             Some(ScopeState::Held { until, reason }) if *until > now => ("held", Some(until.to_string()), Some(reason)),
             Some(ScopeState::Stopped { reason }) => ("stopped", None, Some(reason)),
-            _ if is_over => ("open", None, None),
-            _ => return,
+            _ => return end_hold(scope, now),
         };
         (scope["state"], scope["until"], scope["reason"]) = (state.into(), until.into(), reason.cloned().into());
     };
@@ -199,10 +198,6 @@ fn rest_words(rest: &[&Value]) -> String {
             format!("and {more}: {}", groups.join(", "))
         }
     }
-}
-
-fn time(value: &Value) -> Option<Timestamp> {
-    text::instant(value.as_str()?)
 }
 
 #[cfg(test)]

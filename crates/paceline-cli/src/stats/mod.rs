@@ -16,7 +16,6 @@ use crate::args::StatsArgs;
 use crate::exit::{Failure, Status};
 use crate::output::print;
 use crate::run::Stop;
-use crate::text;
 
 /// Between two looks of `--watch`.
 const EVERY: Duration = Duration::from_secs(1);
@@ -116,7 +115,7 @@ fn snapshot(reader: &Reader) -> Result<Value, Failure> {
     let Some(snapshot) = reader.snapshot().map_err(Failure::refused)? else { return Ok(Value::Null) };
     let mut job: Value = serde_json::from_str(&snapshot.job).unwrap_or(Value::Null);
     // An older version wrote the scopes with the job.
-    if let (Some(at), None) = (job["at"].as_str().and_then(text::instant), job.get("scopes")) {
+    if let (Some(at), None) = (aged::time(&job["at"]), job.get("scopes")) {
         let scopes = snapshot.scopes.iter().filter_map(|text| serde_json::from_str(text).ok());
         job["scopes"] = scopes.map(|scope| aged::aged(scope, at)).collect();
     }

@@ -41,7 +41,7 @@ use crate::scope::Flight;
 use crate::time::Instant;
 
 /// The longest closure of our own choice: a canary every 5 s wastes at most one call per 5 s.
-const LONGEST_CLOSURE: Duration = Duration::from_secs(5);
+pub(crate) const LONGEST_CLOSURE: Duration = Duration::from_secs(5);
 
 /// What is left of the rate when the server asked for the same wait again after less work than that wait took.
 const REPEATED: f64 = 0.6;

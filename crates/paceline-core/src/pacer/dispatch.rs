@@ -29,6 +29,7 @@ impl Pacer {
             false => scope.queue.head(),
         }
     }
+
     /// Grants all that may leave, and finds out when to look again. Only those scopes are looked at which an input has
     /// touched, or whose time has come.
     pub(super) fn pump(&mut self, now: Instant) {

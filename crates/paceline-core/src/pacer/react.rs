@@ -8,15 +8,12 @@ use super::Pacer;
 use crate::admit::Cause;
 use crate::breaker::Change;
 use crate::config::Pace;
-use crate::learnt::{Reaction, Refusal};
+use crate::learnt::{LONGEST_CLOSURE, Reaction, Refusal};
 use crate::outcome::{Class, Hint, Outcome, Reach};
 use crate::request::{Event, Request, ScopeId, Verdict};
 use crate::retry::{self, Counted, Then, Tried, is_failure};
 use crate::scope::{Flight, Scope};
 use crate::time::Instant;
-
-/// A test of a closed gate takes no longer.
-const LONGEST_TEST: Duration = Duration::from_secs(5);
 
 /// So many other items test a closed gate before one that failed there.
 const OTHERS_FIRST: usize = 5;
@@ -149,7 +146,7 @@ impl Pacer {
         };
         let wait = scope.closed_until(now).unwrap_or(now) - now;
         // The server's own wait is waited for once: each test that fails after it closes the gate for a wait of our choice.
-        wait + after_the_first * wait.min(LONGEST_TEST)
+        wait + after_the_first * wait.min(LONGEST_CLOSURE)
     }
 
     fn report_breaker(&mut self, now: Instant, scope: &ScopeId, change: Option<Change>) {

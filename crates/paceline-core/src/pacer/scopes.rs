@@ -12,20 +12,42 @@ use crate::scope::Scope;
 /// that and at nothing else.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Scopes {
-    all: Vec<Kept>,
+    all: Vec<Option<Scope>>,
     names: BTreeMap<Arc<str>, u32>,
     /// Places of scopes that were forgotten.
     free: Vec<u32>,
-    touched: Vec<u32>,
+    /// Those that the pacer is to look at.
+    touched: Noted,
     /// Those that have changed since the changes were told.
-    changed: Vec<u32>,
+    changed: Noted,
 }
 
-#[derive(Clone, Debug)]
-struct Kept {
-    scope: Option<Scope>,
-    touched: bool,
-    changed: bool,
+/// Places, each at most once.
+#[derive(Clone, Debug, Default)]
+struct Noted {
+    places: Vec<u32>,
+    /// Whether a place is among them.
+    is_noted: Vec<bool>,
+}
+
+impl Noted {
+    fn note(&mut self, place: u32) {
+        let index = place as usize;
+        if self.is_noted.len() <= index {
+            self.is_noted.resize(index + 1, false);
+        }
+        if !core::mem::replace(&mut self.is_noted[index], true) {
+            self.places.push(place);
+        }
+    }
+
+    /// All of them, in order; none is noted then.
+    fn take(&mut self) -> Vec<u32> {
+        let mut places = core::mem::take(&mut self.places);
+        places.sort_unstable();
+        places.iter().for_each(|place| self.is_noted[*place as usize] = false);
+        places
+    }
 }
 
 impl Scopes {
@@ -38,7 +60,7 @@ impl Scopes {
     /// Where the scope of a handle is, if there is one of that name.
     pub(super) fn find(&self, id: &ScopeId) -> Option<u32> {
         // The handle keeps its name alive, so no other name can have the same address.
-        let known = self.all.get(id.place as usize).and_then(|kept| kept.scope.as_ref());
+        let known = self.all.get(id.place as usize).and_then(Option::as_ref);
         if known.is_some_and(|scope| Arc::ptr_eq(&scope.name, &id.name)) {
             return Some(id.place);
         }
@@ -53,7 +75,7 @@ impl Scopes {
     pub(super) fn insert(&mut self, scope: Scope) -> ScopeId {
         let id = ScopeId { name: scope.name.clone(), place: self.free_place() };
         self.names.insert(id.name.clone(), id.place);
-        self.all[id.place as usize].scope = Some(scope);
+        self.all[id.place as usize] = Some(scope);
         self.touch(id.place);
         self.note_changed(id.place);
         id
@@ -61,72 +83,57 @@ impl Scopes {
 
     /// Takes a scope out that is not to be looked at.
     pub(super) fn remove(&mut self, place: u32) {
-        let scope = self.all[place as usize].scope.take().expect("a scope that is kept");
+        let scope = self.all[place as usize].take().expect("a scope that is kept");
         self.names.remove(&scope.name);
         self.free.push(place);
     }
 
     /// All of them, with their places.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &Scope)> {
-        (0..).zip(&self.all).filter_map(|(place, kept)| Some((place, kept.scope.as_ref()?)))
+        (0..).zip(&self.all).filter_map(|(place, scope)| Some((place, scope.as_ref()?)))
     }
 
     /// All of them, to be changed: that costs as much as there are.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Scope> {
-        for (place, kept) in (0..).zip(&mut self.all) {
-            if kept.scope.is_some() && !core::mem::replace(&mut kept.touched, true) {
-                self.touched.push(place);
-            }
+        for (place, _) in (0..).zip(&self.all).filter(|(_, scope)| scope.is_some()) {
+            self.touched.note(place);
         }
-        self.all.iter_mut().filter_map(|kept| kept.scope.as_mut())
+        self.all.iter_mut().filter_map(Option::as_mut)
     }
 
     /// Has the pacer look at the scope.
     pub(super) fn touch(&mut self, place: u32) {
-        let kept = &mut self.all[place as usize];
-        if !core::mem::replace(&mut kept.touched, true) {
-            self.touched.push(place);
-        }
+        self.touched.note(place);
     }
 
     /// The scopes to be looked at, in order.
     pub(super) fn take_touched(&mut self) -> Vec<u32> {
-        let mut touched = core::mem::take(&mut self.touched);
-        touched.sort_unstable();
-        for place in &touched {
-            self.all[*place as usize].touched = false;
-        }
-        touched
+        self.touched.take()
     }
 
     /// Takes the memory of [`take_touched`](Self::take_touched) back.
     pub(super) fn done(&mut self, mut touched: Vec<u32>) {
-        if self.touched.is_empty() {
+        if self.touched.places.is_empty() {
             touched.clear();
-            self.touched = touched;
+            self.touched.places = touched;
         }
     }
 
     /// The scope is among the next that are told as changed.
     pub(super) fn note_changed(&mut self, place: u32) {
-        let kept = &mut self.all[place as usize];
-        if !core::mem::replace(&mut kept.changed, true) {
-            self.changed.push(place);
-        }
+        self.changed.note(place);
     }
 
     /// The scopes that have changed since this was asked last, in order.
     pub(super) fn take_changed(&mut self) -> Vec<u32> {
-        let mut changed = core::mem::take(&mut self.changed);
-        changed.sort_unstable();
-        changed.iter().for_each(|place| self.all[*place as usize].changed = false);
-        changed.retain(|place| self.all[*place as usize].scope.is_some());
+        let mut changed = self.changed.take();
+        changed.retain(|place| self.all[*place as usize].is_some());
         changed
     }
 
     fn free_place(&mut self) -> u32 {
         self.free.pop().unwrap_or_else(|| {
-            self.all.push(Kept { scope: None, touched: false, changed: false });
+            self.all.push(None);
             u32::try_from(self.all.len() - 1).expect("fewer than 2^32 scopes")
         })
     }
@@ -137,13 +144,13 @@ impl Index<u32> for Scopes {
     type Output = Scope;
 
     fn index(&self, place: u32) -> &Scope {
-        self.all[place as usize].scope.as_ref().expect("a scope that is kept")
+        self.all[place as usize].as_ref().expect("a scope that is kept")
     }
 }
 
 impl IndexMut<u32> for Scopes {
     fn index_mut(&mut self, place: u32) -> &mut Scope {
-        self.all[place as usize].scope.as_mut().expect("a scope that is kept")
+        self.all[place as usize].as_mut().expect("a scope that is kept")
     }
 }
 

@@ -50,6 +50,7 @@ impl Pacer {
             },
         }
     }
+
     /// `scopes`: at least those in which a request waits.
     fn told(&self, now: Instant, scopes: Vec<ScopeSnapshot>) -> Snapshot {
         let next = self.admit_account(now, &Cost::request());

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use paceline_core::{Class, Concurrency, Cost, Dimension, Limits, Outcome, Pace, PacerConfig, Quota, Request};
+use paceline_core::{Class, Concurrency, Cost, Dimension, Instant, Limits, Outcome, Pace, PacerConfig, Quota, Request};
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::{Config, MaxSteps, Runner, future, thread};
 
@@ -138,6 +138,17 @@ fn refusable_thread(limiter: &Limiter, done: &Done, check: fn(&Error)) -> thread
     })
 }
 
+/// A thread that makes one call which is not due before that, and checks that it was not made earlier.
+fn later_thread(limiter: &Limiter, done: &Done, due: Instant) -> thread::JoinHandle<()> {
+    let (limiter, done) = (limiter.clone(), done.clone());
+    thread::spawn(move || {
+        let later = Request { not_before: Some(due), ..request(&limiter) };
+        limiter.acquire_blocking(later).expect("a wait is no error").complete(success());
+        assert!(limiter.now() >= due, "not before it is due");
+        done.one();
+    })
+}
+
 /// A caller that waits, and is not polled again.
 fn asks(limiter: &Limiter) -> Pin<Box<dyn Future<Output = Result<Permit, Error>> + Send>> {
     let limiter = limiter.clone();
@@ -226,15 +237,7 @@ fn what_is_due_earlier_wakes_the_timer() {
     check(|| {
         let (limiter, done) = (limiter(9), Done::default());
         let start = limiter.now();
-        let threads = [20, 1, 7].map(|seconds| {
-            let (limiter, done) = (limiter.clone(), done.clone());
-            thread::spawn(move || {
-                let later = Request { not_before: Some(start + seconds * S), ..request(&limiter) };
-                limiter.acquire_blocking(later).expect("a wait is no error").complete(success());
-                assert!(limiter.now() >= start + seconds * S, "not before it is due");
-                done.one();
-            })
-        });
+        let threads = [20, 1, 7].map(|seconds| later_thread(&limiter, &done, start + seconds * S));
         // Each time that this lets pass, it checks that the thread does not sleep beyond what is due first.
         done.wait_for(3, limiter.driver());
         threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
@@ -370,14 +373,8 @@ fn without_a_thread_a_caller_is_told_and_the_next_input_starts_one() {
 fn a_night_that_the_machine_sleeps_counts_and_is_noticed_within_half_a_minute() {
     check(|| {
         let (limiter, done) = (limiter(9), Done::default());
-        let (awake, start) = (model::now().expect("the model's time"), limiter.now());
-        let later = Request { not_before: Some(start + 8 * 3_600 * S), ..request(&limiter) };
-        let (waiting, ended) = (limiter.clone(), done.clone());
-        let thread = thread::spawn(move || {
-            waiting.acquire_blocking(later).expect("a wait is no error").complete(success());
-            assert!(waiting.now() >= start + 8 * 3_600 * S);
-            ended.one();
-        });
+        let awake = model::now().expect("the model's time");
+        let thread = later_thread(&limiter, &done, limiter.now() + 8 * 3_600 * S);
         while !matches!(limiter.driver().lock().0.timers.thread, Timer::Asleep(_)) {
             thread::yield_now();
         }
@@ -408,14 +405,7 @@ fn time_that_passes_while_the_timer_works_strands_no_caller() {
             }
         });
         let start = limiter.now();
-        let threads = [3, 9, 10].map(|at| {
-            let (limiter, done) = (limiter.clone(), done.clone());
-            thread::spawn(move || {
-                let later = Request { not_before: Some(start + at * MS), ..request(&limiter) };
-                limiter.acquire_blocking(later).expect("a wait is no error").complete(success());
-                done.one();
-            })
-        });
+        let threads = [3, 9, 10].map(|at| later_thread(&limiter, &done, start + at * MS));
         done.wait_for(4, limiter.driver());
         passing.join().expect("no panic");
         threads.into_iter().for_each(|thread| thread.join().expect("no panic"));

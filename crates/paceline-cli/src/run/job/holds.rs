@@ -121,8 +121,15 @@ pub(crate) fn held(rows: Vec<ScopeRow>, now: Timestamp) -> Vec<Held> {
 impl Held {
     /// Which scope, until when and why.
     pub(crate) fn words(&self) -> String {
-        let name = if *self.name == *ACCOUNT { "the account".into() } else { text::printable(&self.name) };
-        format!("{name} until {}: {}", text::end(self.until), why(&self.reason))
+        format!("{} until {}: {}", name(&self.name), text::end(self.until), why(&self.reason))
+    }
+}
+
+/// A scope or the account, for people; the journal and the limiter call the account differently.
+pub(crate) fn name(scope: &str) -> Cow<'_, str> {
+    match scope {
+        "" | ACCOUNT => "the account".into(),
+        name => text::printable(name),
     }
 }
 

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::exit::Status;
 use crate::run::calls::stop::Stop;
-use crate::run::job::holds::Held;
+use crate::run::job::holds::{self, Held};
 use crate::run::seen::figures::Figures;
 use crate::run::seen::oracle;
 use crate::run::seen::report;
@@ -221,10 +221,7 @@ impl Summary<'_> {
 
 /// A scope that a person has to see to, or that this run has given up. Those that are held stand in the journal.
 fn closed(scope: &ScopeSnapshot) -> Option<String> {
-    let name = match &*scope.name {
-        "" => "the account".into(),
-        name => text::printable(name),
-    };
+    let name = holds::name(&scope.name);
     match &scope.state {
         ScopeState::Stopped { reason } => {
             Some(format!("stopped: {name}: {}; act on that, then go on", text::printable(reason)))

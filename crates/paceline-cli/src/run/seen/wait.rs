@@ -5,6 +5,7 @@ use std::time::Duration;
 use paceline::{Belief, Instant, ScopeSnapshot, Snapshot};
 use paceline_core::Policy;
 
+use crate::run::job::holds;
 use crate::run::seen::ahead;
 use crate::run::seen::progress::View;
 use crate::text;
@@ -120,8 +121,7 @@ fn is_learnt(policy: &Policy, when: &str, belief: &Belief) -> bool {
 fn name(limits: &Snapshot, scope: &ScopeSnapshot) -> String {
     match limits.scopes.len() {
         0 | 1 => String::new(),
-        _ if scope.name.is_empty() => "the account: ".to_owned(),
-        _ => format!("{}: ", text::printable(&scope.name)),
+        _ => format!("{}: ", holds::name(&scope.name)),
     }
 }
 

@@ -67,8 +67,6 @@ pub(crate) struct Dispatcher {
     look_again: Instant,
     /// The limits at the last look.
     limits: Standing,
-    /// The journal has a snapshot of this run.
-    shown: bool,
 }
 
 /// What a dispatcher is made of.
@@ -118,7 +116,6 @@ impl Dispatcher {
             abandon_at: None,
             look_again: Instant::ZERO,
             limits: Standing::default(),
-            shown: false,
         }
     }
 
@@ -266,6 +263,7 @@ impl Dispatcher {
         let wall = |at| context.timestamp(at);
         let changes = context.limiter.changes();
         let scopes = snapshot::changed(&changes, context.limiter.now(), &wall);
+        let first = self.limits.scopes().is_empty();
         let limits = self.limits.update(changes);
         let figures = recorder.figures();
         let (now, in_flight) = (context.limiter.now(), context.in_flight.load(Ordering::Relaxed));
@@ -278,7 +276,6 @@ impl Dispatcher {
             return;
         }
         let job = snapshot::job(figures, &limits.account, in_flight, seconds, stop, &wall);
-        let first = !std::mem::replace(&mut self.shown, true);
         journal.write_snapshot(SnapshotUpdate { job, scopes, first }, recorder.acknowledge.reply());
         let minutes = recorder.minutes().take(limits);
         if !minutes.is_empty() {
