@@ -25,8 +25,9 @@ pub(crate) struct Cli {
 
 const EXIT_CODES: &str = "\
 Values:
-  Durations  200ms  5s  15m  1h  7d; a bare number is seconds
-  Limits     500rpm  '10 rps'  '200k tpm'  '90 per 10s'  '1M tokens per 1h'  '50 concurrent'
+  Durations  200ms  5s  15m  1h30m  7d; a bare number is seconds
+  Limits     500rpm  '10 rps'  500rpm,200ktpm  '90 per 10s'  '1M tokens per 1h'  '50 concurrent'
+  Counts     500  1_000  800k  2M
 
 Exit codes:
   0  SUCCESS   everything succeeded
@@ -38,13 +39,16 @@ Exit codes:
 #[derive(Debug, Args)]
 pub(crate) struct Everywhere {
     /// Configuration file [default: ./paceline.toml, else paceline/paceline.toml in your configuration folder]
-    #[arg(long, global = true, value_name = "FILE")]
+    #[arg(long, global = true, value_name = "FILE", display_order = 900)]
     pub(crate) config: Option<PathBuf>,
     /// Say nothing but errors
-    #[arg(long, short, global = true)]
+    #[arg(long, short, global = true, display_order = 901)]
     pub(crate) quiet: bool,
+    /// Say more: each failed call (-v), each step (-vv); RUST_LOG=paceline=debug does it too, by module
+    #[arg(long, short, global = true, action = clap::ArgAction::Count, conflicts_with = "quiet", display_order = 902)]
+    pub(crate) verbose: u8,
     /// Form of the log lines on standard error
-    #[arg(long, global = true, value_enum, default_value_t, value_name = "FORMAT")]
+    #[arg(long, global = true, value_enum, default_value_t, value_name = "FORMAT", display_order = 903)]
     pub(crate) log_format: LogFormat,
 }
 
@@ -97,11 +101,17 @@ pub(crate) struct UpstreamArgs {
     /// A limit of the provider: 500rpm, '10 rps', '200k tpm', '90 per 10s', '50 concurrent'; may be repeated
     #[arg(help_heading = PACE, long, value_name = "LIMIT", allow_hyphen_values = true)]
     pub(crate) limit: Vec<String>,
+    /// Requests a minute: as --limit Nrpm
+    #[arg(help_heading = PACE, long, value_name = "N", allow_hyphen_values = true)]
+    pub(crate) rpm: Option<String>,
+    /// Tokens a minute: as --limit Ntpm
+    #[arg(help_heading = PACE, long, value_name = "N", allow_hyphen_values = true)]
+    pub(crate) tpm: Option<String>,
     /// Requests that may leave at once after idling [default: the limit per second, rounded up]
     #[arg(help_heading = PACE, long, value_name = "N", allow_hyphen_values = true)]
     pub(crate) burst: Option<String>,
     /// Most calls in flight at once [default: 512 under the pace auto, else 50]
-    #[arg(help_heading = PACE, long, value_name = "N", allow_hyphen_values = true)]
+    #[arg(help_heading = PACE, long, visible_alias = "workers", value_name = "N", allow_hyphen_values = true)]
     pub(crate) concurrency: Option<String>,
     /// Re-sends of an item after a server error; calls are 1 + N [default: 7]
     #[arg(help_heading = PACE, long, value_name = "N", allow_hyphen_values = true)]
@@ -144,10 +154,10 @@ pub(crate) struct RunArgs {
     #[arg(allow_hyphen_values = true)]
     pub(crate) max_wait: Duration,
     /// Begin at most N items in this run; the others wait for the next
-    #[arg(help_heading = BOUNDS, long, value_name = "N", value_parser = at_least_one, allow_hyphen_values = true)]
+    #[arg(help_heading = BOUNDS, long, value_name = "N", value_parser = count, allow_hyphen_values = true)]
     pub(crate) max_items: Option<u64>,
     /// Use at most N tokens in this run, in and out; calls in flight count with what they are expected to use
-    #[arg(help_heading = BOUNDS, long, value_name = "N", value_parser = at_least_one, allow_hyphen_values = true)]
+    #[arg(help_heading = BOUNDS, long, value_name = "N", value_parser = count, allow_hyphen_values = true)]
     pub(crate) max_tokens: Option<u64>,
     /// Send nothing more after this long; calls in flight get up to 30s
     #[arg(help_heading = BOUNDS, long, value_name = "DURATION", value_parser = some_time, allow_hyphen_values = true)]
@@ -260,10 +270,9 @@ pub(crate) fn some_time(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// A number of things of which there can be none only by mistake.
-fn at_least_one(text: &str) -> Result<u64, String> {
-    let number = text.parse().ok().filter(|number| *number > 0);
-    number.ok_or_else(|| "expected a whole number above 0".to_owned())
+/// Counts on flags are those of the configuration file.
+fn count(text: &str) -> Result<u64, String> {
+    paceline::config::parse_count(text).map_err(|error| error.to_string())
 }
 
 /// What is wrong with retries, in the words of the flags that set them.

@@ -75,7 +75,7 @@ impl Failure {
     pub(crate) fn resumable(self) -> Self {
         match self {
             Self::Interrupted(words) => Self::Interrupted(format!(
-                "{words}; what is recorded is safe: put that right, then give the same command again"
+                "{words}; what is recorded is safe: fix this, then run the same command again"
             )),
             refused @ Self::Refused(_) => refused,
         }

@@ -18,10 +18,15 @@ pub(crate) enum LogFormat {
 }
 
 /// Sets up logging for the process. `RUST_LOG` chooses levels; without it Paceline's own lines of level info and above
-/// are shown, with `quiet` those of level error only.
-pub(crate) fn init(format: LogFormat, quiet: bool) {
-    let filter = EnvFilter::try_from_default_env()
-        .unwrap_or_else(|_| EnvFilter::new(if quiet { "error" } else { "warn,paceline=info" }));
+/// are shown, with `quiet` those of level error only, with `verbose` 1 and more those of level debug and trace.
+pub(crate) fn init(format: LogFormat, quiet: bool, verbose: u8) {
+    let usual = match (quiet, verbose) {
+        (true, _) => "error",
+        (false, 0) => "warn,paceline=info",
+        (false, 1) => "warn,paceline=debug",
+        (false, _) => "warn,paceline=trace",
+    };
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(usual));
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(AroundTheBar).with_target(false);
     // A second initialisation can only happen in tests, and then the first one is as good.
     let _ = match format {

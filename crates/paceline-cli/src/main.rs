@@ -27,7 +27,7 @@ use crate::run::calls::signals;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    logging::init(cli.everywhere.log_format, cli.everywhere.quiet);
+    logging::init(cli.everywhere.log_format, cli.everywhere.quiet, cli.everywhere.verbose);
     match execute(cli) {
         Ok(status) => status.into(),
         Err(failure) => {

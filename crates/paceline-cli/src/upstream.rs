@@ -21,6 +21,8 @@ pub(crate) fn resolve(args: &UpstreamArgs, everywhere: &Everywhere) -> Result<Up
         api_key_env: args.api_key_env,
         api_key_file: args.api_key_file,
         limits: args.limit,
+        rpm: args.rpm,
+        tpm: args.tpm,
         burst: args.burst,
         concurrency: args.concurrency,
         max_retries: args.max_retries,

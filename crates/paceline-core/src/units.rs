@@ -6,29 +6,50 @@ use core::time::Duration;
 /// The longest that can be written: 366 days, as for waits that servers ask for.
 const LONGEST: Duration = Duration::from_secs(366 * 86_400);
 
-/// Reads a duration as every flag and file takes it: `200ms`, `5s`, `15m`, `1h`, `7d`; a bare number is seconds. None for
-/// anything else, and for more than 366 days.
+/// The units, from the longest to the shortest.
+const UNITS: [(&str, Duration); 5] = [
+    ("d", Duration::from_secs(86_400)),
+    ("h", Duration::from_secs(3_600)),
+    ("m", Duration::from_secs(60)),
+    ("s", Duration::from_secs(1)),
+    ("ms", Duration::from_millis(1)),
+];
+
+/// Reads a duration as every flag and file takes it: `200ms`, `5s`, `15m`, `1h`, `7d`, and several units from the longest to
+/// the shortest, as in `1h30m` and `1h 30m`; a bare number is seconds. None for anything else, and for more than 366 days.
 ///
 /// ```
 /// use core::time::Duration;
 /// use paceline_core::parse_duration;
 ///
 /// assert_eq!(parse_duration("1.5 s"), Some(Duration::from_millis(1_500)));
+/// assert_eq!(parse_duration("1m 05s"), Some(Duration::from_secs(65)));
 /// assert_eq!(parse_duration("1e3"), None);
 /// ```
 pub fn parse_duration(text: &str) -> Option<Duration> {
-    let (value, unit) = leading_number(text.trim())?;
-    let unit = match unit.trim_start() {
-        "ms" => Duration::from_millis(1),
-        "" | "s" => Duration::from_secs(1),
-        "m" => Duration::from_secs(60),
-        "h" => Duration::from_secs(3_600),
-        "d" => Duration::from_secs(86_400),
-        _ => return None,
+    let text = text.trim();
+    let nanos = match leading_number(text)? {
+        (seconds, "") => seconds * 1e9,
+        _ => sum_of_units(text)?,
     };
-    let nanos = value * unit.as_nanos() as f64;
     // Counted in whole nanoseconds, so that 0.1 s is not 100.000000000000006 ms.
     (nanos <= LONGEST.as_nanos() as f64).then(|| Duration::from_nanos((nanos + 0.5) as u64))
+}
+
+/// The nanoseconds of numbers with units, each unit shorter than the one before.
+fn sum_of_units(mut text: &str) -> Option<f64> {
+    let (mut nanos, mut shorter) = (0.0, UNITS.as_slice());
+    loop {
+        let (value, rest) = leading_number(text)?;
+        let rest = rest.trim_start();
+        let (name, after) = rest.split_at(rest.find(|c: char| !c.is_ascii_lowercase()).unwrap_or(rest.len()));
+        let place = shorter.iter().position(|(unit, _)| *unit == name)?;
+        nanos += value * shorter[place].1.as_nanos() as f64;
+        (text, shorter) = (after.trim_start(), &shorter[place + 1..]);
+        if text.is_empty() {
+            return Some(nanos);
+        }
+    }
 }
 
 /// The number at the start and what follows it: digits with at most one point and with `_` between them, as in `1_000.5rpm`.

@@ -107,6 +107,12 @@ pub enum Error {
         /// The file.
         path: PathBuf,
     },
+    /// A store of durable work stands where the journal should be.
+    #[error("{} is a store of tasks, not the journal of a run", path.display())]
+    IsStore {
+        /// The file.
+        path: PathBuf,
+    },
     /// The input is not in the journal yet: its first load goes on, or was cut off.
     #[error(
         "{} holds no job yet: its input is being read, or that was cut off; the same run command begins it",

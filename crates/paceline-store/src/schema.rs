@@ -21,7 +21,10 @@ pub fn hash(bytes: &[u8]) -> [u8; 16] {
 pub(crate) const VERSION: i64 = 1;
 
 /// "Pace" in ASCII, in `PRAGMA application_id`: tells a journal from any other database.
-const APPLICATION: i64 = 0x5061_6365;
+pub(crate) const JOURNAL: i64 = 0x5061_6365;
+
+/// "PaWk": the same for a store of durable work.
+pub(crate) const STORE: i64 = 0x5061_576B;
 
 /// `run` has one row. Bodies are in no table: they would make each claim and update several times slower.
 pub(crate) const TABLES: &str = "
@@ -102,7 +105,7 @@ pub(crate) const DUE_INDEX: &str =
 
 /// Marks the database as a complete journal; part of the transaction that loads it.
 pub(crate) fn mark(conn: &Connection) -> rusqlite::Result<()> {
-    conn.pragma_update(None, "application_id", APPLICATION)?;
+    conn.pragma_update(None, "application_id", JOURNAL)?;
     conn.pragma_update(None, "user_version", VERSION)
 }
 
@@ -197,12 +200,13 @@ fn recognize(conn: &Connection, path: &Path) -> Result<Found, Error> {
     let application = number("PRAGMA application_id")?;
     let version = number("PRAGMA user_version")?;
     match (application, version) {
-        (APPLICATION, found) if found > VERSION => {
+        (JOURNAL, found) if found > VERSION => {
             Err(Error::NewerVersion { path: path.to_owned(), found, known: VERSION })
         }
         // A damaged journal is one too: nothing but its first bytes was read.
-        (APPLICATION, 1..) => Ok(Found::Journal),
+        (JOURNAL, 1..) => Ok(Found::Journal),
         (0, 0) if number("SELECT count(*) FROM sqlite_schema")? == 0 => Ok(Found::Empty),
+        (STORE, _) => Err(Error::IsStore { path: path.to_owned() }),
         _ => Err(foreign()),
     }
 }

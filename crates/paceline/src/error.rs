@@ -23,7 +23,7 @@ pub enum Error {
     },
     /// The scope or its account is stopped until a person acts: a bad key, no credit. Nothing is sent in it before
     /// [`resume`](crate::Limiter::resume).
-    #[error("{scope} is stopped: {reason}; act on that, then resume it")]
+    #[error("{scope} is stopped: {reason}; fix this, then resume it")]
     Stopped {
         /// The scope's name, or the account's.
         scope: Arc<str>,

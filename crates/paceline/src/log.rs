@@ -7,7 +7,7 @@ use paceline_core::{Class, Request, Retry};
 
 use crate::provider::log_words;
 
-/// `rate limit hit (attempt 1/8), backing off for 1.2s`: one warning for each re-send.
+/// `rate limit hit (attempt 1/8), backing off for 1.2s`: one line for each re-send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BackingOff {
     class: Class,
@@ -36,7 +36,10 @@ impl fmt::Display for BackingOff {
             Some(of) => write!(f, "{words} (attempt {}/{of})", self.attempt)?,
             None => write!(f, "{words} (attempt {}/∞)", self.attempt)?,
         }
-        write!(f, ", backing off for {}", Rounded(self.delay))
+        match self.delay {
+            Duration::ZERO => f.write_str(", sent again as soon as its scope allows"),
+            delay => write!(f, ", backing off for {}", Rounded(delay)),
+        }
     }
 }
 
@@ -70,7 +73,7 @@ mod tests {
             (Class::Throttled, &retry, 1_240, "rate limit hit (attempt 3/∞), backing off for 1.2s"),
             (Class::Throttled, &bounded, 60_000, "rate limit hit (attempt 3/101), backing off for 60.0s"),
             (Class::Overloaded, &retry, 350, "server overloaded (attempt 1/8), backing off for 350ms"),
-            (Class::Transient, &retry, 0, "transient failure (attempt 1/8), backing off for 0ms"),
+            (Class::Transient, &retry, 0, "transient failure (attempt 1/8), sent again as soon as its scope allows"),
         ] {
             let delay = Duration::from_millis(millis);
             assert_eq!(BackingOff::new(class, &next, retry, delay).to_string(), words);

@@ -253,7 +253,7 @@ impl Plan {
         });
         bounds(args).into_iter().for_each(&mut line);
         if self.unread {
-            line("the input is not read to its end: there may be more items".to_owned());
+            line("not all of the input was read: there may be more items".to_owned());
         }
         if self.done_unknown {
             line("what --done would take over of this job is not counted".to_owned());

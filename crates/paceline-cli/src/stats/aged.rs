@@ -78,7 +78,7 @@ mod tests {
             "at": "2026-11-22T10:00:00.000Z", "state": "paced", "until": null, "reason": null, "waiting": 0,
             "waits_for": "the learnt rate", "waits_until": "2026-11-22T10:00:01.000Z",
             "quotas": [{"window_s": 60.0, "limit": 10, "used": 5, "remaining": 5, "taken": [[50_000, 3], [1_000, 2]]}],
-            "belief": {"refused_ago_s": 2.0, "text": "about 5.00/s"},
+            "belief": {"refused_ago_s": 2.0, "text": "estimated limit about 5.00/s"},
         });
         let at = |seconds: u64| text::instant("2026-11-22T10:00:00Z").expect("a time") + Duration::from_secs(seconds);
         assert_eq!(aged(scope.clone(), at(0)), scope, "just written");
@@ -90,7 +90,7 @@ mod tests {
             [&2.into(), &8.into(), &json!([[21_000, 2]])]
         );
         assert_eq!(later["belief"]["refused_ago_s"], 22.0);
-        assert_eq!(later["belief"]["text"], "about 5.00/s; 20s ago");
+        assert_eq!(later["belief"]["text"], "estimated limit about 5.00/s; 20s ago");
         let mut held = scope;
         (held["state"], held["until"]) = ("held".into(), "2026-11-22T10:00:30.000Z".into());
         assert_eq!([20, 30].map(|now| aged(held.clone(), at(now))["state"].clone()), ["held", "open"]);

@@ -1,5 +1,6 @@
 //! A job as a whole: its figures and its scopes, in words and as JSON.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
@@ -95,11 +96,14 @@ pub(super) fn words(counts: &Counts, snapshot: &Value, path: &Path, now: Timesta
     let colon = if details.is_empty() { "" } else { ": " };
     line(format!("{}{colon}{details}", text::counted(counts.totals.calls, "call")));
     line(format!("{} tokens in, {} out", number(counts.tokens_in), number(counts.tokens_out)));
-    snapshot.get("account").into_iter().for_each(|account| line(scope_words(account, now)));
+    let is_over = counts.waiting + counts.in_flight == 0;
+    // Where nothing is left to send, nothing of it can be in flight, wait or be held.
+    let scope_words = |scope: &Value| if is_over { sent_words(scope) } else { scope_words(scope, now) };
+    snapshot.get("account").into_iter().for_each(|account| line(scope_words(account)));
     let mut scopes: Vec<&Value> = snapshot["scopes"].as_array().into_iter().flatten().collect();
     scopes.sort_by_cached_key(|scope| urgency(scope));
     for scope in scopes.iter().take(SHOWN) {
-        line(scope_words(scope, now));
+        line(scope_words(scope));
         belief_words(scope).into_iter().for_each(&mut line);
     }
     if let Some(rest) = scopes.get(SHOWN..).filter(|rest| !rest.is_empty()) {
@@ -141,9 +145,17 @@ fn state(scope: &Value) -> &str {
     scope["state"].as_str().unwrap_or_default()
 }
 
+fn name(scope: &Value) -> Cow<'_, str> {
+    text::printable(scope["name"].as_str().filter(|name| !name.is_empty()).unwrap_or("account"))
+}
+
+/// A scope of a job that is over.
+fn sent_words(scope: &Value) -> String {
+    format!("{}: {}", name(scope), text::counted(scope["totals"]["sends"].as_u64().unwrap_or(0), "call"))
+}
+
 fn scope_words(scope: &Value, now: Timestamp) -> String {
-    let name = scope["name"].as_str().filter(|name| !name.is_empty()).unwrap_or("account");
-    let mut words = format!("{}: {}", text::printable(name), state(scope));
+    let mut words = format!("{}: {}", name(scope), state(scope));
     if let Some(until) = time(&scope["until"]) {
         words += &format!(" until {}", text::end(until));
     }
@@ -213,7 +225,12 @@ mod tests {
 
     fn shown(scopes: Vec<Value>) -> Vec<String> {
         let snapshot = json!({"account": scope("", "open", 3), "scopes": scopes});
-        let words = words(&Counts::default(), &snapshot, Path::new("x.journal"), Timestamp::from_millis(0));
+        let words = words(
+            &Counts { waiting: 1, ..Counts::default() },
+            &snapshot,
+            Path::new("x.journal"),
+            Timestamp::from_millis(0),
+        );
         words.lines().skip(4).map(str::to_owned).collect()
     }
 
@@ -247,7 +264,12 @@ mod tests {
         let scopes = vec![scope("a", "paced", 0), scope("b", "paced", 2), over, scope("c", "open", 1)];
         let mut snapshot = json!({"account": scope("", "open", 3), "scopes": scopes, "at": until(0).to_string()});
         put_right(&mut snapshot, rows, now);
-        let words = words(&Counts::default(), &snapshot, Path::new("x.journal"), now + Duration::from_secs(44));
+        let words = words(
+            &Counts { waiting: 1, ..Counts::default() },
+            &snapshot,
+            Path::new("x.journal"),
+            now + Duration::from_secs(44),
+        );
         let lines: Vec<&str> = words.lines().skip(5).collect();
         let end = |seconds| text::moment(until(seconds));
         let is_line = |n: usize, begin: String, end: &str| {

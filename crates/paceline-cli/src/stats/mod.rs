@@ -5,11 +5,13 @@ mod history;
 mod items;
 mod job;
 
+use std::fs::File;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use paceline::clock;
-use paceline_store::{Paths, Reader, RunLock};
+use paceline_store::{Error, Paths, Reader, RunLock};
 use serde_json::Value;
 
 use crate::args::StatsArgs;
@@ -76,7 +78,12 @@ fn open(path: &Path) -> Result<Reader, Failure> {
             "there is no journal {path}: name the results file of a job, or its journal where --journal put it elsewhere"
         )));
     }
-    Reader::open(path).map_err(Failure::refused)
+    Reader::open(path).map_err(|error| match error {
+        Error::IsStore { .. } => {
+            Failure::refused(format!("{error}; `paceline tasks list --store {}` shows it", path.display()))
+        }
+        error => Failure::refused(error),
+    })
 }
 
 /// The journal of a results file; a journal may be named itself, and a folder stands for its newest.
@@ -87,7 +94,15 @@ fn journal_of(results: &Path) -> Result<PathBuf, Failure> {
     if results.extension().is_some_and(|end| end == "journal") {
         return Ok(results.to_owned());
     }
-    Ok(Paths::beside(results).journal.unwrap_or_else(|| results.to_owned()))
+    let beside = Paths::beside(results).journal.filter(|journal| journal.exists() || !is_database(results));
+    Ok(beside.unwrap_or_else(|| results.to_owned()))
+}
+
+/// Whether a file begins as every file of SQLite does.
+fn is_database(path: &Path) -> bool {
+    let mut first = [0; 16];
+    let read = File::open(path).and_then(|mut file| file.read_exact(&mut first));
+    read.is_ok() && first == *b"SQLite format 3\0"
 }
 
 fn newest_journal(folder: &Path) -> Result<PathBuf, Failure> {

@@ -141,7 +141,7 @@ fn line(row: &ScopeRow) -> String {
             format!("held: {name} until {until}: {}; a run goes on by itself then", text::printable(reason))
         }
         ScopeState::Stopped { reason } => {
-            format!("stopped: {name}: {}; act on that, the next run tries it again", text::printable(reason))
+            format!("stopped: {name}: {}; fix this, the next run tries it again", text::printable(reason))
         }
     }
 }
@@ -189,6 +189,6 @@ mod tests {
         assert_eq!(waits, ["not_started", "not_before", "scope_held", "scope_stopped"]);
         let lines = groups.lines().join("\n");
         assert!(lines.contains("held: group held until ") && lines.contains(": used up; "), "{lines}");
-        assert!(lines.contains("stopped: group stopped: bad key; act on that, "), "{lines}");
+        assert!(lines.contains("stopped: group stopped: bad key; fix this, "), "{lines}");
     }
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use paceline_store::work::{Clock, PostgresStore, SqliteStore, WorkStore};
+use paceline_store::work::{Clock, PostgresStore, SqliteStore, WorkError, WorkStore};
 
 use crate::exit::Failure;
 
@@ -24,7 +24,13 @@ impl StoreArgs {
         if self.is_database() {
             return Ok(Arc::new(PostgresStore::open(&self.store).await.map_err(Failure::refused)?));
         }
-        Ok(Arc::new(SqliteStore::open(&self.store, clock.clone()).map_err(Failure::refused)?))
+        match SqliteStore::open(&self.store, clock.clone()) {
+            Ok(store) => Ok(Arc::new(store)),
+            Err(error @ WorkError::IsJournal { .. }) => {
+                Err(Failure::refused(format!("{error}; `paceline stats {}` shows that run", self.store)))
+            }
+            Err(error) => Err(Failure::refused(error)),
+        }
     }
 
     /// The store, which must be there: a mistyped name makes no empty file.

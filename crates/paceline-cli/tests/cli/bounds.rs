@@ -96,7 +96,7 @@ fn an_interrupted_wait_ends_at_once_and_says_how_to_go_on() {
         let log = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(3), "{log}");
         let again = format!("{} run in.jsonl -o out.jsonl", env!("CARGO_BIN_EXE_paceline"));
-        assert!(log.contains(&format!("go on with: {again}")), "{log}");
+        assert!(log.contains(&format!("continue with: {again}")), "{log}");
         assert!(log.contains("--limit '1 per 1h' --max-wait 2h"), "{log}");
         assert_eq!((job.summary()["abandoned"].as_u64(), server.count()), (Some(0), 1), "run {expected}");
     }

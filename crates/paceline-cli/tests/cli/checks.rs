@@ -101,7 +101,7 @@ const INPUT: &[Case] = &[
         "a key that is twice",
         |job| second(job, r#"{"custom_id":"a","url":"/x","body":{},"custom_id":"b"}"#),
         "1 line of in.jsonl cannot be sent, so nothing was:\n  \
-         line 2: invalid_json_line: duplicate key `custom_id`: which of its values is meant?",
+         line 2: invalid_json_line: duplicate key `custom_id`",
     ),
     case(
         "no custom_id",
@@ -235,6 +235,11 @@ const PLACES: &[Case] = &[
         words: "diary is not a journal of paceline; move it away or name another journal",
     },
     case(
+        "a folder where the configuration belongs",
+        |job| fs::create_dir(job.path("paceline.toml")).expect("writable"),
+        "paceline.toml: the configuration file cannot be read: Is a directory (os error 21)",
+    ),
+    case(
         "something else where the journal belongs",
         |job| fs::write(job.path("out.journal"), "a diary".repeat(100)).expect("writable"),
         "out.journal is not a journal of paceline; move it away or name another journal",
@@ -302,6 +307,17 @@ const RESUMED: &[Case] = &[
         "the journal is damaged (database disk image is malformed); put back a copy of it, or move it and its results away \
          to start anew; a job with another output takes over its answers with --done RESULTS; --overwrite removes what is \
          left",
+    ),
+    case(
+        "results that were changed",
+        |job| {
+            done(job);
+            let results = fs::read_to_string(job.path("out.jsonl")).expect("there");
+            fs::write(job.path("out.jsonl"), results.replacen("item-0", "item-9", 1)).expect("writable");
+        },
+        "out.jsonl is damaged at byte 0: its lines are whole, but not those that its journal recorded; put it back as it \
+         was, or move it and its journal away to start anew; a job with another output takes over its answers with --done \
+         RESULTS; --overwrite removes what is left",
     ),
     case(
         "an input of another length",
@@ -579,7 +595,7 @@ fn a_full_disk_ends_a_run_and_loses_nothing() {
         log.lines().last(),
         Some(
             "error: the journal stopped: cannot write out.jsonl: File too large (os error 27); what is recorded is safe: \
-             put that right, then give the same command again"
+             fix this, then run the same command again"
         )
     );
     let text = fs::read_to_string(job.path("out.jsonl")).expect("results");

@@ -57,6 +57,25 @@ fn answers_of_a_hosted_batch_are_taken_over_once() {
 }
 
 #[test]
+fn a_last_line_that_is_cut_off_is_left_out() {
+    let server = Server::new(|_| Reply::ok());
+    let job = Job::new(3);
+    let lines = [openai(0, 200), openai(1, 200), openai(2, 200)].join("\n");
+    std::fs::write(job.path("old.jsonl"), &lines[..lines.len() - 9]).expect("writable");
+    let (code, log) = finish(job.run(&server).args(["--done", "old.jsonl"]));
+    assert_eq!((code, server.count()), (0, 1), "{log}");
+    let told = "2 answers taken over from old.jsonl; 1 line cut off at the end, whose item is sent";
+    assert!(log.contains(told), "{log}");
+    job.assert_adds_up(3);
+
+    let job = Job::new(3);
+    let broken = [openai(0, 200), openai(1, 200)[..20].to_owned(), openai(2, 200)].join("\n");
+    std::fs::write(job.path("old.jsonl"), broken).expect("writable");
+    let (code, log) = finish(job.run(&server).args(["--done", "old.jsonl"]));
+    assert!(code == 2 && log.contains("--done old.jsonl: line 2 is no line of a hosted batch's output"), "{log}");
+}
+
+#[test]
 fn an_answer_taken_over_says_what_its_request_says() {
     let server = Server::new(|_| Reply::ok());
     let job = Job::with_input("{\"custom_id\":7,\"metadata\":{\"row\":1},\"url\":\"/v1/embeddings\",\"body\":{}}\n");

@@ -264,7 +264,7 @@ fn a_seed_repeats_every_delay_and_another_one_does_not() {
         let job = Job::new(1);
         let mut command = job.paceline();
         command.args(["run", "in.jsonl", "-o", "out.jsonl", "--base-url", &server.url(), "--max-retries", "4"]);
-        command.args(["--seed", seed, "--log-format", "json"]);
+        command.args(["--seed", seed, "--log-format", "json", "-v"]);
         command.env("PACELINE_UPSTREAM__GENERIC__RETRY__BASE", "20ms");
         let (code, log) = finish(&mut command);
         assert_eq!(code, 1, "{log}");

@@ -75,17 +75,17 @@ fn what_was_learnt_about_the_limit_is_told_by_stats_and_summary() {
     let job = Job::new(12);
     let (code, log) = finish(&mut job.run(&server));
     assert_eq!(code, 0, "{log}");
-    let learnt = log.lines().find_map(|line| line.strip_prefix("  learnt: ")).expect("a line of the summary");
+    let learnt = log.lines().find(|line| line.contains("estimated limit about")).expect("a line of the summary");
     let stats: Value = serde_json::from_str(&output(job.paceline().args(["stats", "--json"]))).expect("JSON");
     for belief in [&stats["scopes"][0]["belief"], &job.summary()["scopes"][0]["belief"]] {
         let text = belief["text"].as_str().expect("a text");
-        assert!(text.starts_with("about ") && text.contains("/s, last refused "), "{belief}");
+        assert!(text.starts_with("estimated limit about ") && text.contains("/s, last refused "), "{belief}");
         let figures = ["rate", "refused_ago_s", "refused_rate"].map(|key| belief[key].as_f64());
         assert!(figures.iter().all(|figure| figure.is_some_and(|figure| figure >= 0.0)), "{belief}");
         assert_eq!((belief["cap"].is_null(), &belief["gate"]), (true, &"open".into()), "{belief}");
     }
-    assert!(learnt.starts_with("about ") && learnt.contains("last refused"), "{learnt}");
-    assert!(output(job.paceline().arg("stats")).lines().any(|line| line.starts_with("    about ")));
+    assert!(learnt.starts_with("  estimated limit about ") && learnt.contains("last refused"), "{learnt}");
+    assert!(output(job.paceline().arg("stats")).lines().any(|line| line.starts_with("    estimated limit about ")));
     assert!(stats["account"]["belief"].is_null(), "a belief is a scope's");
 }
 

@@ -26,6 +26,24 @@ fn check_says_where_each_value_came_from() {
 }
 
 #[test]
+fn limits_are_taken_as_people_and_dashboards_write_them() {
+    let job = Job::new(0);
+    let values = |flags: &[&str]| {
+        let text = output(job.paceline().args(["check", "--json", "--upstream", "openai"]).args(flags));
+        serde_json::from_str::<Value>(&text).expect("JSON")["values"].clone()
+    };
+    let limits = [
+        values(&["--limit", "500 RPM,200KTPM"]),
+        values(&["--limit", "500rpm", "--limit", "200k tpm"]),
+        values(&["--rpm", "500", "--tpm", "200k"]),
+    ];
+    for values in limits {
+        assert_eq!((&values["rpm"]["value"], &values["tpm"]["value"]), (&"500".into(), &"200000".into()), "{values}");
+    }
+    assert_eq!(values(&["--workers", "7"])["concurrency.max"]["value"], "7");
+}
+
+#[test]
 fn check_says_which_pace_acts_and_prints_the_presets() {
     let job = Job::new(0);
     let text = output(job.paceline().args(["check", "--upstream", "mock", "--pace", "moderate"]));

@@ -227,7 +227,7 @@ fn report_is_words_or_markdown_for_people() {
         ),
         "{text}"
     );
-    assert!(text.contains("\n  stopped: group locked: it is") && text.contains("act on that, the next run"), "{text}");
+    assert!(text.contains("\n  stopped: group locked: it is") && text.contains("fix this, the next run"), "{text}");
     assert!(text.lines().all(|line| line.chars().count() <= 80) && !text.contains('\u{1b}'), "{text}");
     told(&mut tasks(&job, "report", &["--format", "markdown", "-o", "report.md"]));
     let markdown = std::fs::read_to_string(job.path("report.md")).expect("a report");
@@ -344,20 +344,45 @@ fn what_is_no_item_and_no_store_is_refused() {
 fn the_samples_for_systemd_are_units() {
     let job = Job::new(0);
     let samples = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/systemd");
-    for (name, from, to) in [
-        ("paceline-tasks.service", "/usr/local/bin/paceline", env!("CARGO_BIN_EXE_paceline")),
+    let program = env!("CARGO_BIN_EXE_paceline");
+    let units = [
+        ("paceline-tasks.service", "/usr/local/bin/paceline", program),
         ("paceline-tasks.timer", "", ""),
-    ] {
+        ("paceline-run.service", "/usr/local/bin/paceline", program),
+    ];
+    for (name, from, to) in units {
         let unit = std::fs::read_to_string(samples.join(name)).expect("a sample");
         assert!(unit.contains(from), "{unit}");
         std::fs::write(job.path(name), unit.replace(from, to)).expect("writable");
     }
-    let units = ["paceline-tasks.service", "paceline-tasks.timer"].map(|name| job.path(name));
+    let units = units.map(|(name, ..)| job.path(name));
     match Command::new("systemd-analyze").arg("verify").args(units).output() {
         Ok(verified) => {
             let words = String::from_utf8_lossy(&verified.stderr);
-            assert!(verified.status.success() && !words.contains("paceline-tasks"), "{words}");
+            assert!(verified.status.success() && !words.contains("paceline-"), "{words}");
         }
         Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::NotFound, "{error}"),
+    }
+}
+
+#[test]
+fn a_store_and_a_journal_are_told_apart() {
+    let server = crate::support::Server::new(|_| crate::support::Reply::ok());
+    let job = Job::new(1);
+    assert_eq!(finish(&mut job.run(&server)).0, 0);
+    let (code, log) = finish(job.paceline().args(["tasks", "add", "--store", "work.db", "--key", "a", "{}", "-q"]));
+    assert_eq!((code, log.as_str()), (0, ""), "quiet says nothing");
+    for (command, words) in [
+        (
+            ["tasks", "list", "--store", "out.journal"].as_slice(),
+            "out.journal is the journal of a run, not a store of tasks; `paceline stats out.journal` shows that run",
+        ),
+        (
+            &["stats", "work.db"],
+            "work.db is a store of tasks, not the journal of a run; `paceline tasks list --store work.db` shows it",
+        ),
+    ] {
+        let (code, log) = finish(job.paceline().args(command));
+        assert!(code == 2 && log.contains(words), "{command:?}: {code} {log}");
     }
 }

@@ -12,7 +12,7 @@ fn summary(log: &str, server: &Server) -> String {
         Some((before, _)) => format!("{before}this run took TIME\n"),
         None => line.replace(&server.url(), "URL").replace(env!("CARGO_BIN_EXE_paceline"), "paceline") + "\n",
     });
-    let differs = ["  held: ", "  learnt: ", "stopped early: the next call can start"];
+    let differs = ["  held: ", "estimated limit about", "stopped early: the next call can start"];
     lines.filter(|line| !differs.iter().any(|words| line.contains(words))).collect()
 }
 
@@ -55,7 +55,7 @@ fn a_limit_below_the_requests_is_named_as_the_cause() {
 }
 
 #[test]
-fn a_warning_names_the_cause() {
+fn a_call_that_is_sent_again_names_the_cause() {
     let job = Job::new(1);
     let (code, log) = finish(job.paceline().args([
         "run",
@@ -66,9 +66,11 @@ fn a_warning_names_the_cause() {
         "http://127.0.0.1:9",
         "--max-retries",
         "1",
+        "-v",
     ]));
     assert_eq!(code, 1, "{log}");
     assert_eq!(log.matches("cause=\"no connection: ").count(), 1, "{log}");
+    assert!(log.contains("1 failed call sent again: 1 transient failure; last answer: no connection: "), "{log}");
 }
 
 #[test]

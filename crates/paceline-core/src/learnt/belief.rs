@@ -49,26 +49,22 @@ pub enum GateState {
 
 impl fmt::Display for Belief {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "about {}", PerSecond(self.rate))?;
+        write!(f, "estimated limit about {}", PerSecond(self.rate))?;
         self.tokens.map_or(Ok(()), |tokens| write!(f, " or {tokens:.0} tokens/s"))?;
-        f.write_str(", ")?;
         match self.refused {
-            Some((ago, at)) => write!(f, "last refused {} ago at {}, ", Ago(ago), PerSecond(at))?,
-            None => f.write_str("not slowed down yet, ")?,
+            Some((ago, at)) => write!(f, ", last refused {} ago at {}", Ago(ago), PerSecond(at))?,
+            None => f.write_str(" or more, nothing refused yet")?,
         }
-        f.write_str(match self.trend {
-            Trend::Starting => "starting; ",
-            Trend::Returning => "returning; ",
-            Trend::Growing => "growing; ",
-        })?;
-        match self.cap {
-            Some(cap) => write!(f, "cap {cap}; ")?,
-            None => f.write_str("cap none; ")?,
+        match self.trend {
+            Trend::Starting if self.refused.is_none() => {}
+            Trend::Starting | Trend::Growing => f.write_str(", growing")?,
+            Trend::Returning => f.write_str(", returning to an earlier rate")?,
         }
+        self.cap.map_or(Ok(()), |cap| write!(f, "; at most {cap} in flight"))?;
         match self.gate {
-            GateState::Open => f.write_str("gate open"),
-            GateState::Closed { wait } => write!(f, "gate closed for {}", Ago(wait)),
-            GateState::Canary => f.write_str("one call tests the gate"),
+            GateState::Open => Ok(()),
+            GateState::Closed { wait } => write!(f, "; no call for {}", Ago(wait)),
+            GateState::Canary => f.write_str("; one call tests the limit"),
         }
     }
 }
@@ -116,7 +112,7 @@ mod tests {
             cap: None,
             gate: GateState::Open,
         };
-        let line = "about 19.8/s, last refused 41 s ago at 22.1/s, growing; cap none; gate open";
+        let line = "estimated limit about 19.8/s, last refused 41 s ago at 22.1/s, growing";
         assert_eq!(belief.to_string(), line);
         belief = Belief {
             rate: 0.02,
@@ -128,7 +124,7 @@ mod tests {
         };
         assert_eq!(
             belief.to_string(),
-            "about 1.20/min or 99 tokens/s, not slowed down yet, starting; cap 8; gate closed for 1 s"
+            "estimated limit about 1.20/min or 99 tokens/s or more, nothing refused yet; at most 8 in flight; no call for 1 s"
         );
     }
 }

@@ -18,6 +18,12 @@ pub enum WorkError {
         /// The file.
         path: PathBuf,
     },
+    /// The journal of a run stands where the store should be.
+    #[error("{} is the journal of a run, not a store of tasks", path.display())]
+    IsJournal {
+        /// The file.
+        path: PathBuf,
+    },
     /// The file was removed, moved away or replaced while it was in use.
     #[error(
         "the store {} was moved away or deleted while it was in use; what was in flight is not recorded. Put it back, with \

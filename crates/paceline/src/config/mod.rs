@@ -49,7 +49,7 @@ pub use error::{Error, Source};
 pub use json_schema::json_schema;
 pub use overrides::Overrides;
 pub use preset::Preset;
-pub use units::{DurationError, Limit, LimitError, parse_duration};
+pub use units::{CountError, DurationError, Limit, LimitError, parse_count, parse_duration};
 pub use upstream::{KeySource, MOCK, Tier, TierMatch, Upstream, is_loopback};
 
 use crate::provider::Provider;
@@ -204,5 +204,5 @@ fn find_file(environment: &Environment, overrides: &Overrides) -> Option<PathBuf
     let folder = |name: &str| environment.filled(name).map(PathBuf::from);
     let users = folder("XDG_CONFIG_HOME").or_else(|| folder("HOME").map(|home| home.join(".config")));
     let users = users.or_else(|| folder("APPDATA")).map(|folder| folder.join("paceline").join(FILE_NAME));
-    [Some(here), users].into_iter().flatten().find(|path| path.is_file())
+    [Some(here), users].into_iter().flatten().find(|path| path.exists())
 }

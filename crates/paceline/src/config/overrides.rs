@@ -20,8 +20,12 @@ pub struct Overrides {
     pub api_key_env: Option<String>,
     /// `--api-key-file`: the file that holds the key.
     pub api_key_file: Option<PathBuf>,
-    /// Each `--limit`.
+    /// Each `--limit`: one limit, or several with commas between.
     pub limits: Vec<String>,
+    /// `--rpm`: requests a minute.
+    pub rpm: Option<String>,
+    /// `--tpm`: tokens a minute.
+    pub tpm: Option<String>,
     /// `--burst`.
     pub burst: Option<String>,
     /// `--concurrency`: the most calls in flight.
@@ -42,8 +46,8 @@ impl Overrides {
         let flag = |name: &'static str, text: &Option<String>| {
             text.as_ref().map(|text| Setting::new(text.as_str(), Source::Flag(name)))
         };
-        let limit = |text: &String| Setting::new(text.as_str(), Source::Flag("--limit"));
-        let limits = Settings(self.limits.iter().map(limit).collect());
+        let limit = |text: &str| Setting::new(text, Source::Flag("--limit"));
+        let limits = Settings(self.limits.iter().flat_map(|text| text.split(',')).map(limit).collect());
         let max = flag("--concurrency", &self.concurrency);
         let concurrency = max.map(|max| ConcurrencySection { max: Some(max), ..ConcurrencySection::default() });
         let max_retries = flag("--max-retries", &self.max_retries);
@@ -54,6 +58,8 @@ impl Overrides {
             api_key_env: flag("--api-key-env", &self.api_key_env),
             api_key_file: flag("--api-key-file", &api_key_file),
             limits: Some(limits),
+            rpm: flag("--rpm", &self.rpm),
+            tpm: flag("--tpm", &self.tpm),
             burst: flag("--burst", &self.burst),
             concurrency,
             retry,

@@ -75,7 +75,7 @@ impl FromStr for Limit {
 impl Limit {
     /// The limit that a key such as `rpm` or `tpd` gives.
     pub(crate) fn keyed(key: &str, units: f64) -> Option<Self> {
-        let (_, dimension, window) = RATES.iter().find(|(word, ..)| *word == key)?;
+        let (_, dimension, window) = RATES.iter().find(|(word, ..)| word.eq_ignore_ascii_case(key))?;
         Some(Self::Rate { dimension: dimension.clone(), units, window: *window })
     }
 }
@@ -96,15 +96,29 @@ pub(crate) fn number(text: &str) -> Option<f64> {
     rest.is_empty().then_some(number)
 }
 
+/// A text that is no whole number above 0.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no count: expected a whole number above 0, such as 500, 1_000 or 800k")]
+pub struct CountError(String);
+
+/// Reads a count as every flag and file takes it: `500`, `1_000`, `800k`, `2M`; at least 1 and at most 10^15.
+///
+/// # Errors
+/// Anything else.
+pub fn parse_count(text: &str) -> Result<u64, CountError> {
+    let whole = number(text).filter(|number| number.fract() == 0.0 && *number >= 1.0);
+    whole.map(|number| number as u64).ok_or_else(|| CountError(text.to_owned()))
+}
+
 /// A text that is no duration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no duration: expected {EXPECTED_DURATION}")]
 pub struct DurationError(String);
 
 pub(crate) const EXPECTED_DURATION: &str =
-    "a duration of at most 366 days, such as 200ms, 5s, 15m, 1h or 7d; a bare number is seconds";
+    "a duration of at most 366 days, such as 200ms, 5s, 15m, 1h30m or 7d; a bare number is seconds";
 
-/// Reads a duration as every flag and file takes it: `200ms`, `5s`, `15m`, `1h`, `7d`; a bare number is seconds.
+/// Reads a duration as every flag and file takes it: `200ms`, `5s`, `15m`, `1h30m`, `7d`; a bare number is seconds.
 ///
 /// # Errors
 /// Anything else, and more than 366 days.
@@ -136,7 +150,7 @@ fn parse_limit(text: &str) -> Option<Limit> {
     if number <= 0.0 {
         return None;
     }
-    if rest == "concurrent" {
+    if rest.eq_ignore_ascii_case("concurrent") {
         let whole = number.fract() == 0.0 && number <= f64::from(u32::MAX);
         return whole.then_some(Limit::Concurrent(number as u32));
     }
@@ -164,7 +178,9 @@ fn leading_number(text: &str) -> Option<(f64, &str)> {
             _ => return None,
         };
         let after = &rest[1..];
-        let ends = after.is_empty() || after.starts_with([' ', '/']) || RATES.iter().any(|(word, ..)| *word == after);
+        let ends = after.is_empty()
+            || after.starts_with([' ', '/'])
+            || RATES.iter().any(|(word, ..)| word.eq_ignore_ascii_case(after));
         ends.then_some((value * scale, after))
     });
     let (value, rest) = scaled.unwrap_or((value, rest));
@@ -229,6 +245,9 @@ mod tests {
             ("2G bytes per 1d", rate(Dimension::Bytes, 2e9, DAY)),
             ("100 points per 1m", rate(Dimension::Named("points".into()), 100.0, MINUTE)),
             (" 50 concurrent ", Limit::Concurrent(50)),
+            ("500 RPM", rate(Requests, 500.0, MINUTE)),
+            ("200KTPM", rate(Tokens, 200_000.0, MINUTE)),
+            ("60 per 1m 30s", rate(Requests, 60.0, 90 * SECOND)),
         ] {
             assert_eq!(text.parse(), Ok(limit), "{text}");
         }
@@ -281,6 +300,16 @@ mod tests {
             ("2", Some(2 * SECOND)),
             ("0.1", Some(millis(100))),
             ("1.5 s", Some(millis(1_500))),
+            ("1h30m", Some(90 * MINUTE)),
+            ("1h 30m", Some(90 * MINUTE)),
+            ("1m 05s", Some(65 * SECOND)),
+            ("2d 3h", Some(51 * HOUR)),
+            ("1s 500 ms", Some(millis(1_500))),
+            ("30m 1h", None),
+            ("1h 1h", None),
+            ("1h 30", None),
+            ("1h30m,", None),
+            ("365d 25h", None),
             ("0", Some(Duration::ZERO)),
             ("366d", Some(LONGEST)),
             ("367d", None),
@@ -293,6 +322,16 @@ mod tests {
             ("", None),
         ] {
             assert_eq!(duration(text), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn counts() {
+        for (text, expected) in [("500", 500), ("800k", 800_000), ("1_000", 1_000), ("1.5M", 1_500_000), (" 2 ", 2)] {
+            assert_eq!(parse_count(text), Ok(expected), "{text}");
+        }
+        for text in ["0", "-1", "1.5", "", "k", "10x", "1e3"] {
+            assert!(parse_count(text).is_err(), "{text:?} was accepted");
         }
     }
 

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use paceline::BackingOff;
+use paceline::provider::log_words;
+use paceline::{BackingOff, Instant};
 use paceline_core::{Cause, Class, Reach, Request, Retry, Timestamp, Verdict};
 use paceline_store::{Answer, Claimed, End, Finished, Journal, Last, Rescheduled, Taken, Tally, Totals};
 
@@ -16,9 +17,10 @@ use crate::run::calls::stop::Stop;
 use crate::run::job::holds::{self, Holds};
 use crate::run::seen::figures::Figures;
 use crate::run::seen::minutes::Minutes;
+use crate::run::seen::resends::Resends;
 use crate::text;
 
-/// What a warning quotes of a server's words, in characters: all of them stand in the report.
+/// What a log line quotes of a server's words, in characters: all of them stand in the report.
 const LONGEST_CAUSE: usize = 120;
 
 /// Hands the ends of tries to the journal.
@@ -35,6 +37,7 @@ pub(crate) struct Recorder {
     key: Arc<str>,
     /// What the journal knows of holds and stops.
     pub(crate) holds: Holds,
+    resends: Resends,
 }
 
 /// What a recorder needs to know of its run.
@@ -65,7 +68,8 @@ impl Recorder {
         let About { figures, same, retry, address, key } = about;
         let (minutes, reachability) = (Minutes::default(), Reachability::default());
         let holds = Holds::new(journal.clone(), acknowledge.clone());
-        Self { journal, acknowledge, figures, minutes, same, reachability, retry, address, key, holds }
+        let resends = Resends::default();
+        Self { journal, acknowledge, figures, minutes, same, reachability, retry, address, key, holds, resends }
     }
 
     /// The counters as they stand.
@@ -76,6 +80,13 @@ impl Recorder {
     /// What happened since it was asked for last, by minute.
     pub(crate) const fn minutes(&mut self) -> &mut Minutes {
         &mut self.minutes
+    }
+
+    /// Tells of the calls that are sent again, when it is time for that.
+    pub(crate) fn tell_resends(&mut self, now: Instant) {
+        if let Some(line) = self.resends.line(now) {
+            tracing::warn!("{line}");
+        }
     }
 
     /// Items came that were not known at the start.
@@ -225,21 +236,24 @@ impl Recorder {
         };
         if sent.reading.class != Class::Account {
             self.minutes.delayed(now, delay);
-            self.warn(item, sent, next, delay, not_before);
+            self.sent_again(item, sent, next, delay, not_before);
         }
         let next = Rescheduled { ordinal: item.ordinal, not_before, delay, tally, adds };
         self.journal.reschedule(next, self.acknowledge.reply());
         not_before
     }
 
-    /// The one warning of a re-send. What an account's stop keeps back is not sent again in this run, so it has none.
-    fn warn(&self, item: &Claimed, sent: &Sent, next: &Request, delay: Duration, not_before: Timestamp) {
+    /// The one line of a re-send. What an account's stop keeps back is not sent again in this run, so it has none.
+    fn sent_again(&mut self, item: &Claimed, sent: &Sent, next: &Request, delay: Duration, not_before: Timestamp) {
         let class = sent.reading.class;
-        tracing::warn!(
+        let said = entry::said(sent);
+        let said = text::cut(&said, LONGEST_CAUSE);
+        self.resends.add(log_words(sent.reading.told_class()), &said);
+        tracing::debug!(
             scope = &*item.scope,
             item = sent.echo.custom_id.to_string(),
             class = class.as_str(),
-            cause = text::cut(&entry::said(sent), LONGEST_CAUSE),
+            cause = said,
             hint_source = sent.reading.wait_from,
             not_before = not_before.to_string(),
             "{}",

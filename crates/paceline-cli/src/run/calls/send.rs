@@ -88,7 +88,7 @@ pub(crate) enum NoAnswer {
     #[error("connection lost: {0}")]
     Broken(String),
     /// The answer began, and broke off or could not be decompressed.
-    #[error("the answer cannot be read to its end: {0}")]
+    #[error("the response was cut off: {0}")]
     Truncated(String),
     /// The answer is larger than the client accepts.
     #[error("the answer is larger than {} MiB", LARGEST_ANSWER >> 20)]

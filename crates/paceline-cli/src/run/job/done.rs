@@ -45,7 +45,7 @@ impl Done {
         for file in &self.0 {
             let mut tally = Tally::default();
             let mut answers = Vec::with_capacity(AT_A_TIME);
-            each_line(file, |line| {
+            let is_cut_off = each_line(file, |line| {
                 match line.answer() {
                     Some(answer) => answers.push(answer),
                     None => tally.unsuccessful += 1,
@@ -53,6 +53,7 @@ impl Done {
                 if answers.len() == AT_A_TIME { job.record(&mut answers, &mut tally) } else { Ok(()) }
             })?;
             job.record(&mut answers, &mut tally)?;
+            tally.cut_off = u64::from(is_cut_off);
             tally.say(file);
         }
         journal.flush().map_err(Failure::refused)
@@ -74,6 +75,7 @@ struct Tally {
     ended: u64,
     unknown: u64,
     unsuccessful: u64,
+    cut_off: u64,
 }
 
 impl Tally {
@@ -83,6 +85,7 @@ impl Tally {
             (self.unsuccessful, "not successful there, which are sent"),
             (self.ended, "of items that have ended already"),
             (self.unknown, "with an id that the input does not have"),
+            (self.cut_off, "cut off at the end, whose item is sent"),
         ] {
             if count > 0 {
                 words += &format!("; {} {what}", text::counted(count, "line"));
@@ -142,8 +145,9 @@ fn finished(item: &Item, given: &Given, echo: &Echo) -> Finished {
     finished
 }
 
-/// Shows each line of a file, `*.gz` unpacked, to `see`.
-fn each_line(file: &Path, mut see: impl FnMut(Line<'_>) -> Result<(), Failure>) -> Result<(), Failure> {
+/// Shows each line of a file, `*.gz` unpacked, to `see`. Says whether the last line is cut off, as a writer that was killed
+/// leaves it; that line is not shown.
+fn each_line(file: &Path, mut see: impl FnMut(Line<'_>) -> Result<(), Failure>) -> Result<bool, Failure> {
     let name = file.display();
     let refuse = |error: &dyn std::fmt::Display| Failure::refused(format!("cannot read {name}: {error}"));
     let opened = BufReader::new(File::open(file).map_err(|error| refuse(&error))?);
@@ -151,19 +155,24 @@ fn each_line(file: &Path, mut see: impl FnMut(Line<'_>) -> Result<(), Failure>) 
     let reader: Box<dyn BufRead> =
         if packed { Box::new(BufReader::new(MultiGzDecoder::new(opened))) } else { Box::new(opened) };
     let mut lines = Lines::new(reader);
+    let no_answer = |number: u64| {
+        Failure::refused(format!(
+            "--done {name}: line {number} is no line of a hosted batch's output: expected custom_id, response and error \
+             (OpenAI), or custom_id and result (Anthropic)"
+        ))
+    };
+    let mut cut_off = None;
     while let Some((number, _, bytes)) = lines.next_line().map_err(|error| refuse(&error))? {
-        let line = serde_json::from_slice::<Line<'_>>(bytes)
-            .ok()
-            .filter(|line| line.response.is_some() || line.error.is_some() || line.result.is_some());
-        let Some(line) = line else {
-            return Err(Failure::refused(format!(
-                "--done {name}: line {number} is no line of a hosted batch's output: expected custom_id, response and \
-                 error (OpenAI), or custom_id and result (Anthropic)"
-            )));
-        };
-        see(line)?;
+        if let Some(number) = cut_off {
+            return Err(no_answer(number));
+        }
+        match serde_json::from_slice::<Line<'_>>(bytes) {
+            Ok(line) if line.response.is_some() || line.error.is_some() || line.result.is_some() => see(line)?,
+            Err(error) if error.is_eof() => cut_off = Some(number),
+            _ => return Err(no_answer(number)),
+        }
     }
-    Ok(())
+    Ok(cut_off.is_some())
 }
 
 /// A line of a batch's output or error file, OpenAI's or Anthropic's.

@@ -111,9 +111,9 @@ fn ready(
 pub(crate) fn refused(error: Error) -> Failure {
     let advice = match &error {
         Error::OutputWithoutJournal { .. } | Error::OutputExists { .. } => "; --overwrite removes what is there",
-        Error::JournalWithoutOutput { .. } | Error::Damaged { .. } => "; --overwrite removes what is left",
+        Error::JournalWithoutOutput { .. } => "; --overwrite removes what is left",
         Error::InputChanged { .. } => "; --accept-changed-input goes on with it where that can be done",
-        Error::DamagedJournal { .. } => {
+        Error::Damaged { .. } | Error::DamagedJournal { .. } => {
             "; a job with another output takes over its answers with --done RESULTS; --overwrite removes what is left"
         }
         Error::Sqlite { .. } => "; make sure that the disk has room and the folder can be written",

@@ -199,7 +199,8 @@ fn method(members: &Members<'_>) -> Result<Method, Fault> {
     const KNOWN: [Method; 6] = [Method::GET, Method::HEAD, Method::POST, Method::PUT, Method::PATCH, Method::DELETE];
     let Some(raw) = members.get("method") else { return Ok(Method::POST) };
     let name = members::text(raw);
-    let known = KNOWN.into_iter().find(|known| name.as_deref() == Some(known.as_str()));
+    let known =
+        KNOWN.into_iter().find(|known| name.as_deref().is_some_and(|name| known.as_str().eq_ignore_ascii_case(name)));
     known.ok_or_else(|| {
         let message = format!("{}: expected GET, HEAD, POST, PUT, PATCH or DELETE", raw.get());
         Fault::new("invalid_method", Some("method"), message)

@@ -1,7 +1,7 @@
 //! A copy of an input that cannot be read twice, or not at any place: pipes and compressed files.
 
 use std::fs::{File, FileTimes};
-use std::io::{self, BufRead as _, BufReader, ErrorKind, Read, Seek as _, Write as _};
+use std::io::{self, BufRead as _, BufReader, ErrorKind, IsTerminal as _, Read, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -30,16 +30,20 @@ pub(crate) struct Spool {
 
 impl Spool {
     /// Copies `source` to a place beside `lasting` if it is a pipe or a `*.gz`. What a job works on already is used when
-    /// it is the same, and also when nothing comes through the pipe: a user who goes on need not send it again.
+    /// it is the same, and also when nothing comes through the pipe or standard input is a terminal: a user who goes on need
+    /// not send it again.
     ///
     /// # Errors
     /// What the file system and the unpacking say; [`InputError::Differs`].
     pub(crate) fn fill(source: &Path, lasting: &Path, earlier: &Earlier) -> Result<Option<Self>, InputError> {
         // Dropped, it removes what is at its fresh place: also what a killed run left there.
         let mut spool = Self { lasting: lasting.to_owned(), fresh: Some(fresh_beside(lasting)), packed: None };
+        let settled = |packed| Ok(Some(Self { lasting: lasting.to_owned(), fresh: None, packed }));
+        if *earlier == Earlier::MustMatch && is_typed(source) && lasting.exists() {
+            return settled(None);
+        }
         let Some(mut from) = Source::open(source)? else { return Ok(None) };
         spool.packed.clone_from(&from.packed);
-        let settled = |packed| Ok(Some(Self { lasting: lasting.to_owned(), fresh: None, packed }));
         if matches!(earlier, Earlier::From(known) if from.packed.as_ref() == Some(known)) && lasting.exists() {
             return settled(from.packed);
         }
@@ -93,6 +97,11 @@ impl Drop for Spool {
             let _ = std::fs::remove_file(fresh);
         }
     }
+}
+
+/// Whether the input would have to be typed: the user who goes on with a job means the copy.
+fn is_typed(source: &Path) -> bool {
+    source == Path::new("-") && io::stdin().is_terminal()
 }
 
 /// Where a copy is made from.

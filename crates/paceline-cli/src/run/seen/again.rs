@@ -2,24 +2,18 @@
 
 use std::ffi::OsString;
 
-/// Flags that are for the beginning of a job: given again they would undo what was done.
-const ONCE: [&str; 2] = ["--overwrite", "--retry-failed"];
+/// Flags that have done their work: given again they would undo what was done, or allow another change.
+const ONCE: [&str; 3] = ["--overwrite", "--retry-failed", "--accept-changed-input"];
 
 /// The words of a command line, quoted for a shell. A password in an address is left out.
 pub(crate) fn command_line(words: impl IntoIterator<Item = OsString>) -> String {
     let mut words = words.into_iter().map(|word| word.to_string_lossy().into_owned());
     let program = words.next().unwrap_or_else(|| "paceline".to_owned());
-    let mut from_pipe = false;
     let mut line = quoted(&program);
     for word in words.filter(|word| !ONCE.contains(&word.as_str())) {
         let pipe = word == "-" || word.starts_with("/dev/fd/") || word.starts_with("/proc/self/fd/");
-        from_pipe |= pipe;
         line.push(' ');
         line += if pipe { "-".to_owned() } else { quoted(&without_password(&word)) }.as_str();
-    }
-    if from_pipe {
-        // The copy that the first run made is the input now.
-        line += " < /dev/null";
     }
     line
 }
@@ -51,9 +45,10 @@ mod tests {
             r#"paceline run 'my file.jsonl' --limit '5 per 1h' -o "it's.jsonl""#
         );
         for pipe in ["-", "/dev/fd/63"] {
-            assert_eq!(line(&["paceline", "run", pipe, "-o", "out"]), "paceline run - -o out < /dev/null");
+            assert_eq!(line(&["paceline", "run", pipe, "-o", "out"]), "paceline run - -o out");
         }
         assert_eq!(line(&["p", "run", "in", "--overwrite", "-o", "out"]), "p run in -o out", "not once more");
+        assert_eq!(line(&["p", "run", "in", "--accept-changed-input"]), "p run in");
     }
 
     #[test]

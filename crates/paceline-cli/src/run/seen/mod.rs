@@ -7,6 +7,7 @@ pub(crate) mod minutes;
 pub(crate) mod oracle;
 pub(crate) mod progress;
 pub(crate) mod report;
+pub(crate) mod resends;
 pub(crate) mod snapshot;
 pub(crate) mod standing;
 pub(crate) mod summary;

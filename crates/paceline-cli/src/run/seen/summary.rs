@@ -127,16 +127,16 @@ impl Summary<'_> {
             line(format!("stopped early: {}", text::printable(&stop.to_string())));
         }
         if abandoned > 0 {
-            line(format!("{} given up in flight may be billed", text::counted(abandoned, "call")));
+            line(format!("{} cancelled in flight; the provider may bill for that", text::counted(abandoned, "call")));
         }
         if self.unread {
-            line("the input is not read to its end: there may be more items".to_owned());
+            line("not all of the input was read: there may be more items".to_owned());
         }
         if self.is_left() {
             line(match &self.again {
-                Some(again) => format!("go on with: {again}"),
+                Some(again) => format!("continue with: {again}"),
                 None => {
-                    "without a journal the run cannot be continued: the next run begins anew, with an output of its own"
+                    "without a journal this run cannot be continued: the next one starts from the beginning, with another output"
                         .to_owned()
                 }
             });
@@ -166,8 +166,8 @@ impl Summary<'_> {
         let refused = |scope: &&ScopeSnapshot| scope.belief.as_ref().is_some_and(|belief| belief.refused.is_some());
         let scopes = &self.view.scopes;
         let busiest = scopes.iter().filter(refused).max_by_key(|scope| scope.totals.sends)?;
-        let of = if scopes.len() > 1 { format!(" of {}", text::printable(&busiest.name)) } else { String::new() };
-        Some(format!("learnt{of}: {}", busiest.belief.as_ref()?))
+        let of = if scopes.len() > 1 { format!("{}: ", text::printable(&busiest.name)) } else { String::new() };
+        Some(format!("{of}{}", busiest.belief.as_ref()?))
     }
 
     /// How many items wait for what, each wait named once.
@@ -224,7 +224,7 @@ fn closed(scope: &ScopeSnapshot) -> Option<String> {
     let name = holds::name(&scope.name);
     match &scope.state {
         ScopeState::Stopped { reason } => {
-            Some(format!("stopped: {name}: {}; act on that, then go on", text::printable(reason)))
+            Some(format!("stopped: {name}: {}; fix this, then run the same command again", text::printable(reason)))
         }
         ScopeState::Held { cause: cause @ Cause::ServerFails, .. } => {
             Some(format!("given up for this run: {name}: {}; the next run tries it again", cause.why()))
@@ -238,8 +238,8 @@ fn words(reason: DeferReason) -> &'static str {
         DeferReason::ScopeStopped => "until the account problem is fixed",
         DeferReason::ScopeHeld => "until their scope is free again",
         DeferReason::NotBefore => "until their next try",
-        DeferReason::NotStarted => "because the run ended before they were begun",
-        DeferReason::RunBound => "because the run ended before their turn",
+        DeferReason::NotStarted => "not started",
+        DeferReason::RunBound => "left for the next run",
     }
 }
 

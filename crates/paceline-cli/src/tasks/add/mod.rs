@@ -69,7 +69,9 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
         let items = Items::check(from, clock.wall())?;
         let store = args.store.open_or_make(&clock).await?;
         let tally = add_all(&*store, items, everywhere.quiet).await?;
-        print(&tally, None, args.json)?;
+        if args.json || !everywhere.quiet {
+            print(&tally, None, args.json)?;
+        }
         return Ok(Status::Success);
     }
     let made = args.key.is_none();
@@ -78,9 +80,13 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
     let mut tally = Tally::default();
     let key = item.key.clone();
     tally.count(&store.insert(vec![item]).await.map_err(Failure::refused)?);
-    match made && !args.json {
-        true => output::print(|out| writeln!(out, "{key}"))?,
-        false => print(&tally, Some(&key), args.json)?,
+    if args.json {
+        print(&tally, Some(&key), true)?;
+    } else if made {
+        // No other command tells it.
+        output::print(|out| writeln!(out, "{key}"))?;
+    } else if !everywhere.quiet {
+        print(&tally, Some(&key), false)?;
     }
     Ok(Status::Success)
 }

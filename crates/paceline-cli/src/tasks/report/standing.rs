@@ -217,7 +217,7 @@ mod tests {
             [
                 "failed: 2 max_retries, 1 filtered, 1 invalid",
                 "deferred: 1 until the problem that stopped their group is fixed",
-                "stopped: group keyless: it is account; act on that, the next run tries it again",
+                "stopped: group keyless: it is account; fix this, the next run tries it again",
             ]
         );
         let json = standing.json();

@@ -78,7 +78,7 @@ impl Ran {
                 Ended::MaxDuration => "--max-duration is over",
                 Ended::Interrupted => "it was told to end",
             };
-            lines.extend([format!("  {why}; go on with:"), format!("  {again}")]);
+            lines.extend([format!("  {why}; continue with:"), format!("  {again}")]);
         }
         lines.join("\n") + "\n"
     }

@@ -8,6 +8,7 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, MAIN_DB, OpenFlags};
 
 use super::beside;
+use crate::schema::{JOURNAL, STORE};
 use crate::work::error::WorkError;
 
 /// What leads from each version to the next, the first from an empty file. Only ever added to.
@@ -82,9 +83,6 @@ const V1: &str = "
     CREATE INDEX item_worker ON item(worker) WHERE state = 1;
     CREATE INDEX item_next_run ON item(lane) WHERE state = 6;
 ";
-
-/// "PaWk" in ASCII, in `PRAGMA application_id`: tells a store from any other database.
-const APPLICATION: i64 = 0x5061_576B;
 
 /// How long to wait for another process that writes: as long as for a database that cannot be reached.
 const BUSY: Duration = Duration::from_secs(60);
@@ -175,7 +173,7 @@ fn migrate(conn: &Connection, path: &Path, now_ms: i64, migrations: &[&str]) -> 
             if version == 0 {
                 conn.execute("INSERT INTO store VALUES (?1, ?1)", [now_ms])?;
             }
-            conn.pragma_update(None, "application_id", APPLICATION)?;
+            conn.pragma_update(None, "application_id", STORE)?;
             conn.pragma_update(None, "user_version", migrations.len() as i64)?;
             conn.execute_batch("COMMIT")
         };
@@ -197,12 +195,13 @@ fn recognize(conn: &Connection, path: &Path, known: usize) -> Result<usize, Work
     };
     let (application, version) = (number("PRAGMA application_id")?, number("PRAGMA user_version")?);
     match (application, usize::try_from(version)) {
-        (APPLICATION, Ok(version)) if version <= known => Ok(version),
-        (APPLICATION, Ok(_)) => {
+        (STORE, Ok(version)) if version <= known => Ok(version),
+        (STORE, Ok(_)) => {
             let (store, known) = (path.display().to_string(), known as i64);
             Err(WorkError::NewerVersion { store, found: version, known })
         }
         (0, Ok(0)) if number("SELECT count(*) FROM sqlite_schema")? == 0 => Ok(0),
+        (JOURNAL, _) => Err(WorkError::IsJournal { path: path.to_owned() }),
         _ => Err(foreign()),
     }
 }

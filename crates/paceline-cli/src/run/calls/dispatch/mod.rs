@@ -260,6 +260,7 @@ impl Dispatcher {
     /// Shows and stores where the run stands.
     fn look_after(&mut self) {
         let Parts { context, journal, recorder, progress, .. } = &mut self.parts;
+        recorder.tell_resends(context.limiter.now());
         let wall = |at| context.timestamp(at);
         let changes = context.limiter.changes();
         let scopes = snapshot::changed(&changes, context.limiter.now(), &wall);

@@ -1,0 +1,69 @@
+//! One line now and then for all calls that failed and are sent again: one line each would bury everything else.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use paceline::Instant;
+
+use crate::text;
+
+/// Between two lines.
+const EVERY: Duration = Duration::from_secs(10);
+
+/// Calls that are sent again and were not told yet.
+#[derive(Debug, Default)]
+pub(crate) struct Resends {
+    by_words: BTreeMap<&'static str, u64>,
+    /// What the server said to the last of them.
+    said: String,
+    told: Option<Instant>,
+}
+
+impl Resends {
+    /// A call failed and is sent again. `words`: those of its class.
+    pub(crate) fn add(&mut self, words: &'static str, said: &str) {
+        *self.by_words.entry(words).or_default() += 1;
+        self.said = text::printable(said).into_owned();
+    }
+
+    /// The line, when it is time for one.
+    pub(crate) fn line(&mut self, now: Instant) -> Option<String> {
+        if self.by_words.is_empty() || self.told.is_some_and(|told| now < told + EVERY) {
+            return None;
+        }
+        self.told = Some(now);
+        let by_words = std::mem::take(&mut self.by_words);
+        let kinds: Vec<_> = by_words.iter().map(|(words, calls)| format!("{} {words}", text::count(*calls))).collect();
+        let calls = text::counted(by_words.values().sum(), "failed call");
+        Some(format!("{calls} sent again: {}; last answer: {} (-v shows each)", kinds.join(", "), self.said))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_line_in_ten_seconds_counts_them_all() {
+        let at = |seconds| Instant::ZERO + Duration::from_secs(seconds);
+        let mut resends = Resends::default();
+        assert_eq!(resends.line(at(0)), None);
+        resends.add("server overloaded", "try later");
+        assert_eq!(
+            resends.line(at(1)).as_deref(),
+            Some("1 failed call sent again: 1 server overloaded; last answer: try later (-v shows each)")
+        );
+        for _ in 0..1_200 {
+            resends.add("server overloaded", "try later");
+        }
+        resends.add("rate limit hit", "slow\x1b[31m down");
+        assert_eq!(resends.line(at(10)), None);
+        let line = resends.line(at(11)).expect("ten seconds later");
+        assert!(
+            line.starts_with("1,201 failed calls sent again: 1 rate limit hit, 1,200 server overloaded; "),
+            "{line}"
+        );
+        assert!(!line.contains('\x1b'), "{line:?}");
+        assert_eq!(resends.line(at(40)), None, "nothing failed since");
+    }
+}
