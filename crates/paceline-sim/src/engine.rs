@@ -195,6 +195,7 @@ pub(crate) fn plan(
             let record = &world.record;
             let (succeeded, failed) = (record.times.len() as u64, u64::from(record.lost));
             Plan {
+                simulated: scenario.items,
                 succeeded,
                 failed,
                 unfinished: u64::from(scenario.items) - succeeded - failed,

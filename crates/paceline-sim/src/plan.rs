@@ -7,14 +7,20 @@ use serde::Serialize;
 
 use crate::engine::{self, Setup, SimError};
 use crate::oracle::Job;
-use crate::scenario::{Item, Scenario};
+use crate::scenario::Scenario;
+use crate::schedule::Schedule;
 
 /// A plan looks no further than this beyond what limits ask for.
 const PATIENCE: Duration = Duration::from_secs(86_400);
 
+/// A longer job is simulated so far. Its other items are taken to go as those of the second half did.
+const SAMPLE: u32 = 10_000;
+
 /// A job from its start to its end, or to the day when it is not looked at any more.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Plan {
+    /// The items that were simulated; the figures of a longer job are extrapolated from them.
+    pub simulated: u32,
     /// Items that succeeded.
     pub succeeded: u64,
     /// Items that were given up: no retries left, or larger than a limit.
@@ -51,34 +57,112 @@ pub struct Wait {
     pub seconds: f64,
 }
 
-/// Runs the items of a scenario under a configured pacer, to their end.
+/// Runs the items of a scenario under a configured pacer, to their end. Of more than 10,000 items as many are run, and the
+/// figures are extrapolated: no job takes more memory or time than that.
 ///
 /// # Errors
 /// As [`crate::simulate`].
 pub fn plan(scenario: &Scenario, config: &PacerConfig, scope: &str, seed: u64) -> Result<Plan, SimError> {
+    let run = |items: u32| simulated(&Scenario { items, ..scenario.clone() }, config, scope, seed);
+    if scenario.items <= SAMPLE {
+        return run(scenario.items);
+    }
+    let (half, sample) = (run(SAMPLE / 2)?, run(SAMPLE)?);
+    let calls = u64::from(scenario.items);
+    let tokens = (sample.tokens as f64 / sample.calls.max(1) as f64 * calls as f64) as u64;
+    let asked = configured(config, scope).asked(scenario, calls, tokens).as_secs_f64();
+    let at_best = provided(scenario).asked(scenario, calls, tokens).as_secs_f64();
+    Ok(sample.extrapolated(&half, scenario.items, asked, at_best))
+}
+
+fn simulated(scenario: &Scenario, config: &PacerConfig, scope: &str, seed: u64) -> Result<Plan, SimError> {
     let setup = Setup { pacer: Some(config.clone()), scope: scope.to_owned(), seed, ..Setup::new("the configuration") };
     engine::plan(scenario, &setup, |oracle, items| {
-        let oracle = oracle - Instant::ZERO;
-        Instant::ZERO + oracle.max(configured(scenario, config, scope, items)) * 8 + PATIENCE
+        let tokens = items.iter().map(|item| item.estimate.get(&Dimension::Tokens)).sum();
+        let asked = configured(config, scope).asked(scenario, items.len() as u64, tokens);
+        Instant::ZERO + (oracle - Instant::ZERO).max(asked) * 8 + PATIENCE
     })
 }
 
-/// How long the configured limits ask for.
-fn configured(scenario: &Scenario, config: &PacerConfig, scope: &str, items: &[Item]) -> Duration {
+impl Plan {
+    /// The same of a job of more items. `half`: of half as many. `asked`: the seconds that the configured limits ask for, some
+    /// of which the sample may not have met; `at_best`: those that the provider's do.
+    fn extrapolated(&self, half: &Self, items: u32, asked: f64, at_best: f64) -> Self {
+        let times = f64::from(items - self.simulated) / f64::from(self.simulated - half.simulated);
+        let more = |all: f64, half: f64| all + times * (all - half).max(0.0);
+        let count = |of: fn(&Self) -> u64| more(of(self) as f64, of(half) as f64).round() as u64;
+        let seconds = more(self.seconds, half.seconds);
+        let waited =
+            |reason: &str| half.waits.iter().find(|wait| wait.reason == reason).map_or(0.0, |wait| wait.seconds);
+        let mut waits: Vec<Wait> = self
+            .waits
+            .iter()
+            .map(|wait| Wait { reason: wait.reason.clone(), seconds: more(wait.seconds, waited(&wait.reason)) })
+            .collect();
+        if asked > seconds {
+            let reason = "configured limits that the simulated items do not reach".to_owned();
+            waits.push(Wait { reason, seconds: asked - seconds });
+        }
+        waits.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
+        Self {
+            simulated: self.simulated,
+            succeeded: count(|plan| plan.succeeded),
+            failed: count(|plan| plan.failed),
+            unfinished: count(|plan| plan.unfinished),
+            seconds: seconds.max(asked),
+            oracle_seconds: more(self.oracle_seconds, half.oracle_seconds).max(at_best),
+            calls: count(|plan| plan.calls),
+            resends: count(|plan| plan.resends),
+            probes: count(|plan| plan.probes),
+            refused: count(|plan| plan.refused),
+            tokens: count(|plan| plan.tokens),
+            longest_wait_s: self.longest_wait_s,
+            waits,
+        }
+    }
+}
+
+/// Limits that stand still.
+struct Standing {
+    quotas: Vec<Quota>,
+    concurrency: Option<u32>,
+}
+
+/// The configured ones.
+fn configured(config: &PacerConfig, scope: &str) -> Standing {
     let tier = config.tiers.iter().find(|(name, _)| **name == *scope).map(|(_, limits)| limits);
-    let quotas: Vec<Quota> =
-        [Some(&config.limits), tier].into_iter().flatten().flat_map(|limits| &limits.quotas).cloned().collect();
-    let tokens = items.iter().map(|item| item.estimate.get(&Dimension::Tokens)).sum();
-    let calls = items.len() as u64;
-    let cost = Cost::zero().with(Dimension::Requests, calls).with(Dimension::Tokens, tokens);
-    let latency = scenario.provider.latency;
-    let job = Job {
-        calls,
-        cost,
-        mean_latency: latency.mean() + scenario.net,
-        median_latency: latency.median() + scenario.net,
-    };
-    job.finish_time(&quotas, Some(config.concurrency.max()))
+    let limits = [Some(&config.limits), tier].into_iter().flatten();
+    Standing {
+        quotas: limits.flat_map(|limits| &limits.quotas).cloned().collect(),
+        concurrency: Some(config.concurrency.max()),
+    }
+}
+
+/// Those of a provider whose limits no schedule changes; none of another.
+fn provided(scenario: &Scenario) -> Standing {
+    let provider = &scenario.provider;
+    if provider.schedule != Schedule::Constant {
+        return Standing { quotas: Vec::new(), concurrency: None };
+    }
+    Standing {
+        quotas: provider.limits.iter().map(|limit| limit.quota.clone()).collect(),
+        concurrency: provider.concurrency,
+    }
+}
+
+impl Standing {
+    /// How long they ask for.
+    fn asked(&self, scenario: &Scenario, calls: u64, tokens: u64) -> Duration {
+        let cost = Cost::zero().with(Dimension::Requests, calls).with(Dimension::Tokens, tokens);
+        let latency = scenario.provider.latency;
+        let job = Job {
+            calls,
+            cost,
+            mean_latency: latency.mean() + scenario.net,
+            median_latency: latency.median() + scenario.net,
+        };
+        job.finish_time(&self.quotas, self.concurrency)
+    }
 }
 
 #[cfg(test)]
@@ -145,6 +229,23 @@ mod tests {
         let plan = plan(&exact(40, &hour, 0), &told(Pace::Fixed, &hour), "sim", 1).expect("it runs");
         assert!((7.0..7.1).contains(&(plan.seconds / 3_600.0)), "five an hour, forty of them: {plan:?}");
         assert!(plan.longest_wait_s > 3_590.0 && plan.refused == 0, "{plan:?}");
+    }
+
+    #[test]
+    fn a_job_of_a_billion_is_extrapolated_from_a_sample() {
+        let limits =
+            [Quota::requests_per_minute(6_000), Quota::sliding(Dimension::Requests, 1_000_000, 86_400 * SECOND)];
+        let plan = |items| plan(&exact(items, &limits, 0), &told(Pace::Fixed, &limits), "sim", 1).expect("it runs");
+        let (few, many) = (plan(40_000), plan(1_000_000_000));
+        assert_eq!((few.simulated, few.succeeded, few.calls), (10_000, 40_000, 40_000), "{few:?}");
+        assert!((390.0..410.0).contains(&few.seconds), "100 a second: {few:?}");
+        let days = many.seconds / 86_400.0;
+        assert!((998.0..1_000.0).contains(&days), "a million a day, of which the sample meets nothing: {many:?}");
+        assert_eq!((many.succeeded, many.refused), (1_000_000_000, 0));
+        assert!(
+            many.oracle_seconds <= many.seconds && many.waits[0].reason.starts_with("configured limits"),
+            "{many:?}"
+        );
     }
 
     #[test]

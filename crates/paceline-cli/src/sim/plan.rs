@@ -54,6 +54,12 @@ fn quotas(upstream: &Upstream, scope: &str) -> Vec<Quota> {
 /// What the figures leave out.
 fn notes(args: &PlanArgs, plan: &Plan, quotas: &[Quota]) -> Vec<String> {
     let mut notes = Vec::new();
+    if plan.simulated < args.items {
+        notes.push(format!(
+            "{} were simulated; the rest is taken to go as the second half of those did",
+            text::counted(u64::from(plan.simulated), "item")
+        ));
+    }
     let tokens = args.tokens > 0 || args.scenario.is_some();
     let counted = |quota: &&Quota| match quota.dimension {
         Dimension::Requests => true,
