@@ -28,9 +28,10 @@ use self::calls::send::{Sender, SenderConfig};
 use self::calls::signals::{self, Signals};
 pub(crate) use self::calls::stop::Stop;
 use self::job::begun::Begun;
+use self::job::carried::{self, Clocks};
 use self::job::load::Job;
 use self::job::preparing::Preparing;
-use self::job::{carried, done, holds, load, places, reading, refused, sharing};
+use self::job::{done, holds, load, places, reading, refused, sharing};
 use self::lines::format::Format;
 use self::lines::input::Input;
 use self::lines::spool::Earlier;
@@ -110,8 +111,10 @@ impl Run<'_> {
         let (refused, counts) = tokio::task::block_in_place(|| {
             let journal = &self.job.journal;
             let refused = refused::settle(journal, &input, format.results(), &acknowledge)?;
-            holds::restore(journal, &self.limiter, now, &acknowledge)?;
-            if let Some(snapshot) = journal.snapshot()?.filter(|_| self.job.same_account) {
+            let snapshot = journal.snapshot()?;
+            let clocks = snapshot.as_ref().and_then(Clocks::of);
+            holds::restore(journal, &self.limiter, now, clocks, &acknowledge)?;
+            if let Some(snapshot) = snapshot.filter(|_| self.job.same_account) {
                 carried::restore(&snapshot, &self.limiter, now);
             }
             Ok((refused, journal.sums()?))

@@ -75,6 +75,27 @@ fn a_hint_of_an_hour_defers_until_then_and_no_longer() {
     job.assert_complete(&ended);
 }
 
+/// A machine without a battery for its clock starts in the past.
+#[test]
+fn a_clock_that_is_set_back_between_two_runs_makes_no_hold_longer() {
+    const ITEMS: usize = 10;
+    let (clock, counting) = (Clock::new(), Counting::start(Duration::from_millis(5)));
+    let flags = ["--concurrency", "1", "--max-wait", "10m"];
+    let job = Job::new(ITEMS, &format!("http://{}/v1", counting.address()), &flags);
+    let job = job.with_environment(&clock.environment());
+    counting.use_up(Some(3_600));
+    assert_eq!(job.run().output.status.code(), Some(3));
+    for offset in ["-48h", "-48h", "-100h"] {
+        clock.shift(offset);
+        let ended = job.run();
+        let words = String::from_utf8_lossy(&ended.output.stderr).into_owned();
+        assert!(ended.output.status.code() == Some(3) && words.contains(", in 1h 00m: "), "{offset}: {words}");
+    }
+    clock.shift("-98h");
+    counting.use_up(None);
+    job.assert_complete(&job.run());
+}
+
 #[test]
 fn a_clock_that_steps_in_the_middle_changes_nothing() {
     let (items, rate) = (measure::items() / 2, 50);

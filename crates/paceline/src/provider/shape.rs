@@ -8,7 +8,8 @@ use paceline_core::Timestamp;
 
 use super::decimal::Decimal;
 
-/// Longer waits are mistakes of the sender: an epoch in the wrong unit, an overflow.
+/// The longest wait. Longer ones are mistakes of the sender, an epoch in the wrong unit or an overflow, where they do not
+/// plainly say so.
 pub(super) const LONGEST: Duration = Duration::from_secs(366 * 86_400);
 /// A number from here on counts seconds since 1970, not from now.
 const EPOCH_SECONDS: u64 = 1_000_000_000;
@@ -23,15 +24,18 @@ pub(super) struct Wait {
 }
 
 /// `Retry-After`: seconds, with decimals as some send them, one of the three HTTP dates, RFC 3339, or an epoch sent by
-/// mistake. Everything else is no value; there is no guessing.
+/// mistake. Everything else is no value; there is no guessing. Of more than 366 days that a date or a number of seconds asks
+/// for, as many are kept to.
 pub(super) fn retry_after(text: &str, now: Timestamp) -> Option<Wait> {
     let text = text.trim();
     let wait = match Decimal::parse(text) {
-        Some(number) if number.whole >= EPOCH_SECONDS => until(number, now).filter(|wait| !wait.duration.is_zero())?,
+        Some(number) if number.whole >= EPOCH_SECONDS => {
+            return until(number, now).filter(|wait| !wait.duration.is_zero()).and_then(plausible);
+        }
         Some(number) => from_now(number)?,
         None => Wait { duration: date(text)?.saturating_since(now), exact: false },
     };
-    plausible(wait)
+    Some(Wait { duration: wait.duration.min(LONGEST), ..wait })
 }
 
 /// A reset: epoch seconds or milliseconds, seconds from now, a Go duration, RFC 3339 or an HTTP date. Past times are 0.
@@ -173,6 +177,8 @@ mod tests {
             ("Fri, 20 Nov 2026 11:59:00 GMT", 0.0),
             ("1795176120", 120.0),
             ("2026-11-20T12:02:00Z", 120.0),
+            ("31622401", 31_622_400.0),
+            ("Fri, 20 Nov 2099 12:00:00 GMT", 31_622_400.0),
         ] {
             assert_eq!(duration(retry_after(text, NOW)), some(expected), "{text:?}");
         }
@@ -196,12 +202,10 @@ mod tests {
             " ",
             "٣٠",
             "1234567890123456",
-            "31622401",
             "1795175999",
             "1.",
             ".5",
             "1.5.5",
-            "Fri, 20 Nov 2099 12:00:00 GMT",
             &long,
         ] {
             assert_eq!(retry_after(text, NOW), None, "{text:?}");

@@ -11,6 +11,7 @@ use paceline_store::{ACCOUNT, Error, Journal, ScopeRow, ScopeState as Stored};
 
 use crate::run::calls::acknowledge::Acknowledge;
 use crate::run::calls::item::Context;
+use crate::run::job::carried::Clocks;
 use crate::text;
 
 /// A closure that is over before a next run has begun.
@@ -142,8 +143,9 @@ fn closed(until: Timestamp, cause: Cause) -> Stored {
     Stored::Held { until, reason: cause.to_string() }
 }
 
-/// Takes up what earlier runs left: holds go on until their time. A stop waited for a person, and a person has started
-/// this run: it is tried again, and comes back with the first answer if nothing has changed.
+/// Takes up what earlier runs left: holds go on until their time, by `clocks` also where the wall clock was set meanwhile. A
+/// stop waited for a person, and a person has started this run: it is tried again, and comes back with the first answer if
+/// nothing has changed.
 ///
 /// # Errors
 /// What the journal says.
@@ -151,15 +153,21 @@ pub(crate) fn restore(
     journal: &Journal,
     limiter: &Limiter,
     now: Timestamp,
+    clocks: Option<Clocks>,
     acknowledge: &Acknowledge,
 ) -> Result<(), Error> {
+    let left = |until: Timestamp| clocks.map_or_else(|| until.saturating_since(now), |clocks| clocks.left(until, now));
     for row in journal.scopes()? {
         let scope = || (*row.name != *ACCOUNT).then(|| limiter.scope(&row.name));
         match row.state {
             Stored::Open => {}
-            Stored::Held { until, reason } if until > now => {
-                let until = limiter.now() + until.saturating_since(now);
-                limiter.hold_for(scope().as_ref(), until, Cause::from_words(&reason).unwrap_or(Cause::Program));
+            Stored::Held { until, reason } if !left(until).is_zero() => {
+                let (left, cause) = (left(until), Cause::from_words(&reason).unwrap_or(Cause::Program));
+                limiter.hold_for(scope().as_ref(), limiter.now() + left, cause);
+                let held = Stored::Held { until: now + left, reason };
+                if !same_hold(&Stored::Held { until, reason: String::new() }, &held) {
+                    journal.set_scope(&row.name, held, acknowledge.reply());
+                }
             }
             Stored::Held { .. } => journal.set_scope(&row.name, Stored::Open, acknowledge.reply()),
             Stored::Stopped { reason } => {

@@ -24,6 +24,7 @@ pub(crate) fn job(
     figures: &Figures,
     account: &ScopeSnapshot,
     in_flight: u64,
+    now: Instant,
     seconds: f64,
     stop: Option<&Stop>,
     wall: ToWall<'_>,
@@ -31,6 +32,7 @@ pub(crate) fn job(
     let totals = figures.totals;
     let job = json!({
         "at": paceline::clock::wall().to_string(),
+        "run_clock": wall(now).to_string(),
         "input": figures.input,
         "succeeded": figures.succeeded,
         "failed": figures.failed,
@@ -201,7 +203,8 @@ mod tests {
         ["a \"model\"", "another"].iter().for_each(|name| drop(pacer.scope(name)));
         let changes = pacer.changes(Instant::ZERO);
         let job: Value =
-            serde_json::from_str(&job(&Figures::default(), &changes.account, 3, 1.5, None, wall)).expect("JSON");
+            serde_json::from_str(&job(&Figures::default(), &changes.account, 3, Instant::ZERO, 1.5, None, wall))
+                .expect("JSON");
         assert_eq!((&job["in_flight"], &job["account"]["name"]), (&3.into(), &"".into()));
         let written = changed(&changes, Instant::ZERO, wall);
         assert_eq!(written.len(), 2);

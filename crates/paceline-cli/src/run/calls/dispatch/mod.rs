@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use paceline_core::{Instant, Reach, Timestamp};
+use paceline_core::{Instant, Reach, ScopeState, Timestamp};
 use paceline_store::{Claim, Error, Journal, SnapshotUpdate, Taken};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
@@ -272,11 +272,11 @@ impl Dispatcher {
         let stop = self.stop.as_ref();
         progress.show(&View { now, figures, limits, in_flight, stop, next_due });
         let seconds = (now - context.began).as_secs_f64();
-        if limits.scopes.is_empty() {
+        if limits.scopes.is_empty() && matches!(limits.account.state, ScopeState::Open) {
             // Nothing was asked for yet; what the run before left says more.
             return;
         }
-        let job = snapshot::job(figures, &limits.account, in_flight, seconds, stop, &wall);
+        let job = snapshot::job(figures, &limits.account, in_flight, now, seconds, stop, &wall);
         journal.write_snapshot(SnapshotUpdate { job, scopes, first }, recorder.acknowledge.reply());
         let minutes = recorder.minutes().take(limits);
         if !minutes.is_empty() {
