@@ -293,8 +293,13 @@ fn a_terminal_that_is_closed_lets_end_what_is_in_flight() {
     let terminal = rustix_openpty::openpty(None, None).expect("a terminal");
     let end = || Stdio::from(terminal.user.try_clone().expect("a handle"));
     let program = store.command();
-    let mut owned = Command::new("setsid");
-    owned.arg("--ctty").arg(program.get_program()).args(program.get_args()).current_dir(store.job.path(""));
+    // The tests themselves may be run by nohup.
+    let mut owned = Command::new("env");
+    owned
+        .args(["--default-signal=HUP", "setsid", "--ctty"])
+        .arg(program.get_program())
+        .args(program.get_args())
+        .current_dir(store.job.path(""));
     owned.args(["--summary", "summary.json", "--concurrency", "1", "--", "sh", "-c"]);
     owned.arg(format!("{NOTE} read line < fifo")).stdin(end()).stdout(end()).stderr(end());
     let mut run = owned.spawn().expect("the binary runs");
