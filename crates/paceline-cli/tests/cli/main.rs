@@ -17,6 +17,7 @@ mod pictures;
 mod plan;
 mod resume;
 mod rewritten;
+mod secrets;
 mod sharing;
 mod sim;
 mod stats;

@@ -7,10 +7,10 @@ use bytes::{Bytes, BytesMut};
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION};
 use http::{Method, StatusCode};
 use paceline::Class;
-use paceline::Secrets;
 use paceline::config::is_loopback;
 use paceline::config::join_url;
 use paceline::provider::{self, NoResponse, Reading};
+use paceline::secrets::Secrets;
 use reqwest::{Url, redirect};
 
 /// More than any answer of a language model; a larger one would also be too large for the results file's readers.
@@ -53,9 +53,9 @@ pub(crate) struct Call {
 pub(crate) struct Answer {
     /// The status.
     pub(crate) status: StatusCode,
-    /// All headers.
+    /// All headers, without the key that the call carried.
     pub(crate) headers: HeaderMap,
-    /// The body, complete and decompressed, without the key that the call carried.
+    /// The body, complete and decompressed, without it too.
     pub(crate) body: Bytes,
     /// Where it points instead of answering, and why the call did not follow.
     pub(crate) redirect: Option<String>,
@@ -151,7 +151,7 @@ impl Sender {
             .build()?;
         client.get(&config.base_url).build()?;
         let SenderConfig { base_url, timeout, idempotency, .. } = config;
-        let secrets = Secrets::of(headers.values().filter(|value| value.is_sensitive()), "[key]");
+        let secrets = Secrets::of(headers.values().filter(|value| value.is_sensitive()));
         Ok(Self { client, base_url, secrets, headers, idempotency, timeout })
     }
 
@@ -178,6 +178,7 @@ impl Sender {
             }
             body.extend_from_slice(&chunk);
         }
+        self.secrets.remove_from_headers(response.headers_mut());
         let redirect = not_followed(&response);
         let headers = std::mem::take(response.headers_mut());
         Ok(Answer { status: response.status(), headers, body: self.secrets.removed_from(body.freeze()), redirect })
