@@ -1,10 +1,13 @@
 //! From flags, environment and file to the upstream that a command works with, and its key.
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::Read as _;
+use std::path::Path;
 
-use http::HeaderMap;
-use paceline::config::{Config, Environment, KeySource, Overrides, Upstream};
+use http::{HeaderMap, HeaderValue};
+use paceline::config::{Config, Environment, KeySource, Overrides, Upstream, is_loopback};
 use paceline::provider::Provider;
+use paceline::secrets::hidden;
 
 use crate::args::{Everywhere, UpstreamArgs};
 use crate::exit::Failure;
@@ -42,7 +45,8 @@ pub(crate) fn configured(overrides: Overrides, everywhere: &Everywhere) -> Resul
     config.upstream().map_err(Failure::refused)
 }
 
-/// The headers that every call to the upstream carries, its key among them.
+/// The headers that every call to the upstream carries, its key among them. A key that others can read, on its way or in its
+/// file, is warned about.
 ///
 /// # Errors
 /// Refuses a key that is needed and missing, unreadable, or no header value. The key itself is never named.
@@ -53,6 +57,13 @@ pub(crate) fn headers(upstream: &Upstream) -> Result<HeaderMap, Failure> {
         let invalid = |_| Failure::refused(format!("the key in {place} holds characters that no header may carry"));
         let (name, value) = upstream.provider.key_header(&key).map_err(invalid)?;
         headers.insert(name, value);
+    }
+    if headers.values().any(HeaderValue::is_sensitive)
+        && let Some(address) = &upstream.base_url
+        && address.starts_with("http://")
+        && !is_loopback(address)
+    {
+        tracing::warn!("the key goes to {address} unencrypted, and everyone on the way can read it: use https://");
     }
     Ok(headers)
 }
@@ -89,7 +100,29 @@ fn read_key(source: &KeySource, provider: Provider) -> Result<Option<String>, Fa
     Ok(Some(key.to_owned()))
 }
 
-fn read_file(path: &PathBuf) -> Result<String, Failure> {
-    std::fs::read_to_string(path)
-        .map_err(|error| Failure::refused(format!("the key file {} cannot be read: {error}", path.display())))
+fn read_file(path: &Path) -> Result<String, Failure> {
+    // The user may have put the key itself in place of the file.
+    let shown = path.display().to_string();
+    let shown = hidden(&shown);
+    let unreadable = |error| Failure::refused(format!("the key file {shown} cannot be read: {error}"));
+    let mut file = File::open(path).map_err(unreadable)?;
+    let mut key = String::new();
+    file.read_to_string(&mut key).map_err(unreadable)?;
+    if let Some(mode) = others_may_read(&file) {
+        tracing::warn!("the key file {shown} can be read by others (mode {mode:o}): chmod 600 {shown}");
+    }
+    Ok(key)
+}
+
+/// The mode of a file that not only its user may read. A pipe or a device has none that matters.
+#[cfg(unix)]
+fn others_may_read(file: &File) -> Option<u32> {
+    use std::os::unix::fs::PermissionsExt as _;
+    let about = file.metadata().ok().filter(std::fs::Metadata::is_file)?;
+    Some(about.permissions().mode() & 0o777).filter(|mode| mode & 0o077 != 0)
+}
+
+#[cfg(not(unix))]
+const fn others_may_read(_: &File) -> Option<u32> {
+    None
 }

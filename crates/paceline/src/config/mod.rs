@@ -39,6 +39,7 @@ mod tests;
 mod units;
 mod upstream;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -53,6 +54,8 @@ pub use units::{DurationError, Limit, LimitError, parse_duration};
 pub use upstream::{KeySource, MOCK, Tier, TierMatch, Upstream, is_loopback};
 
 use crate::provider::Provider;
+use crate::secrets::hidden;
+use error::KEY_PLACE;
 use schema::{FileSection, Layered, UpstreamSection};
 use setting::Locator;
 
@@ -103,7 +106,7 @@ impl Config {
             return Err(wrong(format!("has {} bytes: expected at most {} KiB", text.len(), LARGEST_FILE >> 10)));
         }
         let mut file: FileSection =
-            toml::from_str(text).map_err(|error| wrong(error.to_string().trim_end().to_owned()))?;
+            toml::from_str(text).map_err(|error| wrong(without_secrets(error.to_string().trim_end())))?;
         let word = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
         for (name, section) in &mut file.upstream {
             if name.is_empty() || !name.chars().all(word) || name.contains("__") {
@@ -179,6 +182,14 @@ impl Config {
 
     fn choices(&self) -> Vec<String> {
         with_built_ins(self.names()).into_iter().map(str::to_owned).collect()
+    }
+}
+
+/// What is wrong with a file quotes its line, which may hold a key.
+fn without_secrets(message: &str) -> String {
+    match hidden(message) {
+        Cow::Borrowed(message) => message.to_owned(),
+        Cow::Owned(message) => format!("{message}\n{KEY_PLACE}"),
     }
 }
 

@@ -11,7 +11,7 @@ use super::acting;
 use super::concurrency;
 use super::dialect;
 use super::effective::{EffectiveValue, Ledger};
-use super::error::{Error, Source};
+use super::error::{Error, KEY_PLACE, Source};
 use super::limits::Named;
 use super::pacing;
 use super::responsive;
@@ -19,9 +19,13 @@ use super::schema::{TierSection, UpstreamSection};
 use super::setting::Setting;
 use super::units::show_duration;
 use crate::provider::{Dialect, Provider};
+use crate::secrets::{SECRET, looks_secret};
 
 /// The upstream that needs no key and no network: the user who runs it supplies the address.
 pub const MOCK: &str = "mock";
+
+/// Without a `_` for longer a text is no name of a variable.
+const LONGEST_WORD: usize = 24;
 
 /// How long an item may take from its first send.
 const DEADLINE: Duration = Duration::from_secs(86_400);
@@ -167,11 +171,15 @@ fn base_url(
 /// An absolute address without credentials: it appears in logs and in journals.
 fn read_url(setting: &Setting, key: &str) -> Result<String, Error> {
     let expected = "an address such as https://api.example.com/v1, without query";
+    let with_secret = |shown: &str, expected: &str| {
+        let hidden = Setting::new(format!("{shown}{SECRET}"), setting.source().clone());
+        Err(hidden.refuse(key, format!("{expected}: {KEY_PLACE}")))
+    };
     if setting.text.contains('@') {
-        let hidden = Setting::new("(hidden)", setting.source().clone());
-        return Err(
-            hidden.refuse(key, "an address without credentials: a key belongs into api_key_env or api_key_file")
-        );
+        return with_secret("", "an address without credentials");
+    }
+    if let Some((address, _)) = setting.text.split_once('?') {
+        return with_secret(&format!("{address}?"), "an address without query");
     }
     let text = setting.text.trim_end_matches('/');
     let uri: Uri = text.parse().map_err(|_| setting.refuse(key, expected))?;
@@ -199,10 +207,9 @@ fn key(
             return Err(variable.refuse(&ledger.name("api_key_env"), expected));
         }
         (Some(variable), _) if rank(&section.api_key_env) > rank(&section.api_key_file) => {
-            let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
-            if variable.text.is_empty() || !variable.text.chars().all(word) {
+            if !is_variable_name(&variable.text) {
                 // The user may have put the key itself here, so it is not repeated.
-                let hidden = Setting::new("(hidden)", variable.source().clone());
+                let hidden = Setting::new(SECRET, variable.source().clone());
                 return Err(
                     hidden.refuse(&ledger.name("api_key_env"), "the name of an environment variable, not the key")
                 );
@@ -227,6 +234,14 @@ fn key(
             Ok(KeySource::None)
         }
     }
+}
+
+/// Whether a text can be the name of a variable and does not look like a key: names are words, with `_` between them.
+fn is_variable_name(text: &str) -> bool {
+    let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let begins = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
+    let letters = text.split('_').map(str::len).max().unwrap_or_default();
+    begins && text.chars().all(word) && letters <= LONGEST_WORD && !looks_secret(text)
 }
 
 /// Whether a URL leads to this very machine: no proxy is asked there, and no key is needed.
