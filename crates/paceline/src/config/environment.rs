@@ -12,7 +12,7 @@ const PREFIX: &str = "PACELINE_";
 const UPSTREAM: &str = "PACELINE_UPSTREAM__";
 
 /// Variables that Paceline gives to the commands it starts; they configure nothing.
-const FOR_CHILDREN: [&str; 2] = ["PACELINE_KEY", "PACELINE_ATTEMPT"];
+const FOR_CHILDREN: [&str; 3] = ["PACELINE_KEY", "PACELINE_ATTEMPT", "PACELINE_GROUP"];
 
 /// A copy of the environment, so that nothing here reads the process's own.
 ///
@@ -123,6 +123,8 @@ mod tests {
             ("PACELINE_UPSTREAM__OPENAI__CONCURRENCY", "20"),
             ("PACELINE_UPSTREAM__MY_API__BASE_URL", "http://a"),
             ("PACELINE_KEY", "an item"),
+            ("PACELINE_ATTEMPT", "1"),
+            ("PACELINE_GROUP", "its group"),
             ("PACELINER", "not ours"),
         ])
         .expect("all known");
