@@ -124,11 +124,19 @@ impl LlmJudge {
     /// # Errors
     /// Says what keeps it from being asked. Nothing is sent yet.
     pub fn new(config: LlmConfig) -> Result<Self, LlmError> {
+        Self::with_client(config, reqwest::Client::builder())
+    }
+
+    /// A judge that asks that model with a client of yours: its certificates, its proxy. Redirects and retries are its own.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn with_client(config: LlmConfig, client: reqwest::ClientBuilder) -> Result<Self, LlmError> {
         // It may hold a password.
         let broken = |error: reqwest::Error| LlmError::Client(error.without_url());
         // The process may have a provider of cryptography already; then that one stays.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let client = reqwest::Client::builder()
+        let client = client
             .user_agent(concat!("paceline/", env!("CARGO_PKG_VERSION")))
             // The key goes to that address and nowhere else, and every call takes a permit.
             .redirect(redirect::Policy::none())

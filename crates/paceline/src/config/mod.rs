@@ -17,6 +17,7 @@
 //! # }
 //! ```
 
+mod access;
 mod acting;
 mod address;
 mod concurrency;
@@ -43,6 +44,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+pub use access::{Access, Proxy, is_of_connection};
 pub use address::join_url;
 pub use effective::EffectiveValue;
 pub use environment::Environment;
@@ -143,7 +145,7 @@ impl Config {
     pub fn upstream(&self) -> Result<Upstream, Error> {
         let name = self.choose()?;
         let merged = self.overrides.section().over(self.lower_layers(name)?);
-        Upstream::new(name, &merged)
+        Upstream::new(name, &merged, &self.environment)
     }
 
     fn choose(&self) -> Result<&str, Error> {

@@ -7,10 +7,12 @@ use std::time::Duration;
 use http::Uri;
 use paceline_core::{Limits, Pace, PacerConfig};
 
+use super::access::{self, Access};
 use super::acting;
 use super::concurrency;
 use super::dialect;
 use super::effective::{EffectiveValue, Ledger};
+use super::environment::Environment;
 use super::error::{Error, KEY_PLACE, Source};
 use super::limits::Named;
 use super::pacing;
@@ -41,6 +43,8 @@ pub struct Upstream {
     pub base_url: Option<String>,
     /// Where the key is.
     pub key: KeySource,
+    /// The headers that its calls carry, whom they trust, and the way out.
+    pub access: Access,
     /// Limits, concurrency, retries, breaker and pace.
     pub pacer: PacerConfig,
     /// Parts of the account with limits of their own, in the order in which they are tried.
@@ -110,11 +114,12 @@ impl Upstream {
     }
 
     /// Checks and converts a merged section.
-    pub(crate) fn new(name: &str, section: &UpstreamSection) -> Result<Self, Error> {
+    pub(crate) fn new(name: &str, section: &UpstreamSection, environment: &Environment) -> Result<Self, Error> {
         let mut ledger = Ledger::new(format!("upstream.{name}"));
         let provider = provider(name, section, &mut ledger)?;
-        let base_url = base_url(name, provider, section, &mut ledger)?;
-        let key = key(name, provider, base_url.as_deref(), section, &mut ledger)?;
+        let base_url = base_url(name, provider, section, environment, &mut ledger)?;
+        let mut key = key(name, provider, base_url.as_deref(), section, &mut ledger)?;
+        let access = access::access(provider, section, &mut key, &mut ledger)?;
         let mut pace = pacing::pace(section, &mut ledger)?;
         let named = Named::of_upstream(section, &ledger)?;
         let off = section.pace.as_ref().filter(|_| pace.pace == Pace::None);
@@ -132,7 +137,7 @@ impl Upstream {
             PacerConfig { limits, concurrency, start, tiers: tier_limits, retry, breaker, pace: pace.pace, responsive };
         let acting = acting::acting(section, &pacer);
         let ((effective, idle), name) = (ledger.into_rows(), name.to_owned());
-        Ok(Self { name, provider, base_url, key, pacer, tiers, dialect, deadline, acting, effective, idle })
+        Ok(Self { name, provider, base_url, key, access, pacer, tiers, dialect, deadline, acting, effective, idle })
     }
 }
 
@@ -149,9 +154,14 @@ fn base_url(
     name: &str,
     provider: Provider,
     section: &UpstreamSection,
+    environment: &Environment,
     ledger: &mut Ledger,
 ) -> Result<Option<String>, Error> {
-    if let Some(setting) = &section.base_url {
+    // In place of the provider's own address, as its own libraries take it.
+    let usual = provider.base_url_variable().filter(|_| name != MOCK);
+    let usual = usual
+        .and_then(|name| Some(Setting::new(environment.filled(name)?.trim(), Source::Environment(name.to_owned()))));
+    if let Some(setting) = section.base_url.as_ref().or(usual.as_ref()) {
         let url = read_url(setting, &ledger.name("base_url"))?;
         ledger.note("base_url", url.clone(), setting.source().clone());
         return Ok(Some(url));
