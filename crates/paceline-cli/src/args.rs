@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
+use paceline::config::Overrides;
 
 use crate::explain;
 use crate::logging::LogFormat;
@@ -62,7 +63,7 @@ pub(crate) enum Command {
     /// Show how long the retries of an item, and of a run, may take at worst; sends nothing
     Plan(plan::Args),
     /// Show the limits in force and where each value came from; sends nothing
-    Check(CheckArgs),
+    Check(Box<CheckArgs>),
     /// Show how a running or finished job stands, from its journal
     Stats(StatsArgs),
     /// Say what an API's answer means, step by step: class, action, wait and limits; sends nothing
@@ -82,13 +83,9 @@ const PACE: &str = "Pace and patience";
 const BOUNDS: &str = "Bounds of this run";
 const JOB: &str = "Job and results";
 
-/// Which upstream, and under which limits.
+/// Where the API is, and how calls reach it and show who sends them.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct UpstreamArgs {
-    /// Upstream from paceline.toml, or a known one: openai, anthropic, gemini, ..., generic (any HTTP API, with --base-url),
-    /// mock (in-process, needs no key)
-    #[arg(help_heading = UPSTREAM, long, value_name = "NAME")]
-    pub(crate) upstream: Option<String>,
+pub(crate) struct AccessArgs {
     /// Address of the API; without --upstream it is taken as a generic HTTP API
     #[arg(help_heading = UPSTREAM, long, value_name = "URL")]
     pub(crate) base_url: Option<String>,
@@ -98,6 +95,74 @@ pub(crate) struct UpstreamArgs {
     /// File that holds the key
     #[arg(help_heading = UPSTREAM, long, value_name = "FILE")]
     pub(crate) api_key_file: Option<PathBuf>,
+    /// Header that carries the key [default: the provider's, else Authorization]
+    #[arg(help_heading = UPSTREAM, long, value_name = "NAME")]
+    pub(crate) key_header: Option<String>,
+    /// Word before the key: Bearer, Basic (a key NAME:PASSWORD is encoded), ..., none [default: the provider's, else Bearer]
+    #[arg(help_heading = UPSTREAM, long, value_name = "WORD")]
+    pub(crate) key_scheme: Option<String>,
+    /// Header that every call carries; may be repeated. A key is better kept in a variable or a file
+    #[arg(help_heading = UPSTREAM, long, value_name = "'NAME: VALUE'")]
+    pub(crate) header: Vec<String>,
+    /// Certificates of authorities, in PEM, to trust beside the system's
+    #[arg(help_heading = UPSTREAM, long, value_name = "FILE")]
+    pub(crate) ca_file: Option<PathBuf>,
+    /// Certificate to show to the server, in PEM
+    #[arg(help_heading = UPSTREAM, long, value_name = "FILE")]
+    pub(crate) client_cert: Option<PathBuf>,
+    /// Key of that certificate, in PEM
+    #[arg(help_heading = UPSTREAM, long, value_name = "FILE")]
+    pub(crate) client_key: Option<PathBuf>,
+    /// Proxy to go through, or none [default: the environment's HTTPS_PROXY, HTTP_PROXY, ALL_PROXY, NO_PROXY]
+    #[arg(help_heading = UPSTREAM, long, value_name = "URL")]
+    pub(crate) proxy: Option<String>,
+}
+
+impl AccessArgs {
+    /// Beside what else is to be overridden.
+    pub(crate) fn over(self, others: Overrides) -> Overrides {
+        Overrides {
+            base_url: self.base_url,
+            api_key_env: self.api_key_env,
+            api_key_file: self.api_key_file,
+            key_header: self.key_header,
+            key_scheme: self.key_scheme,
+            headers: self.header,
+            ca_file: self.ca_file,
+            client_cert: self.client_cert,
+            client_key: self.client_key,
+            proxy: self.proxy,
+            ..others
+        }
+    }
+
+    /// The first of them that is given.
+    pub(crate) fn given(&self) -> Option<&'static str> {
+        let flags = [
+            (self.base_url.is_some(), "--base-url"),
+            (self.api_key_env.is_some(), "--api-key-env"),
+            (self.api_key_file.is_some(), "--api-key-file"),
+            (self.key_header.is_some(), "--key-header"),
+            (self.key_scheme.is_some(), "--key-scheme"),
+            (!self.header.is_empty(), "--header"),
+            (self.ca_file.is_some(), "--ca-file"),
+            (self.client_cert.is_some(), "--client-cert"),
+            (self.client_key.is_some(), "--client-key"),
+            (self.proxy.is_some(), "--proxy"),
+        ];
+        flags.into_iter().find_map(|(given, flag)| given.then_some(flag))
+    }
+}
+
+/// Which upstream, and under which limits.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct UpstreamArgs {
+    /// Upstream from paceline.toml, or a known one: openai, anthropic, gemini, ..., generic (any HTTP API, with --base-url),
+    /// mock (in-process, needs no key)
+    #[arg(help_heading = UPSTREAM, long, value_name = "NAME")]
+    pub(crate) upstream: Option<String>,
+    #[command(flatten)]
+    pub(crate) access: AccessArgs,
     /// A limit of the provider: 500rpm, '10 rps', '200k tpm', '90 per 10s', '50 concurrent'; may be repeated
     #[arg(help_heading = PACE, long, value_name = "LIMIT", allow_hyphen_values = true)]
     pub(crate) limit: Vec<String>,

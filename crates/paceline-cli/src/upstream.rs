@@ -1,10 +1,14 @@
 //! From flags, environment and file to the upstream that a command works with, and its key.
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::Read as _;
+use std::path::Path;
 
-use http::HeaderMap;
-use paceline::config::{Config, Environment, KeySource, Overrides, Upstream};
+use http::{HeaderMap, HeaderValue};
+use paceline::config::{Access, Config, Environment, KeySource, Overrides, Proxy, Upstream, is_loopback};
 use paceline::provider::Provider;
+use paceline::secrets::hidden;
+use reqwest::{Certificate, Client, ClientBuilder, Identity};
 
 use crate::args::{Everywhere, UpstreamArgs};
 use crate::exit::Failure;
@@ -17,9 +21,6 @@ pub(crate) fn resolve(args: &UpstreamArgs, everywhere: &Everywhere) -> Result<Up
     let args = args.clone();
     let overrides = Overrides {
         upstream: args.upstream,
-        base_url: args.base_url,
-        api_key_env: args.api_key_env,
-        api_key_file: args.api_key_file,
         limits: args.limit,
         rpm: args.rpm,
         tpm: args.tpm,
@@ -31,7 +32,7 @@ pub(crate) fn resolve(args: &UpstreamArgs, everywhere: &Everywhere) -> Result<Up
         deadline: args.deadline,
         ..Overrides::default()
     };
-    configured(overrides, everywhere)
+    configured(args.access.over(overrides), everywhere)
 }
 
 /// The same, with flags of one's own.
@@ -44,19 +45,73 @@ pub(crate) fn configured(overrides: Overrides, everywhere: &Everywhere) -> Resul
     config.upstream().map_err(Failure::refused)
 }
 
-/// The headers that every call to the upstream carries, its key among them.
+/// The headers that every call to the upstream carries, its key among them. A key that others can read, on its way or in its
+/// file, is warned about.
 ///
 /// # Errors
 /// Refuses a key that is needed and missing, unreadable, or no header value. The key itself is never named.
 pub(crate) fn headers(upstream: &Upstream) -> Result<HeaderMap, Failure> {
-    let mut headers: HeaderMap = upstream.provider.headers().collect();
-    if let Some(key) = read_key(&upstream.key, upstream.provider)? {
-        let place = key_place(&upstream.key);
-        let invalid = |_| Failure::refused(format!("the key in {place} holds characters that no header may carry"));
-        let (name, value) = upstream.provider.key_header(&key).map_err(invalid)?;
-        headers.insert(name, value);
+    let key = read_key(&upstream.key, upstream.provider)?;
+    let place = key_place(&upstream.key);
+    let invalid = |_| Failure::refused(format!("the key in {place} holds characters that no header may carry"));
+    let headers = upstream.access.headers(key.as_deref()).map_err(invalid)?;
+    if headers.values().any(HeaderValue::is_sensitive)
+        && let Some(address) = &upstream.base_url
+        && address.starts_with("http://")
+        && !is_loopback(address)
+    {
+        tracing::warn!("the key goes to {address} unencrypted, and everyone on the way can read it: use https://");
     }
     Ok(headers)
+}
+
+/// What calls to the upstream are sent with: the certificates that are trusted and shown, and the way out.
+///
+/// # Errors
+/// Refuses a file that cannot be read or is not what it should be.
+pub(crate) fn client(upstream: &Upstream) -> Result<ClientBuilder, Failure> {
+    let Access { ca_file, client, proxy, .. } = &upstream.access;
+    let mut builder = match proxy {
+        Proxy::At(address) => {
+            // Its error would repeat the address, which may hold a password.
+            let refused = |_: reqwest::Error| Failure::refused(format!("--proxy {}: no such address", hidden(address)));
+            Client::builder().proxy(reqwest::Proxy::all(address).map_err(refused)?)
+        }
+        // A proxy cannot reach this machine's own addresses, and what is meant for them stays here.
+        Proxy::Environment if !upstream.base_url.as_deref().is_some_and(is_loopback) => Client::builder(),
+        Proxy::Environment | Proxy::None => Client::builder().no_proxy(),
+    };
+    if let Some(path) = ca_file {
+        let certificates = Certificate::from_pem_bundle(&pem("ca_file", path)?).unwrap_or_default();
+        if certificates.is_empty() {
+            return Err(no_pem("ca_file", path, "certificates (BEGIN CERTIFICATE)"));
+        }
+        builder = builder.tls_certs_merge(certificates);
+    }
+    if let Some((certificate, key)) = client {
+        let mut both = pem("client_cert", certificate)?;
+        if key != certificate {
+            both.push(b'\n');
+            both.extend(pem("client_key", key)?);
+        }
+        let identity = Identity::from_pem(&both);
+        builder = builder.identity(identity.map_err(|_| {
+            no_pem(
+                "client_cert",
+                certificate,
+                "a certificate (BEGIN CERTIFICATE) and, there or in client_key, its PRIVATE KEY",
+            )
+        })?);
+    }
+    Ok(builder)
+}
+
+fn pem(key: &str, path: &Path) -> Result<Vec<u8>, Failure> {
+    std::fs::read(path).map_err(|error| Failure::refused(format!("{key} {} cannot be read: {error}", path.display())))
+}
+
+fn no_pem(key: &str, path: &Path, expected: &str) -> Failure {
+    Failure::refused(format!("{key} {}: expected {expected} in PEM", path.display()))
 }
 
 /// Where the key is, in words.
@@ -91,7 +146,29 @@ fn read_key(source: &KeySource, provider: Provider) -> Result<Option<String>, Fa
     Ok(Some(key.to_owned()))
 }
 
-fn read_file(path: &PathBuf) -> Result<String, Failure> {
-    std::fs::read_to_string(path)
-        .map_err(|error| Failure::refused(format!("the key file {} cannot be read: {error}", path.display())))
+fn read_file(path: &Path) -> Result<String, Failure> {
+    // The user may have put the key itself in place of the file.
+    let shown = path.display().to_string();
+    let shown = hidden(&shown);
+    let unreadable = |error| Failure::refused(format!("the key file {shown} cannot be read: {error}"));
+    let mut file = File::open(path).map_err(unreadable)?;
+    let mut key = String::new();
+    file.read_to_string(&mut key).map_err(unreadable)?;
+    if let Some(mode) = others_may_read(&file) {
+        tracing::warn!("the key file {shown} can be read by others (mode {mode:o}): chmod 600 {shown}");
+    }
+    Ok(key)
+}
+
+/// The mode of a file that not only its user may read. A pipe or a device has none that matters.
+#[cfg(unix)]
+fn others_may_read(file: &File) -> Option<u32> {
+    use std::os::unix::fs::PermissionsExt as _;
+    let about = file.metadata().ok().filter(std::fs::Metadata::is_file)?;
+    Some(about.permissions().mode() & 0o777).filter(|mode| mode & 0o077 != 0)
+}
+
+#[cfg(not(unix))]
+const fn others_may_read(_: &File) -> Option<u32> {
+    None
 }

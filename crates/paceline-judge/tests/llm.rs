@@ -112,7 +112,7 @@ async fn is_asked_about_the_error_alone() {
             "class": "transient",
             "status": 500,
             "code": null,
-            "words": "account [payload]: wrong key [redacted], Authorization: [redacted]",
+            "words": "account [payload]: wrong key [key], Authorization: [key]",
         })
     );
     assert_eq!((&question["item"]["key"], &question["max_retries"]), (&json!("a"), &json!(3)));
@@ -124,7 +124,7 @@ async fn what_it_says_repeats_no_key() {
         Some(says(r#"{"action":"skip","reason":"you sent sk-the-key-of-the-judge, and Bearer x.y.z-1, twice"}"#))
     });
     let decision = decide(&server.await.judge(), &busy()).await;
-    let reason = Some("you sent [redacted], and Bearer [redacted], twice".to_owned());
+    let reason = Some("you sent [key], and Bearer [key], twice".to_owned());
     assert_eq!(decision, Some(Judgement::Skip { reason }));
 }
 

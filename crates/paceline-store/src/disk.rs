@@ -1,7 +1,7 @@
 //! What is asked of the file system besides reading and writing.
 
-use std::fs::{File, Metadata};
-use std::io::ErrorKind;
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::{self, ErrorKind};
 use std::path::Path;
 
 use crate::error::Error;
@@ -18,6 +18,34 @@ pub(crate) fn sync_folder_of(path: &Path) -> Result<(), Error> {
 /// Where a file is.
 pub(crate) fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// How files are opened that hold prompts and answers: one that is made belongs to its user alone.
+pub fn private_file() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options.write(true);
+    options
+}
+
+/// Makes the file `fresh` that is to take the place of `target`: with its permissions, where it is there, else private.
+///
+/// # Errors
+/// What the file system says.
+pub fn create_in_place_of(target: &Path, fresh: &Path) -> io::Result<File> {
+    let file = private_file().create(true).truncate(true).open(fresh)?;
+    if let Ok(there) = target.metadata() {
+        file.set_permissions(there.permissions())?;
+    }
+    Ok(file)
+}
+
+/// Makes an empty file for a database that is not there yet: the log that SQLite puts beside it has its permissions. What keeps
+/// the file from being made keeps SQLite from it too, and SQLite tells more.
+pub(crate) fn make_private(database: &Path) {
+    // One that is there is not opened: closing it would take SQLite's locks away.
+    drop(private_file().create_new(true).open(database));
 }
 
 /// Removes a file that may be there.

@@ -63,6 +63,7 @@ mod turn;
 pub mod work;
 mod writer;
 
+pub use disk::{create_in_place_of, private_file};
 pub use error::Error;
 pub use further::{Further, Taken, Unread};
 pub use history::Minute;

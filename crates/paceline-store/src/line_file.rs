@@ -1,10 +1,10 @@
 //! A file that grows by whole lines: appended to, synced, and cut back to what counts.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, TryLockError};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 
-use crate::disk::{stands_at, sync_folder_of};
+use crate::disk::{private_file, stands_at, sync_folder_of};
 use crate::error::Error;
 
 /// A file that lines are appended to. What [`append`](Self::append) took survives a power cut, and nothing follows a line that
@@ -18,13 +18,13 @@ pub struct LineFile {
 }
 
 impl LineFile {
-    /// Opens the file to append at its end, or makes it: its name survives a power cut, then.
+    /// Opens the file to append at its end, or makes it, for its user alone: its name survives a power cut, then.
     ///
     /// # Errors
     /// When the system refuses.
     pub fn open(path: &Path) -> Result<Self, Error> {
-        let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
-        let file = options.map_err(Error::io("create", path))?;
+        let opened = private_file().read(true).create(true).truncate(false).open(path);
+        let file = opened.map_err(Error::io("create", path))?;
         sync_folder_of(path)?;
         Self::of(file, path)
     }

@@ -14,7 +14,7 @@ use flate2::read::MultiGzDecoder;
 use flate2::write::GzEncoder;
 use rusqlite::{Connection, params};
 
-use crate::disk::{remove, sync_folder_of};
+use crate::disk::{create_in_place_of, remove, sync_folder_of};
 use crate::error::Error;
 use crate::item::State;
 use crate::line::{CustomId, Proof, prove};
@@ -168,9 +168,10 @@ fn replace(
     file: Replacing,
     write: impl FnOnce(&OutputFile, &mut Fresh) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    let fresh = beside(&file.target(paths));
+    let target = file.target(paths);
+    let fresh = beside(&target);
     let written = durably(conn, || {
-        let mut fresh = Fresh::create(&fresh, file == Replacing::Packed)?;
+        let mut fresh = Fresh::create(&target, &fresh, file == Replacing::Packed)?;
         write(file.output(outputs), &mut fresh)?;
         let covered = fresh.finish()?;
         let (results, errors) = match file {
@@ -301,8 +302,9 @@ enum Sink {
 }
 
 impl Fresh {
-    fn create(path: &Path, packed: bool) -> Result<Self, Error> {
-        let file = BufWriter::with_capacity(1 << 18, File::create(path).map_err(Error::io("create", path))?);
+    fn create(target: &Path, path: &Path, packed: bool) -> Result<Self, Error> {
+        let file = create_in_place_of(target, path).map_err(Error::io("create", path))?;
+        let file = BufWriter::with_capacity(1 << 18, file);
         let to = if packed { Sink::Packed(GzEncoder::new(file, Compression::default())) } else { Sink::Plain(file) };
         Ok(Self { path: path.to_owned(), to, covered: Covered::default(), crc: crc32fast::Hasher::new() })
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
+use crate::disk::make_private;
 use crate::error::Error;
 
 /// The name under which the state of the account as a whole is kept, beside those of its scopes.
@@ -123,6 +124,7 @@ pub(crate) fn connect(path: Option<&Path>) -> Result<(Connection, Found), Error>
     let Some(path) = path else {
         return Ok((Connection::open_in_memory().map_err(Error::sqlite("open"))?, Found::Empty));
     };
+    make_private(path);
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let conn = Connection::open_with_flags(path, flags).map_err(Error::sqlite("open"))?;
     conn.busy_timeout(BUSY).map_err(Error::sqlite("open"))?;

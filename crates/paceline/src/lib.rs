@@ -35,7 +35,7 @@ mod nested;
 mod permit;
 pub mod provider;
 mod retry;
-mod secrets;
+pub mod secrets;
 mod sleeper;
 mod sync;
 
@@ -52,5 +52,4 @@ pub use paceline_core::{
     exponential_delay, linear_delay,
 };
 pub use permit::Permit;
-pub use secrets::Secrets;
 pub use sleeper::ResponsiveSleeper;

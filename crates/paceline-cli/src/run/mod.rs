@@ -82,7 +82,8 @@ pub(crate) async fn command(args: RunArgs, everywhere: &Everywhere) -> Result<St
     })?;
     let idempotency = upstream.provider.idempotency_header().map(|name| (name, job.journal.id().to_owned()));
     let _in_use = if mock.is_none() { sharing::mark(&base_url, &headers) } else { None };
-    let sender = Sender::new(SenderConfig { base_url, headers, timeout: args.timeout, idempotency })
+    let client = upstream::client(&upstream)?;
+    let sender = Sender::new(client, SenderConfig { base_url, headers, timeout: args.timeout, idempotency })
         .map_err(|error| Failure::refused(format!("cannot set up calls to the upstream: {error}")))?;
     let run = Run { args: &args, upstream: &upstream, paths: &paths, job, limiter, quiet: everywhere.quiet };
     // First these: no interruption falls between the two.

@@ -1,5 +1,6 @@
 //! `paceline` as a person meets it: the real binary against a server that counts what reaches it.
 
+mod access;
 mod answers;
 mod attribution;
 mod bounds;
@@ -17,6 +18,7 @@ mod pictures;
 mod plan;
 mod resume;
 mod rewritten;
+mod secrets;
 mod sharing;
 mod sim;
 mod stats;
@@ -33,5 +35,6 @@ mod tasks_run_http;
 mod tasks_store;
 #[cfg(unix)]
 mod terminal;
+mod tls;
 mod waits;
 mod words;

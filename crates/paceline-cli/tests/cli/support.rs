@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
+use tokio_rustls::TlsAcceptor;
 
 /// A request that reached the server.
 #[derive(Clone, Debug)]
@@ -89,12 +90,27 @@ struct Seen {
 pub(crate) struct Server {
     seen: Arc<Seen>,
     port: u16,
+    /// It speaks TLS, and is called by its name.
+    tls: bool,
     runtime: Option<Runtime>,
 }
 
 impl Server {
     /// Answers every request as `answer` says.
     pub(crate) fn new(answer: impl Fn(&Arrival) -> Reply + Send + Sync + 'static) -> Self {
+        Self::of(None, answer)
+    }
+
+    /// The same over TLS.
+    pub(crate) fn tls(
+        config: Arc<rustls::ServerConfig>,
+        answer: impl Fn(&Arrival) -> Reply + Send + Sync + 'static,
+    ) -> Self {
+        Self::of(Some(TlsAcceptor::from(config)), answer)
+    }
+
+    fn of(tls: Option<TlsAcceptor>, answer: impl Fn(&Arrival) -> Reply + Send + Sync + 'static) -> Self {
+        let is_tls = tls.is_some();
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).expect("a free port");
@@ -105,16 +121,25 @@ impl Server {
             while let Ok((stream, _)) = listener.accept().await {
                 let (seen, answer) = (Arc::clone(&all), Arc::clone(&answer));
                 let service = service_fn(move |request| respond(request, Arc::clone(&seen), Arc::clone(&answer)));
-                tokio::spawn(
-                    hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service),
-                );
+                let tls = tls.clone();
+                tokio::spawn(async move {
+                    let http = hyper::server::conn::http1::Builder::new();
+                    // What becomes of a connection is seen by the client.
+                    let _ = match tls {
+                        None => http.serve_connection(TokioIo::new(stream), service).await,
+                        Some(tls) => match tls.accept(stream).await {
+                            Ok(stream) => http.serve_connection(TokioIo::new(stream), service).await,
+                            Err(_) => Ok(()),
+                        },
+                    };
+                });
             }
         });
-        Self { seen, port, runtime: Some(runtime) }
+        Self { seen, port, tls: is_tls, runtime: Some(runtime) }
     }
 
     pub(crate) fn url(&self) -> String {
-        format!("http://127.0.0.1:{}", self.port)
+        if self.tls { format!("https://localhost:{}", self.port) } else { format!("http://127.0.0.1:{}", self.port) }
     }
 
     pub(crate) fn arrivals(&self) -> Vec<Arrival> {

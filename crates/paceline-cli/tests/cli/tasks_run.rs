@@ -468,3 +468,11 @@ fn bad_usage_begins_nothing() {
         assert!(log.contains(words), "{flags:?}: {log}");
     }
 }
+
+#[test]
+fn a_command_may_be_paceline_itself() {
+    let store = Store::of(&["a"]);
+    let paceline = env!("CARGO_BIN_EXE_paceline");
+    let Ran { code, log, .. } = ran(store.command().args(["--", paceline, "check", "--upstream", "mock"]));
+    assert_eq!(code, 0, "{log}");
+}

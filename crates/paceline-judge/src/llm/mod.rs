@@ -13,7 +13,8 @@ use http::HeaderMap;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use paceline::config::join_url;
 use paceline::provider::{self, Dialect, NoResponse, Provider, Reading, TokenRatio};
-use paceline::{Limiter, Secrets, clock};
+use paceline::secrets::Secrets;
+use paceline::{Limiter, clock};
 use paceline_core::{Admit, Class, ConfigError, Cost, Outcome, PacerConfig, Policy, Request};
 use paceline_store::work::{Case, Judge, Judgement, Judging, by_class, read_answer};
 use reqwest::redirect;
@@ -104,6 +105,8 @@ pub struct LlmJudge {
     config: LlmConfig,
     limiter: Limiter,
     client: reqwest::Client,
+    /// The key of its API.
+    secrets: Secrets,
     agreement: Mutex<Agreement>,
     /// Of which silences the user was warned.
     warned: Mutex<BTreeSet<&'static str>>,
@@ -121,11 +124,19 @@ impl LlmJudge {
     /// # Errors
     /// Says what keeps it from being asked. Nothing is sent yet.
     pub fn new(config: LlmConfig) -> Result<Self, LlmError> {
+        Self::with_client(config, reqwest::Client::builder())
+    }
+
+    /// A judge that asks that model with a client of yours: its certificates, its proxy. Redirects and retries are its own.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn with_client(config: LlmConfig, client: reqwest::ClientBuilder) -> Result<Self, LlmError> {
         // It may hold a password.
         let broken = |error: reqwest::Error| LlmError::Client(error.without_url());
         // The process may have a provider of cryptography already; then that one stays.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let client = reqwest::Client::builder()
+        let client = client
             .user_agent(concat!("paceline/", env!("CARGO_PKG_VERSION")))
             // The key goes to that address and nowhere else, and every call takes a permit.
             .redirect(redirect::Policy::none())
@@ -135,7 +146,9 @@ impl LlmJudge {
         client.get(&config.base_url).build().map_err(broken)?;
         let limiter = Limiter::new(config.pacer.clone())?;
         let name = format!("model {}", config.model);
-        Ok(Self { name, config, limiter, client, agreement: Mutex::default(), warned: Mutex::default() })
+        let secrets = Secrets::of(config.headers.values());
+        let (agreement, warned) = (Mutex::default(), Mutex::default());
+        Ok(Self { name, config, limiter, client, secrets, agreement, warned })
     }
 
     /// The numbers of the judge's own pace: limits, calls, refusals.
@@ -189,6 +202,8 @@ impl LlmJudge {
                 Err(_) => return failed(NoResponse::Truncated),
             }
         }
+        // The API may repeat it: what it says is logged, stored and reported.
+        let body = self.secrets.removed_from(body.into());
         let (status, headers) = (response.status().as_u16(), response.headers());
         let reading =
             self.config.dialect.read(&provider::Answer { status, headers, body: &body, path: PATH }, clock::wall());
@@ -207,11 +222,9 @@ impl LlmJudge {
         }
     }
 
-    /// The API may repeat its key, and a model what it was shown: what it says is logged, stored and reported.
-    fn without_secrets(&self, decision: Judgement) -> Judgement {
-        // Keys that look like none are known from the headers.
-        let keys = Secrets::of(self.config.headers.values(), "[redacted]");
-        let said = |reason: Option<String>| reason.map(|reason| redacted(&keys.removed_from_text(reason), ""));
+    /// A model may repeat what it was shown.
+    fn without_secrets(decision: Judgement) -> Judgement {
+        let said = |reason: Option<String>| reason.map(|reason| redacted(&reason, ""));
         match decision {
             Judgement::Retry { delay, reason } => Judgement::Retry { delay, reason: said(reason) },
             Judgement::Fail { reason } => Judgement::Fail { reason: said(reason) },
@@ -244,7 +257,7 @@ impl Judge for LlmJudge {
                     None
                 }
                 Ok(decision) => {
-                    let decision = self.without_secrets(decision);
+                    let decision = Self::without_secrets(decision);
                     let (answer, reason) = (word(&decision), reason(&decision).to_owned());
                     let taken = self.bounded(&case, decision);
                     tracing::info!(item, judge, answer, reason, rules, taken = taken.is_some(), "the judge answered");

@@ -3,15 +3,16 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 
-use super::error::{Error, Source};
+use super::error::{Error, KEY_PLACE, Source};
 use super::schema::{Layered, UpstreamSection};
 use super::setting::Locator;
+use crate::secrets::{SECRET, hidden, is_secret_name};
 
 const PREFIX: &str = "PACELINE_";
 const UPSTREAM: &str = "PACELINE_UPSTREAM__";
 
 /// Variables that Paceline gives to the commands it starts; they configure nothing.
-const FOR_CHILDREN: [&str; 2] = ["PACELINE_KEY", "PACELINE_ATTEMPT"];
+const FOR_CHILDREN: [&str; 3] = ["PACELINE_KEY", "PACELINE_ATTEMPT", "PACELINE_GROUP"];
 
 /// A copy of the environment, so that nothing here reads the process's own.
 ///
@@ -76,8 +77,11 @@ fn parse(variable: &str, path: &str, value: &str) -> Result<UpstreamSection, Err
         return Err(unknown(variable, format!("{path:?} is no key")));
     }
     let line = format!("{path} = {}", toml::Value::String(value.to_owned()));
-    let mut section: UpstreamSection =
-        toml::from_str(&line).map_err(|error| unknown(variable, error.message().to_owned()))?;
+    let mut section: UpstreamSection = toml::from_str(&line).map_err(|error| {
+        let key = path.rsplit('.').next().is_some_and(is_secret_name);
+        let place = if key { format!("; {KEY_PLACE}") } else { String::new() };
+        unknown(variable, format!("{}{place}", hidden(error.message())))
+    })?;
     section.locate(&Locator::Variable(variable));
     Ok(section)
 }
@@ -85,10 +89,10 @@ fn parse(variable: &str, path: &str, value: &str) -> Result<UpstreamSection, Err
 /// A variable for an upstream that does not exist. Where its value may be a secret in the wrong place, it is not shown.
 fn stray(variable: &str, upstream: &str, value: &str, known: &[&str]) -> Error {
     let name = upstream.to_ascii_lowercase();
-    let secret = variable.contains("KEY") || value.contains('@');
+    let secret = is_secret_name(variable) || value.contains('@');
     Error::Value {
         key: format!("upstream.{name}"),
-        value: if secret { "(hidden)".to_owned() } else { value.to_owned() },
+        value: if secret { SECRET.to_owned() } else { value.to_owned() },
         origin: Source::Environment(variable.to_owned()),
         expected: format!(
             "the name of an upstream in place of {upstream} ({}), or an entry [upstream.{name}] in the configuration file",
@@ -119,6 +123,8 @@ mod tests {
             ("PACELINE_UPSTREAM__OPENAI__CONCURRENCY", "20"),
             ("PACELINE_UPSTREAM__MY_API__BASE_URL", "http://a"),
             ("PACELINE_KEY", "an item"),
+            ("PACELINE_ATTEMPT", "1"),
+            ("PACELINE_GROUP", "its group"),
             ("PACELINER", "not ours"),
         ])
         .expect("all known");
@@ -156,8 +162,8 @@ mod tests {
         for (name, value, shown) in [
             ("PACELINE_UPSTREAM__OPNEAI__RPM", "5", "\"5\""),
             ("PACELINE_UPSTREAM__OPNEAI__BASE_URL", "http://a", "\"http://a\""),
-            ("PACELINE_UPSTREAM__OPNEAI__BASE_URL", "http://me:secret@a", "(hidden)"),
-            ("PACELINE_UPSTREAM__OPNEAI__API_KEY_ENV", "sk-secret", "(hidden)"),
+            ("PACELINE_UPSTREAM__OPNEAI__BASE_URL", "http://me:secret@a", SECRET),
+            ("PACELINE_UPSTREAM__OPNEAI__API_KEY_ENV", "sk-secret", SECRET),
         ] {
             let message = upstreams(&[(name, value)]).map(drop).expect_err("no such upstream").to_string();
             for words in [name, shown, "my-api, openai", "[upstream.opneai]"] {

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use crate::secrets::hidden;
+
 /// Where an effective value came from. Later variants win over earlier ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
@@ -109,8 +111,13 @@ pub enum Error {
     },
 }
 
-/// Names a value the way the reader wrote it: the variable, the flag, or the key with its file and line.
+/// Where a key belongs instead.
+pub(crate) const KEY_PLACE: &str = "a key belongs in an environment variable (api_key_env, --api-key-env) or in a file of its own (api_key_file, --api-key-file)";
+
+/// Names a value the way the reader wrote it: the variable, the flag, or the key with its file and line. A secret in the wrong
+/// place is not repeated.
 fn refusal(key: &str, value: &str, origin: &Source, expected: &str) -> String {
+    let value = hidden(value);
     match origin {
         Source::Environment(variable) => format!("{variable} = {value:?} (from the environment): expected {expected}"),
         Source::Flag(flag) => format!("{flag} {value:?} (from the command line): expected {expected}"),

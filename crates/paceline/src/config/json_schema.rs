@@ -131,6 +131,15 @@ kind!(
 );
 
 kind!(
+    /// Values of headers by name, or lines such as `Name: value`.
+    HeaderList,
+    |_generator| { "anyOf": [
+        { "type": "object", "additionalProperties": { "type": "string" } },
+        { "type": "string" },
+    ] }
+);
+
+kind!(
     /// What is slowed down together.
     ScopeName,
     |_generator| { "enum": names(&dialect::SCOPES) }

@@ -17,6 +17,7 @@
 //! # }
 //! ```
 
+mod access;
 mod acting;
 mod address;
 mod concurrency;
@@ -39,9 +40,11 @@ mod tests;
 mod units;
 mod upstream;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+pub use access::{Access, Proxy, is_of_connection};
 pub use address::join_url;
 pub use effective::EffectiveValue;
 pub use environment::Environment;
@@ -53,6 +56,8 @@ pub use units::{CountError, DurationError, Limit, LimitError, parse_count, parse
 pub use upstream::{KeySource, MOCK, Tier, TierMatch, Upstream, is_loopback};
 
 use crate::provider::Provider;
+use crate::secrets::hidden;
+use error::KEY_PLACE;
 use schema::{FileSection, Layered, UpstreamSection};
 use setting::Locator;
 
@@ -103,7 +108,7 @@ impl Config {
             return Err(wrong(format!("has {} bytes: expected at most {} KiB", text.len(), LARGEST_FILE >> 10)));
         }
         let mut file: FileSection =
-            toml::from_str(text).map_err(|error| wrong(error.to_string().trim_end().to_owned()))?;
+            toml::from_str(text).map_err(|error| wrong(without_secrets(error.to_string().trim_end())))?;
         let word = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
         for (name, section) in &mut file.upstream {
             if name.is_empty() || !name.chars().all(word) || name.contains("__") {
@@ -140,7 +145,7 @@ impl Config {
     pub fn upstream(&self) -> Result<Upstream, Error> {
         let name = self.choose()?;
         let merged = self.overrides.section().over(self.lower_layers(name)?);
-        Upstream::new(name, &merged)
+        Upstream::new(name, &merged, &self.environment)
     }
 
     fn choose(&self) -> Result<&str, Error> {
@@ -179,6 +184,14 @@ impl Config {
 
     fn choices(&self) -> Vec<String> {
         with_built_ins(self.names()).into_iter().map(str::to_owned).collect()
+    }
+}
+
+/// What is wrong with a file quotes its line, which may hold a key.
+fn without_secrets(message: &str) -> String {
+    match hidden(message) {
+        Cow::Borrowed(message) => message.to_owned(),
+        Cow::Owned(message) => format!("{message}\n{KEY_PLACE}"),
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use super::error::Source;
 use super::schema::{ConcurrencySection, RetrySection, UpstreamSection};
 use super::setting::Setting;
-use super::shapes::Settings;
+use super::shapes::{HeaderSettings, Settings};
 
 /// What flags said, as it was typed: the configuration reads the values, so that a flag takes what a file takes.
 #[derive(Clone, Debug, Default)]
@@ -20,6 +20,20 @@ pub struct Overrides {
     pub api_key_env: Option<String>,
     /// `--api-key-file`: the file that holds the key.
     pub api_key_file: Option<PathBuf>,
+    /// `--key-header`: the header that carries the key.
+    pub key_header: Option<String>,
+    /// `--key-scheme`: the word before the key.
+    pub key_scheme: Option<String>,
+    /// Each `--header`, such as `Name: value`.
+    pub headers: Vec<String>,
+    /// `--ca-file`: authorities that are trusted beside the system's.
+    pub ca_file: Option<PathBuf>,
+    /// `--client-cert`.
+    pub client_cert: Option<PathBuf>,
+    /// `--client-key`.
+    pub client_key: Option<PathBuf>,
+    /// `--proxy`.
+    pub proxy: Option<String>,
     /// Each `--limit`: one limit, or several with commas between.
     pub limits: Vec<String>,
     /// `--rpm`: requests a minute.
@@ -52,11 +66,22 @@ impl Overrides {
         let concurrency = max.map(|max| ConcurrencySection { max: Some(max), ..ConcurrencySection::default() });
         let max_retries = flag("--max-retries", &self.max_retries);
         let retry = max_retries.map(|max| RetrySection { max_retries: Some(max), ..RetrySection::default() });
-        let api_key_file = self.api_key_file.as_ref().map(|file| file.to_string_lossy().into_owned());
+        let file = |name: &'static str, path: &Option<PathBuf>| {
+            path.as_ref().map(|path| Setting::new(path.to_string_lossy(), Source::Flag(name)))
+        };
+        let header = |value: &str| Setting::new(value, Source::Flag("--header"));
+        let headers = HeaderSettings::of_lines(self.headers.iter().map(String::as_str), header);
         UpstreamSection {
             base_url: flag("--base-url", &self.base_url),
             api_key_env: flag("--api-key-env", &self.api_key_env),
-            api_key_file: flag("--api-key-file", &api_key_file),
+            api_key_file: file("--api-key-file", &self.api_key_file),
+            key_header: flag("--key-header", &self.key_header),
+            key_scheme: flag("--key-scheme", &self.key_scheme),
+            headers: Some(headers),
+            ca_file: file("--ca-file", &self.ca_file),
+            client_cert: file("--client-cert", &self.client_cert),
+            client_key: file("--client-key", &self.client_key),
+            proxy: flag("--proxy", &self.proxy),
             limits: Some(limits),
             rpm: flag("--rpm", &self.rpm),
             tpm: flag("--tpm", &self.tpm),

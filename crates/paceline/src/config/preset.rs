@@ -91,7 +91,7 @@ impl Preset {
     fn upstream(self) -> Upstream {
         let base_url = Some(self.setting("http://127.0.0.1"));
         let section = UpstreamSection { base_url, ..self.section() };
-        let mut upstream = Upstream::new("generic", &section).expect("a preset is no mistake");
+        let mut upstream = Upstream::new("generic", &section, &Environment::default()).expect("a preset is no mistake");
         upstream.effective.retain(|row| row.key != "base_url");
         upstream
     }

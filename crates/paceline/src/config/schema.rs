@@ -9,11 +9,11 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::json_schema::{
-    CachedInputName, ClassName, ConcurrencyChoice, Count, CountsName, JitterChoice, Length, LimitList, LimitShape,
-    NameList, PaceName, ProviderName, ReservesName, RestoresName, ScopeName, StatusRange,
+    CachedInputName, ClassName, ConcurrencyChoice, Count, CountsName, HeaderList, JitterChoice, Length, LimitList,
+    LimitShape, NameList, PaceName, ProviderName, ReservesName, RestoresName, ScopeName, StatusRange,
 };
 use super::setting::{Locator, Setting};
-use super::shapes::{Settings, number_or_table};
+use super::shapes::{HeaderSettings, Settings, number_or_table};
 
 /// What every part of a layer can do.
 pub(crate) trait Layered: Sized {
@@ -133,6 +133,29 @@ section_with_limits! {
         /// The file that holds the key. Default: none.
         #[schemars(with = "Option<String>")]
         api_key_file: Setting,
+        /// The header that carries the key. Default: the provider's, `authorization` for `generic`.
+        #[schemars(with = "Option<String>")]
+        key_header: Setting,
+        /// The word before the key: `Bearer`, `Basic`, `Token`, or `none`. Under `Basic` a key with a `:` is a name and a
+        /// password, and is encoded. Default: the provider's, `Bearer` for `generic`; none for a `key_header` of your own.
+        #[schemars(with = "Option<String>")]
+        key_scheme: Setting,
+        /// Headers that every call carries, by name.
+        #[schemars(with = "Option<HeaderList>")]
+        headers: HeaderSettings,
+        /// Certificates of authorities, in PEM, that are trusted beside the system's. Default: none.
+        #[schemars(with = "Option<String>")]
+        ca_file: Setting,
+        /// The client's certificate, with its chain, in PEM. Default: none.
+        #[schemars(with = "Option<String>")]
+        client_cert: Setting,
+        /// The key of the client's certificate, in PEM. Default: none.
+        #[schemars(with = "Option<String>")]
+        client_key: Setting,
+        /// The proxy to go through, `http://` or `https://`, or `none`. Default: as `HTTPS_PROXY` and its kin say, and none for
+        /// this machine's own addresses.
+        #[schemars(with = "Option<String>")]
+        proxy: Setting,
         /// Who decides how fast calls leave: `auto`, `fixed`, `aimd`, `responsive`, `linear`, `exponential`, `none`
         /// or a preset. Default: `auto`.
         #[schemars(with = "Option<PaceName>")]

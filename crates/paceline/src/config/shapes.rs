@@ -1,9 +1,10 @@
 //! Values that may be written in two ways.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::de::value::MapAccessDeserializer;
-use serde::de::{MapAccess, SeqAccess, Visitor};
+use serde::de::{Error as _, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use toml::Spanned;
 
@@ -22,6 +23,76 @@ impl Layered for Settings {
 
     fn locate(&mut self, locator: &Locator<'_>) {
         self.0.locate(locator);
+    }
+}
+
+/// Values of headers by name, in lower case. A name of a higher layer stands in place of a lower one's.
+#[derive(Default, Clone)]
+pub(crate) struct HeaderSettings(pub(crate) BTreeMap<String, Setting>);
+
+impl HeaderSettings {
+    /// From lines such as `Name: value`; a line without a `:` is a value without a name, which no header is.
+    pub(crate) fn of_lines<'a>(lines: impl IntoIterator<Item = &'a str>, setting: impl Fn(&str) -> Setting) -> Self {
+        let header = |line: &str| {
+            let (name, value) = line.split_once(':').unwrap_or(("", line));
+            (name.trim().to_ascii_lowercase(), setting(value.trim()))
+        };
+        Self(lines.into_iter().filter(|line| !line.trim().is_empty()).map(header).collect())
+    }
+}
+
+impl Layered for HeaderSettings {
+    fn over(self, mut lower: Self) -> Self {
+        lower.0.extend(self.0);
+        lower
+    }
+
+    fn locate(&mut self, locator: &Locator<'_>) {
+        self.0.values_mut().for_each(|setting| setting.locate(locator));
+    }
+}
+
+/// A table, or lines: an environment variable has no tables.
+impl<'de> Deserialize<'de> for HeaderSettings {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Table;
+
+        impl<'de> Visitor<'de> for Table {
+            type Value = Result<BTreeMap<String, Setting>, String>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a table of headers")
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+                Ok(Err(text.to_owned()))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut settings = BTreeMap::new();
+                while let Some((name, setting)) = map.next_entry::<String, Setting>()? {
+                    if settings.insert(name.to_ascii_lowercase(), setting).is_some() {
+                        return Err(A::Error::custom(format!("the header {name} is there twice")));
+                    }
+                }
+                Ok(Ok(settings))
+            }
+        }
+
+        struct Written(Result<BTreeMap<String, Setting>, String>);
+
+        impl<'de> Deserialize<'de> for Written {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                deserializer.deserialize_any(Table).map(Written)
+            }
+        }
+
+        let written = Spanned::<Written>::deserialize(deserializer)?;
+        let span = written.span();
+        Ok(match written.into_inner().0 {
+            Ok(settings) => Self(settings),
+            Err(text) => Self::of_lines(text.lines(), |value| Setting::at(value.to_owned(), span.clone())),
+        })
     }
 }
 

@@ -245,10 +245,31 @@ fn a_bad_value_of_a_file_is_named_with_its_line() {
 
 #[test]
 fn secrets_in_the_wrong_place_are_not_repeated() {
-    for line in ["base_url = 'https://me:sk-secret@a.example.com'", "api_key_env = 'sk-secret'"] {
+    for line in [
+        "base_url = 'https://me:sk-secret@a.example.com'",
+        "base_url = 'https://a.example.com/v1?key=secret'",
+        "base_url = 'a.example.com?k=secret'",
+        "api_key = \"secret\"",
+        "api_key = 'of-two secret words'",
+        "apikey = secret",
+        "token = { value = 'sk-secret' }",
+        "retry = 'sk-secret'",
+    ] {
         let message = refused(&format!("[upstream.openai]\n{line}"), &[], openai());
-        assert!(!message.contains("secret"), "{message}");
+        assert!(!message.contains("secret"), "{line}: {message}");
+        assert!(message.contains("api_key_file, --api-key-file"), "{line}: {message}");
     }
+    for line in [
+        "api_key_env = 'sk-secret'",
+        "api_key_env = 'secret0123456789abcdefghi'",
+        "rpm = 'sk-secret'",
+        "password = \"\"\"\nmore secret\"\"\"",
+    ] {
+        let message = refused(&format!("[upstream.openai]\n{line}"), &[], openai());
+        assert!(!message.contains("secret"), "{line}: {message}");
+    }
+    let message = refused("", &[("PACELINE_UPSTREAM__OPENAI__API_KEY", "sk-secret")], openai());
+    assert!(!message.contains("secret") && message.contains("--api-key-file"), "{message}");
 }
 
 #[test]

@@ -7,11 +7,13 @@ use std::time::Duration;
 use http::Uri;
 use paceline_core::{Limits, Pace, PacerConfig};
 
+use super::access::{self, Access};
 use super::acting;
 use super::concurrency;
 use super::dialect;
 use super::effective::{EffectiveValue, Ledger};
-use super::error::{Error, Source};
+use super::environment::Environment;
+use super::error::{Error, KEY_PLACE, Source};
 use super::limits::Named;
 use super::pacing;
 use super::responsive;
@@ -19,9 +21,13 @@ use super::schema::{TierSection, UpstreamSection};
 use super::setting::Setting;
 use super::units::show_duration;
 use crate::provider::{Dialect, Provider};
+use crate::secrets::{SECRET, looks_secret};
 
 /// The upstream that needs no key and no network: the user who runs it supplies the address.
 pub const MOCK: &str = "mock";
+
+/// Without a `_` for longer a text is no name of a variable.
+const LONGEST_WORD: usize = 24;
 
 /// How long an item may take from its first send.
 const DEADLINE: Duration = Duration::from_secs(86_400);
@@ -37,6 +43,8 @@ pub struct Upstream {
     pub base_url: Option<String>,
     /// Where the key is.
     pub key: KeySource,
+    /// The headers that its calls carry, whom they trust, and the way out.
+    pub access: Access,
     /// Limits, concurrency, retries, breaker and pace.
     pub pacer: PacerConfig,
     /// Parts of the account with limits of their own, in the order in which they are tried.
@@ -106,11 +114,12 @@ impl Upstream {
     }
 
     /// Checks and converts a merged section.
-    pub(crate) fn new(name: &str, section: &UpstreamSection) -> Result<Self, Error> {
+    pub(crate) fn new(name: &str, section: &UpstreamSection, environment: &Environment) -> Result<Self, Error> {
         let mut ledger = Ledger::new(format!("upstream.{name}"));
         let provider = provider(name, section, &mut ledger)?;
-        let base_url = base_url(name, provider, section, &mut ledger)?;
-        let key = key(name, provider, base_url.as_deref(), section, &mut ledger)?;
+        let base_url = base_url(name, provider, section, environment, &mut ledger)?;
+        let mut key = key(name, provider, base_url.as_deref(), section, &mut ledger)?;
+        let access = access::access(provider, section, &mut key, &mut ledger)?;
         let mut pace = pacing::pace(section, &mut ledger)?;
         let named = Named::of_upstream(section, &ledger)?;
         let off = section.pace.as_ref().filter(|_| pace.pace == Pace::None);
@@ -128,7 +137,7 @@ impl Upstream {
             PacerConfig { limits, concurrency, start, tiers: tier_limits, retry, breaker, pace: pace.pace, responsive };
         let acting = acting::acting(section, &pacer);
         let ((effective, idle), name) = (ledger.into_rows(), name.to_owned());
-        Ok(Self { name, provider, base_url, key, pacer, tiers, dialect, deadline, acting, effective, idle })
+        Ok(Self { name, provider, base_url, key, access, pacer, tiers, dialect, deadline, acting, effective, idle })
     }
 }
 
@@ -145,9 +154,14 @@ fn base_url(
     name: &str,
     provider: Provider,
     section: &UpstreamSection,
+    environment: &Environment,
     ledger: &mut Ledger,
 ) -> Result<Option<String>, Error> {
-    if let Some(setting) = &section.base_url {
+    // In place of the provider's own address, as its own libraries take it.
+    let usual = provider.base_url_variable().filter(|_| name != MOCK);
+    let usual = usual
+        .and_then(|name| Some(Setting::new(environment.filled(name)?.trim(), Source::Environment(name.to_owned()))));
+    if let Some(setting) = section.base_url.as_ref().or(usual.as_ref()) {
         let url = read_url(setting, &ledger.name("base_url"))?;
         ledger.note("base_url", url.clone(), setting.source().clone());
         return Ok(Some(url));
@@ -167,11 +181,15 @@ fn base_url(
 /// An absolute address without credentials: it appears in logs and in journals.
 fn read_url(setting: &Setting, key: &str) -> Result<String, Error> {
     let expected = "an address such as https://api.example.com/v1, without query";
+    let with_secret = |shown: &str, expected: &str| {
+        let hidden = Setting::new(format!("{shown}{SECRET}"), setting.source().clone());
+        Err(hidden.refuse(key, format!("{expected}: {KEY_PLACE}")))
+    };
     if setting.text.contains('@') {
-        let hidden = Setting::new("(hidden)", setting.source().clone());
-        return Err(
-            hidden.refuse(key, "an address without credentials: a key belongs into api_key_env or api_key_file")
-        );
+        return with_secret("", "an address without credentials");
+    }
+    if let Some((address, _)) = setting.text.split_once('?') {
+        return with_secret(&format!("{address}?"), "an address without query");
     }
     let text = setting.text.trim_end_matches('/');
     let uri: Uri = text.parse().map_err(|_| setting.refuse(key, expected))?;
@@ -199,10 +217,9 @@ fn key(
             return Err(variable.refuse(&ledger.name("api_key_env"), expected));
         }
         (Some(variable), _) if rank(&section.api_key_env) > rank(&section.api_key_file) => {
-            let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
-            if variable.text.is_empty() || !variable.text.chars().all(word) {
+            if !is_variable_name(&variable.text) {
                 // The user may have put the key itself here, so it is not repeated.
-                let hidden = Setting::new("(hidden)", variable.source().clone());
+                let hidden = Setting::new(SECRET, variable.source().clone());
                 return Err(
                     hidden.refuse(&ledger.name("api_key_env"), "the name of an environment variable, not the key")
                 );
@@ -227,6 +244,14 @@ fn key(
             Ok(KeySource::None)
         }
     }
+}
+
+/// Whether a text can be the name of a variable and does not look like a key: names are words, with `_` between them.
+fn is_variable_name(text: &str) -> bool {
+    let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let begins = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
+    let letters = text.split('_').map(str::len).max().unwrap_or_default();
+    begins && text.chars().all(word) && letters <= LONGEST_WORD && !looks_secret(text)
 }
 
 /// Whether a URL leads to this very machine: no proxy is asked there, and no key is needed.

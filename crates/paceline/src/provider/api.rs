@@ -174,6 +174,11 @@ impl Provider {
         self.table().api.base_url.as_deref()
     }
 
+    /// The environment variable in which the provider's own libraries look for another address.
+    pub fn base_url_variable(self) -> Option<&'static str> {
+        self.table().api.base_url_variable.as_deref()
+    }
+
     /// Where requests go that name no path.
     pub fn endpoint(self) -> Option<&'static str> {
         self.table().api.endpoint.as_deref()

@@ -70,6 +70,7 @@ fn facts(table: &Table) -> Vec<(&'static str, String)> {
     facts.push(("slowed down together", format!("{together}{apart}")));
     let mut add = |name, value: &Option<String>| facts.extend(value.iter().map(|value| (name, code(value))));
     add("address", &api.base_url);
+    add("another address", &api.base_url_variable);
     add("key", &api.key_variable);
     add("bare bodies go to", &api.endpoint);
     if let Some(name) = &api.idempotency_header {

@@ -7,10 +7,9 @@ use bytes::{Bytes, BytesMut};
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION};
 use http::{Method, StatusCode};
 use paceline::Class;
-use paceline::Secrets;
-use paceline::config::is_loopback;
 use paceline::config::join_url;
 use paceline::provider::{self, NoResponse, Reading};
+use paceline::secrets::Secrets;
 use reqwest::{Url, redirect};
 
 /// More than any answer of a language model; a larger one would also be too large for the results file's readers.
@@ -22,7 +21,7 @@ const LARGEST_HEAD: u32 = 400 << 10;
 /// Without a connection after this long the host is not reachable.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Sends requests to one upstream. Connections are kept and shared; proxies come from the environment.
+/// Sends requests to one upstream. Connections are kept and shared.
 #[derive(Clone, Debug)]
 pub(crate) struct Sender {
     client: reqwest::Client,
@@ -53,9 +52,9 @@ pub(crate) struct Call {
 pub(crate) struct Answer {
     /// The status.
     pub(crate) status: StatusCode,
-    /// All headers.
+    /// All headers, without the key that the call carried.
     pub(crate) headers: HeaderMap,
-    /// The body, complete and decompressed, without the key that the call carried.
+    /// The body, complete and decompressed, without it too.
     pub(crate) body: Bytes,
     /// Where it points instead of answering, and why the call did not follow.
     pub(crate) redirect: Option<String>,
@@ -127,19 +126,14 @@ pub(crate) struct SenderConfig {
 }
 
 impl Sender {
-    /// A sender with its own pool of connections.
+    /// A sender with its own pool of connections, on what [`client`](crate::upstream::client) has set up.
     ///
     /// # Errors
     /// An address that is no http(s) URL, or what the TLS library says.
-    pub(crate) fn new(config: SenderConfig) -> Result<Self, reqwest::Error> {
+    pub(crate) fn new(client: reqwest::ClientBuilder, config: SenderConfig) -> Result<Self, reqwest::Error> {
         let mut headers = config.headers.clone();
         headers.entry(CONTENT_TYPE).or_insert(HeaderValue::from_static("application/json"));
-        let mut builder = reqwest::Client::builder();
-        if is_loopback(&config.base_url) {
-            // A proxy cannot reach this machine's own addresses, and what is meant for them stays here.
-            builder = builder.no_proxy();
-        }
-        let client = builder
+        let client = client
             .user_agent(concat!("paceline/", env!("CARGO_PKG_VERSION")))
             .timeout(config.timeout)
             .connect_timeout(CONNECT_TIMEOUT.min(config.timeout))
@@ -151,7 +145,7 @@ impl Sender {
             .build()?;
         client.get(&config.base_url).build()?;
         let SenderConfig { base_url, timeout, idempotency, .. } = config;
-        let secrets = Secrets::of(headers.values().filter(|value| value.is_sensitive()), "[key]");
+        let secrets = Secrets::of(headers.values().filter(|value| value.is_sensitive()));
         Ok(Self { client, base_url, secrets, headers, idempotency, timeout })
     }
 
@@ -178,6 +172,7 @@ impl Sender {
             }
             body.extend_from_slice(&chunk);
         }
+        self.secrets.remove_from_headers(response.headers_mut());
         let redirect = not_followed(&response);
         let headers = std::mem::take(response.headers_mut());
         Ok(Answer { status: response.status(), headers, body: self.secrets.removed_from(body.freeze()), redirect })
@@ -192,7 +187,11 @@ impl Sender {
             let value = HeaderValue::from_str(&format!("{job}-{}", call.ordinal));
             headers.insert(name, value.expect("a job's name and a number are digits and letters"));
         }
+        // A line replaces what is configured, but no key.
         headers.extend(call.headers.clone());
+        for (name, key) in self.headers.iter().filter(|(_, value)| value.is_sensitive()) {
+            headers.insert(name, key.clone());
+        }
         headers
     }
 }

@@ -1,6 +1,7 @@
 //! The headers that a line gives its call.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
+use paceline::config::is_of_connection;
 use serde_json::value::RawValue;
 
 use crate::run::lines::members::{self, Members};
@@ -9,24 +10,8 @@ use crate::run::lines::members::{self, Members};
 const MOST: usize = 64;
 const LARGEST: usize = 16 << 10;
 
-/// What the upstream's configuration or the connection decides, and no line: keys, the host, the framing, and the
-/// encodings that can be read. `proxy-*` too.
-const OURS: [&str; 14] = [
-    "accept-encoding",
-    "api-key",
-    "authorization",
-    "connection",
-    "content-length",
-    "expect",
-    "host",
-    "keep-alive",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-    "x-api-key",
-    "x-goog-api-key",
-];
+/// What carries keys, which the upstream's configuration has.
+const KEYS: [&str; 4] = ["api-key", "authorization", "x-api-key", "x-goog-api-key"];
 
 /// Reads an object of texts. Values are not repeated in errors: they may be secret.
 ///
@@ -39,8 +24,14 @@ pub(crate) fn read(headers: &RawValue) -> Result<HeaderMap, String> {
     for (key, value) in members.iter() {
         let name = HeaderName::from_bytes(key.as_bytes())
             .map_err(|_| format!("`{}` is no header name", key.escape_debug()))?;
-        if OURS.contains(&name.as_str()) || name.as_str().starts_with("proxy-") {
-            return Err(format!("`{key}` is not a line's to set: the upstream's configuration and the connection do"));
+        if KEYS.contains(&name.as_str()) {
+            return Err(format!(
+                "`{key}` cannot be set for one line; set it in paceline.toml (headers, or key_header for the key), or with \
+                 --header or --key-header"
+            ));
+        }
+        if is_of_connection(&name) {
+            return Err(format!("`{key}` cannot be set: the connection has its own"));
         }
         let text = members::text(value).ok_or_else(|| format!("`{key}`: expected a text"))?;
         let value = HeaderValue::from_str(&text)

@@ -5,6 +5,8 @@ use std::io::{self, BufRead as _, BufReader, ErrorKind, IsTerminal as _, Read, S
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use paceline_store::private_file;
+
 use crate::run::lines::error::InputError;
 
 /// What an earlier copy means.
@@ -140,7 +142,7 @@ impl Source {
 
     /// Writes everything to a new file, and returns its length once it is on disk.
     fn copy_to(&mut self, path: &Path) -> Result<u64, InputError> {
-        let mut file = File::create(path).map_err(cannot_write(path))?;
+        let mut file = private_file().create(true).truncate(true).open(path).map_err(cannot_write(path))?;
         let (mut copied, mut buffer) = (0, vec![0; 1 << 18]);
         loop {
             match self.reader.read(&mut buffer) {

@@ -2,10 +2,12 @@
 
 use std::ffi::OsString;
 
+use paceline::secrets::hidden;
+
 /// Flags that have done their work: given again they would undo what was done, or allow another change.
 const ONCE: [&str; 3] = ["--overwrite", "--retry-failed", "--accept-changed-input"];
 
-/// The words of a command line, quoted for a shell. A password in an address is left out.
+/// The words of a command line, quoted for a shell. What looks like a secret is left out.
 pub(crate) fn command_line(words: impl IntoIterator<Item = OsString>) -> String {
     let mut words = words.into_iter().map(|word| word.to_string_lossy().into_owned());
     let program = words.next().unwrap_or_else(|| "paceline".to_owned());
@@ -13,7 +15,7 @@ pub(crate) fn command_line(words: impl IntoIterator<Item = OsString>) -> String 
     for word in words.filter(|word| !ONCE.contains(&word.as_str())) {
         let pipe = word == "-" || word.starts_with("/dev/fd/") || word.starts_with("/proc/self/fd/");
         line.push(' ');
-        line += if pipe { "-".to_owned() } else { quoted(&without_password(&word)) }.as_str();
+        line += if pipe { "-".to_owned() } else { quoted(&hidden(&word)) }.as_str();
     }
     line
 }
@@ -21,13 +23,6 @@ pub(crate) fn command_line(words: impl IntoIterator<Item = OsString>) -> String 
 fn quoted(word: &str) -> String {
     // Only a NUL byte cannot be quoted, and no argument can hold one.
     shlex::try_quote(word).map_or_else(|_| word.to_owned(), Into::into)
-}
-
-/// `https://name:password@host` becomes `https://***@host`.
-fn without_password(word: &str) -> String {
-    let Some((scheme, rest)) = word.split_once("://") else { return word.to_owned() };
-    let (host, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
-    host.rsplit_once('@').map_or_else(|| word.to_owned(), |(_, host)| format!("{scheme}://***@{host}{path}"))
 }
 
 #[cfg(test)]
@@ -53,7 +48,8 @@ mod tests {
 
     #[test]
     fn it_holds_no_secret() {
-        assert_eq!(line(&["p", "--base-url=https://me:s@cret@host/v1@x"]), "p '--base-url=https://***@host/v1@x'");
+        assert_eq!(line(&["p", "--base-url=https://me:s@cret@host/v1@x"]), "p '--base-url=https://[key]@host/v1@x'");
+        assert_eq!(line(&["p", "--header", "X-API-Key: abc"]), "p --header 'X-API-Key: [key]'");
         assert_eq!(line(&["p", "--base-url", "http://host/a@b"]), "p --base-url http://host/a@b");
     }
 }

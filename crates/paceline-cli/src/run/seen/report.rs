@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use paceline_core::{Class, Timestamp};
-use paceline_store::{CustomId, DeferReason, Error, Journal, ReportRow, Rows, State};
+use paceline_store::{CustomId, DeferReason, Error, Journal, ReportRow, Rows, State, create_in_place_of};
 use serde::Serialize;
 
 use crate::run::job::refused;
@@ -64,7 +64,9 @@ pub(crate) struct Ending<'a> {
 pub(crate) fn write(path: &Path, journal: &Journal, input: &Input, ending: &Ending<'_>) -> Result<(), ReportError> {
     let mut fresh = path.as_os_str().to_owned();
     fresh.push(".new");
-    let written = fill(fresh.as_ref(), journal, input, ending).and_then(|()| Ok(std::fs::rename(&fresh, path)?));
+    let made = create_in_place_of(path, fresh.as_ref()).map_err(ReportError::from);
+    let filled = made.and_then(|file| fill(file, journal, input, ending));
+    let written = filled.and_then(|()| Ok(std::fs::rename(&fresh, path)?));
     if written.is_err() {
         // On a full disk even a part is in the way.
         let _ = std::fs::remove_file(&fresh);
@@ -72,9 +74,9 @@ pub(crate) fn write(path: &Path, journal: &Journal, input: &Input, ending: &Endi
     written
 }
 
-fn fill(path: &Path, journal: &Journal, input: &Input, ending: &Ending<'_>) -> Result<(), ReportError> {
+fn fill(fresh: File, journal: &Journal, input: &Input, ending: &Ending<'_>) -> Result<(), ReportError> {
     let Ending { now, bounded, enough } = *ending;
-    let mut file = BufWriter::new(File::create(path)?);
+    let mut file = BufWriter::new(fresh);
     journal.report(now, Rows::NotSimplySucceeded, |row| -> Result<(), ReportError> {
         if enough.load(Ordering::Relaxed) {
             return Err(ReportError::Interrupted);

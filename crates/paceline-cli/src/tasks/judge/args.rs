@@ -40,6 +40,7 @@ impl JudgeArgs {
         let overrides = Overrides { upstream: self.judge_upstream.clone(), ..Overrides::default() };
         let upstream = upstream::configured(overrides, everywhere)?;
         let headers = upstream::headers(&upstream)?;
+        let client = upstream::client(&upstream)?;
         let Some(base_url) = upstream.base_url else {
             let name = upstream.name;
             return Err(Failure::refused(format!(
@@ -53,6 +54,6 @@ impl JudgeArgs {
             timeout: ANSWER_WITHIN,
             ..LlmConfig::new(base_url, model)
         };
-        Ok(Some(Arc::new(LlmJudge::new(config).map_err(Failure::refused)?)))
+        Ok(Some(Arc::new(LlmJudge::with_client(config, client).map_err(Failure::refused)?)))
     }
 }

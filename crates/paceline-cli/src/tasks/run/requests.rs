@@ -65,7 +65,7 @@ impl Requests {
         let mock = if upstream.name == MOCK { run::start_mock(&mut upstream, None).await? } else { None };
         let base_url = upstream.base_url.clone().unwrap_or_default();
         let config = SenderConfig { base_url: base_url.clone(), headers, timeout, idempotency: None };
-        let sender = Sender::new(config)
+        let sender = Sender::new(upstream::client(&upstream)?, config)
             .map_err(|error| exit::Failure::refused(format!("cannot set up calls to the upstream: {error}")))?;
         let (ratios, partials) = (Mutex::default(), Partials::default());
         Ok(Self { upstream, base_url, sender, ratios, partials, answers, _mock: mock })

@@ -12,7 +12,7 @@ use paceline_store::work::{Idle, OverBound, Policy};
 
 use super::course::GRACE;
 use super::program::LAST_WORDS;
-use crate::args::{Everywhere, as_flags, duration, some_time};
+use crate::args::{AccessArgs, Everywhere, as_flags, duration, some_time};
 use crate::exit::Failure;
 use crate::tasks::judge::{ANSWER_WITHIN, JudgeArgs};
 use crate::tasks::store::StoreArgs;
@@ -22,7 +22,6 @@ const WORK: &str = "Work";
 const RETRIES: &str = "Retries";
 const BOUNDS: &str = "Bounds of this run";
 const PACE: &str = "Pace";
-const UPSTREAM: &str = "Upstream (with --http)";
 
 /// `paceline tasks run`.
 #[derive(Debug, clap::Args)]
@@ -104,15 +103,8 @@ pub(crate) struct Args {
     /// Upstream whose address, dialect, limits and key are used; for a command its limits
     #[arg(help_heading = PACE, long, value_name = "NAME")]
     upstream: Option<String>,
-    /// Address of the API; without --upstream it is taken as a generic HTTP API
-    #[arg(help_heading = UPSTREAM, long, value_name = "URL")]
-    base_url: Option<String>,
-    /// Environment variable that holds the key [default: the provider's usual one]
-    #[arg(help_heading = UPSTREAM, long, value_name = "VARIABLE", conflicts_with = "api_key_file")]
-    api_key_env: Option<String>,
-    /// File that holds the key
-    #[arg(help_heading = UPSTREAM, long, value_name = "FILE")]
-    api_key_file: Option<PathBuf>,
+    #[command(flatten)]
+    access: AccessArgs,
     /// Write the summary to a file, as JSON
     #[arg(long, value_name = "FILE")]
     pub(super) summary: Option<PathBuf>,
@@ -149,16 +141,9 @@ impl Args {
     /// What acts on requests alone is refused beside a command: clap takes a flag that needs `--http` for one that does not,
     /// because a command excludes that.
     fn refuse_idle(&self) -> Result<(), Failure> {
-        let flags = [
-            (self.base_url.is_some(), "--base-url"),
-            (self.api_key_env.is_some(), "--api-key-env"),
-            (self.api_key_file.is_some(), "--api-key-file"),
-            (self.output.is_some(), "--output"),
-        ];
-        match flags.into_iter().find(|(given, _)| *given && !self.http) {
-            Some((_, flag)) => {
-                Err(Failure::refused(format!("{flag} acts on requests only: expected --http beside it")))
-            }
+        let flag = self.access.given().or(self.output.is_some().then_some("--output"));
+        match flag.filter(|_| !self.http) {
+            Some(flag) => Err(Failure::refused(format!("{flag} acts on requests only: expected --http beside it"))),
             None => Ok(()),
         }
     }
@@ -208,15 +193,13 @@ impl Args {
     pub(super) fn upstream(&self, everywhere: &Everywhere) -> Result<Upstream, Failure> {
         let overrides = Overrides {
             upstream: self.upstream.clone(),
-            base_url: self.base_url.clone(),
-            api_key_env: self.api_key_env.clone(),
-            api_key_file: self.api_key_file.clone(),
             limits: self.limit.clone(),
             burst: self.burst.clone(),
             concurrency: Some(self.concurrency.to_string()),
             pace: self.pace.clone(),
             ..Overrides::default()
         };
+        let overrides = self.access.clone().over(overrides);
         if self.http {
             upstream::configured(overrides, everywhere)
         } else {

@@ -105,6 +105,8 @@ pub enum Kind {
 pub struct Api {
     /// The public address; none where every customer has one of his own.
     pub base_url: Option<String>,
+    /// The environment variable in which the provider's own libraries look for another address.
+    pub base_url_variable: Option<String>,
     /// Where requests go that name no path.
     pub endpoint: Option<String>,
     /// The environment variable that usually holds the key.

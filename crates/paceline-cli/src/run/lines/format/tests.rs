@@ -56,7 +56,7 @@ fn fields_are_checked_before_anything_is_sent() {
         ),
         (
             r#"{"custom_id":"a","url":"/x","body":{},"headers":{"host":"y"}}"#,
-            "invalid_headers: headers: `host` is not a line's to set: the upstream's configuration and the connection do",
+            "invalid_headers: headers: `host` cannot be set: the connection has its own",
         ),
         (
             r#"{"custom_id":"a","url":"/x","body":[],"headers":{"content-type":"text/plain"}}"#,

@@ -1,0 +1,137 @@
+//! How calls show who sends them, whom they trust, and which way they go.
+
+use serde_json::json;
+
+use crate::support::{Job, Reply, Server, finish};
+use crate::tls::Authority;
+
+#[test]
+fn a_key_and_headers_are_sent_as_file_and_flags_say() {
+    let server = Server::new(|_| Reply::ok());
+    let job = Job::new(1);
+    let file = format!(
+        "[upstream.mine]\nbase_url = '{}'\napi_key_env = 'MY_KEY'\nkey_header = 'X-API-Key'\nheaders = {{ X-Tenant = 'a', x-team = 'b' }}",
+        server.url()
+    );
+    std::fs::write(job.path("paceline.toml"), file).expect("writable");
+    let mut command = job.paceline();
+    command.args(["run", "in.jsonl", "-o", "out.jsonl", "--header", "X-Team: c", "--header", "Accept:text/csv"]);
+    let (code, log) = finish(command.env("MY_KEY", "0123456789"));
+    assert_eq!(code, 0, "{log}");
+    let headers = &server.arrivals()[0].headers;
+    let sent = ["x-api-key", "x-tenant", "x-team", "accept"].map(|name| headers[name].to_str().expect("text"));
+    assert_eq!(sent, ["0123456789", "a", "c", "text/csv"]);
+    assert!(!headers.contains_key("authorization"));
+}
+
+#[test]
+fn basic_credentials_are_encoded_and_never_stored() {
+    let server = Server::new(|arrival| {
+        Reply::new(
+            200,
+            &json!({"you": arrival.headers["authorization"].to_str().expect("text"), "are": "me:open-sesame"}),
+        )
+    });
+    let job = Job::new(1);
+    std::fs::write(job.path("key"), "me:open-sesame\n").expect("writable");
+    let (code, log) = finish(job.run(&server).args(["--api-key-file", "key", "--key-scheme", "Basic"]));
+    assert_eq!(code, 0, "{log}");
+    assert_eq!(server.arrivals()[0].headers["authorization"], "Basic bWU6b3Blbi1zZXNhbWU=");
+    assert_eq!(job.lines("out.jsonl")[0]["response"]["body"], json!({"you": "Basic [key]", "are": "[key]"}));
+}
+
+#[test]
+fn a_line_cannot_set_what_authenticates_and_is_told_where_that_is_set() {
+    let server = Server::new(|_| Reply::ok());
+    let line = |name: &str| json!({"custom_id": 1, "url": "/a", "body": {}, "headers": {name: "sesame"}}).to_string();
+    let job = Job::with_input(&line("X-API-Key"));
+    let (code, log) = finish(&mut job.run(&server));
+    assert_eq!(code, 2, "{log}");
+    assert!(log.contains("cannot be set for one line; set it in paceline.toml") && !log.contains("sesame"), "{log}");
+    // Which header carries the key, only the configuration knows.
+    let job = Job::with_input(&line("X-Ours"));
+    let mut command = job.run(&server);
+    let (code, log) = finish(command.args(["--api-key-env", "K", "--key-header", "x-ours"]).env("K", "the right one"));
+    assert_eq!(code, 0, "{log}");
+    assert_eq!(server.arrivals()[0].headers["x-ours"], "the right one");
+}
+
+#[test]
+fn flags_reach_requests_of_tasks_and_not_a_command() {
+    let server = Server::new(|_| Reply::ok());
+    let job = Job::new(0);
+    let (code, log) = finish(job.paceline().args(["tasks", "add", "--store", "w.db", r#"{"url":"/a","body":{}}"#]));
+    assert_eq!(code, 0, "{log}");
+    let (code, log) =
+        finish(job.paceline().args(["tasks", "run", "--store", "w.db", "--key-scheme", "Basic", "--", "true"]));
+    assert!(code == 2 && log.contains("--key-scheme acts on requests only"), "{log}");
+    let mut command = job.paceline();
+    command.args(["tasks", "run", "--store", "w.db", "--http", "--base-url", &server.url(), "--header", "x-team: c"]);
+    let (code, log) = finish(&mut command);
+    assert_eq!(code, 0, "{log}");
+    assert_eq!(server.arrivals()[0].headers["x-team"], "c");
+}
+
+#[test]
+fn a_private_authority_is_trusted_and_a_client_shows_its_certificate() {
+    let authority = Authority::new();
+    let server = Server::tls(authority.server("localhost", true), |_| Reply::ok());
+    let job = Job::new(1);
+    authority.put_into(&job);
+    let mut command = job.run(&server);
+    command.args(["--ca-file", "ca.pem", "--client-cert", "client.pem", "--client-key", "client.key"]);
+    let (code, log) = finish(&mut command);
+    assert_eq!((code, server.count()), (0, 1), "{log}");
+    for (flags, words) in [
+        (&["--ca-file", "client.key"][..], "expected certificates (BEGIN CERTIFICATE) in PEM"),
+        (&["--ca-file", "missing.pem"], "ca_file missing.pem cannot be read"),
+        (&["--client-cert", "client.pem"], "client_key is missing"),
+        (&["--client-cert", "client.pem", "--client-key", "ca.pem"], "its PRIVATE KEY in PEM"),
+    ] {
+        let (code, log) = finish(Job::new(1).run(&server).args(flags).current_dir(job.path("")));
+        assert!(code == 2 && log.contains(words), "{log}");
+    }
+}
+
+#[test]
+fn a_proxy_that_is_named_is_used_and_none_is_none() {
+    let proxy = Server::new(|_| Reply::ok());
+    let run = |proxied: &str, variable: &str| {
+        let job = Job::new(1);
+        let mut command = job.paceline();
+        command.args([
+            "run",
+            "in.jsonl",
+            "-o",
+            "out.jsonl",
+            "--base-url",
+            "http://api.invalid/v1",
+            "--max-retries",
+            "0",
+        ]);
+        command.args(["--timeout", "5s", "--max-wait", "10ms"]).args(["--proxy", proxied]).env("http_proxy", variable);
+        finish(&mut command)
+    };
+    let (code, log) = run(&proxy.url(), "");
+    assert_eq!((code, proxy.count()), (0, 1), "{log}");
+    assert_eq!(proxy.arrivals()[0].headers["host"], "api.invalid");
+    let (code, log) = run("none", &proxy.url());
+    assert!(code != 0 && proxy.count() == 1, "{log}");
+}
+
+#[test]
+fn a_providers_own_variable_names_its_address_where_no_layer_does() {
+    let (server, other) = (Server::new(|_| Reply::ok()), Server::new(|_| Reply::ok()));
+    let run = |upstream: &str, variable: &str, flags: &[&str]| {
+        let job = Job::new(1);
+        let mut command = job.paceline();
+        command.args(["run", "in.jsonl", "-o", "out.jsonl", "--upstream", upstream]).args(flags);
+        finish(command.env(variable, server.url()).env("OPENAI_API_KEY", "0123456789"))
+    };
+    let (code, log) = run("openai", "OPENAI_BASE_URL", &[]);
+    assert_eq!((code, server.count()), (0, 1), "{log}");
+    let (code, log) = run("groq", "GROQ_BASE_URL", &[]);
+    assert_eq!((code, server.count()), (0, 2), "{log}");
+    let (code, log) = run("openai", "OPENAI_BASE_URL", &["--base-url", &other.url()]);
+    assert_eq!((code, server.count(), other.count()), (0, 2, 1), "{log}");
+}

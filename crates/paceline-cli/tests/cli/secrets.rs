@@ -1,0 +1,150 @@
+//! Keys: a server that repeats them, users who write them where they do not belong, and who else can read them.
+
+use serde_json::Value;
+
+use crate::support::{Job, Reply, Server, finish};
+
+const KEY: &str = "abcd/efgh/SECRET+1234";
+
+/// Every spelling in which a key was seen to come back: PHP's JSON, JSON in JSON, a query, base64.
+const SPELLED: [&str; 5] = [
+    r#"{"error":{"message":"Incorrect API key provided: abcd\/efgh\/SECRET+1234"}}"#,
+    r#"{"error":{"message":"Incorrect API key provided: \u0061bcd/efgh/\u0053ECRET+1234","code":"abcd/efgh/SECRET+1234"}}"#,
+    r#"{"error":{"message":"{\"key\":\"\\u0061bcd\\\/efgh\\\/SECRET+1234\"}"}}"#,
+    r#"{"error":{"message":"no access to /?key=abcd%2Fefgh%2fSECRET%2B1234"}}"#,
+    r#"{"error":{"message":"YWJjZC9lZmdoL1NFQ1JFVCsxMjM0 is no key"}}"#,
+];
+
+fn holds_key(text: &str) -> bool {
+    ["SECRET", r"\u0053ECRET", "YWJjZC9lZmdo"].iter().any(|part| text.contains(part))
+}
+
+#[test]
+fn a_key_that_is_repeated_escaped_is_not_stored_and_json_stays_json() {
+    let server = Server::new(|arrival| {
+        let item: usize = arrival.item.trim_start_matches("item-").parse().expect("a number");
+        let status = if item < SPELLED.len() { 400 } else { 200 };
+        let repeated = arrival.headers["authorization"].to_str().expect("text").to_owned();
+        Reply::text(status, "application/json", SPELLED[item % SPELLED.len()]).with_header("x-request-id", repeated)
+    });
+    let job = Job::new(2 * SPELLED.len());
+    let mut command = job.run(&server);
+    command.args(["--api-key-env", "MY_KEY", "--log-format", "json"]).env("MY_KEY", KEY);
+    let (code, log) = finish(&mut command);
+    assert_eq!(code, 1, "{log}");
+    assert!(!holds_key(&log) && log.contains("Incorrect API key provided: [key]"), "{log}");
+    assert_eq!(job.lines("out.errors.jsonl").len() + job.lines("out.jsonl").len(), 2 * SPELLED.len());
+    for line in job.lines("out.jsonl").iter().chain(&job.lines("out.errors.jsonl")) {
+        let message = line.pointer("/response/body/error/message").and_then(Value::as_str).expect("JSON within");
+        assert!(message.contains("[key]"), "{line}");
+        assert_eq!(line["response"]["request_id"], "Bearer [key]");
+    }
+    for file in ["out.jsonl", "out.errors.jsonl", "out.report.jsonl", "out.journal", "summary.json"] {
+        let bytes = std::fs::read(job.path(file)).expect("written");
+        assert!(!holds_key(&String::from_utf8_lossy(&bytes)), "{file}");
+    }
+}
+
+#[test]
+fn a_key_in_the_configuration_is_not_shown_and_the_right_place_is_named() {
+    let job = Job::new(1);
+    std::fs::write(job.path("paceline.toml"), "[upstream.openai]\napi_key = \"my own SECRET\"\n").expect("writable");
+    let check = |flags: &[&str]| finish(job.paceline().arg("check").args(flags));
+    let (code, log) = check(&[]);
+    assert_eq!(code, 2, "{log}");
+    assert!(!holds_key(&log) && log.contains("[key]") && log.contains("--api-key-file"), "{log}");
+    std::fs::remove_file(job.path("paceline.toml")).expect("there");
+    for flags in [
+        ["--base-url", "https://api.example.com/v1?key=SECRET"],
+        ["--base-url", "https://me:SECRET@api.example.com/v1"],
+        ["--rpm", "SECRET"],
+    ] {
+        let (code, log) = check(&flags);
+        assert_eq!(code, 2, "{log}");
+        assert!(!holds_key(&log), "{log}");
+    }
+    let mut command = job.paceline();
+    command.args([
+        "run",
+        "in.jsonl",
+        "-o",
+        "out.jsonl",
+        "--upstream",
+        "openai",
+        "--api-key-file",
+        "sk-SECRET-0123456789",
+    ]);
+    let (code, log) = finish(&mut command);
+    assert!(code == 2 && !holds_key(&log) && log.contains("[key]"), "{log}");
+}
+
+#[test]
+fn a_key_that_would_go_unencrypted_is_warned_about() {
+    let job = Job::new(1);
+    let mut command = job.paceline();
+    command.args([
+        "run",
+        "in.jsonl",
+        "-o",
+        "out.jsonl",
+        "--upstream",
+        "openai",
+        "--max-wait",
+        "1ms",
+        "--max-retries",
+        "0",
+    ]);
+    command.args(["--timeout", "1s", "--base-url", "http://unknown.invalid/v1"]).env("OPENAI_API_KEY", KEY);
+    let (_, log) = finish(&mut command);
+    assert_eq!(log.matches("unencrypted").count(), 1, "{log}");
+    let server = Server::new(|_| Reply::ok());
+    let (code, log) = finish(Job::new(1).run(&server).args(["--upstream", "openai"]).env("OPENAI_API_KEY", KEY));
+    assert!(code == 0 && !log.contains("unencrypted"), "loopback: {log}");
+}
+
+#[test]
+#[cfg(unix)]
+fn a_key_file_that_others_can_read_is_warned_about() {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let server = Server::new(|_| Reply::ok());
+    for (mode, warned) in [(0o600, false), (0o640, true), (0o604, true), (0o400, false)] {
+        let job = Job::new(1);
+        std::fs::write(job.path("key"), KEY).expect("writable");
+        let permissions = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(job.path("key"), permissions).expect("ours");
+        let (code, log) = finish(job.run(&server).args(["--api-key-file", "key"]));
+        assert_eq!(code, 0, "{log}");
+        assert_eq!(log.contains("chmod 600 key"), warned, "{mode:o}: {log}");
+    }
+}
+
+#[test]
+#[cfg(unix)]
+fn what_holds_prompts_belongs_to_its_user_alone() {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let server = Server::new(|arrival| if arrival.item == "item-0" { Reply::error(400, "bad") } else { Reply::ok() });
+    let job = Job::new(3);
+    let mode = |file: &str| job.path(file).metadata().expect(file).permissions().mode() & 0o777;
+    let input = std::fs::File::open(job.path("in.jsonl")).expect("there");
+    let mut command = job.paceline();
+    command.args(["run", "-", "-o", "out.jsonl", "--base-url", &server.url()]).stdin(input);
+    let (code, log) = finish(&mut command);
+    assert_eq!(code, 1, "{log}");
+    for file in ["out.jsonl", "out.errors.jsonl", "out.report.jsonl", "out.journal", "out.input"] {
+        assert_eq!(mode(file), 0o600, "{file}");
+    }
+    // Who may read them is the user's to say, and stays so.
+    for file in ["out.jsonl", "out.report.jsonl"] {
+        std::fs::set_permissions(job.path(file), std::fs::Permissions::from_mode(0o640)).expect("ours");
+    }
+    let mut command = job.paceline();
+    command.args(["run", "-", "-o", "out.jsonl", "--base-url", &server.url(), "--retry-failed", "--ordered"]);
+    let (code, log) = finish(command.stdin(std::process::Stdio::null()));
+    assert_eq!(code, 1, "{log}");
+    assert_eq!((mode("out.jsonl"), mode("out.report.jsonl")), (0o640, 0o640));
+    let (code, log) = finish(job.paceline().args(["tasks", "add", "--store", "work.db", "\"a\""]));
+    assert_eq!(code, 0, "{log}");
+    assert_eq!(mode("work.db"), 0o600);
+}

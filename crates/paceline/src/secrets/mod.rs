@@ -1,0 +1,190 @@
+//! A key must reach no file, no log and no screen: neither one that is known, in whatever spelling a server repeats it, nor what
+//! only looks like one.
+
+mod shapes;
+mod spelling;
+
+use std::ops::Range;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue};
+use memchr::memmem::Finder;
+
+pub use shapes::{SECRET, hidden, is_secret_name, looks_secret};
+use spelling::Escapes;
+
+/// A shorter key is no secret, and taking it out would spoil answers that have nothing to do with it.
+const SHORTEST: usize = 8;
+
+/// The keys that calls carry in their headers, to be taken out of what a server says: the values, of `Bearer KEY` only KEY, of
+/// `Basic ...` also what it encodes and the password in it. They are found as they are, with the escapes of JSON, also of JSON
+/// within JSON, percent-encoded and in base64; [`SECRET`] takes their place. Keys below 8 bytes are words, and stay.
+#[derive(Clone, Debug, Default)]
+pub struct Secrets {
+    /// The longest first, so that a part does not spoil the whole.
+    keys: Vec<Finder<'static>>,
+    escapes: Escapes,
+}
+
+impl Secrets {
+    /// The keys of these values.
+    pub fn of<'a>(values: impl IntoIterator<Item = &'a HeaderValue>) -> Self {
+        let keys = values.into_iter().flat_map(|value| keys_in(value.as_bytes())).filter(|key| key.len() >= SHORTEST);
+        let mut all: Vec<Vec<u8>> = keys.flat_map(|key| spelling::in_base64(&key).chain([key])).collect();
+        all.sort_unstable_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
+        all.dedup();
+        let escapes = Escapes::of(all.iter().flatten().copied());
+        Self { keys: all.iter().map(|key| Finder::new(key).into_owned()).collect(), escapes }
+    }
+
+    /// A body without them. JSON stays JSON, where the key is not a number.
+    pub fn removed_from(&self, body: Bytes) -> Bytes {
+        let body = self.keys.iter().fold(body, |body, key| without(body, |text| as_it_is(key, text)));
+        if !self.escapes.are_in(&body) {
+            return body;
+        }
+        let keys = self.keys.iter().map(Finder::needle);
+        keys.fold(body, |body, key| without(body, |text| spelling::find(key, text)))
+    }
+
+    /// Headers without them.
+    pub fn remove_from_headers(&self, headers: &mut HeaderMap) {
+        for value in headers.values_mut() {
+            let said = Bytes::copy_from_slice(value.as_bytes());
+            let kept = self.removed_from(said.clone());
+            if kept != said {
+                // What a header carried may be carried in parts, and so may the mark.
+                *value = HeaderValue::from_maybe_shared(kept).unwrap_or(HeaderValue::from_static(SECRET));
+            }
+        }
+    }
+}
+
+/// A key where it stands letter by letter. A backslash before it is part of an escape.
+fn as_it_is(key: &Finder<'_>, text: &[u8]) -> Option<Range<usize>> {
+    let at = key.find(text)?;
+    let start = text[..at].iter().rposition(|byte| *byte != b'\\').map_or(0, |before| before + 1);
+    Some(start..at + key.needle().len())
+}
+
+/// A body without what `find` finds in it, again and again.
+fn without(body: Bytes, find: impl Fn(&[u8]) -> Option<Range<usize>>) -> Bytes {
+    let Some(mut found) = find(&body) else { return body };
+    let (mut kept, mut rest) = (Vec::with_capacity(body.len()), &body[..]);
+    loop {
+        kept.extend_from_slice(&rest[..found.start]);
+        kept.extend_from_slice(SECRET.as_bytes());
+        rest = &rest[found.end..];
+        match find(rest) {
+            Some(next) => found = next,
+            None => break,
+        }
+    }
+    kept.extend_from_slice(rest);
+    kept.into()
+}
+
+/// What is secret in the value of a header: the second of two words, if it is long enough for a key; else the whole value.
+fn keys_in(value: &[u8]) -> Vec<Vec<u8>> {
+    let words: Vec<&[u8]> = value.split(|byte| *byte == b' ').collect();
+    let key = match words[..] {
+        [_, key] if key.len() >= SHORTEST => key,
+        _ => value,
+    };
+    let mut keys = vec![key.to_vec()];
+    if words[0].eq_ignore_ascii_case(b"basic")
+        && let Ok(login) = STANDARD.decode(key)
+    {
+        keys.extend(login.iter().position(|byte| *byte == b':').map(|colon| login[colon + 1..].to_vec()));
+        keys.push(login);
+    }
+    keys
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn removed(header: &str, body: &str) -> String {
+        let value = HeaderValue::from_str(header).unwrap();
+        let kept = Secrets::of([&value]).removed_from(Bytes::copy_from_slice(body.as_bytes()));
+        String::from_utf8(kept.to_vec()).unwrap()
+    }
+
+    #[test]
+    fn a_key_is_taken_out_wherever_it_stands() {
+        let body = r#"{"a":"sk-secret","b":"Bearer sk-secret","c":"sk-secresk-secret!"}"#;
+        let clean = r#"{"a":"[key]","b":"Bearer [key]","c":"sk-secre[key]!"}"#;
+        assert_eq!(removed("Bearer sk-secret", body), clean);
+        assert_eq!(removed("sk-secret", body), clean);
+        assert_eq!(removed("Bearer sk-other1", body), body);
+        assert_eq!(removed("test", "a test"), "a test", "too short to be one");
+        assert_eq!(removed("my own key", "it is my own key"), "it is [key]", "a key may have blanks");
+        assert_eq!(removed("Key abcdefgh", "Key abcdefgh"), "Key [key]");
+    }
+
+    #[test]
+    fn a_key_is_taken_out_in_whatever_spelling_it_is_repeated() {
+        let key = "Bearer abcd/efgh/SECRET+1234";
+        for (said, kept) in [
+            (r#"{"m":"no: abcd\/efgh\/SECRET+1234"}"#, r#"{"m":"no: [key]"}"#),
+            (r#"{"m":"no: abcd/efgh\/SECRET\u002B1234\n"}"#, r#"{"m":"no: [key]\n"}"#),
+            (r#"{"m":"\u0061bcd/efgh/\u0053ECRET+1234."}"#, r#"{"m":"[key]."}"#),
+            (r#"{"m":"{\"k\":\"\\u0061bcd\\\/efgh\\\/SECRET+1234\"}"}"#, r#"{"m":"{\"k\":\"[key]\"}"}"#),
+            (r#"{"m":"a\\abcd\/efgh/SECRET+1234"}"#, r#"{"m":"a[key]"}"#),
+            ("GET /?key=abcd%2Fefgh%2fSECRET%2B1234&n=1", "GET /?key=[key]&n=1"),
+            ("/login?next=%2F%3Fk%3Dabcd%252Fefgh%252FSECRET%252B1234", "/login?next=%2F%3Fk%3D[key]"),
+            ("YWJjZC9lZmdoL1NFQ1JFVCsxMjM0", "[key]"),
+            (r"aaaa\/abcd\/efgh\/SECRET+123", r"aaaa\/abcd\/efgh\/SECRET+123"),
+        ] {
+            assert_eq!(removed(key, said), kept, "{said}");
+        }
+        for (login, word) in [("u:", "a"), ("us:", "b"), ("use:", "c")] {
+            let said = STANDARD.encode(format!("{login}abcd/efgh/SECRET+1234{word}"));
+            let kept = removed(key, &said.replace('/', r"\/"));
+            assert!(kept.contains("[key]") && kept.len() < 16, "{login}: {kept}");
+        }
+    }
+
+    #[test]
+    fn of_basic_credentials_the_password_is_a_key() {
+        let value = format!("Basic {}", STANDARD.encode("someone:open-sesame"));
+        assert_eq!(removed(&value, "someone:open-sesame and open-sesame"), "[key] and [key]");
+        assert_eq!(removed(&value, &value), "Basic [key]");
+    }
+
+    #[test]
+    fn what_is_json_stays_json() {
+        let keys = ["n/secret-key", "/secret-key/", "u0041secret", "\"quoted\"-key", r"back\slash-key"];
+        for key in keys {
+            let escaped: String = key.bytes().map(|byte| format!("\\u{byte:04x}")).collect();
+            let spelled = serde_json::to_string(key).unwrap();
+            let php = spelled.replace('/', r"\/");
+            for text in [spelled, php, format!("\"{escaped}\""), serde_json::to_string(&format!("\n{key}\n")).unwrap()]
+            {
+                let kept = removed(key, &text);
+                let read: String = serde_json::from_str(&kept).unwrap_or_else(|error| panic!("{kept}: {error}"));
+                assert!(read.contains("[key]") && !read.contains("slash-key"), "{key} in {text}: {kept}");
+            }
+        }
+    }
+
+    #[test]
+    fn headers_lose_them_too() {
+        let (key, mut headers) = (HeaderValue::from_static("Bearer sk-secret"), HeaderMap::new());
+        headers.insert("x-request-id", HeaderValue::from_static("of-sk-secret"));
+        headers.insert("x-other", HeaderValue::from_static("7"));
+        Secrets::of([&key]).remove_from_headers(&mut headers);
+        assert_eq!([&headers["x-request-id"], &headers["x-other"]], ["of-[key]", "7"]);
+    }
+
+    #[test]
+    fn a_hostile_body_takes_no_time_that_grows_faster_than_it() {
+        for part in [r"\", "%25", r"abcd\\", r"\u0061bcd", r"\u005c", "a%2561"] {
+            let body = part.repeat((1 << 20) / part.len());
+            assert_eq!(removed("abcd/efgh/SECRET+1234", &body).len(), body.len());
+        }
+    }
+}
