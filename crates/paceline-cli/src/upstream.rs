@@ -23,6 +23,7 @@ pub(crate) fn resolve(args: &UpstreamArgs, everywhere: &Everywhere) -> Result<Up
         upstream: args.upstream,
         limits: args.limit,
         rpm: args.rpm,
+        scope: args.scope,
         tpm: args.tpm,
         burst: args.burst,
         concurrency: args.concurrency,

@@ -160,8 +160,7 @@ impl Plan {
             }
             let bytes = input.read(Span { offset: row.src_off, len: row.src_len })?;
             let line = format.read(&bytes, row.line).map_err(std::io::Error::other)?;
-            let scope =
-                upstream.scope_name(&line.url, line.model.as_deref(), line.label.as_deref(), line.body.as_bytes());
+            let scope = upstream.scope_name(&line.names());
             let part = self.scopes.entry(scope.to_string()).or_default();
             part.items += 1;
             part.cost = sum(&part.cost, &upstream.dialect.charge(&line.url, line.body.as_bytes(), &ratio));

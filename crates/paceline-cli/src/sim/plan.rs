@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use paceline::config::Upstream;
+use paceline::config::{CallNames, Upstream};
 use paceline_core::{Dimension, Limits, Quota};
 use paceline_sim::{Limit, Plan, ProviderConfig, Scenario, plan};
 use serde_json::{Value, json};
@@ -22,7 +22,8 @@ const MAX_WAIT: Duration = Duration::from_secs(3_600);
 /// As for a run, before its first call; and an unknown scenario.
 pub(crate) fn command(args: &PlanArgs, everywhere: &Everywhere) -> Result<(), Failure> {
     let upstream = upstream::resolve(&args.upstream, everywhere)?;
-    let scope = upstream.scope_name(&args.endpoint, args.model.as_deref(), None, b"");
+    let scope =
+        upstream.scope_name(&CallNames { path: &args.endpoint, model: args.model.as_deref(), ..CallNames::default() });
     let quotas = quotas(&upstream, &scope);
     let scenario = match &args.scenario {
         Some(name) => Scenario { items: args.items, ..super::scenario(name)? },

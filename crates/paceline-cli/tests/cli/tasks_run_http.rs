@@ -76,6 +76,34 @@ fn healthy_items_all_succeed() {
     }
 }
 
+/// Webhooks to ten customers, of whom one has had enough.
+#[test]
+fn a_customer_that_is_throttled_holds_up_no_other() {
+    let customer = |n: usize| format!("customer-{}", n % 10);
+    let by_path = |n: usize| NewItem::new(format!("item-{n}"), request_to(&format!("/{}/hook", customer(n)), n));
+    let by_group =
+        |n: usize| NewItem { group: customer(n), ..NewItem::new(format!("item-{n}"), request_to("/hook", n)) };
+    for items in [(0..30).map(by_path).collect::<Vec<_>>(), (0..30).map(by_group).collect()] {
+        let server = Server::new(|arrival| match arrival.item.as_str() {
+            "item-0" | "item-10" | "item-20" => Reply::error(429, "slow down").with_header("retry-after", 7_200),
+            _ => Reply::ok(),
+        });
+        let store = Store::new();
+        store.put(items);
+        let Ran { code, summary, log } = run(&store, &server, &["--max-wait", "1m", "--concurrency", "1"]);
+        assert_eq!((code, &summary["succeeded"], &summary["deferred"]), (3, &json!(27), &json!(3)), "{log}");
+    }
+    let server = Server::new(|_| Reply::error(429, "slow down").with_header("retry-after", 7_200));
+    let store = Store::new();
+    store.put((0..30).map(by_path).collect());
+    let Ran { code, .. } = run(&store, &server, &["--max-wait", "1m", "--concurrency", "1", "--scope", "all"]);
+    assert_eq!((code, server.count()), (3, 1), "all of them are one scope when the user says so");
+}
+
+fn request_to(path: &str, n: usize) -> String {
+    json!({"url": path, "body": {"item": format!("item-{n}")}}).to_string()
+}
+
 /// When each request arrived.
 type Times = Arc<Mutex<Vec<Timestamp>>>;
 

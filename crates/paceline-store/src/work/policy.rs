@@ -142,10 +142,9 @@ impl Policy {
             (Some(Judgement::Abort { reason }), _) => (stop(Duration::ZERO), reason),
             (_, Then::Again(wait)) if failure.class == Class::Account => (stop(wait), Some(failure.words.clone())),
             (judged, Then::Again(wait)) => {
-                let is_held = failure.class == Class::QuotaExhausted || failure.is_for_group;
                 let action = if counted == Counted::Deferral { "defer" } else { "retry" };
                 let reason = judged.and_then(|judgement| judgement.reason().map(str::to_owned));
-                ((Transition::Again(wait), action, is_held.then_some(GroupAction::Hold(wait))), reason)
+                ((Transition::Again(wait), action, failure.is_for_group.then_some(GroupAction::Hold(wait))), reason)
             }
             (_, Then::GiveUp(reason @ GiveUp::Refused(_))) => {
                 ((Transition::Failed, "fail", None), Some(reason.as_str().into()))

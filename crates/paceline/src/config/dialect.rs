@@ -18,8 +18,14 @@ use crate::provider::{Dialect, Provider};
 /// Values by the names that files give them.
 type Names<T, const N: usize> = [(&'static str, T); N];
 
-pub(crate) const SCOPES: Names<Scope, 4> =
-    [("model", Scope::Model), ("endpoint", Scope::Endpoint), ("table", Scope::Table), ("key", Scope::Key)];
+pub(crate) const SCOPES: Names<Scope, 6> = [
+    ("model", Scope::Model),
+    ("endpoint", Scope::Endpoint),
+    ("group", Scope::Group),
+    ("table", Scope::Table),
+    ("key", Scope::Key),
+    ("all", Scope::Key),
+];
 pub(crate) const RESTORES: Names<Restores, 3> =
     [("gradually", Restores::Gradually), ("at_once", Restores::AtOnce), ("unknown", Restores::Unknown)];
 pub(crate) const RESERVES: Names<Reserves, 3> =
@@ -198,7 +204,7 @@ mod tests {
             [[upstream.openai.header]]\nof = 'points'\nlimit = 'X-Points'\nremaining = 'X-Points-Left'\nwindow = '1h'\n\
             [[upstream.openai.header]]\nremaining = 'x-ratelimit-remaining-requests'\nrestores = 'unknown'";
         let found = upstream(file).expect("all well");
-        assert_eq!(found.scope_name("/v1/chat/completions", Some("m"), None, b"{}"), "all");
+        assert_eq!(found.dialect.scope_name("/v1/chat/completions", Some("m"), b"{}"), "all");
         let body = br#"{"max_tokens":1000}"#;
         let cost = found.dialect.charge("/v1/chat/completions", body, &TokenRatio::default());
         assert_eq!((cost.get(&Dimension::Tokens), cost.get(&Dimension::OutputTokens)), (5, 0));

@@ -53,7 +53,7 @@ pub use json_schema::json_schema;
 pub use overrides::Overrides;
 pub use preset::Preset;
 pub use units::{CountError, DurationError, Limit, LimitError, parse_count, parse_duration};
-pub use upstream::{KeySource, MOCK, Tier, TierMatch, Upstream, is_loopback};
+pub use upstream::{CallNames, KeySource, MOCK, Tier, TierMatch, Upstream, is_loopback};
 
 use crate::provider::Provider;
 use crate::secrets::hidden;

@@ -40,6 +40,8 @@ pub struct Overrides {
     pub rpm: Option<String>,
     /// `--tpm`: tokens a minute.
     pub tpm: Option<String>,
+    /// `--scope`: what is slowed down together.
+    pub scope: Option<String>,
     /// `--burst`.
     pub burst: Option<String>,
     /// `--concurrency`: the most calls in flight.
@@ -85,6 +87,7 @@ impl Overrides {
             limits: Some(limits),
             rpm: flag("--rpm", &self.rpm),
             tpm: flag("--tpm", &self.tpm),
+            scope: flag("--scope", &self.scope),
             burst: flag("--burst", &self.burst),
             concurrency,
             retry,

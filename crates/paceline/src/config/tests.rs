@@ -547,7 +547,7 @@ fn the_first_tier_that_matches_is_taken() {
         ("/v1/chat/completions", Some("gpt-4o-mini"), Some("nightly"), "tier label=nightly"),
         ("/v1/chat/completions", Some("gpt-4o-mini"), None, "/v1/chat/completions gpt-4o-mini"),
     ] {
-        assert_eq!(found.scope_name(path, model, label, b""), scope);
+        assert_eq!(found.scope_name(&CallNames { path, model, label, ..CallNames::default() }), scope);
     }
     let (scope, limits) = &found.pacer.tiers[0];
     assert_eq!((&**scope, &limits.quotas[..], limits.burst), ("tier /v1/embeddings", &[minutes(3_000)][..], Some(7)));

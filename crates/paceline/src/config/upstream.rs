@@ -20,6 +20,7 @@ use super::responsive;
 use super::schema::{TierSection, UpstreamSection};
 use super::setting::Setting;
 use super::units::show_duration;
+use crate::provider::table::Scope;
 use crate::provider::{Dialect, Provider};
 use crate::secrets::{SECRET, looks_secret};
 
@@ -31,6 +32,21 @@ const LONGEST_WORD: usize = 24;
 
 /// How long an item may take from its first send.
 const DEADLINE: Duration = Duration::from_secs(86_400);
+
+/// What a call says of itself, from which its scope follows.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CallNames<'a> {
+    /// The path of its URL.
+    pub path: &'a str,
+    /// The model that its body names.
+    pub model: Option<&'a str>,
+    /// The label of its item, which a tier may match.
+    pub label: Option<&'a str>,
+    /// The group of its item.
+    pub group: Option<&'a str>,
+    /// Its body.
+    pub body: &'a [u8],
+}
 
 /// One API account, its limits, and how it is to be called.
 #[derive(Clone, Debug, PartialEq)]
@@ -107,10 +123,23 @@ impl Upstream {
         })
     }
 
-    /// The scope that a call belongs to: its tier, else what the provider limits together.
-    pub fn scope_name(&self, path: &str, model: Option<&str>, label: Option<&str>, body: &[u8]) -> String {
-        let tier = self.tier(path, model, label);
-        tier.map_or_else(|| self.dialect.scope_name(path, model, body), |tier| tier.scope.to_string())
+    /// The scope that a call belongs to: its tier, else what is limited together. `group`: that of its item.
+    pub fn scope_name(&self, call: &CallNames<'_>) -> String {
+        let CallNames { path, model, label, group, body } = *call;
+        match (self.tier(path, model, label), group) {
+            (Some(tier), _) => tier.scope.to_string(),
+            (None, Some(group)) if self.dialect.scope() == Scope::Group => group.to_owned(),
+            (None, _) => self.dialect.scope_name(path, model, body),
+        }
+    }
+
+    /// Calls of one group are limited together, unless the configuration says what is; where the provider is known, it says so.
+    pub fn limits_groups(&mut self) {
+        let is_configured =
+            |row: &EffectiveValue| row.key == "scope" && !matches!(row.source, Source::Default | Source::Preset(_));
+        if self.provider == Provider::Generic && !self.effective.iter().any(is_configured) {
+            self.dialect = self.dialect.clone().with_scope(Scope::Group);
+        }
     }
 
     /// Checks and converts a merged section.

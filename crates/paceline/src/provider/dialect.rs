@@ -115,6 +115,16 @@ impl Dialect {
         self
     }
 
+    /// What is limited together.
+    pub(crate) fn scope(&self) -> Scope {
+        self.table.api.scope
+    }
+
+    /// Whether all calls with one key are in one scope.
+    pub fn is_one_scope(&self) -> bool {
+        self.scope() == Scope::Key && self.table.api.paths.is_empty()
+    }
+
     /// With another [`Dialect::longest_pause`].
     #[must_use]
     pub const fn with_longest_pause(mut self, longest: Duration) -> Self {
@@ -264,5 +274,9 @@ mod tests {
         }
         let by_path = Dialect::from(Provider::GitHub).with_scope(Scope::Endpoint);
         assert_eq!(by_path.scope_name("/search/code?q=x", None, b""), "/search/code", "a user's scope knows no other");
+        let by_group = Dialect::from(Provider::Generic).with_scope(Scope::Group);
+        for (path, scope) in [("/shop/7/items?q=/x", "/shop"), ("/shop", "/shop"), ("/", "/"), ("", "")] {
+            assert_eq!(by_group.scope_name(path, None, b""), scope, "{path}");
+        }
     }
 }

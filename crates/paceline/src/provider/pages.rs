@@ -65,6 +65,7 @@ fn facts(table: &Table) -> Vec<(&'static str, String)> {
         Scope::Endpoint => "calls of one path",
         Scope::Table => "calls that name the same table in their body",
         Scope::Key => "all calls with one key",
+        Scope::Group => "calls of one group",
     };
     let apart = api.paths.iter().rev().map(|(prefix, _)| format!(", {} apart", code(prefix))).collect::<String>();
     facts.push(("slowed down together", format!("{together}{apart}")));

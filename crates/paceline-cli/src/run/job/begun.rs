@@ -137,8 +137,7 @@ fn rescope(journal: &Journal, input: &Input, format: &Format, upstream: &Upstrea
     journal.rescope(|item: &Item| -> Result<Option<Arc<str>>, Unscoped> {
         let bytes = input.read(Span { offset: item.src_off, len: item.src_len })?;
         let line = format.read(&bytes, item.line)?;
-        let scope: Arc<str> =
-            upstream.scope_name(&line.url, line.model.as_deref(), line.label.as_deref(), line.body.as_bytes()).into();
+        let scope: Arc<str> = upstream.scope_name(&line.names()).into();
         if scope == item.scope {
             return Ok(None);
         }

@@ -219,8 +219,7 @@ pub(crate) fn hand_on<T>(
     let (src_off, src_len) = (span.offset, span.len);
     match check(format, bytes, number, span) {
         Ok(line) => {
-            let scope =
-                upstream.scope_name(&line.url, line.model.as_deref(), line.label.as_deref(), line.body.as_bytes());
+            let scope = upstream.scope_name(&line.names());
             let (custom_id, body) = (&line.custom_id, line.hashed);
             let item = NewItem { custom_id, line: number, src_off, src_len, body, scope: &scope };
             (take(Handed::Item(item)), None)

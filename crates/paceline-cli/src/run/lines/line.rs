@@ -5,6 +5,7 @@ use std::fmt;
 
 use http::Method;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
+use paceline::config::CallNames;
 use paceline_store::{Answer, CustomId, End, LineForm, ResultLine};
 use serde_json::value::RawValue;
 
@@ -245,6 +246,14 @@ pub(crate) fn model(body: &str, param: &'static str) -> Result<Option<String>, F
     let members =
         Members::read(body).map_err(|error| Fault::new("invalid_json_line", Some(param), error.to_string()))?;
     Ok(members.text("model").map(Cow::into_owned))
+}
+
+impl Line<'_> {
+    /// What its scope follows from. Its group is its label.
+    pub(crate) fn names(&self) -> CallNames<'_> {
+        let (model, label) = (self.model.as_deref(), self.label.as_deref());
+        CallNames { path: &self.url, model, label, group: label, body: self.body.as_bytes() }
+    }
 }
 
 /// The label in a line's metadata.

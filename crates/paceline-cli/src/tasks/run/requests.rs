@@ -7,10 +7,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::HeaderValue;
 use paceline::Permit;
-use paceline::config::{MOCK, Upstream};
+use paceline::config::{CallNames, MOCK, Upstream};
 use paceline::provider::{Reading, TokenRatio};
 use paceline_core::{Class, Cost, Outcome};
-use paceline_store::work::{Failure, Start, Task};
+use paceline_store::work::{DEFAULT_GROUP, Failure, Start, Task};
 use paceline_store::{Answer as Recorded, End};
 
 use super::Trying;
@@ -49,6 +49,8 @@ struct Ready {
     call: Call,
     echo: Echo,
     scope: String,
+    /// Whether all items of its group are in that scope.
+    with_group: bool,
     cost: Cost,
 }
 
@@ -61,6 +63,7 @@ impl Requests {
         answers: Option<Answers>,
     ) -> Result<Self, exit::Failure> {
         run::warn_of_idle(&upstream);
+        upstream.limits_groups();
         let headers = upstream::headers(&upstream)?;
         let mock = if upstream.name == MOCK { run::start_mock(&mut upstream, None).await? } else { None };
         let base_url = upstream.base_url.clone().unwrap_or_default();
@@ -97,8 +100,9 @@ impl Requests {
         let format = Format::of_one(payload, task.key(), self.upstream.provider, &self.base_url)
             .map_err(|words| invalid("format_mismatch", words))?;
         let line = format.read(payload, 1).map_err(|error| invalid(error.code, error.reason()))?;
-        let (model, label) = (line.model.as_deref(), line.label.as_deref());
-        let scope = self.upstream.scope_name(&line.url, model, label, line.body.as_bytes());
+        let group = Some(&*task.item().group).filter(|group| *group != DEFAULT_GROUP);
+        let scope = self.upstream.scope_name(&CallNames { group, ..line.names() });
+        let with_group = group == Some(&*scope) || self.upstream.dialect.is_one_scope();
         let ratio = self.ratios().get(&scope).copied().unwrap_or_default();
         let id = task.item().id;
         let body = self.partials.body_of(id).unwrap_or_else(|| Bytes::from(line.body.into_owned()));
@@ -110,11 +114,11 @@ impl Requests {
         let echo =
             Echo { custom_id: line.custom_id, metadata: line.metadata.map(ToOwned::to_owned), form: format.results() };
         let call = Call { method: line.method, url: line.url.into_owned(), headers, body, ordinal: id };
-        Ok(Ready { call, echo, scope, cost })
+        Ok(Ready { call, echo, scope, with_group, cost })
     }
 
     async fn send(&self, task: &Task, ready: Ready, permit: Permit, course: &Course) -> Result<(), Failure> {
-        let Ready { call, echo, scope, cost } = ready;
+        let Ready { call, echo, scope, with_group, cost } = ready;
         let mut answer = tokio::select! {
             answer = self.sender.send(&call) => Some(answer),
             () = course.gives_up() => None,
@@ -133,7 +137,10 @@ impl Requests {
         }
         match answer {
             Some(Ok(answer)) if reading.class == Class::Success => self.keep(task, &echo, answer, course).await,
-            answer => Err(failure(answer.as_ref(), reading).of_probe(sits_out)),
+            answer => {
+                let failure = failure(answer.as_ref(), reading).of_probe(sits_out);
+                Err(Failure { is_for_group: failure.is_for_group && with_group, ..failure })
+            }
         }
     }
 

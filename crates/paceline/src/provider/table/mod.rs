@@ -150,6 +150,8 @@ pub enum Scope {
     Table,
     /// All calls with one key.
     Key,
+    /// The calls of one group of items; of those without a group the calls whose paths begin with the same segment.
+    Group,
 }
 
 /// The header fields that announce one limit.
@@ -277,6 +279,10 @@ impl Api {
             (Scope::Table, _) => aws::tables(body).unwrap_or_else(|| "all".to_owned()),
             (Scope::Model, Some(model)) => format!("{path} {model}"),
             (Scope::Model, None) | (Scope::Endpoint, _) => path.to_owned(),
+            (Scope::Group, _) => {
+                let start = path.len() - path.trim_start_matches('/').len();
+                path[..path[start..].find('/').map_or(path.len(), |end| start + end)].to_owned()
+            }
         }
     }
 }

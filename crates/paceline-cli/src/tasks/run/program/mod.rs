@@ -94,7 +94,7 @@ impl Program {
     pub(super) async fn work(&self, task: &Task, course: &Course) -> Result<(), Failed> {
         let ended = self.run(task, course).await;
         said::verdict(&ended).map_err(|mut failure| {
-            if matches!(failure.class, Class::QuotaExhausted | Class::Account) || failure.is_for_group {
+            if failure.class == Class::Account || failure.is_for_group {
                 // These words stand at the whole group, which knows neither item nor command.
                 failure.words = format!("{}: {}", self.name(), failure.words);
             }

@@ -146,7 +146,8 @@ fn read(report: &Map<String, Value>, code: i32, ended: &Ended) -> Failure {
         code: told("code"),
         retry_after,
         // All of a group are limited together.
-        is_for_group: class == Class::Throttled && retry_after.is_some_and(|wait| wait > HELD_ABOVE),
+        is_for_group: class == Class::QuotaExhausted
+            || class == Class::Throttled && retry_after.is_some_and(|wait| wait > HELD_ABOVE),
         ..Failure::new(class, words)
     }
 }
