@@ -180,8 +180,8 @@ pub struct Failure {
     /// the server still fails, so that others test it too. Such a failure is no fault of the item, and counts against no bound
     /// of retries. It is not stored.
     pub probe: Option<Duration>,
-    /// Whether the whole group has to wait if the item has, as it has for a used-up quota unless that is one of fewer items. It is
-    /// not stored: the held group is.
+    /// Whether the whole group has to wait if the item has, as it has for a used-up quota unless that is one of fewer items.
+    /// It is not stored: the held group is.
     pub is_for_group: bool,
 }
 
