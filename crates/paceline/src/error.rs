@@ -18,7 +18,8 @@ pub enum Error {
         /// How long it waited in this call.
         waited: Duration,
         /// How much longer it would have had to wait at least, where it is known that the deadline comes first: for its own
-        /// due time, for the end of a pause that the server asked for, or for room in a full window.
+        /// due time, for the end of a pause that the server asked for, for the next test of a failing server, or for room in a
+        /// full window.
         needed: Option<Duration>,
     },
     /// The scope or its account is stopped until a person acts: a bad key, no credit. Nothing is sent in it before
