@@ -45,7 +45,7 @@ impl Admit {
         matches!(self, Self::Now)
     }
 
-    const fn rank(&self) -> (u8, Instant) {
+    pub(crate) const fn rank(&self) -> (u8, Instant) {
         match self {
             Self::Now => (0, Instant::ZERO),
             Self::At { at, .. } => (1, *at),
@@ -85,12 +85,12 @@ impl From<Duration> for MaxWait {
     }
 }
 
-/// What keeps a request out until a known time. Its words ([`Display`](fmt::Display)) follow "waiting for".
+/// What a request waits for. Its words ([`Display`](fmt::Display)) follow "waiting for".
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WaitReason {
     /// Whose it is.
     pub level: Level,
-    /// Which rule: [`Policy::Held`], [`Policy::Gate`], [`Policy::Breaker`] or [`Policy::Quota`].
+    /// Which rule.
     pub policy: Policy,
 }
 

@@ -226,7 +226,8 @@ pub enum Event {
         request: Box<Request>,
         /// When it could have started at the earliest.
         until: Instant,
-        /// What keeps it out until then.
+        /// What keeps it out until then: [`Held`](crate::Policy::Held), [`Gate`](crate::Policy::Gate),
+        /// [`Breaker`](crate::Policy::Breaker) or [`Quota`](crate::Policy::Quota).
         reason: WaitReason,
     },
     /// New limits leave no room for a waiting request; it is gone.

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use paceline_core::{Policy, TooLarge};
+use paceline_core::{TooLarge, WaitReason};
 
-/// Why no permit was given. Waiting for a limit is not among the reasons: a wait is an answer, not an error.
+/// Why no permit was given. Waiting for a limit is not among the reasons: a wait is an answer, not an error
+/// ([`Within`](crate::Within)).
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -47,13 +48,13 @@ pub enum Error {
 #[non_exhaustive]
 pub enum NotNow {
     /// It must wait, and this is the strictest reason.
-    #[error("not now: {policy}{}", after.map_or_else(String::new, |after| format!(", for {after:?}")))]
+    #[error("not now: {reason}{}", after.map_or_else(String::new, |after| format!(", for {after:?}")))]
     Wait {
         /// How long at least, when that is known; else the wait ends when a call in flight does. Behind older requests
-        /// ([`Policy::Queue`]) it is an estimate.
+        /// ([`Policy::Queue`](paceline_core::Policy::Queue)) it is an estimate.
         after: Option<Duration>,
-        /// What it waits for.
-        policy: Policy,
+        /// What it waits for, and whether that is the account, the tier or the scope: others wait for the account too.
+        reason: WaitReason,
     },
     /// Waiting would not help.
     #[error(transparent)]

@@ -21,7 +21,7 @@ use agenda::Agenda;
 use defer::Patience;
 use scopes::Scopes;
 
-use crate::admit::{Admit, Cause, Policy};
+use crate::admit::{Admit, Cause, Level, Policy};
 use crate::concurrency::InFlight;
 use crate::config::{Concurrency, ConfigError, Limits, Pace, PacerConfig};
 use crate::cost::{Cost, Dimension};
@@ -153,6 +153,17 @@ impl Pacer {
             return self.admit_in(now, &fresh, request);
         };
         self.admit_in(now, &self.scopes[place], request)
+    }
+
+    /// Whose rule that is which [`admit`](Self::admit) answers with: the account's where no other is stricter.
+    pub fn level(&self, now: Instant, request: &Request) -> Level {
+        let now = now.max(self.now);
+        let strictest = self.admit(now, request);
+        match &strictest {
+            _ if self.admit_account(now, &request.cost).rank() == strictest.rank() => Level::Account,
+            Admit::At { policy: Policy::Quota { .. } | Policy::Burst, .. } => Level::Tier,
+            _ => Level::Scope,
+        }
     }
 
     fn admit_in(&self, now: Instant, scope: &Scope, request: &Request) -> Admit {

@@ -252,7 +252,7 @@ fn changes_cost_what_changed_and_not_what_exists() {
     assert_eq!((told(&mut pacer), told(&mut pacer).len()), (vec!["7".into()], 0), "it has left");
 }
 
-/// Ten thousand that wait cost an input no more than a thousand: the least patient of each kind is asked, in the scope and of all.
+/// Ten thousand that wait cost an input no more than a thousand: it asks the least patient of each kind, of the scope and of all.
 #[test]
 fn what_waits_with_a_bound_costs_inputs_and_no_walks() {
     let asked = |waiting: usize| {
