@@ -280,3 +280,20 @@ fn ten_thousand_that_wait_are_told_in_one_input() {
     assert!(told.len() == 10_000 && told.iter().all(|(_, until, reason)| *until == at(61.0) && *reason == asked));
     assert_eq!(pacer.snapshot(at(1.0)).account.waiting, 0);
 }
+
+#[test]
+fn a_wait_is_of_the_account_where_no_other_is_stricter() {
+    let tier = |limit| PacerConfig {
+        tiers: vec![("a".into(), Limits { quotas: vec![hourly(limit)], burst: None })],
+        ..fixed(vec![hourly(2)])
+    };
+    for (limit, level) in [(1, Level::Tier), (2, Level::Account)] {
+        let (mut pacer, scope) = pacer(tier(limit));
+        (0..limit).for_each(|_| _ = send(&mut pacer, at(0.0), &scope));
+        assert_eq!(pacer.level(at(1.0), &any_wait(&scope)), level, "{limit} an hour");
+        pacer.hold(at(1.0), Some(&scope), at(7_200.0));
+        assert_eq!(pacer.level(at(1.0), &any_wait(&scope)), Level::Scope);
+        pacer.hold(at(1.0), None, at(7_200.0));
+        assert_eq!(pacer.level(at(1.0), &any_wait(&scope)), Level::Account);
+    }
+}
