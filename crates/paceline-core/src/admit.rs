@@ -45,13 +45,73 @@ impl Admit {
         matches!(self, Self::Now)
     }
 
-    const fn rank(&self) -> (u8, Instant) {
+    pub(crate) const fn rank(&self) -> (u8, Instant) {
         match self {
             Self::Now => (0, Instant::ZERO),
             Self::At { at, .. } => (1, *at),
             Self::OnRelease { .. } => (2, Instant::ZERO),
         }
     }
+}
+
+/// The longest wait that a request takes where it is known to be kept out, and what counts as such.
+///
+/// Known is what no call, answer or cancellation can shorten. The request is looked at as if it were the first of its scope: to
+/// wait behind others is never a reason, and neither is a learnt rate, the spacing of calls, a place among the calls in flight,
+/// or a limit that headers announced, which the next answer may replace. A stop has no known end, so it does not count either.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum MaxWait {
+    /// For anything known: a hold, a closed gate, an open breaker, or a window of a configured limit that has no room for the
+    /// request even if all that is in flight were given back.
+    Known(Duration),
+    /// For a pause only: a hold or a closed gate. Limits, which serve those who wait in order, and a server that is being tested
+    /// are waited for however long that takes.
+    Pause(Duration),
+}
+
+impl MaxWait {
+    /// How long that is.
+    pub const fn duration(self) -> Duration {
+        match self {
+            Self::Known(wait) | Self::Pause(wait) => wait,
+        }
+    }
+}
+
+impl From<Duration> for MaxWait {
+    /// For anything known.
+    fn from(wait: Duration) -> Self {
+        Self::Known(wait)
+    }
+}
+
+/// What a request waits for. Its words ([`Display`](fmt::Display)) follow "waiting for".
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WaitReason {
+    /// Whose it is.
+    pub level: Level,
+    /// Which rule.
+    pub policy: Policy,
+}
+
+impl fmt::Display for WaitReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.level {
+            Level::Account => write!(f, "{} (the whole account)", self.policy),
+            Level::Tier | Level::Scope => self.policy.fmt(f),
+        }
+    }
+}
+
+/// Whose rule makes a request wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// That of the account, which counts for every scope.
+    Account,
+    /// A configured limit of the tier that the scope is named after.
+    Tier,
+    /// Of the scope alone: what it was told, or has learnt.
+    Scope,
 }
 
 /// Which rule makes a request wait.

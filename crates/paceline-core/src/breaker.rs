@@ -73,6 +73,14 @@ impl Breaker {
         }
     }
 
+    /// When the next probe may leave, if it is open: nothing brings that nearer.
+    pub(crate) const fn open_until(&self) -> Option<Instant> {
+        match self.state {
+            State::Open { until, .. } => Some(until),
+            State::Closed | State::HalfOpen { .. } => None,
+        }
+    }
+
     /// A call leaves. Says whether it is a probe.
     pub(crate) fn left(&mut self) -> bool {
         let (proofs, lasted) = match self.state {

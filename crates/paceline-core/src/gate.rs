@@ -196,6 +196,11 @@ impl Gate {
         (self.until > now).then_some(self.until)
     }
 
+    /// What the last closure is for.
+    pub(crate) const fn cause(&self) -> Cause {
+        self.cause
+    }
+
     /// What it is closed for, if it is.
     pub(crate) fn closed_for(&self, now: Instant) -> Option<Cause> {
         (self.until > now).then_some(self.cause)

@@ -31,7 +31,7 @@ mod spacing;
 mod time;
 mod units;
 
-pub use admit::{Admit, Cause, Policy};
+pub use admit::{Admit, Cause, Level, MaxWait, Policy, WaitReason};
 pub use backoff::{Backoff, Growth, Jitter};
 pub use concurrency::{ConcurrencySnapshot, Phase};
 pub use config::{BreakerConfig, Concurrency, ConfigError, Limits, Pace, PacerConfig, Quota, Retry, Shape};

@@ -45,7 +45,8 @@ impl Queue {
 
     /// Moves what has become due to the others that may leave. More than wait there already are merged with them in one go:
     /// of ten thousand that become due together the first would wait for all the others.
-    pub(crate) fn promote(&mut self, now: Instant) {
+    /// Says which those are.
+    pub(crate) fn promote(&mut self, now: Instant) -> Vec<Place> {
         let mut due = Vec::new();
         while let Some(first) = self.delayed.first_entry()
             && first.key().0 <= now
@@ -53,10 +54,11 @@ impl Queue {
             due.push(first.remove());
         }
         if due.len() > self.ready.len() {
-            self.ready.append(&mut due.into_iter().collect());
+            self.ready.append(&mut due.iter().copied().collect());
         } else {
-            self.ready.extend(due);
+            self.ready.extend(&due);
         }
+        due
     }
 
     /// The first that is due.

@@ -7,7 +7,7 @@ use core::fmt;
 use core::hash::{Hash, Hasher};
 use core::time::Duration;
 
-use crate::admit::Cause;
+use crate::admit::{Cause, MaxWait, WaitReason};
 use crate::cost::Cost;
 use crate::outcome::Class;
 use crate::quota::TooLarge;
@@ -100,10 +100,14 @@ pub struct Request {
     /// Not to be sent after this; time in a held or stopped scope does not count. A request that certainly cannot start
     /// before goes at once ([`Event::Expired`]).
     pub deadline: Option<Instant>,
+    /// The longest wait that it takes where it is known to be kept out: beyond that it goes at once ([`Event::Deferred`]). It is
+    /// counted from the moment when that is known, or from the request's own due time where that is later; time in the queue
+    /// behind others does not count. Default: none, it waits as long as it takes.
+    pub max_wait: Option<MaxWait>,
 }
 
 impl Request {
-    /// A request of normal priority, due at once, without a deadline.
+    /// A request of normal priority, due at once, without a deadline or a longest wait.
     pub fn new(scope: impl Into<ScopeId>, cost: Cost) -> Self {
         Self {
             scope: scope.into(),
@@ -116,6 +120,7 @@ impl Request {
             probes: 0,
             not_before: None,
             deadline: None,
+            max_wait: None,
         }
     }
 
@@ -209,8 +214,21 @@ pub enum Event {
         /// As it was.
         request: Box<Request>,
         /// When it could have started at the earliest, where that is known to come after the deadline: its due time, the end
-        /// of a pause that the server asked for, or room in a full window.
+        /// of a pause that the server asked for, the next test of a failing server, or room in a full window.
         earliest: Option<Instant>,
+    },
+    /// A waiting request is known to be kept out for longer than its [`max_wait`](Request::max_wait); it is gone, and nothing of
+    /// it is left in the pacer.
+    Deferred {
+        /// The request.
+        ticket: Ticket,
+        /// As it was. It knows its arrival number: enqueued again, it goes before those that came after it.
+        request: Box<Request>,
+        /// When it could have started at the earliest.
+        until: Instant,
+        /// What keeps it out until then: [`Held`](crate::Policy::Held), [`Gate`](crate::Policy::Gate),
+        /// [`Breaker`](crate::Policy::Breaker) or [`Quota`](crate::Policy::Quota).
+        reason: WaitReason,
     },
     /// New limits leave no room for a waiting request; it is gone.
     Refused {

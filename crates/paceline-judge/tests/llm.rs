@@ -10,7 +10,7 @@ use http_body_util::{BodyExt as _, Full};
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
-use paceline_core::{Backoff, Class, Growth, Jitter};
+use paceline_core::{Backoff, Class, Dimension, Growth, Jitter, Limits, PacerConfig, Quota};
 use paceline_judge::{LlmConfig, LlmJudge};
 use paceline_store::work::{
     Case, Clock, Failure, Filter, Item, Judge, Judgement, MemoryStore, NewItem, Policy, Scheduler, State, WorkStore,
@@ -199,6 +199,19 @@ async fn a_judge_that_is_rate_limited_is_left_in_peace() {
         assert_eq!(decide(&judge, &busy()).await, None);
     }
     assert_eq!(server.count(), 1, "thirty seconds are not over");
+}
+
+/// It would have the time: only that the wait is known to be longer ends it.
+#[tokio::test]
+async fn a_judge_whose_limit_is_used_up_is_not_waited_for() {
+    let server = Server::new(|_| Some(says(r#"{"action":"skip"}"#))).await;
+    let quotas = vec![Quota::sliding(Dimension::Requests, 1, Duration::from_secs(7_200))];
+    let pacer = PacerConfig { limits: Limits { quotas, burst: None }, ..PacerConfig::default() };
+    let config = LlmConfig { pacer, timeout: Duration::from_secs(3_600), ..LlmConfig::new(&server.url, "m") };
+    let judge = LlmJudge::new(config).unwrap();
+    assert_eq!(decide(&judge, &busy()).await, Some(Judgement::Skip { reason: None }));
+    assert_eq!(decide(&judge, &busy()).await, None);
+    assert_eq!(server.count(), 1);
 }
 
 #[tokio::test]

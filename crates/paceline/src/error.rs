@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use paceline_core::{Policy, TooLarge};
+use paceline_core::{TooLarge, WaitReason};
 
-/// Why no permit was given. Waiting for a limit is not among the reasons: a wait is an answer, not an error.
+/// Why no permit was given. Waiting for a limit is not among the reasons: a wait is an answer, not an error
+/// ([`Within`](crate::Within)).
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -18,7 +19,8 @@ pub enum Error {
         /// How long it waited in this call.
         waited: Duration,
         /// How much longer it would have had to wait at least, where it is known that the deadline comes first: for its own
-        /// due time, for the end of a pause that the server asked for, or for room in a full window.
+        /// due time, for the end of a pause that the server asked for, for the next test of a failing server, or for room in a
+        /// full window.
         needed: Option<Duration>,
     },
     /// The scope or its account is stopped until a person acts: a bad key, no credit. Nothing is sent in it before
@@ -46,13 +48,13 @@ pub enum Error {
 #[non_exhaustive]
 pub enum NotNow {
     /// It must wait, and this is the strictest reason.
-    #[error("not now: {policy}{}", after.map_or_else(String::new, |after| format!(", for {after:?}")))]
+    #[error("not now: {reason}{}", after.map_or_else(String::new, |after| format!(", for {after:?}")))]
     Wait {
         /// How long at least, when that is known; else the wait ends when a call in flight does. Behind older requests
-        /// ([`Policy::Queue`]) it is an estimate.
+        /// ([`Policy::Queue`](paceline_core::Policy::Queue)) it is an estimate.
         after: Option<Duration>,
-        /// What it waits for.
-        policy: Policy,
+        /// What it waits for, and whether that is the account, the tier or the scope: others wait for the account too.
+        reason: WaitReason,
     },
     /// Waiting would not help.
     #[error(transparent)]

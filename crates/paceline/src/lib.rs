@@ -46,10 +46,10 @@ pub use limiter::Limiter;
 pub use log::BackingOff;
 pub use paceline_core::{
     Admit, Announcement, Backoff, Belief, BreakerConfig, Cause, Class, Concurrency, ConfigError, Cost, Dimension,
-    Event, GateState, GiveUp, Growth, Hint, Instant, Jitter, LimitReport, Limits, Outcome, Pace, PacerConfig, Phase,
-    Policy, Quota, QuotaSnapshot, Reach, Request, Responsive, ResponsiveConfig, ResponsiveCounters, Restores, Retry,
-    Rng, ScopeId, ScopeSnapshot, ScopeState, Shape, Snapshot, Ticket, Timestamp, TooLarge, Totals, Trend, Verdict,
-    exponential_delay, linear_delay,
+    Event, GateState, GiveUp, Growth, Hint, Instant, Jitter, Level, LimitReport, Limits, MaxWait, Outcome, Pace,
+    PacerConfig, Phase, Policy, Quota, QuotaSnapshot, Reach, Request, Responsive, ResponsiveConfig, ResponsiveCounters,
+    Restores, Retry, Rng, ScopeId, ScopeSnapshot, ScopeState, Shape, Snapshot, Ticket, Timestamp, TooLarge, Totals,
+    Trend, Verdict, WaitReason, exponential_delay, linear_delay,
 };
-pub use permit::Permit;
+pub use permit::{Permit, Within};
 pub use sleeper::ResponsiveSleeper;

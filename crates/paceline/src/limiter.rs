@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use paceline_core::{
-    Admit, Announcement, Cause, ConfigError, Dimension, Instant, Pacer, PacerConfig, Request, ScopeId, ScopeSnapshot,
-    Snapshot,
+    Admit, Announcement, Cause, ConfigError, Dimension, Instant, MaxWait, Pacer, PacerConfig, Request, ScopeId,
+    ScopeSnapshot, Snapshot,
 };
 
 use crate::clock::Clock;
 use crate::driver::{Admission, Driver, block_on};
 use crate::error::{Error, NotNow};
-use crate::permit::Permit;
+use crate::permit::{Permit, Within};
 use crate::provider::Provider;
 
 /// Paces all calls to one account: one host and key.
@@ -67,7 +67,8 @@ impl Limiter {
         self.driver.act(|pacer, _| pacer.scope(name))
     }
 
-    /// Waits until the call may be made.
+    /// Waits until the call may be made, as long as it takes: the request's [`max_wait`](Request::max_wait) does not act here,
+    /// nor in [`run`](Self::run) and [`try_acquire`](Self::try_acquire).
     ///
     /// Dropping the future at any point gives its place up, or its permit when it was granted meanwhile.
     ///
@@ -77,8 +78,49 @@ impl Limiter {
     /// start, [`Error::Stopped`] when its scope is stopped or stops meanwhile, [`Error::Closed`] after
     /// [`close`](Self::close), [`Error::NoTimer`] when it must wait and the system allows no more threads.
     pub async fn acquire(&self, request: Request) -> Result<Permit, Error> {
+        match self.admitted(Request { max_wait: None, ..request }).await? {
+            Within::Granted(permit) => Ok(permit),
+            Within::Deferred { .. } => unreachable!("it takes any wait"),
+        }
+    }
+
+    /// Waits until the call may be made, unless the wait is known to be longer than `max_wait`, which replaces the request's
+    /// own.
+    ///
+    /// Known is what no call, answer or cancellation can shorten: a hold, a pause that the server asked for, the time until a
+    /// failing server is tested next, or a limit that is used up ([`MaxWait::Known`], made from a `Duration`); or holds and
+    /// pauses alone ([`MaxWait::Pause`]). It is counted from the moment when it is known, which may come while the caller
+    /// waits. To wait behind others never counts; for a bound on that give the request a deadline, or drop the future.
+    ///
+    /// Dropping the future at any point gives its place up, or its permit when it was granted meanwhile.
+    ///
+    /// ```
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::time::Duration;
+    /// use paceline::{Class, Cost, Limiter, Outcome, PacerConfig, Request, Within};
+    ///
+    /// let limiter = Limiter::new(PacerConfig::default())?;
+    /// let chat = limiter.scope("chat");
+    /// limiter.hold(Some(&chat), limiter.now() + Duration::from_secs(3_600));
+    /// match limiter.acquire_within(Request::new(chat, Cost::request()), Duration::from_secs(5)).await? {
+    ///     Within::Granted(permit) => drop(permit.complete(Outcome::new(Class::Success))),
+    ///     Within::Deferred { until, reason } => {
+    ///         println!("come back in {:?}, after {reason}", until - limiter.now());
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`acquire`](Self::acquire): never because of a wait.
+    pub async fn acquire_within(&self, request: Request, max_wait: impl Into<MaxWait>) -> Result<Within, Error> {
+        self.admitted(Request { max_wait: Some(max_wait.into()), ..request }).await
+    }
+
+    async fn admitted(&self, request: Request) -> Result<Within, Error> {
         match self.driver.enqueue(request)? {
-            Admission::Granted(permit) => Ok(permit),
+            Admission::Decided(within) => Ok(within),
             Admission::Waiting(place) => place.await,
         }
     }
@@ -108,13 +150,23 @@ impl Limiter {
         block_on(self.acquire(request))
     }
 
+    /// [`acquire_within`](Self::acquire_within) for a program without async: blocks the thread until the call may be made, or
+    /// until it is known that the wait is longer than `max_wait`. What [`acquire_blocking`](Self::acquire_blocking) says of tasks
+    /// holds here too.
+    ///
+    /// # Errors
+    /// As [`acquire`](Self::acquire).
+    pub fn acquire_within_blocking(&self, request: Request, max_wait: impl Into<MaxWait>) -> Result<Within, Error> {
+        block_on(self.acquire_within(request, max_wait))
+    }
+
     /// Takes a permit if the call may be made at once; else changes nothing.
     ///
     /// # Errors
     /// [`NotNow::Wait`] says what it would wait for and, where that is known, how long; [`NotNow::Never`] as
     /// [`acquire`](Self::acquire).
     pub fn try_acquire(&self, request: Request) -> Result<Permit, NotNow> {
-        self.driver.try_enqueue(request)
+        self.driver.try_enqueue(Request { max_wait: None, ..request })
     }
 
     /// When the call could be made, and what it would wait for; behind older requests an estimate. A question that changes

@@ -3,9 +3,26 @@
 use std::fmt;
 use std::sync::Arc;
 
-use paceline_core::{Class, Outcome, Request, Ticket, Verdict};
+use paceline_core::{Class, Instant, Outcome, Request, Ticket, Verdict, WaitReason};
 
 use crate::driver::Driver;
+
+/// What [`acquire_within`](crate::Limiter::acquire_within) comes to. A long wait is no error: it is an answer.
+#[derive(Debug)]
+#[must_use = "a permit that is dropped at once paces nothing"]
+pub enum Within {
+    /// The call may be made.
+    Granted(Permit),
+    /// It is known to be kept out for longer than the longest wait that the request takes. Nothing was taken, and nothing of the
+    /// request is left in the queue.
+    Deferred {
+        /// When it could be made at the earliest, on the limiter's clock ([`now`](crate::Limiter::now)): worth another
+        /// [`acquire_within`](crate::Limiter::acquire_within) then.
+        until: Instant,
+        /// What keeps it out until then, and whether that is the account, the tier or the scope.
+        reason: WaitReason,
+    },
+}
 
 /// The right to make one call.
 ///

@@ -12,8 +12,8 @@ use http_body_util::{BodyExt as _, Full};
 use instant_acme::{BodyWrapper, BytesResponse, HttpClient};
 use paceline::provider::{self, Answer, NoResponse, Provider, Reading};
 use paceline::{
-    BreakerConfig, Class, ConfigError, Cost, Error, Instant, Limiter, Limits, NotNow, PacerConfig, Permit, Policy,
-    Quota, ScopeId,
+    BreakerConfig, Class, ConfigError, Cost, Error, Instant, Limiter, Limits, MaxWait, PacerConfig, Permit, Quota,
+    ScopeId, Within,
 };
 use serde::Deserialize;
 use tokio::sync::Notify;
@@ -191,8 +191,7 @@ impl HttpClient for Ca {
 }
 
 impl Inner {
-    /// A permit, unless the CA asked for so long a wait that the item had better spend it in the store. While the CA is
-    /// down, one call at a time tests it and the others wait here.
+    /// A permit, unless the CA asked for so long a wait that the item had better spend it in the store.
     async fn permit(&self, scope: &ScopeId) -> Result<Permit, CallError> {
         let request = paceline::Request {
             item: ITEM.try_with(|item| *item).ok(),
@@ -203,20 +202,11 @@ impl Inner {
             Error::Stopped { reason, .. } => CallError::Stopped { reason: reason.to_string() },
             other => CallError::NotSent { wait: Duration::ZERO, why: other.to_string() },
         };
-        loop {
-            match self.limiter.try_acquire(request.clone()) {
-                Ok(permit) => return Ok(permit),
-                Err(NotNow::Wait { after: Some(wait), policy: Policy::Gate { .. } | Policy::Held { .. } })
-                    if wait > PATIENCE =>
-                {
-                    return Err(CallError::NotSent { wait, why: "the CA asked to wait".to_owned() });
-                }
-                Err(NotNow::Never(error)) => return Err(not_sent(error)),
-                Err(_) => {}
-            }
-            let waiting = self.limiter.acquire(request.clone());
-            if let Ok(granted) = tokio::time::timeout(PATIENCE, waiting).await {
-                return granted.map_err(not_sent);
+        match self.limiter.acquire_within(request, PATIENCE).await.map_err(not_sent)? {
+            Within::Granted(permit) => Ok(permit),
+            Within::Deferred { until, reason } => {
+                let wait = until.saturating_since(self.limiter.now());
+                Err(CallError::NotSent { wait, why: format!("waiting for {reason}") })
             }
         }
     }
@@ -327,8 +317,9 @@ const BREAKER: BreakerConfig = BreakerConfig {
 /// then, and the domain waits. By chance it happens once in two million calls where three of ten nonces are refused.
 const MOST_STALE: u32 = 12;
 
-/// What has to wait for longer waits in the store.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// What has to wait for longer waits in the store. For the limit, and while the CA is down and one call at a time tests it, the
+/// domains that have begun wait here.
+const PATIENCE: MaxWait = MaxWait::Pause(Duration::from_secs(10));
 
 /// Without a connection after this long the CA is not reachable.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);

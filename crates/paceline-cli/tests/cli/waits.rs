@@ -144,9 +144,18 @@ fn what_headers_announced_holds_over_runs() {
 
 #[test]
 fn throttled_models_do_not_keep_another_out() {
-    let server = Server::new(|arrival| match arrival.item.as_str() {
+    no_closed_model_keeps_another_out("rate_limit_exceeded", 50);
+}
+
+#[test]
+fn models_whose_quota_is_used_up_do_not_keep_another_out() {
+    no_closed_model_keeps_another_out("1308", 86_400);
+}
+
+fn no_closed_model_keeps_another_out(code: &'static str, wait: u64) {
+    let server = Server::new(move |arrival| match arrival.item.as_str() {
         "free" => Reply::ok(),
-        _ => Reply::error(429, "rate_limit_exceeded").with_header("retry-after", 50),
+        _ => Reply::error(429, code).with_header("retry-after", wait),
     });
     let line = |n: usize| {
         let model = if n < 3_600 { format!("throttled-{}", n % 6) } else { "free".to_owned() };

@@ -7,7 +7,7 @@ use super::Pacer;
 use super::agenda::Wants;
 use crate::admit::{Admit, Policy};
 use crate::queue::{Place, Slot};
-use crate::request::Event;
+use crate::request::{Event, Request, Ticket};
 use crate::scope::Scope;
 use crate::slots::{Entry, Stage};
 use crate::time::Instant;
@@ -42,18 +42,27 @@ impl Pacer {
         let touched = self.scopes.take_touched();
         touched.iter().for_each(|place| self.reopen(now, *place));
         for place in &touched {
-            self.scopes[*place].queue.promote(now);
-            self.expire(now, *place);
+            self.promote(now, *place);
+            self.let_go(now, *place);
             self.look(now, *place);
         }
         self.scopes.done(touched);
         self.expire_in_account(now);
+        self.defer_in_account(now);
         while let Some((head, place)) = self.first_to_leave(now) {
             self.grant(now, head, place);
+            self.let_go(now, place);
             self.look(now, place);
         }
         self.wake = self.next_wake(now);
         self.forget_some(now);
+    }
+
+    /// What has become due takes its place among the others.
+    fn promote(&mut self, now: Instant, place: u32) {
+        for (.., slot) in self.scopes[place].queue.promote(now) {
+            self.patience.add(place, self.slots.at(slot).request.max_wait, slot);
+        }
     }
 
     /// Ends the hold and the closure of a scope whose time has come.
@@ -65,7 +74,7 @@ impl Pacer {
     }
 
     /// Works out what a scope wants. It was changed, or its time has come.
-    fn look(&mut self, now: Instant, place: u32) {
+    pub(super) fn look(&mut self, now: Instant, place: u32) {
         let scope = &mut self.scopes[place];
         scope.note_demand(now);
         scope.note_idle(now);
@@ -94,6 +103,14 @@ impl Pacer {
         self.agenda.set(place, Wants { ready, head: starts, due, deadline, reopens, full });
     }
 
+    /// Lets go who need not wait any longer, as far as their scope is concerned. Behind each that goes the next is asked.
+    pub(super) fn let_go(&mut self, now: Instant, place: u32) {
+        self.expire(now, place);
+        while self.defer(now, place) {
+            self.expire(now, place);
+        }
+    }
+
     /// Lets go whose deadline has passed, or certainly comes before their scope lets them leave.
     fn expire(&mut self, now: Instant, place: u32) {
         loop {
@@ -107,13 +124,15 @@ impl Pacer {
         }
     }
 
-    /// Lets go who has just come, where its deadline certainly comes first.
-    pub(super) fn expire_at_once(&mut self, now: Instant, slot: Slot, place: u32) {
+    /// Lets go who has just come, where its deadline certainly comes first. Says whether it did.
+    pub(super) fn expire_at_once(&mut self, now: Instant, slot: Slot, place: u32) -> bool {
         let request = &self.slots.at(slot).request;
         let earliest = self.certain_start(now, &self.scopes[place], request);
-        if earliest.is_some_and(|earliest| request.deadline.is_some_and(|deadline| deadline <= earliest)) {
+        let expires = earliest.is_some_and(|earliest| request.deadline.is_some_and(|deadline| deadline <= earliest));
+        if expires {
             self.give_up_waiting(now, slot, place);
         }
+        expires
     }
 
     /// The same for the limits of the account, which concern every scope: only the nearest deadline of all is asked, so that no
@@ -126,20 +145,28 @@ impl Pacer {
                 return;
             }
             self.give_up_waiting(now, slot, place);
-            self.expire(now, place);
+            self.let_go(now, place);
             self.look(now, place);
         }
     }
 
     fn give_up_waiting(&mut self, now: Instant, slot: Slot, place: u32) {
         let earliest = self.certain_start(now, &self.scopes[place], &self.slots.at(slot).request);
+        let (ticket, request) = self.take_out(slot, place);
+        self.events.push_back(Event::Expired { ticket, request: Box::new(request), earliest });
+    }
+
+    /// Takes a waiting request out of the scope in that place.
+    pub(super) fn take_out(&mut self, slot: Slot, place: u32) -> (Ticket, Request) {
         let ticket = self.slots.ticket(slot);
-        let Entry { request, stage } = self.slots.remove(ticket).expect("a deadline belongs to a waiting request");
-        let Stage::Waiting { place: in_queue, deadline, .. } = stage else {
-            unreachable!("a granted request has left the queue");
+        let Some(Entry { request, stage: Stage::Waiting { place: in_queue, deadline, .. } }) =
+            self.slots.remove(ticket)
+        else {
+            unreachable!("a queue holds only waiting requests");
         };
         self.scopes[place].queue.remove(in_queue, request.not_before, deadline);
-        self.events.push_back(Event::Expired { ticket, request: Box::new(request), earliest });
+        self.patience.remove(place, request.max_wait, slot);
+        (ticket, request)
     }
 
     /// The first of the heads that their scopes let leave: it is the one that the account is asked for.
@@ -156,6 +183,7 @@ impl Pacer {
         };
         let request = &entry.request;
         scope.queue.remove(head, request.not_before, deadline);
+        self.patience.remove(place, request.max_wait, head.2);
         let wanted = since.max(request.not_before.unwrap_or(since));
         let flight = scope.leave(now, wanted, &request.cost);
         self.in_flight.take();

@@ -1,6 +1,7 @@
 //! The pacer: one deterministic machine per account, which composes every policy.
 
 mod agenda;
+mod defer;
 mod dispatch;
 mod foresee;
 mod forget;
@@ -17,9 +18,10 @@ use core::cmp::Reverse;
 use core::time::Duration;
 
 use agenda::Agenda;
+use defer::Patience;
 use scopes::Scopes;
 
-use crate::admit::{Admit, Cause, Policy};
+use crate::admit::{Admit, Cause, Level, Policy};
 use crate::concurrency::InFlight;
 use crate::config::{Concurrency, ConfigError, Limits, Pace, PacerConfig};
 use crate::cost::{Cost, Dimension};
@@ -49,6 +51,9 @@ use crate::time::Instant;
 /// A scope in which nothing waits or is in flight, whose limits are unused and which is open is forgotten after 10 to 15
 /// minutes when it has learnt nothing, else after an hour: until then it remembers. Its name makes it anew, its handles stay
 /// good, and what it has counted stays in the sums of the account.
+///
+/// A request may bound the waits that it takes ([`Request::max_wait`]): one that is known to be kept out for longer is put off at
+/// once, so that it can wait elsewhere.
 ///
 /// There are two levels. The account counts against the configured limits; below it each scope has its own limits,
 /// gate, breaker and queue. When the ceiling binds, the highest priority goes first, then the earliest arrival among
@@ -88,6 +93,7 @@ pub struct Pacer {
     hold: Hold,
     scopes: Scopes,
     agenda: Agenda,
+    patience: Patience,
     /// When each scope is asked next whether it may be forgotten.
     round: VecDeque<(Instant, u32)>,
     /// What all scopes have counted, those that are forgotten too.
@@ -118,6 +124,7 @@ impl Pacer {
             hold: Hold::default(),
             scopes: Scopes::default(),
             agenda: Agenda::default(),
+            patience: Patience::default(),
             round: VecDeque::new(),
             totals: Totals::default(),
             failing: BTreeMap::new(),
@@ -148,6 +155,17 @@ impl Pacer {
         self.admit_in(now, &self.scopes[place], request)
     }
 
+    /// Whose rule that is which [`admit`](Self::admit) answers with: the account's where no other is stricter.
+    pub fn level(&self, now: Instant, request: &Request) -> Level {
+        let now = now.max(self.now);
+        let strictest = self.admit(now, request);
+        match &strictest {
+            _ if self.admit_account(now, &request.cost).rank() == strictest.rank() => Level::Account,
+            Admit::At { policy: Policy::Quota { .. } | Policy::Burst, .. } => Level::Tier,
+            _ => Level::Scope,
+        }
+    }
+
     fn admit_in(&self, now: Instant, scope: &Scope, request: &Request) -> Admit {
         let due = Admit::at(request.not_before.unwrap_or(now), now, || Policy::NotBefore);
         let arrival = request.arrival.unwrap_or(self.arrivals);
@@ -161,7 +179,7 @@ impl Pacer {
     ///
     /// # Errors
     /// When it alone exceeds a configured limit: it could never start. A deadline that certainly comes first is told at once,
-    /// as [`Event::Expired`].
+    /// as [`Event::Expired`], and a known wait of more than its [`max_wait`](Request::max_wait) as [`Event::Deferred`].
     pub fn enqueue(&mut self, now: Instant, request: Request) -> Result<Ticket, TooLarge> {
         let now = self.advance(now);
         let id = self.own(&request.scope);
@@ -174,7 +192,7 @@ impl Pacer {
         let arrival = request.arrival.unwrap_or(self.arrivals);
         self.arrivals = self.arrivals.max(arrival.saturating_add(1));
         let deadline = request.deadline.map(|deadline| scope.clock.read(now, deadline));
-        let (priority, not_before) = (request.priority, request.not_before);
+        let (priority, not_before, max_wait) = (request.priority, request.not_before, request.max_wait);
         let item = request.item.or(Some(arrival));
         let request = Request { arrival: Some(arrival), item, scope: id.clone(), ..request };
         let ticket = self.slots.insert(request, |slot| Stage::Waiting {
@@ -183,7 +201,12 @@ impl Pacer {
             since: now,
         });
         self.scopes[&id].queue.push(now, (Reverse(priority), arrival, ticket.slot), not_before, deadline);
-        self.expire_at_once(now, ticket.slot, id.place);
+        if not_before.is_none_or(|due| due <= now) {
+            self.patience.add(id.place, max_wait, ticket.slot);
+        }
+        if !self.expire_at_once(now, ticket.slot, id.place) {
+            self.defer_at_once(now, ticket.slot, id.place);
+        }
         self.pump(now);
         Ok(ticket)
     }
@@ -195,7 +218,10 @@ impl Pacer {
         let Entry { request, stage } = self.slots.remove(ticket)?;
         let scope = &mut self.scopes[&request.scope];
         match stage {
-            Stage::Waiting { place, deadline, .. } => scope.queue.remove(place, request.not_before, deadline),
+            Stage::Waiting { place, deadline, .. } => {
+                scope.queue.remove(place, request.not_before, deadline);
+                self.patience.remove(request.scope.place, request.max_wait, place.2);
+            }
             Stage::InFlight { flight, .. } => {
                 scope.unsend(now, &flight, &request.cost);
                 for totals in [&mut scope.totals, &mut self.totals] {
@@ -403,12 +429,7 @@ impl Pacer {
             let scope = &self.scopes[&request.scope];
             let refused = self.quotas.too_large(&request.cost).or_else(|| scope.quotas().too_large(&request.cost));
             let Some(too_large) = refused else { continue };
-            let ticket = self.slots.ticket(slot);
-            let Some(Entry { request, stage: Stage::Waiting { place, deadline, .. } }) = self.slots.remove(ticket)
-            else {
-                unreachable!("a queue holds only waiting requests");
-            };
-            self.scopes[&request.scope].queue.remove(place, request.not_before, deadline);
+            let (ticket, _) = self.take_out(slot, request.scope.place);
             self.events.push_back(Event::Refused { ticket, too_large });
         }
     }

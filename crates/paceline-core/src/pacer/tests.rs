@@ -6,6 +6,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use super::*;
+use crate::admit::MaxWait;
 use crate::config::Quota;
 use crate::outcome::{Class, Reach};
 use crate::snapshot::{ScopeSnapshot, ScopeState};
@@ -67,7 +68,9 @@ impl Both {
                     self.waiting.retain(|known| *known != ticket);
                     self.in_flight.push(ticket);
                 }
-                Event::Expired { ticket, .. } => self.waiting.retain(|known| *known != ticket),
+                Event::Expired { ticket, .. } | Event::Deferred { ticket, .. } => {
+                    self.waiting.retain(|known| *known != ticket);
+                }
                 _ => {}
             }
         }
@@ -158,11 +161,13 @@ impl Both {
         let later = |rng: &mut Rng, within: u64| self.now + Duration::from_millis(rng.next_u64() % within);
         let not_before = self.rng.next_u64().is_multiple_of(4).then(|| later(&mut self.rng, 9_000));
         let deadline = self.rng.next_u64().is_multiple_of(5).then(|| later(&mut self.rng, 60_000));
+        let max_wait = Duration::from_millis(self.below(9_000));
+        let max_wait = [None, Some(MaxWait::Known(max_wait)), Some(MaxWait::Pause(max_wait))][self.below(3) as usize];
         let now = self.now;
         let ticket = self.input(|pacer| {
             let cost = Cost::request().with(Dimension::Tokens, tokens);
             let request = Request::new(pacer.scope(&name(place)), cost);
-            pacer.enqueue(now, Request { priority, item, not_before, deadline, ..request }).expect("it fits")
+            pacer.enqueue(now, Request { priority, item, not_before, deadline, max_wait, ..request }).expect("it fits")
         });
         if self.quick.request(ticket).is_some() && !self.in_flight.contains(&ticket) {
             self.waiting.push(ticket);
@@ -245,4 +250,42 @@ fn changes_cost_what_changed_and_not_what_exists() {
     assert_eq!([told(&mut pacer), told(&mut pacer)], [["7"], ["7"]], "what it waits for may change with the account");
     pacer.resume(Instant::ZERO, Some(&scopes[7]));
     assert_eq!((told(&mut pacer), told(&mut pacer).len()), (vec!["7".into()], 0), "it has left");
+}
+
+/// Ten thousand that wait cost an input no more than a thousand: it asks the least patient of each kind, of the scope and of all.
+#[test]
+fn what_waits_with_a_bound_costs_inputs_and_no_walks() {
+    let asked = |waiting: usize| {
+        let config = PacerConfig {
+            limits: Limits { quotas: vec![Quota::requests_per_minute(6_000)], burst: Some(1) },
+            pace: Pace::Fixed,
+            ..PacerConfig::default()
+        };
+        let mut pacer = Pacer::new(config, 1, Instant::ZERO).expect("sensible");
+        let scope = pacer.scope("a");
+        let bounds = [MaxWait::Known(Duration::from_secs(9)), MaxWait::Pause(Duration::from_secs(9))];
+        for n in 0..waiting {
+            let max_wait = Some(bounds[n % 2]);
+            pacer.enqueue(Instant::ZERO, Request { max_wait, ..Request::new(&scope, Cost::request()) }).expect("fits");
+        }
+        let before = pacer.patience.asked.get();
+        let mut inputs = 0;
+        for _ in 0..500 {
+            let now = pacer.poll_timeout().unwrap_or(pacer.now);
+            pacer.handle_timeout(now);
+            inputs += 1;
+            while let Some(event) = pacer.poll_event() {
+                let Event::Granted { ticket, .. } = event else { panic!("{event:?}") };
+                pacer.complete(now, ticket, Outcome::new(Class::Success));
+                inputs += 1;
+                let other = pacer.enqueue(now, Request::new(&scope, Cost::request())).expect("fits");
+                pacer.cancel(now, other);
+                inputs += 2;
+            }
+        }
+        assert!(inputs > 1_000, "{inputs} inputs");
+        (pacer.patience.asked.get() - before) as f64 / f64::from(inputs)
+    };
+    let [few, many] = [1_000, 10_000].map(asked);
+    assert!(many <= 6.0 && many <= few * 1.01, "{many} are asked at an input, and {few} where a tenth waits");
 }

@@ -105,14 +105,7 @@ impl Quotas {
             Some(burst) if requests > 0 => Admit::at(burst.fits_at(now, 1), now, || Policy::Burst),
             _ => Admit::Now,
         };
-        self.counters.iter().fold(spacing, |strictest, (quota, counter)| {
-            let at = counter.fits_at(now, cost.get(&quota.dimension));
-            strictest.strictest(Admit::at(at, now, || Policy::Quota {
-                dimension: quota.dimension.clone(),
-                limit: quota.limit,
-                window: quota.window,
-            }))
-        })
+        self.room(spacing, now, |dimension| cost.get(dimension))
     }
 
     /// When so many calls of that cost can all have left, one after the other: an estimate, since nothing else is counted in.
@@ -138,11 +131,20 @@ impl Quotas {
 
     /// When the windows have room for that cost at the earliest, however much of what is `out`, in flight, is given back. No
     /// other call can make it earlier.
-    pub(crate) fn full_until(&self, now: Instant, cost: &Cost, out: &Cost) -> Instant {
-        let room = |(quota, counter): &(Quota, Counter)| {
-            counter.fits_at(now, cost.get(&quota.dimension).saturating_sub(out.get(&quota.dimension)))
-        };
-        self.counters.iter().map(room).fold(now, Instant::max)
+    pub(crate) fn full(&self, now: Instant, cost: &Cost, out: &Cost) -> Admit {
+        self.room(Admit::Now, now, |dimension| cost.get(dimension).saturating_sub(out.get(dimension)))
+    }
+
+    /// The strictest of `others` and of the windows, for so many units of each dimension.
+    fn room(&self, others: Admit, now: Instant, units: impl Fn(&Dimension) -> u64) -> Admit {
+        self.counters.iter().fold(others, |strictest, (quota, counter)| {
+            let at = counter.fits_at(now, units(&quota.dimension));
+            strictest.strictest(Admit::at(at, now, || Policy::Quota {
+                dimension: quota.dimension.clone(),
+                limit: quota.limit,
+                window: quota.window,
+            }))
+        })
     }
 
     /// A request waits because a window is full. That is a pause, not idling: when the window turns, what was sent at

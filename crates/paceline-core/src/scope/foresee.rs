@@ -3,15 +3,24 @@
 use core::time::Duration;
 
 use super::Scope;
+use crate::admit::{Admit, MaxWait, Policy};
 use crate::config::Pace;
 use crate::cost::Cost;
 use crate::time::Instant;
 
 impl Scope {
-    /// When a call of that cost may leave at the earliest, whatever its calls in flight give back: after the pause that the
-    /// server asked for, and once its windows have room.
-    pub(crate) fn certain_start(&self, now: Instant, cost: &Cost) -> Instant {
-        self.quotas.full_until(now, cost, &self.out).max(self.gate.closed_until(now).unwrap_or(now))
+    /// What of the scope certainly keeps a call of that cost out, of all that `counts`: nothing but an input to the scope changes
+    /// that.
+    pub(crate) fn shut(&self, now: Instant, counts: MaxWait, cost: &Cost) -> Admit {
+        let closed = Admit::at(self.gate.until(), now, || Policy::Gate { cause: self.gate.cause() });
+        let paused = self.hold.admit(now).strictest(closed);
+        match counts {
+            MaxWait::Pause(_) => paused,
+            MaxWait::Known(_) => {
+                let tested = Admit::at(self.breaker.open_until().unwrap_or(now), now, || Policy::Breaker);
+                paused.strictest(tested).strictest(self.quotas.full(now, cost, &self.out))
+            }
+        }
     }
 
     /// When a call of that cost may leave behind so many others, of which the first leaves at `start`: an estimate, by what is

@@ -8,6 +8,7 @@ mod forgotten;
 mod job;
 mod model;
 mod models;
+mod one_wait;
 mod outage;
 mod promises;
 mod replay;

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use paceline_core::{
-    Class, Concurrency, Cost, Dimension, Event, Instant, Limits, Outcome, Pace, Pacer, PacerConfig, Quota, Request,
-    Retry, Rng, ScopeId, Shape, Ticket, Verdict,
+    Class, Concurrency, Cost, Dimension, Event, Instant, Limits, MaxWait, Outcome, Pace, Pacer, PacerConfig, Policy,
+    Quota, Request, Retry, Rng, ScopeId, Shape, Ticket, Verdict,
 };
 use proptest::test_runner::{Config, TestRunner};
 
@@ -46,6 +46,8 @@ struct Model {
     sent: Vec<Sent>,
     /// Tokens that answers reported beyond what was reserved.
     debts: Vec<Sent>,
+    /// When the next probe of a failing server may leave.
+    probes: BTreeMap<ScopeId, Instant>,
 }
 
 fn tokens(limit: u64, window: Duration) -> Quota {
@@ -86,6 +88,7 @@ impl Model {
             granted: BTreeSet::new(),
             sent: Vec::new(),
             debts: Vec::new(),
+            probes: BTreeMap::new(),
         }
     }
 
@@ -118,6 +121,12 @@ impl Model {
         if self.below(6) == 0 {
             request.deadline = Some(self.now + Duration::from_millis(self.below(90_000)));
         }
+        let max_wait = Duration::from_millis(self.below(20_000));
+        request.max_wait = match self.below(8) {
+            0 => Some(MaxWait::Known(max_wait)),
+            1 => Some(MaxWait::Pause(max_wait)),
+            _ => None,
+        };
         self.enqueue(request);
     }
 
@@ -238,6 +247,17 @@ impl Model {
                     assert_eq!(request.item, waiting.request.item);
                     self.finished += 1;
                 }
+                Event::Deferred { ticket, request, until, reason } => {
+                    let waiting = self.waiting.remove(&ticket).expect("only waiting requests are put off");
+                    let max_wait = waiting.request.max_wait.expect("only what takes no wait however long is put off");
+                    assert!(until > self.now + max_wait.duration(), "it takes a wait until {until}");
+                    assert!(request.not_before.is_none_or(|due| due <= self.now), "it waits for its own time");
+                    assert!(self.cannot_start(&request, until), "{reason:?} does not last until {until}");
+                    let is_pause = matches!(reason.policy, Policy::Held { .. } | Policy::Gate { .. });
+                    assert!(is_pause || matches!(max_wait, MaxWait::Known(_)), "{reason:?}");
+                    self.finished += 1;
+                }
+                Event::BreakerOpened { scope, until } => drop(self.probes.insert(scope, until)),
                 _ => {}
             }
         }
@@ -263,7 +283,8 @@ impl Model {
         };
         // The tier also has a fixed window, which this model does not follow.
         let in_tier = request.scope == self.scopes[0];
-        late(request.not_before) || late(closed) || in_tier || self.watched.iter().any(full)
+        let tested = self.probes.get(&request.scope).copied();
+        late(request.not_before) || late(closed) || late(tested) || in_tier || self.watched.iter().any(full)
     }
 
     fn grant(&mut self, ticket: Ticket) {

@@ -303,3 +303,22 @@ fn admit_behind_waiters_says_nothing_where_those_wait_for_something_without_a_ti
     let (urgent, reason) = (Request { priority: 1, ..request }, "a bad key".into());
     assert_eq!(pacer.admit(at(0.0), &urgent), Admit::OnRelease { policy: Policy::Stopped { reason } });
 }
+
+#[test]
+fn a_deadline_before_the_next_test_of_a_failing_server_is_told_at_once() {
+    let (mut pacer, scope) = pacer(vec![]);
+    let sent: Vec<_> = (0..20).map(|_| send(&mut pacer, at(0.0), &scope)).collect();
+    let waits = Request { not_before: Some(at(1.1)), ..until(&scope, at(1.5)) };
+    let waits = pacer.enqueue(at(0.0), waits).expect("fits");
+    sent.into_iter().for_each(|ticket| _ = pacer.complete(at(1.0), ticket, Outcome::new(Class::Transient)));
+    let (mut next_test, mut told) = (None, None);
+    for event in std::iter::from_fn(|| pacer.poll_event()) {
+        match event {
+            Event::BreakerOpened { until, .. } => next_test = Some(until),
+            Event::Expired { ticket, earliest, .. } => told = Some((ticket, earliest)),
+            _ => {}
+        }
+    }
+    assert!(next_test.is_some_and(|next_test| next_test >= at(1.5)), "{next_test:?}");
+    assert_eq!(told, Some((waits, next_test)));
+}

@@ -14,8 +14,8 @@ use http::header::{CONTENT_TYPE, HeaderValue};
 use paceline::config::join_url;
 use paceline::provider::{self, Dialect, NoResponse, Provider, Reading, TokenRatio};
 use paceline::secrets::Secrets;
-use paceline::{Limiter, clock};
-use paceline_core::{Admit, Class, ConfigError, Cost, Outcome, PacerConfig, Policy, Request};
+use paceline::{Limiter, Within, clock};
+use paceline_core::{Class, ConfigError, Cost, Outcome, PacerConfig, Request};
 use paceline_store::work::{Case, Judge, Judgement, Judging, by_class, read_answer};
 use reqwest::redirect;
 
@@ -161,15 +161,15 @@ impl LlmJudge {
         let cost = self.config.dialect.charge(PATH, body.as_bytes(), &TokenRatio::default());
         let deadline = self.limiter.now() + self.config.timeout;
         let scope = self.limiter.scope(&self.config.model);
-        let request = Request { item: Some(case.item.id), deadline: Some(deadline), ..Request::new(scope, cost) };
-        // Behind other questions the time is only an estimate.
-        if let Admit::At { at, policy } = self.limiter.admit(&request)
-            && policy != Policy::Queue
-            && at > deadline
-        {
-            return Err(Silence::Paced { wait: at.saturating_since(self.limiter.now()), policy });
-        }
-        let permit = self.limiter.acquire(request).await?;
+        let request = Request { item: Some(case.item.id), ..Request::new(scope, cost) };
+        let timeout = self.config.timeout;
+        let asked = tokio::time::timeout(timeout, self.limiter.acquire_within(request, timeout));
+        let permit = match asked.await.map_err(|_| Silence::Crowded { waited: timeout })?? {
+            Within::Granted(permit) => permit,
+            Within::Deferred { until, reason } => {
+                return Err(Silence::Paced { wait: until.saturating_since(self.limiter.now()), reason });
+            }
+        };
         let reserved = permit.request().cost.clone();
         let left = deadline.saturating_since(self.limiter.now());
         let (outcome, decision) = match tokio::time::timeout(left, self.send(body, &reserved)).await {

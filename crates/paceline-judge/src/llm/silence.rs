@@ -3,16 +3,19 @@
 use std::time::Duration;
 
 use paceline::provider::NoResponse;
-use paceline_core::{Class, Policy};
+use paceline_core::{Class, WaitReason};
 use paceline_store::work::Nonsense;
 
 /// Why a case is left to the rules.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Silence {
     /// Its own limits say that it cannot be asked in time.
-    #[error("it may not be asked for another {:.0} s ({policy})", wait.as_secs_f64())]
-    Paced { wait: Duration, policy: Policy },
-    /// There was no permit for it: it is stopped, or what it waited for took too long.
+    #[error("it may not be asked for another {:.0} s ({reason})", wait.as_secs_f64())]
+    Paced { wait: Duration, reason: WaitReason },
+    /// It may be asked, but it was not its turn in time.
+    #[error("it could not be asked within {:.1} s: other questions, or its pace, came first", waited.as_secs_f64())]
+    Crowded { waited: Duration },
+    /// There was no permit for it: it is stopped.
     #[error("{0}")]
     NotAdmitted(#[from] paceline::Error),
     #[error("its API gave no whole answer ({0:?})")]
@@ -31,7 +34,7 @@ impl Silence {
     /// In one word, the same for all of a kind.
     pub(super) const fn cause(&self) -> &'static str {
         match self {
-            Self::Paced { .. } | Self::NotAdmitted(_) => "paced",
+            Self::Paced { .. } | Self::Crowded { .. } | Self::NotAdmitted(_) => "paced",
             Self::NoAnswer(_) => "silent",
             Self::TooLong | Self::NoCompletion | Self::Nonsense(_) => "nonsense",
             Self::Refused { .. } => "refused",

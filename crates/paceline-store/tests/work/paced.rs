@@ -168,6 +168,17 @@ async fn a_held_scope_keeps_no_other_out() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn items_of_a_held_scope_go_back_a_thousand_a_second_at_most() {
+    let world = World::of(PacerConfig::default(), numbered("held", 5_000)).await;
+    let (held, now) = (world.scope("held"), world.clock.now());
+    world.pacer.lock().unwrap().hold(now, Some(&held), now + S * 600);
+    let summary = world.scheduler(fifty()).run_paced(world.work(S, false), tokio::time::sleep(S * 3)).await.unwrap();
+    assert_eq!((summary.ended, summary.calls), (Ended::Interrupted, 0));
+    let asked = *world.asked.lock().unwrap();
+    assert!((2_900..=3_050).contains(&asked), "{asked} in three seconds");
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_interruption_during_a_wait_puts_everything_back_at_once() {
     for for_all in [true, false] {
         let world = World::of(PacerConfig::default(), numbered("a", 200)).await;

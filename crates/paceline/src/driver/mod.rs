@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use paceline_core::{
     Admit, ConfigError, Event, Instant, Outcome, Pacer, PacerConfig, Policy, Request, Retry, ScopeId, Ticket, Verdict,
+    WaitReason,
 };
 use tokio::sync::{Notify, oneshot};
 
@@ -27,7 +28,7 @@ use self::timer::Timers;
 pub(crate) use self::waiting::{Waiting, block_on};
 use crate::clock::Clock;
 use crate::error::{Error, NotNow};
-use crate::permit::Permit;
+use crate::permit::{Permit, Within};
 use crate::sync::{Condvar, Mutex, MutexGuard};
 
 /// What all clones of a limiter and all its permits share.
@@ -59,8 +60,18 @@ struct Waiter {
 
 /// What an acquisition comes to when it is made.
 pub(crate) enum Admission {
-    Granted(Permit),
+    Decided(Within),
     Waiting(Waiting),
+}
+
+/// What the pacer decided about a request.
+enum Decision {
+    /// For a probe or not.
+    Granted(bool),
+    Deferred {
+        until: Instant,
+        reason: WaitReason,
+    },
 }
 
 impl Driver {
@@ -79,8 +90,8 @@ impl Driver {
 
     /// Asks for a permit; takes it at once when it may.
     pub(crate) fn enqueue(self: &Arc<Self>, request: Request) -> Result<Admission, Error> {
-        // A deadline may be told at once. Who has none waits, and the timer notices.
-        if request.deadline.is_some() {
+        // That a wait is too long may be told at once. Who takes any waits, and the timer notices.
+        if request.deadline.is_some() || request.max_wait.is_some() {
             self.clock.notice_suspension();
         }
         self.change(|state, now, news| {
@@ -88,11 +99,13 @@ impl Driver {
                 return Err(Error::Closed);
             }
             let ticket = state.pacer.enqueue(now, request)?;
-            match state.drain(self, now, Some(ticket), news) {
-                Some(Ok(probe)) => Ok(Admission::Granted(state.permit(self, ticket, probe))),
-                Some(Err(error)) => Err(error),
-                None => state.wait(self, now, ticket, news).map(Admission::Waiting),
-            }
+            let within = match state.drain(self, now, Some(ticket), news) {
+                None => return state.wait(self, now, ticket, news).map(Admission::Waiting),
+                Some(Err(error)) => return Err(error),
+                Some(Ok(Decision::Granted(probe))) => Within::Granted(state.permit(self, ticket, probe)),
+                Some(Ok(Decision::Deferred { until, reason })) => Within::Deferred { until, reason },
+            };
+            Ok(Admission::Decided(within))
         })
     }
 
@@ -105,8 +118,9 @@ impl Driver {
             }
             let ticket = state.pacer.enqueue(now, request).map_err(Error::from)?;
             match state.drain(self, now, Some(ticket), news) {
-                Some(Ok(probe)) => Ok(state.permit(self, ticket, probe)),
+                Some(Ok(Decision::Granted(probe))) => Ok(state.permit(self, ticket, probe)),
                 Some(Err(error)) => Err(NotNow::Never(error)),
+                Some(Ok(Decision::Deferred { .. })) => unreachable!("a request that does not wait takes any wait"),
                 None => {
                     let request = state.pacer.cancel(now, ticket).expect("what is not granted waits");
                     state.drain(self, now, None, news);
@@ -208,19 +222,21 @@ impl Driver {
 }
 
 impl State {
-    /// Takes the pacer's events. `mine` is a ticket that has no waiter yet; what became of it is the result: a permit, for
-    /// a probe or not, a refusal, or nothing so far.
+    /// Takes the pacer's events. `mine` is a ticket that has no waiter yet; what became of it is the result: a decision, a
+    /// refusal, or nothing so far.
     fn drain(
         &mut self,
         driver: &Arc<Driver>,
         now: Instant,
         mine: Option<Ticket>,
         news: &mut News,
-    ) -> Option<Result<bool, Error>> {
+    ) -> Option<Result<Decision, Error>> {
         let mut decided = None;
         while let Some(event) = self.pacer.poll_event() {
             match event {
-                Event::Granted { ticket, probe } if Some(ticket) == mine => decided = Some(Ok(probe)),
+                Event::Granted { ticket, probe } if Some(ticket) == mine => {
+                    decided = Some(Ok(Decision::Granted(probe)))
+                }
                 Event::Granted { ticket, probe } => self.grant(driver, ticket, probe, news),
                 Event::Expired { ticket, earliest, .. } if Some(ticket) == mine => {
                     let needed = earliest.map(|earliest| earliest - now);
@@ -228,9 +244,18 @@ impl State {
                 }
                 Event::Expired { ticket, earliest, .. } => {
                     let needed = earliest.map(|earliest| earliest - now);
-                    self.refuse(ticket, news, |waiter| Error::DeadlineExceeded { waited: now - waiter.since, needed });
+                    self.answer(ticket, news, |waiter| {
+                        Err(Error::DeadlineExceeded { waited: now - waiter.since, needed })
+                    });
                 }
-                Event::Refused { ticket, too_large } => self.refuse(ticket, news, |_| too_large.into()),
+                Event::Deferred { ticket, request, until, reason } if Some(ticket) == mine => {
+                    let stopped = self.stopped(&request.scope);
+                    decided = Some(stopped.map_or(Ok(Decision::Deferred { until, reason }), Err));
+                }
+                Event::Deferred { ticket, until, reason, .. } => {
+                    self.answer(ticket, news, |_| Ok(Within::Deferred { until, reason }));
+                }
+                Event::Refused { ticket, too_large } => self.answer(ticket, news, |_| Err(too_large.into())),
                 Event::Stopped { scope, reason } => self.stop(now, scope, &reason, news),
                 Event::Held { scope, until, cause } => {
                     let scope = scope_name(scope.as_ref());
@@ -244,9 +269,9 @@ impl State {
 
     fn grant(&mut self, driver: &Arc<Driver>, ticket: Ticket, probe: bool, news: &mut News) {
         // There is no waiter when it was let go a moment ago, as all are when a limiter is closed: then it is cancelled, too.
-        if let Some(waiter) = self.waiters.remove(&ticket) {
+        if self.waiters.contains_key(&ticket) {
             let permit = self.permit(driver, ticket, probe);
-            news.answer(waiter.answer, Ok(permit));
+            self.answer(ticket, news, |_| Ok(Within::Granted(permit)));
         }
     }
 
@@ -255,10 +280,10 @@ impl State {
         Permit::new(Arc::clone(driver), ticket, request, probe)
     }
 
-    fn refuse(&mut self, ticket: Ticket, news: &mut News, error: impl FnOnce(&Waiter) -> Error) {
+    fn answer(&mut self, ticket: Ticket, news: &mut News, answer: impl FnOnce(&Waiter) -> Answer) {
         if let Some(waiter) = self.waiters.remove(&ticket) {
-            let error = error(&waiter);
-            news.answer(waiter.answer, Err(error));
+            let answer = answer(&waiter);
+            news.answer(waiter.answer, answer);
         }
     }
 
@@ -289,11 +314,12 @@ impl State {
         if let Some(error) = self.stopped(&request.scope) {
             return NotNow::Never(error);
         }
-        match self.pacer.admit(now, request) {
-            Admit::Now => NotNow::Wait { after: None, policy: Policy::Queue },
-            Admit::At { at, policy } => NotNow::Wait { after: Some(at - now), policy },
-            Admit::OnRelease { policy } => NotNow::Wait { after: None, policy },
-        }
+        let (after, policy) = match self.pacer.admit(now, request) {
+            Admit::Now => (None, Policy::Queue),
+            Admit::At { at, policy } => (Some(at - now), policy),
+            Admit::OnRelease { policy } => (None, policy),
+        };
+        NotNow::Wait { after, reason: WaitReason { level: self.pacer.level(now, request), policy } }
     }
 
     /// Leaves the request in the queue.

@@ -11,11 +11,11 @@ use tokio::sync::oneshot;
 use super::Driver;
 use crate::error::Error;
 use crate::log::Rounded;
-use crate::permit::Permit;
+use crate::permit::Within;
 use crate::sync;
 
 /// What a caller that waits is answered.
-pub(super) type Answer = Result<Permit, Error>;
+pub(super) type Answer = Result<Within, Error>;
 
 /// Answers, lines of the log and alarms, in the order in which they are told.
 #[derive(Default)]
@@ -75,7 +75,7 @@ impl News {
 /// The caller may have gone meanwhile: then no call was made.
 fn send(sender: oneshot::Sender<Answer>, answer: Answer) {
     sync::others_may_run();
-    if let Err(Ok(permit)) = sender.send(answer) {
+    if let Err(Ok(Within::Granted(permit))) = sender.send(answer) {
         permit.withdraw();
     }
 }

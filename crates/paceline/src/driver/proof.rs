@@ -18,7 +18,7 @@ use super::Driver;
 use super::timer::{LostTask, Timer};
 use crate::error::Error;
 use crate::limiter::Limiter;
-use crate::permit::Permit;
+use crate::permit::{Permit, Within};
 use crate::sync::model;
 
 const S: Duration = Duration::from_secs(1);
@@ -333,6 +333,43 @@ fn a_deadline_that_passes_as_the_permit_comes_is_told_or_met() {
         done.wait_for(1, limiter.driver());
         completing.join().expect("no panic");
         ends_with(&limiter, 1 + waiting.join().expect("no panic"));
+    });
+}
+
+#[test]
+fn a_hold_that_comes_as_the_permit_does_puts_a_caller_off_or_finds_it_gone() {
+    check(|| {
+        let (limiter, done) = (limiter(1), Done::default());
+        let held = limiter.try_acquire(request(&limiter)).expect("the only place");
+        let end = limiter.now() + 10 * S;
+        let waiting = [(); 2].map(|()| {
+            let (limiter, done) = (limiter.clone(), done.clone());
+            thread::spawn(move || {
+                let within = limiter.acquire_within_blocking(request(&limiter), S).expect("a wait is no error");
+                done.one();
+                match within {
+                    Within::Granted(permit) => {
+                        permit.complete(success());
+                        1
+                    }
+                    Within::Deferred { until, .. } => {
+                        assert_eq!(until, end);
+                        0
+                    }
+                }
+            })
+        });
+        // It is gone as it is put off.
+        let limiter_of_gone = limiter.clone();
+        let mut gone = Box::pin(async move { limiter_of_gone.acquire_within(request(&limiter_of_gone), S).await });
+        drop(gone.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop())));
+        let dropping = thread::spawn(move || drop(gone));
+        let completing = thread::spawn(move || drop(held.complete(success())));
+        limiter.hold(None, end);
+        done.wait_for(2, limiter.driver());
+        let sends: u64 = waiting.into_iter().map(|thread| thread.join().expect("no panic")).sum();
+        [dropping, completing].into_iter().for_each(|thread| thread.join().expect("no panic"));
+        ends_with(&limiter, 1 + sends);
     });
 }
 

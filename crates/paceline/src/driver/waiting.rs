@@ -9,6 +9,7 @@ use tokio::sync::oneshot;
 
 use super::Driver;
 use super::news::Answer;
+use crate::permit::Within;
 use crate::sync::{self, Condvar, Mutex};
 
 /// A place in the queue; dropping it gives the place up, or the permit when it was granted meanwhile.
@@ -45,7 +46,7 @@ impl Drop for Waiting {
         // Closed first, so that a permit on its way comes back to its sender instead of getting lost here.
         self.answer.close();
         sync::others_may_run();
-        if let Ok(Ok(permit)) = self.answer.try_recv() {
+        if let Ok(Ok(Within::Granted(permit))) = self.answer.try_recv() {
             permit.withdraw();
         }
         sync::others_may_run();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::Poll;
 
-use paceline::{Class, Error, Hint, NotNow, Policy};
+use paceline::{Class, Error, Hint, Level, NotNow, Policy, WaitReason};
 use tokio::time::Duration;
 
 use super::*;
@@ -123,7 +123,11 @@ async fn clones_share_one_budget() {
     drop(first.try_acquire(request(&first)).expect("one"));
     drop(second.try_acquire(request(&second)).expect("two"));
     let refusal = first.try_acquire(request(&first)).expect_err("two a minute");
-    let NotNow::Wait { after: Some(after), policy: Policy::Quota { limit: 2, .. } } = refusal else {
+    let NotNow::Wait {
+        after: Some(after),
+        reason: WaitReason { level: Level::Account, policy: Policy::Quota { limit: 2, .. } },
+    } = refusal
+    else {
         panic!("{refusal:?}");
     };
     assert!(after <= 61 * S && after >= 59 * S, "{after:?}");

@@ -35,7 +35,7 @@ fn one_call_an_hour_says_when_for_the_next_and_for_the_one_behind_it() {
     let limiter = limiter(fixed(vec![requests(1, 3_600 * S)], None, 10));
     limiter.try_acquire(request(&limiter)).expect("the first").complete(success());
     let after = |policy: fn(&Policy) -> bool| match limiter.try_acquire(request(&limiter)).map(drop) {
-        Err(NotNow::Wait { after: Some(after), policy: told }) if policy(&told) => after.as_secs(),
+        Err(NotNow::Wait { after: Some(after), reason }) if policy(&reason.policy) => after.as_secs(),
         other => panic!("{other:?}"),
     };
     assert!((3_590..=3_601).contains(&after(|policy| matches!(policy, Policy::Quota { limit: 1, .. }))));

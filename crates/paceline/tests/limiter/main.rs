@@ -9,6 +9,7 @@ mod pace;
 mod run;
 mod sleeper;
 mod threads;
+mod within;
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -8,8 +8,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use paceline::provider::{Dialect, Reading, TokenRatio};
-use paceline::{Limiter, clock};
-use paceline_core::{Admit, Cause, Class, Dimension, Instant, Outcome, Policy, Request, Timestamp, TooLarge, Verdict};
+use paceline::{Limiter, MaxWait, Permit, Within, clock};
+use paceline_core::{
+    Cause, Class, Dimension, Instant, Level, Outcome, Policy, Request, Timestamp, TooLarge, Verdict, WaitReason,
+};
 use paceline_store::Claimed;
 use tokio::sync::watch;
 
@@ -22,8 +24,9 @@ use crate::run::lines::input::{Input, Span};
 use crate::run::lines::line::{self, Echo, LineError};
 use crate::text;
 
-/// A wait for a shut scope that an item spends in the journal.
-const LONG: Duration = Duration::from_secs(1);
+/// A longer pause of its scope or of the account an item spends in the journal. Only so many items are tried at once: those of a
+/// few throttled models would keep out all others. Limits are waited for here, where they serve the items in order.
+const LONGEST_PAUSE: MaxWait = MaxWait::Pause(Duration::from_secs(1));
 
 /// A longer body stays in the input while its item waits for a permit: hundreds wait at once.
 const LONG_BODY: usize = 64 << 10;
@@ -85,12 +88,7 @@ pub(crate) enum TryEnd {
     /// It never left, and the item can leave later: the run ends, or its scope is stopped.
     Withheld,
     /// It never left: its scope is closed for a wait that is better spent in the journal.
-    PutOff {
-        /// When its scope opens.
-        until: Timestamp,
-        /// What it is closed for.
-        cause: Cause,
-    },
+    PutOff(Pause),
     /// It never left, because the tokens that the run may use would not be enough.
     OverBudget,
     /// It never left, and never can.
@@ -99,6 +97,17 @@ pub(crate) enum TryEnd {
     Sent(Box<Sent>),
     /// The input could not be read as it was when the job was loaded.
     InputBroken(InputBroken),
+}
+
+/// A scope is closed, or the whole account.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pause {
+    /// When it opens.
+    pub(crate) until: Timestamp,
+    /// What it is closed for.
+    pub(crate) cause: Cause,
+    /// Whose it is.
+    pub(crate) level: Level,
 }
 
 /// Why an item can never be sent.
@@ -230,16 +239,11 @@ impl Context {
         let permit = tokio::select! {
             biased;
             () = self.reached(Phase::Draining) => return TryEnd::Withheld,
-            (until, cause) = self.shut_out(&request) => return TryEnd::PutOff { until, cause },
-            permit = turn.ask(self.limiter.acquire(request.clone())) => permit,
+            permit = turn.ask(self.permit(request, began)) => permit,
         };
         let permit = match permit {
             Ok(permit) => permit,
-            Err(paceline::Error::TooLarge(too_large)) => return TryEnd::Impossible(too_large.into()),
-            Err(paceline::Error::DeadlineExceeded { needed, .. }) => {
-                return TryEnd::Impossible(Impossible::Deadline { waited: self.limiter.now() - began, needed });
-            }
-            Err(_) => return TryEnd::Withheld,
+            Err(end) => return end,
         };
         let (echo, call) = match call.map_or_else(|| self.prepare(item).map(|(echo, call, _)| (echo, call)), Ok) {
             Ok(ready) => ready,
@@ -270,18 +274,27 @@ impl Context {
         TryEnd::Sent(Box::new(Sent { echo, answer, reading, verdict, probe, at, latency, deadline }))
     }
 
-    /// Comes back when the scope of a waiting request stays shut for long: until when and what for. Only so many items are
-    /// tried at once: those of a few throttled models would keep out all others.
-    async fn shut_out(&self, request: &Request) -> (Timestamp, Cause) {
-        // Before all others of its scope, so that it waits for the scope and not for them.
-        let first = Request { priority: i32::MAX, arrival: Some(0), ..request.clone() };
-        loop {
-            tokio::time::sleep(LONG).await;
-            if let Admit::At { at, policy: Policy::Gate { cause } } = self.limiter.admit(&first)
-                && at > self.limiter.now() + LONG
-            {
-                return (self.timestamp(at), cause);
+    /// A permit, or why there is none. The item waits since `began`.
+    async fn permit(&self, request: Request, began: Instant) -> Result<Permit, TryEnd> {
+        let none = |error| match error {
+            paceline::Error::TooLarge(too_large) => TryEnd::Impossible(too_large.into()),
+            paceline::Error::DeadlineExceeded { needed, .. } => {
+                TryEnd::Impossible(Impossible::Deadline { waited: self.limiter.now() - began, needed })
             }
+            _ => TryEnd::Withheld,
+        };
+        let (until, WaitReason { level, policy }) =
+            match self.limiter.acquire_within(request.clone(), LONGEST_PAUSE).await.map_err(none)? {
+                Within::Granted(permit) => return Ok(permit),
+                Within::Deferred { until, reason } => (until, reason),
+            };
+        match policy {
+            // The next run looks for itself whether the server is back, so the journal knows nothing of it.
+            Policy::Held { cause: Cause::ServerFails } => self.limiter.acquire(request).await.map_err(none),
+            Policy::Held { cause } | Policy::Gate { cause } => {
+                Err(TryEnd::PutOff(Pause { until: self.timestamp(until), cause, level }))
+            }
+            policy => unreachable!("{policy} is no pause"),
         }
     }
 

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use paceline::provider::log_words;
 use paceline::{BackingOff, Instant};
-use paceline_core::{Cause, Class, Reach, Request, Retry, Timestamp, Verdict};
+use paceline_core::{Class, Reach, Request, Retry, Timestamp, Verdict};
 use paceline_store::{Answer, Claimed, End, Finished, Journal, Last, Rescheduled, Taken, Tally, Totals};
 
 use crate::run::calls::acknowledge::Acknowledge;
 use crate::run::calls::alike::{Failed, Reachability, SameFailures, TOO_LARGE, Watched};
 use crate::run::calls::entry;
-use crate::run::calls::item::{Context, Impossible, Sent, Tried, TryEnd};
+use crate::run::calls::item::{Context, Impossible, Pause, Sent, Tried, TryEnd};
 use crate::run::calls::send::NoAnswer;
 use crate::run::calls::stop::Stop;
 use crate::run::job::holds::{self, Holds};
@@ -105,7 +105,7 @@ impl Recorder {
         let Tried { item, end } = tried;
         match end {
             TryEnd::Withheld => self.give_back(&item),
-            TryEnd::PutOff { until, cause } => self.put_off(&item, until, cause),
+            TryEnd::PutOff(pause) => self.put_off(&item, pause),
             TryEnd::OverBudget => Recorded { stop: Some(Stop::MaxTokens), ..self.give_back(&item) },
             TryEnd::InputBroken(broken) => {
                 let stop = Some(Stop::Input { words: broken.to_string() });
@@ -134,10 +134,10 @@ impl Recorder {
         Recorded { due: Some(Timestamp::from_millis(0)), ..Recorded::default() }
     }
 
-    /// Gives an item of a shut scope back. The scope is held in the journal, so that its items are not claimed before.
-    fn put_off(&mut self, item: &Claimed, until: Timestamp, cause: Cause) -> Recorded {
-        self.holds.close(&item.scope, until, cause);
-        Recorded { due: Some(until), ..self.give_back(item) }
+    /// Gives an item of a closed scope back. The journal holds what is closed, so that its items are not claimed before.
+    fn put_off(&mut self, item: &Claimed, pause: Pause) -> Recorded {
+        self.holds.close(&item.scope, pause);
+        Recorded { due: Some(pause.until), ..self.give_back(item) }
     }
 
     fn impossible(&mut self, context: &Context, item: &Claimed, why: &Impossible) -> Recorded {

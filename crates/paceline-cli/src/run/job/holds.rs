@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use paceline::{Cause, Limiter, ScopeSnapshot, ScopeState};
+use paceline::{Cause, Level, Limiter, ScopeSnapshot, ScopeState};
 use paceline_core::Timestamp;
 use paceline_store::{ACCOUNT, Error, Journal, ScopeRow, ScopeState as Stored};
 
 use crate::run::calls::acknowledge::Acknowledge;
-use crate::run::calls::item::Context;
+use crate::run::calls::item::{Context, Pause};
 use crate::run::job::carried::Clocks;
 use crate::text;
 
@@ -65,11 +65,13 @@ impl Holds {
         }
     }
 
-    /// Stores that a scope is closed until then.
-    pub(crate) fn close(&mut self, scope: &Arc<str>, until: Timestamp, cause: Cause) {
+    /// Stores that a scope is closed, or the account.
+    pub(crate) fn close(&mut self, scope: &Arc<str>, pause: Pause) {
+        let Pause { until, cause, level } = pause;
+        let name = if level == Level::Account { &ACCOUNT.into() } else { scope };
         let longer = |known: &Stored| matches!(known, Stored::Held { until: known, .. } if *known >= until);
-        if !self.stored.get(scope).is_some_and(longer) {
-            self.set(scope, closed(until, cause));
+        if !self.stored.get(name).is_some_and(longer) {
+            self.set(name, closed(until, cause));
         }
     }
 

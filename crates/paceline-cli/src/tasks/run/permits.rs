@@ -6,17 +6,15 @@ use std::time::Duration;
 
 use paceline::config::Upstream;
 use paceline::{Error, Limiter, NotNow, Permit};
-use paceline_core::{Class, Cost, Limits, Outcome, Policy, Request, ScopeId, Verdict};
+use paceline_core::{Class, Cost, Level, Outcome, Request, ScopeId, Verdict};
 use paceline_store::work::{Failure, Start, Task, Wait};
 
 use crate::exit;
 
-/// The limiter of a run, and the limits of the whole account.
+/// The limiter of a run.
 #[derive(Clone, Debug)]
 pub(super) struct Permits {
     limiter: Limiter,
-    account: Limits,
-    tiers: Vec<Limits>,
     /// Groups that a person opened: what is stopped on their way is to be tried once more.
     reopened: Arc<Mutex<BTreeSet<String>>>,
 }
@@ -35,10 +33,8 @@ impl Permits {
     /// # Errors
     /// Names a knob that cannot be.
     pub(super) fn new(upstream: &Upstream) -> Result<Self, exit::Failure> {
-        let config = upstream.pacer.clone();
-        let (account, tiers) = (config.limits.clone(), config.tiers.iter().map(|(_, limits)| limits.clone()).collect());
-        let limiter = Limiter::new(config).map_err(exit::Failure::refused)?;
-        Ok(Self { limiter, account, tiers, reopened: Arc::default() })
+        let limiter = Limiter::new(upstream.pacer.clone()).map_err(exit::Failure::refused)?;
+        Ok(Self { limiter, reopened: Arc::default() })
     }
 
     pub(super) fn scope(&self, name: &str) -> ScopeId {
@@ -69,9 +65,9 @@ impl Permits {
             taken => taken,
         };
         taken.map_err(|not_now| match not_now {
-            NotNow::Wait { after, policy } => {
-                let for_all = self.is_for_all(&policy);
-                Start::Later(Wait { after, why: policy.to_string().into(), for_all })
+            NotNow::Wait { after, reason } => {
+                let for_all = reason.level == Level::Account;
+                Start::Later(Wait { after, why: reason.policy.to_string().into(), for_all })
             }
             NotNow::Never(Error::TooLarge(too_large)) => {
                 let code = Some("too_large".to_owned());
@@ -85,17 +81,5 @@ impl Permits {
 
     fn reopened(&self) -> MutexGuard<'_, BTreeSet<String>> {
         self.reopened.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether a wait is one for a limit of the whole account, which all items wait for.
-    fn is_for_all(&self, policy: &Policy) -> bool {
-        let Policy::Quota { dimension, limit, window } = policy else { return false };
-        let is_of = |limits: &Limits| {
-            limits
-                .quotas
-                .iter()
-                .any(|quota| (&quota.dimension, &quota.limit, &quota.window) == (dimension, limit, window))
-        };
-        is_of(&self.account) && !self.tiers.iter().any(is_of)
     }
 }

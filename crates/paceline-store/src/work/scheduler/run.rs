@@ -13,7 +13,6 @@ use paceline_core::retry::Counted;
 use paceline_core::{Class, Instant, Rng, Timestamp};
 use tokio::task::{Id, JoinError, JoinSet};
 
-use self::start::PutBack;
 use self::turn::{Turn, taken};
 use super::summary::{Ended, Summary};
 use super::window::{Held, Window};
@@ -58,7 +57,9 @@ pub(super) struct Run<'a, W> {
     shut: Option<Instant>,
     /// What the next item waits for that was declined, and until when.
     declined: Option<(Instant, Arc<str>)>,
-    put_back: PutBack,
+    /// The store is asked for no more before that. It hands items out before it is known whether they may start, and does not
+    /// know which scopes are closed: to look behind their items must not keep the disk busy.
+    look_after: Instant,
     /// The wait that was told last.
     told: Option<(Instant, Option<Arc<str>>)>,
     /// Since when nothing came back but failed tests of a failing server.
@@ -100,7 +101,7 @@ where
             ending: None,
             shut: None,
             declined: None,
-            put_back: PutBack::default(),
+            look_after: now,
             told: None,
             probing_since: None,
             pace: Pace::default(),
@@ -306,7 +307,7 @@ where
 
     /// When the store is to be asked next.
     fn looks_at(&self) -> Option<Instant> {
-        self.ask_at.map(|at| at.max(self.put_back.look_after))
+        self.ask_at.map(|at| at.max(self.look_after))
     }
 
     /// Begins nothing any more, and puts back what has not begun.

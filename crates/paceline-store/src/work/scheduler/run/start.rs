@@ -63,7 +63,7 @@ where
                 self.give_back(None);
             }
         } else if far {
-            self.put_back.count(now);
+            self.look_after = self.look_after.max(now) + TICK;
             let outcome = ClaimOutcome { next: Transition::Again(after), ..ClaimOutcome::back(&held.claimed) };
             self.settled.push((held, outcome));
         } else {
@@ -129,29 +129,5 @@ async fn judged(scheduler: &Scheduler, claimed: &Arc<crate::work::Claimed>, fail
     })
 }
 
-/// A declined item is not asked about again at the same moment.
+/// A declined item is not asked about again at the same moment. For as long the store is left alone after each that goes back.
 const TICK: Duration = Duration::from_millis(1);
-
-/// Declined items that went back into the store, so that looking for others behind them does not keep the disk busy.
-#[derive(Debug, Default)]
-pub(super) struct PutBack {
-    since: Instant,
-    count: usize,
-    /// No more is asked of the store before that.
-    pub(super) look_after: Instant,
-}
-
-/// As many of them go back in a second.
-const MOST_PUT_BACK: usize = 1_000;
-
-impl PutBack {
-    fn count(&mut self, now: Instant) {
-        if now.saturating_since(self.since) >= AHEAD {
-            (self.since, self.count) = (now, 0);
-        }
-        self.count += 1;
-        if self.count >= MOST_PUT_BACK {
-            self.look_after = self.since + AHEAD;
-        }
-    }
-}
