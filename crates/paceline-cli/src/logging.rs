@@ -20,8 +20,14 @@ pub(crate) enum LogFormat {
 /// Sets up logging for the process. `RUST_LOG` chooses levels; without it Paceline's own lines of level info and above
 /// are shown, with `quiet` those of level error only.
 pub(crate) fn init(format: LogFormat, quiet: bool) {
-    let filter = EnvFilter::try_from_default_env()
-        .unwrap_or_else(|_| EnvFilter::new(if quiet { "error" } else { "warn,paceline=info" }));
+    // A certificate that is not trusted is told once, by the call that it stops.
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| {
+        EnvFilter::new(if quiet {
+            "error,rustls_platform_verifier=off"
+        } else {
+            "warn,paceline=info,rustls_platform_verifier=off"
+        })
+    });
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(AroundTheBar).with_target(false);
     // A second initialisation can only happen in tests, and then the first one is as good.
     let _ = match format {

@@ -125,6 +125,7 @@ impl Run<'_> {
             address: self.upstream.base_url.as_deref().unwrap_or_default().into(),
             key: upstream::key_place(&self.upstream.key).into(),
             figures,
+            max_wait: self.args.max_wait,
         };
         let context = Arc::new(Context {
             input,

@@ -13,6 +13,7 @@ mod forms;
 mod help;
 mod input;
 mod order;
+mod outage;
 mod partial;
 mod pictures;
 mod plan;

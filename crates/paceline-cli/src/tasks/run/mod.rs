@@ -49,7 +49,7 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
     let store = args.store.open(&clock).await?;
     let work = if args.http {
         let answers = args.output.as_deref().map(Answers::open).transpose()?;
-        Work::Requests(Arc::new(Requests::to(upstream, args.timeout, answers).await?))
+        Work::Requests(Arc::new(Requests::to(upstream, args.timeout, args.longest_outage(), answers).await?))
     } else {
         Work::Command(Arc::new(Program::new(&args.command, args.timeout)?))
     };
@@ -122,6 +122,9 @@ impl Runs<'_> {
             })
         });
         self.permits.begin_run();
+        if let Work::Requests(requests) = &self.work {
+            requests.begin_run();
+        }
         let began = self.clock.now();
         let drawing = seen.draw_regularly();
         let ended = scheduler.run_paced(|task| self.start(task, &course), course.is_ending()).await;
