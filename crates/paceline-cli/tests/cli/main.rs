@@ -9,6 +9,8 @@ mod done;
 mod dry_run;
 mod ends;
 mod explain;
+#[cfg(unix)]
+mod files;
 mod forms;
 mod help;
 mod input;

@@ -1,4 +1,4 @@
-//! Why a call has no whole answer, and whose matter that is: the server's, the way to it, the configuration's.
+//! Why a call has no whole answer, and whose matter that is: the server's, the way to it, the configuration's, this machine's.
 
 use std::error::Error;
 use std::io;
@@ -8,6 +8,8 @@ use paceline::Class;
 use paceline::provider::{self, NoResponse, Reading};
 use paceline_core::Reach;
 use rustls::{AlertDescription, CertificateError};
+
+use crate::files;
 
 /// More than any answer of a language model; a larger one would also be too large for the results file's readers.
 pub(crate) const LARGEST_ANSWER: usize = 32 << 20;
@@ -83,6 +85,11 @@ impl NoAnswer {
     }
 }
 
+/// Whether a call could not leave because this machine had no file descriptor or port for it: that passes by itself.
+pub(crate) fn is_local(error: &reqwest::Error) -> bool {
+    error.is_connect() && causes(error).filter_map(<dyn Error>::downcast_ref).any(files::are_used_up)
+}
+
 /// Why the two sides do not trust each other, in plain words, with what to do; `greeting`: no request had left yet.
 fn distrust(cause: &(dyn Error + 'static), greeting: bool) -> Option<String> {
     Some(match cause.downcast_ref()? {
@@ -130,7 +137,7 @@ fn invalid_certificate(error: &CertificateError) -> String {
 
 /// The innermost cause says what happened; the layers around it say only that something did. They would also repeat
 /// the address.
-fn root_cause(error: &reqwest::Error) -> String {
+pub(crate) fn root_cause(error: &reqwest::Error) -> String {
     let innermost = causes(error).last().map(ToString::to_string);
     innermost.unwrap_or_else(|| "the request could not be completed".to_owned())
 }

@@ -1,5 +1,7 @@
 //! One request over HTTP: out with it, and the whole answer back in.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -10,10 +12,15 @@ use paceline::provider;
 use paceline::secrets::Secrets;
 use reqwest::{Url, redirect};
 
-use crate::run::calls::no_answer::{LARGEST_ANSWER, LARGEST_HEAD, NoAnswer};
+use crate::run::calls::no_answer::{LARGEST_ANSWER, LARGEST_HEAD, NoAnswer, is_local, root_cause};
+use crate::text;
 
 /// Without a connection after this long the host is not reachable.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// What this machine lacks comes back when another call ends. A port stays taken for a minute after its connection.
+const SHORTEST_WAIT: Duration = Duration::from_millis(20);
+const LONGEST_WAIT: Duration = Duration::from_secs(90);
 
 /// Sends requests to one upstream. Connections are kept and shared.
 #[derive(Clone, Debug)]
@@ -24,6 +31,8 @@ pub(crate) struct Sender {
     secrets: Secrets,
     idempotency: Option<(HeaderName, String)>,
     timeout: Duration,
+    /// The user knows that this machine is short of files or ports.
+    told: Arc<AtomicBool>,
 }
 
 /// What is sent for an item.
@@ -102,7 +111,7 @@ impl Sender {
         client.get(&config.base_url).build()?;
         let SenderConfig { base_url, timeout, idempotency, .. } = config;
         let secrets = Secrets::of(headers.values().filter(|value| value.is_sensitive()));
-        Ok(Self { client, base_url, secrets, headers, idempotency, timeout })
+        Ok(Self { client, base_url, secrets, headers, idempotency, timeout, told: Arc::default() })
     }
 
     /// Sends one call and reads the whole answer, whatever its status.
@@ -115,12 +124,7 @@ impl Sender {
             NoAnswer::Broken(words) => NoAnswer::Truncated(words),
             other => other,
         };
-        let request = self
-            .client
-            .request(call.method.clone(), join_url(&self.base_url, &call.url))
-            .headers(self.headers_of(call))
-            .body(call.body.clone());
-        let mut response = request.send().await.map_err(no_answer)?;
+        let mut response = self.leave(call).await.map_err(no_answer)?;
         let mut body = BytesMut::new();
         while let Some(chunk) = response.chunk().await.map_err(cut_off)? {
             if body.len() + chunk.len() > LARGEST_ANSWER {
@@ -132,6 +136,36 @@ impl Sender {
         let redirect = not_followed(&response);
         let headers = std::mem::take(response.headers_mut());
         Ok(Answer { status: response.status(), headers, body: self.secrets.removed_from(body.freeze()), redirect })
+    }
+
+    /// Sends a call. One that finds no file descriptor or port on this machine goes again after a short wait and keeps its
+    /// permit: nothing was sent, and neither the item nor the server has to do with it.
+    async fn leave(&self, call: &Call) -> Result<reqwest::Response, reqwest::Error> {
+        let (mut wait, mut waited) = (SHORTEST_WAIT, Duration::ZERO);
+        loop {
+            let request = self
+                .client
+                .request(call.method.clone(), join_url(&self.base_url, &call.url))
+                .headers(self.headers_of(call))
+                .body(call.body.clone());
+            match request.send().await {
+                Err(error) if waited < LONGEST_WAIT && is_local(&error) => self.tell_shortage(&error),
+                sent => return sent,
+            }
+            tokio::time::sleep(wait).await;
+            waited += wait;
+            wait = (2 * wait).min(Duration::from_secs(1));
+        }
+    }
+
+    fn tell_shortage(&self, error: &reqwest::Error) {
+        if !self.told.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                "this machine is short of files or ports ({}): calls wait until others have ended, which costs no retries; raise \
+                 `ulimit -n` or lower --concurrency",
+                text::printable(&root_cause(error)),
+            );
+        }
     }
 
     fn headers_of(&self, call: &Call) -> HeaderMap {
