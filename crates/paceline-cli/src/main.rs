@@ -5,6 +5,7 @@ mod check;
 mod completions;
 mod exit;
 mod explain;
+mod files;
 mod logging;
 mod mock;
 mod output;
@@ -53,6 +54,7 @@ fn execute(cli: Cli) -> Result<Status, Failure> {
 }
 
 fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+    files::raise_limit();
     // The process may have a provider of cryptography already; then that one stays.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Failure::interrupted)?;

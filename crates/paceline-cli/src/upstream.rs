@@ -12,6 +12,7 @@ use reqwest::{Certificate, Client, ClientBuilder, Identity};
 
 use crate::args::{Everywhere, UpstreamArgs};
 use crate::exit::Failure;
+use crate::files;
 
 /// The upstream in force.
 ///
@@ -44,6 +45,18 @@ pub(crate) fn configured(overrides: Overrides, everywhere: &Everywhere) -> Resul
     let overrides = Overrides { config: everywhere.config.clone(), ..overrides };
     let config = Config::load(Environment::from_iter(std::env::vars_os()), overrides).map_err(Failure::refused)?;
     config.upstream().map_err(Failure::refused)
+}
+
+/// Lets no more calls be under way at once than this process may have files open, of which each takes so many. Says so where that
+/// is fewer than were to be.
+pub(crate) fn bound_by_files(upstream: &mut Upstream, each: u64) {
+    let Some(room) = files::room_for_calls(each).filter(|room| *room < upstream.pacer.concurrency.max()) else {
+        return;
+    };
+    upstream.pacer.concurrency = upstream.pacer.concurrency.at_most(room);
+    tracing::warn!(
+        "at most {room} at once, because this process may open few files: raise `ulimit -n` for more, or set --concurrency {room}"
+    );
 }
 
 /// The headers that every call to the upstream carries, its key among them. A key that others can read, on its way or in its

@@ -87,6 +87,26 @@ impl Concurrency {
             Self::Fixed { max } | Self::Aimd { max, .. } | Self::Classic { max, .. } => max,
         }
     }
+
+    /// The same with no more than `most`, at least 1, at once.
+    ///
+    /// ```
+    /// use paceline_core::Concurrency;
+    ///
+    /// assert_eq!(Concurrency::AIMD.at_most(8), Concurrency::Aimd { floor: 5, start: 8, max: 8 });
+    /// assert_eq!(Concurrency::AIMD.at_most(0), Concurrency::Aimd { floor: 1, start: 1, max: 1 });
+    /// assert_eq!(Concurrency::AIMD.at_most(90), Concurrency::AIMD);
+    /// ```
+    #[must_use]
+    pub fn at_most(self, most: u32) -> Self {
+        let most = most.max(1);
+        let max = self.max().min(most);
+        match self {
+            Self::Fixed { .. } => Self::Fixed { max },
+            Self::Aimd { floor, start, .. } => Self::Aimd { floor: floor.min(most), start: start.min(most), max },
+            Self::Classic { floor, .. } => Self::Classic { floor: floor.min(most), max },
+        }
+    }
 }
 
 impl Default for Concurrency {

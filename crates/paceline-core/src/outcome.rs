@@ -150,6 +150,10 @@ pub struct Outcome {
     /// The answer names no quota: one counts as used up because the wait is so long. Only read for
     /// [`Class::QuotaExhausted`], whose hold then says that the server asked for a pause.
     pub unnamed: bool,
+    /// No server took the call: no name, no route, no connection. That says something about the way there and nothing about the
+    /// item, so it counts against no bound of retries: the caller has to end what can never be reached. Only read for transient
+    /// and overloaded outcomes. Default: false.
+    pub unsent: bool,
     /// Why, in the provider's words or ours; kept as the reason when a scope stops.
     pub reason: Option<Arc<str>>,
 }
@@ -165,6 +169,7 @@ impl Outcome {
             usage: None,
             long_period: false,
             unnamed: false,
+            unsent: false,
             reason: None,
         }
     }

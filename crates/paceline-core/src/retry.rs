@@ -34,7 +34,7 @@ pub enum Counted {
     Attempt,
     /// Against the bound of deferrals.
     Deferral,
-    /// Against no bound: it tested a failing server.
+    /// Against no bound: it tested a failing server, or reached none.
     Probe,
     /// Against no bound: the caller gave it up.
     Abandoned,
@@ -44,9 +44,9 @@ pub enum Counted {
 
 impl Counted {
     /// What a call of that end counts as; `probe`: it tested a failing server.
-    const fn of(class: Class, probe: bool) -> Self {
-        match class {
-            Class::Overloaded | Class::Transient if probe => Self::Probe,
+    const fn of(outcome: &Outcome, probe: bool) -> Self {
+        match outcome.class {
+            Class::Overloaded | Class::Transient if probe || outcome.unsent => Self::Probe,
             Class::Success | Class::Overloaded | Class::Transient | Class::Invalid | Class::Filtered => Self::Attempt,
             Class::Throttled | Class::QuotaExhausted | Class::Account | Class::Partial => Self::Deferral,
             Class::Abandoned => Self::Abandoned,
@@ -76,7 +76,8 @@ pub struct Decision {
 
 /// Decides what follows from `outcome` for an item. The same arguments give the same decision, and `rng` moves on alike.
 ///
-/// - Calls are 1 + retries; throttles and used-up quotas are deferrals, which have a bound of their own.
+/// - Calls are 1 + retries; throttles and used-up quotas are deferrals, which have a bound of their own. A call that no server
+///   took is neither.
 /// - An item always waits its hint. One that failed waits its backoff if that is longer, one that was throttled does not: the
 ///   server knows when there is room. A hint of zero is none, except after a transient failure, which then goes again at once.
 /// - The backoff is that of the index of what has been counted so far, of retries or of deferrals.
@@ -100,7 +101,7 @@ pub struct Decision {
 /// assert_eq!(second.then, Then::GiveUp(GiveUp::Retries));
 /// ```
 pub fn decide(config: &Retry, pace: Pace, tried: &Tried, outcome: &Outcome, rng: &mut Rng) -> Decision {
-    let counted = Counted::of(outcome.class, tried.probe.is_some());
+    let counted = Counted::of(outcome, tried.probe.is_some());
     let then = match bound(config, tried, outcome.class, counted) {
         _ if outcome.class == Class::Success => Then::Done,
         Some(reason) => Then::GiveUp(reason),
@@ -233,6 +234,17 @@ mod tests {
         let at_once = Outcome::new(Class::Transient).with_hint(Duration::ZERO, true);
         assert_eq!(then(Pace::Auto, probe, &at_once), sits_out, "others test the server first");
         assert_eq!(then(Pace::Auto, Tried { chosen: Some(9 * S), ..probe }, &at_once), Then::Again(9 * S));
+    }
+
+    #[test]
+    fn a_call_that_no_server_took_counts_for_no_item_and_waits_its_backoff() {
+        let unsent = |class| Outcome { unsent: true, ..Outcome::new(class) };
+        let tried = Tried { attempts: 3, ..Tried::default() };
+        let decided = |class| decide(&config(), Pace::Auto, &tried, &unsent(class), &mut Rng::new(1));
+        assert_eq!(decided(Class::Transient), Decision { counted: Counted::Probe, then: Then::Again(16 * S) });
+        assert_eq!(then(Pace::Auto, tried, &Outcome::new(Class::Transient)), Then::GiveUp(GiveUp::Retries));
+        let late = Tried { left: Some(S), ..tried };
+        assert_eq!(then(Pace::Auto, late, &unsent(Class::Transient)), Then::GiveUp(GiveUp::Deadline));
     }
 
     #[test]

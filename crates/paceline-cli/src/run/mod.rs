@@ -42,6 +42,7 @@ use self::seen::summary::Summary;
 use self::seen::{again, report};
 use crate::args::{Everywhere, RunArgs};
 use crate::exit::{Failure, Status};
+use crate::files::{self, Kept};
 use crate::mock::{self, MockConfig, MockServer};
 use crate::output::Telling;
 use crate::text;
@@ -63,6 +64,8 @@ pub(crate) async fn command(args: RunArgs, everywhere: &Everywhere) -> Result<St
         let told = told_limits(&upstream);
         return tokio::task::block_in_place(|| dry_run::command(&args, &paths, &upstream, &told));
     }
+    upstream::bound_by_files(&mut upstream, files::OF_A_CALL);
+    let kept = Kept::for_the_end();
     let headers = upstream::headers(&upstream)?;
     let done = tokio::task::block_in_place(|| done::check(&args.done))?;
     let lock = RunLock::take(&paths).map_err(Failure::refused)?;
@@ -89,7 +92,7 @@ pub(crate) async fn command(args: RunArgs, everywhere: &Everywhere) -> Result<St
     // First these: no interruption falls between the two.
     let signals = Signals::new().map_err(Failure::interrupted)?;
     drop(preparing);
-    run.go(input, format, sender, signals).await
+    run.go(input, format, sender, signals, kept).await
 }
 
 /// A run that is set up and has not begun.
@@ -103,7 +106,14 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    async fn go(self, input: Input, format: Format, sender: Sender, signals: Signals) -> Result<Status, Failure> {
+    async fn go(
+        self,
+        input: Input,
+        format: Format,
+        sender: Sender,
+        signals: Signals,
+        kept: Kept,
+    ) -> Result<Status, Failure> {
         let (phase, phase_seen) = watch::channel(Phase::Running);
         let (broken_sender, broken) = mpsc::unbounded_channel();
         let acknowledge = Acknowledge::new(broken_sender);
@@ -128,6 +138,7 @@ impl Run<'_> {
             address: self.upstream.base_url.as_deref().unwrap_or_default().into(),
             key: upstream::key_place(&self.upstream.key).into(),
             figures,
+            max_wait: self.args.max_wait,
         };
         let context = Arc::new(Context {
             input,
@@ -165,6 +176,7 @@ impl Run<'_> {
         // Not on this thread, which every call that ends would have to wake: among the workers it is mostly awake.
         let ended = tokio::spawn(dispatcher.run()).await.map_err(Failure::interrupted).flatten();
         let ended = ended.map_err(|failure| self.broken(failure))?;
+        drop(kept);
         let enough = signals::told().map_err(Failure::interrupted)?;
         tokio::task::block_in_place(|| self.conclude(&context, &ended, &enough)).map_err(|failure| self.broken(failure))
     }

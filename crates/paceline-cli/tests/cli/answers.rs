@@ -1,6 +1,6 @@
 //! What answers mean that are no plain success and no plain error.
 
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -180,4 +180,22 @@ fn a_stream_that_is_cut_or_breaks_off_with_an_error_is_no_result() {
     let row = |id: &str| rows.iter().find(|row| row["custom_id"] == id).expect("a row");
     assert_eq!((&row("late")["class"], &row("late")["last_error"]), (&json!("invalid"), &json!("cannot")));
     assert_eq!((&row("always")["class"], &row("always")["code"]), (&json!("transient"), &json!("truncated")));
+}
+
+#[test]
+fn what_is_not_http_is_no_connection_that_broke() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let url = format!("http://{}", listener.local_addr().expect("an address"));
+    let server = std::thread::spawn(move || {
+        let (mut call, _) = listener.accept().expect("a call");
+        let _ = call.read(&mut [0; 4_096]).expect("a request");
+        call.write_all(b"220 mail.example.com ESMTP\r\n").expect("it reads");
+    });
+    let job = Job::new(1);
+    let (code, log) =
+        finish(job.paceline().args(["run", "in.jsonl", "-o", "out.jsonl", "--max-retries", "0", "--base-url", &url]));
+    server.join().expect("it answers");
+    let error = &job.lines("out.errors.jsonl")[0]["error"];
+    assert_eq!((code, &error["code"]), (1, &json!("malformed")), "{log}");
+    assert!(log.contains("the response is not HTTP: "), "{log}");
 }

@@ -9,10 +9,13 @@ mod done;
 mod dry_run;
 mod ends;
 mod explain;
+#[cfg(unix)]
+mod files;
 mod forms;
 mod help;
 mod input;
 mod order;
+mod outage;
 mod partial;
 mod pictures;
 mod plan;

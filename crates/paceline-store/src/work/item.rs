@@ -180,6 +180,9 @@ pub struct Failure {
     /// the server still fails, so that others test it too. Such a failure is no fault of the item, and counts against no bound
     /// of retries. It is not stored.
     pub probe: Option<Duration>,
+    /// No server took the try: see [`Outcome::unsent`](paceline_core::Outcome::unsent). Such a failure counts against no bound of
+    /// retries. It is not stored.
+    pub unsent: bool,
     /// Whether the whole group has to wait if the item has, as it has for a used-up quota unless that is one of fewer items.
     /// It is not stored: the held group is.
     pub is_for_group: bool,
@@ -195,6 +198,7 @@ impl Failure {
             words: words.into(),
             retry_after: None,
             probe: None,
+            unsent: false,
             is_for_group: class == Class::QuotaExhausted,
         }
     }

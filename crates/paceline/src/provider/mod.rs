@@ -199,7 +199,9 @@ mod tests {
 
     #[test]
     fn without_a_response_nothing_is_known_but_that_it_may_pass() {
-        for kind in [NoResponse::Connect, NoResponse::Reset, NoResponse::Timeout, NoResponse::Truncated] {
+        for kind in
+            [NoResponse::Connect, NoResponse::Reset, NoResponse::Timeout, NoResponse::Truncated, NoResponse::Malformed]
+        {
             let reading = no_response(kind);
             assert_eq!((reading.class, reading.wait, reading.wait_from), (Class::Transient, None, "policy"));
             assert!(reading.code.is_some());

@@ -28,6 +28,8 @@ pub struct Reading {
     /// A used-up quota that the answer does not name: no code and no word of it speaks of one, only its wait is longer than a
     /// pause.
     pub unnamed: bool,
+    /// No server took the call, and the caller ends what can never be reached: see [`Outcome::unsent`].
+    pub unsent: bool,
     /// Limits that the headers announced.
     pub limits: Vec<LimitReport>,
     /// The provider's code for the error.
@@ -66,7 +68,7 @@ pub enum Action {
 /// Why there is no complete answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NoResponse {
-    /// No connection: name, route, refusal, TLS.
+    /// No connection: name, route, refusal.
     Connect,
     /// A connection that ended before the answer began.
     Reset,
@@ -74,6 +76,8 @@ pub enum NoResponse {
     Timeout,
     /// An answer whose body ended early.
     Truncated,
+    /// An answer that is not HTTP.
+    Malformed,
 }
 
 /// What the absence of an answer means: a failure that may pass. The request may have been executed all the same.
@@ -83,6 +87,7 @@ pub fn no_response(kind: NoResponse) -> Reading {
         NoResponse::Reset => ("reset", "no response: connection ended"),
         NoResponse::Timeout => ("timeout", "no response: timeout"),
         NoResponse::Truncated => ("truncated", "no response: body ended early"),
+        NoResponse::Malformed => ("malformed", "no response: not HTTP"),
     };
     Reading { code: Some(code.to_owned()), ..Reading::from(Decision::new(Class::Transient, step)) }
 }
@@ -146,6 +151,7 @@ impl Reading {
         outcome.limits.clone_from(&self.limits);
         outcome.long_period = self.long_period;
         outcome.unnamed = self.unnamed;
+        outcome.unsent = self.unsent;
         outcome.reason = (self.class != Class::Success).then(|| reason.into());
         outcome
     }
@@ -163,6 +169,7 @@ impl From<Decision> for Reading {
             wait_from: hint.map_or(if waits { "policy" } else { "-" }, |hint| hint.from),
             long_period: false,
             unnamed,
+            unsent: false,
             limits: Vec::new(),
             code: None,
             error_type: None,

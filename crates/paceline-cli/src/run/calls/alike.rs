@@ -99,29 +99,37 @@ impl SameFailures {
     }
 }
 
-/// Watches whether the address answers at all.
-#[derive(Debug, Default)]
+/// Watches whether the address answers at all. Calls that no server took count against no item, so they have to end here.
+#[derive(Debug)]
 pub(crate) struct Reachability {
     answered: bool,
     failures: u32,
+    /// The first failure after the last answer.
     since: Option<Instant>,
+    max_wait: Duration,
 }
 
 impl Reachability {
-    /// So many connections must fail in a row, for so long, before anything has succeeded.
+    /// So many connections must fail in a row, for so long, where nothing ever answered.
     const FAILURES: u32 = 20;
     const FOR: Duration = Duration::from_secs(30);
 
+    /// A server that was there may be gone for so long.
+    pub(crate) const fn new(max_wait: Duration) -> Self {
+        Self { answered: false, failures: 0, since: None, max_wait }
+    }
+
     /// A server answered.
     pub(crate) const fn answered(&mut self) {
-        self.answered = true;
+        *self = Self { answered: true, ..Self::new(self.max_wait) };
     }
 
     /// No connection; true when no server seems to be there.
     pub(crate) fn failed(&mut self, now: Instant) -> bool {
-        let since = *self.since.get_or_insert(now);
+        let lasted = now - *self.since.get_or_insert(now);
         self.failures = self.failures.saturating_add(1);
-        !self.answered && self.failures >= Self::FAILURES && now - since >= Self::FOR
+        let never = !self.answered && self.failures >= Self::FAILURES && lasted >= Self::FOR;
+        never || lasted >= self.max_wait
     }
 }
 
@@ -180,13 +188,17 @@ mod tests {
     #[test]
     fn an_address_is_given_up_only_when_it_never_answered() {
         let at = |seconds| Instant::ZERO + Duration::from_secs(seconds);
-        let mut silent = Reachability::default();
+        let hour = Duration::from_secs(3_600);
+        let mut silent = Reachability::new(hour);
         assert!((0..30).all(|_| !silent.failed(at(0))));
         assert!(silent.failed(at(30)));
-        let mut flaky = Reachability::default();
+        let mut flaky = Reachability::new(hour);
         flaky.answered();
         assert!((0..60).all(|second| !flaky.failed(at(second))));
-        let mut few = Reachability::default();
+        assert!(!flaky.failed(at(3_599)) && flaky.failed(at(3_600)), "it was there, and is gone for the longest wait");
+        flaky.answered();
+        assert!(!flaky.failed(at(7_200)), "it is back");
+        let mut few = Reachability::new(hour);
         assert!(!few.failed(at(0)) && !few.failed(at(100)));
     }
 }

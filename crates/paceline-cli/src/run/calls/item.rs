@@ -17,8 +17,9 @@ use tokio::sync::watch;
 
 use crate::run::calls::bounds::Budget;
 use crate::run::calls::lane::Turn;
+use crate::run::calls::no_answer::NoAnswer;
 use crate::run::calls::partial::Partials;
-use crate::run::calls::send::{Answer, Call, NoAnswer, Sender};
+use crate::run::calls::send::{Answer, Call, Sender};
 use crate::run::lines::format::Format;
 use crate::run::lines::input::{Input, Span};
 use crate::run::lines::line::{self, Echo, LineError};
@@ -354,7 +355,7 @@ fn used(answer: Option<&Result<Answer, NoAnswer>>, reading: &Reading) -> Option<
     match (reading.usage, answer) {
         (Some(usage), _) => Some(usage.total()),
         (None, Some(Ok(_))) if reading.class != Class::Success => Some(0),
-        (None, Some(Err(NoAnswer::Connect(_)))) => Some(0),
+        (None, Some(Err(error))) if error.is_unsent() => Some(0),
         (None, _) => None,
     }
 }

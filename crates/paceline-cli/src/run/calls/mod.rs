@@ -7,6 +7,7 @@ pub(crate) mod dispatch;
 pub(crate) mod entry;
 pub(crate) mod item;
 pub(crate) mod lane;
+pub(crate) mod no_answer;
 pub(crate) mod partial;
 pub(crate) mod record;
 pub(crate) mod send;

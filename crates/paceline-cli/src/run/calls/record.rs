@@ -12,7 +12,7 @@ use crate::run::calls::acknowledge::Acknowledge;
 use crate::run::calls::alike::{Failed, Reachability, SameFailures, TOO_LARGE, Watched};
 use crate::run::calls::entry;
 use crate::run::calls::item::{Context, Impossible, Pause, Sent, Tried, TryEnd};
-use crate::run::calls::send::NoAnswer;
+use crate::run::calls::no_answer::NoAnswer;
 use crate::run::calls::stop::Stop;
 use crate::run::job::holds::{self, Holds};
 use crate::run::seen::figures::Figures;
@@ -47,6 +47,7 @@ pub(crate) struct About {
     pub(crate) retry: Retry,
     pub(crate) address: Arc<str>,
     pub(crate) key: Arc<str>,
+    pub(crate) max_wait: Duration,
 }
 
 /// What follows from a try for the run.
@@ -65,8 +66,8 @@ pub(crate) struct Recorded {
 impl Recorder {
     /// A recorder for one run.
     pub(crate) fn new(journal: Journal, acknowledge: Acknowledge, about: About) -> Self {
-        let About { figures, same, retry, address, key } = about;
-        let (minutes, reachability) = (Minutes::default(), Reachability::default());
+        let About { figures, same, retry, address, key, max_wait } = about;
+        let (minutes, reachability) = (Minutes::default(), Reachability::new(max_wait));
         let holds = Holds::new(journal.clone(), acknowledge.clone());
         let resends = Resends::default();
         Self { journal, acknowledge, figures, minutes, same, reachability, retry, address, key, holds, resends }
@@ -179,7 +180,7 @@ impl Recorder {
                 let address = self.address.to_string();
                 recorded.stop = Some(Stop::Unreachable { address, words: words.clone() });
             }
-            Some(Err(NoAnswer::Connect(_))) | None => {}
+            Some(Err(NoAnswer::Connect(_) | NoAnswer::Tls(_))) | None => {}
             Some(_) => self.reachability.answered(),
         }
         if sent.reading.class == Class::Account {
@@ -294,6 +295,10 @@ impl Recorder {
     fn account_stop(&self, sent: &Sent) -> Stop {
         let status = entry::status(sent);
         let said = entry::said(sent);
+        if let Some(Err(NoAnswer::Tls(words))) = &sent.answer {
+            let address = self.address.to_string();
+            return Stop::Tls { address, words: words.clone() };
+        }
         let words = status.map_or_else(|| said.clone(), |status| format!("{status} {said}"));
         let fix = match status {
             Some(401) => format!("check the key in {}", self.key),

@@ -1,25 +1,26 @@
 //! One request over HTTP: out with it, and the whole answer back in.
 
-use std::error::Error as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION};
 use http::{Method, StatusCode};
-use paceline::Class;
 use paceline::config::join_url;
-use paceline::provider::{self, NoResponse, Reading};
+use paceline::provider;
 use paceline::secrets::Secrets;
 use reqwest::{Url, redirect};
 
-/// More than any answer of a language model; a larger one would also be too large for the results file's readers.
-const LARGEST_ANSWER: usize = 32 << 20;
-
-/// So much of headers is accepted in HTTP/2, and about as much in HTTP/1.
-const LARGEST_HEAD: u32 = 400 << 10;
+use crate::run::calls::no_answer::{LARGEST_ANSWER, LARGEST_HEAD, NoAnswer, is_local, root_cause};
+use crate::text;
 
 /// Without a connection after this long the host is not reachable.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// What this machine lacks comes back when another call ends. A port stays taken for a minute after its connection.
+const SHORTEST_WAIT: Duration = Duration::from_millis(20);
+const LONGEST_WAIT: Duration = Duration::from_secs(90);
 
 /// Sends requests to one upstream. Connections are kept and shared.
 #[derive(Clone, Debug)]
@@ -30,6 +31,8 @@ pub(crate) struct Sender {
     secrets: Secrets,
     idempotency: Option<(HeaderName, String)>,
     timeout: Duration,
+    /// The user knows that this machine is short of files or ports.
+    told: Arc<AtomicBool>,
 }
 
 /// What is sent for an item.
@@ -74,44 +77,6 @@ impl Answer {
     }
 }
 
-/// Why there is no whole answer.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum NoAnswer {
-    /// No server took the call: nothing was done and nothing is billed.
-    #[error("no connection: {0}")]
-    Connect(String),
-    /// Silence until `--timeout`: the call may have been done and billed.
-    #[error("no answer within {}", crate::text::duration(*.0))]
-    Timeout(Duration),
-    /// The connection broke after the request had left.
-    #[error("connection lost: {0}")]
-    Broken(String),
-    /// The answer began, and broke off or could not be decompressed.
-    #[error("the response was cut off: {0}")]
-    Truncated(String),
-    /// The answer is larger than the client accepts.
-    #[error("the answer is larger than {} MiB", LARGEST_ANSWER >> 20)]
-    TooLarge,
-    /// The headers of the answer are larger, or more, than the client accepts.
-    #[error("the headers of the answer are larger than {} KiB or more than 100", LARGEST_HEAD >> 10)]
-    HeadTooLarge,
-}
-
-impl NoAnswer {
-    /// What it means. A failure that may pass, but for an answer that would be as large the next time.
-    pub(crate) fn reading(&self) -> Reading {
-        match self {
-            Self::Connect(_) => provider::no_response(NoResponse::Connect),
-            Self::Timeout(_) => provider::no_response(NoResponse::Timeout),
-            Self::Broken(_) => provider::no_response(NoResponse::Reset),
-            Self::Truncated(_) => provider::no_response(NoResponse::Truncated),
-            Self::TooLarge | Self::HeadTooLarge => {
-                Reading { code: Some("response_too_large".to_owned()), ..Reading::new(Class::Invalid) }
-            }
-        }
-    }
-}
-
 /// How a sender is set up.
 #[derive(Clone, Debug)]
 pub(crate) struct SenderConfig {
@@ -146,7 +111,7 @@ impl Sender {
         client.get(&config.base_url).build()?;
         let SenderConfig { base_url, timeout, idempotency, .. } = config;
         let secrets = Secrets::of(headers.values().filter(|value| value.is_sensitive()));
-        Ok(Self { client, base_url, secrets, headers, idempotency, timeout })
+        Ok(Self { client, base_url, secrets, headers, idempotency, timeout, told: Arc::default() })
     }
 
     /// Sends one call and reads the whole answer, whatever its status.
@@ -154,17 +119,12 @@ impl Sender {
     /// # Errors
     /// Says how far the call got when there is no whole answer.
     pub(crate) async fn send(&self, call: &Call) -> Result<Answer, NoAnswer> {
-        let request = self
-            .client
-            .request(call.method.clone(), join_url(&self.base_url, &call.url))
-            .headers(self.headers_of(call))
-            .body(call.body.clone());
-        let no_answer = |error: reqwest::Error| no_answer(&error, self.timeout);
+        let no_answer = |error: reqwest::Error| NoAnswer::of(&error, self.timeout);
         let cut_off = |error| match no_answer(error) {
             NoAnswer::Broken(words) => NoAnswer::Truncated(words),
             other => other,
         };
-        let mut response = request.send().await.map_err(no_answer)?;
+        let mut response = self.leave(call).await.map_err(no_answer)?;
         let mut body = BytesMut::new();
         while let Some(chunk) = response.chunk().await.map_err(cut_off)? {
             if body.len() + chunk.len() > LARGEST_ANSWER {
@@ -176,6 +136,36 @@ impl Sender {
         let redirect = not_followed(&response);
         let headers = std::mem::take(response.headers_mut());
         Ok(Answer { status: response.status(), headers, body: self.secrets.removed_from(body.freeze()), redirect })
+    }
+
+    /// Sends a call. One that finds no file descriptor or port on this machine goes again after a short wait and keeps its
+    /// permit: nothing was sent, and neither the item nor the server has to do with it.
+    async fn leave(&self, call: &Call) -> Result<reqwest::Response, reqwest::Error> {
+        let (mut wait, mut waited) = (SHORTEST_WAIT, Duration::ZERO);
+        loop {
+            let request = self
+                .client
+                .request(call.method.clone(), join_url(&self.base_url, &call.url))
+                .headers(self.headers_of(call))
+                .body(call.body.clone());
+            match request.send().await {
+                Err(error) if waited < LONGEST_WAIT && is_local(&error) => self.tell_shortage(&error),
+                sent => return sent,
+            }
+            tokio::time::sleep(wait).await;
+            waited += wait;
+            wait = (2 * wait).min(Duration::from_secs(1));
+        }
+    }
+
+    fn tell_shortage(&self, error: &reqwest::Error) {
+        if !self.told.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                "this machine is short of files or ports ({}): calls wait until others have ended, which costs no retries; raise \
+                 `ulimit -n` or lower --concurrency",
+                text::printable(&root_cause(error)),
+            );
+        }
     }
 
     fn headers_of(&self, call: &Call) -> HeaderMap {
@@ -217,27 +207,4 @@ fn not_followed(response: &reqwest::Response) -> Option<String> {
              this path into the url of the lines"
         )
     })
-}
-
-fn no_answer(error: &reqwest::Error, timeout: Duration) -> NoAnswer {
-    if causes(error).any(|cause| cause.downcast_ref().is_some_and(hyper::Error::is_parse_too_large)) {
-        NoAnswer::HeadTooLarge
-    } else if error.is_connect() {
-        NoAnswer::Connect(root_cause(error))
-    } else if error.is_timeout() {
-        NoAnswer::Timeout(timeout)
-    } else {
-        NoAnswer::Broken(root_cause(error))
-    }
-}
-
-/// The innermost cause says what happened; the layers around it say only that something did. They would also repeat
-/// the address.
-fn root_cause(error: &reqwest::Error) -> String {
-    let innermost = causes(error).last().map(ToString::to_string);
-    innermost.unwrap_or_else(|| "the request could not be completed".to_owned())
-}
-
-fn causes(error: &reqwest::Error) -> impl Iterator<Item = &(dyn std::error::Error + 'static)> {
-    std::iter::successors(error.source(), |&cause| cause.source())
 }

@@ -53,6 +53,13 @@ pub(crate) enum Stop {
         /// What the operating system said last.
         words: String,
     },
+    /// The server and the configuration do not trust each other.
+    Tls {
+        /// The upstream's address.
+        address: String,
+        /// Why, and what to do.
+        words: String,
+    },
     /// The input is not what it was when the job was loaded.
     Input {
         /// Which line, and why.
@@ -73,6 +80,7 @@ impl Stop {
             Self::Account { .. } => "account",
             Self::SameFailure { .. } => "same_failure",
             Self::Unreachable { .. } => "unreachable",
+            Self::Tls { .. } => "tls",
             Self::Input { .. } => "input_changed",
         }
     }
@@ -130,6 +138,7 @@ impl fmt::Display for Stop {
             Self::Unreachable { address, words } => {
                 write!(f, "no server answers at {address}: {words}; check the address (--base-url) and the network")
             }
+            Self::Tls { address, words } => write!(f, "no call can leave for {address}: {words}"),
             Self::Input { words } => write!(f, "{words}; put the input back as it was"),
         }
     }

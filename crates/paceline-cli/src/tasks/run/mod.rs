@@ -30,8 +30,10 @@ pub(crate) use self::settings::Args;
 use self::summary::Ran;
 use crate::args::Everywhere;
 use crate::exit::{Failure, Status};
+use crate::files::{self, Kept};
 use crate::tasks::report::standing::Standing;
 use crate::text;
+use crate::upstream;
 
 /// Works until everything has ended, or the run has to end; again and again where that is asked for.
 ///
@@ -40,8 +42,10 @@ use crate::text;
 pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Status, Failure> {
     let clock = Clock::system();
     let policy = args.policy()?;
-    let upstream = args.upstream(everywhere)?;
-    let policy = Policy { pace: upstream.pacer.pace, ..policy };
+    let mut upstream = args.upstream(everywhere)?;
+    upstream::bound_by_files(&mut upstream, if args.http { files::OF_A_CALL } else { files::OF_A_COMMAND });
+    let concurrency = policy.concurrency.min(upstream.pacer.concurrency.max() as usize);
+    let policy = Policy { pace: upstream.pacer.pace, concurrency, ..policy };
     let judge = args.judge.judge(everywhere)?;
     let permits = Permits::new(&upstream)?;
     args.store.refuse_as_output("-o", args.output.as_deref())?;
@@ -49,7 +53,7 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
     let store = args.store.open(&clock).await?;
     let work = if args.http {
         let answers = args.output.as_deref().map(Answers::open).transpose()?;
-        Work::Requests(Arc::new(Requests::to(upstream, args.timeout, answers).await?))
+        Work::Requests(Arc::new(Requests::to(upstream, args.timeout, args.longest_outage(), answers).await?))
     } else {
         Work::Command(Arc::new(Program::new(&args.command, args.timeout)?))
     };
@@ -121,11 +125,15 @@ impl Runs<'_> {
                 seen.hear(note);
             })
         });
+        let kept = Kept::for_the_end();
         self.permits.begin_run();
+        if let Work::Requests(requests) = &self.work {
+            requests.begin_run();
+        }
         let began = self.clock.now();
         let drawing = seen.draw_regularly();
         let ended = scheduler.run_paced(|task| self.start(task, &course), course.is_ending()).await;
-        drop(drawing);
+        drop((drawing, kept));
         let summary = ended.map_err(|error| broken(error, seen.has_begun()))?;
         if let Work::Requests(requests) = &self.work
             && let Some(words) = requests.broken()

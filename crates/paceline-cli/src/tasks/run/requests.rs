@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::HeaderValue;
-use paceline::Permit;
 use paceline::config::{CallNames, MOCK, Upstream};
 use paceline::provider::{Reading, TokenRatio};
+use paceline::{Clock, Permit};
 use paceline_core::{Class, Cost, Outcome};
 use paceline_store::work::{DEFAULT_GROUP, Failure, Start, Task};
 use paceline_store::{Answer as Recorded, End};
@@ -20,10 +20,13 @@ use super::permits::{self, Permits};
 use crate::exit;
 use crate::mock::MockServer;
 use crate::run;
+use crate::run::calls::alike::Reachability;
 use crate::run::calls::entry::request_id;
 use crate::run::calls::item::classify;
+use crate::run::calls::no_answer::NoAnswer;
 use crate::run::calls::partial::Partials;
-use crate::run::calls::send::{Answer, Call, NoAnswer, Sender, SenderConfig};
+use crate::run::calls::send::{Answer, Call, Sender, SenderConfig};
+use crate::run::calls::stop::Stop;
 use crate::run::lines::format::Format;
 use crate::run::lines::line::Echo;
 use crate::text;
@@ -38,6 +41,11 @@ pub(super) struct Requests {
     ratios: Mutex<BTreeMap<String, TokenRatio>>,
     /// Batches that were accepted in part.
     partials: Partials,
+    /// For how long no server may be there before a run ends; none where it waits for whatever may come.
+    max_wait: Option<Duration>,
+    /// Whether one is there in this run.
+    reachability: Mutex<Option<Reachability>>,
+    clock: Clock,
     /// Where answers go; they are dropped without a place.
     answers: Option<Answers>,
     /// Runs for as long as it is asked.
@@ -60,6 +68,7 @@ impl Requests {
     pub(super) async fn to(
         mut upstream: Upstream,
         timeout: Duration,
+        max_wait: Option<Duration>,
         answers: Option<Answers>,
     ) -> Result<Self, exit::Failure> {
         run::warn_of_idle(&upstream);
@@ -70,8 +79,24 @@ impl Requests {
         let config = SenderConfig { base_url: base_url.clone(), headers, timeout, idempotency: None };
         let sender = Sender::new(upstream::client(&upstream)?, config)
             .map_err(|error| exit::Failure::refused(format!("cannot set up calls to the upstream: {error}")))?;
-        let (ratios, partials) = (Mutex::default(), Partials::default());
-        Ok(Self { upstream, base_url, sender, ratios, partials, answers, _mock: mock })
+        let (ratios, partials, reachability) = (Mutex::default(), Partials::default(), Mutex::default());
+        Ok(Self {
+            upstream,
+            base_url,
+            sender,
+            ratios,
+            partials,
+            max_wait,
+            reachability,
+            clock: Clock::new(),
+            answers,
+            _mock: mock,
+        })
+    }
+
+    /// What the run before found out about the server is forgotten.
+    pub(super) fn begin_run(&self) {
+        *self.reachability() = self.max_wait.map(Reachability::new);
     }
 
     /// Sends an item, if it can be sent and may be sent now.
@@ -129,6 +154,7 @@ impl Requests {
             None => Outcome::new(Class::Abandoned),
         };
         let sits_out = permits::end(permit, outcome);
+        self.watch(answer.as_ref(), course);
         if let Some(usage) = &reading.usage {
             self.ratios().entry(scope).or_default().settle(&call.body, usage);
         }
@@ -142,6 +168,27 @@ impl Requests {
                 Err(Failure { is_for_group: failure.is_for_group && with_group, ..failure })
             }
         }
+    }
+
+    /// Ends a run whose server is not there: calls that it did not take count against no item.
+    fn watch(&self, answer: Option<&Result<Answer, NoAnswer>>, course: &Course) {
+        let mut reachability = self.reachability();
+        let Some(known) = reachability.as_mut() else { return };
+        match answer {
+            Some(Err(NoAnswer::Connect(words))) if known.failed(self.clock.now()) => {
+                let stop = Stop::Unreachable { address: self.base_url.clone(), words: words.clone() };
+                tracing::error!("{}", stop.announcement());
+                // Once: what is in flight finds out the same.
+                *reachability = None;
+                course.ends();
+            }
+            Some(Err(NoAnswer::Connect(_) | NoAnswer::Tls(_))) | None => {}
+            Some(_) => known.answered(),
+        }
+    }
+
+    fn reachability(&self) -> MutexGuard<'_, Option<Reachability>> {
+        self.reachability.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// An answer is on the disk before its item counts as done.
@@ -184,5 +231,11 @@ fn failure(answer: Option<&Result<Answer, NoAnswer>>, reading: Reading) -> Failu
         Some(Err(error)) => error.to_string(),
         None => "given up: the run had to end".to_owned(),
     };
-    Failure { status, code: reading.code, retry_after: reading.wait, ..Failure::new(reading.class, words) }
+    Failure {
+        status,
+        code: reading.code,
+        retry_after: reading.wait,
+        unsent: reading.unsent,
+        ..Failure::new(reading.class, words)
+    }
 }

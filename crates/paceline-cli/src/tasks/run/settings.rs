@@ -152,6 +152,11 @@ impl Args {
         }
     }
 
+    /// For how long the server may not be there; none where the run waits for whatever may come.
+    pub(super) fn longest_outage(&self) -> Option<Duration> {
+        (!self.stay).then_some(self.max_wait)
+    }
+
     /// The bounds of a run.
     ///
     /// # Errors

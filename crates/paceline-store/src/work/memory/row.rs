@@ -74,6 +74,7 @@ impl Row {
             words: shortened(&failure.words),
             retry_after: None,
             probe: None,
+            unsent: false,
             is_for_group: false,
             ..failure
         };

@@ -39,7 +39,16 @@ pub(super) fn item(row: &Row) -> Item {
 fn failure(row: &Row, class: Class, column: usize) -> Failure {
     let status = row.get::<_, Option<i64>>(column).and_then(|status| u16::try_from(status).ok());
     let words = row.get::<_, Option<String>>(column + 2).unwrap_or_default();
-    Failure { class, status, code: row.get(column + 1), words, retry_after: None, probe: None, is_for_group: false }
+    Failure {
+        class,
+        status,
+        code: row.get(column + 1),
+        words,
+        retry_after: None,
+        probe: None,
+        unsent: false,
+        is_for_group: false,
+    }
 }
 
 /// The last decisions about each of some items (`$1`), at most `$2` for each; the oldest first.

@@ -50,6 +50,7 @@ fn failure(row: &Row<'_>, class: Class, column: usize) -> rusqlite::Result<Failu
         words,
         retry_after: None,
         probe: None,
+        unsent: false,
         is_for_group: false,
     })
 }

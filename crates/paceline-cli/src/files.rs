@@ -1,0 +1,78 @@
+//! How many files and connections this process may have open at once.
+
+use std::fs::File;
+use std::io;
+
+/// What a run opens besides its connections: results, journal, locks, the terminal, lookups of names.
+const OWN: u64 = 24;
+
+/// What a call opens: a connection, and one more that stays open for a while beside the one that took its place.
+pub(crate) const OF_A_CALL: u64 = 2;
+
+/// What a command opens: its pipes, a descriptor of its process, and one end of each pipe more while it begins.
+pub(crate) const OF_A_COMMAND: u64 = 8;
+
+/// Descriptors that are kept for the files of the end.
+const KEPT: usize = 6;
+
+/// Lets this process open as many files as it may. Where that is refused, the limit stays as it was.
+#[cfg(unix)]
+pub(crate) fn raise_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    // More than macOS gives in spite of a hard limit that says otherwise, and than any run needs.
+    const MOST: u64 = 1 << 20;
+    let limit = getrlimit(Resource::Nofile);
+    for most in [MOST, 10_240] {
+        let wanted = limit.maximum.unwrap_or(most).min(most);
+        let raised = Rlimit { current: Some(wanted), maximum: limit.maximum };
+        if limit.current.is_none_or(|current| current >= wanted) || setrlimit(Resource::Nofile, raised).is_ok() {
+            return;
+        }
+    }
+}
+
+/// Elsewhere there is no such limit.
+#[cfg(not(unix))]
+pub(crate) const fn raise_limit() {}
+
+/// How many calls have room at once, of which each opens so many; none where there is no limit.
+#[cfg(unix)]
+pub(crate) fn room_for_calls(each: u64) -> Option<u32> {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current?;
+    // A system without this folder tells nothing; a process that begins has a dozen.
+    let open = std::fs::read_dir("/dev/fd").map_or(12, |open| open.count() as u64);
+    let left = limit.saturating_sub(open + OWN + KEPT as u64);
+    Some(u32::try_from((left / each).max(1)).unwrap_or(u32::MAX))
+}
+
+/// Likewise.
+#[cfg(not(unix))]
+pub(crate) const fn room_for_calls(_: u64) -> Option<u32> {
+    None
+}
+
+/// Whether the system had no file descriptor or no port left.
+#[cfg(unix)]
+pub(crate) fn are_used_up(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let known = [Errno::MFILE, Errno::NFILE, Errno::ADDRNOTAVAIL];
+    known.iter().any(|known| error.raw_os_error() == Some(known.raw_os_error()))
+}
+
+/// Likewise.
+#[cfg(not(unix))]
+pub(crate) fn are_used_up(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::AddrNotAvailable
+}
+
+/// Descriptors for the files that are written at the end. Calls that take all others leave these.
+#[derive(Debug)]
+pub(crate) struct Kept(#[expect(dead_code, reason = "they are only held")] Vec<File>);
+
+impl Kept {
+    /// Kept until this is dropped; fewer where there are no more.
+    pub(crate) fn for_the_end() -> Self {
+        let nothing = if cfg!(windows) { "NUL" } else { "/dev/null" };
+        Self((0..KEPT).map_while(|_| File::open(nothing).ok()).collect())
+    }
+}

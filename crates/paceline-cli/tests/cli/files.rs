@@ -1,0 +1,84 @@
+//! Few file descriptors: no server is to blame for that, and no item pays for it.
+
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use crate::support::{Job, Reply, Server, finish};
+
+/// The same command under limits on open files.
+fn limited(command: &Command, limits: &str) -> Command {
+    let mut limited = Command::new("sh");
+    limited.args(["-c", &format!("{limits} && exec \"$0\" \"$@\"")]).arg(command.get_program());
+    limited.args(command.get_args()).env_clear();
+    for (name, value) in command.get_envs() {
+        limited.env(name, value.unwrap_or_default());
+    }
+    limited.current_dir(command.get_current_dir().expect("a folder"));
+    limited
+}
+
+#[test]
+fn a_job_under_64_files_sees_no_phantom_errors_and_writes_its_report() {
+    let server = Server::new(|_| Reply::ok().after(Duration::from_millis(10)));
+    let job = Job::new(400);
+    let mut command = job.run(&server);
+    command.args(["--concurrency", "200", "--pace", "none", "--max-retries", "0"]);
+    let (code, log) = finish(&mut limited(&command, "ulimit -n 64"));
+    assert_eq!((code, server.count()), (0, 400), "{log}");
+    assert_eq!(log.matches("because this process may open few files").count(), 1, "{log}");
+    assert!(!log.contains("backing off"), "{log}");
+    job.assert_adds_up(400);
+    assert!(job.path("out.report.jsonl").exists());
+}
+
+#[test]
+fn a_soft_limit_below_the_hard_one_is_raised() {
+    let server = Server::new(|_| Reply::ok().after(Duration::from_millis(10)));
+    let job = Job::new(200);
+    let mut command = job.run(&server);
+    command.args(["--concurrency", "100", "--pace", "none", "--max-retries", "0"]);
+    let (code, log) = finish(&mut limited(&command, "ulimit -S -n 64 && ulimit -H -n 512"));
+    assert_eq!((code, server.count()), (0, 200), "{log}");
+    assert!(!log.contains("few files") && !log.contains("backing off"), "{log}");
+}
+
+/// The limit of a process that runs is taken away and given back.
+#[test]
+#[cfg(target_os = "linux")]
+fn calls_that_find_no_descriptor_wait_and_count_as_none() {
+    use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
+
+    let limit = |pid: Pid, current| {
+        let maximum = getrlimit(Resource::Nofile).maximum;
+        prlimit(Some(pid), Resource::Nofile, Rlimit { current, maximum }).expect("a child of ours");
+    };
+    let (lowered, is_lowered) = std::sync::mpsc::channel();
+    let is_lowered = Mutex::new(is_lowered);
+    let server = Server::new(move |arrival| {
+        if arrival.item == "item-0" {
+            is_lowered.lock().expect("one").recv().expect("the test goes on");
+        }
+        Reply::ok().with_header("connection", "close")
+    });
+    let job = Job::new(30);
+    let mut command = job.run(&server);
+    command.args(["--concurrency", "1", "--pace", "none", "--max-retries", "0"]);
+    let mut child = command.stderr(Stdio::piped()).spawn().expect("it runs");
+    let pid = Pid::from_child(&child);
+    server.wait_for(1);
+    limit(pid, Some(3));
+    lowered.send(()).expect("the server waits");
+    let mut stderr = BufReader::new(child.stderr.take().expect("piped"));
+    let mut log = String::new();
+    while !log.contains("short of files or ports") {
+        assert!(stderr.read_line(&mut log).expect("text") > 0, "{log}");
+    }
+    limit(pid, getrlimit(Resource::Nofile).maximum);
+    stderr.read_to_string(&mut log).expect("text");
+    assert_eq!(child.wait().expect("it ends").code(), Some(0), "{log}");
+    assert_eq!((server.count(), log.matches("short of files").count()), (30, 1), "{log}");
+    assert!(!log.contains("backing off"), "{log}");
+    assert_eq!(job.summary()["calls"], 30);
+}

@@ -1,0 +1,114 @@
+//! What is no fault of an item: certificates that are not trusted, and a server that cannot be reached.
+
+use std::net::TcpListener;
+
+use serde_json::json;
+
+use crate::support::{Job, Reply, Server, finish};
+use crate::tls::Authority;
+
+/// An address of this machine at which no server listens.
+fn nowhere() -> String {
+    let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port").port();
+    format!("http://127.0.0.1:{port}")
+}
+
+#[test]
+fn a_certificate_that_is_not_trusted_stops_the_job_and_costs_no_item() {
+    let authority = Authority::new();
+    let server = Server::tls(authority.server("localhost", false), |_| Reply::ok());
+    let job = Job::new(30);
+    authority.put_into(&job);
+    let (code, log) = finish(&mut job.run(&server));
+    assert_eq!((code, server.count()), (3, 0), "{log}");
+    for words in [&server.url(), "signed by an authority that is not trusted here", "ca_file (--ca-file)"] {
+        assert!(log.contains(words), "{words}: {log}");
+    }
+    assert!(!log.contains("invalid peer certificate") && !log.contains("backing off"), "{log}");
+    let summary = job.summary();
+    assert_eq!((&summary["stopped"], &summary["deferred"], &summary["failed"]), (&json!("tls"), &json!(30), &json!(0)));
+    let (code, log) = finish(job.run(&server).args(["--ca-file", "ca.pem"]));
+    assert_eq!((code, server.count()), (0, 30), "{log}");
+    job.assert_adds_up(30);
+}
+
+#[test]
+fn what_is_wrong_with_a_certificate_is_said_in_plain_words() {
+    let authority = Authority::new();
+    let answer = |_: &_| Reply::ok();
+    let plain = Server::new(answer);
+    let other = Server::tls(authority.server("other.example", false), answer);
+    let strict = Server::tls(authority.server("localhost", true), answer);
+    for (url, words) in [
+        (plain.url().replace("http:", "https:"), "does not speak TLS there"),
+        (other.url(), "is for another host"),
+        (strict.url(), "asks for a client certificate"),
+    ] {
+        let job = Job::new(1);
+        authority.put_into(&job);
+        let mut command = job.paceline();
+        command.args(["run", "in.jsonl", "-o", "out.jsonl", "--ca-file", "ca.pem", "--base-url", &url]);
+        let (code, log) = finish(&mut command);
+        assert!(code == 3 && log.contains(words), "{url}: {log}");
+    }
+}
+
+#[test]
+fn tasks_stop_at_a_certificate_too_and_keep_their_items() {
+    let authority = Authority::new();
+    let server = Server::tls(authority.server("localhost", false), |_| Reply::ok());
+    let job = Job::new(0);
+    authority.put_into(&job);
+    let (code, log) =
+        finish(job.paceline().args(["tasks", "add", "--store", "w.db", "--key", "a", r#"{"url":"/a","body":{}}"#]));
+    assert_eq!(code, 0, "{log}");
+    let run = |flags: &[&str]| {
+        let mut command = job.paceline();
+        command.args(["tasks", "run", "--store", "w.db", "--max-retries", "0", "--http", "--base-url", &server.url()]);
+        finish(command.args(flags))
+    };
+    let (code, log) = run(&[]);
+    assert!(code == 3 && log.contains("ca_file (--ca-file)"), "{log}");
+    let (code, log) = finish(job.paceline().args(["tasks", "retry", "--store", "w.db", "a"]));
+    assert_eq!(code, 0, "{log}");
+    let (code, log) = run(&["--ca-file", "ca.pem"]);
+    assert_eq!((code, server.count()), (0, 1), "{log}");
+}
+
+#[test]
+fn a_server_that_cannot_be_reached_fails_no_item() {
+    let server = Server::new(|_| Reply::ok());
+    let job = Job::new(3);
+    let run = |url: &str| {
+        let mut command = job.paceline();
+        command.args(["run", "in.jsonl", "-o", "out.jsonl", "--base-url", url, "--max-retries", "0"]);
+        finish(command.args(["--max-wait", "300ms", "--timeout", "5s"]))
+    };
+    for url in [nowhere(), "http://unknown.invalid".to_owned()] {
+        let (code, log) = run(&url);
+        assert_eq!(code, 3, "{log}");
+        assert!(log.contains("no server answers at") && log.contains(&url), "{log}");
+        assert!(job.ended_ids().is_empty(), "{log}");
+    }
+    let rows = job.lines("out.report.jsonl");
+    assert!(rows.iter().all(|row| row["attempts"] == 0 && row["state"] == "deferred"), "{rows:?}");
+    let (code, log) = run(&server.url());
+    assert_eq!((code, server.count()), (0, 3), "{log}");
+}
+
+#[test]
+fn tasks_wait_for_a_server_that_cannot_be_reached() {
+    let server = Server::new(|_| Reply::ok());
+    let job = Job::new(0);
+    let (code, log) = finish(job.paceline().args(["tasks", "add", "--store", "w.db", r#"{"url":"/a","body":{}}"#]));
+    assert_eq!(code, 0, "{log}");
+    let run = |url: &str| {
+        let mut command = job.paceline();
+        command.args(["tasks", "run", "--store", "w.db", "--max-retries", "0", "--first-delay", "1ms", "--http"]);
+        finish(command.args(["--max-wait", "300ms", "--base-url", url]))
+    };
+    let (code, log) = run(&nowhere());
+    assert!(code == 3 && log.contains("no server answers at"), "{log}");
+    let (code, log) = run(&server.url());
+    assert_eq!((code, server.count()), (0, 1), "{log}");
+}
