@@ -1,8 +1,8 @@
-//! Who would rather not wait so long: a request that is known to be kept out for longer than it takes goes, and is told.
+//! A request that is known to be kept out for longer than it takes leaves the queue, and its caller is told.
 //!
-//! A wait that is known only gets shorter as time passes. So those who wait are asked when an input may have lengthened it, and
-//! of them only the least patient: where it stays, all do. Limits are the exception, since they depend on the cost: those behind
-//! a less patient one for which there is room are asked when that has left.
+//! A wait that is known only gets shorter as time passes. So requests are looked at when an input may have lengthened it, and of
+//! them only the least patient: where it stays, all do. Limits are the exception, since they depend on the cost: behind a less
+//! patient request for which there is room, the next is looked at when that one has left.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
@@ -14,12 +14,12 @@ use crate::queue::Slot;
 use crate::request::Event;
 use crate::time::Instant;
 
-/// Those that are due and take no wait however long: of each scope, by its place, and of the account, which is none. The least
-/// patient of each kind come first.
+/// The requests that are due and take no wait however long: of each scope, by its place, and of the account, which has none. The
+/// least patient of each kind come first.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Patience {
     waiting: BTreeSet<(Option<u32>, MaxWait, Slot)>,
-    /// How many were asked so far.
+    /// How many were looked at so far.
     #[cfg(test)]
     pub(super) asked: core::cell::Cell<u64>,
 }
@@ -52,10 +52,10 @@ impl Patience {
 }
 
 impl Pacer {
-    /// Lets go whom its scope keeps out for too long. Says whether there was one.
+    /// Puts requests off that their scope keeps out for too long. Says whether there was one.
     pub(super) fn defer(&mut self, now: Instant, place: u32) -> bool {
-        // Of a stopped account nothing is known.
         let mut any = false;
+        // When a stopped account goes on is not known.
         while self.hold.stopped().is_none() {
             let too_long = |(max_wait, slot): &(MaxWait, Slot)| {
                 let cost = &self.slots.at(*slot).request.cost;
@@ -68,7 +68,7 @@ impl Pacer {
         any
     }
 
-    /// Lets go whom the account keeps out for too long. No input pays for scopes that it does not touch.
+    /// Puts requests off that the account keeps out for too long. No input pays for scopes that it does not touch.
     pub(super) fn defer_in_account(&mut self, now: Instant) {
         loop {
             let too_long = |(max_wait, slot): &(MaxWait, Slot)| {
@@ -83,7 +83,7 @@ impl Pacer {
         }
     }
 
-    /// Lets go who has just come, where it is kept out for too long.
+    /// Puts a request off that has just come, where it is kept out for too long.
     pub(super) fn defer_at_once(&mut self, now: Instant, slot: Slot, place: u32) {
         let (scope, request) = (&self.scopes[place], &self.slots.at(slot).request);
         let is_due = request.not_before.is_none_or(|due| due <= now);

@@ -103,7 +103,7 @@ impl Pacer {
         self.agenda.set(place, Wants { ready, head: starts, due, deadline, reopens, full });
     }
 
-    /// Lets go who need not wait any longer, as far as their scope is concerned. Behind each that goes the next is asked.
+    /// Lets requests go that need not wait any longer, as far as their scope is concerned: behind each the next is looked at.
     pub(super) fn let_go(&mut self, now: Instant, place: u32) {
         self.expire(now, place);
         while self.defer(now, place) {
