@@ -214,6 +214,12 @@ pub(crate) struct RunArgs {
     /// Where bare request bodies go [default: /v1/chat/completions, for anthropic /v1/messages, for others none]
     #[arg(help_heading = INPUT, long, value_name = "PATH")]
     pub(crate) endpoint: Option<String>,
+    /// Model of the requests that are made of prompts: of a table, a list of prompts, or with --prompt-template of JSON objects
+    #[arg(help_heading = INPUT, long, value_name = "NAME")]
+    pub(crate) model: Option<String>,
+    /// Template of the prompt: a file, or a text such as 'Translate: {{ text }}'; its names are the columns of a row
+    #[arg(help_heading = INPUT, long, value_name = "TEMPLATE", requires = "model")]
+    pub(crate) prompt_template: Option<String>,
     /// How long one call may take
     #[arg(help_heading = PACE, long, value_name = "DURATION", default_value = "600s", value_parser = some_time)]
     #[arg(allow_hyphen_values = true)]

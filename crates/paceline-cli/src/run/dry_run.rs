@@ -17,6 +17,7 @@ use crate::args::RunArgs;
 use crate::exit::{Failure, Status};
 use crate::run::job::begun::Begun;
 use crate::run::job::{done, load};
+use crate::run::lines::convert::Converter;
 use crate::run::lines::format::Format;
 use crate::run::lines::input::{Input, Span};
 use crate::run::lines::spool::Earlier;
@@ -73,7 +74,8 @@ fn begun(args: &RunArgs, paths: &Paths) -> Result<Option<Reader>, Failure> {
 /// The input of a job that has begun, which has to be the one that it was begun with.
 fn as_begun(args: &RunArgs, paths: &Paths, upstream: &Upstream, reader: &Reader) -> Result<(Input, Format), Failure> {
     let earlier = paths.journal.as_deref().map_or(Earlier::MustMatch, Begun::earlier_input);
-    let input = Input::prepare(&args.input, &paths.input, &earlier).map_err(Failure::refused)?;
+    let converter = Converter::of(args, upstream.provider)?;
+    let input = Input::prepare(&args.input, &paths.input, &earlier, converter.as_ref()).map_err(Failure::refused)?;
     let (was, is) = (reader.input().map_err(Failure::refused)?, input.mark().map_err(Failure::refused)?);
     if let Err(changed) = is.same_as(&was) {
         return Err(match args.accept_changed_input {
@@ -99,7 +101,9 @@ fn load_aside(
         .map_err(|error| Failure::refused(format!("cannot write to {}: {error}", std::env::temp_dir().display())))?;
     let paths = Paths::beside(&folder.path().join("dry-run.jsonl"));
     let lock = RunLock::take(&paths).map_err(Failure::refused)?;
-    let mut input = Input::prepare(&args.input, &paths.input, &Earlier::MayDiffer).map_err(Failure::refused)?;
+    let converter = Converter::of(args, upstream.provider)?;
+    let mut input =
+        Input::prepare(&args.input, &paths.input, &Earlier::MayDiffer, converter.as_ref()).map_err(Failure::refused)?;
     let format = format(args, &input, upstream)?;
     let journal: PathBuf = paths.journal.clone().expect("a journal beside the results");
     let done = done::check(&args.done)?;

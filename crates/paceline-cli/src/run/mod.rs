@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use paceline::config::{MOCK, Upstream};
+use paceline::provider::Provider;
 use paceline::{Instant, Limiter, clock};
 use paceline_core::{Limits, Quota, Shape};
 use paceline_store::{Journal, Paths, RunLock};
@@ -32,6 +33,7 @@ use self::job::carried::{self, Clocks};
 use self::job::load::Job;
 use self::job::preparing::Preparing;
 use self::job::{done, holds, load, places, reading, refused, sharing};
+use self::lines::convert::Converter;
 use self::lines::format::Format;
 use self::lines::input::Input;
 use self::lines::spool::Earlier;
@@ -71,7 +73,7 @@ pub(crate) async fn command(args: RunArgs, everywhere: &Everywhere) -> Result<St
     let lock = RunLock::take(&paths).map_err(Failure::refused)?;
     let preparing = Preparing::watch(&paths)?;
     places::try_summary(args.summary.as_deref())?;
-    let mut input = prepare_input(&args, &paths)?;
+    let mut input = prepare_input(&args, &paths, upstream.provider)?;
     let mock = start_mock(&mut upstream, args.seed).await?;
     let base_url = upstream.base_url.clone().unwrap_or_default();
     let limiter = limiter(&upstream, args.seed)?;
@@ -265,7 +267,8 @@ fn put_back(journal: &Journal, args: &RunArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-fn prepare_input(args: &RunArgs, paths: &Paths) -> Result<Input, Failure> {
+fn prepare_input(args: &RunArgs, paths: &Paths, provider: Provider) -> Result<Input, Failure> {
+    let converter = Converter::of(args, provider)?;
     let begun = paths.journal.as_deref().filter(|journal| !args.overwrite && journal.exists());
     tokio::task::block_in_place(|| {
         let earlier = match begun {
@@ -273,7 +276,7 @@ fn prepare_input(args: &RunArgs, paths: &Paths) -> Result<Input, Failure> {
             Some(journal) => Begun::earlier_input(journal),
             None => Earlier::MayDiffer,
         };
-        Input::prepare(&args.input, &paths.input, &earlier).map_err(Failure::refused)
+        Input::prepare(&args.input, &paths.input, &earlier, converter.as_ref()).map_err(Failure::refused)
     })
 }
 

@@ -5,6 +5,7 @@ mod answers;
 mod attribution;
 mod bounds;
 mod checks;
+mod convert;
 mod done;
 mod dry_run;
 mod ends;

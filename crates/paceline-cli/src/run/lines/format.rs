@@ -30,6 +30,10 @@ pub(crate) enum FormatFlag {
     Bare,
     /// Anthropic's Message Batches: {"custom_id","params"}
     Anthropic,
+    /// A table with a header: prompts with --model, else bodies of its columns [also: a name that ends in .csv]
+    Csv,
+    /// A prompt a line, with --model [also: a name that ends in .txt]
+    Text,
 }
 
 /// A form of lines. A file has one.
@@ -102,7 +106,7 @@ impl Format {
         let (form, why) = match flag {
             FormatFlag::Auto => guess(first, endpoint.is_some())?,
             FormatFlag::Batch => (Form::Batch, Why::Told),
-            FormatFlag::Bare => (Form::Bare, Why::Told),
+            FormatFlag::Bare | FormatFlag::Csv | FormatFlag::Text => (Form::Bare, Why::Told),
             FormatFlag::Anthropic => (Form::Anthropic, Why::Told),
         };
         let endpoint = match (form, endpoint) {
