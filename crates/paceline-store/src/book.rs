@@ -47,6 +47,11 @@ impl Book {
         Ok(Self { conn, outputs, paths, scopes, heads: Heads::default(), _lock: lock })
     }
 
+    /// The files of the job.
+    pub(crate) const fn paths(&self) -> &Paths {
+        &self.paths
+    }
+
     /// The database, to look at.
     pub(crate) const fn connection(&self) -> &Connection {
         &self.conn

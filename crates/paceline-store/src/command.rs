@@ -49,6 +49,11 @@ impl Command {
         body + size_of::<Finished>()
     }
 
+    /// It only looks, or says by itself when it finds no room.
+    pub(crate) const fn is_query(&self) -> bool {
+        matches!(self, Self::Query(_))
+    }
+
     pub(crate) fn refuse(self, error: Error) {
         match self {
             Self::Finish(_, reply) | Self::Reschedule(_, reply) | Self::Release { reply, .. } => reply(Err(error)),

@@ -17,6 +17,7 @@ use crate::output::Outputs;
 use crate::paths::{InputMark, Paths};
 use crate::recover::{self, Recovery};
 use crate::report::{self, Counts, ReportRow, Rows};
+use crate::room::{Room, Shortage};
 use crate::schema::{Found, connect, refuse_foreign};
 use crate::scope::{self, ScopeRow, ScopeState};
 use crate::snapshot::{self, Snapshot, SnapshotUpdate};
@@ -74,8 +75,9 @@ pub enum Opened {
 /// The durable state of a job. Cheap to clone; the last handle that goes closes it.
 ///
 /// Outcomes, holds and snapshots are queued and answered on the journal's own thread, once they are on disk: keep what
-/// you do there short. A queue of 64 MiB makes the caller wait until it has room. After a failure (a full disk) every
-/// call is answered with [`Error::Stopped`]; what was acknowledged before is safe.
+/// you do there short. A queue of 64 MiB makes the caller wait until it has room. While the disk is full
+/// ([`shortage`](Self::shortage)) nothing is answered, and all of it is recorded once there is room. After a failure (a broken
+/// disk) every call is answered with [`Error::Stopped`]; what was acknowledged before is safe.
 #[derive(Clone, Debug)]
 pub struct Journal {
     writer: Arc<Writer>,
@@ -102,6 +104,7 @@ impl Journal {
     /// As for [`open`](Self::open), less those of the lock.
     pub fn open_locked(options: Options, lock: RunLock) -> Result<Opened, Error> {
         load::remove_unfinished(&options.paths)?;
+        Room::of(&options.paths).check()?;
         let journal = options.paths.journal.as_deref();
         if options.overwrite {
             refuse_foreign(journal)?;
@@ -145,6 +148,17 @@ impl Journal {
     /// The job's own id: the same over all its runs, different for each job. Letters and digits.
     pub fn id(&self) -> &str {
         &self.id
+    }
+
+    /// The full disk that the journal waits for, if it does.
+    pub fn shortage(&self) -> Option<Shortage> {
+        self.writer.room().shortage()
+    }
+
+    /// Waits for no full disk any more: what finds no room is refused with [`Error::NoRoom`], like everything behind
+    /// it, and nothing of it is recorded. The journal can still be looked at. For the end of a run.
+    pub fn wait_for_no_room(&self) {
+        self.writer.room().hurry();
     }
 
     /// Hands out at most `limit` due items of scopes that are open and not in `except`, and marks them in flight.

@@ -153,6 +153,7 @@ impl Run<'_> {
             deadline: self.upstream.deadline,
             budget: Budget::new(self.args.max_tokens),
             phase: phase_seen,
+            journal: self.job.journal.clone(),
             in_flight: AtomicU64::new(0),
             epoch: now,
             began,
@@ -204,9 +205,14 @@ impl Run<'_> {
             Err(ReportError::Interrupted) => {
                 tracing::warn!("the report was not written; `paceline stats --items --json` tells the same");
             }
+            Err(error) if journal.shortage().is_some() => {
+                tracing::warn!("{error}; with room `paceline stats --items --json` tells the same");
+            }
             other => other.map_err(Failure::interrupted)?,
         }
-        journal.close().map_err(Failure::interrupted)?;
+        // What a full disk leaves in the log of the journal, the next run finds there.
+        let full = journal.shortage().is_some();
+        journal.close().or_else(|error| if full { Ok(()) } else { Err(Failure::interrupted(error)) })?;
         let limits = told_limits(self.upstream);
         let view = context.limiter.snapshot();
         let summary = Summary {

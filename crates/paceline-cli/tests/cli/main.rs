@@ -6,6 +6,8 @@ mod attribution;
 mod bounds;
 mod checks;
 mod convert;
+#[cfg(target_os = "linux")]
+mod disk;
 mod done;
 mod dry_run;
 mod ends;

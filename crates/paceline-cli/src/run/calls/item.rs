@@ -12,7 +12,7 @@ use paceline::{Limiter, MaxWait, Permit, Within, clock};
 use paceline_core::{
     Cause, Class, Dimension, Instant, Level, Outcome, Policy, Request, Timestamp, TooLarge, Verdict, WaitReason,
 };
-use paceline_store::Claimed;
+use paceline_store::{Claimed, Journal};
 use tokio::sync::watch;
 
 use crate::run::calls::bounds::Budget;
@@ -28,6 +28,9 @@ use crate::text;
 /// A longer pause of its scope or of the account an item spends in the journal. Only so many items are tried at once: those of a
 /// few throttled models would keep out all others. Limits are waited for here, where they serve the items in order.
 const LONGEST_PAUSE: MaxWait = MaxWait::Pause(Duration::from_secs(1));
+
+/// How often a full disk is looked at.
+const FULL: Duration = Duration::from_millis(100);
 
 /// A longer body stays in the input while its item waits for a permit: hundreds wait at once.
 const LONG_BODY: usize = 64 << 10;
@@ -57,6 +60,8 @@ pub(crate) struct Context {
     pub(crate) budget: Budget,
     /// Whether the run goes on.
     pub(crate) phase: watch::Receiver<Phase>,
+    /// Where answers go: no call leaves while its disk is full.
+    pub(crate) journal: Journal,
     /// Calls that have left and are not answered.
     pub(crate) in_flight: AtomicU64,
     /// The wall clock when the run began: its steps within a run change no wait.
@@ -246,6 +251,11 @@ impl Context {
             Ok(permit) => permit,
             Err(end) => return end,
         };
+        tokio::select! {
+            biased;
+            () = self.reached(Phase::Draining) => return TryEnd::Withheld,
+            () = self.has_room() => {}
+        }
         let (echo, call) = match call.map_or_else(|| self.prepare(item).map(|(echo, call, _)| (echo, call)), Ok) {
             Ok(ready) => ready,
             // The permit is given back unused.
@@ -316,6 +326,12 @@ impl Context {
         let read = self.format.read(&bytes, item.line).ok();
         let metadata = read.and_then(|line| line.metadata).map(ToOwned::to_owned);
         Echo { custom_id: line::custom_id(&bytes, item.line), metadata, form: self.format.results() }
+    }
+
+    async fn has_room(&self) {
+        while self.journal.shortage().is_some() {
+            tokio::time::sleep(FULL).await;
+        }
     }
 
     async fn reached(&self, phase: Phase) {

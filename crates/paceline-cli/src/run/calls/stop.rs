@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use paceline_core::Timestamp;
+use paceline_store::Shortage;
 
 use crate::text;
 
@@ -53,6 +54,8 @@ pub(crate) enum Stop {
         /// What the operating system said last.
         words: String,
     },
+    /// The disk was full for `--max-wait`.
+    DiskFull(Shortage),
     /// The server and the configuration do not trust each other.
     Tls {
         /// The upstream's address.
@@ -80,6 +83,7 @@ impl Stop {
             Self::Account { .. } => "account",
             Self::SameFailure { .. } => "same_failure",
             Self::Unreachable { .. } => "unreachable",
+            Self::DiskFull(_) => "disk_full",
             Self::Tls { .. } => "tls",
             Self::Input { .. } => "input_changed",
         }
@@ -137,6 +141,9 @@ impl fmt::Display for Stop {
             }
             Self::Unreachable { address, words } => {
                 write!(f, "no server answers at {address}: {words}; check the address (--base-url) and the network")
+            }
+            Self::DiskFull(shortage) => {
+                write!(f, "{shortage}; make room; answers that cannot be written are asked for again")
             }
             Self::Tls { address, words } => write!(f, "no call can leave for {address}: {words}"),
             Self::Input { words } => write!(f, "{words}; put the input back as it was"),
