@@ -74,7 +74,7 @@ pub(crate) fn headers(upstream: &Upstream) -> Result<HeaderMap, Failure> {
         && address.starts_with("http://")
         && !is_loopback(address)
     {
-        tracing::warn!("the key goes to {address} unencrypted, and everyone on the way can read it: use https://");
+        tracing::warn!("the key goes to {address} unencrypted, and each machine on the way can read it: use https://");
     }
     Ok(headers)
 }
