@@ -11,6 +11,7 @@ use crate::logging::LogFormat;
 use crate::mock;
 use crate::plan;
 use crate::run::lines::format::FormatFlag;
+use crate::run::seen::extract;
 use crate::sim;
 use crate::tasks;
 
@@ -273,6 +274,9 @@ pub(crate) struct RunArgs {
     /// Take over the answers of a hosted batch's output file instead of sending those items; may be repeated
     #[arg(help_heading = INPUT, long, value_name = "FILE")]
     pub(crate) done: Vec<PathBuf>,
+    /// Write one value of each answer beside the results, such as /choices/0/message/content, to results.flat.jsonl
+    #[arg(help_heading = JOB, long, value_name = "POINTER", value_parser = extract::pointer)]
+    pub(crate) extract: Option<String>,
     /// Write the summary to a file, as JSON
     #[arg(help_heading = JOB, long, value_name = "FILE")]
     pub(crate) summary: Option<PathBuf>,
@@ -285,6 +289,7 @@ const RUN_FILES: &str = "\
 Files, for -o results.jsonl:
   results.jsonl         one line for each item that succeeded
   results.errors.jsonl  one line for each item that failed; made when first needed
+  results.flat.jsonl    with --extract, one value of each answer
   results.report.jsonl  why items failed, were retried or were put off
   results.journal       the state of the job; the same command goes on after any interruption
   results.input         a copy of standard or compressed input

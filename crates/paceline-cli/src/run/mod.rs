@@ -37,6 +37,7 @@ use self::lines::convert::Converter;
 use self::lines::format::Format;
 use self::lines::input::Input;
 use self::lines::spool::Earlier;
+use self::seen::extract;
 use self::seen::figures::Figures;
 use self::seen::progress::Progress;
 use self::seen::report::{Ending, ReportError};
@@ -213,6 +214,11 @@ impl Run<'_> {
         // What a full disk leaves in the log of the journal, the next run finds there.
         let full = journal.shortage().is_some();
         journal.close().or_else(|error| if full { Ok(()) } else { Err(Failure::interrupted(error)) })?;
+        if let Some(pointer) = &self.args.extract {
+            let path = extract::path(self.paths);
+            let failed = |error| Failure::interrupted(format!("cannot write {}: {error}", path.display()));
+            extract::write(self.paths, pointer).map_err(failed)?;
+        }
         let limits = told_limits(self.upstream);
         let view = context.limiter.snapshot();
         let summary = Summary {
