@@ -9,7 +9,7 @@ use crate::command::Command;
 use crate::error::Error;
 use crate::further::{self, Further, Taken, Unread};
 use crate::history::Minute;
-use crate::item::{Claim, Finished, Item, Kept, Rescheduled, State, Tally, Totals};
+use crate::item::{Claim, Finished, Item, Kept, Rescheduled, State, Unanswered};
 use crate::line::CustomId;
 use crate::load::{self, Loader};
 use crate::lock::RunLock;
@@ -20,6 +20,7 @@ use crate::report::{self, Counts, ReportRow, Rows};
 use crate::schema::{Found, connect, refuse_foreign};
 use crate::scope::{self, ScopeRow, ScopeState};
 use crate::snapshot::{self, Snapshot, SnapshotUpdate};
+use crate::spent::{self, Spent};
 use crate::writer::Writer;
 use crate::{query, replace, rescope};
 
@@ -192,12 +193,12 @@ impl Journal {
         self.writer.send(Command::Reschedule(Box::new(next), Box::new(reply)));
     }
 
-    /// Gives an item back: it waits again as before its claim. With its tally and totals if it was sent (and abandoned),
-    /// with none if it never left.
+    /// Gives an item back: it waits again as before its claim. With the call if it was sent (and abandoned), with none if
+    /// it never left.
     pub fn release(
         &self,
         ordinal: u64,
-        sent: Option<(Tally, Totals)>,
+        sent: Option<Unanswered>,
         reply: impl FnOnce(Result<Kept, Error>) + Send + 'static,
     ) {
         self.writer.send(Command::Release { ordinal, sent: sent.map(Box::new), reply: Box::new(reply) });
@@ -341,6 +342,22 @@ impl Journal {
     /// [`Error::Stopped`], [`Error::Closed`], [`Error::Sqlite`].
     pub fn counts(&self, now: Timestamp) -> Result<Counts, Error> {
         self.writer.query(move |conn| report::counts(conn, now))
+    }
+
+    /// Adds what calls used that no run can record any more.
+    ///
+    /// # Errors
+    /// As for [`counts`](Self::counts).
+    pub fn spend(&self, spent: Spent) -> Result<(), Error> {
+        self.writer.between_turns(move |book| book.spend(&spent))
+    }
+
+    /// What the calls of all runs used, by model.
+    ///
+    /// # Errors
+    /// As for [`counts`](Self::counts).
+    pub fn spent(&self) -> Result<Vec<Spent>, Error> {
+        self.writer.query(spent::all)
     }
 
     /// The scopes and their states, by name; the account's comes along once it was set.

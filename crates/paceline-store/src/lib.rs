@@ -59,6 +59,7 @@ mod rescope;
 mod schema;
 mod scope;
 mod snapshot;
+mod spent;
 mod turn;
 pub mod work;
 mod writer;
@@ -68,6 +69,7 @@ pub use further::{Further, Taken, Unread};
 pub use history::Minute;
 pub use item::{
     Claim, Claimed, End, Finished, Forgiven, Item, Kept, Last, NewItem, RefusedLine, Rescheduled, State, Tally, Totals,
+    Unanswered,
 };
 pub use journal::{Journal, Opened, Options};
 pub use line::{Answer, CustomId, LineForm, ResultLine, encode_line};
@@ -83,3 +85,4 @@ pub use report::{Counts, DeferReason, Deferred, ReportRow, Rows};
 pub use schema::{ACCOUNT, hash};
 pub use scope::{ScopeRow, ScopeState};
 pub use snapshot::{Snapshot, SnapshotUpdate};
+pub use spent::Spent;

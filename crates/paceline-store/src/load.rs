@@ -70,6 +70,7 @@ impl Loader {
             .and_then(|()| conn.execute_batch(TABLES))
             .and_then(|()| conn.execute_batch(ITEM_TABLE))
             .and_then(|()| conn.execute_batch(crate::history::TABLE))
+            .and_then(|()| conn.execute_batch(crate::spent::TABLE))
             .map_err(Error::sqlite("load"))?;
         Ok(loader)
     }

@@ -3,6 +3,7 @@
 mod answers;
 mod attribution;
 mod bounds;
+mod budget;
 mod checks;
 mod done;
 mod dry_run;

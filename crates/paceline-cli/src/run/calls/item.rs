@@ -7,19 +7,21 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use paceline::provider::{Dialect, Reading, TokenRatio};
+use paceline::provider::{Dialect, Reading, TokenRatio, Usage};
 use paceline::{Limiter, clock};
-use paceline_core::{Admit, Cause, Class, Dimension, Instant, Outcome, Policy, Request, Timestamp, TooLarge, Verdict};
-use paceline_store::Claimed;
+use paceline_core::{
+    Admit, Cause, Class, Cost, Dimension, Instant, Outcome, Policy, Request, Timestamp, TooLarge, Verdict,
+};
+use paceline_store::{Claimed, Spent};
 use tokio::sync::watch;
 
-use crate::run::calls::bounds::Budget;
+use crate::run::calls::budget::{Budget, Expected, Purse};
 use crate::run::calls::lane::Turn;
 use crate::run::calls::partial::Partials;
 use crate::run::calls::send::{Answer, Call, NoAnswer, Sender};
 use crate::run::lines::format::Format;
 use crate::run::lines::input::{Input, Span};
-use crate::run::lines::line::{self, Echo, LineError};
+use crate::run::lines::line::{self, Echo, Line, LineError};
 use crate::text;
 
 /// A wait for a shut scope that an item spends in the journal.
@@ -29,10 +31,11 @@ const LONG: Duration = Duration::from_secs(1);
 const LONG_BODY: usize = 64 << 10;
 
 /// A call that could leave.
-struct Ready {
+struct Ready<C> {
     request: Request,
+    expected: Expected,
     /// None while it is left in the input.
-    call: Option<(Echo, Call)>,
+    call: C,
 }
 
 /// What every try needs. One for the whole run.
@@ -49,7 +52,7 @@ pub(crate) struct Context {
     pub(crate) partials: Partials,
     /// How long an item may be tried, from its first send.
     pub(crate) deadline: Duration,
-    /// The tokens that the run may use.
+    /// What calls may use.
     pub(crate) budget: Budget,
     /// Whether the run goes on.
     pub(crate) phase: watch::Receiver<Phase>,
@@ -91,8 +94,8 @@ pub(crate) enum TryEnd {
         /// What it is closed for.
         cause: Cause,
     },
-    /// It never left, because the tokens that the run may use would not be enough.
-    OverBudget,
+    /// It never left, because what calls may use would not be enough.
+    OverBudget(Purse),
     /// It never left, and never can.
     Impossible(Impossible),
     /// It left.
@@ -124,6 +127,8 @@ pub(crate) struct Sent {
     /// None when we gave the call up ourselves.
     pub(crate) answer: Option<Result<Answer, NoAnswer>>,
     pub(crate) reading: Reading,
+    /// What it used.
+    pub(crate) spent: Spent,
     pub(crate) verdict: Verdict,
     /// It tested a failing server.
     pub(crate) probe: bool,
@@ -173,17 +178,16 @@ impl Context {
     /// may be repeated then.
     pub(crate) async fn attempt(&self, item: Claimed, turn: Turn) -> Tried {
         let end = match self.prepare(&item) {
-            Ok((echo, call, request)) => {
-                let short = call.body.len() <= LONG_BODY;
-                let call = short.then_some((echo, call));
-                self.perform(Ready { request, call }, &item, turn).await
+            Ok(Ready { request, expected, call }) => {
+                let call = Some(call).filter(|(_, call)| call.body.len() <= LONG_BODY);
+                self.perform(Ready { request, expected, call }, &item, turn).await
             }
             Err(error) => TryEnd::InputBroken(error),
         };
         Tried { item, end }
     }
 
-    fn prepare(&self, item: &Claimed) -> Result<(Echo, Call, Request), InputBroken> {
+    fn prepare(&self, item: &Claimed) -> Result<Ready<(Echo, Call)>, InputBroken> {
         let span = Span { offset: item.src_off, len: item.src_len };
         let bytes = self.input.read(span).map_err(|source| InputBroken::Io { line: item.line, source })?;
         let line = self.format.read(&bytes, item.line)?;
@@ -192,6 +196,7 @@ impl Context {
         }
         let ratio = self.ratios().get(&item.scope).copied().unwrap_or_default();
         let cost = self.dialect.charge(&line.url, line.body.as_bytes(), &ratio);
+        let expected = self.expected(&line, &cost, &ratio);
         let tally = &item.tally;
         let request = Request {
             item: Some(item.ordinal),
@@ -214,19 +219,30 @@ impl Context {
             metadata: line.metadata.map(ToOwned::to_owned),
             form: self.format.results(),
         };
-        Ok((echo, call, request))
+        Ok(Ready { request, expected, call: (echo, call) })
     }
 
-    async fn perform(&self, ready: Ready, item: &Claimed, mut turn: Turn) -> TryEnd {
-        let Ready { request, call } = ready;
+    /// What a call may use: its input, and its longest answer, or as much as answers had so far. Not every provider counts
+    /// the answer against its limits, but each bills it.
+    fn expected(&self, line: &Line<'_>, cost: &Cost, ratio: &TokenRatio) -> Expected {
+        let bound = self.dialect.longest_answer(&line.url, line.body.as_bytes());
+        let output_tokens = bound.unwrap_or_else(|| ratio.output_tokens());
+        let usage = Usage { input_tokens: cost.get(&Dimension::InputTokens), output_tokens, units: 0 };
+        Expected { model: line.model.as_deref().unwrap_or_default().into(), usage, bounded: bound.is_some() }
+    }
+
+    async fn perform(&self, ready: Ready<Option<(Echo, Call)>>, item: &Claimed, mut turn: Turn) -> TryEnd {
+        let Ready { request, expected, call } = ready;
         let began = self.limiter.now();
-        let tokens = request.cost.get(&Dimension::Tokens);
-        let reserved_tokens = tokio::select! {
+        let budgeted = tokio::select! {
             biased;
             () = self.reached(Phase::Draining) => return TryEnd::Withheld,
-            reserved = async { turn.comes().await; self.budget.reserve(tokens).await } => reserved,
+            reserved = async { turn.comes().await; self.budget.reserve(expected).await } => reserved,
         };
-        let Some(reserved_tokens) = reserved_tokens else { return TryEnd::OverBudget };
+        let budgeted = match budgeted {
+            Ok(budgeted) => budgeted,
+            Err(purse) => return TryEnd::OverBudget(purse),
+        };
         let permit = tokio::select! {
             biased;
             () = self.reached(Phase::Draining) => return TryEnd::Withheld,
@@ -241,7 +257,7 @@ impl Context {
             }
             Err(_) => return TryEnd::Withheld,
         };
-        let (echo, call) = match call.map_or_else(|| self.prepare(item).map(|(echo, call, _)| (echo, call)), Ok) {
+        let (echo, call) = match call.map_or_else(|| self.prepare(item).map(|ready| ready.call), Ok) {
             Ok(ready) => ready,
             // The permit is given back unused.
             Err(error) => return TryEnd::InputBroken(error),
@@ -260,14 +276,14 @@ impl Context {
             Some(_) => reading.outcome_of(&reserved),
             None => Outcome::new(Class::Abandoned),
         });
-        reserved_tokens.settle(used(answer.as_ref(), &reading));
+        let spent = budgeted.settle(used(answer.as_ref(), &reading));
         self.learn(&item.scope, &call, &reading);
         if let Some(Ok(answer)) = &mut answer {
             self.partials.answered(&call, answer, &reading);
             answer.collect_stream();
         }
         let deadline = item.tally.deadline.unwrap_or(at + self.deadline);
-        TryEnd::Sent(Box::new(Sent { echo, answer, reading, verdict, probe, at, latency, deadline }))
+        TryEnd::Sent(Box::new(Sent { echo, answer, reading, spent, verdict, probe, at, latency, deadline }))
     }
 
     /// Comes back when the scope of a waiting request stays shut for long: until when and what for. Only so many items are
@@ -335,13 +351,13 @@ fn too_late(waited: Duration, needed: Option<Duration>) -> String {
     }
 }
 
-/// The tokens that a call has used: as its answer says, none where it was refused or never arrived, and as many as
-/// expected (`None`) where the number is not known.
-fn used(answer: Option<&Result<Answer, NoAnswer>>, reading: &Reading) -> Option<u64> {
+/// What a call has used: as its answer says, nothing where it was refused or never arrived, and as much as expected
+/// (`None`) where that is not known.
+fn used(answer: Option<&Result<Answer, NoAnswer>>, reading: &Reading) -> Option<Usage> {
     match (reading.usage, answer) {
-        (Some(usage), _) => Some(usage.total()),
-        (None, Some(Ok(_))) if reading.class != Class::Success => Some(0),
-        (None, Some(Err(NoAnswer::Connect(_)))) => Some(0),
+        (Some(usage), _) => Some(usage),
+        (None, Some(Ok(_))) if reading.class != Class::Success => Some(Usage::default()),
+        (None, Some(Err(NoAnswer::Connect(_)))) => Some(Usage::default()),
         (None, _) => None,
     }
 }

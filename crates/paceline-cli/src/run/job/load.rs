@@ -23,6 +23,8 @@ pub(crate) struct Job {
     pub(crate) same_account: bool,
     /// Where the input is to be read on while it runs.
     pub(crate) unread: Option<Unread>,
+    /// Items that the run before had taken up when it was killed.
+    pub(crate) interrupted: u64,
 }
 
 /// Lines that a job without a check begins with: enough to be busy until the next are there.
@@ -74,18 +76,18 @@ pub(crate) fn open(
     match Journal::open_locked(options, lock).map_err(refused)? {
         Opened::New(loader) => {
             let journal = load(loader, input, format, upstream, BadLines::of(args))?;
-            ready(journal, true, input, format, upstream, args)
+            ready(journal, true, 0, input, format, upstream, args)
         }
         Opened::Changed { loader, recovery } => {
             say(&recovery);
             let journal = load(loader, input, format, upstream, BadLines::whole(args))?;
             let same_account = begun::adopt(&journal, input, format, upstream)?;
-            ready(journal, same_account, input, format, upstream, args)
+            ready(journal, same_account, recovery.interrupted, input, format, upstream, args)
         }
         Opened::Resumed { journal, recovery } => {
             say(&recovery);
             let same_account = begun::adopt(&journal, input, format, upstream)?;
-            ready(journal, same_account, input, format, upstream, args)
+            ready(journal, same_account, recovery.interrupted, input, format, upstream, args)
         }
     }
 }
@@ -94,6 +96,7 @@ pub(crate) fn open(
 fn ready(
     journal: Journal,
     same_account: bool,
+    interrupted: u64,
     input: &Input,
     format: &Format,
     upstream: &Upstream,
@@ -104,7 +107,7 @@ fn ready(
         Rest { journal: &journal, input, format, upstream, from }.read(|_| Ok(true)).map_err(Failure::refused)?;
         unread = None;
     }
-    Ok(Job { journal, same_account, unread })
+    Ok(Job { journal, same_account, unread, interrupted })
 }
 
 /// What the journal says, and what can be done about it here.
