@@ -203,7 +203,7 @@ pub(crate) struct RunArgs {
     /// When the last item has ended, put results and errors in the order of the input; OUT may then end in .gz
     #[arg(help_heading = JOB, long)]
     pub(crate) ordered: bool,
-    /// Send the items again that failed in earlier runs
+    /// Send the items again that failed in earlier runs; their lines in the input may have been repaired
     #[arg(help_heading = JOB, long, conflicts_with = "no_journal")]
     pub(crate) retry_failed: bool,
     /// Take over the answers of a hosted batch's output file instead of sending those items; may be repeated

@@ -13,6 +13,7 @@ use crate::item::{Claim, Finished, Item, Kept, Rescheduled, State, Unanswered};
 use crate::line::CustomId;
 use crate::load::{self, Loader};
 use crate::lock::RunLock;
+use crate::merge::May;
 use crate::output::Outputs;
 use crate::paths::{InputMark, Paths};
 use crate::recover::{self, Recovery};
@@ -41,12 +42,26 @@ pub struct Options {
     pub overwrite: bool,
     /// Go on with an input that is not the one the job began with; see [`Opened::Changed`]. Default false.
     pub accept_changed: bool,
+    /// Go on with an input in which the lines of failed items changed: they stay failed until
+    /// [`Journal::retry_failed`], which sends them as they are now. Without `accept_changed` nothing else may have changed.
+    /// Default false.
+    pub repair_failed: bool,
 }
 
 impl Options {
     /// Options with an empty configuration.
     pub fn new(paths: Paths, input: InputMark, now: Timestamp) -> Self {
-        Self { paths, input, config_json: "{}".to_owned(), now, overwrite: false, accept_changed: false }
+        let config_json = "{}".to_owned();
+        Self { paths, input, config_json, now, overwrite: false, accept_changed: false, repair_failed: false }
+    }
+
+    /// What may have changed in the input.
+    pub(crate) const fn may_change(&self) -> May {
+        match (self.repair_failed, self.accept_changed) {
+            (false, _) => May::NotEnded,
+            (true, false) => May::Failed,
+            (true, true) => May::FailedAndNotEnded,
+        }
     }
 }
 
@@ -122,7 +137,7 @@ impl Journal {
             Found::Journal => {
                 let run = query::run(&conn)?;
                 let changed = match options.input.same_as(&run.input) {
-                    Err(error) if !options.accept_changed => return Err(error),
+                    Err(error) if !(options.accept_changed || options.repair_failed) => return Err(error),
                     same => same.is_err(),
                 };
                 replace::complete(&conn, &options.paths)?;

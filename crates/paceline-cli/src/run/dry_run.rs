@@ -80,13 +80,14 @@ fn as_begun(args: &RunArgs, paths: &Paths, upstream: &Upstream, reader: &Reader)
     let input = Input::prepare(&args.input, &paths.input, &earlier).map_err(Failure::refused)?;
     let (was, is) = (reader.input().map_err(Failure::refused)?, input.mark().map_err(Failure::refused)?);
     if let Err(changed) = is.same_as(&was) {
-        return Err(match args.accept_changed_input {
-            true => Failure::refused(format!(
-                "{} is not what this job was begun with, and --dry-run cannot tell what --accept-changed-input would \
-                 find; leave --dry-run out, which sends nothing before every line is matched",
+        let allows = [(args.accept_changed_input, "--accept-changed-input"), (args.retry_failed, "--retry-failed")];
+        return Err(match allows.into_iter().find(|(given, _)| *given) {
+            Some((_, flag)) => Failure::refused(format!(
+                "{} is not what this job was begun with, and --dry-run cannot tell what {flag} would find; leave --dry-run out, \
+                 which sends nothing before every line is matched",
                 input.name()
             )),
-            false => load::refused(changed),
+            None => load::refused(changed),
         });
     }
     let format = format(args, &input, upstream)?;

@@ -280,6 +280,7 @@ fn prepare_input(args: &RunArgs, paths: &Paths) -> Result<Input, Failure> {
     tokio::task::block_in_place(|| {
         let earlier = match begun {
             Some(_) if args.accept_changed_input => Earlier::MayDiffer,
+            Some(_) if args.retry_failed => Earlier::MayBeRepaired,
             Some(journal) => Begun::earlier_input(journal),
             None => Earlier::MayDiffer,
         };

@@ -72,15 +72,23 @@ pub(crate) fn open(
     let mut options = Options::new(paths, input.mark().map_err(Failure::refused)?, clock::wall());
     options.overwrite = args.overwrite;
     options.accept_changed = args.accept_changed_input;
+    options.repair_failed = args.retry_failed;
     options.config_json = Begun::of(upstream, input, format).json();
     match Journal::open_locked(options, lock).map_err(refused)? {
         Opened::New(loader) => {
-            let journal = load(loader, input, format, upstream, BadLines::of(args))?;
+            let journal = load(loader, input, format, upstream, BadLines::of(args), false)?;
             ready(journal, true, 0, input, format, upstream, args)
         }
         Opened::Changed { loader, recovery } => {
             say(&recovery);
-            let journal = load(loader, input, format, upstream, BadLines::whole(args))?;
+            let journal = load(
+                loader,
+                input,
+                format,
+                upstream,
+                BadLines::whole(args),
+                args.retry_failed && !args.accept_changed_input,
+            )?;
             let same_account = begun::adopt(&journal, input, format, upstream)?;
             ready(journal, same_account, recovery.interrupted, input, format, upstream, args)
         }
@@ -143,6 +151,7 @@ fn load(
     format: &Format,
     upstream: &Upstream,
     bad_lines: BadLines,
+    repair: bool,
 ) -> Result<Journal, Failure> {
     let mut wrong = Wrong::default();
     let first = (bad_lines == BadLines::Later).then_some(FIRST);
@@ -162,7 +171,7 @@ fn load(
     }
     let conflicts = loader.conflicts(Wrong::NAMED).map_err(refused)?;
     if conflicts.count > 0 {
-        return Err(Failure::refused(wrong::conflicts(&conflicts, &input.name())));
+        return Err(Failure::refused(wrong::conflicts(&conflicts, &input.name(), repair)));
     }
     input.settle().map_err(Failure::refused)?;
     loader.finish().map_err(refused)

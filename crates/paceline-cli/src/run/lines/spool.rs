@@ -14,6 +14,8 @@ pub(crate) enum Earlier {
     MustMatch,
     /// The same, and it was made from the compressed file that is known by this.
     From(String),
+    /// The same, nothing, or another one: lines of failed items may be repaired.
+    MayBeRepaired,
     /// It may be replaced.
     MayDiffer,
 }
@@ -39,7 +41,7 @@ impl Spool {
         // Dropped, it removes what is at its fresh place: also what a killed run left there.
         let mut spool = Self { lasting: lasting.to_owned(), fresh: Some(fresh_beside(lasting)), packed: None };
         let settled = |packed| Ok(Some(Self { lasting: lasting.to_owned(), fresh: None, packed }));
-        if *earlier == Earlier::MustMatch && is_typed(source) && lasting.exists() {
+        if matches!(earlier, Earlier::MustMatch | Earlier::MayBeRepaired) && is_typed(source) && lasting.exists() {
             return settled(None);
         }
         let Some(mut from) = Source::open(source)? else { return Ok(None) };
@@ -55,7 +57,7 @@ impl Spool {
             if nothing_came || same_bytes(spool.path(), lasting).map_err(unreadable)? {
                 return settled(from.packed);
             }
-            if goes_on {
+            if goes_on && *earlier != Earlier::MayBeRepaired {
                 return Err(InputError::Differs { source_path: source.to_owned(), spool: lasting.to_owned() });
             }
         }
