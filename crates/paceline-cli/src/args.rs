@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
-use paceline::config::Overrides;
+use paceline::config::{Money, Overrides, Price};
 
 use crate::explain;
 use crate::logging::LogFormat;
@@ -82,6 +82,7 @@ const UPSTREAM: &str = "Upstream";
 const INPUT: &str = "Input";
 const PACE: &str = "Pace and patience";
 const BOUNDS: &str = "Bounds of this run";
+const BUDGET: &str = "Budget of the job, over all its runs";
 const JOB: &str = "Job and results";
 
 /// Where the API is, and how calls reach it and show who sends them.
@@ -238,6 +239,15 @@ pub(crate) struct RunArgs {
     /// Send nothing more after this long; calls in flight get up to 30s
     #[arg(help_heading = BOUNDS, long, value_name = "DURATION", value_parser = some_time, allow_hyphen_values = true)]
     pub(crate) max_duration: Option<Duration>,
+    /// Use at most N tokens for the job, in and out; a call counts with what it is expected to use until its answer is there
+    #[arg(help_heading = BUDGET, long, value_name = "N", value_parser = count, allow_hyphen_values = true)]
+    pub(crate) budget_tokens: Option<u64>,
+    /// Spend at most so much money on the job, in the currency of the prices
+    #[arg(help_heading = BUDGET, long, value_name = "AMOUNT", allow_hyphen_values = true)]
+    pub(crate) budget_cost: Option<Money>,
+    /// What a million tokens cost, such as in=2.50,out=10 [default: price of the upstream in paceline.toml]
+    #[arg(help_heading = BUDGET, long, value_name = "PRICE", allow_hyphen_values = true)]
+    pub(crate) price: Option<Price>,
     /// Check the input and print what there is to do; sends nothing, leaves no files, needs no key
     #[arg(help_heading = BOUNDS, long, conflicts_with = "summary")]
     pub(crate) dry_run: bool,
@@ -268,7 +278,7 @@ pub(crate) struct RunArgs {
     /// When the last item has ended, put results and errors in the order of the input; OUT may then end in .gz
     #[arg(help_heading = JOB, long)]
     pub(crate) ordered: bool,
-    /// Send the items again that failed in earlier runs
+    /// Send the items again that failed in earlier runs; their lines in the input may have been repaired
     #[arg(help_heading = JOB, long, conflicts_with = "no_journal")]
     pub(crate) retry_failed: bool,
     /// Take over the answers of a hosted batch's output file instead of sending those items; may be repeated

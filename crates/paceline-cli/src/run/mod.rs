@@ -20,7 +20,7 @@ use tokio::sync::{mpsc, watch};
 
 use self::calls::acknowledge::Acknowledge;
 use self::calls::alike::SameFailures;
-use self::calls::bounds::Budget;
+use self::calls::budget::{self, Budget};
 use self::calls::dispatch::{Dispatcher, Ended, Parts};
 use self::calls::item::{Context, Phase};
 use self::calls::partial::Partials;
@@ -32,7 +32,7 @@ use self::job::begun::Begun;
 use self::job::carried::{self, Clocks};
 use self::job::load::Job;
 use self::job::preparing::Preparing;
-use self::job::{done, holds, load, places, reading, refused, sharing};
+use self::job::{done, holds, load, lost, places, reading, refused, sharing};
 use self::lines::convert::Converter;
 use self::lines::format::Format;
 use self::lines::input::Input;
@@ -60,6 +60,7 @@ const MOCK_RPM: u64 = 1_200;
 /// Refuses bad configuration and input before anything is sent; says what broke under way.
 pub(crate) async fn command(args: RunArgs, everywhere: &Everywhere) -> Result<Status, Failure> {
     let mut upstream = upstream::resolve(&args.upstream, everywhere)?;
+    set_prices(&args, &mut upstream)?;
     let paths = paths(&args)?;
     places::check(&args, &paths)?;
     warn_of_idle(&upstream);
@@ -122,16 +123,17 @@ impl Run<'_> {
         let acknowledge = Acknowledge::new(broken_sender);
         let began = self.limiter.now();
         let now = clock::wall();
-        let (refused, counts) = tokio::task::block_in_place(|| {
+        let (refused, counts, spent) = tokio::task::block_in_place(|| {
             let journal = &self.job.journal;
             let refused = refused::settle(journal, &input, format.results(), &acknowledge)?;
             let snapshot = journal.snapshot()?;
             let clocks = snapshot.as_ref().and_then(Clocks::of);
+            lost::count(journal, self.job.interrupted, snapshot.as_ref())?;
             holds::restore(journal, &self.limiter, now, clocks, &acknowledge)?;
             if let Some(snapshot) = snapshot.filter(|_| self.job.same_account) {
                 carried::restore(&snapshot, &self.limiter, now);
             }
-            Ok((refused, journal.sums()?))
+            Ok((refused, journal.sums()?, journal.spent()?))
         })
         .map_err(|error: paceline_store::Error| self.broken(Failure::interrupted(error)))?;
         let figures = Figures::at_start(&counts);
@@ -152,7 +154,7 @@ impl Run<'_> {
             ratios: Mutex::new(BTreeMap::new()),
             partials: Partials::default(),
             deadline: self.upstream.deadline,
-            budget: Budget::new(self.args.max_tokens),
+            budget: Budget::new(purses(self.args), self.upstream.prices.clone(), &spent),
             phase: phase_seen,
             journal: self.job.journal.clone(),
             in_flight: AtomicU64::new(0),
@@ -229,6 +231,7 @@ impl Run<'_> {
             stop: ended.stop.as_ref(),
             elapsed: context.limiter.now() - context.began,
             limits: &limits,
+            budget: context.budget.used(),
             concurrency: self.upstream.pacer.concurrency.max(),
             view: &view,
             again: self.paths.journal.is_some().then(|| again::command_line(std::env::args_os())),
@@ -239,6 +242,26 @@ impl Run<'_> {
         telling.tell(|| summary.json(&wall), &words)?;
         Ok(summary.status())
     }
+}
+
+/// The price of the command line stands above those of the configuration, and a budget in money needs one.
+fn set_prices(args: &RunArgs, upstream: &mut Upstream) -> Result<(), Failure> {
+    if let Some(price) = args.price {
+        upstream.prices = price.into();
+    }
+    match args.budget_cost {
+        Some(cost) if upstream.prices.is_empty() => Err(Failure::refused(format!(
+            "--budget-cost {cost} (from the command line): expected to know what tokens cost: --price in=2.50,out=10 (for a \
+             million), or price under [upstream.{}] in paceline.toml",
+            upstream.name
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// What calls may use.
+const fn purses(args: &RunArgs) -> budget::Limits {
+    budget::Limits { run_tokens: args.max_tokens, job_tokens: args.budget_tokens, job_cost: args.budget_cost }
 }
 
 /// Warns of knobs that the user set and that change nothing, with what would make them act.
@@ -285,6 +308,7 @@ fn prepare_input(args: &RunArgs, paths: &Paths, provider: Provider) -> Result<In
     tokio::task::block_in_place(|| {
         let earlier = match begun {
             Some(_) if args.accept_changed_input => Earlier::MayDiffer,
+            Some(_) if args.retry_failed => Earlier::MayBeRepaired,
             Some(journal) => Begun::earlier_input(journal),
             None => Earlier::MayDiffer,
         };

@@ -4,6 +4,7 @@ mod access;
 mod answers;
 mod attribution;
 mod bounds;
+mod budget;
 mod checks;
 mod convert;
 #[cfg(target_os = "linux")]

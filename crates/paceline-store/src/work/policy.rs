@@ -171,7 +171,8 @@ impl Policy {
     ) -> retry::Decision {
         let (item, history) = (&claimed.item, claimed.history.iter().rev());
         let left = item.deadline.unwrap_or(self.deadline).saturating_sub(age);
-        let free = history.clone().take_while(|event| event.failure.code == failure.code).count();
+        let code = failure.code.as_ref().filter(|_| failure.unsent);
+        let free = history.clone().take_while(|event| code.is_some() && event.failure.code.as_ref() == code).count();
         let used_up = history.take_while(|event| event.failure.class == Class::QuotaExhausted).count();
         let tried = Tried {
             attempts: item.attempts.saturating_sub(item.forgiven.attempts),

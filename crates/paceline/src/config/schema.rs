@@ -10,10 +10,10 @@ use serde::Deserialize;
 
 use super::json_schema::{
     CachedInputName, ClassName, ConcurrencyChoice, Count, CountsName, HeaderList, JitterChoice, Length, LimitList,
-    LimitShape, NameList, PaceName, ProviderName, ReservesName, RestoresName, ScopeName, StatusRange,
+    LimitShape, NameList, PaceName, PriceTable, ProviderName, ReservesName, RestoresName, ScopeName, StatusRange,
 };
 use super::setting::{Locator, Setting};
-use super::shapes::{HeaderSettings, Settings, number_or_table};
+use super::shapes::{HeaderSettings, Priced, Settings, number_or_table};
 
 /// What every part of a layer can do.
 pub(crate) trait Layered: Sized {
@@ -200,6 +200,10 @@ section_with_limits! {
         scope: Setting,
         /// What a call is charged. Default: the provider's.
         charge: ChargeSection,
+        /// What a million tokens cost, by model, in whatever currency: `"in=2.50,out=10"`. `*` stands for every other model;
+        /// without it those count with the dearest. One text is for all models. Default: not known.
+        #[schemars(with = "Option<PriceTable>")]
+        price: Priced,
     }
 }
 

@@ -181,6 +181,12 @@ impl Dialect {
         charge::charge(&self.table.charge, path, body, ratio)
     }
 
+    /// The most tokens that the answer to a request can have, over all the answers that it asks for; `None` where it sets no
+    /// bound on them.
+    pub fn longest_answer(&self, path: &str, body: &[u8]) -> Option<u64> {
+        charge::longest_answer(path, body)
+    }
+
     /// The name of the scope that a call belongs to: its path and model for an LLM API, the tables that its body names for
     /// DynamoDB, its path or always the same one otherwise. A query string does not count.
     pub fn scope_name(&self, path: &str, model: Option<&str>, body: &[u8]) -> String {

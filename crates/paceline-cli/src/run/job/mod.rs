@@ -5,6 +5,7 @@ pub(crate) mod carried;
 pub(crate) mod done;
 pub(crate) mod holds;
 pub(crate) mod load;
+pub(crate) mod lost;
 pub(crate) mod places;
 pub(crate) mod preparing;
 pub(crate) mod reading;

@@ -17,6 +17,8 @@ pub(crate) enum Earlier {
     MustMatch,
     /// The same, and it was made from the compressed file that is known by this.
     From(String),
+    /// The same, nothing, or another one: lines of failed items may be repaired.
+    MayBeRepaired,
     /// It may be replaced.
     MayDiffer,
 }
@@ -47,7 +49,7 @@ impl Spool {
         // Dropped, it removes what is at its fresh place: also what a killed run left there.
         let mut spool = Self { lasting: lasting.to_owned(), fresh: Some(fresh_beside(lasting)), packed: None };
         let settled = |packed| Ok(Some(Self { lasting: lasting.to_owned(), fresh: None, packed }));
-        if *earlier == Earlier::MustMatch && is_typed(source) && lasting.exists() {
+        if matches!(earlier, Earlier::MustMatch | Earlier::MayBeRepaired) && is_typed(source) && lasting.exists() {
             return settled(None);
         }
         let Some(mut from) = Source::open(source, converter)? else { return Ok(None) };
@@ -63,7 +65,7 @@ impl Spool {
             if nothing_came || same_bytes(spool.path(), lasting).map_err(unreadable)? {
                 return settled(from.packed);
             }
-            if goes_on {
+            if goes_on && *earlier != Earlier::MayBeRepaired {
                 return Err(InputError::Differs { source_path: source.to_owned(), spool: lasting.to_owned() });
             }
         }

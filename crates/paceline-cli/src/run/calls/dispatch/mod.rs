@@ -280,7 +280,8 @@ impl Dispatcher {
         let (now, in_flight) = (context.limiter.now(), context.in_flight.load(Ordering::Relaxed));
         let next_due = self.next_due.map(|due| (due, context.now()));
         let stop = self.stop.as_ref();
-        progress.show(&View { now, figures, limits, in_flight, stop, next_due });
+        let budget = context.budget.used();
+        progress.show(&View { now, figures, limits, in_flight, stop, next_due, budget });
         let seconds = (now - context.began).as_secs_f64();
         if limits.scopes.is_empty() && matches!(limits.account.state, ScopeState::Open) {
             // Nothing was asked for yet; what the run before left says more.
