@@ -25,6 +25,7 @@ mod support;
 mod surface;
 mod tasks;
 #[cfg(unix)]
+mod tasks_alike;
 mod tasks_judge;
 #[cfg(unix)]
 mod tasks_run;

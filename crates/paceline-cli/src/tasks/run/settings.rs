@@ -86,12 +86,15 @@ pub(crate) struct Args {
     #[arg(help_heading = BOUNDS, long, value_name = "DURATION", default_value = "1h", value_parser = duration)]
     #[arg(allow_hyphen_values = true)]
     max_wait: Duration,
+    /// Stop when the first N items all fail alike and nothing has succeeded; 0 never stops
+    #[arg(help_heading = BOUNDS, long, value_name = "N", default_value_t = 20)]
+    pub(super) stop_after_same: usize,
     /// Begin a run every DURATION, until Ctrl-C
     #[arg(help_heading = BOUNDS, long, value_name = "DURATION", value_parser = some_time, allow_hyphen_values = true)]
     pub(super) every: Option<Duration>,
     /// Wait for more work when everything has ended, until Ctrl-C
     #[arg(help_heading = BOUNDS, long, conflicts_with_all = ["every", "max_wait"])]
-    stay: bool,
+    pub(super) stay: bool,
     /// A limit: 500rpm, '10 rps', '90 per 10s', '50 concurrent', with --http '200k tpm'; may be repeated
     #[arg(help_heading = PACE, long, value_name = "LIMIT", allow_hyphen_values = true)]
     limit: Vec<String>,
@@ -107,6 +110,9 @@ pub(crate) struct Args {
     /// Address of the API; without --upstream it is taken as a generic HTTP API
     #[arg(help_heading = UPSTREAM, long, value_name = "URL")]
     base_url: Option<String>,
+    /// Where payloads go that are bare request bodies [default: /v1/chat/completions, for anthropic /v1/messages, others none]
+    #[arg(help_heading = UPSTREAM, long, value_name = "PATH")]
+    pub(super) endpoint: Option<String>,
     /// Environment variable that holds the key [default: the provider's usual one]
     #[arg(help_heading = UPSTREAM, long, value_name = "VARIABLE", conflicts_with = "api_key_file")]
     api_key_env: Option<String>,
@@ -151,6 +157,7 @@ impl Args {
     fn refuse_idle(&self) -> Result<(), Failure> {
         let flags = [
             (self.base_url.is_some(), "--base-url"),
+            (self.endpoint.is_some(), "--endpoint"),
             (self.api_key_env.is_some(), "--api-key-env"),
             (self.api_key_file.is_some(), "--api-key-file"),
             (self.output.is_some(), "--output"),
