@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
-use paceline::config::{Money, Price};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use paceline::config::{Money, Price, Upstream};
 
 use crate::explain;
 use crate::logging::LogFormat;
@@ -209,6 +209,9 @@ pub(crate) struct RunArgs {
     /// Take over the answers of a hosted batch's output file instead of sending those items; may be repeated
     #[arg(help_heading = INPUT, long, value_name = "FILE")]
     pub(crate) done: Vec<PathBuf>,
+    /// A success is JSON: a page or half an object under a 200 is a failure that passes, and is tried again
+    #[arg(help_heading = JOB, long, value_name = "WHAT", value_enum)]
+    pub(crate) expect: Option<Expect>,
     /// Write the summary to a file, as JSON
     #[arg(help_heading = JOB, long, value_name = "FILE")]
     pub(crate) summary: Option<PathBuf>,
@@ -266,6 +269,22 @@ pub(crate) struct CompletionsArgs {
     /// The shell
     #[arg(value_enum)]
     pub(crate) shell: clap_complete::Shell,
+}
+
+/// What a success has to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Expect {
+    /// Any JSON value, or a stream of events
+    Json,
+}
+
+impl Expect {
+    /// The upstream that takes nothing else for a success.
+    pub(crate) fn of(self, upstream: Upstream) -> Upstream {
+        match self {
+            Self::Json => Upstream { dialect: upstream.dialect.expecting_json(), ..upstream },
+        }
+    }
 }
 
 /// Durations on flags are those of the configuration file.

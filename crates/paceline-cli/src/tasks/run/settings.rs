@@ -12,7 +12,7 @@ use paceline_store::work::{Idle, OverBound, Policy};
 
 use super::course::GRACE;
 use super::program::LAST_WORDS;
-use crate::args::{Everywhere, as_flags, duration, some_time};
+use crate::args::{Everywhere, Expect, as_flags, duration, some_time};
 use crate::exit::Failure;
 use crate::tasks::judge::{ANSWER_WITHIN, JudgeArgs};
 use crate::tasks::store::StoreArgs;
@@ -113,6 +113,9 @@ pub(crate) struct Args {
     /// Where payloads go that are bare request bodies [default: /v1/chat/completions, for anthropic /v1/messages, others none]
     #[arg(help_heading = UPSTREAM, long, value_name = "PATH")]
     pub(super) endpoint: Option<String>,
+    /// A success is JSON: a page or half an object under a 200 is a failure that passes, and is tried again
+    #[arg(help_heading = UPSTREAM, long, value_name = "WHAT", value_enum)]
+    expect: Option<Expect>,
     /// Environment variable that holds the key [default: the provider's usual one]
     #[arg(help_heading = UPSTREAM, long, value_name = "VARIABLE", conflicts_with = "api_key_file")]
     api_key_env: Option<String>,
@@ -158,6 +161,7 @@ impl Args {
         let flags = [
             (self.base_url.is_some(), "--base-url"),
             (self.endpoint.is_some(), "--endpoint"),
+            (self.expect.is_some(), "--expect"),
             (self.api_key_env.is_some(), "--api-key-env"),
             (self.api_key_file.is_some(), "--api-key-file"),
             (self.output.is_some(), "--output"),
@@ -225,7 +229,11 @@ impl Args {
             ..Overrides::default()
         };
         if self.http {
-            upstream::configured(overrides, everywhere)
+            let upstream = upstream::configured(overrides, everywhere)?;
+            Ok(match self.expect {
+                Some(expect) => expect.of(upstream),
+                None => upstream,
+            })
         } else {
             self.pace_of_a_command(overrides, everywhere)
         }
