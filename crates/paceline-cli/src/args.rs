@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
-use paceline::config::{Money, Overrides, Price};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use paceline::config::{Money, Overrides, Price, Upstream};
 
 use crate::explain;
 use crate::logging::LogFormat;
@@ -78,7 +78,7 @@ pub(crate) enum Command {
 }
 
 /// Groups of flags in the help.
-const UPSTREAM: &str = "Upstream";
+pub(crate) const UPSTREAM: &str = "Upstream";
 const INPUT: &str = "Input";
 const PACE: &str = "Pace and patience";
 const BOUNDS: &str = "Bounds of this run";
@@ -287,6 +287,9 @@ pub(crate) struct RunArgs {
     /// Write one value of each answer beside the results, such as /choices/0/message/content, to results.flat.jsonl
     #[arg(help_heading = JOB, long, value_name = "POINTER", value_parser = extract::pointer)]
     pub(crate) extract: Option<String>,
+    /// A success is JSON: a page or half an object under a 200 is a failure that passes, and is tried again
+    #[arg(help_heading = JOB, long, value_name = "WHAT", value_enum)]
+    pub(crate) expect: Option<Expect>,
     /// Write the summary to a file, as JSON
     #[arg(help_heading = JOB, long, value_name = "FILE")]
     pub(crate) summary: Option<PathBuf>,
@@ -345,6 +348,22 @@ pub(crate) struct CompletionsArgs {
     /// The shell
     #[arg(value_enum)]
     pub(crate) shell: clap_complete::Shell,
+}
+
+/// What a success has to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Expect {
+    /// Any JSON value, or a stream of events
+    Json,
+}
+
+impl Expect {
+    /// The upstream that takes nothing else for a success.
+    pub(crate) fn of(self, upstream: Upstream) -> Upstream {
+        match self {
+            Self::Json => Upstream { dialect: upstream.dialect.expecting_json(), ..upstream },
+        }
+    }
 }
 
 /// Durations on flags are those of the configuration file.

@@ -61,6 +61,9 @@ const MOCK_RPM: u64 = 1_200;
 pub(crate) async fn command(args: RunArgs, everywhere: &Everywhere) -> Result<Status, Failure> {
     let mut upstream = upstream::resolve(&args.upstream, everywhere)?;
     set_prices(&args, &mut upstream)?;
+    if let Some(expect) = args.expect {
+        upstream = expect.of(upstream);
+    }
     let paths = paths(&args)?;
     places::check(&args, &paths)?;
     warn_of_idle(&upstream);

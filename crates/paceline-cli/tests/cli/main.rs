@@ -33,6 +33,7 @@ mod support;
 mod surface;
 mod tasks;
 #[cfg(unix)]
+mod tasks_alike;
 mod tasks_judge;
 #[cfg(unix)]
 mod tasks_run;

@@ -46,6 +46,7 @@ conformance!(
     outcomes_are_taken_once,
     a_cancelled_item_takes_no_outcome,
     a_person_retries_what_has_ended,
+    what_ended_long_ago_is_removed,
     what_is_left_to_the_next_run_begins_it,
     after_the_year_9999_is_never,
     items_are_listed_in_pages,
@@ -336,6 +337,36 @@ async fn a_person_retries_what_has_ended(on: Bench) {
     assert_eq!(keys(&claim.items), ["failed", "waits"]);
     let again = &claim.items[0].item;
     assert_eq!((again.attempts, again.forgiven.attempts, again.ended), (1, 1, None));
+}
+
+async fn what_ended_long_ago_is_removed(on: Bench) {
+    on.add([item("failed"), item("done"), item("waits"), of_group("other", "g")]).await;
+    let worker = on.enlist().await;
+    let claim = on.claim(worker, 4).await;
+    for claimed in &claim.items {
+        match &*claimed.item.key {
+            "failed" => on.record(outcome(claimed, Counted::Attempt, Transition::Failed, "fail")).await,
+            "waits" => on.record(again(claimed, S * 3_600)).await,
+            _ => on.record(ClaimOutcome::success(claimed)).await,
+        };
+    }
+    let prune = |states: &[State], group: Option<&str>, older_than: u32| {
+        let filter = Filter { states: states.to_vec(), group: group.map(str::to_owned), keys: Vec::new() };
+        on.store.prune(filter, S * older_than)
+    };
+    assert_eq!(prune(&[], None, 60).await.unwrap(), 0, "all of it is new");
+    on.forward(S * 60).await;
+    assert_eq!(prune(&[], None, 61).await.unwrap(), 0);
+    assert_eq!(prune(&[State::Waiting], None, 0).await.unwrap(), 0, "it has not ended");
+    assert_eq!(prune(&[], Some("g"), 60).await.unwrap(), 1);
+    assert_eq!(prune(&[State::Failed], None, 60).await.unwrap(), 1);
+    assert_eq!(prune(&[], None, 0).await.unwrap(), 1);
+    assert_eq!(on.store.list(Filter::default(), 0, 9).await.unwrap().len(), 1, "what waits");
+    // The key is free again, and what a worker still says of the one before is not taken.
+    on.add([item("other")]).await;
+    let stale = claim.items.iter().find(|claimed| claimed.item.key == "other").expect("claimed");
+    assert_eq!(on.record(ClaimOutcome::success(stale)).await, Kept::Lost);
+    assert_eq!(on.claim(worker, 9).await.items.len(), 1);
 }
 
 async fn what_is_left_to_the_next_run_begins_it(on: Bench) {

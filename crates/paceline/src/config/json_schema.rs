@@ -140,6 +140,12 @@ kind!(
 );
 
 kind!(
+    /// What a body is.
+    BodyName,
+    |_generator| { "enum": ["not_json"] }
+);
+
+kind!(
     /// A price, or prices by model.
     PriceTable,
     |_generator| { "anyOf": [

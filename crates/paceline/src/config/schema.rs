@@ -9,8 +9,9 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::json_schema::{
-    CachedInputName, ClassName, ConcurrencyChoice, Count, CountsName, HeaderList, JitterChoice, Length, LimitList,
-    LimitShape, NameList, PaceName, PriceTable, ProviderName, ReservesName, RestoresName, ScopeName, StatusRange,
+    BodyName, CachedInputName, ClassName, ConcurrencyChoice, Count, CountsName, HeaderList, JitterChoice, Length,
+    LimitList, LimitShape, NameList, PaceName, PriceTable, ProviderName, ReservesName, RestoresName, ScopeName,
+    StatusRange,
 };
 use super::setting::{Locator, Setting};
 use super::shapes::{HeaderSettings, Priced, Settings, number_or_table};
@@ -420,6 +421,9 @@ section! {
         /// A header that the answer must have.
         #[schemars(with = "Option<String>")]
         header: Setting,
+        /// `not_json`: a body that is no JSON, such as a page or half an object.
+        #[schemars(with = "Option<BodyName>")]
+        body: Setting,
         /// What is found at the pointer or in the header. Default: anything.
         #[schemars(with = "Option<String>")]
         equals: Setting,

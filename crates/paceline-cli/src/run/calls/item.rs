@@ -384,6 +384,8 @@ fn too_late(waited: Duration, needed: Option<Duration>) -> String {
 fn used(answer: Option<&Result<Answer, NoAnswer>>, reading: &Reading) -> Option<Usage> {
     match (reading.usage, answer) {
         (Some(usage), _) => Some(usage),
+        // A usable answer that was cut short on its way may be billed.
+        (None, Some(Ok(answer))) if reading.class == Class::Transient && answer.status.is_success() => None,
         (None, Some(Ok(_))) if reading.class != Class::Success => Some(Usage::default()),
         (None, Some(Err(error))) if error.is_unsent() => Some(Usage::default()),
         (None, _) => None,

@@ -87,12 +87,20 @@ impl Format {
         Self::of(flag, endpoint, first, provider, base).map_err(Failure::refused)
     }
 
-    /// Decides how a single request is read that stands alone, by its keys. Without a `custom_id` it is called `name`.
+    /// Decides how a single request is read that stands alone, by its keys: one with a url and a body goes where it says, any
+    /// other to `endpoint` where there is one. Without a `custom_id` it is called `name`.
     ///
     /// # Errors
     /// In words: a form whose requests have no usual place at this API.
-    pub(crate) fn of_one(request: &[u8], name: &str, provider: Provider, base: &str) -> Result<Self, String> {
-        let format = Self::of(FormatFlag::Auto, None, request, provider, base)?;
+    pub(crate) fn of_one(
+        request: &[u8],
+        name: &str,
+        endpoint: Option<&str>,
+        provider: Provider,
+        base: &str,
+    ) -> Result<Self, String> {
+        let whole = line::text(request).and_then(line::members).is_ok_and(|members| is_whole_batch_line(&members));
+        let format = Self::of(FormatFlag::Auto, endpoint.filter(|_| !whole), request, provider, base)?;
         Ok(Self { unnamed: Some(CustomId::from(name)), ..format })
     }
 
