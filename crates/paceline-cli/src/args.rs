@@ -231,16 +231,16 @@ pub(crate) struct RunArgs {
     #[arg(allow_hyphen_values = true)]
     pub(crate) max_wait: Duration,
     /// Begin at most N items in this run; the others wait for the next
-    #[arg(help_heading = BOUNDS, long, value_name = "N", value_parser = count, allow_hyphen_values = true)]
+    #[arg(help_heading = BOUNDS, long, value_name = "N", value_parser = count::<u64>, allow_hyphen_values = true)]
     pub(crate) max_items: Option<u64>,
     /// Use at most N tokens in this run, in and out; calls in flight count with what they are expected to use
-    #[arg(help_heading = BOUNDS, long, value_name = "N", value_parser = count, allow_hyphen_values = true)]
+    #[arg(help_heading = BOUNDS, long, value_name = "N", value_parser = count::<u64>, allow_hyphen_values = true)]
     pub(crate) max_tokens: Option<u64>,
     /// Send nothing more after this long; calls in flight get up to 30s
     #[arg(help_heading = BOUNDS, long, value_name = "DURATION", value_parser = some_time, allow_hyphen_values = true)]
     pub(crate) max_duration: Option<Duration>,
     /// Use at most N tokens for the job, in and out; a call counts with what it is expected to use until its answer is there
-    #[arg(help_heading = BUDGET, long, value_name = "N", value_parser = count, allow_hyphen_values = true)]
+    #[arg(help_heading = BUDGET, long, value_name = "N", value_parser = count::<u64>, allow_hyphen_values = true)]
     pub(crate) budget_tokens: Option<u64>,
     /// Spend at most so much money on the job, in the currency of the prices
     #[arg(help_heading = BUDGET, long, value_name = "AMOUNT", allow_hyphen_values = true)]
@@ -380,8 +380,9 @@ pub(crate) fn some_time(text: &str) -> Result<Duration, String> {
 }
 
 /// Counts on flags are those of the configuration file.
-fn count(text: &str) -> Result<u64, String> {
-    paceline::config::parse_count(text).map_err(|error| error.to_string())
+pub(crate) fn count<N: TryFrom<u64>>(text: &str) -> Result<N, String> {
+    let number = paceline::config::parse_count(text).map_err(|error| error.to_string())?;
+    N::try_from(number).map_err(|_| "expected a smaller number".to_owned())
 }
 
 /// What is wrong with retries, in the words of the flags that set them.

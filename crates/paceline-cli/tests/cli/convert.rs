@@ -81,7 +81,20 @@ fn objects_fill_a_template_and_a_table_may_be_bodies() {
 fn what_makes_no_request_is_refused_by_row_and_name() {
     let server = Server::new(|_| Reply::ok());
     let template = |template: &'static str| [&CHAT[..], &["--prompt-template", template]].concat();
-    let cases: [(&str, &str, Vec<&str>, &str); 8] = [
+    let cases: [(&str, &str, Vec<&str>, &str); 11] = [
+        (
+            "in.csv",
+            "id,prompt\n0,\"Rome\n1,Bern\n",
+            CHAT.to_vec(),
+            "in.csv: line 2: a quote opens a field there and is never closed",
+        ),
+        (
+            "in.csv",
+            "id,prompt\n\"0\",\"a\n\"1\",\"b\"\n",
+            CHAT.to_vec(),
+            "in.csv: line 3: text behind a closing quote (it was opened in line 2)",
+        ),
+        ("in.csv", "id,prompt\n0,\n", CHAT.to_vec(), "in.csv: row 1: its prompt is empty"),
         (
             "in.csv",
             "a,b\n1,2\n1\n",

@@ -70,7 +70,7 @@ fn a_call_that_is_sent_again_names_the_cause() {
     ]));
     assert_eq!(code, 3, "{log}");
     assert!(log.contains("cause=\"no connection: "), "{log}");
-    assert!(log.contains("1 failed call sent again: 1 transient failure; last answer: no connection: "), "{log}");
+    assert!(log.contains("1 failed call to be sent again: 1 transient failure; last answer: no connection: "), "{log}");
 }
 
 #[test]

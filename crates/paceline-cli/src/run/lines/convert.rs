@@ -133,7 +133,13 @@ impl Converter {
         let metadata = row.remove("metadata");
         let mut request = match &self.prompts {
             None => row,
-            Some(prompts) => prompts.shape.request(&prompts.model, &prompts.prompt(&row)?),
+            Some(prompts) => {
+                let prompt = prompts.prompt(&row)?;
+                if prompt.trim().is_empty() {
+                    return Err("its prompt is empty".to_owned());
+                }
+                prompts.shape.request(&prompts.model, &prompt)
+            }
         };
         request.extend(id.map(|id| ("custom_id".to_owned(), id)));
         request.extend(metadata.map(|metadata| ("metadata".to_owned(), metadata)));
@@ -216,7 +222,7 @@ fn each_record(
     from: impl Read,
     mut put: impl FnMut(u64, Map<String, Value>) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    let mut reader = csv::Reader::from_reader(from);
+    let mut reader = csv::Reader::from_reader(Quotes::of(from));
     let names: Vec<String> = reader.headers().map_err(in_csv)?.iter().map(|name| name.trim().to_owned()).collect();
     let mut known = BTreeSet::new();
     if let Some(twice) = names.iter().find(|name| !known.insert(name.as_str())) {
@@ -230,10 +236,80 @@ fn each_record(
     Ok(())
 }
 
+/// Passes a table on and follows its quotes: a parser that forgives a missing one makes one field of all rows behind it.
+struct Quotes<R> {
+    from: R,
+    state: Quote,
+    line: u64,
+    /// The line in which the last quote was opened.
+    opened: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Quote {
+    /// At the start of a field.
+    Start,
+    /// In a field without quotes.
+    Bare,
+    /// Behind a quote that is open.
+    Open,
+    /// Behind one that closes the field, or is the first of two that stand for one.
+    Closed,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum WrongQuote {
+    #[error("line {0}: a quote opens a field there and is never closed")]
+    NeverClosed(u64),
+    #[error(
+        "line {line}: text behind a closing quote (it was opened in line {opened}); a quote in a field is written twice"
+    )]
+    TextBehind { line: u64, opened: u64 },
+}
+
+impl<R> Quotes<R> {
+    const fn of(from: R) -> Self {
+        Self { from, state: Quote::Start, line: 1, opened: 1 }
+    }
+
+    fn follow(&mut self, byte: u8) -> Result<(), WrongQuote> {
+        self.state = match (self.state, byte) {
+            (Quote::Open, b'"') => Quote::Closed,
+            (Quote::Open, _) => Quote::Open,
+            (Quote::Closed, b'"') => Quote::Open,
+            (Quote::Start, b'"') => {
+                self.opened = self.line;
+                Quote::Open
+            }
+            (_, b',' | b'\n' | b'\r') => Quote::Start,
+            (Quote::Closed, _) => return Err(WrongQuote::TextBehind { line: self.line, opened: self.opened }),
+            // The mark at the front of a file that an editor has left is no text.
+            (Quote::Start, 0xEF | 0xBB | 0xBF) if self.line == 1 => Quote::Start,
+            (Quote::Start | Quote::Bare, _) => Quote::Bare,
+        };
+        self.line += u64::from(byte == b'\n');
+        Ok(())
+    }
+}
+
+impl<R: Read> Read for Quotes<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let read = self.from.read(buffer)?;
+        if read == 0 && !buffer.is_empty() && self.state == Quote::Open {
+            return Err(std::io::Error::other(WrongQuote::NeverClosed(self.opened)));
+        }
+        buffer[..read].iter().try_for_each(|byte| self.follow(*byte)).map_err(std::io::Error::other)?;
+        Ok(read)
+    }
+}
+
 fn in_csv(error: csv::Error) -> Error {
     let words = error.to_string();
     match error.into_kind() {
-        csv::ErrorKind::Io(error) => Error::Read(error),
+        csv::ErrorKind::Io(error) => match error.downcast::<WrongQuote>() {
+            Ok(wrong) => Error::Row(wrong.to_string()),
+            Err(error) => Error::Read(error),
+        },
         csv::ErrorKind::UnequalLengths { pos, expected_len, len } => {
             let line = pos.map_or(0, |pos| pos.line());
             Error::Row(format!("line {line}: expected {expected_len} columns, as the header has, and found {len}"))
