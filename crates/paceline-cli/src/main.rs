@@ -1,6 +1,7 @@
 //! The command line of Paceline.
 
 mod args;
+mod carried;
 mod check;
 mod completions;
 mod exit;

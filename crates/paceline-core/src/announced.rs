@@ -11,7 +11,7 @@ use core::time::Duration;
 use crate::admit::{Admit, Policy};
 use crate::cost::Dimension;
 use crate::outcome::{LimitReport, Restores};
-use crate::snapshot::Announcement;
+use crate::state::Announcement;
 use crate::time::{Instant, nanos};
 
 /// One part in so many stays unused, 2 %: of what is left, in whole units, or of the limit once a refusal has shown that the

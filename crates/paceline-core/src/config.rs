@@ -12,6 +12,7 @@ use crate::responsive::ResponsiveConfig;
 
 /// How the units of a quota come back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
 pub enum Shape {
     /// Never more than the limit in any window: what "per minute" means here.
     #[default]
@@ -27,12 +28,14 @@ pub enum Shape {
 
 /// At most `limit` units of `dimension` per `window`.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Quota {
     /// What is counted.
     pub dimension: Dimension,
     /// Units per window, at least 1.
     pub limit: u64,
     /// The period, more than zero.
+    #[cfg_attr(feature = "serde", serde(rename = "window_ms", with = "crate::state::millis"))]
     pub window: Duration,
     /// How units come back. Default: exact sliding window.
     pub shape: Shape,

@@ -5,6 +5,7 @@ use core::time::Duration;
 
 use crate::admit::{Admit, Cause, Policy};
 use crate::retry::unknown_quota;
+use crate::state::PauseState;
 use crate::time::Instant;
 
 /// A call that leaves so soon after a wait has honoured it.
@@ -28,6 +29,12 @@ impl Hold {
             (None, Some((until, cause))) => Admit::at(until, now, || Policy::Held { cause }),
             (None, None) => Admit::Now,
         }
+    }
+
+    /// What another pacer can go on with.
+    pub(crate) fn export(&self, now: Instant) -> Option<PauseState> {
+        let (until, cause) = self.until.filter(|(until, _)| *until > now)?;
+        Some(PauseState { left: until - now, cause })
     }
 
     /// Holds until then; the latest end wins.

@@ -28,6 +28,7 @@ mod scope;
 mod slots;
 mod snapshot;
 mod spacing;
+mod state;
 mod time;
 mod units;
 
@@ -43,6 +44,7 @@ pub use quota::TooLarge;
 pub use request::{Event, GiveUp, Request, ScopeId, Ticket, Verdict};
 pub use responsive::{Responsive, ResponsiveConfig, ResponsiveCounters, exponential_delay, linear_delay};
 pub use rng::Rng;
-pub use snapshot::{Announcement, QuotaSnapshot, ScopeSnapshot, ScopeState, Snapshot, Totals};
+pub use snapshot::{QuotaSnapshot, ScopeSnapshot, ScopeState, Snapshot, Totals};
+pub use state::{Announcement, LearntState, LevelState, NewerState, PacerState, PauseState, TakenState, WindowState};
 pub use time::{Instant, Timestamp};
 pub use units::{leading_number, parse_duration};

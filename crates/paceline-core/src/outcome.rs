@@ -103,6 +103,7 @@ pub struct Hint {
 
 /// How a limit that headers announce is restored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
 pub enum Restores {
     /// Not known: such a report is only obeyed where nothing is left and the reset is near.
     #[default]
@@ -115,6 +116,7 @@ pub enum Restores {
 
 /// What a response's headers said about one limit. Absent numbers were not reported.
 #[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct LimitReport {
     /// What is counted.
     pub dimension: Dimension,
@@ -123,8 +125,10 @@ pub struct LimitReport {
     /// Units left.
     pub remaining: Option<u64>,
     /// Time until the limit is whole again.
+    #[cfg_attr(feature = "serde", serde(rename = "reset_ms", with = "crate::state::millis::or_none", default))]
     pub reset: Option<Duration>,
     /// The period that the limit refers to, where it is known or could be derived.
+    #[cfg_attr(feature = "serde", serde(rename = "window_ms", with = "crate::state::millis::or_none", default))]
     pub window: Option<Duration>,
     /// How the limit comes back.
     pub restores: Restores,

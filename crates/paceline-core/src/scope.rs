@@ -1,5 +1,6 @@
 //! The lower of the two levels: what one model, endpoint family or table has of its own.
 
+mod carry;
 mod foresee;
 mod snapshot;
 
@@ -21,7 +22,7 @@ use crate::outcome::{Class, Hint, Outcome, Reach};
 use crate::queue::Queue;
 use crate::quota::Quotas;
 use crate::rng::Rng;
-use crate::snapshot::{Announcement, Totals};
+use crate::snapshot::Totals;
 use crate::spacing::Spacing;
 use crate::time::Instant;
 
@@ -144,11 +145,6 @@ impl Scope {
         })
     }
 
-    /// Counts units that left before this pacer was made.
-    pub(crate) fn charge(&mut self, at: Instant, dimension: &Dimension, window: Duration, units: u64) {
-        self.quotas.charge(at, dimension, window, units);
-    }
-
     /// Whether a request wants to leave now.
     pub(crate) fn note_demand(&mut self, now: Instant) {
         self.learnt.demand(now, self.queue.head().is_some());
@@ -266,23 +262,6 @@ impl Scope {
             Some(least.min(limit.per_second()? / units_a_call.max(1.0)))
         });
         rate.filter(|rate| rate.is_finite())
-    }
-
-    /// Takes over what another pacer was told, unless a call of this one has brought news already.
-    pub(crate) fn announce(&mut self, now: Instant, told: &Announcement) {
-        let dimension = &told.report.dimension;
-        let spent = self.spent.get(dimension);
-        let carrier = Carrier { number: 0, sent: now.saturating_sub(told.ago), spent };
-        let Some(announced) = Announced::new(&told.report, carrier) else { return };
-        if self.announced.iter().all(|known| known.dimension != *dimension) {
-            self.spent.set(dimension.clone(), spent.saturating_add(told.spent_since));
-            self.announced.push(announced);
-        }
-    }
-
-    /// Takes over what another pacer had learnt.
-    pub(crate) fn believe(&mut self, rate: f64, cap: Option<u32>, age: Duration) {
-        self.learnt.believe(rate, cap, age);
     }
 
     /// Ends a hold or a closure whose time has come. Says whether one did: then the work leaves at the refill rate.

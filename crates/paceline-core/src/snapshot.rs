@@ -8,8 +8,9 @@ use crate::admit::{Cause, Policy};
 use crate::concurrency::ConcurrencySnapshot;
 use crate::cost::Dimension;
 use crate::learnt::Belief;
-use crate::outcome::{Class, LimitReport};
+use crate::outcome::Class;
 use crate::responsive::ResponsiveCounters;
+use crate::state::TakenState;
 use crate::time::Instant;
 
 /// A pacer at one instant: the account and its scopes.
@@ -96,23 +97,9 @@ pub struct QuotaSnapshot {
     pub window: Option<Duration>,
     /// When one more unit fits.
     pub next_free: Instant,
-    /// What a configured window still counts: how long ago it left, and units; oldest first, in about 60 parts at most.
-    /// [`Pacer::charge`](crate::Pacer::charge) gives it to another pacer.
-    pub taken: Vec<(Duration, u64)>,
-    /// What a server's headers said, for [`Pacer::announce`](crate::Pacer::announce) of another pacer. None for a
-    /// configured limit.
-    pub announcement: Option<Announcement>,
-}
-
-/// The last that a server said about a limit, and what left since.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Announcement {
-    /// Its words.
-    pub report: LimitReport,
-    /// How long ago the call left that brought it.
-    pub ago: Duration,
-    /// Units that left after that call.
-    pub spent_since: u64,
+    /// What a configured window still counts, oldest first, as [`WindowState::taken`](crate::WindowState::taken) has it; empty
+    /// for a limit that was announced.
+    pub taken: Vec<TakenState>,
 }
 
 /// Sums since the beginning. Where no connection failed they agree with what the server counted.

@@ -81,6 +81,7 @@ impl fmt::Display for Instant {
 
 /// A point on the wall clock: milliseconds since 1970-01-01T00:00:00Z, leap seconds ignored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Timestamp(i64);
 
 impl Timestamp {

@@ -312,6 +312,14 @@ impl Journal {
         self.writer.query(snapshot::read)
     }
 
+    /// What the limiter of an earlier run knew, in parts ([`SnapshotUpdate::state`]).
+    ///
+    /// # Errors
+    /// What SQLite says.
+    pub fn limiter_state(&self) -> Result<Vec<String>, Error> {
+        self.writer.query(snapshot::read_state)
+    }
+
     /// Writes what has changed of the snapshot that other processes see.
     pub fn write_snapshot(&self, update: SnapshotUpdate, reply: impl FnOnce(Result<(), Error>) + Send + 'static) {
         self.writer.send(Command::Snapshot { update, reply: Box::new(reply) });

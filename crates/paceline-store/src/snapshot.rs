@@ -1,5 +1,5 @@
-//! What a run shows of itself to other processes: the job as one text, and a text for each scope, so that writing costs what
-//! has changed and not what exists.
+//! What a run shows of itself to other processes, and what the next one goes on with: the job as one text, and texts for each
+//! scope, so that writing costs what has changed and not what exists.
 
 use std::sync::Arc;
 
@@ -7,13 +7,18 @@ use rusqlite::Connection;
 
 use crate::error::Error;
 
-/// The scopes' texts. The first snapshot of a run makes the table, also in a journal of an older version.
+/// The scopes' texts. The first snapshot of a run makes the tables, also in a journal of an older version.
 const BEGIN: &str = "
     CREATE TABLE IF NOT EXISTS scope_snapshot (
         scope TEXT PRIMARY KEY,
         json TEXT NOT NULL
     ) STRICT;
     DELETE FROM scope_snapshot;
+    CREATE TABLE IF NOT EXISTS limiter_state (
+        scope TEXT PRIMARY KEY,
+        json TEXT NOT NULL
+    ) STRICT;
+    DELETE FROM limiter_state;
 ";
 
 /// What a run has written of itself. The texts are JSON; the journal does not look into them.
@@ -32,13 +37,16 @@ pub struct SnapshotUpdate {
     pub job: String,
     /// The name of each scope that has changed, and its text as JSON. The others stay as they are.
     pub scopes: Vec<(Arc<str>, String)>,
+    /// What the limiter of the next run goes on with: by scope, or [`ACCOUNT`](crate::ACCOUNT), a text as JSON. The others stay.
+    pub state: Vec<(Arc<str>, String)>,
     /// This is the run's first: what earlier runs wrote of their scopes goes.
     pub first: bool,
 }
 
 impl SnapshotUpdate {
     pub(crate) fn bytes(&self) -> usize {
-        self.job.len() + self.scopes.iter().map(|(name, text)| name.len() + text.len()).sum::<usize>()
+        let texts = self.scopes.iter().chain(&self.state);
+        self.job.len() + texts.map(|(name, text)| name.len() + text.len()).sum::<usize>()
     }
 }
 
@@ -48,10 +56,13 @@ pub(crate) fn write(conn: &Connection, update: &SnapshotUpdate) -> Result<(), Er
         if update.first {
             conn.execute_batch(BEGIN)?;
         }
-        let mut upsert = conn.prepare_cached(
-            "INSERT INTO scope_snapshot (scope, json) VALUES (?1, ?2) ON CONFLICT (scope) DO UPDATE SET json = ?2",
-        )?;
-        update.scopes.iter().try_for_each(|(name, text)| upsert.execute([name, text.as_str()]).map(drop))
+        for (table, texts) in [("scope_snapshot", &update.scopes), ("limiter_state", &update.state)] {
+            let mut upsert = conn.prepare_cached(&format!(
+                "INSERT INTO {table} (scope, json) VALUES (?1, ?2) ON CONFLICT (scope) DO UPDATE SET json = ?2"
+            ))?;
+            texts.iter().try_for_each(|(name, text)| upsert.execute([name, text.as_str()]).map(drop))?;
+        }
+        Ok(())
     };
     write().map_err(Error::sqlite("write"))
 }
@@ -61,13 +72,21 @@ pub(crate) fn read(conn: &Connection) -> Result<Option<Snapshot>, Error> {
     let read = || {
         let job: Option<String> = conn.query_row("SELECT snapshot_json FROM run", [], |row| row.get(0))?;
         let Some(job) = job else { return Ok(None) };
-        let known = "SELECT count(*) FROM sqlite_schema WHERE name = 'scope_snapshot'";
-        let mut scopes = Vec::new();
-        if conn.query_row(known, [], |row| row.get::<_, i64>(0))? > 0 {
-            let mut select = conn.prepare_cached("SELECT json FROM scope_snapshot ORDER BY rowid")?;
-            scopes = select.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
-        }
-        Ok(Some(Snapshot { job, scopes }))
+        Ok(Some(Snapshot { job, scopes: texts(conn, "scope_snapshot")? }))
     };
     read().map_err(Error::sqlite("read"))
+}
+
+/// The state of the limiter, in parts; none in a journal of an older version.
+pub(crate) fn read_state(conn: &Connection) -> Result<Vec<String>, Error> {
+    texts(conn, "limiter_state").map_err(Error::sqlite("read"))
+}
+
+fn texts(conn: &Connection, table: &str) -> rusqlite::Result<Vec<String>> {
+    let known = "SELECT count(*) FROM sqlite_schema WHERE name = ?1";
+    if conn.query_row(known, [table], |row| row.get::<_, i64>(0))? == 0 {
+        return Ok(Vec::new());
+    }
+    let mut select = conn.prepare_cached(&format!("SELECT json FROM {table} ORDER BY rowid"))?;
+    select.query_map([], |row| row.get(0))?.collect()
 }

@@ -37,6 +37,7 @@ pub mod provider;
 mod retry;
 pub mod secrets;
 mod sleeper;
+mod state;
 mod sync;
 
 pub use answered::Answered;
@@ -46,10 +47,12 @@ pub use limiter::Limiter;
 pub use log::BackingOff;
 pub use paceline_core::{
     Admit, Announcement, Backoff, Belief, BreakerConfig, Cause, Class, Concurrency, ConfigError, Cost, Dimension,
-    Event, GateState, GiveUp, Growth, Hint, Instant, Jitter, Level, LimitReport, Limits, MaxWait, Outcome, Pace,
-    PacerConfig, Phase, Policy, Quota, QuotaSnapshot, Reach, Request, Responsive, ResponsiveConfig, ResponsiveCounters,
-    Restores, Retry, Rng, ScopeId, ScopeSnapshot, ScopeState, Shape, Snapshot, Ticket, Timestamp, TooLarge, Totals,
-    Trend, Verdict, WaitReason, exponential_delay, linear_delay,
+    Event, GateState, GiveUp, Growth, Hint, Instant, Jitter, LearntState, Level, LevelState, LimitReport, Limits,
+    MaxWait, NewerState, Outcome, Pace, PacerConfig, PacerState, PauseState, Phase, Policy, Quota, QuotaSnapshot,
+    Reach, Request, Responsive, ResponsiveConfig, ResponsiveCounters, Restores, Retry, Rng, ScopeId, ScopeSnapshot,
+    ScopeState, Shape, Snapshot, TakenState, Ticket, Timestamp, TooLarge, Totals, Trend, Verdict, WaitReason,
+    WindowState, exponential_delay, linear_delay,
 };
 pub use permit::{Permit, Within};
 pub use sleeper::ResponsiveSleeper;
+pub use state::LimiterState;

@@ -3,18 +3,18 @@
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::time::Duration;
 
 use paceline_core::{
-    Admit, Announcement, Cause, ConfigError, Dimension, Instant, MaxWait, Pacer, PacerConfig, Request, ScopeId,
-    ScopeSnapshot, Snapshot,
+    Admit, Cause, ConfigError, Instant, MaxWait, NewerState, Pacer, PacerConfig, Request, ScopeId, ScopeSnapshot,
+    Snapshot,
 };
 
-use crate::clock::Clock;
+use crate::clock::{self, Clock};
 use crate::driver::{Admission, Driver, block_on};
 use crate::error::{Error, NotNow};
 use crate::permit::{Permit, Within};
 use crate::provider::Provider;
+use crate::state::LimiterState;
 
 /// Paces all calls to one account: one host and key.
 ///
@@ -197,35 +197,49 @@ impl Limiter {
         self.driver.look(|state, now| state.pacer.scope_snapshot(now, scope))
     }
 
-    /// Counts what an earlier limiter had counted, so that a configured limit holds over a restart; `taken` comes from its
-    /// snapshot ([`QuotaSnapshot::taken`](paceline_core::QuotaSnapshot::taken)). To be called before the first request.
-    pub fn charge(&self, scope: Option<&ScopeId>, dimension: &Dimension, window: Duration, taken: &[(Duration, u64)]) {
-        self.driver.act(|pacer, now| pacer.charge(now, scope, dimension, window, taken));
-    }
-
-    /// Takes over what the server told an earlier limiter about a limit of the scope; `told` comes from its snapshot
-    /// ([`QuotaSnapshot::announcement`](paceline_core::QuotaSnapshot::announcement)). The next answer replaces it.
-    pub fn announce(&self, scope: &ScopeId, told: &Announcement) {
-        self.driver.act(|pacer, now| pacer.announce(now, scope, told));
-    }
-
-    /// Takes over what an earlier limiter had learnt about the scope under [`Pace::Auto`](paceline_core::Pace::Auto): `rate` in
-    /// calls a second and `cap` in calls in flight come from its snapshot ([`Belief`](paceline_core::Belief)), `age` is the
-    /// time since then. An old belief is tried carefully. To be called before the scope's first request; it is ignored
-    /// later, and where the rate is not a positive number.
+    /// What a limiter of the same account can go on with after a restart. That costs as much as there are scopes. A program that
+    /// may be killed keeps it twice a second or so: what has left since is not counted by the next one.
     ///
     /// ```
-    /// use std::time::Duration;
-    /// use paceline::{Limiter, PacerConfig};
+    /// use paceline::{Class, Cost, Limiter, LimiterState, Limits, Outcome, PacerConfig, Quota, Request};
     ///
-    /// let limiter = Limiter::new(PacerConfig::default())?;
-    /// limiter.believe(&limiter.scope("a model"), 100.0, None, Duration::from_secs(5));
-    /// let belief = limiter.snapshot().scopes[0].belief.clone().expect("the default pace learns");
-    /// assert!(belief.rate > 50.0, "{belief}");
-    /// # Ok::<(), paceline::ConfigError>(())
+    /// # let folder = tempfile::tempdir()?;
+    /// # let file = folder.path().join("limiter.json");
+    /// let limits = Limits { quotas: vec![Quota::requests_per_minute(2)], burst: None };
+    /// let config = PacerConfig { limits, ..PacerConfig::default() };
+    ///
+    /// let limiter = Limiter::new(config.clone())?;
+    /// limiter.try_acquire(Request::new(limiter.scope("chat"), Cost::request()))?.complete(Outcome::new(Class::Success));
+    /// std::fs::write(&file, serde_json::to_string(&limiter.export())?)?;
+    ///
+    /// // The program ends and begins again.
+    /// let limiter = Limiter::new(config)?;
+    /// let state: LimiterState = serde_json::from_str(&std::fs::read_to_string(&file)?)?;
+    /// limiter.restore(&state)?;
+    /// assert_eq!(limiter.snapshot().account.quotas[0].remaining, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn believe(&self, scope: &ScopeId, rate: f64, cap: Option<u32>, age: Duration) {
-        self.driver.act(|pacer, now| pacer.believe(now, scope, rate, cap, age));
+    pub fn export(&self) -> LimiterState {
+        LimiterState::now(self.driver.look(|state, now| state.pacer.export(now)))
+    }
+
+    /// The same of the account and of the scopes with those names alone, for a program that keeps what has changed
+    /// ([`changes`](Self::changes)): such parts are restored one after the other.
+    pub fn export_of<'a>(&self, names: impl IntoIterator<Item = &'a str>) -> LimiterState {
+        LimiterState::now(self.driver.look(|state, now| state.pacer.export_of(now, names)))
+    }
+
+    /// Takes over what an earlier limiter of the same account knew; to be called before the first request.
+    /// [`Pacer::restore`](paceline_core::Pacer::restore) says what becomes of each part, and what begins anew.
+    ///
+    /// How long ago that was is read from the wall clock. Where it was set back meanwhile, nothing has aged: no hold lasts longer
+    /// than it had left at the export, and no window counts longer than it is. Where it was set forward, all is as much older.
+    ///
+    /// # Errors
+    /// When the state is of a later version than this program knows; then nothing has changed.
+    pub fn restore(&self, state: &LimiterState) -> Result<(), NewerState> {
+        let since = clock::wall().saturating_since(state.at);
+        self.driver.act(|pacer, now| pacer.restore(now, &state.pacer, since))
     }
 
     /// Grants nothing in the scope, or in the account for `None`, before `until`. Those who wait go on waiting, and are told
@@ -234,7 +248,7 @@ impl Limiter {
         self.hold_for(scope, until, Cause::Program);
     }
 
-    /// [`hold`](Self::hold) for that cause, such as that of a hold which an earlier limiter had begun.
+    /// [`hold`](Self::hold) for that cause.
     pub fn hold_for(&self, scope: Option<&ScopeId>, until: Instant, cause: Cause) {
         self.driver.act(|pacer, now| pacer.hold_for(now, scope, until, cause));
     }

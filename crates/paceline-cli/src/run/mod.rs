@@ -29,7 +29,7 @@ use self::calls::send::{Sender, SenderConfig};
 use self::calls::signals::{self, Signals};
 pub(crate) use self::calls::stop::Stop;
 use self::job::begun::Begun;
-use self::job::carried::{self, Clocks};
+use self::job::holds::Clocks;
 use self::job::load::Job;
 use self::job::preparing::Preparing;
 use self::job::{done, holds, load, lost, places, reading, refused, sharing};
@@ -44,6 +44,7 @@ use self::seen::report::{Ending, ReportError};
 use self::seen::summary::Summary;
 use self::seen::{again, report};
 use crate::args::{Everywhere, RunArgs};
+use crate::carried;
 use crate::exit::{Failure, Status};
 use crate::files::{self, Kept};
 use crate::mock::{self, MockConfig, MockServer};
@@ -133,8 +134,8 @@ impl Run<'_> {
             let clocks = snapshot.as_ref().and_then(Clocks::of);
             lost::count(journal, self.job.interrupted, snapshot.as_ref())?;
             holds::restore(journal, &self.limiter, now, clocks, &acknowledge)?;
-            if let Some(snapshot) = snapshot.filter(|_| self.job.same_account) {
-                carried::restore(&snapshot, &self.limiter, now);
+            if self.job.same_account {
+                carried::restore(&self.limiter, journal.limiter_state()?.iter().map(String::as_str));
             }
             Ok((refused, journal.sums()?, journal.spent()?))
         })

@@ -3,6 +3,16 @@
 use core::fmt;
 use core::time::Duration;
 
+use super::Learnt;
+use super::cap::Cap;
+use super::unit::Unit;
+use crate::gate::Gate;
+use crate::state::LearntState;
+use crate::time::Instant;
+
+/// A cap that another process had learnt longer ago is forgotten, and so is the unit.
+const HOLDS: Duration = Duration::from_mins(60);
+
 /// What a scope believes about its limit, under [`Pace::Auto`](crate::Pace::Auto). Its `Display` is one line that says
 /// what and why.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,6 +55,40 @@ pub enum GateState {
     },
     /// One call, which tests whether the limit has reopened.
     Canary,
+}
+
+impl Learnt {
+    /// What another process can begin with, which nothing has tried for that long. A start finds its own way faster.
+    pub(crate) fn export(&self, ago: Duration) -> Option<LearntState> {
+        let rate = self.rate.per_second();
+        (!self.is_starting()).then(|| LearntState { rate, tokens: self.unit.tokens(rate), cap: self.cap.limit(), ago })
+    }
+
+    /// Takes over what another process had exported that long ago, unless this one has sent a call.
+    pub(crate) fn restore(&mut self, state: &LearntState, since: Duration) {
+        let LearntState { rate, tokens, cap, ago } = *state;
+        if self.reopened.is_none() && rate.is_finite() && rate > 0.0 {
+            let age = ago.saturating_add(since);
+            self.rate.believe(rate, age);
+            self.cap = Cap::believed(cap.filter(|_| age < HOLDS));
+            self.unit = Unit::believed(tokens.filter(|_| age < HOLDS).map(|tokens| tokens / rate));
+        }
+    }
+
+    pub(crate) fn belief(&self, now: Instant, gate: &Gate) -> Belief {
+        Belief {
+            rate: self.rate.per_second(),
+            trend: self.rate.trend(),
+            refused: self.rate.refused().map(|(at, rate)| (now.saturating_since(at), rate)),
+            tokens: self.unit.tokens(self.rate.per_second()),
+            cap: self.cap.limit(),
+            gate: match gate.closed_until(now) {
+                Some(until) => GateState::Closed { wait: until - now },
+                None if gate.is_open() => GateState::Open,
+                None => GateState::Canary,
+            },
+        }
+    }
 }
 
 impl fmt::Display for Belief {

@@ -46,9 +46,6 @@ pub(crate) const LONGEST_CLOSURE: Duration = Duration::from_secs(5);
 /// What is left of the rate when the server asked for the same wait again after less work than that wait took.
 const REPEATED: f64 = 0.6;
 
-/// A cap that another process had learnt longer ago is forgotten.
-const CAP_HOLDS: Duration = Duration::from_mins(60);
-
 /// A closure this long was a quota window or an outage.
 const LONG: Duration = Duration::from_secs(3);
 
@@ -169,29 +166,6 @@ impl Learnt {
     pub(crate) fn reconfigure(&mut self, longest: Duration) {
         self.rate.reconfigure(longest);
         self.longest = longest.min(LONGEST_CLOSURE);
-    }
-
-    /// Takes over what another process had learnt that long ago, unless this one has sent a call.
-    pub(crate) fn believe(&mut self, rate: f64, cap: Option<u32>, age: Duration) {
-        if self.reopened.is_none() {
-            self.rate.believe(rate, age);
-            self.cap = Cap::believed(cap.filter(|_| age < CAP_HOLDS));
-        }
-    }
-
-    pub(crate) fn belief(&self, now: Instant, gate: &Gate) -> Belief {
-        Belief {
-            rate: self.rate.per_second(),
-            trend: self.rate.trend(),
-            refused: self.rate.refused().map(|(at, rate)| (now.saturating_since(at), rate)),
-            tokens: self.unit.tokens(self.rate.per_second()),
-            cap: self.cap.limit(),
-            gate: match gate.closed_until(now) {
-                Some(until) => GateState::Closed { wait: until - now },
-                None if gate.is_open() => GateState::Open,
-                None => GateState::Canary,
-            },
-        }
     }
 
     /// The cap on calls in flight, where there is one, and calls a second.

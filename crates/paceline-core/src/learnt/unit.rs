@@ -47,6 +47,14 @@ impl Unit {
         Self { mean: 0.0, calls: 0.0, odds: 1.0, is_tokens: false }
     }
 
+    /// As another process had learnt it: a usual call costs so many tokens, where they are what counts.
+    pub(super) fn believed(tokens: Option<f64>) -> Self {
+        match tokens.filter(|tokens| tokens.is_finite() && *tokens > 0.0) {
+            Some(mean) => Self { mean, calls: 1.0 / SMOOTHING, odds: TOKENS, is_tokens: true },
+            None => Self::new(),
+        }
+    }
+
     /// A call of so many tokens leaves.
     pub(super) fn left(&mut self, tokens: u64) -> Weight {
         let (tokens, before) = (tokens as f64, self.mean);

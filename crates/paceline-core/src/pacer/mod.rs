@@ -1,6 +1,7 @@
 //! The pacer: one deterministic machine per account, which composes every policy.
 
 mod agenda;
+mod carry;
 mod defer;
 mod dispatch;
 mod foresee;
@@ -15,7 +16,6 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::string::ToString;
 use alloc::sync::Arc;
 use core::cmp::Reverse;
-use core::time::Duration;
 
 use agenda::Agenda;
 use defer::Patience;
@@ -24,7 +24,7 @@ use scopes::Scopes;
 use crate::admit::{Admit, Cause, Level, Policy};
 use crate::concurrency::InFlight;
 use crate::config::{Concurrency, ConfigError, Limits, Pace, PacerConfig};
-use crate::cost::{Cost, Dimension};
+use crate::cost::Cost;
 use crate::hold::Hold;
 use crate::outcome::Outcome;
 use crate::quota::{Quotas, TooLarge};
@@ -32,7 +32,7 @@ use crate::request::{Event, Request, ScopeId, Ticket, Verdict};
 use crate::rng::Rng;
 use crate::scope::{self, Scope};
 use crate::slots::{Entry, Slots, Stage};
-use crate::snapshot::{Announcement, Totals};
+use crate::snapshot::Totals;
 use crate::time::Instant;
 
 /// Decides when each call of one account may leave.
@@ -41,11 +41,11 @@ use crate::time::Instant;
 ///
 /// - *Inputs* take the present: [`enqueue`](Self::enqueue), [`cancel`](Self::cancel), [`complete`](Self::complete),
 ///   [`handle_timeout`](Self::handle_timeout), [`reconfigure`](Self::reconfigure), [`hold`](Self::hold),
-///   [`stop`](Self::stop) and [`resume`](Self::resume). The present may stand still or jump forward; one that goes
-///   backwards is taken as standing still.
+///   [`stop`](Self::stop), [`resume`](Self::resume) and [`restore`](Self::restore). The present may stand still or jump
+///   forward; one that goes backwards is taken as standing still.
 /// - *Outputs*: after any input call [`poll_event`](Self::poll_event) until it is empty, then
 ///   [`poll_timeout`](Self::poll_timeout), and call `handle_timeout` at that instant or later.
-/// - *Questions* change nothing: [`admit`](Self::admit), [`snapshot`](Self::snapshot).
+/// - *Questions* change nothing: [`admit`](Self::admit), [`snapshot`](Self::snapshot), [`export`](Self::export).
 /// - [`scope`](Self::scope) names a scope.
 ///
 /// A scope in which nothing waits or is in flight, whose limits are unused and which is open is forgotten after 10 to 15
@@ -291,7 +291,7 @@ impl Pacer {
         self.hold_for(now, scope, until, Cause::Program);
     }
 
-    /// [`hold`](Self::hold) for that cause, such as that of a hold which another pacer of the same account had begun.
+    /// [`hold`](Self::hold) for that cause.
     pub fn hold_for(&mut self, now: Instant, scope: Option<&ScopeId>, until: Instant, cause: Cause) {
         let now = self.advance(now);
         let scope = scope.map(|id| self.own(id));
@@ -321,52 +321,6 @@ impl Pacer {
                 self.scopes.iter_mut().for_each(Scope::resume);
                 self.set_clocks(now);
             }
-        }
-        self.pump(now);
-    }
-
-    /// Counts what left before this pacer was made, so that a limit holds over a restart: `taken` as another pacer's
-    /// snapshot told it ([`QuotaSnapshot::taken`](crate::QuotaSnapshot::taken)), for the quota of the scope, or of the
-    /// account when `None`, with that dimension and window. To be called before the first request; a quota that is not
-    /// configured any more is ignored. What lies before the origin of the clock counts as having left at the origin.
-    pub fn charge(
-        &mut self,
-        now: Instant,
-        scope: Option<&ScopeId>,
-        dimension: &Dimension,
-        window: Duration,
-        taken: &[(Duration, u64)],
-    ) {
-        let now = self.advance(now);
-        let scope = scope.map(|id| self.own(id));
-        for (ago, units) in taken {
-            let at = now.saturating_sub(*ago);
-            match &scope {
-                Some(id) => self.scopes[id].charge(at, dimension, window, *units),
-                None => self.quotas.charge(at, dimension, window, *units),
-            }
-        }
-        self.pump(now);
-    }
-
-    /// Takes over what the server told another pacer of the same account about a limit of the scope
-    /// ([`QuotaSnapshot::announcement`](crate::QuotaSnapshot::announcement), with the time since then added to its age).
-    /// The next answer replaces it.
-    pub fn announce(&mut self, now: Instant, scope: &ScopeId, told: &Announcement) {
-        let now = self.advance(now);
-        let id = self.own(scope);
-        self.scopes[&id].announce(now, told);
-        self.pump(now);
-    }
-
-    /// Takes over what another pacer of the same account had learnt about a scope that long ago
-    /// ([`Belief`](crate::Belief)): calls a second, and calls in flight. An old belief is tried carefully. It is ignored
-    /// once a call of the scope has left, and where the rate is not a positive number.
-    pub fn believe(&mut self, now: Instant, scope: &ScopeId, rate: f64, cap: Option<u32>, age: Duration) {
-        let now = self.advance(now);
-        if rate.is_finite() && rate > 0.0 {
-            let id = self.own(scope);
-            self.scopes[&id].believe(rate, cap, age);
         }
         self.pump(now);
     }

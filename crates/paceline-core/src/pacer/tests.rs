@@ -4,10 +4,12 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
+use core::time::Duration;
 
 use super::*;
 use crate::admit::MaxWait;
 use crate::config::Quota;
+use crate::cost::Dimension;
 use crate::outcome::{Class, Reach};
 use crate::snapshot::{ScopeSnapshot, ScopeState};
 

@@ -22,6 +22,7 @@ use sliding::SlidingWindow;
 use crate::admit::{Admit, Policy};
 use crate::config::{ConfigError, Limits, Quota, Shape};
 use crate::cost::{Cost, Dimension};
+use crate::state::{TakenState, WindowState};
 use crate::time::{Instant, LATE};
 
 /// Larger limits are refused, and no counter counts more, whatever usage an answer reports: sums stay far from the edge of the
@@ -75,10 +76,7 @@ impl Quotas {
     pub(crate) fn reconfigure(&mut self, now: Instant, limits: &Limits) -> Result<(), ConfigError> {
         let mut next = Self::new(limits)?;
         for (quota, counter) in &mut next.counters {
-            let known = self.counters.iter().filter(|(known, _)| known.dimension == quota.dimension);
-            if let Some((_, known)) = known.min_by_key(|(known, _)| misfit(known, quota)) {
-                counter.inherit(now, known);
-            }
+            inherit(now, quota, counter, &self.counters);
         }
         if let (Some(next), Some(known)) = (&mut next.burst, &self.burst) {
             next.inherit(now, known);
@@ -153,12 +151,28 @@ impl Quotas {
         self.full = true;
     }
 
-    /// Counts units that left before this pacer was made. Only exact windows remember that long.
-    pub(crate) fn charge(&mut self, at: Instant, dimension: &Dimension, window: Duration, units: u64) {
-        let same = |quota: &Quota| quota.dimension == *dimension && quota.window == window;
-        for (_, counter) in self.counters.iter_mut().filter(|(quota, _)| same(quota)) {
-            if let Counter::Sliding(_) = counter {
-                counter.take(at, units);
+    /// What another pacer can count on with.
+    pub(crate) fn export(&self, now: Instant) -> Vec<WindowState> {
+        let windows = self.counters.iter().map(|(quota, counter)| (quota, counter.taken(now)));
+        let windows = windows.filter(|(_, taken)| !taken.is_empty());
+        windows.map(|(quota, taken)| WindowState { quota: quota.clone(), taken }).collect()
+    }
+
+    /// Counts on what another pacer had counted that long ago, as if its limits were replaced by these. What has left meanwhile
+    /// counts as having left now.
+    pub(crate) fn restore(&mut self, now: Instant, windows: &[WindowState], since: Duration) {
+        let count = |window: &WindowState| {
+            let mut counter = Counter::new(&window.quota);
+            for taken in &window.taken {
+                counter.take(now.saturating_sub(taken.ago.saturating_add(since)), taken.units);
+            }
+            (window.quota.clone(), counter)
+        };
+        let known: Vec<_> = windows.iter().filter(|window| check(&window.quota).is_ok()).map(count).collect();
+        for (quota, counter) in &mut self.counters {
+            let left = counter.used(now);
+            if inherit(now, quota, counter, &known) {
+                counter.take(now, left);
             }
         }
     }
@@ -215,6 +229,13 @@ impl Quotas {
     pub(crate) fn burst_left(&self, now: Instant) -> Option<(u64, u64)> {
         self.burst.as_ref().map(|bucket| (bucket.units(now), bucket.burst))
     }
+}
+
+/// A new counter begins with what the known one of its dimension that fits it best remembers. Says whether there is one.
+fn inherit(now: Instant, quota: &Quota, counter: &mut Counter, known: &[(Quota, Counter)]) -> bool {
+    let known = known.iter().filter(|(known, _)| known.dimension == quota.dimension);
+    let best = known.min_by_key(|(known, _)| misfit(known, quota));
+    best.map(|(_, known)| counter.inherit(now, known)).is_some()
 }
 
 /// How badly what a known quota counted serves a new one: best are the same kind and the same window, then the next longer
@@ -288,12 +309,17 @@ impl Counter {
         }
     }
 
-    /// What still counts and how long ago it left, for exact windows.
-    pub(crate) fn taken(&self, now: Instant) -> Vec<(Duration, u64)> {
-        match self {
-            Self::Sliding(window) => window.taken(now),
-            Self::Fixed(_) | Self::Bucket(_) => Vec::new(),
-        }
+    /// What still counts and how long ago it left. A window without a list of times tells one, from which it goes on as it was.
+    pub(crate) fn taken(&self, now: Instant) -> Vec<TakenState> {
+        let (ago, units) = match self {
+            Self::Sliding(window) => return window.taken(now),
+            Self::Fixed(window) => match window.current(now) {
+                (Some(start), units) => (now - start, units),
+                (None, _) => return Vec::new(),
+            },
+            Self::Bucket(bucket) => (Duration::ZERO, bucket.missing(now)),
+        };
+        if units == 0 { Vec::new() } else { alloc::vec![TakenState { ago, units }] }
     }
 
     fn take(&mut self, now: Instant, units: u64) {

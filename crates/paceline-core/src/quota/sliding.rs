@@ -6,6 +6,7 @@ use core::time::Duration;
 
 use super::LARGEST_LIMIT;
 use super::sums::Sums;
+use crate::state::TakenState;
 use crate::time::{Instant, nanos};
 
 /// A window is divided into so many slots at most: entries of one slot are merged and counted at its end. It bounds
@@ -115,18 +116,18 @@ impl SlidingWindow {
 
     /// What still counts: how long ago and how many units, oldest first, in at most about 60 parts that are each told at
     /// their latest time.
-    pub(super) fn taken(&self, now: Instant) -> Vec<(Duration, u64)> {
+    pub(super) fn taken(&self, now: Instant) -> Vec<TakenState> {
         let now = now.max(self.last);
         let window = Duration::from_nanos(self.window);
         let ended = |entry: &Entry| self.leaves(*entry).saturating_sub(window);
         let part = |entry: &Entry| ended(entry).as_nanos() / (self.window / PARTS).max(1);
-        let mut parts: Vec<(Duration, u64)> = Vec::new();
+        let mut parts = Vec::new();
         let mut from = self.expired(now);
         while let Some(first) = self.entries.get(from) {
             let number = part(first);
             let to = self.entries.partition_point(|entry| part(entry) <= number);
             let units = self.units_of_first(to) - self.units_of_first(from);
-            parts.push((now - ended(&self.entries[to - 1]), units));
+            parts.push(TakenState { ago: now - ended(&self.entries[to - 1]), units });
             from = to;
         }
         parts

@@ -278,7 +278,7 @@ fn a_window_of_a_million_agrees_with_a_walk_over_its_slots() {
             for units in [1, 1_000, 500_000, limit] {
                 assert_eq!(window.fits_at(now, units), walk(&window, now, units), "{units} at {now}");
             }
-            let counted: u64 = window.taken(now).iter().map(|(_, units)| units).sum();
+            let counted: u64 = window.taken(now).iter().map(|taken| taken.units).sum();
             let naive = window.entries.iter().filter(|entry| window.leaves(**entry) > now).map(Entry::units);
             assert_eq!((window.used(now), counted), (naive.clone().sum(), naive.sum()));
         }

@@ -69,7 +69,6 @@ impl Scope {
             window: limit.window,
             next_free,
             taken: Vec::new(),
-            announcement: Some(limit.announcement(now, spent)),
         }
     }
 }
@@ -104,7 +103,6 @@ pub(crate) fn quotas(quotas: &Quotas, now: Instant) -> Vec<QuotaSnapshot> {
                 window: Some(quota.window),
                 next_free: counter.fits_at(now, 1),
                 taken: counter.taken(now),
-                announcement: None,
             }
         })
         .collect()

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use paceline_core::{
-    Announcement, Cause, Class, Cost, Dimension, Event, Instant, LimitReport, Limits, Outcome, Pace, Pacer,
-    PacerConfig, Quota, Reach, Request, Restores, Rng, ScopeId, Shape, Ticket,
+    Announcement, Cause, Class, Cost, Dimension, Event, Instant, LearntState, LevelState, LimitReport, Limits, Outcome,
+    Pace, Pacer, PacerConfig, PacerState, PauseState, Quota, Reach, Request, Restores, Rng, ScopeId, Shape, TakenState,
+    Ticket, WindowState,
 };
 
 const PACES: [Pace; 4] = [Pace::Auto, Pace::Fixed, Pace::Aimd, Pace::None];
@@ -44,9 +45,9 @@ impl Attack {
                     ago: duration(&mut self.rng),
                     spent_since: units(&mut self.rng),
                 };
-                self.pacer.announce(self.now, &scope, &told);
-                let rate = [f64::MIN_POSITIVE, 1e-9, 1e300, f64::MAX][self.rng.next_u64() as usize % 4];
-                self.pacer.believe(self.now, &scope, rate, Some(self.rng.next_u64() as u32), duration(&mut self.rng));
+                let state = self.state(&scope, told);
+                let since = duration(&mut self.rng);
+                self.pacer.restore(self.now, &state, since).expect("the present version");
             }
             10 => {
                 let config = config(&mut self.rng);
@@ -56,6 +57,23 @@ impl Attack {
         }
         self.drain();
         self.pacer.snapshot(self.now);
+    }
+
+    /// What a file may say that another program wrote.
+    fn state(&mut self, scope: &ScopeId, told: Announcement) -> PacerState {
+        let rng = &mut self.rng;
+        let rates = [f64::MIN_POSITIVE, 1e-9, 1e300, f64::MAX, 0.0, -1.0, f64::NAN, f64::INFINITY];
+        let rate = rates[rng.next_u64() as usize % rates.len()];
+        let tokens = Some(rates[rng.next_u64() as usize % rates.len()]);
+        let learnt = Some(LearntState { rate, tokens, cap: Some(rng.next_u64() as u32), ago: duration(rng) });
+        let shape = [Shape::Sliding, Shape::Fixed, Shape::Bucket { burst: units(rng) }][rng.next_u64() as usize % 3];
+        let quota = Quota { dimension: Dimension::Requests, limit: units(rng), window: duration(rng), shape };
+        let taken = (0..3).map(|_| TakenState { ago: duration(rng), units: units(rng) }).collect();
+        let windows = vec![WindowState { quota, taken }];
+        let closed = Some(PauseState { left: duration(rng).min(Duration::from_secs(1)), cause: Cause::ServerFails });
+        let name = scope.name().to_string();
+        let level = LevelState { name, windows, announced: vec![told], learnt, closed, ..LevelState::default() };
+        PacerState { account: level.clone(), scopes: vec![level], ..PacerState::default() }
     }
 
     fn enqueue(&mut self, scope: &ScopeId) {

@@ -12,6 +12,7 @@ mod one_wait;
 mod outage;
 mod promises;
 mod replay;
+mod restored;
 mod slowed_down;
 mod spacing;
 mod stuck_item;

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use paceline_core::{
-    Admit, Announcement, Class, Concurrency, Cost, Dimension, Event, Instant, LimitReport, Limits, Outcome, Pace,
-    Pacer, PacerConfig, Policy, Quota, Request, Restores, ScopeId, Ticket,
+    Admit, Announcement, Class, Concurrency, Cost, Dimension, Event, Instant, LevelState, LimitReport, Limits, Outcome,
+    Pace, Pacer, PacerConfig, Policy, Quota, Request, Restores, ScopeId, Ticket,
 };
 
 use crate::job::at;
+use crate::restored::{learnt, restore};
 
 const S: Duration = Duration::from_secs(1);
 const MS: Duration = Duration::from_millis(1);
@@ -207,7 +208,7 @@ fn auto(quotas: Vec<Quota>, burst: Option<u64>) -> (Pacer, ScopeId) {
 fn admit_behind_waiters_estimates_when_by_the_learnt_rate() {
     for (rate, ahead, about) in [(100.0, 50, 0.5), (100.0, 300, 3.0), (20.0, 100, 5.0), (0.5, 10, 20.0)] {
         let (mut pacer, scope) = auto(vec![], None);
-        pacer.believe(at(0.0), &scope, rate, None, Duration::ZERO);
+        restore(&mut pacer, at(0.0), learnt("a", rate));
         let (off, estimate) = estimated_in(pacer, scope, &Cost::request(), ahead);
         // Meanwhile the rate grows.
         let near = 0.3 * about;
@@ -246,7 +247,6 @@ fn admit_behind_waiters_counts_what_headers_left() {
         (Restores::Gradually, 23, Some(22.0 * 20.0 / 7.0)),
     ] {
         let (mut pacer, scope) = auto(vec![], None);
-        pacer.believe(at(0.0), &scope, 1_000.0, None, Duration::ZERO);
         let report = LimitReport {
             dimension: Dimension::Requests,
             limit: Some(10),
@@ -256,7 +256,7 @@ fn admit_behind_waiters_counts_what_headers_left() {
             restores,
         };
         let told = Announcement { report, ago: Duration::ZERO, spent_since: 0 };
-        pacer.announce(at(0.0), &scope, &told);
+        restore(&mut pacer, at(0.0), LevelState { announced: vec![told], ..learnt("a", 1_000.0) });
         (0..=ahead).for_each(|_| _ = pacer.enqueue(at(0.0), Request::new(&scope, Cost::request())).expect("fits"));
         let estimate = match pacer.admit(at(0.0), &Request::new(&scope, Cost::request())) {
             Admit::At { at, policy: Policy::Queue } => Duration::from_nanos(at.as_nanos()).as_secs_f64(),
@@ -285,7 +285,7 @@ fn a_deadline_under_auto_is_told_at_once_behind_a_pause_and_a_full_window_and_no
     assert!(told[0].1.is_some_and(|earliest| earliest >= at(3_600.0)), "{told:?}");
 
     let (mut pacer, scope) = auto(vec![], None);
-    pacer.believe(at(0.0), &scope, 0.1, None, Duration::ZERO);
+    restore(&mut pacer, at(0.0), learnt("a", 0.1));
     send(&mut pacer, at(0.0), &scope);
     let behind_the_rate = pacer.enqueue(at(0.0), until(&scope, at(1.0))).expect("fits");
     assert_eq!(late(&mut pacer), [], "an answer may teach a higher rate");

@@ -8,6 +8,7 @@ use paceline_core::{
 };
 
 use crate::job::{Job, at, run};
+use crate::restored::{learnt, restore};
 
 const S: Duration = Duration::from_secs(1);
 
@@ -140,7 +141,7 @@ fn a_count_that_refusals_prove_wrong_keeps_a_margin_again() {
 fn after_a_reset(window: Option<Duration>, stale: bool) -> (usize, usize) {
     let mut pacer = Pacer::new(PacerConfig::default(), 1, Instant::ZERO).expect("sensible");
     let scope = pacer.scope("a");
-    pacer.believe(at(0.0), &scope, 100.0, None, Duration::ZERO);
+    restore(&mut pacer, at(0.0), learnt("a", 100.0));
     let send = |pacer: &mut Pacer, now| pacer.enqueue(now, Request::new(&scope, Cost::request())).expect("fits");
     let answer = |remaining, reset: f64| {
         let (limit, remaining) = (Some(5), Some(remaining));

@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use paceline_core::{
-    Admit, Backoff, Cause, Class, Concurrency, Cost, Dimension, Event, Growth, Instant, Jitter, LimitReport, Limits,
-    Outcome, Pace, Pacer, PacerConfig, Policy, Quota, Reach, Request, Restores, Retry, ScopeId, ScopeState, Ticket,
-    Verdict,
+    Admit, Backoff, Cause, Class, Concurrency, Cost, Event, Growth, Instant, Jitter, Limits, Outcome, Pace, Pacer,
+    PacerConfig, Policy, Quota, Reach, Request, Retry, ScopeId, ScopeState, Ticket, Verdict,
 };
 
 use crate::job::at;
@@ -181,68 +180,6 @@ fn one_canary_passes_and_a_pause_without_canary_empties_the_burst_too() {
     }
     assert_eq!(all_until(&mut pacer, at(60.5)).len(), 1, "the five that were stored are forgotten");
     assert_eq!(all_until(&mut pacer, at(63.6)).len(), 3);
-}
-
-#[test]
-fn a_window_is_carried_over_a_restart() {
-    let hourly = || Limits { quotas: vec![Quota::sliding(Dimension::Requests, 5, 3_600 * S)], burst: None };
-    let config = || PacerConfig { limits: hourly(), ..PacerConfig::default() };
-    let enqueue = |pacer: &mut Pacer, now| {
-        let scope = pacer.scope("a");
-        (0..10).for_each(|_| _ = pacer.enqueue(now, request(&scope, 0)).expect("fits"));
-        granted(pacer).len()
-    };
-    let mut before = pacer(config());
-    let scope = before.scope("a");
-    before.enqueue(at(100.0), request(&scope, 0)).expect("fits");
-    before.enqueue(at(2_000.0), request(&scope, 0)).expect("fits");
-    let left = before.snapshot(at(3_000.0)).account.quotas[0].clone();
-    let ago: Vec<u64> = left.taken.iter().map(|(ago, _)| ago.as_secs_f64().round() as u64).collect();
-    assert_eq!(ago, [2_900, 1_000]);
-
-    let mut after = pacer(config());
-    let now = at(1e7);
-    after.charge(now, None, &left.dimension, 3_600 * S, &left.taken);
-    assert_eq!(enqueue(&mut after, now), 3, "two of five are used");
-    let next = after.poll_timeout().expect("the sixth waits");
-    assert!((699.0..701.0).contains(&(next - now).as_secs_f64()), "until the first has left the window");
-}
-
-#[test]
-fn what_headers_announced_is_carried_over_a_restart() {
-    let next = |pacer: &mut Pacer, now, scope| match pacer.admit(now, &request(&scope, 0)) {
-        Admit::At { at, .. } => at - now,
-        Admit::Now | Admit::OnRelease { .. } => Duration::ZERO,
-    };
-    let mut before = pacer(PacerConfig::default());
-    let scope = before.scope("a");
-    let first = before.enqueue(at(10.0), request(&scope, 0)).expect("fits");
-    let report = LimitReport {
-        dimension: Dimension::Requests,
-        limit: Some(20),
-        remaining: Some(3),
-        reset: Some(17 * S),
-        window: Some(20 * S),
-        restores: Restores::Gradually,
-    };
-    before.complete(at(11.0), first, Outcome { limits: vec![report], ..Outcome::new(Class::Success) });
-    (0..3).for_each(|_| _ = before.enqueue(at(11.0), request(&scope, 0)).expect("fits"));
-    let told = before.snapshot(at(12.0)).scopes[0].announced[0].announcement.clone().expect("headers said it");
-    assert_eq!((told.ago, told.spent_since), (2 * S, 3));
-    let waits = next(&mut before, at(12.0), scope.clone());
-
-    let mut after = pacer(PacerConfig::default());
-    let scope = after.scope("a");
-    after.announce(at(5_000.0), &scope, &told);
-    assert_eq!(next(&mut after, at(5_000.0), scope.clone()), waits);
-    let first = after.enqueue(at(5_001.0), request(&scope, 0)).expect("fits");
-    let now = after.poll_timeout().unwrap_or(at(5_001.0));
-    after.handle_timeout(now);
-    assert_eq!(granted(&mut after), [first]);
-    let news = LimitReport { remaining: Some(20), ..told.report.clone() };
-    after.complete(now + S, first, Outcome { limits: vec![news], ..Outcome::new(Class::Success) });
-    after.announce(now + S, &scope, &told);
-    assert_eq!(next(&mut after, now + S, scope), Duration::ZERO, "the next answer knows better");
 }
 
 #[test]

@@ -334,12 +334,15 @@ fn a_snapshot_keeps_the_scopes_that_have_not_changed_and_a_new_run_begins_anew()
     let job = Job::new();
     let journal = job.start(1);
     let reader = Reader::open(job.paths.journal.as_ref().unwrap()).unwrap();
+    assert_eq!(journal.limiter_state().unwrap(), [""; 0]);
     let told = |first: bool, scopes: &[(&str, &str)]| {
-        let scopes = scopes.iter().map(|(name, text)| ((*name).into(), (*text).to_owned())).collect();
-        let update = SnapshotUpdate { job: "{}".into(), scopes, first };
+        let texts = |of: &str| scopes.iter().map(|(name, text)| ((*name).into(), format!("{of}{text}"))).collect();
+        let update = SnapshotUpdate { job: "{}".into(), scopes: texts(""), state: texts("state "), first };
         wait(|reply| journal.write_snapshot(update, reply)).unwrap();
         let read = reader.snapshot().unwrap().unwrap();
         assert_eq!(journal.snapshot().unwrap().as_ref(), Some(&read));
+        let state = read.scopes.iter().map(|text| format!("state {text}"));
+        assert_eq!(journal.limiter_state().unwrap(), state.collect::<Vec<_>>());
         read.scopes
     };
     assert_eq!(told(true, &[("b", "1"), ("a", "2")]), ["1", "2"]);

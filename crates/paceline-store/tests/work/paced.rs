@@ -4,7 +4,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use paceline_core::{
-    Admit, Class, Cost, Event, Limits, Outcome, Pace, Pacer, PacerConfig, Quota, Request, ScopeId, Ticket, Verdict,
+    Admit, Class, Cost, Event, LearntState, LevelState, Limits, Outcome, Pace, Pacer, PacerConfig, PacerState, Quota,
+    Request, ScopeId, Ticket, Verdict,
 };
 use paceline_store::work::{
     Clock, Ended, Failure, Filter, MemoryStore, NewItem, Note, Policy, Scheduler, Start, State, Status, Task, Wait,
@@ -151,8 +152,13 @@ async fn a_held_scope_keeps_no_other_out() {
     {
         let (mut pacer, now) = (world.pacer.lock().unwrap(), world.clock.now());
         pacer.hold(now, Some(&held), now + S * 60);
-        pacer.believe(now, &free, 1e6, None, Duration::ZERO);
-        pacer.believe(now, &held, 1e6, None, Duration::ZERO);
+        let learnt = |scope: &ScopeId| LevelState {
+            name: scope.name().to_string(),
+            learnt: Some(LearntState { rate: 1e6, tokens: None, cap: None, ago: Duration::ZERO }),
+            ..LevelState::default()
+        };
+        let state = PacerState { scopes: vec![learnt(&free), learnt(&held)], ..PacerState::default() };
+        pacer.restore(now, &state, Duration::ZERO).unwrap();
     }
     let work = world.work(S, false);
     let summary = world.scheduler(fifty()).run_paced(work, std::future::pending()).await.unwrap();

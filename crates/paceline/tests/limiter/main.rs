@@ -6,6 +6,7 @@ mod hostile;
 mod log;
 mod nested;
 mod pace;
+mod restored;
 mod run;
 mod sleeper;
 mod threads;

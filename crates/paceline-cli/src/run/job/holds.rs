@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use paceline::{Cause, Level, Limiter, ScopeSnapshot, ScopeState};
 use paceline_core::Timestamp;
-use paceline_store::{ACCOUNT, Error, Journal, ScopeRow, ScopeState as Stored};
+use paceline_store::{ACCOUNT, Error, Journal, ScopeRow, ScopeState as Stored, Snapshot};
+use serde::Deserialize;
 
 use crate::run::calls::acknowledge::Acknowledge;
 use crate::run::calls::item::{Context, Pause};
-use crate::run::job::carried::Clocks;
 use crate::text;
 
 /// A closure that is over before a next run has begun.
@@ -145,6 +145,29 @@ fn closed(until: Timestamp, cause: Cause) -> Stored {
     Stored::Held { until, reason: cause.to_string() }
 }
 
+/// The same moment by two clocks, when the run before wrote its state last: holds are stored by the second.
+#[derive(Clone, Copy, Deserialize)]
+pub(crate) struct Clocks {
+    /// The wall clock.
+    at: jiff::Timestamp,
+    /// The clock of that run, which stepped with nothing.
+    run_clock: jiff::Timestamp,
+}
+
+impl Clocks {
+    /// Those of a snapshot; none in one of an older version.
+    pub(crate) fn of(snapshot: &Snapshot) -> Option<Self> {
+        serde_json::from_str(&snapshot.job).ok()
+    }
+
+    /// How long a hold that was stored then still lasts: neither longer because the clock was set back, nor shorter because it
+    /// was set forward during that run.
+    pub(crate) fn left(&self, until: Timestamp, now: Timestamp) -> Duration {
+        let [at, run_clock] = [self.at, self.run_clock].map(|clock| Timestamp::from_millis(clock.as_millisecond()));
+        until.saturating_since(run_clock).saturating_sub(now.saturating_since(at))
+    }
+}
+
 /// Takes up what earlier runs left: holds go on until their time, by `clocks` also where the wall clock was set meanwhile. A
 /// stop waited for a person, and a person has started this run: it is tried again, and comes back with the first answer if
 /// nothing has changed.
@@ -181,4 +204,26 @@ pub(crate) fn restore(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::from_millis(1_795_176_000_000);
+
+    #[test]
+    fn a_hold_lasts_as_long_whatever_the_wall_clock_does() {
+        let hours = |number: i64| NOW.as_millis() + number * 3_600_000;
+        let left = |until: i64, run_clock: i64, at: i64, now: i64| {
+            let moment = |hour| jiff::Timestamp::from_millisecond(hours(hour)).expect("a time");
+            let clocks = Clocks { at: moment(at), run_clock: moment(run_clock) };
+            clocks.left(Timestamp::from_millis(hours(until)), Timestamp::from_millis(hours(now))).as_secs() / 3_600
+        };
+        assert_eq!(left(5, 1, 1, 2), 3, "an hour later");
+        assert_eq!(left(5, 1, 1, 9), 0, "long over");
+        assert_eq!(left(5, 1, 1, -48), 4, "two days were set back between the runs");
+        assert_eq!(left(53, 49, 1, 2), 3, "two days were set back during the run");
+        assert_eq!(left(5, 1, 49, 50), 3, "it was set forward during the run");
+    }
 }

@@ -1,7 +1,6 @@
 //! A job as it is found or begun, and what earlier runs left for it.
 
 pub(crate) mod begun;
-pub(crate) mod carried;
 pub(crate) mod done;
 pub(crate) mod holds;
 pub(crate) mod load;

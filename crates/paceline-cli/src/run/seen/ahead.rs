@@ -185,7 +185,6 @@ mod tests {
             window: None,
             next_free: Instant::ZERO + 34 * S,
             taken: Vec::new(),
-            announcement: None,
         };
         let rest = Rest { items: 17, rate: 3.2, ..Rest::default() };
         assert_eq!(rest.under(Instant::ZERO, &opens), Some(34 * S), "its window is not known, but when it opens");

@@ -10,14 +10,10 @@ use paceline_core::{Class, Dimension, Timestamp};
 use serde_json::{Map, Value, json};
 
 use crate::run::calls::stop::Stop;
-use crate::run::job::carried::Told;
 use crate::run::seen::figures::Figures;
 
 /// Turns an instant of the limiter into a time of the wall clock.
 pub(crate) type ToWall<'a> = &'a dyn Fn(Instant) -> Timestamp;
-
-/// The word for a learnt rate before its first refusal.
-pub(crate) const STARTING: &str = "starting";
 
 /// The state of a job, as it is kept in the journal, but for its scopes.
 pub(crate) fn job(
@@ -120,7 +116,7 @@ fn scope(scope: &ScopeSnapshot, wall: ToWall<'_>) -> Value {
 
 fn belief(belief: &Belief) -> Value {
     let trend = match belief.trend {
-        Trend::Starting => STARTING,
+        Trend::Starting => "starting",
         Trend::Returning => "returning",
         Trend::Growing => "growing",
     };
@@ -161,8 +157,7 @@ fn quota(quota: &QuotaSnapshot, time: &dyn Fn(Instant) -> String) -> Value {
         "remaining": quota.remaining,
         "window_s": quota.window.map(|window| window.as_secs_f64()),
         "next_free": time(quota.next_free),
-        "taken": quota.taken.iter().map(|(ago, units)| (ago.as_millis(), units)).collect::<Vec<_>>(),
-        "announced": quota.announcement.as_ref().map(Told::of),
+        "taken": quota.taken.iter().map(|taken| (taken.ago.as_millis(), taken.units)).collect::<Vec<_>>(),
     })
 }
 

@@ -16,6 +16,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
+use crate::carried;
 use crate::exit::Failure;
 use crate::run::calls::bounds::Begun;
 use crate::run::calls::item::{Context, Phase, Tried, TryEnd};
@@ -274,6 +275,7 @@ impl Dispatcher {
         let wall = |at| context.timestamp(at);
         let changes = context.limiter.changes();
         let scopes = snapshot::changed(&changes, context.limiter.now(), &wall);
+        let state = carried::parts(&context.limiter, &changes);
         let first = self.limits.scopes().is_empty();
         let limits = self.limits.update(changes);
         let figures = recorder.figures();
@@ -288,7 +290,7 @@ impl Dispatcher {
             return;
         }
         let job = snapshot::job(figures, &limits.account, in_flight, now, seconds, stop, &wall);
-        journal.write_snapshot(SnapshotUpdate { job, scopes, first }, recorder.acknowledge.reply());
+        journal.write_snapshot(SnapshotUpdate { job, scopes, state, first }, recorder.acknowledge.reply());
         let minutes = recorder.minutes().take(limits);
         if !minutes.is_empty() {
             journal.add_history(minutes, recorder.acknowledge.reply());

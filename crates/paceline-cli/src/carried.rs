@@ -1,0 +1,48 @@
+//! What a limiter knew, for the next process: `run` keeps it in its journal, `tasks run` in its store.
+//!
+//! It is at most half a second old when a process is killed, and exact when it ends. A configured limit holds over starts, what
+//! headers announced goes on with its age, and what was learnt from refusals is where the next one begins, the more carefully
+//! the longer ago that was.
+
+use std::sync::Arc;
+
+use paceline::{LevelState, Limiter, LimiterState, PacerState, Snapshot};
+use paceline_store::ACCOUNT;
+
+/// The state of the account and of the scopes that have changed, each as one text that can be restored by itself.
+pub(crate) fn parts(limiter: &Limiter, changed: &Snapshot) -> Vec<(Arc<str>, String)> {
+    let names = changed.scopes.iter().map(|scope| &*scope.name);
+    let LimiterState { at, pacer: PacerState { account, scopes, .. } } = limiter.export_of(names);
+    let part = |name: &str, pacer| (name.into(), text(&LimiterState { at, pacer }));
+    let account = part(ACCOUNT, PacerState { account, ..PacerState::default() });
+    let scopes = scopes.into_iter().map(|scope| {
+        let name = scope.name.clone();
+        part(&name, PacerState { scopes: vec![scope], ..PacerState::default() })
+    });
+    std::iter::once(account).chain(scopes).collect()
+}
+
+/// A state as it is kept.
+pub(crate) fn text(state: &LimiterState) -> String {
+    serde_json::to_string(state).expect("numbers and words")
+}
+
+/// Gives the limiter what such texts tell; one that cannot be read, or is of a later version, tells nothing, and the log says so.
+///
+/// Holds, pauses and stops are left out: journal and store have them in tables of their own, from the moment when they begin, and
+/// without those that a person has ended.
+pub(crate) fn restore<'a>(limiter: &Limiter, texts: impl IntoIterator<Item = &'a str>) {
+    let restored = texts.into_iter().try_for_each(|text| {
+        let mut state: LimiterState = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        state.pacer.account = open(state.pacer.account);
+        state.pacer.scopes = state.pacer.scopes.into_iter().map(open).collect();
+        limiter.restore(&state).map_err(|error| error.to_string())
+    });
+    if let Err(error) = restored {
+        tracing::warn!("limits begin anew, as if nothing had been sent before: {error}");
+    }
+}
+
+fn open(level: LevelState) -> LevelState {
+    LevelState { held: None, closed: None, stopped: None, ..level }
+}

@@ -1,0 +1,54 @@
+//! What a scope knows goes on in the same scope of another pacer.
+
+use alloc::string::ToString;
+use core::time::Duration;
+
+use super::Scope;
+use crate::announced::{Announced, Carrier};
+use crate::config::Pace;
+use crate::state::{Announcement, LevelState, PauseState};
+use crate::time::Instant;
+
+impl Scope {
+    /// What is over by `now` is not in it.
+    pub(crate) fn export(&self, now: Instant) -> LevelState {
+        let told = self.announced.iter().filter(|limit| !limit.is_over(now));
+        let idle = self.idle.map_or(Duration::ZERO, |since| now - since);
+        let learnt = (self.pace == Pace::Auto).then(|| self.learnt.export(idle)).flatten();
+        let closed =
+            self.gate.closed_until(now).map(|until| PauseState { left: until - now, cause: self.gate.cause() });
+        LevelState {
+            name: self.name.to_string(),
+            windows: self.quotas.export(now),
+            announced: told.map(|limit| limit.announcement(now, self.spent.get(&limit.dimension))).collect(),
+            learnt,
+            held: self.hold.export(now),
+            closed,
+            stopped: self.hold.stopped().map(ToString::to_string),
+        }
+    }
+
+    /// Takes over all but holds and stops, which are the pacer's to set.
+    pub(crate) fn restore(&mut self, now: Instant, level: &LevelState, since: Duration) {
+        self.quotas.restore(now, &level.windows, since);
+        level.announced.iter().for_each(|told| self.announce(now, told, since));
+        if let Some(learnt) = &level.learnt {
+            self.learnt.restore(learnt, since);
+        }
+        if let Some((left, closed)) = level.closed.and_then(|closed| Some((closed.after(since)?, closed))) {
+            self.expect_canary(now + left, closed.cause);
+        }
+    }
+
+    /// Unless a call of this pacer has brought news already.
+    fn announce(&mut self, now: Instant, told: &Announcement, since: Duration) {
+        let dimension = &told.report.dimension;
+        let spent = self.spent.get(dimension);
+        let sent = now.saturating_sub(told.ago.saturating_add(since));
+        let Some(announced) = Announced::new(&told.report, Carrier { number: 0, sent, spent }) else { return };
+        if self.announced.iter().all(|known| known.dimension != *dimension) {
+            self.spent.set(dimension.clone(), spent.saturating_add(told.spent_since));
+            self.announced.push(announced);
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! What a pacer knows, as one plain value that outlives it.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
+use core::time::Duration;
+
+use crate::admit::Cause;
+use crate::config::Quota;
+use crate::outcome::LimitReport;
+
+/// The version of [`PacerState`] that this pacer writes, and the newest that it reads.
+const VERSION: u32 = 1;
+
+/// What a pacer of the same account can go on with: [`Pacer::export`](crate::Pacer::export) makes it,
+/// [`Pacer::restore`](crate::Pacer::restore) takes it.
+///
+/// All times are durations before or after the export, so no clock is needed to read it. With the feature `serde` it can be
+/// written and read; durations are whole milliseconds there, and what may be empty may be missing.
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct PacerState {
+    /// Of the value: a field that is only added leaves it as it is, any other change raises it. This pacer writes and knows 1.
+    pub version: u32,
+    /// The ceiling over everything; its name is empty.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub account: LevelState,
+    /// The scopes of which something is known, in any order.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub scopes: Vec<LevelState>,
+}
+
+/// What is known of the account or of one scope.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
+pub struct LevelState {
+    /// The scope; empty for the account.
+    pub name: String,
+    /// What the windows of configured limits counted.
+    pub windows: Vec<WindowState>,
+    /// What the server's headers said last about its limits.
+    pub announced: Vec<Announcement>,
+    /// What refusals taught, under [`Pace::Auto`](crate::Pace::Auto).
+    pub learnt: Option<LearntState>,
+    /// A hold; deadlines stand still meanwhile.
+    pub held: Option<PauseState>,
+    /// A pause that the server asked for, or that follows refusals.
+    pub closed: Option<PauseState>,
+    /// Nothing leaves until a person acts, for that reason.
+    pub stopped: Option<String>,
+}
+
+/// What a window of a configured limit counted.
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct WindowState {
+    /// The limit.
+    #[cfg_attr(feature = "serde", serde(flatten))]
+    pub quota: Quota,
+    /// Oldest first, in about 60 parts at most; one part where the shape is not [`Shape::Sliding`](crate::Shape::Sliding).
+    pub taken: Vec<TakenState>,
+}
+
+/// Units that a window counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct TakenState {
+    /// How long before the export they left, at most.
+    #[cfg_attr(feature = "serde", serde(rename = "ago_ms", with = "millis"))]
+    pub ago: Duration,
+    /// So many.
+    pub units: u64,
+}
+
+/// The last that a server's headers said about a limit, and what left since.
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Announcement {
+    /// Its words.
+    #[cfg_attr(feature = "serde", serde(flatten))]
+    pub report: LimitReport,
+    /// How long ago the call left that brought it.
+    #[cfg_attr(feature = "serde", serde(rename = "ago_ms", with = "millis"))]
+    pub ago: Duration,
+    /// Units that left after that call.
+    pub spent_since: u64,
+}
+
+/// The pace that a scope had learnt.
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct LearntState {
+    /// Calls a second. One that is not a positive number is ignored.
+    pub rate: f64,
+    /// The same in tokens a second, where tokens are what the limit counts.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub tokens: Option<f64>,
+    /// Calls in flight, where refusals follow their number.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub cap: Option<u32>,
+    /// For how long before the export no call had tried it.
+    #[cfg_attr(feature = "serde", serde(rename = "ago_ms", with = "millis"))]
+    pub ago: Duration,
+}
+
+/// A time in which nothing leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct PauseState {
+    /// How long after the export it ends.
+    #[cfg_attr(feature = "serde", serde(rename = "left_ms", with = "millis"))]
+    pub left: Duration,
+    /// What for.
+    pub cause: Cause,
+}
+
+impl PacerState {
+    /// # Errors
+    /// When it is of a later version than this pacer knows.
+    pub(crate) const fn check(&self) -> Result<(), NewerState> {
+        if self.version > VERSION { Err(NewerState { version: self.version }) } else { Ok(()) }
+    }
+}
+
+impl Default for PacerState {
+    /// That of a pacer which knows nothing.
+    fn default() -> Self {
+        Self { version: VERSION, account: LevelState::default(), scopes: Vec::new() }
+    }
+}
+
+impl LevelState {
+    /// Whether a pacer that has never heard of it knows as much.
+    pub fn is_empty(&self) -> bool {
+        *self == Self { name: self.name.clone(), ..Self::default() }
+    }
+}
+
+impl PauseState {
+    /// What is left of it that long after the export; none: it is over.
+    pub(crate) fn after(&self, since: Duration) -> Option<Duration> {
+        Some(self.left.saturating_sub(since)).filter(|left| !left.is_zero())
+    }
+}
+
+/// A [`PacerState`] of a later version than this program knows. Nothing of it was taken over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewerState {
+    /// Its version.
+    pub version: u32,
+}
+
+impl fmt::Display for NewerState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { version } = self;
+        write!(
+            f,
+            "the state has version {version}, and this program knows none after {VERSION}: nothing of it is restored"
+        )
+    }
+}
+
+impl core::error::Error for NewerState {}
+
+/// Durations as whole milliseconds: what has been is cut off, so that it is never taken for older than it is.
+#[cfg(feature = "serde")]
+pub(crate) mod millis {
+    use core::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(crate) fn serialize<S: Serializer>(duration: &Duration, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_u64(of(*duration))
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+        u64::deserialize(from).map(Duration::from_millis)
+    }
+
+    fn of(duration: Duration) -> u64 {
+        u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// The same where there may be none.
+    pub(crate) mod or_none {
+        use core::time::Duration;
+
+        use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+        #[expect(clippy::ref_option, reason = "serde passes the field by reference")]
+        pub(crate) fn serialize<S: Serializer>(duration: &Option<Duration>, to: S) -> Result<S::Ok, S::Error> {
+            duration.map(super::of).serialize(to)
+        }
+
+        pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
+            Ok(Option::<u64>::deserialize(from)?.map(Duration::from_millis))
+        }
+    }
+}
+
+/// The words that the other types of the value are written as.
+#[cfg(feature = "serde")]
+mod words {
+    use alloc::borrow::Cow;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use crate::admit::Cause;
+    use crate::cost::Dimension;
+
+    impl Serialize for Dimension {
+        fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+            to.serialize_str(self.as_str())
+        }
+    }
+
+    impl<'de> Deserialize<'de> for Dimension {
+        fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+            Ok(Self::from_name(&Cow::<str>::deserialize(from)?))
+        }
+    }
+
+    impl Serialize for Cause {
+        fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+            to.collect_str(self)
+        }
+    }
+
+    /// Words that this program does not know are those of another: it holds all the same.
+    impl<'de> Deserialize<'de> for Cause {
+        fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+            Ok(Self::from_words(&Cow::<str>::deserialize(from)?).unwrap_or(Self::Program))
+        }
+    }
+}
