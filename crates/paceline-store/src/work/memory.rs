@@ -46,6 +46,7 @@ struct Tables {
     /// What each worker has.
     in_flight: BTreeMap<i64, BTreeSet<u64>>,
     last_worker: i64,
+    limiters: BTreeMap<String, String>,
 }
 
 #[derive(Debug)]
@@ -173,6 +174,17 @@ impl WorkStore for MemoryStore {
         let done = self.at_once(|tables, now| Ok(tables.amend(&filter, amend, now)));
         self.0.changed.notify_waiters();
         done
+    }
+
+    fn keep_limiter(&self, account: &str, state: &str) -> Pending<'_, ()> {
+        self.at_once(|tables, _| {
+            tables.limiters.insert(account.to_owned(), state.to_owned());
+            Ok(())
+        })
+    }
+
+    fn kept_limiter(&self, account: &str) -> Pending<'_, Option<String>> {
+        self.at_once(|tables, _| Ok(tables.limiters.get(account).cloned()))
     }
 
     fn changed(&self) -> Pending<'_, ()> {

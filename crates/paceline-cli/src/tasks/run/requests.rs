@@ -27,6 +27,7 @@ use crate::run::calls::no_answer::NoAnswer;
 use crate::run::calls::partial::Partials;
 use crate::run::calls::send::{Answer, Call, Sender, SenderConfig};
 use crate::run::calls::stop::Stop;
+use crate::run::job::sharing;
 use crate::run::lines::format::Format;
 use crate::run::lines::line::Echo;
 use crate::text;
@@ -36,6 +37,8 @@ use crate::upstream;
 pub(super) struct Requests {
     upstream: Upstream,
     base_url: String,
+    /// The name of the account that pays; of the mock, which begins anew each time, nothing is kept.
+    account: Option<String>,
     sender: Sender,
     /// Tokens per character by scope, as answers report them.
     ratios: Mutex<BTreeMap<String, TokenRatio>>,
@@ -76,6 +79,7 @@ impl Requests {
         let headers = upstream::headers(&upstream)?;
         let mock = if upstream.name == MOCK { run::start_mock(&mut upstream, None).await? } else { None };
         let base_url = upstream.base_url.clone().unwrap_or_default();
+        let account = mock.is_none().then(|| sharing::account(&base_url, &headers));
         let config = SenderConfig { base_url: base_url.clone(), headers, timeout, idempotency: None };
         let sender = Sender::new(upstream::client(&upstream)?, config)
             .map_err(|error| exit::Failure::refused(format!("cannot set up calls to the upstream: {error}")))?;
@@ -83,6 +87,7 @@ impl Requests {
         Ok(Self {
             upstream,
             base_url,
+            account,
             sender,
             ratios,
             partials,
@@ -92,6 +97,11 @@ impl Requests {
             answers,
             _mock: mock,
         })
+    }
+
+    /// The name of the account that pays, without host and key; none for the mock.
+    pub(super) fn account(&self) -> Option<String> {
+        self.account.clone()
     }
 
     /// What the run before found out about the server is forgotten.
