@@ -1,5 +1,7 @@
 //! Every call to the CA, each with a permit: those that the ACME client sends on its own account too.
 
+mod kept;
+
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

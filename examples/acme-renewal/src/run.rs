@@ -95,6 +95,7 @@ pub(crate) async fn once(
     let clock = Clock::system();
     let store = Arc::new(SqliteStore::open(&args.store, clock.clone())?);
     let ca = Ca::new(ca_config(args)?)?;
+    ca.restore(&*store).await?;
     let items = items::enter(&*store, ca.directory(), due).await?;
     let orders = state.join("orders");
     let orders = Orders::open(orders.clone()).map_err(file("make", &orders))?;
@@ -120,7 +121,12 @@ pub(crate) async fn once(
             () = ca.given_up() => gone = true,
         }
     };
-    let summary = scheduler.run_until(work, stop).await.map_err(RunError::Broken)?;
+    let ended = tokio::select! {
+        ended = scheduler.run_until(work, stop) => ended,
+        () = ca.keep_regularly(&*store) => unreachable!("it goes on for as long as it is asked"),
+    };
+    ca.keep(&*store).await;
+    let summary = ended.map_err(RunError::Broken)?;
     if gone {
         items::due_at_once(&*store).await.map_err(RunError::Broken)?;
     }

@@ -223,6 +223,16 @@ fn a_limit_that_is_used_up_ends_the_run_and_counts_no_try() {
 }
 
 #[test]
+fn a_configured_limit_holds_over_runs() {
+    let store = Store::of(&["a", "b", "c", "d", "e", "f", "g"]);
+    let bounds = ["--max-wait", "1s", "--limit"];
+    for (limit, left) in [("5 per 1h", 5), ("5 per 1h", 5), ("6 per 2h", 6)] {
+        let Ran { code, log, .. } = store.run(&[&bounds[..], &[limit]].concat(), NOTE);
+        assert_eq!((code, store.log().len()), (3, left), "{limit}: no run buys another five: {log}");
+    }
+}
+
+#[test]
 fn many_bad_items_close_no_way_for_good_ones() {
     let keys: Vec<String> = (0..50).map(|n| format!("k{n:02}")).collect();
     let store = Store::of(&keys.iter().map(String::as_str).collect::<Vec<_>>());

@@ -332,6 +332,20 @@ fn a_limit_holds_for_requests_too() {
 }
 
 #[test]
+fn a_limit_holds_over_runs_for_each_account() {
+    let server = Server::new(|_| Reply::ok());
+    let store = numbered(20);
+    for (key, arrivals) in [("sk-one-of-two-keys", 3), ("sk-one-of-two-keys", 3), ("sk-the-other-of-two", 6)] {
+        let mut command = command(&store, &server);
+        command.args(["--upstream", "openai", "--limit", "3 per 2h", "--max-wait", "1s"]).env("OPENAI_API_KEY", key);
+        let Ran { code, log, .. } = ran(&mut command);
+        assert_eq!((code, server.count()), (3, arrivals), "{log}");
+        let file = std::fs::read(store.job.path("work.db")).expect("readable");
+        assert!(!file.windows(key.len()).any(|window| window == key.as_bytes()), "a key is in the store");
+    }
+}
+
+#[test]
 fn a_second_interruption_gives_up_a_request() {
     let server = Server::new(|_| Reply::ok().never());
     let store = numbered(1);

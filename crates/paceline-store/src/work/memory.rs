@@ -47,6 +47,7 @@ struct Tables {
     in_flight: BTreeMap<i64, BTreeSet<u64>>,
     last_worker: i64,
     last_item: u64,
+    limiters: BTreeMap<String, String>,
 }
 
 #[derive(Debug)]
@@ -186,6 +187,17 @@ impl WorkStore for MemoryStore {
             }
             Ok(gone.len() as u64)
         })
+    }
+
+    fn keep_limiter(&self, account: &str, state: &str) -> Pending<'_, ()> {
+        self.at_once(|tables, _| {
+            tables.limiters.insert(account.to_owned(), state.to_owned());
+            Ok(())
+        })
+    }
+
+    fn kept_limiter(&self, account: &str) -> Pending<'_, Option<String>> {
+        self.at_once(|tables, _| Ok(tables.limiters.get(account).cloned()))
     }
 
     fn changed(&self) -> Pending<'_, ()> {

@@ -69,6 +69,13 @@ pub trait WorkStore: Send + Sync {
     /// and no worker is at work. The key of a removed item may be added again.
     fn prune(&self, filter: Filter, older_than: Duration) -> Pending<'_, u64>;
 
+    /// Keeps what the limiter of an account knows, as a text, in place of what was kept before: of several workers the last one
+    /// counts. The name may hold no key.
+    fn keep_limiter(&self, account: &str, state: &str) -> Pending<'_, ()>;
+
+    /// What was kept last for that account; none before the first time.
+    fn kept_limiter(&self, account: &str) -> Pending<'_, Option<String>>;
+
     /// Waits until another caller or process may have added or changed something.
     fn changed(&self) -> Pending<'_, ()>;
 }

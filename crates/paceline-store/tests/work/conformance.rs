@@ -55,6 +55,7 @@ conformance!(
     an_hour_back_lengthens_no_wait,
     an_hour_forward_makes_due,
     time_begins_with_the_first_send,
+    of_what_limiters_know_the_last_counts,
 );
 
 async fn a_key_is_added_once(on: Bench) {
@@ -496,4 +497,14 @@ async fn time_begins_with_the_first_send(on: Bench) {
     let claimed = on.claim(worker, 1).await.items.remove(0);
     on.record(ClaimOutcome::back(&claimed)).await;
     assert_eq!(first().await, began, "a later try that did not begin changes nothing");
+}
+
+async fn of_what_limiters_know_the_last_counts(on: Bench) {
+    assert_eq!(on.store.kept_limiter("one").await.unwrap(), None);
+    for (account, state) in [("one", "1"), ("other", "2"), ("one", "3")] {
+        on.store.keep_limiter(account, state).await.unwrap();
+    }
+    for (account, state) in [("one", Some("3")), ("other", Some("2")), ("a third", None)] {
+        assert_eq!(on.store.kept_limiter(account).await.unwrap().as_deref(), state, "{account}");
+    }
 }

@@ -14,7 +14,7 @@ const CONTEXT: &str = "paceline 2026-11 lock of a host and key";
 /// folder for it no user is warned; that is no reason not to run.
 pub(crate) fn mark(address: &str, headers: &HeaderMap) -> Option<File> {
     let folder = folder();
-    match take(&folder, &name(address, headers)) {
+    match take(&folder, &(account(address, headers) + ".lock")) {
         Ok(Taken::Ours(file)) => return Some(file),
         Ok(Taken::Theirs { pid }) => {
             let who = pid.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"));
@@ -74,8 +74,8 @@ fn folder() -> PathBuf {
         .join("paceline")
 }
 
-/// A name from which neither host nor key can be told.
-fn name(address: &str, headers: &HeaderMap) -> String {
+/// The name of an account, from which neither host nor key can be told.
+pub(crate) fn account(address: &str, headers: &HeaderMap) -> String {
     let mut account = host(address).into_bytes();
     for (header, value) in headers.iter().filter(|(_, value)| value.is_sensitive()) {
         for part in [header.as_str().as_bytes(), value.as_bytes()] {
@@ -84,8 +84,7 @@ fn name(address: &str, headers: &HeaderMap) -> String {
         }
     }
     let hash = blake3::derive_key(CONTEXT, &account);
-    let hex: String = hash[..16].iter().map(|byte| format!("{byte:02x}")).collect();
-    hex + ".lock"
+    hash[..16].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Scheme, host and port; a path below them is the same server.
@@ -107,11 +106,11 @@ mod tests {
 
     #[test]
     fn an_account_is_a_host_and_a_key() {
-        let name = |address, secret| name(address, &key(secret));
+        let name = |address, secret| account(address, &key(secret));
         assert_eq!(name("https://h/v1", "a"), name("https://h:443", "a"));
         assert_ne!(name("https://h", "a"), name("https://h", "b"));
         assert_ne!(name("https://h", "a"), name("https://g", "a"));
-        assert_eq!(name("https://h", "a").len(), 32 + ".lock".len());
+        assert_eq!(name("https://h", "a").len(), 32);
     }
 
     #[test]

@@ -4,6 +4,7 @@ mod alike;
 mod answers;
 mod course;
 mod hurry;
+mod kept;
 mod permits;
 mod program;
 mod requests;
@@ -16,6 +17,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::HeaderMap;
 use paceline_core::{Class, Cost, Outcome};
 use paceline_store::ScopeState;
 use paceline_store::work::{self, Clock, Note, Policy, Scheduler, Start, State, Task, WorkError, WorkStore};
@@ -24,6 +26,7 @@ use self::alike::Alike;
 use self::answers::Answers;
 use self::course::{Course, Told};
 use self::hurry::Hurried;
+use self::kept::KeptLimiter;
 use self::permits::Permits;
 use self::program::{Failed, Program};
 use self::requests::Requests;
@@ -33,6 +36,7 @@ use self::summary::Ran;
 use crate::args::Everywhere;
 use crate::exit::{Failure, Status};
 use crate::files::{self, Kept};
+use crate::run::job::sharing;
 use crate::tasks::report::standing::Standing;
 use crate::text;
 use crate::upstream;
@@ -50,6 +54,7 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
     let policy = Policy { pace: upstream.pacer.pace, concurrency, ..policy };
     let judge = args.judge.judge(everywhere)?;
     let permits = Permits::new(&upstream)?;
+    let address = upstream.base_url.clone().unwrap_or_default();
     args.store.refuse_as_output("-o", args.output.as_deref())?;
     args.store.refuse_as_output("--summary", args.summary.as_deref())?;
     let store = args.store.open(&clock).await?;
@@ -60,13 +65,19 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
     } else {
         Work::Command(Arc::new(Program::new(&args.command, args.timeout)?))
     };
+    let account = match &work {
+        Work::Requests(requests) => requests.account(),
+        Work::Command(_) => Some(sharing::account(&address, &HeaderMap::new())),
+    };
+    let kept = KeptLimiter::restore(store.clone(), permits.limiter().clone(), account, clock.clone());
+    let kept = kept.await.map_err(Failure::refused)?;
     summary::try_file(args.summary.as_deref())?;
     let told = Told::listen().map_err(Failure::interrupted)?;
     let mut scheduler = Scheduler::new(store.clone(), policy.clone(), clock.clone()).map_err(Failure::refused)?;
     if let Some(judge) = judge {
         scheduler = scheduler.with_judge(Arc::new(Hurried::new(judge, told.clone())));
     }
-    let runs = Runs { args: &args, quiet: everywhere.quiet, store, policy, scheduler, permits, work, clock };
+    let runs = Runs { args: &args, quiet: everywhere.quiet, store, policy, scheduler, permits, kept, work, clock };
     match args.every {
         None => runs.once(&told).await,
         Some(every) => runs.every(every, &told).await,
@@ -81,6 +92,7 @@ struct Runs<'a> {
     policy: Policy,
     scheduler: Scheduler,
     permits: Permits,
+    kept: KeptLimiter,
     work: Work,
     clock: Clock,
 }
@@ -143,7 +155,11 @@ impl Runs<'_> {
         }
         let began = self.clock.now();
         let drawing = seen.draw_regularly();
-        let ended = scheduler.run_paced(|task| self.start(task, &course, &alike), course.is_ending()).await;
+        let ended = tokio::select! {
+            ended = scheduler.run_paced(|task| self.start(task, &course, &alike), course.is_ending()) => ended,
+            () = self.kept.keep_regularly() => unreachable!("it goes on for as long as it is asked"),
+        };
+        self.kept.keep().await;
         drop((drawing, kept));
         let summary = ended.map_err(|error| broken(error, seen.has_begun()))?;
         if let Work::Requests(requests) = &self.work

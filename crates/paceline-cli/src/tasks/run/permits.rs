@@ -41,6 +41,10 @@ impl Permits {
         self.limiter.scope(name)
     }
 
+    pub(super) const fn limiter(&self) -> &Limiter {
+        &self.limiter
+    }
+
     /// A person may have acted since the run before.
     pub(super) fn begin_run(&self) {
         self.limiter.resume(None);

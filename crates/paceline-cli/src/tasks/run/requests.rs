@@ -27,6 +27,7 @@ use crate::run::calls::no_answer::NoAnswer;
 use crate::run::calls::partial::Partials;
 use crate::run::calls::send::{Answer, Call, Sender, SenderConfig};
 use crate::run::calls::stop::Stop;
+use crate::run::job::sharing;
 use crate::run::lines::format::Format;
 use crate::run::lines::line::Echo;
 use crate::text;
@@ -38,6 +39,8 @@ pub(super) struct Requests {
     base_url: String,
     /// Where bare bodies go.
     endpoint: Option<String>,
+    /// The name of the account that pays; of the mock, which begins anew each time, nothing is kept.
+    account: Option<String>,
     sender: Sender,
     /// Tokens per character by scope, as answers report them.
     ratios: Mutex<BTreeMap<String, TokenRatio>>,
@@ -83,6 +86,7 @@ impl Requests {
             Format::of_one(b"{}", "", endpoint.as_deref(), upstream.provider, &base_url)
                 .map_err(exit::Failure::refused)?;
         }
+        let account = mock.is_none().then(|| sharing::account(&base_url, &headers));
         let config = SenderConfig { base_url: base_url.clone(), headers, timeout, idempotency: None };
         let sender = Sender::new(upstream::client(&upstream)?, config)
             .map_err(|error| exit::Failure::refused(format!("cannot set up calls to the upstream: {error}")))?;
@@ -91,6 +95,7 @@ impl Requests {
             upstream,
             base_url,
             endpoint,
+            account,
             sender,
             ratios,
             partials,
@@ -100,6 +105,11 @@ impl Requests {
             answers,
             _mock: mock,
         })
+    }
+
+    /// The name of the account that pays, without host and key; none for the mock.
+    pub(super) fn account(&self) -> Option<String> {
+        self.account.clone()
     }
 
     /// What the run before found out about the server is forgotten.

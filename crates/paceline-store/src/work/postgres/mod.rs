@@ -284,6 +284,29 @@ impl WorkStore for PostgresStore {
         })
     }
 
+    fn keep_limiter(&self, account: &str, state: &str) -> Pending<'_, ()> {
+        let shared: Arc<(Box<str>, Box<str>)> = Arc::new((account.into(), state.into()));
+        Box::pin(self.link.transact("write", move |tx, _| {
+            let shared = shared.clone();
+            Box::pin(async move {
+                let sql = "INSERT INTO limiter (account, state) VALUES ($1, $2)
+                     ON CONFLICT (account) DO UPDATE SET state = $2";
+                tx.execute(sql, &[&&*shared.0, &&*shared.1]).await.map(drop)
+            })
+        }))
+    }
+
+    fn kept_limiter(&self, account: &str) -> Pending<'_, Option<String>> {
+        let account: Arc<str> = account.into();
+        Box::pin(self.link.transact("read", move |tx, _| {
+            let account = account.clone();
+            Box::pin(async move {
+                let rows = tx.query("SELECT state FROM limiter WHERE account = $1", &[&&*account]).await?;
+                Ok(rows.first().map(|row| row.get(0)))
+            })
+        }))
+    }
+
     fn changed(&self) -> Pending<'_, ()> {
         let changed = self.changed.notified();
         Box::pin(async move {

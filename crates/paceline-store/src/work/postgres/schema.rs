@@ -2,7 +2,7 @@
 
 /// What leads from each version to the next. Only ever added to. `now_ms` is the one clock of all workers; it is declared
 /// stable, so that an index may be searched by it.
-pub(super) const MIGRATIONS: [&str; 2] = [V1, V2];
+pub(super) const MIGRATIONS: [&str; 3] = [V1, V2, V3];
 
 /// As in SQLite, but for the clock. Pages keep room (`fillfactor`), so that an update that touches no index stays on its
 /// page; no index is on what every try changes, but for the due index.
@@ -79,6 +79,11 @@ const V1: &str = "
 const V2: &str = "
     CREATE TABLE clock (last_ms bigint NOT NULL);
     INSERT INTO clock VALUES (now_ms());
+";
+
+/// What the limiters of accounts know.
+const V3: &str = "
+    CREATE TABLE limiter (account text PRIMARY KEY, state text NOT NULL);
 ";
 
 /// Said of every connection. A transaction takes each item by its key or by the due index, whatever statistics say. A worker

@@ -4,6 +4,7 @@ mod claim;
 #[cfg(test)]
 mod full;
 mod lanes;
+mod limiter;
 #[cfg(test)]
 mod plans;
 mod record;
@@ -321,6 +322,16 @@ impl WorkStore for SqliteStore {
             }
             Ok(removed)
         })
+    }
+
+    fn keep_limiter(&self, account: &str, state: &str) -> Pending<'_, ()> {
+        let (account, state) = (account.to_owned(), state.to_owned());
+        self.ask("write", move |conn, _| limiter::keep(conn, &account, &state))
+    }
+
+    fn kept_limiter(&self, account: &str) -> Pending<'_, Option<String>> {
+        let account = account.to_owned();
+        self.ask("read", move |conn, _| limiter::kept(conn, &account))
     }
 
     fn changed(&self) -> Pending<'_, ()> {

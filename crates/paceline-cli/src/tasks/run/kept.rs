@@ -1,0 +1,121 @@
+//! What the limiter knows is kept in the store, so that a limit holds however often a run is begun.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use paceline::Limiter;
+use paceline_store::work::{Clock, WorkError, WorkStore};
+
+use crate::carried;
+
+/// How often it is written while a run works, ...
+const EVERY: Duration = Duration::from_millis(500);
+
+/// ... or after so many times as long as that took: a limiter of a hundred thousand scopes must not slow its own run down.
+const REST: u32 = 20;
+
+/// What the limiter of a run knows, in its store.
+pub(super) struct KeptLimiter {
+    store: Arc<dyn WorkStore>,
+    limiter: Limiter,
+    /// None where nothing is kept.
+    account: Option<String>,
+    clock: Clock,
+}
+
+impl KeptLimiter {
+    /// Gives the limiter what earlier runs of the account left.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub(super) async fn restore(
+        store: Arc<dyn WorkStore>,
+        limiter: Limiter,
+        account: Option<String>,
+        clock: Clock,
+    ) -> Result<Self, WorkError> {
+        if let Some(account) = &account {
+            carried::restore(&limiter, store.kept_limiter(account).await?.as_deref());
+        }
+        Ok(Self { store, limiter, account, clock })
+    }
+
+    /// Writes it again and again, for as long as it is asked.
+    pub(super) async fn keep_regularly(&self) {
+        let mut rest = EVERY;
+        loop {
+            tokio::time::sleep(rest).await;
+            let began = self.clock.now();
+            self.keep().await;
+            rest = EVERY.max(self.clock.now().saturating_since(began) * REST);
+        }
+    }
+
+    /// Writes it, if anything has happened since. A run that cannot is told so and goes on: its items are what matters.
+    pub(super) async fn keep(&self) {
+        let Some(account) = &self.account else { return };
+        if self.limiter.changes().scopes.is_empty() {
+            return;
+        }
+        let state = carried::text(&self.limiter.export());
+        if let Err(error) = self.store.keep_limiter(account, &state).await {
+            tracing::warn!("what has left is not kept for the next run, which may exceed its limits: {error}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use paceline::{Cost, Limits, PacerConfig, Quota, Request};
+    use paceline_store::work::MemoryStore;
+
+    use super::*;
+
+    async fn begun(store: &MemoryStore) -> KeptLimiter {
+        let limits = Limits { quotas: vec![Quota::requests_per_minute(5)], burst: Some(5) };
+        let limiter = Limiter::new(PacerConfig { limits, ..PacerConfig::default() }).expect("sensible");
+        let clock = Clock::starting_at(paceline::clock::wall());
+        KeptLimiter::restore(Arc::new(store.clone()), limiter, Some("it".into()), clock).await.expect("readable")
+    }
+
+    impl KeptLimiter {
+        fn left(&self) -> u64 {
+            self.limiter.snapshot().account.quotas[0].remaining
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_run_that_is_killed_loses_half_a_second() {
+        let store = MemoryStore::new(Clock::starting_at(paceline::clock::wall()));
+        let killed = begun(&store).await;
+        let send = || {
+            let request = Request::new(killed.limiter.scope("a"), Cost::request());
+            killed
+                .limiter
+                .try_acquire(request)
+                .expect("room")
+                .complete(paceline::Outcome::new(paceline::Class::Success));
+        };
+        let run = async {
+            for _ in 0..3 {
+                send();
+                tokio::time::sleep(Duration::from_millis(600)).await;
+            }
+            send();
+        };
+        tokio::select! {
+            () = run => {}
+            () = killed.keep_regularly() => unreachable!("it goes on for as long as it is asked"),
+        }
+        assert_eq!((killed.left(), begun(&store).await.left()), (1, 2));
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_read_is_passed_over() {
+        let store = MemoryStore::new(Clock::system());
+        for text in ["", "{}", r#"{"version":7,"at_ms":0}"#, r#"{"version":7,"at_ms":0,"account":"new"}"#] {
+            store.keep_limiter("it", text).await.expect("writable");
+            assert_eq!(begun(&store).await.left(), 5, "{text}");
+        }
+    }
+}
