@@ -3,14 +3,15 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
-use paceline::config::Overrides;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use paceline::config::{Money, Overrides, Price, Upstream};
 
 use crate::explain;
 use crate::logging::LogFormat;
 use crate::mock;
 use crate::plan;
 use crate::run::lines::format::FormatFlag;
+use crate::run::seen::extract;
 use crate::sim;
 use crate::tasks;
 
@@ -77,10 +78,11 @@ pub(crate) enum Command {
 }
 
 /// Groups of flags in the help.
-const UPSTREAM: &str = "Upstream";
+pub(crate) const UPSTREAM: &str = "Upstream";
 const INPUT: &str = "Input";
 const PACE: &str = "Pace and patience";
 const BOUNDS: &str = "Bounds of this run";
+const BUDGET: &str = "Budget of the job, over all its runs";
 const JOB: &str = "Job and results";
 
 /// Where the API is, and how calls reach it and show who sends them.
@@ -214,6 +216,12 @@ pub(crate) struct RunArgs {
     /// Where bare request bodies go [default: /v1/chat/completions, for anthropic /v1/messages, for others none]
     #[arg(help_heading = INPUT, long, value_name = "PATH")]
     pub(crate) endpoint: Option<String>,
+    /// Model of the requests that are made of prompts: of a table, a list of prompts, or with --prompt-template of JSON objects
+    #[arg(help_heading = INPUT, long, value_name = "NAME")]
+    pub(crate) model: Option<String>,
+    /// Template of the prompt: a file, or a text such as 'Translate: {{ text }}'; its names are the columns of a row
+    #[arg(help_heading = INPUT, long, value_name = "TEMPLATE", requires = "model")]
+    pub(crate) prompt_template: Option<String>,
     /// How long one call may take
     #[arg(help_heading = PACE, long, value_name = "DURATION", default_value = "600s", value_parser = some_time)]
     #[arg(allow_hyphen_values = true)]
@@ -223,14 +231,23 @@ pub(crate) struct RunArgs {
     #[arg(allow_hyphen_values = true)]
     pub(crate) max_wait: Duration,
     /// Begin at most N items in this run; the others wait for the next
-    #[arg(help_heading = BOUNDS, long, value_name = "N", value_parser = count, allow_hyphen_values = true)]
+    #[arg(help_heading = BOUNDS, long, value_name = "N", value_parser = count::<u64>, allow_hyphen_values = true)]
     pub(crate) max_items: Option<u64>,
     /// Use at most N tokens in this run, in and out; calls in flight count with what they are expected to use
-    #[arg(help_heading = BOUNDS, long, value_name = "N", value_parser = count, allow_hyphen_values = true)]
+    #[arg(help_heading = BOUNDS, long, value_name = "N", value_parser = count::<u64>, allow_hyphen_values = true)]
     pub(crate) max_tokens: Option<u64>,
     /// Send nothing more after this long; calls in flight get up to 30s
     #[arg(help_heading = BOUNDS, long, value_name = "DURATION", value_parser = some_time, allow_hyphen_values = true)]
     pub(crate) max_duration: Option<Duration>,
+    /// Use at most N tokens for the job, in and out; a call counts with what it is expected to use until its answer is there
+    #[arg(help_heading = BUDGET, long, value_name = "N", value_parser = count::<u64>, allow_hyphen_values = true)]
+    pub(crate) budget_tokens: Option<u64>,
+    /// Spend at most so much money on the job, in the currency of the prices
+    #[arg(help_heading = BUDGET, long, value_name = "AMOUNT", allow_hyphen_values = true)]
+    pub(crate) budget_cost: Option<Money>,
+    /// What a million tokens cost, such as in=2.50,out=10 [default: price of the upstream in paceline.toml]
+    #[arg(help_heading = BUDGET, long, value_name = "PRICE", allow_hyphen_values = true)]
+    pub(crate) price: Option<Price>,
     /// Check the input and print what there is to do; sends nothing, leaves no files, needs no key
     #[arg(help_heading = BOUNDS, long, conflicts_with = "summary")]
     pub(crate) dry_run: bool,
@@ -261,12 +278,18 @@ pub(crate) struct RunArgs {
     /// When the last item has ended, put results and errors in the order of the input; OUT may then end in .gz
     #[arg(help_heading = JOB, long)]
     pub(crate) ordered: bool,
-    /// Send the items again that failed in earlier runs
+    /// Send the items again that failed in earlier runs; their lines in the input may have been repaired
     #[arg(help_heading = JOB, long, conflicts_with = "no_journal")]
     pub(crate) retry_failed: bool,
     /// Take over the answers of a hosted batch's output file instead of sending those items; may be repeated
     #[arg(help_heading = INPUT, long, value_name = "FILE")]
     pub(crate) done: Vec<PathBuf>,
+    /// Write one value of each answer beside the results, such as /choices/0/message/content, to results.flat.jsonl
+    #[arg(help_heading = JOB, long, value_name = "POINTER", value_parser = extract::pointer)]
+    pub(crate) extract: Option<String>,
+    /// A success is JSON: a page or half an object under a 200 is a failure that passes, and is tried again
+    #[arg(help_heading = JOB, long, value_name = "WHAT", value_enum)]
+    pub(crate) expect: Option<Expect>,
     /// Write the summary to a file, as JSON
     #[arg(help_heading = JOB, long, value_name = "FILE")]
     pub(crate) summary: Option<PathBuf>,
@@ -279,6 +302,7 @@ const RUN_FILES: &str = "\
 Files, for -o results.jsonl:
   results.jsonl         one line for each item that succeeded
   results.errors.jsonl  one line for each item that failed; made when first needed
+  results.flat.jsonl    with --extract, one value of each answer
   results.report.jsonl  why items failed, were retried or were put off
   results.journal       the state of the job; the same command goes on after any interruption
   results.input         a copy of standard or compressed input
@@ -326,6 +350,22 @@ pub(crate) struct CompletionsArgs {
     pub(crate) shell: clap_complete::Shell,
 }
 
+/// What a success has to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Expect {
+    /// Any JSON value, or a stream of events
+    Json,
+}
+
+impl Expect {
+    /// The upstream that takes nothing else for a success.
+    pub(crate) fn of(self, upstream: Upstream) -> Upstream {
+        match self {
+            Self::Json => Upstream { dialect: upstream.dialect.expecting_json(), ..upstream },
+        }
+    }
+}
+
 /// Durations on flags are those of the configuration file.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     paceline::config::parse_duration(text).map_err(|error| error.to_string())
@@ -340,8 +380,9 @@ pub(crate) fn some_time(text: &str) -> Result<Duration, String> {
 }
 
 /// Counts on flags are those of the configuration file.
-fn count(text: &str) -> Result<u64, String> {
-    paceline::config::parse_count(text).map_err(|error| error.to_string())
+pub(crate) fn count<N: TryFrom<u64>>(text: &str) -> Result<N, String> {
+    let number = paceline::config::parse_count(text).map_err(|error| error.to_string())?;
+    N::try_from(number).map_err(|_| "expected a smaller number".to_owned())
 }
 
 /// What is wrong with retries, in the words of the flags that set them.

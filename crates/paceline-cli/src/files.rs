@@ -20,7 +20,7 @@ const KEPT: usize = 6;
 pub(crate) fn raise_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     // More than macOS gives in spite of a hard limit that says otherwise, and than any run needs.
-    const MOST: u64 = 1 << 20;
+    const MOST: u64 = 1 << 18;
     let limit = getrlimit(Resource::Nofile);
     for most in [MOST, 10_240] {
         let wanted = limit.maximum.unwrap_or(most).min(most);

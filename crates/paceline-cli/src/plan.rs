@@ -6,7 +6,7 @@ use std::time::Duration;
 use paceline_core::{Backoff, Growth, Jitter};
 use serde_json::{Value, json};
 
-use crate::args::{as_flags, duration};
+use crate::args::{as_flags, count, duration};
 use crate::exit::{Failure, Status};
 use crate::{output, text};
 
@@ -27,7 +27,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DURATION", default_value = "300s", value_parser = duration)]
     cap: Duration,
     /// Items, each of which fails every time
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value = "1", value_parser = count::<u64>)]
     items: u64,
     /// The time that there is for the run, such as the days until certificates expire
     #[arg(long, value_name = "DURATION", value_parser = duration)]
@@ -231,7 +231,7 @@ mod tests {
     #[test]
     fn huge_numbers_are_added_up_all_the_same() {
         let max = u32::MAX;
-        let huge = plan(&format!("--max-retries {max} --cap 366d --items {}", u64::MAX));
+        let huge = plan(&format!("--max-retries {max} --cap 366d --items {}", 1_000_000_000_000_000_u64));
         assert_eq!((huge.attempts.len(), huge.unlisted), (1_001, max - 1_000));
         assert!(huge.item > Duration::from_secs(u64::from(max) * 86_400), "{:?}", huge.item);
         assert_eq!(huge.run, Duration::MAX);

@@ -7,7 +7,7 @@ use std::path::Path;
 use http::{HeaderMap, HeaderValue};
 use paceline::config::{Access, Config, Environment, KeySource, Overrides, Proxy, Upstream, is_loopback};
 use paceline::provider::Provider;
-use paceline::secrets::hidden;
+use paceline::secrets::{SECRET, hidden};
 use reqwest::{Certificate, Client, ClientBuilder, Identity};
 
 use crate::args::{Everywhere, UpstreamArgs};
@@ -43,6 +43,12 @@ pub(crate) fn resolve(args: &UpstreamArgs, everywhere: &Everywhere) -> Result<Up
 /// Likewise.
 pub(crate) fn configured(overrides: Overrides, everywhere: &Everywhere) -> Result<Upstream, Failure> {
     let overrides = Overrides { config: everywhere.config.clone(), ..overrides };
+    let hidden = [&overrides.base_url, &overrides.proxy].into_iter().flatten().chain(&overrides.headers);
+    if let Some(value) = hidden.into_iter().find(|value| value.contains(SECRET)) {
+        return Err(Failure::refused(format!(
+            "{value:?}: {SECRET} stands for a secret that is not printed; put the secret in its place"
+        )));
+    }
     let config = Config::load(Environment::from_iter(std::env::vars_os()), overrides).map_err(Failure::refused)?;
     config.upstream().map_err(Failure::refused)
 }
@@ -74,7 +80,7 @@ pub(crate) fn headers(upstream: &Upstream) -> Result<HeaderMap, Failure> {
         && address.starts_with("http://")
         && !is_loopback(address)
     {
-        tracing::warn!("the key goes to {address} unencrypted, and everyone on the way can read it: use https://");
+        tracing::warn!("the key goes to {address} unencrypted, and each machine on the way can read it: use https://");
     }
     Ok(headers)
 }
@@ -131,7 +137,7 @@ fn no_pem(key: &str, path: &Path, expected: &str) -> Failure {
 /// Where the key is, in words.
 pub(crate) fn key_place(key: &KeySource) -> String {
     match key {
-        KeySource::None => "no variable at all (name one with --api-key-env)".to_owned(),
+        KeySource::None => "--api-key-env or --api-key-file, which name none".to_owned(),
         KeySource::Variable { name, .. } => name.clone(),
         KeySource::File(path) => path.display().to_string(),
     }
@@ -152,8 +158,13 @@ fn read_key(source: &KeySource, provider: Provider) -> Result<Option<String>, Fa
     let key = key.trim();
     if key.is_empty() {
         let place = key_place(source);
+        let is_what = if matches!(source, KeySource::File(_)) {
+            "is an empty file; put the key into it"
+        } else {
+            "is not set or empty; set it"
+        };
         return Err(Failure::refused(format!(
-            "no key for {provider}: {place} is not set or empty; set it, or name another with --api-key-env or \
+            "no key for {provider}: {place} {is_what}, or name another with --api-key-env or \
              --api-key-file (--upstream mock needs none)"
         )));
     }

@@ -84,6 +84,11 @@ fn at_once(reading: Reading) -> Reading {
     Reading { wait: Some(Duration::ZERO), ..reading }
 }
 
+/// As `run` and `tasks run --http` read it, which end by themselves what can never be reached.
+fn unsent() -> Reading {
+    Reading { unsent: true, ..no_response(NoResponse::Connect) }
+}
+
 fn cases() -> Vec<Case> {
     let quota = r#"{"error":{"code":"insufficient_quota","message":"You exceeded your current quota"}}"#;
     let key = r#"{"error":{"code":"invalid_api_key","message":"Incorrect API key provided"}}"#;
@@ -105,6 +110,9 @@ fn cases() -> Vec<Case> {
         of("503, retries used up, with a hint", hinted(503, "30")).after(3, 0),
         of("529", answer(529, &[], "")).after(1, 0),
         of("no connection", no_response(NoResponse::Connect)),
+        of("no server took it", unsent()),
+        of("no server took it, retries used up", unsent()).after(3, 0),
+        of("no server took it, and its deadline comes first", unsent()).within(S, Duration::ZERO),
         of("timeout", no_response(NoResponse::Timeout)).after(1, 0),
         of("unknown outcome: the connection ended", no_response(NoResponse::Reset)),
         of("unknown outcome: the answer was cut", no_response(NoResponse::Truncated)).after(3, 0),
@@ -205,7 +213,7 @@ async fn by_library(case: &Case) -> Seen {
 
 /// As `tasks run --http` tells it.
 fn failure(reading: &Reading) -> Failure {
-    Failure { retry_after: reading.wait, ..Failure::new(reading.class, "it failed") }
+    Failure { retry_after: reading.wait, unsent: reading.unsent, ..Failure::new(reading.class, "it failed") }
 }
 
 /// Sends that this test makes up, so that an item has the counts of a case.

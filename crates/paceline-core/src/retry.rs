@@ -16,6 +16,8 @@ pub struct Tried {
     pub deferrals: u32,
     /// Calls right before this one that found the quota used up.
     pub quotas: u32,
+    /// Calls before this one that count against no bound: the backoff of one that no server took grows with them.
+    pub free: u32,
     /// The time until the item's deadline. Default: it has none.
     pub left: Option<Duration>,
     /// The call only tested a failing server, and its item sits out for so long if the server still fails: one item that
@@ -144,6 +146,7 @@ fn wait(config: &Retry, pace: Pace, tried: &Tried, outcome: &Outcome, rng: &mut 
             }
             Class::QuotaExhausted => unknown_quota(tried.quotas),
             Class::Throttled | Class::Partial => throttled(config, pace, tried, outcome, rng),
+            _ if outcome.unsent => config.backoff.delay(tried.attempts.saturating_add(tried.free), rng),
             _ => config.backoff.delay(tried.attempts, rng),
         },
     };
@@ -243,6 +246,8 @@ mod tests {
         let decided = |class| decide(&config(), Pace::Auto, &tried, &unsent(class), &mut Rng::new(1));
         assert_eq!(decided(Class::Transient), Decision { counted: Counted::Probe, then: Then::Again(16 * S) });
         assert_eq!(then(Pace::Auto, tried, &Outcome::new(Class::Transient)), Then::GiveUp(GiveUp::Retries));
+        let again = |free| then(Pace::Auto, Tried { free, ..Tried::default() }, &unsent(Class::Transient));
+        assert_eq!([0, 1, 2, 9].map(again), [2, 4, 8, 20].map(|seconds| Then::Again(seconds * S)));
         let late = Tried { left: Some(S), ..tried };
         assert_eq!(then(Pace::Auto, late, &unsent(Class::Transient)), Then::GiveUp(GiveUp::Deadline));
     }

@@ -19,6 +19,7 @@ use crate::replace;
 use crate::schema::checkpoint;
 use crate::scope::{Scope, ScopeRow, scope_columns, scope_list};
 use crate::snapshot::{self, SnapshotUpdate};
+use crate::spent::{self, Spent};
 
 /// The end of an item in one statement, because this is what the thread does most. Without a last answer (`?14` is its
 /// class) the one before stays.
@@ -45,6 +46,11 @@ impl Book {
     pub(crate) fn new(conn: Connection, outputs: Outputs, paths: Paths, lock: RunLock) -> Result<Self, Error> {
         let scopes = scope_list(&conn)?;
         Ok(Self { conn, outputs, paths, scopes, heads: Heads::default(), _lock: lock })
+    }
+
+    /// The files of the job.
+    pub(crate) const fn paths(&self) -> &Paths {
+        &self.paths
     }
 
     /// The database, to look at.
@@ -255,6 +261,11 @@ impl Book {
             Err(place) => self.scopes.insert(place, Scope { id, row }),
         }
         Ok(())
+    }
+
+    /// Adds what a call used.
+    pub(crate) fn spend(&self, spent: &Spent) -> Result<(), Error> {
+        spent::add(&self.conn, spent).map_err(Error::sqlite("write"))
     }
 
     pub(crate) fn write_snapshot(&self, update: &SnapshotUpdate) -> Result<(), Error> {

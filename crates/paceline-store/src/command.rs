@@ -7,7 +7,7 @@ use paceline_core::Timestamp;
 use crate::book::Book;
 use crate::error::Error;
 use crate::history::Minute;
-use crate::item::{Claim, Finished, Kept, Rescheduled, Tally, Totals};
+use crate::item::{Claim, Finished, Kept, Rescheduled, Unanswered};
 use crate::scope::ScopeRow;
 use crate::snapshot::SnapshotUpdate;
 
@@ -24,7 +24,7 @@ pub(crate) enum Command {
     /// Record a later try.
     Reschedule(Box<Rescheduled>, Reply<Kept>),
     /// Put back.
-    Release { ordinal: u64, sent: Option<Box<(Tally, Totals)>>, reply: Reply<Kept> },
+    Release { ordinal: u64, sent: Option<Box<Unanswered>>, reply: Reply<Kept> },
     /// Hand out due items.
     Claim { now: Timestamp, limit: usize, except: Vec<Arc<str>>, reply: Reply<Claim> },
     /// Hand out these items.
@@ -47,6 +47,11 @@ impl Command {
             _ => 0,
         };
         body + size_of::<Finished>()
+    }
+
+    /// It only looks, or says by itself when it finds no room.
+    pub(crate) const fn is_query(&self) -> bool {
+        matches!(self, Self::Query(_))
     }
 
     pub(crate) fn refuse(self, error: Error) {

@@ -48,6 +48,18 @@ pub(crate) fn make_private(database: &Path) {
     drop(private_file().create_new(true).open(database));
 }
 
+/// The bytes that a user may still write in a folder, where the system tells.
+#[cfg(unix)]
+pub(crate) fn free_space(folder: &Path) -> Option<u64> {
+    let disk = rustix::fs::statvfs(folder).ok()?;
+    Some(disk.f_bavail.saturating_mul(disk.f_frsize))
+}
+
+#[cfg(not(unix))]
+pub(crate) const fn free_space(_: &Path) -> Option<u64> {
+    None
+}
+
 /// Removes a file that may be there.
 pub(crate) fn remove(path: &Path) -> Result<(), Error> {
     match std::fs::remove_file(path) {

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use crate::room::Shortage;
+
 /// Why a journal cannot be opened, read or written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -139,6 +141,12 @@ pub enum Error {
     EndedChanged {
         /// How many.
         count: u64,
+    },
+    /// The disk is full. Nothing was written.
+    #[error("{shortage}")]
+    NoRoom {
+        /// Where, and how full.
+        shortage: Shortage,
     },
     /// A file could not be read or written.
     #[error("cannot {action} {}: {source}", path.display())]

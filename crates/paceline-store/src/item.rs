@@ -6,6 +6,7 @@ use std::time::Duration;
 use paceline_core::{Class, Timestamp};
 
 use crate::line::CustomId;
+use crate::spent::Spent;
 
 /// Where an item stands. The number is the one in the journal's `state` column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -178,13 +179,15 @@ pub struct Finished {
     pub tokens_out: u64,
     /// What to add to the run's totals.
     pub adds: Totals,
+    /// What the call used.
+    pub spent: Spent,
 }
 
 impl Finished {
     /// The end of an item, with nothing else known.
     pub fn new(ordinal: u64, end: End, line: Vec<u8>) -> Self {
         let (tally, adds) = (Tally::default(), Totals::default());
-        Self { ordinal, end, line, tally, reason: None, tokens_in: 0, tokens_out: 0, adds }
+        Self { ordinal, end, line, tally, reason: None, tokens_in: 0, tokens_out: 0, adds, spent: Spent::default() }
     }
 }
 
@@ -201,6 +204,19 @@ pub struct Rescheduled {
     pub tally: Tally,
     /// What to add to the run's totals.
     pub adds: Totals,
+    /// What the call used.
+    pub spent: Spent,
+}
+
+/// A call that was given up, or whose answer is not kept: its item waits again as before.
+#[derive(Clone, Debug)]
+pub struct Unanswered {
+    /// The item's sends, the last one included.
+    pub tally: Tally,
+    /// What to add to the run's totals.
+    pub adds: Totals,
+    /// What the call used.
+    pub spent: Spent,
 }
 
 /// Counters of the whole job, over all its runs. Recorded with the outcome that caused them.

@@ -9,17 +9,20 @@ use crate::command::Command;
 use crate::error::Error;
 use crate::further::{self, Further, Taken, Unread};
 use crate::history::Minute;
-use crate::item::{Claim, Finished, Item, Kept, Rescheduled, State, Tally, Totals};
+use crate::item::{Claim, Finished, Item, Kept, Rescheduled, State, Unanswered};
 use crate::line::CustomId;
 use crate::load::{self, Loader};
 use crate::lock::RunLock;
+use crate::merge::May;
 use crate::output::Outputs;
 use crate::paths::{InputMark, Paths};
 use crate::recover::{self, Recovery};
 use crate::report::{self, Counts, ReportRow, Rows};
+use crate::room::{Room, Shortage};
 use crate::schema::{Found, connect, refuse_foreign};
 use crate::scope::{self, ScopeRow, ScopeState};
 use crate::snapshot::{self, Snapshot, SnapshotUpdate};
+use crate::spent::{self, Spent};
 use crate::writer::Writer;
 use crate::{query, replace, rescope};
 
@@ -40,12 +43,26 @@ pub struct Options {
     pub overwrite: bool,
     /// Go on with an input that is not the one the job began with; see [`Opened::Changed`]. Default false.
     pub accept_changed: bool,
+    /// Go on with an input in which the lines of failed items changed: they stay failed until
+    /// [`Journal::retry_failed`], which sends them as they are now. Without `accept_changed` nothing else may have changed.
+    /// Default false.
+    pub repair_failed: bool,
 }
 
 impl Options {
     /// Options with an empty configuration.
     pub fn new(paths: Paths, input: InputMark, now: Timestamp) -> Self {
-        Self { paths, input, config_json: "{}".to_owned(), now, overwrite: false, accept_changed: false }
+        let config_json = "{}".to_owned();
+        Self { paths, input, config_json, now, overwrite: false, accept_changed: false, repair_failed: false }
+    }
+
+    /// What may have changed in the input.
+    pub(crate) const fn may_change(&self) -> May {
+        match (self.repair_failed, self.accept_changed) {
+            (false, _) => May::NotEnded,
+            (true, false) => May::Failed,
+            (true, true) => May::FailedAndNotEnded,
+        }
     }
 }
 
@@ -74,8 +91,9 @@ pub enum Opened {
 /// The durable state of a job. Cheap to clone; the last handle that goes closes it.
 ///
 /// Outcomes, holds and snapshots are queued and answered on the journal's own thread, once they are on disk: keep what
-/// you do there short. A queue of 64 MiB makes the caller wait until it has room. After a failure (a full disk) every
-/// call is answered with [`Error::Stopped`]; what was acknowledged before is safe.
+/// you do there short. A queue of 64 MiB makes the caller wait until it has room. While the disk is full
+/// ([`shortage`](Self::shortage)) nothing is answered, and all of it is recorded once there is room. After a failure (a broken
+/// disk) every call is answered with [`Error::Stopped`]; what was acknowledged before is safe.
 #[derive(Clone, Debug)]
 pub struct Journal {
     writer: Arc<Writer>,
@@ -102,6 +120,7 @@ impl Journal {
     /// As for [`open`](Self::open), less those of the lock.
     pub fn open_locked(options: Options, lock: RunLock) -> Result<Opened, Error> {
         load::remove_unfinished(&options.paths)?;
+        Room::of(&options.paths).check()?;
         let journal = options.paths.journal.as_deref();
         if options.overwrite {
             refuse_foreign(journal)?;
@@ -121,7 +140,7 @@ impl Journal {
             Found::Journal => {
                 let run = query::run(&conn)?;
                 let changed = match options.input.same_as(&run.input) {
-                    Err(error) if !options.accept_changed => return Err(error),
+                    Err(error) if !(options.accept_changed || options.repair_failed) => return Err(error),
                     same => same.is_err(),
                 };
                 replace::complete(&conn, &options.paths)?;
@@ -145,6 +164,17 @@ impl Journal {
     /// The job's own id: the same over all its runs, different for each job. Letters and digits.
     pub fn id(&self) -> &str {
         &self.id
+    }
+
+    /// The full disk that the journal waits for, if it does.
+    pub fn shortage(&self) -> Option<Shortage> {
+        self.writer.room().shortage()
+    }
+
+    /// Waits for no full disk any more: what finds no room is refused with [`Error::NoRoom`], like everything behind
+    /// it, and nothing of it is recorded. The journal can still be looked at. For the end of a run.
+    pub fn wait_for_no_room(&self) {
+        self.writer.room().hurry();
     }
 
     /// Hands out at most `limit` due items of scopes that are open and not in `except`, and marks them in flight.
@@ -192,12 +222,12 @@ impl Journal {
         self.writer.send(Command::Reschedule(Box::new(next), Box::new(reply)));
     }
 
-    /// Gives an item back: it waits again as before its claim. With its tally and totals if it was sent (and abandoned),
-    /// with none if it never left.
+    /// Gives an item back: it waits again as before its claim. With the call if it was sent (and abandoned), with none if
+    /// it never left.
     pub fn release(
         &self,
         ordinal: u64,
-        sent: Option<(Tally, Totals)>,
+        sent: Option<Unanswered>,
         reply: impl FnOnce(Result<Kept, Error>) + Send + 'static,
     ) {
         self.writer.send(Command::Release { ordinal, sent: sent.map(Box::new), reply: Box::new(reply) });
@@ -349,6 +379,22 @@ impl Journal {
     /// [`Error::Stopped`], [`Error::Closed`], [`Error::Sqlite`].
     pub fn counts(&self, now: Timestamp) -> Result<Counts, Error> {
         self.writer.query(move |conn| report::counts(conn, now))
+    }
+
+    /// Adds what calls used that no run can record any more.
+    ///
+    /// # Errors
+    /// As for [`counts`](Self::counts).
+    pub fn spend(&self, spent: Spent) -> Result<(), Error> {
+        self.writer.between_turns(move |book| book.spend(&spent))
+    }
+
+    /// What the calls of all runs used, by model.
+    ///
+    /// # Errors
+    /// As for [`counts`](Self::counts).
+    pub fn spent(&self) -> Result<Vec<Spent>, Error> {
+        self.writer.query(spent::all)
     }
 
     /// The scopes and their states, by name; the account's comes along once it was set.

@@ -56,9 +56,11 @@ mod refused;
 mod replace;
 mod report;
 mod rescope;
+mod room;
 mod schema;
 mod scope;
 mod snapshot;
+mod spent;
 mod turn;
 pub mod work;
 mod writer;
@@ -69,6 +71,7 @@ pub use further::{Further, Taken, Unread};
 pub use history::Minute;
 pub use item::{
     Claim, Claimed, End, Finished, Forgiven, Item, Kept, Last, NewItem, RefusedLine, Rescheduled, State, Tally, Totals,
+    Unanswered,
 };
 pub use journal::{Journal, Opened, Options};
 pub use line::{Answer, CustomId, LineForm, ResultLine, encode_line};
@@ -81,6 +84,8 @@ pub use reader::Reader;
 pub use recover::Recovery;
 pub use refused::{Duplicate, Duplicates};
 pub use report::{Counts, DeferReason, Deferred, ReportRow, Rows};
+pub use room::Shortage;
 pub use schema::{ACCOUNT, hash};
 pub use scope::{ScopeRow, ScopeState};
 pub use snapshot::{Snapshot, SnapshotUpdate};
+pub use spent::Spent;

@@ -70,6 +70,7 @@ impl Loader {
             .and_then(|()| conn.execute_batch(TABLES))
             .and_then(|()| conn.execute_batch(ITEM_TABLE))
             .and_then(|()| conn.execute_batch(crate::history::TABLE))
+            .and_then(|()| conn.execute_batch(crate::spent::TABLE))
             .map_err(Error::sqlite("load"))?;
         Ok(loader)
     }
@@ -180,11 +181,11 @@ impl Loader {
     /// # Errors
     /// [`Error::Sqlite`].
     pub fn conflicts(&self, limit: usize) -> Result<Conflicts, Error> {
-        let Open { conn, outputs, .. } = self.open.as_deref().expect("open until finished");
+        let Open { conn, outputs, options, .. } = self.open.as_deref().expect("open until finished");
         if outputs.is_none() {
             return Ok(Conflicts::default());
         }
-        merge::conflicts(conn, limit).map_err(Error::sqlite("load"))
+        merge::conflicts(conn, options.may_change(), limit).map_err(Error::sqlite("load"))
     }
 
     /// Completes the journal, makes it durable and creates the results file. With [`Options::overwrite`] the job that was
@@ -232,7 +233,7 @@ impl Open {
         let Self { conn, options, outputs, unread, .. } = self;
         let commit = || {
             if outputs.is_some() {
-                merge::take_over(conn)?;
+                merge::take_over(conn, options.may_change())?;
                 write_input(conn, id, options)?;
             } else {
                 write_run(conn, id, options)?;

@@ -3,29 +3,76 @@
 //! The items as they were are set aside in a table of their own while the new input is loaded as for a new job. Then
 //! each item takes over what was known of the one with its id and body. Every place in the input, and with it every
 //! ordinal, is that of the new input.
+//!
+//! Where failed items are repaired, each of them takes over what was known with another body too: it stays failed until
+//! it is made to wait again, which takes its line out of the errors.
 
-use rusqlite::Connection;
+use rusqlite::{Connection, Row};
 
 use crate::query::{count, int};
 use crate::schema::ITEM_TABLE;
+use crate::scope::REFUSED;
 
-/// Items that have ended, and that the new input has not as they were.
+/// Items that stand in the way of going on with the new input.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Conflicts {
-    /// The first of them, by their former place.
+    /// The first of them, by their former place, then those that are new.
     pub first: Vec<Conflict>,
     /// How many there are.
     pub count: u64,
 }
 
-/// An item that has ended, and that the new input has not as it was.
+/// An item that the new input has not as it was, or has and must not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Conflict {
     /// The line in the new input, from 1, where its id stands with another body; none when the id is gone.
     pub line: Option<u64>,
-    /// The line in the input as it was.
-    pub before: u64,
+    /// The line in the input as it was; none where it is new.
+    pub before: Option<u64>,
 }
+
+/// What may have changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum May {
+    /// Everything but items that have ended.
+    NotEnded,
+    /// The lines of items that failed.
+    Failed,
+    /// Both.
+    FailedAndNotEnded,
+}
+
+impl May {
+    const fn repair(self) -> bool {
+        !matches!(self, Self::NotEnded)
+    }
+
+    /// What cannot be: a result is kept for the request that it answers, or not at all.
+    const fn conflicts(self) -> &'static str {
+        match self {
+            Self::NotEnded => {
+                "SELECT item.line, was.line AS was FROM item_before AS was LEFT JOIN item ON item.key = was.key
+                 WHERE was.state > 1 AND (item.id IS NULL OR item.body_hash <> was.body_hash)"
+            }
+            Self::FailedAndNotEnded => {
+                "SELECT item.line, was.line AS was FROM item_before AS was LEFT JOIN item ON item.key = was.key
+                 WHERE was.state > 1 AND (item.id IS NULL OR (was.state <> 3 AND item.body_hash <> was.body_hash))"
+            }
+            Self::Failed => {
+                "SELECT item.line, was.line AS was FROM item_before AS was LEFT JOIN item ON item.key = was.key
+                 WHERE item.id IS NULL OR (was.state <> 3 AND item.body_hash <> was.body_hash)
+                 UNION ALL
+                 SELECT item.line, NULL FROM item LEFT JOIN item_before AS was ON was.key = item.key WHERE was.id IS NULL"
+            }
+        }
+    }
+}
+
+/// Lines that could not be sent are known by their places where they had no ids: repaired, each has the id of the new line there.
+const SAME_PLACE: &str = "
+    UPDATE OR IGNORE item_before SET key = item.key FROM item
+    WHERE item_before.state = 3 AND item_before.scope = ?1 AND item.line = item_before.line
+        AND NOT EXISTS (SELECT 1 FROM item AS same WHERE same.key = item_before.key)";
 
 /// Makes room for the new items, within the caller's transaction.
 pub(crate) fn set_aside(conn: &Connection) -> rusqlite::Result<()> {
@@ -36,31 +83,31 @@ pub(crate) fn set_aside(conn: &Connection) -> rusqlite::Result<()> {
     conn.execute_batch(ITEM_TABLE)
 }
 
-/// A result is kept for the request that it answers, or not at all.
-const CONFLICTS: &str = "
-    SELECT item.line, before.line AS was FROM item_before AS before LEFT JOIN item ON item.key = before.key
-    WHERE before.state > 1 AND (item.id IS NULL OR item.body_hash <> before.body_hash)";
-
-/// Finds the conflicts; `limit` of them are told.
-pub(crate) fn conflicts(conn: &Connection, limit: usize) -> rusqlite::Result<Conflicts> {
-    let mut select = conn.prepare(&format!("{CONFLICTS} ORDER BY was LIMIT ?1"))?;
-    let rows = select.query_map([int(limit as u64)], |row| {
-        Ok(Conflict { line: row.get::<_, Option<i64>>(0)?.map(count), before: count(row.get(1)?) })
-    })?;
+/// Finds the conflicts; `limit` of them are told. After the index over the new ids was built.
+pub(crate) fn conflicts(conn: &Connection, may: May, limit: usize) -> rusqlite::Result<Conflicts> {
+    if may.repair() {
+        conn.execute(SAME_PLACE, [REFUSED])?;
+    }
+    let conflicts = may.conflicts();
+    let mut select = conn.prepare(&format!("SELECT * FROM ({conflicts}) ORDER BY was IS NULL, was, line LIMIT ?1"))?;
+    let line = |row: &Row<'_>, column: usize| row.get::<_, Option<i64>>(column).map(|line| line.map(count));
+    let rows =
+        select.query_map([int(limit as u64)], |row| Ok(Conflict { line: line(row, 0)?, before: line(row, 1)? }))?;
     let first = rows.collect::<rusqlite::Result<_>>()?;
-    let all = conn.query_row(&format!("SELECT count(*) FROM ({CONFLICTS})"), [], |row| row.get(0))?;
+    let all = conn.query_row(&format!("SELECT count(*) FROM ({conflicts})"), [], |row| row.get(0))?;
     Ok(Conflicts { first, count: count(all) })
 }
 
 /// Gives every item what was known of it, and forgets the items as they were: those that have not ended and are gone,
 /// or have another body now.
-pub(crate) fn take_over(conn: &Connection) -> rusqlite::Result<()> {
+pub(crate) fn take_over(conn: &Connection, may: May) -> rusqlite::Result<()> {
     let columns = state_columns(conn)?;
+    let known = if may.repair() { "before.state = 3 OR" } else { "" };
     conn.execute_batch(&format!(
         "UPDATE item SET ({columns}) =
              (SELECT {columns} FROM item_before AS before WHERE before.key = item.key)
          WHERE EXISTS (SELECT 1 FROM item_before AS before
-                       WHERE before.key = item.key AND before.body_hash = item.body_hash);
+                       WHERE before.key = item.key AND ({known} before.body_hash = item.body_hash));
          DROP TABLE item_before;"
     ))
 }

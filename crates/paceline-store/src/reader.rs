@@ -14,6 +14,7 @@ use crate::report::{self, Counts, ReportRow, Rows};
 use crate::schema::connect_read_only;
 use crate::scope::{self, ScopeRow};
 use crate::snapshot::{self, Snapshot};
+use crate::spent::{self, Spent};
 
 /// A journal opened read-only. It needs no lock and disturbs no run.
 #[derive(Debug)]
@@ -77,6 +78,14 @@ impl Reader {
     /// [`Error::Sqlite`].
     pub fn counts(&self, now: Timestamp) -> Result<Counts, Error> {
         report::counts(&self.conn, now)
+    }
+
+    /// What the calls of all runs used, by model.
+    ///
+    /// # Errors
+    /// [`Error::Sqlite`].
+    pub fn spent(&self) -> Result<Vec<Spent>, Error> {
+        spent::all(&self.conn)
     }
 
     /// The scopes and their states, by name.

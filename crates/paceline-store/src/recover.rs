@@ -12,6 +12,7 @@ use crate::output::{OutputFile, Outputs};
 use crate::paths::Paths;
 use crate::query::{Covered, Run, int, shorten};
 use crate::schema;
+use crate::spent::{self, Spent};
 
 /// What was put right when a job was resumed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,6 +37,7 @@ pub(crate) fn recover(
     schema::begin_writing(conn)?;
     conn.execute_batch("BEGIN IMMEDIATE").map_err(Error::sqlite("write"))?;
     let mut recovery = Recovery::default();
+    spent::begin(conn).map_err(Error::sqlite("write"))?;
     recovery.recorded += record_tail(conn, &mut outputs.results, |_| State::Succeeded)?;
     recovery.recorded += record_tail(conn, &mut outputs.errors, |proof| proof.unsuccessful)?;
     recovery.interrupted = requeue(conn)?;
@@ -91,6 +93,9 @@ fn record(conn: &Connection, proof: &Proof, state: State, offset: u64, len: usiz
         ])?;
     if changed == 1 {
         add_calls(conn, proof.call, counted)?;
+        let (tokens_in, tokens_out) = (proof.tokens_in, proof.tokens_out);
+        let calls = u64::from(tokens_in + tokens_out > 0);
+        spent::add(conn, &Spent { calls, tokens_in, tokens_out, ..Spent::default() })?;
     }
     Ok(changed == 1)
 }

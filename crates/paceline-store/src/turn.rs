@@ -6,6 +6,7 @@ use crate::book::Book;
 use crate::command::{Command, Question, Reply};
 use crate::error::Error;
 use crate::item::{Kept, Totals};
+use crate::spent::Spent;
 
 /// Carries out a group of commands and answers each. Lines are synced before the transaction commits, and the
 /// transaction commits before any caller hears of it. After an error the book must not be used again.
@@ -47,12 +48,14 @@ impl Turn<'_> {
     fn carry_out(&mut self, command: Command, questions: &mut Vec<Question>) {
         match command {
             Command::Finish(finished, reply) => {
-                self.outcome(finished.adds, reply, |book| book.finish(&finished));
+                self.outcome(finished.adds, &finished.spent, reply, |book| book.finish(&finished));
             }
-            Command::Reschedule(next, reply) => self.outcome(next.adds, reply, |book| book.reschedule(&next)),
-            Command::Release { ordinal, sent, reply } => {
-                let adds = sent.as_ref().map_or_else(Totals::default, |sent| sent.1);
-                self.outcome(adds, reply, |book| book.release(ordinal, sent.as_ref().map(|sent| &sent.0)));
+            Command::Reschedule(next, reply) => {
+                self.outcome(next.adds, &next.spent, reply, |book| book.reschedule(&next));
+            }
+            Command::Release { ordinal, sent: None, reply } => self.step(reply, |book| book.release(ordinal, None)),
+            Command::Release { ordinal, sent: Some(sent), reply } => {
+                self.outcome(sent.adds, &sent.spent, reply, |book| book.release(ordinal, Some(&sent.tally)));
             }
             Command::Claim { now, limit, except, reply } => {
                 self.step(reply, |book| book.claim(now, limit, &except));
@@ -70,8 +73,15 @@ impl Turn<'_> {
     }
 
     /// A step that ends a send. The totals count it even when the item had ended before: the send took place.
-    fn outcome(&mut self, adds: Totals, reply: Reply<Kept>, work: impl FnOnce(&mut Book) -> Result<Kept, Error>) {
+    fn outcome(
+        &mut self,
+        adds: Totals,
+        spent: &Spent,
+        reply: Reply<Kept>,
+        work: impl FnOnce(&mut Book) -> Result<Kept, Error>,
+    ) {
         self.step(reply, work);
+        self.attempt(|book| book.spend(spent));
         self.adds.calls += adds.calls;
         self.adds.resends += adds.resends;
         self.adds.retries += adds.retries;

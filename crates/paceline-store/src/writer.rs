@@ -9,6 +9,7 @@ use rusqlite::Connection;
 use crate::book::Book;
 use crate::command::Command;
 use crate::error::Error;
+use crate::room::Room;
 use crate::turn::turn;
 
 /// What the queue may hold: enough for thousands of usual answers, little beside a usual machine's memory.
@@ -17,19 +18,25 @@ const QUEUE_BYTES: usize = 64 << 20;
 /// The queue and its thread.
 pub(crate) struct Writer {
     queue: Arc<Queue>,
+    room: Arc<Room>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Writer {
     /// Starts the thread.
     pub(crate) fn start(book: Book) -> Result<Self, Error> {
-        let queue = Arc::new(Queue::default());
-        let served = queue.clone();
+        let (queue, room) = (Arc::new(Queue::default()), Arc::new(Room::of(book.paths())));
+        let (served, asked) = (queue.clone(), room.clone());
         let thread = thread::Builder::new()
             .name("paceline-journal".into())
-            .spawn(move || serve(&served, book))
+            .spawn(move || serve(&served, &asked, book))
             .map_err(Error::io("start the thread of", "the journal".as_ref()))?;
-        Ok(Self { queue, thread: Mutex::new(Some(thread)) })
+        Ok(Self { queue, room, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Whether the disk has room for what is queued.
+    pub(crate) fn room(&self) -> &Room {
+        &self.room
     }
 
     /// Queues a command; waits while the queue is full. Every command is answered.
@@ -76,7 +83,8 @@ impl Writer {
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        // A caller that wants to know how it went calls `close`.
+        // A caller that wants to know how it went, or to wait for a full disk, calls `close`.
+        self.room.hurry();
         let _ = self.close();
     }
 }
@@ -87,10 +95,18 @@ impl fmt::Debug for Writer {
     }
 }
 
-/// Turn after turn: everything that has gathered is one group, so that groups grow by themselves while the disk works.
-fn serve(queue: &Queue, mut book: Book) {
+/// Turn after turn: everything that has gathered is one group, so that groups grow by themselves while the disk works. A group
+/// begins only when the disk has room for it, or else it is refused but for what only looks.
+fn serve(queue: &Queue, room: &Room, mut book: Book) {
     let _gone = Gone(queue);
-    while let Some(commands) = queue.take() {
+    while let Some(mut commands) = queue.take() {
+        let writes = commands.iter().filter(|command| !command.is_query());
+        let (bytes, count) = writes.fold((0, 0), |(bytes, count), command| (bytes + command.bytes() as u64, count + 1));
+        if let Err(shortage) = room.wait_for(bytes, count) {
+            for command in commands.extract_if(.., |command| !command.is_query()) {
+                command.refuse(Error::NoRoom { shortage: shortage.clone() });
+            }
+        }
         if let Err(cause) = turn(&mut book, commands) {
             return queue.end(Some(cause));
         }

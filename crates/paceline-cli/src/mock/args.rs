@@ -8,7 +8,7 @@ use paceline_sim::{Chance, Hints, Latency, Overload, ProviderConfig};
 
 use super::dialect::Dialect;
 use super::{MINUTE, MockConfig, bucket};
-use crate::args::duration;
+use crate::args::{count, duration};
 use crate::exit::Failure;
 
 /// `paceline mock`.
@@ -19,24 +19,24 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
     listen: SocketAddr,
     /// Requests per minute [default: no limit]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = count::<u64>)]
     rpm: Option<u64>,
     /// Tokens per minute, of prompt and answer together [default: no limit]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = count::<u64>)]
     tpm: Option<u64>,
     /// How the limits come back: a bucket that is refilled all the time, windows from their first call on, or exact
     /// sliding windows
     #[arg(long, value_enum, value_name = "SHAPE", default_value = "bucket")]
     window: Window,
     /// Requests that pass at once after idling; --window bucket only [default: --rpm / 60, rounded up]
-    #[arg(long, value_name = "N", requires = "rpm", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", requires = "rpm", value_parser = count::<u64>)]
     burst: Option<u64>,
     /// Calls in service at once; one more is answered 429 [default: no limit]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = count::<u32>)]
     concurrency: Option<u32>,
     /// Calls that the service has capacity for: more of them take longer, and beyond twice as many are refused as
     /// overloaded (503, or 529 in Anthropic's dialect) [default: endless]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = count::<u32>)]
     overload: Option<u32>,
     /// Time to an answer: LOW..HIGH, or one duration; p50=DURATION,p99=DURATION is lognormal
     #[arg(long, value_name = "RANGE", default_value = "50ms..500ms", value_parser = latency)]

@@ -6,20 +6,23 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use paceline::clock;
-use paceline::config::Upstream;
-use paceline::provider::{Dialect, Provider, TokenRatio};
-use paceline_core::{Cost, Dimension, Limits};
+use paceline::config::{Money, Upstream};
+use paceline::provider::TokenRatio;
+use paceline_core::{Cost, Dimension, Instant, Limits, Pacer, Request, TooLarge};
 use paceline_sim::Job;
 use paceline_store::{Error, Paths, Reader, Rows, RunLock, State};
 use serde_json::{Value, json};
 
 use crate::args::RunArgs;
 use crate::exit::{Failure, Status};
+use crate::run::calls::budget::{Budget, Used};
 use crate::run::job::begun::Begun;
 use crate::run::job::{done, load};
+use crate::run::lines::convert::Converter;
 use crate::run::lines::format::Format;
 use crate::run::lines::input::{Input, Span};
 use crate::run::lines::spool::Earlier;
+use crate::run::purses;
 use crate::run::seen::oracle;
 use crate::run::seen::report::ReportError;
 use crate::{output, text};
@@ -45,6 +48,8 @@ pub(crate) fn command(args: &RunArgs, paths: &Paths, upstream: &Upstream, told: 
         done_unknown: scratch.is_none() && !args.done.is_empty(),
         ..Plan::default()
     };
+    let spent = reader.spent().map_err(Failure::refused)?;
+    plan.used = Budget::new(purses(args), upstream.prices.clone(), &spent).used();
     plan.count(&reader, &input, &format, upstream).map_err(Failure::refused)?;
     plan.seconds = plan.seconds(upstream, told);
     let printed = output::print(|out| {
@@ -73,16 +78,18 @@ fn begun(args: &RunArgs, paths: &Paths) -> Result<Option<Reader>, Failure> {
 /// The input of a job that has begun, which has to be the one that it was begun with.
 fn as_begun(args: &RunArgs, paths: &Paths, upstream: &Upstream, reader: &Reader) -> Result<(Input, Format), Failure> {
     let earlier = paths.journal.as_deref().map_or(Earlier::MustMatch, Begun::earlier_input);
-    let input = Input::prepare(&args.input, &paths.input, &earlier).map_err(Failure::refused)?;
+    let converter = Converter::of(args, upstream.provider)?;
+    let input = Input::prepare(&args.input, &paths.input, &earlier, converter.as_ref()).map_err(Failure::refused)?;
     let (was, is) = (reader.input().map_err(Failure::refused)?, input.mark().map_err(Failure::refused)?);
     if let Err(changed) = is.same_as(&was) {
-        return Err(match args.accept_changed_input {
-            true => Failure::refused(format!(
-                "{} is not what this job was begun with, and --dry-run cannot tell what --accept-changed-input would \
-                 find; leave --dry-run out, which sends nothing before every line is matched",
+        let allows = [(args.accept_changed_input, "--accept-changed-input"), (args.retry_failed, "--retry-failed")];
+        return Err(match allows.into_iter().find(|(given, _)| *given) {
+            Some((_, flag)) => Failure::refused(format!(
+                "{} is not what this job was begun with, and --dry-run cannot tell what {flag} would find; leave --dry-run out, \
+                 which sends nothing before every line is matched",
                 input.name()
             )),
-            false => load::refused(changed),
+            None => load::refused(changed),
         });
     }
     let format = format(args, &input, upstream)?;
@@ -99,7 +106,9 @@ fn load_aside(
         .map_err(|error| Failure::refused(format!("cannot write to {}: {error}", std::env::temp_dir().display())))?;
     let paths = Paths::beside(&folder.path().join("dry-run.jsonl"));
     let lock = RunLock::take(&paths).map_err(Failure::refused)?;
-    let mut input = Input::prepare(&args.input, &paths.input, &Earlier::MayDiffer).map_err(Failure::refused)?;
+    let converter = Converter::of(args, upstream.provider)?;
+    let mut input =
+        Input::prepare(&args.input, &paths.input, &Earlier::MayDiffer, converter.as_ref()).map_err(Failure::refused)?;
     let format = format(args, &input, upstream)?;
     let journal: PathBuf = paths.journal.clone().expect("a journal beside the results");
     let done = done::check(&args.done)?;
@@ -126,6 +135,29 @@ struct Plan {
     unread: bool,
     /// Answers would be taken over that were not looked for.
     done_unknown: bool,
+    /// What it costs as far as requests set a bound; none where no price is known.
+    cost: Option<Money>,
+    /// Items whose requests set no bound on their answers.
+    unbounded: u64,
+    /// Items that alone exceed a configured limit.
+    too_large: TooLargeItems,
+    /// What the runs before used.
+    used: Used,
+}
+
+/// Items that could never start.
+#[derive(Default)]
+struct TooLargeItems {
+    items: u64,
+    /// The line of the first, and which limit it exceeds.
+    first: Option<(u64, TooLarge)>,
+}
+
+impl TooLargeItems {
+    fn add(&mut self, line: u64, why: TooLarge) {
+        self.items += 1;
+        self.first.get_or_insert((line, why));
+    }
 }
 
 /// What there is to do in one scope.
@@ -147,7 +179,9 @@ impl Plan {
         format: &Format,
         upstream: &Upstream,
     ) -> Result<(), ReportError> {
-        let (ratio, longest_answers) = (TokenRatio::default(), Dialect::from(Provider::Generic));
+        let ratio = TokenRatio::default();
+        let mut pacer = Pacer::new(upstream.pacer.clone(), 0, Instant::ZERO).map_err(std::io::Error::other)?;
+        let mut cost = 0_u64;
         reader.report(clock::wall(), Rows::All, |row| -> Result<(), ReportError> {
             self.items += 1;
             let is_sent = match row.state {
@@ -163,13 +197,27 @@ impl Plan {
             let scope = upstream.scope_name(&line.names());
             let part = self.scopes.entry(scope.to_string()).or_default();
             part.items += 1;
-            part.cost = sum(&part.cost, &upstream.dialect.charge(&line.url, line.body.as_bytes(), &ratio));
+            let charge = upstream.dialect.charge(&line.url, line.body.as_bytes(), &ratio);
+            part.cost = sum(&part.cost, &charge);
             // Not every provider counts the answer's bound against its limits, but any model may write as much.
-            let longest = longest_answers.charge(&line.url, line.body.as_bytes(), &ratio);
-            part.tokens_in += longest.get(&Dimension::InputTokens);
-            part.tokens_out += longest.get(&Dimension::OutputTokens);
+            let bound = upstream.dialect.longest_answer(&line.url, line.body.as_bytes());
+            let (tokens_in, tokens_out) = (charge.get(&Dimension::InputTokens), bound.unwrap_or_default());
+            part.tokens_in += tokens_in;
+            part.tokens_out += tokens_out;
+            // Of a request that names no model it is not known whether its answer is of tokens at all.
+            self.unbounded += u64::from(bound.is_none() && line.model.is_some());
+            let price = upstream.prices.of(line.model.as_deref().unwrap_or_default());
+            cost = cost.saturating_add(price.of(tokens_in, tokens_out).units());
+            let request = Request::new(pacer.scope(&scope), charge);
+            match pacer.enqueue(Instant::ZERO, request) {
+                Ok(ticket) => drop(pacer.cancel(Instant::ZERO, ticket)),
+                Err(why) => self.too_large.add(row.line, why),
+            }
+            while pacer.poll_event().is_some() {}
             Ok(())
-        })
+        })?;
+        self.cost = (!upstream.prices.is_empty()).then_some(Money::from_units(cost));
+        Ok(())
     }
 
     /// The time that the configured limits alone ask for; none when there are none.
@@ -211,6 +259,13 @@ impl Plan {
             "pending": self.pending(),
             "tokens_in": tokens_in,
             "tokens_out": tokens_out,
+            "unbounded_outputs": self.unbounded,
+            "cost": self.cost.map(Money::as_f64),
+            "too_large": {
+                "items": self.too_large.items,
+                "first_line": self.too_large.first.as_ref().map(|(line, _)| line),
+            },
+            "budget": self.used.json(),
             "seconds": self.seconds.map(|seconds| seconds.as_secs_f64()),
             "scopes": scopes,
             "bounds": {
@@ -246,11 +301,30 @@ impl Plan {
             let (tokens_in, tokens_out) = self.tokens();
             line(format!("together {}", tokens(tokens_in, tokens_out)));
         }
+        if let Some(cost) = self.cost {
+            line(format!("about {cost} at the configured prices"));
+        }
+        if self.unbounded > 0 {
+            let items = text::counted(self.unbounded, "item");
+            line(format!("{items} set no bound on their answers, whose tokens come on top"));
+        }
+        if let Some((first, why)) = &self.too_large.first {
+            let items = text::counted(self.too_large.items, "item");
+            let [line_number, cost, limit] = [*first, why.cost, why.limit].map(text::count);
+            line(format!(
+                "{items} can never start under a limit of {limit} {}: the first, in line {line_number}, counts as {cost}",
+                why.dimension
+            ));
+        }
         line(match self.seconds {
             Some(least) => format!("at least {} at the configured limits", text::duration(least)),
             None => "no limit is configured: as fast as the provider permits".to_owned(),
         });
         bounds(args).into_iter().for_each(&mut line);
+        if self.used.tokens.is_some() || args.budget_cost.is_some() {
+            let used = self.used.words().collect::<Vec<_>>().join(", ");
+            line(format!("budget of the job, over all its runs: {used}"));
+        }
         if self.unread {
             line("not all of the input was read: there may be more items".to_owned());
         }

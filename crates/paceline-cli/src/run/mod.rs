@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use paceline::config::{MOCK, Upstream};
+use paceline::provider::Provider;
 use paceline::{Instant, Limiter, clock};
 use paceline_core::{Limits, Quota, Shape};
 use paceline_store::{Journal, Paths, RunLock};
@@ -19,7 +20,7 @@ use tokio::sync::{mpsc, watch};
 
 use self::calls::acknowledge::Acknowledge;
 use self::calls::alike::SameFailures;
-use self::calls::bounds::Budget;
+use self::calls::budget::{self, Budget};
 use self::calls::dispatch::{Dispatcher, Ended, Parts};
 use self::calls::item::{Context, Phase};
 use self::calls::partial::Partials;
@@ -31,10 +32,12 @@ use self::job::begun::Begun;
 use self::job::holds::Clocks;
 use self::job::load::Job;
 use self::job::preparing::Preparing;
-use self::job::{done, holds, load, places, reading, refused, sharing};
+use self::job::{done, holds, load, lost, places, reading, refused, sharing};
+use self::lines::convert::Converter;
 use self::lines::format::Format;
 use self::lines::input::Input;
 use self::lines::spool::Earlier;
+use self::seen::extract;
 use self::seen::figures::Figures;
 use self::seen::progress::Progress;
 use self::seen::report::{Ending, ReportError};
@@ -58,6 +61,10 @@ const MOCK_RPM: u64 = 1_200;
 /// Refuses bad configuration and input before anything is sent; says what broke under way.
 pub(crate) async fn command(args: RunArgs, everywhere: &Everywhere) -> Result<Status, Failure> {
     let mut upstream = upstream::resolve(&args.upstream, everywhere)?;
+    set_prices(&args, &mut upstream)?;
+    if let Some(expect) = args.expect {
+        upstream = expect.of(upstream);
+    }
     let paths = paths(&args)?;
     places::check(&args, &paths)?;
     warn_of_idle(&upstream);
@@ -72,7 +79,7 @@ pub(crate) async fn command(args: RunArgs, everywhere: &Everywhere) -> Result<St
     let lock = RunLock::take(&paths).map_err(Failure::refused)?;
     let preparing = Preparing::watch(&paths)?;
     places::try_summary(args.summary.as_deref())?;
-    let mut input = prepare_input(&args, &paths)?;
+    let mut input = prepare_input(&args, &paths, upstream.provider)?;
     let mock = start_mock(&mut upstream, args.seed).await?;
     let base_url = upstream.base_url.clone().unwrap_or_default();
     let limiter = limiter(&upstream, args.seed)?;
@@ -120,16 +127,17 @@ impl Run<'_> {
         let acknowledge = Acknowledge::new(broken_sender);
         let began = self.limiter.now();
         let now = clock::wall();
-        let (refused, counts) = tokio::task::block_in_place(|| {
+        let (refused, counts, spent) = tokio::task::block_in_place(|| {
             let journal = &self.job.journal;
             let refused = refused::settle(journal, &input, format.results(), &acknowledge)?;
             let snapshot = journal.snapshot()?;
             let clocks = snapshot.as_ref().and_then(Clocks::of);
+            lost::count(journal, self.job.interrupted, snapshot.as_ref())?;
             holds::restore(journal, &self.limiter, now, clocks, &acknowledge)?;
             if self.job.same_account {
                 carried::restore(&self.limiter, journal.limiter_state()?.iter().map(String::as_str));
             }
-            Ok((refused, journal.sums()?))
+            Ok((refused, journal.sums()?, journal.spent()?))
         })
         .map_err(|error: paceline_store::Error| self.broken(Failure::interrupted(error)))?;
         let figures = Figures::at_start(&counts);
@@ -150,8 +158,9 @@ impl Run<'_> {
             ratios: Mutex::new(BTreeMap::new()),
             partials: Partials::default(),
             deadline: self.upstream.deadline,
-            budget: Budget::new(self.args.max_tokens),
+            budget: Budget::new(purses(self.args), self.upstream.prices.clone(), &spent),
             phase: phase_seen,
+            journal: self.job.journal.clone(),
             in_flight: AtomicU64::new(0),
             epoch: now,
             began,
@@ -203,9 +212,19 @@ impl Run<'_> {
             Err(ReportError::Interrupted) => {
                 tracing::warn!("the report was not written; `paceline stats --items --json` tells the same");
             }
+            Err(error) if journal.shortage().is_some() => {
+                tracing::warn!("{error}; with room `paceline stats --items --json` tells the same");
+            }
             other => other.map_err(Failure::interrupted)?,
         }
-        journal.close().map_err(Failure::interrupted)?;
+        // What a full disk leaves in the log of the journal, the next run finds there.
+        let full = journal.shortage().is_some();
+        journal.close().or_else(|error| if full { Ok(()) } else { Err(Failure::interrupted(error)) })?;
+        if let Some(pointer) = &self.args.extract {
+            let path = extract::path(self.paths);
+            let failed = |error| Failure::interrupted(format!("cannot write {}: {error}", path.display()));
+            extract::write(self.paths, pointer).map_err(failed)?;
+        }
         let limits = told_limits(self.upstream);
         let view = context.limiter.snapshot();
         let summary = Summary {
@@ -216,6 +235,7 @@ impl Run<'_> {
             stop: ended.stop.as_ref(),
             elapsed: context.limiter.now() - context.began,
             limits: &limits,
+            budget: context.budget.used(),
             concurrency: self.upstream.pacer.concurrency.max(),
             view: &view,
             again: self.paths.journal.is_some().then(|| again::command_line(std::env::args_os())),
@@ -226,6 +246,26 @@ impl Run<'_> {
         telling.tell(|| summary.json(&wall), &words)?;
         Ok(summary.status())
     }
+}
+
+/// The price of the command line stands above those of the configuration, and a budget in money needs one.
+fn set_prices(args: &RunArgs, upstream: &mut Upstream) -> Result<(), Failure> {
+    if let Some(price) = args.price {
+        upstream.prices = price.into();
+    }
+    match args.budget_cost {
+        Some(cost) if upstream.prices.is_empty() => Err(Failure::refused(format!(
+            "--budget-cost {cost} (from the command line): expected to know what tokens cost: --price in=2.50,out=10 (for a \
+             million), or price under [upstream.{}] in paceline.toml",
+            upstream.name
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// What calls may use.
+const fn purses(args: &RunArgs) -> budget::Limits {
+    budget::Limits { run_tokens: args.max_tokens, job_tokens: args.budget_tokens, job_cost: args.budget_cost }
 }
 
 /// Warns of knobs that the user set and that change nothing, with what would make them act.
@@ -266,15 +306,17 @@ fn put_back(journal: &Journal, args: &RunArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-fn prepare_input(args: &RunArgs, paths: &Paths) -> Result<Input, Failure> {
+fn prepare_input(args: &RunArgs, paths: &Paths, provider: Provider) -> Result<Input, Failure> {
+    let converter = Converter::of(args, provider)?;
     let begun = paths.journal.as_deref().filter(|journal| !args.overwrite && journal.exists());
     tokio::task::block_in_place(|| {
         let earlier = match begun {
             Some(_) if args.accept_changed_input => Earlier::MayDiffer,
+            Some(_) if args.retry_failed => Earlier::MayBeRepaired,
             Some(journal) => Begun::earlier_input(journal),
             None => Earlier::MayDiffer,
         };
-        Input::prepare(&args.input, &paths.input, &earlier).map_err(Failure::refused)
+        Input::prepare(&args.input, &paths.input, &earlier, converter.as_ref()).map_err(Failure::refused)
     })
 }
 

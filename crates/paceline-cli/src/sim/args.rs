@@ -9,7 +9,7 @@ use paceline_sim::Requirement;
 
 use super::files::{Form, Picture};
 
-use crate::args::UpstreamArgs;
+use crate::args::{UpstreamArgs, count};
 
 /// `paceline sim`.
 #[derive(Debug, clap::Args)]
@@ -122,7 +122,7 @@ const MOST_TOKENS: u64 = 1_000_000_000;
 #[derive(Debug, clap::Args)]
 pub(crate) struct PlanArgs {
     /// Items of the job, one call each
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = count::<u32>)]
     pub(crate) items: u32,
     /// Tokens that an item takes, in and out
     #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "scenario",

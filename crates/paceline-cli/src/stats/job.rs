@@ -164,18 +164,21 @@ fn scope_words(scope: &Value, now: Timestamp) -> String {
     }
     // Items of a closed scope wait in the journal, and nothing of it is to be in flight.
     let is_closed = is_closed(scope);
+    let number = |value: &Value| text::count(value.as_u64().unwrap_or(0));
     let in_flight = &scope["concurrency"]["in_flight"];
     if !is_closed || in_flight.as_u64() > Some(0) {
-        words += &format!(", {in_flight} in flight of {}", scope["concurrency"]["current_limit"]);
+        let limit = number(&scope["concurrency"]["current_limit"]);
+        words += &format!(", {} in flight of {limit}", number(in_flight));
     }
     if !is_closed {
-        words += &format!(", {} waiting", scope["waiting"]);
+        words += &format!(", {} waiting for a permit", number(&scope["waiting"]));
         words += &waits_for(scope, now).unwrap_or_default();
     }
     for quota in ["quotas", "announced"].iter().flat_map(|kind| scope[*kind].as_array().into_iter().flatten()) {
         let per = quota["window_s"].as_f64().map(|window| format!(" per {window}s")).unwrap_or_default();
         let dimension = quota["dimension"].as_str().unwrap_or_default();
-        words += &format!(", {} of {} {}{per} used", quota["used"], quota["limit"], text::printable(dimension));
+        let (used, limit) = (number(&quota["used"]), number(&quota["limit"]));
+        words += &format!(", {used} of {limit} {}{per} used", text::printable(dimension));
     }
     words
 }

@@ -19,6 +19,9 @@ use crate::exit::{Failure, Status};
 use crate::output::print;
 use crate::run::Stop;
 
+/// Said of a job that is left.
+const NO_RUN: &str = "no run works on this job; the same command goes on with it";
+
 /// Between two looks of `--watch`.
 const EVERY: Duration = Duration::from_secs(1);
 
@@ -42,7 +45,10 @@ pub(crate) fn command(args: &StatsArgs) -> Result<Status, Failure> {
     } else if args.history {
         print_history(&reader, args.json)?;
     } else {
-        print_job(&reader, &path, snapshot, args.json)?;
+        let lock = Paths::beside(&path).with_journal(path.clone()).lock;
+        if print_job(&reader, &path, snapshot, args.json)? && !args.json && !RunLock::is_held(&lock) {
+            print(|out| writeln!(out, "{NO_RUN}"))?;
+        }
     }
     Ok(Status::Success)
 }
@@ -60,7 +66,7 @@ fn watch(path: &Path, as_json: bool) -> Result<Status, Failure> {
         last = at;
         if is_still && !RunLock::is_held(&lock) {
             if !as_json {
-                print(|out| writeln!(out, "no run works on this job; the same command goes on with it"))?;
+                print(|out| writeln!(out, "{NO_RUN}"))?;
             }
             return Ok(Status::Success);
         }

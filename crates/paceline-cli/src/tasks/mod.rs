@@ -2,11 +2,13 @@
 
 mod add;
 mod amend;
+mod export;
 mod family;
 mod groups;
 mod judge;
 mod list;
 mod pages;
+mod prune;
 mod report;
 mod row;
 mod run;
@@ -42,6 +44,10 @@ enum Command {
     Cancel(amend::Args),
     /// Sum up: what succeeded, and each item that did not simply succeed, with its reason
     Report(report::Args),
+    /// Print items as lines that `add --from` takes, their payloads included
+    Export(export::Args),
+    /// Remove items that ended long ago, and give their room on the disk back
+    Prune(prune::Args),
 }
 
 /// Does what is asked of a store.
@@ -57,5 +63,7 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
         Command::Retry(args) => amend::command(args, Amend::Retry).await,
         Command::Cancel(args) => amend::command(args, Amend::Cancel).await,
         Command::Report(args) => report::command(args).await,
+        Command::Export(args) => export::command(args).await,
+        Command::Prune(args) => prune::command(args).await,
     }
 }

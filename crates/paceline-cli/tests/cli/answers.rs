@@ -199,3 +199,51 @@ fn what_is_not_http_is_no_connection_that_broke() {
     assert_eq!((code, &error["code"]), (1, &json!("malformed")), "{log}");
     assert!(log.contains("the response is not HTTP: "), "{log}");
 }
+
+/// What a generic API answers at an item's first call.
+fn at_first(body: &'static str, content_type: &'static str) -> Server {
+    Server::new(move |arrival| match arrival.before {
+        0 => Reply::text(200, content_type, body),
+        _ => Reply::ok(),
+    })
+}
+
+#[test]
+fn where_json_is_expected_a_page_or_half_an_object_is_no_success() {
+    for (body, content_type, code) in [
+        ("<html>please log in</html>", "text/html", "not_json"),
+        (r#"{"rates": [1, 2"#, "application/json", "not_json"),
+        ("", "application/json", "empty_answer"),
+    ] {
+        let job = Job::new(1);
+        let server = at_first(body, content_type);
+        let (exit, log) = finish(&mut job.run(&server));
+        assert_eq!((exit, server.count()), (0, 1), "a generic API may answer anything: {log}");
+        let job = Job::new(1);
+        let server = at_first(body, content_type);
+        let (exit, log) = finish(job.run(&server).args(["--expect", "json"]));
+        assert_eq!((exit, server.count()), (0, 2), "{body}: {log}");
+        let job = Job::new(1);
+        let server = at_first(body, content_type);
+        let (exit, _) = finish(job.run(&server).args(["--expect", "json", "--max-retries", "0"]));
+        let row = &job.lines("out.report.jsonl")[0];
+        assert_eq!((exit, &row["code"], &row["class"]), (1, &code.into(), &"transient".into()), "{row}");
+    }
+    for body in ["[1]", "7", r#"{"a": 1}"#] {
+        let job = Job::new(1);
+        let server = at_first(body, "application/json");
+        assert_eq!((finish(job.run(&server).args(["--expect", "json"])).0, server.count()), (0, 1), "{body}");
+    }
+}
+
+#[test]
+fn a_rule_may_say_what_an_answer_that_is_no_json_means() {
+    let job = Job::new(1);
+    let rule = "[[upstream.generic.rule]]\nmatch = { status = 200, body = 'not_json' }\nclass = 'account'\n";
+    std::fs::write(job.path("paceline.toml"), rule).expect("writable");
+    let server = at_first("<html>please log in</html>", "text/html");
+    let (exit, log) = finish(&mut job.run(&server));
+    assert_eq!((exit, server.count()), (3, 1), "{log}");
+    let (exit, log) = finish(&mut job.run(&server));
+    assert_eq!((exit, server.count()), (0, 2), "JSON is a success: {log}");
+}

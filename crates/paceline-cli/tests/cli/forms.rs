@@ -153,3 +153,26 @@ fn a_file_has_one_form() {
     assert!(log.contains("line 2: format_mismatch: `params`") && log.contains("first line has `url`"), "{log}");
     assert_eq!(server.count(), 0);
 }
+
+#[test]
+fn one_value_of_each_answer_stands_beside_the_answers() {
+    let server = Server::new(|arrival| match arrival.item.as_str() {
+        "item-1" => Reply::new(200, &json!({"object": "x"})),
+        _ => Reply::new(200, &json!({"choices": [{"message": {"content": "h\u{e9}\n"}}]})),
+    });
+    let job = Job::new(2);
+    let extract = ["--extract", "/choices/0/message/content"];
+    let (code, log) = finish(job.run(&server).args(extract));
+    assert_eq!(code, 0, "{log}");
+    let mut lines = job.lines("out.flat.jsonl");
+    lines.sort_by_key(|line| line["custom_id"].to_string());
+    let expected = [("item-0", json!("h\u{e9}\n")), ("item-1", json!(null))];
+    assert_eq!(lines, expected.map(|(id, value)| json!({"custom_id": id, "value": value})));
+    let (code, log) = finish(job.run(&server).args(["--extract", "content"]));
+    assert!(code == 2 && log.contains("expected a JSON pointer, such as /choices/0/message/content"), "{log}");
+    let job = Job::new(2);
+    let mut command = job.paceline();
+    command.args(["run", "in.jsonl", "-o", "out.jsonl.gz", "--ordered", "--base-url", &server.url()]);
+    assert_eq!(finish(command.args(extract)).0, 0);
+    assert_eq!(job.lines("out.flat.jsonl").len(), 2);
+}

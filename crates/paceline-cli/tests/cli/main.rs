@@ -4,7 +4,11 @@ mod access;
 mod answers;
 mod attribution;
 mod bounds;
+mod budget;
 mod checks;
+mod convert;
+#[cfg(target_os = "linux")]
+mod disk;
 mod done;
 mod dry_run;
 mod ends;
@@ -29,6 +33,7 @@ mod support;
 mod surface;
 mod tasks;
 #[cfg(unix)]
+mod tasks_alike;
 mod tasks_judge;
 #[cfg(unix)]
 mod tasks_run;

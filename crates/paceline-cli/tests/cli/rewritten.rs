@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::support::{Job, Reply, Server, finish};
+use crate::support::{Job, Reply, Server, finish, line};
 
 const ITEMS: usize = 40;
 
@@ -127,4 +127,77 @@ fn retried_items_are_those_that_failed_and_their_sends_stay_counted() {
 
     let (code, _) = run(&[]);
     assert_eq!((code, server.count()), (1, ITEMS + 5));
+}
+
+#[test]
+fn a_failed_item_is_sent_as_its_line_stands_now() {
+    // A misspelt model fails, and so does a line that is no request.
+    let server = Server::new(|arrival| match String::from_utf8_lossy(&arrival.body).contains("gtp-4o") {
+        true => Reply::error(404, "model_not_found"),
+        false => Reply::ok(),
+    });
+    let good = |n: usize| line(&format!("item-{n}"));
+    let wrong = |n: usize| good(n).replace("\"m\"", "\"gtp-4o\"");
+    let job = Job::with_input(&[good(0), wrong(1), "{".to_owned(), wrong(3), good(4)].join("\n"));
+    let run = |flags: &[&str]| finish(job.run(&server).arg("--skip-bad-lines").args(flags));
+    let (code, log) = run(&[]);
+    assert_eq!((code, server.count(), job.lines("out.errors.jsonl").len()), (1, 4, 3), "{log}");
+    let results = std::fs::read(job.path("out.jsonl")).expect("results");
+
+    let rewrite = |lines: &[String]| std::fs::write(job.path("in.jsonl"), lines.join("\n") + "\n").expect("writable");
+    for (lines, words) in [
+        (
+            vec![wrong(0), good(1), good(2), wrong(3), good(4)],
+            "line 1: another request has the id of the former line 1",
+        ),
+        (vec![good(0), good(1), good(2), wrong(3), good(4), good(5)], "line 6: its id is new"),
+        (vec![good(0), good(2), wrong(3), good(4)], "the id of the former line 2 is gone"),
+    ] {
+        rewrite(&lines);
+        let (code, log) = run(&["--retry-failed"]);
+        assert_eq!((code, server.count()), (2, 4), "{log}");
+        assert!(log.contains("not of failed items, so nothing was sent") && log.contains(words), "{log}");
+        assert_eq!(job.lines("out.errors.jsonl").len(), 3);
+    }
+
+    rewrite(&[good(0), good(1), good(2), wrong(3), good(4)]);
+    assert_eq!(run(&[]).0, 2, "without the flag the input must not change");
+    let (code, log) = run(&["--retry-failed"]);
+    assert_eq!((code, server.count()), (1, 7), "the three that failed: {log}");
+    assert!(log.contains("3 items that failed before"), "{log}");
+    job.assert_adds_up(5);
+    assert_eq!(ids(&job.lines("out.errors.jsonl")), ["item-3"]);
+    assert!(std::fs::read(job.path("out.jsonl")).expect("results").starts_with(&results), "what succeeded stays");
+
+    // With both flags a line may come as well.
+    rewrite(&[good(0), good(1), good(2), good(3), good(4), good(5)]);
+    let (code, log) = run(&["--retry-failed", "--accept-changed-input"]);
+    assert_eq!((code, server.count()), (0, 9), "{log}");
+    job.assert_adds_up(6);
+    let (code, log) = run(&[]);
+    assert_eq!((code, server.count()), (0, 9), "it is the job's input now: {log}");
+}
+
+#[test]
+fn a_pipe_may_be_repaired_or_left_out() {
+    let server = Server::new(|arrival| match String::from_utf8_lossy(&arrival.body).contains("gtp-4o") {
+        true => Reply::error(404, "model_not_found"),
+        false => Reply::ok(),
+    });
+    let job = Job::new(0);
+    let run = |text: &str, flags: &[&str]| {
+        let mut command = job.paceline();
+        command.args(["run", "-", "-o", "out.jsonl", "--base-url", &server.url()]).args(flags);
+        let mut child =
+            command.stdin(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().expect("it runs");
+        std::io::Write::write_all(&mut child.stdin.take().expect("piped"), text.as_bytes()).expect("read");
+        let output = child.wait_with_output().expect("it ends");
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let wrong = line("a").replace("\"m\"", "\"gtp-4o\"");
+    assert_eq!(run(&wrong, &[]).0, Some(1));
+    let (code, log) = run("", &["--retry-failed"]);
+    assert_eq!((code, server.count()), (Some(1), 2), "nothing comes: the same again: {log}");
+    let (code, log) = run(&line("a"), &["--retry-failed"]);
+    assert_eq!((code, server.count()), (Some(0), 3), "{log}");
 }

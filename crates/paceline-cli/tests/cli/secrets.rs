@@ -148,3 +148,15 @@ fn what_holds_prompts_belongs_to_its_user_alone() {
     assert_eq!(code, 0, "{log}");
     assert_eq!(mode("work.db"), 0o600);
 }
+
+#[test]
+fn the_mark_of_a_hidden_secret_is_no_secret() {
+    let server = Server::new(|_| Reply::ok());
+    let job = Job::new(1);
+    let (code, log) = finish(job.run(&server).args(["--header", "X-Tenant-Token: [key]"]));
+    assert!(
+        code == 2 && log.contains("[key] stands for a secret that is not printed; put the secret in its place"),
+        "{log}"
+    );
+    assert_eq!(server.count(), 0);
+}

@@ -236,7 +236,10 @@ fn a_configured_limit_holds_over_runs() {
 fn many_bad_items_close_no_way_for_good_ones() {
     let keys: Vec<String> = (0..50).map(|n| format!("k{n:02}")).collect();
     let store = Store::of(&keys.iter().map(String::as_str).collect::<Vec<_>>());
-    let ran = store.run(&["--concurrency", "1", "--max-retries", "1"], &format!("{NOTE} test $PACELINE_KEY '>' k39"));
+    let ran = store.run(
+        &["--stop-after-same", "0", "--concurrency", "1", "--max-retries", "1"],
+        &format!("{NOTE} test $PACELINE_KEY '>' k39"),
+    );
     let told = ["succeeded", "failed", "calls"].map(|key| ran.summary[key].as_u64().expect("a number"));
     assert_eq!((ran.code, told), (1, [10, 40, 90]), "{}", ran.log);
 }

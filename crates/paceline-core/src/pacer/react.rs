@@ -95,6 +95,7 @@ impl Pacer {
             attempts: request.attempts,
             deferrals: request.deferrals,
             quotas: 0,
+            free: request.probes,
             left: request.deadline.map(|deadline| deadline - now),
             // It sits out the next round of tests, so that one item that always fails cannot keep the others out.
             probe: probe.then(|| 2 * (scope.next_probe(now) - now)),

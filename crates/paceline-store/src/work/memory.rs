@@ -47,6 +47,7 @@ struct Tables {
     in_flight: BTreeMap<i64, BTreeSet<u64>>,
     last_worker: i64,
     limiters: BTreeMap<String, String>,
+    last_item: u64,
 }
 
 #[derive(Debug)]
@@ -187,6 +188,18 @@ impl WorkStore for MemoryStore {
         self.at_once(|tables, _| Ok(tables.limiters.get(account).cloned()))
     }
 
+    fn prune(&self, filter: Filter, older_than: Duration) -> Pending<'_, u64> {
+        self.at_once(|tables, now| {
+            let old = |item: &Item| item.state.is_final() && item.ended.is_some_and(|ended| ended + older_than <= now);
+            let rows = tables.rows.values().filter(|row| old(&row.item) && filter.takes(&row.item));
+            let gone: Vec<u64> = rows.map(|row| row.item.id).collect();
+            for row in gone.iter().filter_map(|id| tables.rows.remove(id)) {
+                tables.ids.remove(&row.item.key);
+            }
+            Ok(gone.len() as u64)
+        })
+    }
+
     fn changed(&self) -> Pending<'_, ()> {
         let changed = self.0.changed.notified();
         Box::pin(async move {
@@ -201,7 +214,8 @@ impl Tables {
         if let Some(row) = self.ids.get(&new.key).and_then(|id| self.rows.get(id)) {
             return Added::Known(row.item.state);
         }
-        let id = self.rows.last_key_value().map_or(1, |(last, _)| last + 1);
+        self.last_item += 1;
+        let id = self.last_item;
         let not_before = match read_due(new.not_before.map_or(Stored::Null, |at| Stored::Millis(at.as_millis())), now) {
             Due::Now | Due::Nonsense => None,
             Due::At(_) | Due::Beyond => new.not_before,

@@ -171,11 +171,15 @@ impl Policy {
     ) -> retry::Decision {
         let (item, history) = (&claimed.item, claimed.history.iter().rev());
         let left = item.deadline.unwrap_or(self.deadline).saturating_sub(age);
+        let code = failure.code.as_ref().filter(|_| failure.unsent);
+        let free = history.clone().take_while(|event| code.is_some() && event.failure.code.as_ref() == code).count();
         let used_up = history.take_while(|event| event.failure.class == Class::QuotaExhausted).count();
         let tried = Tried {
             attempts: item.attempts.saturating_sub(item.forgiven.attempts),
             deferrals: item.deferrals.saturating_sub(item.forgiven.deferrals),
             quotas: used_up as u32,
+            // Only those in a row that failed alike: the store does not count what counts against no bound.
+            free: free as u32,
             // The clock of an item stands still while its group is held.
             left: (!failure.is_for_group || left.is_zero()).then_some(left),
             probe: failure.probe,

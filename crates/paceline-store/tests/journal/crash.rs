@@ -63,6 +63,8 @@ fn results_ahead_of_the_journal_are_taken_over_up_to_the_torn_line() {
         let counts = resumed.counts(NOW).unwrap();
         assert_eq!((counts.succeeded, counts.failed, counts.tokens_in), (1 + whole, 1, 5 + 5 * whole));
         assert_eq!((counts.totals.calls, counts.totals.resends), (1 + whole, 0), "each line is of a call");
+        let spent: u64 = resumed.spent().unwrap().iter().map(|spent| spent.tokens_in).sum();
+        assert_eq!(spent, 5 + 5 * whole, "and used its tokens");
         // Once more, to see that the recovery itself is durable.
         resumed.close().unwrap();
         let (resumed, recovery) = dead.resume();

@@ -3,11 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::support::{Job, NOW, failure, finish, later, ordinals, read, reschedule, retry, success, tally, wait};
+use crate::support::{
+    Job, NOW, failure, finish, later, ordinals, read, reschedule, retry, spent, success, tally, wait,
+};
 use paceline_core::{Class, Timestamp};
 use paceline_store::{
     ACCOUNT, DeferReason, Deferred, Error, Journal, Kept, Opened, Options, Reader, ReportRow, Rows, ScopeState,
-    Snapshot, SnapshotUpdate, State, Totals,
+    Snapshot, SnapshotUpdate, Spent, State, Totals, Unanswered,
 };
 
 fn set(journal: &Journal, scope: &str, state: ScopeState) {
@@ -200,7 +202,8 @@ fn every_item_is_counted_and_reported_with_its_reason() {
     let abandoned = Totals { calls: 1, abandoned: 1, ..Totals::default() };
     let mut sent = tally(0, Class::Abandoned);
     sent.abandoned = 1;
-    wait(|reply| journal.release(3, Some((sent, abandoned)), reply)).unwrap();
+    wait(|reply| journal.release(3, Some(Unanswered { tally: sent, adds: abandoned, spent: Spent::default() }), reply))
+        .unwrap();
     set(&journal, "held", held(later(60)));
     set(&journal, "stopped", stopped());
 
@@ -346,4 +349,31 @@ fn a_snapshot_keeps_the_scopes_that_have_not_changed_and_a_new_run_begins_anew()
     assert_eq!(told(false, &[("a", "3"), ("c", "4")]), ["1", "3", "4"]);
     assert_eq!(told(false, &[]), ["1", "3", "4"]);
     assert_eq!(told(true, &[("c", "5")]), ["5"]);
+}
+
+#[test]
+fn what_calls_used_is_kept_by_model_whatever_became_of_them() {
+    let job = Job::new();
+    let journal = job.start(4);
+    journal.claim_now(NOW, 4).unwrap();
+    finish(&journal, success(0, 1));
+    reschedule(&journal, retry(1, 60));
+    let (tally, adds) = (tally(0, Class::Abandoned), Totals::default());
+    let given_up = Unanswered { tally, adds, spent: spent("other", 7, 9) };
+    wait(|reply| journal.release(2, Some(given_up), reply)).unwrap();
+    wait(|reply| journal.release(3, None, reply)).unwrap();
+    journal.spend(spent("m", 1, 1)).unwrap();
+    let expected = [Spent { calls: 3, ..spent("m", 11, 1) }, spent("other", 7, 9)];
+    assert_eq!(journal.spent().unwrap(), expected);
+    journal.close().unwrap();
+    drop(journal);
+    assert_eq!(Reader::open(job.paths.journal.as_ref().unwrap()).unwrap().spent().unwrap(), expected);
+
+    // In a journal of an older version, what its items tell.
+    let conn = rusqlite::Connection::open(job.paths.journal.as_ref().unwrap()).unwrap();
+    conn.execute_batch("DROP TABLE spent").unwrap();
+    drop(conn);
+    assert_eq!(Reader::open(job.paths.journal.as_ref().unwrap()).unwrap().spent().unwrap(), []);
+    let (resumed, _) = job.resume();
+    assert_eq!(resumed.spent().unwrap(), [spent("", 5, 0)]);
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use paceline_core::{Class, Timestamp};
 use paceline_store::{
     Answer, Claim, CustomId, End, Error, Finished, InputMark, Journal, Kept, Last, NewItem, Opened, Options, Paths,
-    Recovery, Rescheduled, Tally, Totals, encode_line,
+    Recovery, Rescheduled, Spent, Tally, Totals, encode_line,
 };
 use tempfile::TempDir;
 
@@ -142,6 +142,7 @@ pub(crate) fn success(ordinal: u64, call: u32) -> Finished {
     finished.tally = tally(call, Class::Success);
     finished.tokens_in = 5;
     finished.adds = Totals { calls: 1, ..Totals::default() };
+    finished.spent = spent("m", 5, 0);
     finished
 }
 
@@ -157,6 +158,11 @@ pub(crate) fn tally(attempts: u32, class: Class) -> Tally {
     Tally { attempts, first: Some(NOW), last: Some(Last::new(class)), ..Tally::default() }
 }
 
+/// One call of a model.
+pub(crate) fn spent(model: &str, tokens_in: u64, tokens_out: u64) -> Spent {
+    Spent { model: model.into(), calls: 1, tokens_in, tokens_out }
+}
+
 pub(crate) fn retry(ordinal: u64, seconds: u64) -> Rescheduled {
     let delay = Duration::from_secs(seconds);
     Rescheduled {
@@ -165,6 +171,7 @@ pub(crate) fn retry(ordinal: u64, seconds: u64) -> Rescheduled {
         delay,
         tally: tally(1, Class::Transient),
         adds: Totals { calls: 1, ..Totals::default() },
+        spent: spent("m", 5, 0),
     }
 }
 

@@ -9,7 +9,8 @@ use paceline_store::work::{
 };
 use paceline_store::{ACCOUNT, ScopeRow, ScopeState};
 
-use crate::support::{Bench, LEASE, S, START, again, item, keys, of_group, outcome};
+use crate::kept::of_what_limiters_know_the_last_counts;
+use crate::support::{Bench, LEASE, S, START, again, held, item, keys, of_group, outcome, stopped};
 
 /// One test for each engine and promise.
 macro_rules! conformance {
@@ -46,6 +47,7 @@ conformance!(
     outcomes_are_taken_once,
     a_cancelled_item_takes_no_outcome,
     a_person_retries_what_has_ended,
+    what_ended_long_ago_is_removed,
     what_is_left_to_the_next_run_begins_it,
     after_the_year_9999_is_never,
     items_are_listed_in_pages,
@@ -180,14 +182,6 @@ async fn the_last_five_decisions_come_with_a_claim(on: Bench) {
     let sends: Vec<u32> = claim.items[0].history.iter().map(|event| event.send).collect();
     assert_eq!(sends, [3, 4, 5, 6, 7]);
     assert_eq!(on.store.show("a").await.unwrap().unwrap().2.len(), 7);
-}
-
-fn held(name: &str, until: Timestamp) -> ScopeRow {
-    ScopeRow { name: name.into(), state: ScopeState::Held { until, reason: "quota".to_owned() } }
-}
-
-fn stopped(name: &str) -> ScopeRow {
-    ScopeRow { name: name.into(), state: ScopeState::Stopped { reason: "bad key".to_owned() } }
 }
 
 async fn a_held_group_waits_and_its_deadlines_with_it(on: Bench) {
@@ -339,6 +333,36 @@ async fn a_person_retries_what_has_ended(on: Bench) {
     assert_eq!((again.attempts, again.forgiven.attempts, again.ended), (1, 1, None));
 }
 
+async fn what_ended_long_ago_is_removed(on: Bench) {
+    on.add([item("failed"), item("done"), item("waits"), of_group("other", "g")]).await;
+    let worker = on.enlist().await;
+    let claim = on.claim(worker, 4).await;
+    for claimed in &claim.items {
+        match &*claimed.item.key {
+            "failed" => on.record(outcome(claimed, Counted::Attempt, Transition::Failed, "fail")).await,
+            "waits" => on.record(again(claimed, S * 3_600)).await,
+            _ => on.record(ClaimOutcome::success(claimed)).await,
+        };
+    }
+    let prune = |states: &[State], group: Option<&str>, older_than: u32| {
+        let filter = Filter { states: states.to_vec(), group: group.map(str::to_owned), keys: Vec::new() };
+        on.store.prune(filter, S * older_than)
+    };
+    assert_eq!(prune(&[], None, 60).await.unwrap(), 0, "all of it is new");
+    on.forward(S * 60).await;
+    assert_eq!(prune(&[], None, 61).await.unwrap(), 0);
+    assert_eq!(prune(&[State::Waiting], None, 0).await.unwrap(), 0, "it has not ended");
+    assert_eq!(prune(&[], Some("g"), 60).await.unwrap(), 1);
+    assert_eq!(prune(&[State::Failed], None, 60).await.unwrap(), 1);
+    assert_eq!(prune(&[], None, 0).await.unwrap(), 1);
+    assert_eq!(on.store.list(Filter::default(), 0, 9).await.unwrap().len(), 1, "what waits");
+    // The key is free again, and what a worker still says of the one before is not taken.
+    on.add([item("other")]).await;
+    let stale = claim.items.iter().find(|claimed| claimed.item.key == "other").expect("claimed");
+    assert_eq!(on.record(ClaimOutcome::success(stale)).await, Kept::Lost);
+    assert_eq!(on.claim(worker, 9).await.items.len(), 1);
+}
+
 async fn what_is_left_to_the_next_run_begins_it(on: Bench) {
     on.add([item("a"), item("b")]).await;
     let worker = on.enlist().await;
@@ -466,14 +490,4 @@ async fn time_begins_with_the_first_send(on: Bench) {
     let claimed = on.claim(worker, 1).await.items.remove(0);
     on.record(ClaimOutcome::back(&claimed)).await;
     assert_eq!(first().await, began, "a later try that did not begin changes nothing");
-}
-
-async fn of_what_limiters_know_the_last_counts(on: Bench) {
-    assert_eq!(on.store.kept_limiter("one").await.unwrap(), None);
-    for (account, state) in [("one", "1"), ("other", "2"), ("one", "3")] {
-        on.store.keep_limiter(account, state).await.unwrap();
-    }
-    for (account, state) in [("one", Some("3")), ("other", Some("2")), ("a third", None)] {
-        assert_eq!(on.store.kept_limiter(account).await.unwrap().as_deref(), state, "{account}");
-    }
 }

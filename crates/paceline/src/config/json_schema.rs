@@ -140,6 +140,21 @@ kind!(
 );
 
 kind!(
+    /// What a body is.
+    BodyName,
+    |_generator| { "enum": ["not_json"] }
+);
+
+kind!(
+    /// A price, or prices by model.
+    PriceTable,
+    |_generator| { "anyOf": [
+        { "type": "object", "additionalProperties": { "type": "string", "pattern": "^ *(in|out) *= *[0-9]" } },
+        { "type": "string", "pattern": "^ *(in|out) *= *[0-9]" },
+    ] }
+);
+
+kind!(
     /// What is slowed down together.
     ScopeName,
     |_generator| { "enum": names(&dialect::SCOPES) }

@@ -30,6 +30,7 @@ mod limits;
 mod overrides;
 mod pacing;
 mod preset;
+mod price;
 mod responsive;
 mod rules;
 mod schema;
@@ -52,6 +53,7 @@ pub use error::{Error, Source};
 pub use json_schema::json_schema;
 pub use overrides::Overrides;
 pub use preset::Preset;
+pub use price::{Money, MoneyError, Price, PriceError, Prices};
 pub use units::{CountError, DurationError, Limit, LimitError, parse_count, parse_duration};
 pub use upstream::{CallNames, KeySource, MOCK, Tier, TierMatch, Upstream, is_loopback};
 

@@ -39,12 +39,13 @@ fn rule<'a>(section: &'a RuleSection, ledger: &Ledger) -> Result<(Rule, &'a Sett
     };
     let wait = section.wait.as_ref().map(|wait| wait.duration(&ledger.name("wait"))).transpose()?;
     let matches = section.matches.as_ref();
-    let places = |m: &&MatchSection| [&m.status, &m.code, &m.pointer, &m.header].into_iter().any(Option::is_some);
+    let places =
+        |m: &&MatchSection| [&m.status, &m.code, &m.pointer, &m.header, &m.body].into_iter().any(Option::is_some);
     let given = matches.filter(places);
-    let matches = given.ok_or_else(|| missing("match", "at least one of status, code, pointer and header"))?;
+    let matches = given.ok_or_else(|| missing("match", "at least one of status, code, pointer, header and body"))?;
     let status = matches.status.as_ref().map(|status| read_status(status, &ledger.name("match.status"))).transpose()?;
     let place = read_place(matches, ledger)?;
-    if let (None | Some(Place::Code), Some(equals)) = (&place, &matches.equals) {
+    if let (None | Some(Place::Code | Place::NotJson), Some(equals)) = (&place, &matches.equals) {
         return Err(equals.refuse(&ledger.name("match.equals"), "a pointer or a header beside it"));
     }
     let values = matches.equals.as_ref().or(matches.code.as_ref());
@@ -74,7 +75,15 @@ fn read_status(setting: &Setting, key: &str) -> Result<RangeInclusive<u16>, Erro
 }
 
 fn read_place(matches: &MatchSection, ledger: &Ledger) -> Result<Option<Place>, Error> {
-    let one = "one of code, pointer and header";
+    let one = "one of code, pointer, header and body";
+    if let Some(body) = &matches.body {
+        let others = [&matches.code, &matches.pointer, &matches.header];
+        return match (body.text.as_str(), others.into_iter().flatten().next()) {
+            ("not_json", None) => Ok(Some(Place::NotJson)),
+            ("not_json", Some(_)) => Err(body.refuse(&ledger.name("match.body"), one)),
+            _ => Err(body.refuse(&ledger.name("match.body"), "not_json")),
+        };
+    }
     match (&matches.code, &matches.pointer, &matches.header) {
         (None, None, None) => Ok(None),
         (Some(_), None, None) => Ok(Some(Place::Code)),

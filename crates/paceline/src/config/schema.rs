@@ -9,11 +9,12 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::json_schema::{
-    CachedInputName, ClassName, ConcurrencyChoice, Count, CountsName, HeaderList, JitterChoice, Length, LimitList,
-    LimitShape, NameList, PaceName, ProviderName, ReservesName, RestoresName, ScopeName, StatusRange,
+    BodyName, CachedInputName, ClassName, ConcurrencyChoice, Count, CountsName, HeaderList, JitterChoice, Length,
+    LimitList, LimitShape, NameList, PaceName, PriceTable, ProviderName, ReservesName, RestoresName, ScopeName,
+    StatusRange,
 };
 use super::setting::{Locator, Setting};
-use super::shapes::{HeaderSettings, Settings, number_or_table};
+use super::shapes::{HeaderSettings, Priced, Settings, number_or_table};
 
 /// What every part of a layer can do.
 pub(crate) trait Layered: Sized {
@@ -200,6 +201,10 @@ section_with_limits! {
         scope: Setting,
         /// What a call is charged. Default: the provider's.
         charge: ChargeSection,
+        /// What a million tokens cost, by model, in whatever currency: `"in=2.50,out=10"`. `*` stands for every other model;
+        /// without it those count with the dearest. One text is for all models. Default: not known.
+        #[schemars(with = "Option<PriceTable>")]
+        price: Priced,
     }
 }
 
@@ -416,6 +421,9 @@ section! {
         /// A header that the answer must have.
         #[schemars(with = "Option<String>")]
         header: Setting,
+        /// `not_json`: a body that is no JSON, such as a page or half an object.
+        #[schemars(with = "Option<BodyName>")]
+        body: Setting,
         /// What is found at the pointer or in the header. Default: anything.
         #[schemars(with = "Option<String>")]
         equals: Setting,

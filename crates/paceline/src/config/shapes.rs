@@ -8,6 +8,7 @@ use serde::de::{Error as _, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use toml::Spanned;
 
+use super::price::EVERY_MODEL;
 use super::schema::{ConcurrencySection, Layered};
 use super::setting::{Locator, Setting};
 
@@ -181,6 +182,61 @@ impl<'de> Deserialize<'de> for NumberOrTable {
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<NumberOrTable, A::Error> {
                 let table = ConcurrencySection::deserialize(MapAccessDeserializer::new(map))?;
                 Ok(NumberOrTable::Table(Box::new(table)))
+            }
+        }
+
+        deserializer.deserialize_any(Either)
+    }
+}
+
+/// Prices by model. Those of a higher layer replace those of a lower one.
+#[derive(Default, Clone)]
+pub(crate) struct Priced(pub(crate) BTreeMap<String, Setting>);
+
+impl Layered for Priced {
+    fn over(self, _lower: Self) -> Self {
+        self
+    }
+
+    fn locate(&mut self, locator: &Locator<'_>) {
+        self.0.values_mut().for_each(|price| price.locate(locator));
+    }
+}
+
+/// A table, or one text that is the price of every model.
+impl<'de> Deserialize<'de> for Priced {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let written = Spanned::<TextOrTable>::deserialize(deserializer)?;
+        let span = written.span();
+        Ok(Self(match written.into_inner() {
+            TextOrTable::Text(text) => [(EVERY_MODEL.to_owned(), Setting::at(text, span))].into(),
+            TextOrTable::Table(table) => table,
+        }))
+    }
+}
+
+enum TextOrTable {
+    Text(String),
+    Table(BTreeMap<String, Setting>),
+}
+
+impl<'de> Deserialize<'de> for TextOrTable {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either;
+
+        impl<'de> Visitor<'de> for Either {
+            type Value = TextOrTable;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a price such as \"in=2.50,out=10\", or a table of them by model")
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<TextOrTable, E> {
+                Ok(TextOrTable::Text(text.to_owned()))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<TextOrTable, A::Error> {
+                Deserialize::deserialize(MapAccessDeserializer::new(map)).map(TextOrTable::Table)
             }
         }
 

@@ -578,6 +578,9 @@ fn rules_that_say_too_little_are_refused() {
         "match = { code = 'a', pointer = '/b' }\nclass = 'transient'",
         "match = { code = 'a', equals = 'b' }\nclass = 'transient'",
         "match = { header = 'a b' }\nclass = 'transient'",
+        "match = { body = 'html' }\nclass = 'transient'",
+        "match = { body = 'not_json', code = 'a' }\nclass = 'transient'",
+        "match = { body = 'not_json', equals = 'a' }\nclass = 'transient'",
         "match = { status = 400 }\nclass = 'abandoned'",
         "match = { status = 400 }\nclass = 'transient'\nscope = 'host'",
     ] {

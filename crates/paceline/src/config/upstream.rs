@@ -16,6 +16,7 @@ use super::environment::Environment;
 use super::error::{Error, KEY_PLACE, Source};
 use super::limits::Named;
 use super::pacing;
+use super::price::{self, Prices};
 use super::responsive;
 use super::schema::{TierSection, UpstreamSection};
 use super::setting::Setting;
@@ -69,6 +70,8 @@ pub struct Upstream {
     pub dialect: Dialect,
     /// How long an item may take from its first send. Default: 24 h.
     pub deadline: Duration,
+    /// What tokens cost. Default: not known.
+    pub prices: Prices,
     /// Which pace acts, what it does, and who said so, in words.
     pub acting: String,
     /// Every value in force, defaults included.
@@ -162,11 +165,26 @@ impl Upstream {
         let breaker = pacing::breaker(section, &mut ledger)?;
         let (tiers, tier_limits) = tiers(section.tier.as_deref().unwrap_or_default(), off, &mut ledger)?;
         let dialect = dialect::dialect(provider, section, &mut ledger)?;
+        let prices = price::prices(section.price.as_ref(), &mut ledger)?;
         let pacer =
             PacerConfig { limits, concurrency, start, tiers: tier_limits, retry, breaker, pace: pace.pace, responsive };
         let acting = acting::acting(section, &pacer);
         let ((effective, idle), name) = (ledger.into_rows(), name.to_owned());
-        Ok(Self { name, provider, base_url, key, access, pacer, tiers, dialect, deadline, acting, effective, idle })
+        Ok(Self {
+            name,
+            provider,
+            base_url,
+            key,
+            access,
+            pacer,
+            tiers,
+            dialect,
+            deadline,
+            prices,
+            acting,
+            effective,
+            idle,
+        })
     }
 }
 

@@ -5,6 +5,7 @@
 
 use std::cell::OnceCell;
 
+use serde::de::IgnoredAny;
 use serde_json::Value;
 
 use super::frames;
@@ -190,6 +191,11 @@ impl<'a> Body<'a> {
     pub(super) fn at(&self, pointer: &str) -> Option<&Value> {
         let whole = || self.whole.get_or_init(|| serde_json::from_slice(self.bytes).unwrap_or_default());
         self.in_root(pointer).or_else(|| whole().pointer(pointer))
+    }
+
+    /// Whether all of it is one JSON value, or the events of a stream.
+    pub(super) fn is_json(&self) -> bool {
+        self.stream.is_some() || serde_json::from_slice::<IgnoredAny>(self.bytes).is_ok()
     }
 
     pub(super) fn error(&self) -> Option<&Value> {

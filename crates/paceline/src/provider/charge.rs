@@ -10,26 +10,42 @@ use super::usage::{TokenRatio, Usage};
 /// Endpoints whose calls are no text for a model: no token limit counts them.
 const WITHOUT_TOKENS: [&str; 5] = ["/audio/", "/batches", "/files", "/images/", "/models"];
 
+/// Endpoints that answer with no tokens.
+const WITHOUT_ANSWERS: [&str; 3] = ["/embeddings", "/moderations", "/rerank"];
+
 /// What a request is expected to cost before it is sent.
 pub(super) fn charge(model: &Charge, path: &str, body: &[u8], ratio: &TokenRatio) -> Cost {
     let mut cost = Cost::request().with(Dimension::Bytes, u64::try_from(body.len()).unwrap_or(u64::MAX));
     if let Some(units) = model.units {
         cost.set(units.dimension(), units.reserved(path, body, ratio));
     }
-    let path = path.strip_prefix("/v1").unwrap_or(path);
-    // Gemini's prompts go to a model, and are not about models.
-    let generates = path.contains(":generateContent") || path.contains(":streamGenerateContent");
-    if !generates && WITHOUT_TOKENS.iter().any(|prefix| path.starts_with(prefix)) {
+    if !takes_tokens(path) {
         return cost;
     }
     let input = ratio.tokens(body);
-    let bound = || longest_answer(body).unwrap_or_else(|| ratio.output_tokens());
+    let bound = || bound_of(body).unwrap_or_else(|| ratio.output_tokens());
     let (tokens, output) = match model.reserves {
         Reserves::Input => (input, 0),
         Reserves::InputAndOutput => (input.saturating_add(bound()), bound()),
         Reserves::Larger => (input.max(bound()), bound()),
     };
     with_tokens(cost, tokens, Usage { input_tokens: input, output_tokens: output, units: 0 })
+}
+
+fn takes_tokens(path: &str) -> bool {
+    // Gemini's prompts go to a model, and are not about models.
+    let generates = path.contains(":generateContent") || path.contains(":streamGenerateContent");
+    generates || !WITHOUT_TOKENS.iter().any(|prefix| relative(path).starts_with(prefix))
+}
+
+fn relative(path: &str) -> &str {
+    path.strip_prefix("/v1").unwrap_or(path)
+}
+
+/// The most tokens that an answer can have; none where the request sets no bound.
+pub(super) fn longest_answer(path: &str, body: &[u8]) -> Option<u64> {
+    let silent = !takes_tokens(path) || WITHOUT_ANSWERS.iter().any(|prefix| relative(path).starts_with(prefix));
+    if silent { Some(0) } else { bound_of(body) }
 }
 
 /// What becomes of what a call reserved, once its answer is there.
@@ -101,7 +117,7 @@ fn with_tokens(cost: Cost, tokens: u64, usage: Usage) -> Cost {
 }
 
 /// The tokens that the request allows its answer, over all the answers that it asks for; none when it names no bound.
-fn longest_answer(body: &[u8]) -> Option<u64> {
+fn bound_of(body: &[u8]) -> Option<u64> {
     const KEYS: Outline<'_> = Outline {
         kept: &["max_completion_tokens", "max_output_tokens", "max_tokens", "n", "best_of", "inferenceConfig"],
         pruned: &[],
@@ -149,6 +165,10 @@ mod tests {
             charge(Provider::OpenAi, "/v1/chat/completions", body, ratio).get(&Dimension::OutputTokens)
         };
         assert_eq!(output(&ratio, body), 0, "nothing is known");
+        let longest = |path, body| Dialect::from(Provider::OpenAi).longest_answer(path, body);
+        assert_eq!(longest("/v1/chat/completions", body), None);
+        assert_eq!(longest("/v1/chat/completions", br#"{"max_tokens":7,"n":2}"#), Some(14));
+        assert_eq!((longest("/v1/embeddings", body), longest("/v1/files", body)), (Some(0), Some(0)));
         for output_tokens in [100, 300] {
             ratio.settle(body, &Usage { input_tokens: 8, output_tokens, units: 0 });
         }

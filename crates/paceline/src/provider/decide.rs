@@ -31,6 +31,8 @@ pub(super) struct Case<'a> {
     pub(super) now: Timestamp,
     /// A success of this call is a JSON object.
     pub(super) must_be_json: bool,
+    /// A success of any call is JSON, as the user says.
+    pub(super) expects_json: bool,
     /// Further fields that hold a wait.
     pub(super) wait_headers: &'a [HeaderName],
     /// A longer wait is a used-up quota, to be kept on disk, and not a pause.
@@ -132,6 +134,7 @@ fn step_of(case: &Case<'_>, TableRule { rule, note }: &TableRule) -> String {
         }
         Some(Place::Header(name)) => Some(name.as_str().into()),
         Some(Place::Pointer(pointer)) => Some(pointer.into()),
+        Some(Place::NotJson) => Some("no JSON".into()),
         None => None,
     };
     let found = found.map_or_else(|| format!("status {}", case.status), Cow::into_owned);

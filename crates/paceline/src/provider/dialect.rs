@@ -41,13 +41,15 @@ pub struct Dialect {
     rules: Vec<Rule>,
     wait_headers: Vec<HeaderName>,
     longest_pause: Duration,
+    expects_json: bool,
 }
 
 impl From<Provider> for Dialect {
     /// What is known about the provider, and nothing else.
     fn from(provider: Provider) -> Self {
         let table = Cow::Borrowed(provider.table());
-        Self { provider, table, rules: Vec::new(), wait_headers: Vec::new(), longest_pause: LONGEST_PAUSE }
+        let (rules, wait_headers) = (Vec::new(), Vec::new());
+        Self { provider, table, rules, wait_headers, longest_pause: LONGEST_PAUSE, expects_json: false }
     }
 }
 
@@ -132,6 +134,14 @@ impl Dialect {
         self
     }
 
+    /// With JSON as the only success: a 2xx with another body, such as the page of a proxy or half an object, is a transient
+    /// failure with the code `not_json` or `empty_answer`. A 204 has no body, and a stream of events is read as one.
+    #[must_use]
+    pub const fn expecting_json(mut self) -> Self {
+        self.expects_json = true;
+        self
+    }
+
     /// Reads an answer. `now` is the local wall time, used where the answer carries no `Date` of its own: a wrong local
     /// clock changes no wait that the server gave as a date.
     pub fn read(&self, answer: &Answer<'_>, now: Timestamp) -> Reading {
@@ -155,6 +165,7 @@ impl Dialect {
             limits: &limits,
             now,
             must_be_json: self.provider.must_be_json(answer.path, content_type),
+            expects_json: self.expects_json,
             wait_headers: &self.wait_headers,
             longest_pause: self.longest_pause,
         };
@@ -179,6 +190,12 @@ impl Dialect {
     /// it sets no bound, as answers had so far.
     pub fn charge(&self, path: &str, body: &[u8], ratio: &TokenRatio) -> Cost {
         charge::charge(&self.table.charge, path, body, ratio)
+    }
+
+    /// The most tokens that the answer to a request can have, over all the answers that it asks for; `None` where it sets no
+    /// bound on them.
+    pub fn longest_answer(&self, path: &str, body: &[u8]) -> Option<u64> {
+        charge::longest_answer(path, body)
     }
 
     /// The name of the scope that a call belongs to: its path and model for an LLM API, the tables that its body names for

@@ -87,8 +87,8 @@ fn by_rule(case: &Case<'_>) -> Option<Decision> {
 fn unusable(case: &Case<'_>) -> Option<Decision> {
     let fault = match (case.body.kind, case.status) {
         (Kind::Object, _) | (Kind::Nothing, 204 | 205) => return None,
-        (Kind::Nothing, _) if case.table.is_strict() => EMPTY,
-        _ if case.must_be_json => NOT_JSON,
+        (Kind::Nothing, _) if case.table.is_strict() || case.expects_json => EMPTY,
+        _ if case.must_be_json || (case.expects_json && !case.body.is_json()) => NOT_JSON,
         _ => return None,
     };
     Some(broken(case, "2xx without a usable body", fault))

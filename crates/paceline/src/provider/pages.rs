@@ -133,6 +133,7 @@ fn rule(TableRule { rule, note }: &TableRule) -> String {
     });
     let place = place.as_ref().map(|place| match place {
         Place::Code => values.clone(),
+        Place::NotJson => "a body that is no JSON".to_owned(),
         Place::Header(name) if values.is_empty() => code(name.as_str()),
         Place::Header(name) => format!("{}: {values}", code(name.as_str())),
         Place::Pointer(pointer) => format!("{} = {values}", code(pointer)),

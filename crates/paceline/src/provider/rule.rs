@@ -38,6 +38,8 @@ pub enum Place {
     Header(HeaderName),
     /// The code or type of the error, wherever the answer carries it.
     Code,
+    /// A body that is no JSON: a page, half an object, nothing at all. There is no value to compare.
+    NotJson,
 }
 
 /// Words of a message, in lower case.
@@ -56,6 +58,7 @@ impl Rule {
             && self.place.as_ref().is_none_or(|place| match place {
                 Place::Pointer(pointer) => body.at(pointer).is_some_and(|found| self.accepts(found)),
                 Place::Header(name) => self.matches_header(name, headers),
+                Place::NotJson => !body.is_json(),
                 Place::Code => names::all(headers, body).any(|name| self.equals.iter().any(|known| *known == name)),
             })
             && self.phrase.as_ref().is_none_or(|phrase| {
@@ -122,6 +125,7 @@ mod tests {
             (header("x-other"), None, 400, false),
             (Some(Place::Code), Some("badNonce"), 400, true),
             (Some(Place::Code), Some("it"), 400, false),
+            (Some(Place::NotJson), None, 400, false),
         ] {
             let rule = rule(place, equals);
             assert_eq!(matches(&rule, status, &headers, body), expected, "{rule:?} {status}");
@@ -146,5 +150,16 @@ mod tests {
     fn a_body_that_is_no_json_has_no_places() {
         let rule = rule(Some(Place::Pointer("/error".to_owned())), None);
         assert!(!matches(&rule, 400, &HeaderMap::new(), b"<html>"));
+        let rule = Rule { place: Some(Place::NotJson), ..rule };
+        for (body, expected) in [
+            (&b"<html>"[..], true),
+            (b"{\"a\":1", true),
+            (b"", true),
+            (b" [1]\n", false),
+            (b"\"x\"", false),
+            (b"7", false),
+        ] {
+            assert_eq!(matches(&rule, 400, &HeaderMap::new(), body), expected, "{}", body.escape_ascii());
+        }
     }
 }

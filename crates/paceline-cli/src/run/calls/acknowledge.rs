@@ -17,7 +17,10 @@ impl Acknowledge {
     pub(crate) fn reply<T>(&self) -> impl FnOnce(Result<T, Error>) + Send + 'static + use<T> {
         let broken = self.0.clone();
         move |result| {
-            if let Err(error) = result {
+            // A full disk is known to the run, which decides how long to wait for room.
+            if let Err(error) = result
+                && !matches!(error, Error::NoRoom { .. })
+            {
                 // Only the first failure is read; after it the run is over and the receiver is gone.
                 let _ = broken.send(error);
             }

@@ -1,10 +1,8 @@
-//! What one run may take of a job: so many items, so many tokens.
+//! What one run may take of a job: so many items.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use paceline_core::Timestamp;
-use tokio::sync::Notify;
 
 /// The items that this run has begun: those that were sent. Once there are as many as it may begin, it only goes on with
 /// those.
@@ -80,101 +78,9 @@ impl Begun {
     }
 }
 
-/// The tokens that this run may use. A call reserves what it is expected to use before it waits for its turn, and its
-/// answer says what it really was.
-#[derive(Debug, Default)]
-pub(crate) struct Budget {
-    limit: Option<u64>,
-    spent: Mutex<Spent>,
-    settled: Notify,
-}
-
-#[derive(Debug, Default)]
-struct Spent {
-    used: u64,
-    reserved: u64,
-    calls: u64,
-}
-
-impl Budget {
-    /// A budget of `limit` tokens, or one without an end.
-    pub(crate) fn new(limit: Option<u64>) -> Self {
-        Self { limit, ..Self::default() }
-    }
-
-    /// Whether it has an end, for which calls may wait before they wait for a permit.
-    pub(crate) const fn is_bounded(&self) -> bool {
-        self.limit.is_some()
-    }
-
-    /// Takes `expected` tokens, waiting while calls under way hold so many that these might not fit. None when they do
-    /// not fit any more: what has been used stays used.
-    pub(crate) async fn reserve(&self, expected: u64) -> Option<Reserved<'_>> {
-        let Some(limit) = self.limit else { return Some(Reserved { budget: self, tokens: 0 }) };
-        loop {
-            let settled = self.settled.notified();
-            tokio::pin!(settled);
-            settled.as_mut().enable();
-            {
-                let mut spent = self.spent();
-                let tokens = expected.max(spent.mean());
-                let free = limit.saturating_sub(spent.used);
-                if tokens > free || free == 0 {
-                    return None;
-                }
-                if spent.reserved.saturating_add(tokens) <= free {
-                    spent.reserved += tokens;
-                    return Some(Reserved { budget: self, tokens });
-                }
-            }
-            settled.await;
-        }
-    }
-
-    fn spent(&self) -> MutexGuard<'_, Spent> {
-        self.spent.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Spent {
-    /// What a call has used so far on average: the guess for one whose answer has no bound of its own.
-    fn mean(&self) -> u64 {
-        self.used.checked_div(self.calls).unwrap_or(0)
-    }
-}
-
-/// Tokens taken from a budget, given back when dropped.
-#[derive(Debug)]
-pub(crate) struct Reserved<'a> {
-    budget: &'a Budget,
-    tokens: u64,
-}
-
-impl Reserved<'_> {
-    /// The call is over and used so many; `None`: as many as expected.
-    pub(crate) fn settle(self, used: Option<u64>) {
-        if self.budget.limit.is_some() {
-            let used = used.unwrap_or(self.tokens);
-            let mut spent = self.budget.spent();
-            spent.used = spent.used.saturating_add(used);
-            spent.calls += u64::from(used > 0);
-        }
-    }
-}
-
-impl Drop for Reserved<'_> {
-    fn drop(&mut self) {
-        if self.budget.limit.is_some() {
-            self.budget.spent().reserved -= self.tokens;
-            self.budget.settled.notify_waiters();
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use futures_util::FutureExt as _;
 
     #[test]
     fn a_run_goes_on_with_what_it_has_begun_and_with_nothing_else() {
@@ -215,27 +121,5 @@ mod tests {
         (0..100).for_each(|ordinal| begun.tried(ordinal));
         begun.settled(1, true, Some(Timestamp::from_millis(1)));
         assert!(!begun.full() && !begun.used_up() && begun.next_due().is_none() && begun.candidates.is_empty());
-        let budget = Budget::new(None);
-        let reserved = budget.reserve(u64::MAX).now_or_never().expect("at once").expect("no end");
-        reserved.settle(None);
-    }
-
-    #[test]
-    fn tokens_are_reserved_until_they_are_known_and_never_exceed_the_budget() {
-        let budget = Budget::new(Some(100));
-        let reserve = |tokens| budget.reserve(tokens).now_or_never();
-        let first = reserve(60).expect("at once").expect("fits");
-        assert!(reserve(60).is_none(), "the first may still turn out to be cheap");
-        assert!(reserve(101).is_some_and(|refused| refused.is_none()), "never fits");
-        let mut waits = Box::pin(budget.reserve(60));
-        assert!(waits.as_mut().now_or_never().is_none());
-        first.settle(Some(40));
-        let second = waits.as_mut().now_or_never().expect("woken").expect("fits now");
-        drop(second);
-        let third = reserve(10).expect("at once").expect("fits");
-        third.settle(None);
-        assert_eq!(budget.spent().used, 80, "as much as calls use here was reserved and taken");
-        assert!(reserve(30).is_some_and(|refused| refused.is_none()));
-        assert!(reserve(1).is_some_and(|refused| refused.is_none()), "calls use 40 here");
     }
 }

@@ -55,7 +55,7 @@ pub(crate) fn failed(item: &Claimed, sent: &Sent, reason: GiveUp, request: &Requ
     let mut finished = Finished::new(item.ordinal, End::Failed, line);
     let usage = sent.reading.usage.unwrap_or_default();
     (finished.tokens_in, finished.tokens_out) = (usage.input_tokens, usage.output_tokens);
-    (finished.tally, finished.adds) = (tally, adds);
+    (finished.tally, finished.adds, finished.spent) = (tally, adds, sent.spent.clone());
     finished.reason = Some(reason.as_str().to_owned());
     Failed {
         finished,

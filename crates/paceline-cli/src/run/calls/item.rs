@@ -7,36 +7,40 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use paceline::provider::{Dialect, Reading, TokenRatio};
+use paceline::provider::{Dialect, Reading, TokenRatio, Usage};
 use paceline::{Limiter, MaxWait, Permit, Within, clock};
 use paceline_core::{
-    Cause, Class, Dimension, Instant, Level, Outcome, Policy, Request, Timestamp, TooLarge, Verdict, WaitReason,
+    Cause, Class, Cost, Dimension, Instant, Level, Outcome, Policy, Request, Timestamp, TooLarge, Verdict, WaitReason,
 };
-use paceline_store::Claimed;
+use paceline_store::{Claimed, Journal, Spent};
 use tokio::sync::watch;
 
-use crate::run::calls::bounds::Budget;
+use crate::run::calls::budget::{Budget, Expected, Purse};
 use crate::run::calls::lane::Turn;
 use crate::run::calls::no_answer::NoAnswer;
 use crate::run::calls::partial::Partials;
 use crate::run::calls::send::{Answer, Call, Sender};
 use crate::run::lines::format::Format;
 use crate::run::lines::input::{Input, Span};
-use crate::run::lines::line::{self, Echo, LineError};
+use crate::run::lines::line::{self, Echo, Line, LineError};
 use crate::text;
 
 /// A longer pause of its scope or of the account an item spends in the journal. Only so many items are tried at once: those of a
 /// few throttled models would keep out all others. Limits are waited for here, where they serve the items in order.
 const LONGEST_PAUSE: MaxWait = MaxWait::Pause(Duration::from_secs(1));
 
+/// How often a full disk is looked at.
+const FULL: Duration = Duration::from_millis(100);
+
 /// A longer body stays in the input while its item waits for a permit: hundreds wait at once.
 const LONG_BODY: usize = 64 << 10;
 
 /// A call that could leave.
-struct Ready {
+struct Ready<C> {
     request: Request,
+    expected: Expected,
     /// None while it is left in the input.
-    call: Option<(Echo, Call)>,
+    call: C,
 }
 
 /// What every try needs. One for the whole run.
@@ -53,10 +57,12 @@ pub(crate) struct Context {
     pub(crate) partials: Partials,
     /// How long an item may be tried, from its first send.
     pub(crate) deadline: Duration,
-    /// The tokens that the run may use.
+    /// What calls may use.
     pub(crate) budget: Budget,
     /// Whether the run goes on.
     pub(crate) phase: watch::Receiver<Phase>,
+    /// Where answers go: no call leaves while its disk is full.
+    pub(crate) journal: Journal,
     /// Calls that have left and are not answered.
     pub(crate) in_flight: AtomicU64,
     /// The wall clock when the run began: its steps within a run change no wait.
@@ -90,8 +96,8 @@ pub(crate) enum TryEnd {
     Withheld,
     /// It never left: its scope is closed for a wait that is better spent in the journal.
     PutOff(Pause),
-    /// It never left, because the tokens that the run may use would not be enough.
-    OverBudget,
+    /// It never left, because what calls may use would not be enough.
+    OverBudget(Purse),
     /// It never left, and never can.
     Impossible(Impossible),
     /// It left.
@@ -134,6 +140,8 @@ pub(crate) struct Sent {
     /// None when we gave the call up ourselves.
     pub(crate) answer: Option<Result<Answer, NoAnswer>>,
     pub(crate) reading: Reading,
+    /// What it used.
+    pub(crate) spent: Spent,
     pub(crate) verdict: Verdict,
     /// It tested a failing server.
     pub(crate) probe: bool,
@@ -183,17 +191,16 @@ impl Context {
     /// may be repeated then.
     pub(crate) async fn attempt(&self, item: Claimed, turn: Turn) -> Tried {
         let end = match self.prepare(&item) {
-            Ok((echo, call, request)) => {
-                let short = call.body.len() <= LONG_BODY;
-                let call = short.then_some((echo, call));
-                self.perform(Ready { request, call }, &item, turn).await
+            Ok(Ready { request, expected, call }) => {
+                let call = Some(call).filter(|(_, call)| call.body.len() <= LONG_BODY);
+                self.perform(Ready { request, expected, call }, &item, turn).await
             }
             Err(error) => TryEnd::InputBroken(error),
         };
         Tried { item, end }
     }
 
-    fn prepare(&self, item: &Claimed) -> Result<(Echo, Call, Request), InputBroken> {
+    fn prepare(&self, item: &Claimed) -> Result<Ready<(Echo, Call)>, InputBroken> {
         let span = Span { offset: item.src_off, len: item.src_len };
         let bytes = self.input.read(span).map_err(|source| InputBroken::Io { line: item.line, source })?;
         let line = self.format.read(&bytes, item.line)?;
@@ -202,6 +209,7 @@ impl Context {
         }
         let ratio = self.ratios().get(&item.scope).copied().unwrap_or_default();
         let cost = self.dialect.charge(&line.url, line.body.as_bytes(), &ratio);
+        let expected = self.expected(&line, &cost, &ratio);
         let tally = &item.tally;
         let request = Request {
             item: Some(item.ordinal),
@@ -224,19 +232,30 @@ impl Context {
             metadata: line.metadata.map(ToOwned::to_owned),
             form: self.format.results(),
         };
-        Ok((echo, call, request))
+        Ok(Ready { request, expected, call: (echo, call) })
     }
 
-    async fn perform(&self, ready: Ready, item: &Claimed, mut turn: Turn) -> TryEnd {
-        let Ready { request, call } = ready;
+    /// What a call may use: its input, and its longest answer, or as much as answers had so far. Not every provider counts
+    /// the answer against its limits, but each bills it.
+    fn expected(&self, line: &Line<'_>, cost: &Cost, ratio: &TokenRatio) -> Expected {
+        let bound = self.dialect.longest_answer(&line.url, line.body.as_bytes());
+        let output_tokens = bound.unwrap_or_else(|| ratio.output_tokens());
+        let usage = Usage { input_tokens: cost.get(&Dimension::InputTokens), output_tokens, units: 0 };
+        Expected { model: line.model.as_deref().unwrap_or_default().into(), usage, bounded: bound.is_some() }
+    }
+
+    async fn perform(&self, ready: Ready<Option<(Echo, Call)>>, item: &Claimed, mut turn: Turn) -> TryEnd {
+        let Ready { request, expected, call } = ready;
         let began = self.limiter.now();
-        let tokens = request.cost.get(&Dimension::Tokens);
-        let reserved_tokens = tokio::select! {
+        let budgeted = tokio::select! {
             biased;
             () = self.reached(Phase::Draining) => return TryEnd::Withheld,
-            reserved = async { turn.comes().await; self.budget.reserve(tokens).await } => reserved,
+            reserved = async { turn.comes().await; self.budget.reserve(expected).await } => reserved,
         };
-        let Some(reserved_tokens) = reserved_tokens else { return TryEnd::OverBudget };
+        let budgeted = match budgeted {
+            Ok(budgeted) => budgeted,
+            Err(purse) => return TryEnd::OverBudget(purse),
+        };
         let permit = tokio::select! {
             biased;
             () = self.reached(Phase::Draining) => return TryEnd::Withheld,
@@ -246,7 +265,12 @@ impl Context {
             Ok(permit) => permit,
             Err(end) => return end,
         };
-        let (echo, call) = match call.map_or_else(|| self.prepare(item).map(|(echo, call, _)| (echo, call)), Ok) {
+        tokio::select! {
+            biased;
+            () = self.reached(Phase::Draining) => return TryEnd::Withheld,
+            () = self.has_room() => {}
+        }
+        let (echo, call) = match call.map_or_else(|| self.prepare(item).map(|ready| ready.call), Ok) {
             Ok(ready) => ready,
             // The permit is given back unused.
             Err(error) => return TryEnd::InputBroken(error),
@@ -265,14 +289,14 @@ impl Context {
             Some(_) => reading.outcome_of(&reserved),
             None => Outcome::new(Class::Abandoned),
         });
-        reserved_tokens.settle(used(answer.as_ref(), &reading));
+        let spent = budgeted.settle(used(answer.as_ref(), &reading));
         self.learn(&item.scope, &call, &reading);
         if let Some(Ok(answer)) = &mut answer {
             self.partials.answered(&call, answer, &reading);
             answer.collect_stream();
         }
         let deadline = item.tally.deadline.unwrap_or(at + self.deadline);
-        TryEnd::Sent(Box::new(Sent { echo, answer, reading, verdict, probe, at, latency, deadline }))
+        TryEnd::Sent(Box::new(Sent { echo, answer, reading, spent, verdict, probe, at, latency, deadline }))
     }
 
     /// A permit, or why there is none. The item waits since `began`.
@@ -318,6 +342,12 @@ impl Context {
         Echo { custom_id: line::custom_id(&bytes, item.line), metadata, form: self.format.results() }
     }
 
+    async fn has_room(&self) {
+        while self.journal.shortage().is_some() {
+            tokio::time::sleep(FULL).await;
+        }
+    }
+
     async fn reached(&self, phase: Phase) {
         // The dispatcher outlives every try; if it were gone, waiting would have no end.
         let _ = self.phase.clone().wait_for(|now| *now >= phase).await;
@@ -349,13 +379,15 @@ fn too_late(waited: Duration, needed: Option<Duration>) -> String {
     }
 }
 
-/// The tokens that a call has used: as its answer says, none where it was refused or never arrived, and as many as
-/// expected (`None`) where the number is not known.
-fn used(answer: Option<&Result<Answer, NoAnswer>>, reading: &Reading) -> Option<u64> {
+/// What a call has used: as its answer says, nothing where it was refused or never arrived, and as much as expected
+/// (`None`) where that is not known.
+fn used(answer: Option<&Result<Answer, NoAnswer>>, reading: &Reading) -> Option<Usage> {
     match (reading.usage, answer) {
-        (Some(usage), _) => Some(usage.total()),
-        (None, Some(Ok(_))) if reading.class != Class::Success => Some(0),
-        (None, Some(Err(error))) if error.is_unsent() => Some(0),
+        (Some(usage), _) => Some(usage),
+        // A usable answer that was cut short on its way may be billed.
+        (None, Some(Ok(answer))) if reading.class == Class::Transient && answer.status.is_success() => None,
+        (None, Some(Ok(_))) if reading.class != Class::Success => Some(Usage::default()),
+        (None, Some(Err(error))) if error.is_unsent() => Some(Usage::default()),
         (None, _) => None,
     }
 }

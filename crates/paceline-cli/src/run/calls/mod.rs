@@ -3,6 +3,7 @@
 pub(crate) mod acknowledge;
 pub(crate) mod alike;
 pub(crate) mod bounds;
+pub(crate) mod budget;
 pub(crate) mod dispatch;
 pub(crate) mod entry;
 pub(crate) mod item;

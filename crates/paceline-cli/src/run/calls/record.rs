@@ -6,7 +6,7 @@ use std::time::Duration;
 use paceline::provider::log_words;
 use paceline::{BackingOff, Instant};
 use paceline_core::{Class, Reach, Request, Retry, Timestamp, Verdict};
-use paceline_store::{Answer, Claimed, End, Finished, Journal, Last, Rescheduled, Taken, Tally, Totals};
+use paceline_store::{Answer, Claimed, End, Finished, Journal, Last, Rescheduled, Taken, Tally, Totals, Unanswered};
 
 use crate::run::calls::acknowledge::Acknowledge;
 use crate::run::calls::alike::{Failed, Reachability, SameFailures, TOO_LARGE, Watched};
@@ -107,7 +107,10 @@ impl Recorder {
         match end {
             TryEnd::Withheld => self.give_back(&item),
             TryEnd::PutOff(pause) => self.put_off(&item, pause),
-            TryEnd::OverBudget => Recorded { stop: Some(Stop::MaxTokens), ..self.give_back(&item) },
+            TryEnd::OverBudget(purse) => {
+                let stop = Some(Stop::over(purse, &context.budget.used()));
+                Recorded { stop, ..self.give_back(&item) }
+            }
             TryEnd::InputBroken(broken) => {
                 let stop = Some(Stop::Input { words: broken.to_string() });
                 Recorded { stop, ..self.give_back(&item) }
@@ -122,8 +125,8 @@ impl Recorder {
         let pending = matches!(stop, Some(Stop::SameFailure { .. }));
         for failed in self.same.take_held_back() {
             if pending {
-                let sent = Some((failed.finished.tally, failed.finished.adds));
-                self.journal.release(failed.finished.ordinal, sent, self.acknowledge.reply());
+                let Finished { ordinal, tally, adds, spent, .. } = failed.finished;
+                self.journal.release(ordinal, Some(Unanswered { tally, adds, spent }), self.acknowledge.reply());
             } else {
                 self.fail(failed);
             }
@@ -196,8 +199,9 @@ impl Recorder {
             }
             _ if sent.reading.class == Class::Success => self.succeeded(item, &sent, adds),
             _ => {
-                let tally = entry::tally(item, &sent, None);
-                self.journal.release(item.ordinal, Some((tally, adds)), self.acknowledge.reply());
+                let (tally, spent) = (entry::tally(item, &sent, None), sent.spent);
+                let sent = Some(Unanswered { tally, adds, spent });
+                self.journal.release(item.ordinal, sent, self.acknowledge.reply());
                 recorded.due = Some(Timestamp::from_millis(0));
             }
         }
@@ -213,7 +217,7 @@ impl Recorder {
         let mut finished = Finished::new(item.ordinal, End::Succeeded, line);
         let usage = sent.reading.usage.unwrap_or_default();
         (finished.tokens_in, finished.tokens_out) = (usage.input_tokens, usage.output_tokens);
-        (finished.tally, finished.adds) = (tally, adds);
+        (finished.tally, finished.adds, finished.spent) = (tally, adds, sent.spent.clone());
         self.figures.succeeded(usage.input_tokens, usage.output_tokens, sent.latency);
         self.journal.finish(finished, self.acknowledge.reply());
     }
@@ -239,7 +243,8 @@ impl Recorder {
             self.minutes.delayed(now, delay);
             self.sent_again(item, sent, next, delay, not_before);
         }
-        let next = Rescheduled { ordinal: item.ordinal, not_before, delay, tally, adds };
+        let spent = sent.spent.clone();
+        let next = Rescheduled { ordinal: item.ordinal, not_before, delay, tally, adds, spent };
         self.journal.reschedule(next, self.acknowledge.reply());
         not_before
     }

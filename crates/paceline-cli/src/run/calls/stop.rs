@@ -4,7 +4,9 @@ use std::fmt;
 use std::time::Duration;
 
 use paceline_core::Timestamp;
+use paceline_store::Shortage;
 
+use crate::run::calls::budget::{Purse, Used};
 use crate::text;
 
 /// The reason to stop early.
@@ -26,6 +28,13 @@ pub(crate) enum Stop {
     MaxItems,
     /// The next call might use more tokens than the run may.
     MaxTokens,
+    /// The next call might use more than is left of a budget of the job.
+    Budget {
+        /// The flag that sets it.
+        flag: &'static str,
+        /// What has been used of it.
+        used: String,
+    },
     /// The run has taken as long as it may.
     MaxDuration,
     /// The key, the account or its credit: a person must act.
@@ -53,6 +62,8 @@ pub(crate) enum Stop {
         /// What the operating system said last.
         words: String,
     },
+    /// The disk was full for `--max-wait`.
+    DiskFull(Shortage),
     /// The server and the configuration do not trust each other.
     Tls {
         /// The upstream's address.
@@ -68,6 +79,16 @@ pub(crate) enum Stop {
 }
 
 impl Stop {
+    /// The next call does not fit into a purse of which so much is used.
+    pub(crate) fn over(purse: Purse, used: &Used) -> Self {
+        let budget = |flag, words: Option<String>| Self::Budget { flag, used: words.unwrap_or_default() };
+        match purse {
+            Purse::RunTokens => Self::MaxTokens,
+            Purse::JobTokens => budget("--budget-tokens", Used { cost: None, ..*used }.words().next()),
+            Purse::JobCost => budget("--budget-cost", Used { tokens: None, ..*used }.words().next()),
+        }
+    }
+
     /// The word used in JSON.
     pub(crate) const fn as_str(&self) -> &'static str {
         match self {
@@ -76,10 +97,12 @@ impl Stop {
             Self::ServerFails { .. } => "server_fails",
             Self::MaxItems => "max_items",
             Self::MaxTokens => "max_tokens",
+            Self::Budget { .. } => "budget",
             Self::MaxDuration => "max_duration",
             Self::Account { .. } => "account",
             Self::SameFailure { .. } => "same_failure",
             Self::Unreachable { .. } => "unreachable",
+            Self::DiskFull(_) => "disk_full",
             Self::Tls { .. } => "tls",
             Self::Input { .. } => "input_changed",
         }
@@ -87,12 +110,12 @@ impl Stop {
 
     /// Whether a word from [`as_str`](Self::as_str) says that a run ended at a bound of its own.
     pub(crate) fn is_word_of_bound(word: &str) -> bool {
-        [Self::MaxItems, Self::MaxTokens, Self::MaxDuration].iter().any(|bound| bound.as_str() == word)
+        matches!(word, "max_items" | "max_tokens" | "budget" | "max_duration")
     }
 
     /// Whether the run ended because it had taken what it was allowed.
-    pub(crate) const fn is_bound(&self) -> bool {
-        matches!(self, Self::MaxItems | Self::MaxTokens | Self::MaxDuration)
+    pub(crate) fn is_bound(&self) -> bool {
+        Self::is_word_of_bound(self.as_str())
     }
 
     /// One line for the log, at the moment of stopping.
@@ -124,6 +147,9 @@ impl fmt::Display for Stop {
             }
             Self::MaxItems => f.write_str("--max-items is reached"),
             Self::MaxTokens => f.write_str("the next call might exceed --max-tokens"),
+            Self::Budget { flag, used } => {
+                write!(f, "the next call might exceed {flag} ({used} in all runs of this job); to go on, raise it")
+            }
             Self::MaxDuration => f.write_str("--max-duration is over"),
             Self::Account { words, fix } => write!(f, "the provider refuses this account: {words}; {fix}"),
             Self::SameFailure { items, status, too_large, words } => {
@@ -137,6 +163,9 @@ impl fmt::Display for Stop {
             }
             Self::Unreachable { address, words } => {
                 write!(f, "no server answers at {address}: {words}; check the address (--base-url) and the network")
+            }
+            Self::DiskFull(shortage) => {
+                write!(f, "{shortage}; make room; answers that cannot be written are asked for again")
             }
             Self::Tls { address, words } => write!(f, "no call can leave for {address}: {words}"),
             Self::Input { words } => write!(f, "{words}; put the input back as it was"),

@@ -23,6 +23,8 @@ pub(crate) struct Job {
     pub(crate) same_account: bool,
     /// Where the input is to be read on while it runs.
     pub(crate) unread: Option<Unread>,
+    /// Items that the run before had taken up when it was killed.
+    pub(crate) interrupted: u64,
 }
 
 /// Lines that a job without a check begins with: enough to be busy until the next are there.
@@ -70,22 +72,30 @@ pub(crate) fn open(
     let mut options = Options::new(paths, input.mark().map_err(Failure::refused)?, clock::wall());
     options.overwrite = args.overwrite;
     options.accept_changed = args.accept_changed_input;
+    options.repair_failed = args.retry_failed;
     options.config_json = Begun::of(upstream, input, format).json();
     match Journal::open_locked(options, lock).map_err(refused)? {
         Opened::New(loader) => {
-            let journal = load(loader, input, format, upstream, BadLines::of(args))?;
-            ready(journal, true, input, format, upstream, args)
+            let journal = load(loader, input, format, upstream, BadLines::of(args), false)?;
+            ready(journal, true, 0, input, format, upstream, args)
         }
         Opened::Changed { loader, recovery } => {
             say(&recovery);
-            let journal = load(loader, input, format, upstream, BadLines::whole(args))?;
+            let journal = load(
+                loader,
+                input,
+                format,
+                upstream,
+                BadLines::whole(args),
+                args.retry_failed && !args.accept_changed_input,
+            )?;
             let same_account = begun::adopt(&journal, input, format, upstream)?;
-            ready(journal, same_account, input, format, upstream, args)
+            ready(journal, same_account, recovery.interrupted, input, format, upstream, args)
         }
         Opened::Resumed { journal, recovery } => {
             say(&recovery);
             let same_account = begun::adopt(&journal, input, format, upstream)?;
-            ready(journal, same_account, input, format, upstream, args)
+            ready(journal, same_account, recovery.interrupted, input, format, upstream, args)
         }
     }
 }
@@ -94,6 +104,7 @@ pub(crate) fn open(
 fn ready(
     journal: Journal,
     same_account: bool,
+    interrupted: u64,
     input: &Input,
     format: &Format,
     upstream: &Upstream,
@@ -104,7 +115,7 @@ fn ready(
         Rest { journal: &journal, input, format, upstream, from }.read(|_| Ok(true)).map_err(Failure::refused)?;
         unread = None;
     }
-    Ok(Job { journal, same_account, unread })
+    Ok(Job { journal, same_account, unread, interrupted })
 }
 
 /// What the journal says, and what can be done about it here.
@@ -140,6 +151,7 @@ fn load(
     format: &Format,
     upstream: &Upstream,
     bad_lines: BadLines,
+    repair: bool,
 ) -> Result<Journal, Failure> {
     let mut wrong = Wrong::default();
     let first = (bad_lines == BadLines::Later).then_some(FIRST);
@@ -159,7 +171,7 @@ fn load(
     }
     let conflicts = loader.conflicts(Wrong::NAMED).map_err(refused)?;
     if conflicts.count > 0 {
-        return Err(Failure::refused(wrong::conflicts(&conflicts, &input.name())));
+        return Err(Failure::refused(wrong::conflicts(&conflicts, &input.name(), repair)));
     }
     input.settle().map_err(Failure::refused)?;
     loader.finish().map_err(refused)

@@ -4,6 +4,7 @@ pub(crate) mod begun;
 pub(crate) mod done;
 pub(crate) mod holds;
 pub(crate) mod load;
+pub(crate) mod lost;
 pub(crate) mod places;
 pub(crate) mod preparing;
 pub(crate) mod reading;

@@ -37,6 +37,14 @@ pub(crate) enum InputError {
         path: PathBuf,
         source: io::Error,
     },
+    /// A row that makes no request.
+    #[error("{}: {words}", name(path))]
+    Row {
+        /// The input.
+        path: PathBuf,
+        /// Which row, and what is wrong with it.
+        words: String,
+    },
     /// Not what the job began with.
     #[error(
         "{} is not what this job began with, which stands in {}; --accept-changed-input goes on with it where that can \

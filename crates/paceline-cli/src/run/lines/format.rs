@@ -30,6 +30,10 @@ pub(crate) enum FormatFlag {
     Bare,
     /// Anthropic's Message Batches: {"custom_id","params"}
     Anthropic,
+    /// A table with a header: prompts with --model, else bodies of its columns [also: a name that ends in .csv]
+    Csv,
+    /// A prompt a line, with --model [also: a name that ends in .txt]
+    Text,
 }
 
 /// A form of lines. A file has one.
@@ -83,12 +87,20 @@ impl Format {
         Self::of(flag, endpoint, first, provider, base).map_err(Failure::refused)
     }
 
-    /// Decides how a single request is read that stands alone, by its keys. Without a `custom_id` it is called `name`.
+    /// Decides how a single request is read that stands alone, by its keys: one with a url and a body goes where it says, any
+    /// other to `endpoint` where there is one. Without a `custom_id` it is called `name`.
     ///
     /// # Errors
     /// In words: a form whose requests have no usual place at this API.
-    pub(crate) fn of_one(request: &[u8], name: &str, provider: Provider, base: &str) -> Result<Self, String> {
-        let format = Self::of(FormatFlag::Auto, None, request, provider, base)?;
+    pub(crate) fn of_one(
+        request: &[u8],
+        name: &str,
+        endpoint: Option<&str>,
+        provider: Provider,
+        base: &str,
+    ) -> Result<Self, String> {
+        let whole = line::text(request).and_then(line::members).is_ok_and(|members| is_whole_batch_line(&members));
+        let format = Self::of(FormatFlag::Auto, endpoint.filter(|_| !whole), request, provider, base)?;
         Ok(Self { unnamed: Some(CustomId::from(name)), ..format })
     }
 
@@ -102,7 +114,7 @@ impl Format {
         let (form, why) = match flag {
             FormatFlag::Auto => guess(first, endpoint.is_some())?,
             FormatFlag::Batch => (Form::Batch, Why::Told),
-            FormatFlag::Bare => (Form::Bare, Why::Told),
+            FormatFlag::Bare | FormatFlag::Csv | FormatFlag::Text => (Form::Bare, Why::Told),
             FormatFlag::Anthropic => (Form::Anthropic, Why::Told),
         };
         let endpoint = match (form, endpoint) {

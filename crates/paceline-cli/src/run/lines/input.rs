@@ -10,6 +10,7 @@ use std::sync::{Mutex, PoisonError};
 
 use paceline_store::{InputMark, Unread};
 
+use crate::run::lines::convert::Converter;
 use crate::run::lines::error::{InputError, name};
 use crate::run::lines::spool::{Earlier, Spool};
 
@@ -115,14 +116,20 @@ impl Input {
         Ok(Self { source: path.to_owned(), path: path.to_owned(), file: Mutex::new(file), spool: None })
     }
 
-    /// Opens what a run was given. Pipes and `*.gz` are first copied to `spool`, which a later run of the job finds.
-    /// Until [`settle`](Self::settle) the copy has another name, and goes when the input is dropped.
+    /// Opens what a run was given. Pipes, `*.gz` and rows that are to become requests are first copied to `spool`, which a
+    /// later run of the job finds. Until [`settle`](Self::settle) the copy has another name, and goes when the input is
+    /// dropped.
     ///
     /// # Errors
     /// As for [`open`](Self::open); [`InputError::Gzip`], [`InputError::Copy`]; [`InputError::Differs`] from an
     /// `earlier` copy that must be the same.
-    pub(crate) fn prepare(source: &Path, spool: &Path, earlier: &Earlier) -> Result<Self, InputError> {
-        let Some(spool) = Spool::fill(source, spool, earlier)? else { return Self::open(source) };
+    pub(crate) fn prepare(
+        source: &Path,
+        spool: &Path,
+        earlier: &Earlier,
+        converter: Option<&Converter>,
+    ) -> Result<Self, InputError> {
+        let Some(spool) = Spool::fill(source, spool, earlier, converter)? else { return Self::open(source) };
         let copy = Self::open(spool.path())?;
         Ok(Self { source: source.to_owned(), spool: Some(spool), ..copy })
     }

@@ -144,7 +144,9 @@ pub(crate) fn members(text: &str) -> Result<Members<'_>, Fault> {
     let message = match text.trim_ascii_start().as_bytes().first() {
         Some(b'{') => return Members::read(text).map_err(|error| invalid(error.to_string())),
         Some(b'[') => "an array: expected one request object a line (jq -c '.[]' makes them of an array)",
-        _ => "not a request object: expected it to begin with {",
+        _ => {
+            "not a request object: expected one JSON object a line; for a table or a list of prompts name --format csv or text, with --model"
+        }
     };
     Err(invalid(message.to_owned()))
 }

@@ -1,6 +1,7 @@
 //! The input: its file, its lines, and what each of them says.
 
 pub(crate) mod address;
+pub(crate) mod convert;
 pub(crate) mod error;
 pub(crate) mod format;
 pub(crate) mod headers;

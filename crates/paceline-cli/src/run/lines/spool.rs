@@ -1,12 +1,13 @@
-//! A copy of an input that cannot be read twice, or not at any place: pipes and compressed files.
+//! A copy of an input that cannot be read twice, or not at any place, or holds no requests yet: pipes, compressed files, tables.
 
 use std::fs::{File, FileTimes};
-use std::io::{self, BufRead as _, BufReader, ErrorKind, IsTerminal as _, Read, Seek as _, Write as _};
+use std::io::{self, BufRead as _, BufReader, BufWriter, ErrorKind, IsTerminal as _, Read, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use paceline_store::private_file;
 
+use crate::run::lines::convert::{self, Converter};
 use crate::run::lines::error::InputError;
 
 /// What an earlier copy means.
@@ -16,6 +17,8 @@ pub(crate) enum Earlier {
     MustMatch,
     /// The same, and it was made from the compressed file that is known by this.
     From(String),
+    /// The same, nothing, or another one: lines of failed items may be repaired.
+    MayBeRepaired,
     /// It may be replaced.
     MayDiffer,
 }
@@ -37,19 +40,24 @@ impl Spool {
     ///
     /// # Errors
     /// What the file system and the unpacking say; [`InputError::Differs`].
-    pub(crate) fn fill(source: &Path, lasting: &Path, earlier: &Earlier) -> Result<Option<Self>, InputError> {
+    pub(crate) fn fill(
+        source: &Path,
+        lasting: &Path,
+        earlier: &Earlier,
+        converter: Option<&Converter>,
+    ) -> Result<Option<Self>, InputError> {
         // Dropped, it removes what is at its fresh place: also what a killed run left there.
         let mut spool = Self { lasting: lasting.to_owned(), fresh: Some(fresh_beside(lasting)), packed: None };
         let settled = |packed| Ok(Some(Self { lasting: lasting.to_owned(), fresh: None, packed }));
-        if *earlier == Earlier::MustMatch && is_typed(source) && lasting.exists() {
+        if matches!(earlier, Earlier::MustMatch | Earlier::MayBeRepaired) && is_typed(source) && lasting.exists() {
             return settled(None);
         }
-        let Some(mut from) = Source::open(source)? else { return Ok(None) };
+        let Some(mut from) = Source::open(source, converter)? else { return Ok(None) };
         spool.packed.clone_from(&from.packed);
         if matches!(earlier, Earlier::From(known) if from.packed.as_ref() == Some(known)) && lasting.exists() {
             return settled(from.packed);
         }
-        let copied = from.copy_to(spool.path())?;
+        let copied = from.copy_to(spool.path(), converter)?;
         let unreadable = InputError::unreadable(lasting);
         if lasting.exists() {
             let goes_on = *earlier != Earlier::MayDiffer;
@@ -57,7 +65,7 @@ impl Spool {
             if nothing_came || same_bytes(spool.path(), lasting).map_err(unreadable)? {
                 return settled(from.packed);
             }
-            if goes_on {
+            if goes_on && *earlier != Earlier::MayBeRepaired {
                 return Err(InputError::Differs { source_path: source.to_owned(), spool: lasting.to_owned() });
             }
         }
@@ -118,7 +126,7 @@ struct Source {
 
 impl Source {
     /// None for a plain file, which needs no copy.
-    fn open(path: &Path) -> Result<Option<Self>, InputError> {
+    fn open(path: &Path, converter: Option<&Converter>) -> Result<Option<Self>, InputError> {
         if path == Path::new("-") {
             return Ok(Some(Self {
                 path: path.to_owned(),
@@ -129,20 +137,45 @@ impl Source {
         }
         let about = path.metadata().map_err(InputError::unreadable(path))?;
         let compressed = path.extension().is_some_and(|extension| extension == "gz");
-        if about.is_dir() || (about.is_file() && !compressed) {
+        if about.is_dir() || (about.is_file() && !compressed && converter.is_none()) {
             return Ok(None);
         }
         let mut file = File::open(path).map_err(InputError::unreadable(path))?;
         let changed = about.modified().ok().filter(|_| about.is_file());
         let packed = about.is_file().then(|| known_by(&mut file)).transpose().map_err(InputError::unreadable(path))?;
+        let made = converter.map_or_else(String::new, |converter| format!(", {}", converter.known_by()));
+        let packed = packed.map(|packed| packed + &made);
         let reader: Box<dyn Read> =
             if compressed { Box::new(flate2::read::MultiGzDecoder::new(file)) } else { Box::new(file) };
         Ok(Some(Self { path: path.to_owned(), reader, packed, changed }))
     }
 
     /// Writes everything to a new file, and returns its length once it is on disk.
-    fn copy_to(&mut self, path: &Path) -> Result<u64, InputError> {
+    fn copy_to(&mut self, path: &Path, converter: Option<&Converter>) -> Result<u64, InputError> {
         let mut file = private_file().create(true).truncate(true).open(path).map_err(cannot_write(path))?;
+        let copied = match converter {
+            Some(converter) => self.convert(converter, &mut file, path)?,
+            None => self.copy(&mut file, path)?,
+        };
+        if let Some(changed) = self.changed {
+            file.set_times(FileTimes::new().set_modified(changed)).map_err(cannot_write(path))?;
+        }
+        file.sync_all().map_err(cannot_write(path))?;
+        Ok(copied)
+    }
+
+    fn convert(&mut self, converter: &Converter, file: &mut File, path: &Path) -> Result<u64, InputError> {
+        let mut writer = BufWriter::new(file);
+        let copied = converter.copy(&mut self.reader, &mut writer).map_err(|error| match error {
+            convert::Error::Read(error) => self.failed(error),
+            convert::Error::Write(error) => cannot_write(path)(error),
+            convert::Error::Row(words) => InputError::Row { path: self.path.clone(), words },
+        })?;
+        writer.flush().map_err(cannot_write(path))?;
+        Ok(copied)
+    }
+
+    fn copy(&mut self, file: &mut File, path: &Path) -> Result<u64, InputError> {
         let (mut copied, mut buffer) = (0, vec![0; 1 << 18]);
         loop {
             match self.reader.read(&mut buffer) {
@@ -155,10 +188,6 @@ impl Source {
                 Err(error) => return Err(self.failed(error)),
             }
         }
-        if let Some(changed) = self.changed {
-            file.set_times(FileTimes::new().set_modified(changed)).map_err(cannot_write(path))?;
-        }
-        file.sync_all().map_err(cannot_write(path))?;
         Ok(copied)
     }
 
@@ -235,7 +264,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let (source, lasting) = (folder.path().join("in.jsonl.gz"), folder.path().join("results.input"));
         let fill = |earlier: &Earlier| {
-            Spool::fill(&source, &lasting, earlier).map(|spool| spool.expect("it is no plain file"))
+            Spool::fill(&source, &lasting, earlier, None).map(|spool| spool.expect("it is no plain file"))
         };
 
         compressed(&source, "one");
@@ -265,7 +294,7 @@ mod tests {
         let (source, lasting) = (folder.path().join("in.jsonl"), folder.path().join("results.input"));
         std::fs::write(&source, "plain").expect("writable");
         std::fs::write(fresh_beside(&lasting), "half").expect("writable");
-        assert!(Spool::fill(&source, &lasting, &Earlier::MayDiffer).expect("a plain file").is_none());
+        assert!(Spool::fill(&source, &lasting, &Earlier::MayDiffer, None).expect("a plain file").is_none());
         assert!(!fresh_beside(&lasting).exists());
     }
 }

@@ -65,21 +65,30 @@ impl Wrong {
     }
 }
 
-/// Why a job cannot go on with another input.
-pub(crate) fn conflicts(conflicts: &Conflicts, input: &str) -> String {
-    let items = text::counted(conflicts.count, "item");
-    let mut words = format!("{items} of this job ended and cannot be found in {input} as before, so nothing was sent:");
+/// Why a job cannot go on with another input. `repair`: only lines of failed items may have changed.
+pub(crate) fn conflicts(conflicts: &Conflicts, input: &str, repair: bool) -> String {
+    let mut words = if repair {
+        let lines = text::counted(conflicts.count, "line");
+        format!("{lines} of {input} changed that are not of failed items, so nothing was sent:")
+    } else {
+        let items = text::counted(conflicts.count, "item");
+        format!("{items} of this job ended and cannot be found in {input} as before, so nothing was sent:")
+    };
     for Conflict { line, before } in &conflicts.first {
-        words += &match line {
-            Some(line) => format!("\n  line {line}: another request has the id of the former line {before}"),
-            None => format!("\n  the id of the former line {before} is gone"),
+        words += &match (line, before) {
+            (Some(line), Some(before)) => {
+                format!("\n  line {line}: another request has the id of the former line {before}")
+            }
+            (Some(line), None) => format!("\n  line {line}: its id is new"),
+            (None, before) => format!("\n  the id of the former line {} is gone", before.unwrap_or_default()),
         };
     }
     let more = conflicts.count - conflicts.first.len() as u64;
     if more > 0 {
         words += &format!("\n  and {more} more");
     }
-    words + "\nput those lines back, or give the new input an output of its own"
+    let accept = if repair { "add --accept-changed-input where they have not ended, " } else { "" };
+    words + &format!("\nput those lines back, {accept}or give the new input an output of its own")
 }
 
 #[cfg(test)]

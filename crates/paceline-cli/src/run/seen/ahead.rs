@@ -16,6 +16,8 @@ pub(crate) struct Rest {
     pub(crate) tokens: f64,
     /// Items that ended in a second, while some could; 0 where that is not known.
     pub(crate) rate: f64,
+    /// Calls that the budget is still good for; none without one, or where it is not known.
+    pub(crate) affordable: Option<u64>,
 }
 
 /// How long the rest takes.
@@ -24,12 +26,21 @@ pub(crate) struct Left {
     pub(crate) time: Duration,
     /// How fast it goes after that is not known.
     pub(crate) at_least: bool,
+    /// The budget is used up before the items are.
+    pub(crate) at_budget: bool,
 }
 
 impl Rest {
     /// As long as it takes at that rate, at least as long as the known limits let it take, and later by a hold of all that is
     /// left. Some of it waits for the last hold to end.
     pub(crate) fn left(&self, now: Instant, limits: &Snapshot) -> Option<Left> {
+        let affordable = self.affordable.filter(|calls| *calls < self.items);
+        let rest = Self { items: affordable.unwrap_or(self.items), ..*self };
+        let left = rest.left_of_all(now, limits)?;
+        Some(Left { at_budget: affordable.is_some(), ..left })
+    }
+
+    fn left_of_all(&self, now: Instant, limits: &Snapshot) -> Option<Left> {
         if self.items == 0 {
             return None;
         }
@@ -39,7 +50,7 @@ impl Rest {
         let last = closed(now, limits).map(|(_, until, _)| until - now).max();
         let works = at_rate.max(by_limits);
         let time = (held.unwrap_or_default() + works.unwrap_or_default()).max(last.unwrap_or_default());
-        (!time.is_zero()).then_some(Left { time, at_least: works.is_none() })
+        (!time.is_zero()).then_some(Left { time, at_least: works.is_none(), at_budget: false })
     }
 
     /// The least that a limit lets it take.
@@ -137,6 +148,18 @@ mod tests {
     }
 
     #[test]
+    fn a_run_may_end_at_its_budget() {
+        let minute = pacer(vec![Quota::sliding(Dimension::Requests, 60, 60 * S)]);
+        let left = |affordable| {
+            let rest = Rest { items: 660, rate: 50.0, affordable, ..Rest::default() };
+            rest.left(Instant::ZERO, &minute.snapshot(Instant::ZERO)).map(|left| (left.time.as_secs(), left.at_budget))
+        };
+        assert_eq!(left(Some(120)), Some((60, true)), "60 at once, and 60 in the minute that follows");
+        assert_eq!(left(Some(660)), Some((600, false)), "enough for all");
+        assert_eq!((left(None), left(Some(0))), (Some((600, false)), None));
+    }
+
+    #[test]
     fn known_limits_bound_how_fast_the_rest_can_go() {
         let minute = pacer(vec![Quota::sliding(Dimension::Requests, 60, 60 * S)]);
         assert_eq!(seconds(Rest { items: 660, rate: 50.0, ..Rest::default() }, &minute), Some((600, false)));
@@ -152,7 +175,7 @@ mod tests {
             "before the first end"
         );
         let tokens = pacer(vec![Quota::sliding(Dimension::Tokens, 1_000, 60 * S)]);
-        let rest = Rest { items: 110, tokens: 100.0, rate: 50.0 };
+        let rest = Rest { items: 110, tokens: 100.0, rate: 50.0, affordable: None };
         assert_eq!(seconds(rest, &tokens), Some((600, false)));
         let opens = QuotaSnapshot {
             dimension: Dimension::Requests,

@@ -2,6 +2,7 @@
 
 pub(crate) mod again;
 pub(crate) mod ahead;
+pub(crate) mod extract;
 pub(crate) mod figures;
 pub(crate) mod minutes;
 pub(crate) mod oracle;

@@ -10,6 +10,7 @@ use paceline_core::{Class, Timestamp};
 use terminal_size::{Width, terminal_size_of};
 
 use crate::logging;
+use crate::run::calls::budget::Used;
 use crate::run::calls::stop::Stop;
 use crate::run::seen::ahead::{self, Rest};
 use crate::run::seen::figures::Figures;
@@ -48,6 +49,7 @@ pub(crate) struct View<'a> {
     pub(crate) stop: Option<&'a Stop>,
     /// When the next item in the journal becomes due, and the wall clock's time now.
     pub(crate) next_due: Option<(Timestamp, Timestamp)>,
+    pub(crate) budget: Used,
 }
 
 impl Progress {
@@ -128,10 +130,12 @@ impl Words {
             format!("{rate:.1}/s"),
         ];
         let ended = figures.ended().max(1) as f64;
-        let rest = Rest { items: left, tokens: (figures.tokens_in + figures.tokens_out) as f64 / ended, rate: pace };
+        let tokens = (figures.tokens_in + figures.tokens_out) as f64 / ended;
+        let rest = Rest { items: left, tokens, rate: pace, affordable: view.budget.calls_left };
         if let Some(left) = rest.left(view.now, view.limits).filter(|_| view.stop.is_none()) {
             let least = if left.at_least { "> " } else { "" };
-            course.push(format!("ETA {least}{}", text::duration(left.time)));
+            let end = if left.at_budget { " at the budget" } else { "" };
+            course.push(format!("ETA {least}{}{end}", text::duration(left.time)));
         }
         let mut details = vec![
             format!("{} in flight", text::count(view.in_flight)),
@@ -147,7 +151,10 @@ impl Words {
         if figures.failed > 0 {
             details.push(format!("{} failed", text::count(figures.failed)));
         }
-        details.push(format!("{} tokens", text::count(figures.tokens_in + figures.tokens_out)));
+        if view.budget.tokens.is_none() {
+            details.push(format!("{} tokens", text::count(figures.tokens_in + figures.tokens_out)));
+        }
+        details.extend(view.budget.words());
         let share = figures.ended() as f64 / figures.input.max(1) as f64;
         Self { share, course, figures: details, wait: Wait::of(view) }
     }

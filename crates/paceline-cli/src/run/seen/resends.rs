@@ -35,7 +35,7 @@ impl Resends {
         let by_words = std::mem::take(&mut self.by_words);
         let kinds: Vec<_> = by_words.iter().map(|(words, calls)| format!("{} {words}", text::count(*calls))).collect();
         let calls = text::counted(by_words.values().sum(), "failed call");
-        Some(format!("{calls} sent again: {}; last answer: {} (-v shows each)", kinds.join(", "), self.said))
+        Some(format!("{calls} to be sent again: {}; last answer: {} (-v shows each)", kinds.join(", "), self.said))
     }
 }
 
@@ -51,7 +51,7 @@ mod tests {
         resends.add("server overloaded", "try later");
         assert_eq!(
             resends.line(at(1)).as_deref(),
-            Some("1 failed call sent again: 1 server overloaded; last answer: try later (-v shows each)")
+            Some("1 failed call to be sent again: 1 server overloaded; last answer: try later (-v shows each)")
         );
         for _ in 0..1_200 {
             resends.add("server overloaded", "try later");
@@ -60,7 +60,7 @@ mod tests {
         assert_eq!(resends.line(at(10)), None);
         let line = resends.line(at(11)).expect("ten seconds later");
         assert!(
-            line.starts_with("1,201 failed calls sent again: 1 rate limit hit, 1,200 server overloaded; "),
+            line.starts_with("1,201 failed calls to be sent again: 1 rate limit hit, 1,200 server overloaded; "),
             "{line}"
         );
         assert!(!line.contains('\x1b'), "{line:?}");

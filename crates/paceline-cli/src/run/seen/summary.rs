@@ -11,6 +11,7 @@ use paceline_store::{Counts, DeferReason};
 use serde_json::{Value, json};
 
 use crate::exit::Status;
+use crate::run::calls::budget::Used;
 use crate::run::calls::stop::Stop;
 use crate::run::job::holds::{self, Held};
 use crate::run::seen::figures::Figures;
@@ -36,6 +37,8 @@ pub(crate) struct Summary<'a> {
     /// The limits that were told, if any were.
     pub(crate) limits: &'a Limits,
     pub(crate) concurrency: u32,
+    /// What has been used of the job's budget.
+    pub(crate) budget: Used,
     pub(crate) view: &'a Snapshot,
     /// The command that goes on with the job; none when the job has no journal to go on from.
     pub(crate) again: Option<String>,
@@ -85,6 +88,7 @@ impl Summary<'_> {
             "abandoned": totals.abandoned,
             "tokens_in": counts.tokens_in,
             "tokens_out": counts.tokens_out,
+            "budget": self.budget.json(),
             "stopped": self.stop().map(Stop::as_str),
             "resume": self.again.as_ref().filter(|_| self.is_left()),
             "seconds": round(self.elapsed),
@@ -110,6 +114,12 @@ impl Summary<'_> {
         line(self.calls());
         if counts.tokens_in + counts.tokens_out > 0 {
             line(format!("{} tokens in, {} out", text::count(counts.tokens_in), text::count(counts.tokens_out)));
+        }
+        let budget = self.budget.words().collect::<Vec<_>>().join(", ");
+        match self.budget {
+            Used { tokens: None, cost: None, .. } => {}
+            Used { tokens: None, cost: Some((_, None)), .. } => line(budget),
+            _ => line(format!("budget: {budget}")),
         }
         if let Some(oracle) = self.oracle() {
             line(format!("with perfect knowledge of the limits it would have taken {}", text::duration(oracle)));

@@ -142,13 +142,15 @@ mod tests {
     use paceline_core::{Cause, Cost, Pacer, PacerConfig, Request, Timestamp};
 
     use super::*;
+    use crate::run::calls::budget::Used;
     use crate::run::seen::figures::Figures;
 
     fn told_at(pacer: &Pacer, in_flight: u64, next_due: Option<Duration>) -> Option<Wait> {
         let (now, figures, limits) = (Instant::ZERO, &Figures::default(), &pacer.snapshot(Instant::ZERO));
         let wall = Timestamp::from_millis(1_000);
         let next_due = next_due.map(|due| (wall + due, wall));
-        Wait::of(&View { now, figures, limits, in_flight, stop: None, next_due })
+        let budget = Used::default();
+        Wait::of(&View { now, figures, limits, in_flight, stop: None, next_due, budget })
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! `paceline tasks run`: works through a store, with a command or with requests.
 
+mod alike;
 mod answers;
 mod course;
 mod hurry;
@@ -19,8 +20,9 @@ use std::time::Duration;
 use http::HeaderMap;
 use paceline_core::{Class, Cost, Outcome};
 use paceline_store::ScopeState;
-use paceline_store::work::{self, Clock, Note, Policy, Scheduler, Start, Task, WorkError, WorkStore};
+use paceline_store::work::{self, Clock, Note, Policy, Scheduler, Start, State, Task, WorkError, WorkStore};
 
+use self::alike::Alike;
 use self::answers::Answers;
 use self::course::{Course, Told};
 use self::hurry::Hurried;
@@ -58,7 +60,8 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
     let store = args.store.open(&clock).await?;
     let work = if args.http {
         let answers = args.output.as_deref().map(Answers::open).transpose()?;
-        Work::Requests(Arc::new(Requests::to(upstream, args.timeout, args.longest_outage(), answers).await?))
+        let (endpoint, longest_outage) = (args.endpoint.clone(), args.longest_outage());
+        Work::Requests(Arc::new(Requests::to(upstream, endpoint, args.timeout, longest_outage, answers).await?))
     } else {
         Work::Command(Arc::new(Program::new(&args.command, args.timeout)?))
     };
@@ -125,10 +128,18 @@ impl Runs<'_> {
             tracing::info!("there are no items in the store");
         }
         let (course, _watching) = Course::begin(told.clone());
+        let may_begin = before.of(State::Waiting) + before.of(State::InFlight) + before.of(State::Deferred);
+        let more = self.args.stay || may_begin > self.args.stop_after_same as u64;
+        let alike = Alike::new(self.args.stop_after_same, more, !self.args.http);
         let seen = Seen::new(self.quiet, &before, &self.policy, self.clock.clone());
         let scheduler = self.scheduler.clone().with_observer({
             let (seen, course, permits) = (seen.clone(), course.clone(), self.permits.clone());
+            let heard = alike.clone();
             Arc::new(move |note: &Note<'_>| {
+                if let Some(same) = heard.hear(note) {
+                    tracing::error!("stopping: {}", text::printable(&same.to_string()));
+                    course.ends();
+                }
                 match note {
                     Note::Ending(_) => course.ends(),
                     Note::Scope(row) if row.state == ScopeState::Open => permits.reopen(&row.name),
@@ -145,7 +156,7 @@ impl Runs<'_> {
         let began = self.clock.now();
         let drawing = seen.draw_regularly();
         let ended = tokio::select! {
-            ended = scheduler.run_paced(|task| self.start(task, &course), course.is_ending()) => ended,
+            ended = scheduler.run_paced(|task| self.start(task, &course, &alike), course.is_ending()) => ended,
             () = self.kept.keep_regularly() => unreachable!("it goes on for as long as it is asked"),
         };
         self.kept.keep().await;
@@ -156,9 +167,10 @@ impl Runs<'_> {
         {
             return Err(Failure::interrupted(words).resumable());
         }
+        let same = alike.put_back(&*self.store).await.map_err(|error| broken(error, true))?;
         let elapsed = self.clock.now().saturating_since(began);
         let standing = Standing::of(&*self.store, &self.clock).await.map_err(Failure::interrupted)?;
-        Ran { summary, standing, elapsed }.tell(self.args, self.quiet)
+        Ran { summary, same, standing, elapsed }.tell(self.args, self.quiet)
     }
 }
 
@@ -167,7 +179,7 @@ type Trying = Pin<Box<dyn Future<Output = Result<(), work::Failure>> + Send>>;
 
 impl Runs<'_> {
     /// Every start takes a permit, and every end is told to the limiter, so that one throttle slows its whole scope.
-    fn start(&self, task: Task, course: &Course) -> Start<Trying> {
+    fn start(&self, task: Task, course: &Course, alike: &Alike) -> Start<Trying> {
         match &self.work {
             Work::Command(program) => {
                 let scope = self.permits.scope(task.group());
@@ -175,11 +187,16 @@ impl Runs<'_> {
                     Ok(permit) => permit,
                     Err(later) => return later,
                 };
-                let (program, course) = (Arc::clone(program), course.clone());
+                let (program, course, alike) = (Arc::clone(program), course.clone(), alike.clone());
                 Start::Now(Box::pin(async move {
                     let end = program.work(&task, &course).await;
                     let sits_out = permits::end(permit, outcome_of(&end));
-                    end.map_err(|Failed { failure, .. }| failure.of_probe(sits_out))
+                    end.map_err(|Failed { failure, is_its_own }| {
+                        if is_its_own {
+                            alike.only_failed(task.item());
+                        }
+                        failure.of_probe(sits_out)
+                    })
                 }))
             }
             Work::Requests(requests) => requests.start(task, &self.permits, course),

@@ -39,6 +39,8 @@ pub(super) struct Requests {
     base_url: String,
     /// The name of the account that pays; of the mock, which begins anew each time, nothing is kept.
     account: Option<String>,
+    /// Where bare bodies go.
+    endpoint: Option<String>,
     sender: Sender,
     /// Tokens per character by scope, as answers report them.
     ratios: Mutex<BTreeMap<String, TokenRatio>>,
@@ -67,9 +69,10 @@ struct Ready {
 
 impl Requests {
     /// # Errors
-    /// Refuses a key that is missing, an address that is none, and what the mock cannot do.
+    /// Refuses a key that is missing, an address or an endpoint that is none, and what the mock cannot do.
     pub(super) async fn to(
         mut upstream: Upstream,
+        endpoint: Option<String>,
         timeout: Duration,
         max_wait: Option<Duration>,
         answers: Option<Answers>,
@@ -80,6 +83,10 @@ impl Requests {
         let mock = if upstream.name == MOCK { run::start_mock(&mut upstream, None).await? } else { None };
         let base_url = upstream.base_url.clone().unwrap_or_default();
         let account = mock.is_none().then(|| sharing::account(&base_url, &headers));
+        if endpoint.is_some() {
+            Format::of_one(b"{}", "", endpoint.as_deref(), upstream.provider, &base_url)
+                .map_err(exit::Failure::refused)?;
+        }
         let config = SenderConfig { base_url: base_url.clone(), headers, timeout, idempotency: None };
         let sender = Sender::new(upstream::client(&upstream)?, config)
             .map_err(|error| exit::Failure::refused(format!("cannot set up calls to the upstream: {error}")))?;
@@ -88,6 +95,7 @@ impl Requests {
             upstream,
             base_url,
             account,
+            endpoint,
             sender,
             ratios,
             partials,
@@ -132,8 +140,9 @@ impl Requests {
         let invalid =
             |code: &str, words: String| Failure { code: Some(code.to_owned()), ..Failure::new(Class::Invalid, words) };
         let payload = task.payload().as_bytes();
-        let format = Format::of_one(payload, task.key(), self.upstream.provider, &self.base_url)
-            .map_err(|words| invalid("format_mismatch", words))?;
+        let format =
+            Format::of_one(payload, task.key(), self.endpoint.as_deref(), self.upstream.provider, &self.base_url)
+                .map_err(|words| invalid("format_mismatch", words))?;
         let line = format.read(payload, 1).map_err(|error| invalid(error.code, error.reason()))?;
         let group = Some(&*task.item().group).filter(|group| *group != DEFAULT_GROUP);
         let scope = self.upstream.scope_name(&CallNames { group, ..line.names() });

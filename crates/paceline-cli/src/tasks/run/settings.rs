@@ -12,7 +12,7 @@ use paceline_store::work::{Idle, OverBound, Policy};
 
 use super::course::GRACE;
 use super::program::LAST_WORDS;
-use crate::args::{AccessArgs, Everywhere, as_flags, duration, some_time};
+use crate::args::{AccessArgs, Everywhere, Expect, UPSTREAM, as_flags, duration, some_time};
 use crate::exit::Failure;
 use crate::tasks::judge::{ANSWER_WITHIN, JudgeArgs};
 use crate::tasks::store::StoreArgs;
@@ -85,12 +85,15 @@ pub(crate) struct Args {
     #[arg(help_heading = BOUNDS, long, value_name = "DURATION", default_value = "1h", value_parser = duration)]
     #[arg(allow_hyphen_values = true)]
     max_wait: Duration,
+    /// Stop when the first N items all fail alike and nothing has succeeded; 0 never stops
+    #[arg(help_heading = BOUNDS, long, value_name = "N", default_value_t = 20)]
+    pub(super) stop_after_same: usize,
     /// Begin a run every DURATION, until Ctrl-C
     #[arg(help_heading = BOUNDS, long, value_name = "DURATION", value_parser = some_time, allow_hyphen_values = true)]
     pub(super) every: Option<Duration>,
     /// Wait for more work when everything has ended, until Ctrl-C
     #[arg(help_heading = BOUNDS, long, conflicts_with_all = ["every", "max_wait"])]
-    stay: bool,
+    pub(super) stay: bool,
     /// A limit: 500rpm, '10 rps', '90 per 10s', '50 concurrent', with --http '200k tpm'; may be repeated
     #[arg(help_heading = PACE, long, value_name = "LIMIT", allow_hyphen_values = true)]
     limit: Vec<String>,
@@ -109,6 +112,12 @@ pub(crate) struct Args {
     upstream: Option<String>,
     #[command(flatten)]
     access: AccessArgs,
+    /// Where payloads go that are bare request bodies [default: /v1/chat/completions, for anthropic /v1/messages, others none]
+    #[arg(help_heading = UPSTREAM, long, value_name = "PATH")]
+    pub(super) endpoint: Option<String>,
+    /// A success is JSON: a page or half an object under a 200 is a failure that passes, and is tried again
+    #[arg(help_heading = UPSTREAM, long, value_name = "WHAT", value_enum)]
+    expect: Option<Expect>,
     /// Write the summary to a file, as JSON
     #[arg(long, value_name = "FILE")]
     pub(super) summary: Option<PathBuf>,
@@ -145,8 +154,13 @@ impl Args {
     /// What acts on requests alone is refused beside a command: clap takes a flag that needs `--http` for one that does not,
     /// because a command excludes that.
     fn refuse_idle(&self) -> Result<(), Failure> {
-        let flag = self.access.given().or(self.output.is_some().then_some("--output"));
-        match flag.filter(|_| !self.http) {
+        let flags = [
+            (self.endpoint.is_some(), "--endpoint"),
+            (self.expect.is_some(), "--expect"),
+            (self.output.is_some(), "--output"),
+        ];
+        let given = flags.into_iter().find_map(|(given, flag)| given.then_some(flag));
+        match self.access.given().or(given).filter(|_| !self.http) {
             Some(flag) => Err(Failure::refused(format!("{flag} acts on requests only: expected --http beside it"))),
             None => Ok(()),
         }
@@ -211,7 +225,11 @@ impl Args {
         };
         let overrides = self.access.clone().over(overrides);
         if self.http {
-            upstream::configured(overrides, everywhere)
+            let upstream = upstream::configured(overrides, everywhere)?;
+            Ok(match self.expect {
+                Some(expect) => expect.of(upstream),
+                None => upstream,
+            })
         } else {
             self.pace_of_a_command(overrides, everywhere)
         }

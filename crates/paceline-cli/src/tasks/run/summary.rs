@@ -6,6 +6,7 @@ use std::time::Duration;
 use paceline_store::work::{Ended, Summary};
 use serde_json::{Value, json};
 
+use super::alike::SameFailure;
 use super::settings::Args;
 use crate::exit::{Failure, Status};
 use crate::output::Telling;
@@ -16,6 +17,8 @@ use crate::text;
 /// A run that is over.
 pub(super) struct Ran {
     pub(super) summary: Summary,
+    /// It ended because everything failed alike.
+    pub(super) same: Option<SameFailure>,
     /// Where all items of the store stand after it.
     pub(super) standing: Standing,
     pub(super) elapsed: Duration,
@@ -47,7 +50,11 @@ impl Ran {
 
     /// Why the run ended early, where it did.
     fn stopped(&self) -> Option<&'static str> {
-        self.summary.ended.as_str().filter(|_| self.standing.deferred() > 0)
+        self.same
+            .as_ref()
+            .map(|_| "same_failure")
+            .or(self.summary.ended.as_str())
+            .filter(|_| self.standing.deferred() > 0)
     }
 
     fn again(&self) -> Option<String> {
@@ -71,13 +78,14 @@ impl Ran {
         let mut lines = vec![self.standing.headline(), format!("  {}", self.tries())];
         lines.extend(self.standing.lines().into_iter().map(|line| format!("  {line}")));
         if let Some(again) = self.again() {
-            let why = match self.summary.ended {
+            let why = self.same.as_ref().map(|same| text::printable(&same.to_string()).into_owned());
+            let why = why.as_deref().unwrap_or(match self.summary.ended {
                 Ended::Done => "some items are left to the next run",
                 Ended::GroupsStopped => "a person has to see to the groups of the rest",
                 Ended::MaxWait => "nothing more can begin for as long as --max-wait",
                 Ended::MaxDuration => "--max-duration is over",
                 Ended::Interrupted => "it was told to end",
-            };
+            });
             lines.extend([format!("  {why}; continue with:"), format!("  {again}")]);
         }
         lines.join("\n") + "\n"

@@ -286,6 +286,27 @@ impl WorkStore for PostgresStore {
         }))
     }
 
+    fn prune(&self, filter: Filter, older_than: Duration) -> Pending<'_, u64> {
+        Box::pin(async move {
+            let (filter, mut removed) = (Arc::new(filter), 0);
+            loop {
+                let filter = filter.clone();
+                let gone = self.link.transact("write", move |tx, _| {
+                    let filter = filter.clone();
+                    Box::pin(async move {
+                        let before = now(tx).await?.as_millis().saturating_sub(millis(older_than));
+                        record::prune(tx, &filter, before, PRUNED_AT_ONCE).await
+                    })
+                });
+                let gone = gone.await?;
+                removed += gone;
+                if gone < PRUNED_AT_ONCE.unsigned_abs() {
+                    return Ok(removed);
+                }
+            }
+        })
+    }
+
     fn changed(&self) -> Pending<'_, ()> {
         let changed = self.changed.notified();
         Box::pin(async move {
@@ -300,6 +321,9 @@ impl fmt::Debug for PostgresStore {
         f.debug_tuple("PostgresStore").field(&self.link.server).finish()
     }
 }
+
+/// Items removed in one transaction.
+const PRUNED_AT_ONCE: i64 = 10_000;
 
 async fn join(
     tx: &Tx<'_>,

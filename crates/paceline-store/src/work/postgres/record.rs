@@ -279,6 +279,28 @@ pub(super) fn values(filter: &Filter) -> (Option<Vec<i16>>, Option<String>, Opti
     (states, filter.group.clone(), (!filter.keys.is_empty()).then(|| filter.keys.clone()))
 }
 
+/// The items that go, so many at once.
+const PRUNE: &str = concat!(
+    "SELECT id FROM item WHERE state IN (2, 3, 4, 5) AND ended_ms <= $4 AND ",
+    filtered!(),
+    " ORDER BY id LIMIT $5 FOR UPDATE SKIP LOCKED"
+);
+
+/// Removes at most `limit` items that ended before that.
+pub(super) async fn prune(tx: &Tx<'_>, filter: &Filter, before_ms: i64, limit: i64) -> Result<u64, Error> {
+    let (states, group, keys) = values(filter);
+    let rows = tx.query(PRUNE, &[&states, &group, &keys, &before_ms, &limit]).await?;
+    let ids: Vec<i64> = rows.iter().map(|row| row.get(0)).collect();
+    for sql in [
+        "DELETE FROM event WHERE item = ANY ($1)",
+        "DELETE FROM payload WHERE item = ANY ($1)",
+        "DELETE FROM item WHERE id = ANY ($1)",
+    ] {
+        tx.execute(sql, &[&ids]).await?;
+    }
+    Ok(ids.len() as u64)
+}
+
 /// Does what a person asks for. Who lets items wait again has seen to what stopped their groups.
 pub(super) async fn amend(tx: &Tx<'_>, filter: &Filter, amend: Amend, now: Timestamp) -> Result<u64, Error> {
     let (states, group, keys) = values(filter);

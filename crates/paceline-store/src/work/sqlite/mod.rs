@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use paceline_core::Timestamp;
 use rusqlite::{Connection, OptionalExtension as _, params, params_from_iter, types::Value};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 
 use super::checks::{check, keepable};
 use super::clock::Clock;
@@ -32,6 +32,7 @@ use super::store::{Pending, WorkStore};
 use crate::disk::has_other_names;
 use crate::lock::LockFile;
 use crate::query::millis;
+use crate::schema::checkpoint;
 use crate::scope::ScopeRow;
 use crate::work::columns::{after_item, item_columns};
 use lanes::KnownLanes;
@@ -78,6 +79,9 @@ type Shared = Arc<Mutex<KnownLanes>>;
 fn locked(lanes: &Shared) -> MutexGuard<'_, KnownLanes> {
     lanes.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+/// Items removed in one transaction: a worker that records something waits for no more.
+const PRUNED_AT_ONCE: usize = 10_000;
 
 /// How often the file is looked at for what other processes changed: one number in shared memory.
 const LOOK: Duration = Duration::from_secs(1);
@@ -126,6 +130,31 @@ impl SqliteStore {
             self.changed.notify_waiters();
             Ok(done)
         })
+    }
+
+    /// Gives what removed items took back to the file system. Not while a worker is at work, which would have to wait for as
+    /// long as the whole file takes to be written.
+    async fn shrink(&self) -> Result<(), WorkError> {
+        let Ok(alone) = LockFile::take(&beside(&self.path, ".lock")) else { return Ok(()) };
+        let (path, clock) = (self.path.clone(), self.clock.clone());
+        let (reply, answer) = oneshot::channel();
+        let shrink = move || {
+            let conn = schema::open(&path, clock.wall().as_millis())?;
+            conn.execute_batch("VACUUM").map_err(WorkError::sqlite("write"))?;
+            checkpoint(&conn).map_err(|error| WorkError::Files(Arc::new(error)))
+        };
+        std::thread::Builder::new()
+            .name("paceline-shrink".into())
+            .spawn(move || {
+                let shrunk = shrink();
+                drop(alone);
+                // The caller that asked may have gone.
+                let _ = reply.send(shrunk);
+            })
+            .map_err(|error| {
+                WorkError::Files(Arc::new(crate::Error::io("start the thread of", "the store".as_ref())(error)))
+            })?;
+        answer.await.unwrap_or(Err(WorkError::Closed))
     }
 
     /// Makes a worker known, after `begin`. The first one of a process takes the lock.
@@ -282,6 +311,27 @@ impl WorkStore for SqliteStore {
     fn kept_limiter(&self, account: &str) -> Pending<'_, Option<String>> {
         let account = account.to_owned();
         self.ask("read", move |conn, _| limiter::kept(conn, &account))
+    }
+
+    fn prune(&self, filter: Filter, older_than: Duration) -> Pending<'_, u64> {
+        Box::pin(async move {
+            let mut removed = 0;
+            loop {
+                let filter = filter.clone();
+                let gone = self.ask("write", move |conn, now| {
+                    record::prune(conn, &filter, now.as_millis().saturating_sub(millis(older_than)), PRUNED_AT_ONCE)
+                });
+                let gone = gone.await?;
+                removed += gone as u64;
+                if gone < PRUNED_AT_ONCE {
+                    break;
+                }
+            }
+            if removed > 0 {
+                self.shrink().await?;
+            }
+            Ok(removed)
+        })
     }
 
     fn changed(&self) -> Pending<'_, ()> {

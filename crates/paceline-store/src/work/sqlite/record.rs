@@ -57,7 +57,9 @@ pub(super) fn insert(
             Due::Beyond => (i64::MAX, i64::MAX),
         };
     conn.prepare_cached(
-        "INSERT INTO item (key, lane, not_before_ms, delay_ms, created_ms, deadline_ms) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+        // A removed item's number is given again. Its fence is above all that a worker may still hold of the one before.
+        "INSERT INTO item (key, lane, not_before_ms, delay_ms, created_ms, deadline_ms, fence)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?5)",
     )?
     .execute(params![
         new.key,
@@ -180,6 +182,25 @@ pub(super) fn amend(conn: &Connection, filter: &Filter, amend: Amend, now: Times
         stopped.iter().try_for_each(|group| scopes::open(conn, group, now))?;
     }
     Ok(changed)
+}
+
+/// Removes at most `limit` items that ended before that.
+pub(super) fn prune(conn: &Connection, filter: &Filter, before_ms: i64, limit: usize) -> rusqlite::Result<usize> {
+    let (condition, mut values) = condition(filter);
+    let sql = format!(
+        "SELECT item.id FROM item WHERE item.state IN (2, 3, 4, 5) AND item.ended_ms <= ? AND {condition} LIMIT {limit}"
+    );
+    values.insert(0, Value::Integer(before_ms));
+    let mut select = conn.prepare(&sql)?;
+    let ids: Vec<i64> =
+        select.query_map(params_from_iter(values), |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
+    for sql in
+        ["DELETE FROM event WHERE item = ?1", "DELETE FROM payload WHERE item = ?1", "DELETE FROM item WHERE id = ?1"]
+    {
+        let mut delete = conn.prepare_cached(sql)?;
+        ids.iter().try_for_each(|id| delete.execute([id]).map(drop))?;
+    }
+    Ok(ids.len())
 }
 
 /// A filter as a condition on `item` and its values.

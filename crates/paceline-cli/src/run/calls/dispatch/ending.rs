@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use paceline::{Cause, ScopeState};
 use paceline_core::Instant;
+use tokio::sync::oneshot;
 
-use super::{Dispatcher, LONGEST_BLIND, LOOKS_TAKE, TICK};
+use super::{Dispatcher, LONGEST_BLIND, LOOKS_TAKE, Parts, TICK};
 use crate::run::calls::item::{Context, Phase};
 use crate::run::calls::stop::Stop;
+use crate::text;
 
 /// How long calls in flight may go on after an interruption.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -19,6 +21,7 @@ impl Dispatcher {
         if self.abandon_at.is_some_and(|at| at <= now) {
             self.parts.phase.send_replace(Phase::Abandoning);
         }
+        self.watch_the_disk(now);
         if now < self.look_again {
             return;
         }
@@ -35,6 +38,38 @@ impl Dispatcher {
         }
         let took = self.parts.context.limiter.now() - now;
         self.look_again = now + took + (took * LOOKS_TAKE).min(LONGEST_BLIND);
+    }
+
+    /// While the disk is full nothing new starts, and answers that arrive wait in the journal's queue.
+    pub(super) fn watch_the_disk(&mut self, now: Instant) {
+        let Parts { journal, max_wait, .. } = &self.parts;
+        let Some(shortage) = journal.shortage() else {
+            if self.full_since.take().is_some() {
+                tracing::info!("the disk has room again: the run goes on");
+            }
+            return;
+        };
+        let since = *self.full_since.get_or_insert_with(|| {
+            tracing::warn!(
+                "{shortage}; nothing new starts, and answers that arrive wait in memory: make room within {}",
+                text::duration(*max_wait),
+            );
+            now
+        });
+        if now - since >= *max_wait {
+            self.end_with(Some(Stop::DiskFull(shortage)));
+        }
+        if self.stop.is_some() && self.tasks.is_empty() {
+            self.parts.journal.wait_for_no_room();
+        }
+    }
+
+    /// Asks for what was recorded to be on the disk, by a claim of nothing that comes behind it.
+    pub(super) fn flush(&mut self) {
+        let (reply, answer) = oneshot::channel();
+        // The answer has no receiver any more only when the run has failed.
+        self.parts.journal.claim_items(Vec::new(), move |claim| drop(reply.send(claim)));
+        (self.claiming, self.flushed) = (Some(answer), true);
     }
 
     /// A scope whose breaker opened and that had no success for `--max-wait` since is held for this run, so that the run

@@ -66,6 +66,10 @@ pub(crate) struct Dispatcher {
     abandon_at: Option<Instant>,
     /// The run is not looked after before that.
     look_again: Instant,
+    /// Since when the disk is full.
+    full_since: Option<Instant>,
+    /// What was recorded was asked to be on the disk.
+    flushed: bool,
     /// The limits at the last look.
     limits: Standing,
 }
@@ -116,6 +120,8 @@ impl Dispatcher {
             stop: None,
             abandon_at: None,
             look_again: Instant::ZERO,
+            full_since: None,
+            flushed: false,
             limits: Standing::default(),
         }
     }
@@ -130,7 +136,10 @@ impl Dispatcher {
         loop {
             self.claim_if_useful();
             if self.is_over() {
-                break;
+                if self.flushed {
+                    break;
+                }
+                self.flush();
             }
             let (due, time_left) = (self.time_to_claim(), self.time_left());
             tokio::select! {
@@ -152,6 +161,7 @@ impl Dispatcher {
                 Some(error) = self.parts.broken.recv() => return Err(Failure::interrupted(error)),
             }
         }
+        self.watch_the_disk(self.parts.context.limiter.now());
         if self.begun.used_up() && self.parts.recorder.figures().pending() > 0 {
             self.end_with(Some(Stop::MaxItems));
         }
@@ -272,7 +282,8 @@ impl Dispatcher {
         let (now, in_flight) = (context.limiter.now(), context.in_flight.load(Ordering::Relaxed));
         let next_due = self.next_due.map(|due| (due, context.now()));
         let stop = self.stop.as_ref();
-        progress.show(&View { now, figures, limits, in_flight, stop, next_due });
+        let budget = context.budget.used();
+        progress.show(&View { now, figures, limits, in_flight, stop, next_due, budget });
         let seconds = (now - context.began).as_secs_f64();
         if limits.scopes.is_empty() && matches!(limits.account.state, ScopeState::Open) {
             // Nothing was asked for yet; what the run before left says more.
@@ -304,7 +315,11 @@ async fn answered(claiming: &mut Option<oneshot::Receiver<Result<Claim, Error>>>
     let Some(answer) = claiming else { return std::future::pending().await };
     let claim = answer.await.map_err(|_| Failure::interrupted("the journal went away"))?;
     *claiming = None;
-    claim.map_err(Failure::interrupted)
+    match claim {
+        // The run has ended for that, and looks for nothing more.
+        Err(Error::NoRoom { .. }) => Ok(Claim::default()),
+        claim => claim.map_err(Failure::interrupted),
+    }
 }
 
 async fn further<T>(reading: &mut Option<mpsc::Receiver<T>>) -> Option<T> {

@@ -18,7 +18,10 @@ fn fields_are_checked_before_anything_is_sent() {
     for (line, expected) in [
         ("{", "invalid_json_line: EOF while parsing an object at column 1"),
         ("[]", "invalid_json_line: an array: expected one request object a line (jq -c '.[]' makes them of an array)"),
-        ("7", "invalid_json_line: not a request object: expected it to begin with {"),
+        (
+            "7",
+            "invalid_json_line: not a request object: expected one JSON object a line; for a table or a list of prompts name --format csv or text, with --model",
+        ),
         (r#"{"custom_id":"a","url":"/x","body":{},"url":"/y"}"#, "invalid_json_line: duplicate key `url`"),
         (
             r#"{"custom_id":"a","url":"/x","body":{"model":"m","model":"n"}}"#,

@@ -1,0 +1,332 @@
+//! What calls may use: tokens of one run, and tokens and money of the job over all its runs.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use paceline::config::{Money, Prices};
+use paceline::provider::Usage;
+use paceline_store::Spent;
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+
+use crate::text;
+
+/// A bound on what calls use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purse {
+    /// `--max-tokens`: of this run.
+    RunTokens,
+    /// `--budget-tokens`: of the job, over all its runs.
+    JobTokens,
+    /// `--budget-cost`: likewise, in money.
+    JobCost,
+}
+
+/// How large the purses are; none has no end.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Limits {
+    pub(crate) run_tokens: Option<u64>,
+    pub(crate) job_tokens: Option<u64>,
+    pub(crate) job_cost: Option<Money>,
+}
+
+impl Limits {
+    fn all(self) -> impl Iterator<Item = (Purse, u64)> {
+        let tokens = [(Purse::RunTokens, self.run_tokens), (Purse::JobTokens, self.job_tokens)];
+        let cost = (Purse::JobCost, self.job_cost.map(Money::units));
+        tokens.into_iter().chain([cost]).filter_map(|(purse, limit)| Some((purse, limit?)))
+    }
+}
+
+/// What a call is expected to use.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Expected {
+    /// The model that its price is of; empty when it names none.
+    pub(crate) model: Arc<str>,
+    pub(crate) usage: Usage,
+    /// The request sets a bound on its answer.
+    pub(crate) bounded: bool,
+}
+
+/// What has been used of what there is, for people and scripts.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Used {
+    /// Tokens of the job, and how many it may use.
+    pub(crate) tokens: Option<(u64, u64)>,
+    /// Money of the job where prices are known, and how much it may use.
+    pub(crate) cost: Option<(Money, Option<Money>)>,
+    /// Calls that all the purses are still good for, if they use what calls have used so far.
+    pub(crate) calls_left: Option<u64>,
+}
+
+impl Used {
+    /// Null where nothing is bounded and no price is known.
+    pub(crate) fn json(&self) -> Value {
+        if self.tokens.is_none() && self.cost.is_none() {
+            return Value::Null;
+        }
+        json!({
+            "tokens": self.tokens.map(|(used, of)| json!({ "used": used, "limit": of })),
+            "cost": self.cost.map(|(used, of)| json!({ "used": used.as_f64(), "limit": of.map(Money::as_f64) })),
+        })
+    }
+
+    /// `1,240 of 5,000 tokens`, `3.21 of 5.00 spent`.
+    pub(crate) fn words(&self) -> impl Iterator<Item = String> {
+        let tokens = self.tokens.map(|(used, of)| format!("{} of {} tokens", text::count(used), text::count(of)));
+        let cost = self.cost.map(|(used, of)| match of {
+            Some(of) => format!("{used} of {of} spent"),
+            None => format!("{used} spent"),
+        });
+        tokens.into_iter().chain(cost)
+    }
+}
+
+/// Keeps what calls use within the purses. A call reserves what it is expected to use before it waits for its turn, and
+/// its answer says what it really was.
+#[derive(Debug, Default)]
+pub(crate) struct Budget {
+    limits: Limits,
+    prices: Prices,
+    book: Mutex<Book>,
+    settled: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Book {
+    run: Sum,
+    /// Over all runs.
+    job: Sum,
+    /// Calls of the job that used something, or may have.
+    calls: u64,
+    reserved: Sum,
+    /// Calls that hold something.
+    open: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Sum {
+    usage: Usage,
+    cost: Money,
+}
+
+impl Sum {
+    /// In the units of a purse.
+    const fn of(&self, purse: Purse) -> u64 {
+        match purse {
+            Purse::RunTokens | Purse::JobTokens => self.usage.total(),
+            Purse::JobCost => self.cost.units(),
+        }
+    }
+
+    fn combine(&mut self, other: &Self, with: fn(u64, u64) -> u64) {
+        self.usage.input_tokens = with(self.usage.input_tokens, other.usage.input_tokens);
+        self.usage.output_tokens = with(self.usage.output_tokens, other.usage.output_tokens);
+        self.cost = Money::from_units(with(self.cost.units(), other.cost.units()));
+    }
+}
+
+impl Book {
+    const fn used(&self, purse: Purse) -> u64 {
+        match purse {
+            Purse::RunTokens => self.run.of(purse),
+            Purse::JobTokens | Purse::JobCost => self.job.of(purse),
+        }
+    }
+
+    /// What a call has used so far on average: the guess for one whose answer has no bound of its own.
+    fn mean(&self) -> Usage {
+        let Usage { input_tokens, output_tokens, .. } = self.job.usage;
+        let mean = |tokens: u64| tokens.checked_div(self.calls).unwrap_or(0);
+        Usage { input_tokens: mean(input_tokens), output_tokens: mean(output_tokens), units: 0 }
+    }
+}
+
+impl Budget {
+    /// A budget of a job whose runs before used `before`.
+    pub(crate) fn new(limits: Limits, prices: Prices, before: &[Spent]) -> Self {
+        let mut book = Book::default();
+        for Spent { model, calls, tokens_in, tokens_out } in before {
+            let usage = Usage { input_tokens: *tokens_in, output_tokens: *tokens_out, units: 0 };
+            let cost = prices.of(model).of(*tokens_in, *tokens_out);
+            book.job.combine(&Sum { usage, cost }, u64::saturating_add);
+            book.calls += calls;
+        }
+        Self { limits, prices, book: Mutex::new(book), settled: Notify::new() }
+    }
+
+    /// Whether it has an end, for which calls may wait before they wait for a permit.
+    pub(crate) fn is_bounded(&self) -> bool {
+        self.limits.all().next().is_some()
+    }
+
+    /// Takes what a call is expected to use, waiting while calls under way hold so much that it might not fit. Until an
+    /// answer has told what calls use here, those whose answers have no bound leave one by one.
+    ///
+    /// # Errors
+    /// The purse that it does not fit in any more: what has been used stays used.
+    pub(crate) async fn reserve(&self, expected: Expected) -> Result<Reserved<'_>, Purse> {
+        if !self.is_bounded() {
+            return Ok(Reserved { budget: self, expected, sum: Sum::default() });
+        }
+        loop {
+            let settled = self.settled.notified();
+            tokio::pin!(settled);
+            settled.as_mut().enable();
+            {
+                let mut book = self.book();
+                let sum = self.sum(&expected.model, larger(expected.usage, book.mean()));
+                let mut waits = !expected.bounded && book.calls == 0 && book.open > 0;
+                for (purse, limit) in self.limits.all() {
+                    let (tokens, free) = (sum.of(purse), limit.saturating_sub(book.used(purse)));
+                    if tokens > free || free == 0 {
+                        return Err(purse);
+                    }
+                    waits |= book.reserved.of(purse).saturating_add(tokens) > free;
+                }
+                if !waits {
+                    book.reserved.combine(&sum, u64::saturating_add);
+                    book.open += 1;
+                    return Ok(Reserved { budget: self, expected, sum });
+                }
+            }
+            settled.await;
+        }
+    }
+
+    /// What has been used.
+    pub(crate) fn used(&self) -> Used {
+        let book = self.book();
+        let mean = self.limits.all().map(|(purse, limit)| {
+            let used = book.used(purse);
+            // Of this run alone it is not known how many calls there were; a call uses what those of the job use.
+            let mean = book.job.of(purse).checked_div(book.calls).filter(|mean| *mean > 0)?;
+            Some(limit.saturating_sub(used) / mean)
+        });
+        Used {
+            tokens: self.limits.job_tokens.map(|limit| (book.job.usage.total(), limit)),
+            cost: (!self.prices.is_empty()).then_some((book.job.cost, self.limits.job_cost)),
+            calls_left: mean.flatten().min(),
+        }
+    }
+
+    fn sum(&self, model: &str, usage: Usage) -> Sum {
+        Sum { usage, cost: self.prices.of(model).of(usage.input_tokens, usage.output_tokens) }
+    }
+
+    fn book(&self) -> MutexGuard<'_, Book> {
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn larger(a: Usage, b: Usage) -> Usage {
+    let (input_tokens, output_tokens) = (a.input_tokens.max(b.input_tokens), a.output_tokens.max(b.output_tokens));
+    Usage { input_tokens, output_tokens, units: 0 }
+}
+
+/// What a call has taken from the budget, given back when dropped.
+#[derive(Debug)]
+pub(crate) struct Reserved<'a> {
+    budget: &'a Budget,
+    expected: Expected,
+    sum: Sum,
+}
+
+impl Reserved<'_> {
+    /// The call is over and used that; `None`: as much as expected. Returns what it counts with.
+    pub(crate) fn settle(self, used: Option<Usage>) -> Spent {
+        let usage = used.unwrap_or_else(|| larger(self.expected.usage, self.sum.usage));
+        let calls = u64::from(used.is_none() || usage.total() > 0);
+        let (model, sum) = (Arc::clone(&self.expected.model), self.budget.sum(&self.expected.model, usage));
+        let mut book = self.budget.book();
+        book.run.combine(&sum, u64::saturating_add);
+        book.job.combine(&sum, u64::saturating_add);
+        book.calls += calls;
+        Spent { model, calls, tokens_in: usage.input_tokens, tokens_out: usage.output_tokens }
+    }
+}
+
+impl Drop for Reserved<'_> {
+    fn drop(&mut self) {
+        if self.budget.is_bounded() {
+            let mut book = self.budget.book();
+            book.reserved.combine(&self.sum, u64::saturating_sub);
+            book.open -= 1;
+            drop(book);
+            self.budget.settled.notify_waiters();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::FutureExt as _;
+
+    fn tokens(input_tokens: u64, output_tokens: u64) -> Usage {
+        Usage { input_tokens, output_tokens, units: 0 }
+    }
+
+    fn bounded(input_tokens: u64, output_tokens: u64) -> Expected {
+        Expected { model: "m".into(), usage: tokens(input_tokens, output_tokens), bounded: true }
+    }
+
+    #[test]
+    fn without_a_bound_nothing_waits() {
+        let budget = Budget::default();
+        let first = budget.reserve(Expected::default()).now_or_never().expect("at once").expect("no end");
+        let second = budget.reserve(bounded(u64::MAX, 1)).now_or_never().expect("at once").expect("no end");
+        assert_eq!(first.settle(Some(tokens(3, 2))), Spent { model: "".into(), calls: 1, tokens_in: 3, tokens_out: 2 });
+        assert_eq!(second.settle(None).tokens_in, u64::MAX, "as expected");
+    }
+
+    #[test]
+    fn tokens_are_reserved_until_they_are_known_and_never_exceed_the_budget() {
+        let limits = Limits { run_tokens: Some(100), ..Limits::default() };
+        let budget = Budget::new(limits, Prices::default(), &[]);
+        let reserve = |tokens| budget.reserve(bounded(tokens, 0)).now_or_never();
+        let first = reserve(60).expect("at once").expect("fits");
+        assert!(reserve(60).is_none(), "the first may still turn out to be cheap");
+        assert_eq!(reserve(101).expect("at once").expect_err("never fits"), Purse::RunTokens);
+        let mut waits = Box::pin(budget.reserve(bounded(60, 0)));
+        assert!(waits.as_mut().now_or_never().is_none());
+        first.settle(Some(tokens(40, 0)));
+        let second = waits.as_mut().now_or_never().expect("woken").expect("fits now");
+        drop(second);
+        let third = reserve(10).expect("at once").expect("fits");
+        assert_eq!(third.settle(None).tokens_in, 40, "as much as calls use here was reserved and taken");
+        assert!(reserve(30).is_some_and(|refused| refused.is_err()));
+        assert!(reserve(1).is_some_and(|refused| refused.is_err()), "calls use 40 here");
+    }
+
+    #[test]
+    fn what_earlier_runs_used_counts_for_the_job_alone() {
+        let before = [Spent { model: "m".into(), calls: 2, tokens_in: 600, tokens_out: 200 }];
+        let price: Prices = "in=1000000,out=500000".parse::<paceline::config::Price>().expect("a price").into();
+        let used = |limits| Budget::new(limits, price.clone(), &before).used();
+        let found = used(Limits { job_tokens: Some(1_000), job_cost: "1000".parse().ok(), run_tokens: Some(5_000) });
+        assert_eq!(found.words().collect::<Vec<_>>(), ["800 of 1,000 tokens", "700.00 of 1000.00 spent"]);
+        assert_eq!(found.calls_left, Some(0), "350 a call, and 300 are left");
+        assert_eq!(used(Limits::default()).words().collect::<Vec<_>>(), ["700.00 spent"]);
+
+        let limits = Limits { job_cost: "1000".parse().ok(), ..Limits::default() };
+        let budget = Budget::new(limits, price, &before);
+        let reserved = budget.reserve(bounded(1, 1)).now_or_never().expect("at once");
+        assert_eq!(reserved.expect_err("calls cost 350 here"), Purse::JobCost);
+    }
+
+    #[test]
+    fn answers_without_a_bound_come_one_by_one_until_one_is_known() {
+        let limits = Limits { job_tokens: Some(100), ..Limits::default() };
+        let budget = Budget::new(limits, Prices::default(), &[]);
+        let reserve = || budget.reserve(Expected { bounded: false, ..bounded(1, 0) }).now_or_never();
+        let refused = reserve().expect("at once").expect("fits");
+        assert!(reserve().is_none(), "nothing is known of answers");
+        refused.settle(Some(Usage::default()));
+        let first = reserve().expect("a refusal tells nothing, and is over").expect("fits");
+        first.settle(Some(tokens(1, 39)));
+        let second = reserve().expect("known").expect("40 of 60");
+        assert!(reserve().is_none(), "40 are left when the second uses what the first did");
+        second.settle(Some(tokens(1, 69)));
+        assert_eq!(reserve().expect("at once").expect_err("over"), Purse::JobTokens);
+    }
+}

@@ -1,0 +1,55 @@
+//! `paceline tasks prune`: removes items that ended long ago.
+
+use std::time::Duration;
+
+use paceline_store::work::{Clock, Filter, State};
+use serde_json::json;
+
+use super::list::state;
+use super::store::StoreArgs;
+use crate::args::duration;
+use crate::exit::{Failure, Status};
+use crate::{output, text};
+
+/// `paceline tasks prune`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    store: StoreArgs,
+    /// Items that ended so long ago; 0 for all that have ended
+    #[arg(long, value_name = "DURATION", value_parser = duration, allow_hyphen_values = true)]
+    older_than: Duration,
+    /// Only items in these states, each one that ends an item; may be repeated [default: all of these]
+    #[arg(long, value_name = "STATE,...", value_delimiter = ',', value_parser = ended)]
+    state: Vec<State>,
+    /// Only items of this group
+    #[arg(long, value_name = "GROUP")]
+    group: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Removes them, with their payloads and decisions, and says how many there were.
+///
+/// # Errors
+/// Refuses what is no store; says what broke under way.
+pub(crate) async fn command(args: Args) -> Result<Status, Failure> {
+    let store = args.store.open(&Clock::system()).await?;
+    let filter = Filter { states: args.state, group: args.group, keys: Vec::new() };
+    let removed = store.prune(filter, args.older_than).await.map_err(Failure::interrupted)?;
+    output::print(|out| match (args.json, removed) {
+        (true, _) => writeln!(out, "{}", json!({ "removed": removed })),
+        (false, 0) => writeln!(out, "nothing to remove: no such item ended so long ago"),
+        (false, _) => writeln!(out, "{} removed", text::counted(removed, "item")),
+    })?;
+    Ok(Status::Success)
+}
+
+fn ended(name: &str) -> Result<State, String> {
+    let states = || State::ALL.into_iter().filter(|state| state.is_final());
+    state(name).ok().filter(|state| state.is_final()).ok_or_else(|| {
+        let names: Vec<_> = states().map(State::as_str).collect();
+        format!("expected one of {}", names.join(", "))
+    })
+}

@@ -1,0 +1,132 @@
+//! Whether all that a run begins fails alike: then the command or the requests are wrong, and not the items.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use paceline_core::Class;
+use paceline_store::work::{Amend, DecisionRecord, Failure, Filter, Item, Note, WorkError, WorkStore};
+
+/// Watches the first items of a run until one of them fares otherwise. Clones share what they heard.
+#[derive(Clone)]
+pub(super) struct Alike(Arc<Mutex<Watch>>);
+
+struct Watch {
+    limit: usize,
+    /// A command works on the items, and not a request.
+    command: bool,
+    watching: bool,
+    alike: Option<(Option<u16>, Option<String>)>,
+    keys: BTreeSet<String>,
+    /// Items of which a try only failed, by their numbers, until that is recorded.
+    only_failed: BTreeSet<u64>,
+    stopped: Option<SameFailure>,
+}
+
+/// Why a run ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct SameFailure {
+    items: usize,
+    command: bool,
+    words: String,
+}
+
+impl fmt::Display for SameFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { items, command, words } = self;
+        let what = if *command { "the command" } else { "the requests" };
+        write!(
+            f,
+            "the first {items} items all failed alike: {words}; put {what} right, or go on regardless with \
+             --stop-after-same 0"
+        )
+    }
+}
+
+impl Alike {
+    /// A watch over a run. It only makes sense where there are more items than the number looked at; a `limit` of 0
+    /// switches it off.
+    pub(super) fn new(limit: usize, more: bool, command: bool) -> Self {
+        let watching = limit > 0 && more;
+        let (keys, only_failed) = (BTreeSet::new(), BTreeSet::new());
+        let watch = Watch { limit, command, watching, alike: None, keys, only_failed, stopped: None };
+        Self(Arc::new(Mutex::new(watch)))
+    }
+
+    /// A command only failed: that alone does not tell a bad moment from a bad command.
+    pub(super) fn only_failed(&self, item: &Item) {
+        let mut watch = self.watch();
+        if watch.watching {
+            watch.only_failed.insert(item.id);
+        }
+    }
+
+    /// Takes in what happens; says why the run has to end, at the moment when it has to.
+    pub(super) fn hear(&self, note: &Note<'_>) -> Option<SameFailure> {
+        let mut watch = self.watch();
+        if !watch.watching {
+            return None;
+        }
+        match note {
+            Note::Succeeded(_) => watch.differs(),
+            Note::Decided { item, decided, .. } if watch.is_telling(item, decided) => {
+                return watch.failed(item, &decided.failure);
+            }
+            // It ended otherwise; what is only tried again says nothing yet.
+            Note::Decided { decided, .. } if matches!(decided.action, "fail" | "skip") => watch.differs(),
+            _ => {}
+        }
+        None
+    }
+
+    /// Lets the items wait again whose failures were the reason to stop, as if they had not been tried.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub(super) async fn put_back(&self, store: &dyn WorkStore) -> Result<Option<SameFailure>, WorkError> {
+        let (stopped, keys) = {
+            let mut watch = self.watch();
+            (watch.stopped.clone(), std::mem::take(&mut watch.keys))
+        };
+        if stopped.is_some() {
+            store.amend(Filter::keys(keys), Amend::Retry).await?;
+        }
+        Ok(stopped)
+    }
+
+    fn watch(&self) -> MutexGuard<'_, Watch> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Watch {
+    /// A final refusal, or a command that only failed.
+    fn is_telling(&mut self, item: &Item, decided: &DecisionRecord) -> bool {
+        let refused = matches!(decided.failure.class, Class::Invalid | Class::Filtered) && decided.action == "fail";
+        self.only_failed.remove(&item.id) || refused
+    }
+
+    fn failed(&mut self, item: &Item, failure: &Failure) -> Option<SameFailure> {
+        if self.stopped.is_none() {
+            let kind = (failure.status, failure.code.clone());
+            if *self.alike.get_or_insert_with(|| kind.clone()) != kind {
+                self.differs();
+                return None;
+            }
+        }
+        self.keys.insert(item.key.clone());
+        if self.stopped.is_some() || self.keys.len() < self.limit {
+            return None;
+        }
+        let (items, command, words) = (self.limit, self.command, failure.words.clone());
+        self.stopped = Some(SameFailure { items, command, words });
+        self.stopped.clone()
+    }
+
+    fn differs(&mut self) {
+        if self.stopped.is_none() {
+            self.watching = false;
+            (self.keys, self.only_failed) = Default::default();
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! What a job may use over all its runs.
+
+use serde_json::{Value, json};
+
+use crate::support::{Job, Reply, Server, finish, start};
+
+/// Tokens that the server has charged: an answer says 3 in and 2 out.
+fn charged(server: &Server) -> u64 {
+    5 * server.count() as u64
+}
+
+#[test]
+fn a_budget_of_tokens_holds_over_all_runs() {
+    let server = Server::new(|_| Reply::ok());
+    let job = Job::new(40);
+    for pasted in 1..=3 {
+        let (code, log) = finish(job.run(&server).args(["--budget-tokens", "60"]));
+        assert_eq!(code, 3, "{log}");
+        let (summary, used) = (job.summary(), charged(&server));
+        assert!((45..=60).contains(&used), "{used} after {pasted} runs");
+        assert_eq!(summary["stopped"], "budget");
+        assert_eq!(summary["budget"], json!({"tokens": {"used": used, "limit": 60}, "cost": null}));
+        assert!(log.contains(&format!("budget: {used} of 60 tokens\n")), "{log}");
+        assert!(log.contains("might exceed --budget-tokens") && log.contains("raise it"), "{log}");
+    }
+    let (code, log) = finish(job.run(&server).args(["--budget-tokens", "1k"]));
+    assert_eq!((code, charged(&server)), (0, 200), "{log}");
+    assert!(log.contains("budget: 200 of 1,000 tokens"), "{log}");
+}
+
+#[test]
+fn runs_without_a_budget_count_for_later_ones() {
+    let server = Server::new(|_| Reply::ok());
+    let job = Job::new(10);
+    assert_eq!(finish(job.run(&server).args(["--max-items", "4"])).0, 3);
+    // 2.5 and 10 a million: 3 in and 2 out are 0.0000275.
+    let args = ["--budget-cost", "0.0002", "--price", "in=2.5,out=10"];
+    let (code, log) = finish(job.run(&server).args(args));
+    // A run expects a quarter of a token for a character until it has learnt more.
+    let calls = server.count();
+    assert!(code == 3 && (6..=7).contains(&calls), "{log}");
+    let budget = job.summary()["budget"].clone();
+    assert_eq!(budget["tokens"], Value::Null);
+    assert!((budget["cost"]["used"].as_f64().expect("a sum") - calls as f64 * 0.000_027_5).abs() < 1e-9, "{budget}");
+    assert!(log.contains("budget: 0.0002 of 0.0002 spent") && log.contains("--budget-cost"), "{log}");
+    // Without a budget what it cost is told where a price is known.
+    let (code, log) = finish(job.run(&server).args(&args[2..]));
+    assert_eq!(code, 0, "{log}");
+    assert!(log.contains("  0.0003 spent\n"), "{log}");
+}
+
+#[test]
+fn calls_without_an_answer_count_as_expected() {
+    let server = Server::new(|arrival| match arrival.item.as_str() {
+        "item-1" => Reply::ok().never(),
+        _ => Reply::ok(),
+    });
+    let job = Job::new(3);
+    let args = ["--concurrency", "1", "--pace", "fixed", "--max-retries", "0", "--timeout", "300ms"];
+    let (code, log) = finish(job.run(&server).args(args).args(["--budget-tokens", "1000"]));
+    assert_eq!(code, 1, "{log}");
+    let used = job.summary()["budget"]["tokens"]["used"].as_u64().expect("a number");
+    assert!(used >= 15, "the one that timed out may be billed: {used}");
+}
+
+#[test]
+fn calls_that_a_kill_cut_off_count_too() {
+    let server = Server::new(|arrival| match arrival.before {
+        0 if arrival.item == "item-1" => Reply::ok().never(),
+        _ => Reply::ok(),
+    });
+    let job = Job::new(4);
+    let args = ["--concurrency", "1", "--pace", "fixed"];
+    let mut child = start(job.run(&server).args(args));
+    server.wait_for(2);
+    loop {
+        let stats = job.paceline().args(["stats", "--json"]).output().expect("the binary runs");
+        let stats: Value = serde_json::from_slice(&stats.stdout).unwrap_or_default();
+        if stats["succeeded"] == 1 && stats["in_flight"] == 1 {
+            break;
+        }
+    }
+    child.kill().expect("a child");
+    child.wait().expect("it ended");
+    let (code, log) = finish(job.run(&server).args(args).args(["--budget-tokens", "10"]));
+    assert_eq!((code, server.count()), (3, 2), "5 and 5 are used: {log}");
+    assert_eq!(job.summary()["budget"]["tokens"]["used"], 10);
+}
+
+#[test]
+fn a_price_that_is_none_or_missing_is_refused() {
+    let job = Job::new(1);
+    let run = |args: &[&str]| {
+        let mut command = job.paceline();
+        finish(command.args(["run", "in.jsonl", "-o", "out.jsonl", "--base-url", "http://127.0.0.1:9"]).args(args))
+    };
+    for (args, words) in [
+        (&["--price", "2.50"][..], "such as in=2.50,out=10"),
+        (&["--budget-cost", "5"], "expected to know what tokens cost: --price in=2.50,out=10"),
+        (&["--budget-cost", "$5", "--price", "in=1,out=1"], "such as 5.00"),
+        (&["--budget-tokens", "0"], "a whole number above 0"),
+    ] {
+        let (code, log) = run(args);
+        assert_eq!(code, 2, "{log}");
+        assert!(log.contains(words) && log.contains(args[0]), "{log}");
+    }
+    let table = "[upstream.generic.price]\nm = 'cheap'\n";
+    std::fs::write(job.path("paceline.toml"), table).expect("writable");
+    let (code, log) = run(&[]);
+    assert_eq!(code, 2, "{log}");
+    assert!(log.contains("upstream.generic.price.m = \"cheap\" (from paceline.toml, line 2): expected"), "{log}");
+}
+
+#[test]
+fn a_dry_run_tells_the_money_and_what_can_never_start() {
+    let line = |n: usize| {
+        let mut body = json!({"model": if n < 2 { "cheap" } else { "dear" }, "prompt": "x".repeat(4_000)});
+        if n < 3 {
+            body["max_tokens"] = 1_000.into();
+        }
+        if n == 2 {
+            body["prompt"] = "x".repeat(120_000).into();
+        }
+        json!({"custom_id": n, "url": "/v1/chat/completions", "body": body}).to_string()
+    };
+    let job = Job::with_input(&(0..5).map(line).collect::<Vec<_>>().join("\n"));
+    let table =
+        "[upstream.generic]\ntpm = '20k'\n[upstream.generic.price]\ncheap = 'in=1,out=10'\ndear = 'in=100,out=1000'\n";
+    std::fs::write(job.path("paceline.toml"), table).expect("writable");
+    let dry = |args: &[&str]| {
+        let mut command = job.paceline();
+        command.args(["run", "in.jsonl", "-o", "out.jsonl", "--base-url", "http://127.0.0.1:9", "--dry-run"]);
+        let output = command.args(args).output().expect("the binary runs");
+        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).expect("text")
+    };
+    let text = dry(&["--budget-cost", "5.00"]);
+    for words in [
+        "about 4.22 at the configured prices",
+        "2 items set no bound on their answers",
+        "1 item can never start under a limit of 20,000 tokens: the first, in line 3, counts as 31,0",
+        "budget of the job, over all its runs: 0.00 of 5.00 spent",
+    ] {
+        assert!(text.contains(words), "{words} in {text}");
+    }
+    let plan: Value = serde_json::from_str(&dry(&["--json", "--price", "in=1,out=0"])).expect("JSON");
+    assert_eq!((&plan["unbounded_outputs"], &plan["too_large"]), (&2.into(), &json!({"items": 1, "first_line": 3})));
+    assert!(plan["cost"].as_f64().is_some_and(|cost| (0.034..0.036).contains(&cost)), "the flag counts: {plan}");
+}

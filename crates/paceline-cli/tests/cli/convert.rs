@@ -1,0 +1,128 @@
+//! Inputs that are no requests yet: tables, and lists of prompts.
+
+use serde_json::{Value, json};
+
+use crate::support::{Job, Reply, Server, finish};
+
+/// A job whose input has another name.
+fn job_of(name: &str, text: &str) -> Job {
+    let job = Job::new(0);
+    std::fs::write(job.path(name), text).expect("writable");
+    job
+}
+
+fn run(job: &Job, server: &Server, input: &str, flags: &[&str]) -> (i32, String) {
+    let mut command = job.paceline();
+    command.args(["run", input, "-o", "out.jsonl", "--base-url", &server.url(), "--summary", "summary.json"]);
+    finish(command.args(flags))
+}
+
+/// The bodies that arrived, in order of their prompts.
+fn bodies(server: &Server) -> Vec<Value> {
+    let mut bodies: Vec<Value> =
+        server.arrivals().iter().map(|arrival| serde_json::from_slice(&arrival.body).expect("JSON")).collect();
+    bodies.sort_by_key(Value::to_string);
+    bodies
+}
+
+fn asked(prompt: &str) -> Value {
+    json!({"model": "m", "messages": [{"role": "user", "content": prompt}]})
+}
+
+const CHAT: [&str; 4] = ["--endpoint", "/v1/chat/completions", "--model", "m"];
+
+#[test]
+fn a_table_is_prompts_by_a_template_and_keeps_its_ids() {
+    let server = Server::new(|_| Reply::ok());
+    let table = "\u{feff}id,city,note\n7,Bern,\"two\nlines, \"\"quoted\"\"\"\n8,Genf,\n";
+    let job = job_of("in.csv", table);
+    let flags = [&CHAT[..], &["--prompt-template", "Weather in {{ city }}? {{ note }}"]].concat();
+    let (code, log) = run(&job, &server, "in.csv", &flags);
+    assert_eq!(code, 0, "{log}");
+    let expected = [asked("Weather in Bern? two\nlines, \"quoted\""), asked("Weather in Genf? ")];
+    assert_eq!(bodies(&server), expected);
+    let mut ids: Vec<String> = job.lines("out.jsonl").iter().map(|line| line["custom_id"].to_string()).collect();
+    ids.sort();
+    assert_eq!(ids, ["\"7\"", "\"8\""]);
+    let (code, log) = run(&job, &server, "in.csv", &flags);
+    assert_eq!((code, server.count()), (0, 2), "the same table goes on: {log}");
+    let other = [&CHAT[..], &["--prompt-template", "Snow in {{ city }}?"]].concat();
+    let (code, log) = run(&job, &server, "in.csv", &other);
+    assert!(code == 2 && log.contains("is not what this job began with"), "another template is another job: {log}");
+}
+
+#[test]
+fn a_list_of_prompts_is_one_a_line() {
+    let server = Server::new(|_| Reply::ok());
+    let job = job_of("prompts.txt", "Why is the sky blue?\n\nIs \"this\" JSON?\r\n");
+    let (code, log) = run(&job, &server, "prompts.txt", &CHAT);
+    assert_eq!(code, 0, "{log}");
+    assert_eq!(bodies(&server), [asked("Is \"this\" JSON?"), asked("Why is the sky blue?")]);
+}
+
+#[test]
+fn objects_fill_a_template_and_a_table_may_be_bodies() {
+    let server = Server::new(|_| Reply::ok());
+    let job = job_of("in.jsonl", "{\"custom_id\":\"a\",\"words\":[\"one\",\"two\"]}\n");
+    let template = "Translate:{% for word in words %} {{ word }}{% endfor %}";
+    std::fs::write(job.path("template.txt"), template).expect("writable");
+    let flags = [&CHAT[..], &["--prompt-template", "template.txt"]].concat();
+    let (code, log) = run(&job, &server, "in.jsonl", &flags);
+    assert_eq!((code, bodies(&server)), (0, vec![asked("Translate: one two")]), "{log}");
+    assert_eq!(job.lines("out.jsonl")[0]["custom_id"], "a");
+
+    let server = Server::new(|_| Reply::ok());
+    let job = job_of("in.csv", "custom_id,name\nx,Ada\n");
+    let (code, log) = run(&job, &server, "in.csv", &["--endpoint", "/hook"]);
+    assert_eq!((code, bodies(&server)), (0, vec![json!({"name": "Ada"})]), "{log}");
+}
+
+#[test]
+fn what_makes_no_request_is_refused_by_row_and_name() {
+    let server = Server::new(|_| Reply::ok());
+    let template = |template: &'static str| [&CHAT[..], &["--prompt-template", template]].concat();
+    let cases: [(&str, &str, Vec<&str>, &str); 11] = [
+        (
+            "in.csv",
+            "id,prompt\n0,\"Rome\n1,Bern\n",
+            CHAT.to_vec(),
+            "in.csv: line 2: a quote opens a field there and is never closed",
+        ),
+        (
+            "in.csv",
+            "id,prompt\n\"0\",\"a\n\"1\",\"b\"\n",
+            CHAT.to_vec(),
+            "in.csv: line 3: text behind a closing quote (it was opened in line 2)",
+        ),
+        ("in.csv", "id,prompt\n0,\n", CHAT.to_vec(), "in.csv: row 1: its prompt is empty"),
+        (
+            "in.csv",
+            "a,b\n1,2\n1\n",
+            CHAT.to_vec(),
+            "in.csv: row 1: no text in a column prompt: name one with --prompt-template; it has a, b",
+        ),
+        (
+            "in.csv",
+            "prompt,b\n1,2\n1\n",
+            CHAT.to_vec(),
+            "in.csv: line 3: expected 2 columns, as the header has, and found 1",
+        ),
+        ("in.csv", "a,a\n1,2\n", CHAT.to_vec(), "in.csv: its header names the column \"a\" twice"),
+        ("in.csv", "a,b\n1,2\n", template("{{ c }}"), "the row has a, b"),
+        ("in.csv", "a,b\n1,2\n", template("{{ a"), "--prompt-template: syntax error"),
+        ("in.txt", "hello\n", vec!["--endpoint", "/v1/chat/completions"], "prompts need a model: name it with --model"),
+        (
+            "in.txt",
+            "hello\n",
+            vec!["--endpoint", "/hook", "--model", "m"],
+            "expected an --endpoint that ends in chat/completions",
+        ),
+        ("in.jsonl", "{}\n", CHAT.to_vec(), "--model makes requests of prompts: expected --prompt-template beside it"),
+    ];
+    for (name, text, flags, words) in cases {
+        let job = job_of(name, text);
+        let (code, log) = run(&job, &server, name, &flags);
+        assert!(code == 2 && log.contains(words), "{words}: {code} {log}");
+    }
+    assert_eq!(server.count(), 0);
+}

@@ -1,0 +1,95 @@
+//! A full disk: a small one of its own, which the test fills and empties.
+
+use std::process::{Command, Output, Stdio};
+
+use serde_json::{Value, json};
+
+use crate::support::{Job, Reply, Server};
+
+/// What stands in the way of the answers, in KiB, on a disk of 8 MiB.
+const FILLER: u32 = 6_400;
+
+/// Runs a script in a folder `disk`, which is a disk of 8 MiB with a file that fills most of it, and the input. The script calls
+/// `job`. What is on the disk at the end is copied to `kept`.
+fn on_a_small_disk(job: &Job, flags: &str, script: &str, server: &Server) -> (Output, Vec<Value>) {
+    for folder in ["disk", "kept"] {
+        std::fs::create_dir(job.path(folder)).expect("a folder");
+    }
+    let paceline = env!("CARGO_BIN_EXE_paceline");
+    let url = server.url();
+    let script = format!(
+        "mount -t tmpfs -o size=8m tmpfs disk || exit 99
+         head -c {FILLER}k /dev/zero > disk/filler
+         job() {{ {paceline} run in.jsonl -o disk/out.jsonl --base-url {url} --concurrency 4 --pace none {flags} \"$@\"; }}
+         {script}
+         cp disk/out* kept/
+         exit $code"
+    );
+    let mut command = Command::new("unshare");
+    command.args(["-rm", "sh", "-c", &script]).current_dir(job.path("")).env_clear();
+    command.env("HOME", job.path("")).env("PATH", std::env::var_os("PATH").unwrap_or_default());
+    let output = command.stdout(Stdio::null()).output().expect("unshare (util-linux) runs");
+    (output, job.lines("kept/out.jsonl"))
+}
+
+fn large_answers() -> Server {
+    Server::new(|_| Reply::new(200, &json!({"text": "x".repeat(40_000)})))
+}
+
+/// Every item has its line, and none was paid for twice.
+fn assert_done(items: usize, results: &[Value], server: &Server) {
+    assert_eq!(results.len(), items);
+    assert!(server.by_item().values().all(|calls| *calls == 1), "{:?}", server.by_item());
+}
+
+#[test]
+fn answers_wait_in_memory_until_there_is_room() {
+    const ITEMS: usize = 60;
+    let (server, job) = (large_answers(), Job::new(ITEMS));
+    // Room is made when the log says that there is none.
+    let script = r#"mkfifo told
+        while read -r line; do
+            echo "$line" >> seen
+            case "$line" in *"is full"*) rm disk/filler;; esac
+        done < told &
+        job 2> told; code=$?; wait"#;
+    let (output, results) = on_a_small_disk(&job, "", script, &server);
+    let log = std::fs::read_to_string(job.path("seen")).unwrap_or_default();
+    assert_eq!(output.status.code(), Some(0), "{log} {output:?}");
+    assert!(log.contains("nothing new starts") && log.contains("has room again"), "{log}");
+    assert_done(ITEMS, &results, &server);
+}
+
+#[test]
+fn a_disk_that_stays_full_ends_the_run_with_its_summary_and_the_same_command_goes_on() {
+    const ITEMS: usize = 60;
+    let (server, job) = (large_answers(), Job::new(ITEMS));
+    let script = "job --summary kept/first.json 2> kept/first; test $? = 3 || exit 98
+        rm disk/filler; job 2> kept/second; code=$?";
+    let (output, results) = on_a_small_disk(&job, "--max-wait 300ms", script, &server);
+    let log = std::fs::read_to_string(job.path("kept/first")).unwrap_or_default();
+    let second = std::fs::read_to_string(job.path("kept/second")).unwrap_or_default();
+    assert_eq!(output.status.code(), Some(0), "{log} {second} {output:?}");
+    for words in ["is full", "DEFERRED", "continue with:"] {
+        assert!(log.contains(words), "{words}: {log}");
+    }
+    let first: Value =
+        serde_json::from_slice(&std::fs::read(job.path("kept/first.json")).expect("told")).expect("JSON");
+    assert_eq!(first["stopped"], "disk_full");
+    let ended = first["succeeded"].as_u64().expect("a number") as usize;
+    assert!((1..ITEMS).contains(&ended), "{first}");
+    assert_eq!(results.len(), ITEMS);
+    assert_eq!(server.count(), ITEMS, "what waited in memory took the room left for the end: {log} {second} {first}");
+}
+
+#[test]
+fn a_disk_without_room_begins_nothing() {
+    let (server, job) = (large_answers(), Job::new(3));
+    let script = "head -c 1200k /dev/zero > disk/more; job 2> kept/first; test $? = 2 || exit 98
+        rm disk/filler; job 2> kept/second; code=$?";
+    let (output, results) = on_a_small_disk(&job, "", script, &server);
+    let log = std::fs::read_to_string(job.path("kept/first")).unwrap_or_default();
+    assert_eq!(output.status.code(), Some(0), "{log} {output:?}");
+    assert!(log.contains("the disk of disk is full"), "{log}");
+    assert_done(3, &results, &server);
+}

@@ -1,0 +1,147 @@
+//! A run that finds that everything fails alike, items that leave a store, and bare bodies.
+
+use std::process::Command;
+
+use paceline_store::work::{NewItem, State};
+use serde_json::{Value, json};
+
+use crate::support::{Reply, Server};
+use crate::tasks_run::{Ran, Store, ran};
+
+fn numbered(count: usize) -> Store {
+    let store = Store::new();
+    let request = |n: usize| json!({"url": "/v1/x", "body": {"item": format!("item-{n}")}}).to_string();
+    store.put((0..count).map(|n| NewItem::new(format!("item-{n}"), request(n))).collect());
+    store
+}
+
+fn requests(store: &Store, server: &Server, flags: &[&str]) -> Ran {
+    ran(store.command().args(["--http", "--base-url", &server.url(), "--concurrency", "4"]).args(flags))
+}
+
+fn commands(store: &Store, script: &str, flags: &[&str]) -> Ran {
+    ran(store.command().args(["--concurrency", "4"]).args(flags).args(["--", "sh", "-c", script]))
+}
+
+fn states(store: &Store, count: usize, state: State) -> usize {
+    (0..count).filter(|n| store.item(&format!("item-{n}")).state == state).count()
+}
+
+#[test]
+fn requests_that_are_all_refused_alike_stop_the_run_and_wait_again() {
+    let server = Server::new(|_| Reply::error(404, "no_such_path"));
+    let store = numbered(60);
+    let Ran { code, summary, log } = requests(&store, &server, &[]);
+    assert_eq!((code, &summary["stopped"], &summary["failed"]), (3, &json!("same_failure"), &json!(0)), "{log}");
+    assert!((20..40).contains(&server.count()), "{}", server.count());
+    assert!(log.contains("the first 20 items all failed alike: it is no_such_path; put the requests right"), "{log}");
+    assert_eq!(states(&store, 60, State::Waiting), 60);
+    let Ran { code, summary, .. } = requests(&store, &server, &["--stop-after-same", "0"]);
+    assert_eq!((code, &summary["failed"]), (1, &json!(60)));
+}
+
+#[test]
+fn commands_that_only_fail_alike_stop_the_run() {
+    let store = numbered(60);
+    let Ran { code, summary, log } =
+        commands(&store, "echo no module named x >&2; exit 1", &["--stop-after-same", "5"]);
+    assert_eq!((code, &summary["stopped"], &summary["failed"]), (3, &json!("same_failure"), &json!(0)), "{log}");
+    let calls = summary["calls"].as_u64().expect("a number");
+    // Five items, each tried at most four times, and those in flight.
+    assert!((5..25).contains(&calls), "{calls} tries");
+    assert!(
+        log.contains("the first 5 items all failed alike: exit code 1: no module named x; put the command right"),
+        "{log}"
+    );
+    assert_eq!(states(&store, 60, State::Waiting), 60);
+}
+
+#[test]
+fn what_fares_otherwise_or_may_do_better_later_stops_nothing() {
+    let quick = ["--stop-after-same", "5", "--max-retries", "1"];
+    for script in [
+        // Exit codes that differ; a moment that is bad, in two ways to say so.
+        "exit $((PACELINE_ATTEMPT + $(echo $PACELINE_KEY | cut -c6-) % 2))",
+        "test $PACELINE_ATTEMPT = 2 || exit 75",
+        r#"test $PACELINE_ATTEMPT = 2 || { echo '{"class":"transient"}'; exit 1; }"#,
+    ] {
+        let Ran { summary, log, .. } = commands(&numbered(12), script, &quick);
+        assert_eq!((&summary["stopped"], &summary["deferred"]), (&Value::Null, &json!(0)), "{script}: {log}");
+    }
+    // No more items than are looked at.
+    let Ran { code, .. } = commands(&numbered(5), "exit 1", &quick);
+    assert_eq!(code, 1);
+}
+
+/// `paceline tasks COMMAND` on the store, and what it prints.
+fn tasks(store: &Store, file: &str, words: &[&str]) -> (i32, String) {
+    let mut command: Command = store.job.paceline();
+    let output =
+        command.args(["tasks", words[0], "--store", file]).args(&words[1..]).output().expect("the binary runs");
+    let text = String::from_utf8(output.stdout).expect("text") + &String::from_utf8_lossy(&output.stderr);
+    (output.status.code().expect("a code"), text)
+}
+
+#[test]
+fn items_that_ended_long_ago_are_removed_and_the_file_shrinks() {
+    let store = Store::new();
+    let body = "x".repeat(4_000);
+    store.put((0..500).map(|n| NewItem::new(format!("item-{n}"), json!(body).to_string())).collect());
+    let Ran { code, .. } = commands(&store, "test $PACELINE_KEY != item-3", &["--max-retries", "0"]);
+    assert_eq!(code, 1);
+    let size = || std::fs::metadata(store.job.path("work.db")).expect("the store").len();
+    let before = size();
+    let (code, text) = tasks(&store, "work.db", &["prune", "--older-than", "30d"]);
+    assert_eq!((code, text.as_str()), (0, "nothing to remove: no such item ended so long ago\n"));
+    let (code, text) = tasks(&store, "work.db", &["prune", "--older-than", "0", "--state", "succeeded"]);
+    assert_eq!((code, text.as_str()), (0, "499 items removed\n"));
+    assert!(size() < before / 10, "{} of {before} bytes", size());
+    assert_eq!(store.item("item-3").state, State::Failed);
+    let (code, text) = tasks(&store, "work.db", &["prune", "--older-than", "0", "--state", "waiting"]);
+    assert!(code == 2 && text.contains("expected one of succeeded, failed, skipped, cancelled"), "{text}");
+    let (_, text) = tasks(&store, "work.db", &["prune", "--older-than", "0", "--json"]);
+    assert_eq!(text, "{\"removed\":1}\n");
+}
+
+#[test]
+fn exported_items_are_lines_that_add_takes() {
+    let store = Store::new();
+    let lines = [
+        r#"{"key":"a","payload":{"n":1.0},"priority":-3,"deadline":7200.0,"group":"g"}"#,
+        r#"{"key":"b","payload":"two","group":"default"}"#,
+        r#"{"key":"c","payload":[3],"group":"default"}"#,
+    ];
+    std::fs::write(store.job.path("items.jsonl"), lines.join("\n")).expect("writable");
+    assert_eq!(tasks(&store, "work.db", &["add", "--from", "items.jsonl"]).0, 0);
+    let (_, all) = tasks(&store, "work.db", &["export"]);
+    assert_eq!(all, lines.join("\n") + "\n");
+    commands(&store, "test $PACELINE_KEY = b", &["--max-retries", "0"]);
+    let (code, failed) = tasks(&store, "work.db", &["export", "--state", "failed"]);
+    assert_eq!((code, failed.lines().collect::<Vec<_>>()), (0, vec![lines[0], lines[2]]));
+    std::fs::write(store.job.path("failed.jsonl"), &failed).expect("writable");
+    let (code, text) = tasks(&store, "other.db", &["add", "--from", "failed.jsonl"]);
+    assert_eq!((code, text.as_str()), (0, "2 added\n"));
+    assert_eq!(tasks(&store, "other.db", &["export"]).1, failed);
+}
+
+#[test]
+fn bare_bodies_go_to_the_endpoint() {
+    let server = Server::new(|_| Reply::ok());
+    let store = Store::new();
+    store.add("bare", &json!({"item": "bare", "text": "hello"}));
+    store.add("whole", &json!({"url": "/v2/own", "body": {"item": "whole"}}));
+    let Ran { code, log, .. } = requests(&store, &server, &["--endpoint", "/v2/score"]);
+    assert_eq!(code, 0, "{log}");
+    let mut paths: Vec<_> = server.arrivals().into_iter().map(|arrival| (arrival.item, arrival.path)).collect();
+    paths.sort();
+    assert_eq!(paths, [("bare".to_owned(), "/v2/score".to_owned()), ("whole".to_owned(), "/v2/own".to_owned())]);
+    for (flags, words) in [
+        (&["--http", "--base-url", "http://127.0.0.1:9", "--endpoint", "no path"][..], "--endpoint"),
+        (&["--endpoint", "/x", "--", "true"], "--endpoint acts on requests only"),
+    ] {
+        let output = store.command().args(flags).output().expect("the binary runs");
+        let log = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{log}");
+        assert!(log.contains(words), "{log}");
+    }
+}
