@@ -46,8 +46,8 @@ struct Tables {
     /// What each worker has.
     in_flight: BTreeMap<i64, BTreeSet<u64>>,
     last_worker: i64,
-    last_item: u64,
     limiters: BTreeMap<String, String>,
+    last_item: u64,
 }
 
 #[derive(Debug)]
@@ -177,6 +177,17 @@ impl WorkStore for MemoryStore {
         done
     }
 
+    fn keep_limiter(&self, account: &str, state: &str) -> Pending<'_, ()> {
+        self.at_once(|tables, _| {
+            tables.limiters.insert(account.to_owned(), state.to_owned());
+            Ok(())
+        })
+    }
+
+    fn kept_limiter(&self, account: &str) -> Pending<'_, Option<String>> {
+        self.at_once(|tables, _| Ok(tables.limiters.get(account).cloned()))
+    }
+
     fn prune(&self, filter: Filter, older_than: Duration) -> Pending<'_, u64> {
         self.at_once(|tables, now| {
             let old = |item: &Item| item.state.is_final() && item.ended.is_some_and(|ended| ended + older_than <= now);
@@ -187,17 +198,6 @@ impl WorkStore for MemoryStore {
             }
             Ok(gone.len() as u64)
         })
-    }
-
-    fn keep_limiter(&self, account: &str, state: &str) -> Pending<'_, ()> {
-        self.at_once(|tables, _| {
-            tables.limiters.insert(account.to_owned(), state.to_owned());
-            Ok(())
-        })
-    }
-
-    fn kept_limiter(&self, account: &str) -> Pending<'_, Option<String>> {
-        self.at_once(|tables, _| Ok(tables.limiters.get(account).cloned()))
     }
 
     fn changed(&self) -> Pending<'_, ()> {

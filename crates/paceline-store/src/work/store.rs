@@ -64,17 +64,17 @@ pub trait WorkStore: Send + Sync {
     /// Does what a person asks for; says how many items it changed.
     fn amend(&self, filter: Filter, amend: Amend) -> Pending<'_, u64>;
 
-    /// Removes items that ended at least so long ago, with their payloads and decisions, and says how many; of the filter's
-    /// states those that end an item count. The room that they took on the disk is given back where the engine can do that
-    /// and no worker is at work. The key of a removed item may be added again.
-    fn prune(&self, filter: Filter, older_than: Duration) -> Pending<'_, u64>;
-
     /// Keeps what the limiter of an account knows, as a text, in place of what was kept before: of several workers the last one
     /// counts. The name may hold no key.
     fn keep_limiter(&self, account: &str, state: &str) -> Pending<'_, ()>;
 
     /// What was kept last for that account; none before the first time.
     fn kept_limiter(&self, account: &str) -> Pending<'_, Option<String>>;
+
+    /// Removes items that ended at least so long ago, with their payloads and decisions, and says how many; of the filter's
+    /// states those that end an item count. The room that they took on the disk is given back where the engine can do that
+    /// and no worker is at work. The key of a removed item may be added again.
+    fn prune(&self, filter: Filter, older_than: Duration) -> Pending<'_, u64>;
 
     /// Waits until another caller or process may have added or changed something.
     fn changed(&self) -> Pending<'_, ()>;

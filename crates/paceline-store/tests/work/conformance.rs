@@ -9,7 +9,8 @@ use paceline_store::work::{
 };
 use paceline_store::{ACCOUNT, ScopeRow, ScopeState};
 
-use crate::support::{Bench, LEASE, S, START, again, item, keys, of_group, outcome};
+use crate::kept::of_what_limiters_know_the_last_counts;
+use crate::support::{Bench, LEASE, S, START, again, held, item, keys, of_group, outcome, stopped};
 
 /// One test for each engine and promise.
 macro_rules! conformance {
@@ -181,14 +182,6 @@ async fn the_last_five_decisions_come_with_a_claim(on: Bench) {
     let sends: Vec<u32> = claim.items[0].history.iter().map(|event| event.send).collect();
     assert_eq!(sends, [3, 4, 5, 6, 7]);
     assert_eq!(on.store.show("a").await.unwrap().unwrap().2.len(), 7);
-}
-
-fn held(name: &str, until: Timestamp) -> ScopeRow {
-    ScopeRow { name: name.into(), state: ScopeState::Held { until, reason: "quota".to_owned() } }
-}
-
-fn stopped(name: &str) -> ScopeRow {
-    ScopeRow { name: name.into(), state: ScopeState::Stopped { reason: "bad key".to_owned() } }
 }
 
 async fn a_held_group_waits_and_its_deadlines_with_it(on: Bench) {
@@ -497,14 +490,4 @@ async fn time_begins_with_the_first_send(on: Bench) {
     let claimed = on.claim(worker, 1).await.items.remove(0);
     on.record(ClaimOutcome::back(&claimed)).await;
     assert_eq!(first().await, began, "a later try that did not begin changes nothing");
-}
-
-async fn of_what_limiters_know_the_last_counts(on: Bench) {
-    assert_eq!(on.store.kept_limiter("one").await.unwrap(), None);
-    for (account, state) in [("one", "1"), ("other", "2"), ("one", "3")] {
-        on.store.keep_limiter(account, state).await.unwrap();
-    }
-    for (account, state) in [("one", Some("3")), ("other", Some("2")), ("a third", None)] {
-        assert_eq!(on.store.kept_limiter(account).await.unwrap().as_deref(), state, "{account}");
-    }
 }

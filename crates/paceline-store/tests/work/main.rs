@@ -4,6 +4,7 @@
 #[cfg(feature = "postgres-tests")]
 mod cluster;
 mod conformance;
+mod kept;
 mod kill;
 mod model;
 mod paced;

@@ -11,6 +11,7 @@ use paceline_store::work::{
     Ask, Claim, ClaimOutcome, Claimed, Clock, DecisionRecord, Failure, Kept, MemoryStore, NewItem, SqliteStore,
     Transition, WorkStore, WorkerId,
 };
+use paceline_store::{ScopeRow, ScopeState};
 use tempfile::TempDir;
 
 /// When every test begins.
@@ -170,4 +171,12 @@ pub(crate) fn outcome(claimed: &Claimed, counted: Counted, next: Transition, act
 
 pub(crate) fn again(claimed: &Claimed, delay: Duration) -> ClaimOutcome {
     outcome(claimed, Counted::Attempt, Transition::Again(delay), "retry")
+}
+
+pub(crate) fn held(name: &str, until: Timestamp) -> ScopeRow {
+    ScopeRow { name: name.into(), state: ScopeState::Held { until, reason: "quota".to_owned() } }
+}
+
+pub(crate) fn stopped(name: &str) -> ScopeRow {
+    ScopeRow { name: name.into(), state: ScopeState::Stopped { reason: "bad key".to_owned() } }
 }

@@ -37,10 +37,10 @@ use crate::upstream;
 pub(super) struct Requests {
     upstream: Upstream,
     base_url: String,
-    /// Where bare bodies go.
-    endpoint: Option<String>,
     /// The name of the account that pays; of the mock, which begins anew each time, nothing is kept.
     account: Option<String>,
+    /// Where bare bodies go.
+    endpoint: Option<String>,
     sender: Sender,
     /// Tokens per character by scope, as answers report them.
     ratios: Mutex<BTreeMap<String, TokenRatio>>,
@@ -82,11 +82,11 @@ impl Requests {
         let headers = upstream::headers(&upstream)?;
         let mock = if upstream.name == MOCK { run::start_mock(&mut upstream, None).await? } else { None };
         let base_url = upstream.base_url.clone().unwrap_or_default();
+        let account = mock.is_none().then(|| sharing::account(&base_url, &headers));
         if endpoint.is_some() {
             Format::of_one(b"{}", "", endpoint.as_deref(), upstream.provider, &base_url)
                 .map_err(exit::Failure::refused)?;
         }
-        let account = mock.is_none().then(|| sharing::account(&base_url, &headers));
         let config = SenderConfig { base_url: base_url.clone(), headers, timeout, idempotency: None };
         let sender = Sender::new(upstream::client(&upstream)?, config)
             .map_err(|error| exit::Failure::refused(format!("cannot set up calls to the upstream: {error}")))?;
@@ -94,8 +94,8 @@ impl Requests {
         Ok(Self {
             upstream,
             base_url,
-            endpoint,
             account,
+            endpoint,
             sender,
             ratios,
             partials,

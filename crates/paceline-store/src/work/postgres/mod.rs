@@ -263,27 +263,6 @@ impl WorkStore for PostgresStore {
         }))
     }
 
-    fn prune(&self, filter: Filter, older_than: Duration) -> Pending<'_, u64> {
-        Box::pin(async move {
-            let (filter, mut removed) = (Arc::new(filter), 0);
-            loop {
-                let filter = filter.clone();
-                let gone = self.link.transact("write", move |tx, _| {
-                    let filter = filter.clone();
-                    Box::pin(async move {
-                        let before = now(tx).await?.as_millis().saturating_sub(millis(older_than));
-                        record::prune(tx, &filter, before, PRUNED_AT_ONCE).await
-                    })
-                });
-                let gone = gone.await?;
-                removed += gone;
-                if gone < PRUNED_AT_ONCE.unsigned_abs() {
-                    return Ok(removed);
-                }
-            }
-        })
-    }
-
     fn keep_limiter(&self, account: &str, state: &str) -> Pending<'_, ()> {
         let shared: Arc<(Box<str>, Box<str>)> = Arc::new((account.into(), state.into()));
         Box::pin(self.link.transact("write", move |tx, _| {
@@ -305,6 +284,27 @@ impl WorkStore for PostgresStore {
                 Ok(rows.first().map(|row| row.get(0)))
             })
         }))
+    }
+
+    fn prune(&self, filter: Filter, older_than: Duration) -> Pending<'_, u64> {
+        Box::pin(async move {
+            let (filter, mut removed) = (Arc::new(filter), 0);
+            loop {
+                let filter = filter.clone();
+                let gone = self.link.transact("write", move |tx, _| {
+                    let filter = filter.clone();
+                    Box::pin(async move {
+                        let before = now(tx).await?.as_millis().saturating_sub(millis(older_than));
+                        record::prune(tx, &filter, before, PRUNED_AT_ONCE).await
+                    })
+                });
+                let gone = gone.await?;
+                removed += gone;
+                if gone < PRUNED_AT_ONCE.unsigned_abs() {
+                    return Ok(removed);
+                }
+            }
+        })
     }
 
     fn changed(&self) -> Pending<'_, ()> {

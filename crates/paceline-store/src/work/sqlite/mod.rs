@@ -303,6 +303,16 @@ impl WorkStore for SqliteStore {
         })
     }
 
+    fn keep_limiter(&self, account: &str, state: &str) -> Pending<'_, ()> {
+        let (account, state) = (account.to_owned(), state.to_owned());
+        self.ask("write", move |conn, _| limiter::keep(conn, &account, &state))
+    }
+
+    fn kept_limiter(&self, account: &str) -> Pending<'_, Option<String>> {
+        let account = account.to_owned();
+        self.ask("read", move |conn, _| limiter::kept(conn, &account))
+    }
+
     fn prune(&self, filter: Filter, older_than: Duration) -> Pending<'_, u64> {
         Box::pin(async move {
             let mut removed = 0;
@@ -322,16 +332,6 @@ impl WorkStore for SqliteStore {
             }
             Ok(removed)
         })
-    }
-
-    fn keep_limiter(&self, account: &str, state: &str) -> Pending<'_, ()> {
-        let (account, state) = (account.to_owned(), state.to_owned());
-        self.ask("write", move |conn, _| limiter::keep(conn, &account, &state))
-    }
-
-    fn kept_limiter(&self, account: &str) -> Pending<'_, Option<String>> {
-        let account = account.to_owned();
-        self.ask("read", move |conn, _| limiter::kept(conn, &account))
     }
 
     fn changed(&self) -> Pending<'_, ()> {
