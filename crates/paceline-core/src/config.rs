@@ -206,7 +206,7 @@ impl Default for Retry {
 pub enum Pace {
     /// The limit is learnt from what happens to calls: a rate, and calls in flight where refusals follow their number. What
     /// is configured is a ceiling, headers hold back, and of [`PacerConfig::concurrency`] only the maximum counts. Each scope
-    /// begins at [`PacerConfig::start`], or where [`Pacer::believe`](crate::Pacer::believe) puts it, and tells what it
+    /// begins at [`PacerConfig::start`], or where [`Pacer::restore`](crate::Pacer::restore) puts it, and tells what it
     /// believes as [`ScopeSnapshot::belief`](crate::ScopeSnapshot::belief).
     #[default]
     Auto,

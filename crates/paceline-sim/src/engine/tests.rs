@@ -175,7 +175,7 @@ fn a_trace_says_what_our_own_pace_believes() {
     let (_, trace) = simulate_traced(&scenario, &Setup::new("auto")).expect("it runs");
     let late = &trace.spans[trace.spans.len() * 3 / 4].pace;
     assert!(late.rate.is_some_and(|rate| (5.0..15.0).contains(&rate)), "{late:?}");
-    assert!(late.words.as_ref().is_some_and(|words| words.starts_with("about ")), "{late:?}");
+    assert!(late.words.as_ref().is_some_and(|words| words.starts_with("estimated limit about ")), "{late:?}");
     let (_, trace) = simulate_traced(&scenario, &Setup::new("responsive")).expect("it runs");
     assert!(trace.spans.iter().any(|span| span.pace.delay.is_some() && span.pace.words.is_none()));
 }
