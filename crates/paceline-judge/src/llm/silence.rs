@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use paceline::provider::NoResponse;
 use paceline_core::{Class, WaitReason};
-use paceline_store::work::Nonsense;
+use paceline_store::work::InvalidDecision;
 
 /// Why a case is left to the rules.
 #[derive(Debug, thiserror::Error)]
@@ -27,7 +27,7 @@ pub(super) enum Silence {
     #[error("its API answered with something that is no completion")]
     NoCompletion,
     #[error(transparent)]
-    Nonsense(#[from] Nonsense),
+    InvalidDecision(#[from] InvalidDecision),
 }
 
 impl Silence {
@@ -36,7 +36,7 @@ impl Silence {
         match self {
             Self::Paced { .. } | Self::Crowded { .. } | Self::NotAdmitted(_) => "paced",
             Self::NoAnswer(_) => "silent",
-            Self::TooLong | Self::NoCompletion | Self::Nonsense(_) => "nonsense",
+            Self::TooLong | Self::NoCompletion | Self::InvalidDecision(_) => "nonsense",
             Self::Refused { .. } => "refused",
         }
     }
