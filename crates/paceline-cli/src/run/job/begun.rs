@@ -8,7 +8,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use paceline::config::Upstream;
+use paceline_config::Upstream;
 use paceline_store::{ACCOUNT, Error, Item, Journal, Reader, ScopeState};
 use serde::{Deserialize, Serialize};
 

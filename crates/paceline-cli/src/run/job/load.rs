@@ -3,7 +3,7 @@
 use std::io;
 
 use paceline::clock;
-use paceline::config::Upstream;
+use paceline_config::Upstream;
 use paceline_store::{Error, Journal, Loader, NewItem, Opened, Options, Paths, Recovery, RefusedLine, RunLock, Unread};
 
 use crate::args::RunArgs;

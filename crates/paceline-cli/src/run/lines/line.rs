@@ -5,7 +5,7 @@ use std::fmt;
 
 use http::Method;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
-use paceline::config::CallNames;
+use paceline_config::CallNames;
 use paceline_store::{Answer, CustomId, End, LineForm, ResultLine};
 use serde_json::value::RawValue;
 
