@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use paceline_providers::Provider;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema, schema_for};
 use serde_json::Value;
 
@@ -9,7 +10,6 @@ use super::dialect::{self, names};
 use super::pacing;
 use super::rules;
 use super::schema::{ConcurrencySection, FileSection};
-use crate::provider::Provider;
 
 /// The JSON Schema of `paceline.toml`, as pretty JSON with a line break at its end.
 pub fn json_schema() -> String {

@@ -3,7 +3,29 @@
 //! Every API says "slow down", "come back tomorrow" and "this request is wrong" in its own way. [`read`] turns each
 //! answer into one [`Reading`], by a procedure whose steps hold for every provider, from tables of what each of them
 //! sends. It reads no clock and never fails: an answer that no step understands is judged by its status.
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! use http::HeaderMap;
+//! use paceline_core::{Class, Timestamp};
+//! use paceline_providers::{Answer, Provider, read};
+//!
+//! let headers = HeaderMap::from_iter([("retry-after-ms".parse()?, "1500".parse()?)]);
+//! let answer = Answer { status: 429, headers: &headers, body: b"", path: "/v1/chat/completions" };
+//! let reading = read(Provider::OpenAi, &answer, Timestamp::from_millis(0));
+//! assert_eq!(reading.class, Class::Throttled);
+//! assert_eq!((reading.wait, reading.wait_from), (Some(Duration::from_millis(1_500)), "retry-after-ms"));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! [`Dialect`] is a provider's table as a configuration changes it; it also says what a request will cost
+//! ([`Dialect::charge`]) and what a stream adds up to ([`collect`]). [`Reading::outcome_of`] is what a pacer is told.
+//! [`secrets`] takes keys out of answers before anything else reads them.
+//!
+//! Nothing here does IO: a program hands in what its HTTP client received.
 
+mod address;
 mod api;
 mod aws;
 mod body;
@@ -32,6 +54,7 @@ mod pages;
 mod partial;
 mod reading;
 mod rule;
+pub mod secrets;
 mod shape;
 mod shopify;
 mod stream;
@@ -43,12 +66,13 @@ mod wait;
 use http::HeaderMap;
 use paceline_core::Timestamp;
 
+pub use address::join_url;
 pub use api::Provider;
 pub use charge::Settlement;
 pub use collect::collect;
 pub use dialect::Dialect;
 pub use partial::{joined, remainder};
-pub use reading::{Action, NoResponse, Reading, log_words, no_response};
+pub use reading::{Action, NoResponse, Reading, no_response};
 pub use rule::{Phrase, Place, Rule};
 pub use units::Units;
 pub use usage::{TokenRatio, Usage};

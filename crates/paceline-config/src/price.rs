@@ -64,10 +64,10 @@ impl FromStr for Money {
 /// The price of a million tokens, in units of the currency.
 ///
 /// ```
-/// use paceline::config::Price;
+/// use paceline_config::Price;
 /// let price: Price = "in=2.50,out=10".parse()?;
 /// assert_eq!(price.of(1_000_000, 100_000).to_string(), "3.50");
-/// # Ok::<(), paceline::config::PriceError>(())
+/// # Ok::<(), paceline_config::PriceError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Price {

@@ -11,8 +11,8 @@ use paceline_core::{Admit, Event, Instant, Pacer, PacerConfig};
 
 use super::*;
 
-const DOCUMENT: &str = include_str!("../../../../docs/configuration.md");
-const SCHEMA: &str = include_str!("../../../../docs/paceline.schema.json");
+const DOCUMENT: &str = include_str!("../../../docs/configuration.md");
+const SCHEMA: &str = include_str!("../../../docs/paceline.schema.json");
 
 /// An upstream from the three layers; `flags` is filled in by the test.
 fn upstream(file: &str, variables: &[(&str, &str)], flags: Overrides) -> Result<Upstream, Error> {

@@ -17,7 +17,7 @@ use message::Message;
 /// half an answer is none.
 ///
 /// ```
-/// use paceline::provider::{Answer, collect};
+/// use paceline_providers::{Answer, collect};
 /// let body = b"data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"Hel\"}}]}\n\n\
 ///     data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"lo\"},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n";
 /// let answer = Answer { status: 200, headers: &http::HeaderMap::new(), body, path: "/v1/chat/completions" };

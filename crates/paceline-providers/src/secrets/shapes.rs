@@ -58,7 +58,7 @@ static PATTERNS: LazyLock<Vec<Regex>> = LazyLock::new(|| {
 /// addresses, and texts in the shape of well-known keys. A password that is an English word stays.
 ///
 /// ```
-/// use paceline::secrets::hidden;
+/// use paceline_providers::secrets::hidden;
 /// assert_eq!(hidden("api_key = \"hunter2\""), "api_key = \"[key]\"");
 /// assert_eq!(hidden("wrong key sk-abcdefghijklmnop"), "wrong key [key]");
 /// assert_eq!(hidden("the server is busy"), "the server is busy");
@@ -83,7 +83,7 @@ pub fn looks_secret(text: &str) -> bool {
 /// Whether the name of a header, a variable or a setting says that its value is a secret: `X-API-Key`, `auth_token`.
 ///
 /// ```
-/// use paceline::secrets::is_secret_name;
+/// use paceline_providers::secrets::is_secret_name;
 /// assert!(is_secret_name("X-API-Key") && is_secret_name("apikey") && !is_secret_name("X-Author"));
 /// ```
 pub fn is_secret_name(name: &str) -> bool {

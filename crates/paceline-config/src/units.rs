@@ -34,12 +34,12 @@ pub(crate) const RATES: [(&str, Dimension, Duration); 10] = [
 /// `50 concurrent`. A dimension that is not built in is the user's own: `100 points per 1m`.
 ///
 /// ```
-/// use paceline::config::Limit;
+/// use paceline_config::Limit;
 /// use std::time::Duration;
 /// let limit: Limit = "90 per 10s".parse()?;
 /// assert_eq!(limit, "90/10s".parse()?);
 /// assert!(matches!(limit, Limit::Rate { units: 90.0, window, .. } if window == Duration::from_secs(10)));
-/// # Ok::<(), paceline::config::LimitError>(())
+/// # Ok::<(), paceline_config::LimitError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub enum Limit {

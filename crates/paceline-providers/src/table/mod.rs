@@ -295,12 +295,12 @@ impl LimitHeaders {
     }
 
     /// Whether both read the same field.
-    pub(crate) fn shares_a_field(&self, other: &Self) -> bool {
+    pub fn shares_a_field(&self, other: &Self) -> bool {
         self.fields().any(|name| other.fields().any(|known| known == name))
     }
 
     /// Every field that it reads.
-    pub(crate) fn fields(&self) -> impl Iterator<Item = &HeaderName> {
+    pub fn fields(&self) -> impl Iterator<Item = &HeaderName> {
         self.headers.iter().chain(&self.used_of_limit)
     }
 }

@@ -6,6 +6,9 @@ use std::time::Duration;
 
 use http::Uri;
 use paceline_core::{Limits, Pace, PacerConfig};
+use paceline_providers::secrets::{SECRET, looks_secret};
+use paceline_providers::table::Scope;
+use paceline_providers::{Dialect, Provider};
 
 use super::access::{self, Access};
 use super::acting;
@@ -21,9 +24,6 @@ use super::responsive;
 use super::schema::{TierSection, UpstreamSection};
 use super::setting::Setting;
 use super::units::show_duration;
-use crate::provider::table::Scope;
-use crate::provider::{Dialect, Provider};
-use crate::secrets::{SECRET, looks_secret};
 
 /// The upstream that needs no key and no network: the user who runs it supplies the address.
 pub const MOCK: &str = "mock";

@@ -12,7 +12,7 @@ const GATHERED: [&str; 2] = ["Responses", "ConsumedCapacity"];
 /// nothing is left, or one of the two is no JSON object.
 ///
 /// ```
-/// use paceline::provider::remainder;
+/// use paceline_providers::remainder;
 /// let request = br#"{"RequestItems":{"t":[{"a":1},{"b":2}]},"ReturnConsumedCapacity":"TOTAL"}"#;
 /// let answer = br#"{"UnprocessedItems":{"t":[{"b":2}]}}"#;
 /// let rest = remainder(request, answer).expect("something is left");

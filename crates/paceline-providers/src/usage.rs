@@ -240,7 +240,7 @@ mod tests {
     fn cached_input_is_free_where_the_provider_says_so() {
         let body =
             br#"{"usage":{"prompt_tokens":90,"completion_tokens":5,"prompt_tokens_details":{"cached_tokens":64}}}"#;
-        let body = Body::of_success(body, "", crate::provider::body::Wanted { keys: None, arrays: false });
+        let body = Body::of_success(body, "", crate::body::Wanted { keys: None, arrays: false });
         let input = |cached| of(&body, cached).expect("usage").input_tokens;
         assert_eq!((input(CachedInput::Counts), input(CachedInput::Free)), (90, 26));
     }

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use http::HeaderName;
 use paceline_core::{Dimension, Restores};
+use paceline_providers::table::{CachedInput, Charge, Counts, Fields, Free, LimitHeaders, Reserves, Scope};
+use paceline_providers::{Dialect, Provider};
 
 use super::effective::Ledger;
 use super::error::{Error, Source};
@@ -12,8 +14,6 @@ use super::schema::{ChargeSection, HeaderSection, UpstreamSection};
 use super::setting::Setting;
 use super::shapes::Settings;
 use super::units::show_duration;
-use crate::provider::table::{CachedInput, Charge, Counts, Fields, Free, LimitHeaders, Reserves, Scope};
-use crate::provider::{Dialect, Provider};
 
 /// Values by the names that files give them.
 type Names<T, const N: usize> = [(&'static str, T); N];
@@ -190,7 +190,7 @@ mod tests {
 
     use super::super::{Config, Overrides, Upstream};
     use super::*;
-    use crate::provider::{Answer, TokenRatio};
+    use paceline_providers::{Answer, TokenRatio};
 
     fn upstream(file: &str) -> Result<Upstream, Error> {
         let openai = Overrides { upstream: Some("openai".to_owned()), ..Overrides::default() };

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 
+use paceline_providers::secrets::{SECRET, hidden, is_secret_name};
+
 use super::error::{Error, KEY_PLACE, Source};
 use super::schema::{Layered, UpstreamSection};
 use super::setting::Locator;
-use crate::secrets::{SECRET, hidden, is_secret_name};
 
 const PREFIX: &str = "PACELINE_";
 const UPSTREAM: &str = "PACELINE_UPSTREAM__";

@@ -1,11 +1,12 @@
 //! What the user said about upstreams: in a file, in the environment and on the command line.
 //!
 //! One schema serves all three. A flag wins over the environment, the environment over the file, the file over a
-//! preset, and whatever is left has a default. Nothing here reads the process's environment: it is an argument.
+//! preset, and whatever is left has a default. Nothing here reads the process's environment: it is an argument. What comes out is
+//! an [`Upstream`]: the configuration of a pacer, the dialect of its answers, its address and its key.
 //!
 //! ```
-//! use paceline::config::{Config, Environment, Overrides};
-//! # fn main() -> Result<(), paceline::config::Error> {
+//! use paceline_config::{Config, Environment, Overrides};
+//! # fn main() -> Result<(), paceline_config::Error> {
 //! let file = "[upstream.openai]\nrpm = 500\n";
 //! let environment = Environment::from_iter([("PACELINE_UPSTREAM__OPENAI__RPM", "300")]);
 //! let overrides = Overrides { limits: vec!["200k tpm".to_owned()], ..Overrides::default() };
@@ -19,7 +20,6 @@
 
 mod access;
 mod acting;
-mod address;
 mod concurrency;
 mod dialect;
 mod effective;
@@ -45,8 +45,10 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use paceline_providers::Provider;
+use paceline_providers::secrets::hidden;
+
 pub use access::{Access, Proxy, is_of_connection};
-pub use address::join_url;
 pub use effective::EffectiveValue;
 pub use environment::Environment;
 pub use error::{Error, Source};
@@ -57,8 +59,6 @@ pub use price::{Money, MoneyError, Price, PriceError, Prices};
 pub use units::{CountError, DurationError, Limit, LimitError, parse_count, parse_duration};
 pub use upstream::{CallNames, KeySource, MOCK, Tier, TierMatch, Upstream, is_loopback};
 
-use crate::provider::Provider;
-use crate::secrets::hidden;
 use error::KEY_PLACE;
 use schema::{FileSection, Layered, UpstreamSection};
 use setting::Locator;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use http::{HeaderName, HeaderValue};
-use paceline_core::{Class, Dimension, Restores};
+use paceline_core::{Class, Dimension, Restores, parse_duration};
 use serde::de::Error as _;
 use serde::{Deserialize as _, Deserializer};
 
@@ -37,7 +37,8 @@ pub(super) fn restores<'de, D: Deserializer<'de>>(from: D) -> Result<Restores, D
 
 pub(super) fn duration<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
     let text = Option::<String>::deserialize(from)?;
-    text.map(|text| crate::config::parse_duration(&text).map_err(D::Error::custom)).transpose()
+    let read = |text: String| parse_duration(&text).ok_or_else(|| D::Error::custom(format!("{text:?} is no duration")));
+    text.map(read).transpose()
 }
 
 pub(super) fn header_name<'de, D: Deserializer<'de>>(from: D) -> Result<Option<HeaderName>, D::Error> {

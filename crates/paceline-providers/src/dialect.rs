@@ -22,8 +22,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(3_600);
 /// How an API is understood: a provider's table, and what a user knows better.
 ///
 /// ```
-/// use paceline::provider::table::{Fields, LimitHeaders};
-/// use paceline::provider::{Answer, Dialect, Provider};
+/// use paceline_providers::table::{Fields, LimitHeaders};
+/// use paceline_providers::{Answer, Dialect, Provider};
 /// use paceline_core::{Dimension, Restores, Timestamp};
 ///
 /// let fields = Fields { remaining: Some("x-calls-left".parse()?), ..Fields::default() };
@@ -118,7 +118,7 @@ impl Dialect {
     }
 
     /// What is limited together.
-    pub(crate) fn scope(&self) -> Scope {
+    pub fn scope(&self) -> Scope {
         self.table.api.scope
     }
 

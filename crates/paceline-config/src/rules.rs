@@ -4,13 +4,13 @@ use std::ops::RangeInclusive;
 
 use http::HeaderName;
 use paceline_core::{Class, Reach};
+use paceline_providers::{Place, Rule};
 
 use super::effective::Ledger;
 use super::error::Error;
 use super::schema::{MatchSection, RuleSection};
 use super::setting::Setting;
 use super::units::show_duration;
-use crate::provider::{Place, Rule};
 
 pub(crate) fn rules(sections: &[RuleSection], ledger: &mut Ledger) -> Result<Vec<Rule>, Error> {
     let mut rules = Vec::with_capacity(sections.len());

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use crate::secrets::hidden;
+use paceline_providers::secrets::hidden;
 
 /// Where an effective value came from. Later variants win over earlier ones.
 #[derive(Clone, Debug, PartialEq, Eq)]

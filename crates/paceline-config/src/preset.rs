@@ -70,12 +70,13 @@ impl Preset {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use paceline::{Limiter, config::Preset};
+    /// use paceline_config::Preset;
+    /// use paceline_core::{Instant, Pacer};
     ///
     /// // The robots.txt of the host says "Crawl-delay: 5".
     /// let config = Preset::Moderate.pacer_config().with_crawl_delay(Duration::from_secs(5));
-    /// let limiter = Limiter::new(config)?;
-    /// # Ok::<(), paceline::ConfigError>(())
+    /// let pacer = Pacer::new(config, 1, Instant::ZERO)?;
+    /// # Ok::<(), paceline_core::ConfigError>(())
     /// ```
     pub fn pacer_config(self) -> PacerConfig {
         self.upstream().pacer

@@ -7,14 +7,14 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http::header::InvalidHeaderValue;
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
+use paceline_providers::Provider;
+use paceline_providers::secrets::{SECRET, hidden, is_secret_name, looks_secret};
 
 use super::effective::Ledger;
 use super::error::{Error, KEY_PLACE};
 use super::schema::UpstreamSection;
 use super::setting::Setting;
 use super::upstream::KeySource;
-use crate::provider::Provider;
-use crate::secrets::{SECRET, hidden, is_secret_name, looks_secret};
 
 /// How calls reach an API and show who sends them.
 #[derive(Clone, Debug, PartialEq)]

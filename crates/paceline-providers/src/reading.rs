@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use paceline_core::{Class, Cost, LimitReport, Outcome, Reach};
+use paceline_core::{Class, Cost, Hint, LimitReport, Outcome, Reach};
 
 use super::charge::Settlement;
 use super::decide::Decision;
@@ -92,22 +92,6 @@ pub fn no_response(kind: NoResponse) -> Reading {
     Reading { code: Some(code.to_owned()), ..Reading::from(Decision::new(Class::Transient, step)) }
 }
 
-/// The words that name a class in the log.
-pub const fn log_words(class: Class) -> &'static str {
-    match class {
-        Class::Success => "success",
-        Class::Throttled => "rate limit hit",
-        Class::Overloaded => "server overloaded",
-        Class::Transient => "transient failure",
-        Class::QuotaExhausted => "quota exhausted",
-        Class::Account => "account refused",
-        Class::Invalid => "request refused",
-        Class::Filtered => "content refused",
-        Class::Partial => "partly accepted",
-        Class::Abandoned => "call abandoned",
-    }
-}
-
 impl Reading {
     /// A reading of that class and nothing else.
     pub fn new(class: Class) -> Self {
@@ -140,11 +124,9 @@ impl Reading {
     /// The outcome for the pacer, of a call that reserved that cost: what the answer reports replaces it as the provider
     /// counts it, and everything else was spent as reserved.
     pub fn outcome_of(&self, reserved: &Cost) -> Outcome {
-        let reason = self.words.as_deref().or(self.code.as_deref()).unwrap_or_else(|| log_words(self.class));
+        let reason = self.words.as_deref().or(self.code.as_deref()).unwrap_or_else(|| self.class.words());
         let mut outcome = Outcome::new(self.class).with_reach(self.reach);
-        if let Some(wait) = self.wait {
-            outcome = outcome.with_hint(wait, self.wait_exact);
-        }
+        outcome.hint = self.wait.map(|wait| Hint { wait, exact: self.wait_exact, from: self.wait_from });
         if let Some(cost) = self.settlement.cost(reserved, self.usage, self.class) {
             outcome = outcome.with_usage(cost);
         }
