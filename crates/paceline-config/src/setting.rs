@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
 
-use serde::de::{SeqAccess, Error as _, Visitor};
+use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use toml::Spanned;
 
