@@ -150,10 +150,10 @@ pub struct LimitReport {
     /// Units left.
     pub remaining: Option<u64>,
     /// Time until the limit is whole again.
-    #[cfg_attr(feature = "serde", serde(rename = "reset_ms", with = "crate::state::millis::or_none", default))]
+    #[cfg_attr(feature = "serde", serde(rename = "reset_ms", with = "crate::millis::or_none", default))]
     pub reset: Option<Duration>,
     /// The period that the limit refers to, where it is known or could be derived.
-    #[cfg_attr(feature = "serde", serde(rename = "window_ms", with = "crate::state::millis::or_none", default))]
+    #[cfg_attr(feature = "serde", serde(rename = "window_ms", with = "crate::millis::or_none", default))]
     pub window: Option<Duration>,
     /// How the limit comes back.
     pub restores: Restores,

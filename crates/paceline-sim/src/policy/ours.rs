@@ -7,9 +7,8 @@ use paceline_core::{
     Request, ResponsiveConfig, Retry, ScopeId, ScopeSnapshot, Ticket, Verdict,
 };
 
-use super::waits::Waits;
+use super::waits::{Wait, Waits};
 use super::{Answer, Fate, Next, Policy, Setting, Work};
-use crate::plan::Wait;
 
 /// One pacer with one scope.
 #[derive(Debug)]

@@ -12,7 +12,7 @@ use paceline_core::{
     Cause, Class, Cost, Dimension, Instant, Level, Outcome, Policy, Request, Timestamp, TooLarge, Verdict, WaitReason,
 };
 use paceline_providers::{Dialect, Reading, TokenRatio, Usage};
-use paceline_store::{Claimed, Journal, Spent};
+use paceline_store::{Claimed, Journal, ModelUsage};
 use tokio::sync::watch;
 
 use crate::run::calls::budget::{Budget, Expected, Purse};
@@ -141,7 +141,7 @@ pub(crate) struct Sent {
     pub(crate) answer: Option<Result<Answer, NoAnswer>>,
     pub(crate) reading: Reading,
     /// What it used.
-    pub(crate) spent: Spent,
+    pub(crate) usage: ModelUsage,
     pub(crate) verdict: Verdict,
     /// It tested a failing server.
     pub(crate) probe: bool,
@@ -289,14 +289,14 @@ impl Context {
             Some(_) => reading.outcome_of(&reserved),
             None => Outcome::new(Class::Abandoned),
         });
-        let spent = budgeted.settle(used(answer.as_ref(), &reading));
+        let usage = budgeted.settle(used(answer.as_ref(), &reading));
         self.learn(&item.scope, &call, &reading);
         if let Some(Ok(answer)) = &mut answer {
             self.partials.answered(&call, answer, &reading);
             answer.collect_stream();
         }
         let deadline = item.tally.deadline.unwrap_or(at + self.deadline);
-        TryEnd::Sent(Box::new(Sent { echo, answer, reading, spent, verdict, probe, at, latency, deadline }))
+        TryEnd::Sent(Box::new(Sent { echo, answer, reading, usage, verdict, probe, at, latency, deadline }))
     }
 
     /// A permit, or why there is none. The item waits since `began`.
@@ -343,7 +343,7 @@ impl Context {
     }
 
     async fn has_room(&self) {
-        while self.journal.shortage().is_some() {
+        while self.journal.disk_full().is_some() {
             tokio::time::sleep(FULL).await;
         }
     }

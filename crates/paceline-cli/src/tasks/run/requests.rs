@@ -11,7 +11,7 @@ use paceline_config::{CallNames, MOCK, Upstream};
 use paceline_core::{Class, Cost, Outcome};
 use paceline_providers::{Reading, TokenRatio};
 use paceline_store::work::{DEFAULT_GROUP, Failure, Start, Task};
-use paceline_store::{Answer as Recorded, End};
+use paceline_store::{End, ResultBody as Recorded};
 
 use super::Trying;
 use super::answers::Answers;

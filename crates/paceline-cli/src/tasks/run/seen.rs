@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use paceline_core::{Class, Instant};
-use paceline_store::ScopeState;
+use paceline_store::ScopeStatus;
 use paceline_store::work::{Clock, Counts, DecisionRecord, Ended, Item, Note, Policy, State};
 use terminal_size::{Width, terminal_size_of};
 use tokio::task::JoinHandle;
@@ -88,15 +88,15 @@ impl Seen {
                 );
             }
             Note::Scope(row) => match &row.state {
-                ScopeState::Held { until, reason } => {
+                ScopeStatus::Held { until, reason } => {
                     let (until, reason) = (text::end(*until), text::printable(reason));
                     tracing::warn!(group = &*row.name, "the group is held until {until}: {reason}");
                 }
-                ScopeState::Stopped { reason } => {
+                ScopeStatus::Stopped { reason } => {
                     let reason = text::printable(reason);
                     tracing::error!(group = &*row.name, "the group is stopped until a person acts: {reason}");
                 }
-                ScopeState::Open => tracing::info!(group = &*row.name, "the group is tried again: it was opened"),
+                ScopeStatus::Open => tracing::info!(group = &*row.name, "the group is tried again: it was opened"),
             },
             Note::Waiting { wait, why } => {
                 let until = self.0.clock.now() + *wait;

@@ -1,4 +1,4 @@
-//! What a line proves when it is read again.
+//! Reads result lines back and verifies their checksums.
 
 use std::borrow::Cow;
 
@@ -9,25 +9,25 @@ use super::CustomId;
 use super::write::checksum;
 use crate::item::State;
 
-/// What a whole line proves about its item.
+/// A whole result line whose checksum is right.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Proof {
+pub(crate) struct VerifiedLine {
     pub(crate) ordinal: u64,
     pub(crate) call: u32,
     /// The hash of its `custom_id`, which must be the item's.
     pub(crate) key: [u8; 16],
     pub(crate) status: Option<u16>,
-    /// The end that a line among the errors stands for.
+    /// The state that a line in the errors file stands for.
     pub(crate) unsuccessful: State,
     pub(crate) code: Option<String>,
     pub(crate) error_type: Option<String>,
-    pub(crate) words: Option<String>,
+    pub(crate) message: Option<String>,
     pub(crate) tokens_in: u64,
     pub(crate) tokens_out: u64,
 }
 
-/// Reads a line, which must end in a line end; none unless it is whole and its checksum holds.
-pub(crate) fn prove(line: &[u8]) -> Option<Proof> {
+/// Reads a line, which must end in a line end; none unless it is whole and its checksum is right.
+pub(crate) fn verify_line(line: &[u8]) -> Option<VerifiedLine> {
     let line = line.strip_suffix(b"\n")?;
     let read: ReadLine<'_> = serde_json::from_slice(line).ok()?;
     let (ordinal, call, crc) = parse_id(&read.id)?;
@@ -47,7 +47,7 @@ pub(crate) fn prove(line: &[u8]) -> Option<Proof> {
         (false, Some("cancelled")) => State::Cancelled,
         _ => State::Failed,
     };
-    Some(Proof {
+    Some(VerifiedLine {
         ordinal,
         call,
         key: read.custom_id.key(),
@@ -55,7 +55,7 @@ pub(crate) fn prove(line: &[u8]) -> Option<Proof> {
         unsuccessful,
         code,
         error_type: error.kind.and_then(text),
-        words: error.message.and_then(text),
+        message: error.message.and_then(text),
         tokens_in: usage.tokens_in.unwrap_or(0),
         tokens_out: usage.tokens_out.unwrap_or(0),
     })
