@@ -5,9 +5,9 @@ use std::io::Read as _;
 use std::path::Path;
 
 use http::{HeaderMap, HeaderValue};
-use paceline::config::{Access, Config, Environment, KeySource, Overrides, Proxy, Upstream, is_loopback};
-use paceline::provider::Provider;
-use paceline::secrets::{SECRET, hidden};
+use paceline_config::{Access, Config, Environment, KeySource, Overrides, Proxy, Upstream, is_loopback};
+use paceline_providers::Provider;
+use paceline_providers::secrets::{SECRET, hidden};
 use reqwest::{Certificate, Client, ClientBuilder, Identity};
 
 use crate::args::{Everywhere, UpstreamArgs};

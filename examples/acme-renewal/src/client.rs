@@ -12,11 +12,11 @@ use bytes::{Bytes, BytesMut};
 use http::{Method, Request, Response};
 use http_body_util::{BodyExt as _, Full};
 use instant_acme::{BodyWrapper, BytesResponse, HttpClient};
-use paceline::provider::{self, Answer, NoResponse, Provider, Reading};
 use paceline::{
     BreakerConfig, Class, ConfigError, Cost, Error, Instant, Limiter, Limits, MaxWait, PacerConfig, Permit, Quota,
     ScopeId, Within,
 };
+use paceline_providers::{Answer, NoResponse, Provider, Reading};
 use serde::Deserialize;
 use tokio::sync::Notify;
 
@@ -236,7 +236,7 @@ impl Inner {
         };
         self.outage.note(self.limiter.now(), true);
         let words = Some(innermost(error));
-        let reading = Reading { words, ..provider::no_response(kind) };
+        let reading = Reading { words, ..paceline_providers::no_response(kind) };
         permit.complete(reading.outcome());
         CallError::Failed { status: None, reading: Box::new(reading) }
     }
@@ -262,7 +262,7 @@ async fn receive(request: reqwest::RequestBuilder) -> Result<Response<Bytes>, re
 fn read(answer: &Response<Bytes>, path: &str) -> Reading {
     let (status, headers) = (answer.status().as_u16(), answer.headers());
     let answer = Answer { status, headers, body: answer.body(), path };
-    provider::read(Provider::Acme, &answer, paceline::clock::wall())
+    paceline_providers::read(Provider::Acme, &answer, paceline::clock::wall())
 }
 
 /// What really happened: the outer errors only repeat the address.

@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use paceline::config::{MOCK, Upstream};
-use paceline::provider::Provider;
 use paceline::{Instant, Limiter, clock};
+use paceline_config::{MOCK, Upstream};
 use paceline_core::{Limits, Quota, Shape};
+use paceline_providers::Provider;
 use paceline_store::{Journal, Paths, RunLock};
 use tokio::sync::{mpsc, watch};
 

@@ -11,11 +11,10 @@ use std::time::Duration;
 
 use http::HeaderMap;
 use http::header::{CONTENT_TYPE, HeaderValue};
-use paceline::config::join_url;
-use paceline::provider::{self, Dialect, NoResponse, Provider, Reading, TokenRatio};
-use paceline::secrets::Secrets;
 use paceline::{Limiter, Within, clock};
 use paceline_core::{Class, ConfigError, Cost, Outcome, PacerConfig, Request};
+use paceline_providers::secrets::Secrets;
+use paceline_providers::{Answer, Dialect, NoResponse, Provider, Reading, TokenRatio, join_url};
 use paceline_store::work::{Case, Judge, JudgeFuture, Judgement, by_class, parse_decision};
 use reqwest::redirect;
 
@@ -205,8 +204,7 @@ impl LlmJudge {
         // The API may repeat it: what it says is logged, stored and reported.
         let body = self.secrets.removed_from(body.into());
         let (status, headers) = (response.status().as_u16(), response.headers());
-        let reading =
-            self.config.dialect.read(&provider::Answer { status, headers, body: &body, path: PATH }, clock::wall());
+        let reading = self.config.dialect.read(&Answer { status, headers, body: &body, path: PATH }, clock::wall());
         let decision = decision(status, &reading, &body);
         (reading.outcome_of(reserved), decision)
     }
@@ -275,7 +273,7 @@ impl fmt::Debug for LlmJudge {
 }
 
 fn failed(kind: NoResponse) -> (Outcome, Result<Judgement, Silence>) {
-    (provider::no_response(kind).outcome(), Err(Silence::NoAnswer(kind)))
+    (paceline_providers::no_response(kind).outcome(), Err(Silence::NoAnswer(kind)))
 }
 
 fn decision(status: u16, reading: &Reading, body: &[u8]) -> Result<Judgement, Silence> {

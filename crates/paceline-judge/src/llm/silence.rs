@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use paceline::provider::NoResponse;
 use paceline_core::{Class, WaitReason};
+use paceline_providers::NoResponse;
 use paceline_store::work::InvalidDecision;
 
 /// Why a case is left to the rules.

@@ -193,7 +193,7 @@ impl SchedulerConfig {
             Class::Invalid | Class::Filtered if judged.is_some() => Class::Transient,
             class => class,
         };
-        let hint = failure.retry_after.map(|wait| Hint { wait, exact: true });
+        let hint = failure.retry_after.map(|wait| Hint::new(wait, true));
         let ended = paceline_core::Outcome { hint, unsent: failure.unsent, ..paceline_core::Outcome::new(class) };
         let (max_retries, max_deferrals, backoff) = (self.max_retries, self.max_deferrals, self.backoff);
         retry::decide(&Retry { max_retries, max_deferrals, backoff }, self.pace, &tried, &ended, rng)

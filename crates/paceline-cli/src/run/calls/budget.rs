@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use paceline::config::{Money, Prices};
-use paceline::provider::Usage;
+use paceline_config::{Money, Prices};
+use paceline_providers::Usage;
 use paceline_store::ModelUsage;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
@@ -304,7 +304,7 @@ mod tests {
     #[test]
     fn what_earlier_runs_used_counts_for_the_job_alone() {
         let before = [ModelUsage { model: "m".into(), calls: 2, tokens_in: 600, tokens_out: 200 }];
-        let price: Prices = "in=1000000,out=500000".parse::<paceline::config::Price>().expect("a price").into();
+        let price: Prices = "in=1000000,out=500000".parse::<paceline_config::Price>().expect("a price").into();
         let used = |limits| Budget::new(limits, price.clone(), &before).used();
         let found = used(Limits { job_tokens: Some(1_000), job_cost: "1000".parse().ok(), run_tokens: Some(5_000) });
         assert_eq!(found.words().collect::<Vec<_>>(), ["800 of 1,000 tokens", "700.00 of 1000.00 spent"]);

@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use paceline::provider::{Dialect, Reading, TokenRatio, Usage};
 use paceline::{Limiter, MaxWait, Permit, Within, clock};
 use paceline_core::{
     Cause, Class, Cost, Dimension, Instant, Level, Outcome, Policy, Request, Timestamp, TooLarge, Verdict, WaitReason,
 };
+use paceline_providers::{Dialect, Reading, TokenRatio, Usage};
 use paceline_store::{Claimed, Journal, ModelUsage};
 use tokio::sync::watch;
 

@@ -5,8 +5,8 @@ use std::io;
 use std::time::Duration;
 
 use paceline::Class;
-use paceline::provider::{self, NoResponse, Reading};
 use paceline_core::Reach;
+use paceline_providers::{NoResponse, Reading};
 use rustls::{AlertDescription, CertificateError};
 
 use crate::files;
@@ -73,17 +73,17 @@ impl NoAnswer {
     /// stops the job like a bad key: a person must act.
     pub(crate) fn reading(&self) -> Reading {
         match self {
-            Self::Connect(_) => Reading { unsent: true, ..provider::no_response(NoResponse::Connect) },
+            Self::Connect(_) => Reading { unsent: true, ..paceline_providers::no_response(NoResponse::Connect) },
             Self::Tls(words) => Reading {
                 reach: Reach::Account,
                 code: Some("tls".to_owned()),
                 words: Some(words.clone()),
                 ..Reading::new(Class::Account)
             },
-            Self::Timeout(_) => provider::no_response(NoResponse::Timeout),
-            Self::Broken(_) => provider::no_response(NoResponse::Reset),
-            Self::Malformed(_) => provider::no_response(NoResponse::Malformed),
-            Self::Truncated(_) => provider::no_response(NoResponse::Truncated),
+            Self::Timeout(_) => paceline_providers::no_response(NoResponse::Timeout),
+            Self::Broken(_) => paceline_providers::no_response(NoResponse::Reset),
+            Self::Malformed(_) => paceline_providers::no_response(NoResponse::Malformed),
+            Self::Truncated(_) => paceline_providers::no_response(NoResponse::Truncated),
             Self::TooLarge | Self::HeadTooLarge => {
                 Reading { code: Some("response_too_large".to_owned()), ..Reading::new(Class::Invalid) }
             }

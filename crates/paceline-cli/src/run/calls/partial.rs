@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use paceline::provider::{self, Reading};
 use paceline_core::Class;
+use paceline_providers::Reading;
 
 use super::send::{Answer, Call};
 
@@ -40,12 +40,12 @@ impl Partials {
         }
         let mut all = self.all();
         if let Some(earlier) = all.remove(&call.ordinal)
-            && let Some(whole) = provider::joined(&earlier.answered, &answer.body)
+            && let Some(whole) = paceline_providers::joined(&earlier.answered, &answer.body)
         {
             answer.body = whole.into();
         }
         if reading.class == Class::Partial
-            && let Some(rest) = provider::remainder(&call.body, &answer.body)
+            && let Some(rest) = paceline_providers::remainder(&call.body, &answer.body)
         {
             let part = Part { rest: rest.into(), answered: answer.body.clone() };
             if all.values().map(Part::size).sum::<usize>() + part.size() <= MOST {

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use paceline::provider::log_words;
 use paceline::{BackingOff, Instant};
 use paceline_core::{Class, Reach, Request, Retry, Timestamp, Verdict};
 use paceline_store::{
@@ -256,7 +255,7 @@ impl Recorder {
         let class = sent.reading.class;
         let said = entry::said(sent);
         let said = text::cut(&said, LONGEST_CAUSE);
-        self.resends.add(log_words(sent.reading.told_class()), &said);
+        self.resends.add(sent.reading.told_class().words(), &said);
         tracing::debug!(
             scope = &*item.scope,
             item = sent.echo.custom_id.to_string(),

@@ -7,9 +7,8 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION};
 use http::{Method, StatusCode};
-use paceline::config::join_url;
-use paceline::provider;
-use paceline::secrets::Secrets;
+use paceline_providers::join_url;
+use paceline_providers::secrets::Secrets;
 use reqwest::{Url, redirect};
 
 use crate::run::calls::no_answer::{LARGEST_ANSWER, LARGEST_HEAD, NoAnswer, is_local, root_cause};
@@ -65,13 +64,13 @@ pub(crate) struct Answer {
 
 impl Answer {
     /// The answer to a call of that path, as the library reads it.
-    pub(crate) fn to<'a>(&'a self, path: &'a str) -> provider::Answer<'a> {
-        provider::Answer { status: self.status.as_u16(), headers: &self.headers, body: &self.body, path }
+    pub(crate) fn to<'a>(&'a self, path: &'a str) -> paceline_providers::Answer<'a> {
+        paceline_providers::Answer { status: self.status.as_u16(), headers: &self.headers, body: &self.body, path }
     }
 
     /// Replaces the events of a stream by the object that they add up to; leaves everything else as it came.
     pub(crate) fn collect_stream(&mut self) {
-        if let Some(object) = provider::collect(&self.to("")) {
+        if let Some(object) = paceline_providers::collect(&self.to("")) {
             self.body = object.to_string().into();
         }
     }

@@ -8,7 +8,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use paceline::config::Upstream;
+use paceline_config::Upstream;
 use paceline_store::{ACCOUNT, Journal, JournalError, JournalItem, Reader, ScopeStatus};
 use serde::{Deserialize, Serialize};
 

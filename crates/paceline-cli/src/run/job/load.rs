@@ -3,7 +3,7 @@
 use std::io;
 
 use paceline::clock;
-use paceline::config::Upstream;
+use paceline_config::Upstream;
 use paceline_store::{
     InputCursor, Journal, JournalError, Loader, NewItem, Opened, Options, Paths, Recovery, RefusedLine, RunLock,
 };

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use paceline::config::Upstream;
+use paceline_config::Upstream;
 use paceline_store::{Appended, AppendedLine, InputCursor, Journal, JournalError};
 use tokio::sync::mpsc;
 

@@ -5,7 +5,7 @@ use std::fmt;
 
 use http::Method;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
-use paceline::config::CallNames;
+use paceline_config::CallNames;
 use paceline_store::{CustomId, End, LineForm, ResultBody, ResultLine};
 use serde_json::value::RawValue;
 

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use paceline::Snapshot;
-use paceline::provider::Usage;
 use paceline_core::{Class, Dimension, Timestamp};
+use paceline_providers::Usage;
 use paceline_store::{CallTotals, Minute};
 
 /// Gathers until it is taken, twice a second.

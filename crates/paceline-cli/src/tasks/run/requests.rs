@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::HeaderValue;
-use paceline::config::{CallNames, MOCK, Upstream};
-use paceline::provider::{Reading, TokenRatio};
 use paceline::{Clock, Permit};
+use paceline_config::{CallNames, MOCK, Upstream};
 use paceline_core::{Class, Cost, Outcome};
+use paceline_providers::{Reading, TokenRatio};
 use paceline_store::work::{DEFAULT_GROUP, Failure, StartDecision, Task};
 use paceline_store::{End, ResultBody as Recorded};
 

@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use paceline::provider::log_words;
 use paceline_core::{Class, Instant};
 use paceline_store::ScopeStatus;
 use paceline_store::work::{
@@ -129,7 +128,7 @@ impl Seen {
                 figures.retries += 1;
                 let words = self.attempt(item, class);
                 let not_before = (self.0.clock.wall() + wait).to_string();
-                let (words, wait) = (format!("{} {words}", log_words(class)), text::duration(wait));
+                let (words, wait) = (format!("{} {words}", class.words()), text::duration(wait));
                 tracing::warn!(
                     item = item.key,
                     class = class.as_str(),
