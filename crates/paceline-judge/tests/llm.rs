@@ -10,7 +10,7 @@ use http_body_util::{BodyExt as _, Full};
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
-use paceline_core::{Backoff, Class, Dimension, Growth, Jitter, Limits, PacerConfig, Quota};
+use paceline_core::{Backoff, Class, Dimension, Growth, Jitter, Limits, PacerConfig, Quota, ScopeState};
 use paceline_judge::{LlmConfig, LlmJudge};
 use paceline_store::work::{
     Case, Failure, Filter, Judge, Judgement, MemoryStore, NewItem, Scheduler, SchedulerConfig, State, WorkClock,
@@ -213,6 +213,31 @@ async fn a_judge_whose_limit_is_used_up_is_not_waited_for() {
     assert_eq!(decide(&judge, &busy()).await, Some(Judgement::Skip { reason: None }));
     assert_eq!(decide(&judge, &busy()).await, None);
     assert_eq!(server.count(), 1);
+}
+
+/// The server counts 15,000 tokens where a quarter of the letters are some hundred: a second question would not fit.
+#[tokio::test]
+async fn questions_are_charged_as_answers_report() {
+    let usage = json!({
+        "choices": [{"message": {"content": r#"{"action":"skip"}"#}}],
+        "usage": {"prompt_tokens": 15_000, "completion_tokens": 1},
+    });
+    let server = Server::new(move |_| Some(answer(200, usage.to_string()))).await;
+    let quotas = vec![Quota::sliding(Dimension::Tokens, 17_000, Duration::from_secs(7_200))];
+    let pacer = PacerConfig { limits: Limits { quotas, burst: None }, ..PacerConfig::default() };
+    let judge = LlmJudge::new(LlmConfig { pacer, ..LlmConfig::new(&server.url, "m") }).unwrap();
+    assert_eq!(decide(&judge, &busy()).await, Some(Judgement::Skip { reason: None }));
+    assert_eq!(decide(&judge, &busy()).await, None);
+    assert_eq!(server.count(), 1);
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_trusted_stops_the_asking_and_says_what_to_do() {
+    let server = Server::new(|_| Some(says(r#"{"action":"skip"}"#))).await;
+    let judge = LlmJudge::new(LlmConfig::new(server.url.replace("http:", "https:"), "m")).unwrap();
+    assert_eq!(decide(&judge, &busy()).await, None);
+    let ScopeState::Stopped { reason } = judge.snapshot().account.state else { panic!("{:?}", judge.snapshot()) };
+    assert!(reason.contains("the server does not speak TLS there"), "{reason}");
 }
 
 #[tokio::test]

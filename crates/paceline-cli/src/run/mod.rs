@@ -6,14 +6,14 @@ pub(crate) mod job;
 pub(crate) mod lines;
 pub(crate) mod seen;
 
-use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use paceline::{Instant, Limiter, clock};
 use paceline_config::{MOCK, Upstream};
 use paceline_core::{Limits, Quota, Shape};
+use paceline_http::Sender;
 use paceline_providers::Provider;
 use paceline_store::{Journal, Paths, RunLock};
 use tokio::sync::{mpsc, watch};
@@ -23,9 +23,7 @@ use self::calls::alike::SameFailures;
 use self::calls::budget::{self, Budget};
 use self::calls::dispatch::{Dispatcher, Ended, Parts};
 use self::calls::item::{Context, Phase};
-use self::calls::partial::Partials;
 use self::calls::record::{About, Recorder};
-use self::calls::send::{Sender, SenderConfig};
 use self::calls::signals::{self, Signals};
 pub(crate) use self::calls::stop::Stop;
 use self::job::begun::Begun;
@@ -91,11 +89,8 @@ pub(crate) async fn command(args: RunArgs, everywhere: &Everywhere) -> Result<St
         done.take_over(&job.journal, &input, &format)?;
         Ok::<_, Failure>(job)
     })?;
-    let idempotency = upstream.provider.idempotency_header().map(|name| (name, job.journal.id().to_owned()));
     let _in_use = if mock.is_none() { sharing::mark(&base_url, &headers) } else { None };
-    let client = upstream::client(&upstream)?;
-    let sender = Sender::new(client, SenderConfig { base_url, headers, timeout: args.timeout, idempotency })
-        .map_err(|error| Failure::refused(format!("cannot set up calls to the upstream: {error}")))?;
+    let sender = upstream::sender(&upstream, headers, args.timeout)?;
     let run = Run { args: &args, upstream: &upstream, paths: &paths, job, limiter, quiet: everywhere.quiet };
     // First these: no interruption falls between the two.
     let signals = Signals::new().map_err(Failure::interrupted)?;
@@ -154,9 +149,6 @@ impl Run<'_> {
             format,
             limiter: self.limiter.clone(),
             sender,
-            dialect: self.upstream.dialect.clone(),
-            ratios: Mutex::new(BTreeMap::new()),
-            partials: Partials::default(),
             deadline: self.upstream.deadline,
             budget: Budget::new(purses(self.args), self.upstream.prices.clone(), &usage),
             phase: phase_seen,

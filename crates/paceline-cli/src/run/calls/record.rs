@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use paceline::{BackingOff, Instant};
 use paceline_core::{Class, Reach, Request, Retry, Timestamp, Verdict};
+use paceline_http::NoAnswer;
 use paceline_store::{
     Appended, CallTotals, Claimed, End, Finished, Journal, LastAnswer, Rescheduled, ResultBody, Tally, Unanswered,
 };
@@ -13,7 +14,6 @@ use crate::run::calls::acknowledge::Acknowledge;
 use crate::run::calls::alike::{Failed, Reachability, SameFailures, TOO_LARGE, Watched};
 use crate::run::calls::entry;
 use crate::run::calls::item::{Context, Impossible, Pause, Sent, Tried, TryEnd};
-use crate::run::calls::no_answer::NoAnswer;
 use crate::run::calls::stop::Stop;
 use crate::run::job::holds::{self, Holds};
 use crate::run::seen::figures::Figures;
@@ -175,22 +175,23 @@ impl Recorder {
     fn sent(&mut self, context: &Context, item: &Claimed, sent: Sent) -> Recorded {
         let adds = entry::added(item, &sent);
         self.figures.add(&adds);
-        self.minutes.called(context.now(), &adds, sent.reading.class, sent.reading.usage.unwrap_or_default());
-        let closes = matches!(sent.reading.class, Class::QuotaExhausted | Class::Account)
-            || sent.reading.wait.is_some_and(|wait| wait > holds::SHORT);
-        let mut recorded = Recorded { scopes_changed: closes.then_some(sent.reading.reach), ..Recorded::default() };
-        match &sent.answer {
-            Some(Err(NoAnswer::Connect(words))) if self.reachability.failed(context.limiter.now()) => {
-                let address = self.address.to_string();
-                recorded.stop = Some(Stop::Unreachable { address, words: words.clone() });
-            }
-            Some(Err(NoAnswer::Connect(_) | NoAnswer::Tls(_))) | None => {}
-            Some(_) => self.reachability.answered(),
+        self.minutes.called(
+            context.now(),
+            &adds,
+            sent.exchange.reading.class,
+            sent.exchange.reading.usage.unwrap_or_default(),
+        );
+        let closes = matches!(sent.exchange.reading.class, Class::QuotaExhausted | Class::Account)
+            || sent.exchange.reading.wait.is_some_and(|wait| wait > holds::SHORT);
+        let mut recorded =
+            Recorded { scopes_changed: closes.then_some(sent.exchange.reading.reach), ..Recorded::default() };
+        if let Some(words) = self.reachability.gone(&sent.exchange.answer, context.limiter.now()) {
+            recorded.stop = Some(Stop::Unreachable { address: self.address.to_string(), words: words.to_owned() });
         }
-        if sent.reading.class == Class::Account {
+        if sent.exchange.reading.class == Class::Account {
             recorded.account = Some(self.account_stop(&sent));
         }
-        match &sent.verdict {
+        match &sent.exchange.verdict {
             Verdict::Retry { next, delay } | Verdict::Resend { next, delay } => {
                 recorded.due = Some(self.again(context, item, &sent, next, *delay, adds));
             }
@@ -198,7 +199,7 @@ impl Recorder {
                 let failed = entry::failed(item, &sent, *reason, request, adds);
                 recorded.stop = self.ended(failed).stop.or(recorded.stop);
             }
-            _ if sent.reading.class == Class::Success => self.succeeded(item, &sent, adds),
+            _ if sent.exchange.reading.class == Class::Success => self.succeeded(item, &sent, adds),
             _ => {
                 let (tally, usage) = (entry::tally(item, &sent, None), sent.usage);
                 let sent = Some(Unanswered { tally, adds, usage });
@@ -216,10 +217,10 @@ impl Recorder {
         let tally = entry::tally(item, sent, None);
         let line = sent.echo.line(item.ordinal, tally.sends(), End::Succeeded, &entry::line_answer(sent, ""));
         let mut finished = Finished::new(item.ordinal, End::Succeeded, line);
-        let usage = sent.reading.usage.unwrap_or_default();
+        let usage = sent.exchange.reading.usage.unwrap_or_default();
         (finished.tokens_in, finished.tokens_out) = (usage.input_tokens, usage.output_tokens);
         (finished.tally, finished.adds, finished.usage) = (tally, adds, sent.usage.clone());
-        self.figures.succeeded(usage.input_tokens, usage.output_tokens, sent.latency);
+        self.figures.succeeded(usage.input_tokens, usage.output_tokens, sent.exchange.latency);
         self.journal.finish(finished, self.acknowledge.reply());
     }
 
@@ -235,12 +236,12 @@ impl Recorder {
         let mut tally = entry::tally(item, sent, Some(next));
         let now = context.now();
         let not_before = now + delay;
-        tally.deadline = match sent.reading.class {
+        tally.deadline = match sent.exchange.reading.class {
             // A person may need days to act; the item's time begins anew when it is sent again.
             Class::Account => None,
             _ => next.deadline.map(|at| context.timestamp(at)).or(Some(sent.deadline)),
         };
-        if sent.reading.class != Class::Account {
+        if sent.exchange.reading.class != Class::Account {
             self.minutes.delayed(now, delay);
             self.sent_again(item, sent, next, delay, not_before);
         }
@@ -252,19 +253,19 @@ impl Recorder {
 
     /// The one line of a re-send. What an account's stop keeps back is not sent again in this run, so it has none.
     fn sent_again(&mut self, item: &Claimed, sent: &Sent, next: &Request, delay: Duration, not_before: Timestamp) {
-        let class = sent.reading.class;
+        let class = sent.exchange.reading.class;
         let said = entry::said(sent);
         let said = text::cut(&said, LONGEST_CAUSE);
-        self.resends.add(sent.reading.told_class().words(), &said);
+        self.resends.add(sent.exchange.reading.told_class().words(), &said);
         tracing::debug!(
             scope = &*item.scope,
             item = sent.echo.custom_id.to_string(),
             class = class.as_str(),
             cause = said,
-            hint_source = sent.reading.wait_from,
+            hint_source = sent.exchange.reading.wait_from,
             not_before = not_before.to_string(),
             "{}",
-            BackingOff::new(sent.reading.told_class(), next, &self.retry, delay),
+            BackingOff::new(sent.exchange.reading.told_class(), next, &self.retry, delay),
         );
     }
 
@@ -299,9 +300,9 @@ impl Recorder {
     }
 
     fn account_stop(&self, sent: &Sent) -> Stop {
-        let status = entry::status(sent);
+        let status = sent.exchange.status();
         let said = entry::said(sent);
-        if let Some(Err(NoAnswer::Tls(words))) = &sent.answer {
+        if let Err(NoAnswer::Tls(words)) = &sent.exchange.answer {
             let address = self.address.to_string();
             return Stop::Tls { address, words: words.clone() };
         }

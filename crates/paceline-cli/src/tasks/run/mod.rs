@@ -192,7 +192,8 @@ impl Runs<'_> {
                 let (program, course, alike) = (Arc::clone(program), course.clone(), alike.clone());
                 StartDecision::Now(Box::pin(async move {
                     let end = program.work(&task, &course).await;
-                    let sits_out = permits::end(permit, outcome_of(&end));
+                    let is_probe = permit.is_probe();
+                    let sits_out = permits::sits_out(&permit.complete(outcome_of(&end)), is_probe);
                     end.map_err(|Failed { failure, is_its_own }| {
                         if is_its_own {
                             alike.only_failed(task.item());

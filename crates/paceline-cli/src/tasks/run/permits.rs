@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use paceline::{Error, Limiter, NotNow, Permit};
 use paceline_config::Upstream;
-use paceline_core::{Class, Cost, Level, Outcome, Request, ScopeId, Verdict};
+use paceline_core::{Class, Cost, Level, Request, ScopeId, Verdict};
 use paceline_store::work::{Failure, StartDecision, StartDelay, Task};
 
 use crate::exit;
@@ -19,12 +19,10 @@ pub(super) struct Permits {
     reopened: Arc<Mutex<BTreeSet<String>>>,
 }
 
-/// Tells the limiter how a try ended. Says how long its item sits out, if the try only tested a failing server and that still
-/// fails.
-pub(super) fn end(permit: Permit, outcome: Outcome) -> Option<Duration> {
-    let is_probe = permit.is_probe();
-    match permit.complete(outcome) {
-        Verdict::Retry { delay, .. } if is_probe => Some(delay),
+/// How long an item sits out whose try only tested a failing server, if that still fails.
+pub(super) fn sits_out(verdict: &Verdict, is_probe: bool) -> Option<Duration> {
+    match verdict {
+        Verdict::Retry { delay, .. } if is_probe => Some(*delay),
         _ => None,
     }
 }

@@ -9,12 +9,10 @@ use bytes::Bytes;
 use paceline_core::Class;
 use paceline_providers::Reading;
 
-use super::send::{Answer, Call};
-
 /// So much is kept of all batches together; what would be more is sent whole again.
 const MOST: usize = 64 << 20;
 
-/// What is left of batches, by the ordinal of their items.
+/// What is left of batches, by their items.
 #[derive(Debug, Default)]
 pub(crate) struct Partials(Mutex<BTreeMap<u64, Part>>);
 
@@ -29,29 +27,28 @@ struct Part {
 
 impl Partials {
     /// The body to send for an item: what is left of it.
-    pub(crate) fn body_of(&self, ordinal: u64) -> Option<Bytes> {
-        self.all().get(&ordinal).map(|part| part.rest.clone())
+    pub(crate) fn rest_of(&self, item: u64) -> Option<Bytes> {
+        self.all().get(&item).map(|part| part.rest.clone())
     }
 
-    /// Takes in an answer to the item's last body, and makes it the answer to all of its bodies.
-    pub(crate) fn answered(&self, call: &Call, answer: &mut Answer, reading: &Reading) {
+    /// Takes in the answer to the body that was sent last for an item, and returns the answer to all of its bodies.
+    pub(crate) fn answered(&self, item: u64, sent: &[u8], answer: Bytes, reading: &Reading) -> Bytes {
         if !matches!(reading.class, Class::Success | Class::Partial) {
-            return;
+            return answer;
         }
         let mut all = self.all();
-        if let Some(earlier) = all.remove(&call.ordinal)
-            && let Some(whole) = paceline_providers::joined(&earlier.answered, &answer.body)
-        {
-            answer.body = whole.into();
-        }
+        let earlier = all.remove(&item);
+        let whole = earlier.and_then(|earlier| paceline_providers::joined(&earlier.answered, &answer)).map(Bytes::from);
+        let answer = whole.unwrap_or(answer);
         if reading.class == Class::Partial
-            && let Some(rest) = paceline_providers::remainder(&call.body, &answer.body)
+            && let Some(rest) = paceline_providers::remainder(sent, &answer)
         {
-            let part = Part { rest: rest.into(), answered: answer.body.clone() };
+            let part = Part { rest: rest.into(), answered: answer.clone() };
             if all.values().map(Part::size).sum::<usize>() + part.size() <= MOST {
-                all.insert(call.ordinal, part);
+                all.insert(item, part);
             }
         }
+        answer
     }
 
     fn all(&self) -> MutexGuard<'_, BTreeMap<u64, Part>> {

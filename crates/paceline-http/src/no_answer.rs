@@ -4,31 +4,30 @@ use std::error::Error;
 use std::io;
 use std::time::Duration;
 
-use paceline::Class;
-use paceline_core::Reach;
-use paceline_providers::{NoResponse, Reading};
+use http::{HeaderMap, StatusCode};
+use paceline::{Answered, Attempt, Class, Outcome, clock};
+use paceline_core::{Reach, Timestamp, duration_words};
+use paceline_providers::{Answer, NoResponse, Provider, Reading};
 use rustls::{AlertDescription, CertificateError};
-
-use crate::files;
-
-/// More than any answer of a language model; a larger one would also be too large for the results file's readers.
-pub(crate) const LARGEST_ANSWER: usize = 32 << 20;
 
 /// So much of headers is accepted in HTTP/2, and about as much in HTTP/1.
 pub(crate) const LARGEST_HEAD: u32 = 400 << 10;
 
-/// Why there is no whole answer.
+/// Why there is no whole answer. Its words tell what to do where a person has to act, and name no address: that may hold a key.
+///
+/// Made from an error of `reqwest`, it is [`Answered`]: [`Limiter::run`](paceline::Limiter::run) reads it by itself.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum NoAnswer {
+#[non_exhaustive]
+pub enum NoAnswer {
     /// No server took the call: nothing was done and nothing is billed.
     #[error("no connection: {0}")]
     Connect(String),
     /// The two sides do not trust each other, which no other try changes: what is the matter, and what to do.
     #[error("{0}")]
     Tls(String),
-    /// Silence until `--timeout`: the call may have been done and billed.
-    #[error("no answer within {}", crate::text::duration(*.0))]
-    Timeout(Duration),
+    /// Silence for so long, where that is known: the call may have been done and billed.
+    #[error("no answer {}", within(*.0))]
+    Timeout(Option<Duration>),
     /// The connection broke after the request had left.
     #[error("connection lost: {0}")]
     Broken(String),
@@ -38,40 +37,37 @@ pub(crate) enum NoAnswer {
     /// The answer began, and broke off or could not be decompressed.
     #[error("the response was cut off: {0}")]
     Truncated(String),
-    /// The answer is larger than the client accepts.
-    #[error("the answer is larger than {} MiB", LARGEST_ANSWER >> 20)]
-    TooLarge,
+    /// The answer has more bytes than so many, the most that the client accepts.
+    #[error("the answer is larger than {}", size(*.0))]
+    TooLarge(usize),
     /// The headers of the answer are larger, or more, than the client accepts.
     #[error("the headers of the answer are larger than {} KiB or more than 100", LARGEST_HEAD >> 10)]
     HeadTooLarge,
+    /// The server answered with that status, and nothing else of the answer is left: neither a wait nor a limit.
+    /// [`reqwest::Response::error_for_status`] leaves it so.
+    #[error("the server answered {0}")]
+    Status(StatusCode),
+    /// The caller gave the call up: it may have been done and billed.
+    #[error("given up")]
+    GivenUp,
+}
+
+impl From<reqwest::Error> for NoAnswer {
+    fn from(error: reqwest::Error) -> Self {
+        Self::of(&error, None)
+    }
+}
+
+impl Answered for NoAnswer {
+    fn outcome(&self, attempt: &Attempt<'_>) -> Outcome {
+        self.reading(attempt.provider, clock::wall()).outcome_of(attempt.reserved)
+    }
 }
 
 impl NoAnswer {
-    /// What became of a call that had so much time.
-    pub(crate) fn of(error: &reqwest::Error, timeout: Duration) -> Self {
-        if let Some(words) = causes(error).find_map(|cause| distrust(cause, error.is_connect())) {
-            Self::Tls(words)
-        } else if causes(error).any(|cause| cause.downcast_ref().is_some_and(hyper::Error::is_parse_too_large)) {
-            Self::HeadTooLarge
-        } else if error.is_connect() {
-            Self::Connect(root_cause(error))
-        } else if error.is_timeout() {
-            Self::Timeout(timeout)
-        } else if causes(error).any(|cause| cause.downcast_ref().is_some_and(hyper::Error::is_parse)) {
-            Self::Malformed(root_cause(error))
-        } else {
-            Self::Broken(root_cause(error))
-        }
-    }
-
-    /// No server took the call.
-    pub(crate) const fn is_unsent(&self) -> bool {
-        matches!(self, Self::Connect(_) | Self::Tls(_))
-    }
-
-    /// What it means. A failure that may pass, but for an answer that would be as large the next time, and for distrust, which
-    /// stops the job like a bad key: a person must act.
-    pub(crate) fn reading(&self) -> Reading {
+    /// A failure that may pass, but for an answer that would be as large the next time, and for distrust, which stops the job
+    /// like a bad key: a person must act.
+    pub fn reading(&self, provider: Provider, now: Timestamp) -> Reading {
         match self {
             Self::Connect(_) => Reading { unsent: true, ..paceline_providers::no_response(NoResponse::Connect) },
             Self::Tls(words) => Reading {
@@ -84,16 +80,50 @@ impl NoAnswer {
             Self::Broken(_) => paceline_providers::no_response(NoResponse::Reset),
             Self::Malformed(_) => paceline_providers::no_response(NoResponse::Malformed),
             Self::Truncated(_) => paceline_providers::no_response(NoResponse::Truncated),
-            Self::TooLarge | Self::HeadTooLarge => {
+            Self::TooLarge(_) | Self::HeadTooLarge => {
                 Reading { code: Some("response_too_large".to_owned()), ..Reading::new(Class::Invalid) }
             }
+            Self::Status(status) => {
+                let (status, headers) = (status.as_u16(), &HeaderMap::new());
+                paceline_providers::read(provider, &Answer { status, headers, body: b"", path: "" }, now)
+            }
+            Self::GivenUp => Reading::new(Class::Abandoned),
         }
+    }
+
+    /// What became of a call that had so much time.
+    pub(crate) fn of(error: &reqwest::Error, timeout: Option<Duration>) -> Self {
+        if let Some(words) = causes(error).find_map(|cause| distrust(cause, error.is_connect())) {
+            Self::Tls(words)
+        } else if let Some(status) = error.status() {
+            Self::Status(status)
+        } else if causes(error).any(|cause| cause.downcast_ref().is_some_and(hyper::Error::is_parse_too_large)) {
+            Self::HeadTooLarge
+        } else if error.is_connect() {
+            Self::Connect(root_cause(error))
+        } else if error.is_timeout() {
+            Self::Timeout(timeout)
+        } else if causes(error).any(|cause| cause.downcast_ref().is_some_and(hyper::Error::is_parse)) {
+            Self::Malformed(root_cause(error))
+        } else if error.is_body() || error.is_decode() {
+            Self::Truncated(root_cause(error))
+        } else {
+            Self::Broken(root_cause(error))
+        }
+    }
+
+    /// No server took the call: it was not done, and nothing is billed.
+    pub const fn is_unsent(&self) -> bool {
+        matches!(self, Self::Connect(_) | Self::Tls(_))
     }
 }
 
-/// Whether a call could not leave because this machine had no file descriptor or port for it: that passes by itself.
-pub(crate) fn is_local(error: &reqwest::Error) -> bool {
-    error.is_connect() && causes(error).filter_map(<dyn Error>::downcast_ref).any(files::are_used_up)
+fn within(time: Option<Duration>) -> String {
+    time.map_or_else(|| "in time".to_owned(), |time| format!("within {}", duration_words(time)))
+}
+
+fn size(bytes: usize) -> String {
+    if bytes.is_multiple_of(1 << 20) { format!("{} MiB", bytes >> 20) } else { format!("{} KiB", bytes >> 10) }
 }
 
 /// Why the two sides do not trust each other, in plain words, with what to do; `greeting`: no request had left yet.
@@ -148,7 +178,7 @@ pub(crate) fn root_cause(error: &reqwest::Error) -> String {
     innermost.unwrap_or_else(|| "the request could not be completed".to_owned())
 }
 
-fn causes(error: &reqwest::Error) -> impl Iterator<Item = &(dyn Error + 'static)> {
+pub(crate) fn causes(error: &reqwest::Error) -> impl Iterator<Item = &(dyn Error + 'static)> {
     std::iter::successors(error.source(), |&cause| {
         // The source of an I/O error is that of what it wraps, which would be left out.
         let wrapped = cause.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
