@@ -11,7 +11,7 @@ use crate::logging::LogFormat;
 use crate::mock;
 use crate::plan;
 use crate::run::lines::format::FormatFlag;
-use crate::run::seen::extract;
+use crate::run::progress::extract;
 use crate::sim;
 use crate::tasks;
 

@@ -1,12 +1,12 @@
 //! The command line of Paceline.
 
 mod args;
-mod carried;
 mod check;
 mod completions;
 mod exit;
 mod explain;
 mod files;
+mod limiter_state;
 mod logging;
 mod mock;
 mod output;
