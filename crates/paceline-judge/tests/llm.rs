@@ -13,7 +13,8 @@ use hyper_util::rt::TokioIo;
 use paceline_core::{Backoff, Class, Dimension, Growth, Jitter, Limits, PacerConfig, Quota, ScopeState};
 use paceline_judge::{LlmConfig, LlmJudge};
 use paceline_store::work::{
-    Case, Clock, Failure, Filter, Item, Judge, Judgement, MemoryStore, NewItem, Policy, Scheduler, State, WorkStore,
+    Case, Failure, Filter, Judge, Judgement, MemoryStore, NewItem, Scheduler, SchedulerConfig, State, WorkClock,
+    WorkItem, WorkStore,
 };
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -77,8 +78,8 @@ fn says(text: &str) -> Response<Full<Bytes>> {
     answer(200, body.to_string())
 }
 
-async fn item() -> Item {
-    let store = MemoryStore::new(Clock::system());
+async fn item() -> WorkItem {
+    let store = MemoryStore::new(WorkClock::system());
     store.insert(vec![NewItem::new("a", "")]).await.unwrap();
     store.list(Filter::default(), 0, 1).await.unwrap().remove(0)
 }
@@ -130,7 +131,7 @@ async fn what_it_says_repeats_no_key() {
 
 #[tokio::test]
 async fn nonsense_of_every_kind_is_left_to_the_rules() {
-    let lines = include_str!("../../paceline-store/tests/nonsense.jsonl").lines();
+    let lines = include_str!("../../paceline-store/tests/invalid_decisions.jsonl").lines();
     let texts = lines.map(|line| serde_json::from_str::<String>(line).unwrap());
     let mut answers: Vec<Response<Full<Bytes>>> = texts.map(|text| says(&text)).collect();
     let bodies = [
@@ -262,12 +263,12 @@ async fn words_that_mislead_the_model_cost_their_item_at_most() {
         }))
     })
     .await;
-    let clock = Clock::system();
+    let clock = WorkClock::system();
     let store = Arc::new(MemoryStore::new(clock.clone()));
     let items = (0..10).map(|number| NewItem::new(number.to_string(), "{}")).collect();
     store.insert(items).await.unwrap();
     let growth = Growth::Constant { delay: Duration::from_millis(1) };
-    let policy = Policy { backoff: Backoff { growth, jitter: Jitter::None }, ..Policy::default() };
+    let policy = SchedulerConfig { backoff: Backoff { growth, jitter: Jitter::None }, ..SchedulerConfig::default() };
     let scheduler = Scheduler::new(store.clone(), policy, clock).unwrap().with_judge(Arc::new(server.judge()));
     let summary = scheduler
         .run(|task| async move {

@@ -15,7 +15,7 @@ pub(crate) fn write_batch(db: &mut JournalDb, commands: Vec<Command>) -> Result<
     let mut queries = Vec::new();
     batch.attempt(JournalDb::begin);
     for command in commands {
-        batch.carry_out(command, &mut queries);
+        batch.execute(command, &mut queries);
     }
     let adds = batch.adds;
     batch.attempt(|db| db.commit(adds));
@@ -45,7 +45,7 @@ struct WriteBatch<'a> {
 }
 
 impl WriteBatch<'_> {
-    fn carry_out(&mut self, command: Command, queries: &mut Vec<Query>) {
+    fn execute(&mut self, command: Command, queries: &mut Vec<Query>) {
         match command {
             Command::Finish(finished, reply) => {
                 self.outcome(finished.adds, &finished.usage, reply, |db| db.finish(&finished));

@@ -140,7 +140,7 @@ mod tests {
             let waited = failure.retry_after.map(|wait| wait.as_secs());
             assert_eq!((failure.class, waited), (class, wait), "{kind}: {detail}");
             assert_eq!((failure.code.as_deref(), failure.status), (Some(kind), Some(status)));
-            assert_eq!(failure.words, detail, "in the CA's own words");
+            assert_eq!(failure.message, detail, "in the CA's own words");
         }
     }
 
@@ -154,7 +154,7 @@ mod tests {
         ] {
             let problem = serde_json::json!({ "type": format!("urn:ietf:params:acme:error:{kind}"), "detail": "why" });
             let failure = failure(Error::Api(serde_json::from_value(problem).unwrap()));
-            assert_eq!((failure.class, failure.words.as_str()), (class, "why"), "{kind}");
+            assert_eq!((failure.class, failure.message.as_str()), (class, "why"), "{kind}");
         }
     }
 

@@ -1,7 +1,7 @@
 //! Groups that are held or stopped, and why an item that has not ended waits.
 
 use paceline_core::Timestamp;
-use paceline_store::work::{Clock, Item, State, WorkError, WorkStore};
+use paceline_store::work::{State, WorkClock, WorkError, WorkItem, WorkStore};
 use paceline_store::{ACCOUNT, ScopeRow, ScopeStatus};
 use serde_json::{Value, json};
 
@@ -73,7 +73,7 @@ impl Groups {
     ///
     /// # Errors
     /// What the store says.
-    pub(crate) async fn of(store: &dyn WorkStore, clock: &Clock) -> Result<Self, WorkError> {
+    pub(crate) async fn of(store: &dyn WorkStore, clock: &WorkClock) -> Result<Self, WorkError> {
         let closed = store.scopes().await?.into_iter().filter(|row| row.state != ScopeStatus::Open).collect();
         Ok(Self { closed, now: clock.wall() })
     }
@@ -84,7 +84,7 @@ impl Groups {
     }
 
     /// Why an item waits; none when it has ended, and when it is left to the next run.
-    pub(crate) fn waits(&self, item: &Item) -> Option<Waits> {
+    pub(crate) fn waits(&self, item: &WorkItem) -> Option<Waits> {
         match item.state {
             State::Waiting => Some(self.of_waiting(item)),
             State::InFlight => Some(Waits::InFlight),
@@ -92,7 +92,7 @@ impl Groups {
         }
     }
 
-    fn of_waiting(&self, item: &Item) -> Waits {
+    fn of_waiting(&self, item: &WorkItem) -> Waits {
         let closed = || self.closed.iter().filter(|row| row.name == item.group || *row.name == *ACCOUNT);
         if closed().any(|row| matches!(row.state, ScopeStatus::Stopped { .. })) {
             Waits::ScopeStopped
@@ -108,7 +108,7 @@ impl Groups {
     }
 
     /// When a waiting item may start, if that lies ahead.
-    pub(crate) fn due(&self, item: &Item) -> Option<Timestamp> {
+    pub(crate) fn due(&self, item: &WorkItem) -> Option<Timestamp> {
         item.not_before.filter(|at| item.state == State::Waiting && *at > self.now)
     }
 
@@ -166,7 +166,7 @@ mod tests {
     #[tokio::test]
     async fn the_strongest_reason_is_told() {
         let now = Timestamp::from_millis(1_700_000_000_000);
-        let clock = Clock::starting_at(now);
+        let clock = WorkClock::starting_at(now);
         let store = MemoryStore::new(clock.clone());
         let later = Some(now + Duration::from_secs(60));
         store

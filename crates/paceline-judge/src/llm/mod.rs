@@ -15,7 +15,7 @@ use paceline::{Limiter, Within};
 use paceline_core::{Class, ConfigError, PacerConfig, Request};
 use paceline_http::{Call, Exchange, Sender, SenderConfig, client_to};
 use paceline_providers::{Dialect, Provider};
-use paceline_store::work::{Case, Judge, Judgement, Judging, by_class, read_answer};
+use paceline_store::work::{Case, Judge, JudgeFuture, Judgement, by_class, parse_decision};
 
 use self::agreement::Agreement;
 use self::silence::Silence;
@@ -36,7 +36,7 @@ pub struct LlmConfig {
     /// The limits that its calls are under, and no other calls. Default: none configured, the pace is learnt.
     pub pacer: PacerConfig,
     /// How long one decision may take, waiting for a permit included. Default 4.8 s: shorter than the 5 s of a
-    /// [`Policy`](paceline_store::work::Policy), so that a silent endpoint teaches the pace something.
+    /// [`Policy`](paceline_store::work::SchedulerConfig), so that a silent endpoint teaches the pace something.
     pub timeout: Duration,
 }
 
@@ -91,7 +91,7 @@ pub enum LlmError {
 ///
 /// The model sees the error's class, status, code and words, which retry it would be, and the last five decisions; neither
 /// the payload nor what looks like a secret ([`redacted`](crate::redacted)). It answers in the words of
-/// [`read_answer`]. Its calls have a pace of their own: a refused or failing endpoint is left in peace, and cases
+/// [`parse_decision`]. Its calls have a pace of their own: a refused or failing endpoint is left in peace, and cases
 /// that cannot be asked in time go to the rules. Nothing is asked twice.
 ///
 /// What a model reads may have been written to mislead it. So the most that one item's words can cost is that item: an
@@ -203,7 +203,7 @@ impl Judge for LlmJudge {
         &self.name
     }
 
-    fn decide<'a>(&'a self, case: Case<'a>) -> Judging<'a> {
+    fn decide<'a>(&'a self, case: Case<'a>) -> JudgeFuture<'a> {
         Box::pin(async move {
             let rules = word(&by_class(case.failure));
             let (item, judge) = (&case.item.key, &self.name);
@@ -236,7 +236,7 @@ fn decision(exchange: Exchange) -> Result<Judgement, Silence> {
         return Err(Silence::Refused { status: answer.status().as_u16(), class: exchange.reading.class });
     }
     let text = prompt::text(answer.body()).ok_or(Silence::NoCompletion)?;
-    Ok(read_answer(&text)?)
+    Ok(parse_decision(&text)?)
 }
 
 const fn word(decision: &Judgement) -> &'static str {

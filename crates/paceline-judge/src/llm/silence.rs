@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use paceline_core::{Class, WaitReason};
 use paceline_http::NoAnswer;
-use paceline_store::work::Nonsense;
+use paceline_store::work::InvalidDecision;
 
 /// Why a case is left to the rules.
 #[derive(Debug, thiserror::Error)]
@@ -25,7 +25,7 @@ pub(super) enum Silence {
     #[error("its API answered with something that is no completion")]
     NoCompletion,
     #[error(transparent)]
-    Nonsense(#[from] Nonsense),
+    InvalidDecision(#[from] InvalidDecision),
 }
 
 impl Silence {
@@ -35,7 +35,7 @@ impl Silence {
             Self::Paced { .. } | Self::Crowded { .. } | Self::NotAdmitted(_) => "paced",
             Self::NoAnswer(NoAnswer::TooLarge(_)) => "nonsense",
             Self::NoAnswer(_) => "silent",
-            Self::NoCompletion | Self::Nonsense(_) => "nonsense",
+            Self::NoCompletion | Self::InvalidDecision(_) => "nonsense",
             Self::Refused { .. } => "refused",
         }
     }

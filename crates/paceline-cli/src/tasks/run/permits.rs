@@ -7,7 +7,7 @@ use std::time::Duration;
 use paceline::{Error, Limiter, NotNow, Permit};
 use paceline_config::Upstream;
 use paceline_core::{Class, Cost, Level, Request, ScopeId, Verdict};
-use paceline_store::work::{Failure, Start, Task, Wait};
+use paceline_store::work::{Failure, StartDecision, StartDelay, Task};
 
 use crate::exit;
 
@@ -54,7 +54,7 @@ impl Permits {
     }
 
     /// A permit for an item, or what it waits for.
-    pub(super) fn take<F>(&self, task: &Task, scope: ScopeId, cost: Cost) -> Result<Permit, Start<F>> {
+    pub(super) fn take<F>(&self, task: &Task, scope: ScopeId, cost: Cost) -> Result<Permit, StartDecision<F>> {
         let item = task.item();
         // The bounds on its tries are those of the store, so the pacer is told of none.
         let request = Request { item: Some(item.id), priority: item.priority.into(), ..Request::new(scope, cost) };
@@ -69,15 +69,15 @@ impl Permits {
         taken.map_err(|not_now| match not_now {
             NotNow::Wait { after, reason } => {
                 let for_all = reason.level == Level::Account;
-                Start::Later(Wait { after, why: reason.policy.to_string().into(), for_all })
+                StartDecision::Later(StartDelay { after, why: reason.policy.to_string().into(), for_all })
             }
             NotNow::Never(Error::TooLarge(too_large)) => {
                 let code = Some("too_large".to_owned());
-                Start::Never(Failure { code, ..Failure::new(Class::Invalid, too_large.to_string()) })
+                StartDecision::Never(Failure { code, ..Failure::new(Class::Invalid, too_large.to_string()) })
             }
-            NotNow::Never(Error::Stopped { reason, .. }) => Start::Stopped(reason.to_string()),
+            NotNow::Never(Error::Stopped { reason, .. }) => StartDecision::Stopped(reason.to_string()),
             // There is no deadline, and a run never closes its limiter.
-            other => Start::Stopped(other.to_string()),
+            other => StartDecision::Stopped(other.to_string()),
         })
     }
 

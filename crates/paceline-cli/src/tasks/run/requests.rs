@@ -10,7 +10,7 @@ use paceline_config::{CallNames, MOCK, Upstream};
 use paceline_core::{Class, Cost};
 use paceline_http::{Call, Exchange, NoAnswer, Sender};
 use paceline_store::End;
-use paceline_store::work::{DEFAULT_GROUP, Failure, Start, Task};
+use paceline_store::work::{DEFAULT_GROUP, Failure, StartDecision, Task};
 
 use super::Trying;
 use super::answers::Answers;
@@ -104,17 +104,17 @@ impl Requests {
     }
 
     /// Sends an item, if it can be sent and may be sent now.
-    pub(super) fn start(self: &Arc<Self>, task: Task, permits: &Permits, course: &Course) -> Start<Trying> {
+    pub(super) fn start(self: &Arc<Self>, task: Task, permits: &Permits, course: &Course) -> StartDecision<Trying> {
         let ready = match self.prepare(&task) {
             Ok(ready) => ready,
-            Err(failure) => return Start::Never(failure),
+            Err(failure) => return StartDecision::Never(failure),
         };
         let permit = match permits.take(&task, permits.scope(&ready.scope), ready.cost.clone()) {
             Ok(permit) => permit,
             Err(later) => return later,
         };
         let (requests, course) = (Arc::clone(self), course.clone());
-        Start::Now(Box::pin(async move { requests.send(&task, ready, permit, &course).await }))
+        StartDecision::Now(Box::pin(async move { requests.send(&task, ready, permit, &course).await }))
     }
 
     /// The first answer that could not be kept.

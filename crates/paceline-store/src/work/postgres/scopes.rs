@@ -5,7 +5,7 @@ use std::sync::Arc;
 use paceline_core::Timestamp;
 use tokio_postgres::Error;
 
-use super::link::Tx;
+use super::connection::Tx;
 use crate::schema::ACCOUNT;
 use crate::scope::{ScopeRow, ScopeStatus};
 

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use paceline_core::Timestamp;
 
 use super::row::Row;
+use crate::work::fair_share::Lane;
 use crate::work::item::State;
 use crate::work::lanes::{EARLIEST, Lanes};
-use crate::work::share::Lane;
 
 /// The items that wait.
 #[derive(Debug, Default)]
-pub(super) struct Waiting {
+pub(super) struct Queue {
     pub(super) lanes: Lanes,
     /// The number of each lane.
     pub(super) ids: HashMap<(Arc<str>, i16), i64>,
@@ -23,7 +23,7 @@ pub(super) struct Waiting {
 /// Where an item stands in its lane: tries whose time comes before new items, then by due time, then behind after crashes.
 pub(super) type Place = (bool, Timestamp, u32, u64);
 
-impl Waiting {
+impl Queue {
     /// Puts an item into its lane, if it waits.
     pub(super) fn insert(&mut self, row: &Row) {
         if row.item.state == State::Waiting {

@@ -1,4 +1,4 @@
-//! The connection: made when it is needed, made again when it breaks.
+//! The connection to the server, and how it is made again when it breaks.
 
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
@@ -15,56 +15,57 @@ use tokio_postgres::{AsyncMessage, Client, Error, Row, Statement, Transaction};
 
 use super::address::Address;
 use super::schema::{MIGRATIONS, SESSION};
-use crate::work::clock::Clock;
+use crate::work::clock::WorkClock;
 use crate::work::error::{WorkError, in_full};
 
 /// One connection to one schema, for one transaction at a time.
-pub(super) struct Link {
+pub(super) struct Connection {
     address: Address,
     schema: String,
-    /// By which is waited.
-    clock: Clock,
+    /// Times the waits between tries.
+    clock: WorkClock,
     /// The server, for messages: never with a password.
     pub(super) server: String,
     session: Mutex<Option<Session>>,
-    heard: Arc<Notify>,
-    /// How often items may have been made to wait, by this process or another one.
+    notified: Arc<Notify>,
+    /// Counts changes by this process and others that may have made items wait.
     changes: Arc<AtomicU64>,
 }
 
-/// A live connection and what is prepared on it.
+/// A live connection and its prepared statements.
 struct Session {
     client: Client,
     statements: std::sync::Mutex<HashMap<&'static str, Statement>>,
 }
 
-/// What is done within a transaction; it may be done again when the connection breaks.
-pub(super) type Act<'t, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 't>>;
+/// The body of a transaction; it may run again when the connection breaks.
+pub(super) type Operation<'t, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 't>>;
 
-/// How long a database that went away is waited for: longer than a restart takes.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long to try to reach a database again: longer than a restart takes.
+const RETRY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Between two tries to connect, at first; doubled each time, up to [`LONGEST_PAUSE`].
+/// The first pause between two tries to connect; doubled each time, up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
-impl Link {
+impl Connection {
     /// Connects, and brings the tables up to this version.
-    pub(super) async fn open(address: Address, schema: &str, heard: Arc<Notify>) -> Result<Self, WorkError> {
+    pub(super) async fn open(address: Address, schema: &str, notified: Arc<Notify>) -> Result<Self, WorkError> {
         let server = address.describe();
         let (schema, session) = (schema.to_owned(), Mutex::new(None));
-        let link = Self { address, schema, clock: Clock::system(), server, session, heard, changes: Arc::default() };
-        let session = link.connect_patiently().await?;
-        link.migrate(&session.client).await?;
-        *link.session.lock().await = Some(session);
-        Ok(link)
+        let connection =
+            Self { address, schema, clock: WorkClock::system(), server, session, notified, changes: Arc::default() };
+        let session = connection.connect_with_retries().await?;
+        connection.migrate(&session.client).await?;
+        *connection.session.lock().await = Some(session);
+        Ok(connection)
     }
 
-    /// Connects for the first time: a server that is not there yet is waited for, but not one that refuses.
-    async fn connect_patiently(&self) -> Result<Session, WorkError> {
-        let patience = self.address.patience.unwrap_or(PATIENCE);
-        let mut wait = Wait::begin(&self.clock, patience);
+    /// Connects for the first time: tries again while the server is not there yet, but not if it refuses.
+    async fn connect_with_retries(&self) -> Result<Session, WorkError> {
+        let timeout = self.address.timeout.unwrap_or(RETRY_TIMEOUT);
+        let mut wait = Wait::begin(&self.clock, timeout);
         loop {
             let error = match self.connect().await {
                 Ok(session) => return Ok(session),
@@ -73,10 +74,10 @@ impl Link {
             };
             let Some(pause) = wait.next(&self.clock) else {
                 let (server, source) = (self.server.clone(), Arc::new(error));
-                return Err(WorkError::Unreachable { server, waited: patience, source });
+                return Err(WorkError::Unreachable { server, waited: timeout, source });
             };
             if wait.is_first() {
-                let (server, reason, seconds) = (&self.server, in_full(&error), patience.as_secs());
+                let (server, reason, seconds) = (&self.server, in_full(&error), timeout.as_secs());
                 tracing::warn!(
                     "the server of the store on {server} is not to be reached: {reason}; waiting for it, {seconds} s at most"
                 );
@@ -90,18 +91,18 @@ impl Link {
         format!("paceline_{}", self.schema)
     }
 
-    /// Does `act` in a transaction. When the connection breaks it is done anew on another one, and is told so: the first
-    /// may have been committed.
+    /// Does `operation` in a transaction. When the connection breaks it is done anew on another one, with `true` as its second
+    /// argument: the first may have been committed.
     pub(super) async fn transact<T>(
         &self,
         action: &'static str,
-        act: impl for<'t> Fn(&'t Tx<'t>, bool) -> Act<'t, T> + Send + Sync,
+        operation: impl for<'t> Fn(&'t Tx<'t>, bool) -> Operation<'t, T> + Send + Sync,
     ) -> Result<T, WorkError> {
         let mut held = self.session.lock().await;
-        let (mut wait, mut again) = (None, false);
+        let (mut wait, mut retried) = (None, false);
         loop {
             let done = match self.session(&mut held).await {
-                Ok(session) => once(session, &self.changes, &act, again).await,
+                Ok(session) => run_once(session, &self.changes, &operation, retried).await,
                 Err(error) => Err(error),
             };
             let error = match done {
@@ -114,9 +115,9 @@ impl Link {
                 Kind::Broken => {
                     if held.take().is_some() {
                         tracing::warn!(server = self.server, %error, "the connection to the store broke; trying again");
-                        again = true;
+                        retried = true;
                     }
-                    let wait = wait.get_or_insert_with(|| Wait::begin(&self.clock, PATIENCE));
+                    let wait = wait.get_or_insert_with(|| Wait::begin(&self.clock, RETRY_TIMEOUT));
                     let Some(pause) = wait.next(&self.clock) else { return Err(self.error(action, error)) };
                     tokio::time::sleep(pause).await;
                 }
@@ -127,23 +128,23 @@ impl Link {
     async fn session<'s>(&self, held: &'s mut Option<Session>) -> Result<&'s mut Session, Error> {
         if held.as_ref().is_none_or(|session| session.client.is_closed()) {
             *held = Some(self.connect().await?);
-            // Whatever was said meanwhile was not heard.
+            // Notifications that were sent meanwhile are lost.
             self.changes.fetch_add(1, Ordering::Relaxed);
-            self.heard.notify_waiters();
+            self.notified.notify_waiters();
         }
         Ok(held.as_mut().expect("a session was put there just now"))
     }
 
     async fn connect(&self) -> Result<Session, Error> {
         let (client, mut connection) = self.address.config.connect(self.address.tls.clone()).await?;
-        let (heard, changes) = (self.heard.clone(), self.changes.clone());
+        let (notified, changes) = (self.notified.clone(), self.changes.clone());
         // The task ends with the connection, and the connection with its client.
         tokio::spawn(async move {
             while let Some(message) = poll_fn(|context| connection.poll_message(context)).await {
                 match message {
                     Ok(AsyncMessage::Notification(_)) => {
                         changes.fetch_add(1, Ordering::Relaxed);
-                        heard.notify_waiters();
+                        notified.notify_waiters();
                     }
                     Ok(_) => {}
                     Err(_) => return,
@@ -158,7 +159,7 @@ impl Link {
     async fn migrate(&self, client: &Client) -> Result<(), WorkError> {
         let schema = &self.schema;
         let fail = |error| self.error("prepare", error);
-        // Two that begin together: the second waits, and finds the work done.
+        // Of two processes that begin together the second waits, and finds the work done.
         let begin = format!(
             "BEGIN; SELECT pg_advisory_xact_lock({LOCK}); CREATE SCHEMA IF NOT EXISTS {schema};
              CREATE TABLE IF NOT EXISTS version (found bigint NOT NULL);"
@@ -183,7 +184,7 @@ impl Link {
 /// "PaWk" in ASCII: an advisory lock held while tables are made.
 const LOCK: i64 = 0x5061_576B;
 
-/// A transaction and what is prepared on its connection.
+/// A transaction, with the prepared statements of its connection.
 pub(super) struct Tx<'t> {
     inner: Transaction<'t>,
     statements: &'t std::sync::Mutex<HashMap<&'static str, Statement>>,
@@ -191,12 +192,12 @@ pub(super) struct Tx<'t> {
 }
 
 impl Tx<'_> {
-    /// How many changes were heard of that may have made items wait.
-    pub(super) fn heard(&self) -> u64 {
+    /// How many changes there were that may have made items wait.
+    pub(super) fn notified(&self) -> u64 {
         self.changes.load(Ordering::Relaxed)
     }
 
-    /// This transaction makes items wait. The next one of this process begins when it is over.
+    /// Counts a change: this transaction makes items wait.
     pub(super) fn note_change(&self) {
         self.changes.fetch_add(1, Ordering::Relaxed);
     }
@@ -222,14 +223,14 @@ impl Tx<'_> {
     }
 }
 
-async fn once<T>(
+async fn run_once<T>(
     session: &mut Session,
     changes: &AtomicU64,
-    act: &impl for<'t> Fn(&'t Tx<'t>, bool) -> Act<'t, T>,
-    again: bool,
+    operation: &impl for<'t> Fn(&'t Tx<'t>, bool) -> Operation<'t, T>,
+    retried: bool,
 ) -> Result<T, Error> {
     let tx = Tx { inner: session.client.transaction().await?, statements: &session.statements, changes };
-    let done = act(&tx, again).await?;
+    let done = operation(&tx, retried).await?;
     tx.inner.commit().await?;
     Ok(done)
 }
@@ -238,7 +239,7 @@ async fn once<T>(
 enum Kind {
     /// The connection is gone, or the server is not there yet.
     Broken,
-    /// Two transactions were in each other's way: this one is done again at once.
+    /// A deadlock or a serialization failure: the transaction is done again at once.
     Collided,
     /// Trying again would not help.
     Final,
@@ -258,26 +259,26 @@ fn kind_of(error: &Error) -> Kind {
     }
 }
 
-/// Whether the way to the server failed, not what was said on it: a certificate that is not trusted stays so.
+/// Whether the connection failed, not the protocol on it: a certificate that is not trusted stays so.
 fn is_of_the_connection(error: &Error) -> bool {
     let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<std::io::Error>());
     let is_refused = |cause: &std::io::Error| cause.get_ref().is_some_and(|inner| inner.is::<rustls::Error>());
     error.is_closed() || cause.is_some_and(|cause| !is_refused(cause))
 }
 
-/// How long a server that is away is still waited for.
+/// The pauses between the tries to reach a server, and when they end.
 struct Wait {
     until: Instant,
     pause: Duration,
 }
 
 impl Wait {
-    fn begin(clock: &Clock, patience: Duration) -> Self {
-        Self { until: clock.now() + patience, pause: FIRST_PAUSE / 2 }
+    fn begin(clock: &WorkClock, timeout: Duration) -> Self {
+        Self { until: clock.now() + timeout, pause: FIRST_PAUSE / 2 }
     }
 
     /// The pause before the next try; none when it was waited for long enough.
-    fn next(&mut self, clock: &Clock) -> Option<Duration> {
+    fn next(&mut self, clock: &WorkClock) -> Option<Duration> {
         self.pause = (self.pause * 2).min(LONGEST_PAUSE);
         (clock.now() + self.pause <= self.until).then_some(self.pause)
     }

@@ -13,7 +13,7 @@ pub(crate) struct Lane {
 
 /// Says from which lane to take how many next, and hears how many there were.
 #[derive(Debug)]
-pub(crate) struct Sharing {
+pub(crate) struct FairShare {
     levels: VecDeque<Vec<Lane>>,
     /// Lanes of the present level that are still to be asked in this round, and those that may have more.
     round: VecDeque<Lane>,
@@ -23,7 +23,7 @@ pub(crate) struct Sharing {
     left: usize,
 }
 
-impl Sharing {
+impl FairShare {
     /// At most `limit` items of lanes that are sorted by falling priority. `turn` says which group begins: where few items
     /// are asked for at a time, another one each time.
     pub(crate) fn new(lanes: &[Lane], limit: usize, turn: usize) -> Self {
@@ -69,7 +69,7 @@ mod tests {
         turn: usize,
         mut take: impl FnMut(&Lane, usize) -> Result<usize, E>,
     ) -> Result<(), E> {
-        let mut sharing = Sharing::new(lanes, limit, turn);
+        let mut sharing = FairShare::new(lanes, limit, turn);
         while let Some((lane, n)) = sharing.next() {
             let count = take(&lane, n)?;
             sharing.took(count);

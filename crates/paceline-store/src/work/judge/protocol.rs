@@ -1,24 +1,24 @@
-//! What a judge outside this process is asked, and how its answer is read: one JSON object each way.
+//! The protocol of a judge outside this process: one JSON object as the request, one as the decision.
 
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-use super::item::{Event, shortened};
-use super::judge::{Case, Judgement};
+use super::{Case, Judgement};
+use crate::work::item::{HistoryEntry, shortened};
 
-/// A longer answer is none: a decision is a line.
-const ANSWER_BYTES: usize = 64 << 10;
+/// A longer text is no decision: a decision is a line.
+const DECISION_BYTES: usize = 64 << 10;
 
-/// An answer that cannot be taken; the rules decide, and a line in the log says why.
+/// A judge's answer that is no valid decision; the rules decide, and a line in the log says why.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the judge's answer is not to be used: {why}")]
-pub struct Nonsense {
+pub struct InvalidDecision {
     why: String,
 }
 
-/// The question to a judge, as one line of JSON.
-pub fn question(case: &Case<'_>) -> String {
+/// The request to a judge, as one line of JSON.
+pub fn encode_request(case: &Case<'_>) -> String {
     let failure = case.failure;
     let history: Vec<Value> = case.history.iter().map(past).collect();
     json!({
@@ -27,7 +27,7 @@ pub fn question(case: &Case<'_>) -> String {
             "class": failure.class.as_str(),
             "status": failure.status,
             "code": failure.code,
-            "words": shortened(&failure.words),
+            "words": shortened(&failure.message),
         },
         "retry": case.retry,
         "max_retries": case.max_retries,
@@ -36,13 +36,13 @@ pub fn question(case: &Case<'_>) -> String {
     .to_string()
 }
 
-fn past(event: &Event) -> Value {
+fn past(event: &HistoryEntry) -> Value {
     json!({
         "decided_at": event.decided.to_string(),
         "class": event.failure.class.as_str(),
         "status": event.failure.status,
         "code": event.failure.code,
-        "words": event.failure.words,
+        "words": event.failure.message,
         "action": event.action,
         "reason": event.reason,
         "not_before": event.not_before.map(|at| at.to_string()),
@@ -50,31 +50,31 @@ fn past(event: &Event) -> Value {
     })
 }
 
-/// Reads an answer: `{"action": "retry" | "skip" | "abort", "reason": "...", "suggested_delay_seconds": N}`.
+/// Reads a decision: `{"action": "retry" | "skip" | "abort", "reason": "...", "suggested_delay_seconds": N}`.
 ///
 /// A fence of three backticks around it is taken off; upper and lower case are the same in the keys and the action. A delay
-/// may be a fraction or a number in quotes; 0, a negative one or none at all is left to the policy, and one that is too
-/// long the scheduler caps.
+/// may be a fraction or a number in quotes; 0, a negative one or none at all leaves the delay to the backoff, and the scheduler
+/// caps one that is too long.
 ///
 /// # Errors
-/// Everything else. It is never taken for a `skip`: words that were not understood must not cost an item.
-pub fn read_answer(text: &str) -> Result<Judgement, Nonsense> {
-    if text.len() > ANSWER_BYTES {
-        return Err(nonsense(format!("{} bytes are more than {ANSWER_BYTES}", text.len())));
+/// Everything else. It is never taken for a `skip`: an answer that was not understood must not cost an item.
+pub fn parse_decision(text: &str) -> Result<Judgement, InvalidDecision> {
+    if text.len() > DECISION_BYTES {
+        return Err(invalid(format!("{} bytes are more than {DECISION_BYTES}", text.len())));
     }
     let object: Map<String, Value> =
-        serde_json::from_str(without_fence(text.trim())).map_err(|error| nonsense(error.to_string()))?;
+        serde_json::from_str(without_fence(text.trim())).map_err(|error| invalid(error.to_string()))?;
     let reason = field(&object, "reason").and_then(Value::as_str).map(shortened);
     let action = match field(&object, "action") {
         Some(Value::String(action)) => action.trim().to_ascii_lowercase(),
-        Some(other) => return Err(nonsense(format!("the action is {}", shown(other)))),
-        None => return Err(nonsense("it has no action".to_owned())),
+        Some(other) => return Err(invalid(format!("the action is {}", shown(other)))),
+        None => return Err(invalid("it has no action".to_owned())),
     };
     match action.as_str() {
         "retry" => Ok(Judgement::Retry { delay: delay(field(&object, "suggested_delay_seconds"))?, reason }),
         "skip" => Ok(Judgement::Skip { reason }),
         "abort" => Ok(Judgement::Abort { reason }),
-        _ => Err(nonsense(format!("the action is {}", shown(&Value::String(action))))),
+        _ => Err(invalid(format!("the action is {}", shown(&Value::String(action))))),
     }
 }
 
@@ -84,8 +84,8 @@ fn field<'a>(object: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
         .or_else(|| object.iter().find(|(key, _)| key.trim().eq_ignore_ascii_case(name)).map(|(_, value)| value))
 }
 
-/// Seconds; none leaves the delay to the policy.
-fn delay(value: Option<&Value>) -> Result<Option<Duration>, Nonsense> {
+/// Seconds; none leaves the delay to the backoff.
+fn delay(value: Option<&Value>) -> Result<Option<Duration>, InvalidDecision> {
     let seconds = match value {
         None | Some(Value::Null) => return Ok(None),
         Some(Value::Number(number)) => number.as_f64(),
@@ -93,7 +93,7 @@ fn delay(value: Option<&Value>) -> Result<Option<Duration>, Nonsense> {
         Some(Value::Bool(_) | Value::Array(_) | Value::Object(_)) => None,
     };
     match seconds.filter(|seconds: &f64| seconds.is_finite()) {
-        None => Err(nonsense(format!("the delay is {}", value.map_or_else(String::new, shown)))),
+        None => Err(invalid(format!("the delay is {}", value.map_or_else(String::new, shown)))),
         Some(seconds) if seconds <= 0.0 => Ok(None),
         Some(seconds) => Ok(Some(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX))),
     }
@@ -105,8 +105,8 @@ fn without_fence(text: &str) -> &str {
     inner.trim_start_matches(|letter: char| letter.is_ascii_alphanumeric()).trim()
 }
 
-fn nonsense(why: String) -> Nonsense {
-    Nonsense { why }
+fn invalid(why: String) -> InvalidDecision {
+    InvalidDecision { why }
 }
 
 /// A value in a message, cut to a few words.
@@ -144,21 +144,21 @@ mod tests {
             (r#"{"action":"SKIP","reason":7}"#, skip(None)),
             (r#"{"action":"abort"}"#, Judgement::Abort { reason: None }),
         ] {
-            assert_eq!(read_answer(text), Ok(expected), "{text}");
+            assert_eq!(parse_decision(text), Ok(expected), "{text}");
         }
-        let huge = read_answer(r#"{"action":"retry","suggested_delay_seconds":1e300}"#);
+        let huge = parse_decision(r#"{"action":"retry","suggested_delay_seconds":1e300}"#);
         assert_eq!(huge, Ok(Judgement::Retry { delay: Some(Duration::MAX), reason: None }));
     }
 
     #[test]
     fn nonsense_of_every_kind_is_left_to_the_rules() {
-        let lines = include_str!("../../tests/nonsense.jsonl").lines();
-        let mut nonsense: Vec<String> =
+        let lines = include_str!("../../../tests/invalid_decisions.jsonl").lines();
+        let mut invalid: Vec<String> =
             lines.map(|line| serde_json::from_str(line).expect("a line is a JSON string")).collect();
-        assert!(nonsense.len() >= 30);
-        nonsense.push(format!(r#"{{"action":"skip","reason":"{}"}}"#, "x".repeat(ANSWER_BYTES)));
-        for text in nonsense {
-            assert!(read_answer(&text).is_err(), "{text} was taken for {:?}", read_answer(&text));
+        assert!(invalid.len() >= 30);
+        invalid.push(format!(r#"{{"action":"skip","reason":"{}"}}"#, "x".repeat(DECISION_BYTES)));
+        for text in invalid {
+            assert!(parse_decision(&text).is_err(), "{text} was taken for {:?}", parse_decision(&text));
         }
     }
 }

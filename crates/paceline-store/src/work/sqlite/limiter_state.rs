@@ -3,7 +3,7 @@
 
 use rusqlite::{Connection, OptionalExtension as _};
 
-pub(super) fn keep(conn: &Connection, account: &str, state: &str) -> rusqlite::Result<()> {
+pub(super) fn save(conn: &Connection, account: &str, state: &str) -> rusqlite::Result<()> {
     conn.execute_batch("CREATE TABLE IF NOT EXISTS limiter (account TEXT PRIMARY KEY, state TEXT NOT NULL) STRICT")?;
     conn.prepare_cached(
         "INSERT INTO limiter (account, state) VALUES (?1, ?2) ON CONFLICT (account) DO UPDATE SET state = ?2",
@@ -12,7 +12,7 @@ pub(super) fn keep(conn: &Connection, account: &str, state: &str) -> rusqlite::R
     .map(drop)
 }
 
-pub(super) fn kept(conn: &Connection, account: &str) -> rusqlite::Result<Option<String>> {
+pub(super) fn load(conn: &Connection, account: &str) -> rusqlite::Result<Option<String>> {
     let known = "SELECT count(*) FROM sqlite_schema WHERE name = 'limiter'";
     if conn.query_row(known, [], |row| row.get::<_, i64>(0))? == 0 {
         return Ok(None);

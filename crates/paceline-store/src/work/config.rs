@@ -1,4 +1,4 @@
-//! The bounds of a run, and what follows from a failure within them.
+//! The scheduler's configuration, and what follows from a failure within its bounds.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::scope::ScopeStatus;
 
 /// The bounds of a run and of its items. Each default is that of `paceline tasks`.
 #[derive(Clone, Debug)]
-pub struct Policy {
+pub struct SchedulerConfig {
     /// Items that may be worked on at a time. Default 10.
     pub concurrency: usize,
     /// How often an item is tried again after a transient or overloaded answer; it is sent once more than that. Default 3.
@@ -66,7 +66,7 @@ pub enum Idle {
     Stay,
 }
 
-impl Default for Policy {
+impl Default for SchedulerConfig {
     fn default() -> Self {
         let growth =
             Growth::Exponential { base: Duration::from_secs(5), multiplier: 2.0, cap: Duration::from_secs(300) };
@@ -106,11 +106,11 @@ impl GroupAction {
     }
 }
 
-impl Policy {
-    /// Whether the knobs make sense together.
+impl SchedulerConfig {
+    /// Checks the settings.
     ///
     /// # Errors
-    /// Names the first knob that does not.
+    /// Names the first setting that makes no sense.
     pub fn check(&self) -> Result<(), ConfigError> {
         let wrong = |key: &str, value: String, expected| Err(ConfigError { key: key.to_owned(), value, expected });
         if self.concurrency == 0 {
@@ -124,7 +124,7 @@ impl Policy {
 
     /// What follows from a failure for the item, and perhaps for its group. `judged` is what a judge decided, and its name, if
     /// there was one; `age` is the time since the item's first try.
-    pub(crate) fn rule(
+    pub(crate) fn apply_rules(
         &self,
         claimed: &Claimed,
         failure: Failure,
@@ -135,22 +135,22 @@ impl Policy {
         let by = judged.as_ref().map_or("rules", |(_, name)| name).to_owned();
         let judged = judged.map(|(judgement, _)| judgement);
         let retry::Decision { counted, then } = self.decide(claimed, &failure, judged.as_ref(), age, rng);
-        let stop = |wait| (Transition::Again(wait), "abort", Some(GroupAction::Stop));
+        let stop = |wait| (Transition::Retry(wait), "abort", Some(GroupAction::Stop));
         let ((next, action, group), why) = match (judged, then) {
             (Some(Judgement::Fail { reason }), _) => ((Transition::Failed, "fail", None), reason),
             (Some(Judgement::Skip { reason }), _) => ((Transition::Skipped, "skip", None), reason),
             (Some(Judgement::Abort { reason }), _) => (stop(Duration::ZERO), reason),
-            (_, Then::Again(wait)) if failure.class == Class::Account => (stop(wait), Some(failure.words.clone())),
+            (_, Then::Again(wait)) if failure.class == Class::Account => (stop(wait), Some(failure.message.clone())),
             (judged, Then::Again(wait)) => {
                 let action = if counted == Counted::Deferral { "defer" } else { "retry" };
                 let reason = judged.and_then(|judgement| judgement.reason().map(str::to_owned));
-                ((Transition::Again(wait), action, failure.is_for_group.then_some(GroupAction::Hold(wait))), reason)
+                ((Transition::Retry(wait), action, failure.is_for_group.then_some(GroupAction::Hold(wait))), reason)
             }
             (_, Then::GiveUp(reason @ GiveUp::Refused(_))) => {
                 ((Transition::Failed, "fail", None), Some(reason.as_str().into()))
             }
             (_, Then::GiveUp(reason)) => {
-                let (next, action) = self.over();
+                let (next, action) = self.over_bound_transition();
                 ((next, action, None), Some(reason.as_str().to_owned()))
             }
             (_, Then::Done) => unreachable!("a failure is no success"),
@@ -200,7 +200,7 @@ impl Policy {
     }
 
     /// What becomes of an item that is over its bound.
-    const fn over(&self) -> (Transition, &'static str) {
+    const fn over_bound_transition(&self) -> (Transition, &'static str) {
         match self.over_bound {
             OverBound::Fail => (Transition::Failed, "fail"),
             OverBound::NextRun => (Transition::NextRun, "next_run"),
@@ -213,7 +213,7 @@ impl Policy {
         if self.max_crashes.is_none_or(|bound| crashes <= bound) {
             return None;
         }
-        let (next, action) = self.over();
+        let (next, action) = self.over_bound_transition();
         let times = if crashes == 1 { "once".to_owned() } else { format!("{crashes} times") };
         let words = format!("its worker died {times} while it had this item");
         let failure = Failure { code: Some("crash".to_owned()), ..Failure::new(Class::Transient, words) };

@@ -1,4 +1,6 @@
-//! Who decides about a failure.
+//! Judges: programs, models or code that decide about a failure in place of the rules.
+
+mod protocol;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -6,14 +8,15 @@ use std::time::Duration;
 
 use paceline_core::Class;
 
-use super::item::{Event, Failure, Item};
+use super::item::{Failure, HistoryEntry, WorkItem};
+pub use protocol::{InvalidDecision, encode_request, parse_decision};
 
-/// What a judge gets to see.
+/// A failure that a judge decides about.
 #[derive(Clone, Copy, Debug)]
 pub struct Case<'a> {
     /// The item, with the sends before this one.
-    pub item: &'a Item,
-    /// Its payload, which the questions of [`question`](super::question) leave out.
+    pub item: &'a WorkItem,
+    /// Its payload, which the questions of [`question`](super::encode_request) leave out.
     pub payload: &'a str,
     /// What went wrong now.
     pub failure: &'a Failure,
@@ -22,7 +25,7 @@ pub struct Case<'a> {
     /// How many there may be.
     pub max_retries: u32,
     /// The last five decisions about the item, the oldest first.
-    pub history: &'a [Event],
+    pub history: &'a [HistoryEntry],
 }
 
 /// What is to be done about a failure.
@@ -30,8 +33,8 @@ pub struct Case<'a> {
 pub enum Judgement {
     /// Try again, within the bounds of the run.
     Retry {
-        /// After that time, at most the cap of the backoff; none = what the policy says. A server that asked for more is
-        /// obeyed.
+        /// The delay, at most the cap of the backoff; none = the next delay of the backoff. A longer one that the server asked
+        /// for is kept.
         delay: Option<Duration>,
         /// Why.
         reason: Option<String>,
@@ -72,8 +75,8 @@ impl Judgement {
     }
 }
 
-/// A verdict that may take its time; none = the rules decide.
-pub type Judging<'a> = Pin<Box<dyn Future<Output = Option<Judgement>> + Send + 'a>>;
+/// A judge's decision; none = the rules decide.
+pub type JudgeFuture<'a> = Pin<Box<dyn Future<Output = Option<Judgement>> + Send + 'a>>;
 
 /// Decides about failures in place of the rules, which go by the class alone.
 ///
@@ -84,20 +87,20 @@ pub trait Judge: Send + Sync {
     fn name(&self) -> &str;
 
     /// Decides a case.
-    fn decide<'a>(&'a self, case: Case<'a>) -> Judging<'a>;
+    fn decide<'a>(&'a self, case: Case<'a>) -> JudgeFuture<'a>;
 }
 
-/// What the class of a failure asks for, before the bounds of the run are looked at: what happens without a judge. Words
-/// decide nothing: a server in trouble may say "unauthorized".
+/// What follows from the class of a failure, before the bounds of the run are applied: what happens without a judge. The message
+/// decides nothing: a server in trouble may say "unauthorized".
 pub fn by_class(failure: &Failure) -> Judgement {
     match failure.class {
-        Class::Account => Judgement::Abort { reason: Some(failure.words.clone()) },
+        Class::Account => Judgement::Abort { reason: Some(failure.message.clone()) },
         class if class.is_final() => Judgement::Fail { reason: Some(class.as_str().to_owned()) },
         _ => Judgement::Retry { delay: None, reason: None },
     }
 }
 
-/// Whether a failure is for a judge at all.
+/// Whether a judge may decide about a failure of that class.
 pub(crate) const fn is_arguable(class: Class) -> bool {
     !matches!(class, Class::Account | Class::QuotaExhausted | Class::Abandoned)
 }
