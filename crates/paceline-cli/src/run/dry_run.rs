@@ -8,13 +8,13 @@ use std::time::Duration;
 use paceline::clock;
 use paceline_config::{Money, Upstream};
 use paceline_core::{Cost, Dimension, Instant, Limits, Pacer, Request, TooLarge};
+use paceline_model::Job;
 use paceline_providers::TokenRatio;
-use paceline_sim::Job;
 use paceline_store::{JournalError, Paths, Reader, Rows, RunLock, State};
 use serde_json::{Value, json};
 
-use crate::args::RunArgs;
 use crate::exit::{Failure, Status};
+use crate::run::args::RunArgs;
 use crate::run::budgets;
 use crate::run::calls::budget::{Budget, Used};
 use crate::run::job::job_config::JobConfig;

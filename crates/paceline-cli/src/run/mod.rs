@@ -1,5 +1,6 @@
 //! `paceline run`: sends every request of a file, and is never done twice.
 
+pub(crate) mod args;
 pub(crate) mod calls;
 mod dry_run;
 pub(crate) mod job;
@@ -8,11 +9,10 @@ pub(crate) mod progress;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::time::Duration;
 
 use paceline::{Instant, Limiter, clock};
-use paceline_config::{MOCK, Upstream};
-use paceline_core::{Limits, Quota, Shape};
+use paceline_config::Upstream;
+use paceline_core::Limits;
 use paceline_http::Sender;
 use paceline_providers::Provider;
 use paceline_store::{Journal, Paths, RunLock};
@@ -41,17 +41,15 @@ use self::progress::extract;
 use self::progress::report::{Ending, ReportError};
 use self::progress::summary::Summary;
 use self::progress::{report, resume_command};
-use crate::args::{Everywhere, RunArgs};
+use crate::args::Everywhere;
 use crate::exit::{Failure, Status};
 use crate::files::{self, Kept};
 use crate::limiter_state;
-use crate::mock::{self, MockConfig, MockServer};
+use crate::mock;
 use crate::output::Telling;
+use crate::run::args::RunArgs;
 use crate::text;
 use crate::upstream;
-
-/// Requests per minute of the mock that `--upstream mock` starts. The run is told by its headers only.
-const MOCK_RPM: u64 = 1_200;
 
 /// Runs a job to its end, or until it has to stop.
 ///
@@ -78,7 +76,7 @@ pub(crate) async fn command(args: RunArgs, everywhere: &Everywhere) -> Result<St
     let preparing = LoadGuard::watch(&paths)?;
     check_paths::try_summary(args.summary.as_deref())?;
     let mut input = prepare_input(&args, &paths, upstream.provider)?;
-    let mock = start_mock(&mut upstream, args.seed).await?;
+    let mock = mock::start_for(&mut upstream, args.seed).await?;
     let base_url = upstream.base_url.clone().unwrap_or_default();
     let limiter = limiter(&upstream, args.seed)?;
     let format = Format::choose(args.format, args.endpoint.as_deref(), &input, upstream.provider, &base_url)?;
@@ -318,17 +316,6 @@ fn prepare_input(args: &RunArgs, paths: &Paths, provider: Provider) -> Result<In
     })
 }
 
-/// Starts the in-process mock when it is asked for, and points the upstream at it.
-pub(crate) async fn start_mock(upstream: &mut Upstream, seed: Option<u64>) -> Result<Option<MockServer>, Failure> {
-    if upstream.name != MOCK || upstream.base_url.is_some() {
-        return Ok(None);
-    }
-    let config = MockConfig { seed: seed.unwrap_or_default(), ..MockConfig::default() };
-    let server = mock::spawn(config.with_requests_per_minute(MOCK_RPM)).await?;
-    upstream.base_url = Some(server.url());
-    Ok(Some(server))
-}
-
 fn limiter(upstream: &Upstream, seed: Option<u64>) -> Result<Limiter, Failure> {
     let config = upstream.pacer.clone();
     match seed {
@@ -341,11 +328,6 @@ fn limiter(upstream: &Upstream, seed: Option<u64>) -> Result<Limiter, Failure> {
 /// The limits that an ideal client would know: those configured, and those of our own mock.
 fn told_limits(upstream: &Upstream) -> Limits {
     let mut limits = upstream.pacer.limits.clone();
-    if upstream.name == MOCK {
-        limits.quotas.push(Quota {
-            shape: Shape::Bucket { burst: MOCK_RPM.div_ceil(60) },
-            ..Quota::sliding(paceline_core::Dimension::Requests, MOCK_RPM, Duration::from_secs(60))
-        });
-    }
+    limits.quotas.extend(mock::limit_of(upstream));
     limits
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use paceline::{Cause, ScopeSnapshot, ScopeState, Snapshot};
 use paceline_core::{Class, Cost, Dimension, Limits};
-use paceline_sim::Job;
+use paceline_model::Job;
 use paceline_store::{DeferReason, JobCounts};
 use serde_json::{Value, json};
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderValue, Response};
 use paceline::{Clock, Permit};
-use paceline_config::{CallNames, MOCK, Upstream};
+use paceline_config::{CallNames, Upstream};
 use paceline_core::{Class, Cost};
 use paceline_http::{Call, Exchange, NoAnswer, Sender};
 use paceline_store::End;
@@ -17,7 +17,7 @@ use super::answers::Answers;
 use super::permits::{self, Permits};
 use super::shutdown::Shutdown;
 use crate::exit;
-use crate::mock::MockServer;
+use crate::mock::{self, MockServer};
 use crate::run;
 use crate::run::calls::entry;
 use crate::run::calls::fail_fast::Reachability;
@@ -71,7 +71,7 @@ impl Requests {
         run::warn_of_idle(&upstream);
         upstream.limits_groups();
         let headers = upstream::headers(&upstream)?;
-        let mock = if upstream.name == MOCK { run::start_mock(&mut upstream, None).await? } else { None };
+        let mock = mock::start_for(&mut upstream, None).await?;
         let base_url = upstream.base_url.clone().unwrap_or_default();
         let account = mock.is_none().then(|| account_lock::account(&base_url, &headers));
         if endpoint.is_some() {
