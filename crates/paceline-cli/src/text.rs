@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use jiff::tz::TimeZone;
 use paceline_core::Timestamp;
-use paceline_store::Totals;
+use paceline_store::CallTotals;
 
 pub(crate) use columns::{WIDTH, cell, cut, padded, width, wrapped};
 pub(crate) use paceline_core::duration_words as duration;
@@ -76,7 +76,7 @@ pub(crate) fn counted(number: u64, noun: &str) -> String {
 
 /// What went wrong with the calls of a job, empty if nothing did. `for_long`: answers that a quota is used up, or that
 /// asked for so long a wait.
-pub(crate) fn call_details(totals: &Totals, for_long: u64) -> String {
+pub(crate) fn call_details(totals: &CallTotals, for_long: u64) -> String {
     let after_errors = match totals.retries {
         0 => String::new(),
         retries => format!(" ({} after failures)", count(retries)),
@@ -163,8 +163,8 @@ mod tests {
 
     #[test]
     fn only_what_went_wrong_with_calls_is_told() {
-        assert_eq!(call_details(&Totals { calls: 60, ..Totals::default() }, 0), "");
-        let totals = Totals { calls: 2_000, resends: 1_500, retries: 3, throttled: 1_497, abandoned: 1 };
+        assert_eq!(call_details(&CallTotals { calls: 60, ..CallTotals::default() }, 0), "");
+        let totals = CallTotals { calls: 2_000, resends: 1_500, retries: 3, throttled: 1_497, abandoned: 1 };
         assert_eq!(
             call_details(&totals, 2),
             "1,500 sent again (3 after failures), 1,497 rate-limited, 2 refused for long, 1 given up by us"

@@ -6,10 +6,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue};
-use paceline::config::{Config, Environment, KeySource, Overrides, Upstream, is_loopback};
-use paceline::provider::Provider;
-use paceline::secrets::{SECRET, hidden};
+use paceline_config::{Config, Environment, KeySource, Overrides, Upstream};
 use paceline_http::{Sender, SenderConfig};
+use paceline_providers::secrets::{SECRET, hidden};
+use paceline_providers::{Provider, is_loopback};
 
 use crate::args::{Everywhere, UpstreamArgs};
 use crate::exit::Failure;

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use paceline::Limiter;
-use paceline::provider::{Answer, NoResponse, Provider, Reading, no_response, read};
 use paceline_core::retry::Counted;
 use paceline_core::{
     Backoff, BreakerConfig, Class, Cost, Event, GiveUp, Growth, Instant, Jitter, Outcome, Pace, Pacer, PacerConfig,
     Request, Retry, Timestamp, Verdict,
 };
+use paceline_providers::{Answer, NoResponse, Provider, Reading, no_response, read};
 use paceline_store::work::{
     Ask, ClaimOutcome, Claimed, Clock, DecisionRecord, Failure, MemoryStore, NewItem, Note, Observer, OverBound,
     Policy, Scheduler, Task, Transition, WorkStore,

@@ -5,9 +5,9 @@ use std::io;
 use std::time::Duration;
 
 use http::{HeaderMap, StatusCode};
-use paceline::provider::{self, Answer, NoResponse, Provider, Reading};
-use paceline::{Answered, Class};
-use paceline_core::{Reach, Timestamp, duration_words};
+use paceline::{Answered, Attempt, Class, clock};
+use paceline_core::{Outcome, Reach, Timestamp, duration_words};
+use paceline_providers::{Answer, NoResponse, Provider, Reading, no_response};
 use rustls::{AlertDescription, CertificateError};
 
 /// So much of headers is accepted in HTTP/2, and about as much in HTTP/1.
@@ -59,34 +59,40 @@ impl From<reqwest::Error> for NoAnswer {
 }
 
 impl Answered for NoAnswer {
-    /// A failure that may pass, but for an answer that would be as large the next time, and for distrust, which stops the job
-    /// like a bad key: a person must act.
-    fn reading(&self, provider: Provider, now: Timestamp) -> Reading {
+    fn outcome(&self, attempt: &Attempt<'_>) -> Outcome {
+        let outcome = self.reading(attempt.provider, clock::wall()).outcome_of(attempt.reserved);
+        Outcome { reason: Some(self.to_string().into()), ..outcome }
+    }
+}
+
+impl NoAnswer {
+    /// What it means: a failure that may pass, but for an answer that would be as large the next time, and for distrust,
+    /// which stops the account like a bad key: a person must act. Only the meaning of a [`Status`](Self::Status) depends on
+    /// the provider and the time.
+    pub fn reading(&self, provider: Provider, now: Timestamp) -> Reading {
         match self {
-            Self::Connect(_) => Reading { unsent: true, ..provider::no_response(NoResponse::Connect) },
+            Self::Connect(_) => Reading { unsent: true, ..no_response(NoResponse::Connect) },
             Self::Tls(words) => Reading {
                 reach: Reach::Account,
                 code: Some("tls".to_owned()),
                 words: Some(words.clone()),
                 ..Reading::new(Class::Account)
             },
-            Self::Timeout(_) => provider::no_response(NoResponse::Timeout),
-            Self::Broken(_) => provider::no_response(NoResponse::Reset),
-            Self::Malformed(_) => provider::no_response(NoResponse::Malformed),
-            Self::Truncated(_) => provider::no_response(NoResponse::Truncated),
+            Self::Timeout(_) => no_response(NoResponse::Timeout),
+            Self::Broken(_) => no_response(NoResponse::Reset),
+            Self::Malformed(_) => no_response(NoResponse::Malformed),
+            Self::Truncated(_) => no_response(NoResponse::Truncated),
             Self::TooLarge(_) | Self::HeadTooLarge => {
                 Reading { code: Some("response_too_large".to_owned()), ..Reading::new(Class::Invalid) }
             }
             Self::Status(status) => {
                 let (status, headers) = (status.as_u16(), &HeaderMap::new());
-                provider::read(provider, &Answer { status, headers, body: b"", path: "" }, now)
+                paceline_providers::read(provider, &Answer { status, headers, body: b"", path: "" }, now)
             }
             Self::GivenUp => Reading::new(Class::Abandoned),
         }
     }
-}
 
-impl NoAnswer {
     /// What became of a call that had so much time.
     pub(crate) fn of(error: &reqwest::Error, timeout: Option<Duration>) -> Self {
         if let Some(words) = causes(error).find_map(|cause| distrust(cause, error.is_connect())) {

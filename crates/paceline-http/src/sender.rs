@@ -8,11 +8,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION};
 use http::{Method, Response};
-use paceline::config::join_url;
-use paceline::provider::{self, Dialect, Reading, TokenRatio, Usage};
-use paceline::secrets::{Secrets, is_secret_name};
-use paceline::{Answered as _, Class, Clock, Cost, Permit, Verdict, clock};
-use reqwest::{ClientBuilder, Url, redirect};
+use paceline::{Class, Clock, Cost, Permit, Verdict, clock};
+use paceline_providers::secrets::{Secrets, is_secret_name};
+use paceline_providers::{Answer, Dialect, Reading, TokenRatio, Usage, collect, is_loopback, join_url};
+use reqwest::{Client, ClientBuilder, Url, redirect};
 
 use crate::no_answer::{LARGEST_HEAD, NoAnswer};
 use crate::partial::Partials;
@@ -67,6 +66,12 @@ impl fmt::Debug for SenderConfig {
     }
 }
 
+/// Calls to an address through the proxy that the environment names (`HTTPS_PROXY` and its kin). None is asked for this
+/// machine's own addresses: a proxy cannot reach them, and what is meant for them stays here.
+pub fn client_to(address: &str) -> ClientBuilder {
+    if is_loopback(address) { Client::builder().no_proxy() } else { Client::builder() }
+}
+
 /// One HTTP request.
 #[derive(Clone, Debug, Default)]
 pub struct Call {
@@ -109,7 +114,7 @@ pub struct Exchange {
 /// What is learnt from answers is kept here: how many tokens a scope's texts have, and what is left of batches that a server
 /// accepted in part.
 pub struct Sender {
-    client: reqwest::Client,
+    client: Client,
     config: SenderConfig,
     secrets: Secrets,
     clock: Clock,
@@ -127,7 +132,7 @@ struct Received {
 }
 
 impl Sender {
-    /// A sender with its own pool of connections, on what [`client`](crate::client) or [`client_to`](crate::client_to) has set
+    /// A sender with its own pool of connections, on what [`client_to`] or, with the feature `config`, `client` has set
     /// up.
     ///
     /// # Errors
@@ -218,7 +223,7 @@ impl Sender {
                 Some(item) => answer.map(|body| self.partials.answered(item, &call.body, body, &reading)),
                 None => answer,
             };
-            match provider::collect(&as_read(&answer, "")) {
+            match collect(&as_read(&answer, "")) {
                 Some(object) => answer.map(|_| object.to_string().into()),
                 None => answer,
             }
@@ -316,8 +321,8 @@ impl Exchange {
 }
 
 /// An answer to a call of that path, as the tables read it.
-fn as_read<'a>(answer: &'a Response<Bytes>, path: &'a str) -> provider::Answer<'a> {
-    provider::Answer { status: answer.status().as_u16(), headers: answer.headers(), body: answer.body(), path }
+fn as_read<'a>(answer: &'a Response<Bytes>, path: &'a str) -> Answer<'a> {
+    Answer { status: answer.status().as_u16(), headers: answer.headers(), body: answer.body(), path }
 }
 
 /// The path of a whole address.

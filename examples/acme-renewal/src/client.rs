@@ -12,12 +12,12 @@ use bytes::Bytes;
 use http::{Method, Request, Response};
 use http_body_util::{BodyExt as _, Full};
 use instant_acme::{BodyWrapper, BytesResponse, HttpClient};
-use paceline::provider::{Provider, Reading};
 use paceline::{
     BreakerConfig, Class, ConfigError, Cost, Error, Instant, Limiter, Limits, MaxWait, PacerConfig, Permit, Quota,
     ScopeId, Within,
 };
 use paceline_http::{Call, NoAnswer, Sender, SenderConfig, client_to};
+use paceline_providers::{Provider, Reading};
 use serde::Deserialize;
 use tokio::sync::Notify;
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use paceline::{Backoff, Class, Growth, Jitter};
 use paceline_judge::{LlmConfig, LlmError, LlmJudge};
-use paceline_store::ScopeState;
+use paceline_store::ScopeStatus;
 use paceline_store::work::{
     Clock, Ended, Failure, Item, Note, OverBound, Policy, Scheduler, SqliteStore, Task, WorkError, WorkStore,
 };
@@ -155,10 +155,10 @@ async fn why(
     }
     let scope = store.scopes().await?.into_iter().find(|row| *row.name == *group);
     Ok(match (ended, scope.map(|row| row.state)) {
-        (Ended::GroupsStopped, Some(ScopeState::Stopped { reason })) => {
+        (Ended::GroupsStopped, Some(ScopeStatus::Stopped { reason })) => {
             Some(format!("the CA needs a person: {reason}"))
         }
-        (Ended::MaxWait, Some(ScopeState::Held { reason, .. })) => Some(format!("the CA asks to wait: {reason}")),
+        (Ended::MaxWait, Some(ScopeStatus::Held { reason, .. })) => Some(format!("the CA asks to wait: {reason}")),
         (Ended::Done, _) => None,
         (ended, _) => ended.as_str().map(str::to_owned),
     })
@@ -214,9 +214,9 @@ fn tell(note: &Note<'_>) {
             tracing::warn!("{}: {code}: {}; {next}", domain(item), decided.failure.words);
         }
         Note::Scope(row) => match &row.state {
-            ScopeState::Stopped { reason } => tracing::error!("{} is stopped: {reason}", row.name),
-            ScopeState::Held { reason, .. } => tracing::warn!("{} is held: {reason}", row.name),
-            ScopeState::Open => {}
+            ScopeStatus::Stopped { reason } => tracing::error!("{} is stopped: {reason}", row.name),
+            ScopeStatus::Held { reason, .. } => tracing::warn!("{} is held: {reason}", row.name),
+            ScopeStatus::Open => {}
         },
         _ => {}
     }

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderValue, Method};
-use paceline::provider::Provider;
 use paceline::{Class, Dimension, Request, Verdict};
 use paceline_http::{Call, NoAnswer, SenderConfig};
+use paceline_providers::Provider;
 use serde_json::json;
 
 use support::{Server, answer, limiter, ok, post, send, sender, with};
@@ -178,7 +178,7 @@ async fn a_caller_who_knows_more_has_the_last_word_before_the_pacer_hears_of_it(
     let permit = limiter.acquire(Request::new(limiter.scope("chat"), sender.charge("chat", &call))).await.unwrap();
     let judged = |answer: &Result<http::Response<Bytes>, NoAnswer>, reading| {
         assert_eq!(answer.as_ref().unwrap().status(), 429);
-        paceline::provider::Reading { class: Class::Invalid, ..reading }
+        paceline_providers::Reading { class: Class::Invalid, ..reading }
     };
     let exchange = sender.send_judged(permit, &call, pending(), judged).await;
     assert_eq!((exchange.reading.class, exchange.status()), (Class::Invalid, Some(429)));

@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
-use paceline::provider::Provider;
-use paceline::{
-    Answered as _, Backoff, Class, Cost, Growth, Jitter, Limiter, Pace, PacerConfig, Request, Retry, clock,
-};
+use paceline::{Backoff, Class, Cost, Growth, Jitter, Limiter, Pace, PacerConfig, Request, Retry, clock};
 use paceline_http::{LARGEST_ANSWER, NoAnswer, receive};
+use paceline_providers::Provider;
 
 use crate::support::{Server, answer, ok};
 

@@ -3,9 +3,9 @@
 use std::process::Command;
 use std::sync::Arc;
 
-use paceline::provider::Provider;
 use paceline::{Class, Reach};
 use paceline_http::{NoAnswer, SenderConfig};
+use paceline_providers::Provider;
 use rcgen::{CertificateParams, KeyPair};
 use rustls::ServerConfig;
 use rustls::pki_types::PrivateKeyDer;

@@ -11,10 +11,10 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use http::{HeaderMap, Method};
-use paceline::provider::{Dialect, Provider};
 use paceline::{Limiter, Within};
 use paceline_core::{Class, ConfigError, PacerConfig, Request};
 use paceline_http::{Call, Exchange, Sender, SenderConfig, client_to};
+use paceline_providers::{Dialect, Provider};
 use paceline_store::work::{Case, Judge, Judgement, Judging, by_class, read_answer};
 
 use self::agreement::Agreement;

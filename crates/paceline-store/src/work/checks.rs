@@ -2,7 +2,7 @@
 
 use super::error::WorkError;
 use super::item::{Amend, ClaimOutcome, DecisionRecord, Filter, Item, NewItem, State};
-use crate::scope::{ScopeRow, ScopeState};
+use crate::scope::{ScopeRow, ScopeStatus};
 
 /// Keys and groups are words in reports and indexes.
 const KEY_BYTES: usize = 512;
@@ -34,8 +34,8 @@ pub(crate) fn keepable(outcomes: &mut [ClaimOutcome], scopes: &mut [ScopeRow]) {
     }
     for scope in scopes {
         match &mut scope.state {
-            ScopeState::Held { reason, .. } | ScopeState::Stopped { reason } => without_nul(reason),
-            ScopeState::Open => {}
+            ScopeStatus::Held { reason, .. } | ScopeStatus::Stopped { reason } => without_nul(reason),
+            ScopeStatus::Open => {}
         }
     }
 }

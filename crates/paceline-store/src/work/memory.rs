@@ -23,7 +23,7 @@ use super::item::{
 use super::lanes::{Asked, EARLIEST, Taking};
 use super::store::{Pending, WorkStore};
 use crate::schema::ACCOUNT;
-use crate::scope::{ScopeRow, ScopeState};
+use crate::scope::{ScopeRow, ScopeStatus};
 
 /// A [`WorkStore`] in memory. Clones are the same store.
 #[derive(Clone, Debug)]
@@ -52,7 +52,7 @@ struct Tables {
 
 #[derive(Debug)]
 struct Closed {
-    state: ScopeState,
+    state: ScopeStatus,
     since: Timestamp,
 }
 
@@ -255,11 +255,11 @@ impl Tables {
     }
 
     fn begin_run(&mut self, now: Timestamp) {
-        let is_stopped = |closed: &Closed| matches!(closed.state, ScopeState::Stopped { .. });
+        let is_stopped = |closed: &Closed| matches!(closed.state, ScopeStatus::Stopped { .. });
         let stopped: Vec<_> =
             self.scopes.iter().filter(|(_, closed)| is_stopped(closed)).map(|(name, _)| name.clone()).collect();
         for name in stopped {
-            self.set_scope(ScopeRow { name, state: ScopeState::Open }, now);
+            self.set_scope(ScopeRow { name, state: ScopeStatus::Open }, now);
         }
         let deferred: Vec<u64> =
             self.rows.values().filter(|row| row.item.state == State::Deferred).map(|row| row.item.id).collect();
@@ -326,7 +326,7 @@ impl Tables {
 
     fn set_scope(&mut self, row: ScopeRow, now: Timestamp) {
         let since = self.scopes.remove(&row.name).map(|closed| closed.since);
-        if row.state != ScopeState::Open {
+        if row.state != ScopeStatus::Open {
             self.scopes.insert(row.name, Closed { state: row.state, since: since.unwrap_or(now) });
         } else if let Some(since) = since {
             self.move_deadlines(&row.name, now.saturating_since(since));
@@ -338,18 +338,18 @@ impl Tables {
         let groups: BTreeSet<Arc<str>> =
             items.iter().map(|id| self.rows[id].item.group.clone()).chain([ACCOUNT.into()]).collect();
         for name in groups.into_iter().filter(|_| !items.is_empty()) {
-            if self.scopes.get(&name).is_some_and(|closed| matches!(closed.state, ScopeState::Stopped { .. })) {
-                self.set_scope(ScopeRow { name, state: ScopeState::Open }, now);
+            if self.scopes.get(&name).is_some_and(|closed| matches!(closed.state, ScopeStatus::Stopped { .. })) {
+                self.set_scope(ScopeRow { name, state: ScopeStatus::Open }, now);
             }
         }
     }
 
     fn end_holds(&mut self, now: Timestamp) {
-        let over = |closed: &Closed| matches!(closed.state, ScopeState::Held { until, .. } if until <= now);
+        let over = |closed: &Closed| matches!(closed.state, ScopeStatus::Held { until, .. } if until <= now);
         let ended: Vec<_> =
             self.scopes.iter().filter(|(_, closed)| over(closed)).map(|(name, _)| name.clone()).collect();
         for name in ended {
-            self.set_scope(ScopeRow { name, state: ScopeState::Open }, now);
+            self.set_scope(ScopeRow { name, state: ScopeStatus::Open }, now);
         }
     }
 
@@ -412,9 +412,9 @@ fn opens(scopes: &BTreeMap<Arc<str>, Closed>) -> impl Fn(&str) -> Option<Timesta
         let mut opens = EARLIEST;
         for scope in [group, ACCOUNT] {
             match scopes.get(scope).map(|closed| &closed.state) {
-                Some(ScopeState::Stopped { .. }) => return None,
-                Some(ScopeState::Held { until, .. }) => opens = opens.max(*until),
-                Some(ScopeState::Open) | None => {}
+                Some(ScopeStatus::Stopped { .. }) => return None,
+                Some(ScopeStatus::Held { until, .. }) => opens = opens.max(*until),
+                Some(ScopeStatus::Open) | None => {}
             }
         }
         Some(opens)

@@ -7,7 +7,7 @@ use paceline_core::{Backoff, Class, ConfigError, GiveUp, Growth, Hint, Jitter, P
 
 use super::item::{ClaimOutcome, Claimed, DecisionRecord, Failure, Transition};
 use super::judge::Judgement;
-use crate::scope::ScopeState;
+use crate::scope::ScopeStatus;
 
 /// The bounds of a run and of its items. Each default is that of `paceline tasks`.
 #[derive(Clone, Debug)]
@@ -98,10 +98,10 @@ pub(crate) enum GroupAction {
 
 impl GroupAction {
     /// As a state, at a time of the store's clock.
-    pub(crate) fn state(&self, now: paceline_core::Timestamp, reason: String) -> ScopeState {
+    pub(crate) fn state(&self, now: paceline_core::Timestamp, reason: String) -> ScopeStatus {
         match self {
-            Self::Stop => ScopeState::Stopped { reason },
-            Self::Hold(wait) => ScopeState::Held { until: now + *wait, reason },
+            Self::Stop => ScopeStatus::Stopped { reason },
+            Self::Hold(wait) => ScopeStatus::Held { until: now + *wait, reason },
         }
     }
 }
@@ -193,7 +193,7 @@ impl Policy {
             Class::Invalid | Class::Filtered if judged.is_some() => Class::Transient,
             class => class,
         };
-        let hint = failure.retry_after.map(|wait| Hint { wait, exact: true });
+        let hint = failure.retry_after.map(|wait| Hint::new(wait, true));
         let ended = paceline_core::Outcome { hint, unsent: failure.unsent, ..paceline_core::Outcome::new(class) };
         let (max_retries, max_deferrals, backoff) = (self.max_retries, self.max_deferrals, self.backoff);
         retry::decide(&Retry { max_retries, max_deferrals, backoff }, self.pace, &tried, &ended, rng)

@@ -7,7 +7,7 @@ use paceline_core::{Class, Timestamp};
 use paceline_store::work::{
     Added, Amend, Ask, ClaimOutcome, DecisionRecord, Failure, Filter, Kept, NewItem, State, Transition, WorkError,
 };
-use paceline_store::{ACCOUNT, ScopeRow, ScopeState};
+use paceline_store::{ACCOUNT, ScopeRow, ScopeStatus};
 
 use crate::kept::of_what_limiters_know_the_last_counts;
 use crate::support::{Bench, LEASE, S, START, again, held, item, keys, of_group, outcome, stopped};
@@ -105,14 +105,14 @@ async fn words_of_others_are_recorded_whatever_they_hold(on: Bench) {
     let (id, fence) = (claim.items[0].item.id, claim.items[0].fence);
     let outcome = ClaimOutcome { id, fence, counted, next, decided: Some(decided) };
     let reason = broken.clone();
-    let scope = ScopeRow { name: "default".into(), state: ScopeState::Stopped { reason } };
+    let scope = ScopeRow { name: "default".into(), state: ScopeStatus::Stopped { reason } };
     assert_eq!(on.store.record(vec![outcome], vec![scope]).await.unwrap(), [Kept::Recorded]);
     let kept = broken.replace('\0', "\u{fffd}");
     let (found, _, events) = on.store.show("a").await.unwrap().unwrap();
     let last = found.last.unwrap();
     assert_eq!((last.words, last.code.unwrap(), found.reason.unwrap()), (kept.clone(), kept.clone(), kept.clone()));
     assert_eq!((&events[0].by, events[0].reason.as_ref()), (&kept, Some(&kept)));
-    assert_eq!(on.store.scopes().await.unwrap()[0].state, ScopeState::Stopped { reason: kept });
+    assert_eq!(on.store.scopes().await.unwrap()[0].state, ScopeStatus::Stopped { reason: kept });
 }
 
 async fn high_priorities_then_due_tries_then_new_items(on: Bench) {
@@ -236,7 +236,7 @@ async fn the_account_stops_every_group(on: Bench) {
     on.store.record(Vec::new(), vec![held(ACCOUNT, START + S * 9), held("g", START + S * 5)]).await.unwrap();
     let claim = on.claim(worker, 9).await;
     assert_eq!((claim.items.len(), claim.next_due), (0, Some(S * 9)));
-    on.store.record(Vec::new(), vec![ScopeRow { name: ACCOUNT.into(), state: ScopeState::Open }]).await.unwrap();
+    on.store.record(Vec::new(), vec![ScopeRow { name: ACCOUNT.into(), state: ScopeStatus::Open }]).await.unwrap();
     assert_eq!(on.keys(worker, 9).await, ["b"]);
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use paceline_core::Rng;
 use paceline_core::retry::Counted;
 use paceline_store::work::{Amend, Ask, Claim, ClaimOutcome, Filter, NewItem, State, Transition, WorkerId};
-use paceline_store::{ScopeRow, ScopeState};
+use paceline_store::{ScopeRow, ScopeStatus};
 
 use crate::support::{Bench, S, START, item, memory, outcome, sqlite};
 
@@ -146,9 +146,9 @@ impl Pair {
         let name = ["g0", "g1", "*"][(rng.next_u64() % 3) as usize].into();
         let reason = "a reason".to_owned();
         let state = match rng.next_u64() % 12 {
-            0 | 1 => ScopeState::Held { until: START + self.now + S * (rng.next_u64() % 20) as u32, reason },
-            2 => ScopeState::Stopped { reason },
-            3..=5 => ScopeState::Open,
+            0 | 1 => ScopeStatus::Held { until: START + self.now + S * (rng.next_u64() % 20) as u32, reason },
+            2 => ScopeStatus::Stopped { reason },
+            3..=5 => ScopeStatus::Open,
             _ => return Vec::new(),
         };
         vec![ScopeRow { name, state }]

@@ -247,7 +247,7 @@ async fn what_can_never_begin_fails_without_a_try_and_a_stop_keeps_its_group() {
         assert_eq!(item.sends(), u32::from(&*item.group == "good"), "{}", item.key);
     }
     let reasons: Vec<_> = world.store.scopes().await.unwrap().into_iter().map(|row| row.state).collect();
-    assert_eq!(reasons, [paceline_store::ScopeState::Stopped { reason: "the key was revoked".to_owned() }]);
+    assert_eq!(reasons, [paceline_store::ScopeStatus::Stopped { reason: "the key was revoked".to_owned() }]);
 }
 
 #[tokio::test(start_paused = true)]

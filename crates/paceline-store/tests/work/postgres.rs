@@ -10,7 +10,7 @@ use paceline_store::work::{
     Ask, ClaimOutcome, Claimed, Clock, Failure, NewItem, Note, Policy, PostgresStore, Scheduler, State, Status,
     WorkError, WorkStore as _,
 };
-use paceline_store::{ScopeRow, ScopeState};
+use paceline_store::{ScopeRow, ScopeStatus};
 
 use crate::cluster::{self, Cluster};
 use crate::model::same;
@@ -120,7 +120,7 @@ async fn a_group_is_held_by_the_clock_of_the_database() {
     let summary = scheduler.run(used_up).await.unwrap();
     assert_eq!((summary.status(), summary.calls), (Status::Deferred, 1));
     let held = on.store.scopes().await.unwrap();
-    let [ScopeRow { state: ScopeState::Held { until, .. }, .. }] = &held[..] else { panic!("{held:?}") };
+    let [ScopeRow { state: ScopeStatus::Held { until, .. }, .. }] = &held[..] else { panic!("{held:?}") };
     // The clock of the database stands still while the run lasts.
     assert!((START + tonight..START + tonight + S * 60).contains(until), "{until:?}");
 }

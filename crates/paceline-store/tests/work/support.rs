@@ -11,7 +11,7 @@ use paceline_store::work::{
     Ask, Claim, ClaimOutcome, Claimed, Clock, DecisionRecord, Failure, Kept, MemoryStore, NewItem, SqliteStore,
     Transition, WorkStore, WorkerId,
 };
-use paceline_store::{ScopeRow, ScopeState};
+use paceline_store::{ScopeRow, ScopeStatus};
 use tempfile::TempDir;
 
 /// When every test begins.
@@ -174,9 +174,9 @@ pub(crate) fn again(claimed: &Claimed, delay: Duration) -> ClaimOutcome {
 }
 
 pub(crate) fn held(name: &str, until: Timestamp) -> ScopeRow {
-    ScopeRow { name: name.into(), state: ScopeState::Held { until, reason: "quota".to_owned() } }
+    ScopeRow { name: name.into(), state: ScopeStatus::Held { until, reason: "quota".to_owned() } }
 }
 
 pub(crate) fn stopped(name: &str) -> ScopeRow {
-    ScopeRow { name: name.into(), state: ScopeState::Stopped { reason: "bad key".to_owned() } }
+    ScopeRow { name: name.into(), state: ScopeStatus::Stopped { reason: "bad key".to_owned() } }
 }

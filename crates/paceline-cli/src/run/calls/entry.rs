@@ -4,17 +4,17 @@ use bytes::Bytes;
 use http::HeaderMap;
 use paceline_core::{Class, GiveUp, Request};
 use paceline_http::NoAnswer;
-use paceline_store::{Answer, Claimed, End, Finished, Last, Tally, Totals};
+use paceline_store::{CallTotals, Claimed, End, Finished, LastAnswer, ResultBody, Tally};
 
 use crate::run::calls::alike::Failed;
 use crate::run::calls::item::Sent;
 
 /// What a call adds to the counters of the job.
-pub(crate) fn added(item: &Claimed, sent: &Sent) -> Totals {
+pub(crate) fn added(item: &Claimed, sent: &Sent) -> CallTotals {
     let resend = item.tally.sends() > 0;
     let after_failure =
         item.tally.last.as_ref().is_some_and(|last| matches!(last.class, Class::Transient | Class::Overloaded));
-    Totals {
+    CallTotals {
         calls: 1,
         resends: u64::from(resend),
         retries: u64::from(resend && after_failure),
@@ -39,25 +39,25 @@ pub(crate) fn tally(item: &Claimed, sent: &Sent, counted: Option<&Request>) -> T
     tally.first = tally.first.or(Some(sent.at));
     tally.deadline = Some(sent.deadline);
     if !is_given_up(sent) {
-        tally.last = Some(Last {
+        tally.last = Some(LastAnswer {
             class: sent.exchange.reading.class,
             status: sent.exchange.status(),
             code: sent.exchange.reading.code.clone(),
             error_type: sent.exchange.reading.error_type.clone(),
-            words: (sent.exchange.reading.class != Class::Success).then(|| said(sent)),
+            message: (sent.exchange.reading.class != Class::Success).then(|| said(sent)),
         });
     }
     tally
 }
 
-pub(crate) fn failed(item: &Claimed, sent: &Sent, reason: GiveUp, request: &Request, adds: Totals) -> Failed {
+pub(crate) fn failed(item: &Claimed, sent: &Sent, reason: GiveUp, request: &Request, adds: CallTotals) -> Failed {
     let tally = tally(item, sent, Some(request));
     let words = said(sent);
     let line = sent.echo.line(item.ordinal, tally.sends(), End::Failed, &line_answer(sent, &words));
     let mut finished = Finished::new(item.ordinal, End::Failed, line);
     let usage = sent.exchange.reading.usage.unwrap_or_default();
     (finished.tokens_in, finished.tokens_out) = (usage.input_tokens, usage.output_tokens);
-    (finished.tally, finished.adds, finished.spent) = (tally, adds, sent.spent.clone());
+    (finished.tally, finished.adds, finished.usage) = (tally, adds, sent.usage.clone());
     finished.reason = Some(reason.as_str().to_owned());
     Failed {
         finished,
@@ -83,18 +83,22 @@ pub(crate) fn said(sent: &Sent) -> String {
     }
 }
 
-pub(crate) fn line_answer<'a>(sent: &'a Sent, words: &'a str) -> Answer<'a> {
+pub(crate) fn line_answer<'a>(sent: &'a Sent, words: &'a str) -> ResultBody<'a> {
     match &sent.exchange.answer {
         Ok(answer) => recorded(answer),
         Err(_) => {
-            Answer::Error { code: sent.exchange.reading.code.as_deref().unwrap_or("no_response"), message: words }
+            ResultBody::Error { code: sent.exchange.reading.code.as_deref().unwrap_or("no_response"), message: words }
         }
     }
 }
 
 /// An answer as a result line tells it.
-pub(crate) fn recorded(answer: &http::Response<Bytes>) -> Answer<'_> {
-    Answer::Response { status: answer.status().as_u16(), request_id: request_id(answer.headers()), body: answer.body() }
+pub(crate) fn recorded(answer: &http::Response<Bytes>) -> ResultBody<'_> {
+    ResultBody::Response {
+        status: answer.status().as_u16(),
+        request_id: request_id(answer.headers()),
+        body: answer.body(),
+    }
 }
 
 /// The provider's name for a call; empty without one.

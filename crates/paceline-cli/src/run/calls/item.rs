@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::HeaderValue;
-use paceline::provider::Usage;
 use paceline::{Limiter, MaxWait, Permit, Within};
 use paceline_core::{Cause, Cost, Dimension, Instant, Level, Policy, Request, Timestamp, TooLarge, WaitReason};
 use paceline_http::{Call, Exchange, Sender};
-use paceline_store::{Claimed, Journal, Spent};
+use paceline_providers::Usage;
+use paceline_store::{Claimed, Journal, ModelUsage};
 use tokio::sync::watch;
 
 use crate::run::calls::budget::{Budget, Expected, Purse};
@@ -129,7 +129,7 @@ pub(crate) struct Sent {
     pub(crate) echo: Echo,
     pub(crate) exchange: Exchange,
     /// What it used.
-    pub(crate) spent: Spent,
+    pub(crate) usage: ModelUsage,
     pub(crate) at: Timestamp,
     pub(crate) deadline: Timestamp,
 }
@@ -267,9 +267,9 @@ impl Context {
         let _in_flight = InFlight::new(&self.in_flight);
         let at = self.now();
         let exchange = self.sender.send(permit, &call, self.reached(Phase::Abandoning)).await;
-        let spent = budgeted.settle(exchange.used());
+        let usage = budgeted.settle(exchange.used());
         let deadline = item.tally.deadline.unwrap_or(at + self.deadline);
-        TryEnd::Sent(Box::new(Sent { echo, exchange, spent, at, deadline }))
+        TryEnd::Sent(Box::new(Sent { echo, exchange, usage, at, deadline }))
     }
 
     /// A permit, or why there is none. The item waits since `began`.
@@ -306,7 +306,7 @@ impl Context {
     }
 
     async fn has_room(&self) {
-        while self.journal.shortage().is_some() {
+        while self.journal.disk_full().is_some() {
             tokio::time::sleep(FULL).await;
         }
     }

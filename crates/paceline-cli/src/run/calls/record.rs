@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use paceline::provider::log_words;
 use paceline::{BackingOff, Instant};
 use paceline_core::{Class, Reach, Request, Retry, Timestamp, Verdict};
 use paceline_http::NoAnswer;
-use paceline_store::{Answer, Claimed, End, Finished, Journal, Last, Rescheduled, Taken, Tally, Totals, Unanswered};
+use paceline_store::{
+    Appended, CallTotals, Claimed, End, Finished, Journal, LastAnswer, Rescheduled, ResultBody, Tally, Unanswered,
+};
 
 use crate::run::calls::acknowledge::Acknowledge;
 use crate::run::calls::alike::{Failed, Reachability, SameFailures, TOO_LARGE, Watched};
@@ -91,7 +92,7 @@ impl Recorder {
     }
 
     /// Items came that were not known at the start.
-    pub(crate) const fn grow(&mut self, taken: Taken) {
+    pub(crate) const fn grow(&mut self, taken: Appended) {
         self.figures.input += taken.items;
         self.figures.failed += taken.refused;
     }
@@ -125,8 +126,8 @@ impl Recorder {
         let pending = matches!(stop, Some(Stop::SameFailure { .. }));
         for failed in self.same.take_held_back() {
             if pending {
-                let Finished { ordinal, tally, adds, spent, .. } = failed.finished;
-                self.journal.release(ordinal, Some(Unanswered { tally, adds, spent }), self.acknowledge.reply());
+                let Finished { ordinal, tally, adds, usage, .. } = failed.finished;
+                self.journal.release(ordinal, Some(Unanswered { tally, adds, usage }), self.acknowledge.reply());
             } else {
                 self.fail(failed);
             }
@@ -153,10 +154,10 @@ impl Recorder {
         };
         let words = why.to_string();
         let echo = context.echo(item);
-        let answer = Answer::Error { code, message: &words };
+        let answer = ResultBody::Error { code, message: &words };
         let mut finished =
             Finished::new(item.ordinal, End::Failed, echo.line(item.ordinal, item.tally.sends(), End::Failed, &answer));
-        let last = Last { code: Some(code.to_owned()), words: Some(words.clone()), ..Last::new(class) };
+        let last = LastAnswer { code: Some(code.to_owned()), message: Some(words.clone()), ..LastAnswer::new(class) };
         finished.tally = Tally { last: Some(last), ..item.tally.clone() };
         finished.reason = Some(reason.to_owned());
         let failed = Failed {
@@ -200,8 +201,8 @@ impl Recorder {
             }
             _ if sent.exchange.reading.class == Class::Success => self.succeeded(item, &sent, adds),
             _ => {
-                let (tally, spent) = (entry::tally(item, &sent, None), sent.spent);
-                let sent = Some(Unanswered { tally, adds, spent });
+                let (tally, usage) = (entry::tally(item, &sent, None), sent.usage);
+                let sent = Some(Unanswered { tally, adds, usage });
                 self.journal.release(item.ordinal, sent, self.acknowledge.reply());
                 recorded.due = Some(Timestamp::from_millis(0));
             }
@@ -209,7 +210,7 @@ impl Recorder {
         recorded
     }
 
-    fn succeeded(&mut self, item: &Claimed, sent: &Sent, adds: Totals) {
+    fn succeeded(&mut self, item: &Claimed, sent: &Sent, adds: CallTotals) {
         for earlier in self.same.differs() {
             self.fail(earlier);
         }
@@ -218,7 +219,7 @@ impl Recorder {
         let mut finished = Finished::new(item.ordinal, End::Succeeded, line);
         let usage = sent.exchange.reading.usage.unwrap_or_default();
         (finished.tokens_in, finished.tokens_out) = (usage.input_tokens, usage.output_tokens);
-        (finished.tally, finished.adds, finished.spent) = (tally, adds, sent.spent.clone());
+        (finished.tally, finished.adds, finished.usage) = (tally, adds, sent.usage.clone());
         self.figures.succeeded(usage.input_tokens, usage.output_tokens, sent.exchange.latency);
         self.journal.finish(finished, self.acknowledge.reply());
     }
@@ -230,7 +231,7 @@ impl Recorder {
         sent: &Sent,
         next: &Request,
         delay: Duration,
-        adds: Totals,
+        adds: CallTotals,
     ) -> Timestamp {
         let mut tally = entry::tally(item, sent, Some(next));
         let now = context.now();
@@ -244,8 +245,8 @@ impl Recorder {
             self.minutes.delayed(now, delay);
             self.sent_again(item, sent, next, delay, not_before);
         }
-        let spent = sent.spent.clone();
-        let next = Rescheduled { ordinal: item.ordinal, not_before, delay, tally, adds, spent };
+        let usage = sent.usage.clone();
+        let next = Rescheduled { ordinal: item.ordinal, not_before, delay, tally, adds, usage };
         self.journal.reschedule(next, self.acknowledge.reply());
         not_before
     }
@@ -255,7 +256,7 @@ impl Recorder {
         let class = sent.exchange.reading.class;
         let said = entry::said(sent);
         let said = text::cut(&said, LONGEST_CAUSE);
-        self.resends.add(log_words(sent.exchange.reading.told_class()), &said);
+        self.resends.add(sent.exchange.reading.told_class().words(), &said);
         tracing::debug!(
             scope = &*item.scope,
             item = sent.echo.custom_id.to_string(),

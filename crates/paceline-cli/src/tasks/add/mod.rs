@@ -199,7 +199,7 @@ enum When {
 
 impl When {
     fn parse(text: &str) -> Result<Self, String> {
-        if let Ok(wait) = paceline::config::parse_duration(text) {
+        if let Ok(wait) = paceline_config::parse_duration(text) {
             return Ok(Self::In(wait));
         }
         crate::text::instant(text).map(Self::At).ok_or_else(|| {

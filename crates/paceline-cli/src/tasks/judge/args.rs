@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use paceline::config::Overrides;
+use paceline_config::Overrides;
 use paceline_judge::{LlmConfig, LlmJudge};
 use paceline_store::work::Judge;
 

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use http::HeaderMap;
 use paceline_core::{Class, Cost, Outcome};
-use paceline_store::ScopeState;
+use paceline_store::ScopeStatus;
 use paceline_store::work::{self, Clock, Note, Policy, Scheduler, Start, State, Task, WorkError, WorkStore};
 
 use self::alike::Alike;
@@ -142,7 +142,7 @@ impl Runs<'_> {
                 }
                 match note {
                     Note::Ending(_) => course.ends(),
-                    Note::Scope(row) if row.state == ScopeState::Open => permits.reopen(&row.name),
+                    Note::Scope(row) if row.state == ScopeStatus::Open => permits.reopen(&row.name),
                     _ => {}
                 }
                 seen.hear(note);

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use paceline::config::Upstream;
 use paceline::{Error, Limiter, NotNow, Permit};
+use paceline_config::Upstream;
 use paceline_core::{Class, Cost, Level, Request, ScopeId, Verdict};
 use paceline_store::work::{Failure, Start, Task, Wait};
 

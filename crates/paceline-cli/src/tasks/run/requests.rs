@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderValue, Response};
-use paceline::config::{CallNames, MOCK, Upstream};
 use paceline::{Clock, Permit};
+use paceline_config::{CallNames, MOCK, Upstream};
 use paceline_core::{Class, Cost};
 use paceline_http::{Call, Exchange, NoAnswer, Sender};
 use paceline_store::End;

@@ -6,9 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use paceline::provider::log_words;
 use paceline_core::{Class, Instant};
-use paceline_store::ScopeState;
+use paceline_store::ScopeStatus;
 use paceline_store::work::{Clock, Counts, DecisionRecord, Ended, Item, Note, Policy, State};
 use terminal_size::{Width, terminal_size_of};
 use tokio::task::JoinHandle;
@@ -89,15 +88,15 @@ impl Seen {
                 );
             }
             Note::Scope(row) => match &row.state {
-                ScopeState::Held { until, reason } => {
+                ScopeStatus::Held { until, reason } => {
                     let (until, reason) = (text::end(*until), text::printable(reason));
                     tracing::warn!(group = &*row.name, "the group is held until {until}: {reason}");
                 }
-                ScopeState::Stopped { reason } => {
+                ScopeStatus::Stopped { reason } => {
                     let reason = text::printable(reason);
                     tracing::error!(group = &*row.name, "the group is stopped until a person acts: {reason}");
                 }
-                ScopeState::Open => tracing::info!(group = &*row.name, "the group is tried again: it was opened"),
+                ScopeStatus::Open => tracing::info!(group = &*row.name, "the group is tried again: it was opened"),
             },
             Note::Waiting { wait, why } => {
                 let until = self.0.clock.now() + *wait;
@@ -127,7 +126,7 @@ impl Seen {
                 figures.retries += 1;
                 let words = self.attempt(item, class);
                 let not_before = (self.0.clock.wall() + wait).to_string();
-                let (words, wait) = (format!("{} {words}", log_words(class)), text::duration(wait));
+                let (words, wait) = (format!("{} {words}", class.words()), text::duration(wait));
                 tracing::warn!(
                     item = item.key,
                     class = class.as_str(),

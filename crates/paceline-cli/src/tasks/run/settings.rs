@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use paceline::config::{Overrides, Upstream};
+use paceline_config::{Overrides, Upstream};
 use paceline_core::{Backoff, Concurrency, Dimension, Growth, Jitter};
 use paceline_store::work::{Idle, OverBound, Policy};
 

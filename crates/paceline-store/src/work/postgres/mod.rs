@@ -26,7 +26,7 @@ use super::item::{
 };
 use super::store::{Pending, WorkStore};
 use crate::query::millis;
-use crate::scope::{ScopeRow, ScopeState};
+use crate::scope::{ScopeRow, ScopeStatus};
 use crate::work::columns::{after_item, item_columns};
 use address::{Address, wrong};
 use claim::{Batch, KnownLanes};
@@ -174,7 +174,7 @@ impl WorkStore for PostgresStore {
                 }
                 // Others do not know yet of what waits anew, and may do it when its time comes.
                 let waits = |outcome: &ClaimOutcome| outcome.next.state() == State::Waiting;
-                if outcomes.iter().any(waits) || rows.iter().any(|row| row.state == ScopeState::Open) {
+                if outcomes.iter().any(waits) || rows.iter().any(|row| row.state == ScopeStatus::Open) {
                     wake(tx, channel).await?;
                 }
                 Ok(kept)

@@ -234,7 +234,7 @@ impl Scheduler {
             .enable_all()
             .max_blocking_threads(self.policy.concurrency)
             .build()
-            .map_err(crate::Error::io("start the threads of", "the scheduler".as_ref()))?;
+            .map_err(crate::JournalError::io("start the threads of", "the scheduler".as_ref()))?;
         let work = Arc::new(work);
         runtime.block_on(self.run(move |task| {
             let work = work.clone();

@@ -17,7 +17,7 @@ use self::turn::{Turn, taken};
 use super::summary::{Ended, Summary};
 use super::window::{Held, Window};
 use super::{Note, Scheduler, Start, Task};
-use crate::scope::{ScopeRow, ScopeState};
+use crate::scope::{ScopeRow, ScopeStatus};
 use crate::work::error::WorkError;
 use crate::work::item::{Claim, ClaimOutcome, Counts, Failure, Kept, State, Transition, WorkerId};
 use crate::work::judge::Judgement;
@@ -196,8 +196,8 @@ where
     }
 
     /// Nothing of that group begins any more, whatever is at hand already.
-    fn close(&mut self, group: &Arc<str>, state: ScopeState) {
-        if matches!(state, ScopeState::Stopped { .. }) {
+    fn close(&mut self, group: &Arc<str>, state: ScopeStatus) {
+        if matches!(state, ScopeStatus::Stopped { .. }) {
             self.stopped.insert(group.clone());
         }
         self.scopes.push(ScopeRow { name: group.clone(), state });
@@ -270,7 +270,7 @@ where
     /// The store hands out the items of a group that was stopped here: a person has acted.
     fn heed_opening(&mut self, group: &Arc<str>) {
         if self.stopped.remove(group) {
-            let row = ScopeRow { name: group.clone(), state: ScopeState::Open };
+            let row = ScopeRow { name: group.clone(), state: ScopeStatus::Open };
             self.scheduler.tell(&Note::Scope(&row));
         }
     }
@@ -377,7 +377,7 @@ where
         store.record(outcomes, self.scopes).await?;
         store.leave(self.worker).await?;
         let counts = store.counts().await?;
-        let is_stopped = |row: &ScopeRow| matches!(row.state, ScopeState::Stopped { .. });
+        let is_stopped = |row: &ScopeRow| matches!(row.state, ScopeStatus::Stopped { .. });
         let left_to_a_person = counts.of(State::Waiting) > 0 && store.scopes().await?.iter().any(is_stopped);
         let ended = if ended == Ended::Done && left_to_a_person { Ended::GroupsStopped } else { ended };
         Ok(Summary { ended, counts, ..self.summary })

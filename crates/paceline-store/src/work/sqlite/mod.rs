@@ -152,7 +152,7 @@ impl SqliteStore {
                 let _ = reply.send(shrunk);
             })
             .map_err(|error| {
-                WorkError::Files(Arc::new(crate::Error::io("start the thread of", "the store".as_ref())(error)))
+                WorkError::Files(Arc::new(crate::JournalError::io("start the thread of", "the store".as_ref())(error)))
             })?;
         answer.await.unwrap_or(Err(WorkError::Closed))
     }

@@ -8,7 +8,7 @@ use std::thread::{self, JoinHandle};
 use rusqlite::{Connection, MAIN_DB};
 use tokio::sync::oneshot;
 
-use crate::disk::Identity;
+use crate::disk::FileIdentity;
 use crate::work::error::WorkError;
 use crate::work::store::Pending;
 
@@ -34,7 +34,7 @@ impl Desk {
         let thread = thread::Builder::new()
             .name("paceline-work".into())
             .spawn(move || serve(&conn, &place, &steps, undone))
-            .map_err(crate::Error::io("start the thread of", "the store".as_ref()))?;
+            .map_err(crate::JournalError::io("start the thread of", "the store".as_ref()))?;
         Ok(Self { steps: Some(sender), thread: Some(thread) })
     }
 
@@ -99,17 +99,17 @@ impl<T: Send, F: FnOnce(&Connection) -> Result<T, WorkError> + Send> Step for As
 #[derive(Debug)]
 struct Place {
     path: PathBuf,
-    file: Identity,
+    file: FileIdentity,
 }
 
 impl Place {
     fn of(path: PathBuf) -> Result<Self, WorkError> {
-        let file = Identity::at(&path).map_err(crate::Error::io("find", &path))?;
+        let file = FileIdentity::at(&path).map_err(crate::JournalError::io("find", &path))?;
         Ok(Self { path, file })
     }
 
     fn check(&self) -> Result<(), WorkError> {
-        if Identity::at(&self.path).is_ok_and(|file| file == self.file) {
+        if FileIdentity::at(&self.path).is_ok_and(|file| file == self.file) {
             return Ok(());
         }
         Err(WorkError::Gone { path: self.path.clone() })

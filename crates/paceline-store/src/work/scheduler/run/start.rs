@@ -8,7 +8,7 @@ use paceline_core::Instant;
 use paceline_core::retry::Counted;
 
 use super::{AHEAD, Run};
-use crate::scope::ScopeState;
+use crate::scope::ScopeStatus;
 use crate::work::item::{ClaimOutcome, Failure, Transition};
 use crate::work::judge::{Case, Judgement, is_arguable};
 use crate::work::scheduler::window::Held;
@@ -40,7 +40,7 @@ where
                 Start::Never(failure) => self.rule(held, failure, None, Some(Counted::Nothing)),
                 Start::Stopped(reason) => {
                     self.window.put_back(held.clone());
-                    self.close(&held.claimed.item.group, ScopeState::Stopped { reason });
+                    self.close(&held.claimed.item.group, ScopeStatus::Stopped { reason });
                 }
             }
         }

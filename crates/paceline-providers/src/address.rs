@@ -1,0 +1,59 @@
+//! An upstream's address and the path of a call, as one address.
+
+use http::Uri;
+
+/// The address of a call: `path`, which may have a query, below `base`. A base that ends in `/v1` and a path that begins
+/// with it share one `/v1`. A query of the base stays behind the path, before the path's own; a fragment, which no server
+/// gets to see, is left out.
+pub fn join_url(base: &str, path: &str) -> String {
+    let base = before(base, '#').0;
+    let (base, always) = before(base, '?');
+    let (path, query) = before(before(path, '#').0, '?');
+    let base = base.trim_end_matches('/');
+    let shared = path == "/v1" || path.starts_with("/v1/");
+    let base = base.strip_suffix("/v1").filter(|_| shared).unwrap_or(base);
+    let queries: Vec<&str> = [always, query].into_iter().flatten().filter(|query| !query.is_empty()).collect();
+    match queries.as_slice() {
+        [] => format!("{base}{path}"),
+        queries => format!("{base}{path}?{}", queries.join("&")),
+    }
+}
+
+/// Whether a URL leads to this very machine: no proxy is asked there, and no key is needed.
+pub fn is_loopback(url: &str) -> bool {
+    let uri: Uri = url.parse().unwrap_or_default();
+    let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
+    host.eq_ignore_ascii_case("localhost") || host.parse().is_ok_and(|address: std::net::IpAddr| address.is_loopback())
+}
+
+/// What stands before a sign, and what behind it where it is there.
+fn before(text: &str, sign: char) -> (&str, Option<&str>) {
+    text.split_once(sign).map_or((text, None), |(before, behind)| (before, Some(behind)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_prefix_is_sent_once_and_queries_stand_behind_the_path() {
+        for (base, path, expected) in [
+            ("https://h/v1", "/v1/chat/completions", "https://h/v1/chat/completions"),
+            ("https://h/v1/", "/v1/chat/completions", "https://h/v1/chat/completions"),
+            ("https://h", "/v1/chat/completions", "https://h/v1/chat/completions"),
+            ("https://h/", "/v1", "https://h/v1"),
+            ("https://h/v1", "/v1?x=1", "https://h/v1?x=1"),
+            ("https://h/v1", "/chat/completions", "https://h/v1/chat/completions"),
+            ("https://h/api/v1", "/v1/x?y=1", "https://h/api/v1/x?y=1"),
+            ("https://h/v1", "/v10/x", "https://h/v1/v10/x"),
+            ("https://h/openai", "/v1/x", "https://h/openai/v1/x"),
+            ("https://h/openai?api-version=7", "/v1/x", "https://h/openai/v1/x?api-version=7"),
+            ("https://h/v1/?api-version=7", "/v1/x?y=/v1?", "https://h/v1/x?api-version=7&y=/v1?"),
+            ("https://h/v1?", "/v1/x?", "https://h/v1/x"),
+            ("https://h/v1#top", "/v1/x", "https://h/v1/x"),
+            ("https://h?a=1#top", "/v1/x?b=2#here", "https://h/v1/x?a=1&b=2"),
+        ] {
+            assert_eq!(join_url(base, path), expected, "{base} {path}");
+        }
+    }
+}
