@@ -11,7 +11,7 @@ use paceline_providers::Provider;
 use paceline_providers::secrets::{SECRET, hidden, is_secret_name, looks_secret};
 
 use super::effective::Ledger;
-use super::error::{Error, KEY_PLACE};
+use super::error::{KEY_PLACE, SettingError};
 use super::schema::UpstreamSection;
 use super::setting::Setting;
 use super::upstream::KeySource;
@@ -97,7 +97,7 @@ pub(super) fn access(
     section: &UpstreamSection,
     key: &mut KeySource,
     ledger: &mut Ledger,
-) -> Result<Access, Error> {
+) -> Result<Access, SettingError> {
     let api = &provider.table().api;
     let (mut key_header, mut key_prefix) = (api.key_header.clone(), api.key_prefix.clone());
     if let Some(setting) = &section.key_header {
@@ -144,7 +144,7 @@ pub(super) fn access(
     Ok(Access { provider, key_header, key_prefix, headers, ca_file, client, proxy })
 }
 
-fn headers(section: &UpstreamSection, ledger: &mut Ledger) -> Result<HeaderMap, Error> {
+fn headers(section: &UpstreamSection, ledger: &mut Ledger) -> Result<HeaderMap, SettingError> {
     let mut headers = HeaderMap::new();
     for (name, setting) in section.headers.iter().flat_map(|headers| &headers.0) {
         let key = ledger.name(&format!("headers.{name}"));
@@ -176,14 +176,14 @@ fn file(key: &str, setting: Option<&Setting>, ledger: &mut Ledger) -> Option<Pat
     Some(PathBuf::from(&setting.text))
 }
 
-fn missing(ledger: &Ledger, key: &str, beside: &str) -> Error {
-    Error::Missing {
+fn missing(ledger: &Ledger, key: &str, beside: &str) -> SettingError {
+    SettingError::Missing {
         key: ledger.name(key),
         expected: format!("{beside} needs it: both are files in PEM, and may be one"),
     }
 }
 
-fn proxy(setting: &Setting, ledger: &mut Ledger) -> Result<Proxy, Error> {
+fn proxy(setting: &Setting, ledger: &mut Ledger) -> Result<Proxy, SettingError> {
     let text = setting.text.trim();
     let uri = text.parse::<Uri>().ok();
     let web = uri.is_some_and(|uri| matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some());
@@ -199,7 +199,7 @@ mod tests {
     use super::super::{Config, Environment, Overrides, Upstream};
     use super::*;
 
-    fn upstream(file: &str, overrides: Overrides) -> Result<Upstream, Error> {
+    fn upstream(file: &str, overrides: Overrides) -> Result<Upstream, SettingError> {
         Config::parse("paceline.toml".as_ref(), file, Environment::default(), overrides)?.upstream()
     }
 

@@ -3,7 +3,7 @@
 use paceline_core::{Concurrency, Pace};
 
 use super::effective::Ledger;
-use super::error::{Error, Source};
+use super::error::{SettingError, Source};
 use super::pacing::PaceChoice;
 use super::schema::{ConcurrencySection, UpstreamSection};
 use super::setting::Setting;
@@ -20,7 +20,7 @@ pub(crate) fn concurrency(
     concurrent: Option<&Setting>,
     pace: &mut PaceChoice,
     ledger: &mut Ledger,
-) -> Result<Concurrency, Error> {
+) -> Result<Concurrency, SettingError> {
     if pace.pace != Pace::Auto {
         return settled(section, concurrent, pace, ledger);
     }
@@ -35,7 +35,7 @@ fn settled(
     concurrent: Option<&Setting>,
     pace: &mut PaceChoice,
     ledger: &mut Ledger,
-) -> Result<Concurrency, Error> {
+) -> Result<Concurrency, SettingError> {
     let given = &effective(section, *pace);
     let max_setting = maximum(given, concurrent, ledger)?;
     let kind = kind(given, *pace, ledger)?;
@@ -128,7 +128,7 @@ fn maximum<'a>(
     given: &'a ConcurrencySection,
     concurrent: Option<&'a Setting>,
     ledger: &Ledger,
-) -> Result<Option<&'a Setting>, Error> {
+) -> Result<Option<&'a Setting>, SettingError> {
     match (given.max.as_ref(), concurrent) {
         (Some(max), Some(limit)) if max.source().rank() == limit.source().rank() => {
             let expected = format!("one number of calls in flight, and {} says {:?}", limit.source(), limit.text);
@@ -158,7 +158,7 @@ impl Adapts {
 }
 
 /// How the number of calls in flight adapts: as told, else as a floor or a start implies, else as the pace does.
-fn kind(given: &ConcurrencySection, pace: PaceChoice, ledger: &Ledger) -> Result<Adapts, Error> {
+fn kind(given: &ConcurrencySection, pace: PaceChoice, ledger: &Ledger) -> Result<Adapts, SettingError> {
     let may = may_adapt(pace);
     let Some(kind) = &given.kind else {
         let implied = may && (given.floor.is_some() || given.start.is_some());

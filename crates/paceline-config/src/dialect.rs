@@ -8,7 +8,7 @@ use paceline_providers::table::{CachedInput, Charge, Counts, Fields, Free, Limit
 use paceline_providers::{Dialect, Provider};
 
 use super::effective::Ledger;
-use super::error::{Error, Source};
+use super::error::{SettingError, Source};
 use super::rules;
 use super::schema::{ChargeSection, HeaderSection, UpstreamSection};
 use super::setting::Setting;
@@ -38,7 +38,11 @@ const REFUNDS: Names<bool, 2> = [("true", true), ("false", false)];
 const LARGEST_WEIGHT: u32 = 100;
 
 /// The dialect of a provider with everything that an upstream's section changes about it.
-pub(crate) fn dialect(provider: Provider, section: &UpstreamSection, ledger: &mut Ledger) -> Result<Dialect, Error> {
+pub(crate) fn dialect(
+    provider: Provider,
+    section: &UpstreamSection,
+    ledger: &mut Ledger,
+) -> Result<Dialect, SettingError> {
     let known = Dialect::from(provider);
     let usual = Usual { provider, known: &known };
     let rules = rules::rules(section.rule.as_deref().unwrap_or_default(), ledger)?;
@@ -61,7 +65,7 @@ pub(crate) fn names<T, const N: usize>(of: &Names<T, N>) -> Vec<&'static str> {
     of.iter().map(|(name, _)| *name).collect()
 }
 
-fn named<T: Copy, const N: usize>(setting: &Setting, key: &str, all: &Names<T, N>) -> Result<T, Error> {
+fn named<T: Copy, const N: usize>(setting: &Setting, key: &str, all: &Names<T, N>) -> Result<T, SettingError> {
     let known = all.iter().find(|(name, _)| *name == setting.text);
     known.map(|(_, value)| *value).ok_or_else(|| setting.refuse(key, format!("one of {}", names(all).join(", "))))
 }
@@ -81,7 +85,7 @@ impl Usual<'_> {
         all: &Names<T, N>,
         usual: T,
         ledger: &mut Ledger,
-    ) -> Result<T, Error> {
+    ) -> Result<T, SettingError> {
         let value = setting.map_or(Ok(usual), |setting| named(setting, &ledger.name(key), all))?;
         let name = all.iter().find(|(_, known)| *known == value).map_or("", |(name, _)| *name);
         ledger.note(key, name, self.source(setting));
@@ -93,7 +97,7 @@ impl Usual<'_> {
     }
 }
 
-fn limits(sections: &[HeaderSection], ledger: &mut Ledger) -> Result<Vec<LimitHeaders>, Error> {
+fn limits(sections: &[HeaderSection], ledger: &mut Ledger) -> Result<Vec<LimitHeaders>, SettingError> {
     let mut limits: Vec<LimitHeaders> = Vec::with_capacity(sections.len());
     for (index, section) in sections.iter().enumerate() {
         let place = format!("header.{index}");
@@ -108,7 +112,7 @@ fn limits(sections: &[HeaderSection], ledger: &mut Ledger) -> Result<Vec<LimitHe
     Ok(limits)
 }
 
-fn limit<'a>(section: &'a HeaderSection, ledger: &Ledger) -> Result<(LimitHeaders, &'a Setting), Error> {
+fn limit<'a>(section: &'a HeaderSection, ledger: &Ledger) -> Result<(LimitHeaders, &'a Setting), SettingError> {
     let field = |key: &str, setting: &Option<Setting>| {
         setting.as_ref().map(|setting| header_name(setting, &ledger.name(key))).transpose()
     };
@@ -125,7 +129,7 @@ fn limit<'a>(section: &'a HeaderSection, ledger: &Ledger) -> Result<(LimitHeader
         }
         (None, None) => {
             let expected = "the field with the units of a window, or remaining, or used_of_limit".to_owned();
-            return Err(Error::Missing { key: ledger.name("limit"), expected });
+            return Err(SettingError::Missing { key: ledger.name("limit"), expected });
         }
     };
     let restores = section.restores.as_ref();
@@ -140,7 +144,7 @@ fn limit<'a>(section: &'a HeaderSection, ledger: &Ledger) -> Result<(LimitHeader
     Ok((LimitHeaders { used_of_limit, window, ..limit }, setting))
 }
 
-fn wait_headers(settings: Option<&Settings>, ledger: &mut Ledger) -> Result<Vec<HeaderName>, Error> {
+fn wait_headers(settings: Option<&Settings>, ledger: &mut Ledger) -> Result<Vec<HeaderName>, SettingError> {
     let all = settings.map_or(&[][..], |settings| &settings.0);
     let names = all.iter().map(|setting| header_name(setting, &ledger.name("wait_headers")));
     let names = names.collect::<Result<Vec<_>, _>>()?;
@@ -151,11 +155,11 @@ fn wait_headers(settings: Option<&Settings>, ledger: &mut Ledger) -> Result<Vec<
     Ok(names)
 }
 
-fn header_name(setting: &Setting, key: &str) -> Result<HeaderName, Error> {
+fn header_name(setting: &Setting, key: &str) -> Result<HeaderName, SettingError> {
     setting.text.trim().parse().map_err(|_| setting.refuse(key, "the name of a header"))
 }
 
-fn charge(usual: &Usual<'_>, section: Option<&ChargeSection>, ledger: &mut Ledger) -> Result<Charge, Error> {
+fn charge(usual: &Usual<'_>, section: Option<&ChargeSection>, ledger: &mut Ledger) -> Result<Charge, SettingError> {
     let none = ChargeSection::default();
     let (section, known) = (section.unwrap_or(&none), usual.known.table().charge.clone());
     let reserves = usual.named("charge.reserves", section.reserves.as_ref(), &RESERVES, known.reserves, ledger)?;
@@ -192,7 +196,7 @@ mod tests {
     use super::*;
     use paceline_providers::{Answer, TokenRatio};
 
-    fn upstream(file: &str) -> Result<Upstream, Error> {
+    fn upstream(file: &str) -> Result<Upstream, SettingError> {
         let openai = Overrides { upstream: Some("openai".to_owned()), ..Overrides::default() };
         Config::parse("paceline.toml".as_ref(), file, Default::default(), openai)?.upstream()
     }

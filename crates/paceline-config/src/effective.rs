@@ -1,6 +1,6 @@
 //! Every value in force, and who said so.
 
-use super::error::{Error, Source};
+use super::error::{SettingError, Source};
 use super::setting::Setting;
 
 /// A value in force: a row of `paceline check`.
@@ -58,9 +58,9 @@ impl Ledger {
         key: &str,
         setting: Option<&Setting>,
         default: T,
-        read: impl FnOnce(&Setting, &str) -> Result<T, Error>,
+        read: impl FnOnce(&Setting, &str) -> Result<T, SettingError>,
         show: impl FnOnce(&T) -> String,
-    ) -> Result<T, Error> {
+    ) -> Result<T, SettingError> {
         let (value, source) = match setting {
             Some(setting) => (read(setting, &self.name(key))?, setting.source().clone()),
             None => (default, Source::Default),

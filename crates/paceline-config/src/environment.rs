@@ -5,7 +5,7 @@ use std::ffi::OsString;
 
 use paceline_providers::secrets::{SECRET, hidden, is_secret_name};
 
-use super::error::{Error, KEY_PLACE, Source};
+use super::error::{KEY_PLACE, SettingError, Source};
 use super::schema::{Layered, UpstreamSection};
 use super::setting::Locator;
 
@@ -51,7 +51,7 @@ impl Environment {
 
     /// The upstreams that variables speak of. `known` are all names there are, in any spelling of case and hyphens:
     /// `MY_API` is the entry `my-api`. A variable for another name is an error, because it would change nothing.
-    pub(crate) fn upstreams(&self, known: &[&str]) -> Result<BTreeMap<String, UpstreamSection>, Error> {
+    pub(crate) fn upstreams(&self, known: &[&str]) -> Result<BTreeMap<String, UpstreamSection>, SettingError> {
         let mut upstreams: BTreeMap<String, UpstreamSection> = BTreeMap::new();
         let ours = self.0.iter().filter(|(name, _)| name.starts_with(PREFIX) && !FOR_CHILDREN.contains(&name.as_str()));
         for (variable, value) in ours {
@@ -71,7 +71,7 @@ impl Environment {
 }
 
 /// Reads one variable as the one-line file that says the same.
-fn parse(variable: &str, path: &str, value: &str) -> Result<UpstreamSection, Error> {
+fn parse(variable: &str, path: &str, value: &str) -> Result<UpstreamSection, SettingError> {
     let path = path.to_ascii_lowercase().replace("__", ".");
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_' || c == '.';
     if !path.chars().all(plain) {
@@ -88,10 +88,10 @@ fn parse(variable: &str, path: &str, value: &str) -> Result<UpstreamSection, Err
 }
 
 /// A variable for an upstream that does not exist. Where its value may be a secret in the wrong place, it is not shown.
-fn stray(variable: &str, upstream: &str, value: &str, known: &[&str]) -> Error {
+fn stray(variable: &str, upstream: &str, value: &str, known: &[&str]) -> SettingError {
     let name = upstream.to_ascii_lowercase();
     let secret = is_secret_name(variable) || value.contains('@');
-    Error::Value {
+    SettingError::Value {
         key: format!("upstream.{name}"),
         value: if secret { SECRET.to_owned() } else { value.to_owned() },
         origin: Source::Environment(variable.to_owned()),
@@ -102,15 +102,15 @@ fn stray(variable: &str, upstream: &str, value: &str, known: &[&str]) -> Error {
     }
 }
 
-fn unknown(variable: &str, expected: String) -> Error {
-    Error::UnknownVariable { variable: variable.to_owned(), expected }
+fn unknown(variable: &str, expected: String) -> SettingError {
+    SettingError::UnknownVariable { variable: variable.to_owned(), expected }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn upstreams(variables: &[(&str, &str)]) -> Result<BTreeMap<String, UpstreamSection>, Error> {
+    fn upstreams(variables: &[(&str, &str)]) -> Result<BTreeMap<String, UpstreamSection>, SettingError> {
         variables.iter().copied().collect::<Environment>().upstreams(&["my-api", "openai"])
     }
 
@@ -152,7 +152,7 @@ mod tests {
             "PACELINE_UPSTREAM__OPENAI__R=1\nrpm",
         ] {
             match upstreams(&[(name, "5")]).map(drop) {
-                Err(Error::UnknownVariable { variable, .. }) => assert_eq!(variable, name),
+                Err(SettingError::UnknownVariable { variable, .. }) => assert_eq!(variable, name),
                 other => panic!("{name}: {other:?}"),
             }
         }

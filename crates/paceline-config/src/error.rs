@@ -54,7 +54,7 @@ impl fmt::Display for Source {
 /// A configuration that cannot be. Each variant names the knob, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Error {
+pub enum SettingError {
     /// A value that is not what its knob takes.
     #[error("{}", refusal(key, value, origin, expected))]
     Value {

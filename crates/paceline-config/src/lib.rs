@@ -6,7 +6,7 @@
 //!
 //! ```
 //! use paceline_config::{Config, Environment, Overrides};
-//! # fn main() -> Result<(), paceline_config::Error> {
+//! # fn main() -> Result<(), paceline_config::SettingError> {
 //! let file = "[upstream.openai]\nrpm = 500\n";
 //! let environment = Environment::from_iter([("PACELINE_UPSTREAM__OPENAI__RPM", "300")]);
 //! let overrides = Overrides { limits: vec!["200k tpm".to_owned()], ..Overrides::default() };
@@ -51,7 +51,7 @@ use paceline_providers::secrets::hidden;
 pub use access::{Access, Proxy, is_of_connection};
 pub use effective::EffectiveValue;
 pub use environment::Environment;
-pub use error::{Error, Source};
+pub use error::{SettingError, Source};
 pub use json_schema::json_schema;
 pub use overrides::Overrides;
 pub use preset::Preset;
@@ -86,13 +86,13 @@ impl Config {
     ///
     /// # Errors
     /// A file that cannot be read or parsed, and names that do not exist. Values are looked at by [`Self::upstream`].
-    pub fn load(environment: Environment, overrides: Overrides) -> Result<Self, Error> {
+    pub fn load(environment: Environment, overrides: Overrides) -> Result<Self, SettingError> {
         match find_file(&environment, &overrides) {
             None => Self::from_layers(BTreeMap::new(), environment, overrides),
             Some(path) => {
                 let unreadable = |error: std::io::Error| {
                     let message = format!("the configuration file cannot be read: {error}");
-                    Error::File { path: path.clone(), message }
+                    SettingError::File { path: path.clone(), message }
                 };
                 let text = std::fs::read_to_string(&path).map_err(unreadable)?;
                 Self::parse(&path, &text, environment, overrides)
@@ -104,8 +104,13 @@ impl Config {
     ///
     /// # Errors
     /// As [`Self::load`].
-    pub fn parse(path: &Path, text: &str, environment: Environment, overrides: Overrides) -> Result<Self, Error> {
-        let wrong = |message: String| Error::File { path: path.to_path_buf(), message };
+    pub fn parse(
+        path: &Path,
+        text: &str,
+        environment: Environment,
+        overrides: Overrides,
+    ) -> Result<Self, SettingError> {
+        let wrong = |message: String| SettingError::File { path: path.to_path_buf(), message };
         if text.len() > LARGEST_FILE {
             return Err(wrong(format!("has {} bytes: expected at most {} KiB", text.len(), LARGEST_FILE >> 10)));
         }
@@ -126,7 +131,7 @@ impl Config {
         file: BTreeMap<String, UpstreamSection>,
         environment: Environment,
         overrides: Overrides,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, SettingError> {
         let variables = environment.upstreams(&with_built_ins(file.keys().map(String::as_str).collect()))?;
         Ok(Self { file, variables, environment, overrides })
     }
@@ -144,18 +149,18 @@ impl Config {
     ///
     /// # Errors
     /// No choice, an unknown name, or a value that cannot be, with the knob, the value, its origin and what would do.
-    pub fn upstream(&self) -> Result<Upstream, Error> {
+    pub fn upstream(&self) -> Result<Upstream, SettingError> {
         let name = self.choose()?;
         let merged = self.overrides.section().over(self.lower_layers(name)?);
         Upstream::new(name, &merged, &self.environment)
     }
 
-    fn choose(&self) -> Result<&str, Error> {
+    fn choose(&self) -> Result<&str, SettingError> {
         let configured = self.names();
         match (&self.overrides.upstream, &self.overrides.base_url) {
             (Some(name), _) if configured.contains(&name.as_str()) || is_built_in(name) => return Ok(name),
             (Some(name), _) => {
-                return Err(Error::UnknownUpstream { name: name.clone(), choices: self.choices() });
+                return Err(SettingError::UnknownUpstream { name: name.clone(), choices: self.choices() });
             }
             (None, Some(_)) => return Ok(GENERIC),
             (None, None) => {}
@@ -163,12 +168,12 @@ impl Config {
         match configured[..] {
             [only] => Ok(only),
             _ if self.environment.filled("OPENAI_API_KEY").is_some() => Ok(preset::OPENAI),
-            _ => Err(Error::NoUpstream { choices: self.choices() }),
+            _ => Err(SettingError::NoUpstream { choices: self.choices() }),
         }
     }
 
     /// Everything but the flags: environment over the preset's variables over the file over the preset.
-    fn lower_layers(&self, name: &str) -> Result<UpstreamSection, Error> {
+    fn lower_layers(&self, name: &str) -> Result<UpstreamSection, SettingError> {
         let variables = self.variables.get(name).cloned().unwrap_or_default();
         let file = self.file.get(name).cloned().unwrap_or_default();
         let paces = [self.overrides.section().pace, variables.pace.clone(), file.pace.clone()];

@@ -5,7 +5,7 @@ use std::time::Duration;
 use paceline_core::{Dimension, Limits, Quota, Shape};
 
 use super::effective::Ledger;
-use super::error::Error;
+use super::error::SettingError;
 use super::schema::{TierSection, UpstreamSection};
 use super::setting::Setting;
 use super::units::{self, Limit};
@@ -32,13 +32,13 @@ struct Rate<'a> {
 const LONGEST_BURST_WINDOW: Duration = Duration::from_secs(60);
 
 impl<'a> Named<'a> {
-    pub(crate) fn of_upstream(section: &'a UpstreamSection, ledger: &Ledger) -> Result<Self, Error> {
+    pub(crate) fn of_upstream(section: &'a UpstreamSection, ledger: &Ledger) -> Result<Self, SettingError> {
         let listed = section.limits.as_ref().map_or(&[][..], |limits| &limits.0);
         let named = Self::collect(section.rates(), listed, ledger)?;
         Ok(Self { burst: section.burst.as_ref(), shape: section.shape.as_ref(), ..named })
     }
 
-    pub(crate) fn of_tier(section: &'a TierSection, ledger: &Ledger) -> Result<Self, Error> {
+    pub(crate) fn of_tier(section: &'a TierSection, ledger: &Ledger) -> Result<Self, SettingError> {
         let listed = section.limits.as_ref().map_or(&[][..], |limits| &limits.0);
         let named = Self::collect(section.rates(), listed, ledger)?;
         let named = Self { burst: section.burst.as_ref(), shape: section.shape.as_ref(), ..named };
@@ -54,7 +54,7 @@ impl<'a> Named<'a> {
         keyed: impl Iterator<Item = (&'static str, &'a Setting)>,
         listed: &'a [Setting],
         ledger: &Ledger,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, SettingError> {
         let mut named = Self { rates: Vec::new(), concurrent: None, burst: None, shape: None };
         for (key, setting) in keyed {
             let units = setting.number(&ledger.name(key), |n| n > 0.0, "a number above 0")?;
@@ -70,7 +70,13 @@ impl<'a> Named<'a> {
     }
 
     /// Of two for the same limit the one of the higher layer holds; twice in one layer is a mistake.
-    fn add(&mut self, limit: Limit, setting: &'a Setting, key: &'static str, ledger: &Ledger) -> Result<(), Error> {
+    fn add(
+        &mut self,
+        limit: Limit,
+        setting: &'a Setting,
+        key: &'static str,
+        ledger: &Ledger,
+    ) -> Result<(), SettingError> {
         let Limit::Rate { dimension, units, window } = limit else {
             return match self.concurrent {
                 Some(other) if outranks(setting, other, "concurrent", ledger)?.is_lt() => Ok(()),
@@ -100,7 +106,7 @@ impl<'a> Named<'a> {
 
     /// The quotas and the burst, each noted in the ledger. Under the pace `none`, given as `off`, none of them holds:
     /// that switches off the limits of lower layers, and beside it in one layer they are a contradiction.
-    pub(crate) fn settle(&self, off: Option<&Setting>, ledger: &mut Ledger) -> Result<Limits, Error> {
+    pub(crate) fn settle(&self, off: Option<&Setting>, ledger: &mut Ledger) -> Result<Limits, SettingError> {
         if let Some(off) = off {
             let named =
                 self.rates.iter().map(|rate| (rate.key, rate.setting)).chain(self.burst.map(|burst| ("burst", burst)));
@@ -128,7 +134,7 @@ impl<'a> Named<'a> {
         Ok(Limits { quotas, burst: burst.filter(|_| !bucket) })
     }
 
-    fn settle_burst(&self, quotas: &[Quota], ledger: &mut Ledger) -> Result<Option<u64>, Error> {
+    fn settle_burst(&self, quotas: &[Quota], ledger: &mut Ledger) -> Result<Option<u64>, SettingError> {
         let refined = refined(quotas).map(|index| (&quotas[index], self.rates[index].setting));
         match (self.burst, refined) {
             (None, None) => Ok(None),
@@ -153,7 +159,7 @@ impl<'a> Named<'a> {
         quota: &Quota,
         limit: &Setting,
         ledger: &mut Ledger,
-    ) -> Result<u64, Error> {
+    ) -> Result<u64, SettingError> {
         let key = ledger.name("burst");
         let burst = setting.whole(&key, 1, u64::MAX)?;
         let fits = burst <= quota.limit || self.shape.is_some_and(|shape| shape.text == "bucket");
@@ -170,7 +176,12 @@ impl<'a> Named<'a> {
     }
 
     /// Makes the limit that the burst refines a token bucket, where that is wanted; says whether it did.
-    fn settle_shape(&self, quotas: &mut [Quota], burst: Option<u64>, ledger: &mut Ledger) -> Result<bool, Error> {
+    fn settle_shape(
+        &self,
+        quotas: &mut [Quota],
+        burst: Option<u64>,
+        ledger: &mut Ledger,
+    ) -> Result<bool, SettingError> {
         let Some(setting) = self.shape else { return Ok(false) };
         let key = ledger.name("shape");
         let bucket = match setting.text.as_str() {
@@ -223,7 +234,7 @@ impl Rate<'_> {
 }
 
 /// Which of two settings for one limit counts.
-fn outranks(one: &Setting, other: &Setting, key: &str, ledger: &Ledger) -> Result<std::cmp::Ordering, Error> {
+fn outranks(one: &Setting, other: &Setting, key: &str, ledger: &Ledger) -> Result<std::cmp::Ordering, SettingError> {
     let order = one.source().rank().cmp(&other.source().rank());
     if order.is_eq() {
         let expected = format!("one value for this limit, which {} gives as {:?}", other.source(), other.text);

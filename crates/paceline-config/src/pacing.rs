@@ -3,7 +3,7 @@
 use paceline_core::{Backoff, BreakerConfig, Dimension, Growth, Jitter, Limits, Pace, Retry};
 
 use super::effective::Ledger;
-use super::error::{Error, Source};
+use super::error::{SettingError, Source};
 use super::preset;
 use super::schema::{BreakerSection, RetrySection, UpstreamSection};
 use super::setting::Setting;
@@ -50,7 +50,7 @@ const FASTEST_START: f64 = 1_000_000.0;
 /// Larger multipliers are a constant delay at the cap.
 const LARGEST_MULTIPLIER: f64 = 1_000.0;
 
-pub(crate) fn pace(section: &UpstreamSection, ledger: &mut Ledger) -> Result<PaceChoice, Error> {
+pub(crate) fn pace(section: &UpstreamSection, ledger: &mut Ledger) -> Result<PaceChoice, SettingError> {
     let read = |setting: &Setting, key: &str| {
         PACES.into_iter().find(|pace| pace.name == setting.text).ok_or_else(|| {
             let names = PACES.map(|pace| pace.name).join(", ");
@@ -67,7 +67,7 @@ pub(crate) fn start(
     pace: PaceChoice,
     limits: &Limits,
     ledger: &mut Ledger,
-) -> Result<Option<f64>, Error> {
+) -> Result<Option<f64>, SettingError> {
     let given = section.start.as_ref();
     if pace.pace != Pace::Auto {
         let rank = section.pace.as_ref().map_or(0, |pace| pace.source().rank());
@@ -88,7 +88,7 @@ pub(crate) fn start(
     ledger.settle("start", given, None, read, |start| start.map_or_else(|| usual.to_owned(), |rate| rate.to_string()))
 }
 
-pub(crate) fn retry(section: &UpstreamSection, pace: PaceChoice, ledger: &mut Ledger) -> Result<Retry, Error> {
+pub(crate) fn retry(section: &UpstreamSection, pace: PaceChoice, ledger: &mut Ledger) -> Result<Retry, SettingError> {
     let nothing = RetrySection::default();
     let given = section.retry.as_ref().unwrap_or(&nothing);
     let default = Retry::default();
@@ -108,7 +108,7 @@ pub(crate) fn retry(section: &UpstreamSection, pace: PaceChoice, ledger: &mut Le
     Ok(Retry { max_retries, max_deferrals, backoff: Backoff { growth, jitter } })
 }
 
-fn growth(given: &RetrySection, pace: PaceChoice, ledger: &mut Ledger) -> Result<Growth, Error> {
+fn growth(given: &RetrySection, pace: PaceChoice, ledger: &mut Ledger) -> Result<Growth, SettingError> {
     let Growth::Exponential { base, multiplier, cap } = Backoff::default().growth else {
         unreachable!("the default grows exponentially");
     };
@@ -150,7 +150,7 @@ fn growth(given: &RetrySection, pace: PaceChoice, ledger: &mut Ledger) -> Result
 }
 
 /// A knob that would do nothing is refused, unless it comes from a preset.
-fn only_for(setting: &Option<Setting>, key: &str, what: &str, ledger: &Ledger) -> Result<(), Error> {
+fn only_for(setting: &Option<Setting>, key: &str, what: &str, ledger: &Ledger) -> Result<(), SettingError> {
     match setting {
         Some(setting) if setting.source().rank() > Source::Preset("").rank() => {
             Err(setting.refuse(&ledger.name(key), format!("nothing here: only {what} has it (retry.kind)")))
@@ -160,7 +160,7 @@ fn only_for(setting: &Option<Setting>, key: &str, what: &str, ledger: &Ledger) -
 }
 
 /// Blames the value that the user set, not the default it collides with.
-fn base_above_cap(given: &RetrySection, base: &str, cap: &str, ledger: &Ledger) -> Error {
+fn base_above_cap(given: &RetrySection, base: &str, cap: &str, ledger: &Ledger) -> SettingError {
     let rank = |setting: &Option<Setting>| setting.as_ref().map_or(0, |setting| setting.source().rank());
     let (setting, key, expected) = if rank(&given.base) >= rank(&given.cap) {
         (&given.base, "retry.base", format!("at most the cap, {cap}"))
@@ -170,7 +170,7 @@ fn base_above_cap(given: &RetrySection, base: &str, cap: &str, ledger: &Ledger) 
     setting.as_ref().expect("the defaults fit together").refuse(&ledger.name(key), expected)
 }
 
-fn read_jitter(setting: &Setting, key: &str) -> Result<Jitter, Error> {
+fn read_jitter(setting: &Setting, key: &str) -> Result<Jitter, SettingError> {
     let between = |text: &str| {
         let (low, high) = text.trim_matches(['[', ']']).split_once(',')?;
         let (low, high) = (super::units::number(low)?, super::units::number(high)?);
@@ -195,7 +195,7 @@ fn show_jitter(jitter: &Jitter) -> String {
     }
 }
 
-pub(crate) fn breaker(section: &UpstreamSection, ledger: &mut Ledger) -> Result<BreakerConfig, Error> {
+pub(crate) fn breaker(section: &UpstreamSection, ledger: &mut Ledger) -> Result<BreakerConfig, SettingError> {
     let nothing = BreakerSection::default();
     let given = section.breaker.as_ref().unwrap_or(&nothing);
     let default = BreakerConfig::default();

@@ -6,7 +6,7 @@ use paceline_core::PacerConfig;
 
 use super::effective::EffectiveValue;
 use super::environment::Environment;
-use super::error::{Error, Source};
+use super::error::{SettingError, Source};
 use super::schema::{ConcurrencySection, ResponsiveSection, RetrySection, UpstreamSection};
 use super::setting::Setting;
 use super::units;
@@ -174,12 +174,15 @@ const LONGEST_BACKOFF: f64 = 300.0;
 
 /// The preset as two layers: what the variables say, and the preset's own values below the file. Without a variable
 /// it says nothing, unless the pace asks for it by name.
-pub(crate) fn openai_app(env: &Environment, wanted: bool) -> Result<Option<(UpstreamSection, UpstreamSection)>, Error> {
+pub(crate) fn openai_app(
+    env: &Environment,
+    wanted: bool,
+) -> Result<Option<(UpstreamSection, UpstreamSection)>, SettingError> {
     if let Some(variable) =
         env.names().find(|name| FAMILIES.iter().any(|family| name.starts_with(family)) && !is_known(name))
     {
         let names = VARIABLES.map(|(name, _)| name).join(", ");
-        return Err(Error::UnknownVariable {
+        return Err(SettingError::UnknownVariable {
             variable: variable.to_owned(),
             expected: format!("expected one of {names}"),
         });
@@ -219,7 +222,7 @@ fn section([rpm, rph, burst, base, cap, multiplier]: [Option<Setting>; 6]) -> Up
 }
 
 /// The bounds that are the variables' own; whether the values fit together is looked at with everything else.
-fn check(set: &[Option<Setting>; 6]) -> Result<(), Error> {
+fn check(set: &[Option<Setting>; 6]) -> Result<(), SettingError> {
     for ((variable, _), setting) in VARIABLES.iter().zip(set) {
         let Some(setting) = setting else { continue };
         match *variable {

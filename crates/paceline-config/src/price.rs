@@ -5,7 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::effective::Ledger;
-use super::error::Error;
+use super::error::SettingError;
 use super::shapes::Priced;
 use super::units::number;
 
@@ -147,7 +147,7 @@ impl Prices {
 }
 
 /// Reads the prices of a section.
-pub(crate) fn prices(section: Option<&Priced>, ledger: &mut Ledger) -> Result<Prices, Error> {
+pub(crate) fn prices(section: Option<&Priced>, ledger: &mut Ledger) -> Result<Prices, SettingError> {
     let mut by_model = BTreeMap::new();
     for (model, setting) in section.map(|priced| &priced.0).into_iter().flatten() {
         let key = format!("price.{model}");

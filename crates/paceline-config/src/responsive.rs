@@ -3,7 +3,7 @@
 use paceline_core::{ConfigError, Pace, Responsive, ResponsiveConfig};
 
 use super::effective::Ledger;
-use super::error::Error;
+use super::error::SettingError;
 use super::pacing::PaceChoice;
 use super::schema::{ResponsiveSection, UpstreamSection};
 use super::setting::Setting;
@@ -15,7 +15,7 @@ pub(crate) fn responsive(
     section: &UpstreamSection,
     pace: PaceChoice,
     ledger: &mut Ledger,
-) -> Result<ResponsiveConfig, Error> {
+) -> Result<ResponsiveConfig, SettingError> {
     let nothing = ResponsiveSection::default();
     let given = section.responsive.as_ref().unwrap_or(&nothing);
     if pace.pace != Pace::Responsive {
@@ -75,7 +75,7 @@ pub(crate) fn responsive(
 }
 
 /// What does not fit together; each value by itself was looked at before. Blames what the user set.
-fn collision(given: &ResponsiveSection, error: &ConfigError, ledger: &Ledger) -> Error {
+fn collision(given: &ResponsiveSection, error: &ConfigError, ledger: &Ledger) -> SettingError {
     let (initial, max) = (given.initial.as_ref(), given.max.as_ref());
     let rank = |setting: Option<&Setting>| setting.map_or(0, |setting| setting.source().rank());
     let (setting, key, expected) = match error.key.as_str() {
@@ -86,7 +86,7 @@ fn collision(given: &ResponsiveSection, error: &ConfigError, ledger: &Ledger) ->
     setting.expect("the defaults fit together").refuse(&ledger.name(&format!("responsive.{key}")), expected)
 }
 
-fn refuse_idle(given: &ResponsiveSection, pace: Option<&Setting>, ledger: &Ledger) -> Result<(), Error> {
+fn refuse_idle(given: &ResponsiveSection, pace: Option<&Setting>, ledger: &Ledger) -> Result<(), SettingError> {
     let rank = pace.map_or(0, |pace| pace.source().rank());
     let idle = given.settings().find(|(_, setting)| setting.source().rank() >= rank);
     match idle {

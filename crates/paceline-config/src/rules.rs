@@ -7,12 +7,12 @@ use paceline_core::{Class, Reach};
 use paceline_providers::{Place, Rule};
 
 use super::effective::Ledger;
-use super::error::Error;
+use super::error::SettingError;
 use super::schema::{MatchSection, RuleSection};
 use super::setting::Setting;
 use super::units::show_duration;
 
-pub(crate) fn rules(sections: &[RuleSection], ledger: &mut Ledger) -> Result<Vec<Rule>, Error> {
+pub(crate) fn rules(sections: &[RuleSection], ledger: &mut Ledger) -> Result<Vec<Rule>, SettingError> {
     let mut rules = Vec::with_capacity(sections.len());
     for (index, section) in sections.iter().enumerate() {
         let place = format!("rule.{index}");
@@ -24,8 +24,9 @@ pub(crate) fn rules(sections: &[RuleSection], ledger: &mut Ledger) -> Result<Vec
     Ok(rules)
 }
 
-fn rule<'a>(section: &'a RuleSection, ledger: &Ledger) -> Result<(Rule, &'a Setting), Error> {
-    let missing = |key: &str, expected: &str| Error::Missing { key: ledger.name(key), expected: expected.to_owned() };
+fn rule<'a>(section: &'a RuleSection, ledger: &Ledger) -> Result<(Rule, &'a Setting), SettingError> {
+    let missing =
+        |key: &str, expected: &str| SettingError::Missing { key: ledger.name(key), expected: expected.to_owned() };
     let class_setting = section.class.as_ref().ok_or_else(|| missing("class", "what such an answer means"))?;
     let class = read_class(class_setting, &ledger.name("class"))?;
     let reach = match section.scope.as_ref() {
@@ -59,13 +60,13 @@ pub(crate) fn class_names() -> Vec<&'static str> {
     Class::ALL.into_iter().filter(usable).map(Class::as_str).collect()
 }
 
-fn read_class(setting: &Setting, key: &str) -> Result<Class, Error> {
+fn read_class(setting: &Setting, key: &str) -> Result<Class, SettingError> {
     let names = class_names();
     let known = names.contains(&setting.text.as_str()).then(|| Class::from_name(&setting.text)).flatten();
     known.ok_or_else(|| setting.refuse(key, format!("one of {}", names.join(", "))))
 }
 
-fn read_status(setting: &Setting, key: &str) -> Result<RangeInclusive<u16>, Error> {
+fn read_status(setting: &Setting, key: &str) -> Result<RangeInclusive<u16>, SettingError> {
     let (first, last) = setting.text.split_once('-').unwrap_or((&setting.text, &setting.text));
     let status = |text: &str| text.trim().parse().ok().filter(|status| (100..=599).contains(status));
     match (status(first), status(last)) {
@@ -74,7 +75,7 @@ fn read_status(setting: &Setting, key: &str) -> Result<RangeInclusive<u16>, Erro
     }
 }
 
-fn read_place(matches: &MatchSection, ledger: &Ledger) -> Result<Option<Place>, Error> {
+fn read_place(matches: &MatchSection, ledger: &Ledger) -> Result<Option<Place>, SettingError> {
     let one = "one of code, pointer, header and body";
     if let Some(body) = &matches.body {
         let others = [&matches.code, &matches.pointer, &matches.header];

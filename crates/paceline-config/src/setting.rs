@@ -8,7 +8,7 @@ use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use toml::Spanned;
 
-use super::error::{Error, Source};
+use super::error::{SettingError, Source};
 use super::units;
 
 /// A value as written. Numbers, words and short lists all keep their text, so that file, environment and flags share
@@ -50,13 +50,13 @@ impl Setting {
     }
 
     /// An error about this value.
-    pub(crate) fn refuse(&self, key: &str, expected: impl Into<String>) -> Error {
+    pub(crate) fn refuse(&self, key: &str, expected: impl Into<String>) -> SettingError {
         let (key, value, origin) = (key.to_owned(), self.text.clone(), self.source().clone());
-        Error::Value { key, value, origin, expected: expected.into() }
+        SettingError::Value { key, value, origin, expected: expected.into() }
     }
 
     /// A whole number of at least `least`; `10k` and `1_000` are understood.
-    pub(crate) fn whole(&self, key: &str, least: u64, most: u64) -> Result<u64, Error> {
+    pub(crate) fn whole(&self, key: &str, least: u64, most: u64) -> Result<u64, SettingError> {
         let number = units::number(&self.text).filter(|n| n.fract() == 0.0).map(|n| n as u64);
         number.filter(|n| (least..=most).contains(n)).ok_or_else(|| match most {
             u64::MAX => self.refuse(key, format!("a whole number of at least {least}")),
@@ -65,23 +65,23 @@ impl Setting {
     }
 
     /// [`Self::whole`] for counts that fit 32 bits.
-    pub(crate) fn count(&self, key: &str, least: u32, most: u32) -> Result<u32, Error> {
+    pub(crate) fn count(&self, key: &str, least: u32, most: u32) -> Result<u32, SettingError> {
         let number = self.whole(key, u64::from(least), u64::from(most))?;
         Ok(u32::try_from(number).expect("bounded by `most`"))
     }
 
     /// A finite number that `accept` accepts.
-    pub(crate) fn number(&self, key: &str, accept: impl Fn(f64) -> bool, expected: &str) -> Result<f64, Error> {
+    pub(crate) fn number(&self, key: &str, accept: impl Fn(f64) -> bool, expected: &str) -> Result<f64, SettingError> {
         units::number(&self.text).filter(|n| accept(*n)).ok_or_else(|| self.refuse(key, expected))
     }
 
     /// A duration, 0 to 366 days.
-    pub(crate) fn duration(&self, key: &str) -> Result<Duration, Error> {
+    pub(crate) fn duration(&self, key: &str) -> Result<Duration, SettingError> {
         units::duration(&self.text).ok_or_else(|| self.refuse(key, units::EXPECTED_DURATION))
     }
 
     /// A duration above 0.
-    pub(crate) fn period(&self, key: &str) -> Result<Duration, Error> {
+    pub(crate) fn period(&self, key: &str) -> Result<Duration, SettingError> {
         let duration = self.duration(key)?;
         if duration.is_zero() { Err(self.refuse(key, "a duration above 0")) } else { Ok(duration) }
     }

@@ -15,7 +15,7 @@ const DOCUMENT: &str = include_str!("../../../docs/configuration.md");
 const SCHEMA: &str = include_str!("../../../docs/paceline.schema.json");
 
 /// An upstream from the three layers; `flags` is filled in by the test.
-fn upstream(file: &str, variables: &[(&str, &str)], flags: Overrides) -> Result<Upstream, Error> {
+fn upstream(file: &str, variables: &[(&str, &str)], flags: Overrides) -> Result<Upstream, SettingError> {
     Config::parse("paceline.toml".as_ref(), file, variables.iter().copied().collect(), flags)?.upstream()
 }
 
@@ -234,7 +234,7 @@ const BAD_VALUES: &[(&str, &str)] = &[
 fn a_bad_value_of_a_file_is_named_with_its_line() {
     for (line, key) in BAD_VALUES {
         match upstream(&format!("[upstream.openai]\n{line}\n"), &[], openai()) {
-            Err(Error::Value { key: named, origin: Source::File { line: Some(at), .. }, .. }) => {
+            Err(SettingError::Value { key: named, origin: Source::File { line: Some(at), .. }, .. }) => {
                 assert_eq!(named, format!("upstream.openai.{key}"), "{line}");
                 assert!((2..=3).contains(&at), "{line} is not on line {at}");
             }

@@ -16,7 +16,7 @@ use super::concurrency;
 use super::dialect;
 use super::effective::{EffectiveValue, Ledger};
 use super::environment::Environment;
-use super::error::{Error, KEY_PLACE, Source};
+use super::error::{KEY_PLACE, SettingError, Source};
 use super::limits::Named;
 use super::pacing;
 use super::price::{self, Prices};
@@ -146,7 +146,7 @@ impl Upstream {
     }
 
     /// Checks and converts a merged section.
-    pub(crate) fn new(name: &str, section: &UpstreamSection, environment: &Environment) -> Result<Self, Error> {
+    pub(crate) fn new(name: &str, section: &UpstreamSection, environment: &Environment) -> Result<Self, SettingError> {
         let mut ledger = Ledger::new(format!("upstream.{name}"));
         let provider = provider(name, section, &mut ledger)?;
         let base_url = base_url(name, provider, section, environment, &mut ledger)?;
@@ -188,7 +188,7 @@ impl Upstream {
     }
 }
 
-fn provider(name: &str, section: &UpstreamSection, ledger: &mut Ledger) -> Result<Provider, Error> {
+fn provider(name: &str, section: &UpstreamSection, ledger: &mut Ledger) -> Result<Provider, SettingError> {
     let usual = if name == MOCK { Provider::OpenAi } else { Provider::from_name(name).unwrap_or(Provider::Generic) };
     let read = |setting: &Setting, key: &str| {
         let names = Provider::ALL.map(Provider::as_str).join(", ");
@@ -203,7 +203,7 @@ fn base_url(
     section: &UpstreamSection,
     environment: &Environment,
     ledger: &mut Ledger,
-) -> Result<Option<String>, Error> {
+) -> Result<Option<String>, SettingError> {
     // In place of the provider's own address, as its own libraries take it.
     let usual = provider.base_url_variable().filter(|_| name != MOCK);
     let usual = usual
@@ -219,14 +219,14 @@ fn base_url(
     }
     let Some(url) = provider.base_url() else {
         let expected = format!("upstream {name} has no public address, so pass --base-url URL or set it in the file");
-        return Err(Error::Missing { key: ledger.name("base_url"), expected });
+        return Err(SettingError::Missing { key: ledger.name("base_url"), expected });
     };
     ledger.note("base_url", url, Source::Preset(provider.as_str()));
     Ok(Some(url.to_owned()))
 }
 
 /// An absolute address without credentials: it appears in logs and in journals.
-fn read_url(setting: &Setting, key: &str) -> Result<String, Error> {
+fn read_url(setting: &Setting, key: &str) -> Result<String, SettingError> {
     let expected = "an address such as https://api.example.com/v1, without query";
     let with_secret = |shown: &str, expected: &str| {
         let hidden = Setting::new(format!("{shown}{SECRET}"), setting.source().clone());
@@ -256,7 +256,7 @@ fn key(
     base_url: Option<&str>,
     section: &UpstreamSection,
     ledger: &mut Ledger,
-) -> Result<KeySource, Error> {
+) -> Result<KeySource, SettingError> {
     let rank = |setting: &Option<Setting>| setting.as_ref().map_or(0, |setting| setting.source().rank());
     match (&section.api_key_env, &section.api_key_file) {
         (Some(variable), Some(file)) if rank(&section.api_key_env) == rank(&section.api_key_file) => {
@@ -308,7 +308,7 @@ fn tiers(
     sections: &[TierSection],
     off: Option<&Setting>,
     ledger: &mut Ledger,
-) -> Result<(Vec<Tier>, TierLimits), Error> {
+) -> Result<(Vec<Tier>, TierLimits), SettingError> {
     let (mut tiers, mut limits): (Vec<Tier>, TierLimits) = (Vec::new(), Vec::new());
     for (index, section) in sections.iter().enumerate() {
         let mut own = Ledger::new(ledger.name(&format!("tier.{index}")));
@@ -335,7 +335,7 @@ fn tiers(
     Ok((tiers, limits))
 }
 
-fn tier_match<'a>(section: &'a TierSection, ledger: &Ledger) -> Result<(TierMatch, &'a Setting), Error> {
+fn tier_match<'a>(section: &'a TierSection, ledger: &Ledger) -> Result<(TierMatch, &'a Setting), SettingError> {
     let expected = "exactly one of match (a path prefix), model and label";
     let (matches, setting, key) = match (&section.path, &section.model, &section.label) {
         (Some(path), None, None) => (TierMatch::Path(path.text.clone()), path, "match"),
@@ -343,7 +343,7 @@ fn tier_match<'a>(section: &'a TierSection, ledger: &Ledger) -> Result<(TierMatc
         (None, None, Some(label)) => (TierMatch::Label(label.text.clone()), label, "label"),
         (path, model, label) => {
             let one = path.as_ref().or(model.as_ref()).or(label.as_ref());
-            let missing = || Error::Missing { key: ledger.name("match"), expected: expected.to_owned() };
+            let missing = || SettingError::Missing { key: ledger.name("match"), expected: expected.to_owned() };
             return Err(one.map_or_else(missing, |setting| setting.refuse(&ledger.name("match"), expected)));
         }
     };

@@ -6,15 +6,15 @@ use std::time::Duration;
 use http::HeaderName;
 use paceline_core::{Class, Cost, Timestamp};
 
-use super::api::Provider;
 use super::body::{Body, Wanted};
+use super::case::{Case, Decision};
 use super::charge::{self, Settlement};
-use super::decide::{self, Case, Decision};
+use super::decide;
 use super::reading::Reading;
 use super::rule::Rule;
-use super::table::{Charge, LimitHeaders, Scope, Table};
-use super::usage::{self, TokenRatio};
-use super::{Answer, header, limits, names, shape, wait};
+use super::table::{Charge, LimitHeaders, Provider, Scope, Table};
+use super::usage::TokenRatio;
+use super::{Answer, cost, header, limits, names, refusal, shape, wait};
 
 /// A longer wait is a used-up quota, to be kept on disk, and not a pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(3_600);
@@ -170,14 +170,14 @@ impl Dialect {
             longest_pause: self.longest_pause,
         };
         let rule = self.rules.iter().find(|rule| rule.matches(answer.status, answer.headers, &body));
-        let decision = rule.map_or_else(|| decide::decide(&case), |rule| decide::by_user(&case, rule));
-        let long_period = decision.class == Class::Throttled && decide::is_of_a_long_period(&case);
+        let decision = rule.map_or_else(|| decide::decide(&case), |rule| refusal::by_user(&case, rule));
+        let long_period = decision.class == Class::Throttled && refusal::is_of_a_long_period(&case);
         Reading {
             steps: steps(&case, &decision, server_time.is_some(), long_period),
             code: code(&case, &decision),
             error_type: body.error_type(),
             words: words(&body, &decision),
-            usage: usage::of(&body, table.charge.cached_input),
+            usage: cost::of(&body, table.charge.cached_input),
             settlement: Settlement::of(&table.charge, answer.path, answer.status, decision.class),
             long_period,
             limits,

@@ -5,10 +5,10 @@ use std::time::Duration;
 use paceline_core::Reach;
 use serde_json::Value;
 
-use super::api::Provider;
-use super::decide::{Case, Decision, paused};
-use super::wait::{self, Hint};
-use super::{header, shape};
+use super::case::{Case, Decision, Hint};
+use super::refusal::paused;
+use super::table::Provider;
+use super::{header, shape, wait};
 
 /// Whether a refusal is a limit of GitHub's: by its words, whichever server it seems to come from; under its own name
 /// also by its headers.

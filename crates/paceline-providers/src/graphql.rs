@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::body::Body;
-use super::decide::Case;
+use super::case::Case;
 use super::table::COMMON;
 use super::{github, shopify};
 

@@ -4,7 +4,9 @@ use paceline_core::Class;
 use serde_json::Value;
 
 use super::body::{Body, Kind};
-use super::decide::{Case, Decision, Fault, by_table, waiting};
+use super::case::{Case, Decision, Fault};
+use super::ending::{Ending, NO_CAPACITY};
+use super::refusal::{by_table, waiting};
 use super::stream::Stream;
 use super::table::COMMON;
 use super::{graphql, wait};
@@ -26,9 +28,6 @@ const FAILED: Fault = Fault { code: "error", words: "the answer ended in an erro
 const STARVED: Fault =
     Fault { code: NO_CAPACITY, words: "the service ran out of capacity in the middle of the answer" };
 const CUT: Fault = Fault { code: "truncated", words: "the stream ended early" };
-
-/// Why a choice ended for which DeepSeek had no capacity left.
-const NO_CAPACITY: &str = "insufficient_system_resource";
 
 /// What a 2xx carries: only these exact places count, never text inside generated content.
 pub(super) fn success(case: &Case<'_>) -> Inside {
@@ -150,32 +149,6 @@ fn every_choice(body: &Body, matches: impl Fn(&Value) -> bool) -> bool {
         let choices = body.root.get(key).and_then(Value::as_array);
         choices.is_some_and(|all| !all.is_empty() && all.iter().all(&matches))
     })
-}
-
-/// Why a choice, or a candidate, ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ending {
-    /// Because of its content.
-    Refused,
-    /// The service ran out of capacity.
-    Starved,
-    /// In an error.
-    Failed,
-    /// Any other way, or not at all.
-    Usual,
-}
-
-impl Ending {
-    pub(super) fn of(choice: &Value) -> Self {
-        const OF_GOOGLE: [&str; 5] = ["SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII"];
-        match (choice["finish_reason"].as_str(), choice["finishReason"].as_str()) {
-            (Some("content_filter"), _) => Self::Refused,
-            (_, Some(reason)) if OF_GOOGLE.contains(&reason) => Self::Refused,
-            (Some(NO_CAPACITY), _) => Self::Starved,
-            (Some("error"), _) => Self::Failed,
-            _ => Self::Usual,
-        }
-    }
 }
 
 /// The status that an error after a 200 would have had: its numeric code, else by its code or type, else 500.

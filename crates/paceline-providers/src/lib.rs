@@ -26,19 +26,23 @@
 //! Nothing here does IO: a program hands in what its HTTP client received.
 
 mod address;
-mod api;
 mod aws;
 mod body;
+mod case;
 mod charge;
 mod collect;
+mod cost;
 mod decide;
 mod decimal;
 mod dialect;
+mod dynamodb;
+mod ending;
 #[cfg(test)]
 mod fixtures;
 mod frames;
 mod github;
 mod google;
+mod google_details;
 mod graphql;
 mod header;
 mod ietf;
@@ -53,6 +57,7 @@ mod outline;
 mod pages;
 mod partial;
 mod reading;
+mod refusal;
 mod rule;
 pub mod secrets;
 mod shape;
@@ -67,13 +72,13 @@ use http::HeaderMap;
 use paceline_core::Timestamp;
 
 pub use address::{is_loopback, join_url};
-pub use api::Provider;
 pub use charge::Settlement;
 pub use collect::collect;
 pub use dialect::Dialect;
 pub use partial::{joined, remainder};
 pub use reading::{Action, NoResponse, Reading, no_response};
 pub use rule::{Phrase, Place, Rule};
+pub use table::Provider;
 pub use units::Units;
 pub use usage::{TokenRatio, Usage};
 

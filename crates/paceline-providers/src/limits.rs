@@ -8,7 +8,7 @@ use paceline_core::{LimitReport, Restores, Timestamp};
 
 use super::body::Body;
 use super::table::{LimitHeaders, Table};
-use super::{google, header, ietf, shape, shopify};
+use super::{google_details, header, ietf, shape, shopify};
 
 /// The windows that providers use; a derived one is taken for the nearest within a quarter.
 const WINDOWS: [Duration; 4] =
@@ -33,7 +33,7 @@ pub(super) fn announced(table: &Table, headers: &HeaderMap, body: &Body<'_>, now
         limits = announced(&table.usual_limits);
     }
     limits.extend(shopify::limit(body));
-    limits.extend(google::limits(body));
+    limits.extend(google_details::limits(body));
     limits.truncate(MOST);
     strictest_first(&mut limits);
     limits

@@ -4,9 +4,9 @@
 use paceline_core::{Class, Reach};
 use serde_json::Value;
 
-use super::decide::{Case, Decision, paused};
-use super::shape;
-use super::wait::{self, Hint};
+use super::case::{Case, Decision, Hint};
+use super::refusal::paused;
+use super::{shape, wait};
 
 /// A 402 that passes: the user need not pay. It holds every model.
 pub(super) fn in_flight(case: &Case<'_>) -> Option<Decision> {

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use paceline_core::{Class, Cost, Hint, LimitReport, Outcome, Reach};
 
+use super::case::Decision;
 use super::charge::Settlement;
-use super::decide::Decision;
 use super::usage::Usage;
 
 /// What an answer means.

@@ -6,9 +6,8 @@ use paceline_core::{Dimension, LimitReport, Restores};
 use serde_json::Value;
 
 use super::body::Body;
-use super::decide::Case;
+use super::case::{Case, Hint};
 use super::shape;
-use super::wait::Hint;
 
 /// Whether an entry of a GraphQL answer's `errors` is a throttle.
 pub(super) fn is_throttle(error: &Value) -> bool {

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
+use super::ending::Ending;
 use super::frames::{self, Frame};
-use super::inside::Ending;
 use super::usage::Usage;
 
 /// What a finished stream said, read after its end.

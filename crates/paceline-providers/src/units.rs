@@ -1,14 +1,9 @@
-//! Units that a provider counts beside requests and tokens: what a call is expected to cost, and what it did.
+//! Units that a provider counts beside requests and tokens, and what a call is expected to cost of them.
 
 use paceline_core::Dimension;
 use serde::Deserialize;
-use serde_json::Value;
 
-use super::body::Body;
 use super::usage::TokenRatio;
-
-/// More than any call can cost: a larger number is a mistake.
-const MOST: f64 = 1e9;
 
 /// A provider's own unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -48,41 +43,6 @@ impl Units {
                 }
             }
             Self::Points => 5,
-        }
-    }
-}
-
-/// What an answer says that its call was charged, rounded up.
-pub(super) fn reported(body: &Body<'_>) -> Option<u64> {
-    let units = |capacity: &Value| capacity["CapacityUnits"].as_f64();
-    let consumed = body.root.get("ConsumedCapacity").and_then(|consumed| match consumed {
-        Value::Array(tables) => tables.iter().map(units).sum(),
-        one => units(one),
-    });
-    let points = || body.in_root("/extensions/cost/actualQueryCost")?.as_f64();
-    let units = consumed.or_else(points).filter(|units| (0.0..=MOST).contains(units))?;
-    Some(units.ceil() as u64)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::body::Wanted;
-    use super::*;
-
-    #[test]
-    fn charges_that_answers_report() {
-        let wanted = Wanted { keys: None, arrays: false };
-        for (body, expected) in [
-            (r#"{"ConsumedCapacity":{"TableName":"t","CapacityUnits":2.5}}"#, Some(3)),
-            (r#"{"ConsumedCapacity":[{"CapacityUnits":2.0},{"CapacityUnits":5.0}]}"#, Some(7)),
-            (r#"{"ConsumedCapacity":[{"CapacityUnits":2.0},{}]}"#, None),
-            (r#"{"ConsumedCapacity":{"CapacityUnits":-1}}"#, None),
-            (r#"{"ConsumedCapacity":{"CapacityUnits":1e99}}"#, None),
-            (r#"{"extensions":{"cost":{"actualQueryCost":46}}}"#, Some(46)),
-            (r#"{"extensions":{"cost":{"actualQueryCost":null}}}"#, None),
-            ("{}", None),
-        ] {
-            assert_eq!(reported(&Body::of_success(body.as_bytes(), "", wanted)), expected, "{body}");
         }
     }
 }

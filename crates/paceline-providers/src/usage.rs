@@ -2,10 +2,6 @@
 
 use serde_json::Value;
 
-use super::body::Body;
-use super::table::CachedInput;
-use super::units;
-
 /// More tokens than any call can have: a larger number is no count, and sums of smaller ones never overflow.
 const MOST: u64 = 1 << 32;
 
@@ -45,7 +41,7 @@ impl Usage {
     }
 
     /// Without the input that the provider had in its cache, where that is free.
-    fn without_cached(self, usage: &Value) -> Self {
+    pub(super) fn without_cached(self, usage: &Value) -> Self {
         let cached = ["/prompt_tokens_details/cached_tokens", "/input_tokens_details/cached_tokens"]
             .into_iter()
             .find_map(|place| usage.pointer(place)?.as_u64())
@@ -67,21 +63,6 @@ impl Usage {
             units: last(self.units, later.units),
         }
     }
-}
-
-/// What an answer says it cost, as far as it counts.
-pub(super) fn of(body: &Body<'_>, cached: CachedInput) -> Option<Usage> {
-    if let Some(stream) = &body.stream {
-        return stream.usage;
-    }
-    let places = ["usage", "usageMetadata", "meta"].into_iter().filter_map(|key| body.root.get(key));
-    let Some((usage, read)) = places.filter_map(|usage| Some((usage, Usage::read(usage)?))).next() else {
-        return Some(Usage { units: units::reported(body)?, ..Usage::default() });
-    };
-    Some(match cached {
-        CachedInput::Counts => read,
-        CachedInput::Free => read.without_cached(usage),
-    })
 }
 
 /// Tokens per character of a request body, a quarter at first, then what answers report; and the mean length of the
@@ -234,14 +215,5 @@ mod tests {
         let tokens = |data: &str| TokenRatio::default().tokens(&body(data));
         assert_eq!(tokens(&"iVBORw0KGgo".repeat(100_000)), tokens(""));
         assert!(tokens("") > 5);
-    }
-
-    #[test]
-    fn cached_input_is_free_where_the_provider_says_so() {
-        let body =
-            br#"{"usage":{"prompt_tokens":90,"completion_tokens":5,"prompt_tokens_details":{"cached_tokens":64}}}"#;
-        let body = Body::of_success(body, "", crate::body::Wanted { keys: None, arrays: false });
-        let input = |cached| of(&body, cached).expect("usage").input_tokens;
-        assert_eq!((input(CachedInput::Counts), input(CachedInput::Free)), (90, 26));
     }
 }

@@ -7,22 +7,8 @@ use jiff::ToSpan;
 use paceline_core::{Dimension, Timestamp};
 use serde_json::Value;
 
-use super::decide::Case;
+use super::case::{Case, Hint};
 use super::{header, shape, shopify};
-
-/// A wait, whether it was given in milliseconds or finer, and its source.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Hint {
-    pub(super) wait: Duration,
-    pub(super) exact: bool,
-    pub(super) from: &'static str,
-}
-
-impl Hint {
-    pub(super) const fn new(wait: shape::Wait, from: &'static str) -> Self {
-        Self { wait: wait.duration, exact: wait.exact, from }
-    }
-}
 
 /// The wait of a refusal that our rate caused: the first source that says something usable. A header is not overridden
 /// by a text, and a reset counts only for a limit of which nothing is left.

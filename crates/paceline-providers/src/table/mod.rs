@@ -5,6 +5,7 @@
 
 mod charge;
 mod errors;
+mod provider;
 mod rules;
 mod values;
 
@@ -18,14 +19,14 @@ use serde::Deserialize;
 
 pub use self::charge::{CachedInput, Charge, Counts, Free, NotFree, Reserves};
 pub use self::errors::{ErrorShape, ErrorWords, MockError, MockErrors, fill};
+pub use self::provider::Provider;
 use self::rules::rules;
 pub(super) use self::rules::{TableRule, usual_reach};
 pub use self::values::HeaderFields;
 use self::values::{
     authorization, class, dimension, duration, fields, header_fields, header_name, one_header_name, prefixes, restores,
 };
-use super::api::Provider;
-use super::aws;
+use super::dynamodb;
 
 /// The words that decide, whichever provider sends them.
 #[derive(Deserialize)]
@@ -276,7 +277,7 @@ impl Api {
         }
         match (self.scope, model) {
             (Scope::Key, _) => "all".to_owned(),
-            (Scope::Table, _) => aws::tables(body).unwrap_or_else(|| "all".to_owned()),
+            (Scope::Table, _) => dynamodb::tables(body).unwrap_or_else(|| "all".to_owned()),
             (Scope::Model, Some(model)) => format!("{path} {model}"),
             (Scope::Model, None) | (Scope::Endpoint, _) => path.to_owned(),
             (Scope::Group, _) => {
@@ -303,4 +304,9 @@ impl LimitHeaders {
     pub fn fields(&self) -> impl Iterator<Item = &HeaderName> {
         self.headers.iter().chain(&self.used_of_limit)
     }
+}
+
+/// Whether a text has one of the phrases of a table in it.
+pub(super) fn contains_any(text: &str, phrases: &[String]) -> bool {
+    phrases.iter().any(|phrase| text.contains(phrase.as_str()))
 }

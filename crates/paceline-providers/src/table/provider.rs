@@ -5,7 +5,7 @@ use std::fmt;
 use http::header::InvalidHeaderValue;
 use http::{HeaderName, HeaderValue};
 
-use super::table::{Kind, Table};
+use super::{Kind, Table};
 
 /// A dialect: how an API says that it is limited, and how it is spoken to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -74,35 +74,35 @@ pub enum Provider {
 
 /// Name and table of each provider, in declaration order.
 const FILES: [(Provider, &str, &str); Provider::ALL.len()] = [
-    (Provider::OpenAi, "openai", include_str!("tables/openai.toml")),
-    (Provider::Azure, "azure", include_str!("tables/azure.toml")),
-    (Provider::Anthropic, "anthropic", include_str!("tables/anthropic.toml")),
-    (Provider::Gemini, "gemini", include_str!("tables/gemini.toml")),
-    (Provider::Bedrock, "bedrock", include_str!("tables/bedrock.toml")),
-    (Provider::Mistral, "mistral", include_str!("tables/mistral.toml")),
-    (Provider::Cohere, "cohere", include_str!("tables/cohere.toml")),
-    (Provider::Groq, "groq", include_str!("tables/groq.toml")),
-    (Provider::Together, "together", include_str!("tables/together.toml")),
-    (Provider::Fireworks, "fireworks", include_str!("tables/fireworks.toml")),
-    (Provider::OpenRouter, "openrouter", include_str!("tables/openrouter.toml")),
-    (Provider::DeepSeek, "deepseek", include_str!("tables/deepseek.toml")),
-    (Provider::XAi, "xai", include_str!("tables/xai.toml")),
-    (Provider::Perplexity, "perplexity", include_str!("tables/perplexity.toml")),
-    (Provider::Moonshot, "moonshot", include_str!("tables/moonshot.toml")),
-    (Provider::Zhipu, "zhipu", include_str!("tables/zhipu.toml")),
-    (Provider::MiniMax, "minimax", include_str!("tables/minimax.toml")),
-    (Provider::Aws, "aws", include_str!("tables/aws.toml")),
-    (Provider::DynamoDb, "dynamodb", include_str!("tables/dynamodb.toml")),
-    (Provider::GitHub, "github", include_str!("tables/github.toml")),
-    (Provider::Slack, "slack", include_str!("tables/slack.toml")),
-    (Provider::Stripe, "stripe", include_str!("tables/stripe.toml")),
-    (Provider::Shopify, "shopify", include_str!("tables/shopify.toml")),
-    (Provider::Notion, "notion", include_str!("tables/notion.toml")),
-    (Provider::Discord, "discord", include_str!("tables/discord.toml")),
-    (Provider::X, "x", include_str!("tables/x.toml")),
-    (Provider::Cloudflare, "cloudflare", include_str!("tables/cloudflare.toml")),
-    (Provider::Acme, "acme", include_str!("tables/acme.toml")),
-    (Provider::Generic, "generic", include_str!("tables/generic.toml")),
+    (Provider::OpenAi, "openai", include_str!("../tables/openai.toml")),
+    (Provider::Azure, "azure", include_str!("../tables/azure.toml")),
+    (Provider::Anthropic, "anthropic", include_str!("../tables/anthropic.toml")),
+    (Provider::Gemini, "gemini", include_str!("../tables/gemini.toml")),
+    (Provider::Bedrock, "bedrock", include_str!("../tables/bedrock.toml")),
+    (Provider::Mistral, "mistral", include_str!("../tables/mistral.toml")),
+    (Provider::Cohere, "cohere", include_str!("../tables/cohere.toml")),
+    (Provider::Groq, "groq", include_str!("../tables/groq.toml")),
+    (Provider::Together, "together", include_str!("../tables/together.toml")),
+    (Provider::Fireworks, "fireworks", include_str!("../tables/fireworks.toml")),
+    (Provider::OpenRouter, "openrouter", include_str!("../tables/openrouter.toml")),
+    (Provider::DeepSeek, "deepseek", include_str!("../tables/deepseek.toml")),
+    (Provider::XAi, "xai", include_str!("../tables/xai.toml")),
+    (Provider::Perplexity, "perplexity", include_str!("../tables/perplexity.toml")),
+    (Provider::Moonshot, "moonshot", include_str!("../tables/moonshot.toml")),
+    (Provider::Zhipu, "zhipu", include_str!("../tables/zhipu.toml")),
+    (Provider::MiniMax, "minimax", include_str!("../tables/minimax.toml")),
+    (Provider::Aws, "aws", include_str!("../tables/aws.toml")),
+    (Provider::DynamoDb, "dynamodb", include_str!("../tables/dynamodb.toml")),
+    (Provider::GitHub, "github", include_str!("../tables/github.toml")),
+    (Provider::Slack, "slack", include_str!("../tables/slack.toml")),
+    (Provider::Stripe, "stripe", include_str!("../tables/stripe.toml")),
+    (Provider::Shopify, "shopify", include_str!("../tables/shopify.toml")),
+    (Provider::Notion, "notion", include_str!("../tables/notion.toml")),
+    (Provider::Discord, "discord", include_str!("../tables/discord.toml")),
+    (Provider::X, "x", include_str!("../tables/x.toml")),
+    (Provider::Cloudflare, "cloudflare", include_str!("../tables/cloudflare.toml")),
+    (Provider::Acme, "acme", include_str!("../tables/acme.toml")),
+    (Provider::Generic, "generic", include_str!("../tables/generic.toml")),
 ];
 
 impl Provider {
@@ -205,14 +205,14 @@ impl Provider {
         self.table().api.idempotency_header.clone()
     }
 
-    /// The name of the scope that a call belongs to; see [`Dialect::scope_name`](super::Dialect::scope_name).
+    /// The name of the scope that a call belongs to; see [`Dialect::scope_name`](crate::Dialect::scope_name).
     pub fn scope_name(self, path: &str, model: Option<&str>, body: &[u8]) -> String {
         self.table().api.scope_name(path, model, body)
     }
 
     /// Whether a success is a JSON object: always at the endpoints that answer with nothing else, elsewhere unless the
     /// content type names another format. A page of HTML is no call's result, but for the content of a file.
-    pub(super) fn must_be_json(self, path: &str, content_type: &str) -> bool {
+    pub(crate) fn must_be_json(self, path: &str, content_type: &str) -> bool {
         if !self.is_language_model() {
             return false;
         }
