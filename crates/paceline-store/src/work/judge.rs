@@ -4,7 +4,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
-use paceline_core::Class;
+use paceline_core::{Class, UnknownOutcome};
 
 use super::item::{Event, Failure, Item};
 
@@ -98,6 +98,7 @@ pub fn by_class(failure: &Failure) -> Judgement {
 }
 
 /// Whether a failure is for a judge at all.
-pub(crate) const fn is_arguable(class: Class) -> bool {
-    !matches!(class, Class::Account | Class::QuotaExhausted | Class::Abandoned)
+pub(crate) fn is_arguable(failure: &Failure) -> bool {
+    failure.unknown == UnknownOutcome::Resend
+        && !matches!(failure.class, Class::Account | Class::QuotaExhausted | Class::Abandoned)
 }

@@ -169,7 +169,7 @@ where
                 self.settled.push((held, outcome));
             }
             // No bound counts it: no try failed.
-            Err((failure, _)) if failure.class == Class::Abandoned && failure.retry_after.is_none() => {
+            Err((failure, _)) if failure.is_given_up() => {
                 self.summary.abandoned += 1;
                 let outcome = ClaimOutcome::abandoned(&held.claimed);
                 self.settled.push((held, outcome));

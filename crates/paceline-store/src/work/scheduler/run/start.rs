@@ -116,7 +116,7 @@ where
 
 /// What a judge says, if there is one and it says something in time.
 async fn judged(scheduler: &Scheduler, claimed: &Arc<crate::work::Claimed>, failure: &Failure) -> Option<Judgement> {
-    let judge = scheduler.judge.as_ref().filter(|_| is_arguable(failure.class))?;
+    let judge = scheduler.judge.as_ref().filter(|_| is_arguable(failure))?;
     let item = &claimed.item;
     let retry = (item.attempts - item.forgiven.attempts.min(item.attempts)).saturating_add(1);
     let max_retries = scheduler.policy.max_retries;
