@@ -43,7 +43,7 @@ pub use config::{BreakerConfig, Concurrency, Limits, Pace, PacerConfig, Quota, R
 pub use cost::{Cost, Dimension};
 pub use error::ConfigError;
 pub use learnt::{Belief, GateState, Trend};
-pub use outcome::{Class, Hint, LimitReport, Outcome, Reach, Restores};
+pub use outcome::{Class, Hint, LimitReport, Outcome, Reach, Restores, UnknownOutcome};
 pub use pacer::Pacer;
 pub use quota::TooLarge;
 pub use request::{Event, GiveUp, Request, ScopeId, Ticket, Verdict};

@@ -56,8 +56,8 @@ pub use paceline_core::{
     Event, GateState, GiveUp, Growth, Hint, Instant, Jitter, LearntState, Level, LevelState, LimitReport, Limits,
     MaxWait, NewerState, Outcome, Pace, PacerConfig, PacerState, PauseState, Phase, Policy, Quota, QuotaSnapshot,
     Reach, Request, Responsive, ResponsiveConfig, ResponsiveCounters, Restores, Retry, Rng, ScopeId, ScopeSnapshot,
-    ScopeState, Shape, Snapshot, TakenState, Ticket, Timestamp, TooLarge, Totals, Trend, Verdict, WaitReason,
-    WindowState, exponential_delay, linear_delay,
+    ScopeState, Shape, Snapshot, TakenState, Ticket, Timestamp, TooLarge, Totals, Trend, UnknownOutcome, Verdict,
+    WaitReason, WindowState, exponential_delay, linear_delay,
 };
 pub use sleeper::ResponsiveSleeper;
 pub use state::LimiterState;
