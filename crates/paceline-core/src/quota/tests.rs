@@ -38,6 +38,28 @@ fn a_window_forgets_exactly_one_window_later() {
 }
 
 #[test]
+fn what_has_left_a_window_counts_no_longer_though_no_call_came_since() {
+    let mut window = SlidingWindow::new(1_000_000, 100 * S);
+    (0..100).for_each(|second| window.take(at(f64::from(second)), 10));
+    for (second, left) in [(99.0, 1_000), (120.5, 790), (150.5, 490), (163.5, 360), (164.5, 350), (199.5, 0)] {
+        let told: u64 = window.taken(at(second)).iter().map(|taken| taken.units).sum();
+        assert_eq!((window.used(at(second)), told), (left, left), "after {second} s");
+    }
+}
+
+#[test]
+fn what_a_call_gives_back_after_its_window_gives_nothing() {
+    let mut window = SlidingWindow::new(100, 10 * S);
+    window.take(at(0.0), 40);
+    window.take(at(10.0), 30);
+    window.refund(at(0.0), 15);
+    assert_eq!(window.used(at(10.0)), 70 - 15, "at its very end it still counts");
+    window.take(at(25.0), 30);
+    window.refund(at(10.0), 30);
+    assert_eq!(window.used(at(25.0)), 30);
+}
+
+#[test]
 fn settling_gives_back_or_makes_debt() {
     for shape in [Shape::Sliding, Shape::Fixed, Shape::Bucket { burst: 100 }] {
         let mut less = counter(shape, 100, 60 * S);

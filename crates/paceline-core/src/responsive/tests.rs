@@ -161,6 +161,15 @@ fn it_shrinks_to_the_least_delay_and_then_to_nothing() {
 }
 
 #[test]
+fn a_step_down_that_fails_goes_back_to_the_delay_that_held() {
+    let config = ResponsiveConfig { initial: 100 * MS, randomization: 0.0, ..Default::default() };
+    let (mut delay, mut rng) = (Responsive::new(config).expect("sensible"), Rng::new(1));
+    assert_eq!(delay.on_failure(None, &mut rng), 100 * MS);
+    assert!(delay.on_success(&mut rng) < 100 * MS, "the first success is a step down");
+    assert_eq!(delay.on_failure(None, &mut rng), 100 * MS);
+}
+
+#[test]
 fn a_hint_is_a_lower_bound_and_does_not_last() {
     let (mut delay, mut rng) = (Responsive::new(classic()).expect("sensible"), Rng::new(1));
     assert_eq!(delay.on_failure(Some(5_000 * MS), &mut rng), 5_000 * MS);
@@ -216,6 +225,7 @@ fn nonsense_is_refused_by_name() {
         (ResponsiveConfig { up: 1.0, ..d }, "up is 1, expected a number above 1 and at most 1000"),
         (ResponsiveConfig { up: f64::NAN, ..d }, "up is NaN, expected a number above 1 and at most 1000"),
         (ResponsiveConfig { up: f64::INFINITY, ..d }, "up is inf, expected a number above 1 and at most 1000"),
+        (ResponsiveConfig { down: 0.0, ..d }, "down is 0, expected a number above 0 and below 1"),
         (ResponsiveConfig { down: 1.0, ..d }, "down is 1, expected a number above 0 and below 1"),
         (ResponsiveConfig { down: f64::NAN, ..d }, "down is NaN, expected a number above 0 and below 1"),
         (
@@ -232,6 +242,8 @@ fn nonsense_is_refused_by_name() {
         let error = Responsive::new(config).map(drop).expect_err(message);
         assert_eq!(alloc::string::ToString::to_string(&error), format!("responsive.{message}"));
     }
+    let extreme = ResponsiveConfig { initial: LONGEST, max: LONGEST, up: LARGEST_UP, randomization: 0.0, ..d };
+    assert!(Responsive::new(extreme).is_ok(), "as much as may be");
 }
 
 proptest! {
