@@ -283,7 +283,7 @@ mod tests {
     fn an_unknown_kind_is_only_obeyed_when_empty_and_near() {
         assert_eq!(wait_ms(&announced(100, 0, 30_000, Restores::Unknown), 10), 30_000);
         assert_eq!(wait_ms(&announced(100, 0, 3_600_000, Restores::Unknown), 10), 0);
-        assert_eq!(wait_ms(&announced(100, 1, 30_000, Restores::Unknown), 10), 0);
+        assert_eq!(wait_ms(&announced(100, 1, 30_000, Restores::Unknown), 11), 0, "it was not empty");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Each counter against a naive one.
 
 use super::sliding::{Entry, SLOTS};
+use super::sums::Sums;
 use super::*;
 use crate::time::{LATE, nanos};
 use proptest::{prop_assert, prop_assert_eq, proptest};
@@ -151,6 +152,30 @@ fn after_idling_no_more_than_the_burst_leaves_at_once() {
         }
         assert_eq!(bucket.fits_at(time, 1), time + Duration::from_millis(1));
     }
+}
+
+#[test]
+fn what_is_no_request_is_not_spaced() {
+    let limits = Limits { quotas: alloc::vec![Quota::requests_per_minute(60)], burst: Some(1) };
+    let quotas = Quotas::new(&limits).expect("sensible");
+    let tokens = Cost::zero().with(Dimension::Tokens, 5);
+    assert_eq!(quotas.passes_at(at(0.0), &tokens, 30), at(0.0));
+    assert_eq!(quotas.passes_at(at(0.0), &Cost::request(), 30), at(29.0));
+}
+
+/// A search looks at no more entries than one sum of the lowest level has.
+#[test]
+fn what_is_asked_of_a_long_window_costs_no_walk() {
+    let mut sums = Sums::default();
+    (0..60_000).for_each(|_| sums.push(2));
+    (0..1_000).for_each(|_| sums.pop(2));
+    let asked = core::cell::Cell::new(0);
+    let entry = |_| {
+        asked.set(asked.get() + 1);
+        2
+    };
+    assert_eq!((sums.of_first(50_000, entry), sums.reaches(99_999, entry)), (100_000, Some(49_999)));
+    assert!(asked.get() <= 128, "{} entries", asked.get());
 }
 
 #[test]

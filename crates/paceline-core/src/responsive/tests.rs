@@ -192,6 +192,29 @@ fn idle_time_halves_the_delay_where_that_is_wanted() {
 }
 
 #[test]
+fn a_step_down_after_idling_takes_no_more_than_half() {
+    let config = ResponsiveConfig {
+        initial: 800 * MS,
+        min_delay: 100 * MS,
+        down: 0.3,
+        randomization: 0.0,
+        ..Default::default()
+    };
+    let config = ResponsiveConfig { idle_half_life: Some(1_000 * MS), ..config };
+    let (mut delay, mut rng) = (Responsive::new(config).expect("sensible"), Rng::new(1));
+    delay.on_failure(None, &mut rng);
+    delay.idle(1_000 * MS);
+    assert_eq!(delay.current_delay(), 400 * MS);
+    delay.on_success(&mut rng);
+    assert_eq!(delay.current_delay(), 200 * MS, "nothing is known to have failed");
+    delay.idle(1_000 * MS);
+    assert_eq!(delay.current_delay(), 100 * MS, "the least delay is one");
+    delay.on_success(&mut rng);
+    assert_eq!(delay.current_delay(), Duration::ZERO);
+    assert_eq!(delay.on_failure(None, &mut rng), 800 * MS, "the first failure after that is a first one");
+}
+
+#[test]
 fn zero_waits_are_not_counted_as_slept() {
     let (mut delay, mut rng) = (Responsive::new(classic()).expect("sensible"), Rng::new(1));
     assert!((0..7).all(|_| delay.on_success(&mut rng).is_zero()));

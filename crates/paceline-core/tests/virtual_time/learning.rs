@@ -418,3 +418,30 @@ fn the_refusals_of_large_calls_show_that_tokens_are_what_counts() {
     let pause = |call: usize| (left[call + 1] - left[call]).as_secs_f64();
     assert!((15.0..25.0).contains(&(pause(1) / pause(2))), "each pause is as long as its call has tokens: {left:?}");
 }
+
+#[test]
+fn a_wait_that_is_always_the_same_is_a_windows_where_as_many_calls_pass_at_any_rate() {
+    let mut client = Client::at_rate(100.0);
+    let (mut opened, mut used) = (client.now, 0);
+    let mut server = |now: Instant, _| {
+        if now >= opened + 30 * S {
+            (opened, used) = (now, 0);
+        }
+        used += 1;
+        let outcome = match used <= 300 {
+            true => Outcome::new(Class::Success),
+            false => Outcome::new(Class::Throttled).with_hint(16 * S, false),
+        };
+        (20 * MS, outcome)
+    };
+    for _ in 0..4 {
+        while client.belief().gate == GateState::Open {
+            client.calls(1, &mut server);
+        }
+        while client.belief().gate != GateState::Open {
+            client.calls(1, &mut server);
+        }
+    }
+    // Two waits of 16 s pass until the window of 30 s has, and the first calls take as long as the rate before.
+    assert!((6.5..9.0).contains(&client.rate()), "300 in some forty seconds: {}", client.rate());
+}

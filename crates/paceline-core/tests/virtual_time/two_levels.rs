@@ -333,3 +333,19 @@ fn others_test_a_closed_gate_before_an_item_that_failed_there() {
     assert_eq!([1, 3, 5, 9].map(|waiting| sits_out(Pace::Auto, waiting)), [7, 17, 27, 27].map(|wait| wait * S));
     assert!(sits_out(Pace::Auto, 0) < S && sits_out(Pace::Fixed, 9) < S, "its backoff alone");
 }
+
+#[test]
+fn answers_are_counted_by_class_in_their_scope_and_in_the_account() {
+    let mut pacer = pacer(PacerConfig::default());
+    for (name, class, calls) in [("a", Class::Success, 3), ("a", Class::Invalid, 2), ("b", Class::Success, 4)] {
+        let scope = pacer.scope(name);
+        for _ in 0..calls {
+            let ticket = pacer.enqueue(at(0.0), request(&scope, 0)).expect("fits");
+            pacer.complete(at(0.0), ticket, Outcome::new(class));
+        }
+    }
+    let snapshot = pacer.snapshot(at(0.0));
+    let levels = [&snapshot.account, &snapshot.scopes[0], &snapshot.scopes[1]];
+    let counted = levels.map(|level| [Class::Success, Class::Invalid].map(|class| level.totals.of(class)));
+    assert_eq!(counted, [[7, 2], [3, 2], [4, 0]]);
+}
