@@ -6,7 +6,7 @@ use std::hint::black_box;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use paceline::Clock;
-use paceline::provider::{Answer, Provider, read};
+use paceline_providers::{Answer, Provider, read};
 
 /// Short rounds, of which some run undisturbed.
 const ROUNDS: usize = 200;

@@ -12,8 +12,8 @@ use std::time::Duration;
 use paceline::Clock;
 use paceline_core::Class;
 use paceline_store::{
-    Answer, CustomId, End, Finished, InputMark, Journal, Kept, Last, NewItem, Opened, Options, Paths, Tally, Totals,
-    encode_line,
+    CallTotals, CustomId, End, Finished, InputFingerprint, Journal, LastAnswer, NewItem, Opened, Options, Paths,
+    RecordStatus, ResultBody, Tally, encode_line,
 };
 
 const ITEMS: u64 = 200_000;
@@ -65,7 +65,7 @@ fn load(folder: &Path) -> Result<Journal, Box<dyn Error>> {
     let input = folder.join("requests.jsonl");
     std::fs::write(&input, "{}\n")?;
     let paths = Paths::beside(&folder.join("results.jsonl"));
-    let options = Options::new(paths, InputMark::of(&input)?, paceline::clock::wall());
+    let options = Options::new(paths, InputFingerprint::of(&input)?, paceline::clock::wall());
     let Opened::New(mut loader) = Journal::open(options)? else { return Err("the folder is not empty".into()) };
     for ordinal in 0..ITEMS {
         let item =
@@ -98,7 +98,7 @@ fn record(
         std::thread::sleep(due.saturating_since(clock.now()));
         let (acknowledge, clock, due) = (acknowledge.clone(), Arc::clone(clock), due);
         journal.finish(success(item.ordinal), move |kept| {
-            assert_eq!(kept.expect("the disk takes it"), Kept::Recorded);
+            assert_eq!(kept.expect("the disk takes it"), RecordStatus::Recorded);
             acknowledge.send(clock.now() - due).expect("the receiver waits for all");
         });
     }
@@ -111,10 +111,10 @@ fn record(
 
 fn success(ordinal: u64) -> Finished {
     let body = format!("{{\"choices\":[{{\"message\":{{\"content\":\"{}\"}}}}]}}", "an answer ".repeat(50));
-    let answer = Answer::Response { status: 200, request_id: "req_1", body: body.as_bytes() };
+    let answer = ResultBody::Response { status: 200, request_id: "req_1", body: body.as_bytes() };
     let mut finished = Finished::new(ordinal, End::Succeeded, encode_line(ordinal, 1, &id(ordinal), &answer));
-    finished.tally = Tally { attempts: 1, last: Some(Last::new(Class::Success)), ..Tally::default() };
-    finished.adds = Totals { calls: 1, ..Totals::default() };
+    finished.tally = Tally { attempts: 1, last: Some(LastAnswer::new(Class::Success)), ..Tally::default() };
+    finished.adds = CallTotals { calls: 1, ..CallTotals::default() };
     finished
 }
 

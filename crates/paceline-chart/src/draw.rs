@@ -1,26 +1,17 @@
 //! How a figure is laid out: titles, legends, axes, and where each stands.
 
-use plotters::backend::SVGBackend;
 use plotters::chart::ChartBuilder;
-use plotters::coord::Shift;
-use plotters::drawing::{DrawingArea, DrawingAreaErrorKind};
 use plotters::element::Rectangle;
-use plotters::style::text_anchor::{HPos, Pos, VPos};
-use plotters::style::{Color, FontStyle, RGBColor, ShapeStyle, TextStyle};
+use plotters::style::{Color, FontStyle, RGBColor};
 
 use crate::axis::Axis;
+use crate::canvas::{Canvas, DrawError, FINE, fine, name_style, stroke, text};
 use crate::figure::Figure;
 use crate::font;
 use crate::labels::Area;
 use crate::panel::Panel;
 use crate::pen;
 use crate::series::Series;
-
-/// Pixels of the drawing for each of a page: the library draws at whole ones.
-pub(crate) const FINE: u32 = 4;
-
-pub(crate) type Canvas<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-pub(crate) type DrawError = DrawingAreaErrorKind<std::io::Error>;
 
 const GROUND: RGBColor = RGBColor(255, 255, 255);
 const EDGE: RGBColor = RGBColor(208, 208, 208);
@@ -40,24 +31,6 @@ pub(crate) fn height(figure: &Figure) -> u32 {
 
 fn head(figure: &Figure) -> u32 {
     MARGIN + TITLE + LINE * figure.notes.len() as u32
-}
-
-/// So many pixels of a page.
-pub(crate) const fn fine(pixels: u32) -> i32 {
-    (pixels * FINE) as i32
-}
-
-pub(crate) fn stroke(color: RGBColor, width: u32) -> ShapeStyle {
-    ShapeStyle { color: color.to_rgba(), filled: false, stroke_width: width * FINE / 2 }
-}
-
-fn text(size: f64, style: FontStyle, color: RGBColor) -> TextStyle<'static> {
-    font::sized(size * f64::from(FINE), style).color(&color)
-}
-
-/// The style of names in a legend and beside points.
-pub(crate) fn name_style(color: RGBColor) -> TextStyle<'static> {
-    text(12.0, FontStyle::Normal, color).pos(Pos::new(HPos::Left, VPos::Center))
 }
 
 /// Draws everything.

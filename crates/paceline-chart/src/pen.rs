@@ -3,7 +3,7 @@
 use plotters::element::{Circle, PathElement, Polygon, Rectangle};
 use plotters::style::Color;
 
-use crate::draw::{Canvas, DrawError, fine, name_style, stroke};
+use crate::canvas::{Canvas, DrawError, fine, name_style, stroke};
 use crate::font;
 use crate::labels::{self, Area, Label};
 use crate::panel::Panel;

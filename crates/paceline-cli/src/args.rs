@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use paceline::config::{Money, Overrides, Price, Upstream};
+use paceline_config::{Money, Overrides, Price, Upstream};
 
 use crate::explain;
 use crate::logging::LogFormat;
@@ -368,7 +368,7 @@ impl Expect {
 
 /// Durations on flags are those of the configuration file.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    paceline::config::parse_duration(text).map_err(|error| error.to_string())
+    paceline_config::parse_duration(text).map_err(|error| error.to_string())
 }
 
 /// A duration in which something can happen.
@@ -381,7 +381,7 @@ pub(crate) fn some_time(text: &str) -> Result<Duration, String> {
 
 /// Counts on flags are those of the configuration file.
 pub(crate) fn count<N: TryFrom<u64>>(text: &str) -> Result<N, String> {
-    let number = paceline::config::parse_count(text).map_err(|error| error.to_string())?;
+    let number = paceline_config::parse_count(text).map_err(|error| error.to_string())?;
     N::try_from(number).map_err(|_| "expected a smaller number".to_owned())
 }
 

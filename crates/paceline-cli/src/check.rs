@@ -2,7 +2,7 @@
 
 use std::io;
 
-use paceline::config::{EffectiveValue, Preset};
+use paceline_config::{EffectiveValue, Preset};
 use serde_json::{Map, Value, json};
 
 use crate::args::{CheckArgs, Everywhere};

@@ -1,7 +1,6 @@
 //! How many files and connections this process may have open at once.
 
 use std::fs::File;
-use std::io;
 
 /// What a run opens besides its connections: results, journal, locks, the terminal, lookups of names.
 const OWN: u64 = 24;
@@ -49,20 +48,6 @@ pub(crate) fn room_for_calls(each: u64) -> Option<u32> {
 #[cfg(not(unix))]
 pub(crate) const fn room_for_calls(_: u64) -> Option<u32> {
     None
-}
-
-/// Whether the system had no file descriptor or no port left.
-#[cfg(unix)]
-pub(crate) fn are_used_up(error: &io::Error) -> bool {
-    use rustix::io::Errno;
-    let known = [Errno::MFILE, Errno::NFILE, Errno::ADDRNOTAVAIL];
-    known.iter().any(|known| error.raw_os_error() == Some(known.raw_os_error()))
-}
-
-/// Likewise.
-#[cfg(not(unix))]
-pub(crate) fn are_used_up(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::AddrNotAvailable
 }
 
 /// Descriptors for the files that are written at the end. Calls that take all others leave these.

@@ -7,34 +7,10 @@ use std::time::Duration;
 
 use jiff::tz::TimeZone;
 use paceline_core::Timestamp;
-use paceline_store::Totals;
+use paceline_store::CallTotals;
 
 pub(crate) use columns::{WIDTH, cell, cut, padded, width, wrapped};
-
-/// A duration in the two units that matter, from an hour on to the nearest: `250ms`, `1.2s`, `3m 05s`, `1h 02m`, `2d 3h`.
-pub(crate) fn duration(duration: Duration) -> String {
-    let seconds = duration.as_secs();
-    match seconds {
-        0 => format!("{}ms", duration.as_millis()),
-        1..60 => {
-            let tenths = duration.as_millis() / 100;
-            if tenths.is_multiple_of(10) {
-                format!("{}s", tenths / 10)
-            } else {
-                format!("{}.{}s", tenths / 10, tenths % 10)
-            }
-        }
-        60..3_600 => format!("{}m {:02}s", seconds / 60, seconds % 60),
-        3_600..86_370 => {
-            let minutes = (seconds + 30) / 60;
-            format!("{}h {:02}m", minutes / 60, minutes % 60)
-        }
-        _ => {
-            let hours = seconds.saturating_add(1_800) / 3_600;
-            format!("{}d {}h", hours / 24, hours % 24)
-        }
-    }
-}
+pub(crate) use paceline_core::duration_words as duration;
 
 /// A number with its thousands apart: `12,345`.
 pub(crate) fn count(number: u64) -> String {
@@ -100,7 +76,7 @@ pub(crate) fn counted(number: u64, noun: &str) -> String {
 
 /// What went wrong with the calls of a job, empty if nothing did. `for_long`: answers that a quota is used up, or that
 /// asked for so long a wait.
-pub(crate) fn call_details(totals: &Totals, for_long: u64) -> String {
+pub(crate) fn call_details(totals: &CallTotals, for_long: u64) -> String {
     let after_errors = match totals.retries {
         0 => String::new(),
         retries => format!(" ({} after failures)", count(retries)),
@@ -174,16 +150,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_say_two_units() {
-        let texts = [0, 250, 1_000, 1_249, 59_900, 185_000, 3_720_000, 183_600_000]
-            .map(|millis| duration(Duration::from_millis(millis)));
-        assert_eq!(texts, ["0ms", "250ms", "1s", "1.2s", "59.9s", "3m 05s", "1h 02m", "2d 3h"]);
-        let nearest =
-            [5_370, 7_199, 86_369, 86_370, 97_199, 99_000].map(|seconds| duration(Duration::from_secs(seconds)));
-        assert_eq!(nearest, ["1h 30m", "2h 00m", "23h 59m", "1d 0h", "1d 3h", "1d 4h"]);
-    }
-
-    #[test]
     fn durations_are_told_to_the_millisecond_or_the_second() {
         let texts = [0, 634, 1_386, 17_280, 60_000, 125_500, 907_200_000].map(Duration::from_millis).map(exact);
         assert_eq!(texts, ["0ms", "634ms", "1.386s", "17.28s", "1m", "2m 6s", "10d 12h"]);
@@ -197,8 +163,8 @@ mod tests {
 
     #[test]
     fn only_what_went_wrong_with_calls_is_told() {
-        assert_eq!(call_details(&Totals { calls: 60, ..Totals::default() }, 0), "");
-        let totals = Totals { calls: 2_000, resends: 1_500, retries: 3, throttled: 1_497, abandoned: 1 };
+        assert_eq!(call_details(&CallTotals { calls: 60, ..CallTotals::default() }, 0), "");
+        let totals = CallTotals { calls: 2_000, resends: 1_500, retries: 3, throttled: 1_497, abandoned: 1 };
         assert_eq!(
             call_details(&totals, 2),
             "1,500 sent again (3 after failures), 1,497 rate-limited, 2 refused for long, 1 given up by us"

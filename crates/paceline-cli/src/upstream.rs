@@ -3,12 +3,13 @@
 use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
+use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue};
-use paceline::config::{Access, Config, Environment, KeySource, Overrides, Proxy, Upstream, is_loopback};
-use paceline::provider::Provider;
-use paceline::secrets::{SECRET, hidden};
-use reqwest::{Certificate, Client, ClientBuilder, Identity};
+use paceline_config::{Config, Environment, KeySource, Overrides, Upstream, is_loopback};
+use paceline_http::{Sender, SenderConfig};
+use paceline_providers::Provider;
+use paceline_providers::secrets::{SECRET, hidden};
 
 use crate::args::{Everywhere, UpstreamArgs};
 use crate::exit::Failure;
@@ -85,53 +86,16 @@ pub(crate) fn headers(upstream: &Upstream) -> Result<HeaderMap, Failure> {
     Ok(headers)
 }
 
-/// What calls to the upstream are sent with: the certificates that are trusted and shown, and the way out.
+/// What sends calls to the upstream, with those headers and so much time for each.
 ///
 /// # Errors
-/// Refuses a file that cannot be read or is not what it should be.
-pub(crate) fn client(upstream: &Upstream) -> Result<ClientBuilder, Failure> {
-    let Access { ca_file, client, proxy, .. } = &upstream.access;
-    let mut builder = match proxy {
-        Proxy::At(address) => {
-            // Its error would repeat the address, which may hold a password.
-            let refused = |_: reqwest::Error| Failure::refused(format!("--proxy {}: no such address", hidden(address)));
-            Client::builder().proxy(reqwest::Proxy::all(address).map_err(refused)?)
-        }
-        // A proxy cannot reach this machine's own addresses, and what is meant for them stays here.
-        Proxy::Environment if !upstream.base_url.as_deref().is_some_and(is_loopback) => Client::builder(),
-        Proxy::Environment | Proxy::None => Client::builder().no_proxy(),
-    };
-    if let Some(path) = ca_file {
-        let certificates = Certificate::from_pem_bundle(&pem("ca_file", path)?).unwrap_or_default();
-        if certificates.is_empty() {
-            return Err(no_pem("ca_file", path, "certificates (BEGIN CERTIFICATE)"));
-        }
-        builder = builder.tls_certs_merge(certificates);
-    }
-    if let Some((certificate, key)) = client {
-        let mut both = pem("client_cert", certificate)?;
-        if key != certificate {
-            both.push(b'\n');
-            both.extend(pem("client_key", key)?);
-        }
-        let identity = Identity::from_pem(&both);
-        builder = builder.identity(identity.map_err(|_| {
-            no_pem(
-                "client_cert",
-                certificate,
-                "a certificate (BEGIN CERTIFICATE) and, there or in client_key, its PRIVATE KEY",
-            )
-        })?);
-    }
-    Ok(builder)
-}
-
-fn pem(key: &str, path: &Path) -> Result<Vec<u8>, Failure> {
-    std::fs::read(path).map_err(|error| Failure::refused(format!("{key} {} cannot be read: {error}", path.display())))
-}
-
-fn no_pem(key: &str, path: &Path, expected: &str) -> Failure {
-    Failure::refused(format!("{key} {}: expected {expected} in PEM", path.display()))
+/// Refuses a certificate that cannot be read, a proxy and an address that are none.
+pub(crate) fn sender(upstream: &Upstream, headers: HeaderMap, timeout: Duration) -> Result<Sender, Failure> {
+    let base_url = upstream.base_url.clone().unwrap_or_default();
+    let client = paceline_http::client(&base_url, &upstream.access).map_err(Failure::refused)?;
+    let config = SenderConfig { headers, timeout, ..SenderConfig::new(base_url, upstream.dialect.clone()) };
+    Sender::new(client, config)
+        .map_err(|error| Failure::refused(format!("cannot set up calls to the upstream: {error}")))
 }
 
 /// Where the key is, in words.

@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use paceline::Limiter;
-use paceline::provider::{Answer, NoResponse, Provider, Reading, no_response, read};
 use paceline_core::retry::Counted;
 use paceline_core::{
     Backoff, BreakerConfig, Class, Cost, Event, GiveUp, Growth, Instant, Jitter, Outcome, Pace, Pacer, PacerConfig,
     Request, Retry, Timestamp, Verdict,
 };
+use paceline_providers::{Answer, NoResponse, Provider, Reading, no_response, read};
 use paceline_store::work::{
-    Ask, ClaimOutcome, Claimed, Clock, DecisionRecord, Failure, MemoryStore, NewItem, Note, Observer, OverBound,
-    Policy, Scheduler, Task, Transition, WorkStore,
+    ClaimOutcome, ClaimRequest, Claimed, DecisionRecord, Failure, MemoryStore, NewItem, Observer, OverBound, Scheduler,
+    SchedulerConfig, SchedulerEvent, Task, Transition, WorkClock, WorkStore,
 };
 
 const S: Duration = Duration::from_secs(1);
@@ -153,15 +153,15 @@ fn pacer_config() -> PacerConfig {
     PacerConfig { pace: Pace::Fixed, retry, ..PacerConfig::default() }
 }
 
-fn policy() -> Policy {
-    Policy {
+fn policy() -> SchedulerConfig {
+    SchedulerConfig {
         max_retries: RETRIES,
         max_deferrals: Some(DEFERRALS),
         backoff: BACKOFF,
         deadline: YEAR,
         over_bound: OverBound::Fail,
         max_wait: YEAR,
-        ..Policy::default()
+        ..SchedulerConfig::default()
     }
 }
 
@@ -224,7 +224,7 @@ fn made_up(claimed: &Claimed, counted: Counted) -> ClaimOutcome {
         id: claimed.item.id,
         fence: claimed.fence,
         counted,
-        next: Transition::Again(Duration::ZERO),
+        next: Transition::Retry(Duration::ZERO),
         decided: Some(decided),
     }
 }
@@ -235,8 +235,8 @@ type Waits = Arc<Mutex<Vec<Result<Duration, String>>>>;
 fn waits() -> (Waits, Observer) {
     let waits = Waits::default();
     let heard = waits.clone();
-    let observer: Observer = Arc::new(move |note: &Note<'_>| {
-        if let Note::Decided { decided, wait, .. } = note {
+    let observer: Observer = Arc::new(move |note: &SchedulerEvent<'_>| {
+        if let SchedulerEvent::Decided { decided, wait, .. } = note {
             let reason = decided.reason.clone().unwrap_or_default();
             heard.lock().unwrap().push(wait.ok_or(reason));
         }
@@ -246,16 +246,16 @@ fn waits() -> (Waits, Observer) {
 
 /// What `tasks` does.
 async fn by_scheduler(case: &Case) -> Seen {
-    let clock = Clock::starting_at(START);
+    let clock = WorkClock::starting_at(START);
     let store = Arc::new(MemoryStore::new(clock.clone()));
     store.insert(vec![NewItem { deadline: case.deadline, ..NewItem::new("item", "{}") }]).await.unwrap();
-    let worker = store.enlist("before", YEAR).await.unwrap();
+    let worker = store.register("before", YEAR).await.unwrap();
     let sends = (0..case.attempts).map(|_| Counted::Attempt).chain((0..case.deferrals).map(|_| Counted::Deferral));
     for sent in sends {
-        let claim = store.claim(worker, Ask { limit: 1, ahead: Duration::ZERO }).await.unwrap();
+        let claim = store.claim(worker, ClaimRequest { limit: 1, ahead: Duration::ZERO }).await.unwrap();
         store.record(vec![made_up(&claim.items[0], sent)], Vec::new()).await.unwrap();
     }
-    store.leave(worker).await.unwrap();
+    store.deregister(worker).await.unwrap();
     tokio::time::advance(case.age).await;
     let (waits, heard) = waits();
     let scheduler = Scheduler::new(store.clone(), policy(), clock).unwrap().with_observer(heard);
@@ -312,11 +312,11 @@ async fn a_quota_of_unknown_end_is_tested_ever_later_by_all_three() {
     }
     assert_eq!(run, EXPECTED);
 
-    let clock = Clock::starting_at(START);
+    let clock = WorkClock::starting_at(START);
     let store = Arc::new(MemoryStore::new(clock.clone()));
     store.insert(vec![NewItem::new("item", "{}")]).await.unwrap();
     let (waits, heard) = waits();
-    let policy = Policy { max_deferrals: None, ..policy() };
+    let policy = SchedulerConfig { max_deferrals: None, ..policy() };
     let scheduler = Scheduler::new(store, policy, clock).unwrap().with_observer(heard);
     let used_up = |task: Task| {
         let last = task.attempt() > EXPECTED.len() as u32;

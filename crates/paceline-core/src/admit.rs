@@ -5,7 +5,6 @@ use core::fmt;
 use core::time::Duration;
 
 use crate::cost::Dimension;
-use crate::learnt::{PerSecond, Refusal};
 use crate::time::Instant;
 
 /// When a request may start. Every policy gives one; the strictest wins.
@@ -208,14 +207,6 @@ impl Cause {
         Self::Program,
     ];
 
-    /// Of a pause after a refusal: it was overloaded or throttled.
-    pub(crate) fn of(refusal: Refusal, asked: bool) -> Self {
-        match refusal {
-            Refusal::Overloaded => Self::Overloaded { asked },
-            Refusal::Throttled | Refusal::Again => Self::Throttled { asked },
-        }
-    }
-
     /// The cause with those words ([`Display`](fmt::Display)), as a program has stored them.
     pub fn from_words(words: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|cause| cause.words() == words)
@@ -270,6 +261,20 @@ impl fmt::Display for Policy {
             Self::Announced { dimension, limit, remaining } => {
                 write!(f, "the server's limit of {limit} {dimension}, {remaining} left")
             }
+        }
+    }
+}
+
+/// A rate with three digits that count.
+pub(crate) struct PerSecond(pub(crate) f64);
+
+impl fmt::Display for PerSecond {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            x if x >= 99.95 => write!(f, "{x:.0}/s"),
+            x if x >= 9.995 => write!(f, "{x:.1}/s"),
+            x if x >= 0.1 => write!(f, "{x:.2}/s"),
+            x => write!(f, "{:.2}/min", 60.0 * x),
         }
     }
 }

@@ -3,7 +3,7 @@
 use alloc::format;
 use core::time::Duration;
 
-use crate::config::ConfigError;
+use crate::error::ConfigError;
 use crate::rng::Rng;
 
 /// How the delay grows with the attempt index `k`, counted from 0. The cap comes before the jitter, and jitter only

@@ -9,7 +9,8 @@ use alloc::string::String;
 use core::time::Duration;
 
 use crate::admit::{Admit, Policy};
-use crate::config::{BreakerConfig, ConfigError};
+use crate::config::BreakerConfig;
+use crate::error::ConfigError;
 use crate::time::Instant;
 
 /// Successful probes that close it.

@@ -9,7 +9,8 @@ use alloc::format;
 use alloc::vec::Vec;
 
 use crate::admit::{Admit, Policy};
-use crate::config::{Concurrency, ConfigError};
+use crate::config::Concurrency;
+use crate::error::ConfigError;
 
 /// So many limits after decreases are remembered.
 const HISTORY: usize = 100;

@@ -1,9 +1,7 @@
 //! What a pacer is told: plain structs with defaults and `with_*` setters, checked once at construction.
 
-use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::fmt;
 use core::time::Duration;
 
 use crate::backoff::Backoff;
@@ -35,7 +33,7 @@ pub struct Quota {
     /// Units per window, at least 1.
     pub limit: u64,
     /// The period, more than zero.
-    #[cfg_attr(feature = "serde", serde(rename = "window_ms", with = "crate::state::millis"))]
+    #[cfg_attr(feature = "serde", serde(rename = "window_ms", with = "crate::millis"))]
     pub window: Duration,
     /// How units come back. Default: exact sliding window.
     pub shape: Shape,
@@ -268,22 +266,3 @@ impl PacerConfig {
         self
     }
 }
-
-/// A configuration that cannot be: which knob, its value, and what was expected.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ConfigError {
-    /// The knob, as in the configuration file: `concurrency.floor`.
-    pub key: String,
-    /// What it was set to.
-    pub value: String,
-    /// What would have been right.
-    pub expected: &'static str,
-}
-
-impl fmt::Display for ConfigError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} is {}, expected {}", self.key, self.value, self.expected)
-    }
-}
-
-impl core::error::Error for ConfigError {}

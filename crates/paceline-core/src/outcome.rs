@@ -63,6 +63,22 @@ impl Class {
         }
     }
 
+    /// The words that name it to people, in the log and in reports.
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::Success => "success",
+            Self::Throttled => "rate limit hit",
+            Self::Overloaded => "server overloaded",
+            Self::Transient => "transient failure",
+            Self::QuotaExhausted => "quota exhausted",
+            Self::Account => "account refused",
+            Self::Invalid => "request refused",
+            Self::Filtered => "content refused",
+            Self::Partial => "partly accepted",
+            Self::Abandoned => "call abandoned",
+        }
+    }
+
     /// Whether the same request can never pass.
     pub const fn is_final(self) -> bool {
         matches!(self, Self::Invalid | Self::Filtered)
@@ -99,6 +115,15 @@ pub struct Hint {
     pub wait: Duration,
     /// Given in milliseconds or finer, so it is no rounding.
     pub exact: bool,
+    /// Where the server said so, for the log: a header's name, `message`. It decides nothing.
+    pub from: &'static str,
+}
+
+impl Hint {
+    /// A wait of which the log says no more than that it comes from the server.
+    pub const fn new(wait: Duration, exact: bool) -> Self {
+        Self { wait, exact, from: "server" }
+    }
 }
 
 /// How a limit that headers announce is restored.
@@ -125,10 +150,10 @@ pub struct LimitReport {
     /// Units left.
     pub remaining: Option<u64>,
     /// Time until the limit is whole again.
-    #[cfg_attr(feature = "serde", serde(rename = "reset_ms", with = "crate::state::millis::or_none", default))]
+    #[cfg_attr(feature = "serde", serde(rename = "reset_ms", with = "crate::millis::or_none", default))]
     pub reset: Option<Duration>,
     /// The period that the limit refers to, where it is known or could be derived.
-    #[cfg_attr(feature = "serde", serde(rename = "window_ms", with = "crate::state::millis::or_none", default))]
+    #[cfg_attr(feature = "serde", serde(rename = "window_ms", with = "crate::millis::or_none", default))]
     pub window: Option<Duration>,
     /// How the limit comes back.
     pub restores: Restores,
@@ -181,7 +206,7 @@ impl Outcome {
     /// With a wait that the server asked for.
     #[must_use]
     pub const fn with_hint(mut self, wait: Duration, exact: bool) -> Self {
-        self.hint = Some(Hint { wait, exact });
+        self.hint = Some(Hint::new(wait, exact));
         self
     }
 

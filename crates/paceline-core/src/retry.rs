@@ -273,7 +273,7 @@ mod tests {
             let mut config = config();
             config.backoff.jitter = Jitter::Full;
             let (class, hint) = (Class::ALL[class], hint.map(Duration::from_secs));
-            let outcome = Outcome { hint: hint.map(|wait| crate::outcome::Hint { wait, exact: false }), ..Outcome::new(class) };
+            let outcome = Outcome { hint: hint.map(|wait| crate::outcome::Hint::new(wait, false)), ..Outcome::new(class) };
             let tried = Tried { attempts, deferrals, ..Tried::default() };
             let decision = decide(&config, Pace::Fixed, &tried, &outcome, &mut Rng::new(seed));
             let over = match decision.counted {

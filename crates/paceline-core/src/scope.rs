@@ -13,8 +13,10 @@ use crate::admit::{Admit, Cause};
 use crate::announced::{Announced, Carrier};
 use crate::breaker::{Breaker, Change};
 use crate::concurrency::InFlight;
-use crate::config::{Concurrency, ConfigError, Limits, Pace, PacerConfig};
+use crate::config::{Concurrency, Limits, Pace, PacerConfig};
 use crate::cost::{Cost, Dimension};
+use crate::error::ConfigError;
+use crate::flight::Flight;
 use crate::gate::Gate;
 use crate::hold::{Hold, RunningClock};
 use crate::learnt::{Learnt, Reaction, Refusal, Start};
@@ -41,22 +43,6 @@ pub(crate) const FASTEST_START: f64 = 1e6;
 
 /// A limit on a longer window says nothing about how fast its calls may leave.
 const LONGEST_PACE: Duration = Duration::from_mins(1);
-
-/// What a call leaves behind while it is in flight.
-#[derive(Clone, Debug)]
-pub(crate) struct Flight {
-    pub(crate) number: u64,
-    pub(crate) sent: Instant,
-    pub(crate) probe: bool,
-    /// Calls of the scope in flight when it left, itself included.
-    pub(crate) in_flight: u32,
-    /// What it is believed to cost.
-    pub(crate) tokens: u64,
-    /// What the scope had spent, this call included.
-    pub(crate) spent: Cost,
-    /// Announced limits were in force when it left, and had room for it.
-    pub(crate) told: bool,
-}
 
 #[derive(Clone, Debug)]
 pub(crate) struct Scope {
@@ -328,7 +314,7 @@ impl Scope {
             return if fell { Reaction::Slower } else { Reaction::Known };
         }
         let Self { gate, learnt, last, .. } = self;
-        gate.close_for(Cause::of(refusal, false), |gate| learnt.refused(now, gate, flight, *last, refusal, rng))
+        gate.close_for(refusal.cause(false), |gate| learnt.refused(now, gate, flight, *last, refusal, rng))
     }
 
     /// Calls that may be in flight, and the learnt rate in calls a second, where it acts.

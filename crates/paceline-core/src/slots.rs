@@ -2,9 +2,9 @@
 
 use alloc::vec::Vec;
 
+use crate::flight::Flight;
 use crate::queue::{Place, Slot};
 use crate::request::{Request, Ticket};
-use crate::scope::Flight;
 use crate::time::Instant;
 
 /// How far a request is.

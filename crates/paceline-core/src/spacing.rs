@@ -5,7 +5,8 @@ use core::time::Duration;
 
 use crate::admit::{Admit, Policy};
 use crate::backoff::Growth;
-use crate::config::{ConfigError, Pace, PacerConfig};
+use crate::config::{Pace, PacerConfig};
+use crate::error::ConfigError;
 use crate::responsive::{Responsive, ResponsiveConfig, ResponsiveCounters, exponential_delay, linear_delay};
 use crate::rng::Rng;
 use crate::time::Instant;

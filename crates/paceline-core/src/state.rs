@@ -66,7 +66,7 @@ pub struct WindowState {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct TakenState {
     /// How long before the export they left, at most.
-    #[cfg_attr(feature = "serde", serde(rename = "ago_ms", with = "millis"))]
+    #[cfg_attr(feature = "serde", serde(rename = "ago_ms", with = "crate::millis"))]
     pub ago: Duration,
     /// So many.
     pub units: u64,
@@ -80,7 +80,7 @@ pub struct Announcement {
     #[cfg_attr(feature = "serde", serde(flatten))]
     pub report: LimitReport,
     /// How long ago the call left that brought it.
-    #[cfg_attr(feature = "serde", serde(rename = "ago_ms", with = "millis"))]
+    #[cfg_attr(feature = "serde", serde(rename = "ago_ms", with = "crate::millis"))]
     pub ago: Duration,
     /// Units that left after that call.
     pub spent_since: u64,
@@ -99,7 +99,7 @@ pub struct LearntState {
     #[cfg_attr(feature = "serde", serde(default))]
     pub cap: Option<u32>,
     /// For how long before the export no call had tried it.
-    #[cfg_attr(feature = "serde", serde(rename = "ago_ms", with = "millis"))]
+    #[cfg_attr(feature = "serde", serde(rename = "ago_ms", with = "crate::millis"))]
     pub ago: Duration,
 }
 
@@ -108,7 +108,7 @@ pub struct LearntState {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct PauseState {
     /// How long after the export it ends.
-    #[cfg_attr(feature = "serde", serde(rename = "left_ms", with = "millis"))]
+    #[cfg_attr(feature = "serde", serde(rename = "left_ms", with = "crate::millis"))]
     pub left: Duration,
     /// What for.
     pub cause: Cause,
@@ -161,42 +161,6 @@ impl fmt::Display for NewerState {
 }
 
 impl core::error::Error for NewerState {}
-
-/// Durations as whole milliseconds: what has been is cut off, so that it is never taken for older than it is.
-#[cfg(feature = "serde")]
-pub(crate) mod millis {
-    use core::time::Duration;
-
-    use serde::{Deserialize, Deserializer, Serializer};
-
-    pub(crate) fn serialize<S: Serializer>(duration: &Duration, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_u64(of(*duration))
-    }
-
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
-        u64::deserialize(from).map(Duration::from_millis)
-    }
-
-    fn of(duration: Duration) -> u64 {
-        u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
-    }
-
-    /// The same where there may be none.
-    pub(crate) mod or_none {
-        use core::time::Duration;
-
-        use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-        #[expect(clippy::ref_option, reason = "serde passes the field by reference")]
-        pub(crate) fn serialize<S: Serializer>(duration: &Option<Duration>, to: S) -> Result<S::Ok, S::Error> {
-            duration.map(super::of).serialize(to)
-        }
-
-        pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
-            Ok(Option::<u64>::deserialize(from)?.map(Duration::from_millis))
-        }
-    }
-}
 
 /// The words that the other types of the value are written as.
 #[cfg(feature = "serde")]

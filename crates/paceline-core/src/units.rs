@@ -1,5 +1,6 @@
 //! Durations as people write them.
 
+use alloc::format;
 use alloc::string::String;
 use core::time::Duration;
 
@@ -52,6 +53,31 @@ fn sum_of_units(mut text: &str) -> Option<f64> {
     }
 }
 
+/// A duration in the two units that matter, from an hour on to the nearest: `250ms`, `1.2s`, `3m 05s`, `1h 02m`, `2d 3h`.
+pub fn duration_words(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    match seconds {
+        0 => format!("{}ms", duration.as_millis()),
+        1..60 => {
+            let tenths = duration.as_millis() / 100;
+            if tenths.is_multiple_of(10) {
+                format!("{}s", tenths / 10)
+            } else {
+                format!("{}.{}s", tenths / 10, tenths % 10)
+            }
+        }
+        60..3_600 => format!("{}m {:02}s", seconds / 60, seconds % 60),
+        3_600..86_370 => {
+            let minutes = (seconds + 30) / 60;
+            format!("{}h {:02}m", minutes / 60, minutes % 60)
+        }
+        _ => {
+            let hours = seconds.saturating_add(1_800) / 3_600;
+            format!("{}d {}h", hours / 24, hours % 24)
+        }
+    }
+}
+
 /// The number at the start and what follows it: digits with at most one point and with `_` between them, as in `1_000.5rpm`.
 /// None without one.
 pub fn leading_number(text: &str) -> Option<(f64, &str)> {
@@ -68,4 +94,19 @@ fn digits(text: &str) -> Option<f64> {
     let plain: String = text.chars().filter(|c| *c != '_').collect();
     let shaped = text.starts_with(|c: char| c.is_ascii_digit()) && text.ends_with(|c: char| c.is_ascii_digit());
     shaped.then(|| plain.parse().ok()).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_say_two_units() {
+        let texts = [0, 250, 1_000, 1_249, 59_900, 185_000, 3_720_000, 183_600_000]
+            .map(|millis| duration_words(Duration::from_millis(millis)));
+        assert_eq!(texts, ["0ms", "250ms", "1s", "1.2s", "59.9s", "3m 05s", "1h 02m", "2d 3h"]);
+        let nearest =
+            [5_370, 7_199, 86_369, 86_370, 97_199, 99_000].map(|seconds| duration_words(Duration::from_secs(seconds)));
+        assert_eq!(nearest, ["1h 30m", "2h 00m", "23h 59m", "1d 0h", "1d 3h", "1d 4h"]);
+    }
 }

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::sync::LazyLock;
 
-use paceline::secrets::hidden;
+use paceline_providers::secrets::hidden;
 use regex::Regex;
 use serde_json::Value;
 

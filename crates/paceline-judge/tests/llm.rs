@@ -10,10 +10,11 @@ use http_body_util::{BodyExt as _, Full};
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
-use paceline_core::{Backoff, Class, Dimension, Growth, Jitter, Limits, PacerConfig, Quota};
+use paceline_core::{Backoff, Class, Dimension, Growth, Jitter, Limits, PacerConfig, Quota, ScopeState};
 use paceline_judge::{LlmConfig, LlmJudge};
 use paceline_store::work::{
-    Case, Clock, Failure, Filter, Item, Judge, Judgement, MemoryStore, NewItem, Policy, Scheduler, State, WorkStore,
+    Case, Failure, Filter, Judge, Judgement, MemoryStore, NewItem, Scheduler, SchedulerConfig, State, WorkClock,
+    WorkItem, WorkStore,
 };
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -77,8 +78,8 @@ fn says(text: &str) -> Response<Full<Bytes>> {
     answer(200, body.to_string())
 }
 
-async fn item() -> Item {
-    let store = MemoryStore::new(Clock::system());
+async fn item() -> WorkItem {
+    let store = MemoryStore::new(WorkClock::system());
     store.insert(vec![NewItem::new("a", "")]).await.unwrap();
     store.list(Filter::default(), 0, 1).await.unwrap().remove(0)
 }
@@ -130,7 +131,7 @@ async fn what_it_says_repeats_no_key() {
 
 #[tokio::test]
 async fn nonsense_of_every_kind_is_left_to_the_rules() {
-    let lines = include_str!("../../paceline-store/tests/nonsense.jsonl").lines();
+    let lines = include_str!("../../paceline-store/tests/invalid_decisions.jsonl").lines();
     let texts = lines.map(|line| serde_json::from_str::<String>(line).unwrap());
     let mut answers: Vec<Response<Full<Bytes>>> = texts.map(|text| says(&text)).collect();
     let bodies = [
@@ -214,6 +215,31 @@ async fn a_judge_whose_limit_is_used_up_is_not_waited_for() {
     assert_eq!(server.count(), 1);
 }
 
+/// The server counts 15,000 tokens where a quarter of the letters are some hundred: a second question would not fit.
+#[tokio::test]
+async fn questions_are_charged_as_answers_report() {
+    let usage = json!({
+        "choices": [{"message": {"content": r#"{"action":"skip"}"#}}],
+        "usage": {"prompt_tokens": 15_000, "completion_tokens": 1},
+    });
+    let server = Server::new(move |_| Some(answer(200, usage.to_string()))).await;
+    let quotas = vec![Quota::sliding(Dimension::Tokens, 17_000, Duration::from_secs(7_200))];
+    let pacer = PacerConfig { limits: Limits { quotas, burst: None }, ..PacerConfig::default() };
+    let judge = LlmJudge::new(LlmConfig { pacer, ..LlmConfig::new(&server.url, "m") }).unwrap();
+    assert_eq!(decide(&judge, &busy()).await, Some(Judgement::Skip { reason: None }));
+    assert_eq!(decide(&judge, &busy()).await, None);
+    assert_eq!(server.count(), 1);
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_trusted_stops_the_asking_and_says_what_to_do() {
+    let server = Server::new(|_| Some(says(r#"{"action":"skip"}"#))).await;
+    let judge = LlmJudge::new(LlmConfig::new(server.url.replace("http:", "https:"), "m")).unwrap();
+    assert_eq!(decide(&judge, &busy()).await, None);
+    let ScopeState::Stopped { reason } = judge.snapshot().account.state else { panic!("{:?}", judge.snapshot()) };
+    assert!(reason.contains("the server does not speak TLS there"), "{reason}");
+}
+
 #[tokio::test]
 async fn a_wrong_key_stops_the_asking() {
     let server = Server::new(|_| Some(answer(401, r#"{"error":{"message":"wrong","code":"invalid_api_key"}}"#))).await;
@@ -237,12 +263,12 @@ async fn words_that_mislead_the_model_cost_their_item_at_most() {
         }))
     })
     .await;
-    let clock = Clock::system();
+    let clock = WorkClock::system();
     let store = Arc::new(MemoryStore::new(clock.clone()));
     let items = (0..10).map(|number| NewItem::new(number.to_string(), "{}")).collect();
     store.insert(items).await.unwrap();
     let growth = Growth::Constant { delay: Duration::from_millis(1) };
-    let policy = Policy { backoff: Backoff { growth, jitter: Jitter::None }, ..Policy::default() };
+    let policy = SchedulerConfig { backoff: Backoff { growth, jitter: Jitter::None }, ..SchedulerConfig::default() };
     let scheduler = Scheduler::new(store.clone(), policy, clock).unwrap().with_judge(Arc::new(server.judge()));
     let summary = scheduler
         .run(|task| async move {

@@ -6,9 +6,10 @@ use std::thread;
 
 use serde::Serialize;
 
-use crate::engine::{Setup, SimError, simulate_until};
+use crate::engine::simulate_until;
 use crate::measures::Measures;
 use crate::scenario::Scenario;
+use crate::setup::{Setup, SimError};
 use crate::too_good::TooGood;
 
 /// The medians of a scenario's runs under one policy, over the seeds.

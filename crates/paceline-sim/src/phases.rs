@@ -3,7 +3,7 @@
 use paceline_core::Instant;
 use serde::Serialize;
 
-use crate::measures::{Record, SPAN, second};
+use crate::record::{Record, SPAN, second};
 use crate::scenario::Scenario;
 use crate::schedule::Schedule;
 
@@ -90,7 +90,8 @@ impl Counts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{Setup, simulate};
+    use crate::engine::simulate;
+    use crate::setup::Setup;
 
     fn phases(policy: &str) -> Vec<Phase> {
         let scenario = Scenario::named("table-scales").expect("built in");

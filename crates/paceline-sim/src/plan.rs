@@ -5,10 +5,13 @@ use std::time::Duration;
 use paceline_core::{Cost, Dimension, Instant, PacerConfig, Quota};
 use serde::Serialize;
 
-use crate::engine::{self, Setup, SimError};
+use crate::engine::{self, NEVER};
+use crate::ideal::Ideal;
 use crate::oracle::Job;
-use crate::scenario::Scenario;
+use crate::policy::Wait;
+use crate::scenario::{Item, Scenario};
 use crate::schedule::Schedule;
+use crate::setup::{Setup, SimError};
 
 /// A plan looks no further than this beyond what limits ask for.
 const PATIENCE: Duration = Duration::from_secs(86_400);
@@ -47,16 +50,6 @@ pub struct Plan {
     pub waits: Vec<Wait>,
 }
 
-/// What calls wait for, and how long.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Wait {
-    /// In words.
-    #[serde(rename = "for")]
-    pub reason: String,
-    /// How long, in seconds.
-    pub seconds: f64,
-}
-
 /// Runs the items of a scenario under a configured pacer, to their end. Of more than 10,000 items as many are run, and the
 /// figures are extrapolated: no job takes more memory or time than that.
 ///
@@ -77,11 +70,44 @@ pub fn plan(scenario: &Scenario, config: &PacerConfig, scope: &str, seed: u64) -
 
 fn simulated(scenario: &Scenario, config: &PacerConfig, scope: &str, seed: u64) -> Result<Plan, SimError> {
     let setup = Setup { pacer: Some(config.clone()), scope: scope.to_owned(), seed, ..Setup::new("the configuration") };
-    engine::plan(scenario, &setup, |oracle, items| {
+    // A job runs to its end, whatever the oracle did.
+    let end = |ideal: &Ideal, items: &[Item]| {
         let tokens = items.iter().map(|item| item.estimate.get(&Dimension::Tokens)).sum();
         let asked = configured(config, scope).asked(scenario, items.len() as u64, tokens);
-        Instant::ZERO + (oracle - Instant::ZERO).max(asked) * 8 + PATIENCE
-    })
+        Instant::ZERO + (ideal.finished - Instant::ZERO).max(asked) * 8 + PATIENCE
+    };
+    let plan = engine::run(
+        scenario,
+        &setup,
+        &NEVER,
+        end,
+        |world, _| world.watch(),
+        |world, ideal| {
+            let (waits, longest, ended) = world.waited();
+            let record = &world.record;
+            let (succeeded, failed) = (record.times.len() as u64, u64::from(record.lost));
+            Plan {
+                simulated: scenario.items,
+                succeeded,
+                failed,
+                unfinished: u64::from(scenario.items) - succeeded - failed,
+                seconds: seconds(ended),
+                oracle_seconds: seconds(ideal.finished),
+                calls: record.sends,
+                resends: record.sends - u64::from(record.begun()),
+                probes: world.probes(),
+                refused: record.refusals,
+                tokens: record.tokens.last().copied().unwrap_or_default(),
+                longest_wait_s: longest.as_secs_f64(),
+                waits,
+            }
+        },
+    );
+    plan.map(|plan| plan.expect("the flag is never set"))
+}
+
+fn seconds(at: Instant) -> f64 {
+    (at - Instant::ZERO).as_secs_f64()
 }
 
 impl Plan {

@@ -4,39 +4,7 @@ use std::time::Duration;
 
 use paceline_core::Instant;
 
-use crate::schedule::{LARGEST_FACTOR, Step};
-
-/// A capacity that follows the demand, metered in whole seconds.
-///
-/// It grows once calls were refused for `after`, without `after / 6` in a row in which none was; it shrinks once every
-/// second of `back` used less than `below` of what it grew to.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Scaling {
-    /// What the limits are multiplied with while it is grown. More than 1.
-    pub factor: f64,
-    /// How long calls have to be refused. At least 6 s.
-    pub after: Duration,
-    /// The share of the grown capacity whose use keeps it. More than 0, at most 1.
-    pub below: f64,
-    /// How long less than that has to be used. At least 1 s.
-    pub back: Duration,
-}
-
-impl Scaling {
-    pub(crate) fn is_sound(&self) -> bool {
-        self.factor > 1.0
-            && self.factor <= LARGEST_FACTOR
-            && self.after >= Duration::from_secs(6)
-            && self.below > 0.0
-            && self.below <= 1.0
-            && self.back >= Duration::from_secs(1)
-    }
-
-    /// Refusals this many seconds apart belong together.
-    const fn pause(&self) -> u64 {
-        self.after.as_secs() / 6
-    }
-}
+use crate::schedule::{Scaling, Step};
 
 /// A capacity at work.
 #[derive(Clone, Debug)]

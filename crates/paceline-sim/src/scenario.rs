@@ -54,6 +54,7 @@ use crate::sharing::Overload;
 use crate::tenants::Tenants;
 
 mod builtin;
+mod draw;
 mod file;
 mod noise;
 mod random;

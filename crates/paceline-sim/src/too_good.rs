@@ -18,11 +18,10 @@ use std::time::Duration;
 use paceline_core::{Dimension, Instant};
 use serde::Serialize;
 
-use crate::engine::Setup;
 use crate::ideal::Ideal;
-use crate::measures::Measures;
 use crate::policy;
 use crate::scenario::Scenario;
+use crate::setup::Setup;
 
 /// What is too good about a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -64,15 +63,19 @@ pub(crate) struct Compared<'a> {
     pub(crate) calls: (usize, usize),
     /// Their tokens.
     pub(crate) tokens: (u64, u64),
+    /// What was measured of the run.
+    pub(crate) goodput: f64,
+    pub(crate) waste: f64,
+    pub(crate) lost: f64,
 }
 
 impl Compared<'_> {
     /// What is too good about it, if anything is.
-    pub(crate) fn too_good(&self, measures: &Measures) -> Option<TooGood> {
-        if self.surplus() > SURPLUS && !self.is_explained(measures) {
+    pub(crate) fn too_good(&self) -> Option<TooGood> {
+        if self.surplus() > SURPLUS && !self.is_explained() {
             return Some(TooGood::BeyondOracle);
         }
-        let sparing = measures.goodput >= MET && measures.waste < HARDLY && self.calls.0 >= ENOUGH;
+        let sparing = self.goodput >= MET && self.waste < HARDLY && self.calls.0 >= ENOUGH;
         (sparing && !self.was_told() && self.is_held_back()).then_some(TooGood::HardlyRefused)
     }
 
@@ -86,13 +89,13 @@ impl Compared<'_> {
     }
 
     /// Whether the oracle is known to leave something, or the items that were given up did not have to be done.
-    fn is_explained(&self, measures: &Measures) -> bool {
+    fn is_explained(&self) -> bool {
         let provider = &self.scenario.provider;
         let counts = |dimension: &Dimension| provider.limits.iter().any(|limit| limit.quota.dimension == *dimension);
         let mixes =
             self.setup.clients > 1 && !self.setup.share && counts(&Dimension::Requests) && counts(&Dimension::Tokens);
         let places = provider.concurrency.is_some() || provider.overload.is_some();
-        provider.tenants.is_some() || places || mixes || measures.lost > 0.0
+        provider.tenants.is_some() || places || mixes || self.lost > 0.0
     }
 
     /// Whether the policy was told where the limit is: by the provider, its documentation, or a pacer's configuration.
@@ -113,6 +116,7 @@ impl Compared<'_> {
 mod tests {
     use super::*;
     use crate::engine::simulate;
+    use crate::measures::Measures;
 
     fn run(name: &str, items: u32, setup: &Setup) -> Measures {
         let scenario = Scenario::named(name).expect("built in").with_at_most(items);
@@ -152,10 +156,8 @@ mod tests {
     fn beside(name: &str, oracle: usize, tokens: (u64, u64), lost: f64) -> Option<TooGood> {
         let scenario = Scenario::named(name).expect("built in");
         let setup = Setup::new("auto");
-        let measures = Measures { lost, ..run("b2-20", 40, &setup) };
-        let ideal = Ideal::default();
-        let compared = Compared { scenario: &scenario, setup: &setup, ideal: &ideal, calls: (10_000, oracle), tokens };
-        compared.too_good(&measures)
+        let (calls, ideal, goodput, waste) = ((10_000, oracle), &Ideal::default(), 1.0, 0.1);
+        Compared { scenario: &scenario, setup: &setup, ideal, calls, tokens, goodput, waste, lost }.too_good()
     }
 
     #[test]

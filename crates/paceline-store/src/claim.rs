@@ -6,7 +6,7 @@ use std::sync::Arc;
 use paceline_core::Timestamp;
 use rusqlite::{Connection, params};
 
-use crate::error::Error;
+use crate::error::JournalError;
 use crate::heads::Heads;
 use crate::item::{Claim, Claimed};
 use crate::query::{self, AFTER_ITEM, item_columns};
@@ -43,7 +43,7 @@ pub(crate) fn claim(
     now: Timestamp,
     limit: usize,
     except: &[Arc<str>],
-) -> Result<Claim, Error> {
+) -> Result<Claim, JournalError> {
     let may_send = |id| by_id(scopes, id).is_some_and(|scope| scope.may_send(now) && !except.contains(&scope.row.name));
     let mut claim = || -> rusqlite::Result<Vec<Claimed>> {
         heads.read(conn, scopes)?;
@@ -66,7 +66,7 @@ pub(crate) fn claim(
         }
         Ok(items)
     };
-    let items = claim().map_err(Error::sqlite("read"))?;
+    let items = claim().map_err(JournalError::sqlite("read"))?;
     Ok(Claim { items, next_due: heads.next_due(scopes) })
 }
 
@@ -103,7 +103,7 @@ fn merge(
     }
     let items = take(conn, scopes, ids.into_iter())?;
     for source in sources {
-        heads.took(source.scope, source.found.front().copied());
+        heads.claimed(source.scope, source.found.front().copied());
         if source.until.is_some() {
             heads.read_retries(conn, source.scope)?;
         }
@@ -131,9 +131,9 @@ impl Source {
 }
 
 /// Takes those of the items that wait, in the order given.
-pub(crate) fn claim_items(conn: &Connection, scopes: &[Scope], ordinals: &[u64]) -> Result<Claim, Error> {
+pub(crate) fn claim_items(conn: &Connection, scopes: &[Scope], ordinals: &[u64]) -> Result<Claim, JournalError> {
     let items = take(conn, scopes, ordinals.iter().map(|ordinal| query::int(*ordinal)));
-    Ok(Claim { items: items.map_err(Error::sqlite("read"))?, next_due: None })
+    Ok(Claim { items: items.map_err(JournalError::sqlite("read"))?, next_due: None })
 }
 
 /// Marks items in flight and reads them; leaves out those that do not wait.
@@ -302,14 +302,14 @@ mod tests {
                     if let Some(due) = due {
                         let sql = "UPDATE item SET state = 0, not_before_ms = ?2 WHERE id = ?1 RETURNING scope";
                         let scope = conn.query_row(sql, [id as i64, due], |row| row.get(0)).unwrap();
-                        heads.waits(scope, due, id as i64);
+                        heads.add(scope, due, id as i64);
                     }
                 }
                 1 => {
                     let until = now + std::time::Duration::from_millis(draw(40));
-                    let held = crate::scope::ScopeState::Held { until, reason: String::new() };
+                    let held = crate::scope::ScopeStatus::Held { until, reason: String::new() };
                     let place = draw(12) as usize;
-                    scopes[place].row.state = [held, crate::scope::ScopeState::Open][draw(2) as usize].clone();
+                    scopes[place].row.state = [held, crate::scope::ScopeStatus::Open][draw(2) as usize].clone();
                 }
                 _ => {
                     let (limit, except) = (draw(9) as usize, vec![scopes[draw(12) as usize].row.name.clone()]);

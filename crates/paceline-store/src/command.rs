@@ -1,30 +1,30 @@
-//! What the thread that owns the journal can be asked to do.
+//! Commands of the writer thread.
 
 use std::sync::Arc;
 
 use paceline_core::Timestamp;
 
-use crate::book::Book;
-use crate::error::Error;
+use crate::error::JournalError;
 use crate::history::Minute;
-use crate::item::{Claim, Finished, Kept, Rescheduled, Unanswered};
+use crate::item::{Claim, Finished, RecordStatus, Rescheduled, Unanswered};
+use crate::journal_db::JournalDb;
 use crate::scope::ScopeRow;
 use crate::snapshot::SnapshotUpdate;
 
-/// How a command is answered, on the writer's thread.
-pub(crate) type Reply<T> = Box<dyn FnOnce(Result<T, Error>) + Send>;
+/// Called with the result of a command, on the writer thread.
+pub(crate) type Reply<T> = Box<dyn FnOnce(Result<T, JournalError>) + Send>;
 
-/// A question that is answered between two turns.
-pub(crate) type Question = Box<dyn FnOnce(Result<&mut Book, Error>) + Send>;
+/// Reads or changes the database between two batches.
+pub(crate) type Query = Box<dyn FnOnce(Result<&mut JournalDb, JournalError>) + Send>;
 
-/// What the writer can be asked to do.
+/// A command of the writer thread.
 pub(crate) enum Command {
-    /// Record an end.
-    Finish(Box<Finished>, Reply<Kept>),
+    /// Record the end of an item.
+    Finish(Box<Finished>, Reply<RecordStatus>),
     /// Record a later try.
-    Reschedule(Box<Rescheduled>, Reply<Kept>),
-    /// Put back.
-    Release { ordinal: u64, sent: Option<Box<Unanswered>>, reply: Reply<Kept> },
+    Reschedule(Box<Rescheduled>, Reply<RecordStatus>),
+    /// Put an item back.
+    Release { ordinal: u64, sent: Option<Box<Unanswered>>, reply: Reply<RecordStatus> },
     /// Hand out due items.
     Claim { now: Timestamp, limit: usize, except: Vec<Arc<str>>, reply: Reply<Claim> },
     /// Hand out these items.
@@ -35,8 +35,8 @@ pub(crate) enum Command {
     Snapshot { update: SnapshotUpdate, reply: Reply<()> },
     /// Add to the history.
     History { minutes: Vec<Minute>, reply: Reply<()> },
-    /// Look, or work between two turns.
-    Query(Question),
+    /// Read or change the database between two batches.
+    Query(Query),
 }
 
 impl Command {
@@ -49,19 +49,19 @@ impl Command {
         body + size_of::<Finished>()
     }
 
-    /// It only looks, or says by itself when it finds no room.
+    /// It only reads, or checks the disk space itself.
     pub(crate) const fn is_query(&self) -> bool {
         matches!(self, Self::Query(_))
     }
 
-    pub(crate) fn refuse(self, error: Error) {
+    pub(crate) fn refuse(self, error: JournalError) {
         match self {
             Self::Finish(_, reply) | Self::Reschedule(_, reply) | Self::Release { reply, .. } => reply(Err(error)),
             Self::Claim { reply, .. } | Self::ClaimItems { reply, .. } => reply(Err(error)),
             Self::Scope { reply, .. } | Self::Snapshot { reply, .. } | Self::History { reply, .. } => {
                 reply(Err(error));
             }
-            Self::Query(question) => question(Err(error)),
+            Self::Query(query) => query(Err(error)),
         }
     }
 }

@@ -4,13 +4,13 @@ use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
-use crate::error::Error;
+use crate::error::JournalError;
 
 /// Makes a new name in a folder durable: without this a power cut may take the file with its name.
-pub(crate) fn sync_folder_of(path: &Path) -> Result<(), Error> {
+pub(crate) fn sync_folder_of(path: &Path) -> Result<(), JournalError> {
     let folder = folder_of(path);
     if cfg!(unix) {
-        File::open(folder).and_then(|folder| folder.sync_all()).map_err(Error::io("sync", folder))?;
+        File::open(folder).and_then(|folder| folder.sync_all()).map_err(JournalError::io("sync", folder))?;
     }
     Ok(())
 }
@@ -61,9 +61,9 @@ pub(crate) const fn free_space(_: &Path) -> Option<u64> {
 }
 
 /// Removes a file that may be there.
-pub(crate) fn remove(path: &Path) -> Result<(), Error> {
+pub(crate) fn remove(path: &Path) -> Result<(), JournalError> {
     match std::fs::remove_file(path) {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(Error::io("remove", path)(error)),
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(JournalError::io("remove", path)(error)),
         _ => Ok(()),
     }
 }
@@ -71,12 +71,12 @@ pub(crate) fn remove(path: &Path) -> Result<(), Error> {
 /// Which file a name leads to, so that another one of that name can be told from it. Where the system has no numbers for
 /// files (it is not Unix) no process removes a file that is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Identity {
+pub(crate) struct FileIdentity {
     #[cfg(unix)]
     numbers: (u64, u64),
 }
 
-impl Identity {
+impl FileIdentity {
     /// That of the file that stands at `path` now. The file is not opened: on Unix, closing it would take SQLite's locks away.
     pub(crate) fn at(path: &Path) -> std::io::Result<Self> {
         path.metadata().map(|file| Self::of(&file))
@@ -127,7 +127,7 @@ fn what_is_mounted_is_known_by_its_place() {
 }
 
 /// Whether `path` leads to this very file.
-pub(crate) fn stands_at(file: &File, path: &Path) -> bool {
+pub(crate) fn is_still_at(file: &File, path: &Path) -> bool {
     let Ok(open) = file.metadata() else { return false };
-    Identity::at(path).is_ok_and(|named| named == Identity::of(&open))
+    FileIdentity::at(path).is_ok_and(|named| named == FileIdentity::of(&open))
 }

@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::room::Shortage;
+use crate::disk_space::DiskFull;
 
 /// Why a journal cannot be opened, read or written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Error {
+pub enum JournalError {
     /// Another run works on the same job.
     #[error("{} is in use by {}; wait for that run or stop it", path.display(), holder(*pid))]
     Locked {
@@ -143,11 +143,8 @@ pub enum Error {
         count: u64,
     },
     /// The disk is full. Nothing was written.
-    #[error("{shortage}")]
-    NoRoom {
-        /// Where, and how full.
-        shortage: Shortage,
-    },
+    #[error("{0}")]
+    DiskFull(DiskFull),
     /// A file could not be read or written.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {
@@ -177,7 +174,7 @@ pub enum Error {
     Stopped {
         /// The first failure.
         #[source]
-        cause: Arc<Error>,
+        cause: Arc<JournalError>,
     },
     /// The journal was closed.
     #[error("the journal is closed")]
@@ -188,7 +185,7 @@ fn holder(pid: Option<u32>) -> String {
     pid.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"))
 }
 
-impl Error {
+impl JournalError {
     /// For `map_err` at a file operation.
     pub(crate) fn io(action: &'static str, path: &std::path::Path) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.to_owned();

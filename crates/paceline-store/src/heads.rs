@@ -1,8 +1,7 @@
-//! What waits first in each scope of a journal, in order: a claim finds the scopes that it takes from without a look at the
-//! others.
+//! An in-memory index of the first waiting item of each scope, so that a claim reads only the scopes that it takes from.
 //!
-//! An entry is never later than what really waits first, so nothing is forgotten. It may be earlier: then the scope is asked
-//! in vain, and says what it has.
+//! An entry is never later than the item that really is first, so no item is forgotten. It may be earlier: then the scope is
+//! read in vain, and the entry is corrected.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -15,17 +14,17 @@ use crate::scope::{Scope, account, by_id, opens};
 /// The earliest retry of a scope.
 const NEXT_RETRY: &str = "SELECT min(not_before_ms) FROM item WHERE state = 0 AND scope = ?1 AND not_before_ms > 0";
 
-/// Read from the tables when they are first asked for, and again after a change that they were not told of.
+/// Read from the tables when first needed, and again after [`invalidate`](Self::invalidate).
 #[derive(Debug, Default)]
 pub(crate) struct Heads {
     known: bool,
     /// Due times.
     pub(crate) retries: Firsts<i64>,
-    /// Crashes from the second on and number of what waits for nothing.
+    /// Of items without a due time: crashes from the second on, and id.
     pub(crate) fresh: Firsts<(i64, i64)>,
 }
 
-/// The first of each scope, and their order.
+/// The first key of each scope, and the scopes in the order of these keys.
 #[derive(Debug)]
 pub(crate) struct Firsts<K> {
     of: HashMap<i64, K>,
@@ -50,7 +49,7 @@ impl<K: Copy + Ord> Firsts<K> {
         }
     }
 
-    /// Something waits that may come before the first.
+    /// An item waits that may come before the first.
     pub(crate) fn lower(&mut self, scope: i64, to: K) {
         if self.of.get(&scope).is_none_or(|first| to < *first) {
             self.set(scope, Some(to));
@@ -68,20 +67,20 @@ impl<K: Copy + Ord> Firsts<K> {
 }
 
 impl Heads {
-    /// Items changed in a way that the heads were not told of.
-    pub(crate) fn forget(&mut self) {
+    /// Items were changed without an update of this index.
+    pub(crate) fn invalidate(&mut self) {
         *self = Self::default();
     }
 
     /// An item of a scope waits again.
-    pub(crate) fn waits(&mut self, scope: i64, not_before: i64, id: i64) {
+    pub(crate) fn add(&mut self, scope: i64, not_before: i64, id: i64) {
         match not_before {
             ..=0 => self.fresh.lower(scope, (0, id)),
             1.. => self.retries.lower(scope, not_before),
         }
     }
 
-    /// Reads what is not known.
+    /// Reads the index from the tables, unless that was done.
     pub(crate) fn read(&mut self, conn: &Connection, scopes: &[Scope]) -> rusqlite::Result<()> {
         if !self.known {
             for scope in scopes {
@@ -100,11 +99,11 @@ impl Heads {
         Ok(())
     }
 
-    /// What a scope has left: `next` waits first of what was asked for; there is nothing else where it is none.
-    pub(crate) fn took(&mut self, scope: i64, next: Option<Place>) {
+    /// A claim took items of a scope: `next` is the first that is left; none if there is no other.
+    pub(crate) fn claimed(&mut self, scope: i64, next: Option<Place>) {
         match next {
             Some((true, _, crashes, id)) => self.fresh.set(scope, Some((crashes, id))),
-            // The retries in front of what waits for nothing hide it.
+            // Due retries come before the first item without a due time, so that is not known.
             Some((false, ..)) => {}
             None => self.fresh.set(scope, None),
         }

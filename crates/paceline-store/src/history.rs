@@ -5,7 +5,7 @@ use std::time::Duration;
 use paceline_core::Timestamp;
 use rusqlite::{Connection, Row, params};
 
-use crate::error::Error;
+use crate::error::JournalError;
 use crate::query::{count, int};
 
 /// One minute of a job, over all its scopes and runs.
@@ -77,7 +77,7 @@ pub(crate) const TABLE: &str = "
 ";
 
 /// Adds to a minute what has happened in it since the last time.
-pub(crate) fn add(conn: &Connection, minute: &Minute) -> Result<(), Error> {
+pub(crate) fn add(conn: &Connection, minute: &Minute) -> Result<(), JournalError> {
     let (limit, limit_of) =
         minute.limit.as_ref().map_or((None, None), |(limit, of)| (Some(int(*limit)), Some(of.as_str())));
     conn.prepare_cached(
@@ -113,17 +113,17 @@ pub(crate) fn add(conn: &Connection, minute: &Minute) -> Result<(), Error> {
             limit_of,
         ])
     })
-    .map_err(Error::sqlite("write"))?;
+    .map_err(JournalError::sqlite("write"))?;
     Ok(())
 }
 
 /// All minutes, in order.
-pub(crate) fn all(conn: &Connection) -> Result<Vec<Minute>, Error> {
+pub(crate) fn all(conn: &Connection) -> Result<Vec<Minute>, JournalError> {
     let read = || {
         let mut select = conn.prepare("SELECT * FROM history ORDER BY minute")?;
         select.query_map([], minute)?.collect::<rusqlite::Result<Vec<_>>>()
     };
-    read().map_err(Error::sqlite("read"))
+    read().map_err(JournalError::sqlite("read"))
 }
 
 fn minute(row: &Row<'_>) -> rusqlite::Result<Minute> {

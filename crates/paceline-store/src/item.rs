@@ -1,4 +1,4 @@
-//! The words of the journal: what is told about an item, a scope and a run.
+//! The types of the journal: an item, its outcomes, its counters.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use paceline_core::{Class, Timestamp};
 
 use crate::line::CustomId;
-use crate::spent::Spent;
+use crate::usage::ModelUsage;
 
 /// Where an item stands. The number is the one in the journal's `state` column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -128,7 +128,7 @@ pub struct Tally {
     /// When it is given up, where the runner has decided that.
     pub deadline: Option<Timestamp>,
     /// The last answer.
-    pub last: Option<Last>,
+    pub last: Option<LastAnswer>,
 }
 
 impl Tally {
@@ -140,7 +140,7 @@ impl Tally {
 
 /// The last answer to an item.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Last {
+pub struct LastAnswer {
     /// Its class.
     pub class: Class,
     /// The HTTP status, if there was one.
@@ -149,14 +149,14 @@ pub struct Last {
     pub code: Option<String>,
     /// The provider's type of error.
     pub error_type: Option<String>,
-    /// What it said, in short; more than 400 characters are cut off.
-    pub words: Option<String>,
+    /// The error message; more than 400 characters are cut off.
+    pub message: Option<String>,
 }
 
-impl Last {
+impl LastAnswer {
     /// An answer of which only the class is known.
     pub const fn new(class: Class) -> Self {
-        Self { class, status: None, code: None, error_type: None, words: None }
+        Self { class, status: None, code: None, error_type: None, message: None }
     }
 }
 
@@ -178,16 +178,26 @@ pub struct Finished {
     /// Tokens that the provider counted in the answer.
     pub tokens_out: u64,
     /// What to add to the run's totals.
-    pub adds: Totals,
-    /// What the call used.
-    pub spent: Spent,
+    pub adds: CallTotals,
+    /// The tokens that the call used.
+    pub usage: ModelUsage,
 }
 
 impl Finished {
     /// The end of an item, with nothing else known.
     pub fn new(ordinal: u64, end: End, line: Vec<u8>) -> Self {
-        let (tally, adds) = (Tally::default(), Totals::default());
-        Self { ordinal, end, line, tally, reason: None, tokens_in: 0, tokens_out: 0, adds, spent: Spent::default() }
+        let (tally, adds) = (Tally::default(), CallTotals::default());
+        Self {
+            ordinal,
+            end,
+            line,
+            tally,
+            reason: None,
+            tokens_in: 0,
+            tokens_out: 0,
+            adds,
+            usage: ModelUsage::default(),
+        }
     }
 }
 
@@ -203,9 +213,9 @@ pub struct Rescheduled {
     /// Its sends, the last one included.
     pub tally: Tally,
     /// What to add to the run's totals.
-    pub adds: Totals,
+    pub adds: CallTotals,
     /// What the call used.
-    pub spent: Spent,
+    pub usage: ModelUsage,
 }
 
 /// A call that was given up, or whose answer is not kept: its item waits again as before.
@@ -214,14 +224,14 @@ pub struct Unanswered {
     /// The item's sends, the last one included.
     pub tally: Tally,
     /// What to add to the run's totals.
-    pub adds: Totals,
+    pub adds: CallTotals,
     /// What the call used.
-    pub spent: Spent,
+    pub usage: ModelUsage,
 }
 
 /// Counters of the whole job, over all its runs. Recorded with the outcome that caused them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Totals {
+pub struct CallTotals {
     /// Requests sent.
     pub calls: u64,
     /// Calls after an item's first.
@@ -236,7 +246,7 @@ pub struct Totals {
 
 /// What the journal knows of a waiting or running item.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Item {
+pub struct JournalItem {
     /// The place in the input, from 0; also the arrival number.
     pub ordinal: u64,
     /// The line in the input, from 1.
@@ -259,7 +269,7 @@ pub struct Item {
     pub delay: Duration,
 }
 
-impl Item {
+impl JournalItem {
     /// Whether its line cannot be sent: it is never handed out, and [`Tally::last`] says what is wrong.
     pub fn is_refused(&self) -> bool {
         self.scope.is_empty()
@@ -279,15 +289,15 @@ pub struct Forgiven {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claimed {
     /// The item.
-    pub item: Item,
+    pub item: JournalItem,
     /// [`hash`](crate::hash) of the body at the time of loading.
     pub body_hash: [u8; 16],
 }
 
 impl std::ops::Deref for Claimed {
-    type Target = Item;
+    type Target = JournalItem;
 
-    fn deref(&self) -> &Item {
+    fn deref(&self) -> &JournalItem {
         &self.item
     }
 }
@@ -312,7 +322,7 @@ pub struct Claim {
 
 /// Whether an outcome was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kept {
+pub enum RecordStatus {
     /// It is recorded. An end outlasts a power cut; a later try outlasts the process, and a power cut may at worst
     /// make it early.
     Recorded,

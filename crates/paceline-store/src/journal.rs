@@ -4,25 +4,25 @@ use std::sync::{Arc, mpsc};
 
 use paceline_core::Timestamp;
 
-use crate::book::Book;
+use crate::append::{self, Appended, AppendedLine, InputCursor};
 use crate::command::Command;
-use crate::error::Error;
-use crate::further::{self, Further, Taken, Unread};
+use crate::disk_space::{DiskFull, DiskSpace};
+use crate::error::JournalError;
 use crate::history::Minute;
-use crate::item::{Claim, Finished, Item, Kept, Rescheduled, State, Unanswered};
+use crate::item::{Claim, Finished, JournalItem, RecordStatus, Rescheduled, State, Unanswered};
+use crate::journal_db::JournalDb;
 use crate::line::CustomId;
 use crate::load::{self, Loader};
 use crate::lock::RunLock;
-use crate::merge::May;
+use crate::merge::AllowedChanges;
 use crate::output::Outputs;
-use crate::paths::{InputMark, Paths};
+use crate::paths::{InputFingerprint, Paths};
 use crate::recover::{self, Recovery};
-use crate::report::{self, Counts, ReportRow, Rows};
-use crate::room::{Room, Shortage};
+use crate::report::{self, JobCounts, ReportRow, Rows};
 use crate::schema::{Found, connect, refuse_foreign};
-use crate::scope::{self, ScopeRow, ScopeState};
-use crate::snapshot::{self, Snapshot, SnapshotUpdate};
-use crate::spent::{self, Spent};
+use crate::scope::{self, ScopeRow, ScopeStatus};
+use crate::snapshot::{self, SnapshotUpdate, StoredSnapshot};
+use crate::usage::{self, ModelUsage};
 use crate::writer::Writer;
 use crate::{query, replace, rescope};
 
@@ -32,7 +32,7 @@ pub struct Options {
     /// The files of the job.
     pub paths: Paths,
     /// The input as it is now.
-    pub input: InputMark,
+    pub input: InputFingerprint,
     /// The effective configuration as JSON, without keys, that a new job begins with. A job that is taken up keeps its own
     /// until [`Journal::set_config_json`]. Default `{}`.
     pub config_json: String,
@@ -51,17 +51,17 @@ pub struct Options {
 
 impl Options {
     /// Options with an empty configuration.
-    pub fn new(paths: Paths, input: InputMark, now: Timestamp) -> Self {
+    pub fn new(paths: Paths, input: InputFingerprint, now: Timestamp) -> Self {
         let config_json = "{}".to_owned();
         Self { paths, input, config_json, now, overwrite: false, accept_changed: false, repair_failed: false }
     }
 
     /// What may have changed in the input.
-    pub(crate) const fn may_change(&self) -> May {
+    pub(crate) const fn may_change(&self) -> AllowedChanges {
         match (self.repair_failed, self.accept_changed) {
-            (false, _) => May::NotEnded,
-            (true, false) => May::Failed,
-            (true, true) => May::FailedAndNotEnded,
+            (false, _) => AllowedChanges::NotEnded,
+            (true, false) => AllowedChanges::Failed,
+            (true, true) => AllowedChanges::FailedAndNotEnded,
         }
     }
 }
@@ -92,8 +92,8 @@ pub enum Opened {
 ///
 /// Outcomes, holds and snapshots are queued and answered on the journal's own thread, once they are on disk: keep what
 /// you do there short. A queue of 64 MiB makes the caller wait until it has room. While the disk is full
-/// ([`shortage`](Self::shortage)) nothing is answered, and all of it is recorded once there is room. After a failure (a broken
-/// disk) every call is answered with [`Error::Stopped`]; what was acknowledged before is safe.
+/// ([`disk_full`](Self::disk_full)) nothing is answered, and all of it is recorded once there is room. After a failure (a broken
+/// disk) every call is answered with [`JournalError::Stopped`]; what was acknowledged before is safe.
 #[derive(Clone, Debug)]
 pub struct Journal {
     writer: Arc<Writer>,
@@ -105,11 +105,11 @@ impl Journal {
     /// not recorded yet are recorded, unfinished ones cut off, items in flight wait again behind the others.
     ///
     /// # Errors
-    /// [`Error::Locked`] while another run works on it; [`Error::Folder`]; [`Error::InputChanged`],
-    /// [`Error::OutputWithoutJournal`], [`Error::JournalWithoutOutput`], [`Error::Damaged`], [`Error::NewerVersion`]
-    /// and [`Error::NotAJournal`] when the files do not fit together, in which case nothing was changed; [`Error::Io`] and
-    /// [`Error::Sqlite`].
-    pub fn open(options: Options) -> Result<Opened, Error> {
+    /// [`JournalError::Locked`] while another run works on it; [`JournalError::Folder`]; [`JournalError::InputChanged`],
+    /// [`JournalError::OutputWithoutJournal`], [`JournalError::JournalWithoutOutput`], [`JournalError::Damaged`],
+    /// [`JournalError::NewerVersion`] and [`JournalError::NotAJournal`] when the files do not fit together, in which case nothing
+    /// was changed; [`JournalError::Io`] and [`JournalError::Sqlite`].
+    pub fn open(options: Options) -> Result<Opened, JournalError> {
         let lock = RunLock::take(&options.paths)?;
         Self::open_locked(options, lock)
     }
@@ -118,9 +118,9 @@ impl Journal {
     ///
     /// # Errors
     /// As for [`open`](Self::open), less those of the lock.
-    pub fn open_locked(options: Options, lock: RunLock) -> Result<Opened, Error> {
+    pub fn open_locked(options: Options, lock: RunLock) -> Result<Opened, JournalError> {
         load::remove_unfinished(&options.paths)?;
-        Room::of(&options.paths).check()?;
+        DiskSpace::of(&options.paths).check()?;
         let journal = options.paths.journal.as_deref();
         if options.overwrite {
             refuse_foreign(journal)?;
@@ -151,14 +151,14 @@ impl Journal {
                     return Ok(Opened::Changed { loader, recovery });
                 }
                 replace::unpack_to_go_on(&conn, &options.paths, &mut outputs)?;
-                let journal = Self::start(Book::new(conn, outputs, options.paths, lock)?, run.id)?;
+                let journal = Self::start(JournalDb::new(conn, outputs, options.paths, lock)?, run.id)?;
                 Ok(Opened::Resumed { journal, recovery })
             }
         }
     }
 
-    pub(crate) fn start(book: Book, id: String) -> Result<Self, Error> {
-        Ok(Self { writer: Arc::new(Writer::start(book)?), id: id.into() })
+    pub(crate) fn start(db: JournalDb, id: String) -> Result<Self, JournalError> {
+        Ok(Self { writer: Arc::new(Writer::start(db)?), id: id.into() })
     }
 
     /// The job's own id: the same over all its runs, different for each job. Letters and digits.
@@ -167,14 +167,14 @@ impl Journal {
     }
 
     /// The full disk that the journal waits for, if it does.
-    pub fn shortage(&self) -> Option<Shortage> {
-        self.writer.room().shortage()
+    pub fn disk_full(&self) -> Option<DiskFull> {
+        self.writer.disk_space().disk_full()
     }
 
-    /// Waits for no full disk any more: what finds no room is refused with [`Error::NoRoom`], like everything behind
+    /// Waits for no full disk any more: what finds no room is refused with [`JournalError::DiskFull`], like everything behind
     /// it, and nothing of it is recorded. The journal can still be looked at. For the end of a run.
-    pub fn wait_for_no_room(&self) {
-        self.writer.room().hurry();
+    pub fn fail_when_disk_full(&self) {
+        self.writer.disk_space().fail_when_full();
     }
 
     /// Hands out at most `limit` due items of scopes that are open and not in `except`, and marks them in flight.
@@ -184,22 +184,22 @@ impl Journal {
         now: Timestamp,
         limit: usize,
         except: Vec<Arc<str>>,
-        reply: impl FnOnce(Result<Claim, Error>) + Send + 'static,
+        reply: impl FnOnce(Result<Claim, JournalError>) + Send + 'static,
     ) {
         self.writer.send(Command::Claim { now, limit, except, reply: Box::new(reply) });
     }
 
     /// Hands out those of the items that wait, whatever their due time and scope, and marks them in flight. The answer's
     /// `next_due` says nothing.
-    pub fn claim_items(&self, ordinals: Vec<u64>, reply: impl FnOnce(Result<Claim, Error>) + Send + 'static) {
+    pub fn claim_items(&self, ordinals: Vec<u64>, reply: impl FnOnce(Result<Claim, JournalError>) + Send + 'static) {
         self.writer.send(Command::ClaimItems { ordinals, reply: Box::new(reply) });
     }
 
     /// [`claim`](Self::claim) from all open scopes, waiting for the answer. Not for async code.
     ///
     /// # Errors
-    /// [`Error::Stopped`], [`Error::Closed`].
-    pub fn claim_now(&self, now: Timestamp, limit: usize) -> Result<Claim, Error> {
+    /// [`JournalError::Stopped`], [`JournalError::Closed`].
+    pub fn claim_now(&self, now: Timestamp, limit: usize) -> Result<Claim, JournalError> {
         wait(|reply| self.claim(now, limit, Vec::new(), reply))
     }
 
@@ -208,17 +208,21 @@ impl Journal {
     ///
     /// # Errors
     /// As for [`counts`](Self::counts).
-    pub fn refused(&self, limit: usize) -> Result<Vec<Item>, Error> {
+    pub fn refused(&self, limit: usize) -> Result<Vec<JournalItem>, JournalError> {
         self.writer.query(move |conn| query::refused(conn, limit))
     }
 
     /// Records the end of an item: its line is on disk, and the item ended, when `reply` is called.
-    pub fn finish(&self, finished: Finished, reply: impl FnOnce(Result<Kept, Error>) + Send + 'static) {
+    pub fn finish(&self, finished: Finished, reply: impl FnOnce(Result<RecordStatus, JournalError>) + Send + 'static) {
         self.writer.send(Command::Finish(Box::new(finished), Box::new(reply)));
     }
 
     /// Records that an item is to be tried again later.
-    pub fn reschedule(&self, next: Rescheduled, reply: impl FnOnce(Result<Kept, Error>) + Send + 'static) {
+    pub fn reschedule(
+        &self,
+        next: Rescheduled,
+        reply: impl FnOnce(Result<RecordStatus, JournalError>) + Send + 'static,
+    ) {
         self.writer.send(Command::Reschedule(Box::new(next), Box::new(reply)));
     }
 
@@ -228,13 +232,18 @@ impl Journal {
         &self,
         ordinal: u64,
         sent: Option<Unanswered>,
-        reply: impl FnOnce(Result<Kept, Error>) + Send + 'static,
+        reply: impl FnOnce(Result<RecordStatus, JournalError>) + Send + 'static,
     ) {
         self.writer.send(Command::Release { ordinal, sent: sent.map(Box::new), reply: Box::new(reply) });
     }
 
     /// Holds, stops or opens a scope, or with [`ACCOUNT`](crate::ACCOUNT) the account. It lasts over runs.
-    pub fn set_scope(&self, name: &str, state: ScopeState, reply: impl FnOnce(Result<(), Error>) + Send + 'static) {
+    pub fn set_scope(
+        &self,
+        name: &str,
+        state: ScopeStatus,
+        reply: impl FnOnce(Result<(), JournalError>) + Send + 'static,
+    ) {
         let row = ScopeRow { name: name.into(), state };
         self.writer.send(Command::Scope { row, reply: Box::new(reply) });
     }
@@ -244,9 +253,9 @@ impl Journal {
     ///
     /// # Errors
     /// As for [`counts`](Self::counts), and the first error of `scope_of`.
-    pub fn rescope<E: From<Error>>(
+    pub fn rescope<E: From<JournalError>>(
         &self,
-        mut scope_of: impl FnMut(&Item) -> Result<Option<Arc<str>>, E>,
+        mut scope_of: impl FnMut(&JournalItem) -> Result<Option<Arc<str>>, E>,
     ) -> Result<(), E> {
         let mut after = None;
         loop {
@@ -267,8 +276,8 @@ impl Journal {
     ///
     /// # Errors
     /// As for [`counts`](Self::counts).
-    pub fn unread(&self) -> Result<Option<Unread>, Error> {
-        self.writer.query(further::unread)
+    pub fn input_cursor(&self) -> Result<Option<InputCursor>, JournalError> {
+        self.writer.query(append::input_cursor)
     }
 
     /// Takes further lines of the input, and notes how far it is read (`None`: to its end). An id that came before makes
@@ -276,15 +285,20 @@ impl Journal {
     ///
     /// # Errors
     /// As for [`counts`](Self::counts).
-    pub fn append(&self, lines: Vec<Further>, unread: Option<Unread>, repeated: &'static str) -> Result<Taken, Error> {
-        self.writer.between_turns(move |book| further::append(book, &lines, unread, repeated))
+    pub fn append(
+        &self,
+        lines: Vec<AppendedLine>,
+        input_cursor: Option<InputCursor>,
+        repeated: &'static str,
+    ) -> Result<Appended, JournalError> {
+        self.writer.between_batches(move |db| append::append(db, &lines, input_cursor, repeated))
     }
 
     /// Lets every item start at once that waits for a time of its own. For the beginning of a run.
     ///
     /// # Errors
     /// As for [`counts`](Self::counts).
-    pub fn forget_waits(&self) -> Result<(), Error> {
+    pub fn forget_waits(&self) -> Result<(), JournalError> {
         self.writer.query(query::forget_waits)
     }
 
@@ -292,7 +306,7 @@ impl Journal {
     ///
     /// # Errors
     /// As for [`counts`](Self::counts).
-    pub fn config_json(&self) -> Result<String, Error> {
+    pub fn config_json(&self) -> Result<String, JournalError> {
         self.writer.query(query::config)
     }
 
@@ -300,7 +314,7 @@ impl Journal {
     ///
     /// # Errors
     /// As for [`counts`](Self::counts).
-    pub fn set_config_json(&self, json: String) -> Result<(), Error> {
+    pub fn set_config_json(&self, json: String) -> Result<(), JournalError> {
         self.writer.query(move |conn| query::set_config(conn, &json))
     }
 
@@ -308,7 +322,7 @@ impl Journal {
     ///
     /// # Errors
     /// As for [`counts`](Self::counts).
-    pub fn snapshot(&self) -> Result<Option<Snapshot>, Error> {
+    pub fn snapshot(&self) -> Result<Option<StoredSnapshot>, JournalError> {
         self.writer.query(snapshot::read)
     }
 
@@ -316,17 +330,21 @@ impl Journal {
     ///
     /// # Errors
     /// What SQLite says.
-    pub fn limiter_state(&self) -> Result<Vec<String>, Error> {
+    pub fn limiter_state(&self) -> Result<Vec<String>, JournalError> {
         self.writer.query(snapshot::read_state)
     }
 
     /// Writes what has changed of the snapshot that other processes see.
-    pub fn write_snapshot(&self, update: SnapshotUpdate, reply: impl FnOnce(Result<(), Error>) + Send + 'static) {
+    pub fn write_snapshot(
+        &self,
+        update: SnapshotUpdate,
+        reply: impl FnOnce(Result<(), JournalError>) + Send + 'static,
+    ) {
         self.writer.send(Command::Snapshot { update, reply: Box::new(reply) });
     }
 
     /// Adds to the history what has happened since the last time. A kill loses what was not added yet.
-    pub fn add_history(&self, minutes: Vec<Minute>, reply: impl FnOnce(Result<(), Error>) + Send + 'static) {
+    pub fn add_history(&self, minutes: Vec<Minute>, reply: impl FnOnce(Result<(), JournalError>) + Send + 'static) {
         self.writer.send(Command::History { minutes, reply: Box::new(reply) });
     }
 
@@ -336,10 +354,10 @@ impl Journal {
     /// compressed results take no further line.
     ///
     /// # Errors
-    /// [`Error::Io`], [`Error::Sqlite`], [`Error::Damaged`]; the old file stays then. [`Error::Stopped`],
-    /// [`Error::Closed`].
-    pub fn order(&self) -> Result<(), Error> {
-        self.writer.between_turns(Book::order)
+    /// [`JournalError::Io`], [`JournalError::Sqlite`], [`JournalError::Damaged`]; the old file stays then.
+    /// [`JournalError::Stopped`], [`JournalError::Closed`].
+    pub fn order(&self) -> Result<(), JournalError> {
+        self.writer.between_batches(JournalDb::order)
     }
 
     /// Lets the items that failed wait again, and takes their lines out of the errors; returns how many there were. Their
@@ -348,15 +366,15 @@ impl Journal {
     ///
     /// # Errors
     /// As for [`order`](Self::order).
-    pub fn retry_failed(&self) -> Result<u64, Error> {
-        self.writer.between_turns(Book::retry_failed)
+    pub fn retry_failed(&self) -> Result<u64, JournalError> {
+        self.writer.between_batches(JournalDb::retry_failed)
     }
 
     /// Looks items up by their ids: each with its state, or none where the input has no such id.
     ///
     /// # Errors
     /// As for [`counts`](Self::counts).
-    pub fn find(&self, ids: &[CustomId]) -> Result<Vec<Option<(Item, State)>>, Error> {
+    pub fn find(&self, ids: &[CustomId]) -> Result<Vec<Option<(JournalItem, State)>>, JournalError> {
         let keys: Vec<_> = ids.iter().map(CustomId::key).collect();
         self.writer.query(move |conn| {
             let scopes = scope::scope_list(conn)?;
@@ -369,15 +387,15 @@ impl Journal {
     ///
     /// # Errors
     /// As for [`counts`](Self::counts).
-    pub fn sums(&self) -> Result<Counts, Error> {
+    pub fn sums(&self) -> Result<JobCounts, JournalError> {
         self.writer.query(report::sums)
     }
 
     /// Where the items stand. Waits for what was queued before, and reads every row: for the end of a run.
     ///
     /// # Errors
-    /// [`Error::Stopped`], [`Error::Closed`], [`Error::Sqlite`].
-    pub fn counts(&self, now: Timestamp) -> Result<Counts, Error> {
+    /// [`JournalError::Stopped`], [`JournalError::Closed`], [`JournalError::Sqlite`].
+    pub fn counts(&self, now: Timestamp) -> Result<JobCounts, JournalError> {
         self.writer.query(move |conn| report::counts(conn, now))
     }
 
@@ -385,23 +403,23 @@ impl Journal {
     ///
     /// # Errors
     /// As for [`counts`](Self::counts).
-    pub fn spend(&self, spent: Spent) -> Result<(), Error> {
-        self.writer.between_turns(move |book| book.spend(&spent))
+    pub fn add_usage(&self, usage: ModelUsage) -> Result<(), JournalError> {
+        self.writer.between_batches(move |db| db.add_usage(&usage))
     }
 
     /// What the calls of all runs used, by model.
     ///
     /// # Errors
     /// As for [`counts`](Self::counts).
-    pub fn spent(&self) -> Result<Vec<Spent>, Error> {
-        self.writer.query(spent::all)
+    pub fn usage(&self) -> Result<Vec<ModelUsage>, JournalError> {
+        self.writer.query(usage::all)
     }
 
     /// The scopes and their states, by name; the account's comes along once it was set.
     ///
     /// # Errors
     /// As for [`counts`](Self::counts).
-    pub fn scopes(&self) -> Result<Vec<ScopeRow>, Error> {
+    pub fn scopes(&self) -> Result<Vec<ScopeRow>, JournalError> {
         self.writer.query(scope::scopes)
     }
 
@@ -409,7 +427,7 @@ impl Journal {
     ///
     /// # Errors
     /// As for [`counts`](Self::counts).
-    pub fn next_due(&self) -> Result<Option<Timestamp>, Error> {
+    pub fn next_due(&self) -> Result<Option<Timestamp>, JournalError> {
         self.writer.query(|conn| scope::next_due(conn, &scope::scope_list(conn)?))
     }
 
@@ -417,7 +435,7 @@ impl Journal {
     ///
     /// # Errors
     /// As for [`counts`](Self::counts), and the first error of `visit`.
-    pub fn report<E: From<Error>>(
+    pub fn report<E: From<JournalError>>(
         &self,
         now: Timestamp,
         rows: Rows,
@@ -429,8 +447,8 @@ impl Journal {
     /// Waits until everything queued before is on disk.
     ///
     /// # Errors
-    /// [`Error::Stopped`], [`Error::Closed`].
-    pub fn flush(&self) -> Result<(), Error> {
+    /// [`JournalError::Stopped`], [`JournalError::Closed`].
+    pub fn flush(&self) -> Result<(), JournalError> {
         self.writer.query(|_| Ok(()))
     }
 
@@ -439,15 +457,17 @@ impl Journal {
     ///
     /// # Errors
     /// The failure that stopped the journal, if one did.
-    pub fn close(&self) -> Result<(), Error> {
+    pub fn close(&self) -> Result<(), JournalError> {
         self.writer.close()
     }
 }
 
 /// Sends with a reply that comes back here.
-fn wait<T: Send + 'static>(send: impl FnOnce(Box<dyn FnOnce(Result<T, Error>) + Send>)) -> Result<T, Error> {
+fn wait<T: Send + 'static>(
+    send: impl FnOnce(Box<dyn FnOnce(Result<T, JournalError>) + Send>),
+) -> Result<T, JournalError> {
     let (sender, receiver) = mpsc::channel();
     // The receiver outlives the reply: it waits for it right below.
     send(Box::new(move |result| drop(sender.send(result))));
-    receiver.recv().unwrap_or(Err(Error::Closed))
+    receiver.recv().unwrap_or(Err(JournalError::Closed))
 }

@@ -5,14 +5,14 @@
 //!
 //! ```
 //! use paceline_core::Timestamp;
-//! use paceline_store::{Answer, CustomId, End, Finished, InputMark, Journal, NewItem, Opened, Options, Paths};
+//! use paceline_store::{ResultBody, CustomId, End, Finished, InputFingerprint, Journal, NewItem, Opened, Options, Paths};
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let folder = tempfile::tempdir()?;
 //! # let input = folder.path().join("requests.jsonl");
 //! # std::fs::write(&input, "{}\n")?;
 //! let now = Timestamp::from_millis(1_700_000_000_000);
 //! let paths = Paths::beside(&folder.path().join("results.jsonl"));
-//! let journal = match Journal::open(Options::new(paths, InputMark::of(&input)?, now))? {
+//! let journal = match Journal::open(Options::new(paths, InputFingerprint::of(&input)?, now))? {
 //!     Opened::Resumed { journal, .. } => journal,
 //!     Opened::Changed { .. } => unreachable!("only when it is asked for"),
 //!     Opened::New(mut loader) => {
@@ -23,7 +23,7 @@
 //! };
 //! let claim = journal.claim_now(now, 16)?;
 //! for item in claim.items {
-//!     let answer = Answer::Response { status: 200, request_id: "r-1", body: br#"{"ok":true}"# };
+//!     let answer = ResultBody::Response { status: 200, request_id: "r-1", body: br#"{"ok":true}"# };
 //!     let line = paceline_store::encode_line(item.ordinal, 1, &CustomId::from("first"), &answer);
 //!     journal.finish(Finished::new(item.ordinal, End::Succeeded, line), |kept| assert!(kept.is_ok()));
 //! }
@@ -32,16 +32,17 @@
 //! # }
 //! ```
 
-mod book;
+mod append;
 mod claim;
 mod command;
 mod disk;
+mod disk_space;
 mod error;
-mod further;
 mod heads;
 mod history;
 mod item;
 mod journal;
+mod journal_db;
 mod line;
 mod line_file;
 mod load;
@@ -56,36 +57,35 @@ mod refused;
 mod replace;
 mod report;
 mod rescope;
-mod room;
 mod schema;
 mod scope;
 mod snapshot;
-mod spent;
-mod turn;
+mod usage;
 pub mod work;
+mod write_batch;
 mod writer;
 
+pub use append::{Appended, AppendedLine, InputCursor};
 pub use disk::{create_in_place_of, private_file};
-pub use error::Error;
-pub use further::{Further, Taken, Unread};
+pub use disk_space::DiskFull;
+pub use error::JournalError;
 pub use history::Minute;
 pub use item::{
-    Claim, Claimed, End, Finished, Forgiven, Item, Kept, Last, NewItem, RefusedLine, Rescheduled, State, Tally, Totals,
-    Unanswered,
+    CallTotals, Claim, Claimed, End, Finished, Forgiven, JournalItem, LastAnswer, NewItem, RecordStatus, RefusedLine,
+    Rescheduled, State, Tally, Unanswered,
 };
 pub use journal::{Journal, Opened, Options};
-pub use line::{Answer, CustomId, LineForm, ResultLine, encode_line};
+pub use line::{CustomId, LineForm, ResultBody, ResultLine, encode_line};
 pub use line_file::LineFile;
 pub use load::Loader;
 pub use lock::RunLock;
 pub use merge::{Conflict, Conflicts};
-pub use paths::{InputMark, Paths};
+pub use paths::{InputFingerprint, Paths};
 pub use reader::Reader;
 pub use recover::Recovery;
 pub use refused::{Duplicate, Duplicates};
-pub use report::{Counts, DeferReason, Deferred, ReportRow, Rows};
-pub use room::Shortage;
+pub use report::{DeferReason, Deferred, JobCounts, ReportRow, Rows};
 pub use schema::{ACCOUNT, hash};
-pub use scope::{ScopeRow, ScopeState};
-pub use snapshot::{Snapshot, SnapshotUpdate};
-pub use spent::Spent;
+pub use scope::{ScopeRow, ScopeStatus};
+pub use snapshot::{SnapshotUpdate, StoredSnapshot};
+pub use usage::ModelUsage;

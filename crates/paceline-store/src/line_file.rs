@@ -4,8 +4,8 @@ use std::fs::{File, TryLockError};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 
-use crate::disk::{private_file, stands_at, sync_folder_of};
-use crate::error::Error;
+use crate::disk::{is_still_at, private_file, sync_folder_of};
+use crate::error::JournalError;
 
 /// A file that lines are appended to. What [`append`](Self::append) took survives a power cut, and nothing follows a line that
 /// could not be written whole.
@@ -22,15 +22,15 @@ impl LineFile {
     ///
     /// # Errors
     /// When the system refuses.
-    pub fn open(path: &Path) -> Result<Self, Error> {
+    pub fn open(path: &Path) -> Result<Self, JournalError> {
         let opened = private_file().read(true).create(true).truncate(false).open(path);
-        let file = opened.map_err(Error::io("create", path))?;
+        let file = opened.map_err(JournalError::io("create", path))?;
         sync_folder_of(path)?;
         Self::of(file, path)
     }
 
     /// A file that is open for reading and writing, to append at its end.
-    pub(crate) fn of(file: File, path: &Path) -> Result<Self, Error> {
+    pub(crate) fn of(file: File, path: &Path) -> Result<Self, JournalError> {
         let mut opened = Self { path: path.to_owned(), file, end: 0 };
         let len = opened.len()?;
         opened.continue_at(len)?;
@@ -41,11 +41,11 @@ impl LineFile {
     ///
     /// # Errors
     /// When the file system has no locks.
-    pub fn lock(&self) -> Result<bool, Error> {
+    pub fn lock(&self) -> Result<bool, JournalError> {
         match self.file.try_lock() {
             Ok(()) => Ok(true),
             Err(TryLockError::WouldBlock) => Ok(false),
-            Err(TryLockError::Error(error)) => Err(Error::io("lock", &self.path)(error)),
+            Err(TryLockError::Error(error)) => Err(JournalError::io("lock", &self.path)(error)),
         }
     }
 
@@ -53,9 +53,9 @@ impl LineFile {
     ///
     /// # Errors
     /// When the system refuses, and when the file was moved, removed or replaced: each further line would be lost.
-    pub fn append(&mut self, lines: &[u8]) -> Result<(), Error> {
-        let written = self.file.write_all(lines).map_err(Error::io("write", &self.path));
-        let written = written.and_then(|()| self.file.sync_data().map_err(Error::io("sync", &self.path)));
+    pub fn append(&mut self, lines: &[u8]) -> Result<(), JournalError> {
+        let written = self.file.write_all(lines).map_err(JournalError::io("write", &self.path));
+        let written = written.and_then(|()| self.file.sync_data().map_err(JournalError::io("sync", &self.path)));
         if written.is_err() {
             // It may be in vain on a broken disk. The next recovery cuts the rest, then.
             let _ = self.cut(self.end);
@@ -71,27 +71,27 @@ impl LineFile {
     ///
     /// # Errors
     /// When the system refuses.
-    pub fn cut_torn_lines(&mut self) -> Result<u64, Error> {
+    pub fn cut_torn_lines(&mut self) -> Result<u64, JournalError> {
         let len = self.len()?;
-        let keep = self.torn_from(len).map_err(Error::io("read", &self.path))?;
+        let keep = self.torn_from(len).map_err(JournalError::io("read", &self.path))?;
         self.cut(keep)
     }
 
     /// Cuts off what follows `len`, where the next line will begin; returns how much that was.
-    pub(crate) fn cut(&mut self, len: u64) -> Result<u64, Error> {
+    pub(crate) fn cut(&mut self, len: u64) -> Result<u64, JournalError> {
         let was = self.len()?;
         if was > len {
-            self.file.set_len(len).and_then(|()| self.file.sync_all()).map_err(Error::io("cut", &self.path))?;
+            self.file.set_len(len).and_then(|()| self.file.sync_all()).map_err(JournalError::io("cut", &self.path))?;
         }
         self.continue_at(len)?;
         Ok(was.saturating_sub(len))
     }
 
     /// Makes sure that the file is still where it belongs, and not moved, removed or replaced behind our back.
-    pub(crate) fn check_place(&self) -> Result<(), Error> {
-        match stands_at(&self.file, &self.path) {
+    pub(crate) fn check_place(&self) -> Result<(), JournalError> {
+        match is_still_at(&self.file, &self.path) {
             true => Ok(()),
-            false => Err(Error::OutputTaken { output: self.path.clone() }),
+            false => Err(JournalError::OutputTaken { output: self.path.clone() }),
         }
     }
 
@@ -101,13 +101,13 @@ impl LineFile {
     }
 
     /// The next line begins there.
-    pub(crate) fn continue_at(&mut self, end: u64) -> Result<(), Error> {
+    pub(crate) fn continue_at(&mut self, end: u64) -> Result<(), JournalError> {
         self.end = end;
-        self.file.seek(SeekFrom::Start(end)).map(|_| ()).map_err(Error::io("write", &self.path))
+        self.file.seek(SeekFrom::Start(end)).map(|_| ()).map_err(JournalError::io("write", &self.path))
     }
 
-    pub(crate) fn len(&self) -> Result<u64, Error> {
-        self.file.metadata().map(|about| about.len()).map_err(Error::io("read", &self.path))
+    pub(crate) fn len(&self) -> Result<u64, JournalError> {
+        self.file.metadata().map(|about| about.len()).map_err(JournalError::io("read", &self.path))
     }
 
     /// Where the last lines begin that are not whole; the end of the file where each is.
@@ -187,6 +187,6 @@ mod tests {
         assert!(file.lock().unwrap() && !LineFile::open(&path).unwrap().lock().unwrap());
         file.append(b"one\n").unwrap();
         std::fs::remove_file(&path).unwrap();
-        assert!(matches!(file.append(b"two\n"), Err(Error::OutputTaken { .. })));
+        assert!(matches!(file.append(b"two\n"), Err(JournalError::OutputTaken { .. })));
     }
 }

@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use paceline_core::Timestamp;
 use rusqlite::{Connection, params};
 
-use crate::book::Book;
+use crate::append::{InputCursor, set_input_cursor};
 use crate::disk::{remove, sync_folder_of};
-use crate::error::Error;
-use crate::further::{Unread, set_unread};
+use crate::error::JournalError;
 use crate::item::{NewItem, RefusedLine};
 use crate::journal::{Journal, Options};
+use crate::journal_db::JournalDb;
 use crate::line::CustomId;
 use crate::lock::RunLock;
 use crate::merge::{self, Conflicts};
@@ -48,13 +48,13 @@ struct Open {
     /// The files of the job that is taken up with another input.
     outputs: Option<Outputs>,
     /// Where the input is to be read on once the job runs.
-    unread: Option<Unread>,
+    input_cursor: Option<InputCursor>,
 }
 
 impl Loader {
     /// Fills a journal beside the place where it will stand once the input was taken; whatever job is there stays until
     /// then.
-    pub(crate) fn begin(lock: RunLock, options: Options) -> Result<Self, Error> {
+    pub(crate) fn begin(lock: RunLock, options: Options) -> Result<Self, JournalError> {
         let place = place_beside(&options.paths);
         refuse_foreign(place.as_deref())?;
         place.iter().try_for_each(|place| remove_database(place))?;
@@ -62,16 +62,16 @@ impl Loader {
         Self::fill(conn, place, lock, options)
     }
 
-    fn fill(conn: Connection, place: Option<PathBuf>, lock: RunLock, options: Options) -> Result<Self, Error> {
+    fn fill(conn: Connection, place: Option<PathBuf>, lock: RunLock, options: Options) -> Result<Self, JournalError> {
         // From here on dropping it removes the file.
-        let loader = Self::over(Open { conn, place, lock, options, outputs: None, unread: None });
+        let loader = Self::over(Open { conn, place, lock, options, outputs: None, input_cursor: None });
         let conn = &loader.open.as_ref().expect("open until finished").conn;
         conn.execute_batch(BEGIN)
             .and_then(|()| conn.execute_batch(TABLES))
             .and_then(|()| conn.execute_batch(ITEM_TABLE))
             .and_then(|()| conn.execute_batch(crate::history::TABLE))
-            .and_then(|()| conn.execute_batch(crate::spent::TABLE))
-            .map_err(Error::sqlite("load"))?;
+            .and_then(|()| conn.execute_batch(crate::usage::TABLE))
+            .map_err(JournalError::sqlite("load"))?;
         Ok(loader)
     }
 
@@ -81,10 +81,11 @@ impl Loader {
         outputs: Outputs,
         lock: RunLock,
         options: Options,
-    ) -> Result<Self, Error> {
-        let mut loader = Self::over(Open { conn, place: None, lock, options, outputs: Some(outputs), unread: None });
+    ) -> Result<Self, JournalError> {
+        let mut loader =
+            Self::over(Open { conn, place: None, lock, options, outputs: Some(outputs), input_cursor: None });
         let conn = &loader.open.as_ref().expect("open until finished").conn;
-        conn.execute_batch(BEGIN).and_then(|()| merge::set_aside(conn)).map_err(Error::sqlite("load"))?;
+        conn.execute_batch(BEGIN).and_then(|()| merge::set_aside(conn)).map_err(JournalError::sqlite("load"))?;
         loader.scopes = scope_list(conn)?.into_iter().map(|scope| (scope.row.name.to_string(), scope.id)).collect();
         Ok(loader)
     }
@@ -97,13 +98,14 @@ impl Loader {
     /// [`finish`](Self::finish).
     ///
     /// # Errors
-    /// [`Error::Sqlite`].
-    pub fn add(&mut self, item: &NewItem<'_>) -> Result<u64, Error> {
+    /// [`JournalError::Sqlite`].
+    pub fn add(&mut self, item: &NewItem<'_>) -> Result<u64, JournalError> {
         let conn = &self.open.as_ref().expect("open until finished").conn;
         let scope = match self.scopes.get(item.scope) {
             Some(id) => *id,
             None => {
-                conn.execute("INSERT INTO scope (name) VALUES (?1)", [item.scope]).map_err(Error::sqlite("load"))?;
+                conn.execute("INSERT INTO scope (name) VALUES (?1)", [item.scope])
+                    .map_err(JournalError::sqlite("load"))?;
                 self.scopes.insert(item.scope.to_owned(), conn.last_insert_rowid());
                 conn.last_insert_rowid()
             }
@@ -117,7 +119,7 @@ impl Loader {
                 let (key, body_hash) = (item.custom_id.key(), hash(item.body));
                 insert.execute(params![int(ordinal), key, body_hash, line, src_off, src_len, scope])
             })
-            .map_err(Error::sqlite("load"))?;
+            .map_err(JournalError::sqlite("load"))?;
         self.items += 1;
         Ok(ordinal)
     }
@@ -126,13 +128,13 @@ impl Loader {
     /// [`Journal::refused`].
     ///
     /// # Errors
-    /// [`Error::Sqlite`].
-    pub fn add_refused(&mut self, refused: &RefusedLine<'_>) -> Result<u64, Error> {
+    /// [`JournalError::Sqlite`].
+    pub fn add_refused(&mut self, refused: &RefusedLine<'_>) -> Result<u64, JournalError> {
         let conn = &self.open.as_ref().expect("open until finished").conn;
         let ordinal = self.items;
         let RefusedLine { custom_id, line, src_off, src_len, bytes, code, message } = *refused;
         let (place, key) = (Place { ordinal, line, src_off, src_len }, custom_id.map(CustomId::key));
-        refused::add(conn, &place, key.as_ref(), &hash(bytes), code, message).map_err(Error::sqlite("load"))?;
+        refused::add(conn, &place, key.as_ref(), &hash(bytes), code, message).map_err(JournalError::sqlite("load"))?;
         self.items += 1;
         Ok(ordinal)
     }
@@ -140,15 +142,15 @@ impl Loader {
     /// Makes every item whose id came before one that cannot be sent, for the reason `code`. The first stays.
     ///
     /// # Errors
-    /// [`Error::Sqlite`].
-    pub fn refuse_duplicates(&mut self, code: &str) -> Result<(), Error> {
+    /// [`JournalError::Sqlite`].
+    pub fn refuse_duplicates(&mut self, code: &str) -> Result<(), JournalError> {
         let conn = &self.open.as_ref().expect("open until finished").conn;
-        refused::refuse_duplicates(conn, code).map_err(Error::sqlite("load"))
+        refused::refuse_duplicates(conn, code).map_err(JournalError::sqlite("load"))
     }
 
     /// The rest of the input is left to [`Journal::append`]: the job runs without waiting for it.
-    pub fn leave(&mut self, unread: Unread) {
-        self.open.as_mut().expect("open until finished").unread = Some(unread);
+    pub fn leave(&mut self, input_cursor: InputCursor) {
+        self.open.as_mut().expect("open until finished").input_cursor = Some(input_cursor);
     }
 
     /// Items added so far.
@@ -160,8 +162,8 @@ impl Loader {
     /// are counted.
     ///
     /// # Errors
-    /// [`Error::Sqlite`].
-    pub fn duplicates(&mut self, limit: usize) -> Result<Duplicates, Error> {
+    /// [`JournalError::Sqlite`].
+    pub fn duplicates(&mut self, limit: usize) -> Result<Duplicates, JournalError> {
         let Open { conn, .. } = self.open.as_deref().expect("open until finished");
         match conn.execute_batch(KEY_INDEX) {
             Ok(()) => {
@@ -169,9 +171,9 @@ impl Loader {
                 Ok(Duplicates::default())
             }
             Err(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::ConstraintViolation) => {
-                refused::duplicates(conn, limit).map_err(Error::sqlite("load"))
+                refused::duplicates(conn, limit).map_err(JournalError::sqlite("load"))
             }
-            Err(source) => Err(Error::Sqlite { action: "load", source }),
+            Err(source) => Err(JournalError::Sqlite { action: "load", source }),
         }
     }
 
@@ -179,31 +181,35 @@ impl Loader {
     /// [`duplicates`](Self::duplicates), which must have found none or had them refused.
     ///
     /// # Errors
-    /// [`Error::Sqlite`].
-    pub fn conflicts(&self, limit: usize) -> Result<Conflicts, Error> {
+    /// [`JournalError::Sqlite`].
+    pub fn conflicts(&self, limit: usize) -> Result<Conflicts, JournalError> {
         let Open { conn, outputs, options, .. } = self.open.as_deref().expect("open until finished");
         if outputs.is_none() {
             return Ok(Conflicts::default());
         }
-        merge::conflicts(conn, options.may_change(), limit).map_err(Error::sqlite("load"))
+        merge::conflicts(conn, options.may_change(), limit).map_err(JournalError::sqlite("load"))
     }
 
     /// Completes the journal, makes it durable and creates the results file. With [`Options::overwrite`] the job that was
     /// there is removed at this moment.
     ///
     /// # Errors
-    /// [`Error::Duplicates`] when ids repeat; [`Error::EndedChanged`] for [`conflicts`](Self::conflicts);
-    /// [`Error::Io`], [`Error::Sqlite`]. A new journal is then removed.
-    pub fn finish(mut self) -> Result<Journal, Error> {
+    /// [`JournalError::Duplicates`] when ids repeat; [`JournalError::EndedChanged`] for [`conflicts`](Self::conflicts);
+    /// [`JournalError::Io`], [`JournalError::Sqlite`]. A new journal is then removed.
+    pub fn finish(mut self) -> Result<Journal, JournalError> {
         if !self.unique {
             let found = self.duplicates(1)?;
             if let Some(first) = found.first.first() {
-                return Err(Error::Duplicates { line: first.line, first_line: first.first_line, count: found.count });
+                return Err(JournalError::Duplicates {
+                    line: first.line,
+                    first_line: first.first_line,
+                    count: found.count,
+                });
             }
         }
         let conflicts = self.conflicts(0)?.count;
         if conflicts > 0 {
-            return Err(Error::EndedChanged { count: conflicts });
+            return Err(JournalError::EndedChanged { count: conflicts });
         }
         let open = self.open.as_deref_mut().expect("open until finished");
         let id = run_id(open.options.now);
@@ -222,15 +228,15 @@ impl Loader {
             None => Outputs::create(&open.options.paths)?,
         };
         let Open { conn, lock, options, .. } = *self.open.take().expect("open until finished");
-        Journal::start(Book::new(conn, outputs, options.paths, lock)?, id)
+        Journal::start(JournalDb::new(conn, outputs, options.paths, lock)?, id)
     }
 }
 
 impl Open {
     /// Ends the transaction. A job that goes on with another input has another id from now on, because its items have
     /// other ordinals: the idempotency keys of two requests must not be the same.
-    fn commit(&self, id: &str) -> Result<(), Error> {
-        let Self { conn, options, outputs, unread, .. } = self;
+    fn commit(&self, id: &str) -> Result<(), JournalError> {
+        let Self { conn, options, outputs, input_cursor, .. } = self;
         let commit = || {
             if outputs.is_some() {
                 merge::take_over(conn, options.may_change())?;
@@ -239,20 +245,20 @@ impl Open {
                 write_run(conn, id, options)?;
                 mark(conn)?;
             }
-            set_unread(conn, *unread)?;
+            set_input_cursor(conn, *input_cursor)?;
             conn.execute_batch(DUE_INDEX)?;
             conn.execute_batch(
                 "COMMIT; PRAGMA synchronous = NORMAL; PRAGMA temp_store = MEMORY; PRAGMA cache_size = -2000;
                  PRAGMA shrink_memory;",
             )
         };
-        commit().map_err(Error::sqlite("load"))?;
+        commit().map_err(JournalError::sqlite("load"))?;
         outputs.as_ref().map_or(Ok(()), |_| checkpoint(conn))
     }
 
     /// Puts the journal where it belongs. A job that is there is removed first, and of it the journal: whatever stops this in
     /// between, results without a journal are refused, and never taken for those of the new one.
-    fn take_place(&mut self) -> Result<(), Error> {
+    fn take_place(&mut self) -> Result<(), JournalError> {
         let Paths { output, errors, report, journal, compress, .. } = &self.options.paths;
         journal.iter().try_for_each(|journal| remove_database(journal))?;
         if self.options.overwrite {
@@ -260,10 +266,10 @@ impl Open {
             [output, errors, report].into_iter().chain(&packed).try_for_each(|path| remove(path))?;
         }
         let (Some(place), Some(journal)) = (&mut self.place, journal) else { return Ok(()) };
-        let memory = Connection::open_in_memory().map_err(Error::sqlite("open"))?;
+        let memory = Connection::open_in_memory().map_err(JournalError::sqlite("open"))?;
         let filled = std::mem::replace(&mut self.conn, memory);
-        filled.close().map_err(|(_, error)| Error::Sqlite { action: "close", source: error })?;
-        std::fs::rename(&*place, journal).map_err(Error::io("replace", journal))?;
+        filled.close().map_err(|(_, error)| JournalError::Sqlite { action: "close", source: error })?;
+        std::fs::rename(&*place, journal).map_err(JournalError::io("replace", journal))?;
         place.clone_from(journal);
         (self.conn, _) = connect(Some(journal))?;
         begin_writing(&self.conn)
@@ -289,13 +295,13 @@ fn place_beside(paths: &Paths) -> Option<PathBuf> {
 }
 
 /// Removes what is left of a load that was killed before its journal could replace another.
-pub(crate) fn remove_unfinished(paths: &Paths) -> Result<(), Error> {
+pub(crate) fn remove_unfinished(paths: &Paths) -> Result<(), JournalError> {
     let ours = place_beside(paths).filter(|place| refuse_foreign(Some(place)).is_ok());
     ours.map_or(Ok(()), |place| remove_database(&place))
 }
 
 /// Makes a database; what is left of one that cannot be made is removed.
-fn connect_new(path: Option<&Path>) -> Result<(Connection, Found), Error> {
+fn connect_new(path: Option<&Path>) -> Result<(Connection, Found), JournalError> {
     connect(path).inspect_err(|_| {
         // What cannot be removed is recognized as an unfinished load and started over.
         let _ = path.map(remove_database);
@@ -303,7 +309,7 @@ fn connect_new(path: Option<&Path>) -> Result<(Connection, Found), Error> {
 }
 
 /// Removes a database with the files that SQLite keeps beside it.
-fn remove_database(path: &Path) -> Result<(), Error> {
+fn remove_database(path: &Path) -> Result<(), JournalError> {
     ["", "-journal", "-wal", "-shm"]
         .into_iter()
         .try_for_each(|suffix| remove(&PathBuf::from(with_suffix(path.into(), suffix))))

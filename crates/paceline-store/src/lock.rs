@@ -4,8 +4,8 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
-use crate::disk::{folder_of, stands_at};
-use crate::error::Error;
+use crate::disk::{folder_of, is_still_at};
+use crate::error::JournalError;
 use crate::paths::Paths;
 
 /// The right to work on a job, held until dropped. The operating system releases it when the process dies, so no lock is
@@ -21,8 +21,8 @@ impl RunLock {
     /// Takes the locks of a job, or says who has one.
     ///
     /// # Errors
-    /// [`Error::Locked`]; [`Error::Folder`] when a file cannot be made.
-    pub fn take(paths: &Paths) -> Result<Self, Error> {
+    /// [`JournalError::Locked`]; [`JournalError::Folder`] when a file cannot be made.
+    pub fn take(paths: &Paths) -> Result<Self, JournalError> {
         // No process waits for a lock, so their order does not matter.
         let job = LockFile::take(&paths.lock)?;
         let held = paths.lock.canonicalize().ok();
@@ -48,7 +48,7 @@ pub(crate) struct LockFile {
 
 impl LockFile {
     /// Locks the file at `path`, or says who has it.
-    pub(crate) fn take(path: &Path) -> Result<Self, Error> {
+    pub(crate) fn take(path: &Path) -> Result<Self, JournalError> {
         loop {
             let mut options = OpenOptions::new();
             let mut file = options
@@ -57,24 +57,24 @@ impl LockFile {
                 .create(true)
                 .truncate(false)
                 .open(path)
-                .map_err(|source| Error::Folder { path: folder_of(path).to_owned(), source })?;
+                .map_err(|source| JournalError::Folder { path: folder_of(path).to_owned(), source })?;
             match file.try_lock() {
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => {
-                    return Err(Error::Locked { path: path.to_owned(), pid: holder(&mut file) });
+                    return Err(JournalError::Locked { path: path.to_owned(), pid: holder(&mut file) });
                 }
                 Err(TryLockError::Error(source)) => {
-                    return Err(Error::Io { action: "lock", path: path.to_owned(), source });
+                    return Err(JournalError::Io { action: "lock", path: path.to_owned(), source });
                 }
             }
             // The holder before may have removed the file after it was opened here: then another process can make and
             // lock a new one.
-            if !stands_at(&file, path) {
+            if !is_still_at(&file, path) {
                 continue;
             }
             let pid = format!("{}\n", std::process::id());
-            file.set_len(0).and_then(|()| file.rewind()).map_err(Error::io("write", path))?;
-            file.write_all(pid.as_bytes()).map_err(Error::io("write", path))?;
+            file.set_len(0).and_then(|()| file.rewind()).map_err(JournalError::io("write", path))?;
+            file.write_all(pid.as_bytes()).map_err(JournalError::io("write", path))?;
             return Ok(Self { file, path: path.to_owned() });
         }
     }
@@ -82,7 +82,7 @@ impl LockFile {
 
 impl Drop for LockFile {
     fn drop(&mut self) {
-        if cfg!(unix) && stands_at(&self.file, &self.path) {
+        if cfg!(unix) && is_still_at(&self.file, &self.path) {
             // A file that cannot be removed is as good as none.
             let _ = std::fs::remove_file(&self.path);
         }
@@ -109,7 +109,7 @@ mod tests {
         // A longer number of an earlier holder must not shine through.
         std::fs::write(&path, "4294967295\n").unwrap();
         let first = LockFile::take(&path).unwrap();
-        let Err(Error::Locked { pid, .. }) = LockFile::take(&path) else { panic!("the lock was given twice") };
+        let Err(JournalError::Locked { pid, .. }) = LockFile::take(&path) else { panic!("the lock was given twice") };
         assert_eq!(pid, Some(std::process::id()));
         assert!(RunLock::is_held(&path));
         drop(first);

@@ -31,10 +31,10 @@ pub struct Conflict {
     pub before: Option<u64>,
 }
 
-/// What may have changed.
+/// Which items may differ in the new input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum May {
-    /// Everything but items that have ended.
+pub(crate) enum AllowedChanges {
+    /// All but items that have ended.
     NotEnded,
     /// The lines of items that failed.
     Failed,
@@ -42,12 +42,12 @@ pub(crate) enum May {
     FailedAndNotEnded,
 }
 
-impl May {
+impl AllowedChanges {
     const fn repair(self) -> bool {
         !matches!(self, Self::NotEnded)
     }
 
-    /// What cannot be: a result is kept for the request that it answers, or not at all.
+    /// Selects the items that may not differ: a result is kept for the request that it answers, or not at all.
     const fn conflicts(self) -> &'static str {
         match self {
             Self::NotEnded => {
@@ -84,7 +84,7 @@ pub(crate) fn set_aside(conn: &Connection) -> rusqlite::Result<()> {
 }
 
 /// Finds the conflicts; `limit` of them are told. After the index over the new ids was built.
-pub(crate) fn conflicts(conn: &Connection, may: May, limit: usize) -> rusqlite::Result<Conflicts> {
+pub(crate) fn conflicts(conn: &Connection, may: AllowedChanges, limit: usize) -> rusqlite::Result<Conflicts> {
     if may.repair() {
         conn.execute(SAME_PLACE, [REFUSED])?;
     }
@@ -100,7 +100,7 @@ pub(crate) fn conflicts(conn: &Connection, may: May, limit: usize) -> rusqlite::
 
 /// Gives every item what was known of it, and forgets the items as they were: those that have not ended and are gone,
 /// or have another body now.
-pub(crate) fn take_over(conn: &Connection, may: May) -> rusqlite::Result<()> {
+pub(crate) fn take_over(conn: &Connection, may: AllowedChanges) -> rusqlite::Result<()> {
     let columns = state_columns(conn)?;
     let known = if may.repair() { "before.state = 3 OR" } else { "" };
     conn.execute_batch(&format!(

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 
 use flate2::read::MultiGzDecoder;
 
-use crate::error::Error;
+use crate::error::JournalError;
 use crate::item::End;
-use crate::line::prove;
+use crate::line::verify_line;
 use crate::line_file::LineFile;
 use crate::paths::Paths;
-use crate::query::{Covered, Run};
+use crate::query::{RecordedPrefix, Run};
 
 /// Both files of a job.
 #[derive(Debug)]
@@ -22,13 +22,13 @@ pub(crate) struct Outputs {
 
 impl Outputs {
     /// Refuses to begin a job over results that are there. Empty files are no results.
-    pub(crate) fn refuse_existing(paths: &Paths) -> Result<(), Error> {
+    pub(crate) fn refuse_existing(paths: &Paths) -> Result<(), JournalError> {
         let packed = paths.compress.then(|| paths.packed());
         for output in [paths.output.clone(), paths.errors.clone(), paths.report.clone()].into_iter().chain(packed) {
             if std::fs::metadata(&output).is_ok_and(|about| about.len() > 0) {
                 return Err(match paths.journal.clone() {
-                    Some(journal) => Error::OutputWithoutJournal { output, journal },
-                    None => Error::OutputExists { output },
+                    Some(journal) => JournalError::OutputWithoutJournal { output, journal },
+                    None => JournalError::OutputExists { output },
                 });
             }
         }
@@ -36,23 +36,23 @@ impl Outputs {
     }
 
     /// Refuses to compress the results of a job over a file that is not its own.
-    pub(crate) fn refuse_existing_packed(paths: &Paths, run: &Run) -> Result<(), Error> {
+    pub(crate) fn refuse_existing_packed(paths: &Paths, run: &Run) -> Result<(), JournalError> {
         let output = paths.packed();
         if paths.compress && !run.packed && std::fs::metadata(&output).is_ok_and(|about| about.len() > 0) {
-            return Err(Error::OutputExists { output });
+            return Err(JournalError::OutputExists { output });
         }
         Ok(())
     }
 
     /// The files of a new job. Results exist from now on, errors once there is one.
-    pub(crate) fn create(paths: &Paths) -> Result<Self, Error> {
+    pub(crate) fn create(paths: &Paths) -> Result<Self, JournalError> {
         let mut results = OutputFile::absent(&paths.output);
         results.open()?;
         Ok(Self { results, errors: OutputFile::absent(&paths.errors) })
     }
 
     /// Those that a journal covers so far.
-    pub(crate) fn reopen(paths: &Paths, journal: &Path, run: &Run) -> Result<Self, Error> {
+    pub(crate) fn reopen(paths: &Paths, journal: &Path, run: &Run) -> Result<Self, JournalError> {
         let errors = OutputFile::reopen(&paths.errors, journal, run.errors)?;
         if run.packed {
             let results = OutputFile::packed(&paths.output, &paths.packed(), journal, run.results)?;
@@ -74,13 +74,13 @@ impl Outputs {
     }
 
     /// Appends what is staged, and returns once it would survive a power cut.
-    pub(crate) fn write(&mut self) -> Result<(), Error> {
+    pub(crate) fn write(&mut self) -> Result<(), JournalError> {
         self.results.write()?;
         self.errors.write()
     }
 
     /// Makes sure that both are still where they belong, and not removed or replaced behind our back.
-    pub(crate) fn check_places(&self) -> Result<(), Error> {
+    pub(crate) fn check_places(&self) -> Result<(), JournalError> {
         self.results.check_place()?;
         self.errors.check_place()
     }
@@ -102,26 +102,26 @@ impl OutputFile {
     }
 
     /// Opens a file whose beginning is recorded, and makes sure that it is as recorded. Changes nothing.
-    fn reopen(path: &Path, journal: &Path, covered: Covered) -> Result<Self, Error> {
+    fn reopen(path: &Path, journal: &Path, covered: RecordedPrefix) -> Result<Self, JournalError> {
         let mut output = Self::absent(path);
         let file = match OpenOptions::new().read(true).write(true).open(path) {
             Ok(file) => file,
             Err(error) if error.kind() == ErrorKind::NotFound && covered.len == 0 => return Ok(output),
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 let (output, journal) = (path.to_owned(), journal.to_owned());
-                return Err(Error::JournalWithoutOutput { output, journal, covered: covered.len });
+                return Err(JournalError::JournalWithoutOutput { output, journal, covered: covered.len });
             }
-            Err(source) => return Err(Error::Io { action: "open", path: path.to_owned(), source }),
+            Err(source) => return Err(JournalError::Io { action: "open", path: path.to_owned(), source }),
         };
-        let damaged = |offset, why| Error::Damaged { path: path.to_owned(), offset, why };
+        let damaged = |offset, why| JournalError::Damaged { path: path.to_owned(), offset, why };
         let file = LineFile::of(file, path)?;
         let len = file.len()?;
         if len < covered.len {
             return Err(damaged(len, "it ends there, before what its journal recorded"));
         }
-        output.crc = checksum(file.file(), covered.len).map_err(Error::io("read", path))?;
+        output.crc = checksum(file.file(), covered.len).map_err(JournalError::io("read", path))?;
         if output.crc.clone().finalize() != covered.crc {
-            return Err(match first_damage(file.file(), covered.len).map_err(Error::io("read", path))? {
+            return Err(match first_damage(file.file(), covered.len).map_err(JournalError::io("read", path))? {
                 Some(offset) => damaged(offset, "the line there is not what its journal recorded"),
                 None => damaged(0, "its lines are whole, but not those that its journal recorded"),
             });
@@ -132,16 +132,16 @@ impl OutputFile {
     }
 
     /// Results that stand compressed, after making sure that they unpack to what is recorded. Nothing can be appended.
-    fn packed(path: &Path, packed: &Path, journal: &Path, covered: Covered) -> Result<Self, Error> {
+    fn packed(path: &Path, packed: &Path, journal: &Path, covered: RecordedPrefix) -> Result<Self, JournalError> {
         let file = match File::open(packed) {
             Ok(file) => file,
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 let (output, journal) = (packed.to_owned(), journal.to_owned());
-                return Err(Error::JournalWithoutOutput { output, journal, covered: covered.len });
+                return Err(JournalError::JournalWithoutOutput { output, journal, covered: covered.len });
             }
-            Err(source) => return Err(Error::Io { action: "open", path: packed.to_owned(), source }),
+            Err(source) => return Err(JournalError::Io { action: "open", path: packed.to_owned(), source }),
         };
-        let damaged = |offset, why| Error::Damaged { path: packed.to_owned(), offset, why };
+        let damaged = |offset, why| JournalError::Damaged { path: packed.to_owned(), offset, why };
         let mut crc = crc32fast::Hasher::new();
         match read_all(MultiGzDecoder::new(BufReader::new(file)), |bytes| crc.update(bytes)) {
             Err(_) => return Err(damaged(0, "it cannot be unpacked")),
@@ -157,7 +157,7 @@ impl OutputFile {
     }
 
     /// The file at its path was replaced by one of which that much is recorded, or removed if that is nothing.
-    pub(crate) fn replaced(&mut self, covered: Covered) -> Result<(), Error> {
+    pub(crate) fn replaced(&mut self, covered: RecordedPrefix) -> Result<(), JournalError> {
         self.covers(covered);
         self.file = None;
         if self.path.exists() {
@@ -168,19 +168,19 @@ impl OutputFile {
         Ok(())
     }
 
-    fn covers(&mut self, covered: Covered) {
+    fn covers(&mut self, covered: RecordedPrefix) {
         self.len = covered.len;
         self.crc = crc32fast::Hasher::new_with_initial_len(covered.crc, covered.len);
     }
 
     /// The lines after the recorded part, as they are.
-    pub(crate) fn tail(&self) -> Result<Tail, Error> {
+    pub(crate) fn tail(&self) -> Result<Tail, JournalError> {
         let reader = match &self.file {
             Some(file) => {
-                let mut file = file.file().try_clone().map_err(Error::io("read", &self.path))?;
+                let mut file = file.file().try_clone().map_err(JournalError::io("read", &self.path))?;
                 // A crash of the process alone leaves lines that only the system's memory has.
-                file.sync_data().map_err(Error::io("sync", &self.path))?;
-                file.seek(SeekFrom::Start(self.len)).map_err(Error::io("read", &self.path))?;
+                file.sync_data().map_err(JournalError::io("sync", &self.path))?;
+                file.seek(SeekFrom::Start(self.len)).map_err(JournalError::io("read", &self.path))?;
                 Some(BufReader::with_capacity(1 << 16, file))
             }
             None => None,
@@ -195,7 +195,7 @@ impl OutputFile {
     }
 
     /// Cuts off what follows the recorded part; returns how much that was.
-    pub(crate) fn cut(&mut self) -> Result<u64, Error> {
+    pub(crate) fn cut(&mut self) -> Result<u64, JournalError> {
         self.file.as_mut().map_or(Ok(0), |file| file.cut(self.len))
     }
 
@@ -209,7 +209,7 @@ impl OutputFile {
         self.staged.extend_from_slice(line);
     }
 
-    fn write(&mut self) -> Result<(), Error> {
+    fn write(&mut self) -> Result<(), JournalError> {
         if self.staged.is_empty() {
             return Ok(());
         }
@@ -224,11 +224,11 @@ impl OutputFile {
         Ok(())
     }
 
-    fn check_place(&self) -> Result<(), Error> {
+    fn check_place(&self) -> Result<(), JournalError> {
         self.file.as_ref().map_or(Ok(()), LineFile::check_place)
     }
 
-    fn open(&mut self) -> Result<(), Error> {
+    fn open(&mut self) -> Result<(), JournalError> {
         if self.file.is_none() {
             self.file = Some(LineFile::open(&self.path)?);
         }
@@ -236,8 +236,8 @@ impl OutputFile {
     }
 
     /// What is recorded once the present turn commits.
-    pub(crate) fn covered(&self) -> Covered {
-        Covered { len: self.len, crc: self.crc.clone().finalize() }
+    pub(crate) fn covered(&self) -> RecordedPrefix {
+        RecordedPrefix { len: self.len, crc: self.crc.clone().finalize() }
     }
 }
 
@@ -249,10 +249,10 @@ pub(crate) struct Tail {
 
 impl Tail {
     /// Replaces `line` by the next one, with its line end unless the file ends without; false at the end.
-    pub(crate) fn next(&mut self, line: &mut Vec<u8>) -> Result<bool, Error> {
+    pub(crate) fn next(&mut self, line: &mut Vec<u8>) -> Result<bool, JournalError> {
         line.clear();
         let Some(reader) = &mut self.reader else { return Ok(false) };
-        reader.read_until(b'\n', line).map_err(Error::io("read", &self.path)).map(|read| read > 0)
+        reader.read_until(b'\n', line).map_err(JournalError::io("read", &self.path)).map(|read| read > 0)
     }
 }
 
@@ -283,7 +283,7 @@ fn first_damage(mut file: &File, len: u64) -> std::io::Result<Option<u64>> {
     let mut reader = BufReader::new(file.take(len));
     let (mut offset, mut line) = (0, Vec::new());
     while reader.read_until(b'\n', &mut line)? > 0 {
-        if prove(&line).is_none() {
+        if verify_line(&line).is_none() {
             return Ok(Some(offset));
         }
         offset += line.len() as u64;

@@ -6,7 +6,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
-use crate::error::Error;
+use crate::error::JournalError;
 use crate::schema::hash;
 
 /// The files of a job.
@@ -62,7 +62,7 @@ impl Paths {
 
     /// Files that are there only while a run works, or after it was killed: those that take the place of another once they
     /// are complete, and the journal's log.
-    pub fn passing(&self) -> Vec<PathBuf> {
+    pub fn temporary_files(&self) -> Vec<PathBuf> {
         let packed = self.packed();
         let replaced = [&self.output, &self.errors, &self.input, &packed].into_iter().chain(&self.journal);
         let fresh = replaced.map(|path| with_suffix(path.clone().into(), ".new"));
@@ -101,7 +101,7 @@ const HEAD: u64 = 64 * 1024;
 
 /// By what an input is recognized when its job is resumed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct InputMark {
+pub struct InputFingerprint {
     /// The input.
     pub path: PathBuf,
     /// Its length in bytes.
@@ -112,27 +112,28 @@ pub struct InputMark {
     pub head_hash: [u8; 16],
 }
 
-impl InputMark {
+impl InputFingerprint {
     /// The mark of a file as it is now.
     ///
     /// # Errors
-    /// [`Error::Io`] when the file cannot be read.
-    pub fn of(path: &Path) -> Result<Self, Error> {
-        let file = File::open(path).map_err(Error::io("open", path))?;
-        let about = file.metadata().map_err(Error::io("read", path))?;
+    /// [`JournalError::Io`] when the file cannot be read.
+    pub fn of(path: &Path) -> Result<Self, JournalError> {
+        let file = File::open(path).map_err(JournalError::io("open", path))?;
+        let about = file.metadata().map_err(JournalError::io("read", path))?;
         let changed = about.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
         let mtime_ms = changed.and_then(|since| i64::try_from(since.as_millis()).ok()).unwrap_or(0);
         let mut head = Vec::new();
-        file.take(HEAD).read_to_end(&mut head).map_err(Error::io("read", path))?;
+        file.take(HEAD).read_to_end(&mut head).map_err(JournalError::io("read", path))?;
         Ok(Self { path: path.to_owned(), len: about.len(), mtime_ms, head_hash: hash(&head) })
     }
 
-    /// Refuses when the input `was` another one at the beginning of the job.
+    /// Refuses an input that differs from what it `was` at the beginning of the job.
     ///
     /// # Errors
-    /// [`Error::InputChanged`].
-    pub fn same_as(&self, was: &Self) -> Result<(), Error> {
-        let changed = |what, was: String, is: String| Error::InputChanged { path: self.path.clone(), what, was, is };
+    /// [`JournalError::InputChanged`].
+    pub fn same_as(&self, was: &Self) -> Result<(), JournalError> {
+        let changed =
+            |what, was: String, is: String| JournalError::InputChanged { path: self.path.clone(), what, was, is };
         if self.len != was.len {
             return Err(changed("length", format!("{} bytes", was.len), format!("{} bytes", self.len)));
         }

@@ -6,14 +6,14 @@ use std::time::Duration;
 use paceline_core::{Class, Timestamp};
 use rusqlite::{Connection, OptionalExtension, Row};
 
-use crate::error::Error;
-use crate::item::{Forgiven, Item, Last, State, Tally};
-use crate::paths::InputMark;
+use crate::error::JournalError;
+use crate::item::{Forgiven, JournalItem, LastAnswer, State, Tally};
+use crate::paths::InputFingerprint;
 use crate::scope::{REFUSED, Scope, by_id};
 
-/// The part of a file that the journal has recorded.
+/// The beginning of an output file, up to which the journal has recorded it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Covered {
+pub(crate) struct RecordedPrefix {
     /// Bytes from the beginning.
     pub(crate) len: u64,
     /// Their checksum.
@@ -23,40 +23,44 @@ pub(crate) struct Covered {
 /// The row of a job.
 pub(crate) struct Run {
     pub(crate) id: String,
-    pub(crate) input: InputMark,
-    pub(crate) results: Covered,
-    pub(crate) errors: Covered,
+    pub(crate) input: InputFingerprint,
+    pub(crate) results: RecordedPrefix,
+    pub(crate) errors: RecordedPrefix,
     /// The results stand compressed, the recorded part being what they unpack to.
     pub(crate) packed: bool,
 }
 
-pub(crate) fn run(conn: &Connection) -> Result<Run, Error> {
+pub(crate) fn run(conn: &Connection) -> Result<Run, JournalError> {
     let sql = "SELECT id, input_path, input_len, input_mtime_ms, input_head_hash, out_len, out_crc, err_len, err_crc,
                       packed
                FROM run";
     conn.query_row(sql, [], |row| {
         let path: String = row.get(1)?;
-        let input =
-            InputMark { path: path.into(), len: count(row.get(2)?), mtime_ms: row.get(3)?, head_hash: row.get(4)? };
-        let results = Covered { len: count(row.get(5)?), crc: row.get(6)? };
-        let errors = Covered { len: count(row.get(7)?), crc: row.get(8)? };
+        let input = InputFingerprint {
+            path: path.into(),
+            len: count(row.get(2)?),
+            mtime_ms: row.get(3)?,
+            head_hash: row.get(4)?,
+        };
+        let results = RecordedPrefix { len: count(row.get(5)?), crc: row.get(6)? };
+        let errors = RecordedPrefix { len: count(row.get(7)?), crc: row.get(8)? };
         Ok(Run { id: row.get(0)?, input, results, errors, packed: row.get(9)? })
     })
-    .map_err(Error::sqlite("read"))
+    .map_err(JournalError::sqlite("read"))
 }
 
-pub(crate) fn set_config(conn: &Connection, config_json: &str) -> Result<(), Error> {
-    conn.execute("UPDATE run SET config_json = ?1", [config_json]).map_err(Error::sqlite("write"))?;
+pub(crate) fn set_config(conn: &Connection, config_json: &str) -> Result<(), JournalError> {
+    conn.execute("UPDATE run SET config_json = ?1", [config_json]).map_err(JournalError::sqlite("write"))?;
     Ok(())
 }
 
-pub(crate) fn config(conn: &Connection) -> Result<String, Error> {
-    conn.query_row("SELECT config_json FROM run", [], |row| row.get(0)).map_err(Error::sqlite("read"))
+pub(crate) fn config(conn: &Connection) -> Result<String, JournalError> {
+    conn.query_row("SELECT config_json FROM run", [], |row| row.get(0)).map_err(JournalError::sqlite("read"))
 }
 
-pub(crate) fn forget_waits(conn: &Connection) -> Result<(), Error> {
+pub(crate) fn forget_waits(conn: &Connection) -> Result<(), JournalError> {
     let sql = "UPDATE item SET not_before_ms = 0, delay_ms = 0 WHERE state = 0 AND not_before_ms > 0";
-    conn.execute(sql, []).map_err(Error::sqlite("write"))?;
+    conn.execute(sql, []).map_err(JournalError::sqlite("write"))?;
     Ok(())
 }
 
@@ -78,17 +82,17 @@ pub(crate) const AFTER_ITEM: usize = 21;
 pub(crate) const ITEM_SCOPE: usize = 4;
 
 /// An item from a row of [`item_columns`].
-pub(crate) fn item(row: &Row<'_>, scopes: &[Scope]) -> rusqlite::Result<Item> {
+pub(crate) fn item(row: &Row<'_>, scopes: &[Scope]) -> rusqlite::Result<JournalItem> {
     let time = |column: usize| row.get::<_, Option<i64>>(column).map(|millis| millis.map(Timestamp::from_millis));
     let scope: i64 = row.get(ITEM_SCOPE)?;
     let name = by_id(scopes, scope).map_or_else(|| Arc::from(""), |found| found.row.name.clone());
     let last = match row.get_ref(16)?.as_str_or_null()?.and_then(Class::from_name) {
-        Some(class) => Some(Last {
+        Some(class) => Some(LastAnswer {
             class,
             status: row.get(17)?,
             code: row.get(18)?,
             error_type: row.get(19)?,
-            words: row.get(20)?,
+            message: row.get(20)?,
         }),
         None => None,
     };
@@ -101,7 +105,7 @@ pub(crate) fn item(row: &Row<'_>, scopes: &[Scope]) -> rusqlite::Result<Item> {
         deadline: time(15)?,
         last,
     };
-    Ok(Item {
+    Ok(JournalItem {
         ordinal: count(row.get(0)?),
         line: count(row.get(1)?),
         src_off: count(row.get(2)?),
@@ -116,16 +120,20 @@ pub(crate) fn item(row: &Row<'_>, scopes: &[Scope]) -> rusqlite::Result<Item> {
 }
 
 /// The item with that key, and where it stands.
-pub(crate) fn find(conn: &Connection, scopes: &[Scope], key: &[u8; 16]) -> Result<Option<(Item, State)>, Error> {
+pub(crate) fn find(
+    conn: &Connection,
+    scopes: &[Scope],
+    key: &[u8; 16],
+) -> Result<Option<(JournalItem, State)>, JournalError> {
     conn.prepare_cached(concat!("SELECT ", item_columns!(), ", state FROM item WHERE key = ?1"))
         .and_then(|mut select| {
             select.query_row([key], |row| Ok((item(row, scopes)?, state(row.get(AFTER_ITEM)?)?))).optional()
         })
-        .map_err(Error::sqlite("read"))
+        .map_err(JournalError::sqlite("read"))
 }
 
 /// Refused lines that wait for their end, by place in the input.
-pub(crate) fn refused(conn: &Connection, limit: usize) -> Result<Vec<Item>, Error> {
+pub(crate) fn refused(conn: &Connection, limit: usize) -> Result<Vec<JournalItem>, JournalError> {
     let page = || {
         let sql = concat!(
             "SELECT ",
@@ -136,7 +144,7 @@ pub(crate) fn refused(conn: &Connection, limit: usize) -> Result<Vec<Item>, Erro
         let rows = select.query_map(rusqlite::params![REFUSED, int(limit as u64)], |row| item(row, &[]))?;
         rows.collect::<rusqlite::Result<_>>()
     };
-    page().map_err(Error::sqlite("read"))
+    page().map_err(JournalError::sqlite("read"))
 }
 
 pub(crate) fn state(code: i64) -> rusqlite::Result<State> {
@@ -159,8 +167,8 @@ pub(crate) fn millis(duration: Duration) -> i64 {
 }
 
 /// The longest error message kept per item, in characters: a line in a report, not the answer.
-const WORDS: usize = 400;
+const MESSAGE_CHARS: usize = 400;
 
-pub(crate) fn shorten(words: &str) -> &str {
-    words.char_indices().nth(WORDS).map_or(words, |(end, _)| &words[..end])
+pub(crate) fn shorten(message: &str) -> &str {
+    message.char_indices().nth(MESSAGE_CHARS).map_or(message, |(end, _)| &message[..end])
 }

@@ -5,14 +5,14 @@ use std::path::Path;
 use paceline_core::{Class, Timestamp};
 use rusqlite::{Connection, OptionalExtension as _, params};
 
-use crate::error::Error;
+use crate::error::JournalError;
 use crate::item::State;
-use crate::line::{Proof, prove};
+use crate::line::{VerifiedLine, verify_line};
 use crate::output::{OutputFile, Outputs};
 use crate::paths::Paths;
-use crate::query::{Covered, Run, int, shorten};
+use crate::query::{RecordedPrefix, Run, int, shorten};
 use crate::schema;
-use crate::spent::{self, Spent};
+use crate::usage::{self, ModelUsage};
 
 /// What was put right when a job was resumed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,32 +31,36 @@ pub(crate) fn recover(
     paths: &Paths,
     run: &Run,
     now: Timestamp,
-) -> Result<(Outputs, Recovery), Error> {
+) -> Result<(Outputs, Recovery), JournalError> {
     let journal = paths.journal.as_deref().unwrap_or(Path::new(""));
     let mut outputs = Outputs::reopen(paths, journal, run)?;
     schema::begin_writing(conn)?;
-    conn.execute_batch("BEGIN IMMEDIATE").map_err(Error::sqlite("write"))?;
+    conn.execute_batch("BEGIN IMMEDIATE").map_err(JournalError::sqlite("write"))?;
     let mut recovery = Recovery::default();
-    spent::begin(conn).map_err(Error::sqlite("write"))?;
+    usage::begin(conn).map_err(JournalError::sqlite("write"))?;
     recovery.recorded += record_tail(conn, &mut outputs.results, |_| State::Succeeded)?;
-    recovery.recorded += record_tail(conn, &mut outputs.errors, |proof| proof.unsuccessful)?;
+    recovery.recorded += record_tail(conn, &mut outputs.errors, |verified| verified.unsuccessful)?;
     recovery.interrupted = requeue(conn)?;
     bound_waits(conn, now)?;
     set_covered(conn, outputs.results.covered(), outputs.errors.covered())?;
-    conn.execute_batch("COMMIT").map_err(Error::sqlite("write"))?;
+    conn.execute_batch("COMMIT").map_err(JournalError::sqlite("write"))?;
     // Last, because only now the journal covers everything that is worth keeping.
     recovery.cut = outputs.results.cut()? + outputs.errors.cut()?;
     Ok((outputs, recovery))
 }
 
 /// Records lines until the first that is not whole, is no line of ours, or belongs to an item that has ended.
-fn record_tail(conn: &Connection, output: &mut OutputFile, state_of: impl Fn(&Proof) -> State) -> Result<u64, Error> {
+fn record_tail(
+    conn: &Connection,
+    output: &mut OutputFile,
+    state_of: impl Fn(&VerifiedLine) -> State,
+) -> Result<u64, JournalError> {
     let mut tail = output.tail()?;
     let (mut recorded, mut line) = (0, Vec::new());
     while tail.next(&mut line)? {
-        let Some(proof) = prove(&line) else { break };
-        let state = state_of(&proof);
-        if !record(conn, &proof, state, output.covered().len, line.len()).map_err(Error::sqlite("write"))? {
+        let Some(verified) = verify_line(&line) else { break };
+        let state = state_of(&verified);
+        if !record(conn, &verified, state, output.covered().len, line.len()).map_err(JournalError::sqlite("write"))? {
             break;
         }
         output.cover(&line);
@@ -66,8 +70,8 @@ fn record_tail(conn: &Connection, output: &mut OutputFile, state_of: impl Fn(&Pr
 }
 
 /// Whether the line was the first to end its item. Its send counts as an attempt: throttles and probes end no item.
-fn record(conn: &Connection, proof: &Proof, state: State, offset: u64, len: usize) -> rusqlite::Result<bool> {
-    let counted = sends(conn, proof)?;
+fn record(conn: &Connection, verified: &VerifiedLine, state: State, offset: u64, len: usize) -> rusqlite::Result<bool> {
+    let counted = sends(conn, verified)?;
     let class = (state == State::Succeeded).then_some(Class::Success.as_str());
     let changed = conn
         .prepare_cached(
@@ -77,33 +81,33 @@ fn record(conn: &Connection, proof: &Proof, state: State, offset: u64, len: usiz
              WHERE id = ?1 AND (key = ?2 OR (scope = 0 AND ?2 = zeroblob(16))) AND state NOT IN (2, 3, 4, 5)",
         )?
         .execute(params![
-            int(proof.ordinal),
-            proof.key,
+            int(verified.ordinal),
+            verified.key,
             state.code(),
             int(offset),
             int(len as u64),
-            proof.call,
+            verified.call,
             class,
-            proof.status,
-            proof.code,
-            proof.error_type,
-            proof.words.as_deref().map(shorten),
-            int(proof.tokens_in),
-            int(proof.tokens_out)
+            verified.status,
+            verified.code,
+            verified.error_type,
+            verified.message.as_deref().map(shorten),
+            int(verified.tokens_in),
+            int(verified.tokens_out)
         ])?;
     if changed == 1 {
-        add_calls(conn, proof.call, counted)?;
-        let (tokens_in, tokens_out) = (proof.tokens_in, proof.tokens_out);
+        add_calls(conn, verified.call, counted)?;
+        let (tokens_in, tokens_out) = (verified.tokens_in, verified.tokens_out);
         let calls = u64::from(tokens_in + tokens_out > 0);
-        spent::add(conn, &Spent { calls, tokens_in, tokens_out, ..Spent::default() })?;
+        usage::add(conn, &ModelUsage { calls, tokens_in, tokens_out, ..ModelUsage::default() })?;
     }
     Ok(changed == 1)
 }
 
 /// The sends of an item that the journal counts; none for an item that it does not know.
-fn sends(conn: &Connection, proof: &Proof) -> rusqlite::Result<u32> {
+fn sends(conn: &Connection, verified: &VerifiedLine) -> rusqlite::Result<u32> {
     let sql = "SELECT attempts + deferrals + probes + abandoned FROM item WHERE id = ?1";
-    let found = conn.prepare_cached(sql)?.query_row([int(proof.ordinal)], |row| row.get(0)).optional()?;
+    let found = conn.prepare_cached(sql)?.query_row([int(verified.ordinal)], |row| row.get(0)).optional()?;
     Ok(found.unwrap_or(0))
 }
 
@@ -117,28 +121,32 @@ fn add_calls(conn: &Connection, call: u32, counted: u32) -> rusqlite::Result<()>
 
 /// Items whose answer no process will deliver any more wait again, in their old places, and from the second time on behind
 /// the others: if one of them is what kills the process, those still get through.
-fn requeue(conn: &Connection) -> Result<u64, Error> {
+fn requeue(conn: &Connection) -> Result<u64, JournalError> {
     let requeued = conn
         .execute(
             "UPDATE item SET state = 0, crash_attempts = crash_attempts + 1, not_before_ms = 0, delay_ms = 0
              WHERE state = 1",
             [],
         )
-        .map_err(Error::sqlite("write"))?;
+        .map_err(JournalError::sqlite("write"))?;
     Ok(requeued as u64)
 }
 
 /// A wall clock that was set back must not lengthen a wait: no item waits longer from now on than the delay that was
 /// chosen.
-fn bound_waits(conn: &Connection, now: Timestamp) -> Result<(), Error> {
+fn bound_waits(conn: &Connection, now: Timestamp) -> Result<(), JournalError> {
     let sql = "UPDATE item SET not_before_ms = ?1 + delay_ms WHERE state = 0 AND not_before_ms > ?1 + delay_ms";
-    conn.execute(sql, [now.as_millis()]).map_err(Error::sqlite("write"))?;
+    conn.execute(sql, [now.as_millis()]).map_err(JournalError::sqlite("write"))?;
     Ok(())
 }
 
-pub(crate) fn set_covered(conn: &Connection, results: Covered, errors: Covered) -> Result<(), Error> {
+pub(crate) fn set_covered(
+    conn: &Connection,
+    results: RecordedPrefix,
+    errors: RecordedPrefix,
+) -> Result<(), JournalError> {
     let sql = "UPDATE run SET out_len = ?1, out_crc = ?2, err_len = ?3, err_crc = ?4";
     conn.execute(sql, params![int(results.len), results.crc, int(errors.len), errors.crc])
-        .map_err(Error::sqlite("write"))?;
+        .map_err(JournalError::sqlite("write"))?;
     Ok(())
 }

@@ -15,18 +15,18 @@ use flate2::write::GzEncoder;
 use rusqlite::{Connection, params};
 
 use crate::disk::{create_in_place_of, remove, sync_folder_of};
-use crate::error::Error;
+use crate::error::JournalError;
 use crate::item::State;
-use crate::line::{CustomId, Proof, prove};
+use crate::line::{CustomId, VerifiedLine, verify_line};
 use crate::output::{OutputFile, Outputs};
 use crate::paths::{Paths, with_suffix};
-use crate::query::{Covered, count, int};
+use crate::query::{RecordedPrefix, count, int};
 use crate::recover::set_covered;
 use crate::schema::durably;
 use crate::scope::REFUSED;
 
 /// Rewrites both files in the order of the input, unless they are in order, and compresses the results if that is wanted.
-pub(crate) fn in_order(conn: &Connection, paths: &Paths, outputs: &mut Outputs) -> Result<(), Error> {
+pub(crate) fn in_order(conn: &Connection, paths: &Paths, outputs: &mut Outputs) -> Result<(), JournalError> {
     for file in [Replacing::Results, Replacing::Errors] {
         if is_packed(conn)? && file == Replacing::Results || is_ordered(conn, file.states())? {
             continue;
@@ -44,10 +44,11 @@ pub(crate) fn in_order(conn: &Connection, paths: &Paths, outputs: &mut Outputs) 
 }
 
 /// Takes the lines of failed items out of the errors and lets the items wait again; returns how many.
-pub(crate) fn without_failed(conn: &Connection, paths: &Paths, outputs: &mut Outputs) -> Result<u64, Error> {
+pub(crate) fn without_failed(conn: &Connection, paths: &Paths, outputs: &mut Outputs) -> Result<u64, JournalError> {
     // Lines that cannot be sent could not be sent today either.
     let failed = "SELECT count(*) FROM item WHERE state = 3 AND scope <> ?1";
-    let failed = conn.query_row(failed, [REFUSED], |row| row.get(0)).map(count).map_err(Error::sqlite("read"))?;
+    let failed =
+        conn.query_row(failed, [REFUSED], |row| row.get(0)).map(count).map_err(JournalError::sqlite("read"))?;
     if failed > 0 {
         replace(conn, paths, outputs, Replacing::Errors, |output, fresh| {
             // The deadline and the bounds begin anew; what was sent stays counted.
@@ -58,7 +59,7 @@ pub(crate) fn without_failed(conn: &Connection, paths: &Paths, outputs: &mut Out
                  WHERE state = 3 AND scope <> ?1",
                 [REFUSED],
             )
-            .map_err(Error::sqlite("write"))?;
+            .map_err(JournalError::sqlite("write"))?;
             copy_lines(conn, output, Replacing::Errors.states(), fresh)
         })?;
     }
@@ -66,12 +67,12 @@ pub(crate) fn without_failed(conn: &Connection, paths: &Paths, outputs: &mut Out
 }
 
 /// Unpacks compressed results when lines will be appended to them, or when they are wanted plain.
-pub(crate) fn unpack_to_go_on(conn: &Connection, paths: &Paths, outputs: &mut Outputs) -> Result<(), Error> {
+pub(crate) fn unpack_to_go_on(conn: &Connection, paths: &Paths, outputs: &mut Outputs) -> Result<(), JournalError> {
     let waits = "SELECT EXISTS (SELECT 1 FROM item WHERE state < 2)";
-    let waits: bool = conn.query_row(waits, [], |row| row.get(0)).map_err(Error::sqlite("read"))?;
+    let waits: bool = conn.query_row(waits, [], |row| row.get(0)).map_err(JournalError::sqlite("read"))?;
     if (waits || !paths.compress) && is_packed(conn)? {
         if fs::metadata(&paths.output).is_ok_and(|about| about.len() > 0) {
-            return Err(Error::OutputExists { output: paths.output.clone() });
+            return Err(JournalError::OutputExists { output: paths.output.clone() });
         }
         replace(conn, paths, outputs, Replacing::Unpacked, |_, fresh| copy_all(&paths.packed(), true, fresh))?;
     }
@@ -79,9 +80,9 @@ pub(crate) fn unpack_to_go_on(conn: &Connection, paths: &Paths, outputs: &mut Ou
 }
 
 /// Ends the replacement that a crash interrupted, if one did, and removes what an earlier moment of one left.
-pub(crate) fn complete(conn: &Connection, paths: &Paths) -> Result<(), Error> {
+pub(crate) fn complete(conn: &Connection, paths: &Paths) -> Result<(), JournalError> {
     let noted: Option<String> =
-        conn.query_row("SELECT replacing FROM run", [], |row| row.get(0)).map_err(Error::sqlite("read"))?;
+        conn.query_row("SELECT replacing FROM run", [], |row| row.get(0)).map_err(JournalError::sqlite("read"))?;
     let Some(file) = noted.as_deref().and_then(Replacing::from_name) else {
         for file in Replacing::ALL {
             remove(&beside(&file.target(paths)))?;
@@ -91,7 +92,7 @@ pub(crate) fn complete(conn: &Connection, paths: &Paths) -> Result<(), Error> {
     let target = file.target(paths);
     match fs::rename(beside(&target), &target) {
         Err(error) if error.kind() == ErrorKind::NotFound => {} // The crash came after it.
-        renamed => renamed.map_err(Error::io("replace", &target))?,
+        renamed => renamed.map_err(JournalError::io("replace", &target))?,
     }
     let obsolete = match file {
         Replacing::Results => None,
@@ -103,7 +104,7 @@ pub(crate) fn complete(conn: &Connection, paths: &Paths) -> Result<(), Error> {
     obsolete.map_or(Ok(()), |path| remove(&path))?;
     sync_folder_of(&target)?;
     durably(conn, || {
-        conn.execute("UPDATE run SET replacing = NULL", []).map_err(Error::sqlite("write"))?;
+        conn.execute("UPDATE run SET replacing = NULL", []).map_err(JournalError::sqlite("write"))?;
         Ok(())
     })
 }
@@ -166,8 +167,8 @@ fn replace(
     paths: &Paths,
     outputs: &mut Outputs,
     file: Replacing,
-    write: impl FnOnce(&OutputFile, &mut Fresh) -> Result<(), Error>,
-) -> Result<(), Error> {
+    write: impl FnOnce(&OutputFile, &mut Fresh) -> Result<(), JournalError>,
+) -> Result<(), JournalError> {
     let target = file.target(paths);
     let fresh = beside(&target);
     let written = durably(conn, || {
@@ -180,7 +181,7 @@ fn replace(
         };
         set_covered(conn, results, errors)?;
         let note = "UPDATE run SET replacing = ?1, packed = iif(?1 = 'packed', 1, iif(?1 = 'unpacked', 0, packed))";
-        conn.execute(note, [file.name()]).map_err(Error::sqlite("write"))?;
+        conn.execute(note, [file.name()]).map_err(JournalError::sqlite("write"))?;
         Ok(covered)
     });
     let covered = written.inspect_err(|_| {
@@ -192,31 +193,37 @@ fn replace(
 }
 
 /// Copies the lines of items in those states, by place in the input, and records where each stands then.
-fn copy_lines(conn: &Connection, output: &OutputFile, states: (i64, i64), fresh: &mut Fresh) -> Result<(), Error> {
+fn copy_lines(
+    conn: &Connection,
+    output: &OutputFile,
+    states: (i64, i64),
+    fresh: &mut Fresh,
+) -> Result<(), JournalError> {
     let mut lines = match File::open(&output.path) {
         Ok(file) => BufReader::with_capacity(1 << 18, file),
         Err(error) if error.kind() == ErrorKind::NotFound && output.covered().len == 0 => return Ok(()),
-        Err(source) => return Err(Error::Io { action: "read", path: output.path.clone(), source }),
+        Err(source) => return Err(JournalError::Io { action: "read", path: output.path.clone(), source }),
     };
     let (mut after, mut at, mut line) = (-1, 0, Vec::new());
     loop {
-        let page = page(conn, states, after).map_err(Error::sqlite("read"))?;
+        let page = page(conn, states, after).map_err(JournalError::sqlite("read"))?;
         let Some(last) = page.last() else { return Ok(()) };
         after = last.id;
         for Place { id, key, refused, offset, len } in page {
             line.resize(usize::try_from(len).unwrap_or(0), 0);
             // Lines stand nearly in order, so that most of these steps stay within the buffer.
-            lines.seek_relative(offset - at).map_err(Error::io("read", &output.path))?;
-            lines.read_exact(&mut line).map_err(Error::io("read", &output.path))?;
+            lines.seek_relative(offset - at).map_err(JournalError::io("read", &output.path))?;
+            lines.read_exact(&mut line).map_err(JournalError::io("read", &output.path))?;
             at = offset + len;
             // Not by its ordinal: that is of the input as it was when the line was written.
-            let known = |proof: Proof| key == proof.key || (refused && proof.key == CustomId::Absent.key());
-            if !prove(&line).is_some_and(known) {
+            let known =
+                |verified: VerifiedLine| key == verified.key || (refused && verified.key == CustomId::Absent.key());
+            if !verify_line(&line).is_some_and(known) {
                 return Err(damaged(output, count(offset), "the line there is not what its journal recorded"));
             }
             conn.prepare_cached("UPDATE item SET out_off = ?2 WHERE id = ?1")
                 .and_then(|mut update| update.execute([id, int(fresh.covered.len)]))
-                .map_err(Error::sqlite("write"))?;
+                .map_err(JournalError::sqlite("write"))?;
             fresh.append(&line)?;
         }
     }
@@ -249,7 +256,7 @@ fn page(conn: &Connection, states: (i64, i64), after: i64) -> rusqlite::Result<V
 }
 
 /// Whether each line of such items stands right behind the one before.
-fn is_ordered(conn: &Connection, states: (i64, i64)) -> Result<bool, Error> {
+fn is_ordered(conn: &Connection, states: (i64, i64)) -> Result<bool, JournalError> {
     let walk = || -> rusqlite::Result<bool> {
         let mut select = conn.prepare_cached(
             "SELECT out_off, out_len FROM item WHERE state BETWEEN ?1 AND ?2 AND out_len > 0 ORDER BY id",
@@ -265,21 +272,21 @@ fn is_ordered(conn: &Connection, states: (i64, i64)) -> Result<bool, Error> {
         }
         Ok(true)
     };
-    walk().map_err(Error::sqlite("read"))
+    walk().map_err(JournalError::sqlite("read"))
 }
 
-fn is_packed(conn: &Connection) -> Result<bool, Error> {
-    conn.query_row("SELECT packed FROM run", [], |row| row.get(0)).map_err(Error::sqlite("read"))
+fn is_packed(conn: &Connection) -> Result<bool, JournalError> {
+    conn.query_row("SELECT packed FROM run", [], |row| row.get(0)).map_err(JournalError::sqlite("read"))
 }
 
 /// Copies a whole file, compressed or not.
-fn copy_all(path: &Path, packed: bool, fresh: &mut Fresh) -> Result<(), Error> {
-    let file = File::open(path).map_err(Error::io("read", path))?;
+fn copy_all(path: &Path, packed: bool, fresh: &mut Fresh) -> Result<(), JournalError> {
+    let file = File::open(path).map_err(JournalError::io("read", path))?;
     let mut from: Box<dyn Read> =
         if packed { Box::new(MultiGzDecoder::new(BufReader::new(file))) } else { Box::new(file) };
     let mut buffer = vec![0; 1 << 18];
     loop {
-        let read = from.read(&mut buffer).map_err(Error::io("read", path))?;
+        let read = from.read(&mut buffer).map_err(JournalError::io("read", path))?;
         if read == 0 {
             return Ok(());
         }
@@ -292,7 +299,7 @@ struct Fresh {
     path: PathBuf,
     to: Sink,
     /// What it holds, before compression.
-    covered: Covered,
+    covered: RecordedPrefix,
     crc: crc32fast::Hasher,
 }
 
@@ -302,35 +309,35 @@ enum Sink {
 }
 
 impl Fresh {
-    fn create(target: &Path, path: &Path, packed: bool) -> Result<Self, Error> {
-        let file = create_in_place_of(target, path).map_err(Error::io("create", path))?;
+    fn create(target: &Path, path: &Path, packed: bool) -> Result<Self, JournalError> {
+        let file = create_in_place_of(target, path).map_err(JournalError::io("create", path))?;
         let file = BufWriter::with_capacity(1 << 18, file);
         let to = if packed { Sink::Packed(GzEncoder::new(file, Compression::default())) } else { Sink::Plain(file) };
-        Ok(Self { path: path.to_owned(), to, covered: Covered::default(), crc: crc32fast::Hasher::new() })
+        Ok(Self { path: path.to_owned(), to, covered: RecordedPrefix::default(), crc: crc32fast::Hasher::new() })
     }
 
-    fn append(&mut self, bytes: &[u8]) -> Result<(), Error> {
+    fn append(&mut self, bytes: &[u8]) -> Result<(), JournalError> {
         match &mut self.to {
             Sink::Plain(file) => file.write_all(bytes),
             Sink::Packed(file) => file.write_all(bytes),
         }
-        .map_err(Error::io("write", &self.path))?;
+        .map_err(JournalError::io("write", &self.path))?;
         self.crc.update(bytes);
         self.covered.len += bytes.len() as u64;
         Ok(())
     }
 
     /// Returns once the file and its name would survive a power cut.
-    fn finish(self) -> Result<Covered, Error> {
+    fn finish(self) -> Result<RecordedPrefix, JournalError> {
         let Self { path, to, covered, crc } = self;
         let sync = |file: BufWriter<File>| file.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all();
         match to {
             Sink::Plain(file) => sync(file),
             Sink::Packed(file) => file.finish().and_then(sync),
         }
-        .map_err(Error::io("write", &path))?;
+        .map_err(JournalError::io("write", &path))?;
         sync_folder_of(&path)?;
-        Ok(Covered { crc: crc.finalize(), ..covered })
+        Ok(RecordedPrefix { crc: crc.finalize(), ..covered })
     }
 }
 
@@ -338,6 +345,6 @@ fn beside(path: &Path) -> PathBuf {
     with_suffix(path.as_os_str().to_owned(), ".new").into()
 }
 
-fn damaged(output: &OutputFile, offset: u64, why: &'static str) -> Error {
-    Error::Damaged { path: output.path.clone(), offset, why }
+fn damaged(output: &OutputFile, offset: u64, why: &'static str) -> JournalError {
+    JournalError::Damaged { path: output.path.clone(), offset, why }
 }

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use paceline_core::{Class, Timestamp};
 use rusqlite::{Connection, params};
 
-use crate::error::Error;
-use crate::item::{Item, State, Totals};
+use crate::error::JournalError;
+use crate::item::{CallTotals, JournalItem, State};
 use crate::query::{AFTER_ITEM, ITEM_SCOPE, count, int, item, item_columns, state};
-use crate::scope::{ScopeState, account, scope_list, state_of};
+use crate::scope::{ScopeStatus, account, scope_list, state_of};
 
 /// Why an item is still waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -51,7 +51,7 @@ pub struct Deferred {
 
 /// How many items stand where. The sum of the states is the input.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct JobCounts {
     /// Waiting items.
     pub waiting: u64,
     /// Claimed items.
@@ -71,10 +71,10 @@ pub struct Counts {
     /// Waiting and claimed items by reason and class.
     pub deferred: Vec<Deferred>,
     /// The job's counters over all its runs.
-    pub totals: Totals,
+    pub totals: CallTotals,
 }
 
-impl Counts {
+impl JobCounts {
     /// All items of the input.
     pub const fn input(&self) -> u64 {
         self.waiting + self.in_flight + self.succeeded + self.failed + self.skipped + self.cancelled
@@ -90,11 +90,11 @@ pub enum Rows {
     NotSimplySucceeded,
 }
 
-/// What a report says about an item. Its `custom_id` is read from the input at [`Item::src_off`].
+/// What a report says about an item. Its `custom_id` is read from the input at [`JournalItem::src_off`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReportRow {
     /// The item.
-    pub item: Item,
+    pub item: JournalItem,
     /// Where it stands.
     pub state: State,
     /// Why it waits; none unless it is waiting or in flight.
@@ -104,9 +104,9 @@ pub struct ReportRow {
 }
 
 impl std::ops::Deref for ReportRow {
-    type Target = Item;
+    type Target = JournalItem;
 
-    fn deref(&self) -> &Item {
+    fn deref(&self) -> &JournalItem {
         &self.item
     }
 }
@@ -120,9 +120,9 @@ impl ReportRow {
 }
 
 /// Why an item waits, the weightiest reason first.
-fn defer_reason(scope: &ScopeState, account: &ScopeState, now: Timestamp, waits: bool, sent: bool) -> DeferReason {
-    let stopped = |state: &ScopeState| matches!(state, ScopeState::Stopped { .. });
-    let held = |state: &ScopeState| matches!(state, ScopeState::Held { until, .. } if *until > now);
+fn defer_reason(scope: &ScopeStatus, account: &ScopeStatus, now: Timestamp, waits: bool, sent: bool) -> DeferReason {
+    let stopped = |state: &ScopeStatus| matches!(state, ScopeStatus::Stopped { .. });
+    let held = |state: &ScopeStatus| matches!(state, ScopeStatus::Held { until, .. } if *until > now);
     if stopped(scope) || stopped(account) {
         DeferReason::ScopeStopped
     } else if held(scope) || held(account) {
@@ -137,7 +137,7 @@ fn defer_reason(scope: &ScopeState, account: &ScopeState, now: Timestamp, waits:
 }
 
 /// How many items stand where, and why those that wait do.
-pub(crate) fn counts(conn: &Connection, now: Timestamp) -> Result<Counts, Error> {
+pub(crate) fn counts(conn: &Connection, now: Timestamp) -> Result<JobCounts, JournalError> {
     let mut counts = sums(conn)?;
     if counts.waiting + counts.in_flight > 0 {
         counts.deferred = deferred(conn, now)?;
@@ -146,8 +146,8 @@ pub(crate) fn counts(conn: &Connection, now: Timestamp) -> Result<Counts, Error>
 }
 
 /// How many items stand where. One pass without sorting: a million items take a tenth of a second.
-pub(crate) fn sums(conn: &Connection) -> Result<Counts, Error> {
-    let read = || -> rusqlite::Result<Counts> {
+pub(crate) fn sums(conn: &Connection) -> Result<JobCounts, JournalError> {
+    let read = || -> rusqlite::Result<JobCounts> {
         let sql = "SELECT count(*) FILTER (WHERE state = 0), count(*) FILTER (WHERE state = 1),
                           count(*) FILTER (WHERE state = 2), count(*) FILTER (WHERE state = 3),
                           count(*) FILTER (WHERE state = 4), count(*) FILTER (WHERE state = 5),
@@ -157,7 +157,7 @@ pub(crate) fn sums(conn: &Connection) -> Result<Counts, Error> {
         conn.query_row(sql, [], |row| {
             let items = |column: usize| row.get(column).map(count);
             let tokens = |column: usize| row.get::<_, f64>(column).map(|sum| sum as u64);
-            Ok(Counts {
+            Ok(JobCounts {
                 waiting: items(0)?,
                 in_flight: items(1)?,
                 succeeded: items(2)?,
@@ -171,11 +171,11 @@ pub(crate) fn sums(conn: &Connection) -> Result<Counts, Error> {
             })
         })
     };
-    read().map_err(Error::sqlite("read"))
+    read().map_err(JournalError::sqlite("read"))
 }
 
 /// The items that wait, by reason and class.
-fn deferred(conn: &Connection, now: Timestamp) -> Result<Vec<Deferred>, Error> {
+fn deferred(conn: &Connection, now: Timestamp) -> Result<Vec<Deferred>, JournalError> {
     let scopes = scope_list(conn)?;
     let account = account(&scopes);
     let read = || -> rusqlite::Result<BTreeMap<(DeferReason, Option<Class>), u64>> {
@@ -192,13 +192,13 @@ fn deferred(conn: &Connection, now: Timestamp) -> Result<Vec<Deferred>, Error> {
         }
         Ok(items)
     };
-    let items = read().map_err(Error::sqlite("read"))?;
+    let items = read().map_err(JournalError::sqlite("read"))?;
     Ok(items.into_iter().map(|((reason, class), items)| Deferred { reason, class, items }).collect())
 }
 
-fn totals(conn: &Connection) -> rusqlite::Result<Totals> {
+fn totals(conn: &Connection) -> rusqlite::Result<CallTotals> {
     conn.query_row("SELECT calls, resends, retries, throttled, abandoned FROM run", [], |row| {
-        Ok(Totals {
+        Ok(CallTotals {
             calls: count(row.get(0)?),
             resends: count(row.get(1)?),
             retries: count(row.get(2)?),
@@ -212,8 +212,8 @@ fn totals(conn: &Connection) -> rusqlite::Result<Totals> {
 const PAGE: i64 = 1_000;
 
 /// Calls `page` with the last ordinal seen until nothing comes back, and `visit` for each row.
-pub(crate) fn pages<E: From<Error>>(
-    page: impl Fn(Option<u64>) -> Result<Vec<ReportRow>, Error>,
+pub(crate) fn pages<E: From<JournalError>>(
+    page: impl Fn(Option<u64>) -> Result<Vec<ReportRow>, JournalError>,
     mut visit: impl FnMut(ReportRow) -> Result<(), E>,
 ) -> Result<(), E> {
     let mut after = None;
@@ -233,7 +233,7 @@ pub(crate) fn report_page(
     now: Timestamp,
     rows: Rows,
     after: Option<u64>,
-) -> Result<Vec<ReportRow>, Error> {
+) -> Result<Vec<ReportRow>, JournalError> {
     let scopes = scope_list(conn)?;
     let account = account(&scopes);
     let page = || -> rusqlite::Result<Vec<ReportRow>> {
@@ -258,5 +258,5 @@ pub(crate) fn report_page(
         }
         Ok(page)
     };
-    page().map_err(Error::sqlite("read"))
+    page().map_err(JournalError::sqlite("read"))
 }

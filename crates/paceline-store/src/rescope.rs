@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use rusqlite::{Connection, params};
 
-use crate::error::Error;
-use crate::item::Item;
+use crate::error::JournalError;
+use crate::item::JournalItem;
 use crate::query::{self, int, item_columns};
 use crate::scope::scope_list;
 
@@ -13,7 +13,7 @@ use crate::scope::scope_list;
 const PAGE: i64 = 1_000;
 
 /// The next items after an ordinal that have not ended.
-pub(crate) fn pending_page(conn: &Connection, after: Option<u64>) -> Result<Vec<Item>, Error> {
+pub(crate) fn pending_page(conn: &Connection, after: Option<u64>) -> Result<Vec<JournalItem>, JournalError> {
     let scopes = scope_list(conn)?;
     let page = || {
         let mut select = conn.prepare_cached(concat!(
@@ -24,11 +24,11 @@ pub(crate) fn pending_page(conn: &Connection, after: Option<u64>) -> Result<Vec<
         let rows = select.query_map(params![after.map_or(-1, int), PAGE], |row| query::item(row, &scopes))?;
         rows.collect::<rusqlite::Result<Vec<_>>>()
     };
-    page().map_err(Error::sqlite("read"))
+    page().map_err(JournalError::sqlite("read"))
 }
 
 /// Moves items to other scopes, which are known.
-pub(crate) fn reassign(conn: &Connection, moves: &[(u64, Arc<str>)]) -> Result<(), Error> {
+pub(crate) fn reassign(conn: &Connection, moves: &[(u64, Arc<str>)]) -> Result<(), JournalError> {
     let reassign = || {
         let change = conn.unchecked_transaction()?;
         let mut update =
@@ -39,5 +39,5 @@ pub(crate) fn reassign(conn: &Connection, moves: &[(u64, Arc<str>)]) -> Result<(
         drop(update);
         change.commit()
     };
-    reassign().map_err(Error::sqlite("write"))
+    reassign().map_err(JournalError::sqlite("write"))
 }

@@ -7,7 +7,7 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
 use crate::disk::make_private;
-use crate::error::Error;
+use crate::error::JournalError;
 
 /// The name under which the state of the account as a whole is kept, beside those of its scopes.
 pub const ACCOUNT: &str = "*";
@@ -120,33 +120,33 @@ pub(crate) enum Found {
 }
 
 /// Opens the database for the one process that writes it. Changes nothing in it.
-pub(crate) fn connect(path: Option<&Path>) -> Result<(Connection, Found), Error> {
+pub(crate) fn connect(path: Option<&Path>) -> Result<(Connection, Found), JournalError> {
     let Some(path) = path else {
-        return Ok((Connection::open_in_memory().map_err(Error::sqlite("open"))?, Found::Empty));
+        return Ok((Connection::open_in_memory().map_err(JournalError::sqlite("open"))?, Found::Empty));
     };
     make_private(path);
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let conn = Connection::open_with_flags(path, flags).map_err(Error::sqlite("open"))?;
-    conn.busy_timeout(BUSY).map_err(Error::sqlite("open"))?;
+    let conn = Connection::open_with_flags(path, flags).map_err(JournalError::sqlite("open"))?;
+    conn.busy_timeout(BUSY).map_err(JournalError::sqlite("open"))?;
     recognize(&conn, path).map(|found| (conn, found))
 }
 
 /// Makes ready to write, which marks the file: only once it is sure that nothing is refused any more. `NORMAL` does not
 /// sync each commit: the results do, before it, and what a power cut takes is read back from them.
-pub(crate) fn begin_writing(conn: &Connection) -> Result<(), Error> {
+pub(crate) fn begin_writing(conn: &Connection) -> Result<(), JournalError> {
     conn.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA temp_store = MEMORY;")
         .and_then(|()| conn.pragma_update(None, "wal_autocheckpoint", LOG_PAGES))
         // The plans are pinned by tests. Without this a statement is planned anew whenever another scope or time is bound.
         .and_then(|()| conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true))
         .map(drop)
-        .map_err(Error::sqlite("open"))
+        .map_err(JournalError::sqlite("open"))
 }
 
 /// A transaction that outlasts a power cut once this returns. Others need not: what they record stands in the results.
-pub(crate) fn durably<T>(conn: &Connection, work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
-    conn.execute_batch("PRAGMA synchronous = FULL; BEGIN IMMEDIATE").map_err(Error::sqlite("write"))?;
+pub(crate) fn durably<T>(conn: &Connection, work: impl FnOnce() -> Result<T, JournalError>) -> Result<T, JournalError> {
+    conn.execute_batch("PRAGMA synchronous = FULL; BEGIN IMMEDIATE").map_err(JournalError::sqlite("write"))?;
     let done = work().and_then(|done| {
-        conn.execute_batch("COMMIT; PRAGMA synchronous = NORMAL").map_err(Error::sqlite("write")).map(|()| done)
+        conn.execute_batch("COMMIT; PRAGMA synchronous = NORMAL").map_err(JournalError::sqlite("write")).map(|()| done)
     });
     if done.is_err() {
         // The first error is the one to tell. A transaction that failed to commit may have ended by itself.
@@ -157,19 +157,19 @@ pub(crate) fn durably<T>(conn: &Connection, work: impl FnOnce() -> Result<T, Err
 }
 
 /// Moves the log into the database, unless a process reads it for long: then it stays, and loses nothing by that.
-pub(crate) fn checkpoint(conn: &Connection) -> Result<(), Error> {
-    conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).map_err(Error::sqlite("sync"))
+pub(crate) fn checkpoint(conn: &Connection) -> Result<(), JournalError> {
+    conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).map_err(JournalError::sqlite("sync"))
 }
 
 /// Opens a journal only to look at it, while a run may be writing it.
-pub(crate) fn connect_read_only(path: &Path) -> Result<Connection, Error> {
-    std::fs::metadata(path).map_err(Error::io("open", path))?;
+pub(crate) fn connect_read_only(path: &Path) -> Result<Connection, JournalError> {
+    std::fs::metadata(path).map_err(JournalError::io("open", path))?;
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let conn = Connection::open_with_flags(path, flags).map_err(Error::sqlite("open"))?;
-    conn.busy_timeout(BUSY).map_err(Error::sqlite("open"))?;
+    let conn = Connection::open_with_flags(path, flags).map_err(JournalError::sqlite("open"))?;
+    conn.busy_timeout(BUSY).map_err(JournalError::sqlite("open"))?;
     match recognize(&conn, path)? {
         Found::Journal => Ok(conn),
-        Found::Empty => Err(Error::NotLoaded { path: path.to_owned() }),
+        Found::Empty => Err(JournalError::NotLoaded { path: path.to_owned() }),
     }
 }
 
@@ -178,13 +178,13 @@ pub(crate) fn connect_read_only(path: &Path) -> Result<Connection, Error> {
 const LOG_PAGES: i64 = 8_000;
 
 /// Refuses what is no journal: another program's database must not be removed. A journal of any version may be.
-pub(crate) fn refuse_foreign(path: Option<&Path>) -> Result<(), Error> {
+pub(crate) fn refuse_foreign(path: Option<&Path>) -> Result<(), JournalError> {
     let Some(path) = path.filter(|path| path.exists()) else { return Ok(()) };
     // A process that may only read a journal leaves its log behind.
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let conn = Connection::open_with_flags(path, flags).map_err(Error::sqlite("open"))?;
+    let conn = Connection::open_with_flags(path, flags).map_err(JournalError::sqlite("open"))?;
     match recognize(&conn, path) {
-        Ok(_) | Err(Error::NewerVersion { .. }) => Ok(()),
+        Ok(_) | Err(JournalError::NewerVersion { .. }) => Ok(()),
         Err(error) => Err(error),
     }
 }
@@ -192,23 +192,23 @@ pub(crate) fn refuse_foreign(path: Option<&Path>) -> Result<(), Error> {
 /// How long to wait for another process that holds the database for a moment (a checkpoint, a copy).
 const BUSY: Duration = Duration::from_secs(10);
 
-fn recognize(conn: &Connection, path: &Path) -> Result<Found, Error> {
-    let foreign = || Error::NotAJournal { path: path.to_owned() };
+fn recognize(conn: &Connection, path: &Path) -> Result<Found, JournalError> {
+    let foreign = || JournalError::NotAJournal { path: path.to_owned() };
     let number = |sql: &str| match conn.query_row(sql, [], |row| row.get::<_, i64>(0)) {
         Ok(number) => Ok(number),
         Err(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::NotADatabase) => Err(foreign()),
-        Err(error) => Err(Error::sqlite("open")(error)),
+        Err(error) => Err(JournalError::sqlite("open")(error)),
     };
     let application = number("PRAGMA application_id")?;
     let version = number("PRAGMA user_version")?;
     match (application, version) {
         (JOURNAL, found) if found > VERSION => {
-            Err(Error::NewerVersion { path: path.to_owned(), found, known: VERSION })
+            Err(JournalError::NewerVersion { path: path.to_owned(), found, known: VERSION })
         }
         // A damaged journal is one too: nothing but its first bytes was read.
         (JOURNAL, 1..) => Ok(Found::Journal),
         (0, 0) if number("SELECT count(*) FROM sqlite_schema")? == 0 => Ok(Found::Empty),
-        (STORE, _) => Err(Error::IsStore { path: path.to_owned() }),
+        (STORE, _) => Err(JournalError::IsStore { path: path.to_owned() }),
         _ => Err(foreign()),
     }
 }

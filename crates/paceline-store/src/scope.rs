@@ -5,12 +5,12 @@ use std::sync::Arc;
 use paceline_core::Timestamp;
 use rusqlite::Connection;
 
-use crate::error::Error;
+use crate::error::JournalError;
 use crate::schema::ACCOUNT;
 
 /// Whether work of a scope may be sent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum ScopeState {
+pub enum ScopeStatus {
     /// It may.
     #[default]
     Open,
@@ -34,7 +34,7 @@ pub struct ScopeRow {
     /// The name; [`ACCOUNT`](crate::ACCOUNT) for the account as a whole.
     pub name: Arc<str>,
     /// Whether its work may be sent.
-    pub state: ScopeState,
+    pub state: ScopeStatus,
 }
 
 /// A scope with its number in the tables.
@@ -48,9 +48,9 @@ impl Scope {
     /// Whether its work may be sent now, the account permitting.
     pub(crate) fn may_send(&self, now: Timestamp) -> bool {
         match &self.row.state {
-            ScopeState::Open => true,
-            ScopeState::Held { until, .. } => *until <= now,
-            ScopeState::Stopped { .. } => false,
+            ScopeStatus::Open => true,
+            ScopeStatus::Held { until, .. } => *until <= now,
+            ScopeStatus::Stopped { .. } => false,
         }
     }
 }
@@ -59,26 +59,26 @@ impl Scope {
 pub(crate) const REFUSED: i64 = 0;
 
 /// All scopes by number, but for that of refused lines.
-pub(crate) fn scope_list(conn: &Connection) -> Result<Vec<Scope>, Error> {
+pub(crate) fn scope_list(conn: &Connection) -> Result<Vec<Scope>, JournalError> {
     let list = || {
         let mut select =
             conn.prepare_cached("SELECT id, name, state, until_ms, reason FROM scope WHERE id > 0 ORDER BY id")?;
         let rows = select.query_map([], |row| {
             let reason = row.get::<_, Option<String>>(4)?.unwrap_or_default();
             let state = match row.get(2)? {
-                HELD => ScopeState::Held { until: Timestamp::from_millis(row.get(3)?), reason },
-                STOPPED => ScopeState::Stopped { reason },
-                _ => ScopeState::Open,
+                HELD => ScopeStatus::Held { until: Timestamp::from_millis(row.get(3)?), reason },
+                STOPPED => ScopeStatus::Stopped { reason },
+                _ => ScopeStatus::Open,
             };
             Ok(Scope { id: row.get(0)?, row: ScopeRow { name: row.get(1)?, state } })
         })?;
         rows.collect::<rusqlite::Result<Vec<_>>>()
     };
-    list().map_err(Error::sqlite("read"))
+    list().map_err(JournalError::sqlite("read"))
 }
 
 /// The scopes by name.
-pub(crate) fn scopes(conn: &Connection) -> Result<Vec<ScopeRow>, Error> {
+pub(crate) fn scopes(conn: &Connection) -> Result<Vec<ScopeRow>, JournalError> {
     let mut rows: Vec<_> = scope_list(conn)?.into_iter().map(|scope| scope.row).collect();
     rows.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(rows)
@@ -89,24 +89,24 @@ const HELD: i64 = 1;
 const STOPPED: i64 = 2;
 
 /// State, end of a hold and reason as columns.
-pub(crate) fn scope_columns(state: &ScopeState) -> (i64, Option<i64>, Option<&str>) {
+pub(crate) fn scope_columns(state: &ScopeStatus) -> (i64, Option<i64>, Option<&str>) {
     match state {
-        ScopeState::Open => (OPEN, None, None),
-        ScopeState::Held { until, reason } => (HELD, Some(until.as_millis()), Some(reason)),
-        ScopeState::Stopped { reason } => (STOPPED, None, Some(reason)),
+        ScopeStatus::Open => (OPEN, None, None),
+        ScopeStatus::Held { until, reason } => (HELD, Some(until.as_millis()), Some(reason)),
+        ScopeStatus::Stopped { reason } => (STOPPED, None, Some(reason)),
     }
 }
 
 /// The state of the account; open until a caller sets it.
-pub(crate) fn account(scopes: &[Scope]) -> &ScopeState {
-    scopes.iter().find(|scope| &*scope.row.name == ACCOUNT).map_or(&ScopeState::Open, |scope| &scope.row.state)
+pub(crate) fn account(scopes: &[Scope]) -> &ScopeStatus {
+    scopes.iter().find(|scope| &*scope.row.name == ACCOUNT).map_or(&ScopeStatus::Open, |scope| &scope.row.state)
 }
 
 /// The earliest due time of a scope's waiting items.
 pub(crate) const NEXT_DUE: &str = "SELECT min(not_before_ms) FROM item WHERE state = 0 AND scope = ?1";
 
 /// The earliest that a waiting item may start, its scope and the account permitting.
-pub(crate) fn next_due(conn: &Connection, scopes: &[Scope]) -> Result<Option<Timestamp>, Error> {
+pub(crate) fn next_due(conn: &Connection, scopes: &[Scope]) -> Result<Option<Timestamp>, JournalError> {
     let Some(account_due) = opens(account(scopes)) else { return Ok(None) };
     let mut earliest: Option<Timestamp> = None;
     for scope in scopes {
@@ -114,7 +114,7 @@ pub(crate) fn next_due(conn: &Connection, scopes: &[Scope]) -> Result<Option<Tim
         let first: Option<i64> = conn
             .prepare_cached(NEXT_DUE)
             .and_then(|mut select| select.query_row([scope.id], |row| row.get(0)))
-            .map_err(Error::sqlite("read"))?;
+            .map_err(JournalError::sqlite("read"))?;
         let Some(first) = first else { continue };
         let due = Timestamp::from_millis(first).max(scope_due).max(account_due);
         earliest = Some(earliest.map_or(due, |known| known.min(due)));
@@ -128,15 +128,15 @@ pub(crate) fn by_id(scopes: &[Scope], id: i64) -> Option<&Scope> {
 }
 
 /// The state of the scope of that number; open until a caller sets it.
-pub(crate) fn state_of(scopes: &[Scope], id: i64) -> &ScopeState {
-    by_id(scopes, id).map_or(&ScopeState::Open, |scope| &scope.row.state)
+pub(crate) fn state_of(scopes: &[Scope], id: i64) -> &ScopeStatus {
+    by_id(scopes, id).map_or(&ScopeStatus::Open, |scope| &scope.row.state)
 }
 
 /// When a scope in that state may send; none while it is stopped.
-pub(crate) fn opens(state: &ScopeState) -> Option<Timestamp> {
+pub(crate) fn opens(state: &ScopeStatus) -> Option<Timestamp> {
     match state {
-        ScopeState::Open => Some(Timestamp::from_millis(0)),
-        ScopeState::Held { until, .. } => Some(*until),
-        ScopeState::Stopped { .. } => None,
+        ScopeStatus::Open => Some(Timestamp::from_millis(0)),
+        ScopeStatus::Held { until, .. } => Some(*until),
+        ScopeStatus::Stopped { .. } => None,
     }
 }

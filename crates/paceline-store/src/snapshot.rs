@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rusqlite::Connection;
 
-use crate::error::Error;
+use crate::error::JournalError;
 
 /// The scopes' texts. The first snapshot of a run makes the tables, also in a journal of an older version.
 const BEGIN: &str = "
@@ -23,7 +23,7 @@ const BEGIN: &str = "
 
 /// What a run has written of itself. The texts are JSON; the journal does not look into them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Snapshot {
+pub struct StoredSnapshot {
     /// The job.
     pub job: String,
     /// Each scope, in the order in which they appeared.
@@ -50,7 +50,7 @@ impl SnapshotUpdate {
     }
 }
 
-pub(crate) fn write(conn: &Connection, update: &SnapshotUpdate) -> Result<(), Error> {
+pub(crate) fn write(conn: &Connection, update: &SnapshotUpdate) -> Result<(), JournalError> {
     let write = || {
         conn.prepare_cached("UPDATE run SET snapshot_json = ?1")?.execute([&update.job])?;
         if update.first {
@@ -64,22 +64,22 @@ pub(crate) fn write(conn: &Connection, update: &SnapshotUpdate) -> Result<(), Er
         }
         Ok(())
     };
-    write().map_err(Error::sqlite("write"))
+    write().map_err(JournalError::sqlite("write"))
 }
 
 /// What was written last; none before the first time.
-pub(crate) fn read(conn: &Connection) -> Result<Option<Snapshot>, Error> {
+pub(crate) fn read(conn: &Connection) -> Result<Option<StoredSnapshot>, JournalError> {
     let read = || {
         let job: Option<String> = conn.query_row("SELECT snapshot_json FROM run", [], |row| row.get(0))?;
         let Some(job) = job else { return Ok(None) };
-        Ok(Some(Snapshot { job, scopes: texts(conn, "scope_snapshot")? }))
+        Ok(Some(StoredSnapshot { job, scopes: texts(conn, "scope_snapshot")? }))
     };
-    read().map_err(Error::sqlite("read"))
+    read().map_err(JournalError::sqlite("read"))
 }
 
 /// The state of the limiter, in parts; none in a journal of an older version.
-pub(crate) fn read_state(conn: &Connection) -> Result<Vec<String>, Error> {
-    texts(conn, "limiter_state").map_err(Error::sqlite("read"))
+pub(crate) fn read_state(conn: &Connection) -> Result<Vec<String>, JournalError> {
+    texts(conn, "limiter_state").map_err(JournalError::sqlite("read"))
 }
 
 fn texts(conn: &Connection, table: &str) -> rusqlite::Result<Vec<String>> {

@@ -1,4 +1,4 @@
-//! The one thread that owns the journal and the output files, and the queue in front of it.
+//! The writer thread, which alone owns the journal and the output files, and its queue.
 
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
@@ -6,11 +6,11 @@ use std::thread::{self, JoinHandle};
 
 use rusqlite::Connection;
 
-use crate::book::Book;
 use crate::command::Command;
-use crate::error::Error;
-use crate::room::Room;
-use crate::turn::turn;
+use crate::disk_space::DiskSpace;
+use crate::error::JournalError;
+use crate::journal_db::JournalDb;
+use crate::write_batch::write_batch;
 
 /// What the queue may hold: enough for thousands of usual answers, little beside a usual machine's memory.
 const QUEUE_BYTES: usize = 64 << 20;
@@ -18,25 +18,25 @@ const QUEUE_BYTES: usize = 64 << 20;
 /// The queue and its thread.
 pub(crate) struct Writer {
     queue: Arc<Queue>,
-    room: Arc<Room>,
+    disk_space: Arc<DiskSpace>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Writer {
     /// Starts the thread.
-    pub(crate) fn start(book: Book) -> Result<Self, Error> {
-        let (queue, room) = (Arc::new(Queue::default()), Arc::new(Room::of(book.paths())));
-        let (served, asked) = (queue.clone(), room.clone());
+    pub(crate) fn start(db: JournalDb) -> Result<Self, JournalError> {
+        let (queue, disk_space) = (Arc::new(Queue::default()), Arc::new(DiskSpace::of(db.paths())));
+        let (served, asked) = (queue.clone(), disk_space.clone());
         let thread = thread::Builder::new()
             .name("paceline-journal".into())
-            .spawn(move || serve(&served, &asked, book))
-            .map_err(Error::io("start the thread of", "the journal".as_ref()))?;
-        Ok(Self { queue, room, thread: Mutex::new(Some(thread)) })
+            .spawn(move || serve(&served, &asked, db))
+            .map_err(JournalError::io("start the thread of", "the journal".as_ref()))?;
+        Ok(Self { queue, disk_space, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Whether the disk has room for what is queued.
-    pub(crate) fn room(&self) -> &Room {
-        &self.room
+    /// Whether the disk has space for what is queued.
+    pub(crate) fn disk_space(&self) -> &DiskSpace {
+        &self.disk_space
     }
 
     /// Queues a command; waits while the queue is full. Every command is answered.
@@ -44,38 +44,38 @@ impl Writer {
         self.queue.push(command);
     }
 
-    /// Asks the database and waits for the answer.
+    /// Reads the database and waits for the result.
     pub(crate) fn query<T: Send + 'static>(
         &self,
-        ask: impl FnOnce(&Connection) -> Result<T, Error> + Send + 'static,
-    ) -> Result<T, Error> {
-        self.between_turns(|book| ask(book.connection()))
+        ask: impl FnOnce(&Connection) -> Result<T, JournalError> + Send + 'static,
+    ) -> Result<T, JournalError> {
+        self.between_batches(|db| ask(db.connection()))
     }
 
-    /// Does work for which no turn may be under way, and waits until it is done.
-    pub(crate) fn between_turns<T: Send + 'static>(
+    /// Does work that must not run within a batch, and waits until it is done.
+    pub(crate) fn between_batches<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&mut Book) -> Result<T, Error> + Send + 'static,
-    ) -> Result<T, Error> {
+        work: impl FnOnce(&mut JournalDb) -> Result<T, JournalError> + Send + 'static,
+    ) -> Result<T, JournalError> {
         let (sender, receiver) = mpsc::channel();
-        self.send(Command::Query(Box::new(move |book| drop(sender.send(book.and_then(work))))));
-        receiver.recv().unwrap_or(Err(Error::Closed))
+        self.send(Command::Query(Box::new(move |db| drop(sender.send(db.and_then(work))))));
+        receiver.recv().unwrap_or(Err(JournalError::Closed))
     }
 
     /// Lets the thread finish what is queued, and waits for it.
-    pub(crate) fn close(&self) -> Result<(), Error> {
+    pub(crate) fn close(&self) -> Result<(), JournalError> {
         lock(&self.queue.state).closed = true;
         self.queue.ready.notify_all();
-        self.queue.room.notify_all();
+        self.queue.has_space.notify_all();
         let thread = lock(&self.thread).take();
-        // The last handle may go in a reply, on the very thread that would be waited for.
+        // The last handle may be dropped in a reply, on the writer thread itself, which cannot join itself.
         let panicked = match thread.filter(|thread| thread.thread().id() != thread::current().id()) {
             Some(thread) => thread.join().is_err(),
             None => false,
         };
         match &lock(&self.queue.state).failed {
-            Some(cause) => Err(Error::Stopped { cause: cause.clone() }),
-            None if panicked => Err(Error::Closed),
+            Some(cause) => Err(JournalError::Stopped { cause: cause.clone() }),
+            None if panicked => Err(JournalError::Closed),
             None => Ok(()),
         }
     }
@@ -83,8 +83,8 @@ impl Writer {
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        // A caller that wants to know how it went, or to wait for a full disk, calls `close`.
-        self.room.hurry();
+        // A caller that wants the result, or wants to wait for a full disk, calls `close`.
+        self.disk_space.fail_when_full();
         let _ = self.close();
     }
 }
@@ -95,31 +95,31 @@ impl fmt::Debug for Writer {
     }
 }
 
-/// Turn after turn: everything that has gathered is one group, so that groups grow by themselves while the disk works. A group
-/// begins only when the disk has room for it, or else it is refused but for what only looks.
-fn serve(queue: &Queue, room: &Room, mut book: Book) {
-    let _gone = Gone(queue);
+/// Writes batch after batch. All commands that are queued are one batch, so batches grow by themselves while the disk works. A
+/// batch begins only when the disk has space for it; otherwise all its commands but queries are refused.
+fn serve(queue: &Queue, disk_space: &DiskSpace, mut db: JournalDb) {
+    let _close = CloseOnExit(queue);
     while let Some(mut commands) = queue.take() {
         let writes = commands.iter().filter(|command| !command.is_query());
         let (bytes, count) = writes.fold((0, 0), |(bytes, count), command| (bytes + command.bytes() as u64, count + 1));
-        if let Err(shortage) = room.wait_for(bytes, count) {
+        if let Err(disk_full) = disk_space.wait_for_space(bytes, count) {
             for command in commands.extract_if(.., |command| !command.is_query()) {
-                command.refuse(Error::NoRoom { shortage: shortage.clone() });
+                command.refuse(JournalError::DiskFull(disk_full.clone()));
             }
         }
-        if let Err(cause) = turn(&mut book, commands) {
+        if let Err(cause) = write_batch(&mut db, commands) {
             return queue.end(Some(cause));
         }
     }
-    if let Err(error) = book.close() {
+    if let Err(error) = db.close() {
         queue.end(Some(Arc::new(error)));
     }
 }
 
-/// However the thread ends, by a panic too, no caller must wait for it.
-struct Gone<'a>(&'a Queue);
+/// Closes the queue when the thread ends, by a panic too: no caller must wait for it then.
+struct CloseOnExit<'a>(&'a Queue);
 
-impl Drop for Gone<'_> {
+impl Drop for CloseOnExit<'_> {
     fn drop(&mut self) {
         self.0.end(None);
     }
@@ -129,7 +129,7 @@ impl Drop for Gone<'_> {
 struct Queue {
     state: Mutex<Queued>,
     ready: Condvar,
-    room: Condvar,
+    has_space: Condvar,
 }
 
 #[derive(Default)]
@@ -137,16 +137,16 @@ struct Queued {
     commands: Vec<Command>,
     bytes: usize,
     closed: bool,
-    failed: Option<Arc<Error>>,
+    failed: Option<Arc<JournalError>>,
 }
 
 impl Queue {
     fn push(&self, command: Command) {
         let bytes = command.bytes();
         let mut state = lock(&self.state);
-        // A command larger than the whole queue still passes, alone.
+        // A command larger than the whole queue is still accepted, alone.
         while !state.closed && !state.commands.is_empty() && state.bytes + bytes > QUEUE_BYTES {
-            state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.has_space.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         if state.closed {
             let error = state.error();
@@ -171,19 +171,19 @@ impl Queue {
         state.bytes = 0;
         let commands = std::mem::take(&mut state.commands);
         drop(state);
-        self.room.notify_all();
+        self.has_space.notify_all();
         Some(commands)
     }
 
     /// Refuses what is queued and everything after it.
-    fn end(&self, cause: Option<Arc<Error>>) {
+    fn end(&self, cause: Option<Arc<JournalError>>) {
         let mut state = lock(&self.state);
         state.closed = true;
         state.failed = state.failed.take().or(cause);
         let commands = std::mem::take(&mut state.commands);
         let errors: Vec<_> = commands.iter().map(|_| state.error()).collect();
         drop(state);
-        self.room.notify_all();
+        self.has_space.notify_all();
         for (command, error) in commands.into_iter().zip(errors) {
             command.refuse(error);
         }
@@ -191,8 +191,8 @@ impl Queue {
 }
 
 impl Queued {
-    fn error(&self) -> Error {
-        self.failed.clone().map_or(Error::Closed, |cause| Error::Stopped { cause })
+    fn error(&self) -> JournalError {
+        self.failed.clone().map_or(JournalError::Closed, |cause| JournalError::Stopped { cause })
     }
 }
 

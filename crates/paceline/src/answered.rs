@@ -1,68 +1,73 @@
 //! What an operation's result says about the pace.
 
+use std::error::Error;
 use std::io;
+use std::iter::successors;
 
-use paceline_core::{Class, Timestamp};
+use paceline_core::{Class, Cost, Outcome};
 
-use crate::provider::{self, Answer, NoResponse, Provider, Reading};
+/// One send of an operation: what a result is read with.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Attempt<'a> {
+    /// What the permit reserved. Usage that the result reports replaces it.
+    pub reserved: &'a Cost,
+    /// The limiter's dialect.
+    #[cfg(feature = "http")]
+    pub provider: paceline_providers::Provider,
+}
 
 /// A result that can be read without being told how.
 ///
-/// Implemented for HTTP responses with their whole body, for connection failures, for boxed errors that may be caused by
-/// one, for `Result`s of such, and for `()`, which is success. For everything else there is
+/// Implemented for connection failures, for boxed errors, for `Result`s of such, and for `()`, which is success; with the
+/// feature `http` also for HTTP responses with their whole body. For everything else there is
 /// [`run_with`](crate::Limiter::run_with).
 pub trait Answered {
-    /// What it means in the provider's dialect. `now` is the wall time, to which dates in headers refer.
-    fn reading(&self, provider: Provider, now: Timestamp) -> Reading;
+    /// How the call ended.
+    fn outcome(&self, attempt: &Attempt<'_>) -> Outcome;
 }
 
+#[cfg(feature = "http")]
 impl<B: AsRef<[u8]>> Answered for http::Response<B> {
-    fn reading(&self, provider: Provider, now: Timestamp) -> Reading {
+    fn outcome(&self, attempt: &Attempt<'_>) -> Outcome {
         let (status, body) = (self.status().as_u16(), self.body().as_ref());
-        let answer = Answer { status, headers: self.headers(), body, path: "" };
-        provider::read(provider, &answer, now)
+        let answer = paceline_providers::Answer { status, headers: self.headers(), body, path: "" };
+        paceline_providers::read(attempt.provider, &answer, crate::clock::wall()).outcome_of(attempt.reserved)
     }
 }
 
 impl<T: Answered, E: Answered> Answered for Result<T, E> {
-    fn reading(&self, provider: Provider, now: Timestamp) -> Reading {
+    fn outcome(&self, attempt: &Attempt<'_>) -> Outcome {
         match self {
-            Ok(answer) => answer.reading(provider, now),
-            Err(error) => error.reading(provider, now),
+            Ok(answer) => answer.outcome(attempt),
+            Err(error) => error.outcome(attempt),
         }
     }
 }
 
 impl Answered for () {
-    fn reading(&self, _: Provider, _: Timestamp) -> Reading {
-        Reading::new(Class::Success)
+    fn outcome(&self, _: &Attempt<'_>) -> Outcome {
+        Outcome::new(Class::Success)
     }
 }
 
+/// No answer came: a failure that may pass.
 impl Answered for io::Error {
-    fn reading(&self, _: Provider, _: Timestamp) -> Reading {
-        let kind = match self.kind() {
-            io::ErrorKind::TimedOut => NoResponse::Timeout,
-            io::ErrorKind::UnexpectedEof => NoResponse::Truncated,
-            io::ErrorKind::ConnectionReset | io::ErrorKind::ConnectionAborted | io::ErrorKind::BrokenPipe => {
-                NoResponse::Reset
-            }
-            _ => NoResponse::Connect,
-        };
-        Reading { words: Some(self.to_string()), ..provider::no_response(kind) }
+    fn outcome(&self, _: &Attempt<'_>) -> Outcome {
+        transient(self)
     }
 }
 
-/// A failure of an unknown kind may pass: it is transient.
-impl Answered for Box<dyn std::error::Error + Send + Sync> {
-    fn reading(&self, provider: Provider, now: Timestamp) -> Reading {
-        let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(&**self);
-        while let Some(error) = cause {
-            if let Some(error) = error.downcast_ref::<io::Error>() {
-                return error.reading(provider, now);
-            }
-            cause = error.source();
-        }
-        Reading { words: Some(self.to_string()), ..Reading::new(Class::Transient) }
+/// A failure of an unknown kind may pass.
+impl Answered for Box<dyn Error + Send + Sync> {
+    fn outcome(&self, _: &Attempt<'_>) -> Outcome {
+        transient(&**self)
     }
+}
+
+/// The log tells the error and its causes.
+fn transient(error: &(dyn Error + 'static)) -> Outcome {
+    let causes = successors(error.source(), |cause| (*cause).source());
+    let words = causes.fold(error.to_string(), |words, cause| format!("{words}: {cause}"));
+    Outcome { reason: Some(words.into()), ..Outcome::new(Class::Transient) }
 }

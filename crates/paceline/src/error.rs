@@ -1,5 +1,6 @@
 //! What Paceline itself can refuse. An operation's own failure is never wrapped in these.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,14 +8,12 @@ use paceline_core::{TooLarge, WaitReason};
 
 /// Why no permit was given. Waiting for a limit is not among the reasons: a wait is an answer, not an error
 /// ([`Within`](crate::Within)).
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Error {
     /// The request costs more than a limit ever allows at once, so it could never start. Split it, or raise the limit.
-    #[error(transparent)]
-    TooLarge(#[from] TooLarge),
+    TooLarge(TooLarge),
     /// The request's deadline passed before it could start, or certainly passes before: then this is said at once.
-    #[error("{}; allow more time or send less", too_late(*.waited, *.needed))]
     DeadlineExceeded {
         /// How long it waited in this call.
         waited: Duration,
@@ -25,7 +24,6 @@ pub enum Error {
     },
     /// The scope or its account is stopped until a person acts: a bad key, no credit. Nothing is sent in it before
     /// [`resume`](crate::Limiter::resume).
-    #[error("{scope} is stopped: {reason}; fix this, then resume it")]
     Stopped {
         /// The scope's name, or the account's.
         scope: Arc<str>,
@@ -33,22 +31,19 @@ pub enum Error {
         reason: Arc<str>,
     },
     /// It must wait, and the system allows no thread that keeps the time for it.
-    #[error("no permit at once, and no thread could be started to wait for one: {reason}; allow more threads")]
     NoTimer {
         /// What the system says.
         reason: Arc<str>,
     },
     /// The limiter was closed, so it grants nothing any more.
-    #[error("the limiter is closed; nothing more is sent through it")]
     Closed,
 }
 
 /// Why [`try_acquire`](crate::Limiter::try_acquire) gave no permit.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum NotNow {
     /// It must wait, and this is the strictest reason.
-    #[error("not now: {reason}{}", after.map_or_else(String::new, |after| format!(", for {after:?}")))]
     Wait {
         /// How long at least, when that is known; else the wait ends when a call in flight does. Behind older requests
         /// ([`Policy::Queue`](paceline_core::Policy::Queue)) it is an estimate.
@@ -57,13 +52,52 @@ pub enum NotNow {
         reason: WaitReason,
     },
     /// Waiting would not help.
-    #[error(transparent)]
-    Never(#[from] Error),
+    Never(Error),
 }
 
-fn too_late(waited: Duration, needed: Option<Duration>) -> String {
-    match needed {
-        Some(needed) => format!("the deadline comes before the earliest start, which is {needed:?} away"),
-        None => format!("the deadline passed after {waited:?} of waiting for a permit"),
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooLarge(too_large) => too_large.fmt(f),
+            Self::DeadlineExceeded { needed: Some(needed), .. } => write!(
+                f,
+                "the deadline comes before the earliest start, which is {needed:?} away; allow more time or send less"
+            ),
+            Self::DeadlineExceeded { waited, needed: None } => {
+                write!(f, "the deadline passed after {waited:?} of waiting for a permit; allow more time or send less")
+            }
+            Self::Stopped { scope, reason } => write!(f, "{scope} is stopped: {reason}; fix this, then resume it"),
+            Self::NoTimer { reason } => write!(
+                f,
+                "no permit at once, and no thread could be started to wait for one: {reason}; allow more threads"
+            ),
+            Self::Closed => f.write_str("the limiter is closed; nothing more is sent through it"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<TooLarge> for Error {
+    fn from(too_large: TooLarge) -> Self {
+        Self::TooLarge(too_large)
+    }
+}
+
+impl fmt::Display for NotNow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Wait { after: None, reason } => write!(f, "not now: {reason}"),
+            Self::Wait { after: Some(after), reason } => write!(f, "not now: {reason}, for {after:?}"),
+            Self::Never(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for NotNow {}
+
+impl From<Error> for NotNow {
+    fn from(error: Error) -> Self {
+        Self::Never(error)
     }
 }

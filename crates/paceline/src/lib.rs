@@ -22,25 +22,31 @@
 //! later. Where that is too much, [`Limiter::acquire`] gives a [`Permit`], which must be answered with an [`Outcome`].
 //!
 //! The engine behind it, [`paceline_core`], does no IO and reads no clock. This crate adds what an engine must not have:
-//! the clock, the timer, the tasks that wait, and the reading of answers.
+//! the clock, the timer and the tasks that wait.
+//!
+//! # Features
+//!
+//! None is on by default.
+//!
+//! - `http`: [`Limiter::run`] reads `http::Response`s: status, headers and body, in the dialect of the provider that
+//!   `Limiter::with_provider` names ([`Attempt`], `paceline-providers`). Without it, a program says by
+//!   [`run_with`](Limiter::run_with) how each call ended.
+//! - `serde`: what [`Limiter::export`] returns can be written and read by serde.
 
 mod answered;
 pub mod clock;
-pub mod config;
 mod driver;
 mod error;
 mod limiter;
 mod log;
 mod nested;
 mod permit;
-pub mod provider;
 mod retry;
-pub mod secrets;
 mod sleeper;
 mod state;
 mod sync;
 
-pub use answered::Answered;
+pub use answered::{Answered, Attempt};
 pub use clock::Clock;
 pub use error::{Error, NotNow};
 pub use limiter::Limiter;

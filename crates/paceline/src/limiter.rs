@@ -5,15 +5,17 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use paceline_core::{
-    Admit, Cause, ConfigError, Instant, MaxWait, NewerState, Pacer, PacerConfig, Request, ScopeId, ScopeSnapshot,
+    Admit, Cause, ConfigError, Cost, Instant, MaxWait, NewerState, Pacer, PacerConfig, Request, ScopeId, ScopeSnapshot,
     Snapshot,
 };
+#[cfg(feature = "http")]
+use paceline_providers::Provider;
 
+use crate::answered::Attempt;
 use crate::clock::{self, Clock};
 use crate::driver::{Admission, Driver, block_on};
 use crate::error::{Error, NotNow};
 use crate::permit::{Permit, Within};
-use crate::provider::Provider;
 use crate::state::LimiterState;
 
 /// Paces all calls to one account: one host and key.
@@ -25,6 +27,7 @@ use crate::state::LimiterState;
 #[derive(Clone)]
 pub struct Limiter {
     driver: Arc<Driver>,
+    #[cfg(feature = "http")]
     provider: Provider,
 }
 
@@ -45,10 +48,15 @@ impl Limiter {
         let clock = Clock::new();
         let retry = config.retry.clone();
         let pacer = Pacer::new(config, seed, clock.now())?;
-        Ok(Self { driver: Driver::new(pacer, retry, clock), provider: Provider::Generic })
+        Ok(Self {
+            driver: Driver::new(pacer, retry, clock),
+            #[cfg(feature = "http")]
+            provider: Provider::Generic,
+        })
     }
 
     /// The same limiter, whose [`run`](Self::run) reads answers in the provider's dialect. Default: generic HTTP.
+    #[cfg(feature = "http")]
     #[must_use]
     pub fn with_provider(mut self, provider: Provider) -> Self {
         self.provider = provider;
@@ -56,6 +64,7 @@ impl Limiter {
     }
 
     /// The dialect in which answers are read.
+    #[cfg(feature = "http")]
     pub const fn provider(&self) -> Provider {
         self.provider
     }
@@ -280,6 +289,15 @@ impl Limiter {
         self.driver.close();
     }
 
+    /// What the result of a send that reserved so much is read with.
+    pub(crate) const fn reads<'a>(&self, reserved: &'a Cost) -> Attempt<'a> {
+        Attempt {
+            reserved,
+            #[cfg(feature = "http")]
+            provider: self.provider,
+        }
+    }
+
     pub(crate) const fn driver(&self) -> &Arc<Driver> {
         &self.driver
     }
@@ -287,6 +305,6 @@ impl Limiter {
 
 impl fmt::Debug for Limiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Limiter").field("provider", &self.provider).finish_non_exhaustive()
+        f.debug_struct("Limiter").finish_non_exhaustive()
     }
 }

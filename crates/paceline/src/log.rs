@@ -5,8 +5,6 @@ use std::time::Duration;
 
 use paceline_core::{Class, Request, Retry};
 
-use crate::provider::log_words;
-
 /// `rate limit hit (attempt 1/8), backing off for 1.2s`: one line for each re-send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BackingOff {
@@ -31,7 +29,7 @@ impl BackingOff {
 
 impl fmt::Display for BackingOff {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let words = log_words(self.class);
+        let words = self.class.words();
         match self.of {
             Some(of) => write!(f, "{words} (attempt {}/{of})", self.attempt)?,
             None => write!(f, "{words} (attempt {}/∞)", self.attempt)?,

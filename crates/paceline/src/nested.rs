@@ -2,11 +2,10 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use paceline_core::{Request, ScopeId, Verdict};
+use paceline_core::{Class, Cost, Outcome, Request, ScopeId, Verdict};
 
 use crate::driver::Driver;
 use crate::permit::Permit;
-use crate::provider::Reading;
 
 tokio::task_local! {
     /// The innermost attempt that this task is in.
@@ -18,7 +17,7 @@ pub(crate) struct Frame {
     driver: Arc<Driver>,
     /// The attempt around it, perhaps of another limiter.
     outer: Option<Arc<Self>>,
-    /// Counts so far: a send that does not use the permit below still belongs to the same item.
+    /// Counts so far, and what is reserved: a send that does not use the permit below still belongs to the same item.
     request: Request,
     sender: Mutex<Sender>,
 }
@@ -31,10 +30,22 @@ pub(crate) enum Sender {
     Inside(Option<Report>),
 }
 
-/// How a call ended.
+/// How a call ended, and what follows.
 pub(crate) struct Report {
     pub(crate) verdict: Verdict,
-    pub(crate) reading: Reading,
+    pub(crate) class: Class,
+    /// Why, for the log.
+    pub(crate) words: Option<Arc<str>>,
+    /// Where the wait comes from, for the log.
+    pub(crate) wait_from: &'static str,
+}
+
+impl Report {
+    pub(crate) fn new(outcome: Outcome, answer: impl FnOnce(Outcome) -> Verdict) -> Self {
+        let (class, words) = (outcome.class, outcome.reason.clone());
+        let wait_from = outcome.hint.map_or("policy", |hint| hint.from);
+        Self { verdict: answer(outcome), class, words, wait_from }
+    }
 }
 
 impl Frame {
@@ -87,6 +98,11 @@ impl Frame {
         drop(sender);
         // Perhaps with a permit, whose end wakes other callers: without the lock.
         drop(replaced);
+    }
+
+    /// What the attempt reserved.
+    pub(crate) const fn reserved(&self) -> &Cost {
+        &self.request.cost
     }
 
     /// Who sent, at the end of the attempt.

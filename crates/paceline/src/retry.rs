@@ -4,9 +4,9 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::Duration;
 
-use paceline_core::{Class, Request, Verdict};
+use paceline_core::{Class, Outcome, Request, Verdict};
 
-use crate::answered::Answered;
+use crate::answered::{Answered, Attempt};
 use crate::clock;
 use crate::driver::block_on;
 use crate::error::Error;
@@ -14,7 +14,6 @@ use crate::limiter::Limiter;
 use crate::log::BackingOff;
 use crate::nested::{FRAME, Frame, Report, Sender};
 use crate::permit::Permit;
-use crate::provider::Reading;
 
 impl Limiter {
     /// Runs an operation, each send with a permit of its own, until it succeeds or nothing is gained by another try.
@@ -38,11 +37,32 @@ impl Limiter {
         T: Answered,
         E: Answered,
     {
-        let provider = self.provider();
-        self.run_with(request, operation, |result| result.reading(provider, clock::wall())).await
+        self.run_with(request, operation, Answered::outcome).await
     }
 
-    /// Like [`run`](Self::run), for any type of result: `read` says what it means. [`Reading::new`] suffices for a class.
+    /// Like [`run`](Self::run), for any type of result: `read` says how the call ended. [`Outcome::new`] suffices for a class.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # async fn send() -> Answer { Answer::Rows(7) }
+    /// use std::time::Duration;
+    /// use paceline::{Class, Cost, Limiter, Outcome, PacerConfig, Request};
+    ///
+    /// enum Answer {
+    ///     Rows(u64),
+    ///     ComeBackIn(Duration),
+    /// }
+    ///
+    /// let limiter = Limiter::new(PacerConfig::default())?;
+    /// let request = Request::new(limiter.scope("rows"), Cost::request());
+    /// let answer = limiter.run_with(request, || send(), |answer, _| match answer {
+    ///     Answer::Rows(_) => Outcome::new(Class::Success),
+    ///     Answer::ComeBackIn(wait) => Outcome::new(Class::Throttled).with_hint(*wait, true),
+    /// });
+    /// assert!(matches!(answer.await?, Answer::Rows(7)));
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// As [`run`](Self::run).
@@ -50,7 +70,7 @@ impl Limiter {
     where
         Op: FnMut() -> Call,
         Call: Future<Output = R>,
-        Read: Fn(&R) -> Reading,
+        Read: Fn(&R, &Attempt<'_>) -> Outcome,
     {
         let frame = FRAME.try_with(Arc::clone).ok().and_then(|frame| frame.of(self.driver()));
         match frame {
@@ -89,7 +109,7 @@ impl Limiter {
     where
         Op: FnMut() -> Call,
         Call: Future<Output = R>,
-        Read: Fn(&R) -> Reading,
+        Read: Fn(&R, &Attempt<'_>) -> Outcome,
     {
         let mut permit = self.acquire(request).await?;
         loop {
@@ -115,7 +135,7 @@ impl Limiter {
     where
         Op: FnMut() -> Call,
         Call: Future<Output = R>,
-        Read: Fn(&R) -> Reading,
+        Read: Fn(&R, &Attempt<'_>) -> Outcome,
     {
         let permit = match outer.take_permit(&request.scope) {
             Some(permit) => permit,
@@ -131,33 +151,30 @@ impl Limiter {
         &self,
         permit: Permit,
         call: impl Future<Output = R>,
-        read: impl Fn(&R) -> Reading,
+        read: impl Fn(&R, &Attempt<'_>) -> Outcome,
     ) -> (R, Report) {
         let frame = Arc::new(Frame::new(self.driver(), permit));
         let result = FRAME.scope(Arc::clone(&frame), call).await;
-        let reading = read(&result);
+        let outcome = read(&result, &self.reads(frame.reserved()));
         let report = match frame.finish() {
-            Sender::Operation(permit) => {
-                let outcome = reading.outcome_of(&permit.request().cost);
-                Report { verdict: permit.complete(outcome), reading }
-            }
-            Sender::Inside(Some(report)) if reading.class != Class::Success => report,
-            Sender::Inside(_) => Report { verdict: Verdict::Done, reading },
+            Sender::Operation(permit) => Report::new(outcome, |outcome| permit.complete(outcome)),
+            Sender::Inside(Some(report)) if outcome.class != Class::Success => report,
+            Sender::Inside(_) => Report::new(outcome, |_| Verdict::Done),
         };
         (result, report)
     }
 
     /// The request of the next try, if there is one; tells the log.
     fn follow(&self, report: Report) -> Option<Request> {
-        let Report { verdict, reading } = report;
+        let Report { verdict, class, words, wait_from } = report;
         match verdict {
             Verdict::Retry { next, delay } | Verdict::Resend { next, delay } => {
-                self.warn(&reading, &next, delay);
+                self.warn(class, wait_from, &next, delay);
                 Some(*next)
             }
             Verdict::GiveUp { reason, request } => {
-                let words = reading.words.as_deref().unwrap_or_default();
-                let (item, class, sends) = (request.item, reading.class.as_str(), request.sends());
+                let words = words.as_deref().unwrap_or_default();
+                let (item, class, sends) = (request.item, class.as_str(), request.sends());
                 tracing::error!(item, class, sends, words, "gave up after {sends} calls: {reason}");
                 None
             }
@@ -165,17 +182,17 @@ impl Limiter {
         }
     }
 
-    fn warn(&self, reading: &Reading, next: &Request, delay: Duration) {
+    fn warn(&self, class: Class, wait_from: &str, next: &Request, delay: Duration) {
         // A stopped account has no next try; a caller that asks for one is told so.
-        if reading.class == Class::Account {
+        if class == Class::Account {
             return;
         }
-        let resend = self.driver().look(|state, _| BackingOff::new(reading.class, next, &state.retry, delay));
+        let resend = self.driver().look(|state, _| BackingOff::new(class, next, &state.retry, delay));
         tracing::warn!(
             scope = &**next.scope.name(),
             item = next.item,
-            class = reading.class.as_str(),
-            hint_source = reading.wait_from,
+            class = class.as_str(),
+            hint_source = wait_from,
             not_before = (clock::wall() + delay).to_string(),
             "{resend}"
         );

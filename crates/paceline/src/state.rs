@@ -1,22 +1,22 @@
 //! What a limiter knows, as a value that outlives its process.
 
 use paceline_core::{PacerState, Timestamp};
-use serde::{Deserialize, Serialize};
 
 use crate::clock;
 
 /// What a limiter of the same account can go on with: [`Limiter::export`](crate::Limiter::export) makes it,
 /// [`Limiter::restore`](crate::Limiter::restore) takes it.
 ///
-/// It is written as one flat map: `version` (1), `at_ms`, `account` and `scopes`. Names that end in `_ms` are whole milliseconds;
-/// rates are calls, or tokens, a second. No key is in it, but the names of scopes are.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// With the feature `serde` it is written as one flat map: `version` (1), `at_ms`, `account` and `scopes`. Names that end in
+/// `_ms` are whole milliseconds; rates are calls, or tokens, a second. No key is in it, but the names of scopes are.
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct LimiterState {
     /// When it was exported, by the wall clock: milliseconds since 1970.
-    #[serde(rename = "at_ms")]
+    #[cfg_attr(feature = "serde", serde(rename = "at_ms"))]
     pub at: Timestamp,
     /// What was known then.
-    #[serde(flatten)]
+    #[cfg_attr(feature = "serde", serde(flatten))]
     pub pacer: PacerState,
 }
 

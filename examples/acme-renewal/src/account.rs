@@ -95,7 +95,7 @@ fn refused(error: instant_acme::Error) -> Failure {
     match failure.class {
         Class::Invalid => Failure {
             class: Class::Account,
-            words: format!("the account cannot be used: {}", failure.words),
+            message: format!("the account cannot be used: {}", failure.message),
             ..failure
         },
         _ => failure,

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use clap::Parser;
 use jiff::civil::Time;
-use paceline::config::Limit;
 use paceline::{Dimension, Quota};
+use paceline_config::Limit;
 
 /// Renews the certificates of a folder over ACME, with HTTP-01 challenges.
 ///
@@ -148,7 +148,7 @@ fn address(text: &str) -> Result<String, String> {
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
-    paceline::config::parse_duration(text).map_err(|error| error.to_string())
+    paceline_config::parse_duration(text).map_err(|error| error.to_string())
 }
 
 fn some_time(text: &str) -> Result<Duration, String> {

@@ -2,21 +2,22 @@
 
 mod kept;
 
-use std::future::Future;
+use std::future::{Future, pending};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::{Method, Request, Response};
 use http_body_util::{BodyExt as _, Full};
 use instant_acme::{BodyWrapper, BytesResponse, HttpClient};
-use paceline::provider::{self, Answer, NoResponse, Provider, Reading};
 use paceline::{
     BreakerConfig, Class, ConfigError, Cost, Error, Instant, Limiter, Limits, MaxWait, PacerConfig, Permit, Quota,
     ScopeId, Within,
 };
+use paceline_http::{Call, NoAnswer, Sender, SenderConfig, client_to};
+use paceline_providers::{Provider, Reading};
 use serde::Deserialize;
 use tokio::sync::Notify;
 
@@ -25,7 +26,7 @@ use tokio::sync::Notify;
 pub(crate) struct Ca(Arc<Inner>);
 
 struct Inner {
-    http: reqwest::Client,
+    sender: Sender,
     limiter: Limiter,
     directory: String,
     /// New orders have a limit of their own, which must not hold up those that have begun.
@@ -104,19 +105,20 @@ pub(crate) async fn on_behalf_of<F: Future>(item: u64, work: F) -> F::Output {
 impl Ca {
     /// A CA, not called yet.
     pub(crate) fn new(config: CaConfig) -> Result<Self, SetupError> {
-        let mut http = reqwest::Client::builder()
-            .redirect(reqwest::redirect::Policy::none())
-            .connect_timeout(CONNECT_TIMEOUT)
-            .timeout(TIMEOUT);
-        for root in config.root.as_deref().map(reqwest::Certificate::from_pem_bundle).transpose()?.into_iter().flatten()
-        {
-            http = http.add_root_certificate(root);
-        }
+        let roots = config.root.as_deref().map(reqwest::Certificate::from_pem_bundle).transpose()?;
+        let client = client_to(&config.directory).tls_certs_merge(roots.unwrap_or_default());
+        // The directory tells the addresses of all other calls.
+        let sending = SenderConfig {
+            timeout: TIMEOUT,
+            connect_timeout: CONNECT_TIMEOUT,
+            largest_answer: LARGEST_ANSWER,
+            ..SenderConfig::new("", Provider::Acme)
+        };
         let limits = Limits { quotas: vec![config.limit], burst: None };
         let limiter = Limiter::new(PacerConfig { limits, breaker: BREAKER, ..PacerConfig::default() })?;
         let (new_orders, others) = (limiter.scope("new orders"), limiter.scope("all else"));
         Ok(Self(Arc::new(Inner {
-            http: http.build()?,
+            sender: Sender::new(client, sending)?,
             limiter,
             directory: config.directory,
             new_orders,
@@ -154,23 +156,33 @@ impl Ca {
         let is_order = is_signed && ca.new_order.get() == Some(&url);
         let permit = ca.permit(if is_order { &ca.new_orders } else { &ca.others }).await?;
         ca.orders.fetch_add(u64::from(is_order), Ordering::Relaxed);
-        let request = ca.http.request(parts.method, &url).headers(parts.headers).body(body);
-        let answer = match receive(request).await {
-            Ok(answer) => answer,
-            Err(error) => return Err(ca.unanswered(permit, &error)),
+        let call = Call { method: parts.method, url, headers: parts.headers, body, ..Call::default() };
+        let mut takes_no_nonce = false;
+        let judged = |answer: &Result<Response<Bytes>, NoAnswer>, reading: Reading| match answer {
+            Ok(answer) => {
+                let is_bad_nonce = is_bad_nonce(&reading);
+                takes_no_nonce = ca.takes_no_nonce(is_signed, is_bad_nonce);
+                match reading.class {
+                    // A stale nonce says nothing about the pace, and an order in progress is no failure of the server.
+                    _ if answer.status().is_success() => Reading { class: Class::Success, ..reading },
+                    _ if is_bad_nonce && !takes_no_nonce => Reading { class: Class::Invalid, ..reading },
+                    _ => reading,
+                }
+            }
+            Err(_) => reading,
         };
-        let reading = read(&answer, parts.uri.path());
-        let is_bad_nonce = reading.code.as_deref() == Some("badNonce");
-        let takes_no_nonce = ca.takes_no_nonce(is_signed, is_bad_nonce);
-        ca.outage.note(ca.limiter.now(), answer.status().is_server_error() || takes_no_nonce);
-        if !answer.status().is_success() && (!is_bad_nonce || takes_no_nonce) {
-            permit.complete(reading.outcome());
-            return Err(CallError::Failed { status: Some(answer.status().as_u16()), reading: Box::new(reading) });
-        }
-        // A stale nonce says nothing about the pace, and an order in progress is no failure of the server.
-        let class = if is_bad_nonce { Class::Invalid } else { Class::Success };
-        permit.complete(Reading { class, ..reading }.outcome());
-        if url == ca.directory
+        let exchange = ca.sender.send_judged(permit, &call, pending(), judged).await;
+        let status = exchange.status();
+        let fails = status.is_none_or(|status| status >= 500) || takes_no_nonce;
+        ca.outage.note(ca.limiter.now(), fails);
+        let is_stale = is_bad_nonce(&exchange.reading) && !takes_no_nonce;
+        let failed = |reading| CallError::Failed { status, reading: Box::new(reading) };
+        let answer = match exchange.answer {
+            Ok(answer) if answer.status().is_success() || is_stale => answer,
+            Ok(_) => return Err(failed(exchange.reading)),
+            Err(error) => return Err(failed(Reading { words: Some(error.to_string()), ..exchange.reading })),
+        };
+        if call.url == ca.directory
             && let Ok(Directory { new_order }) = serde_json::from_slice(answer.body())
         {
             ca.new_order.get_or_init(|| new_order);
@@ -226,52 +238,11 @@ impl Inner {
         };
         stale >= MOST_STALE
     }
-
-    fn unanswered(&self, permit: Permit, error: &reqwest::Error) -> CallError {
-        let kind = match error {
-            _ if error.is_connect() => NoResponse::Connect,
-            _ if error.is_timeout() => NoResponse::Timeout,
-            _ if error.is_body() || error.is_decode() => NoResponse::Truncated,
-            _ => NoResponse::Reset,
-        };
-        self.outage.note(self.limiter.now(), true);
-        let words = Some(innermost(error));
-        let reading = Reading { words, ..provider::no_response(kind) };
-        permit.complete(reading.outcome());
-        CallError::Failed { status: None, reading: Box::new(reading) }
-    }
 }
 
-/// The whole answer, which is bounded.
-async fn receive(request: reqwest::RequestBuilder) -> Result<Response<Bytes>, reqwest::Error> {
-    let mut received = request.send().await?;
-    let mut answer = Response::new(Bytes::new());
-    *answer.status_mut() = received.status();
-    *answer.headers_mut() = std::mem::take(received.headers_mut());
-    let mut body = BytesMut::new();
-    while let Some(chunk) = received.chunk().await? {
-        body.extend_from_slice(&chunk);
-        if body.len() > LARGEST_ANSWER {
-            break;
-        }
-    }
-    *answer.body_mut() = body.freeze();
-    Ok(answer)
-}
-
-fn read(answer: &Response<Bytes>, path: &str) -> Reading {
-    let (status, headers) = (answer.status().as_u16(), answer.headers());
-    let answer = Answer { status, headers, body: answer.body(), path };
-    provider::read(Provider::Acme, &answer, paceline::clock::wall())
-}
-
-/// What really happened: the outer errors only repeat the address.
-fn innermost(error: &reqwest::Error) -> String {
-    let mut cause: &dyn std::error::Error = error;
-    while let Some(inner) = cause.source() {
-        cause = inner;
-    }
-    cause.to_string()
+/// Whether the CA refused a nonce.
+fn is_bad_nonce(reading: &Reading) -> bool {
+    reading.code.as_deref() == Some("badNonce")
 }
 
 /// For how long a CA has been failing: no answer, or that it has a problem of its own.
@@ -329,5 +300,57 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// No answer of a CA takes as long.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// More than any directory, order or certificate chain; what is longer is cut off and then makes no sense.
+/// More than any directory, order or certificate chain.
 const LARGEST_ANSWER: usize = 1 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use paceline::{Dimension, Reach};
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+
+    /// How the agent's call for the directory of that CA fails.
+    async fn failure(directory: String) -> Reading {
+        let limit = Quota::sliding(Dimension::Requests, 5, Duration::from_secs(1));
+        let ca = CaConfig { directory: directory.clone(), limit, root: None, max_outage: Duration::from_secs(60) };
+        let request = Request::get(directory).body(BodyWrapper::from(Vec::new())).unwrap();
+        match Ca::new(ca).unwrap().send(request).await.map(|answer| answer.status()) {
+            Err(CallError::Failed { reading, status: None }) => *reading,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn server(answer: Vec<u8>) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            let mut stream = listener.accept().await.unwrap().0;
+            assert!(stream.read(&mut [0; 4_096]).await.unwrap() > 0);
+            // The agent hangs up once it has read enough.
+            let _ = stream.write_all(&answer).await;
+        });
+        format!("{address}/directory")
+    }
+
+    #[tokio::test]
+    async fn an_answer_is_read_up_to_a_bound() {
+        let length = LARGEST_ANSWER + 1;
+        let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n");
+        let reading =
+            failure(format!("http://{}", server([head.as_bytes(), &vec![b' '; length]].concat()).await)).await;
+        assert_eq!(
+            (reading.class, reading.words.as_deref()),
+            (Class::Invalid, Some("the answer is larger than 1 MiB"))
+        );
+    }
+
+    /// Another try would not help: it was a failing server before, asked again and again.
+    #[tokio::test]
+    async fn a_ca_that_is_not_trusted_stops_the_agent_which_says_what_to_do() {
+        let plain = server(b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec()).await;
+        let reading = failure(format!("https://{plain}")).await;
+        assert_eq!((reading.class, reading.reach), (Class::Account, Reach::Account));
+        assert!(reading.words.unwrap().contains("does not speak TLS there; check the port"));
+    }
+}

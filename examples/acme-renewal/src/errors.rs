@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use http::HeaderMap;
 use instant_acme::{Error, Problem};
-use paceline::provider::{self, Answer, Provider, Reading};
 use paceline::{Class, Reach};
+use paceline_providers::{Answer, Provider, Reading};
 use paceline_store::work::Failure;
 
 use crate::client::CallError;
@@ -49,7 +49,7 @@ pub(crate) fn of_problem(problem: &Problem) -> Failure {
     let status = problem.status.unwrap_or(400);
     let body = serde_json::json!({ "type": problem.r#type, "detail": problem.detail, "status": status }).to_string();
     let answer = Answer { status, headers: &HeaderMap::new(), body: body.as_bytes(), path: "" };
-    let reading = provider::read(Provider::Acme, &answer, paceline::clock::wall());
+    let reading = paceline_providers::read(Provider::Acme, &answer, paceline::clock::wall());
     of_reading(problem.status, reading)
 }
 
@@ -82,7 +82,7 @@ fn of_reading(status: Option<u16>, reading: Reading) -> Failure {
         (class, _) => class,
     };
     let words = reading.words.clone().or_else(|| reading.code.clone());
-    let words = words.unwrap_or_else(|| provider::log_words(class).to_owned());
+    let words = words.unwrap_or_else(|| class.words().to_owned());
     Failure { status, code: reading.code, retry_after: reading.wait, ..Failure::new(class, words) }
 }
 
@@ -100,7 +100,7 @@ mod tests {
         let headers = retry_after.map(|wait| (http::header::RETRY_AFTER, wait.parse().unwrap()));
         let headers: HeaderMap = headers.into_iter().collect();
         let answer = Answer { status, headers: &headers, body: body.as_bytes(), path: "" };
-        let reading = provider::read(Provider::Acme, &answer, paceline::clock::wall());
+        let reading = paceline_providers::read(Provider::Acme, &answer, paceline::clock::wall());
         let error = CallError::Failed { status: Some(status), reading: Box::new(reading) };
         failure(Error::Other(Box::new(error)))
     }
@@ -140,7 +140,7 @@ mod tests {
             let waited = failure.retry_after.map(|wait| wait.as_secs());
             assert_eq!((failure.class, waited), (class, wait), "{kind}: {detail}");
             assert_eq!((failure.code.as_deref(), failure.status), (Some(kind), Some(status)));
-            assert_eq!(failure.words, detail, "in the CA's own words");
+            assert_eq!(failure.message, detail, "in the CA's own words");
         }
     }
 
@@ -154,7 +154,7 @@ mod tests {
         ] {
             let problem = serde_json::json!({ "type": format!("urn:ietf:params:acme:error:{kind}"), "detail": "why" });
             let failure = failure(Error::Api(serde_json::from_value(problem).unwrap()));
-            assert_eq!((failure.class, failure.words.as_str()), (class, "why"), "{kind}");
+            assert_eq!((failure.class, failure.message.as_str()), (class, "why"), "{kind}");
         }
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use paceline::Class;
-use paceline_store::work::{Amend, Filter, Item, NewItem, State, WorkError, WorkStore};
+use paceline_store::work::{Amend, Filter, NewItem, State, WorkError, WorkItem, WorkStore};
 
 use crate::planner::Due;
 
@@ -14,7 +14,8 @@ pub(crate) async fn enter(
     group: &str,
     due: Vec<Due>,
 ) -> Result<BTreeMap<String, Due>, WorkError> {
-    let known: BTreeMap<String, Item> = all(store).await?.into_iter().map(|item| (item.key.clone(), item)).collect();
+    let known: BTreeMap<String, WorkItem> =
+        all(store).await?.into_iter().map(|item| (item.key.clone(), item)).collect();
     let mut planned = BTreeMap::new();
     let mut new = Vec::new();
     for due in due {
@@ -28,7 +29,7 @@ pub(crate) async fn enter(
         planned.insert(key, due);
     }
     store.insert(new).await?;
-    let chosen = |wanted: &dyn Fn(&Item) -> bool| -> Vec<String> {
+    let chosen = |wanted: &dyn Fn(&WorkItem) -> bool| -> Vec<String> {
         known.values().filter(|item| wanted(item)).map(|item| item.key.clone()).collect()
     };
     let again = chosen(&|item| {
@@ -54,9 +55,9 @@ pub(crate) fn domain(key: &str) -> &str {
 pub(crate) async fn outcomes(
     store: &dyn WorkStore,
     due: &BTreeMap<String, Due>,
-) -> Result<Vec<(Due, Item)>, WorkError> {
+) -> Result<Vec<(Due, WorkItem)>, WorkError> {
     let found = all(store).await?.into_iter();
-    let mut outcomes: Vec<(Due, Item)> =
+    let mut outcomes: Vec<(Due, WorkItem)> =
         found.filter_map(|item| due.get(&item.key).map(|due| (due.clone(), item))).collect();
     outcomes.sort_by(|(a, _), (b, _)| (a.not_after, &a.domain).cmp(&(b.not_after, &b.domain)));
     Ok(outcomes)
@@ -65,7 +66,7 @@ pub(crate) async fn outcomes(
 /// The CA was down for all domains, so the next run begins with what is left, at once and counting anew. Waits that the CA
 /// itself asked for stay.
 pub(crate) async fn due_at_once(store: &dyn WorkStore) -> Result<(), WorkError> {
-    let own_wait = |item: &Item| match &item.last {
+    let own_wait = |item: &WorkItem| match &item.last {
         Some(last) => matches!(last.class, Class::Transient | Class::Overloaded | Class::Abandoned),
         None => false,
     };
@@ -78,8 +79,8 @@ pub(crate) async fn due_at_once(store: &dyn WorkStore) -> Result<(), WorkError> 
 }
 
 /// Every item of the store, by id.
-async fn all(store: &dyn WorkStore) -> Result<Vec<Item>, WorkError> {
-    let mut items: Vec<Item> = Vec::new();
+async fn all(store: &dyn WorkStore) -> Result<Vec<WorkItem>, WorkError> {
+    let mut items: Vec<WorkItem> = Vec::new();
     loop {
         let after = items.last().map_or(0, |item| item.id);
         let page = store.list(Filter::default(), after, PAGE).await?;
@@ -97,7 +98,7 @@ const PAGE: usize = 1_000;
 mod tests {
     use std::path::PathBuf;
 
-    use paceline_store::work::{Clock, MemoryStore};
+    use paceline_store::work::{MemoryStore, WorkClock};
 
     use super::*;
 
@@ -116,7 +117,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_item_is_the_replacement_of_one_certificate() {
-        let store = MemoryStore::new(Clock::system());
+        let store = MemoryStore::new(WorkClock::system());
         enter(&store, "ca", vec![due("a.org", 1), due("b.org", 2)]).await.unwrap();
         enter(&store, "ca", vec![due("a.org", 1)]).await.unwrap();
         let [a, b, b2] = ["a.org 2026-11-21 1", "b.org 2026-11-22 1", "b.org 2026-11-25 1"].map(str::to_owned);
@@ -141,7 +142,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_domain_of_an_item_is_the_name_of_its_file() {
-        let store = MemoryStore::new(Clock::system());
+        let store = MemoryStore::new(WorkClock::system());
         let first = Due { not_after: None, ..due("my own 1", 0) };
         let planned = enter(&store, "ca", vec![due("a.org", 1), due("my own 2", 1), first]).await.unwrap();
         let domains: Vec<&str> = planned.keys().map(|key| domain(key)).collect();
@@ -150,7 +151,7 @@ mod tests {
 
     #[tokio::test]
     async fn another_ca_begins_anew() {
-        let store = MemoryStore::new(Clock::system());
+        let store = MemoryStore::new(WorkClock::system());
         enter(&store, "ca", vec![due("a.org", 1)]).await.unwrap();
         let planned = enter(&store, "another", vec![due("a.org", 1)]).await.unwrap();
         assert!(planned.keys().all(|key| key.ends_with(" 2")), "{planned:?}");

@@ -108,7 +108,7 @@ impl Renewer {
                 OrderStatus::Invalid => "it has failed".to_owned(),
                 _ => return Ok(Some((begun, order))),
             },
-            Err(failure) if failure.class == Class::Invalid => failure.words,
+            Err(failure) if failure.class == Class::Invalid => failure.message,
             Err(failure) => return Err(failure),
         };
         tracing::info!("{}: the order cannot be gone on with ({why}); a new one is made", due.domain);

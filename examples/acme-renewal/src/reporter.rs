@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use jiff::Timestamp;
-use paceline_store::work::{Counts, Item, State, Status};
+use paceline_store::work::{State, StateCounts, Status, WorkItem};
 use serde::Serialize;
 
 use crate::planner::{Due, Kind, Left};
@@ -70,10 +70,10 @@ pub(crate) struct Course {
 
 impl Report {
     /// The report of a run: its items are those of the plan, in its order.
-    pub(crate) fn of_run(course: Course, due: &[(Due, Item)], left: &[Left]) -> Self {
+    pub(crate) fn of_run(course: Course, due: &[(Due, WorkItem)], left: &[Left]) -> Self {
         let renewed = due.iter().map(|(due, item)| of_item(due, item, course.ended.as_deref()));
         let domains: Vec<Row> = renewed.chain(left.iter().map(of_left)).collect();
-        let mut counts = Counts::default();
+        let mut counts = StateCounts::default();
         for row in &domains {
             let state = match row.state {
                 "renewed" | "not_due" => State::Succeeded,
@@ -171,7 +171,7 @@ impl Row {
     }
 }
 
-fn of_item(due: &Due, item: &Item, ended: Option<&str>) -> Row {
+fn of_item(due: &Due, item: &WorkItem, ended: Option<&str>) -> Row {
     let (state, reason) = match item.state {
         State::Succeeded => ("renewed", due.reason.clone()),
         State::Failed | State::Skipped | State::Cancelled => {
@@ -193,7 +193,7 @@ fn of_item(due: &Due, item: &Item, ended: Option<&str>) -> Row {
         deferrals: item.deferrals,
         class: last.map(|last| last.class.as_str()),
         code: last.and_then(|last| last.code.clone()),
-        words: last.map(|last| last.words.clone()),
+        words: last.map(|last| last.message.clone()),
         ..Row::new(&due.domain, state, reason)
     }
 }
@@ -214,7 +214,7 @@ mod tests {
 
     use super::*;
 
-    fn row(domain: &str, state: State, words: Option<&str>) -> (Due, Item) {
+    fn row(domain: &str, state: State, words: Option<&str>) -> (Due, WorkItem) {
         let due = Due {
             domain: domain.to_owned(),
             names: vec![domain.to_owned()],
@@ -222,7 +222,7 @@ mod tests {
             not_after: None,
             reason: "3 days left".to_owned(),
         };
-        let item = Item {
+        let item = WorkItem {
             id: 1,
             key: domain.to_owned(),
             group: "ca".into(),

@@ -8,9 +8,10 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use paceline::{Backoff, Class, Growth, Jitter};
 use paceline_judge::{LlmConfig, LlmError, LlmJudge};
-use paceline_store::ScopeState;
+use paceline_store::ScopeStatus;
 use paceline_store::work::{
-    Clock, Ended, Failure, Item, Note, OverBound, Policy, Scheduler, SqliteStore, Task, WorkError, WorkStore,
+    EndReason, Failure, OverBound, Scheduler, SchedulerConfig, SchedulerEvent, SqliteStore, Task, WorkClock, WorkError,
+    WorkItem, WorkStore,
 };
 
 use crate::account::AccountFile;
@@ -54,7 +55,7 @@ pub(crate) enum RunError {
     Judge(#[from] LlmError),
     /// The bounds of the run.
     #[error(transparent)]
-    Policy(#[from] paceline::ConfigError),
+    Config(#[from] paceline::ConfigError),
 }
 
 impl RunError {
@@ -66,7 +67,7 @@ impl RunError {
             | Self::Locked(_)
             | Self::Setup(_)
             | Self::Store(_)
-            | Self::Policy(_)
+            | Self::Config(_)
             | Self::Judge(_) => 2,
         }
     }
@@ -92,7 +93,7 @@ pub(crate) async fn once(
     storage::try_folder(&args.certs).map_err(file("write to", &args.certs))?;
     let Plan { due, left } = planned(args)?;
 
-    let clock = Clock::system();
+    let clock = WorkClock::system();
     let store = Arc::new(SqliteStore::open(&args.store, clock.clone())?);
     let ca = Ca::new(ca_config(args)?)?;
     ca.restore(&*store).await?;
@@ -102,7 +103,7 @@ pub(crate) async fn once(
     let account = AccountFile::new(&state, ca.directory(), &args.contact);
     let renewer = Renewer::new(ca.clone(), account, challenges.clone(), orders);
 
-    let mut scheduler = Scheduler::new(store.clone(), policy(args), clock)?.with_observer(Arc::new(tell));
+    let mut scheduler = Scheduler::new(store.clone(), config(args), clock)?.with_observer(Arc::new(tell));
     if let Some(judge) = judge(args)? {
         scheduler = scheduler.with_judge(Arc::new(judge));
     }
@@ -144,7 +145,7 @@ fn planned(args: &Args) -> Result<Plan, RunError> {
 
 /// Why a run ended before everything was done.
 async fn why(
-    ended: Ended,
+    ended: EndReason,
     gone: bool,
     args: &Args,
     store: &dyn WorkStore,
@@ -155,11 +156,11 @@ async fn why(
     }
     let scope = store.scopes().await?.into_iter().find(|row| *row.name == *group);
     Ok(match (ended, scope.map(|row| row.state)) {
-        (Ended::GroupsStopped, Some(ScopeState::Stopped { reason })) => {
+        (EndReason::GroupsStopped, Some(ScopeStatus::Stopped { reason })) => {
             Some(format!("the CA needs a person: {reason}"))
         }
-        (Ended::MaxWait, Some(ScopeState::Held { reason, .. })) => Some(format!("the CA asks to wait: {reason}")),
-        (Ended::Done, _) => None,
+        (EndReason::MaxWait, Some(ScopeStatus::Held { reason, .. })) => Some(format!("the CA asks to wait: {reason}")),
+        (EndReason::Done, _) => None,
         (ended, _) => ended.as_str().map(str::to_owned),
     })
 }
@@ -175,16 +176,16 @@ fn judge(args: &Args) -> Result<Option<LlmJudge>, RunError> {
     Ok(Some(LlmJudge::new(config)?))
 }
 
-fn policy(args: &Args) -> Policy {
+fn config(args: &Args) -> SchedulerConfig {
     let cap = args.first_delay.max(LONGEST_DELAY);
     let growth = Growth::Exponential { base: args.first_delay, multiplier: 2.0, cap };
-    Policy {
+    SchedulerConfig {
         max_retries: args.max_retries,
         // A CA that refuses without saying for how long is not asked more often than that either.
         max_deferrals: Some(args.max_retries),
         backoff: Backoff { growth, jitter: Jitter::None },
         over_bound: OverBound::NextRun,
-        ..Policy::default()
+        ..SchedulerConfig::default()
     }
 }
 
@@ -199,11 +200,11 @@ fn ca_config(args: &Args) -> Result<CaConfig, RunError> {
 }
 
 /// Tells the log what happens.
-fn tell(note: &Note<'_>) {
-    let domain = |item: &Item| items::domain(&item.key).to_owned();
+fn tell(note: &SchedulerEvent<'_>) {
+    let domain = |item: &WorkItem| items::domain(&item.key).to_owned();
     match note {
-        Note::Succeeded(item) => tracing::info!("{}: renewed", domain(item)),
-        Note::Decided { item, decided, wait } => {
+        SchedulerEvent::Succeeded(item) => tracing::info!("{}: renewed", domain(item)),
+        SchedulerEvent::Decided { item, decided, wait } => {
             let next = match (decided.action, wait) {
                 ("abort", _) => "kept until a person has acted".to_owned(),
                 ("next_run", _) => "left to the next run".to_owned(),
@@ -211,12 +212,12 @@ fn tell(note: &Note<'_>) {
                 _ => "given up".to_owned(),
             };
             let code = decided.failure.code.as_deref().unwrap_or(decided.failure.class.as_str());
-            tracing::warn!("{}: {code}: {}; {next}", domain(item), decided.failure.words);
+            tracing::warn!("{}: {code}: {}; {next}", domain(item), decided.failure.message);
         }
-        Note::Scope(row) => match &row.state {
-            ScopeState::Stopped { reason } => tracing::error!("{} is stopped: {reason}", row.name),
-            ScopeState::Held { reason, .. } => tracing::warn!("{} is held: {reason}", row.name),
-            ScopeState::Open => {}
+        SchedulerEvent::Scope(row) => match &row.state {
+            ScopeStatus::Stopped { reason } => tracing::error!("{} is stopped: {reason}", row.name),
+            ScopeStatus::Held { reason, .. } => tracing::warn!("{} is held: {reason}", row.name),
+            ScopeStatus::Open => {}
         },
         _ => {}
     }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const RECORDINGS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../crates/paceline/src/provider/fixtures");
+const RECORDINGS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../crates/paceline-providers/src/fixtures");
 const SEEDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/corpus");
 
 /// Everything that targets begin with.

@@ -4,8 +4,8 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use paceline::provider::Provider;
 use paceline_core::Rng;
+use paceline_providers::Provider;
 
 use crate::corpus::Recording;
 use crate::mutate::below;

@@ -4,9 +4,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use paceline::config::{Config, Environment, Overrides};
-use paceline::provider::{Answer, Dialect, Provider, Reading, TokenRatio, collect, joined, read, remainder};
+use paceline_config::{Config, Environment, Overrides};
 use paceline_core::{Rng, Timestamp};
+use paceline_providers::{Answer, Dialect, Provider, Reading, TokenRatio, collect, joined, read, remainder};
 
 use crate::corpus::{Corpus, Recording};
 use crate::explain;

@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use paceline_core::{Backoff, Class, Growth, Jitter, Timestamp};
-use paceline_store::work::{Clock, Failure, MemoryStore, NewItem, Note, Policy, Scheduler, Task, WorkStore as _};
+use paceline_store::work::{
+    Failure, MemoryStore, NewItem, Scheduler, SchedulerConfig, SchedulerEvent, Task, WorkClock, WorkStore as _,
+};
 
 /// How long a call takes.
 const CALL: Duration = Duration::from_millis(500);
@@ -97,16 +99,20 @@ fn rounds(job: Job) -> Seen {
 /// This project's scheduler: the due time is in the store, and the worker goes on.
 fn stored(job: Job) -> Seen {
     virtually(async move {
-        let clock = Clock::starting_at(Timestamp::from_millis(1_800_000_000_000));
+        let clock = WorkClock::starting_at(Timestamp::from_millis(1_800_000_000_000));
         let store = Arc::new(MemoryStore::new(clock.clone()));
         let items = (0..job.items).map(|item| NewItem::new(item.to_string(), "")).collect();
         store.insert(items).await.expect("memory takes everything");
         let growth = Growth::Exponential { base: WAIT, multiplier: 2.0, cap: WAIT };
-        let policy = Policy { concurrency: 1, backoff: Backoff { growth, jitter: Jitter::None }, ..Policy::default() };
+        let policy = SchedulerConfig {
+            concurrency: 1,
+            backoff: Backoff { growth, jitter: Jitter::None },
+            ..SchedulerConfig::default()
+        };
         let diary = Arc::new(Mutex::new(Diary { clock: clock.clone(), ..Diary::new() }));
         let observer = {
             let diary = diary.clone();
-            move |note: &Note<'_>| diary.lock().unwrap_or_else(PoisonError::into_inner).hear(note)
+            move |note: &SchedulerEvent<'_>| diary.lock().unwrap_or_else(PoisonError::into_inner).hear(note)
         };
         let scheduler = Scheduler::new(store, policy, clock).expect("the knobs are right");
         let summary = scheduler.with_observer(Arc::new(observer)).run(call).await.expect("memory never fails");
@@ -132,7 +138,7 @@ fn answer(item: usize, again: bool) -> Result<(), Failure> {
 
 /// Writes down what happens to a worker.
 struct Diary {
-    clock: Clock,
+    clock: WorkClock,
     seen: Seen,
     tried: BTreeMap<usize, Duration>,
     retried: bool,
@@ -140,7 +146,7 @@ struct Diary {
 
 impl Diary {
     fn new() -> Self {
-        let clock = Clock::starting_at(Timestamp::from_millis(0));
+        let clock = WorkClock::starting_at(Timestamp::from_millis(0));
         Self { clock, seen: Seen::default(), tried: BTreeMap::new(), retried: false }
     }
 
@@ -171,18 +177,18 @@ impl Diary {
     }
 
     /// A place that is held longer than a call takes is blocked.
-    fn hear(&mut self, note: &Note<'_>) {
+    fn hear(&mut self, note: &SchedulerEvent<'_>) {
         let number = |key: &str| key.parse::<usize>().expect("a number");
         let item = match note {
-            Note::Started(item) => {
+            SchedulerEvent::Started(item) => {
                 self.begin(number(&item.key));
                 return;
             }
-            Note::Succeeded(item) => {
+            SchedulerEvent::Succeeded(item) => {
                 self.end();
                 item
             }
-            Note::Decided { item, .. } => item,
+            SchedulerEvent::Decided { item, .. } => item,
             _ => return,
         };
         let held = self.passed().saturating_sub(self.tried[&number(&item.key)]);

@@ -8,7 +8,7 @@ use std::io::{BufRead as _, BufReader, Lines, Write as _};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 
-use paceline_store::work::{Clock, NewItem, Policy, PostgresStore, Scheduler, State, WorkStore};
+use paceline_store::work::{NewItem, PostgresStore, Scheduler, SchedulerConfig, State, WorkClock, WorkStore};
 use tokio_postgres::{Client, NoTls};
 
 use crate::Outcome;
@@ -77,10 +77,10 @@ pub(crate) async fn groups(address: &str) -> Outcome<()> {
             store.insert((from..from + 1_000).map(item).collect()).await?;
         }
         client.batch_execute("VACUUM ANALYZE").await?;
-        let policy = Policy { concurrency: AT_A_TIME, ..Policy::default() };
-        let clock = Clock::system();
+        let policy = SchedulerConfig { concurrency: AT_A_TIME, ..SchedulerConfig::default() };
+        let clock = WorkClock::system();
         let began = clock.now();
-        let summary = Scheduler::new(store, policy, Clock::system())?.run(|_| async { Ok(()) }).await?;
+        let summary = Scheduler::new(store, policy, WorkClock::system())?.run(|_| async { Ok(()) }).await?;
         seconds.push((clock.now() - began).as_secs_f64());
         if summary.calls != GROUPED as u64 {
             return Err("items were left undone".into());
@@ -123,7 +123,7 @@ async fn one_round(client: &Client, address: &str, kind: &str, schema: &str) -> 
         workers.push(Worker::start(kind, address, schema)?);
     }
     workers.iter_mut().try_for_each(|worker| worker.hear("ready").map(drop))?;
-    let clock = Clock::system();
+    let clock = WorkClock::system();
     let began = clock.now();
     workers.iter_mut().try_for_each(Worker::begin)?;
     let shares = workers.iter_mut().map(|worker| worker.hear("done")).collect::<Outcome<Vec<_>>>()?;
@@ -173,8 +173,8 @@ pub(crate) async fn worker(kind: &str, address: &str, schema: &str) -> Outcome<(
     };
     let done = if kind == "ours" {
         let store = Arc::new(PostgresStore::open_in(address, schema).await?);
-        let policy = Policy { concurrency: AT_A_TIME, ..Policy::default() };
-        let scheduler = Scheduler::new(store, policy, Clock::system())?;
+        let policy = SchedulerConfig { concurrency: AT_A_TIME, ..SchedulerConfig::default() };
+        let scheduler = Scheduler::new(store, policy, WorkClock::system())?;
         wait()?;
         let summary = scheduler.run(|_| async { Ok(()) }).await?;
         usize::try_from(summary.calls - summary.lost)?

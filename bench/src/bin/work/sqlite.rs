@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use paceline_core::Timestamp;
 use paceline_store::work::{
-    Ask, ClaimOutcome as What, Clock, NewItem, Policy, Scheduler, SqliteStore, Status, WorkStore,
+    ClaimOutcome as What, ClaimRequest, NewItem, Scheduler, SchedulerConfig, SqliteStore, Status, WorkClock, WorkStore,
 };
 
 use crate::Outcome;
@@ -24,12 +24,12 @@ async fn add(store: &dyn WorkStore, items: impl Iterator<Item = NewItem>) -> Out
 }
 
 pub(crate) async fn jobs(file: &Path, jobs: usize, at_a_time: usize) -> Outcome<()> {
-    let clock = Clock::system();
+    let clock = WorkClock::system();
     let store = Arc::new(SqliteStore::open(file, clock.clone())?);
     let began = clock.now();
     add(&*store, (0..jobs).map(|n| NewItem::new(format!("job-{n}"), n.to_string()))).await?;
     let added = clock.now() - began;
-    let policy = Policy { concurrency: at_a_time, ..Policy::default() };
+    let policy = SchedulerConfig { concurrency: at_a_time, ..SchedulerConfig::default() };
     let began = clock.now();
     let summary = Scheduler::new(store, policy, clock.clone())?.run(|_| async { Ok(()) }).await?;
     let done = clock.now() - began;
@@ -44,7 +44,7 @@ pub(crate) async fn jobs(file: &Path, jobs: usize, at_a_time: usize) -> Outcome<
 const DUE: usize = 5_000;
 
 pub(crate) async fn waiting(file: &Path, items: usize) -> Outcome<()> {
-    let clock = Clock::system();
+    let clock = WorkClock::system();
     let store = SqliteStore::open(file, clock.clone())?;
     let later = clock.wall() + Duration::from_secs(30 * 86_400);
     let waits = |n: usize| NewItem { not_before: Some(later), ..NewItem::new(format!("waits-{n}"), n.to_string()) };
@@ -55,13 +55,13 @@ pub(crate) async fn waiting(file: &Path, items: usize) -> Outcome<()> {
 }
 
 pub(crate) async fn claim(file: &Path) -> Outcome<()> {
-    let clock = Clock::system();
+    let clock = WorkClock::system();
     let store = SqliteStore::open(file, clock.clone())?;
-    let worker = store.enlist("bench", Duration::from_secs(600)).await?;
+    let worker = store.register("bench", Duration::from_secs(600)).await?;
     let (mut claiming, mut left) = (Duration::ZERO, DUE);
     while left > 0 {
         let began = clock.now();
-        let claim = store.claim(worker, Ask { limit: 100, ahead: Duration::ZERO }).await?;
+        let claim = store.claim(worker, ClaimRequest { limit: 100, ahead: Duration::ZERO }).await?;
         claiming += clock.now() - began;
         left = left.checked_sub(claim.items.len()).filter(|_| !claim.items.is_empty()).ok_or("not all were due")?;
         store.record(claim.items.iter().map(What::success).collect(), Vec::new()).await?;
@@ -74,7 +74,7 @@ pub(crate) async fn claim(file: &Path) -> Outcome<()> {
 const SCHEDULED: i64 = 10_000;
 
 pub(crate) async fn due(file: &Path) -> Outcome<()> {
-    let clock = Clock::system();
+    let clock = WorkClock::system();
     let store = Arc::new(SqliteStore::open(file, clock.clone())?);
     let first = clock.wall().as_millis() + 3_000;
     let at = |n: i64| Some(Timestamp::from_millis(first + n / 5));
@@ -84,7 +84,7 @@ pub(crate) async fn due(file: &Path) -> Outcome<()> {
     let late = Arc::new(Mutex::new(Vec::with_capacity(SCHEDULED as usize)));
     let heard = (late.clone(), clock.clone());
     let began = clock.now();
-    let summary = Scheduler::new(store, Policy::default(), clock.clone())?
+    let summary = Scheduler::new(store, SchedulerConfig::default(), clock.clone())?
         .run(move |task| {
             let due = task.item().not_before.map_or(0, Timestamp::as_millis);
             let late = heard.1.wall().as_millis() - due;

@@ -1,7 +1,7 @@
 //! Saved answers: as `curl -i` prints one, or one a line as JSON.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use paceline::provider::Answer;
+use paceline_providers::Answer;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use paceline::provider::Reading;
 use paceline::{LimitReport, Reach};
+use paceline_providers::Reading;
 use serde_json::{Value, json};
 
 /// Everything that was found out, under the keys that scripts rely on.

@@ -9,9 +9,9 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use paceline::clock;
-use paceline::config::{Config, Environment, Overrides};
-use paceline::provider::{Dialect, Provider, Reading};
+use paceline_config::{Config, Environment, Overrides};
 use paceline_core::Timestamp;
+use paceline_providers::{Dialect, Provider, Reading};
 
 use self::answer::Saved;
 use crate::args::Everywhere;

@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use paceline::provider::{Action, Provider, Reading};
 use paceline::{Class, LimitReport, Reach};
+use paceline_providers::{Action, Provider, Reading};
 
 use super::answer::Saved;
 use super::json;
@@ -127,8 +127,8 @@ fn limits(text: &mut String, limits: &[LimitReport]) {
 mod tests {
     use super::*;
     use crate::text::WIDTH;
-    use paceline::provider::read;
     use paceline_core::Timestamp;
+    use paceline_providers::read;
 
     fn explained(provider: Provider, answer: &str) -> String {
         let saved = Saved::parse(answer.as_bytes()).expect("an answer");

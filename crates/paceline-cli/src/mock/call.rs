@@ -3,8 +3,8 @@
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use http::request::Parts;
-use paceline::provider::table::{Charge, Counts, Reserves};
 use paceline_core::{Cost, Dimension};
+use paceline_providers::table::{Charge, Counts, Reserves};
 use serde_json::{Map, Value};
 
 /// The kinds of answer there are.
@@ -193,7 +193,7 @@ fn vectors(body: &Map<String, Value>) -> (usize, usize) {
 
 #[cfg(test)]
 mod tests {
-    use paceline::provider::Provider;
+    use paceline_providers::Provider;
 
     use super::*;
 

@@ -15,8 +15,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::serve::ListenerExt;
-use paceline::provider::Provider;
 use paceline_core::{Dimension, Quota, Shape};
+use paceline_providers::Provider;
 use paceline_sim::{Hints, ProviderConfig};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;

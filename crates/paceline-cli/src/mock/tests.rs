@@ -1,8 +1,8 @@
 //! The mock over real HTTP on loopback. Latencies are zero, and no test waits for a clock.
 
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
-use paceline::provider::{self, Answer, Provider};
 use paceline_core::{Class, LimitReport, Timestamp};
+use paceline_providers::{Answer, Provider};
 use paceline_sim::{Admission, Latency, Limit, Overload};
 use serde_json::{Value, json};
 
@@ -204,7 +204,7 @@ fn a_stream_collects_to_the_object_that_is_answered_without() {
             let events = answer::stream(&call, 7, now).concat();
             let headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"))]);
             let stream = Answer { status: 200, headers: &headers, body: events.as_bytes(), path };
-            assert_eq!(provider::collect(&stream), Some(answer::object(&call, 7, now)), "{path} {body}");
+            assert_eq!(paceline_providers::collect(&stream), Some(answer::object(&call, 7, now)), "{path} {body}");
         }
     }
 }
@@ -219,7 +219,7 @@ async fn reading(
     let (status, headers) = (response.status().as_u16(), response.headers().clone());
     let body = response.bytes().await.expect("a body");
     let answer = Answer { status, headers: &headers, body: &body, path: "" };
-    let reading = provider::read(provider, &answer, paceline::clock::wall());
+    let reading = paceline_providers::read(provider, &answer, paceline::clock::wall());
     let told = |limit: &LimitReport| Some((limit.dimension.to_string(), limit.limit?, limit.remaining?));
     (reading.class, reading.wait, reading.limits.iter().filter_map(told).collect())
 }

@@ -6,11 +6,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use paceline::clock;
-use paceline::config::{Money, Upstream};
-use paceline::provider::TokenRatio;
+use paceline_config::{Money, Upstream};
 use paceline_core::{Cost, Dimension, Instant, Limits, Pacer, Request, TooLarge};
+use paceline_providers::TokenRatio;
 use paceline_sim::Job;
-use paceline_store::{Error, Paths, Reader, Rows, RunLock, State};
+use paceline_store::{JournalError, Paths, Reader, Rows, RunLock, State};
 use serde_json::{Value, json};
 
 use crate::args::RunArgs;
@@ -44,12 +44,12 @@ pub(crate) fn command(args: &RunArgs, paths: &Paths, upstream: &Upstream, told: 
     };
     let mut plan = Plan {
         retry_failed: args.retry_failed,
-        unread: reader.unread().map_err(Failure::refused)?.is_some(),
+        unread: reader.input_cursor().map_err(Failure::refused)?.is_some(),
         done_unknown: scratch.is_none() && !args.done.is_empty(),
         ..Plan::default()
     };
-    let spent = reader.spent().map_err(Failure::refused)?;
-    plan.used = Budget::new(purses(args), upstream.prices.clone(), &spent).used();
+    let usage = reader.usage().map_err(Failure::refused)?;
+    plan.used = Budget::new(purses(args), upstream.prices.clone(), &usage).used();
     plan.count(&reader, &input, &format, upstream).map_err(Failure::refused)?;
     plan.seconds = plan.seconds(upstream, told);
     let printed = output::print(|out| {
@@ -70,7 +70,7 @@ fn begun(args: &RunArgs, paths: &Paths) -> Result<Option<Reader>, Failure> {
     };
     match Reader::open(journal) {
         // The run begins anew where the load of one before was cut off.
-        Err(Error::NotLoaded { .. }) => Ok(None),
+        Err(JournalError::NotLoaded { .. }) => Ok(None),
         other => other.map(Some).map_err(load::refused),
     }
 }

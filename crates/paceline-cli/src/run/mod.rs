@@ -6,15 +6,15 @@ pub(crate) mod job;
 pub(crate) mod lines;
 pub(crate) mod seen;
 
-use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use paceline::config::{MOCK, Upstream};
-use paceline::provider::Provider;
 use paceline::{Instant, Limiter, clock};
+use paceline_config::{MOCK, Upstream};
 use paceline_core::{Limits, Quota, Shape};
+use paceline_http::Sender;
+use paceline_providers::Provider;
 use paceline_store::{Journal, Paths, RunLock};
 use tokio::sync::{mpsc, watch};
 
@@ -23,9 +23,7 @@ use self::calls::alike::SameFailures;
 use self::calls::budget::{self, Budget};
 use self::calls::dispatch::{Dispatcher, Ended, Parts};
 use self::calls::item::{Context, Phase};
-use self::calls::partial::Partials;
 use self::calls::record::{About, Recorder};
-use self::calls::send::{Sender, SenderConfig};
 use self::calls::signals::{self, Signals};
 pub(crate) use self::calls::stop::Stop;
 use self::job::begun::Begun;
@@ -91,11 +89,8 @@ pub(crate) async fn command(args: RunArgs, everywhere: &Everywhere) -> Result<St
         done.take_over(&job.journal, &input, &format)?;
         Ok::<_, Failure>(job)
     })?;
-    let idempotency = upstream.provider.idempotency_header().map(|name| (name, job.journal.id().to_owned()));
     let _in_use = if mock.is_none() { sharing::mark(&base_url, &headers) } else { None };
-    let client = upstream::client(&upstream)?;
-    let sender = Sender::new(client, SenderConfig { base_url, headers, timeout: args.timeout, idempotency })
-        .map_err(|error| Failure::refused(format!("cannot set up calls to the upstream: {error}")))?;
+    let sender = upstream::sender(&upstream, headers, args.timeout)?;
     let run = Run { args: &args, upstream: &upstream, paths: &paths, job, limiter, quiet: everywhere.quiet };
     // First these: no interruption falls between the two.
     let signals = Signals::new().map_err(Failure::interrupted)?;
@@ -127,7 +122,7 @@ impl Run<'_> {
         let acknowledge = Acknowledge::new(broken_sender);
         let began = self.limiter.now();
         let now = clock::wall();
-        let (refused, counts, spent) = tokio::task::block_in_place(|| {
+        let (refused, counts, usage) = tokio::task::block_in_place(|| {
             let journal = &self.job.journal;
             let refused = refused::settle(journal, &input, format.results(), &acknowledge)?;
             let snapshot = journal.snapshot()?;
@@ -137,9 +132,9 @@ impl Run<'_> {
             if self.job.same_account {
                 carried::restore(&self.limiter, journal.limiter_state()?.iter().map(String::as_str));
             }
-            Ok((refused, journal.sums()?, journal.spent()?))
+            Ok((refused, journal.sums()?, journal.usage()?))
         })
-        .map_err(|error: paceline_store::Error| self.broken(Failure::interrupted(error)))?;
+        .map_err(|error: paceline_store::JournalError| self.broken(Failure::interrupted(error)))?;
         let figures = Figures::at_start(&counts);
         let about = About {
             same: SameFailures::new(self.args.stop_after_same, figures.input - refused, figures.ended() - refused),
@@ -154,11 +149,8 @@ impl Run<'_> {
             format,
             limiter: self.limiter.clone(),
             sender,
-            dialect: self.upstream.dialect.clone(),
-            ratios: Mutex::new(BTreeMap::new()),
-            partials: Partials::default(),
             deadline: self.upstream.deadline,
-            budget: Budget::new(purses(self.args), self.upstream.prices.clone(), &spent),
+            budget: Budget::new(purses(self.args), self.upstream.prices.clone(), &usage),
             phase: phase_seen,
             journal: self.job.journal.clone(),
             in_flight: AtomicU64::new(0),
@@ -166,7 +158,7 @@ impl Run<'_> {
             began,
         });
         let journal = &self.job.journal;
-        let reading = self.job.unread.map(|from| {
+        let reading = self.job.input_cursor.map(|from| {
             reading::start(journal.clone(), Arc::clone(&context), self.upstream.clone(), acknowledge.clone(), from)
         });
         let dispatcher = Dispatcher::new(Parts {
@@ -201,7 +193,7 @@ impl Run<'_> {
         let now = clock::wall();
         let journal = &self.job.journal;
         // First: the thread that reads on may come to the end meanwhile.
-        let unread = journal.unread().map_err(Failure::interrupted)?.is_some();
+        let unread = journal.input_cursor().map_err(Failure::interrupted)?.is_some();
         let counts = journal.counts(now).map_err(Failure::interrupted)?;
         let held = holds::held(journal.scopes().map_err(Failure::interrupted)?, now);
         if self.args.ordered && counts.waiting + counts.in_flight == 0 && !unread {
@@ -212,13 +204,13 @@ impl Run<'_> {
             Err(ReportError::Interrupted) => {
                 tracing::warn!("the report was not written; `paceline stats --items --json` tells the same");
             }
-            Err(error) if journal.shortage().is_some() => {
+            Err(error) if journal.disk_full().is_some() => {
                 tracing::warn!("{error}; with room `paceline stats --items --json` tells the same");
             }
             other => other.map_err(Failure::interrupted)?,
         }
         // What a full disk leaves in the log of the journal, the next run finds there.
-        let full = journal.shortage().is_some();
+        let full = journal.disk_full().is_some();
         journal.close().or_else(|error| if full { Ok(()) } else { Err(Failure::interrupted(error)) })?;
         if let Some(pointer) = &self.args.extract {
             let path = extract::path(self.paths);

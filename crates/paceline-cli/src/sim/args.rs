@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Subcommand;
-use paceline::config::parse_duration;
+use paceline_config::parse_duration;
 use paceline_sim::Requirement;
 
 use super::files::{Form, Picture};

@@ -10,7 +10,7 @@ mod table;
 
 use std::path::Path;
 
-use paceline::config::{Overrides, Preset};
+use paceline_config::{Overrides, Preset};
 use paceline_sim::{Scenario, Setup, SimError, policy, simulate, simulate_traced};
 use serde_json::json;
 

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use paceline::config::{CallNames, Upstream};
+use paceline_config::{CallNames, Upstream};
 use paceline_core::{Dimension, Limits, Quota};
 use paceline_sim::{Limit, Plan, ProviderConfig, Scenario, plan};
 use serde_json::{Value, json};

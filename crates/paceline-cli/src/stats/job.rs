@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use paceline_core::{Class, Timestamp};
-use paceline_store::{ACCOUNT, Counts, ScopeRow, ScopeState};
+use paceline_store::{ACCOUNT, JobCounts, ScopeRow, ScopeStatus};
 use serde_json::{Value, json};
 
 use super::aged::{end_hold, time};
@@ -23,13 +23,13 @@ const OLD: Duration = Duration::from_secs(2);
 
 /// Calls in flight and items that wait. The journal counts claimed items, most of which wait for a permit; the snapshot
 /// knows the calls, but a crash leaves it behind.
-fn under_way(counts: &Counts, snapshot: &Value) -> (u64, u64) {
+fn under_way(counts: &JobCounts, snapshot: &Value) -> (u64, u64) {
     let calls = snapshot["in_flight"].as_u64().unwrap_or(counts.in_flight).min(counts.in_flight);
     (calls, counts.waiting + counts.in_flight - calls)
 }
 
 /// The snapshot, with the figures that the journal itself knows better.
-pub(super) fn json(counts: &Counts, snapshot: Value) -> Value {
+pub(super) fn json(counts: &JobCounts, snapshot: Value) -> Value {
     let (in_flight, waiting) = under_way(counts, &snapshot);
     let known = json!({
         "input": counts.input(),
@@ -58,11 +58,13 @@ pub(super) fn json(counts: &Counts, snapshot: Value) -> Value {
 /// Writes into the snapshot what the journal knows better: which scopes are held or stopped. A run writes that down when it
 /// happens, and the snapshot now and then; and a hold ends without a run.
 pub(super) fn put_right(snapshot: &mut Value, rows: Vec<ScopeRow>, now: Timestamp) {
-    let rows: BTreeMap<Arc<str>, ScopeState> = rows.into_iter().map(|row| (row.name, row.state)).collect();
+    let rows: BTreeMap<Arc<str>, ScopeStatus> = rows.into_iter().map(|row| (row.name, row.state)).collect();
     let put_right = |scope: &mut Value, name: &str| {
         let (state, until, reason) = match rows.get(name) {
-            Some(ScopeState::Held { until, reason }) if *until > now => ("held", Some(until.to_string()), Some(reason)),
-            Some(ScopeState::Stopped { reason }) => ("stopped", None, Some(reason)),
+            Some(ScopeStatus::Held { until, reason }) if *until > now => {
+                ("held", Some(until.to_string()), Some(reason))
+            }
+            Some(ScopeStatus::Stopped { reason }) => ("stopped", None, Some(reason)),
             _ => return end_hold(scope, now),
         };
         (scope["state"], scope["until"], scope["reason"]) = (state.into(), until.into(), reason.cloned().into());
@@ -77,7 +79,7 @@ pub(super) fn put_right(snapshot: &mut Value, rows: Vec<ScopeRow>, now: Timestam
 }
 
 /// The same for people. A few lines, however many scopes there are.
-pub(super) fn words(counts: &Counts, snapshot: &Value, path: &Path, now: Timestamp) -> String {
+pub(super) fn words(counts: &JobCounts, snapshot: &Value, path: &Path, now: Timestamp) -> String {
     let number = text::count;
     let (in_flight, waiting) = under_way(counts, snapshot);
     let mut words = format!("{}\n", path.display());
@@ -229,7 +231,7 @@ mod tests {
     fn shown(scopes: Vec<Value>) -> Vec<String> {
         let snapshot = json!({"account": scope("", "open", 3), "scopes": scopes});
         let words = words(
-            &Counts { waiting: 1, ..Counts::default() },
+            &JobCounts { waiting: 1, ..JobCounts::default() },
             &snapshot,
             Path::new("x.journal"),
             Timestamp::from_millis(0),
@@ -257,7 +259,7 @@ mod tests {
         let until = |seconds: u64| now + Duration::from_secs(seconds);
         let held = |name: &str, seconds, cause: Cause| ScopeRow {
             name: name.into(),
-            state: ScopeState::Held { until: until(seconds), reason: cause.to_string() },
+            state: ScopeStatus::Held { until: until(seconds), reason: cause.to_string() },
         };
         let (throttled, busy) = (Cause::Throttled { asked: true }, Cause::Overloaded { asked: true });
         let rows = vec![held("a", 7_199, throttled), held("b", 1_800, busy), held("over", 0, throttled)];
@@ -268,7 +270,7 @@ mod tests {
         let mut snapshot = json!({"account": scope("", "open", 3), "scopes": scopes, "at": until(0).to_string()});
         put_right(&mut snapshot, rows, now);
         let words = words(
-            &Counts { waiting: 1, ..Counts::default() },
+            &JobCounts { waiting: 1, ..JobCounts::default() },
             &snapshot,
             Path::new("x.journal"),
             now + Duration::from_secs(44),

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use paceline::clock;
-use paceline_store::{Error, Paths, Reader, RunLock};
+use paceline_store::{JournalError, Paths, Reader, RunLock};
 use serde_json::Value;
 
 use crate::args::StatsArgs;
@@ -85,7 +85,7 @@ fn open(path: &Path) -> Result<Reader, Failure> {
         )));
     }
     Reader::open(path).map_err(|error| match error {
-        Error::IsStore { .. } => {
+        JournalError::IsStore { .. } => {
             Failure::refused(format!("{error}; `paceline tasks list --store {}` shows it", path.display()))
         }
         error => Failure::refused(error),
@@ -153,7 +153,7 @@ fn print_job(reader: &Reader, path: &Path, mut snapshot: Value, as_json: bool) -
     let now = clock::wall();
     let counts = reader.counts(now).map_err(Failure::refused)?;
     job::put_right(&mut snapshot, reader.scopes().map_err(Failure::refused)?, now);
-    let is_left = counts.waiting + counts.in_flight > 0 || reader.unread().map_err(Failure::refused)?.is_some();
+    let is_left = counts.waiting + counts.in_flight > 0 || reader.input_cursor().map_err(Failure::refused)?.is_some();
     if let Some(stopped) = snapshot.get_mut("stopped").filter(|_| !is_left) {
         // Whatever came while the last items ended has stopped nothing.
         *stopped = Value::Null;

@@ -1,6 +1,6 @@
 //! `paceline tasks retry` and `cancel`: what a person does to items.
 
-use paceline_store::work::{Amend, Clock, Filter, State, WorkStore};
+use paceline_store::work::{Amend, Filter, State, WorkClock, WorkStore};
 use serde_json::json;
 
 use super::list::state;
@@ -38,7 +38,7 @@ pub(crate) async fn command(args: Args, amend: Amend) -> Result<Status, Failure>
     if args.keys.is_empty() && args.state.is_empty() && args.group.is_none() && !args.all {
         return Err(Failure::refused("name the items: KEY ..., --state, --group, or --all for every one"));
     }
-    let store = args.store.open(&Clock::system()).await?;
+    let store = args.store.open(&WorkClock::system()).await?;
     refuse_unknown(&*store, &args.keys).await?;
     let filter = Filter { states: args.state, group: args.group, keys: args.keys };
     let changed = store.amend(filter, amend).await.map_err(Failure::refused)?;

@@ -1,7 +1,7 @@
 //! `paceline tasks export`: items as lines that `tasks add --from` takes.
 
 use paceline_core::Timestamp;
-use paceline_store::work::{Clock, Filter, Item, State};
+use paceline_store::work::{Filter, State, WorkClock, WorkItem};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
@@ -47,7 +47,7 @@ struct Line<'a> {
 /// # Errors
 /// Refuses what is no store; says when it cannot be read.
 pub(crate) async fn command(args: Args) -> Result<Status, Failure> {
-    let clock = Clock::system();
+    let clock = WorkClock::system();
     let store = args.store.open(&clock).await?;
     let filter = Filter { states: args.state, group: args.group, keys: Vec::new() };
     let mut pages = Pages::of(&*store, filter, args.limit);
@@ -64,7 +64,7 @@ pub(crate) async fn command(args: Args) -> Result<Status, Failure> {
     Ok(Status::Success)
 }
 
-fn line(item: &Item, payload: &str, now: Timestamp) -> serde_json::Result<String> {
+fn line(item: &WorkItem, payload: &str, now: Timestamp) -> serde_json::Result<String> {
     // A payload that a program added may be any text.
     let text;
     let payload = match serde_json::from_str(payload) {

@@ -1,8 +1,8 @@
 //! Groups that are held or stopped, and why an item that has not ended waits.
 
 use paceline_core::Timestamp;
-use paceline_store::work::{Clock, Item, State, WorkError, WorkStore};
-use paceline_store::{ACCOUNT, ScopeRow, ScopeState};
+use paceline_store::work::{State, WorkClock, WorkError, WorkItem, WorkStore};
+use paceline_store::{ACCOUNT, ScopeRow, ScopeStatus};
 use serde_json::{Value, json};
 
 use crate::text;
@@ -73,8 +73,8 @@ impl Groups {
     ///
     /// # Errors
     /// What the store says.
-    pub(crate) async fn of(store: &dyn WorkStore, clock: &Clock) -> Result<Self, WorkError> {
-        let closed = store.scopes().await?.into_iter().filter(|row| row.state != ScopeState::Open).collect();
+    pub(crate) async fn of(store: &dyn WorkStore, clock: &WorkClock) -> Result<Self, WorkError> {
+        let closed = store.scopes().await?.into_iter().filter(|row| row.state != ScopeStatus::Open).collect();
         Ok(Self { closed, now: clock.wall() })
     }
 
@@ -84,7 +84,7 @@ impl Groups {
     }
 
     /// Why an item waits; none when it has ended, and when it is left to the next run.
-    pub(crate) fn waits(&self, item: &Item) -> Option<Waits> {
+    pub(crate) fn waits(&self, item: &WorkItem) -> Option<Waits> {
         match item.state {
             State::Waiting => Some(self.of_waiting(item)),
             State::InFlight => Some(Waits::InFlight),
@@ -92,11 +92,11 @@ impl Groups {
         }
     }
 
-    fn of_waiting(&self, item: &Item) -> Waits {
+    fn of_waiting(&self, item: &WorkItem) -> Waits {
         let closed = || self.closed.iter().filter(|row| row.name == item.group || *row.name == *ACCOUNT);
-        if closed().any(|row| matches!(row.state, ScopeState::Stopped { .. })) {
+        if closed().any(|row| matches!(row.state, ScopeStatus::Stopped { .. })) {
             Waits::ScopeStopped
-        } else if closed().any(|row| matches!(row.state, ScopeState::Held { until, .. } if until > self.now)) {
+        } else if closed().any(|row| matches!(row.state, ScopeStatus::Held { until, .. } if until > self.now)) {
             Waits::ScopeHeld
         } else if self.due(item).is_some() {
             Waits::NotBefore
@@ -108,7 +108,7 @@ impl Groups {
     }
 
     /// When a waiting item may start, if that lies ahead.
-    pub(crate) fn due(&self, item: &Item) -> Option<Timestamp> {
+    pub(crate) fn due(&self, item: &WorkItem) -> Option<Timestamp> {
         item.not_before.filter(|at| item.state == State::Waiting && *at > self.now)
     }
 
@@ -135,12 +135,12 @@ fn line(row: &ScopeRow) -> String {
         name => format!("group {}", text::printable(name)),
     };
     match &row.state {
-        ScopeState::Open => format!("open: {name}"),
-        ScopeState::Held { until, reason } => {
+        ScopeStatus::Open => format!("open: {name}"),
+        ScopeStatus::Held { until, reason } => {
             let until = text::end(*until);
             format!("held: {name} until {until}: {}; a run goes on by itself then", text::printable(reason))
         }
-        ScopeState::Stopped { reason } => {
+        ScopeStatus::Stopped { reason } => {
             format!("stopped: {name}: {}; fix this, the next run tries it again", text::printable(reason))
         }
     }
@@ -148,9 +148,9 @@ fn line(row: &ScopeRow) -> String {
 
 fn as_json(row: &ScopeRow) -> Value {
     let (state, until, reason) = match &row.state {
-        ScopeState::Open => ("open", None, None),
-        ScopeState::Held { until, reason } => ("held", Some(until.to_string()), Some(reason)),
-        ScopeState::Stopped { reason } => ("stopped", None, Some(reason)),
+        ScopeStatus::Open => ("open", None, None),
+        ScopeStatus::Held { until, reason } => ("held", Some(until.to_string()), Some(reason)),
+        ScopeStatus::Stopped { reason } => ("stopped", None, Some(reason)),
     };
     json!({ "name": &*row.name, "state": state, "until": until, "reason": reason })
 }
@@ -166,7 +166,7 @@ mod tests {
     #[tokio::test]
     async fn the_strongest_reason_is_told() {
         let now = Timestamp::from_millis(1_700_000_000_000);
-        let clock = Clock::starting_at(now);
+        let clock = WorkClock::starting_at(now);
         let store = MemoryStore::new(clock.clone());
         let later = Some(now + Duration::from_secs(60));
         store
@@ -180,8 +180,8 @@ mod tests {
             .expect("room");
         let until = now + Duration::from_secs(3_600);
         let row = |name: &str, state| ScopeRow { name: name.into(), state };
-        let held = row("held", ScopeState::Held { until, reason: "used up".to_owned() });
-        let stopped = row("stopped", ScopeState::Stopped { reason: "bad key".to_owned() });
+        let held = row("held", ScopeStatus::Held { until, reason: "used up".to_owned() });
+        let stopped = row("stopped", ScopeStatus::Stopped { reason: "bad key".to_owned() });
         store.record(Vec::new(), vec![held, stopped]).await.expect("room");
         let groups = Groups::of(&store, &clock).await.expect("readable");
         let items = store.list(Default::default(), 0, 10).await.expect("readable");

@@ -1,6 +1,6 @@
 //! `paceline tasks list`: the items of a store, one a line.
 
-use paceline_store::work::{Clock, Filter, State};
+use paceline_store::work::{Filter, State, WorkClock};
 
 use super::groups::Groups;
 use super::pages::Pages;
@@ -33,7 +33,7 @@ pub(crate) struct Args {
 /// # Errors
 /// Refuses what is no store; says when it cannot be read.
 pub(crate) async fn command(args: Args) -> Result<Status, Failure> {
-    let clock = Clock::system();
+    let clock = WorkClock::system();
     let store = args.store.open(&clock).await?;
     let groups = Groups::of(&*store, &clock).await.map_err(Failure::interrupted)?;
     let filter = Filter { states: args.state, group: args.group, keys: Vec::new() };

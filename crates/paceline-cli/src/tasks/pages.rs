@@ -1,6 +1,6 @@
 //! All items of a store, a page at a time: there may be millions.
 
-use paceline_store::work::{Filter, Item, WorkError, WorkStore};
+use paceline_store::work::{Filter, WorkError, WorkItem, WorkStore};
 
 /// Items read at a time.
 const TOGETHER: usize = 1_000;
@@ -23,7 +23,7 @@ impl<'a> Pages<'a> {
     ///
     /// # Errors
     /// What the store says.
-    pub(crate) async fn next(&mut self) -> Result<Option<Vec<Item>>, WorkError> {
+    pub(crate) async fn next(&mut self) -> Result<Option<Vec<WorkItem>>, WorkError> {
         let limit = usize::try_from(self.left).map_or(TOGETHER, |left| left.min(TOGETHER));
         if limit == 0 {
             return Ok(None);

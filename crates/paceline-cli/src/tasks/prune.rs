@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use paceline_store::work::{Clock, Filter, State};
+use paceline_store::work::{Filter, State, WorkClock};
 use serde_json::json;
 
 use super::list::state;
@@ -35,7 +35,7 @@ pub(crate) struct Args {
 /// # Errors
 /// Refuses what is no store; says what broke under way.
 pub(crate) async fn command(args: Args) -> Result<Status, Failure> {
-    let store = args.store.open(&Clock::system()).await?;
+    let store = args.store.open(&WorkClock::system()).await?;
     let filter = Filter { states: args.state, group: args.group, keys: Vec::new() };
     let removed = store.prune(filter, args.older_than).await.map_err(Failure::interrupted)?;
     output::print(|out| match (args.json, removed) {

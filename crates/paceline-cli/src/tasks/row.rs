@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use paceline_core::{Class, Timestamp};
-use paceline_store::work::{Item, State};
+use paceline_store::work::{State, WorkItem};
 use serde::Serialize;
 
 use super::groups::{Groups, Waits};
@@ -38,7 +38,7 @@ pub(crate) struct Row<'a> {
 
 impl<'a> Row<'a> {
     /// The item as the store has it.
-    pub(crate) fn of(item: &'a Item, groups: &Groups) -> Self {
+    pub(crate) fn of(item: &'a WorkItem, groups: &Groups) -> Self {
         let last = item.last.as_ref().filter(|_| item.state != State::Succeeded);
         let class = last.map(|last| last.class);
         let fatal = matches!(class, Some(Class::Account | Class::Invalid | Class::Filtered));
@@ -59,7 +59,7 @@ impl<'a> Row<'a> {
             abandoned: item.abandoned,
             crashes: item.crashes,
             retry_not_before: due.map(|at| at.to_string()),
-            last_error: last.map(|last| last.words.as_str()).filter(|words| !words.is_empty()),
+            last_error: last.map(|last| last.message.as_str()).filter(|words| !words.is_empty()),
             reason: groups.waits(item).map(Waits::as_str).or(item.reason.as_deref()),
             due: due.map(|at| (at, groups.now())),
             sends: item.sends(),
@@ -67,7 +67,7 @@ impl<'a> Row<'a> {
     }
 
     /// The same as a report has it: what has not ended is deferred.
-    pub(crate) fn reported(item: &'a Item, groups: &Groups) -> Self {
+    pub(crate) fn reported(item: &'a WorkItem, groups: &Groups) -> Self {
         let state = if item.state.is_final() { item.state } else { State::Deferred };
         Self { state: state.as_str(), ..Self::of(item, groups) }
     }

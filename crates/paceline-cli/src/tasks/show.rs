@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use paceline_store::work::{Clock, Event, Item};
+use paceline_store::work::{HistoryEntry, WorkClock, WorkItem};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
@@ -30,7 +30,7 @@ pub(crate) struct Args {
 /// # Errors
 /// Refuses what is no store, and a key that it does not have.
 pub(crate) async fn command(args: Args) -> Result<Status, Failure> {
-    let clock = Clock::system();
+    let clock = WorkClock::system();
     let store = args.store.open(&clock).await?;
     let groups = Groups::of(&*store, &clock).await.map_err(Failure::interrupted)?;
     let found = store.show(&args.key).await.map_err(Failure::interrupted)?;
@@ -46,7 +46,12 @@ pub(crate) async fn command(args: Args) -> Result<Status, Failure> {
     Ok(Status::Success)
 }
 
-fn as_json(item: &Item, groups: &Groups, payload: String, events: &[Event]) -> Result<String, serde_json::Error> {
+fn as_json(
+    item: &WorkItem,
+    groups: &Groups,
+    payload: String,
+    events: &[HistoryEntry],
+) -> Result<String, serde_json::Error> {
     #[derive(serde::Serialize)]
     struct Shown<'a> {
         #[serde(flatten)]
@@ -76,14 +81,14 @@ fn as_json(item: &Item, groups: &Groups, payload: String, events: &[Event]) -> R
     serde_json::to_string(&shown).map(|text| text + "\n")
 }
 
-fn decision(event: &Event) -> Value {
+fn decision(event: &HistoryEntry) -> Value {
     json!({
         "decided_at": event.decided.to_string(),
         "send": event.send,
         "class": event.failure.class.as_str(),
         "status": event.failure.status,
         "code": event.failure.code,
-        "words": event.failure.words,
+        "words": event.failure.message,
         "action": event.action,
         "reason": event.reason,
         "by": event.by,
@@ -95,7 +100,7 @@ fn decision(event: &Event) -> Value {
 /// The longest payload shown, in columns.
 const LONGEST: usize = 2_000;
 
-fn as_text(item: &Item, groups: &Groups, payload: &str, events: &[Event]) -> String {
+fn as_text(item: &WorkItem, groups: &Groups, payload: &str, events: &[HistoryEntry]) -> String {
     let mut told = format!("{}\n", text::printable(&item.key));
     let mut line = |name: &str, words: &str| text::wrapped(&mut told, &format!("  {name:<9} "), words);
     line("state", &state(item, groups));
@@ -119,7 +124,7 @@ fn as_text(item: &Item, groups: &Groups, payload: &str, events: &[Event]) -> Str
     told
 }
 
-fn state(item: &Item, groups: &Groups) -> String {
+fn state(item: &WorkItem, groups: &Groups) -> String {
     let mut words = item.state.as_str().to_owned();
     if let Some(at) = groups.due(item) {
         let wait = text::duration(at.saturating_since(groups.now()));
@@ -132,7 +137,7 @@ fn state(item: &Item, groups: &Groups) -> String {
     words
 }
 
-fn sends(item: &Item) -> String {
+fn sends(item: &WorkItem) -> String {
     let counted = |times: u32, noun: &str| text::counted(u64::from(times), noun);
     let parts = [
         (item.attempts, counted(item.attempts, "attempt")),
@@ -149,16 +154,20 @@ fn sends(item: &Item) -> String {
     }
 }
 
-fn what_followed(event: &Event) -> String {
+fn what_followed(event: &HistoryEntry) -> String {
     let failure = &event.failure;
     let mut words = failure.class.as_str().to_owned();
     failure.status.into_iter().for_each(|status| words += &format!(" {status}"));
     failure.code.iter().for_each(|code| words += &format!(" {code}"));
-    if !failure.words.is_empty() {
-        words += &format!(": {}", failure.words);
+    if !failure.message.is_empty() {
+        words += &format!(": {}", failure.message);
     }
     words += &format!("; {} decided: {}", event.by, event.action);
-    event.reason.iter().filter(|reason| **reason != failure.words).for_each(|reason| words += &format!(" ({reason})"));
+    event
+        .reason
+        .iter()
+        .filter(|reason| **reason != failure.message)
+        .for_each(|reason| words += &format!(" ({reason})"));
     event.not_before.into_iter().for_each(|at| words += &format!(", not before {}", text::moment(at)));
     event.waited.into_iter().for_each(|waited| words += &format!(", waited {}", text::duration(waited)));
     words

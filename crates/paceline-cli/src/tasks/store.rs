@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use paceline_store::work::{Clock, PostgresStore, SqliteStore, WorkError, WorkStore};
+use paceline_store::work::{PostgresStore, SqliteStore, WorkClock, WorkError, WorkStore};
 
 use crate::exit::Failure;
 
@@ -20,7 +20,7 @@ impl StoreArgs {
     ///
     /// # Errors
     /// Refuses a file that is no store and a database that cannot be reached.
-    pub(crate) async fn open_or_make(&self, clock: &Clock) -> Result<Arc<dyn WorkStore>, Failure> {
+    pub(crate) async fn open_or_make(&self, clock: &WorkClock) -> Result<Arc<dyn WorkStore>, Failure> {
         if self.is_database() {
             return Ok(Arc::new(PostgresStore::open(&self.store).await.map_err(Failure::refused)?));
         }
@@ -37,7 +37,7 @@ impl StoreArgs {
     ///
     /// # Errors
     /// Likewise, and when there is no such file.
-    pub(crate) async fn open(&self, clock: &Clock) -> Result<Arc<dyn WorkStore>, Failure> {
+    pub(crate) async fn open(&self, clock: &WorkClock) -> Result<Arc<dyn WorkStore>, Failure> {
         if !self.is_database() && !PathBuf::from(&self.store).exists() {
             let store = &self.store;
             return Err(Failure::refused(format!(

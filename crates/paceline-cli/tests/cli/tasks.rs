@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use paceline_core::{Backoff, Class, Growth, Jitter};
-use paceline_store::work::{Clock, Failure, OverBound, Policy, Scheduler, SqliteStore};
+use paceline_store::work::{Failure, OverBound, Scheduler, SchedulerConfig, SqliteStore, WorkClock};
 use serde_json::{Value, json};
 use unicode_width::UnicodeWidthStr as _;
 
@@ -48,11 +48,12 @@ fn add_from(job: &Job, input: &str) -> (i32, String, String) {
 /// with a `?` before it, of its first try only.
 fn work(job: &Job, over_bound: OverBound) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let clock = Clock::system();
+    let clock = WorkClock::system();
     let store = SqliteStore::open(job.path("s.db"), clock.clone()).expect("a store");
     let delay = Duration::from_millis(1);
     let backoff = Backoff { growth: Growth::Constant { delay }, jitter: Jitter::None };
-    let policy = Policy { backoff, over_bound, max_wait: Duration::from_secs(60), ..Policy::default() };
+    let policy =
+        SchedulerConfig { backoff, over_bound, max_wait: Duration::from_secs(60), ..SchedulerConfig::default() };
     let scheduler = Scheduler::new(Arc::new(store), policy, clock).expect("makes sense");
     let run = scheduler.run(|task| async move {
         let says: String = serde_json::from_str(task.payload()).expect("a text");

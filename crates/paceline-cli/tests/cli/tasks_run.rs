@@ -6,7 +6,7 @@ use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::sync::Arc;
 
 use paceline_store::ScopeRow;
-use paceline_store::work::{Clock, Item, NewItem, SqliteStore, State, WorkStore as _};
+use paceline_store::work::{NewItem, SqliteStore, State, WorkClock, WorkItem, WorkStore as _};
 use serde_json::{Value, json};
 
 use crate::support::Job;
@@ -44,7 +44,7 @@ impl Store {
     }
 
     /// An item as the store knows it.
-    pub(crate) fn item(&self, key: &str) -> Item {
+    pub(crate) fn item(&self, key: &str) -> WorkItem {
         let key = key.to_owned();
         self.with(|store| Box::pin(async move { store.show(&key).await.expect("readable").expect("an item").0 }))
     }
@@ -52,7 +52,7 @@ impl Store {
     fn with<T>(&self, act: impl FnOnce(Arc<SqliteStore>) -> Pin<Box<dyn Future<Output = T>>>) -> T {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(async {
-            let store = SqliteStore::open(self.job.path("work.db"), Clock::system()).expect("a store");
+            let store = SqliteStore::open(self.job.path("work.db"), WorkClock::system()).expect("a store");
             act(Arc::new(store)).await
         })
     }
@@ -258,7 +258,7 @@ fn an_item_that_takes_the_program_with_it_each_time_is_given_up() {
     assert_eq!(store.log(), ["a", "b", "a"]);
     let given_up = store.item("a");
     assert_eq!(given_up.reason.as_deref(), Some("max_crashes"));
-    assert_eq!(given_up.last.expect("a failure").words, "its worker died 2 times while it had this item");
+    assert_eq!(given_up.last.expect("a failure").message, "its worker died 2 times while it had this item");
 }
 
 #[test]

@@ -5,7 +5,9 @@ use core::time::Duration;
 
 use super::Learnt;
 use super::cap::Cap;
+use super::rate::Trend;
 use super::unit::Unit;
+use crate::admit::PerSecond;
 use crate::gate::Gate;
 use crate::state::LearntState;
 use crate::time::Instant;
@@ -30,17 +32,6 @@ pub struct Belief {
     pub cap: Option<u32>,
     /// Whether calls may pass.
     pub gate: GateState,
-}
-
-/// Where a learnt rate is going.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trend {
-    /// Doubling until the first refusal.
-    Starting,
-    /// Back to a rate that was good before an overload or the end of the start.
-    Returning,
-    /// Up, as admitted calls pay for it.
-    Growing,
 }
 
 /// Whether calls may pass.
@@ -109,20 +100,6 @@ impl fmt::Display for Belief {
             GateState::Open => Ok(()),
             GateState::Closed { wait } => write!(f, "; no call for {}", Ago(wait)),
             GateState::Canary => f.write_str("; one call tests the limit"),
-        }
-    }
-}
-
-/// A rate with three digits that count.
-pub(crate) struct PerSecond(pub(crate) f64);
-
-impl fmt::Display for PerSecond {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            x if x >= 99.95 => write!(f, "{x:.0}/s"),
-            x if x >= 9.995 => write!(f, "{x:.1}/s"),
-            x if x >= 0.1 => write!(f, "{x:.2}/s"),
-            x => write!(f, "{:.2}/min", 60.0 * x),
         }
     }
 }

@@ -24,20 +24,20 @@ mod unit;
 use alloc::boxed::Box;
 use core::time::Duration;
 
-pub use belief::{Belief, GateState, Trend};
+pub use belief::{Belief, GateState};
+pub use rate::Trend;
 
-pub(crate) use belief::PerSecond;
 use cap::{Cap, Explains};
 use chance::{Kind, Means, Seen, Share, Verdict};
 use ledger::{Event, Ledger, Out};
 use rate::{FEW, Rate};
 use unit::Unit;
 
-use crate::admit::{Admit, Policy};
+use crate::admit::{Admit, Cause, Policy};
+use crate::flight::Flight;
 use crate::gate::{Closure, Gate, Reopening};
 use crate::hold::RunningClock;
 use crate::rng::Rng;
-use crate::scope::Flight;
 use crate::time::Instant;
 
 /// The longest closure of our own choice: a canary every 5 s wastes at most one call per 5 s.
@@ -84,6 +84,16 @@ pub(crate) enum Refusal {
     Again,
     /// The provider lacks capacity.
     Overloaded,
+}
+
+impl Refusal {
+    /// What the pause after it is for; `asked`: the server named its length.
+    pub(crate) const fn cause(self, asked: bool) -> Cause {
+        match self {
+            Self::Overloaded => Cause::Overloaded { asked },
+            Self::Throttled | Self::Again => Cause::Throttled { asked },
+        }
+    }
 }
 
 /// What a refusal does to its scope.

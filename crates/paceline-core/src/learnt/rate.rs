@@ -9,9 +9,19 @@ mod trials;
 use core::time::Duration;
 
 use super::Start;
-use super::belief::Trend;
 use super::unit::Weight;
 use crate::time::{Instant, LATE};
+
+/// Where a learnt rate is going.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trend {
+    /// Doubling until the first refusal.
+    Starting,
+    /// Back to a rate that was good before an overload or the end of the start.
+    Returning,
+    /// Up, as admitted calls pay for it.
+    Growing,
+}
 
 /// The first rate, in calls a second: slow enough for any provider.
 const START: f64 = 2.0;

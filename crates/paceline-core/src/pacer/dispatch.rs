@@ -127,8 +127,9 @@ impl Pacer {
     /// Lets go who has just come, where its deadline certainly comes first. Says whether it did.
     pub(super) fn expire_at_once(&mut self, now: Instant, slot: Slot, place: u32) -> bool {
         let request = &self.slots.at(slot).request;
+        let Some(deadline) = request.deadline else { return false };
         let earliest = self.certain_start(now, &self.scopes[place], request);
-        let expires = earliest.is_some_and(|earliest| request.deadline.is_some_and(|deadline| deadline <= earliest));
+        let expires = earliest.is_some_and(|earliest| deadline <= earliest);
         if expires {
             self.give_up_waiting(now, slot, place);
         }

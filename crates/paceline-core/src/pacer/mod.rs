@@ -23,8 +23,9 @@ use scopes::Scopes;
 
 use crate::admit::{Admit, Cause, Level, Policy};
 use crate::concurrency::InFlight;
-use crate::config::{Concurrency, ConfigError, Limits, Pace, PacerConfig};
+use crate::config::{Concurrency, Limits, Pace, PacerConfig};
 use crate::cost::Cost;
+use crate::error::ConfigError;
 use crate::hold::Hold;
 use crate::outcome::Outcome;
 use crate::quota::{Quotas, TooLarge};

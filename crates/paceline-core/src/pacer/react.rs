@@ -8,11 +8,12 @@ use super::Pacer;
 use crate::admit::Cause;
 use crate::breaker::Change;
 use crate::config::Pace;
+use crate::flight::Flight;
 use crate::learnt::{LONGEST_CLOSURE, Reaction, Refusal};
 use crate::outcome::{Class, Hint, Outcome, Reach};
 use crate::request::{Event, Request, ScopeId, Verdict};
 use crate::retry::{self, Counted, Then, Tried, is_failure};
-use crate::scope::{Flight, Scope};
+use crate::scope::Scope;
 use crate::time::Instant;
 
 /// So many other items test a closed gate before one that failed there.
@@ -189,7 +190,7 @@ impl Pacer {
             scope.slow_down(now, flight.number, outcome.hint.map(|hint| hint.wait), &mut self.rng);
         }
         let shut = !was_shut && scope.is_shut();
-        let cause = Cause::of(refusal, true);
+        let cause = refusal.cause(true);
         let held = outcome.hint.is_some_and(|hint| self.obey(now, reach(id, outcome.reach), hint, cause));
         if let Some(until) = self.scopes[id].closed_until(now)
             && (held || shut)

@@ -20,8 +20,9 @@ use fixed::FixedWindow;
 use sliding::SlidingWindow;
 
 use crate::admit::{Admit, Policy};
-use crate::config::{ConfigError, Limits, Quota, Shape};
+use crate::config::{Limits, Quota, Shape};
 use crate::cost::{Cost, Dimension};
+use crate::error::ConfigError;
 use crate::state::{TakenState, WindowState};
 use crate::time::{Instant, LATE};
 

@@ -13,7 +13,7 @@ use alloc::format;
 use alloc::string::String;
 use core::time::Duration;
 
-use crate::config::ConfigError;
+use crate::error::ConfigError;
 use crate::rng::Rng;
 use crate::time::nanos;
 use classic::Classic;

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::job::{at, run, run_models, seconds};
 use paceline_core::{
-    Backoff, Class, Concurrency, Cost, Event, Growth, Hint, Instant, Jitter, Outcome, Pace, Pacer, PacerConfig,
-    Request, ResponsiveConfig, Retry, Snapshot, Ticket,
+    Backoff, Class, Concurrency, Cost, Event, Growth, Instant, Jitter, Outcome, Pace, Pacer, PacerConfig, Request,
+    ResponsiveConfig, Retry, Snapshot, Ticket,
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -100,7 +100,7 @@ fn only_throttled_and_overloaded_answers_count_as_failures() {
 
 #[test]
 fn the_servers_word_is_a_lower_bound() {
-    let hinted = |wait| Outcome { hint: Some(Hint { wait, exact: false }), ..Outcome::new(Class::Throttled) };
+    let hinted = |wait| Outcome::new(Class::Throttled).with_hint(wait, false);
     for (wait, second) in [(100 * MS, 0.5), (800 * MS, 0.8), (30 * S, 30.0)] {
         let (left, _) = one_by_one(classic(), &[hinted(wait), Outcome::new(Class::Success)]);
         assert_eq!(left[1], second, "{wait:?}");

@@ -6,18 +6,16 @@ mod silence;
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::future::pending;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use http::HeaderMap;
-use http::header::{CONTENT_TYPE, HeaderValue};
-use paceline::config::join_url;
-use paceline::provider::{self, Dialect, NoResponse, Provider, Reading, TokenRatio};
-use paceline::secrets::Secrets;
-use paceline::{Limiter, Within, clock};
-use paceline_core::{Class, ConfigError, Cost, Outcome, PacerConfig, Request};
-use paceline_store::work::{Case, Judge, Judgement, Judging, by_class, read_answer};
-use reqwest::redirect;
+use http::{HeaderMap, Method};
+use paceline::{Limiter, Within};
+use paceline_core::{Class, ConfigError, PacerConfig, Request};
+use paceline_http::{Call, Exchange, Sender, SenderConfig, client_to};
+use paceline_providers::{Dialect, Provider};
+use paceline_store::work::{Case, Judge, JudgeFuture, Judgement, by_class, parse_decision};
 
 use self::agreement::Agreement;
 use self::silence::Silence;
@@ -30,14 +28,15 @@ pub struct LlmConfig {
     pub base_url: String,
     /// The model.
     pub model: String,
-    /// What each call carries, such as the authorization. Default: nothing.
+    /// What each call carries, such as the authorization. What is marked sensitive, or has a name such as `Authorization`, is a
+    /// secret: it is taken out of what the API says. Default: nothing.
     pub headers: HeaderMap,
     /// How its answers are read. Default: OpenAI's way.
     pub dialect: Dialect,
     /// The limits that its calls are under, and no other calls. Default: none configured, the pace is learnt.
     pub pacer: PacerConfig,
     /// How long one decision may take, waiting for a permit included. Default 4.8 s: shorter than the 5 s of a
-    /// [`Policy`](paceline_store::work::Policy), so that a silent endpoint teaches the pace something.
+    /// [`Policy`](paceline_store::work::SchedulerConfig), so that a silent endpoint teaches the pace something.
     pub timeout: Duration,
 }
 
@@ -92,7 +91,7 @@ pub enum LlmError {
 ///
 /// The model sees the error's class, status, code and words, which retry it would be, and the last five decisions; neither
 /// the payload nor what looks like a secret ([`redacted`](crate::redacted)). It answers in the words of
-/// [`read_answer`]. Its calls have a pace of their own: a refused or failing endpoint is left in peace, and cases
+/// [`parse_decision`]. Its calls have a pace of their own: a refused or failing endpoint is left in peace, and cases
 /// that cannot be asked in time go to the rules. Nothing is asked twice.
 ///
 /// What a model reads may have been written to mislead it. So the most that one item's words can cost is that item: an
@@ -104,9 +103,7 @@ pub struct LlmJudge {
     name: String,
     config: LlmConfig,
     limiter: Limiter,
-    client: reqwest::Client,
-    /// The key of its API.
-    secrets: Secrets,
+    sender: Sender,
     agreement: Mutex<Agreement>,
     /// Of which silences the user was warned.
     warned: Mutex<BTreeSet<&'static str>>,
@@ -115,7 +112,7 @@ pub struct LlmJudge {
 /// Where questions go.
 const PATH: &str = "/v1/chat/completions";
 
-/// A longer answer is none.
+/// A longer answer is no decision.
 const LARGEST_ANSWER: usize = 256 << 10;
 
 impl LlmJudge {
@@ -124,7 +121,8 @@ impl LlmJudge {
     /// # Errors
     /// Says what keeps it from being asked. Nothing is sent yet.
     pub fn new(config: LlmConfig) -> Result<Self, LlmError> {
-        Self::with_client(config, reqwest::Client::builder())
+        let client = client_to(&config.base_url);
+        Self::with_client(config, client)
     }
 
     /// A judge that asks that model with a client of yours: its certificates, its proxy. Redirects and retries are its own.
@@ -132,23 +130,17 @@ impl LlmJudge {
     /// # Errors
     /// As [`Self::new`].
     pub fn with_client(config: LlmConfig, client: reqwest::ClientBuilder) -> Result<Self, LlmError> {
-        // It may hold a password.
-        let broken = |error: reqwest::Error| LlmError::Client(error.without_url());
-        // The process may have a provider of cryptography already; then that one stays.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let client = client
-            .user_agent(concat!("paceline/", env!("CARGO_PKG_VERSION")))
-            // The key goes to that address and nowhere else, and every call takes a permit.
-            .redirect(redirect::Policy::none())
-            .retry(reqwest::retry::never())
-            .build()
-            .map_err(broken)?;
-        client.get(&config.base_url).build().map_err(broken)?;
+        let sending = SenderConfig {
+            headers: config.headers.clone(),
+            timeout: config.timeout,
+            largest_answer: LARGEST_ANSWER,
+            ..SenderConfig::new(&config.base_url, config.dialect.clone())
+        };
+        let sender = Sender::new(client, sending).map_err(LlmError::Client)?;
         let limiter = Limiter::new(config.pacer.clone())?;
         let name = format!("model {}", config.model);
-        let secrets = Secrets::of(config.headers.values());
         let (agreement, warned) = (Mutex::default(), Mutex::default());
-        Ok(Self { name, config, limiter, client, secrets, agreement, warned })
+        Ok(Self { name, config, limiter, sender, agreement, warned })
     }
 
     /// The numbers of the judge's own pace: limits, calls, refusals.
@@ -157,11 +149,12 @@ impl LlmJudge {
     }
 
     async fn ask(&self, case: &Case<'_>) -> Result<Judgement, Silence> {
-        let body = prompt::body(&self.config.model, case);
-        let cost = self.config.dialect.charge(PATH, body.as_bytes(), &TokenRatio::default());
+        let model = &self.config.model;
+        let body = prompt::body(model, case).into();
+        let call = Call { method: Method::POST, url: PATH.to_owned(), body, ..Call::default() };
         let deadline = self.limiter.now() + self.config.timeout;
-        let scope = self.limiter.scope(&self.config.model);
-        let request = Request { item: Some(case.item.id), ..Request::new(scope, cost) };
+        let cost = self.sender.charge(model, &call);
+        let request = Request { item: Some(case.item.id), ..Request::new(self.limiter.scope(model), cost) };
         let timeout = self.config.timeout;
         let asked = tokio::time::timeout(timeout, self.limiter.acquire_within(request, timeout));
         let permit = match asked.await.map_err(|_| Silence::Crowded { waited: timeout })?? {
@@ -170,45 +163,8 @@ impl LlmJudge {
                 return Err(Silence::Paced { wait: until.saturating_since(self.limiter.now()), reason });
             }
         };
-        let reserved = permit.request().cost.clone();
-        let left = deadline.saturating_since(self.limiter.now());
-        let (outcome, decision) = match tokio::time::timeout(left, self.send(body, &reserved)).await {
-            Ok(answered) => answered,
-            Err(_) => failed(NoResponse::Timeout),
-        };
-        permit.complete(outcome);
-        decision
-    }
-
-    /// One call: what it tells the pacer, and what was answered.
-    async fn send(&self, body: String, reserved: &Cost) -> (Outcome, Result<Judgement, Silence>) {
-        let request = self
-            .client
-            .post(join_url(&self.config.base_url, PATH))
-            .headers(self.config.headers.clone())
-            .header(CONTENT_TYPE, HeaderValue::from_static("application/json"))
-            .body(body);
-        let mut response = match request.send().await {
-            Ok(response) => response,
-            Err(error) if error.is_connect() => return failed(NoResponse::Connect),
-            Err(_) => return failed(NoResponse::Reset),
-        };
-        let mut body = Vec::new();
-        loop {
-            match response.chunk().await {
-                Ok(Some(chunk)) if body.len() + chunk.len() <= LARGEST_ANSWER => body.extend_from_slice(&chunk),
-                Ok(Some(_)) => return (Outcome::new(Class::Success), Err(Silence::TooLong)),
-                Ok(None) => break,
-                Err(_) => return failed(NoResponse::Truncated),
-            }
-        }
-        // The API may repeat it: what it says is logged, stored and reported.
-        let body = self.secrets.removed_from(body.into());
-        let (status, headers) = (response.status().as_u16(), response.headers());
-        let reading =
-            self.config.dialect.read(&provider::Answer { status, headers, body: &body, path: PATH }, clock::wall());
-        let decision = decision(status, &reading, &body);
-        (reading.outcome_of(reserved), decision)
+        let within = Some(deadline.saturating_since(self.limiter.now()));
+        decision(self.sender.send(permit, &Call { within, ..call }, pending()).await)
     }
 
     /// Warns once of each cause; what follows is told to who asks for it.
@@ -247,7 +203,7 @@ impl Judge for LlmJudge {
         &self.name
     }
 
-    fn decide<'a>(&'a self, case: Case<'a>) -> Judging<'a> {
+    fn decide<'a>(&'a self, case: Case<'a>) -> JudgeFuture<'a> {
         Box::pin(async move {
             let rules = word(&by_class(case.failure));
             let (item, judge) = (&case.item.key, &self.name);
@@ -274,16 +230,13 @@ impl fmt::Debug for LlmJudge {
     }
 }
 
-fn failed(kind: NoResponse) -> (Outcome, Result<Judgement, Silence>) {
-    (provider::no_response(kind).outcome(), Err(Silence::NoAnswer(kind)))
-}
-
-fn decision(status: u16, reading: &Reading, body: &[u8]) -> Result<Judgement, Silence> {
-    if reading.class != Class::Success {
-        return Err(Silence::Refused { status, class: reading.class });
+fn decision(exchange: Exchange) -> Result<Judgement, Silence> {
+    let answer = exchange.answer?;
+    if exchange.reading.class != Class::Success {
+        return Err(Silence::Refused { status: answer.status().as_u16(), class: exchange.reading.class });
     }
-    let text = prompt::text(body).ok_or(Silence::NoCompletion)?;
-    Ok(read_answer(&text)?)
+    let text = prompt::text(answer.body()).ok_or(Silence::NoCompletion)?;
+    Ok(parse_decision(&text)?)
 }
 
 const fn word(decision: &Judgement) -> &'static str {

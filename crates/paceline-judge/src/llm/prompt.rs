@@ -1,6 +1,6 @@
 //! What a model is told, and where its answer stands.
 
-use paceline_store::work::{Case, question};
+use paceline_store::work::{Case, encode_request};
 use serde_json::{Value, json};
 
 use crate::redact::Redactor;
@@ -21,7 +21,7 @@ abort: no item of this group can succeed before a person acts, such as a closed 
 /// The body of a request that asks about a case: nothing of the payload, and nothing that looks like a secret.
 pub(super) fn body(model: &str, case: &Case<'_>) -> String {
     let redactor = Redactor::of(case.payload);
-    let mut asked: Value = serde_json::from_str(&question(case)).expect("a question is JSON");
+    let mut asked: Value = serde_json::from_str(&encode_request(case)).expect("a question is JSON");
     redactor.redact(&mut asked);
     json!({
         "model": model,

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use paceline::provider::NoResponse;
 use paceline_core::{Class, WaitReason};
-use paceline_store::work::Nonsense;
+use paceline_http::NoAnswer;
+use paceline_store::work::InvalidDecision;
 
 /// Why a case is left to the rules.
 #[derive(Debug, thiserror::Error)]
@@ -18,16 +18,14 @@ pub(super) enum Silence {
     /// There was no permit for it: it is stopped.
     #[error("{0}")]
     NotAdmitted(#[from] paceline::Error),
-    #[error("its API gave no whole answer ({0:?})")]
-    NoAnswer(NoResponse),
-    #[error("its answer is longer than 256 KiB")]
-    TooLong,
+    #[error("its API gave no whole answer: {0}")]
+    NoAnswer(#[from] NoAnswer),
     #[error("its API answered {status} ({})", class.as_str())]
     Refused { status: u16, class: Class },
     #[error("its API answered with something that is no completion")]
     NoCompletion,
     #[error(transparent)]
-    Nonsense(#[from] Nonsense),
+    InvalidDecision(#[from] InvalidDecision),
 }
 
 impl Silence {
@@ -35,8 +33,9 @@ impl Silence {
     pub(super) const fn cause(&self) -> &'static str {
         match self {
             Self::Paced { .. } | Self::Crowded { .. } | Self::NotAdmitted(_) => "paced",
+            Self::NoAnswer(NoAnswer::TooLarge(_)) => "nonsense",
             Self::NoAnswer(_) => "silent",
-            Self::TooLong | Self::NoCompletion | Self::Nonsense(_) => "nonsense",
+            Self::NoCompletion | Self::InvalidDecision(_) => "nonsense",
             Self::Refused { .. } => "refused",
         }
     }

@@ -9,10 +9,9 @@ use paceline_core::{Class, Dimension, Instant, LimitReport, Restores, Rng, Shape
 
 use super::{Setup, SimError};
 use crate::hints::{Hints, ToldWait};
-use crate::measures::Record;
-use crate::plan::Wait;
-use crate::policy::{self, Answer, Fate, Next, Policy, Setting, Work};
+use crate::policy::{self, Answer, Fate, Next, Policy, Setting, Wait, Work};
 use crate::provider::{Admission, Cause, Provider, Refusal};
+use crate::record::Record;
 use crate::scenario::{Item, Scenario};
 use crate::sharing::Service;
 use crate::trace::{PaceNow, Recorder, Span};
@@ -56,11 +55,11 @@ struct Lane<'a> {
 }
 
 /// Clients, provider, and what is planned.
-pub(super) struct World<'a> {
+pub(crate) struct World<'a> {
     scenario: &'a Scenario,
     hints: Hints,
     items: &'a [Item],
-    pub(super) provider: Provider,
+    pub(crate) provider: Provider,
     clients_a_lane: u32,
     lanes: Vec<Lane<'a>>,
     calls: Vec<Call>,
@@ -77,14 +76,14 @@ pub(super) struct World<'a> {
     network: Rng,
     refusals: Rng,
     lies: Rng,
-    pub(super) record: Record,
+    pub(crate) record: Record,
     /// None where only the figures at the end are wanted.
-    pub(super) recorder: Option<Recorder>,
+    pub(crate) recorder: Option<Recorder>,
 }
 
 impl<'a> World<'a> {
     /// Nothing has happened; every client is about to begin, the first at once, the others within a second.
-    pub(super) fn new(
+    pub(crate) fn new(
         scenario: &'a Scenario,
         setup: &Setup,
         hints: Hints,
@@ -138,23 +137,23 @@ impl<'a> World<'a> {
     }
 
     /// Every policy notes from now on what its calls wait for.
-    pub(super) fn watch(&mut self) {
+    pub(crate) fn watch(&mut self) {
         self.lanes.iter_mut().for_each(|lane| lane.policy.watch());
     }
 
     /// What the calls of the first client waited for, the longest time between two of them, and when it ended.
-    pub(super) fn waited(&mut self) -> (Vec<Wait>, Duration, Instant) {
+    pub(crate) fn waited(&mut self) -> (Vec<Wait>, Duration, Instant) {
         let (waits, longest) = self.lanes[0].policy.waited(self.now);
         (waits, longest, self.now)
     }
 
     /// How many calls of the first client only tested whether a failing server is back.
-    pub(super) fn probes(&self) -> u64 {
+    pub(crate) fn probes(&self) -> u64 {
         self.lanes[0].policy.probes(self.now)
     }
 
     /// Lets everything happen up to `end`, or until every item has ended, or `stop` is true.
-    pub(super) fn run(&mut self, end: Instant, stop: &AtomicBool) {
+    pub(crate) fn run(&mut self, end: Instant, stop: &AtomicBool) {
         while let Some(Reverse((at, _, event))) = self.events.pop()
             && at <= end
             && !self.record.is_over()

@@ -20,10 +20,11 @@ use std::time::Duration;
 use paceline_core::{Class, ConfigError, Cost, Instant, LimitReport, Pace, PacerConfig};
 
 use crate::hints::ToldWait;
-use crate::plan::Wait;
 use crate::scenario::{Item, Scenario};
 
 use crew::Crew;
+
+pub use waits::Wait;
 
 /// One client's policy, or that of several who share it.
 pub trait Policy {

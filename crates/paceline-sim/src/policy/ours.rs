@@ -7,9 +7,8 @@ use paceline_core::{
     Request, ResponsiveConfig, Retry, ScopeId, ScopeSnapshot, Ticket, Verdict,
 };
 
-use super::waits::Waits;
+use super::waits::{Wait, Waits};
 use super::{Answer, Fate, Next, Policy, Setting, Work};
-use crate::plan::Wait;
 
 /// One pacer with one scope.
 #[derive(Debug)]
@@ -173,7 +172,7 @@ impl Policy for Ours {
     fn answered(&mut self, now: Instant, answer: &Answer<'_>) -> Fate {
         let ticket = self.tickets[answer.item as usize].take().expect("only calls in flight are answered");
         let outcome = Outcome {
-            hint: answer.wait.map(|told| paceline_core::Hint { wait: told.wait, exact: told.exact }),
+            hint: answer.wait.map(|told| paceline_core::Hint::new(told.wait, told.exact)),
             limits: answer.limits.to_vec(),
             usage: (answer.class == Class::Success).then(|| answer.cost.clone()),
             ..Outcome::new(answer.class)

@@ -4,8 +4,17 @@ use std::mem::discriminant;
 use std::time::Duration;
 
 use paceline_core::{Instant, Policy};
+use serde::Serialize;
 
-use crate::plan::Wait;
+/// What calls wait for, and how long.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Wait {
+    /// In words.
+    #[serde(rename = "for")]
+    pub reason: String,
+    /// How long, in seconds.
+    pub seconds: f64,
+}
 
 /// Time, shared out among the rules that made a call wait.
 #[derive(Debug, Default)]

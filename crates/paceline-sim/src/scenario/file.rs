@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::chance::Chance;
-use crate::scaling::Scaling;
+use crate::schedule::Scaling;
 
 /// What stands in a scenario's file.
 #[derive(Debug, Deserialize)]

@@ -1,7 +1,7 @@
 //! Providers that turn calls away by chance, over limits of several kinds and over none: scenarios named
 //! `noise-STATUS-SHARE-UNDER`, such as `noise-503-0.02-b20`, and `first-STATUS-COUNT`, `job-STATUS-SHARE`, `burst-503`.
 
-use super::random::Draw;
+use super::draw::Draw;
 
 /// What may stand under the dice, and how many items last about five minutes.
 const UNDER: &[(&str, &str)] = &[

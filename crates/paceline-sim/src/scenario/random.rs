@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use paceline_core::Rng;
 
+use super::draw::Draw;
 use super::noise;
 
 /// What a job may take at the provider's rate, in seconds.
@@ -88,18 +89,5 @@ fn change(kind: &str, draw: &mut Draw, seconds: f64) -> String {
             format!("\n[schedule]\nsine = {{ amplitude = 0.5, period = {:.0} }}\n", draw.between(60.0, 300.0))
         }
         _ => String::new(),
-    }
-}
-
-pub(super) struct Draw(Rng);
-
-impl Draw {
-    /// Evenly on a logarithmic scale.
-    pub(super) fn between(&mut self, low: f64, high: f64) -> f64 {
-        low * libm::exp(self.0.unit() * libm::log(high / low))
-    }
-
-    pub(super) fn one_of<T: Copy>(&mut self, choices: &[T]) -> T {
-        choices[(self.0.unit() * choices.len() as f64) as usize]
     }
 }

@@ -1,8 +1,8 @@
 //! Lines of results and errors in the shapes of the hosted batch services, each with a proof that it is whole.
 
-mod proof;
 #[cfg(test)]
 mod tests;
+mod verify;
 mod write;
 
 use std::fmt;
@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 use crate::item::End;
 use crate::schema::hash;
 
-pub(crate) use proof::{Proof, prove};
+pub(crate) use verify::{VerifiedLine, verify_line};
 
 /// The id that the user gave a request: text, or a number, echoed as it was.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -57,7 +57,7 @@ impl fmt::Display for CustomId {
 
 /// What a line says.
 #[derive(Clone, Copy, Debug)]
-pub enum Answer<'a> {
+pub enum ResultBody<'a> {
     /// An HTTP response, whatever its status: an error of the provider stands in its body.
     Response {
         /// The status.
@@ -117,13 +117,13 @@ impl ResultLine<'_> {
     ///
     /// Its `id` is `pl-<ordinal>-<call>-<crc32>`, the checksum being that of the bytes that the answer has in this line
     /// (the body, message or error) and then those of the metadata.
-    pub fn encode(&self, end: End, answer: &Answer<'_>) -> Vec<u8> {
+    pub fn encode(&self, end: End, answer: &ResultBody<'_>) -> Vec<u8> {
         write::line(self, end, answer)
     }
 }
 
 /// The line of an item in OpenAI's form and without metadata; see [`ResultLine`].
-pub fn encode_line(ordinal: u64, call: u32, custom_id: &CustomId, answer: &Answer<'_>) -> Vec<u8> {
+pub fn encode_line(ordinal: u64, call: u32, custom_id: &CustomId, answer: &ResultBody<'_>) -> Vec<u8> {
     // In this form the end of an item shows in the file that its line is in, not in the line.
     let line = ResultLine { ordinal, call, custom_id, metadata: None, form: LineForm::OpenAi };
     line.encode(End::Succeeded, answer)

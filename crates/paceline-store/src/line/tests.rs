@@ -5,7 +5,7 @@ use super::*;
 use crate::item::State;
 
 fn line(body: &[u8]) -> String {
-    let answer = Answer::Response { status: 200, request_id: "req_1", body };
+    let answer = ResultBody::Response { status: 200, request_id: "req_1", body };
     String::from_utf8(encode_line(7, 2, &"a\"b".into(), &answer)).unwrap()
 }
 
@@ -24,15 +24,15 @@ fn shape_of_a_response() {
 
 #[test]
 fn shape_of_a_failure_without_a_response() {
-    let answer = Answer::Error { code: "timeout", message: "no answer\nwithin 600 s" };
+    let answer = ResultBody::Error { code: "timeout", message: "no answer\nwithin 600 s" };
     let line = encode_line(0, 8, &CustomId::Number(7.into()), &answer);
     let read: serde_json::Value = serde_json::from_slice(&line).unwrap();
     assert_eq!(read["custom_id"], 7);
     assert!(read["response"].is_null());
     assert_eq!(read["error"]["code"], "timeout");
-    let proof = prove(&line).unwrap();
+    let proof = verify_line(&line).unwrap();
     assert_eq!((proof.ordinal, proof.call, proof.unsuccessful), (0, 8, State::Failed));
-    assert_eq!(proof.words.as_deref(), Some("no answer\nwithin 600 s"));
+    assert_eq!(proof.message.as_deref(), Some("no answer\nwithin 600 s"));
 }
 
 #[test]
@@ -44,7 +44,7 @@ fn bodies_that_are_no_json_become_strings() {
         assert_eq!(line.matches('\n').count(), 1, "one line for {body:?}");
         let read: serde_json::Value = serde_json::from_str(&line).unwrap();
         assert_eq!(read["response"]["body"], expected);
-        assert!(prove(line.as_bytes()).is_some());
+        assert!(verify_line(line.as_bytes()).is_some());
     }
 }
 
@@ -53,31 +53,31 @@ fn bodies_that_are_no_text_are_kept_whole() {
     let line = line(b"\xff\xfe\0bin");
     let read: serde_json::Value = serde_json::from_str(&line).unwrap();
     assert_eq!(read["response"]["body"]["base64"], "//4AYmlu");
-    assert!(prove(line.as_bytes()).is_some());
+    assert!(verify_line(line.as_bytes()).is_some());
 }
 
 #[test]
 fn a_proof_carries_what_providers_say() {
-    let answer = Answer::Response {
+    let answer = ResultBody::Response {
         status: 400,
         request_id: "",
         body: br#"{"error":{"code":null,"type":"invalid_request_error","message":"no"},"usage":{"input_tokens":3,"output_tokens":4}}"#,
     };
-    let proof = prove(&encode_line(1, 1, &"a".into(), &answer)).unwrap();
+    let proof = verify_line(&encode_line(1, 1, &"a".into(), &answer)).unwrap();
     assert_eq!((proof.status, proof.code, proof.tokens_in, proof.tokens_out), (Some(400), None, 3, 4));
     assert_eq!(proof.error_type.as_deref(), Some("invalid_request_error"));
     assert_eq!(proof.key, CustomId::from("a").key());
 }
 
-fn anthropic(end: End, answer: &Answer<'_>) -> Vec<u8> {
+fn anthropic(end: End, answer: &ResultBody<'_>) -> Vec<u8> {
     let custom_id = CustomId::from("a");
     ResultLine { ordinal: 3, call: 2, custom_id: &custom_id, metadata: None, form: LineForm::Anthropic }
         .encode(end, answer)
 }
 
 fn refused(status: u16, body: &[u8]) -> Value {
-    let line = anthropic(End::Failed, &Answer::Response { status, request_id: "req_9", body });
-    assert!(prove(&line).is_some_and(|proof| proof.words.is_some()), "{}", String::from_utf8_lossy(&line));
+    let line = anthropic(End::Failed, &ResultBody::Response { status, request_id: "req_9", body });
+    assert!(verify_line(&line).is_some_and(|proof| proof.message.is_some()), "{}", String::from_utf8_lossy(&line));
     let mut line: Value = serde_json::from_slice(&line).unwrap();
     assert_eq!(line["result"]["type"], "errored");
     line["result"]["error"].take()
@@ -86,14 +86,14 @@ fn refused(status: u16, body: &[u8]) -> Value {
 #[test]
 fn shape_of_a_message() {
     let body = br#"{"type":"message", "content":[],"usage":{"input_tokens":3,"output_tokens":4}}"#;
-    let line = anthropic(End::Succeeded, &Answer::Response { status: 200, request_id: "req_1", body });
+    let line = anthropic(End::Succeeded, &ResultBody::Response { status: 200, request_id: "req_1", body });
     let message = r#"{"type":"message","content":[],"usage":{"input_tokens":3,"output_tokens":4}}"#;
     let crc = crc32fast::hash(message.as_bytes());
     let expected = format!(
         "{{\"id\":\"pl-3-2-{crc:08x}\",\"custom_id\":\"a\",\"result\":{{\"type\":\"succeeded\",\"message\":{message}}}}}\n"
     );
     assert_eq!(String::from_utf8_lossy(&line), expected);
-    let proof = prove(&line).unwrap();
+    let proof = verify_line(&line).unwrap();
     assert_eq!((proof.ordinal, proof.call, proof.tokens_in, proof.tokens_out), (3, 2, 3, 4));
 }
 
@@ -120,15 +120,16 @@ fn anthropics_own_errors_stay_as_they_are_and_others_are_put_into_one() {
 #[test]
 fn a_failure_without_a_response_keeps_its_code_in_both_forms() {
     for (code, state) in [("timeout", State::Failed), ("skipped", State::Skipped), ("cancelled", State::Cancelled)] {
-        let answer = Answer::Error { code, message: "why" };
+        let answer = ResultBody::Error { code, message: "why" };
         for line in [encode_line(3, 2, &"a".into(), &answer), anthropic(End::Failed, &answer)] {
-            let proof = prove(&line).unwrap();
+            let proof = verify_line(&line).unwrap();
             assert_eq!((proof.code.as_deref(), proof.unsuccessful), (Some(code), state));
-            assert_eq!((proof.words.as_deref(), proof.status), (Some("why"), None));
+            assert_eq!((proof.message.as_deref(), proof.status), (Some("why"), None));
         }
     }
     let line: Value =
-        serde_json::from_slice(&anthropic(End::Failed, &Answer::Error { code: "timeout", message: "why" })).unwrap();
+        serde_json::from_slice(&anthropic(End::Failed, &ResultBody::Error { code: "timeout", message: "why" }))
+            .unwrap();
     assert_eq!(
         line["result"],
         json!({"type": "errored", "error": {"type": "error", "error": {"type": "api_error", "code": "timeout", "message": "why"}, "request_id": null}})
@@ -151,9 +152,9 @@ proptest! {
     fn every_body_proves_itself_in_one_line(body in prop::collection::vec(any::<u8>(), 0..200), id in ".*", note in ".*") {
         let (custom_id, metadata) = (CustomId::from(id.as_str()), text(&note));
         for (head, end) in heads(&custom_id, &metadata).flat_map(|head| [(head, End::Succeeded), (head, End::Failed)]) {
-            let line = head.encode(end, &Answer::Response { status: 200, request_id: "", body: &body });
+            let line = head.encode(end, &ResultBody::Response { status: 200, request_id: "", body: &body });
             prop_assert_eq!(memchr::memchr_iter(b'\n', &line).count(), 1);
-            prop_assert_eq!(prove(&line).map(|proof| proof.key), Some(custom_id.key()));
+            prop_assert_eq!(verify_line(&line).map(|proof| proof.key), Some(custom_id.key()));
             let read: Value = serde_json::from_slice(&line).unwrap();
             prop_assert_eq!(read.get("metadata").and_then(Value::as_str), head.metadata.map(|_| note.as_str()));
         }
@@ -164,14 +165,14 @@ proptest! {
         let (custom_id, metadata) = (CustomId::Number(7.into()), text(&note));
         for head in heads(&custom_id, &metadata) {
             let json = text(&body);
-            let answer = Answer::Response { status: 200, request_id: "", body: json.get().as_bytes() };
+            let answer = ResultBody::Response { status: 200, request_id: "", body: json.get().as_bytes() };
             let whole = head.encode(End::Succeeded, &answer);
-            prop_assert!(prove(&whole[..at.index(whole.len())]).is_none());
+            prop_assert!(verify_line(&whole[..at.index(whole.len())]).is_none());
             for part in [Some(&body), head.metadata.map(|_| &note)].into_iter().flatten() {
                 let from = memchr::memmem::rfind(&whole, text(part).get().as_bytes()).unwrap() + 1;
                 let mut changed = whole.clone();
                 changed[from + at.index(part.len())] ^= 1;
-                prop_assert!(prove(&changed).is_none(), "{}", String::from_utf8_lossy(&changed));
+                prop_assert!(verify_line(&changed).is_none(), "{}", String::from_utf8_lossy(&changed));
             }
         }
     }

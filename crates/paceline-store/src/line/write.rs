@@ -8,28 +8,28 @@ use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 
-use super::{Answer, CustomId, LineForm, ResultLine};
+use super::{CustomId, LineForm, ResultBody, ResultLine};
 use crate::item::End;
 
 /// The line of `head` for `answer`, with its line end.
-pub(super) fn line(head: &ResultLine<'_>, end: End, answer: &Answer<'_>) -> Vec<u8> {
+pub(super) fn line(head: &ResultLine<'_>, end: End, answer: &ResultBody<'_>) -> Vec<u8> {
     match head.form {
         LineForm::OpenAi => openai(head, answer),
         LineForm::Anthropic => anthropic(head, end, answer),
     }
 }
 
-fn openai(head: &ResultLine<'_>, answer: &Answer<'_>) -> Vec<u8> {
+fn openai(head: &ResultLine<'_>, answer: &ResultBody<'_>) -> Vec<u8> {
     let ResultLine { custom_id, metadata, .. } = *head;
     let error = match *answer {
-        Answer::Response { status, request_id, body } => {
+        ResultBody::Response { status, request_id, body } => {
             let body = raw_body(body);
             let response = OpenAiResponse { status_code: status, request_id, body: &body };
             let id = id(head, &body);
             return finish(&OpenAi { id: &id, custom_id, response: Some(response), error: None, metadata });
         }
-        Answer::Error { code, message } => OpenAiError { code, message, line: None },
-        Answer::Refused { code, message, line } => OpenAiError { code, message, line: Some(line) },
+        ResultBody::Error { code, message } => OpenAiError { code, message, line: None },
+        ResultBody::Refused { code, message, line } => OpenAiError { code, message, line: Some(line) },
     };
     let error = raw(&error);
     let id = id(head, &error);
@@ -61,15 +61,15 @@ struct OpenAiError<'a> {
     line: Option<u64>,
 }
 
-fn anthropic(head: &ResultLine<'_>, end: End, answer: &Answer<'_>) -> Vec<u8> {
+fn anthropic(head: &ResultLine<'_>, end: End, answer: &ResultBody<'_>) -> Vec<u8> {
     let (kind, said) = match answer {
-        Answer::Response { body, .. } if end == End::Succeeded => ("succeeded", raw_body(body)),
-        Answer::Response { status, request_id, body } => ("errored", refusal(*status, request_id, raw_body(body))),
-        Answer::Error { code, message } => {
+        ResultBody::Response { body, .. } if end == End::Succeeded => ("succeeded", raw_body(body)),
+        ResultBody::Response { status, request_id, body } => ("errored", refusal(*status, request_id, raw_body(body))),
+        ResultBody::Error { code, message } => {
             let error = AnthropicError { kind: "api_error", code: Some(code), message, line: None };
             ("errored", raw(&AnthropicErrorResponse { kind: "error", error, request_id: None, body: None }))
         }
-        Answer::Refused { code, message, line } => {
+        ResultBody::Refused { code, message, line } => {
             let kind = "invalid_request_error";
             let error = AnthropicError { kind, code: Some(code), message, line: Some(*line) };
             ("errored", raw(&AnthropicErrorResponse { kind: "error", error, request_id: None, body: None }))

@@ -1,8 +1,8 @@
 //! What every engine checks alike, before it changes anything.
 
 use super::error::WorkError;
-use super::item::{Amend, ClaimOutcome, DecisionRecord, Filter, Item, NewItem, State};
-use crate::scope::{ScopeRow, ScopeState};
+use super::item::{Amend, ClaimOutcome, DecisionRecord, Filter, NewItem, State, WorkItem};
+use crate::scope::{ScopeRow, ScopeStatus};
 
 /// Keys and groups are words in reports and indexes.
 const KEY_BYTES: usize = 512;
@@ -30,12 +30,12 @@ pub(crate) fn check(new: &NewItem) -> Result<(), WorkError> {
 pub(crate) fn keepable(outcomes: &mut [ClaimOutcome], scopes: &mut [ScopeRow]) {
     for DecisionRecord { failure, reason, by, .. } in outcomes.iter_mut().filter_map(|outcome| outcome.decided.as_mut())
     {
-        [&mut failure.words, by].into_iter().chain(&mut failure.code).chain(reason).for_each(without_nul);
+        [&mut failure.message, by].into_iter().chain(&mut failure.code).chain(reason).for_each(without_nul);
     }
     for scope in scopes {
         match &mut scope.state {
-            ScopeState::Held { reason, .. } | ScopeState::Stopped { reason } => without_nul(reason),
-            ScopeState::Open => {}
+            ScopeStatus::Held { reason, .. } | ScopeStatus::Stopped { reason } => without_nul(reason),
+            ScopeStatus::Open => {}
         }
     }
 }
@@ -67,7 +67,7 @@ impl Filter {
         Self { keys: keys.into_iter().map(Into::into).collect(), ..Self::default() }
     }
 
-    pub(crate) fn takes(&self, item: &Item) -> bool {
+    pub(crate) fn takes(&self, item: &WorkItem) -> bool {
         (self.states.is_empty() || self.states.contains(&item.state))
             && self.group.as_ref().is_none_or(|group| **group == *item.group)
             && (self.keys.is_empty() || self.keys.contains(&item.key))

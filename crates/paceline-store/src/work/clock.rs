@@ -12,7 +12,7 @@ use paceline_core::{Instant, Timestamp};
 /// back therefore makes no item wait longer. One that leaps forward by more than a second is followed, because a machine
 /// that slept looks just like that: what was due meanwhile is due at once. Clones share what they have seen.
 #[derive(Clone)]
-pub struct Clock(Arc<Inner>);
+pub struct WorkClock(Arc<Inner>);
 
 struct Inner {
     monotonic: Box<dyn Fn() -> Instant + Send + Sync>,
@@ -24,7 +24,7 @@ struct Inner {
 /// A leap below this is a correction of the wall clock, not a machine that slept.
 const LEAP: Duration = Duration::from_secs(1);
 
-impl Clock {
+impl WorkClock {
     /// The clocks of the machine: Tokio's monotonic one, which tests can pause, and the system's wall clock.
     pub fn system() -> Self {
         let origin = tokio_now();
@@ -66,7 +66,7 @@ impl Clock {
     }
 }
 
-impl fmt::Debug for Clock {
+impl fmt::Debug for WorkClock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Clock").field(&self.wall()).finish()
     }
@@ -101,7 +101,7 @@ mod tests {
         let monotonic = Arc::new(AtomicU64::new(5_000_000_000));
         let clock = {
             let (wall, monotonic) = (wall.clone(), monotonic.clone());
-            Clock::new(
+            WorkClock::new(
                 move || Instant::from_nanos(monotonic.load(Ordering::SeqCst)),
                 move || Timestamp::from_millis(wall.load(Ordering::SeqCst)),
             )

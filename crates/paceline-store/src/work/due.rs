@@ -26,7 +26,7 @@ pub enum Due {
     /// At that time.
     At(Timestamp),
     /// At once, because what is stored is no time: worth a line in the log.
-    Nonsense,
+    Invalid,
     /// Not within any run: the item is listed as deferred.
     Beyond,
 }
@@ -36,9 +36,9 @@ pub enum Due {
 pub fn read_due(stored: Stored<'_>, now: Timestamp) -> Due {
     match stored {
         Stored::Null => Due::Now,
-        Stored::Millis(..0) | Stored::Text(_) => Due::Nonsense,
+        Stored::Millis(..0) | Stored::Text(_) => Due::Invalid,
         Stored::Millis(millis) => at(Timestamp::from_millis(millis), now),
-        Stored::Real(millis) if !millis.is_finite() || millis < 0.0 => Due::Nonsense,
+        Stored::Real(millis) if !millis.is_finite() || millis < 0.0 => Due::Invalid,
         // The conversion saturates, and a part of a millisecond never makes early.
         Stored::Real(millis) => at(Timestamp::from_millis(millis.ceil() as i64), now),
     }
@@ -70,15 +70,15 @@ mod tests {
             (Stored::Millis(HORIZON.as_millis() + 1), Due::Beyond),
             (Stored::Millis(i64::MAX), Due::Beyond),
             (Stored::Real(1e300), Due::Beyond),
-            (Stored::Millis(-1), Due::Nonsense),
-            (Stored::Millis(i64::MIN), Due::Nonsense),
-            (Stored::Real(-0.5), Due::Nonsense),
-            (Stored::Real(f64::NAN), Due::Nonsense),
-            (Stored::Real(f64::INFINITY), Due::Nonsense),
-            (Stored::Real(f64::NEG_INFINITY), Due::Nonsense),
-            (Stored::Text("tomorrow"), Due::Nonsense),
-            (Stored::Text("1700000000001"), Due::Nonsense),
-            (Stored::Text(""), Due::Nonsense),
+            (Stored::Millis(-1), Due::Invalid),
+            (Stored::Millis(i64::MIN), Due::Invalid),
+            (Stored::Real(-0.5), Due::Invalid),
+            (Stored::Real(f64::NAN), Due::Invalid),
+            (Stored::Real(f64::INFINITY), Due::Invalid),
+            (Stored::Real(f64::NEG_INFINITY), Due::Invalid),
+            (Stored::Text("tomorrow"), Due::Invalid),
+            (Stored::Text("1700000000001"), Due::Invalid),
+            (Stored::Text(""), Due::Invalid),
         ] {
             assert_eq!(read_due(stored, now), due, "{stored:?}");
         }

@@ -11,7 +11,7 @@ use std::time::Duration;
 pub enum WorkError {
     /// Another process works on the store, or one of its files cannot be made.
     #[error(transparent)]
-    Files(Arc<crate::Error>),
+    Files(Arc<crate::JournalError>),
     /// A file stands where the store should be, and it is none.
     #[error("{} is not a store of paceline; move it away or name another file", path.display())]
     NotAStore {
@@ -172,8 +172,8 @@ impl WorkError {
     }
 }
 
-impl From<crate::Error> for WorkError {
-    fn from(error: crate::Error) -> Self {
+impl From<crate::JournalError> for WorkError {
+    fn from(error: crate::JournalError) -> Self {
         Self::Files(Arc::new(error))
     }
 }

@@ -1,4 +1,4 @@
-//! The words of the work store: what is told about an item, a claim and an outcome.
+//! The types of the work store: an item, a claim, an outcome.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use paceline_core::{Class, Timestamp};
 pub enum State {
     /// Not started, or waiting for another try.
     Waiting = 0,
-    /// Claimed by a worker that has not said yet what became of it.
+    /// Claimed by a worker that has not reported its outcome yet.
     InFlight = 1,
     /// Done.
     Succeeded = 2,
@@ -108,7 +108,7 @@ pub enum Added {
 
 /// An item as a store knows it, without its payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Item {
+pub struct WorkItem {
     /// The number that the store gave it: items that were added later have higher ones.
     pub id: u64,
     /// What it is called.
@@ -147,7 +147,7 @@ pub struct Item {
     pub reason: Option<String>,
 }
 
-impl Item {
+impl WorkItem {
     /// All sends of the item that were answered or given up.
     pub const fn sends(&self) -> u32 {
         self.attempts.saturating_add(self.deferrals).saturating_add(self.abandoned)
@@ -172,8 +172,8 @@ pub struct Failure {
     pub status: Option<u16>,
     /// The machine-readable code, if there was one.
     pub code: Option<String>,
-    /// What was said, in short; more than 400 characters are cut off.
-    pub words: String,
+    /// The error message; more than 400 characters are cut off.
+    pub message: String,
     /// How long the server said to wait. It is not stored: the due time is.
     pub retry_after: Option<Duration>,
     /// Set where the try only tested a server that had been failing, while nothing else was counted: so long the item sits out if
@@ -190,12 +190,12 @@ pub struct Failure {
 
 impl Failure {
     /// A failure of that class.
-    pub fn new(class: Class, words: impl Into<String>) -> Self {
+    pub fn new(class: Class, message: impl Into<String>) -> Self {
         Self {
             class,
             status: None,
             code: None,
-            words: words.into(),
+            message: message.into(),
             retry_after: None,
             probe: None,
             unsent: false,
@@ -227,7 +227,7 @@ impl Failure {
 
 /// A decision about a failed try, and the wait that followed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Event {
+pub struct HistoryEntry {
     /// When it was decided.
     pub decided: Timestamp,
     /// Which send of the item it was, from 1.
@@ -250,9 +250,9 @@ pub struct Event {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct WorkerId(pub(crate) i64);
 
-/// What a worker asks for.
+/// What a worker wants to claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ask {
+pub struct ClaimRequest {
     /// At most that many items.
     pub limit: usize,
     /// Items that are due within this time too, so that they can start to the millisecond.
@@ -263,17 +263,17 @@ pub struct Ask {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claimed {
     /// The item.
-    pub item: Item,
+    pub item: WorkItem,
     /// Its payload.
     pub payload: String,
-    /// The right to say what became of it; void once another worker has the item.
+    /// The fencing token of this claim: no outcome is taken with it once another worker has the item.
     pub fence: i64,
     /// How long to wait before it may start; zero for what is due.
     pub due_in: Duration,
     /// The time since its first try, less the time that its group was held or stopped.
     pub age: Duration,
     /// The last five decisions about it, the oldest first.
-    pub history: Vec<Event>,
+    pub history: Vec<HistoryEntry>,
 }
 
 /// The answer to a claim.
@@ -289,7 +289,7 @@ pub struct Claim {
     pub others: bool,
     /// The store's time, by which groups are held.
     pub now: Timestamp,
-    /// Nothing is handed out, because the worker's lease ran out: it has to rejoin.
+    /// Nothing is handed out, because the worker's lease ran out: it has to [`reregister`](super::WorkStore::reregister).
     pub lost: bool,
 }
 
@@ -303,11 +303,11 @@ pub enum Transition {
     /// It ends.
     Skipped,
     /// It waits that long and is tried again.
-    Again(Duration),
+    Retry(Duration),
     /// It is left to the next run.
     NextRun,
-    /// It is put back as it was found.
-    Back,
+    /// It is put back as it was before its claim.
+    Release,
 }
 
 impl Transition {
@@ -316,7 +316,7 @@ impl Transition {
             Self::Succeeded => State::Succeeded,
             Self::Failed => State::Failed,
             Self::Skipped => State::Skipped,
-            Self::Again(_) | Self::Back => State::Waiting,
+            Self::Retry(_) | Self::Release => State::Waiting,
             Self::NextRun => State::Deferred,
         }
     }
@@ -355,7 +355,7 @@ impl ClaimOutcome {
             id: claimed.item.id,
             fence: claimed.fence,
             counted: Counted::Nothing,
-            next: Transition::Back,
+            next: Transition::Release,
             decided: None,
         }
     }
@@ -366,7 +366,7 @@ impl ClaimOutcome {
 pub struct DecisionRecord {
     /// What had gone wrong.
     pub failure: Failure,
-    /// See [`Event::action`].
+    /// See [`HistoryEntry::action`].
     pub action: &'static str,
     /// Why.
     pub reason: Option<String>,
@@ -376,21 +376,21 @@ pub struct DecisionRecord {
 
 /// Whether an outcome was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kept {
+pub enum RecordStatus {
     /// It is recorded, and outlasts a power cut.
     Recorded,
     /// The item is not this worker's any more: its lease ran out, or a person ended the item. Nothing was changed.
     Lost,
 }
 
-/// How many items stand where.
+/// How many items are in each state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct StateCounts {
     /// By the number of the state.
     pub by_state: [u64; 7],
 }
 
-impl Counts {
+impl StateCounts {
     /// Items in that state.
     pub const fn of(&self, state: State) -> u64 {
         self.by_state[state as usize]
@@ -402,7 +402,7 @@ impl Counts {
     }
 }
 
-/// Which items are meant.
+/// Selects items.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
     /// Only in these states; in any when empty.
@@ -423,15 +423,15 @@ pub enum Amend {
     Cancel,
 }
 
-/// How many decisions a claim tells of.
+/// How many decisions about an item its claim contains.
 pub(crate) const HISTORY: usize = 5;
 
 /// How many decisions about an item are kept: an item that is throttled for days must not fill the disk.
 pub(crate) const EVENTS: usize = 100;
 
 /// The longest message that is kept, in characters: a line in a report, not the answer.
-const WORDS: usize = 400;
+const MESSAGE_CHARS: usize = 400;
 
-pub(crate) fn shortened(words: &str) -> String {
-    words.chars().take(WORDS).collect()
+pub(crate) fn shortened(message: &str) -> String {
+    message.chars().take(MESSAGE_CHARS).collect()
 }

@@ -10,7 +10,7 @@ use std::ops::Bound;
 use paceline_core::Timestamp;
 
 use super::due::HORIZON;
-use super::share::{Lane, Sharing};
+use super::fair_share::{FairShare, Lane};
 use crate::schema::ACCOUNT;
 
 /// What a store knows of its lanes.
@@ -53,7 +53,7 @@ pub(crate) struct Taking {
     /// What is due now is taken first, then, where there are places left, what is due soon.
     rounds: VecDeque<Timestamp>,
     left: usize,
-    sharing: Option<Sharing>,
+    sharing: Option<FairShare>,
     /// Other workers may be taking what is due in these lanes: they are asked for it once.
     in_vain: BTreeSet<i64>,
 }
@@ -155,11 +155,11 @@ impl Lanes {
     pub(crate) fn ask(&mut self, taking: &mut Taking, opens: impl Fn(&str) -> Option<Timestamp>) -> Option<Asked> {
         loop {
             let until = *taking.rounds.front()?;
-            if let Some((lane, limit)) = taking.sharing.as_mut().and_then(Sharing::next) {
+            if let Some((lane, limit)) = taking.sharing.as_mut().and_then(FairShare::next) {
                 return Some(Asked { lane, until, limit });
             }
             let lanes = self.next(taking.now, until, taking.left, &opens, &taking.in_vain);
-            taking.sharing = Some(Sharing::new(&lanes, taking.left, 0));
+            taking.sharing = Some(FairShare::new(&lanes, taking.left, 0));
             if lanes.is_empty() {
                 taking.rounds.pop_front();
                 taking.in_vain.clear();

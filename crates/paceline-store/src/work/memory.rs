@@ -1,7 +1,7 @@
 //! The store that lives and dies with its process: for tests, simulations and work that need not survive.
 
+mod queue;
 mod row;
-mod waiting;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::convert::Infallible;
@@ -11,19 +11,20 @@ use std::time::Duration;
 use paceline_core::Timestamp;
 use tokio::sync::Notify;
 
+use self::queue::{Queue, due, first};
 use self::row::Row;
-use self::waiting::{Waiting, due, first};
 use super::checks::{check, keepable};
-use super::clock::Clock;
+use super::clock::WorkClock;
 use super::due::{Due, Stored, read_due};
 use super::error::WorkError;
 use super::item::{
-    Added, Amend, Ask, Claim, ClaimOutcome, Counts, Event, Filter, Forgiven, Item, Kept, NewItem, State, WorkerId,
+    Added, Amend, Claim, ClaimOutcome, ClaimRequest, Filter, Forgiven, HistoryEntry, NewItem, RecordStatus, State,
+    StateCounts, WorkItem, WorkerId,
 };
 use super::lanes::{Asked, EARLIEST, Taking};
-use super::store::{Pending, WorkStore};
+use super::store::{StoreFuture, WorkStore};
 use crate::schema::ACCOUNT;
-use crate::scope::{ScopeRow, ScopeState};
+use crate::scope::{ScopeRow, ScopeStatus};
 
 /// A [`WorkStore`] in memory. Clones are the same store.
 #[derive(Clone, Debug)]
@@ -31,7 +32,7 @@ pub struct MemoryStore(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    clock: Clock,
+    clock: WorkClock,
     tables: Mutex<Tables>,
     changed: Notify,
 }
@@ -40,7 +41,7 @@ struct Shared {
 struct Tables {
     rows: BTreeMap<u64, Row>,
     ids: HashMap<String, u64>,
-    waiting: Waiting,
+    waiting: Queue,
     scopes: BTreeMap<Arc<str>, Closed>,
     workers: BTreeMap<i64, Worker>,
     /// What each worker has.
@@ -52,7 +53,7 @@ struct Tables {
 
 #[derive(Debug)]
 struct Closed {
-    state: ScopeState,
+    state: ScopeStatus,
     since: Timestamp,
 }
 
@@ -64,7 +65,7 @@ struct Worker {
 
 impl MemoryStore {
     /// An empty store on that clock.
-    pub fn new(clock: Clock) -> Self {
+    pub fn new(clock: WorkClock) -> Self {
         Self(Arc::new(Shared { clock, tables: Mutex::default(), changed: Notify::new() }))
     }
 
@@ -76,7 +77,7 @@ impl MemoryStore {
     fn at_once<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Tables, Timestamp) -> Result<T, WorkError>,
-    ) -> Pending<'_, T> {
+    ) -> StoreFuture<'_, T> {
         let now = self.0.clock.wall();
         let done = work(&mut self.tables(), now);
         Box::pin(std::future::ready(done))
@@ -84,7 +85,7 @@ impl MemoryStore {
 }
 
 impl WorkStore for MemoryStore {
-    fn insert(&self, items: Vec<NewItem>) -> Pending<'_, Vec<Added>> {
+    fn insert(&self, items: Vec<NewItem>) -> StoreFuture<'_, Vec<Added>> {
         let done = self.at_once(|tables, now| {
             items.iter().try_for_each(check)?;
             Ok(items.into_iter().map(|item| tables.insert(item, now)).collect())
@@ -93,18 +94,18 @@ impl WorkStore for MemoryStore {
         done
     }
 
-    fn enlist(&self, _name: &str, lease: Duration) -> Pending<'_, WorkerId> {
+    fn register(&self, _name: &str, lease: Duration) -> StoreFuture<'_, WorkerId> {
         self.at_once(|tables, now| {
             tables.begin_run(now);
             Ok(tables.join(lease, now))
         })
     }
 
-    fn rejoin(&self, _name: &str, lease: Duration) -> Pending<'_, WorkerId> {
+    fn reregister(&self, _name: &str, lease: Duration) -> StoreFuture<'_, WorkerId> {
         self.at_once(|tables, now| Ok(tables.join(lease, now)))
     }
 
-    fn renew(&self, worker: WorkerId) -> Pending<'_, bool> {
+    fn heartbeat(&self, worker: WorkerId) -> StoreFuture<'_, bool> {
         let mut back = false;
         let done = self.at_once(|tables, now| {
             let known = tables.workers.get_mut(&worker.0).map(|known| known.until = now + known.lease).is_some();
@@ -117,11 +118,11 @@ impl WorkStore for MemoryStore {
         done
     }
 
-    fn claim(&self, worker: WorkerId, ask: Ask) -> Pending<'_, Claim> {
+    fn claim(&self, worker: WorkerId, ask: ClaimRequest) -> StoreFuture<'_, Claim> {
         self.at_once(|tables, now| Ok(tables.claim(worker, ask, now)))
     }
 
-    fn record(&self, mut outcomes: Vec<ClaimOutcome>, mut scopes: Vec<ScopeRow>) -> Pending<'_, Vec<Kept>> {
+    fn record(&self, mut outcomes: Vec<ClaimOutcome>, mut scopes: Vec<ScopeRow>) -> StoreFuture<'_, Vec<RecordStatus>> {
         keepable(&mut outcomes, &mut scopes);
         self.at_once(|tables, now| {
             let kept = outcomes.into_iter().map(|outcome| tables.record(outcome, now)).collect();
@@ -130,7 +131,7 @@ impl WorkStore for MemoryStore {
         })
     }
 
-    fn leave(&self, worker: WorkerId) -> Pending<'_, ()> {
+    fn deregister(&self, worker: WorkerId) -> StoreFuture<'_, ()> {
         let done = self.at_once(|tables, _| {
             tables.workers.remove(&worker.0);
             tables.put_back(worker.0, 0);
@@ -140,7 +141,7 @@ impl WorkStore for MemoryStore {
         done
     }
 
-    fn scopes(&self) -> Pending<'_, Vec<ScopeRow>> {
+    fn scopes(&self) -> StoreFuture<'_, Vec<ScopeRow>> {
         self.at_once(|tables, now| {
             tables.end_holds(now);
             let row =
@@ -149,48 +150,49 @@ impl WorkStore for MemoryStore {
         })
     }
 
-    fn counts(&self) -> Pending<'_, Counts> {
+    fn counts(&self) -> StoreFuture<'_, StateCounts> {
         self.at_once(|tables, _| {
-            let mut counts = Counts::default();
+            let mut counts = StateCounts::default();
             tables.rows.values().for_each(|row| counts.by_state[row.item.state as usize] += 1);
             Ok(counts)
         })
     }
 
-    fn list(&self, filter: Filter, after: u64, limit: usize) -> Pending<'_, Vec<Item>> {
+    fn list(&self, filter: Filter, after: u64, limit: usize) -> StoreFuture<'_, Vec<WorkItem>> {
         self.at_once(|tables, _| {
             let later = tables.rows.range(after.saturating_add(1)..).map(|(_, row)| &row.item);
             Ok(later.filter(|item| filter.takes(item)).take(limit).cloned().collect())
         })
     }
 
-    fn show(&self, key: &str) -> Pending<'_, Option<(Item, String, Vec<Event>)>> {
+    fn show(&self, key: &str) -> StoreFuture<'_, Option<(WorkItem, String, Vec<HistoryEntry>)>> {
         self.at_once(|tables, _| {
             let row = tables.ids.get(key).and_then(|id| tables.rows.get(id));
             Ok(row.map(|row| (row.item.clone(), row.payload.clone(), row.events.clone())))
         })
     }
 
-    fn amend(&self, filter: Filter, amend: Amend) -> Pending<'_, u64> {
+    fn amend(&self, filter: Filter, amend: Amend) -> StoreFuture<'_, u64> {
         let done = self.at_once(|tables, now| Ok(tables.amend(&filter, amend, now)));
         self.0.changed.notify_waiters();
         done
     }
 
-    fn keep_limiter(&self, account: &str, state: &str) -> Pending<'_, ()> {
+    fn save_limiter_state(&self, account: &str, state: &str) -> StoreFuture<'_, ()> {
         self.at_once(|tables, _| {
             tables.limiters.insert(account.to_owned(), state.to_owned());
             Ok(())
         })
     }
 
-    fn kept_limiter(&self, account: &str) -> Pending<'_, Option<String>> {
+    fn load_limiter_state(&self, account: &str) -> StoreFuture<'_, Option<String>> {
         self.at_once(|tables, _| Ok(tables.limiters.get(account).cloned()))
     }
 
-    fn prune(&self, filter: Filter, older_than: Duration) -> Pending<'_, u64> {
+    fn prune(&self, filter: Filter, older_than: Duration) -> StoreFuture<'_, u64> {
         self.at_once(|tables, now| {
-            let old = |item: &Item| item.state.is_final() && item.ended.is_some_and(|ended| ended + older_than <= now);
+            let old =
+                |item: &WorkItem| item.state.is_final() && item.ended.is_some_and(|ended| ended + older_than <= now);
             let rows = tables.rows.values().filter(|row| old(&row.item) && filter.takes(&row.item));
             let gone: Vec<u64> = rows.map(|row| row.item.id).collect();
             for row in gone.iter().filter_map(|id| tables.rows.remove(id)) {
@@ -200,7 +202,7 @@ impl WorkStore for MemoryStore {
         })
     }
 
-    fn changed(&self) -> Pending<'_, ()> {
+    fn changed(&self) -> StoreFuture<'_, ()> {
         let changed = self.0.changed.notified();
         Box::pin(async move {
             changed.await;
@@ -217,10 +219,10 @@ impl Tables {
         self.last_item += 1;
         let id = self.last_item;
         let not_before = match read_due(new.not_before.map_or(Stored::Null, |at| Stored::Millis(at.as_millis())), now) {
-            Due::Now | Due::Nonsense => None,
+            Due::Now | Due::Invalid => None,
             Due::At(_) | Due::Beyond => new.not_before,
         };
-        let item = Item {
+        let item = WorkItem {
             id,
             key: new.key.clone(),
             group: new.group.into(),
@@ -255,11 +257,11 @@ impl Tables {
     }
 
     fn begin_run(&mut self, now: Timestamp) {
-        let is_stopped = |closed: &Closed| matches!(closed.state, ScopeState::Stopped { .. });
+        let is_stopped = |closed: &Closed| matches!(closed.state, ScopeStatus::Stopped { .. });
         let stopped: Vec<_> =
             self.scopes.iter().filter(|(_, closed)| is_stopped(closed)).map(|(name, _)| name.clone()).collect();
         for name in stopped {
-            self.set_scope(ScopeRow { name, state: ScopeState::Open }, now);
+            self.set_scope(ScopeRow { name, state: ScopeStatus::Open }, now);
         }
         let deferred: Vec<u64> =
             self.rows.values().filter(|row| row.item.state == State::Deferred).map(|row| row.item.id).collect();
@@ -288,13 +290,13 @@ impl Tables {
         }
     }
 
-    fn claim(&mut self, worker: WorkerId, ask: Ask, now: Timestamp) -> Claim {
+    fn claim(&mut self, worker: WorkerId, ask: ClaimRequest, now: Timestamp) -> Claim {
         self.end_holds(now);
         if !self.workers.contains_key(&worker.0) {
             return Claim { now, lost: true, ..Claim::default() };
         }
         let (mut ids, scopes) = (Vec::new(), &self.scopes);
-        let Waiting { lanes, places, .. } = &mut self.waiting;
+        let Queue { lanes, places, .. } = &mut self.waiting;
         let taking = Taking::new(now, now + ask.ahead, ask.limit);
         let Ok(()) = lanes.share(taking, opens(scopes), |Asked { lane, until, limit }| {
             let places = &mut places[lane.id as usize];
@@ -315,18 +317,18 @@ impl Tables {
         Claim { items, next_due, others, now, lost: false }
     }
 
-    fn record(&mut self, outcome: ClaimOutcome, now: Timestamp) -> Kept {
+    fn record(&mut self, outcome: ClaimOutcome, now: Timestamp) -> RecordStatus {
         let current = self.rows.get(&outcome.id).is_some_and(|row| row.fence == outcome.fence);
         if !current {
-            return Kept::Lost;
+            return RecordStatus::Lost;
         }
         self.change(outcome.id, |row| row.record(outcome, now));
-        Kept::Recorded
+        RecordStatus::Recorded
     }
 
     fn set_scope(&mut self, row: ScopeRow, now: Timestamp) {
         let since = self.scopes.remove(&row.name).map(|closed| closed.since);
-        if row.state != ScopeState::Open {
+        if row.state != ScopeStatus::Open {
             self.scopes.insert(row.name, Closed { state: row.state, since: since.unwrap_or(now) });
         } else if let Some(since) = since {
             self.move_deadlines(&row.name, now.saturating_since(since));
@@ -338,18 +340,18 @@ impl Tables {
         let groups: BTreeSet<Arc<str>> =
             items.iter().map(|id| self.rows[id].item.group.clone()).chain([ACCOUNT.into()]).collect();
         for name in groups.into_iter().filter(|_| !items.is_empty()) {
-            if self.scopes.get(&name).is_some_and(|closed| matches!(closed.state, ScopeState::Stopped { .. })) {
-                self.set_scope(ScopeRow { name, state: ScopeState::Open }, now);
+            if self.scopes.get(&name).is_some_and(|closed| matches!(closed.state, ScopeStatus::Stopped { .. })) {
+                self.set_scope(ScopeRow { name, state: ScopeStatus::Open }, now);
             }
         }
     }
 
     fn end_holds(&mut self, now: Timestamp) {
-        let over = |closed: &Closed| matches!(closed.state, ScopeState::Held { until, .. } if until <= now);
+        let over = |closed: &Closed| matches!(closed.state, ScopeStatus::Held { until, .. } if until <= now);
         let ended: Vec<_> =
             self.scopes.iter().filter(|(_, closed)| over(closed)).map(|(name, _)| name.clone()).collect();
         for name in ended {
-            self.set_scope(ScopeRow { name, state: ScopeState::Open }, now);
+            self.set_scope(ScopeRow { name, state: ScopeStatus::Open }, now);
         }
     }
 
@@ -412,9 +414,9 @@ fn opens(scopes: &BTreeMap<Arc<str>, Closed>) -> impl Fn(&str) -> Option<Timesta
         let mut opens = EARLIEST;
         for scope in [group, ACCOUNT] {
             match scopes.get(scope).map(|closed| &closed.state) {
-                Some(ScopeState::Stopped { .. }) => return None,
-                Some(ScopeState::Held { until, .. }) => opens = opens.max(*until),
-                Some(ScopeState::Open) | None => {}
+                Some(ScopeStatus::Stopped { .. }) => return None,
+                Some(ScopeStatus::Held { until, .. }) => opens = opens.max(*until),
+                Some(ScopeStatus::Open) | None => {}
             }
         }
         Some(opens)

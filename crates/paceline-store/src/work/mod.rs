@@ -3,34 +3,32 @@
 mod checks;
 mod clock;
 mod columns;
-mod contract;
+mod config;
 mod due;
 mod error;
+mod fair_share;
 mod item;
 mod judge;
 mod lanes;
 mod memory;
-mod policy;
 #[cfg(feature = "postgres")]
 mod postgres;
 mod scheduler;
-mod share;
 mod sqlite;
 mod store;
 
-pub use clock::Clock;
-pub use contract::{Nonsense, question, read_answer};
+pub use clock::WorkClock;
+pub use config::{Idle, OverBound, SchedulerConfig};
 pub use due::{Due, Stored, read_due};
 pub use error::WorkError;
 pub use item::{
-    Added, Amend, Ask, Claim, ClaimOutcome, Claimed, Counts, DEFAULT_GROUP, DecisionRecord, Event, Failure, Filter,
-    Forgiven, Item, Kept, NewItem, State, Transition, WorkerId,
+    Added, Amend, Claim, ClaimOutcome, ClaimRequest, Claimed, DEFAULT_GROUP, DecisionRecord, Failure, Filter, Forgiven,
+    HistoryEntry, NewItem, RecordStatus, State, StateCounts, Transition, WorkItem, WorkerId,
 };
-pub use judge::{Case, Judge, Judgement, Judging, by_class};
+pub use judge::{Case, InvalidDecision, Judge, JudgeFuture, Judgement, by_class, encode_request, parse_decision};
 pub use memory::MemoryStore;
-pub use policy::{Idle, OverBound, Policy};
 #[cfg(feature = "postgres")]
 pub use postgres::PostgresStore;
-pub use scheduler::{Ended, Note, Observer, Scheduler, Start, Status, Summary, Task, Wait};
+pub use scheduler::{EndReason, Observer, Scheduler, SchedulerEvent, StartDecision, StartDelay, Status, Summary, Task};
 pub use sqlite::SqliteStore;
-pub use store::{Pending, WorkStore};
+pub use store::{StoreFuture, WorkStore};

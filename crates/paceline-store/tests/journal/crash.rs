@@ -4,8 +4,8 @@ use std::fs;
 
 use crate::support::{Job, NOW, failure, finish, id, ordinals, read, reschedule, retry, success, wait};
 use paceline_store::{
-    Answer, CustomId, Duplicate, Error, Journal, Kept, Loader, NewItem, Opened, Options, Reader, Recovery, Rows, State,
-    encode_line,
+    CustomId, Duplicate, Journal, JournalError, Loader, NewItem, Opened, Options, Reader, RecordStatus, Recovery,
+    ResultBody, Rows, State, encode_line,
 };
 
 const ITEMS: u64 = 12;
@@ -63,8 +63,8 @@ fn results_ahead_of_the_journal_are_taken_over_up_to_the_torn_line() {
         let counts = resumed.counts(NOW).unwrap();
         assert_eq!((counts.succeeded, counts.failed, counts.tokens_in), (1 + whole, 1, 5 + 5 * whole));
         assert_eq!((counts.totals.calls, counts.totals.resends), (1 + whole, 0), "each line is of a call");
-        let spent: u64 = resumed.spent().unwrap().iter().map(|spent| spent.tokens_in).sum();
-        assert_eq!(spent, 5 + 5 * whole, "and used its tokens");
+        let usage: u64 = resumed.usage().unwrap().iter().map(|usage| usage.tokens_in).sum();
+        assert_eq!(usage, 5 + 5 * whole, "and used its tokens");
         // Once more, to see that the recovery itself is durable.
         resumed.close().unwrap();
         let (resumed, recovery) = dead.resume();
@@ -80,14 +80,14 @@ fn a_recovered_failure_says_what_its_line_says() {
     let journal = job.start(3);
     journal.claim_now(NOW, 3).unwrap();
     let early = job.copy();
-    let skipped = Answer::Error { code: "skipped", message: "not wanted" };
+    let skipped = ResultBody::Error { code: "skipped", message: "not wanted" };
     let lines = [failure(1).line, encode_line(2, 1, &id(2), &skipped)].concat();
     fs::write(&early.paths.errors, lines).unwrap();
     let (resumed, recovery) = early.resume();
     assert_eq!((recovery.recorded, recovery.interrupted), (2, 1));
     let mut states = Vec::new();
     resumed
-        .report::<Error>(NOW, Rows::All, |row| {
+        .report::<JournalError>(NOW, Rows::All, |row| {
             states.push((row.state, row.tally.attempts));
             Ok(())
         })
@@ -117,7 +117,7 @@ fn calls_that_only_a_line_tells_of_are_counted_once() {
 #[test]
 fn foreign_torn_and_repeated_lines_end_the_recovery() {
     let whole = |ordinal| String::from_utf8(success(ordinal, 1).line).unwrap();
-    let other_id = encode_line(1, 1, &id(2), &Answer::Response { status: 200, request_id: "", body: b"{}" });
+    let other_id = encode_line(1, 1, &id(2), &ResultBody::Response { status: 200, request_id: "", body: b"{}" });
     for (what, bad) in [
         ("a repeated line", whole(0)),
         ("a line of another job", String::from_utf8(other_id).unwrap()),
@@ -159,7 +159,7 @@ fn damage_in_the_recorded_part_is_an_error_that_names_the_byte() {
         let dead = job.copy();
         fs::write(&dead.paths.output, results).unwrap();
         let before = dead.copy();
-        let Err(Error::Damaged { offset, path, .. }) = dead.open() else { panic!("the damage went unnoticed") };
+        let Err(JournalError::Damaged { offset, path, .. }) = dead.open() else { panic!("the damage went unnoticed") };
         assert_eq!(path, dead.paths.output);
         assert_eq!(fs::read(&dead.paths.output).unwrap(), results, "nothing is changed");
         drop(before);
@@ -189,7 +189,7 @@ fn missing_and_unexpected_files_are_refused() {
         let copy = job.copy();
         let gone = copy.folder.join(missing.file_name().unwrap());
         fs::remove_file(&gone).unwrap();
-        let Err(Error::JournalWithoutOutput { output, covered: bytes, .. }) = copy.open() else {
+        let Err(JournalError::JournalWithoutOutput { output, covered: bytes, .. }) = copy.open() else {
             panic!("a missing file went unnoticed")
         };
         assert_eq!((output, bytes), (gone, covered.line.len() as u64));
@@ -197,12 +197,12 @@ fn missing_and_unexpected_files_are_refused() {
 
     let copy = job.copy();
     fs::remove_file(copy.paths.journal.as_ref().unwrap()).unwrap();
-    assert!(matches!(copy.open(), Err(Error::OutputWithoutJournal { .. })));
+    assert!(matches!(copy.open(), Err(JournalError::OutputWithoutJournal { .. })));
     assert!(!copy.paths.journal.as_ref().unwrap().exists(), "the refusal leaves no empty journal behind");
 
     let mut copy = job.copy();
     copy.paths = copy.paths.clone().without_journal();
-    assert!(matches!(copy.open(), Err(Error::OutputExists { .. })));
+    assert!(matches!(copy.open(), Err(JournalError::OutputExists { .. })));
 }
 
 #[test]
@@ -218,7 +218,7 @@ fn a_changed_input_is_refused() {
         let copy = job.copy();
         fs::write(input(&copy), text).unwrap();
         fs::File::options().write(true).open(input(&copy)).unwrap().set_modified(touched).unwrap();
-        let Err(Error::InputChanged { what, .. }) = copy.open() else { panic!("{change} went unnoticed") };
+        let Err(JournalError::InputChanged { what, .. }) = copy.open() else { panic!("{change} went unnoticed") };
         assert_eq!(what, change);
     }
 }
@@ -229,11 +229,11 @@ fn other_files_and_newer_formats_are_no_journal() {
     let path = job.paths.journal.clone().unwrap();
     fs::write(&path, "a text that is longer than the header of a database, and then some more of it".repeat(9))
         .unwrap();
-    assert!(matches!(job.open(), Err(Error::NotAJournal { .. })));
+    assert!(matches!(job.open(), Err(JournalError::NotAJournal { .. })));
     fs::remove_file(&path).unwrap();
     let foreign = rusqlite::Connection::open(&path).unwrap();
     foreign.execute_batch("CREATE TABLE theirs (x)").unwrap();
-    assert!(matches!(job.open(), Err(Error::NotAJournal { .. })));
+    assert!(matches!(job.open(), Err(JournalError::NotAJournal { .. })));
     drop(foreign);
 
     let job = Job::new();
@@ -241,7 +241,7 @@ fn other_files_and_newer_formats_are_no_journal() {
     let newer = rusqlite::Connection::open(job.paths.journal.as_ref().unwrap()).unwrap();
     newer.pragma_update(None, "user_version", 7).unwrap();
     drop(newer);
-    assert!(matches!(job.open(), Err(Error::NewerVersion { found: 7, known: 1, .. })));
+    assert!(matches!(job.open(), Err(JournalError::NewerVersion { found: 7, known: 1, .. })));
 }
 
 #[test]
@@ -266,7 +266,7 @@ fn a_load_that_dies_starts_over_and_one_that_is_refused_leaves_nothing() {
     let found = loader.duplicates(1).unwrap();
     assert_eq!((found.first, found.count), (vec![Duplicate { line: 4, first_line: 1 }], 2));
     assert_eq!(loader.duplicates(9).unwrap().first[1], Duplicate { line: 6, first_line: 5 });
-    let Err(error @ Error::Duplicates { line: 4, count: 2, .. }) = loader.finish() else {
+    let Err(error @ JournalError::Duplicates { line: 4, count: 2, .. }) = loader.finish() else {
         panic!("they went unnoticed")
     };
     assert!(error.to_string().starts_with("line 4 repeats the custom_id of line 1"), "{error}");
@@ -279,12 +279,12 @@ fn a_load_that_dies_starts_over_and_one_that_is_refused_leaves_nothing() {
 fn a_second_run_is_refused_until_the_first_ends() {
     let job = Job::new();
     let journal = job.start(2);
-    let Err(Error::Locked { pid, .. }) = job.open() else { panic!("two runs at once") };
+    let Err(JournalError::Locked { pid, .. }) = job.open() else { panic!("two runs at once") };
     assert_eq!(pid, Some(std::process::id()));
     journal.close().unwrap();
     let (again, recovery) = job.resume();
     assert_eq!(recovery, Recovery::default());
-    assert!(matches!(journal.claim_now(NOW, 1), Err(Error::Closed)), "a closed journal says so");
+    assert!(matches!(journal.claim_now(NOW, 1), Err(JournalError::Closed)), "a closed journal says so");
     drop(again);
     job.resume();
 }
@@ -296,8 +296,11 @@ fn two_journals_cannot_write_one_file_of_results() {
     let journal = job.start(2);
     for other in ["other.journal", "./results.journal"] {
         job.paths = beside.clone().with_journal(job.folder.join(other));
-        assert!(matches!(job.open(), Err(Error::Locked { .. })), "{other}");
-        assert!(matches!(Journal::open(Options { overwrite: true, ..job.options() }), Err(Error::Locked { .. })));
+        assert!(matches!(job.open(), Err(JournalError::Locked { .. })), "{other}");
+        assert!(matches!(
+            Journal::open(Options { overwrite: true, ..job.options() }),
+            Err(JournalError::Locked { .. })
+        ));
     }
     assert!(beside.output.exists());
     journal.close().unwrap();
@@ -317,8 +320,8 @@ fn results_that_are_removed_or_replaced_stop_the_job() {
             fs::write(&job.paths.output, "").unwrap();
         }
         let refused = wait(|reply| journal.finish(success(1, 1), reply));
-        let Err(Error::Stopped { cause }) = refused else { panic!("it went unnoticed") };
-        assert!(matches!(*cause, Error::OutputTaken { .. }), "{cause}");
+        let Err(JournalError::Stopped { cause }) = refused else { panic!("it went unnoticed") };
+        assert!(matches!(*cause, JournalError::OutputTaken { .. }), "{cause}");
     }
     // At the end of the job it is noticed as well.
     let job = Job::new();
@@ -326,7 +329,7 @@ fn results_that_are_removed_or_replaced_stop_the_job() {
     journal.claim_now(NOW, 1).unwrap();
     finish(&journal, success(0, 1));
     fs::remove_file(&job.paths.output).unwrap();
-    assert!(matches!(journal.close(), Err(Error::Stopped { .. })));
+    assert!(matches!(journal.close(), Err(JournalError::Stopped { .. })));
 }
 
 #[test]
@@ -345,7 +348,7 @@ fn what_a_killed_load_left_goes_at_the_next_start() {
     dead.resume();
     assert_eq!(left(&dead), 1, "what is no journal is not removed");
     let anew = Journal::open(Options { overwrite: true, ..dead.options() });
-    assert!(matches!(anew, Err(Error::NotAJournal { .. })));
+    assert!(matches!(anew, Err(JournalError::NotAJournal { .. })));
 }
 
 fn is_new(entry: &fs::DirEntry) -> bool {
@@ -361,7 +364,7 @@ fn a_damaged_journal_is_told_as_such_and_can_be_overwritten() {
     // All but the header, which says what kind of file it is.
     bytes[100..].fill(0xa5);
     fs::write(path, bytes).unwrap();
-    assert!(matches!(job.open(), Err(Error::DamagedJournal { .. })));
+    assert!(matches!(job.open(), Err(JournalError::DamagedJournal { .. })));
     assert!(matches!(Journal::open(Options { overwrite: true, ..job.options() }), Ok(Opened::New(_))));
 }
 
@@ -370,12 +373,12 @@ fn a_write_that_fails_stops_the_journal_and_keeps_what_was_acknowledged() {
     let job = Job::new();
     let journal = job.start(3);
     journal.claim_now(NOW, 3).unwrap();
-    assert_eq!(finish(&journal, success(0, 1)), Kept::Recorded);
+    assert_eq!(finish(&journal, success(0, 1)), RecordStatus::Recorded);
     fs::create_dir(&job.paths.errors).unwrap();
     let refused = wait(|reply| journal.finish(failure(1), reply));
-    assert!(matches!(refused, Err(Error::Stopped { .. })));
-    assert!(matches!(journal.claim_now(NOW, 1), Err(Error::Stopped { .. })));
-    assert!(matches!(journal.close(), Err(Error::Stopped { .. })));
+    assert!(matches!(refused, Err(JournalError::Stopped { .. })));
+    assert!(matches!(journal.claim_now(NOW, 1), Err(JournalError::Stopped { .. })));
+    assert!(matches!(journal.close(), Err(JournalError::Stopped { .. })));
     fs::remove_dir(&job.paths.errors).unwrap();
     let (resumed, recovery) = job.resume();
     assert_eq!(recovery, Recovery { recorded: 0, cut: 0, interrupted: 2 });

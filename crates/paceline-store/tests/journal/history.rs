@@ -1,6 +1,6 @@
 //! The minutes of a job, and looking at it.
 
-use paceline_store::{Error, Minute, Reader};
+use paceline_store::{JournalError, Minute, Reader};
 
 use crate::support::{Job, NOW, later, wait};
 
@@ -44,5 +44,5 @@ fn items_are_claimed_by_name_whatever_they_wait_for_and_once() {
     assert_eq!(claim(&[2, 0]), [2, 0]);
     assert_eq!(claim(&[2, 3, 9]), [3]);
     journal.close().unwrap();
-    assert!(matches!(wait(|reply| journal.claim_items(vec![1], reply)), Err(Error::Closed)));
+    assert!(matches!(wait(|reply| journal.claim_items(vec![1], reply)), Err(JournalError::Closed)));
 }

@@ -6,8 +6,8 @@ use paceline_core::Class;
 
 use crate::support::{Job, NOW, finish, id, ordinals, read, wait};
 use paceline_store::{
-    Answer, CustomId, End, Finished, Further, Item, Journal, NewItem, Opened, RefusedLine, Rows, State, Taken, Unread,
-    encode_line,
+    Appended, AppendedLine, CustomId, End, Finished, InputCursor, Journal, JournalItem, NewItem, Opened, RefusedLine,
+    ResultBody, Rows, State, encode_line,
 };
 
 fn good(custom_id: &CustomId, line: u64) -> NewItem<'_> {
@@ -33,11 +33,11 @@ fn load(job: &Job) -> Journal {
     loader.finish().unwrap()
 }
 
-fn end(item: &Item) -> Finished {
+fn end(item: &JournalItem) -> Finished {
     let last = item.tally.last.clone().unwrap();
-    let (code, message) = (last.code.unwrap(), last.words.unwrap());
+    let (code, message) = (last.code.unwrap(), last.message.unwrap());
     let custom_id = if item.ordinal == 2 { id(2) } else { CustomId::Absent };
-    let answer = Answer::Refused { code: &code, message: &message, line: item.line };
+    let answer = ResultBody::Refused { code: &code, message: &message, line: item.line };
     let mut finished = Finished::new(item.ordinal, End::Failed, encode_line(item.ordinal, 0, &custom_id, &answer));
     finished.tally = item.tally.clone();
     finished
@@ -50,9 +50,9 @@ fn they_are_never_handed_out_and_say_what_is_wrong() {
     let claim = journal.claim_now(NOW, 99).unwrap();
     assert_eq!((ordinals(&claim), claim.next_due), (vec![0, 3], None));
     let refused = journal.refused(99).unwrap();
-    let words = |item: &Item| item.tally.last.as_ref().and_then(|last| last.words.clone()).unwrap();
+    let words = |item: &JournalItem| item.tally.last.as_ref().and_then(|last| last.message.clone()).unwrap();
     assert_eq!(refused.iter().map(|item| item.ordinal).collect::<Vec<_>>(), [1, 2, 4, 5]);
-    assert!(refused.iter().all(Item::is_refused) && !claim.items[0].is_refused());
+    assert!(refused.iter().all(JournalItem::is_refused) && !claim.items[0].is_refused());
     assert_eq!(words(&refused[0]), "missing");
     assert_eq!(words(&refused[2]), "the same custom_id as in line 1");
     assert_eq!(words(&refused[3]), "the same custom_id as in line 3");
@@ -70,7 +70,7 @@ fn their_lines_are_found_again_after_a_crash() {
     }
     let lines = read(&job.paths.errors);
     // The last line is torn, and a foreign one without an id must not end an item that can be sent.
-    let foreign = encode_line(3, 0, &CustomId::Absent, &Answer::Error { code: "x", message: "y" });
+    let foreign = encode_line(3, 0, &CustomId::Absent, &ResultBody::Error { code: "x", message: "y" });
     fs::write(&dead.paths.errors, &lines[..lines.len() - 9]).unwrap();
     let (resumed, recovery) = dead.resume();
     assert_eq!(recovery.recorded, 3);
@@ -83,7 +83,7 @@ fn their_lines_are_found_again_after_a_crash() {
         if row.state == State::Failed {
             classes.push(row.tally.last.as_ref().map(|last| last.class));
         }
-        Ok::<_, paceline_store::Error>(())
+        Ok::<_, paceline_store::JournalError>(())
     };
     resumed.report(NOW, Rows::All, visit).unwrap();
     assert_eq!(classes, [Some(Class::Invalid); 4]);
@@ -100,26 +100,26 @@ fn lines_that_come_while_the_job_runs_are_like_the_others() {
     let job = Job::new();
     let Opened::New(mut loader) = job.open().unwrap() else { panic!("a new job") };
     loader.add(&good(&id(0), 1)).unwrap();
-    let from = Unread { offset: 10, lines: 1 };
+    let from = InputCursor { offset: 10, lines: 1 };
     loader.leave(from);
     let journal = loader.finish().unwrap();
-    assert_eq!(journal.unread().unwrap(), Some(from));
+    assert_eq!(journal.input_cursor().unwrap(), Some(from));
     let further = [
-        Further::item(&NewItem { scope: "another", ..good(&id(1), 2) }),
-        Further::refused(&bad(None, 3)),
-        Further::item(&good(&id(0), 4)),
-        Further::refused(&bad(Some(&id(1)), 5)),
+        AppendedLine::item(&NewItem { scope: "another", ..good(&id(1), 2) }),
+        AppendedLine::refused(&bad(None, 3)),
+        AppendedLine::item(&good(&id(0), 4)),
+        AppendedLine::refused(&bad(Some(&id(1)), 5)),
     ];
-    let next = Unread { offset: 50, lines: 5 };
+    let next = InputCursor { offset: 50, lines: 5 };
     let taken = journal.append(further.to_vec(), Some(next), "duplicate_custom_id").unwrap();
-    assert_eq!(taken, Taken { items: 4, refused: 3 });
+    assert_eq!(taken, Appended { items: 4, refused: 3 });
     assert_eq!(ordinals(&journal.claim_now(NOW, 99).unwrap()), [0, 1]);
 
     let dead = job.copy();
     let (journal, recovery) = dead.resume();
-    assert_eq!((journal.unread().unwrap(), recovery.interrupted), (Some(next), 2));
-    let taken = journal.append(vec![Further::item(&good(&id(5), 6))], None, "duplicate_custom_id").unwrap();
-    assert_eq!((taken, journal.unread().unwrap()), (Taken { items: 1, refused: 0 }, None));
+    assert_eq!((journal.input_cursor().unwrap(), recovery.interrupted), (Some(next), 2));
+    let taken = journal.append(vec![AppendedLine::item(&good(&id(5), 6))], None, "duplicate_custom_id").unwrap();
+    assert_eq!((taken, journal.input_cursor().unwrap()), (Appended { items: 1, refused: 0 }, None));
     assert_eq!(ordinals(&journal.claim_now(NOW, 99).unwrap()), [0, 1, 5], "interrupted ones in their places");
     let codes: Vec<_> = journal
         .refused(99)

@@ -6,7 +6,8 @@ use std::io::Read;
 use crate::support::{Job, NOW, failure, finish, id, ordinals, read, success};
 use paceline_core::Class;
 use paceline_store::{
-    Answer, End, Error, Finished, Journal, Kept, Loader, NewItem, Opened, Options, Recovery, RefusedLine, encode_line,
+    End, Finished, Journal, JournalError, Loader, NewItem, Opened, Options, RecordStatus, Recovery, RefusedLine,
+    ResultBody, encode_line,
 };
 
 const ITEMS: u64 = 60;
@@ -31,7 +32,7 @@ fn end_of(ordinal: u64) -> Finished {
 }
 
 fn skipped(ordinal: u64) -> Finished {
-    let answer = Answer::Error { code: "skipped", message: "not wanted" };
+    let answer = ResultBody::Error { code: "skipped", message: "not wanted" };
     Finished::new(ordinal, End::Skipped, encode_line(ordinal, 1, &id(ordinal), &answer))
 }
 
@@ -133,7 +134,7 @@ fn a_file_that_was_changed_meanwhile_is_not_replaced() {
     let mut results = fs::read(&job.paths.output).unwrap();
     results[60] ^= 1;
     fs::write(&job.paths.output, &results).unwrap();
-    assert!(matches!(journal.order(), Err(Error::Damaged { offset: 0, .. })));
+    assert!(matches!(journal.order(), Err(JournalError::Damaged { offset: 0, .. })));
     assert_eq!(fs::read(&job.paths.output).unwrap(), results);
     assert!(!fresh(&job).exists());
 }
@@ -157,7 +158,7 @@ fn failed_items_wait_again_and_their_lines_are_gone() {
     assert_eq!((item.tally.sends(), item.forgiven.attempts), (1, 1), "sends stay counted, and their budget is whole");
     assert_eq!(item.tally.last.as_ref().unwrap().class, Class::Invalid);
     for item in &claim.items {
-        assert_eq!(finish(&resumed, success(item.ordinal, 2)), Kept::Recorded);
+        assert_eq!(finish(&resumed, success(item.ordinal, 2)), RecordStatus::Recorded);
     }
     dead.assert_each_once(ITEMS);
     assert_eq!(resumed.retry_failed().unwrap(), 0);
@@ -223,7 +224,7 @@ fn load(mut loader: Loader, numbers: impl Iterator<Item = u64>) -> Journal {
 }
 
 fn refusal(ordinal: u64) -> Finished {
-    let answer = Answer::Refused { code: "invalid_url", message: "missing", line: 2 };
+    let answer = ResultBody::Refused { code: "invalid_url", message: "missing", line: 2 };
     Finished::new(ordinal, End::Failed, encode_line(ordinal, 0, &id(1), &answer))
 }
 
@@ -258,9 +259,9 @@ fn compressed_results_are_proved_and_unpacked_to_go_on() {
     let middle = bytes.len() / 2;
     bytes[middle] ^= 1;
     fs::write(damaged.paths.packed(), bytes).unwrap();
-    assert!(matches!(damaged.open(), Err(Error::Damaged { .. })));
+    assert!(matches!(damaged.open(), Err(JournalError::Damaged { .. })));
     fs::remove_file(damaged.paths.packed()).unwrap();
-    assert!(matches!(damaged.open(), Err(Error::JournalWithoutOutput { .. })));
+    assert!(matches!(damaged.open(), Err(JournalError::JournalWithoutOutput { .. })));
 
     let (again, _) = job.resume();
     assert_eq!(again.retry_failed().unwrap(), 9);
@@ -280,7 +281,7 @@ fn compressed_results_are_unpacked_when_they_are_wanted_plain() {
     job.resume().0.order().unwrap();
     job.paths.compress = false;
     fs::write(&job.paths.output, "the user's").unwrap();
-    assert!(matches!(job.open(), Err(Error::OutputExists { .. })));
+    assert!(matches!(job.open(), Err(JournalError::OutputExists { .. })));
     fs::remove_file(&job.paths.output).unwrap();
     let (_, recovery) = job.resume();
     assert_eq!(recovery, Recovery::default());
@@ -294,6 +295,6 @@ fn a_stranger_is_not_compressed_over() {
     journal.close().unwrap();
     let job = compressing(job);
     fs::write(job.paths.packed(), "the user's").unwrap();
-    assert!(matches!(job.open(), Err(Error::OutputExists { .. })));
+    assert!(matches!(job.open(), Err(JournalError::OutputExists { .. })));
     assert!(compressing(Job::new()).open().is_ok());
 }

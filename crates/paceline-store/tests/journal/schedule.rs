@@ -4,24 +4,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::support::{
-    Job, NOW, failure, finish, later, ordinals, read, reschedule, retry, spent, success, tally, wait,
+    Job, NOW, failure, finish, later, ordinals, read, reschedule, retry, success, tally, usage, wait,
 };
 use paceline_core::{Class, Timestamp};
 use paceline_store::{
-    ACCOUNT, DeferReason, Deferred, Error, Journal, Kept, Opened, Options, Reader, ReportRow, Rows, ScopeState,
-    Snapshot, SnapshotUpdate, Spent, State, Totals, Unanswered,
+    ACCOUNT, CallTotals, DeferReason, Deferred, Journal, JournalError, ModelUsage, Opened, Options, Reader,
+    RecordStatus, ReportRow, Rows, ScopeStatus, SnapshotUpdate, State, StoredSnapshot, Unanswered,
 };
 
-fn set(journal: &Journal, scope: &str, state: ScopeState) {
+fn set(journal: &Journal, scope: &str, state: ScopeStatus) {
     wait(|reply| journal.set_scope(scope, state, reply)).unwrap();
 }
 
-fn held(until: Timestamp) -> ScopeState {
-    ScopeState::Held { until, reason: "daily limit".into() }
+fn held(until: Timestamp) -> ScopeStatus {
+    ScopeStatus::Held { until, reason: "daily limit".into() }
 }
 
-fn stopped() -> ScopeState {
-    ScopeState::Stopped { reason: "bad key".into() }
+fn stopped() -> ScopeStatus {
+    ScopeStatus::Stopped { reason: "bad key".into() }
 }
 
 #[test]
@@ -30,7 +30,7 @@ fn retries_go_first_by_due_time_then_new_items_by_place() {
     let journal = job.start_in(8, |ordinal| if ordinal % 2 == 0 { "even" } else { "odd" });
     assert_eq!(ordinals(&journal.claim_now(NOW, 4).unwrap()), [0, 1, 2, 3]);
     for (ordinal, seconds) in [(0, 30), (1, 20), (2, 10), (3, 900)] {
-        assert_eq!(reschedule(&journal, retry(ordinal, seconds)), Kept::Recorded);
+        assert_eq!(reschedule(&journal, retry(ordinal, seconds)), RecordStatus::Recorded);
     }
     let first = journal.claim_now(later(20), 3).unwrap();
     assert_eq!(ordinals(&first), [2, 1, 4]);
@@ -74,11 +74,11 @@ fn the_first_result_wins() {
     let job = Job::new();
     let journal = job.start(2);
     journal.claim_now(NOW, 2).unwrap();
-    assert_eq!(finish(&journal, success(0, 1)), Kept::Recorded);
-    assert_eq!(finish(&journal, success(0, 2)), Kept::AlreadyEnded);
-    assert_eq!(finish(&journal, failure(0)), Kept::AlreadyEnded);
-    assert_eq!(reschedule(&journal, retry(0, 5)), Kept::AlreadyEnded);
-    assert_eq!(wait(|reply| journal.release(0, None, reply)).unwrap(), Kept::AlreadyEnded);
+    assert_eq!(finish(&journal, success(0, 1)), RecordStatus::Recorded);
+    assert_eq!(finish(&journal, success(0, 2)), RecordStatus::AlreadyEnded);
+    assert_eq!(finish(&journal, failure(0)), RecordStatus::AlreadyEnded);
+    assert_eq!(reschedule(&journal, retry(0, 5)), RecordStatus::AlreadyEnded);
+    assert_eq!(wait(|reply| journal.release(0, None, reply)).unwrap(), RecordStatus::AlreadyEnded);
     assert_eq!(read(&job.paths.output).into_bytes(), success(0, 1).line);
     assert!(!job.paths.errors.exists(), "made when first needed");
     let counts = journal.counts(NOW).unwrap();
@@ -98,7 +98,7 @@ fn of_two_results_in_one_group_only_the_first_leaves_a_line() {
         journal.finish(success(0, call), move |result| sender.send(result.unwrap()).unwrap());
     }
     go.send(()).unwrap();
-    assert_eq!([kept.recv().unwrap(), kept.recv().unwrap()], [Kept::Recorded, Kept::AlreadyEnded]);
+    assert_eq!([kept.recv().unwrap(), kept.recv().unwrap()], [RecordStatus::Recorded, RecordStatus::AlreadyEnded]);
     assert_eq!(read(&job.paths.output).into_bytes(), success(0, 1).line);
 }
 
@@ -153,17 +153,17 @@ fn held_and_stopped_scopes_hand_out_nothing_and_stay_so() {
 
     let (journal, _) = job.resume();
     let states: Vec<_> = journal.scopes().unwrap().into_iter().map(|row| row.state).collect();
-    assert_eq!(states, [held(later(60)), stopped(), ScopeState::Open]);
+    assert_eq!(states, [held(later(60)), stopped(), ScopeStatus::Open]);
     assert_eq!(ordinals(&journal.claim_now(later(59), 9).unwrap()), [2, 5]);
     assert_eq!(ordinals(&journal.claim_now(later(60), 9).unwrap()), [0, 3]);
     assert_eq!(journal.next_due().unwrap(), None, "what waits is stopped");
     set(&journal, ACCOUNT, held(later(90)));
-    set(&journal, "b", ScopeState::Open);
+    set(&journal, "b", ScopeStatus::Open);
     let claim = journal.claim_now(later(60), 9).unwrap();
     assert_eq!((ordinals(&claim), claim.next_due), (vec![], Some(later(90))));
     set(&journal, ACCOUNT, stopped());
     assert_eq!(journal.claim_now(later(99), 9).unwrap(), paceline_store::Claim::default());
-    set(&journal, ACCOUNT, ScopeState::Open);
+    set(&journal, ACCOUNT, ScopeStatus::Open);
     assert_eq!(ordinals(&journal.claim_now(later(60), 9).unwrap()), [1, 4]);
 }
 
@@ -179,7 +179,7 @@ fn a_scope_with_enough_waiting_is_left_out() {
 fn report(journal: &Journal, now: Timestamp, rows: Rows) -> Vec<ReportRow> {
     let mut all = Vec::new();
     journal
-        .report::<Error>(now, rows, |row| {
+        .report::<JournalError>(now, rows, |row| {
             all.push(row);
             Ok(())
         })
@@ -196,20 +196,22 @@ fn every_item_is_counted_and_reported_with_its_reason() {
     let mut failed = failure(1);
     failed.reason = Some("invalid".into());
     let last = failed.tally.last.as_mut().unwrap();
-    (last.status, last.code, last.words) = (Some(404), Some("bad_model".into()), Some("é".repeat(1_000)));
+    (last.status, last.code, last.message) = (Some(404), Some("bad_model".into()), Some("é".repeat(1_000)));
     finish(&journal, failed);
     reschedule(&journal, retry(2, 60));
-    let abandoned = Totals { calls: 1, abandoned: 1, ..Totals::default() };
+    let abandoned = CallTotals { calls: 1, abandoned: 1, ..CallTotals::default() };
     let mut sent = tally(0, Class::Abandoned);
     sent.abandoned = 1;
-    wait(|reply| journal.release(3, Some(Unanswered { tally: sent, adds: abandoned, spent: Spent::default() }), reply))
-        .unwrap();
+    wait(|reply| {
+        journal.release(3, Some(Unanswered { tally: sent, adds: abandoned, usage: ModelUsage::default() }), reply)
+    })
+    .unwrap();
     set(&journal, "held", held(later(60)));
     set(&journal, "stopped", stopped());
 
     let counts = journal.counts(NOW).unwrap();
     assert_eq!((counts.succeeded, counts.failed, counts.waiting, counts.input()), (1, 1, 5, 7));
-    assert_eq!((counts.tokens_in, counts.totals), (5, Totals { calls: 3, abandoned: 1, ..Totals::default() }));
+    assert_eq!((counts.tokens_in, counts.totals), (5, CallTotals { calls: 3, abandoned: 1, ..CallTotals::default() }));
     let deferred = |reason, class| Deferred { reason, class, items: 1 };
     assert_eq!(
         counts.deferred,
@@ -238,7 +240,7 @@ fn every_item_is_counted_and_reported_with_its_reason() {
     assert_eq!((rows[0].state, rows[0].reason.as_deref()), (State::Failed, Some("invalid")));
     let last = rows[0].tally.last.as_ref().unwrap();
     assert_eq!((last.class, last.status, last.code.as_deref()), (Class::Invalid, Some(404), Some("bad_model")));
-    assert_eq!(last.words.as_ref().unwrap().chars().count(), 400);
+    assert_eq!(last.message.as_ref().unwrap().chars().count(), 400);
     assert_eq!(rows[1].retry_not_before(NOW), Some(later(60)));
     assert_eq!(rows[1].retry_not_before(later(60)), None, "null once the wait is over");
     assert_eq!(report(&journal, NOW, Rows::All).len(), 7);
@@ -257,12 +259,12 @@ fn another_process_reads_while_the_run_writes() {
         let update = SnapshotUpdate { job: job.to_owned(), first: true, ..SnapshotUpdate::default() };
         wait(|reply| journal.write_snapshot(update, reply)).unwrap();
         journal.claim_now(NOW, 10).unwrap();
-        assert_eq!(reader.snapshot().unwrap(), Some(Snapshot { job: job.to_owned(), scopes: vec![] }));
+        assert_eq!(reader.snapshot().unwrap(), Some(StoredSnapshot { job: job.to_owned(), scopes: vec![] }));
         assert_eq!(reader.counts(NOW).unwrap().in_flight, 10 * (turn as u64 + 1));
     }
     let mut rows = 0;
     reader
-        .report::<Error>(NOW, Rows::All, |row| {
+        .report::<JournalError>(NOW, Rows::All, |row| {
             assert_eq!(row.ordinal, rows);
             rows += 1;
             Ok(())
@@ -278,11 +280,11 @@ fn a_job_without_journal_works_the_same_but_for_resuming() {
     let mut job = Job::new();
     job.paths = job.paths.clone().without_journal();
     let journal = job.start(5);
-    assert!(matches!(job.open(), Err(Error::Locked { .. })));
+    assert!(matches!(job.open(), Err(JournalError::Locked { .. })));
     job.complete(&journal);
     job.assert_each_once(5);
     journal.close().unwrap();
-    assert!(matches!(job.open(), Err(Error::OutputExists { .. })));
+    assert!(matches!(job.open(), Err(JournalError::OutputExists { .. })));
 }
 
 #[test]
@@ -305,7 +307,7 @@ fn a_hundred_thousand_items_are_loaded_and_handed_out_in_order() {
         let claim = journal.claim_now(NOW, 100).unwrap();
         assert_eq!(ordinals(&claim), (turn * 100..(turn + 1) * 100).collect::<Vec<_>>());
         for ordinal in ordinals(&claim) {
-            journal.finish(success(ordinal, 1), |kept| assert_eq!(kept.unwrap(), Kept::Recorded));
+            journal.finish(success(ordinal, 1), |kept| assert_eq!(kept.unwrap(), RecordStatus::Recorded));
         }
     }
     journal.close().unwrap();
@@ -358,22 +360,22 @@ fn what_calls_used_is_kept_by_model_whatever_became_of_them() {
     journal.claim_now(NOW, 4).unwrap();
     finish(&journal, success(0, 1));
     reschedule(&journal, retry(1, 60));
-    let (tally, adds) = (tally(0, Class::Abandoned), Totals::default());
-    let given_up = Unanswered { tally, adds, spent: spent("other", 7, 9) };
+    let (tally, adds) = (tally(0, Class::Abandoned), CallTotals::default());
+    let given_up = Unanswered { tally, adds, usage: usage("other", 7, 9) };
     wait(|reply| journal.release(2, Some(given_up), reply)).unwrap();
     wait(|reply| journal.release(3, None, reply)).unwrap();
-    journal.spend(spent("m", 1, 1)).unwrap();
-    let expected = [Spent { calls: 3, ..spent("m", 11, 1) }, spent("other", 7, 9)];
-    assert_eq!(journal.spent().unwrap(), expected);
+    journal.add_usage(usage("m", 1, 1)).unwrap();
+    let expected = [ModelUsage { calls: 3, ..usage("m", 11, 1) }, usage("other", 7, 9)];
+    assert_eq!(journal.usage().unwrap(), expected);
     journal.close().unwrap();
     drop(journal);
-    assert_eq!(Reader::open(job.paths.journal.as_ref().unwrap()).unwrap().spent().unwrap(), expected);
+    assert_eq!(Reader::open(job.paths.journal.as_ref().unwrap()).unwrap().usage().unwrap(), expected);
 
     // In a journal of an older version, what its items tell.
     let conn = rusqlite::Connection::open(job.paths.journal.as_ref().unwrap()).unwrap();
     conn.execute_batch("DROP TABLE spent").unwrap();
     drop(conn);
-    assert_eq!(Reader::open(job.paths.journal.as_ref().unwrap()).unwrap().spent().unwrap(), []);
+    assert_eq!(Reader::open(job.paths.journal.as_ref().unwrap()).unwrap().usage().unwrap(), []);
     let (resumed, _) = job.resume();
-    assert_eq!(resumed.spent().unwrap(), [spent("", 5, 0)]);
+    assert_eq!(resumed.usage().unwrap(), [usage("", 5, 0)]);
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use paceline_core::{Class, Timestamp};
 use paceline_store::{
-    Answer, Claim, CustomId, End, Error, Finished, InputMark, Journal, Kept, Last, NewItem, Opened, Options, Paths,
-    Recovery, Rescheduled, Spent, Tally, Totals, encode_line,
+    CallTotals, Claim, CustomId, End, Finished, InputFingerprint, Journal, JournalError, LastAnswer, ModelUsage,
+    NewItem, Opened, Options, Paths, RecordStatus, Recovery, Rescheduled, ResultBody, Tally, encode_line,
 };
 use tempfile::TempDir;
 
@@ -50,10 +50,10 @@ impl Job {
     }
 
     pub(crate) fn options(&self) -> Options {
-        Options::new(self.paths.clone(), InputMark::of(&self.folder.join("requests.jsonl")).unwrap(), NOW)
+        Options::new(self.paths.clone(), InputFingerprint::of(&self.folder.join("requests.jsonl")).unwrap(), NOW)
     }
 
-    pub(crate) fn open(&self) -> Result<Opened, Error> {
+    pub(crate) fn open(&self) -> Result<Opened, JournalError> {
         Journal::open(self.options())
     }
 
@@ -94,7 +94,7 @@ impl Job {
                 return;
             }
             for item in claim.items {
-                journal.finish(success(item.ordinal, 9), |kept| assert_eq!(kept.unwrap(), Kept::Recorded));
+                journal.finish(success(item.ordinal, 9), |kept| assert_eq!(kept.unwrap(), RecordStatus::Recorded));
             }
             journal.flush().unwrap();
         }
@@ -137,30 +137,30 @@ pub(crate) fn id(ordinal: u64) -> CustomId {
 
 pub(crate) fn success(ordinal: u64, call: u32) -> Finished {
     let body = format!("{{\"answer\": \"{ordinal} by call {call}\", \"usage\": {{\"prompt_tokens\": 5}}}}");
-    let answer = Answer::Response { status: 200, request_id: "r", body: body.as_bytes() };
+    let answer = ResultBody::Response { status: 200, request_id: "r", body: body.as_bytes() };
     let mut finished = Finished::new(ordinal, End::Succeeded, encode_line(ordinal, call, &id(ordinal), &answer));
     finished.tally = tally(call, Class::Success);
     finished.tokens_in = 5;
-    finished.adds = Totals { calls: 1, ..Totals::default() };
-    finished.spent = spent("m", 5, 0);
+    finished.adds = CallTotals { calls: 1, ..CallTotals::default() };
+    finished.usage = usage("m", 5, 0);
     finished
 }
 
 pub(crate) fn failure(ordinal: u64) -> Finished {
     let body = br#"{"error":{"code":"bad_model","type":"invalid_request_error","message":"no such model"}}"#;
-    let answer = Answer::Response { status: 404, request_id: "r", body };
+    let answer = ResultBody::Response { status: 404, request_id: "r", body };
     let mut finished = Finished::new(ordinal, End::Failed, encode_line(ordinal, 1, &id(ordinal), &answer));
     finished.tally = tally(1, Class::Invalid);
     finished
 }
 
 pub(crate) fn tally(attempts: u32, class: Class) -> Tally {
-    Tally { attempts, first: Some(NOW), last: Some(Last::new(class)), ..Tally::default() }
+    Tally { attempts, first: Some(NOW), last: Some(LastAnswer::new(class)), ..Tally::default() }
 }
 
 /// One call of a model.
-pub(crate) fn spent(model: &str, tokens_in: u64, tokens_out: u64) -> Spent {
-    Spent { model: model.into(), calls: 1, tokens_in, tokens_out }
+pub(crate) fn usage(model: &str, tokens_in: u64, tokens_out: u64) -> ModelUsage {
+    ModelUsage { model: model.into(), calls: 1, tokens_in, tokens_out }
 }
 
 pub(crate) fn retry(ordinal: u64, seconds: u64) -> Rescheduled {
@@ -170,20 +170,22 @@ pub(crate) fn retry(ordinal: u64, seconds: u64) -> Rescheduled {
         not_before: NOW + delay,
         delay,
         tally: tally(1, Class::Transient),
-        adds: Totals { calls: 1, ..Totals::default() },
-        spent: spent("m", 5, 0),
+        adds: CallTotals { calls: 1, ..CallTotals::default() },
+        usage: usage("m", 5, 0),
     }
 }
 
-pub(crate) fn finish(journal: &Journal, finished: Finished) -> Kept {
+pub(crate) fn finish(journal: &Journal, finished: Finished) -> RecordStatus {
     wait(|reply| journal.finish(finished, reply)).unwrap()
 }
 
-pub(crate) fn reschedule(journal: &Journal, next: Rescheduled) -> Kept {
+pub(crate) fn reschedule(journal: &Journal, next: Rescheduled) -> RecordStatus {
     wait(|reply| journal.reschedule(next, reply)).unwrap()
 }
 
-pub(crate) fn wait<T: Send + 'static>(send: impl FnOnce(Box<dyn FnOnce(Result<T, Error>) + Send>)) -> Result<T, Error> {
+pub(crate) fn wait<T: Send + 'static>(
+    send: impl FnOnce(Box<dyn FnOnce(Result<T, JournalError>) + Send>),
+) -> Result<T, JournalError> {
     let (sender, receiver) = mpsc::channel();
     send(Box::new(move |result| sender.send(result).unwrap()));
     receiver.recv().unwrap()

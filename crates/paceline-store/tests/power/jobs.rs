@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 
 use paceline_core::{Class, Rng, Timestamp};
 use paceline_store::{
-    Answer, CustomId, End, Finished, InputMark, Journal, Kept, Last, Loader, NewItem, Opened, Options, Paths, Tally,
-    Totals, encode_line,
+    CallTotals, CustomId, End, Finished, InputFingerprint, Journal, LastAnswer, Loader, NewItem, Opened, Options,
+    Paths, RecordStatus, ResultBody, Tally, encode_line,
 };
 use rusqlite::Connection;
 
@@ -106,7 +106,7 @@ pub(crate) fn check_journaled(folder: &Path, acknowledged: &Acknowledged) -> Res
     };
     let claim = journal.claim_now(NOW, ITEMS as usize).unwrap();
     for item in &claim.items {
-        journal.finish(end(item.ordinal, AFTERWARDS, false), |kept| assert_eq!(kept.unwrap(), Kept::Recorded));
+        journal.finish(end(item.ordinal, AFTERWARDS, false), |kept| assert_eq!(kept.unwrap(), RecordStatus::Recorded));
     }
     journal.order().map_err(|error| error.to_string())?;
     journal.close().map_err(|error| error.to_string())?;
@@ -159,9 +159,9 @@ pub(crate) fn check_sqlite_alone(folder: &Path, acknowledged: &Acknowledged) -> 
     Ok(acknowledged.succeeded.iter().filter(|item| !has(item)).count() as u64)
 }
 
-fn open(folder: &Path) -> Result<Opened, paceline_store::Error> {
+fn open(folder: &Path) -> Result<Opened, paceline_store::JournalError> {
     let paths = Paths::beside(&folder.join("results.jsonl"));
-    Journal::open(Options::new(paths, InputMark::of(&folder.join(INPUT))?, NOW))
+    Journal::open(Options::new(paths, InputFingerprint::of(&folder.join(INPUT))?, NOW))
 }
 
 fn load(mut loader: Loader) -> Journal {
@@ -176,12 +176,12 @@ fn load(mut loader: Loader) -> Journal {
 fn end(ordinal: u64, call: u32, failed: bool) -> Finished {
     let body = format!("{{\"answer\":\"{}\"}}", "so it is ".repeat(ordinal as usize % 40));
     let status = if failed { 404 } else { 200 };
-    let answer = Answer::Response { status, request_id: "r", body: body.as_bytes() };
+    let answer = ResultBody::Response { status, request_id: "r", body: body.as_bytes() };
     let end = if failed { End::Failed } else { End::Succeeded };
     let mut finished = Finished::new(ordinal, end, encode_line(ordinal, call, &id(ordinal), &answer));
     let class = if failed { Class::Invalid } else { Class::Success };
-    finished.tally = Tally { attempts: call, last: Some(Last::new(class)), ..Tally::default() };
-    finished.adds = Totals { calls: 1, ..Totals::default() };
+    finished.tally = Tally { attempts: call, last: Some(LastAnswer::new(class)), ..Tally::default() };
+    finished.adds = CallTotals { calls: 1, ..CallTotals::default() };
     finished
 }
 

@@ -5,11 +5,12 @@ use std::time::Duration;
 use paceline_core::retry::Counted;
 use paceline_core::{Class, Timestamp};
 use paceline_store::work::{
-    Added, Amend, Ask, ClaimOutcome, DecisionRecord, Failure, Filter, Kept, NewItem, State, Transition, WorkError,
+    Added, Amend, ClaimOutcome, ClaimRequest, DecisionRecord, Failure, Filter, NewItem, RecordStatus, State,
+    Transition, WorkError,
 };
-use paceline_store::{ACCOUNT, ScopeRow, ScopeState};
+use paceline_store::{ACCOUNT, ScopeRow, ScopeStatus};
 
-use crate::kept::of_what_limiters_know_the_last_counts;
+use crate::limiter_state::the_last_saved_limiter_state_counts;
 use crate::support::{Bench, LEASE, S, START, again, held, item, keys, of_group, outcome, stopped};
 
 /// One test for each engine and promise.
@@ -56,16 +57,16 @@ conformance!(
     an_hour_back_lengthens_no_wait,
     an_hour_forward_makes_due,
     time_begins_with_the_first_send,
-    of_what_limiters_know_the_last_counts,
+    the_last_saved_limiter_state_counts,
 );
 
 async fn a_key_is_added_once(on: Bench) {
     let first = on.store.insert(vec![item("a"), item("b"), item("a")]).await.unwrap();
     assert_eq!(first, [Added::New, Added::New, Added::Known(State::Waiting)]);
-    let worker = on.enlist().await;
+    let worker = on.register().await;
     let claim = on.claim(worker, 9).await;
     assert_eq!(keys(&claim.items), ["a", "b"]);
-    assert_eq!(on.record(ClaimOutcome::success(&claim.items[1])).await, Kept::Recorded);
+    assert_eq!(on.record(ClaimOutcome::success(&claim.items[1])).await, RecordStatus::Recorded);
     let changed = NewItem { payload: "other".to_owned(), ..item("a") };
     let second = on.store.insert(vec![changed, item("b")]).await.unwrap();
     assert_eq!(second, [Added::Known(State::InFlight), Added::Known(State::Succeeded)]);
@@ -96,7 +97,7 @@ async fn what_not_every_store_can_hold_is_refused_with_its_batch(on: Bench) {
 
 async fn words_of_others_are_recorded_whatever_they_hold(on: Bench) {
     on.add([item("a")]).await;
-    let worker = on.enlist().await;
+    let worker = on.register().await;
     let claim = on.claim(worker, 1).await;
     let broken = "an answer in \u{1b}bytes\0\u{202e}".to_owned();
     let failure = Failure { code: Some(broken.clone()), ..Failure::new(Class::Transient, &broken) };
@@ -105,18 +106,18 @@ async fn words_of_others_are_recorded_whatever_they_hold(on: Bench) {
     let (id, fence) = (claim.items[0].item.id, claim.items[0].fence);
     let outcome = ClaimOutcome { id, fence, counted, next, decided: Some(decided) };
     let reason = broken.clone();
-    let scope = ScopeRow { name: "default".into(), state: ScopeState::Stopped { reason } };
-    assert_eq!(on.store.record(vec![outcome], vec![scope]).await.unwrap(), [Kept::Recorded]);
+    let scope = ScopeRow { name: "default".into(), state: ScopeStatus::Stopped { reason } };
+    assert_eq!(on.store.record(vec![outcome], vec![scope]).await.unwrap(), [RecordStatus::Recorded]);
     let kept = broken.replace('\0', "\u{fffd}");
     let (found, _, events) = on.store.show("a").await.unwrap().unwrap();
     let last = found.last.unwrap();
-    assert_eq!((last.words, last.code.unwrap(), found.reason.unwrap()), (kept.clone(), kept.clone(), kept.clone()));
+    assert_eq!((last.message, last.code.unwrap(), found.reason.unwrap()), (kept.clone(), kept.clone(), kept.clone()));
     assert_eq!((&events[0].by, events[0].reason.as_ref()), (&kept, Some(&kept)));
-    assert_eq!(on.store.scopes().await.unwrap()[0].state, ScopeState::Stopped { reason: kept });
+    assert_eq!(on.store.scopes().await.unwrap()[0].state, ScopeStatus::Stopped { reason: kept });
 }
 
 async fn high_priorities_then_due_tries_then_new_items(on: Bench) {
-    let worker = on.enlist().await;
+    let worker = on.register().await;
     for (key, delay) in [("late", 3), ("early", 1)] {
         on.add([item(key)]).await;
         on.fail_once(worker, S * delay).await;
@@ -127,7 +128,7 @@ async fn high_priorities_then_due_tries_then_new_items(on: Bench) {
 }
 
 async fn groups_take_turns(on: Bench) {
-    let worker = on.enlist().await;
+    let worker = on.register().await;
     on.add((0..50).map(|n| of_group(&format!("many-{n}"), "many"))).await;
     on.add([of_group("few-0", "few"), of_group("few-1", "few")]).await;
     let mut first = on.keys(worker, 4).await;
@@ -138,10 +139,10 @@ async fn groups_take_turns(on: Bench) {
 
 async fn an_item_waits_as_long_as_was_chosen(on: Bench) {
     on.add([item("a")]).await;
-    let worker = on.enlist().await;
+    let worker = on.register().await;
     let claim = on.claim(worker, 1).await;
     assert_eq!((claim.next_due, claim.others), (None, false));
-    assert_eq!(on.record(again(&claim.items[0], S * 60)).await, Kept::Recorded);
+    assert_eq!(on.record(again(&claim.items[0], S * 60)).await, RecordStatus::Recorded);
     on.forward(S * 60 - Duration::from_millis(1)).await;
     let claim = on.claim(worker, 1).await;
     assert_eq!((claim.items.len(), claim.next_due), (0, Some(Duration::from_millis(1))));
@@ -150,7 +151,10 @@ async fn an_item_waits_as_long_as_was_chosen(on: Bench) {
     let claimed = &claim.items[0];
     assert_eq!(claimed.item.not_before, Some(START + S * 60));
     assert_eq!((claimed.item.attempts, claimed.item.delay, claimed.due_in), (1, S * 60, Duration::ZERO));
-    assert_eq!(claimed.item.last.as_ref().map(|last| (last.words.as_str(), last.status)), Some(("no luck", Some(503))));
+    assert_eq!(
+        claimed.item.last.as_ref().map(|last| (last.message.as_str(), last.status)),
+        Some(("no luck", Some(503)))
+    );
     assert_eq!(claimed.history.len(), 1);
     let event = &claimed.history[0];
     assert_eq!((event.decided, event.not_before, event.waited), (START, Some(START + S * 60), Some(S * 60)));
@@ -158,13 +162,13 @@ async fn an_item_waits_as_long_as_was_chosen(on: Bench) {
 }
 
 async fn what_is_due_soon_is_handed_out_ahead_of_its_time(on: Bench) {
-    let worker = on.enlist().await;
+    let worker = on.register().await;
     on.add([item("soon")]).await;
     on.fail_once(worker, Duration::from_millis(700)).await;
     on.add([item("later")]).await;
     on.fail_once(worker, S * 2).await;
     on.add([NewItem { priority: -5, ..item("now") }]).await;
-    let claim = on.store.claim(worker, Ask { limit: 9, ahead: S }).await.unwrap();
+    let claim = on.store.claim(worker, ClaimRequest { limit: 9, ahead: S }).await.unwrap();
     assert_eq!(keys(&claim.items), ["now", "soon"], "what is due goes before what is not, whatever its priority");
     assert_eq!(claim.items[1].due_in, Duration::from_millis(700));
     assert_eq!(claim.items[1].history[0].waited, Some(Duration::from_millis(700)));
@@ -173,7 +177,7 @@ async fn what_is_due_soon_is_handed_out_ahead_of_its_time(on: Bench) {
 
 async fn the_last_five_decisions_come_with_a_claim(on: Bench) {
     on.add([item("a")]).await;
-    let worker = on.enlist().await;
+    let worker = on.register().await;
     for _ in 0..7 {
         on.fail_once(worker, S).await;
         on.forward(S).await;
@@ -186,13 +190,13 @@ async fn the_last_five_decisions_come_with_a_claim(on: Bench) {
 
 async fn a_held_group_waits_and_its_deadlines_with_it(on: Bench) {
     on.add([of_group("a", "g"), of_group("b", "g"), of_group("other", "h")]).await;
-    let worker = on.enlist().await;
-    let claim = on.store.claim(worker, Ask { limit: 1, ahead: Duration::ZERO }).await.unwrap();
+    let worker = on.register().await;
+    let claim = on.store.claim(worker, ClaimRequest { limit: 1, ahead: Duration::ZERO }).await.unwrap();
     assert_eq!(keys(&claim.items), ["a"]);
     on.forward(S * 10).await;
     let until = START + S * 110;
     let kept = on.store.record(vec![again(&claim.items[0], S * 5)], vec![held("g", until)]).await.unwrap();
-    assert_eq!(kept, [Kept::Recorded]);
+    assert_eq!(kept, [RecordStatus::Recorded]);
     let claim = on.claim(worker, 9).await;
     assert_eq!((keys(&claim.items), claim.next_due), (vec!["other".to_owned()], Some(S * 100)));
     assert_eq!(on.store.scopes().await.unwrap(), [held("g", until)]);
@@ -205,18 +209,18 @@ async fn a_held_group_waits_and_its_deadlines_with_it(on: Bench) {
 
 async fn a_stopped_group_is_tried_by_the_next_run(on: Bench) {
     on.add([of_group("a", "g"), of_group("b", "h")]).await;
-    let worker = on.enlist().await;
+    let worker = on.register().await;
     on.store.record(Vec::new(), vec![stopped("g")]).await.unwrap();
     let claim = on.claim(worker, 9).await;
     assert_eq!((keys(&claim.items), claim.next_due), (vec!["b".to_owned()], None));
     on.record(ClaimOutcome::success(&claim.items[0])).await;
-    let worker = on.enlist().await;
+    let worker = on.register().await;
     assert_eq!(on.keys(worker, 9).await, ["a"]);
 }
 
 async fn a_persons_retry_opens_the_stopped_group_of_what_it_means(on: Bench) {
     on.add([of_group("a", "theirs"), of_group("b", "ours"), of_group("c", "held")]).await;
-    let worker = on.enlist().await;
+    let worker = on.register().await;
     let all = vec![stopped("theirs"), stopped("ours"), held("held", START + S * 60), stopped("*")];
     on.store.record(Vec::new(), all).await.unwrap();
     on.forward(S).await;
@@ -232,33 +236,33 @@ async fn a_persons_retry_opens_the_stopped_group_of_what_it_means(on: Bench) {
 
 async fn the_account_stops_every_group(on: Bench) {
     on.add([of_group("a", "g"), of_group("b", "h")]).await;
-    let worker = on.enlist().await;
+    let worker = on.register().await;
     on.store.record(Vec::new(), vec![held(ACCOUNT, START + S * 9), held("g", START + S * 5)]).await.unwrap();
     let claim = on.claim(worker, 9).await;
     assert_eq!((claim.items.len(), claim.next_due), (0, Some(S * 9)));
-    on.store.record(Vec::new(), vec![ScopeRow { name: ACCOUNT.into(), state: ScopeState::Open }]).await.unwrap();
+    on.store.record(Vec::new(), vec![ScopeRow { name: ACCOUNT.into(), state: ScopeStatus::Open }]).await.unwrap();
     assert_eq!(on.keys(worker, 9).await, ["b"]);
 }
 
 async fn a_worker_that_lost_its_lease_records_nothing(on: Bench) {
     on.add([item("a"), item("b")]).await;
-    let frozen = on.store.enlist("frozen", S * 30).await.unwrap();
-    let other = on.store.enlist("other", LEASE).await.unwrap();
+    let frozen = on.store.register("frozen", S * 30).await.unwrap();
+    let other = on.store.register("other", LEASE).await.unwrap();
     let before = on.claim(frozen, 2).await;
     on.forward(S * 29).await;
-    assert!(on.store.renew(frozen).await.unwrap());
+    assert!(on.store.heartbeat(frozen).await.unwrap());
     on.forward(S * 29).await;
-    assert!(on.store.renew(other).await.unwrap());
+    assert!(on.store.heartbeat(other).await.unwrap());
     assert!(on.claim(other, 9).await.items.is_empty(), "the lease was renewed");
     on.forward(S).await;
-    assert!(on.store.renew(other).await.unwrap());
+    assert!(on.store.heartbeat(other).await.unwrap());
     let after = on.claim(other, 1).await;
     assert_eq!(keys(&after.items), ["a"]);
     let outcomes = before.items.iter().map(ClaimOutcome::success).collect();
-    assert_eq!(on.store.record(outcomes, Vec::new()).await.unwrap(), [Kept::Lost, Kept::Lost]);
-    assert!(!on.store.renew(frozen).await.unwrap());
+    assert_eq!(on.store.record(outcomes, Vec::new()).await.unwrap(), [RecordStatus::Lost, RecordStatus::Lost]);
+    assert!(!on.store.heartbeat(frozen).await.unwrap());
     assert!(on.claim(frozen, 9).await.items.is_empty(), "who lost its lease gets no more work");
-    assert_eq!(on.record(ClaimOutcome::success(&after.items[0])).await, Kept::Recorded);
+    assert_eq!(on.record(ClaimOutcome::success(&after.items[0])).await, RecordStatus::Recorded);
     let counts = on.store.counts().await.unwrap();
     assert_eq!((counts.of(State::Succeeded), counts.of(State::Waiting)), (1, 1));
     assert_eq!(on.store.show("b").await.unwrap().unwrap().0.crashes, 1);
@@ -266,15 +270,15 @@ async fn a_worker_that_lost_its_lease_records_nothing(on: Bench) {
 
 async fn who_leaves_puts_back_and_who_dies_too(on: Bench) {
     on.add([item("a"), item("b"), item("c")]).await;
-    let leaves = on.store.enlist("leaves", S).await.unwrap();
-    let dies = on.store.enlist("dies", S).await.unwrap();
-    let lives = on.store.enlist("lives", LEASE).await.unwrap();
+    let leaves = on.store.register("leaves", S).await.unwrap();
+    let dies = on.store.register("dies", S).await.unwrap();
+    let lives = on.store.register("lives", LEASE).await.unwrap();
     assert_eq!(on.keys(dies, 1).await, ["a"]);
     assert_eq!(on.keys(leaves, 1).await, ["b"]);
     assert!(on.claim(lives, 0).await.others);
-    on.store.leave(leaves).await.unwrap();
+    on.store.deregister(leaves).await.unwrap();
     on.forward(S).await;
-    on.store.renew(lives).await.unwrap();
+    on.store.heartbeat(lives).await.unwrap();
     let claim = on.claim(lives, 9).await;
     assert_eq!(keys(&claim.items), ["b", "c", "a"], "what a crash interrupted goes behind");
     let crashes: Vec<u32> = claim.items.iter().map(|claimed| claimed.item.crashes).collect();
@@ -286,7 +290,7 @@ async fn who_leaves_puts_back_and_who_dies_too(on: Bench) {
 
 async fn outcomes_are_taken_once(on: Bench) {
     on.add([item("a"), item("b")]).await;
-    let worker = on.enlist().await;
+    let worker = on.register().await;
     let claim = on.claim(worker, 2).await;
     let (a, b) = (&claim.items[0], &claim.items[1]);
     let both = vec![
@@ -294,9 +298,12 @@ async fn outcomes_are_taken_once(on: Bench) {
         outcome(b, Counted::Deferral, Transition::Failed, "fail"),
         ClaimOutcome::success(b),
     ];
-    assert_eq!(on.store.record(both, Vec::new()).await.unwrap(), [Kept::Recorded, Kept::Recorded, Kept::Lost]);
-    assert_eq!(on.record(again(a, S)).await, Kept::Lost);
-    assert_eq!(on.record(ClaimOutcome::back(a)).await, Kept::Lost);
+    assert_eq!(
+        on.store.record(both, Vec::new()).await.unwrap(),
+        [RecordStatus::Recorded, RecordStatus::Recorded, RecordStatus::Lost]
+    );
+    assert_eq!(on.record(again(a, S)).await, RecordStatus::Lost);
+    assert_eq!(on.record(ClaimOutcome::back(a)).await, RecordStatus::Lost);
     let found = on.store.show("b").await.unwrap().unwrap().0;
     assert_eq!((found.state, found.attempts, found.deferrals, found.ended), (State::Failed, 0, 1, Some(START)));
     assert_eq!(found.reason.as_deref(), Some("because"));
@@ -305,18 +312,18 @@ async fn outcomes_are_taken_once(on: Bench) {
 
 async fn a_cancelled_item_takes_no_outcome(on: Bench) {
     on.add([item("a"), item("b"), item("c")]).await;
-    let worker = on.enlist().await;
+    let worker = on.register().await;
     let claim = on.claim(worker, 2).await;
     on.record(ClaimOutcome::success(&claim.items[1])).await;
     assert_eq!(on.store.amend(Filter::default(), Amend::Cancel).await.unwrap(), 2, "what ended stays");
-    assert_eq!(on.record(ClaimOutcome::success(&claim.items[0])).await, Kept::Lost);
+    assert_eq!(on.record(ClaimOutcome::success(&claim.items[0])).await, RecordStatus::Lost);
     let counts = on.store.counts().await.unwrap();
     assert_eq!((counts.of(State::Cancelled), counts.of(State::Succeeded)), (2, 1));
 }
 
 async fn a_person_retries_what_has_ended(on: Bench) {
     on.add([item("failed"), item("done"), item("waits")]).await;
-    let worker = on.enlist().await;
+    let worker = on.register().await;
     let claim = on.claim(worker, 3).await;
     let [failed, done, waits] = &claim.items[..] else { panic!("three were claimed") };
     let outcomes = vec![
@@ -335,7 +342,7 @@ async fn a_person_retries_what_has_ended(on: Bench) {
 
 async fn what_ended_long_ago_is_removed(on: Bench) {
     on.add([item("failed"), item("done"), item("waits"), of_group("other", "g")]).await;
-    let worker = on.enlist().await;
+    let worker = on.register().await;
     let claim = on.claim(worker, 4).await;
     for claimed in &claim.items {
         match &*claimed.item.key {
@@ -359,20 +366,20 @@ async fn what_ended_long_ago_is_removed(on: Bench) {
     // The key is free again, and what a worker still says of the one before is not taken.
     on.add([item("other")]).await;
     let stale = claim.items.iter().find(|claimed| claimed.item.key == "other").expect("claimed");
-    assert_eq!(on.record(ClaimOutcome::success(stale)).await, Kept::Lost);
+    assert_eq!(on.record(ClaimOutcome::success(stale)).await, RecordStatus::Lost);
     assert_eq!(on.claim(worker, 9).await.items.len(), 1);
 }
 
 async fn what_is_left_to_the_next_run_begins_it(on: Bench) {
     on.add([item("a"), item("b")]).await;
-    let worker = on.enlist().await;
+    let worker = on.register().await;
     let claim = on.claim(worker, 1).await;
     on.record(outcome(&claim.items[0], Counted::Attempt, Transition::NextRun, "next_run")).await;
     assert_eq!(on.store.counts().await.unwrap().of(State::Deferred), 1);
     assert_eq!(on.keys(worker, 9).await, ["b"]);
     on.add([item("c")]).await;
-    on.store.leave(worker).await.unwrap();
-    let worker = on.enlist().await;
+    on.store.deregister(worker).await.unwrap();
+    let worker = on.register().await;
     let claim = on.claim(worker, 9).await;
     assert_eq!(keys(&claim.items), ["a", "b", "c"]);
     assert_eq!((claim.items[0].item.attempts, claim.items[0].item.forgiven.attempts), (1, 1));
@@ -387,7 +394,7 @@ async fn after_the_year_9999_is_never(on: Bench) {
         NewItem { not_before: Some(START + S), ..item("soon") },
     ])
     .await;
-    let worker = on.enlist().await;
+    let worker = on.register().await;
     let claim = on.claim(worker, 9).await;
     assert_eq!((keys(&claim.items), claim.next_due), (vec!["nonsense".to_owned()], Some(S)));
     on.forward(S).await;
@@ -398,7 +405,7 @@ async fn after_the_year_9999_is_never(on: Bench) {
 
 async fn items_are_listed_in_pages(on: Bench) {
     on.add((0..5).map(|n| of_group(&format!("item-{n}"), if n % 2 == 0 { "even" } else { "odd" }))).await;
-    let worker = on.enlist().await;
+    let worker = on.register().await;
     let claim = on.claim(worker, 5).await;
     for claimed in claim.items.iter().filter(|claimed| claimed.item.key != "item-2") {
         on.record(ClaimOutcome::success(claimed)).await;
@@ -423,29 +430,29 @@ async fn a_change_wakes_every_caller_that_waits_for_it(on: Bench) {
 
 async fn who_lost_its_lease_goes_on_in_the_same_run(on: Bench) {
     on.add([of_group("deferred", "g"), of_group("new", "g"), of_group("closed", "h")]).await;
-    let worker = on.store.enlist("freezes", S).await.unwrap();
+    let worker = on.store.register("freezes", S).await.unwrap();
     let claim = on.claim(worker, 1).await;
     let deferred = outcome(&claim.items[0], Counted::Attempt, Transition::NextRun, "next_run");
     on.store.record(vec![deferred], vec![stopped("h")]).await.unwrap();
     on.forward(S * 2).await;
-    let other = on.store.rejoin("other", LEASE).await.unwrap();
-    assert!(!on.store.renew(worker).await.unwrap(), "another worker noticed");
-    let worker = on.store.rejoin("freezes", LEASE).await.unwrap();
+    let other = on.store.reregister("other", LEASE).await.unwrap();
+    assert!(!on.store.heartbeat(worker).await.unwrap(), "another worker noticed");
+    let worker = on.store.reregister("freezes", LEASE).await.unwrap();
     assert_eq!(on.keys(worker, 9).await, ["new"]);
     assert_eq!(on.store.counts().await.unwrap().of(State::Deferred), 1);
     assert_eq!(on.store.scopes().await.unwrap(), [stopped("h")]);
-    on.enlist().await;
+    on.register().await;
     assert_eq!(on.keys(other, 9).await, ["deferred", "closed"], "the next run begins with them");
 }
 
 /// The clock steps in the middle of waits of ten minutes, an item's and a group's.
 async fn in_the_middle_of_waits(on: &Bench) -> paceline_store::work::WorkerId {
     on.add([item("a"), of_group("b", "held")]).await;
-    let worker = on.enlist().await;
+    let worker = on.register().await;
     on.store.record(Vec::new(), vec![held("held", START + S * 600)]).await.unwrap();
     on.fail_once(worker, S * 600).await;
     on.forward(S * 300).await;
-    assert!(on.store.renew(worker).await.unwrap());
+    assert!(on.store.heartbeat(worker).await.unwrap());
     worker
 }
 
@@ -461,7 +468,7 @@ async fn an_hour_back_lengthens_no_wait(on: Bench) {
     let mut keys = on.keys(worker, 9).await;
     keys.sort_unstable();
     assert_eq!(keys, ["a", "b"]);
-    assert!(on.store.renew(worker).await.unwrap(), "the lease goes on");
+    assert!(on.store.heartbeat(worker).await.unwrap(), "the lease goes on");
 }
 
 async fn an_hour_forward_makes_due(on: Bench) {
@@ -474,13 +481,13 @@ async fn an_hour_forward_makes_due(on: Bench) {
 
 async fn time_begins_with_the_first_send(on: Bench) {
     on.store.insert(vec![item("a")]).await.unwrap();
-    let worker = on.enlist().await;
+    let worker = on.register().await;
     let first = async || on.store.show("a").await.unwrap().unwrap().0.first;
-    for next in [Transition::Back, Transition::Again(Duration::ZERO)] {
+    for next in [Transition::Release, Transition::Retry(Duration::ZERO)] {
         let claimed = on.claim(worker, 1).await.items.remove(0);
         assert!(claimed.item.first.is_some());
         let nothing_sent = ClaimOutcome { next, ..ClaimOutcome::back(&claimed) };
-        assert_eq!(on.record(nothing_sent).await, Kept::Recorded);
+        assert_eq!(on.record(nothing_sent).await, RecordStatus::Recorded);
         assert_eq!(first().await, None, "{next:?}");
     }
     let claimed = on.claim(worker, 1).await.items.remove(0);

@@ -4,8 +4,8 @@
 #[cfg(feature = "postgres-tests")]
 mod cluster;
 mod conformance;
-mod kept;
 mod kill;
+mod limiter_state;
 mod model;
 mod paced;
 #[cfg(feature = "postgres-tests")]

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use paceline_core::Rng;
 use paceline_core::retry::Counted;
-use paceline_store::work::{Amend, Ask, Claim, ClaimOutcome, Filter, NewItem, State, Transition, WorkerId};
-use paceline_store::{ScopeRow, ScopeState};
+use paceline_store::work::{Amend, Claim, ClaimOutcome, ClaimRequest, Filter, NewItem, State, Transition, WorkerId};
+use paceline_store::{ScopeRow, ScopeStatus};
 
 use crate::support::{Bench, S, START, item, memory, outcome, sqlite};
 
@@ -44,9 +44,9 @@ impl Pair {
                 let lease = S * (20 + pick(rng, 40) as u32);
                 let (model, engine) = (&self.model.store, &self.engine.store);
                 let both = if rng.next_u64().is_multiple_of(3) {
-                    (model.rejoin("w", lease).await.unwrap(), engine.rejoin("w", lease).await.unwrap())
+                    (model.reregister("w", lease).await.unwrap(), engine.reregister("w", lease).await.unwrap())
                 } else {
-                    (model.enlist("w", lease).await.unwrap(), engine.enlist("w", lease).await.unwrap())
+                    (model.register("w", lease).await.unwrap(), engine.register("w", lease).await.unwrap())
                 };
                 self.workers.push(both);
             }
@@ -62,7 +62,8 @@ impl Pair {
                 let Some((model, engine)) = self.workers.get(pick(rng, 1 + self.workers.len() as u64) as usize) else {
                     return;
                 };
-                let (model, engine) = (self.model.store.renew(*model).await, self.engine.store.renew(*engine).await);
+                let (model, engine) =
+                    (self.model.store.heartbeat(*model).await, self.engine.store.heartbeat(*engine).await);
                 assert_eq!(model.unwrap(), engine.unwrap(), "{at}");
             }
             _ => self.amend(rng, at).await,
@@ -90,7 +91,7 @@ impl Pair {
         let Some(worker) = self.workers.get((rng.next_u64() % (1 + self.workers.len() as u64)) as usize) else {
             return;
         };
-        let ask = Ask { limit: (rng.next_u64() % 5) as usize, ahead: S * (rng.next_u64() % 3) as u32 };
+        let ask = ClaimRequest { limit: (rng.next_u64() % 5) as usize, ahead: S * (rng.next_u64() % 3) as u32 };
         let model = self.model.store.claim(worker.0, ask).await.unwrap();
         let engine = self.engine.store.claim(worker.1, ask).await.unwrap();
         let told = |claim: &Claim| {
@@ -125,8 +126,8 @@ impl Pair {
             let delay = S * (rng.next_u64() % 30) as u32;
             let make = |claimed: &paceline_store::work::Claimed, kind: u64| match kind {
                 0 | 1 => ClaimOutcome::success(claimed),
-                2 | 3 => outcome(claimed, Counted::Attempt, Transition::Again(delay), "retry"),
-                4 => outcome(claimed, Counted::Deferral, Transition::Again(delay), "defer"),
+                2 | 3 => outcome(claimed, Counted::Attempt, Transition::Retry(delay), "retry"),
+                4 => outcome(claimed, Counted::Deferral, Transition::Retry(delay), "defer"),
                 5 => outcome(claimed, Counted::Attempt, Transition::Failed, "fail"),
                 6 => outcome(claimed, Counted::Attempt, Transition::Skipped, "skip"),
                 7 => outcome(claimed, Counted::Attempt, Transition::NextRun, "next_run"),
@@ -146,9 +147,9 @@ impl Pair {
         let name = ["g0", "g1", "*"][(rng.next_u64() % 3) as usize].into();
         let reason = "a reason".to_owned();
         let state = match rng.next_u64() % 12 {
-            0 | 1 => ScopeState::Held { until: START + self.now + S * (rng.next_u64() % 20) as u32, reason },
-            2 => ScopeState::Stopped { reason },
-            3..=5 => ScopeState::Open,
+            0 | 1 => ScopeStatus::Held { until: START + self.now + S * (rng.next_u64() % 20) as u32, reason },
+            2 => ScopeStatus::Stopped { reason },
+            3..=5 => ScopeStatus::Open,
             _ => return Vec::new(),
         };
         vec![ScopeRow { name, state }]

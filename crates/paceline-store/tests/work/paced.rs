@@ -8,8 +8,8 @@ use paceline_core::{
     Request, ScopeId, Ticket, Verdict,
 };
 use paceline_store::work::{
-    Clock, Ended, Failure, Filter, MemoryStore, NewItem, Note, Policy, Scheduler, Start, State, Status, Task, Wait,
-    WorkStore as _,
+    EndReason, Failure, Filter, MemoryStore, NewItem, Scheduler, SchedulerConfig, SchedulerEvent, StartDecision,
+    StartDelay, State, Status, Task, WorkClock, WorkStore as _,
 };
 
 use crate::support::{S, START, of_group};
@@ -18,7 +18,7 @@ use crate::support::{S, START, of_group};
 #[derive(Clone)]
 struct World {
     store: Arc<MemoryStore>,
-    clock: Clock,
+    clock: WorkClock,
     pacer: Arc<Mutex<Pacer>>,
     asked: Arc<Mutex<usize>>,
     begun: Arc<Mutex<Vec<(String, Duration)>>>,
@@ -32,21 +32,21 @@ type Work = std::pin::Pin<Box<dyn Future<Output = Result<(), Failure>> + Send>>;
 
 impl World {
     async fn of(config: PacerConfig, items: impl IntoIterator<Item = NewItem>) -> Self {
-        let clock = Clock::starting_at(START);
+        let clock = WorkClock::starting_at(START);
         let store = Arc::new(MemoryStore::new(clock.clone()));
         store.insert(items.into_iter().collect()).await.unwrap();
         let pacer = Arc::new(Mutex::new(Pacer::new(config, 1, clock.now()).unwrap()));
         Self { store, clock, pacer, asked: Arc::default(), begun: Arc::default(), waits: Arc::default() }
     }
 
-    fn scheduler(&self, policy: Policy) -> Scheduler {
+    fn scheduler(&self, config: SchedulerConfig) -> Scheduler {
         let waits = self.waits.clone();
-        let observer = Arc::new(move |note: &Note<'_>| {
-            if let Note::Waiting { wait, why } = note {
+        let observer = Arc::new(move |note: &SchedulerEvent<'_>| {
+            if let SchedulerEvent::Waiting { wait, why } = note {
                 waits.lock().unwrap().push((*wait, why.map(str::to_owned)));
             }
         });
-        Scheduler::new(self.store.clone(), policy, self.clock.clone()).unwrap().with_observer(observer)
+        Scheduler::new(self.store.clone(), config, self.clock.clone()).unwrap().with_observer(observer)
     }
 
     fn scope(&self, name: &str) -> ScopeId {
@@ -54,12 +54,12 @@ impl World {
     }
 
     /// Work that takes a permit when it begins, and ends with success after that long.
-    fn work(&self, takes: Duration, for_all: bool) -> impl Fn(Task) -> Start<Work> {
+    fn work(&self, takes: Duration, for_all: bool) -> impl Fn(Task) -> StartDecision<Work> {
         self.work_during(Duration::ZERO, takes, for_all)
     }
 
     /// The same, but all of it fails for as long as an outage lasts.
-    fn work_during(&self, outage: Duration, takes: Duration, for_all: bool) -> impl Fn(Task) -> Start<Work> {
+    fn work_during(&self, outage: Duration, takes: Duration, for_all: bool) -> impl Fn(Task) -> StartDecision<Work> {
         let world = self.clone();
         move |task| {
             *world.asked.lock().unwrap() += 1;
@@ -68,7 +68,7 @@ impl World {
                     let passed = world.clock.now() - paceline_core::Instant::ZERO;
                     world.begun.lock().unwrap().push((task.key().to_owned(), passed));
                     let world = world.clone();
-                    Start::Now(Box::pin(async move {
+                    StartDecision::Now(Box::pin(async move {
                         tokio::time::sleep(takes).await;
                         let now = world.clock.now();
                         let is_out = now - paceline_core::Instant::ZERO < outage;
@@ -80,7 +80,7 @@ impl World {
                         if is_out { Err(Failure::new(class, "down").of_probe(sits_out)) } else { Ok(()) }
                     }))
                 }
-                Err((after, why)) => Start::Later(Wait { after, why: why.into(), for_all }),
+                Err((after, why)) => StartDecision::Later(StartDelay { after, why: why.into(), for_all }),
             }
         }
     }
@@ -120,8 +120,8 @@ fn numbered(group: &str, count: usize) -> impl Iterator<Item = NewItem> {
     (0..count).map(move |n| of_group(&format!("{group}-{n:02}"), group))
 }
 
-fn fifty() -> Policy {
-    Policy { concurrency: 50, ..Policy::default() }
+fn fifty() -> SchedulerConfig {
+    SchedulerConfig { concurrency: 50, ..SchedulerConfig::default() }
 }
 
 #[tokio::test(start_paused = true)]
@@ -179,7 +179,7 @@ async fn items_of_a_held_scope_go_back_a_thousand_a_second_at_most() {
     let (held, now) = (world.scope("held"), world.clock.now());
     world.pacer.lock().unwrap().hold(now, Some(&held), now + S * 600);
     let summary = world.scheduler(fifty()).run_paced(world.work(S, false), tokio::time::sleep(S * 3)).await.unwrap();
-    assert_eq!((summary.ended, summary.calls), (Ended::Interrupted, 0));
+    assert_eq!((summary.ended, summary.calls), (EndReason::Interrupted, 0));
     let asked = *world.asked.lock().unwrap();
     assert!((2_900..=3_050).contains(&asked), "{asked} in three seconds");
 }
@@ -192,7 +192,7 @@ async fn an_interruption_during_a_wait_puts_everything_back_at_once() {
         world.pacer.lock().unwrap().hold(now, Some(&scope), now + S * 600);
         let stop = tokio::time::sleep(S * 10);
         let summary = world.scheduler(fifty()).run_paced(world.work(S, for_all), stop).await.unwrap();
-        assert_eq!((summary.ended, summary.calls, summary.abandoned), (Ended::Interrupted, 0, 0));
+        assert_eq!((summary.ended, summary.calls, summary.abandoned), (EndReason::Interrupted, 0, 0));
         assert_eq!(world.clock.wall().saturating_since(START), S * 10, "nothing is in flight to be waited for");
         assert_eq!(summary.counts.of(State::Waiting), 200);
     }
@@ -207,9 +207,9 @@ async fn a_wait_of_an_hour_ends_the_run_and_outlives_it() {
         let work = world.work(S, for_all);
         let summary = world.scheduler(fifty()).run_paced(work, std::future::pending()).await.unwrap();
         if seconds < 3_600 {
-            assert_eq!((summary.ended, summary.status()), (Ended::Done, Status::Success));
+            assert_eq!((summary.ended, summary.status()), (EndReason::Done, Status::Success));
         } else {
-            assert_eq!((summary.ended, summary.status(), summary.calls), (Ended::MaxWait, Status::Deferred, 0));
+            assert_eq!((summary.ended, summary.status(), summary.calls), (EndReason::MaxWait, Status::Deferred, 0));
             let passed = world.clock.wall().saturating_since(START);
             assert!(passed < S, "{for_all}: {passed:?}");
         }
@@ -235,19 +235,19 @@ async fn what_can_never_begin_fails_without_a_try_and_a_stop_keeps_its_group() {
     let items = numbered("good", 5).chain(numbered("bad", 5)).chain(numbered("stopped", 5));
     let world = World::of(PacerConfig::default(), items).await;
     let work = |task: Task| match task.group() {
-        "bad" => Start::Never(Failure::new(Class::Invalid, "more than the limit")),
-        "stopped" => Start::Stopped("the key was revoked".to_owned()),
-        _ => Start::Now(std::future::ready(Ok(()))),
+        "bad" => StartDecision::Never(Failure::new(Class::Invalid, "more than the limit")),
+        "stopped" => StartDecision::Stopped("the key was revoked".to_owned()),
+        _ => StartDecision::Now(std::future::ready(Ok(()))),
     };
-    let summary = world.scheduler(Policy::default()).run_paced(work, std::future::pending()).await.unwrap();
-    assert_eq!((summary.ended, summary.status(), summary.calls), (Ended::GroupsStopped, Status::Deferred, 5));
+    let summary = world.scheduler(SchedulerConfig::default()).run_paced(work, std::future::pending()).await.unwrap();
+    assert_eq!((summary.ended, summary.status(), summary.calls), (EndReason::GroupsStopped, Status::Deferred, 5));
     let of = |state| summary.counts.of(state);
     assert_eq!((of(State::Succeeded), of(State::Failed), of(State::Waiting)), (5, 5, 5));
     for item in world.store.list(Filter::default(), 0, 99).await.unwrap() {
         assert_eq!(item.sends(), u32::from(&*item.group == "good"), "{}", item.key);
     }
     let reasons: Vec<_> = world.store.scopes().await.unwrap().into_iter().map(|row| row.state).collect();
-    assert_eq!(reasons, [paceline_store::ScopeState::Stopped { reason: "the key was revoked".to_owned() }]);
+    assert_eq!(reasons, [paceline_store::ScopeStatus::Stopped { reason: "the key was revoked".to_owned() }]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -255,10 +255,10 @@ async fn what_is_given_up_counts_against_no_bound() {
     let world = World::of(PacerConfig::default(), [of_group("a", "a")]).await;
     let given_up_twice = |task: Task| {
         let end = if task.attempt() < 3 { Err(Failure::new(Class::Abandoned, "given up")) } else { Ok(()) };
-        Start::Now(std::future::ready(end))
+        StartDecision::Now(std::future::ready(end))
     };
-    let policy = Policy { max_retries: 0, ..Policy::default() };
-    let summary = world.scheduler(policy).run_paced(given_up_twice, std::future::pending()).await.unwrap();
+    let config = SchedulerConfig { max_retries: 0, ..SchedulerConfig::default() };
+    let summary = world.scheduler(config).run_paced(given_up_twice, std::future::pending()).await.unwrap();
     assert_eq!((summary.status(), summary.calls, summary.abandoned), (Status::Success, 3, 2));
     let (item, _, events) = world.store.show("a").await.unwrap().unwrap();
     assert_eq!((item.attempts, item.abandoned, events.len()), (1, 2, 0));
@@ -268,8 +268,8 @@ async fn what_is_given_up_counts_against_no_bound() {
 async fn an_outage_burns_no_item() {
     let world = World::of(PacerConfig::default(), numbered("a", 200)).await;
     let work = world.work_during(S * 1_800, S / 10, false);
-    let policy = Policy { max_retries: 1, ..fifty() };
-    let summary = world.scheduler(policy).run_paced(work, std::future::pending()).await.unwrap();
+    let config = SchedulerConfig { max_retries: 1, ..fifty() };
+    let summary = world.scheduler(config).run_paced(work, std::future::pending()).await.unwrap();
     assert_eq!((summary.status(), summary.counts.of(State::Succeeded)), (Status::Success, 200));
     let passed = world.clock.wall().saturating_since(START);
     assert!(passed < S * 1_860, "half a minute between two tests, and then the paced rate: {passed:?}");
@@ -281,7 +281,7 @@ async fn an_outage_that_does_not_end_defers_everything() {
     let world = World::of(PacerConfig::default(), numbered("a", 200)).await;
     let work = world.work_during(Duration::MAX, S / 10, false);
     let summary = world.scheduler(fifty()).run_paced(work, std::future::pending()).await.unwrap();
-    assert_eq!((summary.ended, summary.status()), (Ended::MaxWait, Status::Deferred));
+    assert_eq!((summary.ended, summary.status()), (EndReason::MaxWait, Status::Deferred));
     assert_eq!(summary.counts.of(State::Waiting), 200);
     let passed = world.clock.wall().saturating_since(START);
     assert!(passed > S * 3_500 && passed < S * 3_700, "an hour of tests in vain: {passed:?}");

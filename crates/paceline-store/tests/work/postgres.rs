@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use paceline_core::{Class, Timestamp};
 use paceline_store::work::{
-    Ask, ClaimOutcome, Claimed, Clock, Failure, NewItem, Note, Policy, PostgresStore, Scheduler, State, Status,
-    WorkError, WorkStore as _,
+    ClaimOutcome, ClaimRequest, Claimed, Failure, NewItem, PostgresStore, Scheduler, SchedulerConfig, SchedulerEvent,
+    State, Status, WorkClock, WorkError, WorkStore as _,
 };
-use paceline_store::{ScopeRow, ScopeState};
+use paceline_store::{ScopeRow, ScopeStatus};
 
 use crate::cluster::{self, Cluster};
 use crate::model::same;
@@ -23,13 +23,13 @@ async fn postgres_does_as_memory_does() {
     }
 }
 
-fn policy() -> Policy {
-    Policy { concurrency: 8, ..Policy::default() }
+fn config() -> SchedulerConfig {
+    SchedulerConfig { concurrency: 8, ..SchedulerConfig::default() }
 }
 
 async fn scheduler(url: &str, schema: &str) -> Scheduler {
     let store = Arc::new(PostgresStore::open_in(url, schema).await.unwrap());
-    Scheduler::new(store, policy(), Clock::system()).unwrap()
+    Scheduler::new(store, config(), WorkClock::system()).unwrap()
 }
 
 #[tokio::test]
@@ -41,8 +41,8 @@ async fn workers_share_and_none_starves() {
     let mut workers = Vec::new();
     for _ in 0..4 {
         let recorded = recorded.clone();
-        let observer = Arc::new(move |note: &Note<'_>| {
-            if let Note::Succeeded(item) = note {
+        let observer = Arc::new(move |note: &SchedulerEvent<'_>| {
+            if let SchedulerEvent::Succeeded(item) = note {
                 *recorded.lock().unwrap().entry(item.key.clone()).or_default() += 1;
             }
         });
@@ -114,13 +114,13 @@ async fn a_server_that_restarts_costs_no_item() {
 async fn a_group_is_held_by_the_clock_of_the_database() {
     let on = cluster::bench().await;
     on.add([item("a")]).await;
-    let scheduler = Scheduler::new(on.store.clone(), policy(), Clock::system()).unwrap();
+    let scheduler = Scheduler::new(on.store.clone(), config(), WorkClock::system()).unwrap();
     let tonight = S * 36_000;
     let used_up = move |_| async move { Err(Failure::new(Class::QuotaExhausted, "used up").with_retry_after(tonight)) };
     let summary = scheduler.run(used_up).await.unwrap();
     assert_eq!((summary.status(), summary.calls), (Status::Deferred, 1));
     let held = on.store.scopes().await.unwrap();
-    let [ScopeRow { state: ScopeState::Held { until, .. }, .. }] = &held[..] else { panic!("{held:?}") };
+    let [ScopeRow { state: ScopeStatus::Held { until, .. }, .. }] = &held[..] else { panic!("{held:?}") };
     // The clock of the database stands still while the run lasts.
     assert!((START + tonight..START + tonight + S * 60).contains(until), "{until:?}");
 }
@@ -137,8 +137,8 @@ async fn an_older_store_is_brought_up_to_date_and_a_newer_one_refused() {
     watch.batch_execute(&first).await.unwrap();
     for _ in 0..2 {
         let store = PostgresStore::open_in(&url, &schema).await.unwrap();
-        let worker = store.enlist("tester", S).await.unwrap();
-        assert!(store.renew(worker).await.unwrap());
+        let worker = store.register("tester", S).await.unwrap();
+        assert!(store.heartbeat(worker).await.unwrap());
         assert_eq!(store.counts().await.unwrap().total(), 1);
     }
     watch.batch_execute(&format!("UPDATE {schema}.version SET found = 99")).await.unwrap();
@@ -208,17 +208,17 @@ async fn no_query_reads_what_it_does_not_need_whatever_statistics_say() {
         let before = rows_read(&watch, &schema, &schema).await;
         let store = PostgresStore::open_in(&url, &schema).await.unwrap();
         store.insert((0..100).map(|n| item(&format!("due-{n}"))).collect()).await.unwrap();
-        let worker = store.enlist("tester", LEASE).await.unwrap();
+        let worker = store.register("tester", LEASE).await.unwrap();
         for round in 0..20 {
-            let claim = store.claim(worker, Ask { limit: 10, ahead: S }).await.unwrap();
+            let claim = store.claim(worker, ClaimRequest { limit: 10, ahead: S }).await.unwrap();
             assert_eq!(claim.items.len(), 10);
             let outcome = |claimed: &Claimed| {
                 if round < 10 { again(claimed, Duration::ZERO) } else { ClaimOutcome::success(claimed) }
             };
             store.record(claim.items.iter().map(outcome).collect(), Vec::new()).await.unwrap();
-            assert!(store.renew(worker).await.unwrap());
+            assert!(store.heartbeat(worker).await.unwrap());
         }
-        store.leave(worker).await.unwrap();
+        store.deregister(worker).await.unwrap();
         drop(store);
         let after = rows_read(&watch, &schema, &schema).await;
         assert_eq!(after.0 - before.0, 0, "the table was passed over, analyzed: {analyzed}");
@@ -239,10 +239,10 @@ async fn a_claim_among_two_thousand_groups_asks_those_that_it_takes_from() {
     drop(store);
     let before = rows_read(&watch, &schema, &schema).await;
     let store = PostgresStore::open_in(&url, &schema).await.unwrap();
-    let worker = store.enlist("tester", LEASE).await.unwrap();
+    let worker = store.register("tester", LEASE).await.unwrap();
     let mut groups = BTreeMap::<String, u32>::new();
     for _ in 0..100 {
-        let claim = store.claim(worker, Ask { limit: 10, ahead: S }).await.unwrap();
+        let claim = store.claim(worker, ClaimRequest { limit: 10, ahead: S }).await.unwrap();
         assert_eq!((claim.items.len(), claim.next_due), (10, Some(Duration::ZERO)));
         claim.items.iter().for_each(|claimed| *groups.entry(claimed.item.group.to_string()).or_default() += 1);
         store.record(claim.items.iter().map(ClaimOutcome::success).collect(), Vec::new()).await.unwrap();
@@ -260,8 +260,8 @@ async fn a_worker_hears_of_more_urgent_items_that_another_adds() {
     let store = PostgresStore::open_in(&url, &schema).await.unwrap();
     let other = PostgresStore::open_in(&url, &schema).await.unwrap();
     store.insert((0..100).map(|n| item(&format!("item-{n}"))).collect()).await.unwrap();
-    let worker = store.enlist("tester", LEASE).await.unwrap();
-    let ask = Ask { limit: 10, ahead: S };
+    let worker = store.register("tester", LEASE).await.unwrap();
+    let ask = ClaimRequest { limit: 10, ahead: S };
     for _ in 0..2 {
         assert_eq!(store.claim(worker, ask).await.unwrap().items.len(), 10);
     }

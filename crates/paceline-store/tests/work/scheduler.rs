@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use paceline_core::{Backoff, Class, Growth, Jitter, Timestamp};
 use paceline_store::work::{
-    Case, Clock, Ended, Failure, Filter, Idle, Judge, Judgement, Judging, MemoryStore, NewItem, Note, OverBound,
-    Policy, Scheduler, SqliteStore, State, Status, Summary, Task, WorkStore,
+    Case, EndReason, Failure, Filter, Idle, Judge, JudgeFuture, Judgement, MemoryStore, NewItem, OverBound, Scheduler,
+    SchedulerConfig, SchedulerEvent, SqliteStore, State, Status, Summary, Task, WorkClock, WorkStore,
 };
 
 use crate::support::{S, START, folder, item, of_group};
@@ -17,7 +17,7 @@ use crate::support::{S, START, folder, item, of_group};
 #[derive(Clone)]
 struct World {
     store: Arc<MemoryStore>,
-    clock: Clock,
+    clock: WorkClock,
     calls: Calls,
 }
 
@@ -25,14 +25,14 @@ type Calls = Arc<Mutex<Vec<(String, Duration)>>>;
 
 impl World {
     async fn of(items: impl IntoIterator<Item = NewItem>) -> Self {
-        let clock = Clock::starting_at(START);
+        let clock = WorkClock::starting_at(START);
         let store = Arc::new(MemoryStore::new(clock.clone()));
         store.insert(items.into_iter().collect()).await.unwrap();
         Self { store, clock, calls: Calls::default() }
     }
 
-    fn scheduler(&self, policy: Policy) -> Scheduler {
-        Scheduler::new(self.store.clone(), policy, self.clock.clone()).unwrap()
+    fn scheduler(&self, config: SchedulerConfig) -> Scheduler {
+        Scheduler::new(self.store.clone(), config, self.clock.clone()).unwrap()
     }
 
     fn passed(&self) -> Duration {
@@ -101,8 +101,8 @@ fn once(fails: impl Fn(&Task) -> bool) -> impl Fn(&Task) -> Result<(), Failure> 
 #[tokio::test(start_paused = true)]
 async fn the_first_of_three_fails_once_and_all_succeed() {
     let world = World::of(numbered(3)).await;
-    let summary = world.run(&world.scheduler(Policy::default()), S, once(|task| task.key() == "item-0")).await;
-    assert_eq!((summary.status(), summary.ended), (Status::Success, Ended::Done));
+    let summary = world.run(&world.scheduler(SchedulerConfig::default()), S, once(|task| task.key() == "item-0")).await;
+    assert_eq!((summary.status(), summary.ended), (Status::Success, EndReason::Done));
     assert_eq!((summary.calls, summary.resends), (4, 1));
     let calls = world.calls_per_item();
     assert_eq!(calls.into_values().collect::<Vec<_>>(), [2, 1, 1]);
@@ -113,9 +113,9 @@ async fn the_first_of_three_fails_once_and_all_succeed() {
 async fn a_permanent_failure_is_sent_once_more_than_its_retries() {
     for max_retries in [0, 1, 2, 3, 10] {
         let world = World::of(numbered(3)).await;
-        let policy = Policy { max_retries, ..Policy::default() };
+        let config = SchedulerConfig { max_retries, ..SchedulerConfig::default() };
         let broken = |task: &Task| if task.key() == "item-1" { Err(unavailable()) } else { Ok(()) };
-        let summary = world.run(&world.scheduler(policy), S, broken).await;
+        let summary = world.run(&world.scheduler(config), S, broken).await;
         assert_eq!(world.times("item-1").len(), max_retries as usize + 1);
         assert_eq!(summary.status(), Status::Partial);
         assert_eq!((summary.counts.of(State::Failed), summary.counts.of(State::Succeeded)), (1, 2));
@@ -127,7 +127,7 @@ async fn a_permanent_failure_is_sent_once_more_than_its_retries() {
 async fn healthy_items_all_succeed() {
     for count in [0, 1, 3, 25, 1_000] {
         let world = World::of(numbered(count)).await;
-        let summary = world.run(&world.scheduler(Policy::default()), S, |_| Ok(())).await;
+        let summary = world.run(&world.scheduler(SchedulerConfig::default()), S, |_| Ok(())).await;
         assert_eq!(summary.status(), Status::Success);
         assert_eq!((summary.calls, world.calls_per_item().len()), (count as u64, count));
         assert_eq!(world.passed(), S * count.div_ceil(10) as u32, "always ten at a time");
@@ -138,9 +138,9 @@ async fn healthy_items_all_succeed() {
 async fn what_waits_blocks_no_other_item() {
     let world = World::of(numbered(100)).await;
     let backoff = Backoff { growth: Growth::Constant { delay: S * 60 }, jitter: Jitter::None };
-    let policy = Policy { backoff, concurrency: 1, ..Policy::default() };
+    let config = SchedulerConfig { backoff, concurrency: 1, ..SchedulerConfig::default() };
     let tenth = |task: &Task| task.key().ends_with('5');
-    let summary = world.run(&world.scheduler(policy), Duration::from_millis(100), once(tenth)).await;
+    let summary = world.run(&world.scheduler(config), Duration::from_millis(100), once(tenth)).await;
     assert_eq!((summary.status(), summary.calls), (Status::Success, 110));
     let calls = world.calls.lock().unwrap();
     let gaps: Vec<_> = calls.windows(2).map(|pair| pair[1].1 - pair[0].1).collect();
@@ -153,8 +153,8 @@ async fn what_waits_blocks_no_other_item() {
 #[tokio::test(start_paused = true)]
 async fn the_delay_belongs_to_the_item() {
     let world = World::of([item("a")]).await;
-    let policy = Policy { max_retries: 8, idle: Idle::Stay, ..Policy::default() };
-    let scheduler = world.scheduler(policy);
+    let config = SchedulerConfig { max_retries: 8, idle: Idle::Stay, ..SchedulerConfig::default() };
+    let scheduler = world.scheduler(config);
     let late = async {
         tokio::time::sleep(S * 100).await;
         world.store.insert(vec![item("b")]).await.unwrap();
@@ -162,7 +162,7 @@ async fn the_delay_belongs_to_the_item() {
     };
     let work = world.work(Duration::ZERO, |task| if task.attempt() < 9 { Err(unavailable()) } else { Ok(()) });
     let summary = scheduler.run_until(work, late).await.unwrap();
-    assert_eq!((summary.ended, summary.status()), (Ended::Interrupted, Status::Success));
+    assert_eq!((summary.ended, summary.status()), (EndReason::Interrupted, Status::Success));
     let secs = |key: &str| world.times(key).windows(2).map(|pair| (pair[1] - pair[0]) / 1_000).collect::<Vec<_>>();
     assert_eq!(secs("a"), [5, 10, 20, 40, 80, 160, 300, 300]);
     assert_eq!(secs("b"), [5, 10, 20, 40, 80, 160, 300, 300], "whatever a did");
@@ -178,7 +178,7 @@ async fn a_servers_hint_is_neither_shortened_nor_capped() {
         (1, _) => Err(Failure::new(Class::Throttled, "slow down").with_retry_after(S)),
         _ => Ok(()),
     };
-    let summary = world.run(&world.scheduler(Policy::default()), Duration::ZERO, hinted).await;
+    let summary = world.run(&world.scheduler(SchedulerConfig::default()), Duration::ZERO, hinted).await;
     assert_eq!(summary.status(), Status::Success);
     assert_eq!(world.times("a"), [0, 900_000]);
     assert_eq!(world.times("b"), [0, 1_000], "the server knows when there is room");
@@ -195,16 +195,16 @@ async fn deferrals_and_time_are_bounded_too() {
     let throttled = |_: &Task| Err(Failure::new(Class::Throttled, "slow down"));
     for max_deferrals in [0, 1, 4] {
         let world = World::of([item("a")]).await;
-        let policy = Policy { max_deferrals: Some(max_deferrals), ..Policy::default() };
-        let summary = world.run(&world.scheduler(policy), Duration::ZERO, throttled).await;
+        let config = SchedulerConfig { max_deferrals: Some(max_deferrals), ..SchedulerConfig::default() };
+        let summary = world.run(&world.scheduler(config), Duration::ZERO, throttled).await;
         assert_eq!(world.times("a").len(), max_deferrals as usize + 1);
         assert_eq!(summary.status(), Status::Failed);
         assert_eq!(world.state("a").await, (State::Failed, Some("max_deferrals".to_owned())));
     }
     let patient = NewItem { deadline: Some(S * 80), ..item("a") };
     let world = World::of([patient, item("b")]).await;
-    let policy = Policy { deadline: S * 40, ..Policy::default() };
-    world.run(&world.scheduler(policy), Duration::ZERO, throttled).await;
+    let config = SchedulerConfig { deadline: S * 40, ..SchedulerConfig::default() };
+    world.run(&world.scheduler(config), Duration::ZERO, throttled).await;
     assert_eq!(world.times("a"), [0, 5_000, 15_000, 35_000, 75_000]);
     assert_eq!(world.times("b"), [0, 5_000, 15_000, 35_000]);
     assert_eq!(world.state("a").await, (State::Failed, Some("deadline".to_owned())));
@@ -218,13 +218,13 @@ async fn an_error_of_the_account_stops_its_group_and_keeps_its_items() {
         "bad" => Err(Failure::new(Class::Account, "the key was revoked").with_status(401)),
         _ => Ok(()),
     };
-    let policy = Policy { concurrency: 2, ..Policy::default() };
-    let summary = world.run(&world.scheduler(policy.clone()), S, revoked).await;
-    assert_eq!((summary.ended, summary.status()), (Ended::GroupsStopped, Status::Deferred));
+    let config = SchedulerConfig { concurrency: 2, ..SchedulerConfig::default() };
+    let summary = world.run(&world.scheduler(config.clone()), S, revoked).await;
+    assert_eq!((summary.ended, summary.status()), (EndReason::GroupsStopped, Status::Deferred));
     assert_eq!((summary.counts.of(State::Waiting), summary.counts.of(State::Succeeded)), (20, 1));
     assert!(summary.calls <= 3, "nothing of the group began once it was known: {} calls", summary.calls);
-    let summary = world.run(&world.scheduler(policy), S, |_| Ok(())).await;
-    assert_eq!((summary.ended, summary.status()), (Ended::Done, Status::Success));
+    let summary = world.run(&world.scheduler(config), S, |_| Ok(())).await;
+    assert_eq!((summary.ended, summary.status()), (EndReason::Done, Status::Success));
 }
 
 #[tokio::test(start_paused = true)]
@@ -234,30 +234,35 @@ async fn an_exhausted_quota_holds_its_group_only() {
         ("a", 1) => Err(Failure::new(Class::QuotaExhausted, "used up").with_retry_after(S * 1_800)),
         _ => Ok(()),
     };
-    let policy = Policy { concurrency: 1, ..Policy::default() };
-    let summary = world.run(&world.scheduler(policy.clone()), S, used_up).await;
+    let config = SchedulerConfig { concurrency: 1, ..SchedulerConfig::default() };
+    let summary = world.run(&world.scheduler(config.clone()), S, used_up).await;
     assert_eq!(summary.status(), Status::Success);
     assert!(world.times("a") == [0, 1_801_000] && world.times("b") == [1_802_000] && world.times("c")[0] < 3_000);
     let world = World::of([of_group("a", "day"), of_group("b", "day")]).await;
     let tomorrow = |_: &Task| Err(Failure::new(Class::QuotaExhausted, "used up").with_retry_after(S * 50_000));
-    let summary = world.run(&world.scheduler(policy.clone()), S, tomorrow).await;
-    assert_eq!((summary.ended, summary.status(), summary.calls), (Ended::MaxWait, Status::Deferred, 1));
+    let summary = world.run(&world.scheduler(config.clone()), S, tomorrow).await;
+    assert_eq!((summary.ended, summary.status(), summary.calls), (EndReason::MaxWait, Status::Deferred, 1));
     assert!(world.passed() < S * 2, "a run that can do nothing for longer than max_wait ends at once");
-    let summary = world.run(&world.scheduler(policy), S, |_| Ok(())).await;
-    assert_eq!((summary.ended, summary.calls), (Ended::MaxWait, 0), "the hold outlives the run");
+    let summary = world.run(&world.scheduler(config), S, |_| Ok(())).await;
+    assert_eq!((summary.ended, summary.calls), (EndReason::MaxWait, 0), "the hold outlives the run");
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_is_left_to_the_next_run_begins_it() {
     let world = World::of([item("bad"), item("good")]).await;
     let broken = |task: &Task| if task.key() == "bad" { Err(unavailable()) } else { Ok(()) };
-    let policy = Policy { max_retries: 1, over_bound: OverBound::NextRun, concurrency: 1, ..Policy::default() };
-    let summary = world.run(&world.scheduler(policy.clone()), S, broken).await;
+    let config = SchedulerConfig {
+        max_retries: 1,
+        over_bound: OverBound::NextRun,
+        concurrency: 1,
+        ..SchedulerConfig::default()
+    };
+    let summary = world.run(&world.scheduler(config.clone()), S, broken).await;
     assert_eq!((summary.status(), summary.counts.of(State::Deferred)), (Status::Deferred, 1));
     assert_eq!(world.state("bad").await, (State::Deferred, Some("max_retries".to_owned())));
     world.store.insert(vec![item("new")]).await.unwrap();
     let before = world.calls.lock().unwrap().len();
-    let summary = world.run(&world.scheduler(policy), S, broken).await;
+    let summary = world.run(&world.scheduler(config), S, broken).await;
     assert_eq!(summary.counts.of(State::Deferred), 1);
     let order: Vec<_> = world.calls.lock().unwrap()[before..].iter().map(|(key, _)| key.clone()).collect();
     assert_eq!(order, ["bad", "new", "bad"], "first in the next run, and its retries begin anew");
@@ -266,13 +271,13 @@ async fn what_is_left_to_the_next_run_begins_it() {
 #[tokio::test(start_paused = true)]
 async fn a_run_that_is_told_to_end_waits_for_what_is_in_flight() {
     let world = World::of(numbered(30)).await;
-    let policy = Policy { max_run_duration: Some(S * 5), concurrency: 2, ..Policy::default() };
-    let summary = world.run(&world.scheduler(policy.clone()), S * 3, |_| Ok(())).await;
-    assert_eq!((summary.ended, summary.calls, summary.abandoned), (Ended::MaxDuration, 4, 0));
+    let config = SchedulerConfig { max_run_duration: Some(S * 5), concurrency: 2, ..SchedulerConfig::default() };
+    let summary = world.run(&world.scheduler(config.clone()), S * 3, |_| Ok(())).await;
+    assert_eq!((summary.ended, summary.calls, summary.abandoned), (EndReason::MaxDuration, 4, 0));
     assert_eq!((summary.counts.of(State::Succeeded), world.passed()), (4, S * 6));
     let work = world.work(S * 300, |_| Ok(()));
-    let summary = world.scheduler(policy).run_until(work, tokio::time::sleep(S)).await.unwrap();
-    assert_eq!((summary.ended, summary.abandoned), (Ended::Interrupted, 2));
+    let summary = world.scheduler(config).run_until(work, tokio::time::sleep(S)).await.unwrap();
+    assert_eq!((summary.ended, summary.abandoned), (EndReason::Interrupted, 2));
     assert_eq!((summary.counts.of(State::InFlight), summary.counts.of(State::Waiting)), (0, 26));
     assert_eq!(world.passed(), S * (6 + 1 + 30), "the grace of 30 s, and no longer");
 }
@@ -280,7 +285,7 @@ async fn a_run_that_is_told_to_end_waits_for_what_is_in_flight() {
 #[tokio::test(start_paused = true)]
 async fn a_panic_is_a_failure_of_its_item_alone() {
     let world = World::of(numbered(5)).await;
-    let scheduler = world.scheduler(Policy::default());
+    let scheduler = world.scheduler(SchedulerConfig::default());
     let summary = scheduler
         .run(|task| async move {
             tokio::task::yield_now().await;
@@ -302,7 +307,7 @@ impl Judge for Table {
         "table"
     }
 
-    fn decide<'a>(&'a self, case: Case<'a>) -> Judging<'a> {
+    fn decide<'a>(&'a self, case: Case<'a>) -> JudgeFuture<'a> {
         let found = self.0.iter().find(|(key, _)| *key == case.item.key).cloned();
         Box::pin(async move {
             match found {
@@ -328,13 +333,13 @@ async fn a_judge_decides_within_bounds() {
     let world = World::of(plain.into_iter().chain(["aborts", "neighbour"].map(|key| of_group(key, "other")))).await;
     let silent = Arc::new(Mutex::new(Vec::new()));
     let heard = silent.clone();
-    let observer = Arc::new(move |note: &Note<'_>| {
-        if let Note::JudgeSilent(item) = note {
+    let observer = Arc::new(move |note: &SchedulerEvent<'_>| {
+        if let SchedulerEvent::JudgeTimedOut(item) = note {
             heard.lock().unwrap().push(item.key.clone());
         }
     });
-    let policy = Policy { concurrency: 6, max_retries: 1, ..Policy::default() };
-    let scheduler = world.scheduler(policy).with_judge(Arc::new(table)).with_observer(observer);
+    let config = SchedulerConfig { concurrency: 6, max_retries: 1, ..SchedulerConfig::default() };
+    let scheduler = world.scheduler(config).with_judge(Arc::new(table)).with_observer(observer);
     let summary = world.run(&scheduler, Duration::ZERO, once(|_| true)).await;
     assert_eq!(world.times("soon"), [0, 1_000]);
     assert_eq!(world.times("capped"), [0, 300_000]);
@@ -343,7 +348,7 @@ async fn a_judge_decides_within_bounds() {
     assert_eq!(*silent.lock().unwrap(), ["hangs"], "once");
     assert_eq!(world.state("skips").await, (State::Skipped, Some("not worth it".to_owned())));
     assert_eq!(world.state("aborts").await.0, State::Waiting);
-    assert_eq!((summary.ended, summary.status()), (Ended::GroupsStopped, Status::Deferred));
+    assert_eq!((summary.ended, summary.status()), (EndReason::GroupsStopped, Status::Deferred));
     let (_, _, events) = world.store.show("soon").await.unwrap().unwrap();
     assert_eq!(events[0].by, "table");
 }
@@ -356,7 +361,7 @@ async fn words_never_stop_anything() {
         let says = |task: &Task| {
             if task.attempt() == 1 { Err(Failure::new(Class::Overloaded, words).with_status(503)) } else { Ok(()) }
         };
-        let summary = world.run(&world.scheduler(Policy::default()), S, says).await;
+        let summary = world.run(&world.scheduler(SchedulerConfig::default()), S, says).await;
         assert_eq!((summary.status(), summary.calls), (Status::Success, 6), "{words}");
     }
 }
@@ -368,7 +373,7 @@ async fn a_thousand_due_times_are_kept_to_the_millisecond() {
         item.not_before = Some(START + Duration::from_millis(1_000 + 2 * n as u64));
     }
     let world = World::of(items).await;
-    let summary = world.run(&world.scheduler(Policy::default()), Duration::ZERO, |_| Ok(())).await;
+    let summary = world.run(&world.scheduler(SchedulerConfig::default()), Duration::ZERO, |_| Ok(())).await;
     assert_eq!(summary.status(), Status::Success);
     for (n, (key, at)) in world.calls.lock().unwrap().iter().enumerate() {
         assert_eq!(*key, format!("item-{n}"));
@@ -379,26 +384,26 @@ async fn a_thousand_due_times_are_kept_to_the_millisecond() {
 }
 
 /// A clock whose wall clock steps by so many milliseconds after that time.
-fn stepping(steady: &Clock, after: Duration, by_ms: i64) -> Clock {
+fn stepping(steady: &WorkClock, after: Duration, by_ms: i64) -> WorkClock {
     let (monotonic, wall) = (steady.clone(), steady.clone());
     let shown = move || {
         let passed = wall.wall();
         let step = if passed.saturating_since(START) >= after { by_ms } else { 0 };
         Timestamp::from_millis(passed.as_millis() + step)
     };
-    Clock::new(move || monotonic.now(), shown)
+    WorkClock::new(move || monotonic.now(), shown)
 }
 
 /// An hour back or forward, in the middle of a wait of ten minutes.
 #[tokio::test(start_paused = true)]
 async fn a_step_of_the_wall_clock_lengthens_no_wait() {
     for (step, earliest) in [(-3_600_000, 600), (3_600_000, 0)] {
-        let steady = Clock::starting_at(START);
+        let steady = WorkClock::starting_at(START);
         let stepped = stepping(&steady, S * 300, step);
         let store = Arc::new(MemoryStore::new(stepped.clone()));
         store.insert(vec![item("a")]).await.unwrap();
         let world = World { store, clock: steady, calls: Calls::default() };
-        let scheduler = Scheduler::new(world.store.clone(), Policy::default(), stepped).unwrap();
+        let scheduler = Scheduler::new(world.store.clone(), SchedulerConfig::default(), stepped).unwrap();
         let fails = |task: &Task| {
             if task.attempt() == 1 { Err(unavailable().with_retry_after(S * 600)) } else { Ok(()) }
         };
@@ -415,17 +420,17 @@ async fn a_step_of_the_wall_clock_lengthens_no_wait() {
 async fn a_step_of_the_wall_clock_lengthens_no_wait_in_a_file() {
     let wait = Duration::from_millis(200);
     for step in [-3_600_000, 3_600_000] {
-        let (folder, system, stepped) = (folder(), Clock::system(), Arc::new(AtomicI64::new(0)));
+        let (folder, system, stepped) = (folder(), WorkClock::system(), Arc::new(AtomicI64::new(0)));
         let clock = {
             let (monotonic, wall, stepped) = (system.clone(), system.clone(), stepped.clone());
             let shown = move || wall.wall().as_millis() + stepped.load(Ordering::SeqCst);
-            Clock::new(move || monotonic.now(), move || Timestamp::from_millis(shown()))
+            WorkClock::new(move || monotonic.now(), move || Timestamp::from_millis(shown()))
         };
         let store = Arc::new(SqliteStore::open(folder.path().join("work.db"), clock.clone()).unwrap());
         store.insert(numbered(20)).await.unwrap();
-        let policy = Policy { max_wait: S * 60, concurrency: 4, ..Policy::default() };
+        let config = SchedulerConfig { max_wait: S * 60, concurrency: 4, ..SchedulerConfig::default() };
         let backoff = Backoff { growth: Growth::Constant { delay: wait }, jitter: Jitter::None };
-        let scheduler = Scheduler::new(store, Policy { backoff, ..policy }, clock).unwrap();
+        let scheduler = Scheduler::new(store, SchedulerConfig { backoff, ..config }, clock).unwrap();
         let calls = Arc::new(Mutex::new(BTreeMap::<String, Vec<_>>::new()));
         let (heard, now) = (calls.clone(), system.clone());
         let summary = scheduler.run(move |task| {
@@ -438,7 +443,7 @@ async fn a_step_of_the_wall_clock_lengthens_no_wait_in_a_file() {
             async move { answer }
         });
         let summary = summary.await.unwrap();
-        assert_eq!((summary.ended, summary.status(), summary.calls), (Ended::Done, Status::Success, 40));
+        assert_eq!((summary.ended, summary.status(), summary.calls), (EndReason::Done, Status::Success, 40));
         let is_early = |times: &&Vec<paceline_core::Instant>| times[1] - times[0] < wait;
         let early = calls.lock().unwrap().values().filter(is_early).count();
         assert!(step > 0 || early == 0, "{early} were early after a step back");
@@ -449,18 +454,18 @@ async fn a_step_of_the_wall_clock_lengthens_no_wait_in_a_file() {
 /// item.
 #[tokio::test(start_paused = true)]
 async fn a_lost_lease_begins_no_new_run() {
-    let steady = Clock::starting_at(START);
+    let steady = WorkClock::starting_at(START);
     let stepped = stepping(&steady, S * 5, 3_600_000);
     let store = Arc::new(MemoryStore::new(stepped.clone()));
     store.insert(vec![item("bad"), NewItem { not_before: Some(START + S * 30), ..item("later") }]).await.unwrap();
-    let other = store.enlist("other", S * 86_400).await.unwrap();
+    let other = store.register("other", S * 86_400).await.unwrap();
     let world = World { store: store.clone(), clock: steady, calls: Calls::default() };
-    let policy = Policy { max_retries: 0, over_bound: OverBound::NextRun, ..Policy::default() };
-    let scheduler = Scheduler::new(store.clone(), policy, stepped).unwrap();
+    let config = SchedulerConfig { max_retries: 0, over_bound: OverBound::NextRun, ..SchedulerConfig::default() };
+    let scheduler = Scheduler::new(store.clone(), config, stepped).unwrap();
     let work = world.work(S, |task| if task.key() == "bad" { Err(unavailable()) } else { Ok(()) });
     let reaper = async {
         tokio::time::sleep(S * 6).await;
-        store.renew(other).await.unwrap()
+        store.heartbeat(other).await.unwrap()
     };
     let (summary, _) = tokio::join!(scheduler.run(work), reaper);
     let summary = summary.unwrap();
@@ -475,13 +480,17 @@ async fn a_lost_lease_begins_no_new_run() {
 #[test]
 fn work_may_block_threads_of_its_own() {
     let folder = folder();
-    let clock = Clock::system();
+    let clock = WorkClock::system();
     let store = Arc::new(SqliteStore::open(folder.path().join("work.db"), clock.clone()).unwrap());
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(store.insert(numbered(50))).unwrap();
     let growth = Growth::Constant { delay: Duration::from_millis(1) };
-    let policy = Policy { backoff: Backoff { growth, jitter: Jitter::None }, concurrency: 4, ..Policy::default() };
-    let scheduler = Scheduler::new(store.clone(), policy, clock).unwrap();
+    let config = SchedulerConfig {
+        backoff: Backoff { growth, jitter: Jitter::None },
+        concurrency: 4,
+        ..SchedulerConfig::default()
+    };
+    let scheduler = Scheduler::new(store.clone(), config, clock).unwrap();
     let summary = scheduler.run_blocking(|task| once(|task| task.key().ends_with('7'))(&task)).unwrap();
     assert_eq!((summary.status(), summary.calls), (Status::Success, 55));
     let items = runtime.block_on(store.list(Filter::default(), 0, 100)).unwrap();
@@ -491,7 +500,7 @@ fn work_may_block_threads_of_its_own() {
 #[tokio::test(start_paused = true)]
 async fn what_we_gave_up_ourselves_waits_as_asked_and_counts_as_no_try() {
     let world = World::of([item("a")]).await;
-    let scheduler = world.scheduler(Policy { max_retries: 0, ..Policy::default() });
+    let scheduler = world.scheduler(SchedulerConfig { max_retries: 0, ..SchedulerConfig::default() });
     let answer = |task: &Task| match task.attempt() {
         1..=3 => Err(Failure::new(Class::Abandoned, "no permit in time").with_retry_after(S * 40)),
         _ => Ok(()),

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use paceline_store::work::{Clock, Policy, Scheduler, SqliteStore, State, Task, WorkError, WorkStore as _};
+use paceline_store::work::{
+    Scheduler, SchedulerConfig, SqliteStore, State, Task, WorkClock, WorkError, WorkStore as _,
+};
 use rusqlite::Connection;
 
 use crate::support;
@@ -15,14 +17,14 @@ async fn one_process_works_and_others_add() {
     let path = folder.path().join("work.db");
     let works = SqliteStore::open(&path, clock.clock()).unwrap();
     let adds = SqliteStore::open(&path, clock.clock()).unwrap();
-    let worker = works.enlist("one", LEASE).await.unwrap();
-    works.enlist("another worker of the same process", LEASE).await.unwrap();
-    let refused = adds.enlist("two", LEASE).await;
+    let worker = works.register("one", LEASE).await.unwrap();
+    works.register("another worker of the same process", LEASE).await.unwrap();
+    let refused = adds.register("two", LEASE).await;
     assert!(matches!(&refused, Err(WorkError::Files(error)) if error.to_string().contains("is in use by process")));
     let changed = works.changed();
     adds.insert(vec![item("a")]).await.unwrap();
     changed.await.unwrap();
-    let ask = paceline_store::work::Ask { limit: 9, ahead: S };
+    let ask = paceline_store::work::ClaimRequest { limit: 9, ahead: S };
     assert_eq!(keys(&works.claim(worker, ask).await.unwrap().items), ["a"]);
 }
 
@@ -32,13 +34,13 @@ async fn what_the_dead_left_waits_again_at_once() {
     let path = folder.path().join("work.db");
     let dead = SqliteStore::open(&path, clock.clock()).unwrap();
     dead.insert(vec![item("a"), item("b")]).await.unwrap();
-    let worker = dead.enlist("dies", LEASE).await.unwrap();
-    let ask = paceline_store::work::Ask { limit: 1, ahead: S };
+    let worker = dead.register("dies", LEASE).await.unwrap();
+    let ask = paceline_store::work::ClaimRequest { limit: 1, ahead: S };
     dead.claim(worker, ask).await.unwrap();
     drop(dead);
     let next = SqliteStore::open(&path, clock.clock()).unwrap();
-    let worker = next.enlist("lives", LEASE).await.unwrap();
-    let ask = paceline_store::work::Ask { limit: 9, ahead: S };
+    let worker = next.register("lives", LEASE).await.unwrap();
+    let ask = paceline_store::work::ClaimRequest { limit: 9, ahead: S };
     assert_eq!(keys(&next.claim(worker, ask).await.unwrap().items), ["b", "a"]);
 }
 
@@ -46,7 +48,7 @@ async fn what_the_dead_left_waits_again_at_once() {
 async fn by_hand(sql: &str) -> (Bench, paceline_store::work::WorkerId) {
     let on = support::sqlite().await;
     on.add([item("a")]).await;
-    let worker = on.enlist().await;
+    let worker = on.register().await;
     on.fail_once(worker, S * 3_600).await;
     let path = on.path();
     Connection::open(path).unwrap().execute_batch(&format!("UPDATE item SET not_before_ms = {sql}")).unwrap();
@@ -113,9 +115,9 @@ async fn two_that_begin_a_store_together_both_may() {
 #[tokio::test]
 async fn with_a_bound_on_crashes_no_more_is_claimed_than_can_begin() {
     let folder = folder();
-    let store = Arc::new(SqliteStore::open(folder.path().join("work.db"), Clock::system()).unwrap());
+    let store = Arc::new(SqliteStore::open(folder.path().join("work.db"), WorkClock::system()).unwrap());
     store.insert((0..2_000).map(|n| item(&format!("item-{n}"))).collect()).await.unwrap();
-    let policy = Policy { concurrency: 2, max_crashes: Some(1), ..Policy::default() };
+    let config = SchedulerConfig { concurrency: 2, max_crashes: Some(1), ..SchedulerConfig::default() };
     let most = Arc::new(AtomicU64::new(0));
     let look = |_: Task| {
         let (store, most) = (store.clone(), most.clone());
@@ -124,7 +126,7 @@ async fn with_a_bound_on_crashes_no_more_is_claimed_than_can_begin() {
             Ok(())
         }
     };
-    Scheduler::new(store.clone(), policy, Clock::system()).unwrap().run(look).await.unwrap();
+    Scheduler::new(store.clone(), config, WorkClock::system()).unwrap().run(look).await.unwrap();
     assert_eq!(most.load(Ordering::Relaxed), 2);
 }
 
@@ -137,11 +139,11 @@ async fn a_clock_set_back_between_runs_starts_no_longer_wait() {
     let before = SqliteStore::open(&path, clock.clock()).unwrap();
     before.insert(vec![item("a")]).await.unwrap();
     let bench = Bench::of(Arc::new(before), clock);
-    let worker = bench.enlist().await;
+    let worker = bench.register().await;
     bench.fail_once(worker, S * 60).await;
     drop(bench);
     let bench = Bench::of(Arc::new(SqliteStore::open(&path, Turned::default().clock()).unwrap()), Turned::default());
-    let worker = bench.enlist().await;
+    let worker = bench.register().await;
     assert_eq!(bench.claim(worker, 1).await.next_due, Some(S * 60));
 }
 
@@ -152,19 +154,19 @@ async fn a_restart_neither_shortens_a_wait_nor_begins_it_anew() {
         || Bench::of(Arc::new(SqliteStore::open(folder.path().join("work.db"), clock.clock()).unwrap()), clock.clone());
     let on = open();
     on.add([item("a")]).await;
-    let worker = on.enlist().await;
+    let worker = on.register().await;
     on.fail_once(worker, S * 60).await;
     drop(on);
     for (down, left) in [(0, 60), (20, 40), (39, 1)] {
         clock.turn(S * down);
         let on = open();
-        let worker = on.enlist().await;
+        let worker = on.register().await;
         let claim = on.claim(worker, 1).await;
         assert_eq!((claim.items.len(), claim.next_due), (0, Some(S * left)));
     }
     clock.turn(S * 86_400);
     let on = open();
-    let worker = on.enlist().await;
+    let worker = on.register().await;
     let claim = on.claim(worker, 1).await;
     assert_eq!(keys(&claim.items), ["a"], "its time came while no process was there");
     assert_eq!(claim.items[0].history[0].waited, Some(S * (59 + 86_400)));

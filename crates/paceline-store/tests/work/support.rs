@@ -8,10 +8,10 @@ use std::time::Duration;
 use paceline_core::retry::Counted;
 use paceline_core::{Class, Instant, Timestamp};
 use paceline_store::work::{
-    Ask, Claim, ClaimOutcome, Claimed, Clock, DecisionRecord, Failure, Kept, MemoryStore, NewItem, SqliteStore,
-    Transition, WorkStore, WorkerId,
+    Claim, ClaimOutcome, ClaimRequest, Claimed, DecisionRecord, Failure, MemoryStore, NewItem, RecordStatus,
+    SqliteStore, Transition, WorkClock, WorkStore, WorkerId,
 };
-use paceline_store::{ScopeRow, ScopeState};
+use paceline_store::{ScopeRow, ScopeStatus};
 use tempfile::TempDir;
 
 /// When every test begins.
@@ -40,10 +40,10 @@ pub(crate) struct Turned {
 }
 
 impl Turned {
-    pub(crate) fn clock(&self) -> Clock {
+    pub(crate) fn clock(&self) -> WorkClock {
         let (monotonic, wall) = (self.clone(), self.clone());
         let shown = move || START.as_millis() + wall.passed().as_millis() as i64 + wall.stepped.load(Ordering::SeqCst);
-        Clock::new(move || monotonic.now(), move || Timestamp::from_millis(shown()))
+        WorkClock::new(move || monotonic.now(), move || Timestamp::from_millis(shown()))
     }
 
     fn now(&self) -> Instant {
@@ -122,12 +122,12 @@ impl Bench {
         self.store.insert(items.into_iter().collect()).await.unwrap();
     }
 
-    pub(crate) async fn enlist(&self) -> WorkerId {
-        self.store.enlist("tester", LEASE).await.unwrap()
+    pub(crate) async fn register(&self) -> WorkerId {
+        self.store.register("tester", LEASE).await.unwrap()
     }
 
     pub(crate) async fn claim(&self, worker: WorkerId, limit: usize) -> Claim {
-        self.store.claim(worker, Ask { limit, ahead: Duration::ZERO }).await.unwrap()
+        self.store.claim(worker, ClaimRequest { limit, ahead: Duration::ZERO }).await.unwrap()
     }
 
     /// Claims and tells the keys only.
@@ -135,7 +135,7 @@ impl Bench {
         keys(&self.claim(worker, limit).await.items)
     }
 
-    pub(crate) async fn record(&self, outcome: ClaimOutcome) -> Kept {
+    pub(crate) async fn record(&self, outcome: ClaimOutcome) -> RecordStatus {
         self.store.record(vec![outcome], Vec::new()).await.unwrap()[0]
     }
 
@@ -143,7 +143,7 @@ impl Bench {
     pub(crate) async fn fail_once(&self, worker: WorkerId, delay: Duration) -> Claimed {
         let mut claim = self.claim(worker, 1).await;
         let claimed = claim.items.pop().expect("an item is due");
-        assert_eq!(self.record(again(&claimed, delay)).await, Kept::Recorded);
+        assert_eq!(self.record(again(&claimed, delay)).await, RecordStatus::Recorded);
         claimed
     }
 }
@@ -170,13 +170,13 @@ pub(crate) fn outcome(claimed: &Claimed, counted: Counted, next: Transition, act
 }
 
 pub(crate) fn again(claimed: &Claimed, delay: Duration) -> ClaimOutcome {
-    outcome(claimed, Counted::Attempt, Transition::Again(delay), "retry")
+    outcome(claimed, Counted::Attempt, Transition::Retry(delay), "retry")
 }
 
 pub(crate) fn held(name: &str, until: Timestamp) -> ScopeRow {
-    ScopeRow { name: name.into(), state: ScopeState::Held { until, reason: "quota".to_owned() } }
+    ScopeRow { name: name.into(), state: ScopeStatus::Held { until, reason: "quota".to_owned() } }
 }
 
 pub(crate) fn stopped(name: &str) -> ScopeRow {
-    ScopeRow { name: name.into(), state: ScopeState::Stopped { reason: "bad key".to_owned() } }
+    ScopeRow { name: name.into(), state: ScopeStatus::Stopped { reason: "bad key".to_owned() } }
 }

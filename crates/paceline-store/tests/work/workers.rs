@@ -6,7 +6,9 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use paceline_store::work::{Clock, Note, Policy, Scheduler, SqliteStore, Summary, WorkError, WorkStore};
+use paceline_store::work::{
+    Scheduler, SchedulerConfig, SchedulerEvent, SqliteStore, Summary, WorkClock, WorkError, WorkStore,
+};
 
 /// Where a worker process finds its store.
 const STORE: &str = "PACELINE_TEST_STORE";
@@ -128,7 +130,7 @@ pub(crate) async fn open(store: &str) -> Arc<dyn WorkStore> {
     if let Some((url, schema)) = store.rsplit_once('#') {
         return Arc::new(paceline_store::work::PostgresStore::open_in(url, schema).await.unwrap());
     }
-    Arc::new(SqliteStore::open(store, Clock::system()).unwrap())
+    Arc::new(SqliteStore::open(store, WorkClock::system()).unwrap())
 }
 
 /// Works until everything has ended, and says what it does. Work is done in steps of a millisecond, so that much of it is
@@ -138,14 +140,14 @@ pub(crate) async fn work(
     takes: Duration,
     say: impl Fn(String) + Clone + Send + Sync + 'static,
 ) -> Result<Summary, WorkError> {
-    let policy = Policy { concurrency: 8, lease: Duration::from_secs(1), ..Policy::default() };
+    let config = SchedulerConfig { concurrency: 8, lease: Duration::from_secs(1), ..SchedulerConfig::default() };
     let tell = say.clone();
-    let observer = Arc::new(move |note: &Note<'_>| match note {
-        Note::Succeeded(item) => tell(format!("recorded {}", item.key)),
-        Note::Lost(item) => tell(format!("lost {}", item.key)),
+    let observer = Arc::new(move |note: &SchedulerEvent<'_>| match note {
+        SchedulerEvent::Succeeded(item) => tell(format!("recorded {}", item.key)),
+        SchedulerEvent::Lost(item) => tell(format!("lost {}", item.key)),
         _ => {}
     });
-    let scheduler = Scheduler::new(store, policy, Clock::system()).unwrap().with_observer(observer);
+    let scheduler = Scheduler::new(store, config, WorkClock::system()).unwrap().with_observer(observer);
     let summary = scheduler.run(|task| {
         let say = say.clone();
         async move {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::Poll;
 
-use paceline::{Class, Error, Hint, Level, NotNow, Policy, WaitReason};
+use paceline::{Class, Error, Level, NotNow, Policy, WaitReason};
 use tokio::time::Duration;
 
 use super::*;
@@ -304,7 +304,7 @@ async fn a_pause_that_comes_tells_a_deadline_before_its_end_to_those_who_wait() 
     assert!(poll_fn(|context| Poll::Ready(waiting.as_mut().poll(context).is_pending())).await);
     tokio::time::advance(S).await;
     let before = limiter.now();
-    held.complete(Outcome { hint: Some(Hint { wait: 60 * S, exact: false }), ..Outcome::new(Class::Throttled) });
+    held.complete(Outcome::new(Class::Throttled).with_hint(60 * S, false));
     let told = waiting.await.expect_err("30 s are not enough");
     assert_eq!(told, Error::DeadlineExceeded { waited: S, needed: Some(60 * S) });
     assert_eq!(limiter.now(), before, "at once");

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use http::Response;
 use tracing_subscriber::fmt::MakeWriter;
 
+use super::run::Cut;
 use super::*;
 
 #[derive(Clone, Default)]
@@ -94,6 +95,24 @@ async fn a_recovered_item_logs_one_warning_for_each_re_send() {
         assert_eq!(fields["hint_source"], "policy");
         assert!(fields["not_before"].as_str().is_some_and(|time| time.ends_with('Z')), "{fields}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_log_says_where_a_wait_comes_from_and_why_a_call_failed() {
+    let lines = Lines::default();
+    let _ = tracing::subscriber::set_global_default(tracing_subscriber::fmt().with_writer(std::io::sink).finish());
+    let subscriber = tracing_subscriber::fmt().json().with_writer(lines.clone()).finish();
+    let _guard = tracing::subscriber::set_default(subscriber);
+    let limiter = limiter(PacerConfig { retry: backing_off(S, 0), ..fixed(vec![], None, 5) });
+    let calls = AtomicU32::new(0);
+    let send = async || match calls.fetch_add(1, Ordering::Relaxed) {
+        0 => Ok(Response::builder().status(429).header("retry-after", "2").body("").expect("a response")),
+        _ => Err(Box::<dyn std::error::Error + Send + Sync>::from(Cut(io::Error::other("a digger")))),
+    };
+    limiter.run(request(&limiter), send).await.expect("no local refusal").expect_err("the cable stays cut");
+    let log = lines.parsed();
+    assert_eq!(log[0]["fields"]["hint_source"], "retry-after");
+    assert_eq!(log[1]["fields"]["words"], "the cable is cut: a digger");
 }
 
 #[tokio::test(start_paused = true)]

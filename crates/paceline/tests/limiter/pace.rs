@@ -1,7 +1,7 @@
 //! How fast calls leave, as the server sees it.
 
-use paceline::config::Preset;
-use paceline::{Class, Hint};
+use paceline::Class;
+use paceline_config::Preset;
 
 use super::*;
 
@@ -114,8 +114,7 @@ async fn the_preset_none_never_waits_but_where_the_server_says_so() {
         limiter.acquire(request(&limiter)).await.expect("open").complete(success());
     }
     assert_eq!(limiter.now() - start, Duration::ZERO);
-    let hint = Some(Hint { wait: 30 * S, exact: false });
-    let refused = Outcome { hint, ..Outcome::new(Class::Throttled) };
+    let refused = Outcome::new(Class::Throttled).with_hint(30 * S, false);
     limiter.acquire(request(&limiter)).await.expect("open").complete(refused);
     limiter.acquire(request(&limiter)).await.expect("a wait is no error").complete(success());
     assert!(limiter.now() - start >= 30 * S);

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use http::Response;
 use paceline::Error;
+use paceline_providers::Provider;
 
 use super::*;
 
@@ -74,7 +75,7 @@ async fn the_servers_wait_is_a_lower_bound() {
 
 #[derive(Debug, thiserror::Error)]
 #[error("the cable is cut")]
-struct Cut(#[source] io::Error);
+pub(crate) struct Cut(#[source] pub(crate) io::Error);
 
 #[tokio::test(start_paused = true)]
 async fn the_operations_own_error_comes_back_unchanged() {
@@ -127,4 +128,34 @@ async fn retries_take_their_place_in_the_window() {
     }
     assert_eq!(arrivals.seconds().len(), 60);
     assert!(arrivals.most_within(1.0) <= 3, "{:?}", arrivals.seconds());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reader_sees_what_was_reserved_and_says_what_was_used() {
+    let limiter = limiter(fixed(vec![Quota::sliding(Dimension::Tokens, 100, 60 * S)], None, 5));
+    let reserved = Cost::request().with(Dimension::Tokens, 60);
+    let request = Request::new(limiter.scope("test"), reserved.clone());
+    let used = limiter.run_with(
+        request,
+        async || 10,
+        |tokens, attempt| {
+            assert_eq!(*attempt.reserved, reserved);
+            Outcome::new(paceline::Class::Success).with_usage(Cost::zero().with(Dimension::Tokens, *tokens))
+        },
+    );
+    assert_eq!(used.await.expect("no local refusal"), 10);
+    assert_eq!(limiter.snapshot().account.quotas[0].remaining, 90);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_response_is_read_in_the_limiters_dialect() {
+    for (provider, sends) in [(Provider::Generic, 1), (Provider::Notion, 3)] {
+        let limiter = limiter(PacerConfig { retry: backing_off(S, 2), ..fixed(vec![], None, 5) });
+        let limiter = limiter.with_provider(provider);
+        let conflict = Response::builder().status(409).body(r#"{"object":"error","code":"conflict_error"}"#);
+        let conflict = conflict.expect("a response");
+        let send = async || Ok::<_, io::Error>(conflict.clone());
+        limiter.run(request(&limiter), send).await.expect("it was sent").expect("an answer");
+        assert_eq!(limiter.snapshot().account.totals.sends, sends, "{provider}");
+    }
 }

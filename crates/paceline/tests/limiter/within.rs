@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::task::Poll;
 
-use paceline::{Cause, Class, Error, Hint, Level, MaxWait, Outcome, Policy, Within};
+use paceline::{Cause, Class, Error, Level, MaxWait, Outcome, Policy, Within};
 
 use super::*;
 
@@ -47,7 +47,7 @@ async fn a_pause_that_comes_is_told_to_those_who_wait_and_to_no_other() {
     .await;
     tokio::time::advance(S).await;
     let now = limiter.now();
-    held.complete(Outcome { hint: Some(Hint { wait: 60 * S, exact: false }), ..Outcome::new(Class::Throttled) });
+    held.complete(Outcome::new(Class::Throttled).with_hint(60 * S, false));
     let cause = Cause::Throttled { asked: true };
     assert_eq!(deferred(within.await, now), (60, Level::Scope, Policy::Gate { cause }));
     assert_eq!(limiter.now(), now, "at once");

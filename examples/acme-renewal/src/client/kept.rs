@@ -17,7 +17,7 @@ impl Ca {
     /// # Errors
     /// What the store says.
     pub(crate) async fn restore(&self, store: &dyn WorkStore) -> Result<(), WorkError> {
-        let Some(text) = store.kept_limiter(self.directory()).await? else { return Ok(()) };
+        let Some(text) = store.load_limiter_state(self.directory()).await? else { return Ok(()) };
         let restored =
             serde_json::from_str(&text).map_err(|error| error.to_string()).and_then(|mut state: LimiterState| {
                 let go = |level: &mut LevelState| level.stopped = None;
@@ -45,7 +45,7 @@ impl Ca {
             return;
         }
         let state = serde_json::to_string(&self.0.limiter.export()).expect("numbers and words");
-        if let Err(error) = store.keep_limiter(self.directory(), &state).await {
+        if let Err(error) = store.save_limiter_state(self.directory(), &state).await {
             tracing::warn!("the calls of this run are not kept for the next, which may exceed the rate: {error}");
         }
     }
@@ -54,7 +54,7 @@ impl Ca {
 #[cfg(test)]
 mod tests {
     use paceline::{Class, Dimension, Outcome, Quota};
-    use paceline_store::work::{Clock, MemoryStore};
+    use paceline_store::work::{MemoryStore, WorkClock};
     use tokio::time::timeout;
 
     use super::*;
@@ -87,7 +87,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_daily_limit_holds_over_a_kill_and_a_restart() {
-        let store = MemoryStore::new(Clock::system());
+        let store = MemoryStore::new(WorkClock::system());
         let killed = begun(&store).await;
         let calls = tokio::select! {
             calls = call(&killed, DAY / 24) => calls,

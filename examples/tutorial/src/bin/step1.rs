@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
-use paceline_store::work::{Clock, Failure, NewItem, Policy, Scheduler, SqliteStore, Task, WorkStore};
+use paceline_store::work::{Failure, NewItem, Scheduler, SchedulerConfig, SqliteStore, Task, WorkClock, WorkStore};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let clock = Clock::system();
+    let clock = WorkClock::system();
     let store = Arc::new(SqliteStore::open("agent.db", clock.clone())?);
     let cities = ["Berlin", "Lima", "Tokyo", "Atlantis"];
     store.insert(cities.map(|city| NewItem::new(city, "")).to_vec()).await?;
 
-    let scheduler = Scheduler::new(store, Policy::default(), clock)?;
+    let scheduler = Scheduler::new(store, SchedulerConfig::default(), clock)?;
     let summary = scheduler.run(fetch).await?;
     println!("{}", summary.status().as_str());
     Ok(())

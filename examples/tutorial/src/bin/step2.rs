@@ -4,16 +4,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use paceline::Class;
-use paceline_store::work::{Clock, Failure, NewItem, Note, Policy, Scheduler, SqliteStore, Task, WorkStore};
+use paceline_store::work::{
+    Failure, NewItem, Scheduler, SchedulerConfig, SchedulerEvent, SqliteStore, Task, WorkClock, WorkStore,
+};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let clock = Clock::system();
+    let clock = WorkClock::system();
     let store = Arc::new(SqliteStore::open("agent.db", clock.clone())?);
     let cities = ["Berlin", "Lima", "Tokyo", "Atlantis"];
     store.insert(cities.map(|city| NewItem::new(city, "")).to_vec()).await?;
 
-    let scheduler = Scheduler::new(store, Policy::default(), clock)?.with_observer(Arc::new(tell));
+    let scheduler = Scheduler::new(store, SchedulerConfig::default(), clock)?.with_observer(Arc::new(tell));
     let summary = scheduler.run(fetch).await?;
     println!("{}", summary.status().as_str());
     Ok(())
@@ -36,9 +38,9 @@ async fn fetch(task: Task) -> Result<(), Failure> {
 }
 
 /// Says what was decided about a failure.
-fn tell(note: &Note<'_>) {
-    if let Note::Decided { item, decided, wait } = note {
+fn tell(note: &SchedulerEvent<'_>) {
+    if let SchedulerEvent::Decided { item, decided, wait } = note {
         let wait = wait.map_or_else(String::new, |wait| format!(" in {wait:?}"));
-        println!("{}: {}: {}{wait}", item.key, decided.failure.words, decided.action);
+        println!("{}: {}: {}{wait}", item.key, decided.failure.message, decided.action);
     }
 }

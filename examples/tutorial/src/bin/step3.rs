@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use paceline::{Class, Cost, Dimension, Limiter, Limits, Outcome, PacerConfig, Quota, Request};
 use paceline_store::work::{
-    Clock, Failure, Filter, NewItem, Note, OverBound, Policy, Scheduler, SqliteStore, Task, WorkStore,
+    Failure, Filter, NewItem, OverBound, Scheduler, SchedulerConfig, SchedulerEvent, SqliteStore, Task, WorkClock,
+    WorkStore,
 };
 
 #[tokio::main]
 async fn main() -> Result<ExitCode, Box<dyn std::error::Error>> {
-    let clock = Clock::system();
+    let clock = WorkClock::system();
     let store = Arc::new(SqliteStore::open("agent.db", clock.clone())?);
     let cities = ["Berlin", "Lima", "Tokyo", "Atlantis"];
     store.insert(cities.map(|city| NewItem::new(city, "")).to_vec()).await?;
@@ -21,12 +22,12 @@ async fn main() -> Result<ExitCode, Box<dyn std::error::Error>> {
     let limits = Limits { quotas: vec![quota], burst: None };
     let limiter = Limiter::new(PacerConfig { limits, ..PacerConfig::default() })?;
 
-    let policy = Policy { max_retries: 1, over_bound: OverBound::NextRun, ..Policy::default() };
-    let scheduler = Scheduler::new(store.clone(), policy, clock)?.with_observer(Arc::new(tell));
+    let config = SchedulerConfig { max_retries: 1, over_bound: OverBound::NextRun, ..SchedulerConfig::default() };
+    let scheduler = Scheduler::new(store.clone(), config, clock)?.with_observer(Arc::new(tell));
     let summary = scheduler.run(|task| paced(limiter.clone(), task)).await?;
 
     for item in store.list(Filter::default(), 0, 100).await? {
-        let words = item.last.map_or_else(String::new, |failure| format!(" after {:?}", failure.words));
+        let words = item.last.map_or_else(String::new, |failure| format!(" after {:?}", failure.message));
         println!("{:9} {}, tries: {}{words}", item.key, item.state.as_str(), item.attempts + item.deferrals);
     }
     println!("{}", summary.status().as_str());
@@ -59,9 +60,9 @@ async fn fetch(task: Task) -> Result<(), Failure> {
 }
 
 /// Says what was decided about a failure.
-fn tell(note: &Note<'_>) {
-    if let Note::Decided { item, decided, wait } = note {
+fn tell(note: &SchedulerEvent<'_>) {
+    if let SchedulerEvent::Decided { item, decided, wait } = note {
         let wait = wait.map_or_else(String::new, |wait| format!(" in {wait:?}"));
-        println!("{}: {}: {}{wait}", item.key, decided.failure.words, decided.action);
+        println!("{}: {}: {}{wait}", item.key, decided.failure.message, decided.action);
     }
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use paceline::Class;
-use paceline::provider::{Answer, read};
+use paceline_providers::{Answer, read};
 use serde_json::json;
 
 const OPENAI: Dialect = Dialect(Provider::OpenAi);

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use paceline_core::{Class, Instant};
+use paceline_http::NoAnswer;
 use paceline_store::Finished;
 
 use crate::run::calls::stop::Stop;
@@ -119,13 +120,25 @@ impl Reachability {
         Self { answered: false, failures: 0, since: None, max_wait }
     }
 
+    /// Takes in the end of a call: why no server seems to be there, once that is so.
+    pub(crate) fn gone<'a, Answer>(&mut self, answer: &'a Result<Answer, NoAnswer>, now: Instant) -> Option<&'a str> {
+        match answer {
+            Err(NoAnswer::Connect(words)) => self.failed(now).then_some(words),
+            Err(NoAnswer::Tls(_) | NoAnswer::GivenUp) => None,
+            _ => {
+                self.answered();
+                None
+            }
+        }
+    }
+
     /// A server answered.
-    pub(crate) const fn answered(&mut self) {
+    const fn answered(&mut self) {
         *self = Self { answered: true, ..Self::new(self.max_wait) };
     }
 
     /// No connection; true when no server seems to be there.
-    pub(crate) fn failed(&mut self, now: Instant) -> bool {
+    fn failed(&mut self, now: Instant) -> bool {
         let lasted = now - *self.since.get_or_insert(now);
         self.failures = self.failures.saturating_add(1);
         let never = !self.answered && self.failures >= Self::FAILURES && lasted >= Self::FOR;

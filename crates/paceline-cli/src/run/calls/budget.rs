@@ -2,9 +2,9 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use paceline::config::{Money, Prices};
-use paceline::provider::Usage;
-use paceline_store::Spent;
+use paceline_config::{Money, Prices};
+use paceline_providers::Usage;
+use paceline_store::ModelUsage;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
@@ -143,9 +143,9 @@ impl Book {
 
 impl Budget {
     /// A budget of a job whose runs before used `before`.
-    pub(crate) fn new(limits: Limits, prices: Prices, before: &[Spent]) -> Self {
+    pub(crate) fn new(limits: Limits, prices: Prices, before: &[ModelUsage]) -> Self {
         let mut book = Book::default();
-        for Spent { model, calls, tokens_in, tokens_out } in before {
+        for ModelUsage { model, calls, tokens_in, tokens_out } in before {
             let usage = Usage { input_tokens: *tokens_in, output_tokens: *tokens_out, units: 0 };
             let cost = prices.of(model).of(*tokens_in, *tokens_out);
             book.job.combine(&Sum { usage, cost }, u64::saturating_add);
@@ -233,7 +233,7 @@ pub(crate) struct Reserved<'a> {
 
 impl Reserved<'_> {
     /// The call is over and used that; `None`: as much as expected. Returns what it counts with.
-    pub(crate) fn settle(self, used: Option<Usage>) -> Spent {
+    pub(crate) fn settle(self, used: Option<Usage>) -> ModelUsage {
         let usage = used.unwrap_or_else(|| larger(self.expected.usage, self.sum.usage));
         let calls = u64::from(used.is_none() || usage.total() > 0);
         let (model, sum) = (Arc::clone(&self.expected.model), self.budget.sum(&self.expected.model, usage));
@@ -241,7 +241,7 @@ impl Reserved<'_> {
         book.run.combine(&sum, u64::saturating_add);
         book.job.combine(&sum, u64::saturating_add);
         book.calls += calls;
-        Spent { model, calls, tokens_in: usage.input_tokens, tokens_out: usage.output_tokens }
+        ModelUsage { model, calls, tokens_in: usage.input_tokens, tokens_out: usage.output_tokens }
     }
 }
 
@@ -275,7 +275,10 @@ mod tests {
         let budget = Budget::default();
         let first = budget.reserve(Expected::default()).now_or_never().expect("at once").expect("no end");
         let second = budget.reserve(bounded(u64::MAX, 1)).now_or_never().expect("at once").expect("no end");
-        assert_eq!(first.settle(Some(tokens(3, 2))), Spent { model: "".into(), calls: 1, tokens_in: 3, tokens_out: 2 });
+        assert_eq!(
+            first.settle(Some(tokens(3, 2))),
+            ModelUsage { model: "".into(), calls: 1, tokens_in: 3, tokens_out: 2 }
+        );
         assert_eq!(second.settle(None).tokens_in, u64::MAX, "as expected");
     }
 
@@ -300,8 +303,8 @@ mod tests {
 
     #[test]
     fn what_earlier_runs_used_counts_for_the_job_alone() {
-        let before = [Spent { model: "m".into(), calls: 2, tokens_in: 600, tokens_out: 200 }];
-        let price: Prices = "in=1000000,out=500000".parse::<paceline::config::Price>().expect("a price").into();
+        let before = [ModelUsage { model: "m".into(), calls: 2, tokens_in: 600, tokens_out: 200 }];
+        let price: Prices = "in=1000000,out=500000".parse::<paceline_config::Price>().expect("a price").into();
         let used = |limits| Budget::new(limits, price.clone(), &before).used();
         let found = used(Limits { job_tokens: Some(1_000), job_cost: "1000".parse().ok(), run_tokens: Some(5_000) });
         assert_eq!(found.words().collect::<Vec<_>>(), ["800 of 1,000 tokens", "700.00 of 1000.00 spent"]);

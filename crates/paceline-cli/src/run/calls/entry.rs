@@ -1,23 +1,25 @@
 //! What the journal is told about a call: the item's sends, the counters, and the line.
 
+use bytes::Bytes;
 use http::HeaderMap;
 use paceline_core::{Class, GiveUp, Request};
-use paceline_store::{Answer, Claimed, End, Finished, Last, Tally, Totals};
+use paceline_http::NoAnswer;
+use paceline_store::{CallTotals, Claimed, End, Finished, LastAnswer, ResultBody, Tally};
 
 use crate::run::calls::alike::Failed;
 use crate::run::calls::item::Sent;
 
 /// What a call adds to the counters of the job.
-pub(crate) fn added(item: &Claimed, sent: &Sent) -> Totals {
+pub(crate) fn added(item: &Claimed, sent: &Sent) -> CallTotals {
     let resend = item.tally.sends() > 0;
     let after_failure =
         item.tally.last.as_ref().is_some_and(|last| matches!(last.class, Class::Transient | Class::Overloaded));
-    Totals {
+    CallTotals {
         calls: 1,
         resends: u64::from(resend),
         retries: u64::from(resend && after_failure),
-        throttled: u64::from(sent.reading.class == Class::Throttled),
-        abandoned: u64::from(sent.answer.is_none()),
+        throttled: u64::from(sent.exchange.reading.class == Class::Throttled),
+        abandoned: u64::from(is_given_up(sent)),
     }
 }
 
@@ -30,71 +32,77 @@ pub(crate) fn tally(item: &Claimed, sent: &Sent, counted: Option<&Request>) -> T
             tally.deferrals = item.forgiven.deferrals.saturating_add(counted.deferrals);
             tally.probes = counted.probes;
         }
-        None if sent.answer.is_none() => tally.abandoned += 1,
-        None if sent.probe => tally.probes += 1,
+        None if is_given_up(sent) => tally.abandoned += 1,
+        None if sent.exchange.probe => tally.probes += 1,
         None => tally.attempts += 1,
     }
     tally.first = tally.first.or(Some(sent.at));
     tally.deadline = Some(sent.deadline);
-    if sent.answer.is_some() {
-        tally.last = Some(Last {
-            class: sent.reading.class,
-            status: status(sent),
-            code: sent.reading.code.clone(),
-            error_type: sent.reading.error_type.clone(),
-            words: (sent.reading.class != Class::Success).then(|| said(sent)),
+    if !is_given_up(sent) {
+        tally.last = Some(LastAnswer {
+            class: sent.exchange.reading.class,
+            status: sent.exchange.status(),
+            code: sent.exchange.reading.code.clone(),
+            error_type: sent.exchange.reading.error_type.clone(),
+            message: (sent.exchange.reading.class != Class::Success).then(|| said(sent)),
         });
     }
     tally
 }
 
-pub(crate) fn failed(item: &Claimed, sent: &Sent, reason: GiveUp, request: &Request, adds: Totals) -> Failed {
+pub(crate) fn failed(item: &Claimed, sent: &Sent, reason: GiveUp, request: &Request, adds: CallTotals) -> Failed {
     let tally = tally(item, sent, Some(request));
     let words = said(sent);
     let line = sent.echo.line(item.ordinal, tally.sends(), End::Failed, &line_answer(sent, &words));
     let mut finished = Finished::new(item.ordinal, End::Failed, line);
-    let usage = sent.reading.usage.unwrap_or_default();
+    let usage = sent.exchange.reading.usage.unwrap_or_default();
     (finished.tokens_in, finished.tokens_out) = (usage.input_tokens, usage.output_tokens);
-    (finished.tally, finished.adds, finished.spent) = (tally, adds, sent.spent.clone());
+    (finished.tally, finished.adds, finished.usage) = (tally, adds, sent.usage.clone());
     finished.reason = Some(reason.as_str().to_owned());
     Failed {
         finished,
         item: sent.echo.custom_id.to_string(),
         scope: item.scope.to_string(),
-        class: sent.reading.class,
-        status: status(sent),
-        code: sent.reading.code.clone(),
+        class: sent.exchange.reading.class,
+        status: sent.exchange.status(),
+        code: sent.exchange.reading.code.clone(),
         words,
     }
 }
 
-pub(crate) fn status(sent: &Sent) -> Option<u16> {
-    Some(sent.answer.as_ref()?.as_ref().ok()?.status.as_u16())
+/// The run ended before there was an answer.
+fn is_given_up(sent: &Sent) -> bool {
+    matches!(sent.exchange.answer, Err(NoAnswer::GivenUp))
 }
 
 /// What the other side said, or what happened instead.
 pub(crate) fn said(sent: &Sent) -> String {
-    match &sent.answer {
-        Some(Err(error)) => error.to_string(),
-        Some(Ok(answer)) => sent.reading.words.clone().unwrap_or_else(|| format!("status {}", answer.status)),
-        None => "given up".to_owned(),
+    match &sent.exchange.answer {
+        Err(error) => error.to_string(),
+        Ok(answer) => sent.exchange.reading.words.clone().unwrap_or_else(|| format!("status {}", answer.status())),
     }
 }
 
-pub(crate) fn line_answer<'a>(sent: &'a Sent, words: &'a str) -> Answer<'a> {
-    match &sent.answer {
-        Some(Ok(answer)) => Answer::Response {
-            status: answer.status.as_u16(),
-            request_id: request_id(&answer.headers),
-            body: &answer.body,
-        },
-        Some(Err(_)) => Answer::Error { code: sent.reading.code.as_deref().unwrap_or("no_response"), message: words },
-        None => Answer::Error { code: "abandoned", message: words },
+pub(crate) fn line_answer<'a>(sent: &'a Sent, words: &'a str) -> ResultBody<'a> {
+    match &sent.exchange.answer {
+        Ok(answer) => recorded(answer),
+        Err(_) => {
+            ResultBody::Error { code: sent.exchange.reading.code.as_deref().unwrap_or("no_response"), message: words }
+        }
+    }
+}
+
+/// An answer as a result line tells it.
+pub(crate) fn recorded(answer: &http::Response<Bytes>) -> ResultBody<'_> {
+    ResultBody::Response {
+        status: answer.status().as_u16(),
+        request_id: request_id(answer.headers()),
+        body: answer.body(),
     }
 }
 
 /// The provider's name for a call; empty without one.
-pub(crate) fn request_id(headers: &HeaderMap) -> &str {
+fn request_id(headers: &HeaderMap) -> &str {
     ["x-request-id", "request-id", "apim-request-id"]
         .into_iter()
         .find_map(|name| headers.get(name)?.to_str().ok())

@@ -1,28 +1,23 @@
 //! One try of one item: read its line, wait for a permit, send, read the answer, report it to the pacer.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use paceline::provider::{Dialect, Reading, TokenRatio, Usage};
-use paceline::{Limiter, MaxWait, Permit, Within, clock};
-use paceline_core::{
-    Cause, Class, Cost, Dimension, Instant, Level, Outcome, Policy, Request, Timestamp, TooLarge, Verdict, WaitReason,
-};
-use paceline_store::{Claimed, Journal, Spent};
+use http::HeaderValue;
+use paceline::{Limiter, MaxWait, Permit, Within};
+use paceline_core::{Cause, Cost, Dimension, Instant, Level, Policy, Request, Timestamp, TooLarge, WaitReason};
+use paceline_http::{Call, Exchange, Sender};
+use paceline_providers::Usage;
+use paceline_store::{Claimed, Journal, ModelUsage};
 use tokio::sync::watch;
 
 use crate::run::calls::budget::{Budget, Expected, Purse};
 use crate::run::calls::lane::Turn;
-use crate::run::calls::no_answer::NoAnswer;
-use crate::run::calls::partial::Partials;
-use crate::run::calls::send::{Answer, Call, Sender};
 use crate::run::lines::format::Format;
 use crate::run::lines::input::{Input, Span};
-use crate::run::lines::line::{self, Echo, Line, LineError};
+use crate::run::lines::line::{self, Echo, LineError};
 use crate::text;
 
 /// A longer pause of its scope or of the account an item spends in the journal. Only so many items are tried at once: those of a
@@ -50,11 +45,6 @@ pub(crate) struct Context {
     pub(crate) format: Format,
     pub(crate) limiter: Limiter,
     pub(crate) sender: Sender,
-    pub(crate) dialect: Dialect,
-    /// Tokens per character by scope, learnt from the usage that answers report: each model has its own tokenizer.
-    pub(crate) ratios: Mutex<BTreeMap<Arc<str>, TokenRatio>>,
-    /// Batches that were accepted in part.
-    pub(crate) partials: Partials,
     /// How long an item may be tried, from its first send.
     pub(crate) deadline: Duration,
     /// What calls may use.
@@ -137,16 +127,10 @@ pub(crate) enum Impossible {
 #[derive(Debug)]
 pub(crate) struct Sent {
     pub(crate) echo: Echo,
-    /// None when we gave the call up ourselves.
-    pub(crate) answer: Option<Result<Answer, NoAnswer>>,
-    pub(crate) reading: Reading,
+    pub(crate) exchange: Exchange,
     /// What it used.
-    pub(crate) spent: Spent,
-    pub(crate) verdict: Verdict,
-    /// It tested a failing server.
-    pub(crate) probe: bool,
+    pub(crate) usage: ModelUsage,
     pub(crate) at: Timestamp,
-    pub(crate) latency: Duration,
     pub(crate) deadline: Timestamp,
 }
 
@@ -207,9 +191,16 @@ impl Context {
         if !item.body_unchanged(line.hashed) {
             return Err(InputBroken::Changed { line: item.line });
         }
-        let ratio = self.ratios().get(&item.scope).copied().unwrap_or_default();
-        let cost = self.dialect.charge(&line.url, line.body.as_bytes(), &ratio);
-        let expected = self.expected(&line, &cost, &ratio);
+        let call = Call {
+            method: line.method,
+            url: line.url.into_owned(),
+            headers: line.headers,
+            body: self.sender.rest_of(item.ordinal).unwrap_or_else(|| Bytes::from(line.body.into_owned())),
+            idempotency_key: self.sender.config().idempotency_header.as_ref().map(|_| self.same_at_each_try(item)),
+            within: None,
+        };
+        let cost = self.sender.charge(&item.scope, &call);
+        let expected = self.expected(line.model.as_deref(), &item.scope, &call, &cost);
         let tally = &item.tally;
         let request = Request {
             item: Some(item.ordinal),
@@ -219,13 +210,6 @@ impl Context {
             probes: tally.probes,
             deadline: tally.deadline.map(|at| self.instant(at)),
             ..Request::new(self.limiter.scope(&item.scope), cost)
-        };
-        let call = Call {
-            method: line.method,
-            url: line.url.into_owned(),
-            headers: line.headers,
-            body: self.partials.body_of(item.ordinal).unwrap_or_else(|| Bytes::from(line.body.into_owned())),
-            ordinal: item.ordinal,
         };
         let echo = Echo {
             custom_id: line.custom_id,
@@ -237,11 +221,16 @@ impl Context {
 
     /// What a call may use: its input, and its longest answer, or as much as answers had so far. Not every provider counts
     /// the answer against its limits, but each bills it.
-    fn expected(&self, line: &Line<'_>, cost: &Cost, ratio: &TokenRatio) -> Expected {
-        let bound = self.dialect.longest_answer(&line.url, line.body.as_bytes());
-        let output_tokens = bound.unwrap_or_else(|| ratio.output_tokens());
+    fn expected(&self, model: Option<&str>, scope: &str, call: &Call, cost: &Cost) -> Expected {
+        let bound = self.sender.config().dialect.longest_answer(&call.url, &call.body);
+        let output_tokens = bound.unwrap_or_else(|| self.sender.ratio(scope).output_tokens());
         let usage = Usage { input_tokens: cost.get(&Dimension::InputTokens), output_tokens, units: 0 };
-        Expected { model: line.model.as_deref().unwrap_or_default().into(), usage, bounded: bound.is_some() }
+        Expected { model: model.unwrap_or_default().into(), usage, bounded: bound.is_some() }
+    }
+
+    fn same_at_each_try(&self, item: &Claimed) -> HeaderValue {
+        let key = format!("{}-{}", self.journal.id(), item.ordinal);
+        HeaderValue::from_maybe_shared(Bytes::from(key)).expect("a job's name and a number are digits and letters")
     }
 
     async fn perform(&self, ready: Ready<Option<(Echo, Call)>>, item: &Claimed, mut turn: Turn) -> TryEnd {
@@ -276,27 +265,11 @@ impl Context {
             Err(error) => return TryEnd::InputBroken(error),
         };
         let _in_flight = InFlight::new(&self.in_flight);
-        let (sent, at) = (self.limiter.now(), self.now());
-        let mut answer = tokio::select! {
-            answer = self.sender.send(&call) => Some(answer),
-            () = self.reached(Phase::Abandoning) => None,
-        };
-        let latency = self.limiter.now() - sent;
-        let reading = classify(&self.dialect, &call.url, answer.as_ref());
-        let (probe, reserved) = (permit.is_probe(), permit.request().cost.clone());
-        // The place is free from here on; the journal follows when it can.
-        let verdict = permit.complete(match &answer {
-            Some(_) => reading.outcome_of(&reserved),
-            None => Outcome::new(Class::Abandoned),
-        });
-        let spent = budgeted.settle(used(answer.as_ref(), &reading));
-        self.learn(&item.scope, &call, &reading);
-        if let Some(Ok(answer)) = &mut answer {
-            self.partials.answered(&call, answer, &reading);
-            answer.collect_stream();
-        }
+        let at = self.now();
+        let exchange = self.sender.send(permit, &call, self.reached(Phase::Abandoning)).await;
+        let usage = budgeted.settle(exchange.used());
         let deadline = item.tally.deadline.unwrap_or(at + self.deadline);
-        TryEnd::Sent(Box::new(Sent { echo, answer, reading, spent, verdict, probe, at, latency, deadline }))
+        TryEnd::Sent(Box::new(Sent { echo, exchange, usage, at, deadline }))
     }
 
     /// A permit, or why there is none. The item waits since `began`.
@@ -323,16 +296,6 @@ impl Context {
         }
     }
 
-    fn learn(&self, scope: &Arc<str>, call: &Call, reading: &Reading) {
-        if let Some(usage) = &reading.usage {
-            self.ratios().entry(Arc::clone(scope)).or_default().settle(&call.body, usage);
-        }
-    }
-
-    fn ratios(&self) -> std::sync::MutexGuard<'_, BTreeMap<Arc<str>, TokenRatio>> {
-        self.ratios.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// What the result of an item repeats, from the input.
     pub(crate) fn echo(&self, item: &Claimed) -> Echo {
         let span = Span { offset: item.src_off, len: item.src_len };
@@ -343,7 +306,7 @@ impl Context {
     }
 
     async fn has_room(&self) {
-        while self.journal.shortage().is_some() {
+        while self.journal.disk_full().is_some() {
             tokio::time::sleep(FULL).await;
         }
     }
@@ -354,41 +317,12 @@ impl Context {
     }
 }
 
-/// What the end of a call to `url` means; none = we gave it up ourselves.
-pub(crate) fn classify(dialect: &Dialect, url: &str, answer: Option<&Result<Answer, NoAnswer>>) -> Reading {
-    match answer {
-        Some(Ok(answer)) => {
-            let mut reading = dialect.read(&answer.to(url), clock::wall());
-            if reading.class != Class::Success && answer.redirect.is_some() {
-                reading.code.get_or_insert_with(|| "redirect".to_owned());
-                reading.words.clone_from(&answer.redirect);
-            }
-            reading
-        }
-        Some(Err(error)) => error.reading(),
-        None => Reading::new(Class::Abandoned),
-    }
-}
-
 fn too_late(waited: Duration, needed: Option<Duration>) -> String {
     match needed {
         Some(needed) => {
             format!("its deadline comes before its earliest start, which is {} away", text::duration(needed))
         }
         None => format!("its deadline passed after {} of waiting", text::duration(waited)),
-    }
-}
-
-/// What a call has used: as its answer says, nothing where it was refused or never arrived, and as much as expected
-/// (`None`) where that is not known.
-fn used(answer: Option<&Result<Answer, NoAnswer>>, reading: &Reading) -> Option<Usage> {
-    match (reading.usage, answer) {
-        (Some(usage), _) => Some(usage),
-        // A usable answer that was cut short on its way may be billed.
-        (None, Some(Ok(answer))) if reading.class == Class::Transient && answer.status.is_success() => None,
-        (None, Some(Ok(_))) if reading.class != Class::Success => Some(Usage::default()),
-        (None, Some(Err(error))) if error.is_unsent() => Some(Usage::default()),
-        (None, _) => None,
     }
 }
 

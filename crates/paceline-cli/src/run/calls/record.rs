@@ -3,16 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use paceline::provider::log_words;
 use paceline::{BackingOff, Instant};
 use paceline_core::{Class, Reach, Request, Retry, Timestamp, Verdict};
-use paceline_store::{Answer, Claimed, End, Finished, Journal, Last, Rescheduled, Taken, Tally, Totals, Unanswered};
+use paceline_http::NoAnswer;
+use paceline_store::{
+    Appended, CallTotals, Claimed, End, Finished, Journal, LastAnswer, Rescheduled, ResultBody, Tally, Unanswered,
+};
 
 use crate::run::calls::acknowledge::Acknowledge;
 use crate::run::calls::alike::{Failed, Reachability, SameFailures, TOO_LARGE, Watched};
 use crate::run::calls::entry;
 use crate::run::calls::item::{Context, Impossible, Pause, Sent, Tried, TryEnd};
-use crate::run::calls::no_answer::NoAnswer;
 use crate::run::calls::stop::Stop;
 use crate::run::job::holds::{self, Holds};
 use crate::run::seen::figures::Figures;
@@ -91,7 +92,7 @@ impl Recorder {
     }
 
     /// Items came that were not known at the start.
-    pub(crate) const fn grow(&mut self, taken: Taken) {
+    pub(crate) const fn grow(&mut self, taken: Appended) {
         self.figures.input += taken.items;
         self.figures.failed += taken.refused;
     }
@@ -125,8 +126,8 @@ impl Recorder {
         let pending = matches!(stop, Some(Stop::SameFailure { .. }));
         for failed in self.same.take_held_back() {
             if pending {
-                let Finished { ordinal, tally, adds, spent, .. } = failed.finished;
-                self.journal.release(ordinal, Some(Unanswered { tally, adds, spent }), self.acknowledge.reply());
+                let Finished { ordinal, tally, adds, usage, .. } = failed.finished;
+                self.journal.release(ordinal, Some(Unanswered { tally, adds, usage }), self.acknowledge.reply());
             } else {
                 self.fail(failed);
             }
@@ -153,10 +154,10 @@ impl Recorder {
         };
         let words = why.to_string();
         let echo = context.echo(item);
-        let answer = Answer::Error { code, message: &words };
+        let answer = ResultBody::Error { code, message: &words };
         let mut finished =
             Finished::new(item.ordinal, End::Failed, echo.line(item.ordinal, item.tally.sends(), End::Failed, &answer));
-        let last = Last { code: Some(code.to_owned()), words: Some(words.clone()), ..Last::new(class) };
+        let last = LastAnswer { code: Some(code.to_owned()), message: Some(words.clone()), ..LastAnswer::new(class) };
         finished.tally = Tally { last: Some(last), ..item.tally.clone() };
         finished.reason = Some(reason.to_owned());
         let failed = Failed {
@@ -174,22 +175,23 @@ impl Recorder {
     fn sent(&mut self, context: &Context, item: &Claimed, sent: Sent) -> Recorded {
         let adds = entry::added(item, &sent);
         self.figures.add(&adds);
-        self.minutes.called(context.now(), &adds, sent.reading.class, sent.reading.usage.unwrap_or_default());
-        let closes = matches!(sent.reading.class, Class::QuotaExhausted | Class::Account)
-            || sent.reading.wait.is_some_and(|wait| wait > holds::SHORT);
-        let mut recorded = Recorded { scopes_changed: closes.then_some(sent.reading.reach), ..Recorded::default() };
-        match &sent.answer {
-            Some(Err(NoAnswer::Connect(words))) if self.reachability.failed(context.limiter.now()) => {
-                let address = self.address.to_string();
-                recorded.stop = Some(Stop::Unreachable { address, words: words.clone() });
-            }
-            Some(Err(NoAnswer::Connect(_) | NoAnswer::Tls(_))) | None => {}
-            Some(_) => self.reachability.answered(),
+        self.minutes.called(
+            context.now(),
+            &adds,
+            sent.exchange.reading.class,
+            sent.exchange.reading.usage.unwrap_or_default(),
+        );
+        let closes = matches!(sent.exchange.reading.class, Class::QuotaExhausted | Class::Account)
+            || sent.exchange.reading.wait.is_some_and(|wait| wait > holds::SHORT);
+        let mut recorded =
+            Recorded { scopes_changed: closes.then_some(sent.exchange.reading.reach), ..Recorded::default() };
+        if let Some(words) = self.reachability.gone(&sent.exchange.answer, context.limiter.now()) {
+            recorded.stop = Some(Stop::Unreachable { address: self.address.to_string(), words: words.to_owned() });
         }
-        if sent.reading.class == Class::Account {
+        if sent.exchange.reading.class == Class::Account {
             recorded.account = Some(self.account_stop(&sent));
         }
-        match &sent.verdict {
+        match &sent.exchange.verdict {
             Verdict::Retry { next, delay } | Verdict::Resend { next, delay } => {
                 recorded.due = Some(self.again(context, item, &sent, next, *delay, adds));
             }
@@ -197,10 +199,10 @@ impl Recorder {
                 let failed = entry::failed(item, &sent, *reason, request, adds);
                 recorded.stop = self.ended(failed).stop.or(recorded.stop);
             }
-            _ if sent.reading.class == Class::Success => self.succeeded(item, &sent, adds),
+            _ if sent.exchange.reading.class == Class::Success => self.succeeded(item, &sent, adds),
             _ => {
-                let (tally, spent) = (entry::tally(item, &sent, None), sent.spent);
-                let sent = Some(Unanswered { tally, adds, spent });
+                let (tally, usage) = (entry::tally(item, &sent, None), sent.usage);
+                let sent = Some(Unanswered { tally, adds, usage });
                 self.journal.release(item.ordinal, sent, self.acknowledge.reply());
                 recorded.due = Some(Timestamp::from_millis(0));
             }
@@ -208,17 +210,17 @@ impl Recorder {
         recorded
     }
 
-    fn succeeded(&mut self, item: &Claimed, sent: &Sent, adds: Totals) {
+    fn succeeded(&mut self, item: &Claimed, sent: &Sent, adds: CallTotals) {
         for earlier in self.same.differs() {
             self.fail(earlier);
         }
         let tally = entry::tally(item, sent, None);
         let line = sent.echo.line(item.ordinal, tally.sends(), End::Succeeded, &entry::line_answer(sent, ""));
         let mut finished = Finished::new(item.ordinal, End::Succeeded, line);
-        let usage = sent.reading.usage.unwrap_or_default();
+        let usage = sent.exchange.reading.usage.unwrap_or_default();
         (finished.tokens_in, finished.tokens_out) = (usage.input_tokens, usage.output_tokens);
-        (finished.tally, finished.adds, finished.spent) = (tally, adds, sent.spent.clone());
-        self.figures.succeeded(usage.input_tokens, usage.output_tokens, sent.latency);
+        (finished.tally, finished.adds, finished.usage) = (tally, adds, sent.usage.clone());
+        self.figures.succeeded(usage.input_tokens, usage.output_tokens, sent.exchange.latency);
         self.journal.finish(finished, self.acknowledge.reply());
     }
 
@@ -229,41 +231,41 @@ impl Recorder {
         sent: &Sent,
         next: &Request,
         delay: Duration,
-        adds: Totals,
+        adds: CallTotals,
     ) -> Timestamp {
         let mut tally = entry::tally(item, sent, Some(next));
         let now = context.now();
         let not_before = now + delay;
-        tally.deadline = match sent.reading.class {
+        tally.deadline = match sent.exchange.reading.class {
             // A person may need days to act; the item's time begins anew when it is sent again.
             Class::Account => None,
             _ => next.deadline.map(|at| context.timestamp(at)).or(Some(sent.deadline)),
         };
-        if sent.reading.class != Class::Account {
+        if sent.exchange.reading.class != Class::Account {
             self.minutes.delayed(now, delay);
             self.sent_again(item, sent, next, delay, not_before);
         }
-        let spent = sent.spent.clone();
-        let next = Rescheduled { ordinal: item.ordinal, not_before, delay, tally, adds, spent };
+        let usage = sent.usage.clone();
+        let next = Rescheduled { ordinal: item.ordinal, not_before, delay, tally, adds, usage };
         self.journal.reschedule(next, self.acknowledge.reply());
         not_before
     }
 
     /// The one line of a re-send. What an account's stop keeps back is not sent again in this run, so it has none.
     fn sent_again(&mut self, item: &Claimed, sent: &Sent, next: &Request, delay: Duration, not_before: Timestamp) {
-        let class = sent.reading.class;
+        let class = sent.exchange.reading.class;
         let said = entry::said(sent);
         let said = text::cut(&said, LONGEST_CAUSE);
-        self.resends.add(log_words(sent.reading.told_class()), &said);
+        self.resends.add(sent.exchange.reading.told_class().words(), &said);
         tracing::debug!(
             scope = &*item.scope,
             item = sent.echo.custom_id.to_string(),
             class = class.as_str(),
             cause = said,
-            hint_source = sent.reading.wait_from,
+            hint_source = sent.exchange.reading.wait_from,
             not_before = not_before.to_string(),
             "{}",
-            BackingOff::new(sent.reading.told_class(), next, &self.retry, delay),
+            BackingOff::new(sent.exchange.reading.told_class(), next, &self.retry, delay),
         );
     }
 
@@ -298,9 +300,9 @@ impl Recorder {
     }
 
     fn account_stop(&self, sent: &Sent) -> Stop {
-        let status = entry::status(sent);
+        let status = sent.exchange.status();
         let said = entry::said(sent);
-        if let Some(Err(NoAnswer::Tls(words))) = &sent.answer {
+        if let Err(NoAnswer::Tls(words)) = &sent.exchange.answer {
             let address = self.address.to_string();
             return Stop::Tls { address, words: words.clone() };
         }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use paceline_core::Timestamp;
-use paceline_store::Shortage;
+use paceline_store::DiskFull;
 
 use crate::run::calls::budget::{Purse, Used};
 use crate::text;
@@ -63,7 +63,7 @@ pub(crate) enum Stop {
         words: String,
     },
     /// The disk was full for `--max-wait`.
-    DiskFull(Shortage),
+    DiskFull(DiskFull),
     /// The server and the configuration do not trust each other.
     Tls {
         /// The upstream's address.
@@ -164,8 +164,8 @@ impl fmt::Display for Stop {
             Self::Unreachable { address, words } => {
                 write!(f, "no server answers at {address}: {words}; check the address (--base-url) and the network")
             }
-            Self::DiskFull(shortage) => {
-                write!(f, "{shortage}; make room; answers that cannot be written are asked for again")
+            Self::DiskFull(disk_full) => {
+                write!(f, "{disk_full}; make room; answers that cannot be written are asked for again")
             }
             Self::Tls { address, words } => write!(f, "no call can leave for {address}: {words}"),
             Self::Input { words } => write!(f, "{words}; put the input back as it was"),

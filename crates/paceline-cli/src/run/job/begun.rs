@@ -8,8 +8,8 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use paceline::config::Upstream;
-use paceline_store::{ACCOUNT, Error, Item, Journal, Reader, ScopeState};
+use paceline_config::Upstream;
+use paceline_store::{ACCOUNT, Journal, JournalError, JournalItem, Reader, ScopeStatus};
 use serde::{Deserialize, Serialize};
 
 use crate::exit::Failure;
@@ -122,10 +122,10 @@ pub(crate) fn adopt(journal: &Journal, input: &Input, format: &Format, upstream:
 }
 
 /// Holds, stops and waits belong to the account that caused them.
-fn forget_holds(journal: &Journal) -> Result<(), Error> {
-    let held = journal.scopes()?.into_iter().filter(|row| row.state != ScopeState::Open);
+fn forget_holds(journal: &Journal) -> Result<(), JournalError> {
+    let held = journal.scopes()?.into_iter().filter(|row| row.state != ScopeStatus::Open);
     // If one of these fails, so does the call below.
-    held.for_each(|row| journal.set_scope(&row.name, ScopeState::Open, drop));
+    held.for_each(|row| journal.set_scope(&row.name, ScopeStatus::Open, drop));
     journal.forget_waits()
 }
 
@@ -134,7 +134,7 @@ fn rescope(journal: &Journal, input: &Input, format: &Format, upstream: &Upstrea
     let mut known: BTreeSet<Arc<str>> = journal.scopes()?.into_iter().map(|row| row.name).collect();
     known.insert(ACCOUNT.into());
     let mut moved = 0;
-    journal.rescope(|item: &Item| -> Result<Option<Arc<str>>, Unscoped> {
+    journal.rescope(|item: &JournalItem| -> Result<Option<Arc<str>>, Unscoped> {
         let bytes = input.read(Span { offset: item.src_off, len: item.src_len })?;
         let line = format.read(&bytes, item.line)?;
         let scope: Arc<str> = upstream.scope_name(&line.names()).into();
@@ -143,7 +143,7 @@ fn rescope(journal: &Journal, input: &Input, format: &Format, upstream: &Upstrea
         }
         if known.insert(Arc::clone(&scope)) {
             // If it fails, so does the move that follows.
-            journal.set_scope(&scope, ScopeState::Open, drop);
+            journal.set_scope(&scope, ScopeStatus::Open, drop);
         }
         moved += 1;
         Ok(Some(scope))
@@ -157,7 +157,7 @@ fn rescope(journal: &Journal, input: &Input, format: &Format, upstream: &Upstrea
 #[derive(Debug, thiserror::Error)]
 enum Unscoped {
     #[error(transparent)]
-    Journal(#[from] Error),
+    Journal(#[from] JournalError),
     #[error("cannot read the input: {0}")]
     Io(#[from] io::Error),
     #[error("the input changed since the job was begun: {0}")]

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use flate2::read::MultiGzDecoder;
 use paceline_core::Class;
-use paceline_store::{Answer, CustomId, End, Finished, Item, Journal, Last, State};
+use paceline_store::{CustomId, End, Finished, Journal, JournalItem, LastAnswer, ResultBody, State};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -122,7 +122,7 @@ impl Job<'_> {
     }
 
     /// What the line repeats, from the request in the input.
-    fn echo(&self, item: &Item) -> Result<Echo, Failure> {
+    fn echo(&self, item: &JournalItem) -> Result<Echo, Failure> {
         let span = Span { offset: item.src_off, len: item.src_len };
         let unreadable = |error| Failure::refused(format!("cannot read {}: {error}", self.input.name()));
         let bytes = self.input.read(span).map_err(unreadable)?;
@@ -133,13 +133,13 @@ impl Job<'_> {
 }
 
 /// The end of an item that was never sent from here: its line answers call 0.
-fn finished(item: &Item, given: &Given, echo: &Echo) -> Finished {
+fn finished(item: &JournalItem, given: &Given, echo: &Echo) -> Finished {
     let Given { status, request_id, body, .. } = given;
-    let answer = Answer::Response { status: *status, request_id, body: body.get().as_bytes() };
+    let answer = ResultBody::Response { status: *status, request_id, body: body.get().as_bytes() };
     let line = echo.line(item.ordinal, 0, End::Succeeded, &answer);
     let mut finished = Finished::new(item.ordinal, End::Succeeded, line);
     finished.tally = item.tally.clone();
-    finished.tally.last = Some(Last { status: Some(*status), ..Last::new(Class::Success) });
+    finished.tally.last = Some(LastAnswer { status: Some(*status), ..LastAnswer::new(Class::Success) });
     let usage = serde_json::from_str::<Usage>(body.get()).unwrap_or_default().usage.unwrap_or_default();
     (finished.tokens_in, finished.tokens_out) = (usage.tokens_in.unwrap_or(0), usage.tokens_out.unwrap_or(0));
     finished

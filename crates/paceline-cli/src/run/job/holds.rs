@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use paceline::{Cause, Level, Limiter, ScopeSnapshot, ScopeState};
 use paceline_core::Timestamp;
-use paceline_store::{ACCOUNT, Error, Journal, ScopeRow, ScopeState as Stored, Snapshot};
+use paceline_store::{ACCOUNT, Journal, JournalError, ScopeRow, ScopeStatus as Stored, StoredSnapshot};
 use serde::Deserialize;
 
 use crate::run::calls::acknowledge::Acknowledge;
@@ -156,7 +156,7 @@ pub(crate) struct Clocks {
 
 impl Clocks {
     /// Those of a snapshot; none in one of an older version.
-    pub(crate) fn of(snapshot: &Snapshot) -> Option<Self> {
+    pub(crate) fn of(snapshot: &StoredSnapshot) -> Option<Self> {
         serde_json::from_str(&snapshot.job).ok()
     }
 
@@ -180,7 +180,7 @@ pub(crate) fn restore(
     now: Timestamp,
     clocks: Option<Clocks>,
     acknowledge: &Acknowledge,
-) -> Result<(), Error> {
+) -> Result<(), JournalError> {
     let left = |until: Timestamp| clocks.map_or_else(|| until.saturating_since(now), |clocks| clocks.left(until, now));
     for row in journal.scopes()? {
         let scope = || (*row.name != *ACCOUNT).then(|| limiter.scope(&row.name));

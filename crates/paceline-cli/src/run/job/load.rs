@@ -3,8 +3,10 @@
 use std::io;
 
 use paceline::clock;
-use paceline::config::Upstream;
-use paceline_store::{Error, Journal, Loader, NewItem, Opened, Options, Paths, Recovery, RefusedLine, RunLock, Unread};
+use paceline_config::Upstream;
+use paceline_store::{
+    InputCursor, Journal, JournalError, Loader, NewItem, Opened, Options, Paths, Recovery, RefusedLine, RunLock,
+};
 
 use crate::args::RunArgs;
 use crate::exit::Failure;
@@ -22,7 +24,7 @@ pub(crate) struct Job {
     /// What earlier runs were told about limits holds for this one: it works with the same account.
     pub(crate) same_account: bool,
     /// Where the input is to be read on while it runs.
-    pub(crate) unread: Option<Unread>,
+    pub(crate) input_cursor: Option<InputCursor>,
     /// Items that the run before had taken up when it was killed.
     pub(crate) interrupted: u64,
 }
@@ -110,24 +112,26 @@ fn ready(
     upstream: &Upstream,
     args: &RunArgs,
 ) -> Result<Job, Failure> {
-    let mut unread = journal.unread().map_err(refused)?;
-    if let Some(from) = unread.filter(|_| args.dry_run || !args.done.is_empty()) {
+    let mut input_cursor = journal.input_cursor().map_err(refused)?;
+    if let Some(from) = input_cursor.filter(|_| args.dry_run || !args.done.is_empty()) {
         Rest { journal: &journal, input, format, upstream, from }.read(|_| Ok(true)).map_err(Failure::refused)?;
-        unread = None;
+        input_cursor = None;
     }
-    Ok(Job { journal, same_account, unread, interrupted })
+    Ok(Job { journal, same_account, input_cursor, interrupted })
 }
 
 /// What the journal says, and what can be done about it here.
-pub(crate) fn refused(error: Error) -> Failure {
+pub(crate) fn refused(error: JournalError) -> Failure {
     let advice = match &error {
-        Error::OutputWithoutJournal { .. } | Error::OutputExists { .. } => "; --overwrite removes what is there",
-        Error::JournalWithoutOutput { .. } => "; --overwrite removes what is left",
-        Error::InputChanged { .. } => "; --accept-changed-input goes on with it where that can be done",
-        Error::Damaged { .. } | Error::DamagedJournal { .. } => {
+        JournalError::OutputWithoutJournal { .. } | JournalError::OutputExists { .. } => {
+            "; --overwrite removes what is there"
+        }
+        JournalError::JournalWithoutOutput { .. } => "; --overwrite removes what is left",
+        JournalError::InputChanged { .. } => "; --accept-changed-input goes on with it where that can be done",
+        JournalError::Damaged { .. } | JournalError::DamagedJournal { .. } => {
             "; a job with another output takes over its answers with --done RESULTS; --overwrite removes what is left"
         }
-        Error::Sqlite { .. } => "; make sure that the disk has room and the folder can be written",
+        JournalError::Sqlite { .. } => "; make sure that the disk has room and the folder can be written",
         _ => "",
     };
     Failure::refused(format!("{error}{advice}"))

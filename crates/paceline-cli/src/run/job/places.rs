@@ -86,7 +86,7 @@ fn refuse_shared(places: &[(&str, &Path)]) -> Result<(), Failure> {
 
 /// Refuses what has the name of a file that the job makes by itself.
 fn refuse_own(args: &RunArgs, paths: &Paths) -> Result<(), Failure> {
-    let passing: Vec<_> = paths.passing().iter().map(|path| real(path)).collect();
+    let passing: Vec<_> = paths.temporary_files().iter().map(|path| real(path)).collect();
     let copy = real(&paths.input);
     let given = std::iter::once(("the input", &args.input))
         .chain(args.done.iter().map(|done| ("--done", done)))

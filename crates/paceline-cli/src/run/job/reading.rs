@@ -3,8 +3,8 @@
 use std::io;
 use std::sync::Arc;
 
-use paceline::config::Upstream;
-use paceline_store::{Error, Further, Journal, Taken, Unread};
+use paceline_config::Upstream;
+use paceline_store::{Appended, AppendedLine, InputCursor, Journal, JournalError};
 use tokio::sync::mpsc;
 
 use crate::run::calls::acknowledge::Acknowledge;
@@ -24,7 +24,7 @@ pub(crate) struct Rest<'a> {
     pub(crate) input: &'a Input,
     pub(crate) format: &'a Format,
     pub(crate) upstream: &'a Upstream,
-    pub(crate) from: Unread,
+    pub(crate) from: InputCursor,
 }
 
 /// Why the rest of an input cannot be read.
@@ -39,7 +39,7 @@ pub(crate) enum ReadingError {
     },
     /// What the journal says.
     #[error(transparent)]
-    Journal(#[from] Error),
+    Journal(#[from] JournalError),
 }
 
 impl Rest<'_> {
@@ -47,7 +47,10 @@ impl Rest<'_> {
     ///
     /// # Errors
     /// What the file system, the journal or `go_on` says.
-    pub(crate) fn read(&self, mut go_on: impl FnMut(Taken) -> Result<bool, Error>) -> Result<(), ReadingError> {
+    pub(crate) fn read(
+        &self,
+        mut go_on: impl FnMut(Appended) -> Result<bool, JournalError>,
+    ) -> Result<(), ReadingError> {
         let unreadable = |source| ReadingError::Input { name: self.input.name(), source };
         let mut lines = self.input.lines_from(self.from).map_err(unreadable)?;
         loop {
@@ -55,14 +58,14 @@ impl Rest<'_> {
             while together.len() < TOGETHER {
                 let Some((number, span, bytes)) = lines.next_line().map_err(unreadable)? else { break };
                 let (line, _) = hand_on(self.format, self.upstream, bytes, number, span, |handed| match handed {
-                    Handed::Item(item) => Further::item(&item),
-                    Handed::Refused(line) => Further::refused(&line),
+                    Handed::Item(item) => AppendedLine::item(&item),
+                    Handed::Refused(line) => AppendedLine::refused(&line),
                 });
                 together.push(line);
             }
-            let unread = (together.len() == TOGETHER).then(|| lines.position());
-            let taken = self.journal.append(together, unread, Wrong::REPEATED)?;
-            if !go_on(taken)? || unread.is_none() {
+            let input_cursor = (together.len() == TOGETHER).then(|| lines.position());
+            let taken = self.journal.append(together, input_cursor, Wrong::REPEATED)?;
+            if !go_on(taken)? || input_cursor.is_none() {
                 return Ok(());
             }
         }
@@ -76,8 +79,8 @@ pub(crate) fn start(
     context: Arc<Context>,
     upstream: Upstream,
     acknowledge: Acknowledge,
-    from: Unread,
-) -> mpsc::Receiver<Result<Taken, ReadingError>> {
+    from: InputCursor,
+) -> mpsc::Receiver<Result<Appended, ReadingError>> {
     let (tell, told) = mpsc::channel(1);
     tokio::task::spawn_blocking(move || {
         let Context { input, format, .. } = &*context;

@@ -1,7 +1,7 @@
 //! Lines that cannot be sent, in a job that goes on without them: each ends before the first call.
 
 use paceline_core::Class;
-use paceline_store::{Answer, CustomId, End, Error, Finished, Item, Journal, Last, LineForm};
+use paceline_store::{CustomId, End, Finished, Journal, JournalError, JournalItem, LastAnswer, LineForm, ResultBody};
 
 use crate::run::calls::acknowledge::Acknowledge;
 use crate::run::lines::input::{Input, Span};
@@ -21,7 +21,7 @@ pub(crate) fn settle(
     input: &Input,
     form: LineForm,
     acknowledge: &Acknowledge,
-) -> Result<u64, Error> {
+) -> Result<u64, JournalError> {
     let mut settled = 0;
     loop {
         let page = journal.refused(PAGE)?;
@@ -35,12 +35,12 @@ pub(crate) fn settle(
     }
 }
 
-fn finished(item: Item, input: &Input, form: LineForm) -> Finished {
-    let unknown = Last::new(Class::Invalid);
+fn finished(item: JournalItem, input: &Input, form: LineForm) -> Finished {
+    let unknown = LastAnswer::new(Class::Invalid);
     let last = item.tally.last.as_ref().unwrap_or(&unknown);
-    let (code, message) = (last.code.as_deref().unwrap_or_default(), last.words.as_deref().unwrap_or_default());
+    let (code, message) = (last.code.as_deref().unwrap_or_default(), last.message.as_deref().unwrap_or_default());
     let echo = Echo { custom_id: custom_id(&item, input), metadata: None, form };
-    let answer = Answer::Refused { code, message, line: item.line };
+    let answer = ResultBody::Refused { code, message, line: item.line };
     let line = echo.line(item.ordinal, item.tally.sends(), End::Failed, &answer);
     let mut finished = Finished::new(item.ordinal, End::Failed, line);
     finished.tally = item.tally;
@@ -49,7 +49,7 @@ fn finished(item: Item, input: &Input, form: LineForm) -> Finished {
 }
 
 /// The id that the line gives, unless that is another item's.
-pub(crate) fn custom_id(item: &Item, input: &Input) -> CustomId {
+pub(crate) fn custom_id(item: &JournalItem, input: &Input) -> CustomId {
     let span = Span { offset: item.src_off, len: item.src_len };
     let repeated = item.tally.last.as_ref().is_some_and(|last| last.code.as_deref() == Some(Wrong::REPEATED));
     if repeated || span.is_too_long() {

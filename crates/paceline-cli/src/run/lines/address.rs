@@ -122,7 +122,7 @@ mod tests {
         ] {
             assert_eq!(path(url, base).as_deref(), Some(expected), "{url} below {base}");
             let (joined, url) =
-                (paceline::config::join_url(base, expected), url.to_ascii_lowercase().replace(":443", ""));
+                (paceline_providers::join_url(base, expected), url.to_ascii_lowercase().replace(":443", ""));
             assert_eq!(joined, url, "it leads back to where it came from");
         }
     }

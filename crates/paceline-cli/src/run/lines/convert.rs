@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 
 use minijinja::{Environment, UndefinedBehavior};
-use paceline::provider::Provider;
+use paceline_providers::Provider;
 use serde_json::{Map, Value, json};
 
 use crate::args::RunArgs;

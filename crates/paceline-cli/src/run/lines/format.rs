@@ -9,7 +9,7 @@ use std::fmt;
 use clap::ValueEnum;
 use http::Method;
 use http::header::HeaderMap;
-use paceline::provider::Provider;
+use paceline_providers::Provider;
 use paceline_store::{CustomId, LineForm};
 
 use crate::exit::Failure;

@@ -1,7 +1,7 @@
 //! The headers that a line gives its call.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use paceline::config::is_of_connection;
+use paceline_config::is_of_connection;
 use serde_json::value::RawValue;
 
 use crate::run::lines::members::{self, Members};

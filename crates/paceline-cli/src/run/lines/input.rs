@@ -8,7 +8,7 @@ use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use paceline_store::{InputMark, Unread};
+use paceline_store::{InputCursor, InputFingerprint};
 
 use crate::run::lines::convert::Converter;
 use crate::run::lines::error::{InputError, name};
@@ -51,13 +51,13 @@ impl<R: BufRead> Lines<R> {
     }
 
     /// Goes on where other lines were left; the reader stands there.
-    pub(crate) const fn resume(reader: R, from: Unread) -> Self {
+    pub(crate) const fn resume(reader: R, from: InputCursor) -> Self {
         Self { reader, offset: from.offset, number: from.lines, buffer: Vec::new() }
     }
 
     /// How far it has come.
-    pub(crate) const fn position(&self) -> Unread {
-        Unread { offset: self.offset, lines: self.number }
+    pub(crate) const fn position(&self) -> InputCursor {
+        InputCursor { offset: self.offset, lines: self.number }
     }
 
     /// The next line that is not blank: its number, its place and its bytes. Of a line that is too long only the
@@ -150,9 +150,9 @@ impl Input {
     ///
     /// # Errors
     /// What the file system says.
-    pub(crate) fn mark(&self) -> Result<InputMark, paceline_store::Error> {
+    pub(crate) fn mark(&self) -> Result<InputFingerprint, paceline_store::JournalError> {
         let lasting = self.spool.as_ref().map_or(&*self.path, Spool::lasting);
-        Ok(InputMark { path: lasting.to_owned(), ..InputMark::of(&self.path)? })
+        Ok(InputFingerprint { path: lasting.to_owned(), ..InputFingerprint::of(&self.path)? })
     }
 
     /// By what a compressed input is known.
@@ -177,7 +177,7 @@ impl Input {
     ///
     /// # Errors
     /// What the file system says.
-    pub(crate) fn lines_from(&self, from: Unread) -> io::Result<Lines<BufReader<File>>> {
+    pub(crate) fn lines_from(&self, from: InputCursor) -> io::Result<Lines<BufReader<File>>> {
         let mut file = File::open(&self.path)?;
         file.seek(SeekFrom::Start(from.offset))?;
         Ok(Lines::resume(BufReader::with_capacity(1 << 18, file), from))

@@ -5,8 +5,8 @@ use std::fmt;
 
 use http::Method;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
-use paceline::config::CallNames;
-use paceline_store::{Answer, CustomId, End, LineForm, ResultLine};
+use paceline_config::CallNames;
+use paceline_store::{CustomId, End, LineForm, ResultBody, ResultLine};
 use serde_json::value::RawValue;
 
 use crate::run::lines::address;
@@ -49,7 +49,7 @@ pub(crate) struct Echo {
 
 impl Echo {
     /// The line of an item that ends with its send number `call`.
-    pub(crate) fn line(&self, ordinal: u64, call: u32, end: End, answer: &Answer<'_>) -> Vec<u8> {
+    pub(crate) fn line(&self, ordinal: u64, call: u32, end: End, answer: &ResultBody<'_>) -> Vec<u8> {
         let Self { custom_id, metadata, form } = self;
         ResultLine { ordinal, call, custom_id, metadata: metadata.as_deref(), form: *form }.encode(end, answer)
     }

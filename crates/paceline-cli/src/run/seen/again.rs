@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use paceline::secrets::hidden;
+use paceline_providers::secrets::hidden;
 
 /// Flags that have done their work: given again they would undo what was done, or allow another change.
 const ONCE: [&str; 3] = ["--overwrite", "--retry-failed", "--accept-changed-input"];

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use paceline_store::{Counts, Totals};
+use paceline_store::{CallTotals, JobCounts};
 
 /// Where a job stands: what the journal knew at the start of the run, and what has happened since.
 #[derive(Clone, Debug, Default)]
@@ -14,7 +14,7 @@ pub(crate) struct Figures {
     pub(crate) skipped: u64,
     pub(crate) cancelled: u64,
     /// Over all runs of the job.
-    pub(crate) totals: Totals,
+    pub(crate) totals: CallTotals,
     /// Calls of the runs before this one.
     pub(crate) calls_before: u64,
     pub(crate) tokens_in: u64,
@@ -30,7 +30,7 @@ const LATENCIES: usize = 65_536;
 
 impl Figures {
     /// The figures at the start of a run.
-    pub(crate) fn at_start(counts: &Counts) -> Self {
+    pub(crate) fn at_start(counts: &JobCounts) -> Self {
         Self {
             input: counts.input(),
             succeeded: counts.succeeded,
@@ -56,7 +56,7 @@ impl Figures {
         self.input.saturating_sub(self.ended())
     }
 
-    pub(crate) const fn add(&mut self, adds: &Totals) {
+    pub(crate) const fn add(&mut self, adds: &CallTotals) {
         self.totals.calls += adds.calls;
         self.totals.resends += adds.resends;
         self.totals.retries += adds.retries;

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use paceline::Snapshot;
-use paceline::provider::Usage;
 use paceline_core::{Class, Dimension, Timestamp};
-use paceline_store::{Minute, Totals};
+use paceline_providers::Usage;
+use paceline_store::{CallTotals, Minute};
 
 /// Gathers until it is taken, twice a second.
 #[derive(Debug, Default)]
@@ -13,7 +13,7 @@ pub(crate) struct Minutes(Vec<Minute>);
 
 impl Minutes {
     /// A call that left is over.
-    pub(crate) fn called(&mut self, now: Timestamp, adds: &Totals, class: Class, usage: Usage) {
+    pub(crate) fn called(&mut self, now: Timestamp, adds: &CallTotals, class: Class, usage: Usage) {
         let minute = self.at(now);
         let success = u64::from(class == Class::Success);
         minute.sends += adds.calls;

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use paceline_core::{Class, Timestamp};
-use paceline_store::{CustomId, DeferReason, Error, Journal, ReportRow, Rows, State, create_in_place_of};
+use paceline_store::{CustomId, DeferReason, Journal, JournalError, ReportRow, Rows, State, create_in_place_of};
 use serde::Serialize;
 
 use crate::run::job::refused;
@@ -38,7 +38,7 @@ pub(crate) struct Row {
 pub(crate) enum ReportError {
     /// The journal cannot be read.
     #[error(transparent)]
-    Journal(#[from] Error),
+    Journal(#[from] JournalError),
     /// The input or the report cannot be read or written.
     #[error("cannot write the report: {0}")]
     Io(#[from] io::Error),
@@ -108,7 +108,7 @@ pub(crate) fn row(row: &ReportRow, input: &Input, now: Timestamp, bounded: bool)
         attempts: row.tally.attempts,
         deferrals: row.tally.deferrals,
         retry_not_before: row.retry_not_before(now).map(|at| at.to_string()),
-        last_error: last.and_then(|last| last.words.clone()),
+        last_error: last.and_then(|last| last.message.clone()),
         reason: row
             .deferred
             .map(|reason| told(reason, bounded).as_str())

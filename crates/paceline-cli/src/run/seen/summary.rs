@@ -7,7 +7,7 @@ use std::time::Duration;
 use paceline::{Cause, ScopeSnapshot, ScopeState, Snapshot};
 use paceline_core::{Class, Cost, Dimension, Limits};
 use paceline_sim::Job;
-use paceline_store::{Counts, DeferReason};
+use paceline_store::{DeferReason, JobCounts};
 use serde_json::{Value, json};
 
 use crate::exit::Status;
@@ -25,7 +25,7 @@ const SHOWN: usize = 5;
 
 /// How a run ended.
 pub(crate) struct Summary<'a> {
-    pub(crate) counts: &'a Counts,
+    pub(crate) counts: &'a JobCounts,
     /// Scopes that are held, the first to open first.
     pub(crate) held: &'a [Held],
     /// The input has not been read to its end, so that the number of items is not known.

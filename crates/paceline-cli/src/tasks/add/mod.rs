@@ -12,7 +12,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use paceline_core::Timestamp;
 use paceline_store::ACCOUNT;
-use paceline_store::work::{Added, Clock, DEFAULT_GROUP, NewItem, State, WorkStore};
+use paceline_store::work::{Added, DEFAULT_GROUP, NewItem, State, WorkClock, WorkStore};
 use serde_json::json;
 
 use super::store::StoreArgs;
@@ -64,7 +64,7 @@ All lines are checked before the first item is added. The same file may be added
 /// # Errors
 /// Refuses what is no item, before anything is added; says when the store cannot take it.
 pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Status, Failure> {
-    let clock = Clock::system();
+    let clock = WorkClock::system();
     if let Some(from) = &args.from {
         let items = Items::check(from, clock.wall())?;
         let store = args.store.open_or_make(&clock).await?;
@@ -199,7 +199,7 @@ enum When {
 
 impl When {
     fn parse(text: &str) -> Result<Self, String> {
-        if let Ok(wait) = paceline::config::parse_duration(text) {
+        if let Ok(wait) = paceline_config::parse_duration(text) {
             return Ok(Self::In(wait));
         }
         crate::text::instant(text).map(Self::At).ok_or_else(|| {

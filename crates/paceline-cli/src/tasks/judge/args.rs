@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use paceline::config::Overrides;
+use paceline_config::Overrides;
 use paceline_judge::{LlmConfig, LlmJudge};
 use paceline_store::work::Judge;
 
@@ -40,13 +40,13 @@ impl JudgeArgs {
         let overrides = Overrides { upstream: self.judge_upstream.clone(), ..Overrides::default() };
         let upstream = upstream::configured(overrides, everywhere)?;
         let headers = upstream::headers(&upstream)?;
-        let client = upstream::client(&upstream)?;
         let Some(base_url) = upstream.base_url else {
             let name = upstream.name;
             return Err(Failure::refused(format!(
                 "--judge-upstream {name} has no address: expected one with a base_url"
             )));
         };
+        let client = paceline_http::client(&base_url, &upstream.access).map_err(Failure::refused)?;
         let config = LlmConfig {
             headers,
             dialect: upstream.dialect,

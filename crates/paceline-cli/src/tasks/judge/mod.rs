@@ -12,7 +12,7 @@ mod tests;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use paceline_store::work::{Case, Clock, Judge, Judging, question};
+use paceline_store::work::{Case, Judge, JudgeFuture, WorkClock, encode_request};
 
 use crate::exit::Failure;
 use crate::text;
@@ -28,7 +28,7 @@ pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) struct CommandJudge {
     program: Program,
-    clock: Clock,
+    clock: WorkClock,
     patience: Mutex<Patience>,
 }
 
@@ -39,11 +39,11 @@ impl CommandJudge {
     /// Refuses a line that is none, and a program that is not there or may not be executed.
     pub(crate) fn parse(line: &str) -> Result<Self, Failure> {
         let program = Program::parse(line).map_err(|why| Failure::refused(format!("--judge {line:?}: {why}")))?;
-        Ok(Self { program, clock: Clock::system(), patience: Mutex::default() })
+        Ok(Self { program, clock: WorkClock::system(), patience: Mutex::default() })
     }
 
     #[cfg(test)]
-    fn with_clock(mut self, clock: Clock) -> Self {
+    fn with_clock(mut self, clock: WorkClock) -> Self {
         self.clock = clock;
         self
     }
@@ -74,12 +74,12 @@ impl Judge for CommandJudge {
         "judge"
     }
 
-    fn decide<'a>(&'a self, case: Case<'a>) -> Judging<'a> {
+    fn decide<'a>(&'a self, case: Case<'a>) -> JudgeFuture<'a> {
         Box::pin(async move {
             if !self.with_patience(|patience| patience.may_ask(self.clock.now())) {
                 return None;
             }
-            let answer = tokio::time::timeout(ANSWER_WITHIN, self.program.ask(question(&case))).await;
+            let answer = tokio::time::timeout(ANSWER_WITHIN, self.program.ask(encode_request(&case))).await;
             match answer.unwrap_or(Err(Silence::TooSlow)) {
                 Ok(decision) => {
                     self.with_patience(Patience::answered);

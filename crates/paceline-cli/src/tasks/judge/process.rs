@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 
-use paceline_store::work::{Judgement, Nonsense, read_answer};
+use paceline_store::work::{InvalidDecision, Judgement, parse_decision};
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{ChildStdin, Command};
@@ -52,8 +52,8 @@ pub(super) enum Silence {
     ComeBackLater { words: String },
     #[error("it ended with {status}{}", said(.words))]
     Failed { status: ExitStatus, words: String },
-    #[error("{nonsense}{}", said(.words))]
-    Nonsense { nonsense: Nonsense, words: String },
+    #[error("{invalid}{}", said(.words))]
+    InvalidDecision { invalid: InvalidDecision, words: String },
 }
 
 impl Silence {
@@ -65,7 +65,7 @@ impl Silence {
             Self::TooLong => "too long",
             Self::ComeBackLater { .. } => "rate-limited",
             Self::Failed { .. } => "failed",
-            Self::Nonsense { .. } => "nonsense",
+            Self::InvalidDecision { .. } => "nonsense",
         }
     }
 }
@@ -104,9 +104,9 @@ impl Program {
         if !status.success() {
             return Err(Silence::Failed { status, words });
         }
-        read_answer(&answer).map_err(|nonsense| match error_of(&answer) {
+        parse_decision(&answer).map_err(|invalid| match error_of(&answer) {
             Some(words) => Silence::ComeBackLater { words },
-            None => Silence::Nonsense { nonsense, words },
+            None => Silence::InvalidDecision { invalid, words },
         })
     }
 }

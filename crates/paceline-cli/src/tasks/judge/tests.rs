@@ -7,14 +7,15 @@ use std::time::Duration;
 
 use paceline_core::{Class, Instant, Timestamp};
 use paceline_store::work::{
-    Failure, Forgiven, Item, Judgement, MemoryStore, NewItem, Note, Policy, Scheduler, State, WorkStore as _,
+    Failure, Forgiven, Judgement, MemoryStore, NewItem, Scheduler, SchedulerConfig, SchedulerEvent, State, WorkItem,
+    WorkStore as _,
 };
 
 use super::process::Program;
-use super::{ANSWER_WITHIN, Case, Clock, CommandJudge, Judge as _};
+use super::{ANSWER_WITHIN, Case, CommandJudge, Judge as _, WorkClock};
 
-fn item() -> Item {
-    Item {
+fn item() -> WorkItem {
+    WorkItem {
         id: 1,
         key: "example.org".to_owned(),
         group: "default".into(),
@@ -102,7 +103,7 @@ async fn a_command_need_not_read_the_question() {
 async fn nonsense_of_every_kind_is_left_to_the_rules() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("answer");
-    for line in include_str!("../../../../paceline-store/tests/nonsense.jsonl").lines() {
+    for line in include_str!("../../../../paceline-store/tests/invalid_decisions.jsonl").lines() {
         let answer: String = serde_json::from_str(line).expect("a text");
         std::fs::write(&file, &answer).expect("writable");
         let judge = CommandJudge::parse(&format!("cat '{}'", file.display())).expect("there is cat");
@@ -164,16 +165,16 @@ async fn who_is_given_up_is_killed_with_all_that_it_began() {
 
 #[tokio::test(start_paused = true)]
 async fn a_judge_that_hangs_is_told_by_itself_and_not_by_the_scheduler_for_each_item() {
-    let clock = Clock::system();
+    let clock = WorkClock::system();
     let store = Arc::new(MemoryStore::new(clock.clone()));
     store.insert(vec![NewItem::new("a", ""), NewItem::new("b", "")]).await.expect("room");
     let judge_timeout = ANSWER_WITHIN + Duration::from_secs(1);
-    let policy = Policy { max_retries: 0, judge_timeout, ..Policy::default() };
+    let policy = SchedulerConfig { max_retries: 0, judge_timeout, ..SchedulerConfig::default() };
     let judge = Arc::new(shell("exec sleep 600"));
     let told = Arc::new(AtomicU64::new(0));
     let heard = told.clone();
-    let observer = Arc::new(move |note: &Note<'_>| {
-        heard.fetch_add(u64::from(matches!(note, Note::JudgeSilent(_))), Ordering::Relaxed);
+    let observer = Arc::new(move |note: &SchedulerEvent<'_>| {
+        heard.fetch_add(u64::from(matches!(note, SchedulerEvent::JudgeTimedOut(_))), Ordering::Relaxed);
     });
     let scheduler = Scheduler::new(store, policy, clock).expect("makes sense").with_judge(judge.clone());
     let scheduler = scheduler.with_observer(observer);
@@ -191,7 +192,7 @@ async fn a_judge_that_fails_in_a_row_is_not_begun_for_each_failure() {
     let clock = {
         let seconds = seconds.clone();
         let now = move || Instant::ZERO + Duration::from_secs(seconds.load(Ordering::SeqCst));
-        Clock::new(now, || Timestamp::from_millis(0))
+        WorkClock::new(now, || Timestamp::from_millis(0))
     };
     let judge = shell(&format!("echo >> '{}'; exit 1", seen.display())).with_clock(clock);
     let begun = || std::fs::read_to_string(&seen).map_or(0, |text| text.lines().count());

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::io::{self, BufWriter, Seek as _, Write};
 
-use paceline_store::work::{Clock, Filter, Item, State, WorkStore};
+use paceline_store::work::{Filter, State, WorkClock, WorkItem, WorkStore};
 use serde_json::{Map, Value, json};
 use tempfile::SpooledTempFile;
 
@@ -43,7 +43,7 @@ impl Document {
     ///
     /// # Errors
     /// The store cannot be read, or what was counted one by one is not what it counts.
-    pub(super) async fn read(store: &dyn WorkStore, clock: &Clock, form: Form) -> Result<Self, Failure> {
+    pub(super) async fn read(store: &dyn WorkStore, clock: &WorkClock, form: Form) -> Result<Self, Failure> {
         let groups = Groups::of(store, clock).await.map_err(Failure::interrupted)?;
         let mut document =
             Self { form, standing: Standing::new(groups), calls: Calls::default(), rows: Rows::default() };
@@ -59,7 +59,7 @@ impl Document {
         Ok(document)
     }
 
-    fn take(&mut self, item: &Item) -> io::Result<()> {
+    fn take(&mut self, item: &WorkItem) -> io::Result<()> {
         self.standing.count(item);
         let sends = u64::from(item.sends());
         self.calls.all += sends;

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::{BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 
-use paceline_store::work::Clock;
+use paceline_store::work::WorkClock;
 
 use super::store::StoreArgs;
 use crate::exit::{Failure, Status};
@@ -44,7 +44,7 @@ pub(crate) enum Form {
 /// # Errors
 /// Refuses what is no store; says when it cannot be read, or its figures do not add up.
 pub(crate) async fn command(args: Args) -> Result<Status, Failure> {
-    let clock = Clock::system();
+    let clock = WorkClock::system();
     args.store.refuse_as_output("-o", args.output.as_deref())?;
     let store = args.store.open(&clock).await?;
     let form = if args.json { Form::Json } else { args.format };

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use paceline_store::work::{self, Clock, Counts, Filter, Item, State, WorkError, WorkStore};
+use paceline_store::work::{self, Filter, State, StateCounts, WorkClock, WorkError, WorkItem, WorkStore};
 use serde_json::{Map, Value, json};
 
 use crate::exit::Status;
@@ -23,7 +23,7 @@ const OTHER: &str = "other";
 #[derive(Clone, Debug)]
 pub(crate) struct Standing {
     groups: Groups,
-    counts: Counts,
+    counts: StateCounts,
     /// How often each reason is one for each end.
     reasons: BTreeMap<(&'static str, String), u64>,
 }
@@ -33,7 +33,7 @@ impl Standing {
     ///
     /// # Errors
     /// What the store says.
-    pub(crate) async fn of(store: &dyn WorkStore, clock: &Clock) -> Result<Self, WorkError> {
+    pub(crate) async fn of(store: &dyn WorkStore, clock: &WorkClock) -> Result<Self, WorkError> {
         let mut standing = Self::new(Groups::of(store, clock).await?);
         let others: Vec<State> = State::ALL.into_iter().filter(|state| *state != State::Succeeded).collect();
         let mut pages = Pages::of(store, Filter::states(others), None);
@@ -48,11 +48,11 @@ impl Standing {
 
     /// Before the first item.
     pub(super) fn new(groups: Groups) -> Self {
-        Self { groups, counts: Counts::default(), reasons: BTreeMap::new() }
+        Self { groups, counts: StateCounts::default(), reasons: BTreeMap::new() }
     }
 
     /// Counts an item.
-    pub(super) fn count(&mut self, item: &Item) {
+    pub(super) fn count(&mut self, item: &WorkItem) {
         self.counts.by_state[item.state as usize] += 1;
         if item.state == State::Succeeded {
             return;
@@ -177,13 +177,13 @@ mod tests {
     use std::time::Duration;
 
     use paceline_core::{Backoff, Class, Growth, Jitter, Timestamp};
-    use paceline_store::work::{Failure, MemoryStore, NewItem, OverBound, Policy, Scheduler};
+    use paceline_store::work::{Failure, MemoryStore, NewItem, OverBound, Scheduler, SchedulerConfig};
 
     use super::*;
 
     /// Works on every item until nothing can be done any more; what its payload says becomes of it.
-    async fn worked(payloads: &[&str], policy: Policy) -> Standing {
-        let clock = Clock::starting_at(Timestamp::from_millis(1_700_000_000_000));
+    async fn worked(payloads: &[&str], policy: SchedulerConfig) -> Standing {
+        let clock = WorkClock::starting_at(Timestamp::from_millis(1_700_000_000_000));
         let store = std::sync::Arc::new(MemoryStore::new(clock.clone()));
         let new = |(n, payload): (usize, &&str)| NewItem {
             group: if *payload == "account" { "keyless" } else { "default" }.to_owned(),
@@ -202,9 +202,12 @@ mod tests {
     }
 
     /// The default with retries at once.
-    fn quick() -> Policy {
+    fn quick() -> SchedulerConfig {
         let delay = Duration::from_millis(1);
-        Policy { backoff: Backoff { growth: Growth::Constant { delay }, jitter: Jitter::None }, ..Policy::default() }
+        SchedulerConfig {
+            backoff: Backoff { growth: Growth::Constant { delay }, jitter: Jitter::None },
+            ..SchedulerConfig::default()
+        }
     }
 
     #[tokio::test]
@@ -228,7 +231,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_left_to_the_next_run_says_over_which_bound_it_was() {
-        let policy = Policy { over_bound: OverBound::NextRun, max_retries: 1, ..quick() };
+        let policy = SchedulerConfig { over_bound: OverBound::NextRun, max_retries: 1, ..quick() };
         let standing = worked(&["transient", "success"], policy).await;
         assert_eq!(standing.lines(), ["deferred: 1 left to the next run (max_retries)"]);
         assert_eq!(standing.status().code(), 3);
@@ -236,10 +239,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_status_word_needs_items() {
-        assert_eq!(worked(&[], Policy::default()).await.headline(), "SUCCESS  no items");
-        let failed = worked(&["invalid", "invalid"], Policy::default()).await;
+        assert_eq!(worked(&[], SchedulerConfig::default()).await.headline(), "SUCCESS  no items");
+        let failed = worked(&["invalid", "invalid"], SchedulerConfig::default()).await;
         assert_eq!((failed.status().as_str(), failed.status().code()), ("FAILED", 1));
-        let bounded = Policy { max_wait: Duration::from_secs(1), ..Policy::default() };
+        let bounded = SchedulerConfig { max_wait: Duration::from_secs(1), ..SchedulerConfig::default() };
         let waits = worked(&["transient"], bounded).await;
         assert_eq!(waits.lines(), ["deferred: 1 until their time comes"]);
     }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use paceline_core::Class;
-use paceline_store::work::{Amend, DecisionRecord, Failure, Filter, Item, Note, WorkError, WorkStore};
+use paceline_store::work::{Amend, DecisionRecord, Failure, Filter, SchedulerEvent, WorkError, WorkItem, WorkStore};
 
 /// Watches the first items of a run until one of them fares otherwise. Clones share what they heard.
 #[derive(Clone)]
@@ -54,7 +54,7 @@ impl Alike {
     }
 
     /// A command only failed: that alone does not tell a bad moment from a bad command.
-    pub(super) fn only_failed(&self, item: &Item) {
+    pub(super) fn only_failed(&self, item: &WorkItem) {
         let mut watch = self.watch();
         if watch.watching {
             watch.only_failed.insert(item.id);
@@ -62,18 +62,18 @@ impl Alike {
     }
 
     /// Takes in what happens; says why the run has to end, at the moment when it has to.
-    pub(super) fn hear(&self, note: &Note<'_>) -> Option<SameFailure> {
+    pub(super) fn hear(&self, note: &SchedulerEvent<'_>) -> Option<SameFailure> {
         let mut watch = self.watch();
         if !watch.watching {
             return None;
         }
         match note {
-            Note::Succeeded(_) => watch.differs(),
-            Note::Decided { item, decided, .. } if watch.is_telling(item, decided) => {
+            SchedulerEvent::Succeeded(_) => watch.differs(),
+            SchedulerEvent::Decided { item, decided, .. } if watch.is_telling(item, decided) => {
                 return watch.failed(item, &decided.failure);
             }
             // It ended otherwise; what is only tried again says nothing yet.
-            Note::Decided { decided, .. } if matches!(decided.action, "fail" | "skip") => watch.differs(),
+            SchedulerEvent::Decided { decided, .. } if matches!(decided.action, "fail" | "skip") => watch.differs(),
             _ => {}
         }
         None
@@ -101,12 +101,12 @@ impl Alike {
 
 impl Watch {
     /// A final refusal, or a command that only failed.
-    fn is_telling(&mut self, item: &Item, decided: &DecisionRecord) -> bool {
+    fn is_telling(&mut self, item: &WorkItem, decided: &DecisionRecord) -> bool {
         let refused = matches!(decided.failure.class, Class::Invalid | Class::Filtered) && decided.action == "fail";
         self.only_failed.remove(&item.id) || refused
     }
 
-    fn failed(&mut self, item: &Item, failure: &Failure) -> Option<SameFailure> {
+    fn failed(&mut self, item: &WorkItem, failure: &Failure) -> Option<SameFailure> {
         if self.stopped.is_none() {
             let kind = (failure.status, failure.code.clone());
             if *self.alike.get_or_insert_with(|| kind.clone()) != kind {
@@ -118,7 +118,7 @@ impl Watch {
         if self.stopped.is_some() || self.keys.len() < self.limit {
             return None;
         }
-        let (items, command, words) = (self.limit, self.command, failure.words.clone());
+        let (items, command, words) = (self.limit, self.command, failure.message.clone());
         self.stopped = Some(SameFailure { items, command, words });
         self.stopped.clone()
     }

@@ -86,9 +86,9 @@ fn write(mut file: LineFile, mut asked: mpsc::UnboundedReceiver<Line>) {
 }
 
 /// What the system said: which file it is about stands before it.
-fn why(error: &paceline_store::Error) -> String {
+fn why(error: &paceline_store::JournalError) -> String {
     match error {
-        paceline_store::Error::Io { source, .. } => source.to_string(),
+        paceline_store::JournalError::Io { source, .. } => source.to_string(),
         other => other.to_string(),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use paceline_store::work::{Case, Judge, Judging};
+use paceline_store::work::{Case, Judge, JudgeFuture};
 
 use super::course::Told;
 
@@ -23,7 +23,7 @@ impl Judge for Hurried {
         self.judge.name()
     }
 
-    fn decide<'a>(&'a self, case: Case<'a>) -> Judging<'a> {
+    fn decide<'a>(&'a self, case: Case<'a>) -> JudgeFuture<'a> {
         Box::pin(async move {
             tokio::select! {
                 biased;

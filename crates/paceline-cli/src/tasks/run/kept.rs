@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use paceline::Limiter;
-use paceline_store::work::{Clock, WorkError, WorkStore};
+use paceline_store::work::{WorkClock, WorkError, WorkStore};
 
 use crate::carried;
 
@@ -20,7 +20,7 @@ pub(super) struct KeptLimiter {
     limiter: Limiter,
     /// None where nothing is kept.
     account: Option<String>,
-    clock: Clock,
+    clock: WorkClock,
 }
 
 impl KeptLimiter {
@@ -32,10 +32,10 @@ impl KeptLimiter {
         store: Arc<dyn WorkStore>,
         limiter: Limiter,
         account: Option<String>,
-        clock: Clock,
+        clock: WorkClock,
     ) -> Result<Self, WorkError> {
         if let Some(account) = &account {
-            carried::restore(&limiter, store.kept_limiter(account).await?.as_deref());
+            carried::restore(&limiter, store.load_limiter_state(account).await?.as_deref());
         }
         Ok(Self { store, limiter, account, clock })
     }
@@ -58,7 +58,7 @@ impl KeptLimiter {
             return;
         }
         let state = carried::text(&self.limiter.export());
-        if let Err(error) = self.store.keep_limiter(account, &state).await {
+        if let Err(error) = self.store.save_limiter_state(account, &state).await {
             tracing::warn!("what has left is not kept for the next run, which may exceed its limits: {error}");
         }
     }
@@ -74,7 +74,7 @@ mod tests {
     async fn begun(store: &MemoryStore) -> KeptLimiter {
         let limits = Limits { quotas: vec![Quota::requests_per_minute(5)], burst: Some(5) };
         let limiter = Limiter::new(PacerConfig { limits, ..PacerConfig::default() }).expect("sensible");
-        let clock = Clock::starting_at(paceline::clock::wall());
+        let clock = WorkClock::starting_at(paceline::clock::wall());
         KeptLimiter::restore(Arc::new(store.clone()), limiter, Some("it".into()), clock).await.expect("readable")
     }
 
@@ -86,7 +86,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_run_that_is_killed_loses_half_a_second() {
-        let store = MemoryStore::new(Clock::starting_at(paceline::clock::wall()));
+        let store = MemoryStore::new(WorkClock::starting_at(paceline::clock::wall()));
         let killed = begun(&store).await;
         let send = || {
             let request = Request::new(killed.limiter.scope("a"), Cost::request());
@@ -112,9 +112,9 @@ mod tests {
 
     #[tokio::test]
     async fn what_cannot_be_read_is_passed_over() {
-        let store = MemoryStore::new(Clock::system());
+        let store = MemoryStore::new(WorkClock::system());
         for text in ["", "{}", r#"{"version":7,"at_ms":0}"#, r#"{"version":7,"at_ms":0,"account":"new"}"#] {
-            store.keep_limiter("it", text).await.expect("writable");
+            store.save_limiter_state("it", text).await.expect("writable");
             assert_eq!(begun(&store).await.left(), 5, "{text}");
         }
     }

@@ -19,8 +19,10 @@ use std::time::Duration;
 
 use http::HeaderMap;
 use paceline_core::{Class, Cost, Outcome};
-use paceline_store::ScopeState;
-use paceline_store::work::{self, Clock, Note, Policy, Scheduler, Start, State, Task, WorkError, WorkStore};
+use paceline_store::ScopeStatus;
+use paceline_store::work::{
+    self, Scheduler, SchedulerConfig, SchedulerEvent, StartDecision, State, Task, WorkClock, WorkError, WorkStore,
+};
 
 use self::alike::Alike;
 use self::answers::Answers;
@@ -46,12 +48,12 @@ use crate::upstream;
 /// # Errors
 /// Refuses bad usage, and a store that another process works on, before anything begins; says what broke under way.
 pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Status, Failure> {
-    let clock = Clock::system();
+    let clock = WorkClock::system();
     let policy = args.policy()?;
     let mut upstream = args.upstream(everywhere)?;
     upstream::bound_by_files(&mut upstream, if args.http { files::OF_A_CALL } else { files::OF_A_COMMAND });
     let concurrency = policy.concurrency.min(upstream.pacer.concurrency.max() as usize);
-    let policy = Policy { pace: upstream.pacer.pace, concurrency, ..policy };
+    let policy = SchedulerConfig { pace: upstream.pacer.pace, concurrency, ..policy };
     let judge = args.judge.judge(everywhere)?;
     let permits = Permits::new(&upstream)?;
     let address = upstream.base_url.clone().unwrap_or_default();
@@ -89,12 +91,12 @@ struct Runs<'a> {
     args: &'a Args,
     quiet: bool,
     store: Arc<dyn WorkStore>,
-    policy: Policy,
+    policy: SchedulerConfig,
     scheduler: Scheduler,
     permits: Permits,
     kept: KeptLimiter,
     work: Work,
-    clock: Clock,
+    clock: WorkClock,
 }
 
 /// How items are worked on.
@@ -135,14 +137,14 @@ impl Runs<'_> {
         let scheduler = self.scheduler.clone().with_observer({
             let (seen, course, permits) = (seen.clone(), course.clone(), self.permits.clone());
             let heard = alike.clone();
-            Arc::new(move |note: &Note<'_>| {
+            Arc::new(move |note: &SchedulerEvent<'_>| {
                 if let Some(same) = heard.hear(note) {
                     tracing::error!("stopping: {}", text::printable(&same.to_string()));
                     course.ends();
                 }
                 match note {
-                    Note::Ending(_) => course.ends(),
-                    Note::Scope(row) if row.state == ScopeState::Open => permits.reopen(&row.name),
+                    SchedulerEvent::Ending(_) => course.ends(),
+                    SchedulerEvent::Scope(row) if row.state == ScopeStatus::Open => permits.reopen(&row.name),
                     _ => {}
                 }
                 seen.hear(note);
@@ -179,7 +181,7 @@ type Trying = Pin<Box<dyn Future<Output = Result<(), work::Failure>> + Send>>;
 
 impl Runs<'_> {
     /// Every start takes a permit, and every end is told to the limiter, so that one throttle slows its whole scope.
-    fn start(&self, task: Task, course: &Course, alike: &Alike) -> Start<Trying> {
+    fn start(&self, task: Task, course: &Course, alike: &Alike) -> StartDecision<Trying> {
         match &self.work {
             Work::Command(program) => {
                 let scope = self.permits.scope(task.group());
@@ -188,9 +190,10 @@ impl Runs<'_> {
                     Err(later) => return later,
                 };
                 let (program, course, alike) = (Arc::clone(program), course.clone(), alike.clone());
-                Start::Now(Box::pin(async move {
+                StartDecision::Now(Box::pin(async move {
                     let end = program.work(&task, &course).await;
-                    let sits_out = permits::end(permit, outcome_of(&end));
+                    let is_probe = permit.is_probe();
+                    let sits_out = permits::sits_out(&permit.complete(outcome_of(&end)), is_probe);
                     end.map_err(|Failed { failure, is_its_own }| {
                         if is_its_own {
                             alike.only_failed(task.item());
@@ -213,7 +216,7 @@ fn outcome_of(end: &Result<(), Failed>) -> Outcome {
     if let Some(wait) = failure.retry_after {
         outcome = outcome.with_hint(wait, true);
     }
-    outcome.reason = Some(failure.words.as_str().into());
+    outcome.reason = Some(failure.message.as_str().into());
     outcome
 }
 

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use paceline::config::Upstream;
 use paceline::{Error, Limiter, NotNow, Permit};
-use paceline_core::{Class, Cost, Level, Outcome, Request, ScopeId, Verdict};
-use paceline_store::work::{Failure, Start, Task, Wait};
+use paceline_config::Upstream;
+use paceline_core::{Class, Cost, Level, Request, ScopeId, Verdict};
+use paceline_store::work::{Failure, StartDecision, StartDelay, Task};
 
 use crate::exit;
 
@@ -19,12 +19,10 @@ pub(super) struct Permits {
     reopened: Arc<Mutex<BTreeSet<String>>>,
 }
 
-/// Tells the limiter how a try ended. Says how long its item sits out, if the try only tested a failing server and that still
-/// fails.
-pub(super) fn end(permit: Permit, outcome: Outcome) -> Option<Duration> {
-    let is_probe = permit.is_probe();
-    match permit.complete(outcome) {
-        Verdict::Retry { delay, .. } if is_probe => Some(delay),
+/// How long an item sits out whose try only tested a failing server, if that still fails.
+pub(super) fn sits_out(verdict: &Verdict, is_probe: bool) -> Option<Duration> {
+    match verdict {
+        Verdict::Retry { delay, .. } if is_probe => Some(*delay),
         _ => None,
     }
 }
@@ -56,7 +54,7 @@ impl Permits {
     }
 
     /// A permit for an item, or what it waits for.
-    pub(super) fn take<F>(&self, task: &Task, scope: ScopeId, cost: Cost) -> Result<Permit, Start<F>> {
+    pub(super) fn take<F>(&self, task: &Task, scope: ScopeId, cost: Cost) -> Result<Permit, StartDecision<F>> {
         let item = task.item();
         // The bounds on its tries are those of the store, so the pacer is told of none.
         let request = Request { item: Some(item.id), priority: item.priority.into(), ..Request::new(scope, cost) };
@@ -71,15 +69,15 @@ impl Permits {
         taken.map_err(|not_now| match not_now {
             NotNow::Wait { after, reason } => {
                 let for_all = reason.level == Level::Account;
-                Start::Later(Wait { after, why: reason.policy.to_string().into(), for_all })
+                StartDecision::Later(StartDelay { after, why: reason.policy.to_string().into(), for_all })
             }
             NotNow::Never(Error::TooLarge(too_large)) => {
                 let code = Some("too_large".to_owned());
-                Start::Never(Failure { code, ..Failure::new(Class::Invalid, too_large.to_string()) })
+                StartDecision::Never(Failure { code, ..Failure::new(Class::Invalid, too_large.to_string()) })
             }
-            NotNow::Never(Error::Stopped { reason, .. }) => Start::Stopped(reason.to_string()),
+            NotNow::Never(Error::Stopped { reason, .. }) => StartDecision::Stopped(reason.to_string()),
             // There is no deadline, and a run never closes its limiter.
-            other => Start::Stopped(other.to_string()),
+            other => StartDecision::Stopped(other.to_string()),
         })
     }
 

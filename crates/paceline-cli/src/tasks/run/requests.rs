@@ -1,17 +1,16 @@
 //! Items that are requests: read like the lines of `paceline run`, sent and classified like them.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::HeaderValue;
-use paceline::config::{CallNames, MOCK, Upstream};
-use paceline::provider::{Reading, TokenRatio};
+use http::{HeaderValue, Response};
 use paceline::{Clock, Permit};
-use paceline_core::{Class, Cost, Outcome};
-use paceline_store::work::{DEFAULT_GROUP, Failure, Start, Task};
-use paceline_store::{Answer as Recorded, End};
+use paceline_config::{CallNames, MOCK, Upstream};
+use paceline_core::{Class, Cost};
+use paceline_http::{Call, Exchange, NoAnswer, Sender};
+use paceline_store::End;
+use paceline_store::work::{DEFAULT_GROUP, Failure, StartDecision, Task};
 
 use super::Trying;
 use super::answers::Answers;
@@ -21,11 +20,7 @@ use crate::exit;
 use crate::mock::MockServer;
 use crate::run;
 use crate::run::calls::alike::Reachability;
-use crate::run::calls::entry::request_id;
-use crate::run::calls::item::classify;
-use crate::run::calls::no_answer::NoAnswer;
-use crate::run::calls::partial::Partials;
-use crate::run::calls::send::{Answer, Call, Sender, SenderConfig};
+use crate::run::calls::entry;
 use crate::run::calls::stop::Stop;
 use crate::run::job::sharing;
 use crate::run::lines::format::Format;
@@ -42,10 +37,6 @@ pub(super) struct Requests {
     /// Where bare bodies go.
     endpoint: Option<String>,
     sender: Sender,
-    /// Tokens per character by scope, as answers report them.
-    ratios: Mutex<BTreeMap<String, TokenRatio>>,
-    /// Batches that were accepted in part.
-    partials: Partials,
     /// For how long no server may be there before a run ends; none where it waits for whatever may come.
     max_wait: Option<Duration>,
     /// Whether one is there in this run.
@@ -87,20 +78,15 @@ impl Requests {
             Format::of_one(b"{}", "", endpoint.as_deref(), upstream.provider, &base_url)
                 .map_err(exit::Failure::refused)?;
         }
-        let config = SenderConfig { base_url: base_url.clone(), headers, timeout, idempotency: None };
-        let sender = Sender::new(upstream::client(&upstream)?, config)
-            .map_err(|error| exit::Failure::refused(format!("cannot set up calls to the upstream: {error}")))?;
-        let (ratios, partials, reachability) = (Mutex::default(), Partials::default(), Mutex::default());
+        let sender = upstream::sender(&upstream, headers, timeout)?;
         Ok(Self {
             upstream,
             base_url,
             account,
             endpoint,
             sender,
-            ratios,
-            partials,
             max_wait,
-            reachability,
+            reachability: Mutex::default(),
             clock: Clock::new(),
             answers,
             _mock: mock,
@@ -118,17 +104,17 @@ impl Requests {
     }
 
     /// Sends an item, if it can be sent and may be sent now.
-    pub(super) fn start(self: &Arc<Self>, task: Task, permits: &Permits, course: &Course) -> Start<Trying> {
+    pub(super) fn start(self: &Arc<Self>, task: Task, permits: &Permits, course: &Course) -> StartDecision<Trying> {
         let ready = match self.prepare(&task) {
             Ok(ready) => ready,
-            Err(failure) => return Start::Never(failure),
+            Err(failure) => return StartDecision::Never(failure),
         };
         let permit = match permits.take(&task, permits.scope(&ready.scope), ready.cost.clone()) {
             Ok(permit) => permit,
             Err(later) => return later,
         };
         let (requests, course) = (Arc::clone(self), course.clone());
-        Start::Now(Box::pin(async move { requests.send(&task, ready, permit, &course).await }))
+        StartDecision::Now(Box::pin(async move { requests.send(&task, ready, permit, &course).await }))
     }
 
     /// The first answer that could not be kept.
@@ -147,62 +133,44 @@ impl Requests {
         let group = Some(&*task.item().group).filter(|group| *group != DEFAULT_GROUP);
         let scope = self.upstream.scope_name(&CallNames { group, ..line.names() });
         let with_group = group == Some(&*scope) || self.upstream.dialect.is_one_scope();
-        let ratio = self.ratios().get(&scope).copied().unwrap_or_default();
-        let id = task.item().id;
-        let body = self.partials.body_of(id).unwrap_or_else(|| Bytes::from(line.body.into_owned()));
-        let cost = self.upstream.dialect.charge(&line.url, &body, &ratio);
-        let mut headers = line.headers;
-        if let Some(name) = self.upstream.provider.idempotency_header() {
-            headers.entry(name).or_insert_with(|| same_at_each_try(task));
-        }
         let echo =
             Echo { custom_id: line.custom_id, metadata: line.metadata.map(ToOwned::to_owned), form: format.results() };
-        let call = Call { method: line.method, url: line.url.into_owned(), headers, body, ordinal: id };
+        let call = Call {
+            method: line.method,
+            url: line.url.into_owned(),
+            headers: line.headers,
+            body: self.sender.rest_of(task.item().id).unwrap_or_else(|| Bytes::from(line.body.into_owned())),
+            idempotency_key: self.sender.config().idempotency_header.as_ref().map(|_| same_at_each_try(task)),
+            within: None,
+        };
+        let cost = self.sender.charge(&scope, &call);
         Ok(Ready { call, echo, scope, with_group, cost })
     }
 
     async fn send(&self, task: &Task, ready: Ready, permit: Permit, course: &Course) -> Result<(), Failure> {
-        let Ready { call, echo, scope, with_group, cost } = ready;
-        let mut answer = tokio::select! {
-            answer = self.sender.send(&call) => Some(answer),
-            () = course.gives_up() => None,
-        };
-        let reading = classify(&self.upstream.dialect, &call.url, answer.as_ref());
-        let outcome = match &answer {
-            Some(_) => reading.outcome_of(&cost),
-            None => Outcome::new(Class::Abandoned),
-        };
-        let sits_out = permits::end(permit, outcome);
-        self.watch(answer.as_ref(), course);
-        if let Some(usage) = &reading.usage {
-            self.ratios().entry(scope).or_default().settle(&call.body, usage);
-        }
-        if let Some(Ok(answer)) = &mut answer {
-            self.partials.answered(&call, answer, &reading);
-        }
-        match answer {
-            Some(Ok(answer)) if reading.class == Class::Success => self.keep(task, &echo, answer, course).await,
-            answer => {
-                let failure = failure(answer.as_ref(), reading).of_probe(sits_out);
+        let Ready { call, echo, with_group, .. } = ready;
+        let exchange = self.sender.send(permit, &call, course.gives_up()).await;
+        self.watch(&exchange, course);
+        match &exchange.answer {
+            Ok(answer) if exchange.reading.class == Class::Success => self.keep(task, &echo, answer, course).await,
+            _ => {
+                let sits_out = permits::sits_out(&exchange.verdict, exchange.probe);
+                let failure = failure(exchange).of_probe(sits_out);
                 Err(Failure { is_for_group: failure.is_for_group && with_group, ..failure })
             }
         }
     }
 
     /// Ends a run whose server is not there: calls that it did not take count against no item.
-    fn watch(&self, answer: Option<&Result<Answer, NoAnswer>>, course: &Course) {
+    fn watch(&self, exchange: &Exchange, course: &Course) {
         let mut reachability = self.reachability();
         let Some(known) = reachability.as_mut() else { return };
-        match answer {
-            Some(Err(NoAnswer::Connect(words))) if known.failed(self.clock.now()) => {
-                let stop = Stop::Unreachable { address: self.base_url.clone(), words: words.clone() };
-                tracing::error!("{}", stop.announcement());
-                // Once: what is in flight finds out the same.
-                *reachability = None;
-                course.ends();
-            }
-            Some(Err(NoAnswer::Connect(_) | NoAnswer::Tls(_))) | None => {}
-            Some(_) => known.answered(),
+        if let Some(words) = known.gone(&exchange.answer, self.clock.now()) {
+            let stop = Stop::Unreachable { address: self.base_url.clone(), words: words.to_owned() };
+            tracing::error!("{}", stop.announcement());
+            // Once: what is in flight finds out the same.
+            *reachability = None;
+            course.ends();
         }
     }
 
@@ -211,21 +179,14 @@ impl Requests {
     }
 
     /// An answer is on the disk before its item counts as done.
-    async fn keep(&self, task: &Task, echo: &Echo, mut answer: Answer, course: &Course) -> Result<(), Failure> {
+    async fn keep(&self, task: &Task, echo: &Echo, answer: &Response<Bytes>, course: &Course) -> Result<(), Failure> {
         let Some(answers) = &self.answers else { return Ok(()) };
-        answer.collect_stream();
-        let (status, request_id) = (answer.status.as_u16(), request_id(&answer.headers));
-        let recorded = Recorded::Response { status, request_id, body: &answer.body };
-        let line = echo.line(task.item().id, task.attempt(), End::Succeeded, &recorded);
+        let line = echo.line(task.item().id, task.attempt(), End::Succeeded, &entry::recorded(answer));
         answers.append(line).await.map_err(|words| {
             // It would be sent again and again, and paid for each time.
             course.ends();
             Failure::new(Class::Abandoned, words)
         })
-    }
-
-    fn ratios(&self) -> MutexGuard<'_, BTreeMap<String, TokenRatio>> {
-        self.ratios.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -237,18 +198,16 @@ fn same_at_each_try(task: &Task) -> HeaderValue {
     HeaderValue::from_str(&text).expect("letters, digits and a dash")
 }
 
-fn failure(answer: Option<&Result<Answer, NoAnswer>>, reading: Reading) -> Failure {
-    let status = match answer {
-        Some(Ok(answer)) => Some(answer.status.as_u16()),
-        _ => None,
-    };
+fn failure(exchange: Exchange) -> Failure {
+    let status = exchange.status();
+    let Exchange { answer, reading, .. } = exchange;
     let words = match answer {
-        Some(Ok(answer)) => reading.words.unwrap_or_else(|| {
+        Ok(answer) => reading.words.unwrap_or_else(|| {
             let wait = reading.wait.map(|wait| format!(", told to wait {}", text::duration(wait)));
-            format!("status {}{}", answer.status, wait.unwrap_or_default())
+            format!("status {}{}", answer.status(), wait.unwrap_or_default())
         }),
-        Some(Err(error)) => error.to_string(),
-        None => "given up: the run had to end".to_owned(),
+        Err(NoAnswer::GivenUp) => "given up: the run had to end".to_owned(),
+        Err(error) => error.to_string(),
     };
     Failure {
         status,

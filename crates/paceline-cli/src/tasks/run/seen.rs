@@ -6,10 +6,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use paceline::provider::log_words;
 use paceline_core::{Class, Instant};
-use paceline_store::ScopeState;
-use paceline_store::work::{Clock, Counts, DecisionRecord, Ended, Item, Note, Policy, State};
+use paceline_store::ScopeStatus;
+use paceline_store::work::{
+    DecisionRecord, EndReason, SchedulerConfig, SchedulerEvent, State, StateCounts, WorkClock, WorkItem,
+};
 use terminal_size::{Width, terminal_size_of};
 use tokio::task::JoinHandle;
 
@@ -34,7 +35,7 @@ struct Inner {
     max_retries: u32,
     max_deferrals: Option<u32>,
     concurrency: usize,
-    clock: Clock,
+    clock: WorkClock,
     course: Mutex<Figures>,
 }
 
@@ -54,7 +55,7 @@ struct Figures {
 }
 
 impl Seen {
-    pub(super) fn new(quiet: bool, before: &Counts, policy: &Policy, clock: Clock) -> Self {
+    pub(super) fn new(quiet: bool, before: &StateCounts, policy: &SchedulerConfig, clock: WorkClock) -> Self {
         let ended = State::ALL.into_iter().filter(|state| state.is_final()).map(|state| before.of(state)).sum();
         let figures = Figures { items: before.total(), ended, ..Figures::default() };
         let (max_retries, max_deferrals) = (policy.max_retries, policy.max_deferrals);
@@ -68,46 +69,46 @@ impl Seen {
     }
 
     /// Takes in what happens; it waits for nothing.
-    pub(super) fn hear(&self, note: &Note<'_>) {
+    pub(super) fn hear(&self, note: &SchedulerEvent<'_>) {
         match note {
-            Note::Started(item) => {
+            SchedulerEvent::Started(item) => {
                 let mut figures = self.figures();
                 figures.in_flight.insert(item.id);
                 (figures.begun, figures.waits) = (true, None);
             }
-            Note::Succeeded(item) => {
+            SchedulerEvent::Succeeded(item) => {
                 let mut figures = self.figures();
                 figures.in_flight.remove(&item.id);
                 figures.ended += 1;
             }
-            Note::Decided { item, decided, wait } => self.decided(item, decided, *wait),
-            Note::Lost(item) => {
+            SchedulerEvent::Decided { item, decided, wait } => self.decided(item, decided, *wait),
+            SchedulerEvent::Lost(item) => {
                 self.figures().in_flight.remove(&item.id);
                 tracing::warn!(
                     item = item.key,
                     "the item is not ours any more: what became of it here is not recorded"
                 );
             }
-            Note::Scope(row) => match &row.state {
-                ScopeState::Held { until, reason } => {
+            SchedulerEvent::Scope(row) => match &row.state {
+                ScopeStatus::Held { until, reason } => {
                     let (until, reason) = (text::end(*until), text::printable(reason));
                     tracing::warn!(group = &*row.name, "the group is held until {until}: {reason}");
                 }
-                ScopeState::Stopped { reason } => {
+                ScopeStatus::Stopped { reason } => {
                     let reason = text::printable(reason);
                     tracing::error!(group = &*row.name, "the group is stopped until a person acts: {reason}");
                 }
-                ScopeState::Open => tracing::info!(group = &*row.name, "the group is tried again: it was opened"),
+                ScopeStatus::Open => tracing::info!(group = &*row.name, "the group is tried again: it was opened"),
             },
-            Note::Waiting { wait, why } => {
+            SchedulerEvent::Waiting { wait, why } => {
                 let until = self.0.clock.now() + *wait;
                 self.figures().waits = Some((until, why.map(str::to_owned)));
             }
-            Note::Ending(why) => {
+            SchedulerEvent::Ending(why) => {
                 let mut figures = self.figures();
                 figures.ending = true;
                 let calls = self.in_flight(&figures);
-                if *why == Ended::Interrupted && calls > 0 {
+                if *why == EndReason::Interrupted && calls > 0 {
                     let calls = text::counted(calls, "item");
                     tracing::info!("ending: up to 30s for {calls} in flight; Ctrl-C again gives them up at once");
                 }
@@ -116,18 +117,18 @@ impl Seen {
         }
     }
 
-    fn decided(&self, item: &Item, decided: &DecisionRecord, wait: Option<Duration>) {
+    fn decided(&self, item: &WorkItem, decided: &DecisionRecord, wait: Option<Duration>) {
         let mut figures = self.figures();
         figures.in_flight.remove(&item.id);
         let class = decided.failure.class;
-        let cause = text::printable(&decided.failure.words);
+        let cause = text::printable(&decided.failure.message);
         let (cause, code) = (text::cut(&cause, LONGEST_CAUSE), decided.failure.code.as_deref());
         match (decided.action, wait) {
             ("retry" | "defer", Some(wait)) => {
                 figures.retries += 1;
                 let words = self.attempt(item, class);
                 let not_before = (self.0.clock.wall() + wait).to_string();
-                let (words, wait) = (format!("{} {words}", log_words(class)), text::duration(wait));
+                let (words, wait) = (format!("{} {words}", class.words()), text::duration(wait));
                 tracing::warn!(
                     item = item.key,
                     class = class.as_str(),
@@ -158,7 +159,7 @@ impl Seen {
     }
 
     /// `(attempt 1/4)`: tries of that kind so far, of those that the bounds allow.
-    fn attempt(&self, item: &Item, class: Class) -> String {
+    fn attempt(&self, item: &WorkItem, class: Class) -> String {
         let deferred = matches!(class, Class::Throttled | Class::QuotaExhausted | Class::Partial | Class::Account);
         let (before, bound) = if deferred {
             (item.deferrals.saturating_sub(item.forgiven.deferrals), self.0.max_deferrals)

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use paceline::config::{Overrides, Upstream};
+use paceline_config::{Overrides, Upstream};
 use paceline_core::{Backoff, Concurrency, Dimension, Growth, Jitter};
-use paceline_store::work::{Idle, OverBound, Policy};
+use paceline_store::work::{Idle, OverBound, SchedulerConfig};
 
 use super::course::GRACE;
 use super::program::LAST_WORDS;
@@ -175,7 +175,7 @@ impl Args {
     ///
     /// # Errors
     /// Names a knob that makes no sense.
-    pub(super) fn policy(&self) -> Result<Policy, Failure> {
+    pub(super) fn policy(&self) -> Result<SchedulerConfig, Failure> {
         self.refuse_idle()?;
         let growth = Growth::Exponential { base: self.first_delay, multiplier: self.multiplier, cap: self.cap };
         let jitter = match self.jitter {
@@ -183,7 +183,7 @@ impl Args {
             JitterFlag::Full => Jitter::Full,
             JitterFlag::Equal => Jitter::Equal,
         };
-        let policy = Policy {
+        let policy = SchedulerConfig {
             concurrency: self.concurrency.get(),
             max_retries: self.max_retries,
             max_deferrals: self.max_deferrals,
@@ -200,7 +200,7 @@ impl Args {
             idle: if self.stay { Idle::Stay } else { Idle::End },
             // What is in flight is given up a little before, so that it can say so.
             grace: GRACE + LAST_WORDS + Duration::from_secs(1),
-            ..Policy::default()
+            ..SchedulerConfig::default()
         };
         if self.first_delay > self.cap {
             return Err(Failure::refused("--first-delay is more than --cap: expected at most the cap"));

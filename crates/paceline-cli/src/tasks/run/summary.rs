@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use paceline_store::work::{Ended, Summary};
+use paceline_store::work::{EndReason, Summary};
 use serde_json::{Value, json};
 
 use super::alike::SameFailure;
@@ -80,11 +80,11 @@ impl Ran {
         if let Some(again) = self.again() {
             let why = self.same.as_ref().map(|same| text::printable(&same.to_string()).into_owned());
             let why = why.as_deref().unwrap_or(match self.summary.ended {
-                Ended::Done => "some items are left to the next run",
-                Ended::GroupsStopped => "a person has to see to the groups of the rest",
-                Ended::MaxWait => "nothing more can begin for as long as --max-wait",
-                Ended::MaxDuration => "--max-duration is over",
-                Ended::Interrupted => "it was told to end",
+                EndReason::Done => "some items are left to the next run",
+                EndReason::GroupsStopped => "a person has to see to the groups of the rest",
+                EndReason::MaxWait => "nothing more can begin for as long as --max-wait",
+                EndReason::MaxDuration => "--max-duration is over",
+                EndReason::Interrupted => "it was told to end",
             });
             lines.extend([format!("  {why}; continue with:"), format!("  {again}")]);
         }

@@ -5,20 +5,20 @@ use std::time::Duration;
 use paceline_core::Timestamp;
 use paceline_core::retry::Counted;
 
-use super::waiting::Place;
+use super::queue::Place;
 use crate::work::item::{
-    ClaimOutcome, Claimed, DecisionRecord, EVENTS, Event, Failure, Forgiven, HISTORY, Item, State, Transition,
-    WorkerId, shortened,
+    ClaimOutcome, Claimed, DecisionRecord, EVENTS, Failure, Forgiven, HISTORY, HistoryEntry, State, Transition,
+    WorkItem, WorkerId, shortened,
 };
 use crate::work::lanes::EARLIEST;
 
 #[derive(Debug)]
 pub(super) struct Row {
-    pub(super) item: Item,
+    pub(super) item: WorkItem,
     pub(super) payload: String,
     pub(super) fence: i64,
     pub(super) worker: Option<i64>,
-    pub(super) events: Vec<Event>,
+    pub(super) events: Vec<HistoryEntry>,
 }
 
 impl Row {
@@ -59,19 +59,19 @@ impl Row {
         }
         item.state = outcome.next.state();
         match outcome.next {
-            Transition::Back => {}
-            Transition::Again(delay) => (item.not_before, item.delay) = (Some(now + delay), delay),
+            Transition::Release => {}
+            Transition::Retry(delay) => (item.not_before, item.delay) = (Some(now + delay), delay),
             Transition::Succeeded | Transition::Failed | Transition::Skipped | Transition::NextRun => {
                 (item.not_before, item.delay) = (None, Duration::ZERO);
                 item.ended = outcome.next.state().is_final().then_some(now);
             }
         }
-        if outcome.next != Transition::Back {
+        if outcome.next != Transition::Release {
             item.reason = None;
         }
         let Some(DecisionRecord { failure, action, reason, by }) = outcome.decided else { return };
         let failure = Failure {
-            words: shortened(&failure.words),
+            message: shortened(&failure.message),
             retry_after: None,
             probe: None,
             unsent: false,
@@ -81,12 +81,12 @@ impl Row {
         item.last = Some(failure.clone());
         item.reason = reason.clone();
         let (send, not_before) =
-            (item.sends(), item.not_before.filter(|_| matches!(outcome.next, Transition::Again(_))));
+            (item.sends(), item.not_before.filter(|_| matches!(outcome.next, Transition::Retry(_))));
         let action = action.to_owned();
         if self.events.len() == EVENTS {
             self.events.remove(0);
         }
-        self.events.push(Event { decided: now, send, failure, action, reason, by, not_before, waited: None });
+        self.events.push(HistoryEntry { decided: now, send, failure, action, reason, by, not_before, waited: None });
     }
 
     pub(super) fn begin_anew(&mut self, not_before: Option<Timestamp>) {

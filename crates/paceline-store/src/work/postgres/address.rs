@@ -18,7 +18,7 @@ pub(super) struct Address {
     pub(super) config: Config,
     pub(super) tls: MakeRustlsConnect,
     /// How long a server that is not there yet is waited for, where the address says so (`connect_timeout`).
-    pub(super) patience: Option<Duration>,
+    pub(super) timeout: Option<Duration>,
 }
 
 /// How long one try to connect may take, unless the address says something else (`connect_timeout`).
@@ -52,8 +52,8 @@ impl Address {
         let mut config: Config = format!("{front}?{}", others.join("&"))
             .parse()
             .map_err(|error: tokio_postgres::Error| wrong(error.to_string()))?;
-        let patience = config.get_connect_timeout().copied();
-        if patience.is_none() {
+        let timeout = config.get_connect_timeout().copied();
+        if timeout.is_none() {
             config.connect_timeout(CONNECT_TIMEOUT);
         }
         config.ssl_mode(match mode {
@@ -69,7 +69,7 @@ impl Address {
             Mode::Require | Mode::VerifyCa => Trust::Issuer(tls::roots(roots.as_deref())?),
             Mode::VerifyFull => Trust::IssuerAndName(tls::roots(roots.as_deref())?),
         };
-        Ok(Self { config, tls: MakeRustlsConnect::new(tls::client(trust)?), patience })
+        Ok(Self { config, tls: MakeRustlsConnect::new(tls::client(trust)?), timeout })
     }
 
     /// The server and the database, for messages: never with a password.

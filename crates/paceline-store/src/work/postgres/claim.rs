@@ -6,13 +6,13 @@ use std::time::Duration;
 use paceline_core::Timestamp;
 use tokio_postgres::Error;
 
-use super::link::Tx;
+use super::connection::Tx;
 use super::rows;
 use super::scopes;
 use crate::work::columns::{after_item, item_columns};
-use crate::work::item::{Ask, Claim, Claimed, Event, HISTORY, Item, WorkerId};
+use crate::work::fair_share::Lane;
+use crate::work::item::{Claim, ClaimRequest, Claimed, HISTORY, HistoryEntry, WorkItem, WorkerId};
 use crate::work::lanes::{Asked, EARLIEST, Lanes, Taking};
-use crate::work::share::Lane;
 
 /// Takes the first `$3` items of lane `$1` that are due at `$2` for worker `$4`: tries whose time has come, then new ones.
 /// The row without an item says the earliest time for which one of the others waits: asking for it by itself would cost
@@ -77,9 +77,9 @@ pub(super) struct KnownLanes {
 
 impl KnownLanes {
     /// The lanes, and whether all of them have been read for this claim. `committed` is the latest claim that was.
-    async fn begin(&mut self, tx: &Tx<'_>, committed: i64, again: bool) -> Result<bool, Error> {
+    async fn begin(&mut self, tx: &Tx<'_>, committed: i64, retried: bool) -> Result<bool, Error> {
         let left_by = self.left_by.take();
-        let read = again || left_by != Some((committed, tx.heard()));
+        let read = retried || left_by != Some((committed, tx.notified()));
         if read {
             self.read(tx).await?;
         }
@@ -101,7 +101,7 @@ impl KnownLanes {
 pub(super) struct Batch {
     pub(super) number: i64,
     /// An earlier try of it may have been committed.
-    pub(super) again: bool,
+    pub(super) retried: bool,
     /// The number of the latest claim that was committed.
     pub(super) committed: i64,
 }
@@ -110,7 +110,7 @@ pub(super) struct Batch {
 pub(super) async fn claim(
     tx: &Tx<'_>,
     worker: WorkerId,
-    ask: Ask,
+    request: ClaimRequest,
     batch: Batch,
     known: &mut KnownLanes,
     now: Timestamp,
@@ -122,19 +122,19 @@ pub(super) async fn claim(
     let closed = scopes::list(tx, now).await?;
     let opens = |group: &str| scopes::opens(&closed, group).map(|at| at.unwrap_or(EARLIEST));
     // Asked after the first answer of this transaction: what was committed and told before it has been heard by now.
-    let heard = tx.heard();
-    let mut read = known.begin(tx, batch.committed, batch.again).await?;
+    let notified = tx.notified();
+    let mut read = known.begin(tx, batch.committed, batch.retried).await?;
     let mut ids = Vec::new();
-    if batch.again {
+    if batch.retried {
         let rows = tx.query(TAKEN_BEFORE, &[&worker.0, &batch.number]).await?;
         ids.extend(rows.iter().map(|row| row.get::<_, i64>(0)));
     }
     if ids.is_empty() {
-        ids = take(tx, worker, ask, (batch.number, now), known, &mut read, opens).await?;
+        ids = take(tx, worker, request, (batch.number, now), known, &mut read, opens).await?;
     }
     let items = hand_out(tx, ids, now).await?;
     let next_due = known.lanes.next_due(opens).map(|due| due.saturating_since(now));
-    known.left_by = Some((batch.number, heard));
+    known.left_by = Some((batch.number, notified));
     let others = tx.query(OTHERS, &[&worker.0]).await?.first().is_some_and(|row| row.get(0));
     Ok(Claim { items, next_due, others, now, lost: false })
 }
@@ -144,7 +144,7 @@ pub(super) async fn claim(
 async fn take(
     tx: &Tx<'_>,
     worker: WorkerId,
-    ask: Ask,
+    request: ClaimRequest,
     (batch, now): (i64, Timestamp),
     known: &mut KnownLanes,
     read: &mut bool,
@@ -153,7 +153,7 @@ async fn take(
     let mut ids = Vec::new();
     loop {
         let KnownLanes { lanes, .. } = known;
-        let mut taking = Taking::new(now, now + ask.ahead, ask.limit - ids.len());
+        let mut taking = Taking::new(now, now + request.ahead, request.limit - ids.len());
         let mut in_vain = false;
         while !in_vain && let Some(asked) = lanes.ask(&mut taking, &opens) {
             let (taken, first) = take_from(tx, &asked, (worker, batch, now)).await?;
@@ -161,7 +161,7 @@ async fn take(
             in_vain = taken.is_empty() && !*read;
             ids.extend(taken);
         }
-        let is_sure = ids.len() >= ask.limit && lanes.next_due(&opens).is_some_and(|due| due <= now);
+        let is_sure = ids.len() >= request.limit && lanes.next_due(&opens).is_some_and(|due| due <= now);
         if *read || is_sure {
             return Ok(ids);
         }
@@ -194,12 +194,12 @@ async fn hand_out(tx: &Tx<'_>, ids: Vec<i64>, now: Timestamp) -> Result<Vec<Clai
     if ids.is_empty() {
         return Ok(Vec::new());
     }
-    let mut read: HashMap<u64, (Item, String, i64)> = HashMap::new();
+    let mut read: HashMap<u64, (WorkItem, String, i64)> = HashMap::new();
     for row in tx.query(READ, &[&ids]).await? {
         let item = rows::item(&row);
         read.insert(item.id, (item, row.get(after_item(0)), row.get(after_item(1))));
     }
-    let due_in = |item: &Item| item.not_before.map_or(Duration::ZERO, |at| at.saturating_since(now));
+    let due_in = |item: &WorkItem| item.not_before.map_or(Duration::ZERO, |at| at.saturating_since(now));
     let (mut failed, mut until) = (Vec::new(), Vec::new());
     for id in &ids {
         if let Some((item, ..)) = read.get(&id.unsigned_abs()).filter(|(item, ..)| item.last.is_some()) {
@@ -207,7 +207,7 @@ async fn hand_out(tx: &Tx<'_>, ids: Vec<i64>, now: Timestamp) -> Result<Vec<Clai
             until.push((now + due_in(item)).as_millis());
         }
     }
-    let mut history: HashMap<u64, Vec<Event>> = HashMap::new();
+    let mut history: HashMap<u64, Vec<HistoryEntry>> = HashMap::new();
     if !failed.is_empty() {
         tx.execute(WAITED, &[&failed, &until]).await?;
         for row in tx.query(rows::EVENTS, &[&failed, &(HISTORY as i64)]).await? {

@@ -3,7 +3,7 @@
 use paceline_core::Timestamp;
 use tokio_postgres::Error;
 
-use super::link::Tx;
+use super::connection::Tx;
 
 /// The time by which everything in the store goes.
 pub(super) async fn now(tx: &Tx<'_>) -> Result<Timestamp, Error> {

@@ -3,7 +3,7 @@
 mod address;
 mod claim;
 mod clock;
-mod link;
+mod connection;
 mod record;
 mod rows;
 mod schema;
@@ -22,16 +22,17 @@ use tokio_postgres::Error;
 use super::checks::{check, keepable};
 use super::error::WorkError;
 use super::item::{
-    Added, Amend, Ask, Claim, ClaimOutcome, Counts, EVENTS, Event, Filter, Item, Kept, NewItem, State, WorkerId,
+    Added, Amend, Claim, ClaimOutcome, ClaimRequest, EVENTS, Filter, HistoryEntry, NewItem, RecordStatus, State,
+    StateCounts, WorkItem, WorkerId,
 };
-use super::store::{Pending, WorkStore};
+use super::store::{StoreFuture, WorkStore};
 use crate::query::millis;
-use crate::scope::{ScopeRow, ScopeState};
+use crate::scope::{ScopeRow, ScopeStatus};
 use crate::work::columns::{after_item, item_columns};
 use address::{Address, wrong};
 use claim::{Batch, KnownLanes};
 use clock::now;
-use link::{Link, Tx};
+use connection::{Connection, Tx};
 use record::filtered;
 
 /// A [`WorkStore`] in a schema of a Postgres database, which any number of processes share.
@@ -39,7 +40,7 @@ use record::filtered;
 /// Only the database's clock counts. A connection that breaks is made anew for a minute; what was under way is done again,
 /// and never twice.
 pub struct PostgresStore {
-    link: Link,
+    connection: Connection,
     changed: Arc<Notify>,
     batches: AtomicI64,
     /// The latest claim that was committed.
@@ -77,8 +78,14 @@ impl PostgresStore {
         }
         let address = Address::read(url)?;
         let changed = Arc::new(Notify::new());
-        let link = Link::open(address, &schema.to_ascii_lowercase(), changed.clone()).await?;
-        Ok(Self { link, changed, batches: AtomicI64::new(1), committed: AtomicI64::new(0), lanes: Arc::default() })
+        let connection = Connection::open(address, &schema.to_ascii_lowercase(), changed.clone()).await?;
+        Ok(Self {
+            connection,
+            changed,
+            batches: AtomicI64::new(1),
+            committed: AtomicI64::new(0),
+            lanes: Arc::default(),
+        })
     }
 }
 
@@ -89,12 +96,12 @@ async fn wake(tx: &Tx<'_>, channel: &str) -> Result<(), Error> {
 }
 
 impl WorkStore for PostgresStore {
-    fn insert(&self, items: Vec<NewItem>) -> Pending<'_, Vec<Added>> {
+    fn insert(&self, items: Vec<NewItem>) -> StoreFuture<'_, Vec<Added>> {
         if let Err(error) = items.iter().try_for_each(check) {
             return Box::pin(std::future::ready(Err(error)));
         }
-        let shared = Arc::new((items, self.link.channel()));
-        Box::pin(self.link.transact("write", move |tx, _| {
+        let shared = Arc::new((items, self.connection.channel()));
+        Box::pin(self.connection.transact("write", move |tx, _| {
             let shared = shared.clone();
             Box::pin(async move {
                 let added = record::insert(tx, &shared.0, now(tx).await?).await?;
@@ -104,9 +111,9 @@ impl WorkStore for PostgresStore {
         }))
     }
 
-    fn enlist(&self, name: &str, lease: Duration) -> Pending<'_, WorkerId> {
-        let shared: Arc<(Box<str>, String)> = Arc::new((name.into(), self.link.channel()));
-        Box::pin(self.link.transact("write", move |tx, _| {
+    fn register(&self, name: &str, lease: Duration) -> StoreFuture<'_, WorkerId> {
+        let shared: Arc<(Box<str>, String)> = Arc::new((name.into(), self.connection.channel()));
+        Box::pin(self.connection.transact("write", move |tx, _| {
             let shared = shared.clone();
             Box::pin(async move {
                 let now = clock::note(tx).await?;
@@ -119,17 +126,17 @@ impl WorkStore for PostgresStore {
         }))
     }
 
-    fn rejoin(&self, name: &str, lease: Duration) -> Pending<'_, WorkerId> {
-        let shared: Arc<(Box<str>, String)> = Arc::new((name.into(), self.link.channel()));
-        Box::pin(self.link.transact("write", move |tx, _| {
+    fn reregister(&self, name: &str, lease: Duration) -> StoreFuture<'_, WorkerId> {
+        let shared: Arc<(Box<str>, String)> = Arc::new((name.into(), self.connection.channel()));
+        Box::pin(self.connection.transact("write", move |tx, _| {
             let shared = shared.clone();
             Box::pin(async move { join(tx, &shared, lease, clock::note(tx).await?).await })
         }))
     }
 
-    fn renew(&self, worker: WorkerId) -> Pending<'_, bool> {
-        let channel: Arc<str> = self.link.channel().into();
-        Box::pin(self.link.transact("write", move |tx, _| {
+    fn heartbeat(&self, worker: WorkerId) -> StoreFuture<'_, bool> {
+        let channel: Arc<str> = self.connection.channel().into();
+        Box::pin(self.connection.transact("write", move |tx, _| {
             let channel = channel.clone();
             Box::pin(async move {
                 let now = clock::note(tx).await?;
@@ -143,38 +150,38 @@ impl WorkStore for PostgresStore {
         }))
     }
 
-    fn claim(&self, worker: WorkerId, ask: Ask) -> Pending<'_, Claim> {
+    fn claim(&self, worker: WorkerId, ask: ClaimRequest) -> StoreFuture<'_, Claim> {
         let number = self.batches.fetch_add(1, Ordering::Relaxed);
         Box::pin(async move {
-            let act = self.link.transact("write", move |tx, again| {
+            let operation = self.connection.transact("write", move |tx, retried| {
                 let lanes = self.lanes.clone();
-                let batch = Batch { number, again, committed: self.committed.load(Ordering::Relaxed) };
+                let batch = Batch { number, retried, committed: self.committed.load(Ordering::Relaxed) };
                 Box::pin(async move {
                     let now = clock::now_or_repair(tx).await?;
                     claim::claim(tx, worker, ask, batch, &mut *lanes.lock().await, now).await
                 })
             });
-            let claim = act.await?;
+            let claim = operation.await?;
             self.committed.store(number, Ordering::Relaxed);
             Ok(claim)
         })
     }
 
-    fn record(&self, mut outcomes: Vec<ClaimOutcome>, mut scopes: Vec<ScopeRow>) -> Pending<'_, Vec<Kept>> {
+    fn record(&self, mut outcomes: Vec<ClaimOutcome>, mut scopes: Vec<ScopeRow>) -> StoreFuture<'_, Vec<RecordStatus>> {
         keepable(&mut outcomes, &mut scopes);
-        let shared = Arc::new((outcomes, scopes, self.link.channel()));
-        Box::pin(self.link.transact("write", move |tx, again| {
+        let shared = Arc::new((outcomes, scopes, self.connection.channel()));
+        Box::pin(self.connection.transact("write", move |tx, retried| {
             let shared = shared.clone();
             Box::pin(async move {
                 let (outcomes, rows, channel) = &*shared;
                 let now = now(tx).await?;
-                let kept = record::record(tx, outcomes, again, now).await?;
+                let kept = record::record(tx, outcomes, retried, now).await?;
                 for row in rows {
                     scopes::set(tx, row, now).await?;
                 }
                 // Others do not know yet of what waits anew, and may do it when its time comes.
                 let waits = |outcome: &ClaimOutcome| outcome.next.state() == State::Waiting;
-                if outcomes.iter().any(waits) || rows.iter().any(|row| row.state == ScopeState::Open) {
+                if outcomes.iter().any(waits) || rows.iter().any(|row| row.state == ScopeStatus::Open) {
                     wake(tx, channel).await?;
                 }
                 Ok(kept)
@@ -182,9 +189,9 @@ impl WorkStore for PostgresStore {
         }))
     }
 
-    fn leave(&self, worker: WorkerId) -> Pending<'_, ()> {
-        let channel: Arc<str> = self.link.channel().into();
-        Box::pin(self.link.transact("write", move |tx, _| {
+    fn deregister(&self, worker: WorkerId) -> StoreFuture<'_, ()> {
+        let channel: Arc<str> = self.connection.channel().into();
+        Box::pin(self.connection.transact("write", move |tx, _| {
             let channel = channel.clone();
             Box::pin(async move {
                 tx.execute("DELETE FROM worker WHERE id = $1", &[&worker.0]).await?;
@@ -194,14 +201,16 @@ impl WorkStore for PostgresStore {
         }))
     }
 
-    fn scopes(&self) -> Pending<'_, Vec<ScopeRow>> {
-        Box::pin(self.link.transact("read", |tx, _| Box::pin(async move { scopes::list(tx, now(tx).await?).await })))
+    fn scopes(&self) -> StoreFuture<'_, Vec<ScopeRow>> {
+        Box::pin(
+            self.connection.transact("read", |tx, _| Box::pin(async move { scopes::list(tx, now(tx).await?).await })),
+        )
     }
 
-    fn counts(&self) -> Pending<'_, Counts> {
-        Box::pin(self.link.transact("read", |tx, _| {
+    fn counts(&self) -> StoreFuture<'_, StateCounts> {
+        Box::pin(self.connection.transact("read", |tx, _| {
             Box::pin(async move {
-                let mut counts = Counts::default();
+                let mut counts = StateCounts::default();
                 for row in tx.query("SELECT state, count(*) FROM item GROUP BY state", &[]).await? {
                     if let Some(state) = State::from_code(row.get::<_, i16>(0).into()) {
                         counts.by_state[state as usize] = row.get::<_, i64>(1).unsigned_abs();
@@ -212,9 +221,9 @@ impl WorkStore for PostgresStore {
         }))
     }
 
-    fn list(&self, filter: Filter, after: u64, limit: usize) -> Pending<'_, Vec<Item>> {
+    fn list(&self, filter: Filter, after: u64, limit: usize) -> StoreFuture<'_, Vec<WorkItem>> {
         let values = Arc::new(record::values(&filter));
-        Box::pin(self.link.transact("read", move |tx, _| {
+        Box::pin(self.connection.transact("read", move |tx, _| {
             let values = values.clone();
             Box::pin(async move {
                 let sql = concat!(
@@ -231,9 +240,9 @@ impl WorkStore for PostgresStore {
         }))
     }
 
-    fn show(&self, key: &str) -> Pending<'_, Option<(Item, String, Vec<Event>)>> {
+    fn show(&self, key: &str) -> StoreFuture<'_, Option<(WorkItem, String, Vec<HistoryEntry>)>> {
         let key: Arc<str> = key.into();
-        Box::pin(self.link.transact("read", move |tx, _| {
+        Box::pin(self.connection.transact("read", move |tx, _| {
             let key = key.clone();
             Box::pin(async move {
                 let sql = concat!(
@@ -251,9 +260,9 @@ impl WorkStore for PostgresStore {
         }))
     }
 
-    fn amend(&self, filter: Filter, amend: Amend) -> Pending<'_, u64> {
-        let shared = Arc::new((filter, self.link.channel()));
-        Box::pin(self.link.transact("write", move |tx, _| {
+    fn amend(&self, filter: Filter, amend: Amend) -> StoreFuture<'_, u64> {
+        let shared = Arc::new((filter, self.connection.channel()));
+        Box::pin(self.connection.transact("write", move |tx, _| {
             let shared = shared.clone();
             Box::pin(async move {
                 let changed = record::amend(tx, &shared.0, amend, now(tx).await?).await?;
@@ -263,9 +272,9 @@ impl WorkStore for PostgresStore {
         }))
     }
 
-    fn keep_limiter(&self, account: &str, state: &str) -> Pending<'_, ()> {
+    fn save_limiter_state(&self, account: &str, state: &str) -> StoreFuture<'_, ()> {
         let shared: Arc<(Box<str>, Box<str>)> = Arc::new((account.into(), state.into()));
-        Box::pin(self.link.transact("write", move |tx, _| {
+        Box::pin(self.connection.transact("write", move |tx, _| {
             let shared = shared.clone();
             Box::pin(async move {
                 let sql = "INSERT INTO limiter (account, state) VALUES ($1, $2)
@@ -275,9 +284,9 @@ impl WorkStore for PostgresStore {
         }))
     }
 
-    fn kept_limiter(&self, account: &str) -> Pending<'_, Option<String>> {
+    fn load_limiter_state(&self, account: &str) -> StoreFuture<'_, Option<String>> {
         let account: Arc<str> = account.into();
-        Box::pin(self.link.transact("read", move |tx, _| {
+        Box::pin(self.connection.transact("read", move |tx, _| {
             let account = account.clone();
             Box::pin(async move {
                 let rows = tx.query("SELECT state FROM limiter WHERE account = $1", &[&&*account]).await?;
@@ -286,12 +295,12 @@ impl WorkStore for PostgresStore {
         }))
     }
 
-    fn prune(&self, filter: Filter, older_than: Duration) -> Pending<'_, u64> {
+    fn prune(&self, filter: Filter, older_than: Duration) -> StoreFuture<'_, u64> {
         Box::pin(async move {
             let (filter, mut removed) = (Arc::new(filter), 0);
             loop {
                 let filter = filter.clone();
-                let gone = self.link.transact("write", move |tx, _| {
+                let gone = self.connection.transact("write", move |tx, _| {
                     let filter = filter.clone();
                     Box::pin(async move {
                         let before = now(tx).await?.as_millis().saturating_sub(millis(older_than));
@@ -307,7 +316,7 @@ impl WorkStore for PostgresStore {
         })
     }
 
-    fn changed(&self) -> Pending<'_, ()> {
+    fn changed(&self) -> StoreFuture<'_, ()> {
         let changed = self.changed.notified();
         Box::pin(async move {
             changed.await;
@@ -318,7 +327,7 @@ impl WorkStore for PostgresStore {
 
 impl fmt::Debug for PostgresStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("PostgresStore").field(&self.link.server).finish()
+        f.debug_tuple("PostgresStore").field(&self.connection.server).finish()
     }
 }
 

@@ -7,11 +7,13 @@ use paceline_core::Timestamp;
 use paceline_core::retry::Counted;
 use tokio_postgres::Error;
 
-use super::link::Tx;
+use super::connection::Tx;
 use super::scopes;
 use crate::query::millis;
 use crate::work::due::{Due, Stored, read_due};
-use crate::work::item::{Added, Amend, ClaimOutcome, EVENTS, Filter, Kept, NewItem, State, Transition, shortened};
+use crate::work::item::{
+    Added, Amend, ClaimOutcome, EVENTS, Filter, NewItem, RecordStatus, State, Transition, shortened,
+};
 
 /// The guard stands in the statement: the fence is that of the claim, or nothing is recorded. `kind` 1 is an item that goes
 /// back as it was found. Without a decision the last failure stays. Where nothing was sent since its bounds began, neither has
@@ -97,7 +99,7 @@ async fn insert_new(tx: &Tx<'_>, new: &[&NewItem], now: Timestamp) -> Result<(),
     for item in new {
         let stored = item.not_before.map_or(Stored::Null, |at| Stored::Millis(at.as_millis()));
         let (at, wait) = match read_due(stored, now) {
-            Due::Now | Due::Nonsense => (0, 0),
+            Due::Now | Due::Invalid => (0, 0),
             Due::At(at) => (at.as_millis(), millis(at.saturating_since(now))),
             Due::Beyond => (i64::MAX, i64::MAX),
         };
@@ -154,7 +156,7 @@ impl<'a> Columns<'a> {
         self.id.push(outcome.id as i64);
         self.fence.push(outcome.fence);
         self.state.push(outcome.next.state() as i16);
-        self.kind.push(i16::from(outcome.next == Transition::Back));
+        self.kind.push(i16::from(outcome.next == Transition::Release));
         self.not_before.push(not_before);
         self.delay.push(delay);
         self.attempt.push(counts(Counted::Attempt));
@@ -163,14 +165,14 @@ impl<'a> Columns<'a> {
         self.class.push(failure.map(|failure| failure.class.as_str()));
         self.status.push(failure.and_then(|failure| failure.status).map(i64::from));
         self.code.push(failure.and_then(|failure| failure.code.as_deref()));
-        self.words.push(failure.map(|failure| shortened(&failure.words)));
+        self.words.push(failure.map(|failure| shortened(&failure.message)));
         self.reason.push(decided.and_then(|decided| decided.reason.as_deref()));
     }
 }
 
 fn due(outcome: &ClaimOutcome, now: Timestamp) -> (i64, i64) {
     match outcome.next {
-        Transition::Again(delay) => ((now + delay).as_millis(), millis(delay)),
+        Transition::Retry(delay) => ((now + delay).as_millis(), millis(delay)),
         _ => (0, 0),
     }
 }
@@ -179,9 +181,9 @@ fn due(outcome: &ClaimOutcome, now: Timestamp) -> (i64, i64) {
 pub(super) async fn record(
     tx: &Tx<'_>,
     outcomes: &[ClaimOutcome],
-    again: bool,
+    retried: bool,
     now: Timestamp,
-) -> Result<Vec<Kept>, Error> {
+) -> Result<Vec<RecordStatus>, Error> {
     let mut first: HashMap<(u64, i64), usize> = HashMap::new();
     let mut columns = Columns::default();
     for (place, outcome) in outcomes.iter().enumerate() {
@@ -202,18 +204,18 @@ pub(super) async fn record(
             ],
         )
         .await?;
-    let mut kept = vec![Kept::Lost; outcomes.len()];
+    let mut kept = vec![RecordStatus::Lost; outcomes.len()];
     let mut recorded = Vec::with_capacity(rows.len());
     for row in rows {
         if let Some(place) = first.get(&(row.get::<_, i64>(0).unsigned_abs(), row.get(1))) {
-            kept[*place] = Kept::Recorded;
+            kept[*place] = RecordStatus::Recorded;
             recorded.push(&outcomes[*place]);
         }
     }
-    if again {
+    if retried {
         for row in tx.query(RECORDED_BEFORE, &[id, fence, state]).await? {
             if let Some(place) = first.get(&(row.get::<_, i64>(0).unsigned_abs(), row.get(1))) {
-                kept[*place] = Kept::Recorded;
+                kept[*place] = RecordStatus::Recorded;
             }
         }
     }
@@ -229,7 +231,7 @@ async fn events(tx: &Tx<'_>, recorded: Vec<&ClaimOutcome>, now: Timestamp) -> Re
         columns.push(outcome, now);
         action.push(decided.action);
         judge.push(decided.by.as_str());
-        not_before.push(matches!(outcome.next, Transition::Again(_)).then(|| due(outcome, now).0));
+        not_before.push(matches!(outcome.next, Transition::Retry(_)).then(|| due(outcome, now).0));
     }
     if action.is_empty() {
         return Ok(());

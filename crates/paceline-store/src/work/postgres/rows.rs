@@ -5,15 +5,15 @@ use std::time::Duration;
 use paceline_core::{Class, Timestamp};
 use tokio_postgres::Row;
 
-use crate::work::item::{Event, Failure, Forgiven, Item, State};
+use crate::work::item::{Failure, Forgiven, HistoryEntry, State, WorkItem};
 
 /// An item from a row of its columns. A state that is not known here counts as waiting: no reader is told a lie by it,
 /// since nothing is done about such an item.
-pub(super) fn item(row: &Row) -> Item {
+pub(super) fn item(row: &Row) -> WorkItem {
     let time = |column: usize| row.get::<_, Option<i64>>(column).map(Timestamp::from_millis);
     let not_before: i64 = row.get(5);
     let last = row.get::<_, Option<&str>>(17).and_then(Class::from_name).map(|class| failure(row, class, 18));
-    Item {
+    WorkItem {
         id: row.get::<_, i64>(0).unsigned_abs(),
         key: row.get(1),
         group: row.get::<_, &str>(2).into(),
@@ -38,12 +38,12 @@ pub(super) fn item(row: &Row) -> Item {
 /// Status, code and words stand beside each other from `column` on.
 fn failure(row: &Row, class: Class, column: usize) -> Failure {
     let status = row.get::<_, Option<i64>>(column).and_then(|status| u16::try_from(status).ok());
-    let words = row.get::<_, Option<String>>(column + 2).unwrap_or_default();
+    let message = row.get::<_, Option<String>>(column + 2).unwrap_or_default();
     Failure {
         class,
         status,
         code: row.get(column + 1),
-        words,
+        message,
         retry_after: None,
         probe: None,
         unsent: false,
@@ -59,9 +59,9 @@ pub(super) const EVENTS: &str = "
     ORDER BY last.item, last.n";
 
 /// A decision from a row of [`EVENTS`], and whose it is.
-pub(super) fn event(row: &Row) -> (u64, Event) {
+pub(super) fn event(row: &Row) -> (u64, HistoryEntry) {
     let class = Class::from_name(row.get(3)).unwrap_or(Class::Transient);
-    let event = Event {
+    let event = HistoryEntry {
         decided: Timestamp::from_millis(row.get(1)),
         send: count(row.get(2)),
         failure: failure(row, class, 4),

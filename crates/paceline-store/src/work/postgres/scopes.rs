@@ -5,9 +5,9 @@ use std::sync::Arc;
 use paceline_core::Timestamp;
 use tokio_postgres::Error;
 
-use super::link::Tx;
+use super::connection::Tx;
 use crate::schema::ACCOUNT;
-use crate::scope::{ScopeRow, ScopeState};
+use crate::scope::{ScopeRow, ScopeStatus};
 
 /// Ends the holds that are over, and reads the rest, by name.
 pub(super) async fn list(tx: &Tx<'_>, now: Timestamp) -> Result<Vec<ScopeRow>, Error> {
@@ -17,8 +17,8 @@ pub(super) async fn list(tx: &Tx<'_>, now: Timestamp) -> Result<Vec<ScopeRow>, E
         let (name, reason): (Arc<str>, String) = (row.get::<_, &str>(0).into(), row.get(2));
         match row.get::<_, Option<i64>>(1).map(Timestamp::from_millis) {
             Some(until) if until <= now => open(tx, &name, now).await?,
-            Some(until) => closed.push(ScopeRow { name, state: ScopeState::Held { until, reason } }),
-            None => closed.push(ScopeRow { name, state: ScopeState::Stopped { reason } }),
+            Some(until) => closed.push(ScopeRow { name, state: ScopeStatus::Held { until, reason } }),
+            None => closed.push(ScopeRow { name, state: ScopeStatus::Stopped { reason } }),
         }
     }
     Ok(closed)
@@ -29,9 +29,9 @@ pub(super) fn opens(closed: &[ScopeRow], group: &str) -> Option<Option<Timestamp
     let mut opens = None;
     for row in closed.iter().filter(|row| *row.name == *group || &*row.name == ACCOUNT) {
         match row.state {
-            ScopeState::Held { until, .. } => opens = opens.max(Some(until)),
-            ScopeState::Stopped { .. } => return None,
-            ScopeState::Open => {}
+            ScopeStatus::Held { until, .. } => opens = opens.max(Some(until)),
+            ScopeStatus::Stopped { .. } => return None,
+            ScopeStatus::Open => {}
         }
     }
     Some(opens)
@@ -40,9 +40,9 @@ pub(super) fn opens(closed: &[ScopeRow], group: &str) -> Option<Option<Timestamp
 /// Sets the state of a group.
 pub(super) async fn set(tx: &Tx<'_>, row: &ScopeRow, now: Timestamp) -> Result<(), Error> {
     let (until, reason) = match &row.state {
-        ScopeState::Open => return open(tx, &row.name, now).await,
-        ScopeState::Held { until, reason } => (Some(until.as_millis()), reason),
-        ScopeState::Stopped { reason } => (None, reason),
+        ScopeStatus::Open => return open(tx, &row.name, now).await,
+        ScopeStatus::Held { until, reason } => (Some(until.as_millis()), reason),
+        ScopeStatus::Stopped { reason } => (None, reason),
     };
     tx.execute(
         "INSERT INTO scope (name, until_ms, reason, since_ms) VALUES ($1, $2, $3, $4)
@@ -55,7 +55,7 @@ pub(super) async fn set(tx: &Tx<'_>, row: &ScopeRow, now: Timestamp) -> Result<(
 
 /// Stopped groups are tried once more.
 pub(super) async fn open_stopped(tx: &Tx<'_>, now: Timestamp) -> Result<(), Error> {
-    for row in list(tx, now).await?.iter().filter(|row| matches!(row.state, ScopeState::Stopped { .. })) {
+    for row in list(tx, now).await?.iter().filter(|row| matches!(row.state, ScopeStatus::Stopped { .. })) {
         open(tx, &row.name, now).await?;
     }
     Ok(())

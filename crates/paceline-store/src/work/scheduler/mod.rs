@@ -1,7 +1,7 @@
-//! The scheduler: claims what is due, has it worked on, and writes down what follows.
+//! The scheduler: claims due items, runs the work on them, and records the outcomes.
 //!
-//! What waits, waits in the store: it holds no task, no thread and no place among what runs. One timer stands at the
-//! earliest time at which something is to be done.
+//! An item that waits is a row in the store: it holds no task, no thread and no place among the running ones. One timer is set to
+//! the earliest time at which something is to be done.
 
 mod run;
 mod summary;
@@ -14,30 +14,30 @@ use std::time::Duration;
 
 use paceline_core::ConfigError;
 
-use super::clock::Clock;
+use super::clock::WorkClock;
+use super::config::SchedulerConfig;
 use super::error::WorkError;
-use super::item::{Claimed, DecisionRecord, Failure, Item};
+use super::item::{Claimed, DecisionRecord, Failure, WorkItem};
 use super::judge::Judge;
-use super::policy::Policy;
 use super::store::WorkStore;
 use crate::scope::ScopeRow;
-pub use summary::{Ended, Status, Summary};
+pub use summary::{EndReason, Status, Summary};
 
-/// Works through the items of a store, within the bounds of a [`Policy`].
+/// Works through the items of a store, within the bounds of a [`SchedulerConfig`].
 ///
 /// ```
 /// use std::sync::Arc;
 /// use paceline_core::Class;
-/// use paceline_store::work::{Clock, Failure, NewItem, Policy, Scheduler, SqliteStore, Status, WorkStore};
+/// use paceline_store::work::{WorkClock, Failure, NewItem, SchedulerConfig, Scheduler, SqliteStore, Status, WorkStore};
 ///
 /// # async fn renew(_: &str) -> Result<(), std::io::Error> { Ok(()) }
 /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let folder = tempfile::tempdir()?;
 /// # let file = folder.path().join("certificates.db");
-/// let clock = Clock::system();
+/// let clock = WorkClock::system();
 /// let store = Arc::new(SqliteStore::open(file, clock.clone())?);
 /// store.insert(vec![NewItem::new("example.org", r#"{"days":90}"#)]).await?;
-/// let scheduler = Scheduler::new(store, Policy::default(), clock)?;
+/// let scheduler = Scheduler::new(store, SchedulerConfig::default(), clock)?;
 /// let summary = scheduler
 ///     .run(|task| async move {
 ///         renew(task.key()).await.map_err(|error| Failure::new(Class::Transient, error.to_string()))
@@ -50,57 +50,57 @@ pub use summary::{Ended, Status, Summary};
 #[derive(Clone)]
 pub struct Scheduler {
     store: Arc<dyn WorkStore>,
-    policy: Policy,
-    clock: Clock,
+    config: SchedulerConfig,
+    clock: WorkClock,
     name: String,
     judge: Option<Arc<dyn Judge>>,
     observer: Option<Observer>,
 }
 
-/// Hears of everything as it happens.
-pub type Observer = Arc<dyn Fn(&Note<'_>) + Send + Sync>;
+/// Called with each event of a run.
+pub type Observer = Arc<dyn Fn(&SchedulerEvent<'_>) + Send + Sync>;
 
-/// What happens during a run.
+/// An event of a run.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
-pub enum Note<'a> {
-    /// An item is worked on from now on.
-    Started(&'a Item),
+pub enum SchedulerEvent<'a> {
+    /// The work on an item begins.
+    Started(&'a WorkItem),
     /// Its success is recorded.
-    Succeeded(&'a Item),
+    Succeeded(&'a WorkItem),
     /// A decision about its failure is recorded.
     Decided {
         /// The item, with the sends before this one.
-        item: &'a Item,
+        item: &'a WorkItem,
         /// What was decided.
         decided: &'a DecisionRecord,
         /// The wait that follows, if it is tried again.
         wait: Option<Duration>,
     },
-    /// The item is not ours any more; what became of it here is not recorded.
-    Lost(&'a Item),
+    /// The item belongs to another worker, or a person ended it: its outcome here is not recorded.
+    Lost(&'a WorkItem),
     /// A group was held or stopped; or it is open, because a user opened it that this run had stopped.
     Scope(&'a ScopeRow),
     /// The judge gave no answer in time; the rules decide.
-    JudgeSilent(&'a Item),
-    /// Nothing more begins before that.
+    JudgeTimedOut(&'a WorkItem),
+    /// No item begins for a while.
     Waiting {
         /// How long, as far as is known.
         wait: Duration,
-        /// What for; none where it is an item's due time.
+        /// What for; none where it is the due time of the next item.
         why: Option<&'a str>,
     },
-    /// Nothing more begins; what is in flight may end.
-    Ending(Ended),
+    /// No item begins any more; those in flight may end.
+    Ending(EndReason),
 }
 
-/// What is to be done with an item whose time has come.
+/// Whether a due item begins.
 #[derive(Debug)]
-pub enum Start<F> {
+pub enum StartDecision<F> {
     /// It begins.
     Now(F),
     /// Others may go first. It holds no place, and nothing is counted.
-    Later(Wait),
+    Later(StartDelay),
     /// It can never begin: what follows is decided as about a failed try, but no try is counted.
     Never(Failure),
     /// A person has to act first, for this reason: its group is stopped, and keeps it.
@@ -109,10 +109,10 @@ pub enum Start<F> {
 
 /// Why an item does not begin.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wait {
+pub struct StartDelay {
     /// For how long at least; none = until something that is in flight ends.
     pub after: Option<Duration>,
-    /// What it waits for, in words.
+    /// The reason, for people.
     pub why: Arc<str>,
     /// No other item may begin before that either, so none is asked about.
     pub for_all: bool,
@@ -144,7 +144,7 @@ impl Task {
     }
 
     /// All that is known of it.
-    pub fn item(&self) -> &Item {
+    pub fn item(&self) -> &WorkItem {
         &self.0.item
     }
 }
@@ -153,11 +153,11 @@ impl Scheduler {
     /// A scheduler of that store. The clock decides only how long is waited here; what is due, the store knows.
     ///
     /// # Errors
-    /// When the knobs of the policy make no sense together.
-    pub fn new(store: Arc<dyn WorkStore>, policy: Policy, clock: Clock) -> Result<Self, ConfigError> {
-        policy.check()?;
+    /// When a setting makes no sense; see [`SchedulerConfig::check`].
+    pub fn new(store: Arc<dyn WorkStore>, config: SchedulerConfig, clock: WorkClock) -> Result<Self, ConfigError> {
+        config.check()?;
         let name = format!("process {}", std::process::id());
-        Ok(Self { store, policy, clock, name, judge: None, observer: None })
+        Ok(Self { store, config, clock, name, judge: None, observer: None })
     }
 
     /// With a judge in place of the rules.
@@ -167,7 +167,7 @@ impl Scheduler {
         self
     }
 
-    /// With an observer that hears of everything. It must not wait.
+    /// With an observer, which is called with each event. It must not block.
     #[must_use]
     pub fn with_observer(mut self, observer: Observer) -> Self {
         self.observer = Some(observer);
@@ -194,7 +194,7 @@ impl Scheduler {
         self.run_until(work, std::future::pending()).await
     }
 
-    /// The same, but begins nothing more once `stop` is ready: what is in flight has the policy's grace to end, and is
+    /// The same, but begins nothing more once `stop` is ready: items in flight have [`SchedulerConfig::grace`] to end, and are
     /// then given up.
     ///
     /// # Errors
@@ -205,7 +205,7 @@ impl Scheduler {
         F: Future<Output = Result<(), Failure>> + Send + 'static,
         S: Future<Output = ()>,
     {
-        self.run_paced(move |task| Start::Now(work(task)), stop).await
+        self.run_paced(move |task| StartDecision::Now(work(task)), stop).await
     }
 
     /// The same with work that may be declined: `work` is asked when an item is due and there is a place for it, and takes
@@ -215,7 +215,7 @@ impl Scheduler {
     /// As [`run`](Self::run).
     pub async fn run_paced<W, F, S>(&self, work: W, stop: S) -> Result<Summary, WorkError>
     where
-        W: Fn(Task) -> Start<F>,
+        W: Fn(Task) -> StartDecision<F>,
         F: Future<Output = Result<(), Failure>> + Send + 'static,
         S: Future<Output = ()>,
     {
@@ -232,9 +232,9 @@ impl Scheduler {
     {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
-            .max_blocking_threads(self.policy.concurrency)
+            .max_blocking_threads(self.config.concurrency)
             .build()
-            .map_err(crate::Error::io("start the threads of", "the scheduler".as_ref()))?;
+            .map_err(crate::JournalError::io("start the threads of", "the scheduler".as_ref()))?;
         let work = Arc::new(work);
         runtime.block_on(self.run(move |task| {
             let work = work.clone();
@@ -245,7 +245,7 @@ impl Scheduler {
         }))
     }
 
-    fn tell(&self, note: &Note<'_>) {
+    fn notify(&self, note: &SchedulerEvent<'_>) {
         if let Some(observer) = &self.observer {
             observer(note);
         }
@@ -254,6 +254,6 @@ impl Scheduler {
 
 impl fmt::Debug for Scheduler {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Scheduler").field("name", &self.name).field("policy", &self.policy).finish_non_exhaustive()
+        f.debug_struct("Scheduler").field("name", &self.name).field("config", &self.config).finish_non_exhaustive()
     }
 }

@@ -1,7 +1,7 @@
 //! One run: a loop around one timer.
 
 mod start;
-mod turn;
+mod store_batch;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::Future;
@@ -13,151 +13,158 @@ use paceline_core::retry::Counted;
 use paceline_core::{Class, Instant, Rng, Timestamp};
 use tokio::task::{Id, JoinError, JoinSet};
 
-use self::turn::{Turn, taken};
-use super::summary::{Ended, Summary};
-use super::window::{Held, Window};
-use super::{Note, Scheduler, Start, Task};
-use crate::scope::{ScopeRow, ScopeState};
+use self::store_batch::{StoreBatch, completed};
+use super::summary::{EndReason, Summary};
+use super::window::{HeldClaim, Window};
+use super::{Scheduler, SchedulerEvent, StartDecision, Task};
+use crate::scope::{ScopeRow, ScopeStatus};
+use crate::work::config::Idle;
 use crate::work::error::WorkError;
-use crate::work::item::{Claim, ClaimOutcome, Counts, Failure, Kept, State, Transition, WorkerId};
+use crate::work::item::{Claim, ClaimOutcome, Failure, RecordStatus, State, StateCounts, Transition, WorkerId};
 use crate::work::judge::Judgement;
-use crate::work::policy::Idle;
 
-/// How a try ended, and what a judge said about it.
-type Tried = Result<(), (Failure, Option<Judgement>)>;
+/// How a try ended, and a judge's decision about its failure.
+type TaskResult = Result<(), (Failure, Option<Judgement>)>;
 
 pub(super) struct Run<'a, W> {
     scheduler: &'a Scheduler,
     work: W,
     worker: WorkerId,
     window: Window,
-    running: JoinSet<Tried>,
-    /// What runs, by the item's number and its fence: after a lost lease an item may run here twice.
-    flights: BTreeMap<(u64, i64), Held>,
-    /// Whose task that is: a task that panics tells nothing but its id.
+    running: JoinSet<TaskResult>,
+    /// Running items by id and fence: after a lost lease an item may run here twice.
+    in_flight: BTreeMap<(u64, i64), HeldClaim>,
+    /// The item of each task: of a task that panics only the id is known.
     tasks: HashMap<Id, (u64, i64)>,
-    /// What the store is doing for us just now.
-    turn: Option<Turn>,
-    /// To be recorded.
-    settled: Vec<(Held, ClaimOutcome)>,
+    /// The batch that the store is working on.
+    batch: Option<StoreBatch>,
+    /// Not recorded yet.
+    outcomes: Vec<(HeldClaim, ClaimOutcome)>,
     scopes: Vec<ScopeRow>,
     /// Groups that this run stopped.
     stopped: BTreeSet<Arc<str>>,
     /// When the next item in the store may start, as far as is known.
     due_at: Option<Instant>,
-    /// When to ask for it.
-    ask_at: Option<Instant>,
+    /// When to claim it.
+    claim_at: Option<Instant>,
+    /// Other workers have items in flight, which may come back.
     others: bool,
-    /// The store's time, and when a claim told it.
+    /// The store's time at the last claim, and when that was.
     store_clock: (Timestamp, Instant),
-    renew_at: Instant,
+    heartbeat_at: Instant,
     ends_at: Option<Instant>,
-    ending: Option<(Ended, Instant)>,
-    /// Nothing may begin before that.
-    shut: Option<Instant>,
-    /// What the next item waits for that was declined, and until when.
+    ending: Option<(EndReason, Instant)>,
+    /// No item may begin before that.
+    blocked_until: Option<Instant>,
+    /// Until when the next declined item waits, and why.
     declined: Option<(Instant, Arc<str>)>,
-    /// The store is asked for no more before that. It hands items out before it is known whether they may start, and does not
-    /// know which scopes are closed: to look behind their items must not keep the disk busy.
-    look_after: Instant,
-    /// The wait that was told last.
-    told: Option<(Instant, Option<Arc<str>>)>,
-    /// Since when nothing came back but failed tests of a failing server.
+    /// No claim before that. The store hands items out before it is known whether they may start, and does not know which scopes
+    /// of the limiter are closed: to claim the items behind theirs must not keep the disk busy.
+    no_claim_before: Instant,
+    /// The wait that the observer was notified of last.
+    last_wait: Option<(Instant, Option<Arc<str>>)>,
+    /// Since when all tries were failed probes of a failing server.
     probing_since: Option<Instant>,
-    pace: Pace,
+    read_ahead: ReadAhead,
     rng: Rng,
     summary: Summary,
 }
 
 impl<'a, W, F> Run<'a, W>
 where
-    W: Fn(Task) -> Start<F>,
+    W: Fn(Task) -> StartDecision<F>,
     F: Future<Output = Result<(), Failure>> + Send + 'static,
 {
     pub(super) async fn begin(scheduler: &'a Scheduler, work: W) -> Result<Self, WorkError> {
-        let policy = &scheduler.policy;
-        let worker = scheduler.store.enlist(&scheduler.name, policy.lease).await?;
+        let config = &scheduler.config;
+        let worker = scheduler.store.register(&scheduler.name, config.lease).await?;
         let now = scheduler.clock.now();
-        let nothing =
-            Summary { ended: Ended::Done, counts: Counts::default(), calls: 0, resends: 0, abandoned: 0, lost: 0 };
+        let nothing = Summary {
+            ended: EndReason::Done,
+            counts: StateCounts::default(),
+            calls: 0,
+            resends: 0,
+            abandoned: 0,
+            lost: 0,
+        };
         Ok(Self {
             scheduler,
             work,
             worker,
             window: Window::default(),
             running: JoinSet::new(),
-            flights: BTreeMap::new(),
+            in_flight: BTreeMap::new(),
             tasks: HashMap::new(),
-            turn: None,
-            settled: Vec::new(),
+            batch: None,
+            outcomes: Vec::new(),
             scopes: Vec::new(),
             stopped: BTreeSet::new(),
             due_at: Some(now),
-            ask_at: Some(now),
+            claim_at: Some(now),
             others: false,
             store_clock: (scheduler.clock.wall(), now),
-            renew_at: now + policy.lease / 3,
-            ends_at: policy.max_run_duration.map(|bound| now + bound),
+            heartbeat_at: now + config.lease / 3,
+            ends_at: config.max_run_duration.map(|bound| now + bound),
             ending: None,
-            shut: None,
+            blocked_until: None,
             declined: None,
-            look_after: now,
-            told: None,
+            no_claim_before: now,
+            last_wait: None,
             probing_since: None,
-            pace: Pace::default(),
+            read_ahead: ReadAhead::default(),
             rng: Rng::new(scheduler.clock.wall().as_millis() as u64),
             summary: nothing,
         })
     }
 
-    /// The loop. While the store takes its turn, what ends makes room for what is at hand. What others change is listened
-    /// for before the store is asked, so that nothing is missed in between.
+    /// The loop. While the store works on a batch, claimed items begin as running ones end. The loop listens for changes by other
+    /// workers before it claims, so that it misses none in between.
     pub(super) async fn until(mut self, stop: impl Future<Output = ()>) -> Result<Summary, WorkError> {
         let mut stop = pin!(stop);
         let store = self.scheduler.store.clone();
         let mut changed = store.changed();
         loop {
-            self.gather();
-            self.look_at_the_clock();
+            self.collect_ended();
+            self.check_time_limits();
             self.start_due();
-            if self.turn.is_none() {
-                self.turn = self.next_turn();
+            if self.batch.is_none() {
+                self.batch = self.next_batch();
             }
             if let Some(ended) = self.is_over() {
                 return self.finish(ended).await;
             }
-            self.tell_wait();
+            self.notify_wait();
             let wait = self.next_wake().saturating_since(self.scheduler.clock.now());
             tokio::select! {
-                Some(done) = self.running.join_next_with_id() => self.landed(done),
-                turned = taken(&mut self.turn) => self.turned(turned?),
+                Some(done) = self.running.join_next_with_id() => self.task_ended(done),
+                result = completed(&mut self.batch) => self.batch_done(result?),
                 () = tokio::time::sleep(wait) => {}
-                () = &mut stop, if self.ending.is_none() => self.end(Ended::Interrupted),
+                () = &mut stop, if self.ending.is_none() => self.end(EndReason::Interrupted),
                 heard = &mut changed => {
                     heard?;
                     changed = store.changed();
-                    self.expect(self.scheduler.clock.now());
+                    self.schedule_claim(self.scheduler.clock.now());
                 }
             }
         }
     }
 
-    /// Everything else that has landed meanwhile: the more the disk is busy, the larger is the next batch.
-    fn gather(&mut self) {
+    /// Collects all tasks that have ended meanwhile: the busier the disk, the larger the next batch.
+    fn collect_ended(&mut self) {
         while let Some(done) = self.running.try_join_next_with_id() {
-            self.landed(done);
+            self.task_ended(done);
         }
     }
 
-    fn landed(&mut self, done: Result<(Id, Tried), JoinError>) {
+    fn task_ended(&mut self, done: Result<(Id, TaskResult), JoinError>) {
         let (task, tried) = match done {
             Ok(done) => done,
             Err(error) => (error.id(), Err((panicked(&error), None))),
         };
-        let Some(held) = self.tasks.remove(&task).and_then(|flight| self.flights.remove(&flight)) else { return };
+        let Some(held) = self.tasks.remove(&task).and_then(|claim_id| self.in_flight.remove(&claim_id)) else { return };
         self.window.unpark();
-        if self.turn.is_some() {
-            self.pace.count();
+        if self.batch.is_some() {
+            self.read_ahead.count();
         }
         self.probing_since = match &tried {
             Err((failure, _)) if failure.probe.is_some() => self.probing_since.or(Some(self.scheduler.clock.now())),
@@ -166,62 +173,62 @@ where
         match tried {
             Ok(()) => {
                 let outcome = ClaimOutcome::success(&held.claimed);
-                self.settled.push((held, outcome));
+                self.outcomes.push((held, outcome));
             }
-            // No bound counts it: no try failed.
+            // It counts against no bound: no try failed.
             Err((failure, _)) if failure.class == Class::Abandoned && failure.retry_after.is_none() => {
                 self.summary.abandoned += 1;
                 let outcome = ClaimOutcome::abandoned(&held.claimed);
-                self.settled.push((held, outcome));
+                self.outcomes.push((held, outcome));
             }
-            Err((failure, decision)) => self.rule(held, failure, decision, None),
+            Err((failure, decision)) => self.apply_rules(held, failure, decision, None),
         }
     }
 
     /// Decides about a failure; `counted` says what it counts as where that is not a matter of its class.
-    fn rule(&mut self, held: Held, failure: Failure, judged: Option<Judgement>, counted: Option<Counted>) {
+    fn apply_rules(&mut self, held: HeldClaim, failure: Failure, judged: Option<Judgement>, counted: Option<Counted>) {
         let (claimed, now) = (held.claimed.clone(), self.scheduler.clock.now());
         let judge = self.scheduler.judge.as_ref().map_or("judge", |judge| judge.name());
         let age = claimed.age + now.saturating_since(held.since);
         let judged = judged.map(|judged| (judged, judge));
-        let words = failure.words.clone();
-        let (mut outcome, group) = self.scheduler.policy.rule(&claimed, failure, judged, age, &mut self.rng);
+        let words = failure.message.clone();
+        let (mut outcome, group) = self.scheduler.config.apply_rules(&claimed, failure, judged, age, &mut self.rng);
         outcome.counted = counted.unwrap_or(outcome.counted);
         if let Some(group) = group {
             let reason = outcome.decided.as_ref().and_then(|decided| decided.reason.clone()).unwrap_or(words);
             let state = group.state(self.store_time(), reason);
-            self.close(&claimed.item.group, state);
+            self.close_group(&claimed.item.group, state);
         }
-        self.settled.push((held, outcome));
+        self.outcomes.push((held, outcome));
     }
 
-    /// Nothing of that group begins any more, whatever is at hand already.
-    fn close(&mut self, group: &Arc<str>, state: ScopeState) {
-        if matches!(state, ScopeState::Stopped { .. }) {
+    /// No item of that group begins any more, claimed ones neither.
+    fn close_group(&mut self, group: &Arc<str>, state: ScopeStatus) {
+        if matches!(state, ScopeStatus::Stopped { .. }) {
             self.stopped.insert(group.clone());
         }
         self.scopes.push(ScopeRow { name: group.clone(), state });
-        self.give_back(Some(group));
+        self.release(Some(group));
     }
 
-    /// Puts back what is at hand of a group, or all of it, as it was found.
-    fn give_back(&mut self, group: Option<&str>) {
+    /// Releases the claimed items of a group, or all, that have not begun.
+    fn release(&mut self, group: Option<&str>) {
         let back = self.window.take(group).into_iter();
-        self.settled.extend(back.map(|held| (held.clone(), ClaimOutcome::back(&held.claimed))));
+        self.outcomes.extend(back.map(|held| (held.clone(), ClaimOutcome::back(&held.claimed))));
     }
 
-    /// Its time may be over, and waits too.
-    fn look_at_the_clock(&mut self) {
+    /// Ends a run whose time is over, and waits that are over.
+    fn check_time_limits(&mut self) {
         let now = self.scheduler.clock.now();
         if self.ending.is_none() && self.ends_at.is_some_and(|at| at <= now) {
-            self.end(Ended::MaxDuration);
+            self.end(EndReason::MaxDuration);
         }
-        let (policy, probing) = (&self.scheduler.policy, self.probing_since);
-        let in_vain = |since| policy.idle == Idle::End && too_far(now.saturating_since(since), policy.max_wait);
+        let (config, probing) = (&self.scheduler.config, self.probing_since);
+        let in_vain = |since| config.idle == Idle::End && too_far(now.saturating_since(since), config.max_wait);
         if self.ending.is_none() && probing.is_some_and(in_vain) {
-            self.end(Ended::MaxWait);
+            self.end(EndReason::MaxWait);
         }
-        self.shut = self.shut.filter(|shut| *shut > now);
+        self.blocked_until = self.blocked_until.filter(|blocked_until| *blocked_until > now);
         self.declined = self.declined.take().filter(|(until, _)| *until > now);
     }
 
@@ -231,27 +238,27 @@ where
         told + self.scheduler.clock.now().saturating_since(at)
     }
 
-    /// How many more items may be at hand.
-    fn room(&self) -> usize {
+    /// How many more items may be claimed.
+    fn capacity(&self) -> usize {
         let far = self.scheduler.clock.now() + AHEAD;
-        if self.ending.is_some() || self.shut.is_some_and(|shut| shut > far) {
+        if self.ending.is_some() || self.blocked_until.is_some_and(|blocked_until| blocked_until > far) {
             return 0;
         }
-        // What is only at hand when the program dies is not to be blamed for it.
-        let ahead = if self.scheduler.policy.max_crashes.is_some() { 0 } else { self.pace.ahead };
-        (self.scheduler.policy.concurrency + ahead).saturating_sub(self.flights.len() + self.window.len())
+        // Where crashes are counted, an item that has not begun when the program dies must not count one.
+        let ahead = if self.scheduler.config.max_crashes.is_some() { 0 } else { self.read_ahead.ahead };
+        (self.scheduler.config.concurrency + ahead).saturating_sub(self.in_flight.len() + self.window.len())
     }
 
     fn take(&mut self, claim: Claim) {
         let now = self.scheduler.clock.now();
-        (self.due_at, self.ask_at) = (None, None);
+        (self.due_at, self.claim_at) = (None, None);
         self.store_clock = (claim.now, now);
         if claim.lost {
-            self.renew_at = now;
-            return self.expect(now);
+            self.heartbeat_at = now;
+            return self.schedule_claim(now);
         }
         if let Some(wait) = claim.next_due {
-            self.expect(now + wait);
+            self.schedule_claim(now + wait);
         }
         self.others = claim.others;
         for claimed in claim.items {
@@ -259,127 +266,128 @@ where
             let stopped = self.scopes.iter().any(|row| row.name == claimed.item.group);
             if stopped || self.ending.is_some() {
                 let back = ClaimOutcome::back(&claimed);
-                self.settled.push((Held::passing(now, claimed), back));
+                self.outcomes.push((HeldClaim::unqueued(now, claimed), back));
             } else {
-                self.heed_opening(&claimed.item.group);
+                self.notify_reopened(&claimed.item.group);
                 self.window.push(now, claimed);
             }
         }
     }
 
-    /// The store hands out the items of a group that was stopped here: a person has acted.
-    fn heed_opening(&mut self, group: &Arc<str>) {
+    /// The store hands out items of a group that this run stopped: a person opened it.
+    fn notify_reopened(&mut self, group: &Arc<str>) {
         if self.stopped.remove(group) {
-            let row = ScopeRow { name: group.clone(), state: ScopeState::Open };
-            self.scheduler.tell(&Note::Scope(&row));
+            let row = ScopeRow { name: group.clone(), state: ScopeStatus::Open };
+            self.scheduler.notify(&SchedulerEvent::Scope(&row));
         }
     }
 
-    fn recorded(&mut self, held: &Held, outcome: &ClaimOutcome, kept: Kept) {
+    fn recorded(&mut self, held: &HeldClaim, outcome: &ClaimOutcome, status: RecordStatus) {
         let item = &held.claimed.item;
-        if kept == Kept::Lost {
+        if status == RecordStatus::Lost {
             self.summary.lost += 1;
-            return self.scheduler.tell(&Note::Lost(item));
+            return self.scheduler.notify(&SchedulerEvent::Lost(item));
         }
         let wait = match outcome.next {
-            Transition::Again(wait) => Some(wait),
-            Transition::Back => Some(Duration::ZERO),
+            Transition::Retry(wait) => Some(wait),
+            Transition::Release => Some(Duration::ZERO),
             Transition::Succeeded | Transition::Failed | Transition::Skipped | Transition::NextRun => None,
         };
         if let Some(wait) = wait {
-            self.expect(self.scheduler.clock.now() + wait);
+            self.schedule_claim(self.scheduler.clock.now() + wait);
         }
         match &outcome.decided {
-            Some(decided) => self.scheduler.tell(&Note::Decided { item, decided, wait }),
-            None if outcome.next == Transition::Succeeded => self.scheduler.tell(&Note::Succeeded(item)),
+            Some(decided) => self.scheduler.notify(&SchedulerEvent::Decided { item, decided, wait }),
+            None if outcome.next == Transition::Succeeded => self.scheduler.notify(&SchedulerEvent::Succeeded(item)),
             None => {}
         }
     }
 
-    /// Something may be due then. It is asked for a little before, unless that is now: what is not handed out ahead of its
-    /// time, because its group is held, is not asked for again and again.
-    fn expect(&mut self, due: Instant) {
+    /// An item may be due then. The claim is a little earlier, unless that is now: an item that is not handed out ahead of its
+    /// time, because its group is held, must not be claimed again and again.
+    fn schedule_claim(&mut self, due: Instant) {
         let now = self.scheduler.clock.now();
         let ask = if due > now + LEAD { due.saturating_sub(LEAD) } else { due };
         self.due_at = Some(self.due_at.map_or(due, |known| known.min(due)));
-        self.ask_at = Some(self.ask_at.map_or(ask, |known| known.min(ask)));
+        self.claim_at = Some(self.claim_at.map_or(ask, |known| known.min(ask)));
     }
 
-    /// When the store is to be asked next.
-    fn looks_at(&self) -> Option<Instant> {
-        self.ask_at.map(|at| at.max(self.look_after))
+    /// When the next claim may be.
+    fn next_claim_at(&self) -> Option<Instant> {
+        self.claim_at.map(|at| at.max(self.no_claim_before))
     }
 
-    /// Begins nothing any more, and puts back what has not begun.
-    fn end(&mut self, why: Ended) {
-        self.ending = Some((why, self.scheduler.clock.now() + self.scheduler.policy.grace));
-        self.give_back(None);
-        self.scheduler.tell(&Note::Ending(why));
+    /// Ends the run: begins nothing any more, and releases the items that have not begun.
+    fn end(&mut self, why: EndReason) {
+        self.ending = Some((why, self.scheduler.clock.now() + self.scheduler.config.grace));
+        self.release(None);
+        self.scheduler.notify(&SchedulerEvent::Ending(why));
     }
 
-    /// When something may begin that is not at hand, as far as is known.
+    /// When the next item may begin that is not claimed yet, as far as is known.
     fn earliest(&self) -> Option<Instant> {
-        self.due_at.map(|due| self.shut.map_or(due, |shut| due.max(shut)))
+        self.due_at.map(|due| self.blocked_until.map_or(due, |blocked_until| due.max(blocked_until)))
     }
 
-    /// Nothing is left to be done here, but some of what others have may come back.
+    /// No item is left for this worker, but some of those that other workers have may come back.
     fn waits_for_others(&self) -> bool {
-        self.others && self.flights.is_empty() && self.window.len() == 0 && self.due_at.is_none()
+        self.others && self.in_flight.is_empty() && self.window.len() == 0 && self.due_at.is_none()
     }
 
     /// Why the run is over, once it is.
-    fn is_over(&self) -> Option<Ended> {
+    fn is_over(&self) -> Option<EndReason> {
         let now = self.scheduler.clock.now();
         if let Some((why, until)) = self.ending {
-            let quiet = self.turn.is_none() && self.settled.is_empty() && self.flights.is_empty();
+            let quiet = self.batch.is_none() && self.outcomes.is_empty() && self.in_flight.is_empty();
             return (quiet || until <= now).then_some(why);
         }
-        let policy = &self.scheduler.policy;
-        let busy = self.turn.is_some() || !self.settled.is_empty() || !self.flights.is_empty();
-        if policy.idle == Idle::Stay || busy || self.window.len() > 0 {
+        let config = &self.scheduler.config;
+        let busy = self.batch.is_some() || !self.outcomes.is_empty() || !self.in_flight.is_empty();
+        if config.idle == Idle::Stay || busy || self.window.len() > 0 {
             return None;
         }
         match self.earliest() {
-            Some(at) => too_far(at.saturating_since(now), policy.max_wait).then_some(Ended::MaxWait),
-            None => (!self.others).then_some(Ended::Done),
+            Some(at) => too_far(at.saturating_since(now), config.max_wait).then_some(EndReason::MaxWait),
+            None => (!self.others).then_some(EndReason::Done),
         }
     }
 
-    /// When something is to be done next, whatever happens meanwhile.
+    /// When the loop has to wake at the latest.
     fn next_wake(&self) -> Instant {
         let now = self.scheduler.clock.now();
-        let idle = self.turn.is_none();
+        let idle = self.batch.is_none();
         let mut wake = now + LONGEST_SLEEP;
-        let places = self.flights.len() < self.scheduler.policy.concurrency;
-        // While the store takes a turn nothing is asked of it, whatever is due.
-        let ask = self.looks_at().filter(|_| idle && self.room() > 0);
-        let renew = Some(self.renew_at).filter(|_| idle);
-        let due = self.window.next_due().filter(|_| places && self.shut.is_none());
+        let places = self.in_flight.len() < self.scheduler.config.concurrency;
+        // While the store works on a batch no other one begins, whatever is due.
+        let ask = self.next_claim_at().filter(|_| idle && self.capacity() > 0);
+        let heartbeat = Some(self.heartbeat_at).filter(|_| idle);
+        let due = self.window.next_due().filter(|_| places && self.blocked_until.is_none());
         let ending = self.ending.map(|(_, until)| until);
-        for at in
-            [ask, renew, due, self.shut, ending, self.ends_at.filter(|_| self.ending.is_none())].into_iter().flatten()
+        for at in [ask, heartbeat, due, self.blocked_until, ending, self.ends_at.filter(|_| self.ending.is_none())]
+            .into_iter()
+            .flatten()
         {
             wake = wake.min(at);
         }
         wake
     }
 
-    async fn finish(mut self, ended: Ended) -> Result<Summary, WorkError> {
-        if self.turn.is_some() {
-            let turned = taken(&mut self.turn).await?;
-            self.turned(turned);
+    async fn finish(mut self, ended: EndReason) -> Result<Summary, WorkError> {
+        if self.batch.is_some() {
+            let result = completed(&mut self.batch).await?;
+            self.batch_done(result);
         }
         self.running.shutdown().await;
-        self.summary.abandoned += self.flights.len() as u64;
-        let given_up = self.flights.values().map(|held| ClaimOutcome::abandoned(&held.claimed));
-        let outcomes = self.settled.iter().map(|(_, outcome)| outcome.clone()).chain(given_up).collect();
+        self.summary.abandoned += self.in_flight.len() as u64;
+        let given_up = self.in_flight.values().map(|held| ClaimOutcome::abandoned(&held.claimed));
+        let outcomes = self.outcomes.iter().map(|(_, outcome)| outcome.clone()).chain(given_up).collect();
         let store = &self.scheduler.store;
         store.record(outcomes, self.scopes).await?;
-        store.leave(self.worker).await?;
+        store.deregister(self.worker).await?;
         let counts = store.counts().await?;
-        let is_stopped = |row: &ScopeRow| matches!(row.state, ScopeState::Stopped { .. });
+        let is_stopped = |row: &ScopeRow| matches!(row.state, ScopeStatus::Stopped { .. });
         let left_to_a_person = counts.of(State::Waiting) > 0 && store.scopes().await?.iter().any(is_stopped);
-        let ended = if ended == Ended::Done && left_to_a_person { Ended::GroupsStopped } else { ended };
+        let ended = if ended == EndReason::Done && left_to_a_person { EndReason::GroupsStopped } else { ended };
         Ok(Summary { ended, counts, ..self.summary })
     }
 }
@@ -392,7 +400,7 @@ pub(super) fn panicked(error: &JoinError) -> Failure {
 /// Items that are due within this time are claimed ahead, to start to the millisecond.
 const AHEAD: Duration = Duration::from_secs(1);
 
-/// How long before its time the next item is looked for: longer than a store usually takes.
+/// How long before its time the next item is claimed: longer than a store usually takes.
 const LEAD: Duration = Duration::from_millis(100);
 
 /// A machine that was suspended notices within this time of being awake.
@@ -403,25 +411,25 @@ fn too_far(wait: Duration, longest: Duration) -> bool {
     wait.saturating_add(longest / 100) >= longest
 }
 
-/// How many items end while the store takes a turn, to have as many at hand. Where work takes longer than that it is none,
-/// so that other workers find it.
+/// How many items are claimed beyond those that run: as many as end while the store works on a batch. Where the work takes longer
+/// than that it is none, so that other workers can claim them.
 #[derive(Debug, Default)]
-struct Pace {
+struct ReadAhead {
     ended: usize,
     ahead: usize,
 }
 
-/// What may be at hand besides what runs: memory is bounded, and so is what a dead worker holds up.
+/// The most items that are claimed ahead: memory is bounded, and so is what a dead worker holds up.
 const MOST_AHEAD: usize = 1_000;
 
-impl Pace {
-    /// An item ended while the store took a turn.
+impl ReadAhead {
+    /// An item ended while the store worked on a batch.
     fn count(&mut self) {
         self.ended += 1;
     }
 
-    /// The turn is over. Twice as much is wanted, since all that was at hand may have ended; less is wanted by and by.
-    fn turned(&mut self) {
+    /// The batch is done. Twice as many are wanted, since all that were claimed ahead may have ended; fewer are wanted by and by.
+    fn batch_done(&mut self) {
         let wanted = (std::mem::take(&mut self.ended) * 2).min(MOST_AHEAD);
         self.ahead = wanted.max((self.ahead * 3 + wanted) / 4);
     }

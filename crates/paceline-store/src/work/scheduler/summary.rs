@@ -1,10 +1,10 @@
 //! How a run ended.
 
-use crate::work::item::{Counts, State};
+use crate::work::item::{State, StateCounts};
 
 /// Why a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub enum EndReason {
     /// Nothing is left to be done.
     Done,
     /// What is left belongs to groups that a person has to see to.
@@ -17,7 +17,7 @@ pub enum Ended {
     Interrupted,
 }
 
-impl Ended {
+impl EndReason {
     /// The word used in JSON; none when nothing is left to be done.
     pub const fn as_str(self) -> Option<&'static str> {
         match self {
@@ -64,7 +64,7 @@ impl Status {
     }
 
     /// The word for those counts.
-    pub fn of(counts: &Counts) -> Self {
+    pub fn of(counts: &StateCounts) -> Self {
         let succeeded = counts.of(State::Succeeded);
         let ended: u64 = State::ALL.into_iter().filter(|state| state.is_final()).map(|state| counts.of(state)).sum();
         match (counts.total() - ended, ended - succeeded) {
@@ -80,9 +80,9 @@ impl Status {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Summary {
     /// Why it ended.
-    pub ended: Ended,
+    pub ended: EndReason,
     /// Where the items stand.
-    pub counts: Counts,
+    pub counts: StateCounts,
     /// Times that this run began to work on an item.
     pub calls: u64,
     /// Of these, those after an item's first.

@@ -8,9 +8,9 @@ use rusqlite::{Connection, params};
 use super::lanes::KnownLanes;
 use super::{rows, scopes};
 use crate::work::columns::{after_item, item_columns};
-use crate::work::item::{Ask, Claim, Claimed, HISTORY, Item, WorkerId};
+use crate::work::fair_share::Lane;
+use crate::work::item::{Claim, ClaimRequest, Claimed, HISTORY, WorkItem, WorkerId};
 use crate::work::lanes::{Asked, EARLIEST, Taking};
-use crate::work::share::Lane;
 
 /// Tries whose time has come. `state = 0` stands there as in the index, which is then sorted already.
 pub(super) const DUE_TRIES: &str = "SELECT id FROM item
@@ -50,7 +50,7 @@ pub(super) const OTHERS: &str = "SELECT EXISTS (SELECT 1 FROM worker WHERE id <>
 pub(super) fn claim(
     conn: &Connection,
     worker: WorkerId,
-    ask: Ask,
+    request: ClaimRequest,
     known: &mut KnownLanes,
     now: Timestamp,
 ) -> rusqlite::Result<Claim> {
@@ -64,7 +64,7 @@ pub(super) fn claim(
     let lanes = known.refresh(conn, now)?;
     let mut ids = Vec::new();
     let opens = |group: &str| closed.opens(group).map(|at| at.unwrap_or(EARLIEST));
-    lanes.share(Taking::new(now, now + ask.ahead, ask.limit), opens, |Asked { lane, until, limit }| {
+    lanes.share(Taking::new(now, now + request.ahead, request.limit), opens, |Asked { lane, until, limit }| {
         let taken = due(conn, lane, *until, *limit)?;
         for id in &taken {
             conn.prepare_cached(TAKE)?.execute(params![id, worker.0, now.as_millis()])?;
@@ -95,7 +95,7 @@ fn due(conn: &Connection, lane: &Lane, until: Timestamp, limit: usize) -> rusqli
 }
 
 fn hand_out(conn: &Connection, id: i64, now: Timestamp) -> rusqlite::Result<Claimed> {
-    let (item, payload, fence): (Item, String, i64) = conn
+    let (item, payload, fence): (WorkItem, String, i64) = conn
         .prepare_cached(READ)?
         .query_row([id], |row| Ok((rows::item(row)?, row.get(after_item(0))?, row.get(after_item(1))?)))?;
     let due_in = item.not_before.map_or(Duration::ZERO, |at| at.saturating_since(now));
@@ -136,8 +136,8 @@ mod tests {
         }
         let worker = join(&conn, "w", Duration::from_secs(60), now).unwrap();
         let mut claim = |limit| {
-            let ask = Ask { limit, ahead: Duration::from_secs(1) };
-            super::claim(&conn, worker, ask, &mut known, now).unwrap()
+            let request = ClaimRequest { limit, ahead: Duration::from_secs(1) };
+            super::claim(&conn, worker, request, &mut known, now).unwrap()
         };
         assert_eq!(claim(5).items.len(), 5);
         let statements = [DUE_TRIES, DUE_NEW, NEXT_DUE];

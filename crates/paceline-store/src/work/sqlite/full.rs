@@ -8,12 +8,13 @@ use paceline_core::{Backoff, Class, Growth, Jitter};
 
 use super::SqliteStore;
 use crate::work::{
-    Clock, Failure, NewItem, Note, Policy, Scheduler, State, Status, Summary, Task, WorkError, WorkStore as _,
+    Failure, NewItem, Scheduler, SchedulerConfig, SchedulerEvent, State, Status, Summary, Task, WorkClock, WorkError,
+    WorkStore as _,
 };
 
 /// Lets the file grow by so many pages more, and no further.
 async fn room(store: &SqliteStore, pages: u32) {
-    let limited = store.ask("limit", move |conn, _| {
+    let limited = store.transact("limit", move |conn, _| {
         let present: u32 = conn.query_row("PRAGMA page_count", [], |row| row.get(0))?;
         conn.query_row(&format!("PRAGMA max_page_count = {}", present + pages), [], |_| Ok(()))
     });
@@ -31,12 +32,14 @@ struct Keys(Mutex<BTreeSet<String>>);
 async fn run(store: &Arc<SqliteStore>, recorded: &Arc<Keys>) -> Result<Summary, WorkError> {
     let backoff = Backoff { growth: Growth::Constant { delay: Duration::from_millis(1) }, jitter: Jitter::None };
     let recorded = recorded.clone();
-    let observer = Arc::new(move |note: &Note<'_>| {
-        if let Note::Succeeded(item) = note {
+    let observer = Arc::new(move |note: &SchedulerEvent<'_>| {
+        if let SchedulerEvent::Succeeded(item) = note {
             assert!(recorded.0.lock().unwrap().insert(item.key.clone()), "{} was recorded twice", item.key);
         }
     });
-    let scheduler = Scheduler::new(store.clone(), Policy { backoff, ..Policy::default() }, Clock::system()).unwrap();
+    let scheduler =
+        Scheduler::new(store.clone(), SchedulerConfig { backoff, ..SchedulerConfig::default() }, WorkClock::system())
+            .unwrap();
     scheduler.with_observer(observer).run(|task| async move { once(&task) }).await
 }
 
@@ -44,7 +47,7 @@ async fn run(store: &Arc<SqliteStore>, recorded: &Arc<Keys>) -> Result<Summary, 
 async fn a_full_disk_ends_the_run_and_costs_nothing() {
     // In memory where the system has such a folder: nothing here depends on syncs.
     let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
-    let open = || Arc::new(SqliteStore::open(folder.path().join("work.db"), Clock::system()).unwrap());
+    let open = || Arc::new(SqliteStore::open(folder.path().join("work.db"), WorkClock::system()).unwrap());
     let store = open();
     let items = 500;
     store.insert((0..items).map(|n| NewItem::new(format!("item-{n}"), "{}")).collect()).await.unwrap();

@@ -5,8 +5,8 @@ use rusqlite::{Connection, OptionalExtension as _, params};
 
 use super::{rows, version};
 use crate::work::due::{Due, read_due};
+use crate::work::fair_share::Lane;
 use crate::work::lanes::Lanes;
-use crate::work::share::Lane;
 
 /// What stands in the index before all times: null and negative numbers.
 pub(super) const BEFORE_TIMES: &str =
@@ -129,7 +129,7 @@ fn heal(conn: &Connection, lane: i64, now: Timestamp) -> rusqlite::Result<usize>
         while let Some(row) = found.next()? {
             let id = row.get(0)?;
             match read_due(rows::stored(row.get_ref(1)?), now) {
-                Due::Nonsense => {
+                Due::Invalid => {
                     tracing::warn!(item = id, found = ?row.get_ref(1)?, "a due time that is none; the item is due now");
                 }
                 Due::Now => {}

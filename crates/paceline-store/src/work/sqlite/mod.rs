@@ -4,7 +4,7 @@ mod claim;
 #[cfg(test)]
 mod full;
 mod lanes;
-mod limiter;
+mod limiter_state;
 #[cfg(test)]
 mod plans;
 mod record;
@@ -23,12 +23,13 @@ use rusqlite::{Connection, OptionalExtension as _, params, params_from_iter, typ
 use tokio::sync::{Notify, oneshot};
 
 use super::checks::{check, keepable};
-use super::clock::Clock;
+use super::clock::WorkClock;
 use super::error::WorkError;
 use super::item::{
-    Added, Amend, Ask, Claim, ClaimOutcome, Counts, Event, Filter, Item, Kept, NewItem, State, WorkerId,
+    Added, Amend, Claim, ClaimOutcome, ClaimRequest, Filter, HistoryEntry, NewItem, RecordStatus, State, StateCounts,
+    WorkItem, WorkerId,
 };
-use super::store::{Pending, WorkStore};
+use super::store::{StoreFuture, WorkStore};
 use crate::disk::has_other_names;
 use crate::lock::LockFile;
 use crate::query::millis;
@@ -36,7 +37,7 @@ use crate::schema::checkpoint;
 use crate::scope::ScopeRow;
 use crate::work::columns::{after_item, item_columns};
 use lanes::KnownLanes;
-use thread::Desk;
+use thread::StoreThread;
 
 /// A [`WorkStore`] in one SQLite file.
 ///
@@ -48,19 +49,19 @@ use thread::Desk;
 /// A worker hears at once of what its own process adds, and within a second of what another one does.
 #[derive(Debug)]
 pub struct SqliteStore {
-    desk: Desk,
+    thread: StoreThread,
     path: PathBuf,
-    clock: Clock,
+    clock: WorkClock,
     changed: Notify,
     /// The number of the last change of another process that all waiting callers heard of.
-    seen: AtomicI64,
+    seen_version: AtomicI64,
     lanes: Shared,
     /// Held from the first worker on.
     lock: Arc<Mutex<Option<LockFile>>>,
 }
 
-/// The one name of a file, however it is reached: the lock stands beside it.
-fn standing(path: PathBuf) -> Result<PathBuf, WorkError> {
+/// The canonical path of a file that may not exist yet: its lock file is beside it.
+fn canonical_path(path: PathBuf) -> Result<PathBuf, WorkError> {
     if let Ok(path) = path.canonicalize() {
         return Ok(path);
     }
@@ -73,26 +74,26 @@ fn standing(path: PathBuf) -> Result<PathBuf, WorkError> {
     }
 }
 
-/// Used by the thread of the desk alone, but for what it hands on.
+/// Used by the store's thread; the other callers only invalidate it.
 type Shared = Arc<Mutex<KnownLanes>>;
 
 fn locked(lanes: &Shared) -> MutexGuard<'_, KnownLanes> {
     lanes.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Items removed in one transaction: a worker that records something waits for no more.
+/// Items removed in one transaction, so that a worker does not wait long to record an outcome.
 const PRUNED_AT_ONCE: usize = 10_000;
 
-/// How often the file is looked at for what other processes changed: one number in shared memory.
-const LOOK: Duration = Duration::from_secs(1);
+/// How often the store checks whether other processes changed the file: it reads one number in shared memory.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 impl SqliteStore {
     /// Opens a store, or makes it where there is none.
     ///
     /// # Errors
     /// [`WorkError::NotAStore`], [`WorkError::NewerVersion`], [`WorkError::ManyNames`], and what SQLite says.
-    pub fn open(path: impl Into<PathBuf>, clock: Clock) -> Result<Self, WorkError> {
-        let path = standing(path.into())?;
+    pub fn open(path: impl Into<PathBuf>, clock: WorkClock) -> Result<Self, WorkError> {
+        let path = canonical_path(path.into())?;
         if path.metadata().is_ok_and(|there| !there.is_file()) {
             return Err(WorkError::NotAStore { path });
         }
@@ -100,31 +101,31 @@ impl SqliteStore {
             return Err(WorkError::ManyNames { path });
         }
         let conn = schema::open(&path, clock.wall().as_millis())?;
-        let seen = AtomicI64::new(version(&conn).map_err(WorkError::sqlite("read"))?);
+        let seen_version = AtomicI64::new(version(&conn).map_err(WorkError::sqlite("read"))?);
         let lanes = Shared::default();
-        let desk = Desk::start(conn, path.clone(), {
+        let thread = StoreThread::start(conn, path.clone(), {
             let lanes = lanes.clone();
             move || locked(&lanes).forget()
         })?;
-        Ok(Self { desk, path, clock, changed: Notify::new(), seen, lanes, lock: Arc::default() })
+        Ok(Self { thread, path, clock, changed: Notify::new(), seen_version, lanes, lock: Arc::default() })
     }
 
-    /// Work on the tables, at the time at which its turn comes.
-    fn ask<T: Send + 'static>(
+    /// Does work within a transaction, with the time at which that begins.
+    fn transact<T: Send + 'static>(
         &self,
         action: &'static str,
         work: impl FnOnce(&Connection, Timestamp) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Pending<'_, T> {
+    ) -> StoreFuture<'_, T> {
         let clock = self.clock.clone();
-        self.desk.ask(move |conn| work(conn, clock.wall()).map_err(WorkError::sqlite(action)))
+        self.thread.submit(move |conn| work(conn, clock.wall()).map_err(WorkError::sqlite(action)))
     }
 
-    /// The same, and every caller that waits for a change hears of it.
-    fn ask_and_tell<T: Send + 'static>(
+    /// The same, and wakes every caller that waits for a change.
+    fn transact_and_notify<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Connection, Timestamp) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Pending<'_, T> {
-        let done = self.ask("write", work);
+    ) -> StoreFuture<'_, T> {
+        let done = self.transact("write", work);
         Box::pin(async move {
             let done = done.await?;
             self.changed.notify_waiters();
@@ -152,7 +153,7 @@ impl SqliteStore {
                 let _ = reply.send(shrunk);
             })
             .map_err(|error| {
-                WorkError::Files(Arc::new(crate::Error::io("start the thread of", "the store".as_ref())(error)))
+                WorkError::Files(Arc::new(crate::JournalError::io("start the thread of", "the store".as_ref())(error)))
             })?;
         answer.await.unwrap_or(Err(WorkError::Closed))
     }
@@ -163,10 +164,10 @@ impl SqliteStore {
         name: &str,
         lease: Duration,
         begin: impl FnOnce(&Connection, Timestamp) -> rusqlite::Result<()> + Send + 'static,
-    ) -> Pending<'_, WorkerId> {
+    ) -> StoreFuture<'_, WorkerId> {
         let (name, lock, path, clock) = (name.to_owned(), self.lock.clone(), self.path.clone(), self.clock.clone());
         let lanes = self.lanes.clone();
-        self.desk.ask(move |conn| {
+        self.thread.submit(move |conn| {
             let mut lock = lock.lock().unwrap_or_else(PoisonError::into_inner);
             let now = clock.wall();
             if lock.is_none() {
@@ -180,28 +181,28 @@ impl SqliteStore {
 }
 
 impl WorkStore for SqliteStore {
-    fn insert(&self, items: Vec<NewItem>) -> Pending<'_, Vec<Added>> {
+    fn insert(&self, items: Vec<NewItem>) -> StoreFuture<'_, Vec<Added>> {
         if let Err(error) = items.iter().try_for_each(check) {
             return Box::pin(std::future::ready(Err(error)));
         }
         let lanes = self.lanes.clone();
-        self.ask_and_tell(move |conn, now| {
+        self.transact_and_notify(move |conn, now| {
             let mut lanes = locked(&lanes);
             items.iter().map(|item| record::insert(conn, item, &mut lanes, now)).collect()
         })
     }
 
-    fn enlist(&self, name: &str, lease: Duration) -> Pending<'_, WorkerId> {
+    fn register(&self, name: &str, lease: Duration) -> StoreFuture<'_, WorkerId> {
         self.join(name, lease, begin_run)
     }
 
-    fn rejoin(&self, name: &str, lease: Duration) -> Pending<'_, WorkerId> {
+    fn reregister(&self, name: &str, lease: Duration) -> StoreFuture<'_, WorkerId> {
         self.join(name, lease, |_, _| Ok(()))
     }
 
-    fn renew(&self, worker: WorkerId) -> Pending<'_, bool> {
+    fn heartbeat(&self, worker: WorkerId) -> StoreFuture<'_, bool> {
         let lanes = self.lanes.clone();
-        let done = self.ask("write", move |conn, now| {
+        let done = self.transact("write", move |conn, now| {
             let renewed = conn
                 .prepare_cached("UPDATE worker SET lease_until_ms = lease_ms + ?2 WHERE id = ?1")?
                 .execute([worker.0, now.as_millis()])?;
@@ -221,15 +222,15 @@ impl WorkStore for SqliteStore {
         })
     }
 
-    fn claim(&self, worker: WorkerId, ask: Ask) -> Pending<'_, Claim> {
+    fn claim(&self, worker: WorkerId, ask: ClaimRequest) -> StoreFuture<'_, Claim> {
         let lanes = self.lanes.clone();
-        self.ask("write", move |conn, now| claim::claim(conn, worker, ask, &mut locked(&lanes), now))
+        self.transact("write", move |conn, now| claim::claim(conn, worker, ask, &mut locked(&lanes), now))
     }
 
-    fn record(&self, mut outcomes: Vec<ClaimOutcome>, mut scopes: Vec<ScopeRow>) -> Pending<'_, Vec<Kept>> {
+    fn record(&self, mut outcomes: Vec<ClaimOutcome>, mut scopes: Vec<ScopeRow>) -> StoreFuture<'_, Vec<RecordStatus>> {
         keepable(&mut outcomes, &mut scopes);
         let lanes = self.lanes.clone();
-        self.ask("write", move |conn, now| {
+        self.transact("write", move |conn, now| {
             let mut lanes = locked(&lanes);
             let kept = outcomes.iter().map(|outcome| record::record(conn, outcome, &mut lanes, now));
             let kept = kept.collect::<Result<_, _>>()?;
@@ -238,22 +239,22 @@ impl WorkStore for SqliteStore {
         })
     }
 
-    fn leave(&self, worker: WorkerId) -> Pending<'_, ()> {
+    fn deregister(&self, worker: WorkerId) -> StoreFuture<'_, ()> {
         let lanes = self.lanes.clone();
-        self.ask_and_tell(move |conn, _| {
+        self.transact_and_notify(move |conn, _| {
             locked(&lanes).forget();
             conn.execute("DELETE FROM worker WHERE id = ?1", [worker.0])?;
             put_back(conn, worker.0, 0)
         })
     }
 
-    fn scopes(&self) -> Pending<'_, Vec<ScopeRow>> {
-        self.ask("read", scopes::list)
+    fn scopes(&self) -> StoreFuture<'_, Vec<ScopeRow>> {
+        self.transact("read", scopes::list)
     }
 
-    fn counts(&self) -> Pending<'_, Counts> {
-        self.ask("read", |conn, _| {
-            let mut counts = Counts::default();
+    fn counts(&self) -> StoreFuture<'_, StateCounts> {
+        self.transact("read", |conn, _| {
+            let mut counts = StateCounts::default();
             let mut select = conn.prepare_cached("SELECT state, count(*) FROM item GROUP BY state")?;
             let mut rows = select.query([])?;
             while let Some(row) = rows.next()? {
@@ -265,8 +266,8 @@ impl WorkStore for SqliteStore {
         })
     }
 
-    fn list(&self, filter: Filter, after: u64, limit: usize) -> Pending<'_, Vec<Item>> {
-        self.ask("read", move |conn, _| {
+    fn list(&self, filter: Filter, after: u64, limit: usize) -> StoreFuture<'_, Vec<WorkItem>> {
+        self.transact("read", move |conn, _| {
             let (condition, mut values) = record::condition(&filter);
             let sql = concat!("SELECT ", item_columns!(), " FROM item JOIN lane ON lane.id = item.lane");
             let sql = format!("{sql} WHERE {condition} AND item.id > ? ORDER BY item.id LIMIT ?");
@@ -277,9 +278,9 @@ impl WorkStore for SqliteStore {
         })
     }
 
-    fn show(&self, key: &str) -> Pending<'_, Option<(Item, String, Vec<Event>)>> {
+    fn show(&self, key: &str) -> StoreFuture<'_, Option<(WorkItem, String, Vec<HistoryEntry>)>> {
         let key = key.to_owned();
-        self.ask("read", move |conn, _| {
+        self.transact("read", move |conn, _| {
             let sql = concat!(
                 "SELECT ",
                 item_columns!(),
@@ -295,30 +296,30 @@ impl WorkStore for SqliteStore {
         })
     }
 
-    fn amend(&self, filter: Filter, amend: Amend) -> Pending<'_, u64> {
+    fn amend(&self, filter: Filter, amend: Amend) -> StoreFuture<'_, u64> {
         let lanes = self.lanes.clone();
-        self.ask_and_tell(move |conn, now| {
+        self.transact_and_notify(move |conn, now| {
             locked(&lanes).forget();
             record::amend(conn, &filter, amend, now)
         })
     }
 
-    fn keep_limiter(&self, account: &str, state: &str) -> Pending<'_, ()> {
+    fn save_limiter_state(&self, account: &str, state: &str) -> StoreFuture<'_, ()> {
         let (account, state) = (account.to_owned(), state.to_owned());
-        self.ask("write", move |conn, _| limiter::keep(conn, &account, &state))
+        self.transact("write", move |conn, _| limiter_state::save(conn, &account, &state))
     }
 
-    fn kept_limiter(&self, account: &str) -> Pending<'_, Option<String>> {
+    fn load_limiter_state(&self, account: &str) -> StoreFuture<'_, Option<String>> {
         let account = account.to_owned();
-        self.ask("read", move |conn, _| limiter::kept(conn, &account))
+        self.transact("read", move |conn, _| limiter_state::load(conn, &account))
     }
 
-    fn prune(&self, filter: Filter, older_than: Duration) -> Pending<'_, u64> {
+    fn prune(&self, filter: Filter, older_than: Duration) -> StoreFuture<'_, u64> {
         Box::pin(async move {
             let mut removed = 0;
             loop {
                 let filter = filter.clone();
-                let gone = self.ask("write", move |conn, now| {
+                let gone = self.transact("write", move |conn, now| {
                     record::prune(conn, &filter, now.as_millis().saturating_sub(millis(older_than)), PRUNED_AT_ONCE)
                 });
                 let gone = gone.await?;
@@ -334,18 +335,18 @@ impl WorkStore for SqliteStore {
         })
     }
 
-    fn changed(&self) -> Pending<'_, ()> {
+    fn changed(&self) -> StoreFuture<'_, ()> {
         let changed = self.changed.notified();
         Box::pin(async move {
             tokio::pin!(changed);
             loop {
-                let found = self.ask("read", |conn, _| version(conn)).await?;
-                if self.seen.swap(found, Ordering::Relaxed) != found {
+                let found = self.transact("read", |conn, _| version(conn)).await?;
+                if self.seen_version.swap(found, Ordering::Relaxed) != found {
                     self.changed.notify_waiters();
                 }
                 tokio::select! {
                     () = &mut changed => return Ok(()),
-                    () = tokio::time::sleep(LOOK) => {}
+                    () = tokio::time::sleep(POLL_INTERVAL) => {}
                 }
             }
         })

@@ -9,7 +9,7 @@ use super::scopes;
 use crate::query::millis;
 use crate::work::due::{Due, Stored, read_due};
 use crate::work::item::{
-    Added, Amend, ClaimOutcome, DecisionRecord, EVENTS, Filter, Kept, NewItem, State, Transition, shortened,
+    Added, Amend, ClaimOutcome, DecisionRecord, EVENTS, Filter, NewItem, RecordStatus, State, Transition, shortened,
 };
 
 /// The guard stands in the statement: the fence is that of the claim, or nothing is recorded. Who records hands the item
@@ -52,7 +52,7 @@ pub(super) fn insert(
     }
     let (not_before, delay) =
         match read_due(new.not_before.map_or(Stored::Null, |at| Stored::Millis(at.as_millis())), now) {
-            Due::Now | Due::Nonsense => (0, 0),
+            Due::Now | Due::Invalid => (0, 0),
             Due::At(at) => (at.as_millis(), millis(at.saturating_since(now))),
             Due::Beyond => (i64::MAX, i64::MAX),
         };
@@ -80,15 +80,15 @@ pub(super) fn record(
     outcome: &ClaimOutcome,
     lanes: &mut KnownLanes,
     now: Timestamp,
-) -> rusqlite::Result<Kept> {
+) -> rusqlite::Result<RecordStatus> {
     let id = outcome.id as i64;
     let counts = |counted: Counted| i64::from(outcome.counted == counted);
     let sends = (counts(Counted::Attempt), counts(Counted::Deferral), counts(Counted::Abandoned));
     let (not_before, delay) = match outcome.next {
-        Transition::Again(delay) => ((now + delay).as_millis(), millis(delay)),
+        Transition::Retry(delay) => ((now + delay).as_millis(), millis(delay)),
         _ => (0, 0),
     };
-    let changed = if outcome.next == Transition::Back {
+    let changed = if outcome.next == Transition::Release {
         conn.prepare_cached(BACK)?.execute(params![id, outcome.fence, sends.0, sends.1, sends.2])?
     } else {
         let state = outcome.next.state();
@@ -107,20 +107,20 @@ pub(super) fn record(
             failure.map(|failure| failure.class.as_str()),
             failure.and_then(|failure| failure.status),
             failure.and_then(|failure| failure.code.as_deref()),
-            failure.map(|failure| shortened(&failure.words)),
+            failure.map(|failure| shortened(&failure.message)),
             decided.and_then(|decided| decided.reason.as_deref()),
         ])?
     };
     if changed == 0 {
-        return Ok(Kept::Lost);
+        return Ok(RecordStatus::Lost);
     }
     if outcome.next.state() == State::Waiting {
         lanes.back(conn, id)?;
     }
     if let Some(decided) = &outcome.decided {
-        event(conn, id, decided, now, matches!(outcome.next, Transition::Again(_)).then_some(not_before))?;
+        event(conn, id, decided, now, matches!(outcome.next, Transition::Retry(_)).then_some(not_before))?;
     }
-    Ok(Kept::Recorded)
+    Ok(RecordStatus::Recorded)
 }
 
 fn event(
@@ -138,7 +138,7 @@ fn event(
             failure.class.as_str(),
             failure.status,
             failure.code,
-            shortened(&failure.words),
+            shortened(&failure.message),
             action,
             reason,
             by,

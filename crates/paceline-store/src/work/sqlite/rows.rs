@@ -7,10 +7,10 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Connection, Row, params};
 
 use crate::work::due::{Due, Stored, read_due};
-use crate::work::item::{Event, Failure, Forgiven, Item, State};
+use crate::work::item::{Failure, Forgiven, HistoryEntry, State, WorkItem};
 
 /// An item from a row of its columns.
-pub(super) fn item(row: &Row<'_>) -> rusqlite::Result<Item> {
+pub(super) fn item(row: &Row<'_>) -> rusqlite::Result<WorkItem> {
     let time = |column: usize| row.get::<_, Option<i64>>(column).map(|millis| millis.map(Timestamp::from_millis));
     let state = row.get(4)?;
     let state = State::from_code(state).ok_or(rusqlite::Error::IntegralValueOutOfRange(4, state))?;
@@ -18,7 +18,7 @@ pub(super) fn item(row: &Row<'_>) -> rusqlite::Result<Item> {
         Some(class) => Some(failure(row, class, 18)?),
         None => None,
     };
-    Ok(Item {
+    Ok(WorkItem {
         id: row.get::<_, i64>(0)?.unsigned_abs(),
         key: row.get(1)?,
         group: row.get::<_, String>(2)?.into(),
@@ -42,12 +42,12 @@ pub(super) fn item(row: &Row<'_>) -> rusqlite::Result<Item> {
 
 /// Status, code and words stand beside each other from `column` on.
 fn failure(row: &Row<'_>, class: Class, column: usize) -> rusqlite::Result<Failure> {
-    let words = row.get::<_, Option<String>>(column + 2)?.unwrap_or_default();
+    let message = row.get::<_, Option<String>>(column + 2)?.unwrap_or_default();
     Ok(Failure {
         class,
         status: row.get(column)?,
         code: row.get(column + 1)?,
-        words,
+        message,
         retry_after: None,
         probe: None,
         unsent: false,
@@ -62,7 +62,7 @@ fn not_before(value: ValueRef<'_>) -> Option<Timestamp> {
         (Due::At(at), _) => Some(at),
         (Due::Beyond, Stored::Millis(millis)) => Some(Timestamp::from_millis(millis)),
         (Due::Beyond, _) => Some(Timestamp::from_millis(i64::MAX)),
-        (Due::Now | Due::Nonsense, _) => None,
+        (Due::Now | Due::Invalid, _) => None,
     }
 }
 
@@ -86,7 +86,7 @@ pub(super) fn whole_at(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<
 }
 
 /// The last `limit` decisions about an item, the oldest first.
-pub(super) fn events(conn: &Connection, item: i64, limit: usize) -> rusqlite::Result<Vec<Event>> {
+pub(super) fn events(conn: &Connection, item: i64, limit: usize) -> rusqlite::Result<Vec<HistoryEntry>> {
     let mut select = conn.prepare_cached(
         "SELECT decided_ms, send, class, status, code, words, action, reason, judge, not_before_ms, waited_ms
          FROM event WHERE item = ?1 ORDER BY n DESC LIMIT ?2",
@@ -94,7 +94,7 @@ pub(super) fn events(conn: &Connection, item: i64, limit: usize) -> rusqlite::Re
     let rows = select.query_map(params![item, limit as i64], |row| {
         let class: String = row.get(2)?;
         let waited: Option<i64> = row.get(10)?;
-        Ok(Event {
+        Ok(HistoryEntry {
             decided: Timestamp::from_millis(row.get(0)?),
             send: row.get(1)?,
             failure: failure(row, Class::from_name(&class).unwrap_or(Class::Transient), 3)?,
@@ -105,7 +105,7 @@ pub(super) fn events(conn: &Connection, item: i64, limit: usize) -> rusqlite::Re
             waited: waited.map(|millis| Duration::from_millis(millis.unsigned_abs())),
         })
     })?;
-    let mut events: Vec<Event> = rows.collect::<rusqlite::Result<_>>()?;
+    let mut events: Vec<HistoryEntry> = rows.collect::<rusqlite::Result<_>>()?;
     events.reverse();
     Ok(events)
 }

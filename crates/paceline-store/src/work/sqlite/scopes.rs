@@ -9,7 +9,7 @@ use rusqlite::types::Value;
 use rusqlite::{Connection, MAIN_DB, OptionalExtension as _, params, params_from_iter};
 
 use crate::schema::ACCOUNT;
-use crate::scope::{ScopeRow, ScopeState};
+use crate::scope::{ScopeRow, ScopeStatus};
 
 /// Groups that may not send, and until when; none = until a person acts.
 pub(super) struct ClosedScopes(BTreeMap<Arc<str>, Option<Timestamp>>);
@@ -30,8 +30,8 @@ impl ClosedScopes {
 /// Ends the holds that are over, and reads the rest.
 pub(super) fn closed(conn: &Connection, now: Timestamp) -> rusqlite::Result<ClosedScopes> {
     let rows = list(conn, now)?.into_iter().map(|row| match row.state {
-        ScopeState::Held { until, .. } => (row.name, Some(until)),
-        ScopeState::Open | ScopeState::Stopped { .. } => (row.name, None),
+        ScopeStatus::Held { until, .. } => (row.name, Some(until)),
+        ScopeStatus::Open | ScopeStatus::Stopped { .. } => (row.name, None),
     });
     Ok(ClosedScopes(rows.collect()))
 }
@@ -42,8 +42,8 @@ pub(super) fn list(conn: &Connection, now: Timestamp) -> rusqlite::Result<Vec<Sc
     let rows = select.query_map([], |row| {
         let reason = row.get(2)?;
         let state = match row.get::<_, Option<i64>>(1)? {
-            Some(until) => ScopeState::Held { until: Timestamp::from_millis(until), reason },
-            None => ScopeState::Stopped { reason },
+            Some(until) => ScopeStatus::Held { until: Timestamp::from_millis(until), reason },
+            None => ScopeStatus::Stopped { reason },
         };
         Ok(ScopeRow { name: row.get::<_, String>(0)?.into(), state })
     })?;
@@ -51,7 +51,7 @@ pub(super) fn list(conn: &Connection, now: Timestamp) -> rusqlite::Result<Vec<Sc
     for row in rows {
         let row = row?;
         match row.state {
-            ScopeState::Held { until, .. } if until <= now => open(conn, &row.name, now)?,
+            ScopeStatus::Held { until, .. } if until <= now => open(conn, &row.name, now)?,
             _ => closed.push(row),
         }
     }
@@ -61,9 +61,9 @@ pub(super) fn list(conn: &Connection, now: Timestamp) -> rusqlite::Result<Vec<Sc
 /// Sets the state of a group.
 pub(super) fn set(conn: &Connection, row: &ScopeRow, now: Timestamp) -> rusqlite::Result<()> {
     let (until, reason) = match &row.state {
-        ScopeState::Open => return open(conn, &row.name, now),
-        ScopeState::Held { until, reason } => (Some(until.as_millis()), reason),
-        ScopeState::Stopped { reason } => (None, reason),
+        ScopeStatus::Open => return open(conn, &row.name, now),
+        ScopeStatus::Held { until, reason } => (Some(until.as_millis()), reason),
+        ScopeStatus::Stopped { reason } => (None, reason),
     };
     conn.prepare_cached(
         "INSERT INTO scope (name, until_ms, reason, since_ms) VALUES (?1, ?2, ?3, ?4)
@@ -75,7 +75,7 @@ pub(super) fn set(conn: &Connection, row: &ScopeRow, now: Timestamp) -> rusqlite
 
 /// Stopped groups are tried once more.
 pub(super) fn open_stopped(conn: &Connection, now: Timestamp) -> rusqlite::Result<()> {
-    for row in list(conn, now)?.iter().filter(|row| matches!(row.state, ScopeState::Stopped { .. })) {
+    for row in list(conn, now)?.iter().filter(|row| matches!(row.state, ScopeStatus::Stopped { .. })) {
         open(conn, &row.name, now)?;
     }
     Ok(())

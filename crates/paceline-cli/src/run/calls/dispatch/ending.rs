@@ -43,7 +43,7 @@ impl Dispatcher {
     /// While the disk is full nothing new starts, and answers that arrive wait in the journal's queue.
     pub(super) fn watch_the_disk(&mut self, now: Instant) {
         let Parts { journal, max_wait, .. } = &self.parts;
-        let Some(shortage) = journal.shortage() else {
+        let Some(disk_full) = journal.disk_full() else {
             if self.full_since.take().is_some() {
                 tracing::info!("the disk has room again: the run goes on");
             }
@@ -51,16 +51,16 @@ impl Dispatcher {
         };
         let since = *self.full_since.get_or_insert_with(|| {
             tracing::warn!(
-                "{shortage}; nothing new starts, and answers that arrive wait in memory: make room within {}",
+                "{disk_full}; nothing new starts, and answers that arrive wait in memory: make room within {}",
                 text::duration(*max_wait),
             );
             now
         });
         if now - since >= *max_wait {
-            self.end_with(Some(Stop::DiskFull(shortage)));
+            self.end_with(Some(Stop::DiskFull(disk_full)));
         }
         if self.stop.is_some() && self.tasks.is_empty() {
-            self.parts.journal.wait_for_no_room();
+            self.parts.journal.fail_when_disk_full();
         }
     }
 

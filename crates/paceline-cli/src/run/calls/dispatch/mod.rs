@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use paceline_core::{Instant, Reach, ScopeState, Timestamp};
-use paceline_store::{Claim, Error, Journal, SnapshotUpdate, Taken};
+use paceline_store::{Appended, Claim, Journal, JournalError, SnapshotUpdate};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
@@ -52,7 +52,7 @@ pub(crate) struct Dispatcher {
     /// Where they ask for their permits.
     lane: Lane,
     by_scope: BTreeMap<Arc<str>, usize>,
-    claiming: Option<oneshot::Receiver<Result<Claim, Error>>>,
+    claiming: Option<oneshot::Receiver<Result<Claim, JournalError>>>,
     /// When the next claim can find something; none when nothing waits.
     next_due: Option<Timestamp>,
     /// The earliest due time given to an item since the claim under way was made, which does not know it.
@@ -82,11 +82,11 @@ pub(crate) struct Parts {
     pub(crate) progress: Progress,
     pub(crate) phase: watch::Sender<Phase>,
     /// Failures of the journal, which arrive with its acknowledgements.
-    pub(crate) broken: mpsc::UnboundedReceiver<Error>,
+    pub(crate) broken: mpsc::UnboundedReceiver<JournalError>,
     /// Requests from outside to end.
     pub(crate) signals: Signals,
     /// Items that come while the input is still being read; none once it is read to its end.
-    pub(crate) reading: Option<mpsc::Receiver<Result<Taken, ReadingError>>>,
+    pub(crate) reading: Option<mpsc::Receiver<Result<Appended, ReadingError>>>,
     pub(crate) max_wait: Duration,
     /// Items that this run may begin.
     pub(crate) max_items: Option<u64>,
@@ -176,7 +176,7 @@ impl Dispatcher {
     }
 
     /// The input is read further.
-    fn grow(&mut self, taken: Taken) {
+    fn grow(&mut self, taken: Appended) {
         self.parts.recorder.grow(taken);
         let now = Some(Timestamp::from_millis(0));
         (self.next_due, self.due_meanwhile, self.crowded) = (now, now, false);
@@ -311,13 +311,13 @@ fn earlier(a: Option<Timestamp>, b: Option<Timestamp>) -> Option<Timestamp> {
     [a, b].into_iter().flatten().min()
 }
 
-async fn answered(claiming: &mut Option<oneshot::Receiver<Result<Claim, Error>>>) -> Result<Claim, Failure> {
+async fn answered(claiming: &mut Option<oneshot::Receiver<Result<Claim, JournalError>>>) -> Result<Claim, Failure> {
     let Some(answer) = claiming else { return std::future::pending().await };
     let claim = answer.await.map_err(|_| Failure::interrupted("the journal went away"))?;
     *claiming = None;
     match claim {
         // The run has ended for that, and looks for nothing more.
-        Err(Error::NoRoom { .. }) => Ok(Claim::default()),
+        Err(JournalError::DiskFull(_)) => Ok(Claim::default()),
         claim => claim.map_err(Failure::interrupted),
     }
 }

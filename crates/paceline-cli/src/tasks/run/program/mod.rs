@@ -96,7 +96,7 @@ impl Program {
         said::verdict(&ended).map_err(|mut failure| {
             if failure.class == Class::Account || failure.is_for_group {
                 // These words stand at the whole group, which knows neither item nor command.
-                failure.words = format!("{}: {}", self.name(), failure.words);
+                failure.message = format!("{}: {}", self.name(), failure.message);
             }
             Failed { failure, is_its_own: said::is_of_the_item(&ended) }
         })

@@ -247,9 +247,9 @@ mod tests {
         ] {
             let failure = exited(code, "done\nnothing", "first\nno luck today\n\n");
             assert_eq!((failure.class, failure.status), (class, Some(code as u16)));
-            assert_eq!(failure.words, format!("exit code {code}: no luck today"));
+            assert_eq!(failure.message, format!("exit code {code}: no luck today"));
         }
-        assert_eq!(exited(3, "", "").words, "exit code 3");
+        assert_eq!(exited(3, "", "").message, "exit code 3");
     }
 
     #[test]
@@ -276,7 +276,7 @@ mod tests {
             let failure = exited(65, &stdout, "unseen");
             assert_eq!((failure.class, failure.code.as_deref()), (Class::Throttled, Some("42")));
             assert_eq!(
-                (failure.words.as_str(), failure.retry_after),
+                (failure.message.as_str(), failure.retry_after),
                 ("slow down", Some(Duration::from_millis(1_500)))
             );
         }
@@ -311,12 +311,12 @@ mod tests {
             ),
         ] {
             let failure = exited(65, report, "");
-            assert_eq!((failure.class, failure.words.as_str()), (class, words), "{report}");
+            assert_eq!((failure.class, failure.message.as_str()), (class, words), "{report}");
         }
         let long = format!("{}\n{{\"class\":\"throttled\"}}", "x".repeat(OUTPUT_BYTES));
         let failure = exited(65, &long, "");
         assert_eq!(failure.class, Class::Invalid);
-        assert_eq!(failure.words, "exit code 65; more than 1 MB on standard output, so its last line was not read");
+        assert_eq!(failure.message, "exit code 65; more than 1 MB on standard output, so its last line was not read");
     }
 
     #[test]
@@ -338,14 +338,14 @@ mod tests {
             assert_eq!(failure.retry_after, wait.map(Duration::from_millis), "{value}");
         }
         let failure = exited(1, r#"{"class":"quota_exhausted","retry_after_s":7200}"#, "none left");
-        assert_eq!(failure.words, "exit code 1, reported as quota_exhausted for 2h 00m: none left");
+        assert_eq!(failure.message, "exit code 1, reported as quota_exhausted for 2h 00m: none left");
     }
 
     #[test]
     fn signals_have_names_and_end_with_a_retry() {
         for (number, name) in [(9, "SIGKILL"), (11, "SIGSEGV"), (15, "SIGTERM"), (50, "signal 50")] {
             let failure = of(number, r#"{"class":"invalid"}"#, "").expect_err("killed");
-            assert_eq!((failure.class, failure.words), (Class::Transient, format!("killed by {name}")));
+            assert_eq!((failure.class, failure.message), (Class::Transient, format!("killed by {name}")));
         }
     }
 }

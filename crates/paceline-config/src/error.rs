@@ -1,0 +1,127 @@
+//! Where a value came from, and what to say when it cannot be.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use paceline_providers::secrets::hidden;
+
+/// Where an effective value came from. Later variants win over earlier ones.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// No layer of the configuration sets it.
+    Default,
+    /// A preset or the provider's own facts, by name.
+    Preset(&'static str),
+    /// The configuration file.
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The line of the value, counted from 1; `None` when it is not known.
+        line: Option<usize>,
+    },
+    /// An environment variable, by name.
+    Environment(String),
+    /// A command-line flag, with its dashes.
+    Flag(&'static str),
+}
+
+impl Source {
+    /// The precedence: flag over environment over file over preset over default.
+    pub(crate) const fn rank(&self) -> u8 {
+        match self {
+            Self::Default => 0,
+            Self::Preset(_) => 1,
+            Self::File { .. } => 2,
+            Self::Environment(_) => 3,
+            Self::Flag(_) => 4,
+        }
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => f.write_str("default"),
+            Self::Preset(name) => write!(f, "preset {name}"),
+            Self::File { path, line: Some(line) } => write!(f, "{}, line {line}", path.display()),
+            Self::File { path, line: None } => write!(f, "{}", path.display()),
+            Self::Environment(variable) => write!(f, "environment variable {variable}"),
+            Self::Flag(flag) => write!(f, "flag {flag}"),
+        }
+    }
+}
+
+/// A configuration that cannot be. Each variant names the knob, and what to do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SettingError {
+    /// A value that is not what its knob takes.
+    #[error("{}", refusal(key, value, origin, expected))]
+    Value {
+        /// The knob, as in the configuration file: `upstream.openai.retry.base`.
+        key: String,
+        /// What it was set to.
+        value: String,
+        /// Who said so.
+        origin: Source,
+        /// What would have been right.
+        expected: String,
+    },
+    /// Something needed was not given.
+    #[error("{key} is missing: {expected}")]
+    Missing {
+        /// The knob, as in the configuration file.
+        key: String,
+        /// How to give it.
+        expected: String,
+    },
+    /// The file cannot be read, is no TOML, or has names that do not exist.
+    #[error("{}: {message}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, with the line.
+        message: String,
+    },
+    /// A variable that begins like one of ours and names nothing.
+    #[error("unknown environment variable {variable}: {expected}")]
+    UnknownVariable {
+        /// The variable.
+        variable: String,
+        /// What exists.
+        expected: String,
+    },
+    /// The upstream asked for is neither configured nor built in.
+    #[error("unknown upstream {name:?}: expected one of {}", choices.join(", "))]
+    UnknownUpstream {
+        /// What was asked for.
+        name: String,
+        /// What exists.
+        choices: Vec<String>,
+    },
+    /// Nothing says which upstream is meant.
+    #[error(
+        "no upstream chosen: pass --upstream with one of {}, or --base-url URL, or set OPENAI_API_KEY; \
+         `--upstream mock` needs no key and no network",
+        choices.join(", ")
+    )]
+    NoUpstream {
+        /// What exists.
+        choices: Vec<String>,
+    },
+}
+
+/// Where a key belongs instead.
+pub(crate) const KEY_PLACE: &str = "a key belongs in an environment variable (api_key_env, --api-key-env) or in a file of its own (api_key_file, --api-key-file)";
+
+/// Names a value the way the reader wrote it: the variable, the flag, or the key with its file and line. A secret in the wrong
+/// place is not repeated.
+fn refusal(key: &str, value: &str, origin: &Source, expected: &str) -> String {
+    let value = hidden(value);
+    match origin {
+        Source::Environment(variable) => format!("{variable} = {value:?} (from the environment): expected {expected}"),
+        Source::Flag(flag) => format!("{flag} {value:?} (from the command line): expected {expected}"),
+        Source::File { .. } => format!("{key} = {value:?} (from {origin}): expected {expected}"),
+        Source::Default | Source::Preset(_) => format!("{key} = {value:?} ({origin}): expected {expected}"),
+    }
+}

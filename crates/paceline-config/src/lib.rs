@@ -1,0 +1,228 @@
+//! What the user said about upstreams: in a file, in the environment and on the command line.
+//!
+//! One schema serves all three. A flag wins over the environment, the environment over the file, the file over a
+//! preset, and whatever is left has a default. Nothing here reads the process's environment: it is an argument. What comes out is
+//! an [`Upstream`]: the configuration of a pacer, the dialect of its answers, its address and its key.
+//!
+//! ```
+//! use paceline_config::{Config, Environment, Overrides};
+//! # fn main() -> Result<(), paceline_config::SettingError> {
+//! let file = "[upstream.openai]\nrpm = 500\n";
+//! let environment = Environment::from_iter([("PACELINE_UPSTREAM__OPENAI__RPM", "300")]);
+//! let overrides = Overrides { limits: vec!["200k tpm".to_owned()], ..Overrides::default() };
+//! let config = Config::parse("paceline.toml".as_ref(), file, environment, overrides)?;
+//! let upstream = config.upstream()?;
+//! assert_eq!(upstream.pacer.limits.quotas[0].limit, 300);
+//! assert_eq!(upstream.pacer.limits.quotas[1].limit, 200_000);
+//! # Ok(())
+//! # }
+//! ```
+
+mod access;
+mod acting;
+mod concurrency;
+mod dialect;
+mod effective;
+mod environment;
+mod error;
+mod json_schema;
+mod limits;
+mod overrides;
+mod pacing;
+mod preset;
+mod price;
+mod responsive;
+mod rules;
+mod schema;
+mod setting;
+mod shapes;
+#[cfg(test)]
+mod tests;
+mod units;
+mod upstream;
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use paceline_providers::Provider;
+use paceline_providers::secrets::hidden;
+
+pub use access::{Access, Proxy, is_of_connection};
+pub use effective::EffectiveValue;
+pub use environment::Environment;
+pub use error::{SettingError, Source};
+pub use json_schema::json_schema;
+pub use overrides::Overrides;
+pub use preset::Preset;
+pub use price::{Money, MoneyError, Price, PriceError, Prices};
+pub use units::{CountError, DurationError, Limit, LimitError, parse_count, parse_duration};
+pub use upstream::{CallNames, KeySource, MOCK, Tier, TierMatch, Upstream, is_loopback};
+
+use error::KEY_PLACE;
+use schema::{FileSection, Layered, UpstreamSection};
+use setting::Locator;
+
+/// The file's name in the current folder and in `paceline/` of the user's configuration folder.
+const FILE_NAME: &str = "paceline.toml";
+
+/// The upstream that `--base-url` alone means.
+const GENERIC: &str = "generic";
+
+/// Everything that was said, by layer, before an upstream is chosen.
+pub struct Config {
+    file: BTreeMap<String, UpstreamSection>,
+    variables: BTreeMap<String, UpstreamSection>,
+    environment: Environment,
+    overrides: Overrides,
+}
+
+/// A thousand tiers and rules. The TOML parser's stack grows with tables that are left open.
+const LARGEST_FILE: usize = 64 << 10;
+
+impl Config {
+    /// Reads the file that the flag names, else `./paceline.toml`, else `paceline/paceline.toml` in the user's
+    /// configuration folder (`$XDG_CONFIG_HOME`, `~/.config` or `%APPDATA%`); no file at all is fine.
+    ///
+    /// # Errors
+    /// A file that cannot be read or parsed, and names that do not exist. Values are looked at by [`Self::upstream`].
+    pub fn load(environment: Environment, overrides: Overrides) -> Result<Self, SettingError> {
+        match find_file(&environment, &overrides) {
+            None => Self::from_layers(BTreeMap::new(), environment, overrides),
+            Some(path) => {
+                let unreadable = |error: std::io::Error| {
+                    let message = format!("the configuration file cannot be read: {error}");
+                    SettingError::File { path: path.clone(), message }
+                };
+                let text = std::fs::read_to_string(&path).map_err(unreadable)?;
+                Self::parse(&path, &text, environment, overrides)
+            }
+        }
+    }
+
+    /// [`Self::load`] with the text of the file already at hand; `path` is only named.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn parse(
+        path: &Path,
+        text: &str,
+        environment: Environment,
+        overrides: Overrides,
+    ) -> Result<Self, SettingError> {
+        let wrong = |message: String| SettingError::File { path: path.to_path_buf(), message };
+        if text.len() > LARGEST_FILE {
+            return Err(wrong(format!("has {} bytes: expected at most {} KiB", text.len(), LARGEST_FILE >> 10)));
+        }
+        let mut file: FileSection =
+            toml::from_str(text).map_err(|error| wrong(without_secrets(error.to_string().trim_end())))?;
+        let word = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+        for (name, section) in &mut file.upstream {
+            if name.is_empty() || !name.chars().all(word) || name.contains("__") {
+                let expected = "letters, digits, - and _ (not two in a row)";
+                return Err(wrong(format!("upstream.{name}: expected a name of {expected}")));
+            }
+            section.locate(&Locator::File(path, text));
+        }
+        Self::from_layers(file.upstream, environment, overrides)
+    }
+
+    fn from_layers(
+        file: BTreeMap<String, UpstreamSection>,
+        environment: Environment,
+        overrides: Overrides,
+    ) -> Result<Self, SettingError> {
+        let variables = environment.upstreams(&with_built_ins(file.keys().map(String::as_str).collect()))?;
+        Ok(Self { file, variables, environment, overrides })
+    }
+
+    /// The upstreams that the file or the environment configures, in alphabetical order.
+    pub fn names(&self) -> Vec<&str> {
+        let mut names: Vec<_> = self.file.keys().chain(self.variables.keys()).map(String::as_str).collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+
+    /// The upstream that the flags ask for: `--upstream`, or `generic` for `--base-url` alone. Without either the only
+    /// configured one, else `openai` when `OPENAI_API_KEY` is set.
+    ///
+    /// # Errors
+    /// No choice, an unknown name, or a value that cannot be, with the knob, the value, its origin and what would do.
+    pub fn upstream(&self) -> Result<Upstream, SettingError> {
+        let name = self.choose()?;
+        let merged = self.overrides.section().over(self.lower_layers(name)?);
+        Upstream::new(name, &merged, &self.environment)
+    }
+
+    fn choose(&self) -> Result<&str, SettingError> {
+        let configured = self.names();
+        match (&self.overrides.upstream, &self.overrides.base_url) {
+            (Some(name), _) if configured.contains(&name.as_str()) || is_built_in(name) => return Ok(name),
+            (Some(name), _) => {
+                return Err(SettingError::UnknownUpstream { name: name.clone(), choices: self.choices() });
+            }
+            (None, Some(_)) => return Ok(GENERIC),
+            (None, None) => {}
+        }
+        match configured[..] {
+            [only] => Ok(only),
+            _ if self.environment.filled("OPENAI_API_KEY").is_some() => Ok(preset::OPENAI),
+            _ => Err(SettingError::NoUpstream { choices: self.choices() }),
+        }
+    }
+
+    /// Everything but the flags: environment over the preset's variables over the file over the preset.
+    fn lower_layers(&self, name: &str) -> Result<UpstreamSection, SettingError> {
+        let variables = self.variables.get(name).cloned().unwrap_or_default();
+        let file = self.file.get(name).cloned().unwrap_or_default();
+        let paces = [self.overrides.section().pace, variables.pace.clone(), file.pace.clone()];
+        let wanted = paces.into_iter().flatten().next().and_then(|pace| Preset::from_name(&pace.text));
+        let by_name = wanted == Some(Preset::OpenAiApp);
+        let preset = wanted.filter(|_| !by_name).map(Preset::section).unwrap_or_default();
+        if !by_name && name != preset::OPENAI {
+            return Ok(variables.over(file).over(preset));
+        }
+        Ok(match preset::openai_app(&self.environment, by_name)? {
+            Some((upper, lower)) => variables.over(upper).over(file).over(preset).over(lower),
+            None => variables.over(file).over(preset),
+        })
+    }
+
+    fn choices(&self) -> Vec<String> {
+        with_built_ins(self.names()).into_iter().map(str::to_owned).collect()
+    }
+}
+
+/// What is wrong with a file quotes its line, which may hold a key.
+fn without_secrets(message: &str) -> String {
+    match hidden(message) {
+        Cow::Borrowed(message) => message.to_owned(),
+        Cow::Owned(message) => format!("{message}\n{KEY_PLACE}"),
+    }
+}
+
+fn with_built_ins(mut names: Vec<&str>) -> Vec<&str> {
+    for name in Provider::ALL.map(Provider::as_str).into_iter().chain([MOCK]) {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names
+}
+
+fn is_built_in(name: &str) -> bool {
+    name == MOCK || Provider::from_name(name).is_some()
+}
+
+/// The file to read: one that a flag names must exist, the usual places are only looked at.
+fn find_file(environment: &Environment, overrides: &Overrides) -> Option<PathBuf> {
+    if let Some(path) = &overrides.config {
+        return Some(path.clone());
+    }
+    let here = PathBuf::from(FILE_NAME);
+    let folder = |name: &str| environment.filled(name).map(PathBuf::from);
+    let users = folder("XDG_CONFIG_HOME").or_else(|| folder("HOME").map(|home| home.join(".config")));
+    let users = users.or_else(|| folder("APPDATA")).map(|folder| folder.join("paceline").join(FILE_NAME));
+    [Some(here), users].into_iter().flatten().find(|path| path.exists())
+}

@@ -1,0 +1,223 @@
+//! From settings to the pacer's knobs: pace, start, retry, breaker.
+
+use paceline_core::{Backoff, BreakerConfig, Dimension, Growth, Jitter, Limits, Pace, Retry};
+
+use super::effective::Ledger;
+use super::error::{SettingError, Source};
+use super::preset;
+use super::schema::{BreakerSection, RetrySection, UpstreamSection};
+use super::setting::Setting;
+use super::units::show_duration;
+
+/// A pace by name, and the growth of the backoff that it implies.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) struct PaceChoice {
+    pub(crate) name: &'static str,
+    pub(crate) pace: Pace,
+    growth: Kind,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    Constant,
+    Linear,
+    Exponential,
+}
+
+pub(crate) const PACES: [PaceChoice; 14] = [
+    PaceChoice { name: "auto", pace: Pace::Auto, growth: Kind::Exponential },
+    PaceChoice { name: "fixed", pace: Pace::Fixed, growth: Kind::Exponential },
+    PaceChoice { name: "aimd", pace: Pace::Aimd, growth: Kind::Exponential },
+    PaceChoice { name: "responsive", pace: Pace::Responsive, growth: Kind::Exponential },
+    PaceChoice { name: "linear", pace: Pace::Linear, growth: Kind::Linear },
+    PaceChoice { name: "exponential", pace: Pace::Exponential, growth: Kind::Exponential },
+    PaceChoice { name: "none", pace: Pace::None, growth: Kind::Exponential },
+    PaceChoice { name: "conservative", pace: Pace::Fixed, growth: Kind::Exponential },
+    PaceChoice { name: "moderate", pace: Pace::Fixed, growth: Kind::Exponential },
+    PaceChoice { name: "aggressive", pace: Pace::Fixed, growth: Kind::Exponential },
+    PaceChoice { name: "adaptive", pace: Pace::Auto, growth: Kind::Exponential },
+    PaceChoice { name: "aimd-classic", pace: Pace::Aimd, growth: Kind::Exponential },
+    PaceChoice { name: "responsive-classic", pace: Pace::Responsive, growth: Kind::Exponential },
+    PaceChoice { name: preset::OPENAI_APP, pace: Pace::Fixed, growth: Kind::Exponential },
+];
+
+/// More sends of one item than this are a mistake.
+const MOST_SENDS: u32 = 1_000_000;
+
+/// A call a microsecond, in calls a second.
+const FASTEST_START: f64 = 1_000_000.0;
+
+/// Larger multipliers are a constant delay at the cap.
+const LARGEST_MULTIPLIER: f64 = 1_000.0;
+
+pub(crate) fn pace(section: &UpstreamSection, ledger: &mut Ledger) -> Result<PaceChoice, SettingError> {
+    let read = |setting: &Setting, key: &str| {
+        PACES.into_iter().find(|pace| pace.name == setting.text).ok_or_else(|| {
+            let names = PACES.map(|pace| pace.name).join(", ");
+            setting.refuse(key, format!("one of {names}"))
+        })
+    };
+    ledger.settle("pace", section.pace.as_ref(), PACES[0], read, |pace| pace.name.to_owned())
+}
+
+/// The first learnt rate. Under a pace that learns none it is passed over in a lower layer than the pace; beside it or above
+/// it, it is a mistake.
+pub(crate) fn start(
+    section: &UpstreamSection,
+    pace: PaceChoice,
+    limits: &Limits,
+    ledger: &mut Ledger,
+) -> Result<Option<f64>, SettingError> {
+    let given = section.start.as_ref();
+    if pace.pace != Pace::Auto {
+        let rank = section.pace.as_ref().map_or(0, |pace| pace.source().rank());
+        return match given.filter(|start| start.source().rank() >= rank) {
+            Some(start) => {
+                let expected = "nothing here: only the pace auto learns a rate (pace = \"auto\")";
+                Err(start.refuse(&ledger.name("start"), expected))
+            }
+            None => Ok(None),
+        };
+    }
+    let expected = format!("calls a second, a number above 0 and at most {FASTEST_START}");
+    let read = |setting: &Setting, key: &str| {
+        setting.number(key, |rate| rate > 0.0 && rate <= FASTEST_START, &expected).map(Some)
+    };
+    let is_limited = limits.quotas.iter().any(|quota| quota.dimension == Dimension::Requests);
+    let usual = if is_limited { "twice the limit" } else { "2" };
+    ledger.settle("start", given, None, read, |start| start.map_or_else(|| usual.to_owned(), |rate| rate.to_string()))
+}
+
+pub(crate) fn retry(section: &UpstreamSection, pace: PaceChoice, ledger: &mut Ledger) -> Result<Retry, SettingError> {
+    let nothing = RetrySection::default();
+    let given = section.retry.as_ref().unwrap_or(&nothing);
+    let default = Retry::default();
+    let bound = |setting: &Setting, key: &str| setting.count(key, 0, MOST_SENDS);
+    let max_retries =
+        ledger.settle("retry.max_retries", given.max_retries.as_ref(), default.max_retries, bound, u32::to_string)?;
+    let max_deferrals = ledger.settle(
+        "max_deferrals",
+        section.max_deferrals.as_ref(),
+        None,
+        |setting, key| bound(setting, key).map(Some),
+        |bound| bound.map_or_else(|| "none".to_owned(), |n| n.to_string()),
+    )?;
+    let growth = growth(given, pace, ledger)?;
+    let jitter =
+        ledger.settle("retry.jitter", given.jitter.as_ref(), default.backoff.jitter, read_jitter, show_jitter)?;
+    Ok(Retry { max_retries, max_deferrals, backoff: Backoff { growth, jitter } })
+}
+
+fn growth(given: &RetrySection, pace: PaceChoice, ledger: &mut Ledger) -> Result<Growth, SettingError> {
+    let Growth::Exponential { base, multiplier, cap } = Backoff::default().growth else {
+        unreachable!("the default grows exponentially");
+    };
+    let read = |setting: &Setting, key: &str| match setting.text.as_str() {
+        "constant" => Ok(Kind::Constant),
+        "linear" => Ok(Kind::Linear),
+        "exponential" => Ok(Kind::Exponential),
+        _ => Err(setting.refuse(key, "constant, linear or exponential")),
+    };
+    let show = |kind: &Kind| match kind {
+        Kind::Constant => "constant".to_owned(),
+        Kind::Linear => "linear".to_owned(),
+        Kind::Exponential => "exponential".to_owned(),
+    };
+    let kind = ledger.settle("retry.kind", given.kind.as_ref(), pace.growth, read, show)?;
+    if kind != Kind::Exponential {
+        only_for(&given.multiplier, "retry.multiplier", "exponential growth", ledger)?;
+    }
+    if kind == Kind::Constant {
+        only_for(&given.cap, "retry.cap", "growing delays", ledger)?;
+    }
+    let base = ledger.settle("retry.base", given.base.as_ref(), base, Setting::period, |d| show_duration(*d))?;
+    if kind == Kind::Constant {
+        return Ok(Growth::Constant { delay: base });
+    }
+    let cap = ledger.settle("retry.cap", given.cap.as_ref(), cap, Setting::period, |d| show_duration(*d))?;
+    if base > cap {
+        return Err(base_above_cap(given, &show_duration(base), &show_duration(cap), ledger));
+    }
+    if kind == Kind::Linear {
+        return Ok(Growth::Linear { step: base, cap });
+    }
+    let read = |setting: &Setting, key: &str| {
+        let accept = |n| (1.0..=LARGEST_MULTIPLIER).contains(&n);
+        setting.number(key, accept, "a number from 1 to 1000")
+    };
+    let multiplier = ledger.settle("retry.multiplier", given.multiplier.as_ref(), multiplier, read, f64::to_string)?;
+    Ok(Growth::Exponential { base, multiplier, cap })
+}
+
+/// A knob that would do nothing is refused, unless it comes from a preset.
+fn only_for(setting: &Option<Setting>, key: &str, what: &str, ledger: &Ledger) -> Result<(), SettingError> {
+    match setting {
+        Some(setting) if setting.source().rank() > Source::Preset("").rank() => {
+            Err(setting.refuse(&ledger.name(key), format!("nothing here: only {what} has it (retry.kind)")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Blames the value that the user set, not the default it collides with.
+fn base_above_cap(given: &RetrySection, base: &str, cap: &str, ledger: &Ledger) -> SettingError {
+    let rank = |setting: &Option<Setting>| setting.as_ref().map_or(0, |setting| setting.source().rank());
+    let (setting, key, expected) = if rank(&given.base) >= rank(&given.cap) {
+        (&given.base, "retry.base", format!("at most the cap, {cap}"))
+    } else {
+        (&given.cap, "retry.cap", format!("at least the base, {base}"))
+    };
+    setting.as_ref().expect("the defaults fit together").refuse(&ledger.name(key), expected)
+}
+
+fn read_jitter(setting: &Setting, key: &str) -> Result<Jitter, SettingError> {
+    let between = |text: &str| {
+        let (low, high) = text.trim_matches(['[', ']']).split_once(',')?;
+        let (low, high) = (super::units::number(low)?, super::units::number(high)?);
+        (low <= high && high <= 1.0).then_some(Jitter::Between(low, high))
+    };
+    match setting.text.as_str() {
+        "full" => Ok(Jitter::Full),
+        "equal" => Ok(Jitter::Equal),
+        "none" => Ok(Jitter::None),
+        text => between(text).ok_or_else(|| {
+            setting.refuse(key, "full, equal, none or [low, high] with 0 <= low <= high <= 1, such as [0.1, 1.0]")
+        }),
+    }
+}
+
+fn show_jitter(jitter: &Jitter) -> String {
+    match jitter {
+        Jitter::None => "none".to_owned(),
+        Jitter::Full => "full".to_owned(),
+        Jitter::Equal => "equal".to_owned(),
+        Jitter::Between(low, high) => format!("[{low:?}, {high:?}]"),
+    }
+}
+
+pub(crate) fn breaker(section: &UpstreamSection, ledger: &mut Ledger) -> Result<BreakerConfig, SettingError> {
+    let nothing = BreakerSection::default();
+    let given = section.breaker.as_ref().unwrap_or(&nothing);
+    let default = BreakerConfig::default();
+    let read =
+        |setting: &Setting, key: &str| setting.number(key, |n| n > 0.0 && n <= 1.0, "a number above 0 and at most 1");
+    let share = ledger.settle("breaker.share", given.share.as_ref(), default.share, read, f64::to_string)?;
+    let read = |setting: &Setting, key: &str| setting.count(key, 1, 10_000);
+    let last = ledger.settle("breaker.last", given.last.as_ref(), default.last, read, u32::to_string)?;
+    let read = |setting: &Setting, key: &str| setting.count(key, 1, last);
+    let least = ledger.settle("breaker.least", given.least.as_ref(), default.least.min(last), read, u32::to_string)?;
+    let within = ledger
+        .settle("breaker.within", given.within.as_ref(), default.within, Setting::period, |d| show_duration(*d))?;
+    let read = |setting: &Setting, key: &str| setting.count(key, 1, last);
+    let items = ledger.settle("breaker.items", given.items.as_ref(), default.items.min(last), read, u32::to_string)?;
+    let open =
+        ledger.settle("breaker.open", given.open.as_ref(), default.open, Setting::period, |d| show_duration(*d))?;
+    let read = |setting: &Setting, key: &str| {
+        let longest = setting.period(key)?;
+        let expected = || format!("at least breaker.open, which is {}", show_duration(open));
+        if longest < open { Err(setting.refuse(key, expected())) } else { Ok(longest) }
+    };
+    let longest = default.open_max.max(open);
+    let open_max = ledger.settle("breaker.open_max", given.open_max.as_ref(), longest, read, |d| show_duration(*d))?;
+    Ok(BreakerConfig { share, last, least, within, items, open, open_max })
+}

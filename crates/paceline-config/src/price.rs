@@ -1,0 +1,215 @@
+//! What tokens cost, and sums of it, in whatever currency the prices are said in.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+use super::effective::Ledger;
+use super::error::SettingError;
+use super::shapes::Priced;
+use super::units::number;
+
+/// The entry of a table of prices that stands for every model without one.
+pub(crate) const EVERY_MODEL: &str = "*";
+
+/// The most that a million tokens, or a budget, may cost.
+const MOST: f64 = 1_000_000.0;
+
+/// A sum of money. One token at a price of 0.000001 per million is the smallest that it knows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Money(u64);
+
+impl Money {
+    /// The smallest units in one of the currency.
+    const ONE: f64 = 1e12;
+
+    /// The smallest units.
+    pub const fn units(self) -> u64 {
+        self.0
+    }
+
+    /// So many of the smallest units.
+    pub const fn from_units(units: u64) -> Self {
+        Self(units)
+    }
+
+    /// In units of the currency.
+    pub fn as_f64(self) -> f64 {
+        self.0 as f64 / Self::ONE
+    }
+}
+
+/// Two digits behind the point, four below 0.1.
+impl fmt::Display for Money {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let digits = if (1..Self::ONE as u64 / 10).contains(&self.0) { 4 } else { 2 };
+        write!(f, "{:.digits$}", self.as_f64())
+    }
+}
+
+/// A text that is no sum of money to spend.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no sum of money: expected a number above 0 and at most 1,000,000, such as 5.00")]
+pub struct MoneyError(String);
+
+impl FromStr for Money {
+    type Err = MoneyError;
+
+    fn from_str(text: &str) -> Result<Self, MoneyError> {
+        let amount = number(text).filter(|amount| (1e-6..=MOST).contains(amount));
+        amount.map(|amount| Self(micros(amount) * 1_000_000)).ok_or_else(|| MoneyError(text.to_owned()))
+    }
+}
+
+/// The price of a million tokens, in units of the currency.
+///
+/// ```
+/// use paceline_config::Price;
+/// let price: Price = "in=2.50,out=10".parse()?;
+/// assert_eq!(price.of(1_000_000, 100_000).to_string(), "3.50");
+/// # Ok::<(), paceline_config::PriceError>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Price {
+    /// In millionths.
+    input: u64,
+    output: u64,
+}
+
+/// A text that is no price.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no price: expected {EXPECTED_PRICE}")]
+pub struct PriceError(String);
+
+pub(crate) const EXPECTED_PRICE: &str =
+    "the price of a million tokens in and of a million out, each 0 to 1,000,000 and not both 0, such as in=2.50,out=10";
+
+impl Price {
+    /// What so many tokens cost.
+    pub const fn of(&self, tokens_in: u64, tokens_out: u64) -> Money {
+        Money(self.input.saturating_mul(tokens_in).saturating_add(self.output.saturating_mul(tokens_out)))
+    }
+
+    /// What costs no less than either.
+    fn dearer(self, other: Self) -> Self {
+        Self { input: self.input.max(other.input), output: self.output.max(other.output) }
+    }
+}
+
+impl FromStr for Price {
+    type Err = PriceError;
+
+    fn from_str(text: &str) -> Result<Self, PriceError> {
+        let parts: Vec<_> = text.split(',').filter_map(|part| part.split_once('=')).collect();
+        let price = |name: &str| {
+            let text = parts.iter().find(|(key, _)| key.trim() == name)?.1;
+            number(text).filter(|price| *price <= MOST).map(micros)
+        };
+        let both = price("in").zip(price("out")).filter(|(input, output)| input + output > 0);
+        match both {
+            Some((input, output)) if parts.len() == 2 && text.matches(',').count() == 1 => Ok(Self { input, output }),
+            _ => Err(PriceError(text.to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for Price {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "in={},out={}", self.input as f64 / 1e6, self.output as f64 / 1e6)
+    }
+}
+
+/// What the models of an upstream cost.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Prices {
+    by_model: BTreeMap<String, Price>,
+}
+
+impl From<Price> for Prices {
+    /// One price for every model.
+    fn from(price: Price) -> Self {
+        Self { by_model: [(EVERY_MODEL.to_owned(), price)].into() }
+    }
+}
+
+impl Prices {
+    /// No price is known.
+    pub fn is_empty(&self) -> bool {
+        self.by_model.is_empty()
+    }
+
+    /// The price of a model: its own, else that of `*`, else the dearest there is, so that no budget is exceeded for a model
+    /// that was forgotten. Nothing costs anything where no price is known.
+    pub fn of(&self, model: &str) -> Price {
+        let known = self.by_model.get(model).or_else(|| self.by_model.get(EVERY_MODEL)).copied();
+        known.unwrap_or_else(|| self.by_model.values().copied().fold(Price::default(), Price::dearer))
+    }
+}
+
+/// Reads the prices of a section.
+pub(crate) fn prices(section: Option<&Priced>, ledger: &mut Ledger) -> Result<Prices, SettingError> {
+    let mut by_model = BTreeMap::new();
+    for (model, setting) in section.map(|priced| &priced.0).into_iter().flatten() {
+        let key = format!("price.{model}");
+        let price: Price = setting.text.parse().map_err(|_| setting.refuse(&ledger.name(&key), EXPECTED_PRICE))?;
+        ledger.note(key, price.to_string(), setting.source().clone());
+        by_model.insert(model.clone(), price);
+    }
+    Ok(Prices { by_model })
+}
+
+/// Millionths, rounded: a price with more than six digits behind the point is none.
+fn micros(amount: f64) -> u64 {
+    (amount * 1e6).round() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Config, Overrides};
+    use super::*;
+
+    #[test]
+    fn a_price_is_of_a_million_tokens() {
+        let price: Price = " in = 2.50, out=10 ".parse().expect("a price");
+        assert_eq!(price.of(1_240, 0).to_string(), "0.0031");
+        assert_eq!(price.of(1_000_000, 71_000).to_string(), "3.21");
+        assert_eq!((price.to_string().as_str(), Money::default().to_string().as_str()), ("in=2.5,out=10", "0.00"));
+        assert_eq!("0.000001".parse::<Money>().expect("a sum"), Money(1_000_000));
+        for wrong in ["", "2.5", "in=2.5", "in=1,out=-1", "in=0,out=0", "in=1,out=2,x=3", "in=1,out=$2", "in=1,out=2,"]
+        {
+            let message = wrong.parse::<Price>().expect_err(wrong).to_string();
+            assert!(message.contains("such as in=2.50,out=10"), "{message}");
+        }
+        for wrong in ["0", "-1", "$5", "1e9", "2M", "nan"] {
+            assert!(wrong.parse::<Money>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_table_has_a_price_for_each_model() {
+        let upstream = |file: &str, variable: Option<(&str, &str)>| {
+            let openai = Overrides { upstream: Some("openai".to_owned()), ..Overrides::default() };
+            Config::parse("paceline.toml".as_ref(), file, variable.into_iter().collect(), openai)?.upstream()
+        };
+        let file = "[upstream.openai.price]\n'gpt-4o-mini' = 'in=0.15,out=0.60'\n'gpt-4o' = 'in=2.50,out=0.1'\n";
+        let million = |prices: &Prices, model: &str| prices.of(model).of(1_000_000, 1_000_000).to_string();
+        let found = upstream(file, None).expect("all well");
+        assert_eq!(million(&found.prices, "gpt-4o-mini"), "0.75");
+        assert_eq!(million(&found.prices, "forgotten"), "3.10", "the dearest of both");
+        assert!(found.effective.iter().any(|row| row.key == "price.gpt-4o" && row.value == "in=2.5,out=0.1"));
+        let found = upstream(&format!("{file}'*' = 'in=1,out=1'"), None).expect("all well");
+        assert_eq!(million(&found.prices, "any other"), "2.00");
+        let variable = Some(("PACELINE_UPSTREAM__OPENAI__PRICE", "in=3,out=4"));
+        let found = upstream(file, variable).expect("all well");
+        assert_eq!(
+            million(&found.prices, "gpt-4o-mini"),
+            "7.00",
+            "one price is for all models, and replaces the table"
+        );
+        let message = upstream("[upstream.openai]\nprice = { a = 'cheap' }", None).expect_err("no price").to_string();
+        assert!(
+            message.contains("upstream.openai.price.a = \"cheap\"") && message.contains("in=2.50,out=10"),
+            "{message}"
+        );
+    }
+}

@@ -1,0 +1,103 @@
+//! The rules of a file about what answers mean.
+
+use std::ops::RangeInclusive;
+
+use http::HeaderName;
+use paceline_core::{Class, Reach};
+use paceline_providers::{Place, Rule};
+
+use super::effective::Ledger;
+use super::error::SettingError;
+use super::schema::{MatchSection, RuleSection};
+use super::setting::Setting;
+use super::units::show_duration;
+
+pub(crate) fn rules(sections: &[RuleSection], ledger: &mut Ledger) -> Result<Vec<Rule>, SettingError> {
+    let mut rules = Vec::with_capacity(sections.len());
+    for (index, section) in sections.iter().enumerate() {
+        let place = format!("rule.{index}");
+        let (rule, class) = rule(section, &Ledger::new(ledger.name(&place)))?;
+        let wait = rule.wait.map_or_else(String::new, |wait| format!(" after {}", show_duration(wait)));
+        ledger.note(place, format!("{}{wait}", rule.class), class.source().clone());
+        rules.push(rule);
+    }
+    Ok(rules)
+}
+
+fn rule<'a>(section: &'a RuleSection, ledger: &Ledger) -> Result<(Rule, &'a Setting), SettingError> {
+    let missing =
+        |key: &str, expected: &str| SettingError::Missing { key: ledger.name(key), expected: expected.to_owned() };
+    let class_setting = section.class.as_ref().ok_or_else(|| missing("class", "what such an answer means"))?;
+    let class = read_class(class_setting, &ledger.name("class"))?;
+    let reach = match section.scope.as_ref() {
+        None => Reach::Scope,
+        Some(scope) => match scope.text.as_str() {
+            "item" => Reach::Item,
+            "model" => Reach::Scope,
+            "key" => Reach::Account,
+            _ => return Err(scope.refuse(&ledger.name("scope"), "item, model or key")),
+        },
+    };
+    let wait = section.wait.as_ref().map(|wait| wait.duration(&ledger.name("wait"))).transpose()?;
+    let matches = section.matches.as_ref();
+    let places =
+        |m: &&MatchSection| [&m.status, &m.code, &m.pointer, &m.header, &m.body].into_iter().any(Option::is_some);
+    let given = matches.filter(places);
+    let matches = given.ok_or_else(|| missing("match", "at least one of status, code, pointer, header and body"))?;
+    let status = matches.status.as_ref().map(|status| read_status(status, &ledger.name("match.status"))).transpose()?;
+    let place = read_place(matches, ledger)?;
+    if let (None | Some(Place::Code | Place::NotJson), Some(equals)) = (&place, &matches.equals) {
+        return Err(equals.refuse(&ledger.name("match.equals"), "a pointer or a header beside it"));
+    }
+    let values = matches.equals.as_ref().or(matches.code.as_ref());
+    let equals = values.map(|value| value.text.clone()).into_iter().collect();
+    Ok((Rule { status, place, equals, phrase: None, class, reach, wait }, class_setting))
+}
+
+/// The classes that an answer can have: it is never abandoned, and what was accepted of a batch is no rule's business.
+pub(crate) fn class_names() -> Vec<&'static str> {
+    let usable = |class: &Class| !matches!(class, Class::Abandoned | Class::Partial);
+    Class::ALL.into_iter().filter(usable).map(Class::as_str).collect()
+}
+
+fn read_class(setting: &Setting, key: &str) -> Result<Class, SettingError> {
+    let names = class_names();
+    let known = names.contains(&setting.text.as_str()).then(|| Class::from_name(&setting.text)).flatten();
+    known.ok_or_else(|| setting.refuse(key, format!("one of {}", names.join(", "))))
+}
+
+fn read_status(setting: &Setting, key: &str) -> Result<RangeInclusive<u16>, SettingError> {
+    let (first, last) = setting.text.split_once('-').unwrap_or((&setting.text, &setting.text));
+    let status = |text: &str| text.trim().parse().ok().filter(|status| (100..=599).contains(status));
+    match (status(first), status(last)) {
+        (Some(first), Some(last)) if first <= last => Ok(first..=last),
+        _ => Err(setting.refuse(key, "a status from 100 to 599, or a range such as 500-599")),
+    }
+}
+
+fn read_place(matches: &MatchSection, ledger: &Ledger) -> Result<Option<Place>, SettingError> {
+    let one = "one of code, pointer, header and body";
+    if let Some(body) = &matches.body {
+        let others = [&matches.code, &matches.pointer, &matches.header];
+        return match (body.text.as_str(), others.into_iter().flatten().next()) {
+            ("not_json", None) => Ok(Some(Place::NotJson)),
+            ("not_json", Some(_)) => Err(body.refuse(&ledger.name("match.body"), one)),
+            _ => Err(body.refuse(&ledger.name("match.body"), "not_json")),
+        };
+    }
+    match (&matches.code, &matches.pointer, &matches.header) {
+        (None, None, None) => Ok(None),
+        (Some(_), None, None) => Ok(Some(Place::Code)),
+        (None, Some(pointer), None) if pointer.text.starts_with('/') => Ok(Some(Place::Pointer(pointer.text.clone()))),
+        (None, Some(pointer), None) => {
+            Err(pointer.refuse(&ledger.name("match.pointer"), "a JSON pointer such as /error/code"))
+        }
+        (None, None, Some(header)) => {
+            let name: HeaderName =
+                header.text.parse().map_err(|_| header.refuse(&ledger.name("match.header"), "the name of a header"))?;
+            Ok(Some(Place::Header(name)))
+        }
+        (Some(code), _, _) => Err(code.refuse(&ledger.name("match.code"), one)),
+        (None, Some(pointer), Some(_)) => Err(pointer.refuse(&ledger.name("match.pointer"), one)),
+    }
+}

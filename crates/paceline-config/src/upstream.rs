@@ -1,0 +1,364 @@
+//! From merged settings to an upstream that cannot be wrong.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::Uri;
+use paceline_core::{Limits, Pace, PacerConfig};
+use paceline_providers::secrets::{SECRET, looks_secret};
+use paceline_providers::table::Scope;
+use paceline_providers::{Dialect, Provider};
+
+use super::access::{self, Access};
+use super::acting;
+use super::concurrency;
+use super::dialect;
+use super::effective::{EffectiveValue, Ledger};
+use super::environment::Environment;
+use super::error::{KEY_PLACE, SettingError, Source};
+use super::limits::Named;
+use super::pacing;
+use super::price::{self, Prices};
+use super::responsive;
+use super::schema::{TierSection, UpstreamSection};
+use super::setting::Setting;
+use super::units::show_duration;
+
+/// The upstream that needs no key and no network: the user who runs it supplies the address.
+pub const MOCK: &str = "mock";
+
+/// Without a `_` for longer a text is no name of a variable.
+const LONGEST_WORD: usize = 24;
+
+/// How long an item may take from its first send.
+const DEADLINE: Duration = Duration::from_secs(86_400);
+
+/// What a call says of itself, from which its scope follows.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CallNames<'a> {
+    /// The path of its URL.
+    pub path: &'a str,
+    /// The model that its body names.
+    pub model: Option<&'a str>,
+    /// The label of its item, which a tier may match.
+    pub label: Option<&'a str>,
+    /// The group of its item.
+    pub group: Option<&'a str>,
+    /// Its body.
+    pub body: &'a [u8],
+}
+
+/// One API account, its limits, and how it is to be called.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Upstream {
+    /// The entry's name.
+    pub name: String,
+    /// The dialect that it speaks.
+    pub provider: Provider,
+    /// Its address without a slash at the end; `None` only for [`MOCK`], whose address is not known yet.
+    pub base_url: Option<String>,
+    /// Where the key is.
+    pub key: KeySource,
+    /// The headers that its calls carry, whom they trust, and the way out.
+    pub access: Access,
+    /// Limits, concurrency, retries, breaker and pace.
+    pub pacer: PacerConfig,
+    /// Parts of the account with limits of their own, in the order in which they are tried.
+    pub tiers: Vec<Tier>,
+    /// What is known about the provider, with the rules, header fields and charges of this upstream.
+    pub dialect: Dialect,
+    /// How long an item may take from its first send. Default: 24 h.
+    pub deadline: Duration,
+    /// What tokens cost. Default: not known.
+    pub prices: Prices,
+    /// Which pace acts, what it does, and who said so, in words.
+    pub acting: String,
+    /// Every value in force, defaults included.
+    pub effective: Vec<EffectiveValue>,
+    /// Values that the user set and that do not act under this pace.
+    pub idle: Vec<EffectiveValue>,
+}
+
+/// Where the key is; never the key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeySource {
+    /// The API needs none.
+    None,
+    /// An environment variable.
+    Variable {
+        /// Its name.
+        name: String,
+        /// Without a key no request can succeed: always so, but for a provider's usual variable on a loopback address.
+        required: bool,
+    },
+    /// A file whose trimmed content is the key.
+    File(PathBuf),
+}
+
+/// Calls with limits of their own inside the upstream's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tier {
+    /// The scope that these calls share, as in [`PacerConfig::tiers`].
+    pub scope: Arc<str>,
+    /// Which calls.
+    pub matches: TierMatch,
+}
+
+/// Which calls belong to a tier.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TierMatch {
+    /// Those whose path begins so.
+    Path(String),
+    /// Those that name this model.
+    Model(String),
+    /// Those whose item has this label.
+    Label(String),
+}
+
+impl Upstream {
+    /// The first tier that a call belongs to.
+    pub fn tier(&self, path: &str, model: Option<&str>, label: Option<&str>) -> Option<&Tier> {
+        self.tiers.iter().find(|tier| match &tier.matches {
+            TierMatch::Path(prefix) => path.starts_with(prefix.as_str()),
+            TierMatch::Model(name) => model == Some(name),
+            TierMatch::Label(name) => label == Some(name),
+        })
+    }
+
+    /// The scope that a call belongs to: its tier, else what is limited together. `group`: that of its item.
+    pub fn scope_name(&self, call: &CallNames<'_>) -> String {
+        let CallNames { path, model, label, group, body } = *call;
+        match (self.tier(path, model, label), group) {
+            (Some(tier), _) => tier.scope.to_string(),
+            (None, Some(group)) if self.dialect.scope() == Scope::Group => group.to_owned(),
+            (None, _) => self.dialect.scope_name(path, model, body),
+        }
+    }
+
+    /// Calls of one group are limited together, unless the configuration says what is; where the provider is known, it says so.
+    pub fn limits_groups(&mut self) {
+        let is_configured =
+            |row: &EffectiveValue| row.key == "scope" && !matches!(row.source, Source::Default | Source::Preset(_));
+        if self.provider == Provider::Generic && !self.effective.iter().any(is_configured) {
+            self.dialect = self.dialect.clone().with_scope(Scope::Group);
+        }
+    }
+
+    /// Checks and converts a merged section.
+    pub(crate) fn new(name: &str, section: &UpstreamSection, environment: &Environment) -> Result<Self, SettingError> {
+        let mut ledger = Ledger::new(format!("upstream.{name}"));
+        let provider = provider(name, section, &mut ledger)?;
+        let base_url = base_url(name, provider, section, environment, &mut ledger)?;
+        let mut key = key(name, provider, base_url.as_deref(), section, &mut ledger)?;
+        let access = access::access(provider, section, &mut key, &mut ledger)?;
+        let mut pace = pacing::pace(section, &mut ledger)?;
+        let named = Named::of_upstream(section, &ledger)?;
+        let off = section.pace.as_ref().filter(|_| pace.pace == Pace::None);
+        let limits = named.settle(off, &mut ledger)?;
+        let start = pacing::start(section, pace, &limits, &mut ledger)?;
+        let concurrency = concurrency::concurrency(section, named.concurrent, &mut pace, &mut ledger)?;
+        let retry = pacing::retry(section, pace, &mut ledger)?;
+        let read = |setting: &Setting, key: &str| setting.period(key);
+        let deadline = ledger.settle("deadline", section.deadline.as_ref(), DEADLINE, read, |d| show_duration(*d))?;
+        let responsive = responsive::responsive(section, pace, &mut ledger)?;
+        let breaker = pacing::breaker(section, &mut ledger)?;
+        let (tiers, tier_limits) = tiers(section.tier.as_deref().unwrap_or_default(), off, &mut ledger)?;
+        let dialect = dialect::dialect(provider, section, &mut ledger)?;
+        let prices = price::prices(section.price.as_ref(), &mut ledger)?;
+        let pacer =
+            PacerConfig { limits, concurrency, start, tiers: tier_limits, retry, breaker, pace: pace.pace, responsive };
+        let acting = acting::acting(section, &pacer);
+        let ((effective, idle), name) = (ledger.into_rows(), name.to_owned());
+        Ok(Self {
+            name,
+            provider,
+            base_url,
+            key,
+            access,
+            pacer,
+            tiers,
+            dialect,
+            deadline,
+            prices,
+            acting,
+            effective,
+            idle,
+        })
+    }
+}
+
+fn provider(name: &str, section: &UpstreamSection, ledger: &mut Ledger) -> Result<Provider, SettingError> {
+    let usual = if name == MOCK { Provider::OpenAi } else { Provider::from_name(name).unwrap_or(Provider::Generic) };
+    let read = |setting: &Setting, key: &str| {
+        let names = Provider::ALL.map(Provider::as_str).join(", ");
+        Provider::from_name(&setting.text).ok_or_else(|| setting.refuse(key, format!("one of {names}")))
+    };
+    ledger.settle("provider", section.provider.as_ref(), usual, read, Provider::to_string)
+}
+
+fn base_url(
+    name: &str,
+    provider: Provider,
+    section: &UpstreamSection,
+    environment: &Environment,
+    ledger: &mut Ledger,
+) -> Result<Option<String>, SettingError> {
+    // In place of the provider's own address, as its own libraries take it.
+    let usual = provider.base_url_variable().filter(|_| name != MOCK);
+    let usual = usual
+        .and_then(|name| Some(Setting::new(environment.filled(name)?.trim(), Source::Environment(name.to_owned()))));
+    if let Some(setting) = section.base_url.as_ref().or(usual.as_ref()) {
+        let url = read_url(setting, &ledger.name("base_url"))?;
+        ledger.note("base_url", url.clone(), setting.source().clone());
+        return Ok(Some(url));
+    }
+    if name == MOCK {
+        ledger.note("base_url", "in this process", Source::Default);
+        return Ok(None);
+    }
+    let Some(url) = provider.base_url() else {
+        let expected = format!("upstream {name} has no public address, so pass --base-url URL or set it in the file");
+        return Err(SettingError::Missing { key: ledger.name("base_url"), expected });
+    };
+    ledger.note("base_url", url, Source::Preset(provider.as_str()));
+    Ok(Some(url.to_owned()))
+}
+
+/// An absolute address without credentials: it appears in logs and in journals.
+fn read_url(setting: &Setting, key: &str) -> Result<String, SettingError> {
+    let expected = "an address such as https://api.example.com/v1, without query";
+    let with_secret = |shown: &str, expected: &str| {
+        let hidden = Setting::new(format!("{shown}{SECRET}"), setting.source().clone());
+        Err(hidden.refuse(key, format!("{expected}: {KEY_PLACE}")))
+    };
+    if setting.text.contains('@') {
+        return with_secret("", "an address without credentials");
+    }
+    if let Some((address, _)) = setting.text.split_once('?') {
+        return with_secret(&format!("{address}?"), "an address without query");
+    }
+    let text = setting.text.trim_end_matches('/');
+    let uri: Uri = text.parse().map_err(|_| setting.refuse(key, expected))?;
+    let web = matches!(uri.scheme_str(), Some("http" | "https"));
+    let host = uri.host().unwrap_or_default();
+    let after_host = uri.authority().and_then(|authority| authority.as_str().strip_prefix(host)).unwrap_or_default();
+    let port = after_host.is_empty() || uri.port_u16().is_some_and(|port| port > 0);
+    if web && !host.is_empty() && port && uri.query().is_none() && !text.contains('#') {
+        return Ok(text.to_owned());
+    }
+    Err(setting.refuse(key, expected))
+}
+
+fn key(
+    name: &str,
+    provider: Provider,
+    base_url: Option<&str>,
+    section: &UpstreamSection,
+    ledger: &mut Ledger,
+) -> Result<KeySource, SettingError> {
+    let rank = |setting: &Option<Setting>| setting.as_ref().map_or(0, |setting| setting.source().rank());
+    match (&section.api_key_env, &section.api_key_file) {
+        (Some(variable), Some(file)) if rank(&section.api_key_env) == rank(&section.api_key_file) => {
+            let expected = format!("not both: {} gives api_key_file = {:?}", file.source(), file.text);
+            return Err(variable.refuse(&ledger.name("api_key_env"), expected));
+        }
+        (Some(variable), _) if rank(&section.api_key_env) > rank(&section.api_key_file) => {
+            if !is_variable_name(&variable.text) {
+                // The user may have put the key itself here, so it is not repeated.
+                let hidden = Setting::new(SECRET, variable.source().clone());
+                return Err(
+                    hidden.refuse(&ledger.name("api_key_env"), "the name of an environment variable, not the key")
+                );
+            }
+            ledger.note("api_key_env", &variable.text, variable.source().clone());
+            return Ok(KeySource::Variable { name: variable.text.clone(), required: true });
+        }
+        (_, Some(file)) => {
+            ledger.note("api_key_file", &file.text, file.source().clone());
+            return Ok(KeySource::File(PathBuf::from(&file.text)));
+        }
+        _ => {}
+    }
+    match provider.key_variable() {
+        Some(variable) if name != MOCK => {
+            ledger.note("api_key_env", variable, Source::Preset(provider.as_str()));
+            let required = !base_url.is_some_and(is_loopback);
+            Ok(KeySource::Variable { name: variable.to_owned(), required })
+        }
+        _ => {
+            ledger.note("api_key_env", "none", Source::Default);
+            Ok(KeySource::None)
+        }
+    }
+}
+
+/// Whether a text can be the name of a variable and does not look like a key: names are words, with `_` between them.
+fn is_variable_name(text: &str) -> bool {
+    let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let begins = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
+    let letters = text.split('_').map(str::len).max().unwrap_or_default();
+    begins && text.chars().all(word) && letters <= LONGEST_WORD && !looks_secret(text)
+}
+
+/// Whether a URL leads to this very machine: no proxy is asked there, and no key is needed.
+pub fn is_loopback(url: &str) -> bool {
+    let uri: Uri = url.parse().unwrap_or_default();
+    let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
+    host.eq_ignore_ascii_case("localhost") || host.parse().is_ok_and(|address: std::net::IpAddr| address.is_loopback())
+}
+
+/// The limits of a tier, by the scope that its calls share.
+type TierLimits = Vec<(Arc<str>, Limits)>;
+
+fn tiers(
+    sections: &[TierSection],
+    off: Option<&Setting>,
+    ledger: &mut Ledger,
+) -> Result<(Vec<Tier>, TierLimits), SettingError> {
+    let (mut tiers, mut limits): (Vec<Tier>, TierLimits) = (Vec::new(), Vec::new());
+    for (index, section) in sections.iter().enumerate() {
+        let mut own = Ledger::new(ledger.name(&format!("tier.{index}")));
+        let (matches, setting) = tier_match(section, &own)?;
+        let scope: Arc<str> = match &matches {
+            TierMatch::Path(prefix) => format!("tier {prefix}").into(),
+            TierMatch::Model(model) => format!("tier model={model}").into(),
+            TierMatch::Label(label) => format!("tier label={label}").into(),
+        };
+        if tiers.iter().any(|tier| tier.scope == scope) {
+            return Err(setting.refuse(&own.name("match"), "a tier of its own: an earlier one takes these calls"));
+        }
+        let named = Named::of_tier(section, &own)?;
+        if named.is_empty() {
+            return Err(setting.refuse(&own.name("match"), "a limit beside it, such as rpm: this tier limits nothing"));
+        }
+        let held = named.settle(off, &mut own)?;
+        for row in own.into_rows().0 {
+            ledger.note(format!("{scope}: {}", row.key), row.value, row.source);
+        }
+        limits.push((scope.clone(), held));
+        tiers.push(Tier { scope, matches });
+    }
+    Ok((tiers, limits))
+}
+
+fn tier_match<'a>(section: &'a TierSection, ledger: &Ledger) -> Result<(TierMatch, &'a Setting), SettingError> {
+    let expected = "exactly one of match (a path prefix), model and label";
+    let (matches, setting, key) = match (&section.path, &section.model, &section.label) {
+        (Some(path), None, None) => (TierMatch::Path(path.text.clone()), path, "match"),
+        (None, Some(model), None) => (TierMatch::Model(model.text.clone()), model, "model"),
+        (None, None, Some(label)) => (TierMatch::Label(label.text.clone()), label, "label"),
+        (path, model, label) => {
+            let one = path.as_ref().or(model.as_ref()).or(label.as_ref());
+            let missing = || SettingError::Missing { key: ledger.name("match"), expected: expected.to_owned() };
+            return Err(one.map_or_else(missing, |setting| setting.refuse(&ledger.name("match"), expected)));
+        }
+    };
+    if setting.text.trim().is_empty() {
+        return Err(setting.refuse(&ledger.name(key), "a text"));
+    }
+    if matches!(&matches, TierMatch::Path(path) if !path.starts_with('/')) {
+        return Err(setting.refuse(&ledger.name(key), "a path that begins with /; a model or a label has its own key"));
+    }
+    Ok((matches, setting))
+}

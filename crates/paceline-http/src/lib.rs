@@ -1,0 +1,56 @@
+//! Calls over HTTP under the permits of Paceline.
+//!
+//! A [`Sender`] sends one [`Call`] under one permit, reads the whole answer within bounds, takes secrets out of it, tells the
+//! pacer what it means, and hands back an [`Exchange`]: the answer, its reading, and what follows for the item.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use paceline_providers::Provider;
+//! use paceline::{Limiter, PacerConfig, Request};
+//! use paceline_http::{Call, Sender, SenderConfig, client_to};
+//!
+//! let address = "https://api.openai.com/v1";
+//! let limiter = Limiter::new(PacerConfig::default())?;
+//! let sender = Sender::new(client_to(address), SenderConfig::new(address, Provider::OpenAi))?;
+//!
+//! let call = Call { method: http::Method::POST, url: "/v1/embeddings".into(), body: "{}".into(), ..Call::default() };
+//! let permit = limiter.acquire(Request::new(limiter.scope("embeddings"), sender.charge("embeddings", &call))).await?;
+//! let exchange = sender.send(permit, &call, std::future::pending()).await;
+//! println!("{:?}: {}", exchange.status(), exchange.reading.class);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # With a client of your own
+//!
+//! A program that sends with `reqwest` itself needs no `Sender`: [`receive`] reads an answer to its end, and [`NoAnswer`] is
+//! made from every [`reqwest::Error`]. [`Limiter::run`](paceline::Limiter::run) reads both, so it knows a throttle, a used-up
+//! quota, a failing server and a bad key without a word about them in the program.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use paceline::{Cost, Limiter, PacerConfig, Request};
+//! use paceline_http::{LARGEST_ANSWER, receive};
+//!
+//! let limiter = Limiter::new(PacerConfig::default())?;
+//! let client = reqwest::Client::new();
+//! let request = Request::new(limiter.scope("all"), Cost::request());
+//! let answer = limiter
+//!     .run(request, || async { receive(client.get("https://api.example.com/things").send().await?, LARGEST_ANSWER).await })
+//!     .await??;
+//! println!("{}: {} bytes", answer.status(), answer.body().len());
+//! # Ok(())
+//! # }
+//! ```
+
+mod client;
+mod no_answer;
+mod partial;
+mod receive;
+mod sender;
+mod shortage;
+
+pub use client::{AccessError, client, client_to};
+pub use no_answer::NoAnswer;
+pub use receive::{LARGEST_ANSWER, receive};
+pub use sender::{Call, Exchange, Sender, SenderConfig};

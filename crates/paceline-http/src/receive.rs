@@ -1,0 +1,40 @@
+//! A whole answer, within bounds.
+
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::Response;
+
+use crate::no_answer::NoAnswer;
+
+/// 32 MiB: more than any answer of a language model.
+pub const LARGEST_ANSWER: usize = 32 << 20;
+
+/// Reads the whole body of an answer, whatever its status, with at most so many bytes ([`LARGEST_ANSWER`] suits most). What
+/// comes back is read by [`Limiter::run`](paceline::Limiter::run): the response as well as the failure.
+///
+/// # Errors
+/// Says how far the call got when there is no whole answer.
+pub async fn receive(response: reqwest::Response, largest: usize) -> Result<Response<Bytes>, NoAnswer> {
+    receive_within(response, largest, None).await
+}
+
+/// The same, of a call that had so much time.
+pub(crate) async fn receive_within(
+    mut response: reqwest::Response,
+    largest: usize,
+    timeout: Option<Duration>,
+) -> Result<Response<Bytes>, NoAnswer> {
+    let mut body = BytesMut::new();
+    while let Some(chunk) = response.chunk().await.map_err(|error| NoAnswer::of(&error, timeout))? {
+        if body.len() + chunk.len() > largest {
+            return Err(NoAnswer::TooLarge(largest));
+        }
+        body.extend_from_slice(&chunk);
+    }
+    let mut whole = Response::new(body.freeze());
+    *whole.status_mut() = response.status();
+    *whole.version_mut() = response.version();
+    *whole.headers_mut() = std::mem::take(response.headers_mut());
+    Ok(whole)
+}

@@ -1,0 +1,354 @@
+//! One call under a permit: out with it, the whole answer back in, and what it means told to the pacer.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION};
+use http::{Method, Response};
+use paceline::{Class, Clock, Cost, Permit, Verdict, clock};
+use paceline_providers::secrets::{Secrets, is_secret_name};
+use paceline_providers::{Dialect, Reading, TokenRatio, Usage, join_url};
+use reqwest::{ClientBuilder, Url, redirect};
+
+use crate::no_answer::{LARGEST_HEAD, NoAnswer};
+use crate::partial::Partials;
+use crate::receive::{LARGEST_ANSWER, receive_within};
+use crate::shortage::Shortage;
+
+/// How calls to an API are sent.
+#[derive(Clone)]
+pub struct SenderConfig {
+    /// The address that the paths of calls stand below, with or without `/v1`. Empty where each call names its whole address.
+    pub base_url: String,
+    /// How answers are read and what calls are charged.
+    pub dialect: Dialect,
+    /// What every call carries, such as its key. What is marked sensitive, or has a name such as `Authorization`, is a secret:
+    /// it is taken out of every answer. Default: nothing.
+    pub headers: HeaderMap,
+    /// The longest time from the first byte out to the last byte in. Default: 600 s.
+    pub timeout: Duration,
+    /// Without a connection after this long the host is not reachable. Default: 20 s.
+    pub connect_timeout: Duration,
+    /// The most bytes that the body of an answer may have, decompressed. Default: 32 MiB.
+    pub largest_answer: usize,
+    /// The header that a call's [`idempotency_key`](Call::idempotency_key) is sent in. Default: as the provider documents it.
+    pub idempotency_header: Option<HeaderName>,
+}
+
+impl SenderConfig {
+    /// That address, that dialect, and the defaults.
+    pub fn new(base_url: impl Into<String>, dialect: impl Into<Dialect>) -> Self {
+        let dialect = dialect.into();
+        Self {
+            base_url: base_url.into(),
+            headers: HeaderMap::new(),
+            timeout: Duration::from_secs(600),
+            connect_timeout: Duration::from_secs(20),
+            largest_answer: LARGEST_ANSWER,
+            idempotency_header: dialect.provider().idempotency_header(),
+            dialect,
+        }
+    }
+}
+
+/// Without address and headers: they may hold a password or a key.
+impl fmt::Debug for SenderConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { timeout, connect_timeout, largest_answer, .. } = self;
+        f.debug_struct("SenderConfig")
+            .field("timeout", timeout)
+            .field("connect_timeout", connect_timeout)
+            .field("largest_answer", largest_answer)
+            .finish_non_exhaustive()
+    }
+}
+
+/// One HTTP request.
+#[derive(Clone, Debug, Default)]
+pub struct Call {
+    /// Default: `GET`.
+    pub method: Method,
+    /// The path with its query below the sender's address, or a whole address where that is empty.
+    pub url: String,
+    /// They replace those of the sender, but no secret.
+    pub headers: HeaderMap,
+    /// Sent as JSON where no header says otherwise. Empty without one.
+    pub body: Bytes,
+    /// The same at each try, so that a server can see that two calls are one request; sent where the API knows a header for it.
+    pub idempotency_key: Option<HeaderValue>,
+    /// A bound shorter than the sender's timeout, on everything from the first try to connect to the last byte in.
+    pub within: Option<Duration>,
+}
+
+/// A call that is over, and what it means.
+#[derive(Debug)]
+pub struct Exchange {
+    /// The whole answer without the secrets that the call carried, whatever its status; a stream is the object that its events
+    /// add up to. Or why there is none.
+    pub answer: Result<Response<Bytes>, NoAnswer>,
+    /// What it means, as the pacer was told.
+    pub reading: Reading,
+    /// What follows for the item, as the pacer says.
+    pub verdict: Verdict,
+    /// The call tested a failing server.
+    pub probe: bool,
+    /// From the first try to connect to the last byte in.
+    pub latency: Duration,
+}
+
+/// Sends calls to one API, each under a permit. Connections are kept and shared.
+///
+/// Nothing happens below the permit: no redirect is followed and nothing is sent again. Secrets are taken out of answers before
+/// anything else reads them. A call that finds no file descriptor or port on this machine waits up to 90 s for one, and costs
+/// nothing.
+///
+/// What is learnt from answers is kept here: how many tokens a scope's texts have, and what is left of batches that a server
+/// accepted in part.
+pub struct Sender {
+    client: reqwest::Client,
+    config: SenderConfig,
+    secrets: Secrets,
+    clock: Clock,
+    shortage: Shortage,
+    /// Tokens per character by scope: each model has its own tokenizer.
+    ratios: Mutex<BTreeMap<Arc<str>, TokenRatio>>,
+    partials: Partials,
+}
+
+/// A whole answer as it came.
+struct Received {
+    response: Response<Bytes>,
+    /// Where it points instead of answering, and why the call did not follow.
+    redirect: Option<String>,
+}
+
+impl Sender {
+    /// A sender with its own pool of connections, on what [`client`](crate::client) or [`client_to`](crate::client_to) has set
+    /// up.
+    ///
+    /// # Errors
+    /// An address that is no http(s) URL, or what the TLS library says. The address is not named: it may hold a password.
+    pub fn new(client: ClientBuilder, mut config: SenderConfig) -> Result<Self, reqwest::Error> {
+        // A process may have chosen its cryptography already; then that stays.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        for (name, value) in &mut config.headers {
+            value.set_sensitive(value.is_sensitive() || is_secret_name(name.as_str()));
+        }
+        let secrets = Secrets::of(config.headers.values().filter(|value| value.is_sensitive()));
+        config.headers.entry(CONTENT_TYPE).or_insert(HeaderValue::from_static("application/json"));
+        let client = client
+            .user_agent(concat!("paceline/", env!("CARGO_PKG_VERSION")))
+            .timeout(config.timeout)
+            .connect_timeout(config.connect_timeout.min(config.timeout))
+            .tcp_nodelay(true)
+            .http2_max_header_list_size(LARGEST_HEAD)
+            // Every call is decided and counted by the pacer: none may happen below it.
+            .redirect(redirect::Policy::none())
+            .retry(reqwest::retry::never())
+            .build()
+            .map_err(reqwest::Error::without_url)?;
+        if !config.base_url.is_empty() {
+            client.get(&config.base_url).build().map_err(reqwest::Error::without_url)?;
+        }
+        let (clock, shortage, ratios, partials) =
+            (Clock::new(), Shortage::default(), Mutex::default(), Partials::default());
+        Ok(Self { client, config, secrets, clock, shortage, ratios, partials })
+    }
+
+    /// How it was set up.
+    pub const fn config(&self) -> &SenderConfig {
+        &self.config
+    }
+
+    /// What a call of a scope is charged before it is sent.
+    pub fn charge(&self, scope: &str, call: &Call) -> Cost {
+        self.config.dialect.charge(&call.url, &call.body, &self.ratio(scope))
+    }
+
+    /// What answers have told about the tokens of a scope so far.
+    pub fn ratio(&self, scope: &str) -> TokenRatio {
+        self.ratios().get(scope).copied().unwrap_or_default()
+    }
+
+    /// The body to send for an item that a server has accepted in part: the rest, which no other body may be sent instead of.
+    pub fn rest_of(&self, item: u64) -> Option<Bytes> {
+        self.partials.rest_of(item)
+    }
+
+    /// Sends a call under its permit, reads the whole answer, and tells the pacer what it means. Once `given_up` is ready the
+    /// call is abandoned; give [`std::future::pending`] to wait for as long as the timeout lets it take.
+    ///
+    /// The scope and the item are those of the permit's request.
+    pub async fn send(&self, permit: Permit, call: &Call, given_up: impl Future<Output = ()>) -> Exchange {
+        self.send_judged(permit, call, given_up, |_, reading| reading).await
+    }
+
+    /// Like [`send`](Self::send), for a caller who knows more: `judged` has the last word on what the answer means, before the
+    /// pacer hears of it.
+    pub async fn send_judged(
+        &self,
+        permit: Permit,
+        call: &Call,
+        given_up: impl Future<Output = ()>,
+        judged: impl FnOnce(&Result<Response<Bytes>, NoAnswer>, Reading) -> Reading,
+    ) -> Exchange {
+        let sent = self.clock.now();
+        let received = tokio::select! {
+            received = self.exchange(call) => received,
+            () = given_up => Err(NoAnswer::GivenUp),
+        };
+        let latency = self.clock.now() - sent;
+        let reading = self.read(call, &received);
+        let answer = received.map(|received| received.response);
+        let reading = judged(&answer, reading);
+        let (probe, request) = (permit.is_probe(), permit.request());
+        let (scope, item) = (Arc::clone(request.scope.name()), request.item);
+        let outcome = reading.outcome_of(&request.cost);
+        // The place is free from here on; everything else can follow.
+        let verdict = permit.complete(outcome);
+        if let Some(usage) = &reading.usage {
+            self.ratios().entry(scope).or_default().settle(&call.body, usage);
+        }
+        let answer = answer.map(|answer| {
+            let answer = match item {
+                Some(item) => answer.map(|body| self.partials.answered(item, &call.body, body, &reading)),
+                None => answer,
+            };
+            match paceline_providers::collect(&as_read(&answer, "")) {
+                Some(object) => answer.map(|_| object.to_string().into()),
+                None => answer,
+            }
+        });
+        Exchange { answer, reading, verdict, probe, latency }
+    }
+
+    async fn exchange(&self, call: &Call) -> Result<Received, NoAnswer> {
+        match call.within {
+            Some(longest) => {
+                tokio::time::timeout(longest, self.receive(call)).await.unwrap_or(Err(NoAnswer::Timeout(Some(longest))))
+            }
+            None => self.receive(call).await,
+        }
+    }
+
+    async fn receive(&self, call: &Call) -> Result<Received, NoAnswer> {
+        let timeout = Some(self.config.timeout);
+        let send = || {
+            let request = self.client.request(call.method.clone(), self.address_of(call));
+            request.headers(self.headers_of(call)).body(call.body.clone()).send()
+        };
+        let response = self.shortage.sit_out(send).await.map_err(|error| NoAnswer::of(&error, timeout))?;
+        let redirect = not_followed(&response);
+        let mut response = receive_within(response, self.config.largest_answer, timeout).await?;
+        self.secrets.remove_from_headers(response.headers_mut());
+        Ok(Received { response: response.map(|body| self.secrets.removed_from(body)), redirect })
+    }
+
+    fn address_of(&self, call: &Call) -> String {
+        if self.config.base_url.is_empty() { call.url.clone() } else { join_url(&self.config.base_url, &call.url) }
+    }
+
+    fn headers_of(&self, call: &Call) -> HeaderMap {
+        let mut headers = self.config.headers.clone();
+        if call.body.is_empty() {
+            headers.remove(CONTENT_TYPE);
+        }
+        if let Some((name, key)) = self.config.idempotency_header.clone().zip(call.idempotency_key.clone()) {
+            headers.insert(name, key);
+        }
+        // A call replaces what is configured, but no secret.
+        headers.extend(call.headers.clone());
+        for (name, key) in self.config.headers.iter().filter(|(_, value)| value.is_sensitive()) {
+            headers.insert(name, key.clone());
+        }
+        headers
+    }
+
+    fn read(&self, call: &Call, received: &Result<Received, NoAnswer>) -> Reading {
+        let (dialect, now) = (&self.config.dialect, clock::wall());
+        match received {
+            Ok(Received { response, redirect }) => {
+                let mut reading = dialect.read(&as_read(response, path_of(&call.url)), now);
+                if reading.class != Class::Success && redirect.is_some() {
+                    reading.code.get_or_insert_with(|| "redirect".to_owned());
+                    reading.words.clone_from(redirect);
+                }
+                reading
+            }
+            Err(error) => error.reading(dialect.provider(), now),
+        }
+    }
+
+    fn ratios(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, TokenRatio>> {
+        self.ratios.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Without what it knows: keys, and what was sent.
+impl fmt::Debug for Sender {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sender").field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+impl Exchange {
+    /// The status of the answer; none without one.
+    pub fn status(&self) -> Option<u16> {
+        self.answer.as_ref().ok().map(|answer| answer.status().as_u16())
+    }
+
+    /// What the call has used: as its answer says, and nothing where it was refused or never arrived. `None` where that is not
+    /// known.
+    pub fn used(&self) -> Option<Usage> {
+        match (self.reading.usage, &self.answer) {
+            (Some(usage), _) => Some(usage),
+            // A usable answer that was cut short on its way may be billed.
+            (None, Ok(answer)) if self.reading.class == Class::Transient && answer.status().is_success() => None,
+            (None, Ok(_)) if self.reading.class != Class::Success => Some(Usage::default()),
+            (None, Err(error)) if error.is_unsent() => Some(Usage::default()),
+            (None, _) => None,
+        }
+    }
+}
+
+/// An answer to a call of that path, as the tables read it.
+fn as_read<'a>(answer: &'a Response<Bytes>, path: &'a str) -> paceline_providers::Answer<'a> {
+    paceline_providers::Answer {
+        status: answer.status().as_u16(),
+        headers: answer.headers(),
+        body: answer.body(),
+        path,
+    }
+}
+
+/// The path of a whole address.
+fn path_of(url: &str) -> &str {
+    let Some((_, behind)) = url.split_once("://") else { return url };
+    behind.find('/').map_or("/", |path| &behind[path..])
+}
+
+/// Why an answer that points elsewhere was not followed there. A query is not named: it may be secret.
+fn not_followed(response: &reqwest::Response) -> Option<String> {
+    let location = response.headers().get(LOCATION).filter(|_| response.status().is_redirection())?;
+    let Some(target) =
+        location.to_str().ok().and_then(|location| response.url().join(location).ok()).filter(Url::has_host)
+    else {
+        return Some("answered with a redirect to something that is no web address".to_owned());
+    };
+    Some(if target.origin() != response.url().origin() {
+        let host = target.origin().ascii_serialization();
+        format!(
+            "answered with a redirect to {host}, which is not followed because the key would go there; if it is the \
+             right place, name it with --base-url"
+        )
+    } else {
+        let path: String = target.path().chars().take(200).collect();
+        format!(
+            "answered with a redirect to {path}, which is not followed because no limit would count that call; write \
+             this path into the url of the lines"
+        )
+    })
+}

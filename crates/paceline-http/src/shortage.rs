@@ -1,0 +1,100 @@
+//! A machine that is short of file descriptors or ports: that passes by itself when other calls end, and is no failure of a call.
+
+use std::error::Error;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::no_answer::{causes, root_cause};
+
+/// What this machine lacks comes back when another call ends. A port stays taken for a minute after its connection.
+const SHORTEST_WAIT: Duration = Duration::from_millis(20);
+const LONGEST_WAIT: Duration = Duration::from_secs(90);
+
+/// Waits until this machine has room for a call.
+#[derive(Debug, Default)]
+pub(crate) struct Shortage {
+    /// The user knows of it.
+    told: AtomicBool,
+}
+
+impl Shortage {
+    /// Sends until the machine has a descriptor and a port for the call, or has had none for long. Nothing has left until then,
+    /// so neither the item nor the server has to do with it.
+    pub(crate) async fn sit_out<Sent>(&self, send: impl Fn() -> Sent) -> Result<reqwest::Response, reqwest::Error>
+    where
+        Sent: Future<Output = Result<reqwest::Response, reqwest::Error>>,
+    {
+        let (mut wait, mut waited) = (SHORTEST_WAIT, Duration::ZERO);
+        loop {
+            match send().await {
+                Err(error) if waited < LONGEST_WAIT && is_local(&error) => self.tell(&error),
+                sent => return sent,
+            }
+            tokio::time::sleep(wait).await;
+            waited += wait;
+            wait = (2 * wait).min(Duration::from_secs(1));
+        }
+    }
+
+    fn tell(&self, error: &reqwest::Error) {
+        if !self.told.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                "this machine is short of files or ports ({}): calls wait until others have ended, which costs no retries; raise \
+                 `ulimit -n` or lower --concurrency",
+                root_cause(error),
+            );
+        }
+    }
+}
+
+/// Whether a call could not leave because this machine had no file descriptor or port for it.
+fn is_local(error: &reqwest::Error) -> bool {
+    error.is_connect() && causes(error).filter_map(<dyn Error>::downcast_ref).any(is_used_up)
+}
+
+/// Whether the system had no file descriptor or no port left.
+#[cfg(unix)]
+fn is_used_up(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let known = [Errno::MFILE, Errno::NFILE, Errno::ADDRNOTAVAIL];
+    known.iter().any(|known| error.raw_os_error() == Some(known.raw_os_error()))
+}
+
+/// Likewise.
+#[cfg(not(unix))]
+fn is_used_up(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::AddrNotAvailable
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    use std::sync::atomic::AtomicU32;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    /// The only test of this program that opens files, for the limit is that of the process.
+    #[tokio::test]
+    async fn a_call_that_finds_no_descriptor_goes_when_there_is_one() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        let server = tokio::spawn(async move {
+            let mut stream = listener.accept().await.unwrap().0;
+            let read = stream.read(&mut [0; 1_024]).await.unwrap();
+            stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").await.unwrap();
+            read
+        });
+        let client = reqwest::Client::builder().no_proxy().build().unwrap();
+        let (before, tries, shortage) = (getrlimit(Resource::Nofile), AtomicU32::new(0), Shortage::default());
+        let limited = |current| setrlimit(Resource::Nofile, Rlimit { current, ..before }).unwrap();
+        let send = || {
+            limited(if tries.fetch_add(1, Ordering::Relaxed) < 2 { Some(3) } else { before.current });
+            client.get(&address).send()
+        };
+        let answer = shortage.sit_out(send).await.unwrap();
+        assert_eq!((answer.status().as_u16(), tries.into_inner()), (204, 3));
+        assert!(server.await.unwrap() > 0 && shortage.told.into_inner());
+    }
+}

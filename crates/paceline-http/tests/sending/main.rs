@@ -1,0 +1,195 @@
+//! Calls to servers that answer with what they should not.
+#![cfg(test)]
+
+mod own_client;
+mod support;
+mod trust;
+
+use std::future::{pending, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderValue, Method};
+use paceline::{Class, Dimension, Request, Verdict};
+use paceline_http::{Call, NoAnswer, SenderConfig};
+use paceline_providers::Provider;
+use serde_json::json;
+
+use support::{Server, answer, limiter, ok, post, send, sender, with};
+
+const KEY: &str = "Bearer sk-of-the-upstream";
+
+#[tokio::test]
+async fn an_answer_repeats_no_key_whether_it_was_marked_or_not() {
+    let server = Server::new(|_| Some(with(ok(r#"{"you":"sk-of-the-upstream"}"#), "x-debug", KEY))).await;
+    let mut config = server.config(Provider::Generic);
+    config.headers.insert("authorization", HeaderValue::from_static(KEY));
+    let sender = sender(config);
+    let exchange = send(&sender, 1, &post("/a", "{}")).await;
+    let answer = exchange.answer.unwrap();
+    assert_eq!(
+        (&answer.body()[..], answer.headers()["x-debug"].as_bytes()),
+        (&br#"{"you":"[key]"}"#[..], &b"Bearer [key]"[..])
+    );
+    assert!(!format!("{sender:?} {:?}", sender.config()).contains("sk-of"));
+}
+
+#[tokio::test]
+async fn a_call_replaces_headers_and_no_secret() {
+    let server = Server::new(|_| Some(ok("{}"))).await;
+    let mut config = server.config(Provider::OpenAi);
+    config.headers.insert("authorization", HeaderValue::from_static(KEY));
+    config.headers.insert("x-team", HeaderValue::from_static("a"));
+    let sender = sender(config);
+    let mut call = post("/a", "x");
+    call.idempotency_key = Some(HeaderValue::from_static("job-7"));
+    for (name, value) in [("authorization", "Bearer mine"), ("x-team", "b"), ("content-type", "text/plain")] {
+        call.headers.insert(name, HeaderValue::from_static(value));
+    }
+    send(&sender, 1, &call).await;
+    call.headers.insert("idempotency-key", HeaderValue::from_static("my own"));
+    send(&sender, 1, &call).await;
+    send(&sender, 1, &Call { url: "/a".to_owned(), ..Call::default() }).await;
+    let arrivals = server.arrivals();
+    let sent = |number: usize, name: &str| arrivals[number].headers.get(name).map(|value| value.to_str().unwrap());
+    assert_eq!(
+        ["authorization", "x-team", "content-type"].map(|name| sent(0, name).unwrap()),
+        [KEY, "b", "text/plain"]
+    );
+    assert_eq!([sent(0, "idempotency-key"), sent(1, "idempotency-key")], [Some("job-7"), Some("my own")]);
+    assert_eq!((&arrivals[2].method, sent(2, "content-type"), sent(2, "idempotency-key")), (&Method::GET, None, None));
+    assert!(sent(0, "user-agent").unwrap().starts_with("paceline/"));
+}
+
+/// It would be as large the next time.
+#[tokio::test]
+async fn an_answer_is_read_up_to_the_bound_of_the_sender() {
+    let server = Server::new(|arrival| Some(ok(&"x".repeat(arrival.body.len())))).await;
+    let sender = sender(SenderConfig { largest_answer: 64 << 10, ..server.config(Provider::Generic) });
+    let fits = send(&sender, 1, &post("/a", &"x".repeat(64 << 10))).await;
+    assert_eq!(fits.answer.unwrap().body().len(), 64 << 10);
+    let exchange = send(&sender, 1, &post("/a", &"x".repeat((64 << 10) + 1))).await;
+    assert_eq!(exchange.reading.class, Class::Invalid);
+    assert_eq!(exchange.answer.unwrap_err().to_string(), "the answer is larger than 64 KiB");
+}
+
+#[tokio::test]
+async fn silence_is_waited_for_as_long_as_the_call_or_the_sender_says() {
+    let server = Server::new(|_| None).await;
+    let timeout = Duration::from_millis(40);
+    let short = sender(SenderConfig { timeout, ..server.config(Provider::Generic) });
+    let within = Call { within: Some(Duration::from_millis(30)), ..post("/a", "{}") };
+    for (sender, call, words) in [
+        (short, post("/a", "{}"), "no answer within 40ms"),
+        (server.sender(Provider::Generic), within, "no answer within 30ms"),
+    ] {
+        let exchange = send(&sender, 1, &call).await;
+        assert_eq!((exchange.reading.class, exchange.used()), (Class::Transient, None));
+        assert_eq!(exchange.answer.unwrap_err().to_string(), words);
+    }
+}
+
+#[tokio::test]
+async fn a_call_that_is_given_up_teaches_nothing() {
+    let server = Server::new(|_| None).await;
+    let (limiter, sender) = (limiter(), server.sender(Provider::Generic));
+    let permit = limiter.acquire(Request::new(limiter.scope("chat"), sender.charge("chat", &post("/a", "{}")))).await;
+    let exchange = sender.send(permit.unwrap(), &post("/a", "{}"), ready(())).await;
+    assert_eq!((exchange.reading.class, exchange.answer.unwrap_err()), (Class::Abandoned, NoAnswer::GivenUp));
+    assert_eq!(limiter.snapshot().account.concurrency.in_flight, 0);
+}
+
+#[tokio::test]
+async fn nothing_that_listens_is_a_call_that_never_left() {
+    let exchange = send(&sender(SenderConfig::new("http://127.0.0.1:1", Provider::Generic)), 1, &post("/", "{}")).await;
+    assert!(exchange.reading.unsent && exchange.used().is_some_and(|used| used.total() == 0));
+    assert!(matches!(exchange.answer, Err(NoAnswer::Connect(_))));
+}
+
+/// Each model has its own tokenizer, and limits hold only if what leaves is counted as the server counts it.
+#[tokio::test]
+async fn what_a_call_is_charged_follows_what_answers_report() {
+    let usage = json!({"usage": {"prompt_tokens": 2_000, "completion_tokens": 1}}).to_string();
+    let server = Server::new(move |_| Some(ok(&usage))).await;
+    let sender = server.sender(Provider::OpenAi);
+    let call = post("/v1/completions", &json!({"prompt": "x".repeat(1_000), "max_tokens": 1}).to_string());
+    let tokens = |scope: &str| sender.charge(scope, &call).get(&Dimension::InputTokens);
+    let (guessed, other) = (tokens("chat"), tokens("other"));
+    for _ in 0..10 {
+        send(&sender, 1, &call).await;
+    }
+    assert!(guessed < 400 && (1_900..2_100).contains(&tokens("chat")), "{guessed}, then {}", tokens("chat"));
+    assert_eq!(tokens("other"), other, "another scope has learnt nothing");
+}
+
+#[tokio::test]
+async fn the_rest_of_a_batch_is_what_is_left_of_its_item_and_its_answers_are_joined() {
+    let (a, b) = (
+        json!({"Responses": {"t": ["A"]}, "UnprocessedKeys": {"t": {"Keys": ["b"]}}}),
+        json!({"Responses": {"t": ["B"]}}),
+    );
+    let server = Server::new(move |arrival| Some(ok(&if arrival.before == 0 { &a } else { &b }.to_string()))).await;
+    let sender = server.sender(Provider::DynamoDb);
+    let mut call = post("/", &json!({"RequestItems": {"t": {"Keys": ["a", "b"]}}}).to_string());
+    assert_eq!(sender.rest_of(7), None);
+    let first = send(&sender, 7, &call).await;
+    assert!(matches!(
+        (first.reading.class, first.verdict),
+        (Class::Partial, Verdict::Retry { .. } | Verdict::Resend { .. })
+    ));
+    call.body = sender.rest_of(7).expect("something is left");
+    assert_eq!(call.body, Bytes::from(json!({"RequestItems": {"t": {"Keys": ["b"]}}}).to_string()));
+    let second = send(&sender, 7, &call).await.answer.unwrap();
+    assert_eq!(second.body(), &Bytes::from(json!({"Responses": {"t": ["A", "B"]}}).to_string()));
+    assert_eq!(sender.rest_of(7), None);
+}
+
+#[tokio::test]
+async fn a_stream_comes_back_as_the_object_that_its_events_add_up_to() {
+    let events = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"Hel\"}}]}\n\n\
+        data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"lo\"},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n";
+    let server = Server::new(|_| Some(with(ok(events), "content-type", "text/event-stream"))).await;
+    let exchange = send(&server.sender(Provider::OpenAi), 1, &post("/v1/chat/completions", "{}")).await;
+    let whole: serde_json::Value = serde_json::from_slice(exchange.answer.unwrap().body()).unwrap();
+    assert_eq!(whole["choices"][0]["message"]["content"], "Hello");
+}
+
+#[tokio::test]
+async fn no_redirect_is_followed_and_the_words_say_what_to_do() {
+    let server = Server::new(|arrival| {
+        let to = if arrival.path == "/away" { "https://example.com/elsewhere?q=hush" } else { "/moved" };
+        Some(with(answer(307, ""), "location", to))
+    })
+    .await;
+    let sender = server.sender(Provider::Generic);
+    for (path, words) in [("/away", "name it with --base-url"), ("/old", "write this path into the url of the lines")] {
+        let reading = send(&sender, 1, &post(path, "{}")).await.reading;
+        assert_eq!(reading.code.as_deref(), Some("redirect"));
+        let told = reading.words.unwrap();
+        assert!(told.contains(words) && !told.contains("hush"), "{told}");
+    }
+    assert_eq!(server.arrivals().len(), 2);
+}
+
+#[tokio::test]
+async fn a_caller_who_knows_more_has_the_last_word_before_the_pacer_hears_of_it() {
+    let server = Server::new(|_| Some(answer(429, "{}"))).await;
+    let (limiter, sender, call) = (limiter(), server.sender(Provider::Generic), post("/", "{}"));
+    let permit = limiter.acquire(Request::new(limiter.scope("chat"), sender.charge("chat", &call))).await.unwrap();
+    let judged = |answer: &Result<http::Response<Bytes>, NoAnswer>, reading| {
+        assert_eq!(answer.as_ref().unwrap().status(), 429);
+        paceline_providers::Reading { class: Class::Invalid, ..reading }
+    };
+    let exchange = sender.send_judged(permit, &call, pending(), judged).await;
+    assert_eq!((exchange.reading.class, exchange.status()), (Class::Invalid, Some(429)));
+    assert!(matches!(exchange.verdict, Verdict::GiveUp { .. }), "{:?}", exchange.verdict);
+}
+
+/// As an ACME client does: the directory tells the addresses.
+#[tokio::test]
+async fn without_an_address_of_the_sender_each_call_names_its_own() {
+    let server = Server::new(|_| Some(ok("{}"))).await;
+    let sender = sender(SenderConfig::new("", Provider::Acme));
+    send(&sender, 1, &Call { url: format!("{}/directory?x=1", server.url), ..Call::default() }).await;
+    assert_eq!(server.arrivals()[0].path, "/directory?x=1");
+}

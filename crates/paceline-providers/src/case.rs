@@ -1,0 +1,82 @@
+//! What the steps of the procedure look at, and what one of them decides.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderName};
+use paceline_core::{Class, LimitReport, Reach, Timestamp};
+
+use super::body::Body;
+use super::shape;
+use super::table::{Provider, Table, usual_reach};
+
+/// Everything that a step may look at.
+#[derive(Clone, Copy)]
+pub(super) struct Case<'a> {
+    pub(super) provider: Provider,
+    pub(super) table: &'a Table,
+    /// The status of the response, or the one that its body stands for.
+    pub(super) status: u16,
+    pub(super) headers: &'a HeaderMap,
+    pub(super) body: &'a Body<'a>,
+    pub(super) limits: &'a [LimitReport],
+    pub(super) now: Timestamp,
+    /// A success of this call is a JSON object.
+    pub(super) must_be_json: bool,
+    /// A success of any call is JSON, as the user says.
+    pub(super) expects_json: bool,
+    /// Further fields that hold a wait.
+    pub(super) wait_headers: &'a [HeaderName],
+    /// A longer wait is a used-up quota, to be kept on disk, and not a pause.
+    pub(super) longest_pause: Duration,
+}
+
+/// What an answer is.
+#[derive(Clone, Debug)]
+pub(super) struct Decision {
+    pub(super) class: Class,
+    pub(super) reach: Reach,
+    pub(super) hint: Option<Hint>,
+    /// A used-up quota that the answer does not name: only its wait is that long.
+    pub(super) unnamed: bool,
+    /// The rule that decided, for people.
+    pub(super) step: Cow<'static, str>,
+    /// What is wrong with an answer that names no error of its own.
+    pub(super) fault: Option<Fault>,
+}
+
+/// A fault of an answer, as reports name it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Fault {
+    pub(super) code: &'static str,
+    pub(super) words: &'static str,
+}
+
+/// A wait, whether it was given in milliseconds or finer, and its source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Hint {
+    pub(super) wait: Duration,
+    pub(super) exact: bool,
+    pub(super) from: &'static str,
+}
+
+impl Hint {
+    pub(super) const fn new(wait: shape::Wait, from: &'static str) -> Self {
+        Self { wait: wait.duration, exact: wait.exact, from }
+    }
+}
+
+impl Decision {
+    /// With the reach that is usual for the class.
+    pub(super) fn new(class: Class, step: impl Into<Cow<'static, str>>) -> Self {
+        Self { class, reach: usual_reach(class), hint: None, unnamed: false, step: step.into(), fault: None }
+    }
+
+    /// Whether something follows that can be waited for.
+    pub(super) const fn waits(&self) -> bool {
+        matches!(
+            self.class,
+            Class::Throttled | Class::Overloaded | Class::Transient | Class::QuotaExhausted | Class::Partial
+        )
+    }
+}

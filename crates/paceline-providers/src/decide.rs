@@ -1,0 +1,172 @@
+//! The decision procedure: steps in order, of which the first that has something to say wins.
+//!
+//! No step asks for the provider's name unless its answers mean something else than all others'; what is a mere
+//! comparison stands in the tables. Words inside the message of a 400 or 422 never decide: they are often an echo of the
+//! caller's own text. Only a table may know what such a message begins with, where nothing else marks the case.
+
+use std::borrow::Cow;
+
+use paceline_core::{Class, Reach};
+
+use super::case::{Case, Decision};
+use super::inside::{self, Inside};
+use super::refusal::{by_table, says, throttled, waiting};
+use super::table::{COMMON, Provider, Table, contains_any};
+use super::{aws, github, google, names, openrouter, shopify, wait};
+
+/// The class of an answer. A success that carries a refusal inside is judged by the status that the refusal stands for.
+pub(super) fn decide(case: &Case<'_>) -> Decision {
+    if case.status == 304 {
+        return Decision::new(Class::Success, "304: what the caller has still holds");
+    }
+    if !(200..300).contains(&case.status) {
+        return refused(case);
+    }
+    match inside::success(case) {
+        Inside::Nothing => Decision::new(Class::Success, "2xx"),
+        Inside::Decided(decision) => decision,
+        Inside::Status(status) => {
+            let decision = refused(&Case { status, ..*case });
+            let step = format!("{} carries an error that stands for {status}: {}", case.status, decision.step);
+            Decision { step: step.into(), ..decision }
+        }
+    }
+}
+
+type Step = fn(&Case<'_>) -> Option<Decision>;
+
+const STEPS: [Step; 10] = [
+    aws::cancelled_transaction,
+    aws::throttling_reasons,
+    rules_of_the_table,
+    codes_that_decide_alone,
+    unauthorized_or_unpaid,
+    forbidden,
+    google::exhausted,
+    too_large,
+    too_many,
+    server_verdict,
+];
+
+fn refused(case: &Case<'_>) -> Decision {
+    STEPS.iter().find_map(|step| step(case)).unwrap_or_else(|| by_status(case))
+}
+
+/// The provider's own codes; those of AWS, ACME and Anthropic also where their answers come from an unknown server.
+fn rules_of_the_table(case: &Case<'_>) -> Option<Decision> {
+    let foreign: &[Provider] = if names::is_aws(case.headers) || case.body.root.contains_key("__type") {
+        &[Provider::DynamoDb, Provider::Bedrock]
+    } else if names::is_acme(case.body) {
+        &[Provider::Acme]
+    } else if case.body.root.get("type").is_some_and(|kind| kind == "error") {
+        &[Provider::Anthropic]
+    } else {
+        &[]
+    };
+    let others = foreign.iter().flat_map(|provider| &Table::of(*provider).rules);
+    let mut all = case.table.rules.iter().chain(others);
+    let matching = all.find(|known| known.rule.matches(case.status, case.headers, case.body))?;
+    Some(by_table(case, matching))
+}
+
+/// These beat `Retry-After`, `x-should-retry` and the status.
+fn codes_that_decide_alone(case: &Case<'_>) -> Option<Decision> {
+    let found = |what: &str, code: &str| Cow::Owned(format!("{what}: {code}"));
+    if let Some(code) = case.body.code_of(&COMMON.filtered) {
+        return Some(Decision::new(Class::Filtered, found("code of a filter", code)));
+    }
+    if case.body.message().contains(&COMMON.filtered_phrase) {
+        return Some(Decision::new(Class::Filtered, "words of a filter in the message"));
+    }
+    if let Some(code) = case.body.code_of(&COMMON.account) {
+        return Some(Decision::new(Class::Account, found("code of billing", code)));
+    }
+    let code = case.body.code_of(&COMMON.monthly_cap)?;
+    let hint = wait::to_next_month(case.now);
+    let decision = Decision::new(Class::QuotaExhausted, found("cap of a month", code));
+    Some(Decision { hint, reach: Reach::Account, ..decision })
+}
+
+fn unauthorized_or_unpaid(case: &Case<'_>) -> Option<Decision> {
+    match case.status {
+        401 => Some(Decision::new(Class::Account, "401: the key is refused")),
+        402 => Some(openrouter::in_flight(case).unwrap_or_else(|| Decision::new(Class::Account, "402: unpaid"))),
+        _ => None,
+    }
+}
+
+fn forbidden(case: &Case<'_>) -> Option<Decision> {
+    if case.status != 403 {
+        return None;
+    }
+    let flagged = ["/metadata/flagged_input", "/metadata/reasons"];
+    Some(if github::is_limit(case) {
+        github::limit(case)
+    } else if flagged.into_iter().any(|place| case.body.in_error(place).is_some()) {
+        Decision::new(Class::Filtered, "403 by moderation")
+    } else if let Some(spent) = openrouter::spent(case) {
+        spent
+    } else {
+        // A key may lack one model and have the others.
+        Decision { reach: Reach::Scope, ..Decision::new(Class::Account, "403: the key may not do this") }
+    })
+}
+
+fn too_large(case: &Case<'_>) -> Option<Decision> {
+    let alone = case.status == 413 && case.body.has_code(&COMMON.throttled);
+    alone.then(|| Decision::new(Class::Invalid, "413: the request alone exceeds the limit"))
+}
+
+/// 429, and 498 of a tier without capacity.
+fn too_many(case: &Case<'_>) -> Option<Decision> {
+    let message = case.body.message().to_ascii_lowercase();
+    let capacity = case.body.has_code(&COMMON.capacity) || contains_any(&message, &COMMON.capacity_phrases);
+    match case.status {
+        498 => Some(waiting(case, Class::Overloaded, "498: no capacity")),
+        429 if never_fits(&message) || shopify::never_fits(case) => {
+            Some(Decision::new(Class::Invalid, "429: requested more than the limit"))
+        }
+        429 if capacity => Some(waiting(case, Class::Overloaded, "429 about capacity")),
+        429 if case.body.has_code(&COMMON.long_window) => {
+            Some(waiting(case, Class::QuotaExhausted, "429: usage window of hours"))
+        }
+        429 if github::is_limit(case) => Some(github::limit(case)),
+        429 => Some(throttled(case, "429".into())),
+        _ => None,
+    }
+}
+
+/// "Limit 10000, Requested 12500" without a "Used" number: no wait makes it pass.
+fn never_fits(message: &str) -> bool {
+    let number = |word: &str| message.match_indices(word).find_map(|(at, _)| grouped(&message[at + word.len()..]));
+    match (number("limit "), number("requested "), number("used ")) {
+        (Some(limit), Some(requested), None) => requested > limit,
+        _ => false,
+    }
+}
+
+/// A whole number that may be grouped by commas.
+fn grouped(text: &str) -> Option<u64> {
+    let end = text.bytes().take_while(|byte| byte.is_ascii_digit() || *byte == b',').count();
+    text[..end].replace(',', "").parse().ok()
+}
+
+/// The server's own opinion. `true` is heard in [`by_status`], where a status would be final.
+fn server_verdict(case: &Case<'_>) -> Option<Decision> {
+    says(case, "false").then(|| Decision::new(Class::Invalid, "the server says not to retry"))
+}
+
+fn by_status(case: &Case<'_>) -> Decision {
+    let step = |words: &str| Cow::Owned(format!("{}: {words}", case.status));
+    match case.status {
+        503 | 529 => waiting(case, Class::Overloaded, step("overloaded")),
+        409 if case.table.api.conflicts_pass || wait::in_headers(case).is_some() => {
+            waiting(case, Class::Transient, step("a conflict that passes"))
+        }
+        300..=499 | 501 | 505 | 511 if !matches!(case.status, 408 | 423 | 425) => match says(case, "true") {
+            true => waiting(case, Class::Transient, step("the server says to retry")),
+            false => Decision::new(Class::Invalid, step("the request can never pass")),
+        },
+        _ => waiting(case, Class::Transient, step("server failure")),
+    }
+}

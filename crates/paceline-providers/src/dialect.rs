@@ -1,0 +1,299 @@
+//! How an API is understood: what is known about its provider, as a configuration changes it.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use http::HeaderName;
+use paceline_core::{Class, Cost, Timestamp};
+
+use super::body::{Body, Wanted};
+use super::case::{Case, Decision};
+use super::charge::{self, Settlement};
+use super::decide;
+use super::reading::Reading;
+use super::rule::Rule;
+use super::table::{Charge, LimitHeaders, Provider, Scope, Table};
+use super::usage::TokenRatio;
+use super::{Answer, cost, header, limits, names, refusal, shape, wait};
+
+/// A longer wait is a used-up quota, to be kept on disk, and not a pause.
+const LONGEST_PAUSE: Duration = Duration::from_secs(3_600);
+
+/// How an API is understood: a provider's table, and what a user knows better.
+///
+/// ```
+/// use paceline_providers::table::{Fields, LimitHeaders};
+/// use paceline_providers::{Answer, Dialect, Provider};
+/// use paceline_core::{Dimension, Restores, Timestamp};
+///
+/// let fields = Fields { remaining: Some("x-calls-left".parse()?), ..Fields::default() };
+/// let calls = LimitHeaders::new(Dimension::Requests, fields, Restores::AtOnce);
+/// let dialect = Dialect::from(Provider::Generic).with_limit(calls);
+/// let headers = http::HeaderMap::from_iter([("x-calls-left".parse()?, "7".parse()?)]);
+/// let answer = Answer { status: 200, headers: &headers, body: b"{}", path: "/" };
+/// assert_eq!(dialect.read(&answer, Timestamp::from_millis(0)).limits[0].remaining, Some(7));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Dialect {
+    provider: Provider,
+    table: Cow<'static, Table>,
+    rules: Vec<Rule>,
+    wait_headers: Vec<HeaderName>,
+    longest_pause: Duration,
+    expects_json: bool,
+}
+
+impl From<Provider> for Dialect {
+    /// What is known about the provider, and nothing else.
+    fn from(provider: Provider) -> Self {
+        let table = Cow::Borrowed(provider.table());
+        let (rules, wait_headers) = (Vec::new(), Vec::new());
+        Self { provider, table, rules, wait_headers, longest_pause: LONGEST_PAUSE, expects_json: false }
+    }
+}
+
+impl Dialect {
+    /// Whose table it began with.
+    pub const fn provider(&self) -> Provider {
+        self.provider
+    }
+
+    /// Everything that is known, with the changes.
+    pub fn table(&self) -> &Table {
+        &self.table
+    }
+
+    /// The rules that come before everything.
+    pub fn rules(&self) -> &[Rule] {
+        &self.rules
+    }
+
+    /// The longest wait that is a pause; what asks for more has used up a quota. Default: 1 h.
+    pub const fn longest_pause(&self) -> Duration {
+        self.longest_pause
+    }
+
+    /// With rules that come before everything: the first that matches an answer decides about it.
+    #[must_use]
+    pub fn with_rules(mut self, rules: Vec<Rule>) -> Self {
+        self.rules = rules;
+        self
+    }
+
+    /// With a limit that headers announce. It replaces those of the provider that read one of the same fields.
+    #[must_use]
+    pub fn with_limit(mut self, limit: LimitHeaders) -> Self {
+        let table = self.table.to_mut();
+        table.limits.retain(|known| !known.shares_a_field(&limit));
+        table.usual_limits.retain(|known| !known.shares_a_field(&limit));
+        table.limits.push(limit);
+        self
+    }
+
+    /// With another charge.
+    #[must_use]
+    pub fn with_charge(mut self, charge: Charge) -> Self {
+        if self.table.charge != charge {
+            self.table.to_mut().charge = charge;
+        }
+        self
+    }
+
+    /// With something else limited together; paths that the provider limits apart no longer are.
+    #[must_use]
+    pub fn with_scope(mut self, scope: Scope) -> Self {
+        let table = self.table.to_mut();
+        table.api.scope = scope;
+        table.api.paths.clear();
+        self
+    }
+
+    /// With further fields that hold a wait, as `Retry-After` does, or in milliseconds where their name ends in `-ms`. They
+    /// come before the usual ones.
+    #[must_use]
+    pub fn with_wait_headers(mut self, names: Vec<HeaderName>) -> Self {
+        self.wait_headers = names;
+        self
+    }
+
+    /// What is limited together.
+    pub fn scope(&self) -> Scope {
+        self.table.api.scope
+    }
+
+    /// Whether all calls with one key are in one scope.
+    pub fn is_one_scope(&self) -> bool {
+        self.scope() == Scope::Key && self.table.api.paths.is_empty()
+    }
+
+    /// With another [`Dialect::longest_pause`].
+    #[must_use]
+    pub const fn with_longest_pause(mut self, longest: Duration) -> Self {
+        self.longest_pause = longest;
+        self
+    }
+
+    /// With JSON as the only success: a 2xx with another body, such as the page of a proxy or half an object, is a transient
+    /// failure with the code `not_json` or `empty_answer`. A 204 has no body, and a stream of events is read as one.
+    #[must_use]
+    pub const fn expecting_json(mut self) -> Self {
+        self.expects_json = true;
+        self
+    }
+
+    /// Reads an answer. `now` is the local wall time, used where the answer carries no `Date` of its own: a wrong local
+    /// clock changes no wait that the server gave as a date.
+    pub fn read(&self, answer: &Answer<'_>, now: Timestamp) -> Reading {
+        let server_time = header::first(answer.headers, "date").and_then(shape::date);
+        let content_type = header::first(answer.headers, "content-type").unwrap_or_default();
+        let table = self.table();
+        let body = if (200..300).contains(&answer.status) {
+            let wanted = Wanted { keys: table.api.success.as_deref(), arrays: table.is_strict() };
+            Body::of_success(answer.body, content_type, wanted)
+        } else {
+            Body::of_refusal(answer.body, content_type)
+        };
+        let now = server_time.unwrap_or(now);
+        let limits = limits::announced(table, answer.headers, &body, now);
+        let case = Case {
+            provider: self.provider,
+            table,
+            status: answer.status,
+            headers: answer.headers,
+            body: &body,
+            limits: &limits,
+            now,
+            must_be_json: self.provider.must_be_json(answer.path, content_type),
+            expects_json: self.expects_json,
+            wait_headers: &self.wait_headers,
+            longest_pause: self.longest_pause,
+        };
+        let rule = self.rules.iter().find(|rule| rule.matches(answer.status, answer.headers, &body));
+        let decision = rule.map_or_else(|| decide::decide(&case), |rule| refusal::by_user(&case, rule));
+        let long_period = decision.class == Class::Throttled && refusal::is_of_a_long_period(&case);
+        Reading {
+            steps: steps(&case, &decision, server_time.is_some(), long_period),
+            code: code(&case, &decision),
+            error_type: body.error_type(),
+            words: words(&body, &decision),
+            usage: cost::of(&body, table.charge.cached_input),
+            settlement: Settlement::of(&table.charge, answer.path, answer.status, decision.class),
+            long_period,
+            limits,
+            ..Reading::from(decision)
+        }
+    }
+
+    /// What a request is expected to cost before it is sent: one request, its bytes, its tokens, and units of the provider's
+    /// own. Where the provider reserves the tokens of the answer, so many are reserved as the request itself allows, or, where
+    /// it sets no bound, as answers had so far.
+    pub fn charge(&self, path: &str, body: &[u8], ratio: &TokenRatio) -> Cost {
+        charge::charge(&self.table.charge, path, body, ratio)
+    }
+
+    /// The most tokens that the answer to a request can have, over all the answers that it asks for; `None` where it sets no
+    /// bound on them.
+    pub fn longest_answer(&self, path: &str, body: &[u8]) -> Option<u64> {
+        charge::longest_answer(path, body)
+    }
+
+    /// The name of the scope that a call belongs to: its path and model for an LLM API, the tables that its body names for
+    /// DynamoDB, its path or always the same one otherwise. A query string does not count.
+    pub fn scope_name(&self, path: &str, model: Option<&str>, body: &[u8]) -> String {
+        self.table.api.scope_name(path, model, body)
+    }
+}
+
+/// How the decision came about: the clock, the body, the rule that decided, and the wait with its source.
+fn steps(case: &Case<'_>, decision: &Decision, dated: bool, long_period: bool) -> Vec<Cow<'static, str>> {
+    let clock = if dated { "clock: Date of the answer" } else { "clock: local" };
+    let mut steps = vec![clock.into(), case.body.kind.step().into(), decision.step.clone()];
+    match &decision.hint {
+        Some(hint) => {
+            steps.push(format!("wait: {:?}, from {}", hint.wait, hint.from).into());
+            if decision.class == Class::QuotaExhausted && hint.wait > case.longest_pause {
+                let means =
+                    if decision.unnamed { "held as for a used-up quota" } else { "no pause, the quota is used up" };
+                steps.push(format!("longer than {:?}: {means}", case.longest_pause).into());
+            }
+        }
+        None if decision.waits() => {
+            steps.extend(wait::passed_over(case).map(Cow::Borrowed));
+            steps.push(match decision.class {
+                Class::QuotaExhausted => "wait: none that is usable, one call tests it after 5 minutes".into(),
+                _ => "wait: none that is usable, the backoff decides".into(),
+            });
+        }
+        None => {}
+    }
+    if long_period {
+        steps.push("a limit of a day or longer: used up if it refuses again right after this wait".into());
+    }
+    steps
+}
+
+fn code(case: &Case<'_>, decision: &Decision) -> Option<String> {
+    match decision.fault {
+        Some(fault) => Some(fault.code.to_owned()),
+        None if decision.class == Class::Success => case.body.code(),
+        None => case.body.code().or_else(|| names::special(case.headers, case.body)),
+    }
+}
+
+fn words(body: &Body<'_>, decision: &Decision) -> Option<String> {
+    match decision.fault {
+        None if decision.class == Class::Success => None,
+        None => body.words(),
+        Some(fault) => Some(body.words().map_or_else(|| fault.words.to_owned(), |w| format!("{}: {w}", fault.words))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What each provider's limits belong to, as far as a request shows it.
+    #[test]
+    fn calls_are_slowed_down_together_as_their_limits_belong_together() {
+        let (chat, table) = ("/v1/chat/completions", &br#"{"TableName":"orders"}"#[..]);
+        for (provider, path, model, body, scope) in [
+            (Provider::OpenAi, chat, Some("m"), &b"{}"[..], "/v1/chat/completions m"),
+            (
+                Provider::Azure,
+                "/openai/deployments/d/chat/completions?api-version=1",
+                None,
+                b"{}",
+                "/openai/deployments/d/chat/completions",
+            ),
+            (Provider::Anthropic, "/v1/messages", Some("m"), b"{}", "/v1/messages m"),
+            (Provider::Gemini, "/v1beta/models/m:generateContent", None, b"{}", "/v1beta/models/m:generateContent"),
+            (Provider::Bedrock, "/model/m/converse", None, b"{}", "/model/m/converse"),
+            (Provider::Mistral, chat, Some("m"), b"{}", "/v1/chat/completions m"),
+            (Provider::Groq, chat, Some("m"), b"{}", "/v1/chat/completions m"),
+            (Provider::Together, chat, Some("m"), b"{}", "/v1/chat/completions m"),
+            (Provider::OpenRouter, chat, Some("m"), b"{}", "/v1/chat/completions m"),
+            (Provider::DynamoDb, "/", None, table, "table orders"),
+            (Provider::DynamoDb, "/", None, b"{}", "all"),
+            (Provider::GitHub, "/repos/a/b", None, b"", "all"),
+            (Provider::GitHub, "/search/code?q=x", None, b"", "code_search"),
+            (Provider::GitHub, "/graphql", None, b"{}", "graphql"),
+            (Provider::Slack, "/api/chat.postMessage", None, b"{}", "/api/chat.postMessage"),
+            (Provider::Stripe, "/v1/charges", None, b"", "/v1/charges"),
+            (Provider::Shopify, "/admin/api/graphql.json", None, b"{}", "all"),
+            (Provider::Notion, "/v1/pages", None, b"{}", "all"),
+            (Provider::Discord, "/channels/7/messages", None, b"{}", "/channels/7/messages"),
+            (Provider::X, "/2/tweets", None, b"", "/2/tweets"),
+            (Provider::Acme, "/acme/new-order", None, b"{}", "all"),
+            (Provider::Cloudflare, "/client/v4/zones", None, b"", "all"),
+        ] {
+            assert_eq!(Dialect::from(provider).scope_name(path, model, body), scope, "{provider}");
+        }
+        let by_path = Dialect::from(Provider::GitHub).with_scope(Scope::Endpoint);
+        assert_eq!(by_path.scope_name("/search/code?q=x", None, b""), "/search/code", "a user's scope knows no other");
+        let by_group = Dialect::from(Provider::Generic).with_scope(Scope::Group);
+        for (path, scope) in [("/shop/7/items?q=/x", "/shop"), ("/shop", "/shop"), ("/", "/"), ("", "")] {
+            assert_eq!(by_group.scope_name(path, None, b""), scope, "{path}");
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! What an answer means, in the words of the pacer, the report and the log.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use paceline_core::{Class, Cost, Hint, LimitReport, Outcome, Reach};
+
+use super::case::Decision;
+use super::charge::Settlement;
+use super::usage::Usage;
+
+/// What an answer means.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reading {
+    /// What happened.
+    pub class: Class,
+    /// How far it reaches.
+    pub reach: Reach,
+    /// How long the server asks us to wait, from the moment of the response.
+    pub wait: Option<Duration>,
+    /// The wait was given in milliseconds or finer.
+    pub wait_exact: bool,
+    /// Where the wait was found: a header's name, `message`, `reset of tokens`; `policy` when the server gave none and
+    /// our backoff decides; `-` when there is nothing to wait for.
+    pub wait_from: &'static str,
+    /// A throttle by a limit of a day or longer, by its name.
+    pub long_period: bool,
+    /// A used-up quota that the answer does not name: no code and no word of it speaks of one, only its wait is longer than a
+    /// pause.
+    pub unnamed: bool,
+    /// No server took the call, and the caller ends what can never be reached: see [`Outcome::unsent`].
+    pub unsent: bool,
+    /// Limits that the headers announced.
+    pub limits: Vec<LimitReport>,
+    /// The provider's code for the error.
+    pub code: Option<String>,
+    /// The provider's type of the error.
+    pub error_type: Option<String>,
+    /// The provider's message, shortened, on one line and without keys.
+    pub words: Option<String>,
+    /// What the call cost in tokens.
+    pub usage: Option<Usage>,
+    /// What becomes of what the call reserved.
+    pub settlement: Settlement,
+    /// How the decision was made: the clock, the body, the rule that decided.
+    pub steps: Vec<Cow<'static, str>>,
+}
+
+/// What to do about an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Keep the result.
+    Record,
+    /// Send the item again after the wait.
+    Retry,
+    /// Send what was not accepted of the item again, and nothing else, after the wait.
+    RetryRemainder,
+    /// Hold the scope until the quota opens again.
+    Pause,
+    /// Stop using the key until a person acted.
+    StopKey,
+    /// Fail the item alone.
+    FailItem,
+    /// Nothing: the call was given up here.
+    Ignore,
+}
+
+/// Why there is no complete answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum NoResponse {
+    /// No connection: name, route, refusal.
+    Connect,
+    /// A connection that ended before the answer began.
+    Reset,
+    /// No answer in time.
+    Timeout,
+    /// An answer whose body ended early.
+    Truncated,
+    /// An answer that is not HTTP.
+    Malformed,
+}
+
+/// What the absence of an answer means: a failure that may pass. The request may have been executed all the same.
+pub fn no_response(kind: NoResponse) -> Reading {
+    let (code, step) = match kind {
+        NoResponse::Connect => ("connect", "no response: no connection"),
+        NoResponse::Reset => ("reset", "no response: connection ended"),
+        NoResponse::Timeout => ("timeout", "no response: timeout"),
+        NoResponse::Truncated => ("truncated", "no response: body ended early"),
+        NoResponse::Malformed => ("malformed", "no response: not HTTP"),
+    };
+    Reading { code: Some(code.to_owned()), ..Reading::from(Decision::new(Class::Transient, step)) }
+}
+
+impl Reading {
+    /// A reading of that class and nothing else.
+    pub fn new(class: Class) -> Self {
+        Self::from(Decision::new(class, "given"))
+    }
+
+    /// The class that people are told: a 429 that told to wait for long and named no quota hit a rate limit.
+    pub const fn told_class(&self) -> Class {
+        if self.unnamed { Class::Throttled } else { self.class }
+    }
+
+    /// What to do about it.
+    pub const fn action(&self) -> Action {
+        match self.class {
+            Class::Success => Action::Record,
+            Class::Throttled | Class::Overloaded | Class::Transient => Action::Retry,
+            Class::Partial => Action::RetryRemainder,
+            Class::QuotaExhausted => Action::Pause,
+            Class::Account => Action::StopKey,
+            Class::Invalid | Class::Filtered => Action::FailItem,
+            Class::Abandoned => Action::Ignore,
+        }
+    }
+
+    /// The outcome for the pacer, of a call that reserved nothing but a request and tokens.
+    pub fn outcome(&self) -> Outcome {
+        self.outcome_of(&Cost::request())
+    }
+
+    /// The outcome for the pacer, of a call that reserved that cost: what the answer reports replaces it as the provider
+    /// counts it, and everything else was spent as reserved.
+    pub fn outcome_of(&self, reserved: &Cost) -> Outcome {
+        let reason = self.words.as_deref().or(self.code.as_deref()).unwrap_or_else(|| self.class.words());
+        let mut outcome = Outcome::new(self.class).with_reach(self.reach);
+        outcome.hint = self.wait.map(|wait| Hint { wait, exact: self.wait_exact, from: self.wait_from });
+        if let Some(cost) = self.settlement.cost(reserved, self.usage, self.class) {
+            outcome = outcome.with_usage(cost);
+        }
+        outcome.limits.clone_from(&self.limits);
+        outcome.long_period = self.long_period;
+        outcome.unnamed = self.unnamed;
+        outcome.unsent = self.unsent;
+        outcome.reason = (self.class != Class::Success).then(|| reason.into());
+        outcome
+    }
+}
+
+impl From<Decision> for Reading {
+    fn from(decision: Decision) -> Self {
+        let waits = decision.waits();
+        let Decision { class, reach, hint, unnamed, step, fault: _ } = decision;
+        Self {
+            class,
+            reach,
+            wait: hint.map(|hint| hint.wait),
+            wait_exact: hint.is_some_and(|hint| hint.exact),
+            wait_from: hint.map_or(if waits { "policy" } else { "-" }, |hint| hint.from),
+            long_period: false,
+            unnamed,
+            unsent: false,
+            limits: Vec::new(),
+            code: None,
+            error_type: None,
+            words: None,
+            usage: None,
+            settlement: Settlement::default(),
+            steps: vec![step],
+        }
+    }
+}
+
+impl Action {
+    /// The name used in JSON.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Record => "record",
+            Self::Retry => "retry",
+            Self::RetryRemainder => "retry_remainder",
+            Self::Pause => "pause",
+            Self::StopKey => "stop_key",
+            Self::FailItem => "fail_item",
+            Self::Ignore => "ignore",
+        }
+    }
+}

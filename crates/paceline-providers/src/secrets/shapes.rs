@@ -1,0 +1,132 @@
+//! What looks like a secret, by its name or its shape, where the secret itself is not known.
+
+use std::borrow::Cow;
+use std::sync::LazyLock;
+
+use regex::{Captures, Regex};
+
+/// What stands in place of a secret, in files, logs and messages.
+pub const SECRET: &str = "[key]";
+
+/// What names of headers, variables and settings call a secret, as a word of theirs.
+const NAMES: [&str; 12] = [
+    "auth",
+    "authorization",
+    "cookie",
+    "credential",
+    "jwt",
+    "key",
+    "passwd",
+    "password",
+    "pwd",
+    "secret",
+    "signature",
+    "token",
+];
+
+/// What looks like a secret. The groups of a pattern are kept around it.
+static PATTERNS: LazyLock<Vec<Regex>> = LazyLock::new(|| {
+    // `api_key=`, `"password": `, also where JSON stands in JSON.
+    let named =
+        r#"(?i)((?:(?:key|token|secret|password|passwd|signature|credential)s?[\\"']*\s*[:=]|\b(?:pwd|pass|auth)=)\s*"#;
+    let patterns = [
+        // Keys and certificates.
+        r"(?s)-----BEGIN [A-Z ]+-----.*?(?:-----END [A-Z ]+-----|\z)",
+        // JSON Web Tokens.
+        r"\beyJ[\w-]+(?:\.[\w-]+){1,2}",
+        r#"(?i)(cookie[\\"']*\s*[:=]\s*)[^\r\n"']+"#,
+        r#"(?i)(authorization[\\"']*\s*[:=]\s*[\\"']*)(?:digest\s[^\r\n]+|(?:[a-z]+\s+)?[^\s"',;\\]+)"#,
+        r#"(?i)(\b(?:bearer|basic)\s+)[^\s"',;\[]{4,}"#,
+        // In quotes up to their end, else to the next space.
+        &format!(r#"{named}\\*")[^"\\]+"#),
+        &format!(r#"{named}')[^']+"#),
+        &format!(r#"{named})[^\s"',;&\\\[][^\s"',;&\\]*"#),
+        r"((?:^|\s)(?:-u|--user)[ =])\S+",
+        // Names and passwords in addresses, and their queries.
+        r"(://)[^\s/?#]+(@)",
+        r"(://hooks\.slack\.com/)\S+",
+        r#"(://[^\s?"']+\?)[^\s"']+"#,
+        // The keys of well-known services begin so.
+        r"\b(?:sk|pk|rk|ghp|gho|ghs|github_pat|glpat|xox[a-z]|hf|gsk|dop_v1)[-_][\w-]{12,}",
+        r"\b(?:AKIA|ASIA|AIza)[\w-]{12,}",
+        r"\b(?:sk|pk|rk)-[\w-]{4,}",
+    ];
+    patterns.iter().map(|pattern| Regex::new(pattern).expect("a constant pattern")).collect()
+});
+
+/// A text with [`SECRET`] in place of what looks like a secret: values whose name says so, credentials and queries in
+/// addresses, and texts in the shape of well-known keys. A password that is an English word stays.
+///
+/// ```
+/// use paceline_providers::secrets::hidden;
+/// assert_eq!(hidden("api_key = \"hunter2\""), "api_key = \"[key]\"");
+/// assert_eq!(hidden("wrong key sk-abcdefghijklmnop"), "wrong key [key]");
+/// assert_eq!(hidden("the server is busy"), "the server is busy");
+/// ```
+pub fn hidden(text: &str) -> Cow<'_, str> {
+    let mut text = Cow::Borrowed(text);
+    for pattern in PATTERNS.iter() {
+        let kept = |found: &Captures<'_>, group| found.get(group).map_or("", |kept| kept.as_str()).to_owned();
+        let mark = |found: &Captures<'_>| kept(found, 1) + SECRET + &kept(found, 2);
+        if let Cow::Owned(without) = pattern.replace_all(&text, mark) {
+            text = Cow::Owned(without);
+        }
+    }
+    text
+}
+
+/// Whether a text has the shape of a secret.
+pub fn looks_secret(text: &str) -> bool {
+    matches!(hidden(text), Cow::Owned(_))
+}
+
+/// Whether the name of a header, a variable or a setting says that its value is a secret: `X-API-Key`, `auth_token`.
+///
+/// ```
+/// use paceline_providers::secrets::is_secret_name;
+/// assert!(is_secret_name("X-API-Key") && is_secret_name("apikey") && !is_secret_name("X-Author"));
+/// ```
+pub fn is_secret_name(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    name.split(|c: char| !c.is_ascii_alphanumeric()).any(|word| {
+        let word = word.strip_suffix('s').unwrap_or(word);
+        NAMES.contains(&word) || word.ends_with("key") || word.ends_with("token")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_are_hidden_and_words_stay() {
+        for (text, expected) in [
+            ("server is busy, try again in 20 s", "server is busy, try again in 20 s"),
+            ("Incorrect API key provided: sk-proj-abcdefghijkl1234.", "Incorrect API key provided: [key]."),
+            ("Authorization: Bearer abc.def-ghi", "Authorization: [key]"),
+            ("Proxy-Authorization: Negotiate YIIg, no", "Proxy-Authorization: [key], no"),
+            (r#"Authorization: Digest username="u", response="6629fa"; no"#, "Authorization: [key]"),
+            ("Cookie: a=1; session=x9\nno such page", "Cookie: [key]\nno such page"),
+            (r#"said {\"api_key\":\"hunter22ZZ\",\"n\":1}"#, r#"said {\"api_key\":\"[key]\",\"n\":1}"#),
+            (r#"password = "two words" is wrong"#, r#"password = "[key]" is wrong"#),
+            ("secret = 'two words' is wrong", "secret = '[key]' is wrong"),
+            ("pwd=a1&auth=b2 failed, auth: try again", "pwd=[key]&auth=[key] failed, auth: try again"),
+            ("curl -u me:pw https://u@ex.org:PASS@host/", "curl -u [key] https://[key]@host/"),
+            ("POST https://hooks.slack.com/services/T0/B0/x1 failed", "POST https://hooks.slack.com/[key] failed"),
+            ("key sk-abc123 is no good", "key [key] is no good"),
+            ("basic dXNlcjpwYXNz is wrong", "basic [key] is wrong"),
+            (r#"{"api_key":"hunter22","model":"m"}"#, r#"{"api_key":"[key]","model":"m"}"#),
+            ("password=hunter2&user=x", "password=[key]&user=x"),
+            ("GET https://me:pw@host/a?sig=12&b=3 failed", "GET https://[key]@host/a?[key] failed"),
+            ("jwt eyJhbGciOi.eyJzdWIiOi.c2lnbmF0dXJl expired", "jwt [key] expired"),
+            ("-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY----- no", "[key] no"),
+            ("-----BEGIN PRIVATE KEY-----\nMIIE cut off", "[key]"),
+            ("AKIAIOSFODNN7EXAMPLE is not authorized", "[key] is not authorized"),
+            ("skip_the_next_item and hfabcdefghijklmnop", "skip_the_next_item and hfabcdefghijklmnop"),
+        ] {
+            assert_eq!(hidden(text), expected);
+            assert_eq!(hidden(expected), expected, "once is enough");
+            assert_eq!(looks_secret(text), text != expected);
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! Answers that arrive as server-sent events: the errors that come after the 200, the end, and the usage.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+
+use super::ending::Ending;
+use super::frames::{self, Frame};
+use super::usage::Usage;
+
+/// What a finished stream said, read after its end.
+#[derive(Debug, Default)]
+pub(super) struct Stream {
+    /// The first error event, in the form of an error body; empty when there was none.
+    pub(super) error: Map<String, Value>,
+    /// An error event arrived.
+    pub(super) failed: bool,
+    /// An event that ends the dialect's streams arrived.
+    pub(super) ended: bool,
+    /// At least one event of a dialect whose streams end with such an event.
+    pub(super) must_end: bool,
+    /// At least one event that begins like an object is none.
+    pub(super) garbled: bool,
+    /// No event came, comments and pings aside.
+    pub(super) is_empty: bool,
+    /// The content was refused as a whole.
+    filtered: bool,
+    /// Why each choice has ended, by its index.
+    endings: BTreeMap<u64, Ending>,
+    /// The tokens that the events reported.
+    pub(super) usage: Option<Usage>,
+}
+
+/// One event of a stream.
+pub(super) struct Event {
+    /// Its `event` field.
+    name: String,
+    /// Its data; null where they are no JSON.
+    pub(super) value: Value,
+    /// Its data are `[DONE]`.
+    done: bool,
+    /// It has no data.
+    empty: bool,
+    /// Its data begin like an object and are none: a piece of the answer is missing.
+    pub(super) garbled: bool,
+}
+
+/// Hands out the events of a whole body. Comments and blank lines are none.
+pub(super) fn each(body: &[u8], mut take: impl FnMut(Event)) {
+    let (mut name, mut data) = (String::new(), String::new());
+    for line in String::from_utf8_lossy(body).lines().chain([""]) {
+        if line.is_empty() {
+            if !name.is_empty() || !data.is_empty() {
+                take(Event::new(std::mem::take(&mut name), &data));
+            }
+            data.clear();
+        } else if let Some(value) = field(line, "event") {
+            value.clone_into(&mut name);
+        } else if let Some(value) = field(line, "data") {
+            if !data.is_empty() {
+                data.push('\n');
+            }
+            data.push_str(value);
+        }
+    }
+}
+
+fn field<'a>(line: &'a str, name: &str) -> Option<&'a str> {
+    let value = line.strip_prefix(name)?.strip_prefix(':')?;
+    Some(value.strip_prefix(' ').unwrap_or(value))
+}
+
+/// Reads the events of a whole body.
+pub(super) fn read(body: &[u8]) -> Stream {
+    let mut stream = Stream { is_empty: true, ..Stream::default() };
+    each(body, |event| stream.take(&event));
+    stream
+}
+
+/// Reads the frames of a whole body in the binary form of AWS.
+pub(super) fn read_frames(body: &[u8]) -> Stream {
+    let mut stream = Stream { is_empty: true, ..Stream::default() };
+    let end = frames::each(body, |frame| stream.take(&Event::of_frame(frame)));
+    // Half a frame is no end, whatever came before it.
+    if end.is_err() {
+        (stream.must_end, stream.ended) = (true, stream.failed);
+    }
+    stream
+}
+
+impl Event {
+    /// An exception is an error with that code; every other frame is an event of that name.
+    fn of_frame(frame: Frame<'_>) -> Self {
+        let name = if frame.failed { "error" } else { frame.name };
+        let value = match frame.failed {
+            true => json!({"error": {"code": frame.name, "message": frame.payload["message"]}}),
+            false => frame.payload,
+        };
+        Self { name: name.to_owned(), value, done: false, empty: false, garbled: false }
+    }
+
+    fn new(name: String, data: &str) -> Self {
+        let data = data.trim();
+        let read = serde_json::from_str(data);
+        let garbled = read.is_err() && data.starts_with('{');
+        Self { name, value: read.unwrap_or_default(), done: data == "[DONE]", empty: data.is_empty(), garbled }
+    }
+
+    /// What it is: its `type`, else its name.
+    pub(super) fn kind(&self) -> &str {
+        self.value["type"].as_str().unwrap_or(&self.name)
+    }
+
+    /// Whether the streams of some dialect end with it.
+    pub(super) fn ends(&self) -> bool {
+        let finished = |candidate: &Value| candidate["finishReason"].is_string();
+        self.done
+            || matches!(self.kind(), "message_stop" | "messageStop" | "response.completed" | "response.incomplete")
+            || self.value["candidates"].as_array().is_some_and(|all| all.iter().any(finished))
+            || self.value["promptFeedback"]["blockReason"].is_string()
+    }
+
+    /// Whether it is one of a dialect whose streams end with an event of their own.
+    fn must_be_followed_by_an_end(&self) -> bool {
+        let kind = self.kind();
+        matches!(kind, "message_start" | "messageStart")
+            || kind.starts_with("response.")
+            || ["choices", "candidates"].into_iter().any(|key| self.value[key].is_array())
+    }
+
+    /// The error that it carries, in the form of an error body.
+    pub(super) fn error(&self) -> Option<Map<String, Value>> {
+        let (kind, value) = (self.kind(), &self.value);
+        let error = match kind {
+            "response.failed" => value["response"]["error"].clone(),
+            // The Responses API puts code and message of such an event at its top.
+            "error" if value["error"].is_null() => value.clone(),
+            // OpenRouter puts an error that came after the answer began into its choice.
+            _ if value["error"].is_null() => value["choices"][0]["error"].clone(),
+            _ => value["error"].clone(),
+        };
+        let announced = self.name == "error" || kind == "error" || kind == "response.failed";
+        match json!({ "error": error }) {
+            Value::Object(root) if announced || !error.is_null() => Some(root),
+            _ => None,
+        }
+    }
+}
+
+impl Stream {
+    /// Whether the content was refused, and no choice is left that may be used.
+    pub(super) fn filtered(&self) -> bool {
+        self.filtered || self.every_choice(Ending::Refused)
+    }
+
+    /// Whether choices ended, and all of them in this way.
+    pub(super) fn every_choice(&self, ending: Ending) -> bool {
+        !self.endings.is_empty() && self.endings.values().all(|known| *known == ending)
+    }
+
+    fn take(&mut self, event: &Event) {
+        self.is_empty &= event.done || event.empty || event.kind() == "ping";
+        self.ended |= event.ends();
+        self.garbled |= event.garbled;
+        self.must_end |= event.must_be_followed_by_an_end();
+        if let Some(error) = event.error() {
+            if !self.failed {
+                self.error = error;
+            }
+            self.failed = true;
+            self.ended = true;
+        }
+        let choices = ["choices", "candidates"].into_iter().filter_map(|key| event.value[key].as_array()).flatten();
+        for choice in choices.filter(|choice| choice["finish_reason"].is_string() || choice["finishReason"].is_string())
+        {
+            self.endings.insert(choice["index"].as_u64().unwrap_or(0), Ending::of(choice));
+        }
+        self.filtered |= event.value["response"]["incomplete_details"]["reason"] == "content_filter"
+            || event.value["promptFeedback"]["blockReason"].is_string()
+            || event.value["delta"]["stop_reason"] == "refusal";
+        for place in ["/usage", "/message/usage", "/response/usage", "/usageMetadata"] {
+            if let Some(usage) = event.value.pointer(place).and_then(Usage::read) {
+                self.usage = Some(self.usage.map_or(usage, |before| before.updated(usage)));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::proptest;
+
+    #[test]
+    fn comments_and_pings_are_no_content_and_done_ends() {
+        let stream = read(b": keep-alive\n\nevent: ping\ndata: {\"type\":\"ping\"}\n\ndata: [DONE]");
+        assert!(stream.ended && !stream.must_end && stream.error.is_empty() && stream.usage.is_none());
+    }
+
+    #[test]
+    fn a_cut_stream_has_no_end() {
+        let chunk =
+            "data: {\"object\":\"chat.completion.chunk\",\"choices\":[{\"delta\":{\"content\":\"[DONE]\"}}]}\r\n\r\n";
+        let stream = read(format!("{chunk}data: {{\"object\":\"chat.com").as_bytes());
+        assert!(stream.must_end && !stream.ended);
+        assert!(read(format!("{chunk}data: [DONE]\r\n\r\n").as_bytes()).ended);
+    }
+
+    #[test]
+    fn anthropic_reports_input_first_and_output_last() {
+        let stream = read(
+            b"event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":25,\"output_tokens\":1}}}\n\n\
+              event: message_delta\ndata: {\"type\":\"message_delta\",\"usage\":{\"output_tokens\":15}}\n\n\
+              event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n",
+        );
+        let usage = stream.usage.expect("usage");
+        assert_eq!((usage.input_tokens, usage.output_tokens, stream.ended), (25, 15, true));
+    }
+
+    #[test]
+    fn openai_reports_usage_in_the_last_chunk() {
+        let stream = read(
+            b"data: {\"object\":\"chat.completion.chunk\",\"usage\":null,\"choices\":[]}\n\n\
+              data: {\"object\":\"chat.completion.chunk\",\"choices\":[],\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":2}}\n\n\
+              data: [DONE]\n\n",
+        );
+        assert_eq!(stream.usage.map(|usage| usage.total()), Some(11));
+        let stream = read(
+            b"event: response.completed\ndata: {\"type\":\"response.completed\",\"response\":{\"usage\":{\"input_tokens\":4,\"output_tokens\":3}}}\n\n",
+        );
+        assert_eq!((stream.usage.map(|usage| usage.total()), stream.ended), (Some(7), true));
+    }
+
+    #[test]
+    fn errors_in_every_dialect_look_alike() {
+        for (body, place, expected) in [
+            (
+                "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\"}}\n\n",
+                "type",
+                "overloaded_error",
+            ),
+            ("data: {\"error\":{\"code\":\"server_error\",\"message\":\"m\"}}\n\n", "code", "server_error"),
+            (
+                "event: error\ndata: {\"type\":\"error\",\"code\":\"rate_limit_exceeded\"}\n\n",
+                "code",
+                "rate_limit_exceeded",
+            ),
+            (
+                "data: {\"type\":\"response.failed\",\"response\":{\"error\":{\"code\":\"slow_down\"}}}\n\n",
+                "code",
+                "slow_down",
+            ),
+        ] {
+            assert_eq!(read(body.as_bytes()).error["error"][place], *expected, "{body}");
+        }
+        assert!(!read(b"event: error\ndata: oops\n\n").error.is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn never_panics(body: Vec<u8>, lines in "((event|data): ?[\\[{\"errortyp:,}\\]]{0,20}\r?\n){0,6}") {
+            read(&body);
+            read(lines.as_bytes());
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! Tokens that an answer says it cost.
+
+use serde_json::Value;
+
+/// More tokens than any call can have: a larger number is no count, and sums of smaller ones never overflow.
+const MOST: u64 = 1 << 32;
+
+/// Tokens of one call, in whatever dialect they were reported.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Tokens of the prompt that count against a limit, cache writes included.
+    pub input_tokens: u64,
+    /// Tokens of the answer.
+    pub output_tokens: u64,
+    /// Units of the provider's own: capacity units, query points.
+    pub units: u64,
+}
+
+impl Usage {
+    /// The `usage` object of chat completions, responses, embeddings or messages. Only numbers count, and one of them
+    /// must be there; one above 2^32 is none.
+    pub fn read(usage: &Value) -> Option<Self> {
+        // Cohere has its counts one level deeper.
+        let usage = usage.get("tokens").filter(|tokens| tokens.is_object()).unwrap_or(usage);
+        let number = |key: &str| usage.get(key)?.as_f64().filter(|tokens| (0.0..=MOST as f64).contains(tokens));
+        let first = |keys: &[&str]| keys.iter().find_map(|key| number(key)).map(|tokens| tokens as u64);
+        let number = |key: &str| first(&[key]);
+        let input = first(&["prompt_tokens", "input_tokens", "inputTokens", "promptTokenCount"]);
+        let output = first(&["completion_tokens", "output_tokens", "outputTokens", "candidatesTokenCount"]);
+        let output = match (output, number("thoughtsTokenCount")) {
+            (output, Some(thought)) => Some(output.unwrap_or(0).saturating_add(thought)),
+            (output, None) => output,
+        };
+        let (input, output) = match (input, output, first(&["total_tokens", "totalTokens", "totalTokenCount"])) {
+            (None, None, total) => (total?, 0),
+            (None, Some(output), Some(total)) => (total.saturating_sub(output), output),
+            (input, output, _) => (input.unwrap_or(0), output.unwrap_or(0)),
+        };
+        let written = first(&["cache_creation_input_tokens", "cacheWriteInputTokens"]).unwrap_or(0);
+        Some(Self { input_tokens: input.saturating_add(written), output_tokens: output, units: 0 })
+    }
+
+    /// Without the input that the provider had in its cache, where that is free.
+    pub(super) fn without_cached(self, usage: &Value) -> Self {
+        let cached = ["/prompt_tokens_details/cached_tokens", "/input_tokens_details/cached_tokens"]
+            .into_iter()
+            .find_map(|place| usage.pointer(place)?.as_u64())
+            .unwrap_or(0);
+        Self { input_tokens: self.input_tokens.saturating_sub(cached), ..self }
+    }
+
+    /// Both together.
+    pub const fn total(self) -> u64 {
+        self.input_tokens.saturating_add(self.output_tokens)
+    }
+
+    /// After a later event of the same stream: its counts are totals, and what it does not name stays.
+    pub(super) fn updated(self, later: Self) -> Self {
+        let last = |before: u64, after: u64| if after > 0 { after } else { before };
+        Self {
+            input_tokens: last(self.input_tokens, later.input_tokens),
+            output_tokens: last(self.output_tokens, later.output_tokens),
+            units: last(self.units, later.units),
+        }
+    }
+}
+
+/// Tokens per character of a request body, a quarter at first, then what answers report; and the mean length of the
+/// answers. Keep one per model, because each has its own tokenizer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TokenRatio {
+    tokens_per_char: f64,
+    answers: u32,
+    output_tokens: f64,
+    units: Mean,
+}
+
+/// A mean in which the last values weigh at least [`LEAST_WEIGHT`].
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Mean {
+    count: u32,
+    value: f64,
+}
+
+impl Mean {
+    fn add(&mut self, value: f64) {
+        self.count = self.count.saturating_add(1);
+        self.value += (value - self.value) * (1.0 / f64::from(self.count)).max(LEAST_WEIGHT);
+    }
+}
+
+impl Default for TokenRatio {
+    /// Four characters a token, and nothing known about answers.
+    fn default() -> Self {
+        Self { tokens_per_char: 0.25, answers: 0, output_tokens: 0.0, units: Mean::default() }
+    }
+}
+
+/// The last answers weigh in with at least this share, so that a changed kind of text is learnt.
+const LEAST_WEIGHT: f64 = 0.1;
+
+impl TokenRatio {
+    /// Tokens per character, between 1/64 and 4.
+    pub const fn tokens_per_char(&self) -> f64 {
+        self.tokens_per_char
+    }
+
+    /// The tokens to expect of an answer to a request that sets no bound, rounded up: the mean of those that came, 0 before
+    /// the first.
+    pub fn output_tokens(&self) -> u64 {
+        self.output_tokens.ceil() as u64
+    }
+
+    /// The units of the provider's own to expect of a call, rounded up: the mean of those that were charged, 0 before the first.
+    pub fn units(&self) -> u64 {
+        self.units.value.ceil() as u64
+    }
+
+    /// The tokens to expect of a body, rounded up.
+    pub fn tokens(&self, body: &[u8]) -> u64 {
+        (characters(body) as f64 * self.tokens_per_char).ceil() as u64
+    }
+
+    /// Learns from an answer: the request's body and the usage that was reported for it. The first answer replaces the
+    /// guess, later ones are averaged.
+    pub fn settle(&mut self, body: &[u8], usage: &Usage) {
+        if usage.units > 0 {
+            self.units.add(usage.units as f64);
+        }
+        let characters = characters(body);
+        if characters == 0 || usage.input_tokens == 0 {
+            return;
+        }
+        let seen = (usage.input_tokens as f64 / characters as f64).clamp(1.0 / 64.0, 4.0);
+        self.answers = self.answers.saturating_add(1);
+        let weight = (1.0 / f64::from(self.answers)).max(LEAST_WEIGHT);
+        self.tokens_per_char += (seen - self.tokens_per_char) * weight;
+        self.output_tokens += (usage.output_tokens as f64 - self.output_tokens) * weight;
+    }
+}
+
+/// Characters of a UTF-8 text, every byte that does not continue one, without the data of `data:` URLs: a picture costs
+/// its tokens by size and not by its encoding.
+fn characters(body: &[u8]) -> usize {
+    let quotes = body.iter().filter(|byte| **byte == b'"').count();
+    let strings = body.split(|byte| *byte == b'"').filter(|string| !is_data_url(string));
+    quotes + strings.flatten().filter(|byte| **byte & 0xC0 != 0x80).count()
+}
+
+fn is_data_url(string: &[u8]) -> bool {
+    const MARK: &[u8] = b";base64,";
+    string.starts_with(b"data:") && string[..string.len().min(100)].windows(MARK.len()).any(|part| part == MARK)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn usage_in_every_dialect() {
+        for (usage, expected) in [
+            (json!({"prompt_tokens": 9, "completion_tokens": 2, "total_tokens": 11}), Some((9, 2))),
+            (json!({"input_tokens": 4, "output_tokens": 3, "total_tokens": 7}), Some((4, 3))),
+            (json!({"prompt_tokens": 8, "total_tokens": 8}), Some((8, 0))),
+            (json!({"total_tokens": 8}), Some((8, 0))),
+            (
+                json!({"input_tokens": 10, "cache_creation_input_tokens": 90, "cache_read_input_tokens": 500, "output_tokens": 1}),
+                Some((100, 1)),
+            ),
+            (json!({"output_tokens": 15}), Some((0, 15))),
+            (
+                json!({"promptTokenCount": 7, "candidatesTokenCount": 3, "thoughtsTokenCount": 20, "totalTokenCount": 30}),
+                Some((7, 23)),
+            ),
+            (json!({"inputTokens": 5, "outputTokens": 6, "totalTokens": 11}), Some((5, 6))),
+            (
+                json!({"billed_units": {"input_tokens": 1}, "tokens": {"input_tokens": 71.0, "output_tokens": 2.0}}),
+                Some((71, 2)),
+            ),
+            (json!({"prompt_tokens": "9"}), None),
+            (json!({"prompt_tokens": i64::MAX, "completion_tokens": 1}), Some((0, 1))),
+            (json!({"prompt_tokens": u64::MAX}), None),
+            (json!({}), None),
+            (json!(null), None),
+        ] {
+            let found = Usage::read(&usage).map(|usage| (usage.input_tokens, usage.output_tokens));
+            assert_eq!(found, expected, "{usage}");
+        }
+    }
+
+    #[test]
+    fn a_quarter_of_the_characters_until_answers_say_otherwise() {
+        let input = |input_tokens| Usage { input_tokens, output_tokens: 7, units: 0 };
+        let body = "é".repeat(400).into_bytes();
+        let mut ratio = TokenRatio::default();
+        assert_eq!(ratio.tokens(&body), 100);
+        ratio.settle(&body, &input(200));
+        assert_eq!(ratio.tokens(&body), 200);
+        ratio.settle(&body, &input(0));
+        ratio.settle(b"", &input(7));
+        assert_eq!(ratio.tokens(&body), 200);
+        for _ in 0..100 {
+            ratio.settle(&body, &input(80));
+        }
+        assert_eq!(ratio.tokens(&body), 81, "80 and what rounding up leaves");
+        ratio.settle(b"x", &input(u64::MAX));
+        assert!(ratio.tokens_per_char() <= 4.0);
+    }
+
+    #[test]
+    fn pictures_are_not_counted_as_text() {
+        let body =
+            |data: &str| format!(r#"{{"url":"data:image/png;base64,{data}","text":"what is this?"}}"#).into_bytes();
+        let tokens = |data: &str| TokenRatio::default().tokens(&body(data));
+        assert_eq!(tokens(&"iVBORw0KGgo".repeat(100_000)), tokens(""));
+        assert!(tokens("") > 5);
+    }
+}

@@ -1,0 +1,298 @@
+//! The journal's database and output files as the writer thread owns them, and each operation on them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use paceline_core::Timestamp;
+use rusqlite::{Connection, OptionalExtension as _, params};
+
+use crate::claim;
+use crate::error::JournalError;
+use crate::heads::Heads;
+use crate::history::{self, Minute};
+use crate::item::{CallTotals, Claim, Finished, LastAnswer, RecordStatus, Rescheduled, State, Tally};
+use crate::lock::RunLock;
+use crate::output::Outputs;
+use crate::paths::Paths;
+use crate::query::{int, millis, shorten};
+use crate::replace;
+use crate::schema::checkpoint;
+use crate::scope::{Scope, ScopeRow, scope_columns, scope_list};
+use crate::snapshot::{self, SnapshotUpdate};
+use crate::usage::{self, ModelUsage};
+
+/// The end of an item in one statement, because this is what the thread does most. Without a last answer (`?14` is its
+/// class) the one before stays.
+const FINISH: &str = "UPDATE item SET state = ?2, reason = ?3, tokens_in = ?4, tokens_out = ?5, out_off = ?6,
+         out_len = ?7, not_before_ms = 0, delay_ms = 0, attempts = ?8, deferrals = ?9, probes = ?10, abandoned = ?11,
+         first_ms = ?12, deadline_ms = ?13, last_class = coalesce(?14, last_class),
+         last_status = iif(?14 IS NULL, last_status, ?15), last_code = iif(?14 IS NULL, last_code, ?16),
+         last_type = iif(?14 IS NULL, last_type, ?17), last_error = iif(?14 IS NULL, last_error, ?18)
+     WHERE id = ?1 AND state NOT IN (2, 3, 4, 5)";
+
+/// Everything that the writer thread owns.
+pub(crate) struct JournalDb {
+    conn: Connection,
+    outputs: Outputs,
+    paths: Paths,
+    /// Sorted by id.
+    scopes: Vec<Scope>,
+    heads: Heads,
+    _lock: RunLock,
+}
+
+impl JournalDb {
+    /// Takes over an open journal and its files.
+    pub(crate) fn new(conn: Connection, outputs: Outputs, paths: Paths, lock: RunLock) -> Result<Self, JournalError> {
+        let scopes = scope_list(&conn)?;
+        Ok(Self { conn, outputs, paths, scopes, heads: Heads::default(), _lock: lock })
+    }
+
+    /// The files of the job.
+    pub(crate) const fn paths(&self) -> &Paths {
+        &self.paths
+    }
+
+    /// The database, for queries.
+    pub(crate) const fn connection(&self) -> &Connection {
+        &self.conn
+    }
+
+    /// The id of a known scope.
+    pub(crate) fn scope_id(&self, name: &str) -> Option<i64> {
+        self.scopes.iter().find(|scope| &*scope.row.name == name).map(|scope| scope.id)
+    }
+
+    /// Rewrites the files in the order of the input.
+    pub(crate) fn order(&mut self) -> Result<(), JournalError> {
+        replace::in_order(&self.conn, &self.paths, &mut self.outputs)
+    }
+
+    /// Requeues items that failed; returns how many.
+    pub(crate) fn retry_failed(&mut self) -> Result<u64, JournalError> {
+        let failed = replace::without_failed(&self.conn, &self.paths, &mut self.outputs)?;
+        if failed > 0 {
+            replace::unpack_to_go_on(&self.conn, &self.paths, &mut self.outputs)?;
+        }
+        Ok(failed)
+    }
+
+    /// Begins what [`commit`](Self::commit) ends.
+    pub(crate) fn begin(&mut self) -> Result<(), JournalError> {
+        self.conn.execute_batch("BEGIN IMMEDIATE").map_err(JournalError::sqlite("write"))
+    }
+
+    /// Hands out due items.
+    pub(crate) fn claim(&mut self, now: Timestamp, limit: usize, except: &[Arc<str>]) -> Result<Claim, JournalError> {
+        claim::claim(&self.conn, &self.scopes, &mut self.heads, now, limit, except)
+    }
+
+    /// To be called before items are changed by a statement that does not update the heads of the scopes.
+    pub(crate) fn invalidate_heads(&mut self) {
+        self.heads.invalidate();
+    }
+
+    /// Hands out these items, those of them that wait, whatever they wait for.
+    pub(crate) fn claim_items(&mut self, ordinals: &[u64]) -> Result<Claim, JournalError> {
+        claim::claim_items(&self.conn, &self.scopes, ordinals)
+    }
+
+    /// Adds to the history.
+    pub(crate) fn add_history(&mut self, minutes: &[Minute]) -> Result<(), JournalError> {
+        minutes.iter().try_for_each(|minute| history::add(&self.conn, minute))
+    }
+
+    /// Moves the log into the database, so that one file is left.
+    pub(crate) fn close(self) -> Result<(), JournalError> {
+        self.outputs.check_places()?;
+        checkpoint(&self.conn)?;
+        leave_one_file(&self.conn)?;
+        self.conn.close().map_err(|(_, error)| JournalError::Sqlite { action: "close", source: error })
+    }
+
+    pub(crate) fn commit(&mut self, adds: CallTotals) -> Result<(), JournalError> {
+        self.outputs.write()?;
+        let (results, errors) = (self.outputs.results.covered(), self.outputs.errors.covered());
+        let mut update = self
+            .conn
+            .prepare_cached(
+                "UPDATE run SET out_len = ?1, out_crc = ?2, err_len = ?3, err_crc = ?4, calls = calls + ?5,
+                     resends = resends + ?6, retries = retries + ?7, throttled = throttled + ?8,
+                     abandoned = abandoned + ?9
+                 WHERE out_len <> ?1 OR err_len <> ?3 OR ?5 + ?6 + ?7 + ?8 + ?9 > 0",
+            )
+            .map_err(JournalError::sqlite("write"))?;
+        let CallTotals { calls, resends, retries, throttled, abandoned } = adds;
+        update
+            .execute(params![
+                int(results.len),
+                results.crc,
+                int(errors.len),
+                errors.crc,
+                int(calls),
+                int(resends),
+                int(retries),
+                int(throttled),
+                int(abandoned)
+            ])
+            .map_err(JournalError::sqlite("write"))?;
+        drop(update);
+        self.conn.execute_batch("COMMIT").map_err(JournalError::sqlite("write"))
+    }
+
+    /// Records the end of an item. The statement itself checks the state: of several ends only the first writes a line.
+    pub(crate) fn finish(&mut self, finished: &Finished) -> Result<RecordStatus, JournalError> {
+        let Finished { ordinal, end, line, tally, reason, tokens_in, tokens_out, .. } = finished;
+        let Tally { attempts, deferrals, probes, abandoned, first, deadline, last } = tally;
+        let state = end.state();
+        let output = self.outputs.of(*end);
+        let changed = self
+            .conn
+            .prepare_cached(FINISH)
+            .and_then(|mut update| {
+                update.execute(params![
+                    int(*ordinal),
+                    state.code(),
+                    reason,
+                    int(*tokens_in),
+                    int(*tokens_out),
+                    int(output.next_offset()),
+                    int(line.len() as u64),
+                    attempts,
+                    deferrals,
+                    probes,
+                    abandoned,
+                    first.map(|at| at.as_millis()),
+                    deadline.map(|at| at.as_millis()),
+                    last.as_ref().map(|last| last.class.as_str()),
+                    last.as_ref().and_then(|last| last.status),
+                    last.as_ref().and_then(|last| last.code.as_deref()),
+                    last.as_ref().and_then(|last| last.error_type.as_deref()),
+                    last.as_ref().and_then(|last| last.message.as_deref()).map(shorten),
+                ])
+            })
+            .map_err(JournalError::sqlite("write"))?;
+        if changed == 0 {
+            return Ok(RecordStatus::AlreadyEnded);
+        }
+        output.stage(line);
+        Ok(RecordStatus::Recorded)
+    }
+
+    pub(crate) fn reschedule(&mut self, next: &Rescheduled) -> Result<RecordStatus, JournalError> {
+        // 0 means "waits for nothing" in the index, and that place belongs to items that were never tried.
+        let not_before = next.not_before.as_millis().max(1);
+        let changed = self
+            .conn
+            .prepare_cached(
+                "UPDATE item SET state = 0, not_before_ms = ?2, delay_ms = ?3
+                 WHERE id = ?1 AND state NOT IN (2, 3, 4, 5) RETURNING scope, not_before_ms",
+            )
+            .and_then(|mut update| {
+                let values = params![int(next.ordinal), not_before, millis(next.delay)];
+                update.query_row(values, |row| Ok((row.get(0)?, row.get(1)?))).optional()
+            })
+            .map_err(JournalError::sqlite("write"))?;
+        self.requeue(changed, next.ordinal, Some(&next.tally))
+    }
+
+    pub(crate) fn release(&mut self, ordinal: u64, sent: Option<&Tally>) -> Result<RecordStatus, JournalError> {
+        let changed = self
+            .conn
+            .prepare_cached(
+                "UPDATE item SET state = 0 WHERE id = ?1 AND state NOT IN (2, 3, 4, 5) RETURNING scope, not_before_ms",
+            )
+            .and_then(|mut update| update.query_row([int(ordinal)], |row| Ok((row.get(0)?, row.get(1)?))).optional())
+            .map_err(JournalError::sqlite("write"))?;
+        self.requeue(changed, ordinal, sent)
+    }
+
+    /// `changed`: the scope of the item and when it is due, if it has not ended.
+    fn requeue(
+        &mut self,
+        changed: Option<(i64, i64)>,
+        ordinal: u64,
+        tally: Option<&Tally>,
+    ) -> Result<RecordStatus, JournalError> {
+        let Some((scope, not_before)) = changed else { return Ok(RecordStatus::AlreadyEnded) };
+        self.heads.add(scope, not_before, int(ordinal));
+        if let Some(tally) = tally {
+            self.tally(ordinal, tally)?;
+        }
+        Ok(RecordStatus::Recorded)
+    }
+
+    fn tally(&self, ordinal: u64, tally: &Tally) -> Result<(), JournalError> {
+        let Tally { attempts, deferrals, probes, abandoned, first, deadline, last } = tally;
+        self.conn
+            .prepare_cached(
+                "UPDATE item SET attempts = ?2, deferrals = ?3, probes = ?4, abandoned = ?5,
+                     first_ms = ?6, deadline_ms = ?7
+                 WHERE id = ?1",
+            )
+            .and_then(|mut update| {
+                let (first, deadline) = (first.map(|at| at.as_millis()), deadline.map(|at| at.as_millis()));
+                update.execute(params![int(ordinal), attempts, deferrals, probes, abandoned, first, deadline])
+            })
+            .map_err(JournalError::sqlite("write"))?;
+        let Some(LastAnswer { class, status, code, error_type, message }) = last else { return Ok(()) };
+        self.conn
+            .prepare_cached(
+                "UPDATE item SET last_class = ?2, last_status = ?3, last_code = ?4, last_type = ?5, last_error = ?6
+                 WHERE id = ?1",
+            )
+            .and_then(|mut update| {
+                let message = message.as_deref().map(shorten);
+                update.execute(params![int(ordinal), class.as_str(), status, code, error_type, message])
+            })
+            .map_err(JournalError::sqlite("write"))?;
+        Ok(())
+    }
+
+    pub(crate) fn set_scope(&mut self, row: ScopeRow) -> Result<(), JournalError> {
+        let (state, until, reason) = scope_columns(&row.state);
+        let id = self
+            .conn
+            .query_row(
+                "INSERT INTO scope (name, state, until_ms, reason) VALUES (?1, ?2, ?3, ?4)
+                 ON CONFLICT (name) DO UPDATE SET state = ?2, until_ms = ?3, reason = ?4
+                 RETURNING id",
+                params![row.name, state, until, reason],
+                |found| found.get(0),
+            )
+            .map_err(JournalError::sqlite("write"))?;
+        match self.scopes.binary_search_by_key(&id, |scope| scope.id) {
+            Ok(place) => self.scopes[place].row = row,
+            Err(place) => self.scopes.insert(place, Scope { id, row }),
+        }
+        Ok(())
+    }
+
+    /// Adds what a call used.
+    pub(crate) fn add_usage(&self, usage: &ModelUsage) -> Result<(), JournalError> {
+        usage::add(&self.conn, usage).map_err(JournalError::sqlite("write"))
+    }
+
+    pub(crate) fn write_snapshot(&self, update: &SnapshotUpdate) -> Result<(), JournalError> {
+        snapshot::write(&self.conn, update)
+    }
+}
+
+/// Leaves WAL mode: reading a database in that mode makes files beside it, which stay, or cannot be made. Where a reader has the
+/// journal open just now, the end of the next run does it.
+fn leave_one_file(conn: &Connection) -> Result<(), JournalError> {
+    let switched =
+        conn.busy_timeout(Duration::ZERO).and_then(|()| conn.query_row("PRAGMA journal_mode = DELETE", [], |_| Ok(())));
+    match switched {
+        Err(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseBusy) => Ok(()),
+        other => other.map_err(JournalError::sqlite("close")),
+    }
+}
+
+/// The states that a guard names as numbers.
+const _: () = assert!(
+    State::Succeeded as i64 == 2
+        && State::Failed as i64 == 3
+        && State::Skipped as i64 == 4
+        && State::Cancelled as i64 == 5
+);

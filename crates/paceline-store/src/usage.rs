@@ -1,0 +1,80 @@
+//! Tokens that the calls of a job used, by model, over all its runs; calls that failed count too.
+
+use std::sync::Arc;
+
+use rusqlite::{Connection, params};
+
+use crate::error::JournalError;
+use crate::query::{count, int};
+
+/// Tokens that the calls of one model used. A call whose answer did not report its usage counts with what its run expected.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ModelUsage {
+    /// The model as the requests name it; empty where it is not known.
+    pub model: Arc<str>,
+    /// Calls that used tokens.
+    pub calls: u64,
+    /// Tokens of the prompts.
+    pub tokens_in: u64,
+    /// Tokens of the answers.
+    pub tokens_out: u64,
+}
+
+/// The table. A journal of an older version gets it when its job goes on, filled from its items.
+pub(crate) const TABLE: &str = "
+    CREATE TABLE spent (
+        model TEXT PRIMARY KEY,
+        calls INTEGER NOT NULL,
+        tokens_in INTEGER NOT NULL,
+        tokens_out INTEGER NOT NULL
+    ) STRICT, WITHOUT ROWID;
+";
+
+/// Makes the table in a journal that has none, within the caller's transaction.
+pub(crate) fn begin(conn: &Connection) -> rusqlite::Result<()> {
+    if exists(conn)? {
+        return Ok(());
+    }
+    conn.execute_batch(TABLE)?;
+    conn.execute_batch(
+        "INSERT INTO spent SELECT '', count(*), sum(tokens_in), sum(tokens_out) FROM item
+         WHERE tokens_in + tokens_out > 0 HAVING count(*) > 0",
+    )
+}
+
+fn exists(conn: &Connection) -> rusqlite::Result<bool> {
+    conn.query_row("SELECT count(*) FROM sqlite_schema WHERE name = 'spent'", [], |row| row.get(0))
+}
+
+/// Adds usage, within the caller's transaction.
+pub(crate) fn add(conn: &Connection, usage: &ModelUsage) -> rusqlite::Result<()> {
+    if usage.calls + usage.tokens_in + usage.tokens_out == 0 {
+        return Ok(());
+    }
+    let sql = "INSERT INTO spent (model, calls, tokens_in, tokens_out) VALUES (?1, ?2, ?3, ?4)
+               ON CONFLICT (model) DO UPDATE SET calls = calls + ?2, tokens_in = tokens_in + ?3, tokens_out = tokens_out + ?4";
+    let ModelUsage { model, calls, tokens_in, tokens_out } = usage;
+    conn.prepare_cached(sql)?.execute(params![model, int(*calls), int(*tokens_in), int(*tokens_out)])?;
+    Ok(())
+}
+
+/// The usage by model; empty in a journal of an older version whose job has not gone on.
+pub(crate) fn all(conn: &Connection) -> Result<Vec<ModelUsage>, JournalError> {
+    let read = || {
+        if !exists(conn)? {
+            return Ok(Vec::new());
+        }
+        let mut select = conn.prepare("SELECT model, calls, tokens_in, tokens_out FROM spent ORDER BY model")?;
+        let rows = select.query_map([], |row| {
+            let number = |column: usize| row.get(column).map(count);
+            Ok(ModelUsage {
+                model: row.get::<_, String>(0)?.into(),
+                calls: number(1)?,
+                tokens_in: number(2)?,
+                tokens_out: number(3)?,
+            })
+        })?;
+        rows.collect::<rusqlite::Result<_>>()
+    };
+    read().map_err(JournalError::sqlite("read"))
+}

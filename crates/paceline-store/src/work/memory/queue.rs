@@ -1,0 +1,65 @@
+//! The items that wait, by lanes.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use paceline_core::Timestamp;
+
+use super::row::Row;
+use crate::work::fair_share::Lane;
+use crate::work::item::State;
+use crate::work::lanes::{EARLIEST, Lanes};
+
+/// The items that wait.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    pub(super) lanes: Lanes,
+    /// The number of each lane.
+    pub(super) ids: HashMap<(Arc<str>, i16), i64>,
+    /// What waits in it.
+    pub(super) places: Vec<BTreeSet<Place>>,
+}
+
+/// Where an item stands in its lane: tries whose time comes before new items, then by due time, then behind after crashes.
+pub(super) type Place = (bool, Timestamp, u32, u64);
+
+impl Queue {
+    /// Puts an item into its lane, if it waits.
+    pub(super) fn insert(&mut self, row: &Row) {
+        if row.item.state == State::Waiting {
+            let lane = self.lane(row);
+            self.places[lane as usize].insert(row.place());
+            self.lanes.set(lane, first(&self.places[lane as usize]));
+        }
+    }
+
+    pub(super) fn remove(&mut self, row: &Row) {
+        let lane = self.lane(row);
+        if self.places[lane as usize].remove(&row.place()) {
+            self.lanes.set(lane, first(&self.places[lane as usize]));
+        }
+    }
+
+    pub(super) fn lane(&mut self, row: &Row) -> i64 {
+        let (group, priority) = (&row.item.group, row.item.priority);
+        *self.ids.entry((group.clone(), priority)).or_insert_with(|| {
+            let id = self.places.len() as i64;
+            self.places.push(BTreeSet::new());
+            self.lanes.add(Lane { id, group: group.clone(), priority }, None);
+            id
+        })
+    }
+}
+
+/// The first places of a lane that are due by a time.
+pub(super) fn due(places: &BTreeSet<Place>, until: Timestamp, limit: usize) -> Vec<Place> {
+    let tries = places.range(..=(false, until, u32::MAX, u64::MAX));
+    let new = places.range((true, EARLIEST, 0, 0)..);
+    tries.chain(new).take(limit).copied().collect()
+}
+
+/// When the first item of a lane is due.
+pub(super) fn first(places: &BTreeSet<Place>) -> Option<Timestamp> {
+    let new = places.last().filter(|place| place.0);
+    new.or(places.first()).map(|place| place.1)
+}

@@ -1,0 +1,106 @@
+//! A batch of the store: outcomes, heartbeat and claim in one go, and their results.
+
+use std::future::Future;
+use std::pin::Pin;
+
+use super::{AHEAD, Run};
+use crate::scope::ScopeRow;
+use crate::work::error::WorkError;
+use crate::work::item::{Claim, ClaimOutcome, ClaimRequest, Failure, RecordStatus, WorkerId};
+use crate::work::scheduler::window::HeldClaim;
+use crate::work::scheduler::{SchedulerEvent, StartDecision, Task};
+
+/// A batch that the store is working on.
+pub(super) type StoreBatch = Pin<Box<dyn Future<Output = Result<StoreBatchResult, WorkError>> + Send>>;
+
+/// The results of a batch.
+pub(super) struct StoreBatchResult {
+    heartbeat_sent: bool,
+    /// The new id, if the lease had run out.
+    registered: Option<WorkerId>,
+    outcomes: Vec<(HeldClaim, ClaimOutcome)>,
+    statuses: Vec<RecordStatus>,
+    scopes: Vec<ScopeRow>,
+    claim: Option<Claim>,
+}
+
+/// Waits for the batch, if there is one; else forever.
+pub(super) async fn completed(batch: &mut Option<StoreBatch>) -> Result<StoreBatchResult, WorkError> {
+    match batch {
+        Some(batch) => batch.await,
+        None => std::future::pending().await,
+    }
+}
+
+impl<W, F> Run<'_, W>
+where
+    W: Fn(Task) -> StartDecision<F>,
+    F: Future<Output = Result<(), Failure>> + Send + 'static,
+{
+    /// The next batch, if there is anything to record or to claim: all in one go, so that it is one transaction.
+    pub(super) fn next_batch(&mut self) -> Option<StoreBatch> {
+        let now = self.scheduler.clock.now();
+        let limit = self.capacity();
+        let look = limit > 0 && self.next_claim_at().is_some_and(|at| at <= now);
+        let heartbeat = self.heartbeat_at <= now;
+        if !look && !heartbeat && self.outcomes.is_empty() && self.scopes.is_empty() {
+            return None;
+        }
+        let outcomes = std::mem::take(&mut self.outcomes);
+        let scopes = std::mem::take(&mut self.scopes);
+        let (scheduler, worker) = (self.scheduler.clone(), self.worker);
+        Some(Box::pin(async move {
+            let (store, config) = (&scheduler.store, &scheduler.config);
+            let mut registered = None;
+            if heartbeat && !store.heartbeat(worker).await? {
+                tracing::warn!("the lease of this worker ran out; its items go to others, and it goes on");
+                registered = Some(store.reregister(&scheduler.name, config.lease).await?);
+            }
+            let record = async {
+                if outcomes.is_empty() && scopes.is_empty() {
+                    return Ok(Vec::new());
+                }
+                store.record(outcomes.iter().map(|(_, outcome)| outcome.clone()).collect(), scopes.clone()).await
+            };
+            let claim = async {
+                if !look || registered.is_some() {
+                    return Ok(None);
+                }
+                store.claim(worker, ClaimRequest { limit, ahead: AHEAD }).await.map(Some)
+            };
+            let (statuses, claim) = tokio::join!(record, claim);
+            let (statuses, claim) = (statuses?, claim?);
+            Ok(StoreBatchResult { heartbeat_sent: heartbeat, registered, outcomes, statuses, scopes, claim })
+        }))
+    }
+
+    pub(super) fn batch_done(&mut self, result: StoreBatchResult) {
+        self.batch = None;
+        let now = self.scheduler.clock.now();
+        self.read_ahead.batch_done();
+        let StoreBatchResult { heartbeat_sent, registered, outcomes, statuses, scopes, claim } = result;
+        if let Some(worker) = registered {
+            // Other workers have our items by now: claimed ones are dropped, and outcomes of running ones will be refused.
+            self.window.take(None);
+            self.worker = worker;
+            self.schedule_claim(now);
+        }
+        if heartbeat_sent {
+            self.heartbeat_at = now + self.scheduler.config.lease / 3;
+        }
+        let asked = claim.is_some();
+        // The claim may be from before the outcomes were recorded, so its next due time does not include theirs.
+        if let Some(claim) = claim {
+            self.take(claim);
+        }
+        for ((held, outcome), status) in outcomes.iter().zip(statuses) {
+            self.recorded(held, outcome, status);
+        }
+        scopes.iter().for_each(|row| self.scheduler.notify(&SchedulerEvent::Scope(row)));
+        // Whether other workers still have items is only known from a claim: a worker that has just ended its last claims once
+        // more.
+        if !asked && (heartbeat_sent || !outcomes.is_empty()) && self.waits_for_others() {
+            self.schedule_claim(now);
+        }
+    }
+}

@@ -1,0 +1,21 @@
+//! What the limiters of accounts know. The table is made when it is needed first, so that a version which does not know it
+//! goes on with the store.
+
+use rusqlite::{Connection, OptionalExtension as _};
+
+pub(super) fn save(conn: &Connection, account: &str, state: &str) -> rusqlite::Result<()> {
+    conn.execute_batch("CREATE TABLE IF NOT EXISTS limiter (account TEXT PRIMARY KEY, state TEXT NOT NULL) STRICT")?;
+    conn.prepare_cached(
+        "INSERT INTO limiter (account, state) VALUES (?1, ?2) ON CONFLICT (account) DO UPDATE SET state = ?2",
+    )?
+    .execute([account, state])
+    .map(drop)
+}
+
+pub(super) fn load(conn: &Connection, account: &str) -> rusqlite::Result<Option<String>> {
+    let known = "SELECT count(*) FROM sqlite_schema WHERE name = 'limiter'";
+    if conn.query_row(known, [], |row| row.get::<_, i64>(0))? == 0 {
+        return Ok(None);
+    }
+    conn.query_row("SELECT state FROM limiter WHERE account = ?1", [account], |row| row.get(0)).optional()
+}

@@ -1,0 +1,116 @@
+//! One batch of the writer thread: its result lines are written and synced, one transaction commits, then callers are answered.
+
+use std::sync::Arc;
+
+use crate::command::{Command, Query, Reply};
+use crate::error::JournalError;
+use crate::item::{CallTotals, RecordStatus};
+use crate::journal_db::JournalDb;
+use crate::usage::ModelUsage;
+
+/// Executes a batch of commands and answers each. Lines are synced before the transaction commits, and the transaction commits
+/// before any caller is answered. After an error the database must not be used again.
+pub(crate) fn write_batch(db: &mut JournalDb, commands: Vec<Command>) -> Result<(), Arc<JournalError>> {
+    let mut batch = WriteBatch { db: &mut *db, adds: CallTotals::default(), failure: None, settles: Vec::new() };
+    let mut queries = Vec::new();
+    batch.attempt(JournalDb::begin);
+    for command in commands {
+        batch.execute(command, &mut queries);
+    }
+    let adds = batch.adds;
+    batch.attempt(|db| db.commit(adds));
+    let WriteBatch { failure, settles, .. } = batch;
+    for settle in settles {
+        settle(failure.as_ref());
+    }
+    for query in queries {
+        // It may change anything.
+        db.invalidate_heads();
+        match &failure {
+            None => query(Ok(&mut *db)),
+            Some(cause) => query(Err(JournalError::Stopped { cause: cause.clone() })),
+        }
+    }
+    failure.map_or(Ok(()), Err)
+}
+
+/// Answers one command, with the failure of the turn if there was one.
+type Settle = Box<dyn FnOnce(Option<&Arc<JournalError>>)>;
+
+struct WriteBatch<'a> {
+    db: &'a mut JournalDb,
+    adds: CallTotals,
+    failure: Option<Arc<JournalError>>,
+    settles: Vec<Settle>,
+}
+
+impl WriteBatch<'_> {
+    fn execute(&mut self, command: Command, queries: &mut Vec<Query>) {
+        match command {
+            Command::Finish(finished, reply) => {
+                self.outcome(finished.adds, &finished.usage, reply, |db| db.finish(&finished));
+            }
+            Command::Reschedule(next, reply) => {
+                self.outcome(next.adds, &next.usage, reply, |db| db.reschedule(&next));
+            }
+            Command::Release { ordinal, sent: None, reply } => self.step(reply, |db| db.release(ordinal, None)),
+            Command::Release { ordinal, sent: Some(sent), reply } => {
+                self.outcome(sent.adds, &sent.usage, reply, |db| db.release(ordinal, Some(&sent.tally)));
+            }
+            Command::Claim { now, limit, except, reply } => {
+                self.step(reply, |db| db.claim(now, limit, &except));
+            }
+            Command::ClaimItems { ordinals, reply } => {
+                self.step(reply, |db| db.claim_items(&ordinals));
+            }
+            Command::Scope { row, reply } => self.step(reply, |db| db.set_scope(row)),
+            Command::Snapshot { update, reply } => self.step(reply, |db| db.write_snapshot(&update)),
+            Command::History { minutes, reply } => {
+                self.step(reply, |db| db.add_history(&minutes));
+            }
+            Command::Query(query) => queries.push(query),
+        }
+    }
+
+    /// A step that ends a send. The totals count it even when the item had ended before: the send took place.
+    fn outcome(
+        &mut self,
+        adds: CallTotals,
+        usage: &ModelUsage,
+        reply: Reply<RecordStatus>,
+        work: impl FnOnce(&mut JournalDb) -> Result<RecordStatus, JournalError>,
+    ) {
+        self.step(reply, work);
+        self.attempt(|db| db.add_usage(usage));
+        self.adds.calls += adds.calls;
+        self.adds.resends += adds.resends;
+        self.adds.retries += adds.retries;
+        self.adds.throttled += adds.throttled;
+        self.adds.abandoned += adds.abandoned;
+    }
+
+    fn step<T: 'static>(&mut self, reply: Reply<T>, work: impl FnOnce(&mut JournalDb) -> Result<T, JournalError>) {
+        let done = self.attempt(work);
+        self.settles.push(Box::new(move |failure| {
+            reply(match (done, failure) {
+                (Some(value), None) => Ok(value),
+                (_, Some(cause)) => Err(JournalError::Stopped { cause: cause.clone() }),
+                (None, None) => Err(JournalError::Closed),
+            });
+        }));
+    }
+
+    /// Does it unless the turn has failed already.
+    fn attempt<T>(&mut self, work: impl FnOnce(&mut JournalDb) -> Result<T, JournalError>) -> Option<T> {
+        if self.failure.is_some() {
+            return None;
+        }
+        match work(self.db) {
+            Ok(value) => Some(value),
+            Err(error) => {
+                self.failure = Some(Arc::new(error));
+                None
+            }
+        }
+    }
+}
