@@ -191,6 +191,7 @@ mod tests {
         let (mut cap, mut rate) = (Cap::believed(Some(20)), rate());
         assert_eq!(cap.refused(20, 100, &mut rate), Explains::All);
         assert_eq!((cap.limit(), rate.per_second()), (Some(19), 10.0));
+        cap.limit = Some(20);
         assert_eq!(cap.refused(18, 100, &mut rate), Explains::All, "near it");
         assert_eq!(cap.limit(), Some(17));
         assert_eq!(cap.refused(15, 100, &mut rate), Explains::Nothing);

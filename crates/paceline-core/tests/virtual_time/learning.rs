@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use paceline_core::{
-    Belief, Class, Cost, Dimension, Event, GateState, Instant, Outcome, Pacer, PacerConfig, Request, ScopeId, Ticket,
-    Trend,
+    Belief, Class, Cost, Dimension, Event, GateState, Instant, LimitReport, Outcome, Pacer, PacerConfig, Request,
+    Restores, ScopeId, Ticket, Trend,
 };
 
 use crate::job::at;
@@ -444,4 +444,25 @@ fn a_wait_that_is_always_the_same_is_a_windows_where_as_many_calls_pass_at_any_r
     }
     // Two waits of 16 s pass until the window of 30 s has, and the first calls take as long as the rate before.
     assert!((6.5..9.0).contains(&client.rate()), "300 in some forty seconds: {}", client.rate());
+}
+
+#[test]
+fn headers_shorten_the_start_to_the_rate_that_they_let_pass_at_what_calls_have_cost() {
+    let mut client = Client::new();
+    let costs = vec![Cost::request().with(Dimension::Tokens, 10); 4];
+    // 100 tokens a second come back, and calls take ten each.
+    let report = LimitReport {
+        dimension: Dimension::Tokens,
+        limit: Some(6_000),
+        remaining: Some(5_000),
+        reset: Some(10 * S),
+        window: Some(60 * S),
+        restores: Restores::Gradually,
+    };
+    client.calls_of(&costs, |_, call| {
+        let limits = if call == 3 { vec![report.clone()] } else { vec![] };
+        (100 * MS, Outcome { limits, ..Outcome::new(Class::Success) })
+    });
+    client.end();
+    assert!(near(client.rate(), 10.0), "{}", client.rate());
 }

@@ -176,6 +176,7 @@ fn a_value_of_a_later_version_changes_nothing() {
     let account = LevelState { held, ..LevelState::default() };
     let state = PacerState { version: 2, account, ..PacerState::default() };
     assert_eq!(after.restore(at(1.0), &state, Duration::ZERO), Err(NewerState { version: 2 }));
+    assert!(NewerState { version: 2 }.to_string().contains("version 2"), "{}", NewerState { version: 2 });
     assert_eq!(after.export(at(1.0)), PacerState::default());
 }
 
