@@ -2,14 +2,28 @@
 
 use std::io;
 
+use clap::Args;
 use paceline_config::{EffectiveValue, Preset};
 use serde_json::{Map, Value, json};
 
-use crate::args::{CheckArgs, Everywhere};
+use crate::args::{Everywhere, UpstreamArgs};
 use crate::exit::{Failure, Status};
 use crate::output;
 use crate::text::{padded, width};
 use crate::upstream;
+
+/// `paceline check`.
+#[derive(Debug, Args)]
+pub(crate) struct CheckArgs {
+    #[command(flatten)]
+    pub(crate) upstream: UpstreamArgs,
+    /// Print what each preset sets, whatever the upstream
+    #[arg(long)]
+    pub(crate) presets: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
 
 /// Prints every value in force.
 ///

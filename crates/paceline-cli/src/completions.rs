@@ -2,7 +2,7 @@
 
 use clap::CommandFactory as _;
 
-use crate::args::{Cli, CompletionsArgs};
+use crate::cli::{Cli, CompletionsArgs};
 use crate::exit::{Failure, Status};
 use crate::output;
 

@@ -3,6 +3,7 @@
 mod args;
 mod carried;
 mod check;
+mod cli;
 mod completions;
 mod exit;
 mod explain;
@@ -22,7 +23,7 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 
-use crate::args::{Cli, Command};
+use crate::cli::{Cli, Command};
 use crate::exit::{Failure, Status};
 #[cfg(unix)]
 use crate::run::calls::signals;

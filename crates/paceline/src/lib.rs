@@ -40,7 +40,6 @@ mod error;
 mod limiter;
 mod log;
 mod nested;
-mod permit;
 mod retry;
 mod sleeper;
 mod state;
@@ -48,6 +47,7 @@ mod sync;
 
 pub use answered::{Answered, Attempt};
 pub use clock::Clock;
+pub use driver::{Permit, Within};
 pub use error::{Error, NotNow};
 pub use limiter::Limiter;
 pub use log::BackingOff;
@@ -59,6 +59,5 @@ pub use paceline_core::{
     ScopeState, Shape, Snapshot, TakenState, Ticket, Timestamp, TooLarge, Totals, Trend, Verdict, WaitReason,
     WindowState, exponential_delay, linear_delay,
 };
-pub use permit::{Permit, Within};
 pub use sleeper::ResponsiveSleeper;
 pub use state::LimiterState;

@@ -14,8 +14,8 @@ use paceline_providers::Provider;
 use crate::answered::Attempt;
 use crate::clock::{self, Clock};
 use crate::driver::{Admission, Driver, block_on};
+use crate::driver::{Permit, Within};
 use crate::error::{Error, NotNow};
-use crate::permit::{Permit, Within};
 use crate::state::LimiterState;
 
 /// Paces all calls to one account: one host and key.

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use paceline_core::{Class, Cost, Outcome, Request, ScopeId, Verdict};
 
 use crate::driver::Driver;
-use crate::permit::Permit;
+use crate::driver::Permit;
 
 tokio::task_local! {
     /// The innermost attempt that this task is in.

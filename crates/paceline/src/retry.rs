@@ -8,12 +8,12 @@ use paceline_core::{Class, Outcome, Request, Verdict};
 
 use crate::answered::{Answered, Attempt};
 use crate::clock;
+use crate::driver::Permit;
 use crate::driver::block_on;
 use crate::error::Error;
 use crate::limiter::Limiter;
 use crate::log::BackingOff;
 use crate::nested::{FRAME, Frame, Report, Sender};
-use crate::permit::Permit;
 
 impl Limiter {
     /// Runs an operation, each send with a permit of its own, until it succeeds or nothing is gained by another try.

@@ -13,8 +13,8 @@ use paceline_sim::Job;
 use paceline_store::{JournalError, Paths, Reader, Rows, RunLock, State};
 use serde_json::{Value, json};
 
-use crate::args::RunArgs;
 use crate::exit::{Failure, Status};
+use crate::run::args::RunArgs;
 use crate::run::calls::budget::{Budget, Used};
 use crate::run::job::begun::Begun;
 use crate::run::job::{done, load};

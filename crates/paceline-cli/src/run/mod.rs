@@ -1,5 +1,6 @@
 //! `paceline run`: sends every request of a file, and is never done twice.
 
+pub(crate) mod args;
 pub(crate) mod calls;
 mod dry_run;
 pub(crate) mod job;
@@ -41,12 +42,13 @@ use self::seen::progress::Progress;
 use self::seen::report::{Ending, ReportError};
 use self::seen::summary::Summary;
 use self::seen::{again, report};
-use crate::args::{Everywhere, RunArgs};
+use crate::args::Everywhere;
 use crate::carried;
 use crate::exit::{Failure, Status};
 use crate::files::{self, Kept};
 use crate::mock::{self, MockConfig, MockServer};
 use crate::output::Telling;
+use crate::run::args::RunArgs;
 use crate::text;
 use crate::upstream;
 

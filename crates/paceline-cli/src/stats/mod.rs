@@ -10,14 +10,34 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use clap::Args;
 use paceline::clock;
 use paceline_store::{JournalError, Paths, Reader, RunLock};
 use serde_json::Value;
 
-use crate::args::StatsArgs;
 use crate::exit::{Failure, Status};
 use crate::output::print;
 use crate::run::Stop;
+
+/// `paceline stats`.
+#[derive(Debug, Args)]
+pub(crate) struct StatsArgs {
+    /// The job's results file, or a folder with journals [default: the newest journal in this folder]
+    #[arg(value_name = "RESULTS")]
+    pub(crate) results: Option<PathBuf>,
+    /// One row for each item that did not simply succeed, waiting items included
+    #[arg(long, conflicts_with_all = ["history", "watch"])]
+    pub(crate) items: bool,
+    /// What happened in each minute, as CSV: calls, answers, delays, tokens and the limit in force
+    #[arg(long, conflicts_with = "watch")]
+    pub(crate) history: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Print again every second until the job ends or no run works on it
+    #[arg(long)]
+    pub(crate) watch: bool,
+}
 
 /// Said of a job that is left.
 const NO_RUN: &str = "no run works on this job; the same command goes on with it";

@@ -7,6 +7,7 @@
 //! released ([`News`]), because each of them may come back to this limiter.
 
 mod news;
+mod permit;
 #[cfg(test)]
 mod proof;
 mod timer;
@@ -24,11 +25,11 @@ use paceline_core::{
 use tokio::sync::{Notify, oneshot};
 
 use self::news::{Answer, News, Note};
+pub use self::permit::{Permit, Within};
 use self::timer::Timers;
 pub(crate) use self::waiting::{Waiting, block_on};
 use crate::clock::Clock;
 use crate::error::{Error, NotNow};
-use crate::permit::{Permit, Within};
 use crate::sync::{Condvar, Mutex, MutexGuard};
 
 /// What all clones of a limiter and all its permits share.

@@ -9,9 +9,9 @@ use paceline_core::Cause;
 use tokio::sync::oneshot;
 
 use super::Driver;
+use super::permit::Within;
 use crate::error::Error;
 use crate::log::Rounded;
-use crate::permit::Within;
 use crate::sync;
 
 /// What a caller that waits is answered.

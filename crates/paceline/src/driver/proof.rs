@@ -15,10 +15,10 @@ use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::{Config, MaxSteps, Runner, future, thread};
 
 use super::Driver;
+use super::permit::{Permit, Within};
 use super::timer::{LostTask, Timer};
 use crate::error::Error;
 use crate::limiter::Limiter;
-use crate::permit::{Permit, Within};
 use crate::sync::model;
 
 const S: Duration = Duration::from_secs(1);

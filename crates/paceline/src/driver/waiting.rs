@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 
 use super::Driver;
 use super::news::Answer;
-use crate::permit::Within;
+use super::permit::Within;
 use crate::sync::{self, Condvar, Mutex};
 
 /// A place in the queue; dropping it gives the place up, or the permit when it was granted meanwhile.

@@ -8,8 +8,8 @@ use paceline_store::{
     InputCursor, Journal, JournalError, Loader, NewItem, Opened, Options, Paths, Recovery, RefusedLine, RunLock,
 };
 
-use crate::args::RunArgs;
 use crate::exit::Failure;
+use crate::run::args::RunArgs;
 use crate::run::job::begun::{self, Begun};
 use crate::run::job::reading::Rest;
 use crate::run::lines::format::Format;

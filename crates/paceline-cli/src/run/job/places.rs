@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use paceline_store::Paths;
 
-use crate::args::RunArgs;
 use crate::exit::Failure;
+use crate::run::args::RunArgs;
 
 /// Refuses places that are the same file, outputs that are no files, and folders that are none.
 ///

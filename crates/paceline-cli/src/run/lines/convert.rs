@@ -8,9 +8,9 @@ use minijinja::{Environment, UndefinedBehavior};
 use paceline_providers::Provider;
 use serde_json::{Map, Value, json};
 
-use crate::args::RunArgs;
 use crate::exit::Failure;
-use crate::run::lines::format::FormatFlag;
+use crate::run::args::FormatFlag;
+use crate::run::args::RunArgs;
 
 /// The longest answer where the API insists on a bound, in tokens.
 const LONGEST_ANSWER: u64 = 1_024;

@@ -6,35 +6,17 @@ mod tests;
 use std::borrow::Cow;
 use std::fmt;
 
-use clap::ValueEnum;
 use http::Method;
 use http::header::HeaderMap;
 use paceline_providers::Provider;
 use paceline_store::{CustomId, LineForm};
 
 use crate::exit::Failure;
+use crate::run::args::FormatFlag;
 use crate::run::lines::address;
 use crate::run::lines::input::Input;
 use crate::run::lines::line::{self, Fault, Line, LineError};
 use crate::run::lines::members::Members;
-
-/// What can be said about the form of the lines.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum FormatFlag {
-    /// By the keys of the first line
-    #[default]
-    Auto,
-    /// OpenAI's Batch form: {"custom_id","method","url","body"}
-    Batch,
-    /// Request bodies as they are, sent to --endpoint
-    Bare,
-    /// Anthropic's Message Batches: {"custom_id","params"}
-    Anthropic,
-    /// A table with a header: prompts with --model, else bodies of its columns [also: a name that ends in .csv]
-    Csv,
-    /// A prompt a line, with --model [also: a name that ends in .txt]
-    Text,
-}
 
 /// A form of lines. A file has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

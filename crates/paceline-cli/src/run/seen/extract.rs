@@ -16,14 +16,6 @@ pub(crate) fn path(paths: &Paths) -> PathBuf {
     PathBuf::from(report.strip_suffix("report.jsonl").unwrap_or(&report).to_owned() + "flat.jsonl")
 }
 
-/// Reads a JSON pointer as RFC 6901 has it.
-pub(crate) fn pointer(text: &str) -> Result<String, String> {
-    match text.is_empty() || text.starts_with('/') {
-        true => Ok(text.to_owned()),
-        false => Err("expected a JSON pointer, such as /choices/0/message/content".to_owned()),
-    }
-}
-
 /// Writes the value at `pointer` of each result's answer, null where it has none. Readers see the old file or the new one.
 ///
 /// # Errors

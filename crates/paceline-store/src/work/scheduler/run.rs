@@ -238,10 +238,15 @@ where
         told + self.scheduler.clock.now().saturating_since(at)
     }
 
+    /// No item begins any more, or none for long: what waits so long waits in the store.
+    fn is_closed(&self) -> bool {
+        let far = self.scheduler.clock.now() + AHEAD;
+        self.ending.is_some() || self.blocked_until.is_some_and(|blocked_until| blocked_until > far)
+    }
+
     /// How many more items may be claimed.
     fn capacity(&self) -> usize {
-        let far = self.scheduler.clock.now() + AHEAD;
-        if self.ending.is_some() || self.blocked_until.is_some_and(|blocked_until| blocked_until > far) {
+        if self.is_closed() {
             return 0;
         }
         // Where crashes are counted, an item that has not begun when the program dies must not count one.
@@ -262,9 +267,9 @@ where
         }
         self.others = claim.others;
         for claimed in claim.items {
-            // A group may have been stopped, and the run told to end, while the store handed out its items.
+            // The store handed them out while a group was stopped, all were told of a long wait, or the run was told to end.
             let stopped = self.scopes.iter().any(|row| row.name == claimed.item.group);
-            if stopped || self.ending.is_some() {
+            if stopped || self.is_closed() {
                 let back = ClaimOutcome::back(&claimed);
                 self.outcomes.push((HeldClaim::unqueued(now, claimed), back));
             } else {

@@ -104,3 +104,32 @@ where
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::work::{MemoryStore, NewItem, Scheduler, SchedulerConfig, Transition, WorkClock, WorkStore as _};
+
+    type Never = std::future::Pending<Result<(), Failure>>;
+
+    /// An item that was claimed ahead when another learnt that none may begin for hours must not keep the run from its end.
+    #[tokio::test]
+    async fn what_the_store_hands_out_during_a_long_wait_of_all_goes_back() {
+        let clock = WorkClock::system();
+        let store = Arc::new(MemoryStore::new(clock.clone()));
+        store.insert(vec![NewItem::new("a", ""), NewItem::new("b", "")]).await.unwrap();
+        let scheduler = Scheduler::new(store.clone(), SchedulerConfig::default(), clock.clone()).unwrap();
+        let work = |_: Task| -> StartDecision<Never> { unreachable!("nothing may begin") };
+        for (wait, expected) in [(AHEAD * 3_600, (0, 1)), (AHEAD / 2, (1, 0))] {
+            let mut run = Run::begin(&scheduler, work).await.unwrap();
+            run.blocked_until = Some(clock.now() + wait);
+            let claim = store.claim(run.worker, ClaimRequest { limit: 1, ahead: Duration::ZERO }).await.unwrap();
+            run.take(claim);
+            assert_eq!((run.window.len(), run.outcomes.len()), expected, "{wait:?}");
+            assert!(run.outcomes.iter().all(|(_, outcome)| outcome.next == Transition::Release));
+        }
+    }
+}

@@ -1,5 +1,7 @@
 //! The house keeps its own rules: what a program can see of them, this one checks.
 
+mod circles;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
