@@ -349,3 +349,10 @@ fn answers_are_counted_by_class_in_their_scope_and_in_the_account() {
     let counted = levels.map(|level| [Class::Success, Class::Invalid].map(|class| level.totals.of(class)));
     assert_eq!(counted, [[7, 2], [3, 2], [4, 0]]);
 }
+
+#[test]
+fn scopes_are_in_the_order_of_their_names() {
+    let mut pacer = pacer(PacerConfig::default());
+    let [b, a] = ["b", "a"].map(|name| pacer.scope(name));
+    assert!(a < b);
+}
