@@ -1,13 +1,13 @@
 //! The command line of Paceline.
 
 mod args;
-mod carried;
 mod check;
 mod cli;
 mod completions;
 mod exit;
 mod explain;
 mod files;
+mod limiter_state;
 mod logging;
 mod mock;
 mod output;

@@ -4,12 +4,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use paceline_core::{Instant, Rng};
+use paceline_model::{Provider, ProviderConfig, Schedule};
 
 use crate::ideal::Ideal;
 use crate::measures::Measures;
-use crate::provider::{Provider, ProviderConfig};
 use crate::scenario::{Item, Scenario};
-use crate::schedule::Schedule;
 use crate::setup::{Setup, SimError};
 use crate::trace::{Recorder, Trace};
 

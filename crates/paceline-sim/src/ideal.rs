@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use paceline_core::{Dimension, Instant};
+use paceline_model::{Admission, Cause, Provider, ProviderConfig, ProviderError};
 
-use crate::provider::{Admission, Cause, Provider, ProviderConfig, ProviderError};
 use crate::scenario::{Item, Scenario};
 
 /// Capacities that change are looked at so often.
@@ -153,8 +153,8 @@ impl Dispatcher<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::oracle::Job;
     use paceline_core::Cost;
+    use paceline_model::Job;
 
     fn ideal(name: &str) -> (Scenario, Vec<Item>, Ideal) {
         let scenario = Scenario::named(name).expect("built in").with_at_most(6_000);

@@ -1,13 +1,13 @@
 //! What a run is judged by.
 
 use paceline_core::Instant;
+use paceline_model::Schedule;
 use serde::Serialize;
 
 use crate::ideal::Ideal;
 use crate::phases::{self, Phase};
 use crate::record::{Record, SPAN, second};
 use crate::scenario::Scenario;
-use crate::schedule::Schedule;
 use crate::setup::Setup;
 use crate::too_good::{Compared, TooGood};
 

@@ -1,11 +1,11 @@
 //! The parts of a run in which neither the workers nor the capacity changed.
 
 use paceline_core::Instant;
+use paceline_model::Schedule;
 use serde::Serialize;
 
 use crate::record::{Record, SPAN, second};
 use crate::scenario::Scenario;
-use crate::schedule::Schedule;
 
 /// A part of a run. Times are whole seconds since its start.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -3,14 +3,13 @@
 use std::time::Duration;
 
 use paceline_core::{Cost, Dimension, Instant, PacerConfig, Quota};
+use paceline_model::{Job, Schedule};
 use serde::Serialize;
 
 use crate::engine::{self, NEVER};
 use crate::ideal::Ideal;
-use crate::oracle::Job;
 use crate::policy::Wait;
 use crate::scenario::{Item, Scenario};
-use crate::schedule::Schedule;
 use crate::setup::{Setup, SimError};
 
 /// A plan looks no further than this beyond what limits ask for.
@@ -194,8 +193,8 @@ impl Standing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Latency, Limit, ProviderConfig, ProviderError};
     use paceline_core::{Limits, Pace, Retry};
+    use paceline_model::{Latency, Limit, ProviderConfig, ProviderError};
 
     const SECOND: Duration = Duration::from_secs(1);
 

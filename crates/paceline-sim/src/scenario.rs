@@ -44,14 +44,8 @@
 use std::time::Duration;
 
 use paceline_core::{Cost, Dimension, Instant, Quota, Rng, Shape, parse_duration};
+use paceline_model::{Latency, Limit, Overload, ProviderConfig, ProviderError, Schedule, Step, Tenants, lognormal};
 use serde::Deserialize;
-
-use crate::latency::{Latency, normal};
-use crate::limiter::Limit;
-use crate::provider::{ProviderConfig, ProviderError};
-use crate::schedule::{Schedule, Step};
-use crate::sharing::Overload;
-use crate::tenants::Tenants;
 
 mod builtin;
 mod draw;
@@ -281,15 +275,15 @@ impl Scenario {
 
 impl CostOf {
     fn sigma(&self) -> f64 {
-        libm::log(self.p99 / self.p50) / crate::latency::Z99
+        lognormal::sigma(self.p50, self.p99)
     }
 
     /// The cost and its estimate.
     fn draw(&self, second_half: bool, costs: &mut Rng, errors: &mut Rng) -> (u64, u64) {
-        let z = normal(costs.unit(), costs.unit());
+        let z = lognormal::normal(costs.unit(), costs.unit());
         let drawn = (self.p50 * libm::exp(self.sigma() * z)).min(4.0 * self.p99);
         let cost = libm::round(drawn * if second_half { self.second_half } else { 1.0 }).max(1.0);
-        let error = libm::exp(0.3 * normal(errors.unit(), errors.unit()) - 0.045);
+        let error = libm::exp(0.3 * lognormal::normal(errors.unit(), errors.unit()) - 0.045);
         let estimate = if self.exact { cost } else { libm::round(cost * error).max(1.0) };
         (cost as u64, estimate as u64)
     }

@@ -1,10 +1,9 @@
 //! What is to be simulated, and why it cannot be.
 
 use paceline_core::{ConfigError, PacerConfig};
+use paceline_model::{Hints, ProviderError};
 
-use crate::hints::Hints;
 use crate::policy;
-use crate::provider::ProviderError;
 
 /// What is to be simulated.
 #[derive(Clone, Debug, PartialEq)]

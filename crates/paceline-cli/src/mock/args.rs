@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use clap::ValueEnum;
 use paceline_core::{Dimension, Quota, Shape};
-use paceline_sim::{Chance, Hints, Latency, Overload, ProviderConfig};
+use paceline_model::{Chance, Hints, Latency, Overload, ProviderConfig};
 
 use super::dialect::Dialect;
 use super::{MINUTE, MockConfig, bucket};

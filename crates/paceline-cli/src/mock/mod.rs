@@ -1,6 +1,6 @@
 //! `paceline mock`: a rate-limited API on this machine.
 //!
-//! The provider itself is [`paceline_sim::Provider`]; this module gives it a clock, a socket and the words of a dialect.
+//! The provider itself is [`paceline_model::Provider`]; this module gives it a clock, a socket and the words of a dialect.
 
 mod answer;
 mod args;
@@ -15,9 +15,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::serve::ListenerExt;
+use paceline_config::{MOCK, Upstream};
 use paceline_core::{Dimension, Quota, Shape};
+use paceline_model::{Hints, ProviderConfig};
 use paceline_providers::Provider;
-use paceline_sim::{Hints, ProviderConfig};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
@@ -61,12 +62,21 @@ impl Default for MockConfig {
     }
 }
 
-impl MockConfig {
-    /// An honest mock of that many requests per minute, as `run --upstream mock` starts it.
-    pub(crate) fn with_requests_per_minute(mut self, limit: u64) -> Self {
-        self.provider.limits.push(bucket(Dimension::Requests, limit, limit.div_ceil(60)).into());
-        self
-    }
+/// The mock that the upstream `mock` means where it has no address: starts it, and points the upstream at it.
+///
+/// # Errors
+/// As [`spawn`].
+pub(crate) async fn start_for(upstream: &mut Upstream, seed: Option<u64>) -> Result<Option<MockServer>, Failure> {
+    let Some(limit) = limit_of(upstream).filter(|_| upstream.base_url.is_none()) else { return Ok(None) };
+    let provider = ProviderConfig { limits: vec![limit.into()], ..ProviderConfig::default() };
+    let server = spawn(MockConfig { provider, seed: seed.unwrap_or_default(), ..MockConfig::default() }).await?;
+    upstream.base_url = Some(server.url());
+    Ok(Some(server))
+}
+
+/// The limit of the mock that the upstream means; a run is told of it by headers only.
+pub(crate) fn limit_of(upstream: &Upstream) -> Option<Quota> {
+    (upstream.name == MOCK).then(|| bucket(Dimension::Requests, OWN_RPM, OWN_RPM.div_ceil(60)))
 }
 
 /// A bucket that is refilled by `limit` a minute.
@@ -76,11 +86,14 @@ fn bucket(dimension: Dimension, limit: u64, burst: u64) -> Quota {
 
 const MINUTE: Duration = Duration::from_secs(60);
 
+/// Requests per minute of the mock that `--upstream mock` starts.
+const OWN_RPM: u64 = 1_200;
+
 /// Starts a mock in this process.
 ///
 /// # Errors
 /// When the configuration makes no sense or the address cannot be listened on.
-pub(crate) async fn spawn(config: MockConfig) -> Result<MockServer, Failure> {
+async fn spawn(config: MockConfig) -> Result<MockServer, Failure> {
     let listen = config.listen;
     let refused = |error| Failure::refused(format!("cannot listen on {listen}: {error}"));
     let mock = Arc::new(Mock::new(config)?);

@@ -14,7 +14,7 @@ use futures_util::stream;
 use http::{HeaderMap, HeaderValue, Method, header};
 use paceline::Clock;
 use paceline_core::Rng;
-use paceline_sim::{Admission, Cause, Hints, Provider, Refusal, Service, ToldWait};
+use paceline_model::{Admission, Cause, Hints, Provider, Refusal, Service, ToldWait};
 use tokio::sync::Notify;
 
 use super::MockConfig;

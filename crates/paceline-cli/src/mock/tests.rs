@@ -2,8 +2,8 @@
 
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use paceline_core::{Class, LimitReport, Timestamp};
+use paceline_model::{Admission, Latency, Limit, Overload};
 use paceline_providers::{Answer, Provider};
-use paceline_sim::{Admission, Latency, Limit, Overload};
 use serde_json::{Value, json};
 
 use super::call::Call;
@@ -129,7 +129,7 @@ async fn it_answers_like_the_model_in_virtual_time() {
         let limit = Quota { dimension: Dimension::Requests, limit: 12, window, shape };
         let latency = Latency::Uniform { low: Duration::ZERO, high: Duration::ZERO };
         let provider = ProviderConfig { limits: vec![limit.into()], fault: 0.4, latency, ..ProviderConfig::default() };
-        let mut model = paceline_sim::Provider::new(provider.clone(), seed).expect("a sound provider");
+        let mut model = paceline_model::Provider::new(provider.clone(), seed).expect("a sound provider");
         let client = Client::new(MockConfig { provider, seed, ..MockConfig::default() }).await;
         let (mut told, mut answered) = (Vec::new(), Vec::new());
         for _ in 0..16 {

@@ -8,23 +8,23 @@ use std::time::Duration;
 use paceline::clock;
 use paceline_config::{Money, Upstream};
 use paceline_core::{Cost, Dimension, Instant, Limits, Pacer, Request, TooLarge};
+use paceline_model::Job;
 use paceline_providers::TokenRatio;
-use paceline_sim::Job;
 use paceline_store::{JournalError, Paths, Reader, Rows, RunLock, State};
 use serde_json::{Value, json};
 
 use crate::exit::{Failure, Status};
 use crate::run::args::RunArgs;
+use crate::run::budgets;
 use crate::run::calls::budget::{Budget, Used};
-use crate::run::job::begun::Begun;
+use crate::run::job::job_config::JobConfig;
 use crate::run::job::{done, load};
 use crate::run::lines::convert::Converter;
 use crate::run::lines::format::Format;
 use crate::run::lines::input::{Input, Span};
 use crate::run::lines::spool::Earlier;
-use crate::run::purses;
-use crate::run::seen::oracle;
-use crate::run::seen::report::ReportError;
+use crate::run::progress::oracle;
+use crate::run::progress::report::ReportError;
 use crate::{output, text};
 
 /// Scopes that are shown one by one.
@@ -49,7 +49,7 @@ pub(crate) fn command(args: &RunArgs, paths: &Paths, upstream: &Upstream, told: 
         ..Plan::default()
     };
     let usage = reader.usage().map_err(Failure::refused)?;
-    plan.used = Budget::new(purses(args), upstream.prices.clone(), &usage).used();
+    plan.used = Budget::new(budgets(args), upstream.prices.clone(), &usage).used();
     plan.count(&reader, &input, &format, upstream).map_err(Failure::refused)?;
     plan.seconds = plan.seconds(upstream, told);
     let printed = output::print(|out| {
@@ -77,7 +77,7 @@ fn begun(args: &RunArgs, paths: &Paths) -> Result<Option<Reader>, Failure> {
 
 /// The input of a job that has begun, which has to be the one that it was begun with.
 fn as_begun(args: &RunArgs, paths: &Paths, upstream: &Upstream, reader: &Reader) -> Result<(Input, Format), Failure> {
-    let earlier = paths.journal.as_deref().map_or(Earlier::MustMatch, Begun::earlier_input);
+    let earlier = paths.journal.as_deref().map_or(Earlier::MustMatch, JobConfig::earlier_input);
     let converter = Converter::of(args, upstream.provider)?;
     let input = Input::prepare(&args.input, &paths.input, &earlier, converter.as_ref()).map_err(Failure::refused)?;
     let (was, is) = (reader.input().map_err(Failure::refused)?, input.mark().map_err(Failure::refused)?);
@@ -93,7 +93,7 @@ fn as_begun(args: &RunArgs, paths: &Paths, upstream: &Upstream, reader: &Reader)
         });
     }
     let format = format(args, &input, upstream)?;
-    Begun::read(&reader.config_json().map_err(Failure::refused)?).refuse_other_format(&format)?;
+    JobConfig::read(&reader.config_json().map_err(Failure::refused)?).refuse_other_format(&format)?;
     Ok((input, format))
 }
 

@@ -5,55 +5,51 @@ pub(crate) mod calls;
 mod dry_run;
 pub(crate) mod job;
 pub(crate) mod lines;
-pub(crate) mod seen;
+pub(crate) mod progress;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::time::Duration;
 
 use paceline::{Instant, Limiter, clock};
-use paceline_config::{MOCK, Upstream};
-use paceline_core::{Limits, Quota, Shape};
+use paceline_config::Upstream;
+use paceline_core::Limits;
 use paceline_http::Sender;
 use paceline_providers::Provider;
 use paceline_store::{Journal, Paths, RunLock};
 use tokio::sync::{mpsc, watch};
 
 use self::calls::acknowledge::Acknowledge;
-use self::calls::alike::SameFailures;
 use self::calls::budget::{self, Budget};
 use self::calls::dispatch::{Dispatcher, Ended, Parts};
+use self::calls::fail_fast::FailFast;
 use self::calls::item::{Context, Phase};
 use self::calls::record::{About, Recorder};
 use self::calls::signals::{self, Signals};
-pub(crate) use self::calls::stop::Stop;
-use self::job::begun::Begun;
+pub(crate) use self::calls::stop::StopReason;
 use self::job::holds::Clocks;
+use self::job::job_config::JobConfig;
 use self::job::load::Job;
-use self::job::preparing::Preparing;
-use self::job::{done, holds, load, lost, places, reading, refused, sharing};
+use self::job::load_guard::LoadGuard;
+use self::job::{account_lock, background_load, check_paths, done, holds, interrupted, load, refused};
 use self::lines::convert::Converter;
 use self::lines::format::Format;
 use self::lines::input::Input;
 use self::lines::spool::Earlier;
-use self::seen::extract;
-use self::seen::figures::Figures;
-use self::seen::progress::Progress;
-use self::seen::report::{Ending, ReportError};
-use self::seen::summary::Summary;
-use self::seen::{again, report};
+use self::progress::counters::Counters;
+use self::progress::display::Progress;
+use self::progress::extract;
+use self::progress::report::{Ending, ReportError};
+use self::progress::summary::Summary;
+use self::progress::{report, resume_command};
 use crate::args::Everywhere;
-use crate::carried;
 use crate::exit::{Failure, Status};
 use crate::files::{self, Kept};
-use crate::mock::{self, MockConfig, MockServer};
+use crate::limiter_state;
+use crate::mock;
 use crate::output::Telling;
 use crate::run::args::RunArgs;
 use crate::text;
 use crate::upstream;
-
-/// Requests per minute of the mock that `--upstream mock` starts. The run is told by its headers only.
-const MOCK_RPM: u64 = 1_200;
 
 /// Runs a job to its end, or until it has to stop.
 ///
@@ -66,7 +62,7 @@ pub(crate) async fn command(args: RunArgs, everywhere: &Everywhere) -> Result<St
         upstream = expect.of(upstream);
     }
     let paths = paths(&args)?;
-    places::check(&args, &paths)?;
+    check_paths::check(&args, &paths)?;
     warn_of_idle(&upstream);
     if args.dry_run {
         let told = told_limits(&upstream);
@@ -77,10 +73,10 @@ pub(crate) async fn command(args: RunArgs, everywhere: &Everywhere) -> Result<St
     let headers = upstream::headers(&upstream)?;
     let done = tokio::task::block_in_place(|| done::check(&args.done))?;
     let lock = RunLock::take(&paths).map_err(Failure::refused)?;
-    let preparing = Preparing::watch(&paths)?;
-    places::try_summary(args.summary.as_deref())?;
+    let preparing = LoadGuard::watch(&paths)?;
+    check_paths::try_summary(args.summary.as_deref())?;
     let mut input = prepare_input(&args, &paths, upstream.provider)?;
-    let mock = start_mock(&mut upstream, args.seed).await?;
+    let mock = mock::start_for(&mut upstream, args.seed).await?;
     let base_url = upstream.base_url.clone().unwrap_or_default();
     let limiter = limiter(&upstream, args.seed)?;
     let format = Format::choose(args.format, args.endpoint.as_deref(), &input, upstream.provider, &base_url)?;
@@ -91,7 +87,7 @@ pub(crate) async fn command(args: RunArgs, everywhere: &Everywhere) -> Result<St
         done.take_over(&job.journal, &input, &format)?;
         Ok::<_, Failure>(job)
     })?;
-    let _in_use = if mock.is_none() { sharing::mark(&base_url, &headers) } else { None };
+    let _in_use = if mock.is_none() { account_lock::mark(&base_url, &headers) } else { None };
     let sender = upstream::sender(&upstream, headers, args.timeout)?;
     let run = Run { args: &args, upstream: &upstream, paths: &paths, job, limiter, quiet: everywhere.quiet };
     // First these: no interruption falls between the two.
@@ -129,17 +125,17 @@ impl Run<'_> {
             let refused = refused::settle(journal, &input, format.results(), &acknowledge)?;
             let snapshot = journal.snapshot()?;
             let clocks = snapshot.as_ref().and_then(Clocks::of);
-            lost::count(journal, self.job.interrupted, snapshot.as_ref())?;
+            interrupted::count(journal, self.job.interrupted, snapshot.as_ref())?;
             holds::restore(journal, &self.limiter, now, clocks, &acknowledge)?;
             if self.job.same_account {
-                carried::restore(&self.limiter, journal.limiter_state()?.iter().map(String::as_str));
+                limiter_state::restore(&self.limiter, journal.limiter_state()?.iter().map(String::as_str));
             }
             Ok((refused, journal.sums()?, journal.usage()?))
         })
         .map_err(|error: paceline_store::JournalError| self.broken(Failure::interrupted(error)))?;
-        let figures = Figures::at_start(&counts);
+        let figures = Counters::at_start(&counts);
         let about = About {
-            same: SameFailures::new(self.args.stop_after_same, figures.input - refused, figures.ended() - refused),
+            same: FailFast::new(self.args.stop_after_same, figures.input - refused, figures.ended() - refused),
             retry: self.upstream.pacer.retry.clone(),
             address: self.upstream.base_url.as_deref().unwrap_or_default().into(),
             key: upstream::key_place(&self.upstream.key).into(),
@@ -152,7 +148,7 @@ impl Run<'_> {
             limiter: self.limiter.clone(),
             sender,
             deadline: self.upstream.deadline,
-            budget: Budget::new(purses(self.args), self.upstream.prices.clone(), &usage),
+            budget: Budget::new(budgets(self.args), self.upstream.prices.clone(), &usage),
             phase: phase_seen,
             journal: self.job.journal.clone(),
             in_flight: AtomicU64::new(0),
@@ -161,7 +157,13 @@ impl Run<'_> {
         });
         let journal = &self.job.journal;
         let reading = self.job.input_cursor.map(|from| {
-            reading::start(journal.clone(), Arc::clone(&context), self.upstream.clone(), acknowledge.clone(), from)
+            background_load::start(
+                journal.clone(),
+                Arc::clone(&context),
+                self.upstream.clone(),
+                acknowledge.clone(),
+                from,
+            )
         });
         let dispatcher = Dispatcher::new(Parts {
             reading,
@@ -201,7 +203,7 @@ impl Run<'_> {
         if self.args.ordered && counts.waiting + counts.in_flight == 0 && !unread {
             journal.order().map_err(Failure::interrupted)?;
         }
-        let bounded = ended.stop.as_ref().is_some_and(Stop::is_bound);
+        let bounded = ended.stop.as_ref().is_some_and(StopReason::is_bound);
         match report::write(&self.paths.report, journal, &context.input, &Ending { now, bounded, enough }) {
             Err(ReportError::Interrupted) => {
                 tracing::warn!("the report was not written; `paceline stats --items --json` tells the same");
@@ -232,7 +234,7 @@ impl Run<'_> {
             budget: context.budget.used(),
             concurrency: self.upstream.pacer.concurrency.max(),
             view: &view,
-            again: self.paths.journal.is_some().then(|| again::command_line(std::env::args_os())),
+            again: self.paths.journal.is_some().then(|| resume_command::command_line(std::env::args_os())),
         };
         let wall = |at: Instant| context.timestamp(at);
         let words = summary.text(&self.args.output, &self.paths.errors, &self.paths.report);
@@ -258,7 +260,7 @@ fn set_prices(args: &RunArgs, upstream: &mut Upstream) -> Result<(), Failure> {
 }
 
 /// What calls may use.
-const fn purses(args: &RunArgs) -> budget::Limits {
+const fn budgets(args: &RunArgs) -> budget::Limits {
     budget::Limits { run_tokens: args.max_tokens, job_tokens: args.budget_tokens, job_cost: args.budget_cost }
 }
 
@@ -307,22 +309,11 @@ fn prepare_input(args: &RunArgs, paths: &Paths, provider: Provider) -> Result<In
         let earlier = match begun {
             Some(_) if args.accept_changed_input => Earlier::MayDiffer,
             Some(_) if args.retry_failed => Earlier::MayBeRepaired,
-            Some(journal) => Begun::earlier_input(journal),
+            Some(journal) => JobConfig::earlier_input(journal),
             None => Earlier::MayDiffer,
         };
         Input::prepare(&args.input, &paths.input, &earlier, converter.as_ref()).map_err(Failure::refused)
     })
-}
-
-/// Starts the in-process mock when it is asked for, and points the upstream at it.
-pub(crate) async fn start_mock(upstream: &mut Upstream, seed: Option<u64>) -> Result<Option<MockServer>, Failure> {
-    if upstream.name != MOCK || upstream.base_url.is_some() {
-        return Ok(None);
-    }
-    let config = MockConfig { seed: seed.unwrap_or_default(), ..MockConfig::default() };
-    let server = mock::spawn(config.with_requests_per_minute(MOCK_RPM)).await?;
-    upstream.base_url = Some(server.url());
-    Ok(Some(server))
 }
 
 fn limiter(upstream: &Upstream, seed: Option<u64>) -> Result<Limiter, Failure> {
@@ -337,11 +328,6 @@ fn limiter(upstream: &Upstream, seed: Option<u64>) -> Result<Limiter, Failure> {
 /// The limits that an ideal client would know: those configured, and those of our own mock.
 fn told_limits(upstream: &Upstream) -> Limits {
     let mut limits = upstream.pacer.limits.clone();
-    if upstream.name == MOCK {
-        limits.quotas.push(Quota {
-            shape: Shape::Bucket { burst: MOCK_RPM.div_ceil(60) },
-            ..Quota::sliding(paceline_core::Dimension::Requests, MOCK_RPM, Duration::from_secs(60))
-        });
-    }
+    limits.quotas.extend(mock::limit_of(upstream));
     limits
 }

@@ -9,8 +9,10 @@ use paceline_sim::{Failed, Measures, Scenario, Setup, compare_each, medians, pol
 use serde_json::json;
 
 use super::args::CompareArgs;
+#[cfg(feature = "charts")]
+use super::chart;
 use super::table::Mean;
-use super::{chart, files, refused, scenario, table};
+use super::{files, refused, scenario, table};
 use crate::exit::{Failure, Status};
 use crate::{output, text};
 
@@ -49,6 +51,7 @@ pub(crate) fn command(args: &CompareArgs, quiet: bool) -> Result<Status, Failure
     let made: Vec<Measures> = made.into_iter().flatten().collect();
     let medians = medians(&made);
     let means = Mean::of_each(&setups, &medians);
+    #[cfg(feature = "charts")]
     if let Some(picture) = &args.chart {
         picture.save(&chart::compare::figure(&means, scenarios.len(), &args.world.hints))?;
     }

@@ -2,9 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use paceline_chart::Figure;
-
 use crate::exit::Failure;
+
+/// What a flag that asks for a picture comes to where none can be drawn.
+const NO_CHARTS: &str = "this paceline was built without pictures: `cargo install --path crates/paceline-cli --features charts` \
+                         builds one that draws them";
 
 /// The form of a picture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,8 +36,11 @@ impl Picture {
     /// Reads the flag's value.
     ///
     /// # Errors
-    /// A name that ends otherwise.
+    /// A name that ends otherwise; any name without the feature `charts`.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        if cfg!(not(feature = "charts")) {
+            return Err(NO_CHARTS.to_owned());
+        }
         let path = PathBuf::from(text);
         let form = match path.extension().and_then(|ending| ending.to_str()) {
             Some("svg") => Form::Svg,
@@ -48,12 +53,13 @@ impl Picture {
     /// Reads the value of a flag that asks for one form.
     ///
     /// # Errors
-    /// A name that ends as one of the other form.
+    /// A name that ends as one of the other form; any name without the feature `charts`.
     pub(crate) fn of(form: Form, text: &str) -> Result<Self, String> {
         match Self::parse(text) {
             Ok(other) if other.form != form => {
                 Err(format!("that is a name of the other form: use {}", other.form.flag()))
             }
+            Err(error) if cfg!(not(feature = "charts")) => Err(error),
             _ => Ok(Self { path: PathBuf::from(text), form }),
         }
     }
@@ -67,7 +73,8 @@ impl Picture {
     ///
     /// # Errors
     /// When the file cannot be written.
-    pub(crate) fn save(&self, figure: &Figure) -> Result<(), Failure> {
+    #[cfg(feature = "charts")]
+    pub(crate) fn save(&self, figure: &paceline_chart::Figure) -> Result<(), Failure> {
         let bytes = match self.form {
             Form::Svg => figure.svg().map(String::into_bytes),
             Form::Png => figure.png(),

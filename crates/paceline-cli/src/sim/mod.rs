@@ -1,12 +1,14 @@
 //! `paceline sim`: policies against model providers, in virtual time.
 
 mod args;
+#[cfg(feature = "charts")]
 mod chart;
 mod compare;
 mod files;
 mod plan;
 mod responsive;
 mod table;
+mod trace;
 
 use std::path::Path;
 
@@ -60,12 +62,13 @@ fn run(args: &RunArgs, everywhere: &Everywhere) -> Result<(), Failure> {
     let measures = if args.trace.is_none() && args.chart.is_none() {
         simulate(&scenario, &setup).map_err(refused)?
     } else {
-        let (measures, trace) = simulate_traced(&scenario, &setup).map_err(refused)?;
+        let (measures, spans) = simulate_traced(&scenario, &setup).map_err(refused)?;
         if let Some(path) = &args.trace {
-            files::table(path, chart::run::COLUMNS, chart::run::rows(&trace))?;
+            files::table(path, trace::COLUMNS, trace::rows(&spans))?;
         }
+        #[cfg(feature = "charts")]
         if let Some(picture) = &args.chart {
-            picture.save(&chart::run::figure(&scenario, &measures, &trace))?;
+            picture.save(&chart::run::figure(&scenario, &measures, &spans))?;
         }
         measures
     };

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use paceline_config::{CallNames, Upstream};
 use paceline_core::{Dimension, Limits, Quota};
-use paceline_sim::{Limit, Plan, ProviderConfig, Scenario, plan};
+use paceline_model::{Limit, ProviderConfig};
+use paceline_sim::{Plan, Scenario, plan};
 use serde_json::{Value, json};
 
 use super::args::PlanArgs;

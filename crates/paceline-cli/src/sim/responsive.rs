@@ -5,6 +5,7 @@ use paceline_sim::{Course, Requirement};
 use serde_json::json;
 
 use super::args::ResponsiveArgs;
+#[cfg(feature = "charts")]
 use super::chart;
 use super::files::{self, Picture};
 use crate::exit::Failure;
@@ -38,6 +39,7 @@ pub(super) fn command(args: &ResponsiveArgs) -> Result<(), Failure> {
         });
         files::table(path, ["request", "delay_ns", "succeeded"], rows)?;
     }
+    #[cfg(feature = "charts")]
     if pictures().next().is_some() {
         let figure = chart::responsive::figure(&trial, &course).map_err(Failure::refused)?;
         pictures().try_for_each(|picture| picture.save(&figure))?;

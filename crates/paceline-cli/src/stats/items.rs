@@ -8,7 +8,7 @@ use paceline_store::{Reader, ReportRow, Rows};
 
 use crate::exit::Failure;
 use crate::run::lines::input::Input;
-use crate::run::seen::report::{self, ReportError, Row};
+use crate::run::progress::report::{self, ReportError, Row};
 use crate::text;
 
 /// Prints them: as a table, or one object a line.

@@ -11,7 +11,7 @@ use paceline_core::{Class, Timestamp};
 use paceline_store::{ACCOUNT, JobCounts, ScopeRow, ScopeStatus};
 use serde_json::{Value, json};
 
-use super::aged::{end_hold, time};
+use super::age_snapshot::{end_hold, time};
 use crate::run::job::holds;
 use crate::text;
 

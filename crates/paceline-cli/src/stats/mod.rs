@@ -1,6 +1,6 @@
 //! `paceline stats`: how a job stands, read from its journal without disturbing it.
 
-mod aged;
+mod age_snapshot;
 mod history;
 mod items;
 mod job;
@@ -17,7 +17,7 @@ use serde_json::Value;
 
 use crate::exit::{Failure, Status};
 use crate::output::print;
-use crate::run::Stop;
+use crate::run::StopReason;
 
 /// `paceline stats`.
 #[derive(Debug, Args)]
@@ -60,7 +60,7 @@ pub(crate) fn command(args: &StatsArgs) -> Result<Status, Failure> {
     let reader = open(&path)?;
     let snapshot = snapshot(&reader)?;
     if args.items {
-        let bounded = snapshot["stopped"].as_str().is_some_and(Stop::is_word_of_bound);
+        let bounded = snapshot["stopped"].as_str().is_some_and(StopReason::is_word_of_bound);
         items::print(&reader, args.json, bounded)?;
     } else if args.history {
         print_history(&reader, args.json)?;
@@ -156,9 +156,9 @@ fn snapshot(reader: &Reader) -> Result<Value, Failure> {
     let Some(snapshot) = reader.snapshot().map_err(Failure::refused)? else { return Ok(Value::Null) };
     let mut job: Value = serde_json::from_str(&snapshot.job).unwrap_or(Value::Null);
     // An older version wrote the scopes with the job.
-    if let (Some(at), None) = (aged::time(&job["at"]), job.get("scopes")) {
+    if let (Some(at), None) = (age_snapshot::time(&job["at"]), job.get("scopes")) {
         let scopes = snapshot.scopes.iter().filter_map(|text| serde_json::from_str(text).ok());
-        job["scopes"] = scopes.map(|scope| aged::aged(scope, at)).collect();
+        job["scopes"] = scopes.map(|scope| age_snapshot::aged(scope, at)).collect();
     }
     Ok(job)
 }

@@ -3,11 +3,11 @@
 mod add;
 mod amend;
 mod export;
-mod family;
 mod groups;
 mod judge;
 mod list;
 mod pages;
+mod process_group;
 mod prune;
 mod report;
 mod row;

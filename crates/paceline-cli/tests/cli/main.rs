@@ -5,6 +5,8 @@ mod answers;
 mod attribution;
 mod bounds;
 mod budget;
+#[cfg(feature = "charts")]
+mod charts;
 mod checks;
 mod convert;
 #[cfg(target_os = "linux")]
@@ -21,6 +23,7 @@ mod input;
 mod order;
 mod outage;
 mod partial;
+#[cfg(feature = "charts")]
 mod pictures;
 mod plan;
 mod resume;

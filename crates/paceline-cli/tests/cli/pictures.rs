@@ -1,6 +1,6 @@
 //! The pictures in `docs/images` are what the commands in the documentation draw, to the byte.
 //!
-//! `UPDATE_PICTURES=1 cargo test -p paceline-cli --test cli pictures` draws them anew; look at what changed.
+//! `UPDATE_PICTURES=1 cargo test -p paceline-cli --features charts --test cli pictures` draws them anew; look at what changed.
 
 use std::path::Path;
 

@@ -1,10 +1,8 @@
 use super::*;
-use crate::hints::Hints;
-use crate::limiter::Limit;
 use crate::policy;
-use crate::provider::ProviderConfig;
 use crate::trace::Span;
 use paceline_core::{Dimension, Limits, Pace, PacerConfig, Quota, Retry, Shape};
+use paceline_model::{Hints, Limit, ProviderConfig};
 
 fn run(name: &str, items: u32, setup: &Setup) -> Measures {
     let scenario = Scenario::named(name).expect("built in").with_at_most(items);

@@ -6,14 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use paceline_core::{Class, Dimension, Instant, LimitReport, Restores, Rng, Shape};
+use paceline_model::{Admission, Cause, Hints, Provider, Refusal, Service, ToldWait};
 
 use super::{Setup, SimError};
-use crate::hints::{Hints, ToldWait};
 use crate::policy::{self, Answer, Fate, Next, Policy, Setting, Wait, Work};
-use crate::provider::{Admission, Cause, Provider, Refusal};
 use crate::record::Record;
 use crate::scenario::{Item, Scenario};
-use crate::sharing::Service;
 use crate::trace::{PaceNow, Recorder, Span};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -18,8 +18,8 @@ mod window;
 use std::time::Duration;
 
 use paceline_core::{Class, ConfigError, Cost, Instant, LimitReport, Pace, PacerConfig};
+use paceline_model::ToldWait;
 
-use crate::hints::ToldWait;
 use crate::scenario::{Item, Scenario};
 
 use crew::Crew;

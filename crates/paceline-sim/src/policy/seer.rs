@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use paceline_core::{Class, Instant};
+use paceline_model::{Admission, Provider};
 
 use super::{Answer, Fate, Next, Policy, Setting, Work};
-use crate::provider::{Admission, Provider};
 
 /// Limits that change are looked at so often.
 const LOOK: Duration = Duration::from_millis(50);

@@ -1,8 +1,7 @@
 //! The TOML form of a scenario.
 
 use super::*;
-use crate::chance::Chance;
-use crate::schedule::Scaling;
+use paceline_model::{Chance, Scaling};
 
 /// What stands in a scenario's file.
 #[derive(Debug, Deserialize)]

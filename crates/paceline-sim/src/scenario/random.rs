@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use paceline_core::Rng;
+use paceline_model::lognormal;
 
 use super::draw::Draw;
 use super::noise;
@@ -19,7 +20,7 @@ pub(super) fn text(seed: u64, noisy: bool) -> String {
     let rate = draw.between(2.0, 2_000.0);
     let p50 = draw.between(0.003, 2.0);
     let p99 = p50 * draw.between(1.5, 10.0);
-    let sigma = libm::log(p99 / p50) / crate::latency::Z99;
+    let sigma = lognormal::sigma(p50, p99);
     let mean = p50 * libm::exp(sigma * sigma / 2.0);
     let kind = draw.one_of(&["bucket", "fixed", "sliding", "punishing", "places", "overload", "tokens", "mixed"]);
     let items = (rate * draw.between(SECONDS.0, SECONDS.1)).min(MOST_ITEMS.max(rate * SECONDS.0));

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use paceline_core::{Dimension, Timestamp};
+use paceline_model::{Cause, Hints, LimitState, ToldWait};
 use paceline_providers::Provider;
 use paceline_providers::table::{ErrorWords, LimitHeaders, MockError, ResetForm, Table, fill};
-use paceline_sim::{Cause, Hints, LimitState, ToldWait};
 use serde_json::Value;
 
 use super::go_duration::{decimal, go_duration};

@@ -7,7 +7,7 @@ use paceline_core::Timestamp;
 /// The items that this run has begun: those that were sent. Once there are as many as it may begin, it only goes on with
 /// those.
 #[derive(Debug)]
-pub(crate) struct Begun {
+pub(crate) struct StartedItems {
     limit: Option<u64>,
     count: u64,
     /// Items that are tried for the first time: whether they will be sent is not known yet.
@@ -18,7 +18,7 @@ pub(crate) struct Begun {
     due: BTreeSet<(Timestamp, u64)>,
 }
 
-impl Begun {
+impl StartedItems {
     /// Nothing has begun; without a limit nothing is remembered either.
     pub(crate) const fn new(limit: Option<u64>) -> Self {
         Self { limit, count: 0, candidates: BTreeSet::new(), open: BTreeMap::new(), due: BTreeSet::new() }
@@ -85,7 +85,7 @@ mod tests {
     #[test]
     fn a_run_goes_on_with_what_it_has_begun_and_with_nothing_else() {
         let at = Timestamp::from_millis;
-        let mut begun = Begun::new(Some(2));
+        let mut begun = StartedItems::new(Some(2));
         begun.tried(4);
         assert_eq!(begun.left(), 1);
         begun.settled(4, true, Some(at(30)));
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn an_item_that_comes_back_unsent_has_not_begun() {
-        let mut begun = Begun::new(Some(2));
+        let mut begun = StartedItems::new(Some(2));
         begun.tried(1);
         begun.tried(2);
         assert!(begun.full());
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn without_a_bound_nothing_is_remembered() {
-        let mut begun = Begun::new(None);
+        let mut begun = StartedItems::new(None);
         (0..100).for_each(|ordinal| begun.tried(ordinal));
         begun.settled(1, true, Some(Timestamp::from_millis(1)));
         assert!(!begun.full() && !begun.used_up() && begun.next_due().is_none() && begun.candidates.is_empty());

@@ -12,7 +12,7 @@ use crate::text;
 
 /// A bound on what calls use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Purse {
+pub(crate) enum BudgetKind {
     /// `--max-tokens`: of this run.
     RunTokens,
     /// `--budget-tokens`: of the job, over all its runs.
@@ -30,9 +30,9 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    fn all(self) -> impl Iterator<Item = (Purse, u64)> {
-        let tokens = [(Purse::RunTokens, self.run_tokens), (Purse::JobTokens, self.job_tokens)];
-        let cost = (Purse::JobCost, self.job_cost.map(Money::units));
+    fn all(self) -> impl Iterator<Item = (BudgetKind, u64)> {
+        let tokens = [(BudgetKind::RunTokens, self.run_tokens), (BudgetKind::JobTokens, self.job_tokens)];
+        let cost = (BudgetKind::JobCost, self.job_cost.map(Money::units));
         tokens.into_iter().chain([cost]).filter_map(|(purse, limit)| Some((purse, limit?)))
     }
 }
@@ -87,12 +87,12 @@ impl Used {
 pub(crate) struct Budget {
     limits: Limits,
     prices: Prices,
-    book: Mutex<Book>,
+    ledger: Mutex<Ledger>,
     settled: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Book {
+struct Ledger {
     run: Sum,
     /// Over all runs.
     job: Sum,
@@ -111,10 +111,10 @@ struct Sum {
 
 impl Sum {
     /// In the units of a purse.
-    const fn of(&self, purse: Purse) -> u64 {
+    const fn of(&self, purse: BudgetKind) -> u64 {
         match purse {
-            Purse::RunTokens | Purse::JobTokens => self.usage.total(),
-            Purse::JobCost => self.cost.units(),
+            BudgetKind::RunTokens | BudgetKind::JobTokens => self.usage.total(),
+            BudgetKind::JobCost => self.cost.units(),
         }
     }
 
@@ -125,11 +125,11 @@ impl Sum {
     }
 }
 
-impl Book {
-    const fn used(&self, purse: Purse) -> u64 {
+impl Ledger {
+    const fn used(&self, purse: BudgetKind) -> u64 {
         match purse {
-            Purse::RunTokens => self.run.of(purse),
-            Purse::JobTokens | Purse::JobCost => self.job.of(purse),
+            BudgetKind::RunTokens => self.run.of(purse),
+            BudgetKind::JobTokens | BudgetKind::JobCost => self.job.of(purse),
         }
     }
 
@@ -144,14 +144,14 @@ impl Book {
 impl Budget {
     /// A budget of a job whose runs before used `before`.
     pub(crate) fn new(limits: Limits, prices: Prices, before: &[ModelUsage]) -> Self {
-        let mut book = Book::default();
+        let mut ledger = Ledger::default();
         for ModelUsage { model, calls, tokens_in, tokens_out } in before {
             let usage = Usage { input_tokens: *tokens_in, output_tokens: *tokens_out, units: 0 };
             let cost = prices.of(model).of(*tokens_in, *tokens_out);
-            book.job.combine(&Sum { usage, cost }, u64::saturating_add);
-            book.calls += calls;
+            ledger.job.combine(&Sum { usage, cost }, u64::saturating_add);
+            ledger.calls += calls;
         }
-        Self { limits, prices, book: Mutex::new(book), settled: Notify::new() }
+        Self { limits, prices, ledger: Mutex::new(ledger), settled: Notify::new() }
     }
 
     /// Whether it has an end, for which calls may wait before they wait for a permit.
@@ -164,7 +164,7 @@ impl Budget {
     ///
     /// # Errors
     /// The purse that it does not fit in any more: what has been used stays used.
-    pub(crate) async fn reserve(&self, expected: Expected) -> Result<Reserved<'_>, Purse> {
+    pub(crate) async fn reserve(&self, expected: Expected) -> Result<Reserved<'_>, BudgetKind> {
         if !self.is_bounded() {
             return Ok(Reserved { budget: self, expected, sum: Sum::default() });
         }
@@ -173,19 +173,19 @@ impl Budget {
             tokio::pin!(settled);
             settled.as_mut().enable();
             {
-                let mut book = self.book();
-                let sum = self.sum(&expected.model, larger(expected.usage, book.mean()));
-                let mut waits = !expected.bounded && book.calls == 0 && book.open > 0;
+                let mut ledger = self.ledger();
+                let sum = self.sum(&expected.model, larger(expected.usage, ledger.mean()));
+                let mut waits = !expected.bounded && ledger.calls == 0 && ledger.open > 0;
                 for (purse, limit) in self.limits.all() {
-                    let (tokens, free) = (sum.of(purse), limit.saturating_sub(book.used(purse)));
+                    let (tokens, free) = (sum.of(purse), limit.saturating_sub(ledger.used(purse)));
                     if tokens > free || free == 0 {
                         return Err(purse);
                     }
-                    waits |= book.reserved.of(purse).saturating_add(tokens) > free;
+                    waits |= ledger.reserved.of(purse).saturating_add(tokens) > free;
                 }
                 if !waits {
-                    book.reserved.combine(&sum, u64::saturating_add);
-                    book.open += 1;
+                    ledger.reserved.combine(&sum, u64::saturating_add);
+                    ledger.open += 1;
                     return Ok(Reserved { budget: self, expected, sum });
                 }
             }
@@ -195,16 +195,16 @@ impl Budget {
 
     /// What has been used.
     pub(crate) fn used(&self) -> Used {
-        let book = self.book();
+        let ledger = self.ledger();
         let mean = self.limits.all().map(|(purse, limit)| {
-            let used = book.used(purse);
+            let used = ledger.used(purse);
             // Of this run alone it is not known how many calls there were; a call uses what those of the job use.
-            let mean = book.job.of(purse).checked_div(book.calls).filter(|mean| *mean > 0)?;
+            let mean = ledger.job.of(purse).checked_div(ledger.calls).filter(|mean| *mean > 0)?;
             Some(limit.saturating_sub(used) / mean)
         });
         Used {
-            tokens: self.limits.job_tokens.map(|limit| (book.job.usage.total(), limit)),
-            cost: (!self.prices.is_empty()).then_some((book.job.cost, self.limits.job_cost)),
+            tokens: self.limits.job_tokens.map(|limit| (ledger.job.usage.total(), limit)),
+            cost: (!self.prices.is_empty()).then_some((ledger.job.cost, self.limits.job_cost)),
             calls_left: mean.flatten().min(),
         }
     }
@@ -213,8 +213,8 @@ impl Budget {
         Sum { usage, cost: self.prices.of(model).of(usage.input_tokens, usage.output_tokens) }
     }
 
-    fn book(&self) -> MutexGuard<'_, Book> {
-        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -237,10 +237,10 @@ impl Reserved<'_> {
         let usage = used.unwrap_or_else(|| larger(self.expected.usage, self.sum.usage));
         let calls = u64::from(used.is_none() || usage.total() > 0);
         let (model, sum) = (Arc::clone(&self.expected.model), self.budget.sum(&self.expected.model, usage));
-        let mut book = self.budget.book();
-        book.run.combine(&sum, u64::saturating_add);
-        book.job.combine(&sum, u64::saturating_add);
-        book.calls += calls;
+        let mut ledger = self.budget.ledger();
+        ledger.run.combine(&sum, u64::saturating_add);
+        ledger.job.combine(&sum, u64::saturating_add);
+        ledger.calls += calls;
         ModelUsage { model, calls, tokens_in: usage.input_tokens, tokens_out: usage.output_tokens }
     }
 }
@@ -248,10 +248,10 @@ impl Reserved<'_> {
 impl Drop for Reserved<'_> {
     fn drop(&mut self) {
         if self.budget.is_bounded() {
-            let mut book = self.budget.book();
-            book.reserved.combine(&self.sum, u64::saturating_sub);
-            book.open -= 1;
-            drop(book);
+            let mut ledger = self.budget.ledger();
+            ledger.reserved.combine(&self.sum, u64::saturating_sub);
+            ledger.open -= 1;
+            drop(ledger);
             self.budget.settled.notify_waiters();
         }
     }
@@ -289,7 +289,7 @@ mod tests {
         let reserve = |tokens| budget.reserve(bounded(tokens, 0)).now_or_never();
         let first = reserve(60).expect("at once").expect("fits");
         assert!(reserve(60).is_none(), "the first may still turn out to be cheap");
-        assert_eq!(reserve(101).expect("at once").expect_err("never fits"), Purse::RunTokens);
+        assert_eq!(reserve(101).expect("at once").expect_err("never fits"), BudgetKind::RunTokens);
         let mut waits = Box::pin(budget.reserve(bounded(60, 0)));
         assert!(waits.as_mut().now_or_never().is_none());
         first.settle(Some(tokens(40, 0)));
@@ -314,7 +314,7 @@ mod tests {
         let limits = Limits { job_cost: "1000".parse().ok(), ..Limits::default() };
         let budget = Budget::new(limits, price, &before);
         let reserved = budget.reserve(bounded(1, 1)).now_or_never().expect("at once");
-        assert_eq!(reserved.expect_err("calls cost 350 here"), Purse::JobCost);
+        assert_eq!(reserved.expect_err("calls cost 350 here"), BudgetKind::JobCost);
     }
 
     #[test]
@@ -330,6 +330,6 @@ mod tests {
         let second = reserve().expect("known").expect("40 of 60");
         assert!(reserve().is_none(), "40 are left when the second uses what the first did");
         second.settle(Some(tokens(1, 69)));
-        assert_eq!(reserve().expect("at once").expect_err("over"), Purse::JobTokens);
+        assert_eq!(reserve().expect("at once").expect_err("over"), BudgetKind::JobTokens);
     }
 }

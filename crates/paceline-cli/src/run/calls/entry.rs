@@ -6,7 +6,7 @@ use paceline_core::{Class, GiveUp, Request};
 use paceline_http::NoAnswer;
 use paceline_store::{CallTotals, Claimed, End, Finished, LastAnswer, ResultBody, Tally};
 
-use crate::run::calls::alike::Failed;
+use crate::run::calls::fail_fast::Failed;
 use crate::run::calls::item::Sent;
 
 /// What a call adds to the counters of the job.

@@ -13,8 +13,8 @@ use paceline_providers::Usage;
 use paceline_store::{Claimed, Journal, ModelUsage};
 use tokio::sync::watch;
 
-use crate::run::calls::budget::{Budget, Expected, Purse};
-use crate::run::calls::lane::Turn;
+use crate::run::calls::budget::{Budget, BudgetKind, Expected};
+use crate::run::calls::permit_queue::PermitTurn;
 use crate::run::lines::format::Format;
 use crate::run::lines::input::{Input, Span};
 use crate::run::lines::line::{self, Echo, LineError};
@@ -87,7 +87,7 @@ pub(crate) enum TryEnd {
     /// It never left: its scope is closed for a wait that is better spent in the journal.
     PutOff(Pause),
     /// It never left, because what calls may use would not be enough.
-    OverBudget(Purse),
+    OverBudget(BudgetKind),
     /// It never left, and never can.
     Impossible(Impossible),
     /// It left.
@@ -173,7 +173,7 @@ impl Context {
 
     /// Tries an item once; it asks for its permit when its turn comes. Nothing is lost if the future is dropped, but the call
     /// may be repeated then.
-    pub(crate) async fn attempt(&self, item: Claimed, turn: Turn) -> Tried {
+    pub(crate) async fn attempt(&self, item: Claimed, turn: PermitTurn) -> Tried {
         let end = match self.prepare(&item) {
             Ok(Ready { request, expected, call }) => {
                 let call = Some(call).filter(|(_, call)| call.body.len() <= LONG_BODY);
@@ -233,7 +233,7 @@ impl Context {
         HeaderValue::from_maybe_shared(Bytes::from(key)).expect("a job's name and a number are digits and letters")
     }
 
-    async fn perform(&self, ready: Ready<Option<(Echo, Call)>>, item: &Claimed, mut turn: Turn) -> TryEnd {
+    async fn perform(&self, ready: Ready<Option<(Echo, Call)>>, item: &Claimed, mut turn: PermitTurn) -> TryEnd {
         let Ready { request, expected, call } = ready;
         let began = self.limiter.now();
         let budgeted = tokio::select! {

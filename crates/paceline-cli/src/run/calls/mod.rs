@@ -1,13 +1,13 @@
 //! The work: items are claimed, tried and recorded until the run has to end.
 
 pub(crate) mod acknowledge;
-pub(crate) mod alike;
 pub(crate) mod bounds;
 pub(crate) mod budget;
 pub(crate) mod dispatch;
 pub(crate) mod entry;
+pub(crate) mod fail_fast;
 pub(crate) mod item;
-pub(crate) mod lane;
+pub(crate) mod permit_queue;
 pub(crate) mod record;
 pub(crate) mod signals;
 pub(crate) mod stop;

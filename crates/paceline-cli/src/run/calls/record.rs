@@ -11,14 +11,14 @@ use paceline_store::{
 };
 
 use crate::run::calls::acknowledge::Acknowledge;
-use crate::run::calls::alike::{Failed, Reachability, SameFailures, TOO_LARGE, Watched};
 use crate::run::calls::entry;
+use crate::run::calls::fail_fast::{FailFast, FailFastDecision, Failed, Reachability, TOO_LARGE};
 use crate::run::calls::item::{Context, Impossible, Pause, Sent, Tried, TryEnd};
-use crate::run::calls::stop::Stop;
+use crate::run::calls::stop::StopReason;
 use crate::run::job::holds::{self, Holds};
-use crate::run::seen::figures::Figures;
-use crate::run::seen::minutes::Minutes;
-use crate::run::seen::resends::Resends;
+use crate::run::progress::counters::Counters;
+use crate::run::progress::minutes::Minutes;
+use crate::run::progress::resends::Resends;
 use crate::text;
 
 /// What a log line quotes of a server's words, in characters: all of them stand in the report.
@@ -28,9 +28,9 @@ const LONGEST_CAUSE: usize = 120;
 pub(crate) struct Recorder {
     journal: Journal,
     pub(crate) acknowledge: Acknowledge,
-    figures: Figures,
+    figures: Counters,
     minutes: Minutes,
-    same: SameFailures,
+    same: FailFast,
     reachability: Reachability,
     retry: Retry,
     address: Arc<str>,
@@ -43,8 +43,8 @@ pub(crate) struct Recorder {
 
 /// What a recorder needs to know of its run.
 pub(crate) struct About {
-    pub(crate) figures: Figures,
-    pub(crate) same: SameFailures,
+    pub(crate) figures: Counters,
+    pub(crate) same: FailFast,
     pub(crate) retry: Retry,
     pub(crate) address: Arc<str>,
     pub(crate) key: Arc<str>,
@@ -57,11 +57,11 @@ pub(crate) struct Recorded {
     /// The item can be claimed again from then on.
     pub(crate) due: Option<Timestamp>,
     /// A scope or the account was held or stopped.
-    pub(crate) account: Option<Stop>,
+    pub(crate) account: Option<StopReason>,
     /// The state of the scope has to be stored, or of all.
     pub(crate) scopes_changed: Option<Reach>,
     /// The run has to stop.
-    pub(crate) stop: Option<Stop>,
+    pub(crate) stop: Option<StopReason>,
 }
 
 impl Recorder {
@@ -75,7 +75,7 @@ impl Recorder {
     }
 
     /// The counters as they stand.
-    pub(crate) const fn figures(&self) -> &Figures {
+    pub(crate) const fn figures(&self) -> &Counters {
         &self.figures
     }
 
@@ -109,11 +109,11 @@ impl Recorder {
             TryEnd::Withheld => self.give_back(&item),
             TryEnd::PutOff(pause) => self.put_off(&item, pause),
             TryEnd::OverBudget(purse) => {
-                let stop = Some(Stop::over(purse, &context.budget.used()));
+                let stop = Some(StopReason::over(purse, &context.budget.used()));
                 Recorded { stop, ..self.give_back(&item) }
             }
             TryEnd::InputBroken(broken) => {
-                let stop = Some(Stop::Input { words: broken.to_string() });
+                let stop = Some(StopReason::Input { words: broken.to_string() });
                 Recorded { stop, ..self.give_back(&item) }
             }
             TryEnd::Impossible(why) => self.impossible(context, &item, &why),
@@ -122,8 +122,8 @@ impl Recorder {
     }
 
     /// At the end of a run: failures held back are recorded after all, unless they are the reason to stop.
-    pub(crate) fn settle_held_back(&mut self, stop: Option<&Stop>) {
-        let pending = matches!(stop, Some(Stop::SameFailure { .. }));
+    pub(crate) fn settle_held_back(&mut self, stop: Option<&StopReason>) {
+        let pending = matches!(stop, Some(StopReason::SameFailure { .. }));
         for failed in self.same.take_held_back() {
             if pending {
                 let Finished { ordinal, tally, adds, usage, .. } = failed.finished;
@@ -186,7 +186,8 @@ impl Recorder {
         let mut recorded =
             Recorded { scopes_changed: closes.then_some(sent.exchange.reading.reach), ..Recorded::default() };
         if let Some(words) = self.reachability.gone(&sent.exchange.answer, context.limiter.now()) {
-            recorded.stop = Some(Stop::Unreachable { address: self.address.to_string(), words: words.to_owned() });
+            recorded.stop =
+                Some(StopReason::Unreachable { address: self.address.to_string(), words: words.to_owned() });
         }
         if sent.exchange.reading.class == Class::Account {
             recorded.account = Some(self.account_stop(&sent));
@@ -211,7 +212,7 @@ impl Recorder {
     }
 
     fn succeeded(&mut self, item: &Claimed, sent: &Sent, adds: CallTotals) {
-        for earlier in self.same.differs() {
+        for earlier in self.same.disarm() {
             self.fail(earlier);
         }
         let tally = entry::tally(item, sent, None);
@@ -275,14 +276,14 @@ impl Recorder {
         let watched = if refused {
             self.same.refused(failed)
         } else {
-            let mut all = self.same.differs();
+            let mut all = self.same.disarm();
             all.push(failed);
-            Watched::Record(all)
+            FailFastDecision::Record(all)
         };
         match watched {
-            Watched::HeldBack => Recorded::default(),
-            Watched::Stop(stop) => Recorded { stop: Some(stop), ..Recorded::default() },
-            Watched::Record(all) => {
+            FailFastDecision::HeldBack => Recorded::default(),
+            FailFastDecision::Stop(stop) => Recorded { stop: Some(stop), ..Recorded::default() },
+            FailFastDecision::Record(all) => {
                 for failed in all {
                     self.fail(failed);
                 }
@@ -299,12 +300,12 @@ impl Recorder {
         self.journal.finish(finished, self.acknowledge.reply());
     }
 
-    fn account_stop(&self, sent: &Sent) -> Stop {
+    fn account_stop(&self, sent: &Sent) -> StopReason {
         let status = sent.exchange.status();
         let said = entry::said(sent);
         if let Err(NoAnswer::Tls(words)) = &sent.exchange.answer {
             let address = self.address.to_string();
-            return Stop::Tls { address, words: words.clone() };
+            return StopReason::Tls { address, words: words.clone() };
         }
         let words = status.map_or_else(|| said.clone(), |status| format!("{status} {said}"));
         let fix = match status {
@@ -312,6 +313,6 @@ impl Recorder {
             Some(403) => format!("check what the key in {} may use", self.key),
             _ => "check the account's credit and limits at the provider".to_owned(),
         };
-        Stop::Account { words, fix: format!("{fix}, then run the same command again") }
+        StopReason::Account { words, fix: format!("{fix}, then run the same command again") }
     }
 }

@@ -6,12 +6,12 @@ use std::time::Duration;
 use paceline_core::Timestamp;
 use paceline_store::DiskFull;
 
-use crate::run::calls::budget::{Purse, Used};
+use crate::run::calls::budget::{BudgetKind, Used};
 use crate::text;
 
 /// The reason to stop early.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Stop {
+pub(crate) enum StopReason {
     /// Ctrl-C or SIGTERM.
     Interrupted,
     /// The next call could start only after `--max-wait`.
@@ -78,14 +78,14 @@ pub(crate) enum Stop {
     },
 }
 
-impl Stop {
+impl StopReason {
     /// The next call does not fit into a purse of which so much is used.
-    pub(crate) fn over(purse: Purse, used: &Used) -> Self {
+    pub(crate) fn over(purse: BudgetKind, used: &Used) -> Self {
         let budget = |flag, words: Option<String>| Self::Budget { flag, used: words.unwrap_or_default() };
         match purse {
-            Purse::RunTokens => Self::MaxTokens,
-            Purse::JobTokens => budget("--budget-tokens", Used { cost: None, ..*used }.words().next()),
-            Purse::JobCost => budget("--budget-cost", Used { tokens: None, ..*used }.words().next()),
+            BudgetKind::RunTokens => Self::MaxTokens,
+            BudgetKind::JobTokens => budget("--budget-tokens", Used { cost: None, ..*used }.words().next()),
+            BudgetKind::JobCost => budget("--budget-cost", Used { tokens: None, ..*used }.words().next()),
         }
     }
 
@@ -131,7 +131,7 @@ impl Stop {
     }
 }
 
-impl fmt::Display for Stop {
+impl fmt::Display for StopReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Interrupted => f.write_str("interrupted"),

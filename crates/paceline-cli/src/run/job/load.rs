@@ -10,8 +10,8 @@ use paceline_store::{
 
 use crate::exit::Failure;
 use crate::run::args::RunArgs;
-use crate::run::job::begun::{self, Begun};
-use crate::run::job::reading::Rest;
+use crate::run::job::background_load::BackgroundLoad;
+use crate::run::job::job_config::{self, JobConfig};
 use crate::run::lines::format::Format;
 use crate::run::lines::input::{Input, LONGEST_LINE, Span};
 use crate::run::lines::line::{self, Line, LineError};
@@ -75,7 +75,7 @@ pub(crate) fn open(
     options.overwrite = args.overwrite;
     options.accept_changed = args.accept_changed_input;
     options.repair_failed = args.retry_failed;
-    options.config_json = Begun::of(upstream, input, format).json();
+    options.config_json = JobConfig::of(upstream, input, format).json();
     match Journal::open_locked(options, lock).map_err(refused)? {
         Opened::New(loader) => {
             let journal = load(loader, input, format, upstream, BadLines::of(args), false)?;
@@ -91,12 +91,12 @@ pub(crate) fn open(
                 BadLines::whole(args),
                 args.retry_failed && !args.accept_changed_input,
             )?;
-            let same_account = begun::adopt(&journal, input, format, upstream)?;
+            let same_account = job_config::adopt(&journal, input, format, upstream)?;
             ready(journal, same_account, recovery.interrupted, input, format, upstream, args)
         }
         Opened::Resumed { journal, recovery } => {
             say(&recovery);
-            let same_account = begun::adopt(&journal, input, format, upstream)?;
+            let same_account = job_config::adopt(&journal, input, format, upstream)?;
             ready(journal, same_account, recovery.interrupted, input, format, upstream, args)
         }
     }
@@ -114,7 +114,9 @@ fn ready(
 ) -> Result<Job, Failure> {
     let mut input_cursor = journal.input_cursor().map_err(refused)?;
     if let Some(from) = input_cursor.filter(|_| args.dry_run || !args.done.is_empty()) {
-        Rest { journal: &journal, input, format, upstream, from }.read(|_| Ok(true)).map_err(Failure::refused)?;
+        BackgroundLoad { journal: &journal, input, format, upstream, from }
+            .read(|_| Ok(true))
+            .map_err(Failure::refused)?;
         input_cursor = None;
     }
     Ok(Job { journal, same_account, input_cursor, interrupted })

@@ -4,7 +4,7 @@
 //! fails again and again is left in peace for a while.
 
 mod args;
-mod patience;
+mod breaker;
 mod process;
 #[cfg(test)]
 mod tests;
@@ -17,7 +17,7 @@ use paceline_store::work::{Case, Judge, JudgeFuture, WorkClock, encode_request};
 use crate::exit::Failure;
 use crate::text;
 pub(crate) use args::JudgeArgs;
-use patience::{Patience, REST, Silent};
+use breaker::{FailureNotice, JudgeBreaker, OPEN_FOR};
 use process::{Program, Silence};
 
 /// How long a question may take. The scheduler's own bound lies behind it, because that is told for each item: a judge that
@@ -29,7 +29,7 @@ pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 pub(crate) struct CommandJudge {
     program: Program,
     clock: WorkClock,
-    patience: Mutex<Patience>,
+    breaker: Mutex<JudgeBreaker>,
 }
 
 impl CommandJudge {
@@ -39,7 +39,7 @@ impl CommandJudge {
     /// Refuses a line that is none, and a program that is not there or may not be executed.
     pub(crate) fn parse(line: &str) -> Result<Self, Failure> {
         let program = Program::parse(line).map_err(|why| Failure::refused(format!("--judge {line:?}: {why}")))?;
-        Ok(Self { program, clock: WorkClock::system(), patience: Mutex::default() })
+        Ok(Self { program, clock: WorkClock::system(), breaker: Mutex::default() })
     }
 
     #[cfg(test)]
@@ -48,19 +48,19 @@ impl CommandJudge {
         self
     }
 
-    fn with_patience<T>(&self, act: impl FnOnce(&mut Patience) -> T) -> T {
-        act(&mut self.patience.lock().unwrap_or_else(PoisonError::into_inner))
+    fn with_breaker<T>(&self, act: impl FnOnce(&mut JudgeBreaker) -> T) -> T {
+        act(&mut self.breaker.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn silent(&self, silence: &Silence) {
         let now = self.clock.now();
-        let Silent { is_first, begins_rest } = self.with_patience(|patience| patience.silent(silence.cause(), now));
+        let FailureNotice { is_first, opened } = self.with_breaker(|breaker| breaker.on_failure(silence.cause(), now));
         if is_first {
             let why = text::printable(&silence.to_string()).into_owned();
             tracing::warn!(judge = self.program.name(), "the judge gave no answer, the rules decide: {why}");
         }
-        if begins_rest {
-            let (first, longest) = (text::duration(REST.0), text::duration(REST.1));
+        if opened {
+            let (first, longest) = (text::duration(OPEN_FOR.0), text::duration(OPEN_FOR.1));
             tracing::warn!(
                 judge = self.program.name(),
                 "the judge fails again and again; it is not asked for {first}, then for ever longer, at most {longest} at a time"
@@ -76,13 +76,13 @@ impl Judge for CommandJudge {
 
     fn decide<'a>(&'a self, case: Case<'a>) -> JudgeFuture<'a> {
         Box::pin(async move {
-            if !self.with_patience(|patience| patience.may_ask(self.clock.now())) {
+            if !self.with_breaker(|breaker| breaker.allow(self.clock.now())) {
                 return None;
             }
             let answer = tokio::time::timeout(ANSWER_WITHIN, self.program.ask(encode_request(&case))).await;
             match answer.unwrap_or(Err(Silence::TooSlow)) {
                 Ok(decision) => {
-                    self.with_patience(Patience::answered);
+                    self.with_breaker(JudgeBreaker::on_success);
                     Some(decision)
                 }
                 Err(silence) => {
@@ -97,7 +97,7 @@ impl Judge for CommandJudge {
 impl Drop for CommandJudge {
     /// What was not said each time is said at the end.
     fn drop(&mut self) {
-        if let Some(words) = self.with_patience(|patience| patience.untold()) {
+        if let Some(words) = self.with_breaker(|breaker| breaker.unreported()) {
             tracing::warn!(judge = self.program.name(), "the judge gave no answer again: {words}; the rules decided");
         }
     }

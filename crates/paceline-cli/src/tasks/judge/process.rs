@@ -8,14 +8,14 @@ use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{ChildStdin, Command};
 
-use crate::tasks::family::Family;
+use crate::tasks::process_group::ProcessGroup;
 use crate::text;
 
 /// A longer answer is none: a decision is a line.
 const ANSWER_BYTES: u64 = 64 << 10;
 
 /// What is kept of the words on standard error, for the first warning.
-const WORDS_BYTES: usize = 400;
+const STDERR_BYTES: usize = 400;
 
 /// By this exit code a command says that it cannot at present, and may later: EX_TEMPFAIL.
 const TRY_AGAIN: i32 = 75;
@@ -91,13 +91,13 @@ impl Program {
         let mut command = Command::new(&self.path);
         command.args(&self.arguments);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        Family::of_its_own(&mut command);
+        ProcessGroup::in_own_group(&mut command);
         let mut child = command.spawn().map_err(Silence::NotBegun)?;
-        let family = Family::of(&child);
+        let group = ProcessGroup::of(&child);
         let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let ((), answer, words) = tokio::try_join!(write(stdin, question), answer(stdout), words(stderr))?;
         let status = child.wait().await.map_err(Silence::NotBegun)?;
-        family.has_ended();
+        group.has_ended();
         if status.code() == Some(TRY_AGAIN) {
             return Err(Silence::ComeBackLater { words });
         }
@@ -141,7 +141,7 @@ async fn words(stderr: Option<impl AsyncRead + Unpin>) -> Result<String, Silence
             if read == 0 {
                 break;
             }
-            let room = WORDS_BYTES - words.len();
+            let room = STDERR_BYTES - words.len();
             words.extend_from_slice(&buffer[..read.min(room)]);
         }
     }
@@ -153,5 +153,5 @@ fn error_of(answer: &str) -> Option<String> {
     let answer: Value = serde_json::from_str(answer).ok()?;
     let error = answer.get("error").filter(|error| !error.is_null())?;
     let words = error.get("message").and_then(Value::as_str).or(error.as_str());
-    Some(text::cut(&words.map_or_else(|| error.to_string(), str::to_owned), WORDS_BYTES))
+    Some(text::cut(&words.map_or_else(|| error.to_string(), str::to_owned), STDERR_BYTES))
 }

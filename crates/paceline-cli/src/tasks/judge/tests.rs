@@ -48,7 +48,7 @@ async fn asked_about(judge: &CommandJudge, failure: &Failure) -> Option<Judgemen
 
 /// How often each cause was met.
 fn causes(judge: &CommandJudge) -> Vec<(&'static str, u64)> {
-    judge.with_patience(|patience| patience.causes())
+    judge.with_breaker(|breaker| breaker.causes())
 }
 
 fn shell(script: &str) -> CommandJudge {

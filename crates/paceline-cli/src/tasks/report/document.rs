@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use tempfile::SpooledTempFile;
 
 use super::Form;
-use super::standing::Standing;
+use super::store_summary::StoreSummary;
 use crate::exit::Failure;
 use crate::tasks::groups::Groups;
 use crate::tasks::pages::Pages;
@@ -24,7 +24,7 @@ const IN_MEMORY: usize = 4 << 20;
 /// A report that is complete and adds up.
 pub(super) struct Document {
     form: Form,
-    standing: Standing,
+    standing: StoreSummary,
     calls: Calls,
     rows: Rows,
 }
@@ -46,7 +46,7 @@ impl Document {
     pub(super) async fn read(store: &dyn WorkStore, clock: &WorkClock, form: Form) -> Result<Self, Failure> {
         let groups = Groups::of(store, clock).await.map_err(Failure::interrupted)?;
         let mut document =
-            Self { form, standing: Standing::new(groups), calls: Calls::default(), rows: Rows::default() };
+            Self { form, standing: StoreSummary::new(groups), calls: Calls::default(), rows: Rows::default() };
         let before = store.counts().await.map_err(Failure::interrupted)?.total();
         let mut pages = Pages::of(store, Filter::default(), None);
         while let Some(items) = pages.next().await.map_err(Failure::interrupted)? {

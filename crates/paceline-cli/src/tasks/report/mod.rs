@@ -1,7 +1,7 @@
 //! `paceline tasks report`: what became of the items of a store, in words, as JSON or as Markdown.
 
 mod document;
-pub(crate) mod standing;
+pub(crate) mod store_summary;
 
 use std::fs::File;
 use std::io::{BufWriter, Write as _};

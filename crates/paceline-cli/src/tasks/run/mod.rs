@@ -1,15 +1,15 @@
 //! `paceline tasks run`: works through a store, with a command or with requests.
 
-mod alike;
 mod answers;
-mod course;
-mod hurry;
-mod kept;
+mod cancellable_judge;
+mod fail_fast;
+mod limiter_state;
 mod permits;
 mod program;
+mod progress;
 mod requests;
-mod seen;
 mod settings;
+mod shutdown;
 mod summary;
 
 use std::future::Future;
@@ -24,22 +24,22 @@ use paceline_store::work::{
     self, Scheduler, SchedulerConfig, SchedulerEvent, StartDecision, State, Task, WorkClock, WorkError, WorkStore,
 };
 
-use self::alike::Alike;
 use self::answers::Answers;
-use self::course::{Course, Told};
-use self::hurry::Hurried;
-use self::kept::KeptLimiter;
+use self::cancellable_judge::CancellableJudge;
+use self::fail_fast::FailFast;
+use self::limiter_state::PersistentLimiter;
 use self::permits::Permits;
 use self::program::{Failed, Program};
+use self::progress::Progress;
 use self::requests::Requests;
-use self::seen::Seen;
 pub(crate) use self::settings::Args;
+use self::shutdown::{Shutdown, SignalCount};
 use self::summary::Ran;
 use crate::args::Everywhere;
 use crate::exit::{Failure, Status};
 use crate::files::{self, Kept};
-use crate::run::job::sharing;
-use crate::tasks::report::standing::Standing;
+use crate::run::job::account_lock;
+use crate::tasks::report::store_summary::StoreSummary;
 use crate::text;
 use crate::upstream;
 
@@ -69,20 +69,21 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
     };
     let account = match &work {
         Work::Requests(requests) => requests.account(),
-        Work::Command(_) => Some(sharing::account(&address, &HeaderMap::new())),
+        Work::Command(_) => Some(account_lock::account(&address, &HeaderMap::new())),
     };
-    let kept = KeptLimiter::restore(store.clone(), permits.limiter().clone(), account, clock.clone());
-    let kept = kept.await.map_err(Failure::refused)?;
+    let limiter_state = PersistentLimiter::restore(store.clone(), permits.limiter().clone(), account, clock.clone());
+    let limiter_state = limiter_state.await.map_err(Failure::refused)?;
     summary::try_file(args.summary.as_deref())?;
-    let told = Told::listen().map_err(Failure::interrupted)?;
+    let signals = SignalCount::listen().map_err(Failure::interrupted)?;
     let mut scheduler = Scheduler::new(store.clone(), policy.clone(), clock.clone()).map_err(Failure::refused)?;
     if let Some(judge) = judge {
-        scheduler = scheduler.with_judge(Arc::new(Hurried::new(judge, told.clone())));
+        scheduler = scheduler.with_judge(Arc::new(CancellableJudge::new(judge, signals.clone())));
     }
-    let runs = Runs { args: &args, quiet: everywhere.quiet, store, policy, scheduler, permits, kept, work, clock };
+    let runs =
+        Runs { args: &args, quiet: everywhere.quiet, store, policy, scheduler, permits, limiter_state, work, clock };
     match args.every {
-        None => runs.once(&told).await,
-        Some(every) => runs.every(every, &told).await,
+        None => runs.once(&signals).await,
+        Some(every) => runs.every(every, &signals).await,
     }
 }
 
@@ -94,7 +95,7 @@ struct Runs<'a> {
     policy: SchedulerConfig,
     scheduler: Scheduler,
     permits: Permits,
-    kept: KeptLimiter,
+    limiter_state: PersistentLimiter,
     work: Work,
     clock: WorkClock,
 }
@@ -108,46 +109,46 @@ enum Work {
 
 impl Runs<'_> {
     /// One run each `every`, counted from their beginnings; what was deferred begins the next.
-    async fn every(&self, every: Duration, told: &Told) -> Result<Status, Failure> {
+    async fn every(&self, every: Duration, signals: &SignalCount) -> Result<Status, Failure> {
         loop {
             let began = self.clock.now();
-            let status = self.once(told).await?;
+            let status = self.once(signals).await?;
             let rest = (began + every).saturating_since(self.clock.now());
-            if told.at_all() {
+            if signals.any() {
                 return Ok(status);
             }
             tracing::info!("the next run begins at {}", text::moment(self.clock.wall() + rest));
             tokio::select! {
-                () = told.once() => return Ok(status),
+                () = signals.first() => return Ok(status),
                 () = tokio::time::sleep(rest) => {}
             }
         }
     }
 
-    async fn once(&self, told: &Told) -> Result<Status, Failure> {
+    async fn once(&self, signals: &SignalCount) -> Result<Status, Failure> {
         let before = self.store.counts().await.map_err(Failure::refused)?;
         if before.total() == 0 {
             tracing::info!("there are no items in the store");
         }
-        let (course, _watching) = Course::begin(told.clone());
+        let (shutdown, _guard) = Shutdown::begin(signals.clone());
         let may_begin = before.of(State::Waiting) + before.of(State::InFlight) + before.of(State::Deferred);
         let more = self.args.stay || may_begin > self.args.stop_after_same as u64;
-        let alike = Alike::new(self.args.stop_after_same, more, !self.args.http);
-        let seen = Seen::new(self.quiet, &before, &self.policy, self.clock.clone());
+        let fail_fast = FailFast::new(self.args.stop_after_same, more, !self.args.http);
+        let progress = Progress::new(self.quiet, &before, &self.policy, self.clock.clone());
         let scheduler = self.scheduler.clone().with_observer({
-            let (seen, course, permits) = (seen.clone(), course.clone(), self.permits.clone());
-            let heard = alike.clone();
+            let (progress, shutdown, permits) = (progress.clone(), shutdown.clone(), self.permits.clone());
+            let observer = fail_fast.clone();
             Arc::new(move |note: &SchedulerEvent<'_>| {
-                if let Some(same) = heard.hear(note) {
+                if let Some(same) = observer.observe(note) {
                     tracing::error!("stopping: {}", text::printable(&same.to_string()));
-                    course.ends();
+                    shutdown.begin_drain();
                 }
                 match note {
-                    SchedulerEvent::Ending(_) => course.ends(),
+                    SchedulerEvent::Ending(_) => shutdown.begin_drain(),
                     SchedulerEvent::Scope(row) if row.state == ScopeStatus::Open => permits.reopen(&row.name),
                     _ => {}
                 }
-                seen.hear(note);
+                progress.observe(note);
             })
         });
         let kept = Kept::for_the_end();
@@ -156,22 +157,22 @@ impl Runs<'_> {
             requests.begin_run();
         }
         let began = self.clock.now();
-        let drawing = seen.draw_regularly();
+        let drawing = progress.draw_regularly();
         let ended = tokio::select! {
-            ended = scheduler.run_paced(|task| self.start(task, &course, &alike), course.is_ending()) => ended,
-            () = self.kept.keep_regularly() => unreachable!("it goes on for as long as it is asked"),
+            ended = scheduler.run_paced(|task| self.start(task, &shutdown, &fail_fast), shutdown.draining()) => ended,
+            () = self.limiter_state.save_regularly() => unreachable!("it goes on for as long as it is asked"),
         };
-        self.kept.keep().await;
+        self.limiter_state.save().await;
         drop((drawing, kept));
-        let summary = ended.map_err(|error| broken(error, seen.has_begun()))?;
+        let summary = ended.map_err(|error| broken(error, progress.has_begun()))?;
         if let Work::Requests(requests) = &self.work
             && let Some(words) = requests.broken()
         {
             return Err(Failure::interrupted(words).resumable());
         }
-        let same = alike.put_back(&*self.store).await.map_err(|error| broken(error, true))?;
+        let same = fail_fast.put_back(&*self.store).await.map_err(|error| broken(error, true))?;
         let elapsed = self.clock.now().saturating_since(began);
-        let standing = Standing::of(&*self.store, &self.clock).await.map_err(Failure::interrupted)?;
+        let standing = StoreSummary::of(&*self.store, &self.clock).await.map_err(Failure::interrupted)?;
         Ran { summary, same, standing, elapsed }.tell(self.args, self.quiet)
     }
 }
@@ -181,7 +182,7 @@ type Trying = Pin<Box<dyn Future<Output = Result<(), work::Failure>> + Send>>;
 
 impl Runs<'_> {
     /// Every start takes a permit, and every end is told to the limiter, so that one throttle slows its whole scope.
-    fn start(&self, task: Task, course: &Course, alike: &Alike) -> StartDecision<Trying> {
+    fn start(&self, task: Task, shutdown: &Shutdown, fail_fast: &FailFast) -> StartDecision<Trying> {
         match &self.work {
             Work::Command(program) => {
                 let scope = self.permits.scope(task.group());
@@ -189,20 +190,20 @@ impl Runs<'_> {
                     Ok(permit) => permit,
                     Err(later) => return later,
                 };
-                let (program, course, alike) = (Arc::clone(program), course.clone(), alike.clone());
+                let (program, shutdown, fail_fast) = (Arc::clone(program), shutdown.clone(), fail_fast.clone());
                 StartDecision::Now(Box::pin(async move {
-                    let end = program.work(&task, &course).await;
+                    let end = program.work(&task, &shutdown).await;
                     let is_probe = permit.is_probe();
                     let sits_out = permits::sits_out(&permit.complete(outcome_of(&end)), is_probe);
                     end.map_err(|Failed { failure, is_its_own }| {
                         if is_its_own {
-                            alike.only_failed(task.item());
+                            fail_fast.only_failed(task.item());
                         }
                         failure.of_probe(sits_out)
                     })
                 }))
             }
-            Work::Requests(requests) => requests.start(task, &self.permits, course),
+            Work::Requests(requests) => requests.start(task, &self.permits, shutdown),
         }
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderValue, Response};
 use paceline::{Clock, Permit};
-use paceline_config::{CallNames, MOCK, Upstream};
+use paceline_config::{CallNames, Upstream};
 use paceline_core::{Class, Cost};
 use paceline_http::{Call, Exchange, NoAnswer, Sender};
 use paceline_store::End;
@@ -14,15 +14,15 @@ use paceline_store::work::{DEFAULT_GROUP, Failure, StartDecision, Task};
 
 use super::Trying;
 use super::answers::Answers;
-use super::course::Course;
 use super::permits::{self, Permits};
+use super::shutdown::Shutdown;
 use crate::exit;
-use crate::mock::MockServer;
+use crate::mock::{self, MockServer};
 use crate::run;
-use crate::run::calls::alike::Reachability;
 use crate::run::calls::entry;
-use crate::run::calls::stop::Stop;
-use crate::run::job::sharing;
+use crate::run::calls::fail_fast::Reachability;
+use crate::run::calls::stop::StopReason;
+use crate::run::job::account_lock;
 use crate::run::lines::format::Format;
 use crate::run::lines::line::Echo;
 use crate::text;
@@ -71,9 +71,9 @@ impl Requests {
         run::warn_of_idle(&upstream);
         upstream.limits_groups();
         let headers = upstream::headers(&upstream)?;
-        let mock = if upstream.name == MOCK { run::start_mock(&mut upstream, None).await? } else { None };
+        let mock = mock::start_for(&mut upstream, None).await?;
         let base_url = upstream.base_url.clone().unwrap_or_default();
-        let account = mock.is_none().then(|| sharing::account(&base_url, &headers));
+        let account = mock.is_none().then(|| account_lock::account(&base_url, &headers));
         if endpoint.is_some() {
             Format::of_one(b"{}", "", endpoint.as_deref(), upstream.provider, &base_url)
                 .map_err(exit::Failure::refused)?;
@@ -104,7 +104,7 @@ impl Requests {
     }
 
     /// Sends an item, if it can be sent and may be sent now.
-    pub(super) fn start(self: &Arc<Self>, task: Task, permits: &Permits, course: &Course) -> StartDecision<Trying> {
+    pub(super) fn start(self: &Arc<Self>, task: Task, permits: &Permits, shutdown: &Shutdown) -> StartDecision<Trying> {
         let ready = match self.prepare(&task) {
             Ok(ready) => ready,
             Err(failure) => return StartDecision::Never(failure),
@@ -113,8 +113,8 @@ impl Requests {
             Ok(permit) => permit,
             Err(later) => return later,
         };
-        let (requests, course) = (Arc::clone(self), course.clone());
-        StartDecision::Now(Box::pin(async move { requests.send(&task, ready, permit, &course).await }))
+        let (requests, shutdown) = (Arc::clone(self), shutdown.clone());
+        StartDecision::Now(Box::pin(async move { requests.send(&task, ready, permit, &shutdown).await }))
     }
 
     /// The first answer that could not be kept.
@@ -147,12 +147,12 @@ impl Requests {
         Ok(Ready { call, echo, scope, with_group, cost })
     }
 
-    async fn send(&self, task: &Task, ready: Ready, permit: Permit, course: &Course) -> Result<(), Failure> {
+    async fn send(&self, task: &Task, ready: Ready, permit: Permit, shutdown: &Shutdown) -> Result<(), Failure> {
         let Ready { call, echo, with_group, .. } = ready;
-        let exchange = self.sender.send(permit, &call, course.gives_up()).await;
-        self.watch(&exchange, course);
+        let exchange = self.sender.send(permit, &call, shutdown.aborting()).await;
+        self.watch(&exchange, shutdown);
         match &exchange.answer {
-            Ok(answer) if exchange.reading.class == Class::Success => self.keep(task, &echo, answer, course).await,
+            Ok(answer) if exchange.reading.class == Class::Success => self.keep(task, &echo, answer, shutdown).await,
             _ => {
                 let sits_out = permits::sits_out(&exchange.verdict, exchange.probe);
                 let failure = failure(exchange).of_probe(sits_out);
@@ -162,15 +162,15 @@ impl Requests {
     }
 
     /// Ends a run whose server is not there: calls that it did not take count against no item.
-    fn watch(&self, exchange: &Exchange, course: &Course) {
+    fn watch(&self, exchange: &Exchange, shutdown: &Shutdown) {
         let mut reachability = self.reachability();
         let Some(known) = reachability.as_mut() else { return };
         if let Some(words) = known.gone(&exchange.answer, self.clock.now()) {
-            let stop = Stop::Unreachable { address: self.base_url.clone(), words: words.to_owned() };
+            let stop = StopReason::Unreachable { address: self.base_url.clone(), words: words.to_owned() };
             tracing::error!("{}", stop.announcement());
             // Once: what is in flight finds out the same.
             *reachability = None;
-            course.ends();
+            shutdown.begin_drain();
         }
     }
 
@@ -179,12 +179,18 @@ impl Requests {
     }
 
     /// An answer is on the disk before its item counts as done.
-    async fn keep(&self, task: &Task, echo: &Echo, answer: &Response<Bytes>, course: &Course) -> Result<(), Failure> {
+    async fn keep(
+        &self,
+        task: &Task,
+        echo: &Echo,
+        answer: &Response<Bytes>,
+        shutdown: &Shutdown,
+    ) -> Result<(), Failure> {
         let Some(answers) = &self.answers else { return Ok(()) };
         let line = echo.line(task.item().id, task.attempt(), End::Succeeded, &entry::recorded(answer));
         answers.append(line).await.map_err(|words| {
             // It would be sent again and again, and paid for each time.
-            course.ends();
+            shutdown.begin_drain();
             Failure::new(Class::Abandoned, words)
         })
     }

@@ -10,8 +10,8 @@ use paceline_config::{Overrides, Upstream};
 use paceline_core::{Backoff, Concurrency, Dimension, Growth, Jitter};
 use paceline_store::work::{Idle, OverBound, SchedulerConfig};
 
-use super::course::GRACE;
-use super::program::LAST_WORDS;
+use super::program::KILL_AFTER;
+use super::shutdown::GRACE;
 use crate::args::{AccessArgs, Everywhere, Expect, UPSTREAM, as_flags, duration, some_time};
 use crate::exit::Failure;
 use crate::tasks::judge::{ANSWER_WITHIN, JudgeArgs};
@@ -199,7 +199,7 @@ impl Args {
             judge_timeout: ANSWER_WITHIN + Duration::from_secs(1),
             idle: if self.stay { Idle::Stay } else { Idle::End },
             // What is in flight is given up a little before, so that it can say so.
-            grace: GRACE + LAST_WORDS + Duration::from_secs(1),
+            grace: GRACE + KILL_AFTER + Duration::from_secs(1),
             ..SchedulerConfig::default()
         };
         if self.first_delay > self.cap {

@@ -6,12 +6,12 @@ use std::time::Duration;
 use paceline_store::work::{EndReason, Summary};
 use serde_json::{Value, json};
 
-use super::alike::SameFailure;
+use super::fail_fast::SameFailure;
 use super::settings::Args;
 use crate::exit::{Failure, Status};
 use crate::output::Telling;
-use crate::run::seen::again;
-use crate::tasks::report::standing::Standing;
+use crate::run::progress::resume_command;
+use crate::tasks::report::store_summary::StoreSummary;
 use crate::text;
 
 /// A run that is over.
@@ -20,7 +20,7 @@ pub(super) struct Ran {
     /// It ended because everything failed alike.
     pub(super) same: Option<SameFailure>,
     /// Where all items of the store stand after it.
-    pub(super) standing: Standing,
+    pub(super) standing: StoreSummary,
     pub(super) elapsed: Duration,
 }
 
@@ -58,7 +58,7 @@ impl Ran {
     }
 
     fn again(&self) -> Option<String> {
-        (self.standing.deferred() > 0).then(|| again::command_line(std::env::args_os()))
+        (self.standing.deferred() > 0).then(|| resume_command::command_line(std::env::args_os()))
     }
 
     fn json(&self) -> Value {

@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 
 use super::{Dispatcher, LONGEST_BLIND, LOOKS_TAKE, Parts, TICK};
 use crate::run::calls::item::{Context, Phase};
-use crate::run::calls::stop::Stop;
+use crate::run::calls::stop::StopReason;
 use crate::text;
 
 /// How long calls in flight may go on after an interruption.
@@ -32,8 +32,8 @@ impl Dispatcher {
         if self.stop.is_none() {
             let impatient = self.next_start().filter(|start| *start + self.slack() >= now + self.parts.max_wait);
             self.end_with(impatient.map(|start| match self.given_up {
-                true => Stop::ServerFails { waited: self.parts.max_wait },
-                false => Stop::MaxWait { until: self.parts.context.timestamp(start) },
+                true => StopReason::ServerFails { waited: self.parts.max_wait },
+                false => StopReason::MaxWait { until: self.parts.context.timestamp(start) },
             }));
         }
         let took = self.parts.context.limiter.now() - now;
@@ -57,7 +57,7 @@ impl Dispatcher {
             now
         });
         if now - since >= *max_wait {
-            self.end_with(Some(Stop::DiskFull(disk_full)));
+            self.end_with(Some(StopReason::DiskFull(disk_full)));
         }
         if self.stop.is_some() && self.tasks.is_empty() {
             self.parts.journal.fail_when_disk_full();
@@ -121,7 +121,7 @@ impl Dispatcher {
         earliest
     }
 
-    pub(super) fn end_with(&mut self, stop: Option<Stop>) {
+    pub(super) fn end_with(&mut self, stop: Option<StopReason>) {
         let Some(stop) = stop.filter(|_| self.stop.is_none()) else { return };
         tracing::info!("{}", stop.announcement());
         self.stop = Some(stop);
@@ -138,11 +138,11 @@ impl Dispatcher {
         if self.stop.is_some() {
             tracing::info!("interrupted: waiting up to 30s for the calls in flight (again to give them up)");
         }
-        self.end_at_last(Stop::Interrupted);
+        self.end_at_last(StopReason::Interrupted);
     }
 
     /// Sends nothing more, and waits for calls in flight only so long.
-    pub(super) fn end_at_last(&mut self, stop: Stop) {
+    pub(super) fn end_at_last(&mut self, stop: StopReason) {
         self.abandon_at.get_or_insert(self.parts.context.limiter.now() + PATIENCE);
         self.end_with(Some(stop));
     }

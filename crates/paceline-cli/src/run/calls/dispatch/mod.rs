@@ -16,18 +16,18 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::carried;
 use crate::exit::Failure;
-use crate::run::calls::bounds::Begun;
+use crate::limiter_state;
+use crate::run::calls::bounds::StartedItems;
 use crate::run::calls::item::{Context, Phase, Tried, TryEnd};
-use crate::run::calls::lane::Lane;
+use crate::run::calls::permit_queue::PermitQueue;
 use crate::run::calls::record::Recorder;
 use crate::run::calls::signals::Signals;
-use crate::run::calls::stop::Stop;
-use crate::run::job::reading::ReadingError;
-use crate::run::seen::progress::{Progress, View};
-use crate::run::seen::snapshot;
-use crate::run::seen::standing::Standing;
+use crate::run::calls::stop::StopReason;
+use crate::run::job::background_load::LoadError;
+use crate::run::progress::display::{Progress, View};
+use crate::run::progress::live_snapshot::LiveSnapshot;
+use crate::run::progress::snapshot;
 
 /// Looking after the run takes one part in so many of its time at most. A look costs what has changed: while very many scopes
 /// change at once, there are fewer looks.
@@ -50,7 +50,7 @@ pub(crate) struct Dispatcher {
     parts: Parts,
     tasks: JoinSet<Tried>,
     /// Where they ask for their permits.
-    lane: Lane,
+    lane: PermitQueue,
     by_scope: BTreeMap<Arc<str>, usize>,
     claiming: Option<oneshot::Receiver<Result<Claim, JournalError>>>,
     /// When the next claim can find something; none when nothing waits.
@@ -59,10 +59,10 @@ pub(crate) struct Dispatcher {
     due_meanwhile: Option<Timestamp>,
     /// The last claim found only items of scopes whose part of the window is full.
     crowded: bool,
-    begun: Begun,
+    begun: StartedItems,
     /// A scope was given up because its server fails.
     given_up: bool,
-    stop: Option<Stop>,
+    stop: Option<StopReason>,
     abandon_at: Option<Instant>,
     /// The run is not looked after before that.
     look_again: Instant,
@@ -71,7 +71,7 @@ pub(crate) struct Dispatcher {
     /// What was recorded was asked to be on the disk.
     flushed: bool,
     /// The limits at the last look.
-    limits: Standing,
+    limits: LiveSnapshot,
 }
 
 /// What a dispatcher is made of.
@@ -86,7 +86,7 @@ pub(crate) struct Parts {
     /// Requests from outside to end.
     pub(crate) signals: Signals,
     /// Items that come while the input is still being read; none once it is read to its end.
-    pub(crate) reading: Option<mpsc::Receiver<Result<Appended, ReadingError>>>,
+    pub(crate) reading: Option<mpsc::Receiver<Result<Appended, LoadError>>>,
     pub(crate) max_wait: Duration,
     /// Items that this run may begin.
     pub(crate) max_items: Option<u64>,
@@ -98,18 +98,18 @@ pub(crate) struct Parts {
 
 /// A run that is over.
 pub(crate) struct Ended {
-    pub(crate) stop: Option<Stop>,
+    pub(crate) stop: Option<StopReason>,
     pub(crate) recorder: Recorder,
 }
 
 impl Dispatcher {
     /// A dispatcher that has not claimed anything yet.
     pub(crate) fn new(parts: Parts) -> Self {
-        let begun = Begun::new(parts.max_items);
+        let begun = StartedItems::new(parts.max_items);
         Self {
             parts,
             tasks: JoinSet::new(),
-            lane: Lane::default(),
+            lane: PermitQueue::default(),
             by_scope: BTreeMap::new(),
             claiming: None,
             next_due: Some(Timestamp::from_millis(0)),
@@ -122,7 +122,7 @@ impl Dispatcher {
             look_again: Instant::ZERO,
             full_since: None,
             flushed: false,
-            limits: Standing::default(),
+            limits: LiveSnapshot::default(),
         }
     }
 
@@ -152,7 +152,7 @@ impl Dispatcher {
                 claim = answered(&mut self.claiming) => self.start(claim?),
                 () = sleep(due) => {}
                 _ = ticks.tick() => self.tick(),
-                () = sleep(time_left) => self.end_at_last(Stop::MaxDuration),
+                () = sleep(time_left) => self.end_at_last(StopReason::MaxDuration),
                 () = self.parts.signals.next() => self.interrupt(),
                 taken = further(&mut self.parts.reading) => match taken {
                     Some(taken) => self.grow(taken.map_err(Failure::interrupted)?),
@@ -163,7 +163,7 @@ impl Dispatcher {
         }
         self.watch_the_disk(self.parts.context.limiter.now());
         if self.begun.used_up() && self.parts.recorder.figures().pending() > 0 {
-            self.end_with(Some(Stop::MaxItems));
+            self.end_with(Some(StopReason::MaxItems));
         }
         self.parts.recorder.settle_held_back(self.stop.as_ref());
         self.look_after();
@@ -225,7 +225,7 @@ impl Dispatcher {
         for item in claim.items {
             self.begun.tried(item.ordinal);
             *self.by_scope.entry(Arc::clone(&item.scope)).or_default() += 1;
-            let (context, turn) = (Arc::clone(&self.parts.context), self.lane.line_up());
+            let (context, turn) = (Arc::clone(&self.parts.context), self.lane.enqueue());
             self.tasks.spawn(async move { context.attempt(item, turn).await });
         }
         self.keep_to_begun();
@@ -275,7 +275,7 @@ impl Dispatcher {
         let wall = |at| context.timestamp(at);
         let changes = context.limiter.changes();
         let scopes = snapshot::changed(&changes, context.limiter.now(), &wall);
-        let state = carried::parts(&context.limiter, &changes);
+        let state = limiter_state::encode_parts(&context.limiter, &changes);
         let first = self.limits.scopes().is_empty();
         let limits = self.limits.update(changes);
         let figures = recorder.figures();

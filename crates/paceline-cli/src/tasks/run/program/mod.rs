@@ -1,6 +1,6 @@
 //! A command that works on an item: one process each, ended whole when its time is over.
 
-mod said;
+mod exit_report;
 
 use std::ffi::OsString;
 use std::io;
@@ -13,22 +13,22 @@ use paceline_store::work::{self, Task};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{ChildStdin, Command};
 
-use super::course::Course;
+use super::shutdown::Shutdown;
 use crate::exit::Failure;
-use crate::tasks::family::Family;
+use crate::tasks::process_group::ProcessGroup;
 use crate::text;
 
 /// More than that of standard output is not read for a last line.
 const OUTPUT_BYTES: usize = 1 << 20;
 
-/// What is kept of the end of standard error.
-const WORDS_BYTES: usize = 4 << 10;
+/// How many bytes of the end of standard error are kept.
+const STDERR_BYTES: usize = 4 << 10;
 
 /// A command that is asked to end has so long before it is killed.
-pub(super) const LAST_WORDS: Duration = Duration::from_secs(2);
+pub(super) const KILL_AFTER: Duration = Duration::from_secs(2);
 
-/// What a command began in the background may hold its pipes open; they are left after that.
-const LINGERING: Duration = Duration::from_millis(250);
+/// How long to read the pipes of a command that has exited: processes that it began in the background may hold them open.
+const PIPES_AFTER_EXIT: Duration = Duration::from_millis(250);
 
 /// The command of `paceline tasks run -- COMMAND ARGS`.
 #[derive(Debug)]
@@ -44,7 +44,7 @@ pub(super) struct Ended {
     pub(super) exit: Exit,
     pub(super) output: Output,
     /// The end of what it wrote to standard error.
-    pub(super) words: String,
+    pub(super) stderr: String,
 }
 
 #[derive(Debug)]
@@ -78,8 +78,9 @@ pub(super) struct Output {
 impl Program {
     /// # Errors
     /// Refuses a command that is not there or may not be executed.
-    pub(super) fn new(words: &[OsString], timeout: Duration) -> Result<Self, Failure> {
-        let (name, arguments) = words.split_first().ok_or_else(|| Failure::refused("no command: name it after --"))?;
+    pub(super) fn new(command: &[OsString], timeout: Duration) -> Result<Self, Failure> {
+        let (name, arguments) =
+            command.split_first().ok_or_else(|| Failure::refused("no command: name it after --"))?;
         let path = which::which(name).map_err(|_| {
             let name = name.display();
             Failure::refused(format!("cannot execute {name}: there is no such command, or it may not be executed"))
@@ -91,14 +92,14 @@ impl Program {
     ///
     /// # Errors
     /// What the command said, or what became of it.
-    pub(super) async fn work(&self, task: &Task, course: &Course) -> Result<(), Failed> {
-        let ended = self.run(task, course).await;
-        said::verdict(&ended).map_err(|mut failure| {
+    pub(super) async fn work(&self, task: &Task, shutdown: &Shutdown) -> Result<(), Failed> {
+        let ended = self.run(task, shutdown).await;
+        exit_report::outcome(&ended).map_err(|mut failure| {
             if failure.class == Class::Account || failure.is_for_group {
                 // These words stand at the whole group, which knows neither item nor command.
                 failure.message = format!("{}: {}", self.name(), failure.message);
             }
-            Failed { failure, is_its_own: said::is_of_the_item(&ended) }
+            Failed { failure, is_its_own: exit_report::is_of_the_item(&ended) }
         })
     }
 
@@ -107,24 +108,28 @@ impl Program {
         text::printable(&name.to_string_lossy()).into_owned()
     }
 
-    async fn run(&self, task: &Task, course: &Course) -> Ended {
+    async fn run(&self, task: &Task, shutdown: &Shutdown) -> Ended {
         let mut command = Command::new(&self.path);
         command.args(&self.arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command.env("PACELINE_KEY", task.key()).env("PACELINE_GROUP", task.group());
         command.env("PACELINE_ATTEMPT", task.attempt().to_string());
-        Family::of_its_own(&mut command);
+        ProcessGroup::in_own_group(&mut command);
         let mut child = match command.spawn() {
             Ok(child) => child,
             Err(error) => {
-                return Ended { exit: Exit::NotBegun(error), output: Output::default(), words: String::new() };
+                return Ended { exit: Exit::NotBegun(error), output: Output::default(), stderr: String::new() };
             }
         };
-        let family = Family::of(&child);
-        let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
-        let (mut output, mut words) = (Output::default(), Vec::new());
+        let group = ProcessGroup::of(&child);
+        let (stdin, stdout, stderr_pipe) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let (mut output, mut stderr) = (Output::default(), Vec::new());
         let exit = {
             let pipes = async {
-                tokio::join!(feed(stdin, task.payload()), read(stdout, &mut output), read_end(stderr, &mut words));
+                tokio::join!(
+                    feed(stdin, task.payload()),
+                    read(stdout, &mut output),
+                    read_end(stderr_pipe, &mut stderr)
+                );
             };
             tokio::pin!(pipes);
             let by_itself = async {
@@ -133,26 +138,26 @@ impl Program {
                     () = &mut pipes => return child.wait().await,
                 };
                 // What it began may go on; what it said itself has arrived by now.
-                let _ = tokio::time::timeout(LINGERING, &mut pipes).await;
+                let _ = tokio::time::timeout(PIPES_AFTER_EXIT, &mut pipes).await;
                 status
             };
             tokio::select! {
                 status = by_itself => status.map_or_else(Exit::NotBegun, Exit::Status),
                 () = tokio::time::sleep(self.timeout) => Exit::TimedOut(self.timeout),
-                () = course.gives_up() => Exit::GivenUp,
+                () = shutdown.aborting() => Exit::GivenUp,
             }
         };
         if matches!(exit, Exit::TimedOut(_) | Exit::GivenUp) {
-            family.ask_to_end();
-            let _ = tokio::time::timeout(LAST_WORDS, child.wait()).await;
+            group.ask_to_end();
+            let _ = tokio::time::timeout(KILL_AFTER, child.wait()).await;
             // Also what did not listen, and what it left behind.
-            drop(family);
+            drop(group);
             let _ = child.wait().await;
         } else {
-            family.has_ended();
+            group.has_ended();
         }
-        let words = String::from_utf8_lossy(&words).into_owned();
-        Ended { exit, output, words }
+        let stderr = String::from_utf8_lossy(&stderr).into_owned();
+        Ended { exit, output, stderr }
     }
 }
 
@@ -177,11 +182,11 @@ async fn read(stdout: Option<impl AsyncRead + Unpin>, output: &mut Output) {
 }
 
 /// Reads to the end, and keeps the end.
-async fn read_end(stderr: Option<impl AsyncRead + Unpin>, words: &mut Vec<u8>) {
-    let Some(mut stderr) = stderr else { return };
-    let mut buffer = vec![0; WORDS_BYTES];
-    while let Ok(read @ 1..) = stderr.read(&mut buffer).await {
-        words.extend_from_slice(&buffer[..read]);
-        words.drain(..words.len().saturating_sub(WORDS_BYTES));
+async fn read_end(pipe: Option<impl AsyncRead + Unpin>, end: &mut Vec<u8>) {
+    let Some(mut pipe) = pipe else { return };
+    let mut buffer = vec![0; STDERR_BYTES];
+    while let Ok(read @ 1..) = pipe.read(&mut buffer).await {
+        end.extend_from_slice(&buffer[..read]);
+        end.drain(..end.len().saturating_sub(STDERR_BYTES));
     }
 }

@@ -1,4 +1,4 @@
-//! What is watched for while a job is young: that everything fails alike, and that no server answers at all.
+//! Ends a job early: when its first items all fail with the same failure, and when no server answers at all.
 
 use std::time::Duration;
 
@@ -6,20 +6,20 @@ use paceline_core::{Class, Instant};
 use paceline_http::NoAnswer;
 use paceline_store::Finished;
 
-use crate::run::calls::stop::Stop;
+use crate::run::calls::stop::StopReason;
 
 /// The code of an item that never left because it alone exceeds a limit.
 pub(crate) const TOO_LARGE: &str = "request_too_large";
 
-/// Watches whether the first items to end all fail alike. Until that is known their failures are not recorded, so that
-/// they are pending with the rest when the run stops.
+/// Watches whether the first items to end all fail with the same failure. Until that is known their failures are not recorded, so
+/// that they are pending with the rest when the run stops.
 #[derive(Debug)]
-pub(crate) struct SameFailures {
+pub(crate) struct FailFast {
     limit: usize,
     watching: bool,
     /// The run stops: what still comes in is pending with the rest.
     stopped: bool,
-    alike: Option<(Option<u16>, Option<String>)>,
+    kind: Option<(Option<u16>, Option<String>)>,
     held_back: Vec<Failed>,
 }
 
@@ -35,23 +35,23 @@ pub(crate) struct Failed {
     pub(crate) words: String,
 }
 
-/// What is to be done with the end of an item.
+/// What to do with the end of an item.
 #[derive(Debug)]
-pub(crate) enum Watched {
+pub(crate) enum FailFastDecision {
     /// Nothing is known yet.
     HeldBack,
     /// These failures are to be recorded now.
     Record(Vec<Failed>),
     /// The run has to stop; the failures stay held back.
-    Stop(Stop),
+    Stop(StopReason),
 }
 
-impl SameFailures {
+impl FailFast {
     /// A watch over a job of `items`, of which `ended` have ended before. It only makes sense at the beginning of a job
     /// that is larger than the number looked at; a `limit` of 0 switches it off.
     pub(crate) fn new(limit: usize, items: u64, ended: u64) -> Self {
         let watching = limit > 0 && items > limit as u64 && ended == 0;
-        Self { limit, watching, stopped: false, alike: None, held_back: Vec::new() }
+        Self { limit, watching, stopped: false, kind: None, held_back: Vec::new() }
     }
 
     /// How many more must fail alike; none when not all do.
@@ -60,7 +60,7 @@ impl SameFailures {
     }
 
     /// An item ended otherwise than by a final refusal: not everything fails alike.
-    pub(crate) fn differs(&mut self) -> Vec<Failed> {
+    pub(crate) fn disarm(&mut self) -> Vec<Failed> {
         if self.stopped {
             return Vec::new();
         }
@@ -69,29 +69,29 @@ impl SameFailures {
     }
 
     /// An item was refused for good.
-    pub(crate) fn refused(&mut self, failed: Failed) -> Watched {
+    pub(crate) fn refused(&mut self, failed: Failed) -> FailFastDecision {
         if !self.watching {
-            return Watched::Record(vec![failed]);
+            return FailFastDecision::Record(vec![failed]);
         }
         if self.stopped {
             self.held_back.push(failed);
-            return Watched::HeldBack;
+            return FailFastDecision::HeldBack;
         }
         let kind = (failed.status, failed.code.clone());
-        if self.alike.as_ref().is_some_and(|alike| *alike != kind) {
-            let mut all = self.differs();
+        if self.kind.as_ref().is_some_and(|first| *first != kind) {
+            let mut all = self.disarm();
             all.push(failed);
-            return Watched::Record(all);
+            return FailFastDecision::Record(all);
         }
-        self.alike = Some(kind);
+        self.kind = Some(kind);
         let (status, words) = (failed.status, failed.words.clone());
         let too_large = status.is_none() && failed.code.as_deref() == Some(TOO_LARGE);
         self.held_back.push(failed);
         if self.held_back.len() < self.limit {
-            return Watched::HeldBack;
+            return FailFastDecision::HeldBack;
         }
         self.stopped = true;
-        Watched::Stop(Stop::SameFailure { items: self.limit, status, too_large, words })
+        FailFastDecision::Stop(StopReason::SameFailure { items: self.limit, status, too_large, words })
     }
 
     /// The failures held back, at the end of the run.
@@ -165,36 +165,38 @@ mod tests {
 
     #[test]
     fn twenty_alike_stop_and_stay_held_back() {
-        let mut watch = SameFailures::new(20, 21, 0);
+        let mut watch = FailFast::new(20, 21, 0);
         for ordinal in 0..19 {
-            assert!(matches!(watch.refused(failed(ordinal, 400)), Watched::HeldBack));
+            assert!(matches!(watch.refused(failed(ordinal, 400)), FailFastDecision::HeldBack));
         }
-        assert!(matches!(watch.refused(failed(19, 400)), Watched::Stop(Stop::SameFailure { items: 20, .. })));
-        assert!(matches!(watch.refused(failed(20, 404)), Watched::HeldBack), "in flight when the run stopped");
-        assert!(watch.differs().is_empty());
+        assert!(matches!(
+            watch.refused(failed(19, 400)),
+            FailFastDecision::Stop(StopReason::SameFailure { items: 20, .. })
+        ));
+        assert!(matches!(watch.refused(failed(20, 404)), FailFastDecision::HeldBack), "in flight when the run stopped");
+        assert!(watch.disarm().is_empty());
         assert_eq!(watch.take_held_back().len(), 21);
     }
 
     #[test]
     fn one_that_differs_lets_all_be_recorded() {
-        let mut watch = SameFailures::new(20, 1_000, 0);
-        assert!(matches!(watch.refused(failed(0, 400)), Watched::HeldBack));
-        assert!(matches!(watch.refused(failed(1, 404)), Watched::Record(all) if all.len() == 2));
-        assert!(matches!(watch.refused(failed(2, 400)), Watched::Record(all) if all.len() == 1));
+        let mut watch = FailFast::new(20, 1_000, 0);
+        assert!(matches!(watch.refused(failed(0, 400)), FailFastDecision::HeldBack));
+        assert!(matches!(watch.refused(failed(1, 404)), FailFastDecision::Record(all) if all.len() == 2));
+        assert!(matches!(watch.refused(failed(2, 400)), FailFastDecision::Record(all) if all.len() == 1));
 
-        let mut watch = SameFailures::new(20, 1_000, 0);
-        assert!(matches!(watch.refused(failed(0, 400)), Watched::HeldBack));
-        assert_eq!(watch.differs().len(), 1);
+        let mut watch = FailFast::new(20, 1_000, 0);
+        assert!(matches!(watch.refused(failed(0, 400)), FailFastDecision::HeldBack));
+        assert_eq!(watch.disarm().len(), 1);
         for ordinal in 1..40 {
-            assert!(matches!(watch.refused(failed(ordinal, 400)), Watched::Record(_)));
+            assert!(matches!(watch.refused(failed(ordinal, 400)), FailFastDecision::Record(_)));
         }
     }
 
     #[test]
     fn small_resumed_and_unwatched_jobs_record_at_once() {
-        for mut watch in [SameFailures::new(20, 20, 0), SameFailures::new(20, 1_000, 1), SameFailures::new(0, 1_000, 0)]
-        {
-            assert!(matches!(watch.refused(failed(0, 400)), Watched::Record(_)));
+        for mut watch in [FailFast::new(20, 20, 0), FailFast::new(20, 1_000, 1), FailFast::new(0, 1_000, 0)] {
+            assert!(matches!(watch.refused(failed(0, 400)), FailFastDecision::Record(_)));
         }
     }
 

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use paceline_core::Rng;
 
+use crate::lognormal::{normal, sigma};
+
 /// The distribution of service times.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Latency {
@@ -25,9 +27,6 @@ pub enum Latency {
     },
 }
 
-/// The standard normal quantile of 0.99.
-pub(crate) const Z99: f64 = 2.326_347_874;
-
 impl Latency {
     /// A service time. Draws the same count of random numbers whatever the parameters, so that streams stay aligned.
     pub fn draw(&self, rng: &mut Rng) -> Duration {
@@ -35,7 +34,7 @@ impl Latency {
         match *self {
             Self::Uniform { low, high } => low + high.saturating_sub(low).mul_f64(first),
             Self::Lognormal { p50, p99, cap } => {
-                let factor = libm::exp(sigma(p50, p99) * normal(first, second));
+                let factor = libm::exp(sigma(p50.as_secs_f64(), p99.as_secs_f64()) * normal(first, second));
                 Duration::try_from_secs_f64(p50.as_secs_f64() * factor).map_or(cap, |drawn| drawn.min(cap))
             }
         }
@@ -46,7 +45,7 @@ impl Latency {
         match *self {
             Self::Uniform { low, high } => (low + high) / 2,
             Self::Lognormal { p50, p99, cap } => {
-                let sigma = sigma(p50, p99);
+                let sigma = sigma(p50.as_secs_f64(), p99.as_secs_f64());
                 p50.mul_f64(libm::exp(sigma * sigma / 2.0)).min(cap)
             }
         }
@@ -67,16 +66,6 @@ impl Latency {
             Self::Lognormal { p50, p99, .. } => !p50.is_zero() && p50 <= p99,
         }
     }
-}
-
-fn sigma(p50: Duration, p99: Duration) -> f64 {
-    libm::log(p99.as_secs_f64() / p50.as_secs_f64()) / Z99
-}
-
-/// A standard normal number of two uniform ones (Box and Muller). `libm` gives the same bits on every platform, the
-/// standard library does not.
-pub(crate) fn normal(first: f64, second: f64) -> f64 {
-    libm::sqrt(-2.0 * libm::log(1.0 - first)) * libm::cos(core::f64::consts::TAU * second)
 }
 
 #[cfg(test)]

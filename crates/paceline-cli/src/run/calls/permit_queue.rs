@@ -1,4 +1,4 @@
-//! The order in which claimed items ask for their permits: one after the other, as they were claimed.
+//! A queue in which claimed items ask for their permits: one after the other, as they were claimed.
 //!
 //! Their tries are tasks, which start in any order, and who asks first goes first. Reading lines, sending and answers stay
 //! side by side.
@@ -8,29 +8,29 @@ use std::pin::pin;
 
 use tokio::sync::oneshot;
 
-/// Where tries line up.
+/// The queue of tries.
 #[derive(Debug, Default)]
-pub(crate) struct Lane {
+pub(crate) struct PermitQueue {
     /// Ends when the last of them has asked.
     last: Option<oneshot::Receiver<()>>,
 }
 
-/// A place in the lane. Dropping it lets the next one ask.
+/// A place in the queue. Dropping it lets the next one ask.
 #[derive(Debug)]
-pub(crate) struct Turn {
+pub(crate) struct PermitTurn {
     before: Option<oneshot::Receiver<()>>,
     _asking: oneshot::Sender<()>,
 }
 
-impl Lane {
+impl PermitQueue {
     /// The next place.
-    pub(crate) fn line_up(&mut self) -> Turn {
+    pub(crate) fn enqueue(&mut self) -> PermitTurn {
         let (asking, asked) = oneshot::channel();
-        Turn { before: self.last.replace(asked), _asking: asking }
+        PermitTurn { before: self.last.replace(asked), _asking: asking }
     }
 }
 
-impl Turn {
+impl PermitTurn {
     /// Waits until all before it have asked.
     pub(crate) async fn comes(&mut self) {
         if let Some(before) = &mut self.before {
@@ -60,8 +60,8 @@ mod tests {
 
     #[tokio::test]
     async fn permits_are_asked_for_in_the_order_of_the_claim() {
-        let (mut lane, asked) = (Lane::default(), Mutex::new(Vec::new()));
-        let tries = (0..50).map(|item| (item, lane.line_up())).collect::<Vec<_>>();
+        let (mut lane, asked) = (PermitQueue::default(), Mutex::new(Vec::new()));
+        let tries = (0..50).map(|item| (item, lane.enqueue())).collect::<Vec<_>>();
         let tries = tries.into_iter().rev().map(|(item, mut turn)| {
             let asked = &asked;
             async move {
@@ -83,8 +83,8 @@ mod tests {
 
     #[tokio::test]
     async fn the_next_one_asks_before_the_one_ahead_has_its_answer() {
-        let mut lane = Lane::default();
-        let (first, mut second) = (lane.line_up(), lane.line_up());
+        let mut lane = PermitQueue::default();
+        let (first, mut second) = (lane.enqueue(), lane.enqueue());
         let mut waits = pin!(first.ask(std::future::pending::<()>()));
         assert!(waits.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         second.comes().await;

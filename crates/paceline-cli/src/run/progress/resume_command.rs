@@ -1,4 +1,4 @@
-//! The command that goes on with a job: the one that was typed, in a form that can be pasted.
+//! The command that resumes a job: the one that was typed, in a form that can be pasted.
 
 use std::ffi::OsString;
 

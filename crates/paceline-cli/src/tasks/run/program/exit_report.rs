@@ -20,7 +20,7 @@ const UNTIL_THERE_IS_ROOM: Duration = Duration::from_secs(1);
 const SHOWN: usize = 80;
 
 /// Success, or what failed and who suffers from it.
-pub(super) fn verdict(ended: &Ended) -> Result<(), Failure> {
+pub(super) fn outcome(ended: &Ended) -> Result<(), Failure> {
     match &ended.exit {
         Exit::Status(status) if status.success() => Ok(()),
         Exit::Status(status) => Err(status.code().map_or_else(|| killed(*status), |code| failed(code, ended))),
@@ -49,7 +49,7 @@ pub(super) fn is_of_the_item(ended: &Ended) -> bool {
     match &ended.exit {
         Exit::Status(status) => match (status.code(), last_line(&ended.output)) {
             (Some(75), _) => false,
-            (Some(_), Last::Report(report)) => !report.contains_key("class"),
+            (Some(_), LastLine::Report(report)) => !report.contains_key("class"),
             _ => true,
         },
         Exit::TimedOut(_) | Exit::GivenUp | Exit::NotBegun(_) => false,
@@ -81,30 +81,30 @@ const fn by_exit_code(code: i32) -> Class {
 
 fn failed(code: i32, ended: &Ended) -> Failure {
     let status = u16::try_from(code).ok();
-    let by_code = |words: String| Failure { status, ..Failure::new(by_exit_code(code), words) };
+    let by_code = |message: String| Failure { status, ..Failure::new(by_exit_code(code), message) };
     let exit = format!("exit code {code}");
     match last_line(&ended.output) {
-        Last::Report(report) => Failure { status, ..read(&report, code, ended) },
-        Last::TooLong => {
+        LastLine::Report(report) => Failure { status, ..read(&report, code, ended) },
+        LastLine::TooLong => {
             let limit = OUTPUT_BYTES >> 20;
             by_code(format!("{exit}; more than {limit} MB on standard output, so its last line was not read"))
         }
-        Last::Broken(line) => {
+        LastLine::Broken(line) => {
             let line = text::cut(&line, SHOWN);
             by_code(format!("{exit}; the last line of standard output is no JSON: {line}{}", behind(ended)))
         }
-        Last::Other => by_code(format!("{exit}{}", behind(ended))),
+        LastLine::Other => by_code(format!("{exit}{}", behind(ended))),
     }
 }
 
 /// The last line that says something on standard error.
 fn behind(ended: &Ended) -> String {
-    let last = ended.words.lines().map(str::trim).rfind(|line| !line.is_empty());
+    let last = ended.stderr.lines().map(str::trim).rfind(|line| !line.is_empty());
     last.map(|line| format!(": {}", text::printable(line))).unwrap_or_default()
 }
 
 /// What the last line of standard output is.
-enum Last {
+enum LastLine {
     Report(Map<String, Value>),
     /// It begins like a report.
     Broken(String),
@@ -113,17 +113,17 @@ enum Last {
     Other,
 }
 
-fn last_line(output: &Output) -> Last {
+fn last_line(output: &Output) -> LastLine {
     if output.too_long {
-        return Last::TooLong;
+        return LastLine::TooLong;
     }
     let lines = output.text.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
     let Some(line) = lines.rev().find(|line| !line.is_empty()).filter(|line| line.starts_with(b"{")) else {
-        return Last::Other;
+        return LastLine::Other;
     };
     match serde_json::from_slice(line) {
-        Ok(report) => Last::Report(report),
-        Err(_) => Last::Broken(text::printable(&String::from_utf8_lossy(line)).into_owned()),
+        Ok(report) => LastLine::Report(report),
+        Err(_) => LastLine::Broken(text::printable(&String::from_utf8_lossy(line)).into_owned()),
     }
 }
 
@@ -221,7 +221,7 @@ mod tests {
     fn of(wait_status: i32, stdout: &str, stderr: &str) -> Result<(), Failure> {
         let output = Output { text: stdout.as_bytes().to_vec(), too_long: stdout.len() > OUTPUT_BYTES };
         let exit = Exit::Status(ExitStatus::from_raw(wait_status));
-        verdict(&Ended { exit, output, words: stderr.to_owned() })
+        outcome(&Ended { exit, output, stderr: stderr.to_owned() })
     }
 
     fn exited(code: i32, stdout: &str, stderr: &str) -> Failure {
@@ -256,7 +256,7 @@ mod tests {
     fn a_command_that_only_failed_says_nothing_of_other_items() {
         let ended = |wait_status: i32, stdout: &str| {
             let output = Output { text: stdout.as_bytes().to_vec(), too_long: false };
-            Ended { exit: Exit::Status(ExitStatus::from_raw(wait_status)), output, words: String::new() }
+            Ended { exit: Exit::Status(ExitStatus::from_raw(wait_status)), output, stderr: String::new() }
         };
         for (wait_status, stdout, expected) in [
             (1 << 8, "", true),

@@ -1,4 +1,4 @@
-//! Whether all that a run begins fails alike: then the command or the requests are wrong, and not the items.
+//! Ends a run early whose first items all fail with the same failure: then the command or the requests are wrong, not the items.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -7,16 +7,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use paceline_core::Class;
 use paceline_store::work::{Amend, DecisionRecord, Failure, Filter, SchedulerEvent, WorkError, WorkItem, WorkStore};
 
-/// Watches the first items of a run until one of them fares otherwise. Clones share what they heard.
+/// Watches the first items of a run until one of them ends otherwise. Clones share their state.
 #[derive(Clone)]
-pub(super) struct Alike(Arc<Mutex<Watch>>);
+pub(super) struct FailFast(Arc<Mutex<Watch>>);
 
 struct Watch {
     limit: usize,
     /// A command works on the items, and not a request.
     command: bool,
     watching: bool,
-    alike: Option<(Option<u16>, Option<String>)>,
+    kind: Option<(Option<u16>, Option<String>)>,
     keys: BTreeSet<String>,
     /// Items of which a try only failed, by their numbers, until that is recorded.
     only_failed: BTreeSet<u64>,
@@ -43,13 +43,13 @@ impl fmt::Display for SameFailure {
     }
 }
 
-impl Alike {
+impl FailFast {
     /// A watch over a run. It only makes sense where there are more items than the number looked at; a `limit` of 0
     /// switches it off.
     pub(super) fn new(limit: usize, more: bool, command: bool) -> Self {
         let watching = limit > 0 && more;
         let (keys, only_failed) = (BTreeSet::new(), BTreeSet::new());
-        let watch = Watch { limit, command, watching, alike: None, keys, only_failed, stopped: None };
+        let watch = Watch { limit, command, watching, kind: None, keys, only_failed, stopped: None };
         Self(Arc::new(Mutex::new(watch)))
     }
 
@@ -61,19 +61,19 @@ impl Alike {
         }
     }
 
-    /// Takes in what happens; says why the run has to end, at the moment when it has to.
-    pub(super) fn hear(&self, note: &SchedulerEvent<'_>) -> Option<SameFailure> {
+    /// Takes in an event; returns why the run has to end, once it has to.
+    pub(super) fn observe(&self, note: &SchedulerEvent<'_>) -> Option<SameFailure> {
         let mut watch = self.watch();
         if !watch.watching {
             return None;
         }
         match note {
-            SchedulerEvent::Succeeded(_) => watch.differs(),
-            SchedulerEvent::Decided { item, decided, .. } if watch.is_telling(item, decided) => {
+            SchedulerEvent::Succeeded(_) => watch.disarm(),
+            SchedulerEvent::Decided { item, decided, .. } if watch.counts(item, decided) => {
                 return watch.failed(item, &decided.failure);
             }
             // It ended otherwise; what is only tried again says nothing yet.
-            SchedulerEvent::Decided { decided, .. } if matches!(decided.action, "fail" | "skip") => watch.differs(),
+            SchedulerEvent::Decided { decided, .. } if matches!(decided.action, "fail" | "skip") => watch.disarm(),
             _ => {}
         }
         None
@@ -101,7 +101,7 @@ impl Alike {
 
 impl Watch {
     /// A final refusal, or a command that only failed.
-    fn is_telling(&mut self, item: &WorkItem, decided: &DecisionRecord) -> bool {
+    fn counts(&mut self, item: &WorkItem, decided: &DecisionRecord) -> bool {
         let refused = matches!(decided.failure.class, Class::Invalid | Class::Filtered) && decided.action == "fail";
         self.only_failed.remove(&item.id) || refused
     }
@@ -109,8 +109,8 @@ impl Watch {
     fn failed(&mut self, item: &WorkItem, failure: &Failure) -> Option<SameFailure> {
         if self.stopped.is_none() {
             let kind = (failure.status, failure.code.clone());
-            if *self.alike.get_or_insert_with(|| kind.clone()) != kind {
-                self.differs();
+            if *self.kind.get_or_insert_with(|| kind.clone()) != kind {
+                self.disarm();
                 return None;
             }
         }
@@ -123,7 +123,7 @@ impl Watch {
         self.stopped.clone()
     }
 
-    fn differs(&mut self) {
+    fn disarm(&mut self) {
         if self.stopped.is_none() {
             self.watching = false;
             (self.keys, self.only_failed) = Default::default();

@@ -15,11 +15,11 @@ use crate::run::lines::format::Format;
 use crate::run::lines::input::Input;
 use crate::run::lines::wrong::Wrong;
 
-/// Lines taken into the journal together: each time is a sync of the disk, which results wait for.
+/// Lines appended to the journal together: each time is a sync of the disk, which results wait for.
 const TOGETHER: usize = 5_000;
 
-/// The part of an input that is not read yet.
-pub(crate) struct Rest<'a> {
+/// Loads the part of an input that is not in the journal yet.
+pub(crate) struct BackgroundLoad<'a> {
     pub(crate) journal: &'a Journal,
     pub(crate) input: &'a Input,
     pub(crate) format: &'a Format,
@@ -29,7 +29,7 @@ pub(crate) struct Rest<'a> {
 
 /// Why the rest of an input cannot be read.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ReadingError {
+pub(crate) enum LoadError {
     /// What the file system says.
     #[error("cannot read {name}: {source}")]
     Input {
@@ -42,16 +42,13 @@ pub(crate) enum ReadingError {
     Journal(#[from] JournalError),
 }
 
-impl Rest<'_> {
-    /// Takes the lines into the journal, many at a time, until `go_on` says no.
+impl BackgroundLoad<'_> {
+    /// Appends the lines to the journal, many at a time, until `go_on` returns false.
     ///
     /// # Errors
     /// What the file system, the journal or `go_on` says.
-    pub(crate) fn read(
-        &self,
-        mut go_on: impl FnMut(Appended) -> Result<bool, JournalError>,
-    ) -> Result<(), ReadingError> {
-        let unreadable = |source| ReadingError::Input { name: self.input.name(), source };
+    pub(crate) fn read(&self, mut go_on: impl FnMut(Appended) -> Result<bool, JournalError>) -> Result<(), LoadError> {
+        let unreadable = |source| LoadError::Input { name: self.input.name(), source };
         let mut lines = self.input.lines_from(self.from).map_err(unreadable)?;
         loop {
             let mut together = Vec::with_capacity(TOGETHER);
@@ -72,7 +69,7 @@ impl Rest<'_> {
     }
 }
 
-/// Reads on in a thread of its own and tells what was taken. It ends when the receiver is gone; the next run goes on from
+/// Loads in a thread of its own and sends what was appended. It ends when the receiver is dropped; the next run goes on from
 /// there.
 pub(crate) fn start(
     journal: Journal,
@@ -80,11 +77,11 @@ pub(crate) fn start(
     upstream: Upstream,
     acknowledge: Acknowledge,
     from: InputCursor,
-) -> mpsc::Receiver<Result<Appended, ReadingError>> {
+) -> mpsc::Receiver<Result<Appended, LoadError>> {
     let (tell, told) = mpsc::channel(1);
     tokio::task::spawn_blocking(move || {
         let Context { input, format, .. } = &*context;
-        let rest = Rest { journal: &journal, input, format, upstream: &upstream, from };
+        let rest = BackgroundLoad { journal: &journal, input, format, upstream: &upstream, from };
         let end = rest.read(|taken| {
             if taken.refused > 0 {
                 refused::settle(&journal, input, format.results(), &acknowledge)?;

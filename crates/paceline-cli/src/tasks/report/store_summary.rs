@@ -1,4 +1,4 @@
-//! Where the items of a store stand, counted one by one, and why those that did not succeed did not.
+//! The items of a store by state, and why those that did not succeed did not.
 
 use std::collections::BTreeMap;
 
@@ -19,16 +19,16 @@ const SHOWN: usize = 5;
 /// What the reasons beyond those are called.
 const OTHER: &str = "other";
 
-/// Where the items of a store stand. Every figure is from one reading, so that they add up.
+/// The items of a store by state and reason. Every figure is from one reading, so that they add up.
 #[derive(Clone, Debug)]
-pub(crate) struct Standing {
+pub(crate) struct StoreSummary {
     groups: Groups,
     counts: StateCounts,
     /// How often each reason is one for each end.
     reasons: BTreeMap<(&'static str, String), u64>,
 }
 
-impl Standing {
+impl StoreSummary {
     /// Of the items of a store. Those that succeeded are not looked at one by one.
     ///
     /// # Errors
@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     /// Works on every item until nothing can be done any more; what its payload says becomes of it.
-    async fn worked(payloads: &[&str], policy: SchedulerConfig) -> Standing {
+    async fn worked(payloads: &[&str], policy: SchedulerConfig) -> StoreSummary {
         let clock = WorkClock::starting_at(Timestamp::from_millis(1_700_000_000_000));
         let store = std::sync::Arc::new(MemoryStore::new(clock.clone()));
         let new = |(n, payload): (usize, &&str)| NewItem {
@@ -198,7 +198,7 @@ mod tests {
             }
         });
         end.await.expect("a memory");
-        Standing::of(&*store, &clock).await.expect("a memory")
+        StoreSummary::of(&*store, &clock).await.expect("a memory")
     }
 
     /// The default with retries at once.

@@ -1,4 +1,4 @@
-//! What the limiter knows is kept in the store, so that a limit holds however often a run is begun.
+//! The limiter's state in the store, so that a limit holds over restarts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,25 +6,26 @@ use std::time::Duration;
 use paceline::Limiter;
 use paceline_store::work::{WorkClock, WorkError, WorkStore};
 
-use crate::carried;
+use crate::limiter_state;
 
-/// How often it is written while a run works, ...
-const EVERY: Duration = Duration::from_millis(500);
+/// How often it is saved while a run works, ...
+const SAVE_EVERY: Duration = Duration::from_millis(500);
 
-/// ... or after so many times as long as that took: a limiter of a hundred thousand scopes must not slow its own run down.
-const REST: u32 = 20;
+/// ... but after a pause of at least so many times as long as a save takes: a limiter of a hundred thousand scopes must not slow
+/// its own run down.
+const PAUSE_FACTOR: u32 = 20;
 
-/// What the limiter of a run knows, in its store.
-pub(super) struct KeptLimiter {
+/// A limiter whose state is saved in the store.
+pub(super) struct PersistentLimiter {
     store: Arc<dyn WorkStore>,
     limiter: Limiter,
-    /// None where nothing is kept.
+    /// None where the state is not saved.
     account: Option<String>,
     clock: WorkClock,
 }
 
-impl KeptLimiter {
-    /// Gives the limiter what earlier runs of the account left.
+impl PersistentLimiter {
+    /// Restores the state that earlier runs of the account saved.
     ///
     /// # Errors
     /// What the store says.
@@ -35,29 +36,29 @@ impl KeptLimiter {
         clock: WorkClock,
     ) -> Result<Self, WorkError> {
         if let Some(account) = &account {
-            carried::restore(&limiter, store.load_limiter_state(account).await?.as_deref());
+            limiter_state::restore(&limiter, store.load_limiter_state(account).await?.as_deref());
         }
         Ok(Self { store, limiter, account, clock })
     }
 
-    /// Writes it again and again, for as long as it is asked.
-    pub(super) async fn keep_regularly(&self) {
-        let mut rest = EVERY;
+    /// Saves the state regularly, for as long as the future is polled.
+    pub(super) async fn save_regularly(&self) {
+        let mut pause = SAVE_EVERY;
         loop {
-            tokio::time::sleep(rest).await;
+            tokio::time::sleep(pause).await;
             let began = self.clock.now();
-            self.keep().await;
-            rest = EVERY.max(self.clock.now().saturating_since(began) * REST);
+            self.save().await;
+            pause = SAVE_EVERY.max(self.clock.now().saturating_since(began) * PAUSE_FACTOR);
         }
     }
 
-    /// Writes it, if anything has happened since. A run that cannot is told so and goes on: its items are what matters.
-    pub(super) async fn keep(&self) {
+    /// Saves the state, if it changed since the last time. A failure is logged, and the run goes on: its items are what matters.
+    pub(super) async fn save(&self) {
         let Some(account) = &self.account else { return };
         if self.limiter.changes().scopes.is_empty() {
             return;
         }
-        let state = carried::text(&self.limiter.export());
+        let state = limiter_state::encode(&self.limiter.export());
         if let Err(error) = self.store.save_limiter_state(account, &state).await {
             tracing::warn!("what has left is not kept for the next run, which may exceed its limits: {error}");
         }
@@ -71,14 +72,14 @@ mod tests {
 
     use super::*;
 
-    async fn begun(store: &MemoryStore) -> KeptLimiter {
+    async fn begun(store: &MemoryStore) -> PersistentLimiter {
         let limits = Limits { quotas: vec![Quota::requests_per_minute(5)], burst: Some(5) };
         let limiter = Limiter::new(PacerConfig { limits, ..PacerConfig::default() }).expect("sensible");
         let clock = WorkClock::starting_at(paceline::clock::wall());
-        KeptLimiter::restore(Arc::new(store.clone()), limiter, Some("it".into()), clock).await.expect("readable")
+        PersistentLimiter::restore(Arc::new(store.clone()), limiter, Some("it".into()), clock).await.expect("readable")
     }
 
-    impl KeptLimiter {
+    impl PersistentLimiter {
         fn left(&self) -> u64 {
             self.limiter.snapshot().account.quotas[0].remaining
         }
@@ -105,7 +106,7 @@ mod tests {
         };
         tokio::select! {
             () = run => {}
-            () = killed.keep_regularly() => unreachable!("it goes on for as long as it is asked"),
+            () = killed.save_regularly() => unreachable!("it goes on for as long as it is asked"),
         }
         assert_eq!((killed.left(), begun(&store).await.left()), (1, 2));
     }

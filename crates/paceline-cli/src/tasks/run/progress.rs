@@ -1,4 +1,4 @@
-//! What a run shows of itself: a line for each failure, and how far it has come.
+//! The progress of a run on the screen and in the log: a line for each failure, and how far it has come.
 
 use std::collections::BTreeSet;
 use std::io::IsTerminal as _;
@@ -17,18 +17,18 @@ use tokio::task::JoinHandle;
 use crate::logging;
 use crate::text;
 
-/// Between two looks at the screen.
+/// How often the line on a terminal is redrawn.
 const DRAW_EVERY: Duration = Duration::from_millis(250);
 
-/// Between two log lines, where there is no screen.
+/// How often a log line is written, where there is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(10);
 
 /// Characters of what went wrong in a log line.
 const LONGEST_CAUSE: usize = 200;
 
-/// Hears of everything in a run. Clones share what they heard.
+/// Takes in the events of a run. Clones share their state.
 #[derive(Clone)]
-pub(super) struct Seen(Arc<Inner>);
+pub(super) struct Progress(Arc<Inner>);
 
 struct Inner {
     quiet: bool,
@@ -36,7 +36,7 @@ struct Inner {
     max_deferrals: Option<u32>,
     concurrency: usize,
     clock: WorkClock,
-    course: Mutex<Figures>,
+    shutdown: Mutex<Figures>,
 }
 
 /// How far the run has come.
@@ -54,13 +54,13 @@ struct Figures {
     waits: Option<(Instant, Option<String>)>,
 }
 
-impl Seen {
+impl Progress {
     pub(super) fn new(quiet: bool, before: &StateCounts, policy: &SchedulerConfig, clock: WorkClock) -> Self {
         let ended = State::ALL.into_iter().filter(|state| state.is_final()).map(|state| before.of(state)).sum();
         let figures = Figures { items: before.total(), ended, ..Figures::default() };
         let (max_retries, max_deferrals) = (policy.max_retries, policy.max_deferrals);
-        let (concurrency, course) = (policy.concurrency, Mutex::new(figures));
-        Self(Arc::new(Inner { quiet, max_retries, max_deferrals, concurrency, clock, course }))
+        let (concurrency, shutdown) = (policy.concurrency, Mutex::new(figures));
+        Self(Arc::new(Inner { quiet, max_retries, max_deferrals, concurrency, clock, shutdown }))
     }
 
     /// Whether anything has begun.
@@ -68,8 +68,8 @@ impl Seen {
         self.figures().begun
     }
 
-    /// Takes in what happens; it waits for nothing.
-    pub(super) fn hear(&self, note: &SchedulerEvent<'_>) {
+    /// Takes in an event; it does not block.
+    pub(super) fn observe(&self, note: &SchedulerEvent<'_>) {
         match note {
             SchedulerEvent::Started(item) => {
                 let mut figures = self.figures();
@@ -178,14 +178,14 @@ impl Seen {
             let style = ProgressStyle::with_template("{msg}").unwrap_or_else(|_| ProgressStyle::default_bar());
             logging::bars().add(ProgressBar::no_length().with_style(style))
         });
-        let (seen, screen) = (self.clone(), bar.clone());
+        let (progress, screen) = (self.clone(), bar.clone());
         let task = tokio::spawn(async move {
             let mut moments = tokio::time::interval(if screen.is_some() { DRAW_EVERY } else { LINE_EVERY });
             // The first is at once, and says nothing that the end of a short run does not.
             moments.tick().await;
             loop {
                 moments.tick().await;
-                let words = seen.words();
+                let words = progress.line();
                 match &screen {
                     Some(bar) => {
                         let width = terminal_size_of(std::io::stderr()).map_or(80, |(Width(width), _)| width);
@@ -198,7 +198,7 @@ impl Seen {
         Drawing { task, bar }
     }
 
-    fn words(&self) -> String {
+    fn line(&self) -> String {
         let (figures, now) = (self.figures(), self.0.clock.now());
         let in_flight = self.in_flight(&figures);
         let mut words =
@@ -223,7 +223,7 @@ impl Seen {
     }
 
     fn figures(&self) -> MutexGuard<'_, Figures> {
-        self.0.course.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.shutdown.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

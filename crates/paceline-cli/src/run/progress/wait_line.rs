@@ -6,11 +6,11 @@ use paceline::{Belief, Instant, ScopeSnapshot, Snapshot};
 use paceline_core::Policy;
 
 use crate::run::job::holds;
-use crate::run::seen::ahead;
-use crate::run::seen::progress::View;
+use crate::run::progress::display::View;
+use crate::run::progress::time_left;
 use crate::text;
 
-/// A wait in words.
+/// A wait as text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Wait {
     /// Whose wait it is; empty where there is one scope only.
@@ -53,7 +53,7 @@ impl Wait {
 
     /// Items wait in the journal for the end of a hold, or for a time of their own.
     fn stored(view: &View<'_>, due: Instant) -> Self {
-        let held: Vec<_> = ahead::closed(view.now, view.limits).collect();
+        let held: Vec<_> = time_left::closed(view.now, view.limits).collect();
         // An item is put off until its scope opens, give or take a rounding.
         let first = held.iter().filter(|(_, until, _)| *until <= due + A_MOMENT).min_by_key(|(_, until, _)| *until);
         let Some((scope, until, cause)) = first else {
@@ -143,10 +143,10 @@ mod tests {
 
     use super::*;
     use crate::run::calls::budget::Used;
-    use crate::run::seen::figures::Figures;
+    use crate::run::progress::counters::Counters;
 
     fn told_at(pacer: &Pacer, in_flight: u64, next_due: Option<Duration>) -> Option<Wait> {
-        let (now, figures, limits) = (Instant::ZERO, &Figures::default(), &pacer.snapshot(Instant::ZERO));
+        let (now, figures, limits) = (Instant::ZERO, &Counters::default(), &pacer.snapshot(Instant::ZERO));
         let wall = Timestamp::from_millis(1_000);
         let next_due = next_due.map(|due| (wall + due, wall));
         let budget = Used::default();

@@ -1,4 +1,4 @@
-//! What a job was begun with, and what it goes on with.
+//! The configuration of a job in its journal, and what follows when the next run has another one.
 //!
 //! An item's scope is stored when it is loaded. A tier that came, went or changed its place between two runs has to take
 //! its items all the same, and what one account was told must not hold back another.
@@ -21,7 +21,7 @@ use crate::run::lines::spool::Earlier;
 /// The configuration of a run, as its journal keeps it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Begun {
+pub(crate) struct JobConfig {
     upstream: String,
     /// The form of the input's lines.
     format: String,
@@ -35,7 +35,7 @@ pub(crate) struct Begun {
     settings: BTreeMap<String, String>,
 }
 
-impl Begun {
+impl JobConfig {
     /// The configuration of this run.
     pub(crate) fn of(upstream: &Upstream, input: &Input, format: &Format) -> Self {
         let together = upstream.effective.iter().find(|row| row.key == "scope").map(|row| row.value.clone());
@@ -98,8 +98,8 @@ impl Begun {
 /// # Errors
 /// What the journal says, and lines that cannot be read any more.
 pub(crate) fn adopt(journal: &Journal, input: &Input, format: &Format, upstream: &Upstream) -> Result<bool, Failure> {
-    let now = Begun::of(upstream, input, format);
-    let before = Begun::read(&journal.config_json().map_err(Failure::refused)?);
+    let now = JobConfig::of(upstream, input, format);
+    let before = JobConfig::read(&journal.config_json().map_err(Failure::refused)?);
     if before == now {
         return Ok(true);
     }

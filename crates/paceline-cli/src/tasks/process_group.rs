@@ -3,13 +3,13 @@
 use tokio::process::{Child, Command};
 
 /// A process and what it began, killed unless it has ended by itself.
-pub(super) struct Family {
+pub(super) struct ProcessGroup {
     leader: Option<u32>,
 }
 
-impl Family {
+impl ProcessGroup {
     /// Has a command begin a group of its own.
-    pub(super) fn of_its_own(command: &mut Command) {
+    pub(super) fn in_own_group(command: &mut Command) {
         #[cfg(unix)]
         command.process_group(0);
         command.kill_on_drop(true);
@@ -33,7 +33,7 @@ impl Family {
     }
 }
 
-impl Drop for Family {
+impl Drop for ProcessGroup {
     fn drop(&mut self) {
         if let Some(leader) = self.leader {
             signal::kill(leader);

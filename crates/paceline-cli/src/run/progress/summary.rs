@@ -6,18 +6,18 @@ use std::time::Duration;
 
 use paceline::{Cause, ScopeSnapshot, ScopeState, Snapshot};
 use paceline_core::{Class, Cost, Dimension, Limits};
-use paceline_sim::Job;
+use paceline_model::Job;
 use paceline_store::{DeferReason, JobCounts};
 use serde_json::{Value, json};
 
 use crate::exit::Status;
 use crate::run::calls::budget::Used;
-use crate::run::calls::stop::Stop;
+use crate::run::calls::stop::StopReason;
 use crate::run::job::holds::{self, Held};
-use crate::run::seen::figures::Figures;
-use crate::run::seen::oracle;
-use crate::run::seen::report;
-use crate::run::seen::snapshot::{self, ToWall};
+use crate::run::progress::counters::Counters;
+use crate::run::progress::oracle;
+use crate::run::progress::report;
+use crate::run::progress::snapshot::{self, ToWall};
 use crate::text;
 
 /// Held and stopped scopes that are named.
@@ -30,9 +30,9 @@ pub(crate) struct Summary<'a> {
     pub(crate) held: &'a [Held],
     /// The input has not been read to its end, so that the number of items is not known.
     pub(crate) unread: bool,
-    pub(crate) figures: &'a Figures,
+    pub(crate) figures: &'a Counters,
     /// Why the run ended early, if it did.
-    pub(crate) stop: Option<&'a Stop>,
+    pub(crate) stop: Option<&'a StopReason>,
     pub(crate) elapsed: Duration,
     /// The limits that were told, if any were.
     pub(crate) limits: &'a Limits,
@@ -65,7 +65,7 @@ impl Summary<'_> {
     }
 
     /// Why the run ended early. Whatever came while the last items ended has stopped nothing.
-    fn stop(&self) -> Option<&Stop> {
+    fn stop(&self) -> Option<&StopReason> {
         self.stop.filter(|_| self.is_left())
     }
 
@@ -89,7 +89,7 @@ impl Summary<'_> {
             "tokens_in": counts.tokens_in,
             "tokens_out": counts.tokens_out,
             "budget": self.budget.json(),
-            "stopped": self.stop().map(Stop::as_str),
+            "stopped": self.stop().map(StopReason::as_str),
             "resume": self.again.as_ref().filter(|_| self.is_left()),
             "seconds": round(self.elapsed),
             "oracle_seconds": self.oracle().map(round),
@@ -185,7 +185,7 @@ impl Summary<'_> {
         let mut groups: Vec<(String, u64)> = Vec::new();
         for group in &self.counts.deferred {
             let class = group.class.map(|class| format!(" (last answer: {})", answered(class))).unwrap_or_default();
-            let reason = words(report::told(group.reason, self.stop().is_some_and(Stop::is_bound)));
+            let reason = words(report::told(group.reason, self.stop().is_some_and(StopReason::is_bound)));
             let told = format!("{reason}{class}");
             match groups.iter_mut().find(|(known, _)| *known == told) {
                 Some((_, items)) => *items += group.items,

@@ -1,4 +1,4 @@
-//! What lies ahead of a run: how long the rest takes, as far as that is known.
+//! Estimates the time that the rest of a job takes, as far as it is known.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ pub(crate) struct Rest {
 
 /// How long the rest takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Left {
+pub(crate) struct TimeLeft {
     pub(crate) time: Duration,
     /// How fast it goes after that is not known.
     pub(crate) at_least: bool,
@@ -33,14 +33,14 @@ pub(crate) struct Left {
 impl Rest {
     /// As long as it takes at that rate, at least as long as the known limits let it take, and later by a hold of all that is
     /// left. Some of it waits for the last hold to end.
-    pub(crate) fn left(&self, now: Instant, limits: &Snapshot) -> Option<Left> {
+    pub(crate) fn left(&self, now: Instant, limits: &Snapshot) -> Option<TimeLeft> {
         let affordable = self.affordable.filter(|calls| *calls < self.items);
         let rest = Self { items: affordable.unwrap_or(self.items), ..*self };
         let left = rest.left_of_all(now, limits)?;
-        Some(Left { at_budget: affordable.is_some(), ..left })
+        Some(TimeLeft { at_budget: affordable.is_some(), ..left })
     }
 
-    fn left_of_all(&self, now: Instant, limits: &Snapshot) -> Option<Left> {
+    fn left_of_all(&self, now: Instant, limits: &Snapshot) -> Option<TimeLeft> {
         if self.items == 0 {
             return None;
         }
@@ -50,7 +50,7 @@ impl Rest {
         let last = closed(now, limits).map(|(_, until, _)| until - now).max();
         let works = at_rate.max(by_limits);
         let time = (held.unwrap_or_default() + works.unwrap_or_default()).max(last.unwrap_or_default());
-        (!time.is_zero()).then_some(Left { time, at_least: works.is_none(), at_budget: false })
+        (!time.is_zero()).then_some(TimeLeft { time, at_least: works.is_none(), at_budget: false })
     }
 
     /// The least that a limit lets it take.

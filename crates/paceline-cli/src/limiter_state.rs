@@ -1,4 +1,4 @@
-//! What a limiter knew, for the next process: `run` keeps it in its journal, `tasks run` in its store.
+//! A limiter's state for the next process: `run` saves it in its journal, `tasks run` in its store.
 //!
 //! It is at most half a second old when a process is killed, and exact when it ends. A configured limit holds over starts, what
 //! headers announced goes on with its age, and what was learnt from refusals is where the next one begins, the more carefully
@@ -9,11 +9,11 @@ use std::sync::Arc;
 use paceline::{LevelState, Limiter, LimiterState, PacerState, Snapshot};
 use paceline_store::ACCOUNT;
 
-/// The state of the account and of the scopes that have changed, each as one text that can be restored by itself.
-pub(crate) fn parts(limiter: &Limiter, changed: &Snapshot) -> Vec<(Arc<str>, String)> {
+/// Encodes the state of the account and of the scopes that have changed, each as one text that can be restored by itself.
+pub(crate) fn encode_parts(limiter: &Limiter, changed: &Snapshot) -> Vec<(Arc<str>, String)> {
     let names = changed.scopes.iter().map(|scope| &*scope.name);
     let LimiterState { at, pacer: PacerState { account, scopes, .. } } = limiter.export_of(names);
-    let part = |name: &str, pacer| (name.into(), text(&LimiterState { at, pacer }));
+    let part = |name: &str, pacer| (name.into(), encode(&LimiterState { at, pacer }));
     let account = part(ACCOUNT, PacerState { account, ..PacerState::default() });
     let scopes = scopes.into_iter().map(|scope| {
         let name = scope.name.clone();
@@ -22,20 +22,20 @@ pub(crate) fn parts(limiter: &Limiter, changed: &Snapshot) -> Vec<(Arc<str>, Str
     std::iter::once(account).chain(scopes).collect()
 }
 
-/// A state as it is kept.
-pub(crate) fn text(state: &LimiterState) -> String {
+/// Encodes a state as JSON.
+pub(crate) fn encode(state: &LimiterState) -> String {
     serde_json::to_string(state).expect("numbers and words")
 }
 
-/// Gives the limiter what such texts tell; one that cannot be read, or is of a later version, tells nothing, and the log says so.
+/// Restores states from such texts. One that cannot be read, or is of a later version, is left out, and the log says so.
 ///
 /// Holds, pauses and stops are left out: journal and store have them in tables of their own, from the moment when they begin, and
 /// without those that a person has ended.
 pub(crate) fn restore<'a>(limiter: &Limiter, texts: impl IntoIterator<Item = &'a str>) {
     let restored = texts.into_iter().try_for_each(|text| {
         let mut state: LimiterState = serde_json::from_str(text).map_err(|error| error.to_string())?;
-        state.pacer.account = open(state.pacer.account);
-        state.pacer.scopes = state.pacer.scopes.into_iter().map(open).collect();
+        state.pacer.account = without_holds(state.pacer.account);
+        state.pacer.scopes = state.pacer.scopes.into_iter().map(without_holds).collect();
         limiter.restore(&state).map_err(|error| error.to_string())
     });
     if let Err(error) = restored {
@@ -43,6 +43,6 @@ pub(crate) fn restore<'a>(limiter: &Limiter, texts: impl IntoIterator<Item = &'a
     }
 }
 
-fn open(level: LevelState) -> LevelState {
+fn without_holds(level: LevelState) -> LevelState {
     LevelState { held: None, closed: None, stopped: None, ..level }
 }

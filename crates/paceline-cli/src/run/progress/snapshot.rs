@@ -9,20 +9,20 @@ use paceline::{
 use paceline_core::{Class, Dimension, Timestamp};
 use serde_json::{Map, Value, json};
 
-use crate::run::calls::stop::Stop;
-use crate::run::seen::figures::Figures;
+use crate::run::calls::stop::StopReason;
+use crate::run::progress::counters::Counters;
 
 /// Turns an instant of the limiter into a time of the wall clock.
 pub(crate) type ToWall<'a> = &'a dyn Fn(Instant) -> Timestamp;
 
 /// The state of a job, as it is kept in the journal, but for its scopes.
 pub(crate) fn job(
-    figures: &Figures,
+    figures: &Counters,
     account: &ScopeSnapshot,
     in_flight: u64,
     now: Instant,
     seconds: f64,
-    stop: Option<&Stop>,
+    stop: Option<&StopReason>,
     wall: ToWall<'_>,
 ) -> String {
     let totals = figures.totals;
@@ -44,7 +44,7 @@ pub(crate) fn job(
         "tokens_in": figures.tokens_in,
         "tokens_out": figures.tokens_out,
         "seconds": seconds,
-        "stopped": stop.map(Stop::as_str),
+        "stopped": stop.map(StopReason::as_str),
         "account": scope(account, wall),
     });
     job.to_string()
@@ -198,7 +198,7 @@ mod tests {
         ["a \"model\"", "another"].iter().for_each(|name| drop(pacer.scope(name)));
         let changes = pacer.changes(Instant::ZERO);
         let job: Value =
-            serde_json::from_str(&job(&Figures::default(), &changes.account, 3, Instant::ZERO, 1.5, None, wall))
+            serde_json::from_str(&job(&Counters::default(), &changes.account, 3, Instant::ZERO, 1.5, None, wall))
                 .expect("JSON");
         assert_eq!((&job["in_flight"], &job["account"]["name"]), (&3.into(), &"".into()));
         let written = changed(&changes, Instant::ZERO, wall);

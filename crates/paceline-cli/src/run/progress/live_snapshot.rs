@@ -1,24 +1,24 @@
-//! Where the limits of a run stand, kept up by what changes.
+//! A full snapshot of the limiter, kept up to date by its changes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use paceline::{ScopeSnapshot, Snapshot};
 
-/// All that the limiter has told so far.
+/// The limiter's snapshot with all changes so far.
 #[derive(Debug, Default)]
-pub(crate) struct Standing {
+pub(crate) struct LiveSnapshot {
     view: Option<Snapshot>,
     places: BTreeMap<Arc<str>, usize>,
 }
 
-impl Standing {
-    /// The scopes; none before the first look.
+impl LiveSnapshot {
+    /// The scopes; none before the first update.
     pub(crate) fn scopes(&self) -> &[ScopeSnapshot] {
         self.view.as_ref().map_or(&[], |view| &view.scopes)
     }
 
-    /// Takes in what has changed, and tells all.
+    /// Applies changes, and returns the full snapshot.
     pub(crate) fn update(&mut self, mut changes: Snapshot) -> &Snapshot {
         let scopes = std::mem::take(&mut changes.scopes);
         match &mut self.view {
@@ -48,7 +48,7 @@ mod tests {
     #[test]
     fn what_is_kept_up_by_changes_is_what_a_whole_look_tells() {
         let mut pacer = Pacer::new(PacerConfig::default(), 1, Instant::ZERO).expect("the defaults");
-        let mut standing = Standing::default();
+        let mut standing = LiveSnapshot::default();
         for names in [&[][..], &["a", "b"], &["c", "b"], &["a"]] {
             for name in names {
                 let scope = pacer.scope(name);

@@ -6,7 +6,7 @@ use paceline_store::{CallTotals, JobCounts};
 
 /// Where a job stands: what the journal knew at the start of the run, and what has happened since.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Figures {
+pub(crate) struct Counters {
     /// Items of the input.
     pub(crate) input: u64,
     pub(crate) succeeded: u64,
@@ -28,7 +28,7 @@ pub(crate) struct Figures {
 /// Enough for a median that does not move any more.
 const LATENCIES: usize = 65_536;
 
-impl Figures {
+impl Counters {
     /// The figures at the start of a run.
     pub(crate) fn at_start(counts: &JobCounts) -> Self {
         Self {

@@ -14,13 +14,13 @@ use crate::output;
 use crate::run::calls::signals::Signals;
 
 /// While it lives, an interruption ends the process.
-pub(crate) struct Preparing {
+pub(crate) struct LoadGuard {
     /// Taken by the first of the two: the end of the preparation or an interruption.
     over: Arc<AtomicBool>,
     unfinished: Arc<Mutex<Vec<PathBuf>>>,
 }
 
-impl Preparing {
+impl LoadGuard {
     /// Begins once the job is locked: what is unfinished then belongs to no other process.
     ///
     /// # Errors
@@ -45,7 +45,7 @@ impl Preparing {
     }
 }
 
-impl Drop for Preparing {
+impl Drop for LoadGuard {
     fn drop(&mut self) {
         if self.over.swap(true, Ordering::AcqRel) {
             // The process is about to end: whatever came now would be of a job whose files are gone.

@@ -270,12 +270,12 @@ impl Provider {
     }
 
     /// Calls that it serves at full speed at present.
-    pub(crate) fn places(&self, now: Instant) -> u32 {
+    pub fn places(&self, now: Instant) -> u32 {
         self.cap(now).unwrap_or(u32::MAX).min(self.sharing.capacity())
     }
 
     /// Time until a call would be admitted that leaves strangers room: a quarter of a bucket, a fiftieth of a window.
-    pub(crate) fn polite_wait(&mut self, now: Instant, cost: &Cost) -> Duration {
+    pub fn polite_wait(&mut self, now: Instant, cost: &Cost) -> Duration {
         let now = self.advance(now);
         let shared = self.strangers.is_some();
         let waits = self.limiters.iter().map(|limiter| {
@@ -351,11 +351,15 @@ impl Provider {
 
 impl ProviderConfig {
     /// Whether limits change with time, or strangers use them: then the wait for a call is not known beforehand.
-    pub(crate) fn changes(&self) -> bool {
+    pub fn changes(&self) -> bool {
         self.schedule != Schedule::Constant || self.tenants.is_some()
     }
 
-    pub(crate) fn check(&self) -> Result<(), ProviderError> {
+    /// Whether such a provider can be.
+    ///
+    /// # Errors
+    /// Names the first figure that makes no sense.
+    pub fn check(&self) -> Result<(), ProviderError> {
         for Limit { quota, .. } in &self.limits {
             if quota.limit == 0 || quota.window.is_zero() || quota.shape == (Shape::Bucket { burst: 0 }) {
                 return Err(ProviderError::Limit(quota.dimension.clone()));

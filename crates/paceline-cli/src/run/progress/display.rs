@@ -11,10 +11,10 @@ use terminal_size::{Width, terminal_size_of};
 
 use crate::logging;
 use crate::run::calls::budget::Used;
-use crate::run::calls::stop::Stop;
-use crate::run::seen::ahead::{self, Rest};
-use crate::run::seen::figures::Figures;
-use crate::run::seen::wait::Wait;
+use crate::run::calls::stop::StopReason;
+use crate::run::progress::counters::Counters;
+use crate::run::progress::time_left::{self, Rest};
+use crate::run::progress::wait_line::Wait;
 use crate::text;
 
 /// Between two log lines.
@@ -43,10 +43,10 @@ enum Face {
 /// A job at one moment.
 pub(crate) struct View<'a> {
     pub(crate) now: Instant,
-    pub(crate) figures: &'a Figures,
+    pub(crate) figures: &'a Counters,
     pub(crate) limits: &'a Snapshot,
     pub(crate) in_flight: u64,
-    pub(crate) stop: Option<&'a Stop>,
+    pub(crate) stop: Option<&'a StopReason>,
     /// When the next item in the journal becomes due, and the wall clock's time now.
     pub(crate) next_due: Option<(Timestamp, Timestamp)>,
     pub(crate) budget: Used,
@@ -75,7 +75,7 @@ impl Progress {
         }
         let rate = self.rate();
         // What is held teaches nothing about how fast it goes after that.
-        if ahead::until_any(view.now, view.limits).is_none() {
+        if time_left::until_any(view.now, view.limits).is_none() {
             self.pace = rate;
         }
         match &mut self.face {

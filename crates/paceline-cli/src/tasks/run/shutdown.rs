@@ -1,0 +1,123 @@
+//! Graceful shutdown of a run: it runs, it drains (items in flight may end), it aborts them.
+
+use std::io;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::run::calls::signals::Signals;
+
+/// How long items in flight may take when a run has to end; the same as in `paceline run`.
+pub(super) const GRACE: Duration = Duration::from_secs(30);
+
+/// How many signals told the process to end.
+#[derive(Clone, Debug)]
+pub(super) struct SignalCount(watch::Receiver<u32>);
+
+impl SignalCount {
+    /// Listens from now on.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub(super) fn listen() -> io::Result<Self> {
+        let mut signals = Signals::new()?;
+        let (sender, receiver) = watch::channel(0);
+        tokio::spawn(async move {
+            while !sender.is_closed() {
+                signals.next().await;
+                sender.send_modify(|times| *times += 1);
+            }
+        });
+        Ok(Self(receiver))
+    }
+
+    /// Whether there was one.
+    pub(super) fn any(&self) -> bool {
+        *self.0.borrow() > 0
+    }
+
+    /// Waits for the first.
+    pub(super) async fn first(&self) {
+        self.reaches(1).await;
+    }
+
+    /// Waits for the second.
+    pub(super) async fn second(&self) {
+        self.reaches(2).await;
+    }
+
+    async fn reaches(&self, times: u32) {
+        if self.0.clone().wait_for(|signals| *signals >= times).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Phase {
+    Running,
+    Draining,
+    Aborting,
+}
+
+/// The shutdown of one run. Clones share it.
+#[derive(Clone, Debug)]
+pub(super) struct Shutdown {
+    phase: watch::Sender<Phase>,
+    signals: SignalCount,
+}
+
+impl Shutdown {
+    /// The shutdown of a run that begins now. Dropping the guard ends the task that listens for signals.
+    pub(super) fn begin(signals: SignalCount) -> (Self, ShutdownGuard) {
+        let shutdown = Self { phase: watch::Sender::new(Phase::Running), signals };
+        let watcher = shutdown.clone();
+        let task = tokio::spawn(async move {
+            tokio::select! {
+                () = watcher.signals.first() => watcher.begin_drain(),
+                () = watcher.reaches(Phase::Draining) => {}
+            }
+            tokio::select! {
+                () = watcher.signals.second() => {}
+                () = tokio::time::sleep(GRACE) => {}
+            }
+            watcher.advance_to(Phase::Aborting);
+        });
+        (shutdown, ShutdownGuard(task))
+    }
+
+    /// No item begins any more.
+    pub(super) fn begin_drain(&self) {
+        self.advance_to(Phase::Draining);
+    }
+
+    /// Waits until no item is to begin any more.
+    pub(super) async fn draining(&self) {
+        self.reaches(Phase::Draining).await;
+    }
+
+    /// Waits until items in flight are to be given up.
+    pub(super) async fn aborting(&self) {
+        self.reaches(Phase::Aborting).await;
+    }
+
+    fn advance_to(&self, phase: Phase) {
+        self.phase.send_modify(|now| *now = phase.max(*now));
+    }
+
+    async fn reaches(&self, phase: Phase) {
+        // This sender outlives the wait.
+        let _ = self.phase.subscribe().wait_for(|now| *now >= phase).await;
+    }
+}
+
+/// Ends the task that listens for signals when it is dropped.
+#[derive(Debug)]
+pub(super) struct ShutdownGuard(JoinHandle<()>);
+
+impl Drop for ShutdownGuard {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
