@@ -328,4 +328,13 @@ mod tests {
             assert_eq!(error.key, format!("concurrency.{key}"));
         }
     }
+
+    #[test]
+    fn each_phase_has_its_name() {
+        let phases =
+            [Phase::Floor, Phase::MaxConcurrency, Phase::Backoff, Phase::Recovering, Phase::Saturated, Phase::Steady];
+        for phase in phases {
+            assert_eq!(phase.as_str(), alloc::format!("{phase:?}"));
+        }
+    }
 }

@@ -265,3 +265,18 @@ impl Outcome {
         self
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::format;
+
+    #[test]
+    fn each_class_has_a_name_of_its_own() {
+        for class in Class::ALL {
+            assert_eq!(Class::from_name(class.as_str()), Some(class));
+            assert_eq!(format!("{class:>10}"), format!("{:>10}", class.as_str()));
+        }
+        assert_eq!(Class::from_name("unheard of"), None);
+    }
+}

@@ -290,3 +290,14 @@ pub enum Event {
         reason: Arc<str>,
     },
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_reason_has_its_word() {
+        let reasons = [GiveUp::Refused(Class::Filtered), GiveUp::Retries, GiveUp::Deferrals, GiveUp::Deadline];
+        assert_eq!(reasons.map(GiveUp::as_str), ["filtered", "max_retries", "max_deferrals", "deadline"]);
+    }
+}
