@@ -98,7 +98,7 @@ impl fmt::Display for Class {
 
 /// How far an answer reaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Reach {
+pub enum LimitScope {
     /// The item alone.
     Item,
     /// The scope of the call: its model, endpoint family or table.
@@ -129,7 +129,7 @@ impl Hint {
 /// How a limit that headers announce is restored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
-pub enum Restores {
+pub enum RefillMode {
     /// Not known: such a report is only obeyed where nothing is left and the reset is near.
     #[default]
     Unknown,
@@ -156,7 +156,7 @@ pub struct LimitReport {
     #[cfg_attr(feature = "serde", serde(rename = "window_ms", with = "crate::millis::or_none", default))]
     pub window: Option<Duration>,
     /// How the limit comes back.
-    pub restores: Restores,
+    pub restores: RefillMode,
 }
 
 /// The end of one call, as the pacer needs to know it.
@@ -165,7 +165,7 @@ pub struct Outcome {
     /// What happened.
     pub class: Class,
     /// How far it reaches; only read for throttled, quota and account outcomes.
-    pub reach: Reach,
+    pub reach: LimitScope,
     /// How long the server said to wait.
     pub hint: Option<Hint>,
     /// Limits that the response's headers announced.
@@ -192,7 +192,7 @@ impl Outcome {
     pub const fn new(class: Class) -> Self {
         Self {
             class,
-            reach: Reach::Scope,
+            reach: LimitScope::Scope,
             hint: None,
             limits: Vec::new(),
             usage: None,
@@ -212,7 +212,7 @@ impl Outcome {
 
     /// With another reach than the scope.
     #[must_use]
-    pub const fn with_reach(mut self, reach: Reach) -> Self {
+    pub const fn with_reach(mut self, reach: LimitScope) -> Self {
         self.reach = reach;
         self
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION};
 use http::{Method, Response};
-use paceline::{Class, Clock, Cost, Permit, Verdict, clock};
+use paceline::{Class, Clock, Cost, NextAction, Permit, clock};
 use paceline_providers::secrets::{Secrets, is_secret_name};
 use paceline_providers::{Dialect, Reading, TokenRatio, Usage, join_url};
 use reqwest::{ClientBuilder, Url, redirect};
@@ -92,7 +92,7 @@ pub struct Exchange {
     /// What it means, as the pacer was told.
     pub reading: Reading,
     /// What follows for the item, as the pacer says.
-    pub verdict: Verdict,
+    pub action: NextAction,
     /// The call tested a failing server.
     pub probe: bool,
     /// From the first try to connect to the last byte in.
@@ -208,7 +208,7 @@ impl Sender {
         let (scope, item) = (Arc::clone(request.scope.name()), request.item);
         let outcome = reading.outcome_of(&request.cost);
         // The place is free from here on; everything else can follow.
-        let verdict = permit.complete(outcome);
+        let action = permit.complete(outcome);
         if let Some(usage) = &reading.usage {
             self.ratios().entry(scope).or_default().settle(&call.body, usage);
         }
@@ -222,7 +222,7 @@ impl Sender {
                 None => answer,
             }
         });
-        Exchange { answer, reading, verdict, probe, latency }
+        Exchange { answer, reading, action, probe, latency }
     }
 
     async fn exchange(&self, call: &Call) -> Result<Received, NoAnswer> {

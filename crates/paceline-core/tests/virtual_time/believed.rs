@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use paceline_core::{
-    Class, Cost, Dimension, Event, Instant, Limits, Outcome, Pacer, PacerConfig, Quota, Request, ScopeId, Shape, Ticket,
+    Class, Cost, Dimension, Event, Instant, Limits, Outcome, Pacer, PacerConfig, Quota, QuotaShape, Request, ScopeId,
+    Ticket,
 };
 
 use crate::job::at;
@@ -57,7 +58,7 @@ fn the_burst_of_a_told_limit_acts_at_once() {
     let second = Quota::sliding(Dimension::Requests, 50, S);
     let (mut pacer, scope) = told(vec![second.clone()], Some(50));
     assert_eq!(ask(&mut pacer, &scope, 200, &Cost::request()).len(), 50);
-    let bucket = Quota { shape: Shape::Bucket { burst: 100 }, ..second };
+    let bucket = Quota { shape: QuotaShape::Bucket { burst: 100 }, ..second };
     let (mut pacer, scope) = told(vec![bucket], None);
     assert_eq!(ask(&mut pacer, &scope, 200, &Cost::request()).len(), 100);
 }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use paceline_core::{
-    Admit, Backoff, Cause, Class, Concurrency, Cost, Event, Growth, Instant, Jitter, Limits, Outcome, Pace, Pacer,
-    PacerConfig, Policy, Quota, Reach, Request, Retry, ScopeId, ScopeState, Ticket, Verdict,
+    Admit, Backoff, Class, Concurrency, Cost, Event, Growth, Instant, Jitter, LimitScope, Limits, NextAction, Outcome,
+    Pace, Pacer, PacerConfig, PauseCause, Quota, Request, Retry, ScopeId, ScopeState, Ticket, WaitCause,
 };
 
 use crate::job::at;
@@ -66,8 +66,8 @@ fn a_throttled_model_does_not_slow_the_others() {
     let waits = pacer.enqueue(at(0.2), request(&a, 0)).expect("fits");
     let goes = pacer.enqueue(at(0.2), request(&b, 0)).expect("fits");
     assert_eq!(granted(&mut pacer), [goes]);
-    let (until, cause) = (at(60.1), Cause::Throttled { asked: true });
-    assert_eq!(pacer.snapshot(at(0.2)).scopes[0].waits_for, Some((Policy::Gate { cause }, Some(until))));
+    let (until, cause) = (at(60.1), PauseCause::Throttled { asked: true });
+    assert_eq!(pacer.snapshot(at(0.2)).scopes[0].waits_for, Some((WaitCause::Gate { cause }, Some(until))));
     assert_eq!(all_until(&mut pacer, until), [waits]);
 }
 
@@ -80,8 +80,8 @@ fn a_throttle_of_one_item_delays_it_alone() {
     let scope = pacer.scope("a");
     let hot = pacer.enqueue(at(0.0), request(&scope, 0)).expect("fits");
     granted(&mut pacer);
-    let verdict = pacer.complete(at(0.1), hot, Outcome::new(Class::Throttled).with_reach(Reach::Item));
-    let Verdict::Retry { delay, .. } = verdict else { panic!("{verdict:?}") };
+    let action = pacer.complete(at(0.1), hot, Outcome::new(Class::Throttled).with_reach(LimitScope::Item));
+    let NextAction::Retry { delay, .. } = action else { panic!("{action:?}") };
     assert_eq!(delay, S, "the backoff");
     let other = pacer.enqueue(at(0.1), request(&scope, 1)).expect("fits");
     assert_eq!(all_until(&mut pacer, at(1.0)), [other]);
@@ -90,7 +90,7 @@ fn a_throttle_of_one_item_delays_it_alone() {
 /// Hints of half a minute from a limit of a day, in either reach: one is honoured, a second in a row is not believed.
 #[test]
 fn a_days_limit_that_refuses_again_after_its_own_wait_is_probed_after_five_minutes() {
-    for reach in [Reach::Scope, Reach::Account] {
+    for reach in [LimitScope::Scope, LimitScope::Account] {
         let mut pacer = pacer(PacerConfig::default());
         let scope = pacer.scope("a");
         let refused = Outcome { long_period: true, ..Outcome::new(Class::Throttled).with_hint(30 * S, false) };
@@ -119,7 +119,7 @@ fn a_days_limit_that_refuses_again_after_its_own_wait_is_probed_after_five_minut
 /// Calls that were in flight together ask for one guess, also where the whole account is used up.
 #[test]
 fn a_quota_of_unknown_end_is_guessed_once_at_a_time() {
-    for reach in [Reach::Scope, Reach::Account] {
+    for reach in [LimitScope::Scope, LimitScope::Account] {
         let mut pacer = pacer(PacerConfig::default());
         let scope = pacer.scope("a");
         let tickets: Vec<Ticket> = (0..9).map(|_| pacer.enqueue(at(0.0), request(&scope, 0)).expect("fits")).collect();
@@ -138,11 +138,11 @@ fn a_bad_key_stops_every_scope_until_a_user_acts() {
     let mut pacer = pacer(PacerConfig::default());
     let (a, b) = (pacer.scope("a"), pacer.scope("b"));
     let first = pacer.enqueue(at(0.0), request(&a, 0)).expect("fits");
-    pacer.complete(at(0.1), first, Outcome::new(Class::Account).with_reach(Reach::Account));
+    pacer.complete(at(0.1), first, Outcome::new(Class::Account).with_reach(LimitScope::Account));
     granted(&mut pacer);
     let waits = [&a, &b].map(|scope| pacer.enqueue(at(1.0), request(scope, 0)).expect("fits"));
     assert!(all_until(&mut pacer, at(1e6)).is_empty());
-    assert_eq!(pacer.admit(at(1.0), &request(&b, 0)), Admit::OnRelease { policy: Policy::Queue });
+    assert_eq!(pacer.admit(at(1.0), &request(&b, 0)), Admit::OnRelease { cause: WaitCause::Queue });
     assert!(matches!(pacer.snapshot(at(2.0)).account.state, ScopeState::Stopped { .. }));
     pacer.resume(at(3.0), None);
     assert_eq!(granted(&mut pacer), waits);
@@ -202,12 +202,12 @@ fn a_handle_of_another_pacer_means_the_scope_of_that_name() {
     let foreign = there.scope("shared");
     assert_eq!((&own, own.name()), (&foreign, foreign.name()));
     here.hold(at(0.0), Some(&foreign), at(50.0));
-    let cause = Cause::Program;
+    let cause = PauseCause::Program;
     let held = |scope| Event::Held { scope: Some(scope), until: at(50.0), cause };
     assert_eq!(here.poll_event(), Some(held(own.clone())));
     for handle in [&own, &foreign] {
-        let policy = Policy::Held { cause };
-        assert_eq!(here.admit(at(1.0), &request(handle, 0)), Admit::At { at: at(50.0), policy });
+        let cause = WaitCause::Held { cause };
+        assert_eq!(here.admit(at(1.0), &request(handle, 0)), Admit::At { at: at(50.0), cause });
     }
     assert!(here.admit(at(1.0), &request(&first, 0)).is_now());
     assert!(there.admit(at(1.0), &request(&first, 0)).is_now(), "a question makes no scope");
