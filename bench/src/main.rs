@@ -1,4 +1,4 @@
-//! What pacing one call costs, beside `governor` in the same run: `cargo run --release -p paceline-bench`.
+//! What pacing one call costs, beside `governor` in the same run: `cargo run --profile dist -p paceline-bench`.
 //!
 //! `governor` decides about one limit without a queue, so it is the floor of what a decision can cost, not a rival: it
 //! neither counts calls in flight nor lets anybody wait. Limits are so wide that nothing ever waits: this measures the

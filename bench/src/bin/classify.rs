@@ -1,4 +1,4 @@
-//! What reading one answer costs: `cargo run --release -p paceline-bench --bin classify`.
+//! What reading one answer costs: `cargo run --profile dist -p paceline-bench --bin classify`.
 //!
 //! Each figure is the best of several rounds, because noise only adds.
 

@@ -1,4 +1,4 @@
-//! How late permits come and what waiting for them costs: `cargo run --release -p paceline-bench --bin late`.
+//! How late permits come and what waiting for them costs: `cargo run --profile dist -p paceline-bench --bin late`.
 //!
 //! Real time on a real runtime, so it is no test. Tasks that all wait at once show what the queue and its timer cost;
 //! calls that may not leave together show what the timer takes from the rate. A permit is late against the instant at

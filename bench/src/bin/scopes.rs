@@ -1,4 +1,4 @@
-//! What a call costs beside many scopes: `cargo run --release -p paceline-bench --bin scopes`.
+//! What a call costs beside many scopes: `cargo run --profile dist -p paceline-bench --bin scopes`.
 //!
 //! Every scope exists and has sent a call before. Then calls go through one scope, through ten, or through all in turn, while
 //! the others sleep; and at last a request waits in each scope for the one call that the account lets pass at a time. What a

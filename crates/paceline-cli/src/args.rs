@@ -59,6 +59,13 @@ pub(crate) struct AccessArgs {
     /// Key of that certificate, in PEM
     #[arg(help_heading = UPSTREAM, long, value_name = "FILE")]
     pub(crate) client_key: Option<PathBuf>,
+    /// Header by which the API knows that two calls are one request, or none [default: the provider's, where it has one]
+    #[arg(help_heading = UPSTREAM, long, value_name = "NAME")]
+    pub(crate) idempotency_header: Option<String>,
+    /// What follows where nothing tells whether a POST was done: resend, fail, or hold (it fails, and --retry-failed sends it)
+    /// [default: resend for prompts of language models, else hold]
+    #[arg(help_heading = UPSTREAM, long, value_name = "WORD")]
+    pub(crate) unknown_outcome: Option<String>,
     /// Proxy to go through, or none [default: the environment's HTTPS_PROXY, HTTP_PROXY, ALL_PROXY, NO_PROXY]
     #[arg(help_heading = UPSTREAM, long, value_name = "URL")]
     pub(crate) proxy: Option<String>,
@@ -77,6 +84,8 @@ impl AccessArgs {
             ca_file: self.ca_file,
             client_cert: self.client_cert,
             client_key: self.client_key,
+            idempotency_header: self.idempotency_header,
+            unknown_outcome: self.unknown_outcome,
             proxy: self.proxy,
             ..others
         }
@@ -94,6 +103,8 @@ impl AccessArgs {
             (self.ca_file.is_some(), "--ca-file"),
             (self.client_cert.is_some(), "--client-cert"),
             (self.client_key.is_some(), "--client-key"),
+            (self.idempotency_header.is_some(), "--idempotency-header"),
+            (self.unknown_outcome.is_some(), "--unknown-outcome"),
             (self.proxy.is_some(), "--proxy"),
         ];
         flags.into_iter().find_map(|(given, flag)| given.then_some(flag))

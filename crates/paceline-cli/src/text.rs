@@ -74,6 +74,12 @@ pub(crate) fn counted(number: u64, noun: &str) -> String {
     format!("{} {noun}{}", count(number), if number == 1 { "" } else { "s" })
 }
 
+/// What a person has to decide about failed items that may have been done; `again` sends them again.
+pub(crate) fn held(items: u64, again: &str) -> Option<String> {
+    let words = "may have been done, and none is sent again by itself; look whether they were, then send them with";
+    (items > 0).then(|| format!("held: {} that {words} {again}", counted(items, "failed item")))
+}
+
 /// What went wrong with the calls of a job, empty if nothing did. `for_long`: answers that a quota is used up, or that
 /// asked for so long a wait.
 pub(crate) fn call_details(totals: &CallTotals, for_long: u64) -> String {

@@ -6,10 +6,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue};
-use paceline_config::{Config, Environment, KeySource, Overrides, Upstream, is_loopback};
+use paceline_config::{Config, Environment, KeySource, Overrides, Upstream};
 use paceline_http::{Sender, SenderConfig};
-use paceline_providers::Provider;
 use paceline_providers::secrets::{SECRET, hidden};
+use paceline_providers::{Provider, is_loopback};
 
 use crate::args::{Everywhere, UpstreamArgs};
 use crate::exit::Failure;
@@ -93,7 +93,13 @@ pub(crate) fn headers(upstream: &Upstream) -> Result<HeaderMap, Failure> {
 pub(crate) fn sender(upstream: &Upstream, headers: HeaderMap, timeout: Duration) -> Result<Sender, Failure> {
     let base_url = upstream.base_url.clone().unwrap_or_default();
     let client = paceline_http::client(&base_url, &upstream.access).map_err(Failure::refused)?;
-    let config = SenderConfig { headers, timeout, ..SenderConfig::new(base_url, upstream.dialect.clone()) };
+    let config = SenderConfig {
+        headers,
+        timeout,
+        idempotency_header: upstream.access.idempotency_header.clone(),
+        unknown_outcome: upstream.access.unknown_outcome,
+        ..SenderConfig::new(base_url, upstream.dialect.clone())
+    };
     Sender::new(client, config)
         .map_err(|error| Failure::refused(format!("cannot set up calls to the upstream: {error}")))
 }

@@ -9,8 +9,8 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use paceline::Limiter;
 use paceline_core::retry::Counted;
 use paceline_core::{
-    Backoff, BreakerConfig, Class, Cost, Event, GiveUp, Growth, Instant, Jitter, NextAction, Outcome, Pace, Pacer,
-    PacerConfig, Request, Retry, Timestamp,
+    Backoff, BreakerConfig, Class, Cost, Event, Growth, Instant, Jitter, NextAction, Outcome, Pace, Pacer, PacerConfig,
+    Request, Retry, Timestamp, UnknownOutcome,
 };
 use paceline_providers::{Answer, NoResponse, Provider, Reading, no_response, read};
 use paceline_store::work::{
@@ -51,15 +51,34 @@ struct Case {
     age: Duration,
     /// It only tested a failing server, and sits out for so long.
     probe: Option<Duration>,
+    /// What follows where it may have been done.
+    unknown: UnknownOutcome,
 }
 
 impl Case {
     fn of(name: &'static str, reading: Reading) -> Self {
-        Self { name, reading, attempts: 0, deferrals: 0, deadline: None, age: Duration::ZERO, probe: None }
+        Self {
+            name,
+            reading,
+            attempts: 0,
+            deferrals: 0,
+            deadline: None,
+            age: Duration::ZERO,
+            probe: None,
+            unknown: UnknownOutcome::Resend,
+        }
     }
 
     fn after(self, attempts: u32, deferrals: u32) -> Self {
         Self { attempts, deferrals, ..self }
+    }
+
+    fn unknown(self, unknown: UnknownOutcome) -> Self {
+        Self { unknown, ..self }
+    }
+
+    fn outcome(&self) -> Outcome {
+        Outcome { unknown: self.unknown, ..self.reading.outcome() }
     }
 
     fn within(self, deadline: Duration, age: Duration) -> Self {
@@ -116,6 +135,8 @@ fn cases() -> Vec<Case> {
         of("timeout", no_response(NoResponse::Timeout)).after(1, 0),
         of("unknown outcome: the connection ended", no_response(NoResponse::Reset)),
         of("unknown outcome: the answer was cut", no_response(NoResponse::Truncated)).after(3, 0),
+        of("a person decides about an unknown outcome", no_response(NoResponse::Reset)).unknown(UnknownOutcome::Hold),
+        of("an unknown outcome fails for good", no_response(NoResponse::Timeout)).unknown(UnknownOutcome::Fail),
         of("429", answer(429, &[], "")),
         of("429 again", answer(429, &[], "")).after(0, 2),
         of("429 after retries", answer(429, &[], "")).after(3, 0),
@@ -180,14 +201,7 @@ fn of_verdict(verdict: NextAction) -> Seen {
             Seen { counts: (next.attempts, next.deferrals), then: Ok(delay) }
         }
         NextAction::GiveUp { reason, request } => {
-            let reason = match reason {
-                GiveUp::Refused(class) => class.as_str(),
-                GiveUp::Retries => "max_retries",
-                GiveUp::Deferrals => "max_deferrals",
-                GiveUp::Deadline => "deadline",
-                _ => "unknown",
-            };
-            Seen { counts: (request.attempts, request.deferrals), then: Err(reason.to_owned()) }
+            Seen { counts: (request.attempts, request.deferrals), then: Err(reason.as_str().to_owned()) }
         }
         other => panic!("{other:?} is no decision about a failure"),
     }
@@ -200,7 +214,7 @@ fn by_pacer(case: &Case) -> Seen {
     let scope = pacer.scope("chat");
     let ticket = pacer.enqueue(now, request(case, scope, now)).unwrap();
     assert_eq!(pacer.poll_event(), Some(Event::Granted { ticket, probe: false }));
-    of_verdict(pacer.complete(now, ticket, case.reading.outcome()))
+    of_verdict(pacer.complete(now, ticket, case.outcome()))
 }
 
 /// What a program does that uses the library.
@@ -208,12 +222,13 @@ async fn by_library(case: &Case) -> Seen {
     let limiter = Limiter::new(pacer_config()).unwrap();
     let scope = limiter.scope("chat");
     let permit = limiter.acquire(request(case, scope, limiter.now())).await.unwrap();
-    of_verdict(permit.complete(case.reading.outcome()))
+    of_verdict(permit.complete(case.outcome()))
 }
 
 /// As `tasks run --http` tells it.
-fn failure(reading: &Reading) -> Failure {
-    Failure { retry_after: reading.wait, unsent: reading.unsent, ..Failure::new(reading.class, "it failed") }
+fn failure(Case { reading, unknown, .. }: &Case) -> Failure {
+    let (retry_after, unsent, unknown) = (reading.wait, reading.unsent, *unknown);
+    Failure { retry_after, unsent, unknown, ..Failure::new(reading.class, "it failed") }
 }
 
 /// Sends that this test makes up, so that an item has the counts of a case.
@@ -265,7 +280,7 @@ async fn by_scheduler(case: &Case) -> Seen {
             tokio::task::yield_now().await;
         }
     };
-    let failed = failure(&case.reading).of_probe(case.probe);
+    let failed = failure(case).of_probe(case.probe);
     let sends = case.attempts + case.deferrals;
     let fails_once = move |task: Task| {
         let failed = failed.clone();

@@ -7,6 +7,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http::header::InvalidHeaderValue;
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
+use paceline_core::UnknownOutcome;
 use paceline_providers::Provider;
 use paceline_providers::secrets::{SECRET, hidden, is_secret_name, looks_secret};
 
@@ -28,6 +29,10 @@ pub struct Access {
     pub ca_file: Option<PathBuf>,
     /// The client's certificate and its key, in PEM. Default: none.
     pub client: Option<(PathBuf, PathBuf)>,
+    /// The header that tells the API that two calls are one request. Default: the provider's, where it documents one.
+    pub idempotency_header: Option<HeaderName>,
+    /// What follows from a call of which nothing tells whether it was done. Default: what the call says.
+    pub unknown_outcome: Option<UnknownOutcome>,
     /// The way out. Default: as the environment says.
     pub proxy: Proxy,
 }
@@ -141,7 +146,44 @@ pub(super) fn access(
         }
     };
     let proxy = section.proxy.as_ref().map_or(Ok(Proxy::Environment), |setting| proxy(setting, ledger))?;
-    Ok(Access { provider, key_header, key_prefix, headers, ca_file, client, proxy })
+    let idempotency_header = idempotency_header(provider, section, ledger)?;
+    let unknown_outcome =
+        section.unknown_outcome.as_ref().map(|setting| unknown_outcome(setting, ledger)).transpose()?;
+    Ok(Access {
+        provider,
+        key_header,
+        key_prefix,
+        headers,
+        ca_file,
+        client,
+        idempotency_header,
+        unknown_outcome,
+        proxy,
+    })
+}
+
+fn idempotency_header(
+    provider: Provider,
+    section: &UpstreamSection,
+    ledger: &mut Ledger,
+) -> Result<Option<HeaderName>, SettingError> {
+    let Some(setting) = &section.idempotency_header else { return Ok(provider.idempotency_header()) };
+    let name = Some(setting.text.trim()).filter(|text| *text != "none").map(header_name);
+    ledger.note("idempotency_header", setting.text.trim(), setting.source().clone());
+    match name {
+        None => Ok(None),
+        Some(Some(name)) => Ok(Some(name)),
+        Some(None) => {
+            Err(setting.refuse(&ledger.name("idempotency_header"), "the name of a header of your own, or none"))
+        }
+    }
+}
+
+fn unknown_outcome(setting: &Setting, ledger: &mut Ledger) -> Result<UnknownOutcome, SettingError> {
+    let found = UnknownOutcome::ALL.into_iter().find(|known| known.as_str() == setting.text.trim());
+    let found = found.ok_or_else(|| setting.refuse(&ledger.name("unknown_outcome"), "resend, fail or hold"))?;
+    ledger.note("unknown_outcome", found.as_str(), setting.source().clone());
+    Ok(found)
 }
 
 fn headers(section: &UpstreamSection, ledger: &mut Ledger) -> Result<HeaderMap, SettingError> {
@@ -223,6 +265,30 @@ mod tests {
         }
         let encoded = "[upstream.a]\nbase_url = 'https://a'\napi_key_env = 'KEY'\nkey_scheme = 'Basic'";
         assert_eq!(carried(encoded, Some("bWU6eW91"))[0].1, "Basic bWU6eW91", "encoded already");
+    }
+
+    #[test]
+    fn what_follows_from_an_unknown_outcome_is_one_of_three_words() {
+        let read = |lines: &str| {
+            let file = format!("[upstream.a]\nprovider = 'openai'\nbase_url = 'https://a'\n{lines}");
+            upstream(&file, Overrides::default())
+                .map(|found| (found.access.idempotency_header, found.access.unknown_outcome))
+        };
+        let usual = HeaderName::from_static("idempotency-key");
+        for (lines, header, unknown) in [
+            ("", Some(usual), None),
+            ("idempotency_header = 'none'\nunknown_outcome = 'hold'", None, Some(UnknownOutcome::Hold)),
+            ("idempotency_header = 'X-Once'", Some(HeaderName::from_static("x-once")), None),
+        ] {
+            assert_eq!(read(lines).expect(lines), (header, unknown), "{lines}");
+        }
+        for (lines, expected) in [
+            ("unknown_outcome = 'never'", "resend, fail or hold"),
+            ("idempotency_header = 'content-length'", "the name of a header of your own, or none"),
+        ] {
+            let refused = read(lines).expect_err(lines).to_string();
+            assert!(refused.contains(expected), "{refused}");
+        }
     }
 
     #[test]

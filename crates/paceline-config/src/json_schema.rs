@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use paceline_core::UnknownOutcome;
 use paceline_providers::Provider;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema, schema_for};
 use serde_json::Value;
@@ -107,6 +108,12 @@ kind!(
     /// A dialect.
     ProviderName,
     |_generator| { "enum": Provider::ALL.map(Provider::as_str) }
+);
+
+kind!(
+    /// What follows from a call of which nothing tells whether it was done.
+    UnknownOutcomeName,
+    |_generator| { "enum": UnknownOutcome::ALL.map(UnknownOutcome::as_str) }
 );
 
 kind!(

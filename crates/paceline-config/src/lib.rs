@@ -57,7 +57,7 @@ pub use overrides::Overrides;
 pub use preset::Preset;
 pub use price::{Money, MoneyError, Price, PriceError, Prices};
 pub use units::{CountError, DurationError, Limit, LimitError, parse_count, parse_duration};
-pub use upstream::{CallNames, KeySource, MOCK, Tier, TierMatch, Upstream, is_loopback};
+pub use upstream::{CallNames, KeySource, MOCK, Tier, TierMatch, Upstream};
 
 use error::KEY_PLACE;
 use schema::{FileSection, Layered, UpstreamSection};

@@ -32,6 +32,10 @@ pub struct Overrides {
     pub client_cert: Option<PathBuf>,
     /// `--client-key`.
     pub client_key: Option<PathBuf>,
+    /// `--idempotency-header`.
+    pub idempotency_header: Option<String>,
+    /// `--unknown-outcome`.
+    pub unknown_outcome: Option<String>,
     /// `--proxy`.
     pub proxy: Option<String>,
     /// Each `--limit`: one limit, or several with commas between.
@@ -83,6 +87,8 @@ impl Overrides {
             ca_file: file("--ca-file", &self.ca_file),
             client_cert: file("--client-cert", &self.client_cert),
             client_key: file("--client-key", &self.client_key),
+            idempotency_header: flag("--idempotency-header", &self.idempotency_header),
+            unknown_outcome: flag("--unknown-outcome", &self.unknown_outcome),
             proxy: flag("--proxy", &self.proxy),
             limits: Some(limits),
             rpm: flag("--rpm", &self.rpm),

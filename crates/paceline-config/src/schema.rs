@@ -11,7 +11,7 @@ use serde::Deserialize;
 use super::json_schema::{
     BodyName, CachedInputName, ClassName, ConcurrencyChoice, Count, CountsName, HeaderList, JitterChoice, Length,
     LimitList, LimitShape, NameList, PaceName, PriceTable, ProviderName, ReservesName, RestoresName, ScopeName,
-    StatusRange,
+    StatusRange, UnknownOutcomeName,
 };
 use super::setting::{Locator, Setting};
 use super::shapes::{HeaderSettings, Priced, Settings, number_or_table};
@@ -153,6 +153,15 @@ section_with_limits! {
         /// The key of the client's certificate, in PEM. Default: none.
         #[schemars(with = "Option<String>")]
         client_key: Setting,
+        /// The header by which the API knows that two calls are one request, or `none`. Default: the provider's, where it
+        /// documents one.
+        #[schemars(with = "Option<String>")]
+        idempotency_header: Setting,
+        /// What follows from a call of which nothing tells whether it was done: `resend`, `fail` or `hold`. Read of `POST`
+        /// and `PATCH` without a key in the idempotency header; others are sent again. Default: `resend` for prompts of
+        /// language models, else `hold`.
+        #[schemars(with = "Option<UnknownOutcomeName>")]
+        unknown_outcome: Setting,
         /// The proxy to go through, `http://` or `https://`, or `none`. Default: as `HTTPS_PROXY` and its kin say, and none for
         /// this machine's own addresses.
         #[schemars(with = "Option<String>")]

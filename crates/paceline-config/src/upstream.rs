@@ -283,7 +283,7 @@ fn key(
     match provider.key_variable() {
         Some(variable) if name != MOCK => {
             ledger.note("api_key_env", variable, Source::Preset(provider.as_str()));
-            let required = !base_url.is_some_and(is_loopback);
+            let required = !base_url.is_some_and(paceline_providers::is_loopback);
             Ok(KeySource::Variable { name: variable.to_owned(), required })
         }
         _ => {
@@ -299,13 +299,6 @@ fn is_variable_name(text: &str) -> bool {
     let begins = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
     let letters = text.split('_').map(str::len).max().unwrap_or_default();
     begins && text.chars().all(word) && letters <= LONGEST_WORD && !looks_secret(text)
-}
-
-/// Whether a URL leads to this very machine: no proxy is asked there, and no key is needed.
-pub fn is_loopback(url: &str) -> bool {
-    let uri: Uri = url.parse().unwrap_or_default();
-    let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
-    host.eq_ignore_ascii_case("localhost") || host.parse().is_ok_and(|address: std::net::IpAddr| address.is_loopback())
 }
 
 /// The limits of a tier, by the scope that its calls share.

@@ -263,4 +263,64 @@ mod tests {
         breaker.lost(true);
         assert!(breaker.admit(at(1)).is_now());
     }
+
+    #[test]
+    fn it_has_failed_since_it_opened_until_something_succeeds() {
+        let mut breaker = opened();
+        breaker.left();
+        breaker.answered(at(2), 1, true, true);
+        assert_eq!(breaker.failing_since(), Some(at(1)), "a probe that fails changes nothing about that");
+        breaker.left();
+        breaker.answered(at(9), 1, false, true);
+        assert_eq!((breaker.failing_since(), breaker.is_clear()), (None, false), "one proof of two");
+        breaker.left();
+        breaker.answered(at(9), 2, false, true);
+        assert!(breaker.is_clear());
+    }
+
+    #[test]
+    fn a_failure_was_just_seen_until_twenty_successes_later() {
+        let mut breaker = Breaker::new(BreakerConfig::default()).expect("defaults");
+        assert!(!breaker.has_just_failed());
+        breaker.answered(at(1), 1, true, false);
+        for item in 0..20 {
+            assert!(breaker.has_just_failed(), "after {item} successes");
+            breaker.answered(at(1), item, false, false);
+        }
+        assert!(!breaker.has_just_failed());
+    }
+
+    #[test]
+    fn another_configuration_acts_at_once_and_what_cannot_be_is_refused_by_name() {
+        let good = BreakerConfig::default();
+        let mut breaker = Breaker::new(good).expect("defaults");
+        breaker
+            .reconfigure(BreakerConfig { window_size: 4, min_samples: 2, min_distinct_items: 2, ..good })
+            .expect("sensible");
+        assert_eq!(breaker.answered(at(1), 1, true, false), None);
+        assert_eq!(breaker.answered(at(1), 2, true, false), Some(Change::Opened { until: at(2) }));
+        for (config, key) in [
+            (BreakerConfig { failure_ratio: 0.0, ..good }, "failure_ratio"),
+            (BreakerConfig { failure_ratio: 1.01, ..good }, "failure_ratio"),
+            (BreakerConfig { failure_ratio: f64::NAN, ..good }, "failure_ratio"),
+            (BreakerConfig { window_size: 0, ..good }, "window_size"),
+            (BreakerConfig { window_size: LARGEST + 1, ..good }, "window_size"),
+            (BreakerConfig { min_samples: 0, ..good }, "min_samples"),
+            (BreakerConfig { min_samples: good.window_size + 1, ..good }, "min_samples"),
+            (BreakerConfig { min_distinct_items: 0, ..good }, "min_distinct_items"),
+            (BreakerConfig { open: Duration::ZERO, ..good }, "open"),
+            (BreakerConfig { open: good.open_max + S, ..good }, "open"),
+        ] {
+            let error = breaker.reconfigure(config).expect_err(key);
+            assert_eq!(error.key, format!("breaker.{key}"));
+        }
+        let extreme = BreakerConfig {
+            failure_ratio: 1.0,
+            window_size: LARGEST,
+            min_samples: LARGEST,
+            open: good.open_max,
+            ..good
+        };
+        breaker.reconfigure(extreme).expect("as much as may be");
+    }
 }

@@ -328,4 +328,19 @@ mod tests {
             assert_eq!(error.key, format!("concurrency.{key}"));
         }
     }
+
+    #[test]
+    fn each_phase_has_its_name() {
+        let phases = [
+            GrowthPhase::Floor,
+            GrowthPhase::MaxConcurrency,
+            GrowthPhase::Backoff,
+            GrowthPhase::Recovering,
+            GrowthPhase::Saturated,
+            GrowthPhase::Steady,
+        ];
+        for phase in phases {
+            assert_eq!(phase.as_str(), alloc::format!("{phase:?}"));
+        }
+    }
 }

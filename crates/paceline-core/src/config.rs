@@ -266,3 +266,17 @@ impl PacerConfig {
         self
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_calls_at_once_than_that_whatever_their_number_adapts_to() {
+        let classic = Concurrency::Classic { floor: 5, max: 50 };
+        assert_eq!(classic.at_most(8), Concurrency::Classic { floor: 5, max: 8 });
+        assert_eq!(classic.at_most(3), Concurrency::Classic { floor: 3, max: 3 });
+        assert_eq!(Concurrency::AIMD.at_most(8), Concurrency::Aimd { floor: 5, start: 8, max: 8 });
+        assert_eq!(Concurrency::Fixed { max: 50 }.at_most(0), Concurrency::Fixed { max: 1 });
+    }
+}

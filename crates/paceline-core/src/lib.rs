@@ -43,7 +43,7 @@ pub use concurrency::{ConcurrencySnapshot, GrowthPhase};
 pub use config::{BreakerConfig, Concurrency, Limits, Pace, PacerConfig, Quota, QuotaShape, Retry};
 pub use cost::{Cost, Dimension};
 pub use error::ConfigError;
-pub use outcome::{Class, Hint, LimitReport, LimitScope, Outcome, RefillMode};
+pub use outcome::{Class, Hint, LimitReport, LimitScope, Outcome, RefillMode, UnknownOutcome};
 pub use pacer::Pacer;
 pub use quota::TooLarge;
 pub use request::{Event, GiveUp, NextAction, Request, ScopeId, Ticket};

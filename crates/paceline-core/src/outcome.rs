@@ -6,6 +6,7 @@ use core::fmt;
 use core::time::Duration;
 
 use crate::cost::{Cost, Dimension};
+use crate::request::GiveUp;
 
 /// The kinds of answer that matter to a pacer. Each decides what suffers: the item, the pace, both or neither.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -159,6 +160,41 @@ pub struct LimitReport {
     pub restores: RefillMode,
 }
 
+/// What to do where nothing tells whether a call was done, and a second one would do it twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum UnknownOutcome {
+    /// It is sent again, like a call whose end is known or that may be repeated.
+    #[default]
+    Resend,
+    /// Its item fails, for good.
+    Fail,
+    /// Its item fails until a person decides.
+    Hold,
+}
+
+impl UnknownOutcome {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Resend, Self::Fail, Self::Hold];
+
+    /// The name used in files and flags.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Resend => "resend",
+            Self::Fail => "fail",
+            Self::Hold => "hold",
+        }
+    }
+
+    /// What ends the item instead of another call.
+    pub const fn ends(self) -> Option<GiveUp> {
+        match self {
+            Self::Resend => None,
+            Self::Fail => Some(GiveUp::Unknown),
+            Self::Hold => Some(GiveUp::Held),
+        }
+    }
+}
+
 /// The end of one call, as the pacer needs to know it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
@@ -183,6 +219,9 @@ pub struct Outcome {
     /// item, so it counts against no bound of retries: the caller has to end what can never be reached. Only read for transient
     /// and overloaded outcomes. Default: false.
     pub unsent: bool,
+    /// Nothing tells whether the call was done, it must not be done twice, and that is what follows. Not read of a success.
+    /// Default: it is sent again.
+    pub unknown: UnknownOutcome,
     /// Why, in the provider's words or ours; kept as the reason when a scope stops.
     pub reason: Option<Arc<str>>,
 }
@@ -199,6 +238,7 @@ impl Outcome {
             long_period: false,
             unnamed: false,
             unsent: false,
+            unknown: UnknownOutcome::Resend,
             reason: None,
         }
     }
@@ -223,5 +263,20 @@ impl Outcome {
     pub fn with_usage(mut self, usage: Cost) -> Self {
         self.usage = Some(usage);
         self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::format;
+
+    #[test]
+    fn each_class_has_a_name_of_its_own() {
+        for class in Class::ALL {
+            assert_eq!(Class::from_name(class.as_str()), Some(class));
+            assert_eq!(format!("{class:>10}"), format!("{:>10}", class.as_str()));
+        }
+        assert_eq!(Class::from_name("unheard of"), None);
     }
 }

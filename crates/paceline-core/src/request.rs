@@ -171,6 +171,10 @@ pub enum GiveUp {
     Deferrals,
     /// The next try would come after the deadline.
     Deadline,
+    /// Nothing tells whether the last call was done, and it must not be done twice.
+    Unknown,
+    /// The same, and a person decides whether it is sent again.
+    Held,
 }
 
 impl GiveUp {
@@ -181,6 +185,8 @@ impl GiveUp {
             Self::Retries => "max_retries",
             Self::Deferrals => "max_deferrals",
             Self::Deadline => "deadline",
+            Self::Unknown => "unknown_outcome",
+            Self::Held => "unknown_outcome_held",
         }
     }
 }
@@ -192,6 +198,8 @@ impl fmt::Display for GiveUp {
             Self::Retries => f.write_str("no retries left"),
             Self::Deferrals => f.write_str("no deferrals left"),
             Self::Deadline => f.write_str("its deadline comes before the next try"),
+            Self::Unknown => f.write_str("it may have been done"),
+            Self::Held => f.write_str("it may have been done, and a person decides"),
         }
     }
 }
@@ -281,4 +289,15 @@ pub enum Event {
         /// Why.
         reason: Arc<str>,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_reason_has_its_word() {
+        let reasons = [GiveUp::Refused(Class::Filtered), GiveUp::Retries, GiveUp::Deferrals, GiveUp::Deadline];
+        assert_eq!(reasons.map(GiveUp::as_str), ["filtered", "max_retries", "max_deferrals", "deadline"]);
+    }
 }

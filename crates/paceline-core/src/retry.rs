@@ -87,6 +87,8 @@ pub struct Decision {
 /// - Under [`Pace::Auto`] the pacer decides when an item goes again that was throttled for the first time without a hint. One
 ///   that is throttled again lets others go first: otherwise an item that is always refused would look like a limit that lets
 ///   nothing pass. Under [`Pace::Responsive`] such an item waits 5 s at most.
+/// - An item whose call may have been done and must not be done twice ends there, whatever its class and its counts, unless
+///   [`Outcome::unknown`] says otherwise. A success has been done.
 /// - An item whose next call would come at its deadline or later fails now. The wait for a quota does not count: the clock of
 ///   deadlines stands still meanwhile. An item that its account stops is kept, however late.
 ///
@@ -104,7 +106,7 @@ pub struct Decision {
 /// ```
 pub fn decide(config: &Retry, pace: Pace, tried: &Tried, outcome: &Outcome, rng: &mut Rng) -> Decision {
     let counted = Counted::of(outcome, tried.probe.is_some());
-    let then = match bound(config, tried, outcome.class, counted) {
+    let then = match outcome.unknown.ends().or_else(|| bound(config, tried, outcome.class, counted)) {
         _ if outcome.class == Class::Success => Then::Done,
         Some(reason) => Then::GiveUp(reason),
         None => {
@@ -183,6 +185,7 @@ pub(crate) const fn is_failure(class: Class) -> bool {
 mod tests {
     use super::*;
     use crate::backoff::{Backoff, Growth, Jitter};
+    use crate::outcome::UnknownOutcome;
     use proptest::{prop_assert, prop_assert_eq, proptest};
 
     const S: Duration = Duration::from_secs(1);
@@ -212,6 +215,22 @@ mod tests {
         ] {
             assert_eq!(then(pace, tried, outcome), Then::Again(wait * S), "{pace:?} {tried:?}");
         }
+    }
+
+    #[test]
+    fn what_may_have_been_done_and_must_not_be_done_twice_ends_its_item() {
+        let unknown = |class, unknown| Outcome { unknown, ..Outcome::new(class) };
+        let probe = Tried { probe: Some(4 * S), ..Tried::default() };
+        for class in [Class::Transient, Class::Overloaded, Class::Abandoned] {
+            for tried in [Tried::default(), probe] {
+                let ends = |word| then(Pace::Auto, tried, &unknown(class, word));
+                assert_eq!(ends(UnknownOutcome::Hold), Then::GiveUp(GiveUp::Held), "{class}");
+                assert_eq!(ends(UnknownOutcome::Fail), Then::GiveUp(GiveUp::Unknown), "{class}");
+                assert!(matches!(ends(UnknownOutcome::Resend), Then::Again(_)), "{class}");
+            }
+        }
+        let done = unknown(Class::Success, UnknownOutcome::Hold);
+        assert_eq!(then(Pace::Auto, Tried::default(), &done), Then::Done);
     }
 
     #[test]

@@ -283,7 +283,7 @@ mod tests {
     fn an_unknown_kind_is_only_obeyed_when_empty_and_near() {
         assert_eq!(wait_ms(&announced(100, 0, 30_000, RefillMode::Unknown), 10), 30_000);
         assert_eq!(wait_ms(&announced(100, 0, 3_600_000, RefillMode::Unknown), 10), 0);
-        assert_eq!(wait_ms(&announced(100, 1, 30_000, RefillMode::Unknown), 10), 0);
+        assert_eq!(wait_ms(&announced(100, 1, 30_000, RefillMode::Unknown), 11), 0, "it was not empty");
     }
 
     #[test]
@@ -291,5 +291,28 @@ mod tests {
         let mut known = announced(20, 5, 750, RefillMode::Gradually);
         known.update(announced(20, 19, 50, RefillMode::Gradually));
         assert_eq!(known.remaining, 5);
+    }
+
+    #[test]
+    fn a_call_that_takes_nothing_of_a_limit_does_not_wait_for_it() {
+        let empty = announced(100, 0, 30_000, RefillMode::AtOnce);
+        assert_eq!(empty.admit(Instant::ZERO, 0, 10), Admit::Now);
+    }
+
+    #[test]
+    fn of_two_calls_that_left_together_the_second_brings_the_newer_report() {
+        let mut known = announced(100, 50, 20_000, RefillMode::AtOnce);
+        let carrier = Carrier { number: 2, sent: Instant::ZERO, spent: 11 };
+        known.update(ServerLimits { carrier, ..announced(100, 20, 5_000, RefillMode::AtOnce) });
+        assert_eq!((known.remaining, known.reset), (20, Duration::from_secs(5)));
+    }
+
+    #[test]
+    fn what_a_limit_lets_pass_for_good_is_what_comes_back_until_its_reset() {
+        assert_eq!(announced(20, 5, 750, RefillMode::Gradually).per_second(), Some(20.0));
+        assert_eq!(announced(100, 30, 15_000, RefillMode::AtOnce).per_second(), Some(2.0));
+        assert_eq!(announced(100, 30, 1_000, RefillMode::AtOnce).per_second(), None, "mostly rounding");
+        assert_eq!(announced(100, 30, 0, RefillMode::Gradually).per_second(), None);
+        assert_eq!(announced(100, 30, 15_000, RefillMode::Unknown).per_second(), None);
     }
 }

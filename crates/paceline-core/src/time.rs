@@ -163,4 +163,16 @@ mod tests {
             assert_eq!(Timestamp::from_millis(millis).to_string(), text);
         }
     }
+
+    #[test]
+    fn what_has_passed_on_the_wall_clock_is_never_less_than_nothing() {
+        let at = Timestamp::from_millis;
+        let since = |earlier| at(1_000).saturating_since(at(earlier));
+        assert_eq!([0, 999, 1_000, 1_001].map(since), [1_000, 1, 0, 0].map(Duration::from_millis));
+    }
+
+    #[test]
+    fn an_instant_says_how_long_after_the_beginning_it_is() {
+        assert_eq!(Instant::from_nanos(1_500_000_000).to_string(), "1.5s");
+    }
 }

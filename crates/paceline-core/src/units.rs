@@ -109,4 +109,23 @@ mod tests {
             [5_370, 7_199, 86_369, 86_370, 97_199, 99_000].map(|seconds| duration_words(Duration::from_secs(seconds)));
         assert_eq!(nearest, ["1h 30m", "2h 00m", "23h 59m", "1d 0h", "1d 3h", "1d 4h"]);
     }
+
+    #[test]
+    fn durations_are_numbers_with_units_from_the_longest_to_the_shortest() {
+        for (text, millis) in [
+            ("250ms", 250),
+            (" 5 s ", 5_000),
+            ("90", 90_000),
+            ("0.1s", 100),
+            ("15m", 900_000),
+            ("1h30m", 5_400_000),
+            ("1d 2h 3m 4s 5ms", 93_784_005),
+            ("366d", 366 * 86_400_000),
+        ] {
+            assert_eq!(parse_duration(text), Some(Duration::from_millis(millis)), "{text}");
+        }
+        for text in ["", "s", "5 parsecs", "1m1h", "1s1s", "1h-5m", "-1s", "366d1ms", "1h 30"] {
+            assert_eq!(parse_duration(text), None, "{text}");
+        }
+    }
 }

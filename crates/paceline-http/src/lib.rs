@@ -5,9 +5,9 @@
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! use paceline_providers::Provider;
 //! use paceline::{Limiter, PacerConfig, Request};
 //! use paceline_http::{Call, Sender, SenderConfig, client_to};
+//! use paceline_providers::Provider;
 //!
 //! let address = "https://api.openai.com/v1";
 //! let limiter = Limiter::new(PacerConfig::default())?;
@@ -42,15 +42,22 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! # Features
+//!
+//! - `config`: `client` sets up what the configuration of `paceline-config` says about certificates and the way out. Off by
+//!   default.
 
-mod client;
+#[cfg(feature = "config")]
+mod access;
 mod no_answer;
 mod partial;
 mod receive;
 mod sender;
 mod shortage;
 
-pub use client::{AccessError, client, client_to};
+#[cfg(feature = "config")]
+pub use access::{AccessError, client};
 pub use no_answer::NoAnswer;
 pub use receive::{LARGEST_ANSWER, receive};
-pub use sender::{Call, Exchange, Sender, SenderConfig};
+pub use sender::{Call, Exchange, Sender, SenderConfig, client_to};

@@ -5,9 +5,9 @@ use std::io;
 use std::time::Duration;
 
 use http::{HeaderMap, StatusCode};
-use paceline::{Attempt, Class, Classify, Outcome, clock};
-use paceline_core::{LimitScope, Timestamp, duration_words};
-use paceline_providers::{Answer, NoResponse, Provider, Reading};
+use paceline::{Attempt, Class, Classify, clock};
+use paceline_core::{LimitScope, Outcome, Timestamp, duration_words};
+use paceline_providers::{Answer, NoResponse, Provider, Reading, no_response};
 use rustls::{AlertDescription, CertificateError};
 
 /// So much of headers is accepted in HTTP/2, and about as much in HTTP/1.
@@ -60,26 +60,28 @@ impl From<reqwest::Error> for NoAnswer {
 
 impl Classify for NoAnswer {
     fn outcome(&self, attempt: &Attempt<'_>) -> Outcome {
-        self.reading(attempt.provider, clock::wall()).outcome_of(attempt.reserved)
+        let outcome = self.reading(attempt.provider, clock::wall()).outcome_of(attempt.reserved);
+        Outcome { reason: Some(self.to_string().into()), ..outcome }
     }
 }
 
 impl NoAnswer {
-    /// A failure that may pass, but for an answer that would be as large the next time, and for distrust, which stops the job
-    /// like a bad key: a person must act.
+    /// What it means: a failure that may pass, but for an answer that would be as large the next time, and for distrust,
+    /// which stops the account like a bad key: a person must act. Only the meaning of a [`Status`](Self::Status) depends on
+    /// the provider and the time.
     pub fn reading(&self, provider: Provider, now: Timestamp) -> Reading {
         match self {
-            Self::Connect(_) => Reading { unsent: true, ..paceline_providers::no_response(NoResponse::Connect) },
+            Self::Connect(_) => Reading { unsent: true, ..no_response(NoResponse::Connect) },
             Self::Tls(words) => Reading {
                 reach: LimitScope::Account,
                 code: Some("tls".to_owned()),
                 words: Some(words.clone()),
                 ..Reading::new(Class::Account)
             },
-            Self::Timeout(_) => paceline_providers::no_response(NoResponse::Timeout),
-            Self::Broken(_) => paceline_providers::no_response(NoResponse::Reset),
-            Self::Malformed(_) => paceline_providers::no_response(NoResponse::Malformed),
-            Self::Truncated(_) => paceline_providers::no_response(NoResponse::Truncated),
+            Self::Timeout(_) => no_response(NoResponse::Timeout),
+            Self::Broken(_) => no_response(NoResponse::Reset),
+            Self::Malformed(_) => no_response(NoResponse::Malformed),
+            Self::Truncated(_) => no_response(NoResponse::Truncated),
             Self::TooLarge(_) | Self::HeadTooLarge => {
                 Reading { code: Some("response_too_large".to_owned()), ..Reading::new(Class::Invalid) }
             }

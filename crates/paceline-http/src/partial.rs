@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use paceline_core::Class;
-use paceline_providers::Reading;
+use paceline_providers::{Reading, joined, remainder};
 
 /// So much is kept of all batches together; what would be more is sent whole again.
 const MOST: usize = 64 << 20;
@@ -38,10 +38,10 @@ impl Partials {
         }
         let mut all = self.all();
         let earlier = all.remove(&item);
-        let whole = earlier.and_then(|earlier| paceline_providers::joined(&earlier.answered, &answer)).map(Bytes::from);
+        let whole = earlier.and_then(|earlier| joined(&earlier.answered, &answer)).map(Bytes::from);
         let answer = whole.unwrap_or(answer);
         if reading.class == Class::Partial
-            && let Some(rest) = paceline_providers::remainder(sent, &answer)
+            && let Some(rest) = remainder(sent, &answer)
         {
             let part = Part { rest: rest.into(), answered: answer.clone() };
             if all.values().map(Part::size).sum::<usize>() + part.size() <= MOST {

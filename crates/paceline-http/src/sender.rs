@@ -8,10 +8,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION};
 use http::{Method, Response};
-use paceline::{Class, Clock, Cost, NextAction, Permit, clock};
+use paceline::{Class, Clock, Cost, NextAction, Outcome, Permit, UnknownOutcome, clock};
 use paceline_providers::secrets::{Secrets, is_secret_name};
-use paceline_providers::{Dialect, Reading, TokenRatio, Usage, join_url};
-use reqwest::{ClientBuilder, Url, redirect};
+use paceline_providers::{Answer, Dialect, Reading, TokenRatio, Usage, collect, is_loopback, join_url};
+use reqwest::{Client, ClientBuilder, Url, redirect};
 
 use crate::no_answer::{LARGEST_HEAD, NoAnswer};
 use crate::partial::Partials;
@@ -36,6 +36,11 @@ pub struct SenderConfig {
     pub largest_answer: usize,
     /// The header that a call's [`idempotency_key`](Call::idempotency_key) is sent in. Default: as the provider documents it.
     pub idempotency_header: Option<HeaderName>,
+    /// What follows from a call of which nothing tells whether it was done, where its repetition would do it twice. A call
+    /// whose method is idempotent, or that carries a key in the idempotency header, is sent again in any case. Default:
+    /// [`UnknownOutcome::Resend`] for prompts of language models, which have no effect but their cost,
+    /// [`UnknownOutcome::Hold`] for everything else.
+    pub unknown_outcome: Option<UnknownOutcome>,
 }
 
 impl SenderConfig {
@@ -49,6 +54,7 @@ impl SenderConfig {
             connect_timeout: Duration::from_secs(20),
             largest_answer: LARGEST_ANSWER,
             idempotency_header: dialect.provider().idempotency_header(),
+            unknown_outcome: None,
             dialect,
         }
     }
@@ -64,6 +70,12 @@ impl fmt::Debug for SenderConfig {
             .field("largest_answer", largest_answer)
             .finish_non_exhaustive()
     }
+}
+
+/// Calls to an address through the proxy that the environment names (`HTTPS_PROXY` and its kin). None is asked for this
+/// machine's own addresses: a proxy cannot reach them, and what is meant for them stays here.
+pub fn client_to(address: &str) -> ClientBuilder {
+    if is_loopback(address) { Client::builder().no_proxy() } else { Client::builder() }
 }
 
 /// One HTTP request.
@@ -93,6 +105,8 @@ pub struct Exchange {
     pub reading: Reading,
     /// What follows for the item, as the pacer says.
     pub action: NextAction,
+    /// Nothing tells whether the call was done, it must not be done twice, and that is what follows; else it may be sent again.
+    pub unknown: UnknownOutcome,
     /// The call tested a failing server.
     pub probe: bool,
     /// From the first try to connect to the last byte in.
@@ -108,7 +122,7 @@ pub struct Exchange {
 /// What is learnt from answers is kept here: how many tokens a scope's texts have, and what is left of batches that a server
 /// accepted in part.
 pub struct Sender {
-    client: reqwest::Client,
+    client: Client,
     config: SenderConfig,
     secrets: Secrets,
     clock: Clock,
@@ -126,7 +140,7 @@ struct Received {
 }
 
 impl Sender {
-    /// A sender with its own pool of connections, on what [`client`](crate::client) or [`client_to`](crate::client_to) has set
+    /// A sender with its own pool of connections, on what [`client_to`] or, with the feature `config`, `client` has set
     /// up.
     ///
     /// # Errors
@@ -178,6 +192,20 @@ impl Sender {
         self.partials.rest_of(item)
     }
 
+    /// What follows where nothing tells whether a call was done, such as one that was under way when its process was killed.
+    pub fn unknown_outcome(&self, call: &Call) -> UnknownOutcome {
+        let config = &self.config;
+        let is_keyed = match &config.idempotency_header {
+            Some(name) => call.idempotency_key.is_some() || call.headers.contains_key(name),
+            None => false,
+        };
+        if call.method.is_idempotent() || is_keyed {
+            return UnknownOutcome::Resend;
+        }
+        let only_costs = config.dialect.is_prompt(path_of(&call.url));
+        config.unknown_outcome.unwrap_or(if only_costs { UnknownOutcome::Resend } else { UnknownOutcome::Hold })
+    }
+
     /// Sends a call under its permit, reads the whole answer, and tells the pacer what it means. Once `given_up` is ready the
     /// call is abandoned; give [`std::future::pending`] to wait for as long as the timeout lets it take.
     ///
@@ -206,7 +234,8 @@ impl Sender {
         let reading = judged(&answer, reading);
         let (probe, request) = (permit.is_probe(), permit.request());
         let (scope, item) = (Arc::clone(request.scope.name()), request.item);
-        let outcome = reading.outcome_of(&request.cost);
+        let unknown = if is_unknown(&answer, &reading) { self.unknown_outcome(call) } else { UnknownOutcome::Resend };
+        let outcome = Outcome { unknown, ..reading.outcome_of(&request.cost) };
         // The place is free from here on; everything else can follow.
         let action = permit.complete(outcome);
         if let Some(usage) = &reading.usage {
@@ -217,12 +246,12 @@ impl Sender {
                 Some(item) => answer.map(|body| self.partials.answered(item, &call.body, body, &reading)),
                 None => answer,
             };
-            match paceline_providers::collect(&as_read(&answer, "")) {
+            match collect(&as_read(&answer, "")) {
                 Some(object) => answer.map(|_| object.to_string().into()),
                 None => answer,
             }
         });
-        Exchange { answer, reading, action, probe, latency }
+        Exchange { answer, reading, action, unknown, probe, latency }
     }
 
     async fn exchange(&self, call: &Call) -> Result<Received, NoAnswer> {
@@ -314,14 +343,24 @@ impl Exchange {
     }
 }
 
-/// An answer to a call of that path, as the tables read it.
-fn as_read<'a>(answer: &'a Response<Bytes>, path: &'a str) -> paceline_providers::Answer<'a> {
-    paceline_providers::Answer {
-        status: answer.status().as_u16(),
-        headers: answer.headers(),
-        body: answer.body(),
-        path,
+/// Whether nothing tells if the call was done. A call that never left was not; a whole answer tells it.
+fn is_unknown(answer: &Result<Response<Bytes>, NoAnswer>, reading: &Reading) -> bool {
+    match answer {
+        Err(
+            NoAnswer::Timeout(_)
+            | NoAnswer::Broken(_)
+            | NoAnswer::Malformed(_)
+            | NoAnswer::Truncated(_)
+            | NoAnswer::GivenUp,
+        ) => true,
+        Err(_) => false,
+        Ok(answer) => reading.class == Class::Transient && answer.status().is_success(),
     }
+}
+
+/// An answer to a call of that path, as the tables read it.
+fn as_read<'a>(answer: &'a Response<Bytes>, path: &'a str) -> Answer<'a> {
+    Answer { status: answer.status().as_u16(), headers: answer.headers(), body: answer.body(), path }
 }
 
 /// The path of a whole address.

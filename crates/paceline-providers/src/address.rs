@@ -1,5 +1,7 @@
 //! An upstream's address and the path of a call, as one address.
 
+use http::Uri;
+
 /// The address of a call: `path`, which may have a query, below `base`. A base that ends in `/v1` and a path that begins
 /// with it share one `/v1`. A query of the base stays behind the path, before the path's own; a fragment, which no server
 /// gets to see, is left out.
@@ -15,6 +17,13 @@ pub fn join_url(base: &str, path: &str) -> String {
         [] => format!("{base}{path}"),
         queries => format!("{base}{path}?{}", queries.join("&")),
     }
+}
+
+/// Whether a URL leads to this very machine: no proxy is asked there, and no key is needed.
+pub fn is_loopback(url: &str) -> bool {
+    let uri: Uri = url.parse().unwrap_or_default();
+    let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
+    host.eq_ignore_ascii_case("localhost") || host.parse().is_ok_and(|address: std::net::IpAddr| address.is_loopback())
 }
 
 /// What stands before a sign, and what behind it where it is there.

@@ -192,6 +192,12 @@ impl Dialect {
         charge::charge(&self.table.charge, path, body, ratio)
     }
 
+    /// Whether a call of that path is a prompt for a model, of which a second one has no effect but its cost: at an API of
+    /// language models every call, elsewhere those of paths that end with `/completions` or `/embeddings`.
+    pub fn is_prompt(&self, path: &str) -> bool {
+        self.provider.is_prompt(path)
+    }
+
     /// The most tokens that the answer to a request can have, over all the answers that it asks for; `None` where it sets no
     /// bound on them.
     pub fn longest_answer(&self, path: &str, body: &[u8]) -> Option<u64> {
@@ -252,6 +258,21 @@ fn words(body: &Body<'_>, decision: &Decision) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_prompt_is_known_by_its_api_or_its_path() {
+        for (provider, path, prompt) in [
+            (Provider::OpenAi, "/v1/images/generations", true),
+            (Provider::Generic, "/v1/chat/completions?x=1", true),
+            (Provider::Generic, "/v1/embeddings/", true),
+            (Provider::Generic, "/v1/charges", false),
+            (Provider::Generic, "/v1/messages", false),
+            (Provider::Discord, "/channels/7/messages", false),
+            (Provider::Stripe, "/v1/charges", false),
+        ] {
+            assert_eq!(Dialect::from(provider).is_prompt(path), prompt, "{provider} {path}");
+        }
+    }
 
     /// What each provider's limits belong to, as far as a request shows it.
     #[test]

@@ -71,7 +71,7 @@ mod wait;
 use http::HeaderMap;
 use paceline_core::Timestamp;
 
-pub use address::join_url;
+pub use address::{is_loopback, join_url};
 pub use charge::Settlement;
 pub use collect::collect;
 pub use dialect::Dialect;

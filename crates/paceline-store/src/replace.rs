@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use flate2::Compression;
 use flate2::read::MultiGzDecoder;
 use flate2::write::GzEncoder;
+use paceline_core::GiveUp;
 use rusqlite::{Connection, params};
 
 use crate::disk::{create_in_place_of, remove, sync_folder_of};
@@ -45,19 +46,20 @@ pub(crate) fn in_order(conn: &Connection, paths: &Paths, outputs: &mut Outputs) 
 
 /// Takes the lines of failed items out of the errors and lets the items wait again; returns how many.
 pub(crate) fn without_failed(conn: &Connection, paths: &Paths, outputs: &mut Outputs) -> Result<u64, JournalError> {
-    // Lines that cannot be sent could not be sent today either.
-    let failed = "SELECT count(*) FROM item WHERE state = 3 AND scope <> ?1";
+    // Lines that cannot be sent could not be sent today either, and what failed because it may have been done is not done twice.
+    let kept_failed = (REFUSED, GiveUp::Unknown.as_str());
+    let failed = "SELECT count(*) FROM item WHERE state = 3 AND scope <> ?1 AND reason IS NOT ?2";
     let failed =
-        conn.query_row(failed, [REFUSED], |row| row.get(0)).map(count).map_err(JournalError::sqlite("read"))?;
+        conn.query_row(failed, kept_failed, |row| row.get(0)).map(count).map_err(JournalError::sqlite("read"))?;
     if failed > 0 {
         replace(conn, paths, outputs, Replacing::Errors, |output, fresh| {
             // The deadline and the bounds begin anew; what was sent stays counted.
             conn.execute(
-                "UPDATE item SET state = 0, not_before_ms = 0, delay_ms = 0, deadline_ms = NULL, reason = NULL,
+                "UPDATE item SET state = 0, not_before_ms = 0, delay_ms = 0, deadline_ms = NULL, reason = NULL, crash_attempts = 0,
                      forgiven_attempts = attempts, forgiven_deferrals = deferrals, tokens_in = 0, tokens_out = 0,
                      out_off = NULL, out_len = NULL
-                 WHERE state = 3 AND scope <> ?1",
-                [REFUSED],
+                 WHERE state = 3 AND scope <> ?1 AND reason IS NOT ?2",
+                kept_failed,
             )
             .map_err(JournalError::sqlite("write"))?;
             copy_lines(conn, output, Replacing::Errors.states(), fresh)

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use paceline_core::{Class, Timestamp};
+use paceline_core::{Class, GiveUp, Timestamp};
 use rusqlite::{Connection, params};
 
 use crate::error::JournalError;
@@ -60,6 +60,8 @@ pub struct JobCounts {
     pub succeeded: u64,
     /// Items given up.
     pub failed: u64,
+    /// Those of them that may have been done, and about which a person decides.
+    pub held: u64,
     /// Items never sent by decision.
     pub skipped: u64,
     /// Items ended by a person.
@@ -151,10 +153,11 @@ pub(crate) fn sums(conn: &Connection) -> Result<JobCounts, JournalError> {
         let sql = "SELECT count(*) FILTER (WHERE state = 0), count(*) FILTER (WHERE state = 1),
                           count(*) FILTER (WHERE state = 2), count(*) FILTER (WHERE state = 3),
                           count(*) FILTER (WHERE state = 4), count(*) FILTER (WHERE state = 5),
-                          total(tokens_in), total(tokens_out)
+                          total(tokens_in), total(tokens_out),
+                          count(*) FILTER (WHERE state = 3 AND reason = ?1)
                    FROM item";
         let totals = totals(conn)?;
-        conn.query_row(sql, [], |row| {
+        conn.query_row(sql, [GiveUp::Held.as_str()], |row| {
             let items = |column: usize| row.get(column).map(count);
             let tokens = |column: usize| row.get::<_, f64>(column).map(|sum| sum as u64);
             Ok(JobCounts {
@@ -162,6 +165,7 @@ pub(crate) fn sums(conn: &Connection) -> Result<JobCounts, JournalError> {
                 in_flight: items(1)?,
                 succeeded: items(2)?,
                 failed: items(3)?,
+                held: items(8)?,
                 skipped: items(4)?,
                 cancelled: items(5)?,
                 tokens_in: tokens(6)?,

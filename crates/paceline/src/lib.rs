@@ -57,7 +57,7 @@ pub use paceline_core::{
     Limits, MaxWait, NewerState, NextAction, Outcome, Pace, PacerConfig, PacerState, PauseCause, PauseState, Quota,
     QuotaShape, QuotaSnapshot, RateEstimate, RefillMode, Request, Responsive, ResponsiveConfig, ResponsiveCounters,
     Retry, Rng, ScopeId, ScopeSnapshot, ScopeState, Snapshot, TakenState, Ticket, Timestamp, TooLarge, Totals, Trend,
-    WaitCause, WaitReason, WindowState, exponential_delay, linear_delay,
+    UnknownOutcome, WaitCause, WaitReason, WindowState, exponential_delay, linear_delay,
 };
 pub use sleeper::ResponsiveSleeper;
 pub use state::LimiterState;

@@ -14,7 +14,7 @@ use http_body_util::{BodyExt as _, Full};
 use instant_acme::{BodyWrapper, BytesResponse, HttpClient};
 use paceline::{
     BreakerConfig, Class, ConfigError, Cost, Error, Instant, Limiter, Limits, MaxWait, PacerConfig, Permit, Quota,
-    ScopeId, Within,
+    ScopeId, UnknownOutcome, Within,
 };
 use paceline_http::{Call, NoAnswer, Sender, SenderConfig, client_to};
 use paceline_providers::{Provider, Reading};
@@ -112,6 +112,8 @@ impl Ca {
             timeout: TIMEOUT,
             connect_timeout: CONNECT_TIMEOUT,
             largest_answer: LARGEST_ANSWER,
+            // Each request is signed for one nonce, so it counts once.
+            unknown_outcome: Some(UnknownOutcome::Resend),
             ..SenderConfig::new("", Provider::Acme)
         };
         let limits = Limits { quotas: vec![config.limit], burst: None };

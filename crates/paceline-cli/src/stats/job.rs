@@ -35,6 +35,7 @@ pub(super) fn json(counts: &JobCounts, snapshot: Value) -> Value {
         "input": counts.input(),
         "succeeded": counts.succeeded,
         "failed": counts.failed,
+        "held": counts.held,
         "skipped": counts.skipped,
         "cancelled": counts.cancelled,
         "waiting": waiting,
@@ -98,6 +99,7 @@ pub(super) fn words(counts: &JobCounts, snapshot: &Value, path: &Path, now: Time
     let colon = if details.is_empty() { "" } else { ": " };
     line(format!("{}{colon}{details}", text::counted(counts.totals.calls, "call")));
     line(format!("{} tokens in, {} out", number(counts.tokens_in), number(counts.tokens_out)));
+    text::held(counts.held, "--retry-failed").into_iter().for_each(&mut line);
     let is_over = counts.waiting + counts.in_flight == 0;
     // Where nothing is left to send, nothing of it can be in flight, wait or be held.
     let scope_words = |scope: &Value| if is_over { sent_words(scope) } else { scope_words(scope, now) };

@@ -47,5 +47,6 @@ mod tasks_store;
 #[cfg(unix)]
 mod terminal;
 mod tls;
+mod unknown;
 mod waits;
 mod words;

@@ -145,6 +145,29 @@ fn what_the_map_names_is_there() {
     assert!(stale.is_empty(), "ARCHITECTURE.md names what is not there:\n{}", stale.join("\n"));
 }
 
+/// Rows such as: rule | `crate/src/a.rs`, `b.rs`: `one`, `other`; `crate/src/c.rs`: `third`
+#[test]
+fn each_rule_is_decided_where_the_map_says() {
+    let text = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("the map");
+    let (_, table) = text.split_once("## Where each rule is decided").expect("the table of the rules");
+    let rows = table.lines().skip_while(|line| !line.starts_with('|')).take_while(|line| line.starts_with('|')).skip(2);
+    let mut wrong = Vec::new();
+    for place in rows.flat_map(|row| row.split('|').nth(2).expect("two columns").split(';')) {
+        let (paths, functions) = place.split_once("`: `").unwrap_or_else(|| panic!("{place}: no function is named"));
+        let mut folder = PathBuf::new();
+        let quoted =
+            |text: &str| text.replace('`', "").split(',').map(|name| name.trim().to_owned()).collect::<Vec<_>>();
+        for path in quoted(paths) {
+            let path = if path.contains('/') { PathBuf::from(path) } else { folder.join(path) };
+            folder = path.parent().expect("a folder").to_owned();
+            let source = fs::read_to_string(root().join("crates").join(&path)).unwrap_or_default();
+            let missing = quoted(functions).into_iter().filter(|name| !source.contains(&format!("fn {name}")));
+            wrong.extend(missing.map(|name| format!("{}: {name}", path.display())));
+        }
+    }
+    assert!(wrong.is_empty(), "ARCHITECTURE.md names functions that are not there:\n{}", wrong.join("\n"));
+}
+
 #[test]
 fn no_public_type_has_the_name_of_another() {
     let mut seen: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();

@@ -115,3 +115,102 @@ impl Cap {
         off > 0.0 && off * off > OUT * OUT * self.var
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::Start;
+    use super::*;
+    use alloc::vec::Vec;
+    use core::time::Duration;
+
+    /// Calls in flight rise to `most` and one is refused there, so often. Usually they are half as many.
+    fn refuse(cap: &mut Cap, rate: &mut Rate, most: u32, times: u32) {
+        for _ in 0..times {
+            (0..100).for_each(|call| cap.left(1 + call % (most / 2), 170.0));
+            (1..=most).for_each(|in_flight| cap.left(in_flight, 170.0));
+            cap.refused(most, 100, rate);
+        }
+    }
+
+    fn rate() -> Rate {
+        Rate::new(Start::At(10.0), Duration::from_secs(60))
+    }
+
+    #[test]
+    fn three_refusals_at_a_similar_and_unusual_number_make_a_cap_and_the_rate_only_smooths() {
+        let (mut cap, mut rate) = (Cap::new(), rate());
+        // The first only says where, two more are like it, and so is the next.
+        refuse(&mut cap, &mut rate, 30, 3);
+        assert_eq!((cap.limit(), rate.per_second()), (None, 10.0));
+        refuse(&mut cap, &mut rate, 30, 1);
+        assert_eq!((cap.limit(), rate.per_second()), (Some(29), 20.0));
+        assert!(cap.is_full(29) && !cap.is_full(28));
+    }
+
+    #[test]
+    fn refusals_at_other_numbers_or_at_the_usual_one_make_none() {
+        let (mut cap, mut rate) = (Cap::new(), rate());
+        for most in [30, 20, 30, 20, 40, 20, 30, 40] {
+            refuse(&mut cap, &mut rate, most, 1);
+        }
+        assert_eq!(cap.limit(), None, "each at another number");
+        let mut cap = Cap::new();
+        for _ in 0..10 {
+            (0..200).for_each(|call| cap.left(20 + call % 21, 170.0));
+            cap.refused(30, 100, &mut rate);
+        }
+        assert_eq!(cap.limit(), None, "as many as ever");
+        let mut cap = Cap::new();
+        for _ in 0..10 {
+            (0..200).for_each(|_| cap.left(1, 170.0));
+            cap.refused(1, 100, &mut rate);
+        }
+        assert_eq!(cap.limit(), None, "one call at a time");
+        let mut cap = Cap::new();
+        (0..100).for_each(|call| cap.left(1 + call % 15, 170.0));
+        (0..10).for_each(|_| _ = cap.refused(30, 1, &mut rate));
+        assert_eq!(cap.limit(), None, "nothing passed in between");
+    }
+
+    #[test]
+    fn a_higher_cap_is_tried_once_a_payment_has_left_at_the_cap_and_steps_double() {
+        let mut cap = Cap::believed(Some(8));
+        let mut limits = Vec::new();
+        for _ in 0..3 {
+            (0..169).for_each(|_| cap.left(cap.limit().expect("a cap"), 170.0));
+            (0..100).for_each(|_| cap.left(3, 170.0));
+            limits.push(cap.limit());
+            cap.left(cap.limit().expect("a cap"), 170.0);
+            limits.push(cap.limit());
+        }
+        assert_eq!(limits, [Some(8), Some(9), Some(9), Some(11), Some(11), Some(15)]);
+    }
+
+    #[test]
+    fn a_refusal_at_the_cap_is_explained_by_it_and_refusals_elsewhere_undo_it() {
+        let (mut cap, mut rate) = (Cap::believed(Some(20)), rate());
+        assert_eq!(cap.refused(20, 100, &mut rate), Explains::All);
+        assert_eq!((cap.limit(), rate.per_second()), (Some(19), 10.0));
+        cap.limit = Some(20);
+        assert_eq!(cap.refused(18, 100, &mut rate), Explains::All, "near it");
+        assert_eq!(cap.limit(), Some(17));
+        assert_eq!(cap.refused(15, 100, &mut rate), Explains::Nothing);
+        assert_eq!(cap.limit(), Some(17));
+        // However often it was confirmed, six refusals elsewhere are enough.
+        (0..20).for_each(|_| {
+            cap.limit = Some(20);
+            cap.refused(20, 100, &mut rate);
+        });
+        (0..5).for_each(|_| _ = cap.refused(5, 100, &mut rate));
+        assert_eq!((cap.limit(), rate.per_second()), (Some(19), 10.0));
+        cap.refused(5, 100, &mut rate);
+        assert_eq!((cap.limit(), rate.per_second()), (None, 5.0));
+    }
+
+    #[test]
+    fn refusals_at_the_cap_that_come_too_soon_undo_it_too() {
+        let (mut cap, mut rate) = (Cap::believed(Some(20)), rate());
+        (0..3).for_each(|_| _ = cap.refused(20, 10, &mut rate));
+        assert_eq!(cap.limit(), None);
+    }
+}

@@ -148,4 +148,13 @@ mod tests {
             "estimated limit about 1.20/min or 99 tokens/s or more, nothing refused yet; at most 8 in flight; no call for 1 s"
         );
     }
+
+    #[test]
+    fn a_rate_has_three_digits_that_count() {
+        let shown = [1_234.4, 99.96, 99.94, 9.996, 9.994, 0.1, 0.0999].map(|rate| PerSecond(rate).to_string());
+        assert_eq!(shown, ["1234/s", "100/s", "99.9/s", "10.0/s", "9.99/s", "0.10/s", "5.99/min"]);
+        let shown = [(0, 999), (1, 0), (119, 0), (120, 0), (7_199, 0), (7_200, 0)]
+            .map(|(seconds, ms)| Ago(Duration::from_secs(seconds) + Duration::from_millis(ms)).to_string());
+        assert_eq!(shown, ["999 ms", "1 s", "119 s", "2 min", "119 min", "2 h"]);
+    }
 }

@@ -19,7 +19,7 @@ const LONGER: f64 = 3.0;
 /// ... until so many would be refused at the usual share: that cannot be told from none any sooner.
 const EVIDENCE: f64 = 8.0;
 
-/// It goes on where fewer than so many would have been refused at the share before, and the share has not fallen.
+/// It goes on where fewer than so many would have been refused at the share before, and some were: one of them is no fall.
 const HARDLY: f64 = 4.0;
 
 /// It ends early when none was refused where so many would have been, ...
@@ -141,7 +141,7 @@ impl Trial {
     /// Enough outcomes to tell a share that fell from one that is as usual, and from one that stayed.
     fn is_clear(&self, per_second: f64) -> bool {
         let usual = self.outcomes >= LONGER * per_second || self.outcomes * self.usual >= EVIDENCE;
-        usual && (self.fell_to(self.refused / self.outcomes) || self.outcomes * self.before >= HARDLY)
+        usual && (self.refused == 0.0 || self.outcomes * self.before >= HARDLY)
     }
 
     /// None was refused, or far too many: there is no need for the rest of the trial.

@@ -154,4 +154,13 @@ mod tests {
         }
         assert!((3.33..3.34).contains(&rate), "{rate}");
     }
+
+    #[test]
+    fn what_another_process_knew_of_the_tokens_of_a_call_is_that_of_a_hundred_calls() {
+        let mut unit = Unit::believed(Some(100.0));
+        assert_eq!(unit.left(200), Weight { of: 200.0 / 101.0, dearer: 1.01 });
+        for nonsense in [None, Some(0.0), Some(-1.0), Some(f64::NAN), Some(f64::INFINITY)] {
+            assert_eq!(Unit::believed(nonsense).tokens(1.0), None, "{nonsense:?}");
+        }
+    }
 }

@@ -105,7 +105,6 @@ impl Pacer {
         };
         let decision = retry::decide(&self.config.retry, self.config.pace, &tried, outcome, &mut self.rng);
         match decision.counted {
-            _ if matches!(outcome.class, Class::Success | Class::Abandoned) => return NextAction::Done,
             Counted::Attempt => request.attempts += 1,
             Counted::Deferral => request.deferrals += 1,
             Counted::Probe => request.probes += 1,
@@ -114,6 +113,8 @@ impl Pacer {
         let delay = match decision.then {
             Then::Done => return NextAction::Done,
             Then::GiveUp(reason) => return NextAction::GiveUp { reason, request: Box::new(request) },
+            // Who gave the call up knows what becomes of its item.
+            Then::Again(_) if outcome.class == Class::Abandoned => return NextAction::Done,
             Then::Again(delay) => delay,
         };
         for totals in [&mut self.scopes[&request.scope].totals, &mut self.totals] {

@@ -1,6 +1,7 @@
 //! Each counter against a naive one.
 
 use super::sliding::{Entry, SLOTS};
+use super::sums::Sums;
 use super::*;
 use crate::time::{LATE, nanos};
 use proptest::{prop_assert, prop_assert_eq, proptest};
@@ -35,6 +36,28 @@ fn a_window_forgets_exactly_one_window_later() {
     assert_eq!(counter.fits_at(at(10.0), 1), at(60.0) + slot);
     assert_eq!(counter.fits_at(at(10.0), 2), at(70.0) + slot);
     assert_eq!(counter.fits_at(at(86_400.0 * 365.0), 2), at(86_400.0 * 365.0));
+}
+
+#[test]
+fn what_has_left_a_window_counts_no_longer_though_no_call_came_since() {
+    let mut window = SlidingWindow::new(1_000_000, 100 * S);
+    (0..100).for_each(|second| window.take(at(f64::from(second)), 10));
+    for (second, left) in [(99.0, 1_000), (120.5, 790), (150.5, 490), (163.5, 360), (164.5, 350), (199.5, 0)] {
+        let told: u64 = window.taken(at(second)).iter().map(|taken| taken.units).sum();
+        assert_eq!((window.used(at(second)), told), (left, left), "after {second} s");
+    }
+}
+
+#[test]
+fn what_a_call_gives_back_after_its_window_gives_nothing() {
+    let mut window = SlidingWindow::new(100, 10 * S);
+    window.take(at(0.0), 40);
+    window.take(at(10.0), 30);
+    window.refund(at(0.0), 15);
+    assert_eq!(window.used(at(10.0)), 70 - 15, "at its very end it still counts");
+    window.take(at(25.0), 30);
+    window.refund(at(10.0), 30);
+    assert_eq!(window.used(at(25.0)), 30);
 }
 
 #[test]
@@ -129,6 +152,30 @@ fn after_idling_no_more_than_the_burst_leaves_at_once() {
         }
         assert_eq!(bucket.fits_at(time, 1), time + Duration::from_millis(1));
     }
+}
+
+#[test]
+fn what_is_no_request_is_not_spaced() {
+    let limits = Limits { quotas: alloc::vec![Quota::requests_per_minute(60)], burst: Some(1) };
+    let quotas = Quotas::new(&limits).expect("sensible");
+    let tokens = Cost::zero().with(Dimension::Tokens, 5);
+    assert_eq!(quotas.passes_at(at(0.0), &tokens, 30), at(0.0));
+    assert_eq!(quotas.passes_at(at(0.0), &Cost::request(), 30), at(29.0));
+}
+
+/// A search looks at no more entries than one sum of the lowest level has.
+#[test]
+fn what_is_asked_of_a_long_window_costs_no_walk() {
+    let mut sums = Sums::default();
+    (0..60_000).for_each(|_| sums.push(2));
+    (0..1_000).for_each(|_| sums.pop(2));
+    let asked = core::cell::Cell::new(0);
+    let entry = |_| {
+        asked.set(asked.get() + 1);
+        2
+    };
+    assert_eq!((sums.of_first(50_000, entry), sums.reaches(99_999, entry)), (100_000, Some(49_999)));
+    assert!(asked.get() <= 128, "{} entries", asked.get());
 }
 
 #[test]

@@ -161,6 +161,15 @@ fn it_shrinks_to_the_least_delay_and_then_to_nothing() {
 }
 
 #[test]
+fn a_step_down_that_fails_goes_back_to_the_delay_that_held() {
+    let config = ResponsiveConfig { initial: 100 * MS, randomization: 0.0, ..Default::default() };
+    let (mut delay, mut rng) = (Responsive::new(config).expect("sensible"), Rng::new(1));
+    assert_eq!(delay.on_failure(None, &mut rng), 100 * MS);
+    assert!(delay.on_success(&mut rng) < 100 * MS, "the first success is a step down");
+    assert_eq!(delay.on_failure(None, &mut rng), 100 * MS);
+}
+
+#[test]
 fn a_hint_is_a_lower_bound_and_does_not_last() {
     let (mut delay, mut rng) = (Responsive::new(classic()).expect("sensible"), Rng::new(1));
     assert_eq!(delay.on_failure(Some(5_000 * MS), &mut rng), 5_000 * MS);
@@ -180,6 +189,29 @@ fn idle_time_halves_the_delay_where_that_is_wanted() {
         delay.idle(minutes * 60_000 * MS + MS);
         assert_eq!(delay.current_delay(), left, "{minutes} min");
     }
+}
+
+#[test]
+fn a_step_down_after_idling_takes_no_more_than_half() {
+    let config = ResponsiveConfig {
+        initial: 800 * MS,
+        min_delay: 100 * MS,
+        down: 0.3,
+        randomization: 0.0,
+        ..Default::default()
+    };
+    let config = ResponsiveConfig { idle_half_life: Some(1_000 * MS), ..config };
+    let (mut delay, mut rng) = (Responsive::new(config).expect("sensible"), Rng::new(1));
+    delay.on_failure(None, &mut rng);
+    delay.idle(1_000 * MS);
+    assert_eq!(delay.current_delay(), 400 * MS);
+    delay.on_success(&mut rng);
+    assert_eq!(delay.current_delay(), 200 * MS, "nothing is known to have failed");
+    delay.idle(1_000 * MS);
+    assert_eq!(delay.current_delay(), 100 * MS, "the least delay is one");
+    delay.on_success(&mut rng);
+    assert_eq!(delay.current_delay(), Duration::ZERO);
+    assert_eq!(delay.on_failure(None, &mut rng), 800 * MS, "the first failure after that is a first one");
 }
 
 #[test]
@@ -216,6 +248,7 @@ fn nonsense_is_refused_by_name() {
         (ResponsiveConfig { up: 1.0, ..d }, "up is 1, expected a number above 1 and at most 1000"),
         (ResponsiveConfig { up: f64::NAN, ..d }, "up is NaN, expected a number above 1 and at most 1000"),
         (ResponsiveConfig { up: f64::INFINITY, ..d }, "up is inf, expected a number above 1 and at most 1000"),
+        (ResponsiveConfig { down: 0.0, ..d }, "down is 0, expected a number above 0 and below 1"),
         (ResponsiveConfig { down: 1.0, ..d }, "down is 1, expected a number above 0 and below 1"),
         (ResponsiveConfig { down: f64::NAN, ..d }, "down is NaN, expected a number above 0 and below 1"),
         (
@@ -232,6 +265,8 @@ fn nonsense_is_refused_by_name() {
         let error = Responsive::new(config).map(drop).expect_err(message);
         assert_eq!(alloc::string::ToString::to_string(&error), format!("responsive.{message}"));
     }
+    let extreme = ResponsiveConfig { initial: LONGEST, max: LONGEST, up: LARGEST_UP, randomization: 0.0, ..d };
+    assert!(Responsive::new(extreme).is_ok(), "as much as may be");
 }
 
 proptest! {

@@ -90,3 +90,48 @@ fn after_a_refusal_a_told_limit_is_no_longer_believed() {
     let count = granted_until(&mut pacer, out, at(3.0));
     assert!(count < 30, "{count}: the told limit would have allowed another 270 in these seconds");
 }
+
+/// The learnt rate once a refusal has contradicted the told limit.
+fn contradicted(pacer: &mut Pacer, now: Instant, refused: Ticket) -> f64 {
+    pacer.complete(now, refused, Outcome::new(Class::Throttled));
+    let (_, rate) =
+        pacer.snapshot(now).scopes[0].estimate.clone().and_then(|estimate| estimate.refused).expect("it was refused");
+    rate
+}
+
+#[test]
+fn a_told_limit_that_a_refusal_contradicts_goes_on_from_what_was_really_admitted() {
+    // Ten at once and then ten a second, for ten seconds.
+    let (mut pacer, scope) = told(vec![Quota::requests_per_minute(600)], Some(10));
+    let first = ask(&mut pacer, &scope, 109, &Cost::request());
+    assert_eq!(granted_until(&mut pacer, first, at(10.0)), 109);
+    pacer.enqueue(at(10.0), Request::new(&scope, Cost::request())).expect("fits");
+    let refused = granted(&mut pacer)[0];
+    let rate = contradicted(&mut pacer, at(10.1), refused);
+    assert!((10.0..11.5).contains(&rate), "{rate}");
+    let (mut pacer, scope) = told(vec![Quota::requests_per_minute(600)], Some(10));
+    let refused = ask(&mut pacer, &scope, 1, &Cost::request())[0];
+    let rate = contradicted(&mut pacer, at(0.1), refused);
+    assert!((0.99..1.01).contains(&rate), "nothing was admitted, so one a second: {rate}");
+}
+
+#[test]
+fn what_passed_before_a_hold_says_nothing_about_the_rate_after_it() {
+    let (mut pacer, scope) = told(vec![Quota::requests_per_minute(6_000)], Some(100));
+    let first = ask(&mut pacer, &scope, 1_000, &Cost::request());
+    assert_eq!(granted_until(&mut pacer, first, at(30.0)), 1_000);
+    pacer.hold(at(30.0), Some(&scope), at(60.0));
+    // A canary, and then one a second.
+    let mut last = None;
+    for second in 60..80 {
+        let now = at(f64::from(second));
+        pacer.enqueue(now, Request::new(&scope, Cost::request())).expect("fits");
+        let ticket = granted(&mut pacer)[0];
+        match second {
+            79 => last = Some(ticket),
+            _ => _ = pacer.complete(now + S / 10, ticket, Outcome::new(Class::Success)),
+        }
+    }
+    let rate = contradicted(&mut pacer, at(79.1), last.expect("the last"));
+    assert!((0.9..1.2).contains(&rate), "{rate}");
+}

@@ -200,3 +200,12 @@ fn no_number_breaks_the_pacer() {
         assert!(result.is_ok(), "seed {seed}");
     }
 }
+
+#[test]
+fn a_start_is_more_than_0_and_at_most_a_million_calls_a_second() {
+    for (start, fits) in [(0.0, false), (-1.0, false), (f64::NAN, false), (1e-9, true), (1e6, true), (1e6 + 1.0, false)]
+    {
+        let config = PacerConfig { start: Some(start), ..PacerConfig::default() };
+        assert_eq!(Pacer::new(config, 1, Instant::ZERO).is_ok(), fits, "{start}");
+    }
+}

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use paceline_core::{
-    Class, Cost, Dimension, Event, Instant, Limits, Outcome, Pacer, PacerConfig, Quota, Request, ScopeId,
+    Class, Cost, Dimension, Event, Instant, Limits, Outcome, Pace, Pacer, PacerConfig, Quota, Request, ScopeId,
 };
 
 const S: Duration = Duration::from_secs(1);
@@ -136,4 +136,16 @@ fn ten_thousand_handles_of_forgotten_scopes_mean_their_own_names() {
     assert_eq!((sends("old-0"), sends("old-2")), (Some(0), None), "held by its name, and not asked for");
     assert_eq!(snapshot.scopes.len(), 1 + 1 + 5_000 + 5_000, "what went on, what is held, half of the old, the new");
     assert_eq!(snapshot.account.totals.sends, 10_000 + 1 + 15_000);
+}
+
+#[test]
+fn a_scope_whose_server_has_given_one_proof_of_two_is_kept() {
+    let mut pacer = pacer(PacerConfig { pace: Pace::Fixed, ..PacerConfig::default() });
+    let scope = pacer.scope("a");
+    (0..20).for_each(|_| call(&mut pacer, at(0), &scope, Class::Transient));
+    call(&mut pacer, at(2), &scope, Class::Success);
+    go_on(&mut pacer, 3, 2_000);
+    assert!(knows(&pacer, at(2_000), "a"), "its breaker is half open");
+    go_on(&mut pacer, 2_000, 4_000);
+    assert!(!knows(&pacer, at(4_000), "a"));
 }

@@ -6,6 +6,7 @@ mod classic_defects;
 mod extremes;
 mod forgotten;
 mod job;
+mod learning;
 mod model;
 mod models;
 mod one_wait;

@@ -77,3 +77,17 @@ fn an_item_without_a_retry_left_does_not_test_a_server_that_may_be_down() {
         assert_eq!((job.succeeded.len(), job.failed.len()), (3_000, 0), "down from {from} s on");
     }
 }
+
+#[test]
+fn where_nothing_fails_an_item_without_a_retry_left_keeps_its_turn() {
+    let config =
+        PacerConfig { pace: Pace::Fixed, concurrency: Concurrency::Fixed { max: 1 }, ..PacerConfig::default() };
+    let mut pacer = Pacer::new(config, 1, Instant::ZERO).expect("sensible");
+    let scope = pacer.scope("a model");
+    let request = |attempts| Request { attempts, ..Request::new(&scope, Cost::request()) };
+    let tickets = [0, 7, 0].map(|attempts| pacer.enqueue(Instant::ZERO, request(attempts)).expect("fits"));
+    for ticket in tickets {
+        assert_eq!(pacer.poll_event(), Some(Event::Granted { ticket, probe: false }));
+        pacer.complete(Instant::ZERO, ticket, Outcome::new(Class::Success));
+    }
+}

@@ -322,3 +322,28 @@ fn a_deadline_before_the_next_test_of_a_failing_server_is_told_at_once() {
     assert!(next_test.is_some_and(|next_test| next_test >= at(1.5)), "{next_test:?}");
     assert_eq!(told, Some((waits, next_test)));
 }
+
+#[test]
+fn a_deadline_in_a_held_account_waits_and_is_judged_when_the_clock_runs_again() {
+    let (mut pacer, scope) = pacer(vec![]);
+    pacer.hold(at(0.0), None, at(60.0));
+    let ticket = pacer.enqueue(at(0.0), until(&scope, at(10.0))).expect("fits");
+    pacer.handle_timeout(at(30.0));
+    assert_eq!(late(&mut pacer), []);
+    pacer.handle_timeout(at(60.0));
+    assert_eq!(pacer.poll_event(), Some(Event::Granted { ticket, probe: false }));
+}
+
+#[test]
+fn a_deadline_at_the_very_start_is_told_at_once() {
+    let (mut pacer, scope) = pacer(vec![hourly(1)]);
+    let other = pacer.scope("b");
+    let first = send(&mut pacer, at(0.0), &scope);
+    let Admit::At { at: opens, .. } = pacer.admit(at(0.0), &Request::new(&other, Cost::request())) else {
+        panic!("the window is full");
+    };
+    let ticket = pacer.enqueue(at(1.0), until(&other, opens)).expect("fits");
+    assert_eq!(late(&mut pacer), []);
+    pacer.complete(at(2.0), first, Outcome::new(Class::Success));
+    assert_eq!(late(&mut pacer), [(ticket, Some(opens))]);
+}

@@ -131,7 +131,9 @@ fn a_learnt_pace_goes_on_in_its_unit_and_an_old_one_is_tried_carefully() {
     assert!((500.0..=1_000.0).contains(&rate) && tokens == Some(50.0 * rate) && cap == Some(8), "{rate}, {tokens:?}");
     let again = again.scopes[0].learnt.clone().expect("still known");
     assert_eq!((again.tokens, again.ago), (Some(50.0 * again.rate), 60 * S));
-    let (rate, tokens, cap, _) = restored(3_600 * S);
+    let (_, tokens, cap, _) = restored(3_594 * S);
+    assert!(tokens.is_some() && cap == Some(8));
+    let (rate, tokens, cap, _) = restored(3_595 * S);
     assert!((2.0..100.0).contains(&rate) && tokens.is_none() && cap.is_none(), "{rate}, {tokens:?}, {cap:?}");
     assert_eq!(restored(86_400 * S).0, 2.0);
 }
@@ -175,6 +177,7 @@ fn a_value_of_a_later_version_changes_nothing() {
     let account = LevelState { held, ..LevelState::default() };
     let state = PacerState { version: 2, account, ..PacerState::default() };
     assert_eq!(after.restore(at(1.0), &state, Duration::ZERO), Err(NewerState { version: 2 }));
+    assert!(NewerState { version: 2 }.to_string().contains("version 2"), "{}", NewerState { version: 2 });
     assert_eq!(after.export(at(1.0)), PacerState::default());
 }
 
@@ -186,4 +189,30 @@ fn a_part_is_the_account_and_the_scopes_that_are_named() {
     send(&mut before, at(1.0), "a", 1);
     let (all, part) = (before.export(at(2.0)), before.export_of(at(2.0), ["b", "nowhere"]));
     assert_eq!((part.account, part.scopes), (all.account, all.scopes[1..].to_vec()));
+}
+
+#[test]
+fn a_hold_that_is_over_is_no_part_of_the_state() {
+    let mut before = pacer(vec![]);
+    let held = before.scope("held");
+    before.hold_for(at(0.0), Some(&held), at(10.0), PauseCause::QuotaUsedUp);
+    assert_eq!(before.export(at(9.0)).scopes[0].held, Some(PauseState { left: S, cause: PauseCause::QuotaUsedUp }));
+    assert!(before.export(at(10.0)).scopes.iter().all(|scope| scope.held.is_none()));
+}
+
+#[test]
+fn what_another_process_learnt_counts_until_the_first_call_leaves_and_nonsense_never() {
+    let rate = |pacer: &Pacer| pacer.snapshot(at(1.0)).scopes[0].estimate.clone().expect("the pace auto").rate;
+    let mut after = pacer(vec![]);
+    send(&mut after, at(0.0), "a", 1);
+    let own = rate(&after);
+    restore(&mut after, at(1.0), learnt("a", 1_000.0));
+    assert_eq!(rate(&after), own, "it knows better itself");
+    for nonsense in [0.0, -5.0, f64::NAN, f64::INFINITY] {
+        let mut after = pacer(vec![]);
+        after.scope("a");
+        let own = rate(&after);
+        restore(&mut after, at(1.0), learnt("a", nonsense));
+        assert_eq!(rate(&after), own, "{nonsense}");
+    }
 }

@@ -52,6 +52,22 @@ fn usage_that_names_tokens_only_gives_no_request_back() {
 }
 
 #[test]
+fn what_a_call_really_used_replaces_its_estimate_in_the_limits_of_its_tier_too() {
+    let quotas = vec![Quota::sliding(Dimension::Tokens, 1_000, 3_600 * S)];
+    let tiers = vec![("tier".into(), Limits { quotas, burst: None })];
+    let mut pacer =
+        Pacer::new(PacerConfig { tiers, pace: Pace::Fixed, ..PacerConfig::default() }, 1, at(0.0)).expect("sensible");
+    let scope = pacer.scope("tier");
+    let tokens = |units| Cost::request().with(Dimension::Tokens, units);
+    for (reserved, used, left) in [(900, 100, 900), (100, 500, 400), (400, 400, 0)] {
+        let ticket = pacer.enqueue(at(1.0), Request::new(&scope, tokens(reserved))).expect("fits");
+        assert_eq!(granted(&mut pacer), [ticket]);
+        pacer.complete(at(1.0), ticket, Outcome::new(Class::Success).with_usage(tokens(used)));
+        assert_eq!(pacer.snapshot(at(1.0)).scopes[0].quotas[0].remaining, left);
+    }
+}
+
+#[test]
 fn a_usage_beyond_all_measure_fills_its_window_and_no_more() {
     let hourly = Quota::sliding(Dimension::Tokens, 1_000, 3_600 * S);
     let reserved = Cost::request().with(Dimension::Tokens, 200);

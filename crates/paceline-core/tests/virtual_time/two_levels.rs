@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use paceline_core::{
     Admit, Backoff, Class, Concurrency, Cost, Event, Growth, Instant, Jitter, LimitScope, Limits, NextAction, Outcome,
-    Pace, Pacer, PacerConfig, PauseCause, Quota, Request, Retry, ScopeId, ScopeState, Ticket, WaitCause,
+    Pace, Pacer, PacerConfig, PauseCause, Quota, QuotaShape, Request, Retry, ScopeId, ScopeState, Ticket, WaitCause,
 };
 
 use crate::job::at;
@@ -216,4 +216,143 @@ fn a_handle_of_another_pacer_means_the_scope_of_that_name() {
     assert_eq!(granted(&mut there), [ticket]);
     let names: Vec<_> = there.snapshot(at(1.0)).scopes.into_iter().map(|scope| scope.name).collect();
     assert_eq!(names, ["shared".into(), "first".into()]);
+}
+
+#[test]
+fn an_item_that_finds_the_quota_used_up_waits_for_the_rest_of_the_guess_that_others_made() {
+    for reach in [LimitScope::Scope, LimitScope::Account] {
+        let mut pacer = pacer(PacerConfig::default());
+        let scope = pacer.scope("a");
+        let tickets: Vec<Ticket> = (0..2).map(|_| pacer.enqueue(at(0.0), request(&scope, 0)).expect("fits")).collect();
+        granted(&mut pacer);
+        let waits = [(10.0, tickets[0]), (100.0, tickets[1])].map(|(end, ticket)| {
+            match pacer.complete(at(end), ticket, Outcome::new(Class::QuotaExhausted).with_reach(reach)) {
+                NextAction::Retry { delay, .. } => delay,
+                other => panic!("{other:?}"),
+            }
+        });
+        assert_eq!(waits, [300 * S, 210 * S], "{reach:?}");
+    }
+}
+
+/// The delay that the second of two calls is told that were in flight together, after the first ended so.
+fn delays(first: Outcome, second: Outcome) -> [Duration; 2] {
+    let backoff = Backoff { growth: Growth::Constant { delay: S }, jitter: Jitter::None };
+    let retry = Retry { backoff, ..Retry::default() };
+    let mut pacer = pacer(PacerConfig { retry, ..PacerConfig::default() });
+    let scope = pacer.scope("a");
+    let tickets = [(); 2].map(|()| pacer.enqueue(at(0.0), request(&scope, 0)).expect("fits"));
+    granted(&mut pacer);
+    let [one, two] = tickets;
+    [(one, first), (two, second)].map(|(ticket, outcome)| match pacer.complete(at(10.0), ticket, outcome) {
+        NextAction::Retry { delay, .. } => delay,
+        other => panic!("{other:?}"),
+    })
+}
+
+#[test]
+fn only_an_item_that_found_the_quota_used_up_for_an_unknown_time_waits_for_the_guess() {
+    let unknown = || Outcome::new(Class::QuotaExhausted);
+    assert_eq!(delays(unknown(), unknown().with_hint(30 * S, false)), [300 * S, 30 * S], "its own hint");
+    assert_eq!(delays(unknown(), Outcome::new(Class::Transient)), [300 * S, S], "its backoff");
+    let of_item = unknown().with_reach(LimitScope::Item);
+    assert_eq!(delays(unknown().with_hint(7_200 * S, false), of_item), [7_200 * S, 300 * S], "a quota of its own");
+}
+
+#[test]
+fn a_wait_that_concerns_the_account_closes_every_scope_and_is_told_where_it_was_asked_for() {
+    let mut pacer = pacer(PacerConfig::default());
+    let [a, b] = ["a", "b"].map(|name| pacer.scope(name));
+    let refused = pacer.enqueue(at(0.0), request(&a, 0)).expect("fits");
+    granted(&mut pacer);
+    pacer.complete(
+        at(1.0),
+        refused,
+        Outcome::new(Class::Throttled).with_hint(60 * S, false).with_reach(LimitScope::Account),
+    );
+    let events: Vec<Event> = std::iter::from_fn(|| pacer.poll_event()).collect();
+    assert!(events.contains(&Event::GateClosed { scope: a.clone(), until: at(61.0) }), "{events:?}");
+    for scope in [a, b] {
+        let cause = PauseCause::Throttled { asked: true };
+        let admit = pacer.admit(at(1.0), &request(&scope, 0));
+        assert_eq!(admit, Admit::At { at: at(61.0), cause: WaitCause::Gate { cause } });
+    }
+}
+
+#[test]
+fn the_account_tells_what_its_next_waiter_waits_for() {
+    let mut pacer = pacer(PacerConfig::default());
+    let [idle, late, soon] = ["idle", "late", "soon"].map(|name| pacer.scope(name));
+    for (scope, until) in [(&idle, 5.0), (&late, 30.0), (&soon, 20.0)] {
+        pacer.hold(at(0.0), Some(scope), at(until));
+    }
+    assert_eq!(pacer.snapshot(at(1.0)).account.next_due, None, "nothing waits");
+    for scope in [&late, &soon] {
+        pacer.enqueue(at(1.0), request(scope, 0)).expect("fits");
+    }
+    let account = pacer.snapshot(at(1.0)).account;
+    assert_eq!((account.waiting, account.next_due), (2, Some(at(20.0))));
+    assert_eq!(account.waits_for, Some((WaitCause::Held { cause: PauseCause::Program }, Some(at(20.0)))));
+}
+
+#[test]
+fn after_a_full_window_of_a_tier_its_work_leaves_at_the_accounts_refill_rate() {
+    let tier = Quota { shape: QuotaShape::Fixed, ..Quota::requests_per_minute(20) };
+    let limits = Limits { quotas: vec![Quota::requests_per_minute(600)], burst: Some(10) };
+    let tiers = vec![("tier".into(), Limits { quotas: vec![tier], burst: None })];
+    let mut pacer = pacer(PacerConfig { limits, tiers, ..PacerConfig::default() });
+    let scope = pacer.scope("tier");
+    (0..40).for_each(|_| _ = pacer.enqueue(at(0.0), request(&scope, 0)).expect("fits"));
+    let first = all_until(&mut pacer, at(59.9)).len();
+    let second = all_until(&mut pacer, at(60.05)).len();
+    assert_eq!((first, second), (20, 1));
+}
+
+#[test]
+fn others_test_a_closed_gate_before_an_item_that_failed_there() {
+    let sits_out = |pace, waiting: usize| {
+        let config = PacerConfig { pace, ..PacerConfig::default() };
+        let mut pacer = Pacer::new(config, 1, Instant::ZERO).expect("sensible");
+        let scope = pacer.scope("a");
+        let tickets = [0.0, 2.0].map(|now| {
+            let ticket = pacer.enqueue(at(now), request(&scope, 0)).expect("fits");
+            assert_eq!(granted(&mut pacer), [ticket]);
+            ticket
+        });
+        (0..waiting).for_each(|_| {
+            let later = Request { not_before: Some(at(9.0)), ..request(&scope, 0) };
+            pacer.enqueue(at(2.0), later).expect("fits");
+        });
+        pacer.complete(at(2.1), tickets[0], Outcome::new(Class::Throttled).with_hint(8 * S, false));
+        match pacer.complete(at(3.1), tickets[1], Outcome::new(Class::Transient)) {
+            NextAction::Retry { delay, .. } => delay,
+            other => panic!("{other:?}"),
+        }
+    };
+    // The gate opens in 7 s, and each of up to four more tests that fails closes it for 5 s at most.
+    assert_eq!([1, 3, 5, 9].map(|waiting| sits_out(Pace::Auto, waiting)), [7, 17, 27, 27].map(|wait| wait * S));
+    assert!(sits_out(Pace::Auto, 0) < S && sits_out(Pace::Fixed, 9) < S, "its backoff alone");
+}
+
+#[test]
+fn answers_are_counted_by_class_in_their_scope_and_in_the_account() {
+    let mut pacer = pacer(PacerConfig::default());
+    for (name, class, calls) in [("a", Class::Success, 3), ("a", Class::Invalid, 2), ("b", Class::Success, 4)] {
+        let scope = pacer.scope(name);
+        for _ in 0..calls {
+            let ticket = pacer.enqueue(at(0.0), request(&scope, 0)).expect("fits");
+            pacer.complete(at(0.0), ticket, Outcome::new(class));
+        }
+    }
+    let snapshot = pacer.snapshot(at(0.0));
+    let levels = [&snapshot.account, &snapshot.scopes[0], &snapshot.scopes[1]];
+    let counted = levels.map(|level| [Class::Success, Class::Invalid].map(|class| level.totals.of(class)));
+    assert_eq!(counted, [[7, 2], [3, 2], [4, 0]]);
+}
+
+#[test]
+fn scopes_are_in_the_order_of_their_names() {
+    let mut pacer = pacer(PacerConfig::default());
+    let [b, a] = ["b", "a"].map(|name| pacer.scope(name));
+    assert!(a < b);
 }

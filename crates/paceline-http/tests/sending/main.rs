@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderValue, Method};
-use paceline::{Class, Dimension, NextAction, Request};
+use paceline::{Class, Dimension, GiveUp, NextAction, Request, UnknownOutcome};
 use paceline_http::{Call, NoAnswer, SenderConfig};
 use paceline_providers::Provider;
 use serde_json::json;
@@ -87,6 +87,38 @@ async fn silence_is_waited_for_as_long_as_the_call_or_the_sender_says() {
         assert_eq!((exchange.reading.class, exchange.used()), (Class::Transient, None));
         assert_eq!(exchange.answer.unwrap_err().to_string(), words);
     }
+}
+
+/// A charge to a card, and a prompt: a second one of these has no effect but its cost.
+#[tokio::test]
+async fn only_what_may_be_repeated_is_sent_again_after_silence() {
+    let server = Server::new(|arrival| (arrival.path == "/refused").then(|| answer(503, "{}"))).await;
+    let timeout = Duration::from_millis(40);
+    let config = SenderConfig { timeout, ..server.config(Provider::Generic) };
+    let keyed = SenderConfig { idempotency_header: Some("idempotency-key".parse().unwrap()), ..config.clone() };
+    let failing = SenderConfig { unknown_outcome: Some(UnknownOutcome::Fail), ..config.clone() };
+    let key = Some(HeaderValue::from_static("k"));
+    for (config, call, ends) in [
+        (&config, post("/charges", "{}"), Some(GiveUp::Held)),
+        (&failing, post("/charges", "{}"), Some(GiveUp::Unknown)),
+        (&config, Call { method: Method::PUT, ..post("/charges", "{}") }, None),
+        (&failing, Call { method: Method::DELETE, ..post("/charges", "") }, None),
+        (&config, post("/v1/chat/completions", "{}"), None),
+        (&keyed, Call { idempotency_key: key.clone(), ..post("/charges", "{}") }, None),
+        (&keyed, post("/charges", "{}"), Some(GiveUp::Held)),
+        (&config, Call { idempotency_key: key, ..post("/charges", "{}") }, Some(GiveUp::Held)),
+        (&config, post("/refused", "{}"), None),
+    ] {
+        let exchange = send(&sender(config.clone()), 1, &call).await;
+        assert_eq!(exchange.unknown.ends(), ends, "{call:?}");
+        let ended = match exchange.action {
+            NextAction::GiveUp { reason, .. } => Some(reason),
+            _ => None,
+        };
+        assert_eq!(ended, ends, "{call:?}");
+    }
+    let nowhere = sender(SenderConfig::new("http://127.0.0.1:1", Provider::Generic));
+    assert_eq!(send(&nowhere, 1, &post("/charges", "{}")).await.unknown, UnknownOutcome::Resend);
 }
 
 #[tokio::test]

@@ -159,6 +159,14 @@ impl Provider {
         FILES[self as usize].2
     }
 
+    /// Whether a call of that path is a prompt for a model, of which a second one has no effect but its cost: at an API of
+    /// language models every call, elsewhere those of the paths under which any server takes prompts.
+    pub(crate) fn is_prompt(self, path: &str) -> bool {
+        const ANYWHERE: [&str; 2] = ["/completions", "/embeddings"];
+        let path = path.split(['?', '#']).next().unwrap_or_default();
+        self.is_language_model() || ANYWHERE.iter().any(|end| path.trim_end_matches('/').ends_with(end))
+    }
+
     /// Whether its calls are prompts for a model, which take objects and answer with objects.
     pub fn is_language_model(self) -> bool {
         self.table().kind == Kind::LanguageModel

@@ -146,7 +146,7 @@ impl SchedulerConfig {
                 let reason = judged.and_then(|judgement| judgement.reason().map(str::to_owned));
                 ((Transition::Retry(wait), action, failure.is_for_group.then_some(GroupAction::Hold(wait))), reason)
             }
-            (_, Then::GiveUp(reason @ GiveUp::Refused(_))) => {
+            (_, Then::GiveUp(reason @ (GiveUp::Refused(_) | GiveUp::Unknown | GiveUp::Held))) => {
                 ((Transition::Failed, "fail", None), Some(reason.as_str().into()))
             }
             (_, Then::GiveUp(reason)) => {
@@ -194,7 +194,8 @@ impl SchedulerConfig {
             class => class,
         };
         let hint = failure.retry_after.map(|wait| Hint::new(wait, true));
-        let ended = paceline_core::Outcome { hint, unsent: failure.unsent, ..paceline_core::Outcome::new(class) };
+        let Failure { unsent, unknown, .. } = *failure;
+        let ended = paceline_core::Outcome { hint, unsent, unknown, ..paceline_core::Outcome::new(class) };
         let (max_retries, max_deferrals, backoff) = (self.max_retries, self.max_deferrals, self.backoff);
         retry::decide(&Retry { max_retries, max_deferrals, backoff }, self.pace, &tried, &ended, rng)
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use paceline_core::retry::Counted;
-use paceline_core::{Class, Timestamp};
+use paceline_core::{Class, Timestamp, UnknownOutcome};
 
 /// Where an item stands. The number is the one in the `state` column of every engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -183,6 +183,9 @@ pub struct Failure {
     /// No server took the try: see [`Outcome::unsent`](paceline_core::Outcome::unsent). Such a failure counts against no bound of
     /// retries. It is not stored.
     pub unsent: bool,
+    /// Nothing tells whether the work was done, it must not be done twice, and that is what follows in place of another try: see
+    /// [`Outcome::unknown`](paceline_core::Outcome::unknown). No judge is asked. It is not stored.
+    pub unknown: UnknownOutcome,
     /// Whether the whole group has to wait if the item has, as it has for a used-up quota unless that is one of fewer items.
     /// It is not stored: the held group is.
     pub is_for_group: bool,
@@ -199,8 +202,14 @@ impl Failure {
             retry_after: None,
             probe: None,
             unsent: false,
+            unknown: UnknownOutcome::Resend,
             is_for_group: class == Class::QuotaExhausted,
         }
+    }
+
+    /// The caller gave the try up, and the item goes again as if it had not been tried.
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.class == Class::Abandoned && self.retry_after.is_none() && self.unknown == UnknownOutcome::Resend
     }
 
     /// With a status.

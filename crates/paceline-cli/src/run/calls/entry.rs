@@ -32,10 +32,11 @@ pub(crate) fn tally(item: &Claimed, sent: &Sent, counted: Option<&Request>) -> T
             tally.deferrals = item.forgiven.deferrals.saturating_add(counted.deferrals);
             tally.probes = counted.probes;
         }
-        None if is_given_up(sent) => tally.abandoned += 1,
+        None if is_given_up(sent) => {}
         None if sent.exchange.probe => tally.probes += 1,
         None => tally.attempts += 1,
     }
+    tally.abandoned += u32::from(is_given_up(sent));
     tally.first = tally.first.or(Some(sent.at));
     tally.deadline = Some(sent.deadline);
     if !is_given_up(sent) {

@@ -7,7 +7,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::HeaderValue;
 use paceline::{Limiter, MaxWait, Permit, Within};
-use paceline_core::{Cost, Dimension, Instant, Level, PauseCause, Request, Timestamp, TooLarge, WaitCause, WaitReason};
+use paceline_core::{
+    Cost, Dimension, GiveUp, Instant, Level, PauseCause, Request, Timestamp, TooLarge, WaitCause, WaitReason,
+};
 use paceline_http::{Call, Exchange, Sender};
 use paceline_providers::Usage;
 use paceline_store::{Claimed, Journal, ModelUsage};
@@ -113,6 +115,9 @@ pub(crate) enum Impossible {
     /// Its cost exceeds a limit.
     #[error(transparent)]
     TooLarge(#[from] TooLarge),
+    /// An earlier run was killed while it had the item. Nothing tells whether its call was done, which must not be done twice.
+    #[error("a run was killed while it had this item, whose call may have been done")]
+    Unknown(GiveUp),
     /// Its deadline passed while it waited, or certainly comes first.
     #[error("{}", too_late(*.waited, *.needed))]
     Deadline {
@@ -175,10 +180,13 @@ impl Context {
     /// may be repeated then.
     pub(crate) async fn attempt(&self, item: Claimed, turn: PermitTurn) -> Tried {
         let end = match self.prepare(&item) {
-            Ok(Ready { request, expected, call }) => {
-                let call = Some(call).filter(|(_, call)| call.body.len() <= LONG_BODY);
-                self.perform(Ready { request, expected, call }, &item, turn).await
-            }
+            Ok(Ready { request, expected, call }) => match self.was_cut_off(&item, &call.1) {
+                Some(reason) => TryEnd::Impossible(Impossible::Unknown(reason)),
+                None => {
+                    let call = Some(call).filter(|(_, call)| call.body.len() <= LONG_BODY);
+                    self.perform(Ready { request, expected, call }, &item, turn).await
+                }
+            },
             Err(error) => TryEnd::InputBroken(error),
         };
         Tried { item, end }
@@ -226,6 +234,11 @@ impl Context {
         let output_tokens = bound.unwrap_or_else(|| self.sender.ratio(scope).output_tokens());
         let usage = Usage { input_tokens: cost.get(&Dimension::InputTokens), output_tokens, units: 0 };
         Expected { model: model.unwrap_or_default().into(), usage, bounded: bound.is_some() }
+    }
+
+    /// What ends an item that an earlier run may have sent when it was killed, where its call must not be done twice.
+    fn was_cut_off(&self, item: &Claimed, call: &Call) -> Option<GiveUp> {
+        (item.crash_attempts > 0).then(|| self.sender.unknown_outcome(call).ends()).flatten()
     }
 
     fn same_at_each_try(&self, item: &Claimed) -> HeaderValue {

@@ -148,6 +148,7 @@ impl Recorder {
     fn impossible(&mut self, context: &Context, item: &Claimed, why: &Impossible) -> Recorded {
         let (code, class, reason) = match why {
             Impossible::TooLarge(_) => (TOO_LARGE, Class::Invalid, "too_large"),
+            Impossible::Unknown(reason) => ("killed", Class::Transient, reason.as_str()),
             Impossible::Deadline { .. } => {
                 ("deadline_exceeded", item.tally.last.as_ref().map_or(Class::Throttled, |last| last.class), "deadline")
             }

@@ -78,6 +78,7 @@ impl Summary<'_> {
             "unread": self.unread,
             "succeeded": counts.succeeded,
             "failed": counts.failed,
+            "held": counts.held,
             "skipped": counts.skipped,
             "cancelled": counts.cancelled,
             "deferred": counts.waiting + counts.in_flight,
@@ -129,6 +130,7 @@ impl Summary<'_> {
         if counts.failed + counts.skipped + counts.cancelled > 0 {
             line(format!("errors: {} (why: {})", errors.display(), report.display()));
         }
+        text::held(counts.held, "--retry-failed").into_iter().for_each(&mut line);
         self.deferred().into_iter().for_each(&mut line);
         if deferred > 0 {
             self.closed_scopes().into_iter().for_each(&mut line);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use paceline_core::GiveUp;
 use paceline_store::work::{self, Filter, State, StateCounts, WorkClock, WorkError, WorkItem, WorkStore};
 use serde_json::{Map, Value, json};
 
@@ -113,6 +114,8 @@ impl StoreSummary {
     /// Why items did not succeed, a line for each end, then the groups that may not send.
     pub(crate) fn lines(&self) -> Vec<String> {
         let mut lines: Vec<String> = ENDS.into_iter().filter_map(|end| self.why(end)).collect();
+        let held = (State::Failed.as_str(), GiveUp::Held.as_str().to_owned());
+        lines.extend(text::held(self.reasons.get(&held).copied().unwrap_or(0), "`paceline tasks retry`"));
         if self.deferred() > 0 {
             lines.extend(self.groups.lines());
         }

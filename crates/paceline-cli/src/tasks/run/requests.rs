@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http::{HeaderValue, Response};
 use paceline::{Clock, Permit};
 use paceline_config::{CallNames, Upstream};
-use paceline_core::{Class, Cost};
+use paceline_core::{Class, Cost, UnknownOutcome};
 use paceline_http::{Call, Exchange, NoAnswer, Sender};
 use paceline_store::End;
 use paceline_store::work::{DEFAULT_GROUP, Failure, StartDecision, Task};
@@ -109,6 +109,12 @@ impl Requests {
             Ok(ready) => ready,
             Err(failure) => return StartDecision::Never(failure),
         };
+        let unknown = self.sender.unknown_outcome(&ready.call);
+        if task.item().crashes > 0 && unknown != UnknownOutcome::Resend {
+            let code = Some("killed".to_owned());
+            let words = "a worker was lost while it had this item, whose call may have been done";
+            return StartDecision::Never(Failure { code, unknown, ..Failure::new(Class::Transient, words) });
+        }
         let permit = match permits.take(&task, permits.scope(&ready.scope), ready.cost.clone()) {
             Ok(permit) => permit,
             Err(later) => return later,
@@ -206,7 +212,7 @@ fn same_at_each_try(task: &Task) -> HeaderValue {
 
 fn failure(exchange: Exchange) -> Failure {
     let status = exchange.status();
-    let Exchange { answer, reading, .. } = exchange;
+    let Exchange { answer, reading, unknown, .. } = exchange;
     let words = match answer {
         Ok(answer) => reading.words.unwrap_or_else(|| {
             let wait = reading.wait.map(|wait| format!(", told to wait {}", text::duration(wait)));
@@ -220,6 +226,7 @@ fn failure(exchange: Exchange) -> Failure {
         code: reading.code,
         retry_after: reading.wait,
         unsent: reading.unsent,
+        unknown,
         ..Failure::new(reading.class, words)
     }
 }

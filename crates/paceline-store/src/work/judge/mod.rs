@@ -6,7 +6,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
-use paceline_core::Class;
+use paceline_core::{Class, UnknownOutcome};
 
 use super::item::{Failure, HistoryEntry, WorkItem};
 pub use protocol::{InvalidDecision, encode_request, parse_decision};
@@ -100,7 +100,8 @@ pub fn by_class(failure: &Failure) -> Judgement {
     }
 }
 
-/// Whether a judge may decide about a failure of that class.
-pub(crate) const fn is_arguable(class: Class) -> bool {
-    !matches!(class, Class::Account | Class::QuotaExhausted | Class::Abandoned)
+/// Whether a failure is for a judge at all.
+pub(crate) fn is_arguable(failure: &Failure) -> bool {
+    failure.unknown == UnknownOutcome::Resend
+        && !matches!(failure.class, Class::Account | Class::QuotaExhausted | Class::Abandoned)
 }

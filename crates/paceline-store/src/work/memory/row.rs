@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use paceline_core::Timestamp;
 use paceline_core::retry::Counted;
+use paceline_core::{Timestamp, UnknownOutcome};
 
 use super::queue::Place;
 use crate::work::item::{
@@ -75,6 +75,7 @@ impl Row {
             retry_after: None,
             probe: None,
             unsent: false,
+            unknown: UnknownOutcome::Resend,
             is_for_group: false,
             ..failure
         };

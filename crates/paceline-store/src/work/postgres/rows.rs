@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use paceline_core::{Class, Timestamp};
+use paceline_core::{Class, Timestamp, UnknownOutcome};
 use tokio_postgres::Row;
 
 use crate::work::item::{Failure, Forgiven, HistoryEntry, State, WorkItem};
@@ -47,6 +47,7 @@ fn failure(row: &Row, class: Class, column: usize) -> Failure {
         retry_after: None,
         probe: None,
         unsent: false,
+        unknown: UnknownOutcome::Resend,
         is_for_group: false,
     }
 }

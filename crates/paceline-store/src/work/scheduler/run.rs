@@ -175,8 +175,8 @@ where
                 let outcome = ClaimOutcome::success(&held.claimed);
                 self.outcomes.push((held, outcome));
             }
-            // It counts against no bound: no try failed.
-            Err((failure, _)) if failure.class == Class::Abandoned && failure.retry_after.is_none() => {
+            // No bound counts it: no try failed.
+            Err((failure, _)) if failure.is_given_up() => {
                 self.summary.abandoned += 1;
                 let outcome = ClaimOutcome::abandoned(&held.claimed);
                 self.outcomes.push((held, outcome));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use paceline_core::{Class, Timestamp};
+use paceline_core::{Class, Timestamp, UnknownOutcome};
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, Row, params};
 
@@ -51,6 +51,7 @@ fn failure(row: &Row<'_>, class: Class, column: usize) -> rusqlite::Result<Failu
         retry_after: None,
         probe: None,
         unsent: false,
+        unknown: UnknownOutcome::Resend,
         is_for_group: false,
     })
 }

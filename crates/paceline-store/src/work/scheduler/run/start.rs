@@ -119,7 +119,7 @@ where
 
 /// The judge's decision, if there is a judge and it decides in time.
 async fn judged(scheduler: &Scheduler, claimed: &Arc<crate::work::Claimed>, failure: &Failure) -> Option<Judgement> {
-    let judge = scheduler.judge.as_ref().filter(|_| is_arguable(failure.class))?;
+    let judge = scheduler.judge.as_ref().filter(|_| is_arguable(failure))?;
     let item = &claimed.item;
     let retry = (item.attempts - item.forgiven.attempts.min(item.attempts)).saturating_add(1);
     let max_retries = scheduler.config.max_retries;

@@ -1,10 +1,12 @@
-//! What calls are sent with: the certificates that are trusted and shown, and the way out.
+//! What calls are sent with as the configuration says: the certificates that are trusted and shown, and the way out.
 
 use std::path::{Path, PathBuf};
 
-use paceline_config::{Access, Proxy, is_loopback};
+use paceline_config::{Access, Proxy};
 use paceline_providers::secrets::hidden;
 use reqwest::{Certificate, Client, ClientBuilder, Identity};
+
+use crate::sender::client_to;
 
 /// Why calls cannot reach an API as they are configured to.
 #[derive(Debug, thiserror::Error)]
@@ -67,12 +69,6 @@ pub fn client(base_url: &str, access: &Access) -> Result<ClientBuilder, AccessEr
         builder = builder.identity(identity);
     }
     Ok(builder)
-}
-
-/// Calls to an address through the proxy that the environment names (`HTTPS_PROXY` and its kin). None is asked for this
-/// machine's own addresses: a proxy cannot reach them, and what is meant for them stays here.
-pub fn client_to(address: &str) -> ClientBuilder {
-    if is_loopback(address) { Client::builder().no_proxy() } else { Client::builder() }
 }
 
 fn pem(key: &'static str, path: &Path) -> Result<Vec<u8>, AccessError> {

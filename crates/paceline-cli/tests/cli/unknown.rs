@@ -1,0 +1,163 @@
+//! Calls of which nothing tells whether they were done: a second one might do it twice.
+
+use std::io::Write as _;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use paceline_store::work::{NewItem, State};
+use serde_json::{Value, json};
+
+use crate::support::{Job, Reply, Server, finish, start};
+use crate::tasks_run::{Ran, Store, ran};
+
+/// Longer than the answer of a server that answers.
+const TIMEOUT: [&str; 2] = ["--timeout", "500ms"];
+
+fn charge(method: &str) -> Value {
+    json!({"custom_id": "a", "method": method, "url": "/charges", "body": {"item": "a"}})
+}
+
+/// Takes the first call of each item and says nothing.
+fn silent_at_first() -> Server {
+    Server::new(|arrival| if arrival.before == 0 { Reply::ok().never() } else { Reply::ok() })
+}
+
+fn store(method: &str) -> Store {
+    let store = Store::new();
+    store.put(vec![NewItem::new("a", charge(method).to_string())]);
+    store
+}
+
+fn tasks(store: &Store, server: &Server, flags: &[&str]) -> Ran {
+    let mut command = store.command();
+    ran(command.args(["--http", "--base-url", &server.url()]).args(TIMEOUT).args(flags))
+}
+
+#[test]
+fn a_charge_that_may_have_been_made_is_made_again_only_when_a_person_says_so() {
+    let (server, job) = (silent_at_first(), Job::with_input(&charge("POST").to_string()));
+    for _ in 0..2 {
+        let (code, log) = finish(job.run(&server).args(TIMEOUT));
+        assert_eq!((code, server.count()), (1, 1), "{log}");
+        assert!(log.contains("held: 1 failed item that may have been done") && log.contains("--retry-failed"), "{log}");
+        assert_eq!(job.summary()["held"], 1);
+    }
+    let row = &job.lines("out.report.jsonl")[0];
+    assert_eq!(
+        [&row["state"], &row["reason"], &row["code"]],
+        [&json!("failed"), &json!("unknown_outcome_held"), &json!("timeout")]
+    );
+    let stats = job.paceline().args(["stats", "out.jsonl"]).output().expect("it runs");
+    assert!(String::from_utf8_lossy(&stats.stdout).contains("held: 1 failed item"), "{stats:?}");
+    let (code, log) = finish(job.run(&server).arg("--retry-failed"));
+    assert_eq!((code, server.count()), (0, 2), "{log}");
+    assert_eq!(job.summary()["held"], 0);
+    job.assert_adds_up(1);
+}
+
+#[test]
+fn one_that_fails_for_good_is_not_sent_by_retry_failed_either() {
+    let (server, job) = (silent_at_first(), Job::with_input(&charge("PATCH").to_string()));
+    let mut command = job.run(&server);
+    let (code, log) = finish(command.args(TIMEOUT).args(["--unknown-outcome", "fail"]));
+    assert_eq!((code, &job.lines("out.report.jsonl")[0]["reason"]), (1, &json!("unknown_outcome")), "{log}");
+    let (code, log) = finish(job.run(&server).arg("--retry-failed"));
+    assert_eq!((code, server.count()), (1, 1), "{log}");
+    job.assert_adds_up(1);
+}
+
+#[test]
+fn what_may_be_repeated_is_sent_again_by_itself() {
+    let prompt = json!({"custom_id": "a", "url": "/v1/chat/completions", "body": {"item": "a"}});
+    let mut keyed = charge("POST");
+    keyed["headers"] = json!({"Idempotency-Key": "of the line"});
+    let header: &[&str] = &["--idempotency-header", "Idempotency-Key"];
+    for (line, flags) in [
+        (charge("PUT"), &[][..]),
+        (charge("DELETE"), &[]),
+        (prompt, &[]),
+        (charge("POST"), &["--unknown-outcome", "resend"]),
+        (charge("POST"), header),
+        (keyed, header),
+    ] {
+        let (server, job) = (silent_at_first(), Job::with_input(&line.to_string()));
+        let (code, log) = finish(job.run(&server).args(TIMEOUT).args(flags));
+        assert_eq!((code, server.count()), (0, 2), "{line} {flags:?}: {log}");
+        let keys: Vec<_> = server.arrivals().iter().map(|call| call.headers.get("idempotency-key").cloned()).collect();
+        assert_eq!((keys[0].is_some(), &keys[0]), (flags == header, &keys[1]), "the same at each try");
+
+        let (server, store) = (silent_at_first(), Store::new());
+        store.put(vec![NewItem::new("a", line.to_string())]);
+        let Ran { code, log, .. } = tasks(&store, &server, flags);
+        assert_eq!((code, server.count()), (0, 2), "{line} {flags:?}: {log}");
+    }
+}
+
+#[test]
+fn an_answer_that_was_cut_off_is_no_proof_that_nothing_was_done() {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+    encoder.write_all(b"{}").expect("in memory");
+    let whole = encoder.finish().expect("in memory");
+    let cut = move |_: &_| {
+        let half = whole[..whole.len() - 4].to_vec();
+        Reply::text(200, "application/json", half).with_header("content-encoding", "gzip")
+    };
+    let (server, job) = (Server::new(cut), Job::with_input(&charge("POST").to_string()));
+    let (code, log) = finish(&mut job.run(&server));
+    assert_eq!((code, server.count()), (1, 1), "{log}");
+    assert_eq!(job.lines("out.report.jsonl")[0]["code"], "truncated");
+}
+
+#[test]
+fn what_the_server_refused_or_never_took_is_sent_again() {
+    let refuses = |status| {
+        Server::new(move |arrival| if arrival.before == 0 { Reply::error(status, "busy") } else { Reply::ok() })
+    };
+    for status in [429, 500, 503] {
+        let (server, job) = (refuses(status), Job::with_input(&charge("POST").to_string()));
+        let (code, log) = finish(&mut job.run(&server));
+        assert_eq!((code, server.count()), (0, 2), "{status}: {log}");
+    }
+}
+
+#[test]
+fn a_kill_leaves_what_may_have_been_sent_to_a_person() {
+    let (server, job) = (silent_at_first(), Job::with_input(&charge("POST").to_string()));
+    let mut killed = start(&mut job.run(&server));
+    server.wait_for(1);
+    killed.kill().expect("it runs");
+    killed.wait().expect("it was started");
+    let (code, log) = finish(&mut job.run(&server));
+    assert_eq!((code, server.count(), &job.summary()["held"]), (1, 1, &json!(1)), "{log}");
+    let (code, log) = finish(job.run(&server).arg("--retry-failed"));
+    assert_eq!((code, server.count()), (0, 2), "{log}");
+}
+
+#[test]
+fn the_same_holds_for_requests_of_a_store() {
+    let (server, store) = (silent_at_first(), store("POST"));
+    let Ran { code, log, .. } = tasks(&store, &server, &[]);
+    assert_eq!((code, server.count()), (1, 1), "{log}");
+    let item = store.item("a");
+    assert_eq!((item.state, item.reason.as_deref()), (State::Failed, Some("unknown_outcome_held")));
+    let report = store.job.paceline().args(["tasks", "report", "--store", "work.db"]).output().expect("it runs");
+    let report = String::from_utf8_lossy(&report.stdout);
+    assert!(report.contains("held: 1 failed item") && report.contains("paceline tasks retry"), "{report}");
+    let (code, log) = finish(store.job.paceline().args(["tasks", "retry", "--store", "work.db", "a"]));
+    assert_eq!(code, 0, "{log}");
+    let Ran { code, log, .. } = tasks(&store, &server, &[]);
+    assert_eq!((code, server.count()), (0, 2), "{log}");
+}
+
+#[test]
+fn a_kill_leaves_requests_of_a_store_to_a_person_too() {
+    let (server, store) = (silent_at_first(), store("POST"));
+    let mut command = store.command();
+    let mut killed = start(command.args(["--http", "--base-url", &server.url()]));
+    server.wait_for(1);
+    killed.kill().expect("it runs");
+    killed.wait().expect("it was started");
+    let Ran { code, log, .. } = tasks(&store, &server, &[]);
+    assert_eq!((code, server.count()), (1, 1), "{log}");
+    assert_eq!(store.item("a").reason.as_deref(), Some("unknown_outcome_held"));
+}

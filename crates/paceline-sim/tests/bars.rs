@@ -1,0 +1,211 @@
+//! Short bars: what each kind of provider yields, in a few seconds of virtual jobs.
+//!
+//! They stand beside the core's own tests in `scripts/mutants`: a change of the core that costs throughput or refusals is
+//! noticed here. Runs are the same each time, so a bar stands just beside the figure that is reached, and moves only with a
+//! reason. A row is a scenario, the goodput that it reaches at least, and the refused calls per success that it costs at most.
+
+use std::error::Error;
+
+use paceline_sim::{Measures, Scenario, Setup, compare};
+
+type Tested = Result<(), Box<dyn Error>>;
+
+/// Means over so many seeds stay within the bars, and every item is done.
+fn stay(setup: &Setup, seeds: u64, bars: &[(&str, f64, f64)]) -> Tested {
+    let scenarios: Vec<_> = bars.iter().map(|(name, ..)| Scenario::named(name)).collect::<Result<_, _>>()?;
+    let runs = compare(&scenarios, std::slice::from_ref(setup), seeds, 1, |_| {})?;
+    let mut missed = Vec::new();
+    for ((name, goodput, waste), runs) in bars.iter().zip(runs.chunks(seeds as usize)) {
+        let mean = |of: fn(&Measures) -> f64| runs.iter().map(of).sum::<f64>() / runs.len() as f64;
+        let [reached, wasted, undone] = [mean(|run| run.goodput), mean(|run| run.waste), mean(|run| run.undone)];
+        if reached < *goodput || wasted > *waste || undone > 0.0 {
+            missed.push(format!(
+                "{name}: goodput {reached:.4} for {goodput}, waste {wasted:.4} for {waste}, undone {undone}"
+            ));
+        }
+    }
+    assert!(missed.is_empty(), "{missed:#?}");
+    Ok(())
+}
+
+fn told(hints: &str) -> Setup {
+    Setup { hints: hints.to_owned(), ..Setup::new("auto") }
+}
+
+#[test]
+fn a_long_job_uses_what_its_provider_lets_pass() -> Tested {
+    stay(
+        &Setup::new("auto"),
+        1,
+        &[
+            ("tb-1s", 0.993, 0.0063),
+            ("tb-60s", 0.994, 0.0126),
+            ("tb-slow", 0.995, 0.0118),
+            ("fw-60s", 0.957, 0.0066),
+            ("fw-short", 0.931, 0.0064),
+            ("slog-60s", 0.963, 0.0152),
+            ("slog-punish", 0.939, 0.0189),
+            ("conc", 0.978, 0.0063),
+            ("rpm+tpm", 0.993, 0.0125),
+            ("tpm-shift", 0.993, 0.0105),
+        ],
+    )
+}
+
+#[test]
+fn a_long_job_follows_a_provider_that_changes() -> Tested {
+    stay(
+        &Setup::new("auto"),
+        1,
+        &[
+            ("steps", 0.984, 0.0077),
+            ("sine", 0.993, 0.0071),
+            ("tenants", 0.981, 0.0341),
+            ("overload", 0.928, 0.0110),
+            ("brownout", 0.962, 0.0089),
+            ("tb+conc", 0.986, 0.0062),
+            ("ddb-steps", 0.984, 0.0086),
+            ("duty", 0.977, 0.0076),
+            ("step-5x", 0.886, 0.0114),
+        ],
+    )
+}
+
+#[test]
+fn a_short_job_finds_its_limit_soon() -> Tested {
+    stay(
+        &Setup::new("auto"),
+        5,
+        &[
+            ("b2-20", 0.950, 0.1084),
+            ("b10-20", 0.921, 0.0260),
+            ("b50-20", 0.875, 0.0182),
+            ("b2-60", 0.953, 0.0449),
+            ("b10-60", 0.975, 0.0157),
+            ("b50-60", 0.957, 0.0099),
+            ("n1-300", 0.995, 0.0902),
+            ("n10-30", 0.983, 0.0325),
+            ("n20-50", 0.983, 0.0124),
+            ("l10-30", 0.958, 0.0181),
+            ("l50-30", 0.908, 0.0110),
+            ("f10-60", 0.956, 0.0583),
+            ("f30-33", 0.911, 0.0604),
+            ("f6-50", 0.954, 0.0820),
+            ("q20-50", 0.852, 0.0326),
+            ("p20-50", 0.787, 0.0293),
+            ("c8-30", 0.793, 0.0327),
+            ("d5-5", 0.711, 0.0083),
+            ("q1-300", 0.866, 0.1644),
+            ("w6-50", 0.842, 0.0586),
+            ("c5-500", 0.848, 0.0097),
+            ("b10-1", 0.884, 0.0902),
+        ],
+    )
+}
+
+#[test]
+fn refusals_tell_a_limit_on_tokens_from_one_on_calls() -> Tested {
+    stay(
+        &Setup::new("auto"),
+        1,
+        &[("tpm-wide", 0.966, 0.0091), ("tpm-thrice", 0.981, 0.0092), ("rpm-wide", 0.992, 0.0065)],
+    )
+}
+
+#[test]
+fn true_headers_save_refusals() -> Tested {
+    let bars = [
+        ("n10-30", 0.995, 0.0037),
+        ("f10-60", 0.993, 0.0071),
+        ("b10-20", 0.993, 0.0054),
+        ("b2-60", 0.997, 0.0174),
+        ("tb-slow", 0.994, 0.0248),
+    ];
+    stay(&told("hdr"), 3, &bars)
+}
+
+#[test]
+fn true_limits_of_a_kind_that_says_when_all_is_back_save_refusals() -> Tested {
+    let bars = [
+        ("n10-30", 0.990, 0.0002),
+        ("f10-60", 0.986, 0.0020),
+        ("b10-20", 0.946, 0.0002),
+        ("b2-60", 0.997, 0.0002),
+        ("tb-slow", 0.993, 0.0199),
+    ];
+    stay(&told("llm"), 3, &bars)
+}
+
+#[test]
+fn false_headers_cost_little() -> Tested {
+    let bars = [
+        ("n10-30", 0.986, 0.0323),
+        ("f10-60", 0.970, 0.0615),
+        ("b10-20", 0.978, 0.0483),
+        ("b2-60", 0.957, 0.0689),
+        ("tb-slow", 0.900, 0.0105),
+    ];
+    stay(&told("hdr-lie"), 3, &bars)
+}
+
+#[test]
+fn a_true_wait_is_obeyed() -> Tested {
+    let bars = [
+        ("n10-30", 0.981, 0.0311),
+        ("f10-60", 0.977, 0.0226),
+        ("f30-33", 0.997, 0.0564),
+        ("b2-60", 0.952, 0.0432),
+        ("w6-50", 0.988, 0.0117),
+        ("slog-60s", 0.961, 0.0122),
+    ];
+    stay(&told("ra"), 3, &bars)
+}
+
+#[test]
+fn a_rounded_wait_is_obeyed_where_it_is_long() -> Tested {
+    let bars = [
+        ("n10-30", 0.981, 0.0323),
+        ("f10-60", 0.975, 0.0271),
+        ("f30-33", 0.992, 0.0353),
+        ("b2-60", 0.952, 0.0432),
+        ("w6-50", 0.784, 0.0197),
+    ];
+    stay(&told("ra-ceil"), 3, &bars)
+}
+
+#[test]
+fn a_false_wait_of_a_minute_costs_half_of_the_throughput() -> Tested {
+    stay(&told("ra-lie-60"), 2, &[("tb-slow", 0.638, 0.0009), ("slog-60s", 0.838, 0.0025)])
+}
+
+#[test]
+fn refusals_by_chance_leave_the_limit_used() -> Tested {
+    stay(
+        &Setup::new("auto"),
+        2,
+        &[
+            ("noise-503-0.02-b20", 0.989, 0.0076),
+            ("noise-503-0.20-b20", 0.925, 0.0091),
+            ("noise-503-0.02-w60", 0.955, 0.0222),
+            ("noise-503-0.05-c8", 0.835, 0.0099),
+            ("noise-503-0.05-tpm", 0.972, 0.0157),
+            ("noise-429-0.003-b20", 0.912, 0.0068),
+            ("noise-429-0.05-b20", 0.726, 0.1065),
+            ("noise-429-0.02-tpm", 0.868, 0.0809),
+            ("noise-429-0.01-w60", 0.815, 0.0203),
+            ("burst-503-b20", 0.963, 0.0072),
+            ("burst-503-c8", 0.946, 0.0095),
+            ("burst-429-b20", 0.957, 0.0069),
+        ],
+    )
+}
+
+#[test]
+fn processes_that_know_nothing_of_each_other_share_a_provider() -> Tested {
+    let four = Setup { clients: 4, ..Setup::new("auto") };
+    stay(
+        &four,
+        2,
+        &[("tb-slow", 0.974, 0.0563), ("n10-30", 0.989, 0.3230), ("overload", 0.901, 0.0405), ("c8-30", 0.776, 0.1962)],
+    )
+}
