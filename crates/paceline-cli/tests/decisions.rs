@@ -9,8 +9,8 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use paceline::Limiter;
 use paceline_core::retry::Counted;
 use paceline_core::{
-    Backoff, BreakerConfig, Class, Cost, Event, Growth, Instant, Jitter, Outcome, Pace, Pacer, PacerConfig, Request,
-    Retry, Timestamp, UnknownOutcome, Verdict,
+    Backoff, BreakerConfig, Class, Cost, Event, Growth, Instant, Jitter, NextAction, Outcome, Pace, Pacer, PacerConfig,
+    Request, Retry, Timestamp, UnknownOutcome,
 };
 use paceline_providers::{Answer, NoResponse, Provider, Reading, no_response, read};
 use paceline_store::work::{
@@ -195,12 +195,12 @@ fn request(case: &Case, scope: paceline_core::ScopeId, now: Instant) -> Request 
     }
 }
 
-fn of_verdict(verdict: Verdict) -> Seen {
+fn of_verdict(verdict: NextAction) -> Seen {
     match verdict {
-        Verdict::Retry { next, delay } | Verdict::Resend { next, delay } => {
+        NextAction::Retry { next, delay } | NextAction::Resend { next, delay } => {
             Seen { counts: (next.attempts, next.deferrals), then: Ok(delay) }
         }
-        Verdict::GiveUp { reason, request } => {
+        NextAction::GiveUp { reason, request } => {
             Seen { counts: (request.attempts, request.deferrals), then: Err(reason.as_str().to_owned()) }
         }
         other => panic!("{other:?} is no decision about a failure"),
@@ -319,7 +319,7 @@ async fn a_quota_of_unknown_end_is_tested_ever_later_by_all_three() {
         pacer.handle_timeout(now);
         let granted = std::iter::from_fn(|| pacer.poll_event()).any(|event| matches!(event, Event::Granted { .. }));
         assert!(granted, "the hold is over after {run:?}");
-        let Verdict::Retry { next, delay } = pacer.complete(now, ticket, Outcome::new(Class::QuotaExhausted)) else {
+        let NextAction::Retry { next, delay } = pacer.complete(now, ticket, Outcome::new(Class::QuotaExhausted)) else {
             panic!("it waits");
         };
         run.push(delay.as_secs());
@@ -345,7 +345,7 @@ async fn a_quota_of_unknown_end_is_tested_ever_later_by_all_three() {
 /// The breaker of a server that fails lets one probe pass at a time; its failure counts against no item.
 #[tokio::test(start_paused = true)]
 async fn a_failed_probe_counts_for_no_item_and_sits_out_the_next_round() {
-    let breaker = BreakerConfig { least: 1, items: 1, last: 1, ..BreakerConfig::default() };
+    let breaker = BreakerConfig { min_samples: 1, min_distinct_items: 1, window_size: 1, ..BreakerConfig::default() };
     for (hint, expected) in [(None, 4 * S), (Some(7 * S), 7 * S)] {
         let mut pacer = Pacer::new(PacerConfig { breaker, ..pacer_config() }, 1, Instant::ZERO).unwrap();
         let request = Request::new(pacer.scope("chat"), Cost::request());

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use http::HeaderName;
-use paceline_core::{Dimension, Restores};
+use paceline_core::{Dimension, RefillMode};
 use paceline_providers::table::{CachedInput, Charge, Counts, Fields, Free, LimitHeaders, Reserves, Scope};
 use paceline_providers::{Dialect, Provider};
 
@@ -26,8 +26,8 @@ pub(crate) const SCOPES: Names<Scope, 6> = [
     ("key", Scope::Key),
     ("all", Scope::Key),
 ];
-pub(crate) const RESTORES: Names<Restores, 3> =
-    [("gradually", Restores::Gradually), ("at_once", Restores::AtOnce), ("unknown", Restores::Unknown)];
+pub(crate) const RESTORES: Names<RefillMode, 3> =
+    [("gradually", RefillMode::Gradually), ("at_once", RefillMode::AtOnce), ("unknown", RefillMode::Unknown)];
 pub(crate) const RESERVES: Names<Reserves, 3> =
     [("input_and_output", Reserves::InputAndOutput), ("larger", Reserves::Larger), ("input", Reserves::Input)];
 pub(crate) const COUNTS: Names<Counts, 2> = [("all", Counts::All), ("input", Counts::Input)];
@@ -140,7 +140,7 @@ fn limit<'a>(section: &'a HeaderSection, ledger: &Ledger) -> Result<(LimitHeader
         let text = of.text.trim();
         if text.is_empty() { Err(of.refuse(&ledger.name("of"), "a name")) } else { Ok(Dimension::from_name(text)) }
     })?;
-    let limit = LimitHeaders::new(dimension, headers, restores.unwrap_or(Restores::AtOnce));
+    let limit = LimitHeaders::new(dimension, headers, restores.unwrap_or(RefillMode::AtOnce));
     Ok((LimitHeaders { used_of_limit, window, ..limit }, setting))
 }
 
@@ -247,9 +247,9 @@ mod tests {
         assert_eq!(
             limits.collect::<Vec<_>>(),
             [
-                ("tokens", Some(9), Restores::Gradually),
-                ("points", Some(100), Restores::AtOnce),
-                ("requests", None, Restores::Unknown),
+                ("tokens", Some(9), RefillMode::Gradually),
+                ("points", Some(100), RefillMode::AtOnce),
+                ("requests", None, RefillMode::Unknown),
             ]
         );
         assert_eq!(reading.outcome_of(&cost).usage.expect("settled").get(&Dimension::Tokens), 90, "input alone");

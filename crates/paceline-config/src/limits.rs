@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use paceline_core::{Dimension, Limits, Quota, Shape};
+use paceline_core::{Dimension, Limits, Quota, QuotaShape};
 
 use super::effective::Ledger;
 use super::error::SettingError;
@@ -195,7 +195,7 @@ impl<'a> Named<'a> {
         ledger.note("shape", &setting.text, setting.source().clone());
         if bucket {
             let burst = burst.unwrap_or_else(|| usual_burst(&quotas[index]));
-            quotas[index].shape = Shape::Bucket { burst };
+            quotas[index].shape = QuotaShape::Bucket { burst };
         }
         Ok(bucket)
     }

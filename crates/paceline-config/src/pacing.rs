@@ -201,15 +201,28 @@ pub(crate) fn breaker(section: &UpstreamSection, ledger: &mut Ledger) -> Result<
     let default = BreakerConfig::default();
     let read =
         |setting: &Setting, key: &str| setting.number(key, |n| n > 0.0 && n <= 1.0, "a number above 0 and at most 1");
-    let share = ledger.settle("breaker.share", given.share.as_ref(), default.share, read, f64::to_string)?;
+    let failure_ratio =
+        ledger.settle("breaker.share", given.share.as_ref(), default.failure_ratio, read, f64::to_string)?;
     let read = |setting: &Setting, key: &str| setting.count(key, 1, 10_000);
-    let last = ledger.settle("breaker.last", given.last.as_ref(), default.last, read, u32::to_string)?;
-    let read = |setting: &Setting, key: &str| setting.count(key, 1, last);
-    let least = ledger.settle("breaker.least", given.least.as_ref(), default.least.min(last), read, u32::to_string)?;
-    let within = ledger
-        .settle("breaker.within", given.within.as_ref(), default.within, Setting::period, |d| show_duration(*d))?;
-    let read = |setting: &Setting, key: &str| setting.count(key, 1, last);
-    let items = ledger.settle("breaker.items", given.items.as_ref(), default.items.min(last), read, u32::to_string)?;
+    let window_size = ledger.settle("breaker.last", given.last.as_ref(), default.window_size, read, u32::to_string)?;
+    let read = |setting: &Setting, key: &str| setting.count(key, 1, window_size);
+    let min_samples = ledger.settle(
+        "breaker.least",
+        given.least.as_ref(),
+        default.min_samples.min(window_size),
+        read,
+        u32::to_string,
+    )?;
+    let max_age = ledger
+        .settle("breaker.within", given.within.as_ref(), default.max_age, Setting::period, |d| show_duration(*d))?;
+    let read = |setting: &Setting, key: &str| setting.count(key, 1, window_size);
+    let min_distinct_items = ledger.settle(
+        "breaker.items",
+        given.items.as_ref(),
+        default.min_distinct_items.min(window_size),
+        read,
+        u32::to_string,
+    )?;
     let open =
         ledger.settle("breaker.open", given.open.as_ref(), default.open, Setting::period, |d| show_duration(*d))?;
     let read = |setting: &Setting, key: &str| {
@@ -219,5 +232,5 @@ pub(crate) fn breaker(section: &UpstreamSection, ledger: &mut Ledger) -> Result<
     };
     let longest = default.open_max.max(open);
     let open_max = ledger.settle("breaker.open_max", given.open_max.as_ref(), longest, read, |d| show_duration(*d))?;
-    Ok(BreakerConfig { share, last, least, within, items, open, open_max })
+    Ok(BreakerConfig { failure_ratio, window_size, min_samples, max_age, min_distinct_items, open, open_max })
 }

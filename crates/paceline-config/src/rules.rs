@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 
 use http::HeaderName;
-use paceline_core::{Class, Reach};
+use paceline_core::{Class, LimitScope};
 use paceline_providers::{Place, Rule};
 
 use super::effective::Ledger;
@@ -30,11 +30,11 @@ fn rule<'a>(section: &'a RuleSection, ledger: &Ledger) -> Result<(Rule, &'a Sett
     let class_setting = section.class.as_ref().ok_or_else(|| missing("class", "what such an answer means"))?;
     let class = read_class(class_setting, &ledger.name("class"))?;
     let reach = match section.scope.as_ref() {
-        None => Reach::Scope,
+        None => LimitScope::Scope,
         Some(scope) => match scope.text.as_str() {
-            "item" => Reach::Item,
-            "model" => Reach::Scope,
-            "key" => Reach::Account,
+            "item" => LimitScope::Item,
+            "model" => LimitScope::Scope,
+            "key" => LimitScope::Account,
             _ => return Err(scope.refuse(&ledger.name("scope"), "item, model or key")),
         },
     };

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use paceline_core::{
-    Class, Concurrency, Cost, Dimension, Growth, Jitter, Outcome, Pace, Quota, Request, ResponsiveConfig, Shape,
+    Class, Concurrency, Cost, Dimension, Growth, Jitter, Outcome, Pace, Quota, QuotaShape, Request, ResponsiveConfig,
 };
 use proptest::{prop_assert, proptest};
 
@@ -73,7 +73,7 @@ fn different_limits_add_up_and_the_same_one_twice_is_a_mistake() {
         Quota::sliding(Dimension::Tokens, 1_000_000, seconds(3_600)),
     ];
     assert_eq!(both.pacer.limits.quotas, expected);
-    assert!(both.pacer.limits.quotas.iter().all(|quota| quota.shape == Shape::Sliding));
+    assert!(both.pacer.limits.quotas.iter().all(|quota| quota.shape == QuotaShape::Sliding));
     assert_eq!(both.pacer.concurrency, Concurrency::Fixed { max: 7 });
     assert_eq!(
         refused("[upstream.openai]\nrpm = 500\nlimits = ['400rpm']", &[], openai()),
@@ -153,7 +153,7 @@ fn a_burst_above_its_limit_acts_or_is_refused() {
     let flags = Overrides { limits: vec!["50 rps".to_owned()], burst: Some("100".to_owned()), ..openai() };
     assert_eq!(refused("", &[], flags), format!("--burst \"100\" (from the command line): {why}"));
     let bucket = upstream(&format!("{file}\nshape = 'bucket'"), &[], openai()).expect("a bucket stores 100");
-    assert_eq!(bucket.pacer.limits.quotas[0].shape, Shape::Bucket { burst: 100 });
+    assert_eq!(bucket.pacer.limits.quotas[0].shape, QuotaShape::Bucket { burst: 100 });
     let lowered = Overrides { limits: vec!["5 rps".to_owned()], ..openai() };
     let lowered = upstream("[upstream.openai]\nrps = 50\nburst = 10", &[], lowered).expect("the flag wins");
     assert_eq!(lowered.pacer.limits.burst, Some(5));
@@ -421,7 +421,7 @@ fn what_acts_is_told_with_its_reason() {
 #[test]
 fn presets_are_layers_below_the_file() {
     let bucket = |limit, window, burst| Quota {
-        shape: Shape::Bucket { burst },
+        shape: QuotaShape::Bucket { burst },
         ..Quota::sliding(Dimension::Requests, limit, window)
     };
     let fixed = |max| Concurrency::Fixed { max };
@@ -718,7 +718,7 @@ proptest! {
             if let Concurrency::Aimd { floor, start, max } = found.pacer.concurrency {
                 prop_assert!(1 <= floor && floor <= start && start <= max);
             }
-            prop_assert!(found.pacer.breaker.least <= found.pacer.breaker.last && !found.deadline.is_zero());
+            prop_assert!(found.pacer.breaker.min_samples <= found.pacer.breaker.window_size && !found.deadline.is_zero());
         }
     }
 

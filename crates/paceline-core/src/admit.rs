@@ -7,30 +7,30 @@ use core::time::Duration;
 use crate::cost::Dimension;
 use crate::time::Instant;
 
-/// When a request may start. Every policy gives one; the strictest wins.
+/// When a request may start. Every policy answers; the strictest answer wins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Admit {
     /// At once.
     Now,
     /// Not before `at`.
     At {
-        /// The earliest start that can be known today. Under [`Policy::Queue`] it is an estimate: when it would be its turn if
+        /// The earliest start that can be known today. Under [`WaitCause::Queue`] it is an estimate: when it would be its turn if
         /// those ahead cost as much as it does and nothing but limits and the learnt rate made them wait.
         at: Instant,
-        /// Who says so.
-        policy: Policy,
+        /// Which rule makes it wait.
+        cause: WaitCause,
     },
     /// When something else happens: a call ends, a person acts.
     OnRelease {
-        /// Who says so.
-        policy: Policy,
+        /// Which rule makes it wait.
+        cause: WaitCause,
     },
 }
 
 impl Admit {
     /// `Now` when `at` has come, else `At`.
-    pub(crate) fn at(at: Instant, now: Instant, policy: impl FnOnce() -> Policy) -> Self {
-        if at <= now { Self::Now } else { Self::At { at, policy: policy() } }
+    pub(crate) fn at(at: Instant, now: Instant, cause: impl FnOnce() -> WaitCause) -> Self {
+        if at <= now { Self::Now } else { Self::At { at, cause: cause() } }
     }
 
     /// The later of two answers; the first one when they are equal.
@@ -84,20 +84,21 @@ impl From<Duration> for MaxWait {
     }
 }
 
-/// What a request waits for. Its words ([`Display`](fmt::Display)) follow "waiting for".
+/// Why a request waits: which rule, and whether of the account or of the scope. Its text ([`Display`](fmt::Display)) follows
+/// "waiting for".
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WaitReason {
-    /// Whose it is.
+    /// Of the account, the tier or the scope.
     pub level: Level,
     /// Which rule.
-    pub policy: Policy,
+    pub cause: WaitCause,
 }
 
 impl fmt::Display for WaitReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.level {
-            Level::Account => write!(f, "{} (the whole account)", self.policy),
-            Level::Tier | Level::Scope => self.policy.fmt(f),
+            Level::Account => write!(f, "{} (the whole account)", self.cause),
+            Level::Tier | Level::Scope => self.cause.fmt(f),
         }
     }
 }
@@ -115,7 +116,7 @@ pub enum Level {
 
 /// Which rule makes a request wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Policy {
+pub enum WaitCause {
     /// The request's own due time.
     NotBefore,
     /// Older or more urgent requests of its scope.
@@ -123,7 +124,7 @@ pub enum Policy {
     /// The account or the scope is held until a known time; deadlines stand still meanwhile.
     Held {
         /// What for.
-        cause: Cause,
+        cause: PauseCause,
     },
     /// The account or the scope is stopped until a person acts.
     Stopped {
@@ -133,7 +134,7 @@ pub enum Policy {
     /// The server asked the scope to wait, or refused everything just now.
     Gate {
         /// What for.
-        cause: Cause,
+        cause: PauseCause,
     },
     /// One call tests whether the scope is open again.
     Canary,
@@ -163,7 +164,7 @@ pub enum Policy {
         delay: Duration,
     },
     /// What the server's headers left.
-    Announced {
+    ServerLimit {
         /// What is counted.
         dimension: Dimension,
         /// The limit that the server announced.
@@ -173,10 +174,10 @@ pub enum Policy {
     },
 }
 
-/// What a pause or a hold is for. Its words ([`Display`](fmt::Display)) follow "waiting for".
+/// Why there is a pause or a hold. Its text ([`Display`](fmt::Display)) follows "waiting for".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Cause {
+pub enum PauseCause {
     /// A long window is used up: until it reopens, or until it is tested where its end is not known.
     QuotaUsedUp,
     /// Calls were refused because they exceeded a rate limit.
@@ -195,7 +196,7 @@ pub enum Cause {
     Program,
 }
 
-impl Cause {
+impl PauseCause {
     /// All of them.
     pub const ALL: [Self; 7] = [
         Self::QuotaUsedUp,
@@ -207,8 +208,8 @@ impl Cause {
         Self::Program,
     ];
 
-    /// The cause with those words ([`Display`](fmt::Display)), as a program has stored them.
-    pub fn from_words(words: &str) -> Option<Self> {
+    /// The cause with that text ([`Display`](fmt::Display)), as a program has stored it.
+    pub fn from_text(words: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|cause| cause.words() == words)
     }
 
@@ -238,13 +239,13 @@ impl Cause {
     }
 }
 
-impl fmt::Display for Cause {
+impl fmt::Display for PauseCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.words())
     }
 }
 
-impl fmt::Display for Policy {
+impl fmt::Display for WaitCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotBefore => f.write_str("its own due time"),
@@ -252,13 +253,13 @@ impl fmt::Display for Policy {
             Self::Held { cause } | Self::Gate { cause } => cause.fmt(f),
             Self::Stopped { reason } => write!(f, "a person to act ({reason})"),
             Self::Canary => f.write_str("one call that tests whether the pause is over"),
-            Self::Breaker => Cause::ServerFails.fmt(f),
+            Self::Breaker => PauseCause::ServerFails.fmt(f),
             Self::Concurrency => f.write_str("a free place among the calls in flight"),
             Self::Quota { dimension, limit, window } => write!(f, "the limit of {limit} {dimension} per {window:?}"),
             Self::Burst => f.write_str("the spacing of the configured limit"),
             Self::Rate { gap } => write!(f, "the learnt rate of {}", PerSecond(1.0 / gap.as_secs_f64())),
             Self::Spacing { delay } => write!(f, "the delay of {delay:.1?} between calls"),
-            Self::Announced { dimension, limit, remaining } => {
+            Self::ServerLimit { dimension, limit, remaining } => {
                 write!(f, "the server's limit of {limit} {dimension}, {remaining} left")
             }
         }

@@ -8,7 +8,7 @@ use alloc::format;
 use alloc::string::String;
 use core::time::Duration;
 
-use crate::admit::{Admit, Policy};
+use crate::admit::{Admit, WaitCause};
 use crate::config::BreakerConfig;
 use crate::error::ConfigError;
 use crate::time::Instant;
@@ -69,8 +69,8 @@ impl Breaker {
     pub(crate) fn admit(&self, now: Instant) -> Admit {
         match self.state {
             State::Closed | State::HalfOpen { probing: false, .. } => Admit::Now,
-            State::Open { until, .. } => Admit::at(until, now, || Policy::Breaker),
-            State::HalfOpen { probing: true, .. } => Admit::OnRelease { policy: Policy::Breaker },
+            State::Open { until, .. } => Admit::at(until, now, || WaitCause::Breaker),
+            State::HalfOpen { probing: true, .. } => Admit::OnRelease { cause: WaitCause::Breaker },
         }
     }
 
@@ -102,7 +102,7 @@ impl Breaker {
         if probe {
             return self.probed(now, failed);
         }
-        if self.samples.len() as u32 == self.config.last {
+        if self.samples.len() as u32 == self.config.window_size {
             self.samples.pop_front();
         }
         self.samples.push_back(Sample { at: now, item, failed });
@@ -113,7 +113,7 @@ impl Breaker {
     /// is down when enough items have failed in a row.
     pub(crate) fn failed_alone(&mut self, now: Instant) -> Option<Change> {
         let in_a_row = self.samples.iter().rev().take_while(|sample| sample.failed);
-        let down = self.state == State::Closed && self.items_of(in_a_row) >= self.config.items as usize;
+        let down = self.state == State::Closed && self.items_of(in_a_row) >= self.config.min_distinct_items as usize;
         down.then(|| self.opens(now))
     }
 
@@ -165,12 +165,12 @@ impl Breaker {
     }
 
     fn is_down(&self, now: Instant) -> bool {
-        let recent = || self.samples.iter().rev().take_while(|sample| now - sample.at <= self.config.within);
+        let recent = || self.samples.iter().rev().take_while(|sample| now - sample.at <= self.config.max_age);
         let all = recent().count();
         let failed = recent().filter(|sample| sample.failed).count();
-        all >= self.config.least as usize
-            && failed as f64 >= self.config.share * all as f64
-            && self.items_of(recent().filter(|sample| sample.failed)) >= self.config.items as usize
+        all >= self.config.min_samples as usize
+            && failed as f64 >= self.config.failure_ratio * all as f64
+            && self.items_of(recent().filter(|sample| sample.failed)) >= self.config.min_distinct_items as usize
     }
 
     fn items_of<'a>(&self, failures: impl Iterator<Item = &'a Sample>) -> usize {
@@ -180,17 +180,17 @@ impl Breaker {
 
 fn check(config: &BreakerConfig) -> Result<(), ConfigError> {
     let wrong = |key, value: String, expected| Err(ConfigError { key: format!("breaker.{key}"), value, expected });
-    if !(config.share > 0.0 && config.share <= 1.0) {
-        return wrong("share", format!("{}", config.share), "more than 0 and at most 1");
+    if !(config.failure_ratio > 0.0 && config.failure_ratio <= 1.0) {
+        return wrong("failure_ratio", format!("{}", config.failure_ratio), "more than 0 and at most 1");
     }
-    if config.last == 0 || config.last > LARGEST {
-        return wrong("last", format!("{}", config.last), "1 to 10000");
+    if config.window_size == 0 || config.window_size > LARGEST {
+        return wrong("window_size", format!("{}", config.window_size), "1 to 10000");
     }
-    if config.least == 0 || config.least > config.last {
-        return wrong("least", format!("{}", config.least), "1 to breaker.last");
+    if config.min_samples == 0 || config.min_samples > config.window_size {
+        return wrong("min_samples", format!("{}", config.min_samples), "1 to breaker.window_size");
     }
-    if config.items == 0 {
-        return wrong("items", format!("{}", config.items), "at least 1");
+    if config.min_distinct_items == 0 {
+        return wrong("min_distinct_items", format!("{}", config.min_distinct_items), "at least 1");
     }
     if config.open.is_zero() || config.open > config.open_max {
         return wrong("open", format!("{:?}", config.open), "more than 0 and at most breaker.open_max");
@@ -219,7 +219,7 @@ mod tests {
     #[test]
     fn opens_after_twenty_failures_of_several_items() {
         let breaker = opened();
-        assert_eq!(breaker.admit(at(1)), Admit::At { at: at(2), policy: Policy::Breaker });
+        assert_eq!(breaker.admit(at(1)), Admit::At { at: at(2), cause: WaitCause::Breaker });
         assert_eq!(breaker.failing_since(), Some(at(1)));
     }
 
@@ -242,7 +242,7 @@ mod tests {
         for expected in [2, 4, 8, 16, 30, 30] {
             assert!(breaker.admit(now).is_now());
             assert!(breaker.left());
-            assert_eq!(breaker.admit(now), Admit::OnRelease { policy: Policy::Breaker });
+            assert_eq!(breaker.admit(now), Admit::OnRelease { cause: WaitCause::Breaker });
             let until = now + expected * S;
             assert_eq!(breaker.answered(now, 1, true, true), Some(Change::Opened { until }));
             now = until;
@@ -294,25 +294,33 @@ mod tests {
     fn another_configuration_acts_at_once_and_what_cannot_be_is_refused_by_name() {
         let good = BreakerConfig::default();
         let mut breaker = Breaker::new(good).expect("defaults");
-        breaker.reconfigure(BreakerConfig { last: 4, least: 2, items: 2, ..good }).expect("sensible");
+        breaker
+            .reconfigure(BreakerConfig { window_size: 4, min_samples: 2, min_distinct_items: 2, ..good })
+            .expect("sensible");
         assert_eq!(breaker.answered(at(1), 1, true, false), None);
         assert_eq!(breaker.answered(at(1), 2, true, false), Some(Change::Opened { until: at(2) }));
         for (config, key) in [
-            (BreakerConfig { share: 0.0, ..good }, "share"),
-            (BreakerConfig { share: 1.01, ..good }, "share"),
-            (BreakerConfig { share: f64::NAN, ..good }, "share"),
-            (BreakerConfig { last: 0, ..good }, "last"),
-            (BreakerConfig { last: LARGEST + 1, ..good }, "last"),
-            (BreakerConfig { least: 0, ..good }, "least"),
-            (BreakerConfig { least: good.last + 1, ..good }, "least"),
-            (BreakerConfig { items: 0, ..good }, "items"),
+            (BreakerConfig { failure_ratio: 0.0, ..good }, "failure_ratio"),
+            (BreakerConfig { failure_ratio: 1.01, ..good }, "failure_ratio"),
+            (BreakerConfig { failure_ratio: f64::NAN, ..good }, "failure_ratio"),
+            (BreakerConfig { window_size: 0, ..good }, "window_size"),
+            (BreakerConfig { window_size: LARGEST + 1, ..good }, "window_size"),
+            (BreakerConfig { min_samples: 0, ..good }, "min_samples"),
+            (BreakerConfig { min_samples: good.window_size + 1, ..good }, "min_samples"),
+            (BreakerConfig { min_distinct_items: 0, ..good }, "min_distinct_items"),
             (BreakerConfig { open: Duration::ZERO, ..good }, "open"),
             (BreakerConfig { open: good.open_max + S, ..good }, "open"),
         ] {
             let error = breaker.reconfigure(config).expect_err(key);
             assert_eq!(error.key, format!("breaker.{key}"));
         }
-        let extreme = BreakerConfig { share: 1.0, last: LARGEST, least: LARGEST, open: good.open_max, ..good };
+        let extreme = BreakerConfig {
+            failure_ratio: 1.0,
+            window_size: LARGEST,
+            min_samples: LARGEST,
+            open: good.open_max,
+            ..good
+        };
         breaker.reconfigure(extreme).expect("as much as may be");
     }
 }

@@ -8,7 +8,7 @@ use alloc::collections::VecDeque;
 use alloc::format;
 use alloc::vec::Vec;
 
-use crate::admit::{Admit, Policy};
+use crate::admit::{Admit, WaitCause};
 use crate::config::Concurrency;
 use crate::error::ConfigError;
 
@@ -17,7 +17,7 @@ const HISTORY: usize = 100;
 
 /// Where the limit stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
+pub enum GrowthPhase {
     /// At the floor.
     Floor,
     /// At the maximum.
@@ -32,7 +32,7 @@ pub enum Phase {
     Steady,
 }
 
-impl Phase {
+impl GrowthPhase {
     /// The name used in JSON.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -65,7 +65,7 @@ pub struct ConcurrencySnapshot {
     /// The last 100 limits after decreases, oldest first.
     pub limit_history: Vec<u32>,
     /// Where the limit stands.
-    pub phase: Phase,
+    pub phase: GrowthPhase,
 }
 
 /// The calls in flight of one scope, and the limit on them.
@@ -121,7 +121,7 @@ impl InFlight {
     }
 
     pub(crate) fn admit(&self) -> Admit {
-        if self.now < self.limit { Admit::Now } else { Admit::OnRelease { policy: Policy::Concurrency } }
+        if self.now < self.limit { Admit::Now } else { Admit::OnRelease { cause: WaitCause::Concurrency } }
     }
 
     pub(crate) fn take(&mut self) {
@@ -186,19 +186,19 @@ impl InFlight {
         }
     }
 
-    fn phase(&self) -> Phase {
+    fn phase(&self) -> GrowthPhase {
         if self.limit == self.max {
-            Phase::MaxConcurrency
+            GrowthPhase::MaxConcurrency
         } else if self.limit == self.floor {
-            Phase::Floor
+            GrowthPhase::Floor
         } else if self.backing_off {
-            Phase::Backoff
+            GrowthPhase::Backoff
         } else if self.limit < self.before {
-            Phase::Recovering
+            GrowthPhase::Recovering
         } else if self.now >= self.limit {
-            Phase::Saturated
+            GrowthPhase::Saturated
         } else {
-            Phase::Steady
+            GrowthPhase::Steady
         }
     }
 }
@@ -289,19 +289,19 @@ mod tests {
     #[test]
     fn phases() {
         let mut limit = aimd(5, 20, 50);
-        assert_eq!(limit.phase(), Phase::Steady);
+        assert_eq!(limit.phase(), GrowthPhase::Steady);
         (0..20).for_each(|_| limit.take());
-        assert_eq!(limit.phase(), Phase::Saturated);
+        assert_eq!(limit.phase(), GrowthPhase::Saturated);
         assert!(limit.refused(20, 20));
-        assert_eq!(limit.phase(), Phase::Backoff);
+        assert_eq!(limit.phase(), GrowthPhase::Backoff);
         limit.succeeded(19);
-        assert_eq!(limit.phase(), Phase::Backoff, "a call from before the decrease proves nothing");
+        assert_eq!(limit.phase(), GrowthPhase::Backoff, "a call from before the decrease proves nothing");
         limit.succeeded(21);
-        assert_eq!(limit.phase(), Phase::Recovering);
+        assert_eq!(limit.phase(), GrowthPhase::Recovering);
         limit.refused(22, 22);
-        assert_eq!(limit.phase(), Phase::Floor);
+        assert_eq!(limit.phase(), GrowthPhase::Floor);
         (0..2_000).for_each(|n| limit.succeeded(n));
-        assert_eq!(limit.phase(), Phase::MaxConcurrency);
+        assert_eq!(limit.phase(), GrowthPhase::MaxConcurrency);
         assert_eq!(limit.limit, 50, "never above the maximum");
     }
 
@@ -331,8 +331,14 @@ mod tests {
 
     #[test]
     fn each_phase_has_its_name() {
-        let phases =
-            [Phase::Floor, Phase::MaxConcurrency, Phase::Backoff, Phase::Recovering, Phase::Saturated, Phase::Steady];
+        let phases = [
+            GrowthPhase::Floor,
+            GrowthPhase::MaxConcurrency,
+            GrowthPhase::Backoff,
+            GrowthPhase::Recovering,
+            GrowthPhase::Saturated,
+            GrowthPhase::Steady,
+        ];
         for phase in phases {
             assert_eq!(phase.as_str(), alloc::format!("{phase:?}"));
         }

@@ -11,7 +11,7 @@ use crate::responsive::ResponsiveConfig;
 /// How the units of a quota come back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
-pub enum Shape {
+pub enum QuotaShape {
     /// Never more than the limit in any window: what "per minute" means here.
     #[default]
     Sliding,
@@ -36,13 +36,13 @@ pub struct Quota {
     #[cfg_attr(feature = "serde", serde(rename = "window_ms", with = "crate::millis"))]
     pub window: Duration,
     /// How units come back. Default: exact sliding window.
-    pub shape: Shape,
+    pub shape: QuotaShape,
 }
 
 impl Quota {
     /// `limit` units of `dimension` in any `window`, exactly.
     pub const fn sliding(dimension: Dimension, limit: u64, window: Duration) -> Self {
-        Self { dimension, limit, window, shape: Shape::Sliding }
+        Self { dimension, limit, window, shape: QuotaShape::Sliding }
     }
 
     /// `limit` requests in any minute.
@@ -122,9 +122,9 @@ impl Default for Concurrency {
 pub struct Limits {
     /// All of them hold at once.
     pub quotas: Vec<Quota>,
-    /// Requests that may leave at once after idling, at least 1. It applies to the shortest sliding request quota whose window
-    /// is at most 60 s. Default: that limit divided by its window in seconds, rounded up. More than that limit is an error:
-    /// no window would hold it. [`Shape::Bucket`] stores more. To those that had to wait, for a timer too, what the last 5 ms
+    /// Requests that may leave at once after idling, at least 1. It applies to the shortest sliding request quota whose window is
+    /// at most 60 s. Default: that limit divided by its window in seconds, rounded up. More than that limit is an error: no
+    /// window would hold it. [`QuotaShape::Bucket`] stores more. To those that had to wait, for a timer too, what the last 5 ms
     /// refilled may be added; the quota itself is never exceeded.
     pub burst: Option<u64>,
 }
@@ -136,7 +136,7 @@ impl Limits {
     /// The quota whose requests leave evenly spaced, and how many of them may leave at once: the configured burst, or
     /// its default, which is at most the limit. None without a sliding request quota over at most 60 s.
     pub fn spacing(&self) -> Option<(&Quota, u64)> {
-        let requests = |quota: &&Quota| quota.dimension == Dimension::Requests && quota.shape == Shape::Sliding;
+        let requests = |quota: &&Quota| quota.dimension == Dimension::Requests && quota.shape == QuotaShape::Sliding;
         let quota = self
             .quotas
             .iter()
@@ -153,15 +153,15 @@ impl Limits {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BreakerConfig {
     /// Opens when at least this share of the outcomes looked at failed. Default 0.5; more than 0, at most 1.
-    pub share: f64,
+    pub failure_ratio: f64,
     /// How many outcomes are looked at. Default 50, 1 to 10,000.
-    pub last: u32,
-    /// Fewer outcomes than this say nothing. Default 20, 1 to `last`.
-    pub least: u32,
+    pub window_size: u32,
+    /// Fewer outcomes than this say nothing. Default 20, 1 to `window_size`.
+    pub min_samples: u32,
     /// Older outcomes are forgotten. Default 10 s.
-    pub within: Duration,
+    pub max_age: Duration,
     /// Failures must come from so many items: one bad item never opens it. Default 5, at least 1.
-    pub items: u32,
+    pub min_distinct_items: u32,
     /// How long it stays open at first; doubles at each failed probe. Default 1 s.
     pub open: Duration,
     /// The longest it stays open. Default 30 s, at least `open`.
@@ -171,11 +171,11 @@ pub struct BreakerConfig {
 impl Default for BreakerConfig {
     fn default() -> Self {
         Self {
-            share: 0.5,
-            last: 50,
-            least: 20,
-            within: Duration::from_secs(10),
-            items: 5,
+            failure_ratio: 0.5,
+            window_size: 50,
+            min_samples: 20,
+            max_age: Duration::from_secs(10),
+            min_distinct_items: 5,
             open: Duration::from_secs(1),
             open_max: Duration::from_secs(30),
         }
@@ -205,7 +205,7 @@ pub enum Pace {
     /// The limit is learnt from what happens to calls: a rate, and calls in flight where refusals follow their number. What
     /// is configured is a ceiling, headers hold back, and of [`PacerConfig::concurrency`] only the maximum counts. Each scope
     /// begins at [`PacerConfig::start`], or where [`Pacer::restore`](crate::Pacer::restore) puts it, and tells what it
-    /// believes as [`ScopeSnapshot::belief`](crate::ScopeSnapshot::belief).
+    /// believes as [`ScopeSnapshot::estimate`](crate::ScopeSnapshot::estimate).
     #[default]
     Auto,
     /// The configured limits and nothing else.

@@ -5,14 +5,14 @@
 
 use core::time::Duration;
 
-use crate::admit::{Admit, Cause, Policy};
+use crate::admit::{Admit, PauseCause, WaitCause};
 use crate::time::Instant;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Door {
     Open,
     /// After `until`, one call may leave.
-    Ajar,
+    HalfOpen,
     /// That call is under way.
     Canary {
         number: u64,
@@ -48,7 +48,7 @@ pub(crate) struct Reopening {
 pub(crate) struct Gate {
     until: Instant,
     /// What it is closed for until then.
-    cause: Cause,
+    cause: PauseCause,
     door: Door,
     /// When the call left whose refusal began the present closure.
     since: Instant,
@@ -63,16 +63,16 @@ pub(crate) struct Gate {
 impl Gate {
     pub(crate) const fn new() -> Self {
         let (until, since) = (Instant::ZERO, Instant::ZERO);
-        let cause = Cause::Program;
+        let cause = PauseCause::Program;
         Self { until, cause, door: Door::Open, since, asked: None, before: None, closed: false }
     }
 
     /// `silence`: a canary that has not been refused for so long opens the gate by [`Gate::silent`].
     pub(crate) fn admit(&self, now: Instant, silence: Option<Duration>) -> Admit {
         match (self.door, silence) {
-            (Door::Canary { sent, .. }, Some(silence)) => Admit::at(sent + silence, now, || Policy::Canary),
-            (Door::Canary { .. }, None) => Admit::OnRelease { policy: Policy::Canary },
-            (Door::Open | Door::Ajar, _) => Admit::at(self.until, now, || Policy::Gate { cause: self.cause }),
+            (Door::Canary { sent, .. }, Some(silence)) => Admit::at(sent + silence, now, || WaitCause::Canary),
+            (Door::Canary { .. }, None) => Admit::OnRelease { cause: WaitCause::Canary },
+            (Door::Open | Door::HalfOpen, _) => Admit::at(self.until, now, || WaitCause::Gate { cause: self.cause }),
         }
     }
 
@@ -83,7 +83,7 @@ impl Gate {
     }
 
     /// Closes by `close`, which holds for that cause; where an earlier closure ends later, it stays with its own.
-    pub(crate) fn close_for<T>(&mut self, cause: Cause, close: impl FnOnce(&mut Self) -> T) -> T {
+    pub(crate) fn close_for<T>(&mut self, cause: PauseCause, close: impl FnOnce(&mut Self) -> T) -> T {
         let before = self.until;
         let result = close(self);
         if self.until > before {
@@ -126,7 +126,7 @@ impl Gate {
     /// Nothing leaves before `until`, and then one call goes first.
     pub(crate) fn hold_for_canary(&mut self, until: Instant) {
         self.hold(until);
-        self.door = Door::Ajar;
+        self.door = Door::HalfOpen;
     }
 
     /// The server asked for a wait; one call goes first after it.
@@ -140,14 +140,14 @@ impl Gate {
     pub(crate) fn close(&mut self, now: Instant, least: Duration, longest: Duration, spread: f64) {
         let wait = match self.door {
             Door::Open => least,
-            Door::Ajar | Door::Canary { .. } => now.saturating_since(self.since).clamp(least, longest),
+            Door::HalfOpen | Door::Canary { .. } => now.saturating_since(self.since).clamp(least, longest),
         };
         self.hold_for_canary(now + wait.mul_f64(spread));
     }
 
     /// A call leaves as `number`. Says whether it is the canary.
     pub(crate) fn left(&mut self, now: Instant, number: u64) -> bool {
-        let canary = self.door == Door::Ajar;
+        let canary = self.door == Door::HalfOpen;
         if canary {
             self.door = Door::Canary { number, sent: now };
         }
@@ -187,7 +187,7 @@ impl Gate {
     /// A call ended without proving anything: the next one may be the canary.
     pub(crate) fn lost(&mut self, number: u64) {
         if matches!(self.door, Door::Canary { number: canary, .. } if canary == number) {
-            self.door = Door::Ajar;
+            self.door = Door::HalfOpen;
         }
     }
 
@@ -197,12 +197,12 @@ impl Gate {
     }
 
     /// What the last closure is for.
-    pub(crate) const fn cause(&self) -> Cause {
+    pub(crate) const fn cause(&self) -> PauseCause {
         self.cause
     }
 
     /// What it is closed for, if it is.
-    pub(crate) fn closed_for(&self, now: Instant) -> Option<Cause> {
+    pub(crate) fn closed_for(&self, now: Instant) -> Option<PauseCause> {
         (self.until > now).then_some(self.cause)
     }
 }
@@ -221,10 +221,13 @@ mod tests {
     fn one_canary_goes_first_and_its_success_opens() {
         let mut gate = Gate::new();
         gate.hold_for_canary(at(10));
-        assert_eq!(gate.admit(at(3), None), Admit::At { at: at(10), policy: Policy::Gate { cause: Cause::Program } });
+        assert_eq!(
+            gate.admit(at(3), None),
+            Admit::At { at: at(10), cause: WaitCause::Gate { cause: PauseCause::Program } }
+        );
         assert!(gate.admit(at(10), None).is_now());
         assert!(gate.left(at(10), 7), "the canary");
-        assert_eq!(gate.admit(at(11), None), Admit::OnRelease { policy: Policy::Canary });
+        assert_eq!(gate.admit(at(11), None), Admit::OnRelease { cause: WaitCause::Canary });
         assert_eq!(gate.passed(6), None, "an older call is no canary");
         assert!(gate.passed(7).is_some());
         assert!(gate.admit(at(11), None).is_now());
@@ -235,7 +238,7 @@ mod tests {
         let mut gate = Gate::new();
         gate.hold_for_canary(at(10));
         gate.left(at(10), 1);
-        assert_eq!(gate.admit(at(10), Some(SILENCE)), Admit::At { at: at(10) + SILENCE, policy: Policy::Canary });
+        assert_eq!(gate.admit(at(10), Some(SILENCE)), Admit::At { at: at(10) + SILENCE, cause: WaitCause::Canary });
         assert_eq!(gate.silent(at(10), SILENCE), None, "not yet");
         assert_eq!(gate.silent(at(11), SILENCE).map(|opened| opened.canary), Some(at(10)));
         assert!(gate.is_open());

@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 use core::time::Duration;
 
-use crate::admit::{Admit, Cause, Policy};
+use crate::admit::{Admit, PauseCause, WaitCause};
 use crate::retry::unknown_quota;
 use crate::state::PauseState;
 use crate::time::Instant;
@@ -14,7 +14,7 @@ const HONOURED: Duration = Duration::from_secs(1);
 /// Whether an account or a scope is held or stopped.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Hold {
-    until: Option<(Instant, Cause)>,
+    until: Option<(Instant, PauseCause)>,
     stopped: Option<Arc<str>>,
     /// How often in a row the end of a quota had to be guessed.
     guesses: u32,
@@ -25,8 +25,8 @@ pub(crate) struct Hold {
 impl Hold {
     pub(crate) fn admit(&self, now: Instant) -> Admit {
         match (&self.stopped, self.until) {
-            (Some(reason), _) => Admit::OnRelease { policy: Policy::Stopped { reason: reason.clone() } },
-            (None, Some((until, cause))) => Admit::at(until, now, || Policy::Held { cause }),
+            (Some(reason), _) => Admit::OnRelease { cause: WaitCause::Stopped { reason: reason.clone() } },
+            (None, Some((until, cause))) => Admit::at(until, now, || WaitCause::Held { cause }),
             (None, None) => Admit::Now,
         }
     }
@@ -38,7 +38,7 @@ impl Hold {
     }
 
     /// Holds until then; the latest end wins.
-    pub(crate) fn hold(&mut self, until: Instant, cause: Cause) -> Instant {
+    pub(crate) fn hold(&mut self, until: Instant, cause: PauseCause) -> Instant {
         let (until, cause) = self.until.filter(|(known, _)| *known >= until).unwrap_or((until, cause));
         self.until = Some((until, cause));
         until
@@ -90,7 +90,7 @@ impl Hold {
         self.until.is_some() || self.stopped.is_some()
     }
 
-    pub(crate) const fn until(&self) -> Option<(Instant, Cause)> {
+    pub(crate) const fn until(&self) -> Option<(Instant, PauseCause)> {
         self.until
     }
 

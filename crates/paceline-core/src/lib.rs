@@ -6,8 +6,8 @@
 
 extern crate alloc;
 
+mod adaptive;
 mod admit;
-mod announced;
 mod backoff;
 mod breaker;
 mod concurrency;
@@ -17,7 +17,6 @@ mod error;
 mod flight;
 mod gate;
 mod hold;
-mod learnt;
 #[cfg(feature = "serde")]
 mod millis;
 mod outcome;
@@ -29,6 +28,7 @@ mod responsive;
 pub mod retry;
 mod rng;
 mod scope;
+mod server_limits;
 mod slots;
 mod snapshot;
 mod spacing;
@@ -36,17 +36,17 @@ mod state;
 mod time;
 mod units;
 
-pub use admit::{Admit, Cause, Level, MaxWait, Policy, WaitReason};
+pub use adaptive::{GateState, RateEstimate, Trend};
+pub use admit::{Admit, Level, MaxWait, PauseCause, WaitCause, WaitReason};
 pub use backoff::{Backoff, Growth, Jitter};
-pub use concurrency::{ConcurrencySnapshot, Phase};
-pub use config::{BreakerConfig, Concurrency, Limits, Pace, PacerConfig, Quota, Retry, Shape};
+pub use concurrency::{ConcurrencySnapshot, GrowthPhase};
+pub use config::{BreakerConfig, Concurrency, Limits, Pace, PacerConfig, Quota, QuotaShape, Retry};
 pub use cost::{Cost, Dimension};
 pub use error::ConfigError;
-pub use learnt::{Belief, GateState, Trend};
-pub use outcome::{Class, Hint, LimitReport, Outcome, Reach, Restores, UnknownOutcome};
+pub use outcome::{Class, Hint, LimitReport, LimitScope, Outcome, RefillMode, UnknownOutcome};
 pub use pacer::Pacer;
 pub use quota::TooLarge;
-pub use request::{Event, GiveUp, Request, ScopeId, Ticket, Verdict};
+pub use request::{Event, GiveUp, NextAction, Request, ScopeId, Ticket};
 pub use responsive::{Responsive, ResponsiveConfig, ResponsiveCounters, exponential_delay, linear_delay};
 pub use rng::Rng;
 pub use snapshot::{QuotaSnapshot, ScopeSnapshot, ScopeState, Snapshot, Totals};

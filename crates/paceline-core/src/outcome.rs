@@ -99,7 +99,7 @@ impl fmt::Display for Class {
 
 /// How far an answer reaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Reach {
+pub enum LimitScope {
     /// The item alone.
     Item,
     /// The scope of the call: its model, endpoint family or table.
@@ -130,7 +130,7 @@ impl Hint {
 /// How a limit that headers announce is restored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
-pub enum Restores {
+pub enum RefillMode {
     /// Not known: such a report is only obeyed where nothing is left and the reset is near.
     #[default]
     Unknown,
@@ -157,7 +157,7 @@ pub struct LimitReport {
     #[cfg_attr(feature = "serde", serde(rename = "window_ms", with = "crate::millis::or_none", default))]
     pub window: Option<Duration>,
     /// How the limit comes back.
-    pub restores: Restores,
+    pub restores: RefillMode,
 }
 
 /// What to do where nothing tells whether a call was done, and a second one would do it twice.
@@ -201,7 +201,7 @@ pub struct Outcome {
     /// What happened.
     pub class: Class,
     /// How far it reaches; only read for throttled, quota and account outcomes.
-    pub reach: Reach,
+    pub reach: LimitScope,
     /// How long the server said to wait.
     pub hint: Option<Hint>,
     /// Limits that the response's headers announced.
@@ -231,7 +231,7 @@ impl Outcome {
     pub const fn new(class: Class) -> Self {
         Self {
             class,
-            reach: Reach::Scope,
+            reach: LimitScope::Scope,
             hint: None,
             limits: Vec::new(),
             usage: None,
@@ -252,7 +252,7 @@ impl Outcome {
 
     /// With another reach than the scope.
     #[must_use]
-    pub const fn with_reach(mut self, reach: Reach) -> Self {
+    pub const fn with_reach(mut self, reach: LimitScope) -> Self {
         self.reach = reach;
         self
     }

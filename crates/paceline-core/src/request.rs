@@ -7,7 +7,7 @@ use core::fmt;
 use core::hash::{Hash, Hasher};
 use core::time::Duration;
 
-use crate::admit::{Cause, MaxWait, WaitReason};
+use crate::admit::{MaxWait, PauseCause, WaitReason};
 use crate::cost::Cost;
 use crate::outcome::Class;
 use crate::quota::TooLarge;
@@ -133,7 +133,7 @@ impl Request {
 /// What follows from an outcome.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
-pub enum Verdict {
+pub enum NextAction {
     /// The item is done, or was abandoned.
     Done,
     /// Send it again: enqueue `next`, which knows its due time, its counts and its arrival.
@@ -234,8 +234,8 @@ pub enum Event {
         request: Box<Request>,
         /// When it could have started at the earliest.
         until: Instant,
-        /// What keeps it out until then: [`Held`](crate::Policy::Held), [`Gate`](crate::Policy::Gate),
-        /// [`Breaker`](crate::Policy::Breaker) or [`Quota`](crate::Policy::Quota).
+        /// What keeps it out until then: [`Held`](crate::WaitCause::Held), [`Gate`](crate::WaitCause::Gate),
+        /// [`Breaker`](crate::WaitCause::Breaker) or [`Quota`](crate::WaitCause::Quota).
         reason: WaitReason,
     },
     /// New limits leave no room for a waiting request; it is gone.
@@ -280,7 +280,7 @@ pub enum Event {
         /// When it reopens.
         until: Instant,
         /// What for.
-        cause: Cause,
+        cause: PauseCause,
     },
     /// A person must act. To be stored: it outlives the process.
     Stopped {

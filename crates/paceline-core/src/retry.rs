@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use crate::config::{Pace, Retry};
-use crate::outcome::{Class, Outcome, Reach};
+use crate::outcome::{Class, LimitScope, Outcome};
 use crate::request::GiveUp;
 use crate::rng::Rng;
 
@@ -161,7 +161,7 @@ const LONGEST_RESPONSIVE: Duration = Duration::from_secs(5);
 fn throttled(config: &Retry, pace: Pace, tried: &Tried, outcome: &Outcome, rng: &mut Rng) -> Duration {
     let delay = config.backoff.delay(tried.deferrals, rng);
     match pace {
-        Pace::Auto if tried.deferrals == 0 && outcome.reach != Reach::Item => Duration::ZERO,
+        Pace::Auto if tried.deferrals == 0 && outcome.reach != LimitScope::Item => Duration::ZERO,
         Pace::Responsive => delay.min(LONGEST_RESPONSIVE),
         _ => delay,
     }
@@ -203,7 +203,7 @@ mod tests {
     fn under_auto_the_pacer_decides_about_a_first_throttle() {
         let (first, again) = (Tried::default(), Tried { deferrals: 2, ..Tried::default() });
         let throttled = Outcome::new(Class::Throttled);
-        let of_item = Outcome::new(Class::Throttled).with_reach(Reach::Item);
+        let of_item = Outcome::new(Class::Throttled).with_reach(LimitScope::Item);
         for (pace, tried, outcome, wait) in [
             (Pace::Auto, first, &throttled, 0),
             (Pace::Auto, first, &of_item, 2),

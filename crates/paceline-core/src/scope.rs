@@ -9,8 +9,8 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 pub(crate) use self::snapshot::{quotas, state};
-use crate::admit::{Admit, Cause};
-use crate::announced::{Announced, Carrier};
+use crate::adaptive::{AdaptiveRate, Reaction, Refusal, Start};
+use crate::admit::{Admit, PauseCause};
 use crate::breaker::{Breaker, Change};
 use crate::concurrency::InFlight;
 use crate::config::{Concurrency, Limits, Pace, PacerConfig};
@@ -19,11 +19,11 @@ use crate::error::ConfigError;
 use crate::flight::Flight;
 use crate::gate::Gate;
 use crate::hold::{Hold, RunningClock};
-use crate::learnt::{Learnt, Reaction, Refusal, Start};
-use crate::outcome::{Class, Hint, Outcome, Reach};
+use crate::outcome::{Class, Hint, LimitScope, Outcome};
 use crate::queue::Queue;
 use crate::quota::Quotas;
 use crate::rng::Rng;
+use crate::server_limits::{Carrier, ServerLimits};
 use crate::snapshot::Totals;
 use crate::spacing::Spacing;
 use crate::time::Instant;
@@ -53,9 +53,9 @@ pub(crate) struct Scope {
     pub(crate) totals: Totals,
     pub(crate) in_flight: InFlight,
     quotas: Quotas,
-    announced: Vec<Announced>,
+    announced: Vec<ServerLimits>,
     gate: Gate,
-    learnt: Learnt,
+    learnt: AdaptiveRate,
     breaker: Breaker,
     spacing: Spacing,
     pace: Pace,
@@ -81,7 +81,7 @@ impl Scope {
             quotas: Quotas::new(tier)?,
             announced: Vec::new(),
             gate: Gate::new(),
-            learnt: Learnt::new(start(tier, config), config.retry.backoff.cap()),
+            learnt: AdaptiveRate::new(start(tier, config), config.retry.backoff.cap()),
             breaker: Breaker::new(config.breaker)?,
             spacing: Spacing::new(config)?,
             pace: config.pace,
@@ -213,13 +213,13 @@ impl Scope {
     /// Remembers what the headers of a response announced, and whether it contradicts what they had announced before.
     pub(crate) fn learn(&mut self, flight: &Flight, cost: &Cost, outcome: &Outcome) {
         let reports = &outcome.limits;
-        if outcome.class == Class::Throttled && outcome.reach != Reach::Item && flight.told {
-            let has_room = |limit: &Announced| {
+        if outcome.class == Class::Throttled && outcome.reach != LimitScope::Item && flight.told {
+            let has_room = |limit: &ServerLimits| {
                 let mut said = reports.iter().filter(|report| report.dimension == limit.dimension);
                 said.any(|report| report.remaining.is_some_and(|left| left >= cost.get(&limit.dimension).max(1)))
             };
             // Where the refusal itself says that there is room, another limit refused.
-            self.announced.iter_mut().filter(|limit| !has_room(limit)).for_each(Announced::contradicted);
+            self.announced.iter_mut().filter(|limit| !has_room(limit)).for_each(ServerLimits::contradicted);
         }
         if outcome.class == Class::Success {
             self.announced.iter_mut().for_each(|limit| limit.confirmed(cost.get(&limit.dimension)));
@@ -227,7 +227,7 @@ impl Scope {
         for report in reports {
             let spent = flight.spent.get(&report.dimension);
             let carrier = Carrier { number: flight.number, sent: flight.sent, spent };
-            let Some(newer) = Announced::new(report, carrier) else { continue };
+            let Some(newer) = ServerLimits::new(report, carrier) else { continue };
             match self.announced.iter_mut().find(|known| known.dimension == newer.dimension) {
                 Some(known) => known.update(newer),
                 None => self.announced.push(newer),
@@ -348,7 +348,7 @@ impl Scope {
     }
 
     /// Closes the gate for as long as the server asked, where that concerns the scope.
-    pub(crate) fn obey(&mut self, now: Instant, hint: Hint, cause: Cause) -> bool {
+    pub(crate) fn obey(&mut self, now: Instant, hint: Hint, cause: PauseCause) -> bool {
         if hint.wait > HOLDING_HINT {
             self.gate.close_for(cause, |gate| gate.told(now, hint.wait));
         } else if hint.exact {
@@ -358,13 +358,13 @@ impl Scope {
     }
 
     /// Holds the scope until then; one call goes first.
-    pub(crate) fn hold_until(&mut self, until: Instant, cause: Cause) {
+    pub(crate) fn hold_until(&mut self, until: Instant, cause: PauseCause) {
         let until = self.hold.hold(until, cause);
         self.expect_canary(until, cause);
     }
 
     /// From then on one call goes first.
-    pub(crate) fn expect_canary(&mut self, until: Instant, cause: Cause) {
+    pub(crate) fn expect_canary(&mut self, until: Instant, cause: PauseCause) {
         self.gate.close_for(cause, |gate| gate.hold_for_canary(until));
     }
 
@@ -441,7 +441,7 @@ mod tests {
     /// that the breaker looks at come on top.
     #[test]
     fn a_scope_with_four_announced_limits_takes_less_than_2_kb() {
-        let bytes = size_of::<Scope>() + 4 * size_of::<Announced>();
+        let bytes = size_of::<Scope>() + 4 * size_of::<ServerLimits>();
         assert!(bytes <= 2_048, "{bytes} bytes");
     }
 }

@@ -4,10 +4,10 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use crate::admit::{Cause, Policy};
+use crate::adaptive::RateEstimate;
+use crate::admit::{PauseCause, WaitCause};
 use crate::concurrency::ConcurrencySnapshot;
 use crate::cost::Dimension;
-use crate::learnt::Belief;
 use crate::outcome::Class;
 use crate::responsive::ResponsiveCounters;
 use crate::state::TakenState;
@@ -40,7 +40,7 @@ pub struct ScopeSnapshot {
     /// Calls in flight.
     pub concurrency: ConcurrencySnapshot,
     /// What it has learnt about its limit, under [`Pace::Auto`](crate::Pace::Auto). None for the account.
-    pub belief: Option<Belief>,
+    pub estimate: Option<RateEstimate>,
     /// The delay between calls, under the paces that have one; else zero.
     pub delay: Duration,
     /// What that delay has done, under the pace `responsive`.
@@ -50,13 +50,13 @@ pub struct ScopeSnapshot {
     /// Requests that wait.
     pub waiting: u64,
     /// The rule that the next waiter waits for, and until when, where that is known.
-    pub waits_for: Option<(Policy, Option<Instant>)>,
+    pub waits_for: Option<(WaitCause, Option<Instant>)>,
     /// When the next waiter becomes due or may leave.
     pub next_due: Option<Instant>,
     /// Until when it is closed because the server asked for a pause or refused everything.
     pub closed_until: Option<Instant>,
     /// What it is closed for until then.
-    pub closed_for: Option<Cause>,
+    pub closed_for: Option<PauseCause>,
     /// Since when nothing has succeeded, if the breaker opened.
     pub failing_since: Option<Instant>,
 }
@@ -73,7 +73,7 @@ pub enum ScopeState {
         /// When it reopens.
         until: Instant,
         /// What for.
-        cause: Cause,
+        cause: PauseCause,
     },
     /// A person must act.
     Stopped {

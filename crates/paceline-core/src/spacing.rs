@@ -3,7 +3,7 @@
 use alloc::boxed::Box;
 use core::time::Duration;
 
-use crate::admit::{Admit, Policy};
+use crate::admit::{Admit, WaitCause};
 use crate::backoff::Growth;
 use crate::config::{Pace, PacerConfig};
 use crate::error::ConfigError;
@@ -57,7 +57,7 @@ impl Spacing {
         }
         let delay = self.delay();
         let spaced = if delay.is_zero() { now } else { self.since + delay };
-        Admit::at(spaced.max(self.hinted), now, || Policy::Spacing { delay })
+        Admit::at(spaced.max(self.hinted), now, || WaitCause::Spacing { delay })
     }
 
     /// A call leaves.

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::time::Duration;
 
-use crate::admit::Cause;
+use crate::admit::PauseCause;
 use crate::config::Quota;
 use crate::outcome::LimitReport;
 
@@ -57,7 +57,7 @@ pub struct WindowState {
     /// The limit.
     #[cfg_attr(feature = "serde", serde(flatten))]
     pub quota: Quota,
-    /// Oldest first, in about 60 parts at most; one part where the shape is not [`Shape::Sliding`](crate::Shape::Sliding).
+    /// Oldest first, in about 60 parts at most; one part where the shape is not [`Shape::Sliding`](crate::QuotaShape::Sliding).
     pub taken: Vec<TakenState>,
 }
 
@@ -111,7 +111,7 @@ pub struct PauseState {
     #[cfg_attr(feature = "serde", serde(rename = "left_ms", with = "crate::millis"))]
     pub left: Duration,
     /// What for.
-    pub cause: Cause,
+    pub cause: PauseCause,
 }
 
 impl PacerState {
@@ -169,7 +169,7 @@ mod words {
 
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-    use crate::admit::Cause;
+    use crate::admit::PauseCause;
     use crate::cost::Dimension;
 
     impl Serialize for Dimension {
@@ -184,16 +184,16 @@ mod words {
         }
     }
 
-    impl Serialize for Cause {
+    impl Serialize for PauseCause {
         fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
             to.collect_str(self)
         }
     }
 
     /// Words that this program does not know are those of another: it holds all the same.
-    impl<'de> Deserialize<'de> for Cause {
+    impl<'de> Deserialize<'de> for PauseCause {
         fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-            Ok(Self::from_words(&Cow::<str>::deserialize(from)?).unwrap_or(Self::Program))
+            Ok(Self::from_text(&Cow::<str>::deserialize(from)?).unwrap_or(Self::Program))
         }
     }
 }

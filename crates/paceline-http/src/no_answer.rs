@@ -5,8 +5,8 @@ use std::io;
 use std::time::Duration;
 
 use http::{HeaderMap, StatusCode};
-use paceline::{Answered, Attempt, Class, clock};
-use paceline_core::{Outcome, Reach, Timestamp, duration_words};
+use paceline::{Attempt, Class, Classify, clock};
+use paceline_core::{LimitScope, Outcome, Timestamp, duration_words};
 use paceline_providers::{Answer, NoResponse, Provider, Reading, no_response};
 use rustls::{AlertDescription, CertificateError};
 
@@ -15,7 +15,7 @@ pub(crate) const LARGEST_HEAD: u32 = 400 << 10;
 
 /// Why there is no whole answer. Its words tell what to do where a person has to act, and name no address: that may hold a key.
 ///
-/// Made from an error of `reqwest`, it is [`Answered`]: [`Limiter::run`](paceline::Limiter::run) reads it by itself.
+/// Made from an error of `reqwest`, it is [`Classify`]: [`Limiter::run`](paceline::Limiter::run) reads it by itself.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoAnswer {
@@ -58,7 +58,7 @@ impl From<reqwest::Error> for NoAnswer {
     }
 }
 
-impl Answered for NoAnswer {
+impl Classify for NoAnswer {
     fn outcome(&self, attempt: &Attempt<'_>) -> Outcome {
         let outcome = self.reading(attempt.provider, clock::wall()).outcome_of(attempt.reserved);
         Outcome { reason: Some(self.to_string().into()), ..outcome }
@@ -73,7 +73,7 @@ impl NoAnswer {
         match self {
             Self::Connect(_) => Reading { unsent: true, ..no_response(NoResponse::Connect) },
             Self::Tls(words) => Reading {
-                reach: Reach::Account,
+                reach: LimitScope::Account,
                 code: Some("tls".to_owned()),
                 words: Some(words.clone()),
                 ..Reading::new(Class::Account)

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION};
 use http::{Method, Response};
-use paceline::{Class, Clock, Cost, Outcome, Permit, UnknownOutcome, Verdict, clock};
+use paceline::{Class, Clock, Cost, NextAction, Outcome, Permit, UnknownOutcome, clock};
 use paceline_providers::secrets::{Secrets, is_secret_name};
 use paceline_providers::{Answer, Dialect, Reading, TokenRatio, Usage, collect, is_loopback, join_url};
 use reqwest::{Client, ClientBuilder, Url, redirect};
@@ -104,7 +104,7 @@ pub struct Exchange {
     /// What it means, as the pacer was told.
     pub reading: Reading,
     /// What follows for the item, as the pacer says.
-    pub verdict: Verdict,
+    pub action: NextAction,
     /// Nothing tells whether the call was done, it must not be done twice, and that is what follows; else it may be sent again.
     pub unknown: UnknownOutcome,
     /// The call tested a failing server.
@@ -237,7 +237,7 @@ impl Sender {
         let unknown = if is_unknown(&answer, &reading) { self.unknown_outcome(call) } else { UnknownOutcome::Resend };
         let outcome = Outcome { unknown, ..reading.outcome_of(&request.cost) };
         // The place is free from here on; everything else can follow.
-        let verdict = permit.complete(outcome);
+        let action = permit.complete(outcome);
         if let Some(usage) = &reading.usage {
             self.ratios().entry(scope).or_default().settle(&call.body, usage);
         }
@@ -251,7 +251,7 @@ impl Sender {
                 None => answer,
             }
         });
-        Exchange { answer, reading, verdict, unknown, probe, latency }
+        Exchange { answer, reading, action, unknown, probe, latency }
     }
 
     async fn exchange(&self, call: &Call) -> Result<Received, NoAnswer> {

@@ -5,10 +5,10 @@
 //!
 //! ```
 //! use paceline_core::{Cost, Instant, Quota};
-//! use paceline_model::{Admission, Provider, ProviderConfig};
+//! use paceline_model::{Admission, ProviderModel, ProviderConfig};
 //!
 //! let limits = vec![Quota::requests_per_minute(1).into()];
-//! let mut provider = Provider::new(ProviderConfig { limits, ..ProviderConfig::default() }, 1)?;
+//! let mut provider = ProviderModel::new(ProviderConfig { limits, ..ProviderConfig::default() }, 1)?;
 //! let now = Instant::ZERO;
 //! assert!(matches!(provider.arrive(now, &Cost::request()), Admission::Admitted(_)));
 //! assert!(matches!(provider.arrive(now, &Cost::request()), Admission::Refused(_)));
@@ -30,9 +30,9 @@ mod tenants;
 pub use chance::Chance;
 pub use hints::{Hints, ToldWait};
 pub use latency::Latency;
-pub use limiter::{Limit, LimitState};
+pub use limiter::{LimitState, ModelLimit};
 pub use oracle::Job;
-pub use provider::{Admission, Cause, Provider, ProviderConfig, ProviderError, Refusal};
+pub use provider::{Admission, Cause, ProviderConfig, ProviderError, ProviderModel, Refusal};
 pub use schedule::{Scaling, Schedule, Step};
 pub use sharing::{Overload, Service};
 pub use tenants::Tenants;

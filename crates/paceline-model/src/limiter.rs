@@ -3,13 +3,13 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use paceline_core::{Dimension, Instant, Quota, Shape};
+use paceline_core::{Dimension, Instant, Quota, QuotaShape};
 
 use crate::schedule::Schedule;
 
 /// One limit that a provider enforces.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Limit {
+pub struct ModelLimit {
     /// What is counted, how much, per which window, and how it comes back.
     pub quota: Quota,
     /// Where the fixed windows begin, counted from the origin of time; they repeat every `quota.window`. Default:
@@ -20,7 +20,7 @@ pub struct Limit {
     pub counts_refused: bool,
 }
 
-impl From<Quota> for Limit {
+impl From<Quota> for ModelLimit {
     fn from(quota: Quota) -> Self {
         Self { quota, phase: None, counts_refused: false }
     }
@@ -47,7 +47,7 @@ pub struct LimitState {
 /// A limit and what it has seen. Every question assumes that [`Limiter::advance`] brought it to the present.
 #[derive(Clone, Debug)]
 pub(crate) struct Limiter {
-    limit: Limit,
+    limit: ModelLimit,
     memory: Memory,
     /// What the schedule multiplies the limit with now; for a fixed window, at its start.
     factor: f64,
@@ -81,14 +81,14 @@ struct Log {
 
 impl Limiter {
     /// A limiter that has seen no call; a bucket is full.
-    pub(crate) fn new(limit: Limit) -> Self {
+    pub(crate) fn new(limit: ModelLimit) -> Self {
         let memory = match limit.quota.shape {
-            Shape::Bucket { burst } => {
+            QuotaShape::Bucket { burst } => {
                 let level = u128::from(burst) * limit.quota.window.as_nanos();
                 Memory::Bucket { burst, level, flowed: 0 }
             }
-            Shape::Fixed => Memory::Fixed { used: 0, end: None },
-            Shape::Sliding => Memory::Sliding(Log::default()),
+            QuotaShape::Fixed => Memory::Fixed { used: 0, end: None },
+            QuotaShape::Sliding => Memory::Sliding(Log::default()),
         };
         let present = limit.quota.limit;
         Self { limit, memory, factor: 1.0, present }
@@ -287,7 +287,7 @@ mod tests {
 
     const S: Duration = Duration::from_secs(1);
 
-    fn quota(limit: u64, window: Duration, shape: Shape) -> Quota {
+    fn quota(limit: u64, window: Duration, shape: QuotaShape) -> Quota {
         Quota { dimension: Dimension::Requests, limit, window, shape }
     }
 
@@ -307,7 +307,7 @@ mod tests {
     }
 
     /// The admitted calls of a random stream; checks on the way that every wait is exact.
-    fn admitted(limit: Limit, calls: &[(u64, u64)]) -> Vec<(Instant, u64)> {
+    fn admitted(limit: ModelLimit, calls: &[(u64, u64)]) -> Vec<(Instant, u64)> {
         let mut limiter = Limiter::new(limit);
         let mut now = Instant::ZERO;
         let mut admitted = Vec::new();
@@ -343,7 +343,7 @@ mod tests {
         fn a_bucket_gives_at_most_its_burst_and_what_flowed_in(
             calls in streams(), limit in 1u64..20, window in 1u64..1_000, burst in 1u64..30,
         ) {
-            let quota = quota(limit, Duration::from_nanos(window), Shape::Bucket { burst });
+            let quota = quota(limit, Duration::from_nanos(window), QuotaShape::Bucket { burst });
             let admitted = admitted(quota.into(), &calls);
             for first in 0..admitted.len() {
                 for last in first..admitted.len() {
@@ -359,7 +359,7 @@ mod tests {
             calls in streams(), limit in 1u64..20, window in 1u64..1_000,
         ) {
             let window = Duration::from_nanos(window);
-            let admitted = admitted(quota(limit, window, Shape::Sliding).into(), &calls);
+            let admitted = admitted(quota(limit, window, QuotaShape::Sliding).into(), &calls);
             for first in 0..admitted.len() {
                 let inside = admitted[first..].iter().take_while(|(at, _)| *at < admitted[first].0 + window).count();
                 prop_assert!(units(&admitted[first..first + inside]) <= limit);
@@ -370,8 +370,8 @@ mod tests {
         fn no_calendar_window_holds_more_than_a_fixed_limit(
             calls in streams(), limit in 1u64..20, window in 1u64..1_000, phase in 0u64..3_000,
         ) {
-            let fixed = quota(limit, Duration::from_nanos(window), Shape::Fixed);
-            let phased = Limit { phase: Some(Duration::from_nanos(phase)), ..fixed.into() };
+            let fixed = quota(limit, Duration::from_nanos(window), QuotaShape::Fixed);
+            let phased = ModelLimit { phase: Some(Duration::from_nanos(phase)), ..fixed.into() };
             let admitted = admitted(phased, &calls);
             let number = |at: Instant| (at.as_nanos() + window - phase % window) / window;
             for same in admitted.chunk_by(|a, b| number(a.0) == number(b.0)) {
@@ -382,7 +382,7 @@ mod tests {
 
     #[test]
     fn a_bucket_of_ten_per_second_after_its_burst() {
-        let mut bucket = Limiter::new(quota(600, 60 * S, Shape::Bucket { burst: 10 }).into());
+        let mut bucket = Limiter::new(quota(600, 60 * S, QuotaShape::Bucket { burst: 10 }).into());
         assert_eq!((0..12).filter(|_| offer(&mut bucket, at(0.0), 1)).count(), 10);
         assert_eq!(bucket.wait(at(0.0), 1), Some(Duration::from_millis(100)));
         assert_eq!(bucket.wait(at(0.0), 11), None);
@@ -394,9 +394,9 @@ mod tests {
 
     #[test]
     fn a_fixed_window_starts_with_its_first_call_or_at_its_phase() {
-        let fixed = quota(2, 10 * S, Shape::Fixed);
+        let fixed = quota(2, 10 * S, QuotaShape::Fixed);
         let mut first_call = Limiter::new(fixed.clone().into());
-        let mut phased = Limiter::new(Limit { phase: Some(7 * S), ..fixed.into() });
+        let mut phased = Limiter::new(ModelLimit { phase: Some(7 * S), ..fixed.into() });
         for limiter in [&mut first_call, &mut phased] {
             assert!(offer(limiter, at(5.0), 2));
             assert!(!offer(limiter, at(6.0), 1));
@@ -410,7 +410,7 @@ mod tests {
 
     #[test]
     fn an_entry_leaves_the_log_a_window_after_it_came() {
-        let mut log = Limiter::new(quota(3, 10 * S, Shape::Sliding).into());
+        let mut log = Limiter::new(quota(3, 10 * S, QuotaShape::Sliding).into());
         assert!(offer(&mut log, at(0.0), 1) && offer(&mut log, at(4.0), 2));
         let mut told = |seconds| {
             log.advance(at(seconds), &Schedule::Constant);
@@ -422,7 +422,7 @@ mod tests {
 
     #[test]
     fn a_log_that_counts_refusals_stays_shut_while_a_client_knocks() {
-        let counting = Limit { counts_refused: true, ..quota(2, 10 * S, Shape::Sliding).into() };
+        let counting = ModelLimit { counts_refused: true, ..quota(2, 10 * S, QuotaShape::Sliding).into() };
         let mut log = Limiter::new(counting);
         assert!(offer(&mut log, at(0.0), 2));
         assert!(!offer(&mut log, at(5.0), 1) && !offer(&mut log, at(6.0), 1));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use paceline_core::{Cost, Quota, Shape};
+use paceline_core::{Cost, Quota, QuotaShape};
 
 /// A job whose calls are all there at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,9 +27,9 @@ impl Job {
         let rates = limits.iter().map(|quota| {
             let units = self.cost.get(&quota.dimension);
             match quota.shape {
-                Shape::Bucket { burst } => windows(units.saturating_sub(burst), quota),
-                Shape::Sliding => windows(units.saturating_sub(quota.limit), quota),
-                Shape::Fixed => whole_windows(units, quota),
+                QuotaShape::Bucket { burst } => windows(units.saturating_sub(burst), quota),
+                QuotaShape::Sliding => windows(units.saturating_sub(quota.limit), quota),
+                QuotaShape::Fixed => whole_windows(units, quota),
             }
         });
         let places = concurrency.map(|cap| scale(self.mean_latency, self.calls, u64::from(cap)));
@@ -55,7 +55,7 @@ fn scale(duration: Duration, times: u64, parts: u64) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Admission, Latency, Provider, ProviderConfig};
+    use crate::{Admission, Latency, ProviderConfig, ProviderModel};
     use paceline_core::{Dimension, Instant};
     use proptest::prelude::*;
 
@@ -67,19 +67,19 @@ mod tests {
         Job { calls, cost, mean_latency, median_latency: Duration::from_millis(500) }
     }
 
-    fn quota(limit: u64, shape: Shape) -> Quota {
+    fn quota(limit: u64, shape: QuotaShape) -> Quota {
         Quota { dimension: Dimension::Requests, limit, window: MINUTE, shape }
     }
 
     #[test]
     fn finishing_times_of_known_limits() {
         let seconds = |calls, limits: &[Quota], cap| job(calls).finish_time(limits, cap).as_secs_f64();
-        assert_eq!(seconds(2_000, &[quota(1_200, Shape::Bucket { burst: 20 })], None), 99.5);
-        assert_eq!(seconds(2_000, &[quota(600, Shape::Fixed)], None), 180.5);
-        assert_eq!(seconds(600, &[quota(600, Shape::Fixed)], None), 0.5);
-        assert_eq!(seconds(2_000, &[quota(1_000, Shape::Sliding)], None), 60.5);
+        assert_eq!(seconds(2_000, &[quota(1_200, QuotaShape::Bucket { burst: 20 })], None), 99.5);
+        assert_eq!(seconds(2_000, &[quota(600, QuotaShape::Fixed)], None), 180.5);
+        assert_eq!(seconds(600, &[quota(600, QuotaShape::Fixed)], None), 0.5);
+        assert_eq!(seconds(2_000, &[quota(1_000, QuotaShape::Sliding)], None), 60.5);
         assert_eq!(seconds(200, &[], Some(4)), 30.5);
-        assert_eq!(seconds(200, &[quota(60, Shape::Bucket { burst: 1 })], Some(4)), 199.5);
+        assert_eq!(seconds(200, &[quota(60, QuotaShape::Bucket { burst: 1 })], Some(4)), 199.5);
         assert_eq!(seconds(200, &[], None), 0.5);
     }
 
@@ -87,7 +87,7 @@ mod tests {
     fn greedy(calls: u64, quota: Quota) -> Duration {
         let latency = Latency::Uniform { low: Duration::ZERO, high: Duration::ZERO };
         let config = ProviderConfig { limits: vec![quota.into()], latency, ..Default::default() };
-        let mut provider = Provider::new(config, 0).expect("a sound configuration");
+        let mut provider = ProviderModel::new(config, 0).expect("a sound configuration");
         let mut now = Instant::ZERO;
         for _ in 0..calls {
             while let Admission::Refused(refusal) = provider.arrive(now, &Cost::request()) {
@@ -104,13 +104,13 @@ mod tests {
             calls in 1u64..400, limit in 1u64..100, burst in 1u64..50,
         ) {
             let oracle = |shape| job(calls).finish_time(&[quota(limit, shape)], None) - job(calls).median_latency;
-            prop_assert_eq!(greedy(calls, quota(limit, Shape::Fixed)), oracle(Shape::Fixed));
+            prop_assert_eq!(greedy(calls, quota(limit, QuotaShape::Fixed)), oracle(QuotaShape::Fixed));
             // Each wait is rounded up to a nanosecond, and a bucket that is full loses the rest.
-            let bucket = Shape::Bucket { burst };
+            let bucket = QuotaShape::Bucket { burst };
             let late = greedy(calls, quota(limit, bucket)).checked_sub(oracle(bucket));
             prop_assert!(late.is_some_and(|late| late <= Duration::from_nanos(calls)), "{:?}", late);
             // A greedy client uses windows up at their starts, so it may end most of a window after the smooth rate.
-            let late = greedy(calls, quota(limit, Shape::Sliding)).checked_sub(oracle(Shape::Sliding));
+            let late = greedy(calls, quota(limit, QuotaShape::Sliding)).checked_sub(oracle(QuotaShape::Sliding));
             prop_assert!(late.is_some_and(|late| late < MINUTE), "{:?}", late);
         }
     }

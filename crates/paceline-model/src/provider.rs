@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use paceline_core::{Cost, Dimension, Instant, Rng, Shape};
+use paceline_core::{Cost, Dimension, Instant, QuotaShape, Rng};
 
 use crate::chance::{Chance, Dice};
 use crate::latency::Latency;
-use crate::limiter::{Limit, LimitState, Limiter};
+use crate::limiter::{LimitState, Limiter, ModelLimit};
 use crate::scaling::Scaler;
 use crate::schedule::Schedule;
 use crate::sharing::{Overload, Service, Sharing};
@@ -16,7 +16,7 @@ use crate::tenants::{Strangers, Tenants};
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProviderConfig {
     /// All must admit a call; one that any of them refuses consumes in none. Default: none.
-    pub limits: Vec<Limit>,
+    pub limits: Vec<ModelLimit>,
     /// The most calls in service; one more is throttled. Default: no such cap.
     pub concurrency: Option<u32>,
     /// A capacity beyond which the service slows down and then refuses. Default: endless capacity.
@@ -52,7 +52,7 @@ impl Default for ProviderConfig {
 /// The answer to a call that arrives.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Admission {
-    /// It is in service until [`Provider::finish`]; [`Provider::due`] says when that is.
+    /// It is in service until [`ProviderModel::finish`]; [`ProviderModel::due`] says when that is.
     Admitted(Service),
     /// It was turned away and used nothing.
     Refused(Refusal),
@@ -138,7 +138,7 @@ pub enum ProviderError {
 
 /// A provider and its present state. The same calls at the same times get the same answers from the same seed.
 #[derive(Clone, Debug)]
-pub struct Provider {
+pub struct ProviderModel {
     limiters: Vec<Limiter>,
     concurrency: Option<u32>,
     sharing: Sharing,
@@ -153,7 +153,7 @@ pub struct Provider {
     faults: Rng,
 }
 
-impl Provider {
+impl ProviderModel {
     /// A provider that has seen no call.
     ///
     /// # Errors
@@ -187,7 +187,7 @@ impl Provider {
     }
 
     /// Decides on a call whose service time is drawn if it is admitted; then it is in service until
-    /// [`Provider::finish`] is called for it.
+    /// [`ProviderModel::finish`] is called for it.
     pub fn arrive(&mut self, now: Instant, cost: &Cost) -> Admission {
         self.decide(now, cost, None)
     }
@@ -242,7 +242,7 @@ impl Provider {
         self.sharing.due(service, share)
     }
 
-    /// Whether calls slow each other down, so that [`Provider::due`] changes when one comes or goes.
+    /// Whether calls slow each other down, so that [`ProviderModel::due`] changes when one comes or goes.
     pub const fn is_shared(&self) -> bool {
         self.sharing.is_shared()
     }
@@ -360,8 +360,8 @@ impl ProviderConfig {
     /// # Errors
     /// Names the first figure that makes no sense.
     pub fn check(&self) -> Result<(), ProviderError> {
-        for Limit { quota, .. } in &self.limits {
-            if quota.limit == 0 || quota.window.is_zero() || quota.shape == (Shape::Bucket { burst: 0 }) {
+        for ModelLimit { quota, .. } in &self.limits {
+            if quota.limit == 0 || quota.window.is_zero() || quota.shape == (QuotaShape::Bucket { burst: 0 }) {
                 return Err(ProviderError::Limit(quota.dimension.clone()));
             }
         }

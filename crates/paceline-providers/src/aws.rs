@@ -1,6 +1,6 @@
 //! What AWS tells in more places than the name of the exception: why, and about which table.
 
-use paceline_core::{Class, Reach};
+use paceline_core::{Class, LimitScope};
 use serde_json::Value;
 
 use super::case::{Case, Decision};
@@ -14,11 +14,11 @@ pub(super) fn throttling_reasons(case: &Case<'_>) -> Option<Decision> {
     let reach = if named.is_empty() {
         return None;
     } else if named.iter().any(|reason| reason.ends_with("AccountLimitExceeded")) {
-        Reach::Account
+        LimitScope::Account
     } else if named.iter().all(|reason| reason.ends_with("KeyRangeThroughputExceeded")) {
-        Reach::Item
+        LimitScope::Item
     } else {
-        Reach::Scope
+        LimitScope::Scope
     };
     let step = format!("throttling reasons: {}", named.join(", "));
     Some(Decision { reach, ..throttled(case, step.into()) })
@@ -53,12 +53,12 @@ mod tests {
     #[test]
     fn a_throttle_reaches_as_far_as_what_ran_out() {
         for (reasons, reach) in [
-            (&["TableWriteProvisionedThroughputExceeded"][..], Reach::Scope),
-            (&["IndexReadMaxOnDemandThroughputExceeded"], Reach::Scope),
-            (&["TableWriteKeyRangeThroughputExceeded"], Reach::Item),
-            (&["TableWriteKeyRangeThroughputExceeded", "IndexWriteProvisionedThroughputExceeded"], Reach::Scope),
-            (&["TableReadAccountLimitExceeded", "TableReadKeyRangeThroughputExceeded"], Reach::Account),
-            (&[], Reach::Scope),
+            (&["TableWriteProvisionedThroughputExceeded"][..], LimitScope::Scope),
+            (&["IndexReadMaxOnDemandThroughputExceeded"], LimitScope::Scope),
+            (&["TableWriteKeyRangeThroughputExceeded"], LimitScope::Item),
+            (&["TableWriteKeyRangeThroughputExceeded", "IndexWriteProvisionedThroughputExceeded"], LimitScope::Scope),
+            (&["TableReadAccountLimitExceeded", "TableReadKeyRangeThroughputExceeded"], LimitScope::Account),
+            (&[], LimitScope::Scope),
         ] {
             let resource = "arn:aws:dynamodb:eu-west-1:123456789012:table/orders";
             let reasons: Vec<Value> =

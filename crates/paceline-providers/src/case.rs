@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName};
-use paceline_core::{Class, LimitReport, Reach, Timestamp};
+use paceline_core::{Class, LimitReport, LimitScope, Timestamp};
 
 use super::body::Body;
 use super::shape;
@@ -35,7 +35,7 @@ pub(super) struct Case<'a> {
 #[derive(Clone, Debug)]
 pub(super) struct Decision {
     pub(super) class: Class,
-    pub(super) reach: Reach,
+    pub(super) reach: LimitScope,
     pub(super) hint: Option<Hint>,
     /// A used-up quota that the answer does not name: only its wait is that long.
     pub(super) unnamed: bool,

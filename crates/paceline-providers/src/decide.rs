@@ -6,7 +6,7 @@
 
 use std::borrow::Cow;
 
-use paceline_core::{Class, Reach};
+use paceline_core::{Class, LimitScope};
 
 use super::case::{Case, Decision};
 use super::inside::{self, Inside};
@@ -84,7 +84,7 @@ fn codes_that_decide_alone(case: &Case<'_>) -> Option<Decision> {
     let code = case.body.code_of(&COMMON.monthly_cap)?;
     let hint = wait::to_next_month(case.now);
     let decision = Decision::new(Class::QuotaExhausted, found("cap of a month", code));
-    Some(Decision { hint, reach: Reach::Account, ..decision })
+    Some(Decision { hint, reach: LimitScope::Account, ..decision })
 }
 
 fn unauthorized_or_unpaid(case: &Case<'_>) -> Option<Decision> {
@@ -108,7 +108,7 @@ fn forbidden(case: &Case<'_>) -> Option<Decision> {
         spent
     } else {
         // A key may lack one model and have the others.
-        Decision { reach: Reach::Scope, ..Decision::new(Class::Account, "403: the key may not do this") }
+        Decision { reach: LimitScope::Scope, ..Decision::new(Class::Account, "403: the key may not do this") }
     })
 }
 

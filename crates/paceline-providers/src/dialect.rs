@@ -24,10 +24,10 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(3_600);
 /// ```
 /// use paceline_providers::table::{Fields, LimitHeaders};
 /// use paceline_providers::{Answer, Dialect, Provider};
-/// use paceline_core::{Dimension, Restores, Timestamp};
+/// use paceline_core::{Dimension, RefillMode, Timestamp};
 ///
 /// let fields = Fields { remaining: Some("x-calls-left".parse()?), ..Fields::default() };
-/// let calls = LimitHeaders::new(Dimension::Requests, fields, Restores::AtOnce);
+/// let calls = LimitHeaders::new(Dimension::Requests, fields, RefillMode::AtOnce);
 /// let dialect = Dialect::from(Provider::Generic).with_limit(calls);
 /// let headers = http::HeaderMap::from_iter([("x-calls-left".parse()?, "7".parse()?)]);
 /// let answer = Answer { status: 200, headers: &headers, body: b"{}", path: "/" };

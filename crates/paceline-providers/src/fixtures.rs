@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use paceline_core::{Class, LimitReport, Reach, Timestamp};
+use paceline_core::{Class, LimitReport, LimitScope, Timestamp};
 use proptest::proptest;
 
 use super::{Answer, Provider, Reading, read};
@@ -98,9 +98,9 @@ impl Fixture {
 
 fn scope_of(reading: &Reading) -> &'static str {
     match reading.reach {
-        Reach::Item => "item",
-        Reach::Scope => "model",
-        Reach::Account => "key",
+        LimitScope::Item => "item",
+        LimitScope::Scope => "model",
+        LimitScope::Account => "key",
     }
 }
 

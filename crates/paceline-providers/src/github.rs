@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use paceline_core::Reach;
+use paceline_core::LimitScope;
 use serde_json::Value;
 
 use super::case::{Case, Decision, Hint};
@@ -29,8 +29,8 @@ pub(super) fn limit(case: &Case<'_>) -> Decision {
     let primary = header::count(case.headers, "x-ratelimit-remaining") == Some(0)
         && !case.body.message().to_ascii_lowercase().contains("secondary rate limit");
     let (reach, step) = match primary {
-        true => (Reach::Scope, "GitHub's limit of a resource"),
-        false => (Reach::Account, "GitHub's secondary limit"),
+        true => (LimitScope::Scope, "GitHub's limit of a resource"),
+        false => (LimitScope::Account, "GitHub's secondary limit"),
     };
     Decision { reach, ..paused(case, Some(hint), step) }
 }
@@ -55,10 +55,10 @@ mod tests {
     #[test]
     fn a_resource_is_limited_apart_and_a_caller_as_a_whole() {
         for (remaining, message, reach, wait) in [
-            ("0", "API rate limit exceeded for user ID 1.", Reach::Scope, 61),
-            ("0", "You have exceeded a secondary rate limit.", Reach::Account, 61),
-            ("4711", "You have exceeded a secondary rate limit.", Reach::Account, 60),
-            ("12", "API rate limit exceeded for user ID 1.", Reach::Account, 60),
+            ("0", "API rate limit exceeded for user ID 1.", LimitScope::Scope, 61),
+            ("0", "You have exceeded a secondary rate limit.", LimitScope::Account, 61),
+            ("4711", "You have exceeded a secondary rate limit.", LimitScope::Account, 60),
+            ("12", "API rate limit exceeded for user ID 1.", LimitScope::Account, 60),
         ] {
             let fields =
                 [("x-ratelimit-limit", "30"), ("x-ratelimit-remaining", remaining), ("x-ratelimit-reset", "60")];

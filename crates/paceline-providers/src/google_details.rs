@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use paceline_core::{Dimension, LimitReport, Restores};
+use paceline_core::{Dimension, LimitReport, RefillMode};
 use serde_json::Value;
 
 use super::body::Body;
@@ -30,7 +30,7 @@ pub(super) fn limits(body: &Body<'_>) -> impl Iterator<Item = LimitReport> {
             () if name.contains("perday") => Some(86_400),
             () => None,
         };
-        let (window, restores) = (window.map(Duration::from_secs), Restores::Unknown);
+        let (window, restores) = (window.map(Duration::from_secs), RefillMode::Unknown);
         Some(LimitReport { dimension, limit: Some(limit), remaining: None, reset: None, window, restores })
     })
 }

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use http::HeaderMap;
-use paceline_core::{Dimension, LimitReport, Restores};
+use paceline_core::{Dimension, LimitReport, RefillMode};
 
 use super::{header, shape};
 
@@ -36,7 +36,7 @@ fn current(item: &Item<'_>, policies: &[Item<'_>]) -> Option<LimitReport> {
         remaining: Some(item.number("r")?),
         reset: item.seconds("t"),
         window: policy.and_then(|policy| policy.seconds("w")),
-        restores: Restores::AtOnce,
+        restores: RefillMode::AtOnce,
     })
 }
 
@@ -76,7 +76,7 @@ fn unnamed(
         remaining,
         reset,
         window: same.filter_map(|policy| policy.seconds("w")).find(|window| Some(*window) >= reset),
-        restores: Restores::AtOnce,
+        restores: RefillMode::AtOnce,
     })
 }
 

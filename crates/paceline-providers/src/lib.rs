@@ -104,13 +104,13 @@ pub fn read(provider: Provider, answer: &Answer<'_>, now: Timestamp) -> Reading 
 mod tests {
     use super::*;
     use http::HeaderValue;
-    use paceline_core::{Class, Cost, Dimension, Reach, Restores};
+    use paceline_core::{Class, Cost, Dimension, LimitScope, RefillMode};
     use std::time::Duration;
 
     const NOW: Timestamp = Timestamp::from_millis(1_795_176_000_000);
 
     fn rule(status: u16, class: Class, wait: Option<Duration>) -> Rule {
-        let (status, reach) = (Some(status..=status), Reach::Item);
+        let (status, reach) = (Some(status..=status), LimitScope::Item);
         Rule { status, place: None, equals: Vec::new(), phrase: None, class, reach, wait }
     }
 
@@ -135,14 +135,14 @@ mod tests {
     #[test]
     fn reach_follows_what_a_limit_belongs_to() {
         for (status, header, body, reach) in [
-            (401, None, "", Reach::Account),
-            (403, None, "", Reach::Scope),
-            (429, None, "", Reach::Scope),
-            (429, None, r#"{"error":{"code":"insufficient_quota"}}"#, Reach::Account),
-            (429, None, "error code: 1015", Reach::Account),
-            (429, Some(("anthropic-ratelimit-unified-status", "rejected")), "", Reach::Account),
-            (400, None, "", Reach::Item),
-            (503, None, "", Reach::Scope),
+            (401, None, "", LimitScope::Account),
+            (403, None, "", LimitScope::Scope),
+            (429, None, "", LimitScope::Scope),
+            (429, None, r#"{"error":{"code":"insufficient_quota"}}"#, LimitScope::Account),
+            (429, None, "error code: 1015", LimitScope::Account),
+            (429, Some(("anthropic-ratelimit-unified-status", "rejected")), "", LimitScope::Account),
+            (400, None, "", LimitScope::Item),
+            (503, None, "", LimitScope::Scope),
         ] {
             let mut headers = HeaderMap::new();
             if let Some((name, value)) = header {
@@ -170,13 +170,13 @@ mod tests {
         let usage = outcome.usage.expect("reported");
         assert_eq!((usage.get(&Dimension::Tokens), usage.get(&Dimension::Bytes)), (11, 77));
         assert_eq!(usage.get(&Dimension::Requests), 1);
-        assert_eq!(outcome.limits[0].restores, Restores::Gradually);
+        assert_eq!(outcome.limits[0].restores, RefillMode::Gradually);
         assert_eq!((outcome.class, outcome.hint, outcome.reason), (Class::Success, None, None));
     }
 
     #[test]
     fn a_429_of_discords_edge_is_a_ban_of_the_address() {
-        for (via, reach) in [(Some("1.1 google"), Reach::Scope), (None, Reach::Account)] {
+        for (via, reach) in [(Some("1.1 google"), LimitScope::Scope), (None, LimitScope::Account)] {
             let via = via.map(|via| (http::header::VIA, HeaderValue::from_static(via)));
             let headers: HeaderMap = via.into_iter().collect();
             let answer = Answer { status: 429, headers: &headers, body: b"", path: "" };

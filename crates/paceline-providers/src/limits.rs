@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName};
-use paceline_core::{LimitReport, Restores, Timestamp};
+use paceline_core::{LimitReport, RefillMode, Timestamp};
 
 use super::body::Body;
 use super::table::{LimitHeaders, Table};
@@ -73,7 +73,7 @@ fn read(row: &LimitHeaders, headers: &HeaderMap, now: Timestamp) -> Option<Limit
         values.map(|reset| reset.duration).max()
     };
     let reset = resets.iter().find_map(waits);
-    let derived = (row.restores == Restores::Gradually).then(|| window(limit, remaining, reset)).flatten();
+    let derived = (row.restores == RefillMode::Gradually).then(|| window(limit, remaining, reset)).flatten();
     Some(LimitReport {
         dimension: row.dimension.clone(),
         limit,
@@ -156,7 +156,7 @@ mod tests {
                 ],
             );
             assert_eq!(report.window.map(|window| window.as_secs()), seconds, "{limit}/{remaining} {reset}");
-            assert_eq!(report.restores, Restores::Gradually);
+            assert_eq!(report.restores, RefillMode::Gradually);
         }
     }
 
@@ -203,7 +203,7 @@ mod tests {
                 ("x-ratelimit-reset-tokens", "19"),
             ],
         );
-        assert_eq!((report.restores, report.window), (Restores::Unknown, Some(MINUTE)));
+        assert_eq!((report.restores, report.window), (RefillMode::Unknown, Some(MINUTE)));
         assert_eq!(report.reset, Some(Duration::from_secs(19)));
     }
 
@@ -237,7 +237,7 @@ mod tests {
         );
         assert_eq!((report.limit, report.remaining), (Some(60), Some(3)));
         assert_eq!(report.reset, Some(Duration::from_secs(9)));
-        assert_eq!(report.restores, Restores::AtOnce);
+        assert_eq!(report.restores, RefillMode::AtOnce);
     }
 
     #[test]

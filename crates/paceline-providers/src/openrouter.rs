@@ -1,7 +1,7 @@
 //! OpenRouter's budgets: of the calls in flight, which refills at once, and of a workspace or key, which opens at a known
 //! time.
 
-use paceline_core::{Class, Reach};
+use paceline_core::{Class, LimitScope};
 use serde_json::Value;
 
 use super::case::{Case, Decision, Hint};
@@ -13,7 +13,7 @@ pub(super) fn in_flight(case: &Case<'_>) -> Option<Decision> {
     let hint = wait::in_headers(case);
     let refills = hint.is_some() || source(case) == Some("openrouter_in_flight_budget");
     let decision = || paused(case, hint, "402 with a wait: a budget that refills");
-    refills.then(|| Decision { reach: Reach::Account, ..decision() })
+    refills.then(|| Decision { reach: LimitScope::Account, ..decision() })
 }
 
 /// A 403 of a budget that is spent: used up until it opens again; without such a time a person must act.
@@ -25,7 +25,7 @@ pub(super) fn spent(case: &Case<'_>) -> Option<Decision> {
         hint @ Some(_) => paused(case, hint, "403: the budget is spent until its reset"),
         None => Decision::new(Class::Account, "403: the budget is spent"),
     };
-    Some(Decision { reach: Reach::Account, ..decision })
+    Some(Decision { reach: LimitScope::Account, ..decision })
 }
 
 fn source<'a>(case: &Case<'a>) -> Option<&'a str> {

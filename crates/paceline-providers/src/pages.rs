@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use http::HeaderName;
-use paceline_core::{Reach, Restores};
+use paceline_core::{LimitScope, RefillMode};
 
 use super::Provider;
 use super::rule::{Phrase, Place, Rule};
@@ -116,9 +116,9 @@ fn reserves(charge: &Charge) -> String {
 fn limit(row: &LimitHeaders) -> String {
     let fields: Vec<_> = row.fields().map(HeaderName::as_str).map(code).collect();
     let back = match row.restores {
-        Restores::Gradually => "bit by bit",
-        Restores::AtOnce => "at the reset",
-        Restores::Unknown => "unknown",
+        RefillMode::Gradually => "bit by bit",
+        RefillMode::AtOnce => "at the reset",
+        RefillMode::Unknown => "unknown",
     };
     let window = row.window.map_or_else(String::new, |window| format!("{} s", window.as_secs()));
     format!("| {} | {} | {back} | {window} |\n", row.dimension, fields.join(", "))
@@ -144,9 +144,9 @@ fn rule(TableRule { rule, note }: &TableRule) -> String {
     });
     let answer = [status, place, phrase].into_iter().flatten().collect::<Vec<_>>().join(", ");
     let scope = match reach {
-        Reach::Item => "item",
-        Reach::Scope => "model",
-        Reach::Account => "key",
+        LimitScope::Item => "item",
+        LimitScope::Scope => "model",
+        LimitScope::Account => "key",
     };
     let wait = wait.map_or_else(String::new, |wait| format!("{} s", wait.as_secs_f64()));
     let note = note.as_deref().unwrap_or_default();

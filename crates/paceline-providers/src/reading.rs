@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use paceline_core::{Class, Cost, Hint, LimitReport, Outcome, Reach};
+use paceline_core::{Class, Cost, Hint, LimitReport, LimitScope, Outcome};
 
 use super::case::Decision;
 use super::charge::Settlement;
@@ -15,7 +15,7 @@ pub struct Reading {
     /// What happened.
     pub class: Class,
     /// How far it reaches.
-    pub reach: Reach,
+    pub reach: LimitScope,
     /// How long the server asks us to wait, from the moment of the response.
     pub wait: Option<Duration>,
     /// The wait was given in milliseconds or finer.

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use paceline_core::{Class, Reach};
+use paceline_core::{Class, LimitScope};
 
 use super::case::{Case, Decision, Hint};
 use super::google_details;
@@ -57,7 +57,7 @@ fn hint_for(case: &Case<'_>, class: Class, own: Option<Hint>) -> Option<Hint> {
 /// A limit of ours: for a while where the answer says how long, a used-up quota where it speaks of a long period.
 pub(super) fn throttled(case: &Case<'_>, step: Cow<'static, str>) -> Decision {
     let message = case.body.message().to_ascii_lowercase();
-    let reach = if concerns_everything(case, &message) { Reach::Account } else { Reach::Scope };
+    let reach = if concerns_everything(case, &message) { LimitScope::Account } else { LimitScope::Scope };
     let ramp = case.body.has_code(&COMMON.ramp);
     let decision = match wait::of_throttle(case) {
         hint @ Some(_) => paused(case, hint, step + " with a wait"),

@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName};
-use paceline_core::{Class, Reach};
+use paceline_core::{Class, LimitScope};
 use serde_json::Value;
 
 use super::body::Body;
@@ -24,7 +24,7 @@ pub struct Rule {
     /// What such an answer is.
     pub class: Class,
     /// How far it reaches.
-    pub reach: Reach,
+    pub reach: LimitScope,
     /// The wait, instead of whatever the answer asks for.
     pub wait: Option<Duration>,
 }
@@ -91,7 +91,7 @@ mod tests {
 
     fn rule(place: Option<Place>, equals: Option<&str>) -> Rule {
         let equals = equals.map(str::to_owned).into_iter().collect();
-        let (class, reach) = (Class::Transient, Reach::Item);
+        let (class, reach) = (Class::Transient, LimitScope::Item);
         Rule { status: Some(400..=499), place, equals, phrase: None, class, reach, wait: None }
     }
 

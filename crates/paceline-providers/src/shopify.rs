@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use paceline_core::{Dimension, LimitReport, Restores};
+use paceline_core::{Dimension, LimitReport, RefillMode};
 use serde_json::Value;
 
 use super::body::Body;
@@ -23,7 +23,7 @@ pub(super) fn limit(body: &Body<'_>) -> Option<LimitReport> {
         remaining: number("/extensions/cost/throttleStatus/currentlyAvailable").map(|left| left as u64),
         reset: None,
         window: None,
-        restores: Restores::Gradually,
+        restores: RefillMode::Gradually,
     })
 }
 

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use paceline_core::{Instant, Rng};
-use paceline_model::{Provider, ProviderConfig, Schedule};
+use paceline_model::{ProviderConfig, ProviderModel, Schedule};
 
 use crate::ideal::Ideal;
 use crate::measures::Measures;
@@ -81,7 +81,7 @@ pub(crate) fn run<T>(
     let items = scenario.draw_items(seeds.next_u64());
     let provider_seed = seeds.next_u64();
     let mut ideal = Ideal::of(scenario, &items, clients, provider_seed, stop)?;
-    let provider = Provider::new(scenario.provider.clone(), provider_seed)?;
+    let provider = ProviderModel::new(scenario.provider.clone(), provider_seed)?;
     let mut world = World::new(scenario, setup, hints, &items, provider, &mut seeds)?;
     begin(&mut world, &ideal);
     world.run(scenario.until.map_or_else(|| end(&ideal, &items), |until| Instant::ZERO + until), stop);

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use paceline_core::{Dimension, Instant};
-use paceline_model::{Admission, Cause, Provider, ProviderConfig, ProviderError};
+use paceline_model::{Admission, Cause, ProviderConfig, ProviderError, ProviderModel};
 
 use crate::scenario::{Item, Scenario};
 
@@ -45,7 +45,7 @@ impl Ideal {
         let config = ProviderConfig { fault: 0.0, ..scenario.provider.clone() };
         let mut dispatcher = Dispatcher {
             scenario,
-            provider: Provider::new(config, seed)?,
+            provider: ProviderModel::new(config, seed)?,
             clients,
             departures: BinaryHeap::new(),
             turned_away: BinaryHeap::new(),
@@ -73,7 +73,7 @@ impl Ideal {
 
 struct Dispatcher<'a> {
     scenario: &'a Scenario,
-    provider: Provider,
+    provider: ProviderModel,
     clients: u32,
     departures: BinaryHeap<Reverse<Instant>>,
     /// When the answers of calls are there that were turned away by chance: until then they keep a worker each.

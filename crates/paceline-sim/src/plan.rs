@@ -194,7 +194,7 @@ impl Standing {
 mod tests {
     use super::*;
     use paceline_core::{Limits, Pace, Retry};
-    use paceline_model::{Latency, Limit, ProviderConfig, ProviderError};
+    use paceline_model::{Latency, ModelLimit, ProviderConfig, ProviderError};
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -206,7 +206,7 @@ mod tests {
     /// A provider with exactly these limits.
     fn exact(items: u32, quotas: &[Quota], tokens: u64) -> Scenario {
         let latency = Latency::Uniform { low: SECOND / 20, high: SECOND / 2 };
-        let limits = quotas.iter().cloned().map(Limit::from).collect();
+        let limits = quotas.iter().cloned().map(ModelLimit::from).collect();
         Scenario::exact(items, ProviderConfig { limits, latency, ..ProviderConfig::default() }, tokens)
     }
 

@@ -43,8 +43,10 @@
 
 use std::time::Duration;
 
-use paceline_core::{Cost, Dimension, Instant, Quota, Rng, Shape, parse_duration};
-use paceline_model::{Latency, Limit, Overload, ProviderConfig, ProviderError, Schedule, Step, Tenants, lognormal};
+use paceline_core::{Cost, Dimension, Instant, Quota, QuotaShape, Rng, parse_duration};
+use paceline_model::{
+    Latency, ModelLimit, Overload, ProviderConfig, ProviderError, Schedule, Step, Tenants, lognormal,
+};
 use serde::Deserialize;
 
 mod builtin;

@@ -46,7 +46,7 @@ pub enum NotNow {
     /// It must wait, and this is the strictest reason.
     Wait {
         /// How long at least, when that is known; else the wait ends when a call in flight does. Behind older requests
-        /// ([`Policy::Queue`](paceline_core::Policy::Queue)) it is an estimate.
+        /// ([`WaitCause::Queue`](paceline_core::WaitCause::Queue)) it is an estimate.
         after: Option<Duration>,
         /// What it waits for, and whether that is the account, the tier or the scope: others wait for the account too.
         reason: WaitReason,

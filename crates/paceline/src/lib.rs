@@ -33,7 +33,7 @@
 //!   [`run_with`](Limiter::run_with) how each call ended.
 //! - `serde`: what [`Limiter::export`] returns can be written and read by serde.
 
-mod answered;
+mod classify;
 pub mod clock;
 mod driver;
 mod error;
@@ -45,19 +45,19 @@ mod sleeper;
 mod state;
 mod sync;
 
-pub use answered::{Answered, Attempt};
+pub use classify::{Attempt, Classify};
 pub use clock::Clock;
 pub use driver::{Permit, Within};
 pub use error::{Error, NotNow};
 pub use limiter::Limiter;
 pub use log::BackingOff;
 pub use paceline_core::{
-    Admit, Announcement, Backoff, Belief, BreakerConfig, Cause, Class, Concurrency, ConfigError, Cost, Dimension,
-    Event, GateState, GiveUp, Growth, Hint, Instant, Jitter, LearntState, Level, LevelState, LimitReport, Limits,
-    MaxWait, NewerState, Outcome, Pace, PacerConfig, PacerState, PauseState, Phase, Policy, Quota, QuotaSnapshot,
-    Reach, Request, Responsive, ResponsiveConfig, ResponsiveCounters, Restores, Retry, Rng, ScopeId, ScopeSnapshot,
-    ScopeState, Shape, Snapshot, TakenState, Ticket, Timestamp, TooLarge, Totals, Trend, UnknownOutcome, Verdict,
-    WaitReason, WindowState, exponential_delay, linear_delay,
+    Admit, Announcement, Backoff, BreakerConfig, Class, Concurrency, ConfigError, Cost, Dimension, Event, GateState,
+    GiveUp, Growth, GrowthPhase, Hint, Instant, Jitter, LearntState, Level, LevelState, LimitReport, LimitScope,
+    Limits, MaxWait, NewerState, NextAction, Outcome, Pace, PacerConfig, PacerState, PauseCause, PauseState, Quota,
+    QuotaShape, QuotaSnapshot, RateEstimate, RefillMode, Request, Responsive, ResponsiveConfig, ResponsiveCounters,
+    Retry, Rng, ScopeId, ScopeSnapshot, ScopeState, Snapshot, TakenState, Ticket, Timestamp, TooLarge, Totals, Trend,
+    UnknownOutcome, WaitCause, WaitReason, WindowState, exponential_delay, linear_delay,
 };
 pub use sleeper::ResponsiveSleeper;
 pub use state::LimiterState;

@@ -5,13 +5,13 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use paceline_core::{
-    Admit, Cause, ConfigError, Cost, Instant, MaxWait, NewerState, Pacer, PacerConfig, Request, ScopeId, ScopeSnapshot,
-    Snapshot,
+    Admit, ConfigError, Cost, Instant, MaxWait, NewerState, Pacer, PacerConfig, PauseCause, Request, ScopeId,
+    ScopeSnapshot, Snapshot,
 };
 #[cfg(feature = "http")]
 use paceline_providers::Provider;
 
-use crate::answered::Attempt;
+use crate::classify::Attempt;
 use crate::clock::{self, Clock};
 use crate::driver::{Admission, Driver, block_on};
 use crate::driver::{Permit, Within};
@@ -252,13 +252,13 @@ impl Limiter {
     }
 
     /// Grants nothing in the scope, or in the account for `None`, before `until`. Those who wait go on waiting, and are told
-    /// that the program has set this ([`Cause::Program`]).
+    /// that the program has set this ([`PauseCause::Program`]).
     pub fn hold(&self, scope: Option<&ScopeId>, until: Instant) {
-        self.hold_for(scope, until, Cause::Program);
+        self.hold_for(scope, until, PauseCause::Program);
     }
 
     /// [`hold`](Self::hold) for that cause.
-    pub fn hold_for(&self, scope: Option<&ScopeId>, until: Instant, cause: Cause) {
+    pub fn hold_for(&self, scope: Option<&ScopeId>, until: Instant, cause: PauseCause) {
         self.driver.act(|pacer, now| pacer.hold_for(now, scope, until, cause));
     }
 

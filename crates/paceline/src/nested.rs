@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use paceline_core::{Class, Cost, Outcome, Request, ScopeId, Verdict};
+use paceline_core::{Class, Cost, NextAction, Outcome, Request, ScopeId};
 
 use crate::driver::Driver;
 use crate::driver::Permit;
@@ -32,7 +32,7 @@ pub(crate) enum Sender {
 
 /// How a call ended, and what follows.
 pub(crate) struct Report {
-    pub(crate) verdict: Verdict,
+    pub(crate) action: NextAction,
     pub(crate) class: Class,
     /// Why, for the log.
     pub(crate) words: Option<Arc<str>>,
@@ -41,10 +41,10 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    pub(crate) fn new(outcome: Outcome, answer: impl FnOnce(Outcome) -> Verdict) -> Self {
+    pub(crate) fn new(outcome: Outcome, answer: impl FnOnce(Outcome) -> NextAction) -> Self {
         let (class, words) = (outcome.class, outcome.reason.clone());
         let wait_from = outcome.hint.map_or("policy", |hint| hint.from);
-        Self { verdict: answer(outcome), class, words, wait_from }
+        Self { action: answer(outcome), class, words, wait_from }
     }
 }
 
@@ -92,7 +92,7 @@ impl Frame {
     pub(crate) fn report(&self, report: Report) {
         let mut sender = self.sender.lock().unwrap_or_else(PoisonError::into_inner);
         let replaced = match &*sender {
-            Sender::Inside(Some(known)) if known.verdict != Verdict::Done => None,
+            Sender::Inside(Some(known)) if known.action != NextAction::Done => None,
             _ => Some(std::mem::replace(&mut *sender, Sender::Inside(Some(report)))),
         };
         drop(sender);

@@ -4,9 +4,9 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::Duration;
 
-use paceline_core::{Class, Outcome, Request, Verdict};
+use paceline_core::{Class, NextAction, Outcome, Request};
 
-use crate::answered::{Answered, Attempt};
+use crate::classify::{Attempt, Classify};
 use crate::clock;
 use crate::driver::Permit;
 use crate::driver::block_on;
@@ -18,7 +18,7 @@ use crate::nested::{FRAME, Frame, Report, Sender};
 impl Limiter {
     /// Runs an operation, each send with a permit of its own, until it succeeds or nothing is gained by another try.
     ///
-    /// The answer is read by [`Answered`]. What may pass later is sent again when the pacer says so, under the
+    /// The answer is read by [`Classify`]. What may pass later is sent again when the pacer says so, under the
     /// configured bounds; the waits happen in the queue, so they hold up no other caller. The last result comes back as the
     /// operation made it, an answer that says no as well as an error: neither its type nor its message or source change.
     /// A panic or a dropped future returns the permit.
@@ -34,10 +34,10 @@ impl Limiter {
     where
         Op: FnMut() -> Call,
         Call: Future<Output = Result<T, E>>,
-        T: Answered,
-        E: Answered,
+        T: Classify,
+        E: Classify,
     {
-        self.run_with(request, operation, Answered::outcome).await
+        self.run_with(request, operation, Classify::outcome).await
     }
 
     /// Like [`run`](Self::run), for any type of result: `read` says how the call ended. [`Outcome::new`] suffices for a class.
@@ -97,8 +97,8 @@ impl Limiter {
     pub fn run_blocking<T, E, Op>(&self, request: Request, operation: Op) -> Result<Result<T, E>, Error>
     where
         Op: FnMut() -> Result<T, E>,
-        T: Answered,
-        E: Answered,
+        T: Classify,
+        E: Classify,
     {
         let operation = RefCell::new(operation);
         // Called when the future is polled, so that a `run` inside finds the attempt that it is part of.
@@ -159,20 +159,20 @@ impl Limiter {
         let report = match frame.finish() {
             Sender::Operation(permit) => Report::new(outcome, |outcome| permit.complete(outcome)),
             Sender::Inside(Some(report)) if outcome.class != Class::Success => report,
-            Sender::Inside(_) => Report::new(outcome, |_| Verdict::Done),
+            Sender::Inside(_) => Report::new(outcome, |_| NextAction::Done),
         };
         (result, report)
     }
 
     /// The request of the next try, if there is one; tells the log.
     fn follow(&self, report: Report) -> Option<Request> {
-        let Report { verdict, class, words, wait_from } = report;
-        match verdict {
-            Verdict::Retry { next, delay } | Verdict::Resend { next, delay } => {
+        let Report { action, class, words, wait_from } = report;
+        match action {
+            NextAction::Retry { next, delay } | NextAction::Resend { next, delay } => {
                 self.warn(class, wait_from, &next, delay);
                 Some(*next)
             }
-            Verdict::GiveUp { reason, request } => {
+            NextAction::GiveUp { reason, request } => {
                 let words = words.as_deref().unwrap_or_default();
                 let (item, class, sends) = (request.item, class.as_str(), request.sends());
                 tracing::error!(item, class, sends, words, "gave up after {sends} calls: {reason}");

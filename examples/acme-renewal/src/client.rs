@@ -279,11 +279,11 @@ struct Directory {
 
 /// A few domains are few calls: three failures of three domains in a row mean that the CA is down.
 const BREAKER: BreakerConfig = BreakerConfig {
-    share: 0.5,
-    last: 6,
-    least: 3,
-    within: Duration::from_secs(60),
-    items: 3,
+    failure_ratio: 0.5,
+    window_size: 6,
+    min_samples: 3,
+    max_age: Duration::from_secs(60),
+    min_distinct_items: 3,
     open: Duration::from_secs(1),
     open_max: Duration::from_secs(30),
 };
@@ -308,7 +308,7 @@ const LARGEST_ANSWER: usize = 1 << 20;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use paceline::{Dimension, Reach};
+    use paceline::{Dimension, LimitScope};
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpListener;
 
@@ -352,7 +352,7 @@ mod tests {
     async fn a_ca_that_is_not_trusted_stops_the_agent_which_says_what_to_do() {
         let plain = server(b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec()).await;
         let reading = failure(format!("https://{plain}")).await;
-        assert_eq!((reading.class, reading.reach), (Class::Account, Reach::Account));
+        assert_eq!((reading.class, reading.reach), (Class::Account, LimitScope::Account));
         assert!(reading.words.unwrap().contains("does not speak TLS there; check the port"));
     }
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use http::HeaderMap;
 use instant_acme::{Error, Problem};
-use paceline::{Class, Reach};
+use paceline::{Class, LimitScope};
 use paceline_providers::{Answer, Provider, Reading};
 use paceline_store::work::Failure;
 
@@ -75,10 +75,10 @@ fn of_call(error: CallError) -> Failure {
 fn of_reading(status: Option<u16>, reading: Reading) -> Failure {
     let class = match (reading.class, reading.reach) {
         // A limit of these names alone is no reason to hold the CA, and a paused name none to stop the account.
-        (Class::QuotaExhausted, Reach::Item) => Class::Throttled,
-        (Class::Account, Reach::Item) => Class::Invalid,
+        (Class::QuotaExhausted, LimitScope::Item) => Class::Throttled,
+        (Class::Account, LimitScope::Item) => Class::Invalid,
         // A limit of the account with a time: no item asks for an order before, in this run or the next.
-        (Class::Throttled, Reach::Scope | Reach::Account) if reading.wait.is_some() => Class::QuotaExhausted,
+        (Class::Throttled, LimitScope::Scope | LimitScope::Account) if reading.wait.is_some() => Class::QuotaExhausted,
         (class, _) => class,
     };
     let words = reading.words.clone().or_else(|| reading.code.clone());

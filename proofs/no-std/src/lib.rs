@@ -11,7 +11,7 @@ use core::panic::PanicInfo;
 use core::time::Duration;
 
 use alloc::vec;
-use paceline_core::{Class, Cost, Event, Instant, Limits, Outcome, Pacer, PacerConfig, Quota, Request, Verdict};
+use paceline_core::{Class, Cost, Event, Instant, Limits, Outcome, Pacer, PacerConfig, Quota, Request, NextAction};
 
 /// Drives a pacer through its whole public face, so that its code is linked and not merely named. Returns when the next
 /// retry is due in milliseconds, or 0.
@@ -28,7 +28,7 @@ pub extern "C" fn paceline_proof(seed: u64) -> u64 {
     let mut delay_ms = 0;
     while let Some(event) = pacer.poll_event() {
         let Event::Granted { ticket, .. } = event else { continue };
-        if let Verdict::Retry { delay, .. } = pacer.complete(Instant::ZERO, ticket, Outcome::new(Class::Transient)) {
+        if let NextAction::Retry { delay, .. } = pacer.complete(Instant::ZERO, ticket, Outcome::new(Class::Transient)) {
             delay_ms = delay.as_millis() as u64;
         }
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use paceline::{LimitReport, Reach};
+use paceline::{LimitReport, LimitScope};
 use paceline_providers::Reading;
 use serde_json::{Value, json};
 
@@ -25,11 +25,11 @@ pub(crate) fn of(reading: &Reading) -> Value {
 }
 
 /// The name of a reach, as rules of the configuration have it.
-pub(crate) const fn scope(reach: Reach) -> &'static str {
+pub(crate) const fn scope(reach: LimitScope) -> &'static str {
     match reach {
-        Reach::Item => "item",
-        Reach::Scope => "model",
-        Reach::Account => "key",
+        LimitScope::Item => "item",
+        LimitScope::Scope => "model",
+        LimitScope::Account => "key",
     }
 }
 

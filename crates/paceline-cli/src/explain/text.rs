@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use paceline::{Class, LimitReport, Reach};
+use paceline::{Class, LimitReport, LimitScope};
 use paceline_providers::{Action, Provider, Reading};
 
 use super::answer::Saved;
@@ -87,10 +87,10 @@ const fn action(action: Action, class: Class) -> &'static str {
 
 const fn scope(reading: &Reading) -> &'static str {
     match (reading.reach, reading.class) {
-        (Reach::Item, Class::Success) => "",
-        (Reach::Item, _) => "other items are not affected",
-        (Reach::Scope, _) => "calls that are limited together: a model, an endpoint, a table",
-        (Reach::Account, _) => "every call under this host and key",
+        (LimitScope::Item, Class::Success) => "",
+        (LimitScope::Item, _) => "other items are not affected",
+        (LimitScope::Scope, _) => "calls that are limited together: a model, an endpoint, a table",
+        (LimitScope::Account, _) => "every call under this host and key",
     }
 }
 

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use clap::ValueEnum;
-use paceline_core::{Dimension, Quota, Shape};
+use paceline_core::{Dimension, Quota, QuotaShape};
 use paceline_model::{Chance, Hints, Latency, Overload, ProviderConfig};
 
 use super::dialect::Dialect;
@@ -108,8 +108,8 @@ impl Args {
         }
         let limit = |dimension, limit, burst| match self.window {
             Window::Bucket => bucket(dimension, limit, burst),
-            Window::Fixed => Quota { dimension, limit, window: MINUTE, shape: Shape::Fixed },
-            Window::Sliding => Quota { dimension, limit, window: MINUTE, shape: Shape::Sliding },
+            Window::Fixed => Quota { dimension, limit, window: MINUTE, shape: QuotaShape::Fixed },
+            Window::Sliding => Quota { dimension, limit, window: MINUTE, shape: QuotaShape::Sliding },
         };
         let requests = self.rpm.map(|rpm| {
             let burst = self.burst.unwrap_or(rpm.div_ceil(60));
@@ -201,7 +201,7 @@ mod tests {
         line.map_err(|error| error.to_string())?.args.into_config().map_err(|error| error.to_string())
     }
 
-    fn shapes(line: &str) -> Vec<(u64, Shape)> {
+    fn shapes(line: &str) -> Vec<(u64, QuotaShape)> {
         let limits = config(line).expect(line).provider.limits;
         limits.into_iter().map(|limit| (limit.quota.limit, limit.quota.shape)).collect()
     }
@@ -209,11 +209,11 @@ mod tests {
     #[test]
     fn limits_have_the_shape_and_burst_they_are_told() {
         assert_eq!(shapes(""), []);
-        let told = [(90, Shape::Bucket { burst: 2 }), (600, Shape::Bucket { burst: 600 })];
+        let told = [(90, QuotaShape::Bucket { burst: 2 }), (600, QuotaShape::Bucket { burst: 600 })];
         assert_eq!(shapes("--rpm 90 --tpm 600"), told);
-        assert_eq!(shapes("--rpm 90 --burst 7"), [(90, Shape::Bucket { burst: 7 })]);
-        assert_eq!(shapes("--rpm 90 --window fixed"), [(90, Shape::Fixed)]);
-        assert_eq!(shapes("--tpm 90 --window sliding"), [(90, Shape::Sliding)]);
+        assert_eq!(shapes("--rpm 90 --burst 7"), [(90, QuotaShape::Bucket { burst: 7 })]);
+        assert_eq!(shapes("--rpm 90 --window fixed"), [(90, QuotaShape::Fixed)]);
+        assert_eq!(shapes("--tpm 90 --window sliding"), [(90, QuotaShape::Sliding)]);
     }
 
     #[test]

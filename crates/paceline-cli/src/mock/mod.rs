@@ -1,6 +1,6 @@
 //! `paceline mock`: a rate-limited API on this machine.
 //!
-//! The provider itself is [`paceline_model::Provider`]; this module gives it a clock, a socket and the words of a dialect.
+//! The provider itself is [`paceline_model::ProviderModel`]; this module gives it a clock, a socket and the words of a dialect.
 
 mod answer;
 mod args;
@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use axum::serve::ListenerExt;
 use paceline_config::{MOCK, Upstream};
-use paceline_core::{Dimension, Quota, Shape};
+use paceline_core::{Dimension, Quota, QuotaShape};
 use paceline_model::{Hints, ProviderConfig};
 use paceline_providers::Provider;
 use tokio::net::TcpListener;
@@ -81,7 +81,7 @@ pub(crate) fn limit_of(upstream: &Upstream) -> Option<Quota> {
 
 /// A bucket that is refilled by `limit` a minute.
 fn bucket(dimension: Dimension, limit: u64, burst: u64) -> Quota {
-    Quota { dimension, limit, window: MINUTE, shape: Shape::Bucket { burst } }
+    Quota { dimension, limit, window: MINUTE, shape: QuotaShape::Bucket { burst } }
 }
 
 const MINUTE: Duration = Duration::from_secs(60);

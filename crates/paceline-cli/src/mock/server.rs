@@ -14,7 +14,7 @@ use futures_util::stream;
 use http::{HeaderMap, HeaderValue, Method, header};
 use paceline::Clock;
 use paceline_core::Rng;
-use paceline_model::{Admission, Cause, Hints, Provider, Refusal, Service, ToldWait};
+use paceline_model::{Admission, Cause, Hints, ProviderModel, Refusal, Service, ToldWait};
 use tokio::sync::Notify;
 
 use super::MockConfig;
@@ -45,7 +45,7 @@ pub(crate) struct Mock {
 
 #[derive(Debug)]
 struct Inner {
-    provider: Provider,
+    provider: ProviderModel,
     tally: Tally,
     lies: Rng,
 }
@@ -63,7 +63,7 @@ impl Mock {
     /// # Errors
     /// When the provider's configuration makes no sense.
     pub(crate) fn new(config: MockConfig) -> Result<Self, Failure> {
-        let provider = Provider::new(config.provider, config.seed).map_err(Failure::refused)?;
+        let provider = ProviderModel::new(config.provider, config.seed).map_err(Failure::refused)?;
         let state = Mutex::new(Inner { provider, tally: Tally::default(), lies: Rng::new(!config.seed) });
         Ok(Self { clock: Clock::new(), hints: config.hints, dialect: config.dialect, state, changed: Notify::new() })
     }
@@ -93,7 +93,7 @@ impl Mock {
     }
 
     /// Lets the calls in service look again at when they end, where that may have changed.
-    fn wake(&self, provider: &Provider) {
+    fn wake(&self, provider: &ProviderModel) {
         if provider.is_shared() {
             self.changed.notify_waiters();
         }

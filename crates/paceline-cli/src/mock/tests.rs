@@ -2,7 +2,7 @@
 
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use paceline_core::{Class, LimitReport, Timestamp};
-use paceline_model::{Admission, Latency, Limit, Overload};
+use paceline_model::{Admission, Latency, ModelLimit, Overload};
 use paceline_providers::{Answer, Provider};
 use serde_json::{Value, json};
 
@@ -27,7 +27,7 @@ impl Client {
         Self { server: spawn(config).await.expect("a free port"), http }
     }
 
-    async fn with_limit(limit: impl Into<Limit>, hints: Hints) -> Self {
+    async fn with_limit(limit: impl Into<ModelLimit>, hints: Hints) -> Self {
         let provider = ProviderConfig { limits: vec![limit.into()], ..ProviderConfig::default() };
         Self::new(MockConfig { provider, hints, ..MockConfig::default() }).await
     }
@@ -94,7 +94,7 @@ async fn streams_end_with_the_usage_and_count_as_answered() {
 
 /// Two an hour, so that no token comes back during the test.
 fn two_an_hour() -> Quota {
-    let shape = Shape::Bucket { burst: 2 };
+    let shape = QuotaShape::Bucket { burst: 2 };
     Quota { dimension: Dimension::Requests, limit: 2, window: Duration::from_secs(3_600), shape }
 }
 
@@ -123,13 +123,13 @@ async fn a_refusal_says_when_and_counts_in_stats() {
 /// The mock adds nothing to the model that simulations use: the same arrivals get the same answers.
 #[tokio::test]
 async fn it_answers_like_the_model_in_virtual_time() {
-    let shapes = [Shape::Bucket { burst: 12 }, Shape::Fixed, Shape::Sliding];
+    let shapes = [QuotaShape::Bucket { burst: 12 }, QuotaShape::Fixed, QuotaShape::Sliding];
     for (seed, shape) in (5..).zip(shapes) {
         let window = Duration::from_secs(3_600);
         let limit = Quota { dimension: Dimension::Requests, limit: 12, window, shape };
         let latency = Latency::Uniform { low: Duration::ZERO, high: Duration::ZERO };
         let provider = ProviderConfig { limits: vec![limit.into()], fault: 0.4, latency, ..ProviderConfig::default() };
-        let mut model = paceline_model::Provider::new(provider.clone(), seed).expect("a sound provider");
+        let mut model = paceline_model::ProviderModel::new(provider.clone(), seed).expect("a sound provider");
         let client = Client::new(MockConfig { provider, seed, ..MockConfig::default() }).await;
         let (mut told, mut answered) = (Vec::new(), Vec::new());
         for _ in 0..16 {

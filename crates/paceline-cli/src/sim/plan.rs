@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use paceline_config::{CallNames, Upstream};
 use paceline_core::{Dimension, Limits, Quota};
-use paceline_model::{Limit, ProviderConfig};
+use paceline_model::{ModelLimit, ProviderConfig};
 use paceline_sim::{Plan, Scenario, plan};
 use serde_json::{Value, json};
 
@@ -29,7 +29,7 @@ pub(crate) fn command(args: &PlanArgs, everywhere: &Everywhere) -> Result<(), Fa
     let scenario = match &args.scenario {
         Some(name) => Scenario { items: args.items, ..super::scenario(name)? },
         None => {
-            let limits = quotas.iter().cloned().map(Limit::from).collect();
+            let limits = quotas.iter().cloned().map(ModelLimit::from).collect();
             let concurrency = Some(upstream.pacer.concurrency.max());
             Scenario::exact(
                 args.items,

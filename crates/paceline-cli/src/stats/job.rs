@@ -221,7 +221,7 @@ fn rest_words(rest: &[&Value]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use paceline_core::Cause;
+    use paceline_core::PauseCause;
 
     use super::*;
 
@@ -259,11 +259,11 @@ mod tests {
     fn a_held_scope_says_until_when_and_why_as_the_journal_knows_it() {
         let now = paceline::clock::wall();
         let until = |seconds: u64| now + Duration::from_secs(seconds);
-        let held = |name: &str, seconds, cause: Cause| ScopeRow {
+        let held = |name: &str, seconds, cause: PauseCause| ScopeRow {
             name: name.into(),
             state: ScopeStatus::Held { until: until(seconds), reason: cause.to_string() },
         };
-        let (throttled, busy) = (Cause::Throttled { asked: true }, Cause::Overloaded { asked: true });
+        let (throttled, busy) = (PauseCause::Throttled { asked: true }, PauseCause::Overloaded { asked: true });
         let rows = vec![held("a", 7_199, throttled), held("b", 1_800, busy), held("over", 0, throttled)];
         let mut over = scope("over", "held", 0);
         over["until"] = until(0).to_string().into();

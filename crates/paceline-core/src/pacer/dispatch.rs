@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use super::Pacer;
 use super::agenda::Wants;
-use crate::admit::{Admit, Policy};
+use crate::admit::{Admit, WaitCause};
 use crate::queue::{Place, Slot};
 use crate::request::{Event, Request, Ticket};
 use crate::scope::Scope;
@@ -81,7 +81,7 @@ impl Pacer {
         let head = self.head(&self.scopes[place]);
         let scope = &mut self.scopes[place];
         let answer = head.map(|head| scope.admit(now, &self.slots.at(head.2).request.cost));
-        let full = matches!(answer, Some(Admit::At { policy: Policy::Quota { .. }, .. }));
+        let full = matches!(answer, Some(Admit::At { cause: WaitCause::Quota { .. }, .. }));
         if full {
             scope.note_full();
         }
@@ -227,11 +227,11 @@ impl Pacer {
     /// When the head of a scope may leave that its scope lets leave at `own`.
     fn starts(&mut self, now: Instant, own: Instant, place: u32) -> Instant {
         let Some(head) = self.head(&self.scopes[place]) else { return own };
-        let Admit::At { at, policy } = self.admit_account(now, &self.slots.at(head.2).request.cost) else { return own };
+        let Admit::At { at, cause } = self.admit_account(now, &self.slots.at(head.2).request.cost) else { return own };
         if at <= own {
             return own;
         }
-        if matches!(policy, Policy::Quota { .. }) {
+        if matches!(cause, WaitCause::Quota { .. }) {
             self.quotas.note_full();
             self.scopes[place].note_full();
         }

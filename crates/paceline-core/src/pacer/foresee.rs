@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use super::Pacer;
-use crate::admit::{Admit, Level, MaxWait, Policy, WaitReason};
+use crate::admit::{Admit, Level, MaxWait, WaitCause, WaitReason};
 use crate::cost::Cost;
 use crate::request::Request;
 use crate::scope::Scope;
@@ -24,13 +24,13 @@ impl Pacer {
         counts: MaxWait,
         cost: &Cost,
     ) -> Option<(Instant, WaitReason)> {
-        let account = timed(self.shut_in_account(now, counts, cost)).map(|(at, policy)| (at, Level::Account, policy));
-        let own = timed(scope.shut(now, counts, cost)).map(|(at, policy)| {
-            let level = if matches!(policy, Policy::Quota { .. }) { Level::Tier } else { Level::Scope };
-            (at, level, policy)
+        let account = timed(self.shut_in_account(now, counts, cost)).map(|(at, cause)| (at, Level::Account, cause));
+        let own = timed(scope.shut(now, counts, cost)).map(|(at, cause)| {
+            let level = if matches!(cause, WaitCause::Quota { .. }) { Level::Tier } else { Level::Scope };
+            (at, level, cause)
         });
         let longest = [own, account].into_iter().flatten().max_by_key(|(at, ..)| *at);
-        longest.map(|(at, level, policy)| (at, WaitReason { level, policy }))
+        longest.map(|(at, level, cause)| (at, WaitReason { level, cause }))
     }
 
     /// The same of the account alone.
@@ -64,7 +64,7 @@ impl Pacer {
     /// When it is the turn of a request with so many `ahead` of it in its scope, if its `own` start is a matter of time. The
     /// account's limits also serve those who wait in other scopes.
     pub(super) fn turn(&self, now: Instant, scope: &Scope, cost: &Cost, ahead: u64, own: &Admit) -> Admit {
-        let unknown = Admit::OnRelease { policy: Policy::Queue };
+        let unknown = Admit::OnRelease { cause: WaitCause::Queue };
         let start = match own {
             Admit::Now => now,
             Admit::At { at, .. } => *at,
@@ -73,14 +73,14 @@ impl Pacer {
         let waiting = (self.slots.len() as u64).saturating_sub(u64::from(self.in_flight.now())).max(ahead);
         let in_scope = scope.passes_at(now, start, cost, ahead);
         let at = in_scope.max(self.quotas.passes_at(now, cost, waiting.saturating_add(1)));
-        if at > now { Admit::At { at, policy: Policy::Queue } } else { unknown }
+        if at > now { Admit::At { at, cause: WaitCause::Queue } } else { unknown }
     }
 }
 
 /// When that is over, where it has a time.
-fn timed(shut: Admit) -> Option<(Instant, Policy)> {
+fn timed(shut: Admit) -> Option<(Instant, WaitCause)> {
     match shut {
-        Admit::At { at, policy } => Some((at, policy)),
+        Admit::At { at, cause } => Some((at, cause)),
         Admit::Now | Admit::OnRelease { .. } => None,
     }
 }

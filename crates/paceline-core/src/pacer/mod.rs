@@ -21,7 +21,7 @@ use agenda::Agenda;
 use defer::Patience;
 use scopes::Scopes;
 
-use crate::admit::{Admit, Cause, Level, Policy};
+use crate::admit::{Admit, Level, PauseCause, WaitCause};
 use crate::concurrency::InFlight;
 use crate::config::{Concurrency, Limits, Pace, PacerConfig};
 use crate::cost::Cost;
@@ -29,7 +29,7 @@ use crate::error::ConfigError;
 use crate::hold::Hold;
 use crate::outcome::Outcome;
 use crate::quota::{Quotas, TooLarge};
-use crate::request::{Event, Request, ScopeId, Ticket, Verdict};
+use crate::request::{Event, NextAction, Request, ScopeId, Ticket};
 use crate::rng::Rng;
 use crate::scope::{self, Scope};
 use crate::slots::{Entry, Slots, Stage};
@@ -62,7 +62,7 @@ use crate::time::Instant;
 /// that has no retry left lets the next few of its priority go first, so that an outage costs no item.
 ///
 /// ```
-/// use paceline_core::{Class, Cost, Event, Instant, Limits, Outcome, Pacer, PacerConfig, Quota, Request, Verdict};
+/// use paceline_core::{Class, Cost, Event, Instant, Limits, Outcome, Pacer, PacerConfig, Quota, Request, NextAction};
 ///
 /// let limits = Limits { quotas: vec![Quota::requests_per_minute(60)], burst: Some(1) };
 /// let config = PacerConfig { limits, ..PacerConfig::default() };
@@ -79,7 +79,7 @@ use crate::time::Instant;
 /// pacer.handle_timeout(due);
 /// assert_eq!(pacer.poll_event(), Some(Event::Granted { ticket: second, probe: false }));
 ///
-/// assert_eq!(pacer.complete(due, first, Outcome::new(Class::Success)), Verdict::Done);
+/// assert_eq!(pacer.complete(due, first, Outcome::new(Class::Success)), NextAction::Done);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -145,7 +145,7 @@ impl Pacer {
 
     /// When this request could start. A question: it changes nothing, and the answer to a second one is the same.
     ///
-    /// Behind others of its scope that is an estimate, [`Admit::At`] with [`Policy::Queue`], from the queue and the limits; or
+    /// Behind others of its scope that is an estimate, [`Admit::At`] with [`WaitCause::Queue`], from the queue and the limits; or
     /// [`Admit::OnRelease`] where those ahead wait for something without a time.
     pub fn admit(&self, now: Instant, request: &Request) -> Admit {
         let now = now.max(self.now);
@@ -162,13 +162,13 @@ impl Pacer {
         let strictest = self.admit(now, request);
         match &strictest {
             _ if self.admit_account(now, &request.cost).rank() == strictest.rank() => Level::Account,
-            Admit::At { policy: Policy::Quota { .. } | Policy::Burst, .. } => Level::Tier,
+            Admit::At { cause: WaitCause::Quota { .. } | WaitCause::Burst, .. } => Level::Tier,
             _ => Level::Scope,
         }
     }
 
     fn admit_in(&self, now: Instant, scope: &Scope, request: &Request) -> Admit {
-        let due = Admit::at(request.not_before.unwrap_or(now), now, || Policy::NotBefore);
+        let due = Admit::at(request.not_before.unwrap_or(now), now, || WaitCause::NotBefore);
         let arrival = request.arrival.unwrap_or(self.arrivals);
         let own = self.admit_cost(now, scope, &request.cost);
         let ahead = scope.queue.ahead_of(request.priority, arrival);
@@ -240,11 +240,11 @@ impl Pacer {
     }
 
     /// Reports how a granted call ended, and says what follows for its item. A ticket that is not in flight is
-    /// answered with [`Verdict::Done`] and changes nothing.
-    pub fn complete(&mut self, now: Instant, ticket: Ticket, outcome: Outcome) -> Verdict {
+    /// answered with [`NextAction::Done`] and changes nothing.
+    pub fn complete(&mut self, now: Instant, ticket: Ticket, outcome: Outcome) -> NextAction {
         let now = self.advance(now);
         if !self.slots.is_in_flight(ticket) {
-            return Verdict::Done;
+            return NextAction::Done;
         }
         let Some(Entry { mut request, stage: Stage::InFlight { flight, deadline } }) = self.slots.remove(ticket) else {
             unreachable!("it was in flight a moment ago");
@@ -253,9 +253,9 @@ impl Pacer {
         self.settle(now, &request, &flight, &outcome);
         self.react(now, &request, &flight, &outcome);
         request.deadline = deadline.map(|reading| self.scopes[&request.scope].clock.deadline(now, reading));
-        let verdict = self.decide(now, request, flight.probe, &outcome);
+        let action = self.decide(now, request, flight.probe, &outcome);
         self.pump(now);
-        verdict
+        action
     }
 
     /// Does what has become due. To be called at [`poll_timeout`](Self::poll_timeout) or later; earlier does no harm.
@@ -287,13 +287,13 @@ impl Pacer {
     }
 
     /// Nothing of the scope, or of the account when `None`, leaves before `until`; then one call goes first. A request that
-    /// waits is told that the program has set this ([`Cause::Program`]).
+    /// waits is told that the program has set this ([`PauseCause::Program`]).
     pub fn hold(&mut self, now: Instant, scope: Option<&ScopeId>, until: Instant) {
-        self.hold_for(now, scope, until, Cause::Program);
+        self.hold_for(now, scope, until, PauseCause::Program);
     }
 
     /// [`hold`](Self::hold) for that cause.
-    pub fn hold_for(&mut self, now: Instant, scope: Option<&ScopeId>, until: Instant, cause: Cause) {
+    pub fn hold_for(&mut self, now: Instant, scope: Option<&ScopeId>, until: Instant, cause: PauseCause) {
         let now = self.advance(now);
         let scope = scope.map(|id| self.own(id));
         self.hold_until(now, scope, until, cause);

@@ -5,13 +5,13 @@ use alloc::sync::Arc;
 use core::time::Duration;
 
 use super::Pacer;
-use crate::admit::Cause;
+use crate::adaptive::{LONGEST_CLOSURE, Reaction, Refusal};
+use crate::admit::PauseCause;
 use crate::breaker::Change;
 use crate::config::Pace;
 use crate::flight::Flight;
-use crate::learnt::{LONGEST_CLOSURE, Reaction, Refusal};
-use crate::outcome::{Class, Hint, Outcome, Reach};
-use crate::request::{Event, Request, ScopeId, Verdict};
+use crate::outcome::{Class, Hint, LimitScope, Outcome};
+use crate::request::{Event, NextAction, Request, ScopeId};
 use crate::retry::{self, Counted, Then, Tried, is_failure};
 use crate::scope::Scope;
 use crate::time::Instant;
@@ -90,7 +90,7 @@ impl Pacer {
     }
 
     /// What follows for the item, and the request that it goes again with.
-    pub(super) fn decide(&mut self, now: Instant, mut request: Request, probe: bool, outcome: &Outcome) -> Verdict {
+    pub(super) fn decide(&mut self, now: Instant, mut request: Request, probe: bool, outcome: &Outcome) -> NextAction {
         let scope = &self.scopes[&request.scope];
         let tried = Tried {
             attempts: request.attempts,
@@ -111,10 +111,10 @@ impl Pacer {
             Counted::Abandoned | Counted::Nothing => {}
         }
         let delay = match decision.then {
-            Then::Done => return Verdict::Done,
-            Then::GiveUp(reason) => return Verdict::GiveUp { reason, request: Box::new(request) },
+            Then::Done => return NextAction::Done,
+            Then::GiveUp(reason) => return NextAction::GiveUp { reason, request: Box::new(request) },
             // Who gave the call up knows what becomes of its item.
-            Then::Again(_) if outcome.class == Class::Abandoned => return Verdict::Done,
+            Then::Again(_) if outcome.class == Class::Abandoned => return NextAction::Done,
             Then::Again(delay) => delay,
         };
         for totals in [&mut self.scopes[&request.scope].totals, &mut self.totals] {
@@ -125,14 +125,14 @@ impl Pacer {
         }
         let next = Box::new(Request { not_before: (!delay.is_zero()).then_some(now + delay), ..request });
         match outcome.class {
-            Class::Partial => Verdict::Resend { next, delay },
-            _ => Verdict::Retry { next, delay },
+            Class::Partial => NextAction::Resend { next, delay },
+            _ => NextAction::Retry { next, delay },
         }
     }
 
     /// The rest of the hold for a quota whose end had to be guessed: calls that were in flight together share one guess.
     fn guessed(&self, now: Instant, scope: &ScopeId, outcome: &Outcome) -> Option<Duration> {
-        if outcome.class != Class::QuotaExhausted || outcome.hint.is_some() || outcome.reach == Reach::Item {
+        if outcome.class != Class::QuotaExhausted || outcome.hint.is_some() || outcome.reach == LimitScope::Item {
             return None;
         }
         let hold = reach(scope, outcome.reach).map_or(&self.hold, |id| &self.scopes[id].hold);
@@ -168,7 +168,7 @@ impl Pacer {
 
     /// A refusal: fewer calls in flight, and a pause where the server asked for one or is shut.
     fn slow_down(&mut self, now: Instant, request: &Request, flight: &Flight, outcome: &Outcome) {
-        if outcome.reach == Reach::Item {
+        if outcome.reach == LimitScope::Item {
             return;
         }
         let id = &request.scope;
@@ -201,7 +201,7 @@ impl Pacer {
     }
 
     /// Closes the gate of a scope, or of all of them, for as long as the server asked.
-    fn obey(&mut self, now: Instant, scope: Option<&ScopeId>, hint: Hint, cause: Cause) -> bool {
+    fn obey(&mut self, now: Instant, scope: Option<&ScopeId>, hint: Hint, cause: PauseCause) -> bool {
         match scope {
             Some(id) => self.scopes[id].obey(now, hint, cause),
             None => self.scopes.iter_mut().fold(false, |held, scope| scope.obey(now, hint, cause) | held),
@@ -209,7 +209,7 @@ impl Pacer {
     }
 
     fn exhaust(&mut self, now: Instant, id: &ScopeId, outcome: &Outcome) {
-        if outcome.reach == Reach::Item {
+        if outcome.reach == LimitScope::Item {
             return;
         }
         let scope = reach(id, outcome.reach);
@@ -223,11 +223,11 @@ impl Pacer {
             None if hold.is_active() => return,
             None => hold.guess(),
         };
-        let cause = if outcome.unnamed { Cause::Throttled { asked: true } } else { Cause::QuotaUsedUp };
+        let cause = if outcome.unnamed { PauseCause::Throttled { asked: true } } else { PauseCause::QuotaUsedUp };
         self.hold_until(now, scope.cloned(), now + wait, cause);
     }
 
-    pub(super) fn hold_until(&mut self, now: Instant, scope: Option<ScopeId>, until: Instant, cause: Cause) {
+    pub(super) fn hold_until(&mut self, now: Instant, scope: Option<ScopeId>, until: Instant, cause: PauseCause) {
         match &scope {
             Some(id) => {
                 self.scopes[id].hold_until(until, cause);
@@ -269,9 +269,9 @@ impl Pacer {
 }
 
 /// The scope itself, or `None` for the whole account.
-const fn reach(scope: &ScopeId, reach: Reach) -> Option<&ScopeId> {
+const fn reach(scope: &ScopeId, reach: LimitScope) -> Option<&ScopeId> {
     match reach {
-        Reach::Account => None,
-        Reach::Scope | Reach::Item => Some(scope),
+        LimitScope::Account => None,
+        LimitScope::Scope | LimitScope::Item => Some(scope),
     }
 }

@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::Pacer;
-use crate::admit::{Admit, Policy};
+use crate::admit::{Admit, WaitCause};
 use crate::cost::Cost;
 use crate::request::ScopeId;
 use crate::scope::{self, Scope};
@@ -45,7 +45,7 @@ impl Pacer {
         match self.head(scope) {
             Some(head) => self.admit_cost(now, scope, &self.slots.at(head.2).request.cost),
             None => match scope.queue.next_due() {
-                Some(due) => Admit::at(due, now, || Policy::NotBefore),
+                Some(due) => Admit::at(due, now, || WaitCause::NotBefore),
                 None => self.admit_cost(now, scope, &Cost::request()),
             },
         }
@@ -62,7 +62,7 @@ impl Pacer {
             quotas: scope::quotas(&self.quotas, now),
             announced: Vec::new(),
             burst: self.quotas.burst_left(now),
-            belief: None,
+            estimate: None,
             delay: Duration::ZERO,
             responsive: None,
             totals: self.totals.clone(),

@@ -10,7 +10,7 @@ use super::*;
 use crate::admit::MaxWait;
 use crate::config::Quota;
 use crate::cost::Dimension;
-use crate::outcome::{Class, Reach};
+use crate::outcome::{Class, LimitScope};
 use crate::snapshot::{ScopeSnapshot, ScopeState};
 
 const SCOPES: u64 = 9;
@@ -188,10 +188,10 @@ impl Both {
             outcome = outcome.with_hint(Duration::from_millis(self.rng.next_u64() % 8_000), true);
         }
         if self.rng.next_u64().is_multiple_of(20) {
-            outcome.reach = Reach::Account;
+            outcome.reach = LimitScope::Account;
         }
-        let verdict = self.input(|pacer| pacer.complete(now, ticket, outcome.clone()));
-        if let Verdict::Retry { next, .. } | Verdict::Resend { next, .. } = verdict {
+        let action = self.input(|pacer| pacer.complete(now, ticket, outcome.clone()));
+        if let NextAction::Retry { next, .. } | NextAction::Resend { next, .. } = action {
             let ticket = self.input(|pacer| pacer.enqueue(now, (*next).clone()).expect("it fitted"));
             if self.quick.request(ticket).is_some() && !self.in_flight.contains(&ticket) {
                 self.waiting.push(ticket);

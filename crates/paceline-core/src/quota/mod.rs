@@ -19,8 +19,8 @@ use bucket::TokenBucket;
 use fixed::FixedWindow;
 use sliding::SlidingWindow;
 
-use crate::admit::{Admit, Policy};
-use crate::config::{Limits, Quota, Shape};
+use crate::admit::{Admit, WaitCause};
+use crate::config::{Limits, Quota, QuotaShape};
 use crate::cost::{Cost, Dimension};
 use crate::error::ConfigError;
 use crate::state::{TakenState, WindowState};
@@ -90,8 +90,8 @@ impl Quotas {
     pub(crate) fn too_large(&self, cost: &Cost) -> Option<TooLarge> {
         self.counters.iter().find_map(|(quota, _)| {
             let limit = match quota.shape {
-                Shape::Bucket { burst } => burst,
-                Shape::Sliding | Shape::Fixed => quota.limit,
+                QuotaShape::Bucket { burst } => burst,
+                QuotaShape::Sliding | QuotaShape::Fixed => quota.limit,
             };
             let units = cost.get(&quota.dimension);
             (units > limit).then(|| TooLarge { dimension: quota.dimension.clone(), cost: units, limit })
@@ -101,7 +101,7 @@ impl Quotas {
     pub(crate) fn admit(&self, now: Instant, cost: &Cost) -> Admit {
         let requests = cost.get(&Dimension::Requests);
         let spacing = match &self.burst {
-            Some(burst) if requests > 0 => Admit::at(burst.fits_at(now, 1), now, || Policy::Burst),
+            Some(burst) if requests > 0 => Admit::at(burst.fits_at(now, 1), now, || WaitCause::Burst),
             _ => Admit::Now,
         };
         self.room(spacing, now, |dimension| cost.get(dimension))
@@ -114,7 +114,7 @@ impl Quotas {
         let counted = self.counters.iter().map(|(quota, counter)| {
             let units = cost.get(&quota.dimension).saturating_mul(calls);
             // An exact window lets its limit pass once per window, and the rest before that.
-            let windows = if quota.shape == Shape::Sliding { units.saturating_sub(1) / quota.limit } else { 0 };
+            let windows = if quota.shape == QuotaShape::Sliding { units.saturating_sub(1) / quota.limit } else { 0 };
             let rest = units - windows * quota.limit;
             let fits = counter.fits_at(now, rest);
             // Where a full window turns, the work leaves at the refill rate.
@@ -138,7 +138,7 @@ impl Quotas {
     fn room(&self, others: Admit, now: Instant, units: impl Fn(&Dimension) -> u64) -> Admit {
         self.counters.iter().fold(others, |strictest, (quota, counter)| {
             let at = counter.fits_at(now, units(&quota.dimension));
-            strictest.strictest(Admit::at(at, now, || Policy::Quota {
+            strictest.strictest(Admit::at(at, now, || WaitCause::Quota {
                 dimension: quota.dimension.clone(),
                 limit: quota.limit,
                 window: quota.window,
@@ -254,7 +254,7 @@ fn check(quota: &Quota) -> Result<(), ConfigError> {
     if quota.window.is_zero() || quota.window > LONGEST_WINDOW {
         return wrong(format!("{:?}", quota.window), "a window of more than 0 and at most 366 days");
     }
-    if let Shape::Bucket { burst } = quota.shape
+    if let QuotaShape::Bucket { burst } = quota.shape
         && (burst == 0 || burst > LARGEST_LIMIT)
     {
         return wrong(format!("a burst of {burst}"), "a burst from 1 to 2^48");
@@ -285,9 +285,9 @@ pub(crate) enum Counter {
 impl Counter {
     fn new(quota: &Quota) -> Self {
         match quota.shape {
-            Shape::Sliding => Self::Sliding(SlidingWindow::new(quota.limit, quota.window)),
-            Shape::Fixed => Self::Fixed(FixedWindow::new(quota.limit, quota.window)),
-            Shape::Bucket { burst } => Self::Bucket(TokenBucket::new(quota.limit, quota.window, burst)),
+            QuotaShape::Sliding => Self::Sliding(SlidingWindow::new(quota.limit, quota.window)),
+            QuotaShape::Fixed => Self::Fixed(FixedWindow::new(quota.limit, quota.window)),
+            QuotaShape::Bucket { burst } => Self::Bucket(TokenBucket::new(quota.limit, quota.window, burst)),
         }
     }
 

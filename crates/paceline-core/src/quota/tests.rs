@@ -12,7 +12,7 @@ fn at(seconds: f64) -> Instant {
     Instant::ZERO + Duration::from_secs_f64(seconds)
 }
 
-fn counter(shape: Shape, limit: u64, window: Duration) -> Counter {
+fn counter(shape: QuotaShape, limit: u64, window: Duration) -> Counter {
     Counter::new(&Quota { dimension: Dimension::Tokens, limit, window, shape })
 }
 
@@ -29,7 +29,7 @@ fn a_million_requests_a_minute_need_less_than_a_megabyte() {
 
 #[test]
 fn a_window_forgets_exactly_one_window_later() {
-    let mut counter = counter(Shape::Sliding, 2, 60 * S);
+    let mut counter = counter(QuotaShape::Sliding, 2, 60 * S);
     counter.take(at(0.0), 1);
     counter.take(at(10.0), 1);
     let slot = Duration::from_millis(1);
@@ -62,7 +62,7 @@ fn what_a_call_gives_back_after_its_window_gives_nothing() {
 
 #[test]
 fn settling_gives_back_or_makes_debt() {
-    for shape in [Shape::Sliding, Shape::Fixed, Shape::Bucket { burst: 100 }] {
+    for shape in [QuotaShape::Sliding, QuotaShape::Fixed, QuotaShape::Bucket { burst: 100 }] {
         let mut less = counter(shape, 100, 60 * S);
         less.take(at(0.0), 100);
         less.refund(at(0.0), 40);
@@ -130,8 +130,8 @@ fn a_window_that_is_just_full_takes_nothing_from_the_rate_of_a_timer_that_serves
                 quotas.take(now, at(0.0), &Cost::request());
                 (given, last) = (given + 1, now);
             }
-            Admit::At { at, policy } => {
-                if matches!(policy, Policy::Quota { .. }) {
+            Admit::At { at, cause } => {
+                if matches!(cause, WaitCause::Quota { .. }) {
                     quotas.note_full();
                 }
                 now = at.max(last + Duration::from_millis(2)) + Duration::from_micros(60);
@@ -200,7 +200,8 @@ fn a_burst_above_its_limit_acts_or_is_refused() {
     let refused = quotas(&second, Some(100)).expect_err("a second holds 50");
     assert_eq!((&*refused.key, &*refused.value), ("burst", "100"));
     assert!(quotas(&second, Some(50)).is_ok());
-    let bucket = quotas(&Quota { shape: Shape::Bucket { burst: 100 }, ..second }, None).expect("a bucket stores it");
+    let bucket =
+        quotas(&Quota { shape: QuotaShape::Bucket { burst: 100 }, ..second }, None).expect("a bucket stores it");
     assert!(bucket.admit(Instant::ZERO, &Cost::zero().with(Dimension::Requests, 100)).is_now());
     let crawl = crate::config::PacerConfig::default();
     let crawl = crate::config::PacerConfig {
@@ -218,7 +219,7 @@ fn impossible_quotas_are_refused() {
         Quota::requests_per_minute(LARGEST_LIMIT + 1),
         Quota::sliding(Dimension::Requests, 1, Duration::ZERO),
         Quota::sliding(Dimension::Requests, 1, LONGEST_WINDOW + S),
-        Quota { shape: Shape::Bucket { burst: 0 }, ..Quota::requests_per_minute(1) },
+        Quota { shape: QuotaShape::Bucket { burst: 0 }, ..Quota::requests_per_minute(1) },
     ] {
         assert!(check(&quota).is_err(), "{quota:?}");
     }
@@ -256,18 +257,19 @@ fn new_windows_count_what_the_known_ones_remember() {
 #[test]
 fn a_limit_of_another_kind_counts_what_was_sent_as_sent_now() {
     let kind = |limit, shape| Quota { shape, ..Quota::sliding(Dimension::Tokens, limit, 100 * S) };
-    let kinds = [Shape::Sliding, Shape::Fixed, Shape::Bucket { burst: 10 }];
+    let kinds = [QuotaShape::Sliding, QuotaShape::Fixed, QuotaShape::Bucket { burst: 10 }];
     for (from, to) in kinds.iter().flat_map(|from| kinds.iter().map(move |to| (*from, *to))) {
         let all = replaced(&[kind(10, from)], 9, 80.0, &[kind(10, to)]);
         let left = all.counters[0].1.fits_at(at(80.0), 2) == at(80.0);
-        let bucket = |shape| matches!(shape, Shape::Bucket { .. });
+        let bucket = |shape| matches!(shape, QuotaShape::Bucket { .. });
         assert_eq!(left, bucket(from), "{from:?} to {to:?}: one is left, but a bucket has refilled meanwhile");
     }
 }
 
 #[test]
 fn a_fixed_window_goes_on_and_a_shorter_one_waits_no_longer_than_itself() {
-    let fixed = |limit, seconds| Quota { shape: Shape::Fixed, ..Quota::sliding(Dimension::Tokens, limit, seconds * S) };
+    let fixed =
+        |limit, seconds| Quota { shape: QuotaShape::Fixed, ..Quota::sliding(Dimension::Tokens, limit, seconds * S) };
     let fits = |all: &Quotas| all.counters[0].1.fits_at(at(95.0), 1);
     assert_eq!(fits(&replaced(&[fixed(10, 100)], 10, 95.0, &[fixed(10, 200)])), at(200.0), "it began at 0");
     assert_eq!(fits(&replaced(&[fixed(10, 100)], 10, 95.0, &[fixed(11, 200)])), at(95.0));
@@ -367,7 +369,7 @@ proptest! {
     fn a_sliding_window_agrees_with_a_naive_log(steps in steps()) {
         let (limit, window) = (100, 10 * S);
         let slot = Duration::from_nanos(nanos(window) / SLOTS);
-        let mut counter = counter(Shape::Sliding, limit, window);
+        let mut counter = counter(QuotaShape::Sliding, limit, window);
         let mut log: Vec<(Instant, u64)> = Vec::new();
         let mut now = Instant::ZERO;
         let used = |log: &Vec<(Instant, u64)>, at: Instant, slack: Duration| -> u64 {

@@ -4,8 +4,8 @@ use alloc::string::ToString;
 use core::time::Duration;
 
 use super::Scope;
-use crate::announced::{Announced, Carrier};
 use crate::config::Pace;
+use crate::server_limits::{Carrier, ServerLimits};
 use crate::state::{Announcement, LevelState, PauseState};
 use crate::time::Instant;
 
@@ -45,7 +45,7 @@ impl Scope {
         let dimension = &told.report.dimension;
         let spent = self.spent.get(dimension);
         let sent = now.saturating_sub(told.ago.saturating_add(since));
-        let Some(announced) = Announced::new(&told.report, Carrier { number: 0, sent, spent }) else { return };
+        let Some(announced) = ServerLimits::new(&told.report, Carrier { number: 0, sent, spent }) else { return };
         if self.announced.iter().all(|known| known.dimension != *dimension) {
             self.spent.set(dimension.clone(), spent.saturating_add(told.spent_since));
             self.announced.push(announced);

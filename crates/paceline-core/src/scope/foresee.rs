@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use super::Scope;
-use crate::admit::{Admit, MaxWait, Policy};
+use crate::admit::{Admit, MaxWait, WaitCause};
 use crate::config::Pace;
 use crate::cost::Cost;
 use crate::time::Instant;
@@ -12,12 +12,12 @@ impl Scope {
     /// What of the scope certainly keeps a call of that cost out, of all that `counts`: nothing but an input to the scope changes
     /// that.
     pub(crate) fn shut(&self, now: Instant, counts: MaxWait, cost: &Cost) -> Admit {
-        let closed = Admit::at(self.gate.until(), now, || Policy::Gate { cause: self.gate.cause() });
+        let closed = Admit::at(self.gate.until(), now, || WaitCause::Gate { cause: self.gate.cause() });
         let paused = self.hold.admit(now).strictest(closed);
         match counts {
             MaxWait::Pause(_) => paused,
             MaxWait::Known(_) => {
-                let tested = Admit::at(self.breaker.open_until().unwrap_or(now), now, || Policy::Breaker);
+                let tested = Admit::at(self.breaker.open_until().unwrap_or(now), now, || WaitCause::Breaker);
                 paused.strictest(tested).strictest(self.quotas.full(now, cost, &self.out))
             }
         }

@@ -3,19 +3,19 @@
 use alloc::vec::Vec;
 
 use super::Scope;
-use crate::admit::{Admit, Policy};
-use crate::announced::Announced;
+use crate::admit::{Admit, WaitCause};
 use crate::config::Pace;
 use crate::hold::Hold;
 use crate::quota::Quotas;
+use crate::server_limits::ServerLimits;
 use crate::snapshot::{QuotaSnapshot, ScopeSnapshot, ScopeState};
 use crate::time::Instant;
 
 impl Scope {
     pub(crate) fn snapshot(&self, now: Instant, next: Admit) -> ScopeSnapshot {
-        let belief = (self.pace == Pace::Auto).then(|| self.learnt.belief(now, &self.gate));
+        let estimate = (self.pace == Pace::Auto).then(|| self.learnt.estimate(now, &self.gate));
         let mut concurrency = self.in_flight.snapshot();
-        if let Some(cap) = belief.as_ref().and_then(|belief| belief.cap) {
+        if let Some(cap) = estimate.as_ref().and_then(|estimate| estimate.cap) {
             concurrency.current_limit = concurrency.current_limit.min(cap);
         }
         ScopeSnapshot {
@@ -25,7 +25,7 @@ impl Scope {
             announced: self.announced.iter().map(|limit| self.announced_snapshot(now, limit)).collect(),
             burst: self.quotas.burst_left(now),
             concurrency,
-            belief,
+            estimate,
             delay: self.spacing.delay(),
             responsive: self.spacing.counters(),
             totals: self.totals.clone(),
@@ -54,7 +54,7 @@ impl Scope {
         }
     }
 
-    fn announced_snapshot(&self, now: Instant, limit: &Announced) -> QuotaSnapshot {
+    fn announced_snapshot(&self, now: Instant, limit: &ServerLimits) -> QuotaSnapshot {
         let spent = self.spent.get(&limit.dimension);
         let next_free = match limit.admit(now, 1, spent) {
             Admit::At { at, .. } => at,
@@ -82,11 +82,11 @@ pub(crate) fn state(hold: &Hold, next: &Admit) -> ScopeState {
     }
 }
 
-fn waits_for(next: Admit) -> Option<(Policy, Option<Instant>)> {
+fn waits_for(next: Admit) -> Option<(WaitCause, Option<Instant>)> {
     match next {
         Admit::Now => None,
-        Admit::At { at, policy } => Some((policy, Some(at))),
-        Admit::OnRelease { policy } => Some((policy, None)),
+        Admit::At { at, cause } => Some((cause, Some(at))),
+        Admit::OnRelease { cause } => Some((cause, None)),
     }
 }
 

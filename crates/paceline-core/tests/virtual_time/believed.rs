@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use paceline_core::{
-    Class, Cost, Dimension, Event, Instant, Limits, Outcome, Pacer, PacerConfig, Quota, Request, ScopeId, Shape, Ticket,
+    Class, Cost, Dimension, Event, Instant, Limits, Outcome, Pacer, PacerConfig, Quota, QuotaShape, Request, ScopeId,
+    Ticket,
 };
 
 use crate::job::at;
@@ -57,7 +58,7 @@ fn the_burst_of_a_told_limit_acts_at_once() {
     let second = Quota::sliding(Dimension::Requests, 50, S);
     let (mut pacer, scope) = told(vec![second.clone()], Some(50));
     assert_eq!(ask(&mut pacer, &scope, 200, &Cost::request()).len(), 50);
-    let bucket = Quota { shape: Shape::Bucket { burst: 100 }, ..second };
+    let bucket = Quota { shape: QuotaShape::Bucket { burst: 100 }, ..second };
     let (mut pacer, scope) = told(vec![bucket], None);
     assert_eq!(ask(&mut pacer, &scope, 200, &Cost::request()).len(), 100);
 }
@@ -94,7 +95,7 @@ fn after_a_refusal_a_told_limit_is_no_longer_believed() {
 fn contradicted(pacer: &mut Pacer, now: Instant, refused: Ticket) -> f64 {
     pacer.complete(now, refused, Outcome::new(Class::Throttled));
     let (_, rate) =
-        pacer.snapshot(now).scopes[0].belief.clone().and_then(|belief| belief.refused).expect("it was refused");
+        pacer.snapshot(now).scopes[0].estimate.clone().and_then(|estimate| estimate.refused).expect("it was refused");
     rate
 }
 

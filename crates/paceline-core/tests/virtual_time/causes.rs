@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use paceline_core::{
-    Admit, Cause, Class, Cost, Event, Instant, Outcome, Pace, Pacer, PacerConfig, Policy, Reach, Request, ScopeId,
-    ScopeState, Ticket,
+    Admit, Class, Cost, Event, Instant, LimitScope, Outcome, Pace, Pacer, PacerConfig, PauseCause, Request, ScopeId,
+    ScopeState, Ticket, WaitCause,
 };
 
 use crate::job::at;
@@ -33,7 +33,7 @@ fn send(pacer: &mut Pacer, now: Instant, scope: &ScopeId) -> Ticket {
 }
 
 /// What a caller that comes after that answer is told, and whether it is a hold; the snapshot must tell the same.
-fn told_after(outcome: Outcome) -> (Cause, bool) {
+fn told_after(outcome: Outcome) -> (PauseCause, bool) {
     let (mut pacer, scope) = pacer(Pace::Auto);
     let ticket = send(&mut pacer, at(0.0), &scope);
     // Six overloaded answers in a row are an outage; a single one is taken for chance.
@@ -43,19 +43,19 @@ fn told_after(outcome: Outcome) -> (Cause, bool) {
     (1..row).for_each(|_| tickets.push(sent(&mut pacer, &mut now, &scope)));
     now += S / 10;
     tickets.into_iter().for_each(|ticket| _ = pacer.complete(now, ticket, outcome.clone()));
-    let Admit::At { at: until, policy } = pacer.admit(now, &request(&scope)) else { panic!("{outcome:?}") };
+    let Admit::At { at: until, cause } = pacer.admit(now, &request(&scope)) else { panic!("{outcome:?}") };
     let snapshot = pacer.snapshot(now).scopes.remove(0);
-    assert_eq!(snapshot.waits_for, Some((policy.clone(), Some(until))));
-    match policy {
-        Policy::Held { cause } => {
+    assert_eq!(snapshot.waits_for, Some((cause.clone(), Some(until))));
+    match cause {
+        WaitCause::Held { cause } => {
             assert_eq!(snapshot.state, ScopeState::Held { until, cause });
             (cause, true)
         }
-        Policy::Gate { cause } => {
+        WaitCause::Gate { cause } => {
             assert_eq!((snapshot.closed_until, snapshot.closed_for), (Some(until), Some(cause)));
             (cause, false)
         }
-        policy => panic!("{outcome:?}: {policy}"),
+        cause => panic!("{outcome:?}: {cause}"),
     }
 }
 
@@ -81,32 +81,37 @@ fn a_hold_names_its_cause() {
     for (outcome, cause, held, words) in [
         (
             throttled().with_hint(60 * S, false),
-            Cause::Throttled { asked: true },
+            PauseCause::Throttled { asked: true },
             false,
             "the end of a pause that the server asked for at its rate limit",
         ),
         (
-            throttled().with_hint(60 * S, false).with_reach(Reach::Account),
-            Cause::Throttled { asked: true },
+            throttled().with_hint(60 * S, false).with_reach(LimitScope::Account),
+            PauseCause::Throttled { asked: true },
             false,
             "the end of a pause that the server asked for at its rate limit",
         ),
-        (throttled(), Cause::Throttled { asked: false }, false, "the end of a pause after refusals by a rate limit"),
+        (
+            throttled(),
+            PauseCause::Throttled { asked: false },
+            false,
+            "the end of a pause after refusals by a rate limit",
+        ),
         (
             overloaded().with_hint(60 * S, true),
-            Cause::Overloaded { asked: true },
+            PauseCause::Overloaded { asked: true },
             false,
             "the end of a pause that the overloaded server asked for",
         ),
-        (overloaded(), Cause::Overloaded { asked: false }, false, "the end of a pause after overloaded answers"),
-        (used_up(), Cause::QuotaUsedUp, true, "a used-up quota"),
-        (used_up().with_hint(7_200 * S, true), Cause::QuotaUsedUp, true, "a used-up quota"),
+        (overloaded(), PauseCause::Overloaded { asked: false }, false, "the end of a pause after overloaded answers"),
+        (used_up(), PauseCause::QuotaUsedUp, true, "a used-up quota"),
+        (used_up().with_hint(7_200 * S, true), PauseCause::QuotaUsedUp, true, "a used-up quota"),
         // The gate of the scope, which lets one call go first then, says it before the account.
-        (used_up().with_reach(Reach::Account), Cause::QuotaUsedUp, false, "a used-up quota"),
+        (used_up().with_reach(LimitScope::Account), PauseCause::QuotaUsedUp, false, "a used-up quota"),
     ] {
         assert_eq!(told_after(outcome), (cause, held));
         assert_eq!(cause.to_string(), words);
-        assert_eq!(Cause::from_words(words), Some(cause), "as a program has stored it");
+        assert_eq!(PauseCause::from_text(words), Some(cause), "as a program has stored it");
     }
 }
 
@@ -114,8 +119,8 @@ fn a_hold_names_its_cause() {
 fn a_hold_of_the_program_says_so_or_what_it_was_told() {
     for (cause, words) in [
         (None, "the end of a hold that this program has set"),
-        (Some(Cause::ServerFails), "a failing server"),
-        (Some(Cause::Overloaded { asked: true }), "the end of a pause that the overloaded server asked for"),
+        (Some(PauseCause::ServerFails), "a failing server"),
+        (Some(PauseCause::Overloaded { asked: true }), "the end of a pause that the overloaded server asked for"),
     ] {
         for whole in [false, true] {
             let (mut pacer, scope) = pacer(Pace::Fixed);
@@ -124,8 +129,8 @@ fn a_hold_of_the_program_says_so_or_what_it_was_told() {
                 None => pacer.hold(at(0.0), held, at(9.0)),
                 Some(cause) => pacer.hold_for(at(0.0), held, at(9.0), cause),
             }
-            let Admit::At { policy, .. } = pacer.admit(at(1.0), &request(&scope)) else { panic!("it is held") };
-            assert_eq!(policy.to_string(), words);
+            let Admit::At { cause, .. } = pacer.admit(at(1.0), &request(&scope)) else { panic!("it is held") };
+            assert_eq!(cause.to_string(), words);
         }
     }
 }
@@ -135,17 +140,17 @@ fn the_closure_that_ends_last_is_the_one_that_is_named() {
     let (mut pacer, scope) = pacer(Pace::Fixed);
     let [first, second, third] = [(); 3].map(|()| send(&mut pacer, at(0.0), &scope));
     let named = |pacer: &Pacer| match pacer.admit(at(1.0), &request(&scope)) {
-        Admit::At { at, policy: Policy::Gate { cause } | Policy::Held { cause } } => (at, cause),
+        Admit::At { at, cause: WaitCause::Gate { cause } | WaitCause::Held { cause } } => (at, cause),
         other => panic!("{other:?}"),
     };
     pacer.complete(at(1.0), first, Outcome::new(Class::Overloaded).with_hint(60 * S, true));
     pacer.complete(at(1.0), second, Outcome::new(Class::Throttled).with_hint(30 * S, true));
-    assert_eq!(named(&pacer), (at(61.0), Cause::Overloaded { asked: true }));
+    assert_eq!(named(&pacer), (at(61.0), PauseCause::Overloaded { asked: true }));
     pacer.complete(at(1.0), third, Outcome::new(Class::QuotaExhausted).with_hint(90 * S, true));
     pacer.hold(at(1.0), Some(&scope), at(80.0));
-    assert_eq!(named(&pacer), (at(91.0), Cause::QuotaUsedUp));
+    assert_eq!(named(&pacer), (at(91.0), PauseCause::QuotaUsedUp));
     pacer.hold(at(1.0), Some(&scope), at(100.0));
-    assert_eq!(named(&pacer), (at(100.0), Cause::Program));
+    assert_eq!(named(&pacer), (at(100.0), PauseCause::Program));
 }
 
 #[test]
@@ -154,6 +159,6 @@ fn a_stop_says_why() {
     let ticket = send(&mut pacer, at(0.0), &scope);
     let reason = Some("the key was revoked".into());
     pacer.complete(at(1.0), ticket, Outcome { reason, ..Outcome::new(Class::Account) });
-    let Admit::OnRelease { policy } = pacer.admit(at(1.0), &request(&scope)) else { panic!("it is stopped") };
-    assert_eq!(policy.to_string(), "a person to act (the key was revoked)");
+    let Admit::OnRelease { cause } = pacer.admit(at(1.0), &request(&scope)) else { panic!("it is stopped") };
+    assert_eq!(cause.to_string(), "a person to act (the key was revoked)");
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use crate::job::{at, run, seconds};
 use paceline_core::{
-    Backoff, Class, Concurrency, Cost, Dimension, Event, Growth, Instant, Jitter, Limits, Outcome, Pace, Pacer,
-    PacerConfig, Quota, Reach, Request, Retry, Verdict,
+    Backoff, Class, Concurrency, Cost, Dimension, Event, Growth, Instant, Jitter, LimitScope, Limits, NextAction,
+    Outcome, Pace, Pacer, PacerConfig, Quota, Request, Retry,
 };
 
 const S: Duration = Duration::from_secs(1);
@@ -98,7 +98,7 @@ fn throttles_are_deferrals_and_have_a_bound_of_their_own() {
 #[test]
 fn an_empty_account_costs_the_calls_in_flight_and_keeps_every_item() {
     let config = PacerConfig { concurrency: Concurrency::Fixed { max: 8 }, ..limited(vec![], None) };
-    let outcome = Outcome::new(Class::Account).with_reach(Reach::Account);
+    let outcome = Outcome::new(Class::Account).with_reach(LimitScope::Account);
     let job = run(config, 100, at(FOREVER), |_, _| (S, outcome.clone()));
     assert_eq!(job.arrivals.len(), 8);
     assert_eq!((job.waiting, job.failed.len()), (100, 0));
@@ -243,6 +243,6 @@ fn time_in_a_held_scope_does_not_count_against_the_deadline() {
     let events: Vec<_> = std::iter::from_fn(|| pacer.poll_event()).collect();
     assert!(events.contains(&Event::Granted { ticket, probe: false }), "{events:?}");
     let outcome = Outcome::new(Class::Throttled).with_hint(20 * S, false);
-    let verdict = pacer.complete(at(1_001.0), ticket, outcome);
-    assert!(matches!(verdict, Verdict::GiveUp { .. }), "8 s of running time are left, the next try is in 20 s");
+    let action = pacer.complete(at(1_001.0), ticket, outcome);
+    assert!(matches!(action, NextAction::GiveUp { .. }), "8 s of running time are left, the next try is in 20 s");
 }

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use paceline_core::{
-    Announcement, Cause, Class, Cost, Dimension, Event, Instant, LearntState, LevelState, LimitReport, Limits, Outcome,
-    Pace, Pacer, PacerConfig, PacerState, PauseState, Quota, Reach, Request, Restores, Rng, ScopeId, Shape, TakenState,
-    Ticket, WindowState,
+    Announcement, Class, Cost, Dimension, Event, Instant, LearntState, LevelState, LimitReport, LimitScope, Limits,
+    Outcome, Pace, Pacer, PacerConfig, PacerState, PauseCause, PauseState, Quota, QuotaShape, RefillMode, Request, Rng,
+    ScopeId, TakenState, Ticket, WindowState,
 };
 
 const PACES: [Pace; 4] = [Pace::Auto, Pace::Fixed, Pace::Aimd, Pace::None];
@@ -36,7 +36,7 @@ impl Attack {
             5..=7 => self.complete(),
             8 => {
                 let at = instant(&mut self.rng, self.now);
-                self.pacer.hold_for(self.now, one, at, Cause::QuotaUsedUp);
+                self.pacer.hold_for(self.now, one, at, PauseCause::QuotaUsedUp);
                 self.pacer.resume(self.now, one);
             }
             9 => {
@@ -66,11 +66,13 @@ impl Attack {
         let rate = rates[rng.next_u64() as usize % rates.len()];
         let tokens = Some(rates[rng.next_u64() as usize % rates.len()]);
         let learnt = Some(LearntState { rate, tokens, cap: Some(rng.next_u64() as u32), ago: duration(rng) });
-        let shape = [Shape::Sliding, Shape::Fixed, Shape::Bucket { burst: units(rng) }][rng.next_u64() as usize % 3];
+        let shape = [QuotaShape::Sliding, QuotaShape::Fixed, QuotaShape::Bucket { burst: units(rng) }]
+            [rng.next_u64() as usize % 3];
         let quota = Quota { dimension: Dimension::Requests, limit: units(rng), window: duration(rng), shape };
         let taken = (0..3).map(|_| TakenState { ago: duration(rng), units: units(rng) }).collect();
         let windows = vec![WindowState { quota, taken }];
-        let closed = Some(PauseState { left: duration(rng).min(Duration::from_secs(1)), cause: Cause::ServerFails });
+        let closed =
+            Some(PauseState { left: duration(rng).min(Duration::from_secs(1)), cause: PauseCause::ServerFails });
         let name = scope.name().to_string();
         let level = LevelState { name, windows, announced: vec![told], learnt, closed, ..LevelState::default() };
         PacerState { account: level.clone(), scopes: vec![level], ..PacerState::default() }
@@ -102,7 +104,7 @@ impl Attack {
             return;
         }
         let mut outcome = Outcome::new(Class::ALL[rng.next_u64() as usize % Class::ALL.len()]);
-        outcome.reach = [Reach::Item, Reach::Scope, Reach::Account][rng.next_u64() as usize % 3];
+        outcome.reach = [LimitScope::Item, LimitScope::Scope, LimitScope::Account][rng.next_u64() as usize % 3];
         if rng.next_u64().is_multiple_of(2) {
             outcome = outcome.with_hint(duration(rng), rng.next_u64().is_multiple_of(2));
         }
@@ -170,7 +172,7 @@ fn report(rng: &mut Rng) -> LimitReport {
         remaining: Some(units(rng)),
         reset: Some(duration(rng)),
         window: rng.next_u64().is_multiple_of(2).then(|| duration(rng)),
-        restores: [Restores::AtOnce, Restores::Gradually, Restores::Unknown][rng.next_u64() as usize % 3],
+        restores: [RefillMode::AtOnce, RefillMode::Gradually, RefillMode::Unknown][rng.next_u64() as usize % 3],
     }
 }
 
@@ -181,7 +183,8 @@ fn config(rng: &mut Rng) -> PacerConfig {
             let window = [1, 1_000_000_000, 3_600_000_000_000, 366 * 86_400_000_000_000][rng.next_u64() as usize % 4];
             let dimension = [Dimension::Requests, Dimension::Tokens][rng.next_u64() as usize % 2].clone();
             let quota = Quota::sliding(dimension, limit, Duration::from_nanos(window));
-            let shape = [Shape::Sliding, Shape::Fixed, Shape::Bucket { burst: limit }][rng.next_u64() as usize % 3];
+            let shape = [QuotaShape::Sliding, QuotaShape::Fixed, QuotaShape::Bucket { burst: limit }]
+                [rng.next_u64() as usize % 3];
             Quota { shape, ..quota }
         })
         .collect();

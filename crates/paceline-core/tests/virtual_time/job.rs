@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::time::Duration;
 
-use paceline_core::{Cost, Event, Instant, Outcome, Pacer, PacerConfig, Request, Ticket, Verdict};
+use paceline_core::{Cost, Event, Instant, NextAction, Outcome, Pacer, PacerConfig, Request, Ticket};
 
 /// One call as the server saw it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,11 +96,11 @@ pub(crate) fn run_models(
             let Reverse((_, ticket)) = answers.pop().expect("it was there");
             let item = tickets.remove(&ticket).expect("in flight");
             match pacer.complete(now, ticket, outcomes.remove(&ticket).expect("answered once")) {
-                Verdict::Done => job.succeeded.push((item, now)),
-                Verdict::Retry { next, .. } | Verdict::Resend { next, .. } => {
+                NextAction::Done => job.succeeded.push((item, now)),
+                NextAction::Retry { next, .. } | NextAction::Resend { next, .. } => {
                     tickets.insert(pacer.enqueue(now, *next).expect("it fitted before"), item);
                 }
-                Verdict::GiveUp { .. } => job.failed.push((item, now)),
+                NextAction::GiveUp { .. } => job.failed.push((item, now)),
                 other => panic!("unexpected verdict {other:?}"),
             }
         } else {

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use paceline_core::{
-    Belief, Class, Cost, Dimension, Event, GateState, Instant, LimitReport, Outcome, Pacer, PacerConfig, Request,
-    Restores, ScopeId, Ticket, Trend,
+    Class, Cost, Dimension, Event, GateState, Instant, LimitReport, Outcome, Pacer, PacerConfig, RateEstimate,
+    RefillMode, Request, ScopeId, Ticket, Trend,
 };
 
 use crate::job::at;
@@ -35,18 +35,18 @@ impl Client {
     pub(crate) fn at_rate(rate: f64) -> Self {
         let mut client = Self::new();
         restore(&mut client.pacer, at(0.0), learnt("a", rate));
-        while client.belief().trend == Trend::Returning {
+        while client.estimate().trend == Trend::Returning {
             client.calls(1, passes);
         }
         client
     }
 
-    pub(crate) fn belief(&self) -> Belief {
-        self.pacer.snapshot(self.now).scopes[0].belief.clone().expect("the pace auto")
+    pub(crate) fn estimate(&self) -> RateEstimate {
+        self.pacer.snapshot(self.now).scopes[0].estimate.clone().expect("the pace auto")
     }
 
     pub(crate) fn rate(&self) -> f64 {
-        self.belief().rate
+        self.estimate().rate
     }
 
     /// So many calls leave as soon as they may, and the server says of each how long it takes and how it ends. Gives when they
@@ -132,7 +132,7 @@ fn near(is: f64, expected: f64) -> bool {
 #[test]
 fn the_start_is_two_calls_a_second_and_doubles_in_seven_tenths_of_a_second() {
     let mut client = Client::new();
-    assert_eq!(client.belief().trend, Trend::Starting);
+    assert_eq!(client.estimate().trend, Trend::Starting);
     assert!(near(client.rate(), 2.0));
     // Nothing is answered, so nothing says how fast a refusal would be.
     let left = client.calls(2_000, |_, _| (60 * S, Outcome::new(Class::Success)));
@@ -165,11 +165,11 @@ fn the_first_refusal_takes_three_fifths_and_the_rate_comes_back_to_nine_tenths_i
     // The call that was refused was a step of the start itself.
     let cut = client.rate();
     assert!((0.38..0.5).contains(&(cut / before)), "{before} and {cut}");
-    let belief = client.belief();
-    let (_, hit) = belief.refused.expect("it was refused");
-    assert!(near(cut, 0.4 * hit) && belief.trend == Trend::Returning, "{belief:?}");
+    let estimate = client.estimate();
+    let (_, hit) = estimate.refused.expect("it was refused");
+    assert!(near(cut, 0.4 * hit) && estimate.trend == Trend::Returning, "{estimate:?}");
     let mut calls = 0;
-    while client.belief().trend == Trend::Returning {
+    while client.estimate().trend == Trend::Returning {
         client.calls(1, passes);
         calls += 1;
     }
@@ -185,9 +185,9 @@ fn a_later_refusal_takes_eighteen_in_a_hundred_and_170_calls_earn_them_again() {
     client.calls(300, passes);
     client.end();
     refuse_one(&mut client);
-    let (_, hit) = client.belief().refused.expect("it was refused");
+    let (_, hit) = client.estimate().refused.expect("it was refused");
     assert!(near(client.rate(), 0.82 * hit), "{} of {hit}", client.rate());
-    assert_eq!(client.belief().trend, Trend::Growing);
+    assert_eq!(client.estimate().trend, Trend::Growing);
     client.calls(170, passes);
     let earned = client.rate() / hit;
     assert!((0.96..1.0).contains(&earned), "{earned} of the rate that was refused");
@@ -202,7 +202,7 @@ fn a_refusal_soon_after_the_last_takes_a_fifth() {
     client.calls(40, passes);
     client.end();
     refuse_one(&mut client);
-    let (_, hit) = client.belief().refused.expect("it was refused");
+    let (_, hit) = client.estimate().refused.expect("it was refused");
     assert!(near(client.rate(), 0.8 * hit), "{} of {hit}", client.rate());
 }
 
@@ -219,7 +219,7 @@ fn fifty_refusals_at_once_slow_down_once() {
         (all_end - now, Outcome::new(class))
     });
     client.end();
-    let (_, hit) = client.belief().refused.expect("it was refused");
+    let (_, hit) = client.estimate().refused.expect("it was refused");
     assert!(near(client.rate(), 0.82 * hit), "{} of {hit}", client.rate());
 }
 
@@ -318,18 +318,18 @@ fn where_everything_is_refused_the_gate_closes_and_one_canary_opens_it() {
     let mut client = Client::at_rate(50.0);
     client.calls(100, passes);
     client.end();
-    assert_eq!(client.belief().gate, GateState::Open);
+    assert_eq!(client.estimate().gate, GateState::Open);
     client.calls(20, |_, _| (500 * MS, Outcome::new(Class::Throttled)));
     client.end();
-    let GateState::Closed { wait } = client.belief().gate else { panic!("{:?}", client.belief()) };
+    let GateState::Closed { wait } = client.estimate().gate else { panic!("{:?}", client.estimate()) };
     assert!(wait > Duration::ZERO && wait <= 5 * S);
     let closed_at = client.now;
     client.idle(wait);
-    assert_eq!(client.belief().gate, GateState::Canary);
+    assert_eq!(client.estimate().gate, GateState::Canary);
     let left = client.calls(3, |_, _| (300 * MS, Outcome::new(Class::Success)));
     assert!(left[0] >= closed_at + wait);
     assert!(left[1] >= left[0] + 300 * MS, "the others wait for the canary: {left:?}");
-    assert_eq!(client.belief().gate, GateState::Open);
+    assert_eq!(client.estimate().gate, GateState::Open);
 }
 
 #[test]
@@ -364,10 +364,10 @@ fn a_closure_of_three_seconds_and_more_was_a_window_and_the_rate_is_what_it_sust
     for (limit, seconds) in [(600, 30), (1_200, 60)] {
         let mut client = Client::at_rate(100.0);
         let mut server = window(limit, seconds * S);
-        while client.belief().gate == GateState::Open {
+        while client.estimate().gate == GateState::Open {
             client.calls(1, &mut server);
         }
-        while client.belief().gate != GateState::Open {
+        while client.estimate().gate != GateState::Open {
             client.calls(1, &mut server);
         }
         let sustained = limit as f64 / f64::from(seconds);
@@ -410,9 +410,9 @@ fn the_refusals_of_large_calls_show_that_tokens_are_what_counts() {
         }
         client
     };
-    assert_eq!(believed(false).belief().tokens, None, "those that are refused are as all are");
+    assert_eq!(believed(false).estimate().tokens, None, "those that are refused are as all are");
     let mut client = believed(true);
-    let Belief { rate, tokens: Some(flow), .. } = client.belief() else { panic!("{:?}", client.belief()) };
+    let RateEstimate { rate, tokens: Some(flow), .. } = client.estimate() else { panic!("{:?}", client.estimate()) };
     assert!((150.0..250.0).contains(&(flow / rate)), "a usual call has 195 tokens: {flow} at {rate}");
     let left = client.calls_of(&[tokens(100), tokens(2_000), tokens(100), tokens(100)], passes);
     let pause = |call: usize| (left[call + 1] - left[call]).as_secs_f64();
@@ -435,10 +435,10 @@ fn a_wait_that_is_always_the_same_is_a_windows_where_as_many_calls_pass_at_any_r
         (20 * MS, outcome)
     };
     for _ in 0..4 {
-        while client.belief().gate == GateState::Open {
+        while client.estimate().gate == GateState::Open {
             client.calls(1, &mut server);
         }
-        while client.belief().gate != GateState::Open {
+        while client.estimate().gate != GateState::Open {
             client.calls(1, &mut server);
         }
     }
@@ -457,7 +457,7 @@ fn headers_shorten_the_start_to_the_rate_that_they_let_pass_at_what_calls_have_c
         remaining: Some(5_000),
         reset: Some(10 * S),
         window: Some(60 * S),
-        restores: Restores::Gradually,
+        restores: RefillMode::Gradually,
     };
     client.calls_of(&costs, |_, call| {
         let limits = if call == 3 { vec![report.clone()] } else { vec![] };

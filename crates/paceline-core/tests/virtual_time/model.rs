@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use paceline_core::{
-    Class, Concurrency, Cost, Dimension, Event, Instant, Limits, MaxWait, Outcome, Pace, Pacer, PacerConfig, Policy,
-    Quota, Request, Retry, Rng, ScopeId, Shape, Ticket, Verdict,
+    Class, Concurrency, Cost, Dimension, Event, Instant, Limits, MaxWait, NextAction, Outcome, Pace, Pacer,
+    PacerConfig, Quota, QuotaShape, Request, Retry, Rng, ScopeId, Ticket, WaitCause,
 };
 use proptest::test_runner::{Config, TestRunner};
 
@@ -57,8 +57,10 @@ fn tokens(limit: u64, window: Duration) -> Quota {
 impl Model {
     fn new(seed: u64) -> Self {
         let account = vec![Quota::requests_per_minute(40), tokens(3_000, 60 * S)];
-        let tier =
-            vec![tokens(700, 10 * S), Quota { shape: Shape::Fixed, ..Quota::sliding(Dimension::Requests, 9, 10 * S) }];
+        let tier = vec![
+            tokens(700, 10 * S),
+            Quota { shape: QuotaShape::Fixed, ..Quota::sliding(Dimension::Requests, 9, 10 * S) },
+        ];
         let config = PacerConfig {
             limits: Limits { quotas: account.clone(), burst: Some(5) },
             tiers: vec![("tier".into(), Limits { quotas: tier.clone(), burst: None })],
@@ -172,7 +174,7 @@ impl Model {
         }
         self.finished += 1;
         match self.pacer.complete(self.now, ticket, outcome) {
-            Verdict::Retry { next, .. } | Verdict::Resend { next, .. } => {
+            NextAction::Retry { next, .. } | NextAction::Resend { next, .. } => {
                 self.drain();
                 self.enqueue(*next);
             }
@@ -253,7 +255,7 @@ impl Model {
                     assert!(until > self.now + max_wait.duration(), "it takes a wait until {until}");
                     assert!(request.not_before.is_none_or(|due| due <= self.now), "it waits for its own time");
                     assert!(self.cannot_start(&request, until), "{reason:?} does not last until {until}");
-                    let is_pause = matches!(reason.policy, Policy::Held { .. } | Policy::Gate { .. });
+                    let is_pause = matches!(reason.cause, WaitCause::Held { .. } | WaitCause::Gate { .. });
                     assert!(is_pause || matches!(max_wait, MaxWait::Known(_)), "{reason:?}");
                     self.finished += 1;
                 }
@@ -330,10 +332,10 @@ impl Model {
         for _ in 0..100_000 {
             if let Some((ticket, _)) = self.in_flight.pop_first() {
                 self.finished += 1;
-                assert_eq!(self.pacer.complete(self.now, ticket, Outcome::new(Class::Success)), Verdict::Done);
+                assert_eq!(self.pacer.complete(self.now, ticket, Outcome::new(Class::Success)), NextAction::Done);
                 assert_eq!(
                     self.pacer.complete(self.now, ticket, Outcome::new(Class::Throttled)),
-                    Verdict::Done,
+                    NextAction::Done,
                     "an ended ticket changes nothing"
                 );
             } else if let Some(due) = self.pacer.poll_timeout() {

@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use paceline_core::{
-    Admit, BreakerConfig, Cause, Class, Concurrency, Cost, Dimension, Event, Instant, Level, Limits, MaxWait, Outcome,
-    Pace, Pacer, PacerConfig, Policy, Quota, Reach, Request, ScopeId, Ticket, WaitReason,
+    Admit, BreakerConfig, Class, Concurrency, Cost, Dimension, Event, Instant, Level, LimitScope, Limits, MaxWait,
+    Outcome, Pace, Pacer, PacerConfig, PauseCause, Quota, Request, ScopeId, Ticket, WaitCause, WaitReason,
 };
 
 use crate::job::at;
 
 const S: Duration = Duration::from_secs(1);
 
-const HELD: Policy = Policy::Held { cause: Cause::Program };
+const HELD: WaitCause = WaitCause::Held { cause: PauseCause::Program };
 
 fn pacer(config: PacerConfig) -> (Pacer, ScopeId) {
     let mut pacer = Pacer::new(config, 1, Instant::ZERO).expect("sensible");
@@ -55,8 +55,8 @@ fn put_off(pacer: &mut Pacer) -> Vec<(Ticket, Instant, WaitReason)> {
     std::iter::from_fn(|| pacer.poll_event()).filter_map(told).collect()
 }
 
-fn of(level: Level, policy: Policy) -> WaitReason {
-    WaitReason { level, policy }
+fn of(level: Level, cause: WaitCause) -> WaitReason {
+    WaitReason { level, cause }
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn told_when_a_hold_comes_while_it_waits() {
     // What the server says counts as what the program says.
     let outcome = Outcome::new(Class::Throttled).with_hint(30 * S, false);
     pacer.complete(at(6.0), first, outcome);
-    let asked = Policy::Gate { cause: Cause::Throttled { asked: true } };
+    let asked = WaitCause::Gate { cause: PauseCause::Throttled { asked: true } };
     assert_eq!(put_off(&mut pacer), [(tickets[2], at(36.0), of(Level::Scope, asked))]);
 }
 
@@ -93,7 +93,7 @@ fn not_told_for_the_queue_alone() {
     let (mut pacer, scope) = pacer(fixed(vec![Quota::requests_per_minute(60)]));
     (0..100).for_each(|_| _ = pacer.enqueue(at(0.0), any_wait(&scope)).expect("fits"));
     pacer.enqueue(at(0.0), ten(&scope)).expect("fits");
-    let Admit::At { at: turn, policy: Policy::Queue } = pacer.admit(at(0.0), &any_wait(&scope)) else {
+    let Admit::At { at: turn, cause: WaitCause::Queue } = pacer.admit(at(0.0), &any_wait(&scope)) else {
         panic!("it waits behind others")
     };
     assert!(turn > at(60.0));
@@ -131,9 +131,9 @@ fn a_hold_of_the_account_names_the_account() {
     let busy = PacerConfig { concurrency: Concurrency::Fixed { max: 1 }, ..fixed(vec![]) };
     pacer.reconfigure(at(0.0), busy).expect("sensible");
     let waiting = pacer.enqueue(at(0.0), ten(&scope)).expect("fits");
-    let used_up = Outcome::new(Class::QuotaExhausted).with_hint(600 * S, true).with_reach(Reach::Account);
+    let used_up = Outcome::new(Class::QuotaExhausted).with_hint(600 * S, true).with_reach(LimitScope::Account);
     pacer.complete(at(1.0), first, used_up);
-    let reason = of(Level::Account, Policy::Held { cause: Cause::QuotaUsedUp });
+    let reason = of(Level::Account, WaitCause::Held { cause: PauseCause::QuotaUsedUp });
     assert_eq!(put_off(&mut pacer), [(waiting, at(601.0), reason.clone())]);
     assert_eq!(reason.to_string(), "a used-up quota (the whole account)");
     for name in ["a", "new"] {
@@ -149,7 +149,7 @@ fn a_hold_of_the_account_names_the_account() {
 
 #[test]
 fn a_full_window_is_told_once_nothing_in_flight_can_be_given_back() {
-    let quota = |limit| Policy::Quota { dimension: Dimension::Requests, limit, window: 3_600 * S };
+    let quota = |limit| WaitCause::Quota { dimension: Dimension::Requests, limit, window: 3_600 * S };
     for (level, config) in [
         (Level::Account, fixed(vec![hourly(2)])),
         (
@@ -205,7 +205,7 @@ fn an_open_breaker_is_known_and_no_pause() {
     sent.into_iter().for_each(|ticket| _ = pacer.complete(at(1.0), ticket, Outcome::new(Class::Transient)));
     assert_eq!(put_off(&mut pacer), []);
     let ticket = pacer.enqueue(at(1.0), ten(&scope)).expect("fits");
-    assert_eq!(put_off(&mut pacer), [(ticket, at(31.0), of(Level::Scope, Policy::Breaker))]);
+    assert_eq!(put_off(&mut pacer), [(ticket, at(31.0), of(Level::Scope, WaitCause::Breaker))]);
     pacer.handle_timeout(at(2.0));
     assert_eq!(put_off(&mut pacer), []);
     assert!(pacer.request(pause).is_some());
@@ -276,7 +276,7 @@ fn ten_thousand_that_wait_are_told_in_one_input() {
     }
     pacer.complete(at(1.0), first, Outcome::new(Class::Overloaded).with_hint(60 * S, true));
     let told = put_off(&mut pacer);
-    let asked = of(Level::Scope, Policy::Gate { cause: Cause::Overloaded { asked: true } });
+    let asked = of(Level::Scope, WaitCause::Gate { cause: PauseCause::Overloaded { asked: true } });
     assert!(told.len() == 10_000 && told.iter().all(|(_, until, reason)| *until == at(61.0) && *reason == asked));
     assert_eq!(pacer.snapshot(at(1.0)).account.waiting, 0);
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use paceline_core::{
     Admit, Announcement, Class, Concurrency, Cost, Dimension, Event, Instant, LevelState, LimitReport, Limits, Outcome,
-    Pace, Pacer, PacerConfig, Policy, Quota, Request, Restores, ScopeId, Ticket,
+    Pace, Pacer, PacerConfig, Quota, RefillMode, Request, ScopeId, Ticket, WaitCause,
 };
 
 use crate::job::at;
@@ -163,7 +163,7 @@ fn estimated_in(mut pacer: Pacer, scope: ScopeId, cost: &Cost, ahead: u64) -> (f
     let request = Request::new(&scope, cost.clone());
     (0..ahead).for_each(|_| _ = pacer.enqueue(at(0.0), request.clone()).expect("fits"));
     let now = at(0.0) + MS;
-    let Admit::At { at: estimate, policy: Policy::Queue } = pacer.admit(now, &request) else { panic!("it waits") };
+    let Admit::At { at: estimate, cause: WaitCause::Queue } = pacer.admit(now, &request) else { panic!("it waits") };
     let last = pacer.enqueue(now, request).expect("fits");
     let mut moment = now;
     loop {
@@ -238,13 +238,13 @@ fn admit_behind_waiters_estimates_by_told_limits_while_they_are_believed() {
 fn admit_behind_waiters_counts_what_headers_left() {
     // 3 of 10 are left for 20 s of a window of a minute, or 7 come back within 20 s; one has left.
     for (restores, ahead, about) in [
-        (Restores::AtOnce, 1, None),
-        (Restores::AtOnce, 2, Some(20.0)),
-        (Restores::AtOnce, 31, Some(140.0)),
-        (Restores::AtOnce, 32, Some(200.0)),
-        (Restores::Gradually, 1, None),
-        (Restores::Gradually, 9, Some(8.0 * 20.0 / 7.0)),
-        (Restores::Gradually, 23, Some(22.0 * 20.0 / 7.0)),
+        (RefillMode::AtOnce, 1, None),
+        (RefillMode::AtOnce, 2, Some(20.0)),
+        (RefillMode::AtOnce, 31, Some(140.0)),
+        (RefillMode::AtOnce, 32, Some(200.0)),
+        (RefillMode::Gradually, 1, None),
+        (RefillMode::Gradually, 9, Some(8.0 * 20.0 / 7.0)),
+        (RefillMode::Gradually, 23, Some(22.0 * 20.0 / 7.0)),
     ] {
         let (mut pacer, scope) = auto(vec![], None);
         let report = LimitReport {
@@ -259,7 +259,7 @@ fn admit_behind_waiters_counts_what_headers_left() {
         restore(&mut pacer, at(0.0), LevelState { announced: vec![told], ..learnt("a", 1_000.0) });
         (0..=ahead).for_each(|_| _ = pacer.enqueue(at(0.0), Request::new(&scope, Cost::request())).expect("fits"));
         let estimate = match pacer.admit(at(0.0), &Request::new(&scope, Cost::request())) {
-            Admit::At { at, policy: Policy::Queue } => Duration::from_nanos(at.as_nanos()).as_secs_f64(),
+            Admit::At { at, cause: WaitCause::Queue } => Duration::from_nanos(at.as_nanos()).as_secs_f64(),
             other => panic!("{other:?}"),
         };
         let near = |about: f64| (estimate - about).abs() <= 0.01 * about;
@@ -299,9 +299,9 @@ fn admit_behind_waiters_says_nothing_where_those_wait_for_something_without_a_ti
     pacer.stop(at(0.0), Some(&scope), "a bad key".into());
     pacer.enqueue(at(0.0), Request::new(&scope, Cost::request())).expect("fits");
     let request = Request::new(&scope, Cost::request());
-    assert_eq!(pacer.admit(at(0.0), &request), Admit::OnRelease { policy: Policy::Queue });
+    assert_eq!(pacer.admit(at(0.0), &request), Admit::OnRelease { cause: WaitCause::Queue });
     let (urgent, reason) = (Request { priority: 1, ..request }, "a bad key".into());
-    assert_eq!(pacer.admit(at(0.0), &urgent), Admit::OnRelease { policy: Policy::Stopped { reason } });
+    assert_eq!(pacer.admit(at(0.0), &urgent), Admit::OnRelease { cause: WaitCause::Stopped { reason } });
 }
 
 #[test]

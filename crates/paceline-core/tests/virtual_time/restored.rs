@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use paceline_core::{
-    Admit, Announcement, Cause, Class, Cost, Dimension, Event, Instant, LearntState, LevelState, LimitReport, Limits,
-    NewerState, Outcome, Pace, Pacer, PacerConfig, PacerState, PauseState, Quota, Request, Restores, ScopeState, Shape,
+    Admit, Announcement, Class, Cost, Dimension, Event, Instant, LearntState, LevelState, LimitReport, Limits,
+    NewerState, Outcome, Pace, Pacer, PacerConfig, PacerState, PauseCause, PauseState, Quota, QuotaShape, RefillMode,
+    Request, ScopeState,
 };
 
 use crate::job::at;
@@ -44,13 +45,13 @@ fn wait(pacer: &mut Pacer, now: Instant, scope: &str) -> f64 {
     match pacer.admit(now, &Request::new(&scope, Cost::request())) {
         Admit::Now => 0.0,
         Admit::At { at, .. } => (at - now).as_secs_f64(),
-        Admit::OnRelease { policy } => panic!("it waits for {policy}"),
+        Admit::OnRelease { cause } => panic!("it waits for {cause}"),
     }
 }
 
 #[test]
 fn a_window_of_any_shape_counts_on() {
-    for shape in [Shape::Sliding, Shape::Fixed, Shape::Bucket { burst: 5 }] {
+    for shape in [QuotaShape::Sliding, QuotaShape::Fixed, QuotaShape::Bucket { burst: 5 }] {
         let hourly = || vec![Quota { shape, ..Quota::sliding(Dimension::Requests, 5, 3_600 * S) }];
         let mut before = paced(Pace::Fixed, hourly());
         assert_eq!(send(&mut before, at(100.0), "tier", 2) + send(&mut before, at(2_000.0), "tier", 3), 5);
@@ -90,7 +91,7 @@ fn what_headers_announced_goes_on_until_an_answer_brings_news() {
         remaining: Some(3),
         reset: Some(17 * S),
         window: Some(20 * S),
-        restores: Restores::Gradually,
+        restores: RefillMode::Gradually,
     };
     let mut before = pacer(vec![]);
     let scope = before.scope("a");
@@ -123,8 +124,8 @@ fn a_learnt_pace_goes_on_in_its_unit_and_an_old_one_is_tried_carefully() {
     let restored = |since| {
         let mut after = pacer(vec![]);
         after.restore(at(1e7), &state, since).expect("the present version");
-        let belief = after.snapshot(at(1e7)).scopes[0].belief.clone().expect("the pace auto");
-        (belief.rate, belief.tokens, belief.cap, after.export(at(1e7) + 60 * S))
+        let estimate = after.snapshot(at(1e7)).scopes[0].estimate.clone().expect("the pace auto");
+        (estimate.rate, estimate.tokens, estimate.cap, after.export(at(1e7) + 60 * S))
     };
     let (rate, tokens, cap, again) = restored(Duration::ZERO);
     assert!((500.0..=1_000.0).contains(&rate) && tokens == Some(50.0 * rate) && cap == Some(8), "{rate}, {tokens:?}");
@@ -148,13 +149,13 @@ fn a_start_that_was_never_refused_says_nothing() {
 fn holds_and_pauses_last_as_long_as_they_had_left_and_stops_stay() {
     let mut before = pacer(vec![]);
     let [held, paused, stopped] = ["held", "paused", "stopped"].map(|name| before.scope(name));
-    before.hold_for(at(0.0), Some(&held), at(100.0), Cause::QuotaUsedUp);
+    before.hold_for(at(0.0), Some(&held), at(100.0), PauseCause::QuotaUsedUp);
     before.stop(at(0.0), Some(&stopped), "no money left".into());
     let refused = before.enqueue(at(0.0), Request::new(&paused, Cost::request())).expect("fits");
     before.complete(at(0.0), refused, Outcome::new(Class::Throttled).with_hint(80 * S, true));
     before.hold(at(0.0), None, at(20.0));
     let state = before.export(at(10.0));
-    assert_eq!(state.account.held, Some(PauseState { left: 10 * S, cause: Cause::Program }));
+    assert_eq!(state.account.held, Some(PauseState { left: 10 * S, cause: PauseCause::Program }));
 
     for (since, [account, held, paused]) in [(0, [10.0, 90.0, 70.0]), (30, [0.0, 60.0, 40.0]), (500, [0.0, 0.0, 0.0])] {
         let (mut after, now) = (pacer(vec![]), at(1e7));
@@ -172,7 +173,7 @@ fn holds_and_pauses_last_as_long_as_they_had_left_and_stops_stay() {
 #[test]
 fn a_value_of_a_later_version_changes_nothing() {
     let mut after = pacer(vec![]);
-    let held = Some(PauseState { left: S, cause: Cause::Program });
+    let held = Some(PauseState { left: S, cause: PauseCause::Program });
     let account = LevelState { held, ..LevelState::default() };
     let state = PacerState { version: 2, account, ..PacerState::default() };
     assert_eq!(after.restore(at(1.0), &state, Duration::ZERO), Err(NewerState { version: 2 }));
@@ -194,14 +195,14 @@ fn a_part_is_the_account_and_the_scopes_that_are_named() {
 fn a_hold_that_is_over_is_no_part_of_the_state() {
     let mut before = pacer(vec![]);
     let held = before.scope("held");
-    before.hold_for(at(0.0), Some(&held), at(10.0), Cause::QuotaUsedUp);
-    assert_eq!(before.export(at(9.0)).scopes[0].held, Some(PauseState { left: S, cause: Cause::QuotaUsedUp }));
+    before.hold_for(at(0.0), Some(&held), at(10.0), PauseCause::QuotaUsedUp);
+    assert_eq!(before.export(at(9.0)).scopes[0].held, Some(PauseState { left: S, cause: PauseCause::QuotaUsedUp }));
     assert!(before.export(at(10.0)).scopes.iter().all(|scope| scope.held.is_none()));
 }
 
 #[test]
 fn what_another_process_learnt_counts_until_the_first_call_leaves_and_nonsense_never() {
-    let rate = |pacer: &Pacer| pacer.snapshot(at(1.0)).scopes[0].belief.clone().expect("the pace auto").rate;
+    let rate = |pacer: &Pacer| pacer.snapshot(at(1.0)).scopes[0].estimate.clone().expect("the pace auto").rate;
     let mut after = pacer(vec![]);
     send(&mut after, at(0.0), "a", 1);
     let own = rate(&after);

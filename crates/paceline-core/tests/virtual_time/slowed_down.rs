@@ -14,7 +14,7 @@ fn a_refusal_tells_what_is_believed_now() {
         let Some(Event::Granted { ticket, .. }) = pacer.poll_event() else { panic!("nothing stands in its way") };
         pacer.complete(at(0.1), ticket, Outcome::new(Class::Throttled));
         let snapshot = pacer.snapshot(at(0.1)).scopes.swap_remove(0);
-        let rate = snapshot.belief.map(|belief| belief.rate);
+        let rate = snapshot.estimate.map(|estimate| estimate.rate);
         let limit = snapshot.concurrency.current_limit;
         assert_eq!(rate.is_some(), learns);
         assert_eq!(pacer.poll_event(), Some(Event::LimitDecreased { scope: scope.clone(), limit, rate }), "{pace:?}");

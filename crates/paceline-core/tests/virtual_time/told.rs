@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use paceline_core::{
-    Class, Cost, Dimension, Event, Instant, LimitReport, Limits, Outcome, Pace, Pacer, PacerConfig, Quota, Request,
-    Restores, Shape, Ticket,
+    Class, Cost, Dimension, Event, Instant, LimitReport, Limits, Outcome, Pace, Pacer, PacerConfig, Quota, QuotaShape,
+    RefillMode, Request, Ticket,
 };
 
 use crate::job::{Job, at, run};
@@ -71,7 +71,7 @@ fn what_a_call_really_used_replaces_its_estimate_in_the_limits_of_its_tier_too()
 fn a_usage_beyond_all_measure_fills_its_window_and_no_more() {
     let hourly = Quota::sliding(Dimension::Tokens, 1_000, 3_600 * S);
     let reserved = Cost::request().with(Dimension::Tokens, 200);
-    for shape in [Shape::Sliding, Shape::Fixed, Shape::Bucket { burst: 1_000 }] {
+    for shape in [QuotaShape::Sliding, QuotaShape::Fixed, QuotaShape::Bucket { burst: 1_000 }] {
         for tokens in [1_001, u64::from(u32::MAX) * 3, u64::MAX] {
             let usage = Cost::zero().with(Dimension::Tokens, tokens);
             assert_eq!(passes(vec![Quota { shape, ..hourly.clone() }], &reserved, &usage), 1, "{shape:?}, {tokens}");
@@ -120,7 +120,7 @@ fn announcing(limit: u64, used: u64, more: u64, window: Duration, items: u64, un
             remaining: Some(limit - used + if admitted { more } else { 0 }),
             reset: Some(Duration::from_nanos((turn + 1) * window.as_nanos() as u64 - now.as_nanos())),
             window: Some(window),
-            restores: Restores::AtOnce,
+            restores: RefillMode::AtOnce,
         };
         let class = if admitted { Class::Success } else { Class::Throttled };
         (S / 10, Outcome { limits: vec![report], ..Outcome::new(class) })
@@ -162,7 +162,7 @@ fn after_a_reset(window: Option<Duration>, stale: bool) -> (usize, usize) {
     let answer = |remaining, reset: f64| {
         let (limit, remaining) = (Some(5), Some(remaining));
         let reset = Some(Duration::from_secs_f64(reset));
-        let restores = Restores::AtOnce;
+        let restores = RefillMode::AtOnce;
         let report = LimitReport { dimension: Dimension::Requests, limit, remaining, reset, window, restores };
         Outcome { limits: vec![report], ..Outcome::new(Class::Success) }
     };

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use paceline_core::{
-    Admit, Backoff, Cause, Class, Concurrency, Cost, Event, Growth, Instant, Jitter, Limits, Outcome, Pace, Pacer,
-    PacerConfig, Policy, Quota, Reach, Request, Retry, ScopeId, ScopeState, Shape, Ticket, Verdict,
+    Admit, Backoff, Class, Concurrency, Cost, Event, Growth, Instant, Jitter, LimitScope, Limits, NextAction, Outcome,
+    Pace, Pacer, PacerConfig, PauseCause, Quota, QuotaShape, Request, Retry, ScopeId, ScopeState, Ticket, WaitCause,
 };
 
 use crate::job::at;
@@ -66,8 +66,8 @@ fn a_throttled_model_does_not_slow_the_others() {
     let waits = pacer.enqueue(at(0.2), request(&a, 0)).expect("fits");
     let goes = pacer.enqueue(at(0.2), request(&b, 0)).expect("fits");
     assert_eq!(granted(&mut pacer), [goes]);
-    let (until, cause) = (at(60.1), Cause::Throttled { asked: true });
-    assert_eq!(pacer.snapshot(at(0.2)).scopes[0].waits_for, Some((Policy::Gate { cause }, Some(until))));
+    let (until, cause) = (at(60.1), PauseCause::Throttled { asked: true });
+    assert_eq!(pacer.snapshot(at(0.2)).scopes[0].waits_for, Some((WaitCause::Gate { cause }, Some(until))));
     assert_eq!(all_until(&mut pacer, until), [waits]);
 }
 
@@ -80,8 +80,8 @@ fn a_throttle_of_one_item_delays_it_alone() {
     let scope = pacer.scope("a");
     let hot = pacer.enqueue(at(0.0), request(&scope, 0)).expect("fits");
     granted(&mut pacer);
-    let verdict = pacer.complete(at(0.1), hot, Outcome::new(Class::Throttled).with_reach(Reach::Item));
-    let Verdict::Retry { delay, .. } = verdict else { panic!("{verdict:?}") };
+    let action = pacer.complete(at(0.1), hot, Outcome::new(Class::Throttled).with_reach(LimitScope::Item));
+    let NextAction::Retry { delay, .. } = action else { panic!("{action:?}") };
     assert_eq!(delay, S, "the backoff");
     let other = pacer.enqueue(at(0.1), request(&scope, 1)).expect("fits");
     assert_eq!(all_until(&mut pacer, at(1.0)), [other]);
@@ -90,7 +90,7 @@ fn a_throttle_of_one_item_delays_it_alone() {
 /// Hints of half a minute from a limit of a day, in either reach: one is honoured, a second in a row is not believed.
 #[test]
 fn a_days_limit_that_refuses_again_after_its_own_wait_is_probed_after_five_minutes() {
-    for reach in [Reach::Scope, Reach::Account] {
+    for reach in [LimitScope::Scope, LimitScope::Account] {
         let mut pacer = pacer(PacerConfig::default());
         let scope = pacer.scope("a");
         let refused = Outcome { long_period: true, ..Outcome::new(Class::Throttled).with_hint(30 * S, false) };
@@ -119,7 +119,7 @@ fn a_days_limit_that_refuses_again_after_its_own_wait_is_probed_after_five_minut
 /// Calls that were in flight together ask for one guess, also where the whole account is used up.
 #[test]
 fn a_quota_of_unknown_end_is_guessed_once_at_a_time() {
-    for reach in [Reach::Scope, Reach::Account] {
+    for reach in [LimitScope::Scope, LimitScope::Account] {
         let mut pacer = pacer(PacerConfig::default());
         let scope = pacer.scope("a");
         let tickets: Vec<Ticket> = (0..9).map(|_| pacer.enqueue(at(0.0), request(&scope, 0)).expect("fits")).collect();
@@ -138,11 +138,11 @@ fn a_bad_key_stops_every_scope_until_a_user_acts() {
     let mut pacer = pacer(PacerConfig::default());
     let (a, b) = (pacer.scope("a"), pacer.scope("b"));
     let first = pacer.enqueue(at(0.0), request(&a, 0)).expect("fits");
-    pacer.complete(at(0.1), first, Outcome::new(Class::Account).with_reach(Reach::Account));
+    pacer.complete(at(0.1), first, Outcome::new(Class::Account).with_reach(LimitScope::Account));
     granted(&mut pacer);
     let waits = [&a, &b].map(|scope| pacer.enqueue(at(1.0), request(scope, 0)).expect("fits"));
     assert!(all_until(&mut pacer, at(1e6)).is_empty());
-    assert_eq!(pacer.admit(at(1.0), &request(&b, 0)), Admit::OnRelease { policy: Policy::Queue });
+    assert_eq!(pacer.admit(at(1.0), &request(&b, 0)), Admit::OnRelease { cause: WaitCause::Queue });
     assert!(matches!(pacer.snapshot(at(2.0)).account.state, ScopeState::Stopped { .. }));
     pacer.resume(at(3.0), None);
     assert_eq!(granted(&mut pacer), waits);
@@ -202,12 +202,12 @@ fn a_handle_of_another_pacer_means_the_scope_of_that_name() {
     let foreign = there.scope("shared");
     assert_eq!((&own, own.name()), (&foreign, foreign.name()));
     here.hold(at(0.0), Some(&foreign), at(50.0));
-    let cause = Cause::Program;
+    let cause = PauseCause::Program;
     let held = |scope| Event::Held { scope: Some(scope), until: at(50.0), cause };
     assert_eq!(here.poll_event(), Some(held(own.clone())));
     for handle in [&own, &foreign] {
-        let policy = Policy::Held { cause };
-        assert_eq!(here.admit(at(1.0), &request(handle, 0)), Admit::At { at: at(50.0), policy });
+        let cause = WaitCause::Held { cause };
+        assert_eq!(here.admit(at(1.0), &request(handle, 0)), Admit::At { at: at(50.0), cause });
     }
     assert!(here.admit(at(1.0), &request(&first, 0)).is_now());
     assert!(there.admit(at(1.0), &request(&first, 0)).is_now(), "a question makes no scope");
@@ -220,14 +220,14 @@ fn a_handle_of_another_pacer_means_the_scope_of_that_name() {
 
 #[test]
 fn an_item_that_finds_the_quota_used_up_waits_for_the_rest_of_the_guess_that_others_made() {
-    for reach in [Reach::Scope, Reach::Account] {
+    for reach in [LimitScope::Scope, LimitScope::Account] {
         let mut pacer = pacer(PacerConfig::default());
         let scope = pacer.scope("a");
         let tickets: Vec<Ticket> = (0..2).map(|_| pacer.enqueue(at(0.0), request(&scope, 0)).expect("fits")).collect();
         granted(&mut pacer);
         let waits = [(10.0, tickets[0]), (100.0, tickets[1])].map(|(end, ticket)| {
             match pacer.complete(at(end), ticket, Outcome::new(Class::QuotaExhausted).with_reach(reach)) {
-                Verdict::Retry { delay, .. } => delay,
+                NextAction::Retry { delay, .. } => delay,
                 other => panic!("{other:?}"),
             }
         });
@@ -245,7 +245,7 @@ fn delays(first: Outcome, second: Outcome) -> [Duration; 2] {
     granted(&mut pacer);
     let [one, two] = tickets;
     [(one, first), (two, second)].map(|(ticket, outcome)| match pacer.complete(at(10.0), ticket, outcome) {
-        Verdict::Retry { delay, .. } => delay,
+        NextAction::Retry { delay, .. } => delay,
         other => panic!("{other:?}"),
     })
 }
@@ -255,7 +255,7 @@ fn only_an_item_that_found_the_quota_used_up_for_an_unknown_time_waits_for_the_g
     let unknown = || Outcome::new(Class::QuotaExhausted);
     assert_eq!(delays(unknown(), unknown().with_hint(30 * S, false)), [300 * S, 30 * S], "its own hint");
     assert_eq!(delays(unknown(), Outcome::new(Class::Transient)), [300 * S, S], "its backoff");
-    let of_item = unknown().with_reach(Reach::Item);
+    let of_item = unknown().with_reach(LimitScope::Item);
     assert_eq!(delays(unknown().with_hint(7_200 * S, false), of_item), [7_200 * S, 300 * S], "a quota of its own");
 }
 
@@ -268,14 +268,14 @@ fn a_wait_that_concerns_the_account_closes_every_scope_and_is_told_where_it_was_
     pacer.complete(
         at(1.0),
         refused,
-        Outcome::new(Class::Throttled).with_hint(60 * S, false).with_reach(Reach::Account),
+        Outcome::new(Class::Throttled).with_hint(60 * S, false).with_reach(LimitScope::Account),
     );
     let events: Vec<Event> = std::iter::from_fn(|| pacer.poll_event()).collect();
     assert!(events.contains(&Event::GateClosed { scope: a.clone(), until: at(61.0) }), "{events:?}");
     for scope in [a, b] {
-        let cause = Cause::Throttled { asked: true };
+        let cause = PauseCause::Throttled { asked: true };
         let admit = pacer.admit(at(1.0), &request(&scope, 0));
-        assert_eq!(admit, Admit::At { at: at(61.0), policy: Policy::Gate { cause } });
+        assert_eq!(admit, Admit::At { at: at(61.0), cause: WaitCause::Gate { cause } });
     }
 }
 
@@ -292,12 +292,12 @@ fn the_account_tells_what_its_next_waiter_waits_for() {
     }
     let account = pacer.snapshot(at(1.0)).account;
     assert_eq!((account.waiting, account.next_due), (2, Some(at(20.0))));
-    assert_eq!(account.waits_for, Some((Policy::Held { cause: Cause::Program }, Some(at(20.0)))));
+    assert_eq!(account.waits_for, Some((WaitCause::Held { cause: PauseCause::Program }, Some(at(20.0)))));
 }
 
 #[test]
 fn after_a_full_window_of_a_tier_its_work_leaves_at_the_accounts_refill_rate() {
-    let tier = Quota { shape: Shape::Fixed, ..Quota::requests_per_minute(20) };
+    let tier = Quota { shape: QuotaShape::Fixed, ..Quota::requests_per_minute(20) };
     let limits = Limits { quotas: vec![Quota::requests_per_minute(600)], burst: Some(10) };
     let tiers = vec![("tier".into(), Limits { quotas: vec![tier], burst: None })];
     let mut pacer = pacer(PacerConfig { limits, tiers, ..PacerConfig::default() });
@@ -325,7 +325,7 @@ fn others_test_a_closed_gate_before_an_item_that_failed_there() {
         });
         pacer.complete(at(2.1), tickets[0], Outcome::new(Class::Throttled).with_hint(8 * S, false));
         match pacer.complete(at(3.1), tickets[1], Outcome::new(Class::Transient)) {
-            Verdict::Retry { delay, .. } => delay,
+            NextAction::Retry { delay, .. } => delay,
             other => panic!("{other:?}"),
         }
     };

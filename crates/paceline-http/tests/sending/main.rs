@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderValue, Method};
-use paceline::{Class, Dimension, GiveUp, Request, UnknownOutcome, Verdict};
+use paceline::{Class, Dimension, GiveUp, NextAction, Request, UnknownOutcome};
 use paceline_http::{Call, NoAnswer, SenderConfig};
 use paceline_providers::Provider;
 use serde_json::json;
@@ -111,8 +111,8 @@ async fn only_what_may_be_repeated_is_sent_again_after_silence() {
     ] {
         let exchange = send(&sender(config.clone()), 1, &call).await;
         assert_eq!(exchange.unknown.ends(), ends, "{call:?}");
-        let ended = match exchange.verdict {
-            Verdict::GiveUp { reason, .. } => Some(reason),
+        let ended = match exchange.action {
+            NextAction::GiveUp { reason, .. } => Some(reason),
             _ => None,
         };
         assert_eq!(ended, ends, "{call:?}");
@@ -166,8 +166,8 @@ async fn the_rest_of_a_batch_is_what_is_left_of_its_item_and_its_answers_are_joi
     assert_eq!(sender.rest_of(7), None);
     let first = send(&sender, 7, &call).await;
     assert!(matches!(
-        (first.reading.class, first.verdict),
-        (Class::Partial, Verdict::Retry { .. } | Verdict::Resend { .. })
+        (first.reading.class, first.action),
+        (Class::Partial, NextAction::Retry { .. } | NextAction::Resend { .. })
     ));
     call.body = sender.rest_of(7).expect("something is left");
     assert_eq!(call.body, Bytes::from(json!({"RequestItems": {"t": {"Keys": ["b"]}}}).to_string()));
@@ -214,7 +214,7 @@ async fn a_caller_who_knows_more_has_the_last_word_before_the_pacer_hears_of_it(
     };
     let exchange = sender.send_judged(permit, &call, pending(), judged).await;
     assert_eq!((exchange.reading.class, exchange.status()), (Class::Invalid, Some(429)));
-    assert!(matches!(exchange.verdict, Verdict::GiveUp { .. }), "{:?}", exchange.verdict);
+    assert!(matches!(exchange.action, NextAction::GiveUp { .. }), "{:?}", exchange.action);
 }
 
 /// As an ACME client does: the directory tells the addresses.

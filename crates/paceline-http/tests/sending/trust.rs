@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::sync::Arc;
 
-use paceline::{Class, Reach};
+use paceline::{Class, LimitScope};
 use paceline_http::{NoAnswer, SenderConfig};
 use paceline_providers::Provider;
 use rcgen::{CertificateParams, KeyPair};
@@ -29,7 +29,7 @@ fn acceptor(name: &str) -> TlsAcceptor {
 async fn distrust_stops_the_account_and_says_what_to_do() {
     let server = Server::tls(acceptor("localhost")).await;
     let exchange = send(&server.sender(Provider::Generic), 1, &post("/", "{}")).await;
-    assert_eq!((exchange.reading.class, exchange.reading.reach), (Class::Account, Reach::Account));
+    assert_eq!((exchange.reading.class, exchange.reading.reach), (Class::Account, LimitScope::Account));
     let Err(NoAnswer::Tls(words)) = exchange.answer else { panic!("{:?}", exchange.answer) };
     assert!(words.starts_with("the server's certificate is not trusted") || words.contains("ca_file"), "{words}");
     assert!(server.arrivals().is_empty(), "nothing was sent");

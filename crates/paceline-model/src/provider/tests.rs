@@ -5,20 +5,24 @@ use proptest::prelude::*;
 
 const MS: Duration = Duration::from_millis(1);
 
-fn quota(dimension: Dimension, limit: u64, shape: Shape) -> Limit {
+fn quota(dimension: Dimension, limit: u64, shape: QuotaShape) -> ModelLimit {
     Quota { dimension, limit, window: 60_000 * MS, shape }.into()
 }
 
-fn provider(config: ProviderConfig) -> Provider {
-    Provider::new(config, 7).expect("a sound configuration")
+fn provider(config: ProviderConfig) -> ProviderModel {
+    ProviderModel::new(config, 7).expect("a sound configuration")
 }
 
 fn cost(tokens: u64) -> Cost {
     Cost::request().with(Dimension::Tokens, tokens)
 }
 
-fn shapes() -> impl Strategy<Value = Shape> {
-    prop_oneof![Just(Shape::Sliding), Just(Shape::Fixed), (1u64..20).prop_map(|burst| Shape::Bucket { burst })]
+fn shapes() -> impl Strategy<Value = QuotaShape> {
+    prop_oneof![
+        Just(QuotaShape::Sliding),
+        Just(QuotaShape::Fixed),
+        (1u64..20).prop_map(|burst| QuotaShape::Bucket { burst })
+    ]
 }
 
 proptest! {
@@ -52,8 +56,8 @@ proptest! {
 #[test]
 fn the_limit_with_the_longest_wait_is_named_and_its_wait_is_enough_for_all() {
     let limits = vec![
-        quota(Dimension::Requests, 60, Shape::Bucket { burst: 1 }),
-        quota(Dimension::Tokens, 600, Shape::Bucket { burst: 100 }),
+        quota(Dimension::Requests, 60, QuotaShape::Bucket { burst: 1 }),
+        quota(Dimension::Tokens, 600, QuotaShape::Bucket { burst: 100 }),
     ];
     let mut provider = provider(ProviderConfig { limits, ..Default::default() });
     assert!(matches!(provider.arrive(Instant::ZERO, &cost(100)), Admission::Admitted(_)));
@@ -106,7 +110,7 @@ fn strangers_use_up_what_the_schedule_leaves() {
     let step = |seconds: u64, factor| Step { at: Duration::from_secs(seconds), factor };
     let schedule = Schedule::Steps { steps: vec![step(100, 0.1), step(200, 1.0)], brownout: true };
     let tenants = Tenants { base: 30.0, burst: 0.0, on: MS, period: MS };
-    let limits = vec![quota(Dimension::Requests, 3_000, Shape::Bucket { burst: 50 })];
+    let limits = vec![quota(Dimension::Requests, 3_000, QuotaShape::Bucket { burst: 50 })];
     let mut shared = provider(ProviderConfig { limits, schedule, tenants: Some(tenants), ..Default::default() });
     let mut admitted = [0; 3];
     // 9.9 ms: in step with the refill we would take every unit before a stranger can.
@@ -145,8 +149,8 @@ fn faults_come_as_often_as_told_after_half_the_time() {
 
 #[test]
 fn nonsense_is_refused() {
-    let error = |config| Provider::new(config, 0).err();
-    let limits = vec![quota(Dimension::Tokens, 60, Shape::Bucket { burst: 0 })];
+    let error = |config| ProviderModel::new(config, 0).err();
+    let limits = vec![quota(Dimension::Tokens, 60, QuotaShape::Bucket { burst: 0 })];
     assert_eq!(error(ProviderConfig { limits, ..Default::default() }), Some(ProviderError::Limit(Dimension::Tokens)));
     let overload = Some(Overload { queue: f64::NAN, ..Overload::of(4) });
     assert_eq!(error(ProviderConfig { overload, ..Default::default() }), Some(ProviderError::Capacity));

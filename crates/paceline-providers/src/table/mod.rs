@@ -14,7 +14,7 @@ use std::sync::{LazyLock, OnceLock};
 use std::time::Duration;
 
 use http::HeaderName;
-use paceline_core::{Class, Dimension, Restores};
+use paceline_core::{Class, Dimension, RefillMode};
 use serde::Deserialize;
 
 pub use self::charge::{CachedInput, Charge, Counts, Free, NotFree, Reserves};
@@ -173,7 +173,7 @@ pub struct LimitHeaders {
     pub reset: ResetForm,
     /// How the limit comes back.
     #[serde(deserialize_with = "restores")]
-    pub restores: Restores,
+    pub restores: RefillMode,
     /// The documented window, where none can be derived.
     #[serde(default, deserialize_with = "duration")]
     pub window: Option<Duration>,
@@ -290,7 +290,7 @@ impl Api {
 
 impl LimitHeaders {
     /// A limit that stands in these fields.
-    pub const fn new(dimension: Dimension, headers: Fields, restores: Restores) -> Self {
+    pub const fn new(dimension: Dimension, headers: Fields, restores: RefillMode) -> Self {
         let (used_of_limit, reset, window) = (None, ResetForm::Any, None);
         Self { dimension, headers, used_of_limit, reset, restores, window, unless_standard: false }
     }

@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use http::HeaderName;
-use paceline_core::{Class, Reach};
+use paceline_core::{Class, LimitScope};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 
@@ -24,11 +24,11 @@ pub(super) fn rules<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<TableRule>
 }
 
 /// How far an answer of a class usually reaches.
-pub(crate) const fn usual_reach(class: Class) -> Reach {
+pub(crate) const fn usual_reach(class: Class) -> LimitScope {
     match class {
-        Class::Account => Reach::Account,
-        Class::Throttled | Class::QuotaExhausted | Class::Overloaded | Class::Partial => Reach::Scope,
-        Class::Success | Class::Transient | Class::Invalid | Class::Filtered | Class::Abandoned => Reach::Item,
+        Class::Account => LimitScope::Account,
+        Class::Throttled | Class::QuotaExhausted | Class::Overloaded | Class::Partial => LimitScope::Scope,
+        Class::Success | Class::Transient | Class::Invalid | Class::Filtered | Class::Abandoned => LimitScope::Item,
     }
 }
 
@@ -108,9 +108,9 @@ impl RuleFile {
         };
         let reach = match self.scope.as_deref() {
             None => usual_reach(self.class),
-            Some("item") => Reach::Item,
-            Some("model") => Reach::Scope,
-            Some("key") => Reach::Account,
+            Some("item") => LimitScope::Item,
+            Some("model") => LimitScope::Scope,
+            Some("key") => LimitScope::Account,
             Some(other) => return Err(format!("{other} is no scope")),
         };
         let rule = Rule { status, place, equals, phrase, class: self.class, reach, wait: self.wait };

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use http::{HeaderName, HeaderValue};
-use paceline_core::{Class, Dimension, Restores, parse_duration};
+use paceline_core::{Class, Dimension, RefillMode, parse_duration};
 use serde::de::Error as _;
 use serde::{Deserialize as _, Deserializer};
 
@@ -26,11 +26,11 @@ pub(super) fn dimension<'de, D: Deserializer<'de>>(from: D) -> Result<Dimension,
     String::deserialize(from).map(|name| Dimension::from_name(&name))
 }
 
-pub(super) fn restores<'de, D: Deserializer<'de>>(from: D) -> Result<Restores, D::Error> {
+pub(super) fn restores<'de, D: Deserializer<'de>>(from: D) -> Result<RefillMode, D::Error> {
     match String::deserialize(from)?.as_str() {
-        "gradually" => Ok(Restores::Gradually),
-        "at_once" => Ok(Restores::AtOnce),
-        "unknown" => Ok(Restores::Unknown),
+        "gradually" => Ok(RefillMode::Gradually),
+        "at_once" => Ok(RefillMode::AtOnce),
+        "unknown" => Ok(RefillMode::Unknown),
         other => Err(D::Error::custom(format!("{other}: expected gradually, at_once or unknown"))),
     }
 }

@@ -1,8 +1,8 @@
 use super::*;
 use crate::policy;
 use crate::trace::Span;
-use paceline_core::{Dimension, Limits, Pace, PacerConfig, Quota, Retry, Shape};
-use paceline_model::{Hints, Limit, ProviderConfig};
+use paceline_core::{Dimension, Limits, Pace, PacerConfig, Quota, QuotaShape, Retry};
+use paceline_model::{Hints, ModelLimit, ProviderConfig};
 
 fn run(name: &str, items: u32, setup: &Setup) -> Measures {
     let scenario = Scenario::named(name).expect("built in").with_at_most(items);
@@ -56,8 +56,8 @@ fn who_knows_the_limit_is_as_fast_as_the_oracle() {
 
 /// Sixty a minute, one at a time, and a job of 300.
 fn sixty_per_minute() -> Scenario {
-    let quota = Quota { shape: Shape::Bucket { burst: 1 }, ..Quota::requests_per_minute(60) };
-    let provider = ProviderConfig { limits: vec![Limit::from(quota)], ..ProviderConfig::default() };
+    let quota = Quota { shape: QuotaShape::Bucket { burst: 1 }, ..Quota::requests_per_minute(60) };
+    let provider = ProviderConfig { limits: vec![ModelLimit::from(quota)], ..ProviderConfig::default() };
     let net = Duration::from_millis(50);
     Scenario {
         name: "sixty".to_owned(),

@@ -5,11 +5,11 @@ use std::collections::BinaryHeap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use paceline_core::{Class, Dimension, Instant, LimitReport, Restores, Rng, Shape};
-use paceline_model::{Admission, Cause, Hints, Provider, Refusal, Service, ToldWait};
+use paceline_core::{Class, Dimension, Instant, LimitReport, QuotaShape, RefillMode, Rng};
+use paceline_model::{Admission, Cause, Hints, ProviderModel, Refusal, Service, ToldWait};
 
 use super::{Setup, SimError};
-use crate::policy::{self, Answer, Fate, Next, Policy, Setting, Wait, Work};
+use crate::policy::{self, CallResult, Fate, Next, Policy, Setting, Wait, Work};
 use crate::record::Record;
 use crate::scenario::{Item, Scenario};
 use crate::trace::{PaceNow, Recorder, Span};
@@ -57,7 +57,7 @@ pub(crate) struct World<'a> {
     scenario: &'a Scenario,
     hints: Hints,
     items: &'a [Item],
-    pub(crate) provider: Provider,
+    pub(crate) provider: ProviderModel,
     clients_a_lane: u32,
     lanes: Vec<Lane<'a>>,
     calls: Vec<Call>,
@@ -86,7 +86,7 @@ impl<'a> World<'a> {
         setup: &Setup,
         hints: Hints,
         items: &'a [Item],
-        provider: Provider,
+        provider: ProviderModel,
         seeds: &mut Rng,
     ) -> Result<Self, SimError> {
         let [network, refusals, lies, starts] = [(); 4].map(|()| seeds.next_u64());
@@ -371,7 +371,7 @@ impl<'a> World<'a> {
         }
         let lane = &mut self.lanes[call.lane as usize];
         lane.in_flight -= 1;
-        let answer = Answer {
+        let answer = CallResult {
             item: call.item,
             class: call.class,
             sent: call.sent,
@@ -408,7 +408,7 @@ impl<'a> World<'a> {
                 remaining: Some(state.remaining),
                 reset: Some(state.reset),
                 window: Some(state.window),
-                restores: if shape == Shape::Fixed { Restores::AtOnce } else { Restores::Gradually },
+                restores: if shape == QuotaShape::Fixed { RefillMode::AtOnce } else { RefillMode::Gradually },
             })
         });
         told.collect()

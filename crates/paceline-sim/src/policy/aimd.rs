@@ -5,7 +5,7 @@
 
 use paceline_core::{Class, Instant, Rng};
 
-use super::Answer;
+use super::CallResult;
 use super::crew::{After, Ask, Leave, Made, Rule, full_jitter};
 
 #[derive(Debug)]
@@ -29,7 +29,7 @@ impl Rule for Aimd {
         if ask.in_flight < self.limit { Leave::Now } else { Leave::OnAnswer }
     }
 
-    fn answered(&mut self, _: Instant, answer: &Answer<'_>, call: Made) -> After {
+    fn answered(&mut self, _: Instant, answer: &CallResult<'_>, call: Made) -> After {
         if answer.class == Class::Success {
             self.limit = (self.limit + 1).min(Self::MOST);
             return After::Done;

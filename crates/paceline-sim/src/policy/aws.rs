@@ -4,7 +4,7 @@
 
 use paceline_core::{Class, Instant, Rng};
 
-use super::Answer;
+use super::CallResult;
 use super::bucket::Bucket;
 use super::crew::{After, Ask, Leave, Made, Rule, seconds};
 
@@ -109,7 +109,7 @@ impl Rule for Adaptive {
         }
     }
 
-    fn answered(&mut self, now: Instant, answer: &Answer<'_>, call: Made) -> After {
+    fn answered(&mut self, now: Instant, answer: &CallResult<'_>, call: Made) -> After {
         self.adapt(seconds(now), answer.class == Class::Throttled);
         if answer.class == Class::Success {
             let refund = if call.attempt > 0 { 5 } else { 1 };

@@ -4,7 +4,7 @@
 
 use paceline_core::{Class, Instant, Rng};
 
-use super::Answer;
+use super::CallResult;
 use super::crew::{After, Ask, Leave, Made, Rule, full_jitter};
 
 /// An estimate of how many calls should be in flight.
@@ -32,7 +32,7 @@ impl<E: Estimate> Rule for Limited<E> {
         if ask.in_flight < self.estimate.limit() as u32 { Leave::Now } else { Leave::OnAnswer }
     }
 
-    fn answered(&mut self, now: Instant, answer: &Answer<'_>, call: Made) -> After {
+    fn answered(&mut self, now: Instant, answer: &CallResult<'_>, call: Made) -> After {
         if answer.class != Class::Transient {
             self.estimate.sample((now - answer.sent).as_secs_f64(), answer.in_flight, answer.is_refused());
         }

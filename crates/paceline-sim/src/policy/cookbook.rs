@@ -6,7 +6,7 @@ use paceline_core::{Class, Dimension, Instant};
 
 use super::bucket::Bucket;
 use super::crew::{After, Ask, Leave, Made, Rule, seconds};
-use super::{Answer, Setting};
+use super::{CallResult, Setting};
 
 #[derive(Debug)]
 pub(super) struct Cookbook {
@@ -47,7 +47,7 @@ impl Rule for Cookbook {
         }
     }
 
-    fn answered(&mut self, now: Instant, answer: &Answer<'_>, call: Made) -> After {
+    fn answered(&mut self, now: Instant, answer: &CallResult<'_>, call: Made) -> After {
         const ATTEMPTS: u32 = 5;
         const PAUSE: f64 = 15.0;
         if answer.class == Class::Success {

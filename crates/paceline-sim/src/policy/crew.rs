@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use paceline_core::{Class, Cost, Instant, Rng};
 
-use super::{Answer, Fate, Next, Policy, Work};
+use super::{CallResult, Fate, Next, Policy, Work};
 
 /// What is special about a peer.
 pub(super) trait Rule {
@@ -19,7 +19,7 @@ pub(super) trait Rule {
     fn sent(&mut self, _now: Instant, _ask: &Ask<'_>) {}
 
     /// It was answered.
-    fn answered(&mut self, now: Instant, answer: &Answer<'_>, call: Made) -> After;
+    fn answered(&mut self, now: Instant, answer: &CallResult<'_>, call: Made) -> After;
 
     /// Calls per second, where it has such a number.
     fn rate(&self) -> Option<f64> {
@@ -189,7 +189,7 @@ impl<R: Rule> Policy for Crew<R> {
         }
     }
 
-    fn answered(&mut self, now: Instant, answer: &Answer<'_>) -> Fate {
+    fn answered(&mut self, now: Instant, answer: &CallResult<'_>) -> Fate {
         self.in_flight -= 1;
         let made = *self.call(answer.item);
         match self.rule.answered(now, answer, made) {

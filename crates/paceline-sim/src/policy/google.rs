@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 
 use paceline_core::{Class, Instant, Rng};
 
-use super::Answer;
+use super::CallResult;
 use super::crew::{After, Ask, Leave, Made, Rule, full_jitter, seconds};
 
 #[derive(Debug)]
@@ -57,7 +57,7 @@ impl Rule for Throttling {
         Leave::At(self.next)
     }
 
-    fn answered(&mut self, now: Instant, answer: &Answer<'_>, call: Made) -> After {
+    fn answered(&mut self, now: Instant, answer: &CallResult<'_>, call: Made) -> After {
         if !answer.is_refused() {
             self.accepts.0.push_back(seconds(now));
         }

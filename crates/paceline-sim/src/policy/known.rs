@@ -2,11 +2,11 @@
 //!
 //! Source: a token bucket and a semaphore, as in most client libraries, with full jitter for what is refused all the same.
 
-use paceline_core::{Class, Dimension, Instant, Rng, Shape};
+use paceline_core::{Class, Dimension, Instant, QuotaShape, Rng};
 
 use super::bucket::Bucket;
 use super::crew::{After, Ask, Leave, Made, Rule, full_jitter, seconds};
-use super::{Answer, Setting};
+use super::{CallResult, Setting};
 
 #[derive(Debug)]
 pub(super) struct Known {
@@ -20,9 +20,9 @@ impl Known {
     pub(super) fn new(setting: &Setting<'_>) -> Self {
         let provider = &setting.scenario.provider;
         let bursts = provider.limits.iter().map(|limit| match (limit.quota.shape, &limit.quota.dimension) {
-            (Shape::Bucket { burst }, Dimension::Requests) => burst as f64,
-            (Shape::Bucket { burst }, _) => burst as f64 / setting.scenario.mean_cost(),
-            (Shape::Fixed | Shape::Sliding, _) => 1.0,
+            (QuotaShape::Bucket { burst }, Dimension::Requests) => burst as f64,
+            (QuotaShape::Bucket { burst }, _) => burst as f64 / setting.scenario.mean_cost(),
+            (QuotaShape::Fixed | QuotaShape::Sliding, _) => 1.0,
         });
         let burst = bursts.fold(f64::INFINITY, f64::min);
         let share = |burst: f64| (burst / f64::from(setting.processes)).max(1.0);
@@ -49,7 +49,7 @@ impl Rule for Known {
         }
     }
 
-    fn answered(&mut self, _: Instant, answer: &Answer<'_>, call: Made) -> After {
+    fn answered(&mut self, _: Instant, answer: &CallResult<'_>, call: Made) -> After {
         if answer.class == Class::Success {
             return After::Done;
         }

@@ -50,7 +50,7 @@ pub trait Policy {
     }
 
     /// A call of this client was answered.
-    fn answered(&mut self, now: Instant, answer: &Answer<'_>) -> Fate;
+    fn answered(&mut self, now: Instant, answer: &CallResult<'_>) -> Fate;
 
     /// Calls per second that it lets out at present, where it has such a number.
     fn rate(&self, _now: Instant) -> Option<f64> {
@@ -99,7 +99,7 @@ pub enum Fate {
 
 /// The end of a call as its client sees it.
 #[derive(Clone, Copy, Debug)]
-pub struct Answer<'a> {
+pub struct CallResult<'a> {
     /// Which item.
     pub item: u32,
     /// Success, throttled, overloaded or transient.
@@ -116,7 +116,7 @@ pub struct Answer<'a> {
     pub cost: &'a Cost,
 }
 
-impl Answer<'_> {
+impl CallResult<'_> {
     /// Whether the provider turned the call away.
     pub fn is_refused(&self) -> bool {
         matches!(self.class, Class::Throttled | Class::Overloaded)

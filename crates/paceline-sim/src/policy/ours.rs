@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use paceline_core::{
-    BreakerConfig, Class, Concurrency, ConfigError, Event, Instant, Limits, Outcome, Pace, Pacer, PacerConfig, Quota,
-    Request, ResponsiveConfig, Retry, ScopeId, ScopeSnapshot, Ticket, Verdict,
+    BreakerConfig, Class, Concurrency, ConfigError, Event, Instant, Limits, NextAction, Outcome, Pace, Pacer,
+    PacerConfig, Quota, Request, ResponsiveConfig, Retry, ScopeId, ScopeSnapshot, Ticket,
 };
 
 use super::waits::{Wait, Waits};
-use super::{Answer, Fate, Next, Policy, Setting, Work};
+use super::{CallResult, Fate, Next, Policy, Setting, Work};
 
 /// One pacer with one scope.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ impl Ours {
             Pace::Responsive | Pace::Linear | Pace::Exponential => Concurrency::Fixed { max: setting.workers() },
         };
         let retry = Retry { max_retries: u32::MAX, ..Retry::default() };
-        let breaker = BreakerConfig { items: u32::MAX, ..BreakerConfig::default() };
+        let breaker = BreakerConfig { min_distinct_items: u32::MAX, ..BreakerConfig::default() };
         let config = PacerConfig { limits, concurrency, retry, breaker, ..config };
         let ours = Self::configured(config, setting).expect("a share of sound limits is sound");
         Self { after_fault: Some(Duration::from_millis(500)), ..ours }
@@ -169,7 +169,7 @@ impl Policy for Ours {
         self.pacer.reconfigure(now, config).expect("a sound configuration stays sound with fewer workers");
     }
 
-    fn answered(&mut self, now: Instant, answer: &Answer<'_>) -> Fate {
+    fn answered(&mut self, now: Instant, answer: &CallResult<'_>) -> Fate {
         let ticket = self.tickets[answer.item as usize].take().expect("only calls in flight are answered");
         let outcome = Outcome {
             hint: answer.wait.map(|told| paceline_core::Hint::new(told.wait, told.exact)),
@@ -178,25 +178,25 @@ impl Policy for Ours {
             ..Outcome::new(answer.class)
         };
         match self.pacer.complete(now, ticket, outcome) {
-            Verdict::Retry { mut next, .. } | Verdict::Resend { mut next, .. } => {
+            NextAction::Retry { mut next, .. } | NextAction::Resend { mut next, .. } => {
                 if let (Class::Transient, Some(wait)) = (answer.class, self.after_fault) {
                     next.not_before = Some(now + wait);
                 }
                 self.pacer.enqueue(now, *next).expect("it had room before");
                 Fate::Again
             }
-            Verdict::GiveUp { .. } => Fate::Lost,
+            NextAction::GiveUp { .. } => Fate::Lost,
             _ => Fate::Done,
         }
     }
 
     fn rate(&self, now: Instant) -> Option<f64> {
-        self.snapshot(now).belief.map(|belief| belief.rate)
+        self.snapshot(now).estimate.map(|belief| belief.rate)
     }
 
     fn limit(&self, now: Instant) -> Option<u32> {
-        let ScopeSnapshot { belief, concurrency, .. } = self.snapshot(now);
-        belief.map_or(Some(concurrency.current_limit), |belief| belief.cap)
+        let ScopeSnapshot { estimate, concurrency, .. } = self.snapshot(now);
+        estimate.map_or(Some(concurrency.current_limit), |estimate| estimate.cap)
     }
 
     fn delay(&self, now: Instant) -> Option<Duration> {
@@ -204,6 +204,6 @@ impl Policy for Ours {
     }
 
     fn explain(&self, now: Instant) -> Option<String> {
-        self.snapshot(now).belief.map(|belief| belief.to_string())
+        self.snapshot(now).estimate.map(|estimate| estimate.to_string())
     }
 }

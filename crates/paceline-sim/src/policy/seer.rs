@@ -4,16 +4,16 @@
 use std::time::Duration;
 
 use paceline_core::{Class, Instant};
-use paceline_model::{Admission, Provider};
+use paceline_model::{Admission, ProviderModel};
 
-use super::{Answer, Fate, Next, Policy, Setting, Work};
+use super::{CallResult, Fate, Next, Policy, Setting, Work};
 
 /// Limits that change are looked at so often.
 const LOOK: Duration = Duration::from_millis(50);
 
 #[derive(Debug)]
 pub(super) struct Seer {
-    provider: Provider,
+    provider: ProviderModel,
     /// The shortest and the longest way of a call to the provider, as far as this one knows.
     way: (Duration, Duration),
     /// Refused all the same.
@@ -32,7 +32,7 @@ impl Seer {
     }
 
     fn new(setting: &Setting<'_>, way: (f64, f64)) -> Self {
-        let provider = Provider::new(setting.scenario.provider.clone(), setting.seed);
+        let provider = ProviderModel::new(setting.scenario.provider.clone(), setting.seed);
         let net = setting.scenario.net;
         let way = (net.mul_f64(way.0), net.mul_f64(way.1));
         Self { provider: provider.expect("the engine has made the same one"), way, again: Vec::new() }
@@ -61,7 +61,7 @@ impl Policy for Seer {
         Next::Send(item)
     }
 
-    fn answered(&mut self, now: Instant, answer: &Answer<'_>) -> Fate {
+    fn answered(&mut self, now: Instant, answer: &CallResult<'_>) -> Fate {
         self.provider.finish(now);
         if answer.class != Class::Success {
             self.again.push(answer.item);

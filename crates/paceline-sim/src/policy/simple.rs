@@ -4,7 +4,7 @@
 
 use paceline_core::{Class, Instant, Rng};
 
-use super::Answer;
+use super::CallResult;
 use super::crew::{After, Made, Rule};
 
 /// The OpenAI client's own retries: two, then the item is lost.
@@ -18,7 +18,7 @@ impl OpenAi {
 }
 
 impl Rule for OpenAi {
-    fn answered(&mut self, _: Instant, answer: &Answer<'_>, call: Made) -> After {
+    fn answered(&mut self, _: Instant, answer: &CallResult<'_>, call: Made) -> After {
         const RETRIES: u32 = 2;
         const LONGEST_TOLD: f64 = 120.0;
         if answer.class == Class::Success {
@@ -44,7 +44,7 @@ impl Tenacity {
 }
 
 impl Rule for Tenacity {
-    fn answered(&mut self, _: Instant, answer: &Answer<'_>, call: Made) -> After {
+    fn answered(&mut self, _: Instant, answer: &CallResult<'_>, call: Made) -> After {
         if answer.class == Class::Success {
             return After::Done;
         }
@@ -90,7 +90,7 @@ impl Responsive {
 }
 
 impl Rule for Responsive {
-    fn answered(&mut self, _: Instant, answer: &Answer<'_>, call: Made) -> After {
+    fn answered(&mut self, _: Instant, answer: &CallResult<'_>, call: Made) -> After {
         let worker = call.worker as usize;
         if worker >= self.delays.len() {
             self.delays.resize(worker + 1, Delay::default());

@@ -3,7 +3,7 @@
 use std::mem::discriminant;
 use std::time::Duration;
 
-use paceline_core::{Instant, Policy};
+use paceline_core::{Instant, WaitCause};
 use serde::Serialize;
 
 /// What calls wait for, and how long.
@@ -19,7 +19,7 @@ pub struct Wait {
 /// Time, shared out among the rules that made a call wait.
 #[derive(Debug, Default)]
 pub(super) struct Waits {
-    rows: Vec<(Option<Policy>, Duration)>,
+    rows: Vec<(Option<WaitCause>, Duration)>,
     /// Since when it is waited, and the row of the rule.
     since: Option<(Instant, usize)>,
     last_sent: Option<Instant>,
@@ -35,7 +35,7 @@ impl Waits {
     }
 
     /// From now on the next call waits for that rule; for none of them when there is none left to send.
-    pub(super) fn wait(&mut self, now: Instant, rule: Option<Policy>) {
+    pub(super) fn wait(&mut self, now: Instant, rule: Option<WaitCause>) {
         self.until(now);
         let row = self.rows.iter().position(|(known, _)| same(known, &rule)).unwrap_or_else(|| {
             self.rows.push((rule, Duration::ZERO));
@@ -65,12 +65,12 @@ impl Waits {
 }
 
 /// Limits are told apart; what is left of them and the present value of a learnt delay or rate are not.
-fn same(a: &Option<Policy>, b: &Option<Policy>) -> bool {
+fn same(a: &Option<WaitCause>, b: &Option<WaitCause>) -> bool {
     match (a, b) {
-        (Some(a @ Policy::Quota { .. }), Some(b)) => a == b,
+        (Some(a @ WaitCause::Quota { .. }), Some(b)) => a == b,
         (
-            Some(Policy::Announced { dimension: a, limit, .. }),
-            Some(Policy::Announced { dimension: b, limit: other, .. }),
+            Some(WaitCause::ServerLimit { dimension: a, limit, .. }),
+            Some(WaitCause::ServerLimit { dimension: b, limit: other, .. }),
         ) => (a, limit) == (b, other),
         (Some(a), Some(b)) => discriminant(a) == discriminant(b),
         (None, None) => true,
@@ -78,13 +78,13 @@ fn same(a: &Option<Policy>, b: &Option<Policy>) -> bool {
     }
 }
 
-fn words(rule: &Option<Policy>) -> String {
+fn words(rule: &Option<WaitCause>) -> String {
     match rule {
         None => "the last answers".to_owned(),
-        Some(Policy::NotBefore) => "the delay before a retry".to_owned(),
-        Some(Policy::Spacing { .. }) => "the delay between calls".to_owned(),
-        Some(Policy::Rate { .. }) => "the learnt rate".to_owned(),
-        Some(Policy::Announced { dimension, limit, .. }) => format!("the server's limit of {limit} {dimension}"),
+        Some(WaitCause::NotBefore) => "the delay before a retry".to_owned(),
+        Some(WaitCause::Spacing { .. }) => "the delay between calls".to_owned(),
+        Some(WaitCause::Rate { .. }) => "the learnt rate".to_owned(),
+        Some(WaitCause::ServerLimit { dimension, limit, .. }) => format!("the server's limit of {limit} {dimension}"),
         Some(rule) => rule.to_string(),
     }
 }

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use paceline_core::{Class, Instant, Rng};
 
-use super::Answer;
+use super::CallResult;
 use super::bucket::Bucket;
 use super::crew::{After, Ask, Leave, Made, Rule, seconds};
 
@@ -60,7 +60,7 @@ impl Rule for Window {
         }
     }
 
-    fn answered(&mut self, _: Instant, answer: &Answer<'_>, call: Made) -> After {
+    fn answered(&mut self, _: Instant, answer: &CallResult<'_>, call: Made) -> After {
         match answer.class {
             Class::Success => After::Done,
             Class::Throttled if call.attempt < 4 => {

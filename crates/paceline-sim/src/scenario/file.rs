@@ -232,18 +232,18 @@ fn latency(service: Service) -> Result<Latency, ScenarioError> {
     Ok(Latency::Lognormal { p50, p99, cap })
 }
 
-fn limit(index: usize, table: LimitTable) -> Result<Limit, ScenarioError> {
+fn limit(index: usize, table: LimitTable) -> Result<ModelLimit, ScenarioError> {
     let key = |name: &str| format!("limit[{index}].{name}");
     let shape = match (&table.shape, table.burst) {
-        (ShapeName::Bucket, burst) => Shape::Bucket { burst: burst.unwrap_or(table.limit) },
+        (ShapeName::Bucket, burst) => QuotaShape::Bucket { burst: burst.unwrap_or(table.limit) },
         (_, Some(burst)) => return Err(wrong(&key("burst"), burst, "none: only a bucket has a burst")),
-        (ShapeName::Fixed, None) => Shape::Fixed,
-        (ShapeName::Sliding, None) => Shape::Sliding,
+        (ShapeName::Fixed, None) => QuotaShape::Fixed,
+        (ShapeName::Sliding, None) => QuotaShape::Sliding,
     };
-    if table.phase.is_some() && shape != Shape::Fixed {
+    if table.phase.is_some() && shape != QuotaShape::Fixed {
         return Err(wrong(&key("phase"), "set", "none: only a fixed window has a phase"));
     }
-    if table.counts_refused && shape != Shape::Sliding {
+    if table.counts_refused && shape != QuotaShape::Sliding {
         return Err(wrong(&key("counts_refused"), true, "none: only a sliding window counts refused calls"));
     }
     let dimension = match table.counts.as_deref() {
@@ -253,7 +253,7 @@ fn limit(index: usize, table: LimitTable) -> Result<Limit, ScenarioError> {
     };
     let quota = Quota { dimension, limit: table.limit, window: time(&key("per"), &table.per)?, shape };
     let phase = table.phase.map(|phase| time(&key("phase"), &phase)).transpose()?;
-    Ok(Limit { quota, phase, counts_refused: table.counts_refused })
+    Ok(ModelLimit { quota, phase, counts_refused: table.counts_refused })
 }
 
 fn chance(index: usize, table: ChanceTable) -> Result<Chance, ScenarioError> {

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use paceline_core::{
-    Admit, Class, Cost, Event, LearntState, LevelState, Limits, Outcome, Pace, Pacer, PacerConfig, PacerState, Quota,
-    Request, ScopeId, Ticket, Verdict,
+    Admit, Class, Cost, Event, LearntState, LevelState, Limits, NextAction, Outcome, Pace, Pacer, PacerConfig,
+    PacerState, Quota, Request, ScopeId, Ticket,
 };
 use paceline_store::work::{
     EndReason, Failure, Filter, MemoryStore, NewItem, Scheduler, SchedulerConfig, SchedulerEvent, StartDecision,
@@ -74,7 +74,7 @@ impl World {
                         let is_out = now - paceline_core::Instant::ZERO < outage;
                         let class = if is_out { Class::Transient } else { Class::Success };
                         let sits_out = match world.pacer.lock().unwrap().complete(now, ticket, Outcome::new(class)) {
-                            Verdict::Retry { delay, .. } => Some(delay).filter(|_| is_probe),
+                            NextAction::Retry { delay, .. } => Some(delay).filter(|_| is_probe),
                             _ => None,
                         };
                         if is_out { Err(Failure::new(class, "down").of_probe(sits_out)) } else { Ok(()) }
@@ -99,8 +99,8 @@ impl World {
         }
         pacer.cancel(now, ticket);
         Err(match pacer.admit(now, &request) {
-            Admit::At { at, policy } => (Some(at - now), policy.to_string()),
-            Admit::OnRelease { policy } => (None, policy.to_string()),
+            Admit::At { at, cause } => (Some(at - now), cause.to_string()),
+            Admit::OnRelease { cause } => (None, cause.to_string()),
             Admit::Now => panic!("it was refused"),
         })
     }

@@ -19,8 +19,8 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use paceline_core::{
-    Admit, ConfigError, Event, Instant, Outcome, Pacer, PacerConfig, Policy, Request, Retry, ScopeId, Ticket, Verdict,
-    WaitReason,
+    Admit, ConfigError, Event, Instant, NextAction, Outcome, Pacer, PacerConfig, Request, Retry, ScopeId, Ticket,
+    WaitCause, WaitReason,
 };
 use tokio::sync::{Notify, oneshot};
 
@@ -131,7 +131,7 @@ impl Driver {
         })
     }
 
-    pub(crate) fn complete(self: &Arc<Self>, ticket: Ticket, outcome: Outcome) -> Verdict {
+    pub(crate) fn complete(self: &Arc<Self>, ticket: Ticket, outcome: Outcome) -> NextAction {
         self.act(|pacer, now| pacer.complete(now, ticket, outcome))
     }
 
@@ -315,12 +315,12 @@ impl State {
         if let Some(error) = self.stopped(&request.scope) {
             return NotNow::Never(error);
         }
-        let (after, policy) = match self.pacer.admit(now, request) {
-            Admit::Now => (None, Policy::Queue),
-            Admit::At { at, policy } => (Some(at - now), policy),
-            Admit::OnRelease { policy } => (None, policy),
+        let (after, cause) = match self.pacer.admit(now, request) {
+            Admit::Now => (None, WaitCause::Queue),
+            Admit::At { at, cause } => (Some(at - now), cause),
+            Admit::OnRelease { cause } => (None, cause),
         };
-        NotNow::Wait { after, reason: WaitReason { level: self.pacer.level(now, request), policy } }
+        NotNow::Wait { after, reason: WaitReason { level: self.pacer.level(now, request), cause } }
     }
 
     /// Leaves the request in the queue.

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use paceline_core::Cause;
+use paceline_core::PauseCause;
 use tokio::sync::oneshot;
 
 use super::Driver;
@@ -32,7 +32,7 @@ pub(super) struct News {
 /// A line of the log.
 pub(super) enum Note {
     Stopped { scope: Arc<str>, reason: Arc<str> },
-    Held { scope: Arc<str>, wait: Duration, cause: Cause },
+    Held { scope: Arc<str>, wait: Duration, cause: PauseCause },
 }
 
 impl News {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use paceline_core::{Class, Instant, Outcome, Request, Ticket, Verdict, WaitReason};
+use paceline_core::{Class, Instant, NextAction, Outcome, Request, Ticket, WaitReason};
 
 use crate::driver::Driver;
 
@@ -46,7 +46,7 @@ impl Permit {
     ///
     /// To send an item again, pass the verdict's `next` to [`acquire`](crate::Limiter::acquire): it carries the attempts
     /// so far, the earliest start and its place among those who wait.
-    pub fn complete(mut self, outcome: Outcome) -> Verdict {
+    pub fn complete(mut self, outcome: Outcome) -> NextAction {
         self.answered = true;
         self.driver.complete(self.ticket, outcome)
     }

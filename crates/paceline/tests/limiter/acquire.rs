@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::Poll;
 
-use paceline::{Class, Error, Level, NotNow, Policy, WaitReason};
+use paceline::{Class, Error, Level, NotNow, WaitCause, WaitReason};
 use tokio::time::Duration;
 
 use super::*;
@@ -125,7 +125,7 @@ async fn clones_share_one_budget() {
     let refusal = first.try_acquire(request(&first)).expect_err("two a minute");
     let NotNow::Wait {
         after: Some(after),
-        reason: WaitReason { level: Level::Account, policy: Policy::Quota { limit: 2, .. } },
+        reason: WaitReason { level: Level::Account, cause: WaitCause::Quota { limit: 2, .. } },
     } = refusal
     else {
         panic!("{refusal:?}");

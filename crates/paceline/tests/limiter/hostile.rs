@@ -3,7 +3,7 @@
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Wake, Waker};
 
-use paceline::{Admit, Cause, Class, Error, NotNow, Permit, Policy, TooLarge};
+use paceline::{Admit, Class, Error, NotNow, PauseCause, Permit, TooLarge, WaitCause};
 
 use super::*;
 
@@ -34,15 +34,15 @@ fn is_empty(limiter: &Limiter) -> bool {
 fn one_call_an_hour_says_when_for_the_next_and_for_the_one_behind_it() {
     let limiter = limiter(fixed(vec![requests(1, 3_600 * S)], None, 10));
     limiter.try_acquire(request(&limiter)).expect("the first").complete(success());
-    let after = |policy: fn(&Policy) -> bool| match limiter.try_acquire(request(&limiter)).map(drop) {
-        Err(NotNow::Wait { after: Some(after), reason }) if policy(&reason.policy) => after.as_secs(),
+    let after = |policy: fn(&WaitCause) -> bool| match limiter.try_acquire(request(&limiter)).map(drop) {
+        Err(NotNow::Wait { after: Some(after), reason }) if policy(&reason.cause) => after.as_secs(),
         other => panic!("{other:?}"),
     };
-    assert!((3_590..=3_601).contains(&after(|policy| matches!(policy, Policy::Quota { limit: 1, .. }))));
+    assert!((3_590..=3_601).contains(&after(|policy| matches!(policy, WaitCause::Quota { limit: 1, .. }))));
     let second = asks(&limiter);
-    assert!((7_190..=7_201).contains(&after(|policy| *policy == Policy::Queue)), "behind the second");
+    assert!((7_190..=7_201).contains(&after(|policy| *policy == WaitCause::Queue)), "behind the second");
     drop(second);
-    assert!((3_590..=3_601).contains(&after(|policy| matches!(policy, Policy::Quota { .. }))), "it is gone");
+    assert!((3_590..=3_601).contains(&after(|policy| matches!(policy, WaitCause::Quota { .. }))), "it is gone");
 }
 
 #[test]
@@ -168,12 +168,12 @@ async fn a_blocked_worker_of_the_runtime_holds_up_no_other() {
 fn a_hold_by_the_program_names_itself_and_ends_with_resume() {
     let limiter = limiter(fixed(vec![], None, 1));
     limiter.hold(None, Instant::MAX);
-    let (mut waits, cause) = (asks(&limiter), Cause::Program);
+    let (mut waits, cause) = (asks(&limiter), PauseCause::Program);
     let told = limiter.try_acquire(request(&limiter)).expect_err("it is held").to_string();
     assert!(told.starts_with("not now: "), "{told}");
     let first = Request { priority: 1, ..request(&limiter) };
     match limiter.admit(&first) {
-        Admit::At { policy: Policy::Held { cause: told } | Policy::Gate { cause: told }, .. } => {
+        Admit::At { cause: WaitCause::Held { cause: told } | WaitCause::Gate { cause: told }, .. } => {
             assert_eq!(told, cause)
         }
         other => panic!("{other:?}"),

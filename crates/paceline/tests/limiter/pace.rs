@@ -65,7 +65,7 @@ async fn two_items_that_wait_hold_up_no_other() {
     let mut failed = Vec::new();
     for item in 0..2 {
         let permit = limiter.acquire(Request { item: Some(item), ..request(&limiter) }).await.expect("open");
-        let paceline::Verdict::Retry { next, delay } = permit.complete(Outcome::new(Class::Overloaded)) else {
+        let paceline::NextAction::Retry { next, delay } = permit.complete(Outcome::new(Class::Overloaded)) else {
             panic!("a 503 is retried");
         };
         assert_eq!(delay, 5 * S);

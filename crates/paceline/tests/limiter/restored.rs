@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use paceline::{
-    Cause, Class, Cost, Dimension, Limiter, LimiterState, Limits, NewerState, Outcome, PacerConfig, Quota, Request,
-    Shape, Timestamp,
+    Class, Cost, Dimension, Limiter, LimiterState, Limits, NewerState, Outcome, PacerConfig, PauseCause, Quota,
+    QuotaShape, Request, Timestamp,
 };
 
 const HOUR: i64 = 3_600_000;
 
 fn hourly() -> Limiter {
     let quota = |shape| Quota { shape, ..Quota::sliding(Dimension::Requests, 5, S * 3_600) };
-    let quotas = vec![quota(Shape::Sliding), quota(Shape::Fixed), quota(Shape::Bucket { burst: 5 })];
+    let quotas = vec![quota(QuotaShape::Sliding), quota(QuotaShape::Fixed), quota(QuotaShape::Bucket { burst: 5 })];
     let config = PacerConfig { limits: Limits { quotas, burst: Some(5) }, ..PacerConfig::default() };
     Limiter::with_seed(config, 1).expect("sensible")
 }
@@ -51,14 +51,14 @@ fn an_hourly_limit_holds_over_a_restart_and_a_clock_that_is_set_back() {
 #[test]
 fn a_hold_lasts_no_longer_than_it_had_left() {
     let before = hourly();
-    before.hold_for(Some(&before.scope("a")), before.now() + S * 3_600, Cause::QuotaUsedUp);
+    before.hold_for(Some(&before.scope("a")), before.now() + S * 3_600, PauseCause::QuotaUsedUp);
     for (ago, left) in [(0, 3_600), (-48 * HOUR, 3_600), (HOUR / 4, 2_700), (2 * HOUR, 0)] {
         let after = hourly();
         after.restore(&kept(&before.export(), ago)).expect("the present version");
         let held = after.export().pacer.scopes.first().and_then(|scope| scope.held);
         let seconds = held.map_or(0.0, |held| held.left.as_secs_f64());
         assert!((seconds - f64::from(left)).abs() < 5.0, "{ago} ms ago: {seconds} s");
-        assert!(held.is_none_or(|held| held.cause == Cause::QuotaUsedUp));
+        assert!(held.is_none_or(|held| held.cause == PauseCause::QuotaUsedUp));
     }
 }
 
@@ -66,7 +66,7 @@ fn a_hold_lasts_no_longer_than_it_had_left() {
 fn it_is_written_as_plain_numbers_and_words() {
     let before = hourly();
     assert!(send(&before, "a"));
-    before.hold_for(Some(&before.scope("a")), before.now() + S * 60, Cause::QuotaUsedUp);
+    before.hold_for(Some(&before.scope("a")), before.now() + S * 60, PauseCause::QuotaUsedUp);
     let state: serde_json::Value = serde_json::to_value(before.export()).expect("it can be written");
     assert_eq!((&state["version"], state["at_ms"].is_i64()), (&1.into(), true));
     let window = &state["account"]["windows"][2];

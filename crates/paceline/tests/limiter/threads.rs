@@ -8,7 +8,7 @@ use std::sync::mpsc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 
-use paceline::{Class, Error, Permit, Verdict};
+use paceline::{Class, Error, NextAction, Permit};
 use tokio::runtime::{Builder, Runtime};
 
 use super::*;
@@ -372,7 +372,7 @@ fn failures_of_calls_without_an_item_open_the_breaker() {
     let limiter = limiter(fixed(vec![], None, 1_000));
     for _ in 0..20 {
         let permit = limiter.try_acquire(request(&limiter)).expect("the breaker is closed");
-        assert!(matches!(permit.complete(Outcome::new(Class::Transient)), Verdict::Retry { .. }));
+        assert!(matches!(permit.complete(Outcome::new(Class::Transient)), NextAction::Retry { .. }));
     }
     limiter.try_acquire(request(&limiter)).expect_err("the breaker is open");
 }

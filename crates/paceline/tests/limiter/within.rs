@@ -4,14 +4,14 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::task::Poll;
 
-use paceline::{Cause, Class, Error, Level, MaxWait, Outcome, Policy, Within};
+use paceline::{Class, Error, Level, MaxWait, Outcome, PauseCause, WaitCause, Within};
 
 use super::*;
 
 /// Until when, in seconds from then, and whose rule.
-fn deferred(within: Result<Within, Error>, from: Instant) -> (u64, Level, Policy) {
+fn deferred(within: Result<Within, Error>, from: Instant) -> (u64, Level, WaitCause) {
     match within {
-        Ok(Within::Deferred { until, reason }) => ((until - from).as_secs(), reason.level, reason.policy),
+        Ok(Within::Deferred { until, reason }) => ((until - from).as_secs(), reason.level, reason.cause),
         other => panic!("{other:?}"),
     }
 }
@@ -22,7 +22,7 @@ async fn a_known_hold_is_told_at_once_and_a_shorter_one_is_waited_for() {
     let start = limiter.now();
     limiter.hold(None, start + 60 * S);
     let told = limiter.acquire_within(request(&limiter), 5 * S).await;
-    assert_eq!(deferred(told, start), (60, Level::Account, Policy::Held { cause: Cause::Program }));
+    assert_eq!(deferred(told, start), (60, Level::Account, WaitCause::Held { cause: PauseCause::Program }));
     assert_eq!((limiter.now(), limiter.snapshot().account.waiting), (start, 0));
     let Ok(Within::Granted(permit)) = limiter.acquire_within(request(&limiter), 60 * S).await else {
         panic!("it takes a minute")
@@ -48,8 +48,8 @@ async fn a_pause_that_comes_is_told_to_those_who_wait_and_to_no_other() {
     tokio::time::advance(S).await;
     let now = limiter.now();
     held.complete(Outcome::new(Class::Throttled).with_hint(60 * S, false));
-    let cause = Cause::Throttled { asked: true };
-    assert_eq!(deferred(within.await, now), (60, Level::Scope, Policy::Gate { cause }));
+    let cause = PauseCause::Throttled { asked: true };
+    assert_eq!(deferred(within.await, now), (60, Level::Scope, WaitCause::Gate { cause }));
     assert_eq!(limiter.now(), now, "at once");
     assert_eq!(limiter.snapshot().account.waiting, 2);
     let Ok(Within::Granted(permit)) = patient.await else { panic!("it takes 90 s") };
@@ -65,7 +65,7 @@ async fn a_used_up_limit_is_told_unless_only_pauses_count() {
     let told = limiter.acquire_within(request(&limiter), 5 * S).await;
     let (seconds, level, policy) = deferred(told, start);
     assert!((3_599..=3_601).contains(&seconds) && level == Level::Account, "{seconds} s, {level:?}");
-    assert!(matches!(policy, Policy::Quota { limit: 1, .. }), "{policy}");
+    assert!(matches!(policy, WaitCause::Quota { limit: 1, .. }), "{policy}");
     let Ok(Within::Granted(permit)) = limiter.acquire_within(request(&limiter), MaxWait::Pause(5 * S)).await else {
         panic!("a limit is no pause")
     };
@@ -119,6 +119,6 @@ fn a_blocked_thread_is_told_too() {
     let now = limiter.now();
     limiter.hold(None, now + 60 * S);
     let told = waiting.join().expect("no panic");
-    assert_eq!(deferred(told, now), (60, Level::Account, Policy::Held { cause: Cause::Program }));
+    assert_eq!(deferred(told, now), (60, Level::Account, WaitCause::Held { cause: PauseCause::Program }));
     held.complete(success());
 }

@@ -7,7 +7,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::HeaderValue;
 use paceline::{Limiter, MaxWait, Permit, Within};
-use paceline_core::{Cause, Cost, Dimension, GiveUp, Instant, Level, Policy, Request, Timestamp, TooLarge, WaitReason};
+use paceline_core::{
+    Cost, Dimension, GiveUp, Instant, Level, PauseCause, Request, Timestamp, TooLarge, WaitCause, WaitReason,
+};
 use paceline_http::{Call, Exchange, Sender};
 use paceline_providers::Usage;
 use paceline_store::{Claimed, Journal, ModelUsage};
@@ -102,7 +104,7 @@ pub(crate) struct Pause {
     /// When it opens.
     pub(crate) until: Timestamp,
     /// What it is closed for.
-    pub(crate) cause: Cause,
+    pub(crate) cause: PauseCause,
     /// Whose it is.
     pub(crate) level: Level,
 }
@@ -292,15 +294,15 @@ impl Context {
             }
             _ => TryEnd::Withheld,
         };
-        let (until, WaitReason { level, policy }) =
+        let (until, WaitReason { level, cause }) =
             match self.limiter.acquire_within(request.clone(), LONGEST_PAUSE).await.map_err(none)? {
                 Within::Granted(permit) => return Ok(permit),
                 Within::Deferred { until, reason } => (until, reason),
             };
-        match policy {
+        match cause {
             // The next run looks for itself whether the server is back, so the journal knows nothing of it.
-            Policy::Held { cause: Cause::ServerFails } => self.limiter.acquire(request).await.map_err(none),
-            Policy::Held { cause } | Policy::Gate { cause } => {
+            WaitCause::Held { cause: PauseCause::ServerFails } => self.limiter.acquire(request).await.map_err(none),
+            WaitCause::Held { cause } | WaitCause::Gate { cause } => {
                 Err(TryEnd::PutOff(Pause { until: self.timestamp(until), cause, level }))
             }
             policy => unreachable!("{policy} is no pause"),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use paceline::{BackingOff, Instant};
-use paceline_core::{Class, Reach, Request, Retry, Timestamp, Verdict};
+use paceline_core::{Class, LimitScope, NextAction, Request, Retry, Timestamp};
 use paceline_http::NoAnswer;
 use paceline_store::{
     Appended, CallTotals, Claimed, End, Finished, Journal, LastAnswer, Rescheduled, ResultBody, Tally, Unanswered,
@@ -59,7 +59,7 @@ pub(crate) struct Recorded {
     /// A scope or the account was held or stopped.
     pub(crate) account: Option<StopReason>,
     /// The state of the scope has to be stored, or of all.
-    pub(crate) scopes_changed: Option<Reach>,
+    pub(crate) scopes_changed: Option<LimitScope>,
     /// The run has to stop.
     pub(crate) stop: Option<StopReason>,
 }
@@ -193,11 +193,11 @@ impl Recorder {
         if sent.exchange.reading.class == Class::Account {
             recorded.account = Some(self.account_stop(&sent));
         }
-        match &sent.exchange.verdict {
-            Verdict::Retry { next, delay } | Verdict::Resend { next, delay } => {
+        match &sent.exchange.action {
+            NextAction::Retry { next, delay } | NextAction::Resend { next, delay } => {
                 recorded.due = Some(self.again(context, item, &sent, next, *delay, adds));
             }
-            Verdict::GiveUp { reason, request } => {
+            NextAction::GiveUp { reason, request } => {
                 let failed = entry::failed(item, &sent, *reason, request, adds);
                 recorded.stop = self.ended(failed).stop.or(recorded.stop);
             }

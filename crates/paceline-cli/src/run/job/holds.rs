@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use paceline::{Cause, Level, Limiter, ScopeSnapshot, ScopeState};
+use paceline::{Level, Limiter, PauseCause, ScopeSnapshot, ScopeState};
 use paceline_core::Timestamp;
 use paceline_store::{ACCOUNT, Journal, JournalError, ScopeRow, ScopeStatus as Stored, StoredSnapshot};
 use serde::Deserialize;
@@ -138,10 +138,10 @@ pub(crate) fn name(scope: &str) -> Cow<'_, str> {
 
 /// A stored reason as a sentence.
 pub(crate) fn why(reason: &str) -> Cow<'_, str> {
-    Cause::from_words(reason).map_or_else(|| text::printable(reason), |cause| cause.why().into())
+    PauseCause::from_text(reason).map_or_else(|| text::printable(reason), |cause| cause.why().into())
 }
 
-fn closed(until: Timestamp, cause: Cause) -> Stored {
+fn closed(until: Timestamp, cause: PauseCause) -> Stored {
     Stored::Held { until, reason: cause.to_string() }
 }
 
@@ -187,7 +187,7 @@ pub(crate) fn restore(
         match row.state {
             Stored::Open => {}
             Stored::Held { until, reason } if !left(until).is_zero() => {
-                let (left, cause) = (left(until), Cause::from_words(&reason).unwrap_or(Cause::Program));
+                let (left, cause) = (left(until), PauseCause::from_text(&reason).unwrap_or(PauseCause::Program));
                 limiter.hold_for(scope().as_ref(), limiter.now() + left, cause);
                 let held = Stored::Held { until: now + left, reason };
                 if !same_hold(&Stored::Held { until, reason: String::new() }, &held) {

@@ -53,7 +53,7 @@ impl Minutes {
 fn limit(view: &Snapshot) -> Option<(u64, String)> {
     let busiest = view.scopes.iter().max_by_key(|scope| scope.totals.sends)?;
     let announced = busiest.announced.iter().find(|quota| quota.dimension == Dimension::Requests);
-    let learnt = busiest.belief.as_ref().filter(|belief| belief.cap.is_none());
+    let learnt = busiest.estimate.as_ref().filter(|belief| belief.cap.is_none());
     Some(match (announced, learnt) {
         (Some(quota), _) => (quota.limit, "announced requests".to_owned()),
         (None, Some(belief)) => ((60.0 * belief.rate).round() as u64, "learnt calls per minute".to_owned()),

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use paceline::{
-    Belief, GateState, Instant, QuotaSnapshot, ResponsiveCounters, ScopeSnapshot, ScopeState, Snapshot, Trend,
+    GateState, Instant, QuotaSnapshot, RateEstimate, ResponsiveCounters, ScopeSnapshot, ScopeState, Snapshot, Trend,
 };
 use paceline_core::{Class, Dimension, Timestamp};
 use serde_json::{Map, Value, json};
@@ -99,7 +99,7 @@ fn scope(scope: &ScopeSnapshot, wall: ToWall<'_>) -> Value {
             "limit_history": concurrency.limit_history,
             "phase": concurrency.phase.as_str(),
         },
-        "belief": scope.belief.as_ref().map(belief),
+        "belief": scope.estimate.as_ref().map(belief),
         "delay_ms": scope.delay.as_secs_f64() * 1e3,
         "responsive": scope.responsive.as_ref().map(responsive),
         "totals": {
@@ -114,7 +114,7 @@ fn scope(scope: &ScopeSnapshot, wall: ToWall<'_>) -> Value {
     })
 }
 
-fn belief(belief: &Belief) -> Value {
+fn belief(belief: &RateEstimate) -> Value {
     let trend = match belief.trend {
         Trend::Starting => "starting",
         Trend::Returning => "returning",

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
-use paceline::{Cause, ScopeSnapshot, ScopeState, Snapshot};
+use paceline::{PauseCause, ScopeSnapshot, ScopeState, Snapshot};
 use paceline_core::{Class, Cost, Dimension, Limits};
 use paceline_model::Job;
 use paceline_store::{DeferReason, JobCounts};
@@ -175,11 +175,11 @@ impl Summary<'_> {
 
     /// What the busiest scope that was refused believes of its limit. Without a refusal nothing was learnt about it.
     fn learnt(&self) -> Option<String> {
-        let refused = |scope: &&ScopeSnapshot| scope.belief.as_ref().is_some_and(|belief| belief.refused.is_some());
+        let refused = |scope: &&ScopeSnapshot| scope.estimate.as_ref().is_some_and(|belief| belief.refused.is_some());
         let scopes = &self.view.scopes;
         let busiest = scopes.iter().filter(refused).max_by_key(|scope| scope.totals.sends)?;
         let of = if scopes.len() > 1 { format!("{}: ", text::printable(&busiest.name)) } else { String::new() };
-        Some(format!("{of}{}", busiest.belief.as_ref()?))
+        Some(format!("{of}{}", busiest.estimate.as_ref()?))
     }
 
     /// How many items wait for what, each wait named once.
@@ -238,7 +238,7 @@ fn closed(scope: &ScopeSnapshot) -> Option<String> {
         ScopeState::Stopped { reason } => {
             Some(format!("stopped: {name}: {}; fix this, then run the same command again", text::printable(reason)))
         }
-        ScopeState::Held { cause: cause @ Cause::ServerFails, .. } => {
+        ScopeState::Held { cause: cause @ PauseCause::ServerFails, .. } => {
             Some(format!("given up for this run: {name}: {}; the next run tries it again", cause.why()))
         }
         _ => None,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use paceline::{Cause, Instant, QuotaSnapshot, ScopeSnapshot, ScopeState, Snapshot};
+use paceline::{Instant, PauseCause, QuotaSnapshot, ScopeSnapshot, ScopeState, Snapshot};
 use paceline_core::Dimension;
 
 use crate::run::job::holds::SHORT;
@@ -73,7 +73,7 @@ impl Rest {
 }
 
 /// Scopes, and the account, that let nothing leave until a known time, and why.
-pub(crate) fn closed(now: Instant, limits: &Snapshot) -> impl Iterator<Item = (&ScopeSnapshot, Instant, Cause)> {
+pub(crate) fn closed(now: Instant, limits: &Snapshot) -> impl Iterator<Item = (&ScopeSnapshot, Instant, PauseCause)> {
     let all = std::iter::once(&limits.account).chain(&limits.scopes);
     all.filter_map(move |scope| closure(now, scope).map(|(until, cause)| (scope, until, cause)))
 }
@@ -87,7 +87,7 @@ pub(crate) fn until_any(now: Instant, limits: &Snapshot) -> Option<Instant> {
     account.max(first.filter(|_| !at_work))
 }
 
-fn closure(now: Instant, scope: &ScopeSnapshot) -> Option<(Instant, Cause)> {
+fn closure(now: Instant, scope: &ScopeSnapshot) -> Option<(Instant, PauseCause)> {
     match &scope.state {
         ScopeState::Held { until, cause } => Some((*until, *cause)),
         ScopeState::Stopped { .. } => None,
@@ -134,15 +134,15 @@ mod tests {
         assert_eq!(seconds(rest, &pacer), Some((50, false)));
         assert_eq!(seconds(unknown, &pacer), None);
         let (a, b) = (pacer.scope("a"), pacer.scope("b"));
-        pacer.hold_for(Instant::ZERO, Some(&a), Instant::ZERO + 7_200 * S, Cause::QuotaUsedUp);
-        pacer.hold_for(Instant::ZERO, Some(&b), Instant::ZERO + 600 * S, Cause::QuotaUsedUp);
+        pacer.hold_for(Instant::ZERO, Some(&a), Instant::ZERO + 7_200 * S, PauseCause::QuotaUsedUp);
+        pacer.hold_for(Instant::ZERO, Some(&b), Instant::ZERO + 600 * S, PauseCause::QuotaUsedUp);
         assert_eq!(seconds(rest, &pacer), Some((7_200, false)), "the first opens after 10 minutes, the last is longer");
         assert_eq!(seconds(Rest { items: 20_000, ..rest }, &pacer), Some((10_600, false)));
         assert_eq!(seconds(unknown, &pacer), Some((7_200, true)));
         let c = pacer.scope("c");
         pacer.enqueue(Instant::ZERO, Request::new(&c, paceline_core::Cost::request())).expect("small enough");
         assert_eq!(seconds(Rest { items: 20_000, ..rest }, &pacer), Some((10_000, false)), "c goes on meanwhile");
-        pacer.hold_for(Instant::ZERO, None, Instant::ZERO + 1_000 * S, Cause::QuotaUsedUp);
+        pacer.hold_for(Instant::ZERO, None, Instant::ZERO + 1_000 * S, PauseCause::QuotaUsedUp);
         assert_eq!(seconds(Rest { items: 20_000, ..rest }, &pacer), Some((11_000, false)), "the account");
         assert_eq!(seconds(Rest::default(), &pacer), None, "nothing is left");
     }

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use paceline::{Belief, Instant, ScopeSnapshot, Snapshot};
-use paceline_core::Policy;
+use paceline::{Instant, RateEstimate, ScopeSnapshot, Snapshot};
+use paceline_core::WaitCause;
 
 use crate::run::job::holds;
 use crate::run::progress::display::View;
@@ -41,7 +41,7 @@ impl Wait {
             (None, Some(due)) => Some(Self::stored(view, due)),
             (Some((scope, policy, at)), _) => {
                 let when = at.map(|at| countdown(at - view.now)).unwrap_or_default();
-                let learnt = scope.belief.as_ref().is_some_and(|belief| is_learnt(policy, &when, belief));
+                let learnt = scope.estimate.as_ref().is_some_and(|belief| is_learnt(policy, &when, belief));
                 learnt.then(|| Self::believed(view.limits)).flatten().or_else(|| {
                     let what = format!("waiting for {}", text::printable(&policy.to_string()));
                     Some(Self { of: name(view.limits, scope), what, when })
@@ -70,7 +70,7 @@ impl Wait {
     fn believed(limits: &Snapshot) -> Option<Self> {
         let sending = limits.scopes.iter().filter(|scope| scope.totals.sends > 0);
         let busiest = sending.max_by_key(|scope| (scope.waiting > 0, scope.totals.sends))?;
-        Some(Self { of: name(limits, busiest), ..Self::bare(busiest.belief.as_ref()?.to_string()) })
+        Some(Self { of: name(limits, busiest), ..Self::bare(busiest.estimate.as_ref()?.to_string()) })
     }
 
     /// One that nothing else is known of.
@@ -108,11 +108,11 @@ const LEAST: usize = 12;
 const A_MOMENT: Duration = Duration::from_secs(1);
 
 /// Whether that wait is a matter of what was learnt, and too short to be told by itself.
-fn is_learnt(policy: &Policy, when: &str, belief: &Belief) -> bool {
+fn is_learnt(policy: &WaitCause, when: &str, belief: &RateEstimate) -> bool {
     match policy {
-        Policy::Rate { .. } | Policy::Canary => true,
-        Policy::Gate { .. } => when.is_empty(),
-        Policy::Concurrency => belief.cap.is_some(),
+        WaitCause::Rate { .. } | WaitCause::Canary => true,
+        WaitCause::Gate { .. } => when.is_empty(),
+        WaitCause::Concurrency => belief.cap.is_some(),
         _ => false,
     }
 }
@@ -139,7 +139,7 @@ fn countdown(wait: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
-    use paceline_core::{Cause, Cost, Pacer, PacerConfig, Request, Timestamp};
+    use paceline_core::{Cost, Pacer, PacerConfig, PauseCause, Request, Timestamp};
 
     use super::*;
     use crate::run::calls::budget::Used;
@@ -162,13 +162,13 @@ mod tests {
         for _ in 0..2 {
             pacer.enqueue(Instant::ZERO, Request::new(&scope, Cost::request())).expect("small enough");
         }
-        let believed = pacer.snapshot(Instant::ZERO).scopes[0].belief.as_ref().expect("it learns").to_string();
+        let believed = pacer.snapshot(Instant::ZERO).scopes[0].estimate.as_ref().expect("it learns").to_string();
         assert_eq!(told(&pacer).as_ref(), Some(&believed), "the second call waits for the learnt rate");
         let until = Instant::from_nanos(42_000_000_000);
-        pacer.hold_for(Instant::ZERO, Some(&scope), until, Cause::QuotaUsedUp);
+        pacer.hold_for(Instant::ZERO, Some(&scope), until, PauseCause::QuotaUsedUp);
         assert_eq!(told(&pacer).as_deref(), Some("waiting for a used-up quota, 42s"));
         pacer.resume(Instant::ZERO, None);
-        pacer.hold_for(Instant::ZERO, None, until, Cause::Overloaded { asked: true });
+        pacer.hold_for(Instant::ZERO, None, until, PauseCause::Overloaded { asked: true });
         let asked = "waiting for the end of a pause that the overloaded server asked for, 42s";
         assert_eq!(told(&pacer).as_deref(), Some(asked));
         pacer.scope("another");
@@ -183,12 +183,17 @@ mod tests {
         let seconds = Duration::from_secs;
         let told = |pacer: &Pacer, due| told_at(pacer, 0, Some(seconds(due))).map(|wait| wait.line());
         assert_eq!(told(&pacer, 42).as_deref(), Some("waiting for the next retry, 42s"));
-        pacer.hold_for(Instant::ZERO, Some(&scope), Instant::ZERO + seconds(42), Cause::Overloaded { asked: true });
+        pacer.hold_for(
+            Instant::ZERO,
+            Some(&scope),
+            Instant::ZERO + seconds(42),
+            PauseCause::Overloaded { asked: true },
+        );
         let asked = "waiting for the end of a pause that the overloaded server asked for, 42s";
         assert_eq!(told(&pacer, 42).as_deref(), Some(asked));
         assert_eq!(told(&pacer, 5).as_deref(), Some("waiting for the next retry, 5s"), "an item of another scope");
         let other = pacer.scope("b");
-        pacer.hold_for(Instant::ZERO, Some(&other), Instant::ZERO + seconds(50), Cause::QuotaUsedUp);
+        pacer.hold_for(Instant::ZERO, Some(&other), Instant::ZERO + seconds(50), PauseCause::QuotaUsedUp);
         assert_eq!(told(&pacer, 42), Some(format!("2 scopes held, the first {asked}")));
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use paceline::{Error, Limiter, NotNow, Permit};
 use paceline_config::Upstream;
-use paceline_core::{Class, Cost, Level, Request, ScopeId, Verdict};
+use paceline_core::{Class, Cost, Level, NextAction, Request, ScopeId};
 use paceline_store::work::{Failure, StartDecision, StartDelay, Task};
 
 use crate::exit;
@@ -20,9 +20,9 @@ pub(super) struct Permits {
 }
 
 /// How long an item sits out whose try only tested a failing server, if that still fails.
-pub(super) fn sits_out(verdict: &Verdict, is_probe: bool) -> Option<Duration> {
+pub(super) fn sits_out(verdict: &NextAction, is_probe: bool) -> Option<Duration> {
     match verdict {
-        Verdict::Retry { delay, .. } if is_probe => Some(*delay),
+        NextAction::Retry { delay, .. } if is_probe => Some(*delay),
         _ => None,
     }
 }
@@ -69,7 +69,7 @@ impl Permits {
         taken.map_err(|not_now| match not_now {
             NotNow::Wait { after, reason } => {
                 let for_all = reason.level == Level::Account;
-                StartDecision::Later(StartDelay { after, why: reason.policy.to_string().into(), for_all })
+                StartDecision::Later(StartDelay { after, why: reason.cause.to_string().into(), for_all })
             }
             NotNow::Never(Error::TooLarge(too_large)) => {
                 let code = Some("too_large".to_owned());

@@ -160,7 +160,7 @@ impl Requests {
         match &exchange.answer {
             Ok(answer) if exchange.reading.class == Class::Success => self.keep(task, &echo, answer, shutdown).await,
             _ => {
-                let sits_out = permits::sits_out(&exchange.verdict, exchange.probe);
+                let sits_out = permits::sits_out(&exchange.action, exchange.probe);
                 let failure = failure(exchange).of_probe(sits_out);
                 Err(Failure { is_for_group: failure.is_for_group && with_group, ..failure })
             }

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use paceline::{Cause, ScopeState};
+use paceline::{PauseCause, ScopeState};
 use paceline_core::Instant;
 use tokio::sync::oneshot;
 
@@ -88,7 +88,7 @@ impl Dispatcher {
                 (self.given_up, any) = (true, true);
                 self.parts.recorder.holds.give_up(&scope.name);
                 let until = now + self.parts.max_wait.max(TICK) * 2;
-                limiter.hold_for(Some(&limiter.scope(&scope.name)), until, Cause::ServerFails);
+                limiter.hold_for(Some(&limiter.scope(&scope.name)), until, PauseCause::ServerFails);
             }
         }
         any

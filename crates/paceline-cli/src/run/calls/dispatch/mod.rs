@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use paceline_core::{Instant, Reach, ScopeState, Timestamp};
+use paceline_core::{Instant, LimitScope, ScopeState, Timestamp};
 use paceline_store::{Appended, Claim, Journal, JournalError, SnapshotUpdate};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
@@ -254,9 +254,9 @@ impl Dispatcher {
         self.keep_to_begun();
         let Parts { recorder, context, .. } = &mut self.parts;
         match recorded.scopes_changed {
-            Some(Reach::Scope | Reach::Item) => recorder.holds.store(context, &scope),
-            Some(Reach::Account) if recorder.holds.store_all(context) => self.end_with(recorded.account),
-            Some(Reach::Account) | None => {}
+            Some(LimitScope::Scope | LimitScope::Item) => recorder.holds.store(context, &scope),
+            Some(LimitScope::Account) if recorder.holds.store_all(context) => self.end_with(recorded.account),
+            Some(LimitScope::Account) | None => {}
         }
         self.end_with(recorded.stop);
     }

@@ -1,9 +1,9 @@
-//! What was learnt, for people and for the next process.
+//! The estimate of the limit, for people and for the next process.
 
 use core::fmt;
 use core::time::Duration;
 
-use super::Learnt;
+use super::AdaptiveRate;
 use super::cap::Cap;
 use super::rate::Trend;
 use super::unit::Unit;
@@ -15,11 +15,11 @@ use crate::time::Instant;
 /// A cap that another process had learnt longer ago is forgotten, and so is the unit.
 const HOLDS: Duration = Duration::from_mins(60);
 
-/// What a scope believes about its limit, under [`Pace::Auto`](crate::Pace::Auto). Its `Display` is one line that says
+/// What a scope estimates its limit to be, under [`Pace::Auto`](crate::Pace::Auto). Its `Display` is one line that says
 /// what and why.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
-pub struct Belief {
+pub struct RateEstimate {
     /// Calls a second.
     pub rate: f64,
     /// The same in tokens a second, where refusals show that tokens are what the limit counts.
@@ -48,7 +48,7 @@ pub enum GateState {
     Canary,
 }
 
-impl Learnt {
+impl AdaptiveRate {
     /// What another process can begin with, which nothing has tried for that long. A start finds its own way faster.
     pub(crate) fn export(&self, ago: Duration) -> Option<LearntState> {
         let rate = self.rate.per_second();
@@ -60,14 +60,14 @@ impl Learnt {
         let LearntState { rate, tokens, cap, ago } = *state;
         if self.reopened.is_none() && rate.is_finite() && rate > 0.0 {
             let age = ago.saturating_add(since);
-            self.rate.believe(rate, age);
+            self.rate.restore_estimate(rate, age);
             self.cap = Cap::believed(cap.filter(|_| age < HOLDS));
             self.unit = Unit::believed(tokens.filter(|_| age < HOLDS).map(|tokens| tokens / rate));
         }
     }
 
-    pub(crate) fn belief(&self, now: Instant, gate: &Gate) -> Belief {
-        Belief {
+    pub(crate) fn estimate(&self, now: Instant, gate: &Gate) -> RateEstimate {
+        RateEstimate {
             rate: self.rate.per_second(),
             trend: self.rate.trend(),
             refused: self.rate.refused().map(|(at, rate)| (now.saturating_since(at), rate)),
@@ -82,7 +82,7 @@ impl Learnt {
     }
 }
 
-impl fmt::Display for Belief {
+impl fmt::Display for RateEstimate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "estimated limit about {}", PerSecond(self.rate))?;
         self.tokens.map_or(Ok(()), |tokens| write!(f, " or {tokens:.0} tokens/s"))?;
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn one_line_says_what_and_why() {
-        let mut belief = Belief {
+        let mut estimate = RateEstimate {
             rate: 19.8,
             tokens: None,
             trend: Trend::Growing,
@@ -134,8 +134,8 @@ mod tests {
             gate: GateState::Open,
         };
         let line = "estimated limit about 19.8/s, last refused 41 s ago at 22.1/s, growing";
-        assert_eq!(belief.to_string(), line);
-        belief = Belief {
+        assert_eq!(estimate.to_string(), line);
+        estimate = RateEstimate {
             rate: 0.02,
             tokens: Some(98.6),
             trend: Trend::Starting,
@@ -144,7 +144,7 @@ mod tests {
             gate: GateState::Closed { wait: Duration::from_millis(1_500) },
         };
         assert_eq!(
-            belief.to_string(),
+            estimate.to_string(),
             "estimated limit about 1.20/min or 99 tokens/s or more, nothing refused yet; at most 8 in flight; no call for 1 s"
         );
     }

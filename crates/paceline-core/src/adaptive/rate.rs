@@ -164,7 +164,7 @@ impl Rate {
     /// Takes over what another process had learnt that long ago. An old belief is tried carefully: from a rate that is
     /// halved for every ten minutes, and from there back to it in a rush. One that says no more than the start does is
     /// forgotten.
-    pub(super) fn believe(&mut self, rate: f64, age: Duration) {
+    pub(super) fn restore_estimate(&mut self, rate: f64, age: Duration) {
         let halvings = age.as_secs() / HALVED_AFTER.as_secs();
         let careful = BACK * rate / (1_u64 << halvings.min(62)) as f64;
         if careful > self.x || rate <= self.x {

@@ -22,13 +22,13 @@ pub struct Attempt<'a> {
 /// Implemented for connection failures, for boxed errors, for `Result`s of such, and for `()`, which is success; with the
 /// feature `http` also for HTTP responses with their whole body. For everything else there is
 /// [`run_with`](crate::Limiter::run_with).
-pub trait Answered {
+pub trait Classify {
     /// How the call ended.
     fn outcome(&self, attempt: &Attempt<'_>) -> Outcome;
 }
 
 #[cfg(feature = "http")]
-impl<B: AsRef<[u8]>> Answered for http::Response<B> {
+impl<B: AsRef<[u8]>> Classify for http::Response<B> {
     fn outcome(&self, attempt: &Attempt<'_>) -> Outcome {
         let (status, body) = (self.status().as_u16(), self.body().as_ref());
         let answer = paceline_providers::Answer { status, headers: self.headers(), body, path: "" };
@@ -36,7 +36,7 @@ impl<B: AsRef<[u8]>> Answered for http::Response<B> {
     }
 }
 
-impl<T: Answered, E: Answered> Answered for Result<T, E> {
+impl<T: Classify, E: Classify> Classify for Result<T, E> {
     fn outcome(&self, attempt: &Attempt<'_>) -> Outcome {
         match self {
             Ok(answer) => answer.outcome(attempt),
@@ -45,21 +45,21 @@ impl<T: Answered, E: Answered> Answered for Result<T, E> {
     }
 }
 
-impl Answered for () {
+impl Classify for () {
     fn outcome(&self, _: &Attempt<'_>) -> Outcome {
         Outcome::new(Class::Success)
     }
 }
 
 /// No answer came: a failure that may pass.
-impl Answered for io::Error {
+impl Classify for io::Error {
     fn outcome(&self, _: &Attempt<'_>) -> Outcome {
         transient(self)
     }
 }
 
 /// A failure of an unknown kind may pass.
-impl Answered for Box<dyn Error + Send + Sync> {
+impl Classify for Box<dyn Error + Send + Sync> {
     fn outcome(&self, _: &Attempt<'_>) -> Outcome {
         transient(&**self)
     }

@@ -10,10 +10,10 @@
 //!
 //! Only the outcome of calls changes them. What headers announce and what is configured only holds back.
 
-mod belief;
 mod cap;
 mod chance;
 mod doubt;
+mod estimate;
 mod ledger;
 mod rate;
 #[cfg(test)]
@@ -24,16 +24,16 @@ mod unit;
 use alloc::boxed::Box;
 use core::time::Duration;
 
-pub use belief::{Belief, GateState};
+pub use estimate::{GateState, RateEstimate};
 pub use rate::Trend;
 
 use cap::{Cap, Explains};
-use chance::{Kind, Means, Seen, Share, Verdict};
+use chance::{Kind, Means, Seen, Share, TrialResult};
 use ledger::{Event, Ledger, Out};
 use rate::{FEW, Rate};
 use unit::Unit;
 
-use crate::admit::{Admit, Cause, Policy};
+use crate::admit::{Admit, PauseCause, WaitCause};
 use crate::flight::Flight;
 use crate::gate::{Closure, Gate, Reopening};
 use crate::hold::RunningClock;
@@ -88,10 +88,10 @@ pub(crate) enum Refusal {
 
 impl Refusal {
     /// What the pause after it is for; `asked`: the server named its length.
-    pub(crate) const fn cause(self, asked: bool) -> Cause {
+    pub(crate) const fn cause(self, asked: bool) -> PauseCause {
         match self {
-            Self::Overloaded => Cause::Overloaded { asked },
-            Self::Throttled | Self::Again => Cause::Throttled { asked },
+            Self::Overloaded => PauseCause::Overloaded { asked },
+            Self::Throttled | Self::Again => PauseCause::Throttled { asked },
         }
     }
 }
@@ -125,7 +125,7 @@ impl Default for Refusals {
 
 /// What was learnt about one scope.
 #[derive(Clone, Debug)]
-pub(crate) struct Learnt {
+pub(crate) struct AdaptiveRate {
     ledger: Ledger,
     rate: Rate,
     cap: Cap,
@@ -151,7 +151,7 @@ pub(crate) struct Learnt {
     longest: Duration,
 }
 
-impl Learnt {
+impl AdaptiveRate {
     /// `longest`: of the waits of our own choice.
     pub(crate) fn new(start: Start, longest: Duration) -> Self {
         Self {
@@ -202,12 +202,12 @@ impl Learnt {
     /// leaves whatever the rate says.
     pub(crate) fn admit(&self, now: Instant, gate: &Gate, in_flight: u32) -> Admit {
         if self.cap.is_full(in_flight) {
-            return Admit::OnRelease { policy: Policy::Concurrency };
+            return Admit::OnRelease { cause: WaitCause::Concurrency };
         }
         if !gate.is_open() {
             return Admit::Now;
         }
-        Admit::at(self.rate.due(), now, || Policy::Rate { gap: self.rate.gap() })
+        Admit::at(self.rate.due(), now, || WaitCause::Rate { gap: self.rate.gap() })
     }
 
     /// A call leaves.
@@ -318,14 +318,14 @@ impl Learnt {
     /// What a trial that is under way has shown, once it has.
     fn judge(&mut self, now: Instant) {
         for share in self.refusals.iter_mut().flat_map(|refusals| &mut refusals.shares) {
-            match share.verdict(now, self.rate.per_second()) {
+            match share.trial_result(now, self.rate.per_second()) {
                 None => {}
-                Some(Verdict::Ours { run }) => self.rate.was_ours(run),
-                Some(Verdict::Chance) => self.rate.was_chance(),
-                Some(Verdict::Again) => self.rate.tries_again(),
-                Some(Verdict::Deeper) => self.rate.tries_deeper(),
-                Some(Verdict::Believed) => self.rate.starts_again(),
-                Some(Verdict::Refuted) => self.rate.void(),
+                Some(TrialResult::Ours { run }) => self.rate.was_ours(run),
+                Some(TrialResult::Chance) => self.rate.was_chance(),
+                Some(TrialResult::Again) => self.rate.tries_again(),
+                Some(TrialResult::Deeper) => self.rate.tries_deeper(),
+                Some(TrialResult::Believed) => self.rate.starts_again(),
+                Some(TrialResult::Refuted) => self.rate.void(),
             }
         }
     }
@@ -458,8 +458,8 @@ impl Learnt {
             refusals.out = self.ledger.out(flight.sent);
         }
         // The verdict on the calls that are out comes first.
-        let verdict = if start_ended || self.ledger.is_undecided() { self.silence() } else { Duration::ZERO };
-        gate.hold(now + self.rate.gap().max(verdict));
+        let action = if start_ended || self.ledger.is_undecided() { self.silence() } else { Duration::ZERO };
+        gate.hold(now + self.rate.gap().max(action));
     }
 
     /// What has been admitted a second, without idling, since this was said last; none: too few calls for that.

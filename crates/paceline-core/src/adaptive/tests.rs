@@ -12,7 +12,7 @@ use crate::time::LATE;
 /// What a scope does with its policies, without everything else that it has.
 struct Machine {
     gate: Gate,
-    learnt: Learnt,
+    learnt: AdaptiveRate,
     rng: Rng,
     now: Instant,
     last: u64,
@@ -27,7 +27,7 @@ impl Machine {
         gate.begins(origin);
         Self {
             gate,
-            learnt: Learnt::new(Start::Slow, Duration::from_secs(60)),
+            learnt: AdaptiveRate::new(Start::Slow, Duration::from_secs(60)),
             rng: Rng::new(seed),
             now: origin,
             last: 0,

@@ -99,7 +99,7 @@ pub(super) enum Means {
 
 /// How a trial ended.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Verdict {
+pub(super) enum TrialResult {
     /// It was our doing; so many outcomes before the trial the last reaction had been.
     Ours { run: f64 },
     /// It was not.
@@ -229,7 +229,7 @@ impl Share {
     }
 
     /// What the trial says at so many calls a second, once it can.
-    pub(super) fn verdict(&mut self, now: Instant, rate: f64) -> Option<Verdict> {
+    pub(super) fn trial_result(&mut self, now: Instant, rate: f64) -> Option<TrialResult> {
         let trial = self.trial?;
         let share = trial.share(rate)?;
         (self.outcomes, self.row, self.trial) = (0.0, 0, None);
@@ -240,39 +240,39 @@ impl Share {
         })
     }
 
-    fn after_slower(&mut self, now: Instant, trial: &Trial, share: f64) -> Verdict {
+    fn after_slower(&mut self, now: Instant, trial: &Trial, share: f64) -> TrialResult {
         let chance = self.chance(now);
         let shows = trial.shows(share);
         if share > LARGEST || shows == Shows::Fell && self.is_above(share, chance, 1.0) {
             self.trial = Some(Trial::slower(self.now, self.usual, 0.0));
-            return Verdict::Again;
+            return TrialResult::Again;
         }
         match shows {
             Shows::Unclear => {
                 self.trial = Some(trial.deeper(share));
-                Verdict::Deeper
+                TrialResult::Deeper
             }
             Shows::Fell => {
                 // Throttles that were chance before a limit was found are so below it.
                 let below = if self.kind == Kind::Throttled { chance } else { 0.0 };
                 self.knows(now, share.max(below), true);
-                Verdict::Ours { run: trial.run }
+                TrialResult::Ours { run: trial.run }
             }
             Shows::Stayed => {
                 self.knows(now, share.max(chance).max(0.5 * (trial.before + share)), false);
-                Verdict::Chance
+                TrialResult::Chance
             }
         }
     }
 
-    fn after_faster(&mut self, now: Instant, trial: &Trial, share: f64) -> Verdict {
+    fn after_faster(&mut self, now: Instant, trial: &Trial, share: f64) -> TrialResult {
         if !trial.is_chance(share) {
             self.doubt.refuted();
-            return Verdict::Refuted;
+            return TrialResult::Refuted;
         }
         self.doubt.confirmed();
         self.knows(now, share.max(self.usual), false);
-        Verdict::Believed
+        TrialResult::Believed
     }
 
     fn knows(&mut self, now: Instant, chance: f64, ours: bool) {

@@ -8,9 +8,9 @@
 
 use core::time::Duration;
 
-use crate::admit::{Admit, Policy};
+use crate::admit::{Admit, WaitCause};
 use crate::cost::Dimension;
-use crate::outcome::{LimitReport, Restores};
+use crate::outcome::{LimitReport, RefillMode};
 use crate::state::Announcement;
 use crate::time::{Instant, nanos};
 
@@ -37,19 +37,19 @@ pub(crate) struct Carrier {
 
 /// The newest report on one dimension.
 #[derive(Clone, Debug)]
-pub(crate) struct Announced {
+pub(crate) struct ServerLimits {
     pub(crate) dimension: Dimension,
     pub(crate) limit: u64,
     pub(crate) remaining: u64,
     pub(crate) reset: Duration,
     pub(crate) window: Option<Duration>,
-    restores: Restores,
+    restores: RefillMode,
     carrier: Carrier,
     /// Units that must be admitted before the count is trusted again.
     wary: u64,
 }
 
-impl Announced {
+impl ServerLimits {
     /// Nothing when a number is missing: an absent field changes nothing that was learnt before.
     pub(crate) fn new(report: &LimitReport, carrier: Carrier) -> Option<Self> {
         Some(Self {
@@ -88,7 +88,7 @@ impl Announced {
     /// A call leaves, after `spent` so far. It is the first of a new window if the last one has been reset: then the whole limit
     /// is left, until the first answer says better. Where the window's length is not known, it is at least that reset.
     pub(crate) fn leaves(&mut self, now: Instant, spent: u64) {
-        if self.restores != Restores::AtOnce || !self.is_over(now) {
+        if self.restores != RefillMode::AtOnce || !self.is_over(now) {
             return;
         }
         let (turned, window) = (self.carrier.sent + self.reset, self.window.unwrap_or(self.reset));
@@ -139,9 +139,9 @@ impl Announced {
     pub(crate) fn per_second(&self) -> Option<f64> {
         let reset = self.reset.as_secs_f64();
         let units = match self.restores {
-            Restores::Gradually => self.limit.saturating_sub(self.remaining),
-            Restores::AtOnce if self.reset > TICK => self.remaining,
-            Restores::AtOnce | Restores::Unknown => return None,
+            RefillMode::Gradually => self.limit.saturating_sub(self.remaining),
+            RefillMode::AtOnce if self.reset > TICK => self.remaining,
+            RefillMode::AtOnce | RefillMode::Unknown => return None,
         };
         (reset > 0.0).then(|| units as f64 / reset)
     }
@@ -149,7 +149,7 @@ impl Announced {
     /// When `units` more may leave, given all that was `spent` so far.
     pub(crate) fn admit(&self, now: Instant, units: u64, spent: u64) -> Admit {
         let Some(short) = self.short(units, spent) else { return Admit::Now };
-        Admit::at(self.reopens(short), now, || Policy::Announced {
+        Admit::at(self.reopens(short), now, || WaitCause::ServerLimit {
             dimension: self.dimension.clone(),
             limit: self.limit,
             remaining: self.left(spent),
@@ -161,12 +161,12 @@ impl Announced {
         let Some(short) = self.short(units, spent).filter(|_| self.whole_at() > now) else { return now };
         let beyond_one = (short / u128::from(KEEP_ONE_IN)).saturating_sub(1);
         match self.restores {
-            Restores::AtOnce => {
+            RefillMode::AtOnce => {
                 let windows = u32::try_from(beyond_one / u128::from(self.limit.max(1))).unwrap_or(u32::MAX);
                 self.whole_at() + self.window.unwrap_or(self.reset).saturating_mul(windows)
             }
-            Restores::Gradually => self.carrier.sent + self.refills(short),
-            Restores::Unknown => self.whole_at(),
+            RefillMode::Gradually => self.carrier.sent + self.refills(short),
+            RefillMode::Unknown => self.whole_at(),
         }
     }
 
@@ -187,8 +187,8 @@ impl Announced {
 
     fn reopens(&self, short: u128) -> Instant {
         match self.restores {
-            Restores::Gradually => (self.carrier.sent + self.refills(short)).min(self.whole_at()),
-            Restores::AtOnce | Restores::Unknown => self.whole_at(),
+            RefillMode::Gradually => (self.carrier.sent + self.refills(short)).min(self.whole_at()),
+            RefillMode::AtOnce | RefillMode::Unknown => self.whole_at(),
         }
     }
 
@@ -202,9 +202,9 @@ impl Announced {
     /// Until when this report holds anything back.
     fn whole_at(&self) -> Instant {
         match self.restores {
-            Restores::AtOnce if self.reset <= TICK => Instant::ZERO,
-            Restores::Unknown if self.remaining > 0 || self.reset >= PATIENCE => Instant::ZERO,
-            Restores::AtOnce | Restores::Gradually | Restores::Unknown => self.carrier.sent + self.reset,
+            RefillMode::AtOnce if self.reset <= TICK => Instant::ZERO,
+            RefillMode::Unknown if self.remaining > 0 || self.reset >= PATIENCE => Instant::ZERO,
+            RefillMode::AtOnce | RefillMode::Gradually | RefillMode::Unknown => self.carrier.sent + self.reset,
         }
     }
 }
@@ -213,7 +213,7 @@ impl Announced {
 mod tests {
     use super::*;
 
-    fn announced(limit: u64, remaining: u64, reset_ms: u64, restores: Restores) -> Announced {
+    fn announced(limit: u64, remaining: u64, reset_ms: u64, restores: RefillMode) -> ServerLimits {
         let report = LimitReport {
             dimension: Dimension::Requests,
             limit: Some(limit),
@@ -223,10 +223,10 @@ mod tests {
             restores,
         };
         let carrier = Carrier { number: 1, sent: Instant::from_nanos(0), spent: 10 };
-        Announced::new(&report, carrier).expect("a whole report")
+        ServerLimits::new(&report, carrier).expect("a whole report")
     }
 
-    fn wait_ms(announced: &Announced, spent: u64) -> u128 {
+    fn wait_ms(announced: &ServerLimits, spent: u64) -> u128 {
         match announced.admit(Instant::ZERO, 1, spent) {
             Admit::Now => 0,
             Admit::At { at, .. } => Duration::from_nanos(at.as_nanos()).as_millis(),
@@ -237,7 +237,7 @@ mod tests {
     #[test]
     fn holds_back_what_left_since_and_a_fiftieth_once_the_count_was_wrong() {
         // 20 per second, 5 left: 15 are missing and come back in 750 ms, one in 50 ms.
-        let mut bucket = announced(20, 5, 750, Restores::Gradually);
+        let mut bucket = announced(20, 5, 750, RefillMode::Gradually);
         assert_eq!(wait_ms(&bucket, 14), 0, "4 left since, the fifth is there for it");
         assert_eq!(wait_ms(&bucket, 15), 50);
         bucket.contradicted();
@@ -245,9 +245,9 @@ mod tests {
         assert_eq!(wait_ms(&bucket, 14), 20, "the fifth is 0.4 short");
         assert_eq!(wait_ms(&bucket, 15), 70);
         assert_eq!(wait_ms(&bucket, 10_000), 750, "never longer than the reset");
-        bucket.update(Announced {
+        bucket.update(ServerLimits {
             carrier: Carrier { number: 2, sent: Instant::ZERO, spent: 10 },
-            ..announced(20, 5, 750, Restores::Gradually)
+            ..announced(20, 5, 750, RefillMode::Gradually)
         });
         bucket.confirmed(20 * TRUSTED_AFTER - 1);
         assert_eq!(wait_ms(&bucket, 14), 20, "a newer report changes nothing about that");
@@ -258,7 +258,7 @@ mod tests {
     #[test]
     fn a_part_of_what_is_left_stays_unused_and_nothing_of_the_last_fifty() {
         let used = |remaining| {
-            let window = announced(5_000, remaining, 3_000_000, Restores::AtOnce);
+            let window = announced(5_000, remaining, 3_000_000, RefillMode::AtOnce);
             (0..=remaining).find(|sent| wait_ms(&window, 10 + sent) > 0)
         };
         assert_eq!([1, 49, 50, 81, 5_000].map(used), [Some(1), Some(49), Some(49), Some(80), Some(4_900)]);
@@ -266,53 +266,53 @@ mod tests {
 
     #[test]
     fn the_wait_says_what_is_left_and_when_it_comes_back() {
-        let window = announced(5_000, 81, 3_000_000, Restores::AtOnce);
-        let Admit::At { at, policy } = window.admit(Instant::ZERO, 3, 89) else { panic!("2 are left") };
+        let window = announced(5_000, 81, 3_000_000, RefillMode::AtOnce);
+        let Admit::At { at, cause } = window.admit(Instant::ZERO, 3, 89) else { panic!("2 are left") };
         assert_eq!(at, Instant::ZERO + Duration::from_secs(3_000));
-        assert_eq!(alloc::format!("{policy}"), "the server's limit of 5000 requests, 2 left");
+        assert_eq!(alloc::format!("{cause}"), "the server's limit of 5000 requests, 2 left");
     }
 
     #[test]
     fn a_fixed_window_waits_for_its_reset_unless_that_is_rounding() {
-        assert_eq!(wait_ms(&announced(100, 1, 30_000, Restores::AtOnce), 10), 0);
-        assert_eq!(wait_ms(&announced(100, 1, 30_000, Restores::AtOnce), 11), 30_000);
-        assert_eq!(wait_ms(&announced(100, 1, 1_000, Restores::AtOnce), 11), 0);
+        assert_eq!(wait_ms(&announced(100, 1, 30_000, RefillMode::AtOnce), 10), 0);
+        assert_eq!(wait_ms(&announced(100, 1, 30_000, RefillMode::AtOnce), 11), 30_000);
+        assert_eq!(wait_ms(&announced(100, 1, 1_000, RefillMode::AtOnce), 11), 0);
     }
 
     #[test]
     fn an_unknown_kind_is_only_obeyed_when_empty_and_near() {
-        assert_eq!(wait_ms(&announced(100, 0, 30_000, Restores::Unknown), 10), 30_000);
-        assert_eq!(wait_ms(&announced(100, 0, 3_600_000, Restores::Unknown), 10), 0);
-        assert_eq!(wait_ms(&announced(100, 1, 30_000, Restores::Unknown), 11), 0, "it was not empty");
+        assert_eq!(wait_ms(&announced(100, 0, 30_000, RefillMode::Unknown), 10), 30_000);
+        assert_eq!(wait_ms(&announced(100, 0, 3_600_000, RefillMode::Unknown), 10), 0);
+        assert_eq!(wait_ms(&announced(100, 1, 30_000, RefillMode::Unknown), 11), 0, "it was not empty");
     }
 
     #[test]
     fn an_older_report_never_replaces_a_newer_one() {
-        let mut known = announced(20, 5, 750, Restores::Gradually);
-        known.update(announced(20, 19, 50, Restores::Gradually));
+        let mut known = announced(20, 5, 750, RefillMode::Gradually);
+        known.update(announced(20, 19, 50, RefillMode::Gradually));
         assert_eq!(known.remaining, 5);
     }
 
     #[test]
     fn a_call_that_takes_nothing_of_a_limit_does_not_wait_for_it() {
-        let empty = announced(100, 0, 30_000, Restores::AtOnce);
+        let empty = announced(100, 0, 30_000, RefillMode::AtOnce);
         assert_eq!(empty.admit(Instant::ZERO, 0, 10), Admit::Now);
     }
 
     #[test]
     fn of_two_calls_that_left_together_the_second_brings_the_newer_report() {
-        let mut known = announced(100, 50, 20_000, Restores::AtOnce);
+        let mut known = announced(100, 50, 20_000, RefillMode::AtOnce);
         let carrier = Carrier { number: 2, sent: Instant::ZERO, spent: 11 };
-        known.update(Announced { carrier, ..announced(100, 20, 5_000, Restores::AtOnce) });
+        known.update(ServerLimits { carrier, ..announced(100, 20, 5_000, RefillMode::AtOnce) });
         assert_eq!((known.remaining, known.reset), (20, Duration::from_secs(5)));
     }
 
     #[test]
     fn what_a_limit_lets_pass_for_good_is_what_comes_back_until_its_reset() {
-        assert_eq!(announced(20, 5, 750, Restores::Gradually).per_second(), Some(20.0));
-        assert_eq!(announced(100, 30, 15_000, Restores::AtOnce).per_second(), Some(2.0));
-        assert_eq!(announced(100, 30, 1_000, Restores::AtOnce).per_second(), None, "mostly rounding");
-        assert_eq!(announced(100, 30, 0, Restores::Gradually).per_second(), None);
-        assert_eq!(announced(100, 30, 15_000, Restores::Unknown).per_second(), None);
+        assert_eq!(announced(20, 5, 750, RefillMode::Gradually).per_second(), Some(20.0));
+        assert_eq!(announced(100, 30, 15_000, RefillMode::AtOnce).per_second(), Some(2.0));
+        assert_eq!(announced(100, 30, 1_000, RefillMode::AtOnce).per_second(), None, "mostly rounding");
+        assert_eq!(announced(100, 30, 0, RefillMode::Gradually).per_second(), None);
+        assert_eq!(announced(100, 30, 15_000, RefillMode::Unknown).per_second(), None);
     }
 }
