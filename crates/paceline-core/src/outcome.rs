@@ -6,7 +6,6 @@ use core::fmt;
 use core::time::Duration;
 
 use crate::cost::{Cost, Dimension};
-use crate::request::GiveUp;
 
 /// The kinds of answer that matter to a pacer. Each decides what suffers: the item, the pace, both or neither.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -182,15 +181,6 @@ impl UnknownOutcome {
             Self::Resend => "resend",
             Self::Fail => "fail",
             Self::Hold => "hold",
-        }
-    }
-
-    /// What ends the item instead of another call.
-    pub const fn ends(self) -> Option<GiveUp> {
-        match self {
-            Self::Resend => None,
-            Self::Fail => Some(GiveUp::Unknown),
-            Self::Hold => Some(GiveUp::Held),
         }
     }
 }

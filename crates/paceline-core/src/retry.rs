@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use crate::config::{Pace, Retry};
-use crate::outcome::{Class, LimitScope, Outcome};
+use crate::outcome::{Class, LimitScope, Outcome, UnknownOutcome};
 use crate::request::GiveUp;
 use crate::rng::Rng;
 
@@ -176,6 +176,17 @@ pub(crate) fn unknown_quota(in_vain: u32) -> Duration {
     FIRST_GUESS.saturating_mul(2_u32.saturating_pow(in_vain)).min(LONGEST_GUESS)
 }
 
+impl UnknownOutcome {
+    /// What ends the item instead of another call.
+    pub const fn ends(self) -> Option<GiveUp> {
+        match self {
+            Self::Resend => None,
+            Self::Fail => Some(GiveUp::Unknown),
+            Self::Hold => Some(GiveUp::Held),
+        }
+    }
+}
+
 /// Whether the server failed, and not the request.
 pub(crate) const fn is_failure(class: Class) -> bool {
     matches!(class, Class::Overloaded | Class::Transient)
@@ -185,7 +196,6 @@ pub(crate) const fn is_failure(class: Class) -> bool {
 mod tests {
     use super::*;
     use crate::backoff::{Backoff, Growth, Jitter};
-    use crate::outcome::UnknownOutcome;
     use proptest::{prop_assert, prop_assert_eq, proptest};
 
     const S: Duration = Duration::from_secs(1);

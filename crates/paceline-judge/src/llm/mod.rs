@@ -36,7 +36,7 @@ pub struct LlmConfig {
     /// The limits that its calls are under, and no other calls. Default: none configured, the pace is learnt.
     pub pacer: PacerConfig,
     /// How long one decision may take, waiting for a permit included. Default 4.8 s: shorter than the 5 s of a
-    /// [`Policy`](paceline_store::work::SchedulerConfig), so that a silent endpoint teaches the pace something.
+    /// [`SchedulerConfig`](paceline_store::work::SchedulerConfig), so that a silent endpoint teaches the pace something.
     pub timeout: Duration,
 }
 
