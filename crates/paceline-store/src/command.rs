@@ -25,6 +25,8 @@ pub(crate) enum Command {
     Reschedule(Box<Rescheduled>, Reply<RecordStatus>),
     /// Put an item back.
     Release { ordinal: u64, sent: Option<Box<Unanswered>>, reply: Reply<RecordStatus> },
+    /// Note that a call leaves which must not be made twice.
+    Leaves { ordinal: u64, reply: Reply<()> },
     /// Hand out due items.
     Claim { now: Timestamp, limit: usize, except: Vec<Arc<str>>, reply: Reply<Claim> },
     /// Hand out these items.
@@ -58,7 +60,10 @@ impl Command {
         match self {
             Self::Finish(_, reply) | Self::Reschedule(_, reply) | Self::Release { reply, .. } => reply(Err(error)),
             Self::Claim { reply, .. } | Self::ClaimItems { reply, .. } => reply(Err(error)),
-            Self::Scope { reply, .. } | Self::Snapshot { reply, .. } | Self::History { reply, .. } => {
+            Self::Leaves { reply, .. }
+            | Self::Scope { reply, .. }
+            | Self::Snapshot { reply, .. }
+            | Self::History { reply, .. } => {
                 reply(Err(error));
             }
             Self::Query(query) => query(Err(error)),

@@ -212,6 +212,20 @@ impl Journal {
         self.writer.query(move |conn| query::refused(conn, limit))
     }
 
+    /// Notes that the call of an item leaves which must not be made twice. It outlasts a kill and a power cut once `reply` is
+    /// called, until the end of the call is recorded.
+    pub fn leaves(&self, ordinal: u64, reply: impl FnOnce(Result<(), JournalError>) + Send + 'static) {
+        self.writer.send(Command::Leaves { ordinal, reply: Box::new(reply) });
+    }
+
+    /// The items whose call [left](Self::leaves) in an earlier run, which ended before it recorded what became of it.
+    ///
+    /// # Errors
+    /// What SQLite says.
+    pub fn unanswered(&self) -> Result<Vec<u64>, JournalError> {
+        self.writer.between_batches(JournalDb::unanswered)
+    }
+
     /// Records the end of an item: its line is on disk, and the item ended, when `reply` is called.
     pub fn finish(&self, finished: Finished, reply: impl FnOnce(Result<RecordStatus, JournalError>) + Send + 'static) {
         self.writer.send(Command::Finish(Box::new(finished), Box::new(reply)));

@@ -19,6 +19,7 @@ use crate::replace;
 use crate::schema::checkpoint;
 use crate::scope::{Scope, ScopeRow, scope_columns, scope_list};
 use crate::snapshot::{self, SnapshotUpdate};
+use crate::unanswered;
 use crate::usage::{self, ModelUsage};
 
 /// The end of an item in one statement, because this is what the thread does most. Without a last answer (`?14` is its
@@ -38,6 +39,10 @@ pub(crate) struct JournalDb {
     /// Sorted by id.
     scopes: Vec<Scope>,
     heads: Heads,
+    /// The batch at work outlasts a power cut by itself.
+    durable: bool,
+    /// Calls are noted as left; else none has to be looked for when an outcome is recorded.
+    has_unanswered: bool,
     _lock: RunLock,
 }
 
@@ -45,7 +50,16 @@ impl JournalDb {
     /// Takes over an open journal and its files.
     pub(crate) fn new(conn: Connection, outputs: Outputs, paths: Paths, lock: RunLock) -> Result<Self, JournalError> {
         let scopes = scope_list(&conn)?;
-        Ok(Self { conn, outputs, paths, scopes, heads: Heads::default(), _lock: lock })
+        Ok(Self {
+            conn,
+            outputs,
+            paths,
+            scopes,
+            heads: Heads::default(),
+            durable: false,
+            has_unanswered: false,
+            _lock: lock,
+        })
     }
 
     /// The files of the job.
@@ -77,9 +91,11 @@ impl JournalDb {
         Ok(failed)
     }
 
-    /// Begins what [`commit`](Self::commit) ends.
-    pub(crate) fn begin(&mut self) -> Result<(), JournalError> {
-        self.conn.execute_batch("BEGIN IMMEDIATE").map_err(JournalError::sqlite("write"))
+    /// Begins what [`commit`](Self::commit) ends; `durable`: it has to outlast a power cut by itself.
+    pub(crate) fn begin(&mut self, durable: bool) -> Result<(), JournalError> {
+        let begin = if durable { "PRAGMA synchronous = FULL; BEGIN IMMEDIATE" } else { "BEGIN IMMEDIATE" };
+        self.durable = durable;
+        self.conn.execute_batch(begin).map_err(JournalError::sqlite("write"))
     }
 
     /// Hands out due items.
@@ -137,7 +153,29 @@ impl JournalDb {
             ])
             .map_err(JournalError::sqlite("write"))?;
         drop(update);
-        self.conn.execute_batch("COMMIT").map_err(JournalError::sqlite("write"))
+        let commit = if self.durable { "COMMIT; PRAGMA synchronous = NORMAL" } else { "COMMIT" };
+        self.conn.execute_batch(commit).map_err(JournalError::sqlite("write"))
+    }
+
+    /// Notes that a call leaves which must not be made twice.
+    pub(crate) fn leaves(&mut self, ordinal: u64) -> Result<(), JournalError> {
+        self.has_unanswered = true;
+        unanswered::add(&self.conn, ordinal).map_err(JournalError::sqlite("write"))
+    }
+
+    /// The items whose call left in an earlier run, and of which nothing was recorded.
+    pub(crate) fn unanswered(&mut self) -> Result<Vec<u64>, JournalError> {
+        let items = unanswered::all(&self.conn).map_err(JournalError::sqlite("write"))?;
+        self.has_unanswered |= !items.is_empty();
+        Ok(items)
+    }
+
+    /// What became of an item's call is recorded.
+    fn answered(&self, ordinal: u64) -> Result<(), JournalError> {
+        if !self.has_unanswered {
+            return Ok(());
+        }
+        unanswered::remove(&self.conn, ordinal).map_err(JournalError::sqlite("write"))
     }
 
     /// Records the end of an item. The statement itself checks the state: of several ends only the first writes a line.
@@ -176,6 +214,7 @@ impl JournalDb {
             return Ok(RecordStatus::AlreadyEnded);
         }
         output.stage(line);
+        self.answered(*ordinal)?;
         Ok(RecordStatus::Recorded)
     }
 
@@ -218,6 +257,7 @@ impl JournalDb {
         self.heads.add(scope, not_before, int(ordinal));
         if let Some(tally) = tally {
             self.tally(ordinal, tally)?;
+            self.answered(ordinal)?;
         }
         Ok(RecordStatus::Recorded)
     }

@@ -60,6 +60,7 @@ mod rescope;
 mod schema;
 mod scope;
 mod snapshot;
+mod unanswered;
 mod usage;
 pub mod work;
 mod write_batch;

@@ -13,7 +13,8 @@ use crate::usage::ModelUsage;
 pub(crate) fn write_batch(db: &mut JournalDb, commands: Vec<Command>) -> Result<(), Arc<JournalError>> {
     let mut batch = WriteBatch { db: &mut *db, adds: CallTotals::default(), failure: None, settles: Vec::new() };
     let mut queries = Vec::new();
-    batch.attempt(JournalDb::begin);
+    let durable = commands.iter().any(|command| matches!(command, Command::Leaves { .. }));
+    batch.attempt(|db| db.begin(durable));
     for command in commands {
         batch.execute(command, &mut queries);
     }
@@ -57,6 +58,7 @@ impl WriteBatch<'_> {
             Command::Release { ordinal, sent: Some(sent), reply } => {
                 self.outcome(sent.adds, &sent.usage, reply, |db| db.release(ordinal, Some(&sent.tally)));
             }
+            Command::Leaves { ordinal, reply } => self.step(reply, |db| db.leaves(ordinal)),
             Command::Claim { now, limit, except, reply } => {
                 self.step(reply, |db| db.claim(now, limit, &except));
             }

@@ -151,6 +151,7 @@ impl Run<'_> {
             budget: Budget::new(budgets(self.args), self.upstream.prices.clone(), &usage),
             phase: phase_seen,
             journal: self.job.journal.clone(),
+            unanswered: self.job.journal.unanswered().map_err(Failure::interrupted)?.into_iter().collect(),
             in_flight: AtomicU64::new(0),
             epoch: now,
             began,

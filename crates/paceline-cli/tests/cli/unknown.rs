@@ -1,6 +1,8 @@
 //! Calls of which nothing tells whether they were done: a second one might do it twice.
 
 use std::io::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -131,6 +133,33 @@ fn a_kill_leaves_what_may_have_been_sent_to_a_person() {
     assert_eq!((code, server.count(), &job.summary()["held"]), (1, 1, &json!(1)), "{log}");
     let (code, log) = finish(job.run(&server).arg("--retry-failed"));
     assert_eq!((code, server.count()), (0, 2), "{log}");
+}
+
+#[test]
+fn a_kill_leaves_none_to_a_person_that_had_only_waited() {
+    const CALLS: usize = 4;
+    let silent = Arc::new(AtomicBool::new(true));
+    let speaks = Arc::clone(&silent);
+    let server = Server::new(move |_| if silent.load(Relaxed) { Reply::ok().never() } else { Reply::ok() });
+    let lines: Vec<String> = (0..40)
+        .map(|n| {
+            json!({"custom_id": n.to_string(), "method": "POST", "url": "/charges", "body": {"item": n}}).to_string()
+        })
+        .collect();
+    let job = Job::with_input(&lines.join("\n"));
+    let mut killed = start(job.run(&server).args(["--pace", "fixed", "--concurrency", "4"]));
+    server.wait_for(CALLS);
+    killed.kill().expect("it runs");
+    killed.wait().expect("it was started");
+    speaks.store(false, Relaxed);
+    // The second time there is nothing left to decide.
+    for _ in 0..2 {
+        let (code, log) = finish(&mut job.run(&server));
+        assert_eq!((code, server.count(), &job.summary()["held"]), (1, 40, &json!(CALLS)), "{log}");
+        job.assert_adds_up(40);
+    }
+    let (code, log) = finish(job.run(&server).arg("--retry-failed"));
+    assert_eq!((code, server.count()), (0, 40 + CALLS), "{log}");
 }
 
 #[test]

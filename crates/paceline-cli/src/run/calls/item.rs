@@ -1,5 +1,6 @@
 //! One try of one item: read its line, wait for a permit, send, read the answer, report it to the pacer.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -8,12 +9,13 @@ use bytes::Bytes;
 use http::HeaderValue;
 use paceline::{Limiter, MaxWait, Permit, Within};
 use paceline_core::{
-    Cost, Dimension, GiveUp, Instant, Level, PauseCause, Request, Timestamp, TooLarge, WaitCause, WaitReason,
+    Cost, Dimension, GiveUp, Instant, Level, PauseCause, Request, Timestamp, TooLarge, UnknownOutcome, WaitCause,
+    WaitReason,
 };
 use paceline_http::{Call, Exchange, Sender};
 use paceline_providers::Usage;
 use paceline_store::{Claimed, Journal, ModelUsage};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 
 use crate::run::calls::budget::{Budget, BudgetKind, Expected};
 use crate::run::calls::permit_queue::PermitTurn;
@@ -55,6 +57,8 @@ pub(crate) struct Context {
     pub(crate) phase: watch::Receiver<Phase>,
     /// Where answers go: no call leaves while its disk is full.
     pub(crate) journal: Journal,
+    /// Items whose call had left when an earlier run was killed.
+    pub(crate) unanswered: BTreeSet<u64>,
     /// Calls that have left and are not answered.
     pub(crate) in_flight: AtomicU64,
     /// The wall clock when the run began: its steps within a run change no wait.
@@ -236,9 +240,9 @@ impl Context {
         Expected { model: model.unwrap_or_default().into(), usage, bounded: bound.is_some() }
     }
 
-    /// What ends an item that an earlier run may have sent when it was killed, where its call must not be done twice.
+    /// What ends an item whose call had left when an earlier run was killed, where that must not be done twice.
     fn was_cut_off(&self, item: &Claimed, call: &Call) -> Option<GiveUp> {
-        (item.crash_attempts > 0).then(|| self.sender.unknown_outcome(call).ends()).flatten()
+        self.unanswered.contains(&item.ordinal).then(|| self.sender.unknown_outcome(call).ends()).flatten()
     }
 
     fn same_at_each_try(&self, item: &Claimed) -> HeaderValue {
@@ -277,12 +281,22 @@ impl Context {
             // The permit is given back unused.
             Err(error) => return TryEnd::InputBroken(error),
         };
+        if self.sender.unknown_outcome(&call) != UnknownOutcome::Resend && !self.note_leaving(item.ordinal).await {
+            return TryEnd::Withheld;
+        }
         let _in_flight = InFlight::new(&self.in_flight);
         let at = self.now();
         let exchange = self.sender.send(permit, &call, self.reached(Phase::Abandoning)).await;
         let usage = budgeted.settle(exchange.used());
         let deadline = item.tally.deadline.unwrap_or(at + self.deadline);
         TryEnd::Sent(Box::new(Sent { echo, exchange, usage, at, deadline }))
+    }
+
+    /// Notes in the journal that a call leaves which must not be made twice. Says whether it may: not when the journal stopped.
+    async fn note_leaving(&self, ordinal: u64) -> bool {
+        let (noted, done) = oneshot::channel();
+        self.journal.leaves(ordinal, |result| _ = noted.send(result.is_ok()));
+        done.await.unwrap_or(false)
     }
 
     /// A permit, or why there is none. The item waits since `began`.

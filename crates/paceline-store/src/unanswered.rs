@@ -1,0 +1,36 @@
+//! Calls that must not be made twice, noted before they leave: after a crash nothing else tells them from items that only waited.
+
+use rusqlite::Connection;
+
+use crate::query::{count, int};
+
+/// The table. A journal of an older version gets it when the first such call leaves.
+const TABLE: &str = "CREATE TABLE IF NOT EXISTS unanswered_call (id INTEGER PRIMARY KEY) STRICT";
+
+fn exists(conn: &Connection) -> rusqlite::Result<bool> {
+    conn.query_row("SELECT count(*) FROM sqlite_schema WHERE name = 'unanswered_call'", [], |row| row.get(0))
+}
+
+/// Notes that the call of an item leaves, within the caller's transaction, which must outlast a power cut.
+pub(crate) fn add(conn: &Connection, item: u64) -> rusqlite::Result<()> {
+    conn.execute_batch(TABLE)?;
+    conn.prepare_cached("INSERT OR IGNORE INTO unanswered_call VALUES (?1)")?.execute([int(item)])?;
+    Ok(())
+}
+
+/// What became of the item's call is recorded.
+pub(crate) fn remove(conn: &Connection, item: u64) -> rusqlite::Result<()> {
+    conn.prepare_cached("DELETE FROM unanswered_call WHERE id = ?1")?.execute([int(item)])?;
+    Ok(())
+}
+
+/// The items whose call left and of which nothing was recorded, without those that have ended.
+pub(crate) fn all(conn: &Connection) -> rusqlite::Result<Vec<u64>> {
+    if !exists(conn)? {
+        return Ok(Vec::new());
+    }
+    conn.execute("DELETE FROM unanswered_call WHERE id IN (SELECT id FROM item WHERE state > 1)", [])?;
+    let mut select = conn.prepare("SELECT id FROM unanswered_call")?;
+    let rows = select.query_map([], |row| Ok(count(row.get(0)?)))?;
+    rows.collect()
+}
