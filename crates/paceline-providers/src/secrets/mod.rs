@@ -141,6 +141,11 @@ mod tests {
         ] {
             assert_eq!(removed(key, said), kept, "{said}");
         }
+        for said in
+            [r"back\slash-key1", r"back\\slash-key1", "back%5Cslash-key1", "back%5cslash%2dkey1", "back%255Cslash-key1"]
+        {
+            assert_eq!(removed(r"Bearer back\slash-key1", said), "[key]", "{said}");
+        }
         for (login, word) in [("u:", "a"), ("us:", "b"), ("use:", "c")] {
             let said = STANDARD.encode(format!("{login}abcd/efgh/SECRET+1234{word}"));
             let kept = removed(key, &said.replace('/', r"\/"));

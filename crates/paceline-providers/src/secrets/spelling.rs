@@ -95,7 +95,7 @@ fn spelled(key: &[u8], text: &[u8]) -> Option<usize> {
 enum Unit {
     /// A byte that stands for itself.
     Plain,
-    /// Backslashes before what they escape.
+    /// Backslashes before what they escape, `%5C` too.
     Nothing,
     /// `\u0073`, `%73`.
     Read(char),
@@ -119,7 +119,11 @@ fn unit(text: &[u8]) -> (Unit, usize) {
                 at += 2;
             }
             let code = hexadecimal(&text[at..], 2).and_then(char::from_u32).filter(char::is_ascii);
-            code.map_or((Unit::Plain, 1), |char| (Unit::Read(char), at + 2))
+            match code {
+                Some('\\') => (Unit::Nothing, at + 2),
+                Some(char) => (Unit::Read(char), at + 2),
+                None => (Unit::Plain, 1),
+            }
         }
         _ => (Unit::Plain, 1),
     }
