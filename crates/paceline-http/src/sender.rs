@@ -351,6 +351,8 @@ fn is_unknown(answer: &Result<Response<Bytes>, NoAnswer>, reading: &Reading) -> 
             | NoAnswer::Broken(_)
             | NoAnswer::Malformed(_)
             | NoAnswer::Truncated(_)
+            | NoAnswer::TooLarge(_)
+            | NoAnswer::HeadTooLarge
             | NoAnswer::GivenUp,
         ) => true,
         Err(_) => false,

@@ -122,6 +122,16 @@ async fn only_what_may_be_repeated_is_sent_again_after_silence() {
 }
 
 #[tokio::test]
+async fn an_answer_that_is_too_large_does_not_say_what_was_done() {
+    let server = Server::new(|_| Some(ok("[1,2,3,4,5]"))).await;
+    let sender = sender(SenderConfig { largest_answer: 4, ..server.config(Provider::Generic) });
+    for (path, expected) in [("/charges", GiveUp::Held), ("/v1/chat/completions", GiveUp::Refused(Class::Invalid))] {
+        let exchange = send(&sender, 1, &post(path, "{}")).await;
+        assert!(matches!(exchange.action, NextAction::GiveUp { reason, .. } if reason == expected), "{exchange:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_call_that_is_given_up_teaches_nothing() {
     let server = Server::new(|_| None).await;
     let (limiter, sender) = (limiter(), server.sender(Provider::Generic));
