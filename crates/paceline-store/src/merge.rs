@@ -12,6 +12,7 @@ use rusqlite::{Connection, Row};
 use crate::query::{count, int};
 use crate::schema::ITEM_TABLE;
 use crate::scope::REFUSED;
+use crate::unanswered;
 
 /// Items that stand in the way of going on with the new input.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -101,6 +102,7 @@ pub(crate) fn conflicts(conn: &Connection, may: AllowedChanges, limit: usize) ->
 /// Gives every item what was known of it, and forgets the items as they were: those that have not ended and are gone,
 /// or have another body now.
 pub(crate) fn take_over(conn: &Connection, may: AllowedChanges) -> rusqlite::Result<()> {
+    unanswered::renumber(conn)?;
     let columns = state_columns(conn)?;
     let known = if may.repair() { "before.state = 3 OR" } else { "" };
     conn.execute_batch(&format!(

@@ -34,3 +34,20 @@ pub(crate) fn all(conn: &Connection) -> rusqlite::Result<Vec<u64>> {
     let rows = select.query_map([], |row| Ok(count(row.get(0)?)))?;
     rows.collect()
 }
+
+/// Items have other places in an input that changed: each is known by its id and body, as [`take_over`](crate::merge::take_over)
+/// knows it, which is to follow.
+pub(crate) fn renumber(conn: &Connection) -> rusqlite::Result<()> {
+    if !exists(conn)? {
+        return Ok(());
+    }
+    conn.execute_batch(
+        "CREATE TEMP TABLE renumbered AS
+             SELECT item.id FROM unanswered_call AS call
+             JOIN item_before AS before ON before.id = call.id
+             JOIN item ON item.key = before.key AND item.body_hash = before.body_hash;
+         DELETE FROM unanswered_call;
+         INSERT INTO unanswered_call SELECT id FROM renumbered;
+         DROP TABLE renumbered;",
+    )
+}

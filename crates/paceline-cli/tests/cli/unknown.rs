@@ -141,25 +141,32 @@ fn a_kill_leaves_none_to_a_person_that_had_only_waited() {
     let silent = Arc::new(AtomicBool::new(true));
     let speaks = Arc::clone(&silent);
     let server = Server::new(move |_| if silent.load(Relaxed) { Reply::ok().never() } else { Reply::ok() });
-    let lines: Vec<String> = (0..40)
-        .map(|n| {
-            json!({"custom_id": n.to_string(), "method": "POST", "url": "/charges", "body": {"item": n}}).to_string()
-        })
-        .collect();
-    let job = Job::with_input(&lines.join("\n"));
-    let mut killed = start(job.run(&server).args(["--pace", "fixed", "--concurrency", "4"]));
-    server.wait_for(CALLS);
-    killed.kill().expect("it runs");
-    killed.wait().expect("it was started");
-    speaks.store(false, Relaxed);
-    // The second time there is nothing left to decide.
-    for _ in 0..2 {
-        let (code, log) = finish(&mut job.run(&server));
-        assert_eq!((code, server.count(), &job.summary()["held"]), (1, 40, &json!(CALLS)), "{log}");
-        job.assert_adds_up(40);
+    let line =
+        |n: usize| json!({"custom_id": n.to_string(), "method": "POST", "url": "/x", "body": {"item": n}}).to_string();
+    let lines = |numbers: Vec<usize>| numbers.into_iter().map(line).collect::<Vec<_>>().join("\n");
+    for changed in [false, true] {
+        speaks.store(true, Relaxed);
+        let (job, before) = (Job::with_input(&lines((0..40).collect())), server.count());
+        let mut killed = start(job.run(&server).args(["--pace", "fixed", "--concurrency", "4"]));
+        server.wait_for(before + CALLS);
+        killed.kill().expect("it runs");
+        killed.wait().expect("it was started");
+        speaks.store(false, Relaxed);
+        let mut run = job.run(&server);
+        if changed {
+            // Every item has another place in it.
+            std::fs::write(job.path("in.jsonl"), lines((0..41).rev().collect())).expect("writable");
+            run.arg("--accept-changed-input");
+        }
+        let items = 40 + usize::from(changed);
+        for _ in 0..2 {
+            let (code, log) = finish(&mut run);
+            assert_eq!((code, server.count() - before, &job.summary()["held"]), (1, items, &json!(CALLS)), "{log}");
+            job.assert_adds_up(items);
+        }
+        let (code, log) = finish(job.run(&server).arg("--retry-failed"));
+        assert_eq!((code, server.count() - before), (0, items + CALLS), "{log}");
     }
-    let (code, log) = finish(job.run(&server).arg("--retry-failed"));
-    assert_eq!((code, server.count()), (0, 40 + CALLS), "{log}");
 }
 
 #[test]
