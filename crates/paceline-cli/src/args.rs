@@ -62,7 +62,7 @@ pub(crate) struct AccessArgs {
     /// Header by which the API knows that two calls are one request, or none [default: the provider's, where it has one]
     #[arg(help_heading = UPSTREAM, long, value_name = "NAME")]
     pub(crate) idempotency_header: Option<String>,
-    /// What follows where nothing tells whether a POST was done: resend, fail, or hold (it fails, and --retry-failed sends it)
+    /// What follows where nothing tells whether a POST was done: resend, fail, or hold (it fails, until a person sends it again)
     /// [default: resend for prompts of language models, else hold]
     #[arg(help_heading = UPSTREAM, long, value_name = "WORD")]
     pub(crate) unknown_outcome: Option<String>,

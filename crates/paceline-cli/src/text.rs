@@ -76,7 +76,7 @@ pub(crate) fn counted(number: u64, noun: &str) -> String {
 
 /// What a person has to decide about failed items that may have been done; `again` sends them again.
 pub(crate) fn held(items: u64, again: &str) -> Option<String> {
-    let words = "may have been done, and none is sent again by itself; look whether they were, then send them with";
+    let words = "may have been done, and none is sent again by itself; look at the server, then send again with";
     (items > 0).then(|| format!("held: {} that {words} {again}", counted(items, "failed item")))
 }
 
