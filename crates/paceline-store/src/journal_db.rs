@@ -16,7 +16,7 @@ use crate::output::Outputs;
 use crate::paths::Paths;
 use crate::query::{int, millis, shorten};
 use crate::replace;
-use crate::schema::checkpoint;
+use crate::schema::{self, checkpoint};
 use crate::scope::{Scope, ScopeRow, scope_columns, scope_list};
 use crate::snapshot::{self, SnapshotUpdate};
 use crate::unanswered;
@@ -39,8 +39,6 @@ pub(crate) struct JournalDb {
     /// Sorted by id.
     scopes: Vec<Scope>,
     heads: Heads,
-    /// The batch at work outlasts a power cut by itself.
-    durable: bool,
     /// Calls are noted as left; else none has to be looked for when an outcome is recorded.
     has_unanswered: bool,
     _lock: RunLock,
@@ -50,16 +48,7 @@ impl JournalDb {
     /// Takes over an open journal and its files.
     pub(crate) fn new(conn: Connection, outputs: Outputs, paths: Paths, lock: RunLock) -> Result<Self, JournalError> {
         let scopes = scope_list(&conn)?;
-        Ok(Self {
-            conn,
-            outputs,
-            paths,
-            scopes,
-            heads: Heads::default(),
-            durable: false,
-            has_unanswered: false,
-            _lock: lock,
-        })
+        Ok(Self { conn, outputs, paths, scopes, heads: Heads::default(), has_unanswered: false, _lock: lock })
     }
 
     /// The files of the job.
@@ -93,9 +82,7 @@ impl JournalDb {
 
     /// Begins what [`commit`](Self::commit) ends; `durable`: it has to outlast a power cut by itself.
     pub(crate) fn begin(&mut self, durable: bool) -> Result<(), JournalError> {
-        let begin = if durable { "PRAGMA synchronous = FULL; BEGIN IMMEDIATE" } else { "BEGIN IMMEDIATE" };
-        self.durable = durable;
-        self.conn.execute_batch(begin).map_err(JournalError::sqlite("write"))
+        schema::begin(&self.conn, durable)
     }
 
     /// Hands out due items.
@@ -126,7 +113,7 @@ impl JournalDb {
         self.conn.close().map_err(|(_, error)| JournalError::Sqlite { action: "close", source: error })
     }
 
-    pub(crate) fn commit(&mut self, adds: CallTotals) -> Result<(), JournalError> {
+    pub(crate) fn commit(&mut self, adds: CallTotals, durable: bool) -> Result<(), JournalError> {
         self.outputs.write()?;
         let (results, errors) = (self.outputs.results.covered(), self.outputs.errors.covered());
         let mut update = self
@@ -153,13 +140,15 @@ impl JournalDb {
             ])
             .map_err(JournalError::sqlite("write"))?;
         drop(update);
-        let commit = if self.durable { "COMMIT; PRAGMA synchronous = NORMAL" } else { "COMMIT" };
-        self.conn.execute_batch(commit).map_err(JournalError::sqlite("write"))
+        schema::commit(&self.conn, durable)
     }
 
     /// Notes that a call leaves which must not be made twice.
     pub(crate) fn leaves(&mut self, ordinal: u64) -> Result<(), JournalError> {
-        self.has_unanswered = true;
+        if !self.has_unanswered {
+            unanswered::begin(&self.conn).map_err(JournalError::sqlite("write"))?;
+            self.has_unanswered = true;
+        }
         unanswered::add(&self.conn, ordinal).map_err(JournalError::sqlite("write"))
     }
 

@@ -142,12 +142,22 @@ pub(crate) fn begin_writing(conn: &Connection) -> Result<(), JournalError> {
         .map_err(JournalError::sqlite("open"))
 }
 
-/// A transaction that outlasts a power cut once this returns. Others need not: what they record stands in the results.
+/// Begins a transaction; `durable`: it is to outlast a power cut. Others need not: what they record stands in the results.
+pub(crate) fn begin(conn: &Connection, durable: bool) -> Result<(), JournalError> {
+    let begin = if durable { "PRAGMA synchronous = FULL; BEGIN IMMEDIATE" } else { "BEGIN IMMEDIATE" };
+    conn.execute_batch(begin).map_err(JournalError::sqlite("write"))
+}
+
+/// Ends one that [`begin`] began so.
+pub(crate) fn commit(conn: &Connection, durable: bool) -> Result<(), JournalError> {
+    let commit = if durable { "COMMIT; PRAGMA synchronous = NORMAL" } else { "COMMIT" };
+    conn.execute_batch(commit).map_err(JournalError::sqlite("write"))
+}
+
+/// A transaction that outlasts a power cut once this returns.
 pub(crate) fn durably<T>(conn: &Connection, work: impl FnOnce() -> Result<T, JournalError>) -> Result<T, JournalError> {
-    conn.execute_batch("PRAGMA synchronous = FULL; BEGIN IMMEDIATE").map_err(JournalError::sqlite("write"))?;
-    let done = work().and_then(|done| {
-        conn.execute_batch("COMMIT; PRAGMA synchronous = NORMAL").map_err(JournalError::sqlite("write")).map(|()| done)
-    });
+    begin(conn, true)?;
+    let done = work().and_then(|done| commit(conn, true).map(|()| done));
     if done.is_err() {
         // The first error is the one to tell. A transaction that failed to commit may have ended by itself.
         let _ = conn.execute_batch("ROLLBACK");

@@ -11,9 +11,13 @@ fn exists(conn: &Connection) -> rusqlite::Result<bool> {
     conn.query_row("SELECT count(*) FROM sqlite_schema WHERE name = 'unanswered_call'", [], |row| row.get(0))
 }
 
+/// Makes the table in a journal that has none, within the caller's transaction.
+pub(crate) fn begin(conn: &Connection) -> rusqlite::Result<()> {
+    conn.execute_batch(TABLE)
+}
+
 /// Notes that the call of an item leaves, within the caller's transaction, which must outlast a power cut.
 pub(crate) fn add(conn: &Connection, item: u64) -> rusqlite::Result<()> {
-    conn.execute_batch(TABLE)?;
     conn.prepare_cached("INSERT OR IGNORE INTO unanswered_call VALUES (?1)")?.execute([int(item)])?;
     Ok(())
 }

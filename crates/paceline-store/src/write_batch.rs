@@ -19,7 +19,7 @@ pub(crate) fn write_batch(db: &mut JournalDb, commands: Vec<Command>) -> Result<
         batch.execute(command, &mut queries);
     }
     let adds = batch.adds;
-    batch.attempt(|db| db.commit(adds));
+    batch.attempt(|db| db.commit(adds, durable));
     let WriteBatch { failure, settles, .. } = batch;
     for settle in settles {
         settle(failure.as_ref());
