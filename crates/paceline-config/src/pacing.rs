@@ -205,24 +205,15 @@ pub(crate) fn breaker(section: &UpstreamSection, ledger: &mut Ledger) -> Result<
         ledger.settle("breaker.share", given.share.as_ref(), default.failure_ratio, read, f64::to_string)?;
     let read = |setting: &Setting, key: &str| setting.count(key, 1, 10_000);
     let window_size = ledger.settle("breaker.last", given.last.as_ref(), default.window_size, read, u32::to_string)?;
-    let read = |setting: &Setting, key: &str| setting.count(key, 1, window_size);
-    let min_samples = ledger.settle(
-        "breaker.least",
-        given.least.as_ref(),
-        default.min_samples.min(window_size),
-        read,
-        u32::to_string,
-    )?;
+    // More of the window than it has are never met.
+    let of_window = |ledger: &mut Ledger, key, given: Option<&Setting>, default: u32| {
+        let read = |setting: &Setting, key: &str| setting.count(key, 1, window_size);
+        ledger.settle(key, given, default.min(window_size), read, u32::to_string)
+    };
+    let min_samples = of_window(ledger, "breaker.least", given.least.as_ref(), default.min_samples)?;
     let max_age = ledger
         .settle("breaker.within", given.within.as_ref(), default.max_age, Setting::period, |d| show_duration(*d))?;
-    let read = |setting: &Setting, key: &str| setting.count(key, 1, window_size);
-    let min_distinct_items = ledger.settle(
-        "breaker.items",
-        given.items.as_ref(),
-        default.min_distinct_items.min(window_size),
-        read,
-        u32::to_string,
-    )?;
+    let min_distinct_items = of_window(ledger, "breaker.items", given.items.as_ref(), default.min_distinct_items)?;
     let open =
         ledger.settle("breaker.open", given.open.as_ref(), default.open, Setting::period, |d| show_duration(*d))?;
     let read = |setting: &Setting, key: &str| {
