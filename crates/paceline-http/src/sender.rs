@@ -334,8 +334,7 @@ impl Exchange {
     pub fn used(&self) -> Option<Usage> {
         match (self.reading.usage, &self.answer) {
             (Some(usage), _) => Some(usage),
-            // A usable answer that was cut short on its way may be billed.
-            (None, Ok(answer)) if self.reading.class == Class::Transient && answer.status().is_success() => None,
+            (None, Ok(answer)) if is_cut_short(answer, &self.reading) => None,
             (None, Ok(_)) if self.reading.class != Class::Success => Some(Usage::default()),
             (None, Err(error)) if error.is_unsent() => Some(Usage::default()),
             (None, _) => None,
@@ -356,8 +355,13 @@ fn is_unknown(answer: &Result<Response<Bytes>, NoAnswer>, reading: &Reading) -> 
             | NoAnswer::GivenUp,
         ) => true,
         Err(_) => false,
-        Ok(answer) => reading.class == Class::Transient && answer.status().is_success(),
+        Ok(answer) => is_cut_short(answer, reading),
     }
+}
+
+/// Whether a usable answer was cut short on its way: its call was done, and may be billed.
+fn is_cut_short(answer: &Response<Bytes>, reading: &Reading) -> bool {
+    reading.class == Class::Transient && answer.status().is_success()
 }
 
 /// An answer to a call of that path, as the tables read it.
