@@ -68,7 +68,7 @@ mod writer;
 
 pub use append::{Appended, AppendedLine, InputCursor};
 pub use disk::{create_in_place_of, private_file};
-pub use disk_space::DiskFull;
+pub use disk_space::{DiskFull, DiskSpace, Room};
 pub use error::JournalError;
 pub use history::Minute;
 pub use item::{
