@@ -10,6 +10,7 @@ use super::body::{Body, Wanted};
 use super::case::{Case, Decision};
 use super::charge::{self, Settlement};
 use super::decide;
+use super::expected::Expected;
 use super::reading::Reading;
 use super::rule::Rule;
 use super::table::{Charge, LimitHeaders, Provider, Scope, Table};
@@ -41,7 +42,7 @@ pub struct Dialect {
     rules: Vec<Rule>,
     wait_headers: Vec<HeaderName>,
     longest_pause: Duration,
-    expects_json: bool,
+    expected: Option<Expected>,
 }
 
 impl From<Provider> for Dialect {
@@ -49,7 +50,7 @@ impl From<Provider> for Dialect {
     fn from(provider: Provider) -> Self {
         let table = Cow::Borrowed(provider.table());
         let (rules, wait_headers) = (Vec::new(), Vec::new());
-        Self { provider, table, rules, wait_headers, longest_pause: LONGEST_PAUSE, expects_json: false }
+        Self { provider, table, rules, wait_headers, longest_pause: LONGEST_PAUSE, expected: None }
     }
 }
 
@@ -134,11 +135,12 @@ impl Dialect {
         self
     }
 
-    /// With JSON as the only success: a 2xx with another body, such as the page of a proxy or half an object, is a transient
-    /// failure with the code `not_json` or `empty_answer`. A 204 has no body, and a stream of events is read as one.
+    /// With JSON, or what matches a schema, as the only success. Any other 2xx is a transient failure: with the code `not_json`,
+    /// such as the page of a proxy or half an object, `empty_answer` or `schema_mismatch`. A 204 has no body. A stream of events
+    /// is JSON; a schema is that of the object that [its events add up to](super::collect).
     #[must_use]
-    pub const fn expecting_json(mut self) -> Self {
-        self.expects_json = true;
+    pub fn expecting(mut self, expected: Expected) -> Self {
+        self.expected = Some(expected);
         self
     }
 
@@ -165,7 +167,7 @@ impl Dialect {
             limits: &limits,
             now,
             must_be_json: self.provider.must_be_json(answer.path, content_type),
-            expects_json: self.expects_json,
+            expected: self.expected.as_ref(),
             wait_headers: &self.wait_headers,
             longest_pause: self.longest_pause,
         };
@@ -240,7 +242,7 @@ fn steps(case: &Case<'_>, decision: &Decision, dated: bool, long_period: bool) -
 }
 
 fn code(case: &Case<'_>, decision: &Decision) -> Option<String> {
-    match decision.fault {
+    match &decision.fault {
         Some(fault) => Some(fault.code.to_owned()),
         None if decision.class == Class::Success => case.body.code(),
         None => case.body.code().or_else(|| names::special(case.headers, case.body)),
@@ -248,10 +250,10 @@ fn code(case: &Case<'_>, decision: &Decision) -> Option<String> {
 }
 
 fn words(body: &Body<'_>, decision: &Decision) -> Option<String> {
-    match decision.fault {
+    match &decision.fault {
         None if decision.class == Class::Success => None,
         None => body.words(),
-        Some(fault) => Some(body.words().map_or_else(|| fault.words.to_owned(), |w| format!("{}: {w}", fault.words))),
+        Some(fault) => Some(fault.words.to_string()),
     }
 }
 

@@ -58,8 +58,8 @@ use crate::upstream;
 pub(crate) async fn command(args: RunArgs, everywhere: &Everywhere) -> Result<Status, Failure> {
     let mut upstream = upstream::resolve(&args.upstream, everywhere)?;
     set_prices(&args, &mut upstream)?;
-    if let Some(expect) = args.expect {
-        upstream = expect.of(upstream);
+    if let Some(expect) = &args.expect {
+        upstream = expect.of(upstream)?;
     }
     let paths = paths(&args)?;
     check_paths::check(&args, &paths)?;

@@ -14,6 +14,8 @@ mod disk;
 mod done;
 mod dry_run;
 mod ends;
+#[cfg(unix)]
+mod expected;
 mod explain;
 #[cfg(unix)]
 mod files;
