@@ -137,7 +137,7 @@ impl Run<'_> {
         let about = About {
             same: FailFast::new(self.args.stop_after_same, figures.input - refused, figures.ended() - refused),
             retry: self.upstream.pacer.retry.clone(),
-            address: self.upstream.base_url.as_deref().unwrap_or_default().into(),
+            address: upstream::destination(self.upstream).into(),
             key: upstream::key_place(&self.upstream.key).into(),
             figures,
             max_wait: self.args.max_wait,
