@@ -28,7 +28,7 @@ pub enum Preset {
     None,
     /// An application's usual limits: 50 requests per minute, 1,000 per hour, a burst of 10.
     OpenAiApp,
-    /// Calls in flight from the maximum, one more with each success, half with each refusal.
+    /// As `aimd`, from the most calls in flight down, as such limits used to begin.
     AimdClassic,
     /// The responsive delay by its classic rule.
     ResponsiveClassic,
@@ -115,8 +115,8 @@ impl Preset {
             Self::None => self.paced("none", UpstreamSection::default()),
             Self::OpenAiApp => openai_app_section(),
             Self::AimdClassic => {
-                let kind = Some(self.setting("classic"));
-                let concurrency = Some(ConcurrencySection { kind, ..ConcurrencySection::default() });
+                let start = Some(self.setting("50"));
+                let concurrency = Some(ConcurrencySection { start, ..ConcurrencySection::default() });
                 self.paced("aimd", UpstreamSection { concurrency, ..UpstreamSection::default() })
             }
             Self::ResponsiveClassic => {

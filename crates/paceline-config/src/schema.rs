@@ -220,9 +220,8 @@ section_with_limits! {
 section! {
     /// How many calls may be under way at once. Under the pace `auto` only `max` acts.
     ConcurrencySection {
-        /// `aimd` adapts between `floor` and `max`, `fixed` always allows `max`; `classic` starts at `max`, and every success
-        /// is one more, every refusal a halving. Default: `aimd`; `fixed` under the paces `fixed`, `responsive`, `linear`,
-        /// `exponential` and `none`.
+        /// `aimd` adapts between `floor` and `max`, `fixed` always allows `max`. Default: `aimd`; `fixed` under the paces
+        /// `fixed`, `responsive`, `linear`, `exponential` and `none`.
         #[schemars(with = "Option<String>")]
         kind: Setting,
         /// Never less than this, 1 to `max`; not for `fixed`. Default: 5, or `max` if that is less.

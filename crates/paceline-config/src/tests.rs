@@ -182,7 +182,7 @@ const BAD_VALUES: &[(&str, &str)] = &[
     ("rpm = 5\nburst = 6", "burst"),
     ("pace = 'reponsive'", "pace"),
     ("pace = 'linear'\nconcurrency = { kind = 'aimd' }", "concurrency.kind"),
-    ("concurrency = { kind = 'classic', start = 7 }", "concurrency.start"),
+    ("concurrency = { kind = 'classic' }", "concurrency.kind"),
     ("shape = 'bucket'", "shape"),
     ("rps = 5\nshape = 'round'", "shape"),
     ("responsive = { initial = '1s' }", "responsive.initial"),
@@ -431,7 +431,7 @@ fn presets_are_layers_below_the_file() {
         ("aggressive", vec![bucket(10, seconds(1), 20)], fixed(16), Pace::Fixed),
         ("adaptive", vec![bucket(20, seconds(1), 20)], fixed(512), Pace::Auto),
         ("none", vec![], fixed(50), Pace::None),
-        ("aimd-classic", vec![], Concurrency::Classic { floor: 5, max: 50 }, Pace::Aimd),
+        ("aimd-classic", vec![], Concurrency::Aimd { floor: 5, start: 50, max: 50 }, Pace::Aimd),
         ("responsive-classic", vec![], fixed(50), Pace::Responsive),
     ] {
         let flags = Overrides { pace: Some(name.to_owned()), ..openai() };

@@ -68,14 +68,6 @@ pub enum Concurrency {
         /// Never more than this.
         max: u32,
     },
-    /// The classic way, with its defects: starts at `max`, one more with each success, half with each refusal, also when
-    /// many calls are refused at once.
-    Classic {
-        /// Never less than this, at least 1.
-        floor: u32,
-        /// The first limit, and never more than this.
-        max: u32,
-    },
 }
 
 impl Concurrency {
@@ -85,7 +77,7 @@ impl Concurrency {
     /// The number that is never exceeded.
     pub const fn max(self) -> u32 {
         match self {
-            Self::Fixed { max } | Self::Aimd { max, .. } | Self::Classic { max, .. } => max,
+            Self::Fixed { max } | Self::Aimd { max, .. } => max,
         }
     }
 
@@ -105,7 +97,6 @@ impl Concurrency {
         match self {
             Self::Fixed { .. } => Self::Fixed { max },
             Self::Aimd { floor, start, .. } => Self::Aimd { floor: floor.min(most), start: start.min(most), max },
-            Self::Classic { floor, .. } => Self::Classic { floor: floor.min(most), max },
         }
     }
 }
@@ -273,9 +264,7 @@ mod tests {
 
     #[test]
     fn no_more_calls_at_once_than_that_whatever_their_number_adapts_to() {
-        let classic = Concurrency::Classic { floor: 5, max: 50 };
-        assert_eq!(classic.at_most(8), Concurrency::Classic { floor: 5, max: 8 });
-        assert_eq!(classic.at_most(3), Concurrency::Classic { floor: 3, max: 3 });
+        assert_eq!(Concurrency::AIMD.at_most(3), Concurrency::Aimd { floor: 3, start: 3, max: 3 });
         assert_eq!(Concurrency::AIMD.at_most(8), Concurrency::Aimd { floor: 5, start: 8, max: 8 });
         assert_eq!(Concurrency::Fixed { max: 50 }.at_most(0), Concurrency::Fixed { max: 1 });
     }
