@@ -92,7 +92,16 @@ impl NewItem {
             not_before: None,
         }
     }
+
+    /// The time for which it waits in a store; none where it is due at once. After [`HORIZON`] all times are one, which never
+    /// comes.
+    pub(crate) fn waits_until(&self, now: Timestamp) -> Option<Timestamp> {
+        self.not_before.filter(|at| *at > now).map(|at| at.min(HORIZON + Duration::from_millis(1)))
+    }
 }
+
+/// The end of the year 9999 in UTC. What is due later has no place in any run.
+pub(crate) const HORIZON: Timestamp = Timestamp::from_millis(253_402_300_799_999);
 
 /// The group of items that name none.
 pub const DEFAULT_GROUP: &str = "default";

@@ -4,7 +4,6 @@ mod checks;
 mod clock;
 mod columns;
 mod config;
-mod due;
 mod error;
 mod fair_share;
 mod item;
@@ -19,7 +18,6 @@ mod store;
 
 pub use clock::WorkClock;
 pub use config::{Idle, OverBound, SchedulerConfig};
-pub use due::{Due, Stored, read_due};
 pub use error::WorkError;
 pub use item::{
     Added, Amend, Claim, ClaimOutcome, ClaimRequest, Claimed, DEFAULT_GROUP, DecisionRecord, Failure, Filter, Forgiven,
