@@ -1,9 +1,10 @@
 //! How an API is understood: what is known about its provider, as a configuration changes it.
 
 use std::borrow::Cow;
+use std::iter;
 use std::time::Duration;
 
-use http::HeaderName;
+use http::{HeaderMap, HeaderName};
 use paceline_core::{Class, Cost, Timestamp};
 
 use super::body::{Body, Wanted};
@@ -19,6 +20,9 @@ use super::{Answer, cost, header, limits, names, refusal, shape, wait};
 
 /// A longer wait is a used-up quota, to be kept on disk, and not a pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(3_600);
+
+/// ACME's answers carry it, and no name of the call: who has it can use it.
+const NONCE: &str = "replay-nonce";
 
 /// How an API is understood: a provider's table, and what a user knows better.
 ///
@@ -179,6 +183,7 @@ impl Dialect {
             code: code(&case, &decision),
             error_type: body.error_type(),
             words: words(&body, &decision),
+            request_id: request_id(table, answer.headers).map(str::to_owned),
             usage: cost::of(&body, table.charge.cached_input),
             settlement: Settlement::of(&table.charge, answer.path, answer.status, decision.class),
             long_period,
@@ -257,9 +262,36 @@ fn words(body: &Body<'_>, decision: &Decision) -> Option<String> {
     }
 }
 
+/// The server's name for the call: in the provider's own field, else in one that another API has for it.
+fn request_id<'a>(table: &Table, headers: &'a HeaderMap) -> Option<&'a str> {
+    let others = Provider::ALL.iter().map(|provider| &provider.table().errors.request_id);
+    let mut names = iter::once(&table.errors.request_id).chain(others).filter(|name| *name != NONCE);
+    names.find_map(|name| header::first(headers, name.as_str()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use http::HeaderValue;
+
+    #[test]
+    fn a_call_has_the_name_that_its_server_gives_it() {
+        let told = |provider: Provider, fields: &[(&'static str, &'static str)]| {
+            let headers =
+                fields.iter().map(|(name, value)| (name.parse().expect("a name"), HeaderValue::from_static(value)));
+            request_id(provider.table(), &headers.collect()).map(str::to_owned)
+        };
+        let both = [("x-request-id", "x"), ("apim-request-id", "a")];
+        for (provider, fields, name) in [
+            (Provider::Azure, &both[..], Some("a")),
+            (Provider::OpenAi, &both, Some("x")),
+            (Provider::Generic, &[("x-github-request-id", "g")], Some("g")),
+            (Provider::Generic, &[("x-amzn-requestid", "w")], Some("w")),
+            (Provider::Acme, &[("replay-nonce", "n")], None),
+        ] {
+            assert_eq!(told(provider, fields).as_deref(), name, "{provider} {fields:?}");
+        }
+    }
 
     #[test]
     fn a_prompt_is_known_by_its_api_or_its_path() {

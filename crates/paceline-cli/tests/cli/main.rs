@@ -28,6 +28,7 @@ mod partial;
 #[cfg(feature = "charts")]
 mod pictures;
 mod plan;
+mod response_headers;
 mod resume;
 mod rewritten;
 mod secrets;

@@ -15,9 +15,11 @@ use paceline_core::{
 use paceline_http::{Call, Exchange, Sender};
 use paceline_providers::Usage;
 use paceline_store::{Claimed, Journal, ModelUsage, Room};
+use serde_json::value::RawValue;
 use tokio::sync::{oneshot, watch};
 
 use crate::run::calls::budget::{Budget, BudgetKind, Expected};
+use crate::run::calls::entry;
 use crate::run::calls::permit_queue::PermitTurn;
 use crate::run::lines::format::Format;
 use crate::run::lines::input::{Input, Span};
@@ -137,6 +139,8 @@ pub(crate) enum Impossible {
 pub(crate) struct Sent {
     pub(crate) echo: Echo,
     pub(crate) exchange: Exchange,
+    /// The header fields of the answer that its line keeps.
+    pub(crate) headers: Option<Box<RawValue>>,
     /// What it used.
     pub(crate) usage: ModelUsage,
     pub(crate) at: Timestamp,
@@ -291,7 +295,8 @@ impl Context {
         let exchange = self.sender.send(permit, &call, self.reached(Phase::Abandoning)).await;
         let usage = budgeted.settle(exchange.used());
         let deadline = item.tally.deadline.unwrap_or(at + self.deadline);
-        TryEnd::Sent(Box::new(Sent { echo, exchange, usage, at, deadline, room }))
+        let headers = exchange.answer.as_ref().ok().and_then(entry::kept_headers);
+        TryEnd::Sent(Box::new(Sent { echo, exchange, headers, usage, at, deadline, room }))
     }
 
     /// Notes in the journal that a call leaves which must not be made twice. Says whether it may: not when the journal stopped.
