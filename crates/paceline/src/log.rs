@@ -29,7 +29,7 @@ impl BackingOff {
 
 impl fmt::Display for BackingOff {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let words = self.class.words();
+        let words = self.class.description();
         match self.of {
             Some(of) => write!(f, "{words} (attempt {}/{of})", self.attempt)?,
             None => write!(f, "{words} (attempt {}/∞)", self.attempt)?,

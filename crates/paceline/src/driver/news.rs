@@ -85,7 +85,7 @@ impl Note {
         match self {
             Self::Stopped { scope, reason } => tracing::info!(scope = &**scope, reason = &**reason, "stopped"),
             Self::Held { scope, wait, cause } => {
-                tracing::info!(scope = &**scope, "held for {}: {}", Rounded(*wait), cause.why());
+                tracing::info!(scope = &**scope, "held for {}: {}", Rounded(*wait), cause.explanation());
             }
         }
     }
