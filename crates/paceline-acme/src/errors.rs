@@ -81,7 +81,7 @@ fn of_reading(status: Option<u16>, reading: Reading) -> Failure {
         (Class::Throttled, LimitScope::Scope | LimitScope::Account) if reading.wait.is_some() => Class::QuotaExhausted,
         (class, _) => class,
     };
-    let words = reading.words.clone().or_else(|| reading.code.clone());
+    let words = reading.message.clone().or_else(|| reading.code.clone());
     let words = words.unwrap_or_else(|| class.description().to_owned());
     Failure { status, code: reading.code, retry_after: reading.wait, ..Failure::new(class, words) }
 }

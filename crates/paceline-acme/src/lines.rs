@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use paceline_providers::words::printable;
+use paceline_providers::escape::printable;
 
 /// A log whose entries are a line each, whatever server made their words. An entry is written at once.
 #[derive(Debug)]

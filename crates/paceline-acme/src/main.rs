@@ -25,7 +25,7 @@ use clap::Parser as _;
 use jiff::Zoned;
 use jiff::tz::TimeZone;
 use paceline::Rng;
-use paceline_providers::words::printable;
+use paceline_providers::escape::printable;
 use paceline_store::work::Status;
 use tokio::sync::watch;
 use tracing_subscriber::EnvFilter;

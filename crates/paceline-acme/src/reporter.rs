@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use jiff::Timestamp;
-use paceline_providers::words::{markdown, printable};
+use paceline_providers::escape::{markdown, printable};
 use paceline_store::work::{State, StateCounts, Status, WorkItem};
 use serde::Serialize;
 

@@ -10,7 +10,7 @@ use paceline_store::CallTotals;
 
 pub(crate) use columns::{WIDTH, cell, cut, padded, width, wrapped};
 pub(crate) use paceline_core::format_duration as duration;
-pub(crate) use paceline_providers::words::{markdown, printable, printable_lines};
+pub(crate) use paceline_providers::escape::{markdown, printable, printable_lines};
 
 /// A number with its thousands apart: `12,345`.
 pub(crate) fn count(number: u64) -> String {

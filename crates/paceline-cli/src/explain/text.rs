@@ -33,7 +33,7 @@ pub(crate) fn of(provider: Provider, saved: &Saved, reading: &Reading) -> String
         let tokens = format!("{} in, {} out", count(usage.input_tokens), count(usage.output_tokens));
         line(&mut text, "tokens", &tokens, "");
     }
-    if let Some(words) = &reading.words {
+    if let Some(words) = &reading.message {
         line(&mut text, "words", words, "");
     }
     text.push_str("\nHow it was decided\n");

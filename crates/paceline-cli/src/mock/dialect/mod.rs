@@ -6,7 +6,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use paceline_core::{Dimension, Timestamp};
 use paceline_model::{Cause, Hints, LimitState, ToldWait};
 use paceline_providers::Provider;
-use paceline_providers::table::{ErrorWords, LimitHeaders, MockError, ResetForm, Table, fill};
+use paceline_providers::table::{ErrorFields, LimitHeaders, MockError, ResetForm, Table, fill};
 use serde_json::Value;
 
 use super::go_duration::{decimal, go_duration};
@@ -135,7 +135,7 @@ impl Dialect {
         let (code, error_type) = (filled(&error.code), filled(&error.error_type));
         let message = message.map(str::to_owned).or_else(|| filled(&error.message));
         let status = error.status.unwrap_or(status);
-        let body = shape.render(&ErrorWords {
+        let body = shape.render(&ErrorFields {
             status,
             code: code.as_deref(),
             error_type: error_type.as_deref(),

@@ -91,7 +91,7 @@ fn is_given_up(sent: &Sent) -> bool {
 pub(crate) fn said(sent: &Sent) -> String {
     match &sent.exchange.answer {
         Err(error) => error.to_string(),
-        Ok(answer) => sent.exchange.reading.words.clone().unwrap_or_else(|| format!("status {}", answer.status())),
+        Ok(answer) => sent.exchange.reading.message.clone().unwrap_or_else(|| format!("status {}", answer.status())),
     }
 }
 

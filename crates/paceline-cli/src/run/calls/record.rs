@@ -262,7 +262,7 @@ impl Recorder {
         let class = sent.exchange.reading.class;
         let said = entry::said(sent);
         let said = text::cut(&said, LONGEST_CAUSE);
-        self.resends.add(sent.exchange.reading.told_class().description(), &said);
+        self.resends.add(sent.exchange.reading.reported_class().description(), &said);
         tracing::debug!(
             scope = &*item.scope,
             item = sent.echo.custom_id.to_string(),
@@ -271,7 +271,7 @@ impl Recorder {
             hint_source = sent.exchange.reading.wait_from,
             not_before = not_before.to_string(),
             "{}",
-            BackingOff::new(sent.exchange.reading.told_class(), next, &self.retry, delay),
+            BackingOff::new(sent.exchange.reading.reported_class(), next, &self.retry, delay),
         );
     }
 

@@ -219,7 +219,7 @@ fn failure(exchange: Exchange) -> Failure {
     let status = exchange.status();
     let Exchange { answer, reading, unknown, .. } = exchange;
     let words = match answer {
-        Ok(answer) => reading.words.unwrap_or_else(|| {
+        Ok(answer) => reading.message.unwrap_or_else(|| {
             let wait = reading.wait.map(|wait| format!(", told to wait {}", text::duration(wait)));
             format!("status {}{}", answer.status(), wait.unwrap_or_default())
         }),
