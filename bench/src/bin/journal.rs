@@ -111,7 +111,7 @@ fn record(
 
 fn success(ordinal: u64) -> Finished {
     let body = format!("{{\"choices\":[{{\"message\":{{\"content\":\"{}\"}}}}]}}", "an answer ".repeat(50));
-    let answer = ResultBody::Response { status: 200, request_id: "req_1", body: body.as_bytes() };
+    let answer = ResultBody::Response { status: 200, request_id: "req_1", headers: None, body: body.as_bytes() };
     let mut finished = Finished::new(ordinal, End::Succeeded, encode_line(ordinal, 1, &id(ordinal), &answer));
     finished.tally = Tally { attempts: 1, last: Some(LastAnswer::new(Class::Success)), ..Tally::default() };
     finished.adds = CallTotals { calls: 1, ..CallTotals::default() };

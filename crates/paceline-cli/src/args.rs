@@ -1,11 +1,15 @@
 //! What several commands take, and how values on flags are read.
 
+use std::ffi::OsString;
+use std::fmt::Display;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use paceline_config::{Overrides, Upstream};
+use paceline_providers::{Expected, Schema};
 
+use crate::exit::Failure;
 use crate::logging::LogFormat;
 
 /// Flags that every command takes.
@@ -154,18 +158,39 @@ pub(crate) struct UpstreamArgs {
 }
 
 /// What a success has to be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Expect {
-    /// Any JSON value, or a stream of events
+    /// Any JSON value, or a stream of events: `json`.
     Json,
+    /// What matches the JSON schema in that file.
+    Schema(PathBuf),
+}
+
+impl From<OsString> for Expect {
+    fn from(word: OsString) -> Self {
+        if word == "json" { Self::Json } else { Self::Schema(word.into()) }
+    }
 }
 
 impl Expect {
     /// The upstream that takes nothing else for a success.
-    pub(crate) fn of(self, upstream: Upstream) -> Upstream {
-        match self {
-            Self::Json => Upstream { dialect: upstream.dialect.expecting_json(), ..upstream },
-        }
+    ///
+    /// # Errors
+    /// Refuses a file that cannot be read, is no JSON or no schema.
+    pub(crate) fn of(&self, upstream: Upstream) -> Result<Upstream, Failure> {
+        let expected = match self {
+            Self::Json => Expected::Json,
+            Self::Schema(path) => {
+                let refused = |why: &str, error: &dyn Display| {
+                    Failure::refused(format!("--expect {}: {why}: {error}", path.display()))
+                };
+                let unread = "expected json, or the file of a JSON schema, which cannot be read";
+                let text = std::fs::read(path).map_err(|error| refused(unread, &error))?;
+                let schema = serde_json::from_slice(&text).map_err(|error| refused("the file is no JSON", &error))?;
+                Expected::Schema(Schema::new(schema).map_err(|error| refused("the file is no JSON schema", &error))?)
+            }
+        };
+        Ok(Upstream { dialect: upstream.dialect.expecting(expected), ..upstream })
     }
 }
 

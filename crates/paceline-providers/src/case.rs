@@ -7,6 +7,7 @@ use http::{HeaderMap, HeaderName};
 use paceline_core::{Class, LimitReport, LimitScope, Timestamp};
 
 use super::body::Body;
+use super::expected::Expected;
 use super::shape;
 use super::table::{Provider, Table, usual_reach};
 
@@ -23,8 +24,8 @@ pub(super) struct Case<'a> {
     pub(super) now: Timestamp,
     /// A success of this call is a JSON object.
     pub(super) must_be_json: bool,
-    /// A success of any call is JSON, as the user says.
-    pub(super) expects_json: bool,
+    /// What a success of any call has to be, as the user says.
+    pub(super) expected: Option<&'a Expected>,
     /// Further fields that hold a wait.
     pub(super) wait_headers: &'a [HeaderName],
     /// A longer wait is a used-up quota, to be kept on disk, and not a pause.
@@ -46,10 +47,10 @@ pub(super) struct Decision {
 }
 
 /// A fault of an answer, as reports name it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Fault {
     pub(super) code: &'static str,
-    pub(super) words: &'static str,
+    pub(super) words: Cow<'static, str>,
 }
 
 /// A wait, whether it was given in milliseconds or finer, and its source.
@@ -58,6 +59,18 @@ pub(super) struct Hint {
     pub(super) wait: Duration,
     pub(super) exact: bool,
     pub(super) from: &'static str,
+}
+
+impl Fault {
+    pub(super) const fn new(code: &'static str, words: &'static str) -> Self {
+        Self { code, words: Cow::Borrowed(words) }
+    }
+
+    /// With what the body says beside it.
+    pub(super) fn quoting(self, body: &Body<'_>) -> Self {
+        let words = body.words().map_or_else(|| self.words.clone(), |words| format!("{}: {words}", self.words).into());
+        Self { words, ..self }
+    }
 }
 
 impl Hint {

@@ -23,7 +23,7 @@ pub(super) fn decide(case: &Case<'_>) -> Decision {
         return refused(case);
     }
     match inside::success(case) {
-        Inside::Nothing => Decision::new(Class::Success, "2xx"),
+        Inside::Nothing => inside::mismatch(case).unwrap_or_else(|| Decision::new(Class::Success, "2xx")),
         Inside::Decided(decision) => decision,
         Inside::Status(status) => {
             let decision = refused(&Case { status, ..*case });

@@ -1,15 +1,17 @@
 //! How an API is understood: what is known about its provider, as a configuration changes it.
 
 use std::borrow::Cow;
+use std::iter;
 use std::time::Duration;
 
-use http::HeaderName;
+use http::{HeaderMap, HeaderName};
 use paceline_core::{Class, Cost, Timestamp};
 
 use super::body::{Body, Wanted};
 use super::case::{Case, Decision};
 use super::charge::{self, Settlement};
 use super::decide;
+use super::expected::Expected;
 use super::reading::Reading;
 use super::rule::Rule;
 use super::table::{Charge, LimitHeaders, Provider, Scope, Table};
@@ -18,6 +20,9 @@ use super::{Answer, cost, header, limits, names, refusal, shape, wait};
 
 /// A longer wait is a used-up quota, to be kept on disk, and not a pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(3_600);
+
+/// ACME's answers carry it, and no name of the call: who has it can use it.
+const NONCE: &str = "replay-nonce";
 
 /// How an API is understood: a provider's table, and what a user knows better.
 ///
@@ -41,7 +46,7 @@ pub struct Dialect {
     rules: Vec<Rule>,
     wait_headers: Vec<HeaderName>,
     longest_pause: Duration,
-    expects_json: bool,
+    expected: Option<Expected>,
 }
 
 impl From<Provider> for Dialect {
@@ -49,7 +54,7 @@ impl From<Provider> for Dialect {
     fn from(provider: Provider) -> Self {
         let table = Cow::Borrowed(provider.table());
         let (rules, wait_headers) = (Vec::new(), Vec::new());
-        Self { provider, table, rules, wait_headers, longest_pause: LONGEST_PAUSE, expects_json: false }
+        Self { provider, table, rules, wait_headers, longest_pause: LONGEST_PAUSE, expected: None }
     }
 }
 
@@ -134,11 +139,12 @@ impl Dialect {
         self
     }
 
-    /// With JSON as the only success: a 2xx with another body, such as the page of a proxy or half an object, is a transient
-    /// failure with the code `not_json` or `empty_answer`. A 204 has no body, and a stream of events is read as one.
+    /// With JSON, or what matches a schema, as the only success. Any other 2xx is a transient failure: with the code `not_json`,
+    /// such as the page of a proxy or half an object, `empty_answer` or `schema_mismatch`. A 204 has no body. A stream of events
+    /// is JSON; a schema is that of the object that [its events add up to](super::collect).
     #[must_use]
-    pub const fn expecting_json(mut self) -> Self {
-        self.expects_json = true;
+    pub fn expecting(mut self, expected: Expected) -> Self {
+        self.expected = Some(expected);
         self
     }
 
@@ -165,7 +171,7 @@ impl Dialect {
             limits: &limits,
             now,
             must_be_json: self.provider.must_be_json(answer.path, content_type),
-            expects_json: self.expects_json,
+            expected: self.expected.as_ref(),
             wait_headers: &self.wait_headers,
             longest_pause: self.longest_pause,
         };
@@ -177,6 +183,7 @@ impl Dialect {
             code: code(&case, &decision),
             error_type: body.error_type(),
             words: words(&body, &decision),
+            request_id: request_id(table, answer.headers).map(str::to_owned),
             usage: cost::of(&body, table.charge.cached_input),
             settlement: Settlement::of(&table.charge, answer.path, answer.status, decision.class),
             long_period,
@@ -240,7 +247,7 @@ fn steps(case: &Case<'_>, decision: &Decision, dated: bool, long_period: bool) -
 }
 
 fn code(case: &Case<'_>, decision: &Decision) -> Option<String> {
-    match decision.fault {
+    match &decision.fault {
         Some(fault) => Some(fault.code.to_owned()),
         None if decision.class == Class::Success => case.body.code(),
         None => case.body.code().or_else(|| names::special(case.headers, case.body)),
@@ -248,16 +255,43 @@ fn code(case: &Case<'_>, decision: &Decision) -> Option<String> {
 }
 
 fn words(body: &Body<'_>, decision: &Decision) -> Option<String> {
-    match decision.fault {
+    match &decision.fault {
         None if decision.class == Class::Success => None,
         None => body.words(),
-        Some(fault) => Some(body.words().map_or_else(|| fault.words.to_owned(), |w| format!("{}: {w}", fault.words))),
+        Some(fault) => Some(fault.words.to_string()),
     }
+}
+
+/// The server's name for the call: in the provider's own field, else in one that another API has for it.
+fn request_id<'a>(table: &Table, headers: &'a HeaderMap) -> Option<&'a str> {
+    let others = Provider::ALL.iter().map(|provider| &provider.table().errors.request_id);
+    let mut names = iter::once(&table.errors.request_id).chain(others).filter(|name| *name != NONCE);
+    names.find_map(|name| header::first(headers, name.as_str()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use http::HeaderValue;
+
+    #[test]
+    fn a_call_has_the_name_that_its_server_gives_it() {
+        let told = |provider: Provider, fields: &[(&'static str, &'static str)]| {
+            let headers =
+                fields.iter().map(|(name, value)| (name.parse().expect("a name"), HeaderValue::from_static(value)));
+            request_id(provider.table(), &headers.collect()).map(str::to_owned)
+        };
+        let both = [("x-request-id", "x"), ("apim-request-id", "a")];
+        for (provider, fields, name) in [
+            (Provider::Azure, &both[..], Some("a")),
+            (Provider::OpenAi, &both, Some("x")),
+            (Provider::Generic, &[("x-github-request-id", "g")], Some("g")),
+            (Provider::Generic, &[("x-amzn-requestid", "w")], Some("w")),
+            (Provider::Acme, &[("replay-nonce", "n")], None),
+        ] {
+            assert_eq!(told(provider, fields).as_deref(), name, "{provider} {fields:?}");
+        }
+    }
 
     #[test]
     fn a_prompt_is_known_by_its_api_or_its_path() {

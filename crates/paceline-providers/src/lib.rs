@@ -37,6 +37,7 @@ mod decimal;
 mod dialect;
 mod dynamodb;
 mod ending;
+mod expected;
 #[cfg(test)]
 mod fixtures;
 mod frames;
@@ -76,6 +77,7 @@ pub use address::{is_loopback, join_url};
 pub use charge::Settlement;
 pub use collect::collect;
 pub use dialect::Dialect;
+pub use expected::{Expected, Schema, SchemaError};
 pub use partial::{joined, remainder};
 pub use reading::{Action, NoResponse, Reading, no_response};
 pub use rule::{Phrase, Place, Rule};

@@ -38,6 +38,8 @@ pub struct Reading {
     pub error_type: Option<String>,
     /// The provider's message, shortened, on one line and without keys.
     pub words: Option<String>,
+    /// The server's name for the call, in the field of its provider or of another.
+    pub request_id: Option<String>,
     /// What the call cost in tokens.
     pub usage: Option<Usage>,
     /// What becomes of what the call reserved.
@@ -156,6 +158,7 @@ impl From<Decision> for Reading {
             code: None,
             error_type: None,
             words: None,
+            request_id: None,
             usage: None,
             settlement: Settlement::default(),
             steps: vec![step],

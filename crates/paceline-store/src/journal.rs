@@ -6,7 +6,7 @@ use paceline_core::Timestamp;
 
 use crate::append::{self, Appended, AppendedLine, InputCursor};
 use crate::command::Command;
-use crate::disk_space::{DiskFull, DiskSpace};
+use crate::disk_space::{DiskFull, Room};
 use crate::error::JournalError;
 use crate::history::Minute;
 use crate::item::{Claim, Finished, JournalItem, RecordStatus, Rescheduled, State, Unanswered};
@@ -120,7 +120,7 @@ impl Journal {
     /// As for [`open`](Self::open), less those of the lock.
     pub fn open_locked(options: Options, lock: RunLock) -> Result<Opened, JournalError> {
         load::remove_unfinished(&options.paths)?;
-        DiskSpace::of(&options.paths).check()?;
+        options.paths.disk_space().check()?;
         let journal = options.paths.journal.as_deref();
         if options.overwrite {
             refuse_foreign(journal)?;
@@ -166,7 +166,12 @@ impl Journal {
         &self.id
     }
 
-    /// The full disk that the journal waits for, if it does.
+    /// Room for the answer of a call that is to leave; none while the disk has not as much.
+    pub fn room_for_answer(&self) -> Option<Room> {
+        self.writer.disk_space().room_for_answer()
+    }
+
+    /// The full disk that the journal, or a call that is to leave, waits for.
     pub fn disk_full(&self) -> Option<DiskFull> {
         self.writer.disk_space().disk_full()
     }

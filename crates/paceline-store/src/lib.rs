@@ -23,7 +23,7 @@
 //! };
 //! let claim = journal.claim_now(now, 16)?;
 //! for item in claim.items {
-//!     let answer = ResultBody::Response { status: 200, request_id: "r-1", body: br#"{"ok":true}"# };
+//!     let answer = ResultBody::Response { status: 200, request_id: "r-1", headers: None, body: br#"{"ok":true}"# };
 //!     let line = paceline_store::encode_line(item.ordinal, 1, &CustomId::from("first"), &answer);
 //!     journal.finish(Finished::new(item.ordinal, End::Succeeded, line), |kept| assert!(kept.is_ok()));
 //! }
@@ -68,7 +68,7 @@ mod writer;
 
 pub use append::{Appended, AppendedLine, InputCursor};
 pub use disk::{create_in_place_of, private_file};
-pub use disk_space::DiskFull;
+pub use disk_space::{DiskFull, DiskSpace, Room};
 pub use error::JournalError;
 pub use history::Minute;
 pub use item::{

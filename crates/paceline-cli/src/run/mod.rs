@@ -58,8 +58,8 @@ use crate::upstream;
 pub(crate) async fn command(args: RunArgs, everywhere: &Everywhere) -> Result<Status, Failure> {
     let mut upstream = upstream::resolve(&args.upstream, everywhere)?;
     set_prices(&args, &mut upstream)?;
-    if let Some(expect) = args.expect {
-        upstream = expect.of(upstream);
+    if let Some(expect) = &args.expect {
+        upstream = expect.of(upstream)?;
     }
     let paths = paths(&args)?;
     check_paths::check(&args, &paths)?;
@@ -137,7 +137,7 @@ impl Run<'_> {
         let about = About {
             same: FailFast::new(self.args.stop_after_same, figures.input - refused, figures.ended() - refused),
             retry: self.upstream.pacer.retry.clone(),
-            address: self.upstream.base_url.as_deref().unwrap_or_default().into(),
+            address: upstream::destination(self.upstream).into(),
             key: upstream::key_place(&self.upstream.key).into(),
             figures,
             max_wait: self.args.max_wait,

@@ -14,6 +14,8 @@ mod disk;
 mod done;
 mod dry_run;
 mod ends;
+#[cfg(unix)]
+mod expected;
 mod explain;
 #[cfg(unix)]
 mod files;
@@ -26,6 +28,7 @@ mod partial;
 #[cfg(feature = "charts")]
 mod pictures;
 mod plan;
+mod response_headers;
 mod resume;
 mod rewritten;
 mod secrets;

@@ -64,6 +64,8 @@ pub enum ResultBody<'a> {
         status: u16,
         /// The provider's id of the call, empty if it gave none.
         request_id: &'a str,
+        /// Header fields that are kept beside the body, as JSON; none leaves the key out. Anthropic's form has no place for them.
+        headers: Option<&'a RawValue>,
         /// The body as it came. JSON keeps its numbers and order, without the space between; anything else becomes a
         /// JSON string.
         body: &'a [u8],
@@ -89,7 +91,8 @@ pub enum ResultBody<'a> {
 /// The shape of a result line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LineForm {
-    /// OpenAI's Batch API: `{"custom_id", "response": {"status_code", "request_id", "body"}, "error"}`.
+    /// OpenAI's Batch API: `{"custom_id", "response": {"status_code", "request_id", "body"}, "error"}`, with `headers` in the
+    /// response where some are kept.
     #[default]
     OpenAi,
     /// Anthropic's Message Batches: `{"custom_id", "result": {"type": "succeeded", "message"}}`, or `"errored"` with an
@@ -116,7 +119,7 @@ impl ResultLine<'_> {
     /// The line, with its line end.
     ///
     /// Its `id` is `pl-<ordinal>-<call>-<crc32>`, the checksum being that of the bytes that the answer has in this line
-    /// (the body, message or error) and then those of the metadata.
+    /// (the body, message or error) and then those of the headers and the metadata.
     pub fn encode(&self, end: End, answer: &ResultBody<'_>) -> Vec<u8> {
         write::line(self, end, answer)
     }

@@ -117,7 +117,8 @@ fn calls_that_only_a_line_tells_of_are_counted_once() {
 #[test]
 fn foreign_torn_and_repeated_lines_end_the_recovery() {
     let whole = |ordinal| String::from_utf8(success(ordinal, 1).line).unwrap();
-    let other_id = encode_line(1, 1, &id(2), &ResultBody::Response { status: 200, request_id: "", body: b"{}" });
+    let other_id =
+        encode_line(1, 1, &id(2), &ResultBody::Response { status: 200, request_id: "", headers: None, body: b"{}" });
     for (what, bad) in [
         ("a repeated line", whole(0)),
         ("a line of another job", String::from_utf8(other_id).unwrap()),

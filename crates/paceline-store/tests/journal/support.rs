@@ -137,7 +137,7 @@ pub(crate) fn id(ordinal: u64) -> CustomId {
 
 pub(crate) fn success(ordinal: u64, call: u32) -> Finished {
     let body = format!("{{\"answer\": \"{ordinal} by call {call}\", \"usage\": {{\"prompt_tokens\": 5}}}}");
-    let answer = ResultBody::Response { status: 200, request_id: "r", body: body.as_bytes() };
+    let answer = ResultBody::Response { status: 200, request_id: "r", headers: None, body: body.as_bytes() };
     let mut finished = Finished::new(ordinal, End::Succeeded, encode_line(ordinal, call, &id(ordinal), &answer));
     finished.tally = tally(call, Class::Success);
     finished.tokens_in = 5;
@@ -148,7 +148,7 @@ pub(crate) fn success(ordinal: u64, call: u32) -> Finished {
 
 pub(crate) fn failure(ordinal: u64) -> Finished {
     let body = br#"{"error":{"code":"bad_model","type":"invalid_request_error","message":"no such model"}}"#;
-    let answer = ResultBody::Response { status: 404, request_id: "r", body };
+    let answer = ResultBody::Response { status: 404, request_id: "r", headers: None, body };
     let mut finished = Finished::new(ordinal, End::Failed, encode_line(ordinal, 1, &id(ordinal), &answer));
     finished.tally = tally(1, Class::Invalid);
     finished

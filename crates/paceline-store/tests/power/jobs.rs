@@ -176,7 +176,7 @@ fn load(mut loader: Loader) -> Journal {
 fn end(ordinal: u64, call: u32, failed: bool) -> Finished {
     let body = format!("{{\"answer\":\"{}\"}}", "so it is ".repeat(ordinal as usize % 40));
     let status = if failed { 404 } else { 200 };
-    let answer = ResultBody::Response { status, request_id: "r", body: body.as_bytes() };
+    let answer = ResultBody::Response { status, request_id: "r", headers: None, body: body.as_bytes() };
     let end = if failed { End::Failed } else { End::Succeeded };
     let mut finished = Finished::new(ordinal, end, encode_line(ordinal, call, &id(ordinal), &answer));
     let class = if failed { Class::Invalid } else { Class::Success };

@@ -1,13 +1,24 @@
 //! What the journal is told about a call: the item's sends, the counters, and the line.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
-use http::HeaderMap;
+use http::Response;
+use http::header::{ETAG, HeaderName, LAST_MODIFIED, LINK, LOCATION};
 use paceline_core::{Class, GiveUp, Request};
 use paceline_http::NoAnswer;
+use paceline_providers::Reading;
 use paceline_store::{CallTotals, Claimed, End, Finished, LastAnswer, ResultBody, Tally};
+use serde_json::value::{RawValue, to_raw_value};
 
 use crate::run::calls::fail_fast::Failed;
 use crate::run::calls::item::Sent;
+
+/// The header fields that a result line keeps.
+const KEPT: [HeaderName; 4] = [LINK, ETAG, LOCATION, LAST_MODIFIED];
+
+/// A longer value is left out: half an address is none.
+const LONGEST_HEADER: usize = 4 << 10;
 
 /// What a call adds to the counters of the job.
 pub(crate) fn added(item: &Claimed, sent: &Sent) -> CallTotals {
@@ -86,7 +97,7 @@ pub(crate) fn said(sent: &Sent) -> String {
 
 pub(crate) fn line_answer<'a>(sent: &'a Sent, words: &'a str) -> ResultBody<'a> {
     match &sent.exchange.answer {
-        Ok(answer) => recorded(answer),
+        Ok(answer) => recorded(answer, &sent.exchange.reading, sent.headers.as_deref()),
         Err(_) => {
             ResultBody::Error { code: sent.exchange.reading.code.as_deref().unwrap_or("no_response"), message: words }
         }
@@ -94,18 +105,29 @@ pub(crate) fn line_answer<'a>(sent: &'a Sent, words: &'a str) -> ResultBody<'a> 
 }
 
 /// An answer as a result line tells it.
-pub(crate) fn recorded(answer: &http::Response<Bytes>) -> ResultBody<'_> {
+pub(crate) fn recorded<'a>(
+    answer: &'a Response<Bytes>,
+    reading: &'a Reading,
+    headers: Option<&'a RawValue>,
+) -> ResultBody<'a> {
     ResultBody::Response {
         status: answer.status().as_u16(),
-        request_id: request_id(answer.headers()),
+        request_id: reading.request_id.as_deref().unwrap_or_default(),
+        headers,
         body: answer.body(),
     }
 }
 
-/// The provider's name for a call; empty without one.
-fn request_id(headers: &HeaderMap) -> &str {
-    ["x-request-id", "request-id", "apim-request-id"]
-        .into_iter()
-        .find_map(|name| headers.get(name)?.to_str().ok())
-        .unwrap_or_default()
+/// The fields that a later call may need, such as the next page and the state of a resource; none where the answer has none. They
+/// are listed by name, so that no cookie and no key ever stands among them.
+pub(crate) fn kept_headers(answer: &Response<Bytes>) -> Option<Box<RawValue>> {
+    let fields: BTreeMap<&str, String> = KEPT
+        .iter()
+        .filter_map(|name| {
+            let values: Vec<&str> = answer.headers().get_all(name).iter().filter_map(|v| v.to_str().ok()).collect();
+            let value = values.join(", ");
+            (!value.is_empty() && value.len() <= LONGEST_HEADER).then_some((name.as_str(), value))
+        })
+        .collect();
+    (!fields.is_empty()).then(|| to_raw_value(&fields).expect("names and texts are always JSON"))
 }

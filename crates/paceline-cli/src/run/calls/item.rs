@@ -14,10 +14,12 @@ use paceline_core::{
 };
 use paceline_http::{Call, Exchange, Sender};
 use paceline_providers::Usage;
-use paceline_store::{Claimed, Journal, ModelUsage};
+use paceline_store::{Claimed, Journal, ModelUsage, Room};
+use serde_json::value::RawValue;
 use tokio::sync::{oneshot, watch};
 
 use crate::run::calls::budget::{Budget, BudgetKind, Expected};
+use crate::run::calls::entry;
 use crate::run::calls::permit_queue::PermitTurn;
 use crate::run::lines::format::Format;
 use crate::run::lines::input::{Input, Span};
@@ -55,7 +57,7 @@ pub(crate) struct Context {
     pub(crate) budget: Budget,
     /// Whether the run goes on.
     pub(crate) phase: watch::Receiver<Phase>,
-    /// Where answers go: no call leaves while its disk is full.
+    /// Where answers go: no call leaves while its disk has no room for one more.
     pub(crate) journal: Journal,
     /// Items whose call had left when an earlier run was killed.
     pub(crate) unanswered: BTreeSet<u64>,
@@ -137,10 +139,14 @@ pub(crate) enum Impossible {
 pub(crate) struct Sent {
     pub(crate) echo: Echo,
     pub(crate) exchange: Exchange,
+    /// The header fields of the answer that its line keeps.
+    pub(crate) headers: Option<Box<RawValue>>,
     /// What it used.
     pub(crate) usage: ModelUsage,
     pub(crate) at: Timestamp,
     pub(crate) deadline: Timestamp,
+    /// Kept until the answer is on the disk.
+    pub(crate) room: Room,
 }
 
 /// Why a line cannot be used any more.
@@ -271,11 +277,11 @@ impl Context {
             Ok(permit) => permit,
             Err(end) => return end,
         };
-        tokio::select! {
+        let room = tokio::select! {
             biased;
             () = self.reached(Phase::Draining) => return TryEnd::Withheld,
-            () = self.has_room() => {}
-        }
+            room = self.room_for_answer() => room,
+        };
         let (echo, call) = match call.map_or_else(|| self.prepare(item).map(|ready| ready.call), Ok) {
             Ok(ready) => ready,
             // The permit is given back unused.
@@ -289,7 +295,8 @@ impl Context {
         let exchange = self.sender.send(permit, &call, self.reached(Phase::Abandoning)).await;
         let usage = budgeted.settle(exchange.used());
         let deadline = item.tally.deadline.unwrap_or(at + self.deadline);
-        TryEnd::Sent(Box::new(Sent { echo, exchange, usage, at, deadline }))
+        let headers = exchange.answer.as_ref().ok().and_then(entry::kept_headers);
+        TryEnd::Sent(Box::new(Sent { echo, exchange, headers, usage, at, deadline, room }))
     }
 
     /// Notes in the journal that a call leaves which must not be made twice. Says whether it may: not when the journal stopped.
@@ -332,9 +339,12 @@ impl Context {
         Echo { custom_id: line::custom_id(&bytes, item.line), metadata, form: self.format.results() }
     }
 
-    async fn has_room(&self) {
-        while self.journal.disk_full().is_some() {
-            tokio::time::sleep(FULL).await;
+    async fn room_for_answer(&self) -> Room {
+        loop {
+            match self.journal.room_for_answer() {
+                Some(room) => return room,
+                None => tokio::time::sleep(FULL).await,
+            }
         }
     }
 

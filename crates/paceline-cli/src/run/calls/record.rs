@@ -201,7 +201,7 @@ impl Recorder {
                 let failed = entry::failed(item, &sent, *reason, request, adds);
                 recorded.stop = self.ended(failed).stop.or(recorded.stop);
             }
-            _ if sent.exchange.reading.class == Class::Success => self.succeeded(item, &sent, adds),
+            _ if sent.exchange.reading.class == Class::Success => self.succeeded(item, sent, adds),
             _ => {
                 let (tally, usage) = (entry::tally(item, &sent, None), sent.usage);
                 let sent = Some(Unanswered { tally, adds, usage });
@@ -212,18 +212,22 @@ impl Recorder {
         recorded
     }
 
-    fn succeeded(&mut self, item: &Claimed, sent: &Sent, adds: CallTotals) {
+    fn succeeded(&mut self, item: &Claimed, sent: Sent, adds: CallTotals) {
         for earlier in self.same.disarm() {
             self.fail(earlier);
         }
-        let tally = entry::tally(item, sent, None);
-        let line = sent.echo.line(item.ordinal, tally.sends(), End::Succeeded, &entry::line_answer(sent, ""));
+        let tally = entry::tally(item, &sent, None);
+        let line = sent.echo.line(item.ordinal, tally.sends(), End::Succeeded, &entry::line_answer(&sent, ""));
         let mut finished = Finished::new(item.ordinal, End::Succeeded, line);
         let usage = sent.exchange.reading.usage.unwrap_or_default();
         (finished.tokens_in, finished.tokens_out) = (usage.input_tokens, usage.output_tokens);
-        (finished.tally, finished.adds, finished.usage) = (tally, adds, sent.usage.clone());
+        (finished.tally, finished.adds, finished.usage) = (tally, adds, sent.usage);
         self.figures.succeeded(usage.input_tokens, usage.output_tokens, sent.exchange.latency);
-        self.journal.finish(finished, self.acknowledge.reply());
+        let (room, acknowledge) = (sent.room, self.acknowledge.reply());
+        self.journal.finish(finished, move |result| {
+            drop(room);
+            acknowledge(result);
+        });
     }
 
     fn again(

@@ -65,6 +65,7 @@ struct Given {
     custom_id: CustomId,
     status: u16,
     request_id: String,
+    headers: Option<Box<RawValue>>,
     body: Box<RawValue>,
 }
 
@@ -134,8 +135,9 @@ impl Job<'_> {
 
 /// The end of an item that was never sent from here: its line answers call 0.
 fn finished(item: &JournalItem, given: &Given, echo: &Echo) -> Finished {
-    let Given { status, request_id, body, .. } = given;
-    let answer = ResultBody::Response { status: *status, request_id, body: body.get().as_bytes() };
+    let Given { status, request_id, headers, body, .. } = given;
+    let (headers, body_bytes) = (headers.as_deref(), body.get().as_bytes());
+    let answer = ResultBody::Response { status: *status, request_id, headers, body: body_bytes };
     let line = echo.line(item.ordinal, 0, End::Succeeded, &answer);
     let mut finished = Finished::new(item.ordinal, End::Succeeded, line);
     finished.tally = item.tally.clone();
@@ -192,6 +194,8 @@ struct Response<'a> {
     status_code: u16,
     #[serde(borrow, default)]
     request_id: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    headers: Option<&'a RawValue>,
     #[serde(borrow)]
     body: &'a RawValue,
 }
@@ -223,11 +227,12 @@ impl Line<'_> {
         let custom_id = self.custom_id;
         if let Some(result) = self.result {
             let body = result.message.filter(|_| result.kind == "succeeded")?.to_owned();
-            return Some(Given { custom_id, status: 200, request_id: String::new(), body });
+            return Some(Given { custom_id, status: 200, request_id: String::new(), headers: None, body });
         }
         let response = self.response.filter(|_| self.error.is_none())?;
-        let Response { status_code: status @ 200..=299, request_id, body } = response else { return None };
+        let Response { status_code: status @ 200..=299, request_id, headers, body } = response else { return None };
         let request_id = request_id.unwrap_or_default().into_owned();
-        Some(Given { custom_id, status, request_id, body: body.to_owned() })
+        let headers = headers.map(ToOwned::to_owned);
+        Some(Given { custom_id, status, request_id, headers, body: body.to_owned() })
     }
 }

@@ -4,13 +4,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderValue, Response};
+use http::HeaderValue;
 use paceline::{Clock, Permit};
 use paceline_config::{CallNames, Upstream};
 use paceline_core::{Class, Cost, UnknownOutcome};
 use paceline_http::{Call, Exchange, NoAnswer, Sender};
-use paceline_store::End;
 use paceline_store::work::{DEFAULT_GROUP, Failure, StartDecision, Task};
+use paceline_store::{End, ResultBody};
 
 use super::Trying;
 use super::answers::Answers;
@@ -158,7 +158,11 @@ impl Requests {
         let exchange = self.sender.send(permit, &call, shutdown.aborting()).await;
         self.watch(&exchange, shutdown);
         match &exchange.answer {
-            Ok(answer) if exchange.reading.class == Class::Success => self.keep(task, &echo, answer, shutdown).await,
+            Ok(answer) if exchange.reading.class == Class::Success => {
+                let headers = entry::kept_headers(answer);
+                let result = entry::recorded(answer, &exchange.reading, headers.as_deref());
+                self.keep(task, &echo, &result, shutdown).await
+            }
             _ => {
                 let sits_out = permits::sits_out(&exchange.action, exchange.probe);
                 let failure = failure(exchange).of_probe(sits_out);
@@ -172,7 +176,8 @@ impl Requests {
         let mut reachability = self.reachability();
         let Some(known) = reachability.as_mut() else { return };
         if let Some(words) = known.gone(&exchange.answer, self.clock.now()) {
-            let stop = StopReason::Unreachable { address: self.base_url.clone(), words: words.to_owned() };
+            let address = upstream::destination(&self.upstream);
+            let stop = StopReason::Unreachable { address, words: words.to_owned() };
             tracing::error!("{}", stop.announcement());
             // Once: what is in flight finds out the same.
             *reachability = None;
@@ -189,11 +194,11 @@ impl Requests {
         &self,
         task: &Task,
         echo: &Echo,
-        answer: &Response<Bytes>,
+        answer: &ResultBody<'_>,
         shutdown: &Shutdown,
     ) -> Result<(), Failure> {
         let Some(answers) = &self.answers else { return Ok(()) };
-        let line = echo.line(task.item().id, task.attempt(), End::Succeeded, &entry::recorded(answer));
+        let line = echo.line(task.item().id, task.attempt(), End::Succeeded, answer);
         answers.append(line).await.map_err(|words| {
             // It would be sent again and again, and paid for each time.
             shutdown.begin_drain();

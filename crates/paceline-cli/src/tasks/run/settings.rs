@@ -115,8 +115,9 @@ pub(crate) struct Args {
     /// Where payloads go that are bare request bodies [default: /v1/chat/completions, for anthropic /v1/messages, others none]
     #[arg(help_heading = UPSTREAM, long, value_name = "PATH")]
     pub(super) endpoint: Option<String>,
-    /// A success is JSON: a page or half an object under a 200 is a failure that passes, and is tried again
-    #[arg(help_heading = UPSTREAM, long, value_name = "WHAT", value_enum)]
+    /// A success is JSON (json), or JSON that matches the JSON schema in a file: any other answer under a 200 is a failure that
+    /// passes, and is tried again
+    #[arg(help_heading = UPSTREAM, long, value_name = "json|FILE")]
     expect: Option<Expect>,
     /// Write the summary to a file, as JSON
     #[arg(long, value_name = "FILE")]
@@ -226,10 +227,10 @@ impl Args {
         let overrides = self.access.clone().over(overrides);
         if self.http {
             let upstream = upstream::configured(overrides, everywhere)?;
-            Ok(match self.expect {
+            match &self.expect {
                 Some(expect) => expect.of(upstream),
-                None => upstream,
-            })
+                None => Ok(upstream),
+            }
         } else {
             self.pace_of_a_command(overrides, everywhere)
         }

@@ -19,6 +19,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use crate::exit::Failure;
 use crate::limiter_state;
 use crate::run::calls::bounds::StartedItems;
+use crate::run::calls::disk_watch::DiskWatch;
 use crate::run::calls::item::{Context, Phase, Tried, TryEnd};
 use crate::run::calls::permit_queue::PermitQueue;
 use crate::run::calls::record::Recorder;
@@ -66,8 +67,7 @@ pub(crate) struct Dispatcher {
     abandon_at: Option<Instant>,
     /// The run is not looked after before that.
     look_again: Instant,
-    /// Since when the disk is full.
-    full_since: Option<Instant>,
+    disk_watch: DiskWatch,
     /// What was recorded was asked to be on the disk.
     flushed: bool,
     /// The limits at the last look.
@@ -106,6 +106,7 @@ impl Dispatcher {
     /// A dispatcher that has not claimed anything yet.
     pub(crate) fn new(parts: Parts) -> Self {
         let begun = StartedItems::new(parts.max_items);
+        let disk_watch = DiskWatch::new(Some(parts.max_wait));
         Self {
             parts,
             tasks: JoinSet::new(),
@@ -120,7 +121,7 @@ impl Dispatcher {
             stop: None,
             abandon_at: None,
             look_again: Instant::ZERO,
-            full_since: None,
+            disk_watch,
             flushed: false,
             limits: LiveSnapshot::default(),
         }
