@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use paceline_core::retry::Counted;
 use paceline_core::{Class, Timestamp, UnknownOutcome};
+use serde_json::{Value, json};
 
 /// Where an item stands. The number is the one in the `state` column of every engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -262,6 +263,25 @@ pub struct HistoryEntry {
     pub not_before: Option<Timestamp>,
     /// How long it then waited until it was claimed again.
     pub waited: Option<Duration>,
+}
+
+impl HistoryEntry {
+    /// As `paceline tasks show --json` lists it, and as a judge is told of it.
+    pub fn to_json(&self) -> Value {
+        json!({
+            "decided_at": self.decided.to_string(),
+            "send": self.send,
+            "class": self.failure.class.as_str(),
+            "status": self.failure.status,
+            "code": self.failure.code,
+            "words": self.failure.message,
+            "action": self.action,
+            "reason": self.reason,
+            "by": self.by,
+            "not_before": self.not_before.map(|at| at.to_string()),
+            "waited_s": self.waited.map(|waited| waited.as_secs_f64()),
+        })
+    }
 }
 
 /// A worker that a store gives work to.
