@@ -18,9 +18,10 @@ use super::units::show_duration;
 /// Values by the names that files give them.
 type Names<T, const N: usize> = [(&'static str, T); N];
 
-pub(crate) const SCOPES: Names<Scope, 6> = [
+pub(crate) const SCOPES: Names<Scope, 7> = [
     ("model", Scope::Model),
     ("endpoint", Scope::Endpoint),
+    ("host", Scope::Host),
     ("group", Scope::Group),
     ("table", Scope::Table),
     ("key", Scope::Key),
@@ -279,7 +280,7 @@ mod tests {
     #[test]
     fn what_an_upstream_knows_better_must_make_sense() {
         for (text, key) in [
-            ("scope = 'host'", "scope"),
+            ("scope = 'hosts'", "scope"),
             ("longest_pause = 0", "longest_pause"),
             ("wait_headers = ['a b']", "wait_headers"),
             ("charge = { reserves = 'all' }", "charge.reserves"),
