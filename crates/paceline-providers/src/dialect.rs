@@ -5,7 +5,7 @@ use std::iter;
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName};
-use paceline_core::{Class, Cost, Timestamp};
+use paceline_core::{Class, Cost, LimitScope, Timestamp};
 
 use super::body::{Body, Wanted};
 use super::case::{Case, Decision};
@@ -188,7 +188,16 @@ impl Dialect {
             settlement: Settlement::of(&table.charge, answer.path, answer.status, decision.class),
             long_period,
             limits,
-            ..Reading::from(decision)
+            ..self.within_reach(Reading::from(decision))
+        }
+    }
+
+    /// What an answer means where each host is limited by itself: none of it reaches further than its host.
+    #[must_use]
+    pub fn within_reach(&self, reading: Reading) -> Reading {
+        match (self.scope(), reading.reach) {
+            (Scope::Host, LimitScope::Account) => Reading { reach: LimitScope::Scope, ..reading },
+            _ => reading,
         }
     }
 
@@ -212,7 +221,7 @@ impl Dialect {
     }
 
     /// The name of the scope that a call belongs to: its path and model for an LLM API, the tables that its body names for
-    /// DynamoDB, its path or always the same one otherwise. A query string does not count.
+    /// DynamoDB, its path, the host of a whole address or always the same one otherwise. A query string does not count.
     pub fn scope_name(&self, path: &str, model: Option<&str>, body: &[u8]) -> String {
         self.table.api.scope_name(path, model, body)
     }
@@ -346,6 +355,13 @@ mod tests {
         }
         let by_path = Dialect::from(Provider::GitHub).with_scope(Scope::Endpoint);
         assert_eq!(by_path.scope_name("/search/code?q=x", None, b""), "/search/code", "a user's scope knows no other");
+        let by_host = Dialect::from(Provider::Generic).with_scope(Scope::Host);
+        for (path, scope) in [("https://A.example/x?y", "a.example"), ("http://b.example:81/x", "b.example:81")] {
+            assert_eq!(by_host.scope_name(path, None, b""), scope);
+        }
+        let answer = Answer { status: 401, headers: &HeaderMap::new(), body: b"", path: "" };
+        let reading = by_host.read(&answer, Timestamp::from_millis(0));
+        assert_eq!((reading.class, reading.reach), (Class::Account, LimitScope::Scope), "other hosts know no such key");
         let by_group = Dialect::from(Provider::Generic).with_scope(Scope::Group);
         for (path, scope) in [("/shop/7/items?q=/x", "/shop"), ("/shop", "/shop"), ("/", "/"), ("", "")] {
             assert_eq!(by_group.scope_name(path, None, b""), scope, "{path}");
