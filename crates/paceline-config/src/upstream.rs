@@ -153,7 +153,10 @@ impl Upstream {
         let responsive = responsive::responsive(section, pace, &mut ledger)?;
         let breaker = pacing::breaker(section, &mut ledger)?;
         let (tiers, tier_limits) = tiers(section.tier.as_deref().unwrap_or_default(), off, &mut ledger)?;
-        let dialect = dialect::dialect(provider, section, &mut ledger)?;
+        let mut dialect = dialect::dialect(provider, section, &mut ledger)?;
+        if key == KeySource::None && !access.has_secret_header() {
+            dialect = dialect.without_key();
+        }
         let prices = price::prices(section.price.as_ref(), &mut ledger)?;
         let pacer =
             PacerConfig { limits, concurrency, start, tiers: tier_limits, retry, breaker, pace: pace.pace, responsive };
