@@ -6,6 +6,7 @@ pub(crate) mod budget;
 pub(crate) mod dispatch;
 pub(crate) mod entry;
 pub(crate) mod fail_fast;
+pub(crate) mod held_up;
 pub(crate) mod item;
 pub(crate) mod permit_queue;
 pub(crate) mod record;
