@@ -298,7 +298,7 @@ impl Recorder {
         let class = sent.exchange.reading.class;
         let said = entry::said(sent);
         let said = text::cut(&said, LONGEST_CAUSE);
-        self.resends.add(sent.exchange.reading.told_class().words(), &said);
+        self.resends.add(sent.exchange.reading.told_class().description(), &said);
         tracing::debug!(
             scope = &*item.scope,
             item = sent.echo.custom_id.to_string(),
