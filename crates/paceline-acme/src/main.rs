@@ -65,8 +65,6 @@ fn execute(args: &Args) -> Result<u8, AnyError> {
     if args.dry_run {
         return publish(args, &run::dry(args)?);
     }
-    // The process may have a provider of cryptography already; then that one stays.
-    let _ = rustls::crypto::ring::default_provider().install_default();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let listening = Challenges::serve(args.listen).await;

@@ -4,7 +4,7 @@ use paceline_core::{Concurrency, Pace};
 
 use super::effective::Ledger;
 use super::error::{SettingError, Source};
-use super::pacing::PaceChoice;
+use super::names::PaceChoice;
 use super::schema::{ConcurrencySection, UpstreamSection};
 use super::setting::Setting;
 

@@ -12,16 +12,17 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use paceline::{Instant, Limiter, clock};
 use paceline_config::Upstream;
-use paceline_core::Limits;
+use paceline_core::{Limits, Timestamp};
 use paceline_http::Sender;
 use paceline_providers::Provider;
-use paceline_store::{Journal, Paths, RunLock};
+use paceline_store::{Journal, JournalError, Paths, RunLock};
 use tokio::sync::{mpsc, watch};
 
 use self::calls::acknowledge::Acknowledge;
 use self::calls::budget::{self, Budget};
 use self::calls::dispatch::{Dispatcher, Ended, Parts};
 use self::calls::fail_fast::FailFast;
+use self::calls::held_up::HeldUp;
 use self::calls::item::{Context, Phase};
 use self::calls::record::{About, Recorder};
 use self::calls::signals::{self, Signals};
@@ -31,6 +32,7 @@ use self::job::job_config::JobConfig;
 use self::job::load::Job;
 use self::job::load_guard::LoadGuard;
 use self::job::{account_lock, background_load, check_paths, done, holds, interrupted, load, refused};
+use self::lines::address::Addresses;
 use self::lines::convert::Converter;
 use self::lines::format::Format;
 use self::lines::input::Input;
@@ -79,7 +81,8 @@ pub(crate) async fn command(args: RunArgs, everywhere: &Everywhere) -> Result<St
     let mock = mock::start_for(&mut upstream, args.seed).await?;
     let base_url = upstream.base_url.clone().unwrap_or_default();
     let limiter = limiter(&upstream, args.seed)?;
-    let format = Format::choose(args.format, args.endpoint.as_deref(), &input, upstream.provider, &base_url)?;
+    let format =
+        Format::choose(args.format, args.endpoint.as_deref(), &input, upstream.provider, &Addresses::of(&upstream))?;
     let job = tokio::task::block_in_place(|| {
         let job = load::open(lock, paths.clone(), &mut input, &format, &upstream, &args)?;
         preparing.begun();
@@ -121,18 +124,11 @@ impl Run<'_> {
         let began = self.limiter.now();
         let now = clock::wall();
         let (refused, counts, usage) = tokio::task::block_in_place(|| {
-            let journal = &self.job.journal;
-            let refused = refused::settle(journal, &input, format.results(), &acknowledge)?;
-            let snapshot = journal.snapshot()?;
-            let clocks = snapshot.as_ref().and_then(Clocks::of);
-            interrupted::count(journal, self.job.interrupted, snapshot.as_ref())?;
-            holds::restore(journal, &self.limiter, now, clocks, &acknowledge)?;
-            if self.job.same_account {
-                limiter_state::restore(&self.limiter, journal.limiter_state()?.iter().map(String::as_str));
-            }
-            Ok((refused, journal.sums()?, journal.usage()?))
+            let refused = refused::settle(&self.job.journal, &input, format.results(), &acknowledge)?;
+            self.restore(now, &acknowledge)?;
+            Ok((refused, self.job.journal.sums()?, self.job.journal.usage()?))
         })
-        .map_err(|error: paceline_store::JournalError| self.broken(Failure::interrupted(error)))?;
+        .map_err(|error: JournalError| self.broken(Failure::interrupted(error)))?;
         let figures = Counters::at_start(&counts);
         let about = About {
             same: FailFast::new(self.args.stop_after_same, figures.input - refused, figures.ended() - refused),
@@ -141,6 +137,8 @@ impl Run<'_> {
             key: upstream::key_place(&self.upstream.key).into(),
             figures,
             max_wait: self.args.max_wait,
+            // Lines without a url of their own go to one path, which nothing divides.
+            held_up: (self.upstream.is_one_scope_by_default() && format.endpoint().is_empty()).then(HeldUp::default),
         };
         let context = Arc::new(Context {
             input,
@@ -156,15 +154,9 @@ impl Run<'_> {
             epoch: now,
             began,
         });
-        let journal = &self.job.journal;
         let reading = self.job.input_cursor.map(|from| {
-            background_load::start(
-                journal.clone(),
-                Arc::clone(&context),
-                self.upstream.clone(),
-                acknowledge.clone(),
-                from,
-            )
+            let journal = self.job.journal.clone();
+            background_load::start(journal, Arc::clone(&context), self.upstream.clone(), acknowledge.clone(), from)
         });
         let dispatcher = Dispatcher::new(Parts {
             reading,
@@ -186,6 +178,19 @@ impl Run<'_> {
         drop(kept);
         let enough = signals::told().map_err(Failure::interrupted)?;
         tokio::task::block_in_place(|| self.conclude(&context, &ended, &enough)).map_err(|failure| self.broken(failure))
+    }
+
+    /// What earlier runs left: calls that were under way, holds, and what the limiter knew.
+    fn restore(&self, now: Timestamp, acknowledge: &Acknowledge) -> Result<(), JournalError> {
+        let journal = &self.job.journal;
+        let snapshot = journal.snapshot()?;
+        let clocks = snapshot.as_ref().and_then(Clocks::of);
+        interrupted::count(journal, self.job.interrupted, snapshot.as_ref())?;
+        holds::restore(journal, &self.limiter, now, clocks, acknowledge)?;
+        if self.job.same_account {
+            limiter_state::restore(&self.limiter, journal.limiter_state()?.iter().map(String::as_str));
+        }
+        Ok(())
     }
 
     /// With what to do about it, where there is a journal to go on from.
@@ -226,6 +231,7 @@ impl Run<'_> {
         let view = context.limiter.snapshot();
         let summary = Summary {
             held: &held,
+            held_up: ended.recorder.held_up(),
             counts: &counts,
             unread,
             figures: ended.recorder.figures(),

@@ -317,3 +317,21 @@ fn a_call_that_left_before_an_epoch_says_nothing_about_it() {
     assert_eq!(ledger.refused(at(500), 7, at(2), 7), Event::Opens { run: 1 });
     assert_eq!(ledger.admitted(), 5);
 }
+
+#[test]
+fn a_window_admits_the_same_number_at_another_rate() {
+    let learnt = AdaptiveRate::new(Start::At(10.0), Duration::from_secs(60));
+    let few = FEW - 1.0;
+    for (n, before, is_window) in [
+        (100.0, (100.0, 20.0), true),
+        (109.0, (100.0, 20.0), true),
+        (92.0, (100.0, 5.0), true),
+        (111.0, (100.0, 20.0), false),
+        (90.0, (100.0, 20.0), false),
+        (100.0, (100.0, 11.0), false),
+        (100.0, (100.0, 9.0), false),
+        (few, (few, 20.0), false),
+    ] {
+        assert_eq!(learnt.is_window(n, before), is_window, "{n} after {before:?}");
+    }
+}

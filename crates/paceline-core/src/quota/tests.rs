@@ -448,3 +448,19 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_new_quota_inherits_from_its_kind_then_from_its_window_then_from_the_next_longer_one() {
+    let quota = |shape, seconds: u32| Quota { dimension: Dimension::Tokens, limit: 5, window: seconds * S, shape };
+    let next = quota(QuotaShape::Sliding, 60);
+    let best_first = [
+        quota(QuotaShape::Sliding, 60),
+        quota(QuotaShape::Sliding, 90),
+        quota(QuotaShape::Sliding, 600),
+        quota(QuotaShape::Sliding, 59),
+        quota(QuotaShape::Sliding, 1),
+        quota(QuotaShape::Fixed, 60),
+        quota(QuotaShape::Bucket { burst: 1 }, 30),
+    ];
+    assert!(best_first.is_sorted_by(|a, b| misfit(a, &next) < misfit(b, &next)));
+}

@@ -136,3 +136,46 @@ impl Search {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_down_ends_half_way_to_what_failed_and_at_the_shortest_delay() {
+        let knobs = Knobs {
+            initial: 10,
+            max: 10_000,
+            min: 10,
+            max_randomization: 0,
+            idle_half_life: None,
+            up: 2.0,
+            down: 0.875,
+            randomization: 0.0,
+            threshold: 10,
+        };
+        let settled = Some(1_000);
+        for (current, failed, steps, accelerating, lower) in [
+            // The first step takes an eighth, a later one more, and none more than half.
+            (1_000, None, 1, true, 875),
+            (1_000, None, 3, true, 670),
+            (1_000, None, 3, false, 875),
+            (1_000, None, 20, true, 500),
+            // Below the shortest delay there is none.
+            (11, None, 1, true, 10),
+            (10, None, 1, true, 0),
+            (1, None, 1, true, 0),
+            // Not past the middle to what failed, nor below the shortest.
+            (2_000, Some(1_000), 20, true, 1_500),
+            (2_000, Some(1_950), 1, false, 1_975),
+            (12, Some(2), 20, true, 10),
+            // Close to what failed, a step passes it.
+            (1_010, settled, 1, false, 884),
+            (10, Some(9), 1, false, 0),
+        ] {
+            let search = Search { current, failed, steps, accelerating, ..Search::default() };
+            let found = search.lower(&knobs, &mut Rng::new(0));
+            assert_eq!(found, lower, "from {current}, failed {failed:?}, step {steps}, accelerating {accelerating}");
+        }
+    }
+}

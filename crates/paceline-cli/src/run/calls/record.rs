@@ -4,15 +4,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use paceline::{BackingOff, Instant};
-use paceline_core::{Class, LimitScope, NextAction, Request, Retry, Timestamp};
+use paceline_core::{Class, Level, LimitScope, NextAction, Request, Retry, Timestamp};
 use paceline_http::NoAnswer;
 use paceline_store::{
-    Appended, CallTotals, Claimed, End, Finished, Journal, LastAnswer, Rescheduled, ResultBody, Tally, Unanswered,
+    Appended, CallTotals, ClaimedItem, End, Finished, Journal, LastAnswer, Rescheduled, ResultBody, Tally, Unanswered,
 };
 
 use crate::run::calls::acknowledge::Acknowledge;
 use crate::run::calls::entry;
 use crate::run::calls::fail_fast::{FailFast, FailFastDecision, Failed, Reachability, TOO_LARGE};
+use crate::run::calls::held_up::HeldUp;
 use crate::run::calls::item::{Context, Impossible, Pause, Sent, Tried, TryEnd};
 use crate::run::calls::stop::StopReason;
 use crate::run::job::holds::{self, Holds};
@@ -38,6 +39,7 @@ pub(crate) struct Recorder {
     key: Arc<str>,
     /// What the journal knows of holds and stops.
     pub(crate) holds: Holds,
+    held_up: Option<HeldUp>,
     resends: Resends,
 }
 
@@ -49,6 +51,8 @@ pub(crate) struct About {
     pub(crate) address: Arc<str>,
     pub(crate) key: Arc<str>,
     pub(crate) max_wait: Duration,
+    /// Where all items are one scope that the user could divide.
+    pub(crate) held_up: Option<HeldUp>,
 }
 
 /// What follows from a try for the run.
@@ -67,11 +71,24 @@ pub(crate) struct Recorded {
 impl Recorder {
     /// A recorder for one run.
     pub(crate) fn new(journal: Journal, acknowledge: Acknowledge, about: About) -> Self {
-        let About { figures, same, retry, address, key, max_wait } = about;
+        let About { figures, same, retry, address, key, max_wait, held_up } = about;
         let (minutes, reachability) = (Minutes::default(), Reachability::new(max_wait));
         let holds = Holds::new(journal.clone(), acknowledge.clone());
         let resends = Resends::default();
-        Self { journal, acknowledge, figures, minutes, same, reachability, retry, address, key, holds, resends }
+        Self {
+            journal,
+            acknowledge,
+            figures,
+            minutes,
+            same,
+            reachability,
+            retry,
+            address,
+            key,
+            holds,
+            held_up,
+            resends,
+        }
     }
 
     /// The counters as they stand.
@@ -107,7 +124,7 @@ impl Recorder {
         let Tried { item, end } = tried;
         match end {
             TryEnd::Withheld => self.give_back(&item),
-            TryEnd::PutOff(pause) => self.put_off(&item, pause),
+            TryEnd::PutOff(pause) => self.put_off(context, &item, pause),
             TryEnd::OverBudget(purse) => {
                 let stop = Some(StopReason::over(purse, &context.budget.used()));
                 Recorded { stop, ..self.give_back(&item) }
@@ -134,18 +151,32 @@ impl Recorder {
         }
     }
 
-    fn give_back(&self, item: &Claimed) -> Recorded {
+    fn give_back(&self, item: &ClaimedItem) -> Recorded {
         self.journal.release(item.ordinal, None, self.acknowledge.reply());
         Recorded { due: Some(Timestamp::from_millis(0)), ..Recorded::default() }
     }
 
     /// Gives an item of a closed scope back. The journal holds what is closed, so that its items are not claimed before.
-    fn put_off(&mut self, item: &Claimed, pause: Pause) -> Recorded {
+    fn put_off(&mut self, context: &Context, item: &ClaimedItem, pause: Pause) -> Recorded {
+        if pause.level == Level::Scope {
+            self.note_pause(context.now(), pause.until);
+        }
         self.holds.close(&item.scope, pause);
         Recorded { due: Some(pause.until), ..self.give_back(item) }
     }
 
-    fn impossible(&mut self, context: &Context, item: &Claimed, why: &Impossible) -> Recorded {
+    fn note_pause(&mut self, now: Timestamp, until: Timestamp) {
+        if let Some(held_up) = &mut self.held_up {
+            held_up.note(now, until, self.figures.pending());
+        }
+    }
+
+    /// What one scope held up that the user could divide, in words.
+    pub(crate) fn held_up(&self) -> Option<String> {
+        self.held_up.as_ref().and_then(HeldUp::words)
+    }
+
+    fn impossible(&mut self, context: &Context, item: &ClaimedItem, why: &Impossible) -> Recorded {
         let (code, class, reason) = match why {
             Impossible::TooLarge(_) => (TOO_LARGE, Class::Invalid, "too_large"),
             Impossible::Unknown(reason) => ("killed", Class::Transient, reason.as_str()),
@@ -173,7 +204,7 @@ impl Recorder {
         self.ended(failed)
     }
 
-    fn sent(&mut self, context: &Context, item: &Claimed, sent: Sent) -> Recorded {
+    fn sent(&mut self, context: &Context, item: &ClaimedItem, sent: Sent) -> Recorded {
         let adds = entry::added(item, &sent);
         self.figures.add(&adds);
         self.minutes.called(
@@ -184,6 +215,11 @@ impl Recorder {
         );
         let closes = matches!(sent.exchange.reading.class, Class::QuotaExhausted | Class::Account)
             || sent.exchange.reading.wait.is_some_and(|wait| wait > holds::SHORT);
+        let reading = &sent.exchange.reading;
+        if let Some(wait) = reading.wait.filter(|wait| *wait > holds::SHORT && reading.reach == LimitScope::Scope) {
+            let now = context.now();
+            self.note_pause(now, now + wait);
+        }
         let mut recorded =
             Recorded { scopes_changed: closes.then_some(sent.exchange.reading.reach), ..Recorded::default() };
         if let Some(words) = self.reachability.gone(&sent.exchange.answer, context.limiter.now()) {
@@ -212,7 +248,7 @@ impl Recorder {
         recorded
     }
 
-    fn succeeded(&mut self, item: &Claimed, sent: Sent, adds: CallTotals) {
+    fn succeeded(&mut self, item: &ClaimedItem, sent: Sent, adds: CallTotals) {
         for earlier in self.same.disarm() {
             self.fail(earlier);
         }
@@ -233,7 +269,7 @@ impl Recorder {
     fn again(
         &mut self,
         context: &Context,
-        item: &Claimed,
+        item: &ClaimedItem,
         sent: &Sent,
         next: &Request,
         delay: Duration,
@@ -258,7 +294,7 @@ impl Recorder {
     }
 
     /// The one line of a re-send. What an account's stop keeps back is not sent again in this run, so it has none.
-    fn sent_again(&mut self, item: &Claimed, sent: &Sent, next: &Request, delay: Duration, not_before: Timestamp) {
+    fn sent_again(&mut self, item: &ClaimedItem, sent: &Sent, next: &Request, delay: Duration, not_before: Timestamp) {
         let class = sent.exchange.reading.class;
         let said = entry::said(sent);
         let said = text::cut(&said, LONGEST_CAUSE);
