@@ -32,7 +32,7 @@ struct Inner {
     /// New orders have a limit of their own, which must not hold up those that have begun.
     new_orders: ScopeId,
     others: ScopeId,
-    /// Where new orders go, once the directory has told.
+    /// The address of new orders, once the directory is read.
     new_order: OnceLock<String>,
     /// Its calls in the order in which they began to wait.
     arrivals: AtomicU64,
@@ -87,7 +87,7 @@ pub(crate) enum CallError {
     /// Nothing was sent: a person has to see to the account first.
     #[error("{reason}")]
     Stopped {
-        /// What the CA said to another call.
+        /// The CA's answer to another call.
         reason: String,
     },
 }
@@ -107,7 +107,7 @@ impl Ca {
     pub(crate) fn new(config: CaConfig) -> Result<Self, SetupError> {
         let roots = config.root.as_deref().map(reqwest::Certificate::from_pem_bundle).transpose()?;
         let client = client_to(&config.directory).tls_certs_merge(roots.unwrap_or_default());
-        // The directory tells the addresses of all other calls.
+        // The directory has the addresses of all other calls.
         let sending = SenderConfig {
             timeout: TIMEOUT,
             connect_timeout: CONNECT_TIMEOUT,

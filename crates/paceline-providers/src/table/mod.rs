@@ -62,7 +62,7 @@ pub struct Table {
     pub kind: Kind,
     /// The provider whose rules hold after its own.
     like: Option<String>,
-    /// What a limit applies to, in words.
+    /// What a limit applies to, as text.
     pub limits_belong_to: String,
     /// What a user should know, a sentence or two each.
     #[serde(default)]
