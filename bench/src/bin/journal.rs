@@ -17,7 +17,7 @@ use paceline_store::{
 };
 
 const ITEMS: u64 = 200_000;
-/// Outcomes under way at most: as many as a run has calls in flight, unless it is told otherwise.
+/// Outcomes under way at most: as many as a run has calls in flight, unless a flag sets another number.
 const WINDOW: usize = 512;
 /// Outcomes a second: the bar with 10 ms added to every sync, and the steady rate, a fifth above it.
 const BAR: u64 = 10_000;

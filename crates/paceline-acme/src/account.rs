@@ -28,7 +28,7 @@ struct Stored {
     directory: String,
     /// PKCS #8, base64.
     key: String,
-    /// The CA's name for the account; none until the CA has told it.
+    /// The CA's name for the account; none until the CA has sent it.
     id: Option<String>,
 }
 
@@ -47,7 +47,7 @@ impl AccountFile {
     }
 
     /// Opens the account: the known one, or a new one, which agrees to the CA's terms of service. A process that died in
-    /// between finds its key again, and the CA then tells it of the same account.
+    /// between finds its key again, and the CA then returns the same account.
     pub(crate) async fn open(&self, ca: &Ca) -> Result<Account, Failure> {
         let stored = match storage::read_json::<Stored>(&self.path).map_err(unusable)? {
             Some(stored) if stored.directory == ca.directory() => stored,

@@ -229,7 +229,7 @@ mod tests {
         for flag in ["--json", "--markdown"] {
             for needed in ["./a.org.pem", "a.org.pem.previous", "s.db", "s.db.d/account-x.json", "ca"] {
                 let refused = report(&format!("{flag} {certs}/{needed}"));
-                assert!(refused.is_err_and(|words| words.contains("name another file")), "{needed}");
+                assert!(refused.is_err_and(|message| message.contains("name another file")), "{needed}");
             }
             assert_eq!(report(&format!("{flag} {certs}/report.json")), Ok(()));
             assert_eq!(report(&format!("{flag} /nowhere/a.org.pem")), Ok(()));

@@ -32,7 +32,7 @@ struct Inner {
     /// New orders have a limit of their own, which must not hold up those that have begun.
     new_orders: ScopeId,
     others: ScopeId,
-    /// Where new orders go, once the directory has told.
+    /// The address of new orders, once the directory is read.
     new_order: OnceLock<String>,
     /// Its calls in the order in which they began to wait.
     arrivals: AtomicU64,
@@ -69,7 +69,7 @@ pub(crate) enum SetupError {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CallError {
     /// The CA refused, or did not answer.
-    #[error("{}", .reading.words.as_deref().or(.reading.code.as_deref()).unwrap_or("no words"))]
+    #[error("{}", .reading.message.as_deref().or(.reading.code.as_deref()).unwrap_or("no words"))]
     Failed {
         /// The HTTP status; none without an answer.
         status: Option<u16>,
@@ -87,7 +87,7 @@ pub(crate) enum CallError {
     /// Nothing was sent: a person has to see to the account first.
     #[error("{reason}")]
     Stopped {
-        /// What the CA said to another call.
+        /// The CA's answer to another call.
         reason: String,
     },
 }
@@ -107,7 +107,7 @@ impl Ca {
     pub(crate) fn new(config: CaConfig) -> Result<Self, SetupError> {
         let roots = config.root.as_deref().map(reqwest::Certificate::from_pem_bundle).transpose()?;
         let client = client_to(&config.directory).tls_certs_merge(roots.unwrap_or_default());
-        // The directory tells the addresses of all other calls.
+        // The directory has the addresses of all other calls.
         let sending = SenderConfig {
             timeout: TIMEOUT,
             connect_timeout: CONNECT_TIMEOUT,
@@ -182,7 +182,7 @@ impl Ca {
         let answer = match exchange.answer {
             Ok(answer) if answer.status().is_success() || is_stale => answer,
             Ok(_) => return Err(failed(exchange.reading)),
-            Err(error) => return Err(failed(Reading { words: Some(error.to_string()), ..exchange.reading })),
+            Err(error) => return Err(failed(Reading { message: Some(error.to_string()), ..exchange.reading })),
         };
         if call.url == ca.directory
             && let Ok(Directory { new_order }) = serde_json::from_slice(answer.body())
@@ -342,7 +342,7 @@ mod tests {
         let reading =
             failure(format!("http://{}", server([head.as_bytes(), &vec![b' '; length]].concat()).await)).await;
         assert_eq!(
-            (reading.class, reading.words.as_deref()),
+            (reading.class, reading.message.as_deref()),
             (Class::Invalid, Some("the answer is larger than 1 MiB"))
         );
     }
@@ -353,6 +353,6 @@ mod tests {
         let plain = server(b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec()).await;
         let reading = failure(format!("https://{plain}")).await;
         assert_eq!((reading.class, reading.reach), (Class::Account, LimitScope::Account));
-        assert!(reading.words.unwrap().contains("does not speak TLS there; check the port"));
+        assert!(reading.message.unwrap().contains("does not speak TLS there; check the port"));
     }
 }

@@ -18,7 +18,7 @@ pub(crate) fn failure(error: Error) -> Failure {
             Ok(error) => of_call(*error),
             Err(other) => Failure::new(Class::Transient, other.to_string()),
         },
-        // The order is still in progress; the CA may have said when to look again.
+        // The order is still in progress; the CA may have sent a time to poll again.
         Error::Timeout(next) => {
             let failure = Failure::new(Class::Transient, "the CA is still working on it");
             match next {
@@ -44,7 +44,7 @@ pub(crate) fn failure_of_new_order(error: Error) -> Failure {
     }
 }
 
-/// A problem that stands in an order or a challenge, in the CA's own words.
+/// A problem that stands in an order or a challenge, with the CA's own message.
 pub(crate) fn of_problem(problem: &Problem) -> Failure {
     let status = problem.status.unwrap_or(400);
     let body = serde_json::json!({ "type": problem.r#type, "detail": problem.detail, "status": status }).to_string();
@@ -81,9 +81,9 @@ fn of_reading(status: Option<u16>, reading: Reading) -> Failure {
         (Class::Throttled, LimitScope::Scope | LimitScope::Account) if reading.wait.is_some() => Class::QuotaExhausted,
         (class, _) => class,
     };
-    let words = reading.words.clone().or_else(|| reading.code.clone());
-    let words = words.unwrap_or_else(|| class.description().to_owned());
-    Failure { status, code: reading.code, retry_after: reading.wait, ..Failure::new(class, words) }
+    let message = reading.message.clone().or_else(|| reading.code.clone());
+    let message = message.unwrap_or_else(|| class.description().to_owned());
+    Failure { status, code: reading.code, retry_after: reading.wait, ..Failure::new(class, message) }
 }
 
 #[expect(clippy::disallowed_methods, reason = "the ACME client tells a time of this clock")]

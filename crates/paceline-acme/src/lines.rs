@@ -2,9 +2,9 @@
 
 use std::io::{self, Write};
 
-use paceline_providers::words::printable;
+use paceline_providers::escape::printable;
 
-/// A log whose entries are a line each, whatever server made their words. An entry is written at once.
+/// A log whose entries are a line each, whatever text of a server is in them. An entry is written at once.
 #[derive(Debug)]
 pub(crate) struct Lines<W>(pub(crate) W);
 

@@ -25,7 +25,7 @@ use clap::Parser as _;
 use jiff::Zoned;
 use jiff::tz::TimeZone;
 use paceline::Rng;
-use paceline_providers::words::printable;
+use paceline_providers::escape::printable;
 use paceline_store::work::Status;
 use tokio::sync::watch;
 use tracing_subscriber::EnvFilter;
@@ -87,7 +87,7 @@ fn execute(args: &Args) -> Result<u8, AnyError> {
     })
 }
 
-/// Runs by the schedule until it is told to stop; the exit code is that of the last run. What goes wrong with one run is no
+/// Runs by the schedule until it is asked to stop; the exit code is that of the last run. What goes wrong with one run is no
 /// reason to forget the next.
 async fn again_and_again(
     args: &Args,
@@ -118,7 +118,7 @@ async fn again_and_again(
     }
 }
 
-/// Waits by the wall clock, looking at it every minute: a machine that slept must not sleep on. False when told to stop.
+/// Waits by the wall clock, reading it every minute: a machine that was suspended must not wait on. False when asked to stop.
 async fn wait_until(time: &Zoned, local: &impl Fn() -> Zoned, stop: watch::Receiver<bool>) -> bool {
     let asked = stop.clone();
     let mut stop = std::pin::pin!(stopped(stop));
@@ -138,7 +138,7 @@ async fn wait_until(time: &Zoned, local: &impl Fn() -> Zoned, stop: watch::Recei
     }
 }
 
-/// Prints the report, writes it where it was asked for, and tells its exit code.
+/// Prints the report, writes it where it was asked for, and returns its exit code.
 fn publish(args: &Args, report: &Report) -> Result<u8, AnyError> {
     // A reader that closed its end changes nothing about the run.
     let _ = std::io::stdout().write_all(report.text().as_bytes());
@@ -154,7 +154,7 @@ fn publish(args: &Args, report: &Report) -> Result<u8, AnyError> {
 
 /// True after Ctrl-C or SIGTERM: what is in flight then has 30 s to end. A second one ends it at once; the next run goes on.
 fn stop_signal() -> std::io::Result<watch::Receiver<bool>> {
-    let (told, stop) = watch::channel(false);
+    let (sender, stop) = watch::channel(false);
     #[cfg(unix)]
     let mut terminated = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
     tokio::spawn(async move {
@@ -167,7 +167,7 @@ fn stop_signal() -> std::io::Result<watch::Receiver<bool>> {
             #[cfg(not(unix))]
             let _ = tokio::signal::ctrl_c().await;
             if is_first {
-                let _ = told.send(true);
+                let _ = sender.send(true);
             }
         }
         std::process::exit(3);

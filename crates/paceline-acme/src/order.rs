@@ -144,7 +144,7 @@ impl Renewer {
         }
     }
 
-    /// Shows the answer for one name and tells the CA to look; nothing where the CA knows already.
+    /// Shows the answer for one name and asks the CA to validate it; nothing unless its authorization is pending.
     async fn show(&self, order: &mut Order, index: usize) -> Result<Option<Shown>, Error> {
         let mut all = order.authorizations();
         let Some(mut authorization) = nth(&mut all, index).await? else { return Ok(None) };

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use jiff::Timestamp;
-use paceline_providers::words::{markdown, printable};
+use paceline_providers::escape::{markdown, printable};
 use paceline_store::work::{State, StateCounts, Status, WorkItem};
 use serde::Serialize;
 
@@ -51,8 +51,9 @@ pub(crate) struct Row {
     pub(crate) class: Option<&'static str>,
     /// The CA's code for it.
     pub(crate) code: Option<String>,
-    /// The CA's words.
-    pub(crate) words: Option<String>,
+    /// The CA's error message.
+    #[serde(rename = "words")]
+    pub(crate) message: Option<String>,
 }
 
 /// How a run went, beside its items.
@@ -111,7 +112,7 @@ impl Report {
             .into_iter()
             .map(|state| (count(state), state.replace('_', " ")))
             .filter(|(count, _)| *count > 0)
-            .map(|(count, words)| format!("{count} {words}"))
+            .map(|(count, state)| format!("{count} {state}"))
             .collect();
         let parts = if parts.is_empty() { "no certificates".to_owned() } else { parts.join(", ") };
         let why = self.ended.as_ref().map_or_else(String::new, |why| format!(" ({})", printable(why)));
@@ -122,7 +123,7 @@ impl Report {
     pub(crate) fn text(&self) -> String {
         let mut text = String::new();
         for row in self.domains.iter().filter(|row| row.state != "not_due") {
-            let _ = writeln!(text, "{:<9} {}: {}", row.state, printable(&row.domain), printable(&row.told()));
+            let _ = writeln!(text, "{:<9} {}: {}", row.state, printable(&row.domain), printable(&row.explanation()));
         }
         text + &self.summary() + "\n"
     }
@@ -134,8 +135,8 @@ impl Report {
         for row in &self.domains {
             let ends = row.not_after.map_or_else(|| "-".to_owned(), |time| format!("{time:.0}"));
             let tries = row.attempts + row.deferrals;
-            let [domain, told] = [&row.domain, &row.told()].map(|words| markdown(words));
-            let _ = writeln!(text, "| {domain} | {} | {ends} | {tries} | {told} |", row.state);
+            let [domain, explanation] = [&row.domain, &row.explanation()].map(|text| markdown(text));
+            let _ = writeln!(text, "| {domain} | {} | {ends} | {tries} | {explanation} |", row.state);
         }
         text
     }
@@ -153,21 +154,21 @@ impl Row {
             deferrals: 0,
             class: None,
             code: None,
-            words: None,
+            message: None,
         }
     }
 
     /// The reason, what went wrong last, and when it goes on.
-    fn told(&self) -> String {
-        let mut told = self.reason.clone();
-        if let Some(words) = &self.words {
+    fn explanation(&self) -> String {
+        let mut text = self.reason.clone();
+        if let Some(message) = &self.message {
             let code = self.code.as_ref().map_or_else(String::new, |code| format!("{code}: "));
-            let _ = write!(told, "; {code}{words}");
+            let _ = write!(text, "; {code}{message}");
         }
         if let Some(time) = self.not_before {
-            let _ = write!(told, "; not before {time:.0}");
+            let _ = write!(text, "; not before {time:.0}");
         }
-        told
+        text
     }
 }
 
@@ -193,7 +194,7 @@ fn of_item(due: &Due, item: &WorkItem, ended: Option<&str>) -> Row {
         deferrals: item.deferrals,
         class: last.map(|last| last.class.as_str()),
         code: last.and_then(|last| last.code.clone()),
-        words: last.map(|last| last.message.clone()),
+        message: last.map(|last| last.message.clone()),
         ..Row::new(&due.domain, state, reason)
     }
 }
@@ -214,7 +215,7 @@ mod tests {
 
     use super::*;
 
-    fn row(domain: &str, state: State, words: Option<&str>) -> (Due, WorkItem) {
+    fn row(domain: &str, state: State, message: Option<&str>) -> (Due, WorkItem) {
         let due = Due {
             domain: domain.to_owned(),
             names: vec![domain.to_owned()],
@@ -239,7 +240,7 @@ mod tests {
             first: None,
             ended: None,
             deadline: None,
-            last: words.map(|words| Failure::new(Class::Invalid, words)),
+            last: message.map(|message| Failure::new(Class::Invalid, message)),
             reason: None,
         };
         (due, item)

@@ -1,4 +1,4 @@
-//! One run: the plan becomes work items, the scheduler works on them, the report tells what became of them.
+//! One run: the plan becomes work items, the scheduler works on them, the report lists the outcomes.
 
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -103,7 +103,7 @@ pub(crate) async fn once(
     let account = AccountFile::new(&state, ca.directory(), &args.contact);
     let renewer = Renewer::new(ca.clone(), account, challenges.clone(), orders);
 
-    let mut scheduler = Scheduler::new(store.clone(), config(args), clock)?.with_observer(Arc::new(tell));
+    let mut scheduler = Scheduler::new(store.clone(), config(args), clock)?.with_observer(Arc::new(log_event));
     if let Some(judge) = judge(args)? {
         scheduler = scheduler.with_judge(Arc::new(judge));
     }
@@ -165,7 +165,7 @@ async fn why(
     })
 }
 
-/// The model that decides about failures, if one is asked for. It sees the CA's words, neither keys nor payloads.
+/// The model that decides about failures, if one is asked for. It gets the CA's messages, neither keys nor payloads.
 fn judge(args: &Args) -> Result<Option<LlmJudge>, RunError> {
     let (Some(url), Some(model)) = (&args.judge_url, &args.judge_model) else { return Ok(None) };
     let mut config = LlmConfig::new(url, model);
@@ -200,9 +200,9 @@ fn ca_config(args: &Args) -> Result<CaConfig, RunError> {
 }
 
 /// Tells the log what happens.
-fn tell(note: &SchedulerEvent<'_>) {
+fn log_event(event: &SchedulerEvent<'_>) {
     let domain = |item: &WorkItem| items::domain(&item.key).to_owned();
-    match note {
+    match event {
         SchedulerEvent::Succeeded(item) => tracing::info!("{}: renewed", domain(item)),
         SchedulerEvent::Decided { item, decided, wait } => {
             let next = match (decided.action, wait) {

@@ -223,7 +223,7 @@ mod tests {
         }
         let mut lines = Vec::new();
         for Entry { domain, found, .. } in scan(folder.path()).unwrap() {
-            let words = match found {
+            let message = match found {
                 Found::Certificate(certificate) => {
                     format!("{} until {}", certificate.names.join("+"), certificate.not_after)
                 }
@@ -231,7 +231,7 @@ mod tests {
                 Found::Unusable(why) => why,
                 Found::Other(why) => format!("other: {why}"),
             };
-            lines.push(format!("{domain}: {words}"));
+            lines.push(format!("{domain}: {message}"));
         }
         let expected = [
             "cut.org: is no PEM",

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// What an order needs to be gone on with after a crash. It is on the disk before any of it is used.
+/// The state of an order that a crash must not lose. It is on the disk before any of it is used.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Begun {
-    /// The work item it belongs to: an order for an older certificate is not gone on with.
+    /// The work item it belongs to: an order for an older certificate is not resumed.
     pub(crate) item: String,
     /// The CA's account that made it.
     pub(crate) account: String,
@@ -142,7 +142,7 @@ fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
         }
         Ok(())
     };
-    // The system's words name no file.
+    // The system's error names no file.
     write().map_err(|error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
 }
 
@@ -153,7 +153,7 @@ fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// How names of unfinished files begin: hidden from a user who lists the folder, and told from everything else.
+/// How names of unfinished files begin: hidden from a user who lists the folder, and recognizable.
 const UNFINISHED: &str = ".acme-renewal-";
 
 /// How many letters, by chance, end them.

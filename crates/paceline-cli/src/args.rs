@@ -1,4 +1,4 @@
-//! What several commands take, and how values on flags are read.
+//! Flags that several commands share, and the parsing of their values.
 
 use std::ffi::OsString;
 use std::fmt::Display;
@@ -213,7 +213,7 @@ pub(crate) fn count<N: TryFrom<u64>>(text: &str) -> Result<N, String> {
     N::try_from(number).map_err(|_| "expected a smaller number".to_owned())
 }
 
-/// What is wrong with retries, in the words of the flags that set them.
+/// The error about retries, with the names of the flags that set them.
 pub(crate) fn as_flags(error: &paceline_core::ConfigError) -> String {
     error.to_string().replace("retry.base", "--first-delay").replace("retry.", "--")
 }

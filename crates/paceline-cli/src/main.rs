@@ -34,7 +34,7 @@ fn main() -> ExitCode {
     match execute(cli) {
         Ok(status) => status.into(),
         Err(failure) => {
-            output::tell(&format!("error: {}", text::printable_lines(&failure.to_string())));
+            output::print_stderr(&format!("error: {}", text::printable_lines(&failure.to_string())));
             ExitCode::from(failure.code())
         }
     }

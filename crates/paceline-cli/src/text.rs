@@ -1,4 +1,4 @@
-//! How numbers, times and the words of others are written for people.
+//! Formatting of numbers, times and untrusted texts for people.
 
 mod columns;
 
@@ -10,7 +10,7 @@ use paceline_store::CallTotals;
 
 pub(crate) use columns::{WIDTH, cell, cut, padded, width, wrapped};
 pub(crate) use paceline_core::format_duration as duration;
-pub(crate) use paceline_providers::words::{markdown, printable, printable_lines};
+pub(crate) use paceline_providers::escape::{markdown, printable, printable_lines};
 
 /// A number with its thousands apart: `12,345`.
 pub(crate) fn count(number: u64) -> String {
@@ -56,7 +56,7 @@ pub(crate) fn exact(duration: Duration) -> String {
     parts.collect::<Vec<_>>().join(" ")
 }
 
-/// A longer time, 31 years, is not told in seconds.
+/// A longer time, 31 years, is not shown in seconds.
 const IN_SECONDS: u64 = 1_000_000_000;
 
 /// As in `2,520 s (42m 00s)`.
@@ -76,8 +76,8 @@ pub(crate) fn counted(number: u64, noun: &str) -> String {
 
 /// What a person has to decide about failed items that may have been done; `again` sends them again.
 pub(crate) fn held(items: u64, again: &str) -> Option<String> {
-    let words = "may have been done, and none is sent again by itself; look at the server, then send again with";
-    (items > 0).then(|| format!("held: {} that {words} {again}", counted(items, "failed item")))
+    let explanation = "may have been done, and none is sent again by itself; look at the server, then send again with";
+    (items > 0).then(|| format!("held: {} that {explanation} {again}", counted(items, "failed item")))
 }
 
 /// What went wrong with the calls of a job, empty if nothing did. `for_long`: answers that a quota is used up, or that
@@ -93,8 +93,8 @@ pub(crate) fn call_details(totals: &CallTotals, for_long: u64) -> String {
         (for_long, "refused for long", ""),
         (totals.abandoned, "given up by us", ""),
     ];
-    let told = details.iter().filter(|(calls, ..)| *calls > 0);
-    told.map(|(calls, what, more)| format!("{} {what}{more}", count(*calls))).collect::<Vec<_>>().join(", ")
+    let parts = details.iter().filter(|(calls, ..)| *calls > 0);
+    parts.map(|(calls, what, more)| format!("{} {what}{more}", count(*calls))).collect::<Vec<_>>().join(", ")
 }
 
 /// Reads an instant as RFC 3339 has it, with any offset from UTC.

@@ -55,7 +55,7 @@ pub(crate) fn configured(overrides: Overrides, everywhere: &Everywhere) -> Resul
     config.upstream().map_err(Failure::refused)
 }
 
-/// Lets no more calls be under way at once than this process may have files open, of which each takes so many. Says so where that
+/// Lets no more calls be under way at once than this process may have files open, of which each takes so many. Logs it where that
 /// is fewer than were to be.
 pub(crate) fn bound_by_files(upstream: &mut Upstream, each: u64) {
     let Some(room) = files::room_for_calls(each).filter(|room| *room < upstream.pacer.concurrency.max()) else {
@@ -105,7 +105,7 @@ pub(crate) fn sender(upstream: &Upstream, headers: HeaderMap, timeout: Duration)
         .map_err(|error| Failure::refused(format!("cannot set up calls to the upstream: {error}")))
 }
 
-/// Where calls go, and by which proxy, in words: what is unreachable may be either.
+/// Describes where calls go, and by which proxy: either may be unreachable.
 pub(crate) fn destination(upstream: &Upstream) -> String {
     let address = match upstream.dialect.scope() {
         Scope::Host => "the hosts of the input",
@@ -122,7 +122,7 @@ pub(crate) fn destination(upstream: &Upstream) -> String {
     }
 }
 
-/// Where the key is, in words.
+/// Describes where the key is.
 pub(crate) fn key_place(key: &KeySource) -> String {
     match key {
         KeySource::None => "--api-key-env or --api-key-file, which name none".to_owned(),

@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_from_an_unknown_outcome_is_one_of_three_words() {
+    fn what_follows_from_an_unknown_outcome_has_one_of_three_values() {
         let read = |lines: &str| {
             let file = format!("[upstream.a]\nprovider = 'openai'\nbase_url = 'https://a'\n{lines}");
             upstream(&file, Overrides::default())
@@ -343,7 +343,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_is_named_and_no_value_of_a_header_is() {
-        for (lines, words) in [
+        for (lines, expected) in [
             ("key_header = 'a b'", "key_header"),
             ("key_header = 'Host'", "key_header"),
             ("key_scheme = 'two words'", "key_scheme"),
@@ -359,7 +359,7 @@ mod tests {
         ] {
             let file = format!("[upstream.a]\nbase_url = 'https://a'\n{lines}");
             let message = upstream(&file, Overrides::default()).expect_err(lines).to_string();
-            assert!(message.contains(words) && !message.contains("sesame"), "{lines}: {message}");
+            assert!(message.contains(expected) && !message.contains("sesame"), "{lines}: {message}");
         }
     }
 

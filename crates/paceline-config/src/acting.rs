@@ -1,4 +1,4 @@
-//! Which pace acts, in words, and why it is that one.
+//! Describes the acting pace and its source.
 
 use paceline_core::{Concurrency, Growth, Pace, PacerConfig};
 
@@ -7,7 +7,7 @@ use super::preset::Preset;
 use super::schema::UpstreamSection;
 use super::units::show_duration;
 
-/// The pace in force, what it does, and who said so.
+/// The pace in force, what it does, and its source.
 pub(crate) fn acting(section: &UpstreamSection, pacer: &PacerConfig) -> String {
     let (name, does) = match pacer.pace {
         Pace::Auto => ("auto", learning(pacer)),

@@ -14,7 +14,7 @@ const MOST_IN_FLIGHT: u32 = 100_000;
 /// `concurrent` is the number of a limit such as `50 concurrent`; it stands for `max`.
 ///
 /// Under the pace `auto` nothing but the maximum acts. The rest has to make sense all the same, so that a file may change
-/// its pace, and is told apart from what is in force.
+/// its pace, and is listed apart from the values in force.
 pub(crate) fn concurrency(
     section: &UpstreamSection,
     concurrent: Option<&Setting>,
@@ -133,7 +133,7 @@ fn maximum<'a>(
     }
 }
 
-/// Whether the number of calls in flight adapts: as told, else as a floor or a start implies, else as the pace does.
+/// Whether the number of calls in flight adapts: as configured, else as a floor or a start implies, else as the pace does.
 fn adapts(given: &ConcurrencySection, pace: PaceChoice, ledger: &Ledger) -> Result<bool, SettingError> {
     let may = may_adapt(pace);
     let Some(kind) = &given.kind else {

@@ -1,4 +1,4 @@
-//! What a file says about an API beside its rules: header fields, the charge, what belongs together.
+//! The configured dialect of an API beside its rules: header fields, the charge, scopes.
 
 use std::time::Duration;
 
@@ -49,7 +49,7 @@ fn named<T: Copy, const N: usize>(setting: &Setting, key: &str, all: &Names<T, N
     known.map(|(_, value)| *value).ok_or_else(|| setting.refuse(key, format!("one of {}", names(all).join(", "))))
 }
 
-/// What holds where nothing is said.
+/// The defaults.
 struct Usual<'a> {
     provider: Provider,
     known: &'a Dialect,
@@ -247,11 +247,11 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_any_size_is_refused_with_words() {
+    fn a_file_of_any_size_is_refused_with_a_message() {
         let open = "m = { h = \"X\" }\nc = {\"e]\n";
-        for (bytes, words) in [(1_000, "line"), (1 << 20, "at most 64 KiB")] {
+        for (bytes, expected) in [(1_000, "line"), (1 << 20, "at most 64 KiB")] {
             let message = upstream(&open.repeat(bytes / open.len())).expect_err("no TOML").to_string();
-            assert!(message.contains(words), "{message}");
+            assert!(message.contains(expected), "{message}");
         }
     }
 

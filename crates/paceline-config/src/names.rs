@@ -1,4 +1,4 @@
-//! The words that may stand for a value: what the readers take, and what the JSON Schema lists.
+//! The accepted names of a value: what the readers take, and what the JSON Schema lists.
 
 use paceline_core::{Class, Pace, RefillMode};
 use paceline_providers::table::{CachedInput, Counts, Reserves, Scope};

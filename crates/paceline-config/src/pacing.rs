@@ -1,4 +1,4 @@
-//! From settings to the pacer's knobs: pace, start, retry, breaker.
+//! Converts settings to the pacer's configuration: pace, start, retry, breaker.
 
 use paceline_core::{Backoff, BreakerConfig, Dimension, Growth, Jitter, Limits, Pace, Retry};
 
@@ -126,7 +126,7 @@ fn growth(given: &RetrySection, pace: PaceChoice, ledger: &mut Ledger) -> Result
     Ok(Growth::Exponential { base, multiplier, cap })
 }
 
-/// A knob that would do nothing is refused, unless it comes from a preset.
+/// A setting without effect is refused, unless it comes from a preset.
 fn only_for(setting: &Option<Setting>, key: &str, what: &str, ledger: &Ledger) -> Result<(), SettingError> {
     match setting {
         Some(setting) if setting.source().rank() > Source::Preset("").rank() => {
@@ -136,7 +136,7 @@ fn only_for(setting: &Option<Setting>, key: &str, what: &str, ledger: &Ledger) -
     }
 }
 
-/// Blames the value that the user set, not the default it collides with.
+/// The error names the value that the user set, not the default it conflicts with.
 fn base_above_cap(given: &RetrySection, base: &str, cap: &str, ledger: &Ledger) -> SettingError {
     let rank = |setting: &Option<Setting>| setting.as_ref().map_or(0, |setting| setting.source().rank());
     let (setting, key, expected) = if rank(&given.base) >= rank(&given.cap) {

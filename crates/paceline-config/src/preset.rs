@@ -135,8 +135,8 @@ const FAMILIES: [&str; 3] = ["OPENAI_REQUESTS_PER_", "OPENAI_BURST_", "OPENAI_BA
 /// The longest backoff that this preset accepts, in seconds.
 const LONGEST_BACKOFF: f64 = 300.0;
 
-/// The preset as two layers: what the variables say, and the preset's own values below the file. Without a variable
-/// it says nothing, unless the pace asks for it by name.
+/// The preset as two layers: the variables, and the preset's own values below the file. Without a variable
+/// it is empty, unless the pace names it.
 pub(crate) fn openai_app(
     env: &Environment,
     wanted: bool,
@@ -184,7 +184,7 @@ fn section([rpm, rph, burst, base, cap, multiplier]: [Option<Setting>; 6]) -> Up
     UpstreamSection { rpm, rph, burst, retry, ..UpstreamSection::default() }
 }
 
-/// The bounds that are the variables' own; whether the values fit together is looked at with everything else.
+/// The bounds that are the variables' own; whether the values fit together is checked with everything else.
 fn check(set: &[Option<Setting>; 6]) -> Result<(), SettingError> {
     for ((variable, _), setting) in VARIABLES.iter().zip(set) {
         let Some(setting) = setting else { continue };

@@ -19,7 +19,7 @@ pub(crate) struct Setting {
     origin: Origin,
 }
 
-/// Where in a text that is still being read, or, once that is known, who said so.
+/// The place in a text that is still being read, or the source once it is known.
 #[derive(Clone, Debug)]
 enum Origin {
     Span(Range<usize>),
@@ -87,11 +87,11 @@ impl Setting {
     }
 }
 
-/// What every part of a layer can do.
+/// The operations on every part of a layer.
 pub(crate) trait Layered: Sized {
-    /// Its own values, and where it has none those of a lower layer.
+    /// Its own values, and those of a lower layer where it has none.
     fn over(self, lower: Self) -> Self;
-    /// Tells every value who said so.
+    /// Sets the source of every value.
     fn locate(&mut self, locator: &Locator<'_>);
 }
 

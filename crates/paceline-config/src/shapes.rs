@@ -11,7 +11,7 @@ use toml::Spanned;
 use super::schema::ConcurrencySection;
 use super::setting::{Layered, Locator, Setting};
 
-/// Limits in words. Those of a higher layer stand before those of a lower one.
+/// Limits as texts. Those of a higher layer stand before those of a lower one.
 #[derive(Default, Clone)]
 pub(crate) struct Settings(pub(crate) Vec<Setting>);
 

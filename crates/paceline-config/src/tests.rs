@@ -1,4 +1,4 @@
-//! The rules of the whole: who wins, what is refused and how it is said.
+//! The rules of the whole: which layer wins, and what is refused with which message.
 
 mod documents;
 mod paces;

@@ -1,4 +1,4 @@
-//! From merged settings to an upstream that cannot be wrong.
+//! Converts merged settings to a checked upstream.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ const LONGEST_WORD: usize = 24;
 /// How long an item may take from its first send.
 const DEADLINE: Duration = Duration::from_secs(86_400);
 
-/// What a call says of itself, from which its scope follows.
+/// The properties of a call that determine its scope.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CallNames<'a> {
     /// The path of its URL, or its whole address where that is not below the upstream's.
@@ -61,19 +61,19 @@ pub struct Upstream {
     pub base_url: Option<String>,
     /// Where the key is.
     pub key: KeySource,
-    /// The headers that its calls carry, whom they trust, and the way out.
+    /// The headers of its calls, trusted and client certificates, and the proxy.
     pub access: Access,
     /// Limits, concurrency, retries, breaker and pace.
     pub pacer: PacerConfig,
     /// Parts of the account with limits of their own, in the order in which they are tried.
     pub tiers: Vec<Tier>,
-    /// What is known about the provider, with the rules, header fields and charges of this upstream.
+    /// The provider's table, with the rules, header fields and charges of this upstream.
     pub dialect: Dialect,
     /// How long an item may take from its first send. Default: 24 h.
     pub deadline: Duration,
     /// What tokens cost. Default: not known.
     pub prices: Prices,
-    /// Which pace acts, what it does, and who said so, in words.
+    /// Describes the acting pace: its name, what it does, and its source.
     pub acting: String,
     /// Every value in force, defaults included.
     pub effective: Vec<EffectiveValue>,
@@ -131,7 +131,7 @@ impl Upstream {
         self.provider == Provider::Generic && self.tiers.is_empty() && self.dialect.is_one_scope()
     }
 
-    /// Calls of one group are limited together, unless the configuration says what is; where the provider is known, it says so.
+    /// Calls of one group are limited together, unless the configuration or a known provider defines other scopes.
     pub fn limits_groups(&mut self) {
         let is_configured =
             |row: &EffectiveValue| row.key == "scope" && !matches!(row.source, Source::Default | Source::Preset(_));
@@ -187,7 +187,7 @@ impl Upstream {
 }
 
 impl Preset {
-    /// What a limiter is told under this preset alone: for one host and key.
+    /// The configuration of a limiter under this preset alone: for one host and key.
     ///
     /// ```
     /// use std::time::Duration;

@@ -68,8 +68,8 @@ const OF_SUCCESSES: Outline<'static> = Outline {
 
 /// So much of a text that is no JSON is kept.
 const TEXT: usize = 2_000;
-/// So much of a message is kept for people.
-const WORDS: usize = 300;
+/// The longest message for people, in bytes.
+const LONGEST_MESSAGE: usize = 300;
 
 /// What a body is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -279,19 +279,19 @@ impl<'a> Body<'a> {
     }
 
     /// The message for people, as [`plain`] text; nothing for HTML.
-    pub(super) fn words(&self) -> Option<String> {
+    pub(super) fn shown_message(&self) -> Option<String> {
         let message = self.message().trim();
         let says_something = !message.is_empty() && !message.starts_with('<');
         says_something.then(|| plain(message))
     }
 }
 
-/// What a server says, for people: short, on one line, without anything that looks like a key.
+/// A server's message for people: short, on one line, without anything that looks like a key.
 pub(super) fn plain(text: &str) -> String {
     let words: Vec<&str> = text.split_whitespace().map(|word| if is_key(word) { "(key)" } else { word }).collect();
     // It reaches terminals and logs: it must not move their cursors or set their titles.
     let plain: String = words.join(" ").chars().filter(|c| !c.is_control()).collect();
-    beginning(&plain, WORDS)
+    beginning(&plain, LONGEST_MESSAGE)
 }
 
 /// Whether a body holds server-sent events: no line of them begins like JSON, whatever the content type says.
@@ -366,15 +366,15 @@ mod tests {
 
     #[test]
     fn words_are_short_and_hold_no_key() {
-        let words = |text: &str| body(text).words();
+        let message = |text: &str| body(text).shown_message();
         assert_eq!(
-            words(r#"{"error":{"message":"Incorrect API key provided: sk-abc\nsorry"}}"#).as_deref(),
+            message(r#"{"error":{"message":"Incorrect API key provided: sk-abc\nsorry"}}"#).as_deref(),
             Some("Incorrect API key provided: (key) sorry")
         );
-        assert_eq!(words("<html>no</html>"), None);
-        assert_eq!(words(r#"{"error":{"message":"\u001b[31mred\u001b]0;x\u0007"}}"#).as_deref(), Some("[31mred]0;x"));
-        let long = words(&format!("{}é", "a".repeat(WORDS - 1))).expect("some words");
-        assert_eq!(long, "a".repeat(WORDS - 1));
+        assert_eq!(message("<html>no</html>"), None);
+        assert_eq!(message(r#"{"error":{"message":"\u001b[31mred\u001b]0;x\u0007"}}"#).as_deref(), Some("[31mred]0;x"));
+        let long = message(&format!("{}é", "a".repeat(LONGEST_MESSAGE - 1))).expect("a message");
+        assert_eq!(long, "a".repeat(LONGEST_MESSAGE - 1));
     }
 
     #[test]
@@ -406,7 +406,7 @@ mod tests {
                 let body = Body::of_refusal(bytes, "");
                 Body::of_success(bytes, "", Wanted { keys: None, arrays: true });
                 body.code();
-                body.words();
+                body.shown_message();
                 body.codes().count();
             }
         }

@@ -1,4 +1,4 @@
-//! What the steps of the procedure look at, and what one of them decides.
+//! The input of the decision steps, and the decision of one.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::expected::Expected;
 use super::shape;
 use super::table::{Provider, Table, usual_reach};
 
-/// Everything that a step may look at.
+/// Everything that a step may read.
 #[derive(Clone, Copy)]
 pub(super) struct Case<'a> {
     pub(super) provider: Provider,
@@ -24,7 +24,7 @@ pub(super) struct Case<'a> {
     pub(super) now: Timestamp,
     /// A success of this call is a JSON object.
     pub(super) must_be_json: bool,
-    /// What a success of any call has to be, as the user says.
+    /// What a success of any call has to be, as configured.
     pub(super) expected: Option<&'a Expected>,
     /// Further fields that hold a wait.
     pub(super) wait_headers: &'a [HeaderName],
@@ -42,7 +42,7 @@ pub(super) struct Decision {
     pub(super) unnamed: bool,
     /// The rule that decided, for people.
     pub(super) step: Cow<'static, str>,
-    /// What is wrong with an answer that names no error of its own.
+    /// The fault of an answer that names no error of its own.
     pub(super) fault: Option<Fault>,
 }
 
@@ -50,7 +50,7 @@ pub(super) struct Decision {
 #[derive(Clone, Debug)]
 pub(super) struct Fault {
     pub(super) code: &'static str,
-    pub(super) words: Cow<'static, str>,
+    pub(super) message: Cow<'static, str>,
 }
 
 /// A wait, whether it was given in milliseconds or finer, and its source.
@@ -62,14 +62,16 @@ pub(super) struct Hint {
 }
 
 impl Fault {
-    pub(super) const fn new(code: &'static str, words: &'static str) -> Self {
-        Self { code, words: Cow::Borrowed(words) }
+    pub(super) const fn new(code: &'static str, message: &'static str) -> Self {
+        Self { code, message: Cow::Borrowed(message) }
     }
 
-    /// With what the body says beside it.
+    /// Adds the message of the body.
     pub(super) fn quoting(self, body: &Body<'_>) -> Self {
-        let words = body.words().map_or_else(|| self.words.clone(), |words| format!("{}: {words}", self.words).into());
-        Self { words, ..self }
+        let message = body
+            .shown_message()
+            .map_or_else(|| self.message.clone(), |message| format!("{}: {message}", self.message).into());
+        Self { message, ..self }
     }
 }
 
@@ -85,7 +87,7 @@ impl Decision {
         Self { class, reach: usual_reach(class), hint: None, unnamed: false, step: step.into(), fault: None }
     }
 
-    /// Whether something follows that can be waited for.
+    /// Whether a wait follows.
     pub(super) const fn waits(&self) -> bool {
         matches!(
             self.class,

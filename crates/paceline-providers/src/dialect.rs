@@ -1,4 +1,4 @@
-//! How an API is understood: what is known about its provider, as a configuration changes it.
+//! The dialect of an API: the table of its provider, as a configuration changes it.
 
 use std::borrow::Cow;
 use std::iter;
@@ -21,10 +21,10 @@ use super::{Answer, cost, header, limits, names, refusal, shape, wait};
 /// A longer wait is a used-up quota, to be kept on disk, and not a pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(3_600);
 
-/// ACME's answers carry it, and no name of the call: who has it can use it.
+/// ACME's answers carry it; it is no request id, and a secret: its holder can use it.
 const NONCE: &str = "replay-nonce";
 
-/// How an API is understood: a provider's table, and what a user knows better.
+/// The dialect of an API: a provider's table, and the changes of a configuration.
 ///
 /// ```
 /// use paceline_providers::table::{Fields, LimitHeaders};
@@ -51,7 +51,7 @@ pub struct Dialect {
 }
 
 impl From<Provider> for Dialect {
-    /// What is known about the provider, and nothing else.
+    /// The provider's table without changes.
     fn from(provider: Provider) -> Self {
         let table = Cow::Borrowed(provider.table());
         let (rules, wait_headers) = (Vec::new(), Vec::new());
@@ -60,17 +60,17 @@ impl From<Provider> for Dialect {
 }
 
 impl Dialect {
-    /// Whose table it began with.
+    /// The provider of the table.
     pub const fn provider(&self) -> Provider {
         self.provider
     }
 
-    /// Everything that is known, with the changes.
+    /// The table with the changes.
     pub fn table(&self) -> &Table {
         &self.table
     }
 
-    /// The rules that come before everything.
+    /// The rules that are applied before the table.
     pub fn rules(&self) -> &[Rule] {
         &self.rules
     }
@@ -80,7 +80,7 @@ impl Dialect {
         self.longest_pause
     }
 
-    /// With rules that come before everything: the first that matches an answer decides about it.
+    /// With rules that are applied before the table: the first that matches an answer decides about it.
     #[must_use]
     pub fn with_rules(mut self, rules: Vec<Rule>) -> Self {
         self.rules = rules;
@@ -183,7 +183,7 @@ impl Dialect {
             steps: steps(&case, &decision, server_time.is_some(), long_period),
             code: code(&case, &decision),
             error_type: body.error_type(),
-            words: words(&body, &decision),
+            message: message(&body, &decision),
             request_id: request_id(table, answer.headers).map(str::to_owned),
             usage: cost::of(&body, table.charge.cached_input),
             settlement: Settlement::of(&table.charge, answer.path, answer.status, decision.class),
@@ -275,15 +275,15 @@ fn code(case: &Case<'_>, decision: &Decision) -> Option<String> {
     }
 }
 
-fn words(body: &Body<'_>, decision: &Decision) -> Option<String> {
+fn message(body: &Body<'_>, decision: &Decision) -> Option<String> {
     match &decision.fault {
         None if decision.class == Class::Success => None,
-        None => body.words(),
-        Some(fault) => Some(fault.words.to_string()),
+        None => body.shown_message(),
+        Some(fault) => Some(fault.message.to_string()),
     }
 }
 
-/// The server's name for the call: in the provider's own field, else in one that another API has for it.
+/// The server's request id: in the provider's own field, else in one that another API has for it.
 fn request_id<'a>(table: &Table, headers: &'a HeaderMap) -> Option<&'a str> {
     let others = Provider::ALL.iter().map(|provider| &provider.table().errors.request_id);
     let mut names = iter::once(&table.errors.request_id).chain(others).filter(|name| *name != NONCE);
@@ -297,7 +297,7 @@ mod tests {
 
     #[test]
     fn a_call_has_the_name_that_its_server_gives_it() {
-        let told = |provider: Provider, fields: &[(&'static str, &'static str)]| {
+        let field = |provider: Provider, fields: &[(&'static str, &'static str)]| {
             let headers =
                 fields.iter().map(|(name, value)| (name.parse().expect("a name"), HeaderValue::from_static(value)));
             request_id(provider.table(), &headers.collect()).map(str::to_owned)
@@ -310,7 +310,7 @@ mod tests {
             (Provider::Generic, &[("x-amzn-requestid", "w")], Some("w")),
             (Provider::Acme, &[("replay-nonce", "n")], None),
         ] {
-            assert_eq!(told(provider, fields).as_deref(), name, "{provider} {fields:?}");
+            assert_eq!(field(provider, fields).as_deref(), name, "{provider} {fields:?}");
         }
     }
 
@@ -329,7 +329,7 @@ mod tests {
         }
     }
 
-    /// What each provider's limits belong to, as far as a request shows it.
+    /// The scopes of each provider's limits, as far as a request shows them.
     #[test]
     fn calls_are_slowed_down_together_as_their_limits_belong_together() {
         let (chat, table) = ("/v1/chat/completions", &br#"{"TableName":"orders"}"#[..]);

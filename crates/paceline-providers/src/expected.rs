@@ -1,4 +1,4 @@
-//! What a success has to be, as the user says.
+//! The configured expectation of a success: JSON, or a schema.
 
 use std::error::Error;
 use std::fmt;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use boon::{CompileError, Compiler, SchemaIndex, Schemas, UrlLoader, ValidationError};
 use serde_json::Value;
 
-/// The name of a schema in what is said about it; what it refers to is looked for beside it.
+/// The URL of a schema, against which its references are resolved.
 const NAME: &str = "schema:///";
 /// So many places where an answer does not match are named.
 const PLACES: usize = 3;
@@ -31,7 +31,7 @@ pub enum Expected {
 /// let answer = Answer { status: 200, headers: &http::HeaderMap::new(), body: br#"{"id": "a"}"#, path: "/" };
 /// let reading = dialect.read(&answer, paceline_core::Timestamp::from_millis(0));
 /// assert_eq!(reading.class, paceline_core::Class::Transient);
-/// assert_eq!(reading.words.as_deref(), Some("the answer does not match the schema: /id: want integer, but got string"));
+/// assert_eq!(reading.message.as_deref(), Some("the answer does not match the schema: /id: want integer, but got string"));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
@@ -52,7 +52,7 @@ impl Schema {
     /// Compiles a schema, which stands alone: what it refers to is in it, and nothing is fetched.
     ///
     /// # Errors
-    /// Says what is wrong with it, and where.
+    /// What is wrong with it, and where.
     pub fn new(source: Value) -> Result<Self, SchemaError> {
         let (mut compiler, mut schemas) = (Compiler::new(), Schemas::new());
         compiler.use_loader(Box::new(Nowhere));
@@ -92,7 +92,7 @@ impl UrlLoader for Nowhere {
     }
 }
 
-/// The innermost errors, each with its place: those around them say only that there are some.
+/// The innermost errors, each with its place: those around them add nothing.
 fn places_of(error: &ValidationError<'_, '_>, places: &mut Vec<String>) {
     if places.len() == PLACES {
         return;
@@ -138,7 +138,7 @@ mod tests {
     #[test]
     fn an_answer_that_does_not_match_says_where() {
         let schema = json!({"properties": {"choices": {"items": {"required": ["text"]}}, "n": {"maximum": 3}}});
-        for (status, body, code, words) in [
+        for (status, body, code, message) in [
             (200, r#"{"choices": [{"text": "a"}]}"#, None, None),
             (204, "", None, None),
             (200, "", Some("empty_answer"), Some("the answer is empty")),
@@ -155,8 +155,8 @@ mod tests {
             let reading = read(schema.clone(), Provider::Generic, status, body);
             let class = if code.is_none() { Class::Success } else { Class::Transient };
             assert_eq!(
-                (reading.class, reading.code.as_deref(), reading.words.as_deref()),
-                (class, code, words),
+                (reading.class, reading.code.as_deref(), reading.message.as_deref()),
+                (class, code, message),
                 "{body}"
             );
         }
@@ -173,8 +173,8 @@ mod tests {
         };
         assert_eq!(read(of("Hello"), Provider::OpenAi, 200, stream).class, Class::Success);
         let reading = read(of("Bye"), Provider::OpenAi, 200, stream);
-        let words = "the answer does not match the schema: /choices/0/message/content: value must be 'Bye'";
-        assert_eq!((reading.class, reading.words.as_deref()), (Class::Transient, Some(words)));
+        let message = "the answer does not match the schema: /choices/0/message/content: value must be 'Bye'";
+        assert_eq!((reading.class, reading.message.as_deref()), (Class::Transient, Some(message)));
         let foreign = read(json!(true), Provider::Generic, 200, "event: tick\ndata: 1\n\n");
         assert_eq!(foreign.code.as_deref(), Some("not_json"), "it adds up to nothing");
     }
@@ -183,15 +183,15 @@ mod tests {
     fn the_words_are_short_and_hold_no_key() {
         let schema = json!({"properties": {"a": {"pattern": "^x"}}});
         for (text, expected) in [("sk-abcdef", "(key)".to_owned()), (&*"é".repeat(4_000), "é".to_owned())] {
-            let words = read(schema.clone(), Provider::Generic, 200, &json!({"a": text}).to_string()).words;
-            let words = words.expect("words");
-            assert!(words.len() < 400 && words.contains(&expected) && !words.contains("sk-"), "{words}");
+            let message = read(schema.clone(), Provider::Generic, 200, &json!({"a": text}).to_string()).message;
+            let message = message.expect("a message");
+            assert!(message.len() < 400 && message.contains(&expected) && !message.contains("sk-"), "{message}");
         }
     }
 
     #[test]
     fn what_is_no_schema_is_refused_with_its_place() {
-        for (schema, words) in [
+        for (schema, message) in [
             (json!({"type": "strnig"}), "/type: "),
             (json!({"properties": {"a": {"minimum": "x"}}}), "/properties/a/minimum: want number, but got string"),
             (json!(7), "want boolean or object"),
@@ -201,8 +201,8 @@ mod tests {
             (json!({"$ref": "other.json"}), "other.json: nothing is fetched"),
             (json!({"$schema": "https://api.example/draft"}), "https://api.example/draft"),
         ] {
-            let told = refused(schema.clone());
-            assert!(told.contains(words), "{schema}: {told}");
+            let error = refused(schema.clone());
+            assert!(error.contains(message), "{schema}: {error}");
         }
     }
 }

@@ -100,8 +100,8 @@ pub(super) fn mismatch(case: &Case<'_>) -> Option<Decision> {
     let Expected::Schema(schema) = case.expected.filter(|_| case.body.kind != Kind::Nothing)? else { return None };
     let step = "2xx that does not match the schema";
     let Some(value) = case.body.value() else { return Some(broken(case, step, NOT_JSON)) };
-    let words = format!("{}: {}", MISMATCH.words, body::plain(&schema.mismatch(&value)?)).into();
-    Some(unfit(case, step, Fault { words, ..MISMATCH }))
+    let message = format!("{}: {}", MISMATCH.message, body::plain(&schema.mismatch(&value)?)).into();
+    Some(unfit(case, step, Fault { message, ..MISMATCH }))
 }
 
 fn starved(case: &Case<'_>) -> Decision {

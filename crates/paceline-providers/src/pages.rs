@@ -140,8 +140,8 @@ fn rule(TableRule { rule, note }: &TableRule) -> String {
         Place::Pointer(pointer) => format!("{} = {values}", code(pointer)),
     });
     let phrase = phrase.as_ref().map(|phrase| match phrase {
-        Phrase::Contains(words) => format!("\"... {words} ...\""),
-        Phrase::Starts(words) => format!("\"{words} ...\""),
+        Phrase::Contains(text) => format!("\"... {text} ...\""),
+        Phrase::Starts(text) => format!("\"{text} ...\""),
     });
     let answer = [status, place, phrase].into_iter().flatten().collect::<Vec<_>>().join(", ");
     let scope = match reach {

@@ -15,7 +15,7 @@ const RESERVE: u64 = 1 << 20;
 /// Bytes that a command takes in the database, whose log has whole pages: the commands of a batch change neighbours.
 const BYTES_PER_COMMAND: u64 = 4 << 10;
 
-/// How large an answer is thought to be before the first: larger than most.
+/// The assumed size of an answer before the first: larger than most.
 const FIRST_ANSWER: u64 = 64 << 10;
 
 /// How often a full disk is checked again.
@@ -40,7 +40,7 @@ impl fmt::Display for DiskFull {
     }
 }
 
-/// The folders of a job, and whether their disks have space. Clones share what is known.
+/// The folders of a job, and whether their disks have space. Clones share the measurements.
 #[derive(Clone, Debug)]
 pub struct DiskSpace(Arc<Shared>);
 
@@ -101,7 +101,7 @@ impl DiskSpace {
         has_room.then(|| Room(self.clone()))
     }
 
-    /// Blocks until the disk has space for records of those lengths, in bytes. Says how many of them have it: all, and after
+    /// Blocks until the disk has space for records of those lengths, in bytes. Returns how many of them have it: all, and after
     /// [`fail_when_full`](Self::fail_when_full) perhaps only the first few.
     pub fn wait_for_space(&self, records: impl Iterator<Item = usize> + Clone) -> usize {
         let Some(largest) = records.clone().max() else { return 0 };
@@ -146,7 +146,7 @@ impl DiskSpace {
         (state.fail_when_full, state.refused) = (false, false);
     }
 
-    /// A record that finds no space from now on is refused at once, and so are all behind it.
+    /// From now on a record without space is refused at once, and so are all behind it.
     pub fn fail_when_full(&self) {
         self.state().fail_when_full = true;
         self.0.changed.notify_all();
@@ -198,8 +198,8 @@ mod tests {
             while disk_space.disk_full().is_none() {
                 std::thread::yield_now();
             }
-            let words = disk_space.disk_full().unwrap().to_string();
-            assert_eq!(words, "the disk of /a is full: 0 KiB are left, 1029 KiB are needed");
+            let message = disk_space.disk_full().unwrap().to_string();
+            assert_eq!(message, "the disk of /a is full: 0 KiB are left, 1029 KiB are needed");
             LEFT_NOW.store(RESERVE + BYTES_PER_COMMAND + 20, Ordering::Relaxed);
             assert_eq!(waiting.join().unwrap(), 1);
         });

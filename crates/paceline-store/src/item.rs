@@ -64,13 +64,13 @@ pub struct RefusedLine<'a> {
     pub src_len: u64,
     /// The line, or its beginning.
     pub bytes: &'a [u8],
-    /// What is wrong, in one word.
+    /// The error code.
     pub code: &'a str,
-    /// What is wrong.
+    /// The error message.
     pub message: &'a str,
 }
 
-/// What is known about the sends of an item so far. Absolute figures, not differences.
+/// The sends of an item so far. Absolute figures, not differences.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Sends that count against the bound of retries.
@@ -79,7 +79,7 @@ pub struct Tally {
     pub deferrals: u32,
     /// Sends that probed an open breaker.
     pub probes: u32,
-    /// Sends that we gave up ourselves.
+    /// Sends that were abandoned.
     pub abandoned: u32,
     /// When it was first sent.
     pub first: Option<Timestamp>,
@@ -129,7 +129,7 @@ pub struct Finished {
     pub line: Vec<u8>,
     /// Its sends, the last one included.
     pub tally: Tally,
-    /// Why it was given up, in one word (`max_retries`, `deadline`); none for a success.
+    /// Why it was given up, as a code (`max_retries`, `deadline`); none for a success.
     pub reason: Option<String>,
     /// Tokens that the provider counted in the prompt.
     pub tokens_in: u64,
@@ -198,11 +198,11 @@ pub struct CallTotals {
     pub retries: u64,
     /// Answers of class throttled.
     pub throttled: u64,
-    /// Calls that we gave up ourselves.
+    /// Calls that were abandoned.
     pub abandoned: u64,
 }
 
-/// What the journal knows of a waiting or running item.
+/// A waiting or running item in the journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JournalItem {
     /// The place in the input, from 0; also the arrival number.
@@ -228,7 +228,7 @@ pub struct JournalItem {
 }
 
 impl JournalItem {
-    /// Whether its line cannot be sent: it is never handed out, and [`Tally::last`] says what is wrong.
+    /// Whether its line cannot be sent: it is never handed out, and [`Tally::last`] has the error.
     pub fn is_refused(&self) -> bool {
         self.scope.is_empty()
     }
@@ -269,7 +269,7 @@ pub struct ClaimedItems {
     pub next_due: Option<Timestamp>,
 }
 
-/// Whether an outcome was taken.
+/// Whether an outcome was recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FinishStatus {
     /// It is recorded. An end outlasts a power cut; a later try outlasts the process, and a power cut may at worst

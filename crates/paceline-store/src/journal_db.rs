@@ -81,7 +81,7 @@ impl JournalDb {
         Ok(failed)
     }
 
-    /// Begins what [`commit`](Self::commit) ends; `durable`: it has to outlast a power cut by itself.
+    /// Begins a transaction for [`commit`](Self::commit); `durable`: it has to survive a power cut by itself.
     pub(crate) fn begin(&mut self, durable: bool) -> Result<(), JournalError> {
         schema::begin(&self.conn, durable)
     }
@@ -149,7 +149,7 @@ impl JournalDb {
         schema::commit(&self.conn, durable)
     }
 
-    /// Notes that a call leaves which must not be made twice.
+    /// Records that a non-repeatable call is sent.
     pub(crate) fn leaves(&mut self, ordinal: u64) -> Result<(), JournalError> {
         if !self.has_unanswered {
             unanswered::begin(&self.conn).map_err(JournalError::sqlite("write"))?;
@@ -158,14 +158,14 @@ impl JournalDb {
         unanswered::add(&self.conn, ordinal).map_err(JournalError::sqlite("write"))
     }
 
-    /// The items whose call left in an earlier run, and of which nothing was recorded.
+    /// The items whose call was sent in an earlier run and has no recorded outcome.
     pub(crate) fn unanswered(&mut self) -> Result<Vec<u64>, JournalError> {
         let items = unanswered::all(&self.conn).map_err(JournalError::sqlite("write"))?;
         self.has_unanswered |= !items.is_empty();
         Ok(items)
     }
 
-    /// What became of an item's call is recorded.
+    /// The outcome of an item's call is recorded.
     fn answered(&self, ordinal: u64) -> Result<(), JournalError> {
         if !self.has_unanswered {
             return Ok(());
@@ -303,7 +303,7 @@ impl JournalDb {
         Ok(())
     }
 
-    /// Adds what a call used.
+    /// Adds the usage of a call.
     pub(crate) fn add_usage(&self, usage: &ModelUsage) -> Result<(), JournalError> {
         usage::add(&self.conn, usage).map_err(JournalError::sqlite("write"))
     }
@@ -324,7 +324,7 @@ fn leave_one_file(conn: &Connection) -> Result<(), JournalError> {
     }
 }
 
-/// The states that a guard names as numbers.
+/// The states of a guard as numbers.
 const _: () = assert!(
     State::Succeeded as i64 == 2
         && State::Failed as i64 == 3

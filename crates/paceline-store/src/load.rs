@@ -1,4 +1,4 @@
-//! Filling a new journal from the input: one transaction, so that a load that is killed leaves nothing behind.
+//! Loads the input into a new journal: one transaction, so that a load that is killed leaves nothing behind.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
@@ -94,7 +94,7 @@ impl Loader {
         Self { open: Some(Box::new(open)), scopes: BTreeMap::new(), items: 0, unique: false }
     }
 
-    /// Adds the next item of the input; returns its ordinal, counted from 0. Repeated ids are found by
+    /// Adds the next item of the input; returns its ordinal, counted from 0. Repeated ids are detected by
     /// [`finish`](Self::finish).
     ///
     /// # Errors
@@ -139,7 +139,7 @@ impl Loader {
         Ok(ordinal)
     }
 
-    /// Makes every item whose id came before one that cannot be sent, for the reason `code`. The first stays.
+    /// Refuses every item with a repeated id, for the reason `code`. The first stays.
     ///
     /// # Errors
     /// [`JournalError::Sqlite`].
@@ -158,8 +158,7 @@ impl Loader {
         self.items
     }
 
-    /// Looks for items whose id came before. Of those only the first `limit` by place in the input are told, but all
-    /// are counted.
+    /// Finds items with repeated ids. It returns only the first `limit` by place in the input, but counts all.
     ///
     /// # Errors
     /// [`JournalError::Sqlite`].

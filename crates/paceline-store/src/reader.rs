@@ -1,4 +1,4 @@
-//! Looking at a journal from another process, while a run writes it or after it ended.
+//! Reading a journal from another process, while a run writes it or after it ended.
 
 use std::path::Path;
 
@@ -40,7 +40,7 @@ impl Reader {
         Ok(query::run(&self.conn)?.input)
     }
 
-    /// How far the input is read; none once it is read to its end.
+    /// The position up to which the input is loaded; none once it is loaded to its end.
     ///
     /// # Errors
     /// [`JournalError::Sqlite`].
@@ -64,7 +64,7 @@ impl Reader {
         snapshot::read(&self.conn)
     }
 
-    /// What happened in each minute in which something did, in order.
+    /// The history: counts of each minute in which something happened, in order.
     ///
     /// # Errors
     /// [`JournalError::Sqlite`].
@@ -72,7 +72,7 @@ impl Reader {
         history::all(&self.conn)
     }
 
-    /// Where the items stand. Reads every row.
+    /// The counts of items by state. Reads every row.
     ///
     /// # Errors
     /// [`JournalError::Sqlite`].
@@ -80,7 +80,7 @@ impl Reader {
         report::counts(&self.conn, now)
     }
 
-    /// What the calls of all runs used, by model.
+    /// The usage of the calls of all runs, by model.
     ///
     /// # Errors
     /// [`JournalError::Sqlite`].

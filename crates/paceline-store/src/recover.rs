@@ -1,4 +1,4 @@
-//! After a crash: what stands in the files but not in the journal is recorded, what is torn is cut off.
+//! Recovery after a crash: whole lines that are missing in the journal are recorded, a torn tail is cut off.
 
 use crate::state::State;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::query::{RecordedPrefix, Run, int, shorten};
 use crate::schema;
 use crate::usage::{self, ModelUsage};
 
-/// What was put right when a job was resumed.
+/// What was repaired when a job was resumed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recovery {
     /// Lines that stood in the files but not yet in the journal.

@@ -1,4 +1,4 @@
-//! Where the items stand, counted and one by one.
+//! The states of the items: counts, and one by one.
 
 use crate::state::State;
 use std::collections::BTreeMap;
@@ -50,7 +50,7 @@ pub struct Deferred {
     pub items: u64,
 }
 
-/// How many items stand where. The sum of the states is the input.
+/// The counts of items by state. Their sum is the input.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobCounts {
     /// Waiting items.
@@ -84,7 +84,7 @@ impl JobCounts {
     }
 }
 
-/// Which items a report tells about.
+/// Which items a report includes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rows {
     /// Every item.

@@ -12,7 +12,7 @@ use crate::error::JournalError;
 use crate::journal_db::JournalDb;
 use crate::write_batch::write_batch;
 
-/// What the queue may hold: enough for thousands of usual answers, little beside a usual machine's memory.
+/// The capacity of the queue in bytes: enough for thousands of usual answers, little beside a usual machine's memory.
 const QUEUE_BYTES: usize = 64 << 20;
 
 /// The queue and its thread.
@@ -62,7 +62,7 @@ impl Writer {
         receiver.recv().unwrap_or(Err(JournalError::Closed))
     }
 
-    /// Lets the thread finish what is queued, and waits for it.
+    /// Waits for the thread to finish what is queued.
     pub(crate) fn close(&self) -> Result<(), JournalError> {
         lock(&self.queue.state).closed = true;
         self.queue.ready.notify_all();

@@ -84,14 +84,14 @@ impl Agent {
         Ended { code: output.status.code(), text, report: serde_json::from_slice(&report).unwrap_or_default() }
     }
 
-    /// Kills the program; tells what it had logged.
+    /// Kills the program; returns its log.
     pub(crate) fn kill(&self, mut process: Child) -> String {
         process.kill().expect("SIGKILL");
         let output = process.wait_with_output().expect("the killed process");
         String::from_utf8_lossy(&output.stderr).into_owned()
     }
 
-    /// Opens a TLS connection with what stands in a domain's file; tells what is wrong.
+    /// Opens a TLS connection with the certificate in a domain's file; returns the error.
     pub(crate) fn connect(&self, pebble: &Pebble, number: usize) -> Result<(), String> {
         let pem = fs::read(self.path(number)).map_err(|error| error.to_string())?;
         let chain = CertificateDer::pem_slice_iter(&pem).collect::<Result<Vec<_>, _>>();

@@ -30,8 +30,8 @@ fn a_domain_that_answers_wrongly_fails_alone_and_in_the_words_of_the_ca() {
     assert_eq!((ended.count("renewed"), ended.count("failed")), (19, 1), "{}", ended.text);
     let row = ended.row(7);
     assert_eq!((row["state"].as_str(), row["code"].as_str()), (Some("failed"), Some("unauthorized")), "{row}");
-    let words = row["words"].as_str().expect("the CA's words");
-    assert!(words.contains("did not match") && words.contains("nonsense"), "{words}");
+    let message = row["words"].as_str().expect("the CA's words");
+    assert!(message.contains("did not match") && message.contains("nonsense"), "{message}");
     let markdown = fs::read_to_string(agent.folder.path().join("report.md")).expect("a report");
     assert!(markdown.contains(&domain(7)) && markdown.contains("did not match"), "{markdown}");
     assert_eq!(front.orders(), 20, "the wrong domain is not tried again in this run");

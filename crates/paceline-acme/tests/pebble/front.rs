@@ -49,7 +49,7 @@ pub(crate) enum Mood {
     Fair,
     /// Connections are cut off without an answer.
     Down,
-    /// The nonces of all signed calls are refused, with these words and a fresh one.
+    /// The nonces of all signed calls are refused, with this message and a fresh one.
     RefusesNonces { detail: &'static str },
     /// New orders are refused with this problem and, if there is one, `Retry-After`.
     RefusesOrders { status: u16, kind: &'static str, detail: &'static str, retry_after: Option<u64> },
@@ -73,7 +73,7 @@ struct Pages {
     in_service: usize,
     most_in_service: usize,
     mood: Mood,
-    /// Orders that were told to be in progress still.
+    /// Orders that were reported as still in progress.
     delayed: BTreeSet<String>,
 }
 
@@ -95,12 +95,12 @@ impl Front {
         let chain = vec![CertificateDer::from_pem_slice(certificate.as_bytes()).expect("a certificate")];
         let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).expect("a key");
         let tls = rustls::ServerConfig::builder().with_no_client_auth().with_single_cert(chain, key).expect("a pair");
-        let (told, port) = std::sync::mpsc::channel();
+        let (sender, port) = std::sync::mpsc::channel();
         let served = book.clone();
         std::thread::spawn(move || {
             runtime().block_on(async move {
                 let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-                told.send(listener.local_addr().expect("an address").port()).expect("the test waits for the port");
+                sender.send(listener.local_addr().expect("an address").port()).expect("the test waits for the port");
                 serve(listener, TlsAcceptor::from(Arc::new(tls)), served).await;
             });
         });
@@ -125,7 +125,7 @@ impl Front {
         self.calls().into_iter().filter(Call::is_order).collect()
     }
 
-    /// The paths of orders that were told to be in progress still.
+    /// The paths of orders that were reported as still in progress.
     pub(crate) fn delayed(&self) -> BTreeSet<String> {
         self.book.open().delayed.clone()
     }
@@ -181,7 +181,7 @@ impl Book {
         self.pages.lock().expect("no holder panics")
     }
 
-    /// Takes a call down; tells its number and what it may expect.
+    /// Records a call; returns its number and what it may expect.
     fn begin(&self, method: &Method, path: &str, body: &[u8]) -> (usize, Mood) {
         let mut pages = self.open();
         let is_signed = *method == Method::POST;
@@ -236,7 +236,7 @@ fn ordered(body: &[u8]) -> Option<String> {
     order["identifiers"][0]["value"].as_str().map(str::to_owned)
 }
 
-/// Where the order that an answer tells of, and its authorizations, are to be found.
+/// The addresses of an answer's order and of its authorizations.
 fn made(answer: &Response<Bytes>) -> BTreeSet<String> {
     let order: Value = serde_json::from_slice(answer.body()).unwrap_or_default();
     let own = answer.headers().get(header::LOCATION).and_then(|url| url.to_str().ok());

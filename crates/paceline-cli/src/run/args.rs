@@ -126,7 +126,7 @@ Files, for -o results.jsonl:
 
 Exit codes: 0 all succeeded, 1 some failed, 2 nothing was sent, 3 to be continued by the same command.";
 
-/// What can be said about the form of the lines.
+/// The forms of the lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum FormatFlag {
     /// By the keys of the first line

@@ -48,7 +48,7 @@ use crate::exit::{Failure, Status};
 use crate::files::{self, Kept};
 use crate::limiter_state;
 use crate::mock;
-use crate::output::Telling;
+use crate::output::SummaryOutput;
 use crate::run::args::RunArgs;
 use crate::text;
 use crate::upstream;
@@ -56,7 +56,7 @@ use crate::upstream;
 /// Runs a job to its end, or until it has to stop.
 ///
 /// # Errors
-/// Refuses bad configuration and input before anything is sent; says what broke under way.
+/// Refuses bad configuration and input before anything is sent; and reports a failure during the run.
 pub(crate) async fn command(args: RunArgs, everywhere: &Everywhere) -> Result<Status, Failure> {
     let mut upstream = upstream::resolve(&args.upstream, everywhere)?;
     set_prices(&args, &mut upstream)?;
@@ -67,8 +67,8 @@ pub(crate) async fn command(args: RunArgs, everywhere: &Everywhere) -> Result<St
     check_paths::check(&args, &paths)?;
     warn_of_idle(&upstream);
     if args.dry_run {
-        let told = told_limits(&upstream);
-        return tokio::task::block_in_place(|| dry_run::command(&args, &paths, &upstream, &told));
+        let limits = known_limits(&upstream);
+        return tokio::task::block_in_place(|| dry_run::command(&args, &paths, &upstream, &limits));
     }
     upstream::bound_by_files(&mut upstream, files::OF_A_CALL);
     let kept = Kept::for_the_end();
@@ -176,7 +176,7 @@ impl Run<'_> {
         let ended = tokio::spawn(dispatcher.run()).await.map_err(Failure::interrupted).flatten();
         let ended = ended.map_err(|failure| self.broken(failure))?;
         drop(kept);
-        let enough = signals::told().map_err(Failure::interrupted)?;
+        let enough = signals::interrupt_flag().map_err(Failure::interrupted)?;
         tokio::task::block_in_place(|| self.conclude(&context, &ended, &enough)).map_err(|failure| self.broken(failure))
     }
 
@@ -198,7 +198,7 @@ impl Run<'_> {
         if self.paths.journal.is_some() { failure.resumable() } else { failure }
     }
 
-    /// Counts what was really recorded, and says so.
+    /// Counts what was recorded, and prints the summary.
     fn conclude(&self, context: &Context, ended: &Ended, enough: &AtomicBool) -> Result<Status, Failure> {
         let now = clock::wall();
         let journal = &self.job.journal;
@@ -227,7 +227,7 @@ impl Run<'_> {
             let failed = |error| Failure::interrupted(format!("cannot write {}: {error}", path.display()));
             extract::write(self.paths, pointer).map_err(failed)?;
         }
-        let limits = told_limits(self.upstream);
+        let limits = known_limits(self.upstream);
         let view = context.limiter.snapshot();
         let summary = Summary {
             held: &held,
@@ -244,9 +244,10 @@ impl Run<'_> {
             again: self.paths.journal.is_some().then(|| resume_command::command_line(std::env::args_os())),
         };
         let wall = |at: Instant| context.timestamp(at);
-        let words = summary.text(&self.args.output, &self.paths.errors, &self.paths.report);
-        let telling = Telling { as_json: self.args.json, quiet: self.quiet, file: self.args.summary.as_deref() };
-        telling.tell(|| summary.json(&wall), &words)?;
+        let text = summary.text(&self.args.output, &self.paths.errors, &self.paths.report);
+        let summary_output =
+            SummaryOutput { as_json: self.args.json, quiet: self.quiet, file: self.args.summary.as_deref() };
+        summary_output.print(|| summary.json(&wall), &text)?;
         Ok(summary.status())
     }
 }
@@ -333,7 +334,7 @@ fn limiter(upstream: &Upstream, seed: Option<u64>) -> Result<Limiter, Failure> {
 }
 
 /// The limits that an ideal client would know: those configured, and those of our own mock.
-fn told_limits(upstream: &Upstream) -> Limits {
+fn known_limits(upstream: &Upstream) -> Limits {
     let mut limits = upstream.pacer.limits.clone();
     limits.quotas.extend(mock::limit_of(upstream));
     limits

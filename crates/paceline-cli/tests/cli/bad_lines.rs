@@ -17,9 +17,9 @@ fn bad_lines_are_skipped_when_asked_and_count_as_failed() {
         assert_eq!((code, server.count()), (1, 2), "{log}");
         assert_eq!(log.contains("line 4: duplicate_custom_id"), flag == "--skip-bad-lines", "{log}");
         let errors = job.lines("out.errors.jsonl");
-        let told: Vec<_> = errors.iter().map(|line| (&line["custom_id"], &line["error"]["code"])).collect();
+        let codes: Vec<_> = errors.iter().map(|line| (&line["custom_id"], &line["error"]["code"])).collect();
         assert_eq!(
-            told,
+            codes,
             [
                 (&Value::Null, &json!("invalid_json_line")),
                 (&Value::Null, &json!("duplicate_custom_id")),
@@ -69,8 +69,8 @@ fn without_a_check_calls_leave_while_the_input_is_read() {
         [&json!(LINES), &json!(good), &json!(false)]
     );
     let errors = job.lines("out.errors.jsonl");
-    let told: BTreeSet<_> = errors.iter().map(|error| error["error"]["line"].as_u64()).collect();
-    assert_eq!((errors.len(), told.len()), (LINES - good, LINES - good), "each once");
+    let codes: BTreeSet<_> = errors.iter().map(|error| error["error"]["line"].as_u64()).collect();
+    assert_eq!((errors.len(), codes.len()), (LINES - good, LINES - good), "each once");
     let repeated = errors.iter().filter(|error| error["error"]["code"] == "duplicate_custom_id").count();
     assert_eq!(repeated, good);
     let (code, log) = finish(job.run(&server).arg("--no-check"));

@@ -49,7 +49,7 @@ fn a_changed_input_is_taken_up_when_asked_and_nothing_that_ended_is_lost() {
     assert_eq!((job.lines("out.jsonl").len(), job.lines("out.errors.jsonl").len()), (1, 1));
 
     let other_a = line("a").replace("\"m\"", "\"n\"");
-    for (text, words) in [
+    for (text, expected) in [
         (input_of(&["x", "a", "c"]), "  the id of the former line 2 is gone\n"),
         (
             format!("{}\n{}\n{other_a}", line("b"), line("c")),
@@ -60,7 +60,7 @@ fn a_changed_input_is_taken_up_when_asked_and_nothing_that_ended_is_lost() {
         let before = files(&job);
         let (code, log) = finish(&mut run());
         assert_eq!(code, 2, "{log}");
-        assert!(log.contains(words), "{log}");
+        assert!(log.contains(expected), "{log}");
         assert_eq!(files(&job)["out.jsonl"], before["out.jsonl"]);
     }
 

@@ -21,20 +21,20 @@ struct Case {
     input: &'static str,
     flags: &'static [&'static str],
     /// Standard error, less `error: `.
-    words: &'static str,
+    message: &'static str,
 }
 
-const fn case(what: &'static str, given: fn(&Job), words: &'static str) -> Case {
-    Case { what, given, input: "in.jsonl", flags: &[], words }
+const fn case(what: &'static str, given: fn(&Job), message: &'static str) -> Case {
+    Case { what, given, input: "in.jsonl", flags: &[], message }
 }
 
-const fn flags(what: &'static str, flags: &'static [&'static str], words: &'static str) -> Case {
-    Case { what, given: |_| {}, input: "in.jsonl", flags, words }
+const fn flags(what: &'static str, flags: &'static [&'static str], message: &'static str) -> Case {
+    Case { what, given: |_| {}, input: "in.jsonl", flags, message }
 }
 
 /// An input of another name.
-const fn from(input: &'static str, what: &'static str, given: fn(&Job), words: &'static str) -> Case {
-    Case { what, given, input, flags: &[], words }
+const fn from(input: &'static str, what: &'static str, given: fn(&Job), message: &'static str) -> Case {
+    Case { what, given, input, flags: &[], message }
 }
 
 /// The job is done, and `paceline` was told so.
@@ -94,7 +94,7 @@ const INPUT: &[Case] = &[
         given: |job| second(job, r#"{"custom_id":"a","url":"/x","body":[1]}"#),
         input: "in.jsonl",
         flags: &["--upstream", "openai"],
-        words: "1 line of in.jsonl cannot be sent, so nothing was:\n  \
+        message: "1 line of in.jsonl cannot be sent, so nothing was:\n  \
                 line 2: invalid_body: body: missing or no object: expected the request body as for the live endpoint",
     },
     case(
@@ -232,7 +232,7 @@ const PLACES: &[Case] = &[
         given: |job| fs::write(job.path("diary"), "a diary".repeat(100)).expect("writable"),
         input: "in.jsonl",
         flags: &["--overwrite", "--journal", "diary"],
-        words: "diary is not a journal of paceline; move it away or name another journal",
+        message: "diary is not a journal of paceline; move it away or name another journal",
     },
     case(
         "a folder where the configuration belongs",
@@ -373,7 +373,7 @@ fn wrong_places_are_refused_in_their_own_words() {
 fn refuse(cases: &[Case]) {
     let server = Server::new(|_| Reply::ok());
     let mut wrong = Vec::new();
-    for Case { what, given, input, flags, words } in cases {
+    for Case { what, given, input, flags, message } in cases {
         let job = Job::new(3);
         given(&job);
         let before = files(&job);
@@ -383,8 +383,8 @@ fn refuse(cases: &[Case]) {
             command.args(["-o", "out.jsonl"]);
         }
         let (code, log) = finish(&mut command);
-        if without_size(&log.replace(&server.url(), "{server}")) != format!("error: {words}\n") {
-            wrong.push(format!("{what}\n is {log} not {words}"));
+        if without_size(&log.replace(&server.url(), "{server}")) != format!("error: {message}\n") {
+            wrong.push(format!("{what}\n is {log} not {message}"));
         }
         assert_eq!(code, 2, "{what}: {log}");
         assert_eq!(files(&job), before, "{what}: files changed");

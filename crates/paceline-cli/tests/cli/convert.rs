@@ -145,10 +145,10 @@ fn what_makes_no_request_is_refused_by_row_and_name() {
         ),
         ("in.jsonl", "{}\n", CHAT.to_vec(), "--model makes requests of prompts: expected --prompt-template beside it"),
     ];
-    for (name, text, flags, words) in cases {
+    for (name, text, flags, expected) in cases {
         let job = job_of(name, text);
         let (code, log) = run(&job, &server, name, &flags);
-        assert!(code == 2 && log.contains(words), "{words}: {code} {log}");
+        assert!(code == 2 && log.contains(expected), "{expected}: {code} {log}");
     }
     assert_eq!(server.count(), 0);
 }

@@ -72,8 +72,8 @@ fn a_disk_that_stays_full_ends_the_run_with_its_summary_and_the_same_command_goe
     let log = std::fs::read_to_string(job.path("kept/first")).unwrap_or_default();
     let second = std::fs::read_to_string(job.path("kept/second")).unwrap_or_default();
     assert_eq!(output.status.code(), Some(0), "{log} {second} {output:?}");
-    for words in ["is full", "DEFERRED", "continue with:"] {
-        assert!(log.contains(words), "{words}: {log}");
+    for expected in ["is full", "DEFERRED", "continue with:"] {
+        assert!(log.contains(expected), "{expected}: {log}");
     }
     let first: Value =
         serde_json::from_slice(&std::fs::read(job.path("kept/first.json")).expect("told")).expect("JSON");

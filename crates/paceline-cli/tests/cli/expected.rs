@@ -54,7 +54,7 @@ fn an_item_of_a_store_fails_likewise() {
 fn a_schema_that_cannot_be_used_is_refused_before_the_first_request() {
     let (store, server) = (Store::of(&[]), rates());
     store.add("a", &json!({"url": "/v1/completions", "body": {}}));
-    for (content, words) in [
+    for (content, expected) in [
         (None, "--expect schema.json: expected json, or the file of a JSON schema, which cannot be read: No such file"),
         (Some("{\"type\":"), "--expect schema.json: the file is no JSON: EOF while parsing a value at line 1 column 8"),
         (
@@ -70,7 +70,7 @@ fn a_schema_that_cannot_be_used_is_refused_before_the_first_request() {
         for command in [&mut job.run(&server), store.command().args(http)] {
             let (code, log) = finish(command.args(["--expect", "schema.json"]));
             assert_eq!(code, 2, "{log}");
-            assert!(log.contains(words), "{log}");
+            assert!(log.contains(expected), "{log}");
         }
     }
     assert_eq!(server.count(), 0);

@@ -101,13 +101,13 @@ async fn silence_is_waited_for_as_long_as_the_call_or_the_sender_says() {
     let timeout = Duration::from_millis(40);
     let short = sender(SenderConfig { timeout, ..server.config(Provider::Generic) });
     let within = Call { within: Some(Duration::from_millis(30)), ..post("/a", "{}") };
-    for (sender, call, words) in [
+    for (sender, call, expected) in [
         (short, post("/a", "{}"), "no answer within 40ms"),
         (server.sender(Provider::Generic), within, "no answer within 30ms"),
     ] {
         let exchange = send(&sender, 1, &call).await;
         assert_eq!((exchange.reading.class, exchange.used()), (Class::Transient, None));
-        assert_eq!(exchange.answer.unwrap_err().to_string(), words);
+        assert_eq!(exchange.answer.unwrap_err().to_string(), expected);
     }
 }
 
@@ -226,11 +226,13 @@ async fn no_redirect_is_followed_and_the_words_say_what_to_do() {
     })
     .await;
     let sender = server.sender(Provider::Generic);
-    for (path, words) in [("/away", "name it with --base-url"), ("/old", "write this path into the url of the lines")] {
+    for (path, expected) in
+        [("/away", "name it with --base-url"), ("/old", "write this path into the url of the lines")]
+    {
         let reading = send(&sender, 1, &post(path, "{}")).await.reading;
         assert_eq!(reading.code.as_deref(), Some("redirect"));
-        let told = reading.words.unwrap();
-        assert!(told.contains(words) && !told.contains("hush"), "{told}");
+        let message = reading.message.unwrap();
+        assert!(message.contains(expected) && !message.contains("hush"), "{message}");
     }
     assert_eq!(server.arrivals().len(), 2);
 }
@@ -249,7 +251,7 @@ async fn a_caller_who_knows_more_has_the_last_word_before_the_pacer_hears_of_it(
     assert!(matches!(exchange.action, NextAction::GiveUp { .. }), "{:?}", exchange.action);
 }
 
-/// As an ACME client does: the directory tells the addresses.
+/// As an ACME client does: the directory has the addresses.
 #[tokio::test]
 async fn without_an_address_of_the_sender_each_call_names_its_own() {
     let server = Server::new(|_| Some(ok("{}"))).await;

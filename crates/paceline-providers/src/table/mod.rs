@@ -18,7 +18,7 @@ use paceline_core::{Class, Dimension, RefillMode};
 use serde::Deserialize;
 
 pub use self::charge::{CachedInput, Charge, Counts, Free, NotFree, Reserves};
-pub use self::errors::{ErrorShape, ErrorWords, MockError, MockErrors, fill};
+pub use self::errors::{ErrorFields, ErrorShape, MockError, MockErrors, fill};
 pub use self::provider::Provider;
 use self::rules::rules;
 pub(super) use self::rules::{TableRule, usual_reach};
@@ -28,7 +28,7 @@ use self::values::{
 };
 use super::{address, dynamodb};
 
-/// The words that decide, whichever provider sends them.
+/// The phrases and codes that decide, whichever provider sends them.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Common {
@@ -47,7 +47,7 @@ pub(super) struct Common {
     pub(super) graphql: BTreeMap<String, u16>,
 }
 
-/// The words of [`Common`].
+/// The values of [`Common`].
 pub(super) static COMMON: LazyLock<Common> = LazyLock::new(|| {
     toml::from_str(include_str!("../tables/common.toml")).expect("the built-in table is read by a test")
 });
@@ -62,7 +62,7 @@ pub struct Table {
     pub kind: Kind,
     /// The provider whose rules hold after its own.
     like: Option<String>,
-    /// What a limit applies to, in words.
+    /// What a limit applies to, as text.
     pub limits_belong_to: String,
     /// What a user should know, a sentence or two each.
     #[serde(default)]

@@ -28,7 +28,7 @@ pub enum CustomId {
 }
 
 impl CustomId {
-    /// What tells ids apart. `7` and `"7"` are one id: many readers of results could not tell them apart either.
+    /// The text that identifies the id. `7` and `"7"` are one id: many readers of results could not distinguish them either.
     pub(crate) fn key(&self) -> [u8; 16] {
         match self {
             Self::Text(text) => hash(text.as_bytes()),
@@ -55,7 +55,7 @@ impl fmt::Display for CustomId {
     }
 }
 
-/// What a line says.
+/// The content of a line.
 #[derive(Clone, Copy, Debug)]
 pub enum ResultBody<'a> {
     /// An HTTP response, whatever its status: an error of the provider stands in its body.
@@ -72,16 +72,16 @@ pub enum ResultBody<'a> {
     },
     /// A failure without a response. The codes `skipped` and `cancelled` mean those ends.
     Error {
-        /// One word.
+        /// The error code.
         code: &'a str,
-        /// What happened.
+        /// The error message.
         message: &'a str,
     },
     /// A line that cannot be sent.
     Refused {
-        /// What is wrong, in one word.
+        /// The error code.
         code: &'a str,
-        /// What is wrong.
+        /// The error message.
         message: &'a str,
         /// The line in the input, from 1.
         line: u64,
@@ -109,7 +109,7 @@ pub struct ResultLine<'a> {
     pub call: u32,
     /// The id that the user gave.
     pub custom_id: &'a CustomId,
-    /// What the user wants to find beside the answer; none leaves the key out.
+    /// The user's metadata beside the answer; none leaves the key out.
     pub metadata: Option<&'a RawValue>,
     /// The shape.
     pub form: LineForm,

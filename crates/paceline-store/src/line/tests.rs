@@ -124,8 +124,8 @@ fn anthropics_own_errors_stay_as_they_are_and_others_are_put_into_one() {
     let own =
         json!({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}, "request_id": "r"});
     assert_eq!(refused(529, own.to_string().as_bytes()), own);
-    let wrapped = |kind: &str, words: &str, body: Value| {
-        let error = json!({"type": kind, "message": words});
+    let wrapped = |kind: &str, message: &str, body: Value| {
+        let error = json!({"type": kind, "message": message});
         json!({"type": "error", "error": error, "request_id": "req_9", "body": body})
     };
     assert_eq!(refused(502, b"<html>"), wrapped("api_error", "status 502", json!("<html>")));

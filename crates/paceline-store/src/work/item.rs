@@ -12,14 +12,14 @@ use serde_json::{Value, json};
 /// An item to be put into a store. No text of it may hold a NUL character.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewItem {
-    /// What the item is called; unique in a store, at most 512 bytes.
+    /// The key of the item; unique in a store, at most 512 bytes.
     pub key: String,
-    /// What the work needs to know, usually JSON; at most 16 MiB.
+    /// The input of the work, usually JSON; at most 16 MiB.
     pub payload: String,
     /// Higher goes first among what is due. Default 0.
     pub priority: i16,
-    /// How long after its first try the item is given up; time in a held or stopped group does not count. Default: what
-    /// the run says.
+    /// How long after its first try the item is given up; time in a held or stopped group does not count. Default: that of
+    /// the run.
     pub deadline: Option<Duration>,
     /// Items of one group are held and stopped together, and groups take turns. Default `default`.
     pub group: String,
@@ -53,7 +53,7 @@ pub(crate) const HORIZON: Timestamp = Timestamp::from_millis(253_402_300_799_999
 /// The group of items that name none.
 pub const DEFAULT_GROUP: &str = "default";
 
-/// What became of an item that was to be added.
+/// The result of adding an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Added {
     /// It is in the store now.
@@ -67,19 +67,19 @@ pub enum Added {
 pub struct WorkItem {
     /// The number that the store gave it: items that were added later have higher ones.
     pub id: u64,
-    /// What it is called.
+    /// Its key.
     pub key: String,
     /// Its group.
     pub group: Arc<str>,
     /// Higher goes first.
     pub priority: i16,
-    /// Where it stands.
+    /// Its state.
     pub state: State,
     /// Sends that count against the bound of retries.
     pub attempts: u32,
     /// Sends answered with a throttle, an exhausted quota or an error of the account.
     pub deferrals: u32,
-    /// Sends that we gave up ourselves.
+    /// Sends that were abandoned.
     pub abandoned: u32,
     /// Of its attempts and deferrals, those of earlier runs and before a person's retry: they count against no bound.
     pub forgiven: Forgiven,
@@ -113,7 +113,7 @@ impl WorkItem {
 /// What went wrong with a try.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// Who suffers from it; the rules decide by this alone.
+    /// Its class; the rules decide by this alone.
     pub class: Class,
     /// The HTTP status or the exit code, if there was one.
     pub status: Option<u16>,
@@ -121,16 +121,16 @@ pub struct Failure {
     pub code: Option<String>,
     /// The error message; more than 400 characters are cut off.
     pub message: String,
-    /// How long the server said to wait. It is not stored: the due time is.
+    /// The wait that the server asked for. It is not stored: the due time is.
     pub retry_after: Option<Duration>,
     /// Set where the try only tested a server that had been failing, while nothing else was counted: so long the item sits out if
     /// the server still fails, so that others test it too. Such a failure is no fault of the item, and counts against no bound
     /// of retries. It is not stored.
     pub probe: Option<Duration>,
-    /// No server took the try: see [`Outcome::unsent`](paceline_core::Outcome::unsent). Such a failure counts against no bound of
-    /// retries. It is not stored.
+    /// No server received the try: see [`Outcome::unsent`](paceline_core::Outcome::unsent). Such a failure counts against no
+    /// bound of retries. It is not stored.
     pub unsent: bool,
-    /// Nothing tells whether the work was done, it must not be done twice, and that is what follows in place of another try: see
+    /// What follows instead of a retry if it is unknown whether the work was done, and it must not be done twice: see
     /// [`Outcome::unknown`](paceline_core::Outcome::unknown). No judge is asked. It is not stored.
     pub unknown: UnknownOutcome,
     /// Whether the whole group has to wait if the item has, as it has for a used-up quota unless that is one of fewer items.
@@ -192,7 +192,7 @@ pub struct HistoryEntry {
     pub failure: Failure,
     /// What was decided: `retry`, `defer`, `fail`, `skip`, `abort` or `next_run`.
     pub action: String,
-    /// Why, where something is to be said.
+    /// Why, if there is a reason to show.
     pub reason: Option<String>,
     /// Who decided: `rules`, or the name of a judge.
     pub by: String,
@@ -203,7 +203,7 @@ pub struct HistoryEntry {
 }
 
 impl HistoryEntry {
-    /// As `paceline tasks show --json` lists it, and as a judge is told of it.
+    /// As `paceline tasks show --json` lists it, and as a judge gets it.
     pub fn to_json(&self) -> Value {
         json!({
             "decided_at": self.decided.to_string(),
@@ -297,7 +297,7 @@ impl Transition {
     }
 }
 
-/// What became of a claimed item.
+/// The outcome of a claimed item.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClaimOutcome {
     /// The item.
@@ -349,7 +349,7 @@ pub struct DecisionRecord {
     pub by: String,
 }
 
-/// Whether an outcome was taken.
+/// Whether an outcome was recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordStatus {
     /// It is recorded, and outlasts a power cut.
@@ -388,13 +388,13 @@ pub struct Filter {
     pub keys: Vec<String>,
 }
 
-/// What a person does to items.
+/// A change of items by a person.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Amend {
     /// Items that failed, were skipped, cancelled or deferred wait again, and their bounds begin anew. Waiting ones are due
     /// at once.
     Retry,
-    /// Items that have not ended are cancelled; what a worker says about them later is not taken.
+    /// Items that have not ended are cancelled; later outcomes of a worker are not recorded.
     Cancel,
 }
 

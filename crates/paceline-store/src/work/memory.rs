@@ -1,4 +1,4 @@
-//! The store that lives and dies with its process: for tests, simulations and work that need not survive.
+//! An in-memory store: for tests, simulations and work that need not survive.
 
 mod queue;
 mod row;
@@ -267,7 +267,7 @@ impl Tables {
         }
     }
 
-    /// Puts back the items of workers whose lease ran out; says whether there were any.
+    /// Puts back the items of workers whose lease ran out; returns whether there were any.
     fn reclaim(&mut self, now: Timestamp) -> bool {
         let dead: Vec<i64> = self.workers.iter().filter(|(_, worker)| worker.until <= now).map(|(id, _)| *id).collect();
         for id in &dead {

@@ -1,4 +1,4 @@
-//! What the journal is told about a call: the item's sends, the counters, and the line.
+//! The journal's record of a call: the item's sends, the counters, and the line.
 
 use std::collections::BTreeMap;
 
@@ -34,7 +34,7 @@ pub(crate) fn added(item: &ClaimedItem, sent: &Sent) -> CallTotals {
     }
 }
 
-/// An item's sends with this one, as the pacer counted it where it said so.
+/// An item's sends with this one, as the pacer counted it, if it did.
 pub(crate) fn tally(item: &ClaimedItem, sent: &Sent, counted: Option<&Request>) -> Tally {
     let mut tally = item.tally.clone();
     match counted {
@@ -56,7 +56,7 @@ pub(crate) fn tally(item: &ClaimedItem, sent: &Sent, counted: Option<&Request>) 
             status: sent.exchange.status(),
             code: sent.exchange.reading.code.clone(),
             error_type: sent.exchange.reading.error_type.clone(),
-            message: (sent.exchange.reading.class != Class::Success).then(|| said(sent)),
+            message: (sent.exchange.reading.class != Class::Success).then(|| error_message(sent)),
         });
     }
     tally
@@ -64,8 +64,8 @@ pub(crate) fn tally(item: &ClaimedItem, sent: &Sent, counted: Option<&Request>) 
 
 pub(crate) fn failed(item: &ClaimedItem, sent: &Sent, reason: GiveUp, request: &Request, adds: CallTotals) -> Failed {
     let tally = tally(item, sent, Some(request));
-    let words = said(sent);
-    let line = sent.echo.line(item.ordinal, tally.sends(), End::Failed, &line_answer(sent, &words));
+    let message = error_message(sent);
+    let line = sent.echo.line(item.ordinal, tally.sends(), End::Failed, &line_answer(sent, &message));
     let mut finished = Finished::new(item.ordinal, End::Failed, line);
     let usage = sent.exchange.reading.usage.unwrap_or_default();
     (finished.tokens_in, finished.tokens_out) = (usage.input_tokens, usage.output_tokens);
@@ -78,7 +78,7 @@ pub(crate) fn failed(item: &ClaimedItem, sent: &Sent, reason: GiveUp, request: &
         class: sent.exchange.reading.class,
         status: sent.exchange.status(),
         code: sent.exchange.reading.code.clone(),
-        words,
+        message,
     }
 }
 
@@ -87,24 +87,22 @@ fn is_given_up(sent: &Sent) -> bool {
     matches!(sent.exchange.answer, Err(NoAnswer::GivenUp))
 }
 
-/// What the other side said, or what happened instead.
-pub(crate) fn said(sent: &Sent) -> String {
+/// The server's error message, or why there is no answer.
+pub(crate) fn error_message(sent: &Sent) -> String {
     match &sent.exchange.answer {
         Err(error) => error.to_string(),
-        Ok(answer) => sent.exchange.reading.words.clone().unwrap_or_else(|| format!("status {}", answer.status())),
+        Ok(answer) => sent.exchange.reading.message.clone().unwrap_or_else(|| format!("status {}", answer.status())),
     }
 }
 
-pub(crate) fn line_answer<'a>(sent: &'a Sent, words: &'a str) -> ResultBody<'a> {
+pub(crate) fn line_answer<'a>(sent: &'a Sent, message: &'a str) -> ResultBody<'a> {
     match &sent.exchange.answer {
         Ok(answer) => recorded(answer, &sent.exchange.reading, sent.headers.as_deref()),
-        Err(_) => {
-            ResultBody::Error { code: sent.exchange.reading.code.as_deref().unwrap_or("no_response"), message: words }
-        }
+        Err(_) => ResultBody::Error { code: sent.exchange.reading.code.as_deref().unwrap_or("no_response"), message },
     }
 }
 
-/// An answer as a result line tells it.
+/// The body of a result line for an answer.
 pub(crate) fn recorded<'a>(
     answer: &'a Response<Bytes>,
     reading: &'a Reading,

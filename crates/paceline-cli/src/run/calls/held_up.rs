@@ -29,7 +29,7 @@ impl HeldUp {
     }
 
     /// What could be set, once that would have mattered.
-    pub(crate) fn words(&self) -> Option<String> {
+    pub(crate) fn describe(&self) -> Option<String> {
         let (items, total) = (text::counted(self.items, "item"), text::duration(self.total));
         (self.items > 1 && self.total >= LONG).then(|| {
             format!(
@@ -51,12 +51,12 @@ mod tests {
         held_up.note(at(0), at(30), 7);
         held_up.note(at(10), at(20), 6);
         held_up.note(at(20), at(40), 6);
-        assert_eq!((held_up.total, held_up.words()), (Duration::from_secs(40), None));
+        assert_eq!((held_up.total, held_up.describe()), (Duration::from_secs(40), None));
         held_up.note(at(100), at(240), 5);
         assert_eq!(held_up.total, Duration::from_secs(180));
-        assert!(held_up.words().is_some_and(|words| words.starts_with("held up: 7 items for 3m ")));
+        assert!(held_up.describe().is_some_and(|summary| summary.starts_with("held up: 7 items for 3m ")));
         let mut last = HeldUp::default();
         last.note(at(0), at(600), 1);
-        assert_eq!(last.words(), None, "it held up nothing but itself");
+        assert_eq!(last.describe(), None, "it held up nothing but itself");
     }
 }

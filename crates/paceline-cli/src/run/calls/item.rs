@@ -30,7 +30,7 @@ use crate::text;
 /// few throttled models would keep out all others. Limits are waited for here, where they serve the items in order.
 const LONGEST_PAUSE: MaxWait = MaxWait::Pause(Duration::from_secs(1));
 
-/// How often a full disk is looked at.
+/// How often a full disk is checked.
 const FULL: Duration = Duration::from_millis(100);
 
 /// A longer body stays in the input while its item waits for a permit: hundreds wait at once.
@@ -76,7 +76,7 @@ pub(crate) enum Phase {
     Running,
     /// No call leaves any more; those in flight are awaited.
     Draining,
-    /// Calls in flight are given up.
+    /// Calls in flight are aborted.
     Abandoning,
 }
 
@@ -121,7 +121,8 @@ pub(crate) enum Impossible {
     /// Its cost exceeds a limit.
     #[error(transparent)]
     TooLarge(#[from] TooLarge),
-    /// An earlier run was killed while it had the item. Nothing tells whether its call was done, which must not be done twice.
+    /// An earlier run was killed while it had the item. Whether its call was executed is unknown, and it must not be executed
+    /// twice.
     #[error("a run was killed while it had this item, whose call may have been done")]
     Unknown(GiveUp),
     /// Its deadline passed while it waited, or certainly comes first.
@@ -152,7 +153,7 @@ pub(crate) struct Sent {
 /// Why a line cannot be used any more.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum InputBroken {
-    /// What the file system says.
+    /// An error of the file system.
     #[error("line {line} of the input cannot be read: {source}")]
     Io {
         /// Counted from 1.
@@ -246,7 +247,7 @@ impl Context {
         Expected { model: model.unwrap_or_default().into(), usage, bounded: bound.is_some() }
     }
 
-    /// What ends an item whose call had left when an earlier run was killed, where that must not be done twice.
+    /// Ends an item whose non-repeatable call had been sent when an earlier run was killed.
     fn was_cut_off(&self, item: &ClaimedItem, call: &Call) -> Option<GiveUp> {
         self.unanswered.contains(&item.ordinal).then(|| self.sender.unknown_outcome(call).ends()).flatten()
     }
@@ -299,7 +300,7 @@ impl Context {
         TryEnd::Sent(Box::new(Sent { echo, exchange, headers, usage, at, deadline, room }))
     }
 
-    /// Notes in the journal that a call leaves which must not be made twice. Says whether it may: not when the journal stopped.
+    /// Records in the journal that a non-repeatable call is sent. Returns whether it may: not when the journal stopped.
     async fn note_leaving(&self, ordinal: u64) -> bool {
         let (noted, done) = oneshot::channel();
         self.journal.leaves(ordinal, |result| _ = noted.send(result.is_ok()));
@@ -321,7 +322,7 @@ impl Context {
                 Within::Deferred { until, reason } => (until, reason),
             };
         match cause {
-            // The next run looks for itself whether the server is back, so the journal knows nothing of it.
+            // The next run checks for itself whether the server is back, so it is not in the journal.
             WaitCause::Held { cause: PauseCause::ServerFails } => self.limiter.acquire(request).await.map_err(none),
             WaitCause::Held { cause } | WaitCause::Gate { cause } => {
                 Err(TryEnd::PutOff(Pause { until: self.timestamp(until), cause, level }))

@@ -1,4 +1,4 @@
-//! What becomes of an item after a try: its line, its next due time, and the one log line that it deserves.
+//! Records the outcome of a try: the item's line, its next due time, and one log line.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use crate::run::progress::minutes::Minutes;
 use crate::run::progress::resends::Resends;
 use crate::text;
 
-/// What a log line quotes of a server's words, in characters: all of them stand in the report.
+/// The longest quote of a server's message in a log line, in characters: the report has all of it.
 const LONGEST_CAUSE: usize = 120;
 
 /// Hands the ends of tries to the journal.
@@ -37,7 +37,7 @@ pub(crate) struct Recorder {
     address: Arc<str>,
     /// Where the key came from, to be named when the provider refuses it.
     key: Arc<str>,
-    /// What the journal knows of holds and stops.
+    /// The holds and stops in the journal.
     pub(crate) holds: Holds,
     held_up: Option<HeldUp>,
     resends: Resends,
@@ -130,7 +130,7 @@ impl Recorder {
                 Recorded { stop, ..self.give_back(&item) }
             }
             TryEnd::InputBroken(broken) => {
-                let stop = Some(StopReason::Input { words: broken.to_string() });
+                let stop = Some(StopReason::Input { message: broken.to_string() });
                 Recorded { stop, ..self.give_back(&item) }
             }
             TryEnd::Impossible(why) => self.impossible(context, &item, &why),
@@ -171,9 +171,9 @@ impl Recorder {
         }
     }
 
-    /// What one scope held up that the user could divide, in words.
+    /// Describes what one scope held up that the user could divide.
     pub(crate) fn held_up(&self) -> Option<String> {
-        self.held_up.as_ref().and_then(HeldUp::words)
+        self.held_up.as_ref().and_then(HeldUp::describe)
     }
 
     fn impossible(&mut self, context: &Context, item: &ClaimedItem, why: &Impossible) -> Recorded {
@@ -184,12 +184,12 @@ impl Recorder {
                 ("deadline_exceeded", item.tally.last.as_ref().map_or(Class::Throttled, |last| last.class), "deadline")
             }
         };
-        let words = why.to_string();
+        let message = why.to_string();
         let echo = context.echo(item);
-        let answer = ResultBody::Error { code, message: &words };
+        let answer = ResultBody::Error { code, message: &message };
         let mut finished =
             Finished::new(item.ordinal, End::Failed, echo.line(item.ordinal, item.tally.sends(), End::Failed, &answer));
-        let last = LastAnswer { code: Some(code.to_owned()), message: Some(words.clone()), ..LastAnswer::new(class) };
+        let last = LastAnswer { code: Some(code.to_owned()), message: Some(message.clone()), ..LastAnswer::new(class) };
         finished.tally = Tally { last: Some(last), ..item.tally.clone() };
         finished.reason = Some(reason.to_owned());
         let failed = Failed {
@@ -199,7 +199,7 @@ impl Recorder {
             class,
             status: None,
             code: Some(code.to_owned()),
-            words,
+            message,
         };
         self.ended(failed)
     }
@@ -222,9 +222,9 @@ impl Recorder {
         }
         let mut recorded =
             Recorded { scopes_changed: closes.then_some(sent.exchange.reading.reach), ..Recorded::default() };
-        if let Some(words) = self.reachability.gone(&sent.exchange.answer, context.limiter.now()) {
+        if let Some(message) = self.reachability.gone(&sent.exchange.answer, context.limiter.now()) {
             recorded.stop =
-                Some(StopReason::Unreachable { address: self.address.to_string(), words: words.to_owned() });
+                Some(StopReason::Unreachable { address: self.address.to_string(), message: message.to_owned() });
         }
         if sent.exchange.reading.class == Class::Account {
             recorded.account = Some(self.account_stop(&sent));
@@ -296,18 +296,18 @@ impl Recorder {
     /// The one line of a re-send. What an account's stop keeps back is not sent again in this run, so it has none.
     fn sent_again(&mut self, item: &ClaimedItem, sent: &Sent, next: &Request, delay: Duration, not_before: Timestamp) {
         let class = sent.exchange.reading.class;
-        let said = entry::said(sent);
-        let said = text::cut(&said, LONGEST_CAUSE);
-        self.resends.add(sent.exchange.reading.told_class().description(), &said);
+        let message = entry::error_message(sent);
+        let message = text::cut(&message, LONGEST_CAUSE);
+        self.resends.add(sent.exchange.reading.reported_class().description(), &message);
         tracing::debug!(
             scope = &*item.scope,
             item = sent.echo.custom_id.to_string(),
             class = class.as_str(),
-            cause = said,
+            cause = message,
             hint_source = sent.exchange.reading.wait_from,
             not_before = not_before.to_string(),
             "{}",
-            BackingOff::new(sent.exchange.reading.told_class(), next, &self.retry, delay),
+            BackingOff::new(sent.exchange.reading.reported_class(), next, &self.retry, delay),
         );
     }
 
@@ -335,25 +335,33 @@ impl Recorder {
 
     /// Records a failure and writes the one error line that it gets.
     fn fail(&mut self, failed: Failed) {
-        let Failed { finished, item, scope, class, status, code, words } = failed;
-        tracing::error!(scope, item, class = class.as_str(), status, code, "item failed: {}", text::printable(&words));
+        let Failed { finished, item, scope, class, status, code, message } = failed;
+        tracing::error!(
+            scope,
+            item,
+            class = class.as_str(),
+            status,
+            code,
+            "item failed: {}",
+            text::printable(&message)
+        );
         self.figures.failed();
         self.journal.finish(finished, self.acknowledge.reply());
     }
 
     fn account_stop(&self, sent: &Sent) -> StopReason {
         let status = sent.exchange.status();
-        let said = entry::said(sent);
-        if let Err(NoAnswer::Tls(words)) = &sent.exchange.answer {
+        let message = entry::error_message(sent);
+        if let Err(NoAnswer::Tls(message)) = &sent.exchange.answer {
             let address = self.address.to_string();
-            return StopReason::Tls { address, words: words.clone() };
+            return StopReason::Tls { address, message: message.clone() };
         }
-        let words = status.map_or_else(|| said.clone(), |status| format!("{status} {said}"));
+        let message = status.map_or_else(|| message.clone(), |status| format!("{status} {message}"));
         let fix = match status {
             Some(401) => format!("check the key in {}", self.key),
             Some(403) => format!("check what the key in {} may use", self.key),
             _ => "check the account's credit and limits at the provider".to_owned(),
         };
-        StopReason::Account { words, fix: format!("{fix}, then run the same command again") }
+        StopReason::Account { message, fix: format!("{fix}, then run the same command again") }
     }
 }

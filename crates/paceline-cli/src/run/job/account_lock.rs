@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use http::HeaderMap;
 
-/// Says which account a file stands for, and nothing else can be learnt from it.
+/// Identifies the account of a file without revealing anything else.
 const CONTEXT: &str = "paceline 2026-11 lock of a host and key";
 
 /// Marks the account as in use for as long as the file is held, and warns when another process does already. Without a
@@ -74,7 +74,7 @@ fn folder() -> PathBuf {
         .join("paceline")
 }
 
-/// The name of an account, from which neither host nor key can be told.
+/// The name of an account, which reveals neither host nor key.
 pub(crate) fn account(address: &str, headers: &HeaderMap) -> String {
     let mut account = host(address).into_bytes();
     for (header, value) in headers.iter().filter(|(_, value)| value.is_sensitive()) {

@@ -1,4 +1,4 @@
-//! Answers that a hosted batch has given already: taken over instead of sending their items.
+//! Answers of a hosted batch: imported instead of sending their items again.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -39,7 +39,7 @@ impl Done {
     /// counted and left alone, so that the same file may be given again.
     ///
     /// # Errors
-    /// What the journal and the input say, before anything is sent.
+    /// An error of the journal or the input, before anything is sent.
     pub(crate) fn take_over(&self, journal: &Journal, input: &Input, format: &Format) -> Result<(), Failure> {
         let job = Job { journal, input, format };
         for file in &self.0 {
@@ -69,7 +69,7 @@ struct Given {
     body: Box<RawValue>,
 }
 
-/// What became of the lines of a file.
+/// The counts of a file's lines.
 #[derive(Default)]
 struct Tally {
     taken: u64,
@@ -81,7 +81,7 @@ struct Tally {
 
 impl Tally {
     fn say(&self, file: &Path) {
-        let mut words = format!("{} taken over from {}", text::counted(self.taken, "answer"), file.display());
+        let mut line = format!("{} taken over from {}", text::counted(self.taken, "answer"), file.display());
         for (count, what) in [
             (self.unsuccessful, "not successful there, which are sent"),
             (self.ended, "of items that have ended already"),
@@ -89,10 +89,10 @@ impl Tally {
             (self.cut_off, "cut off at the end, whose item is sent"),
         ] {
             if count > 0 {
-                words += &format!("; {} {what}", text::counted(count, "line"));
+                line += &format!("; {} {what}", text::counted(count, "line"));
             }
         }
-        tracing::info!("{words}");
+        tracing::info!("{line}");
     }
 }
 
@@ -147,7 +147,7 @@ fn finished(item: &JournalItem, given: &Given, echo: &Echo) -> Finished {
     finished
 }
 
-/// Shows each line of a file, `*.gz` unpacked, to `see`. Says whether the last line is cut off, as a writer that was killed
+/// Shows each line of a file, `*.gz` unpacked, to `see`. Returns whether the last line is cut off, as a writer that was killed
 /// leaves it; that line is not shown.
 fn each_line(file: &Path, mut see: impl FnMut(Line<'_>) -> Result<(), Failure>) -> Result<bool, Failure> {
     let name = file.display();

@@ -34,9 +34,9 @@ impl Addresses {
         }
         without_fragment(&url)?;
         if !self.hosts {
-            let told = relative(url, &self.base);
-            return told
-                .map_err(|told| format!("{told}; with --scope host lines may name any host, which gets no key"));
+            let error = relative(url, &self.base);
+            return error
+                .map_err(|error| format!("{error}; with --scope host lines may name any host, which gets no key"));
         }
         let uri = url.parse::<Uri>().ok().filter(|uri| origin(uri).is_some());
         match uri.as_ref().and_then(Uri::authority).filter(|authority| !authority.as_str().contains('@')) {
@@ -51,7 +51,7 @@ impl Addresses {
 /// The path of a call relative to the upstream's address `base`. An absolute address is accepted below that.
 ///
 /// # Errors
-/// Says what is wrong with the address and what would be right.
+/// What is wrong with the address, and the accepted form.
 pub(crate) fn relative<'a>(url: Cow<'a, str>, base: &str) -> Result<Cow<'a, str>, String> {
     if url.is_empty() {
         return Err("missing: expected a path such as /v1/chat/completions".to_owned());
@@ -190,7 +190,7 @@ mod tests {
         }
         assert!(
             of_line("https://other.example/a", false)
-                .is_err_and(|told| told.contains("with --scope host lines may name any host"))
+                .is_err_and(|error| error.contains("with --scope host lines may name any host"))
         );
     }
 

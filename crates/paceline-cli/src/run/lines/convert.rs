@@ -105,11 +105,11 @@ impl Converter {
     /// Writes the requests of all rows.
     ///
     /// # Errors
-    /// What the file system says of either side, and in words what is wrong with a row.
+    /// What the file system says of either side, or a message about a row.
     pub(crate) fn copy(&self, from: impl Read, mut to: impl Write) -> Result<u64, Error> {
         let mut copied = 0;
         let mut put = |place: Place, row: Map<String, Value>| {
-            let request = self.request(row).map_err(|words| Error::Row(format!("{place}: {words}")))?;
+            let request = self.request(row).map_err(|message| Error::Row(format!("{place}: {message}")))?;
             let mut line = serde_json::to_vec(&request).expect("it was made of JSON");
             line.push(b'\n');
             copied += line.len() as u64;
@@ -148,7 +148,7 @@ impl Converter {
     }
 }
 
-/// Where a row stands.
+/// The position of a row.
 #[derive(Clone, Copy)]
 struct Place {
     /// From 1, a header left out.
@@ -240,7 +240,8 @@ impl Prompts {
     }
 }
 
-/// The names in the line that could not be rendered for which the row has no value, as `{{ name }}`: the engine does not tell.
+/// The names in the line that could not be rendered for which the row has no value, as `{{ name }}`: the engine does not report
+/// them.
 fn missing(template: &minijinja::Template<'_, '_>, error: &minijinja::Error, row: &Map<String, Value>) -> Vec<String> {
     if error.kind() != ErrorKind::UndefinedError {
         return Vec::new();
@@ -342,7 +343,7 @@ impl<R: Read> Read for Quotes<R> {
 }
 
 fn in_csv(error: csv::Error) -> Error {
-    let words = error.to_string();
+    let message = error.to_string();
     match error.into_kind() {
         csv::ErrorKind::Io(error) => match error.downcast::<WrongQuote>() {
             Ok(wrong) => Error::Row(wrong.to_string()),
@@ -353,7 +354,7 @@ fn in_csv(error: csv::Error) -> Error {
             Error::Row(format!("line {line}: expected {expected_len} columns, as the header has, and found {len}"))
         }
         csv::ErrorKind::Utf8 { pos, .. } => Error::Row(format!("line {}: no UTF-8", pos.map_or(0, |pos| pos.line()))),
-        _ => Error::Row(words),
+        _ => Error::Row(message),
     }
 }
 

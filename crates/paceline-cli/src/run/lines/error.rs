@@ -1,4 +1,4 @@
-//! Why an input cannot be taken, in words that say what to do.
+//! Errors of an input, with messages that say what to do.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 /// Why an input cannot be taken.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum InputError {
-    /// What the file system says.
+    /// An error of the file system.
     #[error("cannot read {}: {source}", name(path))]
     Unreadable {
         /// The input, or the copy of it.
@@ -48,12 +48,12 @@ pub(crate) enum InputError {
         source: io::Error,
     },
     /// A row that makes no request.
-    #[error("{}: {words}", name(path))]
+    #[error("{}: {message}", name(path))]
     Row {
         /// The input.
         path: PathBuf,
         /// Which row, and what is wrong with it.
-        words: String,
+        message: String,
     },
     /// Not what the job began with.
     #[error(

@@ -73,7 +73,7 @@ impl Format {
     /// other to `endpoint` where there is one. Without a `custom_id` it is called `name`.
     ///
     /// # Errors
-    /// In words: a form whose requests have no usual place at this API.
+    /// For messages: a form whose requests have no usual endpoint at this API.
     pub(crate) fn of_one(
         request: &[u8],
         name: &str,
@@ -169,7 +169,7 @@ impl Format {
         let Some((form, key)) = evident(members).filter(|(form, _)| *form != self.form) else { return Ok(()) };
         let fits = match self.form {
             Form::Batch => members.raw("url").is_some() || members.raw("body").is_some(),
-            // A user who says that lines are bodies may have bodies with any keys.
+            // A user who declares lines as bodies may have bodies with any keys.
             Form::Bare => self.why == Why::Told || (form == Form::Batch && !is_whole_batch_line(members)),
             Form::Anthropic => members.raw("params").is_some(),
         };

@@ -39,7 +39,7 @@ impl Spool {
     /// not send it again.
     ///
     /// # Errors
-    /// What the file system and the unpacking say; [`InputError::Differs`].
+    /// An error of the file system or of the unpacking; [`InputError::Differs`].
     pub(crate) fn fill(
         source: &Path,
         lasting: &Path,
@@ -109,7 +109,7 @@ impl Drop for Spool {
     }
 }
 
-/// Whether the input would have to be typed: the user who goes on with a job means the copy.
+/// Whether the input is a terminal: a user who resumes a job means the copy.
 fn is_typed(source: &Path) -> bool {
     source == Path::new("-") && io::stdin().is_terminal()
 }
@@ -173,7 +173,7 @@ impl Source {
         let copied = converter.copy(&mut self.reader, &mut writer).map_err(|error| match error {
             convert::Error::Read(error) => self.failed(error),
             convert::Error::Write(error) => cannot_write(path)(error),
-            convert::Error::Row(words) => InputError::Row { path: self.path.clone(), words },
+            convert::Error::Row(message) => InputError::Row { path: self.path.clone(), message },
         })?;
         writer.flush().map_err(cannot_write(path))?;
         Ok(copied)
@@ -209,7 +209,7 @@ impl Source {
 /// The first bytes of a file, by which some kinds are known.
 ///
 /// # Errors
-/// What the file system says.
+/// An error of the file system.
 pub(crate) fn head(file: &mut impl Read) -> io::Result<Vec<u8>> {
     let mut head = Vec::new();
     file.take(4).read_to_end(&mut head)?;

@@ -62,7 +62,7 @@ All lines are checked before the first item is added. The same file may be added
 /// Adds the items.
 ///
 /// # Errors
-/// Refuses what is no item, before anything is added; says when the store cannot take it.
+/// Refuses what is no item, before anything is added; and reports a failure of the store.
 pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Status, Failure> {
     let clock = WorkClock::system();
     if let Some(from) = &args.from {
@@ -83,7 +83,7 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
     if args.json {
         print(&tally, Some(&key), true)?;
     } else if made {
-        // No other command tells it.
+        // No other command shows it.
         output::print(|out| writeln!(out, "{key}"))?;
     } else if !everywhere.quiet {
         print(&tally, Some(&key), false)?;
@@ -148,7 +148,7 @@ fn progress(bytes: u64, quiet: bool) -> ProgressBar {
     ProgressBar::with_draw_target(Some(bytes), target).with_style(style)
 }
 
-/// What became of the items.
+/// The counts of the items.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Tally {
     added: u64,
@@ -167,23 +167,23 @@ impl Tally {
     }
 
     /// As in `3 added, 2 were there already (1 waiting, 1 succeeded)`.
-    fn words(&self) -> String {
+    fn describe(&self) -> String {
         let known: u64 = self.known.values().sum();
-        let mut words = format!("{} added", text::count(self.added));
+        let mut line = format!("{} added", text::count(self.added));
         if known > 0 {
             let states: Vec<_> =
                 self.known.iter().map(|(state, items)| format!("{} {}", text::count(*items), state.as_str())).collect();
             let were = if known == 1 { "was" } else { "were" };
-            words += &format!(", {} {were} there already ({})", text::count(known), states.join(", "));
+            line += &format!(", {} {were} there already ({})", text::count(known), states.join(", "));
         }
-        words
+        line
     }
 }
 
 fn print(tally: &Tally, key: Option<&str>, as_json: bool) -> Result<(), Failure> {
     output::print(|out| {
         if !as_json {
-            return writeln!(out, "{}", tally.words());
+            return writeln!(out, "{}", tally.describe());
         }
         let known: BTreeMap<_, _> = tally.known.iter().map(|(state, items)| (state.as_str(), items)).collect();
         writeln!(out, "{}", json!({ "added": tally.added, "known": known, "key": key }))

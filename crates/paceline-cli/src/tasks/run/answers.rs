@@ -51,19 +51,19 @@ impl Answers {
     /// Appends a line, and comes back when it is on the disk.
     ///
     /// # Errors
-    /// In words, when it is not.
+    /// A message, when it is not.
     pub(super) async fn append(&self, bytes: Vec<u8>) -> Result<(), String> {
-        let (kept, told) = oneshot::channel();
+        let (kept, reply) = oneshot::channel();
         let gone = || "the thread that writes it has ended".to_owned();
         let asked = self.lines.send(Line { bytes, kept }).map_err(|_| gone());
         let written = match asked {
-            Ok(()) => told.await.unwrap_or_else(|_| Err(gone())),
-            Err(words) => Err(words),
+            Ok(()) => reply.await.unwrap_or_else(|_| Err(gone())),
+            Err(message) => Err(message),
         };
-        written.map_err(|words| {
-            let words = format!("cannot append an answer to {}: {words}", self.path.display());
-            self.broken.get_or_init(|| words.clone());
-            words
+        written.map_err(|message| {
+            let message = format!("cannot append an answer to {}: {message}", self.path.display());
+            self.broken.get_or_init(|| message.clone());
+            message
         })
     }
 
@@ -80,7 +80,7 @@ fn write(mut file: LineFile, disk_space: &DiskSpace, mut asked: mpsc::UnboundedR
         let fitting = disk_space.wait_for_space(lines.iter().map(|line| line.bytes.len()));
         for line in lines.drain(fitting..) {
             let disk_full = disk_space.disk_full().map_or_else(String::new, |disk_full| disk_full.to_string());
-            // The call that asked may have been given up meanwhile.
+            // The caller may have been cancelled meanwhile.
             let _ = line.kept.send(Err(disk_full));
         }
         let bytes: Vec<u8> = lines.iter().flat_map(|line| &line.bytes).copied().collect();
@@ -91,7 +91,7 @@ fn write(mut file: LineFile, disk_space: &DiskSpace, mut asked: mpsc::UnboundedR
     }
 }
 
-/// What the system said: which file it is about stands before it.
+/// The system's error, without the file, which the caller adds.
 fn why(error: &paceline_store::JournalError) -> String {
     match error {
         paceline_store::JournalError::Io { source, .. } => source.to_string(),
@@ -137,8 +137,8 @@ mod tests {
         let (lines, asked) = mpsc::unbounded_channel();
         std::thread::spawn(|| write(file, &DiskSpace::of([]), asked));
         let answers = Answers { path: "full".into(), lines, broken: OnceLock::new() };
-        let words = answers.append(b"line\n".to_vec()).await.unwrap_err();
-        assert!(words.starts_with("cannot append an answer to full: "), "{words}");
-        assert_eq!(answers.broken(), Some(words));
+        let message = answers.append(b"line\n".to_vec()).await.unwrap_err();
+        assert!(message.starts_with("cannot append an answer to full: "), "{message}");
+        assert_eq!(answers.broken(), Some(message));
     }
 }

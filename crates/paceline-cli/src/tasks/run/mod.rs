@@ -49,7 +49,7 @@ use crate::upstream;
 /// Works until everything has ended, or the run has to end; again and again where that is asked for.
 ///
 /// # Errors
-/// Refuses bad usage, and a store that another process works on, before anything begins; says what broke under way.
+/// Refuses bad usage, and a store that another process works on, before anything begins; and reports a failure during the run.
 pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Status, Failure> {
     let clock = WorkClock::system();
     let policy = args.policy()?;
@@ -183,22 +183,22 @@ impl Runs<'_> {
         drop((drawing, kept));
         let summary = ended.map_err(|error| broken(error, progress.has_begun()))?;
         if let Work::Requests(requests) = &self.work
-            && let Some(words) = requests.broken()
+            && let Some(message) = requests.broken()
         {
-            return Err(Failure::interrupted(words).resumable());
+            return Err(Failure::interrupted(message).resumable());
         }
         let same = fail_fast.put_back(&*self.store).await.map_err(|error| broken(error, true))?;
         let elapsed = self.clock.now().saturating_since(began);
         let standing = StoreSummary::of(&*self.store, &self.clock).await.map_err(Failure::interrupted)?;
-        Ran { summary, same, standing, elapsed }.tell(self.args, self.quiet)
+        Ran { summary, same, standing, elapsed }.print(self.args, self.quiet)
     }
 }
 
-/// What becomes of a try.
+/// The outcome of a try.
 type Trying = Pin<Box<dyn Future<Output = Result<(), work::Failure>> + Send>>;
 
 impl Runs<'_> {
-    /// Every start takes a permit, and every end is told to the limiter, so that one throttle slows its whole scope.
+    /// Every start takes a permit, and every outcome is reported to the limiter, so that one throttle slows its whole scope.
     fn start(&self, task: Task, shutdown: &Shutdown, fail_fast: &FailFast) -> StartDecision<Trying> {
         let Some(room) = self.disk.space().room_for_answer() else {
             return StartDecision::Later(StartDelay { after: None, why: "the disk is full".into(), for_all: true });

@@ -115,8 +115,8 @@ impl Requests {
         let unknown = self.sender.unknown_outcome(&ready.call);
         if task.item().crashes > 0 && unknown != UnknownOutcome::Resend {
             let code = Some("killed".to_owned());
-            let words = "a worker was lost while it had this item, whose call may have been done";
-            return StartDecision::Never(Failure { code, unknown, ..Failure::new(Class::Transient, words) });
+            let message = "a worker was lost while it had this item, whose call may have been done";
+            return StartDecision::Never(Failure { code, unknown, ..Failure::new(Class::Transient, message) });
         }
         let permit = match permits.take(&task, permits.scope(&ready.scope), ready.cost.clone()) {
             Ok(permit) => permit,
@@ -132,12 +132,14 @@ impl Requests {
     }
 
     fn prepare(&self, task: &Task) -> Result<Ready, Failure> {
-        let invalid =
-            |code: &str, words: String| Failure { code: Some(code.to_owned()), ..Failure::new(Class::Invalid, words) };
+        let invalid = |code: &str, message: String| Failure {
+            code: Some(code.to_owned()),
+            ..Failure::new(Class::Invalid, message)
+        };
         let payload = task.payload().as_bytes();
         let format =
             Format::of_one(payload, task.key(), self.endpoint.as_deref(), self.upstream.provider, &self.addresses)
-                .map_err(|words| invalid("format_mismatch", words))?;
+                .map_err(|message| invalid("format_mismatch", message))?;
         let line = format.read(payload, 1).map_err(|error| invalid(error.code, error.reason()))?;
         let group = Some(&*task.item().group).filter(|group| *group != DEFAULT_GROUP);
         let scope = self.upstream.scope_name(&CallNames { group, ..line.names() });
@@ -174,13 +176,13 @@ impl Requests {
         }
     }
 
-    /// Ends a run whose server is not there: calls that it did not take count against no item.
+    /// Ends a run whose server is unreachable: calls that it did not receive count against no item.
     fn watch(&self, exchange: &Exchange, shutdown: &Shutdown) {
         let mut reachability = self.reachability();
         let Some(known) = reachability.as_mut() else { return };
-        if let Some(words) = known.gone(&exchange.answer, self.clock.now()) {
+        if let Some(message) = known.gone(&exchange.answer, self.clock.now()) {
             let address = upstream::destination(&self.upstream);
-            let stop = StopReason::Unreachable { address, words: words.to_owned() };
+            let stop = StopReason::Unreachable { address, message: message.to_owned() };
             tracing::error!("{}", stop.announcement());
             // Once: what is in flight finds out the same.
             *reachability = None;
@@ -202,15 +204,15 @@ impl Requests {
     ) -> Result<(), Failure> {
         let Some(answers) = &self.answers else { return Ok(()) };
         let line = echo.line(task.item().id, task.attempt(), End::Succeeded, answer);
-        answers.append(line).await.map_err(|words| {
+        answers.append(line).await.map_err(|message| {
             // It would be sent again and again, and paid for each time.
             shutdown.begin_drain();
-            Failure::new(Class::Abandoned, words)
+            Failure::new(Class::Abandoned, message)
         })
     }
 }
 
-/// What a server knows a repeated call by. Another store's item of the same key is another.
+/// The idempotency key of an item's calls. Another store's item of the same key is another.
 fn same_at_each_try(task: &Task) -> HeaderValue {
     let created = task.item().created.as_millis();
     let hash = blake3::hash(format!("{created} {} {}", task.key(), task.payload()).as_bytes());
@@ -221,8 +223,8 @@ fn same_at_each_try(task: &Task) -> HeaderValue {
 fn failure(exchange: Exchange) -> Failure {
     let status = exchange.status();
     let Exchange { answer, reading, unknown, .. } = exchange;
-    let words = match answer {
-        Ok(answer) => reading.words.unwrap_or_else(|| {
+    let message = match answer {
+        Ok(answer) => reading.message.unwrap_or_else(|| {
             let wait = reading.wait.map(|wait| format!(", told to wait {}", text::duration(wait)));
             format!("status {}{}", answer.status(), wait.unwrap_or_default())
         }),
@@ -235,6 +237,6 @@ fn failure(exchange: Exchange) -> Failure {
         retry_after: reading.wait,
         unsent: reading.unsent,
         unknown,
-        ..Failure::new(reading.class, words)
+        ..Failure::new(reading.class, message)
     }
 }

@@ -95,7 +95,7 @@ fn invalid(why: String) -> InvalidDecision {
     InvalidDecision { why }
 }
 
-/// A value in a message, cut to a few words.
+/// A value for a message, shortened.
 fn shown(value: &Value) -> String {
     value.to_string().chars().take(80).collect()
 }

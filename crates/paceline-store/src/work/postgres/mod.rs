@@ -90,7 +90,7 @@ impl PostgresStore {
     }
 }
 
-/// Wakes every worker, once per batch and when it is committed. Whatever makes items wait says so here: claims go by it.
+/// Wakes every worker, once per batch and when it is committed. Every change that makes items wait calls it: claims rely on that.
 async fn wake(tx: &Tx<'_>, channel: &str) -> Result<(), Error> {
     tx.note_change();
     tx.execute("SELECT pg_notify($1, '')", &[&channel]).await.map(drop)
@@ -360,7 +360,7 @@ const BEGIN_DEFERRED: &str = "UPDATE item
 const PUT_BACK: &str = "UPDATE item SET state = 0, worker = NULL, fence = fence + 1, crashes = crashes + $2
      WHERE state = 1 AND worker = ANY ($1)";
 
-/// Puts back the items of workers whose lease ran out; says whether there were any. A worker that is claiming just now is
+/// Puts back the items of workers whose lease ran out; returns whether there were any. A worker that is claiming just now is
 /// passed over: it lives.
 async fn reclaim(tx: &Tx<'_>, now: Timestamp) -> Result<bool, Error> {
     let sql = "DELETE FROM worker WHERE id = ANY (ARRAY(

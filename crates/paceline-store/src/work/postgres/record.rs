@@ -1,4 +1,4 @@
-//! Recording in batches: new items, what became of claimed ones, and what a person does to them.
+//! Recording in batches: new items, outcomes of claimed ones, and changes by a person.
 
 use crate::state::State;
 use std::collections::HashMap;
@@ -292,7 +292,7 @@ pub(super) async fn prune(tx: &Tx<'_>, filter: &Filter, before_ms: i64, limit: i
     Ok(ids.len() as u64)
 }
 
-/// Does what a person asks for. Who lets items wait again has seen to what stopped their groups.
+/// Applies a person's change. A person who lets items wait again has resolved the stops of their groups.
 pub(super) async fn amend(tx: &Tx<'_>, filter: &Filter, amend: Amend, now: Timestamp) -> Result<u64, Error> {
     let (states, group, keys) = values(filter);
     let from: Vec<i16> = amend.states().iter().map(|state| *state as i16).collect();

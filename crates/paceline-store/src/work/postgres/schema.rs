@@ -81,7 +81,7 @@ const V2: &str = "
     INSERT INTO clock VALUES (now_ms());
 ";
 
-/// What the limiters of accounts know.
+/// The limiter states of accounts.
 const V3: &str = "
     CREATE TABLE limiter (account text PRIMARY KEY, state text NOT NULL);
 ";
@@ -92,7 +92,7 @@ const V4: &str = "
     ALTER TABLE item ADD CONSTRAINT is_due_time CHECK (not_before_ms >= 0);
 ";
 
-/// Said of every connection. A transaction takes each item by its key or by the due index, whatever statistics say. A worker
+/// Settings of every connection. A transaction takes each item by its key or by the due index, whatever statistics say. A worker
 /// that froze or vanished within a transaction keeps its rows locked: the server ends it before the shortest usual lease does.
 pub(super) const SESSION: &str = "
     SET idle_in_transaction_session_timeout = '5s';

@@ -1,4 +1,4 @@
-//! The lanes of the store, as the process that works on it knows them: a claim does not read them all.
+//! A cache of the store's lanes in the working process: a claim does not read them all.
 
 use paceline_core::Timestamp;
 use rusqlite::{Connection, OptionalExtension as _, params};
@@ -31,7 +31,7 @@ impl Default for KnownLanes {
 }
 
 impl KnownLanes {
-    /// Items changed in a way that the lanes were not told of.
+    /// Items changed without an update of the lanes.
     pub(super) fn forget(&mut self) {
         self.version = NEVER;
         self.lanes.clear();
@@ -48,7 +48,7 @@ impl KnownLanes {
         Ok(&mut self.lanes)
     }
 
-    /// A new item waits in a lane; says which one that is.
+    /// A new item waits in a lane; returns that lane.
     pub(super) fn enter(
         &mut self,
         conn: &Connection,

@@ -1,4 +1,4 @@
-//! Recording: new items, what became of claimed ones, and what a person does to them.
+//! Recording: new items, outcomes of claimed ones, and changes by a person.
 
 use crate::state::State;
 use paceline_core::Timestamp;
@@ -159,7 +159,7 @@ pub(super) const BEGIN_DEFERRED: &str = "UPDATE item
          forgiven_deferrals = deferrals, crashes = 0, first_ms = NULL, ended_ms = NULL, reason = NULL
      WHERE state = 6";
 
-/// Does what a person asks for. Who lets items wait again has seen to what stopped their groups.
+/// Applies a person's change. A person who lets items wait again has resolved the stops of their groups.
 pub(super) fn amend(conn: &Connection, filter: &Filter, amend: Amend, now: Timestamp) -> rusqlite::Result<u64> {
     let set = match amend {
         Amend::Retry => RETRY.to_owned(),

@@ -39,7 +39,7 @@ pub(super) fn item(row: &Row<'_>) -> rusqlite::Result<WorkItem> {
     })
 }
 
-/// Status, code and words stand beside each other from `column` on.
+/// Status, code and message are adjacent columns from `column` on.
 fn failure(row: &Row<'_>, class: Class, column: usize) -> rusqlite::Result<Failure> {
     let message = row.get::<_, Option<String>>(column + 2)?.unwrap_or_default();
     Ok(Failure {

@@ -262,10 +262,10 @@ mod tests {
             assert_eq!(number(&conn, "SELECT created_ms FROM store"), 5);
         }
         migrate(&open(&path, 9).unwrap(), &path, 9, &[V1, V2, NEXT]).unwrap();
-        let words = open(&path, 9).expect_err("a newer store").to_string();
+        let message = open(&path, 9).expect_err("a newer store").to_string();
         assert!(
-            words.ends_with("has format 3, this version knows up to 2; use a newer version of paceline"),
-            "{words}"
+            message.ends_with("has format 3, this version knows up to 2; use a newer version of paceline"),
+            "{message}"
         );
     }
 

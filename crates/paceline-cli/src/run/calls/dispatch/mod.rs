@@ -269,7 +269,7 @@ impl Dispatcher {
         }
     }
 
-    /// Shows and stores where the run stands.
+    /// Shows and stores the progress of the run.
     fn look_after(&mut self) {
         let Parts { context, journal, recorder, progress, .. } = &mut self.parts;
         recorder.tell_resends(context.limiter.now());
@@ -287,7 +287,7 @@ impl Dispatcher {
         progress.show(&View { now, figures, limits, in_flight, stop, next_due, budget });
         let seconds = (now - context.began).as_secs_f64();
         if limits.scopes.is_empty() && matches!(limits.account.state, ScopeState::Open) {
-            // Nothing was asked for yet; what the run before left says more.
+            // Nothing was claimed yet; the snapshot of the run before is more informative.
             return;
         }
         let job = snapshot::job(figures, &limits.account, in_flight, now, seconds, stop, &wall);

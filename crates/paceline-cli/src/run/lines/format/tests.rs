@@ -150,7 +150,7 @@ fn the_first_line_decides_the_form_unless_the_user_says_it() {
     ] {
         assert_eq!(chosen(flag, endpoint, first, provider).as_deref(), Ok(expected), "{first}");
     }
-    for (flag, endpoint, first, words) in [
+    for (flag, endpoint, first, expected) in [
         (Auto, None, r#"{"model":"m"}"#, "because its first line has `model`, and a generic API"),
         (Bare, None, "", "by --format"),
         (Batch, Some("/x"), "", "have a url each"),
@@ -159,7 +159,7 @@ fn the_first_line_decides_the_form_unless_the_user_says_it() {
         (Bare, Some(""), "", "--endpoint missing"),
     ] {
         let error = chosen(flag, endpoint, first, Generic).expect_err(first);
-        assert!(error.contains(words), "{words} in {error}");
+        assert!(error.contains(expected), "{expected} in {error}");
     }
 }
 

@@ -1,28 +1,28 @@
-//! The words of others, such as a server's errors, an input's keys and the names of files: shown, but not obeyed.
+//! Escaping of untrusted text, such as a server's errors, an input's keys and the names of files, for a line and for Markdown.
 
 use std::borrow::Cow;
 
-/// Words as part of a line: what could move the cursor, colour the screen, begin a new line or turn the reading direction is
-/// shown as a space or as `\u{FFFD}`.
-pub fn printable(words: &str) -> Cow<'_, str> {
+/// Text as part of a line: a character that could move the cursor, colour the screen, begin a new line or change the reading
+/// direction becomes a space or `\u{FFFD}`.
+pub fn printable(text: &str) -> Cow<'_, str> {
     let shown = |c: char| match c {
         '\t'..='\r' | '\u{85}' | '\u{2028}' | '\u{2029}' => ' ',
         c if c.is_control() || turns(c) => char::REPLACEMENT_CHARACTER,
         c => c,
     };
-    if words.chars().all(|c| shown(c) == c) { words.into() } else { words.chars().map(shown).collect() }
+    if text.chars().all(|c| shown(c) == c) { text.into() } else { text.chars().map(shown).collect() }
 }
 
-/// The same where several lines are meant.
-pub fn printable_lines(words: &str) -> String {
-    let lines: Vec<_> = words.split('\n').map(printable).collect();
+/// [`printable`] for a text of several lines.
+pub fn printable_lines(text: &str) -> String {
+    let lines: Vec<_> = text.split('\n').map(printable).collect();
     lines.join("\n")
 }
 
-/// Words in Markdown, where nothing of them is markup: not even in a table.
-pub fn markdown(words: &str) -> String {
-    let mut escaped = String::with_capacity(words.len());
-    for c in printable(words).chars() {
+/// Text in Markdown, also in a table: nothing of it is markup.
+pub fn markdown(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in printable(text).chars() {
         if matches!(c, '|' | '\\' | '`' | '*' | '_' | '[' | ']' | '<' | '>' | '&' | '~' | '!' | '#') {
             escaped.push('\\');
         }
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_of_others_cannot_take_over_the_terminal() {
+    fn untrusted_text_cannot_take_over_the_terminal() {
         assert_eq!(printable("caf\u{e9} \u{1f600} | `x`, as it is"), "café 😀 | `x`, as it is");
         assert_eq!(
             printable("a\u{1b}[5m\r\nerror: b\u{7f}\u{9b}c\u{2028}"),
