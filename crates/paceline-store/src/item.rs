@@ -6,7 +6,6 @@ use std::time::Duration;
 use paceline_core::{Class, Timestamp};
 
 use crate::line::CustomId;
-use crate::usage::ModelUsage;
 
 /// Where an item stands. The number is the one in the journal's `state` column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -49,6 +48,19 @@ impl State {
     pub(crate) fn from_code(code: i64) -> Option<Self> {
         Self::ALL.into_iter().find(|state| state.code() == code)
     }
+}
+
+/// Tokens that the calls of one model used. A call whose answer did not report its usage counts with what its run expected.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ModelUsage {
+    /// The model as the requests name it; empty where it is not known.
+    pub model: Arc<str>,
+    /// Calls that used tokens.
+    pub calls: u64,
+    /// Tokens of the prompts.
+    pub tokens_in: u64,
+    /// Tokens of the answers.
+    pub tokens_out: u64,
 }
 
 /// How an item ends. It decides the file of its line: [`End::Succeeded`] goes to the results, the rest to the errors.

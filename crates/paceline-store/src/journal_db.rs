@@ -10,7 +10,7 @@ use crate::claim;
 use crate::error::JournalError;
 use crate::heads::Heads;
 use crate::history::{self, Minute};
-use crate::item::{CallTotals, Claim, Finished, LastAnswer, RecordStatus, Rescheduled, State, Tally};
+use crate::item::{CallTotals, Claim, Finished, LastAnswer, ModelUsage, RecordStatus, Rescheduled, State, Tally};
 use crate::lock::RunLock;
 use crate::output::Outputs;
 use crate::paths::Paths;
@@ -20,7 +20,7 @@ use crate::schema::{self, checkpoint};
 use crate::scope::{Scope, ScopeRow, scope_columns, scope_list};
 use crate::snapshot::{self, SnapshotUpdate};
 use crate::unanswered;
-use crate::usage::{self, ModelUsage};
+use crate::usage;
 
 /// The end of an item in one statement, because this is what the thread does most. Without a last answer (`?14` is its
 /// class) the one before stays.

@@ -68,12 +68,12 @@ mod writer;
 
 pub use append::{Appended, AppendedLine, InputCursor};
 pub use disk::{create_in_place_of, private_file};
-pub use disk_space::{DiskFull, DiskSpace, Room};
-pub use error::JournalError;
+pub use disk_space::{DiskSpace, Room};
+pub use error::{DiskFull, JournalError};
 pub use history::Minute;
 pub use item::{
-    CallTotals, Claim, Claimed, End, Finished, Forgiven, JournalItem, LastAnswer, NewItem, RecordStatus, RefusedLine,
-    Rescheduled, State, Tally, Unanswered,
+    CallTotals, Claim, Claimed, End, Finished, Forgiven, JournalItem, LastAnswer, ModelUsage, NewItem, RecordStatus,
+    RefusedLine, Rescheduled, State, Tally, Unanswered,
 };
 pub use journal::{Journal, Opened, Options};
 pub use line::{CustomId, LineForm, ResultBody, ResultLine, encode_line};
@@ -89,4 +89,3 @@ pub use report::{DeferReason, Deferred, JobCounts, ReportRow, Rows};
 pub use schema::{ACCOUNT, hash};
 pub use scope::{ScopeRow, ScopeStatus};
 pub use snapshot::{SnapshotUpdate, StoredSnapshot};
-pub use usage::ModelUsage;

@@ -6,13 +6,13 @@ use paceline_core::{Class, Timestamp};
 use rusqlite::{Connection, OptionalExtension as _, params};
 
 use crate::error::JournalError;
-use crate::item::State;
+use crate::item::{ModelUsage, State};
 use crate::line::{VerifiedLine, verify_line};
 use crate::output::{OutputFile, Outputs};
 use crate::paths::Paths;
 use crate::query::{RecordedPrefix, Run, int, shorten};
 use crate::schema;
-use crate::usage::{self, ModelUsage};
+use crate::usage;
 
 /// What was put right when a job was resumed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
