@@ -133,8 +133,8 @@ pub(crate) struct UpstreamArgs {
     /// Tokens a minute: as --limit Ntpm
     #[arg(help_heading = PACE, long, value_name = "N", allow_hyphen_values = true)]
     pub(crate) tpm: Option<String>,
-    /// What is slowed down together: model, endpoint (one path), group (metadata.label of the line), table or all [default: what
-    /// the provider limits together, for a generic API all]
+    /// What is slowed down together: model, endpoint (one path), host (lines may name any, which get no key), group
+    /// (metadata.label of the line), table or all [default: what the provider limits together, for a generic API all]
     #[arg(help_heading = PACE, long, value_name = "WHAT")]
     pub(crate) scope: Option<String>,
     /// Requests that may leave at once after idling [default: the limit per second, rounded up]

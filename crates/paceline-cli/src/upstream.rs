@@ -9,6 +9,7 @@ use http::{HeaderMap, HeaderValue};
 use paceline_config::{Config, Environment, KeySource, Overrides, Proxy, Upstream};
 use paceline_http::{Sender, SenderConfig};
 use paceline_providers::secrets::{SECRET, hidden};
+use paceline_providers::table::Scope;
 use paceline_providers::{Provider, is_loopback};
 
 use crate::args::{Everywhere, UpstreamArgs};
@@ -106,7 +107,10 @@ pub(crate) fn sender(upstream: &Upstream, headers: HeaderMap, timeout: Duration)
 
 /// Where calls go, and by which proxy, in words: what is unreachable may be either.
 pub(crate) fn destination(upstream: &Upstream) -> String {
-    let address = upstream.base_url.as_deref().unwrap_or_default();
+    let address = match upstream.dialect.scope() {
+        Scope::Host => "the hosts of the input",
+        _ => upstream.base_url.as_deref().unwrap_or_default(),
+    };
     let is_set = |name: &&str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     let scheme =
         if address.starts_with("https:") { ["https_proxy", "HTTPS_PROXY"] } else { ["http_proxy", "HTTP_PROXY"] };

@@ -92,6 +92,11 @@ impl Access {
         }
         Ok(headers)
     }
+
+    /// Whether a configured header holds a secret.
+    pub(crate) fn has_secret_header(&self) -> bool {
+        self.headers.values().any(HeaderValue::is_sensitive)
+    }
 }
 
 /// Whether the connection decides a header: the host, the framing, the encodings that can be read, what is between proxies.

@@ -258,7 +258,7 @@ mod tests {
     #[test]
     fn what_an_upstream_knows_better_must_make_sense() {
         for (text, key) in [
-            ("scope = 'host'", "scope"),
+            ("scope = 'hosts'", "scope"),
             ("longest_pause = 0", "longest_pause"),
             ("wait_headers = ['a b']", "wait_headers"),
             ("charge = { reserves = 'all' }", "charge.reserves"),

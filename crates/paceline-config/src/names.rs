@@ -6,9 +6,10 @@ use paceline_providers::table::{CachedInput, Counts, Reserves, Scope};
 /// Values by the names that files give them.
 pub(crate) type Names<T, const N: usize> = [(&'static str, T); N];
 
-pub(crate) const SCOPES: Names<Scope, 6> = [
+pub(crate) const SCOPES: Names<Scope, 7> = [
     ("model", Scope::Model),
     ("endpoint", Scope::Endpoint),
+    ("host", Scope::Host),
     ("group", Scope::Group),
     ("table", Scope::Table),
     ("key", Scope::Key),

@@ -195,9 +195,9 @@ section_with_limits! {
         /// A longer wait has used up a quota: the scope is held over restarts. More than 0. Default: `1h`.
         #[schemars(with = "Option<Length>")]
         longest_pause: Setting,
-        /// What is slowed down together: the calls of one `model` and path, of one `endpoint`, of one `group` of items (those
-        /// without: one first part of the path), of one `table` (DynamoDB's) or of the `key`, also called `all`. Default: the
-        /// provider's.
+        /// What is slowed down together: the calls of one `model` and path, of one `endpoint`, to one `host` (items may name
+        /// others than that of `base_url`, which get no key), of one `group` of items (those without: one first part of the
+        /// path), of one `table` (DynamoDB's) or of the `key`, also called `all`. Default: the provider's.
         #[schemars(with = "Option<ScopeName>")]
         scope: Setting,
         /// What a call is charged. Default: the provider's.

@@ -8,7 +8,7 @@ use http::Uri;
 use paceline_core::{Limits, Pace, PacerConfig};
 use paceline_providers::secrets::{SECRET, looks_secret};
 use paceline_providers::table::Scope;
-use paceline_providers::{Dialect, Provider};
+use paceline_providers::{Dialect, Provider, join_url, path_of};
 
 use super::access::{self, Access, KeySource};
 use super::acting;
@@ -38,7 +38,7 @@ const DEADLINE: Duration = Duration::from_secs(86_400);
 /// What a call says of itself, from which its scope follows.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CallNames<'a> {
-    /// The path of its URL.
+    /// The path of its URL, or its whole address where that is not below the upstream's.
     pub path: &'a str,
     /// The model that its body names.
     pub model: Option<&'a str>,
@@ -105,7 +105,7 @@ impl Upstream {
     /// The first tier that a call belongs to.
     pub fn tier(&self, path: &str, model: Option<&str>, label: Option<&str>) -> Option<&Tier> {
         self.tiers.iter().find(|tier| match &tier.matches {
-            TierMatch::Path(prefix) => path.starts_with(prefix.as_str()),
+            TierMatch::Path(prefix) => path_of(path).starts_with(prefix.as_str()),
             TierMatch::Model(name) => model == Some(name),
             TierMatch::Label(name) => label == Some(name),
         })
@@ -114,10 +114,14 @@ impl Upstream {
     /// The scope that a call belongs to: its tier, else what is limited together. `group`: that of its item.
     pub fn scope_name(&self, call: &CallNames<'_>) -> String {
         let CallNames { path, model, label, group, body } = *call;
-        match (self.tier(path, model, label), group) {
-            (Some(tier), _) => tier.scope.to_string(),
-            (None, Some(group)) if self.dialect.scope() == Scope::Group => group.to_owned(),
-            (None, _) => self.dialect.scope_name(path, model, body),
+        match (self.tier(path, model, label), group, self.dialect.scope()) {
+            (Some(tier), ..) => tier.scope.to_string(),
+            (None, Some(group), Scope::Group) => group.to_owned(),
+            (None, _, Scope::Host) if path.starts_with('/') => {
+                let base = self.base_url.as_deref().unwrap_or_default();
+                self.dialect.scope_name(&join_url(base, path), model, body)
+            }
+            (None, ..) => self.dialect.scope_name(path, model, body),
         }
     }
 
@@ -149,7 +153,10 @@ impl Upstream {
         let responsive = responsive::responsive(section, pace, &mut ledger)?;
         let breaker = pacing::breaker(section, &mut ledger)?;
         let (tiers, tier_limits) = tiers(section.tier.as_deref().unwrap_or_default(), off, &mut ledger)?;
-        let dialect = dialect::dialect(provider, section, &mut ledger)?;
+        let mut dialect = dialect::dialect(provider, section, &mut ledger)?;
+        if key == KeySource::None && !access.has_secret_header() {
+            dialect = dialect.without_key();
+        }
         let prices = price::prices(section.price.as_ref(), &mut ledger)?;
         let pacer =
             PacerConfig { limits, concurrency, start, tiers: tier_limits, retry, breaker, pace: pace.pace, responsive };

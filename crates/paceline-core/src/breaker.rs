@@ -142,7 +142,9 @@ impl Breaker {
     fn probed(&mut self, now: Instant, failed: bool) -> Option<Change> {
         let State::HalfOpen { proofs, lasted, .. } = self.state else { return None };
         if failed {
-            return Some(self.open(now, lasted.saturating_mul(2).min(self.config.open_max)));
+            // A server that answered the probe before is there, and only part of its calls fail.
+            let lasts = if proofs > 0 { self.config.open } else { lasted.saturating_mul(2).min(self.config.open_max) };
+            return Some(self.open(now, lasts));
         }
         if proofs + 1 < PROOFS {
             self.state = State::HalfOpen { probing: false, proofs: proofs + 1, lasted };
@@ -254,6 +256,18 @@ mod tests {
         }
         assert!(!breaker.left());
         assert_eq!(breaker.failing_since(), None);
+    }
+
+    #[test]
+    fn a_server_that_answers_every_second_call_is_probed_each_second() {
+        let mut breaker = opened();
+        for second in [2, 3, 4, 5, 6, 7] {
+            breaker.left();
+            assert_eq!(breaker.answered(at(second), 1, false, true), None);
+            breaker.left();
+            let until = at(second + 1);
+            assert_eq!(breaker.answered(at(second), 2, true, true), Some(Change::Opened { until }));
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION};
 use http::{Method, Response};
 use paceline::{Class, Clock, Cost, NextAction, Outcome, Permit, UnknownOutcome, clock};
 use paceline_providers::secrets::{Secrets, is_secret_name};
-use paceline_providers::{Answer, Dialect, Reading, TokenRatio, Usage, collect, is_loopback, join_url};
+use paceline_providers::{Answer, Dialect, Reading, TokenRatio, Usage, collect, is_loopback, join_url, path_of};
 use reqwest::{Client, ClientBuilder, Url, redirect};
 
 use crate::no_answer::{LARGEST_HEAD, NoAnswer};
@@ -83,7 +83,8 @@ pub fn client_to(address: &str) -> ClientBuilder {
 pub struct Call {
     /// Default: `GET`.
     pub method: Method,
-    /// The path with its query below the sender's address, or a whole address where that is empty.
+    /// The path with its query below the sender's address, or a whole address. Where the sender has an address, a call to another
+    /// scheme, host or port carries no secret of the sender.
     pub url: String,
     /// They replace those of the sender, but no secret.
     pub headers: HeaderMap,
@@ -277,11 +278,20 @@ impl Sender {
     }
 
     fn address_of(&self, call: &Call) -> String {
-        if self.config.base_url.is_empty() { call.url.clone() } else { join_url(&self.config.base_url, &call.url) }
+        if call.url.starts_with('/') { join_url(&self.config.base_url, &call.url) } else { call.url.clone() }
+    }
+
+    /// Whether a call may carry the secrets: it goes to where they are meant for.
+    fn is_trusted(&self, call: &Call) -> bool {
+        let origin = |url: &str| Url::parse(url).ok().map(|url| url.origin());
+        let base = &self.config.base_url;
+        call.url.starts_with('/') || base.is_empty() || origin(&call.url) == origin(base)
     }
 
     fn headers_of(&self, call: &Call) -> HeaderMap {
         let mut headers = self.config.headers.clone();
+        let secrets: Vec<_> = self.config.headers.iter().filter(|(_, value)| value.is_sensitive()).collect();
+        secrets.iter().for_each(|(name, _)| drop(headers.remove(*name)));
         if call.body.is_empty() {
             headers.remove(CONTENT_TYPE);
         }
@@ -290,8 +300,8 @@ impl Sender {
         }
         // A call replaces what is configured, but no secret.
         headers.extend(call.headers.clone());
-        for (name, key) in self.config.headers.iter().filter(|(_, value)| value.is_sensitive()) {
-            headers.insert(name, key.clone());
+        if self.is_trusted(call) {
+            secrets.into_iter().for_each(|(name, key)| drop(headers.insert(name, key.clone())));
         }
         headers
     }
@@ -307,7 +317,7 @@ impl Sender {
                 }
                 reading
             }
-            Err(error) => error.reading(dialect.provider(), now),
+            Err(error) => dialect.within_reach(error.reading(dialect.provider(), now)),
         }
     }
 
@@ -367,12 +377,6 @@ fn is_cut_short(answer: &Response<Bytes>, reading: &Reading) -> bool {
 /// An answer to a call of that path, as the tables read it.
 fn as_read<'a>(answer: &'a Response<Bytes>, path: &'a str) -> Answer<'a> {
     Answer { status: answer.status().as_u16(), headers: answer.headers(), body: answer.body(), path }
-}
-
-/// The path of a whole address.
-fn path_of(url: &str) -> &str {
-    let Some((_, behind)) = url.split_once("://") else { return url };
-    behind.find('/').map_or("/", |path| &behind[path..])
 }
 
 /// Why an answer that points elsewhere was not followed there. A query is not named: it may be secret.

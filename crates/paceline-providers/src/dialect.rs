@@ -5,7 +5,7 @@ use std::iter;
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName};
-use paceline_core::{Class, Cost, Timestamp};
+use paceline_core::{Class, Cost, LimitScope, Timestamp};
 
 use super::body::{Body, Wanted};
 use super::case::{Case, Decision};
@@ -47,6 +47,7 @@ pub struct Dialect {
     wait_headers: Vec<HeaderName>,
     longest_pause: Duration,
     expected: Option<Expected>,
+    keyless: bool,
 }
 
 impl From<Provider> for Dialect {
@@ -54,7 +55,7 @@ impl From<Provider> for Dialect {
     fn from(provider: Provider) -> Self {
         let table = Cow::Borrowed(provider.table());
         let (rules, wait_headers) = (Vec::new(), Vec::new());
-        Self { provider, table, rules, wait_headers, longest_pause: LONGEST_PAUSE, expected: None }
+        Self { provider, table, rules, wait_headers, longest_pause: LONGEST_PAUSE, expected: None, keyless: false }
     }
 }
 
@@ -188,8 +189,28 @@ impl Dialect {
             settlement: Settlement::of(&table.charge, answer.path, answer.status, decision.class),
             long_period,
             limits,
-            ..Reading::from(decision)
+            ..self.within_reach(Reading::from(decision))
         }
+    }
+
+    /// For calls without a key: a server that refuses one speaks for no other group of calls.
+    #[must_use]
+    pub const fn without_key(mut self) -> Self {
+        self.keyless = true;
+        self
+    }
+
+    /// What an answer means where each host is limited by itself: none of it reaches further than its host. Nor does a refused
+    /// key reach further than its group, where no key is sent.
+    #[must_use]
+    pub fn within_reach(&self, reading: Reading) -> Reading {
+        let alone = match self.scope() {
+            Scope::Host => true,
+            Scope::Group => self.keyless && reading.class == Class::Account,
+            _ => false,
+        };
+        let reach = if alone && reading.reach == LimitScope::Account { LimitScope::Scope } else { reading.reach };
+        Reading { reach, ..reading }
     }
 
     /// What a request is expected to cost before it is sent: one request, its bytes, its tokens, and units of the provider's
@@ -212,7 +233,7 @@ impl Dialect {
     }
 
     /// The name of the scope that a call belongs to: its path and model for an LLM API, the tables that its body names for
-    /// DynamoDB, its path or always the same one otherwise. A query string does not count.
+    /// DynamoDB, its path, the host of a whole address or always the same one otherwise. A query string does not count.
     pub fn scope_name(&self, path: &str, model: Option<&str>, body: &[u8]) -> String {
         self.table.api.scope_name(path, model, body)
     }
@@ -346,7 +367,17 @@ mod tests {
         }
         let by_path = Dialect::from(Provider::GitHub).with_scope(Scope::Endpoint);
         assert_eq!(by_path.scope_name("/search/code?q=x", None, b""), "/search/code", "a user's scope knows no other");
+        let by_host = Dialect::from(Provider::Generic).with_scope(Scope::Host);
+        for (path, scope) in [("https://A.example/x?y", "a.example"), ("http://b.example:81/x", "b.example:81")] {
+            assert_eq!(by_host.scope_name(path, None, b""), scope);
+        }
+        let answer = Answer { status: 401, headers: &HeaderMap::new(), body: b"", path: "" };
+        let reading = by_host.read(&answer, Timestamp::from_millis(0));
+        assert_eq!((reading.class, reading.reach), (Class::Account, LimitScope::Scope), "other hosts know no such key");
         let by_group = Dialect::from(Provider::Generic).with_scope(Scope::Group);
+        let reach = |dialect: &Dialect| dialect.read(&answer, Timestamp::from_millis(0)).reach;
+        assert_eq!(reach(&by_group), LimitScope::Account, "one key for all groups");
+        assert_eq!(reach(&by_group.clone().without_key()), LimitScope::Scope);
         for (path, scope) in [("/shop/7/items?q=/x", "/shop"), ("/shop", "/shop"), ("/", "/"), ("", "")] {
             assert_eq!(by_group.scope_name(path, None, b""), scope, "{path}");
         }

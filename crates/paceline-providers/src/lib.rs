@@ -73,7 +73,7 @@ pub mod words;
 use http::HeaderMap;
 use paceline_core::Timestamp;
 
-pub use address::{is_loopback, join_url};
+pub use address::{host, is_loopback, join_url, path_of};
 pub use charge::Settlement;
 pub use collect::collect;
 pub use dialect::Dialect;

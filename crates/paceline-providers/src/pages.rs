@@ -63,6 +63,7 @@ fn facts(table: &Table) -> Vec<(&'static str, String)> {
     let together = match api.scope {
         Scope::Model => "calls of one path and model",
         Scope::Endpoint => "calls of one path",
+        Scope::Host => "calls to one host",
         Scope::Table => "calls that name the same table in their body",
         Scope::Key => "all calls with one key",
         Scope::Group => "calls of one group",

@@ -1,5 +1,6 @@
 //! The handle that a runner holds: everything goes through one queue to the thread that owns the files.
 
+use crate::state::State;
 use std::sync::{Arc, mpsc};
 
 use paceline_core::Timestamp;
@@ -9,7 +10,7 @@ use crate::command::Command;
 use crate::disk_space::Room;
 use crate::error::{DiskFull, JournalError};
 use crate::history::Minute;
-use crate::item::{Claim, Finished, JournalItem, ModelUsage, RecordStatus, Rescheduled, State, Unanswered};
+use crate::item::{ClaimedItems, FinishStatus, Finished, JournalItem, ModelUsage, Rescheduled, Unanswered};
 use crate::journal_db::JournalDb;
 use crate::line::CustomId;
 use crate::load::{self, Loader};
@@ -189,14 +190,18 @@ impl Journal {
         now: Timestamp,
         limit: usize,
         except: Vec<Arc<str>>,
-        reply: impl FnOnce(Result<Claim, JournalError>) + Send + 'static,
+        reply: impl FnOnce(Result<ClaimedItems, JournalError>) + Send + 'static,
     ) {
         self.writer.send(Command::Claim { now, limit, except, reply: Box::new(reply) });
     }
 
     /// Hands out those of the items that wait, whatever their due time and scope, and marks them in flight. The answer's
     /// `next_due` says nothing.
-    pub fn claim_items(&self, ordinals: Vec<u64>, reply: impl FnOnce(Result<Claim, JournalError>) + Send + 'static) {
+    pub fn claim_items(
+        &self,
+        ordinals: Vec<u64>,
+        reply: impl FnOnce(Result<ClaimedItems, JournalError>) + Send + 'static,
+    ) {
         self.writer.send(Command::ClaimItems { ordinals, reply: Box::new(reply) });
     }
 
@@ -204,7 +209,7 @@ impl Journal {
     ///
     /// # Errors
     /// [`JournalError::Stopped`], [`JournalError::Closed`].
-    pub fn claim_now(&self, now: Timestamp, limit: usize) -> Result<Claim, JournalError> {
+    pub fn claim_now(&self, now: Timestamp, limit: usize) -> Result<ClaimedItems, JournalError> {
         wait(|reply| self.claim(now, limit, Vec::new(), reply))
     }
 
@@ -232,7 +237,7 @@ impl Journal {
     }
 
     /// Records the end of an item: its line is on disk, and the item ended, when `reply` is called.
-    pub fn finish(&self, finished: Finished, reply: impl FnOnce(Result<RecordStatus, JournalError>) + Send + 'static) {
+    pub fn finish(&self, finished: Finished, reply: impl FnOnce(Result<FinishStatus, JournalError>) + Send + 'static) {
         self.writer.send(Command::Finish(Box::new(finished), Box::new(reply)));
     }
 
@@ -240,7 +245,7 @@ impl Journal {
     pub fn reschedule(
         &self,
         next: Rescheduled,
-        reply: impl FnOnce(Result<RecordStatus, JournalError>) + Send + 'static,
+        reply: impl FnOnce(Result<FinishStatus, JournalError>) + Send + 'static,
     ) {
         self.writer.send(Command::Reschedule(Box::new(next), Box::new(reply)));
     }
@@ -251,7 +256,7 @@ impl Journal {
         &self,
         ordinal: u64,
         sent: Option<Unanswered>,
-        reply: impl FnOnce(Result<RecordStatus, JournalError>) + Send + 'static,
+        reply: impl FnOnce(Result<FinishStatus, JournalError>) + Send + 'static,
     ) {
         self.writer.send(Command::Release { ordinal, sent: sent.map(Box::new), reply: Box::new(reply) });
     }
@@ -442,7 +447,7 @@ impl Journal {
         self.writer.query(scope::scopes)
     }
 
-    /// When the next waiting item may start, as [`Claim::next_due`].
+    /// When the next waiting item may start, as [`ClaimedItems::next_due`].
     ///
     /// # Errors
     /// As for [`counts`](Self::counts).

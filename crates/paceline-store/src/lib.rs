@@ -5,7 +5,7 @@
 //!
 //! ```
 //! use paceline_core::Timestamp;
-//! use paceline_store::{ResultBody, CustomId, End, Finished, InputFingerprint, Journal, NewItem, Opened, Options, Paths};
+//! use paceline_store::{ResultBody, CustomId, End, Finished, InputFingerprint, Journal, LoadedLine, Opened, Options, Paths};
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let folder = tempfile::tempdir()?;
 //! # let input = folder.path().join("requests.jsonl");
@@ -17,7 +17,7 @@
 //!     Opened::Changed { .. } => unreachable!("only when it is asked for"),
 //!     Opened::New(mut loader) => {
 //!         let id = CustomId::from("first");
-//!         loader.add(&NewItem { custom_id: &id, line: 1, src_off: 0, src_len: 3, body: b"{}", scope: "chat" })?;
+//!         loader.add(&LoadedLine { custom_id: &id, line: 1, src_off: 0, src_len: 3, body: b"{}", scope: "chat" })?;
 //!         loader.finish()?
 //!     }
 //! };
@@ -60,6 +60,7 @@ mod rescope;
 mod schema;
 mod scope;
 mod snapshot;
+mod state;
 mod unanswered;
 mod usage;
 pub mod work;
@@ -72,8 +73,8 @@ pub use disk_space::{DiskSpace, Room};
 pub use error::{DiskFull, JournalError};
 pub use history::Minute;
 pub use item::{
-    CallTotals, Claim, Claimed, End, Finished, Forgiven, JournalItem, LastAnswer, ModelUsage, NewItem, RecordStatus,
-    RefusedLine, Rescheduled, State, Tally, Unanswered,
+    CallTotals, ClaimedItem, ClaimedItems, End, FinishStatus, Finished, JournalItem, LastAnswer, LoadedLine,
+    ModelUsage, RefusedLine, Rescheduled, Tally, Unanswered,
 };
 pub use journal::{Journal, Opened, Options};
 pub use line::{CustomId, LineForm, ResultBody, ResultLine, encode_line};
@@ -89,3 +90,4 @@ pub use report::{DeferReason, Deferred, JobCounts, ReportRow, Rows};
 pub use schema::{ACCOUNT, hash};
 pub use scope::{ScopeRow, ScopeStatus};
 pub use snapshot::{SnapshotUpdate, StoredSnapshot};
+pub use state::{Forgiven, State};

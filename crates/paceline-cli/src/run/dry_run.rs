@@ -19,6 +19,7 @@ use crate::run::budgets;
 use crate::run::calls::budget::{Budget, Used};
 use crate::run::job::job_config::JobConfig;
 use crate::run::job::{done, load};
+use crate::run::lines::address::Addresses;
 use crate::run::lines::convert::Converter;
 use crate::run::lines::format::Format;
 use crate::run::lines::input::{Input, Span};
@@ -119,8 +120,7 @@ fn load_aside(
 }
 
 fn format(args: &RunArgs, input: &Input, upstream: &Upstream) -> Result<Format, Failure> {
-    let base_url = upstream.base_url.as_deref().unwrap_or_default();
-    Format::choose(args.format, args.endpoint.as_deref(), input, upstream.provider, base_url)
+    Format::choose(args.format, args.endpoint.as_deref(), input, upstream.provider, &Addresses::of(upstream))
 }
 
 /// What there is to do.

@@ -31,6 +31,7 @@ use self::job::job_config::JobConfig;
 use self::job::load::Job;
 use self::job::load_guard::LoadGuard;
 use self::job::{account_lock, background_load, check_paths, done, holds, interrupted, load, refused};
+use self::lines::address::Addresses;
 use self::lines::convert::Converter;
 use self::lines::format::Format;
 use self::lines::input::Input;
@@ -79,7 +80,8 @@ pub(crate) async fn command(args: RunArgs, everywhere: &Everywhere) -> Result<St
     let mock = mock::start_for(&mut upstream, args.seed).await?;
     let base_url = upstream.base_url.clone().unwrap_or_default();
     let limiter = limiter(&upstream, args.seed)?;
-    let format = Format::choose(args.format, args.endpoint.as_deref(), &input, upstream.provider, &base_url)?;
+    let format =
+        Format::choose(args.format, args.endpoint.as_deref(), &input, upstream.provider, &Addresses::of(&upstream))?;
     let job = tokio::task::block_in_place(|| {
         let job = load::open(lock, paths.clone(), &mut input, &format, &upstream, &args)?;
         preparing.begun();

@@ -78,6 +78,20 @@ fn objects_fill_a_template_and_a_table_may_be_bodies() {
 }
 
 #[test]
+fn a_parquet_file_is_refused_with_the_command_that_makes_lines_of_it() {
+    let server = Server::new(|_| Reply::ok());
+    for (name, flags) in [("in.parquet", &[][..]), ("in.csv", &CHAT)] {
+        let job = job_of(name, "PAR1\u{15}\u{4}");
+        let (code, log) = run(&job, &server, name, flags);
+        let duckdb = format!("duckdb -c \"COPY (FROM '{name}') TO 'in.jsonl' (FORMAT json)\"");
+        assert!(code == 2 && log.contains("it is a Parquet file") && log.contains(&duckdb), "{code} {log}");
+    }
+    let job = job_of("in.txt", "PAR");
+    let (code, log) = run(&job, &server, "in.txt", &CHAT);
+    assert_eq!((code, bodies(&server)), (0, vec![asked("PAR")]), "a short prompt is one: {log}");
+}
+
+#[test]
 fn what_makes_no_request_is_refused_by_row_and_name() {
     let server = Server::new(|_| Reply::ok());
     let template = |template: &'static str| [&CHAT[..], &["--prompt-template", template]].concat();

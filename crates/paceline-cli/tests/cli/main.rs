@@ -23,6 +23,8 @@ mod explain;
 mod files;
 mod forms;
 mod help;
+#[cfg(unix)]
+mod hosts;
 mod input;
 mod order;
 mod outage;

@@ -35,6 +35,28 @@ async fn an_answer_repeats_no_key_whether_it_was_marked_or_not() {
 }
 
 #[tokio::test]
+async fn a_call_to_another_host_carries_no_secret_of_the_sender() {
+    let (ours, other) = (Server::new(|_| Some(ok("{}"))).await, Server::new(|_| Some(ok("{}"))).await);
+    let mut config = ours.config(Provider::Generic);
+    config.headers.insert("authorization", HeaderValue::from_static(KEY));
+    config.headers.insert("x-team", HeaderValue::from_static("a"));
+    let sender = sender(config);
+    let to = |url: &str| Call { url: format!("{url}/a?b=1"), ..Call::default() };
+    let mut with_its_own = to(&other.url);
+    with_its_own.headers.insert("authorization", HeaderValue::from_static("Bearer its-own"));
+    for call in [to(&ours.url), to(&other.url), with_its_own] {
+        send(&sender, 1, &call).await.answer.unwrap();
+    }
+    let sent = |server: &Server, number: usize, name: &str| {
+        server.arrivals()[number].headers.get(name).map(|value| value.to_str().unwrap().to_owned())
+    };
+    assert_eq!(sent(&ours, 0, "authorization").as_deref(), Some(KEY));
+    assert_eq!([sent(&other, 0, "authorization"), sent(&other, 0, "x-team")], [None, Some("a".to_owned())]);
+    assert_eq!(sent(&other, 1, "authorization").as_deref(), Some("Bearer its-own"));
+    assert_eq!(other.arrivals()[0].path, "/a?b=1");
+}
+
+#[tokio::test]
 async fn a_call_replaces_headers_and_no_secret() {
     let server = Server::new(|_| Some(ok("{}"))).await;
     let mut config = server.config(Provider::OpenAi);

@@ -26,7 +26,7 @@ pub use self::values::HeaderFields;
 use self::values::{
     authorization, class, dimension, duration, fields, header_fields, header_name, one_header_name, prefixes, restores,
 };
-use super::dynamodb;
+use super::{address, dynamodb};
 
 /// The words that decide, whichever provider sends them.
 #[derive(Deserialize)]
@@ -147,6 +147,8 @@ pub enum Scope {
     Model,
     /// The calls of one path.
     Endpoint,
+    /// The calls to one host: nothing reaches further, for no two hosts share an account.
+    Host,
     /// The calls whose bodies name the same table of DynamoDB's.
     Table,
     /// All calls with one key.
@@ -277,6 +279,7 @@ impl Api {
         }
         match (self.scope, model) {
             (Scope::Key, _) => "all".to_owned(),
+            (Scope::Host, _) => address::host(path).unwrap_or_else(|| "all".to_owned()),
             (Scope::Table, _) => dynamodb::tables(body).unwrap_or_else(|| "all".to_owned()),
             (Scope::Model, Some(model)) => format!("{path} {model}"),
             (Scope::Model, None) | (Scope::Endpoint, _) => path.to_owned(),

@@ -3,6 +3,7 @@
 mod queue;
 mod row;
 
+use crate::state::{Forgiven, State};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,8 +18,8 @@ use super::checks::{check, keepable};
 use super::clock::WorkClock;
 use super::error::WorkError;
 use super::item::{
-    Added, Amend, Claim, ClaimOutcome, ClaimRequest, Filter, Forgiven, HistoryEntry, NewItem, RecordStatus, State,
-    StateCounts, WorkItem, WorkerId,
+    Added, Amend, Claim, ClaimOutcome, ClaimRequest, Filter, HistoryEntry, NewItem, RecordStatus, StateCounts,
+    WorkItem, WorkerId,
 };
 use super::lanes::{Asked, EARLIEST, Taking};
 use super::store::{StoreFuture, WorkStore};

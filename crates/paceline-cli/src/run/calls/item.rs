@@ -14,7 +14,7 @@ use paceline_core::{
 };
 use paceline_http::{Call, Exchange, Sender};
 use paceline_providers::Usage;
-use paceline_store::{Claimed, Journal, ModelUsage, Room};
+use paceline_store::{ClaimedItem, Journal, ModelUsage, Room};
 use serde_json::value::RawValue;
 use tokio::sync::{oneshot, watch};
 
@@ -83,7 +83,7 @@ pub(crate) enum Phase {
 /// A try that is over.
 #[derive(Debug)]
 pub(crate) struct Tried {
-    pub(crate) item: Claimed,
+    pub(crate) item: ClaimedItem,
     pub(crate) end: TryEnd,
 }
 
@@ -188,7 +188,7 @@ impl Context {
 
     /// Tries an item once; it asks for its permit when its turn comes. Nothing is lost if the future is dropped, but the call
     /// may be repeated then.
-    pub(crate) async fn attempt(&self, item: Claimed, turn: PermitTurn) -> Tried {
+    pub(crate) async fn attempt(&self, item: ClaimedItem, turn: PermitTurn) -> Tried {
         let end = match self.prepare(&item) {
             Ok(Ready { request, expected, call }) => match self.was_cut_off(&item, &call.1) {
                 Some(reason) => TryEnd::Impossible(Impossible::Unknown(reason)),
@@ -202,7 +202,7 @@ impl Context {
         Tried { item, end }
     }
 
-    fn prepare(&self, item: &Claimed) -> Result<Ready<(Echo, Call)>, InputBroken> {
+    fn prepare(&self, item: &ClaimedItem) -> Result<Ready<(Echo, Call)>, InputBroken> {
         let span = Span { offset: item.src_off, len: item.src_len };
         let bytes = self.input.read(span).map_err(|source| InputBroken::Io { line: item.line, source })?;
         let line = self.format.read(&bytes, item.line)?;
@@ -247,16 +247,16 @@ impl Context {
     }
 
     /// What ends an item whose call had left when an earlier run was killed, where that must not be done twice.
-    fn was_cut_off(&self, item: &Claimed, call: &Call) -> Option<GiveUp> {
+    fn was_cut_off(&self, item: &ClaimedItem, call: &Call) -> Option<GiveUp> {
         self.unanswered.contains(&item.ordinal).then(|| self.sender.unknown_outcome(call).ends()).flatten()
     }
 
-    fn same_at_each_try(&self, item: &Claimed) -> HeaderValue {
+    fn same_at_each_try(&self, item: &ClaimedItem) -> HeaderValue {
         let key = format!("{}-{}", self.journal.id(), item.ordinal);
         HeaderValue::from_maybe_shared(Bytes::from(key)).expect("a job's name and a number are digits and letters")
     }
 
-    async fn perform(&self, ready: Ready<Option<(Echo, Call)>>, item: &Claimed, mut turn: PermitTurn) -> TryEnd {
+    async fn perform(&self, ready: Ready<Option<(Echo, Call)>>, item: &ClaimedItem, mut turn: PermitTurn) -> TryEnd {
         let Ready { request, expected, call } = ready;
         let began = self.limiter.now();
         let budgeted = tokio::select! {
@@ -331,7 +331,7 @@ impl Context {
     }
 
     /// What the result of an item repeats, from the input.
-    pub(crate) fn echo(&self, item: &Claimed) -> Echo {
+    pub(crate) fn echo(&self, item: &ClaimedItem) -> Echo {
         let span = Span { offset: item.src_off, len: item.src_len };
         let bytes = self.input.read(span).unwrap_or_default();
         let read = self.format.read(&bytes, item.line).ok();

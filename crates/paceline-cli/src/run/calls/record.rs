@@ -7,7 +7,7 @@ use paceline::{BackingOff, Instant};
 use paceline_core::{Class, LimitScope, NextAction, Request, Retry, Timestamp};
 use paceline_http::NoAnswer;
 use paceline_store::{
-    Appended, CallTotals, Claimed, End, Finished, Journal, LastAnswer, Rescheduled, ResultBody, Tally, Unanswered,
+    Appended, CallTotals, ClaimedItem, End, Finished, Journal, LastAnswer, Rescheduled, ResultBody, Tally, Unanswered,
 };
 
 use crate::run::calls::acknowledge::Acknowledge;
@@ -134,18 +134,18 @@ impl Recorder {
         }
     }
 
-    fn give_back(&self, item: &Claimed) -> Recorded {
+    fn give_back(&self, item: &ClaimedItem) -> Recorded {
         self.journal.release(item.ordinal, None, self.acknowledge.reply());
         Recorded { due: Some(Timestamp::from_millis(0)), ..Recorded::default() }
     }
 
     /// Gives an item of a closed scope back. The journal holds what is closed, so that its items are not claimed before.
-    fn put_off(&mut self, item: &Claimed, pause: Pause) -> Recorded {
+    fn put_off(&mut self, item: &ClaimedItem, pause: Pause) -> Recorded {
         self.holds.close(&item.scope, pause);
         Recorded { due: Some(pause.until), ..self.give_back(item) }
     }
 
-    fn impossible(&mut self, context: &Context, item: &Claimed, why: &Impossible) -> Recorded {
+    fn impossible(&mut self, context: &Context, item: &ClaimedItem, why: &Impossible) -> Recorded {
         let (code, class, reason) = match why {
             Impossible::TooLarge(_) => (TOO_LARGE, Class::Invalid, "too_large"),
             Impossible::Unknown(reason) => ("killed", Class::Transient, reason.as_str()),
@@ -173,7 +173,7 @@ impl Recorder {
         self.ended(failed)
     }
 
-    fn sent(&mut self, context: &Context, item: &Claimed, sent: Sent) -> Recorded {
+    fn sent(&mut self, context: &Context, item: &ClaimedItem, sent: Sent) -> Recorded {
         let adds = entry::added(item, &sent);
         self.figures.add(&adds);
         self.minutes.called(
@@ -212,7 +212,7 @@ impl Recorder {
         recorded
     }
 
-    fn succeeded(&mut self, item: &Claimed, sent: Sent, adds: CallTotals) {
+    fn succeeded(&mut self, item: &ClaimedItem, sent: Sent, adds: CallTotals) {
         for earlier in self.same.disarm() {
             self.fail(earlier);
         }
@@ -233,7 +233,7 @@ impl Recorder {
     fn again(
         &mut self,
         context: &Context,
-        item: &Claimed,
+        item: &ClaimedItem,
         sent: &Sent,
         next: &Request,
         delay: Duration,
@@ -258,7 +258,7 @@ impl Recorder {
     }
 
     /// The one line of a re-send. What an account's stop keeps back is not sent again in this run, so it has none.
-    fn sent_again(&mut self, item: &Claimed, sent: &Sent, next: &Request, delay: Duration, not_before: Timestamp) {
+    fn sent_again(&mut self, item: &ClaimedItem, sent: &Sent, next: &Request, delay: Duration, not_before: Timestamp) {
         let class = sent.exchange.reading.class;
         let said = entry::said(sent);
         let said = text::cut(&said, LONGEST_CAUSE);

@@ -19,6 +19,16 @@ pub(crate) enum InputError {
         /// The folder.
         path: PathBuf,
     },
+    /// Columns, and no lines.
+    #[error(
+        "cannot read {}: it is a Parquet file; write its rows as lines of JSON and name those: {}",
+        name(path),
+        as_lines(path)
+    )]
+    Parquet {
+        /// The input.
+        path: PathBuf,
+    },
     /// Compressed data that is none, or not all of it.
     #[error(
         "cannot unpack {}: it is no gzip file, or cut, damaged or followed by something else ({source}); \
@@ -61,10 +71,29 @@ pub(crate) enum InputError {
 }
 
 impl InputError {
+    /// Refuses a Parquet file by its first bytes.
+    ///
+    /// # Errors
+    /// [`InputError::Parquet`].
+    pub(crate) fn of_columns(path: &Path, head: &[u8]) -> Result<(), Self> {
+        if head == b"PAR1" { Err(Self::Parquet { path: path.to_owned() }) } else { Ok(()) }
+    }
+
     /// For `map_err` where the input is read.
     pub(crate) fn unreadable(path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Unreadable { path: path.to_owned(), source }
     }
+}
+
+/// A command that makes lines of JSON of a Parquet file.
+fn as_lines(path: &Path) -> String {
+    let from = if path == Path::new("-") { Path::new("in.parquet") } else { path };
+    let (from, to) = (from.display(), from.with_extension("jsonl"));
+    let to = to.display();
+    format!(
+        "duckdb -c \"COPY (FROM '{from}') TO '{to}' (FORMAT json)\", or python -c \"import pandas; \
+         pandas.read_parquet('{from}').to_json('{to}', orient='records', lines=True)\""
+    )
 }
 
 /// An input as people call it.

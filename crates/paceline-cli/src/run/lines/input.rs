@@ -12,7 +12,7 @@ use paceline_store::{InputCursor, InputFingerprint};
 
 use crate::run::lines::convert::Converter;
 use crate::run::lines::error::{InputError, name};
-use crate::run::lines::spool::{Earlier, Spool};
+use crate::run::lines::spool::{self, Earlier, Spool};
 
 /// The longest line accepted, in bytes: twice what the largest request bodies of today need.
 pub(crate) const LONGEST_LINE: u64 = 64 << 20;
@@ -107,12 +107,14 @@ impl Input {
     /// Opens a file of requests as it is.
     ///
     /// # Errors
-    /// [`InputError::Unreadable`], [`InputError::Folder`].
+    /// [`InputError::Unreadable`], [`InputError::Folder`], [`InputError::Parquet`].
     pub(crate) fn open(path: &Path) -> Result<Self, InputError> {
         let file = File::open(path).map_err(InputError::unreadable(path))?;
         if file.metadata().map_err(InputError::unreadable(path))?.is_dir() {
             return Err(InputError::Folder { path: path.to_owned() });
         }
+        let head = spool::head(&mut &file).map_err(InputError::unreadable(path))?;
+        InputError::of_columns(path, &head)?;
         Ok(Self { source: path.to_owned(), path: path.to_owned(), file: Mutex::new(file), spool: None })
     }
 

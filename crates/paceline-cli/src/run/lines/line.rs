@@ -9,7 +9,7 @@ use paceline_config::CallNames;
 use paceline_store::{CustomId, End, LineForm, ResultBody, ResultLine};
 use serde_json::value::RawValue;
 
-use crate::run::lines::address;
+use crate::run::lines::address::Addresses;
 use crate::run::lines::headers;
 use crate::run::lines::members::{self, Members};
 
@@ -172,7 +172,7 @@ pub(crate) fn batch<'a>(
     custom_id: CustomId,
     text: &'a str,
     members: &Members<'a>,
-    base: &str,
+    addresses: &Addresses,
     objects: bool,
 ) -> Result<Line<'a>, Fault> {
     let method = method(members)?;
@@ -180,7 +180,7 @@ pub(crate) fn batch<'a>(
         Some(url) => members::text(url).ok_or_else(|| Fault::new("invalid_url", Some("url"), "expected a text"))?,
         None => Cow::Borrowed(""),
     };
-    let url = address::relative(url, base).map_err(|message| Fault::new("invalid_url", Some("url"), message))?;
+    let url = addresses.of_line(url).map_err(|message| Fault::new("invalid_url", Some("url"), message))?;
     let headers = members.get("headers").map_or_else(|| Ok(HeaderMap::new()), headers::read);
     let headers = headers.map_err(|message| Fault::new("invalid_headers", Some("headers"), message))?;
     let json = members.raw("body").map_or("", RawValue::get);

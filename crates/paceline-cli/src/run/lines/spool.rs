@@ -152,6 +152,10 @@ impl Source {
 
     /// Writes everything to a new file, and returns its length once it is on disk.
     fn copy_to(&mut self, path: &Path, converter: Option<&Converter>) -> Result<u64, InputError> {
+        let head = head(&mut self.reader).map_err(|error| self.failed(error))?;
+        InputError::of_columns(&self.path, &head)?;
+        let rest = std::mem::replace(&mut self.reader, Box::new(io::empty()));
+        self.reader = Box::new(io::Cursor::new(head).chain(rest));
         let mut file = private_file().create(true).truncate(true).open(path).map_err(cannot_write(path))?;
         let copied = match converter {
             Some(converter) => self.convert(converter, &mut file, path)?,
@@ -200,6 +204,16 @@ impl Source {
             _ => InputError::Unreadable { path, source },
         }
     }
+}
+
+/// The first bytes of a file, by which some kinds are known.
+///
+/// # Errors
+/// What the file system says.
+pub(crate) fn head(file: &mut impl Read) -> io::Result<Vec<u8>> {
+    let mut head = Vec::new();
+    file.take(4).read_to_end(&mut head)?;
+    Ok(head)
 }
 
 /// The length and hash of a file, which is read once for it and then stands at its front again. Its name and its time of

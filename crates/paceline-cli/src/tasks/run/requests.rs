@@ -23,6 +23,7 @@ use crate::run::calls::entry;
 use crate::run::calls::fail_fast::Reachability;
 use crate::run::calls::stop::StopReason;
 use crate::run::job::account_lock;
+use crate::run::lines::address::Addresses;
 use crate::run::lines::format::Format;
 use crate::run::lines::line::Echo;
 use crate::text;
@@ -31,7 +32,8 @@ use crate::upstream;
 /// Sends items to one upstream.
 pub(super) struct Requests {
     upstream: Upstream,
-    base_url: String,
+    /// Where payloads may lead.
+    addresses: Addresses,
     /// The name of the account that pays; of the mock, which begins anew each time, nothing is kept.
     account: Option<String>,
     /// Where bare bodies go.
@@ -74,14 +76,15 @@ impl Requests {
         let mock = mock::start_for(&mut upstream, None).await?;
         let base_url = upstream.base_url.clone().unwrap_or_default();
         let account = mock.is_none().then(|| account_lock::account(&base_url, &headers));
+        let addresses = Addresses::of(&upstream);
         if endpoint.is_some() {
-            Format::of_one(b"{}", "", endpoint.as_deref(), upstream.provider, &base_url)
+            Format::of_one(b"{}", "", endpoint.as_deref(), upstream.provider, &addresses)
                 .map_err(exit::Failure::refused)?;
         }
         let sender = upstream::sender(&upstream, headers, timeout)?;
         Ok(Self {
             upstream,
-            base_url,
+            addresses,
             account,
             endpoint,
             sender,
@@ -133,7 +136,7 @@ impl Requests {
             |code: &str, words: String| Failure { code: Some(code.to_owned()), ..Failure::new(Class::Invalid, words) };
         let payload = task.payload().as_bytes();
         let format =
-            Format::of_one(payload, task.key(), self.endpoint.as_deref(), self.upstream.provider, &self.base_url)
+            Format::of_one(payload, task.key(), self.endpoint.as_deref(), self.upstream.provider, &self.addresses)
                 .map_err(|words| invalid("format_mismatch", words))?;
         let line = format.read(payload, 1).map_err(|error| invalid(error.code, error.reason()))?;
         let group = Some(&*task.item().group).filter(|group| *group != DEFAULT_GROUP);

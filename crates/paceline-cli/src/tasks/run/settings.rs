@@ -97,8 +97,8 @@ pub(crate) struct Args {
     /// A limit: 500rpm, '10 rps', '90 per 10s', '50 concurrent', with --http '200k tpm'; may be repeated
     #[arg(help_heading = PACE, long, value_name = "LIMIT", allow_hyphen_values = true)]
     limit: Vec<String>,
-    /// What is slowed down together: model, endpoint (one path), group (of the item), table or all [default: what the provider
-    /// limits together, for a generic API the group]
+    /// What is slowed down together: model, endpoint (one path), host (payloads may name any, which get no key), group (of the
+    /// item), table or all [default: what the provider limits together, for a generic API the group]
     #[arg(help_heading = PACE, long, value_name = "WHAT")]
     scope: Option<String>,
     /// Tries that may begin at once after idling [default: the limit per second, rounded up]

@@ -1,13 +1,14 @@
 //! An item in memory, and what happens to it.
 
+use crate::state::{Forgiven, State};
 use std::time::Duration;
 
 use paceline_core::retry::Counted;
 use paceline_core::{Timestamp, UnknownOutcome};
 
 use crate::work::item::{
-    ClaimOutcome, Claimed, DecisionRecord, EVENTS, Failure, Forgiven, HISTORY, HistoryEntry, State, Transition,
-    WorkItem, WorkerId, shortened,
+    ClaimOutcome, Claimed, DecisionRecord, EVENTS, Failure, HISTORY, HistoryEntry, Transition, WorkItem, WorkerId,
+    shortened,
 };
 use crate::work::lanes::EARLIEST;
 

@@ -1,5 +1,6 @@
 //! Recording in batches: new items, what became of claimed ones, and what a person does to them.
 
+use crate::state::State;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
@@ -10,9 +11,7 @@ use tokio_postgres::Error;
 use super::connection::Tx;
 use super::scopes;
 use crate::query::millis;
-use crate::work::item::{
-    Added, Amend, ClaimOutcome, EVENTS, Filter, NewItem, RecordStatus, State, Transition, shortened,
-};
+use crate::work::item::{Added, Amend, ClaimOutcome, EVENTS, Filter, NewItem, RecordStatus, Transition, shortened};
 
 /// The guard stands in the statement: the fence is that of the claim, or nothing is recorded. `kind` 1 is an item that goes
 /// back as it was found. Without a decision the last failure stays. Where nothing was sent since its bounds began, neither has

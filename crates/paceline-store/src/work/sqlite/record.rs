@@ -1,5 +1,6 @@
 //! Recording: new items, what became of claimed ones, and what a person does to them.
 
+use crate::state::State;
 use paceline_core::Timestamp;
 use paceline_core::retry::Counted;
 use rusqlite::{Connection, OptionalExtension as _, params, params_from_iter, types::Value};
@@ -8,7 +9,7 @@ use super::lanes::KnownLanes;
 use super::scopes;
 use crate::query::millis;
 use crate::work::item::{
-    Added, Amend, ClaimOutcome, DecisionRecord, EVENTS, Filter, NewItem, RecordStatus, State, Transition, shortened,
+    Added, Amend, ClaimOutcome, DecisionRecord, EVENTS, Filter, NewItem, RecordStatus, Transition, shortened,
 };
 
 /// The guard stands in the statement: the fence is that of the claim, or nothing is recorded. Who records hands the item

@@ -1,11 +1,12 @@
 //! Rows as items and decisions.
 
+use crate::state::{Forgiven, State};
 use std::time::Duration;
 
 use paceline_core::{Class, Timestamp, UnknownOutcome};
 use rusqlite::{Connection, Row, params};
 
-use crate::work::item::{Failure, Forgiven, HistoryEntry, State, WorkItem};
+use crate::work::item::{Failure, HistoryEntry, WorkItem};
 
 /// An item from a row of its columns.
 pub(super) fn item(row: &Row<'_>) -> rusqlite::Result<WorkItem> {

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use paceline_core::{Instant, LimitScope, ScopeState, Timestamp};
-use paceline_store::{Appended, Claim, Journal, JournalError, SnapshotUpdate};
+use paceline_store::{Appended, ClaimedItems, Journal, JournalError, SnapshotUpdate};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
@@ -53,7 +53,7 @@ pub(crate) struct Dispatcher {
     /// Where they ask for their permits.
     lane: PermitQueue,
     by_scope: BTreeMap<Arc<str>, usize>,
-    claiming: Option<oneshot::Receiver<Result<Claim, JournalError>>>,
+    claiming: Option<oneshot::Receiver<Result<ClaimedItems, JournalError>>>,
     /// When the next claim can find something; none when nothing waits.
     next_due: Option<Timestamp>,
     /// The earliest due time given to an item since the claim under way was made, which does not know it.
@@ -219,7 +219,7 @@ impl Dispatcher {
         recorder.undecided().map_or(2 * concurrency + BEHIND, |left| left.max(*concurrency))
     }
 
-    fn start(&mut self, claim: Claim) {
+    fn start(&mut self, claim: ClaimedItems) {
         let now = self.parts.context.now();
         self.crowded = claim.items.is_empty() && claim.next_due.is_some_and(|due| due <= now) && !self.tasks.is_empty();
         self.next_due = earlier(claim.next_due, self.due_meanwhile);
@@ -312,13 +312,15 @@ fn earlier(a: Option<Timestamp>, b: Option<Timestamp>) -> Option<Timestamp> {
     [a, b].into_iter().flatten().min()
 }
 
-async fn answered(claiming: &mut Option<oneshot::Receiver<Result<Claim, JournalError>>>) -> Result<Claim, Failure> {
+async fn answered(
+    claiming: &mut Option<oneshot::Receiver<Result<ClaimedItems, JournalError>>>,
+) -> Result<ClaimedItems, Failure> {
     let Some(answer) = claiming else { return std::future::pending().await };
     let claim = answer.await.map_err(|_| Failure::interrupted("the journal went away"))?;
     *claiming = None;
     match claim {
         // The run has ended for that, and looks for nothing more.
-        Err(JournalError::DiskFull(_)) => Ok(Claim::default()),
+        Err(JournalError::DiskFull(_)) => Ok(ClaimedItems::default()),
         claim => claim.map_err(Failure::interrupted),
     }
 }

@@ -1,0 +1,63 @@
+//! Lines for many hosts, each of which is paced by itself.
+
+use paceline_store::work::{NewItem, State};
+use serde_json::json;
+
+use crate::support::{Job, Reply, Server, finish};
+use crate::tasks_run::{Store, ran};
+
+/// Pages of two servers in turn.
+fn pages(servers: [&Server; 2], count: usize) -> String {
+    let line = |n: usize| {
+        let url = format!("{}/page/{n}", servers[n % 2].url());
+        json!({"custom_id": format!("item-{n}"), "method": "GET", "url": url}).to_string() + "\n"
+    };
+    (0..count).map(line).collect()
+}
+
+#[test]
+fn a_host_that_asks_for_hours_or_a_key_holds_up_no_other() {
+    for (refusal, why) in [
+        (Reply::error(429, "slow down").with_header("retry-after", 7_200), "held: 127.0.0.1:"),
+        (Reply::error(401, "who are you"), "stopped: 127.0.0.1:"),
+    ] {
+        let (busy, other) = (Server::new(move |_| refusal.clone()), Server::new(|_| Reply::ok()));
+        let job = Job::with_input(&pages([&busy, &other], 20));
+        let flags = ["--scope", "host", "--max-wait", "1m", "--concurrency", "1"];
+        let (code, log) = finish(job.run(&other).args(flags));
+        let summary = job.summary();
+        assert_eq!((code, &summary["succeeded"], &summary["deferred"]), (3, &json!(10), &json!(10)), "{log}");
+        assert_eq!((busy.count(), other.count()), (1, 10), "{log}");
+        assert!(log.contains(why), "{log}");
+    }
+}
+
+#[test]
+fn items_of_a_store_go_to_many_hosts_and_the_key_to_one() {
+    let busy = Server::new(|_| Reply::error(429, "slow down").with_header("retry-after", 7_200));
+    let ours = Server::new(|_| Reply::ok());
+    let other = Server::new(|_| Reply::ok());
+    let store = Store::new();
+    let to = |server: &Server, n: usize| {
+        NewItem::new(format!("item-{n}"), json!({"method": "GET", "url": format!("{}/{n}", server.url())}).to_string())
+    };
+    let servers = [&busy, &ours, &other];
+    store.put((0..12).map(|n| to(servers[n % 3], n)).collect());
+    let flags = ["--http", "--base-url", &ours.url(), "--api-key-env", "KEY", "--max-wait", "1m", "--concurrency", "1"];
+    let run = ran(store.command().args(flags).args(["--scope", "host"]).env("KEY", "of-ours-alone"));
+    assert_eq!((run.code, &run.summary["succeeded"]), (3, &json!(8)), "{}", run.log);
+    assert_eq!((store.item("item-0").state, busy.count()), (State::Waiting, 1), "{}", run.log);
+    assert!(ours.arrivals().iter().all(|arrival| arrival.headers.contains_key("authorization")));
+    assert!(
+        other.arrivals().iter().chain(&busy.arrivals()).all(|arrival| !arrival.headers.contains_key("authorization"))
+    );
+}
+
+#[test]
+fn without_that_scope_another_host_is_refused_with_the_flag_that_takes_it() {
+    let (ours, other) = (Server::new(|_| Reply::ok()), Server::new(|_| Reply::ok()));
+    let job = Job::with_input(&pages([&ours, &other], 2));
+    let (code, log) = finish(&mut job.run(&ours));
+    assert!(code == 2 && log.contains("with --scope host lines may name any host"), "{log}");
+    assert_eq!((ours.count(), other.count()), (0, 0));
+}
