@@ -9,7 +9,7 @@ use paceline_core::Timestamp;
 use paceline_store::CallTotals;
 
 pub(crate) use columns::{WIDTH, cell, cut, padded, width, wrapped};
-pub(crate) use paceline_core::duration_words as duration;
+pub(crate) use paceline_core::format_duration as duration;
 pub(crate) use paceline_providers::words::{markdown, printable, printable_lines};
 
 /// A number with its thousands apart: `12,345`.

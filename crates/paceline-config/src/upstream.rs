@@ -125,6 +125,12 @@ impl Upstream {
         }
     }
 
+    /// Whether all calls are one scope although nothing is known about what the API limits together: a user who knows more can
+    /// divide them.
+    pub fn is_one_scope_by_default(&self) -> bool {
+        self.provider == Provider::Generic && self.tiers.is_empty() && self.dialect.is_one_scope()
+    }
+
     /// Calls of one group are limited together, unless the configuration says what is; where the provider is known, it says so.
     pub fn limits_groups(&mut self) {
         let is_configured =

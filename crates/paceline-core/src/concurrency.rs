@@ -12,7 +12,7 @@ use crate::admit::{Admit, WaitCause};
 use crate::config::Concurrency;
 use crate::error::ConfigError;
 
-/// So many limits after decreases are remembered.
+/// So many limits after decreases are kept for snapshots.
 const HISTORY: usize = 100;
 
 /// Where the limit stands.
@@ -81,7 +81,7 @@ pub(crate) struct InFlight {
     decreases: u64,
     /// Successes since the limit grew last; `limit` of them are one round trip.
     credit: u32,
-    /// The last call that had left at the last decrease.
+    /// The newest call sent before the last decrease.
     mark: u64,
     /// The limit before the last decrease.
     before: u32,
@@ -140,7 +140,7 @@ impl InFlight {
         self.limit
     }
 
-    /// A call that left as `number` succeeded: one more place per round trip.
+    /// Call `number` succeeded: the limit grows by one per round trip.
     pub(crate) fn succeeded(&mut self, number: u64) {
         if number > self.mark {
             self.backing_off = false;
@@ -152,7 +152,7 @@ impl InFlight {
         }
     }
 
-    /// A call that left as `number` was refused; `last` is the newest call that has left. Says whether the limit fell.
+    /// Call `number` was refused; `last` is the newest call sent. Returns whether the limit decreased.
     pub(crate) fn refused(&mut self, number: u64, last: u64) -> bool {
         self.refusals += 1;
         let halved = (self.limit / 2).max(self.floor);

@@ -22,6 +22,7 @@ use self::calls::acknowledge::Acknowledge;
 use self::calls::budget::{self, Budget};
 use self::calls::dispatch::{Dispatcher, Ended, Parts};
 use self::calls::fail_fast::FailFast;
+use self::calls::held_up::HeldUp;
 use self::calls::item::{Context, Phase};
 use self::calls::record::{About, Recorder};
 use self::calls::signals::{self, Signals};
@@ -136,6 +137,8 @@ impl Run<'_> {
             key: upstream::key_place(&self.upstream.key).into(),
             figures,
             max_wait: self.args.max_wait,
+            // Lines without a url of their own go to one path, which nothing divides.
+            held_up: (self.upstream.is_one_scope_by_default() && format.endpoint().is_empty()).then(HeldUp::default),
         };
         let context = Arc::new(Context {
             input,
@@ -228,6 +231,7 @@ impl Run<'_> {
         let view = context.limiter.snapshot();
         let summary = Summary {
             held: &held,
+            held_up: ended.recorder.held_up(),
             counts: &counts,
             unread,
             figures: ended.recorder.figures(),

@@ -32,6 +32,22 @@ fn a_host_that_asks_for_hours_or_a_key_holds_up_no_other() {
     }
 }
 
+/// Pages of one server, of which one asks for two hours.
+#[test]
+fn one_page_that_holds_up_all_others_is_told_with_the_flag_that_lets_them_go() {
+    for (flags, succeeded, told) in [(&[][..], 0, true), (&["--scope", "endpoint"], 9, false)] {
+        let server = Server::new(|arrival| match arrival.path.as_str() {
+            "/page/0" => Reply::error(429, "slow down").with_header("retry-after", 7_200),
+            _ => Reply::ok(),
+        });
+        let job = Job::with_input(&pages([&server, &server], 10));
+        let (code, log) = finish(job.run(&server).args(["--max-wait", "1m", "--concurrency", "1"]).args(flags));
+        assert_eq!((code, &job.summary()["succeeded"]), (3, &json!(succeeded)), "{log}");
+        let words = "held up: 10 items for 2h 00m by pauses that the server asked for, as all calls are one scope; --scope endpoint";
+        assert_eq!(log.contains(words), told, "{log}");
+    }
+}
+
 #[test]
 fn items_of_a_store_go_to_many_hosts_and_the_key_to_one() {
     let busy = Server::new(|_| Reply::error(429, "slow down").with_header("retry-after", 7_200));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use paceline::{BackingOff, Instant};
-use paceline_core::{Class, LimitScope, NextAction, Request, Retry, Timestamp};
+use paceline_core::{Class, Level, LimitScope, NextAction, Request, Retry, Timestamp};
 use paceline_http::NoAnswer;
 use paceline_store::{
     Appended, CallTotals, ClaimedItem, End, Finished, Journal, LastAnswer, Rescheduled, ResultBody, Tally, Unanswered,
@@ -13,6 +13,7 @@ use paceline_store::{
 use crate::run::calls::acknowledge::Acknowledge;
 use crate::run::calls::entry;
 use crate::run::calls::fail_fast::{FailFast, FailFastDecision, Failed, Reachability, TOO_LARGE};
+use crate::run::calls::held_up::HeldUp;
 use crate::run::calls::item::{Context, Impossible, Pause, Sent, Tried, TryEnd};
 use crate::run::calls::stop::StopReason;
 use crate::run::job::holds::{self, Holds};
@@ -38,6 +39,7 @@ pub(crate) struct Recorder {
     key: Arc<str>,
     /// What the journal knows of holds and stops.
     pub(crate) holds: Holds,
+    held_up: Option<HeldUp>,
     resends: Resends,
 }
 
@@ -49,6 +51,8 @@ pub(crate) struct About {
     pub(crate) address: Arc<str>,
     pub(crate) key: Arc<str>,
     pub(crate) max_wait: Duration,
+    /// Where all items are one scope that the user could divide.
+    pub(crate) held_up: Option<HeldUp>,
 }
 
 /// What follows from a try for the run.
@@ -67,11 +71,24 @@ pub(crate) struct Recorded {
 impl Recorder {
     /// A recorder for one run.
     pub(crate) fn new(journal: Journal, acknowledge: Acknowledge, about: About) -> Self {
-        let About { figures, same, retry, address, key, max_wait } = about;
+        let About { figures, same, retry, address, key, max_wait, held_up } = about;
         let (minutes, reachability) = (Minutes::default(), Reachability::new(max_wait));
         let holds = Holds::new(journal.clone(), acknowledge.clone());
         let resends = Resends::default();
-        Self { journal, acknowledge, figures, minutes, same, reachability, retry, address, key, holds, resends }
+        Self {
+            journal,
+            acknowledge,
+            figures,
+            minutes,
+            same,
+            reachability,
+            retry,
+            address,
+            key,
+            holds,
+            held_up,
+            resends,
+        }
     }
 
     /// The counters as they stand.
@@ -107,7 +124,7 @@ impl Recorder {
         let Tried { item, end } = tried;
         match end {
             TryEnd::Withheld => self.give_back(&item),
-            TryEnd::PutOff(pause) => self.put_off(&item, pause),
+            TryEnd::PutOff(pause) => self.put_off(context, &item, pause),
             TryEnd::OverBudget(purse) => {
                 let stop = Some(StopReason::over(purse, &context.budget.used()));
                 Recorded { stop, ..self.give_back(&item) }
@@ -140,9 +157,23 @@ impl Recorder {
     }
 
     /// Gives an item of a closed scope back. The journal holds what is closed, so that its items are not claimed before.
-    fn put_off(&mut self, item: &ClaimedItem, pause: Pause) -> Recorded {
+    fn put_off(&mut self, context: &Context, item: &ClaimedItem, pause: Pause) -> Recorded {
+        if pause.level == Level::Scope {
+            self.note_pause(context.now(), pause.until);
+        }
         self.holds.close(&item.scope, pause);
         Recorded { due: Some(pause.until), ..self.give_back(item) }
+    }
+
+    fn note_pause(&mut self, now: Timestamp, until: Timestamp) {
+        if let Some(held_up) = &mut self.held_up {
+            held_up.note(now, until, self.figures.pending());
+        }
+    }
+
+    /// What one scope held up that the user could divide, in words.
+    pub(crate) fn held_up(&self) -> Option<String> {
+        self.held_up.as_ref().and_then(HeldUp::words)
     }
 
     fn impossible(&mut self, context: &Context, item: &ClaimedItem, why: &Impossible) -> Recorded {
@@ -184,6 +215,11 @@ impl Recorder {
         );
         let closes = matches!(sent.exchange.reading.class, Class::QuotaExhausted | Class::Account)
             || sent.exchange.reading.wait.is_some_and(|wait| wait > holds::SHORT);
+        let reading = &sent.exchange.reading;
+        if let Some(wait) = reading.wait.filter(|wait| *wait > holds::SHORT && reading.reach == LimitScope::Scope) {
+            let now = context.now();
+            self.note_pause(now, now + wait);
+        }
         let mut recorded =
             Recorded { scopes_changed: closes.then_some(sent.exchange.reading.reach), ..Recorded::default() };
         if let Some(words) = self.reachability.gone(&sent.exchange.answer, context.limiter.now()) {
@@ -262,7 +298,7 @@ impl Recorder {
         let class = sent.exchange.reading.class;
         let said = entry::said(sent);
         let said = text::cut(&said, LONGEST_CAUSE);
-        self.resends.add(sent.exchange.reading.told_class().words(), &said);
+        self.resends.add(sent.exchange.reading.told_class().description(), &said);
         tracing::debug!(
             scope = &*item.scope,
             item = sent.echo.custom_id.to_string(),

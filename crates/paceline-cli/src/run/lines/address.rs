@@ -32,12 +32,12 @@ impl Addresses {
         if !is_whole(&url) || below(&url, &self.base).is_some() {
             return relative(url, &self.base);
         }
+        without_fragment(&url)?;
         if !self.hosts {
             let told = relative(url, &self.base);
             return told
                 .map_err(|told| format!("{told}; with --scope host lines may name any host, which gets no key"));
         }
-        without_fragment(&url)?;
         let uri = url.parse::<Uri>().ok().filter(|uri| origin(uri).is_some());
         match uri.as_ref().and_then(Uri::authority).filter(|authority| !authority.as_str().contains('@')) {
             Some(_) => check(path_of(&url)).map(|()| url),

@@ -28,6 +28,8 @@ pub(crate) struct Summary<'a> {
     pub(crate) counts: &'a JobCounts,
     /// Scopes that are held, the first to open first.
     pub(crate) held: &'a [Held],
+    /// What one scope held up that the user could divide.
+    pub(crate) held_up: Option<String>,
     /// The input has not been read to its end, so that the number of items is not known.
     pub(crate) unread: bool,
     pub(crate) figures: &'a Counters,
@@ -135,6 +137,7 @@ impl Summary<'_> {
         if deferred > 0 {
             self.closed_scopes().into_iter().for_each(&mut line);
         }
+        self.held_up.iter().cloned().for_each(&mut line);
         if let Some(stop) = self.stop() {
             line(format!("stopped early: {}", text::printable(&stop.to_string())));
         }
@@ -239,7 +242,7 @@ fn closed(scope: &ScopeSnapshot) -> Option<String> {
             Some(format!("stopped: {name}: {}; fix this, then run the same command again", text::printable(reason)))
         }
         ScopeState::Held { cause: cause @ PauseCause::ServerFails, .. } => {
-            Some(format!("given up for this run: {name}: {}; the next run tries it again", cause.why()))
+            Some(format!("given up for this run: {name}: {}; the next run tries it again", cause.explanation()))
         }
         _ => None,
     }
