@@ -11,8 +11,7 @@ use rustls::pki_types::PrivatePkcs8KeyDer;
 use serde::{Deserialize, Serialize};
 
 use crate::client::Ca;
-use crate::errors::failure;
-use crate::order::again;
+use crate::errors::{again, failure};
 use crate::storage;
 
 /// Where an account's file is, and what the CA may write to.

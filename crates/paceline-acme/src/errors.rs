@@ -10,6 +10,25 @@ use paceline_store::work::Failure;
 
 use crate::client::CallError;
 
+/// Makes a call again, at once, for as long as the CA finds its nonce stale. A macro, because the future of a closure that
+/// borrows could not be sent to another thread.
+macro_rules! again {
+    ($call:expr) => {{
+        let mut rounds = $crate::errors::NONCES;
+        loop {
+            match $call.await {
+                Err(error) if rounds > 0 && $crate::errors::is_bad_nonce(&error) => rounds -= 1,
+                done => break done,
+            }
+        }
+    }};
+}
+pub(crate) use again;
+
+/// The client crate tries three nonces for each call; so many more rounds of it make twelve. Where three of ten nonces are
+/// refused they fail together once in two million calls, and a CA that takes no nonce is not asked without an end.
+pub(crate) const NONCES: u32 = 3;
+
 /// What a failed call means for the domain that it was made for.
 pub(crate) fn failure(error: Error) -> Failure {
     match error {

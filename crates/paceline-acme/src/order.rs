@@ -18,24 +18,9 @@ use crate::account::AccountFile;
 use crate::challenge::{Challenges, Shown};
 use crate::client::Ca;
 use crate::csr;
-use crate::errors::{failure, failure_of_new_order, of_problem};
+use crate::errors::{again, failure, failure_of_new_order, of_problem};
 use crate::planner::Due;
 use crate::storage::{self, Begun, Orders};
-
-/// Makes a call again, at once, for as long as the CA finds its nonce stale. A macro, because the future of a closure that
-/// borrows could not be sent to another thread.
-macro_rules! again {
-    ($call:expr) => {{
-        let mut rounds = $crate::order::NONCES;
-        loop {
-            match $call.await {
-                Err(error) if rounds > 0 && $crate::errors::is_bad_nonce(&error) => rounds -= 1,
-                done => break done,
-            }
-        }
-    }};
-}
-pub(crate) use again;
 
 /// Renews certificates at one CA. Clones share everything.
 #[derive(Clone)]
@@ -211,7 +196,3 @@ fn wrong_key(error: rcgen::Error) -> Failure {
 /// An order in progress is looked at after 250 ms, then half as often each time, or as late as the CA asks. After half a
 /// minute it waits in the store.
 const POLL: RetryPolicy = RetryPolicy::new();
-
-/// The client crate tries three nonces for each call; so many more rounds of it make twelve. Where three of ten nonces are
-/// refused they fail together once in two million calls, and a CA that takes no nonce is not asked without an end.
-pub(crate) const NONCES: u32 = 3;

@@ -4,36 +4,16 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use paceline_core::Timestamp;
-use rusqlite::{Connection, params};
+use rusqlite::Connection;
 
 use crate::error::JournalError;
-use crate::heads::Heads;
+use crate::heads::{Heads, Place, due};
 use crate::item::{ClaimedItem, ClaimedItems};
 use crate::query::{self, AFTER_ITEM, item_columns};
 use crate::scope::{Scope, account, by_id, opens};
 
-/// Retries whose time has come. `state = 0` stands there as in the index, which is then sorted already.
-pub(crate) const DUE_RETRIES: &str = "SELECT id, not_before_ms, crash_attempts FROM item
-     WHERE state = 0 AND scope = ?1 AND not_before_ms > 0 AND not_before_ms <= ?2
-     ORDER BY not_before_ms, crash_attempts, id LIMIT ?3";
-
-/// Items that wait for nothing: never tried, then interrupted by crashes.
-pub(crate) const DUE_FRESH: &str = "SELECT id, crash_attempts FROM item
-     WHERE state = 0 AND scope = ?1 AND not_before_ms = 0
-     ORDER BY crash_attempts, id LIMIT ?2";
-
-/// Those of them that one crash interrupted: they keep their place in the input. From the second crash on an item may be what
-/// kills the process, so it goes behind the others.
-const INTERRUPTED: &str = "SELECT id, crash_attempts FROM item
-     WHERE state = 0 AND scope = ?1 AND not_before_ms = 0 AND crash_attempts = 1
-     ORDER BY id LIMIT ?2";
-
 /// What is handed out.
 const READ: &str = concat!("SELECT ", item_columns!(), ", body_hash FROM item WHERE id = ?1");
-
-/// The place of an item in a claim: retries before fresh ones, then by due time, then behind after several crashes, then by
-/// id.
-pub(crate) type Place = (bool, i64, i64, i64);
 
 /// Takes at most `limit` due items and marks them in flight, within the caller's transaction.
 pub(crate) fn claim(
@@ -152,38 +132,10 @@ fn take(conn: &Connection, scopes: &[Scope], ids: impl Iterator<Item = i64>) -> 
     Ok(items)
 }
 
-/// The first of what waits for nothing in a scope, behind its retries that are due `until` then.
-pub(crate) fn due(
-    conn: &Connection,
-    scope: i64,
-    until: Option<Timestamp>,
-    limit: usize,
-) -> rusqlite::Result<Vec<Place>> {
-    let mut places = Vec::new();
-    let most = i64::try_from(limit).unwrap_or(i64::MAX);
-    if let Some(until) = until {
-        let mut retries = conn.prepare_cached(DUE_RETRIES)?;
-        let mut rows = retries.query(params![scope, until.as_millis(), most])?;
-        while let Some(row) = rows.next()? {
-            places.push((false, row.get(1)?, row.get(2)?, row.get(0)?));
-        }
-    }
-    for fresh in [INTERRUPTED, DUE_FRESH] {
-        let mut fresh = conn.prepare_cached(fresh)?;
-        let mut rows = fresh.query(params![scope, most])?;
-        while let Some(row) = rows.next()? {
-            places.push((true, 0, row.get::<_, i64>(1)?.saturating_sub(1).max(0), row.get(0)?));
-        }
-    }
-    places.sort_unstable();
-    places.dedup();
-    places.truncate(limit);
-    Ok(places)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::heads::{DUE_FRESH, DUE_RETRIES, INTERRUPTED};
     use crate::schema::{DUE_INDEX, ITEM_TABLE, TABLES};
 
     fn plan(conn: &Connection, sql: &str) -> String {

@@ -1,13 +1,12 @@
 //! Free disk space, checked before each batch is written: a batch that fails half-way ends a journal, one that waits loses
 //! nothing.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::disk::{folder_of, free_space};
-use crate::error::JournalError;
+use crate::error::{DiskFull, JournalError};
 
 /// Bytes that stay free while a run goes on. At its end the answers that waited may take them, and then the report.
 const RESERVE: u64 = 1 << 20;
@@ -20,25 +19,6 @@ const FIRST_ANSWER: u64 = 64 << 10;
 
 /// How often a full disk is checked again.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
-
-/// A disk that is full.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DiskFull {
-    /// The folder on that disk.
-    pub folder: PathBuf,
-    /// Free bytes.
-    pub left: u64,
-    /// Bytes that the next write needs.
-    pub needed: u64,
-}
-
-impl fmt::Display for DiskFull {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kib = |bytes: u64| bytes.div_ceil(1 << 10);
-        let (folder, left, needed) = (self.folder.display(), kib(self.left), kib(self.needed));
-        write!(f, "the disk of {folder} is full: {left} KiB are left, {needed} KiB are needed")
-    }
-}
 
 /// The folders of a job, and whether their disks have space. Clones share the measurements.
 #[derive(Clone, Debug)]

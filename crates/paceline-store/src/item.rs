@@ -7,7 +7,19 @@ use paceline_core::{Class, Timestamp};
 
 use crate::line::CustomId;
 use crate::state::{Forgiven, State};
-use crate::usage::ModelUsage;
+
+/// Tokens that the calls of one model used. A call whose answer did not report its usage counts with what its run expected.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ModelUsage {
+    /// The model as the requests name it; empty where it is not known.
+    pub model: Arc<str>,
+    /// Calls that used tokens.
+    pub calls: u64,
+    /// Tokens of the prompts.
+    pub tokens_in: u64,
+    /// Tokens of the answers.
+    pub tokens_out: u64,
+}
 
 /// How an item ends. It decides the file of its line: [`End::Succeeded`] goes to the results, the rest to the errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

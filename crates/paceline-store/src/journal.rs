@@ -7,10 +7,10 @@ use paceline_core::Timestamp;
 
 use crate::append::{self, Appended, AppendedLine, InputCursor};
 use crate::command::Command;
-use crate::disk_space::{DiskFull, Room};
-use crate::error::JournalError;
+use crate::disk_space::Room;
+use crate::error::{DiskFull, JournalError};
 use crate::history::Minute;
-use crate::item::{ClaimedItems, FinishStatus, Finished, JournalItem, Rescheduled, Unanswered};
+use crate::item::{ClaimedItems, FinishStatus, Finished, JournalItem, ModelUsage, Rescheduled, Unanswered};
 use crate::journal_db::JournalDb;
 use crate::line::CustomId;
 use crate::load::{self, Loader};
@@ -23,7 +23,7 @@ use crate::report::{self, JobCounts, ReportRow, Rows};
 use crate::schema::{Found, connect, refuse_foreign};
 use crate::scope::{self, ScopeRow, ScopeStatus};
 use crate::snapshot::{self, SnapshotUpdate, StoredSnapshot};
-use crate::usage::{self, ModelUsage};
+use crate::usage;
 use crate::writer::Writer;
 use crate::{query, replace, rescope};
 

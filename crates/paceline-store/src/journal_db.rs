@@ -11,7 +11,7 @@ use crate::claim;
 use crate::error::JournalError;
 use crate::heads::Heads;
 use crate::history::{self, Minute};
-use crate::item::{CallTotals, ClaimedItems, FinishStatus, Finished, LastAnswer, Rescheduled, Tally};
+use crate::item::{CallTotals, ClaimedItems, FinishStatus, Finished, LastAnswer, ModelUsage, Rescheduled, Tally};
 use crate::lock::RunLock;
 use crate::output::Outputs;
 use crate::paths::Paths;
@@ -21,7 +21,7 @@ use crate::schema::{self, checkpoint};
 use crate::scope::{Scope, ScopeRow, scope_columns, scope_list};
 use crate::snapshot::{self, SnapshotUpdate};
 use crate::unanswered;
-use crate::usage::{self, ModelUsage};
+use crate::usage;
 
 /// The end of an item in one statement, because this is what the thread does most. Without a last answer (`?14` is its
 /// class) the one before stays.

@@ -69,12 +69,12 @@ mod writer;
 
 pub use append::{Appended, AppendedLine, InputCursor};
 pub use disk::{create_in_place_of, private_file};
-pub use disk_space::{DiskFull, DiskSpace, Room};
-pub use error::JournalError;
+pub use disk_space::{DiskSpace, Room};
+pub use error::{DiskFull, JournalError};
 pub use history::Minute;
 pub use item::{
     CallTotals, ClaimedItem, ClaimedItems, End, FinishStatus, Finished, JournalItem, LastAnswer, LoadedLine,
-    RefusedLine, Rescheduled, Tally, Unanswered,
+    ModelUsage, RefusedLine, Rescheduled, Tally, Unanswered,
 };
 pub use journal::{Journal, Opened, Options};
 pub use line::{CustomId, LineForm, ResultBody, ResultLine, encode_line};
@@ -91,4 +91,3 @@ pub use schema::{ACCOUNT, hash};
 pub use scope::{ScopeRow, ScopeStatus};
 pub use snapshot::{SnapshotUpdate, StoredSnapshot};
 pub use state::{Forgiven, State};
-pub use usage::ModelUsage;

@@ -8,13 +8,14 @@ use rusqlite::Connection;
 use crate::append::{self, InputCursor};
 use crate::error::JournalError;
 use crate::history::{self, Minute};
+use crate::item::ModelUsage;
 use crate::paths::InputFingerprint;
 use crate::query;
 use crate::report::{self, JobCounts, ReportRow, Rows};
 use crate::schema::connect_read_only;
 use crate::scope::{self, ScopeRow};
 use crate::snapshot::{self, StoredSnapshot};
-use crate::usage::{self, ModelUsage};
+use crate::usage;
 
 /// A journal opened read-only. It needs no lock and disturbs no run.
 #[derive(Debug)]

@@ -1,5 +1,6 @@
 //! Recovery after a crash: whole lines that are missing in the journal are recorded, a torn tail is cut off.
 
+use crate::item::ModelUsage;
 use crate::state::State;
 use std::path::Path;
 
@@ -12,7 +13,7 @@ use crate::output::{OutputFile, Outputs};
 use crate::paths::Paths;
 use crate::query::{RecordedPrefix, Run, int, shorten};
 use crate::schema;
-use crate::usage::{self, ModelUsage};
+use crate::usage;
 
 /// What was repaired when a job was resumed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

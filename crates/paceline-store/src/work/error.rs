@@ -170,6 +170,12 @@ impl WorkError {
     pub(crate) fn sqlite(action: &'static str) -> impl FnOnce(rusqlite::Error) -> Self {
         move |source| Self::Sqlite { action, source: Arc::new(source) }
     }
+
+    /// For an address that cannot be read.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn address(why: impl Into<String>) -> Self {
+        Self::Address { why: why.into() }
+    }
 }
 
 impl From<crate::JournalError> for WorkError {

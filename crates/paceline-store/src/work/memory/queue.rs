@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use paceline_core::Timestamp;
 
-use super::row::Row;
+use super::row::{Place, Row};
 use crate::work::fair_share::Lane;
 use crate::work::lanes::{EARLIEST, Lanes};
 
@@ -19,9 +19,6 @@ pub(super) struct Queue {
     /// What waits in it.
     pub(super) places: Vec<BTreeSet<Place>>,
 }
-
-/// Where an item stands in its lane: tries whose time comes before new items, then by due time, then behind after crashes.
-pub(super) type Place = (bool, Timestamp, u32, u64);
 
 impl Queue {
     /// Puts an item into its lane, if it waits.

@@ -30,7 +30,7 @@ use super::store::{StoreFuture, WorkStore};
 use crate::query::millis;
 use crate::scope::{ScopeRow, ScopeStatus};
 use crate::work::columns::{after_item, item_columns};
-use address::{Address, wrong};
+use address::Address;
 use claim::{Batch, KnownLanes};
 use clock::now;
 use connection::{Connection, Tx};
@@ -75,7 +75,7 @@ impl PostgresStore {
     pub async fn open_in(url: &str, schema: &str) -> Result<Self, WorkError> {
         let letters = |name: &str| name.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '_');
         if schema.is_empty() || schema.len() > 48 || !letters(schema) {
-            return Err(wrong(format!("{schema:?} is no name for a schema")));
+            return Err(WorkError::address(format!("{schema:?} is no name for a schema")));
         }
         let address = Address::read(url)?;
         let changed = Arc::new(Notify::new());
