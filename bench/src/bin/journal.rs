@@ -12,8 +12,8 @@ use std::time::Duration;
 use paceline::Clock;
 use paceline_core::Class;
 use paceline_store::{
-    CallTotals, CustomId, End, Finished, InputFingerprint, Journal, LastAnswer, NewItem, Opened, Options, Paths,
-    RecordStatus, ResultBody, Tally, encode_line,
+    CallTotals, CustomId, End, FinishStatus, Finished, InputFingerprint, Journal, LastAnswer, LoadedLine, Opened,
+    Options, Paths, ResultBody, Tally, encode_line,
 };
 
 const ITEMS: u64 = 200_000;
@@ -68,8 +68,14 @@ fn load(folder: &Path) -> Result<Journal, Box<dyn Error>> {
     let options = Options::new(paths, InputFingerprint::of(&input)?, paceline::clock::wall());
     let Opened::New(mut loader) = Journal::open(options)? else { return Err("the folder is not empty".into()) };
     for ordinal in 0..ITEMS {
-        let item =
-            NewItem { custom_id: &id(ordinal), line: ordinal + 1, src_off: 0, src_len: 2, body: b"{}", scope: "chat" };
+        let item = LoadedLine {
+            custom_id: &id(ordinal),
+            line: ordinal + 1,
+            src_off: 0,
+            src_len: 2,
+            body: b"{}",
+            scope: "chat",
+        };
         loader.add(&item)?;
     }
     Ok(loader.finish()?)
@@ -98,7 +104,7 @@ fn record(
         std::thread::sleep(due.saturating_since(clock.now()));
         let (acknowledge, clock, due) = (acknowledge.clone(), Arc::clone(clock), due);
         journal.finish(success(item.ordinal), move |kept| {
-            assert_eq!(kept.expect("the disk takes it"), RecordStatus::Recorded);
+            assert_eq!(kept.expect("the disk takes it"), FinishStatus::Recorded);
             acknowledge.send(clock.now() - due).expect("the receiver waits for all");
         });
     }

@@ -57,8 +57,6 @@ fn execute(cli: Cli) -> Result<Status, Failure> {
 
 fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
     files::raise_limit();
-    // The process may have a provider of cryptography already; then that one stays.
-    let _ = rustls::crypto::ring::default_provider().install_default();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Failure::interrupted)?;
     #[cfg(unix)]
     {

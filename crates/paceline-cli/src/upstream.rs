@@ -6,9 +6,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue};
-use paceline_config::{Config, Environment, KeySource, Overrides, Upstream};
+use paceline_config::{Config, Environment, KeySource, Overrides, Proxy, Upstream};
 use paceline_http::{Sender, SenderConfig};
 use paceline_providers::secrets::{SECRET, hidden};
+use paceline_providers::table::Scope;
 use paceline_providers::{Provider, is_loopback};
 
 use crate::args::{Everywhere, UpstreamArgs};
@@ -102,6 +103,23 @@ pub(crate) fn sender(upstream: &Upstream, headers: HeaderMap, timeout: Duration)
     };
     Sender::new(client, config)
         .map_err(|error| Failure::refused(format!("cannot set up calls to the upstream: {error}")))
+}
+
+/// Where calls go, and by which proxy, in words: what is unreachable may be either.
+pub(crate) fn destination(upstream: &Upstream) -> String {
+    let address = match upstream.dialect.scope() {
+        Scope::Host => "the hosts of the input",
+        _ => upstream.base_url.as_deref().unwrap_or_default(),
+    };
+    let is_set = |name: &&str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    let scheme =
+        if address.starts_with("https:") { ["https_proxy", "HTTPS_PROXY"] } else { ["http_proxy", "HTTP_PROXY"] };
+    let variable = scheme.into_iter().chain(["all_proxy", "ALL_PROXY"]).find(is_set).filter(|_| !is_loopback(address));
+    match (&upstream.access.proxy, variable) {
+        (Proxy::At(proxy), _) => format!("{address} through the proxy {}", hidden(proxy)),
+        (Proxy::Environment, Some(name)) => format!("{address} (is the proxy in {name} to be used?)"),
+        _ => address.to_owned(),
+    }
 }
 
 /// Where the key is, in words.

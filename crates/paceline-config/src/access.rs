@@ -15,7 +15,22 @@ use super::effective::Ledger;
 use super::error::{KEY_PLACE, SettingError};
 use super::schema::UpstreamSection;
 use super::setting::Setting;
-use super::upstream::KeySource;
+
+/// Where the key is; never the key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeySource {
+    /// The API needs none.
+    None,
+    /// An environment variable.
+    Variable {
+        /// Its name.
+        name: String,
+        /// Without a key no request can succeed: always so, but for a provider's usual variable on a loopback address.
+        required: bool,
+    },
+    /// A file whose trimmed content is the key.
+    File(PathBuf),
+}
 
 /// How calls reach an API and show who sends them.
 #[derive(Clone, Debug, PartialEq)]
@@ -76,6 +91,11 @@ impl Access {
             headers.insert(self.key_header.clone(), value);
         }
         Ok(headers)
+    }
+
+    /// Whether a configured header holds a secret.
+    pub(crate) fn has_secret_header(&self) -> bool {
+        self.headers.values().any(HeaderValue::is_sensitive)
     }
 }
 

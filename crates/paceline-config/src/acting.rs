@@ -31,7 +31,6 @@ fn in_flight(concurrency: Concurrency) -> String {
     match concurrency {
         Concurrency::Fixed { max } => format!("at most {max} calls in flight"),
         Concurrency::Aimd { floor, start, max } => format!("{floor} to {max} calls in flight, {start} at first"),
-        Concurrency::Classic { floor, max } => format!("{max} to {floor} calls in flight, by the classic rule"),
     }
 }
 

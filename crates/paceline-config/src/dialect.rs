@@ -4,35 +4,18 @@ use std::time::Duration;
 
 use http::HeaderName;
 use paceline_core::{Dimension, RefillMode};
-use paceline_providers::table::{CachedInput, Charge, Counts, Fields, Free, LimitHeaders, Reserves, Scope};
+use paceline_providers::table::{Charge, Fields, Free, LimitHeaders};
 use paceline_providers::{Dialect, Provider};
 
 use super::effective::Ledger;
 use super::error::{SettingError, Source};
+use super::names::{CACHED_INPUT, COUNTS, Names, RESERVES, RESTORES, SCOPES, names};
 use super::rules;
 use super::schema::{ChargeSection, HeaderSection, UpstreamSection};
 use super::setting::Setting;
 use super::shapes::Settings;
 use super::units::show_duration;
 
-/// Values by the names that files give them.
-type Names<T, const N: usize> = [(&'static str, T); N];
-
-pub(crate) const SCOPES: Names<Scope, 7> = [
-    ("model", Scope::Model),
-    ("endpoint", Scope::Endpoint),
-    ("host", Scope::Host),
-    ("group", Scope::Group),
-    ("table", Scope::Table),
-    ("key", Scope::Key),
-    ("all", Scope::Key),
-];
-pub(crate) const RESTORES: Names<RefillMode, 3> =
-    [("gradually", RefillMode::Gradually), ("at_once", RefillMode::AtOnce), ("unknown", RefillMode::Unknown)];
-pub(crate) const RESERVES: Names<Reserves, 3> =
-    [("input_and_output", Reserves::InputAndOutput), ("larger", Reserves::Larger), ("input", Reserves::Input)];
-pub(crate) const COUNTS: Names<Counts, 2> = [("all", Counts::All), ("input", Counts::Input)];
-pub(crate) const CACHED_INPUT: Names<CachedInput, 2> = [("counts", CachedInput::Counts), ("free", CachedInput::Free)];
 const REFUNDS: Names<bool, 2> = [("true", true), ("false", false)];
 
 /// More than any provider multiplies an output token by.
@@ -59,11 +42,6 @@ pub(crate) fn dialect(
         dialect = dialect.with_scope(scope);
     }
     Ok(dialect.with_rules(rules).with_wait_headers(wait_headers).with_longest_pause(longest))
-}
-
-/// The names of a table of them.
-pub(crate) fn names<T, const N: usize>(of: &Names<T, N>) -> Vec<&'static str> {
-    of.iter().map(|(name, _)| *name).collect()
 }
 
 fn named<T: Copy, const N: usize>(setting: &Setting, key: &str, all: &Names<T, N>) -> Result<T, SettingError> {

@@ -6,8 +6,8 @@ use std::ffi::OsString;
 use paceline_providers::secrets::{SECRET, hidden, is_secret_name};
 
 use super::error::{KEY_PLACE, SettingError, Source};
-use super::schema::{Layered, UpstreamSection};
-use super::setting::Locator;
+use super::schema::UpstreamSection;
+use super::setting::{Layered, Locator};
 
 const PREFIX: &str = "PACELINE_";
 const UPSTREAM: &str = "PACELINE_UPSTREAM__";

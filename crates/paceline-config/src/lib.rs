@@ -27,6 +27,7 @@ mod environment;
 mod error;
 mod json_schema;
 mod limits;
+mod names;
 mod overrides;
 mod pacing;
 mod preset;
@@ -48,7 +49,7 @@ use std::path::{Path, PathBuf};
 use paceline_providers::Provider;
 use paceline_providers::secrets::hidden;
 
-pub use access::{Access, Proxy, is_of_connection};
+pub use access::{Access, KeySource, Proxy, is_of_connection};
 pub use effective::EffectiveValue;
 pub use environment::Environment;
 pub use error::{SettingError, Source};
@@ -57,11 +58,11 @@ pub use overrides::Overrides;
 pub use preset::Preset;
 pub use price::{Money, MoneyError, Price, PriceError, Prices};
 pub use units::{CountError, DurationError, Limit, LimitError, parse_count, parse_duration};
-pub use upstream::{CallNames, KeySource, MOCK, Tier, TierMatch, Upstream};
+pub use upstream::{CallNames, MOCK, Tier, TierMatch, Upstream};
 
 use error::KEY_PLACE;
-use schema::{FileSection, Layered, UpstreamSection};
-use setting::Locator;
+use schema::{FileSection, UpstreamSection};
+use setting::{Layered, Locator};
 
 /// The file's name in the current folder and in `paceline/` of the user's configuration folder.
 const FILE_NAME: &str = "paceline.toml";

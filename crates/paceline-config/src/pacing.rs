@@ -4,42 +4,18 @@ use paceline_core::{Backoff, BreakerConfig, Dimension, Growth, Jitter, Limits, P
 
 use super::effective::Ledger;
 use super::error::{SettingError, Source};
-use super::preset;
+use super::names::{PACES, PaceChoice};
 use super::schema::{BreakerSection, RetrySection, UpstreamSection};
 use super::setting::Setting;
 use super::units::show_duration;
 
-/// A pace by name, and the growth of the backoff that it implies.
-#[derive(Clone, Copy, PartialEq)]
-pub(crate) struct PaceChoice {
-    pub(crate) name: &'static str,
-    pub(crate) pace: Pace,
-    growth: Kind,
-}
-
+/// How the backoff grows.
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
     Constant,
     Linear,
     Exponential,
 }
-
-pub(crate) const PACES: [PaceChoice; 14] = [
-    PaceChoice { name: "auto", pace: Pace::Auto, growth: Kind::Exponential },
-    PaceChoice { name: "fixed", pace: Pace::Fixed, growth: Kind::Exponential },
-    PaceChoice { name: "aimd", pace: Pace::Aimd, growth: Kind::Exponential },
-    PaceChoice { name: "responsive", pace: Pace::Responsive, growth: Kind::Exponential },
-    PaceChoice { name: "linear", pace: Pace::Linear, growth: Kind::Linear },
-    PaceChoice { name: "exponential", pace: Pace::Exponential, growth: Kind::Exponential },
-    PaceChoice { name: "none", pace: Pace::None, growth: Kind::Exponential },
-    PaceChoice { name: "conservative", pace: Pace::Fixed, growth: Kind::Exponential },
-    PaceChoice { name: "moderate", pace: Pace::Fixed, growth: Kind::Exponential },
-    PaceChoice { name: "aggressive", pace: Pace::Fixed, growth: Kind::Exponential },
-    PaceChoice { name: "adaptive", pace: Pace::Auto, growth: Kind::Exponential },
-    PaceChoice { name: "aimd-classic", pace: Pace::Aimd, growth: Kind::Exponential },
-    PaceChoice { name: "responsive-classic", pace: Pace::Responsive, growth: Kind::Exponential },
-    PaceChoice { name: preset::OPENAI_APP, pace: Pace::Fixed, growth: Kind::Exponential },
-];
 
 /// More sends of one item than this are a mistake.
 const MOST_SENDS: u32 = 1_000_000;
@@ -123,7 +99,8 @@ fn growth(given: &RetrySection, pace: PaceChoice, ledger: &mut Ledger) -> Result
         Kind::Linear => "linear".to_owned(),
         Kind::Exponential => "exponential".to_owned(),
     };
-    let kind = ledger.settle("retry.kind", given.kind.as_ref(), pace.growth, read, show)?;
+    let usual = if pace.pace == Pace::Linear { Kind::Linear } else { Kind::Exponential };
+    let kind = ledger.settle("retry.kind", given.kind.as_ref(), usual, read, show)?;
     if kind != Kind::Exponential {
         only_for(&given.multiplier, "retry.multiplier", "exponential growth", ledger)?;
     }

@@ -4,7 +4,7 @@ use paceline_core::{ConfigError, Pace, Responsive, ResponsiveConfig};
 
 use super::effective::Ledger;
 use super::error::SettingError;
-use super::pacing::PaceChoice;
+use super::names::PaceChoice;
 use super::schema::{ResponsiveSection, UpstreamSection};
 use super::setting::Setting;
 use super::units::show_duration;

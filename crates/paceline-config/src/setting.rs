@@ -87,6 +87,52 @@ impl Setting {
     }
 }
 
+/// What every part of a layer can do.
+pub(crate) trait Layered: Sized {
+    /// Its own values, and where it has none those of a lower layer.
+    fn over(self, lower: Self) -> Self;
+    /// Tells every value who said so.
+    fn locate(&mut self, locator: &Locator<'_>);
+}
+
+impl Layered for Setting {
+    fn over(self, _lower: Self) -> Self {
+        self
+    }
+
+    fn locate(&mut self, locator: &Locator<'_>) {
+        Self::locate(self, locator);
+    }
+}
+
+impl<T: Layered> Layered for Option<T> {
+    fn over(self, lower: Self) -> Self {
+        match (self, lower) {
+            (Some(own), Some(lower)) => Some(own.over(lower)),
+            (own, lower) => own.or(lower),
+        }
+    }
+
+    fn locate(&mut self, locator: &Locator<'_>) {
+        if let Some(part) = self {
+            part.locate(locator);
+        }
+    }
+}
+
+/// Tiers and rules are lists whose order means something: a higher layer replaces them whole.
+impl<T: Layered> Layered for Vec<T> {
+    fn over(self, _lower: Self) -> Self {
+        self
+    }
+
+    fn locate(&mut self, locator: &Locator<'_>) {
+        for part in self {
+            part.locate(locator);
+        }
+    }
+}
+
 /// Turns a place in a text into a [`Source`].
 pub(crate) enum Locator<'a> {
     /// A configuration file and its text.

@@ -10,7 +10,7 @@ use paceline_providers::secrets::{SECRET, looks_secret};
 use paceline_providers::table::Scope;
 use paceline_providers::{Dialect, Provider, join_url, path_of};
 
-use super::access::{self, Access};
+use super::access::{self, Access, KeySource};
 use super::acting;
 use super::concurrency;
 use super::dialect;
@@ -19,6 +19,7 @@ use super::environment::Environment;
 use super::error::{KEY_PLACE, SettingError, Source};
 use super::limits::Named;
 use super::pacing;
+use super::preset::Preset;
 use super::price::{self, Prices};
 use super::responsive;
 use super::schema::{TierSection, UpstreamSection};
@@ -78,22 +79,6 @@ pub struct Upstream {
     pub effective: Vec<EffectiveValue>,
     /// Values that the user set and that do not act under this pace.
     pub idle: Vec<EffectiveValue>,
-}
-
-/// Where the key is; never the key.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum KeySource {
-    /// The API needs none.
-    None,
-    /// An environment variable.
-    Variable {
-        /// Its name.
-        name: String,
-        /// Without a key no request can succeed: always so, but for a provider's usual variable on a loopback address.
-        required: bool,
-    },
-    /// A file whose trimmed content is the key.
-    File(PathBuf),
 }
 
 /// Calls with limits of their own inside the upstream's.
@@ -174,7 +159,10 @@ impl Upstream {
         let responsive = responsive::responsive(section, pace, &mut ledger)?;
         let breaker = pacing::breaker(section, &mut ledger)?;
         let (tiers, tier_limits) = tiers(section.tier.as_deref().unwrap_or_default(), off, &mut ledger)?;
-        let dialect = dialect::dialect(provider, section, &mut ledger)?;
+        let mut dialect = dialect::dialect(provider, section, &mut ledger)?;
+        if key == KeySource::None && !access.has_secret_header() {
+            dialect = dialect.without_key();
+        }
         let prices = price::prices(section.price.as_ref(), &mut ledger)?;
         let pacer =
             PacerConfig { limits, concurrency, start, tiers: tier_limits, retry, breaker, pace: pace.pace, responsive };
@@ -195,6 +183,39 @@ impl Upstream {
             effective,
             idle,
         })
+    }
+}
+
+impl Preset {
+    /// What a limiter is told under this preset alone: for one host and key.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use paceline_config::Preset;
+    /// use paceline_core::{Instant, Pacer};
+    ///
+    /// // The robots.txt of the host says "Crawl-delay: 5".
+    /// let config = Preset::Moderate.pacer_config().with_crawl_delay(Duration::from_secs(5));
+    /// let pacer = Pacer::new(config, 1, Instant::ZERO)?;
+    /// # Ok::<(), paceline_core::ConfigError>(())
+    /// ```
+    pub fn pacer_config(self) -> PacerConfig {
+        self.upstream().pacer
+    }
+
+    /// What this preset sets, in the order of `paceline check`.
+    pub fn settings(self) -> Vec<EffectiveValue> {
+        let mut rows = self.upstream().effective;
+        rows.retain(|row| row.source == Source::Preset(self.as_str()));
+        rows
+    }
+
+    fn upstream(self) -> Upstream {
+        let base_url = Some(Setting::new("http://127.0.0.1", Source::Preset(self.as_str())));
+        let section = UpstreamSection { base_url, ..self.section() };
+        let mut upstream = Upstream::new("generic", &section, &Environment::default()).expect("a preset is no mistake");
+        upstream.effective.retain(|row| row.key != "base_url");
+        upstream
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, StatusCode};
 use paceline::{Attempt, Class, Classify, clock};
-use paceline_core::{LimitScope, Outcome, Timestamp, duration_words};
+use paceline_core::{LimitScope, Outcome, Timestamp, format_duration};
 use paceline_providers::{Answer, NoResponse, Provider, Reading, no_response};
 use rustls::{AlertDescription, CertificateError};
 
@@ -121,7 +121,7 @@ impl NoAnswer {
 }
 
 fn within(time: Option<Duration>) -> String {
-    time.map_or_else(|| "in time".to_owned(), |time| format!("within {}", duration_words(time)))
+    time.map_or_else(|| "in time".to_owned(), |time| format!("within {}", format_duration(time)))
 }
 
 fn size(bytes: usize) -> String {

@@ -47,6 +47,7 @@ pub struct Dialect {
     wait_headers: Vec<HeaderName>,
     longest_pause: Duration,
     expected: Option<Expected>,
+    keyless: bool,
 }
 
 impl From<Provider> for Dialect {
@@ -54,7 +55,7 @@ impl From<Provider> for Dialect {
     fn from(provider: Provider) -> Self {
         let table = Cow::Borrowed(provider.table());
         let (rules, wait_headers) = (Vec::new(), Vec::new());
-        Self { provider, table, rules, wait_headers, longest_pause: LONGEST_PAUSE, expected: None }
+        Self { provider, table, rules, wait_headers, longest_pause: LONGEST_PAUSE, expected: None, keyless: false }
     }
 }
 
@@ -192,13 +193,24 @@ impl Dialect {
         }
     }
 
-    /// What an answer means where each host is limited by itself: none of it reaches further than its host.
+    /// For calls without a key: a server that refuses one speaks for no other group of calls.
+    #[must_use]
+    pub const fn without_key(mut self) -> Self {
+        self.keyless = true;
+        self
+    }
+
+    /// What an answer means where each host is limited by itself: none of it reaches further than its host. Nor does a refused
+    /// key reach further than its group, where no key is sent.
     #[must_use]
     pub fn within_reach(&self, reading: Reading) -> Reading {
-        match (self.scope(), reading.reach) {
-            (Scope::Host, LimitScope::Account) => Reading { reach: LimitScope::Scope, ..reading },
-            _ => reading,
-        }
+        let alone = match self.scope() {
+            Scope::Host => true,
+            Scope::Group => self.keyless && reading.class == Class::Account,
+            _ => false,
+        };
+        let reach = if alone && reading.reach == LimitScope::Account { LimitScope::Scope } else { reading.reach };
+        Reading { reach, ..reading }
     }
 
     /// What a request is expected to cost before it is sent: one request, its bytes, its tokens, and units of the provider's
@@ -363,6 +375,9 @@ mod tests {
         let reading = by_host.read(&answer, Timestamp::from_millis(0));
         assert_eq!((reading.class, reading.reach), (Class::Account, LimitScope::Scope), "other hosts know no such key");
         let by_group = Dialect::from(Provider::Generic).with_scope(Scope::Group);
+        let reach = |dialect: &Dialect| dialect.read(&answer, Timestamp::from_millis(0)).reach;
+        assert_eq!(reach(&by_group), LimitScope::Account, "one key for all groups");
+        assert_eq!(reach(&by_group.clone().without_key()), LimitScope::Scope);
         for (path, scope) in [("/shop/7/items?q=/x", "/shop"), ("/shop", "/shop"), ("/", "/"), ("", "")] {
             assert_eq!(by_group.scope_name(path, None, b""), scope, "{path}");
         }

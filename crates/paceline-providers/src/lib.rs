@@ -21,7 +21,7 @@
 //!
 //! [`Dialect`] is a provider's table as a configuration changes it; it also says what a request will cost
 //! ([`Dialect::charge`]) and what a stream adds up to ([`collect`]). [`Reading::outcome_of`] is what a pacer is told.
-//! [`secrets`] takes keys out of answers before anything else reads them.
+//! [`secrets`] takes keys out of answers before anything else reads them, and [`words`] makes fit to be shown what is left.
 //!
 //! Nothing here does IO: a program hands in what its HTTP client received.
 
@@ -68,6 +68,7 @@ pub mod table;
 mod units;
 mod usage;
 mod wait;
+pub mod words;
 
 use http::HeaderMap;
 use paceline_core::Timestamp;

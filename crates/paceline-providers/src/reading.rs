@@ -126,7 +126,7 @@ impl Reading {
     /// The outcome for the pacer, of a call that reserved that cost: what the answer reports replaces it as the provider
     /// counts it, and everything else was spent as reserved.
     pub fn outcome_of(&self, reserved: &Cost) -> Outcome {
-        let reason = self.words.as_deref().or(self.code.as_deref()).unwrap_or_else(|| self.class.words());
+        let reason = self.words.as_deref().or(self.code.as_deref()).unwrap_or_else(|| self.class.description());
         let mut outcome = Outcome::new(self.class).with_reach(self.reach);
         outcome.hint = self.wait.map(|wait| Hint { wait, exact: self.wait_exact, from: self.wait_from });
         if let Some(cost) = self.settlement.cost(reserved, self.usage, self.class) {

@@ -8,7 +8,7 @@ use rusqlite::{Connection, params};
 
 use crate::error::JournalError;
 use crate::heads::Heads;
-use crate::item::{Claim, Claimed};
+use crate::item::{ClaimedItem, ClaimedItems};
 use crate::query::{self, AFTER_ITEM, item_columns};
 use crate::scope::{Scope, account, by_id, opens};
 
@@ -43,9 +43,9 @@ pub(crate) fn claim(
     now: Timestamp,
     limit: usize,
     except: &[Arc<str>],
-) -> Result<Claim, JournalError> {
+) -> Result<ClaimedItems, JournalError> {
     let may_send = |id| by_id(scopes, id).is_some_and(|scope| scope.may_send(now) && !except.contains(&scope.row.name));
-    let mut claim = || -> rusqlite::Result<Vec<Claimed>> {
+    let mut claim = || -> rusqlite::Result<Vec<ClaimedItem>> {
         heads.read(conn, scopes)?;
         let account_open = opens(account(scopes)).is_some_and(|at| at <= now);
         let mut items = Vec::new();
@@ -67,7 +67,7 @@ pub(crate) fn claim(
         Ok(items)
     };
     let items = claim().map_err(JournalError::sqlite("read"))?;
-    Ok(Claim { items, next_due: heads.next_due(scopes) })
+    Ok(ClaimedItems { items, next_due: heads.next_due(scopes) })
 }
 
 /// Takes the first of what is due in some scopes, and notes what they have left.
@@ -78,7 +78,7 @@ fn merge(
     now: Timestamp,
     limit: usize,
     asked: &BTreeSet<i64>,
-) -> rusqlite::Result<Vec<Claimed>> {
+) -> rusqlite::Result<Vec<ClaimedItem>> {
     let portion = limit.div_ceil(asked.len()) + 1;
     let mut sources = Vec::with_capacity(asked.len());
     let mut order = BTreeSet::new();
@@ -131,13 +131,13 @@ impl Source {
 }
 
 /// Takes those of the items that wait, in the order given.
-pub(crate) fn claim_items(conn: &Connection, scopes: &[Scope], ordinals: &[u64]) -> Result<Claim, JournalError> {
+pub(crate) fn claim_items(conn: &Connection, scopes: &[Scope], ordinals: &[u64]) -> Result<ClaimedItems, JournalError> {
     let items = take(conn, scopes, ordinals.iter().map(|ordinal| query::int(*ordinal)));
-    Ok(Claim { items: items.map_err(JournalError::sqlite("read"))?, next_due: None })
+    Ok(ClaimedItems { items: items.map_err(JournalError::sqlite("read"))?, next_due: None })
 }
 
 /// Marks items in flight and reads them; leaves out those that do not wait.
-fn take(conn: &Connection, scopes: &[Scope], ids: impl Iterator<Item = i64>) -> rusqlite::Result<Vec<Claimed>> {
+fn take(conn: &Connection, scopes: &[Scope], ids: impl Iterator<Item = i64>) -> rusqlite::Result<Vec<ClaimedItem>> {
     let mut take = conn.prepare_cached("UPDATE item SET state = 1 WHERE id = ?1 AND state = 0")?;
     let mut read = conn.prepare_cached(READ)?;
     let mut items = Vec::with_capacity(ids.size_hint().0);
@@ -145,11 +145,9 @@ fn take(conn: &Connection, scopes: &[Scope], ids: impl Iterator<Item = i64>) -> 
         if take.execute([id])? == 0 {
             continue;
         }
-        items.push(
-            read.query_row([id], |row| {
-                Ok(Claimed { item: query::item(row, scopes)?, body_hash: row.get(AFTER_ITEM)? })
-            })?,
-        );
+        items.push(read.query_row([id], |row| {
+            Ok(ClaimedItem { item: query::item(row, scopes)?, body_hash: row.get(AFTER_ITEM)? })
+        })?);
     }
     Ok(items)
 }

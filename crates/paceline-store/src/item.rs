@@ -6,50 +6,8 @@ use std::time::Duration;
 use paceline_core::{Class, Timestamp};
 
 use crate::line::CustomId;
+use crate::state::{Forgiven, State};
 use crate::usage::ModelUsage;
-
-/// Where an item stands. The number is the one in the journal's `state` column.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum State {
-    /// Not started, or waiting for another try.
-    Waiting = 0,
-    /// Claimed by a run that has not said yet what became of it.
-    InFlight = 1,
-    /// A usable answer stands in the results.
-    Succeeded = 2,
-    /// Ended without a usable answer; its line stands in the errors.
-    Failed = 3,
-    /// Ended without being sent.
-    Skipped = 4,
-    /// Ended by a person.
-    Cancelled = 5,
-}
-
-impl State {
-    /// All states, in the order of their numbers.
-    pub const ALL: [Self; 6] =
-        [Self::Waiting, Self::InFlight, Self::Succeeded, Self::Failed, Self::Skipped, Self::Cancelled];
-
-    /// The name used in files and JSON.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Waiting => "waiting",
-            Self::InFlight => "in_flight",
-            Self::Succeeded => "succeeded",
-            Self::Failed => "failed",
-            Self::Skipped => "skipped",
-            Self::Cancelled => "cancelled",
-        }
-    }
-
-    pub(crate) const fn code(self) -> i64 {
-        self as i64
-    }
-
-    pub(crate) fn from_code(code: i64) -> Option<Self> {
-        Self::ALL.into_iter().find(|state| state.code() == code)
-    }
-}
 
 /// How an item ends. It decides the file of its line: [`End::Succeeded`] goes to the results, the rest to the errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,7 +36,7 @@ impl End {
 
 /// An item as the loader takes it from the input.
 #[derive(Clone, Copy, Debug)]
-pub struct NewItem<'a> {
+pub struct LoadedLine<'a> {
     /// The id that the user gave; unique in the input.
     pub custom_id: &'a CustomId,
     /// The line in the input, from 1, for messages.
@@ -276,25 +234,16 @@ impl JournalItem {
     }
 }
 
-/// The part of an item's [`Tally`] from before [`Journal::retry_failed`](crate::Journal::retry_failed).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Forgiven {
-    /// Of its attempts.
-    pub attempts: u32,
-    /// Of its deferrals.
-    pub deferrals: u32,
-}
-
 /// An item handed out to be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Claimed {
+pub struct ClaimedItem {
     /// The item.
     pub item: JournalItem,
     /// [`hash`](crate::hash) of the body at the time of loading.
     pub body_hash: [u8; 16],
 }
 
-impl std::ops::Deref for Claimed {
+impl std::ops::Deref for ClaimedItem {
     type Target = JournalItem;
 
     fn deref(&self) -> &JournalItem {
@@ -302,7 +251,7 @@ impl std::ops::Deref for Claimed {
     }
 }
 
-impl Claimed {
+impl ClaimedItem {
     /// Whether these are the bytes that were loaded.
     pub fn body_unchanged(&self, body: &[u8]) -> bool {
         crate::hash(body) == self.body_hash
@@ -311,10 +260,10 @@ impl Claimed {
 
 /// The answer to a claim.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Claim {
+pub struct ClaimedItems {
     /// Due items, in the order to start them: retries by due time, then new items by place in the input, then those
     /// that a crash interrupted.
-    pub items: Vec<Claimed>,
+    pub items: Vec<ClaimedItem>,
     /// When the next item that is still waiting may start: its own time, and that of its held scope. None when nothing
     /// waits but items of stopped scopes. A time in the past means that more were due than asked for.
     pub next_due: Option<Timestamp>,
@@ -322,7 +271,7 @@ pub struct Claim {
 
 /// Whether an outcome was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RecordStatus {
+pub enum FinishStatus {
     /// It is recorded. An end outlasts a power cut; a later try outlasts the process, and a power cut may at worst
     /// make it early.
     Recorded,

@@ -1,15 +1,16 @@
 //! The handle that a runner holds: everything goes through one queue to the thread that owns the files.
 
+use crate::state::State;
 use std::sync::{Arc, mpsc};
 
 use paceline_core::Timestamp;
 
 use crate::append::{self, Appended, AppendedLine, InputCursor};
 use crate::command::Command;
-use crate::disk_space::{DiskFull, DiskSpace};
+use crate::disk_space::{DiskFull, Room};
 use crate::error::JournalError;
 use crate::history::Minute;
-use crate::item::{Claim, Finished, JournalItem, RecordStatus, Rescheduled, State, Unanswered};
+use crate::item::{ClaimedItems, FinishStatus, Finished, JournalItem, Rescheduled, Unanswered};
 use crate::journal_db::JournalDb;
 use crate::line::CustomId;
 use crate::load::{self, Loader};
@@ -120,7 +121,7 @@ impl Journal {
     /// As for [`open`](Self::open), less those of the lock.
     pub fn open_locked(options: Options, lock: RunLock) -> Result<Opened, JournalError> {
         load::remove_unfinished(&options.paths)?;
-        DiskSpace::of(&options.paths).check()?;
+        options.paths.disk_space().check()?;
         let journal = options.paths.journal.as_deref();
         if options.overwrite {
             refuse_foreign(journal)?;
@@ -166,7 +167,12 @@ impl Journal {
         &self.id
     }
 
-    /// The full disk that the journal waits for, if it does.
+    /// Room for the answer of a call that is to leave; none while the disk has not as much.
+    pub fn room_for_answer(&self) -> Option<Room> {
+        self.writer.disk_space().room_for_answer()
+    }
+
+    /// The full disk that the journal, or a call that is to leave, waits for.
     pub fn disk_full(&self) -> Option<DiskFull> {
         self.writer.disk_space().disk_full()
     }
@@ -184,14 +190,18 @@ impl Journal {
         now: Timestamp,
         limit: usize,
         except: Vec<Arc<str>>,
-        reply: impl FnOnce(Result<Claim, JournalError>) + Send + 'static,
+        reply: impl FnOnce(Result<ClaimedItems, JournalError>) + Send + 'static,
     ) {
         self.writer.send(Command::Claim { now, limit, except, reply: Box::new(reply) });
     }
 
     /// Hands out those of the items that wait, whatever their due time and scope, and marks them in flight. The answer's
     /// `next_due` says nothing.
-    pub fn claim_items(&self, ordinals: Vec<u64>, reply: impl FnOnce(Result<Claim, JournalError>) + Send + 'static) {
+    pub fn claim_items(
+        &self,
+        ordinals: Vec<u64>,
+        reply: impl FnOnce(Result<ClaimedItems, JournalError>) + Send + 'static,
+    ) {
         self.writer.send(Command::ClaimItems { ordinals, reply: Box::new(reply) });
     }
 
@@ -199,7 +209,7 @@ impl Journal {
     ///
     /// # Errors
     /// [`JournalError::Stopped`], [`JournalError::Closed`].
-    pub fn claim_now(&self, now: Timestamp, limit: usize) -> Result<Claim, JournalError> {
+    pub fn claim_now(&self, now: Timestamp, limit: usize) -> Result<ClaimedItems, JournalError> {
         wait(|reply| self.claim(now, limit, Vec::new(), reply))
     }
 
@@ -227,7 +237,7 @@ impl Journal {
     }
 
     /// Records the end of an item: its line is on disk, and the item ended, when `reply` is called.
-    pub fn finish(&self, finished: Finished, reply: impl FnOnce(Result<RecordStatus, JournalError>) + Send + 'static) {
+    pub fn finish(&self, finished: Finished, reply: impl FnOnce(Result<FinishStatus, JournalError>) + Send + 'static) {
         self.writer.send(Command::Finish(Box::new(finished), Box::new(reply)));
     }
 
@@ -235,7 +245,7 @@ impl Journal {
     pub fn reschedule(
         &self,
         next: Rescheduled,
-        reply: impl FnOnce(Result<RecordStatus, JournalError>) + Send + 'static,
+        reply: impl FnOnce(Result<FinishStatus, JournalError>) + Send + 'static,
     ) {
         self.writer.send(Command::Reschedule(Box::new(next), Box::new(reply)));
     }
@@ -246,7 +256,7 @@ impl Journal {
         &self,
         ordinal: u64,
         sent: Option<Unanswered>,
-        reply: impl FnOnce(Result<RecordStatus, JournalError>) + Send + 'static,
+        reply: impl FnOnce(Result<FinishStatus, JournalError>) + Send + 'static,
     ) {
         self.writer.send(Command::Release { ordinal, sent: sent.map(Box::new), reply: Box::new(reply) });
     }
@@ -437,7 +447,7 @@ impl Journal {
         self.writer.query(scope::scopes)
     }
 
-    /// When the next waiting item may start, as [`Claim::next_due`].
+    /// When the next waiting item may start, as [`ClaimedItems::next_due`].
     ///
     /// # Errors
     /// As for [`counts`](Self::counts).

@@ -5,7 +5,7 @@
 //!
 //! ```
 //! use paceline_core::Timestamp;
-//! use paceline_store::{ResultBody, CustomId, End, Finished, InputFingerprint, Journal, NewItem, Opened, Options, Paths};
+//! use paceline_store::{ResultBody, CustomId, End, Finished, InputFingerprint, Journal, LoadedLine, Opened, Options, Paths};
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let folder = tempfile::tempdir()?;
 //! # let input = folder.path().join("requests.jsonl");
@@ -17,7 +17,7 @@
 //!     Opened::Changed { .. } => unreachable!("only when it is asked for"),
 //!     Opened::New(mut loader) => {
 //!         let id = CustomId::from("first");
-//!         loader.add(&NewItem { custom_id: &id, line: 1, src_off: 0, src_len: 3, body: b"{}", scope: "chat" })?;
+//!         loader.add(&LoadedLine { custom_id: &id, line: 1, src_off: 0, src_len: 3, body: b"{}", scope: "chat" })?;
 //!         loader.finish()?
 //!     }
 //! };
@@ -60,6 +60,7 @@ mod rescope;
 mod schema;
 mod scope;
 mod snapshot;
+mod state;
 mod unanswered;
 mod usage;
 pub mod work;
@@ -68,12 +69,12 @@ mod writer;
 
 pub use append::{Appended, AppendedLine, InputCursor};
 pub use disk::{create_in_place_of, private_file};
-pub use disk_space::DiskFull;
+pub use disk_space::{DiskFull, DiskSpace, Room};
 pub use error::JournalError;
 pub use history::Minute;
 pub use item::{
-    CallTotals, Claim, Claimed, End, Finished, Forgiven, JournalItem, LastAnswer, NewItem, RecordStatus, RefusedLine,
-    Rescheduled, State, Tally, Unanswered,
+    CallTotals, ClaimedItem, ClaimedItems, End, FinishStatus, Finished, JournalItem, LastAnswer, LoadedLine,
+    RefusedLine, Rescheduled, Tally, Unanswered,
 };
 pub use journal::{Journal, Opened, Options};
 pub use line::{CustomId, LineForm, ResultBody, ResultLine, encode_line};
@@ -89,4 +90,5 @@ pub use report::{DeferReason, Deferred, JobCounts, ReportRow, Rows};
 pub use schema::{ACCOUNT, hash};
 pub use scope::{ScopeRow, ScopeStatus};
 pub use snapshot::{SnapshotUpdate, StoredSnapshot};
+pub use state::{Forgiven, State};
 pub use usage::ModelUsage;

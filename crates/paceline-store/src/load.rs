@@ -10,7 +10,7 @@ use rusqlite::{Connection, params};
 use crate::append::{InputCursor, set_input_cursor};
 use crate::disk::{remove, sync_folder_of};
 use crate::error::JournalError;
-use crate::item::{NewItem, RefusedLine};
+use crate::item::{LoadedLine, RefusedLine};
 use crate::journal::{Journal, Options};
 use crate::journal_db::JournalDb;
 use crate::line::CustomId;
@@ -99,7 +99,7 @@ impl Loader {
     ///
     /// # Errors
     /// [`JournalError::Sqlite`].
-    pub fn add(&mut self, item: &NewItem<'_>) -> Result<u64, JournalError> {
+    pub fn add(&mut self, item: &LoadedLine<'_>) -> Result<u64, JournalError> {
         let conn = &self.open.as_ref().expect("open until finished").conn;
         let scope = match self.scopes.get(item.scope) {
             Some(id) => *id,

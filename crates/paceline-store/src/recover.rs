@@ -1,12 +1,12 @@
 //! After a crash: what stands in the files but not in the journal is recorded, what is torn is cut off.
 
+use crate::state::State;
 use std::path::Path;
 
 use paceline_core::{Class, Timestamp};
 use rusqlite::{Connection, OptionalExtension as _, params};
 
 use crate::error::JournalError;
-use crate::item::State;
 use crate::line::{VerifiedLine, verify_line};
 use crate::output::{OutputFile, Outputs};
 use crate::paths::Paths;

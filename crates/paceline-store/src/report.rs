@@ -1,12 +1,13 @@
 //! Where the items stand, counted and one by one.
 
+use crate::state::State;
 use std::collections::BTreeMap;
 
 use paceline_core::{Class, GiveUp, Timestamp};
 use rusqlite::{Connection, params};
 
 use crate::error::JournalError;
-use crate::item::{CallTotals, JournalItem, State};
+use crate::item::{CallTotals, JournalItem};
 use crate::query::{AFTER_ITEM, ITEM_SCOPE, count, int, item, item_columns, state};
 use crate::scope::{ScopeStatus, account, scope_list, state_of};
 

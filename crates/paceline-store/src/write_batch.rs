@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::command::{Command, Query, Reply};
 use crate::error::JournalError;
-use crate::item::{CallTotals, RecordStatus};
+use crate::item::{CallTotals, FinishStatus};
 use crate::journal_db::JournalDb;
 use crate::usage::ModelUsage;
 
@@ -79,8 +79,8 @@ impl WriteBatch<'_> {
         &mut self,
         adds: CallTotals,
         usage: &ModelUsage,
-        reply: Reply<RecordStatus>,
-        work: impl FnOnce(&mut JournalDb) -> Result<RecordStatus, JournalError>,
+        reply: Reply<FinishStatus>,
+        work: impl FnOnce(&mut JournalDb) -> Result<FinishStatus, JournalError>,
     ) {
         self.step(reply, work);
         self.attempt(|db| db.add_usage(usage));

@@ -12,10 +12,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use paceline::{Instant, Limiter, clock};
 use paceline_config::Upstream;
-use paceline_core::Limits;
+use paceline_core::{Limits, Timestamp};
 use paceline_http::Sender;
 use paceline_providers::Provider;
-use paceline_store::{Journal, Paths, RunLock};
+use paceline_store::{Journal, JournalError, Paths, RunLock};
 use tokio::sync::{mpsc, watch};
 
 use self::calls::acknowledge::Acknowledge;
@@ -124,23 +124,16 @@ impl Run<'_> {
         let began = self.limiter.now();
         let now = clock::wall();
         let (refused, counts, usage) = tokio::task::block_in_place(|| {
-            let journal = &self.job.journal;
-            let refused = refused::settle(journal, &input, format.results(), &acknowledge)?;
-            let snapshot = journal.snapshot()?;
-            let clocks = snapshot.as_ref().and_then(Clocks::of);
-            interrupted::count(journal, self.job.interrupted, snapshot.as_ref())?;
-            holds::restore(journal, &self.limiter, now, clocks, &acknowledge)?;
-            if self.job.same_account {
-                limiter_state::restore(&self.limiter, journal.limiter_state()?.iter().map(String::as_str));
-            }
-            Ok((refused, journal.sums()?, journal.usage()?))
+            let refused = refused::settle(&self.job.journal, &input, format.results(), &acknowledge)?;
+            self.restore(now, &acknowledge)?;
+            Ok((refused, self.job.journal.sums()?, self.job.journal.usage()?))
         })
-        .map_err(|error: paceline_store::JournalError| self.broken(Failure::interrupted(error)))?;
+        .map_err(|error: JournalError| self.broken(Failure::interrupted(error)))?;
         let figures = Counters::at_start(&counts);
         let about = About {
             same: FailFast::new(self.args.stop_after_same, figures.input - refused, figures.ended() - refused),
             retry: self.upstream.pacer.retry.clone(),
-            address: Addresses::of(self.upstream).told().into(),
+            address: upstream::destination(self.upstream).into(),
             key: upstream::key_place(&self.upstream.key).into(),
             figures,
             max_wait: self.args.max_wait,
@@ -161,15 +154,9 @@ impl Run<'_> {
             epoch: now,
             began,
         });
-        let journal = &self.job.journal;
         let reading = self.job.input_cursor.map(|from| {
-            background_load::start(
-                journal.clone(),
-                Arc::clone(&context),
-                self.upstream.clone(),
-                acknowledge.clone(),
-                from,
-            )
+            let journal = self.job.journal.clone();
+            background_load::start(journal, Arc::clone(&context), self.upstream.clone(), acknowledge.clone(), from)
         });
         let dispatcher = Dispatcher::new(Parts {
             reading,
@@ -191,6 +178,19 @@ impl Run<'_> {
         drop(kept);
         let enough = signals::told().map_err(Failure::interrupted)?;
         tokio::task::block_in_place(|| self.conclude(&context, &ended, &enough)).map_err(|failure| self.broken(failure))
+    }
+
+    /// What earlier runs left: calls that were under way, holds, and what the limiter knew.
+    fn restore(&self, now: Timestamp, acknowledge: &Acknowledge) -> Result<(), JournalError> {
+        let journal = &self.job.journal;
+        let snapshot = journal.snapshot()?;
+        let clocks = snapshot.as_ref().and_then(Clocks::of);
+        interrupted::count(journal, self.job.interrupted, snapshot.as_ref())?;
+        holds::restore(journal, &self.limiter, now, clocks, acknowledge)?;
+        if self.job.same_account {
+            limiter_state::restore(&self.limiter, journal.limiter_state()?.iter().map(String::as_str));
+        }
+        Ok(())
     }
 
     /// With what to do about it, where there is a journal to go on from.

@@ -93,14 +93,14 @@ impl<'a> Row<'a> {
     pub(crate) fn markdown(&self) -> String {
         let status = self.status_code.map(|status| status.to_string()).unwrap_or_default();
         let cells = [
-            &escaped(self.key),
+            &text::markdown(self.key),
             self.state,
             self.class.unwrap_or_default(),
             &status,
             &self.sends.to_string(),
             self.retry_not_before.as_deref().unwrap_or_default(),
-            &escaped(self.reason.unwrap_or_default()),
-            &escaped(self.last_error.unwrap_or_default()),
+            &text::markdown(self.reason.unwrap_or_default()),
+            &text::markdown(self.last_error.unwrap_or_default()),
         ];
         format!("| {} |", cells.join(" | "))
     }
@@ -128,15 +128,3 @@ pub(crate) const HEAD: &str = "KEY                      STATE     SENDS  DUE, WH
 pub(crate) const MARKDOWN_HEAD: &str = "\
 | key | state | class | status | sends | not before | why | last error |
 |---|---|---|---:|---:|---|---|---|";
-
-/// Words of others in a cell, where nothing of them is markup.
-pub(crate) fn escaped(words: &str) -> String {
-    let mut escaped = String::new();
-    for c in text::printable(words).chars() {
-        if matches!(c, '|' | '\\' | '`' | '*' | '_' | '[' | ']' | '<' | '>' | '&' | '~') {
-            escaped.push('\\');
-        }
-        escaped.push(c);
-    }
-    escaped
-}

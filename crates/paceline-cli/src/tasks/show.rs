@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use paceline_store::work::{HistoryEntry, WorkClock, WorkItem};
+use serde_json::Value;
 use serde_json::value::RawValue;
-use serde_json::{Value, json};
 
 use super::groups::{Groups, Waits};
 use super::row::Row;
@@ -75,26 +75,10 @@ fn as_json(
         first_at: item.first.map(time),
         ended_at: item.ended.map(time),
         deadline_s: item.deadline.map(|deadline| deadline.as_secs_f64()),
-        decisions: events.iter().map(decision).collect(),
+        decisions: events.iter().map(HistoryEntry::to_json).collect(),
         payload,
     };
     serde_json::to_string(&shown).map(|text| text + "\n")
-}
-
-fn decision(event: &HistoryEntry) -> Value {
-    json!({
-        "decided_at": event.decided.to_string(),
-        "send": event.send,
-        "class": event.failure.class.as_str(),
-        "status": event.failure.status,
-        "code": event.failure.code,
-        "words": event.failure.message,
-        "action": event.action,
-        "reason": event.reason,
-        "by": event.by,
-        "not_before": event.not_before.map(|at| at.to_string()),
-        "waited_s": event.waited.map(|waited| waited.as_secs_f64()),
-    })
 }
 
 /// The longest payload shown, in columns.

@@ -109,7 +109,10 @@ fn a_proxy_that_is_named_is_used_and_none_is_none() {
             "--max-retries",
             "0",
         ]);
-        command.args(["--timeout", "5s", "--max-wait", "10ms"]).args(["--proxy", proxied]).env("http_proxy", variable);
+        command.args(["--timeout", "5s", "--max-wait", "10ms"]).env("http_proxy", variable);
+        if !proxied.is_empty() {
+            command.args(["--proxy", proxied]);
+        }
         finish(&mut command)
     };
     let (code, log) = run(&proxy.url(), "");
@@ -117,6 +120,13 @@ fn a_proxy_that_is_named_is_used_and_none_is_none() {
     assert_eq!(proxy.arrivals()[0].headers["host"], "api.invalid");
     let (code, log) = run("none", &proxy.url());
     assert!(code != 0 && proxy.count() == 1, "{log}");
+    for (proxied, variable, words) in [
+        ("http://me:sesame@127.0.0.1:9", "", "http://api.invalid/v1 through the proxy http://[key]@127.0.0.1:9: "),
+        ("", "http://127.0.0.1:9", "http://api.invalid/v1 (is the proxy in http_proxy to be used?): "),
+    ] {
+        let (code, log) = run(proxied, variable);
+        assert!(code == 3 && log.contains(words) && !log.contains("sesame"), "{log}");
+    }
 }
 
 #[test]

@@ -3,8 +3,10 @@
 mod access;
 mod answers;
 mod attribution;
+mod bad_lines;
 mod bounds;
 mod budget;
+mod changed_input;
 #[cfg(feature = "charts")]
 mod charts;
 mod checks;

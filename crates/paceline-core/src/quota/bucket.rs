@@ -45,7 +45,7 @@ impl TokenBucket {
         (self.level(now).max(0) / i128::from(self.window)) as u64
     }
 
-    /// Units that are not there, one that is there in part among them; more than the burst in debt.
+    /// Units missing to a full bucket, a partial one rounded up; more than the burst in debt.
     pub(super) fn missing(&self, now: Instant) -> u64 {
         let missing = i128::from(self.burst) * i128::from(self.window) - self.level(now);
         missing.unsigned_abs().div_ceil(u128::from(self.window)) as u64

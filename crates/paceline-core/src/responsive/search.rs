@@ -18,7 +18,7 @@ const MOST_DOUBLINGS: u32 = 4;
 pub(super) struct Search {
     pub(super) current: u64,
     pub(super) successes: u32,
-    /// The largest delay that failed, while it is believed.
+    /// The largest delay that failed, while it still counts.
     failed: Option<u64>,
     /// The delay that the last step down left.
     held: Option<u64>,
@@ -51,7 +51,7 @@ impl Search {
         };
     }
 
-    /// Says whether it went down.
+    /// Returns whether it went down.
     pub(super) fn succeed(&mut self, knobs: &Knobs, rng: &mut Rng) -> bool {
         if self.current == 0 {
             return false;
@@ -70,7 +70,7 @@ impl Search {
         true
     }
 
-    /// The delay halves so often, and what failed long ago says nothing any more.
+    /// Halves the delay so often, and forgets which delays failed.
     pub(super) fn decay(&mut self, knobs: &Knobs, halvings: u64) {
         let halved = self.current.checked_shr(u32::try_from(halvings).unwrap_or(u32::MAX)).unwrap_or(0);
         *self = Self { current: if halved < knobs.min { 0 } else { halved }, ..Self::default() };
@@ -100,8 +100,8 @@ impl Search {
         }
     }
 
-    /// The delay after a failure: never below the present one, and spread, so that many who failed together do not
-    /// return together. Near the longest delay it stays where randomness has put it.
+    /// The delay after a failure: never below the present one, and spread, so that many callers that failed together
+    /// do not return together. Near the longest delay it stays where randomness has put it.
     fn higher(&self, knobs: &Knobs, rng: &mut Rng) -> u64 {
         let spread = knobs.spread(knobs.max);
         let lowest = knobs.max - spread;

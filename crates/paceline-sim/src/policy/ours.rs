@@ -90,14 +90,7 @@ impl Ours {
 
 /// The same with at most so many calls in flight.
 fn within(config: &PacerConfig, most: u32) -> PacerConfig {
-    let concurrency = match config.concurrency {
-        Concurrency::Fixed { max } => Concurrency::Fixed { max: max.min(most) },
-        Concurrency::Aimd { floor, start, max } => {
-            Concurrency::Aimd { floor: floor.min(most), start: start.min(most), max: max.min(most) }
-        }
-        Concurrency::Classic { floor, max } => Concurrency::Classic { floor: floor.min(most), max: max.min(most) },
-    };
-    PacerConfig { concurrency, ..config.clone() }
+    PacerConfig { concurrency: config.concurrency.at_most(most), ..config.clone() }
 }
 
 /// Windows and buckets, each divided by the processes; a bucket's burst likewise, and at least a call.

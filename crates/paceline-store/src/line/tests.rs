@@ -1,8 +1,8 @@
+use crate::state::State;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::item::State;
 
 fn line(body: &[u8]) -> String {
     let answer = ResultBody::Response { status: 200, request_id: "req_1", headers: None, body };

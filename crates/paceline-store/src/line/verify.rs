@@ -1,5 +1,6 @@
 //! Reads result lines back and verifies their checksums.
 
+use crate::state::State;
 use std::borrow::Cow;
 
 use serde::Deserialize;
@@ -7,7 +8,6 @@ use serde_json::value::RawValue;
 
 use super::CustomId;
 use super::write::checksum;
-use crate::item::State;
 
 /// A whole result line whose checksum is right.
 #[derive(Debug, PartialEq, Eq)]

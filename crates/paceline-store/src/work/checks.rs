@@ -1,8 +1,9 @@
 //! What every engine checks alike, before it changes anything.
 
 use super::error::WorkError;
-use super::item::{Amend, ClaimOutcome, DecisionRecord, Filter, NewItem, State, WorkItem};
+use super::item::{Amend, ClaimOutcome, DecisionRecord, Filter, NewItem, WorkItem};
 use crate::scope::{ScopeRow, ScopeStatus};
+use crate::state::State;
 
 /// Keys and groups are words in reports and indexes.
 const KEY_BYTES: usize = 512;

@@ -6,61 +6,8 @@ use std::time::Duration;
 use paceline_core::retry::Counted;
 use paceline_core::{Class, Timestamp, UnknownOutcome};
 
-/// Where an item stands. The number is the one in the `state` column of every engine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum State {
-    /// Not started, or waiting for another try.
-    Waiting = 0,
-    /// Claimed by a worker that has not reported its outcome yet.
-    InFlight = 1,
-    /// Done.
-    Succeeded = 2,
-    /// Given up.
-    Failed = 3,
-    /// Left out, as a judge decided.
-    Skipped = 4,
-    /// Ended by a person.
-    Cancelled = 5,
-    /// Over its bound, and left to the next run, which begins with it.
-    Deferred = 6,
-}
-
-impl State {
-    /// All states, in the order of their numbers.
-    pub const ALL: [Self; 7] =
-        [Self::Waiting, Self::InFlight, Self::Succeeded, Self::Failed, Self::Skipped, Self::Cancelled, Self::Deferred];
-
-    /// The name used in files and JSON.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Waiting => "waiting",
-            Self::InFlight => "in_flight",
-            Self::Succeeded => "succeeded",
-            Self::Failed => "failed",
-            Self::Skipped => "skipped",
-            Self::Cancelled => "cancelled",
-            Self::Deferred => "deferred",
-        }
-    }
-
-    /// The state of that name.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|state| state.as_str() == name)
-    }
-
-    /// Whether nothing more will be done about an item: neither in this run nor in the next.
-    pub const fn is_final(self) -> bool {
-        matches!(self, Self::Succeeded | Self::Failed | Self::Skipped | Self::Cancelled)
-    }
-
-    pub(crate) const fn code(self) -> i64 {
-        self as i64
-    }
-
-    pub(crate) fn from_code(code: i64) -> Option<Self> {
-        Self::ALL.into_iter().find(|state| state.code() == code)
-    }
-}
+use crate::state::{Forgiven, State};
+use serde_json::{Value, json};
 
 /// An item to be put into a store. No text of it may hold a NUL character.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,7 +39,16 @@ impl NewItem {
             not_before: None,
         }
     }
+
+    /// The time for which it waits in a store; none where it is due at once. After [`HORIZON`] all times are one, which never
+    /// comes.
+    pub(crate) fn waits_until(&self, now: Timestamp) -> Option<Timestamp> {
+        self.not_before.filter(|at| *at > now).map(|at| at.min(HORIZON + Duration::from_millis(1)))
+    }
 }
+
+/// The end of the year 9999 in UTC. What is due later has no place in any run.
+pub(crate) const HORIZON: Timestamp = Timestamp::from_millis(253_402_300_799_999);
 
 /// The group of items that name none.
 pub const DEFAULT_GROUP: &str = "default";
@@ -152,15 +108,6 @@ impl WorkItem {
     pub const fn sends(&self) -> u32 {
         self.attempts.saturating_add(self.deferrals).saturating_add(self.abandoned)
     }
-}
-
-/// The part of an item's sends that counts against no bound any more.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Forgiven {
-    /// Of its attempts.
-    pub attempts: u32,
-    /// Of its deferrals.
-    pub deferrals: u32,
 }
 
 /// What went wrong with a try.
@@ -253,6 +200,25 @@ pub struct HistoryEntry {
     pub not_before: Option<Timestamp>,
     /// How long it then waited until it was claimed again.
     pub waited: Option<Duration>,
+}
+
+impl HistoryEntry {
+    /// As `paceline tasks show --json` lists it, and as a judge is told of it.
+    pub fn to_json(&self) -> Value {
+        json!({
+            "decided_at": self.decided.to_string(),
+            "send": self.send,
+            "class": self.failure.class.as_str(),
+            "status": self.failure.status,
+            "code": self.failure.code,
+            "words": self.failure.message,
+            "action": self.action,
+            "reason": self.reason,
+            "by": self.by,
+            "not_before": self.not_before.map(|at| at.to_string()),
+            "waited_s": self.waited.map(|waited| waited.as_secs_f64()),
+        })
+    }
 }
 
 /// A worker that a store gives work to.

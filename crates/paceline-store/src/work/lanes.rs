@@ -9,8 +9,8 @@ use std::ops::Bound;
 
 use paceline_core::Timestamp;
 
-use super::due::HORIZON;
 use super::fair_share::{FairShare, Lane};
+use super::item::HORIZON;
 use crate::schema::ACCOUNT;
 
 /// What a store knows of its lanes.

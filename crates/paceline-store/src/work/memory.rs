@@ -3,6 +3,7 @@
 mod queue;
 mod row;
 
+use crate::state::{Forgiven, State};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,11 +16,10 @@ use self::queue::{Queue, due, first};
 use self::row::Row;
 use super::checks::{check, keepable};
 use super::clock::WorkClock;
-use super::due::{Due, Stored, read_due};
 use super::error::WorkError;
 use super::item::{
-    Added, Amend, Claim, ClaimOutcome, ClaimRequest, Filter, Forgiven, HistoryEntry, NewItem, RecordStatus, State,
-    StateCounts, WorkItem, WorkerId,
+    Added, Amend, Claim, ClaimOutcome, ClaimRequest, Filter, HistoryEntry, NewItem, RecordStatus, StateCounts,
+    WorkItem, WorkerId,
 };
 use super::lanes::{Asked, EARLIEST, Taking};
 use super::store::{StoreFuture, WorkStore};
@@ -218,10 +218,7 @@ impl Tables {
         }
         self.last_item += 1;
         let id = self.last_item;
-        let not_before = match read_due(new.not_before.map_or(Stored::Null, |at| Stored::Millis(at.as_millis())), now) {
-            Due::Now | Due::Invalid => None,
-            Due::At(_) | Due::Beyond => new.not_before,
-        };
+        let not_before = new.waits_until(now);
         let item = WorkItem {
             id,
             key: new.key.clone(),

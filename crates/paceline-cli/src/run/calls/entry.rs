@@ -8,7 +8,7 @@ use http::header::{ETAG, HeaderName, LAST_MODIFIED, LINK, LOCATION};
 use paceline_core::{Class, GiveUp, Request};
 use paceline_http::NoAnswer;
 use paceline_providers::Reading;
-use paceline_store::{CallTotals, Claimed, End, Finished, LastAnswer, ResultBody, Tally};
+use paceline_store::{CallTotals, ClaimedItem, End, Finished, LastAnswer, ResultBody, Tally};
 use serde_json::value::{RawValue, to_raw_value};
 
 use crate::run::calls::fail_fast::Failed;
@@ -21,7 +21,7 @@ const KEPT: [HeaderName; 4] = [LINK, ETAG, LOCATION, LAST_MODIFIED];
 const LONGEST_HEADER: usize = 4 << 10;
 
 /// What a call adds to the counters of the job.
-pub(crate) fn added(item: &Claimed, sent: &Sent) -> CallTotals {
+pub(crate) fn added(item: &ClaimedItem, sent: &Sent) -> CallTotals {
     let resend = item.tally.sends() > 0;
     let after_failure =
         item.tally.last.as_ref().is_some_and(|last| matches!(last.class, Class::Transient | Class::Overloaded));
@@ -35,7 +35,7 @@ pub(crate) fn added(item: &Claimed, sent: &Sent) -> CallTotals {
 }
 
 /// An item's sends with this one, as the pacer counted it where it said so.
-pub(crate) fn tally(item: &Claimed, sent: &Sent, counted: Option<&Request>) -> Tally {
+pub(crate) fn tally(item: &ClaimedItem, sent: &Sent, counted: Option<&Request>) -> Tally {
     let mut tally = item.tally.clone();
     match counted {
         Some(counted) => {
@@ -62,7 +62,7 @@ pub(crate) fn tally(item: &Claimed, sent: &Sent, counted: Option<&Request>) -> T
     tally
 }
 
-pub(crate) fn failed(item: &Claimed, sent: &Sent, reason: GiveUp, request: &Request, adds: CallTotals) -> Failed {
+pub(crate) fn failed(item: &ClaimedItem, sent: &Sent, reason: GiveUp, request: &Request, adds: CallTotals) -> Failed {
     let tally = tally(item, sent, Some(request));
     let words = said(sent);
     let line = sent.echo.line(item.ordinal, tally.sends(), End::Failed, &line_answer(sent, &words));

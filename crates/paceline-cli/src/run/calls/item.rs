@@ -14,7 +14,7 @@ use paceline_core::{
 };
 use paceline_http::{Call, Exchange, Sender};
 use paceline_providers::Usage;
-use paceline_store::{Claimed, Journal, ModelUsage};
+use paceline_store::{ClaimedItem, Journal, ModelUsage, Room};
 use serde_json::value::RawValue;
 use tokio::sync::{oneshot, watch};
 
@@ -57,7 +57,7 @@ pub(crate) struct Context {
     pub(crate) budget: Budget,
     /// Whether the run goes on.
     pub(crate) phase: watch::Receiver<Phase>,
-    /// Where answers go: no call leaves while its disk is full.
+    /// Where answers go: no call leaves while its disk has no room for one more.
     pub(crate) journal: Journal,
     /// Items whose call had left when an earlier run was killed.
     pub(crate) unanswered: BTreeSet<u64>,
@@ -83,7 +83,7 @@ pub(crate) enum Phase {
 /// A try that is over.
 #[derive(Debug)]
 pub(crate) struct Tried {
-    pub(crate) item: Claimed,
+    pub(crate) item: ClaimedItem,
     pub(crate) end: TryEnd,
 }
 
@@ -145,6 +145,8 @@ pub(crate) struct Sent {
     pub(crate) usage: ModelUsage,
     pub(crate) at: Timestamp,
     pub(crate) deadline: Timestamp,
+    /// Kept until the answer is on the disk.
+    pub(crate) room: Room,
 }
 
 /// Why a line cannot be used any more.
@@ -186,7 +188,7 @@ impl Context {
 
     /// Tries an item once; it asks for its permit when its turn comes. Nothing is lost if the future is dropped, but the call
     /// may be repeated then.
-    pub(crate) async fn attempt(&self, item: Claimed, turn: PermitTurn) -> Tried {
+    pub(crate) async fn attempt(&self, item: ClaimedItem, turn: PermitTurn) -> Tried {
         let end = match self.prepare(&item) {
             Ok(Ready { request, expected, call }) => match self.was_cut_off(&item, &call.1) {
                 Some(reason) => TryEnd::Impossible(Impossible::Unknown(reason)),
@@ -200,7 +202,7 @@ impl Context {
         Tried { item, end }
     }
 
-    fn prepare(&self, item: &Claimed) -> Result<Ready<(Echo, Call)>, InputBroken> {
+    fn prepare(&self, item: &ClaimedItem) -> Result<Ready<(Echo, Call)>, InputBroken> {
         let span = Span { offset: item.src_off, len: item.src_len };
         let bytes = self.input.read(span).map_err(|source| InputBroken::Io { line: item.line, source })?;
         let line = self.format.read(&bytes, item.line)?;
@@ -245,16 +247,16 @@ impl Context {
     }
 
     /// What ends an item whose call had left when an earlier run was killed, where that must not be done twice.
-    fn was_cut_off(&self, item: &Claimed, call: &Call) -> Option<GiveUp> {
+    fn was_cut_off(&self, item: &ClaimedItem, call: &Call) -> Option<GiveUp> {
         self.unanswered.contains(&item.ordinal).then(|| self.sender.unknown_outcome(call).ends()).flatten()
     }
 
-    fn same_at_each_try(&self, item: &Claimed) -> HeaderValue {
+    fn same_at_each_try(&self, item: &ClaimedItem) -> HeaderValue {
         let key = format!("{}-{}", self.journal.id(), item.ordinal);
         HeaderValue::from_maybe_shared(Bytes::from(key)).expect("a job's name and a number are digits and letters")
     }
 
-    async fn perform(&self, ready: Ready<Option<(Echo, Call)>>, item: &Claimed, mut turn: PermitTurn) -> TryEnd {
+    async fn perform(&self, ready: Ready<Option<(Echo, Call)>>, item: &ClaimedItem, mut turn: PermitTurn) -> TryEnd {
         let Ready { request, expected, call } = ready;
         let began = self.limiter.now();
         let budgeted = tokio::select! {
@@ -275,11 +277,11 @@ impl Context {
             Ok(permit) => permit,
             Err(end) => return end,
         };
-        tokio::select! {
+        let room = tokio::select! {
             biased;
             () = self.reached(Phase::Draining) => return TryEnd::Withheld,
-            () = self.has_room() => {}
-        }
+            room = self.room_for_answer() => room,
+        };
         let (echo, call) = match call.map_or_else(|| self.prepare(item).map(|ready| ready.call), Ok) {
             Ok(ready) => ready,
             // The permit is given back unused.
@@ -294,7 +296,7 @@ impl Context {
         let usage = budgeted.settle(exchange.used());
         let deadline = item.tally.deadline.unwrap_or(at + self.deadline);
         let headers = exchange.answer.as_ref().ok().and_then(entry::kept_headers);
-        TryEnd::Sent(Box::new(Sent { echo, exchange, headers, usage, at, deadline }))
+        TryEnd::Sent(Box::new(Sent { echo, exchange, headers, usage, at, deadline, room }))
     }
 
     /// Notes in the journal that a call leaves which must not be made twice. Says whether it may: not when the journal stopped.
@@ -329,7 +331,7 @@ impl Context {
     }
 
     /// What the result of an item repeats, from the input.
-    pub(crate) fn echo(&self, item: &Claimed) -> Echo {
+    pub(crate) fn echo(&self, item: &ClaimedItem) -> Echo {
         let span = Span { offset: item.src_off, len: item.src_len };
         let bytes = self.input.read(span).unwrap_or_default();
         let read = self.format.read(&bytes, item.line).ok();
@@ -337,9 +339,12 @@ impl Context {
         Echo { custom_id: line::custom_id(&bytes, item.line), metadata, form: self.format.results() }
     }
 
-    async fn has_room(&self) {
-        while self.journal.disk_full().is_some() {
-            tokio::time::sleep(FULL).await;
+    async fn room_for_answer(&self) -> Room {
+        loop {
+            match self.journal.room_for_answer() {
+                Some(room) => return room,
+                None => tokio::time::sleep(FULL).await,
+            }
         }
     }
 

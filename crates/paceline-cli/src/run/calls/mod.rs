@@ -3,6 +3,7 @@
 pub(crate) mod acknowledge;
 pub(crate) mod bounds;
 pub(crate) mod budget;
+pub(crate) mod disk_watch;
 pub(crate) mod dispatch;
 pub(crate) mod entry;
 pub(crate) mod fail_fast;

@@ -7,7 +7,7 @@ use paceline::{BackingOff, Instant};
 use paceline_core::{Class, Level, LimitScope, NextAction, Request, Retry, Timestamp};
 use paceline_http::NoAnswer;
 use paceline_store::{
-    Appended, CallTotals, Claimed, End, Finished, Journal, LastAnswer, Rescheduled, ResultBody, Tally, Unanswered,
+    Appended, CallTotals, ClaimedItem, End, Finished, Journal, LastAnswer, Rescheduled, ResultBody, Tally, Unanswered,
 };
 
 use crate::run::calls::acknowledge::Acknowledge;
@@ -151,13 +151,13 @@ impl Recorder {
         }
     }
 
-    fn give_back(&self, item: &Claimed) -> Recorded {
+    fn give_back(&self, item: &ClaimedItem) -> Recorded {
         self.journal.release(item.ordinal, None, self.acknowledge.reply());
         Recorded { due: Some(Timestamp::from_millis(0)), ..Recorded::default() }
     }
 
     /// Gives an item of a closed scope back. The journal holds what is closed, so that its items are not claimed before.
-    fn put_off(&mut self, context: &Context, item: &Claimed, pause: Pause) -> Recorded {
+    fn put_off(&mut self, context: &Context, item: &ClaimedItem, pause: Pause) -> Recorded {
         if pause.level == Level::Scope {
             self.note_pause(context.now(), pause.until);
         }
@@ -176,7 +176,7 @@ impl Recorder {
         self.held_up.as_ref().and_then(HeldUp::words)
     }
 
-    fn impossible(&mut self, context: &Context, item: &Claimed, why: &Impossible) -> Recorded {
+    fn impossible(&mut self, context: &Context, item: &ClaimedItem, why: &Impossible) -> Recorded {
         let (code, class, reason) = match why {
             Impossible::TooLarge(_) => (TOO_LARGE, Class::Invalid, "too_large"),
             Impossible::Unknown(reason) => ("killed", Class::Transient, reason.as_str()),
@@ -204,7 +204,7 @@ impl Recorder {
         self.ended(failed)
     }
 
-    fn sent(&mut self, context: &Context, item: &Claimed, sent: Sent) -> Recorded {
+    fn sent(&mut self, context: &Context, item: &ClaimedItem, sent: Sent) -> Recorded {
         let adds = entry::added(item, &sent);
         self.figures.add(&adds);
         self.minutes.called(
@@ -237,7 +237,7 @@ impl Recorder {
                 let failed = entry::failed(item, &sent, *reason, request, adds);
                 recorded.stop = self.ended(failed).stop.or(recorded.stop);
             }
-            _ if sent.exchange.reading.class == Class::Success => self.succeeded(item, &sent, adds),
+            _ if sent.exchange.reading.class == Class::Success => self.succeeded(item, sent, adds),
             _ => {
                 let (tally, usage) = (entry::tally(item, &sent, None), sent.usage);
                 let sent = Some(Unanswered { tally, adds, usage });
@@ -248,24 +248,28 @@ impl Recorder {
         recorded
     }
 
-    fn succeeded(&mut self, item: &Claimed, sent: &Sent, adds: CallTotals) {
+    fn succeeded(&mut self, item: &ClaimedItem, sent: Sent, adds: CallTotals) {
         for earlier in self.same.disarm() {
             self.fail(earlier);
         }
-        let tally = entry::tally(item, sent, None);
-        let line = sent.echo.line(item.ordinal, tally.sends(), End::Succeeded, &entry::line_answer(sent, ""));
+        let tally = entry::tally(item, &sent, None);
+        let line = sent.echo.line(item.ordinal, tally.sends(), End::Succeeded, &entry::line_answer(&sent, ""));
         let mut finished = Finished::new(item.ordinal, End::Succeeded, line);
         let usage = sent.exchange.reading.usage.unwrap_or_default();
         (finished.tokens_in, finished.tokens_out) = (usage.input_tokens, usage.output_tokens);
-        (finished.tally, finished.adds, finished.usage) = (tally, adds, sent.usage.clone());
+        (finished.tally, finished.adds, finished.usage) = (tally, adds, sent.usage);
         self.figures.succeeded(usage.input_tokens, usage.output_tokens, sent.exchange.latency);
-        self.journal.finish(finished, self.acknowledge.reply());
+        let (room, acknowledge) = (sent.room, self.acknowledge.reply());
+        self.journal.finish(finished, move |result| {
+            drop(room);
+            acknowledge(result);
+        });
     }
 
     fn again(
         &mut self,
         context: &Context,
-        item: &Claimed,
+        item: &ClaimedItem,
         sent: &Sent,
         next: &Request,
         delay: Duration,
@@ -290,11 +294,11 @@ impl Recorder {
     }
 
     /// The one line of a re-send. What an account's stop keeps back is not sent again in this run, so it has none.
-    fn sent_again(&mut self, item: &Claimed, sent: &Sent, next: &Request, delay: Duration, not_before: Timestamp) {
+    fn sent_again(&mut self, item: &ClaimedItem, sent: &Sent, next: &Request, delay: Duration, not_before: Timestamp) {
         let class = sent.exchange.reading.class;
         let said = entry::said(sent);
         let said = text::cut(&said, LONGEST_CAUSE);
-        self.resends.add(sent.exchange.reading.told_class().words(), &said);
+        self.resends.add(sent.exchange.reading.told_class().description(), &said);
         tracing::debug!(
             scope = &*item.scope,
             item = sent.echo.custom_id.to_string(),

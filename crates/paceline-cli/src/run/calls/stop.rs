@@ -164,9 +164,7 @@ impl fmt::Display for StopReason {
             Self::Unreachable { address, words } => {
                 write!(f, "no server answers at {address}: {words}; check the address (--base-url) and the network")
             }
-            Self::DiskFull(disk_full) => {
-                write!(f, "{disk_full}; make room; answers that cannot be written are asked for again")
-            }
+            Self::DiskFull(disk_full) => write!(f, "{disk_full}; make room, then run the same command again"),
             Self::Tls { address, words } => write!(f, "no call can leave for {address}: {words}"),
             Self::Input { words } => write!(f, "{words}; put the input back as it was"),
         }

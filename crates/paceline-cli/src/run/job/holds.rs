@@ -138,7 +138,7 @@ pub(crate) fn name(scope: &str) -> Cow<'_, str> {
 
 /// A stored reason as a sentence.
 pub(crate) fn why(reason: &str) -> Cow<'_, str> {
-    PauseCause::from_text(reason).map_or_else(|| text::printable(reason), |cause| cause.why().into())
+    PauseCause::from_text(reason).map_or_else(|| text::printable(reason), |cause| cause.explanation().into())
 }
 
 fn closed(until: Timestamp, cause: PauseCause) -> Stored {

@@ -5,7 +5,7 @@ use std::io;
 use paceline::clock;
 use paceline_config::Upstream;
 use paceline_store::{
-    InputCursor, Journal, JournalError, Loader, NewItem, Opened, Options, Paths, Recovery, RefusedLine, RunLock,
+    InputCursor, Journal, JournalError, LoadedLine, Loader, Opened, Options, Paths, Recovery, RefusedLine, RunLock,
 };
 
 use crate::exit::Failure;
@@ -220,7 +220,7 @@ fn fill(
 /// A line on its way into the journal.
 pub(crate) enum Handed<'a> {
     /// It can be sent.
-    Item(NewItem<'a>),
+    Item(LoadedLine<'a>),
     /// It cannot.
     Refused(RefusedLine<'a>),
 }
@@ -239,7 +239,7 @@ pub(crate) fn hand_on<T>(
         Ok(line) => {
             let scope = upstream.scope_name(&line.names());
             let (custom_id, body) = (&line.custom_id, line.hashed);
-            let item = NewItem { custom_id, line: number, src_off, src_len, body, scope: &scope };
+            let item = LoadedLine { custom_id, line: number, src_off, src_len, body, scope: &scope };
             (take(Handed::Item(item)), None)
         }
         Err(error) => {

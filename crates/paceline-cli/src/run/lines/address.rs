@@ -24,11 +24,6 @@ impl Addresses {
         Self { base, hosts: upstream.dialect.scope() == Scope::Host }
     }
 
-    /// Where no server answers, in words.
-    pub(crate) fn told(&self) -> &str {
-        if self.hosts { "the hosts of the input" } else { &self.base }
-    }
-
     /// The address of a line: a path, or a whole address of another host.
     ///
     /// # Errors

@@ -242,7 +242,7 @@ fn closed(scope: &ScopeSnapshot) -> Option<String> {
             Some(format!("stopped: {name}: {}; fix this, then run the same command again", text::printable(reason)))
         }
         ScopeState::Held { cause: cause @ PauseCause::ServerFails, .. } => {
-            Some(format!("given up for this run: {name}: {}; the next run tries it again", cause.why()))
+            Some(format!("given up for this run: {name}: {}; the next run tries it again", cause.explanation()))
         }
         _ => None,
     }

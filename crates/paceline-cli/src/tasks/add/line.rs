@@ -50,7 +50,12 @@ pub(super) fn read(text: &str, now: Timestamp) -> Result<NewItem, String> {
     if !text.starts_with('{') {
         return Err("expected a JSON object".to_owned());
     }
-    let line: Line<'_> = serde_json::from_str(text).map_err(|error| words(&error))?;
+    let line: Line<'_> = serde_json::from_str(text).map_err(|error| match is_request(text) {
+        true => "a request for `paceline run`, which is the payload of an item: jq -c '{key: .custom_id, payload: .}' makes \
+                 an item of each"
+            .to_owned(),
+        false => words(&error),
+    })?;
     let deadline = line.deadline.map(|span| duration(&span.into_text())).transpose();
     let not_before = line.not_before.map(|span| When::parse(&span.into_text())).transpose();
     let item = NewItem {
@@ -63,6 +68,16 @@ pub(super) fn read(text: &str, now: Timestamp) -> Result<NewItem, String> {
     };
     item.check().map_err(|error| error.to_string())?;
     Ok(item)
+}
+
+/// Whether it is a line of `paceline run`, or of a hosted batch.
+fn is_request(text: &str) -> bool {
+    #[derive(Deserialize)]
+    struct Named<'a> {
+        #[serde(borrow, rename = "custom_id")]
+        _custom_id: &'a RawValue,
+    }
+    serde_json::from_str::<Named<'_>>(text).is_ok()
 }
 
 /// Each line is a text of its own, so that "line 1" would mislead.
@@ -126,6 +141,7 @@ mod tests {
             (r#"{"key":"a","payload":1,"deadline":-1}"#, "deadline: "),
             (r#"{"key":"a","payload":1,"not_before":"tomorrow"}"#, "not_before: expected an instant"),
             (r#"{"key":"a","key":"b","payload":1}"#, "duplicate field `key`"),
+            (r#"{"custom_id":"a","url":"/x","body":{}}"#, "jq -c '{key: .custom_id, payload: .}'"),
             (r#"{"key":"a","payload":1} x"#, "trailing characters"),
         ] {
             let told = read(line, now).expect_err(line);

@@ -12,7 +12,7 @@ use super::store_summary::StoreSummary;
 use crate::exit::Failure;
 use crate::tasks::groups::Groups;
 use crate::tasks::pages::Pages;
-use crate::tasks::row::{HEAD, MARKDOWN_HEAD, Row, escaped};
+use crate::tasks::row::{HEAD, MARKDOWN_HEAD, Row};
 use crate::text;
 
 /// Rows that people are shown.
@@ -126,7 +126,7 @@ impl Document {
         writeln!(out, "# Report\n\n{}\n", standing.headline())?;
         writeln!(out, "- {}", self.calls.words())?;
         for line in standing.lines() {
-            writeln!(out, "- {}", escaped(&line))?;
+            writeln!(out, "- {}", text::markdown(&line))?;
         }
         if self.rows.count > 0 {
             writeln!(out, "\n{MARKDOWN_HEAD}")?;

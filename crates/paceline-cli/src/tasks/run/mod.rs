@@ -2,6 +2,7 @@
 
 mod answers;
 mod cancellable_judge;
+mod disk;
 mod fail_fast;
 mod limiter_state;
 mod permits;
@@ -21,11 +22,13 @@ use http::HeaderMap;
 use paceline_core::{Class, Cost, Outcome};
 use paceline_store::ScopeStatus;
 use paceline_store::work::{
-    self, Scheduler, SchedulerConfig, SchedulerEvent, StartDecision, State, Task, WorkClock, WorkError, WorkStore,
+    self, Scheduler, SchedulerConfig, SchedulerEvent, StartDecision, StartDelay, State, Task, WorkClock, WorkError,
+    WorkStore,
 };
 
 use self::answers::Answers;
 use self::cancellable_judge::CancellableJudge;
+use self::disk::Disk;
 use self::fail_fast::FailFast;
 use self::limiter_state::PersistentLimiter;
 use self::permits::Permits;
@@ -60,8 +63,10 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
     args.store.refuse_as_output("-o", args.output.as_deref())?;
     args.store.refuse_as_output("--summary", args.summary.as_deref())?;
     let store = args.store.open(&clock).await?;
+    let disk = Disk::of(args.store.file().into_iter().chain(args.output.as_deref()), args.longest_outage());
+    disk.space().check().map_err(Failure::refused)?;
     let work = if args.http {
-        let answers = args.output.as_deref().map(Answers::open).transpose()?;
+        let answers = args.output.as_deref().map(|path| Answers::open(path, disk.space().clone())).transpose()?;
         let (endpoint, longest_outage) = (args.endpoint.clone(), args.longest_outage());
         Work::Requests(Arc::new(Requests::to(upstream, endpoint, args.timeout, longest_outage, answers).await?))
     } else {
@@ -79,8 +84,18 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
     if let Some(judge) = judge {
         scheduler = scheduler.with_judge(Arc::new(CancellableJudge::new(judge, signals.clone())));
     }
-    let runs =
-        Runs { args: &args, quiet: everywhere.quiet, store, policy, scheduler, permits, limiter_state, work, clock };
+    let runs = Runs {
+        args: &args,
+        quiet: everywhere.quiet,
+        store,
+        policy,
+        scheduler,
+        permits,
+        limiter_state,
+        disk,
+        work,
+        clock,
+    };
     match args.every {
         None => runs.once(&signals).await,
         Some(every) => runs.every(every, &signals).await,
@@ -96,6 +111,7 @@ struct Runs<'a> {
     scheduler: Scheduler,
     permits: Permits,
     limiter_state: PersistentLimiter,
+    disk: Disk,
     work: Work,
     clock: WorkClock,
 }
@@ -161,6 +177,7 @@ impl Runs<'_> {
         let ended = tokio::select! {
             ended = scheduler.run_paced(|task| self.start(task, &shutdown, &fail_fast), shutdown.draining()) => ended,
             () = self.limiter_state.save_regularly() => unreachable!("it goes on for as long as it is asked"),
+            () = self.disk.watch(&shutdown, &self.clock) => unreachable!("it goes on for as long as it is asked"),
         };
         self.limiter_state.save().await;
         drop((drawing, kept));
@@ -183,6 +200,19 @@ type Trying = Pin<Box<dyn Future<Output = Result<(), work::Failure>> + Send>>;
 impl Runs<'_> {
     /// Every start takes a permit, and every end is told to the limiter, so that one throttle slows its whole scope.
     fn start(&self, task: Task, shutdown: &Shutdown, fail_fast: &FailFast) -> StartDecision<Trying> {
+        let Some(room) = self.disk.space().room_for_answer() else {
+            return StartDecision::Later(StartDelay { after: None, why: "the disk is full".into(), for_all: true });
+        };
+        match self.begin(task, shutdown, fail_fast) {
+            StartDecision::Now(work) => StartDecision::Now(Box::pin(async move {
+                let _room = room;
+                work.await
+            })),
+            other => other,
+        }
+    }
+
+    fn begin(&self, task: Task, shutdown: &Shutdown, fail_fast: &FailFast) -> StartDecision<Trying> {
         match &self.work {
             Work::Command(program) => {
                 let scope = self.permits.scope(task.group());

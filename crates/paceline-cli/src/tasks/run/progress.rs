@@ -128,7 +128,7 @@ impl Progress {
                 figures.retries += 1;
                 let words = self.attempt(item, class);
                 let not_before = (self.0.clock.wall() + wait).to_string();
-                let (words, wait) = (format!("{} {words}", class.words()), text::duration(wait));
+                let (words, wait) = (format!("{} {words}", class.description()), text::duration(wait));
                 tracing::warn!(
                     item = item.key,
                     class = class.as_str(),

@@ -179,7 +179,8 @@ impl Requests {
         let mut reachability = self.reachability();
         let Some(known) = reachability.as_mut() else { return };
         if let Some(words) = known.gone(&exchange.answer, self.clock.now()) {
-            let stop = StopReason::Unreachable { address: self.addresses.told().to_owned(), words: words.to_owned() };
+            let address = upstream::destination(&self.upstream);
+            let stop = StopReason::Unreachable { address, words: words.to_owned() };
             tracing::error!("{}", stop.announcement());
             // Once: what is in flight finds out the same.
             *reachability = None;

@@ -1,5 +1,6 @@
 //! The items that wait, by lanes.
 
+use crate::state::State;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -7,7 +8,6 @@ use paceline_core::Timestamp;
 
 use super::row::Row;
 use crate::work::fair_share::Lane;
-use crate::work::item::State;
 use crate::work::lanes::{EARLIEST, Lanes};
 
 /// The items that wait.

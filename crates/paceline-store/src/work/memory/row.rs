@@ -1,5 +1,6 @@
 //! An item in memory, and what happens to it.
 
+use crate::state::{Forgiven, State};
 use std::time::Duration;
 
 use paceline_core::retry::Counted;
@@ -7,8 +8,8 @@ use paceline_core::{Timestamp, UnknownOutcome};
 
 use super::queue::Place;
 use crate::work::item::{
-    ClaimOutcome, Claimed, DecisionRecord, EVENTS, Failure, Forgiven, HISTORY, HistoryEntry, State, Transition,
-    WorkItem, WorkerId, shortened,
+    ClaimOutcome, Claimed, DecisionRecord, EVENTS, Failure, HISTORY, HistoryEntry, Transition, WorkItem, WorkerId,
+    shortened,
 };
 use crate::work::lanes::EARLIEST;
 

@@ -10,6 +10,7 @@ mod schema;
 mod scopes;
 mod tls;
 
+use crate::state::State;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -22,8 +23,8 @@ use tokio_postgres::Error;
 use super::checks::{check, keepable};
 use super::error::WorkError;
 use super::item::{
-    Added, Amend, Claim, ClaimOutcome, ClaimRequest, EVENTS, Filter, HistoryEntry, NewItem, RecordStatus, State,
-    StateCounts, WorkItem, WorkerId,
+    Added, Amend, Claim, ClaimOutcome, ClaimRequest, EVENTS, Filter, HistoryEntry, NewItem, RecordStatus, StateCounts,
+    WorkItem, WorkerId,
 };
 use super::store::{StoreFuture, WorkStore};
 use crate::query::millis;

@@ -1,11 +1,12 @@
 //! Rows as items and decisions.
 
+use crate::state::{Forgiven, State};
 use std::time::Duration;
 
 use paceline_core::{Class, Timestamp, UnknownOutcome};
 use tokio_postgres::Row;
 
-use crate::work::item::{Failure, Forgiven, HistoryEntry, State, WorkItem};
+use crate::work::item::{Failure, HistoryEntry, WorkItem};
 
 /// An item from a row of its columns. A state that is not known here counts as waiting: no reader is told a lie by it,
 /// since nothing is done about such an item.

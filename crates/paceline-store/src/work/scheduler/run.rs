@@ -3,6 +3,7 @@
 mod start;
 mod store_batch;
 
+use crate::state::State;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::Future;
 use std::pin::pin;
@@ -20,7 +21,7 @@ use super::{Scheduler, SchedulerEvent, StartDecision, Task};
 use crate::scope::{ScopeRow, ScopeStatus};
 use crate::work::config::Idle;
 use crate::work::error::WorkError;
-use crate::work::item::{Claim, ClaimOutcome, Failure, RecordStatus, State, StateCounts, Transition, WorkerId};
+use crate::work::item::{Claim, ClaimOutcome, Failure, RecordStatus, StateCounts, Transition, WorkerId};
 use crate::work::judge::Judgement;
 
 /// How a try ended, and a judge's decision about its failure.

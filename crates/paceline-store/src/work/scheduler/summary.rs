@@ -1,6 +1,7 @@
 //! How a run ended.
 
-use crate::work::item::{State, StateCounts};
+use crate::state::State;
+use crate::work::item::StateCounts;
 
 /// Why a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,5 +1,6 @@
 //! A disk that takes no more: the run ends with an error that says so, and the next one goes on.
 
+use crate::state::State;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -8,7 +9,7 @@ use paceline_core::{Backoff, Class, Growth, Jitter};
 
 use super::SqliteStore;
 use crate::work::{
-    Failure, NewItem, Scheduler, SchedulerConfig, SchedulerEvent, State, Status, Summary, Task, WorkClock, WorkError,
+    Failure, NewItem, Scheduler, SchedulerConfig, SchedulerEvent, Status, Summary, Task, WorkClock, WorkError,
     WorkStore as _,
 };
 

@@ -13,6 +13,7 @@ mod schema;
 mod scopes;
 mod thread;
 
+use crate::state::State;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,7 +27,7 @@ use super::checks::{check, keepable};
 use super::clock::WorkClock;
 use super::error::WorkError;
 use super::item::{
-    Added, Amend, Claim, ClaimOutcome, ClaimRequest, Filter, HistoryEntry, NewItem, RecordStatus, State, StateCounts,
+    Added, Amend, Claim, ClaimOutcome, ClaimRequest, Filter, HistoryEntry, NewItem, RecordStatus, StateCounts,
     WorkItem, WorkerId,
 };
 use super::store::{StoreFuture, WorkStore};

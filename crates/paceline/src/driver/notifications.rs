@@ -1,4 +1,4 @@
-//! What is found out under the lock and told without it.
+//! Notifications: collected under the lock, delivered after its release.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,40 +14,40 @@ use crate::error::Error;
 use crate::log::Rounded;
 use crate::sync;
 
-/// What a caller that waits is answered.
+/// The answer to a waiting caller.
 pub(super) type Answer = Result<Within, Error>;
 
-/// Answers, lines of the log and alarms, in the order in which they are told.
+/// Answers, log lines and alarms, in the order of delivery.
 #[derive(Default)]
-pub(super) struct News {
-    /// The timer's thread, or its task, must look again.
+pub(super) struct Notifications {
+    /// The timer's thread, or its task, must check the pacer again.
     pub(super) ring_thread: bool,
     pub(super) ring_task: bool,
     /// The timer's task is to be started.
     pub(super) start_task: bool,
     answers: Vec<(oneshot::Sender<Answer>, Answer)>,
-    notes: Vec<Note>,
+    log_lines: Vec<LogLine>,
 }
 
 /// A line of the log.
-pub(super) enum Note {
+pub(super) enum LogLine {
     Stopped { scope: Arc<str>, reason: Arc<str> },
     Held { scope: Arc<str>, wait: Duration, cause: PauseCause },
 }
 
-impl News {
+impl Notifications {
     pub(super) fn answer(&mut self, to: oneshot::Sender<Answer>, answer: Answer) {
         self.answers.push((to, answer));
     }
 
-    pub(super) fn note(&mut self, note: Note) {
-        self.notes.push(note);
+    pub(super) fn log(&mut self, line: LogLine) {
+        self.log_lines.push(line);
     }
 
-    /// Tells all of it, also when a waker or a subscriber of the log panics; the last such panic is the error.
+    /// Delivers all of it, also when a waker or a log subscriber panics; the last such panic is the error.
     pub(super) fn deliver(self, driver: &Arc<Driver>) -> Result<(), Box<dyn Any + Send>> {
         let mut result = Ok(());
-        let mut tell = |work: &mut dyn FnMut()| {
+        let mut run = |work: &mut dyn FnMut()| {
             if let Err(panic) = catch_unwind(AssertUnwindSafe(work)) {
                 result = Err(panic);
             }
@@ -56,23 +56,23 @@ impl News {
             driver.alarm.notify_one();
         }
         if self.start_task {
-            tell(&mut || driver.start_task());
+            run(&mut || driver.start_task());
         }
         if self.ring_task {
-            tell(&mut || driver.task_alarm.notify_one());
+            run(&mut || driver.task_alarm.notify_one());
         }
         for (sender, answer) in self.answers {
             let mut message = Some((sender, answer));
-            tell(&mut || message.take().into_iter().for_each(|(sender, answer)| send(sender, answer)));
+            run(&mut || message.take().into_iter().for_each(|(sender, answer)| send(sender, answer)));
         }
-        for note in self.notes {
-            tell(&mut || note.log());
+        for line in self.log_lines {
+            run(&mut || line.log());
         }
         result
     }
 }
 
-/// The caller may have gone meanwhile: then no call was made.
+/// If the caller has been dropped meanwhile, the permit is withdrawn: no call was made.
 fn send(sender: oneshot::Sender<Answer>, answer: Answer) {
     sync::others_may_run();
     if let Err(Ok(Within::Granted(permit))) = sender.send(answer) {
@@ -80,12 +80,12 @@ fn send(sender: oneshot::Sender<Answer>, answer: Answer) {
     }
 }
 
-impl Note {
+impl LogLine {
     fn log(&self) {
         match self {
             Self::Stopped { scope, reason } => tracing::info!(scope = &**scope, reason = &**reason, "stopped"),
             Self::Held { scope, wait, cause } => {
-                tracing::info!(scope = &**scope, "held for {}: {}", Rounded(*wait), cause.why());
+                tracing::info!(scope = &**scope, "held for {}: {}", Rounded(*wait), cause.explanation());
             }
         }
     }

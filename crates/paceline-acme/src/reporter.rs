@@ -3,11 +3,11 @@
 use std::fmt::Write as _;
 
 use jiff::Timestamp;
+use paceline_providers::words::{markdown, printable};
 use paceline_store::work::{State, StateCounts, Status, WorkItem};
 use serde::Serialize;
 
 use crate::planner::{Due, Kind, Left};
-use crate::words::{escaped, printable};
 
 /// What a run did.
 #[derive(Clone, Debug, Serialize)]
@@ -129,12 +129,12 @@ impl Report {
 
     /// As Markdown: the summary and a table of everything.
     pub(crate) fn markdown(&self) -> String {
-        let mut text = format!("# Certificates, {:.0}\n\n{}\n\n", self.started, escaped(&self.summary()));
+        let mut text = format!("# Certificates, {:.0}\n\n{}\n\n", self.started, markdown(&self.summary()));
         text += "| domain | state | ends | tries | why |\n|---|---|---|---|---|\n";
         for row in &self.domains {
             let ends = row.not_after.map_or_else(|| "-".to_owned(), |time| format!("{time:.0}"));
             let tries = row.attempts + row.deferrals;
-            let [domain, told] = [&row.domain, &row.told()].map(|words| escaped(words));
+            let [domain, told] = [&row.domain, &row.told()].map(|words| markdown(words));
             let _ = writeln!(text, "| {domain} | {} | {ends} | {tries} | {told} |", row.state);
         }
         text

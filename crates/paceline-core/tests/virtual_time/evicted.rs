@@ -1,4 +1,4 @@
-//! Scopes that sleep and know nothing worth keeping are forgotten, and nothing else is.
+//! Idle scopes without state worth keeping are evicted, and nothing else is.
 
 use std::time::Duration;
 
@@ -55,7 +55,7 @@ fn a_hundred_thousand_names_in_a_day_are_a_thousand_at_once_and_their_sums_stay(
 }
 
 #[test]
-fn the_handle_of_a_forgotten_scope_makes_it_anew() {
+fn the_handle_of_a_evicted_scope_makes_it_anew() {
     let mut pacer = pacer(PacerConfig::default());
     let scope = pacer.scope("a");
     call(&mut pacer, at(0), &scope, Class::Success);
@@ -108,14 +108,14 @@ fn a_scope_that_is_held_or_stopped_or_has_used_its_limit_is_kept() {
 }
 
 #[test]
-fn ten_thousand_handles_of_forgotten_scopes_mean_their_own_names() {
+fn ten_thousand_handles_of_evicted_scopes_mean_their_own_names() {
     let (mut pacer, mut elsewhere) = (pacer(PacerConfig::default()), pacer(PacerConfig::default()));
     let old: Vec<ScopeId> = (0..10_000).map(|n| pacer.scope(&format!("old-{n}"))).collect();
     old.iter().for_each(|scope| call(&mut pacer, at(0), scope, Class::Success));
     // Each input asks a few of them.
     (0..5_000).for_each(|_| pacer.handle_timeout(at(1_990)));
     call(&mut pacer, at(2_000), &elsewhere.scope("other"), Class::Success);
-    assert!(pacer.snapshot(at(2_000)).scopes.len() < 10, "they were forgotten");
+    assert!(pacer.snapshot(at(2_000)).scopes.len() < 10, "they were evicted");
     // Others take their places, in another order; and a handle may come from another pacer.
     let new: Vec<ScopeId> = (0..5_000).rev().map(|n| pacer.scope(&format!("new-{n}"))).collect();
     pacer.hold(at(2_000), Some(&old[0]), at(9_000));

@@ -1,4 +1,4 @@
-//! What a scope knows goes on in the same scope of another pacer.
+//! Export and restore of one scope: its state goes on in the same scope of another pacer.
 
 use alloc::string::ToString;
 use core::time::Duration;
@@ -10,9 +10,9 @@ use crate::state::{Announcement, LevelState, PauseState};
 use crate::time::Instant;
 
 impl Scope {
-    /// What is over by `now` is not in it.
+    /// The state without limits and pauses that have ended by `now`.
     pub(crate) fn export(&self, now: Instant) -> LevelState {
-        let told = self.announced.iter().filter(|limit| !limit.is_over(now));
+        let announced = self.announced.iter().filter(|limit| !limit.is_over(now));
         let idle = self.idle.map_or(Duration::ZERO, |since| now - since);
         let learnt = (self.pace == Pace::Auto).then(|| self.learnt.export(idle)).flatten();
         let closed =
@@ -20,7 +20,7 @@ impl Scope {
         LevelState {
             name: self.name.to_string(),
             windows: self.quotas.export(now),
-            announced: told.map(|limit| limit.announcement(now, self.spent.get(&limit.dimension))).collect(),
+            announced: announced.map(|limit| limit.announcement(now, self.spent.get(&limit.dimension))).collect(),
             learnt,
             held: self.hold.export(now),
             closed,
@@ -28,10 +28,10 @@ impl Scope {
         }
     }
 
-    /// Takes over all but holds and stops, which are the pacer's to set.
+    /// Restores all but holds and stops, which the pacer sets.
     pub(crate) fn restore(&mut self, now: Instant, level: &LevelState, since: Duration) {
         self.quotas.restore(now, &level.windows, since);
-        level.announced.iter().for_each(|told| self.announce(now, told, since));
+        level.announced.iter().for_each(|known| self.announce(now, known, since));
         if let Some(learnt) = &level.learnt {
             self.learnt.restore(learnt, since);
         }
@@ -40,14 +40,14 @@ impl Scope {
         }
     }
 
-    /// Unless a call of this pacer has brought news already.
-    fn announce(&mut self, now: Instant, told: &Announcement, since: Duration) {
-        let dimension = &told.report.dimension;
+    /// Restores a server limit, unless a response to this pacer has announced one already.
+    fn announce(&mut self, now: Instant, known: &Announcement, since: Duration) {
+        let dimension = &known.report.dimension;
         let spent = self.spent.get(dimension);
-        let sent = now.saturating_sub(told.ago.saturating_add(since));
-        let Some(announced) = ServerLimits::new(&told.report, Carrier { number: 0, sent, spent }) else { return };
-        if self.announced.iter().all(|known| known.dimension != *dimension) {
-            self.spent.set(dimension.clone(), spent.saturating_add(told.spent_since));
+        let sent = now.saturating_sub(known.ago.saturating_add(since));
+        let Some(announced) = ServerLimits::new(&known.report, Carrier { number: 0, sent, spent }) else { return };
+        if self.announced.iter().all(|limit| limit.dimension != *dimension) {
+            self.spent.set(dimension.clone(), spent.saturating_add(known.spent_since));
             self.announced.push(announced);
         }
     }

@@ -63,7 +63,6 @@ mod tests {
     const DAY: Duration = Duration::from_secs(86_400);
 
     async fn begun(store: &MemoryStore) -> Ca {
-        let _ = rustls::crypto::ring::default_provider().install_default();
         let ca = Ca::new(CaConfig {
             directory: "https://ca.example/directory".to_owned(),
             limit: Quota::sliding(Dimension::Requests, 5, DAY),

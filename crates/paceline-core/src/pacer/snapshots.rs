@@ -1,4 +1,4 @@
-//! The numbers of a pacer, for people and dashboards.
+//! Snapshots of a pacer, for people and dashboards.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -12,29 +12,29 @@ use crate::snapshot::{ScopeSnapshot, Snapshot};
 use crate::time::Instant;
 
 impl Pacer {
-    /// All the numbers. That costs as much as there are scopes.
+    /// A snapshot of the account and every scope. The cost is linear in the number of scopes.
     pub fn snapshot(&self, now: Instant) -> Snapshot {
         let now = now.max(self.now);
         let scopes = self.scopes.iter().map(|(_, scope)| scope.snapshot(now, self.next_of(now, scope))).collect();
-        self.told(now, scopes)
+        self.with_account(now, scopes)
     }
 
-    /// The numbers of the account, and of those scopes that have changed since this was asked last or in which a request
-    /// waits: the first time, of all. Of the others only what is a matter of time has changed: how long ago something was, and
-    /// that a pause or a window is over. They cost nothing, so this is for one reader that asks again and again and keeps
-    /// what it was told. A scope that is forgotten is not told.
+    /// A snapshot of the account, and of those scopes that have changed since the last call or in which a request waits; the
+    /// first call returns all. In the others only what depends on the present has changed: ages, and that a pause or a window is
+    /// over. They cost nothing, so this is for one reader that polls and keeps earlier snapshots. An evicted scope is not
+    /// reported.
     pub fn changes(&mut self, now: Instant) -> Snapshot {
         let now = now.max(self.now);
         let changed = self.scopes.take_changed();
-        let tell = |place: &u32| self.scopes[*place].snapshot(now, self.next_of(now, &self.scopes[*place]));
-        let scopes: Vec<_> = changed.iter().map(tell).collect();
+        let snapshot = |place: &u32| self.scopes[*place].snapshot(now, self.next_of(now, &self.scopes[*place]));
+        let scopes: Vec<_> = changed.iter().map(snapshot).collect();
         for (place, _) in changed.iter().zip(&scopes).filter(|(_, scope)| scope.waiting > 0) {
             self.scopes.note_changed(*place);
         }
-        self.told(now, scopes)
+        self.with_account(now, scopes)
     }
 
-    /// The numbers of one scope; none when there is none of that name. It costs nothing for the others.
+    /// A snapshot of one scope; none if there is none of that name. The others cost nothing.
     pub fn scope_snapshot(&self, now: Instant, scope: &ScopeId) -> Option<ScopeSnapshot> {
         let (now, scope) = (now.max(self.now), &self.scopes[self.scopes.find(scope)?]);
         Some(scope.snapshot(now, self.next_of(now, scope)))
@@ -51,8 +51,8 @@ impl Pacer {
         }
     }
 
-    /// `scopes`: at least those in which a request waits.
-    fn told(&self, now: Instant, scopes: Vec<ScopeSnapshot>) -> Snapshot {
+    /// Adds the snapshot of the account. `scopes`: at least those in which a request waits.
+    fn with_account(&self, now: Instant, scopes: Vec<ScopeSnapshot>) -> Snapshot {
         let next = self.admit_account(now, &Cost::request());
         let first = scopes.iter().filter(|scope| scope.waiting > 0).min_by_key(|scope| scope.next_due);
         let in_flight = self.in_flight.snapshot();

@@ -1,4 +1,4 @@
-//! When a call of a scope may leave, as far as that can be foretold.
+//! Forecasts of a start within one scope: the known wait, and an estimate behind others.
 
 use core::time::Duration;
 
@@ -9,25 +9,25 @@ use crate::cost::Cost;
 use crate::time::Instant;
 
 impl Scope {
-    /// What of the scope certainly keeps a call of that cost out, of all that `counts`: nothing but an input to the scope changes
-    /// that.
-    pub(crate) fn shut(&self, now: Instant, counts: MaxWait, cost: &Cost) -> Admit {
+    /// The scope's known wait for a call of that cost, of the kinds that `counts` includes: only an input to the scope changes
+    /// it.
+    pub(crate) fn known_wait(&self, now: Instant, counts: MaxWait, cost: &Cost) -> Admit {
         let closed = Admit::at(self.gate.until(), now, || WaitCause::Gate { cause: self.gate.cause() });
         let paused = self.hold.admit(now).strictest(closed);
         match counts {
             MaxWait::Pause(_) => paused,
             MaxWait::Known(_) => {
                 let tested = Admit::at(self.breaker.open_until().unwrap_or(now), now, || WaitCause::Breaker);
-                paused.strictest(tested).strictest(self.quotas.full(now, cost, &self.out))
+                paused.strictest(tested).strictest(self.quotas.earliest_room(now, cost, &self.out))
             }
         }
     }
 
-    /// When a call of that cost may leave behind so many others, of which the first leaves at `start`: an estimate, by what is
-    /// configured, announced and learnt.
-    pub(crate) fn passes_at(&self, now: Instant, start: Instant, cost: &Cost, ahead: u64) -> Instant {
+    /// Estimates when a call of that cost may leave behind `ahead` others, the first of which leaves at `start`: by the
+    /// configured and announced limits and the learnt rate.
+    pub(crate) fn forecast(&self, now: Instant, start: Instant, cost: &Cost, ahead: u64) -> Instant {
         let calls = ahead.saturating_add(1);
-        let configured = self.quotas.passes_at(now, cost, calls).max(start);
+        let configured = self.quotas.forecast(now, cost, calls).max(start);
         if self.pace != Pace::Auto {
             return configured;
         }
@@ -37,7 +37,7 @@ impl Scope {
         };
         self.announced.iter().fold(configured.max(paced), |at, limit| {
             let units = cost.get(&limit.dimension).saturating_mul(calls);
-            at.max(limit.passes_at(now, units, self.spent.get(&limit.dimension)))
+            at.max(limit.forecast(now, units, self.spent.get(&limit.dimension)))
         })
     }
 }

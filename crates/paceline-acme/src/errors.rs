@@ -82,7 +82,7 @@ fn of_reading(status: Option<u16>, reading: Reading) -> Failure {
         (class, _) => class,
     };
     let words = reading.words.clone().or_else(|| reading.code.clone());
-    let words = words.unwrap_or_else(|| class.words().to_owned());
+    let words = words.unwrap_or_else(|| class.description().to_owned());
     Failure { status, code: reading.code, retry_after: reading.wait, ..Failure::new(class, words) }
 }
 

@@ -1,4 +1,4 @@
-//! Told limits under the pace `auto`: what a program is told that it may use is believed until a refusal contradicts it.
+//! Configured limits under the pace `auto`: they are trusted until a refusal contradicts it.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::job::at;
 const S: Duration = Duration::from_secs(1);
 
 /// The default pace, which is `auto`, with these limits.
-fn told(quotas: Vec<Quota>, burst: Option<u64>) -> (Pacer, ScopeId) {
+fn configured(quotas: Vec<Quota>, burst: Option<u64>) -> (Pacer, ScopeId) {
     let config = PacerConfig { limits: Limits { quotas, burst }, ..PacerConfig::default() };
     let mut pacer = Pacer::new(config, 1, Instant::ZERO).expect("sensible");
     let scope = pacer.scope("a");
@@ -52,35 +52,35 @@ fn granted_until(pacer: &mut Pacer, mut out: Vec<Ticket>, until: Instant) -> usi
 }
 
 #[test]
-fn the_burst_of_a_told_limit_acts_at_once() {
-    let (mut pacer, scope) = told(vec![Quota::requests_per_minute(50)], Some(10));
+fn the_burst_of_a_configured_limit_acts_at_once() {
+    let (mut pacer, scope) = configured(vec![Quota::requests_per_minute(50)], Some(10));
     assert_eq!(ask(&mut pacer, &scope, 20, &Cost::request()).len(), 10);
     let second = Quota::sliding(Dimension::Requests, 50, S);
-    let (mut pacer, scope) = told(vec![second.clone()], Some(50));
+    let (mut pacer, scope) = configured(vec![second.clone()], Some(50));
     assert_eq!(ask(&mut pacer, &scope, 200, &Cost::request()).len(), 50);
     let bucket = Quota { shape: QuotaShape::Bucket { burst: 100 }, ..second };
-    let (mut pacer, scope) = told(vec![bucket], None);
+    let (mut pacer, scope) = configured(vec![bucket], None);
     assert_eq!(ask(&mut pacer, &scope, 200, &Cost::request()).len(), 100);
 }
 
 #[test]
-fn there_is_no_slow_start_below_a_told_limit() {
-    let (mut pacer, scope) = told(vec![Quota::requests_per_minute(600)], Some(10));
+fn there_is_no_slow_start_below_a_configured_limit() {
+    let (mut pacer, scope) = configured(vec![Quota::requests_per_minute(600)], Some(10));
     let first = ask(&mut pacer, &scope, 1_000, &Cost::request());
     let count = granted_until(&mut pacer, first, at(10.0));
     assert!((109..=111).contains(&count), "{count}: 10 at once, then 10 a second");
 }
 
 #[test]
-fn told_tokens_are_believed_too() {
+fn configured_tokens_are_believed_too() {
     let cost = Cost::request().with(Dimension::Tokens, 100);
-    let (mut pacer, scope) = told(vec![Quota::sliding(Dimension::Tokens, 5_000, 60 * S)], None);
+    let (mut pacer, scope) = configured(vec![Quota::sliding(Dimension::Tokens, 5_000, 60 * S)], None);
     assert_eq!(ask(&mut pacer, &scope, 200, &cost).len(), 50, "all of a minute's tokens may be used at once");
 }
 
 #[test]
-fn after_a_refusal_a_told_limit_is_no_longer_believed() {
-    let (mut pacer, scope) = told(vec![Quota::requests_per_minute(6_000)], Some(100));
+fn after_a_refusal_a_configured_limit_is_no_longer_trusted() {
+    let (mut pacer, scope) = configured(vec![Quota::requests_per_minute(6_000)], Some(100));
     let mut out = ask(&mut pacer, &scope, 5_000, &Cost::request());
     assert_eq!(out.len(), 100);
     for ticket in out.split_off(10) {
@@ -88,10 +88,10 @@ fn after_a_refusal_a_told_limit_is_no_longer_believed() {
     }
     out.extend(granted(&mut pacer));
     let count = granted_until(&mut pacer, out, at(3.0));
-    assert!(count < 30, "{count}: the told limit would have allowed another 270 in these seconds");
+    assert!(count < 30, "{count}: the configured limit would have allowed another 270 in these seconds");
 }
 
-/// The learnt rate once a refusal has contradicted the told limit.
+/// The learnt rate once a refusal has contradicted the configured limit.
 fn contradicted(pacer: &mut Pacer, now: Instant, refused: Ticket) -> f64 {
     pacer.complete(now, refused, Outcome::new(Class::Throttled));
     let (_, rate) =
@@ -100,16 +100,16 @@ fn contradicted(pacer: &mut Pacer, now: Instant, refused: Ticket) -> f64 {
 }
 
 #[test]
-fn a_told_limit_that_a_refusal_contradicts_goes_on_from_what_was_really_admitted() {
+fn a_configured_limit_that_a_refusal_contradicts_gives_way_to_the_admitted_rate() {
     // Ten at once and then ten a second, for ten seconds.
-    let (mut pacer, scope) = told(vec![Quota::requests_per_minute(600)], Some(10));
+    let (mut pacer, scope) = configured(vec![Quota::requests_per_minute(600)], Some(10));
     let first = ask(&mut pacer, &scope, 109, &Cost::request());
     assert_eq!(granted_until(&mut pacer, first, at(10.0)), 109);
     pacer.enqueue(at(10.0), Request::new(&scope, Cost::request())).expect("fits");
     let refused = granted(&mut pacer)[0];
     let rate = contradicted(&mut pacer, at(10.1), refused);
     assert!((10.0..11.5).contains(&rate), "{rate}");
-    let (mut pacer, scope) = told(vec![Quota::requests_per_minute(600)], Some(10));
+    let (mut pacer, scope) = configured(vec![Quota::requests_per_minute(600)], Some(10));
     let refused = ask(&mut pacer, &scope, 1, &Cost::request())[0];
     let rate = contradicted(&mut pacer, at(0.1), refused);
     assert!((0.99..1.01).contains(&rate), "nothing was admitted, so one a second: {rate}");
@@ -117,7 +117,7 @@ fn a_told_limit_that_a_refusal_contradicts_goes_on_from_what_was_really_admitted
 
 #[test]
 fn what_passed_before_a_hold_says_nothing_about_the_rate_after_it() {
-    let (mut pacer, scope) = told(vec![Quota::requests_per_minute(6_000)], Some(100));
+    let (mut pacer, scope) = configured(vec![Quota::requests_per_minute(6_000)], Some(100));
     let first = ask(&mut pacer, &scope, 1_000, &Cost::request());
     assert_eq!(granted_until(&mut pacer, first, at(30.0)), 1_000);
     pacer.hold(at(30.0), Some(&scope), at(60.0));

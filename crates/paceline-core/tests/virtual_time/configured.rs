@@ -1,4 +1,4 @@
-//! What a pacer is told about its limits, it may use, and no more than that.
+//! A pacer uses its configured limits in full, and no more than that.
 
 use std::time::Duration;
 

@@ -8,6 +8,7 @@ mod client;
 mod csr;
 mod errors;
 mod items;
+mod lines;
 mod order;
 mod planner;
 mod reporter;
@@ -15,7 +16,6 @@ mod run;
 mod scanner;
 mod schedule;
 mod storage;
-mod words;
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::io::Write as _;
@@ -25,16 +25,17 @@ use clap::Parser as _;
 use jiff::Zoned;
 use jiff::tz::TimeZone;
 use paceline::Rng;
+use paceline_providers::words::printable;
 use paceline_store::work::Status;
 use tokio::sync::watch;
 use tracing_subscriber::EnvFilter;
 
 use crate::args::Args;
 use crate::challenge::Challenges;
+use crate::lines::Lines;
 use crate::reporter::Report;
 use crate::run::RunError;
 use crate::schedule::Schedule;
-use crate::words::{Lines, printable};
 
 type AnyError = Box<dyn std::error::Error>;
 
@@ -64,8 +65,6 @@ fn execute(args: &Args) -> Result<u8, AnyError> {
     if args.dry_run {
         return publish(args, &run::dry(args)?);
     }
-    // The process may have a provider of cryptography already; then that one stays.
-    let _ = rustls::crypto::ring::default_provider().install_default();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let listening = Challenges::serve(args.listen).await;
