@@ -262,9 +262,9 @@ mod tests {
     fn a_server_that_answers_every_second_call_is_probed_each_second() {
         let mut breaker = opened();
         for second in [2, 3, 4, 5, 6, 7] {
-            breaker.left();
+            breaker.sent();
             assert_eq!(breaker.answered(at(second), 1, false, true), None);
-            breaker.left();
+            breaker.sent();
             let until = at(second + 1);
             assert_eq!(breaker.answered(at(second), 2, true, true), Some(Change::Opened { until }));
         }
