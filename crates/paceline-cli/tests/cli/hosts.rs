@@ -70,6 +70,24 @@ fn items_of_a_store_go_to_many_hosts_and_the_key_to_one() {
 }
 
 #[test]
+fn items_for_many_hosts_are_added_with_the_flag_that_takes_them() {
+    let (ours, other) = (Server::new(|_| Reply::ok()), Server::new(|_| Reply::ok()));
+    let line = |n: usize, server: &Server| {
+        let payload = json!({"method": "GET", "url": format!("{}/{n}", server.url())});
+        json!({"key": format!("item-{n}"), "payload": payload}).to_string() + "\n"
+    };
+    let store = Store::new();
+    std::fs::write(store.job.path("items.jsonl"), line(0, &ours) + &line(1, &other)).expect("writable");
+    let (code, log) =
+        finish(store.job.paceline().args(["tasks", "add", "--store", "work.db", "--from", "items.jsonl"]));
+    assert!(code == 0 && log.contains("and with --scope host to all of them"), "{log}");
+    let run = ran(store.command().args(["--http", "--base-url", &ours.url()]));
+    assert_eq!((run.code, other.count()), (1, 0), "{}", run.log);
+    let told = store.item("item-1").last.expect("a failure").message;
+    assert!(told.contains("with --scope host lines may name any host"), "{told}");
+}
+
+#[test]
 fn without_that_scope_another_host_is_refused_with_the_flag_that_takes_it() {
     let (ours, other) = (Server::new(|_| Reply::ok()), Server::new(|_| Reply::ok()));
     let job = Job::with_input(&pages([&ours, &other], 2));

@@ -2,6 +2,7 @@
 
 mod compact;
 mod file;
+mod hosts;
 mod line;
 
 use std::collections::BTreeMap;
@@ -21,6 +22,7 @@ use crate::exit::{Failure, Status};
 use crate::{output, text};
 use compact::compact;
 use file::Items;
+use hosts::Hosts;
 
 /// `paceline tasks add`.
 #[derive(Debug, clap::Args)]
@@ -123,8 +125,9 @@ const MOST_PAYLOAD: u64 = 32 << 20;
 /// Adds the items of a file, many at a time.
 async fn add_all(store: &dyn WorkStore, mut items: Items, quiet: bool) -> Result<Tally, Failure> {
     let bar = progress(items.bytes(), quiet);
-    let mut tally = Tally::default();
+    let (mut tally, mut hosts) = (Tally::default(), Hosts::default());
     while let Some(together) = items.next_together()? {
+        together.iter().for_each(|item| hosts.note(&item.payload));
         let added =
             store.insert(together).await.map_err(|error| match tally.added + tally.known.values().sum::<u64>() {
                 0 => Failure::refused(error),
@@ -137,6 +140,9 @@ async fn add_all(store: &dyn WorkStore, mut items: Items, quiet: bool) -> Result
         bar.set_position(items.position());
     }
     bar.finish_and_clear();
+    if let Some(words) = hosts.words() {
+        tracing::info!("{}", text::printable(&words));
+    }
     Ok(tally)
 }
 
