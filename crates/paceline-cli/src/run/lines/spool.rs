@@ -152,11 +152,11 @@ impl Source {
 
     /// Writes everything to a new file, and returns its length once it is on disk.
     fn copy_to(&mut self, path: &Path, converter: Option<&Converter>) -> Result<u64, InputError> {
+        let mut file = private_file().create(true).truncate(true).open(path).map_err(cannot_write(path))?;
         let head = head(&mut self.reader).map_err(|error| self.failed(error))?;
         InputError::of_columns(&self.path, &head)?;
         let rest = std::mem::replace(&mut self.reader, Box::new(io::empty()));
         self.reader = Box::new(io::Cursor::new(head).chain(rest));
-        let mut file = private_file().create(true).truncate(true).open(path).map_err(cannot_write(path))?;
         let copied = match converter {
             Some(converter) => self.convert(converter, &mut file, path)?,
             None => self.copy(&mut file, path)?,
