@@ -356,7 +356,9 @@ impl Recorder {
             let address = self.address.to_string();
             return StopReason::Tls { address, message: message.clone() };
         }
-        let message = status.map_or_else(|| message.clone(), |status| format!("{status} {message}"));
+        let status_text = status.map(|status| format!("{status} ")).unwrap_or_default();
+        let (item, rule) = (&sent.echo.custom_id, sent.exchange.reading.rule());
+        let message = format!("{status_text}{message} (item {item}, by the rule \"{rule}\")");
         let fix = match status {
             Some(401) => format!("check the key in {}", self.key),
             Some(403) => format!("check what the key in {} may use", self.key),
