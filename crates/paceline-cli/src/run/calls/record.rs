@@ -6,6 +6,7 @@ use std::time::Duration;
 use paceline::{BackingOff, Instant};
 use paceline_core::{Class, Level, LimitScope, NextAction, Request, Retry, Timestamp};
 use paceline_http::NoAnswer;
+use paceline_providers::SCHEMA_MISMATCH;
 use paceline_store::{
     Appended, CallTotals, ClaimedItem, End, Finished, Journal, LastAnswer, Rescheduled, ResultBody, Tally, Unanswered,
 };
@@ -231,6 +232,10 @@ impl Recorder {
         }
         match &sent.exchange.action {
             NextAction::Retry { next, delay } | NextAction::Resend { next, delay } => {
+                if reading.code.as_deref() == Some(SCHEMA_MISMATCH) {
+                    let (status, message) = (sent.exchange.status(), entry::error_message(&sent));
+                    recorded.stop = self.same.mismatched(status, &message).or(recorded.stop);
+                }
                 recorded.due = Some(self.again(context, item, &sent, next, *delay, adds));
             }
             NextAction::GiveUp { reason, request } => {
