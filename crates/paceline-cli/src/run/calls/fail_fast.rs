@@ -21,8 +21,8 @@ pub(crate) struct FailFast {
     stopped: bool,
     kind: Option<(Option<u16>, Option<String>)>,
     held_back: Vec<Failed>,
-    /// Answers that did not match the schema and are asked for again, so that there is no failure to record. They are counted, and
-    /// not their items: once the breaker is open a few items make all the tries.
+    /// Answers that did not match the schema and are asked for again, so that there is no failure to record. Not their items are
+    /// counted: once the breaker is open, a few items make all the tries.
     mismatches: usize,
 }
 

@@ -19,8 +19,8 @@ struct Watch {
     watching: bool,
     kind: Option<(Option<u16>, Option<String>)>,
     keys: BTreeSet<String>,
-    /// Answers that did not match the schema. They are counted, and not their items: once the breaker is open a few items make all
-    /// the tries.
+    /// Answers that did not match the schema. Not their items are counted: once the breaker is open, a few items make all the
+    /// tries.
     mismatches: usize,
     /// Items of which a try only failed, by their numbers, until that is recorded.
     only_failed: BTreeSet<u64>,
@@ -104,7 +104,7 @@ impl FailFast {
 }
 
 impl Watch {
-    /// A final refusal, a command that only failed, or an answer that the schema does not match, also where it is asked for again.
+    /// A final refusal, a command that only failed, or an answer that does not match the schema.
     fn counts(&mut self, item: &WorkItem, decided: &DecisionRecord) -> bool {
         let refused = matches!(decided.failure.class, Class::Invalid | Class::Filtered) && decided.action == "fail";
         let mismatched = is_mismatch(&decided.failure);
