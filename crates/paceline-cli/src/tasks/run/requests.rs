@@ -1,5 +1,6 @@
 //! Items that are requests: read like the lines of `paceline run`, sent and classified like them.
 
+use std::fs::File;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -48,6 +49,8 @@ pub(super) struct Requests {
     answers: Option<Answers>,
     /// Runs for as long as it is asked.
     _mock: Option<MockServer>,
+    /// Marks the account as in use.
+    _in_use: Option<File>,
 }
 
 /// An item that could be sent.
@@ -81,6 +84,7 @@ impl Requests {
             Format::of_one(b"{}", "", endpoint.as_deref(), upstream.provider, &addresses)
                 .map_err(exit::Failure::refused)?;
         }
+        let _in_use = if mock.is_none() { account_lock::mark(&base_url, &headers) } else { None };
         let sender = upstream::sender(&upstream, headers, timeout)?;
         Ok(Self {
             upstream,
@@ -93,6 +97,7 @@ impl Requests {
             clock: Clock::new(),
             answers,
             _mock: mock,
+            _in_use,
         })
     }
 
