@@ -113,3 +113,31 @@ fn without_that_scope_another_host_is_refused_with_the_flag_that_takes_it() {
     assert!(code == 2 && log.contains("with --scope host lines may name any host"), "{log}");
     assert_eq!((ours.count(), other.count()), (0, 0));
 }
+
+#[test]
+fn a_host_that_is_not_there_is_named() {
+    let server = Server::new(|_| Reply::ok());
+    let host = crate::outage::nowhere().replace("http://", "");
+    let job =
+        Job::with_input(&json!({"custom_id": "a", "method": "GET", "url": format!("http://{host}/")}).to_string());
+    let (code, log) = finish(job.run(&server).args(["--scope", "host", "--max-wait", "300ms"]));
+    let told = format!("no server answers at the hosts of the input, last at {host}: ");
+    assert!(code == 3 && log.contains(&told), "{log}");
+}
+
+#[test]
+fn an_address_with_a_port_that_cannot_be_is_refused_before_the_first_call() {
+    let server = Server::new(|_| Reply::ok());
+    let job = Job::with_input(&json!({"custom_id": "a", "method": "GET", "url": "http://h:99999/"}).to_string());
+    let (code, log) = finish(job.run(&server).args(["--scope", "host"]));
+    assert!(code == 2 && log.contains("is no address of a page: invalid port number"), "{log}");
+}
+
+#[test]
+fn a_host_that_fails_for_long_is_given_up_with_its_last_failure() {
+    let (broken, other) = (Server::new(|_| Reply::error(500, "broken")), Server::new(|_| Reply::ok()));
+    let job = Job::with_input(&pages([&broken, &other], 60));
+    let flags = ["--scope", "host", "--max-wait", "300ms", "--max-retries", "30"];
+    let (code, log) = finish(job.run(&other).args(flags));
+    assert!(code == 3 && log.contains("the server fails (last: it is broken)"), "{log}");
+}

@@ -1,5 +1,6 @@
 //! Records the outcome of a try: the item's line, its next due time, and one log line.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ use crate::run::job::holds::{self, Holds};
 use crate::run::progress::counters::Counters;
 use crate::run::progress::minutes::Minutes;
 use crate::run::progress::resends::Resends;
-use crate::text;
+use crate::{text, upstream};
 
 /// The longest quote of a server's message in a log line, in characters: the report has all of it.
 const LONGEST_CAUSE: usize = 120;
@@ -42,6 +43,8 @@ pub(crate) struct Recorder {
     pub(crate) holds: Holds,
     held_up: Option<HeldUp>,
     resends: Resends,
+    /// The last failure of each scope that has not succeeded since.
+    failing: BTreeMap<Arc<str>, String>,
 }
 
 /// What a recorder needs to know of its run.
@@ -89,7 +92,13 @@ impl Recorder {
             holds,
             held_up,
             resends,
+            failing: BTreeMap::new(),
         }
+    }
+
+    /// Why the server of a scope failed last, if nothing of the scope has succeeded since.
+    pub(crate) fn last_failure(&self, scope: &str) -> Option<&str> {
+        self.failing.get(scope).map(String::as_str)
     }
 
     /// The counters as they stand.
@@ -224,8 +233,9 @@ impl Recorder {
         let mut recorded =
             Recorded { scopes_changed: closes.then_some(sent.exchange.reading.reach), ..Recorded::default() };
         if let Some(message) = self.reachability.gone(&sent.exchange.answer, context.limiter.now()) {
-            recorded.stop =
-                Some(StopReason::Unreachable { address: self.address.to_string(), message: message.to_owned() });
+            let dialect = &context.sender.config().dialect;
+            let address = upstream::destination_of(&item.scope, dialect, &self.address);
+            recorded.stop = Some(StopReason::Unreachable { address, message: message.to_owned() });
         }
         if sent.exchange.reading.class == Class::Account {
             recorded.account = Some(self.account_stop(&sent));
@@ -257,6 +267,7 @@ impl Recorder {
         for earlier in self.same.disarm() {
             self.fail(earlier);
         }
+        self.failing.remove(&item.scope);
         let tally = entry::tally(item, &sent, None);
         let line = sent.echo.line(item.ordinal, tally.sends(), End::Succeeded, &entry::line_answer(&sent, ""));
         let mut finished = Finished::new(item.ordinal, End::Succeeded, line);
@@ -303,6 +314,9 @@ impl Recorder {
         let class = sent.exchange.reading.class;
         let message = entry::error_message(sent);
         let message = text::cut(&message, LONGEST_CAUSE);
+        if matches!(class, Class::Transient | Class::Overloaded) {
+            self.failing.insert(Arc::clone(&item.scope), message.to_string());
+        }
         self.resends.add(sent.exchange.reading.reported_class().description(), &message);
         tracing::debug!(
             scope = &*item.scope,

@@ -164,9 +164,9 @@ impl Requests {
     }
 
     async fn send(&self, task: &Task, ready: Ready, permit: Permit, shutdown: &Shutdown) -> Result<(), Failure> {
-        let Ready { call, echo, with_group, .. } = ready;
+        let Ready { call, echo, scope, with_group, .. } = ready;
         let exchange = self.sender.send(permit, &call, shutdown.aborting()).await;
-        self.watch(&exchange, shutdown);
+        self.watch(&scope, &exchange, shutdown);
         match &exchange.answer {
             Ok(answer) if exchange.reading.class == Class::Success => {
                 let headers = entry::kept_headers(answer);
@@ -182,11 +182,12 @@ impl Requests {
     }
 
     /// Ends a run whose server is unreachable: calls that it did not receive count against no item.
-    fn watch(&self, exchange: &Exchange, shutdown: &Shutdown) {
+    fn watch(&self, scope: &str, exchange: &Exchange, shutdown: &Shutdown) {
         let mut reachability = self.reachability();
         let Some(known) = reachability.as_mut() else { return };
         if let Some(message) = known.gone(&exchange.answer, self.clock.now()) {
             let address = upstream::destination(&self.upstream);
+            let address = upstream::destination_of(scope, &self.upstream.dialect, &address);
             let stop = StopReason::Unreachable { address, message: message.to_owned() };
             tracing::error!("{}", stop.announcement());
             // Once: what is in flight finds out the same.
