@@ -101,6 +101,7 @@ fn items_for_many_hosts_are_added_with_the_flag_that_takes_them() {
     assert!(code == 0 && log.contains("and with --scope host to all of them"), "{log}");
     let run = ran(store.command().args(["--http", "--base-url", &ours.url()]));
     assert_eq!((run.code, other.count()), (1, 0), "{}", run.log);
+    assert!(run.log.contains("with --scope host"), "a log line is cut behind it: {}", run.log);
     let told = store.item("item-1").last.expect("a failure").message;
     assert!(told.contains("with --scope host lines may name any host"), "{told}");
 }

@@ -361,6 +361,7 @@ impl Recorder {
             class = class.as_str(),
             status,
             code,
+            reason = finished.reason.as_deref(),
             "item failed: {}",
             text::printable(&message)
         );
