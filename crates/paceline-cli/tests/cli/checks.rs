@@ -439,8 +439,8 @@ fn a_full_disk_ends_a_run_and_loses_nothing() {
     assert_eq!(
         log.lines().last(),
         Some(
-            "error: the journal stopped: cannot write out.jsonl: File too large (os error 27); what is recorded is safe: \
-             fix this, then run the same command again"
+            "error: the journal stopped: cannot write out.jsonl: File too large (os error 27); the results so far are kept: \
+             fix the cause, then run the same command again"
         )
     );
     let text = fs::read_to_string(job.path("out.jsonl")).expect("results");

@@ -47,6 +47,7 @@ fn a_page_that_wants_a_key_fails_alone_where_none_is_sent() {
     let job = Job::with_input(&pages([&other, &other], 10));
     let (code, log) = finish(job.run(&other).args(flags).env("KEY", "refused"));
     assert_eq!((code, &job.summary()["deferred"]), (3, &json!(8)), "{log}");
+    assert!(log.contains(": it is locked (401: the key is refused); fix the cause"), "{log}");
     assert!(log.contains("401 it is locked (item item-2, by the rule \"401: the key is refused\")"), "{log}");
 }
 
@@ -138,7 +139,12 @@ fn an_address_with_a_port_that_cannot_be_is_refused_before_the_first_call() {
 fn a_host_that_fails_for_long_is_given_up_with_its_last_failure() {
     let (broken, other) = (Server::new(|_| Reply::error(500, "broken")), Server::new(|_| Reply::ok()));
     let job = Job::with_input(&pages([&broken, &other], 60));
-    let flags = ["--scope", "host", "--max-wait", "300ms", "--max-retries", "30"];
-    let (code, log) = finish(job.run(&other).args(flags));
+    let flags = ["--scope", "host", "--max-wait", "300ms", "--max-retries", "1000"];
+    let mut command = job.run(&other);
+    // Short enough that the next call is never later than the longest wait.
+    for key in ["OPEN", "OPEN_MAX"] {
+        command.env(format!("PACELINE_UPSTREAM__GENERIC__BREAKER__{key}"), "20ms");
+    }
+    let (code, log) = finish(command.args(flags));
     assert!(code == 3 && log.contains("the server fails (last: it is broken)"), "{log}");
 }
