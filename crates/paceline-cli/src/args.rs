@@ -24,7 +24,7 @@ pub(crate) struct Everywhere {
     /// Say more: each failed call (-v), each step (-vv); RUST_LOG=paceline=debug does it too, by module
     #[arg(long, short, global = true, action = clap::ArgAction::Count, conflicts_with = "quiet", display_order = 902)]
     pub(crate) verbose: u8,
-    /// Form of the log lines on standard error
+    /// Form of what is written on standard error: json is one object a line, the summary and errors too
     #[arg(long, global = true, value_enum, default_value_t, value_name = "FORMAT", display_order = 903)]
     pub(crate) log_format: LogFormat,
 }

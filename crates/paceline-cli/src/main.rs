@@ -34,7 +34,7 @@ fn main() -> ExitCode {
     match execute(cli) {
         Ok(status) => status.into(),
         Err(failure) => {
-            output::print_stderr(&format!("error: {}", text::printable_lines(&failure.to_string())));
+            logging::tell(tracing::Level::ERROR, &text::printable_lines(&failure.to_string()));
             ExitCode::from(failure.code())
         }
     }

@@ -241,6 +241,7 @@ impl Run<'_> {
             budget: context.budget.used(),
             concurrency: self.upstream.pacer.concurrency.max(),
             view: &view,
+            last_failure: &|scope| ended.recorder.last_failure(scope),
             again: self.paths.journal.is_some().then(|| resume_command::command_line(std::env::args_os())),
         };
         let wall = |at: Instant| context.timestamp(at);

@@ -1,6 +1,7 @@
 //! Two processes on one account.
 
 use crate::support::{Job, Reply, Server, finish, start};
+use crate::tasks_run::{Store, ran};
 
 #[test]
 fn the_second_process_on_a_key_is_warned_and_the_key_is_nowhere() {
@@ -19,6 +20,10 @@ fn the_second_process_on_a_key_is_warned_and_the_key_is_nowhere() {
     assert_eq!(code, 0, "{log}");
     let warning = format!("process {} is calling {} with the same key", first.id(), server.url());
     assert_eq!(log.matches(&warning).count(), 1, "{log}");
+    let store = Store::of(&["a"]);
+    let flags = ["--http", "--base-url", &server.url(), "--api-key-env", "THE_KEY"];
+    let tasks = ran(store.command().args(flags).env("THE_KEY", KEY).env("HOME", job.path("")));
+    assert_eq!(tasks.log.matches(&warning).count(), 1, "{}", tasks.log);
     let (_, log) = finish(&mut run(&Job::with_input(&crate::support::line("third")), "another key"));
     assert!(!log.contains("with the same key"), "{log}");
     for entry in std::fs::read_dir(job.path(".cache/paceline")).expect("the locks") {

@@ -210,8 +210,9 @@ fn fill(
     }
     if taken == 0 {
         return Err(Failure::refused(format!(
-            "empty_file: {} holds no requests; expected one JSON object a line",
-            input.name()
+            "empty_file: {} holds no requests; expected {}",
+            input.name(),
+            input.expected()
         )));
     }
     Ok(())

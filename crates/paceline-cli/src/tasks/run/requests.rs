@@ -1,5 +1,6 @@
 //! Items that are requests: read like the lines of `paceline run`, sent and classified like them.
 
+use std::fs::File;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -48,6 +49,8 @@ pub(super) struct Requests {
     answers: Option<Answers>,
     /// Runs for as long as it is asked.
     _mock: Option<MockServer>,
+    /// Marks the account as in use.
+    _in_use: Option<File>,
 }
 
 /// An item that could be sent.
@@ -81,6 +84,7 @@ impl Requests {
             Format::of_one(b"{}", "", endpoint.as_deref(), upstream.provider, &addresses)
                 .map_err(exit::Failure::refused)?;
         }
+        let _in_use = if mock.is_none() { account_lock::mark(&base_url, &headers) } else { None };
         let sender = upstream::sender(&upstream, headers, timeout)?;
         Ok(Self {
             upstream,
@@ -93,6 +97,7 @@ impl Requests {
             clock: Clock::new(),
             answers,
             _mock: mock,
+            _in_use,
         })
     }
 
@@ -159,9 +164,9 @@ impl Requests {
     }
 
     async fn send(&self, task: &Task, ready: Ready, permit: Permit, shutdown: &Shutdown) -> Result<(), Failure> {
-        let Ready { call, echo, with_group, .. } = ready;
+        let Ready { call, echo, scope, with_group, .. } = ready;
         let exchange = self.sender.send(permit, &call, shutdown.aborting()).await;
-        self.watch(&exchange, shutdown);
+        self.watch(&scope, &exchange, shutdown);
         match &exchange.answer {
             Ok(answer) if exchange.reading.class == Class::Success => {
                 let headers = entry::kept_headers(answer);
@@ -177,11 +182,12 @@ impl Requests {
     }
 
     /// Ends a run whose server is unreachable: calls that it did not receive count against no item.
-    fn watch(&self, exchange: &Exchange, shutdown: &Shutdown) {
+    fn watch(&self, scope: &str, exchange: &Exchange, shutdown: &Shutdown) {
         let mut reachability = self.reachability();
         let Some(known) = reachability.as_mut() else { return };
         if let Some(message) = known.gone(&exchange.answer, self.clock.now()) {
             let address = upstream::destination(&self.upstream);
+            let address = upstream::destination_of(scope, &self.upstream.dialect, &address);
             let stop = StopReason::Unreachable { address, message: message.to_owned() };
             tracing::error!("{}", stop.announcement());
             // Once: what is in flight finds out the same.
