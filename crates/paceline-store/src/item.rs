@@ -21,6 +21,17 @@ pub struct ModelUsage {
     pub tokens_out: u64,
 }
 
+/// A call that is about to be sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Departure {
+    /// The item.
+    pub ordinal: u64,
+    /// What the call may use: it counts with that if no process records its outcome.
+    pub reserved: ModelUsage,
+    /// It must not be made twice: the record has to outlast a power cut.
+    pub durable: bool,
+}
+
 /// How an item ends. It decides the file of its line: [`End::Succeeded`] goes to the results, the rest to the errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {

@@ -11,7 +11,9 @@ use crate::claim;
 use crate::error::JournalError;
 use crate::heads::Heads;
 use crate::history::{self, Minute};
-use crate::item::{CallTotals, ClaimedItems, FinishStatus, Finished, LastAnswer, ModelUsage, Rescheduled, Tally};
+use crate::item::{
+    CallTotals, ClaimedItems, Departure, FinishStatus, Finished, LastAnswer, ModelUsage, Rescheduled, Tally,
+};
 use crate::lock::RunLock;
 use crate::output::Outputs;
 use crate::paths::Paths;
@@ -40,8 +42,6 @@ pub(crate) struct JournalDb {
     /// Sorted by id.
     scopes: Vec<Scope>,
     heads: Heads,
-    /// Calls are noted as left; else none has to be looked for when an outcome is recorded.
-    has_unanswered: bool,
     _lock: RunLock,
 }
 
@@ -49,7 +49,7 @@ impl JournalDb {
     /// Takes over an open journal and its files.
     pub(crate) fn new(conn: Connection, outputs: Outputs, paths: Paths, lock: RunLock) -> Result<Self, JournalError> {
         let scopes = scope_list(&conn)?;
-        Ok(Self { conn, outputs, paths, scopes, heads: Heads::default(), has_unanswered: false, _lock: lock })
+        Ok(Self { conn, outputs, paths, scopes, heads: Heads::default(), _lock: lock })
     }
 
     /// The files of the job.
@@ -149,27 +149,13 @@ impl JournalDb {
         schema::commit(&self.conn, durable)
     }
 
-    /// Records that a non-repeatable call is sent.
-    pub(crate) fn leaves(&mut self, ordinal: u64) -> Result<(), JournalError> {
-        if !self.has_unanswered {
-            unanswered::begin(&self.conn).map_err(JournalError::sqlite("write"))?;
-            self.has_unanswered = true;
-        }
-        unanswered::add(&self.conn, ordinal).map_err(JournalError::sqlite("write"))
-    }
-
-    /// The items whose call was sent in an earlier run and has no recorded outcome.
-    pub(crate) fn unanswered(&mut self) -> Result<Vec<u64>, JournalError> {
-        let items = unanswered::all(&self.conn).map_err(JournalError::sqlite("write"))?;
-        self.has_unanswered |= !items.is_empty();
-        Ok(items)
+    /// Records that a call is sent.
+    pub(crate) fn leaves(&self, departure: &Departure) -> Result<(), JournalError> {
+        unanswered::add(&self.conn, departure).map_err(JournalError::sqlite("write"))
     }
 
     /// The outcome of an item's call is recorded.
     fn answered(&self, ordinal: u64) -> Result<(), JournalError> {
-        if !self.has_unanswered {
-            return Ok(());
-        }
         unanswered::remove(&self.conn, ordinal).map_err(JournalError::sqlite("write"))
     }
 

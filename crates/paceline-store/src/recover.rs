@@ -13,6 +13,7 @@ use crate::output::{OutputFile, Outputs};
 use crate::paths::Paths;
 use crate::query::{RecordedPrefix, Run, int, shorten};
 use crate::schema;
+use crate::unanswered;
 use crate::usage;
 
 /// What was repaired when a job was resumed.
@@ -38,9 +39,10 @@ pub(crate) fn recover(
     schema::begin_writing(conn)?;
     conn.execute_batch("BEGIN IMMEDIATE").map_err(JournalError::sqlite("write"))?;
     let mut recovery = Recovery::default();
-    usage::begin(conn).map_err(JournalError::sqlite("write"))?;
+    usage::begin(conn).and_then(|()| conn.execute_batch(unanswered::TABLE)).map_err(JournalError::sqlite("write"))?;
     recovery.recorded += record_tail(conn, &mut outputs.results, |_| State::Succeeded)?;
     recovery.recorded += record_tail(conn, &mut outputs.errors, |verified| verified.unsuccessful)?;
+    unanswered::count_cut_off(conn).map_err(JournalError::sqlite("write"))?;
     recovery.interrupted = requeue(conn)?;
     bound_waits(conn, now)?;
     set_covered(conn, outputs.results.covered(), outputs.errors.covered())?;

@@ -98,6 +98,8 @@ struct Ledger {
     job: Sum,
     /// Calls of the job that used something, or may have.
     calls: u64,
+    /// An answer has told what calls use here.
+    known: bool,
     reserved: Sum,
     /// Calls that hold something.
     open: u64,
@@ -150,6 +152,7 @@ impl Budget {
             let cost = prices.of(model).of(*tokens_in, *tokens_out);
             ledger.job.combine(&Sum { usage, cost }, u64::saturating_add);
             ledger.calls += calls;
+            ledger.known |= *tokens_out > 0;
         }
         Self { limits, prices, ledger: Mutex::new(ledger), settled: Notify::new() }
     }
@@ -157,6 +160,11 @@ impl Budget {
     /// Whether it has an end, for which calls may wait before they wait for a permit.
     pub(crate) fn is_bounded(&self) -> bool {
         self.limits.all().next().is_some()
+    }
+
+    /// Whether it holds over all runs of the job, so that a kill must not lose what a call reserved.
+    pub(crate) const fn is_of_job(&self) -> bool {
+        self.limits.job_tokens.is_some() || self.limits.job_cost.is_some()
     }
 
     /// Takes what a call is expected to use, waiting while calls under way hold so much that it might not fit. Until an
@@ -175,7 +183,7 @@ impl Budget {
             {
                 let mut ledger = self.ledger();
                 let sum = self.sum(&expected.model, larger(expected.usage, ledger.mean()));
-                let mut waits = !expected.bounded && ledger.calls == 0 && ledger.open > 0;
+                let mut waits = !expected.bounded && !ledger.known && ledger.open > 0;
                 for (purse, limit) in self.limits.all() {
                     let (tokens, free) = (sum.of(purse), limit.saturating_sub(ledger.used(purse)));
                     if tokens > free || free == 0 {
@@ -232,16 +240,32 @@ pub(crate) struct Reserved<'a> {
 }
 
 impl Reserved<'_> {
+    /// What the call counts with while its use is not known.
+    pub(crate) fn expected(&self) -> ModelUsage {
+        self.usage(larger(self.expected.usage, self.sum.usage), 1)
+    }
+
     /// The call is over and used that; `None`: as much as expected. Returns what it counts with.
     pub(crate) fn settle(self, used: Option<Usage>) -> ModelUsage {
-        let usage = used.unwrap_or_else(|| larger(self.expected.usage, self.sum.usage));
-        let calls = u64::from(used.is_none() || usage.total() > 0);
-        let (model, sum) = (Arc::clone(&self.expected.model), self.budget.sum(&self.expected.model, usage));
+        let counted = used.map_or_else(|| self.expected(), |used| self.usage(used, u64::from(used.total() > 0)));
+        let usage = Usage { input_tokens: counted.tokens_in, output_tokens: counted.tokens_out, units: 0 };
+        let sum = self.budget.sum(&counted.model, usage);
         let mut ledger = self.budget.ledger();
         ledger.run.combine(&sum, u64::saturating_add);
         ledger.job.combine(&sum, u64::saturating_add);
-        ledger.calls += calls;
-        ModelUsage { model, calls, tokens_in: usage.input_tokens, tokens_out: usage.output_tokens }
+        ledger.calls += counted.calls;
+        ledger.known |= used.is_some_and(|used| used.total() > 0);
+        counted
+    }
+
+    fn usage(&self, usage: Usage, calls: u64) -> ModelUsage {
+        let Usage { input_tokens, output_tokens, .. } = usage;
+        ModelUsage {
+            model: Arc::clone(&self.expected.model),
+            calls,
+            tokens_in: input_tokens,
+            tokens_out: output_tokens,
+        }
     }
 }
 

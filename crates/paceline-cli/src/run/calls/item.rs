@@ -14,7 +14,7 @@ use paceline_core::{
 };
 use paceline_http::{Call, Exchange, Sender};
 use paceline_providers::Usage;
-use paceline_store::{ClaimedItem, Journal, ModelUsage, Room};
+use paceline_store::{ClaimedItem, Departure, Journal, ModelUsage, Room};
 use serde_json::value::RawValue;
 use tokio::sync::{oneshot, watch};
 
@@ -288,7 +288,8 @@ impl Context {
             // The permit is given back unused.
             Err(error) => return TryEnd::InputBroken(error),
         };
-        if self.sender.unknown_outcome(&call) != UnknownOutcome::Resend && !self.note_leaving(item.ordinal).await {
+        let durable = self.sender.unknown_outcome(&call) != UnknownOutcome::Resend;
+        if !self.note(Departure { ordinal: item.ordinal, reserved: budgeted.expected(), durable }).await {
             return TryEnd::Withheld;
         }
         let _in_flight = InFlight::new(&self.in_flight);
@@ -300,11 +301,13 @@ impl Context {
         TryEnd::Sent(Box::new(Sent { echo, exchange, headers, usage, at, deadline, room }))
     }
 
-    /// Records in the journal that a non-repeatable call is sent. Returns whether it may: not when the journal stopped.
-    async fn note_leaving(&self, ordinal: u64) -> bool {
+    /// Records in the journal that a call is sent, and waits for that where a kill right after it must not lose it: the call
+    /// must not be made twice, or may exceed the budget of the job. Returns whether it may be sent: not when the journal stopped.
+    async fn note(&self, departure: Departure) -> bool {
+        let waits = departure.durable || self.budget.is_of_job();
         let (noted, done) = oneshot::channel();
-        self.journal.leaves(ordinal, |result| _ = noted.send(result.is_ok()));
-        done.await.unwrap_or(false)
+        self.journal.leaves(departure, |result| _ = noted.send(result.is_ok()));
+        !waits || done.await.unwrap_or(false)
     }
 
     /// A permit, or why there is none. The item waits since `began`.
