@@ -26,6 +26,7 @@ use crate::run::job::account_lock;
 use crate::run::lines::address::Addresses;
 use crate::run::lines::format::Format;
 use crate::run::lines::line::Echo;
+use crate::tasks::compact::compact;
 use crate::text;
 use crate::upstream;
 
@@ -115,7 +116,8 @@ impl Requests {
         let unknown = self.sender.unknown_outcome(&ready.call);
         if task.item().crashes > 0 && unknown != UnknownOutcome::Resend {
             let code = Some("killed".to_owned());
-            let message = "a worker was lost while it had this item, whose call may have been done";
+            let message =
+                "its call may have been done: a worker was lost while it had this item, or another store had it before";
             return StartDecision::Never(Failure { code, unknown, ..Failure::new(Class::Transient, message) });
         }
         let permit = match permits.take(&task, permits.scope(&ready.scope), ready.cost.clone()) {
@@ -212,10 +214,12 @@ impl Requests {
     }
 }
 
-/// The idempotency key of an item's calls. Another store's item of the same key is another.
+/// The idempotency key of an item's calls. Another store's item of the same key is another, unless it was exported from there.
 fn same_at_each_try(task: &Task) -> HeaderValue {
     let created = task.item().created.as_millis();
-    let hash = blake3::hash(format!("{created} {} {}", task.key(), task.payload()).as_bytes());
+    // As an export prints it.
+    let payload = compact(task.payload()).unwrap_or_else(|_| task.payload().to_owned());
+    let hash = blake3::hash(format!("{created} {} {payload}", task.key()).as_bytes());
     let text = format!("pl-{}", &hash.to_hex()[..32]);
     HeaderValue::from_str(&text).expect("letters, digits and a dash")
 }
