@@ -146,7 +146,12 @@ impl Run<'_> {
             limiter: self.limiter.clone(),
             sender,
             deadline: self.upstream.deadline,
-            budget: Budget::new(budgets(self.args), self.upstream.prices.clone(), &usage),
+            budget: Budget::new(
+                budgets(self.args),
+                self.upstream.prices.clone(),
+                &usage,
+                upstream::limits_answers(self.upstream),
+            ),
             phase: phase_seen,
             journal: self.job.journal.clone(),
             unanswered: self.job.journal.unanswered().map_err(Failure::interrupted)?.into_iter().collect(),

@@ -25,6 +25,7 @@ use crate::run::lines::format::Format;
 use crate::run::lines::input::{Input, Span};
 use crate::run::lines::line::{self, Echo, LineError};
 use crate::text;
+use crate::upstream;
 
 /// A longer pause of its scope or of the account an item spends in the journal. Only so many items are tried at once: those of a
 /// few throttled models would keep out all others. Limits are waited for here, where they serve the items in order.
@@ -258,7 +259,8 @@ impl Context {
     }
 
     async fn perform(&self, ready: Ready<Option<(Echo, Call)>>, item: &ClaimedItem, mut turn: PermitTurn) -> TryEnd {
-        let Ready { request, expected, call } = ready;
+        let Ready { mut request, expected, mut call } = ready;
+        let is_learnt = self.budget.learns() && !expected.bounded;
         let began = self.limiter.now();
         let budgeted = tokio::select! {
             biased;
@@ -269,6 +271,14 @@ impl Context {
             Ok(budgeted) => budgeted,
             Err(purse) => return TryEnd::OverBudget(purse),
         };
+        if is_learnt {
+            upstream::warn_of_unbounded();
+            // Answers have come since the item was claimed: its cost is what they say.
+            match self.prepare(item) {
+                Ok(ready) => (request, call) = (ready.request, Some(ready.call)),
+                Err(error) => return TryEnd::InputBroken(error),
+            }
+        }
         let permit = tokio::select! {
             biased;
             () = self.reached(Phase::Draining) => return TryEnd::Withheld,

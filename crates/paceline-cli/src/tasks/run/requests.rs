@@ -33,6 +33,8 @@ use crate::upstream;
 /// Sends items to one upstream.
 pub(super) struct Requests {
     upstream: Upstream,
+    /// A limit counts answers.
+    limits_answers: bool,
     /// Where payloads may lead.
     addresses: Addresses,
     /// The name of the account that pays; of the mock, which begins anew each time, nothing is kept.
@@ -84,6 +86,7 @@ impl Requests {
         }
         let sender = upstream::sender(&upstream, headers, timeout)?;
         Ok(Self {
+            limits_answers: upstream::limits_answers(&upstream),
             upstream,
             addresses,
             account,
@@ -157,6 +160,9 @@ impl Requests {
             within: None,
         };
         let cost = self.sender.charge(&scope, &call);
+        if self.limits_answers && self.upstream.dialect.longest_answer(&call.url, &call.body).is_none() {
+            upstream::warn_of_unbounded();
+        }
         Ok(Ready { call, echo, scope, with_group, cost })
     }
 
