@@ -104,6 +104,10 @@ pub struct Tally {
     pub probes: u32,
     /// Sends that were abandoned.
     pub abandoned: u32,
+    /// Tokens of the prompts of its calls, as their answers reported.
+    pub tokens_in: u64,
+    /// Tokens of those answers.
+    pub tokens_out: u64,
     /// When it was first sent.
     pub first: Option<Timestamp>,
     /// When it is given up, where the runner has decided that.
@@ -154,10 +158,6 @@ pub struct Finished {
     pub tally: Tally,
     /// Why it was given up, as a code (`max_retries`, `deadline`); none for a success.
     pub reason: Option<String>,
-    /// Tokens that the provider counted in the prompt.
-    pub tokens_in: u64,
-    /// Tokens that the provider counted in the answer.
-    pub tokens_out: u64,
     /// What to add to the run's totals.
     pub adds: CallTotals,
     /// The tokens that the call used.
@@ -168,17 +168,7 @@ impl Finished {
     /// The end of an item, with nothing else known.
     pub fn new(ordinal: u64, end: End, line: Vec<u8>) -> Self {
         let (tally, adds) = (Tally::default(), CallTotals::default());
-        Self {
-            ordinal,
-            end,
-            line,
-            tally,
-            reason: None,
-            tokens_in: 0,
-            tokens_out: 0,
-            adds,
-            usage: ModelUsage::default(),
-        }
+        Self { ordinal, end, line, tally, reason: None, adds, usage: ModelUsage::default() }
     }
 }
 

@@ -161,8 +161,8 @@ impl JournalDb {
 
     /// Records the end of an item. The statement itself checks the state: of several ends only the first writes a line.
     pub(crate) fn finish(&mut self, finished: &Finished) -> Result<FinishStatus, JournalError> {
-        let Finished { ordinal, end, line, tally, reason, tokens_in, tokens_out, .. } = finished;
-        let Tally { attempts, deferrals, probes, abandoned, first, deadline, last } = tally;
+        let Finished { ordinal, end, line, tally, reason, .. } = finished;
+        let Tally { attempts, deferrals, probes, abandoned, tokens_in, tokens_out, first, deadline, last } = tally;
         let state = end.state();
         let output = self.outputs.of(*end);
         let changed = self
@@ -244,16 +244,27 @@ impl JournalDb {
     }
 
     fn tally(&self, ordinal: u64, tally: &Tally) -> Result<(), JournalError> {
-        let Tally { attempts, deferrals, probes, abandoned, first, deadline, last } = tally;
+        let Tally { attempts, deferrals, probes, abandoned, tokens_in, tokens_out, first, deadline, last } = tally;
         self.conn
             .prepare_cached(
                 "UPDATE item SET attempts = ?2, deferrals = ?3, probes = ?4, abandoned = ?5,
-                     first_ms = ?6, deadline_ms = ?7
+                     first_ms = ?6, deadline_ms = ?7, tokens_in = ?8, tokens_out = ?9
                  WHERE id = ?1",
             )
             .and_then(|mut update| {
                 let (first, deadline) = (first.map(|at| at.as_millis()), deadline.map(|at| at.as_millis()));
-                update.execute(params![int(ordinal), attempts, deferrals, probes, abandoned, first, deadline])
+                let (tokens_in, tokens_out) = (int(*tokens_in), int(*tokens_out));
+                update.execute(params![
+                    int(ordinal),
+                    attempts,
+                    deferrals,
+                    probes,
+                    abandoned,
+                    first,
+                    deadline,
+                    tokens_in,
+                    tokens_out
+                ])
             })
             .map_err(JournalError::sqlite("write"))?;
         let Some(LastAnswer { class, status, code, error_type, message }) = last else { return Ok(()) };

@@ -80,7 +80,7 @@ fn record(conn: &Connection, verified: &VerifiedLine, state: State, offset: u64,
         .prepare_cached(
             "UPDATE item SET state = ?3, out_off = ?4, out_len = ?5, not_before_ms = 0, delay_ms = 0,
                  attempts = max(attempts, ?6 - deferrals - probes - abandoned), last_class = iif(scope = 0, last_class, ?7), last_status = ?8,
-                 last_code = ?9, last_type = ?10, last_error = ?11, tokens_in = ?12, tokens_out = ?13
+                 last_code = ?9, last_type = ?10, last_error = ?11, tokens_in = tokens_in + ?12, tokens_out = tokens_out + ?13
              WHERE id = ?1 AND (key = ?2 OR (scope = 0 AND ?2 = zeroblob(16))) AND state NOT IN (2, 3, 4, 5)",
         )?
         .execute(params![
