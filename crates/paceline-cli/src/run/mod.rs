@@ -31,7 +31,7 @@ use self::job::holds::Clocks;
 use self::job::job_config::JobConfig;
 use self::job::load::Job;
 use self::job::load_guard::LoadGuard;
-use self::job::{account_lock, background_load, check_paths, done, holds, interrupted, load, refused};
+use self::job::{account_lock, background_load, check_paths, done, holds, load, refused};
 use self::lines::address::Addresses;
 use self::lines::convert::Converter;
 use self::lines::format::Format;
@@ -146,7 +146,12 @@ impl Run<'_> {
             limiter: self.limiter.clone(),
             sender,
             deadline: self.upstream.deadline,
-            budget: Budget::new(budgets(self.args), self.upstream.prices.clone(), &usage),
+            budget: Budget::new(
+                budgets(self.args),
+                self.upstream.prices.clone(),
+                &usage,
+                upstream::limits_answers(self.upstream),
+            ),
             phase: phase_seen,
             journal: self.job.journal.clone(),
             unanswered: self.job.journal.unanswered().map_err(Failure::interrupted)?.into_iter().collect(),
@@ -180,12 +185,11 @@ impl Run<'_> {
         tokio::task::block_in_place(|| self.conclude(&context, &ended, &enough)).map_err(|failure| self.broken(failure))
     }
 
-    /// What earlier runs left: calls that were under way, holds, and what the limiter knew.
+    /// What earlier runs left: holds, and what the limiter knew.
     fn restore(&self, now: Timestamp, acknowledge: &Acknowledge) -> Result<(), JournalError> {
         let journal = &self.job.journal;
         let snapshot = journal.snapshot()?;
         let clocks = snapshot.as_ref().and_then(Clocks::of);
-        interrupted::count(journal, self.job.interrupted, snapshot.as_ref())?;
         holds::restore(journal, &self.limiter, now, clocks, acknowledge)?;
         if self.job.same_account {
             limiter_state::restore(&self.limiter, journal.limiter_state()?.iter().map(String::as_str));

@@ -5,7 +5,6 @@ pub(crate) mod background_load;
 pub(crate) mod check_paths;
 pub(crate) mod done;
 pub(crate) mod holds;
-pub(crate) mod interrupted;
 pub(crate) mod job_config;
 pub(crate) mod load;
 pub(crate) mod load_guard;

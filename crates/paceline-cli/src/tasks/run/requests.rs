@@ -27,12 +27,15 @@ use crate::run::job::account_lock;
 use crate::run::lines::address::Addresses;
 use crate::run::lines::format::Format;
 use crate::run::lines::line::Echo;
+use crate::tasks::compact::compact;
 use crate::text;
 use crate::upstream;
 
 /// Sends items to one upstream.
 pub(super) struct Requests {
     upstream: Upstream,
+    /// A limit counts answers.
+    limits_answers: bool,
     /// Where payloads may lead.
     addresses: Addresses,
     /// The name of the account that pays; of the mock, which begins anew each time, nothing is kept.
@@ -87,6 +90,7 @@ impl Requests {
         let _in_use = if mock.is_none() { account_lock::mark(&base_url, &headers) } else { None };
         let sender = upstream::sender(&upstream, headers, timeout)?;
         Ok(Self {
+            limits_answers: upstream::limits_answers(&upstream),
             upstream,
             addresses,
             account,
@@ -120,7 +124,8 @@ impl Requests {
         let unknown = self.sender.unknown_outcome(&ready.call);
         if task.item().crashes > 0 && unknown != UnknownOutcome::Resend {
             let code = Some("killed".to_owned());
-            let message = "a worker was lost while it had this item, whose call may have been done";
+            let message =
+                "its call may have been done: a worker was lost while it had this item, or another store had it before";
             return StartDecision::Never(Failure { code, unknown, ..Failure::new(Class::Transient, message) });
         }
         let permit = match permits.take(&task, permits.scope(&ready.scope), ready.cost.clone()) {
@@ -160,6 +165,9 @@ impl Requests {
             within: None,
         };
         let cost = self.sender.charge(&scope, &call);
+        if self.limits_answers && self.upstream.dialect.longest_answer(&call.url, &call.body).is_none() {
+            upstream::warn_of_unbounded();
+        }
         Ok(Ready { call, echo, scope, with_group, cost })
     }
 
@@ -218,10 +226,12 @@ impl Requests {
     }
 }
 
-/// The idempotency key of an item's calls. Another store's item of the same key is another.
+/// The idempotency key of an item's calls. Another store's item of the same key is another, unless it was exported from there.
 fn same_at_each_try(task: &Task) -> HeaderValue {
     let created = task.item().created.as_millis();
-    let hash = blake3::hash(format!("{created} {} {}", task.key(), task.payload()).as_bytes());
+    // As an export prints it.
+    let payload = compact(task.payload()).unwrap_or_else(|_| task.payload().to_owned());
+    let hash = blake3::hash(format!("{created} {} {payload}", task.key()).as_bytes());
     let text = format!("pl-{}", &hash.to_hex()[..32]);
     HeaderValue::from_str(&text).expect("letters, digits and a dash")
 }
