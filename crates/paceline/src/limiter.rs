@@ -251,6 +251,38 @@ impl Limiter {
         self.driver.act(|pacer, now| pacer.restore(now, &state.pacer, since))
     }
 
+    /// Grants nothing until [`take_turn`](Self::take_turn), so that a limiter of another process can count under the same
+    /// configured limits. Calls in flight are not touched, and those who wait go on waiting
+    /// ([`WaitCause::Turn`](crate::WaitCause::Turn)). What has left is then told to the others with
+    /// [`own_windows`](Self::own_windows).
+    pub fn yield_turn(&self) {
+        self.driver.act(Pacer::yield_turn);
+    }
+
+    /// Grants again, and counts what the others told beside its own calls, in place of what they had told before. What nothing
+    /// here can know is that no other limiter has the turn: that is for the program to see to.
+    ///
+    /// # Errors
+    /// When a state is of a later version than this program knows; then nothing has changed.
+    pub fn take_turn(&self, others: &[LimiterState]) -> Result<(), NewerState> {
+        let wall = clock::wall();
+        let others: Vec<_> =
+            others.iter().map(|other| (other.pacer.clone(), wall.saturating_since(other.at))).collect();
+        self.driver.act(|pacer, now| pacer.take_turn(now, &others))
+    }
+
+    /// When a request leaves that waits for room under a configured limit, where none has left since this limiter took its turn.
+    /// Passed on before, the turn may never bring that room: the others take it as it comes.
+    pub fn waits_for_room(&self) -> Option<Instant> {
+        self.driver.look(|state, now| state.pacer.waits_for_room(now))
+    }
+
+    /// What this limiter itself has counted under its configured limits, for others of the account; none where that is as it was
+    /// when it was asked last.
+    pub fn own_windows(&self) -> Option<LimiterState> {
+        self.driver.act(Pacer::own_windows).map(LimiterState::now)
+    }
+
     /// Grants nothing in the scope, or in the account for `None`, before `until`. Those who wait go on waiting, and are told
     /// that the program has set this ([`PauseCause::Program`]).
     pub fn hold(&self, scope: Option<&ScopeId>, until: Instant) {

@@ -11,6 +11,7 @@ mod scopes;
 mod tell;
 #[cfg(test)]
 mod tests;
+mod turn;
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::string::ToString;
@@ -20,6 +21,7 @@ use core::cmp::Reverse;
 use agenda::Agenda;
 use defer::Patience;
 use scopes::Scopes;
+use turn::Turn;
 
 use crate::admit::{Admit, Level, PauseCause, WaitCause};
 use crate::concurrency::InFlight;
@@ -42,8 +44,9 @@ use crate::time::Instant;
 ///
 /// - *Inputs* take the present: [`enqueue`](Self::enqueue), [`cancel`](Self::cancel), [`complete`](Self::complete),
 ///   [`handle_timeout`](Self::handle_timeout), [`reconfigure`](Self::reconfigure), [`hold`](Self::hold),
-///   [`stop`](Self::stop), [`resume`](Self::resume) and [`restore`](Self::restore). The present may stand still or jump
-///   forward; one that goes backwards is taken as standing still.
+///   [`stop`](Self::stop), [`resume`](Self::resume), [`restore`](Self::restore), [`yield_turn`](Self::yield_turn) and
+///   [`take_turn`](Self::take_turn). The present may stand still or jump forward; one that goes backwards is taken as standing
+///   still.
 /// - *Outputs*: after any input call [`poll_event`](Self::poll_event) until it is empty, then
 ///   [`poll_timeout`](Self::poll_timeout), and call `handle_timeout` at that instant or later.
 /// - *Questions* change nothing: [`admit`](Self::admit), [`snapshot`](Self::snapshot), [`export`](Self::export).
@@ -90,6 +93,7 @@ pub struct Pacer {
     rng: Rng,
     now: Instant,
     quotas: Quotas,
+    turn: Turn,
     in_flight: InFlight,
     hold: Hold,
     scopes: Scopes,
@@ -121,6 +125,7 @@ impl Pacer {
             rng: Rng::new(seed),
             now,
             quotas: Quotas::new(&limits(&config))?,
+            turn: Turn::default(),
             in_flight: InFlight::new(Concurrency::Fixed { max: config.concurrency.max() })?,
             hold: Hold::default(),
             scopes: Scopes::default(),
@@ -373,7 +378,11 @@ impl Pacer {
     }
 
     fn admit_account(&self, now: Instant, cost: &Cost) -> Admit {
-        self.hold.admit(now).strictest(self.in_flight.admit()).strictest(self.quotas.admit(now, cost))
+        self.hold
+            .admit(now)
+            .strictest(self.turn.admit(now))
+            .strictest(self.in_flight.admit())
+            .strictest(self.quotas.admit(now, cost))
     }
 
     /// New limits may leave no room for requests that wait already: they go, and are told so.

@@ -10,6 +10,7 @@ mod sums;
 #[cfg(test)]
 mod tests;
 
+use alloc::boxed::Box;
 use alloc::format;
 use alloc::vec::Vec;
 use core::fmt;
@@ -56,7 +57,10 @@ impl core::error::Error for TooLarge {}
 /// All configured limits of an account or a tier; they hold together.
 #[derive(Clone, Debug)]
 pub(crate) struct Quotas {
-    counters: Vec<(Quota, Counter)>,
+    counters: Box<[(Quota, Counter)]>,
+    /// The same without what other pacers of the account counted, once there were any.
+    #[expect(clippy::box_collection, reason = "most scopes have none, and a scope is small")]
+    own: Option<Box<Vec<(Quota, Counter)>>>,
     burst: Option<TokenBucket>,
     /// A window made a request wait since the last call left.
     full: bool,
@@ -69,13 +73,20 @@ impl Quotas {
             check(quota)?;
             counters.push((quota.clone(), Counter::new(quota)));
         }
-        Ok(Self { counters, burst: burst(limits)?, full: false })
+        Ok(Self { counters: counters.into(), own: None, burst: burst(limits)?, full: false })
     }
 
     /// Replaces the limits. What was sent still counts: each new counter begins with what the known one of its dimension that
     /// fits it best remembers. No counter remembers more than the longest known window of that dimension.
     pub(crate) fn reconfigure(&mut self, now: Instant, limits: &Limits) -> Result<(), ConfigError> {
         let mut next = Self::new(limits)?;
+        next.own = self.own.as_ref().map(|own| {
+            let mut next = next.counters.to_vec();
+            for (quota, counter) in &mut next {
+                inherit(now, quota, counter, own);
+            }
+            Box::new(next)
+        });
         for (quota, counter) in &mut next.counters {
             inherit(now, quota, counter, &self.counters);
         }
@@ -154,28 +165,48 @@ impl Quotas {
 
     /// What another pacer can count on with.
     pub(crate) fn export(&self, now: Instant) -> Vec<WindowState> {
-        let windows = self.counters.iter().map(|(quota, counter)| (quota, counter.taken(now)));
-        let windows = windows.filter(|(_, taken)| !taken.is_empty());
-        windows.map(|(quota, taken)| WindowState { quota: quota.clone(), taken }).collect()
+        windows(now, &*self.counters)
     }
 
     /// Counts on what another pacer had counted that long ago, as if its limits were replaced by these. What has left meanwhile
     /// counts as having left now.
     pub(crate) fn restore(&mut self, now: Instant, windows: &[WindowState], since: Duration) {
-        let count = |window: &WindowState| {
-            let mut counter = Counter::new(&window.quota);
-            for taken in &window.taken {
-                counter.take(now.saturating_sub(taken.ago.saturating_add(since)), taken.units);
-            }
-            (window.quota.clone(), counter)
-        };
-        let known: Vec<_> = windows.iter().filter(|window| check(&window.quota).is_ok()).map(count).collect();
-        for (quota, counter) in &mut self.counters {
+        let known = counted(now, windows, since);
+        for (quota, counter) in self.all() {
             let left = counter.used(now);
             if inherit(now, quota, counter, &known) {
                 counter.take(now, left);
             }
         }
+    }
+
+    /// What another pacer of the account, which takes turns with this one, is to count with: without what this one was told of
+    /// others. Of a bucket there is one level, which the pacers hand on.
+    pub(crate) fn export_own(&self, now: Instant) -> Vec<WindowState> {
+        let own = self.own.as_ref().map_or(&*self.counters, |own| own);
+        let pairs = self.counters.iter().zip(own);
+        windows(now, pairs.map(|(all, own)| if matches!(all.1, Counter::Bucket(_)) { all } else { own }))
+    }
+
+    /// Counts beside its own calls those that `others` counted so long ago, and no longer what it was told of others before.
+    pub(crate) fn share(&mut self, now: Instant, others: &[(&[WindowState], Duration)]) {
+        if others.is_empty() && self.own.is_none() {
+            return;
+        }
+        let others: Vec<_> = others.iter().map(|(windows, since)| counted(now, windows, *since)).collect();
+        let own = self.own.take().unwrap_or_else(|| Box::new(self.counters.to_vec()));
+        for ((quota, counter), (_, own)) in self.counters.iter_mut().zip(&*own) {
+            if !matches!(own, Counter::Bucket(_)) {
+                *counter = own.clone();
+            }
+            for other in &others {
+                let mut known = Counter::new(quota);
+                if inherit(now, quota, &mut known, other) {
+                    counter.join(now, &known);
+                }
+            }
+        }
+        self.own = Some(own);
     }
 
     /// Takes what [`Quotas::admit`] allowed to a call that was ready to leave at `wanted`. The spacing makes up for a timer
@@ -191,14 +222,14 @@ impl Quotas {
         {
             burst.take_wanted(now, wanted, 1);
         }
-        for (quota, counter) in &mut self.counters {
+        for (quota, counter) in self.all() {
             counter.take(now, cost.get(&quota.dimension));
         }
     }
 
     /// Replaces what was reserved at `taken` by what it really was. Less gives units back; more is debt.
     pub(crate) fn settle(&mut self, now: Instant, taken: Instant, reserved: &Cost, actual: &Cost) {
-        for (quota, counter) in &mut self.counters {
+        for (quota, counter) in self.all() {
             let (reserved, actual) = (reserved.get(&quota.dimension), actual.get(&quota.dimension));
             if actual > reserved {
                 counter.take(now, actual - reserved);
@@ -221,6 +252,11 @@ impl Quotas {
             && self.burst_left(now).is_none_or(|(left, most)| left == most)
     }
 
+    /// All counters that a call of this pacer changes.
+    fn all(&mut self) -> impl Iterator<Item = &mut (Quota, Counter)> {
+        self.counters.iter_mut().chain(self.own.iter_mut().flat_map(|own| own.iter_mut()))
+    }
+
     /// The counters with their quotas, for snapshots.
     pub(crate) fn counters(&self) -> impl Iterator<Item = (&Quota, &Counter)> {
         self.counters.iter().map(|(quota, counter)| (quota, counter))
@@ -230,6 +266,25 @@ impl Quotas {
     pub(crate) fn burst_left(&self, now: Instant) -> Option<(u64, u64)> {
         self.burst.as_ref().map(|bucket| (bucket.units(now), bucket.burst))
     }
+}
+
+/// The windows that count something, as values.
+fn windows<'a>(now: Instant, counters: impl IntoIterator<Item = &'a (Quota, Counter)>) -> Vec<WindowState> {
+    let windows = counters.into_iter().map(|(quota, counter)| (quota, counter.taken(now)));
+    let windows = windows.filter(|(_, taken)| !taken.is_empty());
+    windows.map(|(quota, taken)| WindowState { quota: quota.clone(), taken }).collect()
+}
+
+/// The counters that such values of so long ago stand for; those that cannot be are left out.
+fn counted(now: Instant, windows: &[WindowState], since: Duration) -> Vec<(Quota, Counter)> {
+    let count = |window: &WindowState| {
+        let mut counter = Counter::new(&window.quota);
+        for taken in &window.taken {
+            counter.take(now.saturating_sub(taken.ago.saturating_add(since)), taken.units);
+        }
+        (window.quota.clone(), counter)
+    };
+    windows.iter().filter(|window| check(&window.quota).is_ok()).map(count).collect()
 }
 
 /// A new counter begins with what the known one of its dimension that fits it best remembers. Says whether there is one.
@@ -318,7 +373,7 @@ impl Counter {
                 (Some(start), units) => (now - start, units),
                 (None, _) => return Vec::new(),
             },
-            Self::Bucket(bucket) => (Duration::ZERO, bucket.missing(now)),
+            Self::Bucket(bucket) => bucket.missing(now),
         };
         if units == 0 { Vec::new() } else { alloc::vec![TakenState { ago, units }] }
     }
@@ -337,6 +392,16 @@ impl Counter {
             Self::Sliding(window) => window.refund(taken, units),
             Self::Fixed(window) => window.refund(taken, units),
             Self::Bucket(bucket) => bucket.refund(units),
+        }
+    }
+
+    /// Counts also what another pacer of the account counted under the same quota. A bucket is handed on: of two levels the lower
+    /// one is the later.
+    fn join(&mut self, now: Instant, other: &Self) {
+        match (self, other) {
+            (Self::Sliding(window), Self::Sliding(other)) => window.join(now, other),
+            (Self::Bucket(bucket), Self::Bucket(other)) => bucket.join(now, other),
+            (counter, other) => counter.take(now, other.used(now)),
         }
     }
 

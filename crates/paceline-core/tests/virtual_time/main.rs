@@ -18,4 +18,5 @@ mod slowed_down;
 mod spacing;
 mod stuck_item;
 mod told;
+mod turns;
 mod two_levels;
