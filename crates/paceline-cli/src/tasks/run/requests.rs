@@ -16,13 +16,13 @@ use super::Trying;
 use super::answers::Answers;
 use super::permits::{self, Permits};
 use super::shutdown::Shutdown;
+use crate::account::Account;
 use crate::exit;
 use crate::mock::{self, MockServer};
 use crate::run;
 use crate::run::calls::entry;
 use crate::run::calls::fail_fast::Reachability;
 use crate::run::calls::stop::StopReason;
-use crate::run::job::account_lock;
 use crate::run::lines::format::Format;
 use crate::run::lines::line::Echo;
 use crate::text;
@@ -32,8 +32,8 @@ use crate::upstream;
 pub(super) struct Requests {
     upstream: Upstream,
     base_url: String,
-    /// The name of the account that pays; of the mock, which begins anew each time, nothing is kept.
-    account: Option<String>,
+    /// The account that pays; of the mock, which begins anew each time, nothing is kept.
+    account: Option<Account>,
     /// Where bare bodies go.
     endpoint: Option<String>,
     sender: Sender,
@@ -73,7 +73,7 @@ impl Requests {
         let headers = upstream::headers(&upstream)?;
         let mock = mock::start_for(&mut upstream, None).await?;
         let base_url = upstream.base_url.clone().unwrap_or_default();
-        let account = mock.is_none().then(|| account_lock::account(&base_url, &headers));
+        let account = mock.is_none().then(|| Account::new(&base_url, &headers));
         if endpoint.is_some() {
             Format::of_one(b"{}", "", endpoint.as_deref(), upstream.provider, &base_url)
                 .map_err(exit::Failure::refused)?;
@@ -93,9 +93,9 @@ impl Requests {
         })
     }
 
-    /// The name of the account that pays, without host and key; none for the mock.
-    pub(super) fn account(&self) -> Option<String> {
-        self.account.clone()
+    /// The account that pays; none for the mock.
+    pub(super) const fn account(&self) -> Option<&Account> {
+        self.account.as_ref()
     }
 
     /// What the run before found out about the server is forgotten.
