@@ -12,12 +12,12 @@ use std::time::Duration;
 use paceline::Clock;
 use paceline_core::Class;
 use paceline_store::{
-    CallTotals, CustomId, End, Finished, InputFingerprint, Journal, LastAnswer, NewItem, Opened, Options, Paths,
-    RecordStatus, ResultBody, Tally, encode_line,
+    CallTotals, CustomId, End, FinishStatus, Finished, InputFingerprint, Journal, LastAnswer, LoadedLine, Opened,
+    Options, Paths, ResultBody, Tally, encode_line,
 };
 
 const ITEMS: u64 = 200_000;
-/// Outcomes under way at most: as many as a run has calls in flight, unless it is told otherwise.
+/// Outcomes under way at most: as many as a run has calls in flight, unless a flag sets another number.
 const WINDOW: usize = 512;
 /// Outcomes a second: the bar with 10 ms added to every sync, and the steady rate, a fifth above it.
 const BAR: u64 = 10_000;
@@ -68,8 +68,14 @@ fn load(folder: &Path) -> Result<Journal, Box<dyn Error>> {
     let options = Options::new(paths, InputFingerprint::of(&input)?, paceline::clock::wall());
     let Opened::New(mut loader) = Journal::open(options)? else { return Err("the folder is not empty".into()) };
     for ordinal in 0..ITEMS {
-        let item =
-            NewItem { custom_id: &id(ordinal), line: ordinal + 1, src_off: 0, src_len: 2, body: b"{}", scope: "chat" };
+        let item = LoadedLine {
+            custom_id: &id(ordinal),
+            line: ordinal + 1,
+            src_off: 0,
+            src_len: 2,
+            body: b"{}",
+            scope: "chat",
+        };
         loader.add(&item)?;
     }
     Ok(loader.finish()?)
@@ -98,7 +104,7 @@ fn record(
         std::thread::sleep(due.saturating_since(clock.now()));
         let (acknowledge, clock, due) = (acknowledge.clone(), Arc::clone(clock), due);
         journal.finish(success(item.ordinal), move |kept| {
-            assert_eq!(kept.expect("the disk takes it"), RecordStatus::Recorded);
+            assert_eq!(kept.expect("the disk takes it"), FinishStatus::Recorded);
             acknowledge.send(clock.now() - due).expect("the receiver waits for all");
         });
     }
@@ -111,7 +117,7 @@ fn record(
 
 fn success(ordinal: u64) -> Finished {
     let body = format!("{{\"choices\":[{{\"message\":{{\"content\":\"{}\"}}}}]}}", "an answer ".repeat(50));
-    let answer = ResultBody::Response { status: 200, request_id: "req_1", body: body.as_bytes() };
+    let answer = ResultBody::Response { status: 200, request_id: "req_1", headers: None, body: body.as_bytes() };
     let mut finished = Finished::new(ordinal, End::Succeeded, encode_line(ordinal, 1, &id(ordinal), &answer));
     finished.tally = Tally { attempts: 1, last: Some(LastAnswer::new(Class::Success)), ..Tally::default() };
     finished.adds = CallTotals { calls: 1, ..CallTotals::default() };

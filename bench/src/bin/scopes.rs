@@ -2,7 +2,7 @@
 //!
 //! Every scope exists and has sent a call before. Then calls go through one scope, through ten, or through all in turn, while
 //! the others sleep; and at last a request waits in each scope for the one call that the account lets pass at a time. What a
-//! sleeping scope costs is told by the ratio of the last line to the first. Each figure is the best of several rounds,
+//! sleeping scope costs is shown by the ratio of the last line to the first. Each figure is the best of several rounds,
 //! because noise only adds.
 
 use std::hint::black_box;

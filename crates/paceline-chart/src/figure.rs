@@ -2,7 +2,7 @@
 
 use crate::panel::Panel;
 
-/// A title, a few words about it, and rows of panels.
+/// A title, a subtitle, and rows of panels.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Figure {
     pub(crate) title: String,

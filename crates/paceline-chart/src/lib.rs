@@ -1,8 +1,8 @@
 //! Charts as SVG and PNG: a figure has rows of panels, a panel has axes and what is drawn between them.
 //!
 //! The same figure gives the same bytes on every machine: nothing is asked of the clock, the locale or the fonts that are
-//! installed. Figures have a white ground of their own, so that they can be read on dark pages, and what is told apart by
-//! colour is told apart by shape or dashes too.
+//! installed. Figures have a white ground of their own, so that they can be read on dark pages, and whatever differs by
+//! colour differs by shape or dashes too.
 //!
 //! ```
 //! use paceline_chart::{Axis, Figure, Ink, Panel, Series};

@@ -113,7 +113,7 @@ fn dashes(points: &[Point], on: i32, off: i32) -> Vec<Vec<Point>> {
             }
             left -= end - along;
             along = end;
-            // What is left of a piece may be less than what its end can be told by.
+            // The rest of a piece may be shorter than the precision of its end.
             if left < 1e-6 {
                 pieces.push(std::mem::take(&mut piece));
                 drawn = !drawn;

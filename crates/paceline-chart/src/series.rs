@@ -2,7 +2,7 @@
 
 use plotters::style::RGBColor;
 
-/// A colour. They differ in lightness too, and people who do not see red or green tell them apart.
+/// A colour. They differ in lightness too, so that people who do not see red or green can distinguish them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ink {
     /// For what went well, and for what is ours.

@@ -1,11 +1,15 @@
-//! What several commands take, and how values on flags are read.
+//! Flags that several commands share, and the parsing of their values.
 
+use std::ffi::OsString;
+use std::fmt::Display;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use paceline_config::{Overrides, Upstream};
+use paceline_providers::{Expected, Schema};
 
+use crate::exit::Failure;
 use crate::logging::LogFormat;
 
 /// Flags that every command takes.
@@ -130,8 +134,8 @@ pub(crate) struct UpstreamArgs {
     /// Tokens a minute: as --limit Ntpm
     #[arg(help_heading = PACE, long, value_name = "N", allow_hyphen_values = true)]
     pub(crate) tpm: Option<String>,
-    /// What is slowed down together: model, endpoint (one path), group (metadata.label of the line), table or all [default: what
-    /// the provider limits together, for a generic API all]
+    /// What is slowed down together: model, endpoint (one path), host (lines may name any, which get no key), group
+    /// (metadata.label of the line), table or all [default: what the provider limits together, for a generic API all]
     #[arg(help_heading = PACE, long, value_name = "WHAT")]
     pub(crate) scope: Option<String>,
     /// Requests that may leave at once after idling [default: the limit per second, rounded up]
@@ -155,18 +159,39 @@ pub(crate) struct UpstreamArgs {
 }
 
 /// What a success has to be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Expect {
-    /// Any JSON value, or a stream of events
+    /// Any JSON value, or a stream of events: `json`.
     Json,
+    /// What matches the JSON schema in that file.
+    Schema(PathBuf),
+}
+
+impl From<OsString> for Expect {
+    fn from(word: OsString) -> Self {
+        if word == "json" { Self::Json } else { Self::Schema(word.into()) }
+    }
 }
 
 impl Expect {
     /// The upstream that takes nothing else for a success.
-    pub(crate) fn of(self, upstream: Upstream) -> Upstream {
-        match self {
-            Self::Json => Upstream { dialect: upstream.dialect.expecting_json(), ..upstream },
-        }
+    ///
+    /// # Errors
+    /// Refuses a file that cannot be read, is no JSON or no schema.
+    pub(crate) fn of(&self, upstream: Upstream) -> Result<Upstream, Failure> {
+        let expected = match self {
+            Self::Json => Expected::Json,
+            Self::Schema(path) => {
+                let refused = |why: &str, error: &dyn Display| {
+                    Failure::refused(format!("--expect {}: {why}: {error}", path.display()))
+                };
+                let unread = "expected json, or the file of a JSON schema, which cannot be read";
+                let text = std::fs::read(path).map_err(|error| refused(unread, &error))?;
+                let schema = serde_json::from_slice(&text).map_err(|error| refused("the file is no JSON", &error))?;
+                Expected::Schema(Schema::new(schema).map_err(|error| refused("the file is no JSON schema", &error))?)
+            }
+        };
+        Ok(Upstream { dialect: upstream.dialect.expecting(expected), ..upstream })
     }
 }
 
@@ -189,7 +214,7 @@ pub(crate) fn count<N: TryFrom<u64>>(text: &str) -> Result<N, String> {
     N::try_from(number).map_err(|_| "expected a smaller number".to_owned())
 }
 
-/// What is wrong with retries, in the words of the flags that set them.
+/// The error about retries, with the names of the flags that set them.
 pub(crate) fn as_flags(error: &paceline_core::ConfigError) -> String {
     error.to_string().replace("retry.base", "--first-delay").replace("retry.", "--")
 }

@@ -1,4 +1,4 @@
-//! `paceline check`: the limits in force, and who said so. Sends nothing and reads no key.
+//! `paceline check`: the limits in force with their sources. Sends nothing and reads no key.
 
 use std::io;
 
@@ -64,7 +64,7 @@ fn table(rows: &[EffectiveValue], out: &mut dyn io::Write) -> io::Result<()> {
     })
 }
 
-/// The table of presets: one line for each, and its settings in the words of the file.
+/// The table of presets: one line for each, and its settings as the file would have them.
 fn presets(json: bool, out: &mut dyn io::Write) -> io::Result<()> {
     if json {
         let settings = |preset: Preset| -> Map<String, Value> {
@@ -76,13 +76,13 @@ fn presets(json: bool, out: &mut dyn io::Write) -> io::Result<()> {
     }
     let rows = Preset::ALL.map(|preset| {
         let rows = preset.settings();
-        let words = rows.iter().map(|row| format!("{} {}", row.key, row.value)).collect::<Vec<_>>();
-        (preset.as_str(), words)
+        let settings = rows.iter().map(|row| format!("{} {}", row.key, row.value)).collect::<Vec<_>>();
+        (preset.as_str(), settings)
     });
     let names = rows.iter().map(|(name, _)| name.len()).max().unwrap_or_default();
-    for (name, words) in rows {
+    for (name, settings) in rows {
         let mut first = name;
-        for line in filled(&words, WIDTH - names - 2) {
+        for line in filled(&settings, WIDTH - names - 2) {
             writeln!(out, "{first:names$}  {line}")?;
             first = "";
         }
@@ -93,11 +93,11 @@ fn presets(json: bool, out: &mut dyn io::Write) -> io::Result<()> {
 /// What every terminal has.
 const WIDTH: usize = 80;
 
-/// The words with commas between them, in lines of at most `width` where they fit.
-fn filled(words: &[String], width: usize) -> Vec<String> {
+/// The settings with commas between them, in lines of at most `width` where they fit.
+fn filled(settings: &[String], width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
-    for (index, word) in words.iter().enumerate() {
-        let comma = if index + 1 < words.len() { "," } else { "" };
+    for (index, word) in settings.iter().enumerate() {
+        let comma = if index + 1 < settings.len() { "," } else { "" };
         match lines.last_mut() {
             Some(line) if line.len() + 1 + word.len() + comma.len() <= width => {
                 line.push(' ');

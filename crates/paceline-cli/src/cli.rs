@@ -1,4 +1,4 @@
-//! What can be typed. Every word here is part of the interface: scripts rely on it.
+//! The commands and global flags. Every name here is part of the interface: scripts rely on it.
 
 use clap::{Args, Parser, Subcommand};
 

@@ -1,4 +1,4 @@
-//! How a command ends: one status word, one exit code.
+//! The result of a command: one status, one exit code.
 
 use std::fmt;
 use std::process::ExitCode;
@@ -17,7 +17,7 @@ pub(crate) enum Status {
 }
 
 impl Status {
-    /// The word printed and written for this end.
+    /// The name that is printed and written for this status.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Success => "SUCCESS",
@@ -61,12 +61,12 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    /// Nothing was sent, because of what `error` says.
+    /// Nothing was sent, because of `error`.
     pub(crate) fn refused(error: impl fmt::Display) -> Self {
         Self::Refused(error.to_string())
     }
 
-    /// The work stopped in the middle, because of what `error` says.
+    /// The work stopped in the middle, because of `error`.
     pub(crate) fn interrupted(error: impl fmt::Display) -> Self {
         Self::Interrupted(error.to_string())
     }
@@ -74,8 +74,8 @@ impl Failure {
     /// The same, with what to do when a job broke in the middle.
     pub(crate) fn resumable(self) -> Self {
         match self {
-            Self::Interrupted(words) => Self::Interrupted(format!(
-                "{words}; what is recorded is safe: fix this, then run the same command again"
+            Self::Interrupted(message) => Self::Interrupted(format!(
+                "{message}; what is recorded is safe: fix this, then run the same command again"
             )),
             refused @ Self::Refused(_) => refused,
         }

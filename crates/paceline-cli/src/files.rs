@@ -38,7 +38,7 @@ pub(crate) const fn raise_limit() {}
 #[cfg(unix)]
 pub(crate) fn room_for_calls(each: u64) -> Option<u32> {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current?;
-    // A system without this folder tells nothing; a process that begins has a dozen.
+    // A system without this folder reports none; a process that begins has a dozen.
     let open = std::fs::read_dir("/dev/fd").map_or(12, |open| open.count() as u64);
     let left = limit.saturating_sub(open + OWN + KEPT as u64);
     Some(u32::try_from((left / each).max(1)).unwrap_or(u32::MAX))

@@ -1,7 +1,7 @@
 //! A limiter's state for the next process: `run` saves it in its journal, `tasks run` in its store.
 //!
 //! It is at most half a second old when a process is killed, and exact when it ends. A configured limit holds over starts, what
-//! headers announced goes on with its age, and what was learnt from refusals is where the next one begins, the more carefully
+//! headers announced keeps its age, and the learnt pace is where the next one begins, the more carefully
 //! the longer ago that was.
 
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub(crate) fn encode(state: &LimiterState) -> String {
     serde_json::to_string(state).expect("numbers and words")
 }
 
-/// Restores states from such texts. One that cannot be read, or is of a later version, is left out, and the log says so.
+/// Restores states from such texts. One that cannot be read, or is of a later version, is skipped with a log line.
 ///
 /// Holds, pauses and stops are left out: journal and store have them in tables of their own, from the moment when they begin, and
 /// without those that a person has ended. So are the counts of windows where the runs of the account are known to have sent what

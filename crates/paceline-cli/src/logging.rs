@@ -20,7 +20,7 @@ pub(crate) enum LogFormat {
 /// Sets up logging for the process. `RUST_LOG` chooses levels; without it Paceline's own lines of level info and above
 /// are shown, with `quiet` those of level error only, with `verbose` 1 and more those of level debug and trace.
 pub(crate) fn init(format: LogFormat, quiet: bool, verbose: u8) {
-    // A certificate that is not trusted is told once, by the call that it stops.
+    // An untrusted certificate is reported once, by the call that it stops.
     let usual = match (quiet, verbose) {
         (true, _) => "error,rustls_platform_verifier=off",
         (false, 0) => "warn,paceline=info,rustls_platform_verifier=off",

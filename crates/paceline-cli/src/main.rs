@@ -35,7 +35,7 @@ fn main() -> ExitCode {
     match execute(cli) {
         Ok(status) => status.into(),
         Err(failure) => {
-            output::tell(&format!("error: {}", text::printable_lines(&failure.to_string())));
+            output::print_stderr(&format!("error: {}", text::printable_lines(&failure.to_string())));
             ExitCode::from(failure.code())
         }
     }
@@ -58,8 +58,6 @@ fn execute(cli: Cli) -> Result<Status, Failure> {
 
 fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
     files::raise_limit();
-    // The process may have a provider of cryptography already; then that one stays.
-    let _ = rustls::crypto::ring::default_provider().install_default();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Failure::interrupted)?;
     #[cfg(unix)]
     {

@@ -1,4 +1,4 @@
-//! Printing to standard output, whose reader may have seen enough, and to standard error, which may be gone.
+//! Printing to standard output, whose reader may stop early, and to standard error, which may be closed.
 
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
@@ -15,7 +15,7 @@ pub(crate) fn print(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Res
     print_while_read(write).map(|_| ())
 }
 
-/// The same for a part of a long text; says whether the reader wants more of it.
+/// The same for a part of a long text; returns whether the reader wants more of it.
 ///
 /// # Errors
 /// Likewise.
@@ -29,27 +29,27 @@ pub(crate) fn print_while_read(write: impl FnOnce(&mut dyn Write) -> io::Result<
     }
 }
 
-/// Prints a line on standard error. Where that takes nothing any more, no reader is left to be told.
-pub(crate) fn tell(line: &str) {
+/// Prints a line on standard error. A failure is ignored: no reader is left.
+pub(crate) fn print_stderr(line: &str) {
     let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
-/// How the summary of a job is told.
-pub(crate) struct Telling<'a> {
-    /// As JSON on standard output, instead of in words on standard error.
+/// Where and how the summary of a job is printed.
+pub(crate) struct SummaryOutput<'a> {
+    /// As JSON on standard output, instead of as text on standard error.
     pub(crate) as_json: bool,
-    /// No words.
+    /// No text.
     pub(crate) quiet: bool,
     /// As JSON in a file, too.
     pub(crate) file: Option<&'a Path>,
 }
 
-impl Telling<'_> {
-    /// Tells it in each way that is asked for.
+impl SummaryOutput<'_> {
+    /// Prints it in each requested way.
     ///
     /// # Errors
-    /// Names the first place that did not take it: who reads it there must not take nothing for a success.
-    pub(crate) fn tell(&self, json: impl FnOnce() -> Value, words: &str) -> Result<(), Failure> {
+    /// The first output that failed: its reader must not take a missing summary for a success.
+    pub(crate) fn print(&self, json: impl FnOnce() -> Value, text: &str) -> Result<(), Failure> {
         // Only for a reader: of ten thousand scopes it takes three hundred megabytes.
         let line = if self.as_json || self.file.is_some() { format!("{}\n", json()) } else { String::new() };
         let written = self.file.map_or(Ok(()), |file| {
@@ -59,7 +59,7 @@ impl Telling<'_> {
         if self.as_json {
             print(|out| out.write_all(line.as_bytes()))?;
         } else if !self.quiet {
-            tell(words.trim_end_matches('\n'));
+            print_stderr(text.trim_end_matches('\n'));
         }
         written
     }

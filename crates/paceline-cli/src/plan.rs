@@ -121,25 +121,25 @@ impl Plan {
     }
 
     fn text(&self, args: &Args) -> String {
-        let mut told = "attempt       delay  cumulative\n".to_owned();
+        let mut text = "attempt       delay  cumulative\n".to_owned();
         let row = |attempt: &Attempt| {
             let Attempt { number, delay, cumulative } = attempt;
             let time = |time: Duration| if time.is_zero() { "-".to_owned() } else { text::duration(time) };
             format!("{number:>7} {:>11} {:>11}\n", time(*delay), time(*cumulative))
         };
-        self.attempts.iter().take(SHOWN).for_each(|attempt| told += &row(attempt));
+        self.attempts.iter().take(SHOWN).for_each(|attempt| text += &row(attempt));
         let more = self.attempts.len().saturating_sub(SHOWN) as u64 + u64::from(self.unlisted);
         if more > 0 {
-            writeln!(told, "    ... and {}", text::counted(more, "more attempt")).expect("a string takes everything");
+            writeln!(text, "    ... and {}", text::counted(more, "more attempt")).expect("a string takes everything");
         }
-        told += &format!("\nat worst  {} for an item\n", text::spans(self.item));
+        text += &format!("\nat worst  {} for an item\n", text::spans(self.item));
         if args.items > 1 {
             let items = text::counted(args.items, "item");
-            told += &format!("          {} for {items}, one after the other\n", text::spans(self.run));
-            told += &format!("          {} when waiting items hold up no others\n", text::spans(self.item));
+            text += &format!("          {} for {items}, one after the other\n", text::spans(self.run));
+            text += &format!("          {} when waiting items hold up no others\n", text::spans(self.item));
         }
-        self.warnings.iter().for_each(|warning| text::wrapped(&mut told, "warning: ", warning));
-        told
+        self.warnings.iter().for_each(|warning| text::wrapped(&mut text, "warning: ", warning));
+        text
     }
 }
 

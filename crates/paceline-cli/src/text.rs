@@ -1,8 +1,7 @@
-//! How numbers, times and the words of others are written for people.
+//! Formatting of numbers, times and untrusted texts for people.
 
 mod columns;
 
-use std::borrow::Cow;
 use std::time::Duration;
 
 use jiff::tz::TimeZone;
@@ -10,7 +9,8 @@ use paceline_core::Timestamp;
 use paceline_store::CallTotals;
 
 pub(crate) use columns::{WIDTH, cell, cut, padded, width, wrapped};
-pub(crate) use paceline_core::duration_words as duration;
+pub(crate) use paceline_core::format_duration as duration;
+pub(crate) use paceline_providers::escape::{markdown, printable, printable_lines};
 
 /// A number with its thousands apart: `12,345`.
 pub(crate) fn count(number: u64) -> String {
@@ -56,7 +56,7 @@ pub(crate) fn exact(duration: Duration) -> String {
     parts.collect::<Vec<_>>().join(" ")
 }
 
-/// A longer time, 31 years, is not told in seconds.
+/// A longer time, 31 years, is not shown in seconds.
 const IN_SECONDS: u64 = 1_000_000_000;
 
 /// As in `2,520 s (42m 00s)`.
@@ -76,8 +76,8 @@ pub(crate) fn counted(number: u64, noun: &str) -> String {
 
 /// What a person has to decide about failed items that may have been done; `again` sends them again.
 pub(crate) fn held(items: u64, again: &str) -> Option<String> {
-    let words = "may have been done, and none is sent again by itself; look at the server, then send again with";
-    (items > 0).then(|| format!("held: {} that {words} {again}", counted(items, "failed item")))
+    let explanation = "may have been done, and none is sent again by itself; look at the server, then send again with";
+    (items > 0).then(|| format!("held: {} that {explanation} {again}", counted(items, "failed item")))
 }
 
 /// What went wrong with the calls of a job, empty if nothing did. `for_long`: answers that a quota is used up, or that
@@ -93,30 +93,8 @@ pub(crate) fn call_details(totals: &CallTotals, for_long: u64) -> String {
         (for_long, "refused for long", ""),
         (totals.abandoned, "given up by us", ""),
     ];
-    let told = details.iter().filter(|(calls, ..)| *calls > 0);
-    told.map(|(calls, what, more)| format!("{} {what}{more}", count(*calls))).collect::<Vec<_>>().join(", ")
-}
-
-/// Words of a server or an input as part of a line: what could move the cursor, colour the screen, begin a new line or
-/// turn the reading direction is shown as a space or as `\u{FFFD}`.
-pub(crate) fn printable(words: &str) -> Cow<'_, str> {
-    let shown = |c: char| match c {
-        '\t'..='\r' | '\u{85}' | '\u{2028}' | '\u{2029}' => ' ',
-        c if c.is_control() || turns(c) => char::REPLACEMENT_CHARACTER,
-        c => c,
-    };
-    if words.chars().all(|c| shown(c) == c) { words.into() } else { words.chars().map(shown).collect() }
-}
-
-/// The same where several lines are meant.
-pub(crate) fn printable_lines(words: &str) -> String {
-    let lines: Vec<_> = words.split('\n').map(printable).collect();
-    lines.join("\n")
-}
-
-/// Whether a character changes in which direction others are read.
-const fn turns(c: char) -> bool {
-    matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    let parts = details.iter().filter(|(calls, ..)| *calls > 0);
+    parts.map(|(calls, what, more)| format!("{} {what}{more}", count(*calls))).collect::<Vec<_>>().join(", ")
 }
 
 /// Reads an instant as RFC 3339 has it, with any offset from UTC.
@@ -175,17 +153,6 @@ mod tests {
             call_details(&totals, 2),
             "1,500 sent again (3 after failures), 1,497 rate-limited, 2 refused for long, 1 given up by us"
         );
-    }
-
-    #[test]
-    fn words_of_others_cannot_take_over_the_terminal() {
-        assert_eq!(printable("caf\u{e9} \u{1f600}, as it is"), "café 😀, as it is");
-        assert_eq!(
-            printable("a\u{1b}[5m\r\nerror: b\u{7f}\u{9b}c\u{2028}"),
-            "a\u{fffd}[5m  error: b\u{fffd}\u{fffd}c "
-        );
-        assert_eq!(printable("exe\u{202e}txt\u{2066}.\u{200f}"), "exe\u{fffd}txt\u{fffd}.\u{fffd}");
-        assert_eq!(printable_lines("one\n  two\u{1b}[2J"), "one\n  two\u{fffd}[2J");
     }
 
     #[test]

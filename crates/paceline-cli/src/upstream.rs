@@ -6,9 +6,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue};
-use paceline_config::{Config, Environment, KeySource, Overrides, Upstream};
+use paceline_config::{Config, Environment, KeySource, Overrides, Proxy, Upstream};
 use paceline_http::{Sender, SenderConfig};
 use paceline_providers::secrets::{SECRET, hidden};
+use paceline_providers::table::Scope;
 use paceline_providers::{Provider, is_loopback};
 
 use crate::args::{Everywhere, UpstreamArgs};
@@ -54,7 +55,7 @@ pub(crate) fn configured(overrides: Overrides, everywhere: &Everywhere) -> Resul
     config.upstream().map_err(Failure::refused)
 }
 
-/// Lets no more calls be under way at once than this process may have files open, of which each takes so many. Says so where that
+/// Lets no more calls be under way at once than this process may have files open, of which each takes so many. Logs it where that
 /// is fewer than were to be.
 pub(crate) fn bound_by_files(upstream: &mut Upstream, each: u64) {
     let Some(room) = files::room_for_calls(each).filter(|room| *room < upstream.pacer.concurrency.max()) else {
@@ -104,7 +105,24 @@ pub(crate) fn sender(upstream: &Upstream, headers: HeaderMap, timeout: Duration)
         .map_err(|error| Failure::refused(format!("cannot set up calls to the upstream: {error}")))
 }
 
-/// Where the key is, in words.
+/// Describes where calls go, and by which proxy: either may be unreachable.
+pub(crate) fn destination(upstream: &Upstream) -> String {
+    let address = match upstream.dialect.scope() {
+        Scope::Host => "the hosts of the input",
+        _ => upstream.base_url.as_deref().unwrap_or_default(),
+    };
+    let is_set = |name: &&str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    let scheme =
+        if address.starts_with("https:") { ["https_proxy", "HTTPS_PROXY"] } else { ["http_proxy", "HTTP_PROXY"] };
+    let variable = scheme.into_iter().chain(["all_proxy", "ALL_PROXY"]).find(is_set).filter(|_| !is_loopback(address));
+    match (&upstream.access.proxy, variable) {
+        (Proxy::At(proxy), _) => format!("{address} through the proxy {}", hidden(proxy)),
+        (Proxy::Environment, Some(name)) => format!("{address} (is the proxy in {name} to be used?)"),
+        _ => address.to_owned(),
+    }
+}
+
+/// Describes where the key is.
 pub(crate) fn key_place(key: &KeySource) -> String {
     match key {
         KeySource::None => "--api-key-env or --api-key-file, which name none".to_owned(),

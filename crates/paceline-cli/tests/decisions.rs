@@ -274,9 +274,9 @@ async fn by_scheduler(case: &Case) -> Seen {
     tokio::time::advance(case.age).await;
     let (waits, heard) = waits();
     let scheduler = Scheduler::new(store.clone(), policy(), clock).unwrap().with_observer(heard);
-    let told = waits.clone();
+    let seen = waits.clone();
     let stop = async move {
-        while told.lock().unwrap().is_empty() {
+        while seen.lock().unwrap().is_empty() {
             tokio::task::yield_now().await;
         }
     };

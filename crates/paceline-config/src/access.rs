@@ -15,7 +15,22 @@ use super::effective::Ledger;
 use super::error::{KEY_PLACE, SettingError};
 use super::schema::UpstreamSection;
 use super::setting::Setting;
-use super::upstream::KeySource;
+
+/// Where the key is; never the key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeySource {
+    /// The API needs none.
+    None,
+    /// An environment variable.
+    Variable {
+        /// Its name.
+        name: String,
+        /// Without a key no request can succeed: always so, but for a provider's usual variable on a loopback address.
+        required: bool,
+    },
+    /// A file whose trimmed content is the key.
+    File(PathBuf),
+}
 
 /// How calls reach an API and show who sends them.
 #[derive(Clone, Debug, PartialEq)]
@@ -76,6 +91,11 @@ impl Access {
             headers.insert(self.key_header.clone(), value);
         }
         Ok(headers)
+    }
+
+    /// Whether a configured header holds a secret.
+    pub(crate) fn has_secret_header(&self) -> bool {
+        self.headers.values().any(HeaderValue::is_sensitive)
     }
 }
 
@@ -268,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_from_an_unknown_outcome_is_one_of_three_words() {
+    fn what_follows_from_an_unknown_outcome_has_one_of_three_values() {
         let read = |lines: &str| {
             let file = format!("[upstream.a]\nprovider = 'openai'\nbase_url = 'https://a'\n{lines}");
             upstream(&file, Overrides::default())
@@ -323,7 +343,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_is_named_and_no_value_of_a_header_is() {
-        for (lines, words) in [
+        for (lines, expected) in [
             ("key_header = 'a b'", "key_header"),
             ("key_header = 'Host'", "key_header"),
             ("key_scheme = 'two words'", "key_scheme"),
@@ -339,7 +359,7 @@ mod tests {
         ] {
             let file = format!("[upstream.a]\nbase_url = 'https://a'\n{lines}");
             let message = upstream(&file, Overrides::default()).expect_err(lines).to_string();
-            assert!(message.contains(words) && !message.contains("sesame"), "{lines}: {message}");
+            assert!(message.contains(expected) && !message.contains("sesame"), "{lines}: {message}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! Which pace acts, in words, and why it is that one.
+//! Describes the acting pace and its source.
 
 use paceline_core::{Concurrency, Growth, Pace, PacerConfig};
 
@@ -7,7 +7,7 @@ use super::preset::Preset;
 use super::schema::UpstreamSection;
 use super::units::show_duration;
 
-/// The pace in force, what it does, and who said so.
+/// The pace in force, what it does, and its source.
 pub(crate) fn acting(section: &UpstreamSection, pacer: &PacerConfig) -> String {
     let (name, does) = match pacer.pace {
         Pace::Auto => ("auto", learning(pacer)),
@@ -31,7 +31,6 @@ fn in_flight(concurrency: Concurrency) -> String {
     match concurrency {
         Concurrency::Fixed { max } => format!("at most {max} calls in flight"),
         Concurrency::Aimd { floor, start, max } => format!("{floor} to {max} calls in flight, {start} at first"),
-        Concurrency::Classic { floor, max } => format!("{max} to {floor} calls in flight, by the classic rule"),
     }
 }
 

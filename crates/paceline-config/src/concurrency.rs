@@ -4,7 +4,7 @@ use paceline_core::{Concurrency, Pace};
 
 use super::effective::Ledger;
 use super::error::{SettingError, Source};
-use super::pacing::PaceChoice;
+use super::names::PaceChoice;
 use super::schema::{ConcurrencySection, UpstreamSection};
 use super::setting::Setting;
 
@@ -14,7 +14,7 @@ const MOST_IN_FLIGHT: u32 = 100_000;
 /// `concurrent` is the number of a limit such as `50 concurrent`; it stands for `max`.
 ///
 /// Under the pace `auto` nothing but the maximum acts. The rest has to make sense all the same, so that a file may change
-/// its pace, and is told apart from what is in force.
+/// its pace, and is listed apart from the values in force.
 pub(crate) fn concurrency(
     section: &UpstreamSection,
     concurrent: Option<&Setting>,
@@ -38,10 +38,10 @@ fn settled(
 ) -> Result<Concurrency, SettingError> {
     let given = &effective(section, *pace);
     let max_setting = maximum(given, concurrent, ledger)?;
-    let kind = kind(given, *pace, ledger)?;
+    let adapts = adapts(given, *pace, ledger)?;
     ledger.note(
         "concurrency.kind",
-        kind.as_str(),
+        if adapts { "aimd" } else { "fixed" },
         given.kind.as_ref().map_or(Source::Default, |kind| kind.source().clone()),
     );
 
@@ -57,7 +57,7 @@ fn settled(
         _ => setting.count(key, 1, MOST_IN_FLIGHT),
     };
     let max = ledger.settle("concurrency.max", max_setting, max, count, u32::to_string)?;
-    if kind == Adapts::No {
+    if !adapts {
         if let Some((key, extra)) =
             [("floor", &given.floor), ("start", &given.start)].into_iter().find_map(|(k, s)| Some((k, s.as_ref()?)))
         {
@@ -79,12 +79,6 @@ fn settled(
         }
     };
     let floor = ledger.settle("concurrency.floor", given.floor.as_ref(), floor.min(max), bounded, u32::to_string)?;
-    if kind == Adapts::Classic {
-        if let Some(start) = &given.start {
-            return Err(start.refuse(&ledger.name("concurrency.start"), "nothing here: the classic kind starts at max"));
-        }
-        return Ok(Concurrency::Classic { floor, max });
-    }
     let start = ledger.settle(
         "concurrency.start",
         given.start.as_ref(),
@@ -139,40 +133,18 @@ fn maximum<'a>(
     }
 }
 
-/// Whether and how the number of calls in flight adapts.
-#[derive(Clone, Copy, PartialEq)]
-enum Adapts {
-    No,
-    Aimd,
-    Classic,
-}
-
-impl Adapts {
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::No => "fixed",
-            Self::Aimd => "aimd",
-            Self::Classic => "classic",
-        }
-    }
-}
-
-/// How the number of calls in flight adapts: as told, else as a floor or a start implies, else as the pace does.
-fn kind(given: &ConcurrencySection, pace: PaceChoice, ledger: &Ledger) -> Result<Adapts, SettingError> {
+/// Whether the number of calls in flight adapts: as configured, else as a floor or a start implies, else as the pace does.
+fn adapts(given: &ConcurrencySection, pace: PaceChoice, ledger: &Ledger) -> Result<bool, SettingError> {
     let may = may_adapt(pace);
     let Some(kind) = &given.kind else {
         let implied = may && (given.floor.is_some() || given.start.is_some());
-        let adapts = implied || matches!(pace.pace, Pace::Auto | Pace::Aimd);
-        return Ok(if adapts { Adapts::Aimd } else { Adapts::No });
+        return Ok(implied || matches!(pace.pace, Pace::Auto | Pace::Aimd));
     };
     let key = ledger.name("concurrency.kind");
     match kind.text.as_str() {
-        "fixed" => Ok(Adapts::No),
-        "aimd" if may => Ok(Adapts::Aimd),
-        "classic" if may => Ok(Adapts::Classic),
-        "aimd" | "classic" => {
-            Err(kind.refuse(&key, format!("fixed: the pace {} does not adapt the calls in flight", pace.name)))
-        }
-        _ => Err(kind.refuse(&key, "aimd, classic or fixed")),
+        "fixed" => Ok(false),
+        "aimd" if may => Ok(true),
+        "aimd" => Err(kind.refuse(&key, format!("fixed: the pace {} does not adapt the calls in flight", pace.name))),
+        _ => Err(kind.refuse(&key, "aimd or fixed")),
     }
 }

@@ -1,37 +1,21 @@
-//! What a file says about an API beside its rules: header fields, the charge, what belongs together.
+//! The configured dialect of an API beside its rules: header fields, the charge, scopes.
 
 use std::time::Duration;
 
 use http::HeaderName;
 use paceline_core::{Dimension, RefillMode};
-use paceline_providers::table::{CachedInput, Charge, Counts, Fields, Free, LimitHeaders, Reserves, Scope};
+use paceline_providers::table::{Charge, Fields, Free, LimitHeaders};
 use paceline_providers::{Dialect, Provider};
 
 use super::effective::Ledger;
 use super::error::{SettingError, Source};
+use super::names::{CACHED_INPUT, COUNTS, Names, RESERVES, RESTORES, SCOPES, names};
 use super::rules;
 use super::schema::{ChargeSection, HeaderSection, UpstreamSection};
 use super::setting::Setting;
 use super::shapes::Settings;
 use super::units::show_duration;
 
-/// Values by the names that files give them.
-type Names<T, const N: usize> = [(&'static str, T); N];
-
-pub(crate) const SCOPES: Names<Scope, 6> = [
-    ("model", Scope::Model),
-    ("endpoint", Scope::Endpoint),
-    ("group", Scope::Group),
-    ("table", Scope::Table),
-    ("key", Scope::Key),
-    ("all", Scope::Key),
-];
-pub(crate) const RESTORES: Names<RefillMode, 3> =
-    [("gradually", RefillMode::Gradually), ("at_once", RefillMode::AtOnce), ("unknown", RefillMode::Unknown)];
-pub(crate) const RESERVES: Names<Reserves, 3> =
-    [("input_and_output", Reserves::InputAndOutput), ("larger", Reserves::Larger), ("input", Reserves::Input)];
-pub(crate) const COUNTS: Names<Counts, 2> = [("all", Counts::All), ("input", Counts::Input)];
-pub(crate) const CACHED_INPUT: Names<CachedInput, 2> = [("counts", CachedInput::Counts), ("free", CachedInput::Free)];
 const REFUNDS: Names<bool, 2> = [("true", true), ("false", false)];
 
 /// More than any provider multiplies an output token by.
@@ -60,17 +44,12 @@ pub(crate) fn dialect(
     Ok(dialect.with_rules(rules).with_wait_headers(wait_headers).with_longest_pause(longest))
 }
 
-/// The names of a table of them.
-pub(crate) fn names<T, const N: usize>(of: &Names<T, N>) -> Vec<&'static str> {
-    of.iter().map(|(name, _)| *name).collect()
-}
-
 fn named<T: Copy, const N: usize>(setting: &Setting, key: &str, all: &Names<T, N>) -> Result<T, SettingError> {
     let known = all.iter().find(|(name, _)| *name == setting.text);
     known.map(|(_, value)| *value).ok_or_else(|| setting.refuse(key, format!("one of {}", names(all).join(", "))))
 }
 
-/// What holds where nothing is said.
+/// The defaults.
 struct Usual<'a> {
     provider: Provider,
     known: &'a Dialect,
@@ -268,18 +247,18 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_any_size_is_refused_with_words() {
+    fn a_file_of_any_size_is_refused_with_a_message() {
         let open = "m = { h = \"X\" }\nc = {\"e]\n";
-        for (bytes, words) in [(1_000, "line"), (1 << 20, "at most 64 KiB")] {
+        for (bytes, expected) in [(1_000, "line"), (1 << 20, "at most 64 KiB")] {
             let message = upstream(&open.repeat(bytes / open.len())).expect_err("no TOML").to_string();
-            assert!(message.contains(words), "{message}");
+            assert!(message.contains(expected), "{message}");
         }
     }
 
     #[test]
     fn what_an_upstream_knows_better_must_make_sense() {
         for (text, key) in [
-            ("scope = 'host'", "scope"),
+            ("scope = 'hosts'", "scope"),
             ("longest_pause = 0", "longest_pause"),
             ("wait_headers = ['a b']", "wait_headers"),
             ("charge = { reserves = 'all' }", "charge.reserves"),

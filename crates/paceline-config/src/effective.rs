@@ -1,4 +1,4 @@
-//! Every value in force, and who said so.
+//! Every value in force, with its source.
 
 use super::error::{SettingError, Source};
 use super::setting::Setting;
@@ -6,11 +6,11 @@ use super::setting::Setting;
 /// A value in force: a row of `paceline check`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EffectiveValue {
-    /// The knob, as in the upstream's part of the configuration file: `retry.base`.
+    /// The setting, as in the upstream's part of the configuration file: `retry.base`.
     pub key: String,
-    /// The value, in the words of the file.
+    /// The value, as the file would have it.
     pub value: String,
-    /// Who said so.
+    /// Where it was set.
     pub source: Source,
 }
 
@@ -27,12 +27,12 @@ impl Ledger {
         Self { place, rows: Vec::new(), idle: Vec::new() }
     }
 
-    /// An empty one for knobs of which it is not clear yet whether they act.
+    /// An empty one for settings of which it is not clear yet whether they act.
     pub(crate) fn beside(&self) -> Self {
         Self::new(self.place.clone())
     }
 
-    /// Takes over the rows of knobs that act. Of the others those are kept apart that the user set.
+    /// Adds the rows of settings that act. Of the others those are kept apart that the user set.
     pub(crate) fn take_over(&mut self, other: Self, acts: impl Fn(&EffectiveValue) -> bool) {
         for row in other.rows {
             if acts(&row) {
@@ -43,7 +43,7 @@ impl Ledger {
         }
     }
 
-    /// The knob's full name, for errors.
+    /// The setting's full name, for errors.
     pub(crate) fn name(&self, key: &str) -> String {
         format!("{}.{key}", self.place)
     }
@@ -52,7 +52,7 @@ impl Ledger {
         self.rows.push(EffectiveValue { key: key.into(), value: value.into(), source });
     }
 
-    /// Settles a knob: what was set, or the default.
+    /// Resolves a setting: the configured value, or the default.
     pub(crate) fn settle<T>(
         &mut self,
         key: &str,

@@ -6,8 +6,8 @@ use std::ffi::OsString;
 use paceline_providers::secrets::{SECRET, hidden, is_secret_name};
 
 use super::error::{KEY_PLACE, SettingError, Source};
-use super::schema::{Layered, UpstreamSection};
-use super::setting::Locator;
+use super::schema::UpstreamSection;
+use super::setting::{Layered, Locator};
 
 const PREFIX: &str = "PACELINE_";
 const UPSTREAM: &str = "PACELINE_UPSTREAM__";
@@ -49,7 +49,7 @@ impl Environment {
         self.get(name).filter(|value| !value.trim().is_empty())
     }
 
-    /// The upstreams that variables speak of. `known` are all names there are, in any spelling of case and hyphens:
+    /// The upstreams that variables name. `known` are all names there are, in any spelling of case and hyphens:
     /// `MY_API` is the entry `my-api`. A variable for another name is an error, because it would change nothing.
     pub(crate) fn upstreams(&self, known: &[&str]) -> Result<BTreeMap<String, UpstreamSection>, SettingError> {
         let mut upstreams: BTreeMap<String, UpstreamSection> = BTreeMap::new();
@@ -70,7 +70,7 @@ impl Environment {
     }
 }
 
-/// Reads one variable as the one-line file that says the same.
+/// Reads one variable as an equivalent file of one line.
 fn parse(variable: &str, path: &str, value: &str) -> Result<UpstreamSection, SettingError> {
     let path = path.to_ascii_lowercase().replace("__", ".");
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_' || c == '.';
@@ -167,8 +167,8 @@ mod tests {
             ("PACELINE_UPSTREAM__OPNEAI__API_KEY_ENV", "sk-secret", SECRET),
         ] {
             let message = upstreams(&[(name, value)]).map(drop).expect_err("no such upstream").to_string();
-            for words in [name, shown, "my-api, openai", "[upstream.opneai]"] {
-                assert!(message.contains(words), "{words} in {message}");
+            for expected in [name, shown, "my-api, openai", "[upstream.opneai]"] {
+                assert!(message.contains(expected), "{expected} in {message}");
             }
             assert!(!message.contains("secret"), "{message}");
         }

@@ -1,4 +1,4 @@
-//! Where a value came from, and what to say when it cannot be.
+//! The source of a value, and the error for an invalid one.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -51,26 +51,26 @@ impl fmt::Display for Source {
     }
 }
 
-/// A configuration that cannot be. Each variant names the knob, and what to do.
+/// An invalid configuration. Each variant names the setting, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SettingError {
-    /// A value that is not what its knob takes.
+    /// A value that its setting does not accept.
     #[error("{}", refusal(key, value, origin, expected))]
     Value {
-        /// The knob, as in the configuration file: `upstream.openai.retry.base`.
+        /// The setting, as in the configuration file: `upstream.openai.retry.base`.
         key: String,
         /// What it was set to.
         value: String,
-        /// Who said so.
+        /// Where it was set.
         origin: Source,
-        /// What would have been right.
+        /// The accepted values.
         expected: String,
     },
     /// Something needed was not given.
     #[error("{key} is missing: {expected}")]
     Missing {
-        /// The knob, as in the configuration file.
+        /// The setting, as in the configuration file.
         key: String,
         /// How to give it.
         expected: String,
@@ -88,25 +88,25 @@ pub enum SettingError {
     UnknownVariable {
         /// The variable.
         variable: String,
-        /// What exists.
+        /// The existing names.
         expected: String,
     },
     /// The upstream asked for is neither configured nor built in.
     #[error("unknown upstream {name:?}: expected one of {}", choices.join(", "))]
     UnknownUpstream {
-        /// What was asked for.
+        /// The requested name.
         name: String,
-        /// What exists.
+        /// The existing names.
         choices: Vec<String>,
     },
-    /// Nothing says which upstream is meant.
+    /// No upstream was named.
     #[error(
         "no upstream chosen: pass --upstream with one of {}, or --base-url URL, or set OPENAI_API_KEY; \
          `--upstream mock` needs no key and no network",
         choices.join(", ")
     )]
     NoUpstream {
-        /// What exists.
+        /// The existing names.
         choices: Vec<String>,
     },
 }

@@ -7,9 +7,7 @@ use paceline_providers::Provider;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema, schema_for};
 use serde_json::Value;
 
-use super::dialect::{self, names};
-use super::pacing;
-use super::rules;
+use super::names::{self, names};
 use super::schema::{ConcurrencySection, FileSection};
 
 /// The JSON Schema of `paceline.toml`, as pretty JSON with a line break at its end.
@@ -119,13 +117,13 @@ kind!(
 kind!(
     /// A pace, or a preset.
     PaceName,
-    |_generator| { "enum": pacing::PACES.map(|pace| pace.name) }
+    |_generator| { "enum": names::PACES.map(|pace| pace.name) }
 );
 
 kind!(
     /// What an answer means.
     ClassName,
-    |_generator| { "enum": rules::class_names() }
+    |_generator| { "enum": names::class_names() }
 );
 
 kind!(
@@ -164,31 +162,31 @@ kind!(
 kind!(
     /// What is slowed down together.
     ScopeName,
-    |_generator| { "enum": names(&dialect::SCOPES) }
+    |_generator| { "enum": names(&names::SCOPES) }
 );
 
 kind!(
     /// How a limit comes back.
     RestoresName,
-    |_generator| { "enum": names(&dialect::RESTORES) }
+    |_generator| { "enum": names(&names::RESTORES) }
 );
 
 kind!(
     /// What a call reserves.
     ReservesName,
-    |_generator| { "enum": names(&dialect::RESERVES) }
+    |_generator| { "enum": names(&names::RESERVES) }
 );
 
 kind!(
     /// Which tokens count.
     CountsName,
-    |_generator| { "enum": names(&dialect::COUNTS) }
+    |_generator| { "enum": names(&names::COUNTS) }
 );
 
 kind!(
     /// Whether cached input counts.
     CachedInputName,
-    |_generator| { "enum": names(&dialect::CACHED_INPUT) }
+    |_generator| { "enum": names(&names::CACHED_INPUT) }
 );
 
 kind!(

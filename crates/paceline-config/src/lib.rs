@@ -1,7 +1,7 @@
-//! What the user said about upstreams: in a file, in the environment and on the command line.
+//! The configuration of upstreams: from a file, the environment and the command line.
 //!
 //! One schema serves all three. A flag wins over the environment, the environment over the file, the file over a
-//! preset, and whatever is left has a default. Nothing here reads the process's environment: it is an argument. What comes out is
+//! preset, and whatever is left has a default. Nothing here reads the process's environment: it is an argument. The result is
 //! an [`Upstream`]: the configuration of a pacer, the dialect of its answers, its address and its key.
 //!
 //! ```
@@ -27,6 +27,7 @@ mod environment;
 mod error;
 mod json_schema;
 mod limits;
+mod names;
 mod overrides;
 mod pacing;
 mod preset;
@@ -48,7 +49,7 @@ use std::path::{Path, PathBuf};
 use paceline_providers::Provider;
 use paceline_providers::secrets::hidden;
 
-pub use access::{Access, Proxy, is_of_connection};
+pub use access::{Access, KeySource, Proxy, is_of_connection};
 pub use effective::EffectiveValue;
 pub use environment::Environment;
 pub use error::{SettingError, Source};
@@ -57,11 +58,11 @@ pub use overrides::Overrides;
 pub use preset::Preset;
 pub use price::{Money, MoneyError, Price, PriceError, Prices};
 pub use units::{CountError, DurationError, Limit, LimitError, parse_count, parse_duration};
-pub use upstream::{CallNames, KeySource, MOCK, Tier, TierMatch, Upstream};
+pub use upstream::{CallNames, MOCK, Tier, TierMatch, Upstream};
 
 use error::KEY_PLACE;
-use schema::{FileSection, Layered, UpstreamSection};
-use setting::Locator;
+use schema::{FileSection, UpstreamSection};
+use setting::{Layered, Locator};
 
 /// The file's name in the current folder and in `paceline/` of the user's configuration folder.
 const FILE_NAME: &str = "paceline.toml";
@@ -69,7 +70,7 @@ const FILE_NAME: &str = "paceline.toml";
 /// The upstream that `--base-url` alone means.
 const GENERIC: &str = "generic";
 
-/// Everything that was said, by layer, before an upstream is chosen.
+/// All settings by layer, before an upstream is chosen.
 pub struct Config {
     file: BTreeMap<String, UpstreamSection>,
     variables: BTreeMap<String, UpstreamSection>,
@@ -85,7 +86,7 @@ impl Config {
     /// configuration folder (`$XDG_CONFIG_HOME`, `~/.config` or `%APPDATA%`); no file at all is fine.
     ///
     /// # Errors
-    /// A file that cannot be read or parsed, and names that do not exist. Values are looked at by [`Self::upstream`].
+    /// A file that cannot be read or parsed, and names that do not exist. Values are checked by [`Self::upstream`].
     pub fn load(environment: Environment, overrides: Overrides) -> Result<Self, SettingError> {
         match find_file(&environment, &overrides) {
             None => Self::from_layers(BTreeMap::new(), environment, overrides),
@@ -148,7 +149,7 @@ impl Config {
     /// configured one, else `openai` when `OPENAI_API_KEY` is set.
     ///
     /// # Errors
-    /// No choice, an unknown name, or a value that cannot be, with the knob, the value, its origin and what would do.
+    /// No choice, an unknown name, or an invalid value, with the setting, the value, its source and the accepted values.
     pub fn upstream(&self) -> Result<Upstream, SettingError> {
         let name = self.choose()?;
         let merged = self.overrides.section().over(self.lower_layers(name)?);
@@ -194,7 +195,7 @@ impl Config {
     }
 }
 
-/// What is wrong with a file quotes its line, which may hold a key.
+/// An error about a file quotes its line, which may hold a key.
 fn without_secrets(message: &str) -> String {
     match hidden(message) {
         Cow::Borrowed(message) => message.to_owned(),

@@ -1,4 +1,4 @@
-//! From the limits that several layers name to the quotas that hold.
+//! Merges the limits of several layers into the quotas that hold.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::units::{self, Limit};
 /// The limits that a section names, before it is decided which of them hold.
 pub(crate) struct Named<'a> {
     rates: Vec<Rate<'a>>,
-    /// `50 concurrent`, where a list says so.
+    /// `50 concurrent`, if a list has it.
     pub(crate) concurrent: Option<&'a Setting>,
     burst: Option<&'a Setting>,
     shape: Option<&'a Setting>,
@@ -175,7 +175,7 @@ impl<'a> Named<'a> {
         Ok(kept)
     }
 
-    /// Makes the limit that the burst refines a token bucket, where that is wanted; says whether it did.
+    /// Makes the limit that the burst refines a token bucket, where that is wanted; returns whether it did.
     fn settle_shape(
         &self,
         quotas: &mut [Quota],

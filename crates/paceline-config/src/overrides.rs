@@ -7,7 +7,7 @@ use super::schema::{ConcurrencySection, RetrySection, UpstreamSection};
 use super::setting::Setting;
 use super::shapes::{HeaderSettings, Settings};
 
-/// What flags said, as it was typed: the configuration reads the values, so that a flag takes what a file takes.
+/// The flags, as typed: the configuration reads the values, so that a flag takes what a file takes.
 #[derive(Clone, Debug, Default)]
 pub struct Overrides {
     /// `--config`: the file to read.

@@ -1,45 +1,21 @@
-//! From settings to the pacer's knobs: pace, start, retry, breaker.
+//! Converts settings to the pacer's configuration: pace, start, retry, breaker.
 
 use paceline_core::{Backoff, BreakerConfig, Dimension, Growth, Jitter, Limits, Pace, Retry};
 
 use super::effective::Ledger;
 use super::error::{SettingError, Source};
-use super::preset;
+use super::names::{PACES, PaceChoice};
 use super::schema::{BreakerSection, RetrySection, UpstreamSection};
 use super::setting::Setting;
 use super::units::show_duration;
 
-/// A pace by name, and the growth of the backoff that it implies.
-#[derive(Clone, Copy, PartialEq)]
-pub(crate) struct PaceChoice {
-    pub(crate) name: &'static str,
-    pub(crate) pace: Pace,
-    growth: Kind,
-}
-
+/// How the backoff grows.
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
     Constant,
     Linear,
     Exponential,
 }
-
-pub(crate) const PACES: [PaceChoice; 14] = [
-    PaceChoice { name: "auto", pace: Pace::Auto, growth: Kind::Exponential },
-    PaceChoice { name: "fixed", pace: Pace::Fixed, growth: Kind::Exponential },
-    PaceChoice { name: "aimd", pace: Pace::Aimd, growth: Kind::Exponential },
-    PaceChoice { name: "responsive", pace: Pace::Responsive, growth: Kind::Exponential },
-    PaceChoice { name: "linear", pace: Pace::Linear, growth: Kind::Linear },
-    PaceChoice { name: "exponential", pace: Pace::Exponential, growth: Kind::Exponential },
-    PaceChoice { name: "none", pace: Pace::None, growth: Kind::Exponential },
-    PaceChoice { name: "conservative", pace: Pace::Fixed, growth: Kind::Exponential },
-    PaceChoice { name: "moderate", pace: Pace::Fixed, growth: Kind::Exponential },
-    PaceChoice { name: "aggressive", pace: Pace::Fixed, growth: Kind::Exponential },
-    PaceChoice { name: "adaptive", pace: Pace::Auto, growth: Kind::Exponential },
-    PaceChoice { name: "aimd-classic", pace: Pace::Aimd, growth: Kind::Exponential },
-    PaceChoice { name: "responsive-classic", pace: Pace::Responsive, growth: Kind::Exponential },
-    PaceChoice { name: preset::OPENAI_APP, pace: Pace::Fixed, growth: Kind::Exponential },
-];
 
 /// More sends of one item than this are a mistake.
 const MOST_SENDS: u32 = 1_000_000;
@@ -123,7 +99,8 @@ fn growth(given: &RetrySection, pace: PaceChoice, ledger: &mut Ledger) -> Result
         Kind::Linear => "linear".to_owned(),
         Kind::Exponential => "exponential".to_owned(),
     };
-    let kind = ledger.settle("retry.kind", given.kind.as_ref(), pace.growth, read, show)?;
+    let usual = if pace.pace == Pace::Linear { Kind::Linear } else { Kind::Exponential };
+    let kind = ledger.settle("retry.kind", given.kind.as_ref(), usual, read, show)?;
     if kind != Kind::Exponential {
         only_for(&given.multiplier, "retry.multiplier", "exponential growth", ledger)?;
     }
@@ -149,7 +126,7 @@ fn growth(given: &RetrySection, pace: PaceChoice, ledger: &mut Ledger) -> Result
     Ok(Growth::Exponential { base, multiplier, cap })
 }
 
-/// A knob that would do nothing is refused, unless it comes from a preset.
+/// A setting without effect is refused, unless it comes from a preset.
 fn only_for(setting: &Option<Setting>, key: &str, what: &str, ledger: &Ledger) -> Result<(), SettingError> {
     match setting {
         Some(setting) if setting.source().rank() > Source::Preset("").rank() => {
@@ -159,7 +136,7 @@ fn only_for(setting: &Option<Setting>, key: &str, what: &str, ledger: &Ledger) -
     }
 }
 
-/// Blames the value that the user set, not the default it collides with.
+/// The error names the value that the user set, not the default it conflicts with.
 fn base_above_cap(given: &RetrySection, base: &str, cap: &str, ledger: &Ledger) -> SettingError {
     let rank = |setting: &Option<Setting>| setting.as_ref().map_or(0, |setting| setting.source().rank());
     let (setting, key, expected) = if rank(&given.base) >= rank(&given.cap) {

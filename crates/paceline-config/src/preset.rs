@@ -2,15 +2,12 @@
 //!
 //! `openai-app` is more than that: six variables of the environment belong to it.
 
-use paceline_core::PacerConfig;
-
-use super::effective::EffectiveValue;
 use super::environment::Environment;
 use super::error::{SettingError, Source};
+use super::names::OPENAI_APP;
 use super::schema::{ConcurrencySection, ResponsiveSection, RetrySection, UpstreamSection};
 use super::setting::Setting;
 use super::units;
-use super::upstream::Upstream;
 
 /// Several settings under one name, which is also the name of a pace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +25,7 @@ pub enum Preset {
     None,
     /// An application's usual limits: 50 requests per minute, 1,000 per hour, a burst of 10.
     OpenAiApp,
-    /// Calls in flight from the maximum, one more with each success, half with each refusal.
+    /// As `aimd`, from the most calls in flight down, as such limits used to begin.
     AimdClassic,
     /// The responsive delay by its classic rule.
     ResponsiveClassic,
@@ -66,37 +63,6 @@ impl Preset {
         Self::ALL.into_iter().find(|preset| preset.as_str() == name)
     }
 
-    /// What a limiter is told under this preset alone: for one host and key.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use paceline_config::Preset;
-    /// use paceline_core::{Instant, Pacer};
-    ///
-    /// // The robots.txt of the host says "Crawl-delay: 5".
-    /// let config = Preset::Moderate.pacer_config().with_crawl_delay(Duration::from_secs(5));
-    /// let pacer = Pacer::new(config, 1, Instant::ZERO)?;
-    /// # Ok::<(), paceline_core::ConfigError>(())
-    /// ```
-    pub fn pacer_config(self) -> PacerConfig {
-        self.upstream().pacer
-    }
-
-    /// What this preset sets, in the order of `paceline check`.
-    pub fn settings(self) -> Vec<EffectiveValue> {
-        let mut rows = self.upstream().effective;
-        rows.retain(|row| row.source == Source::Preset(self.as_str()));
-        rows
-    }
-
-    fn upstream(self) -> Upstream {
-        let base_url = Some(self.setting("http://127.0.0.1"));
-        let section = UpstreamSection { base_url, ..self.section() };
-        let mut upstream = Upstream::new("generic", &section, &Environment::default()).expect("a preset is no mistake");
-        upstream.effective.retain(|row| row.key != "base_url");
-        upstream
-    }
-
     /// The preset as a layer. Of `openai-app` only what is its own: the variables are another layer.
     pub(crate) fn section(self) -> UpstreamSection {
         match self {
@@ -115,8 +81,8 @@ impl Preset {
             Self::None => self.paced("none", UpstreamSection::default()),
             Self::OpenAiApp => openai_app_section(),
             Self::AimdClassic => {
-                let kind = Some(self.setting("classic"));
-                let concurrency = Some(ConcurrencySection { kind, ..ConcurrencySection::default() });
+                let start = Some(self.setting("50"));
+                let concurrency = Some(ConcurrencySection { start, ..ConcurrencySection::default() });
                 self.paced("aimd", UpstreamSection { concurrency, ..UpstreamSection::default() })
             }
             Self::ResponsiveClassic => {
@@ -150,9 +116,6 @@ impl Preset {
     }
 }
 
-/// The preset's name, which is also a pace.
-pub(crate) const OPENAI_APP: &str = "openai-app";
-
 /// The upstream that the variables are about.
 pub(crate) const OPENAI: &str = "openai";
 
@@ -172,8 +135,8 @@ const FAMILIES: [&str; 3] = ["OPENAI_REQUESTS_PER_", "OPENAI_BURST_", "OPENAI_BA
 /// The longest backoff that this preset accepts, in seconds.
 const LONGEST_BACKOFF: f64 = 300.0;
 
-/// The preset as two layers: what the variables say, and the preset's own values below the file. Without a variable
-/// it says nothing, unless the pace asks for it by name.
+/// The preset as two layers: the variables, and the preset's own values below the file. Without a variable
+/// it is empty, unless the pace names it.
 pub(crate) fn openai_app(
     env: &Environment,
     wanted: bool,
@@ -221,7 +184,7 @@ fn section([rpm, rph, burst, base, cap, multiplier]: [Option<Setting>; 6]) -> Up
     UpstreamSection { rpm, rph, burst, retry, ..UpstreamSection::default() }
 }
 
-/// The bounds that are the variables' own; whether the values fit together is looked at with everything else.
+/// The bounds that are the variables' own; whether the values fit together is checked with everything else.
 fn check(set: &[Option<Setting>; 6]) -> Result<(), SettingError> {
     for ((variable, _), setting) in VARIABLES.iter().zip(set) {
         let Some(setting) = setting else { continue };

@@ -6,11 +6,8 @@ use std::str::FromStr;
 
 use super::effective::Ledger;
 use super::error::SettingError;
-use super::shapes::Priced;
+use super::shapes::{EVERY_MODEL, Priced};
 use super::units::number;
-
-/// The entry of a table of prices that stands for every model without one.
-pub(crate) const EVERY_MODEL: &str = "*";
 
 /// The most that a million tokens, or a budget, may cost.
 const MOST: f64 = 1_000_000.0;

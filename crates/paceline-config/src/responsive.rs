@@ -1,10 +1,10 @@
-//! The knobs of the responsive delay.
+//! The settings of the responsive delay.
 
 use paceline_core::{ConfigError, Pace, Responsive, ResponsiveConfig};
 
 use super::effective::Ledger;
 use super::error::SettingError;
-use super::pacing::PaceChoice;
+use super::names::PaceChoice;
 use super::schema::{ResponsiveSection, UpstreamSection};
 use super::setting::Setting;
 use super::units::show_duration;
@@ -74,7 +74,7 @@ pub(crate) fn responsive(
     Ok(config)
 }
 
-/// What does not fit together; each value by itself was looked at before. Blames what the user set.
+/// What does not fit together; each value by itself was checked before. Names the value that the user set.
 fn collision(given: &ResponsiveSection, error: &ConfigError, ledger: &Ledger) -> SettingError {
     let (initial, max) = (given.initial.as_ref(), given.max.as_ref());
     let rank = |setting: Option<&Setting>| setting.map_or(0, |setting| setting.source().rank());
@@ -99,7 +99,7 @@ fn refuse_idle(given: &ResponsiveSection, pace: Option<&Setting>, ledger: &Ledge
 }
 
 impl ResponsiveSection {
-    /// The knobs that were given.
+    /// The settings that were given.
     fn settings(&self) -> impl Iterator<Item = (&'static str, &Setting)> {
         let knobs = [
             ("initial", &self.initial),

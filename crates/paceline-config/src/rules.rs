@@ -8,6 +8,7 @@ use paceline_providers::{Place, Rule};
 
 use super::effective::Ledger;
 use super::error::SettingError;
+use super::names::class_names;
 use super::schema::{MatchSection, RuleSection};
 use super::setting::Setting;
 use super::units::show_duration;
@@ -52,12 +53,6 @@ fn rule<'a>(section: &'a RuleSection, ledger: &Ledger) -> Result<(Rule, &'a Sett
     let values = matches.equals.as_ref().or(matches.code.as_ref());
     let equals = values.map(|value| value.text.clone()).into_iter().collect();
     Ok((Rule { status, place, equals, phrase: None, class, reach, wait }, class_setting))
-}
-
-/// The classes that an answer can have: it is never abandoned, and what was accepted of a batch is no rule's business.
-pub(crate) fn class_names() -> Vec<&'static str> {
-    let usable = |class: &Class| !matches!(class, Class::Abandoned | Class::Partial);
-    Class::ALL.into_iter().filter(usable).map(Class::as_str).collect()
 }
 
 fn read_class(setting: &Setting, key: &str) -> Result<Class, SettingError> {

@@ -13,16 +13,8 @@ use super::json_schema::{
     LimitList, LimitShape, NameList, PaceName, PriceTable, ProviderName, ReservesName, RestoresName, ScopeName,
     StatusRange, UnknownOutcomeName,
 };
-use super::setting::{Locator, Setting};
+use super::setting::{Layered, Locator, Setting};
 use super::shapes::{HeaderSettings, Priced, Settings, number_or_table};
-
-/// What every part of a layer can do.
-pub(crate) trait Layered: Sized {
-    /// Its own values, and where it has none those of a lower layer.
-    fn over(self, lower: Self) -> Self;
-    /// Tells every value who said so.
-    fn locate(&mut self, locator: &Locator<'_>);
-}
 
 /// A table of the file: a struct of optional fields, with both methods of [`Layered`] field by field.
 macro_rules! section {
@@ -203,9 +195,9 @@ section_with_limits! {
         /// A longer wait has used up a quota: the scope is held over restarts. More than 0. Default: `1h`.
         #[schemars(with = "Option<Length>")]
         longest_pause: Setting,
-        /// What is slowed down together: the calls of one `model` and path, of one `endpoint`, of one `group` of items (those
-        /// without: one first part of the path), of one `table` (DynamoDB's) or of the `key`, also called `all`. Default: the
-        /// provider's.
+        /// What is slowed down together: the calls of one `model` and path, of one `endpoint`, to one `host` (items may name
+        /// others than that of `base_url`, which get no key), of one `group` of items (those without: one first part of the
+        /// path), of one `table` (DynamoDB's) or of the `key`, also called `all`. Default: the provider's.
         #[schemars(with = "Option<ScopeName>")]
         scope: Setting,
         /// What a call is charged. Default: the provider's.
@@ -220,9 +212,8 @@ section_with_limits! {
 section! {
     /// How many calls may be under way at once. Under the pace `auto` only `max` acts.
     ConcurrencySection {
-        /// `aimd` adapts between `floor` and `max`, `fixed` always allows `max`; `classic` starts at `max`, and every success
-        /// is one more, every refusal a halving. Default: `aimd`; `fixed` under the paces `fixed`, `responsive`, `linear`,
-        /// `exponential` and `none`.
+        /// `aimd` adapts between `floor` and `max`, `fixed` always allows `max`. Default: `aimd`; `fixed` under the paces
+        /// `fixed`, `responsive`, `linear`, `exponential` and `none`.
         #[schemars(with = "Option<String>")]
         kind: Setting,
         /// Never less than this, 1 to `max`; not for `fixed`. Default: 5, or `max` if that is less.
@@ -436,43 +427,5 @@ section! {
         /// What is found at the pointer or in the header. Default: anything.
         #[schemars(with = "Option<String>")]
         equals: Setting,
-    }
-}
-
-impl Layered for Setting {
-    fn over(self, _lower: Self) -> Self {
-        self
-    }
-
-    fn locate(&mut self, locator: &Locator<'_>) {
-        Self::locate(self, locator);
-    }
-}
-
-impl<T: Layered> Layered for Option<T> {
-    fn over(self, lower: Self) -> Self {
-        match (self, lower) {
-            (Some(own), Some(lower)) => Some(own.over(lower)),
-            (own, lower) => own.or(lower),
-        }
-    }
-
-    fn locate(&mut self, locator: &Locator<'_>) {
-        if let Some(part) = self {
-            part.locate(locator);
-        }
-    }
-}
-
-/// Tiers and rules are lists whose order means something: a higher layer replaces them whole.
-impl<T: Layered> Layered for Vec<T> {
-    fn over(self, _lower: Self) -> Self {
-        self
-    }
-
-    fn locate(&mut self, locator: &Locator<'_>) {
-        for part in self {
-            part.locate(locator);
-        }
     }
 }

@@ -19,7 +19,7 @@ pub(crate) struct Setting {
     origin: Origin,
 }
 
-/// Where in a text that is still being read, or, once that is known, who said so.
+/// The place in a text that is still being read, or the source once it is known.
 #[derive(Clone, Debug)]
 enum Origin {
     Span(Range<usize>),
@@ -84,6 +84,52 @@ impl Setting {
     pub(crate) fn period(&self, key: &str) -> Result<Duration, SettingError> {
         let duration = self.duration(key)?;
         if duration.is_zero() { Err(self.refuse(key, "a duration above 0")) } else { Ok(duration) }
+    }
+}
+
+/// The operations on every part of a layer.
+pub(crate) trait Layered: Sized {
+    /// Its own values, and those of a lower layer where it has none.
+    fn over(self, lower: Self) -> Self;
+    /// Sets the source of every value.
+    fn locate(&mut self, locator: &Locator<'_>);
+}
+
+impl Layered for Setting {
+    fn over(self, _lower: Self) -> Self {
+        self
+    }
+
+    fn locate(&mut self, locator: &Locator<'_>) {
+        Self::locate(self, locator);
+    }
+}
+
+impl<T: Layered> Layered for Option<T> {
+    fn over(self, lower: Self) -> Self {
+        match (self, lower) {
+            (Some(own), Some(lower)) => Some(own.over(lower)),
+            (own, lower) => own.or(lower),
+        }
+    }
+
+    fn locate(&mut self, locator: &Locator<'_>) {
+        if let Some(part) = self {
+            part.locate(locator);
+        }
+    }
+}
+
+/// Tiers and rules are lists whose order means something: a higher layer replaces them whole.
+impl<T: Layered> Layered for Vec<T> {
+    fn over(self, _lower: Self) -> Self {
+        self
+    }
+
+    fn locate(&mut self, locator: &Locator<'_>) {
+        for part in self {
+            part.locate(locator);
+        }
     }
 }
 

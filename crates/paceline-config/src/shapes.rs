@@ -8,11 +8,10 @@ use serde::de::{Error as _, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use toml::Spanned;
 
-use super::price::EVERY_MODEL;
-use super::schema::{ConcurrencySection, Layered};
-use super::setting::{Locator, Setting};
+use super::schema::ConcurrencySection;
+use super::setting::{Layered, Locator, Setting};
 
-/// Limits in words. Those of a higher layer stand before those of a lower one.
+/// Limits as texts. Those of a higher layer stand before those of a lower one.
 #[derive(Default, Clone)]
 pub(crate) struct Settings(pub(crate) Vec<Setting>);
 
@@ -188,6 +187,9 @@ impl<'de> Deserialize<'de> for NumberOrTable {
         deserializer.deserialize_any(Either)
     }
 }
+
+/// The entry of a table of prices that stands for every model without one.
+pub(crate) const EVERY_MODEL: &str = "*";
 
 /// Prices by model. Those of a higher layer replace those of a lower one.
 #[derive(Default, Clone)]

@@ -16,7 +16,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3_600);
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// The short rate words. `i` and `o` before `tpm` are tokens in and out.
+/// The short names of rates. `i` and `o` before `tpm` are tokens in and out.
 pub(crate) const RATES: [(&str, Dimension, Duration); 10] = [
     ("rps", Dimension::Requests, SECOND),
     ("rpm", Dimension::Requests, MINUTE),
@@ -81,7 +81,7 @@ impl Limit {
 }
 
 /// The quota that keeps to `units` per `window`: parts of a unit are dropped, and less than one is one in a longer
-/// window (0.5 per minute is one in two minutes), so that the rate told is never exceeded.
+/// window (0.5 per minute is one in two minutes), so that the configured rate is never exceeded.
 pub(crate) fn quota(dimension: Dimension, units: f64, window: Duration) -> Option<Quota> {
     if units >= 1.0 {
         return Some(Quota::sliding(dimension, units.floor() as u64, window));
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fraction_never_exceeds_the_rate_told() {
+    fn a_fraction_never_exceeds_the_configured_rate() {
         let window = |quota: Quota| (quota.limit, quota.window);
         assert_eq!(quota(Dimension::Requests, 99.9, MINUTE).map(window), Some((99, MINUTE)));
         assert_eq!(quota(Dimension::Requests, 0.5, MINUTE).map(window), Some((1, 2 * MINUTE)));

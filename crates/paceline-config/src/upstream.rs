@@ -1,4 +1,4 @@
-//! From merged settings to an upstream that cannot be wrong.
+//! Converts merged settings to a checked upstream.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,9 +8,9 @@ use http::Uri;
 use paceline_core::{Limits, Pace, PacerConfig};
 use paceline_providers::secrets::{SECRET, looks_secret};
 use paceline_providers::table::Scope;
-use paceline_providers::{Dialect, Provider};
+use paceline_providers::{Dialect, Provider, join_url, path_of};
 
-use super::access::{self, Access};
+use super::access::{self, Access, KeySource};
 use super::acting;
 use super::concurrency;
 use super::dialect;
@@ -19,6 +19,7 @@ use super::environment::Environment;
 use super::error::{KEY_PLACE, SettingError, Source};
 use super::limits::Named;
 use super::pacing;
+use super::preset::Preset;
 use super::price::{self, Prices};
 use super::responsive;
 use super::schema::{TierSection, UpstreamSection};
@@ -34,10 +35,10 @@ const LONGEST_WORD: usize = 24;
 /// How long an item may take from its first send.
 const DEADLINE: Duration = Duration::from_secs(86_400);
 
-/// What a call says of itself, from which its scope follows.
+/// The properties of a call that determine its scope.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CallNames<'a> {
-    /// The path of its URL.
+    /// The path of its URL, or its whole address where that is not below the upstream's.
     pub path: &'a str,
     /// The model that its body names.
     pub model: Option<&'a str>,
@@ -60,40 +61,24 @@ pub struct Upstream {
     pub base_url: Option<String>,
     /// Where the key is.
     pub key: KeySource,
-    /// The headers that its calls carry, whom they trust, and the way out.
+    /// The headers of its calls, trusted and client certificates, and the proxy.
     pub access: Access,
     /// Limits, concurrency, retries, breaker and pace.
     pub pacer: PacerConfig,
     /// Parts of the account with limits of their own, in the order in which they are tried.
     pub tiers: Vec<Tier>,
-    /// What is known about the provider, with the rules, header fields and charges of this upstream.
+    /// The provider's table, with the rules, header fields and charges of this upstream.
     pub dialect: Dialect,
     /// How long an item may take from its first send. Default: 24 h.
     pub deadline: Duration,
     /// What tokens cost. Default: not known.
     pub prices: Prices,
-    /// Which pace acts, what it does, and who said so, in words.
+    /// Describes the acting pace: its name, what it does, and its source.
     pub acting: String,
     /// Every value in force, defaults included.
     pub effective: Vec<EffectiveValue>,
     /// Values that the user set and that do not act under this pace.
     pub idle: Vec<EffectiveValue>,
-}
-
-/// Where the key is; never the key.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum KeySource {
-    /// The API needs none.
-    None,
-    /// An environment variable.
-    Variable {
-        /// Its name.
-        name: String,
-        /// Without a key no request can succeed: always so, but for a provider's usual variable on a loopback address.
-        required: bool,
-    },
-    /// A file whose trimmed content is the key.
-    File(PathBuf),
 }
 
 /// Calls with limits of their own inside the upstream's.
@@ -120,7 +105,7 @@ impl Upstream {
     /// The first tier that a call belongs to.
     pub fn tier(&self, path: &str, model: Option<&str>, label: Option<&str>) -> Option<&Tier> {
         self.tiers.iter().find(|tier| match &tier.matches {
-            TierMatch::Path(prefix) => path.starts_with(prefix.as_str()),
+            TierMatch::Path(prefix) => path_of(path).starts_with(prefix.as_str()),
             TierMatch::Model(name) => model == Some(name),
             TierMatch::Label(name) => label == Some(name),
         })
@@ -129,14 +114,24 @@ impl Upstream {
     /// The scope that a call belongs to: its tier, else what is limited together. `group`: that of its item.
     pub fn scope_name(&self, call: &CallNames<'_>) -> String {
         let CallNames { path, model, label, group, body } = *call;
-        match (self.tier(path, model, label), group) {
-            (Some(tier), _) => tier.scope.to_string(),
-            (None, Some(group)) if self.dialect.scope() == Scope::Group => group.to_owned(),
-            (None, _) => self.dialect.scope_name(path, model, body),
+        match (self.tier(path, model, label), group, self.dialect.scope()) {
+            (Some(tier), ..) => tier.scope.to_string(),
+            (None, Some(group), Scope::Group) => group.to_owned(),
+            (None, _, Scope::Host) if path.starts_with('/') => {
+                let base = self.base_url.as_deref().unwrap_or_default();
+                self.dialect.scope_name(&join_url(base, path), model, body)
+            }
+            (None, ..) => self.dialect.scope_name(path, model, body),
         }
     }
 
-    /// Calls of one group are limited together, unless the configuration says what is; where the provider is known, it says so.
+    /// Whether all calls are one scope although nothing is known about what the API limits together: a user who knows more can
+    /// divide them.
+    pub fn is_one_scope_by_default(&self) -> bool {
+        self.provider == Provider::Generic && self.tiers.is_empty() && self.dialect.is_one_scope()
+    }
+
+    /// Calls of one group are limited together, unless the configuration or a known provider defines other scopes.
     pub fn limits_groups(&mut self) {
         let is_configured =
             |row: &EffectiveValue| row.key == "scope" && !matches!(row.source, Source::Default | Source::Preset(_));
@@ -164,7 +159,10 @@ impl Upstream {
         let responsive = responsive::responsive(section, pace, &mut ledger)?;
         let breaker = pacing::breaker(section, &mut ledger)?;
         let (tiers, tier_limits) = tiers(section.tier.as_deref().unwrap_or_default(), off, &mut ledger)?;
-        let dialect = dialect::dialect(provider, section, &mut ledger)?;
+        let mut dialect = dialect::dialect(provider, section, &mut ledger)?;
+        if key == KeySource::None && !access.has_secret_header() {
+            dialect = dialect.without_key();
+        }
         let prices = price::prices(section.price.as_ref(), &mut ledger)?;
         let pacer =
             PacerConfig { limits, concurrency, start, tiers: tier_limits, retry, breaker, pace: pace.pace, responsive };
@@ -185,6 +183,39 @@ impl Upstream {
             effective,
             idle,
         })
+    }
+}
+
+impl Preset {
+    /// The configuration of a limiter under this preset alone: for one host and key.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use paceline_config::Preset;
+    /// use paceline_core::{Instant, Pacer};
+    ///
+    /// // The robots.txt of the host says "Crawl-delay: 5".
+    /// let config = Preset::Moderate.pacer_config().with_crawl_delay(Duration::from_secs(5));
+    /// let pacer = Pacer::new(config, 1, Instant::ZERO)?;
+    /// # Ok::<(), paceline_core::ConfigError>(())
+    /// ```
+    pub fn pacer_config(self) -> PacerConfig {
+        self.upstream().pacer
+    }
+
+    /// What this preset sets, in the order of `paceline check`.
+    pub fn settings(self) -> Vec<EffectiveValue> {
+        let mut rows = self.upstream().effective;
+        rows.retain(|row| row.source == Source::Preset(self.as_str()));
+        rows
+    }
+
+    fn upstream(self) -> Upstream {
+        let base_url = Some(Setting::new("http://127.0.0.1", Source::Preset(self.as_str())));
+        let section = UpstreamSection { base_url, ..self.section() };
+        let mut upstream = Upstream::new("generic", &section, &Environment::default()).expect("a preset is no mistake");
+        upstream.effective.retain(|row| row.key != "base_url");
+        upstream
     }
 }
 

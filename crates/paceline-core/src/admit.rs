@@ -1,4 +1,4 @@
-//! The answer to the one question: may this request start now, and if not, when?
+//! Admission: may this request start now, and if not, when, and which rule makes it wait?
 
 use alloc::sync::Arc;
 use core::fmt;
@@ -14,8 +14,8 @@ pub enum Admit {
     Now,
     /// Not before `at`.
     At {
-        /// The earliest start that can be known today. Under [`WaitCause::Queue`] it is an estimate: when it would be its turn if
-        /// those ahead cost as much as it does and nothing but limits and the learnt rate made them wait.
+        /// The earliest start that can be known today. Under [`WaitCause::Queue`] it is an estimate: as if the
+        /// requests ahead cost as much as this one and waited for nothing but limits and the learnt rate.
         at: Instant,
         /// Which rule makes it wait.
         cause: WaitCause,
@@ -53,23 +53,23 @@ impl Admit {
     }
 }
 
-/// The longest wait that a request takes where it is known to be kept out, and what counts as such.
+/// The longest known wait that a request accepts, and which waits count.
 ///
-/// Known is what no call, answer or cancellation can shorten. The request is looked at as if it were the first of its scope: to
+/// A wait is known if no call, answer or cancellation can shorten it. The request is treated as the first of its scope: to
 /// wait behind others is never a reason, and neither is a learnt rate, the spacing of calls, a place among the calls in flight,
 /// or a limit that headers announced, which the next answer may replace. A stop has no known end, so it does not count either.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum MaxWait {
-    /// For anything known: a hold, a closed gate, an open breaker, or a window of a configured limit that has no room for the
-    /// request even if all that is in flight were given back.
+    /// Any known wait: a hold, a closed gate, an open breaker, or a window of a configured limit that has no room for the
+    /// request even if everything in flight were refunded.
     Known(Duration),
-    /// For a pause only: a hold or a closed gate. Limits, which serve those who wait in order, and a server that is being tested
-    /// are waited for however long that takes.
+    /// Pauses alone: a hold or a closed gate. The request waits without bound for limits, which serve requests in order, and for
+    /// a server that is being tested.
     Pause(Duration),
 }
 
 impl MaxWait {
-    /// How long that is.
+    /// The bound.
     pub const fn duration(self) -> Duration {
         match self {
             Self::Known(wait) | Self::Pause(wait) => wait,
@@ -78,17 +78,17 @@ impl MaxWait {
 }
 
 impl From<Duration> for MaxWait {
-    /// For anything known.
+    /// A bound on any known wait.
     fn from(wait: Duration) -> Self {
         Self::Known(wait)
     }
 }
 
-/// Why a request waits: which rule, and whether of the account or of the scope. Its text ([`Display`](fmt::Display)) follows
+/// Why a request waits: which rule, and on which level. Its text ([`Display`](fmt::Display)) follows
 /// "waiting for".
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WaitReason {
-    /// Of the account, the tier or the scope.
+    /// The level of the rule.
     pub level: Level,
     /// Which rule.
     pub cause: WaitCause,
@@ -103,14 +103,14 @@ impl fmt::Display for WaitReason {
     }
 }
 
-/// Whose rule makes a request wait.
+/// The level of a rule that makes a request wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
-    /// That of the account, which counts for every scope.
+    /// The account: the rule applies to every scope.
     Account,
     /// A configured limit of the tier that the scope is named after.
     Tier,
-    /// Of the scope alone: what it was told, or has learnt.
+    /// The scope alone: what its server announced or asked for, or what it has learnt.
     Scope,
 }
 
@@ -123,24 +123,24 @@ pub enum WaitCause {
     Queue,
     /// The account or the scope is held until a known time; deadlines stand still meanwhile.
     Held {
-        /// What for.
+        /// Why.
         cause: PauseCause,
     },
     /// The account or the scope is stopped until a person acts.
     Stopped {
-        /// Why, in the words of the provider or of the person who stopped it.
+        /// Why: the message of the provider, or of the person who stopped it.
         reason: Arc<str>,
     },
     /// The server asked the scope to wait, or refused everything just now.
     Gate {
-        /// What for.
+        /// Why.
         cause: PauseCause,
     },
     /// One call tests whether the scope is open again.
     Canary,
     /// The scope's server fails.
     Breaker,
-    /// As many calls are in flight as may be.
+    /// The limit on calls in flight is reached.
     Concurrency,
     /// A configured limit.
     Quota {
@@ -151,11 +151,11 @@ pub enum WaitCause {
         /// The period.
         window: Duration,
     },
-    /// Requests may not leave in a bunch.
+    /// The burst is used up: requests leave evenly spaced.
     Burst,
     /// Another pacer of the account counts under its limits: [`Pacer::yield_turn`](crate::Pacer::yield_turn).
     Turn,
-    /// The rate that its scope has learnt.
+    /// The learnt rate of the scope.
     Rate {
         /// The time between two calls.
         gap: Duration,
@@ -171,7 +171,7 @@ pub enum WaitCause {
         dimension: Dimension,
         /// The limit that the server announced.
         limit: u64,
-        /// What is left of it, as far as is known: what left since it was announced is subtracted.
+        /// Estimated units left: units sent since the announcement are subtracted.
         remaining: u64,
     },
 }
@@ -210,13 +210,13 @@ impl PauseCause {
         Self::Program,
     ];
 
-    /// The cause with that text ([`Display`](fmt::Display)), as a program has stored it.
-    pub fn from_text(words: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|cause| cause.words() == words)
+    /// Parses the text ([`Display`](fmt::Display)) of a cause, as a program has stored it.
+    pub fn from_text(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|cause| cause.text() == text)
     }
 
-    /// The same as a sentence, to stand behind the end of a pause or a hold: `the overloaded server asked for this pause`.
-    pub const fn why(self) -> &'static str {
+    /// The cause as a clause that explains a pause or a hold: `the overloaded server asked for this pause`.
+    pub const fn explanation(self) -> &'static str {
         match self {
             Self::QuotaUsedUp => "a quota is used up",
             Self::Throttled { asked: true } => "the server asked for this pause at its rate limit",
@@ -228,7 +228,7 @@ impl PauseCause {
         }
     }
 
-    const fn words(self) -> &'static str {
+    const fn text(self) -> &'static str {
         match self {
             Self::QuotaUsedUp => "a used-up quota",
             Self::Throttled { asked: true } => "the end of a pause that the server asked for at its rate limit",
@@ -243,7 +243,7 @@ impl PauseCause {
 
 impl fmt::Display for PauseCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.words())
+        f.write_str(self.text())
     }
 }
 
@@ -269,7 +269,7 @@ impl fmt::Display for WaitCause {
     }
 }
 
-/// A rate with three digits that count.
+/// A rate with three significant digits.
 pub(crate) struct PerSecond(pub(crate) f64);
 
 impl fmt::Display for PerSecond {

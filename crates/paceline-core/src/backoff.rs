@@ -33,7 +33,7 @@ pub enum Growth {
     },
 }
 
-/// What randomness does to the capped delay, so that clients that failed together do not return together.
+/// What randomness does to the capped delay, so that clients that failed together do not retry together.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Jitter {
     /// The delay as it is.
@@ -104,7 +104,7 @@ impl Backoff {
         }
     }
 
-    /// Whether the knobs make sense together.
+    /// Checks the settings together.
     ///
     /// # Errors
     /// Names the first knob that does not: a base of 0 or above the cap, a multiplier below 1, jitter outside [0, 1].

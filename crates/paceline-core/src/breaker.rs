@@ -1,6 +1,6 @@
 //! The circuit breaker of a scope: when its server fails, one probe at a time tests whether it is back.
 //!
-//! It is *open* when nothing passes. It looks at a ring of recent outcomes, and failures must come from several items,
+//! It is *open* when nothing passes. It evaluates a ring of recent outcomes, and failures must come from several items,
 //! so that one bad item never opens it.
 
 use alloc::collections::{BTreeSet, VecDeque};
@@ -16,7 +16,7 @@ use crate::time::Instant;
 /// Successful probes that close it.
 const PROOFS: u32 = 2;
 
-/// So many outcomes were just seen.
+/// So many outcomes count as recent.
 const JUST: u8 = 20;
 
 /// The largest ring.
@@ -36,7 +36,7 @@ enum State {
     HalfOpen { probing: bool, proofs: u32, lasted: Duration },
 }
 
-/// What an outcome did to the breaker.
+/// The state change that an outcome caused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     Opened { until: Instant },
@@ -50,14 +50,14 @@ pub(crate) struct Breaker {
     state: State,
     /// Since when nothing has succeeded, once it had opened.
     failing_since: Option<Instant>,
-    /// Successes until the last failure is no longer one just seen.
-    shaken: u8,
+    /// Successes until the last failure is no longer recent.
+    suspect: u8,
 }
 
 impl Breaker {
     pub(crate) fn new(config: BreakerConfig) -> Result<Self, ConfigError> {
         check(&config)?;
-        Ok(Self { config, samples: VecDeque::new(), state: State::Closed, failing_since: None, shaken: 0 })
+        Ok(Self { config, samples: VecDeque::new(), state: State::Closed, failing_since: None, suspect: 0 })
     }
 
     pub(crate) fn reconfigure(&mut self, config: BreakerConfig) -> Result<(), ConfigError> {
@@ -74,7 +74,7 @@ impl Breaker {
         }
     }
 
-    /// When the next probe may leave, if it is open: nothing brings that nearer.
+    /// When the next probe may leave, if it is open: nothing makes it earlier.
     pub(crate) const fn open_until(&self) -> Option<Instant> {
         match self.state {
             State::Open { until, .. } => Some(until),
@@ -82,8 +82,8 @@ impl Breaker {
         }
     }
 
-    /// A call leaves. Says whether it is a probe.
-    pub(crate) fn left(&mut self) -> bool {
+    /// A call is sent. Returns whether it is a probe.
+    pub(crate) fn sent(&mut self) -> bool {
         let (proofs, lasted) = match self.state {
             State::Closed => return false,
             State::Open { lasted, .. } => (0, lasted),
@@ -95,7 +95,7 @@ impl Breaker {
 
     /// A call of `item` was answered; `failed` if the server was overloaded or broken.
     pub(crate) fn answered(&mut self, now: Instant, item: u64, failed: bool, probe: bool) -> Option<Change> {
-        self.shaken = if failed { JUST } else { self.shaken.saturating_sub(1) };
+        self.suspect = if failed { JUST } else { self.suspect.saturating_sub(1) };
         if !failed {
             self.failing_since = None;
         }
@@ -109,15 +109,15 @@ impl Breaker {
         (failed && self.state == State::Closed && self.is_down(now)).then(|| self.opens(now))
     }
 
-    /// A call failed that a closed gate had let pass alone. There outcomes are too few and too old to be a share: the server
-    /// is down when enough items have failed in a row.
+    /// A call failed that a closed gate had admitted alone. There outcomes are too few and too old for a ratio: the server is
+    /// down when enough items have failed in a row.
     pub(crate) fn failed_alone(&mut self, now: Instant) -> Option<Change> {
         let in_a_row = self.samples.iter().rev().take_while(|sample| sample.failed);
         let down = self.state == State::Closed && self.items_of(in_a_row) >= self.config.min_distinct_items as usize;
         down.then(|| self.opens(now))
     }
 
-    /// A call ended without an answer that proves anything.
+    /// A call ended without an answer that shows whether the server works.
     pub(crate) fn lost(&mut self, probe: bool) {
         if probe && let State::HalfOpen { probing, .. } = &mut self.state {
             *probing = false;
@@ -131,7 +131,7 @@ impl Breaker {
 
     /// Whether one of the last calls that were answered failed.
     pub(crate) const fn has_just_failed(&self) -> bool {
-        self.shaken > 0
+        self.suspect > 0
     }
 
     /// Since when nothing has succeeded, if the breaker opened.
@@ -142,7 +142,9 @@ impl Breaker {
     fn probed(&mut self, now: Instant, failed: bool) -> Option<Change> {
         let State::HalfOpen { proofs, lasted, .. } = self.state else { return None };
         if failed {
-            return Some(self.open(now, lasted.saturating_mul(2).min(self.config.open_max)));
+            // A server that answered the probe before is there, and only part of its calls fail.
+            let lasts = if proofs > 0 { self.config.open } else { lasted.saturating_mul(2).min(self.config.open_max) };
+            return Some(self.open(now, lasts));
         }
         if proofs + 1 < PROOFS {
             self.state = State::HalfOpen { probing: false, proofs: proofs + 1, lasted };
@@ -241,25 +243,37 @@ mod tests {
         let mut now = at(2);
         for expected in [2, 4, 8, 16, 30, 30] {
             assert!(breaker.admit(now).is_now());
-            assert!(breaker.left());
+            assert!(breaker.sent());
             assert_eq!(breaker.admit(now), Admit::OnRelease { cause: WaitCause::Breaker });
             let until = now + expected * S;
             assert_eq!(breaker.answered(now, 1, true, true), Some(Change::Opened { until }));
             now = until;
         }
         for proof in 1..=2 {
-            assert!(breaker.left());
+            assert!(breaker.sent());
             let change = breaker.answered(now, 1, false, true);
             assert_eq!(change, (proof == 2).then_some(Change::Closed));
         }
-        assert!(!breaker.left());
+        assert!(!breaker.sent());
         assert_eq!(breaker.failing_since(), None);
+    }
+
+    #[test]
+    fn a_server_that_answers_every_second_call_is_probed_each_second() {
+        let mut breaker = opened();
+        for second in [2, 3, 4, 5, 6, 7] {
+            breaker.sent();
+            assert_eq!(breaker.answered(at(second), 1, false, true), None);
+            breaker.sent();
+            let until = at(second + 1);
+            assert_eq!(breaker.answered(at(second), 2, true, true), Some(Change::Opened { until }));
+        }
     }
 
     #[test]
     fn an_abandoned_probe_gives_its_place_to_the_next() {
         let mut breaker = opened();
-        assert!(breaker.left());
+        assert!(breaker.sent());
         breaker.lost(true);
         assert!(breaker.admit(at(1)).is_now());
     }
@@ -267,13 +281,13 @@ mod tests {
     #[test]
     fn it_has_failed_since_it_opened_until_something_succeeds() {
         let mut breaker = opened();
-        breaker.left();
+        breaker.sent();
         breaker.answered(at(2), 1, true, true);
         assert_eq!(breaker.failing_since(), Some(at(1)), "a probe that fails changes nothing about that");
-        breaker.left();
+        breaker.sent();
         breaker.answered(at(9), 1, false, true);
         assert_eq!((breaker.failing_since(), breaker.is_clear()), (None, false), "one proof of two");
-        breaker.left();
+        breaker.sent();
         breaker.answered(at(9), 2, false, true);
         assert!(breaker.is_clear());
     }

@@ -12,7 +12,7 @@ use crate::admit::{Admit, WaitCause};
 use crate::config::Concurrency;
 use crate::error::ConfigError;
 
-/// So many limits after decreases are remembered.
+/// So many limits after decreases are kept for snapshots.
 const HISTORY: usize = 100;
 
 /// Where the limit stands.
@@ -73,7 +73,6 @@ pub struct ConcurrencySnapshot {
 pub(crate) struct InFlight {
     floor: u32,
     max: u32,
-    classic: bool,
     limit: u32,
     now: u32,
     peak: u32,
@@ -82,7 +81,7 @@ pub(crate) struct InFlight {
     decreases: u64,
     /// Successes since the limit grew last; `limit` of them are one round trip.
     credit: u32,
-    /// The last call that had left at the last decrease.
+    /// The newest call sent before the last decrease.
     mark: u64,
     /// The limit before the last decrease.
     before: u32,
@@ -96,7 +95,6 @@ impl InFlight {
         Ok(Self {
             floor,
             max,
-            classic: is_classic(concurrency),
             limit: start,
             now: 0,
             peak: 0,
@@ -114,7 +112,6 @@ impl InFlight {
     /// New bounds; the learnt limit is kept as far as they allow.
     pub(crate) fn reconfigure(&mut self, concurrency: Concurrency) -> Result<(), ConfigError> {
         let (floor, start, max) = checked(concurrency)?;
-        self.classic = is_classic(concurrency);
         let learnt = if self.floor == self.max { start } else { self.limit };
         (self.floor, self.max, self.limit) = (floor, max, learnt.clamp(floor, max));
         Ok(())
@@ -143,24 +140,23 @@ impl InFlight {
         self.limit
     }
 
-    /// A call that left as `number` succeeded: one more place per round trip.
+    /// Call `number` succeeded: the limit grows by one per round trip.
     pub(crate) fn succeeded(&mut self, number: u64) {
         if number > self.mark {
             self.backing_off = false;
         }
         self.credit += 1;
-        if self.classic || self.credit >= self.limit {
+        if self.credit >= self.limit {
             self.credit = 0;
             self.limit = (self.limit + 1).min(self.max);
         }
     }
 
-    /// A call that left as `number` was refused; `last` is the newest call that has left. Says whether the limit fell.
+    /// Call `number` was refused; `last` is the newest call sent. Returns whether the limit decreased.
     pub(crate) fn refused(&mut self, number: u64, last: u64) -> bool {
         self.refusals += 1;
         let halved = (self.limit / 2).max(self.floor);
-        let counted = number <= self.mark && !self.classic;
-        if counted || halved >= self.limit {
+        if number <= self.mark || halved >= self.limit {
             return false;
         }
         (self.before, self.limit) = (self.limit, halved);
@@ -203,15 +199,10 @@ impl InFlight {
     }
 }
 
-const fn is_classic(concurrency: Concurrency) -> bool {
-    matches!(concurrency, Concurrency::Classic { .. })
-}
-
 fn checked(concurrency: Concurrency) -> Result<(u32, u32, u32), ConfigError> {
     let (floor, start, max) = match concurrency {
         Concurrency::Fixed { max } => (max, max, max),
         Concurrency::Aimd { floor, start, max } => (floor, start, max),
-        Concurrency::Classic { floor, max } => (floor, max, max),
     };
     let wrong = |key, value: u32, expected| {
         Err(ConfigError { key: format!("concurrency.{key}"), value: format!("{value}"), expected })
@@ -259,22 +250,6 @@ mod tests {
         assert_eq!(limits, [25, 12, 6, 5, 5]);
         assert_eq!(limit.snapshot().limit_history, vec![25, 12, 6, 5]);
         assert_eq!(limit.snapshot().total_decreases, 4, "a refusal at the floor is no decrease");
-    }
-
-    #[test]
-    fn the_classic_way_starts_at_the_top_and_counts_every_answer() {
-        let mut limit = InFlight::new(Concurrency::Classic { floor: 1, max: 16 }).expect("sensible bounds");
-        let limits: Vec<u32> = (1..=5)
-            .map(|number| {
-                limit.refused(number, 16);
-                limit.limit
-            })
-            .collect();
-        assert_eq!(limits, [8, 4, 2, 1, 1]);
-        (1..=3).for_each(|number| limit.succeeded(number));
-        assert_eq!(limit.limit, 4);
-        (1..=30).for_each(|number| limit.succeeded(number));
-        assert_eq!(limit.limit, 16);
     }
 
     #[test]

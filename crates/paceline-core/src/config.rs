@@ -1,4 +1,4 @@
-//! What a pacer is told: plain structs with defaults and `with_*` setters, checked once at construction.
+//! The configuration of a pacer: plain structs with defaults and `with_*` setters, checked once at construction.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -68,24 +68,16 @@ pub enum Concurrency {
         /// Never more than this.
         max: u32,
     },
-    /// The classic way, with its defects: starts at `max`, one more with each success, half with each refusal, also when
-    /// many calls are refused at once.
-    Classic {
-        /// Never less than this, at least 1.
-        floor: u32,
-        /// The first limit, and never more than this.
-        max: u32,
-    },
 }
 
 impl Concurrency {
     /// AIMD from 5 to 50, starting at 10.
     pub const AIMD: Self = Self::Aimd { floor: 5, start: 10, max: 50 };
 
-    /// The number that is never exceeded.
+    /// The upper bound on calls in flight.
     pub const fn max(self) -> u32 {
         match self {
-            Self::Fixed { max } | Self::Aimd { max, .. } | Self::Classic { max, .. } => max,
+            Self::Fixed { max } | Self::Aimd { max, .. } => max,
         }
     }
 
@@ -105,7 +97,6 @@ impl Concurrency {
         match self {
             Self::Fixed { .. } => Self::Fixed { max },
             Self::Aimd { floor, start, .. } => Self::Aimd { floor: floor.min(most), start: start.min(most), max },
-            Self::Classic { floor, .. } => Self::Classic { floor: floor.min(most), max },
         }
     }
 }
@@ -124,8 +115,8 @@ pub struct Limits {
     pub quotas: Vec<Quota>,
     /// Requests that may leave at once after idling, at least 1. It applies to the shortest sliding request quota whose window is
     /// at most 60 s. Default: that limit divided by its window in seconds, rounded up. More than that limit is an error: no
-    /// window would hold it. [`QuotaShape::Bucket`] stores more. To those that had to wait, for a timer too, what the last 5 ms
-    /// refilled may be added; the quota itself is never exceeded.
+    /// window would hold it. [`QuotaShape::Bucket`] stores more. Requests that had to wait, for a timer too, may also take what
+    /// the last 5 ms refilled; the quota itself is never exceeded.
     pub burst: Option<u64>,
 }
 
@@ -149,16 +140,16 @@ impl Limits {
     }
 }
 
-/// What the breaker of a scope looks at. A failure is an overloaded or a transient outcome.
+/// When the breaker of a scope opens, and for how long. A failure is an overloaded or a transient outcome.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BreakerConfig {
-    /// Opens when at least this share of the outcomes looked at failed. Default 0.5; more than 0, at most 1.
+    /// Opens when at least this share of the outcomes in its window failed. Default 0.5; more than 0, at most 1.
     pub failure_ratio: f64,
-    /// How many outcomes are looked at. Default 50, 1 to 10,000.
+    /// The size of its window, in outcomes. Default 50, 1 to 10,000.
     pub window_size: u32,
-    /// Fewer outcomes than this say nothing. Default 20, 1 to `window_size`.
+    /// It does not open with fewer outcomes than this. Default 20, 1 to `window_size`.
     pub min_samples: u32,
-    /// Older outcomes are forgotten. Default 10 s.
+    /// Older outcomes are ignored. Default 10 s.
     pub max_age: Duration,
     /// Failures must come from so many items: one bad item never opens it. Default 5, at least 1.
     pub min_distinct_items: u32,
@@ -204,8 +195,8 @@ impl Default for Retry {
 pub enum Pace {
     /// The limit is learnt from what happens to calls: a rate, and calls in flight where refusals follow their number. What
     /// is configured is a ceiling, headers hold back, and of [`PacerConfig::concurrency`] only the maximum counts. Each scope
-    /// begins at [`PacerConfig::start`], or where [`Pacer::restore`](crate::Pacer::restore) puts it, and tells what it
-    /// believes as [`ScopeSnapshot::estimate`](crate::ScopeSnapshot::estimate).
+    /// begins at [`PacerConfig::start`], or where [`Pacer::restore`](crate::Pacer::restore) puts it, and shows its
+    /// estimate as [`ScopeSnapshot::estimate`](crate::ScopeSnapshot::estimate).
     #[default]
     Auto,
     /// The configured limits and nothing else.
@@ -224,7 +215,7 @@ pub enum Pace {
     None,
 }
 
-/// Everything that a pacer is told about one account.
+/// The configuration of a pacer: everything about one account.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct PacerConfig {
     /// The ceiling over the whole account.
@@ -240,7 +231,7 @@ pub struct PacerConfig {
     pub retry: Retry,
     /// When a scope counts as down.
     pub breaker: BreakerConfig,
-    /// Who decides how fast the calls leave.
+    /// The policy that decides how fast the calls leave.
     pub pace: Pace,
     /// The delay of [`Pace::Responsive`].
     pub responsive: ResponsiveConfig,
@@ -273,9 +264,7 @@ mod tests {
 
     #[test]
     fn no_more_calls_at_once_than_that_whatever_their_number_adapts_to() {
-        let classic = Concurrency::Classic { floor: 5, max: 50 };
-        assert_eq!(classic.at_most(8), Concurrency::Classic { floor: 5, max: 8 });
-        assert_eq!(classic.at_most(3), Concurrency::Classic { floor: 3, max: 3 });
+        assert_eq!(Concurrency::AIMD.at_most(3), Concurrency::Aimd { floor: 3, start: 3, max: 3 });
         assert_eq!(Concurrency::AIMD.at_most(8), Concurrency::Aimd { floor: 5, start: 8, max: 8 });
         assert_eq!(Concurrency::Fixed { max: 50 }.at_most(0), Concurrency::Fixed { max: 1 });
     }

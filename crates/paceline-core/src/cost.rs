@@ -97,7 +97,7 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// Nothing at all: as a usage it says nothing about any dimension.
+    /// No units; as a usage, every dimension is unknown.
     pub const fn zero() -> Self {
         Self { built_in: [0; BUILT_IN], set: 0, named: Vec::new() }
     }
@@ -132,8 +132,8 @@ impl Cost {
         }
     }
 
-    /// What a call that reserved this has cost, given the usage that its answer reported: where that says nothing, as much
-    /// as was reserved.
+    /// The actual cost of a call that reserved this and whose answer reported `usage`. A dimension that `usage` does not name
+    /// stays as reserved.
     #[must_use]
     pub fn settled(&self, usage: &Self) -> Self {
         let mut actual = self.clone();

@@ -1,16 +1,16 @@
-//! What is refused at construction.
+//! The error for an invalid configuration.
 
 use alloc::string::String;
 use core::fmt;
 
-/// A configuration that cannot be: which knob, its value, and what was expected.
+/// An invalid configuration: which setting, its value, and what was expected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
-    /// The knob, as in the configuration file: `concurrency.floor`.
+    /// The setting, as in the configuration file: `concurrency.floor`.
     pub key: String,
     /// What it was set to.
     pub value: String,
-    /// What would have been right.
+    /// The accepted values.
     pub expected: &'static str,
 }
 

@@ -1,9 +1,9 @@
-//! A call that has left and is not answered.
+//! A call in flight.
 
 use crate::cost::Cost;
 use crate::time::Instant;
 
-/// What a call leaves behind while it is in flight.
+/// What the scope remembers of a call while it is in flight.
 #[derive(Clone, Debug)]
 pub(crate) struct Flight {
     pub(crate) number: u64,
@@ -11,10 +11,10 @@ pub(crate) struct Flight {
     pub(crate) probe: bool,
     /// Calls of the scope in flight when it left, itself included.
     pub(crate) in_flight: u32,
-    /// What it is believed to cost.
+    /// Its estimated cost in tokens.
     pub(crate) tokens: u64,
     /// What the scope had spent, this call included.
     pub(crate) spent: Cost,
     /// Announced limits were in force when it left, and had room for it.
-    pub(crate) told: bool,
+    pub(crate) server_limited: bool,
 }

@@ -1,7 +1,7 @@
 //! Closed until an instant, then opened by one canary.
 //!
-//! A server that asked for a pause, or refused everything, is not met by the whole crowd when the pause ends: one call
-//! goes first, and the others follow when it was not refused.
+//! After a pause that the server asked for, or after it refused everything, one call goes first; the others follow if it was
+//! not refused.
 
 use core::time::Duration;
 
@@ -20,23 +20,23 @@ enum Door {
     },
 }
 
-/// Who had closed the gate.
+/// Why the gate was closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Closure {
-    /// We had, because everything was refused.
+    /// By our own choice, because everything was refused.
     Own,
-    /// The server had asked for a wait, for the first time since a closure of our own.
-    Told,
-    /// The server had asked for another wait than before: it counts down to something.
-    ToldAnew,
-    /// The server had asked for the same wait again and again, so often: that says nothing about when it opens.
-    ToldAgain { wait: Duration, times: u32 },
+    /// By a hint, the first since a closure of our own.
+    Hint,
+    /// By a hint that differs from the last one: it counts down to something.
+    NewHint,
+    /// By the same hint again, so many times: it does not show when the limit opens.
+    SameHint { wait: Duration, times: u32 },
 }
 
 /// The gate is open again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reopening {
-    /// From the call whose refusal began it until the canary left.
+    /// From the call whose refusal began the closure until the canary was sent.
     pub(crate) closed: Duration,
     /// When the canary left.
     pub(crate) canary: Instant,
@@ -47,16 +47,16 @@ pub(crate) struct Reopening {
 #[derive(Clone, Debug)]
 pub(crate) struct Gate {
     until: Instant,
-    /// What it is closed for until then.
+    /// Why it is closed until then.
     cause: PauseCause,
     door: Door,
-    /// When the call left whose refusal began the present closure.
+    /// When the call was sent whose refusal began the present closure.
     since: Instant,
-    /// The wait that the server asked for first in the present closure.
+    /// The first hint in the present closure.
     asked: Option<Duration>,
-    /// That of the closure before, and how often it had been repeated.
+    /// The one of the closure before, and how often it was repeated.
     before: Option<(Duration, u32)>,
-    /// It was closed and has not been seen open since.
+    /// It was closed, and [`Gate::reopens`] has not reported its end yet.
     closed: bool,
 }
 
@@ -82,7 +82,7 @@ impl Gate {
         self.closed = true;
     }
 
-    /// Closes by `close`, which holds for that cause; where an earlier closure ends later, it stays with its own.
+    /// Closes by `close`, for that cause; an earlier closure that ends later keeps its own cause.
     pub(crate) fn close_for<T>(&mut self, cause: PauseCause, close: impl FnOnce(&mut Self) -> T) -> T {
         let before = self.until;
         let result = close(self);
@@ -97,12 +97,12 @@ impl Gate {
         self.until
     }
 
-    /// Whether no canary is needed or out.
+    /// Whether no canary is needed or in flight.
     pub(crate) fn is_open(&self) -> bool {
         self.door == Door::Open
     }
 
-    /// Whether a closure has ended since this was asked last.
+    /// Whether a closure has ended since the last call.
     pub(crate) fn reopens(&mut self, now: Instant) -> bool {
         let reopens = self.closed && self.until <= now;
         self.closed &= !reopens;
@@ -118,7 +118,7 @@ impl Gate {
         [canary, self.closed.then_some(self.until)].into_iter().flatten().min()
     }
 
-    /// The call left then whose refusal may begin a closure.
+    /// Sets when the call was sent whose refusal may begin a closure.
     pub(crate) const fn begins(&mut self, sent: Instant) {
         self.since = sent;
     }
@@ -129,8 +129,8 @@ impl Gate {
         self.door = Door::HalfOpen;
     }
 
-    /// The server asked for a wait; one call goes first after it.
-    pub(crate) fn told(&mut self, now: Instant, wait: Duration) {
+    /// Closes for the wait of a hint; one call goes first after it.
+    pub(crate) fn close_for_hint(&mut self, now: Instant, wait: Duration) {
         self.asked.get_or_insert(wait);
         self.hold_for_canary(now + wait);
     }
@@ -145,8 +145,8 @@ impl Gate {
         self.hold_for_canary(now + wait.mul_f64(spread));
     }
 
-    /// A call leaves as `number`. Says whether it is the canary.
-    pub(crate) fn left(&mut self, now: Instant, number: u64) -> bool {
+    /// Call `number` is sent. Returns whether it is the canary.
+    pub(crate) fn sent(&mut self, now: Instant, number: u64) -> bool {
         let canary = self.door == Door::HalfOpen;
         if canary {
             self.door = Door::Canary { number, sent: now };
@@ -154,7 +154,7 @@ impl Gate {
         canary
     }
 
-    /// A call that left as `number` was answered, and not refused. Says whether that opened the gate.
+    /// Call `number` was answered, and not refused. Returns the reopening if that opened the gate.
     pub(crate) fn passed(&mut self, number: u64) -> Option<Reopening> {
         match self.door {
             Door::Canary { number: canary, sent } if canary == number => Some(self.open(sent)),
@@ -174,17 +174,17 @@ impl Gate {
         self.door = Door::Open;
         let (closure, times) = match (self.asked, self.before) {
             (None, _) => (Closure::Own, 0),
-            (Some(_), None) => (Closure::Told, 0),
+            (Some(_), None) => (Closure::Hint, 0),
             (Some(wait), Some((before, times))) if wait == before => {
-                (Closure::ToldAgain { wait, times: times + 1 }, times + 1)
+                (Closure::SameHint { wait, times: times + 1 }, times + 1)
             }
-            (Some(_), Some(_)) => (Closure::ToldAnew, 0),
+            (Some(_), Some(_)) => (Closure::NewHint, 0),
         };
         self.before = self.asked.take().map(|wait| (wait, times));
         Reopening { closed: sent.saturating_since(self.since), canary: sent, closure }
     }
 
-    /// A call ended without proving anything: the next one may be the canary.
+    /// A call ended without an answer that opens or closes the gate: the next one may be the canary.
     pub(crate) fn lost(&mut self, number: u64) {
         if matches!(self.door, Door::Canary { number: canary, .. } if canary == number) {
             self.door = Door::HalfOpen;
@@ -196,12 +196,12 @@ impl Gate {
         (self.until > now).then_some(self.until)
     }
 
-    /// What the last closure is for.
+    /// The cause of the last closure.
     pub(crate) const fn cause(&self) -> PauseCause {
         self.cause
     }
 
-    /// What it is closed for, if it is.
+    /// Why it is closed, if it is.
     pub(crate) fn closed_for(&self, now: Instant) -> Option<PauseCause> {
         (self.until > now).then_some(self.cause)
     }
@@ -226,7 +226,7 @@ mod tests {
             Admit::At { at: at(10), cause: WaitCause::Gate { cause: PauseCause::Program } }
         );
         assert!(gate.admit(at(10), None).is_now());
-        assert!(gate.left(at(10), 7), "the canary");
+        assert!(gate.sent(at(10), 7), "the canary");
         assert_eq!(gate.admit(at(11), None), Admit::OnRelease { cause: WaitCause::Canary });
         assert_eq!(gate.passed(6), None, "an older call is no canary");
         assert!(gate.passed(7).is_some());
@@ -237,7 +237,7 @@ mod tests {
     fn where_refusals_are_fast_silence_opens_too() {
         let mut gate = Gate::new();
         gate.hold_for_canary(at(10));
-        gate.left(at(10), 1);
+        gate.sent(at(10), 1);
         assert_eq!(gate.admit(at(10), Some(SILENCE)), Admit::At { at: at(10) + SILENCE, cause: WaitCause::Canary });
         assert_eq!(gate.silent(at(10), SILENCE), None, "not yet");
         assert_eq!(gate.silent(at(11), SILENCE).map(|opened| opened.canary), Some(at(10)));
@@ -253,7 +253,7 @@ mod tests {
             gate.close(now, Duration::from_secs(1), Duration::from_secs(5), 1.0);
             assert_eq!(gate.closed_until(now), Some(now + Duration::from_secs(expected)));
             now += Duration::from_secs(expected);
-            gate.left(now, 1);
+            gate.sent(now, 1);
         }
         assert_eq!(gate.passed(1).map(|opened| opened.closed), Some(Duration::from_secs(18)));
     }
@@ -264,28 +264,28 @@ mod tests {
         gate.hold_for_canary(at(10));
         gate.hold(at(5));
         assert_eq!(gate.closed_until(at(6)), Some(at(10)));
-        gate.left(at(10), 1);
+        gate.sent(at(10), 1);
         gate.lost(1);
         assert!(gate.admit(at(10), None).is_now());
     }
 
     #[test]
-    fn a_wait_that_is_told_again_and_again_is_counted() {
+    fn a_repeated_hint_is_counted() {
         let mut gate = Gate::new();
         let mut reopened = |wait: Option<u64>| {
             match wait {
-                Some(wait) => gate.told(at(0), Duration::from_secs(wait)),
+                Some(wait) => gate.close_for_hint(at(0), Duration::from_secs(wait)),
                 None => gate.close(at(0), SILENCE, SILENCE, 1.0),
             }
-            gate.left(at(100), 1);
+            gate.sent(at(100), 1);
             gate.passed(1).map(|opened| opened.closure)
         };
-        let again = |times| Some(Closure::ToldAgain { wait: Duration::from_secs(60), times });
-        assert_eq!(reopened(Some(60)), Some(Closure::Told));
+        let again = |times| Some(Closure::SameHint { wait: Duration::from_secs(60), times });
+        assert_eq!(reopened(Some(60)), Some(Closure::Hint));
         assert_eq!(reopened(Some(60)), again(1));
         assert_eq!(reopened(Some(60)), again(2));
-        assert_eq!(reopened(Some(41)), Some(Closure::ToldAnew), "it counts down");
+        assert_eq!(reopened(Some(41)), Some(Closure::NewHint), "it counts down");
         assert_eq!(reopened(None), Some(Closure::Own));
-        assert_eq!(reopened(Some(41)), Some(Closure::Told), "all forgotten");
+        assert_eq!(reopened(Some(41)), Some(Closure::Hint), "the first again");
     }
 }

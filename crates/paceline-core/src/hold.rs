@@ -8,7 +8,7 @@ use crate::retry::unknown_quota;
 use crate::state::PauseState;
 use crate::time::Instant;
 
-/// A call that leaves so soon after a wait has honoured it.
+/// A call sent this soon after a wait has honoured it.
 const HONOURED: Duration = Duration::from_secs(1);
 
 /// Whether an account or a scope is held or stopped.
@@ -31,7 +31,7 @@ impl Hold {
         }
     }
 
-    /// What another pacer can go on with.
+    /// The state that another pacer can restore.
     pub(crate) fn export(&self, now: Instant) -> Option<PauseState> {
         let (until, cause) = self.until.filter(|(until, _)| *until > now)?;
         Some(PauseState { left: until - now, cause })
@@ -44,15 +44,15 @@ impl Hold {
         until
     }
 
-    /// How long to wait for a quota whose end is not known.
+    /// Guesses the wait for a quota whose end is not known.
     pub(crate) fn guess(&mut self) -> Duration {
         let wait = unknown_quota(self.guesses);
         self.guesses = self.guesses.saturating_add(1);
         wait
     }
 
-    /// A limit of a day or longer asked for a wait. Says whether it refused a call that had left right after the last such
-    /// wait: then these waits are for another counter, and when this one opens is not known.
+    /// A limit of a day or longer asked for a wait. Returns whether it refused a call sent right after the last such wait: then
+    /// the waits are for another counter, and the end of this one is not known.
     pub(crate) fn is_in_vain(&mut self, now: Instant, sent: Instant, wait: Duration) -> bool {
         let over = self.long_wait_over.replace(now + wait);
         over.is_some_and(|over| (over..=over + HONOURED).contains(&sent))
@@ -72,7 +72,7 @@ impl Hold {
         *self = Self::default();
     }
 
-    /// Ends a hold whose time has come. Says whether it did.
+    /// Ends a hold that is over. Returns whether it did.
     pub(crate) fn expire(&mut self, now: Instant) -> bool {
         let over = self.until.is_some_and(|(until, _)| until <= now);
         if over {
@@ -81,7 +81,7 @@ impl Hold {
         over
     }
 
-    /// Whether nothing holds, and nothing is remembered of earlier holds.
+    /// Whether no hold is active and no state of earlier holds is left.
     pub(crate) const fn is_clear(&self) -> bool {
         !self.is_active() && self.guesses == 0 && self.long_wait_over.is_none()
     }
@@ -99,7 +99,7 @@ impl Hold {
     }
 }
 
-/// A clock that stands still while its scope is held or stopped: deadlines are counted on it.
+/// A clock for deadlines that stands still while its scope is held or stopped.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RunningClock {
     stood: Duration,
@@ -107,7 +107,7 @@ pub(crate) struct RunningClock {
 }
 
 impl RunningClock {
-    /// The scope is held from now on, or no longer.
+    /// Stops the clock or lets it run.
     pub(crate) fn set_standing(&mut self, now: Instant, standing: bool) {
         match (self.since, standing) {
             (None, true) => self.since = Some(now),
@@ -124,7 +124,7 @@ impl RunningClock {
         deadline.saturating_sub(self.stood(now))
     }
 
-    /// The deadline that [`RunningClock::read`] was given, later by what the clock has stood since.
+    /// The deadline that [`RunningClock::read`] was given, later by the time that the clock has stood still since.
     pub(crate) fn deadline(&self, now: Instant, reading: Instant) -> Instant {
         reading + self.stood(now)
     }

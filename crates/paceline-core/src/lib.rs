@@ -52,4 +52,4 @@ pub use rng::Rng;
 pub use snapshot::{QuotaSnapshot, ScopeSnapshot, ScopeState, Snapshot, Totals};
 pub use state::{Announcement, LearntState, LevelState, NewerState, PacerState, PauseState, TakenState, WindowState};
 pub use time::{Instant, Timestamp};
-pub use units::{duration_words, leading_number, parse_duration};
+pub use units::{format_duration, leading_number, parse_duration};

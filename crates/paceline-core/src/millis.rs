@@ -1,4 +1,4 @@
-//! Durations as whole milliseconds: what has been is cut off, so that it is never taken for older than it is.
+//! Durations as whole milliseconds, rounded down, so that an age is never too large.
 
 use core::time::Duration;
 
@@ -16,7 +16,7 @@ fn of(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The same where there may be none.
+/// Optional durations.
 pub(crate) mod or_none {
     use core::time::Duration;
 

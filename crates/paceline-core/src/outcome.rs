@@ -1,4 +1,4 @@
-//! What happened to a call, and what follows from it.
+//! The outcome of a call.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -7,7 +7,7 @@ use core::time::Duration;
 
 use crate::cost::{Cost, Dimension};
 
-/// The kinds of answer that matter to a pacer. Each decides what suffers: the item, the pace, both or neither.
+/// The kinds of outcome that a pacer distinguishes. Each affects the item, the pace, both or neither.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Class {
     /// A usable answer.
@@ -28,7 +28,7 @@ pub enum Class {
     Filtered,
     /// Part of a batch was accepted: the rest is sent again.
     Partial,
-    /// We gave the call up ourselves: it frees its place and teaches nothing.
+    /// The caller abandoned the call: it frees its place and teaches nothing.
     Abandoned,
 }
 
@@ -63,8 +63,8 @@ impl Class {
         }
     }
 
-    /// The words that name it to people, in the log and in reports.
-    pub const fn words(self) -> &'static str {
+    /// A short description for people, in the log and in reports.
+    pub const fn description(self) -> &'static str {
         match self {
             Self::Success => "success",
             Self::Throttled => "rate limit hit",
@@ -96,7 +96,7 @@ impl fmt::Display for Class {
     }
 }
 
-/// How far an answer reaches.
+/// What an outcome applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum LimitScope {
     /// The item alone.
@@ -115,12 +115,12 @@ pub struct Hint {
     pub wait: Duration,
     /// Given in milliseconds or finer, so it is no rounding.
     pub exact: bool,
-    /// Where the server said so, for the log: a header's name, `message`. It decides nothing.
+    /// Its source, for the log: a header's name, `message`. It decides nothing.
     pub from: &'static str,
 }
 
 impl Hint {
-    /// A wait of which the log says no more than that it comes from the server.
+    /// A hint whose source the log gives as `server`.
     pub const fn new(wait: Duration, exact: bool) -> Self {
         Self { wait, exact, from: "server" }
     }
@@ -135,11 +135,11 @@ pub enum RefillMode {
     Unknown,
     /// All at the reset: a fixed window.
     AtOnce,
-    /// Bit by bit until the reset: a bucket or a sliding window.
+    /// Gradually until the reset: a bucket or a sliding window.
     Gradually,
 }
 
-/// What a response's headers said about one limit. Absent numbers were not reported.
+/// What a response's headers report about one limit. Absent numbers were not reported.
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct LimitReport {
@@ -155,11 +155,11 @@ pub struct LimitReport {
     /// The period that the limit refers to, where it is known or could be derived.
     #[cfg_attr(feature = "serde", serde(rename = "window_ms", with = "crate::millis::or_none", default))]
     pub window: Option<Duration>,
-    /// How the limit comes back.
+    /// How the limit is refilled.
     pub restores: RefillMode,
 }
 
-/// What to do where nothing tells whether a call was done, and a second one would do it twice.
+/// What to do if it is unknown whether a call was executed, and a second one would execute it twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum UnknownOutcome {
     /// It is sent again, like a call whose end is known or that may be repeated.
@@ -190,29 +190,29 @@ impl UnknownOutcome {
 pub struct Outcome {
     /// What happened.
     pub class: Class,
-    /// How far it reaches; only read for throttled, quota and account outcomes.
+    /// What it applies to; only read for throttled, quota and account outcomes.
     pub reach: LimitScope,
-    /// How long the server said to wait.
+    /// The wait that the server asked for.
     pub hint: Option<Hint>,
     /// Limits that the response's headers announced.
     pub limits: Vec<LimitReport>,
-    /// What the call really cost, as far as the response said so; it replaces the estimate. A dimension that it does not
-    /// name stays as reserved, one that it names as 0 is given back.
+    /// The actual cost of the call, as far as the response reports it; it replaces the estimate. A dimension that it does not
+    /// name stays as reserved, one that it names as 0 is refunded.
     pub usage: Option<Cost>,
     /// The limit that refused is one of a day or longer, however short the wait. Asked for such a wait twice in a row, the
     /// pacer takes the quota for used up.
     pub long_period: bool,
     /// The answer names no quota: one counts as used up because the wait is so long. Only read for
-    /// [`Class::QuotaExhausted`], whose hold then says that the server asked for a pause.
+    /// [`Class::QuotaExhausted`], whose hold then has the cause that the server asked for a pause.
     pub unnamed: bool,
-    /// No server took the call: no name, no route, no connection. That says something about the way there and nothing about the
-    /// item, so it counts against no bound of retries: the caller has to end what can never be reached. Only read for transient
+    /// No server received the call: no name, no route, no connection. That concerns the network and not the item, so it counts
+    /// against no bound of retries: the caller has to give up a server that can never be reached. Only read for transient
     /// and overloaded outcomes. Default: false.
     pub unsent: bool,
-    /// Nothing tells whether the call was done, it must not be done twice, and that is what follows. Not read of a success.
+    /// What follows if it is unknown whether the call was executed, and it must not be executed twice. Not read for a success.
     /// Default: it is sent again.
     pub unknown: UnknownOutcome,
-    /// Why, in the provider's words or ours; kept as the reason when a scope stops.
+    /// Why, as the provider's message or ours; kept as the reason when a scope stops.
     pub reason: Option<Arc<str>>,
 }
 
@@ -247,8 +247,8 @@ impl Outcome {
         self
     }
 
-    /// With the cost that the response reported. What it does not name stays as reserved: tokens alone give no request
-    /// back.
+    /// With the cost that the response reported. A dimension that it does not name stays as reserved: tokens alone refund no
+    /// request.
     #[must_use]
     pub fn with_usage(mut self, usage: Cost) -> Self {
         self.usage = Some(usage);

@@ -1,4 +1,4 @@
-//! Who waits: by priority, then arrival; those that are not due yet wait apart.
+//! Waiting requests: by priority, then arrival; those that are not due yet are kept apart.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -43,9 +43,8 @@ impl Queue {
         }
     }
 
-    /// Moves what has become due to the others that may leave. More than wait there already are merged with them in one go:
+    /// Moves requests that have become due to the ready ones, and returns them. More than are ready already are merged in one go:
     /// of ten thousand that become due together the first would wait for all the others.
-    /// Says which those are.
     pub(crate) fn promote(&mut self, now: Instant) -> Vec<Place> {
         let mut due = Vec::new();
         while let Some(first) = self.delayed.first_entry()
@@ -66,15 +65,15 @@ impl Queue {
         self.ready.first().copied()
     }
 
-    /// The first that is due, but for such ones: one of the first `n` that is as urgent goes before them.
+    /// The first that is due and not `such`, among the first `n` of the same priority; else the first.
     pub(crate) fn first_but(&self, n: usize, such: impl Fn(Slot) -> bool) -> Option<Place> {
         let first = self.head()?;
         let mut as_urgent = self.ready.iter().take(n).take_while(|place| place.0 == first.0);
         Some(as_urgent.find(|place| !such(place.2)).copied().unwrap_or(first))
     }
 
-    /// How many of those that are due go before one that would come in now. Counted from the end that is nearer: a newcomer
-    /// goes behind all of its priority, a retry before most.
+    /// How many ready requests go before one that would be queued now. Counted from the nearer end: a new request goes behind all
+    /// of its priority, a retry before most.
     pub(crate) fn ahead_of(&self, priority: i32, arrival: u64) -> u64 {
         let place = (Reverse(priority), arrival, Slot::MIN);
         let (mut ahead, mut behind) = (self.ready.range(..place), self.ready.range(place..));

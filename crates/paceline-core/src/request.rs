@@ -69,23 +69,24 @@ impl fmt::Debug for ScopeId {
     }
 }
 
-/// One request in a pacer, from [`enqueue`](crate::Pacer::enqueue) to its end.
+/// The handle of one request in a pacer, from [`enqueue`](crate::Pacer::enqueue) to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket {
     pub(crate) slot: u32,
     pub(crate) generation: u32,
 }
 
-/// A wish to send one call.
+/// A request to send one call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request {
-    /// Where it belongs.
+    /// Its scope.
     pub scope: ScopeId,
     /// What it is expected to cost.
     pub cost: Cost,
     /// Higher goes first. Default 0.
     pub priority: i32,
-    /// Which item it is for: the breaker wants failures of several. `None`: an item of its own, numbered like its arrival.
+    /// The item that it is for: the breaker opens on failures of several items. `None`: an item of its own, numbered like its
+    /// arrival.
     pub item: Option<u64>,
     /// Its place among those of the same priority; a retry keeps it. `None`: behind all so far.
     pub arrival: Option<u64>,
@@ -98,10 +99,10 @@ pub struct Request {
     /// Not to be sent before this.
     pub not_before: Option<Instant>,
     /// Not to be sent after this; time in a held or stopped scope does not count. A request that certainly cannot start
-    /// before goes at once ([`Event::Expired`]).
+    /// before expires at once ([`Event::Expired`]).
     pub deadline: Option<Instant>,
-    /// The longest wait that it takes where it is known to be kept out: beyond that it goes at once ([`Event::Deferred`]). It is
-    /// counted from the moment when that is known, or from the request's own due time where that is later; time in the queue
+    /// The longest known wait that it accepts; a longer one defers it at once ([`Event::Deferred`]). It is
+    /// counted from the moment when the wait is known, or from the request's own due time where that is later; time in the queue
     /// behind others does not count. Default: none, it waits as long as it takes.
     pub max_wait: Option<MaxWait>,
 }
@@ -171,14 +172,14 @@ pub enum GiveUp {
     Deferrals,
     /// The next try would come after the deadline.
     Deadline,
-    /// Nothing tells whether the last call was done, and it must not be done twice.
+    /// Whether the last call was executed is unknown, and it must not be executed twice.
     Unknown,
-    /// The same, and a person decides whether it is sent again.
+    /// As [`Unknown`](Self::Unknown), and a person decides whether it is sent again.
     Held,
 }
 
 impl GiveUp {
-    /// The word used in files and JSON.
+    /// The name used in files and JSON.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Refused(class) => class.as_str(),
@@ -204,7 +205,7 @@ impl fmt::Display for GiveUp {
     }
 }
 
-/// What a pacer wants its driver to do or to know.
+/// What the driver of a pacer has to do or to know.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Event {
@@ -215,7 +216,7 @@ pub enum Event {
         /// It tests a failing server: its failure counts against no item.
         probe: bool,
     },
-    /// The deadline of a waiting request has passed, or certainly passes before it may start; it is gone.
+    /// The deadline of a waiting request has passed, or certainly passes before it may start; the pacer has removed it.
     Expired {
         /// The request.
         ticket: Ticket,
@@ -225,20 +226,20 @@ pub enum Event {
         /// of a pause that the server asked for, the next test of a failing server, or room in a full window.
         earliest: Option<Instant>,
     },
-    /// A waiting request is known to be kept out for longer than its [`max_wait`](Request::max_wait); it is gone, and nothing of
-    /// it is left in the pacer.
+    /// The known wait of a request exceeds its [`max_wait`](Request::max_wait); the pacer has removed it, and keeps nothing of
+    /// it.
     Deferred {
         /// The request.
         ticket: Ticket,
-        /// As it was. It knows its arrival number: enqueued again, it goes before those that came after it.
+        /// As it was. It knows its arrival number: enqueued again, it goes before requests with a later one.
         request: Box<Request>,
         /// When it could have started at the earliest.
         until: Instant,
-        /// What keeps it out until then: [`Held`](crate::WaitCause::Held), [`Gate`](crate::WaitCause::Gate),
+        /// Why it waits until then: [`Held`](crate::WaitCause::Held), [`Gate`](crate::WaitCause::Gate),
         /// [`Breaker`](crate::WaitCause::Breaker) or [`Quota`](crate::WaitCause::Quota).
         reason: WaitReason,
     },
-    /// New limits leave no room for a waiting request; it is gone.
+    /// A waiting request exceeds a limit of a new configuration; the pacer has removed it.
     Refused {
         /// The request.
         ticket: Ticket,
@@ -251,7 +252,7 @@ pub enum Event {
         scope: ScopeId,
         /// Calls that may be in flight now, a learnt cap included.
         limit: u32,
-        /// Calls a second that are believed to be right now, under [`Pace::Auto`](crate::Pace::Auto).
+        /// The estimated limit in calls a second, under [`Pace::Auto`](crate::Pace::Auto).
         rate: Option<f64>,
     },
     /// Nothing leaves before `until`: the server asked for it, or refused everything.
@@ -296,7 +297,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_reason_has_its_word() {
+    fn each_reason_has_its_name() {
         let reasons = [GiveUp::Refused(Class::Filtered), GiveUp::Retries, GiveUp::Deferrals, GiveUp::Deadline];
         assert_eq!(reasons.map(GiveUp::as_str), ["filtered", "max_retries", "max_deferrals", "deadline"]);
     }

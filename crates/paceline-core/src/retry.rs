@@ -1,4 +1,4 @@
-//! What follows from the end of a call for its item: done, again, or never. Everything that sends items again decides here.
+//! Retry decisions: whether an item is done, retried or given up after a call. Every retry of an item is decided here.
 
 use core::time::Duration;
 
@@ -7,7 +7,7 @@ use crate::outcome::{Class, LimitScope, Outcome, UnknownOutcome};
 use crate::request::GiveUp;
 use crate::rng::Rng;
 
-/// What is known of an item whose call has ended, besides the outcome. The default is a first call without a deadline.
+/// The history of an item whose call has ended. The default is a first call without a deadline.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tried {
     /// Calls before this one that count against [`Retry::max_retries`].
@@ -20,8 +20,8 @@ pub struct Tried {
     pub free: u32,
     /// The time until the item's deadline. Default: it has none.
     pub left: Option<Duration>,
-    /// The call only tested a failing server, and its item sits out for so long if the server still fails: one item that
-    /// always fails must not keep the others out. Such a failure counts against no bound.
+    /// The call only tested a failing server, and its item waits so long if the server still fails: one item that always fails
+    /// must not keep the others from testing it. Such a failure counts against no bound.
     pub probe: Option<Duration>,
     /// The wait that a judge or the hold of the scope chose in place of the backoff.
     pub chosen: Option<Duration>,
@@ -29,7 +29,7 @@ pub struct Tried {
     pub at_least: Duration,
 }
 
-/// What a call counts as.
+/// The bound that a call counts against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counted {
     /// Against the bound of retries.
@@ -38,9 +38,9 @@ pub enum Counted {
     Deferral,
     /// Against no bound: it tested a failing server, or reached none.
     Probe,
-    /// Against no bound: the caller gave it up.
+    /// Against no bound: the caller abandoned it.
     Abandoned,
-    /// Nothing: it was never made.
+    /// Against no bound: it was never sent.
     Nothing,
 }
 
@@ -121,7 +121,7 @@ pub fn decide(config: &Retry, pace: Pace, tried: &Tried, outcome: &Outcome, rng:
     Decision { counted, then }
 }
 
-/// The bound in the way of another call, whenever it would be.
+/// The bound that forbids another call, whatever its wait.
 fn bound(config: &Retry, tried: &Tried, class: Class, counted: Counted) -> Option<GiveUp> {
     match (class, counted) {
         (class, _) if class.is_final() => Some(GiveUp::Refused(class)),
@@ -132,7 +132,7 @@ fn bound(config: &Retry, tried: &Tried, class: Class, counted: Counted) -> Optio
     }
 }
 
-/// The wait before the next call: the item's own, and no less than the server and its scope ask for.
+/// The wait before the next call: the item's own, and no less than the waits that the server and the scope ask for.
 fn wait(config: &Retry, pace: Pace, tried: &Tried, outcome: &Outcome, rng: &mut Rng) -> Duration {
     let hint = outcome.hint.map(|hint| hint.wait);
     let at_once = outcome.class == Class::Transient && hint == Some(Duration::ZERO);
@@ -155,7 +155,7 @@ fn wait(config: &Retry, pace: Pace, tried: &Tried, outcome: &Outcome, rng: &mut 
     own.max(hint.unwrap_or_default()).max(tried.at_least)
 }
 
-/// The longest own wait of a throttled item under the responsive pace, whose delay all calls of the scope wait for anyway.
+/// The longest own wait of a throttled item under the responsive pace, whose delay applies to all calls of the scope anyway.
 const LONGEST_RESPONSIVE: Duration = Duration::from_secs(5);
 
 fn throttled(config: &Retry, pace: Pace, tried: &Tried, outcome: &Outcome, rng: &mut Rng) -> Duration {
@@ -171,13 +171,13 @@ fn throttled(config: &Retry, pace: Pace, tried: &Tried, outcome: &Outcome, rng: 
 const FIRST_GUESS: Duration = Duration::from_secs(300);
 const LONGEST_GUESS: Duration = Duration::from_secs(3_600);
 
-/// The wait for a quota whose end is not known, after so many that were in vain.
-pub(crate) fn unknown_quota(in_vain: u32) -> Duration {
-    FIRST_GUESS.saturating_mul(2_u32.saturating_pow(in_vain)).min(LONGEST_GUESS)
+/// The wait for a quota whose end is not known, after so many earlier waits that were too short.
+pub(crate) fn unknown_quota(too_short: u32) -> Duration {
+    FIRST_GUESS.saturating_mul(2_u32.saturating_pow(too_short)).min(LONGEST_GUESS)
 }
 
 impl UnknownOutcome {
-    /// What ends the item instead of another call.
+    /// Why the item ends instead of being sent again, if it does.
     pub const fn ends(self) -> Option<GiveUp> {
         match self {
             Self::Resend => None,
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_probe_counts_for_no_item_and_any_other_answer_as_ever() {
+    fn a_failed_probe_counts_for_no_item_and_any_other_answer_as_usual() {
         let probe = Tried { attempts: 3, probe: Some(4 * S), ..Tried::default() };
         let counted = |class| decide(&config(), Pace::Auto, &probe, &Outcome::new(class), &mut Rng::new(1));
         let sits_out = Then::Again(4 * S);

@@ -1,7 +1,7 @@
 //! The lower of the two levels: what one model, endpoint family or table has of its own.
 
-mod carry;
-mod foresee;
+mod export;
+mod forecast;
 mod snapshot;
 
 use alloc::sync::Arc;
@@ -31,17 +31,16 @@ use crate::time::Instant;
 /// A hint above this holds the whole scope; a shorter one in whole seconds is mostly rounding.
 const HOLDING_HINT: Duration = Duration::from_secs(1);
 
-/// What an idle scope has learnt is worth nothing after that: a belief that another process is that old counts a sixty-fourth,
-/// and its cap is forgotten.
-const KEEPS: Duration = Duration::from_mins(60);
+/// How long an idle scope keeps what it has learnt: a restored rate of that age counts a sixty-fourth, and a cap is dropped.
+const RETENTION: Duration = Duration::from_mins(60);
 
-/// The same where nothing was refused: a start finds its way again as fast.
-const KEEPS_START: Duration = Duration::from_mins(10);
+/// How long it does where nothing was refused: a new start learns as fast.
+const RETENTION_STARTING: Duration = Duration::from_mins(10);
 
 /// No scope starts faster than this, in calls a second.
 pub(crate) const FASTEST_START: f64 = 1e6;
 
-/// A limit on a longer window says nothing about how fast its calls may leave.
+/// A limit on a longer window does not bound the rate.
 const LONGEST_PACE: Duration = Duration::from_mins(1);
 
 #[derive(Clone, Debug)]
@@ -62,7 +61,7 @@ pub(crate) struct Scope {
     /// The number of the newest call that left.
     last: u64,
     spent: Cost,
-    /// What its calls in flight reserved: so much of its windows may come back.
+    /// What its calls in flight reserved: at most so much may be refunded to its windows.
     out: Cost,
     /// Since when nothing waits or is in flight.
     idle: Option<Instant>,
@@ -111,7 +110,7 @@ impl Scope {
         &self.quotas
     }
 
-    /// When a call of that cost may leave, as far as this scope is concerned.
+    /// When a call of that cost may leave, by the rules of this scope.
     pub(crate) fn admit(&self, now: Instant, cost: &Cost) -> Admit {
         let own = self
             .hold
@@ -142,9 +141,9 @@ impl Scope {
         self.idle = if busy { None } else { self.idle.or(Some(now)) };
     }
 
-    /// Whether a new scope of that name would do as well: it is idle, its limits are unused, nothing holds it, and what it
-    /// has learnt is nothing or old.
-    pub(crate) fn is_worth_nothing(&self, now: Instant) -> bool {
+    /// Whether the scope may be evicted: it is idle, its limits are unused, nothing holds it, and it has learnt nothing or long
+    /// ago, so that a new scope of that name does as well.
+    pub(crate) fn is_evictable(&self, now: Instant) -> bool {
         let Some(idle) = self.idle.map(|since| now - since) else { return false };
         let begun = !self.hold.is_clear() || !self.gate.is_open() || !self.breaker.is_clear();
         let learnt = match self.pace {
@@ -152,36 +151,36 @@ impl Scope {
             Pace::Fixed | Pace::None => false,
             Pace::Aimd | Pace::Responsive | Pace::Linear | Pace::Exponential => true,
         };
-        let keeps = if begun || learnt { KEEPS } else { KEEPS_START };
-        idle >= keeps
+        let retention = if begun || learnt { RETENTION } else { RETENTION_STARTING };
+        idle >= retention
             && !self.hold.is_active()
             && self.next_reopening().is_none()
             && self.quotas.is_unused(now)
             && self.announced.iter().all(|limit| limit.is_over(now))
     }
 
-    /// The next waiter waits for a full window.
+    /// Notes that the next waiter waits for a full window.
     pub(crate) fn note_full(&mut self) {
         self.quotas.note_full();
     }
 
     /// A call leaves.
-    pub(crate) fn leave(&mut self, now: Instant, wanted: Instant, cost: &Cost) -> Flight {
+    pub(crate) fn send(&mut self, now: Instant, wanted: Instant, cost: &Cost) -> Flight {
         self.last += 1;
-        let probe = self.breaker.left();
+        let probe = self.breaker.sent();
         self.in_flight.take();
         let in_flight = self.in_flight.now();
-        let canary = self.gate.left(now, self.last);
-        self.announced.iter_mut().for_each(|limit| limit.leaves(now, self.spent.get(&limit.dimension)));
+        let canary = self.gate.sent(now, self.last);
+        self.announced.iter_mut().for_each(|limit| limit.sent(now, self.spent.get(&limit.dimension)));
         self.spent.add(cost);
         self.out.add(cost);
         let (tokens, spent) = (cost.get(&Dimension::Tokens), self.spent.clone());
-        let told = self.announced.iter().any(|limit| limit.holds_back(now));
-        let flight = Flight { number: self.last, sent: now, probe, in_flight, tokens, spent, told };
+        let server_limited = self.announced.iter().any(|limit| limit.holds_back(now));
+        let flight = Flight { number: self.last, sent: now, probe, in_flight, tokens, spent, server_limited };
         if self.pace == Pace::Auto {
-            self.learnt.left(now, &self.gate, &flight, canary);
+            self.learnt.sent(now, &self.gate, &flight, canary);
         }
-        self.spacing.left(now);
+        self.spacing.sent(now);
         self.quotas.take(now, wanted, cost);
         flight
     }
@@ -192,15 +191,15 @@ impl Scope {
         self.out.subtract(cost);
     }
 
-    /// A call that was granted never left: all it took is given back.
+    /// A granted call was never sent: all its units are refunded.
     pub(crate) fn unsend(&mut self, now: Instant, flight: &Flight, cost: &Cost) {
         self.ended(cost);
         self.quotas.settle(now, flight.sent, cost, &Cost::zero());
-        self.learnt.never_left(flight.number);
+        self.learnt.never_sent(flight.number);
         self.lost(flight);
     }
 
-    /// Replaces the estimate by what the call really cost.
+    /// Replaces the estimated cost by the actual one.
     pub(crate) fn settle(&mut self, now: Instant, flight: &Flight, reserved: &Cost, actual: &Cost) {
         self.quotas.settle(now, flight.sent, reserved, actual);
         for limit in self.announced.iter().filter(|limit| limit.is_older_than(flight.number)) {
@@ -210,15 +209,15 @@ impl Scope {
         }
     }
 
-    /// Remembers what the headers of a response announced, and whether it contradicts what they had announced before.
+    /// Records the limits that a response's headers announced, and whether the response contradicts earlier ones.
     pub(crate) fn learn(&mut self, flight: &Flight, cost: &Cost, outcome: &Outcome) {
         let reports = &outcome.limits;
-        if outcome.class == Class::Throttled && outcome.reach != LimitScope::Item && flight.told {
+        if outcome.class == Class::Throttled && outcome.reach != LimitScope::Item && flight.server_limited {
             let has_room = |limit: &ServerLimits| {
-                let mut said = reports.iter().filter(|report| report.dimension == limit.dimension);
-                said.any(|report| report.remaining.is_some_and(|left| left >= cost.get(&limit.dimension).max(1)))
+                let mut of_limit = reports.iter().filter(|report| report.dimension == limit.dimension);
+                of_limit.any(|report| report.remaining.is_some_and(|left| left >= cost.get(&limit.dimension).max(1)))
             };
-            // Where the refusal itself says that there is room, another limit refused.
+            // Where the refusal itself announces room, another limit refused.
             self.announced.iter_mut().filter(|limit| !has_room(limit)).for_each(ServerLimits::contradicted);
         }
         if outcome.class == Class::Success {
@@ -241,7 +240,7 @@ impl Scope {
         }
     }
 
-    /// Calls a second that all announced limits together let pass, at what calls have cost so far.
+    /// Calls a second that all announced limits together allow, at the average cost so far.
     fn announced_rate(&self) -> Option<f64> {
         let rate = self.announced.iter().try_fold(f64::INFINITY, |least, limit| {
             let units_a_call = self.spent.get(&limit.dimension) as f64 / self.last.max(1) as f64;
@@ -250,7 +249,7 @@ impl Scope {
         rate.filter(|rate| rate.is_finite())
     }
 
-    /// Ends a hold or a closure whose time has come. Says whether one did: then the work leaves at the refill rate.
+    /// Ends a hold or a closure that is over. Returns whether one was: then the calls leave at the refill rate.
     pub(crate) fn reopens(&mut self, now: Instant) -> bool {
         if let Some(reopening) = self.silence().and_then(|silence| self.gate.silent(now, silence)) {
             self.learnt.reopened(now, &reopening);
@@ -272,7 +271,7 @@ impl Scope {
         self.clock.set_standing(now, account || self.hold.is_active());
     }
 
-    /// A call succeeded: the pace is right, the server works. Says whether that opened the gate.
+    /// A call succeeded: the pace is right, the server works. Returns whether that opened the gate.
     pub(crate) fn passed(&mut self, now: Instant, flight: &Flight, item: u64) -> (bool, Option<Change>) {
         self.in_flight.succeeded(flight.number);
         self.hold.passed();
@@ -287,7 +286,7 @@ impl Scope {
         (reopening.is_some(), self.breaker.answered(now, item, false, flight.probe))
     }
 
-    /// The server answered without judging the pace.
+    /// The server's answer says nothing about the pace.
     pub(crate) fn answered(&mut self, now: Instant, flight: &Flight, item: u64) -> Option<Change> {
         self.proves_nothing(flight);
         self.breaker.answered(now, item, false, flight.probe)
@@ -307,7 +306,7 @@ impl Scope {
         self.breaker.lost(flight.probe);
     }
 
-    /// A refusal: slower, once per congestion epoch, unless it is taken for chance.
+    /// A refusal slows the scope down once per congestion epoch, unless it counts as random.
     pub(crate) fn refused(&mut self, now: Instant, flight: &Flight, refusal: Refusal, rng: &mut Rng) -> Reaction {
         let fell = self.in_flight.refused(flight.number, self.last);
         if self.pace != Pace::Auto {
@@ -328,7 +327,7 @@ impl Scope {
     }
 
     /// Whether everything is refused, so that one call will go first.
-    pub(crate) fn is_shut(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         !self.gate.is_open()
     }
 
@@ -337,20 +336,20 @@ impl Scope {
         self.breaker.has_just_failed()
     }
 
-    /// A success, as far as the delay between calls is concerned.
+    /// Shortens the delay between calls after a success.
     pub(crate) fn speed_up(&mut self, number: u64, rng: &mut Rng) {
         self.spacing.succeeded(number, self.last, rng);
     }
 
-    /// A throttled or overloaded answer, as far as the delay between calls is concerned.
+    /// Lengthens the delay between calls after a throttled or overloaded answer.
     pub(crate) fn slow_down(&mut self, now: Instant, number: u64, hint: Option<Duration>, rng: &mut Rng) {
         self.spacing.failed(now, number, self.last, hint, rng);
     }
 
-    /// Closes the gate for as long as the server asked, where that concerns the scope.
+    /// Closes the gate for the wait of a hint. Returns whether the hint is long or exact enough for that.
     pub(crate) fn obey(&mut self, now: Instant, hint: Hint, cause: PauseCause) -> bool {
         if hint.wait > HOLDING_HINT {
-            self.gate.close_for(cause, |gate| gate.told(now, hint.wait));
+            self.gate.close_for(cause, |gate| gate.close_for_hint(now, hint.wait));
         } else if hint.exact {
             self.gate.close_for(cause, |gate| gate.hold(now + hint.wait));
         }
@@ -397,7 +396,7 @@ impl Scope {
         (self.pace == Pace::Auto).then(|| self.learnt.silence())
     }
 
-    /// Without a learnt time of refusals, the next call may be the canary.
+    /// The answer decides nothing for a canary: unless silence opens the gate (`auto`), the next call may be the canary.
     fn proves_nothing(&mut self, flight: &Flight) {
         if self.pace != Pace::Auto {
             self.gate.lost(flight.number);
@@ -411,14 +410,14 @@ fn acting<'a>(tier: Option<&'a Limits>, config: &PacerConfig) -> &'a Limits {
     tier.filter(|_| config.pace != Pace::None).unwrap_or(NONE)
 }
 
-/// How a scope begins. Limits of a minute or less say how fast; longer ones only how much.
+/// The first rate of a scope. Only limits of a minute or less bound the rate.
 fn start(tier: &Limits, config: &PacerConfig) -> Start {
-    let told = || config.limits.quotas.iter().chain(&tier.quotas).filter(|quota| quota.window <= LONGEST_PACE);
-    let requests = told().filter(|quota| quota.dimension == Dimension::Requests);
+    let configured = || config.limits.quotas.iter().chain(&tier.quotas).filter(|quota| quota.window <= LONGEST_PACE);
+    let requests = configured().filter(|quota| quota.dimension == Dimension::Requests);
     let rate = requests.map(|quota| quota.limit as f64 / quota.window.as_secs_f64()).reduce(f64::min);
     match config.start {
         Some(rate) => Start::At(rate),
-        None if told().next().is_some() => Start::Told(rate.map(|rate| rate.min(FASTEST_START))),
+        None if configured().next().is_some() => Start::Configured(rate.map(|rate| rate.min(FASTEST_START))),
         None => Start::Slow,
     }
 }

@@ -1,10 +1,10 @@
 //! A limit that the server's headers announce. It only ever holds back: it never sets a rate.
 //!
-//! Headers are one response old, so the calls that left since the one that carried them are subtracted. Beyond that a small
-//! part of what is left stays unused, and nothing when less than 50 units are left: a caller that has few needs them all. A
-//! refusal that contradicts the count leaves a part of the whole limit alone for a while. Headers that promise too much
-//! change nothing; headers that say less than the truth are obeyed until their own reset. A window that has been reset is
-//! known to hold its limit again and no more: that much leaves before a header of the new window has come.
+//! Headers are one response old, so the calls sent since the one that carried them are subtracted. Beyond that a small part of
+//! the remaining units stays unused, and nothing when less than 50 remain: a caller that has few needs them all. A refusal that
+//! contradicts the count reserves a part of the whole limit for a while. Headers that announce too much change nothing; headers
+//! that announce too little are obeyed until their reset. A window that has been reset holds its limit again and no more: so
+//! many units leave before a header of the new window arrives.
 
 use core::time::Duration;
 
@@ -14,8 +14,8 @@ use crate::outcome::{LimitReport, RefillMode};
 use crate::state::Announcement;
 use crate::time::{Instant, nanos};
 
-/// One part in so many stays unused, 2 %: of what is left, in whole units, or of the limit once a refusal has shown that the
-/// count is not to be trusted. 5 % costs speed.
+/// One part in so many stays unused, 2 %: of the remaining units, in whole units, or of the limit once a refusal has shown that
+/// the count is wrong. 5 % costs speed.
 const KEEP_ONE_IN: u64 = 50;
 
 /// The count is trusted again once so many times the limit has been admitted without another such refusal.
@@ -24,10 +24,10 @@ const TRUSTED_AFTER: u64 = 50;
 /// A shorter reset of a fixed window is mostly rounding: obeying it is worse than nothing.
 const TICK: Duration = Duration::from_secs(1);
 
-/// An empty limit of unknown kind is waited for when it comes back within this.
+/// An empty limit of unknown kind holds back only if its reset is within this.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The call that carried a report: which one it was, when it left, and what had been spent once it had.
+/// The call that carried a report: its number, when it was sent, and what the scope had spent by then, this call included.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Carrier {
     pub(crate) number: u64,
@@ -50,7 +50,7 @@ pub(crate) struct ServerLimits {
 }
 
 impl ServerLimits {
-    /// Nothing when a number is missing: an absent field changes nothing that was learnt before.
+    /// None when a number is missing: then earlier reports stay in force.
     pub(crate) fn new(report: &LimitReport, carrier: Carrier) -> Option<Self> {
         Some(Self {
             dimension: report.dimension.clone(),
@@ -64,7 +64,7 @@ impl ServerLimits {
         })
     }
 
-    /// What a pacer of the same account can go on with.
+    /// The state that another pacer of the same account can restore.
     pub(crate) fn announcement(&self, now: Instant, spent: u64) -> Announcement {
         let report = LimitReport {
             dimension: self.dimension.clone(),
@@ -78,16 +78,16 @@ impl ServerLimits {
         Announcement { report, ago: now.saturating_since(self.carrier.sent), spent_since }
     }
 
-    /// Takes over a report that a later call carried.
+    /// Replaces the report by one that a later call carried.
     pub(crate) fn update(&mut self, newer: Self) {
         if newer.carrier.number > self.carrier.number && !self.has_turned_since(&newer) {
             *self = Self { wary: self.wary, ..newer };
         }
     }
 
-    /// A call leaves, after `spent` so far. It is the first of a new window if the last one has been reset: then the whole limit
-    /// is left, until the first answer says better. Where the window's length is not known, it is at least that reset.
-    pub(crate) fn leaves(&mut self, now: Instant, spent: u64) {
+    /// A call is sent, after `spent` so far. It is the first of a new window if the last one has been reset: then the whole limit
+    /// remains, until an answer announces the real number. Where the window's length is not known, it is at least that reset.
+    pub(crate) fn sent(&mut self, now: Instant, spent: u64) {
         if self.restores != RefillMode::AtOnce || !self.is_over(now) {
             return;
         }
@@ -98,44 +98,43 @@ impl ServerLimits {
         (self.remaining, self.reset) = (self.limit, window);
     }
 
-    /// Whether that report is of the window before the one that is counted now.
+    /// Whether that report is about the window before the current one.
     fn has_turned_since(&self, report: &Self) -> bool {
         let ends = |of: &Self| of.carrier.sent + of.reset;
         report.carrier.sent < self.carrier.sent && ends(report) < self.carrier.sent + self.reset / 2
     }
 
-    /// A call was refused that left while this limit had room for it.
+    /// A call was refused that was sent while this limit had room for it.
     pub(crate) const fn contradicted(&mut self) {
         self.wary = self.limit.saturating_mul(TRUSTED_AFTER);
     }
 
-    /// A call that took so many units was admitted.
+    /// A call of so many units was admitted.
     pub(crate) const fn confirmed(&mut self, units: u64) {
         self.wary = self.wary.saturating_sub(units);
     }
 
-    /// Whether a call that leaves now leaves because headers said that there is room. Of a window that has just been reset they
-    /// have said nothing yet.
+    /// Whether a call sent now relies on a header that announced room. No header has described a window that has just been reset.
     pub(crate) fn holds_back(&self, now: Instant) -> bool {
-        self.remaining < self.limit && self.whole_at() > now
+        self.remaining < self.limit && self.holds_until() > now
     }
 
-    /// Units left, given all that was `spent` so far, if none came back since.
-    pub(crate) fn left(&self, spent: u64) -> u64 {
+    /// Units that remain after `spent` so far, without any refill since.
+    pub(crate) fn remaining_after(&self, spent: u64) -> u64 {
         self.remaining.saturating_sub(spent.saturating_sub(self.carrier.spent))
     }
 
-    /// Whether the call left after the one that carried this report.
+    /// Whether the call was sent after the one that carried this report.
     pub(crate) const fn is_older_than(&self, number: u64) -> bool {
         number > self.carrier.number
     }
 
-    /// Whether the limit has reset since.
+    /// Whether the limit has been reset since.
     pub(crate) fn is_over(&self, now: Instant) -> bool {
         self.carrier.sent + self.reset <= now
     }
 
-    /// Units a second that the limit lets pass for good, as far as this report tells.
+    /// Sustained units a second of the limit, if this report allows to derive them.
     pub(crate) fn per_second(&self) -> Option<f64> {
         let reset = self.reset.as_secs_f64();
         let units = match self.restores {
@@ -146,31 +145,31 @@ impl ServerLimits {
         (reset > 0.0).then(|| units as f64 / reset)
     }
 
-    /// When `units` more may leave, given all that was `spent` so far.
+    /// When `units` more may be sent after `spent` so far.
     pub(crate) fn admit(&self, now: Instant, units: u64, spent: u64) -> Admit {
         let Some(short) = self.short(units, spent) else { return Admit::Now };
         Admit::at(self.reopens(short), now, || WaitCause::ServerLimit {
             dimension: self.dimension.clone(),
             limit: self.limit,
-            remaining: self.left(spent),
+            remaining: self.remaining_after(spent),
         })
     }
 
-    /// When so many units can all have left, call by call: an estimate, as if the limit stayed what it is.
-    pub(crate) fn passes_at(&self, now: Instant, units: u64, spent: u64) -> Instant {
-        let Some(short) = self.short(units, spent).filter(|_| self.whole_at() > now) else { return now };
+    /// Estimates when the last of so many units can be sent, call by call, if the limit stays as it is.
+    pub(crate) fn forecast(&self, now: Instant, units: u64, spent: u64) -> Instant {
+        let Some(short) = self.short(units, spent).filter(|_| self.holds_until() > now) else { return now };
         let beyond_one = (short / u128::from(KEEP_ONE_IN)).saturating_sub(1);
         match self.restores {
             RefillMode::AtOnce => {
                 let windows = u32::try_from(beyond_one / u128::from(self.limit.max(1))).unwrap_or(u32::MAX);
-                self.whole_at() + self.window.unwrap_or(self.reset).saturating_mul(windows)
+                self.holds_until() + self.window.unwrap_or(self.reset).saturating_mul(windows)
             }
             RefillMode::Gradually => self.carrier.sent + self.refills(short),
-            RefillMode::Unknown => self.whole_at(),
+            RefillMode::Unknown => self.holds_until(),
         }
     }
 
-    /// What is missing for `units` more, in fiftieths of a unit; none: nothing is.
+    /// What is missing for `units` more, in fiftieths of a unit; none if there is room.
     fn short(&self, units: u64, spent: u64) -> Option<u128> {
         let since = i128::from(spent.saturating_sub(self.carrier.spent));
         let short = (since + i128::from(units) - i128::from(self.remaining)) * i128::from(KEEP_ONE_IN) + self.margin();
@@ -187,20 +186,20 @@ impl ServerLimits {
 
     fn reopens(&self, short: u128) -> Instant {
         match self.restores {
-            RefillMode::Gradually => (self.carrier.sent + self.refills(short)).min(self.whole_at()),
-            RefillMode::AtOnce | RefillMode::Unknown => self.whole_at(),
+            RefillMode::Gradually => (self.carrier.sent + self.refills(short)).min(self.holds_until()),
+            RefillMode::AtOnce | RefillMode::Unknown => self.holds_until(),
         }
     }
 
-    /// How long so many fiftieths take to come back bit by bit.
+    /// How long so many fiftieths take to refill gradually.
     fn refills(&self, short: u128) -> Duration {
         let missing = u128::from(self.limit.saturating_sub(self.remaining).max(1)) * u128::from(KEEP_ONE_IN);
         let wait = short.saturating_mul(u128::from(nanos(self.reset))) / missing;
         Duration::from_nanos(u64::try_from(wait).unwrap_or(u64::MAX))
     }
 
-    /// Until when this report holds anything back.
-    fn whole_at(&self) -> Instant {
+    /// When this report stops holding calls back.
+    fn holds_until(&self) -> Instant {
         match self.restores {
             RefillMode::AtOnce if self.reset <= TICK => Instant::ZERO,
             RefillMode::Unknown if self.remaining > 0 || self.reset >= PATIENCE => Instant::ZERO,

@@ -1,4 +1,4 @@
-//! Where requests are kept while they are in a pacer.
+//! Storage for the requests in a pacer.
 
 use alloc::vec::Vec;
 
@@ -7,7 +7,7 @@ use crate::queue::{Place, Slot};
 use crate::request::{Request, Ticket};
 use crate::time::Instant;
 
-/// How far a request is.
+/// The state of a request in the pacer.
 #[derive(Clone, Debug)]
 pub(crate) enum Stage {
     Waiting { place: Place, deadline: Option<Instant>, since: Instant },

@@ -1,4 +1,4 @@
-//! Numbers for people and dashboards.
+//! The types of a snapshot: numbers for people and dashboards.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -19,7 +19,7 @@ use crate::time::Instant;
 pub struct Snapshot {
     /// The ceiling over everything, with the sums of all scopes.
     pub account: ScopeSnapshot,
-    /// Each scope, in the order in which they appeared, but that a new one takes the place of one that was forgotten.
+    /// Each scope, in the order in which they appeared, except that a new one takes the place of an evicted one.
     pub scopes: Vec<ScopeSnapshot>,
 }
 
@@ -29,7 +29,7 @@ pub struct Snapshot {
 pub struct ScopeSnapshot {
     /// Its name; empty for the account.
     pub name: Arc<str>,
-    /// What it does.
+    /// Its state.
     pub state: ScopeState,
     /// Configured limits.
     pub quotas: Vec<QuotaSnapshot>,
@@ -43,7 +43,7 @@ pub struct ScopeSnapshot {
     pub estimate: Option<RateEstimate>,
     /// The delay between calls, under the paces that have one; else zero.
     pub delay: Duration,
-    /// What that delay has done, under the pace `responsive`.
+    /// The counters of that delay, under the pace `responsive`.
     pub responsive: Option<ResponsiveCounters>,
     /// Sums since the beginning.
     pub totals: Totals,
@@ -55,13 +55,13 @@ pub struct ScopeSnapshot {
     pub next_due: Option<Instant>,
     /// Until when it is closed because the server asked for a pause or refused everything.
     pub closed_until: Option<Instant>,
-    /// What it is closed for until then.
+    /// Why it is closed until then.
     pub closed_for: Option<PauseCause>,
     /// Since when nothing has succeeded, if the breaker opened.
     pub failing_since: Option<Instant>,
 }
 
-/// What a scope does.
+/// The state of a scope.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ScopeState {
     /// The next request may leave at once.
@@ -97,8 +97,8 @@ pub struct QuotaSnapshot {
     pub window: Option<Duration>,
     /// When one more unit fits.
     pub next_free: Instant,
-    /// What a configured window still counts, oldest first, as [`WindowState::taken`](crate::WindowState::taken) has it; empty
-    /// for a limit that was announced.
+    /// The units that a configured window still counts, oldest first, as in [`WindowState::taken`](crate::WindowState::taken);
+    /// empty for a limit that was announced.
     pub taken: Vec<TakenState>,
 }
 

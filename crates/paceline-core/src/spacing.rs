@@ -17,11 +17,11 @@ const MULTIPLIER: f64 = 2.0;
 #[derive(Clone, Debug)]
 pub(crate) struct Spacing {
     rule: Rule,
-    /// When the last call left or, if that was later, a refusal was noticed.
+    /// When the last call was sent or, if later, a refusal arrived.
     since: Instant,
-    /// The end of the wait that the server asked for last.
+    /// The end of the last hint.
     hinted: Instant,
-    /// The newest call that had left when the delay changed: what becomes of it says nothing about the new delay.
+    /// The newest call sent before the delay changed: outcomes up to it say nothing about the new delay.
     mark: u64,
 }
 
@@ -61,15 +61,15 @@ impl Spacing {
     }
 
     /// A call leaves.
-    pub(crate) fn left(&mut self, now: Instant) {
+    pub(crate) fn sent(&mut self, now: Instant) {
         if let Rule::Responsive { delay, .. } = &mut self.rule {
             delay.idle(now - (self.since + delay.current_delay()));
         }
         self.since = now;
     }
 
-    /// A call that left as `number` was throttled, or its server is overloaded; `last` is the newest call that has left.
-    /// Calls that were under way together are one failure.
+    /// Call `number` was throttled, or its server is overloaded; `last` is the newest call sent. Calls that were in flight
+    /// together are one failure.
     pub(crate) fn failed(&mut self, now: Instant, number: u64, last: u64, hint: Option<Duration>, rng: &mut Rng) {
         if let Some(hint) = hint {
             self.hinted = self.hinted.max(now + hint);
@@ -83,7 +83,7 @@ impl Spacing {
         (self.mark, self.since) = (last, now);
     }
 
-    /// A call that left as `number` succeeded.
+    /// Call `number` succeeded.
     pub(crate) fn succeeded(&mut self, number: u64, last: u64, rng: &mut Rng) {
         if !self.counts(number) {
             return;
@@ -108,7 +108,7 @@ impl Spacing {
         }
     }
 
-    /// What the responsive delay has done, where it acts.
+    /// The counters of the responsive delay, if it acts.
     pub(crate) fn counters(&self) -> Option<ResponsiveCounters> {
         match &self.rule {
             Rule::Responsive { delay, .. } => Some(delay.counters()),

@@ -1,4 +1,4 @@
-//! What a pacer knows, as one plain value that outlives it.
+//! The exported state of a pacer, as one plain value that outlives it.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -12,7 +12,7 @@ use crate::outcome::LimitReport;
 /// The version of [`PacerState`] that this pacer writes, and the newest that it reads.
 const VERSION: u32 = 1;
 
-/// What a pacer of the same account can go on with: [`Pacer::export`](crate::Pacer::export) makes it,
+/// The state of a pacer, for another one of the same account: [`Pacer::export`](crate::Pacer::export) makes it,
 /// [`Pacer::restore`](crate::Pacer::restore) takes it.
 ///
 /// All times are durations before or after the export, so no clock is needed to read it. With the feature `serde` it can be
@@ -25,22 +25,22 @@ pub struct PacerState {
     /// The ceiling over everything; its name is empty.
     #[cfg_attr(feature = "serde", serde(default))]
     pub account: LevelState,
-    /// The scopes of which something is known, in any order.
+    /// The scopes with state, in any order.
     #[cfg_attr(feature = "serde", serde(default))]
     pub scopes: Vec<LevelState>,
 }
 
-/// What is known of the account or of one scope.
+/// The state of the account or of one scope.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
 pub struct LevelState {
     /// The scope; empty for the account.
     pub name: String,
-    /// What the windows of configured limits counted.
+    /// The counts of the windows of configured limits.
     pub windows: Vec<WindowState>,
-    /// What the server's headers said last about its limits.
+    /// The last limits that the server's headers announced.
     pub announced: Vec<Announcement>,
-    /// What refusals taught, under [`Pace::Auto`](crate::Pace::Auto).
+    /// The learnt pace, under [`Pace::Auto`](crate::Pace::Auto).
     pub learnt: Option<LearntState>,
     /// A hold; deadlines stand still meanwhile.
     pub held: Option<PauseState>,
@@ -50,7 +50,7 @@ pub struct LevelState {
     pub stopped: Option<String>,
 }
 
-/// What a window of a configured limit counted.
+/// The counts of a window of a configured limit.
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct WindowState {
@@ -72,17 +72,17 @@ pub struct TakenState {
     pub units: u64,
 }
 
-/// The last that a server's headers said about a limit, and what left since.
+/// The last announcement of a limit by the server's headers, and the units sent since.
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Announcement {
-    /// Its words.
+    /// The reported numbers.
     #[cfg_attr(feature = "serde", serde(flatten))]
     pub report: LimitReport,
-    /// How long ago the call left that brought it.
+    /// The age of the call that brought it.
     #[cfg_attr(feature = "serde", serde(rename = "ago_ms", with = "crate::millis"))]
     pub ago: Duration,
-    /// Units that left after that call.
+    /// Units sent after that call.
     pub spent_since: u64,
 }
 
@@ -103,7 +103,7 @@ pub struct LearntState {
     pub ago: Duration,
 }
 
-/// A time in which nothing leaves.
+/// A pause: nothing leaves until its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct PauseState {
@@ -123,27 +123,27 @@ impl PacerState {
 }
 
 impl Default for PacerState {
-    /// That of a pacer which knows nothing.
+    /// The state of a new pacer.
     fn default() -> Self {
         Self { version: VERSION, account: LevelState::default(), scopes: Vec::new() }
     }
 }
 
 impl LevelState {
-    /// Whether a pacer that has never heard of it knows as much.
+    /// Whether it equals the state of a new level.
     pub fn is_empty(&self) -> bool {
         *self == Self { name: self.name.clone(), ..Self::default() }
     }
 }
 
 impl PauseState {
-    /// What is left of it that long after the export; none: it is over.
+    /// The remaining time `since` after the export; none if it is over.
     pub(crate) fn after(&self, since: Duration) -> Option<Duration> {
         Some(self.left.saturating_sub(since)).filter(|left| !left.is_zero())
     }
 }
 
-/// A [`PacerState`] of a later version than this program knows. Nothing of it was taken over.
+/// A [`PacerState`] of a later version than this program knows. Nothing of it was restored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewerState {
     /// Its version.
@@ -162,9 +162,9 @@ impl fmt::Display for NewerState {
 
 impl core::error::Error for NewerState {}
 
-/// The words that the other types of the value are written as.
+/// Serialization of enums as their text.
 #[cfg(feature = "serde")]
-mod words {
+mod as_text {
     use alloc::borrow::Cow;
 
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -190,7 +190,7 @@ mod words {
         }
     }
 
-    /// Words that this program does not know are those of another: it holds all the same.
+    /// An unknown text comes from another program version: the pause holds all the same.
     impl<'de> Deserialize<'de> for PauseCause {
         fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
             Ok(Self::from_text(&Cow::<str>::deserialize(from)?).unwrap_or(Self::Program))

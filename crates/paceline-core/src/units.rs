@@ -53,8 +53,9 @@ fn sum_of_units(mut text: &str) -> Option<f64> {
     }
 }
 
-/// A duration in the two units that matter, from an hour on to the nearest: `250ms`, `1.2s`, `3m 05s`, `1h 02m`, `2d 3h`.
-pub fn duration_words(duration: Duration) -> String {
+/// Formats a duration in its two largest units, from an hour on rounded to the nearest: `250ms`, `1.2s`, `3m 05s`, `1h 02m`, `2d
+/// 3h`.
+pub fn format_duration(duration: Duration) -> String {
     let seconds = duration.as_secs();
     match seconds {
         0 => format!("{}ms", duration.as_millis()),
@@ -101,12 +102,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_say_two_units() {
+    fn durations_have_two_units() {
         let texts = [0, 250, 1_000, 1_249, 59_900, 185_000, 3_720_000, 183_600_000]
-            .map(|millis| duration_words(Duration::from_millis(millis)));
+            .map(|millis| format_duration(Duration::from_millis(millis)));
         assert_eq!(texts, ["0ms", "250ms", "1s", "1.2s", "59.9s", "3m 05s", "1h 02m", "2d 3h"]);
         let nearest =
-            [5_370, 7_199, 86_369, 86_370, 97_199, 99_000].map(|seconds| duration_words(Duration::from_secs(seconds)));
+            [5_370, 7_199, 86_369, 86_370, 97_199, 99_000].map(|seconds| format_duration(Duration::from_secs(seconds)));
         assert_eq!(nearest, ["1h 30m", "2h 00m", "23h 59m", "1d 0h", "1d 3h", "1d 4h"]);
     }
 

@@ -1,4 +1,4 @@
-//! What calls are sent with as the configuration says: the certificates that are trusted and shown, and the way out.
+//! Network access by the configuration: trusted certificates, client certificate and proxy.
 
 use std::path::{Path, PathBuf};
 
@@ -8,39 +8,39 @@ use reqwest::{Certificate, Client, ClientBuilder, Identity};
 
 use crate::sender::client_to;
 
-/// Why calls cannot reach an API as they are configured to.
+/// Why the configured certificates or proxy cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AccessError {
     /// A file cannot be read.
     #[error("{key} {} cannot be read: {source}", .path.display())]
     Unreadable {
-        /// The knob that names it.
+        /// The setting that names it.
         key: &'static str,
         /// Where it is.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: std::io::Error,
     },
     /// A file holds something else.
     #[error("{key} {}: expected {expected} in PEM", .path.display())]
     NoPem {
-        /// The knob that names it.
+        /// The setting that names it.
         key: &'static str,
         /// Where it is.
         path: PathBuf,
-        /// What it should hold.
+        /// The expected content.
         expected: &'static str,
     },
-    /// The proxy's address is none. It is shown without its password.
+    /// The proxy's address is invalid. It is shown without its password.
     #[error("--proxy {0}: no such address")]
     Proxy(String),
 }
 
-/// Calls to an API, as the configuration says who is trusted, what is shown and which way they go.
+/// A client builder with the configured trusted certificates, client certificate and proxy.
 ///
 /// # Errors
-/// Refuses a file that cannot be read or is not what it should be, and a proxy whose address is none.
+/// A file that cannot be read or has other content, or an invalid address of a proxy.
 pub fn client(base_url: &str, access: &Access) -> Result<ClientBuilder, AccessError> {
     let mut builder = match &access.proxy {
         Proxy::At(address) => {

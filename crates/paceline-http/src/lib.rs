@@ -1,7 +1,7 @@
 //! Calls over HTTP under the permits of Paceline.
 //!
-//! A [`Sender`] sends one [`Call`] under one permit, reads the whole answer within bounds, takes secrets out of it, tells the
-//! pacer what it means, and hands back an [`Exchange`]: the answer, its reading, and what follows for the item.
+//! A [`Sender`] sends one [`Call`] under one permit, reads the whole answer within bounds, removes secrets from it, reports
+//! its outcome to the pacer, and returns an [`Exchange`]: the answer, its reading, and what follows for the item.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -24,8 +24,8 @@
 //! # With a client of your own
 //!
 //! A program that sends with `reqwest` itself needs no `Sender`: [`receive`] reads an answer to its end, and [`NoAnswer`] is
-//! made from every [`reqwest::Error`]. [`Limiter::run`](paceline::Limiter::run) reads both, so it knows a throttle, a used-up
-//! quota, a failing server and a bad key without a word about them in the program.
+//! made from every [`reqwest::Error`]. [`Limiter::run`](paceline::Limiter::run) reads both, so it recognizes a throttle, a
+//! used-up quota, a failing server and a bad key without any code for them in the program.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -45,8 +45,7 @@
 //!
 //! # Features
 //!
-//! - `config`: `client` sets up what the configuration of `paceline-config` says about certificates and the way out. Off by
-//!   default.
+//! - `config`: `client` applies the certificates and the proxy of a `paceline-config` configuration. Off by default.
 
 #[cfg(feature = "config")]
 mod access;

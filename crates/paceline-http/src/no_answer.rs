@@ -1,4 +1,4 @@
-//! Why a call has no whole answer, and whose matter that is: the server's, the way to it, the configuration's, this machine's.
+//! Why a call has no whole answer: because of the server, the network, the configuration or this machine.
 
 use std::error::Error;
 use std::io;
@@ -6,32 +6,32 @@ use std::time::Duration;
 
 use http::{HeaderMap, StatusCode};
 use paceline::{Attempt, Class, Classify, clock};
-use paceline_core::{LimitScope, Outcome, Timestamp, duration_words};
+use paceline_core::{LimitScope, Outcome, Timestamp, format_duration};
 use paceline_providers::{Answer, NoResponse, Provider, Reading, no_response};
 use rustls::{AlertDescription, CertificateError};
 
 /// So much of headers is accepted in HTTP/2, and about as much in HTTP/1.
 pub(crate) const LARGEST_HEAD: u32 = 400 << 10;
 
-/// Why there is no whole answer. Its words tell what to do where a person has to act, and name no address: that may hold a key.
+/// Why there is no whole answer. Its message says what to do if a person has to act, and names no address: that may hold a key.
 ///
 /// Made from an error of `reqwest`, it is [`Classify`]: [`Limiter::run`](paceline::Limiter::run) reads it by itself.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoAnswer {
-    /// No server took the call: nothing was done and nothing is billed.
+    /// No server received the call: it was not executed and is not billed.
     #[error("no connection: {0}")]
     Connect(String),
-    /// The two sides do not trust each other, which no other try changes: what is the matter, and what to do.
+    /// The TLS handshake failed, which no retry changes: why, and what to do.
     #[error("{0}")]
     Tls(String),
-    /// Silence for so long, where that is known: the call may have been done and billed.
+    /// No answer within that time, if it is known: the call may have been executed and billed.
     #[error("no answer {}", within(*.0))]
     Timeout(Option<Duration>),
     /// The connection broke after the request had left.
     #[error("connection lost: {0}")]
     Broken(String),
-    /// What came back is not HTTP.
+    /// The response is not HTTP.
     #[error("the response is not HTTP: {0}")]
     Malformed(String),
     /// The answer began, and broke off or could not be decompressed.
@@ -47,7 +47,7 @@ pub enum NoAnswer {
     /// [`reqwest::Response::error_for_status`] leaves it so.
     #[error("the server answered {0}")]
     Status(StatusCode),
-    /// The caller gave the call up: it may have been done and billed.
+    /// The caller abandoned the call: it may have been executed and billed.
     #[error("given up")]
     GivenUp,
 }
@@ -66,16 +66,16 @@ impl Classify for NoAnswer {
 }
 
 impl NoAnswer {
-    /// What it means: a failure that may pass, but for an answer that would be as large the next time, and for distrust,
-    /// which stops the account like a bad key: a person must act. Only the meaning of a [`Status`](Self::Status) depends on
-    /// the provider and the time.
+    /// Its reading: a failure that may pass, except that an answer that is too large would be so the next time, and that a failed
+    /// TLS handshake stops the account like a bad key: a person must act. Only the reading of a [`Status`](Self::Status) depends
+    /// on the provider and the time.
     pub fn reading(&self, provider: Provider, now: Timestamp) -> Reading {
         match self {
             Self::Connect(_) => Reading { unsent: true, ..no_response(NoResponse::Connect) },
-            Self::Tls(words) => Reading {
+            Self::Tls(message) => Reading {
                 reach: LimitScope::Account,
                 code: Some("tls".to_owned()),
-                words: Some(words.clone()),
+                message: Some(message.clone()),
                 ..Reading::new(Class::Account)
             },
             Self::Timeout(_) => no_response(NoResponse::Timeout),
@@ -93,10 +93,10 @@ impl NoAnswer {
         }
     }
 
-    /// What became of a call that had so much time.
+    /// From an error of `reqwest`; `timeout`: that of the call, for the message.
     pub(crate) fn of(error: &reqwest::Error, timeout: Option<Duration>) -> Self {
-        if let Some(words) = causes(error).find_map(|cause| distrust(cause, error.is_connect())) {
-            Self::Tls(words)
+        if let Some(message) = causes(error).find_map(|cause| tls_failure(cause, error.is_connect())) {
+            Self::Tls(message)
         } else if let Some(status) = error.status() {
             Self::Status(status)
         } else if causes(error).any(|cause| cause.downcast_ref().is_some_and(hyper::Error::is_parse_too_large)) {
@@ -114,22 +114,22 @@ impl NoAnswer {
         }
     }
 
-    /// No server took the call: it was not done, and nothing is billed.
+    /// Whether no server received the call: it was not executed and is not billed.
     pub const fn is_unsent(&self) -> bool {
         matches!(self, Self::Connect(_) | Self::Tls(_))
     }
 }
 
 fn within(time: Option<Duration>) -> String {
-    time.map_or_else(|| "in time".to_owned(), |time| format!("within {}", duration_words(time)))
+    time.map_or_else(|| "in time".to_owned(), |time| format!("within {}", format_duration(time)))
 }
 
 fn size(bytes: usize) -> String {
     if bytes.is_multiple_of(1 << 20) { format!("{} MiB", bytes >> 20) } else { format!("{} KiB", bytes >> 10) }
 }
 
-/// Why the two sides do not trust each other, in plain words, with what to do; `greeting`: no request had left yet.
-fn distrust(cause: &(dyn Error + 'static), greeting: bool) -> Option<String> {
+/// The message about a failed TLS handshake, with what to do; `connecting`: no request had been sent yet.
+fn tls_failure(cause: &(dyn Error + 'static), connecting: bool) -> Option<String> {
     Some(match cause.downcast_ref()? {
         rustls::Error::InvalidCertificate(error) => invalid_certificate(error),
         rustls::Error::AlertReceived(
@@ -145,7 +145,7 @@ fn distrust(cause: &(dyn Error + 'static), greeting: bool) -> Option<String> {
         ) => "the server asks for a client certificate that it accepts; name it with client_cert and client_key \
               (--client-cert, --client-key)"
             .to_owned(),
-        rustls::Error::InvalidMessage(_) if greeting => {
+        rustls::Error::InvalidMessage(_) if connecting => {
             "the server does not speak TLS there; check the port, or write http:// if that is meant".to_owned()
         }
         _ => return None,
@@ -173,8 +173,7 @@ fn invalid_certificate(error: &CertificateError) -> String {
     }
 }
 
-/// The innermost cause says what happened; the layers around it say only that something did. They would also repeat
-/// the address.
+/// The message of the innermost cause. The layers around it add nothing, and would repeat the address.
 pub(crate) fn root_cause(error: &reqwest::Error) -> String {
     let innermost = causes(error).last().map(ToString::to_string);
     innermost.unwrap_or_else(|| "the request could not be completed".to_owned())

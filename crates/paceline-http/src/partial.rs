@@ -1,4 +1,4 @@
-//! Batches that a server accepted in part: their rest is sent instead of them, and their answers are put together.
+//! Partially accepted batches: the retry sends the rest alone, and the answers are merged.
 //!
 //! All this is kept in memory: after an interruption the whole batch is sent again, as after a call that was cut off.
 
@@ -9,29 +9,29 @@ use bytes::Bytes;
 use paceline_core::Class;
 use paceline_providers::{Reading, joined, remainder};
 
-/// So much is kept of all batches together; what would be more is sent whole again.
+/// The most bytes kept of all batches together; beyond that a batch is sent whole again.
 const MOST: usize = 64 << 20;
 
-/// What is left of batches, by their items.
+/// The rests of batches, by item.
 #[derive(Debug, Default)]
 pub(crate) struct Partials(Mutex<BTreeMap<u64, Part>>);
 
-/// A batch of which something was accepted.
+/// A partially accepted batch.
 #[derive(Clone, Debug)]
 struct Part {
     /// The request for the rest.
     rest: Bytes,
-    /// What was answered so far.
+    /// The merged answer so far.
     answered: Bytes,
 }
 
 impl Partials {
-    /// The body to send for an item: what is left of it.
+    /// The body to send for an item: the rest of its batch.
     pub(crate) fn rest_of(&self, item: u64) -> Option<Bytes> {
         self.all().get(&item).map(|part| part.rest.clone())
     }
 
-    /// Takes in the answer to the body that was sent last for an item, and returns the answer to all of its bodies.
+    /// Merges the answer to the last body of an item into the earlier ones, and returns the whole.
     pub(crate) fn answered(&self, item: u64, sent: &[u8], answer: Bytes, reading: &Reading) -> Bytes {
         if !matches!(reading.class, Class::Success | Class::Partial) {
             return answer;

@@ -10,16 +10,16 @@ use crate::no_answer::NoAnswer;
 /// 32 MiB: more than any answer of a language model.
 pub const LARGEST_ANSWER: usize = 32 << 20;
 
-/// Reads the whole body of an answer, whatever its status, with at most so many bytes ([`LARGEST_ANSWER`] suits most). What
-/// comes back is read by [`Limiter::run`](paceline::Limiter::run): the response as well as the failure.
+/// Reads the whole body of an answer, whatever its status, with at most so many bytes ([`LARGEST_ANSWER`] suits most). Both
+/// results are [`Classify`](paceline::Classify): [`Limiter::run`](paceline::Limiter::run) reads them.
 ///
 /// # Errors
-/// Says how far the call got when there is no whole answer.
+/// How far the call got, when there is no whole answer.
 pub async fn receive(response: reqwest::Response, largest: usize) -> Result<Response<Bytes>, NoAnswer> {
     receive_within(response, largest, None).await
 }
 
-/// The same, of a call that had so much time.
+/// [`receive`] for a call with that timeout, for the error's message.
 pub(crate) async fn receive_within(
     mut response: reqwest::Response,
     largest: usize,

@@ -1,4 +1,4 @@
-//! One call under a permit: out with it, the whole answer back in, and what it means told to the pacer.
+//! One call under a permit: sends it, receives the whole answer, and reports its outcome to the pacer.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,7 +10,7 @@ use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION};
 use http::{Method, Response};
 use paceline::{Class, Clock, Cost, NextAction, Outcome, Permit, UnknownOutcome, clock};
 use paceline_providers::secrets::{Secrets, is_secret_name};
-use paceline_providers::{Answer, Dialect, Reading, TokenRatio, Usage, collect, is_loopback, join_url};
+use paceline_providers::{Answer, Dialect, Reading, TokenRatio, Usage, collect, is_loopback, join_url, path_of};
 use reqwest::{Client, ClientBuilder, Url, redirect};
 
 use crate::no_answer::{LARGEST_HEAD, NoAnswer};
@@ -21,14 +21,14 @@ use crate::shortage::Shortage;
 /// How calls to an API are sent.
 #[derive(Clone)]
 pub struct SenderConfig {
-    /// The address that the paths of calls stand below, with or without `/v1`. Empty where each call names its whole address.
+    /// The base address of the calls' paths, with or without `/v1`. Empty where each call names its whole address.
     pub base_url: String,
-    /// How answers are read and what calls are charged.
+    /// How answers are read and calls are charged.
     pub dialect: Dialect,
-    /// What every call carries, such as its key. What is marked sensitive, or has a name such as `Authorization`, is a secret:
-    /// it is taken out of every answer. Default: nothing.
+    /// The headers of every call, such as its key. A value that is marked sensitive, or whose name is one such as
+    /// `Authorization`, is a secret: it is removed from every answer. Default: none.
     pub headers: HeaderMap,
-    /// The longest time from the first byte out to the last byte in. Default: 600 s.
+    /// The longest time from the first byte sent to the last byte received. Default: 600 s.
     pub timeout: Duration,
     /// Without a connection after this long the host is not reachable. Default: 20 s.
     pub connect_timeout: Duration,
@@ -36,15 +36,15 @@ pub struct SenderConfig {
     pub largest_answer: usize,
     /// The header that a call's [`idempotency_key`](Call::idempotency_key) is sent in. Default: as the provider documents it.
     pub idempotency_header: Option<HeaderName>,
-    /// What follows from a call of which nothing tells whether it was done, where its repetition would do it twice. A call
-    /// whose method is idempotent, or that carries a key in the idempotency header, is sent again in any case. Default:
-    /// [`UnknownOutcome::Resend`] for prompts of language models, which have no effect but their cost,
-    /// [`UnknownOutcome::Hold`] for everything else.
+    /// What follows if it is unknown whether a call was executed, and a retry would execute it twice. A call whose method is
+    /// idempotent, or that carries a key in the idempotency header, is sent again in any case. Default:
+    /// [`UnknownOutcome::Resend`] for prompts of language models, which have no effect but their cost, [`UnknownOutcome::Hold`]
+    /// for everything else.
     pub unknown_outcome: Option<UnknownOutcome>,
 }
 
 impl SenderConfig {
-    /// That address, that dialect, and the defaults.
+    /// A configuration with that address, that dialect, and the defaults.
     pub fn new(base_url: impl Into<String>, dialect: impl Into<Dialect>) -> Self {
         let dialect = dialect.into();
         Self {
@@ -72,8 +72,8 @@ impl fmt::Debug for SenderConfig {
     }
 }
 
-/// Calls to an address through the proxy that the environment names (`HTTPS_PROXY` and its kin). None is asked for this
-/// machine's own addresses: a proxy cannot reach them, and what is meant for them stays here.
+/// A client builder for an address, with the proxy that the environment names (`HTTPS_PROXY` and the like). This machine's own
+/// addresses get none: a proxy cannot reach them, and calls to them stay on the machine.
 pub fn client_to(address: &str) -> ClientBuilder {
     if is_loopback(address) { Client::builder().no_proxy() } else { Client::builder() }
 }
@@ -83,44 +83,45 @@ pub fn client_to(address: &str) -> ClientBuilder {
 pub struct Call {
     /// Default: `GET`.
     pub method: Method,
-    /// The path with its query below the sender's address, or a whole address where that is empty.
+    /// The path with its query below the sender's address, or a whole address. Where the sender has an address, a call to another
+    /// scheme, host or port carries no secret of the sender.
     pub url: String,
-    /// They replace those of the sender, but no secret.
+    /// They replace those of the sender, except secrets.
     pub headers: HeaderMap,
-    /// Sent as JSON where no header says otherwise. Empty without one.
+    /// Sent as JSON unless a header names another type. Empty for no body.
     pub body: Bytes,
-    /// The same at each try, so that a server can see that two calls are one request; sent where the API knows a header for it.
+    /// The same at each try, so that a server can recognize a retry; sent if the API has a header for it.
     pub idempotency_key: Option<HeaderValue>,
-    /// A bound shorter than the sender's timeout, on everything from the first try to connect to the last byte in.
+    /// A bound shorter than the sender's timeout, from the first try to connect to the last byte received.
     pub within: Option<Duration>,
 }
 
-/// A call that is over, and what it means.
+/// A finished call, and its meaning.
 #[derive(Debug)]
 pub struct Exchange {
-    /// The whole answer without the secrets that the call carried, whatever its status; a stream is the object that its events
-    /// add up to. Or why there is none.
+    /// The whole answer without the secrets of the call, whatever its status; a stream is collected into the object that its
+    /// events stand for. Or why there is none.
     pub answer: Result<Response<Bytes>, NoAnswer>,
-    /// What it means, as the pacer was told.
+    /// Its reading, as reported to the pacer.
     pub reading: Reading,
-    /// What follows for the item, as the pacer says.
+    /// What follows for the item, as the pacer decided.
     pub action: NextAction,
-    /// Nothing tells whether the call was done, it must not be done twice, and that is what follows; else it may be sent again.
+    /// What follows if it is unknown whether the call was executed and it must not be executed twice; else `Resend`.
     pub unknown: UnknownOutcome,
     /// The call tested a failing server.
     pub probe: bool,
-    /// From the first try to connect to the last byte in.
+    /// From the first try to connect to the last byte received.
     pub latency: Duration,
 }
 
 /// Sends calls to one API, each under a permit. Connections are kept and shared.
 ///
-/// Nothing happens below the permit: no redirect is followed and nothing is sent again. Secrets are taken out of answers before
+/// Nothing happens without a permit: no redirect is followed and nothing is retried. Secrets are removed from answers before
 /// anything else reads them. A call that finds no file descriptor or port on this machine waits up to 90 s for one, and costs
 /// nothing.
 ///
-/// What is learnt from answers is kept here: how many tokens a scope's texts have, and what is left of batches that a server
-/// accepted in part.
+/// The sender keeps what it learns from answers: the tokens per character of a scope, and the rests of partially accepted
+/// batches.
 pub struct Sender {
     client: Client,
     config: SenderConfig,
@@ -135,18 +136,17 @@ pub struct Sender {
 /// A whole answer as it came.
 struct Received {
     response: Response<Bytes>,
-    /// Where it points instead of answering, and why the call did not follow.
+    /// The target of a redirect, and why the sender did not follow it.
     redirect: Option<String>,
 }
 
 impl Sender {
-    /// A sender with its own pool of connections, on what [`client_to`] or, with the feature `config`, `client` has set
-    /// up.
+    /// A sender with its own pool of connections, from the builder of [`client_to`] or, with the feature `config`, of `client`.
     ///
     /// # Errors
-    /// An address that is no http(s) URL, or what the TLS library says. The address is not named: it may hold a password.
+    /// An address that is no http(s) URL, or an error of the TLS library. The address is not named: it may hold a password.
     pub fn new(client: ClientBuilder, mut config: SenderConfig) -> Result<Self, reqwest::Error> {
-        // A process may have chosen its cryptography already; then that stays.
+        // Fails if the process has installed a provider already; then that one stays.
         let _ = rustls::crypto::ring::default_provider().install_default();
         for (name, value) in &mut config.headers {
             value.set_sensitive(value.is_sensitive() || is_secret_name(name.as_str()));
@@ -159,7 +159,7 @@ impl Sender {
             .connect_timeout(config.connect_timeout.min(config.timeout))
             .tcp_nodelay(true)
             .http2_max_header_list_size(LARGEST_HEAD)
-            // Every call is decided and counted by the pacer: none may happen below it.
+            // The pacer decides and counts every call: the client may make none by itself.
             .redirect(redirect::Policy::none())
             .retry(reqwest::retry::never())
             .build()
@@ -172,27 +172,27 @@ impl Sender {
         Ok(Self { client, config, secrets, clock, shortage, ratios, partials })
     }
 
-    /// How it was set up.
+    /// The configuration.
     pub const fn config(&self) -> &SenderConfig {
         &self.config
     }
 
-    /// What a call of a scope is charged before it is sent.
+    /// The estimated cost of a call of a scope.
     pub fn charge(&self, scope: &str, call: &Call) -> Cost {
         self.config.dialect.charge(&call.url, &call.body, &self.ratio(scope))
     }
 
-    /// What answers have told about the tokens of a scope so far.
+    /// The tokens per character of a scope, as answers have shown so far.
     pub fn ratio(&self, scope: &str) -> TokenRatio {
         self.ratios().get(scope).copied().unwrap_or_default()
     }
 
-    /// The body to send for an item that a server has accepted in part: the rest, which no other body may be sent instead of.
+    /// The body to send for a partially accepted item: its rest, and nothing else.
     pub fn rest_of(&self, item: u64) -> Option<Bytes> {
         self.partials.rest_of(item)
     }
 
-    /// What follows where nothing tells whether a call was done, such as one that was under way when its process was killed.
+    /// What follows if it is unknown whether a call was executed, such as one in flight when its process was killed.
     pub fn unknown_outcome(&self, call: &Call) -> UnknownOutcome {
         let config = &self.config;
         let is_keyed = match &config.idempotency_header {
@@ -206,16 +206,16 @@ impl Sender {
         config.unknown_outcome.unwrap_or(if only_costs { UnknownOutcome::Resend } else { UnknownOutcome::Hold })
     }
 
-    /// Sends a call under its permit, reads the whole answer, and tells the pacer what it means. Once `given_up` is ready the
-    /// call is abandoned; give [`std::future::pending`] to wait for as long as the timeout lets it take.
+    /// Sends a call under its permit, reads the whole answer, and reports its outcome to the pacer. Once `given_up` is ready the
+    /// call is abandoned; pass [`std::future::pending`] to wait until the timeout.
     ///
     /// The scope and the item are those of the permit's request.
     pub async fn send(&self, permit: Permit, call: &Call, given_up: impl Future<Output = ()>) -> Exchange {
         self.send_judged(permit, call, given_up, |_, reading| reading).await
     }
 
-    /// Like [`send`](Self::send), for a caller who knows more: `judged` has the last word on what the answer means, before the
-    /// pacer hears of it.
+    /// Like [`send`](Self::send), for a caller that knows more: `judged` may change the reading of the answer before it is
+    /// reported to the pacer.
     pub async fn send_judged(
         &self,
         permit: Permit,
@@ -236,7 +236,7 @@ impl Sender {
         let (scope, item) = (Arc::clone(request.scope.name()), request.item);
         let unknown = if is_unknown(&answer, &reading) { self.unknown_outcome(call) } else { UnknownOutcome::Resend };
         let outcome = Outcome { unknown, ..reading.outcome_of(&request.cost) };
-        // The place is free from here on; everything else can follow.
+        // From here on the place is free for another call.
         let action = permit.complete(outcome);
         if let Some(usage) = &reading.usage {
             self.ratios().entry(scope).or_default().settle(&call.body, usage);
@@ -277,21 +277,30 @@ impl Sender {
     }
 
     fn address_of(&self, call: &Call) -> String {
-        if self.config.base_url.is_empty() { call.url.clone() } else { join_url(&self.config.base_url, &call.url) }
+        if call.url.starts_with('/') { join_url(&self.config.base_url, &call.url) } else { call.url.clone() }
+    }
+
+    /// Whether a call may carry the secrets: it goes to where they are meant for.
+    fn is_trusted(&self, call: &Call) -> bool {
+        let origin = |url: &str| Url::parse(url).ok().map(|url| url.origin());
+        let base = &self.config.base_url;
+        call.url.starts_with('/') || base.is_empty() || origin(&call.url) == origin(base)
     }
 
     fn headers_of(&self, call: &Call) -> HeaderMap {
         let mut headers = self.config.headers.clone();
+        let secrets: Vec<_> = self.config.headers.iter().filter(|(_, value)| value.is_sensitive()).collect();
+        secrets.iter().for_each(|(name, _)| drop(headers.remove(*name)));
         if call.body.is_empty() {
             headers.remove(CONTENT_TYPE);
         }
         if let Some((name, key)) = self.config.idempotency_header.clone().zip(call.idempotency_key.clone()) {
             headers.insert(name, key);
         }
-        // A call replaces what is configured, but no secret.
+        // A call's headers replace configured ones, except secrets.
         headers.extend(call.headers.clone());
-        for (name, key) in self.config.headers.iter().filter(|(_, value)| value.is_sensitive()) {
-            headers.insert(name, key.clone());
+        if self.is_trusted(call) {
+            secrets.into_iter().for_each(|(name, key)| drop(headers.insert(name, key.clone())));
         }
         headers
     }
@@ -303,11 +312,11 @@ impl Sender {
                 let mut reading = dialect.read(&as_read(response, path_of(&call.url)), now);
                 if reading.class != Class::Success && redirect.is_some() {
                     reading.code.get_or_insert_with(|| "redirect".to_owned());
-                    reading.words.clone_from(redirect);
+                    reading.message.clone_from(redirect);
                 }
                 reading
             }
-            Err(error) => error.reading(dialect.provider(), now),
+            Err(error) => dialect.within_reach(error.reading(dialect.provider(), now)),
         }
     }
 
@@ -316,7 +325,7 @@ impl Sender {
     }
 }
 
-/// Without what it knows: keys, and what was sent.
+/// Without keys and bodies.
 impl fmt::Debug for Sender {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sender").field("config", &self.config).finish_non_exhaustive()
@@ -329,8 +338,8 @@ impl Exchange {
         self.answer.as_ref().ok().map(|answer| answer.status().as_u16())
     }
 
-    /// What the call has used: as its answer says, and nothing where it was refused or never arrived. `None` where that is not
-    /// known.
+    /// The tokens that the call used: as its answer reports, and none where it was refused or never arrived. `None` if that is
+    /// not known.
     pub fn used(&self) -> Option<Usage> {
         match (self.reading.usage, &self.answer) {
             (Some(usage), _) => Some(usage),
@@ -342,7 +351,7 @@ impl Exchange {
     }
 }
 
-/// Whether nothing tells if the call was done. A call that never left was not; a whole answer tells it.
+/// Whether it is unknown if the call was executed. A call that was never sent was not; a whole answer shows it.
 fn is_unknown(answer: &Result<Response<Bytes>, NoAnswer>, reading: &Reading) -> bool {
     match answer {
         Err(
@@ -359,23 +368,17 @@ fn is_unknown(answer: &Result<Response<Bytes>, NoAnswer>, reading: &Reading) -> 
     }
 }
 
-/// Whether a usable answer was cut short on its way: its call was done, and may be billed.
+/// Whether a usable answer was cut short on its way: its call was executed, and may be billed.
 fn is_cut_short(answer: &Response<Bytes>, reading: &Reading) -> bool {
     reading.class == Class::Transient && answer.status().is_success()
 }
 
-/// An answer to a call of that path, as the tables read it.
+/// The answer of a call of that path, in the form that `paceline-providers` reads.
 fn as_read<'a>(answer: &'a Response<Bytes>, path: &'a str) -> Answer<'a> {
     Answer { status: answer.status().as_u16(), headers: answer.headers(), body: answer.body(), path }
 }
 
-/// The path of a whole address.
-fn path_of(url: &str) -> &str {
-    let Some((_, behind)) = url.split_once("://") else { return url };
-    behind.find('/').map_or("/", |path| &behind[path..])
-}
-
-/// Why an answer that points elsewhere was not followed there. A query is not named: it may be secret.
+/// Why a redirect was not followed. Its query is not named: it may be secret.
 fn not_followed(response: &reqwest::Response) -> Option<String> {
     let location = response.headers().get(LOCATION).filter(|_| response.status().is_redirection())?;
     let Some(target) =

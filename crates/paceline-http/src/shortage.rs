@@ -1,4 +1,4 @@
-//! A machine that is short of file descriptors or ports: that passes by itself when other calls end, and is no failure of a call.
+//! A shortage of file descriptors or ports: it passes when other calls end, and is no failure of a call.
 
 use std::error::Error;
 use std::io;
@@ -7,20 +7,20 @@ use std::time::Duration;
 
 use crate::no_answer::{causes, root_cause};
 
-/// What this machine lacks comes back when another call ends. A port stays taken for a minute after its connection.
+/// A descriptor is free again when another call ends; a port is taken for a minute after its connection.
 const SHORTEST_WAIT: Duration = Duration::from_millis(20);
 const LONGEST_WAIT: Duration = Duration::from_secs(90);
 
 /// Waits until this machine has room for a call.
 #[derive(Debug, Default)]
 pub(crate) struct Shortage {
-    /// The user knows of it.
-    told: AtomicBool,
+    /// The warning has been logged.
+    warned: AtomicBool,
 }
 
 impl Shortage {
-    /// Sends until the machine has a descriptor and a port for the call, or has had none for long. Nothing has left until then,
-    /// so neither the item nor the server has to do with it.
+    /// Retries locally until the machine has a descriptor and a port for the call, or has had none for long. Nothing is sent
+    /// until then, so the failures concern neither the item nor the server.
     pub(crate) async fn sit_out<Sent>(&self, send: impl Fn() -> Sent) -> Result<reqwest::Response, reqwest::Error>
     where
         Sent: Future<Output = Result<reqwest::Response, reqwest::Error>>,
@@ -28,7 +28,7 @@ impl Shortage {
         let (mut wait, mut waited) = (SHORTEST_WAIT, Duration::ZERO);
         loop {
             match send().await {
-                Err(error) if waited < LONGEST_WAIT && is_local(&error) => self.tell(&error),
+                Err(error) if waited < LONGEST_WAIT && is_local(&error) => self.warn_once(&error),
                 sent => return sent,
             }
             tokio::time::sleep(wait).await;
@@ -37,8 +37,8 @@ impl Shortage {
         }
     }
 
-    fn tell(&self, error: &reqwest::Error) {
-        if !self.told.swap(true, Ordering::Relaxed) {
+    fn warn_once(&self, error: &reqwest::Error) {
+        if !self.warned.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 "this machine is short of files or ports ({}): calls wait until others have ended, which costs no retries; raise \
                  `ulimit -n` or lower --concurrency",
@@ -48,7 +48,7 @@ impl Shortage {
     }
 }
 
-/// Whether a call could not leave because this machine had no file descriptor or port for it.
+/// Whether a call was not sent because this machine had no file descriptor or port for it.
 fn is_local(error: &reqwest::Error) -> bool {
     error.is_connect() && causes(error).filter_map(<dyn Error>::downcast_ref).any(is_used_up)
 }
@@ -95,6 +95,6 @@ mod tests {
         };
         let answer = shortage.sit_out(send).await.unwrap();
         assert_eq!((answer.status().as_u16(), tries.into_inner()), (204, 3));
-        assert!(server.await.unwrap() > 0 && shortage.told.into_inner());
+        assert!(server.await.unwrap() > 0 && shortage.warned.into_inner());
     }
 }

@@ -1,4 +1,4 @@
-//! What must not leave the machine: keys, and what an error repeats of the payload.
+//! Redaction of what must not leave the machine: keys, and parts of the payload that an error repeats.
 
 use std::borrow::Cow;
 use std::sync::LazyLock;
@@ -7,7 +7,7 @@ use paceline_providers::secrets::hidden;
 use regex::Regex;
 use serde_json::Value;
 
-/// Shorter texts of a payload are words that an error may have of its own.
+/// Shorter texts of a payload may be words of the error itself.
 const SHORTEST: usize = 6;
 
 /// More texts of a payload are not looked for: an error repeats one of them, not thousands.
@@ -26,18 +26,18 @@ static PATTERNS: LazyLock<[Regex; 2]> = LazyLock::new(|| {
 
 /// A text without what looks like a secret, and without the texts of `payload` that it repeats.
 ///
-/// Patterns cannot know every secret: a password that is an English word stays. What is shown to a judge should be an
-/// error's words, not an answer's body.
+/// Patterns cannot know every secret: a password that is an English word stays. Show a judge the
+/// message of an error, not the body of an answer.
 ///
 /// ```
-/// let words = "user alice-4711: wrong key sk-abcdefghijklmnop";
-/// assert_eq!(paceline_judge::redacted(words, r#"{"user":"alice-4711"}"#), "user [payload]: wrong key [key]");
+/// let message = "user alice-4711: wrong key sk-abcdefghijklmnop";
+/// assert_eq!(paceline_judge::redacted(message, r#"{"user":"alice-4711"}"#), "user [payload]: wrong key [key]");
 /// ```
 pub fn redacted(text: &str, payload: &str) -> String {
     Redactor::of(payload).redacted(text)
 }
 
-/// What is taken out of everything that a judge is told about one item.
+/// The texts to redact in everything that a judge gets about one item.
 #[derive(Debug)]
 pub(crate) struct Redactor {
     /// The longest first, so that a part does not spoil the whole.

@@ -1,23 +1,23 @@
-//! Refusals that have nothing to do with a client's rate: a share of the calls is turned away, whatever the limits say.
+//! Random refusals: a share of the calls is refused, whatever the limits and the client's rate are.
 
 use std::time::Duration;
 
 use paceline_core::{Instant, Rng};
 
-/// Calls that are turned away by chance.
+/// A kind of random refusal.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Chance {
-    /// What they are answered with: 429, 503 or 529.
+    /// The status of the answer: 429, 503 or 529.
     pub status: u16,
     /// The probability for each call, 0 to 1.
     pub share: f64,
-    /// So many first calls are turned away for certain.
+    /// So many first calls are always refused.
     pub first: u64,
-    /// The wait that such an answer asks for, in whole seconds, whatever else the provider says. Default: none.
+    /// The wait that such an answer asks for, in whole seconds, whatever the provider's hints are. Default: none.
     pub wait: Option<Duration>,
-    /// From when on. Default: the start.
+    /// When it begins. Default: the start.
     pub from: Duration,
-    /// Until when. Default: the end.
+    /// When it ends. Default: the end of the run.
     pub until: Option<Duration>,
 }
 
@@ -30,7 +30,7 @@ impl Chance {
     pub(crate) fn is_sound(&self) -> bool {
         matches!(self.status, 429 | 503 | 529)
             && (0.0..=1.0).contains(&self.share)
-            // What is always refused is no chance: no job would end.
+            // With a probability of 1 no job would end.
             && (self.share < 1.0 || self.until.is_some())
             && self.until.is_none_or(|until| until > self.from)
     }
@@ -54,7 +54,7 @@ impl Dice {
         Self { chances, calls: 0, rng: Rng::new(seed) }
     }
 
-    /// Whether a call that arrives is turned away, and by which of the chances.
+    /// Whether an arriving call is refused, and by which kind.
     pub(crate) fn roll(&mut self, now: Instant) -> Option<Chance> {
         self.calls += 1;
         let (calls, rng) = (self.calls, &mut self.rng);

@@ -1,4 +1,4 @@
-//! What a provider says about its limits, and how true it is.
+//! Hints: the waits and headers that a provider sends about its limits, and how true they are.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use paceline_core::Rng;
 
 use crate::limiter::LimitState;
 
-/// How a provider talks about its limits.
+/// Which hints a provider sends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Hints {
     /// Exact waits on refusals and true headers on every answer.
@@ -14,28 +14,28 @@ pub enum Hints {
     Honest,
     /// The truth rounded up to whole seconds, waits at least one.
     Coarse,
-    /// Not a word.
+    /// None at all.
     None,
-    /// Headers promise twice the limit, a whole limit more than is left and half the reset; waits are 60 s or 1 s.
+    /// Headers announce twice the limit, a whole limit more than remains and half the reset; waits are 60 s or 1 s.
     Wrong,
     /// Exact waits, no headers.
     Waits,
     /// Waits in whole seconds, at least one; no headers.
     CoarseWaits,
-    /// Waits that always say so many seconds; no headers.
+    /// Waits of always so many seconds; no headers.
     FalseWaits(u32),
     /// True headers, no waits.
     Headers,
-    /// Headers that promise too much, as under `Wrong`; no waits.
+    /// Headers that announce too much, as under `Wrong`; no waits.
     FalseHeaders,
 }
 
-/// A wait as a refusal tells it.
+/// The wait that a refusal asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ToldWait {
     /// How long to wait.
     pub wait: Duration,
-    /// Whether it may be told finer than in whole seconds.
+    /// Whether it may be sent finer than in whole seconds.
     pub exact: bool,
 }
 
@@ -53,30 +53,30 @@ impl Hints {
         ("llm", Self::Coarse),
     ];
 
-    /// Whether headers say anything.
+    /// Whether headers announce limits.
     pub const fn has_headers(self) -> bool {
         matches!(self, Self::Honest | Self::Coarse | Self::Wrong | Self::Headers | Self::FalseHeaders)
     }
 
-    /// What headers say about a limit; none when they are silent.
+    /// What headers announce about a limit; none without them.
     pub fn state(self, truth: &LimitState) -> Option<LimitState> {
-        let mut told = truth.clone();
+        let mut report = truth.clone();
         match self {
             Self::Honest | Self::Headers => {}
-            Self::Coarse => told.reset = whole_seconds(told.reset),
+            Self::Coarse => report.reset = whole_seconds(report.reset),
             Self::None | Self::Waits | Self::CoarseWaits | Self::FalseWaits(_) => return None,
             Self::Wrong | Self::FalseHeaders => {
-                told.remaining = told.remaining.saturating_add(told.limit);
-                told.limit = told.limit.saturating_mul(2);
-                told.per_window = told.per_window.saturating_mul(2);
-                told.reset /= 2;
+                report.remaining = report.remaining.saturating_add(report.limit);
+                report.limit = report.limit.saturating_mul(2);
+                report.per_window = report.per_window.saturating_mul(2);
+                report.reset /= 2;
             }
         }
-        Some(told)
+        Some(report)
     }
 
-    /// What a refusal says about the wait. `truth` is none where the provider itself does not know it, as when too many
-    /// calls are under way.
+    /// The wait that a refusal asks for. `truth` is none where the provider itself does not know it, as when too many calls are
+    /// in flight.
     pub fn wait(self, truth: Option<Duration>, rng: &mut Rng) -> Option<ToldWait> {
         const SECOND: Duration = Duration::from_secs(1);
         let rounded = |wait| Some(ToldWait { wait, exact: false });
@@ -101,7 +101,7 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    fn told(hints: Hints) -> Option<(u64, u64, Duration)> {
+    fn report(hints: Hints) -> Option<(u64, u64, Duration)> {
         let truth = LimitState {
             dimension: Dimension::Requests,
             limit: 20,
@@ -110,21 +110,21 @@ mod tests {
             per_window: 1_200,
             window: Duration::from_secs(60),
         };
-        hints.state(&truth).map(|told| (told.limit, told.remaining, told.reset))
+        hints.state(&truth).map(|report| (report.limit, report.remaining, report.reset))
     }
 
     #[test]
     fn headers_tell_the_truth_round_it_keep_silent_or_lie() {
-        assert_eq!(told(Hints::Honest), Some((20, 3, 850 * MS)));
-        assert_eq!(told(Hints::Coarse), Some((20, 3, 1_000 * MS)));
-        assert_eq!(told(Hints::None), None);
-        assert_eq!(told(Hints::Wrong), Some((40, 23, 425 * MS)));
+        assert_eq!(report(Hints::Honest), Some((20, 3, 850 * MS)));
+        assert_eq!(report(Hints::Coarse), Some((20, 3, 1_000 * MS)));
+        assert_eq!(report(Hints::None), None);
+        assert_eq!(report(Hints::Wrong), Some((40, 23, 425 * MS)));
     }
 
     #[test]
     fn waits_likewise() {
         let mut rng = Rng::new(1);
-        let mut wait = |hints: Hints, truth| hints.wait(truth, &mut rng).map(|told| (told.wait, told.exact));
+        let mut wait = |hints: Hints, truth| hints.wait(truth, &mut rng).map(|report| (report.wait, report.exact));
         assert_eq!(wait(Hints::Honest, Some(50 * MS)), Some((50 * MS, true)));
         assert_eq!(wait(Hints::Honest, None), None);
         assert_eq!(wait(Hints::Coarse, Some(1_001 * MS)), Some((2_000 * MS, false)));

@@ -16,7 +16,7 @@ pub enum Latency {
         /// The longest, at least `low`.
         high: Duration,
     },
-    /// Lognormal, told by two of its quantiles, the usual shape of the answers of language models.
+    /// Lognormal, given by two of its quantiles, the usual shape of the answers of language models.
     Lognormal {
         /// Half of the calls are faster. More than zero.
         p50: Duration,

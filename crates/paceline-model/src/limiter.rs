@@ -15,8 +15,8 @@ pub struct ModelLimit {
     /// Where the fixed windows begin, counted from the origin of time; they repeat every `quota.window`. Default:
     /// none, a window begins with the first call after the last one ended. Other shapes ignore it.
     pub phase: Option<Duration>,
-    /// Whether refused calls enter the sliding log too, while it holds less than twice the limit, so that knocking
-    /// keeps the door shut. Default: no. Other shapes ignore it.
+    /// Whether refused calls enter the sliding log too, while it holds less than twice the limit, so that retries
+    /// keep it full. Default: no. Other shapes ignore it.
     pub counts_refused: bool,
 }
 
@@ -26,7 +26,7 @@ impl From<Quota> for ModelLimit {
     }
 }
 
-/// What response headers can say about one limit.
+/// What response headers can announce about one limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitState {
     /// What is counted.
@@ -71,7 +71,7 @@ enum Memory {
 }
 
 /// The units of a sliding window. Each entry has the sum of all units up to it, so that the one whose leaving makes room
-/// is found by bisection: a log that many clients knock at is asked far more often than it changes.
+/// is found by bisection: a log under many clients is read far more often than it changes.
 #[derive(Clone, Debug, Default)]
 struct Log {
     entries: VecDeque<(Instant, u64)>,
@@ -412,12 +412,12 @@ mod tests {
     fn an_entry_leaves_the_log_a_window_after_it_came() {
         let mut log = Limiter::new(quota(3, 10 * S, QuotaShape::Sliding).into());
         assert!(offer(&mut log, at(0.0), 1) && offer(&mut log, at(4.0), 2));
-        let mut told = |seconds| {
+        let mut observed = |seconds| {
             log.advance(at(seconds), &Schedule::Constant);
             let state = log.state(at(seconds));
             (state.remaining, state.reset)
         };
-        assert_eq!([told(9.0), told(10.0), told(14.0)], [(0, 5 * S), (1, 4 * S), (3, Duration::ZERO)]);
+        assert_eq!([observed(9.0), observed(10.0), observed(14.0)], [(0, 5 * S), (1, 4 * S), (3, Duration::ZERO)]);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::schedule::Schedule;
 use crate::sharing::{Overload, Service, Sharing};
 use crate::tenants::{Strangers, Tenants};
 
-/// What a provider is made of.
+/// The configuration of a provider.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProviderConfig {
     /// All must admit a call; one that any of them refuses consumes in none. Default: none.
@@ -25,7 +25,7 @@ pub struct ProviderConfig {
     pub latency: Latency,
     /// The probability that an admitted call fails after half of its service time, 0 to 1. Default 0.
     pub fault: f64,
-    /// Calls that are turned away by chance, before anything else looks at them. The first that strikes answers. Default: none.
+    /// Random refusals, decided before anything else. The first that strikes answers. Default: none.
     pub chances: Vec<Chance>,
     /// How limits and the concurrency cap change with time. Default: never.
     pub schedule: Schedule,
@@ -54,35 +54,35 @@ impl Default for ProviderConfig {
 pub enum Admission {
     /// It is in service until [`ProviderModel::finish`]; [`ProviderModel::due`] says when that is.
     Admitted(Service),
-    /// It was turned away and used nothing.
+    /// It was refused and used nothing.
     Refused(Refusal),
 }
 
-/// Why a call was turned away.
+/// Why a call was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// What stood in its way.
+    /// The cause.
     pub cause: Cause,
     /// Time until every limiter would admit this call if no other came and the rates stayed. None where only other calls'
     /// ends, or nothing at all, can make room.
     pub wait: Option<Duration>,
 }
 
-/// What stands in a call's way.
+/// The cause of a refusal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// A limiter, the one with the longest wait; the call may come again.
     Limit {
-        /// What the limiter holds.
+        /// The capacity of the limiter.
         state: LimitState,
-        /// What the call wanted of it.
+        /// What the call needed of it.
         requested: u64,
     },
-    /// The call wants more than a limiter ever holds.
+    /// The call needs more than the capacity of a limiter.
     TooLarge {
-        /// What the limiter holds.
+        /// The capacity of the limiter.
         state: LimitState,
-        /// What the call wanted of it.
+        /// What the call needed of it.
         requested: u64,
     },
     /// Too many calls in service.
@@ -92,14 +92,14 @@ pub enum Cause {
     },
     /// The service is out of capacity; in a brownout a limiter stands behind it and knows the wait.
     Overloaded,
-    /// Chance: it has nothing to do with any limit. The wait, where there is one, is told whatever else the provider says.
+    /// A random refusal, independent of any limit. Its wait, if any, is sent whatever the provider's hints are.
     Chance {
         /// 429, 503 or 529.
         status: u16,
     },
 }
 
-/// Why a provider cannot be made.
+/// Why a configuration is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProviderError {
     /// A limit, window or burst of zero.
@@ -157,7 +157,7 @@ impl ProviderModel {
     /// A provider that has seen no call.
     ///
     /// # Errors
-    /// Names the part of the configuration that makes no sense.
+    /// The part of the configuration that is invalid.
     pub fn new(config: ProviderConfig, seed: u64) -> Result<Self, ProviderError> {
         config.check()?;
         // Streams of their own: another fault rate must not change the latencies.
@@ -192,7 +192,7 @@ impl ProviderModel {
         self.decide(now, cost, None)
     }
 
-    /// The same for a call that brings its service time along.
+    /// Decides on a call with a given service time.
     pub fn arrive_with(&mut self, now: Instant, cost: &Cost, service: Duration) -> Admission {
         self.decide(now, cost, Some(service))
     }
@@ -253,7 +253,7 @@ impl ProviderModel {
         self.sharing.finish();
     }
 
-    /// What headers could say now, one entry a limit in the order of the configuration.
+    /// What headers could announce now, one entry a limit in the order of the configuration.
     pub fn states(&mut self, now: Instant) -> Vec<LimitState> {
         let now = self.advance(now);
         self.limiters.iter().map(|limiter| limiter.state(now)).collect()
@@ -315,7 +315,7 @@ impl ProviderModel {
         }
     }
 
-    /// What stands in the way of a call. Rate limits are looked at first, as by a gateway in front of the service.
+    /// Why a call is refused, if it is. Rate limits are checked first, as by a gateway in front of the service.
     fn obstacle(&self, now: Instant, cost: &Cost) -> Option<Cause> {
         let requested = |limiter: &Limiter| cost.get(limiter.dimension());
         if let Some(limiter) = self.limiters.iter().find(|limiter| requested(limiter) > limiter.largest()) {
@@ -355,10 +355,10 @@ impl ProviderConfig {
         self.schedule != Schedule::Constant || self.tenants.is_some()
     }
 
-    /// Whether such a provider can be.
+    /// Checks the configuration.
     ///
     /// # Errors
-    /// Names the first figure that makes no sense.
+    /// The first figure that is invalid.
     pub fn check(&self) -> Result<(), ProviderError> {
         for ModelLimit { quota, .. } in &self.limits {
             if quota.limit == 0 || quota.window.is_zero() || quota.shape == (QuotaShape::Bucket { burst: 0 }) {

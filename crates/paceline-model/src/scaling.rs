@@ -27,7 +27,7 @@ impl Scaler {
         Self { scaling, grown: false, second: 0, used: 0.0, refused: false, refusals: None, idle: None }
     }
 
-    /// A call was admitted that takes so many seconds of the configured capacity.
+    /// Notes an admitted call that takes so many seconds of the configured capacity.
     pub(crate) fn admitted(&mut self, seconds: f64) {
         self.used += seconds;
     }
@@ -37,8 +37,8 @@ impl Scaler {
         self.refused = true;
     }
 
-    /// Meters the seconds that have ended by now, up to the first that changes the capacity; says how. To be asked
-    /// until it has nothing to say.
+    /// Meters the seconds that have ended by now, up to the first that changes the capacity; returns the change. To be
+    /// called until it returns none.
     pub(crate) fn advance(&mut self, now: Instant) -> Option<Step> {
         let present = now.as_nanos() / 1_000_000_000;
         while self.second < present {
@@ -80,7 +80,7 @@ mod tests {
     const TABLE: Scaling =
         Scaling { factor: 4.0, after: Duration::from_secs(60), below: 0.5, back: Duration::from_secs(60) };
 
-    /// When a capacity changes whose seconds are told: what each used, and whether it refused anything.
+    /// When a capacity with the given seconds changes: what each used, and whether it refused anything.
     fn changes(seconds: u64, of: impl Fn(u64) -> (f64, bool)) -> Vec<(u64, f64)> {
         let mut scaler = Scaler::new(TABLE);
         let mut changes = Vec::new();

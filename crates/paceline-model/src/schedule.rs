@@ -157,17 +157,17 @@ mod tests {
         let step = |seconds, factor| Step { at: Duration::from_secs(seconds), factor };
         let steps = Schedule::Steps { steps: vec![step(10, 2.0), step(20, 0.5)], brownout: true };
         let sine = Schedule::Sine { amplitude: 0.5, period: Duration::from_secs(180) };
-        let told = |schedule: &Schedule, seconds| {
+        let observed = |schedule: &Schedule, seconds| {
             let now = at(seconds);
             (schedule.factor(now), schedule.flowed(now) / 1_000_000, schedule.browns_out(now))
         };
-        assert_eq!(told(&Schedule::Constant, 7.0), (1.0, 7_000, false));
-        assert_eq!(told(&steps, 9.0), (1.0, 9_000, false));
-        assert_eq!(told(&steps, 15.0), (2.0, 20_000, false));
-        assert_eq!(told(&steps, 30.0), (0.5, 35_000, true));
-        assert_eq!(told(&sine, 45.0).0, 1.5);
-        assert_eq!(told(&sine, 180.0), (1.0, 180_000, false));
-        assert_eq!(told(&sine, 90.0).1, 90_000 + 28_647);
+        assert_eq!(observed(&Schedule::Constant, 7.0), (1.0, 7_000, false));
+        assert_eq!(observed(&steps, 9.0), (1.0, 9_000, false));
+        assert_eq!(observed(&steps, 15.0), (2.0, 20_000, false));
+        assert_eq!(observed(&steps, 30.0), (0.5, 35_000, true));
+        assert_eq!(observed(&sine, 45.0).0, 1.5);
+        assert_eq!(observed(&sine, 180.0), (1.0, 180_000, false));
+        assert_eq!(observed(&sine, 90.0).1, 90_000 + 28_647);
         assert_eq!(steps.scale(at(25.0), 41), 20);
     }
 

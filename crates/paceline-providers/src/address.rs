@@ -26,6 +26,30 @@ pub fn is_loopback(url: &str) -> bool {
     host.eq_ignore_ascii_case("localhost") || host.parse().is_ok_and(|address: std::net::IpAddr| address.is_loopback())
 }
 
+/// The host of a whole address, with its port where that is not the usual one, in lower case; none of a path.
+///
+/// ```
+/// use paceline_providers::host;
+/// assert_eq!(host("https://API.example:443/v1?x=1").as_deref(), Some("api.example"));
+/// assert_eq!(host("http://127.0.0.1:8080/").as_deref(), Some("127.0.0.1:8080"));
+/// assert_eq!(host("/v1"), None);
+/// ```
+pub fn host(url: &str) -> Option<String> {
+    let uri: Uri = url.parse().ok()?;
+    let usual = if uri.scheme_str()? == "https" { 443 } else { 80 };
+    let host = uri.host()?.to_ascii_lowercase();
+    Some(match uri.port_u16().filter(|port| *port != usual) {
+        Some(port) => format!("{host}:{port}"),
+        None => host,
+    })
+}
+
+/// The path of a whole address, with what follows it; a path as it is.
+pub fn path_of(url: &str) -> &str {
+    let Some((_, behind)) = url.split_once("://").filter(|_| !url.starts_with('/')) else { return url };
+    behind.find('/').map_or("/", |path| &behind[path..])
+}
+
 /// What stands before a sign, and what behind it where it is there.
 fn before(text: &str, sign: char) -> (&str, Option<&str>) {
     text.split_once(sign).map_or((text, None), |(before, behind)| (before, Some(behind)))

@@ -1,4 +1,4 @@
-//! What AWS tells in more places than the name of the exception: why, and about which table.
+//! Details of AWS errors beside the name of the exception: the reason, and the table.
 
 use paceline_core::{Class, LimitScope};
 use serde_json::Value;

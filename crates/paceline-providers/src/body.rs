@@ -3,11 +3,13 @@
 //! A body may be JSON, JSON in a one-element array, a stream of server-sent events, HTML from an edge, text or nothing.
 //! None of that is an error: what cannot be read decides nothing.
 
+use std::borrow::Cow;
 use std::cell::OnceCell;
 
 use serde::de::IgnoredAny;
 use serde_json::Value;
 
+use super::collect;
 use super::frames;
 use super::outline::{Outline, Root, outline};
 use super::stream::{self, Stream};
@@ -66,8 +68,8 @@ const OF_SUCCESSES: Outline<'static> = Outline {
 
 /// So much of a text that is no JSON is kept.
 const TEXT: usize = 2_000;
-/// So much of a message is kept for people.
-const WORDS: usize = 300;
+/// The longest message for people, in bytes.
+const LONGEST_MESSAGE: usize = 300;
 
 /// What a body is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -97,8 +99,8 @@ pub(super) struct Body<'a> {
     pub(super) stream: Option<Stream>,
     /// As it came.
     bytes: &'a [u8],
-    /// Parsed to the last, once a rule asks for a place that is not kept.
-    whole: OnceCell<Value>,
+    /// Parsed to the last, once a rule or a schema asks for what is not kept; none where it is no JSON.
+    whole: OnceCell<Option<Value>>,
 }
 
 /// What is looked for in a success.
@@ -189,13 +191,24 @@ impl<'a> Body<'a> {
 
     /// The value at a JSON pointer, wherever it is.
     pub(super) fn at(&self, pointer: &str) -> Option<&Value> {
-        let whole = || self.whole.get_or_init(|| serde_json::from_slice(self.bytes).unwrap_or_default());
-        self.in_root(pointer).or_else(|| whole().pointer(pointer))
+        self.in_root(pointer).or_else(|| self.whole()?.pointer(pointer))
     }
 
     /// Whether all of it is one JSON value, or the events of a stream.
     pub(super) fn is_json(&self) -> bool {
         self.stream.is_some() || serde_json::from_slice::<IgnoredAny>(self.bytes).is_ok()
+    }
+
+    /// All of it as JSON: a stream is the object that its events add up to.
+    pub(super) fn value(&self) -> Option<Cow<'_, Value>> {
+        match &self.stream {
+            Some(_) => collect::object_of(self.bytes).map(Cow::Owned),
+            None => self.whole().map(Cow::Borrowed),
+        }
+    }
+
+    fn whole(&self) -> Option<&Value> {
+        self.whole.get_or_init(|| serde_json::from_slice(self.bytes).ok()).as_ref()
     }
 
     pub(super) fn error(&self) -> Option<&Value> {
@@ -265,18 +278,20 @@ impl<'a> Body<'a> {
         places.into_iter().flatten().next().unwrap_or(&self.text)
     }
 
-    /// The message for people: short, on one line, without anything that looks like a key; nothing for HTML.
-    pub(super) fn words(&self) -> Option<String> {
+    /// The message for people, as [`plain`] text; nothing for HTML.
+    pub(super) fn shown_message(&self) -> Option<String> {
         let message = self.message().trim();
-        if message.is_empty() || message.starts_with('<') {
-            return None;
-        }
-        let words: Vec<&str> =
-            message.split_whitespace().map(|word| if is_key(word) { "(key)" } else { word }).collect();
-        // What a server says reaches terminals and logs: it must not move their cursors or set their titles.
-        let plain: String = words.join(" ").chars().filter(|c| !c.is_control()).collect();
-        Some(beginning(&plain, WORDS))
+        let says_something = !message.is_empty() && !message.starts_with('<');
+        says_something.then(|| plain(message))
     }
+}
+
+/// A server's message for people: short, on one line, without anything that looks like a key.
+pub(super) fn plain(text: &str) -> String {
+    let words: Vec<&str> = text.split_whitespace().map(|word| if is_key(word) { "(key)" } else { word }).collect();
+    // It reaches terminals and logs: it must not move their cursors or set their titles.
+    let plain: String = words.join(" ").chars().filter(|c| !c.is_control()).collect();
+    beginning(&plain, LONGEST_MESSAGE)
 }
 
 /// Whether a body holds server-sent events: no line of them begins like JSON, whatever the content type says.
@@ -351,15 +366,15 @@ mod tests {
 
     #[test]
     fn words_are_short_and_hold_no_key() {
-        let words = |text: &str| body(text).words();
+        let message = |text: &str| body(text).shown_message();
         assert_eq!(
-            words(r#"{"error":{"message":"Incorrect API key provided: sk-abc\nsorry"}}"#).as_deref(),
+            message(r#"{"error":{"message":"Incorrect API key provided: sk-abc\nsorry"}}"#).as_deref(),
             Some("Incorrect API key provided: (key) sorry")
         );
-        assert_eq!(words("<html>no</html>"), None);
-        assert_eq!(words(r#"{"error":{"message":"\u001b[31mred\u001b]0;x\u0007"}}"#).as_deref(), Some("[31mred]0;x"));
-        let long = words(&format!("{}é", "a".repeat(WORDS - 1))).expect("some words");
-        assert_eq!(long, "a".repeat(WORDS - 1));
+        assert_eq!(message("<html>no</html>"), None);
+        assert_eq!(message(r#"{"error":{"message":"\u001b[31mred\u001b]0;x\u0007"}}"#).as_deref(), Some("[31mred]0;x"));
+        let long = message(&format!("{}é", "a".repeat(LONGEST_MESSAGE - 1))).expect("a message");
+        assert_eq!(long, "a".repeat(LONGEST_MESSAGE - 1));
     }
 
     #[test]
@@ -391,7 +406,7 @@ mod tests {
                 let body = Body::of_refusal(bytes, "");
                 Body::of_success(bytes, "", Wanted { keys: None, arrays: true });
                 body.code();
-                body.words();
+                body.shown_message();
                 body.codes().count();
             }
         }

@@ -1,4 +1,4 @@
-//! What the steps of the procedure look at, and what one of them decides.
+//! The input of the decision steps, and the decision of one.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -7,10 +7,11 @@ use http::{HeaderMap, HeaderName};
 use paceline_core::{Class, LimitReport, LimitScope, Timestamp};
 
 use super::body::Body;
+use super::expected::Expected;
 use super::shape;
 use super::table::{Provider, Table, usual_reach};
 
-/// Everything that a step may look at.
+/// Everything that a step may read.
 #[derive(Clone, Copy)]
 pub(super) struct Case<'a> {
     pub(super) provider: Provider,
@@ -23,8 +24,8 @@ pub(super) struct Case<'a> {
     pub(super) now: Timestamp,
     /// A success of this call is a JSON object.
     pub(super) must_be_json: bool,
-    /// A success of any call is JSON, as the user says.
-    pub(super) expects_json: bool,
+    /// What a success of any call has to be, as configured.
+    pub(super) expected: Option<&'a Expected>,
     /// Further fields that hold a wait.
     pub(super) wait_headers: &'a [HeaderName],
     /// A longer wait is a used-up quota, to be kept on disk, and not a pause.
@@ -41,15 +42,15 @@ pub(super) struct Decision {
     pub(super) unnamed: bool,
     /// The rule that decided, for people.
     pub(super) step: Cow<'static, str>,
-    /// What is wrong with an answer that names no error of its own.
+    /// The fault of an answer that names no error of its own.
     pub(super) fault: Option<Fault>,
 }
 
 /// A fault of an answer, as reports name it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Fault {
     pub(super) code: &'static str,
-    pub(super) words: &'static str,
+    pub(super) message: Cow<'static, str>,
 }
 
 /// A wait, whether it was given in milliseconds or finer, and its source.
@@ -58,6 +59,20 @@ pub(super) struct Hint {
     pub(super) wait: Duration,
     pub(super) exact: bool,
     pub(super) from: &'static str,
+}
+
+impl Fault {
+    pub(super) const fn new(code: &'static str, message: &'static str) -> Self {
+        Self { code, message: Cow::Borrowed(message) }
+    }
+
+    /// Adds the message of the body.
+    pub(super) fn quoting(self, body: &Body<'_>) -> Self {
+        let message = body
+            .shown_message()
+            .map_or_else(|| self.message.clone(), |message| format!("{}: {message}", self.message).into());
+        Self { message, ..self }
+    }
 }
 
 impl Hint {
@@ -72,7 +87,7 @@ impl Decision {
         Self { class, reach: usual_reach(class), hint: None, unnamed: false, step: step.into(), fault: None }
     }
 
-    /// Whether something follows that can be waited for.
+    /// Whether a wait follows.
     pub(super) const fn waits(&self) -> bool {
         matches!(
             self.class,

@@ -1,4 +1,4 @@
-//! What a call is charged: what it reserves before it leaves, and what becomes of that once its answer is there.
+//! The charge of a call: what it reserves before it is sent, and how that is settled with its answer.
 
 use paceline_core::{Class, Cost, Dimension};
 
@@ -48,12 +48,12 @@ pub(super) fn longest_answer(path: &str, body: &[u8]) -> Option<u64> {
     if silent { Some(0) } else { bound_of(body) }
 }
 
-/// What becomes of what a call reserved, once its answer is there.
+/// How the reserved cost of a call is settled with its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settlement {
     /// The call cost nothing. A refused one still was a call.
     free: bool,
-    /// What was reserved and not used comes back.
+    /// Reserved units that were not used are refunded.
     refunds: bool,
     counts: Counts,
     /// So often an output token counts.
@@ -196,7 +196,7 @@ mod tests {
         let chat = "/v1/chat/completions";
         let sonnet = "/model/us.anthropic.claude-sonnet-4-5-20250929-v1:0/converse";
         for (provider, path, reserved, settled) in [
-            // On admission, and never given back.
+            // On admission, and never refunded.
             (Provider::OpenAi, chat, 100, 100),
             (Provider::Azure, "/openai/deployments/d/chat/completions", 150, 150),
             // Estimated, then adjusted; the bound of the answer does not count.

@@ -1,4 +1,4 @@
-//! What an answer says that its call cost.
+//! The cost that an answer reports.
 
 use serde_json::Value;
 
@@ -9,7 +9,7 @@ use super::usage::Usage;
 /// More than any call can cost: a larger number is a mistake.
 const MOST: f64 = 1e9;
 
-/// What an answer says it cost, as far as it counts.
+/// The reported cost, in the parts that count.
 pub(super) fn of(body: &Body<'_>, cached: CachedInput) -> Option<Usage> {
     if let Some(stream) = &body.stream {
         return stream.usage;

@@ -1,7 +1,7 @@
-//! The decision procedure: steps in order, of which the first that has something to say wins.
+//! The decision procedure: steps in order; the first that decides wins.
 //!
 //! No step asks for the provider's name unless its answers mean something else than all others'; what is a mere
-//! comparison stands in the tables. Words inside the message of a 400 or 422 never decide: they are often an echo of the
+//! comparison stands in the tables. Phrases inside the message of a 400 or 422 never decide: they are often an echo of the
 //! caller's own text. Only a table may know what such a message begins with, where nothing else marks the case.
 
 use std::borrow::Cow;
@@ -23,7 +23,7 @@ pub(super) fn decide(case: &Case<'_>) -> Decision {
         return refused(case);
     }
     match inside::success(case) {
-        Inside::Nothing => Decision::new(Class::Success, "2xx"),
+        Inside::Nothing => inside::mismatch(case).unwrap_or_else(|| Decision::new(Class::Success, "2xx")),
         Inside::Decided(decision) => decision,
         Inside::Status(status) => {
             let decision = refused(&Case { status, ..*case });
@@ -151,13 +151,13 @@ fn grouped(text: &str) -> Option<u64> {
     text[..end].replace(',', "").parse().ok()
 }
 
-/// The server's own opinion. `true` is heard in [`by_status`], where a status would be final.
+/// The server's advice about a retry. `true` acts in [`by_status`], where a status would be final.
 fn server_verdict(case: &Case<'_>) -> Option<Decision> {
     says(case, "false").then(|| Decision::new(Class::Invalid, "the server says not to retry"))
 }
 
 fn by_status(case: &Case<'_>) -> Decision {
-    let step = |words: &str| Cow::Owned(format!("{}: {words}", case.status));
+    let step = |message: &str| Cow::Owned(format!("{}: {message}", case.status));
     match case.status {
         503 | 529 => waiting(case, Class::Overloaded, step("overloaded")),
         409 if case.table.api.conflicts_pass || wait::in_headers(case).is_some() => {

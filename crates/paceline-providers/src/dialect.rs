@@ -1,15 +1,17 @@
-//! How an API is understood: what is known about its provider, as a configuration changes it.
+//! The dialect of an API: the table of its provider, as a configuration changes it.
 
 use std::borrow::Cow;
+use std::iter;
 use std::time::Duration;
 
-use http::HeaderName;
-use paceline_core::{Class, Cost, Timestamp};
+use http::{HeaderMap, HeaderName};
+use paceline_core::{Class, Cost, LimitScope, Timestamp};
 
 use super::body::{Body, Wanted};
 use super::case::{Case, Decision};
 use super::charge::{self, Settlement};
 use super::decide;
+use super::expected::Expected;
 use super::reading::Reading;
 use super::rule::Rule;
 use super::table::{Charge, LimitHeaders, Provider, Scope, Table};
@@ -19,7 +21,10 @@ use super::{Answer, cost, header, limits, names, refusal, shape, wait};
 /// A longer wait is a used-up quota, to be kept on disk, and not a pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(3_600);
 
-/// How an API is understood: a provider's table, and what a user knows better.
+/// ACME's answers carry it; it is no request id, and a secret: its holder can use it.
+const NONCE: &str = "replay-nonce";
+
+/// The dialect of an API: a provider's table, and the changes of a configuration.
 ///
 /// ```
 /// use paceline_providers::table::{Fields, LimitHeaders};
@@ -41,30 +46,31 @@ pub struct Dialect {
     rules: Vec<Rule>,
     wait_headers: Vec<HeaderName>,
     longest_pause: Duration,
-    expects_json: bool,
+    expected: Option<Expected>,
+    keyless: bool,
 }
 
 impl From<Provider> for Dialect {
-    /// What is known about the provider, and nothing else.
+    /// The provider's table without changes.
     fn from(provider: Provider) -> Self {
         let table = Cow::Borrowed(provider.table());
         let (rules, wait_headers) = (Vec::new(), Vec::new());
-        Self { provider, table, rules, wait_headers, longest_pause: LONGEST_PAUSE, expects_json: false }
+        Self { provider, table, rules, wait_headers, longest_pause: LONGEST_PAUSE, expected: None, keyless: false }
     }
 }
 
 impl Dialect {
-    /// Whose table it began with.
+    /// The provider of the table.
     pub const fn provider(&self) -> Provider {
         self.provider
     }
 
-    /// Everything that is known, with the changes.
+    /// The table with the changes.
     pub fn table(&self) -> &Table {
         &self.table
     }
 
-    /// The rules that come before everything.
+    /// The rules that are applied before the table.
     pub fn rules(&self) -> &[Rule] {
         &self.rules
     }
@@ -74,7 +80,7 @@ impl Dialect {
         self.longest_pause
     }
 
-    /// With rules that come before everything: the first that matches an answer decides about it.
+    /// With rules that are applied before the table: the first that matches an answer decides about it.
     #[must_use]
     pub fn with_rules(mut self, rules: Vec<Rule>) -> Self {
         self.rules = rules;
@@ -134,11 +140,12 @@ impl Dialect {
         self
     }
 
-    /// With JSON as the only success: a 2xx with another body, such as the page of a proxy or half an object, is a transient
-    /// failure with the code `not_json` or `empty_answer`. A 204 has no body, and a stream of events is read as one.
+    /// With JSON, or what matches a schema, as the only success. Any other 2xx is a transient failure: with the code `not_json`,
+    /// such as the page of a proxy or half an object, `empty_answer` or `schema_mismatch`. A 204 has no body. A stream of events
+    /// is JSON; a schema is that of the object that [its events add up to](super::collect).
     #[must_use]
-    pub const fn expecting_json(mut self) -> Self {
-        self.expects_json = true;
+    pub fn expecting(mut self, expected: Expected) -> Self {
+        self.expected = Some(expected);
         self
     }
 
@@ -165,7 +172,7 @@ impl Dialect {
             limits: &limits,
             now,
             must_be_json: self.provider.must_be_json(answer.path, content_type),
-            expects_json: self.expects_json,
+            expected: self.expected.as_ref(),
             wait_headers: &self.wait_headers,
             longest_pause: self.longest_pause,
         };
@@ -176,13 +183,34 @@ impl Dialect {
             steps: steps(&case, &decision, server_time.is_some(), long_period),
             code: code(&case, &decision),
             error_type: body.error_type(),
-            words: words(&body, &decision),
+            message: message(&body, &decision),
+            request_id: request_id(table, answer.headers).map(str::to_owned),
             usage: cost::of(&body, table.charge.cached_input),
             settlement: Settlement::of(&table.charge, answer.path, answer.status, decision.class),
             long_period,
             limits,
-            ..Reading::from(decision)
+            ..self.within_reach(Reading::from(decision))
         }
+    }
+
+    /// For calls without a key: a server that refuses one speaks for no other group of calls.
+    #[must_use]
+    pub const fn without_key(mut self) -> Self {
+        self.keyless = true;
+        self
+    }
+
+    /// What an answer means where each host is limited by itself: none of it reaches further than its host. Nor does a refused
+    /// key reach further than its group, where no key is sent.
+    #[must_use]
+    pub fn within_reach(&self, reading: Reading) -> Reading {
+        let alone = match self.scope() {
+            Scope::Host => true,
+            Scope::Group => self.keyless && reading.class == Class::Account,
+            _ => false,
+        };
+        let reach = if alone && reading.reach == LimitScope::Account { LimitScope::Scope } else { reading.reach };
+        Reading { reach, ..reading }
     }
 
     /// What a request is expected to cost before it is sent: one request, its bytes, its tokens, and units of the provider's
@@ -205,7 +233,7 @@ impl Dialect {
     }
 
     /// The name of the scope that a call belongs to: its path and model for an LLM API, the tables that its body names for
-    /// DynamoDB, its path or always the same one otherwise. A query string does not count.
+    /// DynamoDB, its path, the host of a whole address or always the same one otherwise. A query string does not count.
     pub fn scope_name(&self, path: &str, model: Option<&str>, body: &[u8]) -> String {
         self.table.api.scope_name(path, model, body)
     }
@@ -240,24 +268,51 @@ fn steps(case: &Case<'_>, decision: &Decision, dated: bool, long_period: bool) -
 }
 
 fn code(case: &Case<'_>, decision: &Decision) -> Option<String> {
-    match decision.fault {
+    match &decision.fault {
         Some(fault) => Some(fault.code.to_owned()),
         None if decision.class == Class::Success => case.body.code(),
         None => case.body.code().or_else(|| names::special(case.headers, case.body)),
     }
 }
 
-fn words(body: &Body<'_>, decision: &Decision) -> Option<String> {
-    match decision.fault {
+fn message(body: &Body<'_>, decision: &Decision) -> Option<String> {
+    match &decision.fault {
         None if decision.class == Class::Success => None,
-        None => body.words(),
-        Some(fault) => Some(body.words().map_or_else(|| fault.words.to_owned(), |w| format!("{}: {w}", fault.words))),
+        None => body.shown_message(),
+        Some(fault) => Some(fault.message.to_string()),
     }
+}
+
+/// The server's request id: in the provider's own field, else in one that another API has for it.
+fn request_id<'a>(table: &Table, headers: &'a HeaderMap) -> Option<&'a str> {
+    let others = Provider::ALL.iter().map(|provider| &provider.table().errors.request_id);
+    let mut names = iter::once(&table.errors.request_id).chain(others).filter(|name| *name != NONCE);
+    names.find_map(|name| header::first(headers, name.as_str()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use http::HeaderValue;
+
+    #[test]
+    fn a_call_has_the_name_that_its_server_gives_it() {
+        let field = |provider: Provider, fields: &[(&'static str, &'static str)]| {
+            let headers =
+                fields.iter().map(|(name, value)| (name.parse().expect("a name"), HeaderValue::from_static(value)));
+            request_id(provider.table(), &headers.collect()).map(str::to_owned)
+        };
+        let both = [("x-request-id", "x"), ("apim-request-id", "a")];
+        for (provider, fields, name) in [
+            (Provider::Azure, &both[..], Some("a")),
+            (Provider::OpenAi, &both, Some("x")),
+            (Provider::Generic, &[("x-github-request-id", "g")], Some("g")),
+            (Provider::Generic, &[("x-amzn-requestid", "w")], Some("w")),
+            (Provider::Acme, &[("replay-nonce", "n")], None),
+        ] {
+            assert_eq!(field(provider, fields).as_deref(), name, "{provider} {fields:?}");
+        }
+    }
 
     #[test]
     fn a_prompt_is_known_by_its_api_or_its_path() {
@@ -274,7 +329,7 @@ mod tests {
         }
     }
 
-    /// What each provider's limits belong to, as far as a request shows it.
+    /// The scopes of each provider's limits, as far as a request shows them.
     #[test]
     fn calls_are_slowed_down_together_as_their_limits_belong_together() {
         let (chat, table) = ("/v1/chat/completions", &br#"{"TableName":"orders"}"#[..]);
@@ -312,7 +367,17 @@ mod tests {
         }
         let by_path = Dialect::from(Provider::GitHub).with_scope(Scope::Endpoint);
         assert_eq!(by_path.scope_name("/search/code?q=x", None, b""), "/search/code", "a user's scope knows no other");
+        let by_host = Dialect::from(Provider::Generic).with_scope(Scope::Host);
+        for (path, scope) in [("https://A.example/x?y", "a.example"), ("http://b.example:81/x", "b.example:81")] {
+            assert_eq!(by_host.scope_name(path, None, b""), scope);
+        }
+        let answer = Answer { status: 401, headers: &HeaderMap::new(), body: b"", path: "" };
+        let reading = by_host.read(&answer, Timestamp::from_millis(0));
+        assert_eq!((reading.class, reading.reach), (Class::Account, LimitScope::Scope), "other hosts know no such key");
         let by_group = Dialect::from(Provider::Generic).with_scope(Scope::Group);
+        let reach = |dialect: &Dialect| dialect.read(&answer, Timestamp::from_millis(0)).reach;
+        assert_eq!(reach(&by_group), LimitScope::Account, "one key for all groups");
+        assert_eq!(reach(&by_group.clone().without_key()), LimitScope::Scope);
         for (path, scope) in [("/shop/7/items?q=/x", "/shop"), ("/shop", "/shop"), ("/", "/"), ("", "")] {
             assert_eq!(by_group.scope_name(path, None, b""), scope, "{path}");
         }

@@ -144,16 +144,16 @@ fn derived_windows_of_the_recordings() {
 fn an_answer_that_names_no_error_is_named_by_what_is_wrong_with_it() {
     let named = |id| {
         let reading = fixture(id);
-        (reading.code.unwrap_or_default(), reading.words.unwrap_or_default())
+        (reading.code.unwrap_or_default(), reading.message.unwrap_or_default())
     };
-    for (id, code, words) in [
+    for (id, code, message) in [
         ("unusable-page", "not_json", "the answer is not JSON"),
         ("unusable-half-an-object", "not_json", "the answer is not JSON: {not json"),
         ("unusable-empty", "empty_answer", "the answer is empty"),
         ("sse-anthropic-cut", "truncated", "the stream ended early"),
         ("unusable-error-with-a-code", "server_error", "The server had an error."),
     ] {
-        assert_eq!(named(id), (code.to_owned(), words.to_owned()), "{id}");
+        assert_eq!(named(id), (code.to_owned(), message.to_owned()), "{id}");
     }
 }
 

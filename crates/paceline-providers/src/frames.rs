@@ -136,7 +136,7 @@ mod tests {
             ("validationException", Class::Invalid),
         ] {
             let failed = reading(&[&start[..], &delta, &frame("exception", name, r#"{"message":"no"}"#)].concat());
-            assert_eq!((failed.class, failed.words.as_deref()), (class, Some("no")), "{name}");
+            assert_eq!((failed.class, failed.message.as_deref()), (class, Some("no")), "{name}");
         }
         let cut = [&start[..], &delta].concat();
         for cut in [&cut[..], &cut[..cut.len() - 3]] {

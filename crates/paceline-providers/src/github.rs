@@ -10,7 +10,7 @@ use super::refusal::paused;
 use super::table::Provider;
 use super::{header, shape, wait};
 
-/// Whether a refusal is a limit of GitHub's: by its words, whichever server it seems to come from; under its own name
+/// Whether a refusal is a limit of GitHub's: by its message, whichever server it seems to come from; under its own name
 /// also by its headers.
 pub(super) fn is_limit(case: &Case<'_>) -> bool {
     let message = case.body.message().to_ascii_lowercase();

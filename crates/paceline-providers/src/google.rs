@@ -24,8 +24,8 @@ pub(super) fn exhausted(case: &Case<'_>) -> Option<Decision> {
     if case.body.has_code(&COMMON.capacity) {
         return Some(waiting(case, Class::Overloaded, "429 about capacity"));
     }
-    let told = longer(delay(case), wait::in_message(case));
-    let hint = wait::in_headers(case).or(told);
+    let hint = longer(delay(case), wait::in_message(case));
+    let hint = wait::in_headers(case).or(hint);
     let daily = is_daily(case.body) || contains_any(&message, &COMMON.long_periods);
     Some(match hint {
         hint @ Some(_) => paused(case, hint, "429 with a wait in its details"),

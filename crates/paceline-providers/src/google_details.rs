@@ -69,7 +69,7 @@ pub(super) fn is_zero(body: &Body<'_>, message: &str) -> bool {
 
 /// The delay that the details ask for.
 pub(super) fn delay(case: &Case<'_>) -> Option<Hint> {
-    let told = details(case.body).filter_map(|detail| detail["retryDelay"].as_str());
-    let waits = told.filter_map(|text| shape::reset(text, case.now)).max_by_key(|wait| wait.duration)?;
+    let hints = details(case.body).filter_map(|detail| detail["retryDelay"].as_str());
+    let waits = hints.filter_map(|text| shape::reset(text, case.now)).max_by_key(|wait| wait.duration)?;
     Some(Hint::new(waits, "RetryInfo.retryDelay"))
 }

@@ -3,132 +3,92 @@
 //! A `"` at the start of an item is the current one (a structured-field list of named limits), `limit=` the seventh
 //! draft, and separate `RateLimit-Limit`, `-Remaining` and `-Reset` fields are the drafts before it.
 
-use std::time::Duration;
-
 use http::HeaderMap;
 use paceline_core::{Dimension, LimitReport, RefillMode};
+use sfv::{BareItem, Dictionary, FieldType, Item, List, ListEntry, Parser};
 
 use super::{header, shape};
 
 /// The limits that these fields announce; a malformed field announces nothing.
 pub(super) fn limits(headers: &HeaderMap) -> Vec<LimitReport> {
-    let Some(items) = list(headers, "ratelimit") else { return Vec::new() };
-    let policies = list(headers, "ratelimit-policy").unwrap_or_default();
-    match items.first() {
-        Some(first) if first.named => items.iter().filter_map(|item| current(item, &policies)).collect(),
-        Some(_) => draft_07(&items, &policies).into_iter().collect(),
-        None => draft_03(headers, policies).into_iter().collect(),
+    let policies = items(headers, "ratelimit-policy");
+    if let Some(fields) = field::<Dictionary>(headers, "ratelimit").filter(|fields| !fields.is_empty()) {
+        // `limit=100, remaining=50, reset=5`
+        let number = |name: &str| match fields.get(name)? {
+            ListEntry::Item(item) => whole(&item.bare_item),
+            ListEntry::InnerList(_) => None,
+        };
+        return unnamed(number("limit"), number("remaining"), number("reset"), &policies).into_iter().collect();
     }
+    if headers.contains_key("ratelimit") {
+        return items(headers, "ratelimit").iter().filter_map(|item| current(item, &policies)).collect();
+    }
+    // `RateLimit-Limit: 100, 100;w=10` (the limit, then policies), `RateLimit-Remaining: 50`, `RateLimit-Reset: 5`
+    let limits = items(headers, "ratelimit-limit");
+    let limit = limits.first().and_then(|item| whole(&item.bare_item));
+    let reset = header::values(headers, "ratelimit-reset").filter_map(header::whole).max();
+    let policies: Vec<Item> = policies.into_iter().chain(limits.into_iter().skip(1)).collect();
+    unnamed(limit, header::count(headers, "ratelimit-remaining"), reset, &policies).into_iter().collect()
 }
 
 /// `"burst";r=42;t=12`, with the policy of the same name: `"burst";q=100;w=60`.
-fn current(item: &Item<'_>, policies: &[Item<'_>]) -> Option<LimitReport> {
-    let policy = policies.iter().find(|policy| policy.named && policy.value == item.value);
-    let unit = policy.and_then(|policy| policy.text("qu")).unwrap_or("requests");
+fn current(item: &Item, policies: &[Item]) -> Option<LimitReport> {
+    let name = item.bare_item.as_string().filter(|name| !name.as_str().is_empty())?;
+    let policy = policies.iter().find(|policy| policy.bare_item.as_string() == Some(name));
+    let unit = policy.and_then(|policy| policy.params.get("qu")?.as_string());
     Some(LimitReport {
-        dimension: match unit.trim_matches('"') {
+        dimension: match unit.map_or("requests", |unit| unit.as_str()) {
             "requests" => Dimension::Requests,
             "content-bytes" => Dimension::Bytes,
             "concurrent-requests" => Dimension::Named("concurrency".into()),
             other => Dimension::Named(other.into()),
         },
-        limit: policy.and_then(|policy| policy.number("q")),
-        remaining: Some(item.number("r")?),
-        reset: item.seconds("t"),
-        window: policy.and_then(|policy| policy.seconds("w")),
+        limit: policy.and_then(|policy| number(policy, "q")),
+        remaining: Some(number(item, "r")?),
+        reset: number(item, "t").and_then(shape::seconds),
+        window: policy.and_then(|policy| number(policy, "w")).and_then(shape::seconds),
         restores: RefillMode::AtOnce,
     })
 }
 
-/// `limit=100, remaining=50, reset=5`
-fn draft_07(items: &[Item<'_>], policies: &[Item<'_>]) -> Option<LimitReport> {
-    let number = |name: &str| {
-        let value = items.iter().find_map(|item| item.value.strip_prefix(name)?.strip_prefix('='));
-        value.and_then(header::whole)
-    };
-    unnamed(number("limit"), number("remaining"), number("reset"), policies)
-}
-
-/// `RateLimit-Limit: 100, 100;w=10` (the limit, then policies), `RateLimit-Remaining: 50`, `RateLimit-Reset: 5`
-fn draft_03<'a>(headers: &'a HeaderMap, mut policies: Vec<Item<'a>>) -> Option<LimitReport> {
-    let limits = list(headers, "ratelimit-limit")?;
-    let limit = limits.first().and_then(|item| header::whole(item.value));
-    policies.extend(limits.into_iter().skip(1));
-    let reset = header::values(headers, "ratelimit-reset").filter_map(header::whole).max();
-    unnamed(limit, header::count(headers, "ratelimit-remaining"), reset, &policies)
-}
-
 /// One limit without a name: its window is that of the policy with the same quota, unless the reset is beyond it.
-fn unnamed(
-    limit: Option<u64>,
-    remaining: Option<u64>,
-    reset: Option<u64>,
-    policies: &[Item<'_>],
-) -> Option<LimitReport> {
+fn unnamed(limit: Option<u64>, remaining: Option<u64>, reset: Option<u64>, policies: &[Item]) -> Option<LimitReport> {
     if limit.is_none() && remaining.is_none() {
         return None;
     }
-    let same = policies.iter().filter(|policy| limit.is_some() && header::whole(policy.value) == limit);
+    let same = policies.iter().filter(|policy| limit.is_some() && whole(&policy.bare_item) == limit);
     let reset = reset.and_then(shape::seconds);
     Some(LimitReport {
         dimension: Dimension::Requests,
         limit,
         remaining,
         reset,
-        window: same.filter_map(|policy| policy.seconds("w")).find(|window| Some(*window) >= reset),
+        window: same.filter_map(|policy| number(policy, "w").and_then(shape::seconds)).find(|w| Some(*w) >= reset),
         restores: RefillMode::AtOnce,
     })
 }
 
-/// A member of a structured-field list: a value and its parameters.
-struct Item<'a> {
-    /// Without its quotes.
-    value: &'a str,
-    /// Whether the value was a quoted string.
-    named: bool,
-    parameters: Vec<(&'a str, &'a str)>,
+fn number(item: &Item, parameter: &str) -> Option<u64> {
+    item.params.get(parameter).and_then(whole)
 }
 
-impl<'a> Item<'a> {
-    fn parse(text: &'a str) -> Option<Self> {
-        let mut parts = split(text, ';');
-        let value = parts.next()?.trim();
-        let named = value.starts_with('"');
-        let value = if named { value.strip_prefix('"')?.strip_suffix('"')? } else { value };
-        let parameters = parts.map(|part| part.trim().split_once('=')).collect::<Option<_>>()?;
-        (!value.is_empty()).then_some(Self { value, named, parameters })
-    }
+fn whole(value: &BareItem) -> Option<u64> {
+    value.as_integer().and_then(|number| i64::from(number).try_into().ok())
+}
 
-    fn text(&self, name: &str) -> Option<&'a str> {
-        self.parameters.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
-    }
-
-    fn number(&self, name: &str) -> Option<u64> {
-        self.text(name).and_then(header::whole)
-    }
-
-    fn seconds(&self, name: &str) -> Option<Duration> {
-        self.number(name).and_then(shape::seconds)
-    }
+/// A field over all its lines; none where it is not there or malformed.
+fn field<T: FieldType>(headers: &HeaderMap, name: &'static str) -> Option<T> {
+    let lines: Vec<&str> = header::values(headers, name).collect();
+    Parser::new(&lines.join(",")).parse().ok()
 }
 
 /// No API has more limits for one call; a longer list is a server's mistake or joke.
 const MOST_MEMBERS: usize = 32;
 
-/// The first members of a list field, over all its lines; `None` when one of them is malformed.
-fn list<'a>(headers: &'a HeaderMap, name: &'static str) -> Option<Vec<Item<'a>>> {
-    let members =
-        header::values(headers, name).flat_map(|line| split(line, ',')).filter(|member| !member.trim().is_empty());
-    members.take(MOST_MEMBERS).map(Item::parse).collect()
-}
-
-/// The parts of `text` between separators that stand outside quoted strings.
-fn split(text: &str, separator: char) -> impl Iterator<Item = &str> {
-    let mut quoted = false;
-    text.split(move |c| {
-        quoted ^= c == '"';
-        c == separator && !quoted
-    })
+/// The first members of a list field.
+fn items(headers: &HeaderMap, name: &'static str) -> Vec<Item> {
+    let members = field::<List>(headers, name).unwrap_or_default().into_iter().take(MOST_MEMBERS);
+    members.filter_map(|member| if let ListEntry::Item(item) = member { Some(item) } else { None }).collect()
 }
 
 #[cfg(test)]
@@ -136,6 +96,7 @@ mod tests {
     use super::*;
     use http::HeaderValue;
     use proptest::proptest;
+    use std::time::Duration;
 
     fn read(rate_limit: &str, policy: &str) -> Vec<LimitReport> {
         let mut headers = HeaderMap::new();

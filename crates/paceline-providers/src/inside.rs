@@ -3,9 +3,10 @@
 use paceline_core::Class;
 use serde_json::Value;
 
-use super::body::{Body, Kind};
+use super::body::{self, Body, Kind};
 use super::case::{Case, Decision, Fault};
 use super::ending::{Ending, NO_CAPACITY};
+use super::expected::Expected;
 use super::refusal::{by_table, waiting};
 use super::stream::Stream;
 use super::table::COMMON;
@@ -21,13 +22,13 @@ pub(super) enum Inside {
     Decided(Decision),
 }
 
-const EMPTY: Fault = Fault { code: "empty_answer", words: "the answer is empty" };
-const NOT_JSON: Fault = Fault { code: "not_json", words: "the answer is not JSON" };
-const GARBLED: Fault = Fault { code: "not_json", words: "an event of the stream is not JSON" };
-const FAILED: Fault = Fault { code: "error", words: "the answer ended in an error" };
-const STARVED: Fault =
-    Fault { code: NO_CAPACITY, words: "the service ran out of capacity in the middle of the answer" };
-const CUT: Fault = Fault { code: "truncated", words: "the stream ended early" };
+const EMPTY: Fault = Fault::new("empty_answer", "the answer is empty");
+const NOT_JSON: Fault = Fault::new("not_json", "the answer is not JSON");
+const GARBLED: Fault = Fault::new("not_json", "an event of the stream is not JSON");
+const MISMATCH: Fault = Fault::new("schema_mismatch", "the answer does not match the schema");
+const FAILED: Fault = Fault::new("error", "the answer ended in an error");
+const STARVED: Fault = Fault::new(NO_CAPACITY, "the service ran out of capacity in the middle of the answer");
+const CUT: Fault = Fault::new("truncated", "the stream ended early");
 
 /// What a 2xx carries: only these exact places count, never text inside generated content.
 pub(super) fn success(case: &Case<'_>) -> Inside {
@@ -86,18 +87,35 @@ fn by_rule(case: &Case<'_>) -> Option<Decision> {
 fn unusable(case: &Case<'_>) -> Option<Decision> {
     let fault = match (case.body.kind, case.status) {
         (Kind::Object, _) | (Kind::Nothing, 204 | 205) => return None,
-        (Kind::Nothing, _) if case.table.is_strict() || case.expects_json => EMPTY,
-        _ if case.must_be_json || (case.expects_json && !case.body.is_json()) => NOT_JSON,
+        (Kind::Nothing, _) if case.table.is_strict() || case.expected.is_some() => EMPTY,
+        _ if case.must_be_json || (case.expected.is_some() && !case.body.is_json()) => NOT_JSON,
         _ => return None,
     };
     Some(broken(case, "2xx without a usable body", fault))
 }
 
+/// What is wrong with an answer that nothing else is wrong with: it is not what the user's schema asks for.
+pub(super) fn mismatch(case: &Case<'_>) -> Option<Decision> {
+    // A 204 has no body; any other answer without one has been refused.
+    let Expected::Schema(schema) = case.expected.filter(|_| case.body.kind != Kind::Nothing)? else { return None };
+    let step = "2xx that does not match the schema";
+    let Some(value) = case.body.value() else { return Some(broken(case, step, NOT_JSON)) };
+    let message = format!("{}: {}", MISMATCH.message, body::plain(&schema.mismatch(&value)?)).into();
+    Some(unfit(case, step, Fault { message, ..MISMATCH }))
+}
+
 fn starved(case: &Case<'_>) -> Decision {
-    Decision { fault: Some(STARVED), ..waiting(case, Class::Overloaded, "2xx cut short for lack of capacity") }
+    Decision {
+        fault: Some(STARVED.quoting(case.body)),
+        ..waiting(case, Class::Overloaded, "2xx cut short for lack of capacity")
+    }
 }
 
 fn broken(case: &Case<'_>, step: &'static str, fault: Fault) -> Decision {
+    unfit(case, step, fault.quoting(case.body))
+}
+
+fn unfit(case: &Case<'_>, step: &'static str, fault: Fault) -> Decision {
     Decision { hint: wait::in_headers(case), fault: Some(fault), ..Decision::new(Class::Transient, step) }
 }
 

@@ -3,7 +3,7 @@
 use http::{HeaderMap, HeaderValue};
 use paceline_core::{Class, Timestamp};
 
-use super::table::{ErrorWords, KnownAnswer};
+use super::table::{ErrorFields, KnownAnswer};
 use super::{Answer, Provider, Reading, read};
 
 /// Noon of Fri, 20 Nov 2026.
@@ -17,7 +17,7 @@ fn read_known(provider: Provider, known: &KnownAnswer) -> Reading {
     }
     let content_type = shape.content_type.as_deref().unwrap_or("application/json");
     headers.insert("content-type", HeaderValue::from_str(content_type).expect("printable"));
-    let body = shape.render(&ErrorWords {
+    let body = shape.render(&ErrorFields {
         status: known.status,
         code: known.code.as_deref(),
         error_type: known.error_type.as_deref(),

@@ -19,9 +19,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! [`Dialect`] is a provider's table as a configuration changes it; it also says what a request will cost
-//! ([`Dialect::charge`]) and what a stream adds up to ([`collect`]). [`Reading::outcome_of`] is what a pacer is told.
-//! [`secrets`] takes keys out of answers before anything else reads them.
+//! [`Dialect`] is a provider's table as a configuration changes it; it also estimates what a request costs
+//! ([`Dialect::charge`]) and collects a stream into an object ([`collect`]). [`Reading::outcome_of`] is the outcome for a pacer.
+//! [`secrets`] removes keys from answers before anything else reads them, and [`escape`] makes texts of others safe to show.
 //!
 //! Nothing here does IO: a program hands in what its HTTP client received.
 
@@ -37,6 +37,8 @@ mod decimal;
 mod dialect;
 mod dynamodb;
 mod ending;
+pub mod escape;
+mod expected;
 #[cfg(test)]
 mod fixtures;
 mod frames;
@@ -71,10 +73,11 @@ mod wait;
 use http::HeaderMap;
 use paceline_core::Timestamp;
 
-pub use address::{is_loopback, join_url};
+pub use address::{host, is_loopback, join_url, path_of};
 pub use charge::Settlement;
 pub use collect::collect;
 pub use dialect::Dialect;
+pub use expected::{Expected, Schema, SchemaError};
 pub use partial::{joined, remainder};
 pub use reading::{Action, NoResponse, Reading, no_response};
 pub use rule::{Phrase, Place, Rule};
@@ -91,11 +94,11 @@ pub struct Answer<'a> {
     pub headers: &'a HeaderMap,
     /// The decoded body.
     pub body: &'a [u8],
-    /// The path that was asked for, which says whether a success must be JSON; empty when it is not known.
+    /// The path of the request, which decides whether a success must be JSON; empty when it is not known.
     pub path: &'a str,
 }
 
-/// Reads an answer by what is known about a provider; see [`Dialect::read`].
+/// Reads an answer by the table of a provider; see [`Dialect::read`].
 pub fn read(provider: Provider, answer: &Answer<'_>, now: Timestamp) -> Reading {
     Dialect::from(provider).read(answer, now)
 }
@@ -193,12 +196,12 @@ mod tests {
                 {{"@type":"type.googleapis.com/google.rpc.RetryInfo","retryDelay":"36s"}}]}}}}"#
             )
         };
-        let words = |words: &str| format!(r#"{{"error":{{"message":"{words}","code":"rate_limit_exceeded"}}}}"#);
+        let message = |message: &str| format!(r#"{{"error":{{"message":"{message}","code":"rate_limit_exceeded"}}}}"#);
         for (provider, body, expected) in [
             (Provider::Gemini, quota("GenerateRequestsPerDayPerProjectPerModel-FreeTier"), true),
             (Provider::Gemini, quota("GenerateRequestsPerMinutePerProjectPerModel-FreeTier"), false),
-            (Provider::Groq, words("on tokens per day (TPD): Limit 100000. Please try again in 7m43.9s."), true),
-            (Provider::Groq, words("on tokens per minute (TPM): Limit 6000. Please try again in 6.3s."), false),
+            (Provider::Groq, message("on tokens per day (TPD): Limit 100000. Please try again in 7m43.9s."), true),
+            (Provider::Groq, message("on tokens per minute (TPM): Limit 6000. Please try again in 6.3s."), false),
         ] {
             let answer = Answer { status: 429, headers: &HeaderMap::new(), body: body.as_bytes(), path: "" };
             let reading = read(provider, &answer, NOW);
@@ -208,11 +211,11 @@ mod tests {
 
     #[test]
     fn only_an_answer_that_names_a_quota_tells_that_one_is_used_up() {
-        let words = |words: &str| format!(r#"{{"error":{{"message":"{words}","code":"rate_limit_exceeded"}}}}"#);
-        for (body, wait, unnamed, told) in [
+        let message = |message: &str| format!(r#"{{"error":{{"message":"{message}","code":"rate_limit_exceeded"}}}}"#);
+        for (body, wait, unnamed, reported) in [
             (String::new(), "7200", true, Class::Throttled),
-            (words("slow down"), "7200", true, Class::Throttled),
-            (words("on requests per day (RPD): Limit 1000"), "7200", false, Class::QuotaExhausted),
+            (message("slow down"), "7200", true, Class::Throttled),
+            (message("on requests per day (RPD): Limit 1000"), "7200", false, Class::QuotaExhausted),
             (r#"{"error":{"code":"1308","message":"usage limit"}}"#.to_owned(), "7200", false, Class::QuotaExhausted),
             (String::new(), "3600", false, Class::Throttled),
         ] {
@@ -222,7 +225,7 @@ mod tests {
             let reading = read(Provider::Generic, &answer, NOW);
             let class = if wait == "3600" { Class::Throttled } else { Class::QuotaExhausted };
             assert_eq!((reading.class, reading.outcome().unnamed), (class, unnamed), "{body}");
-            assert_eq!(reading.told_class(), told, "{body}");
+            assert_eq!(reading.reported_class(), reported, "{body}");
         }
     }
 

@@ -63,6 +63,7 @@ fn facts(table: &Table) -> Vec<(&'static str, String)> {
     let together = match api.scope {
         Scope::Model => "calls of one path and model",
         Scope::Endpoint => "calls of one path",
+        Scope::Host => "calls to one host",
         Scope::Table => "calls that name the same table in their body",
         Scope::Key => "all calls with one key",
         Scope::Group => "calls of one group",
@@ -139,8 +140,8 @@ fn rule(TableRule { rule, note }: &TableRule) -> String {
         Place::Pointer(pointer) => format!("{} = {values}", code(pointer)),
     });
     let phrase = phrase.as_ref().map(|phrase| match phrase {
-        Phrase::Contains(words) => format!("\"... {words} ...\""),
-        Phrase::Starts(words) => format!("\"{words} ...\""),
+        Phrase::Contains(text) => format!("\"... {text} ...\""),
+        Phrase::Starts(text) => format!("\"{text} ...\""),
     });
     let answer = [status, place, phrase].into_iter().flatten().collect::<Vec<_>>().join(", ");
     let scope = match reach {

@@ -1,14 +1,14 @@
-//! Batches that were accepted in part: what is left of them, and their answers put together.
+//! Partially accepted batches: the request for the rest, and the merged answers.
 
 use serde_json::{Map, Value};
 
-/// What an answer left undone, and where a request names it.
+/// The member of an answer with the rejected items, and that of a request for them.
 const LEFT: [(&str, &str); 2] = [("UnprocessedItems", "RequestItems"), ("UnprocessedKeys", "RequestItems")];
 
 /// Members of an answer that belong to the parts: lists, or lists by table.
 const GATHERED: [&str; 2] = ["Responses", "ConsumedCapacity"];
 
-/// The request for what an answer left undone, and nothing else; every other member of the request stays. `None` where
+/// The request for the items that an answer rejected, and nothing else; every other member of the request stays. `None` where
 /// nothing is left, or one of the two is no JSON object.
 ///
 /// ```

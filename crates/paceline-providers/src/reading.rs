@@ -1,4 +1,4 @@
-//! What an answer means, in the words of the pacer, the report and the log.
+//! The reading of an answer: what it means for the pacer, the report and the log.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -14,21 +14,21 @@ use super::usage::Usage;
 pub struct Reading {
     /// What happened.
     pub class: Class,
-    /// How far it reaches.
+    /// What it applies to.
     pub reach: LimitScope,
-    /// How long the server asks us to wait, from the moment of the response.
+    /// The wait that the server asked for, from the moment of the response.
     pub wait: Option<Duration>,
     /// The wait was given in milliseconds or finer.
     pub wait_exact: bool,
-    /// Where the wait was found: a header's name, `message`, `reset of tokens`; `policy` when the server gave none and
+    /// The source of the wait: a header's name, `message`, `reset of tokens`; `policy` when the server gave none and
     /// our backoff decides; `-` when there is nothing to wait for.
     pub wait_from: &'static str,
     /// A throttle by a limit of a day or longer, by its name.
     pub long_period: bool,
-    /// A used-up quota that the answer does not name: no code and no word of it speaks of one, only its wait is longer than a
-    /// pause.
+    /// A used-up quota that the answer does not name: neither its code nor its message mentions one, only its wait is longer than
+    /// a pause.
     pub unnamed: bool,
-    /// No server took the call, and the caller ends what can never be reached: see [`Outcome::unsent`].
+    /// No server received the call, and the caller gives up a server that can never be reached: see [`Outcome::unsent`].
     pub unsent: bool,
     /// Limits that the headers announced.
     pub limits: Vec<LimitReport>,
@@ -37,23 +37,25 @@ pub struct Reading {
     /// The provider's type of the error.
     pub error_type: Option<String>,
     /// The provider's message, shortened, on one line and without keys.
-    pub words: Option<String>,
+    pub message: Option<String>,
+    /// The server's request id, in the field of its provider or of another.
+    pub request_id: Option<String>,
     /// What the call cost in tokens.
     pub usage: Option<Usage>,
-    /// What becomes of what the call reserved.
+    /// How the reserved cost is settled.
     pub settlement: Settlement,
     /// How the decision was made: the clock, the body, the rule that decided.
     pub steps: Vec<Cow<'static, str>>,
 }
 
-/// What to do about an answer.
+/// The action that an answer calls for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Keep the result.
     Record,
     /// Send the item again after the wait.
     Retry,
-    /// Send what was not accepted of the item again, and nothing else, after the wait.
+    /// Send the rejected rest of the item again, and nothing else, after the wait.
     RetryRemainder,
     /// Hold the scope until the quota opens again.
     Pause,
@@ -61,7 +63,7 @@ pub enum Action {
     StopKey,
     /// Fail the item alone.
     FailItem,
-    /// Nothing: the call was given up here.
+    /// Nothing: the caller abandoned the call.
     Ignore,
 }
 
@@ -80,7 +82,7 @@ pub enum NoResponse {
     Malformed,
 }
 
-/// What the absence of an answer means: a failure that may pass. The request may have been executed all the same.
+/// The reading of a missing answer: a failure that may pass. The request may have been executed all the same.
 pub fn no_response(kind: NoResponse) -> Reading {
     let (code, step) = match kind {
         NoResponse::Connect => ("connect", "no response: no connection"),
@@ -98,12 +100,12 @@ impl Reading {
         Self::from(Decision::new(class, "given"))
     }
 
-    /// The class that people are told: a 429 that told to wait for long and named no quota hit a rate limit.
-    pub const fn told_class(&self) -> Class {
+    /// The class for reports: a 429 that asked for a long wait and named no quota hit a rate limit.
+    pub const fn reported_class(&self) -> Class {
         if self.unnamed { Class::Throttled } else { self.class }
     }
 
-    /// What to do about it.
+    /// The action that it calls for.
     pub const fn action(&self) -> Action {
         match self.class {
             Class::Success => Action::Record,
@@ -121,10 +123,10 @@ impl Reading {
         self.outcome_of(&Cost::request())
     }
 
-    /// The outcome for the pacer, of a call that reserved that cost: what the answer reports replaces it as the provider
-    /// counts it, and everything else was spent as reserved.
+    /// The outcome for the pacer, of a call that reserved that cost: the reported usage replaces it as the provider counts,
+    /// and everything else was spent as reserved.
     pub fn outcome_of(&self, reserved: &Cost) -> Outcome {
-        let reason = self.words.as_deref().or(self.code.as_deref()).unwrap_or_else(|| self.class.words());
+        let reason = self.message.as_deref().or(self.code.as_deref()).unwrap_or_else(|| self.class.description());
         let mut outcome = Outcome::new(self.class).with_reach(self.reach);
         outcome.hint = self.wait.map(|wait| Hint { wait, exact: self.wait_exact, from: self.wait_from });
         if let Some(cost) = self.settlement.cost(reserved, self.usage, self.class) {
@@ -155,7 +157,8 @@ impl From<Decision> for Reading {
             limits: Vec::new(),
             code: None,
             error_type: None,
-            words: None,
+            message: None,
+            request_id: None,
             usage: None,
             settlement: Settlement::default(),
             steps: vec![step],

@@ -10,7 +10,7 @@ use super::rule::{Place, Rule};
 use super::table::{COMMON, Provider, TableRule, contains_any};
 use super::{header, names, wait};
 
-/// What a rule of a table says, with the wait that the answer asks for.
+/// The decision of a table's rule, with the wait that the answer asks for.
 pub(super) fn by_table(case: &Case<'_>, known: &TableRule) -> Decision {
     let TableRule { rule, note } = known;
     let step = step_of(case, known);
@@ -91,7 +91,7 @@ fn concerns_everything(case: &Case<'_>, message: &str) -> bool {
         || (case.provider == Provider::Discord && !case.headers.contains_key("via"))
 }
 
-/// Whether the server has that opinion of another try.
+/// Whether the server gives that advice about a retry.
 pub(super) fn says(case: &Case<'_>, verdict: &str) -> bool {
     ["x-should-retry", "stripe-should-retry"].into_iter().any(|name| header::is(case.headers, name, verdict))
 }

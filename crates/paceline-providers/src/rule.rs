@@ -19,7 +19,7 @@ pub struct Rule {
     pub place: Option<Place>,
     /// The values of which the place must hold one, compared as text. Empty: anything but `null` and `false`.
     pub equals: Vec<String>,
-    /// Words that the error's message must hold; none when absent.
+    /// A phrase that the error's message must contain; none when absent.
     pub phrase: Option<Phrase>,
     /// What such an answer is.
     pub class: Class,
@@ -42,7 +42,7 @@ pub enum Place {
     NotJson,
 }
 
-/// Words of a message, in lower case.
+/// A phrase of a message, in lower case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Phrase {
     /// Anywhere.
@@ -64,8 +64,8 @@ impl Rule {
             && self.phrase.as_ref().is_none_or(|phrase| {
                 let message = body.message().to_ascii_lowercase();
                 match phrase {
-                    Phrase::Contains(words) => message.contains(words),
-                    Phrase::Starts(words) => message.starts_with(words),
+                    Phrase::Contains(text) => message.contains(text),
+                    Phrase::Starts(text) => message.starts_with(text),
                 }
             })
     }
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_looked_for_in_the_message_alone() {
+    fn phrases_are_searched_in_the_message_alone() {
         let with = |phrase| Rule { phrase: Some(phrase), ..rule(None, None) };
         let body = br#"{"error":{"code":"paused","message":"It is Paused now"}}"#;
         for (phrase, expected) in [

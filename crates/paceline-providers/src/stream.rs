@@ -8,7 +8,7 @@ use super::ending::Ending;
 use super::frames::{self, Frame};
 use super::usage::Usage;
 
-/// What a finished stream said, read after its end.
+/// The content of a finished stream, read after its end.
 #[derive(Debug, Default)]
 pub(super) struct Stream {
     /// The first error event, in the form of an error body; empty when there was none.

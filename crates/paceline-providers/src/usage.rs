@@ -1,4 +1,4 @@
-//! Tokens that an answer says it cost.
+//! The usage that an answer reports, in tokens.
 
 use serde_json::Value;
 

@@ -1,4 +1,4 @@
-//! How long an answer asks us to wait, and where it says so.
+//! The wait that an answer asks for, and its source.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::case::{Case, Hint};
 use super::{header, shape, shopify};
 
-/// The wait of a refusal that our rate caused: the first source that says something usable. A header is not overridden
+/// The wait of a refusal that our rate caused: the first usable source. A header is not overridden
 /// by a text, and a reset counts only for a limit of which nothing is left.
 pub(super) fn of_throttle(case: &Case<'_>) -> Option<Hint> {
     let hint = in_headers(case).or_else(|| in_body(case)).or_else(|| reset(case)).or_else(|| misspelt(case));
@@ -26,7 +26,7 @@ pub(super) fn in_headers(case: &Case<'_>) -> Option<Hint> {
         .or_else(|| seconds(case, "llm_provider-retry-after"))
 }
 
-/// Why a header that is made for a wait was passed over, for a person who wonders about the wait.
+/// Why a header for waits was ignored, for the explanation.
 pub(super) fn passed_over(case: &Case<'_>) -> Option<&'static str> {
     let unusable = |name, read: fn(&str, Timestamp) -> Option<shape::Wait>| {
         let values = || header::values(case.headers, name);
@@ -111,7 +111,7 @@ fn in_body(case: &Case<'_>) -> Option<Hint> {
     root.or_else(embedded).or_else(|| shopify::wait(case)).or_else(|| in_message(case))
 }
 
-/// The wait in the words of the error.
+/// The wait in the message of the error.
 pub(super) fn in_message(case: &Case<'_>) -> Option<Hint> {
     Some(Hint::new(shape::in_message(case.body.message(), case.now)?, "message"))
 }
@@ -162,7 +162,7 @@ mod tests {
             read(Provider::Generic, &answer, shape::date("2026-11-20T12:00:00Z").expect("a date"))
         };
         let digits = "9".repeat(20);
-        for (name, value, words) in [
+        for (name, value, message) in [
             ("retry-after", &*digits, "more than 366 days"),
             ("retry-after-ms", &digits, "more than 366 days"),
             ("retry-after", "-5", "neither a number nor a date"),
@@ -171,7 +171,7 @@ mod tests {
         ] {
             let reading = answer(name, value);
             assert_eq!((reading.wait, reading.wait_from), (None, "policy"), "{name}: {value}");
-            assert!(reading.steps.iter().any(|step| step.contains(words)), "{name}: {value}: {:?}", reading.steps);
+            assert!(reading.steps.iter().any(|step| step.contains(message)), "{name}: {value}: {:?}", reading.steps);
         }
         for value in ["0", "7", "31622401", "2099-11-20T12:00:00Z", "Fri, 20 Nov 2026 11:00:00 GMT"] {
             let reading = answer("retry-after", value);

@@ -22,14 +22,14 @@ fn main() -> Result<(), Box<dyn Error>> {
         let of_it: Vec<f64> = runs.iter().filter(|run| run.scenario == name).map(of).collect();
         of_it.iter().sum::<f64>() / of_it.len() as f64
     };
-    for (status, told) in [(503, ""), (429, ""), (503, "-told"), (429, "-told")] {
-        println!("{status}{told:6} {}", SHARES.map(|share| format!("{share:>15}")).concat());
+    for (status, suffix) in [(503, ""), (429, ""), (503, "-told"), (429, "-told")] {
+        println!("{status}{suffix:6} {}", SHARES.map(|share| format!("{share:>15}")).concat());
         for under in under
             .iter()
-            .filter(|_| told.is_empty())
-            .chain(under.iter().filter(|name| !told.is_empty() && name.starts_with('n')))
+            .filter(|_| suffix.is_empty())
+            .chain(under.iter().filter(|name| !suffix.is_empty() && name.starts_with('n')))
         {
-            let name = |share: &str| format!("noise-{status}-{share}-{under}{told}");
+            let name = |share: &str| format!("noise-{status}-{share}-{under}{suffix}");
             let names: Vec<_> = SHARES.iter().map(|share| name(share)).collect();
             let runs = run(&names)?;
             let cell = |name: &String| {

@@ -24,10 +24,10 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     let one = Setup::new("auto");
     let shared = Setup { clients: 16, share: true, ..one.clone() };
     let apart = Setup { share: false, ..shared.clone() };
-    let told = |hints: &str| Setup { hints: hints.to_owned(), ..one.clone() };
+    let hinted = |hints: &str| Setup { hints: hints.to_owned(), ..one.clone() };
 
-    let untold = judge.figures(&long, &one)?;
-    judge.group("1 client, nothing told", &untold, 0.972, 0.0095);
+    let unhinted = judge.figures(&long, &one)?;
+    judge.group("1 client, nothing told", &unhinted, 0.972, 0.0095);
     let of_shared = judge.figures(&long, &shared)?;
     judge.group("16 processes, one shared controller", &of_shared, 0.972, 0.0108);
     judge.at_least("the same: Jain", mean(&of_shared, |run| run.jain), 0.99);
@@ -42,17 +42,17 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     judge.group("short jobs, 1 client", &jobs, 0.91, 0.045);
     judge.at_most("the same: makespan", mean(&jobs, |run| run.makespan), 1.16);
     for hints in ["hdr", "llm"] {
-        let figures = judge.figures(&long, &told(hints))?;
+        let figures = judge.figures(&long, &hinted(hints))?;
         judge.group(&format!("truthful headers ({hints})"), &figures, 0.975, 0.004);
     }
     for hints in ["hdr-lie", "ra-ceil", "ra-lie-1"] {
-        let figures = judge.figures(&long, &told(hints))?;
-        let goodput = mean(&untold, |run| run.goodput) - 0.005;
+        let figures = judge.figures(&long, &hinted(hints))?;
+        let goodput = mean(&unhinted, |run| run.goodput) - 0.005;
         judge.group(&format!("lying or rounded hints ({hints})"), &figures, goodput, 0.009 + 0.005);
     }
-    let lied = judge.figures(&long, &told("ra-lie-60"))?;
+    let lied = judge.figures(&long, &hinted("ra-lie-60"))?;
     judge.at_least("a false Retry-After of 60 s, obeyed: goodput", mean(&lied, |run| run.goodput), 0.48);
-    for (name, runs) in [("1 client", &untold), ("16 shared", &of_shared)] {
+    for (name, runs) in [("1 client", &unhinted), ("16 shared", &of_shared)] {
         let worst = runs.iter().min_by(|a, b| a.goodput.total_cmp(&b.goodput)).ok_or("no scenario")?;
         judge.at_least(&format!("worst of {name} ({}): goodput", worst.scenario), worst.goodput, 0.88);
     }

@@ -47,7 +47,7 @@ pub struct Median {
     pub too_good: Option<TooGood>,
 }
 
-/// A run that could not be made.
+/// A run that failed to start.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{policy} in {scenario} with seed {seed}: {error}")]
 pub struct Failed {
@@ -63,7 +63,7 @@ pub struct Failed {
 
 /// Runs every setup in every scenario with the seeds 1 to `seeds`, on at most `threads` threads. The setups' own seeds do
 /// not matter. The result is in the order of the scenarios, then of the setups, then of the seeds, whatever the threads
-/// did; `done` is told of each run as it ends.
+/// did; `done` is called for each run as it ends.
 ///
 /// # Errors
 /// The first in that order.

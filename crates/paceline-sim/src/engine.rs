@@ -62,15 +62,15 @@ pub fn simulate_traced(scenario: &Scenario, setup: &Setup) -> Result<(Measures, 
     traced.map(|traced| traced.expect("the flag is never set"))
 }
 
-/// Lets a run happen until its end, which may depend on when the best schedule finishes; `begin` sees it before its
-/// first event, `tell` after its last. None when it was stopped.
+/// Lets a run happen until its end, which may depend on when the best schedule finishes; `begin` is called before its
+/// first event, `finish` after its last. None when it was stopped.
 pub(crate) fn run<T>(
     scenario: &Scenario,
     setup: &Setup,
     stop: &AtomicBool,
     end: impl FnOnce(&Ideal, &[Item]) -> Instant,
     begin: impl FnOnce(&mut World<'_>, &Ideal),
-    tell: impl FnOnce(&mut World<'_>, &Ideal) -> T,
+    finish: impl FnOnce(&mut World<'_>, &Ideal) -> T,
 ) -> Result<Option<T>, SimError> {
     let hints = setup.hints()?;
     let (clients, items) = (setup.clients, scenario.items);
@@ -91,7 +91,7 @@ pub(crate) fn run<T>(
         let provider = ProviderConfig { schedule, ..scenario.provider.clone() };
         ideal = Ideal::of(&Scenario { provider, ..scenario.clone() }, &items, clients, provider_seed, stop)?;
     }
-    Ok((!stop.load(Ordering::Relaxed)).then(|| tell(&mut world, &ideal)))
+    Ok((!stop.load(Ordering::Relaxed)).then(|| finish(&mut world, &ideal)))
 }
 
 /// When a run is cut off: it waits for no client any longer.

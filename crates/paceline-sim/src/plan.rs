@@ -1,4 +1,4 @@
-//! What a job would do under a pacer as the user configured it: how long, what it waits for, and which calls.
+//! The plan of a job under a configured pacer: how long it takes, what it waits for, and its calls.
 
 use std::time::Duration;
 
@@ -198,7 +198,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn told(pace: Pace, quotas: &[Quota]) -> PacerConfig {
+    fn config(pace: Pace, quotas: &[Quota]) -> PacerConfig {
         let limits = Limits { quotas: quotas.to_vec(), burst: None };
         PacerConfig { pace, limits, ..PacerConfig::default() }
     }
@@ -213,7 +213,7 @@ mod tests {
     #[test]
     fn a_job_under_its_provider_s_limits_waits_for_them_and_for_nothing_else() {
         let minute = [Quota::requests_per_minute(600)];
-        let plan = plan(&exact(1_000, &minute, 0), &told(Pace::Fixed, &minute), "sim", 1).expect("it runs");
+        let plan = plan(&exact(1_000, &minute, 0), &config(Pace::Fixed, &minute), "sim", 1).expect("it runs");
         assert_eq!((plan.succeeded, plan.calls, plan.refused, plan.resends), (1_000, 1_000, 0, 0), "{plan:?}");
         assert!((97.0..103.0).contains(&plan.seconds), "ten at once, then ten a second: {plan:?}");
         assert_eq!(plan.waits[0].reason, "the spacing of the configured limit");
@@ -224,14 +224,14 @@ mod tests {
     #[test]
     fn tokens_count_and_what_exceeds_a_limit_alone_is_given_up() {
         let tokens = [Quota::sliding(Dimension::Tokens, 60_000, 60 * SECOND)];
-        let fits = plan(&exact(100, &tokens, 1_200), &told(Pace::Fixed, &tokens), "sim", 1).expect("it runs");
+        let fits = plan(&exact(100, &tokens, 1_200), &config(Pace::Fixed, &tokens), "sim", 1).expect("it runs");
         assert_eq!((fits.succeeded, fits.tokens, fits.refused), (100, 120_000, 0), "{fits:?}");
         assert!((60.0..125.0).contains(&fits.seconds), "50 a minute: {fits:?}");
         assert!(fits.longest_wait_s > 50.0 && fits.waits[0].reason.contains("60000 tokens"), "{fits:?}");
-        let large = plan(&exact(100, &tokens, 60_001), &told(Pace::Fixed, &tokens), "sim", 1);
+        let large = plan(&exact(100, &tokens, 60_001), &config(Pace::Fixed, &tokens), "sim", 1);
         assert_eq!(large, Err(SimError::Provider(ProviderError::Never)));
         let small = [Quota::sliding(Dimension::Tokens, 1_000, 60 * SECOND)];
-        let beyond = plan(&exact(100, &tokens, 1_200), &told(Pace::Fixed, &small), "sim", 1).expect("it runs");
+        let beyond = plan(&exact(100, &tokens, 1_200), &config(Pace::Fixed, &small), "sim", 1).expect("it runs");
         assert_eq!((beyond.failed, beyond.calls, beyond.unfinished), (100, 0, 0), "{beyond:?}");
     }
 
@@ -241,7 +241,7 @@ mod tests {
         let mut scenario = exact(400, &minute, 0);
         scenario.provider.fault = 0.7;
         let retry = Retry { max_retries: 0, ..Retry::default() };
-        let config = PacerConfig { retry, ..told(Pace::Fixed, &minute) };
+        let config = PacerConfig { retry, ..config(Pace::Fixed, &minute) };
         let tested = plan(&scenario, &config, "sim", 1).expect("it runs");
         assert!(tested.resends > 0 && tested.resends <= tested.probes, "{tested:?}");
         let working = plan(&exact(400, &minute, 0), &config, "sim", 1).expect("it runs");
@@ -251,7 +251,7 @@ mod tests {
     #[test]
     fn a_limit_of_hours_is_planned_in_an_instant() {
         let hour = [Quota::sliding(Dimension::Requests, 5, 3_600 * SECOND)];
-        let plan = plan(&exact(40, &hour, 0), &told(Pace::Fixed, &hour), "sim", 1).expect("it runs");
+        let plan = plan(&exact(40, &hour, 0), &config(Pace::Fixed, &hour), "sim", 1).expect("it runs");
         assert!((7.0..7.1).contains(&(plan.seconds / 3_600.0)), "five an hour, forty of them: {plan:?}");
         assert!(plan.longest_wait_s > 3_590.0 && plan.refused == 0, "{plan:?}");
     }
@@ -260,7 +260,7 @@ mod tests {
     fn a_job_of_a_billion_is_extrapolated_from_a_sample() {
         let limits =
             [Quota::requests_per_minute(6_000), Quota::sliding(Dimension::Requests, 1_000_000, 86_400 * SECOND)];
-        let plan = |items| plan(&exact(items, &limits, 0), &told(Pace::Fixed, &limits), "sim", 1).expect("it runs");
+        let plan = |items| plan(&exact(items, &limits, 0), &config(Pace::Fixed, &limits), "sim", 1).expect("it runs");
         let (few, many) = (plan(40_000), plan(1_000_000_000));
         assert_eq!((few.simulated, few.succeeded, few.calls), (10_000, 40_000, 40_000), "{few:?}");
         assert!((390.0..410.0).contains(&few.seconds), "100 a second: {few:?}");
@@ -277,7 +277,7 @@ mod tests {
     fn the_limits_of_a_tier_hold_in_its_scope() {
         let slow: std::sync::Arc<str> = "tier model=slow".into();
         let minute = Limits { quotas: vec![Quota::requests_per_minute(60)], burst: None };
-        let config = PacerConfig { tiers: vec![(slow, minute)], ..told(Pace::Fixed, &[]) };
+        let config = PacerConfig { tiers: vec![(slow, minute)], ..config(Pace::Fixed, &[]) };
         let seconds = |scope: &str| plan(&exact(50, &[], 0), &config, scope, 1).expect("it runs").seconds;
         assert!(seconds("another") < 10.0 && seconds("tier model=slow") > 45.0);
     }
@@ -286,7 +286,7 @@ mod tests {
     #[test]
     fn a_plan_without_limits_on_a_limited_provider_has_refusals() {
         let scenario = Scenario::named("b10-20").expect("built in");
-        let plan = plan(&scenario, &told(Pace::Auto, &[]), "sim", 1).expect("it runs");
+        let plan = plan(&scenario, &config(Pace::Auto, &[]), "sim", 1).expect("it runs");
         assert_eq!((plan.succeeded, plan.calls), (200, 200 + plan.refused), "{plan:?}");
         assert!(plan.refused > 0 && plan.resends == plan.refused && plan.seconds >= plan.oracle_seconds, "{plan:?}");
     }

@@ -18,13 +18,13 @@ pub struct Requirement {
 pub struct Paced {
     /// The wait before it.
     pub delay: Duration,
-    /// What the server asked for.
+    /// The gap that the server required.
     pub required: Duration,
     /// Whether the wait was long enough.
     pub succeeded: bool,
 }
 
-/// All requests of the worker, and what the delay says of itself afterwards.
+/// All requests of the worker, and the counters of the delay afterwards.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Course {
     /// In order.
@@ -44,7 +44,7 @@ impl Course {
     /// Sends so many requests, one after the other; answers take no time. The same seed gives the same course.
     ///
     /// # Errors
-    /// Knobs of the delay that cannot be.
+    /// Invalid settings of the delay.
     pub fn of(
         config: ResponsiveConfig,
         requirement: Requirement,

@@ -60,7 +60,7 @@ mod random;
 pub struct Scenario {
     /// Its name in tables.
     pub name: String,
-    /// What it is, in a few words.
+    /// A short description.
     pub about: String,
     /// Calls that have to succeed.
     pub items: u32,
@@ -126,7 +126,7 @@ pub struct Item {
     pub estimate: Cost,
 }
 
-/// Why a scenario cannot be.
+/// Why a scenario is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ScenarioError {
     /// No built-in scenario of that name.
@@ -142,7 +142,7 @@ pub enum ScenarioError {
         key: String,
         /// What it is.
         value: String,
-        /// What would have been right.
+        /// The accepted values.
         expected: &'static str,
     },
     /// The provider as a whole makes no sense.

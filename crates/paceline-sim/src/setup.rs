@@ -10,7 +10,7 @@ use crate::policy;
 pub struct Setup {
     /// The policy's name.
     pub policy: String,
-    /// What a pacer is told that acts in place of a policy known by name; then `policy` only names it. Each client has
+    /// The configuration of a pacer that acts in place of a policy known by name; then `policy` only names it. Each client has
     /// one, with all of its limits. Default: none.
     pub pacer: Option<PacerConfig>,
     /// The name of the scope that the calls of such a pacer belong to: a tier's, to be under its limits. Default `sim`.
@@ -26,7 +26,7 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// One client that is told nothing.
+    /// One client without hints.
     pub fn new(policy: &str) -> Self {
         Self {
             policy: policy.to_owned(),

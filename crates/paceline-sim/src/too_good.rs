@@ -1,5 +1,5 @@
-//! Results that are too good to be true, and get a second look: an oracle that is too slow, or a policy that knows more
-//! than it was told.
+//! Results that are too good to be true, and need a check: an oracle that is too slow, or a policy with more information than it
+//! was given.
 //!
 //! Two things need an explanation:
 //!
@@ -7,9 +7,9 @@
 //!   leaves them theirs; where calls in service count, because the oracle keeps a place until its answer is back; where
 //!   items are given up; and where clients that are not equally far mix cheap calls with expensive ones under a limit of
 //!   each kind, because the oracle keeps to the order. Where a limit counts tokens, calls and tokens are both compared,
-//!   and the smaller surplus counts: who takes cheap items first gets more calls admitted.
-//! - A limit was met almost exactly, and hardly a call was refused. Where it lies is only said by refusals: who was told
-//!   nothing and is refused less than twice in a thousand calls knows it from elsewhere, or was lucky. Calls that slow each
+//!   and the smaller surplus counts: a policy that takes cheap items first gets more calls admitted.
+//! - A limit was met almost exactly, and hardly a call was refused. Only refusals show where it lies: a policy that got no
+//!   information and is refused less than twice in a thousand calls has it from elsewhere, or was lucky. Calls that slow each
 //!   other down are left out: a fixed number of workers may happen to be just right for them.
 
 use std::fmt;
@@ -29,7 +29,7 @@ use crate::setup::Setup;
 pub enum TooGood {
     /// More was admitted than the best schedule got.
     BeyondOracle,
-    /// A limit was met almost exactly and hardly anything was refused, though the policy was not told it.
+    /// A limit was met almost exactly and hardly anything was refused, though the policy did not know it.
     HardlyRefused,
 }
 
@@ -48,7 +48,7 @@ const SURPLUS: f64 = 0.01;
 /// At whatever share of the oracle's goodput a limit was met.
 const MET: f64 = 0.95;
 
-/// So many calls say something about refusals: a luckier start needs no knowledge.
+/// Enough calls to measure the share of refusals: fewer may be luck.
 const ENOUGH: usize = 1_000;
 
 /// Fewer refused calls per success are hardly any.
@@ -98,7 +98,7 @@ impl Compared<'_> {
         provider.tenants.is_some() || places || mixes || self.lost > 0.0
     }
 
-    /// Whether the policy was told where the limit is: by the provider, its documentation, or a pacer's configuration.
+    /// Whether the policy was given the limit: by the provider, its documentation, or a pacer's configuration.
     fn was_told(&self) -> bool {
         let Setup { policy, pacer, hints, .. } = self.setup;
         hints != "none" || pacer.is_some() || policy::TOLD.contains(&policy.as_str())
@@ -148,8 +148,8 @@ mod tests {
                 assert_eq!(run.too_good, None, "{run:?}");
             }
         }
-        let told = Setup { hints: "hdr".to_owned(), ..Setup::new("foreseeing") };
-        assert_eq!(run("tb-1s", 4_000, &told).too_good, None);
+        let announced = Setup { hints: "hdr".to_owned(), ..Setup::new("foreseeing") };
+        assert_eq!(run("tb-1s", 4_000, &announced).too_good, None);
     }
 
     /// What a run of 10,000 calls in `name` would be, had the oracle been admitted `oracle` calls meanwhile.

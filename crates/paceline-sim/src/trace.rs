@@ -1,4 +1,4 @@
-//! A run as it went, span by span, for tables and charts.
+//! The trace of a run, span by span, for tables and charts.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ pub struct Span {
     pub pace: PaceNow,
 }
 
-/// What the policies of the clients do at an instant that are not through.
+/// What the policies of the unfinished clients do at an instant.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PaceNow {
     /// Calls per second that they would let out, all together. None where no policy has a rate.
@@ -41,8 +41,8 @@ pub struct PaceNow {
     pub limit: Option<u32>,
     /// The delay between two calls of the first client. None where its policy has no such delay.
     pub delay: Option<Duration>,
-    /// The words of the first client's policy, where it has any.
-    pub words: Option<String>,
+    /// The description of the first client's pace, if its policy has one.
+    pub description: Option<String>,
 }
 
 /// A run in spans of the same length, from the start to the span in which it ended.

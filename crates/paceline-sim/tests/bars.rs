@@ -28,7 +28,7 @@ fn stay(setup: &Setup, seeds: u64, bars: &[(&str, f64, f64)]) -> Tested {
     Ok(())
 }
 
-fn told(hints: &str) -> Setup {
+fn hint(hints: &str) -> Setup {
     Setup { hints: hints.to_owned(), ..Setup::new("auto") }
 }
 
@@ -121,7 +121,7 @@ fn true_headers_save_refusals() -> Tested {
         ("b2-60", 0.997, 0.0174),
         ("tb-slow", 0.994, 0.0248),
     ];
-    stay(&told("hdr"), 3, &bars)
+    stay(&hint("hdr"), 3, &bars)
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn true_limits_of_a_kind_that_says_when_all_is_back_save_refusals() -> Tested {
         ("b2-60", 0.997, 0.0002),
         ("tb-slow", 0.993, 0.0199),
     ];
-    stay(&told("llm"), 3, &bars)
+    stay(&hint("llm"), 3, &bars)
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn false_headers_cost_little() -> Tested {
         ("b2-60", 0.957, 0.0689),
         ("tb-slow", 0.900, 0.0105),
     ];
-    stay(&told("hdr-lie"), 3, &bars)
+    stay(&hint("hdr-lie"), 3, &bars)
 }
 
 #[test]
@@ -158,7 +158,7 @@ fn a_true_wait_is_obeyed() -> Tested {
         ("w6-50", 0.988, 0.0117),
         ("slog-60s", 0.961, 0.0122),
     ];
-    stay(&told("ra"), 3, &bars)
+    stay(&hint("ra"), 3, &bars)
 }
 
 #[test]
@@ -170,12 +170,12 @@ fn a_rounded_wait_is_obeyed_where_it_is_long() -> Tested {
         ("b2-60", 0.952, 0.0432),
         ("w6-50", 0.784, 0.0197),
     ];
-    stay(&told("ra-ceil"), 3, &bars)
+    stay(&hint("ra-ceil"), 3, &bars)
 }
 
 #[test]
 fn a_false_wait_of_a_minute_costs_half_of_the_throughput() -> Tested {
-    stay(&told("ra-lie-60"), 2, &[("tb-slow", 0.638, 0.0009), ("slog-60s", 0.838, 0.0025)])
+    stay(&hint("ra-lie-60"), 2, &[("tb-slow", 0.638, 0.0009), ("slog-60s", 0.838, 0.0025)])
 }
 
 #[test]

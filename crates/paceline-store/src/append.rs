@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rusqlite::{Connection, params};
 
 use crate::error::JournalError;
-use crate::item::{NewItem, RefusedLine};
+use crate::item::{LoadedLine, RefusedLine};
 use crate::journal_db::JournalDb;
 use crate::query::{count, int};
 use crate::refused;
@@ -49,8 +49,8 @@ pub struct Appended {
 
 impl AppendedLine {
     /// A line that can be sent.
-    pub fn item(item: &NewItem<'_>) -> Self {
-        let NewItem { custom_id, line, src_off, src_len, body, scope } = *item;
+    pub fn item(item: &LoadedLine<'_>) -> Self {
+        let LoadedLine { custom_id, line, src_off, src_len, body, scope } = *item;
         let kind = LineKind::Item { scope: scope.into() };
         Self { key: Some(custom_id.key()), line, src_off, src_len, hash: hash(body), kind }
     }

@@ -4,36 +4,16 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use paceline_core::Timestamp;
-use rusqlite::{Connection, params};
+use rusqlite::Connection;
 
 use crate::error::JournalError;
-use crate::heads::Heads;
-use crate::item::{Claim, Claimed};
+use crate::heads::{Heads, Place, due};
+use crate::item::{ClaimedItem, ClaimedItems};
 use crate::query::{self, AFTER_ITEM, item_columns};
 use crate::scope::{Scope, account, by_id, opens};
 
-/// Retries whose time has come. `state = 0` stands there as in the index, which is then sorted already.
-pub(crate) const DUE_RETRIES: &str = "SELECT id, not_before_ms, crash_attempts FROM item
-     WHERE state = 0 AND scope = ?1 AND not_before_ms > 0 AND not_before_ms <= ?2
-     ORDER BY not_before_ms, crash_attempts, id LIMIT ?3";
-
-/// Items that wait for nothing: never tried, then interrupted by crashes.
-pub(crate) const DUE_FRESH: &str = "SELECT id, crash_attempts FROM item
-     WHERE state = 0 AND scope = ?1 AND not_before_ms = 0
-     ORDER BY crash_attempts, id LIMIT ?2";
-
-/// Those of them that one crash interrupted: they keep their place in the input. From the second crash on an item may be what
-/// kills the process, so it goes behind the others.
-const INTERRUPTED: &str = "SELECT id, crash_attempts FROM item
-     WHERE state = 0 AND scope = ?1 AND not_before_ms = 0 AND crash_attempts = 1
-     ORDER BY id LIMIT ?2";
-
 /// What is handed out.
 const READ: &str = concat!("SELECT ", item_columns!(), ", body_hash FROM item WHERE id = ?1");
-
-/// The place of an item in a claim: retries before fresh ones, then by due time, then behind after several crashes, then by
-/// id.
-pub(crate) type Place = (bool, i64, i64, i64);
 
 /// Takes at most `limit` due items and marks them in flight, within the caller's transaction.
 pub(crate) fn claim(
@@ -43,9 +23,9 @@ pub(crate) fn claim(
     now: Timestamp,
     limit: usize,
     except: &[Arc<str>],
-) -> Result<Claim, JournalError> {
+) -> Result<ClaimedItems, JournalError> {
     let may_send = |id| by_id(scopes, id).is_some_and(|scope| scope.may_send(now) && !except.contains(&scope.row.name));
-    let mut claim = || -> rusqlite::Result<Vec<Claimed>> {
+    let mut claim = || -> rusqlite::Result<Vec<ClaimedItem>> {
         heads.read(conn, scopes)?;
         let account_open = opens(account(scopes)).is_some_and(|at| at <= now);
         let mut items = Vec::new();
@@ -67,7 +47,7 @@ pub(crate) fn claim(
         Ok(items)
     };
     let items = claim().map_err(JournalError::sqlite("read"))?;
-    Ok(Claim { items, next_due: heads.next_due(scopes) })
+    Ok(ClaimedItems { items, next_due: heads.next_due(scopes) })
 }
 
 /// Takes the first of what is due in some scopes, and notes what they have left.
@@ -78,7 +58,7 @@ fn merge(
     now: Timestamp,
     limit: usize,
     asked: &BTreeSet<i64>,
-) -> rusqlite::Result<Vec<Claimed>> {
+) -> rusqlite::Result<Vec<ClaimedItem>> {
     let portion = limit.div_ceil(asked.len()) + 1;
     let mut sources = Vec::with_capacity(asked.len());
     let mut order = BTreeSet::new();
@@ -131,13 +111,13 @@ impl Source {
 }
 
 /// Takes those of the items that wait, in the order given.
-pub(crate) fn claim_items(conn: &Connection, scopes: &[Scope], ordinals: &[u64]) -> Result<Claim, JournalError> {
+pub(crate) fn claim_items(conn: &Connection, scopes: &[Scope], ordinals: &[u64]) -> Result<ClaimedItems, JournalError> {
     let items = take(conn, scopes, ordinals.iter().map(|ordinal| query::int(*ordinal)));
-    Ok(Claim { items: items.map_err(JournalError::sqlite("read"))?, next_due: None })
+    Ok(ClaimedItems { items: items.map_err(JournalError::sqlite("read"))?, next_due: None })
 }
 
 /// Marks items in flight and reads them; leaves out those that do not wait.
-fn take(conn: &Connection, scopes: &[Scope], ids: impl Iterator<Item = i64>) -> rusqlite::Result<Vec<Claimed>> {
+fn take(conn: &Connection, scopes: &[Scope], ids: impl Iterator<Item = i64>) -> rusqlite::Result<Vec<ClaimedItem>> {
     let mut take = conn.prepare_cached("UPDATE item SET state = 1 WHERE id = ?1 AND state = 0")?;
     let mut read = conn.prepare_cached(READ)?;
     let mut items = Vec::with_capacity(ids.size_hint().0);
@@ -145,47 +125,17 @@ fn take(conn: &Connection, scopes: &[Scope], ids: impl Iterator<Item = i64>) -> 
         if take.execute([id])? == 0 {
             continue;
         }
-        items.push(
-            read.query_row([id], |row| {
-                Ok(Claimed { item: query::item(row, scopes)?, body_hash: row.get(AFTER_ITEM)? })
-            })?,
-        );
+        items.push(read.query_row([id], |row| {
+            Ok(ClaimedItem { item: query::item(row, scopes)?, body_hash: row.get(AFTER_ITEM)? })
+        })?);
     }
     Ok(items)
-}
-
-/// The first of what waits for nothing in a scope, behind its retries that are due `until` then.
-pub(crate) fn due(
-    conn: &Connection,
-    scope: i64,
-    until: Option<Timestamp>,
-    limit: usize,
-) -> rusqlite::Result<Vec<Place>> {
-    let mut places = Vec::new();
-    let most = i64::try_from(limit).unwrap_or(i64::MAX);
-    if let Some(until) = until {
-        let mut retries = conn.prepare_cached(DUE_RETRIES)?;
-        let mut rows = retries.query(params![scope, until.as_millis(), most])?;
-        while let Some(row) = rows.next()? {
-            places.push((false, row.get(1)?, row.get(2)?, row.get(0)?));
-        }
-    }
-    for fresh in [INTERRUPTED, DUE_FRESH] {
-        let mut fresh = conn.prepare_cached(fresh)?;
-        let mut rows = fresh.query(params![scope, most])?;
-        while let Some(row) = rows.next()? {
-            places.push((true, 0, row.get::<_, i64>(1)?.saturating_sub(1).max(0), row.get(0)?));
-        }
-    }
-    places.sort_unstable();
-    places.dedup();
-    places.truncate(limit);
-    Ok(places)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::heads::{DUE_FRESH, DUE_RETRIES, INTERRUPTED};
     use crate::schema::{DUE_INDEX, ITEM_TABLE, TABLES};
 
     fn plan(conn: &Connection, sql: &str) -> String {

@@ -6,7 +6,7 @@ use paceline_core::Timestamp;
 
 use crate::error::JournalError;
 use crate::history::Minute;
-use crate::item::{Claim, Finished, RecordStatus, Rescheduled, Unanswered};
+use crate::item::{ClaimedItems, FinishStatus, Finished, Rescheduled, Unanswered};
 use crate::journal_db::JournalDb;
 use crate::scope::ScopeRow;
 use crate::snapshot::SnapshotUpdate;
@@ -20,17 +20,17 @@ pub(crate) type Query = Box<dyn FnOnce(Result<&mut JournalDb, JournalError>) + S
 /// A command of the writer thread.
 pub(crate) enum Command {
     /// Record the end of an item.
-    Finish(Box<Finished>, Reply<RecordStatus>),
+    Finish(Box<Finished>, Reply<FinishStatus>),
     /// Record a later try.
-    Reschedule(Box<Rescheduled>, Reply<RecordStatus>),
+    Reschedule(Box<Rescheduled>, Reply<FinishStatus>),
     /// Put an item back.
-    Release { ordinal: u64, sent: Option<Box<Unanswered>>, reply: Reply<RecordStatus> },
+    Release { ordinal: u64, sent: Option<Box<Unanswered>>, reply: Reply<FinishStatus> },
     /// Note that a call leaves which must not be made twice.
     Leaves { ordinal: u64, reply: Reply<()> },
     /// Hand out due items.
-    Claim { now: Timestamp, limit: usize, except: Vec<Arc<str>>, reply: Reply<Claim> },
+    Claim { now: Timestamp, limit: usize, except: Vec<Arc<str>>, reply: Reply<ClaimedItems> },
     /// Hand out these items.
-    ClaimItems { ordinals: Vec<u64>, reply: Reply<Claim> },
+    ClaimItems { ordinals: Vec<u64>, reply: Reply<ClaimedItems> },
     /// Change the state of a scope.
     Scope { row: ScopeRow, reply: Reply<()> },
     /// Write what has changed of the snapshot.

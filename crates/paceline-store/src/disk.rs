@@ -32,7 +32,7 @@ pub fn private_file() -> OpenOptions {
 /// Makes the file `fresh` that is to take the place of `target`: with its permissions, where it is there, else private.
 ///
 /// # Errors
-/// What the file system says.
+/// An error of the file system.
 pub fn create_in_place_of(target: &Path, fresh: &Path) -> io::Result<File> {
     let file = private_file().create(true).truncate(true).open(fresh)?;
     if let Ok(there) = target.metadata() {
@@ -42,13 +42,13 @@ pub fn create_in_place_of(target: &Path, fresh: &Path) -> io::Result<File> {
 }
 
 /// Makes an empty file for a database that is not there yet: the log that SQLite puts beside it has its permissions. What keeps
-/// the file from being made keeps SQLite from it too, and SQLite tells more.
+/// the file from being made keeps SQLite from it too, and SQLite has the better message.
 pub(crate) fn make_private(database: &Path) {
     // One that is there is not opened: closing it would take SQLite's locks away.
     drop(private_file().create_new(true).open(database));
 }
 
-/// The bytes that a user may still write in a folder, where the system tells.
+/// The bytes that a user may still write in a folder, if the system reports them.
 #[cfg(unix)]
 pub(crate) fn free_space(folder: &Path) -> Option<u64> {
     let disk = rustix::fs::statvfs(folder).ok()?;
@@ -68,7 +68,7 @@ pub(crate) fn remove(path: &Path) -> Result<(), JournalError> {
     }
 }
 
-/// Which file a name leads to, so that another one of that name can be told from it. Where the system has no numbers for
+/// Which file a name leads to, to distinguish it from another one of that name. Where the system has no numbers for
 /// files (it is not Unix) no process removes a file that is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FileIdentity {
@@ -111,7 +111,7 @@ const fn has_hard_links(_: &Path) -> bool {
     false
 }
 
-/// Linux tells where something is mounted; elsewhere files are not mounted. In its list blanks are written in octal.
+/// Linux lists mounts; elsewhere files are not mounted. In its list blanks are written in octal.
 fn is_mounted_at(path: &Path) -> bool {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let written = path.to_string_lossy().replace('\\', "\\134").replace(' ', "\\040").replace('\t', "\\011");

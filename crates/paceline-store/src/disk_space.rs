@@ -1,14 +1,12 @@
 //! Free disk space, checked before each batch is written: a batch that fails half-way ends a journal, one that waits loses
 //! nothing.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::disk::{folder_of, free_space};
-use crate::error::JournalError;
-use crate::paths::Paths;
+use crate::error::{DiskFull, JournalError};
 
 /// Bytes that stay free while a run goes on. At its end the answers that waited may take them, and then the report.
 const RESERVE: u64 = 1 << 20;
@@ -16,39 +14,31 @@ const RESERVE: u64 = 1 << 20;
 /// Bytes that a command takes in the database, whose log has whole pages: the commands of a batch change neighbours.
 const BYTES_PER_COMMAND: u64 = 4 << 10;
 
+/// The assumed size of an answer before the first: larger than most.
+const FIRST_ANSWER: u64 = 64 << 10;
+
 /// How often a full disk is checked again.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A disk that is full.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DiskFull {
-    /// The folder on that disk.
-    pub folder: PathBuf,
-    /// Free bytes.
-    pub left: u64,
-    /// Bytes that the next write needs.
-    pub needed: u64,
-}
+/// The folders of a job, and whether their disks have space. Clones share the measurements.
+#[derive(Clone, Debug)]
+pub struct DiskSpace(Arc<Shared>);
 
-impl fmt::Display for DiskFull {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kib = |bytes: u64| bytes.div_ceil(1 << 10);
-        let (folder, left, needed) = (self.folder.display(), kib(self.left), kib(self.needed));
-        write!(f, "the disk of {folder} is full: {left} KiB are left, {needed} KiB are needed")
-    }
-}
-
-/// The folders of a job, and whether their disks have space.
-pub(crate) struct DiskSpace {
+#[derive(Debug)]
+struct Shared {
     folders: Vec<PathBuf>,
     free: fn(&Path) -> Option<u64>,
     state: Mutex<State>,
     changed: Condvar,
 }
 
-#[derive(Default)]
+#[derive(Debug)]
 struct State {
     disk_full: Option<DiskFull>,
+    /// Answers that are to come: each holds a [`Room`].
+    expected: u64,
+    /// The bytes of an answer: the largest, of late.
+    answer: u64,
     /// The caller does not wait for space any more.
     fail_when_full: bool,
     /// A command was refused: the commands behind it build on it, and are refused too.
@@ -56,65 +46,118 @@ struct State {
 }
 
 impl DiskSpace {
-    /// The folders of the results, and of the journal where there is one.
-    pub(crate) fn of(paths: &Paths) -> Self {
-        let files = std::iter::once(&paths.output).chain(&paths.journal);
-        let folders = files.map(|file| folder_of(file).to_owned()).collect();
-        Self { folders, free: free_space, state: Mutex::default(), changed: Condvar::new() }
+    /// The space of the disks that those files are on, or are to be made on.
+    pub fn of<'a>(files: impl IntoIterator<Item = &'a Path>) -> Self {
+        let mut folders: Vec<_> = files.into_iter().map(|file| folder_of(file).to_owned()).collect();
+        folders.dedup();
+        Self::with(folders, free_space)
+    }
+
+    fn with(folders: Vec<PathBuf>, free: fn(&Path) -> Option<u64>) -> Self {
+        let state = State { disk_full: None, expected: 0, answer: FIRST_ANSWER, fail_when_full: false, refused: false };
+        Self(Arc::new(Shared { folders, free, state: Mutex::new(state), changed: Condvar::new() }))
     }
 
     /// Refuses to begin on a full disk.
-    pub(crate) fn check(&self) -> Result<(), JournalError> {
+    ///
+    /// # Errors
+    /// When less than 1 MiB is free.
+    pub fn check(&self) -> Result<(), JournalError> {
         self.lacks(RESERVE).map_or(Ok(()), |disk_full| Err(JournalError::DiskFull(disk_full)))
     }
 
-    /// Waits until the disk has space for so many bytes of so many commands.
-    ///
-    /// # Errors
-    /// Says how much is missing, after [`fail_when_full`](Self::fail_when_full).
-    pub(crate) fn wait_for_space(&self, bytes: u64, commands: u64) -> Result<(), DiskFull> {
-        if commands == 0 {
-            return Ok(());
-        }
-        let own = 2 * bytes + BYTES_PER_COMMAND * commands;
+    /// Room for the answer of a call that is to leave, beside those of all calls in flight. None while there is not as much: the
+    /// answer would be paid for, and could not be written.
+    pub fn room_for_answer(&self) -> Option<Room> {
         let mut state = self.state();
-        loop {
-            if !state.refused {
-                state.disk_full = self.lacks(if state.fail_when_full { own } else { RESERVE + own });
-            }
-            match state.disk_full.clone() {
-                None => return Ok(()),
-                Some(disk_full) if state.fail_when_full => {
-                    state.refused = true;
-                    return Err(disk_full);
-                }
-                Some(_) => {}
-            }
-            state = self.changed.wait_timeout(state, POLL_INTERVAL).unwrap_or_else(PoisonError::into_inner).0;
+        let needed = RESERVE + (state.expected + 1) * on_disk(state.answer, 1);
+        let lacking = self.lacks(needed);
+        let has_room = lacking.is_none();
+        // The end of a call in flight may leave room. Without one nothing does.
+        if has_room || state.expected == 0 {
+            state.disk_full = lacking;
         }
+        state.expected += u64::from(has_room);
+        has_room.then(|| Room(self.clone()))
     }
 
-    /// The full disk that a batch waits for.
-    pub(crate) fn disk_full(&self) -> Option<DiskFull> {
+    /// Blocks until the disk has space for records of those lengths, in bytes. Returns how many of them have it: all, and after
+    /// [`fail_when_full`](Self::fail_when_full) perhaps only the first few.
+    pub fn wait_for_space(&self, records: impl Iterator<Item = usize> + Clone) -> usize {
+        let Some(largest) = records.clone().max() else { return 0 };
+        let (bytes, count) = records.clone().fold((0, 0), |(bytes, count), record| (bytes + record as u64, count + 1));
+        let mut state = self.state();
+        state.answer = (largest as u64).max(state.answer - state.answer / 8);
+        while !state.fail_when_full {
+            state.disk_full = self.lacks(RESERVE + on_disk(bytes, count));
+            if state.disk_full.is_none() {
+                return count as usize;
+            }
+            state = self.0.changed.wait_timeout(state, POLL_INTERVAL).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        self.fitting(records, &mut state)
+    }
+
+    /// How many of the records have space. What follows one without space may build on it, so it has none either.
+    fn fitting(&self, records: impl Iterator<Item = usize>, state: &mut State) -> usize {
+        let (mut own, mut fitting) = (0, 0);
+        for record in records {
+            own += on_disk(record as u64, 1);
+            if !state.refused {
+                state.disk_full = self.lacks(own);
+                state.refused = state.disk_full.is_some();
+            }
+            if state.refused {
+                break;
+            }
+            fitting += 1;
+        }
+        fitting
+    }
+
+    /// The full disk that calls or records wait for.
+    pub fn disk_full(&self) -> Option<DiskFull> {
         self.state().disk_full.clone()
     }
 
-    /// A command that finds no space from now on is refused at once, and so are all behind it.
-    pub(crate) fn fail_when_full(&self) {
+    /// Records wait for space again, as at first.
+    pub fn wait_when_full(&self) {
+        let mut state = self.state();
+        (state.fail_when_full, state.refused) = (false, false);
+    }
+
+    /// From now on a record without space is refused at once, and so are all behind it.
+    pub fn fail_when_full(&self) {
         self.state().fail_when_full = true;
-        self.changed.notify_all();
+        self.0.changed.notify_all();
     }
 
     fn lacks(&self, needed: u64) -> Option<DiskFull> {
-        self.folders.iter().find_map(|folder| {
-            let left = (self.free)(folder).filter(|left| *left < needed)?;
+        self.0.folders.iter().find_map(|folder| {
+            let left = (self.0.free)(folder).filter(|left| *left < needed)?;
             Some(DiskFull { folder: folder.clone(), left, needed })
         })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Room on the disk for the answer of a call, kept until this is dropped.
+#[derive(Debug)]
+#[must_use = "the room is given back at once"]
+pub struct Room(DiskSpace);
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.0.state().expected -= 1;
+    }
+}
+
+/// What records take on the disk: in the log of the database, and in their place.
+const fn on_disk(bytes: u64, records: u64) -> u64 {
+    2 * bytes + BYTES_PER_COMMAND * records
 }
 
 #[cfg(test)]
@@ -126,28 +169,49 @@ mod tests {
 
     #[test]
     fn a_batch_waits_for_a_full_disk_until_the_caller_does_not() {
-        let disk_space = DiskSpace {
-            folders: vec!["/a".into()],
-            free: |_| Some(LEFT_NOW.load(Ordering::Relaxed)),
-            state: Mutex::default(),
-            changed: Condvar::new(),
-        };
+        let disk_space = DiskSpace::with(vec!["/a".into()], |_| Some(LEFT_NOW.load(Ordering::Relaxed)));
+        let space_for = |records: &[usize]| disk_space.wait_for_space(records.iter().copied());
         assert!(matches!(disk_space.check(), Err(JournalError::DiskFull(_))));
-        assert!(disk_space.wait_for_space(0, 0).is_ok(), "a query needs no space");
+        assert_eq!(space_for(&[]), 0, "a query needs no space");
         std::thread::scope(|scope| {
-            let waiting = scope.spawn(|| disk_space.wait_for_space(10, 1));
+            let waiting = scope.spawn(|| space_for(&[10]));
             while disk_space.disk_full().is_none() {
                 std::thread::yield_now();
             }
-            let words = disk_space.disk_full().unwrap().to_string();
-            assert_eq!(words, "the disk of /a is full: 0 KiB are left, 1029 KiB are needed");
+            let message = disk_space.disk_full().unwrap().to_string();
+            assert_eq!(message, "the disk of /a is full: 0 KiB are left, 1029 KiB are needed");
             LEFT_NOW.store(RESERVE + BYTES_PER_COMMAND + 20, Ordering::Relaxed);
-            assert!(waiting.join().unwrap().is_ok());
+            assert_eq!(waiting.join().unwrap(), 1);
         });
         assert_eq!(disk_space.disk_full(), None);
         disk_space.fail_when_full();
         LEFT_NOW.store(BYTES_PER_COMMAND + 20, Ordering::Relaxed);
-        assert!(disk_space.wait_for_space(10, 1).is_ok() && disk_space.wait_for_space(11, 1).is_err());
-        assert!(disk_space.wait_for_space(1, 1).is_err(), "it may build on what was refused");
+        assert_eq!((space_for(&[10]), space_for(&[4, 4])), (1, 1));
+        assert_eq!(space_for(&[1]), 0, "it may build on what was refused");
+    }
+    static LEFT_FOR_ANSWERS: AtomicU64 = AtomicU64::new(0);
+
+    #[test]
+    fn a_call_leaves_only_when_its_answer_will_have_room() {
+        let disk_space = DiskSpace::with(vec!["/a".into()], |_| Some(LEFT_FOR_ANSWERS.load(Ordering::Relaxed)));
+        let room_for = |answers: u64, bytes: u64| RESERVE + answers * on_disk(bytes, 1);
+        LEFT_FOR_ANSWERS.store(room_for(2, FIRST_ANSWER), Ordering::Relaxed);
+        let rooms = [disk_space.room_for_answer(), disk_space.room_for_answer()];
+        assert!(rooms.iter().all(Option::is_some));
+        assert!(disk_space.room_for_answer().is_none(), "two others are to come");
+        assert_eq!(disk_space.disk_full(), None, "they may leave room");
+        drop(rooms);
+        LEFT_FOR_ANSWERS.store(room_for(1, FIRST_ANSWER) - 1, Ordering::Relaxed);
+        assert!(disk_space.room_for_answer().is_none() && disk_space.disk_full().is_some());
+        // Answers turn out to be small, then large.
+        for _ in 0..100 {
+            assert_eq!(disk_space.wait_for_space([500, 100].into_iter()), 2);
+        }
+        LEFT_FOR_ANSWERS.store(room_for(1, 510), Ordering::Relaxed);
+        assert!(disk_space.room_for_answer().is_some() && disk_space.disk_full().is_none());
+        LEFT_FOR_ANSWERS.store(room_for(1, 100_000), Ordering::Relaxed);
+        assert_eq!(disk_space.wait_for_space([100, 90_000].into_iter()), 2);
+        let room = disk_space.room_for_answer();
+        assert!(room.is_some() && disk_space.room_for_answer().is_none());
     }
 }

@@ -1,9 +1,8 @@
 //! What can go wrong with a journal, and what to do about it.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
-
-use crate::disk_space::DiskFull;
 
 /// Why a journal cannot be opened, read or written.
 #[derive(Debug, thiserror::Error)]
@@ -183,6 +182,25 @@ pub enum JournalError {
 
 fn holder(pid: Option<u32>) -> String {
     pid.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"))
+}
+
+/// A disk that is full.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DiskFull {
+    /// The folder on that disk.
+    pub folder: PathBuf,
+    /// Free bytes.
+    pub left: u64,
+    /// Bytes that the next write needs.
+    pub needed: u64,
+}
+
+impl fmt::Display for DiskFull {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kib = |bytes: u64| bytes.div_ceil(1 << 10);
+        let (folder, left, needed) = (self.folder.display(), kib(self.left), kib(self.needed));
+        write!(f, "the disk of {folder} is full: {left} KiB are left, {needed} KiB are needed")
+    }
 }
 
 impl JournalError {

@@ -6,13 +6,32 @@
 use std::collections::{BTreeSet, HashMap};
 
 use paceline_core::Timestamp;
-use rusqlite::Connection;
+use rusqlite::{Connection, params};
 
-use crate::claim::{Place, due};
 use crate::scope::{Scope, account, by_id, opens};
 
 /// The earliest retry of a scope.
 const NEXT_RETRY: &str = "SELECT min(not_before_ms) FROM item WHERE state = 0 AND scope = ?1 AND not_before_ms > 0";
+
+/// Retries whose time has come. `state = 0` stands there as in the index, which is then sorted already.
+pub(crate) const DUE_RETRIES: &str = "SELECT id, not_before_ms, crash_attempts FROM item
+     WHERE state = 0 AND scope = ?1 AND not_before_ms > 0 AND not_before_ms <= ?2
+     ORDER BY not_before_ms, crash_attempts, id LIMIT ?3";
+
+/// Items that wait for nothing: never tried, then interrupted by crashes.
+pub(crate) const DUE_FRESH: &str = "SELECT id, crash_attempts FROM item
+     WHERE state = 0 AND scope = ?1 AND not_before_ms = 0
+     ORDER BY crash_attempts, id LIMIT ?2";
+
+/// Those of them that one crash interrupted: they keep their place in the input. From the second crash on an item may be what
+/// kills the process, so it goes behind the others.
+pub(crate) const INTERRUPTED: &str = "SELECT id, crash_attempts FROM item
+     WHERE state = 0 AND scope = ?1 AND not_before_ms = 0 AND crash_attempts = 1
+     ORDER BY id LIMIT ?2";
+
+/// The place of an item in a claim: retries before fresh ones, then by due time, then behind after several crashes, then by
+/// id.
+pub(crate) type Place = (bool, i64, i64, i64);
 
 /// Read from the tables when first needed, and again after [`invalidate`](Self::invalidate).
 #[derive(Debug, Default)]
@@ -124,4 +143,33 @@ impl Heads {
         }
         earliest
     }
+}
+
+/// The first of what waits for nothing in a scope, behind its retries that are due `until` then.
+pub(crate) fn due(
+    conn: &Connection,
+    scope: i64,
+    until: Option<Timestamp>,
+    limit: usize,
+) -> rusqlite::Result<Vec<Place>> {
+    let mut places = Vec::new();
+    let most = i64::try_from(limit).unwrap_or(i64::MAX);
+    if let Some(until) = until {
+        let mut retries = conn.prepare_cached(DUE_RETRIES)?;
+        let mut rows = retries.query(params![scope, until.as_millis(), most])?;
+        while let Some(row) = rows.next()? {
+            places.push((false, row.get(1)?, row.get(2)?, row.get(0)?));
+        }
+    }
+    for fresh in [INTERRUPTED, DUE_FRESH] {
+        let mut fresh = conn.prepare_cached(fresh)?;
+        let mut rows = fresh.query(params![scope, most])?;
+        while let Some(row) = rows.next()? {
+            places.push((true, 0, row.get::<_, i64>(1)?.saturating_sub(1).max(0), row.get(0)?));
+        }
+    }
+    places.sort_unstable();
+    places.dedup();
+    places.truncate(limit);
+    Ok(places)
 }

@@ -6,49 +6,19 @@ use std::time::Duration;
 use paceline_core::{Class, Timestamp};
 
 use crate::line::CustomId;
-use crate::usage::ModelUsage;
+use crate::state::{Forgiven, State};
 
-/// Where an item stands. The number is the one in the journal's `state` column.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum State {
-    /// Not started, or waiting for another try.
-    Waiting = 0,
-    /// Claimed by a run that has not said yet what became of it.
-    InFlight = 1,
-    /// A usable answer stands in the results.
-    Succeeded = 2,
-    /// Ended without a usable answer; its line stands in the errors.
-    Failed = 3,
-    /// Ended without being sent.
-    Skipped = 4,
-    /// Ended by a person.
-    Cancelled = 5,
-}
-
-impl State {
-    /// All states, in the order of their numbers.
-    pub const ALL: [Self; 6] =
-        [Self::Waiting, Self::InFlight, Self::Succeeded, Self::Failed, Self::Skipped, Self::Cancelled];
-
-    /// The name used in files and JSON.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Waiting => "waiting",
-            Self::InFlight => "in_flight",
-            Self::Succeeded => "succeeded",
-            Self::Failed => "failed",
-            Self::Skipped => "skipped",
-            Self::Cancelled => "cancelled",
-        }
-    }
-
-    pub(crate) const fn code(self) -> i64 {
-        self as i64
-    }
-
-    pub(crate) fn from_code(code: i64) -> Option<Self> {
-        Self::ALL.into_iter().find(|state| state.code() == code)
-    }
+/// Tokens that the calls of one model used. A call whose answer did not report its usage counts with what its run expected.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ModelUsage {
+    /// The model as the requests name it; empty where it is not known.
+    pub model: Arc<str>,
+    /// Calls that used tokens.
+    pub calls: u64,
+    /// Tokens of the prompts.
+    pub tokens_in: u64,
+    /// Tokens of the answers.
+    pub tokens_out: u64,
 }
 
 /// How an item ends. It decides the file of its line: [`End::Succeeded`] goes to the results, the rest to the errors.
@@ -78,7 +48,7 @@ impl End {
 
 /// An item as the loader takes it from the input.
 #[derive(Clone, Copy, Debug)]
-pub struct NewItem<'a> {
+pub struct LoadedLine<'a> {
     /// The id that the user gave; unique in the input.
     pub custom_id: &'a CustomId,
     /// The line in the input, from 1, for messages.
@@ -106,13 +76,13 @@ pub struct RefusedLine<'a> {
     pub src_len: u64,
     /// The line, or its beginning.
     pub bytes: &'a [u8],
-    /// What is wrong, in one word.
+    /// The error code.
     pub code: &'a str,
-    /// What is wrong.
+    /// The error message.
     pub message: &'a str,
 }
 
-/// What is known about the sends of an item so far. Absolute figures, not differences.
+/// The sends of an item so far. Absolute figures, not differences.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Sends that count against the bound of retries.
@@ -121,7 +91,7 @@ pub struct Tally {
     pub deferrals: u32,
     /// Sends that probed an open breaker.
     pub probes: u32,
-    /// Sends that we gave up ourselves.
+    /// Sends that were abandoned.
     pub abandoned: u32,
     /// When it was first sent.
     pub first: Option<Timestamp>,
@@ -171,7 +141,7 @@ pub struct Finished {
     pub line: Vec<u8>,
     /// Its sends, the last one included.
     pub tally: Tally,
-    /// Why it was given up, in one word (`max_retries`, `deadline`); none for a success.
+    /// Why it was given up, as a code (`max_retries`, `deadline`); none for a success.
     pub reason: Option<String>,
     /// Tokens that the provider counted in the prompt.
     pub tokens_in: u64,
@@ -240,11 +210,11 @@ pub struct CallTotals {
     pub retries: u64,
     /// Answers of class throttled.
     pub throttled: u64,
-    /// Calls that we gave up ourselves.
+    /// Calls that were abandoned.
     pub abandoned: u64,
 }
 
-/// What the journal knows of a waiting or running item.
+/// A waiting or running item in the journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JournalItem {
     /// The place in the input, from 0; also the arrival number.
@@ -270,31 +240,22 @@ pub struct JournalItem {
 }
 
 impl JournalItem {
-    /// Whether its line cannot be sent: it is never handed out, and [`Tally::last`] says what is wrong.
+    /// Whether its line cannot be sent: it is never handed out, and [`Tally::last`] has the error.
     pub fn is_refused(&self) -> bool {
         self.scope.is_empty()
     }
 }
 
-/// The part of an item's [`Tally`] from before [`Journal::retry_failed`](crate::Journal::retry_failed).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Forgiven {
-    /// Of its attempts.
-    pub attempts: u32,
-    /// Of its deferrals.
-    pub deferrals: u32,
-}
-
 /// An item handed out to be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Claimed {
+pub struct ClaimedItem {
     /// The item.
     pub item: JournalItem,
     /// [`hash`](crate::hash) of the body at the time of loading.
     pub body_hash: [u8; 16],
 }
 
-impl std::ops::Deref for Claimed {
+impl std::ops::Deref for ClaimedItem {
     type Target = JournalItem;
 
     fn deref(&self) -> &JournalItem {
@@ -302,7 +263,7 @@ impl std::ops::Deref for Claimed {
     }
 }
 
-impl Claimed {
+impl ClaimedItem {
     /// Whether these are the bytes that were loaded.
     pub fn body_unchanged(&self, body: &[u8]) -> bool {
         crate::hash(body) == self.body_hash
@@ -311,18 +272,18 @@ impl Claimed {
 
 /// The answer to a claim.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Claim {
+pub struct ClaimedItems {
     /// Due items, in the order to start them: retries by due time, then new items by place in the input, then those
     /// that a crash interrupted.
-    pub items: Vec<Claimed>,
+    pub items: Vec<ClaimedItem>,
     /// When the next item that is still waiting may start: its own time, and that of its held scope. None when nothing
     /// waits but items of stopped scopes. A time in the past means that more were due than asked for.
     pub next_due: Option<Timestamp>,
 }
 
-/// Whether an outcome was taken.
+/// Whether an outcome was recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RecordStatus {
+pub enum FinishStatus {
     /// It is recorded. An end outlasts a power cut; a later try outlasts the process, and a power cut may at worst
     /// make it early.
     Recorded,

@@ -1,15 +1,16 @@
-//! The handle that a runner holds: everything goes through one queue to the thread that owns the files.
+//! The handle of a runner: all commands go through one queue to the thread that owns the files.
 
+use crate::state::State;
 use std::sync::{Arc, mpsc};
 
 use paceline_core::Timestamp;
 
 use crate::append::{self, Appended, AppendedLine, InputCursor};
 use crate::command::Command;
-use crate::disk_space::{DiskFull, DiskSpace};
-use crate::error::JournalError;
+use crate::disk_space::Room;
+use crate::error::{DiskFull, JournalError};
 use crate::history::Minute;
-use crate::item::{Claim, Finished, JournalItem, RecordStatus, Rescheduled, State, Unanswered};
+use crate::item::{ClaimedItems, FinishStatus, Finished, JournalItem, ModelUsage, Rescheduled, Unanswered};
 use crate::journal_db::JournalDb;
 use crate::line::CustomId;
 use crate::load::{self, Loader};
@@ -22,18 +23,18 @@ use crate::report::{self, JobCounts, ReportRow, Rows};
 use crate::schema::{Found, connect, refuse_foreign};
 use crate::scope::{self, ScopeRow, ScopeStatus};
 use crate::snapshot::{self, SnapshotUpdate, StoredSnapshot};
-use crate::usage::{self, ModelUsage};
+use crate::usage;
 use crate::writer::Writer;
 use crate::{query, replace, rescope};
 
-/// What [`Journal::open`] needs to know.
+/// The options of [`Journal::open`].
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The files of the job.
     pub paths: Paths,
     /// The input as it is now.
     pub input: InputFingerprint,
-    /// The effective configuration as JSON, without keys, that a new job begins with. A job that is taken up keeps its own
+    /// The effective configuration as JSON, without keys, that a new job begins with. A resumed job keeps its own
     /// until [`Journal::set_config_json`]. Default `{}`.
     pub config_json: String,
     /// The wall clock.
@@ -66,24 +67,24 @@ impl Options {
     }
 }
 
-/// A job as it was found.
+/// The result of opening a job.
 #[derive(Debug)]
 pub enum Opened {
     /// Nothing was there, or a load that never ended: the input is to be loaded.
     New(Loader),
-    /// A job to go on with.
+    /// A job to resume.
     Resumed {
         /// Its journal.
         journal: Journal,
-        /// What was put right.
+        /// What was repaired.
         recovery: Recovery,
     },
-    /// A job to go on with, but with another input: that is to be loaded. An item keeps what was known of the one with
-    /// its id and body; new ones are added, and those that have not ended and are gone or changed are forgotten.
+    /// A job to resume with another input, which is to be loaded. An item keeps the state of the one with its id and
+    /// body; new ones are added, and unfinished ones that are gone or changed are dropped.
     Changed {
         /// Takes the new input.
         loader: Loader,
-        /// What was put right.
+        /// What was repaired.
         recovery: Recovery,
     },
 }
@@ -101,7 +102,7 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Opens the job, for this process alone, and puts right what a crash left: lines in the files that the journal had
+    /// Opens the job, for this process alone, and repairs what a crash left: lines in the files that the journal had
     /// not recorded yet are recorded, unfinished ones cut off, items in flight wait again behind the others.
     ///
     /// # Errors
@@ -120,7 +121,7 @@ impl Journal {
     /// As for [`open`](Self::open), less those of the lock.
     pub fn open_locked(options: Options, lock: RunLock) -> Result<Opened, JournalError> {
         load::remove_unfinished(&options.paths)?;
-        DiskSpace::of(&options.paths).check()?;
+        options.paths.disk_space().check()?;
         let journal = options.paths.journal.as_deref();
         if options.overwrite {
             refuse_foreign(journal)?;
@@ -166,7 +167,12 @@ impl Journal {
         &self.id
     }
 
-    /// The full disk that the journal waits for, if it does.
+    /// Room for the answer of a call that is to leave; none while the disk has not as much.
+    pub fn room_for_answer(&self) -> Option<Room> {
+        self.writer.disk_space().room_for_answer()
+    }
+
+    /// The full disk that the journal, or a call that is to leave, waits for.
     pub fn disk_full(&self) -> Option<DiskFull> {
         self.writer.disk_space().disk_full()
     }
@@ -184,14 +190,18 @@ impl Journal {
         now: Timestamp,
         limit: usize,
         except: Vec<Arc<str>>,
-        reply: impl FnOnce(Result<Claim, JournalError>) + Send + 'static,
+        reply: impl FnOnce(Result<ClaimedItems, JournalError>) + Send + 'static,
     ) {
         self.writer.send(Command::Claim { now, limit, except, reply: Box::new(reply) });
     }
 
     /// Hands out those of the items that wait, whatever their due time and scope, and marks them in flight. The answer's
-    /// `next_due` says nothing.
-    pub fn claim_items(&self, ordinals: Vec<u64>, reply: impl FnOnce(Result<Claim, JournalError>) + Send + 'static) {
+    /// `next_due` is meaningless.
+    pub fn claim_items(
+        &self,
+        ordinals: Vec<u64>,
+        reply: impl FnOnce(Result<ClaimedItems, JournalError>) + Send + 'static,
+    ) {
         self.writer.send(Command::ClaimItems { ordinals, reply: Box::new(reply) });
     }
 
@@ -199,7 +209,7 @@ impl Journal {
     ///
     /// # Errors
     /// [`JournalError::Stopped`], [`JournalError::Closed`].
-    pub fn claim_now(&self, now: Timestamp, limit: usize) -> Result<Claim, JournalError> {
+    pub fn claim_now(&self, now: Timestamp, limit: usize) -> Result<ClaimedItems, JournalError> {
         wait(|reply| self.claim(now, limit, Vec::new(), reply))
     }
 
@@ -212,41 +222,41 @@ impl Journal {
         self.writer.query(move |conn| query::refused(conn, limit))
     }
 
-    /// Notes that the call of an item leaves which must not be made twice. It outlasts a kill and a power cut once `reply` is
+    /// Records that a non-repeatable call of an item is sent. It outlasts a kill and a power cut once `reply` is
     /// called, until the end of the call is recorded.
     pub fn leaves(&self, ordinal: u64, reply: impl FnOnce(Result<(), JournalError>) + Send + 'static) {
         self.writer.send(Command::Leaves { ordinal, reply: Box::new(reply) });
     }
 
-    /// The items whose call [left](Self::leaves) in an earlier run, which ended before it recorded what became of it.
+    /// The items whose call [left](Self::leaves) in an earlier run, which ended before it recorded the outcome.
     ///
     /// # Errors
-    /// What SQLite says.
+    /// An error of SQLite.
     pub fn unanswered(&self) -> Result<Vec<u64>, JournalError> {
         self.writer.between_batches(JournalDb::unanswered)
     }
 
     /// Records the end of an item: its line is on disk, and the item ended, when `reply` is called.
-    pub fn finish(&self, finished: Finished, reply: impl FnOnce(Result<RecordStatus, JournalError>) + Send + 'static) {
+    pub fn finish(&self, finished: Finished, reply: impl FnOnce(Result<FinishStatus, JournalError>) + Send + 'static) {
         self.writer.send(Command::Finish(Box::new(finished), Box::new(reply)));
     }
 
-    /// Records that an item is to be tried again later.
+    /// Records a later retry of an item.
     pub fn reschedule(
         &self,
         next: Rescheduled,
-        reply: impl FnOnce(Result<RecordStatus, JournalError>) + Send + 'static,
+        reply: impl FnOnce(Result<FinishStatus, JournalError>) + Send + 'static,
     ) {
         self.writer.send(Command::Reschedule(Box::new(next), Box::new(reply)));
     }
 
-    /// Gives an item back: it waits again as before its claim. With the call if it was sent (and abandoned), with none if
-    /// it never left.
+    /// Releases an item: it waits again as before its claim. With the call if it was sent (and abandoned), with none if it
+    /// was never sent.
     pub fn release(
         &self,
         ordinal: u64,
         sent: Option<Unanswered>,
-        reply: impl FnOnce(Result<RecordStatus, JournalError>) + Send + 'static,
+        reply: impl FnOnce(Result<FinishStatus, JournalError>) + Send + 'static,
     ) {
         self.writer.send(Command::Release { ordinal, sent: sent.map(Box::new), reply: Box::new(reply) });
     }
@@ -286,7 +296,7 @@ impl Journal {
         }
     }
 
-    /// How far the input of a job is read whose load goes on while it runs; none once every line is in.
+    /// The position up to which the input of a running job is loaded; none once every line is.
     ///
     /// # Errors
     /// As for [`counts`](Self::counts).
@@ -294,8 +304,8 @@ impl Journal {
         self.writer.query(append::input_cursor)
     }
 
-    /// Takes further lines of the input, and notes how far it is read (`None`: to its end). An id that came before makes
-    /// its line one that cannot be sent, for the reason `repeated`. On disk once this returns.
+    /// Appends lines of the input, and records the position up to which it is read (`None`: its end). A line with a repeated id
+    /// is refused, for the reason `repeated`. On disk once this returns.
     ///
     /// # Errors
     /// As for [`counts`](Self::counts).
@@ -316,7 +326,7 @@ impl Journal {
         self.writer.query(query::forget_waits)
     }
 
-    /// The configuration that the job was begun or last taken up with, as JSON.
+    /// The configuration with which the job was begun or last resumed, as JSON.
     ///
     /// # Errors
     /// As for [`counts`](Self::counts).
@@ -324,7 +334,7 @@ impl Journal {
         self.writer.query(query::config)
     }
 
-    /// Replaces the configuration that the journal keeps.
+    /// Replaces the stored configuration.
     ///
     /// # Errors
     /// As for [`counts`](Self::counts).
@@ -340,15 +350,15 @@ impl Journal {
         self.writer.query(snapshot::read)
     }
 
-    /// What the limiter of an earlier run knew, in parts ([`SnapshotUpdate::state`]).
+    /// The limiter state of an earlier run, in parts ([`SnapshotUpdate::state`]).
     ///
     /// # Errors
-    /// What SQLite says.
+    /// An error of SQLite.
     pub fn limiter_state(&self) -> Result<Vec<String>, JournalError> {
         self.writer.query(snapshot::read_state)
     }
 
-    /// Writes what has changed of the snapshot that other processes see.
+    /// Writes the changes of the snapshot for other processes.
     pub fn write_snapshot(
         &self,
         update: SnapshotUpdate,
@@ -357,7 +367,7 @@ impl Journal {
         self.writer.send(Command::Snapshot { update, reply: Box::new(reply) });
     }
 
-    /// Adds to the history what has happened since the last time. A kill loses what was not added yet.
+    /// Adds the counts since the last call to the history. A kill loses what was not added yet.
     pub fn add_history(&self, minutes: Vec<Minute>, reply: impl FnOnce(Result<(), JournalError>) + Send + 'static) {
         self.writer.send(Command::History { minutes, reply: Box::new(reply) });
     }
@@ -396,8 +406,7 @@ impl Journal {
         })
     }
 
-    /// Where the items stand, without the reasons why some wait: for the beginning of a run. Waits for what was queued
-    /// before.
+    /// The counts of items by state, without the reasons of waits: for the beginning of a run. Waits for what was queued before.
     ///
     /// # Errors
     /// As for [`counts`](Self::counts).
@@ -405,7 +414,7 @@ impl Journal {
         self.writer.query(report::sums)
     }
 
-    /// Where the items stand. Waits for what was queued before, and reads every row: for the end of a run.
+    /// The counts of items by state. Waits for what was queued before, and reads every row: for the end of a run.
     ///
     /// # Errors
     /// [`JournalError::Stopped`], [`JournalError::Closed`], [`JournalError::Sqlite`].
@@ -413,7 +422,7 @@ impl Journal {
         self.writer.query(move |conn| report::counts(conn, now))
     }
 
-    /// Adds what calls used that no run can record any more.
+    /// Adds the usage of calls that no run can record any more.
     ///
     /// # Errors
     /// As for [`counts`](Self::counts).
@@ -421,7 +430,7 @@ impl Journal {
         self.writer.between_batches(move |db| db.add_usage(&usage))
     }
 
-    /// What the calls of all runs used, by model.
+    /// The usage of the calls of all runs, by model.
     ///
     /// # Errors
     /// As for [`counts`](Self::counts).
@@ -437,7 +446,7 @@ impl Journal {
         self.writer.query(scope::scopes)
     }
 
-    /// When the next waiting item may start, as [`Claim::next_due`].
+    /// When the next waiting item may start, as [`ClaimedItems::next_due`].
     ///
     /// # Errors
     /// As for [`counts`](Self::counts).
@@ -476,7 +485,7 @@ impl Journal {
     }
 }
 
-/// Sends with a reply that comes back here.
+/// Sends a command and waits for its reply.
 fn wait<T: Send + 'static>(
     send: impl FnOnce(Box<dyn FnOnce(Result<T, JournalError>) + Send>),
 ) -> Result<T, JournalError> {

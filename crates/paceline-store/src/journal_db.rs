@@ -1,5 +1,6 @@
 //! The journal's database and output files as the writer thread owns them, and each operation on them.
 
+use crate::state::State;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use crate::claim;
 use crate::error::JournalError;
 use crate::heads::Heads;
 use crate::history::{self, Minute};
-use crate::item::{CallTotals, Claim, Finished, LastAnswer, RecordStatus, Rescheduled, State, Tally};
+use crate::item::{CallTotals, ClaimedItems, FinishStatus, Finished, LastAnswer, ModelUsage, Rescheduled, Tally};
 use crate::lock::RunLock;
 use crate::output::Outputs;
 use crate::paths::Paths;
@@ -20,7 +21,7 @@ use crate::schema::{self, checkpoint};
 use crate::scope::{Scope, ScopeRow, scope_columns, scope_list};
 use crate::snapshot::{self, SnapshotUpdate};
 use crate::unanswered;
-use crate::usage::{self, ModelUsage};
+use crate::usage;
 
 /// The end of an item in one statement, because this is what the thread does most. Without a last answer (`?14` is its
 /// class) the one before stays.
@@ -80,13 +81,18 @@ impl JournalDb {
         Ok(failed)
     }
 
-    /// Begins what [`commit`](Self::commit) ends; `durable`: it has to outlast a power cut by itself.
+    /// Begins a transaction for [`commit`](Self::commit); `durable`: it has to survive a power cut by itself.
     pub(crate) fn begin(&mut self, durable: bool) -> Result<(), JournalError> {
         schema::begin(&self.conn, durable)
     }
 
     /// Hands out due items.
-    pub(crate) fn claim(&mut self, now: Timestamp, limit: usize, except: &[Arc<str>]) -> Result<Claim, JournalError> {
+    pub(crate) fn claim(
+        &mut self,
+        now: Timestamp,
+        limit: usize,
+        except: &[Arc<str>],
+    ) -> Result<ClaimedItems, JournalError> {
         claim::claim(&self.conn, &self.scopes, &mut self.heads, now, limit, except)
     }
 
@@ -96,7 +102,7 @@ impl JournalDb {
     }
 
     /// Hands out these items, those of them that wait, whatever they wait for.
-    pub(crate) fn claim_items(&mut self, ordinals: &[u64]) -> Result<Claim, JournalError> {
+    pub(crate) fn claim_items(&mut self, ordinals: &[u64]) -> Result<ClaimedItems, JournalError> {
         claim::claim_items(&self.conn, &self.scopes, ordinals)
     }
 
@@ -143,7 +149,7 @@ impl JournalDb {
         schema::commit(&self.conn, durable)
     }
 
-    /// Notes that a call leaves which must not be made twice.
+    /// Records that a non-repeatable call is sent.
     pub(crate) fn leaves(&mut self, ordinal: u64) -> Result<(), JournalError> {
         if !self.has_unanswered {
             unanswered::begin(&self.conn).map_err(JournalError::sqlite("write"))?;
@@ -152,14 +158,14 @@ impl JournalDb {
         unanswered::add(&self.conn, ordinal).map_err(JournalError::sqlite("write"))
     }
 
-    /// The items whose call left in an earlier run, and of which nothing was recorded.
+    /// The items whose call was sent in an earlier run and has no recorded outcome.
     pub(crate) fn unanswered(&mut self) -> Result<Vec<u64>, JournalError> {
         let items = unanswered::all(&self.conn).map_err(JournalError::sqlite("write"))?;
         self.has_unanswered |= !items.is_empty();
         Ok(items)
     }
 
-    /// What became of an item's call is recorded.
+    /// The outcome of an item's call is recorded.
     fn answered(&self, ordinal: u64) -> Result<(), JournalError> {
         if !self.has_unanswered {
             return Ok(());
@@ -168,7 +174,7 @@ impl JournalDb {
     }
 
     /// Records the end of an item. The statement itself checks the state: of several ends only the first writes a line.
-    pub(crate) fn finish(&mut self, finished: &Finished) -> Result<RecordStatus, JournalError> {
+    pub(crate) fn finish(&mut self, finished: &Finished) -> Result<FinishStatus, JournalError> {
         let Finished { ordinal, end, line, tally, reason, tokens_in, tokens_out, .. } = finished;
         let Tally { attempts, deferrals, probes, abandoned, first, deadline, last } = tally;
         let state = end.state();
@@ -200,14 +206,14 @@ impl JournalDb {
             })
             .map_err(JournalError::sqlite("write"))?;
         if changed == 0 {
-            return Ok(RecordStatus::AlreadyEnded);
+            return Ok(FinishStatus::AlreadyEnded);
         }
         output.stage(line);
         self.answered(*ordinal)?;
-        Ok(RecordStatus::Recorded)
+        Ok(FinishStatus::Recorded)
     }
 
-    pub(crate) fn reschedule(&mut self, next: &Rescheduled) -> Result<RecordStatus, JournalError> {
+    pub(crate) fn reschedule(&mut self, next: &Rescheduled) -> Result<FinishStatus, JournalError> {
         // 0 means "waits for nothing" in the index, and that place belongs to items that were never tried.
         let not_before = next.not_before.as_millis().max(1);
         let changed = self
@@ -224,7 +230,7 @@ impl JournalDb {
         self.requeue(changed, next.ordinal, Some(&next.tally))
     }
 
-    pub(crate) fn release(&mut self, ordinal: u64, sent: Option<&Tally>) -> Result<RecordStatus, JournalError> {
+    pub(crate) fn release(&mut self, ordinal: u64, sent: Option<&Tally>) -> Result<FinishStatus, JournalError> {
         let changed = self
             .conn
             .prepare_cached(
@@ -241,14 +247,14 @@ impl JournalDb {
         changed: Option<(i64, i64)>,
         ordinal: u64,
         tally: Option<&Tally>,
-    ) -> Result<RecordStatus, JournalError> {
-        let Some((scope, not_before)) = changed else { return Ok(RecordStatus::AlreadyEnded) };
+    ) -> Result<FinishStatus, JournalError> {
+        let Some((scope, not_before)) = changed else { return Ok(FinishStatus::AlreadyEnded) };
         self.heads.add(scope, not_before, int(ordinal));
         if let Some(tally) = tally {
             self.tally(ordinal, tally)?;
             self.answered(ordinal)?;
         }
-        Ok(RecordStatus::Recorded)
+        Ok(FinishStatus::Recorded)
     }
 
     fn tally(&self, ordinal: u64, tally: &Tally) -> Result<(), JournalError> {
@@ -297,7 +303,7 @@ impl JournalDb {
         Ok(())
     }
 
-    /// Adds what a call used.
+    /// Adds the usage of a call.
     pub(crate) fn add_usage(&self, usage: &ModelUsage) -> Result<(), JournalError> {
         usage::add(&self.conn, usage).map_err(JournalError::sqlite("write"))
     }
@@ -318,7 +324,7 @@ fn leave_one_file(conn: &Connection) -> Result<(), JournalError> {
     }
 }
 
-/// The states that a guard names as numbers.
+/// The states of a guard as numbers.
 const _: () = assert!(
     State::Succeeded as i64 == 2
         && State::Failed as i64 == 3

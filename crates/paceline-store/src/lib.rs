@@ -5,7 +5,7 @@
 //!
 //! ```
 //! use paceline_core::Timestamp;
-//! use paceline_store::{ResultBody, CustomId, End, Finished, InputFingerprint, Journal, NewItem, Opened, Options, Paths};
+//! use paceline_store::{ResultBody, CustomId, End, Finished, InputFingerprint, Journal, LoadedLine, Opened, Options, Paths};
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let folder = tempfile::tempdir()?;
 //! # let input = folder.path().join("requests.jsonl");
@@ -17,13 +17,13 @@
 //!     Opened::Changed { .. } => unreachable!("only when it is asked for"),
 //!     Opened::New(mut loader) => {
 //!         let id = CustomId::from("first");
-//!         loader.add(&NewItem { custom_id: &id, line: 1, src_off: 0, src_len: 3, body: b"{}", scope: "chat" })?;
+//!         loader.add(&LoadedLine { custom_id: &id, line: 1, src_off: 0, src_len: 3, body: b"{}", scope: "chat" })?;
 //!         loader.finish()?
 //!     }
 //! };
 //! let claim = journal.claim_now(now, 16)?;
 //! for item in claim.items {
-//!     let answer = ResultBody::Response { status: 200, request_id: "r-1", body: br#"{"ok":true}"# };
+//!     let answer = ResultBody::Response { status: 200, request_id: "r-1", headers: None, body: br#"{"ok":true}"# };
 //!     let line = paceline_store::encode_line(item.ordinal, 1, &CustomId::from("first"), &answer);
 //!     journal.finish(Finished::new(item.ordinal, End::Succeeded, line), |kept| assert!(kept.is_ok()));
 //! }
@@ -60,6 +60,7 @@ mod rescope;
 mod schema;
 mod scope;
 mod snapshot;
+mod state;
 mod unanswered;
 mod usage;
 pub mod work;
@@ -68,12 +69,12 @@ mod writer;
 
 pub use append::{Appended, AppendedLine, InputCursor};
 pub use disk::{create_in_place_of, private_file};
-pub use disk_space::DiskFull;
-pub use error::JournalError;
+pub use disk_space::{DiskSpace, Room};
+pub use error::{DiskFull, JournalError};
 pub use history::Minute;
 pub use item::{
-    CallTotals, Claim, Claimed, End, Finished, Forgiven, JournalItem, LastAnswer, NewItem, RecordStatus, RefusedLine,
-    Rescheduled, State, Tally, Unanswered,
+    CallTotals, ClaimedItem, ClaimedItems, End, FinishStatus, Finished, JournalItem, LastAnswer, LoadedLine,
+    ModelUsage, RefusedLine, Rescheduled, Tally, Unanswered,
 };
 pub use journal::{Journal, Opened, Options};
 pub use line::{CustomId, LineForm, ResultBody, ResultLine, encode_line};
@@ -89,4 +90,4 @@ pub use report::{DeferReason, Deferred, JobCounts, ReportRow, Rows};
 pub use schema::{ACCOUNT, hash};
 pub use scope::{ScopeRow, ScopeStatus};
 pub use snapshot::{SnapshotUpdate, StoredSnapshot};
-pub use usage::ModelUsage;
+pub use state::{Forgiven, State};

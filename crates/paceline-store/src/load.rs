@@ -1,4 +1,4 @@
-//! Filling a new journal from the input: one transaction, so that a load that is killed leaves nothing behind.
+//! Loads the input into a new journal: one transaction, so that a load that is killed leaves nothing behind.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
@@ -10,7 +10,7 @@ use rusqlite::{Connection, params};
 use crate::append::{InputCursor, set_input_cursor};
 use crate::disk::{remove, sync_folder_of};
 use crate::error::JournalError;
-use crate::item::{NewItem, RefusedLine};
+use crate::item::{LoadedLine, RefusedLine};
 use crate::journal::{Journal, Options};
 use crate::journal_db::JournalDb;
 use crate::line::CustomId;
@@ -94,12 +94,12 @@ impl Loader {
         Self { open: Some(Box::new(open)), scopes: BTreeMap::new(), items: 0, unique: false }
     }
 
-    /// Adds the next item of the input; returns its ordinal, counted from 0. Repeated ids are found by
+    /// Adds the next item of the input; returns its ordinal, counted from 0. Repeated ids are detected by
     /// [`finish`](Self::finish).
     ///
     /// # Errors
     /// [`JournalError::Sqlite`].
-    pub fn add(&mut self, item: &NewItem<'_>) -> Result<u64, JournalError> {
+    pub fn add(&mut self, item: &LoadedLine<'_>) -> Result<u64, JournalError> {
         let conn = &self.open.as_ref().expect("open until finished").conn;
         let scope = match self.scopes.get(item.scope) {
             Some(id) => *id,
@@ -139,7 +139,7 @@ impl Loader {
         Ok(ordinal)
     }
 
-    /// Makes every item whose id came before one that cannot be sent, for the reason `code`. The first stays.
+    /// Refuses every item with a repeated id, for the reason `code`. The first stays.
     ///
     /// # Errors
     /// [`JournalError::Sqlite`].
@@ -158,8 +158,7 @@ impl Loader {
         self.items
     }
 
-    /// Looks for items whose id came before. Of those only the first `limit` by place in the input are told, but all
-    /// are counted.
+    /// Finds items with repeated ids. It returns only the first `limit` by place in the input, but counts all.
     ///
     /// # Errors
     /// [`JournalError::Sqlite`].

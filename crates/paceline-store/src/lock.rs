@@ -9,7 +9,7 @@ use crate::error::JournalError;
 use crate::paths::Paths;
 
 /// The right to work on a job, held until dropped. The operating system releases it when the process dies, so no lock is
-/// ever stale. The file goes with its holder where the system can tell a removed file from a new one of its name (Unix);
+/// ever stale. The file goes with its holder where the system distinguishes a removed file from a new one of its name (Unix);
 /// elsewhere it stays, and means nothing.
 #[derive(Debug)]
 pub struct RunLock {
@@ -18,7 +18,7 @@ pub struct RunLock {
 }
 
 impl RunLock {
-    /// Takes the locks of a job, or says who has one.
+    /// Takes the locks of a job, or returns the holder of one.
     ///
     /// # Errors
     /// [`JournalError::Locked`]; [`JournalError::Folder`] when a file cannot be made.
@@ -32,7 +32,7 @@ impl RunLock {
     }
 
     /// Whether a process holds the lock at `path`. Holds a free one itself for an instant, in which a run that begins
-    /// would be refused: ask only when nothing else tells.
+    /// would be refused: use it only when there is no other way to know.
     pub fn is_held(path: &Path) -> bool {
         let Ok(file) = File::open(path) else { return false };
         matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock))
@@ -47,7 +47,7 @@ pub(crate) struct LockFile {
 }
 
 impl LockFile {
-    /// Locks the file at `path`, or says who has it.
+    /// Locks the file at `path`, or returns its holder.
     pub(crate) fn take(path: &Path) -> Result<Self, JournalError> {
         loop {
             let mut options = OpenOptions::new();

@@ -1,10 +1,10 @@
-//! Taking up a job whose input changed: its items are known again by id and body.
+//! Resuming a job whose input changed: its items are matched by id and body.
 //!
 //! The items as they were are set aside in a table of their own while the new input is loaded as for a new job. Then
-//! each item takes over what was known of the one with its id and body. Every place in the input, and with it every
+//! each item takes over the state of the one with its id and body. Every place in the input, and with it every
 //! ordinal, is that of the new input.
 //!
-//! Where failed items are repaired, each of them takes over what was known with another body too: it stays failed until
+//! Where failed items are repaired, each of them takes over its state with another body too: it stays failed until
 //! it is made to wait again, which takes its line out of the errors.
 
 use rusqlite::{Connection, Row};
@@ -14,7 +14,7 @@ use crate::schema::ITEM_TABLE;
 use crate::scope::REFUSED;
 use crate::unanswered;
 
-/// Items that stand in the way of going on with the new input.
+/// Conflicts: items that prevent the job from continuing with the new input.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Conflicts {
     /// The first of them, by their former place, then those that are new.
@@ -23,7 +23,7 @@ pub struct Conflicts {
     pub count: u64,
 }
 
-/// An item that the new input has not as it was, or has and must not have.
+/// An item that is missing or changed in the new input, or must not be in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Conflict {
     /// The line in the new input, from 1, where its id stands with another body; none when the id is gone.
@@ -84,7 +84,7 @@ pub(crate) fn set_aside(conn: &Connection) -> rusqlite::Result<()> {
     conn.execute_batch(ITEM_TABLE)
 }
 
-/// Finds the conflicts; `limit` of them are told. After the index over the new ids was built.
+/// Finds the conflicts; returns at most `limit` of them. After the index over the new ids was built.
 pub(crate) fn conflicts(conn: &Connection, may: AllowedChanges, limit: usize) -> rusqlite::Result<Conflicts> {
     if may.repair() {
         conn.execute(SAME_PLACE, [REFUSED])?;
@@ -99,7 +99,7 @@ pub(crate) fn conflicts(conn: &Connection, may: AllowedChanges, limit: usize) ->
     Ok(Conflicts { first, count: count(all) })
 }
 
-/// Gives every item what was known of it, and forgets the items as they were: those that have not ended and are gone,
+/// Gives every item its former state, and drops the former items: those that have not ended and are gone,
 /// or have another body now.
 pub(crate) fn take_over(conn: &Connection, may: AllowedChanges) -> rusqlite::Result<()> {
     unanswered::renumber(conn)?;

@@ -6,6 +6,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
+use crate::disk_space::DiskSpace;
 use crate::error::JournalError;
 use crate::schema::hash;
 
@@ -53,6 +54,11 @@ impl Paths {
             input: beside(".input"),
             compress: false,
         }
+    }
+
+    /// The disks of the results, and of the journal where there is one.
+    pub(crate) fn disk_space(&self) -> DiskSpace {
+        DiskSpace::of(std::iter::once(&*self.output).chain(self.journal.as_deref()))
     }
 
     /// Where compressed results stand: the output with `.gz` behind.

@@ -1,5 +1,6 @@
 //! Rows of the journal as values: the run, an item, and how numbers stand in columns.
 
+use crate::state::{Forgiven, State};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use paceline_core::{Class, Timestamp};
 use rusqlite::{Connection, OptionalExtension, Row};
 
 use crate::error::JournalError;
-use crate::item::{Forgiven, JournalItem, LastAnswer, State, Tally};
+use crate::item::{JournalItem, LastAnswer, Tally};
 use crate::paths::InputFingerprint;
 use crate::scope::{REFUSED, Scope, by_id};
 

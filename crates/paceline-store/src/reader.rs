@@ -1,4 +1,4 @@
-//! Looking at a journal from another process, while a run writes it or after it ended.
+//! Reading a journal from another process, while a run writes it or after it ended.
 
 use std::path::Path;
 
@@ -8,13 +8,14 @@ use rusqlite::Connection;
 use crate::append::{self, InputCursor};
 use crate::error::JournalError;
 use crate::history::{self, Minute};
+use crate::item::ModelUsage;
 use crate::paths::InputFingerprint;
 use crate::query;
 use crate::report::{self, JobCounts, ReportRow, Rows};
 use crate::schema::connect_read_only;
 use crate::scope::{self, ScopeRow};
 use crate::snapshot::{self, StoredSnapshot};
-use crate::usage::{self, ModelUsage};
+use crate::usage;
 
 /// A journal opened read-only. It needs no lock and disturbs no run.
 #[derive(Debug)]
@@ -40,7 +41,7 @@ impl Reader {
         Ok(query::run(&self.conn)?.input)
     }
 
-    /// How far the input is read; none once it is read to its end.
+    /// The position up to which the input is loaded; none once it is loaded to its end.
     ///
     /// # Errors
     /// [`JournalError::Sqlite`].
@@ -64,7 +65,7 @@ impl Reader {
         snapshot::read(&self.conn)
     }
 
-    /// What happened in each minute in which something did, in order.
+    /// The history: counts of each minute in which something happened, in order.
     ///
     /// # Errors
     /// [`JournalError::Sqlite`].
@@ -72,7 +73,7 @@ impl Reader {
         history::all(&self.conn)
     }
 
-    /// Where the items stand. Reads every row.
+    /// The counts of items by state. Reads every row.
     ///
     /// # Errors
     /// [`JournalError::Sqlite`].
@@ -80,7 +81,7 @@ impl Reader {
         report::counts(&self.conn, now)
     }
 
-    /// What the calls of all runs used, by model.
+    /// The usage of the calls of all runs, by model.
     ///
     /// # Errors
     /// [`JournalError::Sqlite`].

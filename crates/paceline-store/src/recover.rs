@@ -1,20 +1,21 @@
-//! After a crash: what stands in the files but not in the journal is recorded, what is torn is cut off.
+//! Recovery after a crash: whole lines that are missing in the journal are recorded, a torn tail is cut off.
 
+use crate::item::ModelUsage;
+use crate::state::State;
 use std::path::Path;
 
 use paceline_core::{Class, Timestamp};
 use rusqlite::{Connection, OptionalExtension as _, params};
 
 use crate::error::JournalError;
-use crate::item::State;
 use crate::line::{VerifiedLine, verify_line};
 use crate::output::{OutputFile, Outputs};
 use crate::paths::Paths;
 use crate::query::{RecordedPrefix, Run, int, shorten};
 use crate::schema;
-use crate::usage::{self, ModelUsage};
+use crate::usage;
 
-/// What was put right when a job was resumed.
+/// What was repaired when a job was resumed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recovery {
     /// Lines that stood in the files but not yet in the journal.

@@ -1,4 +1,4 @@
-//! What a load finds that cannot be sent: lines that are wrong, and ids that came before.
+//! Lines that a load refuses: invalid lines, and repeated ids.
 
 use paceline_core::Class;
 use rusqlite::{Connection, params};
@@ -6,7 +6,7 @@ use rusqlite::{Connection, params};
 use crate::query::{count, int, shorten};
 use crate::scope::REFUSED;
 
-/// Items whose id came before.
+/// Repeated ids.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Duplicates {
     /// The first of them, by place in the input.
@@ -15,7 +15,7 @@ pub struct Duplicates {
     pub count: u64,
 }
 
-/// An item whose id came before.
+/// An item with a repeated id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Duplicate {
     /// The line, from 1.
@@ -30,7 +30,7 @@ const REPEATED_INDEX: &str = "CREATE INDEX IF NOT EXISTS repeated_key ON item(ke
 /// No other scope has its empty name: items are known as refused by it.
 const REFUSED_SCOPE: &str = "INSERT OR IGNORE INTO scope (id, name) VALUES (?1, '')";
 
-/// Finds the items whose id came before; `limit` of them are told.
+/// Finds the items with repeated ids; returns at most `limit` of them.
 pub(crate) fn duplicates(conn: &Connection, limit: usize) -> rusqlite::Result<Duplicates> {
     conn.execute_batch(REPEATED_INDEX)?;
     let mut select = conn.prepare(
@@ -54,7 +54,7 @@ pub(crate) struct Place {
     pub(crate) src_len: u64,
 }
 
-/// Takes a line that cannot be sent. Without an id of its own it is known by its ordinal, whose digits are no hash.
+/// Adds a line that cannot be sent. Without an id of its own it is known by its ordinal, whose digits are no hash.
 pub(crate) fn add(
     conn: &Connection,
     place: &Place,
@@ -81,7 +81,7 @@ pub(crate) fn add(
     Ok(())
 }
 
-/// Makes every item whose id came before one that cannot be sent.
+/// Refuses every item with a repeated id.
 pub(crate) fn refuse_duplicates(conn: &Connection, code: &str) -> rusqlite::Result<()> {
     conn.execute_batch(REPEATED_INDEX)?;
     conn.execute(REFUSED_SCOPE, [REFUSED])?;

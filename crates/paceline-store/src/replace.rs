@@ -5,6 +5,7 @@
 //! A run that finds such a note after a crash completes the change of names first; without a note, the old file is the
 //! valid one and what stands beside it is waste.
 
+use crate::state::State;
 use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
@@ -17,7 +18,6 @@ use rusqlite::{Connection, params};
 
 use crate::disk::{create_in_place_of, remove, sync_folder_of};
 use crate::error::JournalError;
-use crate::item::State;
 use crate::line::{CustomId, VerifiedLine, verify_line};
 use crate::output::{OutputFile, Outputs};
 use crate::paths::{Paths, with_suffix};

@@ -1,12 +1,13 @@
-//! Where the items stand, counted and one by one.
+//! The states of the items: counts, and one by one.
 
+use crate::state::State;
 use std::collections::BTreeMap;
 
 use paceline_core::{Class, GiveUp, Timestamp};
 use rusqlite::{Connection, params};
 
 use crate::error::JournalError;
-use crate::item::{CallTotals, JournalItem, State};
+use crate::item::{CallTotals, JournalItem};
 use crate::query::{AFTER_ITEM, ITEM_SCOPE, count, int, item, item_columns, state};
 use crate::scope::{ScopeStatus, account, scope_list, state_of};
 
@@ -49,7 +50,7 @@ pub struct Deferred {
     pub items: u64,
 }
 
-/// How many items stand where. The sum of the states is the input.
+/// The counts of items by state. Their sum is the input.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobCounts {
     /// Waiting items.
@@ -83,7 +84,7 @@ impl JobCounts {
     }
 }
 
-/// Which items a report tells about.
+/// Which items a report includes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rows {
     /// Every item.

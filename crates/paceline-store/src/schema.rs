@@ -21,7 +21,7 @@ pub fn hash(bytes: &[u8]) -> [u8; 16] {
 /// The format written here, in `PRAGMA user_version`.
 pub(crate) const VERSION: i64 = 1;
 
-/// "Pace" in ASCII, in `PRAGMA application_id`: tells a journal from any other database.
+/// "Pace" in ASCII, in `PRAGMA application_id`: distinguishes a journal from any other database.
 pub(crate) const JOURNAL: i64 = 0x5061_6365;
 
 /// "PaWk": the same for a store of durable work.
@@ -159,7 +159,7 @@ pub(crate) fn durably<T>(conn: &Connection, work: impl FnOnce() -> Result<T, Jou
     begin(conn, true)?;
     let done = work().and_then(|done| commit(conn, true).map(|()| done));
     if done.is_err() {
-        // The first error is the one to tell. A transaction that failed to commit may have ended by itself.
+        // The first error is the one to report. A transaction that failed to commit may have ended by itself.
         let _ = conn.execute_batch("ROLLBACK");
         let _ = conn.execute_batch("PRAGMA synchronous = NORMAL");
     }

@@ -18,12 +18,12 @@ pub enum ScopeStatus {
     Held {
         /// The end of the hold, by the wall clock.
         until: Timestamp,
-        /// Why, in the provider's words or ours.
+        /// Why: the provider's message or ours.
         reason: String,
     },
     /// Not until a person acts.
     Stopped {
-        /// Why, in the provider's words or ours.
+        /// Why: the provider's message or ours.
         reason: String,
     },
 }

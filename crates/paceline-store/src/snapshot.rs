@@ -1,5 +1,5 @@
-//! What a run shows of itself to other processes, and what the next one goes on with: the job as one text, and texts for each
-//! scope, so that writing costs what has changed and not what exists.
+//! The snapshot of a run for other processes, and the limiter state for the next run: one text for the job and texts for each
+//! scope, so that writing costs only what has changed.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ const BEGIN: &str = "
     DELETE FROM limiter_state;
 ";
 
-/// What a run has written of itself. The texts are JSON; the journal does not look into them.
+/// The stored snapshot of a run. The texts are JSON, opaque to the journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredSnapshot {
     /// The job.
@@ -30,16 +30,16 @@ pub struct StoredSnapshot {
     pub scopes: Vec<String>,
 }
 
-/// What a run writes of itself.
+/// An update of the snapshot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SnapshotUpdate {
     /// The job, as JSON.
     pub job: String,
     /// The name of each scope that has changed, and its text as JSON. The others stay as they are.
     pub scopes: Vec<(Arc<str>, String)>,
-    /// What the limiter of the next run goes on with: by scope, or [`ACCOUNT`](crate::ACCOUNT), a text as JSON. The others stay.
+    /// The limiter state for the next run: by scope, or [`ACCOUNT`](crate::ACCOUNT), a text as JSON. The others stay.
     pub state: Vec<(Arc<str>, String)>,
-    /// This is the run's first: what earlier runs wrote of their scopes goes.
+    /// This is the run's first: the scopes of earlier runs are removed.
     pub first: bool,
 }
 
@@ -67,7 +67,7 @@ pub(crate) fn write(conn: &Connection, update: &SnapshotUpdate) -> Result<(), Jo
     write().map_err(JournalError::sqlite("write"))
 }
 
-/// What was written last; none before the first time.
+/// The last snapshot; none before the first.
 pub(crate) fn read(conn: &Connection) -> Result<Option<StoredSnapshot>, JournalError> {
     let read = || {
         let job: Option<String> = conn.query_row("SELECT snapshot_json FROM run", [], |row| row.get(0))?;

@@ -1,4 +1,4 @@
-//! Calls that must not be made twice, noted before they leave: after a crash nothing else tells them from items that only waited.
+//! Non-repeatable calls, recorded before they are sent: after a crash nothing else distinguishes them from waiting items.
 
 use rusqlite::Connection;
 
@@ -16,19 +16,19 @@ pub(crate) fn begin(conn: &Connection) -> rusqlite::Result<()> {
     conn.execute_batch(TABLE)
 }
 
-/// Notes that the call of an item leaves, within the caller's transaction, which must outlast a power cut.
+/// Records that the call of an item is sent, within the caller's transaction, which must outlast a power cut.
 pub(crate) fn add(conn: &Connection, item: u64) -> rusqlite::Result<()> {
     conn.prepare_cached("INSERT OR IGNORE INTO unanswered_call VALUES (?1)")?.execute([int(item)])?;
     Ok(())
 }
 
-/// What became of the item's call is recorded.
+/// Removes the record once the outcome of the item's call is recorded.
 pub(crate) fn remove(conn: &Connection, item: u64) -> rusqlite::Result<()> {
     conn.prepare_cached("DELETE FROM unanswered_call WHERE id = ?1")?.execute([int(item)])?;
     Ok(())
 }
 
-/// The items whose call left and of which nothing was recorded, without those that have ended.
+/// The items whose call was sent and that have no recorded outcome, without those that have ended.
 pub(crate) fn all(conn: &Connection) -> rusqlite::Result<Vec<u64>> {
     if !exists(conn)? {
         return Ok(Vec::new());
@@ -39,8 +39,8 @@ pub(crate) fn all(conn: &Connection) -> rusqlite::Result<Vec<u64>> {
     rows.collect()
 }
 
-/// Items have other places in an input that changed: each is known by its id and body, as [`take_over`](crate::merge::take_over)
-/// knows it, which is to follow.
+/// Items have other places in an input that changed: each is matched by its id and body, as by
+/// [`take_over`](crate::merge::take_over), which is to follow.
 pub(crate) fn renumber(conn: &Connection) -> rusqlite::Result<()> {
     if !exists(conn)? {
         return Ok(());

@@ -1,24 +1,10 @@
 //! Tokens that the calls of a job used, by model, over all its runs; calls that failed count too.
 
-use std::sync::Arc;
-
 use rusqlite::{Connection, params};
 
 use crate::error::JournalError;
+use crate::item::ModelUsage;
 use crate::query::{count, int};
-
-/// Tokens that the calls of one model used. A call whose answer did not report its usage counts with what its run expected.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ModelUsage {
-    /// The model as the requests name it; empty where it is not known.
-    pub model: Arc<str>,
-    /// Calls that used tokens.
-    pub calls: u64,
-    /// Tokens of the prompts.
-    pub tokens_in: u64,
-    /// Tokens of the answers.
-    pub tokens_out: u64,
-}
 
 /// The table. A journal of an older version gets it when its job goes on, filled from its items.
 pub(crate) const TABLE: &str = "

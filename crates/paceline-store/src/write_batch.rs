@@ -4,9 +4,8 @@ use std::sync::Arc;
 
 use crate::command::{Command, Query, Reply};
 use crate::error::JournalError;
-use crate::item::{CallTotals, RecordStatus};
+use crate::item::{CallTotals, FinishStatus, ModelUsage};
 use crate::journal_db::JournalDb;
-use crate::usage::ModelUsage;
 
 /// Executes a batch of commands and answers each. Lines are synced before the transaction commits, and the transaction commits
 /// before any caller is answered. After an error the database must not be used again.
@@ -79,8 +78,8 @@ impl WriteBatch<'_> {
         &mut self,
         adds: CallTotals,
         usage: &ModelUsage,
-        reply: Reply<RecordStatus>,
-        work: impl FnOnce(&mut JournalDb) -> Result<RecordStatus, JournalError>,
+        reply: Reply<FinishStatus>,
+        work: impl FnOnce(&mut JournalDb) -> Result<FinishStatus, JournalError>,
     ) {
         self.step(reply, work);
         self.attempt(|db| db.add_usage(usage));

@@ -12,20 +12,20 @@ use crate::error::JournalError;
 use crate::journal_db::JournalDb;
 use crate::write_batch::write_batch;
 
-/// What the queue may hold: enough for thousands of usual answers, little beside a usual machine's memory.
+/// The capacity of the queue in bytes: enough for thousands of usual answers, little beside a usual machine's memory.
 const QUEUE_BYTES: usize = 64 << 20;
 
 /// The queue and its thread.
 pub(crate) struct Writer {
     queue: Arc<Queue>,
-    disk_space: Arc<DiskSpace>,
+    disk_space: DiskSpace,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Writer {
     /// Starts the thread.
     pub(crate) fn start(db: JournalDb) -> Result<Self, JournalError> {
-        let (queue, disk_space) = (Arc::new(Queue::default()), Arc::new(DiskSpace::of(db.paths())));
+        let (queue, disk_space) = (Arc::new(Queue::default()), db.paths().disk_space());
         let (served, asked) = (queue.clone(), disk_space.clone());
         let thread = thread::Builder::new()
             .name("paceline-journal".into())
@@ -62,7 +62,7 @@ impl Writer {
         receiver.recv().unwrap_or(Err(JournalError::Closed))
     }
 
-    /// Lets the thread finish what is queued, and waits for it.
+    /// Waits for the thread to finish what is queued.
     pub(crate) fn close(&self) -> Result<(), JournalError> {
         lock(&self.queue.state).closed = true;
         self.queue.ready.notify_all();
@@ -96,23 +96,32 @@ impl fmt::Debug for Writer {
 }
 
 /// Writes batch after batch. All commands that are queued are one batch, so batches grow by themselves while the disk works. A
-/// batch begins only when the disk has space for it; otherwise all its commands but queries are refused.
+/// batch begins only when the disk has space for it; at the end of a run what has none is refused.
 fn serve(queue: &Queue, disk_space: &DiskSpace, mut db: JournalDb) {
     let _close = CloseOnExit(queue);
     while let Some(mut commands) = queue.take() {
         let writes = commands.iter().filter(|command| !command.is_query());
-        let (bytes, count) = writes.fold((0, 0), |(bytes, count), command| (bytes + command.bytes() as u64, count + 1));
-        if let Err(disk_full) = disk_space.wait_for_space(bytes, count) {
-            for command in commands.extract_if(.., |command| !command.is_query()) {
-                command.refuse(JournalError::DiskFull(disk_full.clone()));
-            }
-        }
+        let fitting = disk_space.wait_for_space(writes.map(Command::bytes));
+        refuse_all_but(fitting, &mut commands, disk_space);
         if let Err(cause) = write_batch(&mut db, commands) {
             return queue.end(Some(cause));
         }
     }
     if let Err(error) = db.close() {
         queue.end(Some(Arc::new(error)));
+    }
+}
+
+/// Refuses the commands that the full disk has no space for.
+fn refuse_all_but(fitting: usize, commands: &mut Vec<Command>, disk_space: &DiskSpace) {
+    let Some(disk_full) = disk_space.disk_full() else { return };
+    let mut writes = 0;
+    let has_no_space = |command: &mut Command| {
+        writes += usize::from(!command.is_query());
+        !command.is_query() && writes > fitting
+    };
+    for command in commands.extract_if(.., has_no_space) {
+        command.refuse(JournalError::DiskFull(disk_full.clone()));
     }
 }
 

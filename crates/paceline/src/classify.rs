@@ -1,4 +1,4 @@
-//! What an operation's result says about the pace.
+//! Classification of an operation's result.
 
 use std::error::Error;
 use std::io;
@@ -6,7 +6,7 @@ use std::iter::successors;
 
 use paceline_core::{Class, Cost, Outcome};
 
-/// One send of an operation: what a result is read with.
+/// The context of one send for reading its result.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Attempt<'a> {
@@ -17,13 +17,13 @@ pub struct Attempt<'a> {
     pub provider: paceline_providers::Provider,
 }
 
-/// A result that can be read without being told how.
+/// A result type that classifies itself.
 ///
 /// Implemented for connection failures, for boxed errors, for `Result`s of such, and for `()`, which is success; with the
 /// feature `http` also for HTTP responses with their whole body. For everything else there is
 /// [`run_with`](crate::Limiter::run_with).
 pub trait Classify {
-    /// How the call ended.
+    /// The outcome of the call.
     fn outcome(&self, attempt: &Attempt<'_>) -> Outcome;
 }
 
@@ -65,9 +65,9 @@ impl Classify for Box<dyn Error + Send + Sync> {
     }
 }
 
-/// The log tells the error and its causes.
+/// A transient outcome whose reason is the error with its causes.
 fn transient(error: &(dyn Error + 'static)) -> Outcome {
     let causes = successors(error.source(), |cause| (*cause).source());
-    let words = causes.fold(error.to_string(), |words, cause| format!("{words}: {cause}"));
-    Outcome { reason: Some(words.into()), ..Outcome::new(Class::Transient) }
+    let message = causes.fold(error.to_string(), |message, cause| format!("{message}: {cause}"));
+    Outcome { reason: Some(message.into()), ..Outcome::new(Class::Transient) }
 }

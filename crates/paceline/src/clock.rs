@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use paceline_core::{Instant, Timestamp};
 
-/// What the clock shows when it is made: more than a year, so that what left before can be told in its time.
+/// What the clock shows when it is made: more than a year, so that calls of an earlier process have an instant too.
 const ORIGIN: Instant = Instant::from_nanos(400 * 86_400 * 1_000_000_000);
 
 /// A monotonic clock that counts suspended time.

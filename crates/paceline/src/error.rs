@@ -1,4 +1,4 @@
-//! What Paceline itself can refuse. An operation's own failure is never wrapped in these.
+//! The errors of Paceline itself. An operation's own failure is never wrapped in these.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use paceline_core::{TooLarge, WaitReason};
 pub enum Error {
     /// The request costs more than a limit ever allows at once, so it could never start. Split it, or raise the limit.
     TooLarge(TooLarge),
-    /// The request's deadline passed before it could start, or certainly passes before: then this is said at once.
+    /// The request's deadline passed before it could start, or certainly passes before: then the error comes at once.
     DeadlineExceeded {
         /// How long it waited in this call.
         waited: Duration,
@@ -27,15 +27,15 @@ pub enum Error {
     Stopped {
         /// The scope's name, or the account's.
         scope: Arc<str>,
-        /// Why, in the provider's words where it gave some.
+        /// Why: the provider's message, if it sent one.
         reason: Arc<str>,
     },
-    /// It must wait, and the system allows no thread that keeps the time for it.
+    /// It must wait, and the system allows no timer thread for it.
     NoTimer {
-        /// What the system says.
+        /// The system's error.
         reason: Arc<str>,
     },
-    /// The limiter was closed, so it grants nothing any more.
+    /// The limiter was closed, so it grants no permits.
     Closed,
 }
 
@@ -48,7 +48,7 @@ pub enum NotNow {
         /// How long at least, when that is known; else the wait ends when a call in flight does. Behind older requests
         /// ([`WaitCause::Queue`](paceline_core::WaitCause::Queue)) it is an estimate.
         after: Option<Duration>,
-        /// What it waits for, and whether that is the account, the tier or the scope: others wait for the account too.
+        /// Why it waits, and the level of the rule: the account, which makes other scopes wait too, the tier or the scope.
         reason: WaitReason,
     },
     /// Waiting would not help.

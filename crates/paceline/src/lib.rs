@@ -29,8 +29,8 @@
 //! None is on by default.
 //!
 //! - `http`: [`Limiter::run`] reads `http::Response`s: status, headers and body, in the dialect of the provider that
-//!   `Limiter::with_provider` names ([`Attempt`], `paceline-providers`). Without it, a program says by
-//!   [`run_with`](Limiter::run_with) how each call ended.
+//!   `Limiter::with_provider` names ([`Attempt`], `paceline-providers`). Without it, a program classifies
+//!   each result itself with [`run_with`](Limiter::run_with).
 //! - `serde`: what [`Limiter::export`] returns can be written and read by serde.
 
 mod classify;

@@ -20,7 +20,7 @@ use crate::state::LimiterState;
 
 /// Paces all calls to one account: one host and key.
 ///
-/// Clones are cheap and share everything. All who must wait do so in one queue, by priority, then arrival: tasks of one
+/// Clones are cheap and share everything. All waiting callers share one queue, by priority, then arrival: tasks of one
 /// Tokio runtime or of several, futures of any other executor, and blocked threads. None of them depends on another: a
 /// thread of the limiter keeps the time while they wait, and ends a second after the last of them has gone. It is not
 /// needed for calls that may leave at once, nor for those that wait only for others to end.
@@ -35,7 +35,7 @@ impl Limiter {
     /// A limiter whose jitter differs from process to process, as it should among clients that failed together.
     ///
     /// # Errors
-    /// Names the knob that cannot be, its value, and what was expected.
+    /// The invalid setting, its value, and what was expected.
     pub fn new(config: PacerConfig) -> Result<Self, ConfigError> {
         Self::with_seed(config, RandomState::new().hash_one(0))
     }
@@ -79,7 +79,7 @@ impl Limiter {
     /// Waits until the call may be made, as long as it takes: the request's [`max_wait`](Request::max_wait) does not act here,
     /// nor in [`run`](Self::run) and [`try_acquire`](Self::try_acquire).
     ///
-    /// Dropping the future at any point gives its place up, or its permit when it was granted meanwhile.
+    /// Dropping the future at any point cancels the request, or returns its permit when it was granted meanwhile.
     ///
     /// # Errors
     /// Never because of a wait, however long. [`Error::TooLarge`] at once for what could never start,
@@ -93,15 +93,14 @@ impl Limiter {
         }
     }
 
-    /// Waits until the call may be made, unless the wait is known to be longer than `max_wait`, which replaces the request's
-    /// own.
+    /// Waits until the call may be made, unless its known wait exceeds `max_wait`, which replaces the request's own bound.
     ///
-    /// Known is what no call, answer or cancellation can shorten: a hold, a pause that the server asked for, the time until a
-    /// failing server is tested next, or a limit that is used up ([`MaxWait::Known`], made from a `Duration`); or holds and
-    /// pauses alone ([`MaxWait::Pause`]). It is counted from the moment when it is known, which may come while the caller
+    /// A wait is known if no call, answer or cancellation can shorten it: a hold, a pause that the server asked for, the time
+    /// until a failing server is tested next, or a limit that is used up ([`MaxWait::Known`], made from a `Duration`); or holds
+    /// and pauses alone ([`MaxWait::Pause`]). It is counted from the moment when it is known, which may come while the caller
     /// waits. To wait behind others never counts; for a bound on that give the request a deadline, or drop the future.
     ///
-    /// Dropping the future at any point gives its place up, or its permit when it was granted meanwhile.
+    /// Dropping the future at any point cancels the request, or returns its permit when it was granted meanwhile.
     ///
     /// ```
     /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -160,7 +159,7 @@ impl Limiter {
     }
 
     /// [`acquire_within`](Self::acquire_within) for a program without async: blocks the thread until the call may be made, or
-    /// until it is known that the wait is longer than `max_wait`. What [`acquire_blocking`](Self::acquire_blocking) says of tasks
+    /// until its known wait exceeds `max_wait`. What [`acquire_blocking`](Self::acquire_blocking) says of tasks
     /// holds here too.
     ///
     /// # Errors
@@ -172,42 +171,42 @@ impl Limiter {
     /// Takes a permit if the call may be made at once; else changes nothing.
     ///
     /// # Errors
-    /// [`NotNow::Wait`] says what it would wait for and, where that is known, how long; [`NotNow::Never`] as
+    /// [`NotNow::Wait`] with the reason of the wait and, if known, its length; [`NotNow::Never`] as
     /// [`acquire`](Self::acquire).
     pub fn try_acquire(&self, request: Request) -> Result<Permit, NotNow> {
         self.driver.try_enqueue(Request { max_wait: None, ..request })
     }
 
-    /// When the call could be made, and what it would wait for; behind older requests an estimate. A question that changes
-    /// nothing.
+    /// When the call could be made, and what it would wait for; behind older requests an estimate. Changes nothing.
     pub fn admit(&self, request: &Request) -> Admit {
         self.driver.look(|state, now| state.pacer.admit(now, request))
     }
 
-    /// The present on the limiter's clock: what deadlines and due times of requests are compared with.
+    /// The present on the limiter's clock, to which deadlines and due times of requests refer.
     pub fn now(&self) -> Instant {
         self.driver.now()
     }
 
-    /// All numbers at this moment: limits, what is left of them, who waits for what, and the totals. That costs as much as there
-    /// are scopes; [`changes`](Self::changes) costs what has changed.
+    /// A snapshot of the account and every scope: limits, remaining units, waits and totals. The cost is linear in the number of
+    /// scopes; that of [`changes`](Self::changes) in the number of changed ones.
     pub fn snapshot(&self) -> Snapshot {
         self.driver.look(|state, now| state.pacer.snapshot(now))
     }
 
-    /// The numbers of the account, and of those scopes that have changed since this was asked last or in which a request waits:
-    /// see [`Pacer::changes`](paceline_core::Pacer::changes). For one reader among all clones, which keeps what it was told.
+    /// A snapshot of the account, and of those scopes that have changed since the last call or in which a request waits: see
+    /// [`Pacer::changes`](paceline_core::Pacer::changes). For one reader among all clones, which keeps earlier snapshots.
     pub fn changes(&self) -> Snapshot {
         self.driver.act(|pacer, now| pacer.changes(now))
     }
 
-    /// The same of one scope, which costs nothing for the others; none when nothing is known of a scope of that name.
+    /// A snapshot of one scope; none if there is none of that name. The others cost nothing.
     pub fn scope_snapshot(&self, scope: &ScopeId) -> Option<ScopeSnapshot> {
         self.driver.look(|state, now| state.pacer.scope_snapshot(now, scope))
     }
 
-    /// What a limiter of the same account can go on with after a restart. That costs as much as there are scopes. A program that
-    /// may be killed keeps it twice a second or so: what has left since is not counted by the next one.
+    /// Exports the state, for a limiter of the same account after a restart. The cost is linear in the number of scopes. A
+    /// program that may be killed stores it twice a second or so: calls since the last export are not counted by the next
+    /// process.
     ///
     /// ```
     /// use paceline::{Class, Cost, Limiter, LimiterState, Limits, Outcome, PacerConfig, Quota, Request};
@@ -232,14 +231,14 @@ impl Limiter {
         LimiterState::now(self.driver.look(|state, now| state.pacer.export(now)))
     }
 
-    /// The same of the account and of the scopes with those names alone, for a program that keeps what has changed
-    /// ([`changes`](Self::changes)): such parts are restored one after the other.
+    /// Exports the account and the scopes with those names alone, for a program that stores what has changed
+    /// ([`changes`](Self::changes)). Such parts are restored one after the other.
     pub fn export_of<'a>(&self, names: impl IntoIterator<Item = &'a str>) -> LimiterState {
         LimiterState::now(self.driver.look(|state, now| state.pacer.export_of(now, names)))
     }
 
-    /// Takes over what an earlier limiter of the same account knew; to be called before the first request.
-    /// [`Pacer::restore`](paceline_core::Pacer::restore) says what becomes of each part, and what begins anew.
+    /// Restores the state that an earlier limiter of the same account exported; to be called before the first request.
+    /// [`Pacer::restore`](paceline_core::Pacer::restore) describes each part, and what begins anew.
     ///
     /// How long ago that was is read from the wall clock. Where it was set back meanwhile, nothing has aged: no hold lasts longer
     /// than it had left at the export, and no window counts longer than it is. Where it was set forward, all is as much older.
@@ -283,18 +282,18 @@ impl Limiter {
         self.driver.act(Pacer::own_windows).map(LimiterState::now)
     }
 
-    /// Grants nothing in the scope, or in the account for `None`, before `until`. Those who wait go on waiting, and are told
-    /// that the program has set this ([`PauseCause::Program`]).
+    /// Grants nothing in the scope, or in the account for `None`, before `until`. Waiting callers go on waiting, with the
+    /// cause [`PauseCause::Program`].
     pub fn hold(&self, scope: Option<&ScopeId>, until: Instant) {
         self.hold_for(scope, until, PauseCause::Program);
     }
 
-    /// [`hold`](Self::hold) for that cause.
+    /// [`hold`](Self::hold) with that cause.
     pub fn hold_for(&self, scope: Option<&ScopeId>, until: Instant, cause: PauseCause) {
         self.driver.act(|pacer, now| pacer.hold_for(now, scope, until, cause));
     }
 
-    /// Grants nothing in the scope, or in the account for `None`, until it is resumed. Those who wait get
+    /// Grants nothing in the scope, or in the account for `None`, until it is resumed. Waiting callers get
     /// [`Error::Stopped`]; calls in flight are not touched.
     pub fn stop(&self, scope: Option<&ScopeId>, reason: &str) {
         self.driver.act(|pacer, now| pacer.stop(now, scope, reason.into()));
@@ -306,22 +305,22 @@ impl Limiter {
     }
 
     /// Replaces the configured limits while calls go on. What was sent still counts under each new limit of the same dimension,
-    /// also where its window or its kind changes. A caller that waits and for whom there is no room any more gets
+    /// also where its window or its kind changes. A waiting caller whose request exceeds a new limit gets
     /// [`Error::TooLarge`].
     ///
     /// # Errors
-    /// Names the knob that cannot be; the old configuration stays then.
+    /// The invalid setting; the old configuration stays then.
     pub fn reconfigure(&self, config: PacerConfig) -> Result<(), ConfigError> {
         self.driver.reconfigure(config)
     }
 
-    /// Grants nothing any more: a caller that waits, or asks later, gets [`Error::Closed`]. Permits that are out stay good,
-    /// so that calls in flight can still report how they ended.
+    /// Grants nothing any more: a caller that waits, or comes later, gets [`Error::Closed`]. Granted permits stay valid, so that
+    /// calls in flight can still report their outcome.
     pub fn close(&self) {
         self.driver.close();
     }
 
-    /// What the result of a send that reserved so much is read with.
+    /// The context for reading the result of a send that reserved so much.
     pub(crate) const fn reads<'a>(&self, reserved: &'a Cost) -> Attempt<'a> {
         Attempt {
             reserved,

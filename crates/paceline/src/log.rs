@@ -1,4 +1,4 @@
-//! The words of the log about calls that go again.
+//! Log lines about retries.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,14 +10,14 @@ use paceline_core::{Class, Request, Retry};
 pub struct BackingOff {
     class: Class,
     attempt: u32,
-    /// Sends that the bounds allow; `None` is no bound.
+    /// The most sends that the bounds allow; `None` is no bound.
     of: Option<u32>,
     delay: Duration,
 }
 
 impl BackingOff {
-    /// From a verdict's `next` and its delay. Attempts are counted by kind: deferrals for throttled answers and used-up
-    /// quotas, retries for the rest.
+    /// From a [`NextAction`](paceline_core::NextAction)'s `next` and its delay. Attempts are counted by kind: deferrals for
+    /// throttled answers and used-up quotas, retries for the rest.
     pub fn new(class: Class, next: &Request, retry: &Retry, delay: Duration) -> Self {
         let (attempt, bound) = match class {
             Class::Throttled | Class::QuotaExhausted | Class::Partial => (next.deferrals, retry.max_deferrals),
@@ -29,10 +29,10 @@ impl BackingOff {
 
 impl fmt::Display for BackingOff {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let words = self.class.words();
+        let description = self.class.description();
         match self.of {
-            Some(of) => write!(f, "{words} (attempt {}/{of})", self.attempt)?,
-            None => write!(f, "{words} (attempt {}/∞)", self.attempt)?,
+            Some(of) => write!(f, "{description} (attempt {}/{of})", self.attempt)?,
+            None => write!(f, "{description} (attempt {}/∞)", self.attempt)?,
         }
         match self.delay {
             Duration::ZERO => f.write_str(", sent again as soon as its scope allows"),
@@ -60,21 +60,21 @@ mod tests {
     use paceline_core::{Cost, Pacer, PacerConfig};
 
     #[test]
-    fn the_words_of_a_re_send() {
+    fn the_log_line_of_a_re_send() {
         let mut pacer = Pacer::new(PacerConfig::default(), 1, paceline_core::Instant::ZERO).expect("the defaults");
         let request = Request::new(pacer.scope("chat"), Cost::request());
         let retry = Retry::default();
         let bounded = Retry { max_deferrals: Some(100), ..Retry::default() };
         let (attempts, deferrals) = (1, 3);
         let next = Request { attempts, deferrals, ..request };
-        for (class, retry, millis, words) in [
+        for (class, retry, millis, line) in [
             (Class::Throttled, &retry, 1_240, "rate limit hit (attempt 3/∞), backing off for 1.2s"),
             (Class::Throttled, &bounded, 60_000, "rate limit hit (attempt 3/101), backing off for 60.0s"),
             (Class::Overloaded, &retry, 350, "server overloaded (attempt 1/8), backing off for 350ms"),
             (Class::Transient, &retry, 0, "transient failure (attempt 1/8), sent again as soon as its scope allows"),
         ] {
             let delay = Duration::from_millis(millis);
-            assert_eq!(BackingOff::new(class, &next, retry, delay).to_string(), words);
+            assert_eq!(BackingOff::new(class, &next, retry, delay).to_string(), line);
         }
     }
 }

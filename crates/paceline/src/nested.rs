@@ -1,4 +1,4 @@
-//! A retry loop inside a retry loop: the inner one sends and reports, and only the outermost sends again.
+//! Nested retry loops: the inner one sends and reports, and only the outermost retries.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -22,29 +22,29 @@ pub(crate) struct Frame {
     sender: Mutex<Sender>,
 }
 
-/// Who makes the attempt's call.
+/// The sender of the attempt's call.
 pub(crate) enum Sender {
     /// The operation itself, so far.
     Operation(Permit),
-    /// A loop inside it; what it reported last, a failure rather than a success.
+    /// A loop inside it, with its last report; a failure is kept over a success.
     Inside(Option<Report>),
 }
 
-/// How a call ended, and what follows.
+/// The outcome of a call, and what follows.
 pub(crate) struct Report {
     pub(crate) action: NextAction,
     pub(crate) class: Class,
     /// Why, for the log.
-    pub(crate) words: Option<Arc<str>>,
-    /// Where the wait comes from, for the log.
+    pub(crate) reason: Option<Arc<str>>,
+    /// The source of the wait, for the log.
     pub(crate) wait_from: &'static str,
 }
 
 impl Report {
     pub(crate) fn new(outcome: Outcome, answer: impl FnOnce(Outcome) -> NextAction) -> Self {
-        let (class, words) = (outcome.class, outcome.reason.clone());
+        let (class, reason) = (outcome.class, outcome.reason.clone());
         let wait_from = outcome.hint.map_or("policy", |hint| hint.from);
-        Self { action: answer(outcome), class, words, wait_from }
+        Self { action: answer(outcome), class, reason, wait_from }
     }
 }
 
@@ -67,8 +67,8 @@ impl Frame {
         Some(frame)
     }
 
-    /// The attempt's permit, if it is unused and for that scope. One for another scope is given back: holding it while
-    /// waiting for a second could wait for ever.
+    /// The attempt's permit, if it is unused and for that scope. One for another scope is returned: holding it while
+    /// waiting for a second could deadlock.
     pub(crate) fn take_permit(&self, scope: &ScopeId) -> Option<Permit> {
         match self.replace(Sender::Inside(None)) {
             Sender::Operation(permit) if permit.request().scope == *scope => Some(permit),
@@ -105,7 +105,7 @@ impl Frame {
         &self.request.cost
     }
 
-    /// Who sent, at the end of the attempt.
+    /// The sender, at the end of the attempt.
     pub(crate) fn finish(&self) -> Sender {
         self.replace(Sender::Inside(None))
     }

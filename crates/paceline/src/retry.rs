@@ -1,4 +1,4 @@
-//! The loop around one operation: a permit for every send, its answer read and reported, and again if that may help.
+//! The retry loop around one operation: each send takes a permit, and its answer is classified and reported.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -16,11 +16,11 @@ use crate::log::BackingOff;
 use crate::nested::{FRAME, Frame, Report, Sender};
 
 impl Limiter {
-    /// Runs an operation, each send with a permit of its own, until it succeeds or nothing is gained by another try.
+    /// Runs an operation, each send with a permit of its own, until it succeeds or no retry is left or useful.
     ///
-    /// The answer is read by [`Classify`]. What may pass later is sent again when the pacer says so, under the
-    /// configured bounds; the waits happen in the queue, so they hold up no other caller. The last result comes back as the
-    /// operation made it, an answer that says no as well as an error: neither its type nor its message or source change.
+    /// The answer is read by [`Classify`]. What may succeed later is retried when the pacer allows it, under the
+    /// configured bounds; the waits happen in the queue, so they block no other caller. The last result is returned as the
+    /// operation made it, a refusal as well as an error: neither its type nor its message or source change.
     /// A panic or a dropped future returns the permit.
     ///
     /// A `run` of the same limiter inside the operation, in the same task, makes one send and no re-sends: it uses the
@@ -40,7 +40,8 @@ impl Limiter {
         self.run_with(request, operation, Classify::outcome).await
     }
 
-    /// Like [`run`](Self::run), for any type of result: `read` says how the call ended. [`Outcome::new`] suffices for a class.
+    /// Like [`run`](Self::run), for any type of result: `read` returns the outcome of the call. [`Outcome::new`] suffices for a
+    /// class.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -146,7 +147,7 @@ impl Limiter {
         Ok(result)
     }
 
-    /// One call of the operation, and the report of what sent it: the operation itself, or a `run` inside it.
+    /// One call of the operation, and the report of its sender: the operation itself, or a `run` inside it.
     async fn attempt<R>(
         &self,
         permit: Permit,
@@ -164,18 +165,18 @@ impl Limiter {
         (result, report)
     }
 
-    /// The request of the next try, if there is one; tells the log.
+    /// The request of the next try, if there is one; writes a log line.
     fn follow(&self, report: Report) -> Option<Request> {
-        let Report { action, class, words, wait_from } = report;
+        let Report { action, class, reason, wait_from } = report;
         match action {
             NextAction::Retry { next, delay } | NextAction::Resend { next, delay } => {
                 self.warn(class, wait_from, &next, delay);
                 Some(*next)
             }
-            NextAction::GiveUp { reason, request } => {
-                let words = words.as_deref().unwrap_or_default();
+            NextAction::GiveUp { reason: bound, request } => {
+                let words = reason.as_deref().unwrap_or_default();
                 let (item, class, sends) = (request.item, class.as_str(), request.sends());
-                tracing::error!(item, class, sends, words, "gave up after {sends} calls: {reason}");
+                tracing::error!(item, class, sends, words, "gave up after {sends} calls: {bound}");
                 None
             }
             _ => None,
@@ -183,7 +184,7 @@ impl Limiter {
     }
 
     fn warn(&self, class: Class, wait_from: &str, next: &Request, delay: Duration) {
-        // A stopped account has no next try; a caller that asks for one is told so.
+        // A stopped account has no next try: a caller that requests one gets an error.
         if class == Class::Account {
             return;
         }

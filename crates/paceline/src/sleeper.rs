@@ -14,7 +14,7 @@ use crate::clock::Clock;
 /// learns slows all of them.
 ///
 /// Report a failure only when the server refused because of haste or load. Each sleep has an async and a blocking form,
-/// which mix freely, and says whether it was slept to the end: [`interrupt`](Self::interrupt) ends those under way, and
+/// which mix freely, and returns whether it was slept to the end: [`interrupt`](Self::interrupt) ends those under way, and
 /// dropping the future of an async one ends that. A sleep counts when it begins, whatever ends it.
 ///
 /// A [`Limiter`](crate::Limiter) under [`Pace::Responsive`](paceline_core::Pace::Responsive) does the same and more; this is
@@ -57,7 +57,7 @@ struct State {
     interruptions: u64,
 }
 
-/// What a call came to.
+/// The result of a call.
 #[derive(Clone, Copy)]
 enum Call {
     Succeeded,

@@ -1,10 +1,10 @@
-//! What a limiter knows, as a value that outlives its process.
+//! The exported state of a limiter, as a value that outlives its process.
 
 use paceline_core::{PacerState, Timestamp};
 
 use crate::clock;
 
-/// What a limiter of the same account can go on with: [`Limiter::export`](crate::Limiter::export) makes it,
+/// The state of a limiter, for another one of the same account: [`Limiter::export`](crate::Limiter::export) makes it,
 /// [`Limiter::restore`](crate::Limiter::restore) takes it.
 ///
 /// With the feature `serde` it is written as one flat map: `version` (1), `at_ms`, `account` and `scopes`. Names that end in
@@ -15,7 +15,7 @@ pub struct LimiterState {
     /// When it was exported, by the wall clock: milliseconds since 1970.
     #[cfg_attr(feature = "serde", serde(rename = "at_ms"))]
     pub at: Timestamp,
-    /// What was known then.
+    /// The state at that time.
     #[cfg_attr(feature = "serde", serde(flatten))]
     pub pacer: PacerState,
 }

@@ -187,8 +187,8 @@ fn check(reading: &Reading, recording: &Recording) {
     for wait in resets.chain(reading.wait) {
         assert!(wait <= LONGEST_WAIT, "{recording:?}\n{reading:?}");
     }
-    let words = reading.words.as_deref().unwrap_or_default();
-    assert!(words.len() < 1_000 && !words.contains(char::is_control), "{recording:?}\n{reading:?}");
+    let message = reading.message.as_deref().unwrap_or_default();
+    assert!(message.len() < 1_000 && !message.contains(char::is_control), "{recording:?}\n{reading:?}");
     assert!(reading.limits.len() <= 32, "{recording:?}");
     reading.outcome();
 }

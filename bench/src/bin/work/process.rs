@@ -1,4 +1,4 @@
-//! What this process uses, as Linux tells it.
+//! The resources that this process uses, as Linux reports them.
 
 use std::time::Duration;
 
@@ -18,6 +18,6 @@ pub(crate) fn processor() -> Outcome<Duration> {
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
     let ticks =
         fields.get(11).ok_or("too short")?.parse::<u64>()? + fields.get(12).ok_or("too short")?.parse::<u64>()?;
-    // A tick is a hundredth of a second in what Linux tells processes, whatever it counts inside.
+    // A tick is a hundredth of a second in what Linux reports to processes, whatever it counts inside.
     Ok(Duration::from_millis(ticks * 10))
 }

@@ -15,7 +15,7 @@ use http::HeaderMap;
 use self::lock::Taken;
 pub(crate) use self::shared_limits::SharedLimits;
 
-/// Says which account a file stands for, and nothing else can be learnt from it.
+/// Identifies the account of a file without revealing anything else.
 const CONTEXT: &str = "paceline 2026-11 lock of a host and key";
 
 /// How the names of an account's files end: held by one that calls it, ...
@@ -49,7 +49,7 @@ impl Account {
         Self { host, name: hash[..16].iter().map(|byte| format!("{byte:02x}")).collect() }
     }
 
-    /// A name from which neither host nor key can be told.
+    /// A name that reveals neither host nor key.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }

@@ -15,7 +15,7 @@ pub(crate) struct Saved {
     path: String,
 }
 
-/// One of many, with who sent it.
+/// One of many, with its sender.
 #[derive(Debug)]
 pub(crate) struct Line {
     pub(crate) provider: Option<String>,

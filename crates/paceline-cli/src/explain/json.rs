@@ -15,7 +15,7 @@ pub(crate) fn of(reading: &Reading) -> Value {
         "wait_ms": reading.wait.map(millis),
         "wait_from": reading.wait_from,
         "limits": reading.limits.iter().map(limit).collect::<Vec<_>>(),
-        "words": reading.words,
+        "words": reading.message,
         "code": reading.code,
         "error_type": reading.error_type,
         "tokens_in": reading.usage.map(|usage| usage.input_tokens),

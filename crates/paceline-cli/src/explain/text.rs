@@ -14,7 +14,7 @@ use crate::text::{cell, count, exact, padded, printable, width, wrapped};
 const VALUE: usize = 9;
 const MEANING: usize = 26;
 
-/// The verdict, how it came about, and the limits that the answer told.
+/// The verdict, how it came about, and the limits that the answer announced.
 pub(crate) fn of(provider: Provider, saved: &Saved, reading: &Reading) -> String {
     let mut text = String::new();
     line(&mut text, "answer", &format!("{} from {provider}", saved.status), "");
@@ -33,8 +33,8 @@ pub(crate) fn of(provider: Provider, saved: &Saved, reading: &Reading) -> String
         let tokens = format!("{} in, {} out", count(usage.input_tokens), count(usage.output_tokens));
         line(&mut text, "tokens", &tokens, "");
     }
-    if let Some(words) = &reading.words {
-        line(&mut text, "words", words, "");
+    if let Some(message) = &reading.message {
+        line(&mut text, "words", message, "");
     }
     text.push_str("\nHow it was decided\n");
     for (index, step) in reading.steps.iter().enumerate() {
@@ -94,7 +94,7 @@ const fn scope(reading: &Reading) -> &'static str {
     }
 }
 
-/// The wait, and the field with its value that told it.
+/// The wait, and the field that gave it with its value.
 fn wait(saved: &Saved, reading: &Reading) -> (String, String) {
     let Some(wait) = reading.wait else {
         return match reading.wait_from {

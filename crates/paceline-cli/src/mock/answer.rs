@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::call::{Call, Endpoint};
 
-/// The whole answer as one object. `number` tells calls apart in ids.
+/// The whole answer as one object. `number` makes ids unique.
 pub(crate) fn object(call: &Call, number: u64, now: Timestamp) -> Value {
     let created = now.as_millis() / 1_000;
     let text = words(call).collect::<String>();
@@ -155,7 +155,7 @@ fn message_stream(call: &Call, number: u64) -> Vec<String> {
     pieces
 }
 
-/// One object of Gemini's: the whole answer, or a piece of it, of which the last tells the usage.
+/// One object of Gemini's: the whole answer, or a piece of it, of which the last reports the usage.
 fn generated(call: &Call, text: &str, last: bool) -> Value {
     let content = json!({"role": "model", "parts": [{"text": text}]});
     let mut answer = json!({"candidates": [{"index": 0, "content": content}], "modelVersion": call.model});

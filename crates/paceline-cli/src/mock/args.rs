@@ -209,8 +209,8 @@ mod tests {
     #[test]
     fn limits_have_the_shape_and_burst_they_are_told() {
         assert_eq!(shapes(""), []);
-        let told = [(90, QuotaShape::Bucket { burst: 2 }), (600, QuotaShape::Bucket { burst: 600 })];
-        assert_eq!(shapes("--rpm 90 --tpm 600"), told);
+        let expected = [(90, QuotaShape::Bucket { burst: 2 }), (600, QuotaShape::Bucket { burst: 600 })];
+        assert_eq!(shapes("--rpm 90 --tpm 600"), expected);
         assert_eq!(shapes("--rpm 90 --burst 7"), [(90, QuotaShape::Bucket { burst: 7 })]);
         assert_eq!(shapes("--rpm 90 --window fixed"), [(90, QuotaShape::Fixed)]);
         assert_eq!(shapes("--tpm 90 --window sliding"), [(90, QuotaShape::Sliding)]);

@@ -40,7 +40,7 @@ pub(crate) struct Call {
     pub(crate) model: String,
     /// Whether the answer shall come in pieces; only where the endpoint has such a form.
     pub(crate) stream: bool,
-    /// Whether the last piece of a completion shall tell the usage.
+    /// Whether the last piece of a completion reports the usage.
     pub(crate) include_usage: bool,
     /// How many vectors an embedding call asks for, and of how many numbers.
     pub(crate) vectors: (usize, usize),

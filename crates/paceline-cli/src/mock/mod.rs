@@ -1,6 +1,6 @@
 //! `paceline mock`: a rate-limited API on this machine.
 //!
-//! The provider itself is [`paceline_model::ProviderModel`]; this module gives it a clock, a socket and the words of a dialect.
+//! The provider itself is [`paceline_model::ProviderModel`]; this module gives it a clock, a socket and a dialect.
 
 mod answer;
 mod args;
@@ -42,7 +42,7 @@ pub(crate) struct MockConfig {
     pub(crate) listen: SocketAddr,
     /// Its limits, latency and faults.
     pub(crate) provider: ProviderConfig,
-    /// What its headers and refusals say.
+    /// The hints in its headers and refusals.
     pub(crate) hints: Hints,
     /// Whose headers and errors it speaks.
     pub(crate) dialect: Dialect,
@@ -74,7 +74,7 @@ pub(crate) async fn start_for(upstream: &mut Upstream, seed: Option<u64>) -> Res
     Ok(Some(server))
 }
 
-/// The limit of the mock that the upstream means; a run is told of it by headers only.
+/// The limit of the mock that the upstream means; a run learns it from headers only.
 pub(crate) fn limit_of(upstream: &Upstream) -> Option<Quota> {
     (upstream.name == MOCK).then(|| bucket(Dimension::Requests, OWN_RPM, OWN_RPM.div_ceil(60)))
 }

@@ -1,4 +1,4 @@
-//! The HTTP face: every POST is a call to the provider, `GET /stats` tells what it saw.
+//! The HTTP server: every POST is a call to the provider, `GET /stats` returns its counters.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -113,7 +113,7 @@ impl Mock {
     }
 
     fn refuse(&self, inner: &mut Inner, headers: &mut HeaderMap, call: &Call, refusal: &Refusal) -> Failed {
-        let told = match refusal.cause {
+        let wait = match refusal.cause {
             Cause::Limit { .. } | Cause::Concurrency { .. } => {
                 inner.tally.throttled();
                 self.hints.wait(refusal.wait, &mut inner.lies)
@@ -135,10 +135,10 @@ impl Mock {
                 None
             }
         };
-        if let Some(told) = told {
-            self.dialect.add_wait(headers, &refusal.cause, told);
+        if let Some(wait) = wait {
+            self.dialect.add_wait(headers, &refusal.cause, wait);
         }
-        self.dialect.refusal(&refusal.cause, &call.model, self.hints, told.map(|told| told.wait))
+        self.dialect.refusal(&refusal.cause, &call.model, self.hints, wait.map(|wait| wait.wait))
     }
 }
 

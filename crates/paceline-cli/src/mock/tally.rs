@@ -1,4 +1,4 @@
-//! What a mock saw: the numbers that a client's own counters are compared with.
+//! The counters of a mock: the numbers that a client's own counters are compared with.
 
 use std::collections::HashMap;
 
@@ -15,7 +15,7 @@ pub(crate) enum End {
     Abandoned,
 }
 
-/// Counters, in the words of `GET /stats`. Every call is in exactly one of `ok`, `throttled`, `overloaded`, `faults`,
+/// Counters, with the names of `GET /stats`. Every call is in exactly one of `ok`, `throttled`, `overloaded`, `faults`,
 /// `invalid`, `abandoned` and `in_flight`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Stats {

@@ -131,10 +131,10 @@ async fn it_answers_like_the_model_in_virtual_time() {
         let provider = ProviderConfig { limits: vec![limit.into()], fault: 0.4, latency, ..ProviderConfig::default() };
         let mut model = paceline_model::ProviderModel::new(provider.clone(), seed).expect("a sound provider");
         let client = Client::new(MockConfig { provider, seed, ..MockConfig::default() }).await;
-        let (mut told, mut answered) = (Vec::new(), Vec::new());
+        let (mut announced, mut answered) = (Vec::new(), Vec::new());
         for _ in 0..16 {
             let now = paceline_core::Instant::ZERO;
-            told.push(match model.arrive(now, &paceline_core::Cost::request()) {
+            announced.push(match model.arrive(now, &paceline_core::Cost::request()) {
                 Admission::Admitted(service) => {
                     model.finish(now);
                     if service.fault { 500 } else { 200 }
@@ -143,8 +143,8 @@ async fn it_answers_like_the_model_in_virtual_time() {
             });
             answered.push(client.post("/v1/chat/completions", PROMPT).await.status().as_u16());
         }
-        assert_eq!(answered, told, "{shape:?}");
-        assert!([200, 429, 500].iter().all(|status| told.contains(status)), "{told:?}");
+        assert_eq!(answered, announced, "{shape:?}");
+        assert!([200, 429, 500].iter().all(|status| announced.contains(status)), "{announced:?}");
     }
 }
 
@@ -209,7 +209,7 @@ fn a_stream_collects_to_the_object_that_is_answered_without() {
     }
 }
 
-/// What this project's own reader makes of an answer: class, exact wait and the told (dimension, limit, remaining).
+/// What this project's own reader makes of an answer: class, exact wait and the announced (dimension, limit, remaining).
 async fn reading(
     client: &Client,
     provider: Provider,
@@ -220,8 +220,8 @@ async fn reading(
     let body = response.bytes().await.expect("a body");
     let answer = Answer { status, headers: &headers, body: &body, path: "" };
     let reading = paceline_providers::read(provider, &answer, paceline::clock::wall());
-    let told = |limit: &LimitReport| Some((limit.dimension.to_string(), limit.limit?, limit.remaining?));
-    (reading.class, reading.wait, reading.limits.iter().filter_map(told).collect())
+    let announced = |limit: &LimitReport| Some((limit.dimension.to_string(), limit.limit?, limit.remaining?));
+    (reading.class, reading.wait, reading.limits.iter().filter_map(announced).collect())
 }
 
 #[tokio::test]
@@ -233,14 +233,17 @@ async fn the_readers_of_this_project_understand_it() {
         let model = ProviderConfig { limits, overload: None, ..ProviderConfig::default() };
         let client = Client::new(MockConfig { provider: model, dialect, ..MockConfig::default() }).await;
         let requests = |remaining| ("requests".to_owned(), 2, remaining);
-        let (class, wait, told) = reading(&client, provider, PROMPT).await;
+        let (class, wait, announced) = reading(&client, provider, PROMPT).await;
         assert_eq!((class, wait), (Class::Success, None));
-        assert!(told.contains(&requests(1)) && told.iter().any(|(name, limit, _)| name == "tokens" && *limit == 60));
+        assert!(
+            announced.contains(&requests(1))
+                && announced.iter().any(|(name, limit, _)| name == "tokens" && *limit == 60)
+        );
         reading(&client, provider, PROMPT).await;
-        let (class, wait, told) = reading(&client, provider, PROMPT).await;
+        let (class, wait, announced) = reading(&client, provider, PROMPT).await;
         assert_eq!(class, Class::Throttled);
         assert!(wait.is_some_and(|wait| (1_700..=1_800).contains(&wait.as_secs())), "{wait:?}");
-        assert!(told.contains(&requests(0)), "{told:?}");
+        assert!(announced.contains(&requests(0)), "{announced:?}");
         let long = format!(r#"{{"prompt":"{}"}}"#, "a ".repeat(200));
         assert_eq!(reading(&client, provider, &long).await.0, Class::Invalid, "more than a limit ever holds");
 

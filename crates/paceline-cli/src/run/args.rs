@@ -103,8 +103,9 @@ pub(crate) struct RunArgs {
     /// Write one value of each answer beside the results, such as /choices/0/message/content, to results.flat.jsonl
     #[arg(help_heading = JOB, long, value_name = "POINTER", value_parser = pointer)]
     pub(crate) extract: Option<String>,
-    /// A success is JSON: a page or half an object under a 200 is a failure that passes, and is tried again
-    #[arg(help_heading = JOB, long, value_name = "WHAT", value_enum)]
+    /// A success is JSON (json), or JSON that matches the JSON schema in a file: any other answer under a 200 is a failure that
+    /// passes, and is tried again
+    #[arg(help_heading = JOB, long, value_name = "json|FILE")]
     pub(crate) expect: Option<Expect>,
     /// Write the summary to a file, as JSON
     #[arg(help_heading = JOB, long, value_name = "FILE")]
@@ -125,7 +126,7 @@ Files, for -o results.jsonl:
 
 Exit codes: 0 all succeeded, 1 some failed, 2 nothing was sent, 3 to be continued by the same command.";
 
-/// What can be said about the form of the lines.
+/// The forms of the lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum FormatFlag {
     /// By the keys of the first line

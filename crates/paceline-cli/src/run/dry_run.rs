@@ -19,6 +19,7 @@ use crate::run::budgets;
 use crate::run::calls::budget::{Budget, Used};
 use crate::run::job::job_config::JobConfig;
 use crate::run::job::{done, load};
+use crate::run::lines::address::Addresses;
 use crate::run::lines::convert::Converter;
 use crate::run::lines::format::Format;
 use crate::run::lines::input::{Input, Span};
@@ -34,7 +35,7 @@ const SHOWN: usize = 10;
 ///
 /// # Errors
 /// As for a run, before its first call.
-pub(crate) fn command(args: &RunArgs, paths: &Paths, upstream: &Upstream, told: &Limits) -> Result<Status, Failure> {
+pub(crate) fn command(args: &RunArgs, paths: &Paths, upstream: &Upstream, limits: &Limits) -> Result<Status, Failure> {
     let (reader, input, format, scratch) = match begun(args, paths)? {
         Some(reader) => {
             let (input, format) = as_begun(args, paths, upstream, &reader)?;
@@ -51,7 +52,7 @@ pub(crate) fn command(args: &RunArgs, paths: &Paths, upstream: &Upstream, told: 
     let usage = reader.usage().map_err(Failure::refused)?;
     plan.used = Budget::new(budgets(args), upstream.prices.clone(), &usage).used();
     plan.count(&reader, &input, &format, upstream).map_err(Failure::refused)?;
-    plan.seconds = plan.seconds(upstream, told);
+    plan.seconds = plan.seconds(upstream, limits);
     let printed = output::print(|out| {
         if args.json {
             writeln!(out, "{}", plan.json(args, upstream))
@@ -63,7 +64,7 @@ pub(crate) fn command(args: &RunArgs, paths: &Paths, upstream: &Upstream, told: 
     printed.map(|()| Status::Success)
 }
 
-/// The journal of a job that a run would go on with; none where it would begin one.
+/// The journal of a job that a run would resume; none if it would begin one.
 fn begun(args: &RunArgs, paths: &Paths) -> Result<Option<Reader>, Failure> {
     let Some(journal) = paths.journal.as_deref().filter(|journal| !args.overwrite && journal.exists()) else {
         return Ok(None);
@@ -119,8 +120,7 @@ fn load_aside(
 }
 
 fn format(args: &RunArgs, input: &Input, upstream: &Upstream) -> Result<Format, Failure> {
-    let base_url = upstream.base_url.as_deref().unwrap_or_default();
-    Format::choose(args.format, args.endpoint.as_deref(), input, upstream.provider, base_url)
+    Format::choose(args.format, args.endpoint.as_deref(), input, upstream.provider, &Addresses::of(upstream))
 }
 
 /// What there is to do.
@@ -221,9 +221,9 @@ impl Plan {
     }
 
     /// The time that the configured limits alone ask for; none when there are none.
-    fn seconds(&self, upstream: &Upstream, told: &Limits) -> Option<Duration> {
+    fn seconds(&self, upstream: &Upstream, limits: &Limits) -> Option<Duration> {
         let all = self.scopes.values().fold(Cost::zero(), |all, part| sum(&all, &part.cost));
-        let account = time(told, self.pending(), all);
+        let account = time(limits, self.pending(), all);
         let tiers = upstream.pacer.tiers.iter().filter_map(|(name, limits)| {
             let part = self.scopes.get(&**name)?;
             time(limits, part.items, part.cost.clone())
@@ -285,7 +285,7 @@ impl Plan {
             text += &format!(", {} ended, {} to do", text::count(self.items - pending), text::count(pending));
         }
         text.push('\n');
-        let mut line = |words: String| writeln!(text, "  {words}").expect("a string takes everything");
+        let mut line = |content: String| writeln!(text, "  {content}").expect("a string takes everything");
         let mut scopes: Vec<_> = self.scopes.iter().collect();
         scopes.sort_by_key(|(name, part)| (std::cmp::Reverse(part.items), *name));
         for (name, part) in scopes.iter().take(SHOWN) {
@@ -322,7 +322,7 @@ impl Plan {
         });
         bounds(args).into_iter().for_each(&mut line);
         if self.used.tokens.is_some() || args.budget_cost.is_some() {
-            let used = self.used.words().collect::<Vec<_>>().join(", ");
+            let used = self.used.describe().collect::<Vec<_>>().join(", ");
             line(format!("budget of the job, over all its runs: {used}"));
         }
         if self.unread {
@@ -337,11 +337,11 @@ impl Plan {
 }
 
 fn bounds(args: &RunArgs) -> Vec<String> {
-    let mut words = Vec::new();
-    words.extend(args.max_items.map(|items| format!("this run begins at most {}", text::counted(items, "item"))));
-    words.extend(args.max_tokens.map(|tokens| format!("this run uses at most {}", text::counted(tokens, "token"))));
-    words.extend(args.max_duration.map(|time| format!("this run sends nothing after {}", text::duration(time))));
-    words
+    let mut bounds = Vec::new();
+    bounds.extend(args.max_items.map(|items| format!("this run begins at most {}", text::counted(items, "item"))));
+    bounds.extend(args.max_tokens.map(|tokens| format!("this run uses at most {}", text::counted(tokens, "token"))));
+    bounds.extend(args.max_duration.map(|time| format!("this run sends nothing after {}", text::duration(time))));
+    bounds
 }
 
 fn tokens(tokens_in: u64, tokens_out: u64) -> String {

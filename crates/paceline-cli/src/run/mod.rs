@@ -12,16 +12,17 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use paceline::{Instant, Limiter, clock};
 use paceline_config::Upstream;
-use paceline_core::Limits;
+use paceline_core::{Limits, Timestamp};
 use paceline_http::Sender;
 use paceline_providers::Provider;
-use paceline_store::{Journal, Paths, RunLock};
+use paceline_store::{Journal, JournalError, Paths, RunLock};
 use tokio::sync::{mpsc, watch};
 
 use self::calls::acknowledge::Acknowledge;
 use self::calls::budget::{self, Budget};
 use self::calls::dispatch::{Dispatcher, Ended, Parts};
 use self::calls::fail_fast::FailFast;
+use self::calls::held_up::HeldUp;
 use self::calls::item::{Context, Phase};
 use self::calls::record::{About, Recorder};
 use self::calls::signals::{self, Signals};
@@ -31,6 +32,7 @@ use self::job::job_config::JobConfig;
 use self::job::load::Job;
 use self::job::load_guard::LoadGuard;
 use self::job::{background_load, check_paths, done, holds, interrupted, load, refused};
+use self::lines::address::Addresses;
 use self::lines::convert::Converter;
 use self::lines::format::Format;
 use self::lines::input::Input;
@@ -47,7 +49,7 @@ use crate::exit::{Failure, Status};
 use crate::files::{self, Kept};
 use crate::limiter_state;
 use crate::mock;
-use crate::output::Telling;
+use crate::output::SummaryOutput;
 use crate::run::args::RunArgs;
 use crate::text;
 use crate::upstream;
@@ -55,19 +57,19 @@ use crate::upstream;
 /// Runs a job to its end, or until it has to stop.
 ///
 /// # Errors
-/// Refuses bad configuration and input before anything is sent; says what broke under way.
+/// Refuses bad configuration and input before anything is sent; and reports a failure during the run.
 pub(crate) async fn command(args: RunArgs, everywhere: &Everywhere) -> Result<Status, Failure> {
     let mut upstream = upstream::resolve(&args.upstream, everywhere)?;
     set_prices(&args, &mut upstream)?;
-    if let Some(expect) = args.expect {
-        upstream = expect.of(upstream);
+    if let Some(expect) = &args.expect {
+        upstream = expect.of(upstream)?;
     }
     let paths = paths(&args)?;
     check_paths::check(&args, &paths)?;
     warn_of_idle(&upstream);
     if args.dry_run {
-        let told = told_limits(&upstream);
-        return tokio::task::block_in_place(|| dry_run::command(&args, &paths, &upstream, &told));
+        let limits = known_limits(&upstream);
+        return tokio::task::block_in_place(|| dry_run::command(&args, &paths, &upstream, &limits));
     }
     upstream::bound_by_files(&mut upstream, files::OF_A_CALL);
     let kept = Kept::for_the_end();
@@ -80,7 +82,8 @@ pub(crate) async fn command(args: RunArgs, everywhere: &Everywhere) -> Result<St
     let mock = mock::start_for(&mut upstream, args.seed).await?;
     let base_url = upstream.base_url.clone().unwrap_or_default();
     let limiter = limiter(&upstream, args.seed)?;
-    let format = Format::choose(args.format, args.endpoint.as_deref(), &input, upstream.provider, &base_url)?;
+    let format =
+        Format::choose(args.format, args.endpoint.as_deref(), &input, upstream.provider, &Addresses::of(&upstream))?;
     let job = tokio::task::block_in_place(|| {
         let job = load::open(lock, paths.clone(), &mut input, &format, &upstream, &args)?;
         preparing.begun();
@@ -125,27 +128,21 @@ impl Run<'_> {
         let began = self.limiter.now();
         let now = clock::wall();
         let (refused, counts, usage) = tokio::task::block_in_place(|| {
-            let journal = &self.job.journal;
-            let refused = refused::settle(journal, &input, format.results(), &acknowledge)?;
-            let snapshot = journal.snapshot()?;
-            let clocks = snapshot.as_ref().and_then(Clocks::of);
-            interrupted::count(journal, self.job.interrupted, snapshot.as_ref())?;
-            holds::restore(journal, &self.limiter, now, clocks, &acknowledge)?;
-            if self.job.same_account {
-                let texts = journal.limiter_state()?;
-                limiter_state::restore(&self.limiter, &self.shared, texts.iter().map(String::as_str));
-            }
-            Ok((refused, journal.sums()?, journal.usage()?))
+            let refused = refused::settle(&self.job.journal, &input, format.results(), &acknowledge)?;
+            self.restore(now, &acknowledge)?;
+            Ok((refused, self.job.journal.sums()?, self.job.journal.usage()?))
         })
-        .map_err(|error: paceline_store::JournalError| self.broken(Failure::interrupted(error)))?;
+        .map_err(|error: JournalError| self.broken(Failure::interrupted(error)))?;
         let figures = Counters::at_start(&counts);
         let about = About {
             same: FailFast::new(self.args.stop_after_same, figures.input - refused, figures.ended() - refused),
             retry: self.upstream.pacer.retry.clone(),
-            address: self.upstream.base_url.as_deref().unwrap_or_default().into(),
+            address: upstream::destination(self.upstream).into(),
             key: upstream::key_place(&self.upstream.key).into(),
             figures,
             max_wait: self.args.max_wait,
+            // Lines without a url of their own go to one path, which nothing divides.
+            held_up: (self.upstream.is_one_scope_by_default() && format.endpoint().is_empty()).then(HeldUp::default),
         };
         let context = Arc::new(Context {
             input,
@@ -161,15 +158,9 @@ impl Run<'_> {
             epoch: now,
             began,
         });
-        let journal = &self.job.journal;
         let reading = self.job.input_cursor.map(|from| {
-            background_load::start(
-                journal.clone(),
-                Arc::clone(&context),
-                self.upstream.clone(),
-                acknowledge.clone(),
-                from,
-            )
+            let journal = self.job.journal.clone();
+            background_load::start(journal, Arc::clone(&context), self.upstream.clone(), acknowledge.clone(), from)
         });
         let dispatcher = Dispatcher::new(Parts {
             reading,
@@ -194,8 +185,22 @@ impl Run<'_> {
         self.shared.end();
         let ended = ended.map_err(|failure| self.broken(failure))?;
         drop(kept);
-        let enough = signals::told().map_err(Failure::interrupted)?;
+        let enough = signals::interrupt_flag().map_err(Failure::interrupted)?;
         tokio::task::block_in_place(|| self.conclude(&context, &ended, &enough)).map_err(|failure| self.broken(failure))
+    }
+
+    /// What earlier runs left: calls that were under way, holds, and what the limiter knew.
+    fn restore(&self, now: Timestamp, acknowledge: &Acknowledge) -> Result<(), JournalError> {
+        let journal = &self.job.journal;
+        let snapshot = journal.snapshot()?;
+        let clocks = snapshot.as_ref().and_then(Clocks::of);
+        interrupted::count(journal, self.job.interrupted, snapshot.as_ref())?;
+        holds::restore(journal, &self.limiter, now, clocks, acknowledge)?;
+        if self.job.same_account {
+            let texts = journal.limiter_state()?;
+            limiter_state::restore(&self.limiter, &self.shared, texts.iter().map(String::as_str));
+        }
+        Ok(())
     }
 
     /// With what to do about it, where there is a journal to go on from.
@@ -203,7 +208,7 @@ impl Run<'_> {
         if self.paths.journal.is_some() { failure.resumable() } else { failure }
     }
 
-    /// Counts what was really recorded, and says so.
+    /// Counts what was recorded, and prints the summary.
     fn conclude(&self, context: &Context, ended: &Ended, enough: &AtomicBool) -> Result<Status, Failure> {
         let now = clock::wall();
         let journal = &self.job.journal;
@@ -232,10 +237,11 @@ impl Run<'_> {
             let failed = |error| Failure::interrupted(format!("cannot write {}: {error}", path.display()));
             extract::write(self.paths, pointer).map_err(failed)?;
         }
-        let limits = told_limits(self.upstream);
+        let limits = known_limits(self.upstream);
         let view = context.limiter.snapshot();
         let summary = Summary {
             held: &held,
+            held_up: ended.recorder.held_up(),
             counts: &counts,
             unread,
             figures: ended.recorder.figures(),
@@ -248,9 +254,10 @@ impl Run<'_> {
             again: self.paths.journal.is_some().then(|| resume_command::command_line(std::env::args_os())),
         };
         let wall = |at: Instant| context.timestamp(at);
-        let words = summary.text(&self.args.output, &self.paths.errors, &self.paths.report);
-        let telling = Telling { as_json: self.args.json, quiet: self.quiet, file: self.args.summary.as_deref() };
-        telling.tell(|| summary.json(&wall), &words)?;
+        let text = summary.text(&self.args.output, &self.paths.errors, &self.paths.report);
+        let summary_output =
+            SummaryOutput { as_json: self.args.json, quiet: self.quiet, file: self.args.summary.as_deref() };
+        summary_output.print(|| summary.json(&wall), &text)?;
         Ok(summary.status())
     }
 }
@@ -337,7 +344,7 @@ fn limiter(upstream: &Upstream, seed: Option<u64>) -> Result<Limiter, Failure> {
 }
 
 /// The limits that an ideal client would know: those configured, and those of our own mock.
-fn told_limits(upstream: &Upstream) -> Limits {
+fn known_limits(upstream: &Upstream) -> Limits {
     let mut limits = upstream.pacer.limits.clone();
     limits.quotas.extend(mock::limit_of(upstream));
     limits

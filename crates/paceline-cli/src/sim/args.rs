@@ -1,4 +1,4 @@
-//! What `paceline sim` can be told.
+//! The flags of `paceline sim`.
 
 use std::path::PathBuf;
 use std::time::Duration;

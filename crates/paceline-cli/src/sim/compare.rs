@@ -59,10 +59,10 @@ pub(crate) fn command(args: &CompareArgs, quiet: bool) -> Result<Status, Failure
         true => writeln!(out, "{}", json!(medians)),
         false => out.write_all(table::of_many(&medians, &means, args.each, args.markdown).as_bytes()),
     })?;
-    table::too_good(&medians).lines().for_each(|line| output::tell(&format!("warning: {line}")));
+    table::too_good(&medians).lines().for_each(|line| output::print_stderr(&format!("warning: {line}")));
     let failed: Vec<Failed> = failed.into_iter().filter_map(Result::err).collect();
     for failed in &failed {
-        output::tell(&format!("error: {}", text::printable(&failed.to_string())));
+        output::print_stderr(&format!("error: {}", text::printable(&failed.to_string())));
     }
     let ended = made.len() + failed.len();
     match (ended as u64 == wanted, failed.is_empty(), made.is_empty()) {
@@ -84,7 +84,7 @@ fn setups(args: &CompareArgs) -> Vec<Setup> {
     pairs.map(|(clients, policy)| args.world.setup(policy, clients)).collect()
 }
 
-/// Becomes true with the first Ctrl-C: what is running ends, and what had ended is told. The second ends the process.
+/// Becomes true with the first Ctrl-C: runs in progress end, and the finished ones are reported. The second ends the process.
 fn stop_on_ctrl_c() -> Result<Arc<AtomicBool>, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     let pressed = Arc::clone(&stop);

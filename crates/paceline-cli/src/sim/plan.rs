@@ -93,19 +93,19 @@ fn notes(args: &PlanArgs, plan: &Plan, quotas: &[Quota]) -> Vec<String> {
 }
 
 fn as_json(args: &PlanArgs, upstream: &Upstream, plan: &Plan, notes: &[String]) -> Value {
-    let mut told = json!({
+    let mut output = json!({
         "upstream": upstream.name,
         "acting": upstream.acting,
         "scenario": args.scenario,
         "items": args.items,
         "seed": args.seed,
     });
-    let (into, figures) = (told.as_object_mut(), json!(plan));
+    let (into, figures) = (output.as_object_mut(), json!(plan));
     if let (Some(into), Value::Object(figures)) = (into, figures) {
         into.extend(figures);
         into.insert("notes".to_owned(), json!(notes));
     }
-    told
+    output
 }
 
 fn as_text(args: &PlanArgs, upstream: &Upstream, plan: &Plan, notes: &[String]) -> String {
@@ -114,29 +114,29 @@ fn as_text(args: &PlanArgs, upstream: &Upstream, plan: &Plan, notes: &[String]) 
         || "exactly the configured limits, answers after 50 to 500 ms".to_owned(),
         |name| format!("that of the scenario {name}"),
     );
-    let mut told = format!("{} for upstream {}\n", text::counted(u64::from(args.items), "item"), upstream.name);
-    text::wrapped(&mut told, "  pace      ", &upstream.acting);
-    text::wrapped(&mut told, "  provider  ", &provider);
-    told += &format!("  time      {}, at best {}\n", time(plan.seconds), time(plan.oracle_seconds));
+    let mut output = format!("{} for upstream {}\n", text::counted(u64::from(args.items), "item"), upstream.name);
+    text::wrapped(&mut output, "  pace      ", &upstream.acting);
+    text::wrapped(&mut output, "  provider  ", &provider);
+    output += &format!("  time      {}, at best {}\n", time(plan.seconds), time(plan.oracle_seconds));
     let mut items = format!("{} succeed", text::count(plan.succeeded));
     if plan.failed > 0 {
         write!(items, ", {} fail", text::count(plan.failed)).expect("a string takes everything");
     }
     let (resends, refused) = (text::count(plan.resends), text::count(plan.refused));
-    told += &format!(
+    output += &format!(
         "  items     {items}\n  calls     {}, {refused} of them refused, {resends} resends\n",
         text::count(plan.calls)
     );
     if plan.tokens > 0 {
-        told += &format!("  tokens    {}\n", text::count(plan.tokens));
+        output += &format!("  tokens    {}\n", text::count(plan.tokens));
     }
     let mut head = "waits";
     let whole: f64 = plan.waits.iter().map(|wait| wait.seconds).sum();
     for wait in &plan.waits {
         let share = 100.0 * wait.seconds / whole;
-        told += &format!("  {head:8}  {share:3.0} %  {:>7}  {}\n", time(wait.seconds), wait.reason);
+        output += &format!("  {head:8}  {share:3.0} %  {:>7}  {}\n", time(wait.seconds), wait.reason);
         head = "";
     }
-    notes.iter().for_each(|note| text::wrapped(&mut told, "note: ", note));
-    told
+    notes.iter().for_each(|note| text::wrapped(&mut output, "note: ", note));
+    output
 }

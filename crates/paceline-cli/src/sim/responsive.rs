@@ -46,7 +46,7 @@ pub(super) fn command(args: &ResponsiveArgs) -> Result<(), Failure> {
     }
     output::print(|out| match args.json {
         true => writeln!(out, "{}", summary(&course)),
-        false => out.write_all(words(&course).as_bytes()),
+        false => out.write_all(describe(&course).as_bytes()),
     })
 }
 
@@ -84,7 +84,7 @@ fn summary(course: &Course) -> serde_json::Value {
     })
 }
 
-fn words(course: &Course) -> String {
+fn describe(course: &Course) -> String {
     let counters = &course.counters;
     let (requests, succeeded) = (course.requests.len() as u64, course.succeeded() as u64);
     let or_never = |time: Option<std::time::Duration>| time.map_or("-".to_owned(), text::millis);

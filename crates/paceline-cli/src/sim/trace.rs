@@ -41,7 +41,7 @@ pub(crate) fn rows(trace: &Trace) -> impl Iterator<Item = [String; 13]> {
             pace.rate.map(number).unwrap_or_default(),
             pace.limit.map(count).unwrap_or_default(),
             pace.delay.map(millis).unwrap_or_default(),
-            pace.words.clone().unwrap_or_default(),
+            pace.description.clone().unwrap_or_default(),
         ]
     })
 }

@@ -32,7 +32,7 @@ pub(super) fn aged(mut scope: Value, now: Timestamp) -> Value {
     scope
 }
 
-/// A hold whose time is over holds no longer.
+/// A hold that is over holds no longer.
 pub(super) fn end_hold(scope: &mut Value, now: Timestamp) {
     if scope["state"] == "held" && is_over(&scope["until"], now) {
         (scope["state"], scope["until"], scope["reason"]) = ("open".into(), Value::Null, Value::Null);

@@ -65,15 +65,16 @@ const LONGEST_ID: usize = 40;
 fn line(found: &ReportRow, row: &Row, now: Timestamp) -> String {
     let status = row.status_code.map(|status| status.to_string());
     let why = row.reason.as_deref().or(row.class).unwrap_or("retried");
-    let said = [row.code.as_deref(), row.last_error.as_deref()].map(|words| Some(short(words?, LONGEST_WORDS)));
-    let words: Vec<String> = said.into_iter().flatten().chain(next_try(found, now)).collect();
+    let messages =
+        [row.code.as_deref(), row.last_error.as_deref()].map(|details| Some(short(details?, LONGEST_MESSAGE)));
+    let details: Vec<String> = messages.into_iter().flatten().chain(next_try(found, now)).collect();
     let line = format!(
         "{} {:<9} {:>6} {:>7}  {why:<22}  {}",
         text::padded(&short(&row.custom_id.to_string(), LONGEST_ID), 24),
         row.state,
         found.tally.sends(),
         status.as_deref().unwrap_or("-"),
-        words.join("; "),
+        details.join("; "),
     );
     line.trim_end().to_owned()
 }
@@ -83,8 +84,8 @@ fn next_try(found: &ReportRow, now: Timestamp) -> Option<String> {
 }
 
 /// The longest message shown, in columns.
-const LONGEST_WORDS: usize = 80;
+const LONGEST_MESSAGE: usize = 80;
 
-fn short(words: &str, width: usize) -> String {
-    text::cut(&text::printable(words), width)
+fn short(details: &str, width: usize) -> String {
+    text::cut(&text::printable(details), width)
 }

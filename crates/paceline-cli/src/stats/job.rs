@@ -1,4 +1,4 @@
-//! A job as a whole: its figures and its scopes, in words and as JSON.
+//! A job as a whole: its figures and its scopes, as text and as JSON.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -28,7 +28,7 @@ fn under_way(counts: &JobCounts, snapshot: &Value) -> (u64, u64) {
     (calls, counts.waiting + counts.in_flight - calls)
 }
 
-/// The snapshot, with the figures that the journal itself knows better.
+/// The snapshot, with the more recent figures of the journal.
 pub(super) fn json(counts: &JobCounts, snapshot: Value) -> Value {
     let (in_flight, waiting) = under_way(counts, &snapshot);
     let known = json!({
@@ -56,7 +56,7 @@ pub(super) fn json(counts: &JobCounts, snapshot: Value) -> Value {
     Value::Object(all)
 }
 
-/// Writes into the snapshot what the journal knows better: which scopes are held or stopped. A run writes that down when it
+/// Updates the snapshot from the journal: which scopes are held or stopped. A run writes that down when it
 /// happens, and the snapshot now and then; and a hold ends without a run.
 pub(super) fn put_right(snapshot: &mut Value, rows: Vec<ScopeRow>, now: Timestamp) {
     let rows: BTreeMap<Arc<str>, ScopeStatus> = rows.into_iter().map(|row| (row.name, row.state)).collect();
@@ -80,11 +80,11 @@ pub(super) fn put_right(snapshot: &mut Value, rows: Vec<ScopeRow>, now: Timestam
 }
 
 /// The same for people. A few lines, however many scopes there are.
-pub(super) fn words(counts: &JobCounts, snapshot: &Value, path: &Path, now: Timestamp) -> String {
+pub(super) fn describe(counts: &JobCounts, snapshot: &Value, path: &Path, now: Timestamp) -> String {
     let number = text::count;
     let (in_flight, waiting) = under_way(counts, snapshot);
-    let mut words = format!("{}\n", path.display());
-    let mut line = |line: String| writeln!(words, "  {line}").expect("a string takes everything");
+    let mut text = format!("{}\n", path.display());
+    let mut line = |line: String| writeln!(text, "  {line}").expect("a string takes everything");
     line(format!(
         "{}: {} succeeded, {} failed, {} skipped, {} in flight, {} waiting",
         text::counted(counts.input(), "item"),
@@ -119,7 +119,7 @@ pub(super) fn words(counts: &JobCounts, snapshot: &Value, path: &Path, now: Time
         let ago = if ago > OLD { format!(", {} ago", text::duration(ago)) } else { String::new() };
         line(format!("as of {}{ago}{stopped}", text::moment(at)));
     }
-    words
+    text
 }
 
 /// Scopes that a user must act on come first, then those that are held, then the busiest.
@@ -159,12 +159,12 @@ fn sent_words(scope: &Value) -> String {
 }
 
 fn scope_words(scope: &Value, now: Timestamp) -> String {
-    let mut words = format!("{}: {}", name(scope), state(scope));
+    let mut text = format!("{}: {}", name(scope), state(scope));
     if let Some(until) = time(&scope["until"]) {
-        words += &format!(" until {}", text::end(until));
+        text += &format!(" until {}", text::end(until));
     }
     if let Some(reason) = scope["reason"].as_str() {
-        words += &format!(" ({})", holds::why(reason));
+        text += &format!(" ({})", holds::why(reason));
     }
     // Items of a closed scope wait in the journal, and nothing of it is to be in flight.
     let is_closed = is_closed(scope);
@@ -172,19 +172,19 @@ fn scope_words(scope: &Value, now: Timestamp) -> String {
     let in_flight = &scope["concurrency"]["in_flight"];
     if !is_closed || in_flight.as_u64() > Some(0) {
         let limit = number(&scope["concurrency"]["current_limit"]);
-        words += &format!(", {} in flight of {limit}", number(in_flight));
+        text += &format!(", {} in flight of {limit}", number(in_flight));
     }
     if !is_closed {
-        words += &format!(", {} waiting for a permit", number(&scope["waiting"]));
-        words += &waits_for(scope, now).unwrap_or_default();
+        text += &format!(", {} waiting for a permit", number(&scope["waiting"]));
+        text += &waits_for(scope, now).unwrap_or_default();
     }
     for quota in ["quotas", "announced"].iter().flat_map(|kind| scope[*kind].as_array().into_iter().flatten()) {
         let per = quota["window_s"].as_f64().map(|window| format!(" per {window}s")).unwrap_or_default();
         let dimension = quota["dimension"].as_str().unwrap_or_default();
         let (used, limit) = (number(&quota["used"]), number(&quota["limit"]));
-        words += &format!(", {used} of {limit} {}{per} used", text::printable(dimension));
+        text += &format!(", {used} of {limit} {}{per} used", text::printable(dimension));
     }
-    words
+    text
 }
 
 /// What the next call waits for, and until when where that can be felt.
@@ -232,13 +232,13 @@ mod tests {
 
     fn shown(scopes: Vec<Value>) -> Vec<String> {
         let snapshot = json!({"account": scope("", "open", 3), "scopes": scopes});
-        let words = words(
+        let text = describe(
             &JobCounts { waiting: 1, ..JobCounts::default() },
             &snapshot,
             Path::new("x.journal"),
             Timestamp::from_millis(0),
         );
-        words.lines().skip(4).map(str::to_owned).collect()
+        text.lines().skip(4).map(str::to_owned).collect()
     }
 
     #[test]
@@ -271,13 +271,13 @@ mod tests {
         let scopes = vec![scope("a", "paced", 0), scope("b", "paced", 2), over, scope("c", "open", 1)];
         let mut snapshot = json!({"account": scope("", "open", 3), "scopes": scopes, "at": until(0).to_string()});
         put_right(&mut snapshot, rows, now);
-        let words = words(
+        let text = describe(
             &JobCounts { waiting: 1, ..JobCounts::default() },
             &snapshot,
             Path::new("x.journal"),
             now + Duration::from_secs(44),
         );
-        let lines: Vec<&str> = words.lines().skip(5).collect();
+        let lines: Vec<&str> = text.lines().skip(5).collect();
         let end = |seconds| text::moment(until(seconds));
         let is_line = |n: usize, begin: String, end: &str| {
             assert!(lines[n].starts_with(&begin) && lines[n].ends_with(end), "{lines:?}");

@@ -1,4 +1,4 @@
-//! `paceline stats`: how a job stands, read from its journal without disturbing it.
+//! `paceline stats`: the progress of a job, read from its journal without disturbing it.
 
 mod age_snapshot;
 mod history;
@@ -45,7 +45,7 @@ const NO_RUN: &str = "no run works on this job; the same command goes on with it
 /// Between two looks of `--watch`.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// Prints where the job stands.
+/// Prints the progress of the job.
 ///
 /// # Errors
 /// There is no journal, or it cannot be read.
@@ -168,7 +168,7 @@ fn print_history(reader: &Reader, as_json: bool) -> Result<(), Failure> {
     print(|out| if as_json { writeln!(out, "{}", history::json(&minutes)) } else { history::csv(&minutes, out) })
 }
 
-/// Prints the job; says whether something is left to do.
+/// Prints the job; returns whether something is left to do.
 fn print_job(reader: &Reader, path: &Path, mut snapshot: Value, as_json: bool) -> Result<bool, Failure> {
     let now = clock::wall();
     let counts = reader.counts(now).map_err(Failure::refused)?;
@@ -181,7 +181,7 @@ fn print_job(reader: &Reader, path: &Path, mut snapshot: Value, as_json: bool) -
     let text = if as_json {
         job::json(&counts, snapshot).to_string() + "\n"
     } else {
-        job::words(&counts, &snapshot, path, now)
+        job::describe(&counts, &snapshot, path, now)
     };
     print(|out| out.write_all(text.as_bytes()))?;
     Ok(is_left)

@@ -1,4 +1,4 @@
-//! `paceline tasks retry` and `cancel`: what a person does to items.
+//! `paceline tasks retry` and `cancel`: changes of items by a person.
 
 use paceline_store::work::{Amend, Filter, State, WorkClock, WorkStore};
 use serde_json::json;
@@ -30,7 +30,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Changes the items and says how many there were.
+/// Changes the items and returns how many there were.
 ///
 /// # Errors
 /// Refuses what is no store, keys that it does not have, and a command that names no items.
@@ -44,7 +44,7 @@ pub(crate) async fn command(args: Args, amend: Amend) -> Result<Status, Failure>
     let changed = store.amend(filter, amend).await.map_err(Failure::refused)?;
     output::print(|out| match args.json {
         true => writeln!(out, "{}", json!({ "changed": changed })),
-        false => writeln!(out, "{}", words(amend, changed)),
+        false => writeln!(out, "{}", describe(amend, changed)),
     })?;
     Ok(Status::Success)
 }
@@ -59,7 +59,7 @@ async fn refuse_unknown(store: &dyn WorkStore, keys: &[String]) -> Result<(), Fa
     Ok(())
 }
 
-fn words(amend: Amend, changed: u64) -> String {
+fn describe(amend: Amend, changed: u64) -> String {
     let items = text::counted(changed, "item");
     match (amend, changed) {
         (Amend::Retry, 0) => "nothing to retry: what succeeded or is worked on stays as it is".to_owned(),

@@ -45,7 +45,7 @@ struct Line<'a> {
 /// Prints them, in the order in which they were added.
 ///
 /// # Errors
-/// Refuses what is no store; says when it cannot be read.
+/// Refuses what is no store; and reports one that cannot be read.
 pub(crate) async fn command(args: Args) -> Result<Status, Failure> {
     let clock = WorkClock::system();
     let store = args.store.open(&clock).await?;

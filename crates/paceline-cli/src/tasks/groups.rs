@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::text;
 
-/// Why an item that has not ended is not worked on at present. The first that holds is told.
+/// Why an item that has not ended is not worked on at present. The first that applies is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waits {
     /// A worker has it.
@@ -20,7 +20,7 @@ pub(crate) enum Waits {
     NotBefore,
     /// No run has begun it.
     NotStarted,
-    /// Its time has come, and no run has taken it since.
+    /// It is due, and no run has claimed it since.
     RunBound,
 }
 
@@ -28,7 +28,7 @@ impl Waits {
     const ALL: [Self; 6] =
         [Self::InFlight, Self::ScopeStopped, Self::ScopeHeld, Self::NotBefore, Self::NotStarted, Self::RunBound];
 
-    /// The word in tables and JSON.
+    /// The name in tables and JSON.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::InFlight => "in_flight",
@@ -41,7 +41,7 @@ impl Waits {
     }
 
     /// Behind a number of items.
-    const fn words(self) -> &'static str {
+    const fn describe(self) -> &'static str {
         match self {
             Self::InFlight => "with a worker",
             Self::ScopeStopped => "until the problem that stopped their group is fixed",
@@ -52,10 +52,10 @@ impl Waits {
         }
     }
 
-    /// The words for one of these, or for the bound that an item was over when it was left to the next run.
+    /// The text for one of these, or for the bound that an item was over when it was left to the next run.
     pub(crate) fn words_for(reason: &str) -> String {
         match Self::ALL.into_iter().find(|waits| waits.as_str() == reason) {
-            Some(waits) => waits.words().to_owned(),
+            Some(waits) => waits.describe().to_owned(),
             None => format!("left to the next run ({})", text::printable(reason)),
         }
     }
@@ -72,7 +72,7 @@ impl Groups {
     /// Those of a store.
     ///
     /// # Errors
-    /// What the store says.
+    /// An error of the store.
     pub(crate) async fn of(store: &dyn WorkStore, clock: &WorkClock) -> Result<Self, WorkError> {
         let closed = store.scopes().await?.into_iter().filter(|row| row.state != ScopeStatus::Open).collect();
         Ok(Self { closed, now: clock.wall() })

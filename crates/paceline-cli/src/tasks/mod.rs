@@ -53,7 +53,7 @@ enum Command {
 /// Does what is asked of a store.
 ///
 /// # Errors
-/// Refuses bad usage and stores that are none; says what broke under way.
+/// Refuses bad usage and stores that are none; and reports a failure during the run.
 pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Status, Failure> {
     match args.command {
         Command::Add(args) => add::command(args, everywhere).await,

@@ -22,7 +22,7 @@ impl<'a> Pages<'a> {
     /// The next items; none at the end.
     ///
     /// # Errors
-    /// What the store says.
+    /// An error of the store.
     pub(crate) async fn next(&mut self) -> Result<Option<Vec<WorkItem>>, WorkError> {
         let limit = usize::try_from(self.left).map_or(TOGETHER, |left| left.min(TOGETHER));
         if limit == 0 {

@@ -30,10 +30,10 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Removes them, with their payloads and decisions, and says how many there were.
+/// Removes them, with their payloads and decisions, and returns how many there were.
 ///
 /// # Errors
-/// Refuses what is no store; says what broke under way.
+/// Refuses what is no store; and reports a failure during the run.
 pub(crate) async fn command(args: Args) -> Result<Status, Failure> {
     let store = args.store.open(&WorkClock::system()).await?;
     let filter = Filter { states: args.state, group: args.group, keys: Vec::new() };

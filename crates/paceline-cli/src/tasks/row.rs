@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::groups::{Groups, Waits};
 use crate::text;
 
-/// What is told about an item.
+/// The shown fields of an item.
 #[derive(Debug, Serialize)]
 pub(crate) struct Row<'a> {
     key: &'a str,
@@ -59,7 +59,7 @@ impl<'a> Row<'a> {
             abandoned: item.abandoned,
             crashes: item.crashes,
             retry_not_before: due.map(|at| at.to_string()),
-            last_error: last.map(|last| last.message.as_str()).filter(|words| !words.is_empty()),
+            last_error: last.map(|last| last.message.as_str()).filter(|value| !value.is_empty()),
             reason: groups.waits(item).map(Waits::as_str).or(item.reason.as_deref()),
             due: due.map(|at| (at, groups.now())),
             sends: item.sends(),
@@ -74,17 +74,17 @@ impl<'a> Row<'a> {
 
     /// A line of at most 80 columns.
     pub(crate) fn line(&self) -> String {
-        let cell = |words: &str, width| text::cell(&text::printable(words), width);
+        let cell = |value: &str, width| text::cell(&text::printable(value), width);
         let why = self.wait().unwrap_or_else(|| self.reason.unwrap_or_default().to_owned());
         let status = self.status_code.map(|status| format!("{status} ")).unwrap_or_default();
-        let said = format!("{status}{}", self.last_error.or(self.class).unwrap_or_default());
+        let error = format!("{status}{}", self.last_error.or(self.class).unwrap_or_default());
         let line = format!(
             "{} {:<9} {:>5}  {}  {}",
             cell(self.key, 24),
             self.state,
             self.sends,
             cell(&why, 13),
-            cell(&said, 23),
+            cell(&error, 23),
         );
         line.trim_end().to_owned()
     }
@@ -93,14 +93,14 @@ impl<'a> Row<'a> {
     pub(crate) fn markdown(&self) -> String {
         let status = self.status_code.map(|status| status.to_string()).unwrap_or_default();
         let cells = [
-            &escaped(self.key),
+            &text::markdown(self.key),
             self.state,
             self.class.unwrap_or_default(),
             &status,
             &self.sends.to_string(),
             self.retry_not_before.as_deref().unwrap_or_default(),
-            &escaped(self.reason.unwrap_or_default()),
-            &escaped(self.last_error.unwrap_or_default()),
+            &text::markdown(self.reason.unwrap_or_default()),
+            &text::markdown(self.last_error.unwrap_or_default()),
         ];
         format!("| {} |", cells.join(" | "))
     }
@@ -115,7 +115,7 @@ impl<'a> Row<'a> {
     }
 }
 
-/// What is due later is told by its date.
+/// A later due time is shown with its date.
 const A_YEAR: Duration = Duration::from_secs(366 * 86_400);
 
 /// The characters of a date at the beginning of an instant.
@@ -128,15 +128,3 @@ pub(crate) const HEAD: &str = "KEY                      STATE     SENDS  DUE, WH
 pub(crate) const MARKDOWN_HEAD: &str = "\
 | key | state | class | status | sends | not before | why | last error |
 |---|---|---|---:|---:|---|---|---|";
-
-/// Words of others in a cell, where nothing of them is markup.
-pub(crate) fn escaped(words: &str) -> String {
-    let mut escaped = String::new();
-    for c in text::printable(words).chars() {
-        if matches!(c, '|' | '\\' | '`' | '*' | '_' | '[' | ']' | '<' | '>' | '&' | '~') {
-            escaped.push('\\');
-        }
-        escaped.push(c);
-    }
-    escaped
-}

@@ -1,10 +1,10 @@
-//! `paceline tasks show`: all that is known of one item.
+//! `paceline tasks show`: one item with its decisions.
 
 use std::fmt::Write as _;
 
 use paceline_store::work::{HistoryEntry, WorkClock, WorkItem};
+use serde_json::Value;
 use serde_json::value::RawValue;
-use serde_json::{Value, json};
 
 use super::groups::{Groups, Waits};
 use super::row::Row;
@@ -38,11 +38,11 @@ pub(crate) async fn command(args: Args) -> Result<Status, Failure> {
         let key = args.key;
         return Err(Failure::refused(format!("no item is called {key:?}; `paceline tasks list` names them")));
     };
-    let told = match args.json {
+    let text = match args.json {
         true => as_json(&item, &groups, payload, &events).map_err(Failure::interrupted)?,
         false => as_text(&item, &groups, &payload, &events),
     };
-    output::print(|out| out.write_all(told.as_bytes()))?;
+    output::print(|out| out.write_all(text.as_bytes()))?;
     Ok(Status::Success)
 }
 
@@ -75,34 +75,18 @@ fn as_json(
         first_at: item.first.map(time),
         ended_at: item.ended.map(time),
         deadline_s: item.deadline.map(|deadline| deadline.as_secs_f64()),
-        decisions: events.iter().map(decision).collect(),
+        decisions: events.iter().map(HistoryEntry::to_json).collect(),
         payload,
     };
     serde_json::to_string(&shown).map(|text| text + "\n")
-}
-
-fn decision(event: &HistoryEntry) -> Value {
-    json!({
-        "decided_at": event.decided.to_string(),
-        "send": event.send,
-        "class": event.failure.class.as_str(),
-        "status": event.failure.status,
-        "code": event.failure.code,
-        "words": event.failure.message,
-        "action": event.action,
-        "reason": event.reason,
-        "by": event.by,
-        "not_before": event.not_before.map(|at| at.to_string()),
-        "waited_s": event.waited.map(|waited| waited.as_secs_f64()),
-    })
 }
 
 /// The longest payload shown, in columns.
 const LONGEST: usize = 2_000;
 
 fn as_text(item: &WorkItem, groups: &Groups, payload: &str, events: &[HistoryEntry]) -> String {
-    let mut told = format!("{}\n", text::printable(&item.key));
-    let mut line = |name: &str, words: &str| text::wrapped(&mut told, &format!("  {name:<9} "), words);
+    let mut text = format!("{}\n", text::printable(&item.key));
+    let mut line = |name: &str, description: &str| text::wrapped(&mut text, &format!("  {name:<9} "), description);
     line("state", &state(item, groups));
     line("group", &format!("{}, priority {}", item.group, item.priority));
     line("sends", &sends(item));
@@ -118,23 +102,23 @@ fn as_text(item: &WorkItem, groups: &Groups, payload: &str, events: &[HistoryEnt
         line("", "(--json has all of it)");
     }
     for event in events {
-        let words = format!("{} send {}: {}", text::moment(event.decided), event.send, what_followed(event));
-        line("decision", &words);
+        let description = format!("{} send {}: {}", text::moment(event.decided), event.send, what_followed(event));
+        line("decision", &description);
     }
-    told
+    text
 }
 
 fn state(item: &WorkItem, groups: &Groups) -> String {
-    let mut words = item.state.as_str().to_owned();
+    let mut description = item.state.as_str().to_owned();
     if let Some(at) = groups.due(item) {
         let wait = text::duration(at.saturating_since(groups.now()));
-        write!(words, ", due in {wait}, at {}", text::moment(at)).expect("a string takes everything");
+        write!(description, ", due in {wait}, at {}", text::moment(at)).expect("a string takes everything");
     }
     let reason = groups.waits(item).map(Waits::as_str).or(item.reason.as_deref());
     // A cancelled item has no other reason.
     let reason = reason.filter(|reason| *reason != item.state.as_str());
-    reason.into_iter().for_each(|reason| words += &format!(" ({reason})"));
-    words
+    reason.into_iter().for_each(|reason| description += &format!(" ({reason})"));
+    description
 }
 
 fn sends(item: &WorkItem) -> String {
@@ -145,7 +129,8 @@ fn sends(item: &WorkItem) -> String {
         (item.abandoned, format!("{} given up by us", item.abandoned)),
         (item.crashes, format!("{} ended by a crash", item.crashes)),
     ];
-    let parts: Vec<String> = parts.into_iter().filter(|(times, _)| *times > 0).map(|(_, words)| words).collect();
+    let parts: Vec<String> =
+        parts.into_iter().filter(|(times, _)| *times > 0).map(|(_, description)| description).collect();
     match parts.as_slice() {
         // What only tested a failing server is no send of the item.
         [] if item.last.is_some() => "none that counts".to_owned(),
@@ -156,19 +141,19 @@ fn sends(item: &WorkItem) -> String {
 
 fn what_followed(event: &HistoryEntry) -> String {
     let failure = &event.failure;
-    let mut words = failure.class.as_str().to_owned();
-    failure.status.into_iter().for_each(|status| words += &format!(" {status}"));
-    failure.code.iter().for_each(|code| words += &format!(" {code}"));
+    let mut description = failure.class.as_str().to_owned();
+    failure.status.into_iter().for_each(|status| description += &format!(" {status}"));
+    failure.code.iter().for_each(|code| description += &format!(" {code}"));
     if !failure.message.is_empty() {
-        words += &format!(": {}", failure.message);
+        description += &format!(": {}", failure.message);
     }
-    words += &format!("; {} decided: {}", event.by, event.action);
+    description += &format!("; {} decided: {}", event.by, event.action);
     event
         .reason
         .iter()
         .filter(|reason| **reason != failure.message)
-        .for_each(|reason| words += &format!(" ({reason})"));
-    event.not_before.into_iter().for_each(|at| words += &format!(", not before {}", text::moment(at)));
-    event.waited.into_iter().for_each(|waited| words += &format!(", waited {}", text::duration(waited)));
-    words
+        .for_each(|reason| description += &format!(" ({reason})"));
+    event.not_before.into_iter().for_each(|at| description += &format!(", not before {}", text::moment(at)));
+    event.waited.into_iter().for_each(|waited| description += &format!(", waited {}", text::duration(waited)));
+    description
 }

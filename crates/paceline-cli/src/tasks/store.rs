@@ -64,6 +64,11 @@ impl StoreArgs {
         }
     }
 
+    /// The file, where the items are not in Postgres.
+    pub(crate) fn file(&self) -> Option<&Path> {
+        (!self.is_database()).then(|| self.store.as_ref())
+    }
+
     fn is_database(&self) -> bool {
         ["postgres://", "postgresql://"].iter().any(|scheme| self.store.starts_with(scheme))
     }

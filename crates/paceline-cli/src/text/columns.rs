@@ -1,4 +1,4 @@
-//! Words in the columns of a terminal: wide letters take two of them, accents that join a letter none.
+//! Text in the columns of a terminal: wide letters take two of them, accents that join a letter none.
 
 use unicode_segmentation::UnicodeSegmentation as _;
 use unicode_width::UnicodeWidthStr as _;
@@ -11,47 +11,47 @@ pub(crate) const WIDTH: usize = 80;
 /// More than a letter with all that belongs to it takes, but any number of accents fits into one column.
 const BYTES_A_COLUMN: usize = 32;
 
-/// The columns that words take.
-pub(crate) fn width(words: &str) -> usize {
-    words.width()
+/// The columns of a text.
+pub(crate) fn width(content: &str) -> usize {
+    content.width()
 }
 
 /// At most `width` columns; what was cut off leaves an ellipsis.
-pub(crate) fn cut(words: &str, width: usize) -> String {
-    if words.width() <= width && words.len() <= width * BYTES_A_COLUMN {
-        return words.to_owned();
+pub(crate) fn cut(content: &str, width: usize) -> String {
+    if content.width() <= width && content.len() <= width * BYTES_A_COLUMN {
+        return content.to_owned();
     }
     let (mut column, mut end) = (0, 0);
-    for letter in words.graphemes(true) {
+    for letter in content.graphemes(true) {
         column += letter.width();
         if column >= width || end + letter.len() > width * BYTES_A_COLUMN {
             break;
         }
         end += letter.len();
     }
-    format!("{}…", &words[..end])
+    format!("{}…", &content[..end])
 }
 
-/// At least `width` columns: shorter words have spaces behind them.
-pub(crate) fn padded(words: &str, width: usize) -> String {
-    let pad = width.saturating_sub(words.width());
-    format!("{words}{:pad$}", "")
+/// At least `width` columns: a shorter text is padded with spaces.
+pub(crate) fn padded(content: &str, width: usize) -> String {
+    let pad = width.saturating_sub(content.width());
+    format!("{content}{:pad$}", "")
 }
 
 /// Exactly `width` columns.
-pub(crate) fn cell(words: &str, width: usize) -> String {
-    padded(&cut(words, width), width)
+pub(crate) fn cell(content: &str, width: usize) -> String {
+    padded(&cut(content, width), width)
 }
 
-/// The words behind `start`, in lines that begin below them. A word that is longer than a line, as a sentence without
-/// spaces is, goes on in the next.
-pub(crate) fn wrapped(text: &mut String, start: &str, words: &str) {
+/// Wraps the content behind `start`, in lines that begin below it. A word that is longer than a line, as a sentence without
+/// spaces is, continues in the next.
+pub(crate) fn wrapped(text: &mut String, start: &str, content: &str) {
     let indent = start.width();
     let next_line = format!("\n{:indent$}", "");
-    let words = printable(words);
+    let content = printable(content);
     let mut column = indent;
     text.push_str(start);
-    for word in words.split_whitespace() {
+    for word in content.split_whitespace() {
         if column > indent && column + 1 + word.width() > WIDTH {
             text.push_str(&next_line);
             column = indent;
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn a_cell_is_as_wide_as_its_column() {
-        for (words, expected) in [
+        for (content, expected) in [
             ("", "      "),
             ("abc", "abc   "),
             ("abcdef", "abcdef"),
@@ -90,8 +90,8 @@ mod tests {
             ("👩\u{200d}👩\u{200d}👧👍🏽🇩🇪", "👩\u{200d}👩\u{200d}👧👍🏽🇩🇪"),
             ("👩\u{200d}👩\u{200d}👧👍🏽a🇩🇪", "👩\u{200d}👩\u{200d}👧👍🏽a…"),
         ] {
-            let cell = cell(words, 6);
-            assert_eq!((cell.as_str(), width(&cell)), (expected, 6), "{words}");
+            let cell = cell(content, 6);
+            assert_eq!((cell.as_str(), width(&cell)), (expected, 6), "{content}");
         }
         assert_eq!((cut("日本", 1).as_str(), cut("日本", 0).as_str()), ("…", "…"));
     }
@@ -105,12 +105,12 @@ mod tests {
     #[test]
     fn no_line_is_wider_than_the_terminal_and_nothing_of_a_sentence_is_lost() {
         let (latin, chinese) = ("word ".repeat(40), "服务器太忙,请稍后再试。".repeat(9));
-        for words in [latin.clone(), chinese.clone(), latin + &chinese, "x".repeat(300), "e\u{301}".repeat(99)] {
+        for content in [latin.clone(), chinese.clone(), latin + &chinese, "x".repeat(300), "e\u{301}".repeat(99)] {
             let mut text = String::new();
-            wrapped(&mut text, "  状态 ", &words);
+            wrapped(&mut text, "  状态 ", &content);
             assert!(text.lines().all(|line| width(line) <= WIDTH), "{text}");
             let letters = |text: &str| text.split_whitespace().collect::<String>();
-            assert_eq!(letters(&text), "状态".to_owned() + &letters(&words));
+            assert_eq!(letters(&text), "状态".to_owned() + &letters(&content));
         }
         let mut text = String::new();
         wrapped(&mut text, &" ".repeat(WIDTH), "日本");

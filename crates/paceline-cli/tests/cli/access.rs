@@ -82,14 +82,14 @@ fn a_private_authority_is_trusted_and_a_client_shows_its_certificate() {
     command.args(["--ca-file", "ca.pem", "--client-cert", "client.pem", "--client-key", "client.key"]);
     let (code, log) = finish(&mut command);
     assert_eq!((code, server.count()), (0, 1), "{log}");
-    for (flags, words) in [
+    for (flags, expected) in [
         (&["--ca-file", "client.key"][..], "expected certificates (BEGIN CERTIFICATE) in PEM"),
         (&["--ca-file", "missing.pem"], "ca_file missing.pem cannot be read"),
         (&["--client-cert", "client.pem"], "client_key is missing"),
         (&["--client-cert", "client.pem", "--client-key", "ca.pem"], "its PRIVATE KEY in PEM"),
     ] {
         let (code, log) = finish(Job::new(1).run(&server).args(flags).current_dir(job.path("")));
-        assert!(code == 2 && log.contains(words), "{log}");
+        assert!(code == 2 && log.contains(expected), "{log}");
     }
 }
 
@@ -109,7 +109,10 @@ fn a_proxy_that_is_named_is_used_and_none_is_none() {
             "--max-retries",
             "0",
         ]);
-        command.args(["--timeout", "5s", "--max-wait", "10ms"]).args(["--proxy", proxied]).env("http_proxy", variable);
+        command.args(["--timeout", "5s", "--max-wait", "10ms"]).env("http_proxy", variable);
+        if !proxied.is_empty() {
+            command.args(["--proxy", proxied]);
+        }
         finish(&mut command)
     };
     let (code, log) = run(&proxy.url(), "");
@@ -117,6 +120,13 @@ fn a_proxy_that_is_named_is_used_and_none_is_none() {
     assert_eq!(proxy.arrivals()[0].headers["host"], "api.invalid");
     let (code, log) = run("none", &proxy.url());
     assert!(code != 0 && proxy.count() == 1, "{log}");
+    for (proxied, variable, expected) in [
+        ("http://me:sesame@127.0.0.1:9", "", "http://api.invalid/v1 through the proxy http://[key]@127.0.0.1:9: "),
+        ("", "http://127.0.0.1:9", "http://api.invalid/v1 (is the proxy in http_proxy to be used?): "),
+    ] {
+        let (code, log) = run(proxied, variable);
+        assert!(code == 3 && log.contains(expected) && !log.contains("sesame"), "{log}");
+    }
 }
 
 #[test]

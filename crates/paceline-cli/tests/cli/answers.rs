@@ -54,14 +54,14 @@ fn a_redirect_that_is_not_followed_says_where_it_points_and_why() {
             (&row["class"], &row["code"], &row["status_code"], &row["fatal"]),
             (&json!("invalid"), &json!("redirect"), &json!(status), &json!(true))
         );
-        let said = row["last_error"].as_str().expect("words");
-        assert!(said.contains(&format!("a redirect to {}, which is not followed", elsewhere.url())), "{said}");
-        assert!(said.contains("the key would go there") && !said.contains("secret"), "{said}");
+        let error = row["last_error"].as_str().expect("a message");
+        assert!(error.contains(&format!("a redirect to {}, which is not followed", elsewhere.url())), "{error}");
+        assert!(error.contains("the key would go there") && !error.contains("secret"), "{error}");
     }
     assert_eq!(elsewhere.count(), 0);
     let server = Server::new(|_| Reply::text(307, "text/html", "").with_header("location", "/v2/chat?token=secret"));
-    let said = refused_at_once(&server)["last_error"].to_string();
-    assert!(said.contains("a redirect to /v2/chat, which is not followed because no limit"), "{said}");
+    let error = refused_at_once(&server)["last_error"].to_string();
+    assert!(error.contains("a redirect to /v2/chat, which is not followed because no limit"), "{error}");
 }
 
 #[test]
@@ -69,8 +69,8 @@ fn headers_without_end_are_named_and_asked_for_once() {
     let long = "a".repeat(2 << 20);
     let row = refused_at_once(&Server::new(move |_| Reply::ok().with_header("x-long", &long)));
     assert_eq!((&row["class"], &row["code"]), (&json!("invalid"), &json!("response_too_large")));
-    let said = row["last_error"].as_str().expect("words");
-    assert!(said.contains("headers of the answer are larger than 400 KiB"), "{said}");
+    let error = row["last_error"].as_str().expect("a message");
+    assert!(error.contains("headers of the answer are larger than 400 KiB"), "{error}");
 }
 
 #[test]

@@ -94,7 +94,7 @@ fn a_price_that_is_none_or_missing_is_refused() {
         let mut command = job.paceline();
         finish(command.args(["run", "in.jsonl", "-o", "out.jsonl", "--base-url", "http://127.0.0.1:9"]).args(args))
     };
-    for (args, words) in [
+    for (args, expected) in [
         (&["--price", "2.50"][..], "such as in=2.50,out=10"),
         (&["--budget-cost", "5"], "expected to know what tokens cost: --price in=2.50,out=10"),
         (&["--budget-cost", "$5", "--price", "in=1,out=1"], "such as 5.00"),
@@ -102,7 +102,7 @@ fn a_price_that_is_none_or_missing_is_refused() {
     ] {
         let (code, log) = run(args);
         assert_eq!(code, 2, "{log}");
-        assert!(log.contains(words) && log.contains(args[0]), "{log}");
+        assert!(log.contains(expected) && log.contains(args[0]), "{log}");
     }
     let table = "[upstream.generic.price]\nm = 'cheap'\n";
     std::fs::write(job.path("paceline.toml"), table).expect("writable");
@@ -135,13 +135,13 @@ fn a_dry_run_tells_the_money_and_what_can_never_start() {
         String::from_utf8(output.stdout).expect("text")
     };
     let text = dry(&["--budget-cost", "5.00"]);
-    for words in [
+    for expected in [
         "about 4.22 at the configured prices",
         "2 items set no bound on their answers",
         "1 item can never start under a limit of 20,000 tokens: the first, in line 3, counts as 31,0",
         "budget of the job, over all its runs: 0.00 of 5.00 spent",
     ] {
-        assert!(text.contains(words), "{words} in {text}");
+        assert!(text.contains(expected), "{expected} in {text}");
     }
     let plan: Value = serde_json::from_str(&dry(&["--json", "--price", "in=1,out=0"])).expect("JSON");
     assert_eq!((&plan["unbounded_outputs"], &plan["too_large"]), (&2.into(), &json!({"items": 1, "first_line": 3})));

@@ -10,8 +10,9 @@ fn a_chart_names_what_is_drawn() {
         finish(job.paceline().args("sim run --scenario n10-30 --policy aws-inf --chart chart.svg".split(' ')));
     assert_eq!(code, 0, "{log}");
     let chart = std::fs::read_to_string(job.path("chart.svg")).expect("a picture");
-    for words in ["n10-30 under aws-inf, 1 client", "admitted", "refused", "capacity", "the policy&apos;s own rate"] {
-        assert!(chart.contains(words), "{words}");
+    for expected in ["n10-30 under aws-inf, 1 client", "admitted", "refused", "capacity", "the policy&apos;s own rate"]
+    {
+        assert!(chart.contains(expected), "{expected}");
     }
     let (code, log) = finish(job.paceline().args("sim run --scenario n10-30 --chart chart.gif".split(' ')));
     assert!(code == 2 && log.contains("expected a name that ends in .svg or .png"), "{log}");
@@ -39,8 +40,8 @@ fn a_chart_of_a_comparison_names_every_policy_and_who_leaves_items_undone() {
     let (code, log) = finish(job.paceline().args(compare.split(' ')));
     assert_eq!(code, 0, "{log}");
     let chart = std::fs::read_to_string(job.path("chart.svg")).expect("a picture");
-    for words in ["auto\n", "known\n", "openai (71 % not done)\n", "leave items undone\n"] {
-        assert!(chart.contains(words), "{words}");
+    for expected in ["auto\n", "known\n", "openai (71 % not done)\n", "leave items undone\n"] {
+        assert!(chart.contains(expected), "{expected}");
     }
 }
 
@@ -51,8 +52,9 @@ fn the_classic_graph_is_drawn_in_both_forms() {
     let (code, log) = finish(job.paceline().arg("sim").args(args));
     assert_eq!(code, 0, "{log}");
     let svg = std::fs::read_to_string(job.path("delay.svg")).expect("a picture");
-    for words in ["The climb ends at 291.9 ms; later delays above 60 ms succeed.", "succeeded", "failed", "required"] {
-        assert!(svg.contains(words), "{words}");
+    for expected in ["The climb ends at 291.9 ms; later delays above 60 ms succeed.", "succeeded", "failed", "required"]
+    {
+        assert!(svg.contains(expected), "{expected}");
     }
     let png = std::fs::read(job.path("delay.png")).expect("a picture");
     assert!(png.starts_with(b"\x89PNG"));
@@ -60,13 +62,13 @@ fn the_classic_graph_is_drawn_in_both_forms() {
 
 #[test]
 fn a_picture_that_cannot_be_is_said_before_the_work() {
-    for (args, words) in [
+    for (args, expected) in [
         (&["compare", "--chart", "nowhere/x.svg"][..], "cannot write nowhere/x.svg: there is no folder nowhere"),
         (&["run", "--scenario", "n10-30", "--trace", "x.svg", "--chart", "x.svg"], "cannot write two things to x.svg"),
         (&["responsive", "--csv", "x", "--svg", "x"], "cannot write two things to x"),
         (&["responsive", "--svg", "x.png"], "that is a name of the other form: use --png"),
     ] {
         let (code, log) = finish(Job::new(0).paceline().arg("sim").args(args));
-        assert!(code == 2 && log.contains(words), "{args:?}: {log}");
+        assert!(code == 2 && log.contains(expected), "{args:?}: {log}");
     }
 }

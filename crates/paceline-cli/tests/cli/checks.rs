@@ -1,7 +1,7 @@
 //! Checked before the first call: each thing that can be wrong has its own words, exit code 2, no call, and leaves every
 //! file as it was.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
 use std::process::Command;
@@ -21,20 +21,20 @@ struct Case {
     input: &'static str,
     flags: &'static [&'static str],
     /// Standard error, less `error: `.
-    words: &'static str,
+    message: &'static str,
 }
 
-const fn case(what: &'static str, given: fn(&Job), words: &'static str) -> Case {
-    Case { what, given, input: "in.jsonl", flags: &[], words }
+const fn case(what: &'static str, given: fn(&Job), message: &'static str) -> Case {
+    Case { what, given, input: "in.jsonl", flags: &[], message }
 }
 
-const fn flags(what: &'static str, flags: &'static [&'static str], words: &'static str) -> Case {
-    Case { what, given: |_| {}, input: "in.jsonl", flags, words }
+const fn flags(what: &'static str, flags: &'static [&'static str], message: &'static str) -> Case {
+    Case { what, given: |_| {}, input: "in.jsonl", flags, message }
 }
 
 /// An input of another name.
-const fn from(input: &'static str, what: &'static str, given: fn(&Job), words: &'static str) -> Case {
-    Case { what, given, input, flags: &[], words }
+const fn from(input: &'static str, what: &'static str, given: fn(&Job), message: &'static str) -> Case {
+    Case { what, given, input, flags: &[], message }
 }
 
 /// The job is done, and `paceline` was told so.
@@ -55,12 +55,12 @@ fn touch(job: &Job, name: &str, seconds: u64) {
     file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)).expect("files have times");
 }
 
-fn input(job: &Job, bytes: &[u8]) {
+pub(crate) fn input(job: &Job, bytes: &[u8]) {
     fs::write(job.path("in.jsonl"), bytes).expect("writable");
 }
 
 /// Two lines of which the second is `bad`.
-fn second(job: &Job, bad: &str) {
+pub(crate) fn second(job: &Job, bad: &str) {
     input(job, format!("{}\n{bad}\n", line("good")).as_bytes());
 }
 
@@ -94,7 +94,7 @@ const INPUT: &[Case] = &[
         given: |job| second(job, r#"{"custom_id":"a","url":"/x","body":[1]}"#),
         input: "in.jsonl",
         flags: &["--upstream", "openai"],
-        words: "1 line of in.jsonl cannot be sent, so nothing was:\n  \
+        message: "1 line of in.jsonl cannot be sent, so nothing was:\n  \
                 line 2: invalid_body: body: missing or no object: expected the request body as for the live endpoint",
     },
     case(
@@ -114,7 +114,7 @@ const INPUT: &[Case] = &[
         |job| second(job, r#"{"custom_id":"a","url":"https://elsewhere.example/v1","body":{}}"#),
         "1 line of in.jsonl cannot be sent, so nothing was:\n  \
          line 2: invalid_url: url: `https://elsewhere.example/v1` is not below the upstream's address {server}: \
-         expected a path such as /v1/chat/completions; the address itself is set with --base-url or in paceline.toml",
+         expected a path such as /v1/chat/completions; the address itself is set with --base-url or in paceline.toml; with --scope host lines may name any host, which gets no key",
     ),
     case(
         "ids that repeat, also as a number",
@@ -232,7 +232,7 @@ const PLACES: &[Case] = &[
         given: |job| fs::write(job.path("diary"), "a diary".repeat(100)).expect("writable"),
         input: "in.jsonl",
         flags: &["--overwrite", "--journal", "diary"],
-        words: "diary is not a journal of paceline; move it away or name another journal",
+        message: "diary is not a journal of paceline; move it away or name another journal",
     },
     case(
         "a folder where the configuration belongs",
@@ -373,7 +373,7 @@ fn wrong_places_are_refused_in_their_own_words() {
 fn refuse(cases: &[Case]) {
     let server = Server::new(|_| Reply::ok());
     let mut wrong = Vec::new();
-    for Case { what, given, input, flags, words } in cases {
+    for Case { what, given, input, flags, message } in cases {
         let job = Job::new(3);
         given(&job);
         let before = files(&job);
@@ -383,8 +383,8 @@ fn refuse(cases: &[Case]) {
             command.args(["-o", "out.jsonl"]);
         }
         let (code, log) = finish(&mut command);
-        if without_size(&log.replace(&server.url(), "{server}")) != format!("error: {words}\n") {
-            wrong.push(format!("{what}\n is {log} not {words}"));
+        if without_size(&log.replace(&server.url(), "{server}")) != format!("error: {message}\n") {
+            wrong.push(format!("{what}\n is {log} not {message}"));
         }
         assert_eq!(code, 2, "{what}: {log}");
         assert_eq!(files(&job), before, "{what}: files changed");
@@ -402,7 +402,7 @@ fn without_size(log: &str) -> String {
 }
 
 /// The files of a job with their length and the checksum of their beginning.
-fn files(job: &Job) -> BTreeMap<String, (u64, u32)> {
+pub(crate) fn files(job: &Job) -> BTreeMap<String, (u64, u32)> {
     let entries = fs::read_dir(job.path("")).expect("a folder").map(|entry| entry.expect("an entry"));
     let about = entries.map(|entry| {
         let mut beginning = Vec::new();
@@ -415,163 +415,6 @@ fn files(job: &Job) -> BTreeMap<String, (u64, u32)> {
         (entry.file_name().to_string_lossy().into_owned(), (entry.metadata().expect("a file").len(), crc.sum()))
     });
     about.collect()
-}
-
-#[test]
-fn overwriting_begins_anew_and_only_with_an_input_that_can_be_sent() {
-    let server = Server::new(|arrival| if arrival.item == "c" { Reply::error(400, "no") } else { Reply::ok() });
-    let job = Job::with_input(&[line("a"), line("b"), line("c")].join("\n"));
-    assert_eq!(finish(&mut job.run(&server)).0, 1);
-    let before = files(&job);
-
-    second(&job, "{");
-    let (code, log) = finish(job.run(&server).arg("--overwrite"));
-    assert_eq!((code, server.count()), (2, 3), "{log}");
-    let mut after = files(&job);
-    after.insert("in.jsonl".to_owned(), before["in.jsonl"]);
-    assert_eq!(after, before, "what was paid for stays");
-
-    second(&job, &line("d"));
-    for calls in [5, 7] {
-        let (code, log) = finish(job.run(&server).arg("--overwrite"));
-        assert_eq!((code, server.count()), (0, calls), "{log}");
-        job.assert_adds_up(2);
-    }
-    assert!(!job.path("out.errors.jsonl").exists() && !job.path("out.journal.new").exists());
-    let (code, log) = finish(&mut job.run(&server));
-    assert_eq!((code, server.count()), (0, 7), "the new job goes on by itself: {log}");
-}
-
-#[test]
-fn bad_lines_are_skipped_when_asked_and_count_as_failed() {
-    for flag in ["--skip-bad-lines", "--no-check"] {
-        let server = Server::new(|_| Reply::ok());
-        let bad_url = r#"{"custom_id":"x","url":"nowhere","body":{}}"#;
-        let job = Job::with_input(&[&line("a"), "{", &line("b"), &line("a"), bad_url, &line("x")].join("\n"));
-        let run = || finish(job.run(&server).arg(flag));
-        let (code, log) = run();
-        assert_eq!((code, server.count()), (1, 2), "{log}");
-        assert_eq!(log.contains("line 4: duplicate_custom_id"), flag == "--skip-bad-lines", "{log}");
-        let errors = job.lines("out.errors.jsonl");
-        let told: Vec<_> = errors.iter().map(|line| (&line["custom_id"], &line["error"]["code"])).collect();
-        assert_eq!(
-            told,
-            [
-                (&Value::Null, &json!("invalid_json_line")),
-                (&Value::Null, &json!("duplicate_custom_id")),
-                (&json!("x"), &json!("invalid_url")),
-                (&Value::Null, &json!("duplicate_custom_id")),
-            ]
-        );
-        assert!(errors.iter().all(|line| line["response"].is_null()));
-        assert_eq!(
-            errors[1]["error"],
-            json!({"code": "duplicate_custom_id", "message": "the same custom_id as in line 1", "line": 4})
-        );
-        let rows = job.lines("out.report.jsonl");
-        assert_eq!((&rows[0]["custom_id"], &rows[0]["class"]), (&Value::Null, &json!("invalid")));
-        assert_eq!((rows.len(), &rows[2]["attempts"], &rows[2]["reason"]), (4, &json!(0), &json!("invalid")));
-        let summary = job.summary();
-        assert_eq!([&summary["input"], &summary["succeeded"], &summary["failed"]], [6, 2, 4]);
-
-        let (code, log) = run();
-        assert_eq!((code, server.count()), (1, 2), "{log}");
-        assert_eq!(job.lines("out.errors.jsonl"), errors, "nothing twice");
-        let (code, log) = finish(job.run(&server).args([flag, "--retry-failed"]));
-        assert_eq!((code, server.count()), (1, 2), "what cannot be sent is no failed call: {log}");
-        assert_eq!(job.lines("out.errors.jsonl"), errors);
-    }
-}
-
-#[test]
-fn without_a_check_calls_leave_while_the_input_is_read() {
-    const LINES: usize = 6_200;
-    let lines: Vec<_> = (0..LINES)
-        .map(|n| match n % 100 {
-            0 => line(&format!("item-{n}")),
-            1 => line("item-0"),
-            _ => "{".to_owned(),
-        })
-        .collect();
-    let good = LINES / 100;
-    let (server, job) = (Server::new(|_| Reply::ok()), Job::with_input(&lines.join("\n")));
-    let (code, log) = finish(job.run(&server).args(["--no-check", "--max-items", "1"]));
-    assert_eq!((code, server.count()), (3, 1), "{log}");
-    let (code, log) = finish(&mut job.run(&server));
-    assert_eq!((code, server.count()), (1, good), "a run reads on without being told again: {log}");
-    let summary = job.summary();
-    assert_eq!(
-        [&summary["input"], &summary["succeeded"], &summary["unread"]],
-        [&json!(LINES), &json!(good), &json!(false)]
-    );
-    let errors = job.lines("out.errors.jsonl");
-    let told: BTreeSet<_> = errors.iter().map(|error| error["error"]["line"].as_u64()).collect();
-    assert_eq!((errors.len(), told.len()), (LINES - good, LINES - good), "each once");
-    let repeated = errors.iter().filter(|error| error["error"]["code"] == "duplicate_custom_id").count();
-    assert_eq!(repeated, good);
-    let (code, log) = finish(job.run(&server).arg("--no-check"));
-    assert_eq!((code, server.count()), (1, good), "{log}");
-}
-
-#[test]
-fn skipped_lines_are_no_sign_that_everything_fails() {
-    let server = Server::new(|_| Reply::error(400, "no"));
-    let good: Vec<_> = (0..25).map(|n| line(&format!("item-{n}"))).collect();
-    let job = Job::with_input(&("{\n".repeat(30) + &good.join("\n")));
-    let (code, log) = finish(job.run(&server).args(["--skip-bad-lines", "--concurrency", "1"]));
-    assert_eq!(code, 3, "the twenty that were sent are: {log}");
-    let summary = job.summary();
-    assert_eq!([&summary["failed"], &summary["deferred"], &summary["calls"]], [30, 25, 20]);
-}
-
-#[test]
-fn a_changed_input_is_taken_up_when_asked_and_nothing_that_ended_is_lost() {
-    let server = Server::new(|arrival| match (arrival.item.as_str(), arrival.before) {
-        ("c", 0) => Reply::error(401, "invalid_api_key"),
-        ("b", _) => Reply::error(400, "no"),
-        _ => Reply::ok(),
-    });
-    let input_of = |items: &[&str]| items.iter().map(|item| line(item)).collect::<Vec<_>>().join("\n");
-    let job = Job::with_input(&input_of(&["a", "b", "c", "d"]));
-    let run = || {
-        let mut command = job.run(&server);
-        command.args(["--accept-changed-input", "--concurrency", "1", "--pace", "fixed"]);
-        command
-    };
-    // In the order of the input, so that a and b have ended when the key is refused at c.
-    for max in ["1", "1", "1"] {
-        finish(run().args(["--max-items", max]));
-    }
-    assert_eq!((job.lines("out.jsonl").len(), job.lines("out.errors.jsonl").len()), (1, 1));
-
-    let other_a = line("a").replace("\"m\"", "\"n\"");
-    for (text, words) in [
-        (input_of(&["x", "a", "c"]), "  the id of the former line 2 is gone\n"),
-        (
-            format!("{}\n{}\n{other_a}", line("b"), line("c")),
-            "  line 3: another request has the id of the former line 1\n",
-        ),
-    ] {
-        input(&job, text.as_bytes());
-        let before = files(&job);
-        let (code, log) = finish(&mut run());
-        assert_eq!(code, 2, "{log}");
-        assert!(log.contains(words), "{log}");
-        assert_eq!(files(&job)["out.jsonl"], before["out.jsonl"]);
-    }
-
-    // d is gone, e is new, c has another body, and everything stands elsewhere.
-    let other_c = line("c").replace("\"m\"", "\"n\"");
-    input(&job, format!("{}\n{other_c}\n\n{}\n{}\n", line("e"), line("b"), line("a")).as_bytes());
-    let calls = server.count();
-    let (code, log) = finish(&mut run());
-    assert_eq!((code, server.count() - calls), (1, 2), "{log}");
-    job.assert_adds_up(4);
-    assert_eq!(job.ended_ids(), ["\"a\"", "\"b\"", "\"c\"", "\"e\""]);
-    let rows = job.lines("out.report.jsonl");
-    assert!(rows.iter().any(|row| row["custom_id"] == "b" && row["state"] == "failed"), "{rows:?}");
-    let (code, log) = finish(&mut job.run(&server));
-    assert_eq!((code, server.count() - calls), (1, 2), "it is the job's input now: {log}");
 }
 
 /// The same command where no file may become larger than that: to a process it is a full disk.
@@ -626,19 +469,4 @@ fn a_disk_that_is_full_at_the_start_begins_nothing() {
         )
     );
     assert_eq!((files(&job), server.count()), (before, 0));
-}
-
-#[test]
-fn what_editors_and_other_systems_leave_in_a_file_is_accepted() {
-    let server = Server::new(|_| Reply::ok());
-    let (a, b) = (line("a"), line("b"));
-    for text in
-        [format!("\u{feff}{a}\n{b}\n"), format!("{a}\r\n{b}\r\n"), format!("\n\n{a}\n  \n{b}\n\n"), format!("{a}\n{b}")]
-    {
-        let job = Job::with_input(&text);
-        let (code, log) = finish(&mut job.run(&server));
-        assert_eq!(code, 0, "{text:?}: {log}");
-        job.assert_adds_up(2);
-    }
-    assert_eq!(server.count(), 8);
 }

@@ -78,10 +78,24 @@ fn objects_fill_a_template_and_a_table_may_be_bodies() {
 }
 
 #[test]
+fn a_parquet_file_is_refused_with_the_command_that_makes_lines_of_it() {
+    let server = Server::new(|_| Reply::ok());
+    for (name, flags) in [("in.parquet", &[][..]), ("in.csv", &CHAT)] {
+        let job = job_of(name, "PAR1\u{15}\u{4}");
+        let (code, log) = run(&job, &server, name, flags);
+        let duckdb = format!("duckdb -c \"COPY (FROM '{name}') TO 'in.jsonl' (FORMAT json)\"");
+        assert!(code == 2 && log.contains("it is a Parquet file") && log.contains(&duckdb), "{code} {log}");
+    }
+    let job = job_of("in.txt", "PAR");
+    let (code, log) = run(&job, &server, "in.txt", &CHAT);
+    assert_eq!((code, bodies(&server)), (0, vec![asked("PAR")]), "a short prompt is one: {log}");
+}
+
+#[test]
 fn what_makes_no_request_is_refused_by_row_and_name() {
     let server = Server::new(|_| Reply::ok());
     let template = |template: &'static str| [&CHAT[..], &["--prompt-template", template]].concat();
-    let cases: [(&str, &str, Vec<&str>, &str); 11] = [
+    let cases: [(&str, &str, Vec<&str>, &str); 13] = [
         (
             "in.csv",
             "id,prompt\n0,\"Rome\n1,Bern\n",
@@ -94,12 +108,12 @@ fn what_makes_no_request_is_refused_by_row_and_name() {
             CHAT.to_vec(),
             "in.csv: line 3: text behind a closing quote (it was opened in line 2)",
         ),
-        ("in.csv", "id,prompt\n0,\n", CHAT.to_vec(), "in.csv: row 1: its prompt is empty"),
+        ("in.csv", "id,prompt\n0,\n", CHAT.to_vec(), "in.csv: row 1 (line 2): its prompt is empty"),
         (
             "in.csv",
             "a,b\n1,2\n1\n",
             CHAT.to_vec(),
-            "in.csv: row 1: no text in a column prompt: name one with --prompt-template; it has a, b",
+            "in.csv: row 1 (line 2): no text in a column prompt: name one with --prompt-template; it has a, b",
         ),
         (
             "in.csv",
@@ -108,7 +122,19 @@ fn what_makes_no_request_is_refused_by_row_and_name() {
             "in.csv: line 3: expected 2 columns, as the header has, and found 1",
         ),
         ("in.csv", "a,a\n1,2\n", CHAT.to_vec(), "in.csv: its header names the column \"a\" twice"),
-        ("in.csv", "a,b\n1,2\n", template("{{ c }}"), "the row has a, b"),
+        (
+            "in.csv",
+            "a,b\n\"1\n\",2\n3,4\n",
+            template("{{ a }}\n{% if d is defined %}{{ d }}{% endif %}\n{{ c }}: {{ a }}"),
+            "in.csv: row 1 (line 2): --prompt-template line 3: no value for {{ c }}; the row has a, b",
+        ),
+        (
+            "in.jsonl",
+            "{\"a\": {\"b\": 1}}\n{\"a\": {\"c\": 1}}\n",
+            template("{{ a.b }}"),
+            "in.jsonl: row 2: --prompt-template line 1: no value for {{ a.b }}; the row has a",
+        ),
+        ("in.csv", "a,b\n1,2\n", template("{{ a | int + b }}"), "--prompt-template line 1: "),
         ("in.csv", "a,b\n1,2\n", template("{{ a"), "--prompt-template: syntax error"),
         ("in.txt", "hello\n", vec!["--endpoint", "/v1/chat/completions"], "prompts need a model: name it with --model"),
         (
@@ -119,10 +145,10 @@ fn what_makes_no_request_is_refused_by_row_and_name() {
         ),
         ("in.jsonl", "{}\n", CHAT.to_vec(), "--model makes requests of prompts: expected --prompt-template beside it"),
     ];
-    for (name, text, flags, words) in cases {
+    for (name, text, flags, expected) in cases {
         let job = job_of(name, text);
         let (code, log) = run(&job, &server, name, &flags);
-        assert!(code == 2 && log.contains(words), "{words}: {code} {log}");
+        assert!(code == 2 && log.contains(expected), "{expected}: {code} {log}");
     }
     assert_eq!(server.count(), 0);
 }

@@ -10,7 +10,7 @@ use crate::support::{Job, Reply, Server};
 const FILLER: u32 = 6_400;
 
 /// Runs a script in a folder `disk`, which is a disk of 8 MiB with a file that fills most of it, and the input. The script calls
-/// `job`. What is on the disk at the end is copied to `kept`.
+/// `job`, or `tasks` and `requests`. What is on the disk at the end is copied to `kept`.
 fn on_a_small_disk(job: &Job, flags: &str, script: &str, server: &Server) -> (Output, Vec<Value>) {
     for folder in ["disk", "kept"] {
         std::fs::create_dir(job.path(folder)).expect("a folder");
@@ -20,7 +20,9 @@ fn on_a_small_disk(job: &Job, flags: &str, script: &str, server: &Server) -> (Ou
     let script = format!(
         "mount -t tmpfs -o size=8m tmpfs disk || exit 99
          head -c {FILLER}k /dev/zero > disk/filler
-         job() {{ {paceline} run in.jsonl -o disk/out.jsonl --base-url {url} --concurrency 4 --pace none {flags} \"$@\"; }}
+         job() {{ {paceline} run in.jsonl -o disk/out.jsonl --base-url {url} --pace none {flags} \"$@\"; }}
+         tasks() {{ {paceline} tasks \"$@\" --store disk/work.db; }}
+         requests() {{ tasks run --http --base-url {url} --concurrency 4 --pace none -o disk/out.jsonl \"$@\"; }}
          {script}
          cp disk/out* kept/
          exit $code"
@@ -53,7 +55,7 @@ fn answers_wait_in_memory_until_there_is_room() {
             case "$line" in *"is full"*) rm disk/filler;; esac
         done < told &
         job 2> told; code=$?; wait"#;
-    let (output, results) = on_a_small_disk(&job, "", script, &server);
+    let (output, results) = on_a_small_disk(&job, "--concurrency 4", script, &server);
     let log = std::fs::read_to_string(job.path("seen")).unwrap_or_default();
     assert_eq!(output.status.code(), Some(0), "{log} {output:?}");
     assert!(log.contains("nothing new starts") && log.contains("has room again"), "{log}");
@@ -66,12 +68,12 @@ fn a_disk_that_stays_full_ends_the_run_with_its_summary_and_the_same_command_goe
     let (server, job) = (large_answers(), Job::new(ITEMS));
     let script = "job --summary kept/first.json 2> kept/first; test $? = 3 || exit 98
         rm disk/filler; job 2> kept/second; code=$?";
-    let (output, results) = on_a_small_disk(&job, "--max-wait 300ms", script, &server);
+    let (output, results) = on_a_small_disk(&job, "--concurrency 4 --max-wait 300ms", script, &server);
     let log = std::fs::read_to_string(job.path("kept/first")).unwrap_or_default();
     let second = std::fs::read_to_string(job.path("kept/second")).unwrap_or_default();
     assert_eq!(output.status.code(), Some(0), "{log} {second} {output:?}");
-    for words in ["is full", "DEFERRED", "continue with:"] {
-        assert!(log.contains(words), "{words}: {log}");
+    for expected in ["is full", "DEFERRED", "continue with:"] {
+        assert!(log.contains(expected), "{expected}: {log}");
     }
     let first: Value =
         serde_json::from_slice(&std::fs::read(job.path("kept/first.json")).expect("told")).expect("JSON");
@@ -92,4 +94,38 @@ fn a_disk_without_room_begins_nothing() {
     assert_eq!(output.status.code(), Some(0), "{log} {output:?}");
     assert!(log.contains("the disk of disk is full"), "{log}");
     assert_done(3, &results, &server);
+}
+
+#[test]
+fn no_call_leaves_whose_answer_will_have_no_room() {
+    const ITEMS: usize = 60;
+    let (server, job) = (large_answers(), Job::new(ITEMS));
+    // All would leave at once.
+    let script = "job --summary kept/first.json 2> kept/first; test $? = 3 || exit 98
+        rm disk/filler; job 2> kept/second; code=$?";
+    let (output, results) = on_a_small_disk(&job, "--concurrency 60 --max-wait 300ms", script, &server);
+    let log = std::fs::read_to_string(job.path("kept/first")).unwrap_or_default();
+    assert_eq!(output.status.code(), Some(0), "{log} {output:?}");
+    assert!(log.contains("is full"), "{log}");
+    assert_done(ITEMS, &results, &server);
+}
+
+#[test]
+fn durable_requests_wait_for_room_and_lose_no_answer() {
+    const ITEMS: usize = 60;
+    let (server, job) = (large_answers(), Job::new(ITEMS));
+    let lines =
+        job.lines("in.jsonl").into_iter().map(|line| json!({"key": line["custom_id"], "payload": line}).to_string());
+    std::fs::write(job.path("tasks.jsonl"), lines.collect::<Vec<_>>().join("\n")).expect("a file");
+    let script = "tasks add --from tasks.jsonl || exit 97
+        requests --max-wait 1s 2> kept/first; test $? = 3 || exit 98
+        cp disk/out.jsonl kept/first.jsonl; rm disk/filler; requests 2> kept/second; code=$?";
+    let (output, results) = on_a_small_disk(&job, "", script, &server);
+    let log = std::fs::read_to_string(job.path("kept/first")).unwrap_or_default();
+    let second = std::fs::read_to_string(job.path("kept/second")).unwrap_or_default();
+    assert_eq!(output.status.code(), Some(0), "{log} {second} {output:?}");
+    assert!(log.contains("is full") && log.contains("nothing new starts") && log.contains("continue with:"), "{log}");
+    let first = job.lines("kept/first.jsonl").len();
+    assert!((1..ITEMS).contains(&first), "{first}: {log}");
+    assert_done(ITEMS, &results, &server);
 }

@@ -64,8 +64,8 @@ fn a_last_line_that_is_cut_off_is_left_out() {
     std::fs::write(job.path("old.jsonl"), &lines[..lines.len() - 9]).expect("writable");
     let (code, log) = finish(job.run(&server).args(["--done", "old.jsonl"]));
     assert_eq!((code, server.count()), (0, 1), "{log}");
-    let told = "2 answers taken over from old.jsonl; 1 line cut off at the end, whose item is sent";
-    assert!(log.contains(told), "{log}");
+    let notice = "2 answers taken over from old.jsonl; 1 line cut off at the end, whose item is sent";
+    assert!(log.contains(notice), "{log}");
     job.assert_adds_up(3);
 
     let job = Job::new(3);

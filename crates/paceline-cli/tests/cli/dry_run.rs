@@ -32,13 +32,13 @@ fn says_what_there_is_to_do_and_leaves_nothing() {
     let before = files(&job);
     let (code, text, log) = dry_run(&job, &server, &["--limit", "60rpm", "--burst", "1", "--max-items", "10"]);
     assert_eq!(code, Some(0), "{log}");
-    for words in [
+    for expected in [
         "in.jsonl: 100 items\n",
         "large: 75 items, about 4,650 tokens in, up to 7,500 out",
         "at least 1m 39s",
         "at most 10 items",
     ] {
-        assert!(text.contains(words), "{words} in {text}");
+        assert!(text.contains(expected), "{expected} in {text}");
     }
     assert_eq!((server.count(), &files(&job)), (0, &before));
 

@@ -105,7 +105,7 @@ fn an_upstream_of_the_configuration_brings_its_rules() {
 
 #[test]
 fn what_cannot_be_explained_is_refused_with_words() {
-    for (args, input, words) in [
+    for (args, input, expected) in [
         (&["--provider", "nobody"][..], THROTTLE, &["nobody", "openai", "paceline.toml"][..]),
         (&["missing.txt"], "", &["missing.txt", "cannot be read"]),
         (&[], "", &["standard input", "curl -i"]),
@@ -116,7 +116,7 @@ fn what_cannot_be_explained_is_refused_with_words() {
     ] {
         let (code, out, log) = explain(&Job::new(0), args, input);
         assert_eq!((code, &*out), (2, ""), "{args:?} {log}");
-        assert!(words.iter().all(|word| log.contains(word)), "{words:?} in {log}");
+        assert!(expected.iter().all(|word| log.contains(word)), "{expected:?} in {log}");
     }
     let (code, _) = finish(Job::new(0).paceline().args(["explain", "--jsonl", "--bogus"]));
     assert_eq!(code, 2);

@@ -25,7 +25,7 @@ fn of_every_command() {
 fn of_every_wrong_turn() {
     let job = Job::new(1);
     let run = ["run", "in.jsonl", "-o", "out.jsonl"];
-    let mut told = String::new();
+    let mut output_text = String::new();
     for more in [
         &["run", "in.jsonl"][..],
         &run,
@@ -43,7 +43,7 @@ fn of_every_wrong_turn() {
     ] {
         let (code, log) = finish(job.paceline().args(more).env("COLUMNS", "120"));
         assert_eq!(code, 2, "{log}");
-        told += &format!("$ paceline {}\n{log}\n", more.join(" "));
+        output_text += &format!("$ paceline {}\n{log}\n", more.join(" "));
     }
-    insta::assert_snapshot!("wrong_turns", told);
+    insta::assert_snapshot!("wrong_turns", output_text);
 }

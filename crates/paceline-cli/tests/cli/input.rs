@@ -14,7 +14,7 @@ use crate::support::{Job, Reply, Server, finish, line, start};
 fn bad_lines_are_named_and_nothing_is_sent() {
     let server = Server::new(|_| Reply::ok());
     let twice = [line("a"), line("b"), line("a")].join("\n");
-    for (input, words) in [
+    for (input, expected) in [
         ("{\"custom_id\": \"a\"\n", &["line 1: invalid_json_line"][..]),
         ("", &["empty_file"]),
         ("\n\n", &["empty_file"]),
@@ -26,7 +26,7 @@ fn bad_lines_are_named_and_nothing_is_sent() {
         let job = Job::with_input(input);
         let (code, log) = finish(&mut job.run(&server));
         assert_eq!(code, 2, "{log}");
-        assert!(words.iter().all(|word| log.contains(word)), "{words:?} in {log}");
+        assert!(expected.iter().all(|word| log.contains(word)), "{expected:?} in {log}");
         assert!(!job.path("out.jsonl").exists() && !job.path("out.journal").exists());
     }
     assert_eq!(server.count(), 0);
@@ -36,7 +36,7 @@ fn bad_lines_are_named_and_nothing_is_sent() {
 fn wrong_knobs_are_named_before_any_call() {
     let server = Server::new(|_| Reply::ok());
     let job = Job::new(3);
-    for (flags, variables, words) in [
+    for (flags, variables, expected) in [
         (&["--burst", "0"][..], &[][..], &["--burst", "\"0\""][..]),
         (&["--limit", "-5rpm"], &[], &["--limit", "-5rpm"]),
         (&["--limit", "ten rpm"], &[], &["--limit", "ten rpm"]),
@@ -56,7 +56,7 @@ fn wrong_knobs_are_named_before_any_call() {
     ] {
         let (code, log) = finish(job.run(&server).args(flags).envs(variables.iter().copied()));
         assert_eq!(code, 2, "{flags:?} {variables:?}: {log}");
-        assert!(words.iter().all(|word| log.contains(word)), "{words:?} in {log}");
+        assert!(expected.iter().all(|word| log.contains(word)), "{expected:?} in {log}");
     }
     assert_eq!(server.count(), 0);
     assert!(!job.path("out.journal").exists());
@@ -67,7 +67,7 @@ fn nothing_that_was_paid_for_or_given_is_overwritten() {
     let server = Server::new(|_| Reply::ok());
     let job = Job::new(3);
     let input = std::fs::read(job.path("in.jsonl")).expect("the input");
-    for (flags, words) in [
+    for (flags, expected) in [
         (["--summary", "in.jsonl"], ["summary", "input"]),
         (["--summary", "out.jsonl"], ["results", "summary"]),
         (["--summary", "out.journal"], ["journal", "summary"]),
@@ -84,7 +84,7 @@ fn nothing_that_was_paid_for_or_given_is_overwritten() {
         command.args(["run", "in.jsonl", "-o", "out.jsonl", "--base-url", &server.url()]);
         let (code, log) = finish(command.args(flags));
         assert_eq!(code, 2, "{flags:?}: {log}");
-        assert!(words.iter().all(|word| log.contains(word)), "{words:?} in {log}");
+        assert!(expected.iter().all(|word| log.contains(word)), "{expected:?} in {log}");
     }
     assert_eq!(std::fs::read(job.path("in.jsonl")).expect("the input"), input);
     assert_eq!(server.count(), 0);

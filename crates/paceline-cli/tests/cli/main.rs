@@ -3,8 +3,10 @@
 mod access;
 mod answers;
 mod attribution;
+mod bad_lines;
 mod bounds;
 mod budget;
+mod changed_input;
 #[cfg(feature = "charts")]
 mod charts;
 mod checks;
@@ -14,11 +16,15 @@ mod disk;
 mod done;
 mod dry_run;
 mod ends;
+#[cfg(unix)]
+mod expected;
 mod explain;
 #[cfg(unix)]
 mod files;
 mod forms;
 mod help;
+#[cfg(unix)]
+mod hosts;
 mod input;
 mod order;
 mod outage;
@@ -26,6 +32,7 @@ mod partial;
 #[cfg(feature = "charts")]
 mod pictures;
 mod plan;
+mod response_headers;
 mod resume;
 mod rewritten;
 mod secrets;

@@ -21,8 +21,8 @@ fn a_certificate_that_is_not_trusted_stops_the_job_and_costs_no_item() {
     authority.put_into(&job);
     let (code, log) = finish(&mut job.run(&server));
     assert_eq!((code, server.count()), (3, 0), "{log}");
-    for words in [&server.url(), "signed by an authority that is not trusted here", "ca_file (--ca-file)"] {
-        assert!(log.contains(words), "{words}: {log}");
+    for expected in [&server.url(), "signed by an authority that is not trusted here", "ca_file (--ca-file)"] {
+        assert!(log.contains(expected), "{expected}: {log}");
     }
     assert!(!log.contains("invalid peer certificate") && !log.contains("backing off"), "{log}");
     let summary = job.summary();
@@ -39,7 +39,7 @@ fn what_is_wrong_with_a_certificate_is_said_in_plain_words() {
     let plain = Server::new(answer);
     let other = Server::tls(authority.server("other.example", false), answer);
     let strict = Server::tls(authority.server("localhost", true), answer);
-    for (url, words) in [
+    for (url, expected) in [
         (plain.url().replace("http:", "https:"), "does not speak TLS there"),
         (other.url(), "is for another host"),
         (strict.url(), "asks for a client certificate"),
@@ -49,7 +49,7 @@ fn what_is_wrong_with_a_certificate_is_said_in_plain_words() {
         let mut command = job.paceline();
         command.args(["run", "in.jsonl", "-o", "out.jsonl", "--ca-file", "ca.pem", "--base-url", &url]);
         let (code, log) = finish(&mut command);
-        assert!(code == 3 && log.contains(words), "{url}: {log}");
+        assert!(code == 3 && log.contains(expected), "{url}: {log}");
     }
 }
 

@@ -83,9 +83,9 @@ fn an_interruption_before_the_first_call_sends_nothing_and_leaves_nothing() {
     interrupt(child.id());
     let ended = child.wait_with_output().expect("it ends");
     drop(stdin);
-    let words = String::from_utf8_lossy(&ended.stderr).into_owned();
-    assert_eq!((ended.status.code(), server.count()), (Some(3), 0), "{words}");
-    assert!(words.contains("nothing was sent"), "{words}");
+    let text = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert_eq!((ended.status.code(), server.count()), (Some(3), 0), "{text}");
+    assert!(text.contains("nothing was sent"), "{text}");
     let left: Vec<_> = std::fs::read_dir(job.path("")).expect("a folder").flatten().map(|it| it.file_name()).collect();
     assert_eq!(left, ["in.jsonl"]);
 }

@@ -145,7 +145,7 @@ fn a_failed_item_is_sent_as_its_line_stands_now() {
     let results = std::fs::read(job.path("out.jsonl")).expect("results");
 
     let rewrite = |lines: &[String]| std::fs::write(job.path("in.jsonl"), lines.join("\n") + "\n").expect("writable");
-    for (lines, words) in [
+    for (lines, expected) in [
         (
             vec![wrong(0), good(1), good(2), wrong(3), good(4)],
             "line 1: another request has the id of the former line 1",
@@ -156,7 +156,7 @@ fn a_failed_item_is_sent_as_its_line_stands_now() {
         rewrite(&lines);
         let (code, log) = run(&["--retry-failed"]);
         assert_eq!((code, server.count()), (2, 4), "{log}");
-        assert!(log.contains("not of failed items, so nothing was sent") && log.contains(words), "{log}");
+        assert!(log.contains("not of failed items, so nothing was sent") && log.contains(expected), "{log}");
         assert_eq!(job.lines("out.errors.jsonl").len(), 3);
     }
 

@@ -123,9 +123,9 @@ fn the_classic_graph_is_written_to_the_nanosecond() {
 
 #[test]
 fn the_summary_of_the_responsive_delay_names_what_happened() {
-    let words = sim(&CLASSIC.split_whitespace().collect::<Vec<_>>());
-    assert!(words.starts_with("63 of 90 requests succeeded\n") && words.contains("7,546.067 ms"), "{words}");
-    assert!(words.lines().all(|line| line.len() <= 80), "{words}");
+    let text = sim(&CLASSIC.split_whitespace().collect::<Vec<_>>());
+    assert!(text.starts_with("63 of 90 requests succeeded\n") && text.contains("7,546.067 ms"), "{text}");
+    assert!(text.lines().all(|line| line.len() <= 80), "{text}");
     let job = Job::new(0);
     let (code, log) = finish(job.paceline().args(["sim", "responsive", "--up", "0.5"]));
     assert!(code == 2 && log.contains("responsive.up is 0.5, expected a number above 1"), "{log}");
@@ -212,7 +212,7 @@ fn a_run_that_cannot_be_made_is_told_after_those_that_can() {
 #[test]
 fn what_cannot_be_is_said_before_the_work() {
     let too_many = u64::MAX.to_string();
-    for (args, words) in [
+    for (args, text) in [
         (&["run", "--scenario", "n10-30", "--trace", "."][..], "cannot write .: it is a folder"),
         (&["responsive", "--csv", "nowhere/x"], "cannot write nowhere/x: there is no folder nowhere"),
         (&["run", "--scenario", "n10-30", "--policy", "slow"], "known, or a preset: "),
@@ -221,7 +221,7 @@ fn what_cannot_be_is_said_before_the_work() {
         (&["plan", "--items", "5", "--upstream", "mock", "--tokens", &too_many], "is not in 0..=1000000000"),
     ] {
         let (code, log) = finish(Job::new(0).paceline().arg("sim").args(args));
-        assert!(code == 2 && log.contains(words), "{args:?}: {log}");
+        assert!(code == 2 && log.contains(text), "{args:?}: {log}");
     }
 }
 
@@ -255,7 +255,7 @@ fn without_charts_a_picture_is_refused_with_the_way_to_get_one() {
         &["responsive", "--png", "x.png"],
     ] {
         let (code, log) = finish(Job::new(0).paceline().arg("sim").args(args));
-        let told = log.contains("`cargo install --path crates/paceline-cli --features charts`");
-        assert!(code == 2 && told, "{args:?}: {log}");
+        let is_shown = log.contains("`cargo install --path crates/paceline-cli --features charts`");
+        assert!(code == 2 && is_shown, "{args:?}: {log}");
     }
 }

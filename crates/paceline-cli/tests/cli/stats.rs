@@ -112,11 +112,14 @@ fn watching_ends_with_the_job_or_with_its_run() {
     assert_eq!(finish(job.run(&server).args(["--max-items", "1"])).0, 3);
     // As a killed run leaves it.
     std::fs::write(job.path("out.journal.lock"), "4294967295\n").expect("writable");
-    let told = output(job.paceline().args(["stats", "--watch"]));
-    assert!(told.contains("2 waiting") && told.ends_with("the same command goes on with it\n"), "{told}");
+    let output_text = output(job.paceline().args(["stats", "--watch"]));
+    assert!(
+        output_text.contains("2 waiting") && output_text.ends_with("the same command goes on with it\n"),
+        "{output_text}"
+    );
     assert_eq!(finish(&mut job.run(&server)).0, 0);
-    let told = output(job.paceline().args(["stats", ".", "--watch"]));
-    assert!(told.contains("3 succeeded") && !told.contains("no run works"), "{told}");
+    let output_text = output(job.paceline().args(["stats", ".", "--watch"]));
+    assert!(output_text.contains("3 succeeded") && !output_text.contains("no run works"), "{output_text}");
 }
 
 /// Where nothing can be written nothing was told.

@@ -17,8 +17,8 @@ fn check_says_where_each_value_came_from() {
         .expect("writable");
     let text =
         output(job.paceline().args(["check", "--concurrency", "7"]).env("PACELINE_UPSTREAM__MINE__RETRY__BASE", "2s"));
-    for words in ["paceline.toml, line 3", "flag --concurrency", "PACELINE_UPSTREAM__MINE__RETRY__BASE", "default"] {
-        assert!(text.contains(words), "{words} in {text}");
+    for expected in ["paceline.toml, line 3", "flag --concurrency", "PACELINE_UPSTREAM__MINE__RETRY__BASE", "default"] {
+        assert!(text.contains(expected), "{expected} in {text}");
     }
     let json: Value = serde_json::from_str(&output(job.paceline().args(["check", "--json"]))).expect("JSON");
     assert_eq!(json["upstream"], "mine");
@@ -76,9 +76,9 @@ fn a_knob_that_does_not_act_under_the_pace_is_said_to() {
         text.contains("\npace auto: learns the limit, ") && text.contains(", at most 50 calls in flight "),
         "{text}"
     );
-    let (_, idle) = text.split_once("does not act under this pace:\n").expect("told apart");
-    let told: Vec<_> = idle.lines().map(|line| line.split_whitespace().next().unwrap_or_default()).collect();
-    assert_eq!(told, ["concurrency.kind", "concurrency.floor"], "{idle}");
+    let (_, idle) = text.split_once("does not act under this pace:\n").expect("a list of its own");
+    let idle_keys: Vec<_> = idle.lines().map(|line| line.split_whitespace().next().unwrap_or_default()).collect();
+    assert_eq!(idle_keys, ["concurrency.kind", "concurrency.floor"], "{idle}");
     let json: Value = serde_json::from_str(&output(job.paceline().args(["check", "--json"]))).expect("JSON");
     assert_eq!(json["idle"]["concurrency.floor"]["value"], "5");
     assert!(!output(job.paceline().args(["check", "--pace", "aimd"])).contains("does not act"));

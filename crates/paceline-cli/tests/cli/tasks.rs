@@ -20,14 +20,14 @@ fn tasks(job: &Job, command: &str, more: &[&str]) -> Command {
 }
 
 /// What it prints when it succeeds.
-fn told(command: &mut Command) -> String {
+fn stdout_of(command: &mut Command) -> String {
     let output = command.output().expect("the binary runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).expect("text")
 }
 
 fn add(job: &Job, more: &[&str]) -> String {
-    told(&mut tasks(job, "add", more))
+    stdout_of(&mut tasks(job, "add", more))
 }
 
 /// The same with `input` on its standard input.
@@ -89,20 +89,20 @@ fn worked(more: usize) -> Job {
 }
 
 fn json_of(job: &Job, command: &str, more: &[&str]) -> Value {
-    serde_json::from_str(&told(tasks(job, command, more).arg("--json"))).expect("JSON")
+    serde_json::from_str(&stdout_of(tasks(job, command, more).arg("--json"))).expect("JSON")
 }
 
 /// The first words of each line of a table.
-fn words(table: &str, count: usize) -> Vec<String> {
+fn columns(table: &str, count: usize) -> Vec<String> {
     table.lines().map(|line| line.split_whitespace().take(count).collect::<Vec<_>>().join(" ")).collect()
 }
 
 #[test]
 fn list_says_where_each_item_stands_in_80_columns() {
     let job = worked(1);
-    let table = told(&mut tasks(&job, "list", &[]));
+    let table = stdout_of(&mut tasks(&job, "list", &[]));
     assert_eq!(
-        words(&table, 6),
+        columns(&table, 6),
         [
             "KEY STATE SENDS DUE, WHY LAST",
             "fine-0 succeeded 1",
@@ -115,11 +115,12 @@ fn list_says_where_each_item_stands_in_80_columns() {
         ]
     );
     assert!(table.lines().all(|line| line.chars().count() <= 80) && !table.contains('\u{1b}'), "{table}");
-    let chosen = told(&mut tasks(&job, "list", &["--state", "failed", "--state", "waiting", "--group", "default"]));
-    assert_eq!(words(&chosen, 1), ["KEY", "wrong", "broken", "later", "never"]);
-    assert_eq!(words(&told(&mut tasks(&job, "list", &["--limit", "2"])), 1), ["KEY", "fine-0", "wrong"]);
-    assert_eq!(told(&mut tasks(&job, "list", &["--state", "skipped"])), "no such items\n");
-    assert_eq!(told(&mut tasks(&job, "list", &["--state", "skipped", "--json"])), "");
+    let chosen =
+        stdout_of(&mut tasks(&job, "list", &["--state", "failed", "--state", "waiting", "--group", "default"]));
+    assert_eq!(columns(&chosen, 1), ["KEY", "wrong", "broken", "later", "never"]);
+    assert_eq!(columns(&stdout_of(&mut tasks(&job, "list", &["--limit", "2"])), 1), ["KEY", "fine-0", "wrong"]);
+    assert_eq!(stdout_of(&mut tasks(&job, "list", &["--state", "skipped"])), "no such items\n");
+    assert_eq!(stdout_of(&mut tasks(&job, "list", &["--state", "skipped", "--json"])), "");
 }
 
 /// Chinese letters are two columns wide, accents that join a letter none, and a family is one letter.
@@ -130,13 +131,13 @@ fn wide_letters_keep_tables_in_their_columns() {
     let payload = "服务器太忙,请稍后再试。".repeat(9);
     let lines = keys.iter().map(|key| format!("{}\n", json!({"key": key, "payload": payload, "not_before": "2h"})));
     assert_eq!(add_from(&job, &lines.collect::<String>()).0, 0);
-    let (list, report) = (told(&mut tasks(&job, "list", &[])), told(&mut tasks(&job, "report", &[])));
+    let (list, report) = (stdout_of(&mut tasks(&job, "list", &[])), stdout_of(&mut tasks(&job, "report", &[])));
     let rows = |table: &str, state: &str| -> Vec<usize> {
         let columns = table.lines().filter_map(|line| Some(line.split_once(&format!(" {state} "))?.0.width()));
         columns.collect()
     };
     assert_eq!((rows(&list, "waiting"), rows(&report, "deferred")), (vec![24; 4], vec![24; 4]), "{list}{report}");
-    let shown = told(&mut tasks(&job, "show", &[&keys[0]]));
+    let shown = stdout_of(&mut tasks(&job, "show", &[&keys[0]]));
     assert!((list + &report + &shown).lines().all(|line| line.width() <= 80), "{shown}");
     assert!(shown.replace("\n            ", "").contains(&payload), "{shown}");
 }
@@ -146,7 +147,7 @@ fn list_goes_on_beyond_its_first_page_until_its_reader_is_gone() {
     let job = Job::new(0);
     let lines: String = (0..2_500).map(|n| format!("{}\n", json!({"key": format!("k{n}"), "payload": n}))).collect();
     assert_eq!(add_from(&job, &lines).0, 0);
-    let all = told(tasks(&job, "list", &["--json", "--limit", "2300"]).stdin(Stdio::null()));
+    let all = stdout_of(tasks(&job, "list", &["--json", "--limit", "2300"]).stdin(Stdio::null()));
     let keys: Vec<Value> =
         all.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON")["key"].clone()).collect();
     assert_eq!(keys, (0..2_300).map(|n| Value::from(format!("k{n}"))).collect::<Vec<_>>());
@@ -168,7 +169,7 @@ fn show_tells_the_payload_and_every_decision() {
     assert_eq!(json!(actions), json!([[1, "retry"], [2, "retry"], [3, "retry"], [4, "fail"]]));
     assert!(decisions[..3].iter().all(|decision| decision["waited_s"].as_f64() >= Some(0.001)), "{decisions:?}");
     assert!(decisions[0]["not_before"].is_string() && decisions[3]["not_before"].is_null());
-    let text = told(&mut tasks(&job, "show", &["keyless"]));
+    let text = stdout_of(&mut tasks(&job, "show", &["keyless"]));
     assert!(
         text.starts_with("keyless\n  state     waiting (scope_stopped)\n  group     locked, priority 0\n"),
         "{text}"
@@ -204,15 +205,15 @@ fn a_report_replaces_a_file_and_nothing_else() {
     let job = worked(0);
     std::fs::write(job.path("real.txt"), "an old one").expect("room");
     std::os::unix::fs::symlink("real.txt", job.path("link.txt")).expect("a link");
-    told(&mut tasks(&job, "report", &["-o", "link.txt"]));
+    stdout_of(&mut tasks(&job, "report", &["-o", "link.txt"]));
     assert!(std::fs::read_to_string(job.path("real.txt")).expect("a report").starts_with("DEFERRED"));
     assert!(job.path("link.txt").is_symlink());
     // A pipe, whose place root could take like that of /dev/null.
     assert!(Command::new("mkfifo").arg(job.path("pipe")).status().expect("mkfifo").success());
     let mut reader = Command::new("cat").arg(job.path("pipe")).stdout(Stdio::piped()).spawn().expect("cat");
-    told(&mut tasks(&job, "report", &["-o", "pipe"]));
+    stdout_of(&mut tasks(&job, "report", &["-o", "pipe"]));
     let mut read = String::new();
-    reader.stdout.take().expect("a pipe").read_to_string(&mut read).expect("words");
+    reader.stdout.take().expect("a pipe").read_to_string(&mut read).expect("a report");
     assert!(read.starts_with("DEFERRED"), "{read}");
     assert!(reader.wait().expect("cat").success());
 }
@@ -220,7 +221,7 @@ fn a_report_replaces_a_file_and_nothing_else() {
 #[test]
 fn report_is_words_or_markdown_for_people() {
     let job = worked(0);
-    let text = told(&mut tasks(&job, "report", &[]));
+    let text = stdout_of(&mut tasks(&job, "report", &[]));
     assert!(
         text.starts_with(
             "DEFERRED  6 items: 1 succeeded, 2 failed, 0 skipped, 0 cancelled, 3 deferred\n  8 calls, 4 of them again\n  \
@@ -230,21 +231,21 @@ fn report_is_words_or_markdown_for_people() {
     );
     assert!(text.contains("\n  stopped: group locked: it is") && text.contains("fix this, the next run"), "{text}");
     assert!(text.lines().all(|line| line.chars().count() <= 80) && !text.contains('\u{1b}'), "{text}");
-    told(&mut tasks(&job, "report", &["--format", "markdown", "-o", "report.md"]));
+    stdout_of(&mut tasks(&job, "report", &["--format", "markdown", "-o", "report.md"]));
     let markdown = std::fs::read_to_string(job.path("report.md")).expect("a report");
     assert!(markdown.contains("\n| broken | failed | transient | 503 | 4 |  | max\\_retries | it is"), "{markdown}");
     assert!(markdown.contains(" transient \\| \\<b\\> |\n"), "{markdown}");
 
     let lines: String = (0..30).map(|n| format!("{}\n", json!({"key": format!("k{n}"), "payload": n}))).collect();
     assert_eq!(add_from(&job, &lines).0, 0);
-    let text = told(&mut tasks(&job, "report", &[]));
+    let text = stdout_of(&mut tasks(&job, "report", &[]));
     assert!(text.ends_with("\n... and 16 more rows; --json has all of them\n"), "{text}");
 }
 
 #[test]
 fn what_a_person_retries_or_cancels_is_said_and_done() {
     let job = worked(2);
-    let changed = |command: &str, more: &[&str]| told(&mut tasks(&job, command, more));
+    let changed = |command: &str, more: &[&str]| stdout_of(&mut tasks(&job, command, more));
     assert_eq!(changed("retry", &["broken", "wrong", "fine-1"]), "2 items wait for the next free worker\n");
     assert_eq!(changed("retry", &["fine-1"]), "nothing to retry: what succeeded or is worked on stays as it is\n");
     assert_eq!(changed("cancel", &["--group", "locked"]), "1 item cancelled\n");
@@ -256,7 +257,7 @@ fn what_a_person_retries_or_cancels_is_said_and_done() {
     );
     assert_eq!(changed("retry", &["--all", "--json"]), "{\"changed\":5}\n");
     assert_eq!(json_of(&job, "report", &[])["reasons"]["deferred"], json!({"not_started": 2, "run_bound": 3}));
-    for (more, words) in [
+    for (more, expected) in [
         (&["retry"][..], "name the items: KEY ..., --state, --group, or --all"),
         (&["cancel"], "or --all"),
         (&["cancel", "later", "nobody"], "no item is called \"nobody\", and nothing was changed"),
@@ -264,7 +265,7 @@ fn what_a_person_retries_or_cancels_is_said_and_done() {
         (&["retry", "--all", "later"], "cannot be used with"),
     ] {
         let (code, log) = finish(&mut tasks(&job, more[0], &more[1..]));
-        assert!(code == 2 && log.contains(words), "{more:?}: {code} {log}");
+        assert!(code == 2 && log.contains(expected), "{more:?}: {code} {log}");
     }
     assert_eq!(json_of(&job, "show", &["later"])["state"], "waiting");
 }
@@ -295,17 +296,17 @@ fn an_item_without_a_key_gets_one_and_one_with_a_key_is_added_once() {
 fn a_file_may_be_added_again_and_is_added_whole_or_not_at_all() {
     let job = Job::new(0);
     let lines: String = (0..2_500).map(|n| format!("{}\n", json!({"key": format!("k{n}"), "payload": n}))).collect();
-    let (code, told, _) = add_from(&job, &format!("\u{feff}{lines}\r\n\n"));
-    assert_eq!((code, told.as_str()), (0, "2,500 added\n"));
-    let (code, told, _) = add_from(&job, &(lines.clone() + "{\"key\":\"new\",\"payload\":null}"));
-    assert_eq!((code, told.as_str()), (0, "1 added, 2,500 were there already (2,500 waiting)\n"));
+    let (code, stdout, _) = add_from(&job, &format!("\u{feff}{lines}\r\n\n"));
+    assert_eq!((code, stdout.as_str()), (0, "2,500 added\n"));
+    let (code, stdout, _) = add_from(&job, &(lines.clone() + "{\"key\":\"new\",\"payload\":null}"));
+    assert_eq!((code, stdout.as_str()), (0, "1 added, 2,500 were there already (2,500 waiting)\n"));
 
     let job = Job::new(0);
     let wrong = "{\"key\":\"k1\",\"payload\":0}\n{\"kay\":1}\n{\"key\":\"\\u0000\",\"payload\":0}\n".to_owned()
         + &"nonsense\n".repeat(30);
-    let (code, told, log) = add_from(&job, &(lines + &wrong));
-    assert_eq!((code, told.as_str()), (2, ""));
-    for words in [
+    let (code, stdout, log) = add_from(&job, &(lines + &wrong));
+    assert_eq!((code, stdout.as_str()), (2, ""));
+    for expected in [
         "nothing was added, because of lines of standard input:\n",
         "\n  line 2501: the key \"k1\" stands in line 2 already\n",
         "\n  line 2502: unknown field `kay`",
@@ -313,7 +314,7 @@ fn a_file_may_be_added_again_and_is_added_whole_or_not_at_all() {
         "\n  line 2504: expected a JSON object\n",
         "\n  and 13 more\n",
     ] {
-        assert!(log.contains(words), "{words} in {log}");
+        assert!(log.contains(expected), "{expected} in {log}");
     }
     assert!(!job.path("s.db").exists());
 }
@@ -322,7 +323,7 @@ fn a_file_may_be_added_again_and_is_added_whole_or_not_at_all() {
 fn what_is_no_item_and_no_store_is_refused() {
     let job = Job::new(0);
     std::fs::write(job.path("text"), "not a store, but a text that the user needs\n".repeat(100)).expect("writable");
-    for (more, words) in [
+    for (more, expected) in [
         (&["--store", "s.db", "text"][..], "the payload is no JSON"),
         (&["--store", "s.db", "--key", "", "1"], "at least one character"),
         (&["--store", "s.db", "--group", "", "1"], "at least one character"),
@@ -335,7 +336,7 @@ fn what_is_no_item_and_no_store_is_refused() {
         (&["1"], "--store"),
     ] {
         let (code, log) = finish(job.paceline().args(["tasks", "add"]).args(more));
-        assert!(code == 2 && log.contains(words), "{more:?}: {code} {log}");
+        assert!(code == 2 && log.contains(expected), "{more:?}: {code} {log}");
     }
 }
 
@@ -359,8 +360,8 @@ fn the_samples_for_systemd_are_units() {
     let units = units.map(|(name, ..)| job.path(name));
     match Command::new("systemd-analyze").arg("verify").args(units).output() {
         Ok(verified) => {
-            let words = String::from_utf8_lossy(&verified.stderr);
-            assert!(verified.status.success() && !words.contains("paceline-"), "{words}");
+            let expected = String::from_utf8_lossy(&verified.stderr);
+            assert!(verified.status.success() && !expected.contains("paceline-"), "{expected}");
         }
         Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::NotFound, "{error}"),
     }
@@ -373,7 +374,7 @@ fn a_store_and_a_journal_are_told_apart() {
     assert_eq!(finish(&mut job.run(&server)).0, 0);
     let (code, log) = finish(job.paceline().args(["tasks", "add", "--store", "work.db", "--key", "a", "{}", "-q"]));
     assert_eq!((code, log.as_str()), (0, ""), "quiet says nothing");
-    for (command, words) in [
+    for (command, expected) in [
         (
             ["tasks", "list", "--store", "out.journal"].as_slice(),
             "out.journal is the journal of a run, not a store of tasks; `paceline stats out.journal` shows that run",
@@ -384,6 +385,6 @@ fn a_store_and_a_journal_are_told_apart() {
         ),
     ] {
         let (code, log) = finish(job.paceline().args(command));
-        assert!(code == 2 && log.contains(words), "{command:?}: {code} {log}");
+        assert!(code == 2 && log.contains(expected), "{command:?}: {code} {log}");
     }
 }

@@ -140,7 +140,7 @@ fn a_hold_says_which_command_failed_and_how() {
 
 #[test]
 fn each_end_of_a_command_means_something() {
-    for (script, tries, words) in [
+    for (script, tries, expected) in [
         ("exit 65", 1, "failed: invalid item=\"k\" class=\"invalid\" cause=\"exit code 65\""),
         ("echo no such host >&2; exit 75", 2, "cause=\"exit code 75: no such host\""),
         ("exit 1", 2, "cause=\"exit code 1\""),
@@ -162,7 +162,7 @@ fn each_end_of_a_command_means_something() {
         let store = Store::of(&["k"]);
         let Ran { code, summary, log } = store.run(&["--max-retries", "1"], &format!("{NOTE}{script}"));
         assert_eq!((code, &summary["status"], store.log().len()), (1, &json!("FAILED"), tries), "{script}: {log}");
-        assert!(log.contains(words), "{script}: {log}");
+        assert!(log.contains(expected), "{script}: {log}");
     }
 }
 
@@ -240,8 +240,8 @@ fn many_bad_items_close_no_way_for_good_ones() {
         &["--stop-after-same", "0", "--concurrency", "1", "--max-retries", "1"],
         &format!("{NOTE} test $PACELINE_KEY '>' k39"),
     );
-    let told = ["succeeded", "failed", "calls"].map(|key| ran.summary[key].as_u64().expect("a number"));
-    assert_eq!((ran.code, told), (1, [10, 40, 90]), "{}", ran.log);
+    let text = ["succeeded", "failed", "calls"].map(|key| ran.summary[key].as_u64().expect("a number"));
+    assert_eq!((ran.code, text), (1, [10, 40, 90]), "{}", ran.log);
 }
 
 #[test]
@@ -460,7 +460,7 @@ fn an_empty_store_is_told() {
 #[test]
 fn bad_usage_begins_nothing() {
     let store = Store::of(&["a"]);
-    for (flags, words) in [
+    for (flags, expected) in [
         (&["--", "./no-such-command"][..], "cannot execute ./no-such-command"),
         (&["--", "/etc/passwd"], "cannot execute /etc/passwd"),
         (&[], "COMMAND"),
@@ -478,7 +478,7 @@ fn bad_usage_begins_nothing() {
     ] {
         let Ran { code, log, .. } = ran(store.command().args(flags));
         assert_eq!(code, 2, "{flags:?}: {log}");
-        assert!(log.contains(words), "{flags:?}: {log}");
+        assert!(log.contains(expected), "{flags:?}: {log}");
     }
 }
 

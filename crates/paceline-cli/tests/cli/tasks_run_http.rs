@@ -100,6 +100,24 @@ fn a_customer_that_is_throttled_holds_up_no_other() {
     assert_eq!((code, server.count()), (3, 1), "all of them are one scope when the user says so");
 }
 
+/// No key is sent, so that it is the customer's own matter what its server wants.
+#[test]
+fn a_customer_that_wants_a_key_holds_up_no_other() {
+    let server = Server::new(|arrival| match arrival.item.as_str() {
+        "item-0" => Reply::error(401, "who are you"),
+        _ => Reply::ok(),
+    });
+    let store = Store::new();
+    let item = |n: usize| NewItem {
+        group: format!("{}", n % 10),
+        ..NewItem::new(format!("item-{n}"), request_to("/hook", n))
+    };
+    store.put((0..30).map(item).collect());
+    let Ran { code, summary, log } = run(&store, &server, &["--max-wait", "1m", "--concurrency", "1"]);
+    assert_eq!((code, &summary["succeeded"], &summary["deferred"]), (3, &json!(27), &json!(3)), "{log}");
+    assert_eq!(server.count(), 28, "{log}");
+}
+
 fn request_to(path: &str, n: usize) -> String {
     json!({"url": path, "body": {"item": format!("item-{n}")}}).to_string()
 }

@@ -58,15 +58,15 @@ fn what_is_no_file_is_no_store_and_stays_as_it_is() {
 #[test]
 fn nothing_is_written_over_the_store() {
     let store = Store::of(&["a"]);
-    let tasks = |words: &[&str]| finish(store.job.paceline().arg("tasks").args(words));
+    let tasks = |arguments: &[&str]| finish(store.job.paceline().arg("tasks").args(arguments));
     for output in ["work.db", "./work.db"] {
-        for words in [
+        for arguments in [
             vec!["report", "--store", "work.db", "-o", output],
             vec!["run", "--store", "work.db", "--summary", output, "--", "/bin/true"],
             vec!["run", "--store", "work.db", "--http", "--base-url", "http://127.0.0.1:1", "-o", output],
         ] {
-            let (code, log) = tasks(&words);
-            assert!(code == 2 && log.contains("belongs to the store"), "{words:?}: {log}");
+            let (code, log) = tasks(&arguments);
+            assert!(code == 2 && log.contains("belongs to the store"), "{arguments:?}: {log}");
         }
     }
     assert_eq!(store.item("a").key, "a");
@@ -77,12 +77,12 @@ fn a_refusal_longer_than_the_deadline_holds_the_group_and_fails_no_item() {
     for class in ["quota_exhausted", "throttled"] {
         let store = Store::of(&["a", "b"]);
         let script = format!(r#"echo '{{"class":"{class}","retry_after_s":100000}}'; exit 1"#);
-        let told = |ran: &Ran| ["deferred", "calls"].map(|key| ran.summary[key].clone());
+        let counts = |ran: &Ran| ["deferred", "calls"].map(|key| ran.summary[key].clone());
         let ran = store.run(&["--concurrency", "1"], &script);
-        assert_eq!((ran.code, told(&ran)), (3, [json!(2), json!(1)]), "{class}: {}", ran.log);
+        assert_eq!((ran.code, counts(&ran)), (3, [json!(2), json!(1)]), "{class}: {}", ran.log);
         store.add("c", &json!("later"));
         let ran = store.run(&[], &script);
-        assert_eq!((ran.code, told(&ran)), (3, [json!(3), json!(0)]), "{class}: {}", ran.log);
+        assert_eq!((ran.code, counts(&ran)), (3, [json!(3), json!(0)]), "{class}: {}", ran.log);
     }
 }
 

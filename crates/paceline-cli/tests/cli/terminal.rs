@@ -54,8 +54,11 @@ fn three_lines_that_never_wrap_and_leave_the_screen_to_the_summary() {
         assert!(tallest <= Some(3), "{tallest:?} lines at {columns} columns: {seen:?}");
         assert!(seen.iter().any(|screen| screen.contains("/25 done")), "{seen:?}");
         if columns > 25 {
-            for words in ["/s, ETA ", " in flight, ", "waiting for the limit of 10 requests"] {
-                assert!(seen.iter().any(|screen| screen.contains(words)), "{words} at {columns} columns: {seen:?}");
+            for expected in ["/s, ETA ", " in flight, ", "waiting for the limit of 10 requests"] {
+                assert!(
+                    seen.iter().any(|screen| screen.contains(expected)),
+                    "{expected} at {columns} columns: {seen:?}"
+                );
             }
         }
         assert!(last.starts_with("SUCC") && !last.contains("ETA"), "{last}");

@@ -79,7 +79,7 @@ fn one_line_a_re_send_and_no_error_for_what_recovers() {
     assert!(throttled["scope"].is_string() && throttled["not_before"].is_string());
     let retried = of("DEBUG", "item-2");
     assert_eq!(retried.len(), 2);
-    assert!(retried[1]["message"].as_str().is_some_and(|words| words.starts_with("transient failure (attempt 2/8)")));
+    assert!(retried[1]["message"].as_str().is_some_and(|text| text.starts_with("transient failure (attempt 2/8)")));
     assert_eq!(of("ERROR", "item-3").len(), 1);
     assert_eq!(job.summary()["retries"], 2);
 }
@@ -195,13 +195,13 @@ fn a_hold_names_its_cause_and_its_end() {
             let end = held.strip_suffix(why).and_then(|line| line.strip_suffix(": ")).expect(held);
             assert!(end.contains(" until ") && end.contains(", in "), "{status}, {wait} s, {run}: {held}");
             assert!(log.contains("deferred: ") && log.contains(" until their scope is free again"), "{log}");
-            let told = log.replace("class=\"quota_exhausted\"", "");
-            assert!(why.contains("quota") || !told.contains("quota"), "{status}, {run}: {log}");
+            let log = log.replace("class=\"quota_exhausted\"", "");
+            assert!(why.contains("quota") || !log.contains("quota"), "{status}, {run}: {log}");
             let stats = |json: &[&str]| job.paceline().arg("stats").args(json).output().expect("it runs").stdout;
-            let words = String::from_utf8(stats(&[])).expect("text");
-            let line = words.lines().find(|line| line.contains(": held until ")).expect(&words);
+            let text = String::from_utf8(stats(&[])).expect("text");
+            let line = text.lines().find(|line| line.contains(": held until ")).expect(&text);
             assert!(line.contains(", in ") && line.contains(&format!(" ({why})")), "{line}");
-            assert!(!line.contains("0 waiting") && (why.contains("quota") || !words.contains("quota")), "{words}");
+            assert!(!line.contains("0 waiting") && (why.contains("quota") || !text.contains("quota")), "{text}");
             let stats: Value = serde_json::from_slice(&stats(&["--json"])).expect("JSON");
             assert_eq!(stats["scopes"][0]["waits_for"], cause, "{status}, {wait} s, {run}");
             let scope = &stats["scopes"][0];

@@ -75,20 +75,22 @@ impl Counting {
     pub(crate) fn with_outage(service: Duration, outage: Range<Duration>) -> Self {
         let book = Arc::new(Book { outage, ..Book::default() });
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-        let (tell, told) = std::sync::mpsc::channel();
+        let (sender, receiver) = std::sync::mpsc::channel();
         let served = Arc::clone(&book);
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
             runtime.block_on(async {
                 let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free loopback port");
-                tell.send(listener.local_addr().expect("a bound socket has an address")).expect("the test is waiting");
+                sender
+                    .send(listener.local_addr().expect("a bound socket has an address"))
+                    .expect("the test is waiting");
                 tokio::select! {
                     () = serve(listener, served, service) => {}
                     _ = stopped => {}
                 }
             });
         });
-        Self { address: told.recv().expect("the server thread starts"), book, _stop: stop }
+        Self { address: receiver.recv().expect("the server thread starts"), book, _stop: stop }
     }
 
     /// Where it listens.

@@ -59,8 +59,8 @@ fn a_hint_of_an_hour_defers_until_then_and_no_longer() {
     counting.use_up(Some(3_600));
     let ended = job.run();
     assert_eq!((ended.output.status.code(), ended.count("deferred")), (Some(3), ITEMS as u64));
-    let words = String::from_utf8_lossy(&ended.output.stderr).into_owned();
-    assert!(words.contains("the next call can start at"), "{words}");
+    let stderr = String::from_utf8_lossy(&ended.output.stderr).into_owned();
+    assert!(stderr.contains("the next call can start at"), "{stderr}");
     let sends = counting.arrivals();
     assert!(sends <= 4, "{sends} calls into a quota that is used up");
 
@@ -88,10 +88,10 @@ fn a_clock_that_is_set_back_between_two_runs_makes_no_hold_longer() {
     for offset in ["-48h", "-48h", "-100h"] {
         clock.shift(offset);
         let ended = job.run();
-        let words = String::from_utf8_lossy(&ended.output.stderr).into_owned();
+        let stderr = String::from_utf8_lossy(&ended.output.stderr).into_owned();
         // Some of the hour has passed.
-        let is_an_hour = words.contains(", in 1h 00m: ") || words.contains(", in 59m ");
-        assert!(ended.output.status.code() == Some(3) && is_an_hour, "{offset}: {words}");
+        let is_an_hour = stderr.contains(", in 1h 00m: ") || stderr.contains(", in 59m ");
+        assert!(ended.output.status.code() == Some(3) && is_an_hour, "{offset}: {stderr}");
     }
     clock.shift("-98h");
     counting.use_up(None);

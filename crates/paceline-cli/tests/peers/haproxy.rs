@@ -86,7 +86,7 @@ impl Haproxy {
     /// Returns when HAProxy listens: as a daemon it goes to the background only after that, so nothing polls.
     fn start(upstream: &Counting, retry_after: u32) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let mut words = Vec::new();
+        let mut stderr = Vec::new();
         for _ in 0..5 {
             let port = free_port();
             let file = folder.path().join("haproxy.cfg");
@@ -96,9 +96,9 @@ impl Haproxy {
             if output.status.success() {
                 return Self { folder, port };
             }
-            words = output.stderr;
+            stderr = output.stderr;
         }
-        panic!("haproxy does not start: {}", String::from_utf8_lossy(&words));
+        panic!("haproxy does not start: {}", String::from_utf8_lossy(&stderr));
     }
 
     fn url(&self) -> String {

@@ -91,9 +91,9 @@ impl Job {
     /// # Panics
     /// With what is missing or doubled.
     pub(crate) fn assert_all_succeeded(&self, ended: &Ended) -> BTreeMap<String, Value> {
-        let words = String::from_utf8_lossy(&ended.output.stderr);
-        assert_eq!(ended.output.status.code(), Some(0), "exit code; stderr: {words}; summary: {}", ended.summary);
-        assert!(!self.folder.path().join("results.errors.jsonl").exists(), "no item may fail here: {words}");
+        let stderr = String::from_utf8_lossy(&ended.output.stderr);
+        assert_eq!(ended.output.status.code(), Some(0), "exit code; stderr: {stderr}; summary: {}", ended.summary);
+        assert!(!self.folder.path().join("results.errors.jsonl").exists(), "no item may fail here: {stderr}");
         let text = fs::read_to_string(self.results()).expect("a results file");
         let mut lines = BTreeMap::new();
         for line in text.lines().map(parse) {
@@ -217,9 +217,9 @@ async fn call(url: String) -> u16 {
 
 fn write_lines(mut input: BufWriter<File>, items: usize, length: usize) -> io::Result<()> {
     for item in 0..items {
-        let line = |words: &str| {
+        let line = |padding: &str| {
             let body = json!({"model": "peer", "user": name(item), "max_tokens": 8,
-                              "messages": [{"role": "user", "content": format!("Say the number {item}{words}.")}]});
+                              "messages": [{"role": "user", "content": format!("Say the number {item}{padding}.")}]});
             json!({"custom_id": name(item), "method": "POST", "url": "/v1/chat/completions", "body": body}).to_string()
         };
         let short = line("");

@@ -111,8 +111,8 @@ impl Nginx {
                 return Self { folder, port };
             }
         }
-        let words = fs::read_to_string(folder.path().join("error.log")).unwrap_or_default();
-        panic!("nginx does not start: {words}");
+        let stderr = fs::read_to_string(folder.path().join("error.log")).unwrap_or_default();
+        panic!("nginx does not start: {stderr}");
     }
 
     fn url(&self) -> String {

@@ -41,7 +41,7 @@ impl Drop for Postgres {
     }
 }
 
-fn told(output: &Output) -> Value {
+fn summary_of(output: &Output) -> Value {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&output.stdout).expect("JSON")
 }
@@ -60,7 +60,7 @@ fn four_workers_share_what_there_is_and_do_nothing_twice() {
         json!({"added": 0, "known": {"waiting": ITEMS}, "key": null}),
     ] {
         let output = postgres.tasks("add", &["--from", &items, "--json"]).output().expect("the binary runs");
-        assert_eq!(told(&output), expected);
+        assert_eq!(summary_of(&output), expected);
     }
     // Every item whose name ends in 7 fails once, and is tried again by the run that is free then.
     let script = "case $PACELINE_KEY.$PACELINE_ATTEMPT in *7.1) exit 75;; esac; echo $PACELINE_KEY >> \"$1\"";
@@ -69,7 +69,7 @@ fn four_workers_share_what_there_is_and_do_nothing_twice() {
     let start = |_| postgres.tasks("run", &flags).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let workers: Vec<Child> = (0..4).map(start).collect::<Result<_, _>>().expect("the binary runs");
     let summaries: Vec<Value> =
-        workers.into_iter().map(|worker| told(&worker.wait_with_output().expect("it ends"))).collect();
+        workers.into_iter().map(|worker| summary_of(&worker.wait_with_output().expect("it ends"))).collect();
 
     let mut times: BTreeMap<String, usize> = BTreeMap::new();
     for key in std::fs::read_to_string(done).expect("some are done").lines() {
@@ -78,7 +78,7 @@ fn four_workers_share_what_there_is_and_do_nothing_twice() {
     assert!(times.len() == ITEMS && times.values().all(|times| *times == 1), "{times:?}");
     let calls: u64 = summaries.iter().filter_map(|summary| summary["calls"].as_u64()).sum();
     assert_eq!(calls as usize, ITEMS + ITEMS / 10, "{summaries:?}");
-    let report = told(&postgres.tasks("report", &["--json"]).output().expect("the binary runs"));
+    let report = summary_of(&postgres.tasks("report", &["--json"]).output().expect("the binary runs"));
     assert_eq!((&report["status"], &report["succeeded"]), (&"SUCCESS".into(), &ITEMS.into()));
     assert_eq!((&report["calls"], &report["resends"]), (&calls.into(), &(ITEMS / 10).into()));
     assert_eq!(report["items"].as_array().map(Vec::len), Some(ITEMS / 10), "those that were tried twice");

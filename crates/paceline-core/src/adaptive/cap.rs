@@ -17,10 +17,10 @@ const SMOOTHING: f64 = 0.01;
 /// Refusals so close to the cap are explained by it.
 const NEAR: f64 = 0.9;
 
-/// What a refusal means.
+/// What explains a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Explains {
-    /// The cap did it, nothing else reacts.
+    /// The cap explains it, nothing else reacts.
     All,
     /// The rate was too high.
     Nothing,
@@ -45,7 +45,7 @@ impl Cap {
     }
 
     /// As another process had learnt it.
-    pub(super) fn believed(limit: Option<u32>) -> Self {
+    pub(super) fn restored(limit: Option<u32>) -> Self {
         let score = if limit.is_some() { HITS } else { 0 };
         Self { limit: limit.map(|limit| limit.max(1)), score, ..Self::new() }
     }
@@ -59,8 +59,8 @@ impl Cap {
         self.limit.is_some_and(|limit| in_flight >= limit)
     }
 
-    /// A call left as one of `in_flight`; `payment`: so many calls at the cap pay for trying a higher one.
-    pub(super) fn left(&mut self, in_flight: u32, payment: f64) {
+    /// A call is sent as one of `in_flight`; `payment`: so many calls at the cap pay for trying a higher one.
+    pub(super) fn sent(&mut self, in_flight: u32, payment: f64) {
         let off = f64::from(in_flight) - self.mean;
         self.mean += SMOOTHING * off;
         self.var += SMOOTHING * (off * off - self.var);
@@ -126,8 +126,8 @@ mod tests {
     /// Calls in flight rise to `most` and one is refused there, so often. Usually they are half as many.
     fn refuse(cap: &mut Cap, rate: &mut Rate, most: u32, times: u32) {
         for _ in 0..times {
-            (0..100).for_each(|call| cap.left(1 + call % (most / 2), 170.0));
-            (1..=most).for_each(|in_flight| cap.left(in_flight, 170.0));
+            (0..100).for_each(|call| cap.sent(1 + call % (most / 2), 170.0));
+            (1..=most).for_each(|in_flight| cap.sent(in_flight, 170.0));
             cap.refused(most, 100, rate);
         }
     }
@@ -156,31 +156,31 @@ mod tests {
         assert_eq!(cap.limit(), None, "each at another number");
         let mut cap = Cap::new();
         for _ in 0..10 {
-            (0..200).for_each(|call| cap.left(20 + call % 21, 170.0));
+            (0..200).for_each(|call| cap.sent(20 + call % 21, 170.0));
             cap.refused(30, 100, &mut rate);
         }
         assert_eq!(cap.limit(), None, "as many as ever");
         let mut cap = Cap::new();
         for _ in 0..10 {
-            (0..200).for_each(|_| cap.left(1, 170.0));
+            (0..200).for_each(|_| cap.sent(1, 170.0));
             cap.refused(1, 100, &mut rate);
         }
         assert_eq!(cap.limit(), None, "one call at a time");
         let mut cap = Cap::new();
-        (0..100).for_each(|call| cap.left(1 + call % 15, 170.0));
+        (0..100).for_each(|call| cap.sent(1 + call % 15, 170.0));
         (0..10).for_each(|_| _ = cap.refused(30, 1, &mut rate));
         assert_eq!(cap.limit(), None, "nothing passed in between");
     }
 
     #[test]
     fn a_higher_cap_is_tried_once_a_payment_has_left_at_the_cap_and_steps_double() {
-        let mut cap = Cap::believed(Some(8));
+        let mut cap = Cap::restored(Some(8));
         let mut limits = Vec::new();
         for _ in 0..3 {
-            (0..169).for_each(|_| cap.left(cap.limit().expect("a cap"), 170.0));
-            (0..100).for_each(|_| cap.left(3, 170.0));
+            (0..169).for_each(|_| cap.sent(cap.limit().expect("a cap"), 170.0));
+            (0..100).for_each(|_| cap.sent(3, 170.0));
             limits.push(cap.limit());
-            cap.left(cap.limit().expect("a cap"), 170.0);
+            cap.sent(cap.limit().expect("a cap"), 170.0);
             limits.push(cap.limit());
         }
         assert_eq!(limits, [Some(8), Some(9), Some(9), Some(11), Some(11), Some(15)]);
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn a_refusal_at_the_cap_is_explained_by_it_and_refusals_elsewhere_undo_it() {
-        let (mut cap, mut rate) = (Cap::believed(Some(20)), rate());
+        let (mut cap, mut rate) = (Cap::restored(Some(20)), rate());
         assert_eq!(cap.refused(20, 100, &mut rate), Explains::All);
         assert_eq!((cap.limit(), rate.per_second()), (Some(19), 10.0));
         cap.limit = Some(20);
@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn refusals_at_the_cap_that_come_too_soon_undo_it_too() {
-        let (mut cap, mut rate) = (Cap::believed(Some(20)), rate());
+        let (mut cap, mut rate) = (Cap::restored(Some(20)), rate());
         (0..3).for_each(|_| _ = cap.refused(20, 10, &mut rate));
         assert_eq!(cap.limit(), None);
     }

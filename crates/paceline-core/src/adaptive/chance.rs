@@ -1,14 +1,14 @@
-//! Whether refusals have anything to do with our rate.
+//! Whether refusals are caused by our rate, or random.
 //!
 //! Two 503 in a hundred calls are an ordinary day of a provider, and some refuse a call now and then without a reason. A
-//! pace that slows down for each of them ends at a standstill. So what refusals mean is found out by a [`Trial`]:
+//! pace that slows down for each of them ends at a standstill. So a [`Trial`] finds out what refusals mean:
 //!
-//! - *Overloaded* answers (503, 529) are taken for chance until their share is well above what is known to be chance. Then a
-//!   trial halves the rate. Where that all but ends them it was our doing and the rate stays down; where it does not, that
-//!   share is chance from then on.
-//! - *Throttled* answers (429) are taken for our doing, until they come too soon after one another for a limit. Then a trial
-//!   doubles the rate. Where that is refused no more often they were chance: they are judged like the overloaded ones, and
-//!   the start goes on.
+//! - *Overloaded* answers (503, 529) count as random until their share is well above the one known to be random. Then a trial
+//!   halves the rate. If that all but ends them, our rate was the cause and stays down; if not, that share counts as random
+//!   from then on.
+//! - *Throttled* answers (429) count as caused by our rate, until they come too soon after one another for a limit. Then a trial
+//!   doubles the rate. If that is refused no more often, they were random: they are treated like the overloaded ones, and the
+//!   start continues.
 
 use core::time::Duration;
 
@@ -19,43 +19,43 @@ use crate::time::Instant;
 /// The share is smoothed over about fifty calls.
 const SMOOTHING: f64 = 0.02;
 
-/// The usual share is that of so many calls.
+/// The usual share is averaged over so many calls.
 const USUALLY: f64 = 1_000.0;
 
-/// A share so far above chance is looked at, where it is also ...
+/// A share so far above the random one starts a trial, if it is also ...
 const MARGIN: f64 = 0.08;
 
-/// (the same once a trial has shown that it was our doing)
+/// (this one instead, once a trial has shown that our rate is the cause)
 const MARGIN_OF_OURS: f64 = 0.05;
 
 /// ... so many standard deviations above.
 const DEVIATIONS: f64 = 3.5;
 
-/// A share above this is no chance where it is twice as far above what is known, ...
+/// A share above this is not random if it is twice as far above the known one, ...
 const SEVERE: f64 = 0.4;
 
 /// ... nor are so many refusals in a row, ...
 const ROW: u32 = 6;
 
-/// ... where a row as long is by chance less likely than this.
+/// ... if a random row as long is less likely than this.
 const UNLIKELY: f64 = 1e-7;
 
-/// So many outcomes are waited for after a reaction, ...
+/// A trial waits for so many outcomes after a reaction, ...
 const PATIENCE: f64 = 20.0;
 
-/// ... or so many once a trial has shown that it was our doing.
+/// ... or so many once a trial has shown that our rate is the cause.
 const PATIENCE_WITH_OURS: f64 = 10.0;
 
-/// What is known of chance fades away in this time.
+/// The known share of random refusals decays to 0 in this time.
 const FORGOTTEN: Duration = Duration::from_mins(10);
 
-/// Where a share of chance above this is known, a single throttle takes no more than what was gained since the last.
+/// If a random share above this is known, a single throttle takes no more than the growth since the last.
 const KNOWN: f64 = 0.003;
 
-/// Throttles are our doing where more than this share of the last fifty calls was throttled.
+/// Our rate is the cause if more than this share of the last fifty calls was throttled.
 const MANY: f64 = 0.15;
 
-/// Where more than this share of throttles is usual, a trial cannot tell: to double one of many processes that share a limit
+/// If more than this share of throttles is usual, a trial is inconclusive: doubling one of many processes that share a limit
 /// changes little.
 const USUAL_THROTTLES: f64 = 0.25;
 
@@ -66,49 +66,49 @@ pub(super) enum Kind {
     Overloaded,
 }
 
-/// A refusal as the other policies see it.
+/// The state of the other policies at a refusal.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Seen {
+pub(super) struct RefusalContext {
     /// The call left after the last reaction.
     pub(super) new: bool,
-    /// No canary is needed or out.
+    /// No canary is needed or in flight.
     pub(super) open: bool,
     pub(super) starting: bool,
     /// The rate is below the one that was refused, and too few calls were admitted since then to have found a limit again.
     pub(super) unpaid: bool,
-    /// It comes too soon for a limit: unpaid, or right after a wait that the server asked for and that was not a window's.
+    /// It comes too soon for a limit: unpaid, or right after a hint that did not end a window.
     pub(super) soon: bool,
     /// A trial is under way.
     pub(super) trying: bool,
 }
 
-/// What a refusal means.
+/// What a refusal means, and the reaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Means {
-    /// Chance, or too early to tell.
+pub(super) enum Diagnosis {
+    /// Random, or not decided yet.
     Chance,
     /// A trial begins at half the rate.
     TrySlower,
     /// A trial begins at twice the rate.
     TryFaster,
-    /// Perhaps chance: what was gained since the last one is given back.
+    /// Perhaps random: takes back the growth since the last one.
     GiveBack,
-    /// Our doing.
+    /// Our rate is the cause.
     Ours,
 }
 
 /// How a trial ended.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum TrialResult {
-    /// It was our doing; so many outcomes before the trial the last reaction had been.
+    /// Our rate was the cause; `run`: outcomes from the last reaction to the trial.
     Ours { run: f64 },
-    /// It was not.
+    /// The refusals were random.
     Chance,
     /// Still too many: once more from here.
     Again,
-    /// Not clear: once more, deeper.
+    /// Inconclusive: once more, deeper.
     Deeper,
-    /// Twice the rate was refused no more often: the start goes on.
+    /// Twice the rate was refused no more often: the start continues.
     Believed,
     /// Twice the rate was refused more often.
     Refuted,
@@ -119,10 +119,10 @@ pub(super) enum TrialResult {
 pub(super) struct Share {
     kind: Kind,
     now: f64,
-    /// The share over a long time, but for trials; and the outcomes it is of.
+    /// The share over a long time, without trials; and the number of its outcomes.
     usual: f64,
     known_calls: f64,
-    /// The share that was known to be chance, and when.
+    /// The share known to be random, and when.
     chance: f64,
     known: Instant,
     /// Outcomes since the last reaction.
@@ -130,7 +130,7 @@ pub(super) struct Share {
     /// Refusals in a row.
     row: u32,
     trial: Option<Trial>,
-    /// The last that is known: refusals are our doing.
+    /// The last result: our rate causes the refusals.
     ours: bool,
     doubt: Doubt,
 }
@@ -176,7 +176,7 @@ impl Share {
     }
 
     /// A call was refused.
-    pub(super) fn refused(&mut self, now: Instant, seen: &Seen) -> Means {
+    pub(super) fn refused(&mut self, now: Instant, seen: &RefusalContext) -> Diagnosis {
         if seen.new {
             self.now += SMOOTHING * (1.0 - self.now);
             self.row = self.row.saturating_add(1);
@@ -187,19 +187,19 @@ impl Share {
             if trial.is_too_fast() {
                 self.trial = None;
                 self.doubt.refuted();
-                return Means::Ours;
+                return Diagnosis::Ours;
             }
-            return Means::Chance;
+            return Diagnosis::Chance;
         }
         let chance = self.chance(now);
         if seen.new && seen.open && !seen.starting && self.is_limited() {
             let telling = !seen.trying && self.usual <= USUAL_THROTTLES;
             if alone && telling && self.doubt.refused(seen.soon) {
                 self.trial = Some(Trial::faster(self.now, self.usual));
-                return Means::TryFaster;
+                return Diagnosis::TryFaster;
             }
             if seen.unpaid && chance > KNOWN && self.now < MANY {
-                return Means::GiveBack;
+                return Diagnosis::GiveBack;
             }
         }
         let severe = self.is_severe(chance);
@@ -207,28 +207,28 @@ impl Share {
             if severe && seen.new {
                 (self.outcomes, self.trial) = (0.0, None);
             }
-            return Means::Ours;
+            return Diagnosis::Ours;
         }
         let patience = if self.ours { PATIENCE_WITH_OURS } else { PATIENCE };
         if seen.new && !seen.trying && self.outcomes >= patience && self.is_above(self.now, chance, 1.0) {
             self.trial = Some(Trial::slower(self.now, self.usual, self.outcomes));
             (self.now, self.row) = (chance, 0);
-            return Means::TrySlower;
+            return Diagnosis::TrySlower;
         }
-        Means::Chance
+        Diagnosis::Chance
     }
 
-    /// Whether a single refusal is taken for that of a limit.
+    /// Whether a single refusal counts as one of a limit.
     fn is_limited(&self) -> bool {
         self.ours && self.kind == Kind::Throttled
     }
 
-    /// The trial says nothing: something else happened. Says whether one was under way.
+    /// Cancels the trial, because something else happened. Returns whether one was under way.
     pub(super) fn void(&mut self) -> bool {
         self.trial.take().is_some()
     }
 
-    /// What the trial says at so many calls a second, once it can.
+    /// The result of the trial at so many calls a second, once it has ended.
     pub(super) fn trial_result(&mut self, now: Instant, rate: f64) -> Option<TrialResult> {
         let trial = self.trial?;
         let share = trial.share(rate)?;
@@ -253,7 +253,7 @@ impl Share {
                 TrialResult::Deeper
             }
             Shows::Fell => {
-                // Throttles that were chance before a limit was found are so below it.
+                // Throttles that were random before a limit was found are so below it.
                 let below = if self.kind == Kind::Throttled { chance } else { 0.0 };
                 self.knows(now, share.max(below), true);
                 TrialResult::Ours { run: trial.run }
@@ -284,14 +284,14 @@ impl Share {
         self.chance * (1.0 - age / FORGOTTEN.as_secs_f64()).max(0.0)
     }
 
-    /// Whether what is refused now cannot be chance, so that no trial is needed.
+    /// Whether the present refusals cannot be random, so that no trial is needed.
     fn is_severe(&self, chance: f64) -> bool {
-        // A row of thirty says all that a row can.
+        // A longer row than thirty changes nothing.
         let likely = (0..self.row.min(30)).fold(1.0, |likely, _| likely * chance);
         self.now > SEVERE && self.is_above(self.now, chance, 2.0) || self.row >= ROW && likely < UNLIKELY
     }
 
-    /// Whether a share is above chance by so many margins.
+    /// Whether a share exceeds the random one by so many margins.
     fn is_above(&self, share: f64, chance: f64, times: f64) -> bool {
         let margin = if self.ours && self.kind == Kind::Overloaded { MARGIN_OF_OURS } else { MARGIN };
         let (off, deviations) = (share - chance, times * DEVIATIONS);

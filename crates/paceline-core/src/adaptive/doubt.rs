@@ -1,12 +1,12 @@
-//! When it is time to find out whether throttles are chance: they come too soon after one another for a limit.
+//! When a trial has to find out whether throttles are random: they come too soon after one another for a limit.
 
-/// So many refusals that come too soon are doubted; ...
+/// So many refusals that come too soon start a trial; ...
 const DOUBTS: f64 = 4.0;
 
-/// ... each time in vain it takes twice as many, up to this.
+/// ... each trial that refutes the doubt doubles that, up to this.
 const MOST: f64 = 48.0;
 
-/// One that a limit would explain takes so much of a doubt away.
+/// A refusal that a limit explains lowers the score by so much.
 const EXPLAINED: f64 = 0.6;
 
 /// A refusal counts when so many calls were admitted since the last: those that come together are one event.
@@ -15,7 +15,7 @@ const ALONE: f64 = 3.0;
 #[derive(Clone, Debug)]
 pub(super) struct Doubt {
     score: f64,
-    /// The score from which on to find out.
+    /// The score that starts a trial.
     needed: f64,
     /// Calls admitted since the last refusal.
     alone: f64,
@@ -33,23 +33,23 @@ impl Doubt {
         self.alone += calls;
     }
 
-    /// A call was refused: whether that counts.
+    /// A call was refused. Returns whether the refusal counts.
     pub(super) fn is_alone(&mut self) -> bool {
         core::mem::take(&mut self.alone) >= ALONE
     }
 
-    /// A refusal that counts; too soon for a limit or not. Says whether to find out.
+    /// A refusal that counts; too soon for a limit or not. Returns whether to start a trial.
     pub(super) fn refused(&mut self, soon: bool) -> bool {
         self.score = if soon { self.score + 1.0 } else { (self.score - EXPLAINED).max(0.0) };
         self.score >= self.needed
     }
 
-    /// They were our doing after all.
+    /// Our rate was the cause after all.
     pub(super) fn refuted(&mut self) {
         (self.score, self.needed) = (0.0, (2.0 * self.needed).min(MOST));
     }
 
-    /// They were chance.
+    /// The refusals were random.
     pub(super) fn confirmed(&mut self) {
         (self.score, self.needed) = (0.0, DOUBTS);
     }

@@ -15,8 +15,8 @@ use crate::time::Instant;
 /// A cap that another process had learnt longer ago is forgotten, and so is the unit.
 const HOLDS: Duration = Duration::from_mins(60);
 
-/// What a scope estimates its limit to be, under [`Pace::Auto`](crate::Pace::Auto). Its `Display` is one line that says
-/// what and why.
+/// What a scope estimates its limit to be, under [`Pace::Auto`](crate::Pace::Auto). Its `Display` is one line with the
+/// estimate and its reasons.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct RateEstimate {
@@ -49,20 +49,20 @@ pub enum GateState {
 }
 
 impl AdaptiveRate {
-    /// What another process can begin with, which nothing has tried for that long. A start finds its own way faster.
+    /// The state that another process can restore, unused for `ago`. None during the start, which learns faster by itself.
     pub(crate) fn export(&self, ago: Duration) -> Option<LearntState> {
         let rate = self.rate.per_second();
         (!self.is_starting()).then(|| LearntState { rate, tokens: self.unit.tokens(rate), cap: self.cap.limit(), ago })
     }
 
-    /// Takes over what another process had exported that long ago, unless this one has sent a call.
+    /// Restores what another process had exported `since` ago, unless this one has sent a call.
     pub(crate) fn restore(&mut self, state: &LearntState, since: Duration) {
         let LearntState { rate, tokens, cap, ago } = *state;
         if self.reopened.is_none() && rate.is_finite() && rate > 0.0 {
             let age = ago.saturating_add(since);
             self.rate.restore_estimate(rate, age);
-            self.cap = Cap::believed(cap.filter(|_| age < HOLDS));
-            self.unit = Unit::believed(tokens.filter(|_| age < HOLDS).map(|tokens| tokens / rate));
+            self.cap = Cap::restored(cap.filter(|_| age < HOLDS));
+            self.unit = Unit::restored(tokens.filter(|_| age < HOLDS).map(|tokens| tokens / rate));
         }
     }
 

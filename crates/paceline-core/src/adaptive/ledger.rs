@@ -11,19 +11,19 @@ use crate::time::Instant;
 /// A call that was not refused after so many times the time of a refusal was admitted.
 const SETTLE: u32 = 2;
 
-/// What a refusal is believed to take before anything was answered.
+/// The assumed time of a refusal before any answer.
 const FIRST_TIME: Duration = Duration::from_millis(150);
 
-/// Refusals are taken to need at least this.
+/// The assumed least time of a refusal.
 const LEAST_TIME: Duration = Duration::from_millis(1);
 
 /// One part in so many of a new measurement is taken over.
 const SMOOTHING: i64 = 10;
 
-/// So many undecided calls, all refused, say "closed" rather than "too fast".
+/// So many undecided calls, all refused, mean "closed" rather than "too fast".
 const ROW: u64 = 6;
 
-/// Fewer calls say nothing about a rate.
+/// Fewer calls do not measure a rate.
 const ENOUGH: u64 = 12;
 
 /// The calls of one scope since it began, by number.
@@ -36,23 +36,23 @@ pub(super) struct Ledger {
     run: u64,
     /// The newest call that had left when the present epoch began.
     epoch: u64,
-    /// Refusals still missing until every call that was out then has been refused; 0: some call was not.
+    /// Calls in flight then that have not been refused yet; 0: some call was admitted.
     undecided: u64,
     /// Calls up to this one are not counted as passed.
     watched: u64,
-    /// Later ones that were admitted, since that was asked last.
+    /// Later ones that were admitted, since the last call of [`Ledger::passed`].
     passed: u64,
     /// How long a refusal takes, smoothed.
     time: Duration,
     refused: bool,
 }
 
-/// The calls that were out when the start ended, until their fate is known.
+/// The calls that were in flight when the start ended, until they are decided.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Out {
     calls: u64,
     refused: u64,
-    /// In which they had left.
+    /// The time in which they were sent.
     time: Duration,
 }
 
@@ -73,8 +73,8 @@ impl Out {
 pub(super) enum Event {
     /// A new congestion epoch, after so many admitted calls.
     Opens { run: u64 },
-    /// The present one. `shut`: with this, every call that was out when it began has been refused.
-    Belongs { shut: bool },
+    /// The present one. `all_refused`: with this, every call that was in flight when it began has been refused.
+    Belongs { all_refused: bool },
 }
 
 impl Ledger {
@@ -112,13 +112,13 @@ impl Ledger {
         self.run
     }
 
-    /// Whether the fate of calls that left before the epoch is still open.
+    /// Whether calls that left before the epoch are still undecided.
     pub(super) const fn is_undecided(&self) -> bool {
         self.undecided > 0
     }
 
     /// A call leaves.
-    pub(super) fn left(&mut self, now: Instant, number: u64) {
+    pub(super) fn sent(&mut self, now: Instant, number: u64) {
         self.pending.push_back((number, now));
         self.settle(now);
     }
@@ -134,7 +134,7 @@ impl Ledger {
         }
     }
 
-    /// Calls admitted since this was asked last, of those that left after the last [`Ledger::watch_from`].
+    /// Calls admitted since the last call, of those that left after the last [`Ledger::watch_from`].
     pub(super) fn passed(&mut self) -> u64 {
         core::mem::take(&mut self.passed)
     }
@@ -149,12 +149,12 @@ impl Ledger {
         number > self.epoch
     }
 
-    /// All calls up to `last` belong to what was: they count no longer, and their refusals open no epoch.
+    /// Ignores all calls up to `last`: they count no longer, and their refusals open no epoch.
     pub(super) fn watch_from(&mut self, last: u64) {
         (self.watched, self.epoch, self.passed) = (last, last, 0);
     }
 
-    /// Before the first refusal, the fastest answer says how fast one may be.
+    /// Before the first refusal, the fastest answer bounds its time.
     pub(super) fn answered(&mut self, took: Duration) {
         if !self.refused {
             self.time = self.time.min(took.max(LEAST_TIME));
@@ -169,7 +169,7 @@ impl Ledger {
         if number <= self.epoch {
             let last_one = self.undecided == 1;
             self.undecided = self.undecided.saturating_sub(1);
-            return Event::Belongs { shut: last_one };
+            return Event::Belongs { all_refused: last_one };
         }
         let run = core::mem::take(&mut self.run);
         self.epoch = last;
@@ -182,7 +182,7 @@ impl Ledger {
         self.epoch = canary - 1;
     }
 
-    /// What is out when the start ends with the refusal of a call that left then; none: too few to tell a rate from.
+    /// The calls in flight when the refusal of a call sent then ends the start; none if they are too few to measure a rate.
     pub(super) fn out(&self, sent: Instant) -> Option<Out> {
         let (_, last) = self.pending.back()?;
         let first = self.pending.front().map_or(sent, |(_, first)| sent.min(*first));
@@ -190,12 +190,12 @@ impl Ledger {
         (calls >= ENOUGH && time > Duration::ZERO).then_some(Out { calls, refused: 1, time })
     }
 
-    /// What is out is judged no longer: the refusal was explained.
+    /// The calls in flight need no decision: the refusal is explained.
     pub(super) fn decide(&mut self) {
         self.undecided = 0;
     }
 
-    /// A call counts as neither admitted nor refused: it never left, or was turned away by chance.
+    /// A call counts as neither admitted nor refused: it was never sent, or its refusal was random.
     pub(super) fn forget(&mut self, number: u64) {
         if let Ok(index) = self.pending.binary_search_by_key(&number, |(number, _)| *number) {
             self.pending.remove(index);
@@ -207,7 +207,7 @@ impl Ledger {
         self.epoch
     }
 
-    /// What holds for every ledger of so many calls.
+    /// The invariants of a ledger of so many calls.
     #[cfg(test)]
     pub(super) fn check(&self, last: u64) {
         assert!(self.run <= self.admitted && self.admitted <= last && self.epoch <= last);

@@ -1,6 +1,6 @@
-//! The pace `auto`: a limit that no answer announced is learnt from what happens to calls.
+//! The pace `auto`: learns an unannounced limit from the outcomes of calls.
 //!
-//! A few small policies, each of which tells one story, and the strictest answer wins:
+//! A few small policies; the strictest answer wins:
 //!
 //! - the [`ledger`]: which calls were admitted, and which refusals are one event;
 //! - the [`gate`](crate::gate): closed for a while, then opened by one canary;
@@ -8,7 +8,7 @@
 //! - the [`unit`]: whether the rate counts calls or their tokens;
 //! - the [`cap`]: calls in flight, only where refusals follow that number.
 //!
-//! Only the outcome of calls changes them. What headers announce and what is configured only holds back.
+//! Only outcomes of calls change them. Announced and configured limits only hold back.
 
 mod cap;
 mod chance;
@@ -28,7 +28,7 @@ pub use estimate::{GateState, RateEstimate};
 pub use rate::Trend;
 
 use cap::{Cap, Explains};
-use chance::{Kind, Means, Seen, Share, TrialResult};
+use chance::{Diagnosis, Kind, RefusalContext, Share, TrialResult};
 use ledger::{Event, Ledger, Out};
 use rate::{FEW, Rate};
 use unit::Unit;
@@ -43,36 +43,34 @@ use crate::time::Instant;
 /// The longest closure of our own choice: a canary every 5 s wastes at most one call per 5 s.
 pub(crate) const LONGEST_CLOSURE: Duration = Duration::from_secs(5);
 
-/// What is left of the rate when the server asked for the same wait again after less work than that wait took.
+/// The factor on the rate when the server repeats a hint after less work than that wait took.
 const REPEATED: f64 = 0.6;
 
 /// A closure this long was a quota window or an outage.
 const LONG: Duration = Duration::from_secs(3);
 
-/// The first wait that a server asks for is taken for a window if it is no longer than this: to believe more costs too much
-/// where it is false.
+/// The first hint counts as the end of a window if it is no longer than this: a longer one costs too much if it is wrong.
 const BELIEVED: Duration = Duration::from_secs(15);
 
-/// The part of what such a window would sustain to go on with: to be told again costs a whole wait, ...
+/// The part of such a window's sustained rate to continue at: another hint costs a whole wait, ...
 const BELOW: f64 = 0.9;
 
-/// ... so growth earns so many waits before.
+/// ... so growth earns so many waits first.
 const WAITS: f64 = 8.0;
 
-/// Of the calls that were out when the start ended, so many times as many a second as were admitted are the most to come
-/// back to.
+/// After the start, the rate returns to at most so many times the admitted rate of the calls that were in flight when it ended.
 const SUSTAINED: f64 = 1.5;
 
 /// How the rate of a scope begins.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Start {
-    /// Nothing is known.
+    /// No rate is known.
     Slow,
     /// At so many calls a second.
     At(f64),
     /// Limits are configured, of so many calls a second if they count calls: they alone hold back until a refusal contradicts
     /// them.
-    Told(Option<f64>),
+    Configured(Option<f64>),
 }
 
 /// Why a call was turned away.
@@ -87,7 +85,7 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
-    /// What the pause after it is for; `asked`: the server named its length.
+    /// The cause of the pause after it; `asked`: the server gave its length.
     pub(crate) const fn cause(self, asked: bool) -> PauseCause {
         match self {
             Self::Overloaded => PauseCause::Overloaded { asked },
@@ -96,18 +94,18 @@ impl Refusal {
     }
 }
 
-/// What a refusal does to its scope.
+/// How a scope reacts to a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reaction {
-    /// Nothing: it is taken for chance, and its item alone waits.
+    /// Not at all: the refusal counts as random, and its item alone waits.
     Chance,
-    /// Nothing new: the scope has slowed down for it already.
+    /// Not again: the scope has slowed down for this event already.
     Known,
     /// The scope slows down.
     Slower,
 }
 
-/// What is known of refusals.
+/// Statistics of refusals.
 #[derive(Clone, Debug)]
 struct Refusals {
     /// Of throttled calls, and of overloaded ones.
@@ -123,7 +121,7 @@ impl Default for Refusals {
     }
 }
 
-/// What was learnt about one scope.
+/// What one scope has learnt about its limit.
 #[derive(Clone, Debug)]
 pub(crate) struct AdaptiveRate {
     ledger: Ledger,
@@ -134,18 +132,18 @@ pub(crate) struct AdaptiveRate {
     refusals: Option<Box<Refusals>>,
     /// Epochs in a row in which nothing was admitted.
     strikes: u32,
-    /// What was admitted and what time it was when a long closure ended last; at first, the beginning.
+    /// The admitted calls and the time when the last long closure ended; initially, the beginning.
     reopened: Option<(u64, Instant)>,
     /// Calls admitted between the last two long closures, and the rate at the end of the last.
     cycle: Option<(f64, f64)>,
     /// Closures in a row that looked like those of a window.
     alike: u32,
-    /// Every call that was out when the present closure began was refused.
-    shut: bool,
-    /// The last wait that the server asked for did not look like that of a window.
+    /// Every call that was in flight when the present closure began was refused.
+    all_refused: bool,
+    /// The last hint did not look like the end of a window.
     vain: bool,
     idle: RunningClock,
-    /// What was admitted and what time it was, without idling, when an epoch opened last that says something about a rate.
+    /// The admitted calls and the time without idling at the last epoch that measured a rate.
     sampled: Option<(u64, Instant)>,
     /// The longest closure of our own choice.
     longest: Duration,
@@ -164,7 +162,7 @@ impl AdaptiveRate {
             reopened: None,
             cycle: None,
             alike: 0,
-            shut: false,
+            all_refused: false,
             vain: false,
             idle: RunningClock::default(),
             sampled: None,
@@ -172,7 +170,7 @@ impl AdaptiveRate {
         }
     }
 
-    /// Another bound on the waits of our own choice; what was learnt stays.
+    /// Changes the bound on the waits of our own choice; what was learnt stays.
     pub(crate) fn reconfigure(&mut self, longest: Duration) {
         self.rate.reconfigure(longest);
         self.longest = longest.min(LONGEST_CLOSURE);
@@ -183,9 +181,9 @@ impl AdaptiveRate {
         (self.cap.limit(), self.rate.per_second())
     }
 
-    /// Calls a second, where that is what holds back: not while limits that were told are believed.
+    /// Calls a second, if the rate acts: not while configured limits are trusted.
     pub(crate) const fn acting_rate(&self) -> Option<f64> {
-        if self.rate.is_told() { None } else { Some(self.rate.per_second()) }
+        if self.rate.trusts_config() { None } else { Some(self.rate.per_second()) }
     }
 
     /// How long a canary must go unrefused to open the gate.
@@ -193,13 +191,12 @@ impl AdaptiveRate {
         self.ledger.silence()
     }
 
-    /// Whether any caller wants to send a call from now on.
+    /// Notes whether any caller wants to send a call from now on.
     pub(crate) fn demand(&mut self, now: Instant, any: bool) {
         self.idle.set_standing(now, !any);
     }
 
-    /// When a call may leave beside so many in flight, as far as rate and cap are concerned. After a closure the canary
-    /// leaves whatever the rate says.
+    /// When a call may leave beside so many in flight, by rate and cap. After a closure the canary leaves whatever the rate is.
     pub(crate) fn admit(&self, now: Instant, gate: &Gate, in_flight: u32) -> Admit {
         if self.cap.is_full(in_flight) {
             return Admit::OnRelease { cause: WaitCause::Concurrency };
@@ -211,7 +208,7 @@ impl AdaptiveRate {
     }
 
     /// A call leaves.
-    pub(crate) fn left(&mut self, now: Instant, gate: &Gate, flight: &Flight, canary: bool) {
+    pub(crate) fn sent(&mut self, now: Instant, gate: &Gate, flight: &Flight, canary: bool) {
         let Flight { number, in_flight, tokens, .. } = *flight;
         self.reopened.get_or_insert((0, now));
         self.sampled.get_or_insert((0, self.idle.read(now, now)));
@@ -220,20 +217,20 @@ impl AdaptiveRate {
         {
             self.rate.sustains(SUSTAINED * out.admitted());
         }
-        self.ledger.left(now, number);
-        self.tell_passed();
-        self.judge(now);
-        self.cap.left(in_flight, self.rate.payment());
+        self.ledger.sent(now, number);
+        self.count_passed();
+        self.conclude_trials(now);
+        self.cap.sent(in_flight, self.rate.payment());
         if canary {
             self.ledger.expect(number);
         }
         let below_cap = self.cap.limit().is_none_or(|limit| in_flight < limit);
-        self.rate.left(now, gate.until(), below_cap, self.ledger.run());
-        self.rate.counts_for(self.unit.left(tokens));
+        self.rate.sent(now, gate.until(), below_cap, self.ledger.run());
+        self.rate.counts_for(self.unit.sent(tokens));
     }
 
     /// A call that was granted never left.
-    pub(crate) fn never_left(&mut self, number: u64) {
+    pub(crate) fn never_sent(&mut self, number: u64) {
         self.ledger.forget(number);
     }
 
@@ -247,8 +244,7 @@ impl AdaptiveRate {
         self.refusals.is_some()
     }
 
-    /// Headers announced a limit that lets so many calls a second pass. It only shortens the start: to be told while that
-    /// lasts.
+    /// Headers announced a limit of so many calls a second. It only shortens the start: to be called while that lasts.
     pub(crate) fn announced(&mut self, rate: f64) {
         self.rate.announced(rate);
     }
@@ -269,8 +265,8 @@ impl AdaptiveRate {
         self.rate.free(now);
     }
 
-    /// A quota window or an outage is over. The rate that a window sustains is what was admitted between two canaries.
-    /// A wait that the server repeats without end is a penalty and no window.
+    /// A quota window or an outage is over. The sustained rate of a window is that of the calls admitted between two canaries. A
+    /// hint that the server repeats without end is a penalty and no window.
     fn reopened_after_long(&mut self, now: Instant, reopening: &Reopening, closed: f64) {
         self.ledger.settle(now);
         let admitted = self.ledger.admitted();
@@ -283,16 +279,16 @@ impl AdaptiveRate {
         let cycle = self.cycle.replace((n, self.rate.per_second()));
         let alike = cycle.is_some_and(|before| self.is_window(n, before));
         self.alike = if alike { self.alike + 1 } else { 0 };
-        let window = core::mem::take(&mut self.shut) || self.alike >= 2;
-        self.vain = !window && matches!(reopening.closure, Closure::Told | Closure::ToldAgain { .. });
+        let window = core::mem::take(&mut self.all_refused) || self.alike >= 2;
+        self.vain = !window && matches!(reopening.closure, Closure::Hint | Closure::SameHint { .. });
         match reopening.closure {
-            Closure::Own | Closure::ToldAnew => self.rate.reopened_after(closed, measured),
-            Closure::Told | Closure::ToldAgain { .. } if window => self.rate.reopened_after(closed, measured),
-            Closure::Told if n >= FEW && reopening.closed <= BELIEVED => {
+            Closure::Own | Closure::NewHint => self.rate.reopened_after(closed, measured),
+            Closure::Hint | Closure::SameHint { .. } if window => self.rate.reopened_after(closed, measured),
+            Closure::Hint if n >= FEW && reopening.closed <= BELIEVED => {
                 self.rate.settle_at(BELOW * n / closed, WAITS * closed);
             }
-            Closure::Told => self.rate.reopened_after(0.0, None),
-            Closure::ToldAgain { wait, times } => {
+            Closure::Hint => self.rate.reopened_after(0.0, None),
+            Closure::SameHint { wait, times } => {
                 let penalty = f64::from(4_u32.saturating_pow(times).min(16));
                 self.rate.reopened_after(wait.as_secs_f64() * penalty, None);
                 if t - closed < wait.as_secs_f64() {
@@ -302,21 +298,21 @@ impl AdaptiveRate {
         }
     }
 
-    /// A window lets the same number of calls pass between two closures whatever the rate is; a bucket does not.
+    /// A window admits the same number of calls between two closures whatever the rate is; a bucket does not.
     fn is_window(&self, n: f64, (before, rate): (f64, f64)) -> bool {
         let alike = |a: f64, b: f64, by: f64| a <= by * b && b <= by * a;
         n >= FEW && alike(n, before, 1.1) && !alike(self.rate.per_second(), rate, 1.2)
     }
 
-    /// Tells of the calls that were admitted since this was done last.
-    fn tell_passed(&mut self) {
+    /// Counts the calls admitted since the last time in the shares of refusals.
+    fn count_passed(&mut self) {
         let Some(refusals) = &mut self.refusals else { return };
         let passed = self.ledger.passed();
         refusals.shares.iter_mut().for_each(|share| share.passed(passed));
     }
 
-    /// What a trial that is under way has shown, once it has.
-    fn judge(&mut self, now: Instant) {
+    /// Applies the results of trials that have ended.
+    fn conclude_trials(&mut self, now: Instant) {
         for share in self.refusals.iter_mut().flat_map(|refusals| &mut refusals.shares) {
             match share.trial_result(now, self.rate.per_second()) {
                 None => {}
@@ -330,21 +326,21 @@ impl AdaptiveRate {
         }
     }
 
-    /// What was told does not hold: the rate goes on from what was really admitted.
+    /// Configured limits are contradicted: the rate continues from the measured admitted rate.
     fn contradict(&mut self, now: Instant) {
         let (calls, since) = self.reopened.unwrap_or((0, now));
         let t = now.saturating_since(since).as_secs_f64().max(1.0);
         self.rate.contradicted((self.ledger.admitted() - calls + 1) as f64 / t);
     }
 
-    /// Whether a refusal has to do with our rate. Where it has not, the ledger forgets the call.
+    /// Whether a refusal was caused by our rate. If not, the ledger drops the call.
     fn is_ours(&mut self, now: Instant, gate: &Gate, number: u64, last: u64, overloaded: bool) -> bool {
         self.ledger.settle(now);
         self.refusals.get_or_insert_with(Box::default);
-        self.tell_passed();
+        self.count_passed();
         let (starting, unpaid) = (self.is_starting(), self.rate.is_unpaid(self.ledger.run()));
         let refusals = self.refusals.as_mut().expect("they were made above");
-        let seen = Seen {
+        let seen = RefusalContext {
             new: self.ledger.is_watched(number) && self.ledger.is_new(number) && now >= refusals.from,
             open: gate.is_open(),
             starting,
@@ -354,16 +350,16 @@ impl AdaptiveRate {
         };
         let means = refusals.shares[usize::from(overloaded)].refused(now, &seen);
         match means {
-            Means::Ours => return true,
-            Means::Chance => {}
-            Means::GiveBack => self.rate.gives_back(),
-            Means::TrySlower | Means::TryFaster => self.try_out(now, last, means == Means::TryFaster),
+            Diagnosis::Ours => return true,
+            Diagnosis::Chance => {}
+            Diagnosis::GiveBack => self.rate.gives_back(),
+            Diagnosis::TrySlower | Diagnosis::TryFaster => self.try_out(now, last, means == Diagnosis::TryFaster),
         }
         self.ledger.forget(number);
         false
     }
 
-    /// A trial begins: calls up to `last` do not count, nor do refusals before the first admission can.
+    /// Begins a trial: calls up to `last` do not count, and neither do refusals before its first call can be admitted.
     fn try_out(&mut self, now: Instant, last: u64, faster: bool) {
         self.contradict(now);
         self.ledger.watch_from(last);
@@ -373,7 +369,7 @@ impl AdaptiveRate {
         if faster { self.rate.tries_faster() } else { self.rate.tries_slower() }
     }
 
-    /// A call was refused; `last` is the newest call that has left. Says whether it began a congestion epoch.
+    /// A call was refused; `last` is the newest call sent. Returns whether the scope slows down.
     pub(crate) fn refused(
         &mut self,
         now: Instant,
@@ -391,18 +387,18 @@ impl AdaptiveRate {
             return Reaction::Chance;
         }
         match self.ledger.refused(now, flight.number, flight.sent, last) {
-            Event::Belongs { shut } => {
+            Event::Belongs { all_refused } => {
                 self.rate.refused_again();
                 if let Some(out) = self.refusals.as_mut().and_then(|refusals| refusals.out.as_mut()) {
                     out.refused();
                 }
-                self.shut |= shut;
-                if shut && gate.is_open() {
+                self.all_refused |= all_refused;
+                if all_refused && gate.is_open() {
                     self.close(now, gate, rng);
                 }
                 Reaction::Known
             }
-            // While others pass, an item that is refused again and again says nothing about them.
+            // While others pass, an item that is refused repeatedly says nothing about the rate.
             Event::Opens { run } if refusal == Refusal::Again && run as f64 >= FEW && gate.is_open() => Reaction::Known,
             Event::Opens { run } => {
                 self.contradict(now);
@@ -450,20 +446,20 @@ impl AdaptiveRate {
         if self.strikes == 0 {
             gate.begins(flight.sent);
         }
-        let really = self.really(now).filter(|_| self.cap.limit().is_none());
-        self.rate.bound(really);
+        let admitted = self.admitted_rate(now).filter(|_| self.cap.limit().is_none());
+        self.rate.bound(admitted);
         let start_ended =
             !(overloaded && self.rate.overloaded(now, run)) && self.rate.cut(now, self.ledger.admitted(), run);
         if let Some(refusals) = self.refusals.as_mut().filter(|_| start_ended) {
             refusals.out = self.ledger.out(flight.sent);
         }
-        // The verdict on the calls that are out comes first.
+        // The calls in flight are decided first.
         let action = if start_ended || self.ledger.is_undecided() { self.silence() } else { Duration::ZERO };
         gate.hold(now + self.rate.gap().max(action));
     }
 
-    /// What has been admitted a second, without idling, since this was said last; none: too few calls for that.
-    fn really(&mut self, now: Instant) -> Option<f64> {
+    /// Admitted calls a second, without idling, since the last sample; none if they are too few.
+    fn admitted_rate(&mut self, now: Instant) -> Option<f64> {
         let (admitted, time) = (self.ledger.admitted(), self.idle.read(now, now));
         let (calls, since) = self.sampled.unwrap_or((0, time));
         let n = (admitted - calls) as f64;
@@ -475,7 +471,7 @@ impl AdaptiveRate {
         (t > 0.0).then(|| n / t)
     }
 
-    /// Nothing passes: closes the gate for a while of our own choice.
+    /// Closes the gate for a while of our own choice, because everything is refused.
     fn close(&self, now: Instant, gate: &mut Gate, rng: &mut Rng) {
         let two_calls = Duration::from_secs_f64((2.0 / self.rate.per_second()).min(2.0));
         let least = two_calls.max(self.silence()).min(self.longest);

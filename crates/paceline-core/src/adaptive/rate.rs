@@ -29,7 +29,7 @@ const START: f64 = 2.0;
 /// The start doubles the rate in this time at most, in seconds, ...
 const DOUBLING: f64 = 0.7;
 
-/// ... or in so many times that of a refusal, if that is less: a doubling must see its own effect.
+/// ... or in so many times the time of a refusal, if that is less: a doubling must see its own effect.
 const DOUBLING_TIMES: f64 = 8.0;
 
 /// The least time of a doubling, in seconds.
@@ -38,10 +38,10 @@ const LEAST_DOUBLING: f64 = 0.02;
 /// The part of the rate that the refusal takes which ends the start: the rate doubled while that call was under way.
 const FIRST_CUT: f64 = 0.6;
 
-/// The part of that rate to come back to in a rush.
+/// The part of that rate to return to fast.
 const BACK: f64 = 0.9;
 
-/// The part of the rate that any other refusal takes: below the limit, but not far.
+/// The part of the rate that any other refusal takes: the rest is below the limit, but not far.
 const CUT: f64 = 0.18;
 
 /// The same where few calls were admitted since the last one: that was not enough.
@@ -53,10 +53,10 @@ const FIRST_CALLS: u64 = 6;
 /// What is left of the rate when the provider is overloaded: its queues must drain.
 const HALF: f64 = 0.5;
 
-/// So many times faster the rate goes back to a goal.
+/// The factor on growth while the rate returns to a goal.
 const RUSH: f64 = 10.0;
 
-/// How far the rate may be ahead of what is really admitted, when a call is refused.
+/// The most that the rate may exceed the measured admitted rate when a call is refused, as a factor.
 pub(super) const AHEAD: f64 = 4.0;
 
 /// Admitted calls that pay for a refusal.
@@ -71,7 +71,7 @@ const FASTEST: f64 = 3.0;
 /// A slow provider is paid no more than the calls of this time, in seconds, ...
 const PAY_FOR: f64 = 10.0;
 
-/// ... but at least so many: fewer say nothing about a rate.
+/// ... but at least so many: fewer do not measure a rate.
 pub(super) const FEW: f64 = 56.0;
 
 /// No payment takes longer than the calls of this time, in seconds: a rate cut by chance must recover.
@@ -83,7 +83,7 @@ const NEARLY: f64 = 0.9;
 /// At most so many refusals of one epoch are paid for.
 const MOST: f64 = 4.0;
 
-/// A belief from another process counts half after so long.
+/// A restored rate is halved after so long.
 const HALVED_AFTER: Duration = Duration::from_mins(10);
 
 const LN_2: f64 = core::f64::consts::LN_2;
@@ -93,18 +93,18 @@ const LN_2: f64 = core::f64::consts::LN_2;
 pub(super) struct Rate {
     /// Calls a second.
     x: f64,
-    /// The rate does not act: configured limits are believed until a refusal contradicts them.
-    told: bool,
+    /// The rate does not act: configured limits are trusted until a refusal contradicts them.
+    trusts_config: bool,
     /// Time of a doubling while starting, in seconds.
     ramp: Option<f64>,
     /// Refusals in an epoch, smoothed.
     cost: f64,
-    /// A rate to come back to fast; 0: none.
+    /// A rate to return to fast; 0: none.
     goal: f64,
-    /// The start goes on once the rate has come back to there, where it was refused; infinite: it has not been.
+    /// The start continues once the rate has returned to this one, at which it was refused; infinite: it was not.
     again: f64,
-    /// So many trials in a row have found the rate too high since one ended the start: where the second says otherwise, it goes
-    /// on.
+    /// Trials in a row that found the rate too high since one ended the start: if the second finds otherwise, the start
+    /// continues.
     ended_by_trials: u8,
     /// The highest rate at which the limit may be.
     hit: f64,
@@ -122,9 +122,9 @@ pub(super) struct Rate {
     weight: f64,
     /// The next call may leave from then on, whatever the rate says.
     free: Option<Instant>,
-    /// When a refusal slowed it down last, and from what.
+    /// When a refusal last slowed it down, and the rate before.
     refused: Option<(Instant, f64)>,
-    /// The slowest that it may become: no call has to wait longer than this asks for.
+    /// The lowest rate: it bounds the time between two calls.
     slowest: f64,
 }
 
@@ -132,12 +132,12 @@ impl Rate {
     /// `longest`: no two calls need to be further apart.
     pub(super) fn new(start: Start, longest: Duration) -> Self {
         let x = match start {
-            Start::Slow | Start::Told(None) => START,
-            Start::At(rate) | Start::Told(Some(rate)) => rate,
+            Start::Slow | Start::Configured(None) => START,
+            Start::At(rate) | Start::Configured(Some(rate)) => rate,
         };
         Self {
             x,
-            told: matches!(start, Start::Told(_)),
+            trusts_config: matches!(start, Start::Configured(_)),
             ramp: Some(DOUBLING),
             cost: 1.0,
             goal: 0.0,
@@ -161,9 +161,8 @@ impl Rate {
         self.set(self.x);
     }
 
-    /// Takes over what another process had learnt that long ago. An old belief is tried carefully: from a rate that is
-    /// halved for every ten minutes, and from there back to it in a rush. One that says no more than the start does is
-    /// forgotten.
+    /// Restores the rate that another process had learnt `age` ago. An old one is approached carefully: from a rate that is
+    /// halved for every ten minutes, and fast from there. One that is no better than the start is dropped.
     pub(super) fn restore_estimate(&mut self, rate: f64, age: Duration) {
         let halvings = age.as_secs() / HALVED_AFTER.as_secs();
         let careful = BACK * rate / (1_u64 << halvings.min(62)) as f64;
@@ -183,7 +182,7 @@ impl Rate {
         }
     }
 
-    /// When a refusal slowed it down last, and from what.
+    /// When a refusal last slowed it down, and the rate before.
     pub(super) const fn refused(&self) -> Option<(Instant, f64)> {
         self.refused
     }
@@ -193,15 +192,15 @@ impl Rate {
         self.x
     }
 
-    /// Whether told limits alone hold back.
-    pub(super) const fn is_told(&self) -> bool {
-        self.told
+    /// Whether configured limits alone hold back.
+    pub(super) const fn trusts_config(&self) -> bool {
+        self.trusts_config
     }
 
     /// When the next call may leave.
     pub(super) fn due(&self) -> Instant {
         match self.last_send {
-            Some(last) if !self.told => self.free.unwrap_or_else(|| last + self.pause()),
+            Some(last) if !self.trusts_config => self.free.unwrap_or_else(|| last + self.pause()),
             _ => self.free.unwrap_or(Instant::ZERO),
         }
     }
@@ -211,7 +210,7 @@ impl Rate {
         self.gap().mul_f64(self.weight).min(seconds(1.0 / self.slowest))
     }
 
-    /// What the call that left last counts for.
+    /// Sets the weight of the last call.
     pub(super) fn counts_for(&mut self, weight: Weight) {
         self.weight = weight.of;
         if weight.dearer == 1.0 {
@@ -239,14 +238,14 @@ impl Rate {
         (refusals * PAY.min(PAY_FOR * self.x).max(FEW)).min(SLOWEST * self.x)
     }
 
-    /// A call leaves, `run` admitted calls after the last refusal. `until`: the end of the last closure. `may_grow`: nothing
-    /// else than the rate held it back.
-    pub(super) fn left(&mut self, now: Instant, until: Instant, may_grow: bool, run: u64) {
+    /// A call is sent, `run` admitted calls after the last refusal. `until`: the end of the last closure. `may_grow`: only the
+    /// rate held it back.
+    pub(super) fn sent(&mut self, now: Instant, until: Instant, may_grow: bool, run: u64) {
         let (due, gap) = (self.due(), self.gap());
         let first = self.last_send.is_none();
         self.last_send = Some(if first { now } else { due.max(until).max(now.saturating_sub(LATE)) });
         self.free = None;
-        if may_grow && !self.told && !first && now.saturating_since(due) < gap {
+        if may_grow && !self.trusts_config && !first && now.saturating_since(due) < gap {
             self.grow(run);
         }
     }
@@ -271,14 +270,14 @@ impl Rate {
         if self.windowed { 1.0 } else { (1.0 + quiet).clamp(1.0, FASTEST) }
     }
 
-    /// So many calls a second were really admitted: a rate that something else holds back is not what was refused.
-    pub(super) fn bound(&mut self, really: Option<f64>) {
-        if let Some(really) = really.filter(|_| self.ramp.is_none() && self.x >= self.goal) {
-            self.set(self.x.min(AHEAD * really));
+    /// Bounds the rate by the measured admitted rate: if something else held calls back, the rate is not what was refused.
+    pub(super) fn bound(&mut self, admitted: Option<f64>) {
+        if let Some(admitted) = admitted.filter(|_| self.ramp.is_none() && self.x >= self.goal) {
+            self.set(self.x.min(AHEAD * admitted));
         }
     }
 
-    /// The server announced a limit that lets so many calls a second pass: there a start goes on.
+    /// The server announced a limit of so many calls a second: a start continues from there.
     pub(super) fn announced(&mut self, rate: f64) {
         self.set(self.x.max(rate));
     }
@@ -290,10 +289,10 @@ impl Rate {
         }
     }
 
-    /// What was told does not hold: so many calls a second were really admitted.
-    pub(super) fn contradicted(&mut self, really: f64) {
-        if core::mem::take(&mut self.told) {
-            self.set(really);
+    /// A refusal contradicts the configured limits: the measured admitted rate takes over.
+    pub(super) fn contradicted(&mut self, admitted: f64) {
+        if core::mem::take(&mut self.trusts_config) {
+            self.set(admitted);
         }
     }
 
@@ -307,7 +306,7 @@ impl Rate {
         self.cost = (self.cost + 0.5).min(MOST);
     }
 
-    /// Too fast, after so many admitted calls in all and `run` since the last epoch. Says whether that ended the start.
+    /// Cuts the rate, after so many admitted calls in all and `run` since the last epoch. Returns whether that ended the start.
     pub(super) fn cut(&mut self, now: Instant, admitted: u64, run: u64) -> bool {
         self.void();
         self.refused_at(now, self.x, run);
@@ -326,8 +325,8 @@ impl Rate {
         starting
     }
 
-    /// The provider is overloaded: half, and back in a rush once it is not. A start ends like any other: says whether it was
-    /// none.
+    /// The provider is overloaded: halves the rate, which returns fast afterwards. Returns false during the start, which ends as
+    /// at any other refusal.
     pub(super) fn overloaded(&mut self, now: Instant, run: u64) -> bool {
         let taken = self.ramp.is_none();
         if taken {
@@ -339,7 +338,7 @@ impl Rate {
         taken
     }
 
-    /// A limit may be at that rate: lower than was thought only where the rate had been earned again since.
+    /// A limit may be at that rate. It lowers the known one only if the rate had been earned again since.
     fn refused_at(&mut self, now: Instant, rate: f64, run: u64) {
         self.hit = if self.is_paid(run) { rate } else { self.hit.max(rate) };
         self.refused = Some((now, rate));
@@ -356,13 +355,13 @@ impl Rate {
         run >= 1 && !self.is_paid(run) && self.x < self.hit
     }
 
-    /// A refusal that may be chance takes half of what was gained since the last.
+    /// A refusal that may be random takes half of the growth since the last one.
     pub(super) fn gives_back(&mut self) {
         self.set(self.x - 0.5 * (self.x - self.floor).max(0.0));
         self.floor = self.x;
     }
 
-    /// The provider sustains so many calls a second at most.
+    /// Bounds the rate by what the provider sustains.
     pub(super) fn sustains(&mut self, most: f64) {
         self.goal = self.goal.min(most);
         self.set(self.x.min(BACK * most));
@@ -382,7 +381,7 @@ impl Rate {
         }
     }
 
-    /// A short wait that the server asked for is over: go on at `rate` at most, and make up for `lost` seconds before growing.
+    /// A short hint is over: continue at `rate` at most, and make up for `lost` seconds before growing.
     pub(super) fn settle_at(&mut self, rate: f64, lost: f64) {
         self.reopened_after(lost, Some(self.x.min(rate)));
         self.goal = 0.0;
@@ -417,7 +416,7 @@ mod tests {
         rate.set(10.0);
         (rate.goal, rate.again, rate.windowed) = (0.0, f64::INFINITY, windowed);
         for run in 0..calls {
-            rate.left(rate.due(), Instant::ZERO, true, run);
+            rate.sent(rate.due(), Instant::ZERO, true, run);
         }
         rate.x
     }

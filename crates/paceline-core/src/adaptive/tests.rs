@@ -18,7 +18,7 @@ struct Machine {
     last: u64,
     out: Vec<Flight>,
     /// The end of every wait of more than a second that the server asked for.
-    told: Instant,
+    hinted_until: Instant,
 }
 
 impl Machine {
@@ -32,7 +32,7 @@ impl Machine {
             now: origin,
             last: 0,
             out: Vec::new(),
-            told: Instant::ZERO,
+            hinted_until: Instant::ZERO,
         }
     }
 
@@ -53,10 +53,10 @@ impl Machine {
     fn send(&mut self, tokens: u64) {
         self.last += 1;
         let in_flight = u32::try_from(self.out.len() + 1).expect("few calls");
-        let canary = self.gate.left(self.now, self.last);
+        let canary = self.gate.sent(self.now, self.last);
         let (number, sent, spent) = (self.last, self.now, Cost::zero());
-        let flight = Flight { number, sent, probe: false, in_flight, tokens, spent, told: false };
-        self.learnt.left(self.now, &self.gate, &flight, canary);
+        let flight = Flight { number, sent, probe: false, in_flight, tokens, spent, server_limited: false };
+        self.learnt.sent(self.now, &self.gate, &flight, canary);
         self.out.push(flight);
     }
 
@@ -72,8 +72,8 @@ impl Machine {
         let flight = self.out.swap_remove(index);
         self.learnt.refused(self.now, &mut self.gate, &flight, self.last, refusal, &mut self.rng);
         if let Some(hint) = hint {
-            self.gate.told(self.now, hint);
-            self.told = self.told.max(self.now + hint);
+            self.gate.close_for_hint(self.now, hint);
+            self.hinted_until = self.hinted_until.max(self.now + hint);
         }
     }
 
@@ -151,7 +151,7 @@ fn send(machine: &mut Machine, dice: &mut Rng) {
     let (standing, was_tried) = (machine.learnt.rate.standing(), machine.learnt.rate.is_tried());
     let most = (core::f64::consts::LN_2 / 0.02).max(10.0 * 0.2 * before.0 / machine.learnt.rate.payment());
     assert_eq!(machine.admit(), machine.admit(), "asking changes nothing");
-    assert!(machine.now >= machine.told, "a call left in a pause that the server asked for");
+    assert!(machine.now >= machine.hinted_until, "a call left in a pause that the server asked for");
     let open = machine.gate.is_open();
     assert!(!open || machine.now >= before.1, "before the rate allows it");
     // Large calls and small ones, but now and then for a while only one kind.
@@ -277,7 +277,7 @@ fn the_same_inputs_give_the_same_answers_at_any_hour() {
 }
 
 /// A server that lets `window` calls pass and then asks for ten seconds, met at a thousand a second.
-fn told_after(window: u64, wait: Duration) -> f64 {
+fn rate_after_hint(window: u64, wait: Duration) -> f64 {
     let mut machine = Machine::new(1, Instant::ZERO);
     machine.learnt.rate = Rate::new(Start::At(1_000.0), Duration::from_secs(60));
     let mut dice = Rng::new(1);
@@ -297,11 +297,11 @@ fn told_after(window: u64, wait: Duration) -> f64 {
 }
 
 #[test]
-fn a_short_wait_that_is_told_first_says_what_a_window_sustains_and_a_long_one_nothing() {
-    let sustained = told_after(200, Duration::from_secs(10));
+fn a_short_first_hint_gives_the_rate_that_a_window_sustains_and_a_long_one_nothing() {
+    let sustained = rate_after_hint(200, Duration::from_secs(10));
     assert!((17.0..19.0).contains(&sustained), "{sustained}");
-    assert!(told_after(200, Duration::from_mins(1)) > 100.0);
-    assert!(told_after(20, Duration::from_secs(10)) > 100.0, "too few to say");
+    assert!(rate_after_hint(200, Duration::from_mins(1)) > 100.0);
+    assert!(rate_after_hint(20, Duration::from_secs(10)) > 100.0, "too few to say");
 }
 
 #[test]
@@ -309,11 +309,29 @@ fn a_call_that_left_before_an_epoch_says_nothing_about_it() {
     let mut ledger = Ledger::new();
     let at = |ms| Instant::ZERO + Duration::from_millis(ms);
     for number in 1..=5 {
-        ledger.left(at(0), number);
+        ledger.sent(at(0), number);
     }
     assert_eq!(ledger.refused(at(1), 1, at(0), 5), Event::Opens { run: 0 });
-    ledger.left(at(2), 6);
-    ledger.left(at(2), 7);
+    ledger.sent(at(2), 6);
+    ledger.sent(at(2), 7);
     assert_eq!(ledger.refused(at(500), 7, at(2), 7), Event::Opens { run: 1 });
     assert_eq!(ledger.admitted(), 5);
+}
+
+#[test]
+fn a_window_admits_the_same_number_at_another_rate() {
+    let learnt = AdaptiveRate::new(Start::At(10.0), Duration::from_secs(60));
+    let few = FEW - 1.0;
+    for (n, before, is_window) in [
+        (100.0, (100.0, 20.0), true),
+        (109.0, (100.0, 20.0), true),
+        (92.0, (100.0, 5.0), true),
+        (111.0, (100.0, 20.0), false),
+        (90.0, (100.0, 20.0), false),
+        (100.0, (100.0, 11.0), false),
+        (100.0, (100.0, 9.0), false),
+        (few, (few, 20.0), false),
+    ] {
+        assert_eq!(learnt.is_window(n, before), is_window, "{n} after {before:?}");
+    }
 }

@@ -1,8 +1,8 @@
-//! A trial: another rate for some calls, to see whether their refusals follow it.
+//! A trial: another rate for some calls, to find out whether their refusals follow it.
 //!
-//! Refusals that have to do with the rate all but end at half of it, or at a quarter where other callers fill the gap, and
-//! become many at twice the rate. Refusals by chance come as often as before. A trial begins where refusals were just more
-//! frequent than usual, so a small fall says nothing: it would come anyway.
+//! Refusals caused by the rate all but end at half of it, or at a quarter where other callers fill the gap, and
+//! become many at twice the rate. Random refusals come as often as before. A trial begins where refusals were just more
+//! frequent than usual, so a small fall proves nothing: it would come anyway.
 
 /// The first outcomes of a slower trial still come from the time before it: the provider's queue is full.
 const FULL_QUEUE: f64 = 10.0;
@@ -13,13 +13,13 @@ const TIME: f64 = 10.0;
 /// ... but at least and at most at so many.
 const CALLS: (f64, f64) = (30.0, 60.0);
 
-/// It goes on for up to this time, in seconds, ...
+/// It continues for up to this time, in seconds, ...
 const LONGER: f64 = 3.0;
 
-/// ... until so many would be refused at the usual share: that cannot be told from none any sooner.
+/// ... until so many would be refused at the usual share: before that it cannot be distinguished from none.
 const EVIDENCE: f64 = 8.0;
 
-/// It goes on where fewer than so many would have been refused at the share before, and some were: one of them is no fall.
+/// It continues where fewer than so many would have been refused at the share before, and some were: one of them is no fall.
 const HARDLY: f64 = 4.0;
 
 /// It ends early when none was refused where so many would have been, ...
@@ -31,7 +31,7 @@ const SOON: f64 = 20.0;
 /// ... the share is so far above the one before.
 const FAR_ABOVE: f64 = 0.2;
 
-/// A share that falls to this part of what it was fell because of us: down *to* a quarter, since it falls a little after
+/// A share that falls to this part of what it was fell because of our rate: down *to* a quarter, since it falls a little after
 /// each false alarm.
 const FELL: f64 = 0.25;
 
@@ -47,10 +47,10 @@ const USUAL: f64 = 0.5;
 /// At twice the rate a share up to this, ...
 const FEW: f64 = 0.12;
 
-/// ... or up to so many times the usual one, has nothing to do with the rate.
+/// ... or up to so many times the usual one, is independent of the rate.
 const TIMES: f64 = 1.5;
 
-/// It has to do with the rate after so many refusals, ...
+/// The rate is the cause after so many refusals, ...
 const PROOFS: f64 = 4.0;
 
 /// ... of more than this share of the outcomes, ...
@@ -59,10 +59,10 @@ const PROVEN: f64 = 0.2;
 /// ... and more than so many times the usual one.
 const PROVEN_TIMES: f64 = 2.0;
 
-/// More than this is no chance, whatever a trial says.
+/// A larger share is not random, whatever a trial shows.
 pub(super) const LARGEST: f64 = 0.3;
 
-/// How the rate of a trial stands to that before it.
+/// The rate of a trial relative to the one before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Speed {
     /// A half.
@@ -73,14 +73,14 @@ enum Speed {
     Faster,
 }
 
-/// What a slower trial shows.
+/// The result of a slower trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shows {
     /// Refusals follow the rate.
     Fell,
     /// They do not.
     Stayed,
-    /// They may: a deeper trial would tell.
+    /// Inconclusive: it takes a deeper trial.
     Unclear,
 }
 
@@ -138,7 +138,7 @@ impl Trial {
         ended.then(|| self.refused / self.outcomes)
     }
 
-    /// Enough outcomes to tell a share that fell from one that is as usual, and from one that stayed.
+    /// Enough outcomes to distinguish a share that fell from one that is as usual, and from one that stayed.
     fn is_clear(&self, per_second: f64) -> bool {
         let usual = self.outcomes >= LONGER * per_second || self.outcomes * self.usual >= EVIDENCE;
         usual && (self.refused == 0.0 || self.outcomes * self.before >= HARDLY)
@@ -150,7 +150,7 @@ impl Trial {
         none || self.outcomes >= SOON && self.refused >= (self.before + FAR_ABOVE) * self.outcomes
     }
 
-    /// What that share says at a lower rate.
+    /// What that share shows at a lower rate.
     pub(super) fn shows(&self, share: f64) -> Shows {
         let as_usual = self.outcomes * self.usual >= EVIDENCE && share >= USUAL * self.usual;
         if self.fell_to(share) && !as_usual {
@@ -160,7 +160,7 @@ impl Trial {
         if little || self.rose(share) { Shows::Unclear } else { Shows::Stayed }
     }
 
-    /// Whether that share at twice the rate has nothing to do with it.
+    /// Whether that share at twice the rate is independent of the rate.
     pub(super) fn is_chance(&self, share: f64) -> bool {
         share <= FEW.max(TIMES * self.usual).min(LARGEST)
     }
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn half_the_rate_shows_whose_doing_refusals_are() {
+    fn half_the_rate_shows_what_causes_refusals() {
         let trial = Trial::slower(0.2, 0.0, 100.0);
         let shows = |one_in| trial.shows(ended(trial, one_in).0);
         assert_eq!(shows(5), Shows::Stayed);
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trial_ends_when_it_can_tell() {
+    fn a_trial_ends_when_it_is_conclusive() {
         let (_, none) = ended(Trial::slower(0.25, 0.0, 0.0), 10_001);
         assert_eq!(none, 20.0, "none was refused, and five would have been");
         let (_, many) = ended(Trial::slower(0.1, 0.0, 0.0), 2);

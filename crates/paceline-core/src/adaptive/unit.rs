@@ -1,4 +1,4 @@
-//! What the limit counts: calls, or their tokens. No header says which, but refusals do.
+//! What the limit counts: calls, or their tokens. No header shows which, but refusals do.
 //!
 //! Under a limit on calls it is chance which of them is refused. Under a limit on tokens a call is refused when its tokens
 //! do not fit, so its chance is in proportion to them: those of `c` tokens are refused `c / mean` times as often as chance
@@ -12,16 +12,16 @@ const TOKENS: f64 = 100.0;
 /// The odds at which calls count again.
 const CALLS: f64 = 1.0;
 
-/// The odds are never less, ...
+/// The lower bound of the odds, ...
 const LEAST: f64 = 0.1;
 
-/// ... and never more, so that a limit may change.
+/// ... and the upper one, so that a limit may change.
 const MOST: f64 = 1e4;
 
 /// Smoothing of what a call costs.
 const SMOOTHING: f64 = 0.01;
 
-/// What is known about the unit of one scope's limit.
+/// The estimated unit of one scope's limit.
 #[derive(Clone, Debug)]
 pub(super) struct Unit {
     /// Tokens of a call, smoothed.
@@ -36,9 +36,9 @@ pub(super) struct Unit {
 /// A call in the unit of the limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Weight {
-    /// So many usual calls it counts for.
+    /// Its weight in average calls.
     pub(super) of: f64,
-    /// So many times as much as before a usual call costs since then.
+    /// The factor by which the average call has become more expensive with it.
     pub(super) dearer: f64,
 }
 
@@ -47,8 +47,8 @@ impl Unit {
         Self { mean: 0.0, calls: 0.0, odds: 1.0, is_tokens: false }
     }
 
-    /// As another process had learnt it: a usual call costs so many tokens, where they are what counts.
-    pub(super) fn believed(tokens: Option<f64>) -> Self {
+    /// As another process had learnt it: the tokens of an average call, if tokens are what counts.
+    pub(super) fn restored(tokens: Option<f64>) -> Self {
         match tokens.filter(|tokens| tokens.is_finite() && *tokens > 0.0) {
             Some(mean) => Self { mean, calls: 1.0 / SMOOTHING, odds: TOKENS, is_tokens: true },
             None => Self::new(),
@@ -56,7 +56,7 @@ impl Unit {
     }
 
     /// A call of so many tokens leaves.
-    pub(super) fn left(&mut self, tokens: u64) -> Weight {
+    pub(super) fn sent(&mut self, tokens: u64) -> Weight {
         let (tokens, before) = (tokens as f64, self.mean);
         self.calls += 1.0;
         self.mean += (tokens - before) * SMOOTHING.max(1.0 / self.calls);
@@ -75,7 +75,7 @@ impl Unit {
         }
     }
 
-    /// The tokens of so many calls, where they are what counts.
+    /// The tokens of so many calls, if tokens are what counts.
     pub(super) fn tokens(&self, calls: f64) -> Option<f64> {
         self.is_tokens.then_some(calls * self.mean)
     }
@@ -92,13 +92,13 @@ mod tests {
         1 + (99.0 * unit * unit * unit) as u64
     }
 
-    /// Calls of such costs, of which those are refused that chance picks, by their tokens or not. Says after how many
+    /// Calls of such costs, of which those are refused that chance picks, by their tokens or not. Returns after how many
     /// refusals tokens were counted.
     fn refuse(unit: &mut Unit, rng: &mut Rng, refusals: u32, by_tokens: bool) -> u32 {
         let mut counted = 0;
         for _ in 0..refusals {
             for _ in 0..100 {
-                unit.left(cost(rng));
+                unit.sent(cost(rng));
             }
             let refused = loop {
                 let tokens = cost(rng);
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_tell_what_the_limit_counts() {
+    fn refusals_show_what_the_limit_counts() {
         for seed in 0..50 {
             let (mut unit, mut rng) = (Unit::new(), Rng::new(seed));
             assert_eq!(refuse(&mut unit, &mut rng, 40, false), 0, "seed {seed}: chance");
@@ -132,11 +132,11 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_cost_the_same_or_nothing_tell_nothing() {
+    fn calls_that_cost_the_same_or_nothing_show_nothing() {
         for tokens in [0, 1, 500] {
             let mut unit = Unit::new();
             for _ in 0..1_000 {
-                assert_eq!(unit.left(tokens), Weight { of: 1.0, dearer: 1.0 });
+                assert_eq!(unit.sent(tokens), Weight { of: 1.0, dearer: 1.0 });
                 unit.refused(tokens);
             }
             assert_eq!((unit.odds, unit.tokens(1.0)), (1.0, None));
@@ -149,7 +149,7 @@ mod tests {
         let mut unit = Unit { mean: 100.0, calls: 1_000.0, odds: MOST, is_tokens: true };
         let mut rate = 10.0;
         for _ in 0..1_000 {
-            rate /= unit.left(300).dearer;
+            rate /= unit.sent(300).dearer;
             assert!((unit.tokens(rate).expect("tokens") - 1_000.0).abs() < 1e-6);
         }
         assert!((3.33..3.34).contains(&rate), "{rate}");
@@ -157,10 +157,10 @@ mod tests {
 
     #[test]
     fn what_another_process_knew_of_the_tokens_of_a_call_is_that_of_a_hundred_calls() {
-        let mut unit = Unit::believed(Some(100.0));
-        assert_eq!(unit.left(200), Weight { of: 200.0 / 101.0, dearer: 1.01 });
+        let mut unit = Unit::restored(Some(100.0));
+        assert_eq!(unit.sent(200), Weight { of: 200.0 / 101.0, dearer: 1.01 });
         for nonsense in [None, Some(0.0), Some(-1.0), Some(f64::NAN), Some(f64::INFINITY)] {
-            assert_eq!(Unit::believed(nonsense).tokens(1.0), None, "{nonsense:?}");
+            assert_eq!(Unit::restored(nonsense).tokens(1.0), None, "{nonsense:?}");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! When to look at which scope, and whose head may leave.
 //!
-//! A scope changes by an input or because its time has come. What it wants is worked out then, and kept in order here: what
-//! sleeps costs nothing.
+//! A scope changes by an input or because a time of its own is reached. Its times are computed then and kept sorted here, so
+//! that idle scopes cost nothing.
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -9,10 +9,10 @@ use alloc::vec::Vec;
 use crate::queue::Place;
 use crate::time::Instant;
 
-/// What a scope wants, as long as nothing happens to it.
+/// The next times of a scope, valid until an input changes it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Wants {
-    /// Its head may leave, as far as the scope is concerned: as time passes, that stays so.
+    /// Its head may leave by the scope's own rules; that stays true as time passes.
     pub(super) ready: Option<Place>,
     /// When its head may leave.
     pub(super) head: Option<Instant>,
@@ -20,13 +20,13 @@ pub(super) struct Wants {
     pub(super) due: Option<Instant>,
     /// When the first deadline of a waiter passes.
     pub(super) deadline: Option<Instant>,
-    /// When a closure or a hold ends. It is no reason to wake a caller: the next input sees to it.
+    /// When a closure or a hold ends. No timer is set for it: the next input handles it.
     pub(super) reopens: Option<Instant>,
     /// Its head waits for a quota of the scope.
     pub(super) full: bool,
 }
 
-/// What all scopes want, in order.
+/// The next times of all scopes, sorted.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Agenda {
     wants: Vec<Wants>,
@@ -40,7 +40,7 @@ pub(super) struct Agenda {
 }
 
 impl Agenda {
-    /// Replaces what a scope wants.
+    /// Replaces the times of a scope.
     pub(super) fn set(&mut self, scope: u32, wants: Wants) {
         if self.wants.len() <= scope as usize {
             self.wants.resize(scope as usize + 1, Wants::default());
@@ -57,19 +57,19 @@ impl Agenda {
         self.full = self.full + usize::from(wants.full) - usize::from(known.full);
     }
 
-    /// A scope whose time has come; it is told until its wants are replaced.
-    pub(super) fn come(&self, now: Instant) -> impl Iterator<Item = u32> {
-        let come = move |at: &&(Instant, u32)| at.0 <= now;
-        let of = |times| BTreeSet::iter(times).take_while(come).map(|at: &(Instant, u32)| at.1);
+    /// The scopes with a time up to `now`; each is returned until its times are replaced.
+    pub(super) fn due_scopes(&self, now: Instant) -> impl Iterator<Item = u32> {
+        let is_due = move |at: &&(Instant, u32)| at.0 <= now;
+        let of = |times| BTreeSet::iter(times).take_while(is_due).map(|at: &(Instant, u32)| at.1);
         of(&self.heads).chain(of(&self.dues)).chain(of(&self.deadlines)).chain(of(&self.reopenings))
     }
 
-    /// The first of the heads that their scopes let leave.
+    /// The first of the heads that may leave by the rules of their scopes.
     pub(super) fn first_ready(&self) -> Option<(Place, u32)> {
         self.ready.first().copied()
     }
 
-    /// Of the heads that their scopes let leave later, the one in that place.
+    /// The n-th of the heads that may leave later, by time.
     pub(super) fn later(&self, n: usize) -> Option<(Instant, u32)> {
         self.heads.iter().nth(n).copied()
     }

@@ -1,4 +1,4 @@
-//! Who leaves next, and when to look again.
+//! Dispatch: which request is granted next, and when the timer is due.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -12,60 +12,60 @@ use crate::scope::Scope;
 use crate::slots::{Entry, Stage};
 use crate::time::Instant;
 
-/// So many heads that their scopes let leave later are asked when the account lets them. Beyond that the time of the scope
-/// is enough: a look too early changes nothing.
-const LOOKS: usize = 4;
+/// For so many heads that may leave later, the timer also respects the account. For the others it uses the time of the scope:
+/// a timer that is too early changes nothing.
+const HEADS_ASKED: usize = 4;
 
-/// So many waiters are looked at for one that may test a server.
-const TESTS: usize = 8;
+/// Among so many waiters one is chosen that may test a server.
+const PROBE_CANDIDATES: usize = 8;
 
 impl Pacer {
-    /// Who leaves next. A server that may be down is not tested with an item that has no retry left, as long as one of the first
-    /// few others has: an outage costs no item.
+    /// The request of a scope that leaves next. A server that may be down is not tested with an item that has no retry left, if
+    /// one of the first few others has: an outage costs no item.
     pub(super) fn head(&self, scope: &Scope) -> Option<Place> {
         let is_last = |slot| self.slots.at(slot).request.attempts >= self.config.retry.max_retries;
         match scope.may_be_down() {
-            true => scope.queue.first_but(TESTS, is_last),
+            true => scope.queue.first_but(PROBE_CANDIDATES, is_last),
             false => scope.queue.head(),
         }
     }
 
-    /// Grants all that may leave, and finds out when to look again. Only those scopes are looked at which an input has
-    /// touched, or whose time has come.
+    /// Grants all requests that may leave, and sets the timer. It processes only scopes that an input has touched or that have a
+    /// time up to `now`.
     pub(super) fn pump(&mut self, now: Instant) {
         if self.hold.expire(now) {
             self.quotas.forget_burst(now);
             self.set_clocks(now);
         }
-        let come: Vec<u32> = self.agenda.come(now).collect();
-        come.into_iter().for_each(|place| self.scopes.touch(place));
+        let due: Vec<u32> = self.agenda.due_scopes(now).collect();
+        due.into_iter().for_each(|place| self.scopes.touch(place));
         let touched = self.scopes.take_touched();
         touched.iter().for_each(|place| self.reopen(now, *place));
         for place in &touched {
             self.promote(now, *place);
-            self.let_go(now, *place);
-            self.look(now, *place);
+            self.expire_or_defer(now, *place);
+            self.reschedule(now, *place);
         }
         self.scopes.done(touched);
         self.expire_in_account(now);
         self.defer_in_account(now);
         while let Some((head, place)) = self.first_to_leave(now) {
             self.grant(now, head, place);
-            self.let_go(now, place);
-            self.look(now, place);
+            self.expire_or_defer(now, place);
+            self.reschedule(now, place);
         }
         self.wake = self.next_wake(now);
-        self.forget_some(now);
+        self.evict_idle(now);
     }
 
-    /// What has become due takes its place among the others.
+    /// Moves requests that have become due to the ready ones.
     fn promote(&mut self, now: Instant, place: u32) {
         for (.., slot) in self.scopes[place].queue.promote(now) {
-            self.patience.add(place, self.slots.at(slot).request.max_wait, slot);
+            self.bounded_waits.add(place, self.slots.at(slot).request.max_wait, slot);
         }
     }
 
-    /// Ends the hold and the closure of a scope whose time has come.
+    /// Ends the hold and the closure of a scope that are over.
     fn reopen(&mut self, now: Instant, place: u32) {
         if self.scopes[place].reopens(now) {
             self.quotas.forget_burst(now);
@@ -73,8 +73,8 @@ impl Pacer {
         }
     }
 
-    /// Works out what a scope wants. It was changed, or its time has come.
-    pub(super) fn look(&mut self, now: Instant, place: u32) {
+    /// Recomputes the times of a scope on the agenda.
+    pub(super) fn reschedule(&mut self, now: Instant, place: u32) {
         let scope = &mut self.scopes[place];
         scope.note_demand(now);
         scope.note_idle(now);
@@ -103,15 +103,15 @@ impl Pacer {
         self.agenda.set(place, Wants { ready, head: starts, due, deadline, reopens, full });
     }
 
-    /// Lets requests go that need not wait any longer, as far as their scope is concerned: behind each the next is looked at.
-    pub(super) fn let_go(&mut self, now: Instant, place: u32) {
+    /// Removes the requests of a scope that expire or whose known wait is too long; behind each the next is checked.
+    pub(super) fn expire_or_defer(&mut self, now: Instant, place: u32) {
         self.expire(now, place);
         while self.defer(now, place) {
             self.expire(now, place);
         }
     }
 
-    /// Lets go whose deadline has passed, or certainly comes before their scope lets them leave.
+    /// Expires requests whose deadline has passed, or certainly passes before the scope admits them.
     fn expire(&mut self, now: Instant, place: u32) {
         loop {
             let scope = &self.scopes[place];
@@ -124,7 +124,7 @@ impl Pacer {
         }
     }
 
-    /// Lets go who has just come, where its deadline certainly comes first. Says whether it did.
+    /// Expires a new request whose deadline certainly comes before its start. Returns whether it did.
     pub(super) fn expire_at_once(&mut self, now: Instant, slot: Slot, place: u32) -> bool {
         let request = &self.slots.at(slot).request;
         let Some(deadline) = request.deadline else { return false };
@@ -136,8 +136,8 @@ impl Pacer {
         expires
     }
 
-    /// The same for the limits of the account, which concern every scope: only the nearest deadline of all is asked, so that no
-    /// input pays for scopes that it does not touch.
+    /// Expires requests by the limits of the account, which apply to every scope. Only the nearest deadline of all is checked, so
+    /// that no input pays for scopes that it does not touch.
     fn expire_in_account(&mut self, now: Instant) {
         while let Some((deadline, place)) = self.agenda.first_deadline() {
             let (_, slot) =
@@ -146,8 +146,8 @@ impl Pacer {
                 return;
             }
             self.give_up_waiting(now, slot, place);
-            self.let_go(now, place);
-            self.look(now, place);
+            self.expire_or_defer(now, place);
+            self.reschedule(now, place);
         }
     }
 
@@ -157,7 +157,7 @@ impl Pacer {
         self.events.push_back(Event::Expired { ticket, request: Box::new(request), earliest });
     }
 
-    /// Takes a waiting request out of the scope in that place.
+    /// Removes a waiting request from the scope in that place.
     pub(super) fn take_out(&mut self, slot: Slot, place: u32) -> (Ticket, Request) {
         let ticket = self.slots.ticket(slot);
         let Some(Entry { request, stage: Stage::Waiting { place: in_queue, deadline, .. } }) =
@@ -166,11 +166,11 @@ impl Pacer {
             unreachable!("a queue holds only waiting requests");
         };
         self.scopes[place].queue.remove(in_queue, request.not_before, deadline);
-        self.patience.remove(place, request.max_wait, slot);
+        self.bounded_waits.remove(place, request.max_wait, slot);
         (ticket, request)
     }
 
-    /// The first of the heads that their scopes let leave: it is the one that the account is asked for.
+    /// The first ready head, if the account admits it.
     fn first_to_leave(&self, now: Instant) -> Option<(Place, u32)> {
         let first = self.agenda.first_ready()?;
         self.admit_account(now, &self.slots.at(first.0.2).request.cost).is_now().then_some(first)
@@ -184,9 +184,9 @@ impl Pacer {
         };
         let request = &entry.request;
         scope.queue.remove(head, request.not_before, deadline);
-        self.patience.remove(place, request.max_wait, head.2);
+        self.bounded_waits.remove(place, request.max_wait, head.2);
         let wanted = since.max(request.not_before.unwrap_or(since));
-        let flight = scope.leave(now, wanted, &request.cost);
+        let flight = scope.send(now, wanted, &request.cost);
         self.in_flight.take();
         self.out.add(&request.cost);
         self.quotas.take(now, wanted, &request.cost);
@@ -201,10 +201,10 @@ impl Pacer {
         self.events.push_back(Event::Granted { ticket: self.slots.ticket(head.2), probe });
     }
 
-    /// When a waiter may leave, becomes due or expires, where that is a matter of time.
+    /// When a waiter may leave, becomes due or expires, if that time is known.
     fn next_wake(&mut self, now: Instant) -> Option<Instant> {
         let mut wake = self.agenda.next_due();
-        // Without a place in the account only an input lets a head leave.
+        // While the account has no known time, only an input lets a head leave.
         if matches!(self.hold.admit(now).strictest(self.in_flight.admit()), Admit::OnRelease { .. }) {
             return wake;
         }
@@ -214,17 +214,17 @@ impl Pacer {
         if let Some((_, place)) = self.agenda.first_ready() {
             wake = earlier(wake, Some(self.starts(now, now, place)));
         }
-        for n in 0..LOOKS {
+        for n in 0..HEADS_ASKED {
             let Some((at, place)) = self.agenda.later(n) else { return wake };
             if wake.is_some_and(|wake| wake <= at) {
                 return wake;
             }
             wake = earlier(wake, Some(self.starts(now, at, place)));
         }
-        earlier(wake, self.agenda.later(LOOKS).map(|(at, _)| at))
+        earlier(wake, self.agenda.later(HEADS_ASKED).map(|(at, _)| at))
     }
 
-    /// When the head of a scope may leave that its scope lets leave at `own`.
+    /// When the head of a scope may leave that its scope admits at `own`.
     fn starts(&mut self, now: Instant, own: Instant, place: u32) -> Instant {
         let Some(head) = self.head(&self.scopes[place]) else { return own };
         let Admit::At { at, cause } = self.admit_account(now, &self.slots.at(head.2).request.cost) else { return own };

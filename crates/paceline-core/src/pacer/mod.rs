@@ -1,14 +1,14 @@
 //! The pacer: one deterministic machine per account, which composes every policy.
 
 mod agenda;
-mod carry;
 mod defer;
 mod dispatch;
-mod foresee;
-mod forget;
+mod evict;
+mod export;
+mod forecast;
 mod react;
 mod scopes;
-mod tell;
+mod snapshots;
 #[cfg(test)]
 mod tests;
 mod turn;
@@ -19,7 +19,7 @@ use alloc::sync::Arc;
 use core::cmp::Reverse;
 
 use agenda::Agenda;
-use defer::Patience;
+use defer::BoundedWaits;
 use scopes::Scopes;
 use turn::Turn;
 
@@ -45,19 +45,17 @@ use crate::time::Instant;
 /// - *Inputs* take the present: [`enqueue`](Self::enqueue), [`cancel`](Self::cancel), [`complete`](Self::complete),
 ///   [`handle_timeout`](Self::handle_timeout), [`reconfigure`](Self::reconfigure), [`hold`](Self::hold),
 ///   [`stop`](Self::stop), [`resume`](Self::resume), [`restore`](Self::restore), [`yield_turn`](Self::yield_turn) and
-///   [`take_turn`](Self::take_turn). The present may stand still or jump forward; one that goes backwards is taken as standing
-///   still.
+///   [`take_turn`](Self::take_turn). Time may stand still or jump forward; an earlier instant counts as the latest one seen.
 /// - *Outputs*: after any input call [`poll_event`](Self::poll_event) until it is empty, then
 ///   [`poll_timeout`](Self::poll_timeout), and call `handle_timeout` at that instant or later.
 /// - *Questions* change nothing: [`admit`](Self::admit), [`snapshot`](Self::snapshot), [`export`](Self::export).
 /// - [`scope`](Self::scope) names a scope.
 ///
-/// A scope in which nothing waits or is in flight, whose limits are unused and which is open is forgotten after 10 to 15
-/// minutes when it has learnt nothing, else after an hour: until then it remembers. Its name makes it anew, its handles stay
-/// good, and what it has counted stays in the sums of the account.
+/// An idle scope that is open and whose limits are unused is evicted after 10 to 15 minutes when it has learnt nothing, else
+/// after an hour. Its name makes it anew, its handles stay valid, and its counts stay in the sums of the account.
 ///
-/// A request may bound the waits that it takes ([`Request::max_wait`]): one that is known to be kept out for longer is put off at
-/// once, so that it can wait elsewhere.
+/// A request may bound its known wait ([`Request::max_wait`]): the pacer defers it as soon as a longer wait is known, so that it
+/// can wait elsewhere.
 ///
 /// There are two levels. The account counts against the configured limits; below it each scope has its own limits,
 /// gate, breaker and queue. When the ceiling binds, the highest priority goes first, then the earliest arrival among
@@ -98,15 +96,15 @@ pub struct Pacer {
     hold: Hold,
     scopes: Scopes,
     agenda: Agenda,
-    patience: Patience,
-    /// When each scope is asked next whether it may be forgotten.
-    round: VecDeque<(Instant, u32)>,
-    /// What all scopes have counted, those that are forgotten too.
+    bounded_waits: BoundedWaits,
+    /// When each scope is checked next for eviction.
+    eviction_queue: VecDeque<(Instant, u32)>,
+    /// The sums over all scopes, evicted ones included.
     totals: Totals,
     /// Scopes whose breaker opened, and since when nothing has succeeded there.
     failing: BTreeMap<u32, Instant>,
     slots: Slots,
-    /// What all calls in flight reserved: so much of the windows may come back.
+    /// What all calls in flight reserved: at most so much may be refunded to the windows.
     out: Cost,
     arrivals: u64,
     events: VecDeque<Event>,
@@ -117,7 +115,7 @@ impl Pacer {
     /// A pacer with nothing in it. The same seed and the same calls give the same results, bit for bit.
     ///
     /// # Errors
-    /// The first knob that cannot be, by name.
+    /// The first invalid setting, by name.
     pub fn new(config: PacerConfig, seed: u64, now: Instant) -> Result<Self, ConfigError> {
         check(&config)?;
         Ok(Self {
@@ -130,8 +128,8 @@ impl Pacer {
             hold: Hold::default(),
             scopes: Scopes::default(),
             agenda: Agenda::default(),
-            patience: Patience::default(),
-            round: VecDeque::new(),
+            bounded_waits: BoundedWaits::default(),
+            eviction_queue: VecDeque::new(),
             totals: Totals::default(),
             failing: BTreeMap::new(),
             slots: Slots::default(),
@@ -148,7 +146,7 @@ impl Pacer {
         self.scopes.named(name).unwrap_or_else(|| self.make(name.into()))
     }
 
-    /// When this request could start. A question: it changes nothing, and the answer to a second one is the same.
+    /// When this request could start. It changes nothing: asking twice gives the same answer.
     ///
     /// Behind others of its scope that is an estimate, [`Admit::At`] with [`WaitCause::Queue`], from the queue and the limits; or
     /// [`Admit::OnRelease`] where those ahead wait for something without a time.
@@ -161,7 +159,7 @@ impl Pacer {
         self.admit_in(now, &self.scopes[place], request)
     }
 
-    /// Whose rule that is which [`admit`](Self::admit) answers with: the account's where no other is stricter.
+    /// The level of the rule that [`admit`](Self::admit) answers with: the account where no other is stricter.
     pub fn level(&self, now: Instant, request: &Request) -> Level {
         let now = now.max(self.now);
         let strictest = self.admit(now, request);
@@ -177,15 +175,15 @@ impl Pacer {
         let arrival = request.arrival.unwrap_or(self.arrivals);
         let own = self.admit_cost(now, scope, &request.cost);
         let ahead = scope.queue.ahead_of(request.priority, arrival);
-        let turn = if ahead == 0 { Admit::Now } else { self.turn(now, scope, &request.cost, ahead, &own) };
-        due.strictest(turn).strictest(own)
+        let queued = if ahead == 0 { Admit::Now } else { self.forecast(now, scope, &request.cost, ahead, &own) };
+        due.strictest(queued).strictest(own)
     }
 
-    /// Takes a request in. It is granted at once or later, in an [`Event`].
+    /// Queues a request. It is granted at once or later, in an [`Event`].
     ///
     /// # Errors
-    /// When it alone exceeds a configured limit: it could never start. A deadline that certainly comes first is told at once,
-    /// as [`Event::Expired`], and a known wait of more than its [`max_wait`](Request::max_wait) as [`Event::Deferred`].
+    /// When it alone exceeds a configured limit: it could never start. A deadline that certainly comes first gives
+    /// [`Event::Expired`] at once, and a known wait of more than its [`max_wait`](Request::max_wait) gives [`Event::Deferred`].
     pub fn enqueue(&mut self, now: Instant, request: Request) -> Result<Ticket, TooLarge> {
         let now = self.advance(now);
         let id = self.own(&request.scope);
@@ -208,7 +206,7 @@ impl Pacer {
         });
         self.scopes[&id].queue.push(now, (Reverse(priority), arrival, ticket.slot), not_before, deadline);
         if not_before.is_none_or(|due| due <= now) {
-            self.patience.add(id.place, max_wait, ticket.slot);
+            self.bounded_waits.add(id.place, max_wait, ticket.slot);
         }
         if !self.expire_at_once(now, ticket.slot, id.place) {
             self.defer_at_once(now, ticket.slot, id.place);
@@ -217,8 +215,8 @@ impl Pacer {
         Ok(ticket)
     }
 
-    /// Takes a request out. A waiting one is gone; one that was granted is taken to never have left, and all it took
-    /// is given back. Unknown and finished tickets are ignored.
+    /// Removes a request. One that was granted counts as never sent, and all its units are refunded. Unknown and finished
+    /// tickets are ignored.
     pub fn cancel(&mut self, now: Instant, ticket: Ticket) -> Option<Request> {
         let now = self.advance(now);
         let Entry { request, stage } = self.slots.remove(ticket)?;
@@ -226,7 +224,7 @@ impl Pacer {
         match stage {
             Stage::Waiting { place, deadline, .. } => {
                 scope.queue.remove(place, request.not_before, deadline);
-                self.patience.remove(request.scope.place, request.max_wait, place.2);
+                self.bounded_waits.remove(request.scope.place, request.max_wait, place.2);
             }
             Stage::InFlight { flight, .. } => {
                 scope.unsend(now, &flight, &request.cost);
@@ -244,8 +242,8 @@ impl Pacer {
         Some(request)
     }
 
-    /// Reports how a granted call ended, and says what follows for its item. A ticket that is not in flight is
-    /// answered with [`NextAction::Done`] and changes nothing.
+    /// Reports the outcome of a granted call, and returns what follows for its item. A ticket that is not in flight gives
+    /// [`NextAction::Done`] and changes nothing.
     pub fn complete(&mut self, now: Instant, ticket: Ticket, outcome: Outcome) -> NextAction {
         let now = self.advance(now);
         if !self.slots.is_in_flight(ticket) {
@@ -263,7 +261,7 @@ impl Pacer {
         action
     }
 
-    /// Does what has become due. To be called at [`poll_timeout`](Self::poll_timeout) or later; earlier does no harm.
+    /// Processes what has become due. To be called at [`poll_timeout`](Self::poll_timeout) or later; earlier does no harm.
     pub fn handle_timeout(&mut self, now: Instant) {
         let now = self.advance(now);
         self.pump(now);
@@ -274,7 +272,7 @@ impl Pacer {
     /// a longer one fills up for the first time, what left before that is not in it. A new dimension and a new tier begin empty.
     ///
     /// # Errors
-    /// The first knob that cannot be, by name; then nothing has changed.
+    /// The first invalid setting, by name; then nothing has changed.
     pub fn reconfigure(&mut self, now: Instant, config: PacerConfig) -> Result<(), ConfigError> {
         let now = self.advance(now);
         check(&config)?;
@@ -291,13 +289,13 @@ impl Pacer {
         Ok(())
     }
 
-    /// Nothing of the scope, or of the account when `None`, leaves before `until`; then one call goes first. A request that
-    /// waits is told that the program has set this ([`PauseCause::Program`]).
+    /// Nothing of the scope, or of the account when `None`, leaves before `until`; then one call goes first. Requests
+    /// wait with the cause [`PauseCause::Program`].
     pub fn hold(&mut self, now: Instant, scope: Option<&ScopeId>, until: Instant) {
         self.hold_for(now, scope, until, PauseCause::Program);
     }
 
-    /// [`hold`](Self::hold) for that cause.
+    /// [`hold`](Self::hold) with that cause.
     pub fn hold_for(&mut self, now: Instant, scope: Option<&ScopeId>, until: Instant, cause: PauseCause) {
         let now = self.advance(now);
         let scope = scope.map(|id| self.own(id));
@@ -331,7 +329,7 @@ impl Pacer {
         self.pump(now);
     }
 
-    /// What is to be done or known, oldest first.
+    /// The next event, oldest first.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
@@ -352,7 +350,7 @@ impl Pacer {
         self.now
     }
 
-    /// This pacer's handle of the scope that a handle names: it may come from another pacer.
+    /// This pacer's handle for the scope of a handle, which may come from another pacer.
     fn own(&mut self, id: &ScopeId) -> ScopeId {
         match self.scopes.find(id) {
             Some(place) => self.scopes.id(place),
@@ -364,7 +362,7 @@ impl Pacer {
         let mut scope = self.fresh(name);
         scope.set_clock(self.now, self.hold.is_active());
         let id = self.scopes.insert(scope);
-        self.ask_later(id.place);
+        self.schedule_eviction(id.place);
         id
     }
 
@@ -385,7 +383,7 @@ impl Pacer {
             .strictest(self.quotas.admit(now, cost))
     }
 
-    /// New limits may leave no room for requests that wait already: they go, and are told so.
+    /// Removes waiting requests that exceed a limit of a new configuration, with an event for each.
     fn refuse_too_large(&mut self) {
         let slots: alloc::vec::Vec<_> = self.scopes.iter().flat_map(|(_, scope)| scope.queue.slots()).collect();
         for slot in slots {

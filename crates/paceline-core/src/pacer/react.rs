@@ -1,4 +1,4 @@
-//! What the end of a call does to the pace.
+//! How the pace reacts to the outcome of a call.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -20,7 +20,7 @@ use crate::time::Instant;
 const OTHERS_FIRST: usize = 5;
 
 impl Pacer {
-    /// Frees the places of a call and replaces its estimated cost by the real one.
+    /// Releases a call's places and replaces its estimated cost by the actual one.
     pub(super) fn settle(&mut self, now: Instant, request: &Request, flight: &Flight, outcome: &Outcome) {
         let scope = &mut self.scopes[&request.scope];
         scope.ended(&request.cost);
@@ -51,7 +51,7 @@ impl Pacer {
         }
     }
 
-    /// What the outcome does to the pace.
+    /// Applies the outcome to the pace.
     pub(super) fn react(&mut self, now: Instant, request: &Request, flight: &Flight, outcome: &Outcome) {
         let scope = &mut self.scopes[&request.scope];
         let item = request.item.expect("it was numbered when it was enqueued");
@@ -89,7 +89,7 @@ impl Pacer {
         }
     }
 
-    /// What follows for the item, and the request that it goes again with.
+    /// Decides what follows for the item, and makes the request of its next try.
     pub(super) fn decide(&mut self, now: Instant, mut request: Request, probe: bool, outcome: &Outcome) -> NextAction {
         let scope = &self.scopes[&request.scope];
         let tried = Tried {
@@ -113,7 +113,7 @@ impl Pacer {
         let delay = match decision.then {
             Then::Done => return NextAction::Done,
             Then::GiveUp(reason) => return NextAction::GiveUp { reason, request: Box::new(request) },
-            // Who gave the call up knows what becomes of its item.
+            // The caller that abandoned the call decides about its item.
             Then::Again(_) if outcome.class == Class::Abandoned => return NextAction::Done,
             Then::Again(delay) => delay,
         };
@@ -130,7 +130,7 @@ impl Pacer {
         }
     }
 
-    /// The rest of the hold for a quota whose end had to be guessed: calls that were in flight together share one guess.
+    /// What remains of the hold for a quota with an unknown end: calls that were in flight together share one guess.
     fn guessed(&self, now: Instant, scope: &ScopeId, outcome: &Outcome) -> Option<Duration> {
         if outcome.class != Class::QuotaExhausted || outcome.hint.is_some() || outcome.reach == LimitScope::Item {
             return None;
@@ -139,16 +139,17 @@ impl Pacer {
         hold.until().map(|(until, _)| until - now)
     }
 
-    /// A closed gate is tested with several other items before one that failed there: only several tell whose fault it is.
+    /// A closed gate is tested with several other items before one that failed there: only several show whether the server or the
+    /// item is at fault.
     fn others_first(&self, now: Instant, scope: &Scope, probe: bool, class: Class) -> Duration {
-        if probe || !is_failure(class) || self.config.pace != Pace::Auto || !scope.is_shut() {
+        if probe || !is_failure(class) || self.config.pace != Pace::Auto || !scope.is_closed() {
             return Duration::ZERO;
         }
         let Some(after_the_first) = (scope.queue.len().min(OTHERS_FIRST) as u32).checked_sub(1) else {
             return Duration::ZERO;
         };
         let wait = scope.closed_until(now).unwrap_or(now) - now;
-        // The server's own wait is waited for once: each test that fails after it closes the gate for a wait of our choice.
+        // The server's own wait counts once: each failed test after it closes the gate for a wait of our choice.
         wait + after_the_first * wait.min(LONGEST_CLOSURE)
     }
 
@@ -166,7 +167,7 @@ impl Pacer {
         }
     }
 
-    /// A refusal: fewer calls in flight, and a pause where the server asked for one or is shut.
+    /// Slows down after a refusal: fewer calls in flight, and a pause where the server asked for one or refuses everything.
     fn slow_down(&mut self, now: Instant, request: &Request, flight: &Flight, outcome: &Outcome) {
         if outcome.reach == LimitScope::Item {
             return;
@@ -178,7 +179,7 @@ impl Pacer {
             _ => Refusal::Throttled,
         };
         let scope = &mut self.scopes[id];
-        let was_shut = scope.is_shut();
+        let was_closed = scope.is_closed();
         match scope.refused(now, flight, refusal, &mut self.rng) {
             Reaction::Chance => return,
             Reaction::Known => {}
@@ -190,11 +191,11 @@ impl Pacer {
         if outcome.class != Class::Partial {
             scope.slow_down(now, flight.number, outcome.hint.map(|hint| hint.wait), &mut self.rng);
         }
-        let shut = !was_shut && scope.is_shut();
+        let closed = !was_closed && scope.is_closed();
         let cause = refusal.cause(true);
         let held = outcome.hint.is_some_and(|hint| self.obey(now, reach(id, outcome.reach), hint, cause));
         if let Some(until) = self.scopes[id].closed_until(now)
-            && (held || shut)
+            && (held || closed)
         {
             self.events.push_back(Event::GateClosed { scope: id.clone(), until });
         }

@@ -1,4 +1,4 @@
-//! The scopes of a pacer, by place and by name, and which of them are to be looked at.
+//! The scopes of a pacer, by place and by name, and which of them an input has touched.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -8,17 +8,16 @@ use core::ops::{Index, IndexMut};
 use crate::request::ScopeId;
 use crate::scope::Scope;
 
-/// All scopes, and where the one of a name is. Whatever an input may have changed is noted, so that the pacer looks at
-/// that and at nothing else.
+/// All scopes, indexed by place and by name. It notes which scopes an input may have changed: the pacer processes only those.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Scopes {
     all: Vec<Option<Scope>>,
     names: BTreeMap<Arc<str>, u32>,
-    /// Places of scopes that were forgotten.
+    /// Places of evicted scopes.
     free: Vec<u32>,
-    /// Those that the pacer is to look at.
+    /// Scopes that the pacer has to process.
     touched: Noted,
-    /// Those that have changed since the changes were told.
+    /// Scopes that have changed since the last call of [`Scopes::take_changed`].
     changed: Noted,
 }
 
@@ -81,7 +80,7 @@ impl Scopes {
         id
     }
 
-    /// Takes a scope out that is not to be looked at.
+    /// Removes a scope that is not among the touched ones.
     pub(super) fn remove(&mut self, place: u32) {
         let scope = self.all[place as usize].take().expect("a scope that is kept");
         self.names.remove(&scope.name);
@@ -93,7 +92,7 @@ impl Scopes {
         (0..).zip(&self.all).filter_map(|(place, scope)| Some((place, scope.as_ref()?)))
     }
 
-    /// All of them, to be changed: that costs as much as there are.
+    /// All of them, to be changed: linear in their number, and each counts as touched.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Scope> {
         for (place, _) in (0..).zip(&self.all).filter(|(_, scope)| scope.is_some()) {
             self.touched.note(place);
@@ -101,17 +100,17 @@ impl Scopes {
         self.all.iter_mut().filter_map(Option::as_mut)
     }
 
-    /// Has the pacer look at the scope.
+    /// Marks the scope for processing.
     pub(super) fn touch(&mut self, place: u32) {
         self.touched.note(place);
     }
 
-    /// The scopes to be looked at, in order.
+    /// The scopes to be processed, in order.
     pub(super) fn take_touched(&mut self) -> Vec<u32> {
         self.touched.take()
     }
 
-    /// Takes the memory of [`take_touched`](Self::take_touched) back.
+    /// Returns the buffer of [`take_touched`](Self::take_touched) for reuse.
     pub(super) fn done(&mut self, mut touched: Vec<u32>) {
         if self.touched.places.is_empty() {
             touched.clear();
@@ -119,12 +118,12 @@ impl Scopes {
         }
     }
 
-    /// The scope is among the next that are told as changed.
+    /// Marks the scope as changed.
     pub(super) fn note_changed(&mut self, place: u32) {
         self.changed.note(place);
     }
 
-    /// The scopes that have changed since this was asked last, in order.
+    /// The scopes that have changed since the last call, in order.
     pub(super) fn take_changed(&mut self) -> Vec<u32> {
         let mut changed = self.changed.take();
         changed.retain(|place| self.all[*place as usize].is_some());

@@ -15,7 +15,7 @@ use crate::snapshot::{ScopeSnapshot, ScopeState};
 
 const SCOPES: u64 = 9;
 
-/// Two pacers that are told the same, one of which looks at every scope each time.
+/// Two pacers with the same inputs, one of which looks at every scope each time.
 struct Both {
     quick: Pacer,
     naive: Pacer,
@@ -23,8 +23,8 @@ struct Both {
     now: Instant,
     waiting: Vec<Ticket>,
     in_flight: Vec<Ticket>,
-    /// What a reader of the changes knows by now.
-    told: BTreeMap<Arc<str>, ScopeSnapshot>,
+    /// The snapshots that a reader of the changes has by now.
+    snapshots: BTreeMap<Arc<str>, ScopeSnapshot>,
 }
 
 impl Both {
@@ -50,7 +50,7 @@ impl Both {
             now: Instant::ZERO,
             waiting: vec![],
             in_flight: vec![],
-            told: BTreeMap::new(),
+            snapshots: BTreeMap::new(),
         }
     }
 
@@ -85,7 +85,7 @@ impl Both {
         said
     }
 
-    /// A reader that keeps what it was told of changes knows the same as one that asks for everything, but for what is a
+    /// A reader that keeps the reported changes knows the same as one that reads every snapshot, but for what is a
     /// matter of time.
     fn check_changes(&mut self) {
         if !self.rng.next_u64().is_multiple_of(8) {
@@ -93,19 +93,19 @@ impl Both {
         }
         let (all, changes) = (self.quick.snapshot(self.now), self.quick.changes(self.now));
         assert_eq!(changes.account, all.account);
-        self.told.extend(changes.scopes.into_iter().map(|scope| (scope.name.clone(), scope)));
-        assert_eq!(self.told.len(), all.scopes.len());
+        self.snapshots.extend(changes.scopes.into_iter().map(|scope| (scope.name.clone(), scope)));
+        assert_eq!(self.snapshots.len(), all.scopes.len());
         for scope in &all.scopes {
-            let told = &self.told[&scope.name];
+            let kept = &self.snapshots[&scope.name];
             if scope.waiting > 0 {
-                assert_eq!(told, scope);
+                assert_eq!(kept, scope);
             }
             let lasting = |scope: &ScopeSnapshot| {
                 let held = !matches!(scope.state, ScopeState::Open | ScopeState::Paced);
                 let concurrency = scope.concurrency.clone();
                 (held.then(|| scope.state.clone()), concurrency, scope.totals.clone(), scope.failing_since)
             };
-            assert_eq!(lasting(told), lasting(scope));
+            assert_eq!(lasting(kept), lasting(scope));
         }
     }
 
@@ -242,19 +242,24 @@ fn one_scope_tells_the_same_by_itself_as_among_all() {
 fn changes_cost_what_changed_and_not_what_exists() {
     let mut pacer = Pacer::new(PacerConfig::default(), 1, Instant::ZERO).expect("the defaults");
     let scopes: Vec<_> = (0..1_000).map(|n| pacer.scope(&name(n))).collect();
-    let told = |pacer: &mut Pacer| -> Vec<String> {
+    let changed = |pacer: &mut Pacer| -> Vec<String> {
         pacer.changes(Instant::ZERO).scopes.iter().map(|scope| scope.name.as_ref().into()).collect()
     };
-    assert_eq!((told(&mut pacer).len(), told(&mut pacer).len()), (1_000, 0), "what is new is told once");
+    assert_eq!((changed(&mut pacer).len(), changed(&mut pacer).len()), (1_000, 0), "what is new is reported once");
     scopes.iter().for_each(|scope| pacer.hold(Instant::ZERO, Some(scope), Instant::from_nanos(9)));
-    assert_eq!((told(&mut pacer).len(), told(&mut pacer).len()), (1_000, 0), "what is held is told once");
+    assert_eq!((changed(&mut pacer).len(), changed(&mut pacer).len()), (1_000, 0), "what is held is reported once");
     pacer.enqueue(Instant::ZERO, Request::new(&scopes[7], Cost::request())).expect("small enough");
-    assert_eq!([told(&mut pacer), told(&mut pacer)], [["7"], ["7"]], "what it waits for may change with the account");
+    assert_eq!(
+        [changed(&mut pacer), changed(&mut pacer)],
+        [["7"], ["7"]],
+        "what it waits for may change with the account"
+    );
     pacer.resume(Instant::ZERO, Some(&scopes[7]));
-    assert_eq!((told(&mut pacer), told(&mut pacer).len()), (vec!["7".into()], 0), "it has left");
+    assert_eq!((changed(&mut pacer), changed(&mut pacer).len()), (vec!["7".into()], 0), "it has left");
 }
 
-/// Ten thousand that wait cost an input no more than a thousand: it asks the least patient of each kind, of the scope and of all.
+/// Ten thousand that wait cost an input no more than a thousand: it checks the smallest bound of each kind, of the scope and of
+/// all.
 #[test]
 fn what_waits_with_a_bound_costs_inputs_and_no_walks() {
     let asked = |waiting: usize| {
@@ -270,7 +275,7 @@ fn what_waits_with_a_bound_costs_inputs_and_no_walks() {
             let max_wait = Some(bounds[n % 2]);
             pacer.enqueue(Instant::ZERO, Request { max_wait, ..Request::new(&scope, Cost::request()) }).expect("fits");
         }
-        let before = pacer.patience.asked.get();
+        let before = pacer.bounded_waits.asked.get();
         let mut inputs = 0;
         for _ in 0..500 {
             let now = pacer.poll_timeout().unwrap_or(pacer.now);
@@ -286,7 +291,7 @@ fn what_waits_with_a_bound_costs_inputs_and_no_walks() {
             }
         }
         assert!(inputs > 1_000, "{inputs} inputs");
-        (pacer.patience.asked.get() - before) as f64 / f64::from(inputs)
+        (pacer.bounded_waits.asked.get() - before) as f64 / f64::from(inputs)
     };
     let [few, many] = [1_000, 10_000].map(asked);
     assert!(many <= 6.0 && many <= few * 1.01, "{many} are asked at an input, and {few} where a tenth waits");

@@ -56,8 +56,8 @@ impl FixedWindow {
         }
     }
 
-    /// Goes on with the window that another one is in. A longer one does not tell when its units left, so they count from now
-    /// on, and at most as one full window.
+    /// Goes on with the window that another one is in. A longer one does not record when its units left, so they count from
+    /// now on, and at most as one full window.
     pub(super) fn inherit(&mut self, now: Instant, known: &Self) {
         (self.start, self.used) = known.current(now);
         if self.window < known.window {

@@ -1,6 +1,6 @@
 //! Configured limits: how many units may leave in a period.
 //!
-//! Each counter answers when a cost fits, without changing anything, and takes it only when told to. All arithmetic is
+//! Each counter answers when a cost fits, without changing anything, and takes it in a separate step. All arithmetic is
 //! on integers: nothing drifts, and the same history gives the same answer everywhere.
 
 mod bucket;
@@ -76,8 +76,8 @@ impl Quotas {
         Ok(Self { counters: counters.into(), own: None, burst: burst(limits)?, full: false })
     }
 
-    /// Replaces the limits. What was sent still counts: each new counter begins with what the known one of its dimension that
-    /// fits it best remembers. No counter remembers more than the longest known window of that dimension.
+    /// Replaces the limits. What was sent still counts: each new counter starts with the units of the known counter of its
+    /// dimension that fits best. No counter remembers more than the longest known window of that dimension.
     pub(crate) fn reconfigure(&mut self, now: Instant, limits: &Limits) -> Result<(), ConfigError> {
         let mut next = Self::new(limits)?;
         next.own = self.own.as_ref().map(|own| {
@@ -118,8 +118,8 @@ impl Quotas {
         self.room(spacing, now, |dimension| cost.get(dimension))
     }
 
-    /// When so many calls of that cost can all have left, one after the other: an estimate, since nothing else is counted in.
-    pub(crate) fn passes_at(&self, now: Instant, cost: &Cost, calls: u64) -> Instant {
+    /// Estimates when the last of so many calls of that cost can leave, if no others are sent in between.
+    pub(crate) fn forecast(&self, now: Instant, cost: &Cost, calls: u64) -> Instant {
         let requests = cost.get(&Dimension::Requests);
         let spaced = self.burst.as_ref().filter(|_| requests > 0).map(|burst| burst.fits_at(now, calls));
         let counted = self.counters.iter().map(|(quota, counter)| {
@@ -128,7 +128,7 @@ impl Quotas {
             let windows = if quota.shape == QuotaShape::Sliding { units.saturating_sub(1) / quota.limit } else { 0 };
             let rest = units - windows * quota.limit;
             let fits = counter.fits_at(now, rest);
-            // Where a full window turns, the work leaves at the refill rate.
+            // When a full window opens again, the calls leave at the refill rate.
             let turns = |burst: &&TokenBucket| (windows > 0 || fits > now) && burst.refines(quota);
             let turned = self.burst.as_ref().filter(turns).map_or(now, |burst| {
                 let opens = counter.fits_at(now, 1);
@@ -139,9 +139,9 @@ impl Quotas {
         counted.chain(spaced).fold(now, Instant::max)
     }
 
-    /// When the windows have room for that cost at the earliest, however much of what is `out`, in flight, is given back. No
-    /// other call can make it earlier.
-    pub(crate) fn full(&self, now: Instant, cost: &Cost, out: &Cost) -> Admit {
+    /// When the windows have room for that cost at the earliest, even if everything `out`, in flight, were refunded. No other
+    /// call can make it earlier.
+    pub(crate) fn earliest_room(&self, now: Instant, cost: &Cost, out: &Cost) -> Admit {
         self.room(Admit::Now, now, |dimension| cost.get(dimension).saturating_sub(out.get(dimension)))
     }
 
@@ -157,19 +157,19 @@ impl Quotas {
         })
     }
 
-    /// A request waits because a window is full. That is a pause, not idling: when the window turns, what was sent at
-    /// its beginning must not come back as a burst on top of the end of the last one.
+    /// Notes that a request waits because a window is full. That is a pause, not idling: what the window frees next must not
+    /// leave as a burst on top of the end of the last one.
     pub(crate) fn note_full(&mut self) {
         self.full = true;
     }
 
-    /// What another pacer can count on with.
+    /// The counts that another pacer can restore.
     pub(crate) fn export(&self, now: Instant) -> Vec<WindowState> {
         windows(now, &*self.counters)
     }
 
-    /// Counts on what another pacer had counted that long ago, as if its limits were replaced by these. What has left meanwhile
-    /// counts as having left now.
+    /// Restores what another pacer had counted `since` ago, as if these limits replaced its own. Units counted here already count
+    /// as sent now.
     pub(crate) fn restore(&mut self, now: Instant, windows: &[WindowState], since: Duration) {
         let known = counted(now, windows, since);
         for (quota, counter) in self.all() {
@@ -209,11 +209,11 @@ impl Quotas {
         self.own = Some(own);
     }
 
-    /// Takes what [`Quotas::admit`] allowed to a call that was ready to leave at `wanted`. The spacing makes up for a timer
-    /// that is a little late; a window counts what it sees.
+    /// Takes the units that [`Quotas::admit`] allowed to a call that was ready to leave at `wanted`. The spacing makes up for a
+    /// timer that is a little late; a window counts the call when it leaves.
     pub(crate) fn take(&mut self, now: Instant, wanted: Instant, cost: &Cost) {
-        // What a moment refills is kept: a window that is just full turns with every call, and a timer that serves several
-        // at once is late for most of them.
+        // The refill of the last moment is kept: a window that is just full opens with every call, and a timer that serves
+        // several at once is late for most of them.
         if core::mem::take(&mut self.full) {
             self.forget_burst(now.saturating_sub(LATE));
         }
@@ -227,7 +227,7 @@ impl Quotas {
         }
     }
 
-    /// Replaces what was reserved at `taken` by what it really was. Less gives units back; more is debt.
+    /// Replaces the units reserved at `taken` by the actual ones. Fewer are a refund; more are debt.
     pub(crate) fn settle(&mut self, now: Instant, taken: Instant, reserved: &Cost, actual: &Cost) {
         for (quota, counter) in self.all() {
             let (reserved, actual) = (reserved.get(&quota.dimension), actual.get(&quota.dimension));
@@ -239,14 +239,14 @@ impl Quotas {
         }
     }
 
-    /// After a pause the work leaves at the refill rate: the stored burst is forgotten, but for one request.
+    /// After a pause the calls leave at the refill rate: the stored burst is reduced to one request.
     pub(crate) fn forget_burst(&mut self, now: Instant) {
         if let Some(burst) = &mut self.burst {
             burst.keep_at_most(now, 1);
         }
     }
 
-    /// Whether nothing counts any more.
+    /// Whether no unit counts any more.
     pub(crate) fn is_unused(&self, now: Instant) -> bool {
         self.counters.iter().all(|(_, counter)| counter.used(now) == 0)
             && self.burst_left(now).is_none_or(|(left, most)| left == most)
@@ -287,14 +287,14 @@ fn counted(now: Instant, windows: &[WindowState], since: Duration) -> Vec<(Quota
     windows.iter().filter(|window| check(&window.quota).is_ok()).map(count).collect()
 }
 
-/// A new counter begins with what the known one of its dimension that fits it best remembers. Says whether there is one.
+/// Starts a new counter with the units of the known counter of its dimension that fits best. Returns whether there is one.
 fn inherit(now: Instant, quota: &Quota, counter: &mut Counter, known: &[(Quota, Counter)]) -> bool {
     let known = known.iter().filter(|(known, _)| known.dimension == quota.dimension);
     let best = known.min_by_key(|(known, _)| misfit(known, quota));
     best.map(|(_, known)| counter.inherit(now, known)).is_some()
 }
 
-/// How badly what a known quota counted serves a new one: best are the same kind and the same window, then the next longer
+/// How badly the counter of a known quota fits a new one: best are the same kind and the same window, then the next longer
 /// window, which remembers enough, then the longest of the shorter ones.
 fn misfit(known: &Quota, next: &Quota) -> (bool, bool, Duration) {
     let same_kind = core::mem::discriminant(&known.shape) == core::mem::discriminant(&next.shape);
@@ -365,7 +365,7 @@ impl Counter {
         }
     }
 
-    /// What still counts and how long ago it left. A window without a list of times tells one, from which it goes on as it was.
+    /// The units that still count, with their ages. A window without a list of times gives one entry, from which it continues.
     pub(crate) fn taken(&self, now: Instant) -> Vec<TakenState> {
         let (ago, units) = match self {
             Self::Sliding(window) => return window.taken(now),
@@ -405,8 +405,8 @@ impl Counter {
         }
     }
 
-    /// Goes on from what another counter of the same dimension remembers. Where that is no list of times, it counts as sent
-    /// now: too late, so that the new limit holds.
+    /// Continues from another counter of the same dimension. Where that has no list of times, its units count as sent now: too
+    /// late, so that the new limit holds.
     fn inherit(&mut self, now: Instant, known: &Self) {
         match (self, known) {
             (Self::Sliding(next), Self::Sliding(known)) => next.inherit(now, known),

@@ -13,7 +13,7 @@ use crate::time::{Instant, nanos};
 /// the state of a window at any rate to about half a megabyte, and its error to 1 ms a minute.
 pub(super) const SLOTS: u64 = 60_000;
 
-/// What a window has counted is told in so many parts: enough to lose at most a sixtieth of the window over a restart.
+/// The counts of a window are exported in so many parts, so that a restart shifts them by at most a sixtieth of the window.
 const PARTS: u64 = 60;
 
 /// Exactly: never more than `limit` in any window. Units are kept in slots, in order, and leave one window after the
@@ -114,8 +114,8 @@ impl SlidingWindow {
         }
     }
 
-    /// What still counts: how long ago and how many units, oldest first, in at most about 60 parts that are each told at
-    /// their latest time.
+    /// The units that still count with their ages, oldest first, in at most about 60 parts; each part has the time of its latest
+    /// unit.
     pub(super) fn taken(&self, now: Instant) -> Vec<TakenState> {
         let now = now.max(self.last);
         let window = Duration::from_nanos(self.window);

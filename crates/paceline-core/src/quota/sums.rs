@@ -28,7 +28,7 @@ impl Sums {
         self.next += 1;
     }
 
-    /// The first entry is gone, which told so much.
+    /// Removes the first entry, which had so many units.
     pub(super) fn pop(&mut self, units: u64) {
         for (level, sums) in (1..).zip(&mut self.levels) {
             if behind(self.first, level) == self.first + 1 {
@@ -50,7 +50,7 @@ impl Sums {
         self.parts_of(place).for_each(|sum| *sum -= units);
     }
 
-    /// The sum of so many entries from the first on; `entry` tells one by its place.
+    /// The sum of so many entries from the first on; `entry` returns the units of one by its place.
     pub(super) fn of_first(&self, count: usize, entry: impl Fn(usize) -> u64) -> u64 {
         let (mut at, end) = (self.first, self.first + count as u64);
         let mut sum = 0;
@@ -80,7 +80,7 @@ impl Sums {
         })
     }
 
-    /// What it takes, besides itself.
+    /// Heap bytes.
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
         self.levels.iter().map(|sums| sums.capacity() * size_of::<u64>()).sum()

@@ -43,8 +43,8 @@ fn what_has_left_a_window_counts_no_longer_though_no_call_came_since() {
     let mut window = SlidingWindow::new(1_000_000, 100 * S);
     (0..100).for_each(|second| window.take(at(f64::from(second)), 10));
     for (second, left) in [(99.0, 1_000), (120.5, 790), (150.5, 490), (163.5, 360), (164.5, 350), (199.5, 0)] {
-        let told: u64 = window.taken(at(second)).iter().map(|taken| taken.units).sum();
-        assert_eq!((window.used(at(second)), told), (left, left), "after {second} s");
+        let taken: u64 = window.taken(at(second)).iter().map(|taken| taken.units).sum();
+        assert_eq!((window.used(at(second)), taken), (left, left), "after {second} s");
     }
 }
 
@@ -159,8 +159,8 @@ fn what_is_no_request_is_not_spaced() {
     let limits = Limits { quotas: alloc::vec![Quota::requests_per_minute(60)], burst: Some(1) };
     let quotas = Quotas::new(&limits).expect("sensible");
     let tokens = Cost::zero().with(Dimension::Tokens, 5);
-    assert_eq!(quotas.passes_at(at(0.0), &tokens, 30), at(0.0));
-    assert_eq!(quotas.passes_at(at(0.0), &Cost::request(), 30), at(29.0));
+    assert_eq!(quotas.forecast(at(0.0), &tokens, 30), at(0.0));
+    assert_eq!(quotas.forecast(at(0.0), &Cost::request(), 30), at(29.0));
 }
 
 /// A search looks at no more entries than one sum of the lowest level has.
@@ -447,4 +447,20 @@ proptest! {
             prop_assert!(used <= 100);
         }
     }
+}
+
+#[test]
+fn a_new_quota_inherits_from_its_kind_then_from_its_window_then_from_the_next_longer_one() {
+    let quota = |shape, seconds: u32| Quota { dimension: Dimension::Tokens, limit: 5, window: seconds * S, shape };
+    let next = quota(QuotaShape::Sliding, 60);
+    let best_first = [
+        quota(QuotaShape::Sliding, 60),
+        quota(QuotaShape::Sliding, 90),
+        quota(QuotaShape::Sliding, 600),
+        quota(QuotaShape::Sliding, 59),
+        quota(QuotaShape::Sliding, 1),
+        quota(QuotaShape::Fixed, 60),
+        quota(QuotaShape::Bucket { burst: 1 }, 30),
+    ];
+    assert!(best_first.is_sorted_by(|a, b| misfit(a, &next) < misfit(b, &next)));
 }

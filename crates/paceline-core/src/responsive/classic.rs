@@ -19,7 +19,7 @@ impl Classic {
         };
     }
 
-    /// Says whether it went down.
+    /// Returns whether it went down.
     pub(super) fn succeed(&mut self, knobs: &Knobs, rng: &mut Rng) -> bool {
         if self.current == 0 {
             return false;

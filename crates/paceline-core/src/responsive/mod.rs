@@ -19,7 +19,7 @@ use crate::time::nanos;
 use classic::Classic;
 use search::Search;
 
-/// The knobs of a [`Responsive`] delay.
+/// The configuration of a [`Responsive`] delay.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ResponsiveConfig {
     /// The delay after the first failure. Default 500 ms; more than 0, at most `max`.
@@ -63,7 +63,7 @@ impl Default for ResponsiveConfig {
     }
 }
 
-/// What a responsive delay has done so far, as a copy.
+/// Counters of a responsive delay, as a copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ResponsiveCounters {
@@ -83,7 +83,7 @@ pub struct ResponsiveCounters {
     pub successes: u32,
 }
 
-/// One delay that all who call the same thing share. It reads no clock and does not sleep: it says how long to wait.
+/// One delay that all callers of the same service share. It reads no clock and does not sleep: it returns how long to wait.
 ///
 /// ```
 /// use core::time::Duration;
@@ -112,10 +112,10 @@ enum Law {
 }
 
 impl Responsive {
-    /// A delay of 0 that nothing has happened to yet.
+    /// A new delay of 0.
     ///
     /// # Errors
-    /// The first knob that cannot be, with its value and what was expected.
+    /// The first invalid setting, with its value and what was expected.
     pub fn new(config: ResponsiveConfig) -> Result<Self, ConfigError> {
         check(&config)?;
         let law = if config.compat { Law::Classic(Classic::default()) } else { Law::Search(Search::default()) };
@@ -133,7 +133,7 @@ impl Responsive {
         self.wait(hint.unwrap_or_default())
     }
 
-    /// A call succeeded: goes down when it is time, and returns how long to wait before the next call.
+    /// A call succeeded: goes down after enough successes, and returns how long to wait before the next call.
     pub fn on_success(&mut self, rng: &mut Rng) -> Duration {
         let went_down = match &mut self.law {
             Law::Classic(classic) => classic.succeed(&self.knobs, rng),
@@ -143,7 +143,7 @@ impl Responsive {
         self.wait(Duration::ZERO)
     }
 
-    /// No call was made for so long, the delay itself left out. Acts only with
+    /// No call was made for so long, the delay itself not included. Acts only with
     /// [`idle_half_life`](ResponsiveConfig::idle_half_life): the delay is halved for each whole half-life.
     pub fn idle(&mut self, elapsed: Duration) {
         let Some(half_life) = self.knobs.idle_half_life else { return };
@@ -163,7 +163,7 @@ impl Responsive {
         })
     }
 
-    /// What it has done so far.
+    /// The counters so far.
     pub const fn counters(&self) -> ResponsiveCounters {
         let successes = match &self.law {
             Law::Classic(classic) => classic.successes,
@@ -172,7 +172,7 @@ impl Responsive {
         ResponsiveCounters { current_delay: self.current_delay(), successes, ..self.counters }
     }
 
-    /// Counts the invocation and the wait that it comes to.
+    /// Counts the invocation and its wait.
     fn wait(&mut self, least: Duration) -> Duration {
         let wait = self.current_delay().max(least);
         let counters = &mut self.counters;

@@ -18,7 +18,7 @@ const MOST_DOUBLINGS: u32 = 4;
 pub(super) struct Search {
     pub(super) current: u64,
     pub(super) successes: u32,
-    /// The largest delay that failed, while it is believed.
+    /// The largest delay that failed, while it still counts.
     failed: Option<u64>,
     /// The delay that the last step down left.
     held: Option<u64>,
@@ -51,7 +51,7 @@ impl Search {
         };
     }
 
-    /// Says whether it went down.
+    /// Returns whether it went down.
     pub(super) fn succeed(&mut self, knobs: &Knobs, rng: &mut Rng) -> bool {
         if self.current == 0 {
             return false;
@@ -70,7 +70,7 @@ impl Search {
         true
     }
 
-    /// The delay halves so often, and what failed long ago says nothing any more.
+    /// Halves the delay so often, and forgets which delays failed.
     pub(super) fn decay(&mut self, knobs: &Knobs, halvings: u64) {
         let halved = self.current.checked_shr(u32::try_from(halvings).unwrap_or(u32::MAX)).unwrap_or(0);
         *self = Self { current: if halved < knobs.min { 0 } else { halved }, ..Self::default() };
@@ -100,8 +100,8 @@ impl Search {
         }
     }
 
-    /// The delay after a failure: never below the present one, and spread, so that many who failed together do not
-    /// return together. Near the longest delay it stays where randomness has put it.
+    /// The delay after a failure: never below the present one, and spread, so that many callers that failed together
+    /// do not return together. Near the longest delay it stays where randomness has put it.
     fn higher(&self, knobs: &Knobs, rng: &mut Rng) -> u64 {
         let spread = knobs.spread(knobs.max);
         let lowest = knobs.max - spread;
@@ -133,6 +133,49 @@ impl Search {
                 }
             }
             Some(failed) => target.max(failed + (self.current - failed) / 2).max(knobs.min),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_down_ends_half_way_to_what_failed_and_at_the_shortest_delay() {
+        let knobs = Knobs {
+            initial: 10,
+            max: 10_000,
+            min: 10,
+            max_randomization: 0,
+            idle_half_life: None,
+            up: 2.0,
+            down: 0.875,
+            randomization: 0.0,
+            threshold: 10,
+        };
+        let settled = Some(1_000);
+        for (current, failed, steps, accelerating, lower) in [
+            // The first step takes an eighth, a later one more, and none more than half.
+            (1_000, None, 1, true, 875),
+            (1_000, None, 3, true, 670),
+            (1_000, None, 3, false, 875),
+            (1_000, None, 20, true, 500),
+            // Below the shortest delay there is none.
+            (11, None, 1, true, 10),
+            (10, None, 1, true, 0),
+            (1, None, 1, true, 0),
+            // Not past the middle to what failed, nor below the shortest.
+            (2_000, Some(1_000), 20, true, 1_500),
+            (2_000, Some(1_950), 1, false, 1_975),
+            (12, Some(2), 20, true, 10),
+            // Close to what failed, a step passes it.
+            (1_010, settled, 1, false, 884),
+            (10, Some(9), 1, false, 0),
+        ] {
+            let search = Search { current, failed, steps, accelerating, ..Search::default() };
+            let found = search.lower(&knobs, &mut Rng::new(0));
+            assert_eq!(found, lower, "from {current}, failed {failed:?}, step {steps}, accelerating {accelerating}");
         }
     }
 }

@@ -11,7 +11,7 @@ fn classic() -> ResponsiveConfig {
     ResponsiveConfig { initial: MS, down: 0.6, randomization: 0.0, threshold: 5, compat: true, ..Default::default() }
 }
 
-/// One worker against a server that refuses a call that comes sooner than `required` allows, which is told whether any
+/// One worker against a server that refuses a call that comes sooner than `required` allows, which gets whether any
 /// call has succeeded yet. Returns how many succeeded, and the waits before each request.
 fn work(
     delay: &mut Responsive,

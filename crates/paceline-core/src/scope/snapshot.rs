@@ -1,4 +1,4 @@
-//! What a scope tells of itself.
+//! The snapshot of one scope.
 
 use alloc::vec::Vec;
 
@@ -60,7 +60,7 @@ impl Scope {
             Admit::At { at, .. } => at,
             Admit::Now | Admit::OnRelease { .. } => now,
         };
-        let remaining = limit.left(spent);
+        let remaining = limit.remaining_after(spent);
         QuotaSnapshot {
             dimension: limit.dimension.clone(),
             limit: limit.limit,

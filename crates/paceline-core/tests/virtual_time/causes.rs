@@ -1,4 +1,4 @@
-//! What a request that waits is told about the pause or the hold that it waits for.
+//! The cause of the pause or the hold that a waiting request reports.
 
 use std::time::Duration;
 
@@ -32,8 +32,8 @@ fn send(pacer: &mut Pacer, now: Instant, scope: &ScopeId) -> Ticket {
     panic!("it waits");
 }
 
-/// What a caller that comes after that answer is told, and whether it is a hold; the snapshot must tell the same.
-fn told_after(outcome: Outcome) -> (PauseCause, bool) {
+/// The wait of a request after that answer, and whether it is a hold; the snapshot must agree.
+fn cause_after(outcome: Outcome) -> (PauseCause, bool) {
     let (mut pacer, scope) = pacer(Pace::Auto);
     let ticket = send(&mut pacer, at(0.0), &scope);
     // Six overloaded answers in a row are an outage; a single one is taken for chance.
@@ -78,7 +78,7 @@ fn a_hold_names_its_cause() {
     let throttled = || Outcome::new(Class::Throttled);
     let overloaded = || Outcome::new(Class::Overloaded);
     let used_up = || Outcome::new(Class::QuotaExhausted);
-    for (outcome, cause, held, words) in [
+    for (outcome, cause, held, text) in [
         (
             throttled().with_hint(60 * S, false),
             PauseCause::Throttled { asked: true },
@@ -109,15 +109,15 @@ fn a_hold_names_its_cause() {
         // The gate of the scope, which lets one call go first then, says it before the account.
         (used_up().with_reach(LimitScope::Account), PauseCause::QuotaUsedUp, false, "a used-up quota"),
     ] {
-        assert_eq!(told_after(outcome), (cause, held));
-        assert_eq!(cause.to_string(), words);
-        assert_eq!(PauseCause::from_text(words), Some(cause), "as a program has stored it");
+        assert_eq!(cause_after(outcome), (cause, held));
+        assert_eq!(cause.to_string(), text);
+        assert_eq!(PauseCause::from_text(text), Some(cause), "as a program has stored it");
     }
 }
 
 #[test]
-fn a_hold_of_the_program_says_so_or_what_it_was_told() {
-    for (cause, words) in [
+fn a_hold_of_the_program_has_that_cause_or_the_given_one() {
+    for (cause, text) in [
         (None, "the end of a hold that this program has set"),
         (Some(PauseCause::ServerFails), "a failing server"),
         (Some(PauseCause::Overloaded { asked: true }), "the end of a pause that the overloaded server asked for"),
@@ -130,7 +130,7 @@ fn a_hold_of_the_program_says_so_or_what_it_was_told() {
                 Some(cause) => pacer.hold_for(at(0.0), held, at(9.0), cause),
             }
             let Admit::At { cause, .. } = pacer.admit(at(1.0), &request(&scope)) else { panic!("it is held") };
-            assert_eq!(cause.to_string(), words);
+            assert_eq!(cause.to_string(), text);
         }
     }
 }

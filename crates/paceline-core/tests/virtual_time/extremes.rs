@@ -40,12 +40,12 @@ impl Attack {
                 self.pacer.resume(self.now, one);
             }
             9 => {
-                let told = Announcement {
+                let announced = Announcement {
                     report: report(&mut self.rng),
                     ago: duration(&mut self.rng),
                     spent_since: units(&mut self.rng),
                 };
-                let state = self.state(&scope, told);
+                let state = self.state(&scope, announced);
                 let since = duration(&mut self.rng);
                 self.pacer.restore(self.now, &state, since).expect("the present version");
             }
@@ -60,7 +60,7 @@ impl Attack {
     }
 
     /// What a file may say that another program wrote.
-    fn state(&mut self, scope: &ScopeId, told: Announcement) -> PacerState {
+    fn state(&mut self, scope: &ScopeId, announced: Announcement) -> PacerState {
         let rng = &mut self.rng;
         let rates = [f64::MIN_POSITIVE, 1e-9, 1e300, f64::MAX, 0.0, -1.0, f64::NAN, f64::INFINITY];
         let rate = rates[rng.next_u64() as usize % rates.len()];
@@ -74,7 +74,7 @@ impl Attack {
         let closed =
             Some(PauseState { left: duration(rng).min(Duration::from_secs(1)), cause: PauseCause::ServerFails });
         let name = scope.name().to_string();
-        let level = LevelState { name, windows, announced: vec![told], learnt, closed, ..LevelState::default() };
+        let level = LevelState { name, windows, announced: vec![announced], learnt, closed, ..LevelState::default() };
         PacerState { account: level.clone(), scopes: vec![level], ..PacerState::default() }
     }
 

@@ -385,10 +385,10 @@ fn a_wait_of_more_than_a_second_or_in_milliseconds_closes_the_scope_and_one_seco
         let outcome = Outcome::new(Class::Throttled).with_hint(wait, exact);
         client.calls(1, |_, _| (20 * MS, outcome.clone()));
         client.end();
-        let told: Vec<Event> = std::iter::from_fn(|| client.pacer.poll_event()).collect();
+        let events: Vec<Event> = std::iter::from_fn(|| client.pacer.poll_event()).collect();
         let until = client.now + wait;
         let scope = client.scope.clone();
-        assert_eq!(told.contains(&Event::GateClosed { scope, until }), exact || wait > S, "{told:?}");
+        assert_eq!(events.contains(&Event::GateClosed { scope, until }), exact || wait > S, "{events:?}");
         client.calls(1, passes)[0] >= until
     };
     assert!(closed(1_001 * MS, false) && closed(30 * S, false));

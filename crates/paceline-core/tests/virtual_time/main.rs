@@ -1,10 +1,11 @@
 //! The pacer in virtual time: jobs that take hours in a blink, the same each time.
 
-mod believed;
 mod causes;
 mod classic_defects;
+mod configured;
+mod configured_under_auto;
+mod evicted;
 mod extremes;
-mod forgotten;
 mod job;
 mod learning;
 mod model;
@@ -17,6 +18,5 @@ mod restored;
 mod slowed_down;
 mod spacing;
 mod stuck_item;
-mod told;
 mod turns;
 mod two_levels;

@@ -56,15 +56,15 @@ fn fast_done(job: &Job) -> f64 {
 
 #[test]
 fn a_throttled_model_takes_no_more_than_a_twentieth_of_anothers_rate() {
-    // Room for both under the account's calls in flight: one config finds the pace, one is told the fast model's.
+    // Room for both under the account's calls in flight: one config finds the pace, one has the fast model's.
     let tier = Limits { quotas: vec![Quota::requests_per_minute(1_800)], burst: Some(30) };
-    let told = PacerConfig {
+    let configured = PacerConfig {
         concurrency: Concurrency::Fixed { max: 20 },
         tiers: vec![("fast".into(), tier)],
         ..PacerConfig::default()
     };
     let found = PacerConfig::default();
-    for config in [found, told] {
+    for config in [found, configured] {
         let all_fast = |_, _| (200 * MS, Outcome::new(Class::Success));
         let alone = run_models(config.clone(), 2_000, at(4_000.0), |_| "fast", all_fast).makespan();
         for refusal in refusals() {

@@ -1,4 +1,4 @@
-//! A request that takes no wait however long is told as soon as a longer one is known, and only then.
+//! A request with a bound on its known wait is deferred as soon as a longer wait is known, and only then.
 
 use std::time::Duration;
 
@@ -46,13 +46,13 @@ fn success() -> Outcome {
     Outcome::new(Class::Success)
 }
 
-/// Those that were put off, with what they were told.
+/// Those that were put off, with end and reason of their wait.
 fn put_off(pacer: &mut Pacer) -> Vec<(Ticket, Instant, WaitReason)> {
-    let told = |event| match event {
+    let deferred = |event| match event {
         Event::Deferred { ticket, until, reason, .. } => Some((ticket, until, reason)),
         _ => None,
     };
-    std::iter::from_fn(|| pacer.poll_event()).filter_map(told).collect()
+    std::iter::from_fn(|| pacer.poll_event()).filter_map(deferred).collect()
 }
 
 fn of(level: Level, cause: WaitCause) -> WaitReason {
@@ -60,7 +60,7 @@ fn of(level: Level, cause: WaitCause) -> WaitReason {
 }
 
 #[test]
-fn told_at_once_behind_a_known_hold() {
+fn deferred_at_once_behind_a_known_hold() {
     let (mut pacer, scope) = pacer(fixed(vec![]));
     pacer.hold(at(0.0), Some(&scope), at(60.0));
     let ticket = pacer.enqueue(at(1.0), ten(&scope)).expect("fits");
@@ -71,7 +71,7 @@ fn told_at_once_behind_a_known_hold() {
 }
 
 #[test]
-fn told_when_a_hold_comes_while_it_waits() {
+fn deferred_when_a_hold_comes_while_it_waits() {
     let (mut pacer, scope) = pacer(PacerConfig { concurrency: Concurrency::Fixed { max: 1 }, ..fixed(vec![]) });
     let first = send(&mut pacer, at(0.0), &scope);
     let tickets = [9, 10, 11].map(|seconds| {
@@ -89,7 +89,7 @@ fn told_when_a_hold_comes_while_it_waits() {
 }
 
 #[test]
-fn not_told_for_the_queue_alone() {
+fn not_deferred_for_the_queue_alone() {
     let (mut pacer, scope) = pacer(fixed(vec![Quota::requests_per_minute(60)]));
     (0..100).for_each(|_| _ = pacer.enqueue(at(0.0), any_wait(&scope)).expect("fits"));
     pacer.enqueue(at(0.0), ten(&scope)).expect("fits");
@@ -104,7 +104,7 @@ fn not_told_for_the_queue_alone() {
 }
 
 #[test]
-fn not_told_when_the_hold_is_shorter() {
+fn not_deferred_when_the_hold_is_shorter() {
     let (mut pacer, scope) = pacer(fixed(vec![]));
     pacer.hold(at(0.0), Some(&scope), at(12.0));
     let ticket = pacer.enqueue(at(2.0), ten(&scope)).expect("fits");
@@ -148,7 +148,7 @@ fn a_hold_of_the_account_names_the_account() {
 }
 
 #[test]
-fn a_full_window_is_told_once_nothing_in_flight_can_be_given_back() {
+fn a_full_window_defers_once_nothing_in_flight_can_be_given_back() {
     let quota = |limit| WaitCause::Quota { dimension: Dimension::Requests, limit, window: 3_600 * S };
     for (level, config) in [
         (Level::Account, fixed(vec![hourly(2)])),
@@ -168,9 +168,9 @@ fn a_full_window_is_told_once_nothing_in_flight_can_be_given_back() {
         pacer.complete(at(2.0), sent[0], success());
         assert_eq!(put_off(&mut pacer), [], "the other could still be taken back");
         pacer.complete(at(3.0), sent[1], success());
-        let told = put_off(&mut pacer);
-        assert_eq!(told.iter().map(|(ticket, ..)| *ticket).collect::<Vec<_>>(), waiting);
-        for (_, until, reason) in told {
+        let deferred = put_off(&mut pacer);
+        assert_eq!(deferred.iter().map(|(ticket, ..)| *ticket).collect::<Vec<_>>(), waiting);
+        for (_, until, reason) in deferred {
             assert!(until >= at(3_600.0) && reason == of(level, quota(2)), "{until}: {reason:?}");
         }
         assert!(pacer.request(patient).is_some(), "a limit is no pause");
@@ -212,7 +212,7 @@ fn an_open_breaker_is_known_and_no_pause() {
 }
 
 #[test]
-fn its_own_due_time_is_no_reason_and_what_keeps_it_out_then_is_told_then() {
+fn its_own_due_time_is_no_reason_and_a_known_wait_after_it_defers_it_then() {
     let (mut pacer, scope) = pacer(fixed(vec![]));
     pacer.hold(at(0.0), Some(&scope), at(60.0));
     let later = |due| Request { not_before: Some(at(due)), ..ten(&scope) };
@@ -226,7 +226,7 @@ fn its_own_due_time_is_no_reason_and_what_keeps_it_out_then_is_told_then() {
 }
 
 #[test]
-fn a_stop_has_no_end_that_could_be_told() {
+fn a_stop_has_no_known_end() {
     for whole in [true, false] {
         let (mut pacer, scope) = pacer(fixed(vec![]));
         pacer.hold(at(0.0), Some(&scope), at(60.0));
@@ -246,14 +246,14 @@ fn what_is_put_off_costs_nothing_and_changes_nothing() {
     let waiting = pacer.enqueue(at(0.0), any_wait(&scope)).expect("fits");
     let (before, wake) = (pacer.snapshot(at(1.0)), pacer.poll_timeout());
     pacer.enqueue(at(1.0), ten(&scope)).expect("fits");
-    let told = std::iter::from_fn(|| pacer.poll_event()).find_map(|event| match event {
+    let deferred = std::iter::from_fn(|| pacer.poll_event()).find_map(|event| match event {
         Event::Deferred { request, .. } => Some(*request),
         _ => None,
     });
     assert_eq!((pacer.snapshot(at(1.0)), pacer.poll_timeout()), (before, wake));
     // It comes back before those that came after it.
     let later = pacer.enqueue(at(2.0), any_wait(&scope)).expect("fits");
-    let again = Request { max_wait: None, ..told.expect("it is put off") };
+    let again = Request { max_wait: None, ..deferred.expect("it is put off") };
     let again = pacer.enqueue(at(3.0), again).expect("fits");
     let mut left = Vec::new();
     while let Some(now) = pacer.poll_timeout().filter(|_| left.len() < 3) {
@@ -268,16 +268,18 @@ fn what_is_put_off_costs_nothing_and_changes_nothing() {
 }
 
 #[test]
-fn ten_thousand_that_wait_are_told_in_one_input() {
+fn ten_thousand_that_wait_are_deferred_in_one_input() {
     let (mut pacer, scope) = pacer(PacerConfig { concurrency: Concurrency::Fixed { max: 1 }, ..fixed(vec![]) });
     let first = send(&mut pacer, at(0.0), &scope);
     for _ in 0..10_000 {
         pacer.enqueue(at(0.0), ten(&scope)).expect("fits");
     }
     pacer.complete(at(1.0), first, Outcome::new(Class::Overloaded).with_hint(60 * S, true));
-    let told = put_off(&mut pacer);
+    let deferred = put_off(&mut pacer);
     let asked = of(Level::Scope, WaitCause::Gate { cause: PauseCause::Overloaded { asked: true } });
-    assert!(told.len() == 10_000 && told.iter().all(|(_, until, reason)| *until == at(61.0) && *reason == asked));
+    assert!(
+        deferred.len() == 10_000 && deferred.iter().all(|(_, until, reason)| *until == at(61.0) && *reason == asked)
+    );
     assert_eq!(pacer.snapshot(at(1.0)).account.waiting, 0);
 }
 

@@ -34,7 +34,7 @@ fn send(pacer: &mut Pacer, now: Instant, scope: &ScopeId) -> Ticket {
     ticket
 }
 
-/// Requests that were told to be too late, with the start that they were told.
+/// Requests that expired, with their earliest start.
 fn late(pacer: &mut Pacer) -> Vec<(Ticket, Option<Instant>)> {
     let expired = |event| match event {
         Event::Expired { ticket, earliest, .. } => Some((ticket, earliest)),
@@ -44,7 +44,7 @@ fn late(pacer: &mut Pacer) -> Vec<(Ticket, Option<Instant>)> {
 }
 
 #[test]
-fn a_deadline_before_the_end_of_a_pause_is_told_at_once() {
+fn a_deadline_before_the_end_of_a_pause_expires_at_once() {
     let (mut pacer, scope) = pacer(vec![]);
     let refused = send(&mut pacer, at(0.0), &scope);
     let other = send(&mut pacer, at(0.0), &scope);
@@ -63,24 +63,24 @@ fn a_deadline_before_the_end_of_a_pause_is_told_at_once() {
 }
 
 #[test]
-fn a_deadline_before_the_due_time_is_told_at_once() {
+fn a_deadline_before_the_due_time_expires_at_once() {
     let (mut pacer, scope) = pacer(vec![]);
     let ticket = pacer.enqueue(at(0.0), Request { not_before: Some(at(5.0)), ..until(&scope, at(5.0)) }).expect("fits");
     assert_eq!(late(&mut pacer), [(ticket, Some(at(5.0)))]);
 }
 
 #[test]
-fn a_deadline_behind_a_full_window_is_told_once_nothing_in_flight_can_be_given_back() {
+fn a_deadline_behind_a_full_window_expires_once_nothing_in_flight_can_be_given_back() {
     let (mut pacer, scope) = pacer(vec![hourly(2)]);
     let [first, second] = [send(&mut pacer, at(0.0), &scope), send(&mut pacer, at(0.0), &scope)];
     let waits = pacer.enqueue(at(1.0), until(&scope, at(9.0))).expect("fits");
     pacer.complete(at(2.0), first, Outcome::new(Class::Success));
     assert_eq!(late(&mut pacer), [], "the other could still be taken back");
     pacer.complete(at(3.0), second, Outcome::new(Class::Success));
-    let told = late(&mut pacer);
-    assert_eq!(told.len(), 1);
-    assert_eq!(told[0].0, waits);
-    assert!(told[0].1.is_some_and(|earliest| earliest >= at(3_600.0)), "{told:?}");
+    let expired = late(&mut pacer);
+    assert_eq!(expired.len(), 1);
+    assert_eq!(expired[0].0, waits);
+    assert!(expired[0].1.is_some_and(|earliest| earliest >= at(3_600.0)), "{expired:?}");
 
     let (mut pacer, scope) = self::pacer(vec![hourly(1)]);
     let first = send(&mut pacer, at(0.0), &scope);
@@ -90,7 +90,7 @@ fn a_deadline_behind_a_full_window_is_told_once_nothing_in_flight_can_be_given_b
 }
 
 #[test]
-fn a_window_of_the_account_that_is_full_is_told_in_every_scope() {
+fn a_window_of_the_account_that_is_full_expires_requests_in_every_scope() {
     let (mut pacer, scope) = pacer(vec![hourly(1)]);
     let others = ["b", "c"].map(|name| pacer.scope(name));
     let first = send(&mut pacer, at(0.0), &scope);
@@ -99,8 +99,8 @@ fn a_window_of_the_account_that_is_full_is_told_in_every_scope() {
     });
     assert_eq!(late(&mut pacer), [], "the one in flight could still be taken back");
     pacer.complete(at(2.0), first, Outcome::new(Class::Success));
-    let told: Vec<_> = late(&mut pacer).into_iter().map(|(ticket, _)| ticket).collect();
-    assert_eq!(told, [waiting[1], waiting[0]], "the nearest deadline first, though no input touched their scopes");
+    let expired: Vec<_> = late(&mut pacer).into_iter().map(|(ticket, _)| ticket).collect();
+    assert_eq!(expired, [waiting[1], waiting[0]], "the nearest deadline first, though no input touched their scopes");
     let far = pacer.enqueue(at(3.0), until(&others[0], at(3_700.0))).expect("fits");
     let new = pacer.enqueue(at(3.0), until(&others[1], at(9.0))).expect("fits");
     assert_eq!(late(&mut pacer).into_iter().map(|(ticket, _)| ticket).collect::<Vec<_>>(), [new]);
@@ -108,7 +108,7 @@ fn a_window_of_the_account_that_is_full_is_told_in_every_scope() {
 }
 
 #[test]
-fn a_deadline_is_told_at_once_also_behind_a_nearer_one_that_can_still_be_met() {
+fn a_deadline_expires_at_once_also_behind_a_nearer_one_that_can_still_be_met() {
     let tokens = |units| Cost::request().with(Dimension::Tokens, units);
     let limits = Limits { quotas: vec![Quota::sliding(Dimension::Tokens, 1_000, 60 * S)], burst: None };
     let concurrency = Concurrency::Fixed { max: 1 };
@@ -122,10 +122,10 @@ fn a_deadline_is_told_at_once_also_behind_a_nearer_one_that_can_still_be_met() {
     let nearer = pacer.enqueue(at(1.0), until(&scope, at(20.0))).expect("fits");
     let impossible = Request { cost: tokens(500), ..until(&scope, at(30.0)) };
     let impossible = pacer.enqueue(at(1.0), impossible).expect("fits");
-    let told = late(&mut pacer);
-    assert_eq!(told.len(), 1, "{told:?}");
-    assert_eq!(told[0].0, impossible);
-    assert!(told[0].1.is_some_and(|earliest| earliest >= at(60.0)), "{told:?}");
+    let expired = late(&mut pacer);
+    assert_eq!(expired.len(), 1, "{expired:?}");
+    assert_eq!(expired[0].0, impossible);
+    assert!(expired[0].1.is_some_and(|earliest| earliest >= at(60.0)), "{expired:?}");
     assert!(pacer.request(nearer).is_some(), "it may have the place in time");
 }
 
@@ -217,7 +217,7 @@ fn admit_behind_waiters_estimates_when_by_the_learnt_rate() {
 }
 
 #[test]
-fn admit_behind_waiters_estimates_by_told_limits_while_they_are_believed() {
+fn admit_behind_waiters_estimates_by_configured_limits_while_they_are_trusted() {
     let tokens = |units| Cost::request().with(Dimension::Tokens, units);
     let per_minute = Quota::sliding(Dimension::Tokens, 1_000, 60 * S);
     for (quotas, burst, cost, ahead, about) in [
@@ -255,8 +255,8 @@ fn admit_behind_waiters_counts_what_headers_left() {
             window: Some(60 * S),
             restores,
         };
-        let told = Announcement { report, ago: Duration::ZERO, spent_since: 0 };
-        restore(&mut pacer, at(0.0), LevelState { announced: vec![told], ..learnt("a", 1_000.0) });
+        let known = Announcement { report, ago: Duration::ZERO, spent_since: 0 };
+        restore(&mut pacer, at(0.0), LevelState { announced: vec![known], ..learnt("a", 1_000.0) });
         (0..=ahead).for_each(|_| _ = pacer.enqueue(at(0.0), Request::new(&scope, Cost::request())).expect("fits"));
         let estimate = match pacer.admit(at(0.0), &Request::new(&scope, Cost::request())) {
             Admit::At { at, cause: WaitCause::Queue } => Duration::from_nanos(at.as_nanos()).as_secs_f64(),
@@ -268,7 +268,7 @@ fn admit_behind_waiters_counts_what_headers_left() {
 }
 
 #[test]
-fn a_deadline_under_auto_is_told_at_once_behind_a_pause_and_a_full_window_and_not_behind_the_learnt_rate() {
+fn a_deadline_under_auto_expires_at_once_behind_a_pause_and_a_full_window_and_not_behind_the_learnt_rate() {
     let (mut pacer, scope) = auto(vec![hourly(3)], None);
     let [refused, second] = [send(&mut pacer, at(0.0), &scope), send(&mut pacer, at(2.0), &scope)];
     pacer.complete(at(2.1), second, Outcome::new(Class::Success));
@@ -279,10 +279,10 @@ fn a_deadline_under_auto_is_told_at_once_behind_a_pause_and_a_full_window_and_no
     let canary = send(&mut pacer, at(63.0), &scope);
     pacer.complete(at(63.1), canary, Outcome::new(Class::Success));
     let behind_a_window = pacer.enqueue(at(63.1), until(&scope, at(70.0))).expect("fits");
-    let told = late(&mut pacer);
-    assert_eq!(told.len(), 1);
-    assert_eq!(told[0].0, behind_a_window);
-    assert!(told[0].1.is_some_and(|earliest| earliest >= at(3_600.0)), "{told:?}");
+    let expired = late(&mut pacer);
+    assert_eq!(expired.len(), 1);
+    assert_eq!(expired[0].0, behind_a_window);
+    assert!(expired[0].1.is_some_and(|earliest| earliest >= at(3_600.0)), "{expired:?}");
 
     let (mut pacer, scope) = auto(vec![], None);
     restore(&mut pacer, at(0.0), learnt("a", 0.1));
@@ -305,22 +305,22 @@ fn admit_behind_waiters_says_nothing_where_those_wait_for_something_without_a_ti
 }
 
 #[test]
-fn a_deadline_before_the_next_test_of_a_failing_server_is_told_at_once() {
+fn a_deadline_before_the_next_test_of_a_failing_server_expires_at_once() {
     let (mut pacer, scope) = pacer(vec![]);
     let sent: Vec<_> = (0..20).map(|_| send(&mut pacer, at(0.0), &scope)).collect();
     let waits = Request { not_before: Some(at(1.1)), ..until(&scope, at(1.5)) };
     let waits = pacer.enqueue(at(0.0), waits).expect("fits");
     sent.into_iter().for_each(|ticket| _ = pacer.complete(at(1.0), ticket, Outcome::new(Class::Transient)));
-    let (mut next_test, mut told) = (None, None);
+    let (mut next_test, mut expired) = (None, None);
     for event in std::iter::from_fn(|| pacer.poll_event()) {
         match event {
             Event::BreakerOpened { until, .. } => next_test = Some(until),
-            Event::Expired { ticket, earliest, .. } => told = Some((ticket, earliest)),
+            Event::Expired { ticket, earliest, .. } => expired = Some((ticket, earliest)),
             _ => {}
         }
     }
     assert!(next_test.is_some_and(|next_test| next_test >= at(1.5)), "{next_test:?}");
-    assert_eq!(told, Some((waits, next_test)));
+    assert_eq!(expired, Some((waits, next_test)));
 }
 
 #[test]
@@ -335,7 +335,7 @@ fn a_deadline_in_a_held_account_waits_and_is_judged_when_the_clock_runs_again() 
 }
 
 #[test]
-fn a_deadline_at_the_very_start_is_told_at_once() {
+fn a_deadline_at_the_very_start_expires_at_once() {
     let (mut pacer, scope) = pacer(vec![hourly(1)]);
     let other = pacer.scope("b");
     let first = send(&mut pacer, at(0.0), &scope);

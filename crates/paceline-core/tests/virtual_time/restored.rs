@@ -99,8 +99,8 @@ fn what_headers_announced_goes_on_until_an_answer_brings_news() {
     before.complete(at(11.0), first, Outcome { limits: vec![report.clone()], ..Outcome::new(Class::Success) });
     send(&mut before, at(11.0), "a", 1);
     let state = before.export(at(12.0));
-    let told = Announcement { report: report.clone(), ago: 2 * S, spent_since: 1 };
-    assert_eq!(state.scopes[0].announced, [told]);
+    let announced = Announcement { report: report.clone(), ago: 2 * S, spent_since: 1 };
+    assert_eq!(state.scopes[0].announced, [announced]);
     assert!(before.export(at(30.0)).scopes.is_empty(), "the limit is whole again");
 
     let mut after = pacer(vec![]);

@@ -39,7 +39,7 @@ fn a_required_gap_is_found_by_many_workers_together() {
     }
 }
 
-/// Sends calls one after the other, each ending at once as told, and tells when each left.
+/// Sends calls one after the other, each ending at once as given, and returns when each left.
 fn one_by_one(config: PacerConfig, outcomes: &[Outcome]) -> (Vec<f64>, Snapshot) {
     let mut pacer = Pacer::new(config, 1, Instant::ZERO).expect("sensible");
     let scope = pacer.scope("model");

@@ -235,7 +235,7 @@ fn an_item_that_finds_the_quota_used_up_waits_for_the_rest_of_the_guess_that_oth
     }
 }
 
-/// The delay that the second of two calls is told that were in flight together, after the first ended so.
+/// The delay of the second of two calls that were in flight together, after the first ended so.
 fn delays(first: Outcome, second: Outcome) -> [Duration; 2] {
     let backoff = Backoff { growth: Growth::Constant { delay: S }, jitter: Jitter::None };
     let retry = Retry { backoff, ..Retry::default() };
@@ -260,7 +260,7 @@ fn only_an_item_that_found_the_quota_used_up_for_an_unknown_time_waits_for_the_g
 }
 
 #[test]
-fn a_wait_that_concerns_the_account_closes_every_scope_and_is_told_where_it_was_asked_for() {
+fn a_wait_that_concerns_the_account_closes_every_scope_and_is_reported_where_it_was_asked_for() {
     let mut pacer = pacer(PacerConfig::default());
     let [a, b] = ["a", "b"].map(|name| pacer.scope(name));
     let refused = pacer.enqueue(at(0.0), request(&a, 0)).expect("fits");

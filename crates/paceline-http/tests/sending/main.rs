@@ -35,6 +35,28 @@ async fn an_answer_repeats_no_key_whether_it_was_marked_or_not() {
 }
 
 #[tokio::test]
+async fn a_call_to_another_host_carries_no_secret_of_the_sender() {
+    let (ours, other) = (Server::new(|_| Some(ok("{}"))).await, Server::new(|_| Some(ok("{}"))).await);
+    let mut config = ours.config(Provider::Generic);
+    config.headers.insert("authorization", HeaderValue::from_static(KEY));
+    config.headers.insert("x-team", HeaderValue::from_static("a"));
+    let sender = sender(config);
+    let to = |url: &str| Call { url: format!("{url}/a?b=1"), ..Call::default() };
+    let mut with_its_own = to(&other.url);
+    with_its_own.headers.insert("authorization", HeaderValue::from_static("Bearer its-own"));
+    for call in [to(&ours.url), to(&other.url), with_its_own] {
+        send(&sender, 1, &call).await.answer.unwrap();
+    }
+    let sent = |server: &Server, number: usize, name: &str| {
+        server.arrivals()[number].headers.get(name).map(|value| value.to_str().unwrap().to_owned())
+    };
+    assert_eq!(sent(&ours, 0, "authorization").as_deref(), Some(KEY));
+    assert_eq!([sent(&other, 0, "authorization"), sent(&other, 0, "x-team")], [None, Some("a".to_owned())]);
+    assert_eq!(sent(&other, 1, "authorization").as_deref(), Some("Bearer its-own"));
+    assert_eq!(other.arrivals()[0].path, "/a?b=1");
+}
+
+#[tokio::test]
 async fn a_call_replaces_headers_and_no_secret() {
     let server = Server::new(|_| Some(ok("{}"))).await;
     let mut config = server.config(Provider::OpenAi);
@@ -79,13 +101,13 @@ async fn silence_is_waited_for_as_long_as_the_call_or_the_sender_says() {
     let timeout = Duration::from_millis(40);
     let short = sender(SenderConfig { timeout, ..server.config(Provider::Generic) });
     let within = Call { within: Some(Duration::from_millis(30)), ..post("/a", "{}") };
-    for (sender, call, words) in [
+    for (sender, call, expected) in [
         (short, post("/a", "{}"), "no answer within 40ms"),
         (server.sender(Provider::Generic), within, "no answer within 30ms"),
     ] {
         let exchange = send(&sender, 1, &call).await;
         assert_eq!((exchange.reading.class, exchange.used()), (Class::Transient, None));
-        assert_eq!(exchange.answer.unwrap_err().to_string(), words);
+        assert_eq!(exchange.answer.unwrap_err().to_string(), expected);
     }
 }
 
@@ -204,11 +226,13 @@ async fn no_redirect_is_followed_and_the_words_say_what_to_do() {
     })
     .await;
     let sender = server.sender(Provider::Generic);
-    for (path, words) in [("/away", "name it with --base-url"), ("/old", "write this path into the url of the lines")] {
+    for (path, expected) in
+        [("/away", "name it with --base-url"), ("/old", "write this path into the url of the lines")]
+    {
         let reading = send(&sender, 1, &post(path, "{}")).await.reading;
         assert_eq!(reading.code.as_deref(), Some("redirect"));
-        let told = reading.words.unwrap();
-        assert!(told.contains(words) && !told.contains("hush"), "{told}");
+        let message = reading.message.unwrap();
+        assert!(message.contains(expected) && !message.contains("hush"), "{message}");
     }
     assert_eq!(server.arrivals().len(), 2);
 }
@@ -227,7 +251,7 @@ async fn a_caller_who_knows_more_has_the_last_word_before_the_pacer_hears_of_it(
     assert!(matches!(exchange.action, NextAction::GiveUp { .. }), "{:?}", exchange.action);
 }
 
-/// As an ACME client does: the directory tells the addresses.
+/// As an ACME client does: the directory has the addresses.
 #[tokio::test]
 async fn without_an_address_of_the_sender_each_call_names_its_own() {
     let server = Server::new(|_| Some(ok("{}"))).await;

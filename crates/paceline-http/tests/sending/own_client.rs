@@ -56,7 +56,7 @@ async fn errors_of_reqwest_mean_what_happened() {
     assert_eq!((&long, class(&long)), (&NoAnswer::TooLarge(99), Class::Invalid));
 }
 
-/// The limit and the wait that a server tells in its answer are gone with `error_for_status`, and its status is not.
+/// The limit and the hint of an answer are lost with `error_for_status`, and its status is not.
 #[tokio::test]
 async fn a_status_as_an_error_is_sent_again_as_the_answer_would_be() {
     let server = Server::new(|arrival| Some(if arrival.before == 0 { answer(503, "") } else { ok("{}") })).await;

@@ -1,4 +1,4 @@
-//! A server on this machine that answers as it is told, and calls to it.
+//! A server on this machine that gives prepared answers, and calls to it.
 
 use std::convert::Infallible;
 use std::future::pending;

@@ -30,8 +30,8 @@ async fn distrust_stops_the_account_and_says_what_to_do() {
     let server = Server::tls(acceptor("localhost")).await;
     let exchange = send(&server.sender(Provider::Generic), 1, &post("/", "{}")).await;
     assert_eq!((exchange.reading.class, exchange.reading.reach), (Class::Account, LimitScope::Account));
-    let Err(NoAnswer::Tls(words)) = exchange.answer else { panic!("{:?}", exchange.answer) };
-    assert!(words.starts_with("the server's certificate is not trusted") || words.contains("ca_file"), "{words}");
+    let Err(NoAnswer::Tls(message)) = exchange.answer else { panic!("{:?}", exchange.answer) };
+    assert!(message.starts_with("the server's certificate is not trusted") || message.contains("ca_file"), "{message}");
     assert!(server.arrivals().is_empty(), "nothing was sent");
 }
 
@@ -40,8 +40,8 @@ async fn a_server_without_tls_is_told_from_one_that_is_not_there() {
     let server = Server::new(|_| Some(ok("{}"))).await;
     let config = SenderConfig::new(server.url.replace("http:", "https:"), Provider::Generic);
     let exchange = send(&crate::support::sender(config), 1, &post("/", "{}")).await;
-    let words = exchange.answer.unwrap_err().to_string();
-    assert!(words.starts_with("the server does not speak TLS there"), "{words}");
+    let message = exchange.answer.unwrap_err().to_string();
+    assert!(message.starts_with("the server does not speak TLS there"), "{message}");
 }
 
 /// The environment belongs to the process, so the call is made by another one of this program.
@@ -51,8 +51,8 @@ fn a_proxy_of_the_environment_is_not_asked_for_this_machine() {
     if std::env::var_os("HTTP_PROXY").is_none_or(|proxy| proxy != "http://127.0.0.1:1") {
         let mut child = Command::new(std::env::current_exe().unwrap());
         let ran = child.args([name, "--exact"]).env("HTTP_PROXY", "http://127.0.0.1:1").output().unwrap();
-        let told = String::from_utf8_lossy(&ran.stdout);
-        assert!(ran.status.success() && told.contains("1 passed"), "{told}");
+        let message = String::from_utf8_lossy(&ran.stdout);
+        assert!(ran.status.success() && message.contains("1 passed"), "{message}");
         return;
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

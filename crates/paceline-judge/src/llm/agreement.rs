@@ -1,18 +1,18 @@
-//! When a group may be stopped on a model's word.
+//! Agreement: when a model may stop a group.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// For so many items of a group the answer must be the same, one after the other: the words of one item, which may have
-/// been written to mislead, stop no other item.
+/// For so many items of a group the answer must be the same, one after the other: the error of one item, which may have
+/// been written to mislead, stops no other item.
 const ITEMS: usize = 3;
 
-/// For whom stopping was the answer, by group, since there was another one. Bounded by the groups and by [`ITEMS`].
+/// The items with the answer to stop, by group, since the last other answer. Bounded by the groups and by [`ITEMS`].
 #[derive(Debug, Default)]
 pub(super) struct Agreement(BTreeMap<Arc<str>, BTreeSet<u64>>);
 
 impl Agreement {
-    /// Hears an answer; true when it is to stop the group and enough others agree.
+    /// Records an answer; true when it is to stop the group and enough others agree.
     pub(super) fn hear(&mut self, group: &Arc<str>, item: u64, abort: bool) -> bool {
         if !abort {
             self.0.remove(group);

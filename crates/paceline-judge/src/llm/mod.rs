@@ -21,27 +21,27 @@ use self::agreement::Agreement;
 use self::silence::Silence;
 use crate::redact::redacted;
 
-/// How a model is asked.
+/// The configuration of a model as a judge.
 #[derive(Clone)]
 pub struct LlmConfig {
     /// The address of an OpenAI-compatible API, with or without `/v1`. A query stays behind the path of the calls.
     pub base_url: String,
     /// The model.
     pub model: String,
-    /// What each call carries, such as the authorization. What is marked sensitive, or has a name such as `Authorization`, is a
-    /// secret: it is taken out of what the API says. Default: nothing.
+    /// The headers of each call, such as the authorization. A value that is marked sensitive, or whose name is one such as
+    /// `Authorization`, is a secret: it is removed from answers. Default: none.
     pub headers: HeaderMap,
     /// How its answers are read. Default: OpenAI's way.
     pub dialect: Dialect,
-    /// The limits that its calls are under, and no other calls. Default: none configured, the pace is learnt.
+    /// The limits of its calls, and of no other calls. Default: none configured, the pace is learnt.
     pub pacer: PacerConfig,
     /// How long one decision may take, waiting for a permit included. Default 4.8 s: shorter than the 5 s of a
-    /// [`SchedulerConfig`](paceline_store::work::SchedulerConfig), so that a silent endpoint teaches the pace something.
+    /// [`SchedulerConfig`](paceline_store::work::SchedulerConfig), so that the pace learns from an endpoint that times out.
     pub timeout: Duration,
 }
 
 impl LlmConfig {
-    /// That model behind that address, and the defaults.
+    /// A configuration with that model, that address, and the defaults.
     pub fn new(base_url: impl Into<String>, model: impl Into<String>) -> Self {
         Self {
             base_url: base_url.into(),
@@ -53,7 +53,7 @@ impl LlmConfig {
         }
     }
 
-    /// With a key, sent as `Authorization: Bearer KEY`.
+    /// Adds a key, sent as `Authorization: Bearer KEY`.
     ///
     /// # Errors
     /// When the key holds characters that no header may carry. It is not named.
@@ -72,14 +72,14 @@ impl fmt::Debug for LlmConfig {
     }
 }
 
-/// Why a model cannot be asked.
+/// Why a judge cannot be set up.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LlmError {
-    /// A limit makes no sense.
+    /// A limit is invalid.
     #[error(transparent)]
     Limits(#[from] ConfigError),
-    /// The address is none, or TLS cannot be set up.
+    /// The address is invalid, or TLS cannot be set up.
     #[error("cannot set up calls to the judge's address: {0}; expected one such as https://api.example.com/v1")]
     Client(reqwest::Error),
     /// The key cannot be sent.
@@ -89,12 +89,12 @@ pub enum LlmError {
 
 /// Asks a language model what to do about a failure.
 ///
-/// The model sees the error's class, status, code and words, which retry it would be, and the last five decisions; neither
-/// the payload nor what looks like a secret ([`redacted`](crate::redacted)). It answers in the words of
-/// [`parse_decision`]. Its calls have a pace of their own: a refused or failing endpoint is left in peace, and cases
-/// that cannot be asked in time go to the rules. Nothing is asked twice.
+/// The model gets the error's class, status, code and message, the number of the retry, and the last five decisions; neither
+/// the payload nor anything that looks like a secret ([`redacted`](crate::redacted)). It answers in the format of
+/// [`parse_decision`]. Its calls have a pace of their own: they back off from a refusing or failing endpoint, and cases that
+/// cannot be asked in time go to the rules. Nothing is asked twice.
 ///
-/// What a model reads may have been written to mislead it. So the most that one item's words can cost is that item: an
+/// An error may have been written to mislead the model. So the most that one item's error can cost is that item: an
 /// `abort`, which stops the whole group, counts only once it was the answer for three items of that group with no other
 /// answer between them.
 ///
@@ -105,11 +105,11 @@ pub struct LlmJudge {
     limiter: Limiter,
     sender: Sender,
     agreement: Mutex<Agreement>,
-    /// Of which silences the user was warned.
+    /// The causes of silence that were logged as warnings.
     warned: Mutex<BTreeSet<&'static str>>,
 }
 
-/// Where questions go.
+/// The path of the calls.
 const PATH: &str = "/v1/chat/completions";
 
 /// A longer answer is no decision.
@@ -119,7 +119,7 @@ impl LlmJudge {
     /// A judge that asks that model.
     ///
     /// # Errors
-    /// Says what keeps it from being asked. Nothing is sent yet.
+    /// An invalid setting. Nothing is sent yet.
     pub fn new(config: LlmConfig) -> Result<Self, LlmError> {
         let client = client_to(&config.base_url);
         Self::with_client(config, client)
@@ -143,7 +143,7 @@ impl LlmJudge {
         Ok(Self { name, config, limiter, sender, agreement, warned })
     }
 
-    /// The numbers of the judge's own pace: limits, calls, refusals.
+    /// A snapshot of the judge's own pace: limits, calls, refusals.
     pub fn snapshot(&self) -> paceline::Snapshot {
         self.limiter.snapshot()
     }
@@ -167,8 +167,8 @@ impl LlmJudge {
         decision(self.sender.send(permit, &Call { within, ..call }, pending()).await)
     }
 
-    /// Warns once of each cause; what follows is told to who asks for it.
-    fn tell(&self, silence: &Silence, item: &str, rules: &str) {
+    /// Logs each cause once as a warning, and then at the level `debug`.
+    fn log(&self, silence: &Silence, item: &str, rules: &str) {
         let judge = &self.name;
         let is_first = self.warned.lock().unwrap_or_else(PoisonError::into_inner).insert(silence.cause());
         if is_first {
@@ -178,14 +178,14 @@ impl LlmJudge {
         }
     }
 
-    /// A model may repeat what it was shown.
+    /// Redacts reasons: a model may repeat its input.
     fn without_secrets(decision: Judgement) -> Judgement {
-        let said = |reason: Option<String>| reason.map(|reason| redacted(&reason, ""));
+        let safe = |reason: Option<String>| reason.map(|reason| redacted(&reason, ""));
         match decision {
-            Judgement::Retry { delay, reason } => Judgement::Retry { delay, reason: said(reason) },
-            Judgement::Fail { reason } => Judgement::Fail { reason: said(reason) },
-            Judgement::Skip { reason } => Judgement::Skip { reason: said(reason) },
-            Judgement::Abort { reason } => Judgement::Abort { reason: said(reason) },
+            Judgement::Retry { delay, reason } => Judgement::Retry { delay, reason: safe(reason) },
+            Judgement::Fail { reason } => Judgement::Fail { reason: safe(reason) },
+            Judgement::Skip { reason } => Judgement::Skip { reason: safe(reason) },
+            Judgement::Abort { reason } => Judgement::Abort { reason: safe(reason) },
         }
     }
 
@@ -209,7 +209,7 @@ impl Judge for LlmJudge {
             let (item, judge) = (&case.item.key, &self.name);
             match self.ask(&case).await {
                 Err(silence) => {
-                    self.tell(&silence, item, rules);
+                    self.log(&silence, item, rules);
                     None
                 }
                 Ok(decision) => {

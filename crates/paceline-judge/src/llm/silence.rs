@@ -1,4 +1,4 @@
-//! Why a model said nothing that can be taken.
+//! Why a model gave no usable decision.
 
 use std::time::Duration;
 
@@ -9,13 +9,13 @@ use paceline_store::work::InvalidDecision;
 /// Why a case is left to the rules.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Silence {
-    /// Its own limits say that it cannot be asked in time.
+    /// Its own limits do not admit a call in time.
     #[error("it may not be asked for another {:.0} s ({reason})", wait.as_secs_f64())]
     Paced { wait: Duration, reason: WaitReason },
-    /// It may be asked, but it was not its turn in time.
+    /// Its call was not admitted in time, behind others.
     #[error("it could not be asked within {:.1} s: other questions, or its pace, came first", waited.as_secs_f64())]
     Crowded { waited: Duration },
-    /// There was no permit for it: it is stopped.
+    /// It got no permit: its scope is stopped.
     #[error("{0}")]
     NotAdmitted(#[from] paceline::Error),
     #[error("its API gave no whole answer: {0}")]
@@ -29,7 +29,7 @@ pub(super) enum Silence {
 }
 
 impl Silence {
-    /// In one word, the same for all of a kind.
+    /// The name of its kind, for the log.
     pub(super) const fn cause(&self) -> &'static str {
         match self {
             Self::Paced { .. } | Self::Crowded { .. } | Self::NotAdmitted(_) => "paced",

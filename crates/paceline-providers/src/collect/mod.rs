@@ -26,11 +26,13 @@ use message::Message;
 /// ```
 pub fn collect(answer: &Answer<'_>) -> Option<Value> {
     let content_type = header::first(answer.headers, "content-type").unwrap_or_default();
-    if !body::is_stream(answer.body, content_type) {
-        return None;
-    }
+    if body::is_stream(answer.body, content_type) { object_of(answer.body) } else { None }
+}
+
+/// The object that a stream of server-sent events adds up to.
+pub(super) fn object_of(stream: &[u8]) -> Option<Value> {
     let mut collected = Collected::default();
-    stream::each(answer.body, |event| collected.take(event));
+    stream::each(stream, |event| collected.take(event));
     collected.into_object()
 }
 

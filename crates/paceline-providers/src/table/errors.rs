@@ -54,23 +54,23 @@ pub struct MockErrors {
     pub not_found: Option<MockError>,
     /// The body is too long to be read. Default: as `invalid`.
     pub too_long: Option<MockError>,
-    /// What `$figures` stands for where figures may be told.
+    /// The value of `$figures` where figures may be shown.
     #[serde(default)]
     pub figures: String,
-    /// What it stands for where they may not.
+    /// Its value where they may not.
     #[serde(default)]
     pub no_figures: String,
-    /// What `$hint` stands for where a wait is told.
+    /// The value of `$hint` with a wait.
     #[serde(default)]
     pub hint: String,
     /// An entry of `error.details`, for figures.
     pub details: Option<String>,
     /// Another, for the wait.
     pub retry_details: Option<String>,
-    /// The wait of a limit is told by the reset in the headers alone.
+    /// The wait of a limit is sent as the reset in the headers alone.
     #[serde(default)]
     pub reset_wait: bool,
-    /// Limits are told in the IETF's fields.
+    /// Limits are sent in the IETF's fields.
     #[serde(default)]
     pub ietf: bool,
 }
@@ -90,9 +90,9 @@ pub struct MockError {
     pub message: Option<String>,
 }
 
-/// What an error says.
+/// The fields of an error.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct ErrorWords<'a> {
+pub struct ErrorFields<'a> {
     /// The status.
     pub status: u16,
     /// The code.
@@ -101,14 +101,14 @@ pub struct ErrorWords<'a> {
     pub error_type: Option<&'a str>,
     /// The message.
     pub message: Option<&'a str>,
-    /// The wait that the body tells, where it does.
+    /// The wait in the body, if it has one.
     pub wait: Option<Duration>,
 }
 
 impl ErrorShape {
     /// An error in this shape.
-    pub fn render(&self, words: &ErrorWords<'_>) -> String {
-        let ErrorWords { status, code, error_type, message, wait } = *words;
+    pub fn render(&self, fields: &ErrorFields<'_>) -> String {
+        let ErrorFields { status, code, error_type, message, wait } = *fields;
         let shape = self.plain_body.as_ref().filter(|_| code.is_none()).unwrap_or(&self.body);
         let number = code.and_then(|code| code.parse::<u64>().ok());
         fill(
@@ -125,8 +125,8 @@ impl ErrorShape {
     }
 }
 
-/// A JSON text with its names replaced: a name that stands alone by the value, one inside a text by its words. A name of
-/// which nothing is known is null; inside a text it is left out.
+/// A JSON text with its names replaced: a name that stands alone by the value, one inside a text by its text. An unknown
+/// name is null; inside a text it is left out.
 pub fn fill(shape: &str, values: &[(&str, Value)]) -> String {
     let mut filled = String::with_capacity(shape.len() + 200);
     let (mut rest, mut in_text) = (shape, false);

@@ -18,7 +18,7 @@ use paceline_core::{Class, Dimension, RefillMode};
 use serde::Deserialize;
 
 pub use self::charge::{CachedInput, Charge, Counts, Free, NotFree, Reserves};
-pub use self::errors::{ErrorShape, ErrorWords, MockError, MockErrors, fill};
+pub use self::errors::{ErrorFields, ErrorShape, MockError, MockErrors, fill};
 pub use self::provider::Provider;
 use self::rules::rules;
 pub(super) use self::rules::{TableRule, usual_reach};
@@ -26,9 +26,9 @@ pub use self::values::HeaderFields;
 use self::values::{
     authorization, class, dimension, duration, fields, header_fields, header_name, one_header_name, prefixes, restores,
 };
-use super::dynamodb;
+use super::{address, dynamodb};
 
-/// The words that decide, whichever provider sends them.
+/// The phrases and codes that decide, whichever provider sends them.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Common {
@@ -47,7 +47,7 @@ pub(super) struct Common {
     pub(super) graphql: BTreeMap<String, u16>,
 }
 
-/// The words of [`Common`].
+/// The values of [`Common`].
 pub(super) static COMMON: LazyLock<Common> = LazyLock::new(|| {
     toml::from_str(include_str!("../tables/common.toml")).expect("the built-in table is read by a test")
 });
@@ -62,7 +62,7 @@ pub struct Table {
     pub kind: Kind,
     /// The provider whose rules hold after its own.
     like: Option<String>,
-    /// What a limit applies to, in words.
+    /// What a limit applies to, as text.
     pub limits_belong_to: String,
     /// What a user should know, a sentence or two each.
     #[serde(default)]
@@ -147,6 +147,8 @@ pub enum Scope {
     Model,
     /// The calls of one path.
     Endpoint,
+    /// The calls to one host: nothing reaches further, for no two hosts share an account.
+    Host,
     /// The calls whose bodies name the same table of DynamoDB's.
     Table,
     /// All calls with one key.
@@ -277,6 +279,7 @@ impl Api {
         }
         match (self.scope, model) {
             (Scope::Key, _) => "all".to_owned(),
+            (Scope::Host, _) => address::host(path).unwrap_or_else(|| "all".to_owned()),
             (Scope::Table, _) => dynamodb::tables(body).unwrap_or_else(|| "all".to_owned()),
             (Scope::Model, Some(model)) => format!("{path} {model}"),
             (Scope::Model, None) | (Scope::Endpoint, _) => path.to_owned(),

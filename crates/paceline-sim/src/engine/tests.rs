@@ -88,8 +88,8 @@ fn the_classic_aimd_loses_four_fifths_of_a_job_on_a_small_limit() {
 #[test]
 fn waits_that_are_told_spare_the_obedient_client_its_losses() {
     let with = |hints: &str| run("f30-33", 990, &Setup { hints: hints.to_owned(), ..Setup::new("openai") });
-    let (silent, told) = (with("none"), with("ra"));
-    assert!(told.lost < silent.lost / 2.0, "{} and {} lost", told.lost, silent.lost);
+    let (silent, announced) = (with("none"), with("ra"));
+    assert!(announced.lost < silent.lost / 2.0, "{} and {} lost", announced.lost, silent.lost);
 }
 
 #[test]
@@ -161,8 +161,8 @@ fn a_trace_counts_what_the_figures_count_and_changes_none_of_them() {
         };
         let nominal = scenario.nominal_rate();
         assert_eq!((capacity(10), capacity(35)), (Some(nominal.round()), Some((nominal / 2.0).round())), "{policy}");
-        let told = &trace.spans[trace.spans.len() / 2].pace;
-        assert_eq!((told.rate.is_some(), told.limit.is_some()), (policy == "aws-inf", policy == "aimd"));
+        let announced = &trace.spans[trace.spans.len() / 2].pace;
+        assert_eq!((announced.rate.is_some(), announced.limit.is_some()), (policy == "aws-inf", policy == "aimd"));
         let most = trace.spans.iter().map(|span| span.in_flight).max().unwrap_or_default();
         // Two crews of 50 workers; the other decides for itself.
         assert!(most > 1 && (policy == "aimd" || most <= 100), "{policy}: {most}");
@@ -175,9 +175,12 @@ fn a_trace_says_what_our_own_pace_believes() {
     let (_, trace) = simulate_traced(&scenario, &Setup::new("auto")).expect("it runs");
     let late = &trace.spans[trace.spans.len() * 3 / 4].pace;
     assert!(late.rate.is_some_and(|rate| (5.0..15.0).contains(&rate)), "{late:?}");
-    assert!(late.words.as_ref().is_some_and(|words| words.starts_with("estimated limit about ")), "{late:?}");
+    assert!(
+        late.description.as_ref().is_some_and(|description| description.starts_with("estimated limit about ")),
+        "{late:?}"
+    );
     let (_, trace) = simulate_traced(&scenario, &Setup::new("responsive")).expect("it runs");
-    assert!(trace.spans.iter().any(|span| span.pace.delay.is_some() && span.pace.words.is_none()));
+    assert!(trace.spans.iter().any(|span| span.pace.delay.is_some() && span.pace.description.is_none()));
 }
 
 /// The provider says neither which of the two it is nor how much there is.
@@ -186,7 +189,7 @@ fn our_own_pace_finds_out_whether_calls_or_tokens_count() {
     for (name, in_tokens) in [("tpm-wide", true), ("tpm-thrice", true), ("tpm-shift", true), ("rpm-wide", false)] {
         let scenario = Scenario::named(name).expect("built in");
         let (_, trace) = simulate_traced(&scenario, &Setup::new("auto")).expect("it runs");
-        let late = trace.spans[trace.spans.len() * 3 / 4].pace.words.clone().unwrap_or_default();
+        let late = trace.spans[trace.spans.len() * 3 / 4].pace.description.clone().unwrap_or_default();
         assert_eq!(late.contains("tokens/s"), in_tokens, "{name}: {late}");
     }
 }

@@ -1,4 +1,4 @@
-//! Discrete events in virtual time: clients, the way to the provider and back, and what became of the items.
+//! Discrete events in virtual time: clients, the network to the provider and back, and the results of the items.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -16,7 +16,7 @@ use crate::trace::{PaceNow, Recorder, Span};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
-    /// A client's policy wants to be asked.
+    /// A client's policy is due.
     Wake(u32),
     /// A call reaches the provider.
     Arrive(u32),
@@ -198,7 +198,7 @@ impl<'a> World<'a> {
             rate: policies.clone().map(|policy| policy.rate(now)).sum(),
             limit: policies.map(|policy| policy.limit(now)).sum(),
             delay: first.delay(now).filter(|delay| !delay.is_zero()),
-            words: first.explain(now),
+            description: first.explain(now),
         }
     }
 
@@ -214,7 +214,7 @@ impl<'a> World<'a> {
         self.events.push(Reverse((at, self.planned, event)));
     }
 
-    /// Tells every policy how many workers it has now.
+    /// Updates the number of workers of every policy.
     fn count_workers(&mut self) {
         let most = self.scenario.workers(self.now).saturating_mul(self.clients_a_lane);
         for lane in self.lanes.iter_mut().filter(|lane| lane.most != most) {
@@ -237,7 +237,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Sends all that a policy lets go, where there is work now.
+    /// Sends all calls that a policy allows, while there is work.
     fn ask(&mut self, index: u32) {
         let opens = self.scenario.duty.map_or(self.now, |duty| duty.opens(self.now));
         if opens > self.now {
@@ -394,13 +394,13 @@ impl<'a> World<'a> {
         self.ask(call.lane);
     }
 
-    /// What the headers say.
+    /// The limits that the headers announce.
     fn reports(&mut self) -> Vec<LimitReport> {
         if !self.hints.has_headers() {
             return Vec::new();
         }
         let shapes = self.scenario.provider.limits.iter().map(|limit| limit.quota.shape);
-        let told = self.provider.states(self.now).into_iter().zip(shapes).filter_map(|(truth, shape)| {
+        let announced = self.provider.states(self.now).into_iter().zip(shapes).filter_map(|(truth, shape)| {
             let state = self.hints.state(&truth)?;
             Some(LimitReport {
                 dimension: state.dimension,
@@ -411,6 +411,6 @@ impl<'a> World<'a> {
                 restores: if shape == QuotaShape::Fixed { RefillMode::AtOnce } else { RefillMode::Gradually },
             })
         });
-        told.collect()
+        announced.collect()
     }
 }

@@ -1,4 +1,4 @@
-//! Who decides when a client's calls leave: the pacer of this project, and what people use elsewhere.
+//! Policies: they decide when a client's calls leave. The pacer of this project, and what people use elsewhere.
 
 mod aimd;
 mod aws;
@@ -32,14 +32,14 @@ pub trait Policy {
     /// a question that is answered with anything but `Send` must change nothing that later answers depend on.
     fn next(&mut self, now: Instant, work: &mut Work<'_>) -> Next;
 
-    /// From now on at most so many calls can be under way. Told once at the start, where that is less than the most of
+    /// From now on at most so many calls can be under way. Called once at the start, if that is less than the most of
     /// [`Setting::in_flight`], and at each change; the engine asks for no more in any case.
     fn workers(&mut self, _now: Instant, _count: u32) {}
 
     /// From now on notes what its calls wait for.
     fn watch(&mut self) {}
 
-    /// What they have waited for since, and the longest time between two calls; nothing if it cannot tell.
+    /// What they have waited for since, and the longest time between two calls; none if the policy does not record it.
     fn waited(&mut self, _now: Instant) -> (Vec<Wait>, Duration) {
         (Vec::new(), Duration::ZERO)
     }
@@ -67,7 +67,7 @@ pub trait Policy {
         None
     }
 
-    /// What it does at present and why, in a few words.
+    /// A short description of its present pace, and why.
     fn explain(&self, _now: Instant) -> Option<String> {
         None
     }
@@ -86,7 +86,7 @@ pub enum Next {
     OnEvent,
 }
 
-/// What becomes of an item after an answer.
+/// What follows for an item after an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// It has its answer.
@@ -108,16 +108,16 @@ pub struct CallResult<'a> {
     pub sent: Instant,
     /// Calls of this client in flight when it left, itself included.
     pub in_flight: u32,
-    /// The wait that a refusal told.
+    /// The hint of a refusal.
     pub wait: Option<ToldWait>,
-    /// What the headers said.
+    /// The limits that its headers announced.
     pub limits: &'a [LimitReport],
     /// What the call cost.
     pub cost: &'a Cost,
 }
 
 impl CallResult<'_> {
-    /// Whether the provider turned the call away.
+    /// Whether the provider refused the call.
     pub fn is_refused(&self) -> bool {
         matches!(self.class, Class::Throttled | Class::Overloaded)
     }
@@ -155,7 +155,7 @@ impl<'a> Work<'a> {
     }
 }
 
-/// What a policy may know when it is made.
+/// The information that a policy gets when it is made.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting<'a> {
     /// The provider's documentation.
@@ -208,13 +208,13 @@ pub const PEERS: [&str; 15] = [
     "known",
 ];
 
-/// The names of those of both that are told the documented limits.
+/// The names of the policies that get the documented limits.
 pub const TOLD: [&str; 4] = ["fixed", "A@limit", "cookbook", "known"];
 
 /// This project's pacer as the user configured it, retries, breaker and all.
 ///
 /// # Errors
-/// The first knob that cannot be.
+/// The first invalid setting.
 pub fn configured(config: &PacerConfig, setting: &Setting<'_>) -> Result<Box<dyn Policy>, ConfigError> {
     Ok(Box::new(ours::Ours::configured(config.clone(), setting)?))
 }

@@ -28,7 +28,7 @@ pub(super) struct Ours {
 
 impl Ours {
     /// Retries are unlimited and the breaker is off, so that pacing alone is seen. Under a fixed pace the limits are this
-    /// process's share of the documented ones; no other pace is told any.
+    /// process's share of the documented ones; other paces get none.
     pub(super) fn new(pace: Pace, setting: &Setting<'_>) -> Self {
         Self::paced(PacerConfig { pace, ..PacerConfig::default() }, setting)
     }
@@ -66,7 +66,7 @@ impl Ours {
         Ok(Self { config, pacer, scope, fresh: 0, tickets: Vec::new(), after_fault: None, waits: None })
     }
 
-    /// Says whether there is room for the item in the limits at all.
+    /// Whether the item fits into the limits at all.
     fn enqueue(&mut self, now: Instant, item: u32, work: &Work<'_>) -> bool {
         let request = Request { item: Some(u64::from(item)), ..Request::new(&self.scope, work.estimate(item).clone()) };
         let fits = self.pacer.enqueue(now, request).is_ok();
@@ -90,14 +90,7 @@ impl Ours {
 
 /// The same with at most so many calls in flight.
 fn within(config: &PacerConfig, most: u32) -> PacerConfig {
-    let concurrency = match config.concurrency {
-        Concurrency::Fixed { max } => Concurrency::Fixed { max: max.min(most) },
-        Concurrency::Aimd { floor, start, max } => {
-            Concurrency::Aimd { floor: floor.min(most), start: start.min(most), max: max.min(most) }
-        }
-        Concurrency::Classic { floor, max } => Concurrency::Classic { floor: floor.min(most), max: max.min(most) },
-    };
-    PacerConfig { concurrency, ..config.clone() }
+    PacerConfig { concurrency: config.concurrency.at_most(most), ..config.clone() }
 }
 
 /// Windows and buckets, each divided by the processes; a bucket's burst likewise, and at least a call.
@@ -120,7 +113,7 @@ impl Ours {
                     return Next::Send(self.granted(ticket));
                 }
             }
-            // One that waits is enough: the pacer then knows that there is more to do.
+            // One waiting request is enough: it shows the pacer that there is more to do.
             if self.fresh > 0 {
                 break;
             }
@@ -172,7 +165,7 @@ impl Policy for Ours {
     fn answered(&mut self, now: Instant, answer: &CallResult<'_>) -> Fate {
         let ticket = self.tickets[answer.item as usize].take().expect("only calls in flight are answered");
         let outcome = Outcome {
-            hint: answer.wait.map(|told| paceline_core::Hint::new(told.wait, told.exact)),
+            hint: answer.wait.map(|hint| paceline_core::Hint::new(hint.wait, hint.exact)),
             limits: answer.limits.to_vec(),
             usage: (answer.class == Class::Success).then(|| answer.cost.clone()),
             ..Outcome::new(answer.class)

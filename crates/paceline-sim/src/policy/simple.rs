@@ -20,16 +20,16 @@ impl OpenAi {
 impl Rule for OpenAi {
     fn answered(&mut self, _: Instant, answer: &CallResult<'_>, call: Made) -> After {
         const RETRIES: u32 = 2;
-        const LONGEST_TOLD: f64 = 120.0;
+        const LONGEST_HINT: f64 = 120.0;
         if answer.class == Class::Success {
             return After::Done;
         }
         if call.attempt >= RETRIES {
             return After::Lost;
         }
-        let told = answer.wait.map(|told| told.wait.as_secs_f64()).filter(|wait| *wait > 0.0 && *wait <= LONGEST_TOLD);
+        let hint = answer.wait.map(|hint| hint.wait.as_secs_f64()).filter(|wait| *wait > 0.0 && *wait <= LONGEST_HINT);
         let own = (0.5 * f64::from(1u32 << call.attempt)).min(8.0) * (1.0 - 0.25 * self.0.unit());
-        After::Again(told.unwrap_or(own))
+        After::Again(hint.unwrap_or(own))
     }
 }
 

@@ -9,7 +9,7 @@ use serde::Serialize;
 /// What calls wait for, and how long.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Wait {
-    /// In words.
+    /// The rule, for people.
     #[serde(rename = "for")]
     pub reason: String,
     /// How long, in seconds.
@@ -54,7 +54,7 @@ impl Waits {
         self.until(now);
         let mut rows: Vec<_> = self.rows.iter().filter(|(_, time)| !time.is_zero()).collect();
         rows.sort_by_key(|(_, time)| std::cmp::Reverse(*time));
-        rows.into_iter().map(|(rule, time)| Wait { reason: words(rule), seconds: time.as_secs_f64() }).collect()
+        rows.into_iter().map(|(rule, time)| Wait { reason: reason(rule), seconds: time.as_secs_f64() }).collect()
     }
 
     fn until(&mut self, now: Instant) {
@@ -64,7 +64,8 @@ impl Waits {
     }
 }
 
-/// Limits are told apart; what is left of them and the present value of a learnt delay or rate are not.
+/// The name of a rule: limits differ from each other; their remaining units and the present value of a learnt delay or rate do
+/// not matter.
 fn same(a: &Option<WaitCause>, b: &Option<WaitCause>) -> bool {
     match (a, b) {
         (Some(a @ WaitCause::Quota { .. }), Some(b)) => a == b,
@@ -78,7 +79,7 @@ fn same(a: &Option<WaitCause>, b: &Option<WaitCause>) -> bool {
     }
 }
 
-fn words(rule: &Option<WaitCause>) -> String {
+fn reason(rule: &Option<WaitCause>) -> String {
     match rule {
         None => "the last answers".to_owned(),
         Some(WaitCause::NotBefore) => "the delay before a retry".to_owned(),

@@ -36,14 +36,14 @@ struct File {
 #[serde(untagged, expecting = "expected a duration such as \"200ms\", \"5s\" or \"15m\"; a bare number is seconds")]
 enum Time {
     Seconds(f64),
-    Told(String),
+    Given(String),
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(untagged, expecting = "service is \"llm\", \"fast\" or { p50 = \"800ms\", p99 = \"8s\", cap = \"1m\" }")]
 enum Service {
     Named(Named),
-    Told(Quantiles),
+    Given(Quantiles),
 }
 
 #[derive(Debug, Deserialize)]
@@ -163,7 +163,7 @@ struct ScalesTable {
 /// More calls than this are no scenario but a job.
 const MOST_ITEMS: u32 = 10_000_000;
 
-/// A run is told second by second, so it must end.
+/// A run is recorded second by second, so it must end.
 const LONGEST: Duration = Duration::from_hours(24 * 30);
 
 /// Strangers that call more often than this, per second, are a mistake.
@@ -206,7 +206,7 @@ pub(super) fn read(text: &str) -> Result<Scenario, ScenarioError> {
     if let Some(until) = until.filter(|until| *until > LONGEST) {
         return Err(wrong("until", format_args!("{} s", until.as_secs()), "at most 30 days"));
     }
-    let or = |key: &str, told: Option<Time>, usual| told.map_or(Ok(usual), |told| time(key, &told));
+    let or = |key: &str, given: Option<Time>, usual| given.map_or(Ok(usual), |given| time(key, &given));
     Ok(Scenario {
         name: file.name,
         about: file.about,
@@ -225,7 +225,7 @@ fn latency(service: Service) -> Result<Latency, ScenarioError> {
     let [p50, p99, cap] = match service {
         Service::Named(Named::Llm) => [800, 8_000, 60_000].map(|millis| millis * MILLISECOND),
         Service::Named(Named::Fast) => [5, 25, 1_000].map(|millis| millis * MILLISECOND),
-        Service::Told(Quantiles { p50, p99, cap }) => {
+        Service::Given(Quantiles { p50, p99, cap }) => {
             [time("service.p50", &p50)?, time("service.p99", &p99)?, time("service.cap", &cap)?]
         }
     };
@@ -258,8 +258,9 @@ fn limit(index: usize, table: LimitTable) -> Result<ModelLimit, ScenarioError> {
 
 fn chance(index: usize, table: ChanceTable) -> Result<Chance, ScenarioError> {
     let ChanceTable { status, share, first, wait, from, until } = table;
-    let read =
-        |name: &str, told: Option<Time>| told.map(|told| time(&format!("chance[{index}].{name}"), &told)).transpose();
+    let read = |name: &str, given: Option<Time>| {
+        given.map(|given| time(&format!("chance[{index}].{name}"), &given)).transpose()
+    };
     let (wait, from, until) = (read("wait", wait)?, read("from", from)?.unwrap_or_default(), read("until", until)?);
     Ok(Chance { status, share, first, wait, from, until })
 }
@@ -335,7 +336,7 @@ fn time(key: &str, time: &Time) -> Result<Duration, ScenarioError> {
     const EXPECTED: &str = "a duration such as 200ms, 5s or 15m; a bare number is seconds";
     match time {
         Time::Seconds(seconds) => Duration::try_from_secs_f64(*seconds).map_err(|_| wrong(key, seconds, EXPECTED)),
-        Time::Told(text) => parse_duration(text).ok_or_else(|| wrong(key, format!("{text:?}"), EXPECTED)),
+        Time::Given(text) => parse_duration(text).ok_or_else(|| wrong(key, format!("{text:?}"), EXPECTED)),
     }
 }
 

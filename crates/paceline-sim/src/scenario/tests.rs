@@ -29,7 +29,7 @@ fn a_wrong_file_names_key_value_and_what_was_expected() {
     };
     let bucket = "service = \"llm\"\n[[limit]]\nshape = \"bucket\"\nlimit = 5\nper = 1\n";
     let fixed = bucket.replace("bucket", "fixed");
-    for (rest, words) in [
+    for (rest, expected) in [
         ("service = \"slow\"", "service is \"llm\", \"fast\" or { p50"),
         ("service = \"llm\"\nfault = 1.5", "fault: a probability from 0 to 1"),
         ("service = \"llm\"\nlimits = 5", "unknown field `limits`"),
@@ -51,7 +51,7 @@ fn a_wrong_file_names_key_value_and_what_was_expected() {
         ),
         (&bucket.replace("bucket", "hat"), "unknown variant `hat`, expected one of `bucket`, `fixed`, `sliding`"),
     ] {
-        assert!(error(rest).contains(words), "{rest}: {}", error(rest));
+        assert!(error(rest).contains(expected), "{rest}: {}", error(rest));
     }
 }
 

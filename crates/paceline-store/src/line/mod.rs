@@ -28,7 +28,7 @@ pub enum CustomId {
 }
 
 impl CustomId {
-    /// What tells ids apart. `7` and `"7"` are one id: many readers of results could not tell them apart either.
+    /// The text that identifies the id. `7` and `"7"` are one id: many readers of results could not distinguish them either.
     pub(crate) fn key(&self) -> [u8; 16] {
         match self {
             Self::Text(text) => hash(text.as_bytes()),
@@ -55,7 +55,7 @@ impl fmt::Display for CustomId {
     }
 }
 
-/// What a line says.
+/// The content of a line.
 #[derive(Clone, Copy, Debug)]
 pub enum ResultBody<'a> {
     /// An HTTP response, whatever its status: an error of the provider stands in its body.
@@ -64,22 +64,24 @@ pub enum ResultBody<'a> {
         status: u16,
         /// The provider's id of the call, empty if it gave none.
         request_id: &'a str,
+        /// Header fields that are kept beside the body, as JSON; none leaves the key out. Anthropic's form has no place for them.
+        headers: Option<&'a RawValue>,
         /// The body as it came. JSON keeps its numbers and order, without the space between; anything else becomes a
         /// JSON string.
         body: &'a [u8],
     },
     /// A failure without a response. The codes `skipped` and `cancelled` mean those ends.
     Error {
-        /// One word.
+        /// The error code.
         code: &'a str,
-        /// What happened.
+        /// The error message.
         message: &'a str,
     },
     /// A line that cannot be sent.
     Refused {
-        /// What is wrong, in one word.
+        /// The error code.
         code: &'a str,
-        /// What is wrong.
+        /// The error message.
         message: &'a str,
         /// The line in the input, from 1.
         line: u64,
@@ -89,7 +91,8 @@ pub enum ResultBody<'a> {
 /// The shape of a result line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LineForm {
-    /// OpenAI's Batch API: `{"custom_id", "response": {"status_code", "request_id", "body"}, "error"}`.
+    /// OpenAI's Batch API: `{"custom_id", "response": {"status_code", "request_id", "body"}, "error"}`, with `headers` in the
+    /// response where some are kept.
     #[default]
     OpenAi,
     /// Anthropic's Message Batches: `{"custom_id", "result": {"type": "succeeded", "message"}}`, or `"errored"` with an
@@ -106,7 +109,7 @@ pub struct ResultLine<'a> {
     pub call: u32,
     /// The id that the user gave.
     pub custom_id: &'a CustomId,
-    /// What the user wants to find beside the answer; none leaves the key out.
+    /// The user's metadata beside the answer; none leaves the key out.
     pub metadata: Option<&'a RawValue>,
     /// The shape.
     pub form: LineForm,
@@ -116,7 +119,7 @@ impl ResultLine<'_> {
     /// The line, with its line end.
     ///
     /// Its `id` is `pl-<ordinal>-<call>-<crc32>`, the checksum being that of the bytes that the answer has in this line
-    /// (the body, message or error) and then those of the metadata.
+    /// (the body, message or error) and then those of the headers and the metadata.
     pub fn encode(&self, end: End, answer: &ResultBody<'_>) -> Vec<u8> {
         write::line(self, end, answer)
     }

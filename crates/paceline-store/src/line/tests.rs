@@ -1,11 +1,11 @@
+use crate::state::State;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::item::State;
 
 fn line(body: &[u8]) -> String {
-    let answer = ResultBody::Response { status: 200, request_id: "req_1", body };
+    let answer = ResultBody::Response { status: 200, request_id: "req_1", headers: None, body };
     String::from_utf8(encode_line(7, 2, &"a\"b".into(), &answer)).unwrap()
 }
 
@@ -19,6 +19,27 @@ fn shape_of_a_response() {
             "{{\"id\":\"pl-7-2-{crc:08x}\",\"custom_id\":\"a\\\"b\",\"response\":{{\"status_code\":200,\
              \"request_id\":\"req_1\",\"body\":{{\"x\":1.50,\"y\":\"two  \\\" words\"}}}},\"error\":null}}\n"
         )
+    );
+}
+
+#[test]
+fn headers_stand_in_the_response_where_some_are_kept_and_the_checksum_is_of_them_too() {
+    let headers = RawValue::from_string(r#"{"etag":"\"7\""}"#.to_owned()).unwrap();
+    let answer = ResultBody::Response { status: 200, request_id: "r", headers: Some(&headers), body: b"{}" };
+    let line = encode_line(7, 2, &"a".into(), &answer);
+    let crc = crc32fast::hash(br#"{}{"etag":"\"7\""}"#);
+    assert_eq!(
+        String::from_utf8_lossy(&line),
+        format!(
+            "{{\"id\":\"pl-7-2-{crc:08x}\",\"custom_id\":\"a\",\"response\":{{\"status_code\":200,\"request_id\":\"r\",\
+             \"headers\":{{\"etag\":\"\\\"7\\\"\"}},\"body\":{{}}}},\"error\":null}}\n"
+        )
+    );
+    assert_eq!(verify_line(&line).map(|proof| proof.ordinal), Some(7));
+    assert_eq!(
+        anthropic(End::Succeeded, &answer),
+        anthropic(End::Succeeded, &ResultBody::Response { status: 200, request_id: "r", headers: None, body: b"{}" }),
+        "that form stays as it is"
     );
 }
 
@@ -60,7 +81,7 @@ fn bodies_that_are_no_text_are_kept_whole() {
 fn a_proof_carries_what_providers_say() {
     let answer = ResultBody::Response {
         status: 400,
-        request_id: "",
+        request_id: "", headers: None,
         body: br#"{"error":{"code":null,"type":"invalid_request_error","message":"no"},"usage":{"input_tokens":3,"output_tokens":4}}"#,
     };
     let proof = verify_line(&encode_line(1, 1, &"a".into(), &answer)).unwrap();
@@ -76,7 +97,7 @@ fn anthropic(end: End, answer: &ResultBody<'_>) -> Vec<u8> {
 }
 
 fn refused(status: u16, body: &[u8]) -> Value {
-    let line = anthropic(End::Failed, &ResultBody::Response { status, request_id: "req_9", body });
+    let line = anthropic(End::Failed, &ResultBody::Response { status, request_id: "req_9", headers: None, body });
     assert!(verify_line(&line).is_some_and(|proof| proof.message.is_some()), "{}", String::from_utf8_lossy(&line));
     let mut line: Value = serde_json::from_slice(&line).unwrap();
     assert_eq!(line["result"]["type"], "errored");
@@ -86,7 +107,8 @@ fn refused(status: u16, body: &[u8]) -> Value {
 #[test]
 fn shape_of_a_message() {
     let body = br#"{"type":"message", "content":[],"usage":{"input_tokens":3,"output_tokens":4}}"#;
-    let line = anthropic(End::Succeeded, &ResultBody::Response { status: 200, request_id: "req_1", body });
+    let line =
+        anthropic(End::Succeeded, &ResultBody::Response { status: 200, request_id: "req_1", headers: None, body });
     let message = r#"{"type":"message","content":[],"usage":{"input_tokens":3,"output_tokens":4}}"#;
     let crc = crc32fast::hash(message.as_bytes());
     let expected = format!(
@@ -102,8 +124,8 @@ fn anthropics_own_errors_stay_as_they_are_and_others_are_put_into_one() {
     let own =
         json!({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}, "request_id": "r"});
     assert_eq!(refused(529, own.to_string().as_bytes()), own);
-    let wrapped = |kind: &str, words: &str, body: Value| {
-        let error = json!({"type": kind, "message": words});
+    let wrapped = |kind: &str, message: &str, body: Value| {
+        let error = json!({"type": kind, "message": message});
         json!({"type": "error", "error": error, "request_id": "req_9", "body": body})
     };
     assert_eq!(refused(502, b"<html>"), wrapped("api_error", "status 502", json!("<html>")));
@@ -152,7 +174,7 @@ proptest! {
     fn every_body_proves_itself_in_one_line(body in prop::collection::vec(any::<u8>(), 0..200), id in ".*", note in ".*") {
         let (custom_id, metadata) = (CustomId::from(id.as_str()), text(&note));
         for (head, end) in heads(&custom_id, &metadata).flat_map(|head| [(head, End::Succeeded), (head, End::Failed)]) {
-            let line = head.encode(end, &ResultBody::Response { status: 200, request_id: "", body: &body });
+            let line = head.encode(end, &ResultBody::Response { status: 200, request_id: "", headers: None, body: &body });
             prop_assert_eq!(memchr::memchr_iter(b'\n', &line).count(), 1);
             prop_assert_eq!(verify_line(&line).map(|proof| proof.key), Some(custom_id.key()));
             let read: Value = serde_json::from_slice(&line).unwrap();
@@ -161,14 +183,18 @@ proptest! {
     }
 
     #[test]
-    fn no_change_and_no_cut_goes_unnoticed(body in "[a-z ]{1,40}", note in "[A-Z]{1,9}", at in any::<prop::sample::Index>()) {
+    fn no_change_and_no_cut_goes_unnoticed(
+            body in "[a-z ]{1,40}", note in "[A-Z]{1,9}", link in "[0-9]{1,9}", at in any::<prop::sample::Index>(),
+        ) {
         let (custom_id, metadata) = (CustomId::Number(7.into()), text(&note));
         for head in heads(&custom_id, &metadata) {
-            let json = text(&body);
-            let answer = ResultBody::Response { status: 200, request_id: "", body: json.get().as_bytes() };
+            let (json, kept) = (text(&body), text(&link));
+            let headers = Some(&*kept);
+            let answer = ResultBody::Response { status: 200, request_id: "", headers, body: json.get().as_bytes() };
             let whole = head.encode(End::Succeeded, &answer);
+            let link = (head.form == LineForm::OpenAi).then_some(&link);
             prop_assert!(verify_line(&whole[..at.index(whole.len())]).is_none());
-            for part in [Some(&body), head.metadata.map(|_| &note)].into_iter().flatten() {
+            for part in [Some(&body), head.metadata.map(|_| &note), link].into_iter().flatten() {
                 let from = memchr::memmem::rfind(&whole, text(part).get().as_bytes()).unwrap() + 1;
                 let mut changed = whole.clone();
                 changed[from + at.index(part.len())] ^= 1;

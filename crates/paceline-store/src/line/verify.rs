@@ -1,5 +1,6 @@
 //! Reads result lines back and verifies their checksums.
 
+use crate::state::State;
 use std::borrow::Cow;
 
 use serde::Deserialize;
@@ -7,7 +8,6 @@ use serde_json::value::RawValue;
 
 use super::CustomId;
 use super::write::checksum;
-use crate::item::State;
 
 /// A whole result line whose checksum is right.
 #[derive(Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub(crate) fn verify_line(line: &[u8]) -> Option<VerifiedLine> {
     let read: ReadLine<'_> = serde_json::from_slice(line).ok()?;
     let (ordinal, call, crc) = parse_id(&read.id)?;
     let (proven, succeeded) = read.proven()?;
-    if checksum(proven, read.metadata) != crc {
+    if checksum(proven, read.headers(), read.metadata) != crc {
         return None;
     }
     let details = match succeeded {
@@ -106,6 +106,11 @@ impl<'a> ReadLine<'a> {
             (Some(_), Some(_)) => None,
         }
     }
+
+    /// What the checksum is of besides, where the line has it.
+    fn headers(&self) -> Option<&'a RawValue> {
+        self.response.as_ref()?.headers
+    }
 }
 
 #[derive(Deserialize)]
@@ -119,6 +124,8 @@ struct ReadResult<'a> {
 #[derive(Deserialize)]
 struct ReadResponse<'a> {
     status_code: u16,
+    #[serde(borrow)]
+    headers: Option<&'a RawValue>,
     #[serde(borrow)]
     body: &'a RawValue,
 }

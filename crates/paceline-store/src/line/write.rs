@@ -1,4 +1,4 @@
-//! An answer becomes a line.
+//! Writes an answer as a result line.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -22,17 +22,17 @@ pub(super) fn line(head: &ResultLine<'_>, end: End, answer: &ResultBody<'_>) -> 
 fn openai(head: &ResultLine<'_>, answer: &ResultBody<'_>) -> Vec<u8> {
     let ResultLine { custom_id, metadata, .. } = *head;
     let error = match *answer {
-        ResultBody::Response { status, request_id, body } => {
+        ResultBody::Response { status, request_id, headers, body } => {
             let body = raw_body(body);
-            let response = OpenAiResponse { status_code: status, request_id, body: &body };
-            let id = id(head, &body);
+            let response = OpenAiResponse { status_code: status, request_id, headers, body: &body };
+            let id = id(head, &body, headers);
             return finish(&OpenAi { id: &id, custom_id, response: Some(response), error: None, metadata });
         }
         ResultBody::Error { code, message } => OpenAiError { code, message, line: None },
         ResultBody::Refused { code, message, line } => OpenAiError { code, message, line: Some(line) },
     };
     let error = raw(&error);
-    let id = id(head, &error);
+    let id = id(head, &error, None);
     finish(&OpenAi { id: &id, custom_id, response: None, error: Some(&error), metadata })
 }
 
@@ -50,6 +50,8 @@ struct OpenAi<'a> {
 struct OpenAiResponse<'a> {
     status_code: u16,
     request_id: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    headers: Option<&'a RawValue>,
     body: &'a RawValue,
 }
 
@@ -62,9 +64,11 @@ struct OpenAiError<'a> {
 }
 
 fn anthropic(head: &ResultLine<'_>, end: End, answer: &ResultBody<'_>) -> Vec<u8> {
-    let (kind, said) = match answer {
+    let (kind, text) = match answer {
         ResultBody::Response { body, .. } if end == End::Succeeded => ("succeeded", raw_body(body)),
-        ResultBody::Response { status, request_id, body } => ("errored", refusal(*status, request_id, raw_body(body))),
+        ResultBody::Response { status, request_id, body, .. } => {
+            ("errored", refusal(*status, request_id, raw_body(body)))
+        }
         ResultBody::Error { code, message } => {
             let error = AnthropicError { kind: "api_error", code: Some(code), message, line: None };
             ("errored", raw(&AnthropicErrorResponse { kind: "error", error, request_id: None, body: None }))
@@ -75,13 +79,13 @@ fn anthropic(head: &ResultLine<'_>, end: End, answer: &ResultBody<'_>) -> Vec<u8
             ("errored", raw(&AnthropicErrorResponse { kind: "error", error, request_id: None, body: None }))
         }
     };
-    let id = id(head, &said);
-    let (message, error) = if kind == "succeeded" { (Some(&*said), None) } else { (None, Some(&*said)) };
+    let id = id(head, &text, None);
+    let (message, error) = if kind == "succeeded" { (Some(&*text), None) } else { (None, Some(&*text)) };
     let result = AnthropicResult { kind, message, error };
     finish(&Anthropic { id: &id, custom_id: head.custom_id, result, metadata: head.metadata })
 }
 
-/// What Anthropic says in its own words; anything else, a proxy's page say, inside such an error.
+/// Anthropic's own error as it is; anything else, a proxy's page say, inside such an error.
 fn refusal(status: u16, request_id: &str, body: Box<RawValue>) -> Box<RawValue> {
     let own = serde_json::from_str::<OwnError>(body.get());
     if own.is_ok_and(|own| own.kind == "error" && own.error.contains_key("type")) {
@@ -93,7 +97,7 @@ fn refusal(status: u16, request_id: &str, body: Box<RawValue>) -> Box<RawValue> 
     raw(&AnthropicErrorResponse { kind: "error", error, request_id, body: Some(&body) })
 }
 
-/// What tells an error of Anthropic's.
+/// The members that mark an error of Anthropic's.
 #[derive(Deserialize)]
 struct OwnError {
     #[serde(rename = "type")]
@@ -150,7 +154,7 @@ struct AnthropicErrorResponse<'a> {
 struct AnthropicError<'a> {
     #[serde(rename = "type")]
     kind: &'static str,
-    /// Our own word, where there was no response.
+    /// Our own code, where there was no response.
     #[serde(skip_serializing_if = "Option::is_none")]
     code: Option<&'a str>,
     message: &'a str,
@@ -158,15 +162,16 @@ struct AnthropicError<'a> {
     line: Option<u64>,
 }
 
-fn id(head: &ResultLine<'_>, proven: &RawValue) -> String {
-    format!("pl-{}-{}-{:08x}", head.ordinal, head.call, checksum(proven, head.metadata))
+fn id(head: &ResultLine<'_>, proven: &RawValue, headers: Option<&RawValue>) -> String {
+    format!("pl-{}-{}-{:08x}", head.ordinal, head.call, checksum(proven, headers, head.metadata))
 }
 
-/// What the `id` of a line proves.
-pub(super) fn checksum(proven: &RawValue, metadata: Option<&RawValue>) -> u32 {
+/// The `id` of a line, with its checksum.
+pub(super) fn checksum(proven: &RawValue, headers: Option<&RawValue>, metadata: Option<&RawValue>) -> u32 {
     let mut crc = crc32fast::Hasher::new();
-    crc.update(proven.get().as_bytes());
-    crc.update(metadata.map_or("", RawValue::get).as_bytes());
+    for part in [Some(proven), headers, metadata].into_iter().flatten() {
+        crc.update(part.get().as_bytes());
+    }
     crc.finalize()
 }
 

@@ -1,10 +1,11 @@
-//! What every engine checks alike, before it changes anything.
+//! Checks that every engine makes before it changes anything.
 
 use super::error::WorkError;
-use super::item::{Amend, ClaimOutcome, DecisionRecord, Filter, NewItem, State, WorkItem};
+use super::item::{Amend, ClaimOutcome, DecisionRecord, Filter, NewItem, WorkItem};
 use crate::scope::{ScopeRow, ScopeStatus};
+use crate::state::State;
 
-/// Keys and groups are words in reports and indexes.
+/// Keys and groups appear in reports and indexes.
 const KEY_BYTES: usize = 512;
 
 /// A payload is read whole by the worker that claims its item.
@@ -26,7 +27,7 @@ pub(crate) fn check(new: &NewItem) -> Result<(), WorkError> {
     Ok(())
 }
 
-/// Replaces what not every engine can hold in words that others said: what became of an item is recorded whatever they are.
+/// Replaces NUL, which not every engine can store, in messages of servers: an outcome is recorded whatever its message is.
 pub(crate) fn keepable(outcomes: &mut [ClaimOutcome], scopes: &mut [ScopeRow]) {
     for DecisionRecord { failure, reason, by, .. } in outcomes.iter_mut().filter_map(|outcome| outcome.decided.as_mut())
     {
@@ -40,9 +41,9 @@ pub(crate) fn keepable(outcomes: &mut [ClaimOutcome], scopes: &mut [ScopeRow]) {
     }
 }
 
-fn without_nul(words: &mut String) {
-    if words.contains('\0') {
-        *words = words.replace('\0', "\u{fffd}");
+fn without_nul(message: &mut String) {
+    if message.contains('\0') {
+        *message = message.replace('\0', "\u{fffd}");
     }
 }
 

@@ -19,10 +19,10 @@ pub struct SchedulerConfig {
     /// How often an item may be throttled before it is given up. Default: as often as its deadline permits.
     pub max_deferrals: Option<u32>,
     /// The wait before each retry of an item, counted for that item alone. Default 5 s, doubling to 300 s, without jitter,
-    /// so that the worst case can be told beforehand.
+    /// so that the worst case is known beforehand.
     pub backoff: Backoff,
-    /// Who decides how fast the work begins. Under [`Pace::Auto`] a limiter in the work also decides when an item goes again
-    /// that was throttled for the first time without a hint. Default [`Pace::Fixed`]: it waits its backoff.
+    /// The policy that decides how fast the work begins. Under [`Pace::Auto`] a limiter in the work also decides when an item
+    /// goes again that was throttled for the first time without a hint. Default [`Pace::Fixed`]: it waits its backoff.
     pub pace: Pace,
     /// How often the worker of an item may die or lose its lease while it has the item, before that is given up. Items that
     /// were in flight beside the one that is to blame count theirs too, so no more are claimed than can begin. Default: no
@@ -36,9 +36,10 @@ pub struct SchedulerConfig {
     pub max_run_duration: Option<Duration>,
     /// The run ends when nothing can start for that long. Default 1 h.
     pub max_wait: Duration,
-    /// How long a run that is told to end waits for what is in flight. Default 30 s.
+    /// How long a run waits for tries in flight after a request to end. Default 30 s.
     pub grace: Duration,
-    /// For how long a worker that gives no sign of life keeps its items. Default 30 s; it gives one every third of it.
+    /// The lease of a worker: how long it keeps its items without a heartbeat. Default 30 s; a worker sends one every third of
+    /// it.
     pub lease: Duration,
     /// How long a judge may think. Default 5 s.
     pub judge_timeout: Duration,
@@ -110,7 +111,7 @@ impl SchedulerConfig {
     /// Checks the settings.
     ///
     /// # Errors
-    /// Names the first setting that makes no sense.
+    /// The first setting that is invalid.
     pub fn check(&self) -> Result<(), ConfigError> {
         let wrong = |key: &str, value: String, expected| Err(ConfigError { key: key.to_owned(), value, expected });
         if self.concurrency == 0 {
@@ -160,7 +161,7 @@ impl SchedulerConfig {
         (ClaimOutcome { id, fence, counted, next, decided }, group)
     }
 
-    /// What the rules say about a failure, with the wait that a judge chose where it wants another try: that is capped.
+    /// The decision of the rules about a failure, with the wait that a judge chose for a retry: that is capped.
     fn decide(
         &self,
         claimed: &Claimed,
@@ -187,7 +188,7 @@ impl SchedulerConfig {
             at_least: Duration::ZERO,
         };
         let class = match failure.class {
-            // Whatever it says of itself, it failed.
+            // Whatever class it reports, it failed.
             Class::Success => Class::Transient,
             // A judge that wants another try overrules the class.
             Class::Invalid | Class::Filtered if judged.is_some() => Class::Transient,
@@ -200,7 +201,7 @@ impl SchedulerConfig {
         retry::decide(&Retry { max_retries, max_deferrals, backoff }, self.pace, &tried, &ended, rng)
     }
 
-    /// What becomes of an item that is over its bound.
+    /// The transition of an item that is over its bound.
     const fn over_bound_transition(&self) -> (Transition, &'static str) {
         match self.over_bound {
             OverBound::Fail => (Transition::Failed, "fail"),
@@ -208,7 +209,7 @@ impl SchedulerConfig {
         }
     }
 
-    /// The end of an item that took too many workers with it.
+    /// The end of an item whose workers died too often.
     pub(crate) fn too_many_crashes(&self, claimed: &Claimed) -> Option<ClaimOutcome> {
         let crashes = claimed.item.crashes;
         if self.max_crashes.is_none_or(|bound| crashes <= bound) {
@@ -216,8 +217,8 @@ impl SchedulerConfig {
         }
         let (next, action) = self.over_bound_transition();
         let times = if crashes == 1 { "once".to_owned() } else { format!("{crashes} times") };
-        let words = format!("its worker died {times} while it had this item");
-        let failure = Failure { code: Some("crash".to_owned()), ..Failure::new(Class::Transient, words) };
+        let message = format!("its worker died {times} while it had this item");
+        let failure = Failure { code: Some("crash".to_owned()), ..Failure::new(Class::Transient, message) };
         let decided =
             DecisionRecord { failure, action, reason: Some("max_crashes".to_owned()), by: "rules".to_owned() };
         let (id, fence) = (claimed.item.id, claimed.fence);

@@ -124,14 +124,14 @@ pub enum WorkError {
     Closed,
 }
 
-/// The error and what is behind it: alone it often says no more than "db error".
+/// The error with its causes: alone it is often no more than "db error".
 #[cfg(feature = "postgres")]
 pub(crate) fn in_full(error: &tokio_postgres::Error) -> String {
     let cause = std::error::Error::source(error);
     cause.map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"))
 }
 
-/// What to do about a disk that takes no more.
+/// What to do about a full disk.
 const MAKE_ROOM: &str = "; make room on its disk, then run again: what was in flight is tried again";
 
 /// What to do about an error of SQLite, where that is known.
@@ -169,6 +169,12 @@ impl WorkError {
     /// For `map_err` at an operation on SQLite.
     pub(crate) fn sqlite(action: &'static str) -> impl FnOnce(rusqlite::Error) -> Self {
         move |source| Self::Sqlite { action, source: Arc::new(source) }
+    }
+
+    /// For an address that cannot be read.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn address(why: impl Into<String>) -> Self {
+        Self::Address { why: why.into() }
     }
 }
 

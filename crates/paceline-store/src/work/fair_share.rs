@@ -11,7 +11,7 @@ pub(crate) struct Lane {
     pub(crate) priority: i16,
 }
 
-/// Says from which lane to take how many next, and hears how many there were.
+/// Decides from which lane to take how many next, given how many there were.
 #[derive(Debug)]
 pub(crate) struct FairShare {
     levels: VecDeque<Vec<Lane>>,

@@ -6,73 +6,20 @@ use std::time::Duration;
 use paceline_core::retry::Counted;
 use paceline_core::{Class, Timestamp, UnknownOutcome};
 
-/// Where an item stands. The number is the one in the `state` column of every engine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum State {
-    /// Not started, or waiting for another try.
-    Waiting = 0,
-    /// Claimed by a worker that has not reported its outcome yet.
-    InFlight = 1,
-    /// Done.
-    Succeeded = 2,
-    /// Given up.
-    Failed = 3,
-    /// Left out, as a judge decided.
-    Skipped = 4,
-    /// Ended by a person.
-    Cancelled = 5,
-    /// Over its bound, and left to the next run, which begins with it.
-    Deferred = 6,
-}
-
-impl State {
-    /// All states, in the order of their numbers.
-    pub const ALL: [Self; 7] =
-        [Self::Waiting, Self::InFlight, Self::Succeeded, Self::Failed, Self::Skipped, Self::Cancelled, Self::Deferred];
-
-    /// The name used in files and JSON.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Waiting => "waiting",
-            Self::InFlight => "in_flight",
-            Self::Succeeded => "succeeded",
-            Self::Failed => "failed",
-            Self::Skipped => "skipped",
-            Self::Cancelled => "cancelled",
-            Self::Deferred => "deferred",
-        }
-    }
-
-    /// The state of that name.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|state| state.as_str() == name)
-    }
-
-    /// Whether nothing more will be done about an item: neither in this run nor in the next.
-    pub const fn is_final(self) -> bool {
-        matches!(self, Self::Succeeded | Self::Failed | Self::Skipped | Self::Cancelled)
-    }
-
-    pub(crate) const fn code(self) -> i64 {
-        self as i64
-    }
-
-    pub(crate) fn from_code(code: i64) -> Option<Self> {
-        Self::ALL.into_iter().find(|state| state.code() == code)
-    }
-}
+use crate::state::{Forgiven, State};
+use serde_json::{Value, json};
 
 /// An item to be put into a store. No text of it may hold a NUL character.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewItem {
-    /// What the item is called; unique in a store, at most 512 bytes.
+    /// The key of the item; unique in a store, at most 512 bytes.
     pub key: String,
-    /// What the work needs to know, usually JSON; at most 16 MiB.
+    /// The input of the work, usually JSON; at most 16 MiB.
     pub payload: String,
     /// Higher goes first among what is due. Default 0.
     pub priority: i16,
-    /// How long after its first try the item is given up; time in a held or stopped group does not count. Default: what
-    /// the run says.
+    /// How long after its first try the item is given up; time in a held or stopped group does not count. Default: that of
+    /// the run.
     pub deadline: Option<Duration>,
     /// Items of one group are held and stopped together, and groups take turns. Default `default`.
     pub group: String,
@@ -92,12 +39,21 @@ impl NewItem {
             not_before: None,
         }
     }
+
+    /// The time for which it waits in a store; none where it is due at once. After [`HORIZON`] all times are one, which never
+    /// comes.
+    pub(crate) fn waits_until(&self, now: Timestamp) -> Option<Timestamp> {
+        self.not_before.filter(|at| *at > now).map(|at| at.min(HORIZON + Duration::from_millis(1)))
+    }
 }
+
+/// The end of the year 9999 in UTC. What is due later has no place in any run.
+pub(crate) const HORIZON: Timestamp = Timestamp::from_millis(253_402_300_799_999);
 
 /// The group of items that name none.
 pub const DEFAULT_GROUP: &str = "default";
 
-/// What became of an item that was to be added.
+/// The result of adding an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Added {
     /// It is in the store now.
@@ -111,19 +67,19 @@ pub enum Added {
 pub struct WorkItem {
     /// The number that the store gave it: items that were added later have higher ones.
     pub id: u64,
-    /// What it is called.
+    /// Its key.
     pub key: String,
     /// Its group.
     pub group: Arc<str>,
     /// Higher goes first.
     pub priority: i16,
-    /// Where it stands.
+    /// Its state.
     pub state: State,
     /// Sends that count against the bound of retries.
     pub attempts: u32,
     /// Sends answered with a throttle, an exhausted quota or an error of the account.
     pub deferrals: u32,
-    /// Sends that we gave up ourselves.
+    /// Sends that were abandoned.
     pub abandoned: u32,
     /// Of its attempts and deferrals, those of earlier runs and before a person's retry: they count against no bound.
     pub forgiven: Forgiven,
@@ -154,19 +110,10 @@ impl WorkItem {
     }
 }
 
-/// The part of an item's sends that counts against no bound any more.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Forgiven {
-    /// Of its attempts.
-    pub attempts: u32,
-    /// Of its deferrals.
-    pub deferrals: u32,
-}
-
 /// What went wrong with a try.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// Who suffers from it; the rules decide by this alone.
+    /// Its class; the rules decide by this alone.
     pub class: Class,
     /// The HTTP status or the exit code, if there was one.
     pub status: Option<u16>,
@@ -174,16 +121,16 @@ pub struct Failure {
     pub code: Option<String>,
     /// The error message; more than 400 characters are cut off.
     pub message: String,
-    /// How long the server said to wait. It is not stored: the due time is.
+    /// The wait that the server asked for. It is not stored: the due time is.
     pub retry_after: Option<Duration>,
     /// Set where the try only tested a server that had been failing, while nothing else was counted: so long the item sits out if
     /// the server still fails, so that others test it too. Such a failure is no fault of the item, and counts against no bound
     /// of retries. It is not stored.
     pub probe: Option<Duration>,
-    /// No server took the try: see [`Outcome::unsent`](paceline_core::Outcome::unsent). Such a failure counts against no bound of
-    /// retries. It is not stored.
+    /// No server received the try: see [`Outcome::unsent`](paceline_core::Outcome::unsent). Such a failure counts against no
+    /// bound of retries. It is not stored.
     pub unsent: bool,
-    /// Nothing tells whether the work was done, it must not be done twice, and that is what follows in place of another try: see
+    /// What follows instead of a retry if it is unknown whether the work was done, and it must not be done twice: see
     /// [`Outcome::unknown`](paceline_core::Outcome::unknown). No judge is asked. It is not stored.
     pub unknown: UnknownOutcome,
     /// Whether the whole group has to wait if the item has, as it has for a used-up quota unless that is one of fewer items.
@@ -245,7 +192,7 @@ pub struct HistoryEntry {
     pub failure: Failure,
     /// What was decided: `retry`, `defer`, `fail`, `skip`, `abort` or `next_run`.
     pub action: String,
-    /// Why, where something is to be said.
+    /// Why, if there is a reason to show.
     pub reason: Option<String>,
     /// Who decided: `rules`, or the name of a judge.
     pub by: String,
@@ -253,6 +200,25 @@ pub struct HistoryEntry {
     pub not_before: Option<Timestamp>,
     /// How long it then waited until it was claimed again.
     pub waited: Option<Duration>,
+}
+
+impl HistoryEntry {
+    /// As `paceline tasks show --json` lists it, and as a judge gets it.
+    pub fn to_json(&self) -> Value {
+        json!({
+            "decided_at": self.decided.to_string(),
+            "send": self.send,
+            "class": self.failure.class.as_str(),
+            "status": self.failure.status,
+            "code": self.failure.code,
+            "words": self.failure.message,
+            "action": self.action,
+            "reason": self.reason,
+            "by": self.by,
+            "not_before": self.not_before.map(|at| at.to_string()),
+            "waited_s": self.waited.map(|waited| waited.as_secs_f64()),
+        })
+    }
 }
 
 /// A worker that a store gives work to.
@@ -331,7 +297,7 @@ impl Transition {
     }
 }
 
-/// What became of a claimed item.
+/// The outcome of a claimed item.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClaimOutcome {
     /// The item.
@@ -383,7 +349,7 @@ pub struct DecisionRecord {
     pub by: String,
 }
 
-/// Whether an outcome was taken.
+/// Whether an outcome was recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordStatus {
     /// It is recorded, and outlasts a power cut.
@@ -422,13 +388,13 @@ pub struct Filter {
     pub keys: Vec<String>,
 }
 
-/// What a person does to items.
+/// A change of items by a person.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Amend {
     /// Items that failed, were skipped, cancelled or deferred wait again, and their bounds begin anew. Waiting ones are due
     /// at once.
     Retry,
-    /// Items that have not ended are cancelled; what a worker says about them later is not taken.
+    /// Items that have not ended are cancelled; later outcomes of a worker are not recorded.
     Cancel,
 }
 

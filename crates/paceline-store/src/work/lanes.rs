@@ -1,7 +1,7 @@
-//! The lanes in which something waits, in order: which of them may send is found without a look at the others.
+//! The lanes in which something waits, in order: those that may send are found without reading the others.
 //!
-//! An entry is never later than the first item of its lane, so nothing is forgotten. It may be earlier: then the lane is
-//! asked in vain, and says when it has something.
+//! An entry is never later than the first item of its lane, so no item is missed. It may be earlier: then the lane is
+//! read without a result, and the entry is corrected.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -9,11 +9,11 @@ use std::ops::Bound;
 
 use paceline_core::Timestamp;
 
-use super::due::HORIZON;
 use super::fair_share::{FairShare, Lane};
+use super::item::HORIZON;
 use crate::schema::ACCOUNT;
 
-/// What a store knows of its lanes.
+/// An index of a store's lanes.
 #[derive(Debug)]
 pub(crate) struct Lanes {
     known: HashMap<i64, Known>,
@@ -25,7 +25,7 @@ pub(crate) struct Lanes {
     levels: BTreeMap<i16, Level>,
     /// What is due now.
     now: Timestamp,
-    /// Lanes that were looked at.
+    /// Lanes that were read.
     #[cfg(test)]
     looked_at: std::cell::Cell<usize>,
 }
@@ -136,8 +136,8 @@ impl Lanes {
 
     /// Takes items of one claim after the other, where a store need not wait for them.
     ///
-    /// `take` says how many it took and when the first of those that are left is due. `opens` says when a group may send;
-    /// none = not by itself.
+    /// `take` returns how many it took and when the first of the rest is due. `opens` returns when a group may send; none = not
+    /// by itself.
     pub(crate) fn share<E>(
         &mut self,
         mut taking: Taking,

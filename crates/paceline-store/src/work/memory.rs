@@ -1,8 +1,9 @@
-//! The store that lives and dies with its process: for tests, simulations and work that need not survive.
+//! An in-memory store: for tests, simulations and work that need not survive.
 
 mod queue;
 mod row;
 
+use crate::state::{Forgiven, State};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,11 +16,10 @@ use self::queue::{Queue, due, first};
 use self::row::Row;
 use super::checks::{check, keepable};
 use super::clock::WorkClock;
-use super::due::{Due, Stored, read_due};
 use super::error::WorkError;
 use super::item::{
-    Added, Amend, Claim, ClaimOutcome, ClaimRequest, Filter, Forgiven, HistoryEntry, NewItem, RecordStatus, State,
-    StateCounts, WorkItem, WorkerId,
+    Added, Amend, Claim, ClaimOutcome, ClaimRequest, Filter, HistoryEntry, NewItem, RecordStatus, StateCounts,
+    WorkItem, WorkerId,
 };
 use super::lanes::{Asked, EARLIEST, Taking};
 use super::store::{StoreFuture, WorkStore};
@@ -218,10 +218,7 @@ impl Tables {
         }
         self.last_item += 1;
         let id = self.last_item;
-        let not_before = match read_due(new.not_before.map_or(Stored::Null, |at| Stored::Millis(at.as_millis())), now) {
-            Due::Now | Due::Invalid => None,
-            Due::At(_) | Due::Beyond => new.not_before,
-        };
+        let not_before = new.waits_until(now);
         let item = WorkItem {
             id,
             key: new.key.clone(),
@@ -270,7 +267,7 @@ impl Tables {
         }
     }
 
-    /// Puts back the items of workers whose lease ran out; says whether there were any.
+    /// Puts back the items of workers whose lease ran out; returns whether there were any.
     fn reclaim(&mut self, now: Timestamp) -> bool {
         let dead: Vec<i64> = self.workers.iter().filter(|(_, worker)| worker.until <= now).map(|(id, _)| *id).collect();
         for id in &dead {

@@ -4,7 +4,6 @@ mod checks;
 mod clock;
 mod columns;
 mod config;
-mod due;
 mod error;
 mod fair_share;
 mod item;
@@ -17,13 +16,13 @@ mod scheduler;
 mod sqlite;
 mod store;
 
+pub use crate::state::{Forgiven, State};
 pub use clock::WorkClock;
 pub use config::{Idle, OverBound, SchedulerConfig};
-pub use due::{Due, Stored, read_due};
 pub use error::WorkError;
 pub use item::{
-    Added, Amend, Claim, ClaimOutcome, ClaimRequest, Claimed, DEFAULT_GROUP, DecisionRecord, Failure, Filter, Forgiven,
-    HistoryEntry, NewItem, RecordStatus, State, StateCounts, Transition, WorkItem, WorkerId,
+    Added, Amend, Claim, ClaimOutcome, ClaimRequest, Claimed, DEFAULT_GROUP, DecisionRecord, Failure, Filter,
+    HistoryEntry, NewItem, RecordStatus, StateCounts, Transition, WorkItem, WorkerId,
 };
 pub use judge::{Case, InvalidDecision, Judge, JudgeFuture, Judgement, by_class, encode_request, parse_decision};
 pub use memory::MemoryStore;

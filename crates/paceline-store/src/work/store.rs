@@ -1,4 +1,4 @@
-//! The interface of a store: what every engine can do.
+//! The interface of a store, which every engine implements.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -14,7 +14,7 @@ use crate::scope::ScopeRow;
 /// The result of an operation on a store.
 pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, WorkError>> + Send + 'a>>;
 
-/// Items and what became of them, kept where they outlive the process.
+/// Items and their outcomes, in storage that outlives the process.
 ///
 /// Everything goes in batches, and a batch is recorded whole or not at all. The store's own clock decides what is due, so
 /// that callers speak of durations only: several machines never have to agree on the time.
@@ -64,7 +64,7 @@ pub trait WorkStore: Send + Sync {
     /// The payload of an item and every decision about it, the oldest first; none when there is no such key.
     fn show(&self, key: &str) -> StoreFuture<'_, Option<(WorkItem, String, Vec<HistoryEntry>)>>;
 
-    /// Does what a person asks for; says how many items it changed.
+    /// Applies a person's change; returns how many items it changed.
     fn amend(&self, filter: Filter, amend: Amend) -> StoreFuture<'_, u64>;
 
     /// Saves the limiter state of an account, as a text, in place of the one before: of several workers the last one counts. The
@@ -74,7 +74,7 @@ pub trait WorkStore: Send + Sync {
     /// The limiter state that was saved last for that account; none before the first time.
     fn load_limiter_state(&self, account: &str) -> StoreFuture<'_, Option<String>>;
 
-    /// Removes items that ended at least so long ago, with their payloads and decisions, and says how many; of the filter's
+    /// Removes items that ended at least so long ago, with their payloads and decisions, and returns how many; of the filter's
     /// states those that end an item count. The room that they took on the disk is given back where the engine can do that
     /// and no worker is at work. The key of a removed item may be added again.
     fn prune(&self, filter: Filter, older_than: Duration) -> StoreFuture<'_, u64>;

@@ -4,7 +4,7 @@ use std::fs;
 
 use crate::support::{Job, NOW, failure, finish, id, ordinals, read, reschedule, retry, success, wait};
 use paceline_store::{
-    CustomId, Duplicate, Journal, JournalError, Loader, NewItem, Opened, Options, Reader, RecordStatus, Recovery,
+    CustomId, Duplicate, FinishStatus, Journal, JournalError, LoadedLine, Loader, Opened, Options, Reader, Recovery,
     ResultBody, Rows, State, encode_line,
 };
 
@@ -117,7 +117,8 @@ fn calls_that_only_a_line_tells_of_are_counted_once() {
 #[test]
 fn foreign_torn_and_repeated_lines_end_the_recovery() {
     let whole = |ordinal| String::from_utf8(success(ordinal, 1).line).unwrap();
-    let other_id = encode_line(1, 1, &id(2), &ResultBody::Response { status: 200, request_id: "", body: b"{}" });
+    let other_id =
+        encode_line(1, 1, &id(2), &ResultBody::Response { status: 200, request_id: "", headers: None, body: b"{}" });
     for (what, bad) in [
         ("a repeated line", whole(0)),
         ("a line of another job", String::from_utf8(other_id).unwrap()),
@@ -249,7 +250,7 @@ fn a_load_that_dies_starts_over_and_one_that_is_refused_leaves_nothing() {
     let job = Job::new();
     let Ok(Opened::New(mut loader)) = job.open() else { panic!("a new job") };
     let add = |loader: &mut Loader, custom_id: &CustomId, line| {
-        loader.add(&NewItem { custom_id, line, src_off: 0, src_len: 1, body: b"", scope: "s" }).unwrap();
+        loader.add(&LoadedLine { custom_id, line, src_off: 0, src_len: 1, body: b"", scope: "s" }).unwrap();
     };
     add(&mut loader, &id(0), 1);
     let dead = job.copy();
@@ -373,7 +374,7 @@ fn a_write_that_fails_stops_the_journal_and_keeps_what_was_acknowledged() {
     let job = Job::new();
     let journal = job.start(3);
     journal.claim_now(NOW, 3).unwrap();
-    assert_eq!(finish(&journal, success(0, 1)), RecordStatus::Recorded);
+    assert_eq!(finish(&journal, success(0, 1)), FinishStatus::Recorded);
     fs::create_dir(&job.paths.errors).unwrap();
     let refused = wait(|reply| journal.finish(failure(1), reply));
     assert!(matches!(refused, Err(JournalError::Stopped { .. })));

@@ -6,12 +6,12 @@ use paceline_core::Class;
 
 use crate::support::{Job, NOW, finish, id, ordinals, read, wait};
 use paceline_store::{
-    Appended, AppendedLine, CustomId, End, Finished, InputCursor, Journal, JournalItem, NewItem, Opened, RefusedLine,
-    ResultBody, Rows, State, encode_line,
+    Appended, AppendedLine, CustomId, End, Finished, InputCursor, Journal, JournalItem, LoadedLine, Opened,
+    RefusedLine, ResultBody, Rows, State, encode_line,
 };
 
-fn good(custom_id: &CustomId, line: u64) -> NewItem<'_> {
-    NewItem { custom_id, line, src_off: 0, src_len: 1, body: b"", scope: "chat" }
+fn good(custom_id: &CustomId, line: u64) -> LoadedLine<'_> {
+    LoadedLine { custom_id, line, src_off: 0, src_len: 1, body: b"", scope: "chat" }
 }
 
 fn bad(custom_id: Option<&CustomId>, line: u64) -> RefusedLine<'_> {
@@ -105,7 +105,7 @@ fn lines_that_come_while_the_job_runs_are_like_the_others() {
     let journal = loader.finish().unwrap();
     assert_eq!(journal.input_cursor().unwrap(), Some(from));
     let further = [
-        AppendedLine::item(&NewItem { scope: "another", ..good(&id(1), 2) }),
+        AppendedLine::item(&LoadedLine { scope: "another", ..good(&id(1), 2) }),
         AppendedLine::refused(&bad(None, 3)),
         AppendedLine::item(&good(&id(0), 4)),
         AppendedLine::refused(&bad(Some(&id(1)), 5)),

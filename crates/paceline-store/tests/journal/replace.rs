@@ -6,7 +6,7 @@ use std::io::Read;
 use crate::support::{Job, NOW, failure, finish, id, ordinals, read, success};
 use paceline_core::Class;
 use paceline_store::{
-    End, Finished, Journal, JournalError, Loader, NewItem, Opened, Options, RecordStatus, Recovery, RefusedLine,
+    End, FinishStatus, Finished, Journal, JournalError, LoadedLine, Loader, Opened, Options, Recovery, RefusedLine,
     ResultBody, encode_line,
 };
 
@@ -158,7 +158,7 @@ fn failed_items_wait_again_and_their_lines_are_gone() {
     assert_eq!((item.tally.sends(), item.forgiven.attempts), (1, 1), "sends stay counted, and their budget is whole");
     assert_eq!(item.tally.last.as_ref().unwrap().class, Class::Invalid);
     for item in &claim.items {
-        assert_eq!(finish(&resumed, success(item.ordinal, 2)), RecordStatus::Recorded);
+        assert_eq!(finish(&resumed, success(item.ordinal, 2)), FinishStatus::Recorded);
     }
     dead.assert_each_once(ITEMS);
     assert_eq!(resumed.retry_failed().unwrap(), 0);
@@ -216,7 +216,7 @@ fn load(mut loader: Loader, numbers: impl Iterator<Item = u64>) -> Journal {
             let custom_id = Some(custom_id);
             loader.add_refused(&RefusedLine { custom_id, line, src_off: 0, src_len: 1, bytes: b"", code, message })
         } else {
-            loader.add(&NewItem { custom_id, line, src_off: 0, src_len: 1, body: b"", scope: "chat" })
+            loader.add(&LoadedLine { custom_id, line, src_off: 0, src_len: 1, body: b"", scope: "chat" })
         }
         .unwrap();
     }

@@ -8,8 +8,8 @@ use crate::support::{
 };
 use paceline_core::{Class, Timestamp};
 use paceline_store::{
-    ACCOUNT, CallTotals, DeferReason, Deferred, Journal, JournalError, ModelUsage, Opened, Options, Reader,
-    RecordStatus, ReportRow, Rows, ScopeStatus, SnapshotUpdate, State, StoredSnapshot, Unanswered,
+    ACCOUNT, CallTotals, DeferReason, Deferred, FinishStatus, Journal, JournalError, ModelUsage, Opened, Options,
+    Reader, ReportRow, Rows, ScopeStatus, SnapshotUpdate, State, StoredSnapshot, Unanswered,
 };
 
 fn set(journal: &Journal, scope: &str, state: ScopeStatus) {
@@ -30,7 +30,7 @@ fn retries_go_first_by_due_time_then_new_items_by_place() {
     let journal = job.start_in(8, |ordinal| if ordinal % 2 == 0 { "even" } else { "odd" });
     assert_eq!(ordinals(&journal.claim_now(NOW, 4).unwrap()), [0, 1, 2, 3]);
     for (ordinal, seconds) in [(0, 30), (1, 20), (2, 10), (3, 900)] {
-        assert_eq!(reschedule(&journal, retry(ordinal, seconds)), RecordStatus::Recorded);
+        assert_eq!(reschedule(&journal, retry(ordinal, seconds)), FinishStatus::Recorded);
     }
     let first = journal.claim_now(later(20), 3).unwrap();
     assert_eq!(ordinals(&first), [2, 1, 4]);
@@ -74,11 +74,11 @@ fn the_first_result_wins() {
     let job = Job::new();
     let journal = job.start(2);
     journal.claim_now(NOW, 2).unwrap();
-    assert_eq!(finish(&journal, success(0, 1)), RecordStatus::Recorded);
-    assert_eq!(finish(&journal, success(0, 2)), RecordStatus::AlreadyEnded);
-    assert_eq!(finish(&journal, failure(0)), RecordStatus::AlreadyEnded);
-    assert_eq!(reschedule(&journal, retry(0, 5)), RecordStatus::AlreadyEnded);
-    assert_eq!(wait(|reply| journal.release(0, None, reply)).unwrap(), RecordStatus::AlreadyEnded);
+    assert_eq!(finish(&journal, success(0, 1)), FinishStatus::Recorded);
+    assert_eq!(finish(&journal, success(0, 2)), FinishStatus::AlreadyEnded);
+    assert_eq!(finish(&journal, failure(0)), FinishStatus::AlreadyEnded);
+    assert_eq!(reschedule(&journal, retry(0, 5)), FinishStatus::AlreadyEnded);
+    assert_eq!(wait(|reply| journal.release(0, None, reply)).unwrap(), FinishStatus::AlreadyEnded);
     assert_eq!(read(&job.paths.output).into_bytes(), success(0, 1).line);
     assert!(!job.paths.errors.exists(), "made when first needed");
     let counts = journal.counts(NOW).unwrap();
@@ -98,7 +98,7 @@ fn of_two_results_in_one_group_only_the_first_leaves_a_line() {
         journal.finish(success(0, call), move |result| sender.send(result.unwrap()).unwrap());
     }
     go.send(()).unwrap();
-    assert_eq!([kept.recv().unwrap(), kept.recv().unwrap()], [RecordStatus::Recorded, RecordStatus::AlreadyEnded]);
+    assert_eq!([kept.recv().unwrap(), kept.recv().unwrap()], [FinishStatus::Recorded, FinishStatus::AlreadyEnded]);
     assert_eq!(read(&job.paths.output).into_bytes(), success(0, 1).line);
 }
 
@@ -162,7 +162,7 @@ fn held_and_stopped_scopes_hand_out_nothing_and_stay_so() {
     let claim = journal.claim_now(later(60), 9).unwrap();
     assert_eq!((ordinals(&claim), claim.next_due), (vec![], Some(later(90))));
     set(&journal, ACCOUNT, stopped());
-    assert_eq!(journal.claim_now(later(99), 9).unwrap(), paceline_store::Claim::default());
+    assert_eq!(journal.claim_now(later(99), 9).unwrap(), paceline_store::ClaimedItems::default());
     set(&journal, ACCOUNT, ScopeStatus::Open);
     assert_eq!(ordinals(&journal.claim_now(later(60), 9).unwrap()), [1, 4]);
 }
@@ -307,7 +307,7 @@ fn a_hundred_thousand_items_are_loaded_and_handed_out_in_order() {
         let claim = journal.claim_now(NOW, 100).unwrap();
         assert_eq!(ordinals(&claim), (turn * 100..(turn + 1) * 100).collect::<Vec<_>>());
         for ordinal in ordinals(&claim) {
-            journal.finish(success(ordinal, 1), |kept| assert_eq!(kept.unwrap(), RecordStatus::Recorded));
+            journal.finish(success(ordinal, 1), |kept| assert_eq!(kept.unwrap(), FinishStatus::Recorded));
         }
     }
     journal.close().unwrap();

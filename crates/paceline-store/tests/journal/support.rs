@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use paceline_core::{Class, Timestamp};
 use paceline_store::{
-    CallTotals, Claim, CustomId, End, Finished, InputFingerprint, Journal, JournalError, LastAnswer, ModelUsage,
-    NewItem, Opened, Options, Paths, RecordStatus, Recovery, Rescheduled, ResultBody, Tally, encode_line,
+    CallTotals, ClaimedItems, CustomId, End, FinishStatus, Finished, InputFingerprint, Journal, JournalError,
+    LastAnswer, LoadedLine, ModelUsage, Opened, Options, Paths, Recovery, Rescheduled, ResultBody, Tally, encode_line,
 };
 use tempfile::TempDir;
 
@@ -66,7 +66,7 @@ impl Job {
         for ordinal in 0..items {
             let custom_id = id(ordinal);
             let body = format!("body {ordinal}");
-            let item = NewItem {
+            let item = LoadedLine {
                 custom_id: &custom_id,
                 line: ordinal + 1,
                 src_off: ordinal * 10,
@@ -94,7 +94,7 @@ impl Job {
                 return;
             }
             for item in claim.items {
-                journal.finish(success(item.ordinal, 9), |kept| assert_eq!(kept.unwrap(), RecordStatus::Recorded));
+                journal.finish(success(item.ordinal, 9), |kept| assert_eq!(kept.unwrap(), FinishStatus::Recorded));
             }
             journal.flush().unwrap();
         }
@@ -137,7 +137,7 @@ pub(crate) fn id(ordinal: u64) -> CustomId {
 
 pub(crate) fn success(ordinal: u64, call: u32) -> Finished {
     let body = format!("{{\"answer\": \"{ordinal} by call {call}\", \"usage\": {{\"prompt_tokens\": 5}}}}");
-    let answer = ResultBody::Response { status: 200, request_id: "r", body: body.as_bytes() };
+    let answer = ResultBody::Response { status: 200, request_id: "r", headers: None, body: body.as_bytes() };
     let mut finished = Finished::new(ordinal, End::Succeeded, encode_line(ordinal, call, &id(ordinal), &answer));
     finished.tally = tally(call, Class::Success);
     finished.tokens_in = 5;
@@ -148,7 +148,7 @@ pub(crate) fn success(ordinal: u64, call: u32) -> Finished {
 
 pub(crate) fn failure(ordinal: u64) -> Finished {
     let body = br#"{"error":{"code":"bad_model","type":"invalid_request_error","message":"no such model"}}"#;
-    let answer = ResultBody::Response { status: 404, request_id: "r", body };
+    let answer = ResultBody::Response { status: 404, request_id: "r", headers: None, body };
     let mut finished = Finished::new(ordinal, End::Failed, encode_line(ordinal, 1, &id(ordinal), &answer));
     finished.tally = tally(1, Class::Invalid);
     finished
@@ -175,11 +175,11 @@ pub(crate) fn retry(ordinal: u64, seconds: u64) -> Rescheduled {
     }
 }
 
-pub(crate) fn finish(journal: &Journal, finished: Finished) -> RecordStatus {
+pub(crate) fn finish(journal: &Journal, finished: Finished) -> FinishStatus {
     wait(|reply| journal.finish(finished, reply)).unwrap()
 }
 
-pub(crate) fn reschedule(journal: &Journal, next: Rescheduled) -> RecordStatus {
+pub(crate) fn reschedule(journal: &Journal, next: Rescheduled) -> FinishStatus {
     wait(|reply| journal.reschedule(next, reply)).unwrap()
 }
 
@@ -191,6 +191,6 @@ pub(crate) fn wait<T: Send + 'static>(
     receiver.recv().unwrap()
 }
 
-pub(crate) fn ordinals(claim: &Claim) -> Vec<u64> {
+pub(crate) fn ordinals(claim: &ClaimedItems) -> Vec<u64> {
     claim.items.iter().map(|item| item.ordinal).collect()
 }

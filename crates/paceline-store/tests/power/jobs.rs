@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 
 use paceline_core::{Class, Rng, Timestamp};
 use paceline_store::{
-    CallTotals, CustomId, End, Finished, InputFingerprint, Journal, LastAnswer, Loader, NewItem, Opened, Options,
-    Paths, RecordStatus, ResultBody, Tally, encode_line,
+    CallTotals, CustomId, End, FinishStatus, Finished, InputFingerprint, Journal, LastAnswer, LoadedLine, Loader,
+    Opened, Options, Paths, ResultBody, Tally, encode_line,
 };
 use rusqlite::Connection;
 
@@ -106,7 +106,7 @@ pub(crate) fn check_journaled(folder: &Path, acknowledged: &Acknowledged) -> Res
     };
     let claim = journal.claim_now(NOW, ITEMS as usize).unwrap();
     for item in &claim.items {
-        journal.finish(end(item.ordinal, AFTERWARDS, false), |kept| assert_eq!(kept.unwrap(), RecordStatus::Recorded));
+        journal.finish(end(item.ordinal, AFTERWARDS, false), |kept| assert_eq!(kept.unwrap(), FinishStatus::Recorded));
     }
     journal.order().map_err(|error| error.to_string())?;
     journal.close().map_err(|error| error.to_string())?;
@@ -168,7 +168,7 @@ fn load(mut loader: Loader) -> Journal {
     for ordinal in 0..ITEMS {
         let custom_id = id(ordinal);
         let (line, src_off) = (ordinal + 1, ordinal * 10);
-        loader.add(&NewItem { custom_id: &custom_id, line, src_off, src_len: 9, body: b"", scope: "chat" }).unwrap();
+        loader.add(&LoadedLine { custom_id: &custom_id, line, src_off, src_len: 9, body: b"", scope: "chat" }).unwrap();
     }
     loader.finish().unwrap()
 }
@@ -176,7 +176,7 @@ fn load(mut loader: Loader) -> Journal {
 fn end(ordinal: u64, call: u32, failed: bool) -> Finished {
     let body = format!("{{\"answer\":\"{}\"}}", "so it is ".repeat(ordinal as usize % 40));
     let status = if failed { 404 } else { 200 };
-    let answer = ResultBody::Response { status, request_id: "r", body: body.as_bytes() };
+    let answer = ResultBody::Response { status, request_id: "r", headers: None, body: body.as_bytes() };
     let end = if failed { End::Failed } else { End::Succeeded };
     let mut finished = Finished::new(ordinal, end, encode_line(ordinal, call, &id(ordinal), &answer));
     let class = if failed { Class::Invalid } else { Class::Success };

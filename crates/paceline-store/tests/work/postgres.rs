@@ -133,7 +133,10 @@ async fn an_older_store_is_brought_up_to_date_and_a_newer_one_refused() {
     store.insert(vec![item("a")]).await.unwrap();
     drop(store);
     let watch = cluster::connect(&url).await;
-    let first = format!("DROP TABLE {schema}.clock, {schema}.limiter; UPDATE {schema}.version SET found = 1");
+    let first = format!(
+        "DROP TABLE {schema}.clock, {schema}.limiter; ALTER TABLE {schema}.item DROP CONSTRAINT is_due_time;
+         UPDATE {schema}.item SET not_before_ms = -1; UPDATE {schema}.version SET found = 1"
+    );
     watch.batch_execute(&first).await.unwrap();
     for _ in 0..2 {
         let store = PostgresStore::open_in(&url, &schema).await.unwrap();
@@ -141,9 +144,12 @@ async fn an_older_store_is_brought_up_to_date_and_a_newer_one_refused() {
         assert!(store.heartbeat(worker).await.unwrap());
         assert_eq!(store.counts().await.unwrap().total(), 1);
     }
+    let due = |millis: i64| format!("UPDATE {schema}.item SET not_before_ms = {millis}");
+    watch.batch_execute(&due(-1)).await.expect_err("no time");
+    watch.batch_execute(&due(1)).await.unwrap();
     watch.batch_execute(&format!("UPDATE {schema}.version SET found = 99")).await.unwrap();
     let refused = PostgresStore::open_in(&url, &schema).await;
-    assert!(matches!(refused, Err(WorkError::NewerVersion { found: 99, known: 3, .. })), "{refused:?}");
+    assert!(matches!(refused, Err(WorkError::NewerVersion { found: 99, known: 4, .. })), "{refused:?}");
 }
 
 /// A server without room says so at the two-hundredth result, as it does when a disk is full.

@@ -1,7 +1,8 @@
 //! The scheduler in virtual time: Tokio's clock stands still while anything is to be done, and leaps to the next timer.
 
+mod wall_clock;
+
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -381,100 +382,6 @@ async fn a_thousand_due_times_are_kept_to_the_millisecond() {
         // Tokio's timers tick once a millisecond.
         assert!((0..=1).contains(&late), "{key} began {late} ms late");
     }
-}
-
-/// A clock whose wall clock steps by so many milliseconds after that time.
-fn stepping(steady: &WorkClock, after: Duration, by_ms: i64) -> WorkClock {
-    let (monotonic, wall) = (steady.clone(), steady.clone());
-    let shown = move || {
-        let passed = wall.wall();
-        let step = if passed.saturating_since(START) >= after { by_ms } else { 0 };
-        Timestamp::from_millis(passed.as_millis() + step)
-    };
-    WorkClock::new(move || monotonic.now(), shown)
-}
-
-/// An hour back or forward, in the middle of a wait of ten minutes.
-#[tokio::test(start_paused = true)]
-async fn a_step_of_the_wall_clock_lengthens_no_wait() {
-    for (step, earliest) in [(-3_600_000, 600), (3_600_000, 0)] {
-        let steady = WorkClock::starting_at(START);
-        let stepped = stepping(&steady, S * 300, step);
-        let store = Arc::new(MemoryStore::new(stepped.clone()));
-        store.insert(vec![item("a")]).await.unwrap();
-        let world = World { store, clock: steady, calls: Calls::default() };
-        let scheduler = Scheduler::new(world.store.clone(), SchedulerConfig::default(), stepped).unwrap();
-        let fails = |task: &Task| {
-            if task.attempt() == 1 { Err(unavailable().with_retry_after(S * 600)) } else { Ok(()) }
-        };
-        let summary = world.run(&scheduler, Duration::ZERO, fails).await;
-        assert_eq!(summary.status(), Status::Success);
-        let waited = world.times("a")[1] / 1_000;
-        assert!((earliest..=600).contains(&waited), "waited {waited} s after a step of {step} ms");
-    }
-}
-
-/// The same in a file, and in real time, because its store works on a thread of its own. The clock steps while some items
-/// wait and others have not begun.
-#[tokio::test]
-async fn a_step_of_the_wall_clock_lengthens_no_wait_in_a_file() {
-    let wait = Duration::from_millis(200);
-    for step in [-3_600_000, 3_600_000] {
-        let (folder, system, stepped) = (folder(), WorkClock::system(), Arc::new(AtomicI64::new(0)));
-        let clock = {
-            let (monotonic, wall, stepped) = (system.clone(), system.clone(), stepped.clone());
-            let shown = move || wall.wall().as_millis() + stepped.load(Ordering::SeqCst);
-            WorkClock::new(move || monotonic.now(), move || Timestamp::from_millis(shown()))
-        };
-        let store = Arc::new(SqliteStore::open(folder.path().join("work.db"), clock.clone()).unwrap());
-        store.insert(numbered(20)).await.unwrap();
-        let config = SchedulerConfig { max_wait: S * 60, concurrency: 4, ..SchedulerConfig::default() };
-        let backoff = Backoff { growth: Growth::Constant { delay: wait }, jitter: Jitter::None };
-        let scheduler = Scheduler::new(store, SchedulerConfig { backoff, ..config }, clock).unwrap();
-        let calls = Arc::new(Mutex::new(BTreeMap::<String, Vec<_>>::new()));
-        let (heard, now) = (calls.clone(), system.clone());
-        let summary = scheduler.run(move |task| {
-            let mut calls = heard.lock().unwrap();
-            calls.entry(task.key().to_owned()).or_default().push(now.now());
-            if calls.len() == 10 {
-                stepped.store(step, Ordering::SeqCst);
-            }
-            let answer = once(|_| true)(&task);
-            async move { answer }
-        });
-        let summary = summary.await.unwrap();
-        assert_eq!((summary.ended, summary.status(), summary.calls), (EndReason::Done, Status::Success, 40));
-        let is_early = |times: &&Vec<paceline_core::Instant>| times[1] - times[0] < wait;
-        let early = calls.lock().unwrap().values().filter(is_early).count();
-        assert!(step > 0 || early == 0, "{early} were early after a step back");
-    }
-}
-
-/// The clock leaps over the lease, and another worker notices, between a failure that is left to the next run and the next
-/// item.
-#[tokio::test(start_paused = true)]
-async fn a_lost_lease_begins_no_new_run() {
-    let steady = WorkClock::starting_at(START);
-    let stepped = stepping(&steady, S * 5, 3_600_000);
-    let store = Arc::new(MemoryStore::new(stepped.clone()));
-    store.insert(vec![item("bad"), NewItem { not_before: Some(START + S * 30), ..item("later") }]).await.unwrap();
-    let other = store.register("other", S * 86_400).await.unwrap();
-    let world = World { store: store.clone(), clock: steady, calls: Calls::default() };
-    let config = SchedulerConfig { max_retries: 0, over_bound: OverBound::NextRun, ..SchedulerConfig::default() };
-    let scheduler = Scheduler::new(store.clone(), config, stepped).unwrap();
-    let work = world.work(S, |task| if task.key() == "bad" { Err(unavailable()) } else { Ok(()) });
-    let reaper = async {
-        tokio::time::sleep(S * 6).await;
-        store.heartbeat(other).await.unwrap()
-    };
-    let (summary, _) = tokio::join!(scheduler.run(work), reaper);
-    let summary = summary.unwrap();
-    assert_eq!(
-        world.calls_per_item().into_values().collect::<Vec<_>>(),
-        [1, 1],
-        "what is left to the next run stays there"
-    );
-    assert_eq!((summary.counts.of(State::Deferred), summary.counts.of(State::Succeeded)), (1, 1));
 }
 
 #[test]

@@ -1,12 +1,12 @@
-//! Drives the pacer: one lock around it, something that keeps the time, and a channel to each caller that waits.
+//! Drives the pacer: one lock around it, a timer, and a channel to each waiting caller.
 //!
-//! The pacer decides everything. What is left is to tell it the time, to call it when it asked to be called, and to
-//! bring its events to the callers that wait for them.
+//! The pacer decides everything. The driver passes it the time, calls it when its timeout is due, and delivers its events to
+//! the waiting callers.
 //!
-//! Nothing of a user runs under the lock: wakers are called, permits are dropped and the log is written after it was
-//! released ([`News`]), because each of them may come back to this limiter.
+//! No user code runs under the lock: wakers are called, permits are dropped and the log is written after it was
+//! released ([`Notifications`]), because each of them may come back to this limiter.
 
-mod news;
+mod notifications;
 mod permit;
 #[cfg(test)]
 mod proof;
@@ -24,7 +24,7 @@ use paceline_core::{
 };
 use tokio::sync::{Notify, oneshot};
 
-use self::news::{Answer, News, Note};
+use self::notifications::{Answer, LogLine, Notifications};
 pub use self::permit::{Permit, Within};
 use self::timer::Timers;
 pub(crate) use self::waiting::{Waiting, block_on};
@@ -32,13 +32,13 @@ use crate::clock::Clock;
 use crate::error::{Error, NotNow};
 use crate::sync::{Condvar, Mutex, MutexGuard};
 
-/// What all clones of a limiter and all its permits share.
+/// The state shared by all clones of a limiter and all its permits.
 pub(crate) struct Driver {
     state: Mutex<State>,
     clock: Clock,
-    /// Rings when the timer's thread must look again before it meant to.
+    /// Wakes the timer's thread before its timeout.
     alarm: Condvar,
-    /// The same for the timer's task.
+    /// Wakes the timer's task before its timeout.
     task_alarm: Notify,
 }
 
@@ -48,7 +48,7 @@ pub(crate) struct State {
     pub(crate) retry: Retry,
     closed: bool,
     waiters: BTreeMap<Ticket, Waiter>,
-    /// What the pacer told to be stopped and was not resumed since; `None` is the account.
+    /// Scopes that the pacer has stopped and that were not resumed since; `None` is the account.
     stops: BTreeMap<Option<ScopeId>, Arc<str>>,
     timers: Timers,
 }
@@ -59,13 +59,13 @@ struct Waiter {
     answer: oneshot::Sender<Answer>,
 }
 
-/// What an acquisition comes to when it is made.
+/// The immediate result of an acquisition.
 pub(crate) enum Admission {
     Decided(Within),
     Waiting(Waiting),
 }
 
-/// What the pacer decided about a request.
+/// The pacer's decision about a request.
 enum Decision {
     /// For a probe or not.
     Granted(bool),
@@ -89,19 +89,19 @@ impl Driver {
         self.clock.now()
     }
 
-    /// Asks for a permit; takes it at once when it may.
+    /// Requests a permit; takes it at once if possible.
     pub(crate) fn enqueue(self: &Arc<Self>, request: Request) -> Result<Admission, Error> {
-        // That a wait is too long may be told at once. Who takes any waits, and the timer notices.
+        // A wait that is too long is reported at once. Without a bound the caller waits, and the timer notices the suspension.
         if request.deadline.is_some() || request.max_wait.is_some() {
             self.clock.notice_suspension();
         }
-        self.change(|state, now, news| {
+        self.change(|state, now, notifications| {
             if state.closed {
                 return Err(Error::Closed);
             }
             let ticket = state.pacer.enqueue(now, request)?;
-            let within = match state.drain(self, now, Some(ticket), news) {
-                None => return state.wait(self, now, ticket, news).map(Admission::Waiting),
+            let within = match state.drain(self, now, Some(ticket), notifications) {
+                None => return state.wait(self, now, ticket, notifications).map(Admission::Waiting),
                 Some(Err(error)) => return Err(error),
                 Some(Ok(Decision::Granted(probe))) => Within::Granted(state.permit(self, ticket, probe)),
                 Some(Ok(Decision::Deferred { until, reason })) => Within::Deferred { until, reason },
@@ -113,18 +113,18 @@ impl Driver {
     /// Takes a permit if that is possible at once; leaves nothing behind if not.
     pub(crate) fn try_enqueue(self: &Arc<Self>, request: Request) -> Result<Permit, NotNow> {
         self.clock.notice_suspension();
-        self.change(|state, now, news| {
+        self.change(|state, now, notifications| {
             if state.closed {
                 return Err(NotNow::Never(Error::Closed));
             }
             let ticket = state.pacer.enqueue(now, request).map_err(Error::from)?;
-            match state.drain(self, now, Some(ticket), news) {
+            match state.drain(self, now, Some(ticket), notifications) {
                 Some(Ok(Decision::Granted(probe))) => Ok(state.permit(self, ticket, probe)),
                 Some(Err(error)) => Err(NotNow::Never(error)),
                 Some(Ok(Decision::Deferred { .. })) => unreachable!("a request that does not wait takes any wait"),
                 None => {
-                    let request = state.pacer.cancel(now, ticket).expect("what is not granted waits");
-                    state.drain(self, now, None, news);
+                    let request = state.pacer.cancel(now, ticket).expect("a request that is not granted waits");
+                    state.drain(self, now, None, notifications);
                     Err(state.not_now(now, &request))
                 }
             }
@@ -153,30 +153,30 @@ impl Driver {
         })
     }
 
-    /// Does something to the pacer, and brings what follows from it to those who wait.
+    /// Changes the pacer, and delivers its events to the waiting callers.
     pub(crate) fn act<T>(self: &Arc<Self>, action: impl FnOnce(&mut Pacer, Instant) -> T) -> T {
         self.change(|state, now, _| action(&mut state.pacer, now))
     }
 
-    /// Looks at the pacer and its state without changing anything.
+    /// Reads the pacer and its state.
     pub(crate) fn look<T>(&self, view: impl FnOnce(&State, Instant) -> T) -> T {
         self.clock.notice_suspension();
         let (state, now) = self.lock();
         view(&state, now)
     }
 
-    /// Lets every caller go that waits, and none wait any more. Permits that are out stay good.
+    /// Answers every waiting caller with an error, and refuses new ones. Granted permits stay valid.
     pub(crate) fn close(self: &Arc<Self>) {
-        self.change(|state, now, news| {
+        self.change(|state, now, notifications| {
             state.closed = true;
             for (ticket, waiter) in std::mem::take(&mut state.waiters) {
                 state.pacer.cancel(now, ticket);
-                news.answer(waiter.answer, Err(Error::Closed));
+                notifications.answer(waiter.answer, Err(Error::Closed));
             }
         });
     }
 
-    /// Forgets a caller that no longer waits.
+    /// Removes a caller that no longer waits.
     fn cancel(self: &Arc<Self>, ticket: Ticket) {
         let gone = self.change(|state, now, _| {
             let waiter = state.waiters.remove(&ticket)?;
@@ -187,11 +187,11 @@ impl Driver {
         drop(gone);
     }
 
-    /// Does something under the lock, and tells what follows from it once the lock is released.
-    fn change<T>(self: &Arc<Self>, action: impl FnOnce(&mut State, Instant, &mut News) -> T) -> T {
-        let (result, news) = self.change_silently(action);
-        // A second panic while one drops a permit would end the program.
-        if let Err(panic) = news.deliver(self)
+    /// Runs an action under the lock, and delivers its notifications once the lock is released.
+    fn change<T>(self: &Arc<Self>, action: impl FnOnce(&mut State, Instant, &mut Notifications) -> T) -> T {
+        let (result, notifications) = self.change_locked(action);
+        // A second panic while a permit is dropped by unwinding would abort the program.
+        if let Err(panic) = notifications.deliver(self)
             && !std::thread::panicking()
         {
             resume_unwind(panic);
@@ -199,18 +199,21 @@ impl Driver {
         result
     }
 
-    /// The same, but for the telling. The news outlive the lock also when the action panics.
-    fn change_silently<T>(self: &Arc<Self>, action: impl FnOnce(&mut State, Instant, &mut News) -> T) -> (T, News) {
-        let mut news = News::default();
+    /// Runs an action under the lock, without the delivery. The notifications outlive the lock also when the action panics.
+    fn change_locked<T>(
+        self: &Arc<Self>,
+        action: impl FnOnce(&mut State, Instant, &mut Notifications) -> T,
+    ) -> (T, Notifications) {
+        let mut notifications = Notifications::default();
         let result = {
             let (mut state, now) = self.lock();
-            let result = action(&mut state, now, &mut news);
-            state.drain(self, now, None, &mut news);
+            let result = action(&mut state, now, &mut notifications);
+            state.drain(self, now, None, &mut notifications);
             // A thread that could not be started is tried again at the next input.
-            drop(state.set_timers(self, &mut news));
+            drop(state.set_timers(self, &mut notifications));
             result
         };
-        (result, news)
+        (result, notifications)
     }
 
     /// The time is read under the lock, so that the pacer never sees it go backwards. A panic under the lock leaves the
@@ -223,14 +226,14 @@ impl Driver {
 }
 
 impl State {
-    /// Takes the pacer's events. `mine` is a ticket that has no waiter yet; what became of it is the result: a decision, a
-    /// refusal, or nothing so far.
+    /// Takes the pacer's events. `mine` is a ticket without a waiter yet; its decision is the result, a refusal, or none so
+    /// far.
     fn drain(
         &mut self,
         driver: &Arc<Driver>,
         now: Instant,
         mine: Option<Ticket>,
-        news: &mut News,
+        notifications: &mut Notifications,
     ) -> Option<Result<Decision, Error>> {
         let mut decided = None;
         while let Some(event) = self.pacer.poll_event() {
@@ -238,14 +241,14 @@ impl State {
                 Event::Granted { ticket, probe } if Some(ticket) == mine => {
                     decided = Some(Ok(Decision::Granted(probe)))
                 }
-                Event::Granted { ticket, probe } => self.grant(driver, ticket, probe, news),
+                Event::Granted { ticket, probe } => self.grant(driver, ticket, probe, notifications),
                 Event::Expired { ticket, earliest, .. } if Some(ticket) == mine => {
                     let needed = earliest.map(|earliest| earliest - now);
                     decided = Some(Err(Error::DeadlineExceeded { waited: Duration::ZERO, needed }));
                 }
                 Event::Expired { ticket, earliest, .. } => {
                     let needed = earliest.map(|earliest| earliest - now);
-                    self.answer(ticket, news, |waiter| {
+                    self.answer(ticket, notifications, |waiter| {
                         Err(Error::DeadlineExceeded { waited: now - waiter.since, needed })
                     });
                 }
@@ -254,13 +257,13 @@ impl State {
                     decided = Some(stopped.map_or(Ok(Decision::Deferred { until, reason }), Err));
                 }
                 Event::Deferred { ticket, until, reason, .. } => {
-                    self.answer(ticket, news, |_| Ok(Within::Deferred { until, reason }));
+                    self.answer(ticket, notifications, |_| Ok(Within::Deferred { until, reason }));
                 }
-                Event::Refused { ticket, too_large } => self.answer(ticket, news, |_| Err(too_large.into())),
-                Event::Stopped { scope, reason } => self.stop(now, scope, &reason, news),
+                Event::Refused { ticket, too_large } => self.answer(ticket, notifications, |_| Err(too_large.into())),
+                Event::Stopped { scope, reason } => self.stop(now, scope, &reason, notifications),
                 Event::Held { scope, until, cause } => {
                     let scope = scope_name(scope.as_ref());
-                    news.note(Note::Held { scope, wait: until - now, cause });
+                    notifications.log(LogLine::Held { scope, wait: until - now, cause });
                 }
                 _ => {}
             }
@@ -268,36 +271,36 @@ impl State {
         decided
     }
 
-    fn grant(&mut self, driver: &Arc<Driver>, ticket: Ticket, probe: bool, news: &mut News) {
-        // There is no waiter when it was let go a moment ago, as all are when a limiter is closed: then it is cancelled, too.
+    fn grant(&mut self, driver: &Arc<Driver>, ticket: Ticket, probe: bool, notifications: &mut Notifications) {
+        // There is no waiter if it was just answered, as all are when a limiter is closed: then the request is cancelled, too.
         if self.waiters.contains_key(&ticket) {
             let permit = self.permit(driver, ticket, probe);
-            self.answer(ticket, news, |_| Ok(Within::Granted(permit)));
+            self.answer(ticket, notifications, |_| Ok(Within::Granted(permit)));
         }
     }
 
     fn permit(&self, driver: &Arc<Driver>, ticket: Ticket, probe: bool) -> Permit {
-        let request = self.pacer.request(ticket).expect("what is granted stays until it is completed").clone();
+        let request = self.pacer.request(ticket).expect("a granted request stays until it is completed").clone();
         Permit::new(Arc::clone(driver), ticket, request, probe)
     }
 
-    fn answer(&mut self, ticket: Ticket, news: &mut News, answer: impl FnOnce(&Waiter) -> Answer) {
+    fn answer(&mut self, ticket: Ticket, notifications: &mut Notifications, answer: impl FnOnce(&Waiter) -> Answer) {
         if let Some(waiter) = self.waiters.remove(&ticket) {
             let answer = answer(&waiter);
-            news.answer(waiter.answer, answer);
+            notifications.answer(waiter.answer, answer);
         }
     }
 
-    /// No clock knows when a stopped scope goes on, so those who wait in it are told instead of kept.
-    fn stop(&mut self, now: Instant, scope: Option<ScopeId>, reason: &Arc<str>, news: &mut News) {
+    /// The end of a stop is not known, so the waiting callers of the scope get an error instead of waiting.
+    fn stop(&mut self, now: Instant, scope: Option<ScopeId>, reason: &Arc<str>, notifications: &mut Notifications) {
         if !self.stops.contains_key(&scope) {
-            news.note(Note::Stopped { scope: scope_name(scope.as_ref()), reason: reason.clone() });
+            notifications.log(LogLine::Stopped { scope: scope_name(scope.as_ref()), reason: reason.clone() });
         }
         let inside = |_: &Ticket, waiter: &mut Waiter| scope.as_ref().is_none_or(|scope| waiter.scope == *scope);
         let stopped: Vec<_> = self.waiters.extract_if(.., inside).collect();
         for (ticket, waiter) in stopped {
             self.pacer.cancel(now, ticket);
-            news.answer(waiter.answer, Err(stopped_error(scope.as_ref(), reason)));
+            notifications.answer(waiter.answer, Err(stopped_error(scope.as_ref(), reason)));
         }
         self.stops.entry(scope).or_insert_with(|| reason.clone());
     }
@@ -324,15 +327,21 @@ impl State {
     }
 
     /// Leaves the request in the queue.
-    fn wait(&mut self, driver: &Arc<Driver>, now: Instant, ticket: Ticket, news: &mut News) -> Result<Waiting, Error> {
-        let scope = self.pacer.request(ticket).expect("what is not granted waits").scope.clone();
+    fn wait(
+        &mut self,
+        driver: &Arc<Driver>,
+        now: Instant,
+        ticket: Ticket,
+        notifications: &mut Notifications,
+    ) -> Result<Waiting, Error> {
+        let scope = self.pacer.request(ticket).expect("a request that is not granted waits").scope.clone();
         if let Some(error) = self.stopped(&scope) {
             self.pacer.cancel(now, ticket);
             return Err(error);
         }
         let (answer, receiver) = oneshot::channel();
         self.waiters.insert(ticket, Waiter { scope, since: now, answer });
-        self.begin_timer(driver, news).map_err(|error| {
+        self.begin_timer(driver, notifications).map_err(|error| {
             // The receiver is still here, so no waker is called by dropping the sender.
             drop(self.waiters.remove(&ticket));
             self.pacer.cancel(now, ticket);

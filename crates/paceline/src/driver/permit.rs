@@ -1,4 +1,4 @@
-//! The right to make one call, and the duty to tell how it ended.
+//! Permits: the right to make one call, and the duty to report its outcome.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,26 +7,25 @@ use paceline_core::{Class, Instant, NextAction, Outcome, Request, Ticket, WaitRe
 
 use crate::driver::Driver;
 
-/// What [`acquire_within`](crate::Limiter::acquire_within) comes to. A long wait is no error: it is an answer.
+/// The result of [`acquire_within`](crate::Limiter::acquire_within). A long wait is no error: it is an answer.
 #[derive(Debug)]
 #[must_use = "a permit that is dropped at once paces nothing"]
 pub enum Within {
     /// The call may be made.
     Granted(Permit),
-    /// It is known to be kept out for longer than the longest wait that the request takes. Nothing was taken, and nothing of the
-    /// request is left in the queue.
+    /// The known wait exceeds the request's bound. Nothing was taken, and nothing of the request is left in the queue.
     Deferred {
         /// When it could be made at the earliest, on the limiter's clock ([`now`](crate::Limiter::now)): worth another
         /// [`acquire_within`](crate::Limiter::acquire_within) then.
         until: Instant,
-        /// What keeps it out until then, and whether that is the account, the tier or the scope.
+        /// Why it waits until then, and on which level: the account, the tier or the scope.
         reason: WaitReason,
     },
 }
 
 /// The right to make one call.
 ///
-/// Tell how the call ended with [`complete`](Self::complete). A permit that is dropped instead, also by a panic or by a
+/// Report the outcome of the call with [`complete`](Self::complete). A permit that is dropped instead, also by a panic or by a
 /// cancelled task, reports [`Class::Abandoned`]: its place becomes free, and nothing is learnt from it.
 #[must_use = "a permit that is dropped at once paces nothing"]
 pub struct Permit {
@@ -42,16 +41,16 @@ impl Permit {
         Self { driver, ticket, request, probe, answered: false }
     }
 
-    /// Reports how the call ended, and says what follows for the item.
+    /// Reports the outcome of the call, and returns what follows for the item.
     ///
-    /// To send an item again, pass the verdict's `next` to [`acquire`](crate::Limiter::acquire): it carries the attempts
-    /// so far, the earliest start and its place among those who wait.
+    /// To send an item again, pass `next` of the result to [`acquire`](crate::Limiter::acquire): it carries the attempts so far,
+    /// the earliest start and its place in the queue.
     pub fn complete(mut self, outcome: Outcome) -> NextAction {
         self.answered = true;
         self.driver.complete(self.ticket, outcome)
     }
 
-    /// Takes the call back: it was never made, so all it took is free again.
+    /// Withdraws the call: it was never made, so all its units are refunded.
     pub(crate) fn withdraw(mut self) {
         self.answered = true;
         self.driver.act(|pacer, now| pacer.cancel(now, self.ticket));

@@ -396,8 +396,8 @@ fn without_a_thread_a_caller_is_told_and_the_next_input_starts_one() {
     check(|| {
         let (limiter, done) = begun(9);
         model::refuse_threads(true);
-        let told = limiter.acquire_blocking(request(&limiter)).expect_err("the system allows no more threads");
-        assert!(matches!(told, Error::NoTimer { .. }), "{told}");
+        let error = limiter.acquire_blocking(request(&limiter)).expect_err("the system allows no more threads");
+        assert!(matches!(error, Error::NoTimer { .. }), "{error}");
         assert_eq!((limiter.snapshot().account.waiting, limiter.driver().lock().0.waiters.len()), (0, 0));
         model::refuse_threads(false);
         blocked_thread(&limiter, &done);

@@ -1,16 +1,16 @@
-//! Who keeps the time: calls the pacer when it asked to be called.
+//! The timer: calls the pacer when its timeout is due.
 //!
-//! A thread does, for every caller, wherever it waits: in one Tokio runtime or another, in a runtime without timers, under
-//! any other executor, or as a blocked thread. It begins when a caller waits for something that becomes due, and ends a
-//! while after nothing does. So no caller depends on another: a runtime may end or be blocked, a future may be kept without
-//! being polled or be forgotten, and the rest goes on. Besides, a thread is woken within some 0.1 ms, a Tokio timer only on
+//! It is a thread that serves every caller: in one Tokio runtime or another, in a runtime without timers, under
+//! any other executor, or as a blocked thread. It starts when a caller waits for a known time, and ends a
+//! while after none does. So no caller depends on another: a runtime may end or be blocked, a future may be kept without
+//! being polled or be leaked, and the others continue. Besides, a thread is woken within some 0.1 ms, a Tokio timer only on
 //! the next full millisecond.
 //!
 //! The one exception is a test that pauses Tokio's clock ([`Clock::is_virtual`](crate::Clock)). Only Tokio's own timers move
 //! that clock on, so there a task in the caller's runtime keeps the time. When its runtime ends, the thread takes over.
 //!
-//! What holds whenever the lock is free: if a caller waits and the pacer wants to be called at some instant, then the
-//! thread or the task sleeps no longer than that ([`LEAST_PAUSE`] aside), or it is awake and about to look.
+//! The invariant whenever the lock is free: if a caller waits and the pacer has a timeout, then the thread or the task sleeps
+//! no longer than that ([`LEAST_PAUSE`] aside), or it is awake and about to check.
 //! [`State::set_timers`] restores this at the end of each change under the lock, and `proof.rs` checks it in every order of
 //! events that a model checker tries.
 
@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use paceline_core::Instant;
 
-use super::news::News;
+use super::notifications::Notifications;
 use super::{Driver, State};
 use crate::sync;
 
@@ -28,14 +28,14 @@ use crate::sync;
 /// ended meanwhile is noticed at most this late.
 const LONGEST_SLEEP: Duration = Duration::from_secs(30);
 
-/// Two looks of the thread are no closer: what becomes due between leaves together. It more than halves the cost of 2,000
-/// calls a second, and the pacer makes up for so little lateness: for 5 ms, of which the machine needs some itself.
+/// The least time between two checks of the thread: requests that become due between leave together. It more than halves the cost
+/// of 2,000 calls a second, and the pacer makes up for so little lateness: for 5 ms, of which the machine needs some itself.
 const LEAST_PAUSE: Duration = Duration::from_millis(3);
 
-/// The thread ends when nothing was to be waited for during this time, so that it is started at most once a second.
+/// The thread ends after so long without a timeout, so that it is started at most once a second.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// Who keeps the time at present.
+/// The state of both timers.
 #[derive(Default)]
 pub(super) struct Timers {
     pub(super) thread: Timer,
@@ -45,7 +45,7 @@ pub(super) struct Timers {
 }
 
 impl Timers {
-    /// When the thread looks at what is due then.
+    /// When the thread checks what is due then.
     pub(super) fn paced(&self, due: Instant) -> Instant {
         due.max(self.looked + LEAST_PAUSE)
     }
@@ -55,14 +55,14 @@ impl Timers {
 pub(super) enum Timer {
     #[default]
     Off,
-    /// Runs, and looks at what is due before it sleeps.
+    /// Runs, and checks what is due before it sleeps.
     Awake,
-    /// Looks at that instant, or when its alarm rings.
+    /// Checks at that instant, or when its alarm rings.
     Asleep(Instant),
 }
 
 impl Timer {
-    /// Has it look at `due` at the latest. Says whether its alarm must ring for that.
+    /// Has it check at `due` at the latest. Returns whether its alarm must ring for that.
     fn wake_for(&mut self, due: Instant) -> bool {
         let late = matches!(*self, Self::Asleep(until) if due < until);
         if late {
@@ -73,27 +73,27 @@ impl Timer {
 }
 
 impl State {
-    /// Has the time kept for a caller that begins to wait.
+    /// Starts the timer for a caller that begins to wait.
     ///
     /// # Errors
-    /// There must be a thread and there is none.
-    pub(super) fn begin_timer(&mut self, driver: &Arc<Driver>, news: &mut News) -> io::Result<()> {
+    /// The system starts no thread, and one is needed.
+    pub(super) fn begin_timer(&mut self, driver: &Arc<Driver>, notifications: &mut Notifications) -> io::Result<()> {
         if self.timers.task == Timer::Off && driver.clock.is_virtual() {
             self.timers.task = Timer::Awake;
-            news.start_task = true;
+            notifications.start_task = true;
         }
-        self.set_timers(driver, news)
+        self.set_timers(driver, notifications)
     }
 
-    /// Has the thread and the task look no later than the pacer asks for.
+    /// Has the thread and the task check no later than the pacer's timeout.
     ///
     /// # Errors
     /// As [`begin_timer`](Self::begin_timer).
-    pub(super) fn set_timers(&mut self, driver: &Arc<Driver>, news: &mut News) -> io::Result<()> {
+    pub(super) fn set_timers(&mut self, driver: &Arc<Driver>, notifications: &mut Notifications) -> io::Result<()> {
         let Some(due) = self.due() else { return Ok(()) };
-        news.ring_task |= self.timers.task.wake_for(due);
+        notifications.ring_task |= self.timers.task.wake_for(due);
         let paced = self.timers.paced(due);
-        news.ring_thread |= self.timers.thread.wake_for(paced);
+        notifications.ring_thread |= self.timers.thread.wake_for(paced);
         if self.timers.thread == Timer::Off && self.timers.task == Timer::Off {
             let driver = Arc::clone(driver);
             sync::spawn("paceline-timer", move || driver.keep_time())?;
@@ -102,7 +102,7 @@ impl State {
         Ok(())
     }
 
-    /// When the pacer is to be called for those who wait. When none does it catches up with the time at its next input.
+    /// When the pacer must be called for waiting callers. Without any it catches up with the time at its next input.
     pub(super) fn due(&self) -> Option<Instant> {
         self.pacer.poll_timeout().filter(|_| !self.waiters.is_empty())
     }
@@ -167,8 +167,8 @@ impl Driver {
     /// One look at the clock. A waker that panics has said so by then, and must not end the timer.
     fn tick(self: &Arc<Self>) {
         self.clock.notice_suspension();
-        let ((), news) = self.change_silently(|state, now, _| state.pacer.handle_timeout(now));
-        drop(news.deliver(self));
+        let ((), notifications) = self.change_locked(|state, now, _| state.pacer.handle_timeout(now));
+        drop(notifications.deliver(self));
     }
 }
 
@@ -188,7 +188,7 @@ pub(super) struct LostTask(pub(super) Arc<Driver>);
 
 impl Drop for LostTask {
     fn drop(&mut self) {
-        let ((), news) = self.0.change_silently(|state, _, _| state.timers.task = Timer::Off);
-        drop(news.deliver(&self.0));
+        let ((), notifications) = self.0.change_locked(|state, _, _| state.timers.task = Timer::Off);
+        drop(notifications.deliver(&self.0));
     }
 }

@@ -1,4 +1,4 @@
-//! A place in the queue, as a future and as a thread that waits for one.
+//! A queued request as a future, and a thread that blocks on one.
 
 use std::pin::{Pin, pin};
 use std::sync::{Arc, PoisonError};
@@ -8,11 +8,11 @@ use paceline_core::Ticket;
 use tokio::sync::oneshot;
 
 use super::Driver;
-use super::news::Answer;
+use super::notifications::Answer;
 use super::permit::Within;
 use crate::sync::{self, Condvar, Mutex};
 
-/// A place in the queue; dropping it gives the place up, or the permit when it was granted meanwhile.
+/// A queued request; dropping it cancels the request, or withdraws the permit when it was granted meanwhile.
 pub(crate) struct Waiting {
     driver: Arc<Driver>,
     ticket: Ticket,
@@ -43,7 +43,7 @@ impl Drop for Waiting {
         }
         self.driver.cancel(self.ticket);
         sync::others_may_run();
-        // Closed first, so that a permit on its way comes back to its sender instead of getting lost here.
+        // Closed first, so that a permit on its way returns to its sender instead of getting lost here.
         self.answer.close();
         sync::others_may_run();
         if let Ok(Ok(Within::Granted(permit))) = self.answer.try_recv() {
@@ -53,7 +53,7 @@ impl Drop for Waiting {
     }
 }
 
-/// The value of a future, for which this thread waits. Needs no runtime.
+/// Blocks the thread on a future. Needs no runtime.
 pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
     let sleeper = Arc::new(Sleeper { woken: Mutex::new(false), bell: Condvar::new() });
     let waker = Waker::from(Arc::clone(&sleeper));
@@ -66,7 +66,7 @@ pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// A thread that sleeps until it is woken, or not at all when that has happened already.
+/// Parks a thread until it is woken; a wake-up that came before counts.
 struct Sleeper {
     woken: Mutex<bool>,
     bell: Condvar,

@@ -155,8 +155,8 @@ async fn local_refusals_carry_their_numbers() {
 
     drop(limiter.acquire(request(&limiter)).await.expect("the first"));
     let deadline = Some(limiter.now() + 90 * S);
-    let told = limiter.acquire(Request { deadline, ..request(&limiter) }).await.expect_err("an hour to wait");
-    let Error::DeadlineExceeded { waited: Duration::ZERO, needed: Some(needed) } = told else { panic!("{told:?}") };
+    let error = limiter.acquire(Request { deadline, ..request(&limiter) }).await.expect_err("an hour to wait");
+    let Error::DeadlineExceeded { waited: Duration::ZERO, needed: Some(needed) } = error else { panic!("{error:?}") };
     assert!(needed > 3_590 * S && needed < 3_601 * S, "{needed:?}: an hour, and not the 90 s");
 
     let busy = self::limiter(fixed(vec![], None, 1));
@@ -202,11 +202,11 @@ async fn a_stop_of_one_scope_concerns_its_own_callers_and_its_end_no_other_stop(
     assert!(poll_fn(|context| Poll::Ready(elsewhere.as_mut().poll(context).is_pending())).await, "it goes on waiting");
 
     limiter.stop(Some(&other), "another");
-    let told = elsewhere.await.expect_err("now it is stopped too");
-    assert_eq!(told, Error::Stopped { scope: "other".into(), reason: "another".into() });
+    let error = elsewhere.await.expect_err("now it is stopped too");
+    assert_eq!(error, Error::Stopped { scope: "other".into(), reason: "another".into() });
     limiter.resume(Some(&other));
-    let told = limiter.acquire(request(&limiter)).await.expect_err("still stopped");
-    assert_eq!(told, Error::Stopped { scope: "test".into(), reason: "a test".into() });
+    let error = limiter.acquire(request(&limiter)).await.expect_err("still stopped");
+    assert_eq!(error, Error::Stopped { scope: "test".into(), reason: "a test".into() });
     limiter.resume(None);
     for request in [request(&limiter), in_other] {
         let wait = limiter.try_acquire(request).expect_err("the place is taken");
@@ -290,8 +290,8 @@ async fn new_limits_tell_those_who_wait_when_they_leave_no_room_for_them() {
     let mut waiting = pin!(limiter.acquire(of(80)));
     assert!(poll_fn(|context| Poll::Ready(waiting.as_mut().poll(context).is_pending())).await);
     limiter.reconfigure(fixed(vec![tokens(70)], None, 10)).expect("sensible");
-    let Err(Error::TooLarge(told)) = waiting.await else { panic!("it can never start") };
-    assert_eq!((told.cost, told.limit), (80, 70));
+    let Err(Error::TooLarge(error)) = waiting.await else { panic!("it can never start") };
+    assert_eq!((error.cost, error.limit), (80, 70));
     assert_eq!(limiter.snapshot().account.waiting, 0);
 }
 
@@ -305,8 +305,8 @@ async fn a_pause_that_comes_tells_a_deadline_before_its_end_to_those_who_wait() 
     tokio::time::advance(S).await;
     let before = limiter.now();
     held.complete(Outcome::new(Class::Throttled).with_hint(60 * S, false));
-    let told = waiting.await.expect_err("30 s are not enough");
-    assert_eq!(told, Error::DeadlineExceeded { waited: S, needed: Some(60 * S) });
+    let error = waiting.await.expect_err("30 s are not enough");
+    assert_eq!(error, Error::DeadlineExceeded { waited: S, needed: Some(60 * S) });
     assert_eq!(limiter.now(), before, "at once");
 }
 

@@ -169,12 +169,12 @@ fn a_hold_by_the_program_names_itself_and_ends_with_resume() {
     let limiter = limiter(fixed(vec![], None, 1));
     limiter.hold(None, Instant::MAX);
     let (mut waits, cause) = (asks(&limiter), PauseCause::Program);
-    let told = limiter.try_acquire(request(&limiter)).expect_err("it is held").to_string();
-    assert!(told.starts_with("not now: "), "{told}");
+    let error = limiter.try_acquire(request(&limiter)).expect_err("it is held").to_string();
+    assert!(error.starts_with("not now: "), "{error}");
     let first = Request { priority: 1, ..request(&limiter) };
     match limiter.admit(&first) {
-        Admit::At { cause: WaitCause::Held { cause: told } | WaitCause::Gate { cause: told }, .. } => {
-            assert_eq!(told, cause)
+        Admit::At { cause: WaitCause::Held { cause: shown } | WaitCause::Gate { cause: shown }, .. } => {
+            assert_eq!(shown, cause)
         }
         other => panic!("{other:?}"),
     }

@@ -70,7 +70,7 @@ fn a_hold_and_a_stop_are_logged_once() {
         limiter.acquire_blocking(request(&limiter)).expect_err("stopped");
     });
     let log = lines.parsed();
-    let messages: Vec<_> = log.iter().map(|line| line["fields"]["message"].as_str().expect("words")).collect();
+    let messages: Vec<_> = log.iter().map(|line| line["fields"]["message"].as_str().expect("a message")).collect();
     assert_eq!(messages.len(), 2, "{messages:?}");
     assert!(messages[0].starts_with("held for ") && messages[1] == "stopped", "{messages:?}");
     assert_eq!(log[1]["fields"]["reason"], "a bad key");
@@ -79,7 +79,7 @@ fn a_hold_and_a_stop_are_logged_once() {
 #[tokio::test(start_paused = true)]
 async fn a_recovered_item_logs_one_warning_for_each_re_send() {
     let log = log_of(&[429, 503, 500, 200]).await;
-    let messages: Vec<_> = log.iter().map(|line| line["fields"]["message"].as_str().expect("words")).collect();
+    let messages: Vec<_> = log.iter().map(|line| line["fields"]["message"].as_str().expect("a message")).collect();
     assert_eq!(
         messages,
         [

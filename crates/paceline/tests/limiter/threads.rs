@@ -1,6 +1,6 @@
 //! The limiter outside of the usual runtime, in real time: blocked threads, other executors, runtimes that end.
 //!
-//! Nothing here asks how long anything took. What hangs is told by name after a while.
+//! No test here measures time. A test that hangs is reported by name after a while.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};

@@ -21,8 +21,8 @@ async fn a_known_hold_is_told_at_once_and_a_shorter_one_is_waited_for() {
     let limiter = limiter(fixed(vec![], None, 9));
     let start = limiter.now();
     limiter.hold(None, start + 60 * S);
-    let told = limiter.acquire_within(request(&limiter), 5 * S).await;
-    assert_eq!(deferred(told, start), (60, Level::Account, WaitCause::Held { cause: PauseCause::Program }));
+    let result = limiter.acquire_within(request(&limiter), 5 * S).await;
+    assert_eq!(deferred(result, start), (60, Level::Account, WaitCause::Held { cause: PauseCause::Program }));
     assert_eq!((limiter.now(), limiter.snapshot().account.waiting), (start, 0));
     let Ok(Within::Granted(permit)) = limiter.acquire_within(request(&limiter), 60 * S).await else {
         panic!("it takes a minute")
@@ -62,8 +62,8 @@ async fn a_used_up_limit_is_told_unless_only_pauses_count() {
     let limiter = limiter(fixed(vec![requests(1, 3_600 * S)], None, 9));
     limiter.try_acquire(request(&limiter)).expect("the first").complete(success());
     let start = limiter.now();
-    let told = limiter.acquire_within(request(&limiter), 5 * S).await;
-    let (seconds, level, policy) = deferred(told, start);
+    let result = limiter.acquire_within(request(&limiter), 5 * S).await;
+    let (seconds, level, policy) = deferred(result, start);
     assert!((3_599..=3_601).contains(&seconds) && level == Level::Account, "{seconds} s, {level:?}");
     assert!(matches!(policy, WaitCause::Quota { limit: 1, .. }), "{policy}");
     let Ok(Within::Granted(permit)) = limiter.acquire_within(request(&limiter), MaxWait::Pause(5 * S)).await else {
@@ -95,14 +95,14 @@ async fn stopped_closed_and_impossible_are_errors_as_ever() {
     limiter.hold(None, limiter.now() + 600 * S);
     let mut two = request(&limiter);
     two.cost.set(Dimension::Requests, 2);
-    let told = limiter.acquire_within(two, S).await;
-    assert!(matches!(told, Err(Error::TooLarge(_))), "{told:?}");
+    let result = limiter.acquire_within(two, S).await;
+    assert!(matches!(result, Err(Error::TooLarge(_))), "{result:?}");
     limiter.stop(Some(&limiter.scope("test")), "a bad key");
-    let told = limiter.acquire_within(request(&limiter), S).await;
-    assert!(matches!(told, Err(Error::Stopped { .. })), "{told:?}");
+    let result = limiter.acquire_within(request(&limiter), S).await;
+    assert!(matches!(result, Err(Error::Stopped { .. })), "{result:?}");
     limiter.close();
-    let told = limiter.acquire_within(request(&limiter), S).await;
-    assert!(matches!(told, Err(Error::Closed)), "{told:?}");
+    let result = limiter.acquire_within(request(&limiter), S).await;
+    assert!(matches!(result, Err(Error::Closed)), "{result:?}");
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn a_blocked_thread_is_told_too() {
     }
     let now = limiter.now();
     limiter.hold(None, now + 60 * S);
-    let told = waiting.join().expect("no panic");
-    assert_eq!(deferred(told, now), (60, Level::Account, WaitCause::Held { cause: PauseCause::Program }));
+    let result = waiting.join().expect("no panic");
+    assert_eq!(deferred(result, now), (60, Level::Account, WaitCause::Held { cause: PauseCause::Program }));
     held.complete(success());
 }

@@ -1,4 +1,4 @@
-//! How a provider tells its limits and its refusals, from what is known about it.
+//! A provider's headers for limits and bodies of refusals, from its table.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use paceline_core::{Dimension, Timestamp};
 use paceline_model::{Cause, Hints, LimitState, ToldWait};
 use paceline_providers::Provider;
-use paceline_providers::table::{ErrorWords, LimitHeaders, MockError, ResetForm, Table, fill};
+use paceline_providers::table::{ErrorFields, LimitHeaders, MockError, ResetForm, Table, fill};
 use serde_json::Value;
 
 use super::go_duration::{decimal, go_duration};
@@ -44,32 +44,32 @@ impl Dialect {
         self.table().errors.request_id.clone()
     }
 
-    /// Adds what the hints let be said about the limits.
+    /// Adds the headers of the limits that the hints allow.
     pub(crate) fn add_limits(self, headers: &mut HeaderMap, states: &[LimitState], hints: Hints, now: Timestamp) {
-        let told: Vec<LimitState> = states.iter().filter_map(|state| hints.state(state)).collect();
+        let announced: Vec<LimitState> = states.iter().filter_map(|state| hints.state(state)).collect();
         if self.table().mock.ietf {
-            return add_standard(headers, &told);
+            return add_standard(headers, &announced);
         }
-        for told in &told {
-            let row = self.table().limits.iter().find(|row| row.dimension == told.dimension);
-            for (name, value) in row.into_iter().flat_map(|row| fields(row, told, hints, now)) {
+        for announced in &announced {
+            let row = self.table().limits.iter().find(|row| row.dimension == announced.dimension);
+            for (name, value) in row.into_iter().flat_map(|row| fields(row, announced, hints, now)) {
                 headers.insert(name, text(&value));
             }
         }
     }
 
-    /// Adds the wait of a refusal, in the fields in which the provider tells it.
-    pub(crate) fn add_wait(self, headers: &mut HeaderMap, cause: &Cause, told: ToldWait) {
+    /// Adds the wait of a refusal, in the provider's fields.
+    pub(crate) fn add_wait(self, headers: &mut HeaderMap, cause: &Cause, announced: ToldWait) {
         let table = self.table();
         if table.mock.reset_wait && matches!(cause, Cause::Limit { .. }) {
             return;
         }
-        let millis = || decimal(told.wait.as_nanos().div_ceil(1_000), 1_000);
+        let millis = || decimal(announced.wait.as_nanos().div_ceil(1_000), 1_000);
         for name in &table.errors.wait {
             let value = match name.as_str() {
-                "retry-after-ms" if told.exact => millis(),
+                "retry-after-ms" if announced.exact => millis(),
                 "retry-after-ms" => continue,
-                _ => whole_seconds(told.wait).to_string(),
+                _ => whole_seconds(announced.wait).to_string(),
             };
             add(headers, name, &value);
         }
@@ -84,9 +84,9 @@ impl Dialect {
             Cause::Concurrency { .. } | Cause::Chance { status: 429 } => (&mock.concurrency, None),
             Cause::Overloaded | Cause::Chance { .. } => (&mock.overloaded, None),
         };
-        let told = refused.and_then(|(state, _)| hints.state(state));
-        let values = values(refused, told.as_ref(), model, wait);
-        let figures = if told.is_some() { &mock.figures } else { &mock.no_figures };
+        let announced = refused.and_then(|(state, _)| hints.state(state));
+        let values = values(refused, announced.as_ref(), model, wait);
+        let figures = if announced.is_some() { &mock.figures } else { &mock.no_figures };
         let hint = if wait.is_some() { mock.hint.as_str() } else { "" };
         let mut all = values.clone();
         all.push(("figures", in_text(figures, &values)));
@@ -94,7 +94,7 @@ impl Dialect {
         let mut failed = self.failed(error, 503, None, &all, wait);
         if let (Cause::Limit { .. }, Some(place)) = (cause, failed.body.get_mut("error").and_then(Value::as_object_mut))
         {
-            let quota = mock.details.as_deref().filter(|_| told.is_some());
+            let quota = mock.details.as_deref().filter(|_| announced.is_some());
             let delay = mock.retry_details.as_deref().filter(|_| wait.is_some());
             let details: Vec<Value> = quota.into_iter().chain(delay).map(|shape| json_of(&fill(shape, &all))).collect();
             if !details.is_empty() {
@@ -135,7 +135,7 @@ impl Dialect {
         let (code, error_type) = (filled(&error.code), filled(&error.error_type));
         let message = message.map(str::to_owned).or_else(|| filled(&error.message));
         let status = error.status.unwrap_or(status);
-        let body = shape.render(&ErrorWords {
+        let body = shape.render(&ErrorFields {
             status,
             code: code.as_deref(),
             error_type: error_type.as_deref(),
@@ -156,31 +156,34 @@ impl Dialect {
 }
 
 /// The fields of one limit, as its row writes them.
-fn fields(row: &LimitHeaders, told: &LimitState, hints: Hints, now: Timestamp) -> Vec<(HeaderName, String)> {
+fn fields(row: &LimitHeaders, announced: &LimitState, hints: Hints, now: Timestamp) -> Vec<(HeaderName, String)> {
     if let Some(name) = &row.used_of_limit {
-        return vec![(name.clone(), format!("{}/{}", told.limit.saturating_sub(told.remaining), told.limit))];
+        return vec![(
+            name.clone(),
+            format!("{}/{}", announced.limit.saturating_sub(announced.remaining), announced.limit),
+        )];
     }
-    let epoch = || (now + told.reset).as_millis();
+    let epoch = || (now + announced.reset).as_millis();
     let reset = |index: usize| match (row.reset, index) {
-        (ResetForm::GoDuration | ResetForm::Any, _) => go_duration(told.reset),
-        (ResetForm::Rfc3339, _) => rfc3339(now + told.reset, hints),
-        (ResetForm::Seconds, _) => whole_seconds(told.reset).to_string(),
-        (ResetForm::DecimalSeconds, 2) => decimal(told.reset.as_nanos().div_ceil(1_000_000), 1_000),
+        (ResetForm::GoDuration | ResetForm::Any, _) => go_duration(announced.reset),
+        (ResetForm::Rfc3339, _) => rfc3339(now + announced.reset, hints),
+        (ResetForm::Seconds, _) => whole_seconds(announced.reset).to_string(),
+        (ResetForm::DecimalSeconds, 2) => decimal(announced.reset.as_nanos().div_ceil(1_000_000), 1_000),
         (ResetForm::DecimalSeconds, _) => decimal(epoch().unsigned_abs().into(), 1_000),
         (ResetForm::Epoch, _) => epoch().saturating_add(999).div_euclid(1_000).to_string(),
     };
     let value = |index: usize| match index {
-        0 => told.limit.to_string(),
-        1 => told.remaining.to_string(),
+        0 => announced.limit.to_string(),
+        1 => announced.remaining.to_string(),
         index => reset(index),
     };
     row.headers.iter().enumerate().map(|(index, name)| (name.clone(), value(index))).collect()
 }
 
 /// The IETF's fields, of as many limits as there are.
-fn add_standard(headers: &mut HeaderMap, told: &[LimitState]) {
-    let list = |item: fn(&LimitState) -> String| told.iter().map(item).collect::<Vec<_>>().join(", ");
-    if !told.is_empty() {
+fn add_standard(headers: &mut HeaderMap, announced: &[LimitState]) {
+    let list = |item: fn(&LimitState) -> String| announced.iter().map(item).collect::<Vec<_>>().join(", ");
+    if !announced.is_empty() {
         let left = |t: &LimitState| format!("\"{}\";r={};t={}", t.dimension, t.remaining, whole_seconds(t.reset));
         let policy = |t: &LimitState| format!("\"{}\";q={};w={}", t.dimension, t.limit, t.window.as_secs().max(1));
         headers.insert("ratelimit", text(&list(left)));
@@ -192,7 +195,7 @@ fn add_standard(headers: &mut HeaderMap, told: &[LimitState]) {
 /// `(used + requested - limit) / limit` of a minute.
 fn values(
     refused: Option<(&LimitState, u64)>,
-    told: Option<&LimitState>,
+    announced: Option<&LimitState>,
     model: &str,
     wait: Option<Duration>,
 ) -> Vec<(&'static str, Value)> {
@@ -207,9 +210,9 @@ fn values(
             ("quota", quota_id(requests).into()),
         ]);
     }
-    if let Some(told) = told {
-        let used = told.per_window.saturating_sub(told.remaining);
-        values.extend([("limit", told.per_window.into()), ("used", used.into())]);
+    if let Some(announced) = announced {
+        let used = announced.per_window.saturating_sub(announced.remaining);
+        values.extend([("limit", announced.per_window.into()), ("used", used.into())]);
     }
     if let Some(wait) = wait {
         let whole = whole_seconds(wait);
@@ -247,8 +250,8 @@ fn text(value: &str) -> HeaderValue {
 /// Milliseconds for the exact, whole seconds, rounded up, for the others.
 fn rfc3339(at: Timestamp, hints: Hints) -> String {
     let millis = at.as_millis();
-    let told = if hints == Hints::Honest { millis } else { millis.saturating_add(999).div_euclid(1_000) * 1_000 };
-    jiff::Timestamp::from_millisecond(told).map_or_else(|_| told.to_string(), |at| at.to_string())
+    let announced = if hints == Hints::Honest { millis } else { millis.saturating_add(999).div_euclid(1_000) * 1_000 };
+    jiff::Timestamp::from_millisecond(announced).map_or_else(|_| announced.to_string(), |at| at.to_string())
 }
 
 fn add(headers: &mut HeaderMap, name: &str, value: &str) {

@@ -1,4 +1,4 @@
-//! What every dialect says, and whether it is understood.
+//! The headers and errors of every dialect, and whether a client understands them.
 
 use super::*;
 use paceline::Class;
@@ -35,14 +35,14 @@ fn headers(dialect: Dialect, hints: Hints, wait: Option<ToldWait>) -> Vec<String
 #[test]
 fn openai_tells_go_durations_and_milliseconds() {
     let wait = ToldWait { wait: 1_386 * MS, exact: true };
-    let told = [
+    let states = [
         "x-ratelimit-limit-requests: 20",
         "x-ratelimit-remaining-requests: 0",
         "x-ratelimit-reset-requests: 850ms",
         "retry-after: 2",
         "retry-after-ms: 1386",
     ];
-    assert_eq!(headers(OPENAI, Hints::Honest, Some(wait)), told);
+    assert_eq!(headers(OPENAI, Hints::Honest, Some(wait)), states);
     let coarse = ToldWait { wait: 2_000 * MS, exact: false };
     assert_eq!(headers(OPENAI, Hints::Coarse, Some(coarse))[2..], ["x-ratelimit-reset-requests: 1s", "retry-after: 2"]);
     assert!(headers(OPENAI, Hints::None, None).is_empty());
@@ -51,13 +51,13 @@ fn openai_tells_go_durations_and_milliseconds() {
 #[test]
 fn anthropic_tells_dates_and_whole_seconds() {
     let wait = ToldWait { wait: 1_386 * MS, exact: true };
-    let told = [
+    let states = [
         "anthropic-ratelimit-requests-limit: 20",
         "anthropic-ratelimit-requests-remaining: 0",
         "anthropic-ratelimit-requests-reset: 2026-11-20T12:00:00.85Z",
         "retry-after: 2",
     ];
-    assert_eq!(headers(ANTHROPIC, Hints::Honest, Some(wait)), told);
+    assert_eq!(headers(ANTHROPIC, Hints::Honest, Some(wait)), states);
     assert_eq!(headers(ANTHROPIC, Hints::Coarse, None)[2], "anthropic-ratelimit-requests-reset: 2026-11-20T12:00:01Z");
 }
 
@@ -79,7 +79,7 @@ fn the_figures_of_a_message_fit_its_wait() {
 #[test]
 fn every_dialect_tells_its_limits_in_its_own_way() {
     let wait = Some(ToldWait { wait: 1_386 * MS, exact: true });
-    for (provider, told) in [
+    for (provider, states) in [
         (Provider::GitHub, "x-ratelimit-limit: 20, x-ratelimit-remaining: 0, x-ratelimit-reset: 1795176001"),
         (
             Provider::Discord,
@@ -94,11 +94,11 @@ fn every_dialect_tells_its_limits_in_its_own_way() {
         (Provider::Gemini, ""),
         (Provider::DynamoDb, ""),
     ] {
-        assert_eq!(headers(Dialect(provider), Hints::Honest, wait).join(", "), told, "{provider}");
+        assert_eq!(headers(Dialect(provider), Hints::Honest, wait).join(", "), states, "{provider}");
     }
 }
 
-/// What a mock says must mean to a client what happened in it, whichever provider it mimics.
+/// A client must read an answer of the mock as what happened in it, whichever provider it mimics.
 #[test]
 fn the_readers_of_this_project_understand_every_dialect() {
     let limit = Cause::Limit { state: state(), requested: 1 };
@@ -119,7 +119,7 @@ fn the_readers_of_this_project_understand_every_dialect() {
         let refused = |cause: &Cause| dialect.refusal(cause, "m", Hints::Honest, Some(wait));
         let throttled = read(&refused(&limit), Some(&limit));
         assert_eq!(throttled.class, Class::Throttled, "{provider}: {throttled:#?}");
-        assert!(throttled.wait.is_none_or(|told| told >= wait), "{provider}: {throttled:#?}");
+        assert!(throttled.wait.is_none_or(|states| states >= wait), "{provider}: {throttled:#?}");
         assert_eq!(read(&refused(&too_large), None).class, Class::Invalid, "{provider}");
         let busy = read(&refused(&Cause::Overloaded), None).class;
         assert!(matches!(busy, Class::Overloaded | Class::Transient), "{provider}: {busy}");

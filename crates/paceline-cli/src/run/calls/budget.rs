@@ -71,7 +71,7 @@ impl Used {
     }
 
     /// `1,240 of 5,000 tokens`, `3.21 of 5.00 spent`.
-    pub(crate) fn words(&self) -> impl Iterator<Item = String> {
+    pub(crate) fn describe(&self) -> impl Iterator<Item = String> {
         let tokens = self.tokens.map(|(used, of)| format!("{} of {} tokens", text::count(used), text::count(of)));
         let cost = self.cost.map(|(used, of)| match of {
             Some(of) => format!("{used} of {of} spent"),
@@ -81,8 +81,8 @@ impl Used {
     }
 }
 
-/// Keeps what calls use within the purses. A call reserves what it is expected to use before it waits for its turn, and
-/// its answer says what it really was.
+/// Keeps what calls use within the purses. A call reserves what it is expected to use before it waits for its permit, and
+/// its answer replaces that by the actual usage.
 #[derive(Debug, Default)]
 pub(crate) struct Budget {
     limits: Limits,
@@ -160,7 +160,7 @@ impl Budget {
     }
 
     /// Takes what a call is expected to use, waiting while calls under way hold so much that it might not fit. Until an
-    /// answer has told what calls use here, those whose answers have no bound leave one by one.
+    /// answer has shown what calls use here, those whose answers have no bound leave one by one.
     ///
     /// # Errors
     /// The purse that it does not fit in any more: what has been used stays used.
@@ -307,9 +307,9 @@ mod tests {
         let price: Prices = "in=1000000,out=500000".parse::<paceline_config::Price>().expect("a price").into();
         let used = |limits| Budget::new(limits, price.clone(), &before).used();
         let found = used(Limits { job_tokens: Some(1_000), job_cost: "1000".parse().ok(), run_tokens: Some(5_000) });
-        assert_eq!(found.words().collect::<Vec<_>>(), ["800 of 1,000 tokens", "700.00 of 1000.00 spent"]);
+        assert_eq!(found.describe().collect::<Vec<_>>(), ["800 of 1,000 tokens", "700.00 of 1000.00 spent"]);
         assert_eq!(found.calls_left, Some(0), "350 a call, and 300 are left");
-        assert_eq!(used(Limits::default()).words().collect::<Vec<_>>(), ["700.00 spent"]);
+        assert_eq!(used(Limits::default()).describe().collect::<Vec<_>>(), ["700.00 spent"]);
 
         let limits = Limits { job_cost: "1000".parse().ok(), ..Limits::default() };
         let budget = Budget::new(limits, price, &before);

@@ -1,16 +1,27 @@
-//! What the journal is told about a call: the item's sends, the counters, and the line.
+//! The journal's record of a call: the item's sends, the counters, and the line.
+
+use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use http::HeaderMap;
+use http::Response;
+use http::header::{ETAG, HeaderName, LAST_MODIFIED, LINK, LOCATION};
 use paceline_core::{Class, GiveUp, Request};
 use paceline_http::NoAnswer;
-use paceline_store::{CallTotals, Claimed, End, Finished, LastAnswer, ResultBody, Tally};
+use paceline_providers::Reading;
+use paceline_store::{CallTotals, ClaimedItem, End, Finished, LastAnswer, ResultBody, Tally};
+use serde_json::value::{RawValue, to_raw_value};
 
 use crate::run::calls::fail_fast::Failed;
 use crate::run::calls::item::Sent;
 
+/// The header fields that a result line keeps.
+const KEPT: [HeaderName; 4] = [LINK, ETAG, LOCATION, LAST_MODIFIED];
+
+/// A longer value is left out: half an address is none.
+const LONGEST_HEADER: usize = 4 << 10;
+
 /// What a call adds to the counters of the job.
-pub(crate) fn added(item: &Claimed, sent: &Sent) -> CallTotals {
+pub(crate) fn added(item: &ClaimedItem, sent: &Sent) -> CallTotals {
     let resend = item.tally.sends() > 0;
     let after_failure =
         item.tally.last.as_ref().is_some_and(|last| matches!(last.class, Class::Transient | Class::Overloaded));
@@ -23,8 +34,8 @@ pub(crate) fn added(item: &Claimed, sent: &Sent) -> CallTotals {
     }
 }
 
-/// An item's sends with this one, as the pacer counted it where it said so.
-pub(crate) fn tally(item: &Claimed, sent: &Sent, counted: Option<&Request>) -> Tally {
+/// An item's sends with this one, as the pacer counted it, if it did.
+pub(crate) fn tally(item: &ClaimedItem, sent: &Sent, counted: Option<&Request>) -> Tally {
     let mut tally = item.tally.clone();
     match counted {
         Some(counted) => {
@@ -45,16 +56,16 @@ pub(crate) fn tally(item: &Claimed, sent: &Sent, counted: Option<&Request>) -> T
             status: sent.exchange.status(),
             code: sent.exchange.reading.code.clone(),
             error_type: sent.exchange.reading.error_type.clone(),
-            message: (sent.exchange.reading.class != Class::Success).then(|| said(sent)),
+            message: (sent.exchange.reading.class != Class::Success).then(|| error_message(sent)),
         });
     }
     tally
 }
 
-pub(crate) fn failed(item: &Claimed, sent: &Sent, reason: GiveUp, request: &Request, adds: CallTotals) -> Failed {
+pub(crate) fn failed(item: &ClaimedItem, sent: &Sent, reason: GiveUp, request: &Request, adds: CallTotals) -> Failed {
     let tally = tally(item, sent, Some(request));
-    let words = said(sent);
-    let line = sent.echo.line(item.ordinal, tally.sends(), End::Failed, &line_answer(sent, &words));
+    let message = error_message(sent);
+    let line = sent.echo.line(item.ordinal, tally.sends(), End::Failed, &line_answer(sent, &message));
     let mut finished = Finished::new(item.ordinal, End::Failed, line);
     let usage = sent.exchange.reading.usage.unwrap_or_default();
     (finished.tokens_in, finished.tokens_out) = (usage.input_tokens, usage.output_tokens);
@@ -67,7 +78,7 @@ pub(crate) fn failed(item: &Claimed, sent: &Sent, reason: GiveUp, request: &Requ
         class: sent.exchange.reading.class,
         status: sent.exchange.status(),
         code: sent.exchange.reading.code.clone(),
-        words,
+        message,
     }
 }
 
@@ -76,36 +87,45 @@ fn is_given_up(sent: &Sent) -> bool {
     matches!(sent.exchange.answer, Err(NoAnswer::GivenUp))
 }
 
-/// What the other side said, or what happened instead.
-pub(crate) fn said(sent: &Sent) -> String {
+/// The server's error message, or why there is no answer.
+pub(crate) fn error_message(sent: &Sent) -> String {
     match &sent.exchange.answer {
         Err(error) => error.to_string(),
-        Ok(answer) => sent.exchange.reading.words.clone().unwrap_or_else(|| format!("status {}", answer.status())),
+        Ok(answer) => sent.exchange.reading.message.clone().unwrap_or_else(|| format!("status {}", answer.status())),
     }
 }
 
-pub(crate) fn line_answer<'a>(sent: &'a Sent, words: &'a str) -> ResultBody<'a> {
+pub(crate) fn line_answer<'a>(sent: &'a Sent, message: &'a str) -> ResultBody<'a> {
     match &sent.exchange.answer {
-        Ok(answer) => recorded(answer),
-        Err(_) => {
-            ResultBody::Error { code: sent.exchange.reading.code.as_deref().unwrap_or("no_response"), message: words }
-        }
+        Ok(answer) => recorded(answer, &sent.exchange.reading, sent.headers.as_deref()),
+        Err(_) => ResultBody::Error { code: sent.exchange.reading.code.as_deref().unwrap_or("no_response"), message },
     }
 }
 
-/// An answer as a result line tells it.
-pub(crate) fn recorded(answer: &http::Response<Bytes>) -> ResultBody<'_> {
+/// The body of a result line for an answer.
+pub(crate) fn recorded<'a>(
+    answer: &'a Response<Bytes>,
+    reading: &'a Reading,
+    headers: Option<&'a RawValue>,
+) -> ResultBody<'a> {
     ResultBody::Response {
         status: answer.status().as_u16(),
-        request_id: request_id(answer.headers()),
+        request_id: reading.request_id.as_deref().unwrap_or_default(),
+        headers,
         body: answer.body(),
     }
 }
 
-/// The provider's name for a call; empty without one.
-fn request_id(headers: &HeaderMap) -> &str {
-    ["x-request-id", "request-id", "apim-request-id"]
-        .into_iter()
-        .find_map(|name| headers.get(name)?.to_str().ok())
-        .unwrap_or_default()
+/// The fields that a later call may need, such as the next page and the state of a resource; none where the answer has none. They
+/// are listed by name, so that no cookie and no key ever stands among them.
+pub(crate) fn kept_headers(answer: &Response<Bytes>) -> Option<Box<RawValue>> {
+    let fields: BTreeMap<&str, String> = KEPT
+        .iter()
+        .filter_map(|name| {
+            let values: Vec<&str> = answer.headers().get_all(name).iter().filter_map(|v| v.to_str().ok()).collect();
+            let value = values.join(", ");
+            (!value.is_empty() && value.len() <= LONGEST_HEADER).then_some((name.as_str(), value))
+        })
+        .collect();
+    (!fields.is_empty()).then(|| to_raw_value(&fields).expect("names and texts are always JSON"))
 }

@@ -32,7 +32,7 @@ pub(crate) struct Failed {
     pub(crate) class: Class,
     pub(crate) status: Option<u16>,
     pub(crate) code: Option<String>,
-    pub(crate) words: String,
+    pub(crate) message: String,
 }
 
 /// What to do with the end of an item.
@@ -84,14 +84,14 @@ impl FailFast {
             return FailFastDecision::Record(all);
         }
         self.kind = Some(kind);
-        let (status, words) = (failed.status, failed.words.clone());
+        let (status, message) = (failed.status, failed.message.clone());
         let too_large = status.is_none() && failed.code.as_deref() == Some(TOO_LARGE);
         self.held_back.push(failed);
         if self.held_back.len() < self.limit {
             return FailFastDecision::HeldBack;
         }
         self.stopped = true;
-        FailFastDecision::Stop(StopReason::SameFailure { items: self.limit, status, too_large, words })
+        FailFastDecision::Stop(StopReason::SameFailure { items: self.limit, status, too_large, message })
     }
 
     /// The failures held back, at the end of the run.
@@ -123,7 +123,7 @@ impl Reachability {
     /// Takes in the end of a call: why no server seems to be there, once that is so.
     pub(crate) fn gone<'a, Answer>(&mut self, answer: &'a Result<Answer, NoAnswer>, now: Instant) -> Option<&'a str> {
         match answer {
-            Err(NoAnswer::Connect(words)) => self.failed(now).then_some(words),
+            Err(NoAnswer::Connect(message)) => self.failed(now).then_some(message),
             Err(NoAnswer::Tls(_) | NoAnswer::GivenUp) => None,
             _ => {
                 self.answered();
@@ -159,7 +159,7 @@ mod tests {
             class: Class::Invalid,
             status: Some(status),
             code: None,
-            words: "no".to_owned(),
+            message: "no".to_owned(),
         }
     }
 

@@ -14,10 +14,12 @@ use paceline_core::{
 };
 use paceline_http::{Call, Exchange, Sender};
 use paceline_providers::Usage;
-use paceline_store::{Claimed, Journal, ModelUsage};
+use paceline_store::{ClaimedItem, Journal, ModelUsage, Room};
+use serde_json::value::RawValue;
 use tokio::sync::{oneshot, watch};
 
 use crate::run::calls::budget::{Budget, BudgetKind, Expected};
+use crate::run::calls::entry;
 use crate::run::calls::permit_queue::PermitTurn;
 use crate::run::lines::format::Format;
 use crate::run::lines::input::{Input, Span};
@@ -28,7 +30,7 @@ use crate::text;
 /// few throttled models would keep out all others. Limits are waited for here, where they serve the items in order.
 const LONGEST_PAUSE: MaxWait = MaxWait::Pause(Duration::from_secs(1));
 
-/// How often a full disk is looked at.
+/// How often a full disk is checked.
 const FULL: Duration = Duration::from_millis(100);
 
 /// A longer body stays in the input while its item waits for a permit: hundreds wait at once.
@@ -55,7 +57,7 @@ pub(crate) struct Context {
     pub(crate) budget: Budget,
     /// Whether the run goes on.
     pub(crate) phase: watch::Receiver<Phase>,
-    /// Where answers go: no call leaves while its disk is full.
+    /// Where answers go: no call leaves while its disk has no room for one more.
     pub(crate) journal: Journal,
     /// Items whose call had left when an earlier run was killed.
     pub(crate) unanswered: BTreeSet<u64>,
@@ -74,14 +76,14 @@ pub(crate) enum Phase {
     Running,
     /// No call leaves any more; those in flight are awaited.
     Draining,
-    /// Calls in flight are given up.
+    /// Calls in flight are aborted.
     Abandoning,
 }
 
 /// A try that is over.
 #[derive(Debug)]
 pub(crate) struct Tried {
-    pub(crate) item: Claimed,
+    pub(crate) item: ClaimedItem,
     pub(crate) end: TryEnd,
 }
 
@@ -119,7 +121,8 @@ pub(crate) enum Impossible {
     /// Its cost exceeds a limit.
     #[error(transparent)]
     TooLarge(#[from] TooLarge),
-    /// An earlier run was killed while it had the item. Nothing tells whether its call was done, which must not be done twice.
+    /// An earlier run was killed while it had the item. Whether its call was executed is unknown, and it must not be executed
+    /// twice.
     #[error("a run was killed while it had this item, whose call may have been done")]
     Unknown(GiveUp),
     /// Its deadline passed while it waited, or certainly comes first.
@@ -137,16 +140,20 @@ pub(crate) enum Impossible {
 pub(crate) struct Sent {
     pub(crate) echo: Echo,
     pub(crate) exchange: Exchange,
+    /// The header fields of the answer that its line keeps.
+    pub(crate) headers: Option<Box<RawValue>>,
     /// What it used.
     pub(crate) usage: ModelUsage,
     pub(crate) at: Timestamp,
     pub(crate) deadline: Timestamp,
+    /// Kept until the answer is on the disk.
+    pub(crate) room: Room,
 }
 
 /// Why a line cannot be used any more.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum InputBroken {
-    /// What the file system says.
+    /// An error of the file system.
     #[error("line {line} of the input cannot be read: {source}")]
     Io {
         /// Counted from 1.
@@ -182,7 +189,7 @@ impl Context {
 
     /// Tries an item once; it asks for its permit when its turn comes. Nothing is lost if the future is dropped, but the call
     /// may be repeated then.
-    pub(crate) async fn attempt(&self, item: Claimed, turn: PermitTurn) -> Tried {
+    pub(crate) async fn attempt(&self, item: ClaimedItem, turn: PermitTurn) -> Tried {
         let end = match self.prepare(&item) {
             Ok(Ready { request, expected, call }) => match self.was_cut_off(&item, &call.1) {
                 Some(reason) => TryEnd::Impossible(Impossible::Unknown(reason)),
@@ -196,7 +203,7 @@ impl Context {
         Tried { item, end }
     }
 
-    fn prepare(&self, item: &Claimed) -> Result<Ready<(Echo, Call)>, InputBroken> {
+    fn prepare(&self, item: &ClaimedItem) -> Result<Ready<(Echo, Call)>, InputBroken> {
         let span = Span { offset: item.src_off, len: item.src_len };
         let bytes = self.input.read(span).map_err(|source| InputBroken::Io { line: item.line, source })?;
         let line = self.format.read(&bytes, item.line)?;
@@ -240,17 +247,17 @@ impl Context {
         Expected { model: model.unwrap_or_default().into(), usage, bounded: bound.is_some() }
     }
 
-    /// What ends an item whose call had left when an earlier run was killed, where that must not be done twice.
-    fn was_cut_off(&self, item: &Claimed, call: &Call) -> Option<GiveUp> {
+    /// Ends an item whose non-repeatable call had been sent when an earlier run was killed.
+    fn was_cut_off(&self, item: &ClaimedItem, call: &Call) -> Option<GiveUp> {
         self.unanswered.contains(&item.ordinal).then(|| self.sender.unknown_outcome(call).ends()).flatten()
     }
 
-    fn same_at_each_try(&self, item: &Claimed) -> HeaderValue {
+    fn same_at_each_try(&self, item: &ClaimedItem) -> HeaderValue {
         let key = format!("{}-{}", self.journal.id(), item.ordinal);
         HeaderValue::from_maybe_shared(Bytes::from(key)).expect("a job's name and a number are digits and letters")
     }
 
-    async fn perform(&self, ready: Ready<Option<(Echo, Call)>>, item: &Claimed, mut turn: PermitTurn) -> TryEnd {
+    async fn perform(&self, ready: Ready<Option<(Echo, Call)>>, item: &ClaimedItem, mut turn: PermitTurn) -> TryEnd {
         let Ready { request, expected, call } = ready;
         let began = self.limiter.now();
         let budgeted = tokio::select! {
@@ -271,11 +278,11 @@ impl Context {
             Ok(permit) => permit,
             Err(end) => return end,
         };
-        tokio::select! {
+        let room = tokio::select! {
             biased;
             () = self.reached(Phase::Draining) => return TryEnd::Withheld,
-            () = self.has_room() => {}
-        }
+            room = self.room_for_answer() => room,
+        };
         let (echo, call) = match call.map_or_else(|| self.prepare(item).map(|ready| ready.call), Ok) {
             Ok(ready) => ready,
             // The permit is given back unused.
@@ -289,10 +296,11 @@ impl Context {
         let exchange = self.sender.send(permit, &call, self.reached(Phase::Abandoning)).await;
         let usage = budgeted.settle(exchange.used());
         let deadline = item.tally.deadline.unwrap_or(at + self.deadline);
-        TryEnd::Sent(Box::new(Sent { echo, exchange, usage, at, deadline }))
+        let headers = exchange.answer.as_ref().ok().and_then(entry::kept_headers);
+        TryEnd::Sent(Box::new(Sent { echo, exchange, headers, usage, at, deadline, room }))
     }
 
-    /// Notes in the journal that a call leaves which must not be made twice. Says whether it may: not when the journal stopped.
+    /// Records in the journal that a non-repeatable call is sent. Returns whether it may: not when the journal stopped.
     async fn note_leaving(&self, ordinal: u64) -> bool {
         let (noted, done) = oneshot::channel();
         self.journal.leaves(ordinal, |result| _ = noted.send(result.is_ok()));
@@ -314,7 +322,7 @@ impl Context {
                 Within::Deferred { until, reason } => (until, reason),
             };
         match cause {
-            // The next run looks for itself whether the server is back, so the journal knows nothing of it.
+            // The next run checks for itself whether the server is back, so it is not in the journal.
             WaitCause::Held { cause: PauseCause::ServerFails } => self.limiter.acquire(request).await.map_err(none),
             WaitCause::Held { cause } | WaitCause::Gate { cause } => {
                 Err(TryEnd::PutOff(Pause { until: self.timestamp(until), cause, level }))
@@ -324,7 +332,7 @@ impl Context {
     }
 
     /// What the result of an item repeats, from the input.
-    pub(crate) fn echo(&self, item: &Claimed) -> Echo {
+    pub(crate) fn echo(&self, item: &ClaimedItem) -> Echo {
         let span = Span { offset: item.src_off, len: item.src_len };
         let bytes = self.input.read(span).unwrap_or_default();
         let read = self.format.read(&bytes, item.line).ok();
@@ -332,9 +340,12 @@ impl Context {
         Echo { custom_id: line::custom_id(&bytes, item.line), metadata, form: self.format.results() }
     }
 
-    async fn has_room(&self) {
-        while self.journal.disk_full().is_some() {
-            tokio::time::sleep(FULL).await;
+    async fn room_for_answer(&self) -> Room {
+        loop {
+            match self.journal.room_for_answer() {
+                Some(room) => return room,
+                None => tokio::time::sleep(FULL).await,
+            }
         }
     }
 

@@ -3,9 +3,11 @@
 pub(crate) mod acknowledge;
 pub(crate) mod bounds;
 pub(crate) mod budget;
+pub(crate) mod disk_watch;
 pub(crate) mod dispatch;
 pub(crate) mod entry;
 pub(crate) mod fail_fast;
+pub(crate) mod held_up;
 pub(crate) mod item;
 pub(crate) mod permit_queue;
 pub(crate) mod record;

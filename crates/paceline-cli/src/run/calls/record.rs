@@ -1,18 +1,19 @@
-//! What becomes of an item after a try: its line, its next due time, and the one log line that it deserves.
+//! Records the outcome of a try: the item's line, its next due time, and one log line.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use paceline::{BackingOff, Instant};
-use paceline_core::{Class, LimitScope, NextAction, Request, Retry, Timestamp};
+use paceline_core::{Class, Level, LimitScope, NextAction, Request, Retry, Timestamp};
 use paceline_http::NoAnswer;
 use paceline_store::{
-    Appended, CallTotals, Claimed, End, Finished, Journal, LastAnswer, Rescheduled, ResultBody, Tally, Unanswered,
+    Appended, CallTotals, ClaimedItem, End, Finished, Journal, LastAnswer, Rescheduled, ResultBody, Tally, Unanswered,
 };
 
 use crate::run::calls::acknowledge::Acknowledge;
 use crate::run::calls::entry;
 use crate::run::calls::fail_fast::{FailFast, FailFastDecision, Failed, Reachability, TOO_LARGE};
+use crate::run::calls::held_up::HeldUp;
 use crate::run::calls::item::{Context, Impossible, Pause, Sent, Tried, TryEnd};
 use crate::run::calls::stop::StopReason;
 use crate::run::job::holds::{self, Holds};
@@ -21,7 +22,7 @@ use crate::run::progress::minutes::Minutes;
 use crate::run::progress::resends::Resends;
 use crate::text;
 
-/// What a log line quotes of a server's words, in characters: all of them stand in the report.
+/// The longest quote of a server's message in a log line, in characters: the report has all of it.
 const LONGEST_CAUSE: usize = 120;
 
 /// Hands the ends of tries to the journal.
@@ -36,8 +37,9 @@ pub(crate) struct Recorder {
     address: Arc<str>,
     /// Where the key came from, to be named when the provider refuses it.
     key: Arc<str>,
-    /// What the journal knows of holds and stops.
+    /// The holds and stops in the journal.
     pub(crate) holds: Holds,
+    held_up: Option<HeldUp>,
     resends: Resends,
 }
 
@@ -49,6 +51,8 @@ pub(crate) struct About {
     pub(crate) address: Arc<str>,
     pub(crate) key: Arc<str>,
     pub(crate) max_wait: Duration,
+    /// Where all items are one scope that the user could divide.
+    pub(crate) held_up: Option<HeldUp>,
 }
 
 /// What follows from a try for the run.
@@ -67,11 +71,24 @@ pub(crate) struct Recorded {
 impl Recorder {
     /// A recorder for one run.
     pub(crate) fn new(journal: Journal, acknowledge: Acknowledge, about: About) -> Self {
-        let About { figures, same, retry, address, key, max_wait } = about;
+        let About { figures, same, retry, address, key, max_wait, held_up } = about;
         let (minutes, reachability) = (Minutes::default(), Reachability::new(max_wait));
         let holds = Holds::new(journal.clone(), acknowledge.clone());
         let resends = Resends::default();
-        Self { journal, acknowledge, figures, minutes, same, reachability, retry, address, key, holds, resends }
+        Self {
+            journal,
+            acknowledge,
+            figures,
+            minutes,
+            same,
+            reachability,
+            retry,
+            address,
+            key,
+            holds,
+            held_up,
+            resends,
+        }
     }
 
     /// The counters as they stand.
@@ -107,13 +124,13 @@ impl Recorder {
         let Tried { item, end } = tried;
         match end {
             TryEnd::Withheld => self.give_back(&item),
-            TryEnd::PutOff(pause) => self.put_off(&item, pause),
+            TryEnd::PutOff(pause) => self.put_off(context, &item, pause),
             TryEnd::OverBudget(purse) => {
                 let stop = Some(StopReason::over(purse, &context.budget.used()));
                 Recorded { stop, ..self.give_back(&item) }
             }
             TryEnd::InputBroken(broken) => {
-                let stop = Some(StopReason::Input { words: broken.to_string() });
+                let stop = Some(StopReason::Input { message: broken.to_string() });
                 Recorded { stop, ..self.give_back(&item) }
             }
             TryEnd::Impossible(why) => self.impossible(context, &item, &why),
@@ -134,18 +151,32 @@ impl Recorder {
         }
     }
 
-    fn give_back(&self, item: &Claimed) -> Recorded {
+    fn give_back(&self, item: &ClaimedItem) -> Recorded {
         self.journal.release(item.ordinal, None, self.acknowledge.reply());
         Recorded { due: Some(Timestamp::from_millis(0)), ..Recorded::default() }
     }
 
     /// Gives an item of a closed scope back. The journal holds what is closed, so that its items are not claimed before.
-    fn put_off(&mut self, item: &Claimed, pause: Pause) -> Recorded {
+    fn put_off(&mut self, context: &Context, item: &ClaimedItem, pause: Pause) -> Recorded {
+        if pause.level == Level::Scope {
+            self.note_pause(context.now(), pause.until);
+        }
         self.holds.close(&item.scope, pause);
         Recorded { due: Some(pause.until), ..self.give_back(item) }
     }
 
-    fn impossible(&mut self, context: &Context, item: &Claimed, why: &Impossible) -> Recorded {
+    fn note_pause(&mut self, now: Timestamp, until: Timestamp) {
+        if let Some(held_up) = &mut self.held_up {
+            held_up.note(now, until, self.figures.pending());
+        }
+    }
+
+    /// Describes what one scope held up that the user could divide.
+    pub(crate) fn held_up(&self) -> Option<String> {
+        self.held_up.as_ref().and_then(HeldUp::describe)
+    }
+
+    fn impossible(&mut self, context: &Context, item: &ClaimedItem, why: &Impossible) -> Recorded {
         let (code, class, reason) = match why {
             Impossible::TooLarge(_) => (TOO_LARGE, Class::Invalid, "too_large"),
             Impossible::Unknown(reason) => ("killed", Class::Transient, reason.as_str()),
@@ -153,12 +184,12 @@ impl Recorder {
                 ("deadline_exceeded", item.tally.last.as_ref().map_or(Class::Throttled, |last| last.class), "deadline")
             }
         };
-        let words = why.to_string();
+        let message = why.to_string();
         let echo = context.echo(item);
-        let answer = ResultBody::Error { code, message: &words };
+        let answer = ResultBody::Error { code, message: &message };
         let mut finished =
             Finished::new(item.ordinal, End::Failed, echo.line(item.ordinal, item.tally.sends(), End::Failed, &answer));
-        let last = LastAnswer { code: Some(code.to_owned()), message: Some(words.clone()), ..LastAnswer::new(class) };
+        let last = LastAnswer { code: Some(code.to_owned()), message: Some(message.clone()), ..LastAnswer::new(class) };
         finished.tally = Tally { last: Some(last), ..item.tally.clone() };
         finished.reason = Some(reason.to_owned());
         let failed = Failed {
@@ -168,12 +199,12 @@ impl Recorder {
             class,
             status: None,
             code: Some(code.to_owned()),
-            words,
+            message,
         };
         self.ended(failed)
     }
 
-    fn sent(&mut self, context: &Context, item: &Claimed, sent: Sent) -> Recorded {
+    fn sent(&mut self, context: &Context, item: &ClaimedItem, sent: Sent) -> Recorded {
         let adds = entry::added(item, &sent);
         self.figures.add(&adds);
         self.minutes.called(
@@ -184,11 +215,16 @@ impl Recorder {
         );
         let closes = matches!(sent.exchange.reading.class, Class::QuotaExhausted | Class::Account)
             || sent.exchange.reading.wait.is_some_and(|wait| wait > holds::SHORT);
+        let reading = &sent.exchange.reading;
+        if let Some(wait) = reading.wait.filter(|wait| *wait > holds::SHORT && reading.reach == LimitScope::Scope) {
+            let now = context.now();
+            self.note_pause(now, now + wait);
+        }
         let mut recorded =
             Recorded { scopes_changed: closes.then_some(sent.exchange.reading.reach), ..Recorded::default() };
-        if let Some(words) = self.reachability.gone(&sent.exchange.answer, context.limiter.now()) {
+        if let Some(message) = self.reachability.gone(&sent.exchange.answer, context.limiter.now()) {
             recorded.stop =
-                Some(StopReason::Unreachable { address: self.address.to_string(), words: words.to_owned() });
+                Some(StopReason::Unreachable { address: self.address.to_string(), message: message.to_owned() });
         }
         if sent.exchange.reading.class == Class::Account {
             recorded.account = Some(self.account_stop(&sent));
@@ -201,7 +237,7 @@ impl Recorder {
                 let failed = entry::failed(item, &sent, *reason, request, adds);
                 recorded.stop = self.ended(failed).stop.or(recorded.stop);
             }
-            _ if sent.exchange.reading.class == Class::Success => self.succeeded(item, &sent, adds),
+            _ if sent.exchange.reading.class == Class::Success => self.succeeded(item, sent, adds),
             _ => {
                 let (tally, usage) = (entry::tally(item, &sent, None), sent.usage);
                 let sent = Some(Unanswered { tally, adds, usage });
@@ -212,24 +248,28 @@ impl Recorder {
         recorded
     }
 
-    fn succeeded(&mut self, item: &Claimed, sent: &Sent, adds: CallTotals) {
+    fn succeeded(&mut self, item: &ClaimedItem, sent: Sent, adds: CallTotals) {
         for earlier in self.same.disarm() {
             self.fail(earlier);
         }
-        let tally = entry::tally(item, sent, None);
-        let line = sent.echo.line(item.ordinal, tally.sends(), End::Succeeded, &entry::line_answer(sent, ""));
+        let tally = entry::tally(item, &sent, None);
+        let line = sent.echo.line(item.ordinal, tally.sends(), End::Succeeded, &entry::line_answer(&sent, ""));
         let mut finished = Finished::new(item.ordinal, End::Succeeded, line);
         let usage = sent.exchange.reading.usage.unwrap_or_default();
         (finished.tokens_in, finished.tokens_out) = (usage.input_tokens, usage.output_tokens);
-        (finished.tally, finished.adds, finished.usage) = (tally, adds, sent.usage.clone());
+        (finished.tally, finished.adds, finished.usage) = (tally, adds, sent.usage);
         self.figures.succeeded(usage.input_tokens, usage.output_tokens, sent.exchange.latency);
-        self.journal.finish(finished, self.acknowledge.reply());
+        let (room, acknowledge) = (sent.room, self.acknowledge.reply());
+        self.journal.finish(finished, move |result| {
+            drop(room);
+            acknowledge(result);
+        });
     }
 
     fn again(
         &mut self,
         context: &Context,
-        item: &Claimed,
+        item: &ClaimedItem,
         sent: &Sent,
         next: &Request,
         delay: Duration,
@@ -254,20 +294,20 @@ impl Recorder {
     }
 
     /// The one line of a re-send. What an account's stop keeps back is not sent again in this run, so it has none.
-    fn sent_again(&mut self, item: &Claimed, sent: &Sent, next: &Request, delay: Duration, not_before: Timestamp) {
+    fn sent_again(&mut self, item: &ClaimedItem, sent: &Sent, next: &Request, delay: Duration, not_before: Timestamp) {
         let class = sent.exchange.reading.class;
-        let said = entry::said(sent);
-        let said = text::cut(&said, LONGEST_CAUSE);
-        self.resends.add(sent.exchange.reading.told_class().words(), &said);
+        let message = entry::error_message(sent);
+        let message = text::cut(&message, LONGEST_CAUSE);
+        self.resends.add(sent.exchange.reading.reported_class().description(), &message);
         tracing::debug!(
             scope = &*item.scope,
             item = sent.echo.custom_id.to_string(),
             class = class.as_str(),
-            cause = said,
+            cause = message,
             hint_source = sent.exchange.reading.wait_from,
             not_before = not_before.to_string(),
             "{}",
-            BackingOff::new(sent.exchange.reading.told_class(), next, &self.retry, delay),
+            BackingOff::new(sent.exchange.reading.reported_class(), next, &self.retry, delay),
         );
     }
 
@@ -295,25 +335,33 @@ impl Recorder {
 
     /// Records a failure and writes the one error line that it gets.
     fn fail(&mut self, failed: Failed) {
-        let Failed { finished, item, scope, class, status, code, words } = failed;
-        tracing::error!(scope, item, class = class.as_str(), status, code, "item failed: {}", text::printable(&words));
+        let Failed { finished, item, scope, class, status, code, message } = failed;
+        tracing::error!(
+            scope,
+            item,
+            class = class.as_str(),
+            status,
+            code,
+            "item failed: {}",
+            text::printable(&message)
+        );
         self.figures.failed();
         self.journal.finish(finished, self.acknowledge.reply());
     }
 
     fn account_stop(&self, sent: &Sent) -> StopReason {
         let status = sent.exchange.status();
-        let said = entry::said(sent);
-        if let Err(NoAnswer::Tls(words)) = &sent.exchange.answer {
+        let message = entry::error_message(sent);
+        if let Err(NoAnswer::Tls(message)) = &sent.exchange.answer {
             let address = self.address.to_string();
-            return StopReason::Tls { address, words: words.clone() };
+            return StopReason::Tls { address, message: message.clone() };
         }
-        let words = status.map_or_else(|| said.clone(), |status| format!("{status} {said}"));
+        let message = status.map_or_else(|| message.clone(), |status| format!("{status} {message}"));
         let fix = match status {
             Some(401) => format!("check the key in {}", self.key),
             Some(403) => format!("check what the key in {} may use", self.key),
             _ => "check the account's credit and limits at the provider".to_owned(),
         };
-        StopReason::Account { words, fix: format!("{fix}, then run the same command again") }
+        StopReason::Account { message, fix: format!("{fix}, then run the same command again") }
     }
 }

@@ -16,10 +16,10 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// From now on the process is not ended by these signals, but told.
+    /// From now on these signals do not end the process, but are delivered here.
     ///
     /// # Errors
-    /// What the operating system says.
+    /// An error of the operating system.
     pub(crate) fn new() -> io::Result<Self> {
         #[cfg(unix)]
         {
@@ -57,11 +57,11 @@ fn may_listen_for_hang_up() -> bool {
     ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & HANG_UP == 0)
 }
 
-/// A process that may write no larger file (`ulimit -f`) hears of it from the write, as on a full disk, and is not
+/// A process that may write no larger file (`ulimit -f`) gets an error from the write, as on a full disk, and is not
 /// killed. To be called within the runtime.
 ///
 /// # Errors
-/// What the operating system says.
+/// An error of the operating system.
 #[cfg(unix)]
 pub(crate) fn outlive_full_files() -> io::Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
@@ -72,13 +72,13 @@ pub(crate) fn outlive_full_files() -> io::Result<()> {
 /// A flag that the next interruption sets, for work that cannot wait for one.
 ///
 /// # Errors
-/// What the operating system says.
-pub(crate) fn told() -> io::Result<Arc<AtomicBool>> {
-    let told = Arc::new(AtomicBool::new(false));
-    let (mut signals, flag) = (Signals::new()?, Arc::clone(&told));
+/// An error of the operating system.
+pub(crate) fn interrupt_flag() -> io::Result<Arc<AtomicBool>> {
+    let interrupted = Arc::new(AtomicBool::new(false));
+    let (mut signals, flag) = (Signals::new()?, Arc::clone(&interrupted));
     tokio::spawn(async move {
         signals.next().await;
         flag.store(true, Ordering::Relaxed);
     });
-    Ok(told)
+    Ok(interrupted)
 }

@@ -39,8 +39,8 @@ pub(crate) enum StopReason {
     MaxDuration,
     /// The key, the account or its credit: a person must act.
     Account {
-        /// What the provider said.
-        words: String,
+        /// The provider's message.
+        message: String,
         /// What to look at.
         fix: String,
     },
@@ -52,15 +52,15 @@ pub(crate) enum StopReason {
         status: Option<u16>,
         /// They never left, because each alone exceeds a limit.
         too_large: bool,
-        /// What the provider said.
-        words: String,
+        /// The provider's message.
+        message: String,
     },
     /// No server answers at the address.
     Unreachable {
         /// The upstream's address.
         address: String,
-        /// What the operating system said last.
-        words: String,
+        /// The last error of the operating system.
+        message: String,
     },
     /// The disk was full for `--max-wait`.
     DiskFull(DiskFull),
@@ -69,27 +69,27 @@ pub(crate) enum StopReason {
         /// The upstream's address.
         address: String,
         /// Why, and what to do.
-        words: String,
+        message: String,
     },
     /// The input is not what it was when the job was loaded.
     Input {
         /// Which line, and why.
-        words: String,
+        message: String,
     },
 }
 
 impl StopReason {
     /// The next call does not fit into a purse of which so much is used.
     pub(crate) fn over(purse: BudgetKind, used: &Used) -> Self {
-        let budget = |flag, words: Option<String>| Self::Budget { flag, used: words.unwrap_or_default() };
+        let budget = |flag, message: Option<String>| Self::Budget { flag, used: message.unwrap_or_default() };
         match purse {
             BudgetKind::RunTokens => Self::MaxTokens,
-            BudgetKind::JobTokens => budget("--budget-tokens", Used { cost: None, ..*used }.words().next()),
-            BudgetKind::JobCost => budget("--budget-cost", Used { tokens: None, ..*used }.words().next()),
+            BudgetKind::JobTokens => budget("--budget-tokens", Used { cost: None, ..*used }.describe().next()),
+            BudgetKind::JobCost => budget("--budget-cost", Used { tokens: None, ..*used }.describe().next()),
         }
     }
 
-    /// The word used in JSON.
+    /// The name used in JSON.
     pub(crate) const fn as_str(&self) -> &'static str {
         match self {
             Self::Interrupted => "interrupted",
@@ -108,7 +108,7 @@ impl StopReason {
         }
     }
 
-    /// Whether a word from [`as_str`](Self::as_str) says that a run ended at a bound of its own.
+    /// Whether a name from [`as_str`](Self::as_str) means that a run ended at a bound of its own.
     pub(crate) fn is_word_of_bound(word: &str) -> bool {
         matches!(word, "max_items" | "max_tokens" | "budget" | "max_duration")
     }
@@ -151,24 +151,22 @@ impl fmt::Display for StopReason {
                 write!(f, "the next call might exceed {flag} ({used} in all runs of this job); to go on, raise it")
             }
             Self::MaxDuration => f.write_str("--max-duration is over"),
-            Self::Account { words, fix } => write!(f, "the provider refuses this account: {words}; {fix}"),
-            Self::SameFailure { items, status, too_large, words } => {
+            Self::Account { message, fix } => write!(f, "the provider refuses this account: {message}; {fix}"),
+            Self::SameFailure { items, status, too_large, message } => {
                 write!(f, "the first {items} items to end all failed alike")?;
                 if let Some(status) = status {
                     write!(f, " with status {status}")?;
                 }
                 let advice =
                     if *too_large { "raise the limit or make the requests smaller" } else { "put the requests right" };
-                write!(f, ": {words}; {advice}, or go on regardless with --stop-after-same 0")
+                write!(f, ": {message}; {advice}, or go on regardless with --stop-after-same 0")
             }
-            Self::Unreachable { address, words } => {
-                write!(f, "no server answers at {address}: {words}; check the address (--base-url) and the network")
+            Self::Unreachable { address, message } => {
+                write!(f, "no server answers at {address}: {message}; check the address (--base-url) and the network")
             }
-            Self::DiskFull(disk_full) => {
-                write!(f, "{disk_full}; make room; answers that cannot be written are asked for again")
-            }
-            Self::Tls { address, words } => write!(f, "no call can leave for {address}: {words}"),
-            Self::Input { words } => write!(f, "{words}; put the input back as it was"),
+            Self::DiskFull(disk_full) => write!(f, "{disk_full}; make room, then run the same command again"),
+            Self::Tls { address, message } => write!(f, "no call can leave for {address}: {message}"),
+            Self::Input { message } => write!(f, "{message}; put the input back as it was"),
         }
     }
 }

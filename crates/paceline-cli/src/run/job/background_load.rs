@@ -30,14 +30,14 @@ pub(crate) struct BackgroundLoad<'a> {
 /// Why the rest of an input cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LoadError {
-    /// What the file system says.
+    /// An error of the file system.
     #[error("cannot read {name}: {source}")]
     Input {
         /// The input.
         name: String,
         source: io::Error,
     },
-    /// What the journal says.
+    /// An error of the journal.
     #[error(transparent)]
     Journal(#[from] JournalError),
 }
@@ -46,7 +46,7 @@ impl BackgroundLoad<'_> {
     /// Appends the lines to the journal, many at a time, until `go_on` returns false.
     ///
     /// # Errors
-    /// What the file system, the journal or `go_on` says.
+    /// An error of the file system, the journal or `go_on`.
     pub(crate) fn read(&self, mut go_on: impl FnMut(Appended) -> Result<bool, JournalError>) -> Result<(), LoadError> {
         let unreadable = |source| LoadError::Input { name: self.input.name(), source };
         let mut lines = self.input.lines_from(self.from).map_err(unreadable)?;
@@ -69,7 +69,7 @@ impl BackgroundLoad<'_> {
     }
 }
 
-/// Loads in a thread of its own and sends what was appended. It ends when the receiver is dropped; the next run goes on from
+/// Loads in a thread of its own and sends what was appended. It ends when the receiver is dropped; the next run continues from
 /// there.
 pub(crate) fn start(
     journal: Journal,
@@ -78,7 +78,7 @@ pub(crate) fn start(
     acknowledge: Acknowledge,
     from: InputCursor,
 ) -> mpsc::Receiver<Result<Appended, LoadError>> {
-    let (tell, told) = mpsc::channel(1);
+    let (sender, receiver) = mpsc::channel(1);
     tokio::task::spawn_blocking(move || {
         let Context { input, format, .. } = &*context;
         let rest = BackgroundLoad { journal: &journal, input, format, upstream: &upstream, from };
@@ -86,12 +86,12 @@ pub(crate) fn start(
             if taken.refused > 0 {
                 refused::settle(&journal, input, format.results(), &acknowledge)?;
             }
-            Ok(tell.blocking_send(Ok(taken)).is_ok())
+            Ok(sender.blocking_send(Ok(taken)).is_ok())
         });
         if let Err(error) = end {
             // A run that is over has dropped the receiver.
-            let _ = tell.blocking_send(Err(error));
+            let _ = sender.blocking_send(Err(error));
         }
     });
-    told
+    receiver
 }

@@ -11,7 +11,7 @@ use crate::run::args::RunArgs;
 /// Refuses places that are the same file, outputs that are no files, and folders that are none.
 ///
 /// # Errors
-/// Names the places and says what to do.
+/// The paths, and what to do.
 pub(crate) fn check(args: &RunArgs, paths: &Paths) -> Result<(), Failure> {
     if is_special(&paths.output) {
         let output = paths.output.display();
@@ -32,12 +32,12 @@ pub(crate) fn check(args: &RunArgs, paths: &Paths) -> Result<(), Failure> {
     refuse_own(args, paths)?;
     for path in std::iter::once(&paths.output).chain(&paths.journal) {
         let folder = folder_of(path);
-        let words = match folder.metadata() {
+        let problem = match folder.metadata() {
             Ok(about) if about.is_dir() => continue,
             Ok(_) => format!("{} is no folder", folder.display()),
             Err(error) => format!("its folder {} cannot be found: {error}", folder.display()),
         };
-        return Err(Failure::refused(format!("cannot write {}: {words}; make it or name another", path.display())));
+        return Err(Failure::refused(format!("cannot write {}: {problem}; make it or name another", path.display())));
     }
     Ok(())
 }
@@ -46,7 +46,7 @@ pub(crate) fn check(args: &RunArgs, paths: &Paths) -> Result<(), Failure> {
 /// be the summary of another run.
 ///
 /// # Errors
-/// What the file system says.
+/// An error of the file system.
 pub(crate) fn try_summary(summary: Option<&Path>) -> Result<(), Failure> {
     let Some(summary) = summary else { return Ok(()) };
     let new = !summary.exists();

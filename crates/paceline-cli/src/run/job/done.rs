@@ -1,4 +1,4 @@
-//! Answers that a hosted batch has given already: taken over instead of sending their items.
+//! Answers of a hosted batch: imported instead of sending their items again.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -39,7 +39,7 @@ impl Done {
     /// counted and left alone, so that the same file may be given again.
     ///
     /// # Errors
-    /// What the journal and the input say, before anything is sent.
+    /// An error of the journal or the input, before anything is sent.
     pub(crate) fn take_over(&self, journal: &Journal, input: &Input, format: &Format) -> Result<(), Failure> {
         let job = Job { journal, input, format };
         for file in &self.0 {
@@ -65,10 +65,11 @@ struct Given {
     custom_id: CustomId,
     status: u16,
     request_id: String,
+    headers: Option<Box<RawValue>>,
     body: Box<RawValue>,
 }
 
-/// What became of the lines of a file.
+/// The counts of a file's lines.
 #[derive(Default)]
 struct Tally {
     taken: u64,
@@ -80,7 +81,7 @@ struct Tally {
 
 impl Tally {
     fn say(&self, file: &Path) {
-        let mut words = format!("{} taken over from {}", text::counted(self.taken, "answer"), file.display());
+        let mut line = format!("{} taken over from {}", text::counted(self.taken, "answer"), file.display());
         for (count, what) in [
             (self.unsuccessful, "not successful there, which are sent"),
             (self.ended, "of items that have ended already"),
@@ -88,10 +89,10 @@ impl Tally {
             (self.cut_off, "cut off at the end, whose item is sent"),
         ] {
             if count > 0 {
-                words += &format!("; {} {what}", text::counted(count, "line"));
+                line += &format!("; {} {what}", text::counted(count, "line"));
             }
         }
-        tracing::info!("{words}");
+        tracing::info!("{line}");
     }
 }
 
@@ -134,8 +135,9 @@ impl Job<'_> {
 
 /// The end of an item that was never sent from here: its line answers call 0.
 fn finished(item: &JournalItem, given: &Given, echo: &Echo) -> Finished {
-    let Given { status, request_id, body, .. } = given;
-    let answer = ResultBody::Response { status: *status, request_id, body: body.get().as_bytes() };
+    let Given { status, request_id, headers, body, .. } = given;
+    let (headers, body_bytes) = (headers.as_deref(), body.get().as_bytes());
+    let answer = ResultBody::Response { status: *status, request_id, headers, body: body_bytes };
     let line = echo.line(item.ordinal, 0, End::Succeeded, &answer);
     let mut finished = Finished::new(item.ordinal, End::Succeeded, line);
     finished.tally = item.tally.clone();
@@ -145,7 +147,7 @@ fn finished(item: &JournalItem, given: &Given, echo: &Echo) -> Finished {
     finished
 }
 
-/// Shows each line of a file, `*.gz` unpacked, to `see`. Says whether the last line is cut off, as a writer that was killed
+/// Shows each line of a file, `*.gz` unpacked, to `see`. Returns whether the last line is cut off, as a writer that was killed
 /// leaves it; that line is not shown.
 fn each_line(file: &Path, mut see: impl FnMut(Line<'_>) -> Result<(), Failure>) -> Result<bool, Failure> {
     let name = file.display();
@@ -192,6 +194,8 @@ struct Response<'a> {
     status_code: u16,
     #[serde(borrow, default)]
     request_id: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    headers: Option<&'a RawValue>,
     #[serde(borrow)]
     body: &'a RawValue,
 }
@@ -223,11 +227,12 @@ impl Line<'_> {
         let custom_id = self.custom_id;
         if let Some(result) = self.result {
             let body = result.message.filter(|_| result.kind == "succeeded")?.to_owned();
-            return Some(Given { custom_id, status: 200, request_id: String::new(), body });
+            return Some(Given { custom_id, status: 200, request_id: String::new(), headers: None, body });
         }
         let response = self.response.filter(|_| self.error.is_none())?;
-        let Response { status_code: status @ 200..=299, request_id, body } = response else { return None };
+        let Response { status_code: status @ 200..=299, request_id, headers, body } = response else { return None };
         let request_id = request_id.unwrap_or_default().into_owned();
-        Some(Given { custom_id, status, request_id, body: body.to_owned() })
+        let headers = headers.map(ToOwned::to_owned);
+        Some(Given { custom_id, status, request_id, headers, body: body.to_owned() })
     }
 }

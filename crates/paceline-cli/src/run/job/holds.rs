@@ -1,4 +1,4 @@
-//! Held and stopped scopes outlive the process: they are stored when they happen, and looked at before anything is sent.
+//! Held and stopped scopes outlive the process: they are stored when they begin, and restored before anything is sent.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,7 +17,7 @@ use crate::text;
 /// A closure that is over before a next run has begun.
 pub(crate) const SHORT: Duration = Duration::from_secs(1);
 
-/// The holds and stops of a run as the journal has them: each is written once, however many answers tell it.
+/// The holds and stops of a run as the journal has them: each is written once, however many answers cause it.
 #[derive(Debug)]
 pub(crate) struct Holds {
     journal: Journal,
@@ -95,7 +95,7 @@ fn stored(context: &Context, scope: &ScopeSnapshot) -> Option<Stored> {
     }
 }
 
-/// Whether that is the hold which is stored already, taken up from an earlier run: what it is for stands there.
+/// Whether that hold is stored already, restored from an earlier run: its cause is stored too.
 fn same_hold(known: &Stored, now: &Stored) -> bool {
     let (Stored::Held { until: known, .. }, Stored::Held { until, .. }) = (known, now) else { return false };
     known.saturating_since(*until).max(until.saturating_since(*known)) <= SHORT
@@ -123,7 +123,7 @@ pub(crate) fn held(rows: Vec<ScopeRow>, now: Timestamp) -> Vec<Held> {
 
 impl Held {
     /// Which scope, until when and why.
-    pub(crate) fn words(&self) -> String {
+    pub(crate) fn describe(&self) -> String {
         format!("{} until {}: {}", name(&self.name), text::end(self.until), why(&self.reason))
     }
 }
@@ -138,7 +138,7 @@ pub(crate) fn name(scope: &str) -> Cow<'_, str> {
 
 /// A stored reason as a sentence.
 pub(crate) fn why(reason: &str) -> Cow<'_, str> {
-    PauseCause::from_text(reason).map_or_else(|| text::printable(reason), |cause| cause.why().into())
+    PauseCause::from_text(reason).map_or_else(|| text::printable(reason), |cause| cause.explanation().into())
 }
 
 fn closed(until: Timestamp, cause: PauseCause) -> Stored {
@@ -168,12 +168,12 @@ impl Clocks {
     }
 }
 
-/// Takes up what earlier runs left: holds go on until their time, by `clocks` also where the wall clock was set meanwhile. A
+/// Restores the holds of earlier runs: they last until their time, by `clocks` also where the wall clock was set meanwhile. A
 /// stop waited for a person, and a person has started this run: it is tried again, and comes back with the first answer if
 /// nothing has changed.
 ///
 /// # Errors
-/// What the journal says.
+/// An error of the journal.
 pub(crate) fn restore(
     journal: &Journal,
     limiter: &Limiter,
@@ -197,8 +197,8 @@ pub(crate) fn restore(
             Stored::Held { .. } => journal.set_scope(&row.name, Stored::Open, acknowledge.reply()),
             Stored::Stopped { reason } => {
                 let name = if *row.name == *ACCOUNT { "the account" } else { &*row.name };
-                let words = format!("{name} was stopped ({reason}); trying again");
-                tracing::info!(scope = &*row.name, "{}", text::printable(&words));
+                let line = format!("{name} was stopped ({reason}); trying again");
+                tracing::info!(scope = &*row.name, "{}", text::printable(&line));
                 journal.set_scope(&row.name, Stored::Open, acknowledge.reply());
             }
         }

@@ -1,7 +1,7 @@
 //! The configuration of a job in its journal, and what follows when the next run has another one.
 //!
 //! An item's scope is stored when it is loaded. A tier that came, went or changed its place between two runs has to take
-//! its items all the same, and what one account was told must not hold back another.
+//! its items all the same, and the hold of one account must not apply to another.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -50,7 +50,7 @@ impl JobConfig {
         }
     }
 
-    /// What the copy of the input means to the job at `journal`. Of one that cannot be read, opening it says why.
+    /// What the copy of the input means to the job at `journal`. Opening it reports why it cannot be read.
     pub(crate) fn earlier_input(journal: &Path) -> Earlier {
         let json = Reader::open(journal).and_then(|reader| reader.config_json());
         let packed = json.ok().and_then(|json| Self::read(&json).packed);
@@ -96,7 +96,7 @@ impl JobConfig {
 /// Brings a job that is taken up to the present configuration; false when it works with another account from now on.
 ///
 /// # Errors
-/// What the journal says, and lines that cannot be read any more.
+/// An error of the journal, and lines that cannot be read any more.
 pub(crate) fn adopt(journal: &Journal, input: &Input, format: &Format, upstream: &Upstream) -> Result<bool, Failure> {
     let now = JobConfig::of(upstream, input, format);
     let before = JobConfig::read(&journal.config_json().map_err(Failure::refused)?);

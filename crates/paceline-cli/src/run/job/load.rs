@@ -1,11 +1,11 @@
-//! Opening a job: a new one is loaded from its input and checked line by line, an old one is taken up where it stood.
+//! Opening a job: a new one is loaded from its input and checked line by line, an old one is resumed.
 
 use std::io;
 
 use paceline::clock;
 use paceline_config::Upstream;
 use paceline_store::{
-    InputCursor, Journal, JournalError, Loader, NewItem, Opened, Options, Paths, Recovery, RefusedLine, RunLock,
+    InputCursor, Journal, JournalError, LoadedLine, Loader, Opened, Options, Paths, Recovery, RefusedLine, RunLock,
 };
 
 use crate::exit::Failure;
@@ -18,10 +18,10 @@ use crate::run::lines::line::{self, Line, LineError};
 use crate::run::lines::wrong::{self, Wrong};
 use crate::text;
 
-/// A job, ready to go on.
+/// A job, ready to run.
 pub(crate) struct Job {
     pub(crate) journal: Journal,
-    /// What earlier runs were told about limits holds for this one: it works with the same account.
+    /// The limits that earlier runs saw hold for this one: it works with the same account.
     pub(crate) same_account: bool,
     /// Where the input is to be read on while it runs.
     pub(crate) input_cursor: Option<InputCursor>,
@@ -32,14 +32,14 @@ pub(crate) struct Job {
 /// Lines that a job without a check begins with: enough to be busy until the next are there.
 const FIRST: usize = 1_000;
 
-/// What becomes of lines that cannot be sent.
+/// How lines that cannot be sent are handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BadLines {
     /// Nothing is sent.
     Refuse,
     /// They fail, and the first of them are listed.
     List,
-    /// They fail, and of a new job only the first lines are looked at before it runs.
+    /// They fail, and of a new job only the first lines are checked before it runs.
     Later,
 }
 
@@ -102,7 +102,7 @@ pub(crate) fn open(
     }
 }
 
-/// The job as it goes on. What needs every item waits for the rest of the input after all.
+/// The job to resume. A step that needs every item waits for the rest of the input after all.
 fn ready(
     journal: Journal,
     same_account: bool,
@@ -122,7 +122,7 @@ fn ready(
     Ok(Job { journal, same_account, input_cursor, interrupted })
 }
 
-/// What the journal says, and what can be done about it here.
+/// An error of the journal, and what can be done about it here.
 pub(crate) fn refused(error: JournalError) -> Failure {
     let advice = match &error {
         JournalError::OutputWithoutJournal { .. } | JournalError::OutputExists { .. } => {
@@ -220,7 +220,7 @@ fn fill(
 /// A line on its way into the journal.
 pub(crate) enum Handed<'a> {
     /// It can be sent.
-    Item(NewItem<'a>),
+    Item(LoadedLine<'a>),
     /// It cannot.
     Refused(RefusedLine<'a>),
 }
@@ -239,7 +239,7 @@ pub(crate) fn hand_on<T>(
         Ok(line) => {
             let scope = upstream.scope_name(&line.names());
             let (custom_id, body) = (&line.custom_id, line.hashed);
-            let item = NewItem { custom_id, line: number, src_off, src_len, body, scope: &scope };
+            let item = LoadedLine { custom_id, line: number, src_off, src_len, body, scope: &scope };
             (take(Handed::Item(item)), None)
         }
         Err(error) => {

@@ -1,6 +1,6 @@
 //! Interruptions before the first call, while the input is read and taken into the journal.
 //!
-//! That is one long piece of work, which may wait for a pipe: no task can tell it to end. So the process ends from
+//! That is one long piece of work, which may wait for a pipe: no task can cancel it. So the process ends from
 //! beside it, after removing what would have been removed had the input been refused.
 
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ impl LoadGuard {
     /// Begins once the job is locked: what is unfinished then belongs to no other process.
     ///
     /// # Errors
-    /// What the operating system says.
+    /// An error of the operating system.
     pub(crate) fn watch(paths: &Paths) -> Result<Self, Failure> {
         let mut signals = Signals::new().map_err(Failure::interrupted)?;
         let over = Arc::new(AtomicBool::new(false));
@@ -48,7 +48,7 @@ impl LoadGuard {
 impl Drop for LoadGuard {
     fn drop(&mut self) {
         if self.over.swap(true, Ordering::AcqRel) {
-            // The process is about to end: whatever came now would be of a job whose files are gone.
+            // The process is about to end: anything later would belong to a job whose files are removed.
             loop {
                 std::thread::park();
             }
@@ -78,6 +78,6 @@ fn give_up(unfinished: &[PathBuf]) {
         // Most of them are not there; what cannot be removed is recognized by the next run.
         let _ = std::fs::remove_file(path);
     }
-    output::tell("interrupted before the first call: nothing was sent; give the same command again");
+    output::print_stderr("interrupted before the first call: nothing was sent; give the same command again");
     std::process::exit(i32::from(Status::Deferred.code()));
 }

@@ -1,4 +1,4 @@
-//! Lines that cannot be sent, in a job that goes on without them: each ends before the first call.
+//! Lines that cannot be sent, in a job that continues without them: each ends before the first call.
 
 use paceline_core::Class;
 use paceline_store::{CustomId, End, Finished, Journal, JournalError, JournalItem, LastAnswer, LineForm, ResultBody};
@@ -8,14 +8,14 @@ use crate::run::lines::input::{Input, Span};
 use crate::run::lines::line::{self, Echo};
 use crate::run::lines::wrong::Wrong;
 
-/// Lines looked at together.
+/// Lines read at a time.
 const PAGE: usize = 1_000;
 
 /// Writes the error line of every refused line that has none yet, and returns how many those were. A run that dies in
 /// between leaves the rest to the next.
 ///
 /// # Errors
-/// What the journal says.
+/// An error of the journal.
 pub(crate) fn settle(
     journal: &Journal,
     input: &Input,

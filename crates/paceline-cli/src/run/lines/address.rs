@@ -1,21 +1,63 @@
-//! Where a line's call goes: never to a host that the line chose, because the key would go there too.
+//! Where a line's call goes: to a host that the line chose only where the user says that hosts are paced one by one. The sender
+//! takes no key there.
 
 use std::borrow::Cow;
 
 use http::Uri;
+use paceline_config::Upstream;
+use paceline_providers::path_of;
+use paceline_providers::table::Scope;
+
+/// Where lines may lead.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Addresses {
+    /// The upstream's address, which paths stand below.
+    pub(crate) base: String,
+    /// To any host, by a whole address.
+    pub(crate) hosts: bool,
+}
+
+impl Addresses {
+    /// Those of an upstream.
+    pub(crate) fn of(upstream: &Upstream) -> Self {
+        let base = upstream.base_url.clone().unwrap_or_default();
+        Self { base, hosts: upstream.dialect.scope() == Scope::Host }
+    }
+
+    /// The address of a line: a path, or a whole address of another host.
+    ///
+    /// # Errors
+    /// As for [`relative`].
+    pub(crate) fn of_line<'a>(&self, url: Cow<'a, str>) -> Result<Cow<'a, str>, String> {
+        if !is_whole(&url) || below(&url, &self.base).is_some() {
+            return relative(url, &self.base);
+        }
+        without_fragment(&url)?;
+        if !self.hosts {
+            let error = relative(url, &self.base);
+            return error
+                .map_err(|error| format!("{error}; with --scope host lines may name any host, which gets no key"));
+        }
+        let uri = url.parse::<Uri>().ok().filter(|uri| origin(uri).is_some());
+        match uri.as_ref().and_then(Uri::authority).filter(|authority| !authority.as_str().contains('@')) {
+            Some(_) => check(path_of(&url)).map(|()| url),
+            None => Err(format!(
+                "`{url}` is no address of a page: expected one such as https://api.example/v1/items, without a name before @"
+            )),
+        }
+    }
+}
 
 /// The path of a call relative to the upstream's address `base`. An absolute address is accepted below that.
 ///
 /// # Errors
-/// Says what is wrong with the address and what would be right.
+/// What is wrong with the address, and the accepted form.
 pub(crate) fn relative<'a>(url: Cow<'a, str>, base: &str) -> Result<Cow<'a, str>, String> {
     if url.is_empty() {
         return Err("missing: expected a path such as /v1/chat/completions".to_owned());
     }
-    if url.contains('#') {
-        return Err(format!("`{url}` has a part behind #, which no call carries: leave it out, or write # as %23"));
-    }
-    let path = if url.contains("://") && !url.starts_with('/') {
+    without_fragment(&url)?;
+    let path = if is_whole(&url) {
         below(&url, base).map(Cow::Owned)
     } else {
         Some(url.clone()).filter(|url| url.starts_with('/') && !url.starts_with("//") && !url.contains('\\'))
@@ -27,6 +69,17 @@ pub(crate) fn relative<'a>(url: Cow<'a, str>, base: &str) -> Result<Cow<'a, str>
         ));
     };
     check(&path).map(|()| path)
+}
+
+fn is_whole(url: &str) -> bool {
+    url.contains("://") && !url.starts_with('/')
+}
+
+fn without_fragment(url: &str) -> Result<(), String> {
+    match url.contains('#') {
+        true => Err(format!("`{url}` has a part behind #, which no call carries: leave it out, or write # as %23")),
+        false => Ok(()),
+    }
 }
 
 /// The part of an absolute address that follows `base`; none when it does not.
@@ -108,6 +161,37 @@ mod tests {
             assert_eq!(path(url, BASE), None, "{url}");
         }
         assert_eq!(path("/v1/a..b/@x?redirect=https://y", BASE).as_deref(), Some("/v1/a..b/@x?redirect=https://y"));
+    }
+
+    #[test]
+    fn a_line_may_lead_to_another_host_where_hosts_are_paced_one_by_one() {
+        let of_line =
+            |url: &str, hosts| Addresses { base: BASE.to_owned(), hosts }.of_line(url.into()).map(Cow::into_owned);
+        for (url, expected) in [
+            ("https://other.example/a?b=1", "https://other.example/a?b=1"),
+            ("http://127.0.0.1:9", "http://127.0.0.1:9"),
+            ("https://api.example/v1/x", "/v1/x"),
+            ("/v1/x", "/v1/x"),
+            ("https://api.example/v2/x", "https://api.example/v2/x"),
+        ] {
+            assert_eq!(of_line(url, true).as_deref(), Ok(expected), "{url}");
+        }
+        for url in [
+            "https://user@other.example/",
+            "ftp://other.example/",
+            "https:///a",
+            "https://other.example/a#b",
+            "https://other.example/../a",
+            "https://other.example\\@api.example/",
+            "//other.example/a",
+            "other",
+        ] {
+            assert!(of_line(url, true).is_err(), "{url}");
+        }
+        assert!(
+            of_line("https://other.example/a", false)
+                .is_err_and(|error| error.contains("with --scope host lines may name any host"))
+        );
     }
 
     #[test]

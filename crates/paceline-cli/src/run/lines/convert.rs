@@ -1,10 +1,11 @@
 //! Inputs that are no requests yet: tables and lists of prompts become request bodies, one JSON object a line.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 
-use minijinja::{Environment, UndefinedBehavior};
+use minijinja::{Environment, ErrorKind, UndefinedBehavior};
 use paceline_providers::Provider;
 use serde_json::{Map, Value, json};
 
@@ -104,11 +105,11 @@ impl Converter {
     /// Writes the requests of all rows.
     ///
     /// # Errors
-    /// What the file system says of either side, and in words what is wrong with a row.
+    /// What the file system says of either side, or a message about a row.
     pub(crate) fn copy(&self, from: impl Read, mut to: impl Write) -> Result<u64, Error> {
         let mut copied = 0;
-        let mut put = |number: u64, row: Map<String, Value>| {
-            let request = self.request(row).map_err(|words| Error::Row(format!("row {number}: {words}")))?;
+        let mut put = |place: Place, row: Map<String, Value>| {
+            let request = self.request(row).map_err(|message| Error::Row(format!("{place}: {message}")))?;
             let mut line = serde_json::to_vec(&request).expect("it was made of JSON");
             line.push(b'\n');
             copied += line.len() as u64;
@@ -116,13 +117,13 @@ impl Converter {
         };
         match self.rows {
             Rows::Csv => each_record(from, put)?,
-            Rows::Text => {
-                each_line(from, |number, line| put(number, Map::from_iter([(PROMPT.to_owned(), line.into())])))?
-            }
+            Rows::Text => each_line(from, |number, line| {
+                put(Place { row: number, line: None }, Map::from_iter([(PROMPT.to_owned(), line.into())]))
+            })?,
             Rows::Json => each_line(from, |number, line| {
                 let row = serde_json::from_str(line);
                 let row = row.map_err(|error| Error::Row(format!("row {number}: expected a JSON object: {error}")))?;
-                put(number, row)
+                put(Place { row: number, line: None }, row)
             })?,
         }
         Ok(copied)
@@ -144,6 +145,22 @@ impl Converter {
         request.extend(id.map(|id| ("custom_id".to_owned(), id)));
         request.extend(metadata.map(|metadata| ("metadata".to_owned(), metadata)));
         Ok(request)
+    }
+}
+
+/// The position of a row.
+#[derive(Clone, Copy)]
+struct Place {
+    /// From 1, a header left out.
+    row: u64,
+    /// Of a table, whose records may have several: that in which it begins.
+    line: Option<u64>,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "row {}", self.row)?;
+        self.line.map_or(Ok(()), |line| write!(f, " (line {line})"))
     }
 }
 
@@ -213,14 +230,35 @@ impl Prompts {
             });
         };
         let template = template.environment.get_template(PROMPT).expect("it was added");
-        let rendered = template.render(minijinja::value::Serde(row));
-        rendered.map_err(|error| format!("--prompt-template: {error}; the row has {}", columns()))
+        template.render(minijinja::value::Serde(row)).map_err(|error| {
+            let missing = missing(&template, &error, row);
+            let why =
+                if missing.is_empty() { error.to_string() } else { format!("no value for {}", missing.join(", ")) };
+            let line = error.line().map_or_else(String::new, |line| format!(" line {line}"));
+            format!("--prompt-template{line}: {why}; the row has {}", columns())
+        })
     }
+}
+
+/// The names in the line that could not be rendered for which the row has no value, as `{{ name }}`: the engine does not report
+/// them.
+fn missing(template: &minijinja::Template<'_, '_>, error: &minijinja::Error, row: &Map<String, Value>) -> Vec<String> {
+    if error.kind() != ErrorKind::UndefinedError {
+        return Vec::new();
+    }
+    let line = error.line().and_then(|line| template.source().lines().nth(line.checked_sub(1)?)).unwrap_or_default();
+    let is_missing = |name: &String| {
+        let mut parts = name.split('.');
+        let first = parts.next().and_then(|first| row.get(first));
+        line.contains(name.as_str()) && parts.try_fold(first, |value, part| Some(value?.get(part))).flatten().is_none()
+    };
+    let names: BTreeSet<String> = template.undeclared_variables(true).into_iter().filter(is_missing).collect();
+    names.into_iter().map(|name| format!("{{{{ {name} }}}}")).collect()
 }
 
 fn each_record(
     from: impl Read,
-    mut put: impl FnMut(u64, Map<String, Value>) -> Result<(), Error>,
+    mut put: impl FnMut(Place, Map<String, Value>) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let mut reader = csv::Reader::from_reader(Quotes::of(from));
     let names: Vec<String> = reader.headers().map_err(in_csv)?.iter().map(|name| name.trim().to_owned()).collect();
@@ -231,7 +269,8 @@ fn each_record(
     for (number, record) in (1..).zip(reader.records()) {
         let record = record.map_err(in_csv)?;
         let values = record.iter().map(Value::from);
-        put(number, names.iter().cloned().zip(values).collect())?;
+        let line = record.position().map(csv::Position::line);
+        put(Place { row: number, line }, names.iter().cloned().zip(values).collect())?;
     }
     Ok(())
 }
@@ -304,7 +343,7 @@ impl<R: Read> Read for Quotes<R> {
 }
 
 fn in_csv(error: csv::Error) -> Error {
-    let words = error.to_string();
+    let message = error.to_string();
     match error.into_kind() {
         csv::ErrorKind::Io(error) => match error.downcast::<WrongQuote>() {
             Ok(wrong) => Error::Row(wrong.to_string()),
@@ -315,7 +354,7 @@ fn in_csv(error: csv::Error) -> Error {
             Error::Row(format!("line {line}: expected {expected_len} columns, as the header has, and found {len}"))
         }
         csv::ErrorKind::Utf8 { pos, .. } => Error::Row(format!("line {}: no UTF-8", pos.map_or(0, |pos| pos.line()))),
-        _ => Error::Row(words),
+        _ => Error::Row(message),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Why an input cannot be taken, in words that say what to do.
+//! Errors of an input, with messages that say what to do.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 /// Why an input cannot be taken.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum InputError {
-    /// What the file system says.
+    /// An error of the file system.
     #[error("cannot read {}: {source}", name(path))]
     Unreadable {
         /// The input, or the copy of it.
@@ -17,6 +17,16 @@ pub(crate) enum InputError {
     #[error("cannot read {}: it is a folder; name a file of requests, one JSON object a line", path.display())]
     Folder {
         /// The folder.
+        path: PathBuf,
+    },
+    /// Columns, and no lines.
+    #[error(
+        "cannot read {}: it is a Parquet file; write its rows as lines of JSON and name those: {}",
+        name(path),
+        as_lines(path)
+    )]
+    Parquet {
+        /// The input.
         path: PathBuf,
     },
     /// Compressed data that is none, or not all of it.
@@ -38,12 +48,12 @@ pub(crate) enum InputError {
         source: io::Error,
     },
     /// A row that makes no request.
-    #[error("{}: {words}", name(path))]
+    #[error("{}: {message}", name(path))]
     Row {
         /// The input.
         path: PathBuf,
         /// Which row, and what is wrong with it.
-        words: String,
+        message: String,
     },
     /// Not what the job began with.
     #[error(
@@ -61,10 +71,29 @@ pub(crate) enum InputError {
 }
 
 impl InputError {
+    /// Refuses a Parquet file by its first bytes.
+    ///
+    /// # Errors
+    /// [`InputError::Parquet`].
+    pub(crate) fn of_columns(path: &Path, head: &[u8]) -> Result<(), Self> {
+        if head == b"PAR1" { Err(Self::Parquet { path: path.to_owned() }) } else { Ok(()) }
+    }
+
     /// For `map_err` where the input is read.
     pub(crate) fn unreadable(path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Unreadable { path: path.to_owned(), source }
     }
+}
+
+/// A command that makes lines of JSON of a Parquet file.
+fn as_lines(path: &Path) -> String {
+    let from = if path == Path::new("-") { Path::new("in.parquet") } else { path };
+    let (from, to) = (from.display(), from.with_extension("jsonl"));
+    let to = to.display();
+    format!(
+        "duckdb -c \"COPY (FROM '{from}') TO '{to}' (FORMAT json)\", or python -c \"import pandas; \
+         pandas.read_parquet('{from}').to_json('{to}', orient='records', lines=True)\""
+    )
 }
 
 /// An input as people call it.

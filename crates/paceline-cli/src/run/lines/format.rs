@@ -13,7 +13,7 @@ use paceline_store::{CustomId, LineForm};
 
 use crate::exit::Failure;
 use crate::run::args::FormatFlag;
-use crate::run::lines::address;
+use crate::run::lines::address::{self, Addresses};
 use crate::run::lines::input::Input;
 use crate::run::lines::line::{self, Fault, Line, LineError};
 use crate::run::lines::members::Members;
@@ -33,7 +33,7 @@ pub(crate) struct Format {
     why: Why,
     /// Where lines without a `url` go; empty in the batch form.
     endpoint: String,
-    base: String,
+    addresses: Addresses,
     /// The API takes nothing but objects.
     objects: bool,
     /// What a line without a `custom_id` is called; none where that depends on the form.
@@ -52,7 +52,7 @@ enum Why {
 }
 
 impl Format {
-    /// Decides how `input` is read, for calls to an API of `provider` below the address `base`.
+    /// Decides how `input` is read, for calls to an API of `provider` at these addresses.
     ///
     /// # Errors
     /// An endpoint that is needed and missing, or not wanted, or no path; what the file system says.
@@ -61,28 +61,28 @@ impl Format {
         endpoint: Option<&str>,
         input: &Input,
         provider: Provider,
-        base: &str,
+        addresses: &Addresses,
     ) -> Result<Self, Failure> {
         let unreadable = |error| Failure::refused(format!("cannot read {}: {error}", input.name()));
         let mut lines = input.lines().map_err(unreadable)?;
         let first = lines.next_line().map_err(unreadable)?.map_or(&b""[..], |(_, _, bytes)| bytes);
-        Self::of(flag, endpoint, first, provider, base).map_err(Failure::refused)
+        Self::of(flag, endpoint, first, provider, addresses).map_err(Failure::refused)
     }
 
     /// Decides how a single request is read that stands alone, by its keys: one with a url and a body goes where it says, any
     /// other to `endpoint` where there is one. Without a `custom_id` it is called `name`.
     ///
     /// # Errors
-    /// In words: a form whose requests have no usual place at this API.
+    /// For messages: a form whose requests have no usual endpoint at this API.
     pub(crate) fn of_one(
         request: &[u8],
         name: &str,
         endpoint: Option<&str>,
         provider: Provider,
-        base: &str,
+        addresses: &Addresses,
     ) -> Result<Self, String> {
         let whole = line::text(request).and_then(line::members).is_ok_and(|members| is_whole_batch_line(&members));
-        let format = Self::of(FormatFlag::Auto, endpoint.filter(|_| !whole), request, provider, base)?;
+        let format = Self::of(FormatFlag::Auto, endpoint.filter(|_| !whole), request, provider, addresses)?;
         Ok(Self { unnamed: Some(CustomId::from(name)), ..format })
     }
 
@@ -91,7 +91,7 @@ impl Format {
         endpoint: Option<&str>,
         first: &[u8],
         provider: Provider,
-        base: &str,
+        addresses: &Addresses,
     ) -> Result<Self, String> {
         let (form, why) = match flag {
             FormatFlag::Auto => guess(first, endpoint.is_some())?,
@@ -107,7 +107,7 @@ impl Format {
                 );
             }
             (_, Some(endpoint)) => {
-                address::relative(endpoint.into(), base).map_err(|error| format!("--endpoint {error}"))?
+                address::relative(endpoint.into(), &addresses.base).map_err(|error| format!("--endpoint {error}"))?
             }
             (_, None) => usual_endpoint(form, provider).map(Cow::Borrowed).ok_or_else(|| {
                 format!(
@@ -117,7 +117,7 @@ impl Format {
             })?,
         };
         let objects = provider.is_language_model();
-        Ok(Self { form, why, endpoint: endpoint.into_owned(), base: base.to_owned(), objects, unnamed: None })
+        Ok(Self { form, why, endpoint: endpoint.into_owned(), addresses: addresses.clone(), objects, unnamed: None })
     }
 
     /// Reads a line and checks every field.
@@ -130,7 +130,7 @@ impl Format {
             let members = line::members(text)?;
             self.refuse_other_forms(&members)?;
             match self.form {
-                Form::Batch => line::batch(self.id(&members)?, text, &members, &self.base, self.objects),
+                Form::Batch => line::batch(self.id(&members)?, text, &members, &self.addresses, self.objects),
                 Form::Bare => self.bare(text, &members, number),
                 Form::Anthropic => self.params(&members),
             }
@@ -169,7 +169,7 @@ impl Format {
         let Some((form, key)) = evident(members).filter(|(form, _)| *form != self.form) else { return Ok(()) };
         let fits = match self.form {
             Form::Batch => members.raw("url").is_some() || members.raw("body").is_some(),
-            // A user who says that lines are bodies may have bodies with any keys.
+            // A user who declares lines as bodies may have bodies with any keys.
             Form::Bare => self.why == Why::Told || (form == Form::Batch && !is_whole_batch_line(members)),
             Form::Anthropic => members.raw("params").is_some(),
         };

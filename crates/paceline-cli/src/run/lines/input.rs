@@ -12,7 +12,7 @@ use paceline_store::{InputCursor, InputFingerprint};
 
 use crate::run::lines::convert::Converter;
 use crate::run::lines::error::{InputError, name};
-use crate::run::lines::spool::{Earlier, Spool};
+use crate::run::lines::spool::{self, Earlier, Spool};
 
 /// The longest line accepted, in bytes: twice what the largest request bodies of today need.
 pub(crate) const LONGEST_LINE: u64 = 64 << 20;
@@ -20,7 +20,7 @@ pub(crate) const LONGEST_LINE: u64 = 64 << 20;
 /// What is kept of the buffer after a line of unusual length.
 const USUAL_LINE: usize = 1 << 20;
 
-/// Where a line stands in the file.
+/// The position of a line in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
     /// Bytes before it.
@@ -64,7 +64,7 @@ impl<R: BufRead> Lines<R> {
     /// beginning is read, and its span says so. `None` at the end.
     ///
     /// # Errors
-    /// What the file system says.
+    /// An error of the file system.
     pub(crate) fn next_line(&mut self) -> io::Result<Option<(u64, Span, &[u8])>> {
         const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
         loop {
@@ -107,12 +107,14 @@ impl Input {
     /// Opens a file of requests as it is.
     ///
     /// # Errors
-    /// [`InputError::Unreadable`], [`InputError::Folder`].
+    /// [`InputError::Unreadable`], [`InputError::Folder`], [`InputError::Parquet`].
     pub(crate) fn open(path: &Path) -> Result<Self, InputError> {
         let file = File::open(path).map_err(InputError::unreadable(path))?;
         if file.metadata().map_err(InputError::unreadable(path))?.is_dir() {
             return Err(InputError::Folder { path: path.to_owned() });
         }
+        let head = spool::head(&mut &file).map_err(InputError::unreadable(path))?;
+        InputError::of_columns(path, &head)?;
         Ok(Self { source: path.to_owned(), path: path.to_owned(), file: Mutex::new(file), spool: None })
     }
 
@@ -149,7 +151,7 @@ impl Input {
     /// By what the input is known to its job.
     ///
     /// # Errors
-    /// What the file system says.
+    /// An error of the file system.
     pub(crate) fn mark(&self) -> Result<InputFingerprint, paceline_store::JournalError> {
         let lasting = self.spool.as_ref().map_or(&*self.path, Spool::lasting);
         Ok(InputFingerprint { path: lasting.to_owned(), ..InputFingerprint::of(&self.path)? })
@@ -168,7 +170,7 @@ impl Input {
     /// All lines, from the front.
     ///
     /// # Errors
-    /// What the file system says.
+    /// An error of the file system.
     pub(crate) fn lines(&self) -> io::Result<Lines<BufReader<File>>> {
         Ok(Lines::new(BufReader::with_capacity(1 << 18, File::open(&self.path)?)))
     }
@@ -176,7 +178,7 @@ impl Input {
     /// The lines after those that were read.
     ///
     /// # Errors
-    /// What the file system says.
+    /// An error of the file system.
     pub(crate) fn lines_from(&self, from: InputCursor) -> io::Result<Lines<BufReader<File>>> {
         let mut file = File::open(&self.path)?;
         file.seek(SeekFrom::Start(from.offset))?;
@@ -186,7 +188,7 @@ impl Input {
     /// The bytes of one line.
     ///
     /// # Errors
-    /// What the file system says; the file ending before the line does.
+    /// An error of the file system; the file ending before the line does.
     pub(crate) fn read(&self, span: Span) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; usize::try_from(span.len).map_err(io::Error::other)?];
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! A request as a line says it.
+//! The request of a line.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,21 +9,21 @@ use paceline_config::CallNames;
 use paceline_store::{CustomId, End, LineForm, ResultBody, ResultLine};
 use serde_json::value::RawValue;
 
-use crate::run::lines::address;
+use crate::run::lines::address::Addresses;
 use crate::run::lines::headers;
 use crate::run::lines::members::{self, Members};
 
-/// Characters of what is said about a line.
+/// The longest message about a line, in characters.
 const LONGEST_MESSAGE: usize = 500;
 
-/// One request as it stands in its line.
+/// One request, as its line has it.
 #[derive(Debug)]
 pub(crate) struct Line<'a> {
     /// The only link from a result to its request: text or a number.
     pub(crate) custom_id: CustomId,
     /// What the result line repeats beside the id.
     pub(crate) metadata: Option<&'a RawValue>,
-    /// POST unless the line says otherwise.
+    /// POST unless the line names another.
     pub(crate) method: Method,
     /// A path relative to the upstream's address: `/v1/chat/completions`.
     pub(crate) url: Cow<'a, str>,
@@ -39,7 +39,7 @@ pub(crate) struct Line<'a> {
     pub(crate) label: Option<String>,
 }
 
-/// What a result line says of its request.
+/// The part of the request that its result line repeats.
 #[derive(Debug)]
 pub(crate) struct Echo {
     pub(crate) custom_id: CustomId,
@@ -151,7 +151,7 @@ pub(crate) fn members(text: &str) -> Result<Members<'_>, Fault> {
     Err(invalid(message.to_owned()))
 }
 
-/// What stands in `custom_id`; none when it is missing or empty.
+/// The value of `custom_id`; none when it is missing or empty.
 pub(crate) fn given_id(members: &Members<'_>) -> Result<Option<CustomId>, Fault> {
     let Some(raw) = members.get("custom_id") else { return Ok(None) };
     if let Some(text) = members::text(raw) {
@@ -172,7 +172,7 @@ pub(crate) fn batch<'a>(
     custom_id: CustomId,
     text: &'a str,
     members: &Members<'a>,
-    base: &str,
+    addresses: &Addresses,
     objects: bool,
 ) -> Result<Line<'a>, Fault> {
     let method = method(members)?;
@@ -180,7 +180,7 @@ pub(crate) fn batch<'a>(
         Some(url) => members::text(url).ok_or_else(|| Fault::new("invalid_url", Some("url"), "expected a text"))?,
         None => Cow::Borrowed(""),
     };
-    let url = address::relative(url, base).map_err(|message| Fault::new("invalid_url", Some("url"), message))?;
+    let url = addresses.of_line(url).map_err(|message| Fault::new("invalid_url", Some("url"), message))?;
     let headers = members.get("headers").map_or_else(|| Ok(HeaderMap::new()), headers::read);
     let headers = headers.map_err(|message| Fault::new("invalid_headers", Some("headers"), message))?;
     let json = members.raw("body").map_or("", RawValue::get);

@@ -1,4 +1,4 @@
-//! The members of a JSON object, as they stand in its text.
+//! The members of a JSON object with their positions in its text.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -14,10 +14,10 @@ pub(crate) struct Members<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NotAnObject {
     /// It is something else, or no JSON.
-    #[error("{words} at column {column}")]
+    #[error("{message} at column {column}")]
     Json {
         /// What is wrong.
-        words: String,
+        message: String,
         /// Where, from 1.
         column: usize,
     },
@@ -33,9 +33,9 @@ impl<'a> Members<'a> {
     /// It is no JSON, no object, or has a key twice. Objects inside are not searched for repeated keys.
     pub(crate) fn read(text: &'a str) -> Result<Self, NotAnObject> {
         let members: Self = serde_json::from_str(text).map_err(|error| {
-            let (words, column) = (error.to_string(), error.column());
+            let (message, column) = (error.to_string(), error.column());
             let place = format!(" at line {} column {column}", error.line());
-            NotAnObject::Json { words: words.strip_suffix(&place).unwrap_or(&words).to_owned(), column }
+            NotAnObject::Json { message: message.strip_suffix(&place).unwrap_or(&message).to_owned(), column }
         })?;
         members.repeated().map_or(Ok(()), |key| Err(NotAnObject::Duplicate(key.to_owned())))?;
         Ok(members)

@@ -1,4 +1,4 @@
-//! The input: its file, its lines, and what each of them says.
+//! The input: its file, its lines, and the request of each.
 
 pub(crate) mod address;
 pub(crate) mod convert;

@@ -39,7 +39,7 @@ impl Spool {
     /// not send it again.
     ///
     /// # Errors
-    /// What the file system and the unpacking say; [`InputError::Differs`].
+    /// An error of the file system or of the unpacking; [`InputError::Differs`].
     pub(crate) fn fill(
         source: &Path,
         lasting: &Path,
@@ -109,7 +109,7 @@ impl Drop for Spool {
     }
 }
 
-/// Whether the input would have to be typed: the user who goes on with a job means the copy.
+/// Whether the input is a terminal: a user who resumes a job means the copy.
 fn is_typed(source: &Path) -> bool {
     source == Path::new("-") && io::stdin().is_terminal()
 }
@@ -153,6 +153,10 @@ impl Source {
     /// Writes everything to a new file, and returns its length once it is on disk.
     fn copy_to(&mut self, path: &Path, converter: Option<&Converter>) -> Result<u64, InputError> {
         let mut file = private_file().create(true).truncate(true).open(path).map_err(cannot_write(path))?;
+        let head = head(&mut self.reader).map_err(|error| self.failed(error))?;
+        InputError::of_columns(&self.path, &head)?;
+        let rest = std::mem::replace(&mut self.reader, Box::new(io::empty()));
+        self.reader = Box::new(io::Cursor::new(head).chain(rest));
         let copied = match converter {
             Some(converter) => self.convert(converter, &mut file, path)?,
             None => self.copy(&mut file, path)?,
@@ -169,7 +173,7 @@ impl Source {
         let copied = converter.copy(&mut self.reader, &mut writer).map_err(|error| match error {
             convert::Error::Read(error) => self.failed(error),
             convert::Error::Write(error) => cannot_write(path)(error),
-            convert::Error::Row(words) => InputError::Row { path: self.path.clone(), words },
+            convert::Error::Row(message) => InputError::Row { path: self.path.clone(), message },
         })?;
         writer.flush().map_err(cannot_write(path))?;
         Ok(copied)
@@ -200,6 +204,16 @@ impl Source {
             _ => InputError::Unreadable { path, source },
         }
     }
+}
+
+/// The first bytes of a file, by which some kinds are known.
+///
+/// # Errors
+/// An error of the file system.
+pub(crate) fn head(file: &mut impl Read) -> io::Result<Vec<u8>> {
+    let mut head = Vec::new();
+    file.take(4).read_to_end(&mut head)?;
+    Ok(head)
 }
 
 /// The length and hash of a file, which is read once for it and then stands at its front again. Its name and its time of

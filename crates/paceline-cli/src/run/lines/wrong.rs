@@ -17,7 +17,7 @@ impl Wrong {
     /// Lines that are named.
     pub(crate) const NAMED: usize = 20;
 
-    /// The code of a line whose id came before.
+    /// The code of a line with a repeated id.
     pub(crate) const REPEATED: &str = "duplicate_custom_id";
 
     /// Takes a line that comes after those before.
@@ -28,7 +28,7 @@ impl Wrong {
         }
     }
 
-    /// Takes the lines whose id came before.
+    /// Adds the lines with repeated ids.
     pub(crate) fn add_repeated(&mut self, repeated: &Duplicates) {
         self.count += repeated.count;
         self.named.extend(repeated.first.iter().map(|repeat| LineError {
@@ -53,21 +53,21 @@ impl Wrong {
 
     /// Those that are named, each on a line of its own.
     pub(crate) fn list(&self) -> String {
-        let mut words = String::new();
+        let mut list = String::new();
         for error in &self.named {
-            words += &format!("\n  {}", text::printable(&error.to_string()));
+            list += &format!("\n  {}", text::printable(&error.to_string()));
         }
         let more = self.count - self.named.len() as u64;
         if more > 0 {
-            words += &format!("\n  and {more} more");
+            list += &format!("\n  and {more} more");
         }
-        words
+        list
     }
 }
 
-/// Why a job cannot go on with another input. `repair`: only lines of failed items may have changed.
+/// Why a job cannot be resumed with another input. `repair`: only lines of failed items may have changed.
 pub(crate) fn conflicts(conflicts: &Conflicts, input: &str, repair: bool) -> String {
-    let mut words = if repair {
+    let mut list = if repair {
         let lines = text::counted(conflicts.count, "line");
         format!("{lines} of {input} changed that are not of failed items, so nothing was sent:")
     } else {
@@ -75,7 +75,7 @@ pub(crate) fn conflicts(conflicts: &Conflicts, input: &str, repair: bool) -> Str
         format!("{items} of this job ended and cannot be found in {input} as before, so nothing was sent:")
     };
     for Conflict { line, before } in &conflicts.first {
-        words += &match (line, before) {
+        list += &match (line, before) {
             (Some(line), Some(before)) => {
                 format!("\n  line {line}: another request has the id of the former line {before}")
             }
@@ -85,10 +85,10 @@ pub(crate) fn conflicts(conflicts: &Conflicts, input: &str, repair: bool) -> Str
     }
     let more = conflicts.count - conflicts.first.len() as u64;
     if more > 0 {
-        words += &format!("\n  and {more} more");
+        list += &format!("\n  and {more} more");
     }
     let accept = if repair { "add --accept-changed-input where they have not ended, " } else { "" };
-    words + &format!("\nput those lines back, {accept}or give the new input an output of its own")
+    list + &format!("\nput those lines back, {accept}or give the new input an output of its own")
 }
 
 #[cfg(test)]

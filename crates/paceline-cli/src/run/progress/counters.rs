@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use paceline_store::{CallTotals, JobCounts};
 
-/// Where a job stands: what the journal knew at the start of the run, and what has happened since.
+/// The counters of a job: those of the journal at the start of the run, and what has happened since.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Counters {
     /// Items of the input.

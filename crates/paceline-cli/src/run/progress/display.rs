@@ -83,12 +83,12 @@ impl Progress {
             Face::Screen(bar) => {
                 let width = terminal_size_of(std::io::stderr()).map_or(80, |(Width(width), _)| usize::from(width));
                 // Setting the message alone draws nothing, so each moment is drawn once.
-                bar.clone().with_message(Words::of(view, rate, self.pace).screen(width)).tick();
+                bar.clone().with_message(StatusText::of(view, rate, self.pace).screen(width)).tick();
             }
             Face::Lines { last } if last.is_none_or(|last| last + LINE_EVERY <= view.now) => {
-                // The first line of a job that is about to end says nothing that its summary does not.
+                // The first line of a job that is about to end is redundant beside its summary.
                 if last.is_some() {
-                    tracing::info!("{}", Words::of(view, rate, self.pace).line());
+                    tracing::info!("{}", StatusText::of(view, rate, self.pace).line());
                 }
                 *last = Some(view.now);
             }
@@ -104,7 +104,7 @@ impl Progress {
 }
 
 impl Drop for Progress {
-    /// Leaves the screen to what is said at the end, also when the run breaks off.
+    /// Leaves the screen to the summary, also when the run breaks off.
     fn drop(&mut self) {
         if let Face::Screen(bar) = &self.face {
             bar.finish_and_clear();
@@ -112,16 +112,16 @@ impl Drop for Progress {
     }
 }
 
-/// A moment in words, each list with the weightiest first.
+/// The text of one status update, each list with the most important first.
 #[derive(Debug, Default)]
-struct Words {
+struct StatusText {
     share: f64,
     course: Vec<String>,
     figures: Vec<String>,
     wait: Option<Wait>,
 }
 
-impl Words {
+impl StatusText {
     /// `rate`: items that ended in a second. `pace`: the same while some could.
     fn of(view: &View<'_>, rate: f64, pace: f64) -> Self {
         let (figures, left) = (view.figures, view.figures.pending());
@@ -154,7 +154,7 @@ impl Words {
         if view.budget.tokens.is_none() {
             details.push(format!("{} tokens", text::count(figures.tokens_in + figures.tokens_out)));
         }
-        details.extend(view.budget.words());
+        details.extend(view.budget.describe());
         let share = figures.ended() as f64 / figures.input.max(1) as f64;
         Self { share, course, figures: details, wait: Wait::of(view) }
     }
@@ -209,19 +209,19 @@ mod tests {
 
     #[test]
     fn a_screen_never_exceeds_its_width_and_keeps_what_matters() {
-        let words = Words {
+        let status = StatusText {
             share: 0.5,
             course: vec!["1,234,567/2,469,134 done".into(), "151.3/s".into(), "ETA 2h 15m".into()],
             figures: vec!["512 in flight".into(), "1,234,055 waiting".into(), "17 rate-limited".into()],
             wait: Some(Wait::bare("waiting for the server's limit of 500 requests, 0 left, 42s".into())),
         };
         for width in 0..200 {
-            let screen = words.screen(width);
+            let screen = status.screen(width);
             assert_eq!(screen.lines().count(), 3, "{width}: {screen}");
             assert!(screen.lines().all(|line| line.chars().count() <= width.max(1)), "{width}: {screen}");
         }
-        assert!(words.screen(80).starts_with("███████████████░░░░░░░░░░░░░░░ 1,234,567/2,469,134 done, 151.3/s, ETA"));
-        assert!(words.screen(39).starts_with("1,234,567/2,469,134 done, 151.3/s\n512 in flight, "));
-        assert!(words.screen(120).ends_with("500 requests, 0 left, 42s"));
+        assert!(status.screen(80).starts_with("███████████████░░░░░░░░░░░░░░░ 1,234,567/2,469,134 done, 151.3/s, ETA"));
+        assert!(status.screen(39).starts_with("1,234,567/2,469,134 done, 151.3/s\n512 in flight, "));
+        assert!(status.screen(120).ends_with("500 requests, 0 left, 42s"));
     }
 }

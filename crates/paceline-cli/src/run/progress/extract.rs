@@ -19,7 +19,7 @@ pub(crate) fn path(paths: &Paths) -> PathBuf {
 /// Writes the value at `pointer` of each result's answer, null where it has none. Readers see the old file or the new one.
 ///
 /// # Errors
-/// What the file system says.
+/// An error of the file system.
 pub(crate) fn write(paths: &Paths, pointer: &str) -> io::Result<()> {
     let path = path(paths);
     let mut fresh = path.as_os_str().to_owned();

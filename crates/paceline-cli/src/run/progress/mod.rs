@@ -1,4 +1,4 @@
-//! What a run shows of itself: to a person, to a script, and to `paceline stats`.
+//! The progress of a run: for a person, for a script, and for `paceline stats`.
 
 pub(crate) mod counters;
 pub(crate) mod display;

@@ -1,4 +1,4 @@
-//! The limits as an oracle that knows them all sees them: what a run is measured against, and foretold by.
+//! The limits for the oracle, against which a run is measured and by which it is forecast.
 
 use paceline_core::{Limits, Quota, QuotaShape};
 

@@ -60,7 +60,7 @@ pub(crate) struct Ending<'a> {
 /// Rewrites the report: readers see the old one or the new one, never a part.
 ///
 /// # Errors
-/// What the journal or the file system says; the old report stays then.
+/// An error of the journal or the file system; the old report stays then.
 pub(crate) fn write(path: &Path, journal: &Journal, input: &Input, ending: &Ending<'_>) -> Result<(), ReportError> {
     let mut fresh = path.as_os_str().to_owned();
     fresh.push(".new");
@@ -111,21 +111,21 @@ pub(crate) fn row(row: &ReportRow, input: &Input, now: Timestamp, bounded: bool)
         last_error: last.and_then(|last| last.message.clone()),
         reason: row
             .deferred
-            .map(|reason| told(reason, bounded).as_str())
+            .map(|reason| shown_reason(reason, bounded).as_str())
             .map(str::to_owned)
             .or_else(|| row.reason.clone()),
     }
 }
 
-/// The reason for waiting, as told when a run ended at a bound of its own.
-pub(crate) fn told(reason: DeferReason, bounded: bool) -> DeferReason {
+/// The reason for waiting, as shown when a run ended at a bound of its own.
+pub(crate) fn shown_reason(reason: DeferReason, bounded: bool) -> DeferReason {
     match reason {
         DeferReason::NotStarted if bounded => DeferReason::RunBound,
         other => other,
     }
 }
 
-/// The id stands in the input. If that is gone, its line number still says which item is meant.
+/// The id is in the input. If that is gone, its line number still identifies the item.
 fn custom_id(row: &ReportRow, input: &Input) -> CustomId {
     if row.is_refused() {
         return refused::custom_id(row, input);

@@ -10,32 +10,36 @@ use crate::text;
 /// Between two lines.
 const EVERY: Duration = Duration::from_secs(10);
 
-/// Calls that are sent again and were not told yet.
+/// Retried calls that were not reported yet.
 #[derive(Debug, Default)]
 pub(crate) struct Resends {
-    by_words: BTreeMap<&'static str, u64>,
-    /// What the server said to the last of them.
-    said: String,
-    told: Option<Instant>,
+    by_class: BTreeMap<&'static str, u64>,
+    /// The last of their error messages.
+    last_answer: String,
+    reported: Option<Instant>,
 }
 
 impl Resends {
-    /// A call failed and is sent again. `words`: those of its class.
-    pub(crate) fn add(&mut self, words: &'static str, said: &str) {
-        *self.by_words.entry(words).or_default() += 1;
-        self.said = text::printable(said).into_owned();
+    /// A call failed and is sent again. `class`: the description of its class.
+    pub(crate) fn add(&mut self, class: &'static str, last_answer: &str) {
+        *self.by_class.entry(class).or_default() += 1;
+        self.last_answer = text::printable(last_answer).into_owned();
     }
 
     /// The line, when it is time for one.
     pub(crate) fn line(&mut self, now: Instant) -> Option<String> {
-        if self.by_words.is_empty() || self.told.is_some_and(|told| now < told + EVERY) {
+        if self.by_class.is_empty() || self.reported.is_some_and(|reported| now < reported + EVERY) {
             return None;
         }
-        self.told = Some(now);
-        let by_words = std::mem::take(&mut self.by_words);
-        let kinds: Vec<_> = by_words.iter().map(|(words, calls)| format!("{} {words}", text::count(*calls))).collect();
-        let calls = text::counted(by_words.values().sum(), "failed call");
-        Some(format!("{calls} to be sent again: {}; last answer: {} (-v shows each)", kinds.join(", "), self.said))
+        self.reported = Some(now);
+        let by_class = std::mem::take(&mut self.by_class);
+        let kinds: Vec<_> = by_class.iter().map(|(class, calls)| format!("{} {class}", text::count(*calls))).collect();
+        let calls = text::counted(by_class.values().sum(), "failed call");
+        Some(format!(
+            "{calls} to be sent again: {}; last answer: {} (-v shows each)",
+            kinds.join(", "),
+            self.last_answer
+        ))
     }
 }
 

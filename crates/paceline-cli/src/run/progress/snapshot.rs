@@ -161,7 +161,7 @@ fn quota(quota: &QuotaSnapshot, time: &dyn Fn(Instant) -> String) -> Value {
     })
 }
 
-/// The request limits, each in the words of its window.
+/// The request limits, each with the name of its window.
 fn windows(scope: &ScopeSnapshot) -> Vec<Value> {
     let requests = || scope.quotas.iter().filter(|quota| quota.dimension == Dimension::Requests);
     let tracked = requests().map(|quota| quota.used).max();

@@ -28,13 +28,15 @@ pub(crate) struct Summary<'a> {
     pub(crate) counts: &'a JobCounts,
     /// Scopes that are held, the first to open first.
     pub(crate) held: &'a [Held],
+    /// What one scope held up that the user could divide.
+    pub(crate) held_up: Option<String>,
     /// The input has not been read to its end, so that the number of items is not known.
     pub(crate) unread: bool,
     pub(crate) figures: &'a Counters,
     /// Why the run ended early, if it did.
     pub(crate) stop: Option<&'a StopReason>,
     pub(crate) elapsed: Duration,
-    /// The limits that were told, if any were.
+    /// The limits that are known, if any.
     pub(crate) limits: &'a Limits,
     pub(crate) concurrency: u32,
     /// What has been used of the job's budget.
@@ -45,7 +47,7 @@ pub(crate) struct Summary<'a> {
 }
 
 impl Summary<'_> {
-    /// The status word and exit code.
+    /// The status and exit code.
     pub(crate) fn status(&self) -> Status {
         let counts = self.counts;
         if self.is_left() {
@@ -111,12 +113,12 @@ impl Summary<'_> {
             text::count(counts.skipped),
             text::count(deferred),
         );
-        let mut line = |words: String| writeln!(text, "  {words}").expect("a string takes everything");
+        let mut line = |content: String| writeln!(text, "  {content}").expect("a string takes everything");
         line(self.calls());
         if counts.tokens_in + counts.tokens_out > 0 {
             line(format!("{} tokens in, {} out", text::count(counts.tokens_in), text::count(counts.tokens_out)));
         }
-        let budget = self.budget.words().collect::<Vec<_>>().join(", ");
+        let budget = self.budget.describe().collect::<Vec<_>>().join(", ");
         match self.budget {
             Used { tokens: None, cost: None, .. } => {}
             Used { tokens: None, cost: Some((_, None)), .. } => line(budget),
@@ -135,6 +137,7 @@ impl Summary<'_> {
         if deferred > 0 {
             self.closed_scopes().into_iter().for_each(&mut line);
         }
+        self.held_up.iter().cloned().for_each(&mut line);
         if let Some(stop) = self.stop() {
             line(format!("stopped early: {}", text::printable(&stop.to_string())));
         }
@@ -160,7 +163,7 @@ impl Summary<'_> {
     fn calls(&self) -> String {
         let (totals, before) = (self.counts.totals, self.figures.calls_before);
         let calls = text::counted(totals.calls, "call");
-        let mut words = match totals.calls.saturating_sub(before) {
+        let mut line = match totals.calls.saturating_sub(before) {
             _ if before == 0 => calls,
             0 if !self.is_left() => format!("nothing was left to send; {calls} in the runs before"),
             0 => format!("nothing could be sent; {calls} in the runs before"),
@@ -168,9 +171,9 @@ impl Summary<'_> {
         };
         let details = text::call_details(&totals, self.view.account.totals.of(Class::QuotaExhausted));
         if !details.is_empty() {
-            words += &format!(": {details}");
+            line += &format!(": {details}");
         }
-        words + &format!("; this run took {}", text::duration(self.elapsed))
+        line + &format!("; this run took {}", text::duration(self.elapsed))
     }
 
     /// What the busiest scope that was refused believes of its limit. Without a refusal nothing was learnt about it.
@@ -187,33 +190,33 @@ impl Summary<'_> {
         let mut groups: Vec<(String, u64)> = Vec::new();
         for group in &self.counts.deferred {
             let class = group.class.map(|class| format!(" (last answer: {})", answered(class))).unwrap_or_default();
-            let reason = words(report::told(group.reason, self.stop().is_some_and(StopReason::is_bound)));
-            let told = format!("{reason}{class}");
-            match groups.iter_mut().find(|(known, _)| *known == told) {
+            let reason = reason_text(report::shown_reason(group.reason, self.stop().is_some_and(StopReason::is_bound)));
+            let label = format!("{reason}{class}");
+            match groups.iter_mut().find(|(known, _)| *known == label) {
                 Some((_, items)) => *items += group.items,
-                None => groups.push((told, group.items)),
+                None => groups.push((label, group.items)),
             }
         }
-        groups.iter().map(|(told, items)| format!("deferred: {} {told}", text::count(*items))).collect()
+        groups.iter().map(|(label, items)| format!("deferred: {} {label}", text::count(*items))).collect()
     }
 
     /// Scopes, and the account, that send nothing for now: until when, or why.
     fn closed_scopes(&self) -> Vec<String> {
         let all = std::iter::once(&self.view.account).chain(&self.view.scopes);
-        let mut words: Vec<String> = all.filter_map(closed).collect();
-        words.extend(self.held.iter().map(|held| format!("held: {}", held.words())));
-        let more = words.len().saturating_sub(SHOWN);
-        words.truncate(SHOWN);
+        let mut lines: Vec<String> = all.filter_map(closed).collect();
+        lines.extend(self.held.iter().map(|held| format!("held: {}", held.describe())));
+        let more = lines.len().saturating_sub(SHOWN);
+        lines.truncate(SHOWN);
         let last = self.held.last().map(|held| format!("; the last is held until {}", text::end(held.until)));
-        words.extend((more > 0).then(|| {
+        lines.extend((more > 0).then(|| {
             let last = last.unwrap_or_default();
             format!("and {}, see paceline stats{last}", text::counted(more as u64, "more scope"))
         }));
-        words
+        lines
     }
 
     /// How long the items that ended in this run would have taken an oracle that knows the limits; none when no limit was
-    /// told or nothing succeeded.
+    /// known or nothing succeeded.
     fn oracle(&self) -> Option<Duration> {
         let (mean_latency, median_latency) = self.figures.latency()?;
         let calls = self.figures.ended_now;
@@ -231,7 +234,7 @@ impl Summary<'_> {
     }
 }
 
-/// A scope that a person has to see to, or that this run has given up. Those that are held stand in the journal.
+/// A stopped scope that needs a person, or one that this run has given up. Held ones are in the journal.
 fn closed(scope: &ScopeSnapshot) -> Option<String> {
     let name = holds::name(&scope.name);
     match &scope.state {
@@ -239,13 +242,13 @@ fn closed(scope: &ScopeSnapshot) -> Option<String> {
             Some(format!("stopped: {name}: {}; fix this, then run the same command again", text::printable(reason)))
         }
         ScopeState::Held { cause: cause @ PauseCause::ServerFails, .. } => {
-            Some(format!("given up for this run: {name}: {}; the next run tries it again", cause.why()))
+            Some(format!("given up for this run: {name}: {}; the next run tries it again", cause.explanation()))
         }
         _ => None,
     }
 }
 
-fn words(reason: DeferReason) -> &'static str {
+fn reason_text(reason: DeferReason) -> &'static str {
     match reason {
         DeferReason::ScopeStopped => "until the account problem is fixed",
         DeferReason::ScopeHeld => "until their scope is free again",

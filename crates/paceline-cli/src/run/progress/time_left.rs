@@ -103,7 +103,7 @@ fn known(limits: &Snapshot) -> impl Iterator<Item = &QuotaSnapshot> {
     limits.account.quotas.iter().chain(of_only)
 }
 
-/// In whole seconds, rounded up; what is longer than the clock can tell is cut.
+/// In whole seconds, rounded up; a time beyond the range of the clock is cut.
 fn whole(seconds: f64) -> Duration {
     Duration::from_secs(seconds.ceil() as u64)
 }

@@ -83,7 +83,7 @@ impl Wait {
         format!("{}{}{}", self.of, self.what, self.when)
     }
 
-    /// In at most so many columns. Until when is told to the last: whose wait it is, and then for what, is cut first.
+    /// In at most so many columns. The end of the wait is kept longest: the scope, and then the reason, are cut first.
     pub(crate) fn fitting(&self, columns: usize) -> String {
         let room = columns.saturating_sub(text::width(&self.when));
         let (of, what) = (text::width(&self.of), text::width(&self.what));
@@ -101,13 +101,13 @@ impl Wait {
     }
 }
 
-/// Fewer columns say nothing beside the time.
+/// Fewer columns are useless beside the time.
 const LEAST: usize = 12;
 
 /// Clocks of the journal and of the limiter round differently.
 const A_MOMENT: Duration = Duration::from_secs(1);
 
-/// Whether that wait is a matter of what was learnt, and too short to be told by itself.
+/// Whether that wait is for the learnt pace, and too short to be shown alone.
 fn is_learnt(policy: &WaitCause, when: &str, belief: &RateEstimate) -> bool {
     match policy {
         WaitCause::Rate { .. } | WaitCause::Canary => true,
@@ -145,7 +145,7 @@ mod tests {
     use crate::run::calls::budget::Used;
     use crate::run::progress::counters::Counters;
 
-    fn told_at(pacer: &Pacer, in_flight: u64, next_due: Option<Duration>) -> Option<Wait> {
+    fn wait_at(pacer: &Pacer, in_flight: u64, next_due: Option<Duration>) -> Option<Wait> {
         let (now, figures, limits) = (Instant::ZERO, &Counters::default(), &pacer.snapshot(Instant::ZERO));
         let wall = Timestamp::from_millis(1_000);
         let next_due = next_due.map(|due| (wall + due, wall));
@@ -157,23 +157,23 @@ mod tests {
     fn what_is_believed_is_told_where_nothing_else_holds_back() {
         let mut pacer = Pacer::new(PacerConfig::default(), 1, Instant::ZERO).expect("the defaults");
         let scope = pacer.scope("a model");
-        let told = |pacer: &Pacer| told_at(pacer, 1, None).map(|wait| wait.line());
-        assert_eq!(told(&pacer), None, "before the first call nothing is believed");
+        let line = |pacer: &Pacer| wait_at(pacer, 1, None).map(|wait| wait.line());
+        assert_eq!(line(&pacer), None, "before the first call nothing is believed");
         for _ in 0..2 {
             pacer.enqueue(Instant::ZERO, Request::new(&scope, Cost::request())).expect("small enough");
         }
         let believed = pacer.snapshot(Instant::ZERO).scopes[0].estimate.as_ref().expect("it learns").to_string();
-        assert_eq!(told(&pacer).as_ref(), Some(&believed), "the second call waits for the learnt rate");
+        assert_eq!(line(&pacer).as_ref(), Some(&believed), "the second call waits for the learnt rate");
         let until = Instant::from_nanos(42_000_000_000);
         pacer.hold_for(Instant::ZERO, Some(&scope), until, PauseCause::QuotaUsedUp);
-        assert_eq!(told(&pacer).as_deref(), Some("waiting for a used-up quota, 42s"));
+        assert_eq!(line(&pacer).as_deref(), Some("waiting for a used-up quota, 42s"));
         pacer.resume(Instant::ZERO, None);
         pacer.hold_for(Instant::ZERO, None, until, PauseCause::Overloaded { asked: true });
         let asked = "waiting for the end of a pause that the overloaded server asked for, 42s";
-        assert_eq!(told(&pacer).as_deref(), Some(asked));
+        assert_eq!(line(&pacer).as_deref(), Some(asked));
         pacer.scope("another");
         pacer.resume(Instant::ZERO, None);
-        assert_eq!(told(&pacer).as_deref(), Some(&*format!("a model: {believed}")));
+        assert_eq!(line(&pacer).as_deref(), Some(&*format!("a model: {believed}")));
     }
 
     #[test]
@@ -181,8 +181,8 @@ mod tests {
         let mut pacer = Pacer::new(PacerConfig::default(), 1, Instant::ZERO).expect("the defaults");
         let scope = pacer.scope("a model");
         let seconds = Duration::from_secs;
-        let told = |pacer: &Pacer, due| told_at(pacer, 0, Some(seconds(due))).map(|wait| wait.line());
-        assert_eq!(told(&pacer, 42).as_deref(), Some("waiting for the next retry, 42s"));
+        let line = |pacer: &Pacer, due| wait_at(pacer, 0, Some(seconds(due))).map(|wait| wait.line());
+        assert_eq!(line(&pacer, 42).as_deref(), Some("waiting for the next retry, 42s"));
         pacer.hold_for(
             Instant::ZERO,
             Some(&scope),
@@ -190,11 +190,11 @@ mod tests {
             PauseCause::Overloaded { asked: true },
         );
         let asked = "waiting for the end of a pause that the overloaded server asked for, 42s";
-        assert_eq!(told(&pacer, 42).as_deref(), Some(asked));
-        assert_eq!(told(&pacer, 5).as_deref(), Some("waiting for the next retry, 5s"), "an item of another scope");
+        assert_eq!(line(&pacer, 42).as_deref(), Some(asked));
+        assert_eq!(line(&pacer, 5).as_deref(), Some("waiting for the next retry, 5s"), "an item of another scope");
         let other = pacer.scope("b");
         pacer.hold_for(Instant::ZERO, Some(&other), Instant::ZERO + seconds(50), PauseCause::QuotaUsedUp);
-        assert_eq!(told(&pacer, 42), Some(format!("2 scopes held, the first {asked}")));
+        assert_eq!(line(&pacer, 42), Some(format!("2 scopes held, the first {asked}")));
     }
 
     #[test]

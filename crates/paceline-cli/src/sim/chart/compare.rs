@@ -6,7 +6,7 @@ use paceline_sim::policy;
 use crate::sim::table::Mean;
 use crate::text;
 
-/// Who gives up more of the items than this is told apart: a job that drops work has less to do.
+/// A policy that gives up a larger share of the items is marked: a job that drops work has less to do.
 const KEEPS_ALL: f64 = 0.001;
 
 /// One point for each policy, and a panel for each number of clients.

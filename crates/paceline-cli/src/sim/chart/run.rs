@@ -1,4 +1,4 @@
-//! One run over time: what the provider took and turned away beside what it could have taken.
+//! One run over time: what the provider admitted and refused beside what it could have admitted.
 
 use paceline_chart::{Axis, Figure, Ink, Panel, Series};
 use paceline_sim::{Measures, Scenario, Span, Trace};
@@ -33,14 +33,14 @@ pub(crate) fn figure(scenario: &Scenario, measures: &Measures, trace: &Trace) ->
 
 fn figures(measures: &Measures) -> String {
     let Measures { goodput, waste, lost, undone, makespan, .. } = measures;
-    let mut words = format!("goodput {goodput:.3}, waste {waste:.4}, makespan {makespan:.2}");
+    let mut title = format!("goodput {goodput:.3}, waste {waste:.4}, makespan {makespan:.2}");
     if *lost > 0.0 {
-        words += &format!(", {:.0} % given up", lost * 100.0);
+        title += &format!(", {:.0} % given up", lost * 100.0);
     }
     if *undone > 0.0 {
-        words += &format!(", {:.0} % not done at the cut-off", undone * 100.0);
+        title += &format!(", {:.0} % not done at the cut-off", undone * 100.0);
     }
-    words
+    title
 }
 
 /// Spans put together.

@@ -1,4 +1,4 @@
-//! A file of items. It is read twice: to check all of it, and to add what it says.
+//! A file of items. It is read twice: to check all of it, and to add its items.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -11,7 +11,7 @@ use paceline_store::work::NewItem;
 use super::line;
 use crate::exit::Failure;
 
-/// Lines that are told when something is wrong with them.
+/// The most invalid lines that are listed.
 const TOLD: usize = 20;
 
 /// The longest line. A payload may have 16 MiB, and be written with blanks.
@@ -40,13 +40,14 @@ impl Items {
         let mut keys: HashMap<[u8; 16], u64> = HashMap::new();
         let (mut items, mut wrongs) = (0_u64, 0_u64);
         while let Some((number, text)) = lines.next().map_err(unreadable)? {
-            let told = text.and_then(|text| line::read(text, now)).and_then(|item| repeated(&mut keys, &item, number));
-            match told {
+            let parsed =
+                text.and_then(|text| line::read(text, now)).and_then(|item| repeated(&mut keys, &item, number));
+            match parsed {
                 Ok(()) => items += 1,
-                Err(words) => {
+                Err(message) => {
                     wrongs += 1;
                     if wrong.len() < TOLD {
-                        wrong.push(format!("\n  line {number}: {words}"));
+                        wrong.push(format!("\n  line {number}: {message}"));
                     }
                 }
             }
@@ -80,14 +81,14 @@ impl Items {
     /// # Errors
     /// The file cannot be read, or was changed since it was checked.
     pub(super) fn next_together(&mut self) -> Result<Option<Vec<NewItem>>, Failure> {
-        let broken = |words: String| {
-            Failure::interrupted(format!("the file was changed while it was added: {words}; add it again"))
+        let broken = |message: String| {
+            Failure::interrupted(format!("the file was changed while it was added: {message}; add it again"))
         };
         let (mut together, mut bytes) = (Vec::new(), 0);
         while together.len() < TOGETHER.0 && bytes < TOGETHER.1 {
             let Some((number, text)) = self.lines.next().map_err(|error| broken(error.to_string()))? else { break };
             let item = text.and_then(|text| line::read(text, self.now));
-            let item = item.map_err(|words| broken(format!("line {number}: {words}")))?;
+            let item = item.map_err(|message| broken(format!("line {number}: {message}")))?;
             bytes += item.payload.len();
             together.push(item);
         }

@@ -45,12 +45,17 @@ impl Span {
 /// The item of a line.
 ///
 /// # Errors
-/// Says what is wrong with it.
+/// What is wrong with it.
 pub(super) fn read(text: &str, now: Timestamp) -> Result<NewItem, String> {
     if !text.starts_with('{') {
         return Err("expected a JSON object".to_owned());
     }
-    let line: Line<'_> = serde_json::from_str(text).map_err(|error| words(&error))?;
+    let line: Line<'_> = serde_json::from_str(text).map_err(|error| match is_request(text) {
+        true => "a request for `paceline run`, which is the payload of an item: jq -c '{key: .custom_id, payload: .}' makes \
+                 an item of each"
+            .to_owned(),
+        false => message_of(&error),
+    })?;
     let deadline = line.deadline.map(|span| duration(&span.into_text())).transpose();
     let not_before = line.not_before.map(|span| When::parse(&span.into_text())).transpose();
     let item = NewItem {
@@ -65,13 +70,23 @@ pub(super) fn read(text: &str, now: Timestamp) -> Result<NewItem, String> {
     Ok(item)
 }
 
+/// Whether it is a line of `paceline run`, or of a hosted batch.
+fn is_request(text: &str) -> bool {
+    #[derive(Deserialize)]
+    struct Named<'a> {
+        #[serde(borrow, rename = "custom_id")]
+        _custom_id: &'a RawValue,
+    }
+    serde_json::from_str::<Named<'_>>(text).is_ok()
+}
+
 /// Each line is a text of its own, so that "line 1" would mislead.
-fn words(error: &serde_json::Error) -> String {
-    let words = error.to_string();
+fn message_of(error: &serde_json::Error) -> String {
+    let message = error.to_string();
     let place = format!(" at line {} column {}", error.line(), error.column());
-    match words.strip_suffix(&place) {
+    match message.strip_suffix(&place) {
         Some(what) => format!("{what} at column {}", error.column()),
-        None => words,
+        None => message,
     }
 }
 
@@ -109,7 +124,7 @@ mod tests {
     #[test]
     fn what_is_no_item_is_told() {
         let now = Timestamp::from_millis(0);
-        for (line, words) in [
+        for (line, message) in [
             ("{", "EOF while parsing an object at column 1"),
             (r#"["a",1,0,null,null,null]"#, "expected a JSON object"),
             (r#"{"key":"a"}"#, "missing field `payload`"),
@@ -126,12 +141,13 @@ mod tests {
             (r#"{"key":"a","payload":1,"deadline":-1}"#, "deadline: "),
             (r#"{"key":"a","payload":1,"not_before":"tomorrow"}"#, "not_before: expected an instant"),
             (r#"{"key":"a","key":"b","payload":1}"#, "duplicate field `key`"),
+            (r#"{"custom_id":"a","url":"/x","body":{}}"#, "jq -c '{key: .custom_id, payload: .}'"),
             (r#"{"key":"a","payload":1} x"#, "trailing characters"),
         ] {
-            let told = read(line, now).expect_err(line);
-            assert!(told.contains(words), "{line}: {told}");
+            let error = read(line, now).expect_err(line);
+            assert!(error.contains(message), "{line}: {error}");
         }
         let long = format!(r#"{{"key":"{}","payload":1}}"#, "x".repeat(600));
-        assert!(read(&long, now).is_err_and(|told| told.contains("too long: 600 bytes")));
+        assert!(read(&long, now).is_err_and(|error| error.contains("too long: 600 bytes")));
     }
 }

@@ -2,6 +2,7 @@
 
 mod compact;
 mod file;
+mod hosts;
 mod line;
 
 use std::collections::BTreeMap;
@@ -21,6 +22,7 @@ use crate::exit::{Failure, Status};
 use crate::{output, text};
 use compact::compact;
 use file::Items;
+use hosts::Hosts;
 
 /// `paceline tasks add`.
 #[derive(Debug, clap::Args)]
@@ -62,7 +64,7 @@ All lines are checked before the first item is added. The same file may be added
 /// Adds the items.
 ///
 /// # Errors
-/// Refuses what is no item, before anything is added; says when the store cannot take it.
+/// Refuses what is no item, before anything is added; and reports a failure of the store.
 pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Status, Failure> {
     let clock = WorkClock::system();
     if let Some(from) = &args.from {
@@ -83,7 +85,7 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
     if args.json {
         print(&tally, Some(&key), true)?;
     } else if made {
-        // No other command tells it.
+        // No other command shows it.
         output::print(|out| writeln!(out, "{key}"))?;
     } else if !everywhere.quiet {
         print(&tally, Some(&key), false)?;
@@ -123,8 +125,9 @@ const MOST_PAYLOAD: u64 = 32 << 20;
 /// Adds the items of a file, many at a time.
 async fn add_all(store: &dyn WorkStore, mut items: Items, quiet: bool) -> Result<Tally, Failure> {
     let bar = progress(items.bytes(), quiet);
-    let mut tally = Tally::default();
+    let (mut tally, mut hosts) = (Tally::default(), Hosts::default());
     while let Some(together) = items.next_together()? {
+        together.iter().for_each(|item| hosts.note(&item.payload));
         let added =
             store.insert(together).await.map_err(|error| match tally.added + tally.known.values().sum::<u64>() {
                 0 => Failure::refused(error),
@@ -137,6 +140,9 @@ async fn add_all(store: &dyn WorkStore, mut items: Items, quiet: bool) -> Result
         bar.set_position(items.position());
     }
     bar.finish_and_clear();
+    if let Some(words) = hosts.words() {
+        tracing::info!("{}", text::printable(&words));
+    }
     Ok(tally)
 }
 
@@ -148,7 +154,7 @@ fn progress(bytes: u64, quiet: bool) -> ProgressBar {
     ProgressBar::with_draw_target(Some(bytes), target).with_style(style)
 }
 
-/// What became of the items.
+/// The counts of the items.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Tally {
     added: u64,
@@ -167,23 +173,23 @@ impl Tally {
     }
 
     /// As in `3 added, 2 were there already (1 waiting, 1 succeeded)`.
-    fn words(&self) -> String {
+    fn describe(&self) -> String {
         let known: u64 = self.known.values().sum();
-        let mut words = format!("{} added", text::count(self.added));
+        let mut line = format!("{} added", text::count(self.added));
         if known > 0 {
             let states: Vec<_> =
                 self.known.iter().map(|(state, items)| format!("{} {}", text::count(*items), state.as_str())).collect();
             let were = if known == 1 { "was" } else { "were" };
-            words += &format!(", {} {were} there already ({})", text::count(known), states.join(", "));
+            line += &format!(", {} {were} there already ({})", text::count(known), states.join(", "));
         }
-        words
+        line
     }
 }
 
 fn print(tally: &Tally, key: Option<&str>, as_json: bool) -> Result<(), Failure> {
     output::print(|out| {
         if !as_json {
-            return writeln!(out, "{}", tally.words());
+            return writeln!(out, "{}", tally.describe());
         }
         let known: BTreeMap<_, _> = tally.known.iter().map(|(state, items)| (state.as_str(), items)).collect();
         writeln!(out, "{}", json!({ "added": tally.added, "known": known, "key": key }))

@@ -82,10 +82,10 @@ impl JudgeBreaker {
     /// The failures that were not logged, if there were any.
     pub(super) fn unreported(&self) -> Option<String> {
         let more = self.failures.iter().filter(|(_, times)| **times > 1);
-        let mut told: Vec<String> =
+        let mut parts: Vec<String> =
             more.map(|(cause, times)| format!("{cause} {}", text::counted(times - 1, "more time"))).collect();
-        told.extend((self.rejected > 0).then(|| format!("not asked {}", text::counted(self.rejected, "time"))));
-        (!told.is_empty()).then(|| told.join(", "))
+        parts.extend((self.rejected > 0).then(|| format!("not asked {}", text::counted(self.rejected, "time"))));
+        (!parts.is_empty()).then(|| parts.join(", "))
     }
 }
 
@@ -112,7 +112,9 @@ mod tests {
             }
         }
         assert_eq!((pauses.as_slice(), begun), (&[1, 2, 4, 8, 16, 32, 60, 60, 60][..], 1), "it is said once");
-        assert!(breaker.unreported().is_some_and(|words| words.starts_with("exit status 10 more times, not asked ")));
+        assert!(
+            breaker.unreported().is_some_and(|summary| summary.starts_with("exit status 10 more times, not asked "))
+        );
         assert!(breaker.allow(at(now)) && !breaker.allow(at(now)), "one question finds out");
         breaker.on_success();
         assert!(breaker.allow(at(now)) && breaker.allow(at(now)), "it is back");

@@ -1,6 +1,6 @@
 //! A judge that is a command: one process for each question, one JSON object each way.
 //!
-//! Whatever goes wrong with it, the rules decide, and the item loses nothing. It is said once for each cause; a judge that
+//! Whatever goes wrong with it, the rules decide, and the item loses nothing. Each cause is logged once; a judge that
 //! fails again and again is left in peace for a while.
 
 mod args;
@@ -20,8 +20,8 @@ pub(crate) use args::JudgeArgs;
 use breaker::{FailureNotice, JudgeBreaker, OPEN_FOR};
 use process::{Program, Silence};
 
-/// How long a question may take. The scheduler's own bound lies behind it, because that is told for each item: a judge that
-/// hangs is told here, once.
+/// How long a question may take. The scheduler's own bound lies behind it, because that is logged for each item: a judge that
+/// hangs is logged here, once.
 pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
 /// The judge of `--judge 'COMMAND'`.
@@ -95,10 +95,10 @@ impl Judge for CommandJudge {
 }
 
 impl Drop for CommandJudge {
-    /// What was not said each time is said at the end.
+    /// Logs at the end what was not logged each time.
     fn drop(&mut self) {
-        if let Some(words) = self.with_breaker(|breaker| breaker.unreported()) {
-            tracing::warn!(judge = self.program.name(), "the judge gave no answer again: {words}; the rules decided");
+        if let Some(summary) = self.with_breaker(|breaker| breaker.unreported()) {
+            tracing::warn!(judge = self.program.name(), "the judge gave no answer again: {summary}; the rules decided");
         }
     }
 }

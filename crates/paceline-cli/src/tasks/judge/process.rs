@@ -14,7 +14,7 @@ use crate::text;
 /// A longer answer is none: a decision is a line.
 const ANSWER_BYTES: u64 = 64 << 10;
 
-/// What is kept of the words on standard error, for the first warning.
+/// How much of standard error is kept, in bytes, for the first warning.
 const STDERR_BYTES: usize = 400;
 
 /// By this exit code a command says that it cannot at present, and may later: EX_TEMPFAIL.
@@ -48,16 +48,16 @@ pub(super) enum Silence {
     TooSlow,
     #[error("it said more than 64 KiB")]
     TooLong,
-    #[error("it is itself told to come back later{}", said(.words))]
-    ComeBackLater { words: String },
-    #[error("it ended with {status}{}", said(.words))]
-    Failed { status: ExitStatus, words: String },
-    #[error("{invalid}{}", said(.words))]
-    InvalidDecision { invalid: InvalidDecision, words: String },
+    #[error("it is itself told to come back later{}", quoted(.message))]
+    ComeBackLater { message: String },
+    #[error("it ended with {status}{}", quoted(.message))]
+    Failed { status: ExitStatus, message: String },
+    #[error("{invalid}{}", quoted(.message))]
+    InvalidDecision { invalid: InvalidDecision, message: String },
 }
 
 impl Silence {
-    /// In one or two words, the same for all of a kind.
+    /// The name of its kind, for the log.
     pub(super) const fn cause(&self) -> &'static str {
         match self {
             Self::NotBegun(_) => "not begun",
@@ -70,14 +70,14 @@ impl Silence {
     }
 }
 
-fn said(words: &str) -> String {
-    if words.is_empty() { String::new() } else { format!("; it said: {words}") }
+fn quoted(message: &str) -> String {
+    if message.is_empty() { String::new() } else { format!("; it said: {message}") }
 }
 
 impl Program {
     pub(super) fn parse(line: &str) -> Result<Self, NoProgram> {
-        let words = shlex::split(line).ok_or(NoProgram::Quotes)?;
-        let (name, arguments) = words.split_first().ok_or(NoProgram::Empty)?;
+        let command = shlex::split(line).ok_or(NoProgram::Quotes)?;
+        let (name, arguments) = command.split_first().ok_or(NoProgram::Empty)?;
         let path = which::which(name).map_err(|source| NoProgram::NotThere { name: name.clone(), source })?;
         Ok(Self { path, name: name.clone(), arguments: arguments.to_vec() })
     }
@@ -86,7 +86,7 @@ impl Program {
         &self.name
     }
 
-    /// Asks one question. Who drops the future kills the process and all that it began.
+    /// Asks one question. Dropping the future kills the process and its children.
     pub(super) async fn ask(&self, question: String) -> Result<Judgement, Silence> {
         let mut command = Command::new(&self.path);
         command.args(&self.arguments);
@@ -95,26 +95,26 @@ impl Program {
         let mut child = command.spawn().map_err(Silence::NotBegun)?;
         let group = ProcessGroup::of(&child);
         let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
-        let ((), answer, words) = tokio::try_join!(write(stdin, question), answer(stdout), words(stderr))?;
+        let ((), answer, message) = tokio::try_join!(write(stdin, question), answer(stdout), first_of_stderr(stderr))?;
         let status = child.wait().await.map_err(Silence::NotBegun)?;
         group.has_ended();
         if status.code() == Some(TRY_AGAIN) {
-            return Err(Silence::ComeBackLater { words });
+            return Err(Silence::ComeBackLater { message });
         }
         if !status.success() {
-            return Err(Silence::Failed { status, words });
+            return Err(Silence::Failed { status, message });
         }
         parse_decision(&answer).map_err(|invalid| match error_of(&answer) {
-            Some(words) => Silence::ComeBackLater { words },
-            None => Silence::InvalidDecision { invalid, words },
+            Some(message) => Silence::ComeBackLater { message },
+            None => Silence::InvalidDecision { invalid, message },
         })
     }
 }
 
-/// A judge need not read what it is asked.
+/// A judge need not read the question.
 async fn write(stdin: Option<ChildStdin>, question: String) -> Result<(), Silence> {
     if let Some(mut stdin) = stdin {
-        // Its end is closed, then: what it says without having read all counts all the same.
+        // The pipe is closed then; an answer without reading it all counts all the same.
         let _ = stdin.write_all(format!("{question}\n").as_bytes()).await;
     }
     Ok(())
@@ -131,9 +131,9 @@ async fn answer(stdout: Option<impl AsyncRead + Unpin>) -> Result<String, Silenc
     Ok(String::from_utf8_lossy(&answer).into_owned())
 }
 
-/// The first words on standard error; the rest is read away, so that the process does not wait for a reader.
-async fn words(stderr: Option<impl AsyncRead + Unpin>) -> Result<String, Silence> {
-    let mut words = Vec::new();
+/// The beginning of standard error; the rest is read and dropped, so that the process does not block.
+async fn first_of_stderr(stderr: Option<impl AsyncRead + Unpin>) -> Result<String, Silence> {
+    let mut message = Vec::new();
     if let Some(mut stderr) = stderr {
         let mut buffer = [0; 4 << 10];
         loop {
@@ -141,17 +141,17 @@ async fn words(stderr: Option<impl AsyncRead + Unpin>) -> Result<String, Silence
             if read == 0 {
                 break;
             }
-            let room = STDERR_BYTES - words.len();
-            words.extend_from_slice(&buffer[..read.min(room)]);
+            let room = STDERR_BYTES - message.len();
+            message.extend_from_slice(&buffer[..read.min(room)]);
         }
     }
-    Ok(String::from_utf8_lossy(&words).trim().to_owned())
+    Ok(String::from_utf8_lossy(&message).trim().to_owned())
 }
 
-/// The words of an answer like `{"error": ...}`: the judge asked a server that refused.
+/// The message of an answer like `{"error": ...}`: the judge asked a server that refused.
 fn error_of(answer: &str) -> Option<String> {
     let answer: Value = serde_json::from_str(answer).ok()?;
     let error = answer.get("error").filter(|error| !error.is_null())?;
-    let words = error.get("message").and_then(Value::as_str).or(error.as_str());
-    Some(text::cut(&words.map_or_else(|| error.to_string(), str::to_owned), STDERR_BYTES))
+    let message = error.get("message").and_then(Value::as_str).or(error.as_str());
+    Some(text::cut(&message.map_or_else(|| error.to_string(), str::to_owned), STDERR_BYTES))
 }

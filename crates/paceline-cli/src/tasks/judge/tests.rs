@@ -79,7 +79,7 @@ async fn the_example_decides_by_what_the_error_is_and_not_by_what_it_quotes() {
     let judge = judge.expect("it may be executed");
     let transient = Failure::new(Class::Transient, r#"{"status":404}"#);
     let nothing_said = Some(Judgement::Retry { delay: None, reason: None });
-    let reason = |words: &str| Some(words.to_owned());
+    let reason = |text: &str| Some(text.to_owned());
     for (failure, expected) in [
         (transient.clone(), nothing_said),
         (transient.with_status(404), Some(Judgement::Skip { reason: reason("it is gone") })),
@@ -146,13 +146,13 @@ async fn who_is_given_up_is_killed_with_all_that_it_began() {
     let made = std::process::Command::new("mkfifo").arg(&pipe).status().expect("there is mkfifo");
     assert!(made.success());
     let judge = shell(&format!("(echo begun; exec sleep 600) > '{}' & wait", pipe.display()));
-    let (tell, begun) = tokio::sync::oneshot::channel();
+    let (notify, begun) = tokio::sync::oneshot::channel();
     // The reader of a pipe sees its end once every process that could write has ended.
     let reader = std::thread::spawn(move || {
         let mut pipe = std::fs::File::open(pipe).expect("there");
         let mut word = [0; 6];
         pipe.read_exact(&mut word).expect("a word");
-        tell.send(word).expect("the test listens");
+        notify.send(word).expect("the test listens");
         pipe.read_to_end(&mut Vec::new()).expect("readable")
     });
     tokio::select! {
@@ -171,8 +171,8 @@ async fn a_judge_that_hangs_is_told_by_itself_and_not_by_the_scheduler_for_each_
     let judge_timeout = ANSWER_WITHIN + Duration::from_secs(1);
     let policy = SchedulerConfig { max_retries: 0, judge_timeout, ..SchedulerConfig::default() };
     let judge = Arc::new(shell("exec sleep 600"));
-    let told = Arc::new(AtomicU64::new(0));
-    let heard = told.clone();
+    let count = Arc::new(AtomicU64::new(0));
+    let heard = count.clone();
     let observer = Arc::new(move |note: &SchedulerEvent<'_>| {
         heard.fetch_add(u64::from(matches!(note, SchedulerEvent::JudgeTimedOut(_))), Ordering::Relaxed);
     });
@@ -181,7 +181,7 @@ async fn a_judge_that_hangs_is_told_by_itself_and_not_by_the_scheduler_for_each_
     let run = scheduler.run(|_| async { Err(Failure::new(Class::Transient, "down")) });
     let summary = run.await.expect("a memory");
     assert_eq!((summary.counts.of(State::Failed), causes(&judge)), (2, vec![("too slow", 2)]));
-    assert_eq!(told.load(Ordering::Relaxed), 0);
+    assert_eq!(count.load(Ordering::Relaxed), 0);
 }
 
 #[tokio::test]
@@ -209,7 +209,7 @@ async fn a_judge_that_fails_in_a_row_is_not_begun_for_each_failure() {
 
 #[test]
 fn a_line_that_names_no_program_is_refused() {
-    for (line, words) in [
+    for (line, text) in [
         ("", "names no command"),
         ("  ", "names no command"),
         ("decide 'it", "quotes are not closed"),
@@ -218,6 +218,6 @@ fn a_line_that_names_no_program_is_refused() {
         ("/dev/null", "cannot begin \"/dev/null\""),
     ] {
         let refused = CommandJudge::parse(line).expect_err(line).to_string();
-        assert!(refused.contains(words), "{refused}");
+        assert!(refused.contains(text), "{refused}");
     }
 }

@@ -12,7 +12,7 @@ use super::store_summary::StoreSummary;
 use crate::exit::Failure;
 use crate::tasks::groups::Groups;
 use crate::tasks::pages::Pages;
-use crate::tasks::row::{HEAD, MARKDOWN_HEAD, Row, escaped};
+use crate::tasks::row::{HEAD, MARKDOWN_HEAD, Row};
 use crate::text;
 
 /// Rows that people are shown.
@@ -93,21 +93,21 @@ impl Document {
     }
 
     fn text(&self) -> String {
-        let mut told = self.standing.headline() + "\n";
-        for line in [self.calls.words()].into_iter().chain(self.standing.lines()) {
-            text::wrapped(&mut told, "  ", &line);
+        let mut text = self.standing.headline() + "\n";
+        for line in [self.calls.describe()].into_iter().chain(self.standing.lines()) {
+            text::wrapped(&mut text, "  ", &line);
         }
         if self.rows.count == 0 {
-            return told;
+            return text;
         }
-        writeln!(told, "\n{HEAD}").expect("a string takes everything");
+        writeln!(text, "\n{HEAD}").expect("a string takes everything");
         let shown: Vec<&String> = self.rows.failed.iter().chain(&self.rows.retried).take(SHOWN).collect();
-        shown.iter().for_each(|row| told += &format!("{row}\n"));
+        shown.iter().for_each(|row| text += &format!("{row}\n"));
         let more = self.rows.count - shown.len() as u64;
         if more > 0 {
-            told += &format!("... and {}; --json has all of them\n", text::counted(more, "more row"));
+            text += &format!("... and {}; --json has all of them\n", text::counted(more, "more row"));
         }
-        told
+        text
     }
 
     fn write_json(&mut self, out: &mut dyn Write) -> io::Result<()> {
@@ -124,9 +124,9 @@ impl Document {
     fn write_markdown(&mut self, out: &mut dyn Write) -> io::Result<()> {
         let standing = &self.standing;
         writeln!(out, "# Report\n\n{}\n", standing.headline())?;
-        writeln!(out, "- {}", self.calls.words())?;
+        writeln!(out, "- {}", self.calls.describe())?;
         for line in standing.lines() {
-            writeln!(out, "- {}", escaped(&line))?;
+            writeln!(out, "- {}", text::markdown(&line))?;
         }
         if self.rows.count > 0 {
             writeln!(out, "\n{MARKDOWN_HEAD}")?;
@@ -137,7 +137,7 @@ impl Document {
 }
 
 impl Calls {
-    fn words(self) -> String {
+    fn describe(self) -> String {
         let calls = text::counted(self.all, "call");
         match self.resends {
             0 => calls,

@@ -1,4 +1,4 @@
-//! `paceline tasks report`: what became of the items of a store, in words, as JSON or as Markdown.
+//! `paceline tasks report`: the outcomes of a store's items, as text, JSON or Markdown.
 
 mod document;
 pub(crate) mod store_summary;
@@ -39,10 +39,10 @@ pub(crate) enum Form {
     Markdown,
 }
 
-/// Prints the report. Its exit code says that it could be printed, whatever became of the items.
+/// Prints the report. Its exit code is about the printing, whatever the outcomes of the items are.
 ///
 /// # Errors
-/// Refuses what is no store; says when it cannot be read, or its figures do not add up.
+/// Refuses what is no store; and reports one that cannot be read, or its figures do not add up.
 pub(crate) async fn command(args: Args) -> Result<Status, Failure> {
     let clock = WorkClock::system();
     args.store.refuse_as_output("-o", args.output.as_deref())?;

@@ -11,7 +11,7 @@ use crate::tasks::groups::{Groups, Waits};
 use crate::tasks::pages::Pages;
 use crate::text;
 
-/// Different reasons that are told apart; a judge may give each item one of its own.
+/// The most different reasons that are listed; a judge may give each item one of its own.
 const REASONS: usize = 100;
 
 /// Of these, those that are shown to people.
@@ -30,10 +30,10 @@ pub(crate) struct StoreSummary {
 }
 
 impl StoreSummary {
-    /// Of the items of a store. Those that succeeded are not looked at one by one.
+    /// Of the items of a store. Those that succeeded are not read one by one.
     ///
     /// # Errors
-    /// What the store says.
+    /// An error of the store.
     pub(crate) async fn of(store: &dyn WorkStore, clock: &WorkClock) -> Result<Self, WorkError> {
         let mut standing = Self::new(Groups::of(store, clock).await?);
         let others: Vec<State> = State::ALL.into_iter().filter(|state| *state != State::Succeeded).collect();
@@ -127,17 +127,17 @@ impl StoreSummary {
         let mut reasons: Vec<(&str, u64)> = self.reasons_of(end).filter(|(reason, _)| *reason != end).collect();
         reasons.sort_by_key(|(_, items)| std::cmp::Reverse(*items));
         let beyond: u64 = reasons.iter().skip(SHOWN).map(|(_, items)| items).sum();
-        let words = |reason: &str| match end {
+        let label = |reason: &str| match end {
             "deferred" => Waits::words_for(reason),
             _ => text::cut(&text::printable(reason), text::WIDTH / 2),
         };
-        let mut told: Vec<String> = reasons
+        let mut parts: Vec<String> = reasons
             .iter()
             .take(SHOWN)
-            .map(|(reason, items)| format!("{} {}", text::count(*items), words(reason)))
+            .map(|(reason, items)| format!("{} {}", text::count(*items), label(reason)))
             .collect();
-        told.extend((beyond > 0).then(|| format!("{} for other reasons", text::count(beyond))));
-        (!told.is_empty()).then(|| format!("{end}: {}", told.join(", ")))
+        parts.extend((beyond > 0).then(|| format!("{} for other reasons", text::count(beyond))));
+        (!parts.is_empty()).then(|| format!("{end}: {}", parts.join(", ")))
     }
 
     fn reasons_of(&self, end: &str) -> impl Iterator<Item = (&str, u64)> {
@@ -172,7 +172,7 @@ impl StoreSummary {
     }
 }
 
-/// The ends that have reasons, in the order in which they are told.
+/// The ends that have reasons, in the order of the report.
 const ENDS: [&str; 4] = ["failed", "skipped", "cancelled", "deferred"];
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use paceline_store::LineFile;
+use paceline_store::{DiskSpace, LineFile};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::exit::Failure;
@@ -24,11 +24,12 @@ struct Line {
 }
 
 impl Answers {
-    /// Opens the file, or makes it. A last line that an interruption cut off is removed: its item is not done.
+    /// Opens the file, or makes it. A last line that an interruption cut off is removed: its item is not done. Lines wait for
+    /// room on the disk.
     ///
     /// # Errors
     /// Refuses what is no file, cannot be written, or is written by another process.
-    pub(super) fn open(path: &Path) -> Result<Self, Failure> {
+    pub(super) fn open(path: &Path, disk_space: DiskSpace) -> Result<Self, Failure> {
         let refused = |error: &dyn Display| Failure::refused(format!("cannot append to {}: {error}", path.display()));
         if path.metadata().is_ok_and(|about| !about.is_file()) {
             return Err(refused(&"it is no file"));
@@ -42,7 +43,7 @@ impl Answers {
         let (lines, asked) = mpsc::unbounded_channel();
         std::thread::Builder::new()
             .name("answers".to_owned())
-            .spawn(|| write(file, asked))
+            .spawn(move || write(file, &disk_space, asked))
             .map_err(|error| refused(&error))?;
         Ok(Self { path: path.to_owned(), lines, broken: OnceLock::new() })
     }
@@ -50,19 +51,19 @@ impl Answers {
     /// Appends a line, and comes back when it is on the disk.
     ///
     /// # Errors
-    /// In words, when it is not.
+    /// A message, when it is not.
     pub(super) async fn append(&self, bytes: Vec<u8>) -> Result<(), String> {
-        let (kept, told) = oneshot::channel();
+        let (kept, reply) = oneshot::channel();
         let gone = || "the thread that writes it has ended".to_owned();
         let asked = self.lines.send(Line { bytes, kept }).map_err(|_| gone());
         let written = match asked {
-            Ok(()) => told.await.unwrap_or_else(|_| Err(gone())),
-            Err(words) => Err(words),
+            Ok(()) => reply.await.unwrap_or_else(|_| Err(gone())),
+            Err(message) => Err(message),
         };
-        written.map_err(|words| {
-            let words = format!("cannot append an answer to {}: {words}", self.path.display());
-            self.broken.get_or_init(|| words.clone());
-            words
+        written.map_err(|message| {
+            let message = format!("cannot append an answer to {}: {message}", self.path.display());
+            self.broken.get_or_init(|| message.clone());
+            message
         })
     }
 
@@ -72,20 +73,25 @@ impl Answers {
     }
 }
 
-fn write(mut file: LineFile, mut asked: mpsc::UnboundedReceiver<Line>) {
+fn write(mut file: LineFile, disk_space: &DiskSpace, mut asked: mpsc::UnboundedReceiver<Line>) {
     while let Some(first) = asked.blocking_recv() {
         let mut lines = vec![first];
         lines.extend(std::iter::from_fn(|| asked.try_recv().ok()));
+        let fitting = disk_space.wait_for_space(lines.iter().map(|line| line.bytes.len()));
+        for line in lines.drain(fitting..) {
+            let disk_full = disk_space.disk_full().map_or_else(String::new, |disk_full| disk_full.to_string());
+            // The caller may have been cancelled meanwhile.
+            let _ = line.kept.send(Err(disk_full));
+        }
         let bytes: Vec<u8> = lines.iter().flat_map(|line| &line.bytes).copied().collect();
         let written = file.append(&bytes);
         for line in lines {
-            // The call that asked may have been given up meanwhile.
-            let _ = line.kept.send(written.as_ref().map(|_| ()).map_err(why));
+            let _ = line.kept.send(written.as_ref().copied().map_err(why));
         }
     }
 }
 
-/// What the system said: which file it is about stands before it.
+/// The system's error, without the file, which the caller adds.
 fn why(error: &paceline_store::JournalError) -> String {
     match error {
         paceline_store::JournalError::Io { source, .. } => source.to_string(),
@@ -112,12 +118,14 @@ mod tests {
         for (number, (before, after)) in cases.into_iter().enumerate() {
             let path = folder.path().join(number.to_string());
             std::fs::write(&path, before).unwrap();
-            let answers = Answers::open(&path).unwrap();
+            let answers = Answers::open(&path, DiskSpace::of([&*path])).unwrap();
             answers.append(b"new\n".to_vec()).await.unwrap();
             assert_eq!(std::fs::read_to_string(&path).unwrap(), after);
-            assert!(Answers::open(&path).is_err(), "one process appends");
+            assert!(Answers::open(&path, DiskSpace::of([&*path])).is_err(), "one process appends");
         }
-        assert!(Answers::open(folder.path()).is_err() && (!cfg!(unix) || Answers::open("/dev/null".as_ref()).is_err()));
+        for path in [folder.path(), Path::new("/dev/null")] {
+            assert!(Answers::open(path, DiskSpace::of([path])).is_err() || (cfg!(not(unix)) && path.is_file()));
+        }
     }
 
     #[tokio::test]
@@ -127,10 +135,10 @@ mod tests {
         }
         let file = LineFile::open(Path::new("/dev/full")).unwrap();
         let (lines, asked) = mpsc::unbounded_channel();
-        std::thread::spawn(|| write(file, asked));
+        std::thread::spawn(|| write(file, &DiskSpace::of([]), asked));
         let answers = Answers { path: "full".into(), lines, broken: OnceLock::new() };
-        let words = answers.append(b"line\n".to_vec()).await.unwrap_err();
-        assert!(words.starts_with("cannot append an answer to full: "), "{words}");
-        assert_eq!(answers.broken(), Some(words));
+        let message = answers.append(b"line\n".to_vec()).await.unwrap_err();
+        assert!(message.starts_with("cannot append an answer to full: "), "{message}");
+        assert_eq!(answers.broken(), Some(message));
     }
 }

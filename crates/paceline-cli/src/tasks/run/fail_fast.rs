@@ -28,16 +28,16 @@ struct Watch {
 pub(super) struct SameFailure {
     items: usize,
     command: bool,
-    words: String,
+    message: String,
 }
 
 impl fmt::Display for SameFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { items, command, words } = self;
+        let Self { items, command, message } = self;
         let what = if *command { "the command" } else { "the requests" };
         write!(
             f,
-            "the first {items} items all failed alike: {words}; put {what} right, or go on regardless with \
+            "the first {items} items all failed alike: {message}; put {what} right, or go on regardless with \
              --stop-after-same 0"
         )
     }
@@ -53,7 +53,7 @@ impl FailFast {
         Self(Arc::new(Mutex::new(watch)))
     }
 
-    /// A command only failed: that alone does not tell a bad moment from a bad command.
+    /// A command only failed: that alone does not distinguish a bad moment from a bad command.
     pub(super) fn only_failed(&self, item: &WorkItem) {
         let mut watch = self.watch();
         if watch.watching {
@@ -72,17 +72,17 @@ impl FailFast {
             SchedulerEvent::Decided { item, decided, .. } if watch.counts(item, decided) => {
                 return watch.failed(item, &decided.failure);
             }
-            // It ended otherwise; what is only tried again says nothing yet.
+            // It ended otherwise; a retry decides nothing yet.
             SchedulerEvent::Decided { decided, .. } if matches!(decided.action, "fail" | "skip") => watch.disarm(),
             _ => {}
         }
         None
     }
 
-    /// Lets the items wait again whose failures were the reason to stop, as if they had not been tried.
+    /// Requeues the items whose failures were the reason to stop, as if they had not been tried.
     ///
     /// # Errors
-    /// What the store says.
+    /// An error of the store.
     pub(super) async fn put_back(&self, store: &dyn WorkStore) -> Result<Option<SameFailure>, WorkError> {
         let (stopped, keys) = {
             let mut watch = self.watch();
@@ -118,8 +118,8 @@ impl Watch {
         if self.stopped.is_some() || self.keys.len() < self.limit {
             return None;
         }
-        let (items, command, words) = (self.limit, self.command, failure.message.clone());
-        self.stopped = Some(SameFailure { items, command, words });
+        let (items, command, message) = (self.limit, self.command, failure.message.clone());
+        self.stopped = Some(SameFailure { items, command, message });
         self.stopped.clone()
     }
 

@@ -29,7 +29,7 @@ impl PersistentLimiter {
     /// Restores the state that earlier runs of the account saved.
     ///
     /// # Errors
-    /// What the store says.
+    /// An error of the store.
     pub(super) async fn restore(
         store: Arc<dyn WorkStore>,
         limiter: Limiter,

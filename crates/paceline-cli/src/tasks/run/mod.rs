@@ -2,6 +2,7 @@
 
 mod answers;
 mod cancellable_judge;
+mod disk;
 mod fail_fast;
 mod limiter_state;
 mod permits;
@@ -21,11 +22,13 @@ use http::HeaderMap;
 use paceline_core::{Class, Cost, Outcome};
 use paceline_store::ScopeStatus;
 use paceline_store::work::{
-    self, Scheduler, SchedulerConfig, SchedulerEvent, StartDecision, State, Task, WorkClock, WorkError, WorkStore,
+    self, Scheduler, SchedulerConfig, SchedulerEvent, StartDecision, StartDelay, State, Task, WorkClock, WorkError,
+    WorkStore,
 };
 
 use self::answers::Answers;
 use self::cancellable_judge::CancellableJudge;
+use self::disk::Disk;
 use self::fail_fast::FailFast;
 use self::limiter_state::PersistentLimiter;
 use self::permits::Permits;
@@ -46,7 +49,7 @@ use crate::upstream;
 /// Works until everything has ended, or the run has to end; again and again where that is asked for.
 ///
 /// # Errors
-/// Refuses bad usage, and a store that another process works on, before anything begins; says what broke under way.
+/// Refuses bad usage, and a store that another process works on, before anything begins; and reports a failure during the run.
 pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Status, Failure> {
     let clock = WorkClock::system();
     let policy = args.policy()?;
@@ -60,8 +63,10 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
     args.store.refuse_as_output("-o", args.output.as_deref())?;
     args.store.refuse_as_output("--summary", args.summary.as_deref())?;
     let store = args.store.open(&clock).await?;
+    let disk = Disk::of(args.store.file().into_iter().chain(args.output.as_deref()), args.longest_outage());
+    disk.space().check().map_err(Failure::refused)?;
     let work = if args.http {
-        let answers = args.output.as_deref().map(Answers::open).transpose()?;
+        let answers = args.output.as_deref().map(|path| Answers::open(path, disk.space().clone())).transpose()?;
         let (endpoint, longest_outage) = (args.endpoint.clone(), args.longest_outage());
         Work::Requests(Arc::new(Requests::to(upstream, endpoint, args.timeout, longest_outage, answers).await?))
     } else {
@@ -83,8 +88,18 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
     if let Some(judge) = judge {
         scheduler = scheduler.with_judge(Arc::new(CancellableJudge::new(judge, signals.clone())));
     }
-    let runs =
-        Runs { args: &args, quiet: everywhere.quiet, store, policy, scheduler, permits, limiter_state, work, clock };
+    let runs = Runs {
+        args: &args,
+        quiet: everywhere.quiet,
+        store,
+        policy,
+        scheduler,
+        permits,
+        limiter_state,
+        disk,
+        work,
+        clock,
+    };
     match args.every {
         None => runs.once(&signals, &mut shared).await,
         Some(every) => runs.every(every, &signals, &mut shared).await,
@@ -100,6 +115,7 @@ struct Runs<'a> {
     scheduler: Scheduler,
     permits: Permits,
     limiter_state: PersistentLimiter,
+    disk: Disk,
     work: Work,
     clock: WorkClock,
 }
@@ -172,29 +188,43 @@ impl Runs<'_> {
             ended = scheduler.run_paced(|task| self.start(task, &shutdown, &fail_fast), shutdown.draining()) => ended,
             () = self.limiter_state.save_regularly() => unreachable!("it goes on for as long as it is asked"),
             () = shared.keep() => unreachable!("it goes on for as long as it is asked"),
+            () = self.disk.watch(&shutdown, &self.clock) => unreachable!("it goes on for as long as it is asked"),
         };
         shared.end();
         self.limiter_state.save().await;
         drop((drawing, kept));
         let summary = ended.map_err(|error| broken(error, progress.has_begun()))?;
         if let Work::Requests(requests) = &self.work
-            && let Some(words) = requests.broken()
+            && let Some(message) = requests.broken()
         {
-            return Err(Failure::interrupted(words).resumable());
+            return Err(Failure::interrupted(message).resumable());
         }
         let same = fail_fast.put_back(&*self.store).await.map_err(|error| broken(error, true))?;
         let elapsed = self.clock.now().saturating_since(began);
         let standing = StoreSummary::of(&*self.store, &self.clock).await.map_err(Failure::interrupted)?;
-        Ran { summary, same, standing, elapsed }.tell(self.args, self.quiet)
+        Ran { summary, same, standing, elapsed }.print(self.args, self.quiet)
     }
 }
 
-/// What becomes of a try.
+/// The outcome of a try.
 type Trying = Pin<Box<dyn Future<Output = Result<(), work::Failure>> + Send>>;
 
 impl Runs<'_> {
-    /// Every start takes a permit, and every end is told to the limiter, so that one throttle slows its whole scope.
+    /// Every start takes a permit, and every outcome is reported to the limiter, so that one throttle slows its whole scope.
     fn start(&self, task: Task, shutdown: &Shutdown, fail_fast: &FailFast) -> StartDecision<Trying> {
+        let Some(room) = self.disk.space().room_for_answer() else {
+            return StartDecision::Later(StartDelay { after: None, why: "the disk is full".into(), for_all: true });
+        };
+        match self.begin(task, shutdown, fail_fast) {
+            StartDecision::Now(work) => StartDecision::Now(Box::pin(async move {
+                let _room = room;
+                work.await
+            })),
+            other => other,
+        }
+    }
+
+    fn begin(&self, task: Task, shutdown: &Shutdown, fail_fast: &FailFast) -> StartDecision<Trying> {
         match &self.work {
             Work::Command(program) => {
                 let scope = self.permits.scope(task.group());

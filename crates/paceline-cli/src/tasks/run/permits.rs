@@ -56,7 +56,7 @@ impl Permits {
     /// A permit for an item, or what it waits for.
     pub(super) fn take<F>(&self, task: &Task, scope: ScopeId, cost: Cost) -> Result<Permit, StartDecision<F>> {
         let item = task.item();
-        // The bounds on its tries are those of the store, so the pacer is told of none.
+        // The bounds on its tries are those of the store, so the pacer gets none.
         let request = Request { item: Some(item.id), priority: item.priority.into(), ..Request::new(scope, cost) };
         let taken = match self.limiter.try_acquire(request.clone()) {
             // A stop may be of the account, and all that is held of it then.

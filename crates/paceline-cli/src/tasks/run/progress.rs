@@ -126,16 +126,16 @@ impl Progress {
         match (decided.action, wait) {
             ("retry" | "defer", Some(wait)) => {
                 figures.retries += 1;
-                let words = self.attempt(item, class);
+                let line = self.attempt(item, class);
                 let not_before = (self.0.clock.wall() + wait).to_string();
-                let (words, wait) = (format!("{} {words}", class.words()), text::duration(wait));
+                let (line, wait) = (format!("{} {line}", class.description()), text::duration(wait));
                 tracing::warn!(
                     item = item.key,
                     class = class.as_str(),
                     code,
                     cause,
                     not_before,
-                    "{words}, backing off for {wait}"
+                    "{line}, backing off for {wait}"
                 );
             }
             ("fail", _) => {
@@ -153,7 +153,7 @@ impl Progress {
                 let reason = decided.reason.as_deref().unwrap_or(class.as_str());
                 tracing::warn!(item = item.key, class = class.as_str(), code, cause, "left to the next run: {reason}");
             }
-            // What stops a group is told with the group.
+            // The reason of a stop is shown with its group.
             _ => {}
         }
     }
@@ -181,17 +181,17 @@ impl Progress {
         let (progress, screen) = (self.clone(), bar.clone());
         let task = tokio::spawn(async move {
             let mut moments = tokio::time::interval(if screen.is_some() { DRAW_EVERY } else { LINE_EVERY });
-            // The first is at once, and says nothing that the end of a short run does not.
+            // The first is at once, and redundant in a short run.
             moments.tick().await;
             loop {
                 moments.tick().await;
-                let words = progress.line();
+                let line = progress.line();
                 match &screen {
                     Some(bar) => {
                         let width = terminal_size_of(std::io::stderr()).map_or(80, |(Width(width), _)| width);
-                        bar.clone().with_message(text::cut(&words, width.into())).tick();
+                        bar.clone().with_message(text::cut(&line, width.into())).tick();
                     }
-                    None => tracing::info!("{words}"),
+                    None => tracing::info!("{line}"),
                 }
             }
         });
@@ -201,19 +201,18 @@ impl Progress {
     fn line(&self) -> String {
         let (figures, now) = (self.figures(), self.0.clock.now());
         let in_flight = self.in_flight(&figures);
-        let mut words =
-            format!("{}/{} done", text::count(figures.ended), text::count(figures.items.max(figures.ended)));
+        let mut line = format!("{}/{} done", text::count(figures.ended), text::count(figures.items.max(figures.ended)));
         for (number, what) in [(in_flight, "in flight"), (figures.retries, "retried"), (figures.failed, "failed")] {
             if number > 0 {
-                words += &format!(", {} {what}", text::count(number));
+                line += &format!(", {} {what}", text::count(number));
             }
         }
         let left = figures.waits.as_ref().map(|(until, why)| (until.saturating_since(now), why));
         match left {
-            _ if figures.ending => words + "; ending",
-            Some((wait, Some(why))) => words + "; waiting for " + &text::printable(why) + &countdown(wait),
-            Some((wait, None)) if !wait.is_zero() && in_flight == 0 => words + "; the next is due in " + &whole(wait),
-            _ => words,
+            _ if figures.ending => line + "; ending",
+            Some((wait, Some(why))) => line + "; waiting for " + &text::printable(why) + &countdown(wait),
+            Some((wait, None)) if !wait.is_zero() && in_flight == 0 => line + "; the next is due in " + &whole(wait),
+            _ => line,
         }
     }
 
@@ -237,7 +236,7 @@ fn whole(wait: Duration) -> String {
     text::duration(Duration::from_secs(wait.as_secs() + 1))
 }
 
-/// Draws for as long as it lives, and leaves the screen to what is said at the end.
+/// Draws for as long as it lives, and leaves the screen to the summary.
 #[derive(Debug)]
 pub(super) struct Drawing {
     task: JoinHandle<()>,

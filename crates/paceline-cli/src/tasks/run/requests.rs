@@ -4,13 +4,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderValue, Response};
+use http::HeaderValue;
 use paceline::{Clock, Permit};
 use paceline_config::{CallNames, Upstream};
 use paceline_core::{Class, Cost, UnknownOutcome};
 use paceline_http::{Call, Exchange, NoAnswer, Sender};
-use paceline_store::End;
 use paceline_store::work::{DEFAULT_GROUP, Failure, StartDecision, Task};
+use paceline_store::{End, ResultBody};
 
 use super::Trying;
 use super::answers::Answers;
@@ -23,6 +23,7 @@ use crate::run;
 use crate::run::calls::entry;
 use crate::run::calls::fail_fast::Reachability;
 use crate::run::calls::stop::StopReason;
+use crate::run::lines::address::Addresses;
 use crate::run::lines::format::Format;
 use crate::run::lines::line::Echo;
 use crate::text;
@@ -31,7 +32,8 @@ use crate::upstream;
 /// Sends items to one upstream.
 pub(super) struct Requests {
     upstream: Upstream,
-    base_url: String,
+    /// Where payloads may lead.
+    addresses: Addresses,
     /// The account that pays; of the mock, which begins anew each time, nothing is kept.
     account: Option<Account>,
     /// Where bare bodies go.
@@ -74,14 +76,15 @@ impl Requests {
         let mock = mock::start_for(&mut upstream, None).await?;
         let base_url = upstream.base_url.clone().unwrap_or_default();
         let account = mock.is_none().then(|| Account::new(&base_url, &headers));
+        let addresses = Addresses::of(&upstream);
         if endpoint.is_some() {
-            Format::of_one(b"{}", "", endpoint.as_deref(), upstream.provider, &base_url)
+            Format::of_one(b"{}", "", endpoint.as_deref(), upstream.provider, &addresses)
                 .map_err(exit::Failure::refused)?;
         }
         let sender = upstream::sender(&upstream, headers, timeout)?;
         Ok(Self {
             upstream,
-            base_url,
+            addresses,
             account,
             endpoint,
             sender,
@@ -112,8 +115,8 @@ impl Requests {
         let unknown = self.sender.unknown_outcome(&ready.call);
         if task.item().crashes > 0 && unknown != UnknownOutcome::Resend {
             let code = Some("killed".to_owned());
-            let words = "a worker was lost while it had this item, whose call may have been done";
-            return StartDecision::Never(Failure { code, unknown, ..Failure::new(Class::Transient, words) });
+            let message = "a worker was lost while it had this item, whose call may have been done";
+            return StartDecision::Never(Failure { code, unknown, ..Failure::new(Class::Transient, message) });
         }
         let permit = match permits.take(&task, permits.scope(&ready.scope), ready.cost.clone()) {
             Ok(permit) => permit,
@@ -129,12 +132,14 @@ impl Requests {
     }
 
     fn prepare(&self, task: &Task) -> Result<Ready, Failure> {
-        let invalid =
-            |code: &str, words: String| Failure { code: Some(code.to_owned()), ..Failure::new(Class::Invalid, words) };
+        let invalid = |code: &str, message: String| Failure {
+            code: Some(code.to_owned()),
+            ..Failure::new(Class::Invalid, message)
+        };
         let payload = task.payload().as_bytes();
         let format =
-            Format::of_one(payload, task.key(), self.endpoint.as_deref(), self.upstream.provider, &self.base_url)
-                .map_err(|words| invalid("format_mismatch", words))?;
+            Format::of_one(payload, task.key(), self.endpoint.as_deref(), self.upstream.provider, &self.addresses)
+                .map_err(|message| invalid("format_mismatch", message))?;
         let line = format.read(payload, 1).map_err(|error| invalid(error.code, error.reason()))?;
         let group = Some(&*task.item().group).filter(|group| *group != DEFAULT_GROUP);
         let scope = self.upstream.scope_name(&CallNames { group, ..line.names() });
@@ -158,7 +163,11 @@ impl Requests {
         let exchange = self.sender.send(permit, &call, shutdown.aborting()).await;
         self.watch(&exchange, shutdown);
         match &exchange.answer {
-            Ok(answer) if exchange.reading.class == Class::Success => self.keep(task, &echo, answer, shutdown).await,
+            Ok(answer) if exchange.reading.class == Class::Success => {
+                let headers = entry::kept_headers(answer);
+                let result = entry::recorded(answer, &exchange.reading, headers.as_deref());
+                self.keep(task, &echo, &result, shutdown).await
+            }
             _ => {
                 let sits_out = permits::sits_out(&exchange.action, exchange.probe);
                 let failure = failure(exchange).of_probe(sits_out);
@@ -167,12 +176,13 @@ impl Requests {
         }
     }
 
-    /// Ends a run whose server is not there: calls that it did not take count against no item.
+    /// Ends a run whose server is unreachable: calls that it did not receive count against no item.
     fn watch(&self, exchange: &Exchange, shutdown: &Shutdown) {
         let mut reachability = self.reachability();
         let Some(known) = reachability.as_mut() else { return };
-        if let Some(words) = known.gone(&exchange.answer, self.clock.now()) {
-            let stop = StopReason::Unreachable { address: self.base_url.clone(), words: words.to_owned() };
+        if let Some(message) = known.gone(&exchange.answer, self.clock.now()) {
+            let address = upstream::destination(&self.upstream);
+            let stop = StopReason::Unreachable { address, message: message.to_owned() };
             tracing::error!("{}", stop.announcement());
             // Once: what is in flight finds out the same.
             *reachability = None;
@@ -189,20 +199,20 @@ impl Requests {
         &self,
         task: &Task,
         echo: &Echo,
-        answer: &Response<Bytes>,
+        answer: &ResultBody<'_>,
         shutdown: &Shutdown,
     ) -> Result<(), Failure> {
         let Some(answers) = &self.answers else { return Ok(()) };
-        let line = echo.line(task.item().id, task.attempt(), End::Succeeded, &entry::recorded(answer));
-        answers.append(line).await.map_err(|words| {
+        let line = echo.line(task.item().id, task.attempt(), End::Succeeded, answer);
+        answers.append(line).await.map_err(|message| {
             // It would be sent again and again, and paid for each time.
             shutdown.begin_drain();
-            Failure::new(Class::Abandoned, words)
+            Failure::new(Class::Abandoned, message)
         })
     }
 }
 
-/// What a server knows a repeated call by. Another store's item of the same key is another.
+/// The idempotency key of an item's calls. Another store's item of the same key is another.
 fn same_at_each_try(task: &Task) -> HeaderValue {
     let created = task.item().created.as_millis();
     let hash = blake3::hash(format!("{created} {} {}", task.key(), task.payload()).as_bytes());
@@ -213,8 +223,8 @@ fn same_at_each_try(task: &Task) -> HeaderValue {
 fn failure(exchange: Exchange) -> Failure {
     let status = exchange.status();
     let Exchange { answer, reading, unknown, .. } = exchange;
-    let words = match answer {
-        Ok(answer) => reading.words.unwrap_or_else(|| {
+    let message = match answer {
+        Ok(answer) => reading.message.unwrap_or_else(|| {
             let wait = reading.wait.map(|wait| format!(", told to wait {}", text::duration(wait)));
             format!("status {}{}", answer.status(), wait.unwrap_or_default())
         }),
@@ -227,6 +237,6 @@ fn failure(exchange: Exchange) -> Failure {
         retry_after: reading.wait,
         unsent: reading.unsent,
         unknown,
-        ..Failure::new(reading.class, words)
+        ..Failure::new(reading.class, message)
     }
 }

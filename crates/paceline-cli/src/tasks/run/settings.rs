@@ -98,8 +98,8 @@ pub(crate) struct Args {
     /// --http it holds for the host and key, over all your jobs on this machine: those at once take turns
     #[arg(help_heading = PACE, long, value_name = "LIMIT", allow_hyphen_values = true)]
     limit: Vec<String>,
-    /// What is slowed down together: model, endpoint (one path), group (of the item), table or all [default: what the provider
-    /// limits together, for a generic API the group]
+    /// What is slowed down together: model, endpoint (one path), host (payloads may name any, which get no key), group (of the
+    /// item), table or all [default: what the provider limits together, for a generic API the group]
     #[arg(help_heading = PACE, long, value_name = "WHAT")]
     scope: Option<String>,
     /// Tries that may begin at once after idling [default: the limit per second, rounded up]
@@ -116,8 +116,9 @@ pub(crate) struct Args {
     /// Where payloads go that are bare request bodies [default: /v1/chat/completions, for anthropic /v1/messages, others none]
     #[arg(help_heading = UPSTREAM, long, value_name = "PATH")]
     pub(super) endpoint: Option<String>,
-    /// A success is JSON: a page or half an object under a 200 is a failure that passes, and is tried again
-    #[arg(help_heading = UPSTREAM, long, value_name = "WHAT", value_enum)]
+    /// A success is JSON (json), or JSON that matches the JSON schema in a file: any other answer under a 200 is a failure that
+    /// passes, and is tried again
+    #[arg(help_heading = UPSTREAM, long, value_name = "json|FILE")]
     expect: Option<Expect>,
     /// Write the summary to a file, as JSON
     #[arg(long, value_name = "FILE")]
@@ -227,10 +228,10 @@ impl Args {
         let overrides = self.access.clone().over(overrides);
         if self.http {
             let upstream = upstream::configured(overrides, everywhere)?;
-            Ok(match self.expect {
+            match &self.expect {
                 Some(expect) => expect.of(upstream),
-                None => upstream,
-            })
+                None => Ok(upstream),
+            }
         } else {
             self.pace_of_a_command(overrides, everywhere)
         }

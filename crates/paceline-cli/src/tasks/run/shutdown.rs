@@ -11,7 +11,7 @@ use crate::run::calls::signals::Signals;
 /// How long items in flight may take when a run has to end; the same as in `paceline run`.
 pub(super) const GRACE: Duration = Duration::from_secs(30);
 
-/// How many signals told the process to end.
+/// How many signals asked the process to end.
 #[derive(Clone, Debug)]
 pub(super) struct SignalCount(watch::Receiver<u32>);
 
@@ -19,7 +19,7 @@ impl SignalCount {
     /// Listens from now on.
     ///
     /// # Errors
-    /// What the operating system says.
+    /// An error of the operating system.
     pub(super) fn listen() -> io::Result<Self> {
         let mut signals = Signals::new()?;
         let (sender, receiver) = watch::channel(0);
@@ -97,7 +97,7 @@ impl Shutdown {
         self.reaches(Phase::Draining).await;
     }
 
-    /// Waits until items in flight are to be given up.
+    /// Waits until items in flight are to be aborted.
     pub(super) async fn aborting(&self) {
         self.reaches(Phase::Aborting).await;
     }

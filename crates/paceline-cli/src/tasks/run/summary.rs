@@ -1,4 +1,4 @@
-//! The end of a run: what it did, and where all items stand.
+//! The summary of a run: what it did, and all items by state.
 
 use std::path::Path;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::fail_fast::SameFailure;
 use super::settings::Args;
 use crate::exit::{Failure, Status};
-use crate::output::Telling;
+use crate::output::SummaryOutput;
 use crate::run::progress::resume_command;
 use crate::tasks::report::store_summary::StoreSummary;
 use crate::text;
@@ -24,10 +24,10 @@ pub(super) struct Ran {
     pub(super) elapsed: Duration,
 }
 
-/// A place for the summary that cannot be written is told before anything begins.
+/// A summary file that cannot be written is reported before anything begins.
 ///
 /// # Errors
-/// What the file system says.
+/// An error of the file system.
 pub(super) fn try_file(path: Option<&Path>) -> Result<(), Failure> {
     let Some(path) = path else { return Ok(()) };
     let tried = std::fs::OpenOptions::new().create(true).append(true).open(path);
@@ -39,11 +39,11 @@ impl Ran {
     ///
     /// # Errors
     /// Names a place that did not take it, unless another run follows that will have one of its own.
-    pub(super) fn tell(&self, args: &Args, quiet: bool) -> Result<Status, Failure> {
-        let telling = Telling { as_json: args.json, quiet, file: args.summary.as_deref() };
-        match telling.tell(|| self.json(), &self.text()) {
+    pub(super) fn print(&self, args: &Args, quiet: bool) -> Result<Status, Failure> {
+        let summary_output = SummaryOutput { as_json: args.json, quiet, file: args.summary.as_deref() };
+        match summary_output.print(|| self.json(), &self.text()) {
             Err(failure) if args.every.is_some() => tracing::error!("{failure}"),
-            told => told?,
+            printed => printed?,
         }
         Ok(self.standing.status())
     }
@@ -95,16 +95,16 @@ impl Ran {
         let summary = &self.summary;
         let number =
             if summary.calls == 1 { "1 try".to_owned() } else { format!("{} tries", text::count(summary.calls)) };
-        let mut words = format!("{number} in {}", text::duration(self.elapsed));
+        let mut line = format!("{number} in {}", text::duration(self.elapsed));
         for (number, what) in [
             (summary.resends, "of items tried before"),
             (summary.abandoned, "given up by us"),
             (summary.lost, "not recorded, because the item was not ours any more"),
         ] {
             if number > 0 {
-                words += &format!(", {} {what}", text::count(number));
+                line += &format!(", {} {what}", text::count(number));
             }
         }
-        words
+        line
     }
 }

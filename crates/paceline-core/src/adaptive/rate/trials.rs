@@ -1,15 +1,15 @@
-//! What trials do to the rate.
+//! How trials change the rate.
 
 use super::{DOUBLING, FIRST_CUT, HALF, MOST, Rate};
 
-/// A trial that found the rate too high leaves so much of it to come back to, ...
+/// After a trial that found the rate too high, the rate returns to this part of it, ...
 const BELOW: f64 = 0.8;
 
 /// ... and what it cost is paid for by as many refusals as this many calls since the last reaction would have had.
 const TRIAL_COSTS: f64 = 1_000.0;
 
 impl Rate {
-    /// What was refused had nothing to do with the rate: it grows by time again, from where it is.
+    /// The refusals were independent of the rate: it grows by time again, from where it is.
     pub(in super::super) fn starts_again(&mut self) {
         (self.ramp, self.again, self.hit, self.lost, self.tried) = (Some(DOUBLING), f64::INFINITY, 0.0, 0.0, 0.0);
     }
@@ -19,13 +19,13 @@ impl Rate {
         self.tried > 0.0
     }
 
-    /// The rate that counts but for a trial.
+    /// The rate without a trial.
     #[cfg(test)]
     pub(in super::super) fn standing(&self) -> f64 {
         if self.is_tried() { self.tried } else { self.x }
     }
 
-    /// A trial begins: half the rate, until what follows has shown whether so many are refused because of it.
+    /// A trial begins: half the rate, until its outcomes show whether refusals follow the rate.
     pub(in super::super) fn tries_slower(&mut self) {
         self.tried = self.x;
         let part = if self.ramp.is_some() { FIRST_CUT } else { HALF };
@@ -38,7 +38,7 @@ impl Rate {
         self.set(2.0 * self.x);
     }
 
-    /// A trial ends without a verdict, and the rate from before it counts.
+    /// A trial ends without a result, and the rate before it counts.
     pub(in super::super) fn void(&mut self) {
         if self.is_tried() {
             self.set(self.tried);
@@ -46,7 +46,7 @@ impl Rate {
         self.tried = 0.0;
     }
 
-    /// A trial ends without a verdict, and a reduced rate stays.
+    /// A trial ends without a result, and a reduced rate stays.
     pub(in super::super) fn stop_trying(&mut self) {
         if self.is_tried() {
             self.set(self.x.min(self.tried));
@@ -54,7 +54,7 @@ impl Rate {
         self.tried = 0.0;
     }
 
-    /// What was refused before the trial had nothing to do with the rate.
+    /// The refusals before the trial were independent of the rate.
     pub(in super::super) fn was_chance(&mut self) {
         self.void();
         if core::mem::take(&mut self.ended_by_trials) == 1 {
@@ -62,7 +62,7 @@ impl Rate {
         }
     }
 
-    /// The rate before the trial was too high, `run` outcomes after the last reaction: it comes back in a rush to one below.
+    /// The rate before the trial was too high, `run` outcomes after the last reaction: the rate returns fast to one below.
     pub(in super::super) fn was_ours(&mut self, run: f64) {
         let before = core::mem::take(&mut self.tried);
         if before >= HALF * self.goal {
@@ -83,7 +83,7 @@ impl Rate {
         self.tries_slower();
     }
 
-    /// Half the rate does not tell: half of that.
+    /// Half the rate is inconclusive: half of that.
     pub(in super::super) fn tries_deeper(&mut self) {
         self.set(self.x * HALF);
     }

@@ -83,7 +83,7 @@ pub type JudgeFuture<'a> = Pin<Box<dyn Future<Output = Option<Judgement>> + Send
 /// A judge that takes too long or does not know leaves the case to the rules. Errors of the account, exhausted quotas and
 /// what we gave up ourselves never come before it: no judgement makes a bad key good.
 pub trait Judge: Send + Sync {
-    /// What it is called in reports.
+    /// Its name in reports.
     fn name(&self) -> &str;
 
     /// Decides a case.

@@ -20,7 +20,7 @@ pub struct InvalidDecision {
 /// The request to a judge, as one line of JSON.
 pub fn encode_request(case: &Case<'_>) -> String {
     let failure = case.failure;
-    let history: Vec<Value> = case.history.iter().map(past).collect();
+    let history: Vec<Value> = case.history.iter().map(HistoryEntry::to_json).collect();
     json!({
         "item": { "key": case.item.key, "group": &*case.item.group },
         "error": {
@@ -34,20 +34,6 @@ pub fn encode_request(case: &Case<'_>) -> String {
         "history": history,
     })
     .to_string()
-}
-
-fn past(event: &HistoryEntry) -> Value {
-    json!({
-        "decided_at": event.decided.to_string(),
-        "class": event.failure.class.as_str(),
-        "status": event.failure.status,
-        "code": event.failure.code,
-        "words": event.failure.message,
-        "action": event.action,
-        "reason": event.reason,
-        "not_before": event.not_before.map(|at| at.to_string()),
-        "waited_s": event.waited.map(|waited| waited.as_secs_f64()),
-    })
 }
 
 /// Reads a decision: `{"action": "retry" | "skip" | "abort", "reason": "...", "suggested_delay_seconds": N}`.
@@ -109,7 +95,7 @@ fn invalid(why: String) -> InvalidDecision {
     InvalidDecision { why }
 }
 
-/// A value in a message, cut to a few words.
+/// A value for a message, shortened.
 fn shown(value: &Value) -> String {
     value.to_string().chars().take(80).collect()
 }

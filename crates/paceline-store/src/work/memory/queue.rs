@@ -1,13 +1,13 @@
 //! The items that wait, by lanes.
 
+use crate::state::State;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use paceline_core::Timestamp;
 
-use super::row::Row;
+use super::row::{Place, Row};
 use crate::work::fair_share::Lane;
-use crate::work::item::State;
 use crate::work::lanes::{EARLIEST, Lanes};
 
 /// The items that wait.
@@ -19,9 +19,6 @@ pub(super) struct Queue {
     /// What waits in it.
     pub(super) places: Vec<BTreeSet<Place>>,
 }
-
-/// Where an item stands in its lane: tries whose time comes before new items, then by due time, then behind after crashes.
-pub(super) type Place = (bool, Timestamp, u32, u64);
 
 impl Queue {
     /// Puts an item into its lane, if it waits.

@@ -1,14 +1,14 @@
 //! An item in memory, and what happens to it.
 
+use crate::state::{Forgiven, State};
 use std::time::Duration;
 
 use paceline_core::retry::Counted;
 use paceline_core::{Timestamp, UnknownOutcome};
 
-use super::queue::Place;
 use crate::work::item::{
-    ClaimOutcome, Claimed, DecisionRecord, EVENTS, Failure, Forgiven, HISTORY, HistoryEntry, State, Transition,
-    WorkItem, WorkerId, shortened,
+    ClaimOutcome, Claimed, DecisionRecord, EVENTS, Failure, HISTORY, HistoryEntry, Transition, WorkItem, WorkerId,
+    shortened,
 };
 use crate::work::lanes::EARLIEST;
 
@@ -20,6 +20,9 @@ pub(super) struct Row {
     pub(super) worker: Option<i64>,
     pub(super) events: Vec<HistoryEntry>,
 }
+
+/// Where an item stands in its lane: tries whose time comes before new items, then by due time, then behind after crashes.
+pub(super) type Place = (bool, Timestamp, u32, u64);
 
 impl Row {
     pub(super) fn place(&self) -> Place {

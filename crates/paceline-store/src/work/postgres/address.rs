@@ -51,7 +51,7 @@ impl Address {
         }
         let mut config: Config = format!("{front}?{}", others.join("&"))
             .parse()
-            .map_err(|error: tokio_postgres::Error| wrong(error.to_string()))?;
+            .map_err(|error: tokio_postgres::Error| WorkError::address(error.to_string()))?;
         let timeout = config.get_connect_timeout().copied();
         if timeout.is_none() {
             config.connect_timeout(CONNECT_TIMEOUT);
@@ -91,11 +91,6 @@ impl Address {
     }
 }
 
-/// For an address that cannot be read.
-pub(super) fn wrong(why: impl Into<String>) -> WorkError {
-    WorkError::Address { why: why.into() }
-}
-
 impl Mode {
     fn from_name(name: &str) -> Result<Self, WorkError> {
         match name {
@@ -104,13 +99,14 @@ impl Mode {
             "require" => Ok(Self::Require),
             "verify-ca" => Ok(Self::VerifyCa),
             "verify-full" => Ok(Self::VerifyFull),
-            _ => Err(wrong("its sslmode is none of disable, prefer, require, verify-ca and verify-full")),
+            _ => Err(WorkError::address("its sslmode is none of disable, prefer, require, verify-ca and verify-full")),
         }
     }
 }
 
 fn decoded(text: &str) -> Result<String, WorkError> {
-    let decoded = percent_decode_str(text).decode_utf8().map_err(|_| wrong("its sslrootcert is not UTF-8"))?;
+    let decoded =
+        percent_decode_str(text).decode_utf8().map_err(|_| WorkError::address("its sslrootcert is not UTF-8"))?;
     Ok(decoded.into_owned())
 }
 

@@ -121,7 +121,7 @@ pub(super) async fn claim(
     }
     let closed = scopes::list(tx, now).await?;
     let opens = |group: &str| scopes::opens(&closed, group).map(|at| at.unwrap_or(EARLIEST));
-    // Asked after the first answer of this transaction: what was committed and told before it has been heard by now.
+    // Read after the first answer of this transaction: notifications of earlier commits have arrived by now.
     let notified = tx.notified();
     let mut read = known.begin(tx, batch.committed, batch.retried).await?;
     let mut ids = Vec::new();

@@ -10,6 +10,7 @@ mod schema;
 mod scopes;
 mod tls;
 
+use crate::state::State;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -22,14 +23,14 @@ use tokio_postgres::Error;
 use super::checks::{check, keepable};
 use super::error::WorkError;
 use super::item::{
-    Added, Amend, Claim, ClaimOutcome, ClaimRequest, EVENTS, Filter, HistoryEntry, NewItem, RecordStatus, State,
-    StateCounts, WorkItem, WorkerId,
+    Added, Amend, Claim, ClaimOutcome, ClaimRequest, EVENTS, Filter, HistoryEntry, NewItem, RecordStatus, StateCounts,
+    WorkItem, WorkerId,
 };
 use super::store::{StoreFuture, WorkStore};
 use crate::query::millis;
 use crate::scope::{ScopeRow, ScopeStatus};
 use crate::work::columns::{after_item, item_columns};
-use address::{Address, wrong};
+use address::Address;
 use claim::{Batch, KnownLanes};
 use clock::now;
 use connection::{Connection, Tx};
@@ -74,7 +75,7 @@ impl PostgresStore {
     pub async fn open_in(url: &str, schema: &str) -> Result<Self, WorkError> {
         let letters = |name: &str| name.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '_');
         if schema.is_empty() || schema.len() > 48 || !letters(schema) {
-            return Err(wrong(format!("{schema:?} is no name for a schema")));
+            return Err(WorkError::address(format!("{schema:?} is no name for a schema")));
         }
         let address = Address::read(url)?;
         let changed = Arc::new(Notify::new());
@@ -89,7 +90,7 @@ impl PostgresStore {
     }
 }
 
-/// Wakes every worker, once per batch and when it is committed. Whatever makes items wait says so here: claims go by it.
+/// Wakes every worker, once per batch and when it is committed. Every change that makes items wait calls it: claims rely on that.
 async fn wake(tx: &Tx<'_>, channel: &str) -> Result<(), Error> {
     tx.note_change();
     tx.execute("SELECT pg_notify($1, '')", &[&channel]).await.map(drop)
@@ -359,7 +360,7 @@ const BEGIN_DEFERRED: &str = "UPDATE item
 const PUT_BACK: &str = "UPDATE item SET state = 0, worker = NULL, fence = fence + 1, crashes = crashes + $2
      WHERE state = 1 AND worker = ANY ($1)";
 
-/// Puts back the items of workers whose lease ran out; says whether there were any. A worker that is claiming just now is
+/// Puts back the items of workers whose lease ran out; returns whether there were any. A worker that is claiming just now is
 /// passed over: it lives.
 async fn reclaim(tx: &Tx<'_>, now: Timestamp) -> Result<bool, Error> {
     let sql = "DELETE FROM worker WHERE id = ANY (ARRAY(

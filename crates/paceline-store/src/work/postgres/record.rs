@@ -1,5 +1,6 @@
-//! Recording in batches: new items, what became of claimed ones, and what a person does to them.
+//! Recording in batches: new items, outcomes of claimed ones, and changes by a person.
 
+use crate::state::State;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
@@ -10,10 +11,7 @@ use tokio_postgres::Error;
 use super::connection::Tx;
 use super::scopes;
 use crate::query::millis;
-use crate::work::due::{Due, Stored, read_due};
-use crate::work::item::{
-    Added, Amend, ClaimOutcome, EVENTS, Filter, NewItem, RecordStatus, State, Transition, shortened,
-};
+use crate::work::item::{Added, Amend, ClaimOutcome, EVENTS, Filter, NewItem, RecordStatus, Transition, shortened};
 
 /// The guard stands in the statement: the fence is that of the claim, or nothing is recorded. `kind` 1 is an item that goes
 /// back as it was found. Without a decision the last failure stays. Where nothing was sent since its bounds began, neither has
@@ -95,17 +93,8 @@ async fn insert_new(tx: &Tx<'_>, new: &[&NewItem], now: Timestamp) -> Result<(),
         &[&groups, &priorities],
     )
     .await?;
-    let (mut due, mut delay) = (Vec::new(), Vec::new());
-    for item in new {
-        let stored = item.not_before.map_or(Stored::Null, |at| Stored::Millis(at.as_millis()));
-        let (at, wait) = match read_due(stored, now) {
-            Due::Now | Due::Invalid => (0, 0),
-            Due::At(at) => (at.as_millis(), millis(at.saturating_since(now))),
-            Due::Beyond => (i64::MAX, i64::MAX),
-        };
-        due.push(at);
-        delay.push(wait);
-    }
+    let waits = |at: Timestamp| (at.as_millis(), millis(at.saturating_since(now)));
+    let (due, delay): (Vec<i64>, Vec<i64>) = new.iter().map(|item| item.waits_until(now).map_or((0, 0), waits)).unzip();
     let keys: Vec<&str> = new.iter().map(|item| item.key.as_str()).collect();
     let deadlines: Vec<Option<i64>> = new.iter().map(|item| item.deadline.map(millis)).collect();
     // Another process may have added the same key just now: then its item stays, and its payload.
@@ -303,7 +292,7 @@ pub(super) async fn prune(tx: &Tx<'_>, filter: &Filter, before_ms: i64, limit: i
     Ok(ids.len() as u64)
 }
 
-/// Does what a person asks for. Who lets items wait again has seen to what stopped their groups.
+/// Applies a person's change. A person who lets items wait again has resolved the stops of their groups.
 pub(super) async fn amend(tx: &Tx<'_>, filter: &Filter, amend: Amend, now: Timestamp) -> Result<u64, Error> {
     let (states, group, keys) = values(filter);
     let from: Vec<i16> = amend.states().iter().map(|state| *state as i16).collect();

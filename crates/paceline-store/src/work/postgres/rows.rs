@@ -1,14 +1,15 @@
 //! Rows as items and decisions.
 
+use crate::state::{Forgiven, State};
 use std::time::Duration;
 
 use paceline_core::{Class, Timestamp, UnknownOutcome};
 use tokio_postgres::Row;
 
-use crate::work::item::{Failure, Forgiven, HistoryEntry, State, WorkItem};
+use crate::work::item::{Failure, HistoryEntry, WorkItem};
 
-/// An item from a row of its columns. A state that is not known here counts as waiting: no reader is told a lie by it,
-/// since nothing is done about such an item.
+/// An item from a row of its columns. An unknown state counts as waiting: that misleads no reader, since nothing is done about
+/// such an item.
 pub(super) fn item(row: &Row) -> WorkItem {
     let time = |column: usize| row.get::<_, Option<i64>>(column).map(Timestamp::from_millis);
     let not_before: i64 = row.get(5);
@@ -35,7 +36,7 @@ pub(super) fn item(row: &Row) -> WorkItem {
     }
 }
 
-/// Status, code and words stand beside each other from `column` on.
+/// Status, code and message are adjacent columns from `column` on.
 fn failure(row: &Row, class: Class, column: usize) -> Failure {
     let status = row.get::<_, Option<i64>>(column).and_then(|status| u16::try_from(status).ok());
     let message = row.get::<_, Option<String>>(column + 2).unwrap_or_default();

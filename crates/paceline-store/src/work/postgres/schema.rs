@@ -2,7 +2,7 @@
 
 /// What leads from each version to the next. Only ever added to. `now_ms` is the one clock of all workers; it is declared
 /// stable, so that an index may be searched by it.
-pub(super) const MIGRATIONS: [&str; 3] = [V1, V2, V3];
+pub(super) const MIGRATIONS: [&str; 4] = [V1, V2, V3, V4];
 
 /// As in SQLite, but for the clock. Pages keep room (`fillfactor`), so that an update that touches no index stays on its
 /// page; no index is on what every try changes, but for the due index.
@@ -81,12 +81,18 @@ const V2: &str = "
     INSERT INTO clock VALUES (now_ms());
 ";
 
-/// What the limiters of accounts know.
+/// The limiter states of accounts.
 const V3: &str = "
     CREATE TABLE limiter (account text PRIMARY KEY, state text NOT NULL);
 ";
 
-/// Said of every connection. A transaction takes each item by its key or by the due index, whatever statistics say. A worker
+/// As in SQLite: a due time that is none is refused.
+const V4: &str = "
+    UPDATE item SET not_before_ms = 0 WHERE not_before_ms < 0;
+    ALTER TABLE item ADD CONSTRAINT is_due_time CHECK (not_before_ms >= 0);
+";
+
+/// Settings of every connection. A transaction takes each item by its key or by the due index, whatever statistics say. A worker
 /// that froze or vanished within a transaction keeps its rows locked: the server ends it before the shortest usual lease does.
 pub(super) const SESSION: &str = "
     SET idle_in_transaction_session_timeout = '5s';

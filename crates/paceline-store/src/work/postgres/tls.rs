@@ -10,7 +10,6 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 
-use super::address::wrong;
 use crate::work::error::WorkError;
 
 /// Who may be at the other end.
@@ -29,7 +28,7 @@ pub(super) fn client(trust: Trust) -> Result<ClientConfig, WorkError> {
     let algorithms = provider.signature_verification_algorithms;
     let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
-        .map_err(|error| wrong(error.to_string()))?;
+        .map_err(|error| WorkError::address(error.to_string()))?;
     let roots = match trust {
         Trust::IssuerAndName(roots) => return Ok(builder.with_root_certificates(roots).with_no_client_auth()),
         Trust::Issuer(roots) => Some(roots),
@@ -47,7 +46,7 @@ pub(super) fn roots(file: Option<&str>) -> Result<RootCertStore, WorkError> {
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         return Ok(roots);
     };
-    let unusable = |why: String| wrong(format!("the certificates of {file} cannot be read: {why}"));
+    let unusable = |why: String| WorkError::address(format!("the certificates of {file} cannot be read: {why}"));
     for certificate in CertificateDer::pem_file_iter(file).map_err(|error| unusable(error.to_string()))? {
         let certificate = certificate.map_err(|error| unusable(error.to_string()))?;
         roots.add(certificate).map_err(|error| unusable(error.to_string()))?;

@@ -143,14 +143,14 @@ impl Task {
         self.0.item.sends().saturating_add(1)
     }
 
-    /// All that is known of it.
+    /// The item with its counts.
     pub fn item(&self) -> &WorkItem {
         &self.0.item
     }
 }
 
 impl Scheduler {
-    /// A scheduler of that store. The clock decides only how long is waited here; what is due, the store knows.
+    /// A scheduler of that store. The clock decides only how long is waited here; the store decides what is due.
     ///
     /// # Errors
     /// When a setting makes no sense; see [`SchedulerConfig::check`].

@@ -3,6 +3,7 @@
 mod start;
 mod store_batch;
 
+use crate::state::State;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::Future;
 use std::pin::pin;
@@ -20,7 +21,7 @@ use super::{Scheduler, SchedulerEvent, StartDecision, Task};
 use crate::scope::{ScopeRow, ScopeStatus};
 use crate::work::config::Idle;
 use crate::work::error::WorkError;
-use crate::work::item::{Claim, ClaimOutcome, Failure, RecordStatus, State, StateCounts, Transition, WorkerId};
+use crate::work::item::{Claim, ClaimOutcome, Failure, RecordStatus, StateCounts, Transition, WorkerId};
 use crate::work::judge::Judgement;
 
 /// How a try ended, and a judge's decision about its failure.
@@ -185,17 +186,17 @@ where
         }
     }
 
-    /// Decides about a failure; `counted` says what it counts as where that is not a matter of its class.
+    /// Decides about a failure; `counted`: what it counts as, if its class does not decide that.
     fn apply_rules(&mut self, held: HeldClaim, failure: Failure, judged: Option<Judgement>, counted: Option<Counted>) {
         let (claimed, now) = (held.claimed.clone(), self.scheduler.clock.now());
         let judge = self.scheduler.judge.as_ref().map_or("judge", |judge| judge.name());
         let age = claimed.age + now.saturating_since(held.since);
         let judged = judged.map(|judged| (judged, judge));
-        let words = failure.message.clone();
+        let message = failure.message.clone();
         let (mut outcome, group) = self.scheduler.config.apply_rules(&claimed, failure, judged, age, &mut self.rng);
         outcome.counted = counted.unwrap_or(outcome.counted);
         if let Some(group) = group {
-            let reason = outcome.decided.as_ref().and_then(|decided| decided.reason.clone()).unwrap_or(words);
+            let reason = outcome.decided.as_ref().and_then(|decided| decided.reason.clone()).unwrap_or(message);
             let state = group.state(self.store_time(), reason);
             self.close_group(&claimed.item.group, state);
         }
@@ -234,8 +235,8 @@ where
 
     /// The store's time, which may be another than this machine's.
     fn store_time(&self) -> Timestamp {
-        let (told, at) = self.store_clock;
-        told + self.scheduler.clock.now().saturating_since(at)
+        let (store_time, read_at) = self.store_clock;
+        store_time + self.scheduler.clock.now().saturating_since(read_at)
     }
 
     /// No item begins any more, or none for long: what waits so long waits in the store.
@@ -267,7 +268,7 @@ where
         }
         self.others = claim.others;
         for claimed in claim.items {
-            // The store handed them out while a group was stopped, all were told of a long wait, or the run was told to end.
+            // The store handed them out while a group was stopped, a long wait was reported for all, or the run was asked to end.
             let stopped = self.scopes.iter().any(|row| row.name == claimed.item.group);
             if stopped || self.is_closed() {
                 let back = ClaimOutcome::back(&claimed);

@@ -1,6 +1,7 @@
 //! How a run ended.
 
-use crate::work::item::{State, StateCounts};
+use crate::state::State;
+use crate::work::item::StateCounts;
 
 /// Why a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,12 +14,12 @@ pub enum EndReason {
     MaxWait,
     /// `max_run_duration` is over.
     MaxDuration,
-    /// It was told to.
+    /// It was asked to end.
     Interrupted,
 }
 
 impl EndReason {
-    /// The word used in JSON; none when nothing is left to be done.
+    /// The name used in JSON; none when nothing is left to be done.
     pub const fn as_str(self) -> Option<&'static str> {
         match self {
             Self::Done => None,
@@ -30,7 +31,7 @@ impl EndReason {
     }
 }
 
-/// The word for the state of all items.
+/// The status of all items.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
     /// All succeeded. Exit code 0.
@@ -63,7 +64,7 @@ impl Status {
         }
     }
 
-    /// The word for those counts.
+    /// The status for those counts.
     pub fn of(counts: &StateCounts) -> Self {
         let succeeded = counts.of(State::Succeeded);
         let ended: u64 = State::ALL.into_iter().filter(|state| state.is_final()).map(|state| counts.of(state)).sum();
@@ -76,12 +77,12 @@ impl Status {
     }
 }
 
-/// What a run did, and where all items of the store stand after it.
+/// The counts of a run, and of all items of the store by state after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Summary {
     /// Why it ended.
     pub ended: EndReason,
-    /// Where the items stand.
+    /// The counts of items by state.
     pub counts: StateCounts,
     /// Times that this run began to work on an item.
     pub calls: u64,
@@ -89,12 +90,12 @@ pub struct Summary {
     pub resends: u64,
     /// Calls given up because the run had to end.
     pub abandoned: u64,
-    /// Outcomes that were not taken, because the item was not ours any more.
+    /// Outcomes that were not recorded, because the item belonged to another worker.
     pub lost: u64,
 }
 
 impl Summary {
-    /// The word for it.
+    /// The status of the items.
     pub fn status(&self) -> Status {
         Status::of(&self.counts)
     }

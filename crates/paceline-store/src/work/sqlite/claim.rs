@@ -23,8 +23,7 @@ pub(super) const DUE_NEW: &str = "SELECT id FROM item
      ORDER BY crashes, id LIMIT ?2";
 
 /// The earliest time for which an item of a lane waits.
-pub(super) const NEXT_DUE: &str =
-    "SELECT min(not_before_ms) FROM item WHERE state = 0 AND lane = ?1 AND not_before_ms >= 0";
+pub(super) const NEXT_DUE: &str = "SELECT min(not_before_ms) FROM item WHERE state = 0 AND lane = ?1";
 
 /// Marks an item as taken.
 pub(super) const TAKE: &str = "UPDATE item
@@ -61,7 +60,7 @@ pub(super) fn claim(
         return Ok(Claim { now, lost: true, ..Claim::default() });
     }
     let closed = scopes::closed(conn, now)?;
-    let lanes = known.refresh(conn, now)?;
+    let lanes = known.refresh(conn)?;
     let mut ids = Vec::new();
     let opens = |group: &str| closed.opens(group).map(|at| at.unwrap_or(EARLIEST));
     lanes.share(Taking::new(now, now + request.ahead, request.limit), opens, |Asked { lane, until, limit }| {
@@ -71,7 +70,7 @@ pub(super) fn claim(
         }
         let count = taken.len();
         ids.extend(taken);
-        let first: Option<i64> = conn.prepare_cached(NEXT_DUE)?.query_row([lane.id], |row| rows::whole_at(row, 0))?;
+        let first: Option<i64> = conn.prepare_cached(NEXT_DUE)?.query_row([lane.id], |row| row.get(0))?;
         Ok::<_, rusqlite::Error>((count, first.map(Timestamp::from_millis)))
     })?;
     let items = ids.into_iter().map(|id| hand_out(conn, id, now)).collect::<rusqlite::Result<_>>()?;

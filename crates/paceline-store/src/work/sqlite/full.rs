@@ -1,5 +1,6 @@
-//! A disk that takes no more: the run ends with an error that says so, and the next one goes on.
+//! A full disk: the run ends with an error about it, and the next one continues.
 
+use crate::state::State;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -8,7 +9,7 @@ use paceline_core::{Backoff, Class, Growth, Jitter};
 
 use super::SqliteStore;
 use crate::work::{
-    Failure, NewItem, Scheduler, SchedulerConfig, SchedulerEvent, State, Status, Summary, Task, WorkClock, WorkError,
+    Failure, NewItem, Scheduler, SchedulerConfig, SchedulerEvent, Status, Summary, Task, WorkClock, WorkError,
     WorkStore as _,
 };
 
@@ -21,7 +22,7 @@ async fn room(store: &SqliteStore, pages: u32) {
     limited.await.unwrap();
 }
 
-/// Each item fails once, with words that take room, and then succeeds.
+/// Each item fails once, with a long message, and then succeeds.
 fn once(task: &Task) -> Result<(), Failure> {
     if task.attempt() == 1 { Err(Failure::new(Class::Transient, "no luck ".repeat(50))) } else { Ok(()) }
 }
@@ -53,17 +54,17 @@ async fn a_full_disk_ends_the_run_and_costs_nothing() {
     store.insert((0..items).map(|n| NewItem::new(format!("item-{n}"), "{}")).collect()).await.unwrap();
     let recorded = Arc::new(Keys::default());
     room(&store, 20).await;
-    let words = run(&store, &recorded).await.expect_err("there is no room for what is to be written").to_string();
+    let message = run(&store, &recorded).await.expect_err("there is no room for what is to be written").to_string();
     let expected = "cannot write the store: database or disk is full; make room on its disk, then run again: ";
-    assert!(words.starts_with(expected), "{words}");
-    // What was recorded just before the failure may not have been told any more.
-    let told = recorded.0.lock().unwrap().len() as u64;
+    assert!(message.starts_with(expected), "{message}");
+    // The last records before the failure may not have been answered any more.
+    let answered = recorded.0.lock().unwrap().len() as u64;
     let found = store.counts().await.unwrap().of(State::Succeeded);
-    assert!(told <= found && found < items, "{told} told, {found} recorded");
+    assert!(answered <= found && found < items, "{answered} answered, {found} recorded");
     drop(store);
     // The bound was one of that connection.
     let summary = run(&open(), &recorded).await.unwrap();
     assert_eq!((summary.status(), summary.counts.of(State::Succeeded)), (Status::Success, items));
-    let again = recorded.0.lock().unwrap().len() as u64 - told;
+    let again = recorded.0.lock().unwrap().len() as u64 - answered;
     assert_eq!(again, items - found, "what was recorded is not done again, and nothing else is missing");
 }

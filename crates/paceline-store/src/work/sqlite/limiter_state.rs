@@ -1,5 +1,4 @@
-//! What the limiters of accounts know. The table is made when it is needed first, so that a version which does not know it
-//! goes on with the store.
+//! The limiter states of accounts. The table is made at its first use, so that an older version can still use the store.
 
 use rusqlite::{Connection, OptionalExtension as _};
 

@@ -13,6 +13,7 @@ mod schema;
 mod scopes;
 mod thread;
 
+use crate::state::State;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,7 +27,7 @@ use super::checks::{check, keepable};
 use super::clock::WorkClock;
 use super::error::WorkError;
 use super::item::{
-    Added, Amend, Claim, ClaimOutcome, ClaimRequest, Filter, HistoryEntry, NewItem, RecordStatus, State, StateCounts,
+    Added, Amend, Claim, ClaimOutcome, ClaimRequest, Filter, HistoryEntry, NewItem, RecordStatus, StateCounts,
     WorkItem, WorkerId,
 };
 use super::store::{StoreFuture, WorkStore};
@@ -44,9 +45,9 @@ use thread::StoreThread;
 /// Any number of processes may add, look and amend. One process works: it locks a file beside the store, so what another
 /// one left in flight when it died is waiting again at once. Within that process any number of workers share the store.
 ///
-/// Who may not write the file or its folder may look.
+/// A user without write permission on the file or its folder may read it.
 ///
-/// A worker hears at once of what its own process adds, and within a second of what another one does.
+/// A worker is notified at once of items that its own process adds, and within a second of those of another one.
 #[derive(Debug)]
 pub struct SqliteStore {
     thread: StoreThread,
@@ -68,7 +69,7 @@ fn canonical_path(path: PathBuf) -> Result<PathBuf, WorkError> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or_else(|| ".".as_ref());
     match (folder.canonicalize(), path.file_name()) {
         (_, None) => Err(WorkError::NotAStore { path }),
-        // SQLite says what is wrong with the folder.
+        // SQLite reports an error of the folder.
         (Err(_), Some(_)) => Ok(path),
         (Ok(folder), Some(name)) => Ok(folder.join(name)),
     }
@@ -91,7 +92,7 @@ impl SqliteStore {
     /// Opens a store, or makes it where there is none.
     ///
     /// # Errors
-    /// [`WorkError::NotAStore`], [`WorkError::NewerVersion`], [`WorkError::ManyNames`], and what SQLite says.
+    /// [`WorkError::NotAStore`], [`WorkError::NewerVersion`], [`WorkError::ManyNames`], and errors of SQLite.
     pub fn open(path: impl Into<PathBuf>, clock: WorkClock) -> Result<Self, WorkError> {
         let path = canonical_path(path.into())?;
         if path.metadata().is_ok_and(|there| !there.is_file()) {
@@ -401,7 +402,7 @@ fn join(conn: &Connection, name: &str, lease: Duration, now: Timestamp) -> rusql
     Ok(WorkerId(conn.last_insert_rowid()))
 }
 
-/// Puts back the items of workers whose lease ran out; says whether there were any.
+/// Puts back the items of workers whose lease ran out; returns whether there were any.
 fn reclaim(conn: &Connection, now: Timestamp) -> rusqlite::Result<bool> {
     let mut delete = conn.prepare_cached("DELETE FROM worker WHERE lease_until_ms <= ?1 RETURNING id")?;
     let dead: Vec<i64> = delete.query_map([now.as_millis()], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;

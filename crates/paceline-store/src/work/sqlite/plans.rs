@@ -8,14 +8,11 @@ use super::{PUT_BACK, claim, record, schema};
 use crate::work::item::NewItem;
 
 /// Each query, and the index that it has to use.
-const PLANS: [(&str, &str); 11] = [
-    (lanes::LANES, "USING COVERING INDEX item_due (lane=? AND not_before_ms>?)"),
+const PLANS: [(&str, &str); 8] = [
+    (lanes::LANES, "USING COVERING INDEX item_due (lane=?)"),
     (claim::DUE_TRIES, "USING COVERING INDEX item_due (lane=? AND not_before_ms>? AND not_before_ms<?)"),
     (claim::DUE_NEW, "USING COVERING INDEX item_due (lane=? AND not_before_ms=?)"),
-    (claim::NEXT_DUE, "USING COVERING INDEX item_due (lane=? AND not_before_ms>?)"),
-    (lanes::NULL_TIMES, "USING COVERING INDEX item_due (lane=? AND not_before_ms=?)"),
-    (lanes::BEFORE_TIMES, "USING COVERING INDEX item_due (lane=? AND not_before_ms<?)"),
-    (lanes::BEHIND_TIMES, "USING COVERING INDEX item_due (lane=? AND not_before_ms>?)"),
+    (claim::NEXT_DUE, "USING COVERING INDEX item_due (lane=?)"),
     (claim::TAKE, "USING INTEGER PRIMARY KEY (rowid=?)"),
     (record::RECORD, "USING INTEGER PRIMARY KEY (rowid=?)"),
     (record::BACK, "USING INTEGER PRIMARY KEY (rowid=?)"),

@@ -1,5 +1,6 @@
-//! Recording: new items, what became of claimed ones, and what a person does to them.
+//! Recording: new items, outcomes of claimed ones, and changes by a person.
 
+use crate::state::State;
 use paceline_core::Timestamp;
 use paceline_core::retry::Counted;
 use rusqlite::{Connection, OptionalExtension as _, params, params_from_iter, types::Value};
@@ -7,9 +8,8 @@ use rusqlite::{Connection, OptionalExtension as _, params, params_from_iter, typ
 use super::lanes::KnownLanes;
 use super::scopes;
 use crate::query::millis;
-use crate::work::due::{Due, Stored, read_due};
 use crate::work::item::{
-    Added, Amend, ClaimOutcome, DecisionRecord, EVENTS, Filter, NewItem, RecordStatus, State, Transition, shortened,
+    Added, Amend, ClaimOutcome, DecisionRecord, EVENTS, Filter, NewItem, RecordStatus, Transition, shortened,
 };
 
 /// The guard stands in the statement: the fence is that of the claim, or nothing is recorded. Who records hands the item
@@ -51,11 +51,7 @@ pub(super) fn insert(
         return Ok(Added::Known(State::from_code(state).ok_or(rusqlite::Error::IntegralValueOutOfRange(0, state))?));
     }
     let (not_before, delay) =
-        match read_due(new.not_before.map_or(Stored::Null, |at| Stored::Millis(at.as_millis())), now) {
-            Due::Now | Due::Invalid => (0, 0),
-            Due::At(at) => (at.as_millis(), millis(at.saturating_since(now))),
-            Due::Beyond => (i64::MAX, i64::MAX),
-        };
+        new.waits_until(now).map_or((0, 0), |at| (at.as_millis(), millis(at.saturating_since(now))));
     conn.prepare_cached(
         // A removed item's number is given again. Its fence is above all that a worker may still hold of the one before.
         "INSERT INTO item (key, lane, not_before_ms, delay_ms, created_ms, deadline_ms, fence)
@@ -163,7 +159,7 @@ pub(super) const BEGIN_DEFERRED: &str = "UPDATE item
          forgiven_deferrals = deferrals, crashes = 0, first_ms = NULL, ended_ms = NULL, reason = NULL
      WHERE state = 6";
 
-/// Does what a person asks for. Who lets items wait again has seen to what stopped their groups.
+/// Applies a person's change. A person who lets items wait again has resolved the stops of their groups.
 pub(super) fn amend(conn: &Connection, filter: &Filter, amend: Amend, now: Timestamp) -> rusqlite::Result<u64> {
     let set = match amend {
         Amend::Retry => RETRY.to_owned(),

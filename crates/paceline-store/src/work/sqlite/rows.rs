@@ -1,13 +1,12 @@
 //! Rows as items and decisions.
 
+use crate::state::{Forgiven, State};
 use std::time::Duration;
 
 use paceline_core::{Class, Timestamp, UnknownOutcome};
-use rusqlite::types::ValueRef;
 use rusqlite::{Connection, Row, params};
 
-use crate::work::due::{Due, Stored, read_due};
-use crate::work::item::{Failure, Forgiven, HistoryEntry, State, WorkItem};
+use crate::work::item::{Failure, HistoryEntry, WorkItem};
 
 /// An item from a row of its columns.
 pub(super) fn item(row: &Row<'_>) -> rusqlite::Result<WorkItem> {
@@ -24,7 +23,7 @@ pub(super) fn item(row: &Row<'_>) -> rusqlite::Result<WorkItem> {
         group: row.get::<_, String>(2)?.into(),
         priority: row.get(3)?,
         state,
-        not_before: not_before(row.get_ref(5)?),
+        not_before: time(5)?.filter(|at| at.as_millis() > 0),
         delay: Duration::from_millis(row.get::<_, i64>(6)?.unsigned_abs()),
         attempts: row.get(7)?,
         deferrals: row.get(8)?,
@@ -40,7 +39,7 @@ pub(super) fn item(row: &Row<'_>) -> rusqlite::Result<WorkItem> {
     })
 }
 
-/// Status, code and words stand beside each other from `column` on.
+/// Status, code and message are adjacent columns from `column` on.
 fn failure(row: &Row<'_>, class: Class, column: usize) -> rusqlite::Result<Failure> {
     let message = row.get::<_, Option<String>>(column + 2)?.unwrap_or_default();
     Ok(Failure {
@@ -53,36 +52,6 @@ fn failure(row: &Row<'_>, class: Class, column: usize) -> rusqlite::Result<Failu
         unsent: false,
         unknown: UnknownOutcome::Resend,
         is_for_group: false,
-    })
-}
-
-/// The due time that is shown: what is none, or 0, is shown as none.
-fn not_before(value: ValueRef<'_>) -> Option<Timestamp> {
-    let (millis, origin) = (stored(value), Timestamp::from_millis(0));
-    match (read_due(millis, origin), millis) {
-        (Due::At(at), _) => Some(at),
-        (Due::Beyond, Stored::Millis(millis)) => Some(Timestamp::from_millis(millis)),
-        (Due::Beyond, _) => Some(Timestamp::from_millis(i64::MAX)),
-        (Due::Now | Due::Invalid, _) => None,
-    }
-}
-
-/// A due time as it is stored.
-pub(super) fn stored(value: ValueRef<'_>) -> Stored<'_> {
-    match value {
-        ValueRef::Null => Stored::Null,
-        ValueRef::Integer(millis) => Stored::Millis(millis),
-        ValueRef::Real(millis) => Stored::Real(millis),
-        ValueRef::Text(text) | ValueRef::Blob(text) => Stored::Text(std::str::from_utf8(text).unwrap_or("bytes")),
-    }
-}
-
-/// Whole milliseconds from a due time that sorts among the numbers.
-pub(super) fn whole_at(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<i64>> {
-    Ok(match row.get_ref(column)? {
-        ValueRef::Integer(millis) => Some(millis),
-        ValueRef::Real(millis) => Some(millis.ceil() as i64),
-        ValueRef::Null | ValueRef::Text(_) | ValueRef::Blob(_) => None,
     })
 }
 

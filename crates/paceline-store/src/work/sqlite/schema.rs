@@ -13,10 +13,10 @@ use crate::schema::{JOURNAL, STORE};
 use crate::work::error::WorkError;
 
 /// What leads from each version to the next, the first from an empty file. Only ever added to.
-const MIGRATIONS: [&str; 1] = [V1];
+const MIGRATIONS: [&str; 2] = [V1, V2];
 
-/// Payloads stand apart from the items: beside them they would make each claim several times slower. `not_before_ms` is the
-/// one column that may hold anything, because people change it by hand: 0 is an item that waits for nothing.
+/// Payloads stand apart from the items: beside them they would make each claim several times slower. 0 in `not_before_ms` is an
+/// item that waits for nothing.
 const V1: &str = "
     CREATE TABLE store (created_ms INTEGER NOT NULL, last_ms INTEGER NOT NULL) STRICT;
     CREATE TABLE worker (
@@ -83,6 +83,17 @@ const V1: &str = "
     CREATE INDEX item_due ON item(lane, not_before_ms, crashes) WHERE state = 0;
     CREATE INDEX item_worker ON item(worker) WHERE state = 1;
     CREATE INDEX item_next_run ON item(lane) WHERE state = 6;
+";
+
+/// A due time that is none is refused by the file, whatever program writes it. What stood there before is due now: an item is
+/// rather tried once too early than never.
+const V2: &str = "
+    DROP INDEX item_due;
+    ALTER TABLE item RENAME COLUMN not_before_ms TO any_due;
+    ALTER TABLE item ADD COLUMN not_before_ms INTEGER NOT NULL DEFAULT 0 CHECK (not_before_ms >= 0);
+    UPDATE item SET not_before_ms = any_due WHERE typeof(any_due) = 'integer' AND any_due > 0;
+    ALTER TABLE item DROP COLUMN any_due;
+    CREATE INDEX item_due ON item(lane, not_before_ms, crashes) WHERE state = 0;
 ";
 
 /// How long to wait for another process that writes: as long as for a database that cannot be reached.
@@ -221,24 +232,40 @@ mod tests {
     }
 
     /// What a version to come would do.
-    const NEXT: &str = "ALTER TABLE item ADD COLUMN note TEXT; UPDATE item SET note = 'from version 1'";
+    const NEXT: &str = "ALTER TABLE item ADD COLUMN note TEXT; UPDATE item SET note = 'from version 2'";
+
+    /// A store as the first version made it, with an item for each due time that stood there.
+    fn first_version(path: &Path, due: &[&str]) {
+        let conn = Connection::open(path).unwrap();
+        migrate(&conn, path, 5, &[V1]).unwrap();
+        conn.execute_batch("INSERT INTO lane VALUES (1, 'default', 0)").unwrap();
+        for (n, due) in due.iter().enumerate() {
+            let sql = "INSERT INTO item (key, lane, created_ms, not_before_ms) VALUES";
+            conn.execute_batch(&format!("{sql} ('{n}', 1, 5, {due})")).unwrap();
+        }
+    }
 
     #[test]
     fn an_older_store_is_brought_up_to_date_and_a_newer_one_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("work.db");
-        let conn = open(&path, 5).unwrap();
-        record::insert(&conn, &NewItem::new("a", "{}"), &mut KnownLanes::default(), Timestamp::from_millis(5)).unwrap();
+        first_version(&path, &["7", "0", "-1", "NULL", "12.5", "'tomorrow'", "9e999"]);
         for _ in 0..2 {
-            migrate(&conn, &path, 9, &[V1, NEXT]).unwrap();
+            let conn = open(&path, 9).unwrap();
             assert_eq!(number(&conn, "PRAGMA user_version"), 2);
-            assert_eq!(number(&conn, "SELECT count(*) FROM item WHERE key = 'a' AND note = 'from version 1'"), 1);
+            assert_eq!(
+                number(&conn, "SELECT count(*) FROM item WHERE not_before_ms = 0"),
+                6,
+                "what was no time is none"
+            );
+            assert_eq!(number(&conn, "SELECT not_before_ms FROM item WHERE key = '0'"), 7);
             assert_eq!(number(&conn, "SELECT created_ms FROM store"), 5);
         }
-        let words = open(&path, 9).expect_err("a newer store").to_string();
+        migrate(&open(&path, 9).unwrap(), &path, 9, &[V1, V2, NEXT]).unwrap();
+        let message = open(&path, 9).expect_err("a newer store").to_string();
         assert!(
-            words.ends_with("has format 2, this version knows up to 1; use a newer version of paceline"),
-            "{words}"
+            message.ends_with("has format 3, this version knows up to 2; use a newer version of paceline"),
+            "{message}"
         );
     }
 
@@ -247,9 +274,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("work.db");
         let conn = open(&path, 5).unwrap();
-        let refused = migrate(&conn, &path, 9, &[V1, NEXT, "INSERT INTO nowhere VALUES (1)"]);
+        let refused = migrate(&conn, &path, 9, &[V1, V2, NEXT, "INSERT INTO nowhere VALUES (1)"]);
         assert!(matches!(refused, Err(WorkError::Sqlite { action: "write", .. })), "{refused:?}");
-        assert_eq!(number(&conn, "PRAGMA user_version"), 1);
+        assert_eq!(number(&conn, "PRAGMA user_version"), 2);
         assert_eq!(number(&conn, "SELECT count(*) FROM pragma_table_info('item') WHERE name = 'note'"), 0);
         drop(conn);
         open(&path, 9).unwrap();

@@ -7,10 +7,9 @@ use paceline::{PauseCause, ScopeState};
 use paceline_core::Instant;
 use tokio::sync::oneshot;
 
-use super::{Dispatcher, LONGEST_BLIND, LOOKS_TAKE, Parts, TICK};
+use super::{Dispatcher, LONGEST_BLIND, LOOKS_TAKE, TICK};
 use crate::run::calls::item::{Context, Phase};
 use crate::run::calls::stop::StopReason;
-use crate::text;
 
 /// How long calls in flight may go on after an interruption.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -40,26 +39,11 @@ impl Dispatcher {
         self.look_again = now + took + (took * LOOKS_TAKE).min(LONGEST_BLIND);
     }
 
-    /// While the disk is full nothing new starts, and answers that arrive wait in the journal's queue.
     pub(super) fn watch_the_disk(&mut self, now: Instant) {
-        let Parts { journal, max_wait, .. } = &self.parts;
-        let Some(disk_full) = journal.disk_full() else {
-            if self.full_since.take().is_some() {
-                tracing::info!("the disk has room again: the run goes on");
-            }
-            return;
-        };
-        let since = *self.full_since.get_or_insert_with(|| {
-            tracing::warn!(
-                "{disk_full}; nothing new starts, and answers that arrive wait in memory: make room within {}",
-                text::duration(*max_wait),
-            );
-            now
-        });
-        if now - since >= *max_wait {
-            self.end_with(Some(StopReason::DiskFull(disk_full)));
-        }
-        if self.stop.is_some() && self.tasks.is_empty() {
+        if self.stop.is_none() {
+            let stop = self.disk_watch.check(self.parts.journal.disk_full(), now);
+            self.end_with(stop);
+        } else if self.tasks.is_empty() {
             self.parts.journal.fail_when_disk_full();
         }
     }

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use paceline_core::{Instant, LimitScope, ScopeState, Timestamp};
-use paceline_store::{Appended, Claim, Journal, JournalError, SnapshotUpdate};
+use paceline_store::{Appended, ClaimedItems, Journal, JournalError, SnapshotUpdate};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
@@ -19,6 +19,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use crate::exit::Failure;
 use crate::limiter_state;
 use crate::run::calls::bounds::StartedItems;
+use crate::run::calls::disk_watch::DiskWatch;
 use crate::run::calls::item::{Context, Phase, Tried, TryEnd};
 use crate::run::calls::permit_queue::PermitQueue;
 use crate::run::calls::record::Recorder;
@@ -52,7 +53,7 @@ pub(crate) struct Dispatcher {
     /// Where they ask for their permits.
     lane: PermitQueue,
     by_scope: BTreeMap<Arc<str>, usize>,
-    claiming: Option<oneshot::Receiver<Result<Claim, JournalError>>>,
+    claiming: Option<oneshot::Receiver<Result<ClaimedItems, JournalError>>>,
     /// When the next claim can find something; none when nothing waits.
     next_due: Option<Timestamp>,
     /// The earliest due time given to an item since the claim under way was made, which does not know it.
@@ -66,8 +67,7 @@ pub(crate) struct Dispatcher {
     abandon_at: Option<Instant>,
     /// The run is not looked after before that.
     look_again: Instant,
-    /// Since when the disk is full.
-    full_since: Option<Instant>,
+    disk_watch: DiskWatch,
     /// What was recorded was asked to be on the disk.
     flushed: bool,
     /// The limits at the last look.
@@ -106,6 +106,7 @@ impl Dispatcher {
     /// A dispatcher that has not claimed anything yet.
     pub(crate) fn new(parts: Parts) -> Self {
         let begun = StartedItems::new(parts.max_items);
+        let disk_watch = DiskWatch::new(Some(parts.max_wait));
         Self {
             parts,
             tasks: JoinSet::new(),
@@ -120,7 +121,7 @@ impl Dispatcher {
             stop: None,
             abandon_at: None,
             look_again: Instant::ZERO,
-            full_since: None,
+            disk_watch,
             flushed: false,
             limits: LiveSnapshot::default(),
         }
@@ -218,7 +219,7 @@ impl Dispatcher {
         recorder.undecided().map_or(2 * concurrency + BEHIND, |left| left.max(*concurrency))
     }
 
-    fn start(&mut self, claim: Claim) {
+    fn start(&mut self, claim: ClaimedItems) {
         let now = self.parts.context.now();
         self.crowded = claim.items.is_empty() && claim.next_due.is_some_and(|due| due <= now) && !self.tasks.is_empty();
         self.next_due = earlier(claim.next_due, self.due_meanwhile);
@@ -268,7 +269,7 @@ impl Dispatcher {
         }
     }
 
-    /// Shows and stores where the run stands.
+    /// Shows and stores the progress of the run.
     fn look_after(&mut self) {
         let Parts { context, journal, recorder, progress, .. } = &mut self.parts;
         recorder.tell_resends(context.limiter.now());
@@ -286,7 +287,7 @@ impl Dispatcher {
         progress.show(&View { now, figures, limits, in_flight, stop, next_due, budget });
         let seconds = (now - context.began).as_secs_f64();
         if limits.scopes.is_empty() && matches!(limits.account.state, ScopeState::Open | ScopeState::Paced) {
-            // Nothing was asked for yet; what the run before left says more.
+            // Nothing was claimed yet; the snapshot of the run before is more informative.
             return;
         }
         let job = snapshot::job(figures, &limits.account, in_flight, now, seconds, stop, &wall);
@@ -311,13 +312,15 @@ fn earlier(a: Option<Timestamp>, b: Option<Timestamp>) -> Option<Timestamp> {
     [a, b].into_iter().flatten().min()
 }
 
-async fn answered(claiming: &mut Option<oneshot::Receiver<Result<Claim, JournalError>>>) -> Result<Claim, Failure> {
+async fn answered(
+    claiming: &mut Option<oneshot::Receiver<Result<ClaimedItems, JournalError>>>,
+) -> Result<ClaimedItems, Failure> {
     let Some(answer) = claiming else { return std::future::pending().await };
     let claim = answer.await.map_err(|_| Failure::interrupted("the journal went away"))?;
     *claiming = None;
     match claim {
         // The run has ended for that, and looks for nothing more.
-        Err(JournalError::DiskFull(_)) => Ok(Claim::default()),
+        Err(JournalError::DiskFull(_)) => Ok(ClaimedItems::default()),
         claim => claim.map_err(Failure::interrupted),
     }
 }

@@ -1,8 +1,12 @@
 use super::*;
 use paceline_store::CustomId;
 
+fn at_h() -> Addresses {
+    Addresses { base: "http://h".to_owned(), hosts: false }
+}
+
 fn batch(provider: Provider) -> Format {
-    Format::of(FormatFlag::Batch, None, b"", provider, "http://h").expect("needs nothing")
+    Format::of(FormatFlag::Batch, None, b"", provider, &at_h()).expect("needs nothing")
 }
 
 fn read(provider: Provider, line: &str) -> Result<Line<'_>, LineError> {
@@ -117,7 +121,7 @@ fn an_id_is_found_in_whatever_can_be_read() {
 #[test]
 fn the_first_line_decides_the_form_unless_the_user_says_it() {
     let chosen = |flag, endpoint, first: &str, provider| {
-        let format = Format::of(flag, endpoint, first.as_bytes(), provider, "http://h")?;
+        let format = Format::of(flag, endpoint, first.as_bytes(), provider, &at_h())?;
         Ok::<_, String>(format!("{} {}", format.name(), format.endpoint()).trim_end().to_owned())
     };
     use FormatFlag::{Anthropic, Auto, Bare, Batch};
@@ -146,7 +150,7 @@ fn the_first_line_decides_the_form_unless_the_user_says_it() {
     ] {
         assert_eq!(chosen(flag, endpoint, first, provider).as_deref(), Ok(expected), "{first}");
     }
-    for (flag, endpoint, first, words) in [
+    for (flag, endpoint, first, expected) in [
         (Auto, None, r#"{"model":"m"}"#, "because its first line has `model`, and a generic API"),
         (Bare, None, "", "by --format"),
         (Batch, Some("/x"), "", "have a url each"),
@@ -155,7 +159,7 @@ fn the_first_line_decides_the_form_unless_the_user_says_it() {
         (Bare, Some(""), "", "--endpoint missing"),
     ] {
         let error = chosen(flag, endpoint, first, Generic).expect_err(first);
-        assert!(error.contains(words), "{words} in {error}");
+        assert!(error.contains(expected), "{expected} in {error}");
     }
 }
 
@@ -164,8 +168,7 @@ fn a_line_of_another_form_is_refused_with_the_reason_for_this_one() {
     let (batch, bare) = (r#"{"custom_id":"a","url":"/x","body":{}}"#, r#"{"model":"m","messages":[]}"#);
     let anthropic = r#"{"custom_id":"a","params":{"model":"m"}}"#;
     let read = |flag, first: &str, line: &str| {
-        let format =
-            Format::of(flag, None, first.as_bytes(), Provider::OpenAi, "http://h").expect("all have an endpoint");
+        let format = Format::of(flag, None, first.as_bytes(), Provider::OpenAi, &at_h()).expect("all have an endpoint");
         format.read(line.as_bytes(), 2).map(|_| ()).map_err(|error| (error.code, error.message))
     };
     for (first, other) in
@@ -183,7 +186,7 @@ fn a_line_of_another_form_is_refused_with_the_reason_for_this_one() {
 
 #[test]
 fn bare_bodies_leave_without_what_is_ours() {
-    let format = Format::of(FormatFlag::Bare, Some("/x"), b"", Provider::Generic, "http://h").expect("an endpoint");
+    let format = Format::of(FormatFlag::Bare, Some("/x"), b"", Provider::Generic, &at_h()).expect("an endpoint");
     for (text, id, sent) in [
         (r#"{ "model" : "m", "n":1.0 }"#, "line-5", r#"{ "model" : "m", "n":1.0 }"#),
         (r#"{"custom_id":"a","model":"m"}"#, "a", r#"{"model":"m"}"#),
@@ -203,7 +206,7 @@ fn bare_bodies_leave_without_what_is_ours() {
 
 #[test]
 fn params_are_the_body() {
-    let format = Format::of(FormatFlag::Anthropic, None, b"", Provider::Anthropic, "http://h").expect("an endpoint");
+    let format = Format::of(FormatFlag::Anthropic, None, b"", Provider::Anthropic, &at_h()).expect("an endpoint");
     let line =
         format.read(br#"{"custom_id":"a","params":{"model": "m", "metadata":{"user_id":"u"}}}"#, 1).expect("good");
     assert_eq!((&*line.url, &*line.body), ("/v1/messages", r#"{"model": "m", "metadata":{"user_id":"u"}}"#));

@@ -16,10 +16,10 @@ const HELD_ABOVE: Duration = Duration::from_secs(1);
 /// A machine that has too much to do is asked again after that.
 const UNTIL_THERE_IS_ROOM: Duration = Duration::from_secs(1);
 
-/// What is told of a line that is not understood.
+/// How much of an invalid line is quoted.
 const SHOWN: usize = 80;
 
-/// Success, or what failed and who suffers from it.
+/// Success, or the failure with its class.
 pub(super) fn outcome(ended: &Ended) -> Result<(), Failure> {
     match &ended.exit {
         Exit::Status(status) if status.success() => Ok(()),
@@ -33,17 +33,17 @@ pub(super) fn outcome(ended: &Ended) -> Result<(), Failure> {
             Err(Failure::new(Class::Invalid, format!("cannot be handed to a command: {error}")))
         }
         Exit::NotBegun(error) => {
-            let words = format!("the command cannot be begun: {error}");
+            let message = format!("the command cannot be begun: {error}");
             // Whatever it is, no item is at fault: this machine has too much to do, or the command needs a person.
             Err(match is_of_the_moment(error) {
-                true => Failure::new(Class::Abandoned, words).with_retry_after(UNTIL_THERE_IS_ROOM),
-                false => Failure { code: Some("not_begun".to_owned()), ..Failure::new(Class::Account, words) },
+                true => Failure::new(Class::Abandoned, message).with_retry_after(UNTIL_THERE_IS_ROOM),
+                false => Failure { code: Some("not_begun".to_owned()), ..Failure::new(Class::Account, message) },
             })
         }
     }
 }
 
-/// Whether a failure tells of its item alone: a command that only failed, or crashed, says nothing about a server that others
+/// Whether a failure concerns its item alone: a command that only failed, or crashed, says nothing about a server that others
 /// need too. One that names a class does, 75 is the exit code for that, and one that hangs may hang on it.
 pub(super) fn is_of_the_item(ended: &Ended) -> bool {
     match &ended.exit {
@@ -70,7 +70,7 @@ fn is_of_the_moment(error: &std::io::Error) -> bool {
     }
 }
 
-/// The classes of sysexits that say more than "failed".
+/// The classes of sysexits that are more specific than "failed".
 const fn by_exit_code(code: i32) -> Class {
     match code {
         65 => Class::Invalid,
@@ -97,7 +97,7 @@ fn failed(code: i32, ended: &Ended) -> Failure {
     }
 }
 
-/// The last line that says something on standard error.
+/// The last line of standard error that is not blank.
 fn behind(ended: &Ended) -> String {
     let last = ended.stderr.lines().map(str::trim).rfind(|line| !line.is_empty());
     last.map(|line| format!(": {}", text::printable(line))).unwrap_or_default()
@@ -128,27 +128,27 @@ fn last_line(output: &Output) -> LastLine {
 }
 
 fn read(report: &Map<String, Value>, code: i32, ended: &Ended) -> Failure {
-    let told = |key: &str| match report.get(key) {
+    let field = |key: &str| match report.get(key) {
         None | Some(Value::Null) => None,
         Some(Value::String(text)) => Some(text.trim().to_owned()).filter(|text| !text.is_empty()),
         Some(other) => Some(other.to_string()),
     };
-    let (class, objection) = class(told("class"), code);
+    let (class, objection) = class(field("class"), code);
     let retry_after = report.get("retry_after_s").and_then(seconds);
-    let words = told("message").unwrap_or_else(|| {
+    let message = field("message").unwrap_or_else(|| {
         let wait = retry_after.filter(|_| matches!(class, Class::Throttled | Class::QuotaExhausted));
         // It may hold a group, and an exit code is no cause of that.
         let reported = wait.map(|wait| format!(", reported as {class} for {}", text::duration(wait)));
         format!("exit code {code}{}{}", reported.unwrap_or_default(), behind(ended))
     });
-    let words = objection.map_or_else(|| words.clone(), |objection| format!("{objection}; {words}"));
+    let message = objection.map_or_else(|| message.clone(), |objection| format!("{objection}; {message}"));
     Failure {
-        code: told("code"),
+        code: field("code"),
         retry_after,
         // All of a group are limited together.
         is_for_group: class == Class::QuotaExhausted
             || class == Class::Throttled && retry_after.is_some_and(|wait| wait > HELD_ABOVE),
-        ..Failure::new(class, words)
+        ..Failure::new(class, message)
     }
 }
 
@@ -170,7 +170,7 @@ fn class(name: Option<String>, code: i32) -> (Class, Option<String>) {
     }
 }
 
-/// A number of seconds, also as a text. What is no time to come says nothing.
+/// A number of seconds, also as a text. One that is not positive is ignored.
 fn seconds(value: &Value) -> Option<Duration> {
     let seconds = value.as_f64().or_else(|| value.as_str()?.trim().parse().ok())?;
     Duration::try_from_secs_f64(seconds).ok().filter(|wait| !wait.is_zero())
@@ -291,7 +291,7 @@ mod tests {
 
     #[test]
     fn a_report_that_makes_no_sense_is_told() {
-        for (report, class, words) in [
+        for (report, class, message) in [
             (r#"{"class":"meh","message":"m"}"#, Class::Transient, "there is no class \"meh\", taken as transient; m"),
             (
                 r#"{"class":"abandoned"}"#,
@@ -311,7 +311,7 @@ mod tests {
             ),
         ] {
             let failure = exited(65, report, "");
-            assert_eq!((failure.class, failure.message.as_str()), (class, words), "{report}");
+            assert_eq!((failure.class, failure.message.as_str()), (class, message), "{report}");
         }
         let long = format!("{}\n{{\"class\":\"throttled\"}}", "x".repeat(OUTPUT_BYTES));
         let failure = exited(65, &long, "");

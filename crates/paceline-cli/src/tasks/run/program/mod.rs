@@ -91,12 +91,12 @@ impl Program {
     /// Works on an item once.
     ///
     /// # Errors
-    /// What the command said, or what became of it.
+    /// The command's report, or how it ended.
     pub(super) async fn work(&self, task: &Task, shutdown: &Shutdown) -> Result<(), Failed> {
         let ended = self.run(task, shutdown).await;
         exit_report::outcome(&ended).map_err(|mut failure| {
             if failure.class == Class::Account || failure.is_for_group {
-                // These words stand at the whole group, which knows neither item nor command.
+                // This message is shown for the whole group, which has neither item nor command.
                 failure.message = format!("{}: {}", self.name(), failure.message);
             }
             Failed { failure, is_its_own: exit_report::is_of_the_item(&ended) }
@@ -137,7 +137,7 @@ impl Program {
                     status = child.wait() => status,
                     () = &mut pipes => return child.wait().await,
                 };
-                // What it began may go on; what it said itself has arrived by now.
+                // Its children may go on; its own output has arrived by now.
                 let _ = tokio::time::timeout(PIPES_AFTER_EXIT, &mut pipes).await;
                 status
             };
@@ -164,7 +164,7 @@ impl Program {
 /// A command need not read its item.
 async fn feed(stdin: Option<ChildStdin>, payload: &str) {
     if let Some(mut stdin) = stdin {
-        // Its end is closed, then: its exit code tells whether it missed anything.
+        // The pipe is closed then; its exit code shows whether it missed anything.
         let _ = stdin.write_all(payload.as_bytes()).await;
     }
 }

@@ -1,0 +1,67 @@
+//! The hosts that payloads name: only the run knows whether it may send to them.
+
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+
+use serde::Deserialize;
+
+/// So many are named, and so many counted.
+const NAMED: usize = 3;
+const COUNTED: usize = 1_000;
+
+/// Hosts in the addresses of payloads that are requests.
+#[derive(Debug, Default)]
+pub(super) struct Hosts(BTreeSet<String>);
+
+#[derive(Deserialize)]
+struct Request<'a> {
+    #[serde(borrow)]
+    url: Cow<'a, str>,
+}
+
+impl Hosts {
+    pub(super) fn note(&mut self, payload: &str) {
+        let request = serde_json::from_str::<Request<'_>>(payload);
+        if let Some(host) = request.ok().and_then(|request| paceline_providers::host(&request.url))
+            && self.0.len() < COUNTED
+        {
+            self.0.insert(host);
+        }
+    }
+
+    /// What a run needs to send to all of them; none where one address may be enough.
+    pub(super) fn words(&self) -> Option<String> {
+        let named: Vec<&str> = self.0.iter().take(NAMED).map(String::as_str).collect();
+        let more = if self.0.len() > NAMED { ", ..." } else { "" };
+        (self.0.len() > 1).then(|| {
+            format!(
+                "the payloads name more than one host ({}{more}): tasks run --http sends to that of its --base-url, and with \
+                 --scope host to all of them",
+                named.join(", ")
+            )
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_than_one_host_is_told_with_the_flag_that_takes_them() {
+        let mut hosts = Hosts::default();
+        for payload in [r#"{"url":"https://a.example/1"}"#, r#"{"url":"https://A.example/2"}"#, "7", r#"{"url":"/b"}"#]
+        {
+            hosts.note(payload);
+            assert_eq!(hosts.words(), None, "{payload}");
+        }
+        for n in 0..4 {
+            hosts.note(&format!(r#"{{"method":"GET","url":"http://b{n}.example:81/"}}"#));
+        }
+        let words = hosts.words().expect("five");
+        assert!(
+            words.contains("(a.example, b0.example:81, b1.example:81, ...)") && words.contains("--scope host"),
+            "{words}"
+        );
+    }
+}

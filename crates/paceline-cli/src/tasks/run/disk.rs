@@ -1,0 +1,49 @@
+//! The disk of the store and of the answers, while a run goes on.
+
+use std::path::Path;
+use std::time::Duration;
+
+use paceline_store::DiskSpace;
+use paceline_store::work::WorkClock;
+
+use super::shutdown::Shutdown;
+use crate::run::calls::disk_watch::DiskWatch;
+
+/// How often a run looks whether its disk is full.
+const TICK: Duration = Duration::from_millis(500);
+
+/// The space on that disk, and how long a run waits for it.
+#[derive(Debug)]
+pub(super) struct Disk {
+    space: DiskSpace,
+    max_wait: Option<Duration>,
+}
+
+impl Disk {
+    /// The disk of those files. Without `max_wait` the run waits for as long as it takes.
+    pub(super) fn of<'a>(files: impl IntoIterator<Item = &'a Path>, max_wait: Option<Duration>) -> Self {
+        Self { space: DiskSpace::of(files), max_wait }
+    }
+
+    pub(super) const fn space(&self) -> &DiskSpace {
+        &self.space
+    }
+
+    /// Ends a run whose disk stays full. Once the run ends, answers that wait in memory take the space that is left.
+    pub(super) async fn watch(&self, shutdown: &Shutdown, clock: &WorkClock) {
+        self.space.wait_when_full();
+        let mut watch = DiskWatch::new(self.max_wait);
+        loop {
+            tokio::select! {
+                () = shutdown.draining() => break,
+                () = tokio::time::sleep(TICK) => {}
+            }
+            if let Some(stop) = watch.check(self.space.disk_full(), clock.now()) {
+                tracing::error!("{}", stop.announcement());
+                shutdown.begin_drain();
+            }
+        }
+        self.space.fail_when_full();
+        std::future::pending().await
+    }
+}

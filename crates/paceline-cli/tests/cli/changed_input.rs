@@ -1,0 +1,79 @@
+//! An input that changed since the job began: taken up, or begun anew.
+
+use crate::checks::{files, input, second};
+use crate::support::{Job, Reply, Server, finish, line};
+
+#[test]
+fn overwriting_begins_anew_and_only_with_an_input_that_can_be_sent() {
+    let server = Server::new(|arrival| if arrival.item == "c" { Reply::error(400, "no") } else { Reply::ok() });
+    let job = Job::with_input(&[line("a"), line("b"), line("c")].join("\n"));
+    assert_eq!(finish(&mut job.run(&server)).0, 1);
+    let before = files(&job);
+
+    second(&job, "{");
+    let (code, log) = finish(job.run(&server).arg("--overwrite"));
+    assert_eq!((code, server.count()), (2, 3), "{log}");
+    let mut after = files(&job);
+    after.insert("in.jsonl".to_owned(), before["in.jsonl"]);
+    assert_eq!(after, before, "what was paid for stays");
+
+    second(&job, &line("d"));
+    for calls in [5, 7] {
+        let (code, log) = finish(job.run(&server).arg("--overwrite"));
+        assert_eq!((code, server.count()), (0, calls), "{log}");
+        job.assert_adds_up(2);
+    }
+    assert!(!job.path("out.errors.jsonl").exists() && !job.path("out.journal.new").exists());
+    let (code, log) = finish(&mut job.run(&server));
+    assert_eq!((code, server.count()), (0, 7), "the new job goes on by itself: {log}");
+}
+
+#[test]
+fn a_changed_input_is_taken_up_when_asked_and_nothing_that_ended_is_lost() {
+    let server = Server::new(|arrival| match (arrival.item.as_str(), arrival.before) {
+        ("c", 0) => Reply::error(401, "invalid_api_key"),
+        ("b", _) => Reply::error(400, "no"),
+        _ => Reply::ok(),
+    });
+    let input_of = |items: &[&str]| items.iter().map(|item| line(item)).collect::<Vec<_>>().join("\n");
+    let job = Job::with_input(&input_of(&["a", "b", "c", "d"]));
+    let run = || {
+        let mut command = job.run(&server);
+        command.args(["--accept-changed-input", "--concurrency", "1", "--pace", "fixed"]);
+        command
+    };
+    // In the order of the input, so that a and b have ended when the key is refused at c.
+    for max in ["1", "1", "1"] {
+        finish(run().args(["--max-items", max]));
+    }
+    assert_eq!((job.lines("out.jsonl").len(), job.lines("out.errors.jsonl").len()), (1, 1));
+
+    let other_a = line("a").replace("\"m\"", "\"n\"");
+    for (text, expected) in [
+        (input_of(&["x", "a", "c"]), "  the id of the former line 2 is gone\n"),
+        (
+            format!("{}\n{}\n{other_a}", line("b"), line("c")),
+            "  line 3: another request has the id of the former line 1\n",
+        ),
+    ] {
+        input(&job, text.as_bytes());
+        let before = files(&job);
+        let (code, log) = finish(&mut run());
+        assert_eq!(code, 2, "{log}");
+        assert!(log.contains(expected), "{log}");
+        assert_eq!(files(&job)["out.jsonl"], before["out.jsonl"]);
+    }
+
+    // d is gone, e is new, c has another body, and everything stands elsewhere.
+    let other_c = line("c").replace("\"m\"", "\"n\"");
+    input(&job, format!("{}\n{other_c}\n\n{}\n{}\n", line("e"), line("b"), line("a")).as_bytes());
+    let calls = server.count();
+    let (code, log) = finish(&mut run());
+    assert_eq!((code, server.count() - calls), (1, 2), "{log}");
+    job.assert_adds_up(4);
+    assert_eq!(job.ended_ids(), ["\"a\"", "\"b\"", "\"c\"", "\"e\""]);
+    let rows = job.lines("out.report.jsonl");
+    assert!(rows.iter().any(|row| row["custom_id"] == "b" && row["state"] == "failed"), "{rows:?}");
+    let (code, log) = finish(&mut job.run(&server));
+    assert_eq!((code, server.count() - calls), (1, 2), "it is the job's input now: {log}");
+}

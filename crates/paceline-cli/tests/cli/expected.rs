@@ -1,0 +1,77 @@
+//! What a success has to be where `--expect` names a schema.
+
+use paceline_store::work::State;
+use serde_json::json;
+
+use crate::support::{Job, Reply, Server, finish};
+use crate::tasks_run::{Store, ran};
+
+const WRONG: &str = r#"{"rates": [{"usd": 1}, {"usd": "a"}]}"#;
+const WORDS: &str = "the answer does not match the schema: /rates/1/usd: want number, but got string";
+
+/// Answers at an item's first call with a rate that is no number.
+fn rates() -> Server {
+    Server::new(|arrival| {
+        let body = if arrival.before == 0 { WRONG } else { r#"{"rates": [{"usd": 1.5}]}"# };
+        Reply::text(200, "application/json", body)
+    })
+}
+
+fn with_schema(job: &Job) {
+    let rate = json!({"type": "object", "required": ["usd"], "properties": {"usd": {"type": "number"}}});
+    let schema = json!({"type": "object", "required": ["rates"], "properties": {"rates": {"items": rate}}});
+    std::fs::write(job.path("schema.json"), schema.to_string()).expect("writable");
+}
+
+#[test]
+fn an_answer_that_does_not_match_is_no_success_and_the_report_says_where() {
+    let (job, server) = (Job::new(1), rates());
+    with_schema(&job);
+    let (code, log) = finish(job.run(&server).args(["--expect", "schema.json"]));
+    assert_eq!((code, server.count()), (0, 2), "{log}");
+    assert_eq!(job.lines("out.jsonl")[0]["response"]["body"]["rates"][0]["usd"], 1.5);
+    let job = Job::new(1);
+    with_schema(&job);
+    let (code, log) = finish(job.run(&rates()).args(["--expect", "schema.json", "--max-retries", "0"]));
+    let row = &job.lines("out.report.jsonl")[0];
+    assert_eq!((code, &row["code"], &row["class"]), (1, &json!("schema_mismatch"), &json!("transient")), "{log}");
+    assert_eq!(row["last_error"], WORDS);
+    assert_eq!(job.lines("out.errors.jsonl")[0]["response"]["body"]["rates"][1]["usd"], "a", "what came is kept");
+}
+
+#[test]
+fn an_item_of_a_store_fails_likewise() {
+    let (store, server) = (Store::new(), rates());
+    with_schema(&store.job);
+    store.add("a", &json!({"url": "/v1/completions", "body": {}}));
+    let flags = ["--http", "--base-url", &server.url(), "--expect", "schema.json", "--max-retries", "0"];
+    assert_eq!(ran(store.command().args(flags)).code, 1);
+    let item = store.item("a");
+    assert_eq!((item.state, item.last.expect("a failure").message.as_str()), (State::Failed, WORDS));
+}
+
+#[test]
+fn a_schema_that_cannot_be_used_is_refused_before_the_first_request() {
+    let (store, server) = (Store::of(&[]), rates());
+    store.add("a", &json!({"url": "/v1/completions", "body": {}}));
+    for (content, expected) in [
+        (None, "--expect schema.json: expected json, or the file of a JSON schema, which cannot be read: No such file"),
+        (Some("{\"type\":"), "--expect schema.json: the file is no JSON: EOF while parsing a value at line 1 column 8"),
+        (
+            Some(r#"{"properties": {"a": {"type": "strnig"}}}"#),
+            "--expect schema.json: the file is no JSON schema: /properties/a/type: value must be one of",
+        ),
+    ] {
+        let job = Job::new(1);
+        for job in [&job, &store.job] {
+            content.map_or(Ok(()), |content| std::fs::write(job.path("schema.json"), content)).expect("writable");
+        }
+        let http = ["--http", "--base-url", &server.url()];
+        for command in [&mut job.run(&server), store.command().args(http)] {
+            let (code, log) = finish(command.args(["--expect", "schema.json"]));
+            assert_eq!(code, 2, "{log}");
+            assert!(log.contains(expected), "{log}");
+        }
+    }
+    assert_eq!(server.count(), 0);
+}

@@ -1,0 +1,97 @@
+//! Lines for many hosts, each of which is paced by itself.
+
+use paceline_store::work::{NewItem, State};
+use serde_json::json;
+
+use crate::support::{Job, Reply, Server, finish};
+use crate::tasks_run::{Store, ran};
+
+/// Pages of two servers in turn.
+fn pages(servers: [&Server; 2], count: usize) -> String {
+    let line = |n: usize| {
+        let url = format!("{}/page/{n}", servers[n % 2].url());
+        json!({"custom_id": format!("item-{n}"), "method": "GET", "url": url}).to_string() + "\n"
+    };
+    (0..count).map(line).collect()
+}
+
+#[test]
+fn a_host_that_asks_for_hours_or_a_key_holds_up_no_other() {
+    for (refusal, why) in [
+        (Reply::error(429, "slow down").with_header("retry-after", 7_200), "held: 127.0.0.1:"),
+        (Reply::error(401, "who are you"), "stopped: 127.0.0.1:"),
+    ] {
+        let (busy, other) = (Server::new(move |_| refusal.clone()), Server::new(|_| Reply::ok()));
+        let job = Job::with_input(&pages([&busy, &other], 20));
+        let flags = ["--scope", "host", "--max-wait", "1m", "--concurrency", "1"];
+        let (code, log) = finish(job.run(&other).args(flags));
+        let summary = job.summary();
+        assert_eq!((code, &summary["succeeded"], &summary["deferred"]), (3, &json!(10), &json!(10)), "{log}");
+        assert_eq!((busy.count(), other.count()), (1, 10), "{log}");
+        assert!(log.contains(why), "{log}");
+    }
+}
+
+/// Pages of one server, of which one asks for two hours.
+#[test]
+fn one_page_that_holds_up_all_others_is_told_with_the_flag_that_lets_them_go() {
+    for (flags, succeeded, is_shown) in [(&[][..], 0, true), (&["--scope", "endpoint"], 9, false)] {
+        let server = Server::new(|arrival| match arrival.path.as_str() {
+            "/page/0" => Reply::error(429, "slow down").with_header("retry-after", 7_200),
+            _ => Reply::ok(),
+        });
+        let job = Job::with_input(&pages([&server, &server], 10));
+        let (code, log) = finish(job.run(&server).args(["--max-wait", "1m", "--concurrency", "1"]).args(flags));
+        assert_eq!((code, &job.summary()["succeeded"]), (3, &json!(succeeded)), "{log}");
+        let log_line = "held up: 10 items for 2h 00m by pauses that the server asked for, as all calls are one scope; --scope endpoint";
+        assert_eq!(log.contains(log_line), is_shown, "{log}");
+    }
+}
+
+#[test]
+fn items_of_a_store_go_to_many_hosts_and_the_key_to_one() {
+    let busy = Server::new(|_| Reply::error(429, "slow down").with_header("retry-after", 7_200));
+    let ours = Server::new(|_| Reply::ok());
+    let other = Server::new(|_| Reply::ok());
+    let store = Store::new();
+    let to = |server: &Server, n: usize| {
+        NewItem::new(format!("item-{n}"), json!({"method": "GET", "url": format!("{}/{n}", server.url())}).to_string())
+    };
+    let servers = [&busy, &ours, &other];
+    store.put((0..12).map(|n| to(servers[n % 3], n)).collect());
+    let flags = ["--http", "--base-url", &ours.url(), "--api-key-env", "KEY", "--max-wait", "1m", "--concurrency", "1"];
+    let run = ran(store.command().args(flags).args(["--scope", "host"]).env("KEY", "of-ours-alone"));
+    assert_eq!((run.code, &run.summary["succeeded"]), (3, &json!(8)), "{}", run.log);
+    assert_eq!((store.item("item-0").state, busy.count()), (State::Waiting, 1), "{}", run.log);
+    assert!(ours.arrivals().iter().all(|arrival| arrival.headers.contains_key("authorization")));
+    assert!(
+        other.arrivals().iter().chain(&busy.arrivals()).all(|arrival| !arrival.headers.contains_key("authorization"))
+    );
+}
+
+#[test]
+fn items_for_many_hosts_are_added_with_the_flag_that_takes_them() {
+    let (ours, other) = (Server::new(|_| Reply::ok()), Server::new(|_| Reply::ok()));
+    let line = |n: usize, server: &Server| {
+        let payload = json!({"method": "GET", "url": format!("{}/{n}", server.url())});
+        json!({"key": format!("item-{n}"), "payload": payload}).to_string() + "\n"
+    };
+    let store = Store::new();
+    std::fs::write(store.job.path("items.jsonl"), line(0, &ours) + &line(1, &other)).expect("writable");
+    let (code, log) =
+        finish(store.job.paceline().args(["tasks", "add", "--store", "work.db", "--from", "items.jsonl"]));
+    assert!(code == 0 && log.contains("and with --scope host to all of them"), "{log}");
+    let run = ran(store.command().args(["--http", "--base-url", &ours.url()]));
+    assert_eq!((run.code, other.count()), (1, 0), "{}", run.log);
+    let told = store.item("item-1").last.expect("a failure").message;
+    assert!(told.contains("with --scope host lines may name any host"), "{told}");
+}
+
+#[test]
+fn without_that_scope_another_host_is_refused_with_the_flag_that_takes_it() {
+    let (ours, other) = (Server::new(|_| Reply::ok()), Server::new(|_| Reply::ok()));
+    let job = Job::with_input(&pages([&ours, &other], 2));
+    let (code, log) = finish(&mut job.run(&ours));
+    assert!(code == 2 && log.contains("with --scope host lines may name any host"), "{log}");
+    assert_eq!((ours.count(), other.count()), (0, 0));
+}

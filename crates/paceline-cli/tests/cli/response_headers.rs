@@ -1,0 +1,65 @@
+//! Header fields that a result line keeps.
+
+use serde_json::{Value, json};
+
+use crate::support::{Arrival, Job, Reply, Server, finish, line};
+
+const NEXT: &str = "<https://api.example/items?page=2>; rel=\"next\"";
+
+fn resource(arrival: &Arrival) -> Reply {
+    let reply = Reply::new(200, &json!({"item": arrival.item})).with_header("set-cookie", "session=secret");
+    match arrival.item.as_str() {
+        "item-0" => reply
+            .with_header("link", NEXT)
+            .with_header("link", "</items>; rel=\"first\"")
+            .with_header("etag", "W/\"7\"")
+            .with_header("last-modified", "Mon, 23 Nov 2026 08:00:00 GMT")
+            .with_header("location", "/items/7")
+            .with_header("x-github-request-id", "g-1"),
+        "item-1" => reply.with_header("location", "x".repeat(4_097)),
+        _ => reply,
+    }
+}
+
+fn response(lines: &[Value], item: &str) -> Value {
+    lines.iter().find(|line| line["custom_id"] == item).expect("its line")["response"].clone()
+}
+
+#[test]
+fn fields_that_a_later_call_needs_are_kept_and_no_others() {
+    let (job, server) = (Job::new(3), Server::new(resource));
+    let (code, log) = finish(job.run(&server).args(["--ordered", "--concurrency", "1"]));
+    assert_eq!(code, 0, "{log}");
+    let lines = job.lines("out.jsonl");
+    let kept = json!({
+        "etag": "W/\"7\"",
+        "last-modified": "Mon, 23 Nov 2026 08:00:00 GMT",
+        "link": format!("{NEXT}, </items>; rel=\"first\""),
+        "location": "/items/7",
+    });
+    let first = response(&lines, "item-0");
+    assert_eq!((&first["headers"], &first["request_id"]), (&kept, &json!("g-1")));
+    for item in ["item-1", "item-2"] {
+        assert_eq!(response(&lines, item).get("headers"), None, "too long, or none");
+    }
+    assert!(!std::fs::read_to_string(job.path("out.jsonl")).expect("results").contains("secret"));
+    let again = Job::new(3);
+    std::fs::copy(job.path("out.jsonl"), again.path("done.jsonl")).expect("copied");
+    let (code, log) = finish(again.run(&server).args(["--done", "done.jsonl"]));
+    assert_eq!((code, server.count()), (0, 3), "{log}");
+    assert_eq!(response(&again.lines("out.jsonl"), "item-0")["headers"], kept, "taken over with the answer");
+}
+
+/// A crash may come after a line was written and before the journal knows of it.
+#[test]
+fn a_line_with_headers_is_recorded_after_a_crash() {
+    let (input, server) = (format!("{}\n{}\n", line("item-1"), line("item-0")), Server::new(resource));
+    let whole = Job::with_input(&input);
+    assert_eq!(finish(whole.run(&server).args(["--concurrency", "1"])).0, 0);
+    let job = Job::with_input(&input);
+    assert_eq!(finish(job.run(&server).args(["--max-items", "1"])).0, 3);
+    std::fs::copy(whole.path("out.jsonl"), job.path("out.jsonl")).expect("copied");
+    let (code, log) = finish(&mut job.run(&server));
+    assert_eq!((code, server.count()), (0, 3), "nothing is sent again: {log}");
+    assert_eq!(response(&job.lines("out.jsonl"), "item-0")["headers"]["location"], "/items/7");
+}

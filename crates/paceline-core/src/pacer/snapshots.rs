@@ -1,0 +1,79 @@
+//! Snapshots of a pacer, for people and dashboards.
+
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::Pacer;
+use crate::admit::{Admit, WaitCause};
+use crate::cost::Cost;
+use crate::request::ScopeId;
+use crate::scope::{self, Scope};
+use crate::snapshot::{ScopeSnapshot, Snapshot};
+use crate::time::Instant;
+
+impl Pacer {
+    /// A snapshot of the account and every scope. The cost is linear in the number of scopes.
+    pub fn snapshot(&self, now: Instant) -> Snapshot {
+        let now = now.max(self.now);
+        let scopes = self.scopes.iter().map(|(_, scope)| scope.snapshot(now, self.next_of(now, scope))).collect();
+        self.with_account(now, scopes)
+    }
+
+    /// A snapshot of the account, and of those scopes that have changed since the last call or in which a request waits; the
+    /// first call returns all. In the others only what depends on the present has changed: ages, and that a pause or a window is
+    /// over. They cost nothing, so this is for one reader that polls and keeps earlier snapshots. An evicted scope is not
+    /// reported.
+    pub fn changes(&mut self, now: Instant) -> Snapshot {
+        let now = now.max(self.now);
+        let changed = self.scopes.take_changed();
+        let snapshot = |place: &u32| self.scopes[*place].snapshot(now, self.next_of(now, &self.scopes[*place]));
+        let scopes: Vec<_> = changed.iter().map(snapshot).collect();
+        for (place, _) in changed.iter().zip(&scopes).filter(|(_, scope)| scope.waiting > 0) {
+            self.scopes.note_changed(*place);
+        }
+        self.with_account(now, scopes)
+    }
+
+    /// A snapshot of one scope; none if there is none of that name. The others cost nothing.
+    pub fn scope_snapshot(&self, now: Instant, scope: &ScopeId) -> Option<ScopeSnapshot> {
+        let (now, scope) = (now.max(self.now), &self.scopes[self.scopes.find(scope)?]);
+        Some(scope.snapshot(now, self.next_of(now, scope)))
+    }
+
+    /// When the next waiter of a scope may leave: its head, else a call of one request.
+    fn next_of(&self, now: Instant, scope: &Scope) -> Admit {
+        match self.head(scope) {
+            Some(head) => self.admit_cost(now, scope, &self.slots.at(head.2).request.cost),
+            None => match scope.queue.next_due() {
+                Some(due) => Admit::at(due, now, || WaitCause::NotBefore),
+                None => self.admit_cost(now, scope, &Cost::request()),
+            },
+        }
+    }
+
+    /// Adds the snapshot of the account. `scopes`: at least those in which a request waits.
+    fn with_account(&self, now: Instant, scopes: Vec<ScopeSnapshot>) -> Snapshot {
+        let next = self.admit_account(now, &Cost::request());
+        let first = scopes.iter().filter(|scope| scope.waiting > 0).min_by_key(|scope| scope.next_due);
+        let in_flight = self.in_flight.snapshot();
+        let account = ScopeSnapshot {
+            name: "".into(),
+            state: scope::state(&self.hold, &next),
+            quotas: scope::quotas(&self.quotas, now),
+            announced: Vec::new(),
+            burst: self.quotas.burst_left(now),
+            estimate: None,
+            delay: Duration::ZERO,
+            responsive: None,
+            totals: self.totals.clone(),
+            waiting: self.slots.len() as u64 - u64::from(in_flight.in_flight),
+            concurrency: in_flight,
+            waits_for: first.and_then(|scope| scope.waits_for.clone()),
+            next_due: first.and_then(|scope| scope.next_due),
+            closed_until: None,
+            closed_for: None,
+            failing_since: self.failing.values().min().copied(),
+        };
+        Snapshot { account, scopes }
+    }
+}

@@ -1,0 +1,92 @@
+//! Notifications: collected under the lock, delivered after its release.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use paceline_core::PauseCause;
+use tokio::sync::oneshot;
+
+use super::Driver;
+use super::permit::Within;
+use crate::error::Error;
+use crate::log::Rounded;
+use crate::sync;
+
+/// The answer to a waiting caller.
+pub(super) type Answer = Result<Within, Error>;
+
+/// Answers, log lines and alarms, in the order of delivery.
+#[derive(Default)]
+pub(super) struct Notifications {
+    /// The timer's thread, or its task, must check the pacer again.
+    pub(super) ring_thread: bool,
+    pub(super) ring_task: bool,
+    /// The timer's task is to be started.
+    pub(super) start_task: bool,
+    answers: Vec<(oneshot::Sender<Answer>, Answer)>,
+    log_lines: Vec<LogLine>,
+}
+
+/// A line of the log.
+pub(super) enum LogLine {
+    Stopped { scope: Arc<str>, reason: Arc<str> },
+    Held { scope: Arc<str>, wait: Duration, cause: PauseCause },
+}
+
+impl Notifications {
+    pub(super) fn answer(&mut self, to: oneshot::Sender<Answer>, answer: Answer) {
+        self.answers.push((to, answer));
+    }
+
+    pub(super) fn log(&mut self, line: LogLine) {
+        self.log_lines.push(line);
+    }
+
+    /// Delivers all of it, also when a waker or a log subscriber panics; the last such panic is the error.
+    pub(super) fn deliver(self, driver: &Arc<Driver>) -> Result<(), Box<dyn Any + Send>> {
+        let mut result = Ok(());
+        let mut run = |work: &mut dyn FnMut()| {
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(work)) {
+                result = Err(panic);
+            }
+        };
+        if self.ring_thread {
+            driver.alarm.notify_one();
+        }
+        if self.start_task {
+            run(&mut || driver.start_task());
+        }
+        if self.ring_task {
+            run(&mut || driver.task_alarm.notify_one());
+        }
+        for (sender, answer) in self.answers {
+            let mut message = Some((sender, answer));
+            run(&mut || message.take().into_iter().for_each(|(sender, answer)| send(sender, answer)));
+        }
+        for line in self.log_lines {
+            run(&mut || line.log());
+        }
+        result
+    }
+}
+
+/// If the caller has been dropped meanwhile, the permit is withdrawn: no call was made.
+fn send(sender: oneshot::Sender<Answer>, answer: Answer) {
+    sync::others_may_run();
+    if let Err(Ok(Within::Granted(permit))) = sender.send(answer) {
+        permit.withdraw();
+    }
+}
+
+impl LogLine {
+    fn log(&self) {
+        match self {
+            Self::Stopped { scope, reason } => tracing::info!(scope = &**scope, reason = &**reason, "stopped"),
+            Self::Held { scope, wait, cause } => {
+                tracing::info!(scope = &**scope, "held for {}: {}", Rounded(*wait), cause.explanation());
+            }
+        }
+    }
+}
