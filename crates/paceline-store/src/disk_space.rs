@@ -120,6 +120,11 @@ impl DiskSpace {
         self.state().disk_full.clone()
     }
 
+    /// Whether the disk is full, or nearly so.
+    pub(crate) fn is_short(&self) -> bool {
+        self.disk_full().is_some() || self.lacks(2 * RESERVE).is_some()
+    }
+
     /// Records wait for space again, as at first.
     pub fn wait_when_full(&self) {
         let mut state = self.state();

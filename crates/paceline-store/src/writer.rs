@@ -10,6 +10,7 @@ use crate::command::Command;
 use crate::disk_space::DiskSpace;
 use crate::error::JournalError;
 use crate::journal_db::JournalDb;
+use crate::schema;
 use crate::write_batch::write_batch;
 
 /// The capacity of the queue in bytes: enough for thousands of usual answers, little beside a usual machine's memory.
@@ -100,6 +101,10 @@ impl fmt::Debug for Writer {
 fn serve(queue: &Queue, disk_space: &DiskSpace, mut db: JournalDb) {
     let _close = CloseOnExit(queue);
     while let Some(mut commands) = queue.take() {
+        if disk_space.is_short() {
+            // The log of the database holds pages that stand in it many times. Where this fails, so does what is written next.
+            let _ = schema::checkpoint(db.connection());
+        }
         let writes = commands.iter().filter(|command| !command.is_query());
         let fitting = disk_space.wait_for_space(writes.map(Command::bytes));
         refuse_all_but(fitting, &mut commands, disk_space);

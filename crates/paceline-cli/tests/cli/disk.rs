@@ -96,6 +96,18 @@ fn a_disk_without_room_begins_nothing() {
     assert_done(3, &results, &server);
 }
 
+/// 1,500 items write their pages into the log of the database many times over.
+#[test]
+fn the_log_of_the_journal_does_not_fill_a_small_disk() {
+    const ITEMS: usize = 1_500;
+    let (server, job) = (Server::new(|_| Reply::ok()), Job::new(ITEMS));
+    let script = "rm disk/filler; job 2> kept/first; code=$?";
+    let (output, results) = on_a_small_disk(&job, "--concurrency 4 --max-wait 2s", script, &server);
+    let log = std::fs::read_to_string(job.path("kept/first")).unwrap_or_default();
+    assert_eq!(output.status.code(), Some(0), "{log} {output:?}");
+    assert_done(ITEMS, &results, &server);
+}
+
 #[test]
 fn no_call_leaves_whose_answer_will_have_no_room() {
     const ITEMS: usize = 60;

@@ -6,6 +6,7 @@ use std::borrow::Cow;
 use http::Uri;
 use paceline_config::Upstream;
 use paceline_providers::path_of;
+use paceline_providers::secrets::hidden;
 use paceline_providers::table::Scope;
 
 /// Where lines may lead.
@@ -29,6 +30,11 @@ impl Addresses {
     /// # Errors
     /// As for [`relative`].
     pub(crate) fn of_line<'a>(&self, url: Cow<'a, str>) -> Result<Cow<'a, str>, String> {
+        // A password in an address is neither shown nor stored.
+        self.checked(url).map_err(|error| hidden(&error).into_owned())
+    }
+
+    fn checked<'a>(&self, url: Cow<'a, str>) -> Result<Cow<'a, str>, String> {
         if !is_whole(&url) || below(&url, &self.base).is_some() {
             return relative(url, &self.base);
         }
@@ -188,6 +194,7 @@ mod tests {
         ] {
             assert!(of_line(url, true).is_err(), "{url}");
         }
+        assert!(of_line("http://user:sesame@other.example/", true).is_err_and(|error| !error.contains("sesame")));
         assert!(
             of_line("https://other.example/a", false)
                 .is_err_and(|error| error.contains("with --scope host lines may name any host"))

@@ -84,7 +84,7 @@ impl Ran {
                 EndReason::GroupsStopped => "a person has to see to the groups of the rest",
                 EndReason::MaxWait => "nothing more can begin for as long as --max-wait",
                 EndReason::MaxDuration => "--max-duration is over",
-                EndReason::Interrupted => "it was told to end",
+                EndReason::Interrupted => "it ended early",
             });
             lines.extend([format!("  {why}; continue with:"), format!("  {again}")]);
         }
