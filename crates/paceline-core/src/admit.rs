@@ -153,7 +153,7 @@ pub enum WaitCause {
     },
     /// The burst is used up: requests leave evenly spaced.
     Burst,
-    /// Another pacer of the account counts under its limits: [`Pacer::yield_turn`](crate::Pacer::yield_turn).
+    /// Another pacer of the account has the turn: [`Pacer::yield_turn`](crate::Pacer::yield_turn).
     Turn,
     /// The learnt rate of the scope.
     Rate {

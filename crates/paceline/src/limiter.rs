@@ -250,19 +250,19 @@ impl Limiter {
         self.driver.act(|pacer, now| pacer.restore(now, &state.pacer, since))
     }
 
-    /// Grants nothing until [`take_turn`](Self::take_turn), so that a limiter of another process can count under the same
-    /// configured limits. Calls in flight are not touched, and those who wait go on waiting
-    /// ([`WaitCause::Turn`](crate::WaitCause::Turn)). What has left is then told to the others with
-    /// [`own_windows`](Self::own_windows).
+    /// Grants nothing until [`take_turn`](Self::take_turn), so that a limiter of another process can use the same configured
+    /// limits. Calls in flight go on, and waiting callers go on waiting, with the cause [`WaitCause::Turn`](crate::WaitCause::Turn).
+    /// The program then passes [`own_windows`](Self::own_windows) to the other limiters.
     pub fn yield_turn(&self) {
         self.driver.act(Pacer::yield_turn);
     }
 
-    /// Grants again, and counts what the others told beside its own calls, in place of what they had told before. What nothing
-    /// here can know is that no other limiter has the turn: that is for the program to see to.
+    /// Grants again. `others` are the [`own_windows`](Self::own_windows) of all other limiters: they count beside the calls of this
+    /// one, in place of those of the last turn. The program has to ensure that one limiter at a time has the turn, for example with
+    /// a locked file.
     ///
     /// # Errors
-    /// When a state is of a later version than this program knows; then nothing has changed.
+    /// A state of a later version than this program knows; then nothing has changed.
     pub fn take_turn(&self, others: &[LimiterState]) -> Result<(), NewerState> {
         let wall = clock::wall();
         let others: Vec<_> =
@@ -270,14 +270,14 @@ impl Limiter {
         self.driver.act(|pacer, now| pacer.take_turn(now, &others))
     }
 
-    /// When a request leaves that waits for room under a configured limit, where none has left since this limiter took its turn.
-    /// Passed on before, the turn may never bring that room: the others take it as it comes.
+    /// When the next request fits, if it waits for room under a configured limit and this limiter has sent none in its turn. A
+    /// limiter that yields before that may starve a large request: others take the room as soon as there is some.
     pub fn waits_for_room(&self) -> Option<Instant> {
         self.driver.look(|state, now| state.pacer.waits_for_room(now))
     }
 
-    /// What this limiter itself has counted under its configured limits, for others of the account; none where that is as it was
-    /// when it was asked last.
+    /// The units of this limiter's own calls under its configured limits, for the other limiters of the account; none where they
+    /// have not changed since the last export.
     pub fn own_windows(&self) -> Option<LimiterState> {
         self.driver.act(Pacer::own_windows).map(LimiterState::now)
     }

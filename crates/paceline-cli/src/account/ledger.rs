@@ -1,5 +1,5 @@
-//! The file that says what runs have counted under the configured limits of an account: one entry for each run, which that run
-//! alone writes. An entry is forgotten when none of what it counted counts any more.
+//! The file with the units that runs have counted under the configured limits of an account: one entry for each run, which that
+//! run alone changes. An entry goes when none of its units counts any more.
 
 use std::cmp::Reverse;
 use std::fs;
@@ -9,18 +9,26 @@ use std::path::{Path, PathBuf};
 use paceline::{LevelState, LimiterState, PacerState, Quota, QuotaShape, TakenState, WindowState, clock};
 use paceline_core::Timestamp;
 use serde::{Deserialize, Serialize};
-use tempfile::NamedTempFile;
 
-/// Of the file: this program writes it, and knows none after it.
+/// The version of the file that this program writes; it refuses later ones.
 const VERSION: u32 = 1;
 
-/// So many entries are kept: beyond that, the oldest of those that have the same limits become one.
+/// The extension of the file, ...
+pub(super) const FILE: &str = "json";
+
+/// ... of the next one while it is written, ...
+pub(super) const NEW: &str = "new";
+
+/// ... and of one that was set aside.
+pub(super) const BAD: &str = "bad";
+
+/// So many entries are kept: beyond that, the oldest of those with the same limits are merged.
 const MOST: usize = 64;
 
-/// Such an entry tells times in so many parts of each window.
+/// A merged entry has its units in so many parts of each window.
 const PARTS: u32 = 60;
 
-/// What one run has counted.
+/// The units that one run has counted.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Entry {
     pub(super) run: String,
@@ -42,11 +50,10 @@ pub(super) struct Ledger {
 
 impl Ledger {
     pub(super) fn new(folder: &Path, account: &str) -> Self {
-        Self { path: folder.join(account).with_extension("json") }
+        Self { path: folder.join(account).with_extension(FILE) }
     }
 
-    /// What runs have counted, as far as that still counts. One from the future, which a clock that was set back left, is as of
-    /// now.
+    /// The entries of which something still counts. One from the future, written before the clock was set back, is as of now.
     ///
     /// # Errors
     /// What the file system says, and [`ErrorKind::InvalidData`] for a file that this program does not understand.
@@ -70,7 +77,7 @@ impl Ledger {
         Ok(runs)
     }
 
-    /// The same by the process that may write: a file that it does not understand is set aside, and counts begin anew.
+    /// The same for the process that has the turn: a file that it does not understand is set aside, and counts begin anew.
     ///
     /// # Errors
     /// What the file system says.
@@ -79,10 +86,10 @@ impl Ledger {
             if error.kind() != ErrorKind::InvalidData {
                 return Err(error);
             }
-            let aside = self.path.with_extension("bad");
+            let aside = self.path.with_extension(BAD);
             fs::rename(&self.path, &aside)?;
             tracing::warn!(
-                "what has left under the configured limits of this host and key cannot be read, so they begin anew: {error}; the \
+                "what was sent under the configured limits of this host and key cannot be read, so they begin anew: {error}; the \
                  file is set aside as {}",
                 aside.display()
             );
@@ -90,22 +97,21 @@ impl Ledger {
         })
     }
 
-    /// Readers see the old file or the new one, never a part. A crash of the machine may take the last seconds.
+    /// For the process that has the turn. Readers see the old file or the new one, never a part. It is not synced: a crash of the
+    /// machine, not of the process, may lose the last seconds, and a sync ten times a second would slow every disk.
     ///
     /// # Errors
     /// What the file system says; the old file stays then.
     pub(super) fn write(&self, runs: Vec<Entry>) -> io::Result<()> {
-        let folder = self.path.parent().unwrap_or(Path::new("."));
-        // A temporary file is its user's alone.
-        let mut fresh = NamedTempFile::new_in(folder)?;
-        fresh.write_all(&serde_json::to_vec(&Contents { version: VERSION, runs })?)?;
-        fresh.persist(&self.path)?;
-        Ok(())
+        let new = self.path.with_extension(NEW);
+        let mut file = super::private_file().truncate(true).open(&new)?;
+        file.write_all(&serde_json::to_vec(&Contents { version: VERSION, runs })?)?;
+        fs::rename(new, &self.path)
     }
 }
 
-/// Makes one entry of the oldest and the next one with the same limits. No run writes it: should one of the two runs be at work
-/// still, its calls count twice until they are over, never too little. Says whether there were two.
+/// Merges the oldest entry and the next one with the same limits. No run changes the result: if one of the two runs is still at
+/// work, its calls count twice until they are over, never too little. Returns whether there were two.
 fn join_oldest(runs: &mut Vec<Entry>) -> bool {
     let pair = (0..runs.len()).find_map(|first| {
         let like_it = |second: &usize| is_alike(&runs[first].counted, &runs[*second].counted);
@@ -132,7 +138,7 @@ fn join_oldest(runs: &mut Vec<Entry>) -> bool {
     true
 }
 
-/// Whether both counted under the same limits, in windows whose units have times of their own.
+/// Whether both counted under the same limits, all of them sliding windows, whose units have times of their own.
 fn is_alike(one: &LimiterState, other: &LimiterState) -> bool {
     let limits = |of: &LimiterState| -> Vec<(String, Vec<Quota>)> {
         let levels = std::iter::once(&of.pacer.account).chain(&of.pacer.scopes);
@@ -151,7 +157,7 @@ fn windows_mut(state: &mut LimiterState) -> impl Iterator<Item = &mut WindowStat
     std::iter::once(&mut state.pacer.account).chain(&mut state.pacer.scopes).flat_map(|level| &mut level.windows)
 }
 
-/// Whether any window still counts something of that.
+/// Whether any unit of the state still counts.
 fn counts(state: &LimiterState, now: Timestamp) -> bool {
     windows(state).any(|window| {
         // More than the limit is paid off over several windows, where the shape is not sliding.

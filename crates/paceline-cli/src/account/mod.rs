@@ -1,30 +1,29 @@
-//! What the processes of a user that call one host with one key know of each other: who is at work, and what has left under
-//! configured limits. It is in a folder of the user, in files whose names tell neither host nor key.
+//! What the processes of a user that call one host with one key know of each other: which of them are at work, and what they have
+//! sent under configured limits. It is in a folder of the user, in files whose names reveal neither host nor key.
 
-mod forget;
 mod ledger;
 mod lock;
+mod prune;
 mod shared_limits;
 
-use std::fs::{DirBuilder, File};
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 
 use http::HeaderMap;
 
-use self::lock::Taken;
 pub(crate) use self::shared_limits::SharedLimits;
 
 /// Identifies the account of a file without revealing anything else.
 const CONTEXT: &str = "paceline 2026-11 lock of a host and key";
 
-/// How the names of an account's files end: held by one that calls it, ...
+/// The extensions of an account's locks: held by one of the processes that call it, ...
 const IN_USE: &str = "lock";
 
-/// ... by the run whose turn it is under the configured limits, ...
+/// ... by the run that has the turn under the configured limits, ...
 const TURN: &str = "turn";
 
-/// ... and by the run whose turn comes next.
+/// ... and by the run that has the next turn.
 const NEXT: &str = "next";
 
 /// A host and a key.
@@ -54,24 +53,33 @@ impl Account {
         &self.name
     }
 
-    /// Marks the account as in use for as long as the file is held, and warns when another process does already, unless both
-    /// share their configured limits. Without a folder for it no user is warned; that is no reason not to run.
+    /// Marks the account as in use for as long as the file is held. Warns when another process has marked it, unless both share
+    /// their configured limits. Without a folder there is no warning; that is no reason not to run.
     pub(crate) fn mark(&self, shares: bool) -> Option<File> {
-        let taken = folder().and_then(|folder| lock::take(&folder, &format!("{}.{IN_USE}", self.name), shares));
-        match taken {
-            Ok(Taken::Ours(file)) => return Some(file),
-            Ok(Taken::Theirs { shares: true, .. }) if shares => {}
-            Ok(Taken::Theirs { pid, .. }) => {
-                let who = lock::who(pid);
-                tracing::warn!(
-                    "{who} is calling {} with the same key; each keeps the limits by itself, so together they may exceed \
-                     them: give each its share with --limit, or wait for the other to end",
-                    self.host,
-                );
-            }
-            Err(error) => tracing::debug!("whether others use this key is not known: {error}"),
+        let marked = folder().and_then(|folder| self.mark_in(&folder, shares));
+        marked.unwrap_or_else(|error| {
+            tracing::debug!("whether others use this key is not known: {error}");
+            None
+        })
+    }
+
+    fn mark_in(&self, folder: &Path, shares: bool) -> io::Result<Option<File>> {
+        let path = folder.join(&self.name).with_extension(IN_USE);
+        if let Some(file) = lock::take(&path)? {
+            // The file is held without a signature too, for example on a full disk.
+            lock::sign(&file, shares).unwrap_or_else(|error| tracing::debug!("{}: {error}", path.display()));
+            return Ok(Some(file));
         }
-        None
+        let (pid, other_shares) = lock::signed_by(&path);
+        if !(shares && other_shares) {
+            let who = pid.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"));
+            tracing::warn!(
+                "{who} is calling {} with the same key; each keeps the limits by itself, so together they may exceed \
+                 them: give each its share with --limit, or wait for the other to end",
+                self.host,
+            );
+        }
+        Ok(None)
     }
 }
 
@@ -85,6 +93,15 @@ fn folder() -> io::Result<PathBuf> {
     let folder = state.join("paceline");
     make_private(&folder).map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", folder.display())))?;
     Ok(folder)
+}
+
+/// How a file is opened that is its user's alone, and made if there is none.
+fn private_file() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options
 }
 
 fn make_private(folder: &Path) -> io::Result<()> {

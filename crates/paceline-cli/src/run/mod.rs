@@ -182,7 +182,7 @@ impl Run<'_> {
             ended = tokio::spawn(dispatcher.run()) => ended.map_err(Failure::interrupted).flatten(),
             () = self.shared.keep() => unreachable!("it goes on for as long as it is asked"),
         };
-        self.shared.end();
+        self.shared.end().await;
         let ended = ended.map_err(|failure| self.broken(failure))?;
         drop(kept);
         let enough = signals::interrupt_flag().map_err(Failure::interrupted)?;

@@ -1,4 +1,4 @@
-//! Pacers of one account in several processes: one at a time lets calls leave, and knows then what all the others have counted.
+//! Pacers of one account in several processes: one at a time has the turn and grants calls, with the counts of all others.
 
 use alloc::string::ToString;
 use alloc::vec::Vec;
@@ -11,45 +11,42 @@ use crate::snapshot::Totals;
 use crate::state::{LevelState, NewerState, PacerState};
 use crate::time::Instant;
 
-/// The least that a turn of another pacer is taken to last.
+/// The shortest estimate of how long the turn of another pacer lasts.
 const SHORT: Duration = Duration::from_millis(10);
 
-/// Whose turn it is.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Turn {
-    /// Since when it is another's.
-    other: Option<Instant>,
-    /// How many calls had left when its turn began.
+    /// When this pacer yielded; none while it has the turn.
+    yielded: Option<Instant>,
+    /// How many calls this pacer had sent when its turn began.
     sends: u64,
-    /// What had been sent and answered when the others were told last.
-    told: Option<Totals>,
+    /// The totals as of the last export of the windows.
+    exported: Option<Totals>,
 }
 
 impl Turn {
-    /// The turn of another is taken to last as long again as it has lasted: so a caller that bounds its wait ends it when the
-    /// other pacer does not go on.
+    /// When the turn of another ends is not known: the estimate is that it lasts as long again as it has lasted. So a caller that
+    /// bounds its wait does not wait for ever for a process that hangs.
     pub(super) fn admit(&self, now: Instant) -> Admit {
-        let Some(since) = self.other else { return Admit::Now };
+        let Some(since) = self.yielded else { return Admit::Now };
         Admit::At { at: now + (now - since).max(SHORT), cause: WaitCause::Turn }
     }
 }
 
 impl Pacer {
-    /// Nothing leaves until [`take_turn`](Self::take_turn): another pacer of the account counts meanwhile, and may let as much
-    /// leave as the limits have room for.
+    /// Grants nothing until [`take_turn`](Self::take_turn): another pacer of the account may use what the limits have left.
     pub fn yield_turn(&mut self, now: Instant) {
         let now = self.advance(now);
-        self.turn.other.get_or_insert(now);
+        self.turn.yielded.get_or_insert(now);
         self.pump(now);
     }
 
-    /// Calls leave again. Of each of the others, what its windows counted ([`own_windows`](Self::own_windows)) and how long ago
-    /// it said so: that is counted beside the calls of this pacer, in place of what this one was told of others before. Where no
-    /// two pacers ever have the turn at once, and each passes on what it counted before it yields, no window holds more than its
-    /// limit over all of them.
+    /// Grants calls again. `others` are the [`own_windows`](Self::own_windows) of every other pacer, with the age of each: they
+    /// replace those of the last turn and count beside the calls of this pacer. Where no two pacers have the turn at once, and
+    /// each exports its windows after it has yielded, no window holds more than its limit over all pacers.
     ///
     /// # Errors
-    /// When a value is of a later version than this pacer knows; then nothing has changed, and it is still the turn of another.
+    /// A value of a later version than this pacer knows; then nothing has changed, and this pacer does not have the turn.
     pub fn take_turn(&mut self, now: Instant, others: &[(PacerState, Duration)]) -> Result<(), NewerState> {
         others.iter().try_for_each(|(state, _)| state.check())?;
         let now = self.advance(now);
@@ -66,13 +63,13 @@ impl Pacer {
                 self.scopes[&id].share(now, &tier);
             }
         }
-        (self.turn.other, self.turn.sends) = (None, self.totals.sends);
+        (self.turn.yielded, self.turn.sends) = (None, self.totals.sends);
         self.pump(now);
         Ok(())
     }
 
-    /// When a request leaves that waits for room in a window, where none has left since this pacer took its turn. A pacer that
-    /// passes the turn on before may never get that room, for the others take it as it comes; a large request needs much of it.
+    /// When the next request fits, if it waits for room in a window and this pacer has sent none in its turn. A pacer that yields
+    /// before that may starve a large request: others take the room as soon as there is some.
     pub fn waits_for_room(&self, now: Instant) -> Option<Instant> {
         let now = now.max(self.now);
         let head = |place: u32| self.head(&self.scopes[place]).map(|head| &self.slots.at(head.2).request.cost);
@@ -87,13 +84,13 @@ impl Pacer {
         starts.min().filter(|_| self.totals.sends == self.turn.sends)
     }
 
-    /// What this pacer itself has counted in its windows, for the others; none where that is as it was when it was asked last.
+    /// The units of this pacer's own calls, for the others; none where they have not changed since the last export.
     pub fn own_windows(&mut self, now: Instant) -> Option<PacerState> {
         let now = now.max(self.now);
-        if self.turn.told.as_ref() == Some(&self.totals) {
+        if self.turn.exported.as_ref() == Some(&self.totals) {
             return None;
         }
-        self.turn.told = Some(self.totals.clone());
+        self.turn.exported = Some(self.totals.clone());
         let level = |name: &str, quotas: &Quotas| {
             let windows = quotas.export_own(now);
             LevelState { name: name.to_string(), windows, ..LevelState::default() }

@@ -58,7 +58,7 @@ impl core::error::Error for TooLarge {}
 #[derive(Clone, Debug)]
 pub(crate) struct Quotas {
     counters: Box<[(Quota, Counter)]>,
-    /// The same without what other pacers of the account counted, once there were any.
+    /// The same without the units of other pacers of the account; none before there were any.
     #[expect(clippy::box_collection, reason = "most scopes have none, and a scope is small")]
     own: Option<Box<Vec<(Quota, Counter)>>>,
     burst: Option<TokenBucket>,
@@ -180,15 +180,14 @@ impl Quotas {
         }
     }
 
-    /// What another pacer of the account, which takes turns with this one, is to count with: without what this one was told of
-    /// others. Of a bucket there is one level, which the pacers hand on.
+    /// The units of this pacer alone, for those with which it takes turns. Of a bucket there is one level, which they hand on.
     pub(crate) fn export_own(&self, now: Instant) -> Vec<WindowState> {
         let own = self.own.as_ref().map_or(&*self.counters, |own| own);
         let pairs = self.counters.iter().zip(own);
         windows(now, pairs.map(|(all, own)| if matches!(all.1, Counter::Bucket(_)) { all } else { own }))
     }
 
-    /// Counts beside its own calls those that `others` counted so long ago, and no longer what it was told of others before.
+    /// Counts the units that `others` exported so long ago beside its own, in place of those of the last call.
     pub(crate) fn share(&mut self, now: Instant, others: &[(&[WindowState], Duration)]) {
         if others.is_empty() && self.own.is_none() {
             return;
@@ -252,7 +251,7 @@ impl Quotas {
             && self.burst_left(now).is_none_or(|(left, most)| left == most)
     }
 
-    /// All counters that a call of this pacer changes.
+    /// Every counter that a call of this pacer changes.
     fn all(&mut self) -> impl Iterator<Item = &mut (Quota, Counter)> {
         self.counters.iter_mut().chain(self.own.iter_mut().flat_map(|own| own.iter_mut()))
     }
@@ -275,7 +274,7 @@ fn windows<'a>(now: Instant, counters: impl IntoIterator<Item = &'a (Quota, Coun
     windows.map(|(quota, taken)| WindowState { quota: quota.clone(), taken }).collect()
 }
 
-/// The counters that such values of so long ago stand for; those that cannot be are left out.
+/// The counters of windows that were exported `since` ago; invalid quotas are left out.
 fn counted(now: Instant, windows: &[WindowState], since: Duration) -> Vec<(Quota, Counter)> {
     let count = |window: &WindowState| {
         let mut counter = Counter::new(&window.quota);
@@ -395,8 +394,7 @@ impl Counter {
         }
     }
 
-    /// Counts also what another pacer of the account counted under the same quota. A bucket is handed on: of two levels the lower
-    /// one is the later.
+    /// Adds the units of another pacer under the same quota. A bucket is handed on: of two levels the lower one is the later.
     fn join(&mut self, now: Instant, other: &Self) {
         match (self, other) {
             (Self::Sliding(window), Self::Sliding(other)) => window.join(now, other),

@@ -170,7 +170,7 @@ impl SlidingWindow {
         known.remembered(now).for_each(|(at, units)| self.take(at, units));
     }
 
-    /// Counts also what another window of the same length remembers. Units stay in their slots, so that they can be given back.
+    /// Adds the units of another window of the same length. Units stay in their slots, so that they can be refunded.
     pub(super) fn join(&mut self, now: Instant, other: &Self) {
         let mut entries: Vec<_> = self.remembered(now).chain(other.remembered(now)).collect();
         entries.sort_by_key(|(at, _)| *at);
@@ -178,7 +178,7 @@ impl SlidingWindow {
         entries.into_iter().for_each(|(at, units)| self.take(at, units));
     }
 
-    /// What still counts, each at the latest time at which it can have left.
+    /// The units that still count, each at the latest time at which it can have been taken.
     fn remembered(&self, now: Instant) -> impl Iterator<Item = (Instant, u64)> {
         let window = Duration::from_nanos(self.window);
         self.entries.iter().skip(self.expired(now)).map(move |entry| {

@@ -40,7 +40,7 @@ impl Scope {
         }
     }
 
-    /// Counts in its windows what the same scope of other pacers counted so long ago.
+    /// Counts the units that other pacers exported so long ago for the same scope.
     pub(crate) fn share(&mut self, now: Instant, others: &[(&[WindowState], Duration)]) {
         self.quotas.share(now, others);
     }

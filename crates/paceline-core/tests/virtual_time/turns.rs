@@ -18,8 +18,8 @@ type Left = (Instant, u64, Option<(usize, Ticket)>);
 /// Processes on one account, and the file that they share.
 struct Account {
     pacers: Vec<Pacer>,
-    /// What each has told last, and when.
-    told: Vec<Option<(Instant, PacerState)>>,
+    /// What each exported last, and when.
+    exported: Vec<Option<(Instant, PacerState)>>,
     turn: usize,
     left: Vec<Left>,
 }
@@ -32,18 +32,18 @@ impl Account {
         let begun = |_| Pacer::new(config.clone(), 1, Instant::ZERO).expect("sensible");
         let mut pacers: Vec<_> = (0..pacers).map(begun).collect();
         pacers[1..].iter_mut().for_each(|pacer| pacer.yield_turn(Instant::ZERO));
-        Self { told: vec![None; pacers.len()], pacers, turn: 0, left: Vec::new() }
+        Self { exported: vec![None; pacers.len()], pacers, turn: 0, left: Vec::new() }
     }
 
     fn pass(&mut self, now: Instant, next: usize) {
         let pacer = &mut self.pacers[self.turn];
         pacer.yield_turn(now);
         if let Some(state) = pacer.own_windows(now) {
-            self.told[self.turn] = Some((now, state));
+            self.exported[self.turn] = Some((now, state));
         }
         self.turn = next;
-        let others = (0..self.told.len()).filter(|of| *of != next).filter_map(|of| self.told[of].clone());
-        let others: Vec<_> = others.map(|(told, state)| (state, now - told)).collect();
+        let others = (0..self.exported.len()).filter(|of| *of != next).filter_map(|of| self.exported[of].clone());
+        let others: Vec<_> = others.map(|(at, state)| (state, now - at)).collect();
         self.pacers[next].take_turn(now, &others).expect("the present version");
         self.collect(now);
     }
@@ -160,7 +160,7 @@ fn a_large_request_finds_its_room_among_small_ones() {
 }
 
 #[test]
-fn a_wait_for_the_turn_is_told_to_last_as_long_again() {
+fn a_wait_for_the_turn_is_estimated_to_last_as_long_again() {
     let mut account = Account::new(2, Limits { quotas: vec![Quota::requests_per_minute(5)], burst: None });
     let second = &mut account.pacers[1];
     let scope = second.scope("a");

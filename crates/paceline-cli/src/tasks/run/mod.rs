@@ -190,7 +190,7 @@ impl Runs<'_> {
             () = shared.keep() => unreachable!("it goes on for as long as it is asked"),
             () = self.disk.watch(&shutdown, &self.clock) => unreachable!("it goes on for as long as it is asked"),
         };
-        shared.end();
+        shared.end().await;
         self.limiter_state.save().await;
         drop((drawing, kept));
         let summary = ended.map_err(|error| broken(error, progress.has_begun()))?;

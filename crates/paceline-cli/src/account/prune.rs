@@ -1,4 +1,4 @@
-//! Accounts that were not used for a day, and of which nothing counts any more, leave no file.
+//! The files of an account are removed when it was not used for a day and nothing of it counts any more.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,14 +9,14 @@ use std::time::{Duration, UNIX_EPOCH};
 use paceline::clock;
 use paceline_core::Timestamp;
 
-use super::ledger::Ledger;
-use super::lock::{self, Taken};
+use super::ledger::{self, Ledger};
+use super::lock;
 use super::{IN_USE, NEXT, TURN};
 
-/// Files of an account that is not used are left alone for so long.
+/// How long the files of an unused account stay at least.
 const KEPT: Duration = Duration::from_hours(24);
 
-/// Removes the files of such accounts. What cannot be looked at stays.
+/// Removes the files of such accounts. Files that cannot be read or removed stay.
 pub(super) fn unused(folder: &Path) {
     let removed = names(folder).and_then(|names| names.iter().try_for_each(|name| remove(folder, name)));
     if let Err(error) = removed {
@@ -38,11 +38,11 @@ fn names(folder: &Path) -> io::Result<BTreeSet<String>> {
     Ok(&old - &used)
 }
 
-/// Removes all that is kept of an account, under its locks: another process may be about to begin.
+/// Removes the files of an account, under its locks: another process may be about to begin.
 fn remove(folder: &Path, name: &str) -> io::Result<()> {
     let mut locks = Vec::new();
     for end in [NEXT, TURN, IN_USE] {
-        let Taken::Ours(lock) = lock::take(folder, &format!("{name}.{end}"), false)? else { return Ok(()) };
+        let Some(lock) = lock::take(&folder.join(name).with_extension(end))? else { return Ok(()) };
         locks.push(lock);
     }
     let counts = match Ledger::new(folder, name).read() {
@@ -53,7 +53,7 @@ fn remove(folder: &Path, name: &str) -> io::Result<()> {
     if counts {
         return Ok(());
     }
-    for end in ["json", "bad", NEXT, TURN, IN_USE] {
+    for end in [ledger::FILE, ledger::NEW, ledger::BAD, NEXT, TURN, IN_USE] {
         match fs::remove_file(folder.join(name).with_extension(end)) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
             _ => {}
