@@ -53,36 +53,36 @@ impl Ledger {
         Self { path: folder.join(account).with_extension(FILE) }
     }
 
-    /// The entries of which something still counts. One from the future, written before the clock was set back, is as of now.
+    /// The entries of which something still counts.
     ///
     /// # Errors
     /// What the file system says, and [`ErrorKind::InvalidData`] for a file that this program does not understand.
     pub(super) fn read(&self) -> io::Result<Vec<Entry>> {
+        Ok(as_of(clock::wall(), self.entries()?))
+    }
+
+    fn entries(&self) -> io::Result<Vec<Entry>> {
         let text = match fs::read(&self.path) {
             Ok(text) => text,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
             Err(error) => return Err(error),
         };
         let not_understood = |error| io::Error::new(ErrorKind::InvalidData, error);
-        let Contents { version, mut runs } = serde_json::from_slice(&text).map_err(not_understood)?;
+        let Contents { version, runs } = serde_json::from_slice(&text).map_err(not_understood)?;
         let known = PacerState::default().version;
         if version > VERSION || runs.iter().any(|run| run.counted.pacer.version > known) {
             return Err(io::Error::new(ErrorKind::InvalidData, "it was written by a later version of this program"));
         }
-        let now = clock::wall();
-        runs.iter_mut().for_each(|run| run.counted.at = run.counted.at.min(now));
-        runs.retain(|run| counts(&run.counted, now));
-        runs.sort_by_key(|run| run.counted.at);
-        while runs.len() > MOST && join_oldest(&mut runs) {}
         Ok(runs)
     }
 
-    /// The same for the process that has the turn: a file that it does not understand is set aside, and counts begin anew.
+    /// The same for the process that has the turn. A file that it does not understand is set aside, and counts begin anew. Where
+    /// the clock was set back, the entries of the future are rewritten: else they would be as of now until the clock is there.
     ///
     /// # Errors
     /// What the file system says.
     pub(super) fn read_or_set_aside(&self) -> io::Result<Vec<Entry>> {
-        self.read().or_else(|error| {
+        let entries = self.entries().or_else(|error| {
             if error.kind() != ErrorKind::InvalidData {
                 return Err(error);
             }
@@ -94,7 +94,14 @@ impl Ledger {
                 aside.display()
             );
             Ok(Vec::new())
-        })
+        })?;
+        let now = clock::wall();
+        let is_later = entries.iter().any(|run| run.counted.at > now);
+        let entries = as_of(now, entries);
+        if is_later {
+            self.write(entries.clone())?;
+        }
+        Ok(entries)
     }
 
     /// For the process that has the turn. Readers see the old file or the new one, never a part. It is not synced: a crash of the
@@ -108,6 +115,15 @@ impl Ledger {
         file.write_all(&serde_json::to_vec(&Contents { version: VERSION, runs })?)?;
         fs::rename(new, &self.path)
     }
+}
+
+/// The entries of which something still counts, the oldest first. One of the future is as of now.
+fn as_of(now: Timestamp, mut runs: Vec<Entry>) -> Vec<Entry> {
+    runs.iter_mut().for_each(|run| run.counted.at = run.counted.at.min(now));
+    runs.retain(|run| counts(&run.counted, now));
+    runs.sort_by_key(|run| run.counted.at);
+    while runs.len() > MOST && join_oldest(&mut runs) {}
+    runs
 }
 
 /// Merges the oldest entry and the next one with the same limits. No run changes the result: if one of the two runs is still at
@@ -207,6 +223,12 @@ mod tests {
         let runs = ledger.read().expect("readable");
         assert_eq!(units(&runs), [2, 3]);
         assert!(runs[1].counted.at <= clock::wall(), "it does not count for a day and an hour");
+        ledger.read_or_set_aside().expect("writable");
+        let written = ledger.entries().expect("readable");
+        assert!(
+            written.iter().all(|run| run.counted.at <= clock::wall()),
+            "an hour from now, and not from each reading"
+        );
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! The configured limits of an account hold over all runs of a user, one after the other and at the same time.
 //!
-//! Runs at the same time take turns of about a tenth of a second. The one that has the turn knows what all have sent, and sends what
-//! the windows have room for; before it passes the turn on it writes what it has counted. So no window ever holds more than its
-//! limit, large requests find their room, and a run that has nothing to send costs the others nothing but time.
+//! Runs at the same time take turns of about a tenth of a second. The one that has the turn knows what all have sent, and sends
+//! what the windows have room for; before it passes the turn on it writes what it has counted. So no window ever holds more
+//! than its limit, large requests find their room, and a run that has nothing to send costs the others nothing but time.
 
 use std::fs::File;
 use std::hash::{BuildHasher as _, RandomState};
@@ -15,8 +15,8 @@ use paceline::{Limiter, LimiterState, Pace, PacerConfig};
 use super::ledger::{Entry, Ledger};
 use super::{Account, NEXT, TURN, folder, lock, prune};
 
-/// How long a turn lasts, and how often a run that is alone writes what it has counted, on average. Turns differ in length, so that
-/// no run always has the turn when a window opens.
+/// How long a turn lasts, and how often a run that is alone writes what it has counted, on average. Turns differ in length, so
+/// that no run always has the turn when a window opens.
 const TURN_LASTS: Duration = Duration::from_millis(100);
 
 /// A run whose next call waits for room keeps its turn until that call has left, if that is no longer.
@@ -79,8 +79,8 @@ impl SharedLimits {
         self.account.as_ref().is_some_and(|account| account.ledger.read().is_ok_and(|runs| !runs.is_empty()))
     }
 
-    /// Nothing leaves before [`keep`](Self::keep) has the turn. The counts of others are read at once, so that a wait for room is
-    /// reported as that.
+    /// Nothing leaves before [`keep`](Self::keep) has the turn. The counts of others are read at once, so that a wait for room
+    /// is reported as that.
     pub(crate) fn begin(&mut self) {
         if let Some(account) = &mut self.account {
             account.others = account.of_others(account.ledger.read().unwrap_or_default());
@@ -139,8 +139,8 @@ impl SharedAccount {
         }
     }
 
-    /// Waits for the turn, and reads what others have counted. One run waits for the turn, all others wait for that place: so a run
-    /// that has just passed the turn on comes after those that wait.
+    /// Waits for the turn, and reads what others have counted. One run waits for the turn, all others wait for that place: so a
+    /// run that has just passed the turn on comes after those that wait.
     async fn take_turn(&mut self) -> io::Result<()> {
         let next = self.wait_for(NEXT).await?;
         self.turn = Some(self.wait_for(TURN).await?);
@@ -177,7 +177,8 @@ impl SharedAccount {
         }
     }
 
-    /// Writes what this run has counted, and ends the turn if another run waits for it. Without this count no other run may go on.
+    /// Writes what this run has counted, and ends the turn if another run waits for it. Without this count no other run may go
+    /// on.
     fn passes_turn_on(&mut self, limiter: &Limiter) -> bool {
         if !self.save(limiter) {
             return false;
@@ -214,8 +215,8 @@ impl SharedAccount {
         self.outdated
     }
 
-    /// Writes what this run has counted, if that has changed. Returns whether the ledger is up to date. A failure is logged once, and
-    /// the run goes on: its items are what matters.
+    /// Writes what this run has counted, if that has changed. Returns whether the ledger is up to date. A failure is logged
+    /// once, and the run goes on: its items are what matters.
     fn save(&mut self, limiter: &Limiter) -> bool {
         if !self.is_outdated(limiter) {
             return true;

@@ -45,7 +45,8 @@ impl TokenBucket {
         (self.level(now).max(0) / i128::from(self.window)) as u64
     }
 
-    /// Units missing to a full bucket, a partial one rounded up, and how long ago so many were missing; more than the burst in debt.
+    /// Units missing to a full bucket, a partial one rounded up, and how long ago so many were missing; more than the burst in
+    /// debt.
     pub(super) fn missing(&self, now: Instant) -> (Duration, u64) {
         let window = u128::from(self.window);
         let missing = (i128::from(self.burst) * i128::from(self.window) - self.level(now)).unsigned_abs();
