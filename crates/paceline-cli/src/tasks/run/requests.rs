@@ -1,6 +1,5 @@
 //! Items that are requests: read like the lines of `paceline run`, sent and classified like them.
 
-use std::fs::File;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -17,13 +16,13 @@ use super::Trying;
 use super::answers::Answers;
 use super::permits::{self, Permits};
 use super::shutdown::Shutdown;
+use crate::account::Account;
 use crate::exit;
 use crate::mock::{self, MockServer};
 use crate::run;
 use crate::run::calls::entry;
 use crate::run::calls::fail_fast::Reachability;
 use crate::run::calls::stop::StopReason;
-use crate::run::job::account_lock;
 use crate::run::lines::address::Addresses;
 use crate::run::lines::format::Format;
 use crate::run::lines::line::Echo;
@@ -38,8 +37,8 @@ pub(super) struct Requests {
     limits_answers: bool,
     /// Where payloads may lead.
     addresses: Addresses,
-    /// The name of the account that pays; of the mock, which begins anew each time, nothing is kept.
-    account: Option<String>,
+    /// The account that pays; of the mock, which begins anew each time, nothing is kept.
+    account: Option<Account>,
     /// Where bare bodies go.
     endpoint: Option<String>,
     sender: Sender,
@@ -52,8 +51,6 @@ pub(super) struct Requests {
     answers: Option<Answers>,
     /// Runs for as long as it is asked.
     _mock: Option<MockServer>,
-    /// Marks the account as in use.
-    _in_use: Option<File>,
 }
 
 /// An item that could be sent.
@@ -81,13 +78,12 @@ impl Requests {
         let headers = upstream::headers(&upstream)?;
         let mock = mock::start_for(&mut upstream, None).await?;
         let base_url = upstream.base_url.clone().unwrap_or_default();
-        let account = mock.is_none().then(|| account_lock::account(&base_url, &headers));
+        let account = mock.is_none().then(|| Account::new(&base_url, &headers));
         let addresses = Addresses::of(&upstream);
         if endpoint.is_some() {
             Format::of_one(b"{}", "", endpoint.as_deref(), upstream.provider, &addresses)
                 .map_err(exit::Failure::refused)?;
         }
-        let _in_use = if mock.is_none() { account_lock::mark(&base_url, &headers) } else { None };
         let sender = upstream::sender(&upstream, headers, timeout)?;
         Ok(Self {
             limits_answers: upstream::limits_answers(&upstream),
@@ -101,13 +97,12 @@ impl Requests {
             clock: Clock::new(),
             answers,
             _mock: mock,
-            _in_use,
         })
     }
 
-    /// The name of the account that pays, without host and key; none for the mock.
-    pub(super) fn account(&self) -> Option<String> {
-        self.account.clone()
+    /// The account that pays; none for the mock.
+    pub(super) const fn account(&self) -> Option<&Account> {
+        self.account.as_ref()
     }
 
     /// What the run before found out about the server is forgotten.
