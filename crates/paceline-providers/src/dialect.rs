@@ -8,13 +8,13 @@ use http::{HeaderMap, HeaderName};
 use paceline_core::{Class, Cost, LimitScope, Timestamp};
 
 use super::body::{Body, Wanted};
-use super::case::{Case, Decision};
+use super::case::{Case, Decision, Fault};
 use super::charge::{self, Settlement};
 use super::decide;
 use super::expected::Expected;
 use super::reading::Reading;
 use super::rule::Rule;
-use super::table::{Charge, LimitHeaders, Provider, Scope, Table};
+use super::table::{Charge, LimitHeaders, Provider, Reserves, Scope, Table};
 use super::usage::TokenRatio;
 use super::{Answer, cost, header, limits, names, refusal, shape, wait};
 
@@ -177,7 +177,10 @@ impl Dialect {
             longest_pause: self.longest_pause,
         };
         let rule = self.rules.iter().find(|rule| rule.matches(answer.status, answer.headers, &body));
-        let decision = rule.map_or_else(|| decide::decide(&case), |rule| refusal::by_user(&case, rule));
+        let decision = match rule {
+            Some(rule) => refusal::by_user(&case, rule),
+            None => self.without_account(decide::decide(&case), &body),
+        };
         let long_period = decision.class == Class::Throttled && refusal::is_of_a_long_period(&case);
         Reading {
             steps: steps(&case, &decision, server_time.is_some(), long_period),
@@ -193,7 +196,8 @@ impl Dialect {
         }
     }
 
-    /// For calls without a key: a server that refuses one speaks for no other group of calls.
+    /// For calls without a key: a server that refuses one speaks for no other group of calls, and where each host is limited by
+    /// itself for no other page of its host. That item fails alone, unless a [rule](Dialect::with_rules) says otherwise.
     #[must_use]
     pub const fn without_key(mut self) -> Self {
         self.keyless = true;
@@ -213,6 +217,16 @@ impl Dialect {
         Reading { reach, ..reading }
     }
 
+    /// A page that wants a key where none is sent: it has no account that could be stopped.
+    fn without_account(&self, decision: Decision, body: &Body<'_>) -> Decision {
+        if !self.keyless || self.scope() != Scope::Host || decision.class != Class::Account {
+            return decision;
+        }
+        let fault = Fault::new("no_key_sent", "refused, and no key is sent to this host").quoting(body);
+        let step = decision.step + "; no key was sent, so it concerns the item alone";
+        Decision { fault: Some(fault), ..Decision::new(Class::Invalid, step) }
+    }
+
     /// What a request is expected to cost before it is sent: one request, its bytes, its tokens, and units of the provider's
     /// own. Where the provider reserves the tokens of the answer, so many are reserved as the request itself allows, or, where
     /// it sets no bound, as answers had so far.
@@ -224,6 +238,11 @@ impl Dialect {
     /// language models every call, elsewhere those of paths that end with `/completions` or `/embeddings`.
     pub fn is_prompt(&self, path: &str) -> bool {
         self.provider.is_prompt(path)
+    }
+
+    /// Whether the tokens of an answer must have room before the call leaves.
+    pub fn reserves_answers(&self) -> bool {
+        self.table.charge.reserves != Reserves::Input
     }
 
     /// The most tokens that the answer to a request can have, over all the answers that it asks for; `None` where it sets no
@@ -374,6 +393,22 @@ mod tests {
         let answer = Answer { status: 401, headers: &HeaderMap::new(), body: b"", path: "" };
         let reading = by_host.read(&answer, Timestamp::from_millis(0));
         assert_eq!((reading.class, reading.reach), (Class::Account, LimitScope::Scope), "other hosts know no such key");
+        let keyless = by_host.clone().without_key();
+        let reading = keyless.read(&answer, Timestamp::from_millis(0));
+        assert_eq!(
+            (reading.class, reading.code.as_deref()),
+            (Class::Invalid, Some("no_key_sent")),
+            "no key, no account"
+        );
+        assert_eq!(reading.rule(), "401: the key is refused; no key was sent, so it concerns the item alone");
+        let (equals, class) = (Vec::new(), Class::Account);
+        let rules =
+            vec![Rule { status: None, place: None, equals, phrase: None, class, reach: LimitScope::Scope, wait: None }];
+        assert_eq!(
+            keyless.with_rules(rules).read(&answer, Timestamp::from_millis(0)).class,
+            Class::Account,
+            "a user's word"
+        );
         let by_group = Dialect::from(Provider::Generic).with_scope(Scope::Group);
         let reach = |dialect: &Dialect| dialect.read(&answer, Timestamp::from_millis(0)).reach;
         assert_eq!(reach(&by_group), LimitScope::Account, "one key for all groups");

@@ -105,6 +105,12 @@ impl Reading {
         if self.unnamed { Class::Throttled } else { self.class }
     }
 
+    /// The rule that decided, for people.
+    pub fn rule(&self) -> &str {
+        let decided = |step: &&Cow<'_, str>| !step.starts_with("clock: ") && !step.starts_with("body: ");
+        self.steps.iter().find(decided).map_or("", |step| step)
+    }
+
     /// The action that it calls for.
     pub const fn action(&self) -> Action {
         match self.class {

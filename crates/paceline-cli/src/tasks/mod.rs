@@ -2,6 +2,7 @@
 
 mod add;
 mod amend;
+mod compact;
 mod export;
 mod groups;
 mod judge;

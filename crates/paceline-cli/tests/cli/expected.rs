@@ -1,6 +1,6 @@
 //! What a success has to be where `--expect` names a schema.
 
-use paceline_store::work::State;
+use paceline_store::work::{NewItem, State};
 use serde_json::json;
 
 use crate::support::{Job, Reply, Server, finish};
@@ -40,6 +40,24 @@ fn an_answer_that_does_not_match_is_no_success_and_the_report_says_where() {
 }
 
 #[test]
+fn a_refused_answer_is_paid_and_counted() {
+    let server = Server::new(|arrival| {
+        let usage = json!({"prompt_tokens": 3, "completion_tokens": 2});
+        let rate = if arrival.before < 2 && arrival.item == "item-0" { json!("a") } else { json!(1) };
+        Reply::new(200, &json!({"object": "chat.completion", "usage": usage, "rates": [{"usd": rate}]}))
+    });
+    let job = Job::new(2);
+    with_schema(&job);
+    let run = |flags: &[&str]| finish(job.run(&server).args(["--expect", "schema.json"]).args(flags));
+    let tokens = || (job.summary()["tokens_in"].clone(), job.summary()["tokens_out"].clone());
+    let (code, log) = run(&["--max-retries", "1"]);
+    assert_eq!((code, server.count(), tokens()), (1, 3, (json!(9), json!(6))), "{log}");
+    let (code, log) = run(&["--retry-failed"]);
+    assert_eq!((code, server.count(), tokens()), (0, 4, (json!(12), json!(8))), "{log}");
+    assert!(log.contains("12 tokens in, 8 out"), "{log}");
+}
+
+#[test]
 fn an_item_of_a_store_fails_likewise() {
     let (store, server) = (Store::new(), rates());
     with_schema(&store.job);
@@ -48,6 +66,26 @@ fn an_item_of_a_store_fails_likewise() {
     assert_eq!(ran(store.command().args(flags)).code, 1);
     let item = store.item("a");
     assert_eq!((item.state, item.last.expect("a failure").message.as_str()), (State::Failed, WORDS));
+}
+
+#[test]
+fn a_schema_that_no_answer_matches_ends_the_run_before_it_has_cost_every_try() {
+    let server = Server::new(|_| Reply::text(200, "application/json", WRONG));
+    let flags = ["--expect", "schema.json", "--concurrency", "2"];
+    let job = Job::new(30);
+    with_schema(&job);
+    let (code, log) = finish(job.run(&server).args(flags));
+    assert_eq!((code, &job.summary()["stopped"], job.lines("out.errors.jsonl").len()), (3, &json!("same_failure"), 0));
+    assert!(log.contains(&format!("the first 20 answers all failed alike with status 200: {WORDS}")), "{log}");
+    assert!(log.contains("put the schema of --expect or the requests right"), "{log}");
+
+    let store = Store::of(&[]);
+    with_schema(&store.job);
+    store
+        .put((0..30).map(|n| NewItem::new(format!("item-{n}"), r#"{"url": "/v1/completions", "body": {}}"#)).collect());
+    let run = ran(store.command().args(["--http", "--base-url", &server.url()]).args(flags));
+    assert_eq!((run.code, &run.summary["stopped"]), (3, &json!("same_failure")), "{}", run.log);
+    assert_eq!(store.item("item-0").state, State::Waiting, "{}", run.log);
 }
 
 #[test]

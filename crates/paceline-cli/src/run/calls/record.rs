@@ -1,11 +1,13 @@
 //! Records the outcome of a try: the item's line, its next due time, and one log line.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use paceline::{BackingOff, Instant};
 use paceline_core::{Class, Level, LimitScope, NextAction, Request, Retry, Timestamp};
 use paceline_http::NoAnswer;
+use paceline_providers::SCHEMA_MISMATCH;
 use paceline_store::{
     Appended, CallTotals, ClaimedItem, End, Finished, Journal, LastAnswer, Rescheduled, ResultBody, Tally, Unanswered,
 };
@@ -20,7 +22,7 @@ use crate::run::job::holds::{self, Holds};
 use crate::run::progress::counters::Counters;
 use crate::run::progress::minutes::Minutes;
 use crate::run::progress::resends::Resends;
-use crate::text;
+use crate::{text, upstream};
 
 /// The longest quote of a server's message in a log line, in characters: the report has all of it.
 const LONGEST_CAUSE: usize = 120;
@@ -41,6 +43,8 @@ pub(crate) struct Recorder {
     pub(crate) holds: Holds,
     held_up: Option<HeldUp>,
     resends: Resends,
+    /// The last failure of each scope that has not succeeded since.
+    failing: BTreeMap<Arc<str>, String>,
 }
 
 /// What a recorder needs to know of its run.
@@ -88,7 +92,13 @@ impl Recorder {
             holds,
             held_up,
             resends,
+            failing: BTreeMap::new(),
         }
+    }
+
+    /// Why the server of a scope failed last, if nothing of the scope has succeeded since.
+    pub(crate) fn last_failure(&self, scope: &str) -> Option<&str> {
+        self.failing.get(scope).map(String::as_str)
     }
 
     /// The counters as they stand.
@@ -206,13 +216,9 @@ impl Recorder {
 
     fn sent(&mut self, context: &Context, item: &ClaimedItem, sent: Sent) -> Recorded {
         let adds = entry::added(item, &sent);
-        self.figures.add(&adds);
-        self.minutes.called(
-            context.now(),
-            &adds,
-            sent.exchange.reading.class,
-            sent.exchange.reading.usage.unwrap_or_default(),
-        );
+        let usage = sent.exchange.reading.usage.unwrap_or_default();
+        self.figures.add(&adds, usage);
+        self.minutes.called(context.now(), &adds, sent.exchange.reading.class, usage);
         let closes = matches!(sent.exchange.reading.class, Class::QuotaExhausted | Class::Account)
             || sent.exchange.reading.wait.is_some_and(|wait| wait > holds::SHORT);
         let reading = &sent.exchange.reading;
@@ -223,14 +229,19 @@ impl Recorder {
         let mut recorded =
             Recorded { scopes_changed: closes.then_some(sent.exchange.reading.reach), ..Recorded::default() };
         if let Some(message) = self.reachability.gone(&sent.exchange.answer, context.limiter.now()) {
-            recorded.stop =
-                Some(StopReason::Unreachable { address: self.address.to_string(), message: message.to_owned() });
+            let dialect = &context.sender.config().dialect;
+            let address = upstream::destination_of(&item.scope, dialect, &self.address);
+            recorded.stop = Some(StopReason::Unreachable { address, message: message.to_owned() });
         }
         if sent.exchange.reading.class == Class::Account {
             recorded.account = Some(self.account_stop(&sent));
         }
         match &sent.exchange.action {
             NextAction::Retry { next, delay } | NextAction::Resend { next, delay } => {
+                if reading.code.as_deref() == Some(SCHEMA_MISMATCH) {
+                    let (status, message) = (sent.exchange.status(), entry::error_message(&sent));
+                    recorded.stop = self.same.mismatched(status, &message).or(recorded.stop);
+                }
                 recorded.due = Some(self.again(context, item, &sent, next, *delay, adds));
             }
             NextAction::GiveUp { reason, request } => {
@@ -252,13 +263,12 @@ impl Recorder {
         for earlier in self.same.disarm() {
             self.fail(earlier);
         }
+        self.failing.remove(&item.scope);
         let tally = entry::tally(item, &sent, None);
         let line = sent.echo.line(item.ordinal, tally.sends(), End::Succeeded, &entry::line_answer(&sent, ""));
         let mut finished = Finished::new(item.ordinal, End::Succeeded, line);
-        let usage = sent.exchange.reading.usage.unwrap_or_default();
-        (finished.tokens_in, finished.tokens_out) = (usage.input_tokens, usage.output_tokens);
         (finished.tally, finished.adds, finished.usage) = (tally, adds, sent.usage);
-        self.figures.succeeded(usage.input_tokens, usage.output_tokens, sent.exchange.latency);
+        self.figures.succeeded(sent.exchange.latency);
         let (room, acknowledge) = (sent.room, self.acknowledge.reply());
         self.journal.finish(finished, move |result| {
             drop(room);
@@ -298,6 +308,9 @@ impl Recorder {
         let class = sent.exchange.reading.class;
         let message = entry::error_message(sent);
         let message = text::cut(&message, LONGEST_CAUSE);
+        if matches!(class, Class::Transient | Class::Overloaded) {
+            self.failing.insert(Arc::clone(&item.scope), message.to_string());
+        }
         self.resends.add(sent.exchange.reading.reported_class().description(), &message);
         tracing::debug!(
             scope = &*item.scope,
@@ -356,7 +369,9 @@ impl Recorder {
             let address = self.address.to_string();
             return StopReason::Tls { address, message: message.clone() };
         }
-        let message = status.map_or_else(|| message.clone(), |status| format!("{status} {message}"));
+        let status_text = status.map(|status| format!("{status} ")).unwrap_or_default();
+        let (item, rule) = (&sent.echo.custom_id, sent.exchange.reading.rule());
+        let message = format!("{status_text}{message} (item {item}, by the rule \"{rule}\")");
         let fix = match status {
             Some(401) => format!("check the key in {}", self.key),
             Some(403) => format!("check what the key in {} may use", self.key),

@@ -46,7 +46,11 @@ impl Addresses {
         }
         let uri = url.parse::<Uri>().ok().filter(|uri| origin(uri).is_some());
         match uri.as_ref().and_then(Uri::authority).filter(|authority| !authority.as_str().contains('@')) {
-            Some(_) => check(path_of(&url)).map(|()| url),
+            Some(_) => {
+                // Also a port and a host that no call could reach.
+                reqwest::Url::parse(&url).map_err(|error| format!("`{url}` is no address of a page: {error}"))?;
+                check(path_of(&url)).map(|()| url)
+            }
             None => Err(format!(
                 "`{url}` is no address of a page: expected one such as https://api.example/v1/items, without a name before @"
             )),
@@ -186,6 +190,8 @@ mod tests {
             "https://user@other.example/",
             "ftp://other.example/",
             "https:///a",
+            "http://other.example:99999/a",
+            "http://other.example:0x50/a",
             "https://other.example/a#b",
             "https://other.example/../a",
             "https://other.example\\@api.example/",

@@ -1,12 +1,11 @@
 //! `paceline tasks add`: items into a store, one or a file of them.
 
-mod compact;
 mod file;
 mod hosts;
 mod line;
 
 use std::collections::BTreeMap;
-use std::io::{IsTerminal as _, Read as _};
+use std::io::Read as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -16,11 +15,11 @@ use paceline_store::ACCOUNT;
 use paceline_store::work::{Added, DEFAULT_GROUP, NewItem, State, WorkClock, WorkStore};
 use serde_json::json;
 
+use super::compact::compact;
 use super::store::StoreArgs;
 use crate::args::{Everywhere, duration};
 use crate::exit::{Failure, Status};
-use crate::{output, text};
-use compact::compact;
+use crate::{logging, output, text};
 use file::Items;
 use hosts::Hosts;
 
@@ -107,13 +106,13 @@ fn one(args: &Args, now: Timestamp) -> Result<NewItem, Failure> {
     let payload = compact(&payload).map_err(|error| {
         Failure::refused(format!("the payload is no JSON: {error}; text needs quotes of its own: '\"text\"'"))
     })?;
+    let key = args.key.clone().unwrap_or_else(|| uuid::Uuid::now_v7().to_string());
     let item = NewItem {
-        key: args.key.clone().unwrap_or_else(|| uuid::Uuid::now_v7().to_string()),
-        payload,
         priority: args.priority,
         deadline: args.deadline,
         group: args.group.clone(),
         not_before: args.not_before.map(|when| when.from(now)),
+        ..NewItem::new(key, payload)
     };
     item.check().map_err(Failure::refused)?;
     Ok(item)
@@ -147,8 +146,7 @@ async fn add_all(store: &dyn WorkStore, mut items: Items, quiet: bool) -> Result
 }
 
 fn progress(bytes: u64, quiet: bool) -> ProgressBar {
-    let shown = !quiet && std::io::stderr().is_terminal();
-    let target = if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+    let target = if logging::draws(quiet) { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
     let style =
         ProgressStyle::with_template("adding {bytes} of {total_bytes}, {eta} left").expect("the template is valid");
     ProgressBar::with_draw_target(Some(bytes), target).with_style(style)

@@ -1,7 +1,6 @@
 //! The progress of a run on the screen and in the log: a line for each failure, and how far it has come.
 
 use std::collections::BTreeSet;
-use std::io::IsTerminal as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -173,8 +172,7 @@ impl Progress {
     /// Shows how far the run has come, for as long as the guard lives: on a terminal as a line that is redrawn, elsewhere
     /// as a log line now and then.
     pub(super) fn draw_regularly(&self) -> Drawing {
-        let redraws = std::env::var_os("TERM").is_some_and(|kind| kind != "dumb") && std::io::stderr().is_terminal();
-        let bar = (redraws && !self.0.quiet).then(|| {
+        let bar = logging::draws(self.0.quiet).then(|| {
             let style = ProgressStyle::with_template("{msg}").unwrap_or_else(|_| ProgressStyle::default_bar());
             logging::bars().add(ProgressBar::no_length().with_style(style))
         });

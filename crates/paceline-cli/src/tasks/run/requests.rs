@@ -16,26 +16,29 @@ use super::Trying;
 use super::answers::Answers;
 use super::permits::{self, Permits};
 use super::shutdown::Shutdown;
+use crate::account::Account;
 use crate::exit;
 use crate::mock::{self, MockServer};
 use crate::run;
 use crate::run::calls::entry;
 use crate::run::calls::fail_fast::Reachability;
 use crate::run::calls::stop::StopReason;
-use crate::run::job::account_lock;
 use crate::run::lines::address::Addresses;
 use crate::run::lines::format::Format;
 use crate::run::lines::line::Echo;
+use crate::tasks::compact::compact;
 use crate::text;
 use crate::upstream;
 
 /// Sends items to one upstream.
 pub(super) struct Requests {
     upstream: Upstream,
+    /// A limit counts answers.
+    limits_answers: bool,
     /// Where payloads may lead.
     addresses: Addresses,
-    /// The name of the account that pays; of the mock, which begins anew each time, nothing is kept.
-    account: Option<String>,
+    /// The account that pays; of the mock, which begins anew each time, nothing is kept.
+    account: Option<Account>,
     /// Where bare bodies go.
     endpoint: Option<String>,
     sender: Sender,
@@ -75,7 +78,7 @@ impl Requests {
         let headers = upstream::headers(&upstream)?;
         let mock = mock::start_for(&mut upstream, None).await?;
         let base_url = upstream.base_url.clone().unwrap_or_default();
-        let account = mock.is_none().then(|| account_lock::account(&base_url, &headers));
+        let account = mock.is_none().then(|| Account::new(&base_url, &headers));
         let addresses = Addresses::of(&upstream);
         if endpoint.is_some() {
             Format::of_one(b"{}", "", endpoint.as_deref(), upstream.provider, &addresses)
@@ -83,6 +86,7 @@ impl Requests {
         }
         let sender = upstream::sender(&upstream, headers, timeout)?;
         Ok(Self {
+            limits_answers: upstream::limits_answers(&upstream),
             upstream,
             addresses,
             account,
@@ -96,9 +100,9 @@ impl Requests {
         })
     }
 
-    /// The name of the account that pays, without host and key; none for the mock.
-    pub(super) fn account(&self) -> Option<String> {
-        self.account.clone()
+    /// The account that pays; none for the mock.
+    pub(super) const fn account(&self) -> Option<&Account> {
+        self.account.as_ref()
     }
 
     /// What the run before found out about the server is forgotten.
@@ -115,7 +119,8 @@ impl Requests {
         let unknown = self.sender.unknown_outcome(&ready.call);
         if task.item().crashes > 0 && unknown != UnknownOutcome::Resend {
             let code = Some("killed".to_owned());
-            let message = "a worker was lost while it had this item, whose call may have been done";
+            let message =
+                "its call may have been done: a worker was lost while it had this item, or another store had it before";
             return StartDecision::Never(Failure { code, unknown, ..Failure::new(Class::Transient, message) });
         }
         let permit = match permits.take(&task, permits.scope(&ready.scope), ready.cost.clone()) {
@@ -155,13 +160,16 @@ impl Requests {
             within: None,
         };
         let cost = self.sender.charge(&scope, &call);
+        if self.limits_answers && self.upstream.dialect.longest_answer(&call.url, &call.body).is_none() {
+            upstream::warn_of_unbounded();
+        }
         Ok(Ready { call, echo, scope, with_group, cost })
     }
 
     async fn send(&self, task: &Task, ready: Ready, permit: Permit, shutdown: &Shutdown) -> Result<(), Failure> {
-        let Ready { call, echo, with_group, .. } = ready;
+        let Ready { call, echo, scope, with_group, .. } = ready;
         let exchange = self.sender.send(permit, &call, shutdown.aborting()).await;
-        self.watch(&exchange, shutdown);
+        self.watch(&scope, &exchange, shutdown);
         match &exchange.answer {
             Ok(answer) if exchange.reading.class == Class::Success => {
                 let headers = entry::kept_headers(answer);
@@ -177,11 +185,12 @@ impl Requests {
     }
 
     /// Ends a run whose server is unreachable: calls that it did not receive count against no item.
-    fn watch(&self, exchange: &Exchange, shutdown: &Shutdown) {
+    fn watch(&self, scope: &str, exchange: &Exchange, shutdown: &Shutdown) {
         let mut reachability = self.reachability();
         let Some(known) = reachability.as_mut() else { return };
         if let Some(message) = known.gone(&exchange.answer, self.clock.now()) {
             let address = upstream::destination(&self.upstream);
+            let address = upstream::destination_of(scope, &self.upstream.dialect, &address);
             let stop = StopReason::Unreachable { address, message: message.to_owned() };
             tracing::error!("{}", stop.announcement());
             // Once: what is in flight finds out the same.
@@ -212,10 +221,12 @@ impl Requests {
     }
 }
 
-/// The idempotency key of an item's calls. Another store's item of the same key is another.
+/// The idempotency key of an item's calls. Another store's item of the same key is another, unless it was exported from there.
 fn same_at_each_try(task: &Task) -> HeaderValue {
     let created = task.item().created.as_millis();
-    let hash = blake3::hash(format!("{created} {} {}", task.key(), task.payload()).as_bytes());
+    // As an export prints it.
+    let payload = compact(task.payload()).unwrap_or_else(|_| task.payload().to_owned());
+    let hash = blake3::hash(format!("{created} {} {payload}", task.key()).as_bytes());
     let text = format!("pl-{}", &hash.to_hex()[..32]);
     HeaderValue::from_str(&text).expect("letters, digits and a dash")
 }
