@@ -65,7 +65,7 @@ use crate::time::Instant;
 /// ```
 /// use paceline_core::{Class, Cost, Event, Instant, Limits, Outcome, Pacer, PacerConfig, Quota, Request, NextAction};
 ///
-/// let limits = Limits { quotas: vec![Quota::requests_per_minute(60)], burst: Some(1) };
+/// let limits = Limits { quotas: vec![Quota::per_minute(60)], burst: Some(1) };
 /// let config = PacerConfig { limits, ..PacerConfig::default() };
 /// let mut pacer = Pacer::new(config, 1, Instant::ZERO)?;
 /// let scope = pacer.scope("a model");

@@ -90,7 +90,7 @@ fn deferred_when_a_hold_comes_while_it_waits() {
 
 #[test]
 fn not_deferred_for_the_queue_alone() {
-    let (mut pacer, scope) = pacer(fixed(vec![Quota::requests_per_minute(60)]));
+    let (mut pacer, scope) = pacer(fixed(vec![Quota::per_minute(60)]));
     (0..100).for_each(|_| _ = pacer.enqueue(at(0.0), any_wait(&scope)).expect("fits"));
     pacer.enqueue(at(0.0), ten(&scope)).expect("fits");
     let Admit::At { at: turn, cause: WaitCause::Queue } = pacer.admit(at(0.0), &any_wait(&scope)) else {

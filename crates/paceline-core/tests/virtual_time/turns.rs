@@ -161,7 +161,7 @@ fn a_large_request_finds_its_room_among_small_ones() {
 
 #[test]
 fn a_wait_for_the_turn_is_estimated_to_last_as_long_again() {
-    let mut account = Account::new(2, Limits { quotas: vec![Quota::requests_per_minute(5)], burst: None });
+    let mut account = Account::new(2, Limits { quotas: vec![Quota::per_minute(5)], burst: None });
     let second = &mut account.pacers[1];
     let scope = second.scope("a");
     let wait = second.admit(at(30.0), &Request::new(&scope, Cost::request()));

@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     async fn begun(store: &MemoryStore) -> PersistentLimiter {
-        let limits = Limits { quotas: vec![Quota::requests_per_minute(5)], burst: Some(5) };
+        let limits = Limits { quotas: vec![Quota::per_minute(5)], burst: Some(5) };
         let limiter = Limiter::new(PacerConfig { limits, ..PacerConfig::default() }).expect("sensible");
         let clock = WorkClock::starting_at(paceline::clock::wall());
         let account = Account::new("https://it", &http::HeaderMap::new());
