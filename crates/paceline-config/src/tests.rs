@@ -78,7 +78,7 @@ fn different_limits_add_up_and_the_same_one_twice_is_a_mistake() {
     assert_eq!(
         refused("[upstream.openai]\nrpm = 500\nlimits = ['400rpm']", &[], openai()),
         "upstream.openai.limits = \"400rpm\" (from paceline.toml, line 3): \
-         expected one value for this limit, which paceline.toml, line 2 gives as \"500\""
+         expected this limit to be set once, and it is \"500\" already (from paceline.toml, line 2)"
     );
 }
 

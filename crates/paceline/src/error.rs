@@ -66,7 +66,7 @@ impl fmt::Display for Error {
             Self::DeadlineExceeded { waited, needed: None } => {
                 write!(f, "the deadline passed after {waited:?} of waiting for a permit; allow more time or send less")
             }
-            Self::Stopped { scope, reason } => write!(f, "{scope} is stopped: {reason}; fix this, then resume it"),
+            Self::Stopped { scope, reason } => write!(f, "{scope} is stopped: {reason}; fix the cause, then resume it"),
             Self::NoTimer { reason } => write!(
                 f,
                 "no permit at once, and no thread could be started to wait for one: {reason}; allow more threads"

@@ -156,16 +156,17 @@ impl Limiter {
     /// configured bounds; the waits happen in the queue, so they block no other caller. A panic or a dropped future returns the
     /// permit.
     ///
-    /// A refusal that the operation returns as `Ok`, such as a response with the status 429, is retried as well; where no retry is
-    /// left, it is returned as the operation made it.
+    /// A refusal that the operation returns as `Ok`, such as a response with the status 429, is retried as well; where no retry
+    /// is left, it is returned as the operation made it.
     ///
     /// A `run` of the same limiter inside the operation, in the same task, makes one send and no re-sends: it uses the
     /// permit of the outer one if that is unused and of the same scope, reports its own answer, and the outer one decides
     /// about the next try of the whole. So nested layers share one budget instead of multiplying theirs.
     ///
     /// # Errors
-    /// [`RunError::Operation`](crate::RunError::Operation) with the operation's last error, also when it is a deadline or a stopped scope that prevents the next
-    /// try. [`RunError::Limiter`](crate::RunError::Limiter) when not even a first send was possible: the errors of [`acquire`](Self::acquire).
+    /// [`RunError::Operation`](crate::RunError::Operation) with the operation's last error, also when it is a deadline or a
+    /// stopped scope that prevents the next try. [`RunError::Limiter`](crate::RunError::Limiter) when not even a first send was
+    /// possible: the errors of [`acquire`](Self::acquire).
     pub fn run<Op, Call>(&self, operation: Op) -> Run<'_, Op, Call>
     where
         Op: FnMut() -> Call,

@@ -60,7 +60,8 @@ pin_project! {
     }
 }
 
-/// One call of an operation that blocks: it begins when it is polled, so that a `run` inside finds the attempt that it is part of.
+/// One call of an operation that blocks: it begins when it is polled, so that a `run` inside finds the attempt that it is part
+/// of.
 #[derive(Debug)]
 pub struct BlockingCall<Op>(Rc<RefCell<Op>>);
 
@@ -122,14 +123,15 @@ impl<'a, Op, Call, T, E, N> Run<'a, Op, Call, Classified, N>
 where
     Call: Future<Output = Result<T, E>>,
 {
-    /// Retries the errors for which `retryable` is true, as transient failures; other errors are final, and each `Ok` is a success.
-    /// For operations whose errors implement no [`Classify`](crate::Classify), and whose `Ok` is no answer that may be a refusal.
+    /// Retries the errors for which `retryable` is true, as transient failures; other errors are final, and each `Ok` is a
+    /// success. For operations whose errors implement no [`Classify`](crate::Classify), and whose `Ok` is no answer that may be
+    /// a refusal.
     pub fn when<F: Fn(&E) -> bool>(self, retryable: F) -> Run<'a, Op, Call, ByPredicate<F>, N> {
         self.change(|_, notify| (ByPredicate(retryable), notify))
     }
 
-    /// The wait that an error asks for, if the server named one: such an error is a refusal by a limit (class throttled). What gives
-    /// no hint is read by [`Classify`](crate::Classify); after [`when`](Run::when) by that.
+    /// The wait that an error asks for, if the server named one: such an error is a refusal by a limit (class throttled). What
+    /// gives no hint is read by [`Classify`](crate::Classify); after [`when`](Run::when) by that.
     pub fn hint<F>(self, hint: F) -> Run<'a, Op, Call, ByHint<F>, N>
     where
         F: Fn(&E) -> Option<Duration>,

@@ -47,6 +47,7 @@ fn a_page_that_wants_a_key_fails_alone_where_none_is_sent() {
     let job = Job::with_input(&pages([&other, &other], 10));
     let (code, log) = finish(job.run(&other).args(flags).env("KEY", "refused"));
     assert_eq!((code, &job.summary()["deferred"]), (3, &json!(8)), "{log}");
+    assert!(log.contains(": it is locked (401: the key is refused); fix the cause"), "{log}");
     assert!(log.contains("401 it is locked (item item-2, by the rule \"401: the key is refused\")"), "{log}");
 }
 
@@ -101,6 +102,7 @@ fn items_for_many_hosts_are_added_with_the_flag_that_takes_them() {
     assert!(code == 0 && log.contains("and with --scope host to all of them"), "{log}");
     let run = ran(store.command().args(["--http", "--base-url", &ours.url()]));
     assert_eq!((run.code, other.count()), (1, 0), "{}", run.log);
+    assert!(run.log.contains("with --scope host"), "a log line is cut behind it: {}", run.log);
     let told = store.item("item-1").last.expect("a failure").message;
     assert!(told.contains("with --scope host lines may name any host"), "{told}");
 }
@@ -137,7 +139,12 @@ fn an_address_with_a_port_that_cannot_be_is_refused_before_the_first_call() {
 fn a_host_that_fails_for_long_is_given_up_with_its_last_failure() {
     let (broken, other) = (Server::new(|_| Reply::error(500, "broken")), Server::new(|_| Reply::ok()));
     let job = Job::with_input(&pages([&broken, &other], 60));
-    let flags = ["--scope", "host", "--max-wait", "300ms", "--max-retries", "30"];
-    let (code, log) = finish(job.run(&other).args(flags));
+    let flags = ["--scope", "host", "--max-wait", "300ms", "--max-retries", "1000"];
+    let mut command = job.run(&other);
+    // Short enough that the next call is never later than the longest wait.
+    for key in ["OPEN", "OPEN_MAX"] {
+        command.env(format!("PACELINE_UPSTREAM__GENERIC__BREAKER__{key}"), "20ms");
+    }
+    let (code, log) = finish(command.args(flags));
     assert!(code == 3 && log.contains("the server fails (last: it is broken)"), "{log}");
 }

@@ -83,9 +83,9 @@ async fn a_recovered_item_logs_one_warning_for_each_re_send() {
     assert_eq!(
         messages,
         [
-            "rate limit hit (attempt 1/∞), backing off for 1.0s",
-            "server overloaded (attempt 1/3), backing off for 1.0s",
-            "transient failure (attempt 2/3), backing off for 1.0s",
+            "rate limit hit (try 1), next try in 1.0s",
+            "server overloaded (try 1 of at most 3), next try in 1.0s",
+            "transient failure (try 2 of at most 3), next try in 1.0s",
         ]
     );
     for (line, class) in log.iter().zip(["throttled", "overloaded", "transient"]) {

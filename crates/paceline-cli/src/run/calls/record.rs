@@ -355,6 +355,7 @@ impl Recorder {
             class = class.as_str(),
             status,
             code,
+            reason = finished.reason.as_deref(),
             "item failed: {}",
             text::printable(&message)
         );

@@ -138,7 +138,7 @@ impl fmt::Display for StopReason {
         match self {
             Self::Interrupted => f.write_str("interrupted"),
             Self::MaxWait { until } => {
-                write!(f, "the next call can start at {}, which is --max-wait or more away", text::moment(*until))
+                write!(f, "the next call can start only at {}, later than --max-wait allows", text::moment(*until))
             }
             Self::ServerFails { waited } => {
                 let waited = text::duration(*waited);

@@ -40,9 +40,11 @@ impl Addresses {
         }
         without_fragment(&url)?;
         if !self.hosts {
+            // First what to do: a log line quotes only the beginning.
             let error = relative(url, &self.base);
-            return error
-                .map_err(|error| format!("{error}; with --scope host lines may name any host, which gets no key"));
+            return error.map_err(|error| {
+                format!("with --scope host lines may name any host, which gets no key; without it {error}")
+            });
         }
         let uri = url.parse::<Uri>().ok().filter(|uri| origin(uri).is_some());
         match uri.as_ref().and_then(Uri::authority).filter(|authority| !authority.as_str().contains('@')) {

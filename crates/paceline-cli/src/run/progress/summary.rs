@@ -221,9 +221,10 @@ impl Summary<'_> {
     fn closed(&self, scope: &ScopeSnapshot) -> Option<String> {
         let name = holds::name(&scope.name);
         match &scope.state {
-            ScopeState::Stopped { reason } => {
-                Some(format!("stopped: {name}: {}; fix this, then run the same command again", text::printable(reason)))
-            }
+            ScopeState::Stopped { reason } => Some(format!(
+                "stopped: {name}: {}; fix the cause, then run the same command again",
+                text::printable(reason)
+            )),
             ScopeState::Held { cause: cause @ PauseCause::ServerFails, .. } => {
                 let last = (self.last_failure)(&scope.name).map(|last| format!(" (last: {})", text::printable(last)));
                 let why = format!("{}{}", cause.explanation(), last.unwrap_or_default());
@@ -258,7 +259,7 @@ fn reason_text(reason: DeferReason) -> &'static str {
         DeferReason::ScopeHeld => "until their scope is free again",
         DeferReason::NotBefore => "until their next try",
         DeferReason::NotStarted => "not started",
-        DeferReason::RunBound => "left for the next run",
+        DeferReason::RunBound => "until the next run",
     }
 }
 

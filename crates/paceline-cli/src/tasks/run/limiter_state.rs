@@ -62,7 +62,9 @@ impl PersistentLimiter {
         }
         let state = limiter_state::encode(&self.limiter.export());
         if let Err(error) = self.store.save_limiter_state(account.name(), &state).await {
-            tracing::warn!("what has left is not kept for the next run, which may exceed its limits: {error}");
+            tracing::warn!(
+                "the calls of this run cannot be counted in the next one, which may exceed its limits: {error}"
+            );
         }
     }
 }

@@ -235,6 +235,7 @@ fn failure(exchange: Exchange) -> Failure {
     let status = exchange.status();
     let Exchange { answer, reading, unknown, .. } = exchange;
     let message = match answer {
+        Ok(_) if reading.class == Class::Account => reading.reason().into_owned(),
         Ok(answer) => reading.message.unwrap_or_else(|| {
             let wait = reading.wait.map(|wait| format!(", told to wait {}", text::duration(wait)));
             format!("status {}{}", answer.status(), wait.unwrap_or_default())
