@@ -245,7 +245,10 @@ impl Run<'_> {
             budget: context.budget.used(),
             concurrency: self.upstream.pacer.concurrency.max(),
             view: &view,
-            again: self.paths.journal.is_some().then(|| resume_command::command_line(std::env::args_os())),
+            again: self.paths.journal.is_some().then(|| {
+                let exhausted = ended.stop.as_ref().and_then(StopReason::exhausted_flag);
+                resume_command::command_line(std::env::args_os(), exhausted)
+            }),
         };
         let wall = |at: Instant| context.timestamp(at);
         let text = summary.text(&self.args.output, &self.paths.errors, &self.paths.report);
