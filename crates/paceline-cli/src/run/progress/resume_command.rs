@@ -8,8 +8,8 @@ use paceline_providers::secrets::{SECRET, hidden};
 /// Flags that have done their work: given again they would undo what was done, or allow another change.
 const ONCE: [&str; 3] = ["--overwrite", "--retry-failed", "--accept-changed-input"];
 
-/// The words of a command line, quoted for a shell. The value of a flag whose budget is `exhausted` is to be raised, and what looks
-/// like a secret to be given as a variable: pasted as it is, the command is refused before anything is sent.
+/// The words of a command line, quoted for a shell. The value of a flag whose budget is `exhausted` is to be raised, and what
+/// looks like a secret to be given as a variable: pasted as it is, the command is refused before anything is sent.
 pub(crate) fn command_line(words: impl IntoIterator<Item = OsString>, exhausted: Option<&str>) -> String {
     let mut words = words.into_iter().map(|word| word.to_string_lossy().into_owned());
     let program = words.next().unwrap_or_else(|| "paceline".to_owned());
