@@ -118,6 +118,23 @@ impl DiskSpace {
         self.fitting(records, &mut state)
     }
 
+    /// Blocks until the disk has space for so many changes of a database that holds no answers, or the caller waits no more.
+    pub(crate) fn wait_for_changes(&self, changes: u64) {
+        let (mut state, mut waited) = (self.state(), false);
+        while !state.fail_when_full {
+            let lacking = self.lacks(RESERVE + on_disk(0, changes));
+            // What a call that is to leave has found out is none of its business.
+            if lacking.is_some() || waited {
+                state.disk_full.clone_from(&lacking);
+            }
+            if lacking.is_none() {
+                return;
+            }
+            waited = true;
+            state = self.0.changed.wait_timeout(state, POLL_INTERVAL).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
     /// How many of the records have space. What follows one without space may build on it, so it has none either.
     fn fitting(&self, records: impl Iterator<Item = usize>, state: &mut State) -> usize {
         let (mut own, mut fitting) = (0, 0);

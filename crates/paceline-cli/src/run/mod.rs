@@ -256,7 +256,10 @@ impl Run<'_> {
             concurrency: self.upstream.pacer.concurrency.max(),
             view: &view,
             last_failure: &|scope| ended.recorder.last_failure(scope),
-            again: self.paths.journal.is_some().then(|| resume_command::command_line(std::env::args_os())),
+            again: self.paths.journal.is_some().then(|| {
+                let exhausted = ended.stop.as_ref().and_then(StopReason::exhausted_flag);
+                resume_command::command_line(std::env::args_os(), exhausted)
+            }),
         };
         let wall = |at: Instant| context.timestamp(at);
         let text = summary.text(&self.args.output, &self.paths.errors, &self.paths.report);

@@ -22,6 +22,7 @@ fn a_budget_of_tokens_holds_over_all_runs() {
         assert_eq!(summary["budget"], json!({"tokens": {"used": used, "limit": 60}, "cost": null}));
         assert!(log.contains(&format!("budget: {used} of 60 tokens\n")), "{log}");
         assert!(log.contains("might exceed --budget-tokens") && log.contains("raise it"), "{log}");
+        assert!(log.contains("continue with: ") && log.contains("--budget-tokens 'more than 60'"), "{log}");
     }
     let (code, log) = finish(job.run(&server).args(["--budget-tokens", "1k"]));
     assert_eq!((code, charged(&server)), (0, 200), "{log}");

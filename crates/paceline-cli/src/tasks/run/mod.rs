@@ -62,8 +62,8 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
     let address = upstream.base_url.clone().unwrap_or_default();
     args.store.refuse_as_output("-o", args.output.as_deref())?;
     args.store.refuse_as_output("--summary", args.summary.as_deref())?;
-    let store = args.store.open(&clock).await?;
     let disk = Disk::of(args.store.file().into_iter().chain(args.output.as_deref()), args.longest_outage());
+    let store = args.store.open_to_work(&clock, Some(disk.space())).await?;
     disk.space().check().map_err(Failure::refused)?;
     let work = if args.http {
         let answers = args.output.as_deref().map(|path| Answers::open(path, disk.space().clone())).transpose()?;
@@ -192,6 +192,7 @@ impl Runs<'_> {
             () = self.disk.watch(&shutdown, &self.clock) => unreachable!("it goes on for as long as it is asked"),
         };
         shared.end().await;
+        self.disk.waits_no_more();
         self.limiter_state.save().await;
         drop((drawing, kept));
         let summary = ended.map_err(|error| broken(error, progress.has_begun()))?;
