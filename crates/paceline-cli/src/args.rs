@@ -124,7 +124,8 @@ pub(crate) struct UpstreamArgs {
     pub(crate) upstream: Option<String>,
     #[command(flatten)]
     pub(crate) access: AccessArgs,
-    /// A limit of the provider: 500rpm, '10 rps', '200k tpm', '90 per 10s', '50 concurrent'; may be repeated
+    /// A limit of the provider: 500rpm, '10 rps', '200k tpm', '90 per 10s', '50 concurrent'; may be repeated. What it
+    /// allows in a time holds for the host and key, over all your jobs on this machine: those at once take turns
     #[arg(help_heading = PACE, long, value_name = "LIMIT", allow_hyphen_values = true)]
     pub(crate) limit: Vec<String>,
     /// Requests a minute: as --limit Nrpm

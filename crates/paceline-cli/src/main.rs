@@ -1,5 +1,6 @@
 //! The command line of Paceline.
 
+mod account;
 mod args;
 mod check;
 mod cli;

@@ -80,6 +80,14 @@ pub(crate) fn held(items: u64, again: &str) -> Option<String> {
     (items > 0).then(|| format!("held: {} that {explanation} {again}", counted(items, "failed item")))
 }
 
+/// Calls that a run cut off as it ended, or was killed.
+pub(crate) fn cut_off(calls: u64) -> String {
+    match calls {
+        1 => "1 call was cut off before its answer; the provider may bill it".to_owned(),
+        calls => format!("{} calls were cut off before their answers; the provider may bill them", count(calls)),
+    }
+}
+
 /// What went wrong with the calls of a job, empty if nothing did. `for_long`: answers that a quota is used up, or that
 /// asked for so long a wait.
 pub(crate) fn call_details(totals: &CallTotals, for_long: u64) -> String {
@@ -91,7 +99,7 @@ pub(crate) fn call_details(totals: &CallTotals, for_long: u64) -> String {
         (totals.resends, "repeated an earlier call", after_errors.as_str()),
         (totals.throttled, "rate-limited", ""),
         (for_long, "refused for long", ""),
-        (totals.abandoned, "given up by us", ""),
+        (totals.abandoned, "cut off", ""),
     ];
     let parts = details.iter().filter(|(calls, ..)| *calls > 0);
     parts.map(|(calls, what, more)| format!("{} {what}{more}", count(*calls))).collect::<Vec<_>>().join(", ")
@@ -151,7 +159,7 @@ mod tests {
         let totals = CallTotals { calls: 2_000, resends: 1_500, retries: 3, throttled: 1_497, abandoned: 1 };
         assert_eq!(
             call_details(&totals, 2),
-            "1,500 repeated an earlier call (3 after an error), 1,497 rate-limited, 2 refused for long, 1 given up by us"
+            "1,500 repeated an earlier call (3 after an error), 1,497 rate-limited, 2 refused for long, 1 cut off"
         );
     }
 

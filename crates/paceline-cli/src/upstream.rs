@@ -3,10 +3,12 @@
 use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
+use std::sync::Once;
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue};
 use paceline_config::{Config, Environment, KeySource, Overrides, Proxy, Upstream};
+use paceline_core::Dimension;
 use paceline_http::{Sender, SenderConfig};
 use paceline_providers::secrets::{SECRET, hidden};
 use paceline_providers::table::Scope;
@@ -15,6 +17,25 @@ use paceline_providers::{Dialect, Provider, is_loopback};
 use crate::args::{Everywhere, UpstreamArgs};
 use crate::exit::Failure;
 use crate::files;
+
+/// Whether a configured limit reserves room for the tokens of an answer before its call leaves.
+pub(crate) fn limits_answers(upstream: &Upstream) -> bool {
+    const OF_ANSWERS: [Dimension; 3] = [Dimension::Tokens, Dimension::ProjectTokens, Dimension::OutputTokens];
+    let tiers = upstream.pacer.tiers.iter().map(|(_, limits)| limits);
+    let quotas = tiers.chain([&upstream.pacer.limits]).flat_map(|limits| &limits.quotas);
+    upstream.dialect.reserves_answers() && quotas.into_iter().any(|quota| OF_ANSWERS.contains(&quota.dimension))
+}
+
+/// Warns, once, of a request that sets no bound on its answer while a limit counts answers.
+pub(crate) fn warn_of_unbounded() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        tracing::warn!(
+            "requests set no bound on their answers (such as max_tokens), and a limit counts those: it reserves the average of the \
+             answers that have come, nothing before the first, and longer answers exceed it; a bound in each request makes it hold"
+        );
+    });
+}
 
 /// The upstream in force.
 ///

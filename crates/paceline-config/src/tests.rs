@@ -32,7 +32,7 @@ fn source<'a>(upstream: &'a Upstream, key: &str) -> &'a Source {
 }
 
 fn minutes(limit: u64) -> Quota {
-    Quota::requests_per_minute(limit)
+    Quota::per_minute(limit)
 }
 
 fn seconds(n: u64) -> Duration {

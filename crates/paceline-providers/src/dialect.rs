@@ -14,7 +14,7 @@ use super::decide;
 use super::expected::Expected;
 use super::reading::Reading;
 use super::rule::Rule;
-use super::table::{Charge, LimitHeaders, Provider, Scope, Table};
+use super::table::{Charge, LimitHeaders, Provider, Reserves, Scope, Table};
 use super::usage::TokenRatio;
 use super::{Answer, cost, header, limits, names, refusal, shape, wait};
 
@@ -238,6 +238,11 @@ impl Dialect {
     /// language models every call, elsewhere those of paths that end with `/completions` or `/embeddings`.
     pub fn is_prompt(&self, path: &str) -> bool {
         self.provider.is_prompt(path)
+    }
+
+    /// Whether the tokens of an answer must have room before the call leaves.
+    pub fn reserves_answers(&self) -> bool {
+        self.table.charge.reserves != Reserves::Input
     }
 
     /// The most tokens that the answer to a request can have, over all the answers that it asks for; `None` where it sets no

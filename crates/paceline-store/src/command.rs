@@ -6,7 +6,7 @@ use paceline_core::Timestamp;
 
 use crate::error::JournalError;
 use crate::history::Minute;
-use crate::item::{ClaimedItems, FinishStatus, Finished, Rescheduled, Unanswered};
+use crate::item::{ClaimedItems, Departure, FinishStatus, Finished, Rescheduled, Unanswered};
 use crate::journal_db::JournalDb;
 use crate::scope::ScopeRow;
 use crate::snapshot::SnapshotUpdate;
@@ -25,8 +25,8 @@ pub(crate) enum Command {
     Reschedule(Box<Rescheduled>, Reply<FinishStatus>),
     /// Put an item back.
     Release { ordinal: u64, sent: Option<Box<Unanswered>>, reply: Reply<FinishStatus> },
-    /// Note that a call leaves which must not be made twice.
-    Leaves { ordinal: u64, reply: Reply<()> },
+    /// Note that a call is sent.
+    Leaves { departure: Departure, reply: Reply<()> },
     /// Hand out due items.
     Claim { now: Timestamp, limit: usize, except: Vec<Arc<str>>, reply: Reply<ClaimedItems> },
     /// Hand out these items.

@@ -21,6 +21,17 @@ pub struct ModelUsage {
     pub tokens_out: u64,
 }
 
+/// A call that is about to be sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Departure {
+    /// The item.
+    pub ordinal: u64,
+    /// What the call may use: it counts with that if no process records its outcome.
+    pub reserved: ModelUsage,
+    /// It must not be made twice: the record has to outlast a power cut.
+    pub durable: bool,
+}
+
 /// How an item ends. It decides the file of its line: [`End::Succeeded`] goes to the results, the rest to the errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
@@ -93,6 +104,10 @@ pub struct Tally {
     pub probes: u32,
     /// Sends that were abandoned.
     pub abandoned: u32,
+    /// Tokens of the prompts of its calls, as their answers reported.
+    pub tokens_in: u64,
+    /// Tokens of those answers.
+    pub tokens_out: u64,
     /// When it was first sent.
     pub first: Option<Timestamp>,
     /// When it is given up, where the runner has decided that.
@@ -143,10 +158,6 @@ pub struct Finished {
     pub tally: Tally,
     /// Why it was given up, as a code (`max_retries`, `deadline`); none for a success.
     pub reason: Option<String>,
-    /// Tokens that the provider counted in the prompt.
-    pub tokens_in: u64,
-    /// Tokens that the provider counted in the answer.
-    pub tokens_out: u64,
     /// What to add to the run's totals.
     pub adds: CallTotals,
     /// The tokens that the call used.
@@ -157,17 +168,7 @@ impl Finished {
     /// The end of an item, with nothing else known.
     pub fn new(ordinal: u64, end: End, line: Vec<u8>) -> Self {
         let (tally, adds) = (Tally::default(), CallTotals::default());
-        Self {
-            ordinal,
-            end,
-            line,
-            tally,
-            reason: None,
-            tokens_in: 0,
-            tokens_out: 0,
-            adds,
-            usage: ModelUsage::default(),
-        }
+        Self { ordinal, end, line, tally, reason: None, adds, usage: ModelUsage::default() }
     }
 }
 

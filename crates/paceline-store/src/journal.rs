@@ -10,7 +10,7 @@ use crate::command::Command;
 use crate::disk_space::Room;
 use crate::error::{DiskFull, JournalError};
 use crate::history::Minute;
-use crate::item::{ClaimedItems, FinishStatus, Finished, JournalItem, ModelUsage, Rescheduled, Unanswered};
+use crate::item::{ClaimedItems, Departure, FinishStatus, Finished, JournalItem, ModelUsage, Rescheduled, Unanswered};
 use crate::journal_db::JournalDb;
 use crate::line::CustomId;
 use crate::load::{self, Loader};
@@ -23,6 +23,7 @@ use crate::report::{self, JobCounts, ReportRow, Rows};
 use crate::schema::{Found, connect, refuse_foreign};
 use crate::scope::{self, ScopeRow, ScopeStatus};
 use crate::snapshot::{self, SnapshotUpdate, StoredSnapshot};
+use crate::unanswered;
 use crate::usage;
 use crate::writer::Writer;
 use crate::{query, replace, rescope};
@@ -222,10 +223,10 @@ impl Journal {
         self.writer.query(move |conn| query::refused(conn, limit))
     }
 
-    /// Records that a non-repeatable call of an item is sent. It outlasts a kill and a power cut once `reply` is
-    /// called, until the end of the call is recorded.
-    pub fn leaves(&self, ordinal: u64, reply: impl FnOnce(Result<(), JournalError>) + Send + 'static) {
-        self.writer.send(Command::Leaves { ordinal, reply: Box::new(reply) });
+    /// Records that a call of an item is sent, until its outcome is recorded. Once `reply` is called that outlasts a kill, and
+    /// a power cut if it is to be durable. The next run counts a call without an outcome as given up, and as much as it reserved.
+    pub fn leaves(&self, departure: Departure, reply: impl FnOnce(Result<(), JournalError>) + Send + 'static) {
+        self.writer.send(Command::Leaves { departure, reply: Box::new(reply) });
     }
 
     /// The items whose call [left](Self::leaves) in an earlier run, which ended before it recorded the outcome.
@@ -233,7 +234,7 @@ impl Journal {
     /// # Errors
     /// An error of SQLite.
     pub fn unanswered(&self) -> Result<Vec<u64>, JournalError> {
-        self.writer.between_batches(JournalDb::unanswered)
+        self.writer.query(|conn| unanswered::all(conn).map_err(JournalError::sqlite("read")))
     }
 
     /// Records the end of an item: its line is on disk, and the item ended, when `reply` is called.
@@ -420,14 +421,6 @@ impl Journal {
     /// [`JournalError::Stopped`], [`JournalError::Closed`], [`JournalError::Sqlite`].
     pub fn counts(&self, now: Timestamp) -> Result<JobCounts, JournalError> {
         self.writer.query(move |conn| report::counts(conn, now))
-    }
-
-    /// Adds the usage of calls that no run can record any more.
-    ///
-    /// # Errors
-    /// As for [`counts`](Self::counts).
-    pub fn add_usage(&self, usage: ModelUsage) -> Result<(), JournalError> {
-        self.writer.between_batches(move |db| db.add_usage(&usage))
     }
 
     /// The usage of the calls of all runs, by model.

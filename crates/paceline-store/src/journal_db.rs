@@ -11,7 +11,9 @@ use crate::claim;
 use crate::error::JournalError;
 use crate::heads::Heads;
 use crate::history::{self, Minute};
-use crate::item::{CallTotals, ClaimedItems, FinishStatus, Finished, LastAnswer, ModelUsage, Rescheduled, Tally};
+use crate::item::{
+    CallTotals, ClaimedItems, Departure, FinishStatus, Finished, LastAnswer, ModelUsage, Rescheduled, Tally,
+};
 use crate::lock::RunLock;
 use crate::output::Outputs;
 use crate::paths::Paths;
@@ -40,8 +42,6 @@ pub(crate) struct JournalDb {
     /// Sorted by id.
     scopes: Vec<Scope>,
     heads: Heads,
-    /// Calls are noted as left; else none has to be looked for when an outcome is recorded.
-    has_unanswered: bool,
     _lock: RunLock,
 }
 
@@ -49,7 +49,7 @@ impl JournalDb {
     /// Takes over an open journal and its files.
     pub(crate) fn new(conn: Connection, outputs: Outputs, paths: Paths, lock: RunLock) -> Result<Self, JournalError> {
         let scopes = scope_list(&conn)?;
-        Ok(Self { conn, outputs, paths, scopes, heads: Heads::default(), has_unanswered: false, _lock: lock })
+        Ok(Self { conn, outputs, paths, scopes, heads: Heads::default(), _lock: lock })
     }
 
     /// The files of the job.
@@ -149,34 +149,20 @@ impl JournalDb {
         schema::commit(&self.conn, durable)
     }
 
-    /// Records that a non-repeatable call is sent.
-    pub(crate) fn leaves(&mut self, ordinal: u64) -> Result<(), JournalError> {
-        if !self.has_unanswered {
-            unanswered::begin(&self.conn).map_err(JournalError::sqlite("write"))?;
-            self.has_unanswered = true;
-        }
-        unanswered::add(&self.conn, ordinal).map_err(JournalError::sqlite("write"))
-    }
-
-    /// The items whose call was sent in an earlier run and has no recorded outcome.
-    pub(crate) fn unanswered(&mut self) -> Result<Vec<u64>, JournalError> {
-        let items = unanswered::all(&self.conn).map_err(JournalError::sqlite("write"))?;
-        self.has_unanswered |= !items.is_empty();
-        Ok(items)
+    /// Records that a call is sent.
+    pub(crate) fn leaves(&self, departure: &Departure) -> Result<(), JournalError> {
+        unanswered::add(&self.conn, departure).map_err(JournalError::sqlite("write"))
     }
 
     /// The outcome of an item's call is recorded.
     fn answered(&self, ordinal: u64) -> Result<(), JournalError> {
-        if !self.has_unanswered {
-            return Ok(());
-        }
         unanswered::remove(&self.conn, ordinal).map_err(JournalError::sqlite("write"))
     }
 
     /// Records the end of an item. The statement itself checks the state: of several ends only the first writes a line.
     pub(crate) fn finish(&mut self, finished: &Finished) -> Result<FinishStatus, JournalError> {
-        let Finished { ordinal, end, line, tally, reason, tokens_in, tokens_out, .. } = finished;
-        let Tally { attempts, deferrals, probes, abandoned, first, deadline, last } = tally;
+        let Finished { ordinal, end, line, tally, reason, .. } = finished;
+        let Tally { attempts, deferrals, probes, abandoned, tokens_in, tokens_out, first, deadline, last } = tally;
         let state = end.state();
         let output = self.outputs.of(*end);
         let changed = self
@@ -258,16 +244,27 @@ impl JournalDb {
     }
 
     fn tally(&self, ordinal: u64, tally: &Tally) -> Result<(), JournalError> {
-        let Tally { attempts, deferrals, probes, abandoned, first, deadline, last } = tally;
+        let Tally { attempts, deferrals, probes, abandoned, tokens_in, tokens_out, first, deadline, last } = tally;
         self.conn
             .prepare_cached(
                 "UPDATE item SET attempts = ?2, deferrals = ?3, probes = ?4, abandoned = ?5,
-                     first_ms = ?6, deadline_ms = ?7
+                     first_ms = ?6, deadline_ms = ?7, tokens_in = ?8, tokens_out = ?9
                  WHERE id = ?1",
             )
             .and_then(|mut update| {
                 let (first, deadline) = (first.map(|at| at.as_millis()), deadline.map(|at| at.as_millis()));
-                update.execute(params![int(ordinal), attempts, deferrals, probes, abandoned, first, deadline])
+                let (tokens_in, tokens_out) = (int(*tokens_in), int(*tokens_out));
+                update.execute(params![
+                    int(ordinal),
+                    attempts,
+                    deferrals,
+                    probes,
+                    abandoned,
+                    first,
+                    deadline,
+                    tokens_in,
+                    tokens_out
+                ])
             })
             .map_err(JournalError::sqlite("write"))?;
         let Some(LastAnswer { class, status, code, error_type, message }) = last else { return Ok(()) };

@@ -73,7 +73,7 @@ pub use disk_space::{DiskSpace, Room};
 pub use error::{DiskFull, JournalError};
 pub use history::Minute;
 pub use item::{
-    CallTotals, ClaimedItem, ClaimedItems, End, FinishStatus, Finished, JournalItem, LastAnswer, LoadedLine,
+    CallTotals, ClaimedItem, ClaimedItems, Departure, End, FinishStatus, Finished, JournalItem, LastAnswer, LoadedLine,
     ModelUsage, RefusedLine, Rescheduled, Tally, Unanswered,
 };
 pub use journal::{Journal, Opened, Options};

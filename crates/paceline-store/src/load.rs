@@ -71,6 +71,7 @@ impl Loader {
             .and_then(|()| conn.execute_batch(ITEM_TABLE))
             .and_then(|()| conn.execute_batch(crate::history::TABLE))
             .and_then(|()| conn.execute_batch(crate::usage::TABLE))
+            .and_then(|()| conn.execute_batch(crate::unanswered::TABLE))
             .map_err(JournalError::sqlite("load"))?;
         Ok(loader)
     }

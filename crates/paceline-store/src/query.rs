@@ -71,13 +71,13 @@ macro_rules! item_columns {
     () => {
         "id, line, src_off, src_len, scope, not_before_ms, delay_ms, attempts, deferrals, probes, abandoned, \
          forgiven_attempts, forgiven_deferrals, crash_attempts, first_ms, deadline_ms, last_class, last_status, \
-         last_code, last_type, last_error"
+         last_code, last_type, last_error, tokens_in, tokens_out"
     };
 }
 pub(crate) use item_columns;
 
 /// The place of the first column behind those of an item.
-pub(crate) const AFTER_ITEM: usize = 21;
+pub(crate) const AFTER_ITEM: usize = 23;
 
 /// The column of an item's scope, by its number.
 pub(crate) const ITEM_SCOPE: usize = 4;
@@ -102,6 +102,8 @@ pub(crate) fn item(row: &Row<'_>, scopes: &[Scope]) -> rusqlite::Result<JournalI
         deferrals: row.get(8)?,
         probes: row.get(9)?,
         abandoned: row.get(10)?,
+        tokens_in: count(row.get(21)?),
+        tokens_out: count(row.get(22)?),
         first: time(14)?,
         deadline: time(15)?,
         last,

@@ -13,6 +13,7 @@ use crate::output::{OutputFile, Outputs};
 use crate::paths::Paths;
 use crate::query::{RecordedPrefix, Run, int, shorten};
 use crate::schema;
+use crate::unanswered;
 use crate::usage;
 
 /// What was repaired when a job was resumed.
@@ -38,9 +39,10 @@ pub(crate) fn recover(
     schema::begin_writing(conn)?;
     conn.execute_batch("BEGIN IMMEDIATE").map_err(JournalError::sqlite("write"))?;
     let mut recovery = Recovery::default();
-    usage::begin(conn).map_err(JournalError::sqlite("write"))?;
+    usage::begin(conn).and_then(|()| conn.execute_batch(unanswered::TABLE)).map_err(JournalError::sqlite("write"))?;
     recovery.recorded += record_tail(conn, &mut outputs.results, |_| State::Succeeded)?;
     recovery.recorded += record_tail(conn, &mut outputs.errors, |verified| verified.unsuccessful)?;
+    unanswered::count_cut_off(conn).map_err(JournalError::sqlite("write"))?;
     recovery.interrupted = requeue(conn)?;
     bound_waits(conn, now)?;
     set_covered(conn, outputs.results.covered(), outputs.errors.covered())?;
@@ -78,7 +80,7 @@ fn record(conn: &Connection, verified: &VerifiedLine, state: State, offset: u64,
         .prepare_cached(
             "UPDATE item SET state = ?3, out_off = ?4, out_len = ?5, not_before_ms = 0, delay_ms = 0,
                  attempts = max(attempts, ?6 - deferrals - probes - abandoned), last_class = iif(scope = 0, last_class, ?7), last_status = ?8,
-                 last_code = ?9, last_type = ?10, last_error = ?11, tokens_in = ?12, tokens_out = ?13
+                 last_code = ?9, last_type = ?10, last_error = ?11, tokens_in = tokens_in + ?12, tokens_out = tokens_out + ?13
              WHERE id = ?1 AND (key = ?2 OR (scope = 0 AND ?2 = zeroblob(16))) AND state NOT IN (2, 3, 4, 5)",
         )?
         .execute(params![

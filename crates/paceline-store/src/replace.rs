@@ -56,7 +56,7 @@ pub(crate) fn without_failed(conn: &Connection, paths: &Paths, outputs: &mut Out
             // The deadline and the bounds begin anew; what was sent stays counted.
             conn.execute(
                 "UPDATE item SET state = 0, not_before_ms = 0, delay_ms = 0, deadline_ms = NULL, reason = NULL, crash_attempts = 0,
-                     forgiven_attempts = attempts, forgiven_deferrals = deferrals, tokens_in = 0, tokens_out = 0,
+                     forgiven_attempts = attempts, forgiven_deferrals = deferrals,
                      out_off = NULL, out_len = NULL
                  WHERE state = 3 AND scope <> ?1 AND reason IS NOT ?2",
                 kept_failed,

@@ -67,9 +67,9 @@ pub struct JobCounts {
     pub skipped: u64,
     /// Items ended by a person.
     pub cancelled: u64,
-    /// Tokens of all prompts.
+    /// Tokens of the prompts of all calls, as their answers reported.
     pub tokens_in: u64,
-    /// Tokens of all answers.
+    /// Tokens of those answers.
     pub tokens_out: u64,
     /// Waiting and claimed items by reason and class.
     pub deferred: Vec<Deferred>,

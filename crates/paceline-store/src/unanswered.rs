@@ -1,40 +1,59 @@
-//! Non-repeatable calls, recorded before they are sent: after a crash nothing else distinguishes them from waiting items.
+//! Calls under way, each noted as it is sent: after a crash nothing else distinguishes them from items that wait for a permit.
 
-use rusqlite::Connection;
+use rusqlite::{Connection, params};
 
+use crate::item::{Departure, ModelUsage};
 use crate::query::{count, int};
+use crate::usage;
 
-/// The table. A journal of an older version gets it when the first such call leaves.
-const TABLE: &str = "CREATE TABLE IF NOT EXISTS unanswered_call (id INTEGER PRIMARY KEY) STRICT";
+/// The table. What is `counted` stands in the counters of the job and of its item, and stays until the item has an outcome.
+pub(crate) const TABLE: &str = "
+    CREATE TABLE IF NOT EXISTS call_under_way (
+        id INTEGER PRIMARY KEY,
+        model TEXT NOT NULL,
+        tokens_in INTEGER NOT NULL,
+        tokens_out INTEGER NOT NULL,
+        counted INTEGER NOT NULL DEFAULT 0
+    ) STRICT;
+";
 
-fn exists(conn: &Connection) -> rusqlite::Result<bool> {
-    conn.query_row("SELECT count(*) FROM sqlite_schema WHERE name = 'unanswered_call'", [], |row| row.get(0))
+/// Notes a call that is sent, within the caller's transaction.
+pub(crate) fn add(conn: &Connection, departure: &Departure) -> rusqlite::Result<()> {
+    let ModelUsage { model, tokens_in, tokens_out, .. } = &departure.reserved;
+    let sql = "INSERT OR REPLACE INTO call_under_way (id, model, tokens_in, tokens_out) VALUES (?1, ?2, ?3, ?4)";
+    let values = params![int(departure.ordinal), model, int(*tokens_in), int(*tokens_out)];
+    conn.prepare_cached(sql)?.execute(values).map(drop)
 }
 
-/// Makes the table in a journal that has none, within the caller's transaction.
-pub(crate) fn begin(conn: &Connection) -> rusqlite::Result<()> {
-    conn.execute_batch(TABLE)
-}
-
-/// Records that the call of an item is sent, within the caller's transaction, which must outlast a power cut.
-pub(crate) fn add(conn: &Connection, item: u64) -> rusqlite::Result<()> {
-    conn.prepare_cached("INSERT OR IGNORE INTO unanswered_call VALUES (?1)")?.execute([int(item)])?;
-    Ok(())
-}
-
-/// Removes the record once the outcome of the item's call is recorded.
+/// Removes the note once the outcome of the item's call is recorded.
 pub(crate) fn remove(conn: &Connection, item: u64) -> rusqlite::Result<()> {
-    conn.prepare_cached("DELETE FROM unanswered_call WHERE id = ?1")?.execute([int(item)])?;
-    Ok(())
+    conn.prepare_cached("DELETE FROM call_under_way WHERE id = ?1")?.execute([int(item)]).map(drop)
 }
 
-/// The items whose call was sent and that have no recorded outcome, without those that have ended.
-pub(crate) fn all(conn: &Connection) -> rusqlite::Result<Vec<u64>> {
-    if !exists(conn)? {
-        return Ok(Vec::new());
+/// Counts the calls that a crash cut off, each once and as much as it had reserved: no process has their answers, and the
+/// provider may bill them. Within the caller's transaction, after what stands in the results was recorded.
+pub(crate) fn count_cut_off(conn: &Connection) -> rusqlite::Result<()> {
+    conn.execute_batch(
+        "DELETE FROM call_under_way WHERE (SELECT state > 1 FROM item WHERE item.id = call_under_way.id);
+         UPDATE run SET (calls, abandoned, resends) =
+             (SELECT run.calls + count(*), run.abandoned + count(*),
+                     run.resends + count(*) FILTER (WHERE attempts + deferrals + probes + item.abandoned > 0)
+              FROM call_under_way AS call JOIN item ON item.id = call.id WHERE NOT call.counted);
+         UPDATE item SET abandoned = abandoned + 1 WHERE id IN (SELECT id FROM call_under_way WHERE NOT counted);",
+    )?;
+    let mut select = conn.prepare(
+        "SELECT model, count(*), sum(tokens_in), sum(tokens_out) FROM call_under_way WHERE NOT counted GROUP BY model",
+    )?;
+    let mut rows = select.query([])?;
+    while let Some(row) = rows.next()? {
+        usage::add(conn, &usage::of_row(row)?)?;
     }
-    conn.execute("DELETE FROM unanswered_call WHERE id IN (SELECT id FROM item WHERE state > 1)", [])?;
-    let mut select = conn.prepare("SELECT id FROM unanswered_call")?;
+    conn.execute_batch("UPDATE call_under_way SET counted = 1")
+}
+
+/// The items whose call was sent and that have no recorded outcome.
+pub(crate) fn all(conn: &Connection) -> rusqlite::Result<Vec<u64>> {
+    let mut select = conn.prepare("SELECT id FROM call_under_way")?;
     let rows = select.query_map([], |row| Ok(count(row.get(0)?)))?;
     rows.collect()
 }
@@ -42,16 +61,13 @@ pub(crate) fn all(conn: &Connection) -> rusqlite::Result<Vec<u64>> {
 /// Items have other places in an input that changed: each is matched by its id and body, as by
 /// [`take_over`](crate::merge::take_over), which is to follow.
 pub(crate) fn renumber(conn: &Connection) -> rusqlite::Result<()> {
-    if !exists(conn)? {
-        return Ok(());
-    }
     conn.execute_batch(
         "CREATE TEMP TABLE renumbered AS
-             SELECT item.id FROM unanswered_call AS call
+             SELECT item.id, call.model, call.tokens_in, call.tokens_out, call.counted FROM call_under_way AS call
              JOIN item_before AS before ON before.id = call.id
              JOIN item ON item.key = before.key AND item.body_hash = before.body_hash;
-         DELETE FROM unanswered_call;
-         INSERT INTO unanswered_call SELECT id FROM renumbered;
+         DELETE FROM call_under_way;
+         INSERT INTO call_under_way SELECT * FROM renumbered;
          DROP TABLE renumbered;",
     )
 }

@@ -1,6 +1,6 @@
 //! Tokens that the calls of a job used, by model, over all its runs; calls that failed count too.
 
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, Row, params};
 
 use crate::error::JournalError;
 use crate::item::ModelUsage;
@@ -44,6 +44,13 @@ pub(crate) fn add(conn: &Connection, usage: &ModelUsage) -> rusqlite::Result<()>
     Ok(())
 }
 
+/// Usage as a row has it: the model, calls, tokens in and out.
+pub(crate) fn of_row(row: &Row<'_>) -> rusqlite::Result<ModelUsage> {
+    let number = |column: usize| row.get(column).map(count);
+    let model = row.get::<_, String>(0)?.into();
+    Ok(ModelUsage { model, calls: number(1)?, tokens_in: number(2)?, tokens_out: number(3)? })
+}
+
 /// The usage by model; empty in a journal of an older version whose job has not gone on.
 pub(crate) fn all(conn: &Connection) -> Result<Vec<ModelUsage>, JournalError> {
     let read = || {
@@ -51,15 +58,7 @@ pub(crate) fn all(conn: &Connection) -> Result<Vec<ModelUsage>, JournalError> {
             return Ok(Vec::new());
         }
         let mut select = conn.prepare("SELECT model, calls, tokens_in, tokens_out FROM spent ORDER BY model")?;
-        let rows = select.query_map([], |row| {
-            let number = |column: usize| row.get(column).map(count);
-            Ok(ModelUsage {
-                model: row.get::<_, String>(0)?.into(),
-                calls: number(1)?,
-                tokens_in: number(2)?,
-                tokens_out: number(3)?,
-            })
-        })?;
+        let rows = select.query_map([], of_row)?;
         rows.collect::<rusqlite::Result<_>>()
     };
     read().map_err(JournalError::sqlite("read"))

@@ -12,7 +12,8 @@ use crate::journal_db::JournalDb;
 pub(crate) fn write_batch(db: &mut JournalDb, commands: Vec<Command>) -> Result<(), Arc<JournalError>> {
     let mut batch = WriteBatch { db: &mut *db, adds: CallTotals::default(), failure: None, settles: Vec::new() };
     let mut queries = Vec::new();
-    let durable = commands.iter().any(|command| matches!(command, Command::Leaves { .. }));
+    let durable =
+        commands.iter().any(|command| matches!(command, Command::Leaves { departure, .. } if departure.durable));
     batch.attempt(|db| db.begin(durable));
     for command in commands {
         batch.execute(command, &mut queries);
@@ -57,7 +58,7 @@ impl WriteBatch<'_> {
             Command::Release { ordinal, sent: Some(sent), reply } => {
                 self.outcome(sent.adds, &sent.usage, reply, |db| db.release(ordinal, Some(&sent.tally)));
             }
-            Command::Leaves { ordinal, reply } => self.step(reply, |db| db.leaves(ordinal)),
+            Command::Leaves { departure, reply } => self.step(reply, |db| db.leaves(&departure)),
             Command::Claim { now, limit, except, reply } => {
                 self.step(reply, |db| db.claim(now, limit, &except));
             }

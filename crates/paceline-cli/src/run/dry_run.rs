@@ -49,7 +49,7 @@ pub(crate) fn command(args: &RunArgs, paths: &Paths, upstream: &Upstream, limits
         ..Plan::default()
     };
     let usage = reader.usage().map_err(Failure::refused)?;
-    plan.used = Budget::new(budgets(args), upstream.prices.clone(), &usage).used();
+    plan.used = Budget::new(budgets(args), upstream.prices.clone(), &usage, false).used();
     plan.count(&reader, &input, &format, upstream).map_err(Failure::refused)?;
     plan.seconds = plan.seconds(upstream, limits);
     let printed = output::print(|out| {

@@ -31,7 +31,7 @@ use self::job::holds::Clocks;
 use self::job::job_config::JobConfig;
 use self::job::load::Job;
 use self::job::load_guard::LoadGuard;
-use self::job::{account_lock, background_load, check_paths, done, holds, interrupted, load, refused};
+use self::job::{background_load, check_paths, done, holds, load, refused};
 use self::lines::address::Addresses;
 use self::lines::convert::Converter;
 use self::lines::format::Format;
@@ -43,6 +43,7 @@ use self::progress::extract;
 use self::progress::report::{Ending, ReportError};
 use self::progress::summary::Summary;
 use self::progress::{report, resume_command};
+use crate::account::{Account, SharedLimits};
 use crate::args::Everywhere;
 use crate::exit::{Failure, Status};
 use crate::files::{self, Kept};
@@ -90,9 +91,11 @@ pub(crate) async fn command(args: RunArgs, everywhere: &Everywhere) -> Result<St
         done.take_over(&job.journal, &input, &format)?;
         Ok::<_, Failure>(job)
     })?;
-    let _in_use = if mock.is_none() { account_lock::mark(&base_url, &headers) } else { None };
+    let account = mock.is_none().then(|| Account::new(&base_url, &headers));
+    let shared = SharedLimits::open(account.as_ref(), &upstream.pacer, limiter.clone());
+    let _in_use = account.and_then(|account| account.mark(shared.is_shared()));
     let sender = upstream::sender(&upstream, headers, args.timeout)?;
-    let run = Run { args: &args, upstream: &upstream, paths: &paths, job, limiter, quiet: everywhere.quiet };
+    let run = Run { args: &args, upstream: &upstream, paths: &paths, job, limiter, shared, quiet: everywhere.quiet };
     // First these: no interruption falls between the two.
     let signals = Signals::new().map_err(Failure::interrupted)?;
     drop(preparing);
@@ -106,12 +109,13 @@ struct Run<'a> {
     paths: &'a Paths,
     job: Job,
     limiter: Limiter,
+    shared: SharedLimits,
     quiet: bool,
 }
 
 impl Run<'_> {
     async fn go(
-        self,
+        mut self,
         input: Input,
         format: Format,
         sender: Sender,
@@ -146,7 +150,12 @@ impl Run<'_> {
             limiter: self.limiter.clone(),
             sender,
             deadline: self.upstream.deadline,
-            budget: Budget::new(budgets(self.args), self.upstream.prices.clone(), &usage),
+            budget: Budget::new(
+                budgets(self.args),
+                self.upstream.prices.clone(),
+                &usage,
+                upstream::limits_answers(self.upstream),
+            ),
             phase: phase_seen,
             journal: self.job.journal.clone(),
             unanswered: self.job.journal.unanswered().map_err(Failure::interrupted)?.into_iter().collect(),
@@ -172,23 +181,28 @@ impl Run<'_> {
             max_duration: self.args.max_duration,
             concurrency: self.upstream.pacer.concurrency.max() as usize,
         });
+        self.shared.begin();
         // Not on this thread, which every call that ends would have to wake: among the workers it is mostly awake.
-        let ended = tokio::spawn(dispatcher.run()).await.map_err(Failure::interrupted).flatten();
+        let ended = tokio::select! {
+            ended = tokio::spawn(dispatcher.run()) => ended.map_err(Failure::interrupted).flatten(),
+            () = self.shared.keep() => unreachable!("it goes on for as long as it is asked"),
+        };
+        self.shared.end().await;
         let ended = ended.map_err(|failure| self.broken(failure))?;
         drop(kept);
         let enough = signals::interrupt_flag().map_err(Failure::interrupted)?;
         tokio::task::block_in_place(|| self.conclude(&context, &ended, &enough)).map_err(|failure| self.broken(failure))
     }
 
-    /// What earlier runs left: calls that were under way, holds, and what the limiter knew.
+    /// What earlier runs left: holds, and what the limiter knew.
     fn restore(&self, now: Timestamp, acknowledge: &Acknowledge) -> Result<(), JournalError> {
         let journal = &self.job.journal;
         let snapshot = journal.snapshot()?;
         let clocks = snapshot.as_ref().and_then(Clocks::of);
-        interrupted::count(journal, self.job.interrupted, snapshot.as_ref())?;
         holds::restore(journal, &self.limiter, now, clocks, acknowledge)?;
         if self.job.same_account {
-            limiter_state::restore(&self.limiter, journal.limiter_state()?.iter().map(String::as_str));
+            let texts = journal.limiter_state()?;
+            limiter_state::restore(&self.limiter, &self.shared, texts.iter().map(String::as_str));
         }
         Ok(())
     }
@@ -242,7 +256,10 @@ impl Run<'_> {
             concurrency: self.upstream.pacer.concurrency.max(),
             view: &view,
             last_failure: &|scope| ended.recorder.last_failure(scope),
-            again: self.paths.journal.is_some().then(|| resume_command::command_line(std::env::args_os())),
+            again: self.paths.journal.is_some().then(|| {
+                let exhausted = ended.stop.as_ref().and_then(StopReason::exhausted_flag);
+                resume_command::command_line(std::env::args_os(), exhausted)
+            }),
         };
         let wall = |at: Instant| context.timestamp(at);
         let text = summary.text(&self.args.output, &self.paths.errors, &self.paths.report);

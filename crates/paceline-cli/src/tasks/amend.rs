@@ -1,14 +1,18 @@
 //! `paceline tasks retry` and `cancel`: changes of items by a person.
 
-use paceline_store::work::{Amend, Filter, State, WorkClock, WorkStore};
+use std::sync::Arc;
+
+use paceline_core::GiveUp;
+use paceline_store::work::{Amend, Filter, State, WorkClock, WorkItem, WorkStore};
 use serde_json::json;
 
 use super::list::state;
+use super::pages::Pages;
 use super::store::StoreArgs;
 use crate::exit::{Failure, Status};
 use crate::{output, text};
 
-/// `paceline tasks retry` and `paceline tasks cancel`.
+/// Which items: `paceline tasks cancel`, and a part of `retry`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -30,23 +34,95 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Changes the items and returns how many there were.
+/// `paceline tasks retry`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct RetryArgs {
+    #[command(flatten)]
+    items: Args,
+    /// Also items that failed because they may have been done (unknown_outcome); a KEY needs no such word
+    #[arg(long)]
+    may_be_done: bool,
+}
+
+/// Lets the items wait again, and tells how many. What ended because it may have been done is named by its key or the flag.
 ///
 /// # Errors
 /// Refuses what is no store, keys that it does not have, and a command that names no items.
-pub(crate) async fn command(args: Args, amend: Amend) -> Result<Status, Failure> {
+pub(crate) async fn retry(args: RetryArgs) -> Result<Status, Failure> {
+    let RetryArgs { items, may_be_done } = args;
+    let (as_json, all) = (items.json, may_be_done || !items.keys.is_empty());
+    let (store, filter) = named(items).await?;
+    let left_out = if all { 0 } else { unknown_outcomes(&*store, &filter).await? };
+    let changed = match left_out {
+        0 => store.amend(filter, Amend::Retry).await.map_err(Failure::refused)?,
+        _ => retry_others(&*store, filter).await?,
+    };
+    output::print(|out| match as_json {
+        true => writeln!(out, "{}", json!({ "changed": changed, "left_out": left_out })),
+        false if left_out > 0 => writeln!(
+            out,
+            "{}; left out: {} that may have been done; look at the server, then name each KEY, or give --may-be-done",
+            describe(Amend::Retry, changed),
+            text::counted(left_out, "failed item"),
+        ),
+        false => writeln!(out, "{}", describe(Amend::Retry, changed)),
+    })?;
+    Ok(Status::Success)
+}
+
+/// Cancels the items, and tells how many.
+///
+/// # Errors
+/// As for [`retry`].
+pub(crate) async fn cancel(args: Args) -> Result<Status, Failure> {
+    let as_json = args.json;
+    let (store, filter) = named(args).await?;
+    let changed = store.amend(filter, Amend::Cancel).await.map_err(Failure::refused)?;
+    output::print(|out| match as_json {
+        true => writeln!(out, "{}", json!({ "changed": changed })),
+        false => writeln!(out, "{}", describe(Amend::Cancel, changed)),
+    })?;
+    Ok(Status::Success)
+}
+
+/// Whether an item ended because it may have been done, and must not be done twice.
+fn may_be_done(item: &WorkItem) -> bool {
+    item.state == State::Failed && item.reason.as_deref() == Some(GiveUp::Unknown.as_str())
+}
+
+async fn unknown_outcomes(store: &dyn WorkStore, filter: &Filter) -> Result<u64, Failure> {
+    if !filter.states.is_empty() && !filter.states.contains(&State::Failed) {
+        return Ok(0);
+    }
+    let mut pages = Pages::of(store, Filter { states: vec![State::Failed], ..filter.clone() }, None);
+    let mut found = 0;
+    while let Some(items) = pages.next().await.map_err(Failure::refused)? {
+        found += items.iter().filter(|item| may_be_done(item)).count() as u64;
+    }
+    Ok(found)
+}
+
+/// All but those that may have been done wait again.
+async fn retry_others(store: &dyn WorkStore, filter: Filter) -> Result<u64, Failure> {
+    let mut pages = Pages::of(store, filter, None);
+    let mut changed = 0;
+    while let Some(items) = pages.next().await.map_err(Failure::refused)? {
+        let keys: Vec<String> = items.into_iter().filter(|item| !may_be_done(item)).map(|item| item.key).collect();
+        if !keys.is_empty() {
+            changed += store.amend(Filter::keys(keys), Amend::Retry).await.map_err(Failure::refused)?;
+        }
+    }
+    Ok(changed)
+}
+
+/// The store, and the items that a command names.
+async fn named(args: Args) -> Result<(Arc<dyn WorkStore>, Filter), Failure> {
     if args.keys.is_empty() && args.state.is_empty() && args.group.is_none() && !args.all {
         return Err(Failure::refused("name the items: KEY ..., --state, --group, or --all for every one"));
     }
     let store = args.store.open(&WorkClock::system()).await?;
     refuse_unknown(&*store, &args.keys).await?;
-    let filter = Filter { states: args.state, group: args.group, keys: args.keys };
-    let changed = store.amend(filter, amend).await.map_err(Failure::refused)?;
-    output::print(|out| match args.json {
-        true => writeln!(out, "{}", json!({ "changed": changed })),
-        false => writeln!(out, "{}", describe(amend, changed)),
-    })?;
-    Ok(Status::Success)
+    Ok((store, Filter { states: args.state, group: args.group, keys: args.keys }))
 }
 
 async fn refuse_unknown(store: &dyn WorkStore, keys: &[String]) -> Result<(), Failure> {

@@ -1,10 +1,11 @@
 //! `paceline tasks export`: items as lines that `tasks add --from` takes.
 
-use paceline_core::Timestamp;
+use paceline_core::{GiveUp, Timestamp};
 use paceline_store::work::{Filter, State, WorkClock, WorkItem};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
+use super::compact::compact;
 use super::list::state;
 use super::pages::Pages;
 use super::store::StoreArgs;
@@ -40,6 +41,10 @@ struct Line<'a> {
     group: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     not_before: Option<String>,
+    /// A part of what its calls are known by.
+    created: String,
+    #[serde(skip_serializing_if = "is_no")]
+    may_be_done: bool,
 }
 
 /// Prints them, in the order in which they were added.
@@ -66,25 +71,35 @@ pub(crate) async fn command(args: Args) -> Result<Status, Failure> {
 
 fn line(item: &WorkItem, payload: &str, now: Timestamp) -> serde_json::Result<String> {
     // A payload that a program added may be any text.
-    let text;
-    let payload = match serde_json::from_str(payload) {
-        Ok(payload) => payload,
-        Err(_) => {
-            text = serde_json::value::to_raw_value(payload)?;
-            &*text
-        }
+    let payload = match compact(payload) {
+        Ok(payload) => RawValue::from_string(payload)?,
+        Err(_) => serde_json::value::to_raw_value(payload)?,
     };
     serde_json::to_string(&Line {
         key: &item.key,
-        payload,
+        payload: &payload,
         priority: item.priority,
         deadline: item.deadline.map(|deadline| deadline.as_secs_f64()),
         group: &item.group,
         not_before: item.not_before.filter(|at| *at > now && !item.state.is_final()).map(|at| at.to_string()),
+        created: item.created.to_string(),
+        may_be_done: may_be_done(item),
     })
+}
+
+/// Whether the work of an item was done, or may have been: a worker has it or was lost with it, or its outcome is not known.
+fn may_be_done(item: &WorkItem) -> bool {
+    let unknown = [GiveUp::Held, GiveUp::Unknown].map(|reason| Some(reason.as_str()));
+    let is_unknown = item.state == State::Failed && unknown.contains(&item.reason.as_deref());
+    is_unknown || item.crashes > 0 || matches!(item.state, State::InFlight | State::Succeeded)
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 const fn is_usual(priority: &i16) -> bool {
     *priority == 0
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_no(value: &bool) -> bool {
+    !*value
 }

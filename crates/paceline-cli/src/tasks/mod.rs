@@ -2,6 +2,7 @@
 
 mod add;
 mod amend;
+mod compact;
 mod export;
 mod groups;
 mod judge;
@@ -14,8 +15,6 @@ mod row;
 mod run;
 mod show;
 mod store;
-
-use paceline_store::work::Amend;
 
 use crate::args::Everywhere;
 use crate::exit::{Failure, Status};
@@ -39,7 +38,7 @@ enum Command {
     /// Show one item: its payload, and every decision about it
     Show(show::Args),
     /// Let items that failed, were skipped, cancelled or left over wait for another try; those that wait are due at once
-    Retry(amend::Args),
+    Retry(amend::RetryArgs),
     /// End items that have not ended; what a worker says about them later is not taken
     Cancel(amend::Args),
     /// Sum up: what succeeded, and each item that did not simply succeed, with its reason
@@ -60,8 +59,8 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
         Command::Run(args) => run::command(*args, everywhere).await,
         Command::List(args) => list::command(args).await,
         Command::Show(args) => show::command(args).await,
-        Command::Retry(args) => amend::command(args, Amend::Retry).await,
-        Command::Cancel(args) => amend::command(args, Amend::Cancel).await,
+        Command::Retry(args) => amend::retry(args).await,
+        Command::Cancel(args) => amend::cancel(args).await,
         Command::Report(args) => report::command(args).await,
         Command::Export(args) => export::command(args).await,
         Command::Prune(args) => prune::command(args).await,

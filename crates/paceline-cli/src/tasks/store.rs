@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use paceline_store::work::{PostgresStore, SqliteStore, WorkClock, WorkError, WorkStore};
 
+use paceline_store::DiskSpace;
+
 use crate::exit::Failure;
 
 /// The store of a command.
@@ -21,10 +23,14 @@ impl StoreArgs {
     /// # Errors
     /// Refuses a file that is no store and a database that cannot be reached.
     pub(crate) async fn open_or_make(&self, clock: &WorkClock) -> Result<Arc<dyn WorkStore>, Failure> {
+        self.open_on(clock, None).await
+    }
+
+    async fn open_on(&self, clock: &WorkClock, disk: Option<&DiskSpace>) -> Result<Arc<dyn WorkStore>, Failure> {
         if self.is_database() {
             return Ok(Arc::new(PostgresStore::open(&self.store).await.map_err(Failure::refused)?));
         }
-        match SqliteStore::open(&self.store, clock.clone()) {
+        match SqliteStore::open_on(&self.store, clock.clone(), disk.cloned()) {
             Ok(store) => Ok(Arc::new(store)),
             Err(error @ WorkError::IsJournal { .. }) => {
                 Err(Failure::refused(format!("{error}; `paceline stats {}` shows that run", self.store)))
@@ -38,13 +44,25 @@ impl StoreArgs {
     /// # Errors
     /// Likewise, and when there is no such file.
     pub(crate) async fn open(&self, clock: &WorkClock) -> Result<Arc<dyn WorkStore>, Failure> {
+        self.open_to_work(clock, None).await
+    }
+
+    /// The same; a file waits for space on the `disk`.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open).
+    pub(crate) async fn open_to_work(
+        &self,
+        clock: &WorkClock,
+        disk: Option<&DiskSpace>,
+    ) -> Result<Arc<dyn WorkStore>, Failure> {
         if !self.is_database() && !PathBuf::from(&self.store).exists() {
             let store = &self.store;
             return Err(Failure::refused(format!(
                 "there is no store {store}; `paceline tasks add --store {store} ...` makes it"
             )));
         }
-        self.open_or_make(clock).await
+        self.open_on(clock, disk).await
     }
 
     /// Refuses a file to be written that is the store, or belongs to it.

@@ -3,6 +3,8 @@
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use serde_json::json;
+
 use crate::support::{Job, Reply, Server, finish};
 
 #[test]
@@ -149,4 +151,22 @@ fn who_interrupts_again_does_not_wait_for_a_long_report() {
     assert!(rows == 0 || rows == 19_999, "a part of {rows} rows");
     let stats = job.paceline().args(["stats", "--items", "--json"]).output().expect("the binary runs");
     assert_eq!(stats.stdout.iter().filter(|byte| **byte == b'\n').count(), 19_999);
+}
+
+#[test]
+fn a_limit_on_tokens_holds_for_answers_without_a_bound() {
+    let long = json!({"object": "chat.completion", "usage": {"prompt_tokens": 10, "completion_tokens": 490}});
+    let server = Server::new(move |_| Reply::new(200, &long));
+    let job = Job::new(20);
+    let limited = |limit| {
+        let mut run = job.run(&server);
+        run.args(["--limit", limit, "--max-wait", "5s", "--overwrite"]);
+        finish(&mut run)
+    };
+    let (code, log) = limited("1200 tokens per 1h");
+    assert_eq!((code, server.count()), (3, 2), "500 each: {log}");
+    assert!(log.contains("requests set no bound on their answers (such as max_tokens)"), "{log}");
+    let (code, log) = limited("100 requests per 1h");
+    assert_eq!((code, server.count()), (0, 22), "{log}");
+    assert!(!log.contains("set no bound"), "{log}");
 }

@@ -22,6 +22,7 @@ fn a_budget_of_tokens_holds_over_all_runs() {
         assert_eq!(summary["budget"], json!({"tokens": {"used": used, "limit": 60}, "cost": null}));
         assert!(log.contains(&format!("budget: {used} of 60 tokens\n")), "{log}");
         assert!(log.contains("might exceed --budget-tokens") && log.contains("raise it"), "{log}");
+        assert!(log.contains("continue with: ") && log.contains("--budget-tokens 'more than 60'"), "{log}");
     }
     let (code, log) = finish(job.run(&server).args(["--budget-tokens", "1k"]));
     assert_eq!((code, charged(&server)), (0, 200), "{log}");
@@ -64,27 +65,57 @@ fn calls_without_an_answer_count_as_expected() {
 }
 
 #[test]
-fn calls_that_a_kill_cut_off_count_too() {
+fn calls_that_a_kill_cut_off_count_with_what_they_reserved() {
+    let item =
+        |n: usize| json!({"custom_id": n, "url": "/v1/chat/completions", "body": {"max_tokens": 100, "item": n}});
+    let job = Job::with_input(&(0..8).map(|n| item(n).to_string()).collect::<Vec<_>>().join("\n"));
+    let server = Server::new(|_| Reply::ok().never());
+    let args = ["--concurrency", "2", "--pace", "fixed", "--budget-tokens", "500"];
+    let run = |calls| {
+        let mut child = start(job.run(&server).args(args));
+        server.wait_for(calls);
+        child.kill().expect("a child");
+        child.wait().expect("it ended");
+    };
+    // No answer has come yet, and no snapshot need have been written.
+    run(2);
+    run(4);
+    let (code, log) = finish(job.run(&server).args(args));
+    let (summary, calls) = (job.summary(), 4);
+    assert_eq!((code, server.count()), (3, calls), "{log}");
+    let used = summary["budget"]["tokens"]["used"].as_u64().expect("a number");
+    assert!((400..=500).contains(&used), "{used} for {calls} calls: {log}");
+    assert_eq!(
+        (&summary["stopped"], &summary["calls"], &summary["abandoned"]),
+        (&json!("budget"), &json!(calls), &json!(calls))
+    );
+    assert!(log.contains("calls were cut off before their answers; the provider may bill them"), "{log}");
+}
+
+#[test]
+fn a_kill_shows_in_the_counts_of_each_item() {
     let server = Server::new(|arrival| match arrival.before {
         0 if arrival.item == "item-1" => Reply::ok().never(),
         _ => Reply::ok(),
     });
-    let job = Job::new(4);
-    let args = ["--concurrency", "1", "--pace", "fixed"];
-    let mut child = start(job.run(&server).args(args));
+    let job = Job::new(3);
+    let mut child = start(job.run(&server).args(["--concurrency", "1", "--pace", "fixed"]));
     server.wait_for(2);
-    loop {
+    let journal_knows = || {
         let stats = job.paceline().args(["stats", "--json"]).output().expect("the binary runs");
         let stats: Value = serde_json::from_slice(&stats.stdout).unwrap_or_default();
-        if stats["succeeded"] == 1 && stats["in_flight"] == 1 {
-            break;
-        }
-    }
+        stats["succeeded"] == 1
+    };
+    while !journal_knows() {}
     child.kill().expect("a child");
     child.wait().expect("it ended");
-    let (code, log) = finish(job.run(&server).args(args).args(["--budget-tokens", "10"]));
-    assert_eq!((code, server.count()), (3, 2), "5 and 5 are used: {log}");
-    assert_eq!(job.summary()["budget"]["tokens"]["used"], 10);
+    let (code, log) = finish(&mut job.run(&server));
+    assert_eq!((code, server.count()), (0, 4), "{log}");
+    let summary = job.summary();
+    assert_eq!([&summary["calls"], &summary["resends"], &summary["abandoned"]], [&4, &1, &1], "{log}");
+    let stats = job.paceline().args(["stats", "--items"]).output().expect("the binary runs");
+    let stats = String::from_utf8_lossy(&stats.stdout);
+    assert!(stats.contains("item-1") && !stats.contains("at its first call"), "{stats}");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! A full disk: a small one of its own, which the test fills and empties.
 
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -139,5 +140,28 @@ fn durable_requests_wait_for_room_and_lose_no_answer() {
     assert!(log.contains("is full") && log.contains("nothing new starts") && log.contains("continue with:"), "{log}");
     let first = job.lines("kept/first.jsonl").len();
     assert!((1..ITEMS).contains(&first), "{first}: {log}");
+    assert_done(ITEMS, &results, &server);
+}
+
+/// Nothing tells whether a charge of a lost worker was made: those that were claimed and never left would be held.
+#[test]
+fn a_disk_that_another_program_fills_holds_no_request_of_a_store() {
+    const ITEMS: usize = 300;
+    let (server, job) = (Server::new(|_| Reply::ok().after(Duration::from_millis(10))), Job::new(0));
+    let charge =
+        |n: usize| json!({"key": n.to_string(), "payload": {"url": "/charges", "body": {"item": n.to_string()}}});
+    let lines: Vec<_> = (0..ITEMS).map(|n| charge(n).to_string()).collect();
+    std::fs::write(job.path("tasks.jsonl"), lines.join("\n")).expect("a file");
+    let script = r#"rm disk/filler; tasks add --from tasks.jsonl || exit 97
+        requests 2> kept/first & run=$!
+        until test -s disk/out.jsonl; do :; done
+        cat /dev/zero > disk/more
+        until grep -qE "is full|exit code|disk" kept/first; do :; done
+        rm disk/more; wait $run; code=$?; requests 2> kept/second"#;
+    let (output, results) = on_a_small_disk(&job, "", script, &server);
+    let log = |name: &str| std::fs::read_to_string(job.path(name)).unwrap_or_default();
+    let (first, second) = (log("kept/first"), log("kept/second"));
+    assert_eq!(output.status.code(), Some(0), "{first} {second} {output:?}");
+    assert!(first.contains("nothing new starts") && !second.contains("held"), "{first} {second}");
     assert_done(ITEMS, &results, &server);
 }

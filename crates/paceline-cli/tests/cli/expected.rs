@@ -40,6 +40,24 @@ fn an_answer_that_does_not_match_is_no_success_and_the_report_says_where() {
 }
 
 #[test]
+fn a_refused_answer_is_paid_and_counted() {
+    let server = Server::new(|arrival| {
+        let usage = json!({"prompt_tokens": 3, "completion_tokens": 2});
+        let rate = if arrival.before < 2 && arrival.item == "item-0" { json!("a") } else { json!(1) };
+        Reply::new(200, &json!({"object": "chat.completion", "usage": usage, "rates": [{"usd": rate}]}))
+    });
+    let job = Job::new(2);
+    with_schema(&job);
+    let run = |flags: &[&str]| finish(job.run(&server).args(["--expect", "schema.json"]).args(flags));
+    let tokens = || (job.summary()["tokens_in"].clone(), job.summary()["tokens_out"].clone());
+    let (code, log) = run(&["--max-retries", "1"]);
+    assert_eq!((code, server.count(), tokens()), (1, 3, (json!(9), json!(6))), "{log}");
+    let (code, log) = run(&["--retry-failed"]);
+    assert_eq!((code, server.count(), tokens()), (0, 4, (json!(12), json!(8))), "{log}");
+    assert!(log.contains("12 tokens in, 8 out"), "{log}");
+}
+
+#[test]
 fn an_item_of_a_store_fails_likewise() {
     let (store, server) = (Store::new(), rates());
     with_schema(&store.job);

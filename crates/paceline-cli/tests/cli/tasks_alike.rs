@@ -5,7 +5,7 @@ use std::process::Command;
 use paceline_store::work::{NewItem, State};
 use serde_json::{Value, json};
 
-use crate::support::{Reply, Server};
+use crate::support::{Arrival, Reply, Server, finish};
 use crate::tasks_run::{Ran, Store, ran};
 
 fn numbered(count: usize) -> Store {
@@ -106,10 +106,11 @@ fn items_that_ended_long_ago_are_removed_and_the_file_shrinks() {
 #[test]
 fn exported_items_are_lines_that_add_takes() {
     let store = Store::new();
+    let created = r#""created":"2026-01-02T03:04:05.678Z""#;
     let lines = [
-        r#"{"key":"a","payload":{"n":1.0},"priority":-3,"deadline":7200.0,"group":"g"}"#,
-        r#"{"key":"b","payload":"two","group":"default"}"#,
-        r#"{"key":"c","payload":[3],"group":"default"}"#,
+        format!(r#"{{"key":"a","payload":{{"n":1.0}},"priority":-3,"deadline":7200.0,"group":"g",{created}}}"#),
+        format!(r#"{{"key":"b","payload":"two","group":"default",{created}}}"#),
+        format!(r#"{{"key":"c","payload":[3],"group":"default",{created},"may_be_done":true}}"#),
     ];
     std::fs::write(store.job.path("items.jsonl"), lines.join("\n")).expect("writable");
     assert_eq!(tasks(&store, "work.db", &["add", "--from", "items.jsonl"]).0, 0);
@@ -117,11 +118,53 @@ fn exported_items_are_lines_that_add_takes() {
     assert_eq!(all, lines.join("\n") + "\n");
     commands(&store, "test $PACELINE_KEY = b", &["--max-retries", "0"]);
     let (code, failed) = tasks(&store, "work.db", &["export", "--state", "failed"]);
-    assert_eq!((code, failed.lines().collect::<Vec<_>>()), (0, vec![lines[0], lines[2]]));
+    assert_eq!((code, failed.lines().collect::<Vec<_>>()), (0, vec![&*lines[0], &*lines[2]]));
     std::fs::write(store.job.path("failed.jsonl"), &failed).expect("writable");
     let (code, text) = tasks(&store, "other.db", &["add", "--from", "failed.jsonl"]);
     assert_eq!((code, text.as_str()), (0, "2 added\n"));
     assert_eq!(tasks(&store, "other.db", &["export"]).1, failed);
+}
+
+#[test]
+fn a_charge_is_not_made_twice_in_another_store() {
+    const KEYED: [&str; 4] = ["--idempotency-header", "Key", "--max-retries", "0"];
+    let silent = |arrival: &Arrival| if arrival.item.starts_with("lost") { Reply::ok().never() } else { Reply::ok() };
+    let (server, store) = (Server::new(silent), Store::new());
+    let run = |file: &str, flags: &[&str]| {
+        let mut command = store.job.paceline();
+        command.args(["tasks", "run", "--store", file, "--http", "--base-url", &server.url(), "--timeout", "500ms"]);
+        finish(command.args(flags))
+    };
+    for (group, flags) in [("plain", &[][..]), ("keyed", &KEYED)] {
+        let charge = |what: &str| {
+            // With blanks, as a program may add it.
+            let payload = format!("{{ \"url\": \"/charges\",\n \"body\": {{\"item\": \"{what} {group}\"}} }}");
+            NewItem { group: group.to_owned(), ..NewItem::new(format!("{what} {group}"), payload) }
+        };
+        store.put(["lost", "made"].map(charge).to_vec());
+        assert_eq!(run("work.db", flags).0, 1);
+        let (_, exported) = tasks(&store, "work.db", &["export", "--group", group]);
+        std::fs::write(store.job.path("items.jsonl"), &exported).expect("writable");
+        let file = format!("{group}.db");
+        assert_eq!(tasks(&store, &file, &["add", "--from", "items.jsonl"]), (0, "2 added\n".to_owned()), "{exported}");
+        let (code, log) = run(&file, flags);
+        assert_eq!(
+            (code, log.matches("unknown_outcome_held item=").count()),
+            (1, if flags.is_empty() { 2 } else { 0 }),
+            "{log}"
+        );
+    }
+    let calls = server.arrivals();
+    let keys = |item: String| calls.iter().filter(move |call| call.item == item).map(|call| call.headers.get("key"));
+    for what in ["lost", "made"] {
+        assert_eq!(keys(format!("{what} plain")).count(), 1, "the other store asks a person");
+        let keyed: Vec<_> = keys(format!("{what} keyed")).collect();
+        assert_eq!(
+            (keyed.len(), keyed[0].is_some(), keyed[0]),
+            (2, true, keyed[1]),
+            "the API knows that it is the same"
+        );
+    }
 }
 
 #[test]

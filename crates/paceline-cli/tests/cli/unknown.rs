@@ -187,6 +187,28 @@ fn the_same_holds_for_requests_of_a_store() {
 }
 
 #[test]
+fn one_that_fails_for_good_is_retried_by_its_key_alone() {
+    let (server, store) = (silent_at_first(), Store::new());
+    let other = json!({"method": "PUT", "url": "/charges", "body": {"item": "other"}});
+    store.put(vec![NewItem::new("a", charge("PATCH").to_string()), NewItem::new("other", other.to_string())]);
+    let Ran { code, log, .. } = tasks(&store, &server, &["--unknown-outcome", "fail", "--max-retries", "0"]);
+    assert_eq!((code, store.item("a").reason.as_deref()), (1, Some("unknown_outcome")), "{log}");
+    let retry = |words: &[&str]| {
+        let mut command = store.job.paceline();
+        let output = command.args(["tasks", "retry", "--store", "work.db"]).args(words).output().expect("it runs");
+        (String::from_utf8_lossy(&output.stdout).into_owned(), store.item("a").state, store.item("other").state)
+    };
+    let (text, a, other) = retry(&["--all"]);
+    assert!(
+        text.starts_with("1 item waits for the next free worker; left out: 1 failed item that may have been done"),
+        "{text}"
+    );
+    assert_eq!((a, other), (State::Failed, State::Waiting));
+    assert_eq!(retry(&["--state", "failed", "--json"]).0, "{\"changed\":0,\"left_out\":1}\n");
+    assert_eq!(retry(&["--all", "--may-be-done"]).1, State::Waiting);
+}
+
+#[test]
 fn a_kill_leaves_requests_of_a_store_to_a_person_too() {
     let (server, store) = (silent_at_first(), store("POST"));
     let mut command = store.command();

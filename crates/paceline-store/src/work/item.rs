@@ -25,6 +25,10 @@ pub struct NewItem {
     pub group: String,
     /// Not before that time. Default: at once.
     pub not_before: Option<Timestamp>,
+    /// When it was added to the store that it was in before. Default: now.
+    pub created: Option<Timestamp>,
+    /// It was in another store before, where its work was or may have been done. It counts as an item whose worker died with it.
+    pub may_be_done: bool,
 }
 
 impl NewItem {
@@ -37,6 +41,8 @@ impl NewItem {
             deadline: None,
             group: DEFAULT_GROUP.to_owned(),
             not_before: None,
+            created: None,
+            may_be_done: false,
         }
     }
 

@@ -2,10 +2,10 @@
 
 use std::fs;
 
-use crate::support::{Job, NOW, failure, finish, id, ordinals, read, reschedule, retry, success, wait};
+use crate::support::{Job, NOW, failure, finish, id, ordinals, read, reschedule, retry, success, usage, wait};
 use paceline_store::{
-    CustomId, Duplicate, FinishStatus, Journal, JournalError, LoadedLine, Loader, Opened, Options, Reader, Recovery,
-    ResultBody, Rows, State, encode_line,
+    CallTotals, CustomId, Departure, Duplicate, FinishStatus, Journal, JournalError, LoadedLine, Loader, ModelUsage,
+    Opened, Options, Reader, Recovery, ResultBody, Rows, State, encode_line,
 };
 
 const ITEMS: u64 = 12;
@@ -385,4 +385,35 @@ fn a_write_that_fails_stops_the_journal_and_keeps_what_was_acknowledged() {
     assert_eq!(recovery, Recovery { recorded: 0, cut: 0, interrupted: 2 });
     job.complete(&resumed);
     job.assert_each_once(3);
+}
+
+#[test]
+fn a_call_that_was_cut_off_counts_once_and_as_much_as_it_reserved() {
+    let job = Job::new();
+    let journal = job.start(5);
+    journal.claim_now(NOW, 5).unwrap();
+    reschedule(&journal, retry(1, 0));
+    journal.claim_now(NOW, 1).unwrap();
+    for ordinal in 0..4 {
+        let departure = Departure { ordinal, reserved: usage("m", 10, 100), durable: ordinal == 0 };
+        wait(|reply| journal.leaves(departure, reply)).unwrap();
+    }
+    finish(&journal, success(2, 1));
+    reschedule(&journal, retry(3, 60));
+    let (before, mut counted) = (journal.usage().unwrap(), journal.sums().unwrap().totals);
+    counted = CallTotals { calls: counted.calls + 2, resends: 1, abandoned: 2, ..counted };
+    let used = [ModelUsage { calls: 5, ..usage("m", before[0].tokens_in + 20, 200) }];
+    // Another crash before the items come again counts nothing more.
+    let mut dead = job.copy();
+    for interrupted in [3, 0] {
+        let (resumed, recovery) = dead.resume();
+        assert_eq!((recovery.interrupted, resumed.sums().unwrap().totals), (interrupted, counted));
+        assert_eq!((&resumed.usage().unwrap()[..], resumed.unanswered().unwrap()), (&used[..], vec![0, 1]));
+        dead = dead.copy();
+    }
+    let (resumed, _) = dead.resume();
+    let calls: Vec<u32> = resumed.claim_now(NOW, 2).unwrap().items.iter().map(|item| item.tally.sends()).collect();
+    assert_eq!(calls, [1, 2], "of the item too");
+    finish(&resumed, success(0, 2));
+    assert_eq!(resumed.unanswered().unwrap(), [1]);
 }

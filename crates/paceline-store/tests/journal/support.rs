@@ -140,7 +140,7 @@ pub(crate) fn success(ordinal: u64, call: u32) -> Finished {
     let answer = ResultBody::Response { status: 200, request_id: "r", headers: None, body: body.as_bytes() };
     let mut finished = Finished::new(ordinal, End::Succeeded, encode_line(ordinal, call, &id(ordinal), &answer));
     finished.tally = tally(call, Class::Success);
-    finished.tokens_in = 5;
+    finished.tally.tokens_in = 5;
     finished.adds = CallTotals { calls: 1, ..CallTotals::default() };
     finished.usage = usage("m", 5, 0);
     finished

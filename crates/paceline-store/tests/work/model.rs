@@ -80,6 +80,8 @@ impl Pair {
                     .next_u64()
                     .is_multiple_of(3)
                     .then(|| START + self.now + S * (rng.next_u64() % 20) as u32),
+                created: rng.next_u64().is_multiple_of(4).then_some(START),
+                may_be_done: rng.next_u64().is_multiple_of(5),
                 ..item(&format!("item-{}", rng.next_u64() % 60))
             })
             .collect();

@@ -87,6 +87,8 @@ impl Used {
 pub(crate) struct Budget {
     limits: Limits,
     prices: Prices,
+    /// A configured limit counts answers too: how long they are has to be known before calls leave side by side.
+    learns: bool,
     ledger: Mutex<Ledger>,
     settled: Notify,
 }
@@ -98,6 +100,8 @@ struct Ledger {
     job: Sum,
     /// Calls of the job that used something, or may have.
     calls: u64,
+    /// A call has ended, and told what calls use here if any does.
+    known: bool,
     reserved: Sum,
     /// Calls that hold something.
     open: u64,
@@ -142,21 +146,33 @@ impl Ledger {
 }
 
 impl Budget {
-    /// A budget of a job whose runs before used `before`.
-    pub(crate) fn new(limits: Limits, prices: Prices, before: &[ModelUsage]) -> Self {
+    /// A budget of a job whose runs before used `before`. It `learns` how long answers are where a configured limit counts them.
+    pub(crate) fn new(limits: Limits, prices: Prices, before: &[ModelUsage], learns: bool) -> Self {
         let mut ledger = Ledger::default();
         for ModelUsage { model, calls, tokens_in, tokens_out } in before {
             let usage = Usage { input_tokens: *tokens_in, output_tokens: *tokens_out, units: 0 };
             let cost = prices.of(model).of(*tokens_in, *tokens_out);
             ledger.job.combine(&Sum { usage, cost }, u64::saturating_add);
             ledger.calls += calls;
+            // Each run learns anew what a limit counts.
+            ledger.known |= *tokens_out > 0 && !learns;
         }
-        Self { limits, prices, ledger: Mutex::new(ledger), settled: Notify::new() }
+        Self { limits, prices, learns, ledger: Mutex::new(ledger), settled: Notify::new() }
     }
 
-    /// Whether it has an end, for which calls may wait before they wait for a permit.
-    pub(crate) fn is_bounded(&self) -> bool {
-        self.limits.all().next().is_some()
+    /// Whether calls may wait for it before they wait for a permit: it has an end, or something to learn first.
+    pub(crate) fn may_wait(&self) -> bool {
+        self.learns || self.limits.all().next().is_some()
+    }
+
+    /// Whether a configured limit counts answers, whose length is learnt first.
+    pub(crate) const fn learns(&self) -> bool {
+        self.learns
+    }
+
+    /// Whether it holds over all runs of the job, so that a kill must not lose what a call reserved.
+    pub(crate) const fn is_of_job(&self) -> bool {
+        self.limits.job_tokens.is_some() || self.limits.job_cost.is_some()
     }
 
     /// Takes what a call is expected to use, waiting while calls under way hold so much that it might not fit. Until an
@@ -165,7 +181,7 @@ impl Budget {
     /// # Errors
     /// The purse that it does not fit in any more: what has been used stays used.
     pub(crate) async fn reserve(&self, expected: Expected) -> Result<Reserved<'_>, BudgetKind> {
-        if !self.is_bounded() {
+        if !self.may_wait() {
             return Ok(Reserved { budget: self, expected, sum: Sum::default() });
         }
         loop {
@@ -175,7 +191,7 @@ impl Budget {
             {
                 let mut ledger = self.ledger();
                 let sum = self.sum(&expected.model, larger(expected.usage, ledger.mean()));
-                let mut waits = !expected.bounded && ledger.calls == 0 && ledger.open > 0;
+                let mut waits = !expected.bounded && !ledger.known && ledger.open > 0;
                 for (purse, limit) in self.limits.all() {
                     let (tokens, free) = (sum.of(purse), limit.saturating_sub(ledger.used(purse)));
                     if tokens > free || free == 0 {
@@ -232,22 +248,38 @@ pub(crate) struct Reserved<'a> {
 }
 
 impl Reserved<'_> {
+    /// What the call counts with while its use is not known.
+    pub(crate) fn expected(&self) -> ModelUsage {
+        self.usage(larger(self.expected.usage, self.sum.usage), 1)
+    }
+
     /// The call is over and used that; `None`: as much as expected. Returns what it counts with.
     pub(crate) fn settle(self, used: Option<Usage>) -> ModelUsage {
-        let usage = used.unwrap_or_else(|| larger(self.expected.usage, self.sum.usage));
-        let calls = u64::from(used.is_none() || usage.total() > 0);
-        let (model, sum) = (Arc::clone(&self.expected.model), self.budget.sum(&self.expected.model, usage));
+        let counted = used.map_or_else(|| self.expected(), |used| self.usage(used, u64::from(used.total() > 0)));
+        let usage = Usage { input_tokens: counted.tokens_in, output_tokens: counted.tokens_out, units: 0 };
+        let sum = self.budget.sum(&counted.model, usage);
         let mut ledger = self.budget.ledger();
         ledger.run.combine(&sum, u64::saturating_add);
         ledger.job.combine(&sum, u64::saturating_add);
-        ledger.calls += calls;
-        ModelUsage { model, calls, tokens_in: usage.input_tokens, tokens_out: usage.output_tokens }
+        ledger.calls += counted.calls;
+        ledger.known |= counted.calls > 0;
+        counted
+    }
+
+    fn usage(&self, usage: Usage, calls: u64) -> ModelUsage {
+        let Usage { input_tokens, output_tokens, .. } = usage;
+        ModelUsage {
+            model: Arc::clone(&self.expected.model),
+            calls,
+            tokens_in: input_tokens,
+            tokens_out: output_tokens,
+        }
     }
 }
 
 impl Drop for Reserved<'_> {
     fn drop(&mut self) {
-        if self.budget.is_bounded() {
+        if self.budget.may_wait() {
             let mut ledger = self.budget.ledger();
             ledger.reserved.combine(&self.sum, u64::saturating_sub);
             ledger.open -= 1;
@@ -285,7 +317,7 @@ mod tests {
     #[test]
     fn tokens_are_reserved_until_they_are_known_and_never_exceed_the_budget() {
         let limits = Limits { run_tokens: Some(100), ..Limits::default() };
-        let budget = Budget::new(limits, Prices::default(), &[]);
+        let budget = Budget::new(limits, Prices::default(), &[], false);
         let reserve = |tokens| budget.reserve(bounded(tokens, 0)).now_or_never();
         let first = reserve(60).expect("at once").expect("fits");
         assert!(reserve(60).is_none(), "the first may still turn out to be cheap");
@@ -305,14 +337,14 @@ mod tests {
     fn what_earlier_runs_used_counts_for_the_job_alone() {
         let before = [ModelUsage { model: "m".into(), calls: 2, tokens_in: 600, tokens_out: 200 }];
         let price: Prices = "in=1000000,out=500000".parse::<paceline_config::Price>().expect("a price").into();
-        let used = |limits| Budget::new(limits, price.clone(), &before).used();
+        let used = |limits| Budget::new(limits, price.clone(), &before, false).used();
         let found = used(Limits { job_tokens: Some(1_000), job_cost: "1000".parse().ok(), run_tokens: Some(5_000) });
         assert_eq!(found.describe().collect::<Vec<_>>(), ["800 of 1,000 tokens", "700.00 of 1000.00 spent"]);
         assert_eq!(found.calls_left, Some(0), "350 a call, and 300 are left");
         assert_eq!(used(Limits::default()).describe().collect::<Vec<_>>(), ["700.00 spent"]);
 
         let limits = Limits { job_cost: "1000".parse().ok(), ..Limits::default() };
-        let budget = Budget::new(limits, price, &before);
+        let budget = Budget::new(limits, price, &before, false);
         let reserved = budget.reserve(bounded(1, 1)).now_or_never().expect("at once");
         assert_eq!(reserved.expect_err("calls cost 350 here"), BudgetKind::JobCost);
     }
@@ -320,7 +352,7 @@ mod tests {
     #[test]
     fn answers_without_a_bound_come_one_by_one_until_one_is_known() {
         let limits = Limits { job_tokens: Some(100), ..Limits::default() };
-        let budget = Budget::new(limits, Prices::default(), &[]);
+        let budget = Budget::new(limits, Prices::default(), &[], false);
         let reserve = || budget.reserve(Expected { bounded: false, ..bounded(1, 0) }).now_or_never();
         let refused = reserve().expect("at once").expect("fits");
         assert!(reserve().is_none(), "nothing is known of answers");

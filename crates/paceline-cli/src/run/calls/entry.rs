@@ -48,6 +48,9 @@ pub(crate) fn tally(item: &ClaimedItem, sent: &Sent, counted: Option<&Request>) 
         None => tally.attempts += 1,
     }
     tally.abandoned += u32::from(is_given_up(sent));
+    let usage = sent.exchange.reading.usage.unwrap_or_default();
+    tally.tokens_in = tally.tokens_in.saturating_add(usage.input_tokens);
+    tally.tokens_out = tally.tokens_out.saturating_add(usage.output_tokens);
     tally.first = tally.first.or(Some(sent.at));
     tally.deadline = Some(sent.deadline);
     if !is_given_up(sent) {
@@ -67,8 +70,6 @@ pub(crate) fn failed(item: &ClaimedItem, sent: &Sent, reason: GiveUp, request: &
     let message = error_message(sent);
     let line = sent.echo.line(item.ordinal, tally.sends(), End::Failed, &line_answer(sent, &message));
     let mut finished = Finished::new(item.ordinal, End::Failed, line);
-    let usage = sent.exchange.reading.usage.unwrap_or_default();
-    (finished.tokens_in, finished.tokens_out) = (usage.input_tokens, usage.output_tokens);
     (finished.tally, finished.adds, finished.usage) = (tally, adds, sent.usage.clone());
     finished.reason = Some(reason.as_str().to_owned());
     Failed {

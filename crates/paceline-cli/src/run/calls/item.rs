@@ -14,7 +14,7 @@ use paceline_core::{
 };
 use paceline_http::{Call, Exchange, Sender};
 use paceline_providers::Usage;
-use paceline_store::{ClaimedItem, Journal, ModelUsage, Room};
+use paceline_store::{ClaimedItem, Departure, Journal, ModelUsage, Room};
 use serde_json::value::RawValue;
 use tokio::sync::{oneshot, watch};
 
@@ -25,6 +25,7 @@ use crate::run::lines::format::Format;
 use crate::run::lines::input::{Input, Span};
 use crate::run::lines::line::{self, Echo, LineError};
 use crate::text;
+use crate::upstream;
 
 /// A longer pause of its scope or of the account an item spends in the journal. Only so many items are tried at once: those of a
 /// few throttled models would keep out all others. Limits are waited for here, where they serve the items in order.
@@ -258,7 +259,8 @@ impl Context {
     }
 
     async fn perform(&self, ready: Ready<Option<(Echo, Call)>>, item: &ClaimedItem, mut turn: PermitTurn) -> TryEnd {
-        let Ready { request, expected, call } = ready;
+        let Ready { mut request, expected, mut call } = ready;
+        let is_learnt = self.budget.learns() && !expected.bounded;
         let began = self.limiter.now();
         let budgeted = tokio::select! {
             biased;
@@ -269,6 +271,14 @@ impl Context {
             Ok(budgeted) => budgeted,
             Err(purse) => return TryEnd::OverBudget(purse),
         };
+        if is_learnt {
+            upstream::warn_of_unbounded();
+            // Answers have come since the item was claimed: its cost is what they say.
+            match self.prepare(item) {
+                Ok(ready) => (request, call) = (ready.request, Some(ready.call)),
+                Err(error) => return TryEnd::InputBroken(error),
+            }
+        }
         let permit = tokio::select! {
             biased;
             () = self.reached(Phase::Draining) => return TryEnd::Withheld,
@@ -288,7 +298,8 @@ impl Context {
             // The permit is given back unused.
             Err(error) => return TryEnd::InputBroken(error),
         };
-        if self.sender.unknown_outcome(&call) != UnknownOutcome::Resend && !self.note_leaving(item.ordinal).await {
+        let durable = self.sender.unknown_outcome(&call) != UnknownOutcome::Resend;
+        if !self.note(Departure { ordinal: item.ordinal, reserved: budgeted.expected(), durable }).await {
             return TryEnd::Withheld;
         }
         let _in_flight = InFlight::new(&self.in_flight);
@@ -300,11 +311,13 @@ impl Context {
         TryEnd::Sent(Box::new(Sent { echo, exchange, headers, usage, at, deadline, room }))
     }
 
-    /// Records in the journal that a non-repeatable call is sent. Returns whether it may: not when the journal stopped.
-    async fn note_leaving(&self, ordinal: u64) -> bool {
+    /// Records in the journal that a call is sent, and waits for that where a kill right after it must not lose it: the call
+    /// must not be made twice, or may exceed the budget of the job. Returns whether it may be sent: not when the journal stopped.
+    async fn note(&self, departure: Departure) -> bool {
+        let waits = departure.durable || self.budget.is_of_job();
         let (noted, done) = oneshot::channel();
-        self.journal.leaves(ordinal, |result| _ = noted.send(result.is_ok()));
-        done.await.unwrap_or(false)
+        self.journal.leaves(departure, |result| _ = noted.send(result.is_ok()));
+        !waits || done.await.unwrap_or(false)
     }
 
     /// A permit, or why there is none. The item waits since `began`.

@@ -216,13 +216,9 @@ impl Recorder {
 
     fn sent(&mut self, context: &Context, item: &ClaimedItem, sent: Sent) -> Recorded {
         let adds = entry::added(item, &sent);
-        self.figures.add(&adds);
-        self.minutes.called(
-            context.now(),
-            &adds,
-            sent.exchange.reading.class,
-            sent.exchange.reading.usage.unwrap_or_default(),
-        );
+        let usage = sent.exchange.reading.usage.unwrap_or_default();
+        self.figures.add(&adds, usage);
+        self.minutes.called(context.now(), &adds, sent.exchange.reading.class, usage);
         let closes = matches!(sent.exchange.reading.class, Class::QuotaExhausted | Class::Account)
             || sent.exchange.reading.wait.is_some_and(|wait| wait > holds::SHORT);
         let reading = &sent.exchange.reading;
@@ -271,10 +267,8 @@ impl Recorder {
         let tally = entry::tally(item, &sent, None);
         let line = sent.echo.line(item.ordinal, tally.sends(), End::Succeeded, &entry::line_answer(&sent, ""));
         let mut finished = Finished::new(item.ordinal, End::Succeeded, line);
-        let usage = sent.exchange.reading.usage.unwrap_or_default();
-        (finished.tokens_in, finished.tokens_out) = (usage.input_tokens, usage.output_tokens);
         (finished.tally, finished.adds, finished.usage) = (tally, adds, sent.usage);
-        self.figures.succeeded(usage.input_tokens, usage.output_tokens, sent.exchange.latency);
+        self.figures.succeeded(sent.exchange.latency);
         let (room, acknowledge) = (sent.room, self.acknowledge.reply());
         self.journal.finish(finished, move |result| {
             drop(room);

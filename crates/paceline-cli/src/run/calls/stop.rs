@@ -91,6 +91,14 @@ impl StopReason {
         }
     }
 
+    /// The flag of the budget that is used up.
+    pub(crate) const fn exhausted_flag(&self) -> Option<&'static str> {
+        match self {
+            Self::Budget { flag, .. } => Some(flag),
+            _ => None,
+        }
+    }
+
     /// The name used in JSON.
     pub(crate) const fn as_str(&self) -> &'static str {
         match self {

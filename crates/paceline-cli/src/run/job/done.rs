@@ -143,7 +143,8 @@ fn finished(item: &JournalItem, given: &Given, echo: &Echo) -> Finished {
     finished.tally = item.tally.clone();
     finished.tally.last = Some(LastAnswer { status: Some(*status), ..LastAnswer::new(Class::Success) });
     let usage = serde_json::from_str::<Usage>(body.get()).unwrap_or_default().usage.unwrap_or_default();
-    (finished.tokens_in, finished.tokens_out) = (usage.tokens_in.unwrap_or(0), usage.tokens_out.unwrap_or(0));
+    (finished.tally.tokens_in, finished.tally.tokens_out) =
+        (usage.tokens_in.unwrap_or(0), usage.tokens_out.unwrap_or(0));
     finished
 }
 

@@ -25,8 +25,6 @@ pub(crate) struct Job {
     pub(crate) same_account: bool,
     /// Where the input is to be read on while it runs.
     pub(crate) input_cursor: Option<InputCursor>,
-    /// Items that the run before had begun, and whose answers are not recorded, since it was killed.
-    pub(crate) interrupted: u64,
 }
 
 /// Lines that a job without a check begins with: enough to be busy until the next are there.
@@ -79,7 +77,7 @@ pub(crate) fn open(
     match Journal::open_locked(options, lock).map_err(refused)? {
         Opened::New(loader) => {
             let journal = load(loader, input, format, upstream, BadLines::of(args), false)?;
-            ready(journal, true, 0, input, format, upstream, args)
+            ready(journal, true, input, format, upstream, args)
         }
         Opened::Changed { loader, recovery } => {
             say(&recovery);
@@ -92,12 +90,12 @@ pub(crate) fn open(
                 args.retry_failed && !args.accept_changed_input,
             )?;
             let same_account = job_config::adopt(&journal, input, format, upstream)?;
-            ready(journal, same_account, recovery.interrupted, input, format, upstream, args)
+            ready(journal, same_account, input, format, upstream, args)
         }
         Opened::Resumed { journal, recovery } => {
             say(&recovery);
             let same_account = job_config::adopt(&journal, input, format, upstream)?;
-            ready(journal, same_account, recovery.interrupted, input, format, upstream, args)
+            ready(journal, same_account, input, format, upstream, args)
         }
     }
 }
@@ -106,7 +104,6 @@ pub(crate) fn open(
 fn ready(
     journal: Journal,
     same_account: bool,
-    interrupted: u64,
     input: &Input,
     format: &Format,
     upstream: &Upstream,
@@ -119,7 +116,7 @@ fn ready(
             .map_err(Failure::refused)?;
         input_cursor = None;
     }
-    Ok(Job { journal, same_account, input_cursor, interrupted })
+    Ok(Job { journal, same_account, input_cursor })
 }
 
 /// An error of the journal, and what can be done about it here.

@@ -1,11 +1,9 @@
 //! A job as it is found or begun, and what earlier runs left for it.
 
-pub(crate) mod account_lock;
 pub(crate) mod background_load;
 pub(crate) mod check_paths;
 pub(crate) mod done;
 pub(crate) mod holds;
-pub(crate) mod interrupted;
 pub(crate) mod job_config;
 pub(crate) mod load;
 pub(crate) mod load_guard;

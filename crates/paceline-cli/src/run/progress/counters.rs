@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use paceline_providers::Usage;
 use paceline_store::{CallTotals, JobCounts};
 
 /// The counters of a job: those of the journal at the start of the run, and what has happened since.
@@ -17,6 +18,7 @@ pub(crate) struct Counters {
     pub(crate) totals: CallTotals,
     /// Calls of the runs before this one.
     pub(crate) calls_before: u64,
+    /// As answers reported, over all runs of the job.
     pub(crate) tokens_in: u64,
     pub(crate) tokens_out: u64,
     /// Items that ended in this run.
@@ -56,7 +58,10 @@ impl Counters {
         self.input.saturating_sub(self.ended())
     }
 
-    pub(crate) const fn add(&mut self, adds: &CallTotals) {
+    /// A call is over.
+    pub(crate) const fn add(&mut self, adds: &CallTotals, usage: Usage) {
+        self.tokens_in += usage.input_tokens;
+        self.tokens_out += usage.output_tokens;
         self.totals.calls += adds.calls;
         self.totals.resends += adds.resends;
         self.totals.retries += adds.retries;
@@ -64,11 +69,9 @@ impl Counters {
         self.totals.abandoned += adds.abandoned;
     }
 
-    pub(crate) fn succeeded(&mut self, tokens_in: u64, tokens_out: u64, latency: Duration) {
+    pub(crate) fn succeeded(&mut self, latency: Duration) {
         self.succeeded += 1;
         self.ended_now += 1;
-        self.tokens_in += tokens_in;
-        self.tokens_out += tokens_out;
         if self.latencies_ms.len() < LATENCIES {
             self.latencies_ms.push(u32::try_from(latency.as_millis()).unwrap_or(u32::MAX));
         }

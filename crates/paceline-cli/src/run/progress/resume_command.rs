@@ -1,23 +1,49 @@
 //! The command that resumes a job: the one that was typed, in a form that can be pasted.
 
+use std::borrow::Cow;
 use std::ffi::OsString;
 
-use paceline_providers::secrets::hidden;
+use paceline_providers::secrets::{SECRET, hidden};
 
 /// Flags that have done their work: given again they would undo what was done, or allow another change.
 const ONCE: [&str; 3] = ["--overwrite", "--retry-failed", "--accept-changed-input"];
 
-/// The words of a command line, quoted for a shell. What looks like a secret is left out.
-pub(crate) fn command_line(words: impl IntoIterator<Item = OsString>) -> String {
+/// The words of a command line, quoted for a shell. The value of a flag whose budget is `exhausted` is to be raised, and what
+/// looks like a secret to be given as a variable: pasted as it is, the command is refused before anything is sent.
+pub(crate) fn command_line(words: impl IntoIterator<Item = OsString>, exhausted: Option<&str>) -> String {
     let mut words = words.into_iter().map(|word| word.to_string_lossy().into_owned());
     let program = words.next().unwrap_or_else(|| "paceline".to_owned());
     let mut line = quoted(&program);
+    let (mut secrets, mut before) = (0, String::new());
     for word in words.filter(|word| !ONCE.contains(&word.as_str())) {
-        let pipe = word == "-" || word.starts_with("/dev/fd/") || word.starts_with("/proc/self/fd/");
         line.push(' ');
-        line += if pipe { "-".to_owned() } else { quoted(&hidden(&word)) }.as_str();
+        line += &match word.split_once('=') {
+            _ if exhausted == Some(&before) => quoted(&format!("more than {word}")),
+            Some((flag, value)) if exhausted == Some(flag) => quoted(&format!("{flag}=more than {value}")),
+            _ if is_pipe(&word) => "-".to_owned(),
+            _ => match hidden(&word) {
+                Cow::Borrowed(word) => quoted(word),
+                Cow::Owned(without) => {
+                    secrets += 1;
+                    with_variable(&without, secrets)
+                }
+            },
+        };
+        before = word;
     }
     line
+}
+
+fn is_pipe(word: &str) -> bool {
+    word == "-" || word.starts_with("/dev/fd/") || word.starts_with("/proc/self/fd/")
+}
+
+/// A word whose secret a shell takes from a variable; without that variable it runs nothing.
+fn with_variable(without: &str, number: usize) -> String {
+    let name = if number == 1 { "KEY".to_owned() } else { format!("KEY_{number}") };
+    let escape = |c: char| ['\\'].into_iter().filter(move |_| "\\\"$`".contains(c)).chain([c]);
+    let escaped: String = without.chars().flat_map(escape).collect();
+    format!("\"{}\"", escaped.replace(SECRET, &format!("${{{name}:?}}")))
 }
 
 fn quoted(word: &str) -> String {
@@ -30,7 +56,7 @@ mod tests {
     use super::*;
 
     fn line(words: &[&str]) -> String {
-        command_line(words.iter().map(OsString::from))
+        command_line(words.iter().map(OsString::from), None)
     }
 
     #[test]
@@ -47,9 +73,24 @@ mod tests {
     }
 
     #[test]
-    fn it_holds_no_secret() {
-        assert_eq!(line(&["p", "--base-url=https://me:s@cret@host/v1@x"]), "p '--base-url=https://[key]@host/v1@x'");
-        assert_eq!(line(&["p", "--header", "X-API-Key: abc"]), "p --header 'X-API-Key: [key]'");
+    fn a_budget_that_is_used_up_is_to_be_raised() {
+        let line = |words: &[&str]| command_line(words.iter().map(OsString::from), Some("--budget-tokens"));
+        assert_eq!(line(&["p", "--budget-tokens", "1k", "in"]), "p --budget-tokens 'more than 1k' in");
+        assert_eq!(line(&["p", "--budget-tokens=60"]), "p '--budget-tokens=more than 60'");
+        assert_eq!(line(&["p", "--budget-cost", "5"]), "p --budget-cost 5");
+    }
+
+    #[test]
+    fn it_holds_no_secret_and_sends_nothing_in_its_place() {
+        assert_eq!(
+            line(&["p", "--base-url=https://me:s@cret@host/v1@x"]),
+            r#"p "--base-url=https://${KEY:?}@host/v1@x""#
+        );
+        assert_eq!(
+            line(&["p", "--header", "X-API-Key: abc", "--header", "Authorization: Bearer abc"]),
+            r#"p --header "X-API-Key: ${KEY:?}" --header "Authorization: ${KEY_2:?}""#
+        );
+        assert_eq!(line(&["p", "https://me:pw@h/`$x`"]), r#"p "https://${KEY:?}@h/\`\$x\`""#);
         assert_eq!(line(&["p", "--base-url", "http://host/a@b"]), "p --base-url http://host/a@b");
     }
 }

@@ -144,7 +144,7 @@ impl Summary<'_> {
             line(format!("stopped early: {}", text::printable(&stop.to_string())));
         }
         if abandoned > 0 {
-            line(format!("{} cancelled in flight; the provider may bill for that", text::counted(abandoned, "call")));
+            line(text::cut_off(abandoned));
         }
         if self.unread {
             line("not all of the input was read: there may be more items".to_owned());

@@ -5,8 +5,10 @@ use paceline_store::work::{DEFAULT_GROUP, NewItem};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::{When, compact, group, name};
+use super::{When, group, name};
 use crate::args::duration;
+use crate::tasks::compact;
+use crate::text::instant;
 
 /// As the user wrote it. An unknown key is a mistake that would cost an item its deadline.
 #[derive(Deserialize)]
@@ -23,6 +25,10 @@ struct Line<'a> {
     group: Option<String>,
     #[serde(default)]
     not_before: Option<Span>,
+    #[serde(default)]
+    created: Option<String>,
+    #[serde(default)]
+    may_be_done: Option<bool>,
 }
 
 /// A time as on a flag, or in seconds.
@@ -58,6 +64,10 @@ pub(super) fn read(text: &str, now: Timestamp) -> Result<NewItem, String> {
     })?;
     let deadline = line.deadline.map(|span| duration(&span.into_text())).transpose();
     let not_before = line.not_before.map(|span| When::parse(&span.into_text())).transpose();
+    let created = line
+        .created
+        .as_deref()
+        .map(|at| instant(at).ok_or("created: expected an instant such as 2027-01-31T12:00:00Z"));
     let item = NewItem {
         key: name(&line.key).map_err(|error| format!("key: {error}"))?,
         payload: compact::of_raw(line.payload),
@@ -65,6 +75,8 @@ pub(super) fn read(text: &str, now: Timestamp) -> Result<NewItem, String> {
         deadline: deadline.map_err(|error| format!("deadline: {error}"))?,
         group: group(line.group.as_deref().unwrap_or(DEFAULT_GROUP)).map_err(|error| format!("group: {error}"))?,
         not_before: not_before.map_err(|error| format!("not_before: {error}"))?.map(|when| when.from(now)),
+        created: created.transpose()?,
+        may_be_done: line.may_be_done.unwrap_or(false),
     };
     item.check().map_err(|error| error.to_string())?;
     Ok(item)
@@ -115,6 +127,9 @@ mod tests {
         ] {
             assert_eq!(read(same, now), Ok(NewItem::new("b", r#""x""#)), "{same}");
         }
+        let moved = read(r#"{"key":"a","payload":1,"created":"2023-11-14T22:13:20.005Z","may_be_done":true}"#, now);
+        let created = Some(now + Duration::from_millis(5));
+        assert_eq!(moved, Ok(NewItem { created, may_be_done: true, ..NewItem::new("a", "1") }));
         let seconds = read(r#"{"key":"a","payload":1,"deadline":0.5,"not_before":"2023-11-14T22:13:21Z"}"#, now);
         let seconds = seconds.expect("a line");
         assert_eq!(seconds.deadline, Some(Duration::from_millis(500)));
@@ -140,6 +155,8 @@ mod tests {
             (r#"{"key":"a","payload":1,"deadline":"soon"}"#, "deadline: "),
             (r#"{"key":"a","payload":1,"deadline":-1}"#, "deadline: "),
             (r#"{"key":"a","payload":1,"not_before":"tomorrow"}"#, "not_before: expected an instant"),
+            (r#"{"key":"a","payload":1,"created":"5m"}"#, "created: expected an instant"),
+            (r#"{"key":"a","payload":1,"may_be_done":1}"#, "expected a boolean"),
             (r#"{"key":"a","key":"b","payload":1}"#, "duplicate field `key`"),
             (r#"{"custom_id":"a","url":"/x","body":{}}"#, "jq -c '{key: .custom_id, payload: .}'"),
             (r#"{"key":"a","payload":1} x"#, "trailing characters"),

@@ -1,6 +1,5 @@
 //! `paceline tasks add`: items into a store, one or a file of them.
 
-mod compact;
 mod file;
 mod hosts;
 mod line;
@@ -16,11 +15,11 @@ use paceline_store::ACCOUNT;
 use paceline_store::work::{Added, DEFAULT_GROUP, NewItem, State, WorkClock, WorkStore};
 use serde_json::json;
 
+use super::compact::compact;
 use super::store::StoreArgs;
 use crate::args::{Everywhere, duration};
 use crate::exit::{Failure, Status};
 use crate::{logging, output, text};
-use compact::compact;
 use file::Items;
 use hosts::Hosts;
 
@@ -107,13 +106,13 @@ fn one(args: &Args, now: Timestamp) -> Result<NewItem, Failure> {
     let payload = compact(&payload).map_err(|error| {
         Failure::refused(format!("the payload is no JSON: {error}; text needs quotes of its own: '\"text\"'"))
     })?;
+    let key = args.key.clone().unwrap_or_else(|| uuid::Uuid::now_v7().to_string());
     let item = NewItem {
-        key: args.key.clone().unwrap_or_else(|| uuid::Uuid::now_v7().to_string()),
-        payload,
         priority: args.priority,
         deadline: args.deadline,
         group: args.group.clone(),
         not_before: args.not_before.map(|when| when.from(now)),
+        ..NewItem::new(key, payload)
     };
     item.check().map_err(Failure::refused)?;
     Ok(item)

@@ -29,6 +29,11 @@ impl Disk {
         &self.space
     }
 
+    /// The run ends: what is still to be written takes the space that is left.
+    pub(super) fn waits_no_more(&self) {
+        self.space.fail_when_full();
+    }
+
     /// Ends a run whose disk stays full. Once the run ends, answers that wait in memory take the space that is left.
     pub(super) async fn watch(&self, shutdown: &Shutdown, clock: &WorkClock) {
         self.space.wait_when_full();
@@ -43,7 +48,7 @@ impl Disk {
                 shutdown.begin_drain();
             }
         }
-        self.space.fail_when_full();
+        self.waits_no_more();
         std::future::pending().await
     }
 }

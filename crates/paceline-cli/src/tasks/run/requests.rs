@@ -1,6 +1,5 @@
 //! Items that are requests: read like the lines of `paceline run`, sent and classified like them.
 
-use std::fs::File;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -17,26 +16,29 @@ use super::Trying;
 use super::answers::Answers;
 use super::permits::{self, Permits};
 use super::shutdown::Shutdown;
+use crate::account::Account;
 use crate::exit;
 use crate::mock::{self, MockServer};
 use crate::run;
 use crate::run::calls::entry;
 use crate::run::calls::fail_fast::Reachability;
 use crate::run::calls::stop::StopReason;
-use crate::run::job::account_lock;
 use crate::run::lines::address::Addresses;
 use crate::run::lines::format::Format;
 use crate::run::lines::line::Echo;
+use crate::tasks::compact::compact;
 use crate::text;
 use crate::upstream;
 
 /// Sends items to one upstream.
 pub(super) struct Requests {
     upstream: Upstream,
+    /// A limit counts answers.
+    limits_answers: bool,
     /// Where payloads may lead.
     addresses: Addresses,
-    /// The name of the account that pays; of the mock, which begins anew each time, nothing is kept.
-    account: Option<String>,
+    /// The account that pays; of the mock, which begins anew each time, nothing is kept.
+    account: Option<Account>,
     /// Where bare bodies go.
     endpoint: Option<String>,
     sender: Sender,
@@ -49,8 +51,6 @@ pub(super) struct Requests {
     answers: Option<Answers>,
     /// Runs for as long as it is asked.
     _mock: Option<MockServer>,
-    /// Marks the account as in use.
-    _in_use: Option<File>,
 }
 
 /// An item that could be sent.
@@ -78,15 +78,15 @@ impl Requests {
         let headers = upstream::headers(&upstream)?;
         let mock = mock::start_for(&mut upstream, None).await?;
         let base_url = upstream.base_url.clone().unwrap_or_default();
-        let account = mock.is_none().then(|| account_lock::account(&base_url, &headers));
+        let account = mock.is_none().then(|| Account::new(&base_url, &headers));
         let addresses = Addresses::of(&upstream);
         if endpoint.is_some() {
             Format::of_one(b"{}", "", endpoint.as_deref(), upstream.provider, &addresses)
                 .map_err(exit::Failure::refused)?;
         }
-        let _in_use = if mock.is_none() { account_lock::mark(&base_url, &headers) } else { None };
         let sender = upstream::sender(&upstream, headers, timeout)?;
         Ok(Self {
+            limits_answers: upstream::limits_answers(&upstream),
             upstream,
             addresses,
             account,
@@ -97,13 +97,12 @@ impl Requests {
             clock: Clock::new(),
             answers,
             _mock: mock,
-            _in_use,
         })
     }
 
-    /// The name of the account that pays, without host and key; none for the mock.
-    pub(super) fn account(&self) -> Option<String> {
-        self.account.clone()
+    /// The account that pays; none for the mock.
+    pub(super) const fn account(&self) -> Option<&Account> {
+        self.account.as_ref()
     }
 
     /// What the run before found out about the server is forgotten.
@@ -120,7 +119,8 @@ impl Requests {
         let unknown = self.sender.unknown_outcome(&ready.call);
         if task.item().crashes > 0 && unknown != UnknownOutcome::Resend {
             let code = Some("killed".to_owned());
-            let message = "a worker was lost while it had this item, whose call may have been done";
+            let message =
+                "its call may have been done: a worker was lost while it had this item, or another store had it before";
             return StartDecision::Never(Failure { code, unknown, ..Failure::new(Class::Transient, message) });
         }
         let permit = match permits.take(&task, permits.scope(&ready.scope), ready.cost.clone()) {
@@ -160,6 +160,9 @@ impl Requests {
             within: None,
         };
         let cost = self.sender.charge(&scope, &call);
+        if self.limits_answers && self.upstream.dialect.longest_answer(&call.url, &call.body).is_none() {
+            upstream::warn_of_unbounded();
+        }
         Ok(Ready { call, echo, scope, with_group, cost })
     }
 
@@ -218,10 +221,12 @@ impl Requests {
     }
 }
 
-/// The idempotency key of an item's calls. Another store's item of the same key is another.
+/// The idempotency key of an item's calls. Another store's item of the same key is another, unless it was exported from there.
 fn same_at_each_try(task: &Task) -> HeaderValue {
     let created = task.item().created.as_millis();
-    let hash = blake3::hash(format!("{created} {} {}", task.key(), task.payload()).as_bytes());
+    // As an export prints it.
+    let payload = compact(task.payload()).unwrap_or_else(|_| task.payload().to_owned());
+    let hash = blake3::hash(format!("{created} {} {payload}", task.key()).as_bytes());
     let text = format!("pl-{}", &hash.to_hex()[..32]);
     HeaderValue::from_str(&text).expect("letters, digits and a dash")
 }

@@ -58,7 +58,7 @@ impl Ran {
     }
 
     fn again(&self) -> Option<String> {
-        (self.standing.deferred() > 0).then(|| resume_command::command_line(std::env::args_os()))
+        (self.standing.deferred() > 0).then(|| resume_command::command_line(std::env::args_os(), None))
     }
 
     fn json(&self) -> Value {

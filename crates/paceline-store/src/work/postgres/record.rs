@@ -97,16 +97,19 @@ async fn insert_new(tx: &Tx<'_>, new: &[&NewItem], now: Timestamp) -> Result<(),
     let (due, delay): (Vec<i64>, Vec<i64>) = new.iter().map(|item| item.waits_until(now).map_or((0, 0), waits)).unzip();
     let keys: Vec<&str> = new.iter().map(|item| item.key.as_str()).collect();
     let deadlines: Vec<Option<i64>> = new.iter().map(|item| item.deadline.map(millis)).collect();
+    let created: Vec<i64> = new.iter().map(|item| item.created.unwrap_or(now).as_millis()).collect();
+    let crashes: Vec<i64> = new.iter().map(|item| item.may_be_done.into()).collect();
     // Another process may have added the same key just now: then its item stays, and its payload.
     let rows = tx
         .query(
-            "INSERT INTO item (key, lane, not_before_ms, delay_ms, deadline_ms, created_ms)
-             SELECT of.key, lane.id, of.not_before_ms, of.delay_ms, of.deadline_ms, $7
-             FROM unnest($1::text[], $2::text[], $3::smallint[], $4::bigint[], $5::bigint[], $6::bigint[])
-                 WITH ORDINALITY AS of(key, grp, priority, not_before_ms, delay_ms, deadline_ms, n)
+            "INSERT INTO item (key, lane, not_before_ms, delay_ms, deadline_ms, created_ms, crashes)
+             SELECT of.key, lane.id, of.not_before_ms, of.delay_ms, of.deadline_ms, of.created_ms, of.crashes
+             FROM unnest($1::text[], $2::text[], $3::smallint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[])
+                 WITH ORDINALITY
+                 AS of(key, grp, priority, not_before_ms, delay_ms, deadline_ms, created_ms, crashes, n)
              JOIN lane ON lane.grp = of.grp AND lane.priority = of.priority ORDER BY of.n
              ON CONFLICT (key) DO NOTHING RETURNING id, key",
-            &[&keys, &groups, &priorities, &due, &delay, &deadlines, &now.as_millis()],
+            &[&keys, &groups, &priorities, &due, &delay, &deadlines, &created, &crashes],
         )
         .await?;
     let payloads: HashMap<&str, &str> = new.iter().map(|item| (item.key.as_str(), item.payload.as_str())).collect();

@@ -32,6 +32,7 @@ use super::item::{
 };
 use super::store::{StoreFuture, WorkStore};
 use crate::disk::has_other_names;
+use crate::disk_space::DiskSpace;
 use crate::lock::LockFile;
 use crate::query::millis;
 use crate::schema::checkpoint;
@@ -94,6 +95,14 @@ impl SqliteStore {
     /// # Errors
     /// [`WorkError::NotAStore`], [`WorkError::NewerVersion`], [`WorkError::ManyNames`], and errors of SQLite.
     pub fn open(path: impl Into<PathBuf>, clock: WorkClock) -> Result<Self, WorkError> {
+        Self::open_on(path, clock, None)
+    }
+
+    /// The same; while the `disk` is full nothing is read or written, and all of it is done once there is space.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open).
+    pub fn open_on(path: impl Into<PathBuf>, clock: WorkClock, disk: Option<DiskSpace>) -> Result<Self, WorkError> {
         let path = canonical_path(path.into())?;
         if path.metadata().is_ok_and(|there| !there.is_file()) {
             return Err(WorkError::NotAStore { path });
@@ -104,7 +113,7 @@ impl SqliteStore {
         let conn = schema::open(&path, clock.wall().as_millis())?;
         let seen_version = AtomicI64::new(version(&conn).map_err(WorkError::sqlite("read"))?);
         let lanes = Shared::default();
-        let thread = StoreThread::start(conn, path.clone(), {
+        let thread = StoreThread::start(conn, path.clone(), disk, {
             let lanes = lanes.clone();
             move || locked(&lanes).forget()
         })?;

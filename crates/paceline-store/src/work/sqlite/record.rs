@@ -54,16 +54,18 @@ pub(super) fn insert(
         new.waits_until(now).map_or((0, 0), |at| (at.as_millis(), millis(at.saturating_since(now))));
     conn.prepare_cached(
         // A removed item's number is given again. Its fence is above all that a worker may still hold of the one before.
-        "INSERT INTO item (key, lane, not_before_ms, delay_ms, created_ms, deadline_ms, fence)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?5)",
+        "INSERT INTO item (key, lane, not_before_ms, delay_ms, created_ms, deadline_ms, crashes, fence)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
     )?
     .execute(params![
         new.key,
         lanes.enter(conn, (&new.group, new.priority), not_before)?,
         not_before,
         delay,
+        new.created.unwrap_or(now).as_millis(),
+        new.deadline.map(millis),
+        new.may_be_done,
         now.as_millis(),
-        new.deadline.map(millis)
     ])?;
     conn.prepare_cached("INSERT INTO payload (item, body) VALUES (?1, ?2)")?
         .execute(params![conn.last_insert_rowid(), new.payload])?;

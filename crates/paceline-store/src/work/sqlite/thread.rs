@@ -9,6 +9,7 @@ use rusqlite::{Connection, MAIN_DB};
 use tokio::sync::oneshot;
 
 use crate::disk::FileIdentity;
+use crate::disk_space::DiskSpace;
 use crate::work::error::WorkError;
 use crate::work::store::StoreFuture;
 
@@ -23,17 +24,19 @@ pub(super) struct StoreThread {
 const QUEUE: usize = 256;
 
 impl StoreThread {
-    /// Starts the thread. `on_rollback` is called after a transaction has failed.
+    /// Starts the thread, which waits for space on the `disk` before each transaction. `on_rollback` is called after one that
+    /// failed.
     pub(super) fn start(
         conn: Connection,
         path: PathBuf,
+        disk: Option<DiskSpace>,
         on_rollback: impl Fn() + Send + 'static,
     ) -> Result<Self, WorkError> {
         let place = OpenedFile::of(path)?;
         let (sender, steps) = mpsc::sync_channel(QUEUE);
         let thread = thread::Builder::new()
             .name("paceline-work".into())
-            .spawn(move || serve(&conn, &place, &steps, on_rollback))
+            .spawn(move || serve(&conn, &place, disk.as_ref(), &steps, on_rollback))
             .map_err(crate::JournalError::io("start the thread of", "the store".as_ref()))?;
         Ok(Self { steps: Some(sender), thread: Some(thread) })
     }
@@ -116,10 +119,19 @@ impl OpenedFile {
     }
 }
 
-fn serve(conn: &Connection, place: &OpenedFile, steps: &mpsc::Receiver<Box<dyn Step>>, on_rollback: impl Fn()) {
+fn serve(
+    conn: &Connection,
+    place: &OpenedFile,
+    disk: Option<&DiskSpace>,
+    steps: &mpsc::Receiver<Box<dyn Step>>,
+    on_rollback: impl Fn(),
+) {
     while let Ok(first) = steps.recv() {
         let mut group = vec![first];
         group.extend(steps.try_iter().take(QUEUE - 1));
+        if let Some(disk) = disk {
+            disk.wait_for_changes(group.len() as u64);
+        }
         let failure = turn(conn, place, &mut group).err();
         if failure.is_some() {
             on_rollback();

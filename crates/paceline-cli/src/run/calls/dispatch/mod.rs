@@ -292,7 +292,7 @@ impl Dispatcher {
         let budget = context.budget.used();
         progress.show(&View { now, figures, limits, in_flight, stop, next_due, budget });
         let seconds = (now - context.began).as_secs_f64();
-        if limits.scopes.is_empty() && matches!(limits.account.state, ScopeState::Open) {
+        if limits.scopes.is_empty() && matches!(limits.account.state, ScopeState::Open | ScopeState::Paced) {
             // Nothing was claimed yet; the snapshot of the run before is more informative.
             return;
         }
