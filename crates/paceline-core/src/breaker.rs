@@ -24,7 +24,9 @@ const LARGEST: u32 = 10_000;
 
 #[derive(Clone, Copy, Debug)]
 struct Sample {
-    at: Instant,
+    /// From here on it ages: as long after the outcome as the call took. Calls that hang until their timeout are few in any short
+    /// time, and would else be forgotten before there are enough of them.
+    ages_from: Instant,
     item: u64,
     failed: bool,
 }
@@ -93,8 +95,15 @@ impl Breaker {
         true
     }
 
-    /// A call of `item` was answered; `failed` if the server was overloaded or broken.
-    pub(crate) fn answered(&mut self, now: Instant, item: u64, failed: bool, probe: bool) -> Option<Change> {
+    /// A call of `item` was answered after `took`; `failed` if the server was overloaded or broken.
+    pub(crate) fn answered(
+        &mut self,
+        now: Instant,
+        took: Duration,
+        item: u64,
+        failed: bool,
+        probe: bool,
+    ) -> Option<Change> {
         self.suspect = if failed { JUST } else { self.suspect.saturating_sub(1) };
         if !failed {
             self.failing_since = None;
@@ -105,7 +114,7 @@ impl Breaker {
         if self.samples.len() as u32 == self.config.window_size {
             self.samples.pop_front();
         }
-        self.samples.push_back(Sample { at: now, item, failed });
+        self.samples.push_back(Sample { ages_from: now + took, item, failed });
         (failed && self.state == State::Closed && self.is_down(now)).then(|| self.opens(now))
     }
 
@@ -167,7 +176,7 @@ impl Breaker {
     }
 
     fn is_down(&self, now: Instant) -> bool {
-        let recent = || self.samples.iter().rev().take_while(|sample| now - sample.at <= self.config.max_age);
+        let recent = || self.samples.iter().filter(|sample| now - sample.ages_from <= self.config.max_age);
         let all = recent().count();
         let failed = recent().filter(|sample| sample.failed).count();
         all >= self.config.min_samples as usize
@@ -213,7 +222,7 @@ mod tests {
     fn opened() -> Breaker {
         let mut breaker = Breaker::new(BreakerConfig::default()).expect("defaults");
         for item in 0..20 {
-            breaker.answered(at(1), item, true, false);
+            breaker.answered(at(1), Duration::ZERO, item, true, false);
         }
         breaker
     }
@@ -226,14 +235,21 @@ mod tests {
     }
 
     #[test]
+    fn ten_calls_that_hang_for_fifteen_seconds_open_it_the_second_time() {
+        let mut breaker = Breaker::new(BreakerConfig::default()).expect("defaults");
+        let changes = (0..20).map(|n| breaker.answered(at(15 + n / 10 * 15), 15 * S, n, true, false));
+        assert_eq!(changes.last(), Some(Some(Change::Opened { until: at(31) })));
+    }
+
+    #[test]
     fn one_bad_item_few_failures_or_old_ones_never_open_it() {
         let mut one_item = Breaker::new(BreakerConfig::default()).expect("defaults");
         let mut few = one_item.clone();
         let mut old = one_item.clone();
         for n in 0..100 {
-            assert_eq!(one_item.answered(at(1), n % 4, true, false), None, "4 items are not 5");
-            assert_eq!(few.answered(at(1), n, n % 5 < 2, false), None, "40 % are not half");
-            assert_eq!(old.answered(at(n), n, true, false), None, "11 in 10 s are not 20");
+            assert_eq!(one_item.answered(at(1), Duration::ZERO, n % 4, true, false), None, "4 items are not 5");
+            assert_eq!(few.answered(at(1), Duration::ZERO, n, n % 5 < 2, false), None, "40 % are not half");
+            assert_eq!(old.answered(at(n), Duration::ZERO, n, true, false), None, "11 in 10 s are not 20");
         }
     }
 
@@ -246,12 +262,12 @@ mod tests {
             assert!(breaker.sent());
             assert_eq!(breaker.admit(now), Admit::OnRelease { cause: WaitCause::Breaker });
             let until = now + expected * S;
-            assert_eq!(breaker.answered(now, 1, true, true), Some(Change::Opened { until }));
+            assert_eq!(breaker.answered(now, Duration::ZERO, 1, true, true), Some(Change::Opened { until }));
             now = until;
         }
         for proof in 1..=2 {
             assert!(breaker.sent());
-            let change = breaker.answered(now, 1, false, true);
+            let change = breaker.answered(now, Duration::ZERO, 1, false, true);
             assert_eq!(change, (proof == 2).then_some(Change::Closed));
         }
         assert!(!breaker.sent());
@@ -263,10 +279,10 @@ mod tests {
         let mut breaker = opened();
         for second in [2, 3, 4, 5, 6, 7] {
             breaker.sent();
-            assert_eq!(breaker.answered(at(second), 1, false, true), None);
+            assert_eq!(breaker.answered(at(second), Duration::ZERO, 1, false, true), None);
             breaker.sent();
             let until = at(second + 1);
-            assert_eq!(breaker.answered(at(second), 2, true, true), Some(Change::Opened { until }));
+            assert_eq!(breaker.answered(at(second), Duration::ZERO, 2, true, true), Some(Change::Opened { until }));
         }
     }
 
@@ -282,13 +298,13 @@ mod tests {
     fn it_has_failed_since_it_opened_until_something_succeeds() {
         let mut breaker = opened();
         breaker.sent();
-        breaker.answered(at(2), 1, true, true);
+        breaker.answered(at(2), Duration::ZERO, 1, true, true);
         assert_eq!(breaker.failing_since(), Some(at(1)), "a probe that fails changes nothing about that");
         breaker.sent();
-        breaker.answered(at(9), 1, false, true);
+        breaker.answered(at(9), Duration::ZERO, 1, false, true);
         assert_eq!((breaker.failing_since(), breaker.is_clear()), (None, false), "one proof of two");
         breaker.sent();
-        breaker.answered(at(9), 2, false, true);
+        breaker.answered(at(9), Duration::ZERO, 2, false, true);
         assert!(breaker.is_clear());
     }
 
@@ -296,10 +312,10 @@ mod tests {
     fn a_failure_was_just_seen_until_twenty_successes_later() {
         let mut breaker = Breaker::new(BreakerConfig::default()).expect("defaults");
         assert!(!breaker.has_just_failed());
-        breaker.answered(at(1), 1, true, false);
+        breaker.answered(at(1), Duration::ZERO, 1, true, false);
         for item in 0..20 {
             assert!(breaker.has_just_failed(), "after {item} successes");
-            breaker.answered(at(1), item, false, false);
+            breaker.answered(at(1), Duration::ZERO, item, false, false);
         }
         assert!(!breaker.has_just_failed());
     }
@@ -311,8 +327,8 @@ mod tests {
         breaker
             .reconfigure(BreakerConfig { window_size: 4, min_samples: 2, min_distinct_items: 2, ..good })
             .expect("sensible");
-        assert_eq!(breaker.answered(at(1), 1, true, false), None);
-        assert_eq!(breaker.answered(at(1), 2, true, false), Some(Change::Opened { until: at(2) }));
+        assert_eq!(breaker.answered(at(1), Duration::ZERO, 1, true, false), None);
+        assert_eq!(breaker.answered(at(1), Duration::ZERO, 2, true, false), Some(Change::Opened { until: at(2) }));
         for (config, key) in [
             (BreakerConfig { failure_ratio: 0.0, ..good }, "failure_ratio"),
             (BreakerConfig { failure_ratio: 1.01, ..good }, "failure_ratio"),

@@ -183,7 +183,7 @@ pub struct BreakerConfig {
     pub window_size: u32,
     /// It does not open with fewer outcomes than this. Default 20, 1 to `window_size`.
     pub min_samples: u32,
-    /// Older outcomes are ignored. Default 10 s.
+    /// Older outcomes are ignored; each counts longer by the time that its call took. Default 10 s.
     pub max_age: Duration,
     /// Failures must come from so many items: one bad item never opens it. Default 5, at least 1.
     pub min_distinct_items: u32,

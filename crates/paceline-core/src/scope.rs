@@ -283,20 +283,20 @@ impl Scope {
             self.learnt.reopened(now, reopening);
             self.quotas.forget_burst(now);
         }
-        (reopening.is_some(), self.breaker.answered(now, item, false, flight.probe))
+        (reopening.is_some(), self.breaker.answered(now, now - flight.sent, item, false, flight.probe))
     }
 
     /// The server's answer says nothing about the pace.
     pub(crate) fn answered(&mut self, now: Instant, flight: &Flight, item: u64) -> Option<Change> {
         self.proves_nothing(flight);
-        self.breaker.answered(now, item, false, flight.probe)
+        self.breaker.answered(now, now - flight.sent, item, false, flight.probe)
     }
 
     /// The server failed.
     pub(crate) fn failed(&mut self, now: Instant, flight: &Flight, item: u64) -> Option<Change> {
         self.proves_nothing(flight);
         let alone = self.pace == Pace::Auto && !self.gate.is_open();
-        let change = self.breaker.answered(now, item, true, flight.probe);
+        let change = self.breaker.answered(now, now - flight.sent, item, true, flight.probe);
         change.or_else(|| alone.then(|| self.breaker.failed_alone(now)).flatten())
     }
 

@@ -1,9 +1,12 @@
 //! A server that is down, met by a rate that is learnt: calls are too few then for a share of failures.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::job::{at, run, seconds};
-use paceline_core::{Class, Concurrency, Cost, Event, Instant, Outcome, Pace, Pacer, PacerConfig, Request, Retry};
+use paceline_core::{
+    Class, Concurrency, Cost, Event, Instant, NextAction, Outcome, Pace, Pacer, PacerConfig, Request, Retry, Ticket,
+};
 
 #[test]
 fn no_item_pays_for_an_outage_and_few_calls_are_spent_on_it() {
@@ -90,4 +93,42 @@ fn where_nothing_fails_an_item_without_a_retry_left_keeps_its_turn() {
         assert_eq!(pacer.poll_event(), Some(Event::Granted { ticket, probe: false }));
         pacer.complete(Instant::ZERO, ticket, Outcome::new(Class::Success));
     }
+}
+
+/// Ten places, of which a host that hangs until the timeout takes all: its items came first. Twenty time-outs open its breaker,
+/// and one probe at a time leaves the other places to the host behind it.
+#[test]
+fn a_host_that_hangs_does_not_keep_the_places_of_another() {
+    let (concurrency, pace) = (Concurrency::Fixed { max: 10 }, Pace::Fixed);
+    let config = PacerConfig { concurrency, pace, ..PacerConfig::default() };
+    let mut pacer = Pacer::new(config, 1, Instant::ZERO).expect("sensible");
+    let (hangs, works) = (pacer.scope("hangs"), pacer.scope("works"));
+    let mut calls: BTreeMap<Ticket, bool> = BTreeMap::new();
+    for n in 0..200 {
+        let is_stuck = n < 100;
+        let request = Request::new(if is_stuck { &hangs } else { &works }, Cost::request());
+        calls.insert(pacer.enqueue(Instant::ZERO, request).expect("fits"), is_stuck);
+    }
+    let (mut now, mut out, mut done) = (Instant::ZERO, BTreeSet::new(), 0);
+    while done < 100 && now < at(600.0) {
+        while let Some(event) = pacer.poll_event() {
+            if let Event::Granted { ticket, .. } = event {
+                out.insert((now + Duration::from_millis(if calls[&ticket] { 15_000 } else { 100 }), ticket));
+            }
+        }
+        let ends = out.first().map(|(end, _)| *end);
+        now = pacer.poll_timeout().into_iter().chain(ends).min().expect("something happens").max(now);
+        match out.first().copied().filter(|(end, _)| *end <= now) {
+            Some((end, ticket)) => {
+                out.remove(&(end, ticket));
+                let class = if calls[&ticket] { Class::Transient } else { Class::Success };
+                match pacer.complete(now, ticket, Outcome::new(class)) {
+                    NextAction::Retry { next, .. } => _ = calls.insert(pacer.enqueue(now, *next).expect("fits"), true),
+                    _ => done += 1,
+                }
+            }
+            None => pacer.handle_timeout(now),
+        }
+    }
+    assert!(done == 100 && now < at(50.0), "{done} items of the other host by {now:?}");
 }
