@@ -208,6 +208,9 @@ fn a_kill_leaves_no_request_to_a_person_that_had_only_waited() {
         store.job.paceline().args(["tasks", "report", "--store", "work.db", "--json"]).output().expect("it runs");
     let report: Value = serde_json::from_slice(&report.stdout).expect("JSON");
     assert_eq!((&report["calls"], &report["abandoned"]), (&json!(20), &json!(sent.len())), "calls cut off are calls");
+    let report = store.job.paceline().args(["tasks", "report", "--store", "work.db"]).output().expect("it runs");
+    let report = String::from_utf8_lossy(&report.stdout);
+    assert!(report.contains(&format!("20 calls, {} cut off", sent.len())), "{report}");
 }
 
 #[test]
