@@ -88,11 +88,11 @@ fn governor_check() -> f64 {
 fn config() -> PacerConfig {
     let minute = Duration::from_secs(60);
     let quotas = vec![
-        Quota::requests_per_minute(1_000_000_000),
+        Quota::per_minute(1_000_000_000),
         Quota::sliding(Dimension::Tokens, 1_000_000_000_000, minute),
         Quota::sliding(Dimension::Requests, 10_000_000_000, 60 * minute),
     ];
-    let tier = Limits { quotas: vec![Quota::requests_per_minute(900_000_000)], burst: None };
+    let tier = Limits { quotas: vec![Quota::per_minute(900_000_000)], burst: None };
     PacerConfig {
         limits: Limits { quotas, burst: None },
         concurrency: Concurrency::Aimd { floor: 5, start: 10, max: 50 },

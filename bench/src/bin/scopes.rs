@@ -166,8 +166,7 @@ fn timed(mut call: impl FnMut(usize)) -> f64 {
 /// Limits so wide that nothing waits for them.
 fn config() -> PacerConfig {
     let minute = Duration::from_secs(60);
-    let quotas =
-        vec![Quota::requests_per_minute(1_000_000_000), Quota::sliding(Dimension::Tokens, 1_000_000_000_000, minute)];
+    let quotas = vec![Quota::per_minute(1_000_000_000), Quota::sliding(Dimension::Tokens, 1_000_000_000_000, minute)];
     PacerConfig { limits: Limits { quotas, burst: None }, ..PacerConfig::default() }
 }
 

@@ -48,7 +48,7 @@ pub(crate) enum RunError {
     #[error(transparent)]
     Store(#[from] WorkError),
     /// The store, on the way.
-    #[error("the run broke off: {0}; what is recorded is safe, and the same command goes on")]
+    #[error("the run broke off: {0}; what is recorded stays, and the same command goes on")]
     Broken(#[source] WorkError),
     /// The judge.
     #[error(transparent)]
@@ -206,8 +206,8 @@ fn log_event(event: &SchedulerEvent<'_>) {
         SchedulerEvent::Succeeded(item) => tracing::info!("{}: renewed", domain(item)),
         SchedulerEvent::Decided { item, decided, wait } => {
             let next = match (decided.action, wait) {
-                ("abort", _) => "kept until a person has acted".to_owned(),
-                ("next_run", _) => "left to the next run".to_owned(),
+                ("abort", _) => "kept until its cause is fixed".to_owned(),
+                ("next_run", _) => "waits for the next run".to_owned(),
                 (_, Some(wait)) => format!("again in {wait:.1?}"),
                 _ => "given up".to_owned(),
             };

@@ -24,7 +24,7 @@ pub(crate) struct Everywhere {
     /// Say more: each failed call (-v), each step (-vv); RUST_LOG=paceline=debug does it too, by module
     #[arg(long, short, global = true, action = clap::ArgAction::Count, conflicts_with = "quiet", display_order = 902)]
     pub(crate) verbose: u8,
-    /// Form of the log lines on standard error
+    /// Form of what is written on standard error: json is one object a line, the summary and errors too
     #[arg(long, global = true, value_enum, default_value_t, value_name = "FORMAT", display_order = 903)]
     pub(crate) log_format: LogFormat,
 }
@@ -124,7 +124,8 @@ pub(crate) struct UpstreamArgs {
     pub(crate) upstream: Option<String>,
     #[command(flatten)]
     pub(crate) access: AccessArgs,
-    /// A limit of the provider: 500rpm, '10 rps', '200k tpm', '90 per 10s', '50 concurrent'; may be repeated
+    /// A limit of the provider: 500rpm, '10 rps', '200k tpm', '90 per 10s', '50 concurrent'; may be repeated. What it
+    /// allows in a time holds for the host and key, over all your jobs on this machine: those at once take turns
     #[arg(help_heading = PACE, long, value_name = "LIMIT", allow_hyphen_values = true)]
     pub(crate) limit: Vec<String>,
     /// Requests a minute: as --limit Nrpm

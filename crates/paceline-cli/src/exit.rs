@@ -75,7 +75,7 @@ impl Failure {
     pub(crate) fn resumable(self) -> Self {
         match self {
             Self::Interrupted(message) => Self::Interrupted(format!(
-                "{message}; what is recorded is safe: fix this, then run the same command again"
+                "{message}; the results so far are kept: fix the cause, then run the same command again"
             )),
             refused @ Self::Refused(_) => refused,
         }

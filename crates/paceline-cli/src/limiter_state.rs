@@ -9,6 +9,8 @@ use std::sync::Arc;
 use paceline::{LevelState, Limiter, LimiterState, PacerState, Snapshot};
 use paceline_store::ACCOUNT;
 
+use crate::account::SharedLimits;
+
 /// Encodes the state of the account and of the scopes that have changed, each as one text that can be restored by itself.
 pub(crate) fn encode_parts(limiter: &Limiter, changed: &Snapshot) -> Vec<(Arc<str>, String)> {
     let names = changed.scopes.iter().map(|scope| &*scope.name);
@@ -30,12 +32,20 @@ pub(crate) fn encode(state: &LimiterState) -> String {
 /// Restores states from such texts. One that cannot be read, or is of a later version, is skipped with a log line.
 ///
 /// Holds, pauses and stops are left out: journal and store have them in tables of their own, from the moment when they begin, and
-/// without those that a person has ended.
-pub(crate) fn restore<'a>(limiter: &Limiter, texts: impl IntoIterator<Item = &'a str>) {
+/// without those that a person has ended. So are the counts of windows where the runs of the account are known to have sent what
+/// still counts: among them are the runs that saved these texts.
+pub(crate) fn restore<'a>(limiter: &Limiter, shared: &SharedLimits, texts: impl IntoIterator<Item = &'a str>) {
+    let windows_are_known = shared.know_earlier_runs();
+    let kept = |mut level: LevelState| {
+        if windows_are_known {
+            level.windows.clear();
+        }
+        without_holds(level)
+    };
     let restored = texts.into_iter().try_for_each(|text| {
         let mut state: LimiterState = serde_json::from_str(text).map_err(|error| error.to_string())?;
-        state.pacer.account = without_holds(state.pacer.account);
-        state.pacer.scopes = state.pacer.scopes.into_iter().map(without_holds).collect();
+        state.pacer.account = kept(state.pacer.account);
+        state.pacer.scopes = state.pacer.scopes.into_iter().map(kept).collect();
         limiter.restore(&state).map_err(|error| error.to_string())
     });
     if let Err(error) = restored {

@@ -4,6 +4,9 @@ use std::io::{self, IsTerminal as _, Write};
 use std::sync::OnceLock;
 
 use indicatif::MultiProgress;
+use paceline::clock;
+use serde_json::{Value, json};
+use tracing::Level;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
@@ -17,6 +20,8 @@ pub(crate) enum LogFormat {
     Json,
 }
 
+static FORMAT: OnceLock<LogFormat> = OnceLock::new();
+
 /// Sets up logging for the process. `RUST_LOG` chooses levels; without it Paceline's own lines of level info and above
 /// are shown, with `quiet` those of level error only, with `verbose` 1 and more those of level debug and trace.
 pub(crate) fn init(format: LogFormat, quiet: bool, verbose: u8) {
@@ -28,12 +33,54 @@ pub(crate) fn init(format: LogFormat, quiet: bool, verbose: u8) {
         (false, _) => "warn,paceline=trace",
     };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(usual));
+    let format = *FORMAT.get_or_init(|| format);
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(AroundTheBar).with_target(false);
     // A second initialisation can only happen in tests, and then the first one is as good.
     let _ = match format {
         LogFormat::Text => builder.with_ansi(false).try_init(),
         LogFormat::Json => builder.json().flatten_event(true).try_init(),
     };
+}
+
+/// Tells on standard error what no level hides, such as why a command failed. As text it stands behind `error: ` or `warning: `.
+pub(crate) fn tell(level: Level, message: &str) {
+    let text = || match level {
+        Level::ERROR => format!("error: {message}"),
+        Level::WARN => format!("warning: {message}"),
+        _ => message.to_owned(),
+    };
+    print(&if is_json() { line(level, message, None) } else { text() });
+}
+
+/// Prints the summary of a job on standard error: its text, or a line with its first sentence and all of it in `summary`.
+pub(crate) fn tell_summary(text: &str, json: impl FnOnce() -> Value) {
+    let headline = text.lines().next().unwrap_or_default();
+    print(&if is_json() { line(Level::INFO, headline, Some(json())) } else { text.trim_end_matches('\n').to_owned() });
+}
+
+fn is_json() -> bool {
+    FORMAT.get() == Some(&LogFormat::Json)
+}
+
+/// A line with the members that those of a subscriber have.
+fn line(level: Level, message: &str, summary: Option<Value>) -> String {
+    let (timestamp, level) = (clock::wall().to_string(), level.as_str());
+    match summary {
+        Some(summary) => json!({"timestamp": timestamp, "level": level, "message": message, "summary": summary}),
+        None => json!({"timestamp": timestamp, "level": level, "message": message}),
+    }
+    .to_string()
+}
+
+/// A failure is ignored: no reader is left.
+fn print(line: &str) {
+    let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
+}
+
+/// Whether progress is drawn: on a terminal that redraws lines, beside log lines for people.
+pub(crate) fn draws(quiet: bool) -> bool {
+    let redraws = std::env::var_os("TERM").is_some_and(|kind| kind != "dumb") && io::stderr().is_terminal();
+    !quiet && redraws && !is_json()
 }
 
 /// The bars on the terminal, which log lines must not tear.

@@ -1,5 +1,6 @@
 //! The command line of Paceline.
 
+mod account;
 mod args;
 mod check;
 mod cli;
@@ -34,7 +35,7 @@ fn main() -> ExitCode {
     match execute(cli) {
         Ok(status) => status.into(),
         Err(failure) => {
-            output::print_stderr(&format!("error: {}", text::printable_lines(&failure.to_string())));
+            logging::tell(tracing::Level::ERROR, &text::printable_lines(&failure.to_string()));
             ExitCode::from(failure.code())
         }
     }

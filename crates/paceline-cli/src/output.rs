@@ -1,4 +1,4 @@
-//! Printing to standard output, whose reader may stop early, and to standard error, which may be closed.
+//! Printing to standard output, whose reader may stop early, and the summary of a job.
 
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
@@ -6,6 +6,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::exit::Failure;
+use crate::logging;
 
 /// Lets `write` print. A reader that closed its end (`| head`) ends it quietly.
 ///
@@ -29,14 +30,9 @@ pub(crate) fn print_while_read(write: impl FnOnce(&mut dyn Write) -> io::Result<
     }
 }
 
-/// Prints a line on standard error. A failure is ignored: no reader is left.
-pub(crate) fn print_stderr(line: &str) {
-    let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
-}
-
 /// Where and how the summary of a job is printed.
 pub(crate) struct SummaryOutput<'a> {
-    /// As JSON on standard output, instead of as text on standard error.
+    /// As JSON on standard output, instead of on standard error in the form of the log.
     pub(crate) as_json: bool,
     /// No text.
     pub(crate) quiet: bool,
@@ -49,7 +45,7 @@ impl SummaryOutput<'_> {
     ///
     /// # Errors
     /// The first output that failed: its reader must not take a missing summary for a success.
-    pub(crate) fn print(&self, json: impl FnOnce() -> Value, text: &str) -> Result<(), Failure> {
+    pub(crate) fn print(&self, json: impl Fn() -> Value, text: &str) -> Result<(), Failure> {
         // Only for a reader: of ten thousand scopes it takes three hundred megabytes.
         let line = if self.as_json || self.file.is_some() { format!("{}\n", json()) } else { String::new() };
         let written = self.file.map_or(Ok(()), |file| {
@@ -59,7 +55,7 @@ impl SummaryOutput<'_> {
         if self.as_json {
             print(|out| out.write_all(line.as_bytes()))?;
         } else if !self.quiet {
-            print_stderr(text.trim_end_matches('\n'));
+            logging::tell_summary(text, json);
         }
         written
     }

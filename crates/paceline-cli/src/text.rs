@@ -93,10 +93,10 @@ pub(crate) fn cut_off(calls: u64) -> String {
 pub(crate) fn call_details(totals: &CallTotals, for_long: u64) -> String {
     let after_errors = match totals.retries {
         0 => String::new(),
-        retries => format!(" ({} after failures)", count(retries)),
+        retries => format!(" ({} after an error)", count(retries)),
     };
     let details = [
-        (totals.resends, "sent again", after_errors.as_str()),
+        (totals.resends, "repeated an earlier call", after_errors.as_str()),
         (totals.throttled, "rate-limited", ""),
         (for_long, "refused for long", ""),
         (totals.abandoned, "cut off", ""),
@@ -159,7 +159,7 @@ mod tests {
         let totals = CallTotals { calls: 2_000, resends: 1_500, retries: 3, throttled: 1_497, abandoned: 1 };
         assert_eq!(
             call_details(&totals, 2),
-            "1,500 sent again (3 after failures), 1,497 rate-limited, 2 refused for long, 1 cut off"
+            "1,500 repeated an earlier call (3 after an error), 1,497 rate-limited, 2 refused for long, 1 cut off"
         );
     }
 

@@ -12,7 +12,7 @@ use paceline_core::Dimension;
 use paceline_http::{Sender, SenderConfig};
 use paceline_providers::secrets::{SECRET, hidden};
 use paceline_providers::table::Scope;
-use paceline_providers::{Provider, is_loopback};
+use paceline_providers::{Dialect, Provider, is_loopback};
 
 use crate::args::{Everywhere, UpstreamArgs};
 use crate::exit::Failure;
@@ -141,6 +141,11 @@ pub(crate) fn destination(upstream: &Upstream) -> String {
         (Proxy::Environment, Some(name)) => format!("{address} (is the proxy in {name} to be used?)"),
         _ => address.to_owned(),
     }
+}
+
+/// The same for a call of that scope, which may name its host.
+pub(crate) fn destination_of(scope: &str, dialect: &Dialect, destination: &str) -> String {
+    if dialect.scope() == Scope::Host { format!("{destination}, last at {scope}") } else { destination.to_owned() }
 }
 
 /// Describes where the key is.

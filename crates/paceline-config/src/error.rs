@@ -92,7 +92,7 @@ pub enum SettingError {
         expected: String,
     },
     /// The upstream asked for is neither configured nor built in.
-    #[error("unknown upstream {name:?}: expected one of {}", choices.join(", "))]
+    #[error("unknown upstream {:?}: expected one of {}", hidden(name), choices.join(", "))]
     UnknownUpstream {
         /// The requested name.
         name: String,
@@ -101,11 +101,12 @@ pub enum SettingError {
     },
     /// No upstream was named.
     #[error(
-        "no upstream chosen: pass --upstream with one of {}, or --base-url URL, or set OPENAI_API_KEY; \
-         `--upstream mock` needs no key and no network",
-        choices.join(", ")
+        "no upstream chosen: pass {}, or set OPENAI_API_KEY; `--upstream mock` needs no key and no network",
+        ways(*hosts, choices)
     )]
     NoUpstream {
+        /// Lines may name any host.
+        hosts: bool,
         /// The existing names.
         choices: Vec<String>,
     },
@@ -113,6 +114,17 @@ pub enum SettingError {
 
 /// Where a key belongs instead.
 pub(crate) const KEY_PLACE: &str = "a key belongs in an environment variable (api_key_env, --api-key-env) or in a file of its own (api_key_file, --api-key-file)";
+
+/// How an upstream is chosen.
+fn ways(hosts: bool, choices: &[String]) -> String {
+    let names = choices.join(", ");
+    if hosts {
+        let where_to = "--base-url URL with one of the hosts (urls that are paths go there, and so does a key)";
+        format!("{where_to}, or --upstream with one of {names}")
+    } else {
+        format!("--upstream with one of {names}, or --base-url URL")
+    }
+}
 
 /// Names a value the way the reader wrote it: the variable, the flag, or the key with its file and line. A secret in the wrong
 /// place is not repeated.

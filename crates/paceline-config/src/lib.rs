@@ -169,7 +169,10 @@ impl Config {
         match configured[..] {
             [only] => Ok(only),
             _ if self.environment.filled("OPENAI_API_KEY").is_some() => Ok(preset::OPENAI),
-            _ => Err(SettingError::NoUpstream { choices: self.choices() }),
+            _ => {
+                let hosts = self.overrides.scope.as_deref() == Some("host");
+                Err(SettingError::NoUpstream { hosts, choices: self.choices() })
+            }
         }
     }
 

@@ -112,7 +112,13 @@ impl<'a> Named<'a> {
                 self.rates.iter().map(|rate| (rate.key, rate.setting)).chain(self.burst.map(|burst| ("burst", burst)));
             for (key, setting) in named {
                 if setting.source().rank() >= off.source().rank() {
-                    return Err(setting.refuse(&ledger.name(key), "no limit beside the pace none, which keeps to none"));
+                    return Err(setting.refuse(
+                        &ledger.name(key),
+                        format!(
+                            "no limit, since the pace none (from {}) keeps to none: remove one of the two",
+                            off.source()
+                        ),
+                    ));
                 }
             }
             ledger.note("limits", "none", off.source().clone());
@@ -237,7 +243,8 @@ impl Rate<'_> {
 fn outranks(one: &Setting, other: &Setting, key: &str, ledger: &Ledger) -> Result<std::cmp::Ordering, SettingError> {
     let order = one.source().rank().cmp(&other.source().rank());
     if order.is_eq() {
-        let expected = format!("one value for this limit, which {} gives as {:?}", other.source(), other.text);
+        let expected =
+            format!("this limit to be set once, and it is {:?} already (from {})", other.text, other.source());
         return Err(one.refuse(&ledger.name(key), expected));
     }
     Ok(order)

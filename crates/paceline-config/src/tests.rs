@@ -32,7 +32,7 @@ fn source<'a>(upstream: &'a Upstream, key: &str) -> &'a Source {
 }
 
 fn minutes(limit: u64) -> Quota {
-    Quota::requests_per_minute(limit)
+    Quota::per_minute(limit)
 }
 
 fn seconds(n: u64) -> Duration {
@@ -63,6 +63,19 @@ fn flag_over_environment_over_file_over_preset_over_default() {
 }
 
 #[test]
+fn who_names_no_upstream_is_told_what_to_do_and_a_key_in_its_place_is_hidden() {
+    let told = refused("", &[], Overrides::default());
+    assert!(
+        told.starts_with("no upstream chosen: pass --upstream with one of openai, ") && told.contains("--base-url URL")
+    );
+    let told = refused("", &[], Overrides { scope: Some("host".to_owned()), ..Overrides::default() });
+    assert!(told.starts_with("no upstream chosen: pass --base-url URL with one of the hosts"), "{told}");
+    let key = "sk-proj-abcdefghijklmnop1234567890ABCDEF";
+    let told = refused("", &[], Overrides { upstream: Some(key.to_owned()), ..Overrides::default() });
+    assert!(told.starts_with("unknown upstream \"[key]\": expected one of "), "{told}");
+}
+
+#[test]
 fn different_limits_add_up_and_the_same_one_twice_is_a_mistake() {
     let file = "[upstream.openai]\nrpm = 500\nlimits = ['90 per 10s', '1M tokens per 1h']";
     let flags = Overrides { limits: vec!["80/10s".to_owned(), "7 concurrent".to_owned()], ..openai() };
@@ -78,7 +91,7 @@ fn different_limits_add_up_and_the_same_one_twice_is_a_mistake() {
     assert_eq!(
         refused("[upstream.openai]\nrpm = 500\nlimits = ['400rpm']", &[], openai()),
         "upstream.openai.limits = \"400rpm\" (from paceline.toml, line 3): \
-         expected one value for this limit, which paceline.toml, line 2 gives as \"500\""
+         expected this limit to be set once, and it is \"500\" already (from paceline.toml, line 2)"
     );
 }
 

@@ -153,6 +153,8 @@ pub enum WaitCause {
     },
     /// The burst is used up: requests leave evenly spaced.
     Burst,
+    /// Another pacer of the account has the turn: [`Pacer::yield_turn`](crate::Pacer::yield_turn).
+    Turn,
     /// The learnt rate of the scope.
     Rate {
         /// The time between two calls.
@@ -256,6 +258,7 @@ impl fmt::Display for WaitCause {
             Self::Breaker => PauseCause::ServerFails.fmt(f),
             Self::Concurrency => f.write_str("a free place among the calls in flight"),
             Self::Quota { dimension, limit, window } => write!(f, "the limit of {limit} {dimension} per {window:?}"),
+            Self::Turn => f.write_str("its turn among the processes that share the configured limits"),
             Self::Burst => f.write_str("the spacing of the configured limit"),
             Self::Rate { gap } => write!(f, "the learnt rate of {}", PerSecond(1.0 / gap.as_secs_f64())),
             Self::Spacing { delay } => write!(f, "the delay of {delay:.1?} between calls"),

@@ -45,9 +45,43 @@ impl Quota {
         Self { dimension, limit, window, shape: QuotaShape::Sliding }
     }
 
+    /// `limit` requests in any second.
+    pub const fn per_second(limit: u64) -> Self {
+        Self::sliding(Dimension::Requests, limit, Duration::from_secs(1))
+    }
+
     /// `limit` requests in any minute.
-    pub const fn requests_per_minute(limit: u64) -> Self {
+    pub const fn per_minute(limit: u64) -> Self {
         Self::sliding(Dimension::Requests, limit, Duration::from_secs(60))
+    }
+
+    /// `limit` requests in any hour.
+    pub const fn per_hour(limit: u64) -> Self {
+        Self::sliding(Dimension::Requests, limit, Duration::from_secs(3_600))
+    }
+
+    /// `limit` requests in any 24 hours.
+    pub const fn per_day(limit: u64) -> Self {
+        Self::sliding(Dimension::Requests, limit, Duration::from_secs(86_400))
+    }
+
+    /// The same limit on another dimension: tokens, money, units of your own.
+    ///
+    /// ```
+    /// use paceline_core::{Dimension, Quota};
+    ///
+    /// let tokens = Quota::per_minute(90_000).of(Dimension::Tokens);
+    /// ```
+    #[must_use]
+    pub fn of(self, dimension: Dimension) -> Self {
+        Self { dimension, ..self }
+    }
+
+    /// The same rate as a token bucket, of which `burst` units may leave at once after idling: at least 1. It lets up to
+    /// `limit + burst` units through in its worst window.
+    #[must_use]
+    pub fn burst(self, burst: u64) -> Self {
+        Self { shape: QuotaShape::Bucket { burst }, ..self }
     }
 }
 
@@ -238,6 +272,63 @@ pub struct PacerConfig {
 }
 
 impl PacerConfig {
+    /// One more limit of the account; all of them hold at once.
+    #[must_use]
+    pub fn with_quota(mut self, quota: Quota) -> Self {
+        self.limits.quotas.push(quota);
+        self
+    }
+
+    /// The limits of the account.
+    #[must_use]
+    pub fn with_limits(self, limits: impl Into<Limits>) -> Self {
+        Self { limits: limits.into(), ..self }
+    }
+
+    /// Limits of the scope of that name, below those of the account.
+    #[must_use]
+    pub fn with_tier(mut self, scope: impl Into<Arc<str>>, limits: impl Into<Limits>) -> Self {
+        self.tiers.push((scope.into(), limits.into()));
+        self
+    }
+
+    /// At most so many calls in flight, at least 1.
+    #[must_use]
+    pub fn with_in_flight(self, max: u32) -> Self {
+        Self { concurrency: Concurrency::Fixed { max }, ..self }
+    }
+
+    /// How the number of calls in flight adapts.
+    #[must_use]
+    pub fn with_concurrency(self, concurrency: Concurrency) -> Self {
+        Self { concurrency, ..self }
+    }
+
+    /// The policy that decides how fast the calls leave.
+    #[must_use]
+    pub fn with_pace(self, pace: Pace) -> Self {
+        Self { pace, ..self }
+    }
+
+    /// How often and how late items are sent again.
+    #[must_use]
+    pub fn with_retry(self, retry: Retry) -> Self {
+        Self { retry, ..self }
+    }
+
+    /// Re-sends after a failure: calls are 1 + this.
+    #[must_use]
+    pub fn with_max_retries(mut self, max_retries: u32) -> Self {
+        self.retry.max_retries = max_retries;
+        self
+    }
+
+    /// When a scope counts as down.
+    #[must_use]
+    pub fn with_breaker(self, breaker: BreakerConfig) -> Self {
+        Self { breaker, ..self }
+    }
+
     /// The same, but no two calls leave within `delay`, as a `Crawl-delay` in a robots.txt asks for. It holds under every
     /// pace: [`Pace::None`] becomes [`Pace::Fixed`] with no other limit. A delay of 0 asks for nothing.
     #[must_use]
@@ -255,6 +346,36 @@ impl PacerConfig {
             self.limits.burst = None;
         }
         self
+    }
+}
+
+impl From<Quota> for Limits {
+    fn from(quota: Quota) -> Self {
+        Self { quotas: [quota].into(), burst: None }
+    }
+}
+
+impl<const N: usize> From<[Quota; N]> for Limits {
+    fn from(quotas: [Quota; N]) -> Self {
+        Self { quotas: quotas.into(), burst: None }
+    }
+}
+
+impl From<Limits> for PacerConfig {
+    fn from(limits: Limits) -> Self {
+        Self { limits, ..Self::default() }
+    }
+}
+
+impl From<Quota> for PacerConfig {
+    fn from(quota: Quota) -> Self {
+        Limits::from(quota).into()
+    }
+}
+
+impl<const N: usize> From<[Quota; N]> for PacerConfig {
+    fn from(quotas: [Quota; N]) -> Self {
+        Limits::from(quotas).into()
     }
 }
 

@@ -71,7 +71,7 @@ impl Class {
             Self::Overloaded => "server overloaded",
             Self::Transient => "transient failure",
             Self::QuotaExhausted => "quota exhausted",
-            Self::Account => "account refused",
+            Self::Account => "key or account refused",
             Self::Invalid => "request refused",
             Self::Filtered => "content refused",
             Self::Partial => "partly accepted",

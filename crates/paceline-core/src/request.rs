@@ -37,6 +37,19 @@ impl From<&Self> for ScopeId {
     }
 }
 
+/// A handle by name, without the place: a handle from [`Pacer::scope`](crate::Pacer::scope) is found faster.
+impl From<&str> for ScopeId {
+    fn from(name: &str) -> Self {
+        Self { name: name.into(), place: u32::MAX }
+    }
+}
+
+impl From<Arc<str>> for ScopeId {
+    fn from(name: Arc<str>) -> Self {
+        Self { name, place: u32::MAX }
+    }
+}
+
 impl PartialEq for ScopeId {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.name, &other.name) || self.name == other.name
@@ -128,6 +141,13 @@ impl Request {
     /// Sends so far.
     pub const fn sends(&self) -> u32 {
         self.attempts + self.deferrals + self.probes
+    }
+}
+
+/// One call in that scope, which costs one request.
+impl<Scope: Into<ScopeId>> From<Scope> for Request {
+    fn from(scope: Scope) -> Self {
+        Self::new(scope, Cost::request())
     }
 }
 

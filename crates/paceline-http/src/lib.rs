@@ -29,15 +29,14 @@
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! use paceline::{Cost, Limiter, PacerConfig, Request};
+//! use paceline::{Limiter, PacerConfig};
 //! use paceline_http::{LARGEST_ANSWER, receive};
 //!
 //! let limiter = Limiter::new(PacerConfig::default())?;
 //! let client = reqwest::Client::new();
-//! let request = Request::new(limiter.scope("all"), Cost::request());
 //! let answer = limiter
-//!     .run(request, || async { receive(client.get("https://api.example.com/things").send().await?, LARGEST_ANSWER).await })
-//!     .await??;
+//!     .run(|| async { receive(client.get("https://api.example.com/things").send().await?, LARGEST_ANSWER).await })
+//!     .await?;
 //! println!("{}: {} bytes", answer.status(), answer.body().len());
 //! # Ok(())
 //! # }

@@ -106,11 +106,11 @@ impl NoAnswer {
         } else if error.is_timeout() {
             Self::Timeout(timeout)
         } else if causes(error).any(|cause| cause.downcast_ref().is_some_and(hyper::Error::is_parse)) {
-            Self::Malformed(root_cause(error))
+            Self::Malformed(root_cause(error) + https_hint(error))
         } else if error.is_body() || error.is_decode() {
             Self::Truncated(root_cause(error))
         } else {
-            Self::Broken(root_cause(error))
+            Self::Broken(root_cause(error) + https_hint(error))
         }
     }
 
@@ -118,6 +118,12 @@ impl NoAnswer {
     pub const fn is_unsent(&self) -> bool {
         matches!(self, Self::Connect(_) | Self::Tls(_))
     }
+}
+
+/// What a server that speaks TLS does to a call without it looks like many other failures.
+fn https_hint(error: &reqwest::Error) -> &'static str {
+    let is_plain = error.url().is_some_and(|url| url.scheme() == "http");
+    if is_plain { "; if the server speaks TLS there, write https://" } else { "" }
 }
 
 fn within(time: Option<Duration>) -> String {

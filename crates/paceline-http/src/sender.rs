@@ -125,6 +125,8 @@ pub struct Exchange {
 pub struct Sender {
     client: Client,
     config: SenderConfig,
+    /// The dialect of calls that carry no key.
+    keyless: Dialect,
     secrets: Secrets,
     clock: Clock,
     shortage: Shortage,
@@ -169,7 +171,8 @@ impl Sender {
         }
         let (clock, shortage, ratios, partials) =
             (Clock::new(), Shortage::default(), Mutex::default(), Partials::default());
-        Ok(Self { client, config, secrets, clock, shortage, ratios, partials })
+        let keyless = config.dialect.clone().without_key();
+        Ok(Self { client, config, keyless, secrets, clock, shortage, ratios, partials })
     }
 
     /// The configuration.
@@ -306,7 +309,8 @@ impl Sender {
     }
 
     fn read(&self, call: &Call, received: &Result<Received, NoAnswer>) -> Reading {
-        let (dialect, now) = (&self.config.dialect, clock::wall());
+        let dialect = if self.is_trusted(call) { &self.config.dialect } else { &self.keyless };
+        let now = clock::wall();
         match received {
             Ok(Received { response, redirect }) => {
                 let mut reading = dialect.read(&as_read(response, path_of(&call.url)), now);

@@ -7,7 +7,7 @@
 //! use paceline_core::{Cost, Instant, Quota};
 //! use paceline_model::{Admission, ProviderModel, ProviderConfig};
 //!
-//! let limits = vec![Quota::requests_per_minute(1).into()];
+//! let limits = vec![Quota::per_minute(1).into()];
 //! let mut provider = ProviderModel::new(ProviderConfig { limits, ..ProviderConfig::default() }, 1)?;
 //! let now = Instant::ZERO;
 //! assert!(matches!(provider.arrive(now, &Cost::request()), Admission::Admitted(_)));

@@ -8,7 +8,7 @@ use http::{HeaderMap, HeaderName};
 use paceline_core::{Class, Cost, LimitScope, Timestamp};
 
 use super::body::{Body, Wanted};
-use super::case::{Case, Decision};
+use super::case::{Case, Decision, Fault};
 use super::charge::{self, Settlement};
 use super::decide;
 use super::expected::Expected;
@@ -177,7 +177,10 @@ impl Dialect {
             longest_pause: self.longest_pause,
         };
         let rule = self.rules.iter().find(|rule| rule.matches(answer.status, answer.headers, &body));
-        let decision = rule.map_or_else(|| decide::decide(&case), |rule| refusal::by_user(&case, rule));
+        let decision = match rule {
+            Some(rule) => refusal::by_user(&case, rule),
+            None => self.without_account(decide::decide(&case), &body),
+        };
         let long_period = decision.class == Class::Throttled && refusal::is_of_a_long_period(&case);
         Reading {
             steps: steps(&case, &decision, server_time.is_some(), long_period),
@@ -193,7 +196,8 @@ impl Dialect {
         }
     }
 
-    /// For calls without a key: a server that refuses one speaks for no other group of calls.
+    /// For calls without a key: a server that refuses one speaks for no other group of calls, and where each host is limited by
+    /// itself for no other page of its host. That item fails alone, unless a [rule](Dialect::with_rules) says otherwise.
     #[must_use]
     pub const fn without_key(mut self) -> Self {
         self.keyless = true;
@@ -211,6 +215,16 @@ impl Dialect {
         };
         let reach = if alone && reading.reach == LimitScope::Account { LimitScope::Scope } else { reading.reach };
         Reading { reach, ..reading }
+    }
+
+    /// A page that wants a key where none is sent: it has no account that could be stopped.
+    fn without_account(&self, decision: Decision, body: &Body<'_>) -> Decision {
+        if !self.keyless || self.scope() != Scope::Host || decision.class != Class::Account {
+            return decision;
+        }
+        let fault = Fault::new("no_key_sent", "refused, and no key is sent to this host").quoting(body);
+        let step = decision.step + "; no key was sent, so it concerns the item alone";
+        Decision { fault: Some(fault), ..Decision::new(Class::Invalid, step) }
     }
 
     /// What a request is expected to cost before it is sent: one request, its bytes, its tokens, and units of the provider's
@@ -379,6 +393,22 @@ mod tests {
         let answer = Answer { status: 401, headers: &HeaderMap::new(), body: b"", path: "" };
         let reading = by_host.read(&answer, Timestamp::from_millis(0));
         assert_eq!((reading.class, reading.reach), (Class::Account, LimitScope::Scope), "other hosts know no such key");
+        let keyless = by_host.clone().without_key();
+        let reading = keyless.read(&answer, Timestamp::from_millis(0));
+        assert_eq!(
+            (reading.class, reading.code.as_deref()),
+            (Class::Invalid, Some("no_key_sent")),
+            "no key, no account"
+        );
+        assert_eq!(reading.rule(), "401: the key is refused; no key was sent, so it concerns the item alone");
+        let (equals, class) = (Vec::new(), Class::Account);
+        let rules =
+            vec![Rule { status: None, place: None, equals, phrase: None, class, reach: LimitScope::Scope, wait: None }];
+        assert_eq!(
+            keyless.with_rules(rules).read(&answer, Timestamp::from_millis(0)).class,
+            Class::Account,
+            "a user's word"
+        );
         let by_group = Dialect::from(Provider::Generic).with_scope(Scope::Group);
         let reach = |dialect: &Dialect| dialect.read(&answer, Timestamp::from_millis(0)).reach;
         assert_eq!(reach(&by_group), LimitScope::Account, "one key for all groups");

@@ -9,6 +9,8 @@ use serde_json::Value;
 
 /// The URL of a schema, against which its references are resolved.
 const NAME: &str = "schema:///";
+/// The code of an answer that does not match its schema.
+pub const SCHEMA_MISMATCH: &str = "schema_mismatch";
 /// So many places where an answer does not match are named.
 const PLACES: usize = 3;
 

@@ -77,7 +77,7 @@ pub use address::{host, is_loopback, join_url, path_of};
 pub use charge::Settlement;
 pub use collect::collect;
 pub use dialect::Dialect;
-pub use expected::{Expected, Schema, SchemaError};
+pub use expected::{Expected, SCHEMA_MISMATCH, Schema, SchemaError};
 pub use partial::{joined, remainder};
 pub use reading::{Action, NoResponse, Reading, no_response};
 pub use rule::{Phrase, Place, Rule};

@@ -105,6 +105,22 @@ impl Reading {
         if self.unnamed { Class::Throttled } else { self.class }
     }
 
+    /// The rule that decided, for people.
+    pub fn rule(&self) -> &str {
+        let decided = |step: &&Cow<'_, str>| !step.starts_with("clock: ") && !step.starts_with("body: ");
+        self.steps.iter().find(decided).map_or("", |step| step)
+    }
+
+    /// Why, for people: the message, else the code or the class. Where a key or an account is refused, the rule that decided
+    /// stands behind it: a message of one word, such as `login`, says little.
+    pub fn reason(&self) -> Cow<'_, str> {
+        let reason = self.message.as_deref().or(self.code.as_deref()).unwrap_or_else(|| self.class.description());
+        match self.class {
+            Class::Account if !self.rule().is_empty() => format!("{reason} ({})", self.rule()).into(),
+            _ => reason.into(),
+        }
+    }
+
     /// The action that it calls for.
     pub const fn action(&self) -> Action {
         match self.class {
@@ -126,7 +142,6 @@ impl Reading {
     /// The outcome for the pacer, of a call that reserved that cost: the reported usage replaces it as the provider counts,
     /// and everything else was spent as reserved.
     pub fn outcome_of(&self, reserved: &Cost) -> Outcome {
-        let reason = self.message.as_deref().or(self.code.as_deref()).unwrap_or_else(|| self.class.description());
         let mut outcome = Outcome::new(self.class).with_reach(self.reach);
         outcome.hint = self.wait.map(|wait| Hint { wait, exact: self.wait_exact, from: self.wait_from });
         if let Some(cost) = self.settlement.cost(reserved, self.usage, self.class) {
@@ -136,7 +151,7 @@ impl Reading {
         outcome.long_period = self.long_period;
         outcome.unnamed = self.unnamed;
         outcome.unsent = self.unsent;
-        outcome.reason = (self.class != Class::Success).then(|| reason.into());
+        outcome.reason = (self.class != Class::Success).then(|| self.reason().into());
         outcome
     }
 }

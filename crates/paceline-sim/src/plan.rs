@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn a_job_under_its_provider_s_limits_waits_for_them_and_for_nothing_else() {
-        let minute = [Quota::requests_per_minute(600)];
+        let minute = [Quota::per_minute(600)];
         let plan = plan(&exact(1_000, &minute, 0), &config(Pace::Fixed, &minute), "sim", 1).expect("it runs");
         assert_eq!((plan.succeeded, plan.calls, plan.refused, plan.resends), (1_000, 1_000, 0, 0), "{plan:?}");
         assert!((97.0..103.0).contains(&plan.seconds), "ten at once, then ten a second: {plan:?}");
@@ -237,7 +237,7 @@ mod tests {
 
     #[test]
     fn resends_without_retries_are_tests_of_a_failing_server() {
-        let minute = [Quota::requests_per_minute(600)];
+        let minute = [Quota::per_minute(600)];
         let mut scenario = exact(400, &minute, 0);
         scenario.provider.fault = 0.7;
         let retry = Retry { max_retries: 0, ..Retry::default() };
@@ -258,8 +258,7 @@ mod tests {
 
     #[test]
     fn a_job_of_a_billion_is_extrapolated_from_a_sample() {
-        let limits =
-            [Quota::requests_per_minute(6_000), Quota::sliding(Dimension::Requests, 1_000_000, 86_400 * SECOND)];
+        let limits = [Quota::per_minute(6_000), Quota::sliding(Dimension::Requests, 1_000_000, 86_400 * SECOND)];
         let plan = |items| plan(&exact(items, &limits, 0), &config(Pace::Fixed, &limits), "sim", 1).expect("it runs");
         let (few, many) = (plan(40_000), plan(1_000_000_000));
         assert_eq!((few.simulated, few.succeeded, few.calls), (10_000, 40_000, 40_000), "{few:?}");
@@ -276,7 +275,7 @@ mod tests {
     #[test]
     fn the_limits_of_a_tier_hold_in_its_scope() {
         let slow: std::sync::Arc<str> = "tier model=slow".into();
-        let minute = Limits { quotas: vec![Quota::requests_per_minute(60)], burst: None };
+        let minute = Limits { quotas: vec![Quota::per_minute(60)], burst: None };
         let config = PacerConfig { tiers: vec![(slow, minute)], ..config(Pace::Fixed, &[]) };
         let seconds = |scope: &str| plan(&exact(50, &[], 0), &config, scope, 1).expect("it runs").seconds;
         assert!(seconds("another") < 10.0 && seconds("tier model=slow") > 45.0);

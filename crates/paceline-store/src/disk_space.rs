@@ -17,6 +17,12 @@ const BYTES_PER_COMMAND: u64 = 4 << 10;
 /// The assumed size of an answer before the first: larger than most.
 const FIRST_ANSWER: u64 = 64 << 10;
 
+/// With so much more free than is needed, ...
+const AMPLE: u64 = 1 << 30;
+
+/// ... so many calls leave before the disk is asked again. Each batch that is written asks too.
+const UNMEASURED_CALLS: u32 = 64;
+
 /// How often a full disk is checked again.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -39,6 +45,8 @@ struct State {
     expected: u64,
     /// The bytes of an answer: the largest, of late.
     answer: u64,
+    /// Calls that may leave before the disk is asked again.
+    unmeasured: u32,
     /// The caller does not wait for space any more.
     fail_when_full: bool,
     /// A command was refused: the commands behind it build on it, and are refused too.
@@ -54,7 +62,14 @@ impl DiskSpace {
     }
 
     fn with(folders: Vec<PathBuf>, free: fn(&Path) -> Option<u64>) -> Self {
-        let state = State { disk_full: None, expected: 0, answer: FIRST_ANSWER, fail_when_full: false, refused: false };
+        let state = State {
+            disk_full: None,
+            expected: 0,
+            answer: FIRST_ANSWER,
+            unmeasured: 0,
+            fail_when_full: false,
+            refused: false,
+        };
         Self(Arc::new(Shared { folders, free, state: Mutex::new(state), changed: Condvar::new() }))
     }
 
@@ -71,7 +86,11 @@ impl DiskSpace {
     pub fn room_for_answer(&self) -> Option<Room> {
         let mut state = self.state();
         let needed = RESERVE + (state.expected + 1) * on_disk(state.answer, 1);
-        let lacking = self.lacks(needed);
+        let lacking = match state.unmeasured {
+            0 => self.measure(needed, &mut state),
+            _ => None,
+        };
+        state.unmeasured = state.unmeasured.saturating_sub(1);
         let has_room = lacking.is_none();
         // The end of a call in flight may leave room. Without one nothing does.
         if has_room || state.expected == 0 {
@@ -89,7 +108,8 @@ impl DiskSpace {
         let mut state = self.state();
         state.answer = (largest as u64).max(state.answer - state.answer / 8);
         while !state.fail_when_full {
-            state.disk_full = self.lacks(RESERVE + on_disk(bytes, count));
+            let needed = RESERVE + on_disk(bytes, count);
+            state.disk_full = self.measure(needed, &mut state);
             if state.disk_full.is_none() {
                 return count as usize;
             }
@@ -155,10 +175,20 @@ impl DiskSpace {
     }
 
     fn lacks(&self, needed: u64) -> Option<DiskFull> {
-        self.0.folders.iter().find_map(|folder| {
-            let left = (self.0.free)(folder).filter(|left| *left < needed)?;
-            Some(DiskFull { folder: folder.clone(), left, needed })
-        })
+        let (left, folder) = self.least()?;
+        (left < needed).then(|| DiskFull { folder: folder.clone(), left, needed })
+    }
+
+    /// As [`lacks`](Self::lacks); sees whether the next calls need not ask.
+    fn measure(&self, needed: u64, state: &mut State) -> Option<DiskFull> {
+        let (left, folder) = self.least()?;
+        state.unmeasured = if left >= needed.saturating_add(AMPLE) { UNMEASURED_CALLS } else { 0 };
+        (left < needed).then(|| DiskFull { folder: folder.clone(), left, needed })
+    }
+
+    /// The folder with the least space.
+    fn least(&self) -> Option<(u64, &PathBuf)> {
+        self.0.folders.iter().filter_map(|folder| Some(((self.0.free)(folder)?, folder))).min()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -211,6 +241,32 @@ mod tests {
         assert_eq!((space_for(&[10]), space_for(&[4, 4])), (1, 1));
         assert_eq!(space_for(&[1]), 0, "it may build on what was refused");
     }
+
+    static MEASURED: AtomicU64 = AtomicU64::new(0);
+    static LEFT_OF_MUCH: AtomicU64 = AtomicU64::new(0);
+
+    #[test]
+    fn a_disk_with_ample_space_is_not_measured_for_each_call() {
+        let disk_space = DiskSpace::with(vec!["/a".into()], |_| {
+            MEASURED.fetch_add(1, Ordering::Relaxed);
+            Some(LEFT_OF_MUCH.load(Ordering::Relaxed))
+        });
+        let calls = |calls: u32| (0..calls).all(|_| disk_space.room_for_answer().is_some());
+        LEFT_OF_MUCH.store(2 * AMPLE, Ordering::Relaxed);
+        assert!(calls(UNMEASURED_CALLS) && MEASURED.swap(0, Ordering::Relaxed) == 1);
+        // Another program fills it: a batch that is written, or one of the next calls, notices.
+        LEFT_OF_MUCH.store(RESERVE, Ordering::Relaxed);
+        assert!(!calls(UNMEASURED_CALLS));
+        LEFT_OF_MUCH.store(2 * AMPLE, Ordering::Relaxed);
+        assert!(calls(1));
+        LEFT_OF_MUCH.store(RESERVE + on_disk(10, 1), Ordering::Relaxed);
+        assert_eq!(disk_space.wait_for_space([10].into_iter()), 1);
+        assert!(!calls(1));
+        LEFT_OF_MUCH.store(AMPLE, Ordering::Relaxed);
+        MEASURED.store(0, Ordering::Relaxed);
+        assert!(calls(10) && MEASURED.load(Ordering::Relaxed) == 10);
+    }
+
     static LEFT_FOR_ANSWERS: AtomicU64 = AtomicU64::new(0);
 
     #[test]

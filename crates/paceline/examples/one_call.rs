@@ -2,16 +2,12 @@
 
 use std::io;
 
-use paceline::{Cost, Limiter, Limits, PacerConfig, Quota, Request};
+use paceline::{Limiter, Quota};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let limits = Limits { quotas: vec![Quota::requests_per_minute(500)], burst: Some(10) };
-    let limiter = Limiter::new(PacerConfig { limits, ..PacerConfig::default() })?;
-
-    let request = Request::new(limiter.scope("chat"), Cost::request());
-    // The first `?` is for Paceline's own refusals, the second for the operation's error, just as it was made.
-    let response = limiter.run(request, send).await??;
+    let limiter = Limiter::new(Quota::per_minute(500))?;
+    let response = limiter.run(send).await?;
 
     println!("{}: {}", response.status(), response.body());
     Ok(())

@@ -1,10 +1,13 @@
-//! Classification of an operation's result.
+//! Classification of an operation's result: by itself, or by a function of the program.
 
 use std::error::Error;
 use std::io;
 use std::iter::successors;
+use std::time::Duration;
 
 use paceline_core::{Class, Cost, Outcome};
+
+use crate::error::RunError;
 
 /// The context of one send for reading its result.
 #[derive(Clone, Copy, Debug)]
@@ -20,8 +23,8 @@ pub struct Attempt<'a> {
 /// A result type that classifies itself.
 ///
 /// Implemented for connection failures, for boxed errors, for `Result`s of such, and for `()`, which is success; with the
-/// feature `http` also for HTTP responses with their whole body. For everything else there is
-/// [`run_with`](crate::Limiter::run_with).
+/// feature `http` also for HTTP responses with their whole body. For everything else there are
+/// [`when`](crate::Run::when) and [`read`](crate::Run::read).
 pub trait Classify {
     /// The outcome of the call.
     fn outcome(&self, attempt: &Attempt<'_>) -> Outcome;
@@ -51,23 +54,103 @@ impl Classify for () {
     }
 }
 
-/// No answer came: a failure that may pass.
+/// No answer came: a failure that may pass, except where no retry mends it, as a file that is not there.
 impl Classify for io::Error {
     fn outcome(&self, _: &Attempt<'_>) -> Outcome {
-        transient(self)
+        use io::ErrorKind::{InvalidInput, NotFound, PermissionDenied, Unsupported};
+        let class = match self.kind() {
+            NotFound | PermissionDenied | InvalidInput | Unsupported => Class::Invalid,
+            _ => Class::Transient,
+        };
+        failure(class, self)
+    }
+}
+
+/// A `run` inside this one has failed.
+impl<E: Classify> Classify for RunError<E> {
+    fn outcome(&self, attempt: &Attempt<'_>) -> Outcome {
+        match self {
+            // Nothing was sent, so nothing is learnt, and another try is no better.
+            Self::Limiter(error) => {
+                Outcome { reason: Some(error.to_string().into()), ..Outcome::new(Class::Abandoned) }
+            }
+            Self::Operation { error, .. } => error.outcome(attempt),
+        }
     }
 }
 
 /// A failure of an unknown kind may pass.
 impl Classify for Box<dyn Error + Send + Sync> {
     fn outcome(&self, _: &Attempt<'_>) -> Outcome {
-        transient(&**self)
+        failure(Class::Transient, &**self)
     }
 }
 
-/// A transient outcome whose reason is the error with its causes.
-fn transient(error: &(dyn Error + 'static)) -> Outcome {
+/// How the result of an operation is read: by itself ([`Classified`]), or by a function that returns its outcome.
+#[diagnostic::on_unimplemented(
+    message = "the limiter cannot tell from `{R}` whether a call has succeeded",
+    label = "not every part of this result implements `Classify`",
+    note = "say which errors may pass with `.when(|error| ...)`, or read the result with `.read(|result, _| Outcome::new(...))`",
+    note = "`http::Response` with its whole body is read with the feature `http` of paceline"
+)]
+pub trait AnswerReader<R> {
+    /// The outcome of the call.
+    fn outcome(&self, result: &R, attempt: &Attempt<'_>) -> Outcome;
+}
+
+/// The result classifies itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Classified;
+
+impl<R: Classify> AnswerReader<R> for Classified {
+    fn outcome(&self, result: &R, attempt: &Attempt<'_>) -> Outcome {
+        result.outcome(attempt)
+    }
+}
+
+impl<R, F: Fn(&R, &Attempt<'_>) -> Outcome> AnswerReader<R> for F {
+    fn outcome(&self, result: &R, attempt: &Attempt<'_>) -> Outcome {
+        self(result, attempt)
+    }
+}
+
+/// Errors for which a predicate is true may pass, the others are final; see [`when`](crate::Run::when).
+#[derive(Clone, Copy, Debug)]
+pub struct ByPredicate<F>(pub(crate) F);
+
+impl<T, E, F: Fn(&E) -> bool> AnswerReader<Result<T, E>> for ByPredicate<F> {
+    fn outcome(&self, result: &Result<T, E>, _: &Attempt<'_>) -> Outcome {
+        Outcome::new(match result {
+            Ok(_) => Class::Success,
+            Err(error) if self.0(error) => Class::Transient,
+            Err(_) => Class::Invalid,
+        })
+    }
+}
+
+/// Errors that name a wait are refusals by a limit; see [`hint`](crate::Run::hint).
+#[derive(Clone, Copy, Debug)]
+pub struct ByHint<F, Otherwise = Classified> {
+    pub(crate) hint: F,
+    pub(crate) otherwise: Otherwise,
+}
+
+impl<T, E, F, Otherwise> AnswerReader<Result<T, E>> for ByHint<F, Otherwise>
+where
+    F: Fn(&E) -> Option<Duration>,
+    Otherwise: AnswerReader<Result<T, E>>,
+{
+    fn outcome(&self, result: &Result<T, E>, attempt: &Attempt<'_>) -> Outcome {
+        match result.as_ref().err().and_then(&self.hint) {
+            Some(wait) => Outcome::new(Class::Throttled).with_hint(wait, true),
+            None => self.otherwise.outcome(result, attempt),
+        }
+    }
+}
+
+/// An outcome whose reason is the error with its causes.
+fn failure(class: Class, error: &(dyn Error + 'static)) -> Outcome {
     let causes = successors(error.source(), |cause| (*cause).source());
     let message = causes.fold(error.to_string(), |message, cause| format!("{message}: {cause}"));
-    Outcome { reason: Some(message.into()), ..Outcome::new(Class::Transient) }
+    Outcome { reason: Some(message.into()), ..Outcome::new(class) }
 }

@@ -1,10 +1,10 @@
-//! The errors of Paceline itself. An operation's own failure is never wrapped in these.
+//! The errors of Paceline itself, and beside them, untouched, the last error of an operation.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use paceline_core::{TooLarge, WaitReason};
+use paceline_core::{Class, Timestamp, TooLarge, WaitReason};
 
 /// Why no permit was given. Waiting for a limit is not among the reasons: a wait is an answer, not an error
 /// ([`Within`](crate::Within)).
@@ -66,7 +66,7 @@ impl fmt::Display for Error {
             Self::DeadlineExceeded { waited, needed: None } => {
                 write!(f, "the deadline passed after {waited:?} of waiting for a permit; allow more time or send less")
             }
-            Self::Stopped { scope, reason } => write!(f, "{scope} is stopped: {reason}; fix this, then resume it"),
+            Self::Stopped { scope, reason } => write!(f, "{scope} is stopped: {reason}; fix the cause, then resume it"),
             Self::NoTimer { reason } => write!(
                 f,
                 "no permit at once, and no thread could be started to wait for one: {reason}; allow more threads"
@@ -99,5 +99,113 @@ impl std::error::Error for NotNow {}
 impl From<Error> for NotNow {
     fn from(error: Error) -> Self {
         Self::Never(error)
+    }
+}
+
+/// Why [`run`](crate::Limiter::run) has no success.
+///
+/// Its message and its source are those of the error inside, so that it reads as if the operation had failed alone.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum RunError<E> {
+    /// No permit was given for the first call: nothing was sent.
+    Limiter(Error),
+    /// The operation failed, as often as it was called.
+    #[non_exhaustive]
+    Operation {
+        /// Its last error, as the operation made it.
+        error: E,
+        /// What the error meant.
+        class: Class,
+        /// How often the operation was called.
+        calls: u32,
+        /// The server asked not to be called before, by the wall clock.
+        retry_not_before: Option<Timestamp>,
+    },
+}
+
+impl<E> RunError<E> {
+    /// The operation's own error.
+    ///
+    /// # Errors
+    /// Paceline's, where the operation was never called.
+    pub fn into_operation(self) -> Result<E, Error> {
+        match self {
+            Self::Limiter(error) => Err(error),
+            Self::Operation { error, .. } => Ok(error),
+        }
+    }
+
+    /// Either error as one that can be made from both: a boxed error, an error of your program.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    /// use paceline::{Limiter, PacerConfig, RunError};
+    ///
+    /// async fn send() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    ///     Ok(())
+    /// }
+    ///
+    /// let limiter = Limiter::new(PacerConfig::default())?;
+    /// limiter.run(send).await.map_err(RunError::into_either)
+    /// # }
+    /// ```
+    pub fn into_either<F: From<E> + From<Error>>(self) -> F {
+        match self {
+            Self::Limiter(error) => error.into(),
+            Self::Operation { error, .. } => error.into(),
+        }
+    }
+
+    /// How often the operation was called.
+    pub const fn calls(&self) -> u32 {
+        match self {
+            Self::Limiter(_) => 0,
+            Self::Operation { calls, .. } => *calls,
+        }
+    }
+
+    /// The last call was refused by a limit.
+    pub const fn is_rate_limited(&self) -> bool {
+        matches!(self, Self::Operation { class: Class::Throttled | Class::QuotaExhausted, .. })
+    }
+
+    /// Another try may succeed, later.
+    pub const fn is_retryable(&self) -> bool {
+        match self {
+            Self::Limiter(error) => matches!(error, Error::DeadlineExceeded { .. } | Error::NoTimer { .. }),
+            Self::Operation { class, .. } => !matches!(class, Class::Account | Class::Invalid | Class::Filtered),
+        }
+    }
+
+    /// Another try fails as well, until a person acts: the item is refused, or the account is.
+    pub const fn is_fatal(&self) -> bool {
+        !self.is_retryable()
+    }
+
+    /// The server asked not to be called before, by the wall clock.
+    pub const fn retry_not_before(&self) -> Option<Timestamp> {
+        match self {
+            Self::Limiter(_) => None,
+            Self::Operation { retry_not_before, .. } => *retry_not_before,
+        }
+    }
+}
+
+impl<E: fmt::Display> fmt::Display for RunError<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Limiter(error) => error.fmt(f),
+            Self::Operation { error, .. } => error.fmt(f),
+        }
+    }
+}
+
+impl<E: std::error::Error> std::error::Error for RunError<E> {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Limiter(error) => error.source(),
+            Self::Operation { error, .. } => error.source(),
+        }
     }
 }

@@ -4,16 +4,13 @@
 //! answers it for one account. It knows the configured limits, learns from every answer, and keeps callers that must
 //! wait in one fair queue, so that one refusal slows all callers down and no caller sleeps and tries again on its own.
 //!
-//! ```no_run
+//! ```
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # async fn send() -> std::io::Result<()> { Ok(()) }
-//! # #[tokio::main(flavor = "current_thread")]
-//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! use paceline::{Cost, Limiter, Limits, PacerConfig, Quota, Request};
+//! use paceline::{Limiter, Quota};
 //!
-//! let limits = Limits { quotas: vec![Quota::requests_per_minute(500)], burst: None };
-//! let limiter = Limiter::new(PacerConfig { limits, ..PacerConfig::default() })?;
-//! let scope = limiter.scope("chat");
-//! limiter.run(Request::new(scope, Cost::request()), || async { send().await }).await??;
+//! let limiter = Limiter::new(Quota::per_minute(500))?;
+//! limiter.run(send).await?;
 //! # Ok(())
 //! # }
 //! ```
@@ -30,9 +27,10 @@
 //!
 //! - `http`: [`Limiter::run`] reads `http::Response`s: status, headers and body, in the dialect of the provider that
 //!   `Limiter::with_provider` names ([`Attempt`], `paceline-providers`). Without it, a program classifies
-//!   each result itself with [`run_with`](Limiter::run_with).
+//!   each result itself with [`when`](Run::when) or [`read`](Run::read).
 //! - `serde`: what [`Limiter::export`] returns can be written and read by serde.
 
+mod blocking;
 mod classify;
 pub mod clock;
 mod driver;
@@ -40,15 +38,16 @@ mod error;
 mod limiter;
 mod log;
 mod nested;
-mod retry;
+mod run;
 mod sleeper;
 mod state;
 mod sync;
 
-pub use classify::{Attempt, Classify};
+pub use blocking::Blocking;
+pub use classify::{AnswerReader, Attempt, ByHint, ByPredicate, Classified, Classify};
 pub use clock::Clock;
 pub use driver::{Permit, Within};
-pub use error::{Error, NotNow};
+pub use error::{Error, NotNow, RunError};
 pub use limiter::Limiter;
 pub use log::BackingOff;
 pub use paceline_core::{
@@ -59,5 +58,6 @@ pub use paceline_core::{
     Retry, Rng, ScopeId, ScopeSnapshot, ScopeState, Snapshot, TakenState, Ticket, Timestamp, TooLarge, Totals, Trend,
     UnknownOutcome, WaitCause, WaitReason, WindowState, exponential_delay, linear_delay,
 };
+pub use run::{BlockingCall, Notify, Retrying, Run};
 pub use sleeper::ResponsiveSleeper;
 pub use state::LimiterState;

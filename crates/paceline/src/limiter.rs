@@ -3,6 +3,7 @@
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
+use std::time::Duration;
 
 use paceline_core::{
     Admit, ConfigError, Cost, Instant, MaxWait, NewerState, Pacer, PacerConfig, PauseCause, Request, ScopeId,
@@ -11,11 +12,13 @@ use paceline_core::{
 #[cfg(feature = "http")]
 use paceline_providers::Provider;
 
+use crate::blocking::Blocking;
 use crate::classify::Attempt;
 use crate::clock::{self, Clock};
-use crate::driver::{Admission, Driver, block_on};
+use crate::driver::{Admission, Driver};
 use crate::driver::{Permit, Within};
 use crate::error::{Error, NotNow};
+use crate::run::Run;
 use crate::state::LimiterState;
 
 /// Paces all calls to one account: one host and key.
@@ -27,6 +30,8 @@ use crate::state::LimiterState;
 #[derive(Clone)]
 pub struct Limiter {
     driver: Arc<Driver>,
+    /// The scope of calls that name none.
+    default_scope: ScopeId,
     #[cfg(feature = "http")]
     provider: Provider,
 }
@@ -36,7 +41,7 @@ impl Limiter {
     ///
     /// # Errors
     /// The invalid setting, its value, and what was expected.
-    pub fn new(config: PacerConfig) -> Result<Self, ConfigError> {
+    pub fn new(config: impl Into<PacerConfig>) -> Result<Self, ConfigError> {
         Self::with_seed(config, RandomState::new().hash_one(0))
     }
 
@@ -44,12 +49,14 @@ impl Limiter {
     ///
     /// # Errors
     /// As [`new`](Self::new).
-    pub fn with_seed(config: PacerConfig, seed: u64) -> Result<Self, ConfigError> {
+    pub fn with_seed(config: impl Into<PacerConfig>, seed: u64) -> Result<Self, ConfigError> {
+        let config = config.into();
         let clock = Clock::new();
         let retry = config.retry.clone();
         let pacer = Pacer::new(config, seed, clock.now())?;
         Ok(Self {
             driver: Driver::new(pacer, retry, clock),
+            default_scope: ScopeId::from("default"),
             #[cfg(feature = "http")]
             provider: Provider::Generic,
         })
@@ -86,8 +93,8 @@ impl Limiter {
     /// [`Error::DeadlineExceeded`] when the request's deadline passes, at once where it certainly passes before the call may
     /// start, [`Error::Stopped`] when its scope is stopped or stops meanwhile, [`Error::Closed`] after
     /// [`close`](Self::close), [`Error::NoTimer`] when it must wait and the system allows no more threads.
-    pub async fn acquire(&self, request: Request) -> Result<Permit, Error> {
-        match self.admitted(Request { max_wait: None, ..request }).await? {
+    pub async fn acquire(&self, request: impl Into<Request>) -> Result<Permit, Error> {
+        match self.admitted(Request { max_wait: None, ..request.into() }).await? {
             Within::Granted(permit) => Ok(permit),
             Within::Deferred { .. } => unreachable!("it takes any wait"),
         }
@@ -122,8 +129,59 @@ impl Limiter {
     ///
     /// # Errors
     /// As [`acquire`](Self::acquire): never because of a wait.
-    pub async fn acquire_within(&self, request: Request, max_wait: impl Into<MaxWait>) -> Result<Within, Error> {
-        self.admitted(Request { max_wait: Some(max_wait.into()), ..request }).await
+    pub async fn acquire_within(
+        &self,
+        request: impl Into<Request>,
+        max_wait: impl Into<MaxWait>,
+    ) -> Result<Within, Error> {
+        self.admitted(Request { max_wait: Some(max_wait.into()), ..request.into() }).await
+    }
+
+    /// Runs an operation, each send with a permit of its own, until it succeeds or no retry is left or useful.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # async fn send(_: &str) -> std::io::Result<()> { Ok(()) }
+    /// use paceline::{Cost, Limiter, Quota};
+    ///
+    /// let limiter = Limiter::new(Quota::per_minute(500))?;
+    /// limiter.run(|| send("one")).await?;
+    /// limiter.run(|| send("two")).scope("chat").notify(|retrying| println!("again in {:?}", retrying.delay)).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// The answer is read by [`Classify`](crate::Classify), or as [`when`](Run::when), [`hint`](Run::hint) and
+    /// [`read`](Run::read) say. What may succeed later is retried when the pacer allows it, under the
+    /// configured bounds; the waits happen in the queue, so they block no other caller. A panic or a dropped future returns the
+    /// permit.
+    ///
+    /// A refusal that the operation returns as `Ok`, such as a response with the status 429, is retried as well; where no retry
+    /// is left, it is returned as the operation made it.
+    ///
+    /// A `run` of the same limiter inside the operation, in the same task, makes one send and no re-sends: it uses the
+    /// permit of the outer one if that is unused and of the same scope, reports its own answer, and the outer one decides
+    /// about the next try of the whole. So nested layers share one budget instead of multiplying theirs.
+    ///
+    /// # Errors
+    /// [`RunError::Operation`](crate::RunError::Operation) with the operation's last error, also when it is a deadline or a
+    /// stopped scope that prevents the next try. [`RunError::Limiter`](crate::RunError::Limiter) when not even a first send was
+    /// possible: the errors of [`acquire`](Self::acquire).
+    pub fn run<Op, Call>(&self, operation: Op) -> Run<'_, Op, Call>
+    where
+        Op: FnMut() -> Call,
+        Call: Future,
+    {
+        Run::new(self, operation)
+    }
+
+    /// The same limiter for a program, or a thread, without async.
+    pub const fn blocking(&self) -> Blocking<'_> {
+        Blocking::new(self)
+    }
+
+    pub(crate) fn default_scope(&self) -> ScopeId {
+        self.default_scope.clone()
     }
 
     async fn admitted(&self, request: Request) -> Result<Within, Error> {
@@ -133,48 +191,13 @@ impl Limiter {
         }
     }
 
-    /// [`acquire`](Self::acquire) for a program without async: blocks the thread until the call may be made. Blocked threads
-    /// and tasks wait in one queue.
-    ///
-    /// In a task it blocks a thread of the runtime, as any blocking call does: use `acquire` there, or
-    /// `tokio::task::spawn_blocking`. In a test that pauses Tokio's clock nothing but the test itself moves the clock on while
-    /// a thread of the runtime is blocked, one of `spawn_blocking` too; a thread outside the runtime sees the real time.
-    ///
-    /// ```
-    /// use paceline::{Class, Cost, Limiter, Outcome, PacerConfig, Request};
-    ///
-    /// let limiter = Limiter::new(PacerConfig::default())?;
-    /// let scope = limiter.scope("chat");
-    /// for _ in 0..2 {
-    ///     let permit = limiter.acquire_blocking(Request::new(scope.clone(), Cost::request()))?;
-    ///     permit.complete(Outcome::new(Class::Success));
-    /// }
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// As [`acquire`](Self::acquire).
-    pub fn acquire_blocking(&self, request: Request) -> Result<Permit, Error> {
-        block_on(self.acquire(request))
-    }
-
-    /// [`acquire_within`](Self::acquire_within) for a program without async: blocks the thread until the call may be made, or
-    /// until its known wait exceeds `max_wait`. What [`acquire_blocking`](Self::acquire_blocking) says of tasks
-    /// holds here too.
-    ///
-    /// # Errors
-    /// As [`acquire`](Self::acquire).
-    pub fn acquire_within_blocking(&self, request: Request, max_wait: impl Into<MaxWait>) -> Result<Within, Error> {
-        block_on(self.acquire_within(request, max_wait))
-    }
-
     /// Takes a permit if the call may be made at once; else changes nothing.
     ///
     /// # Errors
     /// [`NotNow::Wait`] with the reason of the wait and, if known, its length; [`NotNow::Never`] as
     /// [`acquire`](Self::acquire).
-    pub fn try_acquire(&self, request: Request) -> Result<Permit, NotNow> {
-        self.driver.try_enqueue(Request { max_wait: None, ..request })
+    pub fn try_acquire(&self, request: impl Into<Request>) -> Result<Permit, NotNow> {
+        self.driver.try_enqueue(Request { max_wait: None, ..request.into() })
     }
 
     /// When the call could be made, and what it would wait for; behind older requests an estimate. Changes nothing.
@@ -213,7 +236,7 @@ impl Limiter {
     ///
     /// # let folder = tempfile::tempdir()?;
     /// # let file = folder.path().join("limiter.json");
-    /// let limits = Limits { quotas: vec![Quota::requests_per_minute(2)], burst: None };
+    /// let limits = Limits { quotas: vec![Quota::per_minute(2)], burst: None };
     /// let config = PacerConfig { limits, ..PacerConfig::default() };
     ///
     /// let limiter = Limiter::new(config.clone())?;
@@ -248,6 +271,40 @@ impl Limiter {
     pub fn restore(&self, state: &LimiterState) -> Result<(), NewerState> {
         let since = clock::wall().saturating_since(state.at);
         self.driver.act(|pacer, now| pacer.restore(now, &state.pacer, since))
+    }
+
+    /// Grants nothing until [`take_turn`](Self::take_turn), so that a limiter of another process can use the same configured
+    /// limits. Calls in flight go on, and waiting callers go on waiting, with the cause
+    /// [`WaitCause::Turn`](crate::WaitCause::Turn). The program then passes [`own_windows`](Self::own_windows) to the other
+    /// limiters.
+    pub fn yield_turn(&self) {
+        self.driver.act(Pacer::yield_turn);
+    }
+
+    /// Grants again. `others` are the [`own_windows`](Self::own_windows) of all other limiters: they count beside the calls of
+    /// this one, in place of those of the last turn. The program has to ensure that one limiter at a time has the turn, for
+    /// example with a locked file.
+    ///
+    /// # Errors
+    /// A state of a later version than this program knows; then nothing has changed.
+    pub fn take_turn(&self, others: &[LimiterState]) -> Result<(), NewerState> {
+        let wall = clock::wall();
+        // Both times are cut to milliseconds: no age is overstated.
+        let age = |at| wall.saturating_since(at).saturating_sub(Duration::from_millis(1));
+        let others: Vec<_> = others.iter().map(|other| (other.pacer.clone(), age(other.at))).collect();
+        self.driver.act(|pacer, now| pacer.take_turn(now, &others))
+    }
+
+    /// When the next request fits, if it waits for room under a configured limit and this limiter has sent none in its turn. A
+    /// limiter that yields before that may starve a large request: others take the room as soon as there is some.
+    pub fn waits_for_room(&self) -> Option<Instant> {
+        self.driver.look(|state, now| state.pacer.waits_for_room(now))
+    }
+
+    /// The units of this limiter's own calls under its configured limits, for the other limiters of the account; none where
+    /// they have not changed since the last export.
+    pub fn own_windows(&self) -> Option<LimiterState> {
+        self.driver.act(Pacer::own_windows).map(LimiterState::now)
     }
 
     /// Grants nothing in the scope, or in the account for `None`, before `until`. Waiting callers go on waiting, with the

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use paceline_core::{Class, Request, Retry};
 
-/// `rate limit hit (attempt 1/8), backing off for 1.2s`: one line for each re-send.
+/// `server overloaded (try 1 of at most 8), next try in 1.2s`: one line for each re-send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BackingOff {
     class: Class,
@@ -31,12 +31,12 @@ impl fmt::Display for BackingOff {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let description = self.class.description();
         match self.of {
-            Some(of) => write!(f, "{description} (attempt {}/{of})", self.attempt)?,
-            None => write!(f, "{description} (attempt {}/∞)", self.attempt)?,
+            Some(of) => write!(f, "{description} (try {} of at most {of})", self.attempt)?,
+            None => write!(f, "{description} (try {})", self.attempt)?,
         }
         match self.delay {
-            Duration::ZERO => f.write_str(", sent again as soon as its scope allows"),
-            delay => write!(f, ", backing off for {}", Rounded(delay)),
+            Duration::ZERO => f.write_str(", next try as soon as its scope allows"),
+            delay => write!(f, ", next try in {}", Rounded(delay)),
         }
     }
 }
@@ -68,10 +68,15 @@ mod tests {
         let (attempts, deferrals) = (1, 3);
         let next = Request { attempts, deferrals, ..request };
         for (class, retry, millis, line) in [
-            (Class::Throttled, &retry, 1_240, "rate limit hit (attempt 3/∞), backing off for 1.2s"),
-            (Class::Throttled, &bounded, 60_000, "rate limit hit (attempt 3/101), backing off for 60.0s"),
-            (Class::Overloaded, &retry, 350, "server overloaded (attempt 1/8), backing off for 350ms"),
-            (Class::Transient, &retry, 0, "transient failure (attempt 1/8), sent again as soon as its scope allows"),
+            (Class::Throttled, &retry, 1_240, "rate limit hit (try 3), next try in 1.2s"),
+            (Class::Throttled, &bounded, 60_000, "rate limit hit (try 3 of at most 101), next try in 60.0s"),
+            (Class::Overloaded, &retry, 350, "server overloaded (try 1 of at most 8), next try in 350ms"),
+            (
+                Class::Transient,
+                &retry,
+                0,
+                "transient failure (try 1 of at most 8), next try as soon as its scope allows",
+            ),
         ] {
             let delay = Duration::from_millis(millis);
             assert_eq!(BackingOff::new(class, &next, retry, delay).to_string(), line);

@@ -1,6 +1,7 @@
 //! Nested retry loops: the inner one sends and reports, and only the outermost retries.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use paceline_core::{Class, Cost, NextAction, Outcome, Request, ScopeId};
 
@@ -38,13 +39,16 @@ pub(crate) struct Report {
     pub(crate) reason: Option<Arc<str>>,
     /// The source of the wait, for the log.
     pub(crate) wait_from: &'static str,
+    /// The wait that the server asked for.
+    pub(crate) hint: Option<Duration>,
 }
 
 impl Report {
     pub(crate) fn new(outcome: Outcome, answer: impl FnOnce(Outcome) -> NextAction) -> Self {
         let (class, reason) = (outcome.class, outcome.reason.clone());
         let wait_from = outcome.hint.map_or("policy", |hint| hint.from);
-        Self { action: answer(outcome), class, reason, wait_from }
+        let hint = outcome.hint.map(|hint| hint.wait);
+        Self { action: answer(outcome), class, reason, wait_from, hint }
     }
 }
 

@@ -17,7 +17,7 @@ use paceline_core::{Class, Cost, Event, Instant, Limits, Outcome, Pacer, PacerCo
 /// retry is due in milliseconds, or 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn paceline_proof(seed: u64) -> u64 {
-    let limits = Limits { quotas: vec![Quota::requests_per_minute(60)], burst: Some(1) };
+    let limits = Limits { quotas: vec![Quota::per_minute(60)], burst: Some(1) };
     let config = PacerConfig { limits, ..PacerConfig::default() };
     let Ok(mut pacer) = Pacer::new(config.clone(), seed, Instant::ZERO) else { return 0 };
     let scope = pacer.scope("proof");

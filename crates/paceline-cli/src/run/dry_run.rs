@@ -8,7 +8,6 @@ use std::time::Duration;
 use paceline::clock;
 use paceline_config::{Money, Upstream};
 use paceline_core::{Cost, Dimension, Instant, Limits, Pacer, Request, TooLarge};
-use paceline_model::Job;
 use paceline_providers::TokenRatio;
 use paceline_store::{JournalError, Paths, Reader, Rows, RunLock, State};
 use serde_json::{Value, json};
@@ -223,10 +222,10 @@ impl Plan {
     /// The time that the configured limits alone ask for; none when there are none.
     fn seconds(&self, upstream: &Upstream, limits: &Limits) -> Option<Duration> {
         let all = self.scopes.values().fold(Cost::zero(), |all, part| sum(&all, &part.cost));
-        let account = time(limits, self.pending(), all);
+        let account = oracle::least(limits, self.pending(), all);
         let tiers = upstream.pacer.tiers.iter().filter_map(|(name, limits)| {
             let part = self.scopes.get(&**name)?;
-            time(limits, part.items, part.cost.clone())
+            oracle::least(limits, part.items, part.cost.clone())
         });
         account.into_iter().chain(tiers).max()
     }
@@ -238,6 +237,23 @@ impl Plan {
     fn tokens(&self) -> (u64, u64) {
         let sum = |of: fn(&Part) -> u64| self.scopes.values().map(of).sum();
         (sum(|part| part.tokens_in), sum(|part| part.tokens_out))
+    }
+
+    /// What the budgets of the job do not cover, as far as requests set a bound.
+    fn missing(&self) -> Vec<String> {
+        let (tokens_in, tokens_out) = self.tokens();
+        let tokens = self.used.tokens.and_then(|(used, of)| {
+            let (needed, left) = (tokens_in + tokens_out, of.saturating_sub(used));
+            let [needed_text, left_text] = [needed, left].map(text::count);
+            (needed > left).then(|| ("--budget-tokens", format!("{needed_text} tokens"), left_text))
+        });
+        let cost = self.used.cost.zip(self.cost).and_then(|((used, of), needed)| {
+            let left = Money::from_units(of?.units().saturating_sub(used.units()));
+            (needed > left).then(|| ("--budget-cost", needed.to_string(), left.to_string()))
+        });
+        let words =
+            |(flag, needed, left)| format!("{flag} is too small: about {needed} are needed, and {left} are left");
+        [tokens, cost].into_iter().flatten().map(words).collect()
     }
 
     fn json(&self, args: &RunArgs, upstream: &Upstream) -> Value {
@@ -266,6 +282,7 @@ impl Plan {
                 "first_line": self.too_large.first.as_ref().map(|(line, _)| line),
             },
             "budget": self.used.json(),
+            "budget_is_enough": self.missing().is_empty(),
             "seconds": self.seconds.map(|seconds| seconds.as_secs_f64()),
             "scopes": scopes,
             "bounds": {
@@ -325,6 +342,7 @@ impl Plan {
             let used = self.used.describe().collect::<Vec<_>>().join(", ");
             line(format!("budget of the job, over all its runs: {used}"));
         }
+        self.missing().into_iter().for_each(&mut line);
         if self.unread {
             line("not all of the input was read: there may be more items".to_owned());
         }
@@ -351,13 +369,6 @@ fn tokens(tokens_in: u64, tokens_out: u64) -> String {
         String::new()
     };
     format!("about {} tokens in{out}", text::count(tokens_in))
-}
-
-/// The time that limits ask for, were each answer there at once.
-fn time(limits: &Limits, calls: u64, cost: Cost) -> Option<Duration> {
-    let quotas = oracle::quotas(limits);
-    let job = Job { calls, cost, mean_latency: Duration::ZERO, median_latency: Duration::ZERO };
-    (!quotas.is_empty()).then(|| job.finish_time(&quotas, None))
 }
 
 /// What a request can cost.

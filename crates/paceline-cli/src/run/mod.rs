@@ -31,7 +31,7 @@ use self::job::holds::Clocks;
 use self::job::job_config::JobConfig;
 use self::job::load::Job;
 use self::job::load_guard::LoadGuard;
-use self::job::{account_lock, background_load, check_paths, done, holds, load, refused};
+use self::job::{background_load, check_paths, done, holds, load, refused};
 use self::lines::address::Addresses;
 use self::lines::convert::Converter;
 use self::lines::format::Format;
@@ -43,6 +43,7 @@ use self::progress::extract;
 use self::progress::report::{Ending, ReportError};
 use self::progress::summary::Summary;
 use self::progress::{report, resume_command};
+use crate::account::{Account, SharedLimits};
 use crate::args::Everywhere;
 use crate::exit::{Failure, Status};
 use crate::files::{self, Kept};
@@ -90,9 +91,11 @@ pub(crate) async fn command(args: RunArgs, everywhere: &Everywhere) -> Result<St
         done.take_over(&job.journal, &input, &format)?;
         Ok::<_, Failure>(job)
     })?;
-    let _in_use = if mock.is_none() { account_lock::mark(&base_url, &headers) } else { None };
+    let account = mock.is_none().then(|| Account::new(&base_url, &headers));
+    let shared = SharedLimits::open(account.as_ref(), &upstream.pacer, limiter.clone());
+    let _in_use = account.and_then(|account| account.mark(shared.is_shared()));
     let sender = upstream::sender(&upstream, headers, args.timeout)?;
-    let run = Run { args: &args, upstream: &upstream, paths: &paths, job, limiter, quiet: everywhere.quiet };
+    let run = Run { args: &args, upstream: &upstream, paths: &paths, job, limiter, shared, quiet: everywhere.quiet };
     // First these: no interruption falls between the two.
     let signals = Signals::new().map_err(Failure::interrupted)?;
     drop(preparing);
@@ -106,12 +109,13 @@ struct Run<'a> {
     paths: &'a Paths,
     job: Job,
     limiter: Limiter,
+    shared: SharedLimits,
     quiet: bool,
 }
 
 impl Run<'_> {
     async fn go(
-        self,
+        mut self,
         input: Input,
         format: Format,
         sender: Sender,
@@ -177,8 +181,13 @@ impl Run<'_> {
             max_duration: self.args.max_duration,
             concurrency: self.upstream.pacer.concurrency.max() as usize,
         });
+        self.shared.begin();
         // Not on this thread, which every call that ends would have to wake: among the workers it is mostly awake.
-        let ended = tokio::spawn(dispatcher.run()).await.map_err(Failure::interrupted).flatten();
+        let ended = tokio::select! {
+            ended = tokio::spawn(dispatcher.run()) => ended.map_err(Failure::interrupted).flatten(),
+            () = self.shared.keep() => unreachable!("it goes on for as long as it is asked"),
+        };
+        self.shared.end().await;
         let ended = ended.map_err(|failure| self.broken(failure))?;
         drop(kept);
         let enough = signals::interrupt_flag().map_err(Failure::interrupted)?;
@@ -192,7 +201,8 @@ impl Run<'_> {
         let clocks = snapshot.as_ref().and_then(Clocks::of);
         holds::restore(journal, &self.limiter, now, clocks, acknowledge)?;
         if self.job.same_account {
-            limiter_state::restore(&self.limiter, journal.limiter_state()?.iter().map(String::as_str));
+            let texts = journal.limiter_state()?;
+            limiter_state::restore(&self.limiter, &self.shared, texts.iter().map(String::as_str));
         }
         Ok(())
     }
@@ -245,6 +255,7 @@ impl Run<'_> {
             budget: context.budget.used(),
             concurrency: self.upstream.pacer.concurrency.max(),
             view: &view,
+            last_failure: &|scope| ended.recorder.last_failure(scope),
             again: self.paths.journal.is_some().then(|| {
                 let exhausted = ended.stop.as_ref().and_then(StopReason::exhausted_flag);
                 resume_command::command_line(std::env::args_os(), exhausted)

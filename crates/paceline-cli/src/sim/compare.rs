@@ -7,6 +7,7 @@ use std::thread;
 use indicatif::{ProgressBar, ProgressStyle};
 use paceline_sim::{Failed, Measures, Scenario, Setup, compare_each, medians, policy};
 use serde_json::json;
+use tracing::Level;
 
 use super::args::CompareArgs;
 #[cfg(feature = "charts")]
@@ -14,7 +15,7 @@ use super::chart;
 use super::table::Mean;
 use super::{files, refused, scenario, table};
 use crate::exit::{Failure, Status};
-use crate::{output, text};
+use crate::{logging, output, text};
 
 /// Several clients under one of these are refused a dozen times for each success and more, so that their runs take longer
 /// than all others together: they are compared when they are named.
@@ -59,10 +60,10 @@ pub(crate) fn command(args: &CompareArgs, quiet: bool) -> Result<Status, Failure
         true => writeln!(out, "{}", json!(medians)),
         false => out.write_all(table::of_many(&medians, &means, args.each, args.markdown).as_bytes()),
     })?;
-    table::too_good(&medians).lines().for_each(|line| output::print_stderr(&format!("warning: {line}")));
+    table::too_good(&medians).lines().for_each(|line| logging::tell(Level::WARN, line));
     let failed: Vec<Failed> = failed.into_iter().filter_map(Result::err).collect();
     for failed in &failed {
-        output::print_stderr(&format!("error: {}", text::printable(&failed.to_string())));
+        logging::tell(Level::ERROR, &text::printable(&failed.to_string()));
     }
     let ended = made.len() + failed.len();
     match (ended as u64 == wanted, failed.is_empty(), made.is_empty()) {

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use paceline_config::{CallNames, Upstream};
-use paceline_core::{Dimension, Limits, Quota};
+use paceline_core::{Cost, Dimension, Limits, Quota};
 use paceline_model::{ModelLimit, ProviderConfig};
 use paceline_sim::{Plan, Scenario, plan};
 use serde_json::{Value, json};
@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use super::args::PlanArgs;
 use crate::args::Everywhere;
 use crate::exit::Failure;
+use crate::run::progress::oracle;
 use crate::{output, text, upstream};
 
 /// A run ends by itself when nothing can leave for so long.
@@ -25,7 +26,7 @@ pub(crate) fn command(args: &PlanArgs, everywhere: &Everywhere) -> Result<(), Fa
     let upstream = upstream::resolve(&args.upstream, everywhere)?;
     let scope =
         upstream.scope_name(&CallNames { path: &args.endpoint, model: args.model.as_deref(), ..CallNames::default() });
-    let quotas = quotas(&upstream, &scope);
+    let quotas: Vec<Quota> = limits(&upstream, &scope).flat_map(|limits| limits.quotas.clone()).collect();
     let scenario = match &args.scenario {
         Some(name) => Scenario { items: args.items, ..super::scenario(name)? },
         None => {
@@ -38,7 +39,11 @@ pub(crate) fn command(args: &PlanArgs, everywhere: &Everywhere) -> Result<(), Fa
             )
         }
     };
-    let plan = plan(&scenario, &upstream.pacer, &scope, args.seed).map_err(Failure::refused)?;
+    let mut plan = plan(&scenario, &upstream.pacer, &scope, args.seed).map_err(Failure::refused)?;
+    // Of the configured limits the least time is known, as `run --dry-run` tells it: their spacing is not the provider's.
+    if let Some(least) = least(args, &upstream, &scope).filter(|_| args.scenario.is_none()) {
+        plan.oracle_seconds = least.as_secs_f64();
+    }
     let notes = notes(args, &plan, &quotas);
     output::print(|out| match args.json {
         true => writeln!(out, "{}", as_json(args, &upstream, &plan, &notes)),
@@ -47,10 +52,17 @@ pub(crate) fn command(args: &PlanArgs, everywhere: &Everywhere) -> Result<(), Fa
 }
 
 /// The limits that the calls are under: the account's, and those of their tier.
-fn quotas(upstream: &Upstream, scope: &str) -> Vec<Quota> {
+fn limits<'a>(upstream: &'a Upstream, scope: &str) -> impl Iterator<Item = &'a Limits> {
     let tier = upstream.pacer.tiers.iter().find(|(name, _)| **name == *scope).map(|(_, limits)| limits);
-    let all = std::iter::once(&upstream.pacer.limits).chain(tier);
-    all.flat_map(|Limits { quotas, .. }| quotas.iter().cloned()).collect()
+    std::iter::once(&upstream.pacer.limits).chain(tier)
+}
+
+fn least(args: &PlanArgs, upstream: &Upstream, scope: &str) -> Option<Duration> {
+    let items = u64::from(args.items);
+    let tokens = items.saturating_mul(args.tokens);
+    let cost = Cost::zero().with(Dimension::Requests, items).with(Dimension::Tokens, tokens);
+    let of = |limits| oracle::least(limits, items, cost.clone());
+    limits(upstream, scope).filter_map(of).max()
 }
 
 /// What the figures leave out.

@@ -56,7 +56,7 @@ impl Waits {
     pub(crate) fn words_for(reason: &str) -> String {
         match Self::ALL.into_iter().find(|waits| waits.as_str() == reason) {
             Some(waits) => waits.describe().to_owned(),
-            None => format!("left to the next run ({})", text::printable(reason)),
+            None => format!("until the next run ({})", text::printable(reason)),
         }
     }
 }
@@ -141,7 +141,7 @@ fn line(row: &ScopeRow) -> String {
             format!("held: {name} until {until}: {}; a run goes on by itself then", text::printable(reason))
         }
         ScopeStatus::Stopped { reason } => {
-            format!("stopped: {name}: {}; fix this, the next run tries it again", text::printable(reason))
+            format!("stopped: {name}: {}; fix the cause, and the next run tries it again", text::printable(reason))
         }
     }
 }
@@ -189,6 +189,6 @@ mod tests {
         assert_eq!(waits, ["not_started", "not_before", "scope_held", "scope_stopped"]);
         let lines = groups.lines().join("\n");
         assert!(lines.contains("held: group held until ") && lines.contains(": used up; "), "{lines}");
-        assert!(lines.contains("stopped: group stopped: bad key; fix this, "), "{lines}");
+        assert!(lines.contains("stopped: group stopped: bad key; fix the cause, "), "{lines}");
     }
 }

@@ -113,8 +113,9 @@ const INPUT: &[Case] = &[
         "the address of another host",
         |job| second(job, r#"{"custom_id":"a","url":"https://elsewhere.example/v1","body":{}}"#),
         "1 line of in.jsonl cannot be sent, so nothing was:\n  \
-         line 2: invalid_url: url: `https://elsewhere.example/v1` is not below the upstream's address {server}: \
-         expected a path such as /v1/chat/completions; the address itself is set with --base-url or in paceline.toml; with --scope host lines may name any host, which gets no key",
+         line 2: invalid_url: url: with --scope host lines may name any host, which gets no key; without it \
+         `https://elsewhere.example/v1` is not below the upstream's address {server}: \
+         expected a path such as /v1/chat/completions; the address itself is set with --base-url or in paceline.toml",
     ),
     case(
         "ids that repeat, also as a number",
@@ -438,8 +439,8 @@ fn a_full_disk_ends_a_run_and_loses_nothing() {
     assert_eq!(
         log.lines().last(),
         Some(
-            "error: the journal stopped: cannot write out.jsonl: File too large (os error 27); what is recorded is safe: \
-             fix this, then run the same command again"
+            "error: the journal stopped: cannot write out.jsonl: File too large (os error 27); the results so far are kept: \
+             fix the cause, then run the same command again"
         )
     );
     let text = fs::read_to_string(job.path("out.jsonl")).expect("results");

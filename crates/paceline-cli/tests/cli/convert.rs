@@ -48,7 +48,10 @@ fn a_table_is_prompts_by_a_template_and_keeps_its_ids() {
     assert_eq!((code, server.count()), (0, 2), "the same table goes on: {log}");
     let other = [&CHAT[..], &["--prompt-template", "Snow in {{ city }}?"]].concat();
     let (code, log) = run(&job, &server, "in.csv", &other);
-    assert!(code == 2 && log.contains("is not what this job began with"), "another template is another job: {log}");
+    assert!(
+        code == 2 && log.contains("--prompt-template, --model or --format changed"),
+        "another template is another job: {log}"
+    );
 }
 
 #[test]
@@ -58,6 +61,44 @@ fn a_list_of_prompts_is_one_a_line() {
     let (code, log) = run(&job, &server, "prompts.txt", &CHAT);
     assert_eq!(code, 0, "{log}");
     assert_eq!(bodies(&server), [asked("Is \"this\" JSON?"), asked("Why is the sky blue?")]);
+}
+
+/// By the line of the file: editors of Windows write other line ends, records have several lines, and lines are left blank.
+#[test]
+fn a_row_is_named_by_its_line() {
+    let server = Server::new(|_| Reply::ok());
+    for (name, text, expected) in [
+        ("in.csv", "id,prompt\r\na,one\r\nb,\r\n", "row 2 (line 3): its prompt is empty"),
+        ("in.csv", "id,prompt\n\n\na,\"one\n\n\"\n\nb,\n", "row 2 (line 8): its prompt is empty"),
+        ("in.csv", "id,prompt\r\n\r\na,one,\r\n", "line 3: expected 2 columns"),
+        (
+            "in.csv",
+            "id,prompt\r\na,\"one\r\n\"\r\na,two\r\n",
+            "line 4: duplicate_custom_id: custom_id: the same as in line 2",
+        ),
+        ("in.jsonl", "{\"id\":1,\"prompt\":\"a\"}\n\n{\"id\":1,\"prompt\":\"b\"}\n", "line 3: duplicate_custom_id"),
+    ] {
+        let (job, flags) = (job_of(name, text), [&CHAT[..], &["--prompt-template", "{{ prompt }}"]].concat());
+        let (code, log) = run(&job, &server, name, &flags);
+        let log = log.replace("--prompt-template", "");
+        assert!(code == 2 && log.contains(expected), "{text:?}: {log}");
+    }
+    let job = job_of("in.txt", "one\n\n\ntwo\n");
+    assert_eq!(run(&job, &server, "in.txt", &CHAT).0, 0);
+    let mut ids: Vec<String> = job.lines("out.jsonl").iter().map(|line| line["custom_id"].to_string()).collect();
+    ids.sort();
+    assert_eq!(ids, ["\"line-1\"", "\"line-4\""]);
+}
+
+#[test]
+fn a_column_whose_name_is_no_word_is_one_of_the_row() {
+    let server = Server::new(|_| Reply::ok());
+    let job = job_of("in.csv", "id,full name\na,Ada L\n");
+    let template = |template: &'static str| [&CHAT[..], &["--prompt-template", template]].concat();
+    let (code, log) = run(&job, &server, "in.csv", &template("{{ full name }}"));
+    assert!(code == 2 && log.contains("a column whose name is no plain word is {{ row[\"its name\"] }}"), "{log}");
+    let (code, log) = run(&job, &server, "in.csv", &template("Hi {{ row[\"full name\"] }}"));
+    assert_eq!((code, bodies(&server)), (0, vec![asked("Hi Ada L")]), "{log}");
 }
 
 #[test]
@@ -95,7 +136,16 @@ fn a_parquet_file_is_refused_with_the_command_that_makes_lines_of_it() {
 fn what_makes_no_request_is_refused_by_row_and_name() {
     let server = Server::new(|_| Reply::ok());
     let template = |template: &'static str| [&CHAT[..], &["--prompt-template", template]].concat();
-    let cases: [(&str, &str, Vec<&str>, &str); 13] = [
+    let cases: [(&str, &str, Vec<&str>, &str); 17] = [
+        (
+            "in.csv",
+            "id;prompt\n0;a\n",
+            CHAT.to_vec(),
+            "in.csv: its header is one column, \"id;prompt\", whose names seem to be separated by ';': expected commas",
+        ),
+        ("in.csv", "id,prompt\n", CHAT.to_vec(), "holds no requests; expected a header, and below it a row for each"),
+        ("in.csv", "", CHAT.to_vec(), "in.csv holds no requests; expected a header, and below it a row for each"),
+        ("in.txt", "\n", CHAT.to_vec(), "in.txt holds no requests; expected one prompt a line"),
         (
             "in.csv",
             "id,prompt\n0,\"Rome\n1,Bern\n",
@@ -132,7 +182,7 @@ fn what_makes_no_request_is_refused_by_row_and_name() {
             "in.jsonl",
             "{\"a\": {\"b\": 1}}\n{\"a\": {\"c\": 1}}\n",
             template("{{ a.b }}"),
-            "in.jsonl: row 2: --prompt-template line 1: no value for {{ a.b }}; the row has a",
+            "in.jsonl: line 2: --prompt-template line 1: no value for {{ a.b }}; the row has a",
         ),
         ("in.csv", "a,b\n1,2\n", template("{{ a | int + b }}"), "--prompt-template line 1: "),
         ("in.csv", "a,b\n1,2\n", template("{{ a"), "--prompt-template: syntax error"),

@@ -137,3 +137,24 @@ fn failed_items_and_answers_taken_over_are_counted_as_the_run_would() {
     let (code, log) = finish(job.paceline().args(["stats", "cut.jsonl"]));
     assert!(code == 2 && log.contains("holds no job yet"), "{log}");
 }
+
+#[test]
+fn a_budget_that_is_too_small_is_told() {
+    let line = |n: usize| {
+        let body = json!({"model": "m", "max_tokens": 100, "messages": [{"role": "user", "content": "hello"}]});
+        json!({"custom_id": n.to_string(), "method": "POST", "url": "/v1/chat/completions", "body": body}).to_string()
+    };
+    let job = Job::with_input(&(line(0) + "\n" + &line(1)));
+    for (budget, price, expected) in [
+        (["--budget-tokens", "150"], &[][..], "--budget-tokens is too small: about "),
+        (["--budget-cost", "0.001"], &["--price", "in=1,out=10"], "--budget-cost is too small: about "),
+        (["--budget-tokens", "10k"], &[], ""),
+    ] {
+        let mut command = job.paceline();
+        command.args(["run", "in.jsonl", "-o", "out.jsonl", "--base-url", "http://x.invalid", "--dry-run"]);
+        let output = command.args(budget).args(price).output().expect("it runs");
+        let text = String::from_utf8(output.stdout).expect("text");
+        assert!(text.contains(expected), "{text}");
+        assert_eq!(text.contains("is too small"), !expected.is_empty(), "{text}");
+    }
+}

@@ -268,7 +268,7 @@ fn a_seed_repeats_every_delay_and_another_one_does_not() {
         command.env("PACELINE_UPSTREAM__GENERIC__RETRY__BASE", "20ms");
         let (code, log) = finish(&mut command);
         assert_eq!(code, 1, "{log}");
-        let delays: Vec<_> = log.split("backing off for ").skip(1).map(|rest| rest.split('"').next()).collect();
+        let delays: Vec<_> = log.split("next try in ").skip(1).map(|rest| rest.split('"').next()).collect();
         assert_eq!(delays.len(), 4, "{log}");
         delays.into_iter().map(|delay| delay.expect("a delay").to_owned()).collect::<Vec<_>>()
     };

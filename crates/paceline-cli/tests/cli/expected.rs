@@ -1,6 +1,6 @@
 //! What a success has to be where `--expect` names a schema.
 
-use paceline_store::work::State;
+use paceline_store::work::{NewItem, State};
 use serde_json::json;
 
 use crate::support::{Job, Reply, Server, finish};
@@ -66,6 +66,26 @@ fn an_item_of_a_store_fails_likewise() {
     assert_eq!(ran(store.command().args(flags)).code, 1);
     let item = store.item("a");
     assert_eq!((item.state, item.last.expect("a failure").message.as_str()), (State::Failed, WORDS));
+}
+
+#[test]
+fn a_schema_that_no_answer_matches_ends_the_run_before_it_has_cost_every_try() {
+    let server = Server::new(|_| Reply::text(200, "application/json", WRONG));
+    let flags = ["--expect", "schema.json", "--concurrency", "2"];
+    let job = Job::new(30);
+    with_schema(&job);
+    let (code, log) = finish(job.run(&server).args(flags));
+    assert_eq!((code, &job.summary()["stopped"], job.lines("out.errors.jsonl").len()), (3, &json!("same_failure"), 0));
+    assert!(log.contains(&format!("the first 20 answers all failed alike with status 200: {WORDS}")), "{log}");
+    assert!(log.contains("put the schema of --expect or the requests right"), "{log}");
+
+    let store = Store::of(&[]);
+    with_schema(&store.job);
+    store
+        .put((0..30).map(|n| NewItem::new(format!("item-{n}"), r#"{"url": "/v1/completions", "body": {}}"#)).collect());
+    let run = ran(store.command().args(["--http", "--base-url", &server.url()]).args(flags));
+    assert_eq!((run.code, &run.summary["stopped"]), (3, &json!("same_failure")), "{}", run.log);
+    assert_eq!(store.item("item-0").state, State::Waiting, "{}", run.log);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use paceline_store::work::{NewItem, State};
 use serde_json::json;
 
-use crate::support::{Job, Reply, Server, finish};
+use crate::support::{Arrival, Job, Reply, Server, finish};
 use crate::tasks_run::{Store, ran};
 
 /// Pages of two servers in turn.
@@ -16,20 +16,39 @@ fn pages(servers: [&Server; 2], count: usize) -> String {
 }
 
 #[test]
-fn a_host_that_asks_for_hours_or_a_key_holds_up_no_other() {
-    for (refusal, why) in [
-        (Reply::error(429, "slow down").with_header("retry-after", 7_200), "held: 127.0.0.1:"),
-        (Reply::error(401, "who are you"), "stopped: 127.0.0.1:"),
-    ] {
-        let (busy, other) = (Server::new(move |_| refusal.clone()), Server::new(|_| Reply::ok()));
-        let job = Job::with_input(&pages([&busy, &other], 20));
-        let flags = ["--scope", "host", "--max-wait", "1m", "--concurrency", "1"];
-        let (code, log) = finish(job.run(&other).args(flags));
-        let summary = job.summary();
-        assert_eq!((code, &summary["succeeded"], &summary["deferred"]), (3, &json!(10), &json!(10)), "{log}");
-        assert_eq!((busy.count(), other.count()), (1, 10), "{log}");
-        assert!(log.contains(why), "{log}");
-    }
+fn a_host_that_asks_for_hours_holds_up_no_other() {
+    let busy = Server::new(|_| Reply::error(429, "slow down").with_header("retry-after", 7_200));
+    let other = Server::new(|_| Reply::ok());
+    let job = Job::with_input(&pages([&busy, &other], 20));
+    let flags = ["--scope", "host", "--max-wait", "1m", "--concurrency", "1"];
+    let (code, log) = finish(job.run(&other).args(flags));
+    let summary = job.summary();
+    assert_eq!((code, &summary["succeeded"], &summary["deferred"]), (3, &json!(10), &json!(10)), "{log}");
+    assert_eq!((busy.count(), other.count()), (1, 10), "{log}");
+    assert!(log.contains("held: 127.0.0.1:"), "{log}");
+}
+
+/// The key goes to the host of `--base-url`: there a 401 is about the key, elsewhere about the page.
+#[test]
+fn a_page_that_wants_a_key_fails_alone_where_none_is_sent() {
+    let locked = |arrival: &Arrival| match arrival.path.as_str() {
+        "/page/2" | "/page/3" => Reply::error(if arrival.path.ends_with('2') { 401 } else { 403 }, "locked"),
+        _ => Reply::ok(),
+    };
+    let (ours, other) = (Server::new(|_| Reply::ok()), Server::new(locked));
+    let job = Job::with_input(&pages([&other, &other], 10));
+    let flags = ["--scope", "host", "--api-key-env", "KEY", "--concurrency", "1"];
+    let (code, log) = finish(job.run(&ours).args(flags).env("KEY", "of-ours-alone"));
+    assert_eq!((code, other.count()), (1, 10), "{log}");
+    job.assert_adds_up(10);
+    let told = "item failed: refused, and no key is sent to this host: it is locked";
+    assert!(log.contains(told) && log.contains("item=\"item-2\"") && log.contains("status=401"), "{log}");
+
+    let job = Job::with_input(&pages([&other, &other], 10));
+    let (code, log) = finish(job.run(&other).args(flags).env("KEY", "refused"));
+    assert_eq!((code, &job.summary()["deferred"]), (3, &json!(8)), "{log}");
+    assert!(log.contains(": it is locked (401: the key is refused); fix the cause"), "{log}");
+    assert!(log.contains("401 it is locked (item item-2, by the rule \"401: the key is refused\")"), "{log}");
 }
 
 /// Pages of one server, of which one asks for two hours.
@@ -83,6 +102,7 @@ fn items_for_many_hosts_are_added_with_the_flag_that_takes_them() {
     assert!(code == 0 && log.contains("and with --scope host to all of them"), "{log}");
     let run = ran(store.command().args(["--http", "--base-url", &ours.url()]));
     assert_eq!((run.code, other.count()), (1, 0), "{}", run.log);
+    assert!(run.log.contains("with --scope host"), "a log line is cut behind it: {}", run.log);
     let told = store.item("item-1").last.expect("a failure").message;
     assert!(told.contains("with --scope host lines may name any host"), "{told}");
 }
@@ -94,4 +114,37 @@ fn without_that_scope_another_host_is_refused_with_the_flag_that_takes_it() {
     let (code, log) = finish(&mut job.run(&ours));
     assert!(code == 2 && log.contains("with --scope host lines may name any host"), "{log}");
     assert_eq!((ours.count(), other.count()), (0, 0));
+}
+
+#[test]
+fn a_host_that_is_not_there_is_named() {
+    let server = Server::new(|_| Reply::ok());
+    let host = crate::outage::nowhere().replace("http://", "");
+    let job =
+        Job::with_input(&json!({"custom_id": "a", "method": "GET", "url": format!("http://{host}/")}).to_string());
+    let (code, log) = finish(job.run(&server).args(["--scope", "host", "--max-wait", "300ms"]));
+    let told = format!("no server answers at the hosts of the input, last at {host}: ");
+    assert!(code == 3 && log.contains(&told), "{log}");
+}
+
+#[test]
+fn an_address_with_a_port_that_cannot_be_is_refused_before_the_first_call() {
+    let server = Server::new(|_| Reply::ok());
+    let job = Job::with_input(&json!({"custom_id": "a", "method": "GET", "url": "http://h:99999/"}).to_string());
+    let (code, log) = finish(job.run(&server).args(["--scope", "host"]));
+    assert!(code == 2 && log.contains("is no address of a page: invalid port number"), "{log}");
+}
+
+#[test]
+fn a_host_that_fails_for_long_is_given_up_with_its_last_failure() {
+    let (broken, other) = (Server::new(|_| Reply::error(500, "broken")), Server::new(|_| Reply::ok()));
+    let job = Job::with_input(&pages([&broken, &other], 60));
+    let flags = ["--scope", "host", "--max-wait", "300ms", "--max-retries", "1000"];
+    let mut command = job.run(&other);
+    // Short enough that the next call is never later than the longest wait.
+    for key in ["OPEN", "OPEN_MAX"] {
+        command.env(format!("PACELINE_UPSTREAM__GENERIC__BREAKER__{key}"), "20ms");
+    }
+    let (code, log) = finish(command.args(flags));
+    assert!(code == 3 && log.contains("the server fails (last: it is broken)"), "{log}");
 }

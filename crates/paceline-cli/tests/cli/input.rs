@@ -292,7 +292,7 @@ fn what_came_through_a_pipe_need_not_come_again() {
         command.args(["-c", if input.is_empty() { "\"$0\" \"$@\" < /dev/null" } else { &script }]);
         command.arg(env!("CARGO_BIN_EXE_paceline")).args(["run", "/dev/stdin", "-o", "out.jsonl"]);
         command.args(["--base-url", &server.url(), "--summary", "summary.json"]);
-        finish(command.current_dir(job.path("")))
+        finish(command.current_dir(job.path("")).env("HOME", job.path("")).env_remove("XDG_STATE_HOME"))
     };
     let (code, log) = run(&line("a"));
     assert_eq!(code, 3, "{log}");

@@ -8,7 +8,7 @@ use crate::support::{Job, Reply, Server, finish};
 use crate::tls::Authority;
 
 /// An address of this machine at which no server listens.
-fn nowhere() -> String {
+pub(crate) fn nowhere() -> String {
     let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port").port();
     format!("http://127.0.0.1:{port}")
 }
@@ -24,7 +24,7 @@ fn a_certificate_that_is_not_trusted_stops_the_job_and_costs_no_item() {
     for expected in [&server.url(), "signed by an authority that is not trusted here", "ca_file (--ca-file)"] {
         assert!(log.contains(expected), "{expected}: {log}");
     }
-    assert!(!log.contains("invalid peer certificate") && !log.contains("backing off"), "{log}");
+    assert!(!log.contains("invalid peer certificate") && !log.contains("next try in"), "{log}");
     let summary = job.summary();
     assert_eq!((&summary["stopped"], &summary["deferred"], &summary["failed"]), (&json!("tls"), &json!(30), &json!(0)));
     let (code, log) = finish(job.run(&server).args(["--ca-file", "ca.pem"]));
@@ -73,6 +73,16 @@ fn tasks_stop_at_a_certificate_too_and_keep_their_items() {
     assert_eq!(code, 0, "{log}");
     let (code, log) = run(&["--ca-file", "ca.pem"]);
     assert_eq!((code, server.count()), (0, 1), "{log}");
+}
+
+#[test]
+fn a_call_without_tls_to_a_server_that_speaks_it_is_told_the_scheme() {
+    let server = Server::tls(Authority::new().server("localhost", false), |_| Reply::ok());
+    let (job, url) = (Job::new(1), server.url().replace("https://", "http://"));
+    let mut command = job.paceline();
+    let (code, log) =
+        finish(command.args(["run", "in.jsonl", "-o", "out.jsonl", "--max-retries", "0", "--base-url", &url]));
+    assert!(code == 1 && log.contains("; if the server speaks TLS there, write https://"), "{log}");
 }
 
 #[test]

@@ -1,6 +1,12 @@
-//! Two processes on one account.
+//! Several processes on one account, one after the other and at once.
 
-use crate::support::{Job, Reply, Server, finish, start};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use crate::support::{Job, Reply, Server, finish, line, start};
+use crate::tasks_run::{Store, ran};
 
 #[test]
 fn the_second_process_on_a_key_is_warned_and_the_key_is_nowhere() {
@@ -19,9 +25,13 @@ fn the_second_process_on_a_key_is_warned_and_the_key_is_nowhere() {
     assert_eq!(code, 0, "{log}");
     let warning = format!("process {} is calling {} with the same key", first.id(), server.url());
     assert_eq!(log.matches(&warning).count(), 1, "{log}");
+    let store = Store::of(&["a"]);
+    let flags = ["--http", "--base-url", &server.url(), "--api-key-env", "THE_KEY"];
+    let tasks = ran(store.command().args(flags).env("THE_KEY", KEY).env("HOME", job.path("")));
+    assert_eq!(tasks.log.matches(&warning).count(), 1, "{}", tasks.log);
     let (_, log) = finish(&mut run(&Job::with_input(&crate::support::line("third")), "another key"));
     assert!(!log.contains("with the same key"), "{log}");
-    for entry in std::fs::read_dir(job.path(".cache/paceline")).expect("the locks") {
+    for entry in std::fs::read_dir(job.path(".local/state/paceline")).expect("the locks") {
         let path = entry.expect("an entry").path();
         let text = format!("{}{}", path.display(), std::fs::read_to_string(&path).expect("text"));
         assert!(!text.contains("secret"), "{text}");
@@ -30,4 +40,170 @@ fn the_second_process_on_a_key_is_warned_and_the_key_is_nowhere() {
     first.wait().expect("it ends");
     let (_, log) = finish(&mut run(&Job::with_input(&crate::support::line("fourth")), KEY));
     assert!(!log.contains("with the same key"), "the dead hold nothing: {log}");
+}
+
+/// A user whose jobs share a home.
+struct User {
+    home: Job,
+    server: Server,
+}
+
+impl User {
+    fn new() -> Self {
+        Self { home: Job::new(0), server: Server::new(|_| Reply::ok()) }
+    }
+
+    /// A run of the job under that limit, which waits for no more than a second.
+    fn run(&self, job: &Job, limit: &str) -> Command {
+        self.patient(job, limit, "1s")
+    }
+
+    fn patient(&self, job: &Job, limit: &str, max_wait: &str) -> Command {
+        let mut command = job.run(&self.server);
+        command.args(["--limit", limit, "--max-wait", max_wait]).env("HOME", self.home.path(""));
+        command
+    }
+
+    /// Another job of twenty calls, as far as it comes under that limit: its log, and the calls of all jobs so far.
+    fn sends(&self, limit: &str) -> (usize, String) {
+        let (_, log) = finish(&mut self.run(&Job::new(20), limit));
+        (self.server.count(), log)
+    }
+
+    /// The file that says what was counted, once there is one.
+    fn ledger(&self) -> Option<PathBuf> {
+        let mut files = std::fs::read_dir(self.home.path(".local/state/paceline")).ok()?;
+        files
+            .find_map(|entry| Some(entry.ok()?.path()).filter(|path| path.extension().is_some_and(|end| end == "json")))
+    }
+
+    /// What that file counts.
+    fn counted(&self) -> u64 {
+        let Some(file) = self.ledger() else { return 0 };
+        let file: Value = serde_json::from_slice(&std::fs::read(file).expect("readable")).expect("never a part");
+        let list = |value: &Value, key: &str| value[key].as_array().cloned().unwrap_or_default();
+        let windows = list(&file, "runs").into_iter().flat_map(|run| list(&run["account"], "windows"));
+        windows.flat_map(|window| list(&window, "taken")).filter_map(|part| part["units"].as_u64()).sum()
+    }
+}
+
+#[test]
+fn a_configured_limit_holds_over_jobs() {
+    let user = User::new();
+    assert_eq!(user.sends("5 per 1h").0, 5);
+    let job = Job::new(20);
+    let (code, log) = finish(&mut user.run(&job, "5 per 1h"));
+    assert_eq!((code, user.server.count()), (3, 5), "{log}");
+    assert!(!job.summary().to_string().contains("turn"), "it waits for the hour and for no other run");
+    assert!(log.contains("the next call can start only at ") && log.contains("later than --max-wait allows"), "{log}");
+    for (limit, calls) in [("8 per 1h", 8), ("8 per 2h", 8), ("6 per 1h", 8), ("12 per 1d", 12)] {
+        let (sent, log) = user.sends(limit);
+        assert_eq!(sent, calls, "what was sent counts under {limit}: {log}");
+    }
+    let (code, log) =
+        finish(user.run(&Job::new(20), "12 per 1d").env("THE_KEY", "another").args(["--api-key-env", "THE_KEY"]));
+    assert_eq!((code, user.server.count()), (3, 24), "another account: {log}");
+}
+
+#[test]
+fn a_configured_limit_holds_over_runs_and_tasks() {
+    let user = User::new();
+    assert_eq!(user.sends("5 per 1h").0, 5);
+    let tasks = |arguments: &[&str]| {
+        let mut command = user.home.paceline();
+        command.args(["tasks", arguments[0], "--store", "s.db"]).args(&arguments[1..]);
+        finish(&mut command)
+    };
+    std::fs::write(user.home.path("items"), format!("{{\"key\": \"a\", \"payload\": {}}}", line("a")))
+        .expect("writable");
+    assert_eq!(tasks(&["add", "--from", "items"]).0, 0);
+    let url = user.server.url();
+    let run = ["run", "--http", "--base-url", &url, "--max-wait", "1s", "--limit"];
+    for (limit, code, calls) in [("5 per 1h", 3, 5), ("6 per 1h", 0, 6)] {
+        let (exit, log) = tasks(&[&run[..], &[limit]].concat());
+        assert_eq!((exit, user.server.count()), (code, calls), "{limit}: {log}");
+    }
+    assert_eq!(user.sends("6 per 1h").0, 6, "and back");
+}
+
+#[test]
+fn what_left_before_a_kill_counts_for_other_jobs() {
+    let user = User::new();
+    let job = Job::new(20);
+    let mut killed = start(&mut user.patient(&job, "5 per 1h", "2h"));
+    user.server.wait_for(5);
+    while user.counted() < 5 {
+        std::thread::yield_now();
+    }
+    killed.kill().expect("it runs");
+    killed.wait().expect("it ends");
+    let (sent, log) = user.sends("5 per 1h");
+    assert_eq!(sent, 5, "{log}");
+    let (code, log) = finish(&mut user.run(&job, "6 per 1h"));
+    assert_eq!(
+        (code, user.server.count()),
+        (3, 6),
+        "journal and file know the same five calls, which count once: {log}"
+    );
+}
+
+#[test]
+fn jobs_at_once_share_a_limit() {
+    let user = User::new();
+    let jobs = [Job::new(20), Job::new(20)];
+    let run = |limit: &str| {
+        let running = jobs.iter().map(|job| {
+            let mut command = user.patient(job, limit, "3s");
+            command.stderr(Stdio::piped()).spawn().expect("the binary runs")
+        });
+        let running: Vec<_> = running.collect();
+        let ends = running.into_iter().map(|job| job.wait_with_output().expect("it ends"));
+        ends.map(|end| (end.status.code(), String::from_utf8_lossy(&end.stderr).into_owned())).collect::<Vec<_>>()
+    };
+    let ends = run("5 per 1h");
+    assert_eq!(user.server.count(), 5, "{ends:?}");
+    assert!(ends.iter().all(|(code, _)| *code == Some(3)), "{ends:?}");
+    assert!(
+        ends.iter().any(|(_, log)| log.contains("with the same key: the configured limits hold for both")),
+        "{ends:?}"
+    );
+    assert!(ends.iter().all(|(_, log)| !log.contains("may exceed")), "{ends:?}");
+    // Ordinary use: both end soon.
+    let ends = run("600 per 1m");
+    assert!(ends.iter().all(|(code, _)| *code == Some(0)), "{ends:?}");
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_set_aside() {
+    for text in ["no JSON", "", "{\"version\": 2, \"runs\": []}", "{\"version\": 1, \"runs\": [{\"run\": \"a\"}]}"] {
+        let user = User::new();
+        assert_eq!(user.sends("5 per 1h").0, 5);
+        let file = user.ledger().expect("a file");
+        #[cfg(unix)]
+        assert_eq!(
+            std::os::unix::fs::PermissionsExt::mode(&file.metadata().expect("there").permissions()) & 0o777,
+            0o600
+        );
+        std::fs::write(&file, text).expect("writable");
+        let (sent, log) = user.sends("5 per 1h");
+        assert_eq!((sent, log.matches("is set aside as ").count()), (10, 1), "{text}: {log}");
+        assert_eq!(std::fs::read_to_string(file.with_extension("bad")).expect("set aside"), text);
+        assert_eq!(user.counted(), 5);
+    }
+}
+
+#[test]
+fn without_a_folder_each_job_keeps_its_limit_and_says_so() {
+    let user = User::new();
+    std::fs::write(user.home.path(".local"), "no folder").expect("writable");
+    let warning = "the configured limits hold for this job alone";
+    let job = Job::new(20);
+    for _ in 0..2 {
+        let (code, log) = finish(&mut user.run(&job, "5 per 1h"));
+        assert_eq!((code, user.server.count(), log.matches(warning).count()), (3, 5, 1), "its journal counts: {log}");
+    }
+    let (code, log) = finish(user.run(&Job::new(20), "5 per 1h").env_remove("HOME"));
+    assert_eq!((code, user.server.count(), log.matches(warning).count()), (3, 10, 1), "{log}");
+    let (code, log) = finish(Job::new(1).run(&user.server).env_remove("HOME"));
+    assert!(code == 0 && !log.contains(warning), "without limits there is nothing to keep: {log}");
 }

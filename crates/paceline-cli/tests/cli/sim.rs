@@ -234,6 +234,22 @@ fn a_plan_looks_further_than_a_week() {
     assert!((30.0..30.1).contains(&days), "{plan}");
 }
 
+/// The spacing of a limit is our own, and no provider's: both commands have to count it.
+#[test]
+fn a_plan_and_a_dry_run_tell_the_same_least_time() {
+    for limit in ["60rpm", "10 per 1s", "10 per 1m", "2 per 1h"] {
+        let (job, flags) = (Job::new(150), ["--base-url", "http://x.invalid", "--limit", limit]);
+        let told = |args: &[&str]| -> Value {
+            let output = job.paceline().args(args).arg("--json").args(flags).output().expect("it runs");
+            serde_json::from_slice(&output.stdout).expect("JSON")
+        };
+        let plan = told(&["sim", "plan", "--items", "150"]);
+        let dry_run = told(&["run", "in.jsonl", "-o", "out.jsonl", "--dry-run"]);
+        assert_eq!(plan["oracle_seconds"], dry_run["seconds"], "{limit}");
+        assert!(plan["seconds"].as_f64() >= plan["oracle_seconds"].as_f64(), "{plan}");
+    }
+}
+
 #[test]
 fn who_needs_longer_than_an_instant_is_not_as_good_as_the_oracle() {
     let job = Job::new(0);

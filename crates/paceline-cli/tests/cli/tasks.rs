@@ -229,7 +229,10 @@ fn report_is_words_or_markdown_for_people() {
         ),
         "{text}"
     );
-    assert!(text.contains("\n  stopped: group locked: it is") && text.contains("fix this, the next run"), "{text}");
+    assert!(
+        text.contains("\n  stopped: group locked: it is") && text.contains("fix the cause, and the next"),
+        "{text}"
+    );
     assert!(text.lines().all(|line| line.chars().count() <= 80) && !text.contains('\u{1b}'), "{text}");
     stdout_of(&mut tasks(&job, "report", &["--format", "markdown", "-o", "report.md"]));
     let markdown = std::fs::read_to_string(job.path("report.md")).expect("a report");

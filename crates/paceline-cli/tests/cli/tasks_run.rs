@@ -125,7 +125,7 @@ fn a_command_gets_its_item_and_nothing_else() {
     assert_eq!(code, 0, "{log}");
     assert_eq!(store.log(), ["a key|1|default|\"a key\"", "a key|2|default|\"a key\""]);
     assert_eq!((&summary["status"], &summary["calls"], &summary["resends"]), (&json!("SUCCESS"), &json!(2), &json!(1)));
-    assert!(log.contains("transient failure (attempt 1/4), backing off for 1ms"), "{log}");
+    assert!(log.contains("transient failure (try 1 of at most 4), next try in 1ms"), "{log}");
 }
 
 #[test]
@@ -153,7 +153,7 @@ fn each_end_of_a_command_means_something() {
         (
             r#"echo '{"class":"overloaded","retry_after_s":0.002}'; exit 1"#,
             2,
-            "server overloaded (attempt 1/2), backing off for 2ms",
+            "server overloaded (try 1 of at most 2), next try in 2ms",
         ),
         (r#"echo '{"class":"great"}'; exit 1"#, 2, "there is no class \\\"great\\\", taken as transient"),
         ("head -c 2000000 /dev/zero; exit 65", 1, "more than 1 MB on standard output"),
@@ -207,7 +207,7 @@ fn a_bad_account_stops_its_group_alone_until_the_next_run() {
     let Ran { code, summary, log } = store.run(&["--concurrency", "1"], &script);
     assert_eq!((code, &summary["succeeded"], &summary["deferred"]), (3, &json!(2), &json!(3)), "{log}");
     assert_eq!(summary["stopped"], "account");
-    assert!(log.contains("the group is stopped until a person acts"), "{log}");
+    assert!(log.contains("the group is stopped and keeps its items"), "{log}");
     let bad = store.log().iter().filter(|line| line.starts_with("bad")).count();
     assert_eq!(bad, 1, "nothing of the group began once it was known");
     let Ran { code, log, .. } = store.run(&[], "true");
@@ -383,7 +383,7 @@ fn what_is_over_its_bound_may_begin_the_next_run() {
     let flags = ["--max-retries", "1", "--over-bound", "next-run"];
     let Ran { code, summary, log } = store.run(&flags, &script);
     assert_eq!((code, &summary["deferred"]), (3, &json!(1)), "{log}");
-    assert!(log.contains("left to the next run: max_retries"), "{log}");
+    assert!(log.contains("waits for the next run: max_retries"), "{log}");
     assert_eq!(store.run(&flags, "true").code, 0);
 }
 

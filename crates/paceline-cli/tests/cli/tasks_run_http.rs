@@ -334,10 +334,17 @@ fn a_key_reaches_the_server_and_no_file() {
     let (first, second) = (known_by("item-0"), known_by("item-1"));
     assert!(first.len() == 2 && first[0] == first[1] && second[0] == second[1] && first[0] != second[0]);
     assert!(!log.contains(KEY), "{log}");
-    for file in std::fs::read_dir(store.job.path("")).expect("a folder") {
-        let path = file.expect("a file").path();
-        let bytes = std::fs::read(&path).expect("readable");
-        assert!(!bytes.windows(KEY.len()).any(|window| window == KEY.as_bytes()), "the key is in {}", path.display());
+    let mut folders = vec![store.job.path("")];
+    while let Some(folder) = folders.pop() {
+        for file in std::fs::read_dir(folder).expect("a folder") {
+            let path = file.expect("a file").path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let bytes = std::fs::read(&path).expect("readable");
+            assert!(!bytes.windows(KEY.len()).any(|known| known == KEY.as_bytes()), "the key is in {}", path.display());
+        }
     }
 }
 

@@ -63,6 +63,7 @@ fn one_that_fails_for_good_is_not_sent_by_retry_failed_either() {
     let mut command = job.run(&server);
     let (code, log) = finish(command.args(TIMEOUT).args(["--unknown-outcome", "fail"]));
     assert_eq!((code, &job.lines("out.report.jsonl")[0]["reason"]), (1, &json!("unknown_outcome")), "{log}");
+    assert!(log.contains(" reason=\"unknown_outcome\""), "{log}");
     let (code, log) = finish(job.run(&server).arg("--retry-failed"));
     assert_eq!((code, server.count()), (1, 1), "{log}");
     job.assert_adds_up(1);

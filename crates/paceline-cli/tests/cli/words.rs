@@ -1,8 +1,11 @@
 //! What people read at the end of a run and about a job, also where a server wrote parts of it.
 
+use std::process::Command;
+
 use serde_json::{Value, json};
 
 use crate::support::{Job, Reply, Server, finish};
+use crate::tasks_run::Store;
 
 /// The summary in what a run wrote, without what differs at each run.
 fn summary(log: &str, server: &Server) -> String {
@@ -140,4 +143,23 @@ fn scripts_find_the_status_first_and_the_scopes_last() {
     let stats = job.paceline().args(["stats", "--json"]).output().expect("the binary runs");
     let text = String::from_utf8_lossy(&stats.stdout);
     assert!(text.starts_with("{\"input\":2,\"succeeded\":2,"), "{text}");
+}
+
+#[test]
+fn with_a_log_of_json_all_of_standard_error_is_json() {
+    let server = Server::new(|_| Reply::ok());
+    let lines = |command: &mut Command| -> Vec<Value> {
+        let (_, log) = finish(command.args(["--log-format", "json"]));
+        log.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))).collect()
+    };
+    let job = Job::new(2);
+    let run = lines(&mut job.run(&server));
+    let last = run.last().expect("a summary");
+    assert_eq!((&last["level"], &last["summary"]["succeeded"]), (&json!("INFO"), &json!(2)), "{run:?}");
+    assert_eq!(last["message"], "SUCCESS  2 items: 2 succeeded, 0 failed, 0 skipped, 0 deferred");
+    let refused = lines(job.run(&server).args(["--rpm", "none"]));
+    let last = refused.last().expect("an error");
+    assert!(last["level"] == "ERROR" && last["message"].to_string().contains("--rpm"), "{refused:?}");
+    let store = Store::of(&["a"]);
+    assert!(!lines(store.command().args(["--http", "--base-url", &server.url()])).is_empty());
 }

@@ -60,7 +60,7 @@ fn a_hint_of_an_hour_defers_until_then_and_no_longer() {
     let ended = job.run();
     assert_eq!((ended.output.status.code(), ended.count("deferred")), (Some(3), ITEMS as u64));
     let stderr = String::from_utf8_lossy(&ended.output.stderr).into_owned();
-    assert!(stderr.contains("the next call can start at"), "{stderr}");
+    assert!(stderr.contains("the next call can start only at"), "{stderr}");
     let sends = counting.arrivals();
     assert!(sends <= 4, "{sends} calls into a quota that is used up");
 

@@ -26,7 +26,7 @@ pub struct RateEstimate {
     pub tokens: Option<f64>,
     /// Where the rate is going.
     pub trend: Trend,
-    /// The last refusal that slowed the scope down: how long ago, and at what rate.
+    /// How long ago a call was refused, a canary too, and at what rate the scope was slowed down last.
     pub refused: Option<(Duration, f64)>,
     /// Calls in flight, where refusals follow their number.
     pub cap: Option<u32>,
@@ -92,6 +92,8 @@ impl fmt::Display for RateEstimate {
         }
         match self.trend {
             Trend::Starting if self.refused.is_none() => {}
+            // Behind a closed gate nothing grows.
+            _ if self.gate != GateState::Open => {}
             Trend::Starting | Trend::Growing => f.write_str(", growing")?,
             Trend::Returning => f.write_str(", returning to an earlier rate")?,
         }
@@ -135,6 +137,11 @@ mod tests {
         };
         let line = "estimated limit about 19.8/s, last refused 41 s ago at 22.1/s, growing";
         assert_eq!(estimate.to_string(), line);
+        estimate.gate = GateState::Canary;
+        assert_eq!(
+            estimate.to_string(),
+            "estimated limit about 19.8/s, last refused 41 s ago at 22.1/s; one call tests the limit"
+        );
         estimate = RateEstimate {
             rate: 0.02,
             tokens: Some(98.6),

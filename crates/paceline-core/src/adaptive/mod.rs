@@ -428,6 +428,7 @@ impl AdaptiveRate {
         rng: &mut Rng,
     ) {
         if !gate.is_open() {
+            self.rate.still_refused(now);
             self.rate.stop_trying();
             return self.close(now, gate, rng);
         }

@@ -122,7 +122,7 @@ pub(super) struct Rate {
     weight: f64,
     /// The next call may leave from then on, whatever the rate says.
     free: Option<Instant>,
-    /// When a refusal last slowed it down, and the rate before.
+    /// When a call was refused last, and the rate that a refusal slowed down last.
     refused: Option<(Instant, f64)>,
     /// The lowest rate: it bounds the time between two calls.
     slowest: f64,
@@ -336,6 +336,11 @@ impl Rate {
             self.set(self.x * HALF);
         }
         taken
+    }
+
+    /// A call was refused, which slows nothing down: behind a closed gate there is no rate.
+    pub(super) fn still_refused(&mut self, now: Instant) {
+        self.refused = Some((now, self.refused.map_or(self.x, |(_, rate)| rate)));
     }
 
     /// A limit may be at that rate. It lowers the known one only if the rate had been earned again since.

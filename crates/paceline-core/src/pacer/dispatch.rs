@@ -47,9 +47,11 @@ impl Pacer {
             self.reschedule(now, *place);
         }
         self.scopes.done(touched);
-        self.expire_in_account(now);
-        self.defer_in_account(now);
-        while let Some((head, place)) = self.first_to_leave(now) {
+        // Only the smallest bound is checked: when its request has left, the next.
+        loop {
+            self.expire_in_account(now);
+            self.defer_in_account(now);
+            let Some((head, place)) = self.first_to_leave(now) else { break };
             self.grant(now, head, place);
             self.expire_or_defer(now, place);
             self.reschedule(now, place);

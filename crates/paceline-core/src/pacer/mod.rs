@@ -11,6 +11,7 @@ mod scopes;
 mod snapshots;
 #[cfg(test)]
 mod tests;
+mod turn;
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::string::ToString;
@@ -20,6 +21,7 @@ use core::cmp::Reverse;
 use agenda::Agenda;
 use defer::BoundedWaits;
 use scopes::Scopes;
+use turn::Turn;
 
 use crate::admit::{Admit, Level, PauseCause, WaitCause};
 use crate::concurrency::InFlight;
@@ -42,8 +44,8 @@ use crate::time::Instant;
 ///
 /// - *Inputs* take the present: [`enqueue`](Self::enqueue), [`cancel`](Self::cancel), [`complete`](Self::complete),
 ///   [`handle_timeout`](Self::handle_timeout), [`reconfigure`](Self::reconfigure), [`hold`](Self::hold),
-///   [`stop`](Self::stop), [`resume`](Self::resume) and [`restore`](Self::restore). Time may stand still or jump
-///   forward; an earlier instant counts as the latest one seen.
+///   [`stop`](Self::stop), [`resume`](Self::resume), [`restore`](Self::restore), [`yield_turn`](Self::yield_turn) and
+///   [`take_turn`](Self::take_turn). Time may stand still or jump forward; an earlier instant counts as the latest one seen.
 /// - *Outputs*: after any input call [`poll_event`](Self::poll_event) until it is empty, then
 ///   [`poll_timeout`](Self::poll_timeout), and call `handle_timeout` at that instant or later.
 /// - *Questions* change nothing: [`admit`](Self::admit), [`snapshot`](Self::snapshot), [`export`](Self::export).
@@ -63,7 +65,7 @@ use crate::time::Instant;
 /// ```
 /// use paceline_core::{Class, Cost, Event, Instant, Limits, Outcome, Pacer, PacerConfig, Quota, Request, NextAction};
 ///
-/// let limits = Limits { quotas: vec![Quota::requests_per_minute(60)], burst: Some(1) };
+/// let limits = Limits { quotas: vec![Quota::per_minute(60)], burst: Some(1) };
 /// let config = PacerConfig { limits, ..PacerConfig::default() };
 /// let mut pacer = Pacer::new(config, 1, Instant::ZERO)?;
 /// let scope = pacer.scope("a model");
@@ -89,6 +91,7 @@ pub struct Pacer {
     rng: Rng,
     now: Instant,
     quotas: Quotas,
+    turn: Turn,
     in_flight: InFlight,
     hold: Hold,
     scopes: Scopes,
@@ -120,6 +123,7 @@ impl Pacer {
             rng: Rng::new(seed),
             now,
             quotas: Quotas::new(&limits(&config))?,
+            turn: Turn::default(),
             in_flight: InFlight::new(Concurrency::Fixed { max: config.concurrency.max() })?,
             hold: Hold::default(),
             scopes: Scopes::default(),
@@ -372,7 +376,11 @@ impl Pacer {
     }
 
     fn admit_account(&self, now: Instant, cost: &Cost) -> Admit {
-        self.hold.admit(now).strictest(self.in_flight.admit()).strictest(self.quotas.admit(now, cost))
+        self.hold
+            .admit(now)
+            .strictest(self.turn.admit(now))
+            .strictest(self.in_flight.admit())
+            .strictest(self.quotas.admit(now, cost))
     }
 
     /// Removes waiting requests that exceed a limit of a new configuration, with an event for each.

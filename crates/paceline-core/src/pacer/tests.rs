@@ -32,10 +32,10 @@ impl Both {
         let second = Duration::from_secs(1);
         let tokens = |limit, window| Quota::sliding(Dimension::Tokens, limit, window);
         let config = PacerConfig {
-            limits: Limits { quotas: vec![Quota::requests_per_minute(60), tokens(5_000, 60 * second)], burst: Some(5) },
+            limits: Limits { quotas: vec![Quota::per_minute(60), tokens(5_000, 60 * second)], burst: Some(5) },
             tiers: vec![
                 ("0".into(), Limits { quotas: vec![tokens(700, 10 * second)], burst: None }),
-                ("1".into(), Limits { quotas: vec![Quota::requests_per_minute(20)], burst: Some(3) }),
+                ("1".into(), Limits { quotas: vec![Quota::per_minute(20)], burst: Some(3) }),
             ],
             concurrency: Concurrency::Aimd { floor: 1, start: 3, max: if seed.is_multiple_of(3) { 4 } else { 40 } },
             pace: [Pace::Auto, Pace::Fixed, Pace::Auto, Pace::Aimd, Pace::Responsive][seed as usize % 5],
@@ -264,7 +264,7 @@ fn changes_cost_what_changed_and_not_what_exists() {
 fn what_waits_with_a_bound_costs_inputs_and_no_walks() {
     let asked = |waiting: usize| {
         let config = PacerConfig {
-            limits: Limits { quotas: vec![Quota::requests_per_minute(6_000)], burst: Some(1) },
+            limits: Limits { quotas: vec![Quota::per_minute(6_000)], burst: Some(1) },
             pace: Pace::Fixed,
             ..PacerConfig::default()
         };

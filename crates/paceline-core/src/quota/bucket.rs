@@ -45,10 +45,14 @@ impl TokenBucket {
         (self.level(now).max(0) / i128::from(self.window)) as u64
     }
 
-    /// Units missing to a full bucket, a partial one rounded up; more than the burst in debt.
-    pub(super) fn missing(&self, now: Instant) -> u64 {
-        let missing = i128::from(self.burst) * i128::from(self.window) - self.level(now);
-        missing.unsigned_abs().div_ceil(u128::from(self.window)) as u64
+    /// Units missing to a full bucket, a partial one rounded up, and how long ago so many were missing; more than the burst in
+    /// debt.
+    pub(super) fn missing(&self, now: Instant) -> (Duration, u64) {
+        let window = u128::from(self.window);
+        let missing = (i128::from(self.burst) * i128::from(self.window) - self.level(now)).unsigned_abs();
+        let units = missing.div_ceil(window);
+        let ago = (units * window - missing) / u128::from(self.limit);
+        (Duration::from_nanos(ago as u64), units as u64)
     }
 
     pub(super) fn fits_at(&self, now: Instant, units: u64) -> Instant {
@@ -81,6 +85,12 @@ impl TokenBucket {
 
     pub(super) fn keep_at_most(&mut self, now: Instant, units: u64) {
         self.level = self.level(now).min(i128::from(units) * i128::from(self.window));
+        self.at = self.at.max(now);
+    }
+
+    /// Of two levels the lower one counts.
+    pub(super) fn join(&mut self, now: Instant, other: &Self) {
+        self.level = self.level(now).min(other.level(now));
         self.at = self.at.max(now);
     }
 

@@ -10,6 +10,7 @@ mod sums;
 #[cfg(test)]
 mod tests;
 
+use alloc::boxed::Box;
 use alloc::format;
 use alloc::vec::Vec;
 use core::fmt;
@@ -56,7 +57,10 @@ impl core::error::Error for TooLarge {}
 /// All configured limits of an account or a tier; they hold together.
 #[derive(Clone, Debug)]
 pub(crate) struct Quotas {
-    counters: Vec<(Quota, Counter)>,
+    counters: Box<[(Quota, Counter)]>,
+    /// The same without the units of other pacers of the account; none before there were any.
+    #[expect(clippy::box_collection, reason = "most scopes have none, and a scope is small")]
+    own: Option<Box<Vec<(Quota, Counter)>>>,
     burst: Option<TokenBucket>,
     /// A window made a request wait since the last call left.
     full: bool,
@@ -69,13 +73,20 @@ impl Quotas {
             check(quota)?;
             counters.push((quota.clone(), Counter::new(quota)));
         }
-        Ok(Self { counters, burst: burst(limits)?, full: false })
+        Ok(Self { counters: counters.into(), own: None, burst: burst(limits)?, full: false })
     }
 
     /// Replaces the limits. What was sent still counts: each new counter starts with the units of the known counter of its
     /// dimension that fits best. No counter remembers more than the longest known window of that dimension.
     pub(crate) fn reconfigure(&mut self, now: Instant, limits: &Limits) -> Result<(), ConfigError> {
         let mut next = Self::new(limits)?;
+        next.own = self.own.as_ref().map(|own| {
+            let mut next = next.counters.to_vec();
+            for (quota, counter) in &mut next {
+                inherit(now, quota, counter, own);
+            }
+            Box::new(next)
+        });
         for (quota, counter) in &mut next.counters {
             inherit(now, quota, counter, &self.counters);
         }
@@ -154,28 +165,47 @@ impl Quotas {
 
     /// The counts that another pacer can restore.
     pub(crate) fn export(&self, now: Instant) -> Vec<WindowState> {
-        let windows = self.counters.iter().map(|(quota, counter)| (quota, counter.taken(now)));
-        let windows = windows.filter(|(_, taken)| !taken.is_empty());
-        windows.map(|(quota, taken)| WindowState { quota: quota.clone(), taken }).collect()
+        windows(now, &*self.counters)
     }
 
     /// Restores what another pacer had counted `since` ago, as if these limits replaced its own. Units counted here already count
     /// as sent now.
     pub(crate) fn restore(&mut self, now: Instant, windows: &[WindowState], since: Duration) {
-        let count = |window: &WindowState| {
-            let mut counter = Counter::new(&window.quota);
-            for taken in &window.taken {
-                counter.take(now.saturating_sub(taken.ago.saturating_add(since)), taken.units);
-            }
-            (window.quota.clone(), counter)
-        };
-        let known: Vec<_> = windows.iter().filter(|window| check(&window.quota).is_ok()).map(count).collect();
-        for (quota, counter) in &mut self.counters {
+        let known = counted(now, windows, since);
+        for (quota, counter) in self.all() {
             let left = counter.used(now);
             if inherit(now, quota, counter, &known) {
                 counter.take(now, left);
             }
         }
+    }
+
+    /// The units of this pacer alone, for those with which it takes turns. Of a bucket there is one level, which they hand on.
+    pub(crate) fn export_own(&self, now: Instant) -> Vec<WindowState> {
+        let own = self.own.as_ref().map_or(&*self.counters, |own| own);
+        let pairs = self.counters.iter().zip(own);
+        windows(now, pairs.map(|(all, own)| if matches!(all.1, Counter::Bucket(_)) { all } else { own }))
+    }
+
+    /// Counts the units that `others` exported so long ago beside its own, in place of those of the last call.
+    pub(crate) fn share(&mut self, now: Instant, others: &[(&[WindowState], Duration)]) {
+        if others.is_empty() && self.own.is_none() {
+            return;
+        }
+        let others: Vec<_> = others.iter().map(|(windows, since)| counted(now, windows, *since)).collect();
+        let own = self.own.take().unwrap_or_else(|| Box::new(self.counters.to_vec()));
+        for ((quota, counter), (_, own)) in self.counters.iter_mut().zip(&*own) {
+            if !matches!(own, Counter::Bucket(_)) {
+                *counter = own.clone();
+            }
+            for other in &others {
+                let mut known = Counter::new(quota);
+                if inherit(now, quota, &mut known, other) {
+                    counter.join(now, &known);
+                }
+            }
+        }
+        self.own = Some(own);
     }
 
     /// Takes the units that [`Quotas::admit`] allowed to a call that was ready to leave at `wanted`. The spacing makes up for a
@@ -191,14 +221,14 @@ impl Quotas {
         {
             burst.take_wanted(now, wanted, 1);
         }
-        for (quota, counter) in &mut self.counters {
+        for (quota, counter) in self.all() {
             counter.take(now, cost.get(&quota.dimension));
         }
     }
 
     /// Replaces the units reserved at `taken` by the actual ones. Fewer are a refund; more are debt.
     pub(crate) fn settle(&mut self, now: Instant, taken: Instant, reserved: &Cost, actual: &Cost) {
-        for (quota, counter) in &mut self.counters {
+        for (quota, counter) in self.all() {
             let (reserved, actual) = (reserved.get(&quota.dimension), actual.get(&quota.dimension));
             if actual > reserved {
                 counter.take(now, actual - reserved);
@@ -221,6 +251,11 @@ impl Quotas {
             && self.burst_left(now).is_none_or(|(left, most)| left == most)
     }
 
+    /// Every counter that a call of this pacer changes.
+    fn all(&mut self) -> impl Iterator<Item = &mut (Quota, Counter)> {
+        self.counters.iter_mut().chain(self.own.iter_mut().flat_map(|own| own.iter_mut()))
+    }
+
     /// The counters with their quotas, for snapshots.
     pub(crate) fn counters(&self) -> impl Iterator<Item = (&Quota, &Counter)> {
         self.counters.iter().map(|(quota, counter)| (quota, counter))
@@ -230,6 +265,25 @@ impl Quotas {
     pub(crate) fn burst_left(&self, now: Instant) -> Option<(u64, u64)> {
         self.burst.as_ref().map(|bucket| (bucket.units(now), bucket.burst))
     }
+}
+
+/// The windows that count something, as values.
+fn windows<'a>(now: Instant, counters: impl IntoIterator<Item = &'a (Quota, Counter)>) -> Vec<WindowState> {
+    let windows = counters.into_iter().map(|(quota, counter)| (quota, counter.taken(now)));
+    let windows = windows.filter(|(_, taken)| !taken.is_empty());
+    windows.map(|(quota, taken)| WindowState { quota: quota.clone(), taken }).collect()
+}
+
+/// The counters of windows that were exported `since` ago; invalid quotas are left out.
+fn counted(now: Instant, windows: &[WindowState], since: Duration) -> Vec<(Quota, Counter)> {
+    let count = |window: &WindowState| {
+        let mut counter = Counter::new(&window.quota);
+        for taken in &window.taken {
+            counter.take(now.saturating_sub(taken.ago.saturating_add(since)), taken.units);
+        }
+        (window.quota.clone(), counter)
+    };
+    windows.iter().filter(|window| check(&window.quota).is_ok()).map(count).collect()
 }
 
 /// Starts a new counter with the units of the known counter of its dimension that fits best. Returns whether there is one.
@@ -318,7 +372,7 @@ impl Counter {
                 (Some(start), units) => (now - start, units),
                 (None, _) => return Vec::new(),
             },
-            Self::Bucket(bucket) => (Duration::ZERO, bucket.missing(now)),
+            Self::Bucket(bucket) => bucket.missing(now),
         };
         if units == 0 { Vec::new() } else { alloc::vec![TakenState { ago, units }] }
     }
@@ -337,6 +391,15 @@ impl Counter {
             Self::Sliding(window) => window.refund(taken, units),
             Self::Fixed(window) => window.refund(taken, units),
             Self::Bucket(bucket) => bucket.refund(units),
+        }
+    }
+
+    /// Adds the units of another pacer under the same quota. A bucket is handed on: of two levels the lower one is the later.
+    fn join(&mut self, now: Instant, other: &Self) {
+        match (self, other) {
+            (Self::Sliding(window), Self::Sliding(other)) => window.join(now, other),
+            (Self::Bucket(bucket), Self::Bucket(other)) => bucket.join(now, other),
+            (counter, other) => counter.take(now, other.used(now)),
         }
     }
 

@@ -161,16 +161,29 @@ impl SlidingWindow {
         Instant::from_nanos(slot_end.saturating_add(self.window))
     }
 
-    /// Counts what another window remembers, each unit at the latest time at which it can have left.
+    /// Counts what another window remembers.
     pub(super) fn inherit(&mut self, now: Instant, known: &Self) {
         if self.window == known.window {
             *self = Self { limit: self.limit, ..known.clone() };
             return;
         }
-        let window = Duration::from_nanos(known.window);
-        for entry in known.entries.iter().skip(known.expired(now)) {
-            let slot_end = known.leaves(*entry).saturating_sub(window);
-            self.take(slot_end.saturating_sub(Duration::from_nanos(1)).min(now), u64::from(entry.units));
-        }
+        known.remembered(now).for_each(|(at, units)| self.take(at, units));
+    }
+
+    /// Adds the units of another window of the same length. Units stay in their slots, so that they can be refunded.
+    pub(super) fn join(&mut self, now: Instant, other: &Self) {
+        let mut entries: Vec<_> = self.remembered(now).chain(other.remembered(now)).collect();
+        entries.sort_by_key(|(at, _)| *at);
+        *self = Self::new(self.limit, Duration::from_nanos(self.window));
+        entries.into_iter().for_each(|(at, units)| self.take(at, units));
+    }
+
+    /// The units that still count, each at the latest time at which it can have been taken.
+    fn remembered(&self, now: Instant) -> impl Iterator<Item = (Instant, u64)> {
+        let window = Duration::from_nanos(self.window);
+        self.entries.iter().skip(self.expired(now)).map(move |entry| {
+            let slot_end = self.leaves(*entry).saturating_sub(window);
+            (slot_end.saturating_sub(Duration::from_nanos(1)).min(now), u64::from(entry.units))
+        })
     }
 }

@@ -156,7 +156,7 @@ fn after_idling_no_more_than_the_burst_leaves_at_once() {
 
 #[test]
 fn what_is_no_request_is_not_spaced() {
-    let limits = Limits { quotas: alloc::vec![Quota::requests_per_minute(60)], burst: Some(1) };
+    let limits = Limits { quotas: alloc::vec![Quota::per_minute(60)], burst: Some(1) };
     let quotas = Quotas::new(&limits).expect("sensible");
     let tokens = Cost::zero().with(Dimension::Tokens, 5);
     assert_eq!(quotas.forecast(at(0.0), &tokens, 30), at(0.0));
@@ -181,14 +181,14 @@ fn what_is_asked_of_a_long_window_costs_no_walk() {
 #[test]
 fn the_burst_belongs_to_the_shortest_request_window_of_at_most_a_minute() {
     let hour = Quota::sliding(Dimension::Requests, 1_000, 3_600 * S);
-    let minute = Quota::requests_per_minute(50);
+    let minute = Quota::per_minute(50);
     let burst_of = |quotas: Vec<Quota>, burst| {
         let quotas = Quotas::new(&Limits { quotas, burst }).expect("sensible");
         quotas.burst.map(|bucket| (bucket.burst, bucket.limit))
     };
     assert_eq!(burst_of(alloc::vec![hour.clone(), minute.clone()], None), Some((1, 50)));
     assert_eq!(burst_of(alloc::vec![minute.clone()], Some(10)), Some((10, 50)));
-    assert_eq!(burst_of(alloc::vec![Quota::requests_per_minute(600)], None), Some((10, 600)));
+    assert_eq!(burst_of(alloc::vec![Quota::per_minute(600)], None), Some((10, 600)));
     assert_eq!(burst_of(alloc::vec![hour], None), None, "5 per hour may leave at once");
     assert!(Quotas::new(&Limits { quotas: alloc::vec![minute], burst: Some(0) }).is_err());
 }
@@ -205,7 +205,7 @@ fn a_burst_above_its_limit_acts_or_is_refused() {
     assert!(bucket.admit(Instant::ZERO, &Cost::zero().with(Dimension::Requests, 100)).is_now());
     let crawl = crate::config::PacerConfig::default();
     let crawl = crate::config::PacerConfig {
-        limits: Limits { quotas: alloc::vec![Quota::requests_per_minute(60)], burst: Some(10) },
+        limits: Limits { quotas: alloc::vec![Quota::per_minute(60)], burst: Some(10) },
         ..crawl
     };
     assert!(Quotas::new(&crawl.clone().with_crawl_delay(5 * S).limits).is_ok_and(|quotas| quotas.burst.is_some()));
@@ -215,11 +215,11 @@ fn a_burst_above_its_limit_acts_or_is_refused() {
 #[test]
 fn impossible_quotas_are_refused() {
     for quota in [
-        Quota::requests_per_minute(0),
-        Quota::requests_per_minute(LARGEST_LIMIT + 1),
+        Quota::per_minute(0),
+        Quota::per_minute(LARGEST_LIMIT + 1),
         Quota::sliding(Dimension::Requests, 1, Duration::ZERO),
         Quota::sliding(Dimension::Requests, 1, LONGEST_WINDOW + S),
-        Quota { shape: QuotaShape::Bucket { burst: 0 }, ..Quota::requests_per_minute(1) },
+        Quota { shape: QuotaShape::Bucket { burst: 0 }, ..Quota::per_minute(1) },
     ] {
         assert!(check(&quota).is_err(), "{quota:?}");
     }

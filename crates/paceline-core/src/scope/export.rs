@@ -6,7 +6,7 @@ use core::time::Duration;
 use super::Scope;
 use crate::config::Pace;
 use crate::server_limits::{Carrier, ServerLimits};
-use crate::state::{Announcement, LevelState, PauseState};
+use crate::state::{Announcement, LevelState, PauseState, WindowState};
 use crate::time::Instant;
 
 impl Scope {
@@ -38,6 +38,11 @@ impl Scope {
         if let Some((left, closed)) = level.closed.and_then(|closed| Some((closed.after(since)?, closed))) {
             self.expect_canary(now + left, closed.cause);
         }
+    }
+
+    /// Counts the units that other pacers exported so long ago for the same scope.
+    pub(crate) fn share(&mut self, now: Instant, others: &[(&[WindowState], Duration)]) {
+        self.quotas.share(now, others);
     }
 
     /// Restores a server limit, unless a response to this pacer has announced one already.

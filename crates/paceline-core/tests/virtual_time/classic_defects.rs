@@ -28,7 +28,7 @@ fn ok() -> (Duration, Outcome) {
 
 #[test]
 fn the_burst_is_refilled_evenly_and_never_used_up_for_good() {
-    let config = limited(vec![Quota::requests_per_minute(600)], Some(10));
+    let config = limited(vec![Quota::per_minute(600)], Some(10));
     let job = run(config, 100, at(FOREVER), |_, _| ok());
     assert_eq!(job.succeeded.len(), 100);
     assert!((8.5..=10.5).contains(&job.makespan()), "took {} s", job.makespan());
@@ -39,7 +39,7 @@ fn the_burst_is_refilled_evenly_and_never_used_up_for_good() {
 
 #[test]
 fn after_an_idle_hour_the_burst_is_whole_again() {
-    let config = limited(vec![Quota::requests_per_minute(600)], Some(10));
+    let config = limited(vec![Quota::per_minute(600)], Some(10));
     let mut pacer = Pacer::new(config, 1, Instant::ZERO).expect("sensible");
     let scope = pacer.scope("model");
     for hour in 0..3 {
@@ -63,7 +63,7 @@ fn an_hourly_limit_counts_and_only_counts() {
 
 #[test]
 fn retries_appear_in_the_window() {
-    let config = PacerConfig { retry: constant(S / 10, 7), ..limited(vec![Quota::requests_per_minute(120)], Some(1)) };
+    let config = PacerConfig { retry: constant(S / 10, 7), ..limited(vec![Quota::per_minute(120)], Some(1)) };
     let mut seen = std::collections::BTreeSet::new();
     let job = run(config, 60, at(FOREVER), |_, item| {
         let class = if seen.insert(item) { Class::Throttled } else { Class::Success };
@@ -147,7 +147,7 @@ fn a_short_hint_in_whole_seconds_delays_its_item_alone() {
 
 #[test]
 fn after_a_pause_work_leaves_at_the_refill_rate() {
-    let config = limited(vec![Quota::requests_per_minute(600)], Some(10));
+    let config = limited(vec![Quota::per_minute(600)], Some(10));
     let first = Cell::new(true);
     let job = run(config, 60, at(FOREVER), |_, _| match first.replace(false) {
         true => (S / 100, Outcome::new(Class::Throttled).with_hint(20 * S, false)),
@@ -217,7 +217,7 @@ fn a_request_larger_than_its_limit_is_refused_at_once_with_the_numbers() {
 
 #[test]
 fn limits_change_while_running_and_what_was_used_stays_used() {
-    let config = |limit| limited(vec![Quota::requests_per_minute(limit)], Some(limit));
+    let config = |limit| limited(vec![Quota::per_minute(limit)], Some(limit));
     let mut pacer = Pacer::new(config(100), 1, Instant::ZERO).expect("sensible");
     let scope = pacer.scope("model");
     let grants = |pacer: &mut Pacer, now, n| {

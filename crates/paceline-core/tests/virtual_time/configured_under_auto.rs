@@ -53,7 +53,7 @@ fn granted_until(pacer: &mut Pacer, mut out: Vec<Ticket>, until: Instant) -> usi
 
 #[test]
 fn the_burst_of_a_configured_limit_acts_at_once() {
-    let (mut pacer, scope) = configured(vec![Quota::requests_per_minute(50)], Some(10));
+    let (mut pacer, scope) = configured(vec![Quota::per_minute(50)], Some(10));
     assert_eq!(ask(&mut pacer, &scope, 20, &Cost::request()).len(), 10);
     let second = Quota::sliding(Dimension::Requests, 50, S);
     let (mut pacer, scope) = configured(vec![second.clone()], Some(50));
@@ -65,7 +65,7 @@ fn the_burst_of_a_configured_limit_acts_at_once() {
 
 #[test]
 fn there_is_no_slow_start_below_a_configured_limit() {
-    let (mut pacer, scope) = configured(vec![Quota::requests_per_minute(600)], Some(10));
+    let (mut pacer, scope) = configured(vec![Quota::per_minute(600)], Some(10));
     let first = ask(&mut pacer, &scope, 1_000, &Cost::request());
     let count = granted_until(&mut pacer, first, at(10.0));
     assert!((109..=111).contains(&count), "{count}: 10 at once, then 10 a second");
@@ -80,7 +80,7 @@ fn configured_tokens_are_believed_too() {
 
 #[test]
 fn after_a_refusal_a_configured_limit_is_no_longer_trusted() {
-    let (mut pacer, scope) = configured(vec![Quota::requests_per_minute(6_000)], Some(100));
+    let (mut pacer, scope) = configured(vec![Quota::per_minute(6_000)], Some(100));
     let mut out = ask(&mut pacer, &scope, 5_000, &Cost::request());
     assert_eq!(out.len(), 100);
     for ticket in out.split_off(10) {
@@ -102,14 +102,14 @@ fn contradicted(pacer: &mut Pacer, now: Instant, refused: Ticket) -> f64 {
 #[test]
 fn a_configured_limit_that_a_refusal_contradicts_gives_way_to_the_admitted_rate() {
     // Ten at once and then ten a second, for ten seconds.
-    let (mut pacer, scope) = configured(vec![Quota::requests_per_minute(600)], Some(10));
+    let (mut pacer, scope) = configured(vec![Quota::per_minute(600)], Some(10));
     let first = ask(&mut pacer, &scope, 109, &Cost::request());
     assert_eq!(granted_until(&mut pacer, first, at(10.0)), 109);
     pacer.enqueue(at(10.0), Request::new(&scope, Cost::request())).expect("fits");
     let refused = granted(&mut pacer)[0];
     let rate = contradicted(&mut pacer, at(10.1), refused);
     assert!((10.0..11.5).contains(&rate), "{rate}");
-    let (mut pacer, scope) = configured(vec![Quota::requests_per_minute(600)], Some(10));
+    let (mut pacer, scope) = configured(vec![Quota::per_minute(600)], Some(10));
     let refused = ask(&mut pacer, &scope, 1, &Cost::request())[0];
     let rate = contradicted(&mut pacer, at(0.1), refused);
     assert!((0.99..1.01).contains(&rate), "nothing was admitted, so one a second: {rate}");
@@ -117,7 +117,7 @@ fn a_configured_limit_that_a_refusal_contradicts_gives_way_to_the_admitted_rate(
 
 #[test]
 fn what_passed_before_a_hold_says_nothing_about_the_rate_after_it() {
-    let (mut pacer, scope) = configured(vec![Quota::requests_per_minute(6_000)], Some(100));
+    let (mut pacer, scope) = configured(vec![Quota::per_minute(6_000)], Some(100));
     let first = ask(&mut pacer, &scope, 1_000, &Cost::request());
     assert_eq!(granted_until(&mut pacer, first, at(30.0)), 1_000);
     pacer.hold(at(30.0), Some(&scope), at(60.0));

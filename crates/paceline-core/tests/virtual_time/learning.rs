@@ -326,6 +326,14 @@ fn where_everything_is_refused_the_gate_closes_and_one_canary_opens_it() {
     let closed_at = client.now;
     client.idle(wait);
     assert_eq!(client.estimate().gate, GateState::Canary);
+    let slowed_at = client.estimate().refused.expect("by the calls before").1;
+    client.calls(1, |_, _| (300 * MS, Outcome::new(Class::Throttled)));
+    client.end();
+    let estimate = client.estimate();
+    assert_eq!(estimate.refused, Some((Duration::ZERO, slowed_at)), "the canary was refused last");
+    let GateState::Closed { wait } = estimate.gate else { panic!("{estimate:?}") };
+    assert!(!estimate.to_string().contains("growing"), "{estimate}");
+    client.idle(wait);
     let left = client.calls(3, |_, _| (300 * MS, Outcome::new(Class::Success)));
     assert!(left[0] >= closed_at + wait);
     assert!(left[1] >= left[0] + 300 * MS, "the others wait for the canary: {left:?}");

@@ -18,4 +18,5 @@ mod restored;
 mod slowed_down;
 mod spacing;
 mod stuck_item;
+mod turns;
 mod two_levels;

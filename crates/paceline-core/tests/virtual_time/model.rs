@@ -56,7 +56,7 @@ fn tokens(limit: u64, window: Duration) -> Quota {
 
 impl Model {
     fn new(seed: u64) -> Self {
-        let account = vec![Quota::requests_per_minute(40), tokens(3_000, 60 * S)];
+        let account = vec![Quota::per_minute(40), tokens(3_000, 60 * S)];
         let tier = vec![
             tokens(700, 10 * S),
             Quota { shape: QuotaShape::Fixed, ..Quota::sliding(Dimension::Requests, 9, 10 * S) },

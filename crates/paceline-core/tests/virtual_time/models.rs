@@ -57,7 +57,7 @@ fn fast_done(job: &Job) -> f64 {
 #[test]
 fn a_throttled_model_takes_no_more_than_a_twentieth_of_anothers_rate() {
     // Room for both under the account's calls in flight: one config finds the pace, one has the fast model's.
-    let tier = Limits { quotas: vec![Quota::requests_per_minute(1_800)], burst: Some(30) };
+    let tier = Limits { quotas: vec![Quota::per_minute(1_800)], burst: Some(30) };
     let configured = PacerConfig {
         concurrency: Concurrency::Fixed { max: 20 },
         tiers: vec![("fast".into(), tier)],
@@ -79,7 +79,7 @@ fn a_throttled_model_takes_no_more_than_a_twentieth_of_anothers_rate() {
 
 #[test]
 fn the_accounts_ceiling_holds_over_all_models_and_what_one_leaves_is_the_others() {
-    let limits = Limits { quotas: vec![Quota::requests_per_minute(1_200)], burst: Some(20) };
+    let limits = Limits { quotas: vec![Quota::per_minute(1_200)], burst: Some(20) };
     let config = PacerConfig { limits, pace: Pace::Fixed, ..PacerConfig::default() };
     let mut server = SlowModel::new(Outcome::new(Class::Throttled).with_hint(3_600_000 * MS, false));
     let job = run_models(config, 3_000, at(600.0), model, |now, item| server.answer(now, item));

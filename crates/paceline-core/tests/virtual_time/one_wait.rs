@@ -90,7 +90,7 @@ fn deferred_when_a_hold_comes_while_it_waits() {
 
 #[test]
 fn not_deferred_for_the_queue_alone() {
-    let (mut pacer, scope) = pacer(fixed(vec![Quota::requests_per_minute(60)]));
+    let (mut pacer, scope) = pacer(fixed(vec![Quota::per_minute(60)]));
     (0..100).for_each(|_| _ = pacer.enqueue(at(0.0), any_wait(&scope)).expect("fits"));
     pacer.enqueue(at(0.0), ten(&scope)).expect("fits");
     let Admit::At { at: turn, cause: WaitCause::Queue } = pacer.admit(at(0.0), &any_wait(&scope)) else {
@@ -297,5 +297,35 @@ fn a_wait_is_of_the_account_where_no_other_is_stricter() {
         assert_eq!(pacer.level(at(1.0), &any_wait(&scope)), Level::Scope);
         pacer.hold(at(1.0), None, at(7_200.0));
         assert_eq!(pacer.level(at(1.0), &any_wait(&scope)), Level::Account);
+    }
+}
+
+/// An answer reports more tokens than its request asked for, so that the second waiter has no room for an hour. The first one
+/// has, and leaves.
+#[test]
+fn behind_one_that_leaves_the_next_is_checked_at_once() {
+    let tokens = |tokens| Cost::request().with(Dimension::Tokens, tokens);
+    let hourly = Quota::sliding(Dimension::Tokens, 100, 3_600 * S);
+    let (mut pacer, first) = pacer(PacerConfig { concurrency: Concurrency::Fixed { max: 1 }, ..fixed(vec![hourly]) });
+    let second = pacer.scope("b");
+    let bounds: [fn(&mut Request, u64); 2] = [
+        |request, seconds| request.max_wait = Some(Duration::from_secs(seconds).into()),
+        |request, seconds| request.deadline = Some(at(seconds as f64)),
+    ];
+    for bound in bounds {
+        let mut pacer = pacer.clone();
+        let sent = pacer.enqueue(at(0.0), Request::new(&first, tokens(40))).expect("fits");
+        assert_eq!(pacer.poll_event(), Some(Event::Granted { ticket: sent, probe: false }));
+        for (scope, cost, seconds) in [(&first, 10, 60), (&second, 50, 120)] {
+            let mut request = Request::new(scope, tokens(cost));
+            bound(&mut request, seconds);
+            pacer.enqueue(at(0.0), request).expect("fits");
+        }
+        pacer.complete(at(1.0), sent, success().with_usage(tokens(70)));
+        let events: Vec<_> = std::iter::from_fn(|| pacer.poll_event()).collect();
+        assert!(
+            matches!(&events[..], [Event::Granted { .. }, Event::Deferred { .. } | Event::Expired { .. }]),
+            "{events:?}"
+        );
     }
 }

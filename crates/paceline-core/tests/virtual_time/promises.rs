@@ -142,7 +142,7 @@ fn a_deadline_in_a_held_scope_waits_and_is_judged_when_the_clock_runs_again() {
 
 #[test]
 fn a_deadline_behind_others_only_expires_in_its_time() {
-    let minute = Quota::requests_per_minute(60);
+    let minute = Quota::per_minute(60);
     let (mut pacer, scope) = pacer(vec![minute]);
     (0..10).for_each(|_| _ = pacer.enqueue(at(0.0), Request::new(&scope, Cost::request())).expect("fits"));
     let ticket = pacer.enqueue(at(0.0), until(&scope, at(5.0))).expect("fits");
@@ -185,11 +185,11 @@ fn admit_behind_waiters_estimates_when() {
     let tokens = |units| Cost::request().with(Dimension::Tokens, units);
     let per_minute = Quota::sliding(Dimension::Tokens, 1_000, 60 * S);
     for (quotas, cost, ahead, about) in [
-        (vec![Quota::requests_per_minute(60)], Cost::request(), 20, 20.0),
-        (vec![Quota::requests_per_minute(60)], Cost::request(), 300, 300.0),
+        (vec![Quota::per_minute(60)], Cost::request(), 20, 20.0),
+        (vec![Quota::per_minute(60)], Cost::request(), 300, 300.0),
         (vec![hourly(5)], Cost::request(), 17, 3.0 * 3_600.0),
         (vec![per_minute.clone()], tokens(100), 35, 180.0),
-        (vec![per_minute, Quota::requests_per_minute(60)], tokens(10), 150, 150.0),
+        (vec![per_minute, Quota::per_minute(60)], tokens(10), 150, 150.0),
     ] {
         let (off, estimate) = estimated(quotas.clone(), &cost, ahead);
         assert!(off.abs() <= 0.05 * about && (estimate - about).abs() <= 0.05 * about, "{quotas:?}: {estimate}, {off}");
@@ -221,8 +221,8 @@ fn admit_behind_waiters_estimates_by_configured_limits_while_they_are_trusted() 
     let tokens = |units| Cost::request().with(Dimension::Tokens, units);
     let per_minute = Quota::sliding(Dimension::Tokens, 1_000, 60 * S);
     for (quotas, burst, cost, ahead, about) in [
-        (vec![Quota::requests_per_minute(60)], None, Cost::request(), 20, 20.0),
-        (vec![Quota::requests_per_minute(60)], Some(10), Cost::request(), 20, 11.0),
+        (vec![Quota::per_minute(60)], None, Cost::request(), 20, 20.0),
+        (vec![Quota::per_minute(60)], Some(10), Cost::request(), 20, 11.0),
         (vec![Quota::sliding(Dimension::Requests, 50, S)], Some(50), Cost::request(), 75, 1.5),
         (vec![per_minute.clone()], None, tokens(100), 35, 180.0),
         // The whole second window at once, whatever the rate to begin with.

@@ -8,7 +8,7 @@ use paceline_core::{Class, Limits, Outcome, PacerConfig, Quota, Rng};
 
 /// A job of 10,000 items against a server that throttles, fails and is overloaded at random.
 fn transcript(seed: u64) -> String {
-    let limits = Limits { quotas: vec![Quota::requests_per_minute(6_000)], burst: Some(50) };
+    let limits = Limits { quotas: vec![Quota::per_minute(6_000)], burst: Some(50) };
     let config = PacerConfig { limits, ..PacerConfig::default() };
     let mut rng = Rng::new(seed);
     let job = run(config, 10_000, at(1e6), |_, _| {

@@ -17,7 +17,7 @@ fn pacer(config: PacerConfig) -> Pacer {
 }
 
 fn one_per_second() -> Limits {
-    Limits { quotas: vec![Quota::requests_per_minute(60)], burst: Some(1) }
+    Limits { quotas: vec![Quota::per_minute(60)], burst: Some(1) }
 }
 
 fn request(scope: &ScopeId, priority: i32) -> Request {
@@ -150,7 +150,7 @@ fn a_bad_key_stops_every_scope_until_a_user_acts() {
 
 #[test]
 fn a_tier_has_limits_of_its_own_and_starts_again_with_an_empty_burst() {
-    let tier = Limits { quotas: vec![Quota::requests_per_minute(60)], burst: Some(5) };
+    let tier = Limits { quotas: vec![Quota::per_minute(60)], burst: Some(5) };
     let mut pacer = pacer(PacerConfig { tiers: vec![("tier".into(), tier)], ..PacerConfig::default() });
     let (tier, plain) = (pacer.scope("tier"), pacer.scope("plain"));
     for _ in 0..20 {
@@ -169,7 +169,7 @@ fn a_tier_has_limits_of_its_own_and_starts_again_with_an_empty_burst() {
 
 #[test]
 fn one_canary_passes_and_a_pause_without_canary_empties_the_burst_too() {
-    let tier = Limits { quotas: vec![Quota::requests_per_minute(60)], burst: Some(5) };
+    let tier = Limits { quotas: vec![Quota::per_minute(60)], burst: Some(5) };
     let mut pacer = pacer(PacerConfig { tiers: vec![("tier".into(), tier)], ..PacerConfig::default() });
     let scope = pacer.scope("tier");
     let first = pacer.enqueue(at(0.0), request(&scope, 0)).expect("fits");
@@ -297,8 +297,8 @@ fn the_account_tells_what_its_next_waiter_waits_for() {
 
 #[test]
 fn after_a_full_window_of_a_tier_its_work_leaves_at_the_accounts_refill_rate() {
-    let tier = Quota { shape: QuotaShape::Fixed, ..Quota::requests_per_minute(20) };
-    let limits = Limits { quotas: vec![Quota::requests_per_minute(600)], burst: Some(10) };
+    let tier = Quota { shape: QuotaShape::Fixed, ..Quota::per_minute(20) };
+    let limits = Limits { quotas: vec![Quota::per_minute(600)], burst: Some(10) };
     let tiers = vec![("tier".into(), Limits { quotas: vec![tier], burst: None })];
     let mut pacer = pacer(PacerConfig { limits, tiers, ..PacerConfig::default() });
     let scope = pacer.scope("tier");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use paceline::{Backoff, Class, Cost, Growth, Jitter, Limiter, Pace, PacerConfig, Request, Retry, clock};
+use paceline::{Backoff, Class, Growth, Jitter, Limiter, Pace, PacerConfig, Retry, clock};
 use paceline_http::{LARGEST_ANSWER, NoAnswer, receive};
 use paceline_providers::Provider;
 
@@ -24,8 +24,7 @@ async fn answers_are_read_without_a_word_about_them_in_the_program() {
     .await;
     let (limiter, client) = (limiter(), reqwest::Client::builder().no_proxy().build().unwrap());
     let call = || async { receive(client.get(&server.url).send().await?, LARGEST_ANSWER).await };
-    let request = Request::new(limiter.scope("all"), Cost::request());
-    let whole = limiter.run(request, call).await.unwrap().unwrap();
+    let whole = limiter.run(call).await.unwrap();
     assert_eq!((whole.status().as_u16(), &whole.body()[..]), (200, &br#"{"all":"well"}"#[..]));
     let totals = limiter.snapshot().account.totals;
     assert_eq!((totals.sends, totals.retries, totals.deferrals), (3, 1, 1));
@@ -62,7 +61,6 @@ async fn a_status_as_an_error_is_sent_again_as_the_answer_would_be() {
     let server = Server::new(|arrival| Some(if arrival.before == 0 { answer(503, "") } else { ok("{}") })).await;
     let (limiter, client) = (limiter(), reqwest::Client::builder().no_proxy().build().unwrap());
     let call = || async { receive(client.get(&server.url).send().await?.error_for_status()?, LARGEST_ANSWER).await };
-    let request = Request::new(limiter.scope("all"), Cost::request());
-    assert!(limiter.run(request, call).await.unwrap().is_ok());
+    assert!(limiter.run(call).await.is_ok());
     assert_eq!(server.arrivals().len(), 2);
 }

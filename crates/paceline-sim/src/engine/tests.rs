@@ -56,7 +56,7 @@ fn who_knows_the_limit_is_as_fast_as_the_oracle() {
 
 /// Sixty a minute, one at a time, and a job of 300.
 fn sixty_per_minute() -> Scenario {
-    let quota = Quota { shape: QuotaShape::Bucket { burst: 1 }, ..Quota::requests_per_minute(60) };
+    let quota = Quota { shape: QuotaShape::Bucket { burst: 1 }, ..Quota::per_minute(60) };
     let provider = ProviderConfig { limits: vec![ModelLimit::from(quota)], ..ProviderConfig::default() };
     let net = Duration::from_millis(50);
     Scenario {
@@ -112,7 +112,7 @@ fn a_pacer_may_be_told_what_the_user_configured() {
         let setup = Setup { pacer: Some(config), ..Setup::new("mine") };
         run(scenario, 40, &setup)
     };
-    let slow = PacerConfig { limits: limits(Quota::requests_per_minute(60)), ..PacerConfig::default() };
+    let slow = PacerConfig { limits: limits(Quota::per_minute(60)), ..PacerConfig::default() };
     let paced = run("b2-20", slow);
     assert_eq!((paced.policy.as_str(), paced.waste, paced.lost), ("mine", 0.0, 0.0));
     assert!((1.9..2.2).contains(&paced.makespan), "half of the rate that there is: {paced:?}");
@@ -133,7 +133,7 @@ fn what_cannot_be_simulated_is_told() {
     assert!(error(Setup::new("fast")).starts_with("there is no policy named \"fast\", expected one of auto, "));
     let hints = Setup { hints: "loud".to_owned(), ..Setup::new("auto") };
     assert!(error(hints).starts_with("there are no hints named \"loud\", expected one of none, ra, "));
-    let limits = Limits { quotas: vec![Quota::requests_per_minute(0)], burst: None };
+    let limits = Limits { quotas: vec![Quota::per_minute(0)], burst: None };
     let config = PacerConfig { limits, ..PacerConfig::default() };
     assert!(error(Setup { pacer: Some(config), ..Setup::new("mine") }).contains("expected"));
     let none = Setup { clients: 0, ..Setup::new("auto") };

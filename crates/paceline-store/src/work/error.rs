@@ -26,7 +26,7 @@ pub enum WorkError {
     },
     /// The file was removed, moved away or replaced while it was in use.
     #[error(
-        "the store {} was moved away or deleted while it was in use; what was in flight is not recorded. Put it back, with \
+        "the store {} was moved away or deleted while it was in use; the results of items in flight are not recorded. Put it back, with \
          the files beside it that begin with its name",
         path.display()
     )]
@@ -132,7 +132,7 @@ pub(crate) fn in_full(error: &tokio_postgres::Error) -> String {
 }
 
 /// What to do about a full disk.
-const MAKE_ROOM: &str = "; make room on its disk, then run again: what was in flight is tried again";
+const MAKE_ROOM: &str = "; make room on its disk, then run again: the items that were in flight are tried again";
 
 /// What to do about an error of SQLite, where that is known.
 fn advice_on(error: &rusqlite::Error) -> &'static str {
@@ -145,7 +145,7 @@ fn advice_on(error: &rusqlite::Error) -> &'static str {
             "; a process that changes a store must be able to write it and its folder"
         }
         Some(rusqlite::ErrorCode::SystemIoFailure) => {
-            "; look whether its disk is full or broken, then run again: what was in flight is tried again"
+            "; look whether its disk is full or broken, then run again: the items that were in flight are tried again"
         }
         _ => "",
     }

@@ -44,7 +44,7 @@ pub(crate) struct Driver {
 
 pub(crate) struct State {
     pub(crate) pacer: Pacer,
-    /// The bounds on re-sends, for the log's "attempt 1/8".
+    /// The bounds on re-sends, for the log's "try 1 of at most 8".
     pub(crate) retry: Retry,
     closed: bool,
     waiters: BTreeMap<Ticket, Waiter>,

@@ -130,7 +130,7 @@ fn blocked_thread(limiter: &Limiter, done: &Done) -> thread::JoinHandle<u64> {
 fn refusable_thread(limiter: &Limiter, done: &Done, check: fn(&Error)) -> thread::JoinHandle<u64> {
     let (limiter, done) = (limiter.clone(), done.clone());
     thread::spawn(move || {
-        let permit = limiter.acquire_blocking(request(&limiter)).inspect_err(check).ok();
+        let permit = limiter.blocking().acquire(request(&limiter)).inspect_err(check).ok();
         let calls = u64::from(permit.is_some());
         drop(permit.map(|permit| permit.complete(success())));
         done.one();
@@ -143,7 +143,7 @@ fn later_thread(limiter: &Limiter, done: &Done, due: Instant) -> thread::JoinHan
     let (limiter, done) = (limiter.clone(), done.clone());
     thread::spawn(move || {
         let later = Request { not_before: Some(due), ..request(&limiter) };
-        limiter.acquire_blocking(later).expect("a wait is no error").complete(success());
+        limiter.blocking().acquire(later).expect("a wait is no error").complete(success());
         assert!(limiter.now() >= due, "not before it is due");
         done.one();
     })
@@ -218,10 +218,10 @@ fn a_caller_that_comes_as_the_timer_ends_is_not_left_alone() {
         let second = {
             let (limiter, done) = (limiter.clone(), done.clone());
             thread::spawn(move || {
-                limiter.acquire_blocking(request(&limiter)).expect("a wait is no error").complete(success());
+                limiter.blocking().acquire(request(&limiter)).expect("a wait is no error").complete(success());
                 let due = Some(limiter.now() + 3 * S);
                 let later = Request { not_before: due, ..request(&limiter) };
-                limiter.acquire_blocking(later).expect("a wait is no error").complete(success());
+                limiter.blocking().acquire(later).expect("a wait is no error").complete(success());
                 done.one();
             })
         };
@@ -321,7 +321,7 @@ fn a_deadline_that_passes_as_the_permit_comes_is_told_or_met() {
             let (limiter, done) = (limiter.clone(), done.clone());
             thread::spawn(move || {
                 let deadline = Some(limiter.now() + S);
-                let answer = limiter.acquire_blocking(Request { deadline, ..request(&limiter) });
+                let answer = limiter.blocking().acquire(Request { deadline, ..request(&limiter) });
                 if let Err(error) = &answer {
                     assert!(matches!(error, Error::DeadlineExceeded { .. }), "{error}");
                 }
@@ -345,7 +345,7 @@ fn a_hold_that_comes_as_the_permit_does_puts_a_caller_off_or_finds_it_gone() {
         let waiting = [(); 2].map(|()| {
             let (limiter, done) = (limiter.clone(), done.clone());
             thread::spawn(move || {
-                let within = limiter.acquire_within_blocking(request(&limiter), S).expect("a wait is no error");
+                let within = limiter.blocking().acquire_within(request(&limiter), S).expect("a wait is no error");
                 done.one();
                 match within {
                     Within::Granted(permit) => {
@@ -396,7 +396,7 @@ fn without_a_thread_a_caller_is_told_and_the_next_input_starts_one() {
     check(|| {
         let (limiter, done) = begun(9);
         model::refuse_threads(true);
-        let error = limiter.acquire_blocking(request(&limiter)).expect_err("the system allows no more threads");
+        let error = limiter.blocking().acquire(request(&limiter)).expect_err("the system allows no more threads");
         assert!(matches!(error, Error::NoTimer { .. }), "{error}");
         assert_eq!((limiter.snapshot().account.waiting, limiter.driver().lock().0.waiters.len()), (0, 0));
         model::refuse_threads(false);
@@ -472,7 +472,7 @@ fn a_night_that_the_machine_slept_is_known_to_the_next_caller() {
         limiter.try_acquire(late).expect("in time").complete(success());
         let tonight = Request { deadline: Some(limiter.now() + 9 * 3_600 * S), ..request(&limiter) };
         model::suspend(8 * 3_600 * S);
-        limiter.acquire_blocking(tonight).expect("in time").complete(success());
+        limiter.blocking().acquire(tonight).expect("in time").complete(success());
         looking.join().expect("no panic");
         ends_with(&limiter, 6);
     });

@@ -81,7 +81,7 @@ async fn a_panic_returns_the_permit() {
     let limiter = limiter(fixed(vec![], None, 1));
     let task = tokio::spawn({
         let limiter = limiter.clone();
-        async move { limiter.run(request(&limiter), async || -> Result<(), std::io::Error> { panic!("a bug") }).await }
+        async move { limiter.run(async || -> Result<(), std::io::Error> { panic!("a bug") }).await }
     });
     assert!(task.await.expect_err("it panicked").is_panic());
     let snapshot = limiter.snapshot().account;

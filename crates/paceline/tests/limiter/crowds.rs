@@ -16,7 +16,7 @@ fn ten_threads_in_ten_thousand_scopes_are_all_served() {
         thread::spawn(move || {
             for name in (0..10_000).skip(part).step_by(10) {
                 let request = Request::new(limiter.scope(&name.to_string()), Cost::request());
-                limiter.acquire_blocking(request).expect("a wait is no error").complete(success());
+                limiter.blocking().acquire(request).expect("a wait is no error").complete(success());
             }
         })
     });

@@ -64,7 +64,7 @@ fn a_deadline_in_the_past_is_told_at_once_wherever_the_request_would_wait() {
     for limiter in [&free, &full, &spent] {
         for deadline in [Instant::ZERO, limiter.now()] {
             let late = Request { deadline: Some(deadline), ..request(limiter) };
-            let error = limiter.acquire_blocking(late.clone()).expect_err("it is late");
+            let error = limiter.blocking().acquire(late.clone()).expect_err("it is late");
             assert!(matches!(error, Error::DeadlineExceeded { .. }), "{error}");
             let error = limiter.try_acquire(late).expect_err("it is late");
             assert!(matches!(error, NotNow::Never(Error::DeadlineExceeded { .. })), "{error}");
@@ -152,7 +152,9 @@ async fn a_blocked_worker_of_the_runtime_holds_up_no_other() {
     let blocking: Vec<_> = (0..2)
         .map(|_| {
             let limiter = limiter.clone();
-            tokio::spawn(async move { drop(limiter.acquire_blocking(request(&limiter)).expect("a wait is no error")) })
+            tokio::spawn(
+                async move { drop(limiter.blocking().acquire(request(&limiter)).expect("a wait is no error")) },
+            )
         })
         .collect();
     for call in blocking {
@@ -189,15 +191,15 @@ fn a_cost_of_nothing_waits_for_no_window_and_one_beyond_all_measure_is_refused_a
     let of = |units| Request { cost: Cost::zero().with(Dimension::Requests, units), ..request(&limiter) };
     limiter.try_acquire(request(&limiter)).expect("the first").complete(success());
     for nothing in [of(0), Request { cost: Cost::zero(), ..request(&limiter) }] {
-        limiter.acquire_blocking(nothing).expect("it takes nothing").complete(success());
+        limiter.blocking().acquire(nothing).expect("it takes nothing").complete(success());
     }
     for units in [2, u64::MAX] {
         let expected = Error::TooLarge(TooLarge { dimension: Dimension::Requests, cost: units, limit: 1 });
-        assert_eq!(limiter.acquire_blocking(of(units)).expect_err("it could never start"), expected);
+        assert_eq!(limiter.blocking().acquire(of(units)).expect_err("it could never start"), expected);
         assert_eq!(limiter.try_acquire(of(units)).expect_err("it could never start"), NotNow::Never(expected));
     }
     let unlimited = Request { cost: Cost::zero().with(Dimension::Tokens, u64::MAX), ..request(&limiter) };
-    let both = [(); 2].map(|()| limiter.acquire_blocking(unlimited.clone()).expect("tokens have no limit here"));
+    let both = [(); 2].map(|()| limiter.blocking().acquire(unlimited.clone()).expect("tokens have no limit here"));
     let usage = Cost::zero().with(Dimension::Tokens, u64::MAX).with(Dimension::Requests, u64::MAX);
     both.into_iter().for_each(|permit| _ = permit.complete(success().with_usage(usage.clone())));
     assert!(is_empty(&limiter));

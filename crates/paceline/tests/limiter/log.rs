@@ -54,7 +54,7 @@ async fn log_of(answers: &[u16]) -> Vec<serde_json::Value> {
         Ok::<_, io::Error>(Response::builder().status(status).body("").expect("a response"))
     };
     let request = Request { item: Some(7), ..request(&limiter) };
-    limiter.run(request, send).await.expect("no local refusal").expect("an answer");
+    limiter.run(send).request(request).await.expect("an answer");
     lines.parsed()
 }
 
@@ -67,7 +67,7 @@ fn a_hold_and_a_stop_are_logged_once() {
         let limiter = limiter(fixed(vec![], None, 5));
         limiter.hold(None, limiter.now() + S);
         (0..3).for_each(|_| limiter.stop(None, "a bad key"));
-        limiter.acquire_blocking(request(&limiter)).expect_err("stopped");
+        limiter.blocking().acquire(request(&limiter)).expect_err("stopped");
     });
     let log = lines.parsed();
     let messages: Vec<_> = log.iter().map(|line| line["fields"]["message"].as_str().expect("a message")).collect();
@@ -83,9 +83,9 @@ async fn a_recovered_item_logs_one_warning_for_each_re_send() {
     assert_eq!(
         messages,
         [
-            "rate limit hit (attempt 1/∞), backing off for 1.0s",
-            "server overloaded (attempt 1/3), backing off for 1.0s",
-            "transient failure (attempt 2/3), backing off for 1.0s",
+            "rate limit hit (try 1), next try in 1.0s",
+            "server overloaded (try 1 of at most 3), next try in 1.0s",
+            "transient failure (try 2 of at most 3), next try in 1.0s",
         ]
     );
     for (line, class) in log.iter().zip(["throttled", "overloaded", "transient"]) {
@@ -109,7 +109,7 @@ async fn the_log_says_where_a_wait_comes_from_and_why_a_call_failed() {
         0 => Ok(Response::builder().status(429).header("retry-after", "2").body("").expect("a response")),
         _ => Err(Box::<dyn std::error::Error + Send + Sync>::from(Cut(io::Error::other("a digger")))),
     };
-    limiter.run(request(&limiter), send).await.expect("no local refusal").expect_err("the cable stays cut");
+    limiter.run(send).request(request(&limiter)).await.expect_err("the cable stays cut");
     let log = lines.parsed();
     assert_eq!(log[0]["fields"]["hint_source"], "retry-after");
     assert_eq!(log[1]["fields"]["words"], "the cable is cut: a digger");

@@ -57,7 +57,7 @@ fn success() -> Outcome {
 /// Makes so many calls, one after another.
 fn call_blocking(limiter: &Limiter, calls: u32) {
     for _ in 0..calls {
-        limiter.acquire_blocking(request(limiter)).expect("a wait is no error").complete(success());
+        limiter.blocking().acquire(request(limiter)).expect("a wait is no error").complete(success());
     }
 }
 

@@ -3,6 +3,8 @@
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use paceline::RunError;
+
 use super::*;
 
 fn reset() -> io::Error {
@@ -17,9 +19,10 @@ async fn two_layers_share_one_budget_and_one_place() {
         calls.fetch_add(1, Ordering::Relaxed);
         Err::<(), _>(reset())
     };
-    let layer = async || limiter.run(request(&limiter), send).await.expect("no local refusal");
-    let result = limiter.run(request(&limiter), layer).await.expect("no local refusal");
-    assert_eq!(result.expect_err("it never works").kind(), io::ErrorKind::ConnectionReset);
+    let layer = async || limiter.run(send).await;
+    let failed = limiter.run(layer).await.expect_err("it never works");
+    let inner = failed.into_operation().expect("the layer was called").into_operation().expect("it was sent");
+    assert_eq!(inner.kind(), io::ErrorKind::ConnectionReset);
     assert_eq!(calls.into_inner(), 3, "1 + 2 retries, not 3 x 3");
     assert_eq!(limiter.snapshot().account.totals.sends, 3);
 }
@@ -30,11 +33,11 @@ async fn every_send_inside_takes_a_permit_without_waiting_for_ones_own() {
     let other = Request::new(limiter.scope("other"), Cost::request());
     let layer = async || {
         for request in [request(&limiter), request(&limiter), other.clone()] {
-            limiter.run(request, async || Ok::<(), io::Error>(())).await.expect("no local refusal")?;
+            limiter.run(async || Ok::<(), io::Error>(())).request(request).await?;
         }
-        Ok::<(), io::Error>(())
+        Ok::<(), RunError<io::Error>>(())
     };
-    limiter.run(request(&limiter), layer).await.expect("no local refusal").expect("all three");
+    limiter.run(layer).request(request(&limiter)).await.expect("all three");
     let account = limiter.snapshot().account;
     assert_eq!((account.totals.sends, account.concurrency.in_flight), (3, 0));
 }
@@ -43,11 +46,10 @@ async fn every_send_inside_takes_a_permit_without_waiting_for_ones_own() {
 async fn a_failure_that_the_outer_layer_mends_is_no_failure() {
     let limiter = limiter(PacerConfig { retry: backing_off(S, 2), ..fixed(vec![], None, 1) });
     let layer = async || {
-        let failed = limiter.run(request(&limiter), async || Err::<(), _>(reset())).await.expect("no local refusal");
-        assert!(failed.is_err());
+        limiter.run(async || Err::<(), _>(reset())).await.expect_err("the cable is cut");
         Ok::<(), io::Error>(())
     };
-    limiter.run(request(&limiter), layer).await.expect("no local refusal").expect("mended");
+    limiter.run(layer).await.expect("mended");
     assert_eq!(limiter.snapshot().account.totals.sends, 1);
 }
 
@@ -55,21 +57,18 @@ async fn a_failure_that_the_outer_layer_mends_is_no_failure() {
 async fn another_limiter_in_between_does_not_hide_the_outer_one() {
     let (a, b) = (limiter(fixed(vec![], None, 1)), limiter(fixed(vec![], None, 1)));
     let send = async || Ok::<(), io::Error>(());
-    let inner = async || a.run(request(&a), send).await.expect("no local refusal");
-    let middle = async || b.run(request(&b), inner).await.expect("no local refusal");
-    a.run(request(&a), middle).await.expect("no local refusal").expect("no deadlock");
+    let inner = async || a.run(send).await;
+    let middle = async || b.run(inner).await;
+    a.run(middle).await.expect("no deadlock");
     assert_eq!((a.snapshot().account.totals.sends, b.snapshot().account.totals.sends), (1, 1));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_send_inside_counts_in_its_own_scope() {
     let limiter = limiter(fixed(vec![], None, 1));
-    let other = Request::new(limiter.scope("other"), Cost::request());
-    let layer = async || {
-        let send = limiter.run(other.clone(), async || Ok::<(), io::Error>(()));
-        send.await.expect("no local refusal")
-    };
-    limiter.run(request(&limiter), layer).await.expect("no local refusal").expect("sent");
+    let other = limiter.scope("other");
+    let layer = async || limiter.run(async || Ok::<(), io::Error>(())).scope(&other).await;
+    limiter.run(layer).scope("test").await.expect("sent");
     let sends: Vec<_> =
         limiter.snapshot().scopes.iter().map(|scope| (scope.name.clone(), scope.totals.sends)).collect();
     assert_eq!(sends, [("other".into(), 1), ("test".into(), 0)]);

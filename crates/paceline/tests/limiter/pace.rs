@@ -29,7 +29,7 @@ async fn send_all(limiter: &Limiter, items: u64) -> Arrivals {
 
 #[tokio::test(start_paused = true)]
 async fn a_hundred_items_at_ten_a_second_take_about_nine_seconds() {
-    let limiter = limiter(fixed(vec![Quota::requests_per_minute(600)], Some(10), 50));
+    let limiter = limiter(fixed(vec![Quota::per_minute(600)], Some(10), 50));
     let times = send_all(&limiter, 100).await.seconds();
     let last = times[99];
     assert!((8.5..=10.5).contains(&last), "took {last} s");
@@ -49,7 +49,7 @@ async fn an_hourly_limit_counts_and_does_not_space() {
 
 #[tokio::test(start_paused = true)]
 async fn after_an_idle_hour_the_burst_is_whole_again() {
-    let limiter = limiter(fixed(vec![Quota::requests_per_minute(600)], Some(10), 50));
+    let limiter = limiter(fixed(vec![Quota::per_minute(600)], Some(10), 50));
     send_all(&limiter, 30).await;
     tokio::time::advance(3_600 * S).await;
     let times = send_all(&limiter, 11).await.seconds();

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use paceline::{
-    Class, Cost, Dimension, Limiter, LimiterState, Limits, NewerState, Outcome, PacerConfig, PauseCause, Quota,
-    QuotaShape, Request, Timestamp,
+    Class, Cost, Dimension, Limiter, LimiterState, Limits, NewerState, Outcome, PacerConfig, PacerState, PauseCause,
+    Quota, QuotaShape, Request, Timestamp,
 };
 
 const HOUR: i64 = 3_600_000;
@@ -89,4 +89,25 @@ fn a_later_version_is_refused_and_what_is_not_known_is_passed_over() {
     let state: LimiterState = serde_json::from_str(text).expect("it can be read");
     limiter.restore(&state).expect("the present version");
     assert!(!send(&limiter, "a") && send(&limiter, "b"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_limiters_of_an_account_take_turns() {
+    let (one, other) = (hourly(), hourly());
+    other.yield_turn();
+    assert!(["a", "b", "c", "d"].iter().all(|scope| send(&one, scope)));
+    let waits = tokio::spawn({
+        let other = other.clone();
+        async move { other.acquire(Request::new(other.scope("a"), Cost::request())).await.map(drop) }
+    });
+    tokio::time::sleep(S).await;
+    assert!(!waits.is_finished(), "it is not its turn");
+    one.yield_turn();
+    let told = one.own_windows().expect("four have left");
+    assert_eq!(one.own_windows(), None);
+    other.take_turn(&[kept(&told, 0)]).expect("the present version");
+    waits.await.expect("no panic").expect("one was left");
+    assert!(!send(&other, "b"), "and now none is");
+    let later = PacerState { version: 2, ..told.pacer };
+    assert_eq!(other.take_turn(&[LimiterState { pacer: later, ..told }]), Err(NewerState { version: 2 }));
 }

@@ -163,7 +163,7 @@ fn blocked_threads_and_tasks_wait_in_one_queue() {
         let (mine, order) = (limiter.clone(), order.clone());
         threads.push(thread::spawn(move || {
             let permit = match place % 3 {
-                0 => mine.acquire_blocking(request(&mine)),
+                0 => mine.blocking().acquire(request(&mine)),
                 1 => elsewhere(mine.acquire(request(&mine))),
                 _ => runtime().block_on(mine.acquire(request(&mine))),
             };
@@ -187,7 +187,7 @@ fn a_blocked_thread_is_told_of_a_deadline_a_stop_and_the_end() {
     let limiter = limiter(fixed(vec![requests(1, 3_600 * S)], None, 10));
     call_blocking(&limiter, 1);
     let deadline = Some(limiter.now() + S / 100);
-    let late = limiter.acquire_blocking(Request { deadline, ..request(&limiter) }).expect_err("an hour to wait");
+    let late = limiter.blocking().acquire(Request { deadline, ..request(&limiter) }).expect_err("an hour to wait");
     assert!(matches!(late, Error::DeadlineExceeded { .. }), "{late}");
     for (end, expected) in [
         (Box::new(|limiter: &Limiter| limiter.stop(None, "a test")) as Box<dyn Fn(&Limiter)>, "the account is stopped"),
@@ -195,7 +195,7 @@ fn a_blocked_thread_is_told_of_a_deadline_a_stop_and_the_end() {
     ] {
         limiter.resume(None);
         let waiting = limiter.clone();
-        let thread = thread::spawn(move || waiting.acquire_blocking(request(&waiting)));
+        let thread = thread::spawn(move || waiting.blocking().acquire(request(&waiting)));
         let watched = limiter.clone();
         in_time("waiting", move || {
             while watched.snapshot().account.waiting == 0 {
@@ -209,25 +209,24 @@ fn a_blocked_thread_is_told_of_a_deadline_a_stop_and_the_end() {
 }
 
 #[test]
-fn run_blocking_sends_again_and_nests() {
+fn a_blocking_operation_is_sent_again_and_nests() {
     let limiter = limiter(PacerConfig { retry: backing_off(S / 100, 3), ..fixed(vec![], None, 1) });
     let mut calls = 0;
     let answer = in_time("three calls", move || {
         let inside = limiter.clone();
-        limiter.run_blocking(request(&limiter), move || {
-            inside
-                .run_blocking(request(&inside), || {
-                    calls += 1;
-                    let status = if calls < 3 { 503 } else { 200 };
-                    Ok::<_, std::io::Error>(http::Response::builder().status(status).body("").expect("a response"))
-                })
-                .expect("the permit of the attempt around it")
-                .map(|answer| (answer, calls))
-                .map(|(answer, calls)| http::Response::builder().status(answer.status()).body(calls.to_string()))
-                .map(|answer| answer.expect("a response"))
-        })
+        let send = move || {
+            let status = inside.blocking().run(|| {
+                calls += 1;
+                let status = if calls < 3 { 503 } else { 200 };
+                Ok::<_, std::io::Error>(http::Response::builder().status(status).body("").expect("a response"))
+            });
+            let status = status.call()?.status();
+            let answer = http::Response::builder().status(status).body(calls.to_string());
+            Ok::<_, paceline::RunError<std::io::Error>>(answer.expect("a response"))
+        };
+        limiter.blocking().run(send).call()
     });
-    let answer = answer.expect("no local refusal").expect("an answer");
+    let answer = answer.expect("an answer");
     assert_eq!((answer.status().as_u16(), answer.body().as_str()), (200, "3"));
 }
 

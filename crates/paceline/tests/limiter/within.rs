@@ -111,7 +111,7 @@ fn a_blocked_thread_is_told_too() {
     let held = limiter.try_acquire(request(&limiter)).expect("the only place");
     let waiting = std::thread::spawn({
         let limiter = limiter.clone();
-        move || limiter.acquire_within_blocking(request(&limiter), S)
+        move || limiter.blocking().acquire_within(request(&limiter), S)
     });
     while limiter.snapshot().account.waiting == 0 {
         std::thread::yield_now();

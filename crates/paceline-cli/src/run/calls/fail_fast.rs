@@ -13,7 +13,7 @@ pub(crate) const TOO_LARGE: &str = "request_too_large";
 
 /// Watches whether the first items to end all fail with the same failure. Until that is known their failures are not recorded, so
 /// that they are pending with the rest when the run stops.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct FailFast {
     limit: usize,
     watching: bool,
@@ -21,10 +21,13 @@ pub(crate) struct FailFast {
     stopped: bool,
     kind: Option<(Option<u16>, Option<String>)>,
     held_back: Vec<Failed>,
+    /// Answers that did not match the schema and are asked for again, so that there is no failure to record. Not their items are
+    /// counted: once the breaker is open, a few items make all the tries.
+    mismatches: usize,
 }
 
 /// The failure of an item, with what is logged when it is recorded.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Failed {
     pub(crate) finished: Finished,
     pub(crate) item: String,
@@ -51,12 +54,13 @@ impl FailFast {
     /// that is larger than the number looked at; a `limit` of 0 switches it off.
     pub(crate) fn new(limit: usize, items: u64, ended: u64) -> Self {
         let watching = limit > 0 && items > limit as u64 && ended == 0;
-        Self { limit, watching, stopped: false, kind: None, held_back: Vec::new() }
+        Self { limit, watching, stopped: false, kind: None, held_back: Vec::new(), mismatches: 0 }
     }
 
     /// How many more must fail alike; none when not all do.
     pub(crate) fn undecided(&self) -> Option<usize> {
-        self.watching.then(|| self.limit.saturating_sub(self.held_back.len()))
+        let alike = self.held_back.len().max(self.mismatches);
+        self.watching.then(|| self.limit.saturating_sub(alike))
     }
 
     /// An item ended otherwise than by a final refusal: not everything fails alike.
@@ -65,7 +69,24 @@ impl FailFast {
             return Vec::new();
         }
         self.watching = false;
+        self.mismatches = 0;
         std::mem::take(&mut self.held_back)
+    }
+
+    /// An answer does not match the schema, and is asked for again: the schema may be wrong, and each try is billed.
+    pub(crate) fn mismatched(&mut self, status: Option<u16>, message: &str) -> Option<StopReason> {
+        if !self.watching || self.stopped {
+            return None;
+        }
+        self.mismatches += 1;
+        self.stopped = self.mismatches == self.limit;
+        self.stopped.then(|| StopReason::SameFailure {
+            what: "answers",
+            count: self.limit,
+            status,
+            advice: "put the schema of --expect or the requests right",
+            message: message.to_owned(),
+        })
     }
 
     /// An item was refused for good.
@@ -86,12 +107,13 @@ impl FailFast {
         self.kind = Some(kind);
         let (status, message) = (failed.status, failed.message.clone());
         let too_large = status.is_none() && failed.code.as_deref() == Some(TOO_LARGE);
+        let advice = if too_large { "raise the limit or make the requests smaller" } else { "put the requests right" };
         self.held_back.push(failed);
         if self.held_back.len() < self.limit {
             return FailFastDecision::HeldBack;
         }
         self.stopped = true;
-        FailFastDecision::Stop(StopReason::SameFailure { items: self.limit, status, too_large, message })
+        FailFastDecision::Stop(StopReason::SameFailure { what: "items", count: self.limit, status, advice, message })
     }
 
     /// The failures held back, at the end of the run.
@@ -130,6 +152,11 @@ impl Reachability {
                 None
             }
         }
+    }
+
+    /// Whether no call has found a server since the last answer, and at least one has tried.
+    pub(crate) const fn is_failing(&self) -> bool {
+        self.since.is_some()
     }
 
     /// A server answered.
@@ -171,7 +198,7 @@ mod tests {
         }
         assert!(matches!(
             watch.refused(failed(19, 400)),
-            FailFastDecision::Stop(StopReason::SameFailure { items: 20, .. })
+            FailFastDecision::Stop(StopReason::SameFailure { count: 20, .. })
         ));
         assert!(matches!(watch.refused(failed(20, 404)), FailFastDecision::HeldBack), "in flight when the run stopped");
         assert!(watch.disarm().is_empty());
@@ -191,6 +218,18 @@ mod tests {
         for ordinal in 1..40 {
             assert!(matches!(watch.refused(failed(ordinal, 400)), FailFastDecision::Record(_)));
         }
+    }
+
+    #[test]
+    fn twenty_answers_that_match_no_schema_stop_before_any_item_has_used_its_tries() {
+        let mut watch = FailFast::new(20, 21, 0);
+        for _ in 0..19 {
+            assert_eq!(watch.mismatched(Some(200), "no"), None);
+        }
+        assert_eq!(watch.undecided(), Some(1));
+        assert!(matches!(watch.clone().mismatched(Some(200), "no"), Some(StopReason::SameFailure { .. })));
+        watch.disarm();
+        assert_eq!(watch.mismatched(Some(200), "no"), None, "one matched");
     }
 
     #[test]

@@ -1,11 +1,13 @@
 //! Records the outcome of a try: the item's line, its next due time, and one log line.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use paceline::{BackingOff, Instant};
 use paceline_core::{Class, Level, LimitScope, NextAction, Request, Retry, Timestamp};
 use paceline_http::NoAnswer;
+use paceline_providers::SCHEMA_MISMATCH;
 use paceline_store::{
     Appended, CallTotals, ClaimedItem, End, Finished, Journal, LastAnswer, Rescheduled, ResultBody, Tally, Unanswered,
 };
@@ -20,7 +22,7 @@ use crate::run::job::holds::{self, Holds};
 use crate::run::progress::counters::Counters;
 use crate::run::progress::minutes::Minutes;
 use crate::run::progress::resends::Resends;
-use crate::text;
+use crate::{text, upstream};
 
 /// The longest quote of a server's message in a log line, in characters: the report has all of it.
 const LONGEST_CAUSE: usize = 120;
@@ -33,6 +35,8 @@ pub(crate) struct Recorder {
     minutes: Minutes,
     same: FailFast,
     reachability: Reachability,
+    /// The last call that found no server.
+    last_unreached: Option<StopReason>,
     retry: Retry,
     address: Arc<str>,
     /// Where the key came from, to be named when the provider refuses it.
@@ -41,6 +45,8 @@ pub(crate) struct Recorder {
     pub(crate) holds: Holds,
     held_up: Option<HeldUp>,
     resends: Resends,
+    /// The last failure of each scope that has not succeeded since.
+    failing: BTreeMap<Arc<str>, String>,
 }
 
 /// What a recorder needs to know of its run.
@@ -82,13 +88,20 @@ impl Recorder {
             minutes,
             same,
             reachability,
+            last_unreached: None,
             retry,
             address,
             key,
             holds,
             held_up,
             resends,
+            failing: BTreeMap::new(),
         }
+    }
+
+    /// Why the server of a scope failed last, if nothing of the scope has succeeded since.
+    pub(crate) fn last_failure(&self, scope: &str) -> Option<&str> {
+        self.failing.get(scope).map(String::as_str)
     }
 
     /// The counters as they stand.
@@ -204,6 +217,11 @@ impl Recorder {
         self.ended(failed)
     }
 
+    /// Why nothing more can be sent, where no call has found a server since the last answer.
+    pub(crate) fn unreached(&self) -> Option<StopReason> {
+        self.last_unreached.clone().filter(|_| self.reachability.is_failing())
+    }
+
     fn sent(&mut self, context: &Context, item: &ClaimedItem, sent: Sent) -> Recorded {
         let adds = entry::added(item, &sent);
         let usage = sent.exchange.reading.usage.unwrap_or_default();
@@ -218,15 +236,23 @@ impl Recorder {
         }
         let mut recorded =
             Recorded { scopes_changed: closes.then_some(sent.exchange.reading.reach), ..Recorded::default() };
-        if let Some(message) = self.reachability.gone(&sent.exchange.answer, context.limiter.now()) {
-            recorded.stop =
-                Some(StopReason::Unreachable { address: self.address.to_string(), message: message.to_owned() });
+        let gone = self.reachability.gone(&sent.exchange.answer, context.limiter.now()).is_some();
+        if let Err(NoAnswer::Connect(message)) = &sent.exchange.answer {
+            let dialect = &context.sender.config().dialect;
+            let address = upstream::destination_of(&item.scope, dialect, &self.address);
+            let stop = StopReason::Unreachable { address, message: message.clone() };
+            recorded.stop = gone.then(|| stop.clone());
+            self.last_unreached = Some(stop);
         }
         if sent.exchange.reading.class == Class::Account {
             recorded.account = Some(self.account_stop(&sent));
         }
         match &sent.exchange.action {
             NextAction::Retry { next, delay } | NextAction::Resend { next, delay } => {
+                if reading.code.as_deref() == Some(SCHEMA_MISMATCH) {
+                    let (status, message) = (sent.exchange.status(), entry::error_message(&sent));
+                    recorded.stop = self.same.mismatched(status, &message).or(recorded.stop);
+                }
                 recorded.due = Some(self.again(context, item, &sent, next, *delay, adds));
             }
             NextAction::GiveUp { reason, request } => {
@@ -248,6 +274,7 @@ impl Recorder {
         for earlier in self.same.disarm() {
             self.fail(earlier);
         }
+        self.failing.remove(&item.scope);
         let tally = entry::tally(item, &sent, None);
         let line = sent.echo.line(item.ordinal, tally.sends(), End::Succeeded, &entry::line_answer(&sent, ""));
         let mut finished = Finished::new(item.ordinal, End::Succeeded, line);
@@ -292,6 +319,9 @@ impl Recorder {
         let class = sent.exchange.reading.class;
         let message = entry::error_message(sent);
         let message = text::cut(&message, LONGEST_CAUSE);
+        if matches!(class, Class::Transient | Class::Overloaded) {
+            self.failing.insert(Arc::clone(&item.scope), message.to_string());
+        }
         self.resends.add(sent.exchange.reading.reported_class().description(), &message);
         tracing::debug!(
             scope = &*item.scope,
@@ -336,6 +366,7 @@ impl Recorder {
             class = class.as_str(),
             status,
             code,
+            reason = finished.reason.as_deref(),
             "item failed: {}",
             text::printable(&message)
         );
@@ -350,7 +381,9 @@ impl Recorder {
             let address = self.address.to_string();
             return StopReason::Tls { address, message: message.clone() };
         }
-        let message = status.map_or_else(|| message.clone(), |status| format!("{status} {message}"));
+        let status_text = status.map(|status| format!("{status} ")).unwrap_or_default();
+        let (item, rule) = (&sent.echo.custom_id, sent.exchange.reading.rule());
+        let message = format!("{status_text}{message} (item {item}, by the rule \"{rule}\")");
         let fix = match status {
             Some(401) => format!("check the key in {}", self.key),
             Some(403) => format!("check what the key in {} may use", self.key),

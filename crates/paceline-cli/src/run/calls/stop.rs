@@ -44,14 +44,16 @@ pub(crate) enum StopReason {
         /// What to look at.
         fix: String,
     },
-    /// The first items to end all failed alike, so the rest would too.
+    /// The first items all failed alike, so the rest would too.
     SameFailure {
+        /// What failed: items, or answers to them.
+        what: &'static str,
         /// How many.
-        items: usize,
+        count: usize,
         /// The status that all of them got.
         status: Option<u16>,
-        /// They never left, because each alone exceeds a limit.
-        too_large: bool,
+        /// What to put right.
+        advice: &'static str,
         /// The provider's message.
         message: String,
     },
@@ -144,7 +146,7 @@ impl fmt::Display for StopReason {
         match self {
             Self::Interrupted => f.write_str("interrupted"),
             Self::MaxWait { until } => {
-                write!(f, "the next call can start at {}, which is --max-wait or more away", text::moment(*until))
+                write!(f, "the next call can start only at {}, later than --max-wait allows", text::moment(*until))
             }
             Self::ServerFails { waited } => {
                 let waited = text::duration(*waited);
@@ -160,13 +162,11 @@ impl fmt::Display for StopReason {
             }
             Self::MaxDuration => f.write_str("--max-duration is over"),
             Self::Account { message, fix } => write!(f, "the provider refuses this account: {message}; {fix}"),
-            Self::SameFailure { items, status, too_large, message } => {
-                write!(f, "the first {items} items to end all failed alike")?;
+            Self::SameFailure { what, count, status, advice, message } => {
+                write!(f, "the first {count} {what} all failed alike")?;
                 if let Some(status) = status {
                     write!(f, " with status {status}")?;
                 }
-                let advice =
-                    if *too_large { "raise the limit or make the requests smaller" } else { "put the requests right" };
                 write!(f, ": {message}; {advice}, or go on regardless with --stop-after-same 0")
             }
             Self::Unreachable { address, message } => {

@@ -41,11 +41,13 @@ impl Holds {
         self.given_up.insert(Arc::clone(scope));
     }
 
-    /// Stores the scope if it is held, stopped or closed for long now. No other can be: there are many of them.
-    pub(crate) fn store(&mut self, context: &Context, scope: &str) {
-        if let Some(scope) = context.limiter.scope_snapshot(&context.limiter.scope(scope)) {
-            self.store_one(context, &scope);
-        }
+    /// Stores the scope if it is held, stopped or closed for long now. No other can be: there are many of them. True when that
+    /// was not stored yet.
+    pub(crate) fn store(&mut self, context: &Context, scope: &str) -> bool {
+        context
+            .limiter
+            .scope_snapshot(&context.limiter.scope(scope))
+            .is_some_and(|scope| self.store_one(context, &scope))
     }
 
     /// Stores the account and all scopes that are held, stopped or closed for long now. True when the whole account is
@@ -55,14 +57,15 @@ impl Holds {
         if let Some(state) = stored(context, &view.account) {
             self.set(&ACCOUNT.into(), state);
         }
-        view.scopes.iter().for_each(|scope| self.store_one(context, scope));
+        for scope in &view.scopes {
+            self.store_one(context, scope);
+        }
         matches!(view.account.state, ScopeState::Stopped { .. })
     }
 
-    fn store_one(&mut self, context: &Context, scope: &ScopeSnapshot) {
-        if let Some(state) = stored(context, scope).filter(|_| !self.given_up.contains(&scope.name)) {
-            self.set(&scope.name, state);
-        }
+    fn store_one(&mut self, context: &Context, scope: &ScopeSnapshot) -> bool {
+        let state = stored(context, scope).filter(|_| !self.given_up.contains(&scope.name));
+        state.is_some_and(|state| self.set(&scope.name, state))
     }
 
     /// Stores that a scope is closed, or the account.
@@ -75,12 +78,13 @@ impl Holds {
         }
     }
 
-    fn set(&mut self, scope: &Arc<str>, state: Stored) {
-        let goes_on = self.stored.get(scope).is_some_and(|known| same_hold(known, &state));
-        if !goes_on && self.stored.get(scope) != Some(&state) {
+    fn set(&mut self, scope: &Arc<str>, state: Stored) -> bool {
+        let is_new = self.stored.get(scope).is_none_or(|known| *known != state && !same_hold(known, &state));
+        if is_new {
             self.journal.set_scope(scope, state.clone(), self.acknowledge.reply());
             self.stored.insert(Arc::clone(scope), state);
         }
+        is_new
     }
 }
 

@@ -139,8 +139,8 @@ pub(crate) fn refused(error: JournalError) -> Failure {
 fn say(recovery: &Recovery) {
     if recovery.recorded + recovery.cut + recovery.interrupted > 0 {
         tracing::info!(
-            "going on after an interruption: {} found complete in the results, {} cut off, {} taken up but not \
-             recorded (those in flight then may be billed twice)",
+            "going on after an interruption: {} found complete in the results, {} of an incomplete line removed, {} without \
+             a recorded answer, to be sent again (what was in flight may be billed twice)",
             text::counted(recovery.recorded, "item"),
             text::counted(recovery.cut, "byte"),
             text::counted(recovery.interrupted, "item"),
@@ -207,8 +207,9 @@ fn fill(
     }
     if taken == 0 {
         return Err(Failure::refused(format!(
-            "empty_file: {} holds no requests; expected one JSON object a line",
-            input.name()
+            "empty_file: {} holds no requests; expected {}",
+            input.name(),
+            input.expected()
         )));
     }
     Ok(())

@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use paceline_store::Paths;
+use tracing::Level;
 
 use crate::exit::{Failure, Status};
-use crate::output;
+use crate::logging;
 use crate::run::calls::signals::Signals;
 
 /// While it lives, an interruption ends the process.
@@ -78,6 +79,6 @@ fn give_up(unfinished: &[PathBuf]) {
         // Most of them are not there; what cannot be removed is recognized by the next run.
         let _ = std::fs::remove_file(path);
     }
-    output::print_stderr("interrupted before the first call: nothing was sent; give the same command again");
+    logging::tell(Level::INFO, "interrupted before the first call: nothing was sent; give the same command again");
     std::process::exit(i32::from(Status::Deferred.code()));
 }

@@ -1,6 +1,5 @@
 //! A job as it is found or begun, and what earlier runs left for it.
 
-pub(crate) mod account_lock;
 pub(crate) mod background_load;
 pub(crate) mod check_paths;
 pub(crate) mod done;

@@ -40,13 +40,19 @@ impl Addresses {
         }
         without_fragment(&url)?;
         if !self.hosts {
+            // First what to do: a log line quotes only the beginning.
             let error = relative(url, &self.base);
-            return error
-                .map_err(|error| format!("{error}; with --scope host lines may name any host, which gets no key"));
+            return error.map_err(|error| {
+                format!("with --scope host lines may name any host, which gets no key; without it {error}")
+            });
         }
         let uri = url.parse::<Uri>().ok().filter(|uri| origin(uri).is_some());
         match uri.as_ref().and_then(Uri::authority).filter(|authority| !authority.as_str().contains('@')) {
-            Some(_) => check(path_of(&url)).map(|()| url),
+            Some(_) => {
+                // Also a port and a host that no call could reach.
+                reqwest::Url::parse(&url).map_err(|error| format!("`{url}` is no address of a page: {error}"))?;
+                check(path_of(&url)).map(|()| url)
+            }
             None => Err(format!(
                 "`{url}` is no address of a page: expected one such as https://api.example/v1/items, without a name before @"
             )),
@@ -186,6 +192,8 @@ mod tests {
             "https://user@other.example/",
             "ftp://other.example/",
             "https:///a",
+            "http://other.example:99999/a",
+            "http://other.example:0x50/a",
             "https://other.example/a#b",
             "https://other.example/../a",
             "https://other.example\\@api.example/",

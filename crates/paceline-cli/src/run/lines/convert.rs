@@ -5,6 +5,7 @@ use std::fmt;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 
+use minijinja::value::merge_maps;
 use minijinja::{Environment, ErrorKind, UndefinedBehavior};
 use paceline_providers::Provider;
 use serde_json::{Map, Value, json};
@@ -12,12 +13,16 @@ use serde_json::{Map, Value, json};
 use crate::exit::Failure;
 use crate::run::args::FormatFlag;
 use crate::run::args::RunArgs;
+use crate::run::lines::table;
 
 /// The longest answer where the API insists on a bound, in tokens.
 const LONGEST_ANSWER: u64 = 1_024;
 
 /// The one template of an environment.
 const PROMPT: &str = "prompt";
+
+/// The whole row in a template, for columns whose names are no words; a column of that name comes first.
+const ROW: &str = "row";
 
 /// Makes requests of rows.
 pub(crate) struct Converter {
@@ -107,26 +112,37 @@ impl Converter {
     /// # Errors
     /// What the file system says of either side, or a message about a row.
     pub(crate) fn copy(&self, from: impl Read, mut to: impl Write) -> Result<u64, Error> {
-        let mut copied = 0;
+        let (mut copied, mut lines) = (0, 0);
         let mut put = |place: Place, row: Map<String, Value>| {
             let request = self.request(row).map_err(|message| Error::Row(format!("{place}: {message}")))?;
-            let mut line = serde_json::to_vec(&request).expect("it was made of JSON");
+            // Blank lines are nothing. With them a request stands in the line of its row, by which errors and ids name it.
+            let mut line = vec![b'\n'; usize::try_from(place.line - 1 - lines).unwrap_or_default()];
+            serde_json::to_writer(&mut line, &request).expect("it was made of JSON");
             line.push(b'\n');
-            copied += line.len() as u64;
+            (copied, lines) = (copied + line.len() as u64, place.line);
             to.write_all(&line).map_err(Error::Write)
         };
         match self.rows {
-            Rows::Csv => each_record(from, put)?,
-            Rows::Text => each_line(from, |number, line| {
-                put(Place { row: number, line: None }, Map::from_iter([(PROMPT.to_owned(), line.into())]))
+            Rows::Csv => table::each_record(from, put)?,
+            Rows::Text => each_line(from, |line, text| {
+                put(Place { row: None, line }, Map::from_iter([(PROMPT.to_owned(), text.into())]))
             })?,
-            Rows::Json => each_line(from, |number, line| {
-                let row = serde_json::from_str(line);
-                let row = row.map_err(|error| Error::Row(format!("row {number}: expected a JSON object: {error}")))?;
-                put(Place { row: number, line: None }, row)
+            Rows::Json => each_line(from, |line, text| {
+                let row = serde_json::from_str(text);
+                let row = row.map_err(|error| Error::Row(format!("line {line}: expected a JSON object: {error}")))?;
+                put(Place { row: None, line }, row)
             })?,
         }
         Ok(copied)
+    }
+
+    /// What an input that has no rows should hold.
+    pub(crate) const fn expected(&self) -> &'static str {
+        match self.rows {
+            Rows::Csv => "a header, and below it a row for each request",
+            Rows::Text => "one prompt a line",
+            Rows::Json => "one JSON object a line",
+        }
     }
 
     fn request(&self, mut row: Map<String, Value>) -> Result<Map<String, Value>, String> {
@@ -150,17 +166,19 @@ impl Converter {
 
 /// The position of a row.
 #[derive(Clone, Copy)]
-struct Place {
-    /// From 1, a header left out.
-    row: u64,
-    /// Of a table, whose records may have several: that in which it begins.
-    line: Option<u64>,
+pub(super) struct Place {
+    /// Of a table: from 1, the header left out.
+    pub(super) row: Option<u64>,
+    /// That of the file in which it begins, from 1.
+    pub(super) line: u64,
 }
 
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "row {}", self.row)?;
-        self.line.map_or(Ok(()), |line| write!(f, " (line {line})"))
+        match self.row {
+            Some(row) => write!(f, "row {row} (line {})", self.line),
+            None => write!(f, "line {}", self.line),
+        }
     }
 }
 
@@ -215,7 +233,9 @@ impl Template {
         let mut environment = Environment::new();
         environment.set_undefined_behavior(UndefinedBehavior::Strict);
         let added = environment.add_template_owned(PROMPT, text.clone());
-        added.map_err(|error| format!("--prompt-template: {error}"))?;
+        added.map_err(|error| {
+            format!("--prompt-template: {error}; a column whose name is no plain word is {{{{ row[\"its name\"] }}}}")
+        })?;
         Ok(Self { text, environment })
     }
 }
@@ -230,7 +250,9 @@ impl Prompts {
             });
         };
         let template = template.environment.get_template(PROMPT).expect("it was added");
-        template.render(minijinja::value::Serde(row)).map_err(|error| {
+        let names = minijinja::Value::from(minijinja::value::Serde(row));
+        let whole = minijinja::Value::from_pairs([(ROW, names.clone())]);
+        template.render(merge_maps([names, whole])).map_err(|error| {
             let missing = missing(&template, &error, row);
             let why =
                 if missing.is_empty() { error.to_string() } else { format!("no value for {}", missing.join(", ")) };
@@ -250,119 +272,19 @@ fn missing(template: &minijinja::Template<'_, '_>, error: &minijinja::Error, row
     let is_missing = |name: &String| {
         let mut parts = name.split('.');
         let first = parts.next().and_then(|first| row.get(first));
-        line.contains(name.as_str()) && parts.try_fold(first, |value, part| Some(value?.get(part))).flatten().is_none()
+        *name != ROW
+            && line.contains(name.as_str())
+            && parts.try_fold(first, |value, part| Some(value?.get(part))).flatten().is_none()
     };
     let names: BTreeSet<String> = template.undeclared_variables(true).into_iter().filter(is_missing).collect();
     names.into_iter().map(|name| format!("{{{{ {name} }}}}")).collect()
-}
-
-fn each_record(
-    from: impl Read,
-    mut put: impl FnMut(Place, Map<String, Value>) -> Result<(), Error>,
-) -> Result<(), Error> {
-    let mut reader = csv::Reader::from_reader(Quotes::of(from));
-    let names: Vec<String> = reader.headers().map_err(in_csv)?.iter().map(|name| name.trim().to_owned()).collect();
-    let mut known = BTreeSet::new();
-    if let Some(twice) = names.iter().find(|name| !known.insert(name.as_str())) {
-        return Err(Error::Row(format!("its header names the column {twice:?} twice")));
-    }
-    for (number, record) in (1..).zip(reader.records()) {
-        let record = record.map_err(in_csv)?;
-        let values = record.iter().map(Value::from);
-        let line = record.position().map(csv::Position::line);
-        put(Place { row: number, line }, names.iter().cloned().zip(values).collect())?;
-    }
-    Ok(())
-}
-
-/// Passes a table on and follows its quotes: a parser that forgives a missing one makes one field of all rows behind it.
-struct Quotes<R> {
-    from: R,
-    state: Quote,
-    line: u64,
-    /// The line in which the last quote was opened.
-    opened: u64,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Quote {
-    /// At the start of a field.
-    Start,
-    /// In a field without quotes.
-    Bare,
-    /// Behind a quote that is open.
-    Open,
-    /// Behind one that closes the field, or is the first of two that stand for one.
-    Closed,
-}
-
-#[derive(Debug, thiserror::Error)]
-enum WrongQuote {
-    #[error("line {0}: a quote opens a field there and is never closed")]
-    NeverClosed(u64),
-    #[error(
-        "line {line}: text behind a closing quote (it was opened in line {opened}); a quote in a field is written twice"
-    )]
-    TextBehind { line: u64, opened: u64 },
-}
-
-impl<R> Quotes<R> {
-    const fn of(from: R) -> Self {
-        Self { from, state: Quote::Start, line: 1, opened: 1 }
-    }
-
-    fn follow(&mut self, byte: u8) -> Result<(), WrongQuote> {
-        self.state = match (self.state, byte) {
-            (Quote::Open, b'"') => Quote::Closed,
-            (Quote::Open, _) => Quote::Open,
-            (Quote::Closed, b'"') => Quote::Open,
-            (Quote::Start, b'"') => {
-                self.opened = self.line;
-                Quote::Open
-            }
-            (_, b',' | b'\n' | b'\r') => Quote::Start,
-            (Quote::Closed, _) => return Err(WrongQuote::TextBehind { line: self.line, opened: self.opened }),
-            // The mark at the front of a file that an editor has left is no text.
-            (Quote::Start, 0xEF | 0xBB | 0xBF) if self.line == 1 => Quote::Start,
-            (Quote::Start | Quote::Bare, _) => Quote::Bare,
-        };
-        self.line += u64::from(byte == b'\n');
-        Ok(())
-    }
-}
-
-impl<R: Read> Read for Quotes<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-        let read = self.from.read(buffer)?;
-        if read == 0 && !buffer.is_empty() && self.state == Quote::Open {
-            return Err(std::io::Error::other(WrongQuote::NeverClosed(self.opened)));
-        }
-        buffer[..read].iter().try_for_each(|byte| self.follow(*byte)).map_err(std::io::Error::other)?;
-        Ok(read)
-    }
-}
-
-fn in_csv(error: csv::Error) -> Error {
-    let message = error.to_string();
-    match error.into_kind() {
-        csv::ErrorKind::Io(error) => match error.downcast::<WrongQuote>() {
-            Ok(wrong) => Error::Row(wrong.to_string()),
-            Err(error) => Error::Read(error),
-        },
-        csv::ErrorKind::UnequalLengths { pos, expected_len, len } => {
-            let line = pos.map_or(0, |pos| pos.line());
-            Error::Row(format!("line {line}: expected {expected_len} columns, as the header has, and found {len}"))
-        }
-        csv::ErrorKind::Utf8 { pos, .. } => Error::Row(format!("line {}: no UTF-8", pos.map_or(0, |pos| pos.line()))),
-        _ => Error::Row(message),
-    }
 }
 
 /// Lines that are not blank, counted with those that are.
 fn each_line(from: impl Read, mut see: impl FnMut(u64, &str) -> Result<(), Error>) -> Result<(), Error> {
     for (number, line) in (1..).zip(BufReader::new(from).lines()) {
         let line = line.map_err(|error| match error.kind() {
-            std::io::ErrorKind::InvalidData => Error::Row(format!("row {number}: no UTF-8")),
+            std::io::ErrorKind::InvalidData => Error::Row(format!("line {number}: no UTF-8")),
             _ => Error::Read(error),
         })?;
         let line = line.strip_prefix('\u{feff}').filter(|_| number == 1).unwrap_or(&line).trim_end();

@@ -55,6 +55,16 @@ pub(crate) enum InputError {
         /// Which row, and what is wrong with it.
         message: String,
     },
+    /// The file that the job began with, under other flags.
+    #[error(
+        "{} is what this job began with, but other requests are made of it: --prompt-template, --model or --format changed; \
+         put them back, or give the new requests an output of their own",
+        name(source_path)
+    )]
+    MadeOtherwise {
+        /// The input.
+        source_path: PathBuf,
+    },
     /// Not what the job began with.
     #[error(
         "{} is not what this job began with, which stands in {}; --accept-changed-input goes on with it where that can \

@@ -101,6 +101,8 @@ pub(crate) struct Input {
     path: PathBuf,
     file: Mutex<File>,
     spool: Option<Spool>,
+    /// What an input that holds no requests should hold.
+    expected: &'static str,
 }
 
 impl Input {
@@ -115,7 +117,13 @@ impl Input {
         }
         let head = spool::head(&mut &file).map_err(InputError::unreadable(path))?;
         InputError::of_columns(path, &head)?;
-        Ok(Self { source: path.to_owned(), path: path.to_owned(), file: Mutex::new(file), spool: None })
+        Ok(Self {
+            source: path.to_owned(),
+            path: path.to_owned(),
+            file: Mutex::new(file),
+            spool: None,
+            expected: "one JSON object a line",
+        })
     }
 
     /// Opens what a run was given. Pipes, `*.gz` and rows that are to become requests are first copied to `spool`, which a
@@ -133,7 +141,8 @@ impl Input {
     ) -> Result<Self, InputError> {
         let Some(spool) = Spool::fill(source, spool, earlier, converter)? else { return Self::open(source) };
         let copy = Self::open(spool.path())?;
-        Ok(Self { source: source.to_owned(), spool: Some(spool), ..copy })
+        let expected = converter.map_or(copy.expected, Converter::expected);
+        Ok(Self { source: source.to_owned(), spool: Some(spool), expected, ..copy })
     }
 
     /// Gives the copy its lasting name: the job begins.
@@ -165,6 +174,11 @@ impl Input {
     /// What it is called in messages.
     pub(crate) fn name(&self) -> String {
         name(&self.source)
+    }
+
+    /// What it should hold where it holds no requests.
+    pub(crate) const fn expected(&self) -> &'static str {
+        self.expected
     }
 
     /// All lines, from the front.

@@ -9,4 +9,5 @@ pub(crate) mod input;
 pub(crate) mod line;
 pub(crate) mod members;
 pub(crate) mod spool;
+mod table;
 pub(crate) mod wrong;

@@ -10,6 +10,9 @@ use paceline_store::private_file;
 use crate::run::lines::convert::{self, Converter};
 use crate::run::lines::error::InputError;
 
+/// Between what a file is known by and what its requests are made by.
+const MADE: &str = ", made by ";
+
 /// What an earlier copy means.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Earlier {
@@ -66,6 +69,9 @@ impl Spool {
                 return settled(from.packed);
             }
             if goes_on && *earlier != Earlier::MayBeRepaired {
+                if matches!(earlier, Earlier::From(known) if from.is_made_otherwise(known)) {
+                    return Err(InputError::MadeOtherwise { source_path: source.to_owned() });
+                }
                 return Err(InputError::Differs { source_path: source.to_owned(), spool: lasting.to_owned() });
             }
         }
@@ -143,11 +149,17 @@ impl Source {
         let mut file = File::open(path).map_err(InputError::unreadable(path))?;
         let changed = about.modified().ok().filter(|_| about.is_file());
         let packed = about.is_file().then(|| known_by(&mut file)).transpose().map_err(InputError::unreadable(path))?;
-        let made = converter.map_or_else(String::new, |converter| format!(", {}", converter.known_by()));
+        let made = converter.map_or_else(String::new, |converter| format!("{MADE}{}", converter.known_by()));
         let packed = packed.map(|packed| packed + &made);
         let reader: Box<dyn Read> =
             if compressed { Box::new(flate2::read::MultiGzDecoder::new(file)) } else { Box::new(file) };
         Ok(Some(Self { path: path.to_owned(), reader, packed, changed }))
+    }
+
+    /// Whether it is the file of an earlier copy, of which other requests are made now.
+    fn is_made_otherwise(&self, earlier: &str) -> bool {
+        let file = |known: &str| known.split_once(MADE).map(|(file, _)| file.to_owned());
+        self.packed.as_deref().and_then(file).is_some_and(|now| file(earlier) == Some(now))
     }
 
     /// Writes everything to a new file, and returns its length once it is on disk.

@@ -1,7 +1,6 @@
 //! What a person sees while a job runs: three lines that are redrawn on a terminal, one log line now and then elsewhere.
 
 use std::collections::VecDeque;
-use std::io::IsTerminal as _;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -55,10 +54,9 @@ pub(crate) struct View<'a> {
 impl Progress {
     /// Drawn when standard error is a terminal that can redraw lines; nothing when `quiet`.
     pub(crate) fn new(quiet: bool) -> Self {
-        let redraws = std::env::var_os("TERM").is_some_and(|kind| kind != "dumb");
         let face = if quiet {
             Face::Silent
-        } else if redraws && std::io::stderr().is_terminal() {
+        } else if logging::draws(quiet) {
             let style = ProgressStyle::with_template("{msg}").unwrap_or_else(|_| ProgressStyle::default_bar());
             Face::Screen(logging::bars().add(ProgressBar::no_length().with_style(style)))
         } else {

@@ -42,6 +42,8 @@ pub(crate) struct Summary<'a> {
     /// What has been used of the job's budget.
     pub(crate) budget: Used,
     pub(crate) view: &'a Snapshot,
+    /// Why the server of a scope failed last.
+    pub(crate) last_failure: &'a dyn Fn(&str) -> Option<&'a str>,
     /// The command that goes on with the job; none when the job has no journal to go on from.
     pub(crate) again: Option<String>,
 }
@@ -203,7 +205,7 @@ impl Summary<'_> {
     /// Scopes, and the account, that send nothing for now: until when, or why.
     fn closed_scopes(&self) -> Vec<String> {
         let all = std::iter::once(&self.view.account).chain(&self.view.scopes);
-        let mut lines: Vec<String> = all.filter_map(closed).collect();
+        let mut lines: Vec<String> = all.filter_map(|scope| self.closed(scope)).collect();
         lines.extend(self.held.iter().map(|held| format!("held: {}", held.describe())));
         let more = lines.len().saturating_sub(SHOWN);
         lines.truncate(SHOWN);
@@ -213,6 +215,23 @@ impl Summary<'_> {
             format!("and {}, see paceline stats{last}", text::counted(more as u64, "more scope"))
         }));
         lines
+    }
+
+    /// A stopped scope that needs a person, or one that this run has given up. Held ones are in the journal.
+    fn closed(&self, scope: &ScopeSnapshot) -> Option<String> {
+        let name = holds::name(&scope.name);
+        match &scope.state {
+            ScopeState::Stopped { reason } => Some(format!(
+                "stopped: {name}: {}; fix the cause, then run the same command again",
+                text::printable(reason)
+            )),
+            ScopeState::Held { cause: cause @ PauseCause::ServerFails, .. } => {
+                let last = (self.last_failure)(&scope.name).map(|last| format!(" (last: {})", text::printable(last)));
+                let why = format!("{}{}", cause.explanation(), last.unwrap_or_default());
+                Some(format!("given up for this run: {name}: {why}; the next run tries it again"))
+            }
+            _ => None,
+        }
     }
 
     /// How long the items that ended in this run would have taken an oracle that knows the limits; none when no limit was
@@ -234,27 +253,13 @@ impl Summary<'_> {
     }
 }
 
-/// A stopped scope that needs a person, or one that this run has given up. Held ones are in the journal.
-fn closed(scope: &ScopeSnapshot) -> Option<String> {
-    let name = holds::name(&scope.name);
-    match &scope.state {
-        ScopeState::Stopped { reason } => {
-            Some(format!("stopped: {name}: {}; fix this, then run the same command again", text::printable(reason)))
-        }
-        ScopeState::Held { cause: cause @ PauseCause::ServerFails, .. } => {
-            Some(format!("given up for this run: {name}: {}; the next run tries it again", cause.explanation()))
-        }
-        _ => None,
-    }
-}
-
 fn reason_text(reason: DeferReason) -> &'static str {
     match reason {
         DeferReason::ScopeStopped => "until the account problem is fixed",
         DeferReason::ScopeHeld => "until their scope is free again",
         DeferReason::NotBefore => "until their next try",
         DeferReason::NotStarted => "not started",
-        DeferReason::RunBound => "left for the next run",
+        DeferReason::RunBound => "until the next run",
     }
 }
 

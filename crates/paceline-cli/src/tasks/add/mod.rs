@@ -5,7 +5,7 @@ mod hosts;
 mod line;
 
 use std::collections::BTreeMap;
-use std::io::{IsTerminal as _, Read as _};
+use std::io::Read as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use super::compact::compact;
 use super::store::StoreArgs;
 use crate::args::{Everywhere, duration};
 use crate::exit::{Failure, Status};
-use crate::{output, text};
+use crate::{logging, output, text};
 use file::Items;
 use hosts::Hosts;
 
@@ -146,8 +146,7 @@ async fn add_all(store: &dyn WorkStore, mut items: Items, quiet: bool) -> Result
 }
 
 fn progress(bytes: u64, quiet: bool) -> ProgressBar {
-    let shown = !quiet && std::io::stderr().is_terminal();
-    let target = if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+    let target = if logging::draws(quiet) { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
     let style =
         ProgressStyle::with_template("adding {bytes} of {total_bytes}, {eta} left").expect("the template is valid");
     ProgressBar::with_draw_target(Some(bytes), target).with_style(style)

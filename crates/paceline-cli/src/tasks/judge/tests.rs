@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use paceline_core::{Class, Instant, Timestamp};
+use paceline_core::{Class, Timestamp};
 use paceline_store::work::{
-    Failure, Forgiven, Judgement, MemoryStore, NewItem, Scheduler, SchedulerConfig, SchedulerEvent, State, WorkItem,
-    WorkStore as _,
+    Failure, Forgiven, Judgement, MemoryStore, NewItem, Scheduler, SchedulerConfig, SchedulerEvent, State, WorkClock,
+    WorkItem, WorkStore as _,
 };
 
 use super::process::Program;
-use super::{ANSWER_WITHIN, Case, CommandJudge, Judge as _, WorkClock};
+use super::{ANSWER_WITHIN, Case, CommandJudge, Judge as _};
 
 fn item() -> WorkItem {
     WorkItem {
@@ -49,7 +49,7 @@ async fn asked_about(judge: &CommandJudge, failure: &Failure) -> Option<Judgemen
 
 /// How often each cause was met.
 fn causes(judge: &CommandJudge) -> Vec<(&'static str, u64)> {
-    judge.with_breaker(|breaker| breaker.causes())
+    judge.with_unanswered(|unanswered| unanswered.by_cause.clone().into_iter().collect())
 }
 
 fn shell(script: &str) -> CommandJudge {
@@ -188,24 +188,39 @@ async fn a_judge_that_hangs_is_told_by_itself_and_not_by_the_scheduler_for_each_
 #[tokio::test]
 async fn a_judge_that_fails_in_a_row_is_not_begun_for_each_failure() {
     let folder = tempfile::tempdir().expect("a folder");
-    let seen = folder.path().join("seen");
-    let seconds = Arc::new(AtomicU64::new(0));
-    let clock = {
-        let seconds = seconds.clone();
-        let now = move || Instant::ZERO + Duration::from_secs(seconds.load(Ordering::SeqCst));
-        WorkClock::new(now, || Timestamp::from_millis(0))
-    };
-    let judge = shell(&format!("echo >> '{}'; exit 1", seen.display())).with_clock(clock);
+    let (seen, works) = (folder.path().join("seen"), folder.path().join("works"));
+    let script =
+        format!("echo >> '{}'; test -e '{}' && echo '{{\"action\":\"retry\"}}'", seen.display(), works.display());
+    let judge = shell(&script);
     let begun = || std::fs::read_to_string(&seen).map_or(0, |text| text.lines().count());
-    for _ in 0..20 {
+    let mut expected = 3;
+    for _ in 0..expected {
         assert_eq!(asked(&judge).await, None);
     }
-    assert_eq!(begun(), 3);
-    seconds.fetch_add(1, Ordering::SeqCst);
-    for _ in 0..20 {
+    for seconds in [1, 2, 4, 8, 16, 32, 60, 60, 60] {
+        // The breaker's time stands still where no process runs.
+        tokio::time::pause();
+        for _ in 0..20 {
+            assert_eq!(asked(&judge).await, None);
+        }
+        assert_eq!(begun(), expected, "the judge is left in peace");
+        tokio::time::advance(Duration::from_secs(seconds)).await;
+        tokio::time::resume();
         assert_eq!(asked(&judge).await, None);
+        expected += 1;
+        assert_eq!(begun(), expected, "after {seconds} s");
     }
-    assert_eq!(begun(), 4);
+    let said = judge.with_unanswered(|unanswered| unanswered.unreported());
+    assert_eq!(said.as_deref(), Some("failed 11 more times, not asked 180 times"));
+
+    std::fs::write(&works, "").expect("writable");
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(60)).await;
+    tokio::time::resume();
+    let answered = Some(Judgement::Retry { delay: None, reason: None });
+    for _ in 0..5 {
+        assert_eq!(asked(&judge).await, answered, "it is back");
+    }
 }
 
 #[test]

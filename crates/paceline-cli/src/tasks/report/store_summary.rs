@@ -223,7 +223,7 @@ mod tests {
             [
                 "failed: 2 max_retries, 1 filtered, 1 invalid",
                 "deferred: 1 until the problem that stopped their group is fixed",
-                "stopped: group keyless: it is account; fix this, the next run tries it again",
+                "stopped: group keyless: it is account; fix the cause, and the next run tries it again",
             ]
         );
         let json = standing.json();
@@ -236,7 +236,7 @@ mod tests {
     async fn what_is_left_to_the_next_run_says_over_which_bound_it_was() {
         let policy = SchedulerConfig { over_bound: OverBound::NextRun, max_retries: 1, ..quick() };
         let standing = worked(&["transient", "success"], policy).await;
-        assert_eq!(standing.lines(), ["deferred: 1 left to the next run (max_retries)"]);
+        assert_eq!(standing.lines(), ["deferred: 1 until the next run (max_retries)"]);
         assert_eq!(standing.status().code(), 3);
     }
 

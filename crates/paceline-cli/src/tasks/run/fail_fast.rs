@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use paceline_core::Class;
+use paceline_providers::SCHEMA_MISMATCH;
 use paceline_store::work::{Amend, DecisionRecord, Failure, Filter, SchedulerEvent, WorkError, WorkItem, WorkStore};
 
 /// Watches the first items of a run until one of them ends otherwise. Clones share their state.
@@ -18,6 +19,9 @@ struct Watch {
     watching: bool,
     kind: Option<(Option<u16>, Option<String>)>,
     keys: BTreeSet<String>,
+    /// Answers that did not match the schema. Not their items are counted: once the breaker is open, a few items make all the
+    /// tries.
+    mismatches: usize,
     /// Items of which a try only failed, by their numbers, until that is recorded.
     only_failed: BTreeSet<u64>,
     stopped: Option<SameFailure>,
@@ -49,7 +53,7 @@ impl FailFast {
     pub(super) fn new(limit: usize, more: bool, command: bool) -> Self {
         let watching = limit > 0 && more;
         let (keys, only_failed) = (BTreeSet::new(), BTreeSet::new());
-        let watch = Watch { limit, command, watching, kind: None, keys, only_failed, stopped: None };
+        let watch = Watch { limit, command, watching, kind: None, keys, mismatches: 0, only_failed, stopped: None };
         Self(Arc::new(Mutex::new(watch)))
     }
 
@@ -100,10 +104,11 @@ impl FailFast {
 }
 
 impl Watch {
-    /// A final refusal, or a command that only failed.
+    /// A final refusal, a command that only failed, or an answer that does not match the schema.
     fn counts(&mut self, item: &WorkItem, decided: &DecisionRecord) -> bool {
         let refused = matches!(decided.failure.class, Class::Invalid | Class::Filtered) && decided.action == "fail";
-        self.only_failed.remove(&item.id) || refused
+        let mismatched = is_mismatch(&decided.failure);
+        self.only_failed.remove(&item.id) || refused || mismatched
     }
 
     fn failed(&mut self, item: &WorkItem, failure: &Failure) -> Option<SameFailure> {
@@ -115,10 +120,11 @@ impl Watch {
             }
         }
         self.keys.insert(item.key.clone());
-        if self.stopped.is_some() || self.keys.len() < self.limit {
+        self.mismatches += usize::from(is_mismatch(failure));
+        if self.stopped.is_some() || self.keys.len().max(self.mismatches) < self.limit {
             return None;
         }
-        let (items, command, message) = (self.limit, self.command, failure.message.clone());
+        let (items, command, message) = (self.keys.len(), self.command, failure.message.clone());
         self.stopped = Some(SameFailure { items, command, message });
         self.stopped.clone()
     }
@@ -129,4 +135,8 @@ impl Watch {
             (self.keys, self.only_failed) = Default::default();
         }
     }
+}
+
+fn is_mismatch(failure: &Failure) -> bool {
+    failure.code.as_deref() == Some(SCHEMA_MISMATCH)
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use paceline::Limiter;
 use paceline_store::work::{WorkClock, WorkError, WorkStore};
 
+use crate::account::{Account, SharedLimits};
 use crate::limiter_state;
 
 /// How often it is saved while a run works, ...
@@ -20,7 +21,7 @@ pub(super) struct PersistentLimiter {
     store: Arc<dyn WorkStore>,
     limiter: Limiter,
     /// None where the state is not saved.
-    account: Option<String>,
+    account: Option<Account>,
     clock: WorkClock,
 }
 
@@ -32,11 +33,12 @@ impl PersistentLimiter {
     pub(super) async fn restore(
         store: Arc<dyn WorkStore>,
         limiter: Limiter,
-        account: Option<String>,
+        shared: &SharedLimits,
+        account: Option<Account>,
         clock: WorkClock,
     ) -> Result<Self, WorkError> {
         if let Some(account) = &account {
-            limiter_state::restore(&limiter, store.load_limiter_state(account).await?.as_deref());
+            limiter_state::restore(&limiter, shared, store.load_limiter_state(account.name()).await?.as_deref());
         }
         Ok(Self { store, limiter, account, clock })
     }
@@ -59,8 +61,10 @@ impl PersistentLimiter {
             return;
         }
         let state = limiter_state::encode(&self.limiter.export());
-        if let Err(error) = self.store.save_limiter_state(account, &state).await {
-            tracing::warn!("what has left is not kept for the next run, which may exceed its limits: {error}");
+        if let Err(error) = self.store.save_limiter_state(account.name(), &state).await {
+            tracing::warn!(
+                "the calls of this run cannot be counted in the next one, which may exceed its limits: {error}"
+            );
         }
     }
 }
@@ -73,10 +77,14 @@ mod tests {
     use super::*;
 
     async fn begun(store: &MemoryStore) -> PersistentLimiter {
-        let limits = Limits { quotas: vec![Quota::requests_per_minute(5)], burst: Some(5) };
+        let limits = Limits { quotas: vec![Quota::per_minute(5)], burst: Some(5) };
         let limiter = Limiter::new(PacerConfig { limits, ..PacerConfig::default() }).expect("sensible");
         let clock = WorkClock::starting_at(paceline::clock::wall());
-        PersistentLimiter::restore(Arc::new(store.clone()), limiter, Some("it".into()), clock).await.expect("readable")
+        let account = Account::new("https://it", &http::HeaderMap::new());
+        let shared = SharedLimits::open(None, &PacerConfig::default(), limiter.clone());
+        PersistentLimiter::restore(Arc::new(store.clone()), limiter, &shared, Some(account), clock)
+            .await
+            .expect("readable")
     }
 
     impl PersistentLimiter {
@@ -115,7 +123,8 @@ mod tests {
     async fn what_cannot_be_read_is_passed_over() {
         let store = MemoryStore::new(WorkClock::system());
         for text in ["", "{}", r#"{"version":7,"at_ms":0}"#, r#"{"version":7,"at_ms":0,"account":"new"}"#] {
-            store.save_limiter_state("it", text).await.expect("writable");
+            let account = Account::new("https://it", &http::HeaderMap::new());
+            store.save_limiter_state(account.name(), text).await.expect("writable");
             assert_eq!(begun(&store).await.left(), 5, "{text}");
         }
     }

@@ -38,10 +38,10 @@ use self::requests::Requests;
 pub(crate) use self::settings::Args;
 use self::shutdown::{Shutdown, SignalCount};
 use self::summary::Ran;
+use crate::account::{Account, SharedLimits};
 use crate::args::Everywhere;
 use crate::exit::{Failure, Status};
 use crate::files::{self, Kept};
-use crate::run::job::account_lock;
 use crate::tasks::report::store_summary::StoreSummary;
 use crate::text;
 use crate::upstream;
@@ -58,7 +58,7 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
     let concurrency = policy.concurrency.min(upstream.pacer.concurrency.max() as usize);
     let policy = SchedulerConfig { pace: upstream.pacer.pace, concurrency, ..policy };
     let judge = args.judge.judge(everywhere)?;
-    let permits = Permits::new(&upstream)?;
+    let (permits, pacer) = (Permits::new(&upstream)?, upstream.pacer.clone());
     let address = upstream.base_url.clone().unwrap_or_default();
     args.store.refuse_as_output("-o", args.output.as_deref())?;
     args.store.refuse_as_output("--summary", args.summary.as_deref())?;
@@ -75,10 +75,15 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
         Work::Command(Arc::new(Program::new(&args.command, args.timeout)?))
     };
     let account = match &work {
-        Work::Requests(requests) => requests.account(),
-        Work::Command(_) => Some(account_lock::account(&address, &HeaderMap::new())),
+        Work::Requests(requests) => requests.account().cloned(),
+        Work::Command(_) => Some(Account::new(&address, &HeaderMap::new())),
     };
-    let limiter_state = PersistentLimiter::restore(store.clone(), permits.limiter().clone(), account, clock.clone());
+    // What a command calls, and with which key, is not known: its limits are those of the store.
+    let caller = account.as_ref().filter(|_| args.http);
+    let mut shared = SharedLimits::open(caller, &pacer, permits.limiter().clone());
+    let _in_use = caller.and_then(|account| account.mark(shared.is_shared()));
+    let limiter_state =
+        PersistentLimiter::restore(store.clone(), permits.limiter().clone(), &shared, account, clock.clone());
     let limiter_state = limiter_state.await.map_err(Failure::refused)?;
     summary::try_file(args.summary.as_deref())?;
     let signals = SignalCount::listen().map_err(Failure::interrupted)?;
@@ -99,8 +104,8 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
         clock,
     };
     match args.every {
-        None => runs.once(&signals).await,
-        Some(every) => runs.every(every, &signals).await,
+        None => runs.once(&signals, &mut shared).await,
+        Some(every) => runs.every(every, &signals, &mut shared).await,
     }
 }
 
@@ -127,10 +132,15 @@ enum Work {
 
 impl Runs<'_> {
     /// One run each `every`, counted from their beginnings; what was deferred begins the next.
-    async fn every(&self, every: Duration, signals: &SignalCount) -> Result<Status, Failure> {
+    async fn every(
+        &self,
+        every: Duration,
+        signals: &SignalCount,
+        shared: &mut SharedLimits,
+    ) -> Result<Status, Failure> {
         loop {
             let began = self.clock.now();
-            let status = self.once(signals).await?;
+            let status = self.once(signals, shared).await?;
             let rest = (began + every).saturating_since(self.clock.now());
             if signals.any() {
                 return Ok(status);
@@ -143,7 +153,7 @@ impl Runs<'_> {
         }
     }
 
-    async fn once(&self, signals: &SignalCount) -> Result<Status, Failure> {
+    async fn once(&self, signals: &SignalCount, shared: &mut SharedLimits) -> Result<Status, Failure> {
         let before = self.store.counts().await.map_err(Failure::refused)?;
         if before.total() == 0 {
             tracing::info!("there are no items in the store");
@@ -176,11 +186,14 @@ impl Runs<'_> {
         }
         let began = self.clock.now();
         let drawing = progress.draw_regularly();
+        shared.begin();
         let ended = tokio::select! {
             ended = scheduler.run_paced(|task| self.start(task, &shutdown, &fail_fast), shutdown.draining()) => ended,
             () = self.limiter_state.save_regularly() => unreachable!("it goes on for as long as it is asked"),
+            () = shared.keep() => unreachable!("it goes on for as long as it is asked"),
             () = self.disk.watch(&shutdown, &self.clock) => unreachable!("it goes on for as long as it is asked"),
         };
+        shared.end().await;
         self.disk.waits_no_more();
         self.limiter_state.save().await;
         drop((drawing, kept));

@@ -1,7 +1,6 @@
 //! The progress of a run on the screen and in the log: a line for each failure, and how far it has come.
 
 use std::collections::BTreeSet;
-use std::io::IsTerminal as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -96,7 +95,7 @@ impl Progress {
                 }
                 ScopeStatus::Stopped { reason } => {
                     let reason = text::printable(reason);
-                    tracing::error!(group = &*row.name, "the group is stopped until a person acts: {reason}");
+                    tracing::error!(group = &*row.name, "the group is stopped and keeps its items: {reason}");
                 }
                 ScopeStatus::Open => tracing::info!(group = &*row.name, "the group is tried again: it was opened"),
             },
@@ -126,7 +125,10 @@ impl Progress {
         match (decided.action, wait) {
             ("retry" | "defer", Some(wait)) => {
                 figures.retries += 1;
-                let line = self.attempt(item, class);
+                let line = match decided.failure.probe {
+                    Some(_) => "(a test of the failing server, which counts as no try)".to_owned(),
+                    None => self.attempt(item, class),
+                };
                 let not_before = (self.0.clock.wall() + wait).to_string();
                 let (line, wait) = (format!("{} {line}", class.description()), text::duration(wait));
                 tracing::warn!(
@@ -135,7 +137,7 @@ impl Progress {
                     code,
                     cause,
                     not_before,
-                    "{line}, backing off for {wait}"
+                    "{line}, next try in {wait}"
                 );
             }
             ("fail", _) => {
@@ -151,14 +153,20 @@ impl Progress {
             }
             ("next_run", _) => {
                 let reason = decided.reason.as_deref().unwrap_or(class.as_str());
-                tracing::warn!(item = item.key, class = class.as_str(), code, cause, "left to the next run: {reason}");
+                tracing::warn!(
+                    item = item.key,
+                    class = class.as_str(),
+                    code,
+                    cause,
+                    "waits for the next run: {reason}"
+                );
             }
             // The reason of a stop is shown with its group.
             _ => {}
         }
     }
 
-    /// `(attempt 1/4)`: tries of that kind so far, of those that the bounds allow.
+    /// `(try 1 of at most 4)`: tries of that kind so far, of those that the bounds allow.
     fn attempt(&self, item: &WorkItem, class: Class) -> String {
         let deferred = matches!(class, Class::Throttled | Class::QuotaExhausted | Class::Partial | Class::Account);
         let (before, bound) = if deferred {
@@ -166,15 +174,14 @@ impl Progress {
         } else {
             (item.attempts.saturating_sub(item.forgiven.attempts), Some(self.0.max_retries))
         };
-        let of = bound.map_or_else(|| "∞".to_owned(), |bound| bound.saturating_add(1).to_string());
-        format!("(attempt {}/{of})", before + 1)
+        let of = bound.map_or_else(String::new, |bound| format!(" of at most {}", bound.saturating_add(1)));
+        format!("(try {}{of})", before + 1)
     }
 
     /// Shows how far the run has come, for as long as the guard lives: on a terminal as a line that is redrawn, elsewhere
     /// as a log line now and then.
     pub(super) fn draw_regularly(&self) -> Drawing {
-        let redraws = std::env::var_os("TERM").is_some_and(|kind| kind != "dumb") && std::io::stderr().is_terminal();
-        let bar = (redraws && !self.0.quiet).then(|| {
+        let bar = logging::draws(self.0.quiet).then(|| {
             let style = ProgressStyle::with_template("{msg}").unwrap_or_else(|_| ProgressStyle::default_bar());
             logging::bars().add(ProgressBar::no_length().with_style(style))
         });

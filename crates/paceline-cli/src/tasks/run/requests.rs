@@ -16,13 +16,13 @@ use super::Trying;
 use super::answers::Answers;
 use super::permits::{self, Permits};
 use super::shutdown::Shutdown;
+use crate::account::Account;
 use crate::exit;
 use crate::mock::{self, MockServer};
 use crate::run;
 use crate::run::calls::entry;
 use crate::run::calls::fail_fast::Reachability;
 use crate::run::calls::stop::StopReason;
-use crate::run::job::account_lock;
 use crate::run::lines::address::Addresses;
 use crate::run::lines::format::Format;
 use crate::run::lines::line::Echo;
@@ -37,8 +37,8 @@ pub(super) struct Requests {
     limits_answers: bool,
     /// Where payloads may lead.
     addresses: Addresses,
-    /// The name of the account that pays; of the mock, which begins anew each time, nothing is kept.
-    account: Option<String>,
+    /// The account that pays; of the mock, which begins anew each time, nothing is kept.
+    account: Option<Account>,
     /// Where bare bodies go.
     endpoint: Option<String>,
     sender: Sender,
@@ -81,7 +81,7 @@ impl Requests {
         let headers = upstream::headers(&upstream)?;
         let mock = mock::start_for(&mut upstream, None).await?;
         let base_url = upstream.base_url.clone().unwrap_or_default();
-        let account = mock.is_none().then(|| account_lock::account(&base_url, &headers));
+        let account = mock.is_none().then(|| Account::new(&base_url, &headers));
         let addresses = Addresses::of(&upstream);
         if endpoint.is_some() {
             Format::of_one(b"{}", "", endpoint.as_deref(), upstream.provider, &addresses)
@@ -104,9 +104,9 @@ impl Requests {
         })
     }
 
-    /// The name of the account that pays, without host and key; none for the mock.
-    pub(super) fn account(&self) -> Option<String> {
-        self.account.clone()
+    /// The account that pays; none for the mock.
+    pub(super) const fn account(&self) -> Option<&Account> {
+        self.account.as_ref()
     }
 
     /// What the run before found out about the server is forgotten.
@@ -171,12 +171,12 @@ impl Requests {
     }
 
     async fn send(&self, task: &Task, ready: Ready, permit: Permit, shutdown: &Shutdown) -> Result<(), Failure> {
-        let Ready { call, echo, with_group, .. } = ready;
+        let Ready { call, echo, scope, with_group, .. } = ready;
         if self.sender.unknown_outcome(&call) != UnknownOutcome::Resend {
             self.note_sent(task).await?;
         }
         let exchange = self.sender.send(permit, &call, shutdown.aborting()).await;
-        self.watch(&exchange, shutdown);
+        self.watch(&scope, &exchange, shutdown);
         match &exchange.answer {
             Ok(answer) if exchange.reading.class == Class::Success => {
                 let headers = entry::kept_headers(answer);
@@ -202,11 +202,12 @@ impl Requests {
     }
 
     /// Ends a run whose server is unreachable: calls that it did not receive count against no item.
-    fn watch(&self, exchange: &Exchange, shutdown: &Shutdown) {
+    fn watch(&self, scope: &str, exchange: &Exchange, shutdown: &Shutdown) {
         let mut reachability = self.reachability();
         let Some(known) = reachability.as_mut() else { return };
         if let Some(message) = known.gone(&exchange.answer, self.clock.now()) {
             let address = upstream::destination(&self.upstream);
+            let address = upstream::destination_of(scope, &self.upstream.dialect, &address);
             let stop = StopReason::Unreachable { address, message: message.to_owned() };
             tracing::error!("{}", stop.announcement());
             // Once: what is in flight finds out the same.
@@ -251,6 +252,7 @@ fn failure(exchange: Exchange) -> Failure {
     let status = exchange.status();
     let Exchange { answer, reading, unknown, .. } = exchange;
     let message = match answer {
+        Ok(_) if reading.class == Class::Account => reading.reason().into_owned(),
         Ok(answer) => reading.message.unwrap_or_else(|| {
             let wait = reading.wait.map(|wait| format!(", told to wait {}", text::duration(wait)));
             format!("status {}{}", answer.status(), wait.unwrap_or_default())

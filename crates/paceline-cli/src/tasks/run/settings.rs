@@ -94,7 +94,8 @@ pub(crate) struct Args {
     /// Wait for more work when everything has ended, until Ctrl-C
     #[arg(help_heading = BOUNDS, long, conflicts_with_all = ["every", "max_wait"])]
     pub(super) stay: bool,
-    /// A limit: 500rpm, '10 rps', '90 per 10s', '50 concurrent', with --http '200k tpm'; may be repeated
+    /// A limit: 500rpm, '10 rps', '90 per 10s', '50 concurrent', with --http '200k tpm'; may be repeated. With
+    /// --http it holds for the host and key, over all your jobs on this machine: those at once take turns
     #[arg(help_heading = PACE, long, value_name = "LIMIT", allow_hyphen_values = true)]
     limit: Vec<String>,
     /// What is slowed down together: model, endpoint (one path), host (payloads may name any, which get no key), group (of the

@@ -80,8 +80,8 @@ impl Ran {
         if let Some(again) = self.again() {
             let why = self.same.as_ref().map(|same| text::printable(&same.to_string()).into_owned());
             let why = why.as_deref().unwrap_or(match self.summary.ended {
-                EndReason::Done => "some items are left to the next run",
-                EndReason::GroupsStopped => "a person has to see to the groups of the rest",
+                EndReason::Done => "some items wait for the next run",
+                EndReason::GroupsStopped => "the groups of the other items are stopped: fix the cause",
                 EndReason::MaxWait => "nothing more can begin for as long as --max-wait",
                 EndReason::MaxDuration => "--max-duration is over",
                 EndReason::Interrupted => "it ended early",

@@ -189,7 +189,7 @@ impl Scheduler {
     /// Works until everything has ended, or nothing can be done for longer than `max_wait`.
     ///
     /// # Errors
-    /// When the store cannot be read or written. What is recorded is safe; what was in flight is tried again by the next
+    /// When the store cannot be read or written. What is recorded stays; items that were in flight are tried again by the next
     /// run.
     pub async fn run<W, F>(&self, work: W) -> Result<Summary, WorkError>
     where

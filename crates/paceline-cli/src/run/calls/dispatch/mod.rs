@@ -255,7 +255,13 @@ impl Dispatcher {
         self.keep_to_begun();
         let Parts { recorder, context, .. } = &mut self.parts;
         match recorded.scopes_changed {
-            Some(LimitScope::Scope | LimitScope::Item) => recorder.holds.store(context, &scope),
+            Some(LimitScope::Scope | LimitScope::Item) => {
+                if recorder.holds.store(context, &scope)
+                    && let Some(stop) = &recorded.account
+                {
+                    tracing::warn!(scope = &*scope, "no further call of this scope leaves: {stop}");
+                }
+            }
             Some(LimitScope::Account) if recorder.holds.store_all(context) => self.end_with(recorded.account),
             Some(LimitScope::Account) | None => {}
         }
@@ -286,7 +292,7 @@ impl Dispatcher {
         let budget = context.budget.used();
         progress.show(&View { now, figures, limits, in_flight, stop, next_due, budget });
         let seconds = (now - context.began).as_secs_f64();
-        if limits.scopes.is_empty() && matches!(limits.account.state, ScopeState::Open) {
+        if limits.scopes.is_empty() && matches!(limits.account.state, ScopeState::Open | ScopeState::Paced) {
             // Nothing was claimed yet; the snapshot of the run before is more informative.
             return;
         }

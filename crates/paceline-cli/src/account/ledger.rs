@@ -1,0 +1,246 @@
+//! The file with the units that runs have counted under the configured limits of an account: one entry for each run, which that
+//! run alone changes. An entry goes when none of its units counts any more.
+
+use std::cmp::Reverse;
+use std::fs;
+use std::io::{self, ErrorKind, Write as _};
+use std::path::{Path, PathBuf};
+
+use paceline::{LevelState, LimiterState, PacerState, Quota, QuotaShape, TakenState, WindowState, clock};
+use paceline_core::Timestamp;
+use serde::{Deserialize, Serialize};
+
+/// The version of the file that this program writes; it refuses later ones.
+const VERSION: u32 = 1;
+
+/// The extension of the file, ...
+pub(super) const FILE: &str = "json";
+
+/// ... of the next one while it is written, ...
+pub(super) const NEW: &str = "new";
+
+/// ... and of one that was set aside.
+pub(super) const BAD: &str = "bad";
+
+/// So many entries are kept: beyond that, the oldest of those with the same limits are merged.
+const MOST: usize = 64;
+
+/// A merged entry has its units in so many parts of each window.
+const PARTS: u32 = 60;
+
+/// The units that one run has counted.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(super) struct Entry {
+    pub(super) run: String,
+    #[serde(flatten)]
+    pub(super) counted: LimiterState,
+}
+
+#[derive(Debug, Deserialize, Serialize)]
+struct Contents {
+    version: u32,
+    runs: Vec<Entry>,
+}
+
+/// Such a file.
+#[derive(Debug)]
+pub(super) struct Ledger {
+    path: PathBuf,
+}
+
+impl Ledger {
+    pub(super) fn new(folder: &Path, account: &str) -> Self {
+        Self { path: folder.join(account).with_extension(FILE) }
+    }
+
+    /// The entries of which something still counts.
+    ///
+    /// # Errors
+    /// What the file system says, and [`ErrorKind::InvalidData`] for a file that this program does not understand.
+    pub(super) fn read(&self) -> io::Result<Vec<Entry>> {
+        Ok(as_of(clock::wall(), self.entries()?))
+    }
+
+    fn entries(&self) -> io::Result<Vec<Entry>> {
+        let text = match fs::read(&self.path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(error),
+        };
+        let not_understood = |error| io::Error::new(ErrorKind::InvalidData, error);
+        let Contents { version, runs } = serde_json::from_slice(&text).map_err(not_understood)?;
+        let known = PacerState::default().version;
+        if version > VERSION || runs.iter().any(|run| run.counted.pacer.version > known) {
+            return Err(io::Error::new(ErrorKind::InvalidData, "it was written by a later version of this program"));
+        }
+        Ok(runs)
+    }
+
+    /// The same for the process that has the turn. A file that it does not understand is set aside, and counts begin anew. Where
+    /// the clock was set back, the entries of the future are rewritten: else they would be as of now until the clock is there.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub(super) fn read_or_set_aside(&self) -> io::Result<Vec<Entry>> {
+        let entries = self.entries().or_else(|error| {
+            if error.kind() != ErrorKind::InvalidData {
+                return Err(error);
+            }
+            let aside = self.path.with_extension(BAD);
+            fs::rename(&self.path, &aside)?;
+            tracing::warn!(
+                "what was sent under the configured limits of this host and key cannot be read, so they begin anew: {error}; the \
+                 file is set aside as {}",
+                aside.display()
+            );
+            Ok(Vec::new())
+        })?;
+        let now = clock::wall();
+        let is_later = entries.iter().any(|run| run.counted.at > now);
+        let entries = as_of(now, entries);
+        if is_later {
+            self.write(entries.clone())?;
+        }
+        Ok(entries)
+    }
+
+    /// For the process that has the turn. Readers see the old file or the new one, never a part. It is not synced: a crash of the
+    /// machine, not of the process, may lose the last seconds, and a sync ten times a second would slow every disk.
+    ///
+    /// # Errors
+    /// What the file system says; the old file stays then.
+    pub(super) fn write(&self, runs: Vec<Entry>) -> io::Result<()> {
+        let new = self.path.with_extension(NEW);
+        let mut file = super::private_file().truncate(true).open(&new)?;
+        file.write_all(&serde_json::to_vec(&Contents { version: VERSION, runs })?)?;
+        fs::rename(new, &self.path)
+    }
+}
+
+/// The entries of which something still counts, the oldest first. One of the future is as of now.
+fn as_of(now: Timestamp, mut runs: Vec<Entry>) -> Vec<Entry> {
+    runs.iter_mut().for_each(|run| run.counted.at = run.counted.at.min(now));
+    runs.retain(|run| counts(&run.counted, now));
+    runs.sort_by_key(|run| run.counted.at);
+    while runs.len() > MOST && join_oldest(&mut runs) {}
+    runs
+}
+
+/// Merges the oldest entry and the next one with the same limits. No run changes the result: if one of the two runs is still at
+/// work, its calls count twice until they are over, never too little. Returns whether there were two.
+fn join_oldest(runs: &mut Vec<Entry>) -> bool {
+    let pair = (0..runs.len()).find_map(|first| {
+        let like_it = |second: &usize| is_alike(&runs[first].counted, &runs[*second].counted);
+        Some((first, (first + 1..runs.len()).find(like_it)?))
+    });
+    let Some((first, second)) = pair else { return false };
+    let mut newer = runs.remove(second).counted;
+    let older = runs.remove(first).counted;
+    let (since, newer_at) = (newer.at.saturating_since(older.at), newer.at.as_millis());
+    for (window, before) in windows_mut(&mut newer).zip(windows(&older)) {
+        let before = before.taken.iter().map(|taken| TakenState { ago: taken.ago.saturating_add(since), ..*taken });
+        let mut taken: Vec<_> = before.chain(window.taken.iter().copied()).collect();
+        taken.sort_by_key(|taken| Reverse(taken.ago));
+        // Parts of the clock's time, so that what is joined again and again stays where it is: each at its latest time.
+        let length = (window.quota.window / PARTS).as_millis().max(1) as i64;
+        let part = |taken: &TakenState| (newer_at - taken.ago.as_millis() as i64).div_euclid(length);
+        let parts = taken.chunk_by(|one, next| part(one) == part(next)).filter_map(|part| {
+            let units = part.iter().fold(0u64, |sum, taken| sum.saturating_add(taken.units));
+            Some(TakenState { ago: part.last()?.ago, units })
+        });
+        window.taken = parts.collect();
+    }
+    runs.insert(0, Entry { run: String::new(), counted: newer });
+    true
+}
+
+/// Whether both counted under the same limits, all of them sliding windows, whose units have times of their own.
+fn is_alike(one: &LimiterState, other: &LimiterState) -> bool {
+    let limits = |of: &LimiterState| -> Vec<(String, Vec<Quota>)> {
+        let levels = std::iter::once(&of.pacer.account).chain(&of.pacer.scopes);
+        let quotas = |level: &LevelState| level.windows.iter().map(|window| window.quota.clone()).collect();
+        levels.map(|level| (level.name.clone(), quotas(level))).collect()
+    };
+    let is_sliding = |window: &WindowState| window.quota.shape == QuotaShape::Sliding;
+    windows(one).all(is_sliding) && limits(one) == limits(other)
+}
+
+fn windows(state: &LimiterState) -> impl Iterator<Item = &WindowState> {
+    std::iter::once(&state.pacer.account).chain(&state.pacer.scopes).flat_map(|level| &level.windows)
+}
+
+fn windows_mut(state: &mut LimiterState) -> impl Iterator<Item = &mut WindowState> {
+    std::iter::once(&mut state.pacer.account).chain(&mut state.pacer.scopes).flat_map(|level| &mut level.windows)
+}
+
+/// Whether any unit of the state still counts.
+fn counts(state: &LimiterState, now: Timestamp) -> bool {
+    windows(state).any(|window| {
+        // More than the limit is paid off over several windows, where the shape is not sliding.
+        let units = window.taken.iter().fold(0u64, |sum, taken| sum.saturating_add(taken.units));
+        let windows = u32::try_from(units.div_ceil(window.quota.limit.max(1)).max(1)).unwrap_or(u32::MAX);
+        let newest = window.taken.iter().map(|taken| taken.ago).min();
+        let since = now.saturating_since(state.at);
+        newest.is_some_and(|ago| ago.saturating_add(since) < window.quota.window.saturating_mul(windows))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use paceline::Dimension;
+
+    use super::*;
+
+    fn entry(run: &str, at: Timestamp, limit: u64, units: u64) -> Entry {
+        let quota = Quota::sliding(Dimension::Requests, limit, Duration::from_hours(1));
+        let taken = vec![TakenState { ago: Duration::from_secs(1), units }];
+        let account = LevelState { windows: vec![WindowState { quota, taken }], ..LevelState::default() };
+        let pacer = PacerState { account, ..PacerState::default() };
+        Entry { run: run.to_owned(), counted: LimiterState { at, pacer } }
+    }
+
+    fn ledger(runs: Vec<Entry>) -> (tempfile::TempDir, Ledger) {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let ledger = Ledger::new(folder.path(), "account");
+        ledger.write(runs).expect("writable");
+        (folder, ledger)
+    }
+
+    fn units(runs: &[Entry]) -> Vec<u64> {
+        let sum = |run: &Entry| windows(&run.counted).flat_map(|window| &window.taken).map(|taken| taken.units).sum();
+        runs.iter().map(sum).collect()
+    }
+
+    #[test]
+    fn what_is_over_is_forgotten_and_the_future_is_now() {
+        let now = clock::wall();
+        let ago = |minutes: i64| Timestamp::from_millis(now.as_millis() - minutes * 60_000);
+        let later = now + Duration::from_hours(24);
+        let runs = vec![entry("a", ago(61), 5, 1), entry("b", ago(59), 5, 2), entry("c", later, 5, 3)];
+        let (_folder, ledger) = ledger(runs);
+        let runs = ledger.read().expect("readable");
+        assert_eq!(units(&runs), [2, 3]);
+        assert!(runs[1].counted.at <= clock::wall(), "it does not count for a day and an hour");
+        ledger.read_or_set_aside().expect("writable");
+        let written = ledger.entries().expect("readable");
+        assert!(
+            written.iter().all(|run| run.counted.at <= clock::wall()),
+            "an hour from now, and not from each reading"
+        );
+    }
+
+    #[test]
+    fn a_thousand_short_runs_take_the_room_of_a_few() {
+        let now = clock::wall();
+        let at = |n: i64| Timestamp::from_millis(now.as_millis() - 2_000 * (1_000 - n));
+        let mut runs: Vec<_> = (0..1_000).map(|n| entry("a", at(n), 5_000, 1)).collect();
+        runs.insert(500, entry("b", at(500), 7, 3));
+        let (_folder, ledger) = ledger(runs);
+        let runs = ledger.read().expect("readable");
+        assert_eq!((runs.len(), units(&runs).iter().sum::<u64>()), (MOST, 1_003));
+        let joined = &runs[0].counted.pacer.account.windows[0].taken;
+        assert!(joined.len() <= 1 + PARTS as usize && joined[0].ago > Duration::from_mins(30), "{joined:?}");
+    }
+}

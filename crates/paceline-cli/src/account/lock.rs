@@ -1,0 +1,77 @@
+//! A file that one process at a time holds. The system releases it when the process ends, however it ends.
+
+use std::fs::{File, TryLockError};
+use std::io::{self, Read as _, Seek as _, Write as _};
+use std::path::Path;
+use std::time::Duration;
+
+/// The word behind the process id of one that shares its configured limits.
+const SHARES: &str = "shares";
+
+/// Takes the file, unless another process has it.
+pub(super) fn take(path: &Path) -> io::Result<Option<File>> {
+    loop {
+        let file = super::private_file().truncate(false).open(path)?;
+        match file.try_lock() {
+            // Another process may have removed the file meanwhile: this lock would keep no process out.
+            Ok(()) if !is_at(&file, path) => {}
+            Ok(()) => return Ok(Some(file)),
+            Err(TryLockError::WouldBlock) => return Ok(None),
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
+    }
+}
+
+/// Writes into the file which process holds it, and whether that shares its configured limits.
+pub(super) fn sign(mut file: &File, shares: bool) -> io::Result<()> {
+    let me = format!("{} {}\n", std::process::id(), if shares { SHARES } else { "" });
+    file.set_len(0)?;
+    file.rewind()?;
+    file.write_all(me.as_bytes())
+}
+
+/// The process that holds the file, and whether it shares its configured limits. It may be about to sign.
+pub(super) fn signed_by(path: &Path) -> (Option<u32>, bool) {
+    for _ in 0..50 {
+        let mut text = String::new();
+        let read = File::open(path).and_then(|file| file.take(32).read_to_string(&mut text));
+        if read.is_ok() && text.ends_with('\n') {
+            let mut words = text.split_whitespace();
+            let pid = words.next().and_then(|pid| pid.parse().ok());
+            return (pid, words.next() == Some(SHARES));
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    (None, false)
+}
+
+#[cfg(unix)]
+fn is_at(file: &File, path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt as _;
+    let numbers = |file: std::fs::Metadata| (file.dev(), file.ino());
+    file.metadata().map(numbers).ok() == path.metadata().map(numbers).ok()
+}
+
+#[cfg(not(unix))]
+const fn is_at(_: &File, _: &Path) -> bool {
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_second_knows_the_process_that_holds_the_file() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        for shares in [true, false] {
+            let path = folder.path().join(shares.to_string());
+            let first = take(&path).expect("writable").expect("free");
+            assert!(take(&path).expect("writable").is_none());
+            sign(&first, shares).expect("writable");
+            assert_eq!(signed_by(&path), (Some(std::process::id()), shares));
+            drop(first);
+            assert!(take(&path).expect("writable").is_some());
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! What the processes of a user that call one host with one key know of each other: which of them are at work, and what they have
+//! sent under configured limits. It is in a folder of the user, in files whose names reveal neither host nor key.
+
+mod ledger;
+mod lock;
+mod prune;
+mod shared_limits;
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use http::HeaderMap;
+
+pub(crate) use self::shared_limits::SharedLimits;
+
+/// Identifies the account of a file without revealing anything else.
+const CONTEXT: &str = "paceline 2026-11 lock of a host and key";
+
+/// The extensions of an account's locks: held by one of the processes that call it, ...
+const IN_USE: &str = "lock";
+
+/// ... by the run that has the turn under the configured limits, ...
+const TURN: &str = "turn";
+
+/// ... and by the run that has the next turn.
+const NEXT: &str = "next";
+
+/// A host and a key.
+#[derive(Clone, Debug)]
+pub(crate) struct Account {
+    host: String,
+    name: String,
+}
+
+impl Account {
+    /// The account that calls with those headers belong to.
+    pub(crate) fn new(address: &str, headers: &HeaderMap) -> Self {
+        let host = host(address);
+        let mut account = host.clone().into_bytes();
+        for (header, value) in headers.iter().filter(|(_, value)| value.is_sensitive()) {
+            for part in [header.as_str().as_bytes(), value.as_bytes()] {
+                account.push(0);
+                account.extend_from_slice(part);
+            }
+        }
+        let hash = blake3::derive_key(CONTEXT, &account);
+        Self { host, name: hash[..16].iter().map(|byte| format!("{byte:02x}")).collect() }
+    }
+
+    /// A name that reveals neither host nor key.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Marks the account as in use for as long as the file is held. Warns when another process has marked it, unless both share
+    /// their configured limits. Without a folder there is no warning; that is no reason not to run.
+    pub(crate) fn mark(&self, shares: bool) -> Option<File> {
+        let marked = folder().and_then(|folder| self.mark_in(&folder, shares));
+        marked.unwrap_or_else(|error| {
+            tracing::debug!("whether others use this key is not known: {error}");
+            None
+        })
+    }
+
+    fn mark_in(&self, folder: &Path, shares: bool) -> io::Result<Option<File>> {
+        let path = folder.join(&self.name).with_extension(IN_USE);
+        if let Some(file) = lock::take(&path)? {
+            // The file is held without a signature too, for example on a full disk.
+            lock::sign(&file, shares).unwrap_or_else(|error| tracing::debug!("{}: {error}", path.display()));
+            return Ok(Some(file));
+        }
+        let (pid, other_shares) = lock::signed_by(&path);
+        if !(shares && other_shares) {
+            let who = pid.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"));
+            tracing::warn!(
+                "{who} is calling {} with the same key; each keeps the limits by itself, so together they may exceed \
+                 them: give each its share with --limit, or wait for the other to end",
+                self.host,
+            );
+        }
+        Ok(None)
+    }
+}
+
+/// Where the user's processes find each other: `paceline` in the user's state folder, which is made.
+fn folder() -> io::Result<PathBuf> {
+    let of = |variable: &str| std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
+    let state = of("XDG_STATE_HOME").or_else(|| of("HOME").map(|home| home.join(".local/state")));
+    let Some(state) = state.or_else(|| of("LOCALAPPDATA")) else {
+        return Err(io::Error::other("neither XDG_STATE_HOME nor HOME names a folder"));
+    };
+    let folder = state.join("paceline");
+    make_private(&folder).map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", folder.display())))?;
+    Ok(folder)
+}
+
+/// How a file is opened that is its user's alone, and made if there is none.
+fn private_file() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options
+}
+
+fn make_private(folder: &Path) -> io::Result<()> {
+    let mut builder = DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(folder)
+}
+
+/// Scheme, host and port; a path below them is the same server.
+fn host(address: &str) -> String {
+    reqwest::Url::parse(address).map_or_else(|_| address.to_owned(), |url| url.origin().ascii_serialization())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::HeaderValue;
+
+    fn key(key: &'static str) -> HeaderMap {
+        let mut value = HeaderValue::from_static(key);
+        value.set_sensitive(true);
+        let plain = ("accept".parse().expect("a name"), HeaderValue::from_static(key));
+        HeaderMap::from_iter([("authorization".parse().expect("a name"), value), plain])
+    }
+
+    #[test]
+    fn an_account_is_a_host_and_a_key() {
+        let name = |address, secret| Account::new(address, &key(secret)).name;
+        assert_eq!(name("https://h/v1", "a"), name("https://h:443", "a"));
+        assert_ne!(name("https://h", "a"), name("https://h", "b"));
+        assert_ne!(name("https://h", "a"), name("https://g", "a"));
+        assert_eq!(name("https://h", "a").len(), 32);
+    }
+}

@@ -1,0 +1,322 @@
+//! The configured limits of an account hold over all runs of a user, one after the other and at the same time.
+//!
+//! Runs at the same time take turns of about a tenth of a second. The one that has the turn knows what all have sent, and sends
+//! what the windows have room for; before it passes the turn on it writes what it has counted. So no window ever holds more
+//! than its limit, large requests find their room, and a run that has nothing to send costs the others nothing but time.
+
+use std::fs::File;
+use std::hash::{BuildHasher as _, RandomState};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use paceline::{Limiter, LimiterState, Pace, PacerConfig};
+
+use super::ledger::{Entry, Ledger};
+use super::{Account, NEXT, TURN, folder, lock, prune};
+
+/// How long a turn lasts, and how often a run that is alone writes what it has counted, on average. Turns differ in length, so
+/// that no run always has the turn when a window opens.
+const TURN_LASTS: Duration = Duration::from_millis(100);
+
+/// A run whose next call waits for room keeps its turn until that call has left, if that is no longer.
+const KEPT_FOR_ROOM: Duration = Duration::from_mins(1);
+
+/// How often a run that waits for its turn checks.
+const CHECKED: Duration = Duration::from_millis(10);
+
+/// How long a run that has ended waits for its turn, to write what its last calls really used.
+const LAST_WAIT: Duration = Duration::from_secs(1);
+
+/// The part of a run in the limits of its account.
+#[derive(Debug)]
+pub(crate) struct SharedLimits {
+    limiter: Limiter,
+    /// None where no limit is configured, or the user's folder cannot be used.
+    account: Option<SharedAccount>,
+}
+
+#[derive(Debug)]
+struct SharedAccount {
+    host: String,
+    /// The path of the account's files, without an extension.
+    files: PathBuf,
+    ledger: Ledger,
+    /// The name of this run in the ledger.
+    run: String,
+    /// What this run has counted, once that is anything.
+    own: Option<Entry>,
+    others: Vec<Entry>,
+    /// Held while this run has the turn.
+    turn: Option<File>,
+    /// The ledger does not have all of `own`.
+    outdated: bool,
+    /// Another run was reported, ...
+    reported: bool,
+    /// ... and that the ledger cannot be written.
+    warned: bool,
+}
+
+impl SharedLimits {
+    /// For a limiter that has granted nothing yet.
+    pub(crate) fn open(account: Option<&Account>, config: &PacerConfig, limiter: Limiter) -> Self {
+        let account = account.filter(|_| is_limited(config)).and_then(|account| {
+            let folder = folder().map_err(|error| warn_alone(&error)).ok()?;
+            prune::unused(&folder);
+            Some(SharedAccount::new(&folder, account))
+        });
+        Self { limiter, account }
+    }
+
+    /// Whether limits are shared at all.
+    pub(crate) const fn is_shared(&self) -> bool {
+        self.account.is_some()
+    }
+
+    /// Whether the ledger has earlier runs with calls that still count. Then the job's own copy of its counts is not used: the
+    /// ledger includes it.
+    pub(crate) fn know_earlier_runs(&self) -> bool {
+        self.account.as_ref().is_some_and(|account| account.ledger.read().is_ok_and(|runs| !runs.is_empty()))
+    }
+
+    /// Nothing leaves before [`keep`](Self::keep) has the turn. The counts of others are read at once, so that a wait for room
+    /// is reported as that.
+    pub(crate) fn begin(&mut self) {
+        if let Some(account) = &mut self.account {
+            account.others = account.of_others(account.ledger.read().unwrap_or_default());
+            account.count(&self.limiter);
+            self.limiter.yield_turn();
+        }
+    }
+
+    /// Takes turns with other runs, and writes what this one has counted, for as long as the future is polled.
+    pub(crate) async fn keep(&mut self) {
+        while let Some(account) = &mut self.account {
+            if let Err(error) = account.take_turn().await {
+                // Better alone than not at all.
+                warn_alone(&error);
+                self.account = None;
+                self.limiter.take_turn(&[]).expect("there are no others");
+                break;
+            }
+            account.count(&self.limiter);
+            loop {
+                tokio::time::sleep(length_of_turn()).await;
+                if account.passes_turn_on(&self.limiter) {
+                    break;
+                }
+            }
+        }
+        std::future::pending().await
+    }
+
+    /// After the last call: writes what the calls really used, and passes the turn on. A later [`begin`](Self::begin) goes on.
+    pub(crate) async fn end(&mut self) {
+        let Some(account) = &mut self.account else { return };
+        if account.turn.is_none() && account.is_outdated(&self.limiter) {
+            let _ = tokio::time::timeout(LAST_WAIT, account.take_turn()).await;
+        }
+        if account.turn.is_some() {
+            account.save(&self.limiter);
+            account.turn = None;
+        }
+    }
+}
+
+impl SharedAccount {
+    fn new(folder: &Path, account: &Account) -> Self {
+        Self {
+            ledger: Ledger::new(folder, account.name()),
+            host: account.host.clone(),
+            files: folder.join(account.name()),
+            run: format!("{:016x}", RandomState::new().hash_one(std::process::id())),
+            own: None,
+            others: Vec::new(),
+            turn: None,
+            outdated: false,
+            reported: false,
+            warned: false,
+        }
+    }
+
+    /// Waits for the turn, and reads what others have counted. One run waits for the turn, all others wait for that place: so a
+    /// run that has just passed the turn on comes after those that wait.
+    async fn take_turn(&mut self) -> io::Result<()> {
+        let next = self.wait_for(NEXT).await?;
+        self.turn = Some(self.wait_for(TURN).await?);
+        drop(next);
+        self.others = self.of_others(self.ledger.read_or_set_aside()?);
+        Ok(())
+    }
+
+    fn of_others(&self, mut runs: Vec<Entry>) -> Vec<Entry> {
+        runs.retain(|entry| entry.run != self.run);
+        runs
+    }
+
+    async fn wait_for(&mut self, what: &str) -> io::Result<File> {
+        loop {
+            if let Some(file) = self.take(what)? {
+                return Ok(file);
+            }
+            self.report_once();
+            tokio::time::sleep(CHECKED).await;
+        }
+    }
+
+    fn take(&self, what: &str) -> io::Result<Option<File>> {
+        lock::take(&self.files.with_extension(what))
+    }
+
+    fn report_once(&mut self) {
+        if !std::mem::replace(&mut self.reported, true) {
+            tracing::info!(
+                "another process is calling {} with the same key: the configured limits hold for both together, in turns",
+                self.host,
+            );
+        }
+    }
+
+    /// Writes what this run has counted, and ends the turn if another run waits for it. Without this count no other run may go
+    /// on.
+    fn passes_turn_on(&mut self, limiter: &Limiter) -> bool {
+        if !self.save(limiter) {
+            return false;
+        }
+        // An error here is reported when this run waits for a lock itself.
+        let Ok(None) = self.take(NEXT) else { return false };
+        self.report_once();
+        if limiter.waits_for_room().is_some_and(|at| at - limiter.now() <= KEPT_FOR_ROOM) {
+            return false;
+        }
+        limiter.yield_turn();
+        let passes = self.save(limiter);
+        match passes {
+            true => self.turn = None,
+            false => self.count(limiter),
+        }
+        passes
+    }
+
+    /// Grants calls, beside those of the others.
+    fn count(&self, limiter: &Limiter) {
+        let others: Vec<LimiterState> = self.others.iter().map(|entry| entry.counted.clone()).collect();
+        limiter.take_turn(&others).expect("the ledger knows their version");
+    }
+
+    /// Whether this run has counted something that the ledger does not have.
+    fn is_outdated(&mut self, limiter: &Limiter) -> bool {
+        if let Some(counted) = limiter.own_windows()
+            && (self.own.is_some() || !counted.pacer.account.is_empty() || !counted.pacer.scopes.is_empty())
+        {
+            self.own = Some(Entry { run: self.run.clone(), counted });
+            self.outdated = true;
+        }
+        self.outdated
+    }
+
+    /// Writes what this run has counted, if that has changed. Returns whether the ledger is up to date. A failure is logged
+    /// once, and the run goes on: its items are what matters.
+    fn save(&mut self, limiter: &Limiter) -> bool {
+        if !self.is_outdated(limiter) {
+            return true;
+        }
+        let runs = self.others.iter().chain(&self.own).cloned().collect();
+        let written = self.ledger.write(runs);
+        match (&written, self.warned) {
+            (Err(error), false) => {
+                tracing::warn!(
+                    "what was sent is not kept for other runs on this host and key, which may exceed its limits: {}: {error}",
+                    self.files.display()
+                );
+            }
+            (Ok(()), true) => tracing::info!("what was sent is kept for other runs again"),
+            _ => {}
+        }
+        self.outdated = written.is_err();
+        self.warned = self.outdated;
+        !self.outdated
+    }
+}
+fn is_limited(config: &PacerConfig) -> bool {
+    let mut limits = std::iter::once(&config.limits).chain(config.tiers.iter().map(|(_, limits)| limits));
+    config.pace != Pace::None && limits.any(|limits| !limits.quotas.is_empty())
+}
+
+fn warn_alone(error: &io::Error) {
+    tracing::warn!(
+        "the configured limits hold for this job alone, and other jobs on the same host and key do not know what it sends: {error}"
+    );
+}
+
+/// From half to one and a half of it.
+fn length_of_turn() -> Duration {
+    TURN_LASTS / 2 + TURN_LASTS.mul_f64(RandomState::new().hash_one(0) as f64 / u64::MAX as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use paceline::{Admit, Class, Cost, Dimension, Limits, Outcome, Quota, Request, WaitCause};
+
+    use super::*;
+
+    const HOUR: Duration = Duration::from_hours(1);
+
+    fn run(folder: &Path) -> SharedLimits {
+        let limits = Limits { quotas: vec![Quota::sliding(Dimension::Tokens, 100, HOUR)], burst: None };
+        let limiter = Limiter::new(PacerConfig { limits, ..PacerConfig::default() }).expect("sensible");
+        let account = Account::new("https://it", &http::HeaderMap::new());
+        SharedLimits { limiter, account: Some(SharedAccount::new(folder, &account)) }
+    }
+
+    fn call(limiter: &Limiter, tokens: u64) -> Request {
+        Request::new(limiter.scope("a"), Cost::request().with(Dimension::Tokens, tokens))
+    }
+
+    async fn take_turn(run: &mut SharedLimits) {
+        let account = run.account.as_mut().expect("shared");
+        account.take_turn().await.expect("writable");
+        account.count(&run.limiter);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_wait_for_room_is_reported_as_that_from_the_beginning() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let (mut first, mut second) = (run(folder.path()), run(folder.path()));
+        take_turn(&mut first).await;
+        let _permit = first.limiter.try_acquire(call(&first.limiter, 100)).expect("room");
+        assert!(first.account.as_mut().expect("shared").save(&first.limiter));
+        second.begin();
+        let wait = second.limiter.admit(&call(&second.limiter, 1));
+        assert!(matches!(wait, Admit::At { cause: WaitCause::Quota { .. }, .. }), "{wait:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_calls_used_after_the_last_turn_is_written_at_the_end() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let (mut first, mut second) = (run(folder.path()), run(folder.path()));
+        take_turn(&mut first).await;
+        let permit = first.limiter.try_acquire(call(&first.limiter, 10)).expect("room");
+        let account = first.account.as_mut().expect("shared");
+        assert!(!account.passes_turn_on(&first.limiter), "no run waits");
+        account.turn = None;
+        first.limiter.yield_turn();
+        let usage = Some(Cost::request().with(Dimension::Tokens, 60));
+        permit.complete(Outcome { usage, ..Outcome::new(Class::Success) });
+        first.end().await;
+        take_turn(&mut second).await;
+        assert!(!second.limiter.admit(&call(&second.limiter, 41)).is_now());
+        assert!(second.limiter.admit(&call(&second.limiter, 40)).is_now());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_run_that_has_ended_does_not_wait_for_long() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let (mut first, mut second) = (run(folder.path()), run(folder.path()));
+        take_turn(&mut second).await;
+        let _permit = first.limiter.try_acquire(call(&first.limiter, 10)).expect("room");
+        let began = first.limiter.now();
+        first.end().await;
+        assert_eq!((first.limiter.now() - began).as_secs(), 1);
+    }
+}

@@ -1,0 +1,138 @@
+//! A table of comma-separated values: its records, and the lines in which they begin.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::io::Read;
+
+use serde_json::{Map, Value};
+
+use crate::run::lines::convert::{Error, Place};
+
+/// Hands on every record of a table below its header, with its place.
+///
+/// # Errors
+/// What reading says, what is wrong with the table, and the errors of `put`.
+pub(super) fn each_record(
+    from: impl Read,
+    mut put: impl FnMut(Place, Map<String, Value>) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let mut reader = csv::Reader::from_reader(Quotes::of(from));
+    let header = reader.headers().map_err(|error| in_csv(error, 1))?;
+    let names: Vec<String> = header.iter().map(|name| name.trim().to_owned()).collect();
+    let mut known = BTreeSet::new();
+    if let Some(twice) = names.iter().find(|name| !known.insert(name.as_str())) {
+        return Err(Error::Row(format!("its header names the column {twice:?} twice")));
+    }
+    if let [name] = &names[..]
+        && let Some(separator) = name.chars().find(|letter| matches!(letter, ';' | '\t'))
+    {
+        return Err(Error::Row(format!(
+            "its header is one column, {name:?}, whose names seem to be separated by {separator:?}: expected commas"
+        )));
+    }
+    // That of the header.
+    reader.get_mut().starts.pop_front();
+    let mut record = csv::StringRecord::new();
+    for row in 1.. {
+        let read = reader.read_record(&mut record);
+        let line = reader.get_mut().starts.pop_front().unwrap_or_default();
+        if !read.map_err(|error| in_csv(error, line))? {
+            break;
+        }
+        let values = record.iter().map(Value::from);
+        put(Place { row: Some(row), line }, names.iter().cloned().zip(values).collect())?;
+    }
+    Ok(())
+}
+
+/// Passes a table on and follows its quotes: a parser that forgives a missing one makes one field of all rows behind it.
+struct Quotes<R> {
+    from: R,
+    state: Quote,
+    line: u64,
+    /// The line in which the last quote was opened.
+    opened: u64,
+    /// The next byte that ends no line begins a record.
+    between: bool,
+    /// The lines in which the records begin that were read ahead. The parser counts another line where `\r` precedes `\n`, or
+    /// where blank lines precede a record.
+    starts: VecDeque<u64>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Quote {
+    /// At the start of a field.
+    Start,
+    /// In a field without quotes.
+    Bare,
+    /// Behind a quote that is open.
+    Open,
+    /// Behind one that closes the field, or is the first of two that stand for one.
+    Closed,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum WrongQuote {
+    #[error("line {0}: a quote opens a field there and is never closed")]
+    NeverClosed(u64),
+    #[error(
+        "line {line}: text behind a closing quote (it was opened in line {opened}); a quote in a field is written twice"
+    )]
+    TextBehind { line: u64, opened: u64 },
+}
+
+impl<R> Quotes<R> {
+    const fn of(from: R) -> Self {
+        Self { from, state: Quote::Start, line: 1, opened: 1, between: true, starts: VecDeque::new() }
+    }
+
+    fn follow(&mut self, byte: u8) -> Result<(), WrongQuote> {
+        let ends_line = matches!(byte, b'\n' | b'\r');
+        if self.between && !ends_line {
+            self.starts.push_back(self.line);
+        }
+        self.between = ends_line && (self.between || self.state != Quote::Open);
+        self.state = match (self.state, byte) {
+            (Quote::Open, b'"') => Quote::Closed,
+            (Quote::Open, _) => Quote::Open,
+            (Quote::Closed, b'"') => Quote::Open,
+            (Quote::Start, b'"') => {
+                self.opened = self.line;
+                Quote::Open
+            }
+            (_, b',' | b'\n' | b'\r') => Quote::Start,
+            (Quote::Closed, _) => return Err(WrongQuote::TextBehind { line: self.line, opened: self.opened }),
+            // The mark at the front of a file that an editor has left is no text.
+            (Quote::Start, 0xEF | 0xBB | 0xBF) if self.line == 1 => Quote::Start,
+            (Quote::Start | Quote::Bare, _) => Quote::Bare,
+        };
+        self.line += u64::from(byte == b'\n');
+        Ok(())
+    }
+}
+
+impl<R: Read> Read for Quotes<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let read = self.from.read(buffer)?;
+        if read == 0 && !buffer.is_empty() && self.state == Quote::Open {
+            return Err(std::io::Error::other(WrongQuote::NeverClosed(self.opened)));
+        }
+        buffer[..read].iter().try_for_each(|byte| self.follow(*byte)).map_err(std::io::Error::other)?;
+        Ok(read)
+    }
+}
+
+/// `line`: that in which the record begins.
+fn in_csv(error: csv::Error, line: u64) -> Error {
+    let message = error.to_string();
+    match error.into_kind() {
+        csv::ErrorKind::Io(error) => match error.downcast::<WrongQuote>() {
+            Ok(wrong) => Error::Row(wrong.to_string()),
+            Err(error) => Error::Read(error),
+        },
+        csv::ErrorKind::UnequalLengths { expected_len, len, .. } => {
+            Error::Row(format!("line {line}: expected {expected_len} columns, as the header has, and found {len}"))
+        }
+        csv::ErrorKind::Utf8 { .. } => Error::Row(format!("line {line}: no UTF-8")),
+        _ => Error::Row(message),
+    }
+}
