@@ -25,8 +25,8 @@ pub(crate) enum Command {
     Reschedule(Box<Rescheduled>, Reply<FinishStatus>),
     /// Put an item back.
     Release { ordinal: u64, sent: Option<Box<Unanswered>>, reply: Reply<FinishStatus> },
-    /// Note that a call is sent.
-    Leaves { departure: Departure, reply: Reply<()> },
+    /// Note that a call is sent. Without a reply it waits for what comes next.
+    Leaves { departure: Departure, reply: Option<Reply<()>> },
     /// Hand out due items.
     Claim { now: Timestamp, limit: usize, except: Vec<Arc<str>>, reply: Reply<ClaimedItems> },
     /// Hand out these items.
@@ -56,14 +56,22 @@ impl Command {
         matches!(self, Self::Query(_))
     }
 
+    /// The item whose call has ended, if one has.
+    pub(crate) fn outcome_of(&self) -> Option<u64> {
+        match self {
+            Self::Finish(finished, _) => Some(finished.ordinal),
+            Self::Reschedule(next, _) => Some(next.ordinal),
+            Self::Release { ordinal, .. } => Some(*ordinal),
+            _ => None,
+        }
+    }
+
     pub(crate) fn refuse(self, error: JournalError) {
         match self {
             Self::Finish(_, reply) | Self::Reschedule(_, reply) | Self::Release { reply, .. } => reply(Err(error)),
             Self::Claim { reply, .. } | Self::ClaimItems { reply, .. } => reply(Err(error)),
-            Self::Leaves { reply, .. }
-            | Self::Scope { reply, .. }
-            | Self::Snapshot { reply, .. }
-            | Self::History { reply, .. } => {
+            Self::Leaves { reply, .. } => _ = reply.map(|reply| reply(Err(error))),
+            Self::Scope { reply, .. } | Self::Snapshot { reply, .. } | Self::History { reply, .. } => {
                 reply(Err(error));
             }
             Self::Query(query) => query(Err(error)),

@@ -226,7 +226,12 @@ impl Journal {
     /// Records that a call of an item is sent, until its outcome is recorded. Once `reply` is called that outlasts a kill, and
     /// a power cut if it is to be durable. The next run counts a call without an outcome as given up, and as much as it reserved.
     pub fn leaves(&self, departure: Departure, reply: impl FnOnce(Result<(), JournalError>) + Send + 'static) {
-        self.writer.send(Command::Leaves { departure, reply: Box::new(reply) });
+        self.writer.send(Command::Leaves { departure, reply: Some(Box::new(reply)) });
+    }
+
+    /// [`leaves`](Self::leaves) for a call that need not wait for its record, which is made together with the next one.
+    pub fn leaves_unawaited(&self, departure: Departure) {
+        self.writer.send(Command::Leaves { departure, reply: None });
     }
 
     /// The items whose call [left](Self::leaves) in an earlier run, which ended before it recorded the outcome.

@@ -1,6 +1,6 @@
 //! The journal's database and output files as the writer thread owns them, and each operation on them.
 
-use crate::state::State;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,6 +22,7 @@ use crate::replace;
 use crate::schema::{self, checkpoint};
 use crate::scope::{Scope, ScopeRow, scope_columns, scope_list};
 use crate::snapshot::{self, SnapshotUpdate};
+use crate::state::State;
 use crate::unanswered;
 use crate::usage;
 
@@ -42,6 +43,8 @@ pub(crate) struct JournalDb {
     /// Sorted by id.
     scopes: Vec<Scope>,
     heads: Heads,
+    /// The items whose call is noted as under way, once read.
+    under_way: Option<BTreeSet<u64>>,
     _lock: RunLock,
 }
 
@@ -49,7 +52,7 @@ impl JournalDb {
     /// Takes over an open journal and its files.
     pub(crate) fn new(conn: Connection, outputs: Outputs, paths: Paths, lock: RunLock) -> Result<Self, JournalError> {
         let scopes = scope_list(&conn)?;
-        Ok(Self { conn, outputs, paths, scopes, heads: Heads::default(), _lock: lock })
+        Ok(Self { conn, outputs, paths, scopes, heads: Heads::default(), under_way: None, _lock: lock })
     }
 
     /// The files of the job.
@@ -96,9 +99,10 @@ impl JournalDb {
         claim::claim(&self.conn, &self.scopes, &mut self.heads, now, limit, except)
     }
 
-    /// To be called before items are changed by a statement that does not update the heads of the scopes.
-    pub(crate) fn invalidate_heads(&mut self) {
+    /// To be called before the tables are changed by other statements than those below.
+    pub(crate) fn forget_caches(&mut self) {
         self.heads.invalidate();
+        self.under_way = None;
     }
 
     /// Hands out these items, those of them that wait, whatever they wait for.
@@ -150,13 +154,25 @@ impl JournalDb {
     }
 
     /// Records that a call is sent.
-    pub(crate) fn leaves(&self, departure: &Departure) -> Result<(), JournalError> {
+    pub(crate) fn leaves(&mut self, departure: &Departure) -> Result<(), JournalError> {
+        self.under_way()?.insert(departure.ordinal);
         unanswered::add(&self.conn, departure).map_err(JournalError::sqlite("write"))
     }
 
     /// The outcome of an item's call is recorded.
-    fn answered(&self, ordinal: u64) -> Result<(), JournalError> {
-        unanswered::remove(&self.conn, ordinal).map_err(JournalError::sqlite("write"))
+    fn answered(&mut self, ordinal: u64) -> Result<(), JournalError> {
+        if self.under_way()?.remove(&ordinal) {
+            unanswered::remove(&self.conn, ordinal).map_err(JournalError::sqlite("write"))?;
+        }
+        Ok(())
+    }
+
+    fn under_way(&mut self) -> Result<&mut BTreeSet<u64>, JournalError> {
+        if self.under_way.is_none() {
+            let known = unanswered::all(&self.conn).map_err(JournalError::sqlite("read"))?;
+            self.under_way = Some(known.into_iter().collect());
+        }
+        Ok(self.under_way.as_mut().expect("it was read"))
     }
 
     /// Records the end of an item. The statement itself checks the state: of several ends only the first writes a line.

@@ -1,5 +1,6 @@
 //! One batch of the writer thread: its result lines are written and synced, one transaction commits, then callers are answered.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::command::{Command, Query, Reply};
@@ -14,8 +15,14 @@ pub(crate) fn write_batch(db: &mut JournalDb, commands: Vec<Command>) -> Result<
     let mut queries = Vec::new();
     let durable =
         commands.iter().any(|command| matches!(command, Command::Leaves { departure, .. } if departure.durable));
+    let ended: BTreeSet<u64> = commands.iter().filter_map(Command::outcome_of).collect();
+    // A call that has ended meanwhile needs no note.
+    let is_vain = |command: &Command| match command {
+        Command::Leaves { departure, reply: None } => ended.contains(&departure.ordinal),
+        _ => false,
+    };
     batch.attempt(|db| db.begin(durable));
-    for command in commands {
+    for command in commands.into_iter().filter(|command| !is_vain(command)) {
         batch.execute(command, &mut queries);
     }
     let adds = batch.adds;
@@ -26,7 +33,7 @@ pub(crate) fn write_batch(db: &mut JournalDb, commands: Vec<Command>) -> Result<
     }
     for query in queries {
         // It may change anything.
-        db.invalidate_heads();
+        db.forget_caches();
         match &failure {
             None => query(Ok(&mut *db)),
             Some(cause) => query(Err(JournalError::Stopped { cause: cause.clone() })),
@@ -58,7 +65,8 @@ impl WriteBatch<'_> {
             Command::Release { ordinal, sent: Some(sent), reply } => {
                 self.outcome(sent.adds, &sent.usage, reply, |db| db.release(ordinal, Some(&sent.tally)));
             }
-            Command::Leaves { departure, reply } => self.step(reply, |db| db.leaves(&departure)),
+            Command::Leaves { departure, reply: Some(reply) } => self.step(reply, |db| db.leaves(&departure)),
+            Command::Leaves { departure, reply: None } => _ = self.attempt(|db| db.leaves(&departure)),
             Command::Claim { now, limit, except, reply } => {
                 self.step(reply, |db| db.claim(now, limit, &except));
             }

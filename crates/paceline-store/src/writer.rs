@@ -167,10 +167,13 @@ impl Queue {
             drop(state);
             return command.refuse(error);
         }
+        let waits = matches!(command, Command::Leaves { reply: None, .. });
         state.bytes += bytes;
         state.commands.push(command);
         drop(state);
-        self.ready.notify_one();
+        if !waits {
+            self.ready.notify_one();
+        }
     }
 
     /// All that is queued; none once the queue is closed and empty.

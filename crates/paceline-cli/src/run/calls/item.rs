@@ -318,10 +318,13 @@ impl Context {
     /// Records in the journal that a call is sent, and waits for that where a kill right after it must not lose it: the call
     /// must not be made twice, or may exceed the budget of the job. Returns whether it may be sent: not when the journal stopped.
     async fn note(&self, departure: Departure) -> bool {
-        let waits = departure.durable || self.budget.is_of_job();
+        if !departure.durable && !self.budget.is_of_job() {
+            self.journal.leaves_unawaited(departure);
+            return true;
+        }
         let (noted, done) = oneshot::channel();
         self.journal.leaves(departure, |result| _ = noted.send(result.is_ok()));
-        !waits || done.await.unwrap_or(false)
+        done.await.unwrap_or(false)
     }
 
     /// A permit, or why there is none. The item waits since `began`.
