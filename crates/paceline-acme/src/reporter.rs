@@ -234,6 +234,7 @@ mod tests {
             abandoned: 0,
             forgiven: Forgiven::default(),
             crashes: 0,
+            may_be_done: false,
             not_before: None,
             delay: std::time::Duration::ZERO,
             created: paceline::Timestamp::from_millis(0),

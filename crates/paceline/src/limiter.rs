@@ -15,7 +15,7 @@ use paceline_providers::Provider;
 use crate::blocking::Blocking;
 use crate::classify::Attempt;
 use crate::clock::{self, Clock};
-use crate::driver::{Admission, Driver};
+use crate::driver::Driver;
 use crate::driver::{Permit, Within};
 use crate::error::{Error, NotNow};
 use crate::run::Run;
@@ -94,7 +94,7 @@ impl Limiter {
     /// start, [`Error::Stopped`] when its scope is stopped or stops meanwhile, [`Error::Closed`] after
     /// [`close`](Self::close), [`Error::NoTimer`] when it must wait and the system allows no more threads.
     pub async fn acquire(&self, request: impl Into<Request>) -> Result<Permit, Error> {
-        match self.admitted(Request { max_wait: None, ..request.into() }).await? {
+        match self.driver.enqueue(Request { max_wait: None, ..request.into() })?.decided().await? {
             Within::Granted(permit) => Ok(permit),
             Within::Deferred { .. } => unreachable!("it takes any wait"),
         }
@@ -134,7 +134,7 @@ impl Limiter {
         request: impl Into<Request>,
         max_wait: impl Into<MaxWait>,
     ) -> Result<Within, Error> {
-        self.admitted(Request { max_wait: Some(max_wait.into()), ..request.into() }).await
+        self.driver.enqueue(Request { max_wait: Some(max_wait.into()), ..request.into() })?.decided().await
     }
 
     /// Runs an operation, each send with a permit of its own, until it succeeds or no retry is left or useful.
@@ -182,13 +182,6 @@ impl Limiter {
 
     pub(crate) fn default_scope(&self) -> ScopeId {
         self.default_scope.clone()
-    }
-
-    async fn admitted(&self, request: Request) -> Result<Within, Error> {
-        match self.driver.enqueue(request)? {
-            Admission::Decided(within) => Ok(within),
-            Admission::Waiting(place) => place.await,
-        }
     }
 
     /// Takes a permit if the call may be made at once; else changes nothing.

@@ -126,14 +126,14 @@ fn sends(item: &WorkItem) -> String {
     let parts = [
         (item.attempts, counted(item.attempts, "attempt")),
         (item.deferrals, counted(item.deferrals, "deferral")),
-        (item.abandoned, format!("{} given up by us", item.abandoned)),
+        (item.abandoned, format!("{} cut off", item.abandoned)),
         (item.crashes, format!("{} ended by a crash", item.crashes)),
     ];
     let parts: Vec<String> =
         parts.into_iter().filter(|(times, _)| *times > 0).map(|(_, description)| description).collect();
     match parts.as_slice() {
         // What only tested a failing server is no send of the item.
-        [] if item.last.is_some() => "none that counts".to_owned(),
+        [] if item.last.is_some() => "none that counts: probes of a failing server".to_owned(),
         [] => "none yet".to_owned(),
         parts => parts.join(", "),
     }

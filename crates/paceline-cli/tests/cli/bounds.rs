@@ -105,7 +105,7 @@ fn an_interrupted_wait_ends_at_once_and_says_how_to_go_on() {
     let args = ["--limit", "1 per 1h", "--max-wait", "1s"];
     let (code, log) = finish(job.run(&server).args(args).env("TZ", "CET-1"));
     assert_eq!(code, 3, "{log}");
-    assert!(log.contains(" UTC), later than --max-wait allows"), "{log}");
+    assert!(log.contains(" UTC)") && log.contains("later than --max-wait allows"), "{log}");
 }
 
 fn start_with_log(command: &mut Command) -> std::process::Child {

@@ -95,7 +95,7 @@ fn a_configured_limit_holds_over_jobs() {
     let (code, log) = finish(&mut user.run(&job, "5 per 1h"));
     assert_eq!((code, user.server.count()), (3, 5), "{log}");
     assert!(!job.summary().to_string().contains("turn"), "it waits for the hour and for no other run");
-    assert!(log.contains("the next call can start only at ") && log.contains("later than --max-wait"), "{log}");
+    assert!(log.contains("the next call can start only at ") && log.contains("later than --max-wait allows"), "{log}");
     for (limit, calls) in [("8 per 1h", 8), ("8 per 2h", 8), ("6 per 1h", 8), ("12 per 1d", 12)] {
         let (sent, log) = user.sends(limit);
         assert_eq!(sent, calls, "what was sent counts under {limit}: {log}");

@@ -186,6 +186,34 @@ fn the_same_holds_for_requests_of_a_store() {
     assert_eq!((code, server.count()), (0, 2), "{log}");
 }
 
+/// The rate is 2 a second at first: most claimed items wait for a permit.
+#[test]
+fn a_kill_leaves_no_request_to_a_person_that_had_only_waited() {
+    let silent = Arc::new(AtomicBool::new(true));
+    let speaks = Arc::clone(&silent);
+    let server = Server::new(move |_| if silent.load(Relaxed) { Reply::ok().never() } else { Reply::ok() });
+    let store = Store::new();
+    let charge = |n: usize| json!({"method": "POST", "url": "/charges", "body": {"item": n.to_string()}}).to_string();
+    store.put((0..20).map(|n| NewItem::new(n.to_string(), charge(n))).collect());
+    let mut command = store.command();
+    let mut killed = start(command.args(["--http", "--base-url", &server.url(), "--concurrency", "20"]));
+    server.wait_for(2);
+    killed.kill().expect("it runs");
+    killed.wait().expect("it was started");
+    let sent = server.by_item();
+    speaks.store(false, Relaxed);
+    let Ran { code, log, .. } = tasks(&store, &server, &["--pace", "none"]);
+    assert_eq!((code, log.matches("failed: unknown_outcome_held").count()), (1, sent.len()), "{log}");
+    assert_eq!(server.count(), 20, "{log}");
+    let report =
+        store.job.paceline().args(["tasks", "report", "--store", "work.db", "--json"]).output().expect("it runs");
+    let report: Value = serde_json::from_slice(&report.stdout).expect("JSON");
+    assert_eq!((&report["calls"], &report["abandoned"]), (&json!(20), &json!(sent.len())), "calls cut off are calls");
+    let report = store.job.paceline().args(["tasks", "report", "--store", "work.db"]).output().expect("it runs");
+    let report = String::from_utf8_lossy(&report.stdout);
+    assert!(report.contains(&format!("20 calls, {} cut off", sent.len())), "{report}");
+}
+
 #[test]
 fn one_that_fails_for_good_is_retried_by_its_key_alone() {
     let (server, store) = (silent_at_first(), Store::new());

@@ -27,7 +27,7 @@ pub struct NewItem {
     pub not_before: Option<Timestamp>,
     /// When it was added to the store that it was in before. Default: now.
     pub created: Option<Timestamp>,
-    /// It was in another store before, where its work was or may have been done. It counts as an item whose worker died with it.
+    /// It was in another store before, where its work was or may have been done.
     pub may_be_done: bool,
 }
 
@@ -91,6 +91,8 @@ pub struct WorkItem {
     pub forgiven: Forgiven,
     /// Times that its worker died or lost its lease meanwhile, since its bounds began.
     pub crashes: u32,
+    /// A call of it [was sent](super::WorkStore::note_sent), and no outcome is recorded: it may have been done.
+    pub may_be_done: bool,
     /// When it may start; none when it waits for nothing.
     pub not_before: Option<Timestamp>,
     /// The wait that was chosen last.

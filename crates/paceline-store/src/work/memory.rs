@@ -122,6 +122,13 @@ impl WorkStore for MemoryStore {
         self.at_once(|tables, now| Ok(tables.claim(worker, ask, now)))
     }
 
+    fn note_sent(&self, item: u64, fence: i64) -> StoreFuture<'_, bool> {
+        self.at_once(|tables, _| {
+            let row = tables.rows.get_mut(&item).filter(|row| row.fence == fence && row.item.state == State::InFlight);
+            Ok(row.map(Row::note_sent).is_some())
+        })
+    }
+
     fn record(&self, mut outcomes: Vec<ClaimOutcome>, mut scopes: Vec<ScopeRow>) -> StoreFuture<'_, Vec<RecordStatus>> {
         keepable(&mut outcomes, &mut scopes);
         self.at_once(|tables, now| {
@@ -229,7 +236,8 @@ impl Tables {
             deferrals: 0,
             abandoned: 0,
             forgiven: Forgiven::default(),
-            crashes: u32::from(new.may_be_done),
+            crashes: 0,
+            may_be_done: new.may_be_done,
             not_before,
             delay: not_before.map_or(Duration::ZERO, |at| at.saturating_since(now)),
             created: new.created.unwrap_or(now),
@@ -240,7 +248,7 @@ impl Tables {
             reason: None,
         };
         self.ids.insert(new.key, id);
-        let row = Row { item, payload: new.payload, fence: 0, worker: None, events: Vec::new() };
+        let row = Row { item, payload: new.payload, fence: 0, worker: None, is_under_way: false, events: Vec::new() };
         self.waiting.insert(&row);
         self.rows.insert(id, row);
         Added::New
@@ -283,6 +291,7 @@ impl Tables {
             self.change(id, |row| {
                 row.item.state = State::Waiting;
                 row.item.crashes += crashes;
+                row.item.abandoned += u32::from(std::mem::take(&mut row.is_under_way));
             });
         }
     }

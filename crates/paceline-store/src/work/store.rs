@@ -46,6 +46,10 @@ pub trait WorkStore: Send + Sync {
     /// Hands out items of groups that may send.
     fn claim(&self, worker: WorkerId, ask: ClaimRequest) -> StoreFuture<'_, Claim>;
 
+    /// Records that a call of a claimed item is sent, which must not be made twice: without an outcome the item
+    /// [may be done](WorkItem::may_be_done) from then on. Returns false, and the call must not be sent, when the claim is over.
+    fn note_sent(&self, item: u64, fence: i64) -> StoreFuture<'_, bool>;
+
     /// Records the outcomes of items, and the state of groups with them. A NUL character in their messages becomes `\u{FFFD}`.
     fn record(&self, outcomes: Vec<ClaimOutcome>, scopes: Vec<ScopeRow>) -> StoreFuture<'_, Vec<RecordStatus>>;
 

@@ -11,6 +11,7 @@ use paceline_store::work::{
 use paceline_store::{ACCOUNT, ScopeRow, ScopeStatus};
 
 use crate::limiter_state::the_last_saved_limiter_state_counts;
+use crate::lost_workers::{a_call_that_was_cut_off_may_be_done, who_leaves_puts_back_and_who_dies_too};
 use crate::support::{Bench, LEASE, S, START, again, held, item, keys, of_group, outcome, stopped};
 
 /// One test for each engine and promise.
@@ -45,6 +46,7 @@ conformance!(
     the_account_stops_every_group,
     a_worker_that_lost_its_lease_records_nothing,
     who_leaves_puts_back_and_who_dies_too,
+    a_call_that_was_cut_off_may_be_done,
     outcomes_are_taken_once,
     a_cancelled_item_takes_no_outcome,
     a_person_retries_what_has_ended,
@@ -266,26 +268,6 @@ async fn a_worker_that_lost_its_lease_records_nothing(on: Bench) {
     let counts = on.store.counts().await.unwrap();
     assert_eq!((counts.of(State::Succeeded), counts.of(State::Waiting)), (1, 1));
     assert_eq!(on.store.show("b").await.unwrap().unwrap().0.crashes, 1);
-}
-
-async fn who_leaves_puts_back_and_who_dies_too(on: Bench) {
-    on.add([item("a"), item("b"), item("c")]).await;
-    let leaves = on.store.register("leaves", S).await.unwrap();
-    let dies = on.store.register("dies", S).await.unwrap();
-    let lives = on.store.register("lives", LEASE).await.unwrap();
-    assert_eq!(on.keys(dies, 1).await, ["a"]);
-    assert_eq!(on.keys(leaves, 1).await, ["b"]);
-    assert!(on.claim(lives, 0).await.others);
-    on.store.deregister(leaves).await.unwrap();
-    on.forward(S).await;
-    on.store.heartbeat(lives).await.unwrap();
-    let claim = on.claim(lives, 9).await;
-    assert_eq!(keys(&claim.items), ["b", "c", "a"], "what a crash interrupted goes behind");
-    let crashes: Vec<u32> = claim.items.iter().map(|claimed| claimed.item.crashes).collect();
-    assert_eq!((crashes, claim.others), (vec![0, 0, 1], false));
-    on.record(outcome(&claim.items[2], Counted::Nothing, Transition::Failed, "fail")).await;
-    on.store.amend(Filter::keys(["a"]), Amend::Retry).await.unwrap();
-    assert_eq!(on.store.show("a").await.unwrap().unwrap().0.crashes, 0, "its bounds begin anew");
 }
 
 async fn outcomes_are_taken_once(on: Bench) {

@@ -6,6 +6,7 @@ mod cluster;
 mod conformance;
 mod kill;
 mod limiter_state;
+mod lost_workers;
 mod model;
 mod paced;
 #[cfg(feature = "postgres-tests")]

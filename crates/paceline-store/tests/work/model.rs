@@ -125,6 +125,10 @@ impl Pair {
             // Some are kept, so that outcomes come twice and late.
             let (model, engine) =
                 if rng.next_u64().is_multiple_of(4) { self.held[index].clone() } else { self.held.swap_remove(index) };
+            if model.item.id.is_multiple_of(3) {
+                let sent = self.model.store.note_sent(model.item.id, model.fence).await.unwrap();
+                assert_eq!(sent, self.engine.store.note_sent(engine.item.id, engine.fence).await.unwrap(), "{at}");
+            }
             let delay = S * (rng.next_u64() % 30) as u32;
             let make = |claimed: &paceline_store::work::Claimed, kind: u64| match kind {
                 0 | 1 => ClaimOutcome::success(claimed),

@@ -65,6 +65,16 @@ pub(crate) enum Admission {
     Waiting(Waiting),
 }
 
+impl Admission {
+    /// The decision, when there is one.
+    pub(crate) async fn decided(self) -> Answer {
+        match self {
+            Self::Decided(within) => Ok(within),
+            Self::Waiting(place) => place.await,
+        }
+    }
+}
+
 /// The pacer's decision about a request.
 enum Decision {
     /// For a probe or not.

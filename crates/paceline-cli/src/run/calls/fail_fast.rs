@@ -154,6 +154,11 @@ impl Reachability {
         }
     }
 
+    /// Whether no call has found a server since the last answer, and at least one has tried.
+    pub(crate) const fn is_failing(&self) -> bool {
+        self.since.is_some()
+    }
+
     /// A server answered.
     const fn answered(&mut self) {
         *self = Self { answered: true, ..Self::new(self.max_wait) };

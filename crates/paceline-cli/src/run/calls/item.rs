@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -279,10 +280,13 @@ impl Context {
                 Err(error) => return TryEnd::InputBroken(error),
             }
         }
-        let permit = tokio::select! {
-            biased;
-            () = self.reached(Phase::Draining) => return TryEnd::Withheld,
-            permit = turn.ask(self.permit(request, began)) => permit,
+        let permit = {
+            let asking = pin!(self.permit(request, began));
+            tokio::select! {
+                biased;
+                () = self.reached(Phase::Draining) => return TryEnd::Withheld,
+                permit = turn.ask(asking) => permit,
+            }
         };
         let permit = match permit {
             Ok(permit) => permit,

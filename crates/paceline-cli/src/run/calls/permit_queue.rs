@@ -4,7 +4,7 @@
 //! side by side.
 
 use std::future::poll_fn;
-use std::pin::pin;
+use std::pin::Pin;
 
 use tokio::sync::oneshot;
 
@@ -41,8 +41,8 @@ impl PermitTurn {
     }
 
     /// Asks, and lets the next one ask, whether there is an answer yet or not.
-    pub(crate) async fn ask<Asking: Future>(self, asking: Asking) -> Asking::Output {
-        let (mut asking, mut turn) = (pin!(asking), Some(self));
+    pub(crate) async fn ask<Asking: Future>(self, mut asking: Pin<&mut Asking>) -> Asking::Output {
+        let mut turn = Some(self);
         poll_fn(|context| {
             let answer = asking.as_mut().poll(context);
             turn = None;
@@ -55,6 +55,7 @@ impl PermitTurn {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::pin::pin;
     use std::sync::Mutex;
     use std::task::{Context, Waker};
 
@@ -72,7 +73,7 @@ mod tests {
                         asked.lock().expect("no panic").push(item);
                         tokio::task::yield_now().await;
                     };
-                    turn.ask(waits).await;
+                    turn.ask(pin!(waits)).await;
                 }
             }
         });
@@ -85,7 +86,8 @@ mod tests {
     async fn the_next_one_asks_before_the_one_ahead_has_its_answer() {
         let mut lane = PermitQueue::default();
         let (first, mut second) = (lane.enqueue(), lane.enqueue());
-        let mut waits = pin!(first.ask(std::future::pending::<()>()));
+        let asking = pin!(std::future::pending::<()>());
+        let mut waits = pin!(first.ask(asking));
         assert!(waits.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         second.comes().await;
     }

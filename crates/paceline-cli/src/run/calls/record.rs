@@ -35,6 +35,8 @@ pub(crate) struct Recorder {
     minutes: Minutes,
     same: FailFast,
     reachability: Reachability,
+    /// The last call that found no server.
+    last_unreached: Option<StopReason>,
     retry: Retry,
     address: Arc<str>,
     /// Where the key came from, to be named when the provider refuses it.
@@ -86,6 +88,7 @@ impl Recorder {
             minutes,
             same,
             reachability,
+            last_unreached: None,
             retry,
             address,
             key,
@@ -214,6 +217,11 @@ impl Recorder {
         self.ended(failed)
     }
 
+    /// Why nothing more can be sent, where no call has found a server since the last answer.
+    pub(crate) fn unreached(&self) -> Option<StopReason> {
+        self.last_unreached.clone().filter(|_| self.reachability.is_failing())
+    }
+
     fn sent(&mut self, context: &Context, item: &ClaimedItem, sent: Sent) -> Recorded {
         let adds = entry::added(item, &sent);
         let usage = sent.exchange.reading.usage.unwrap_or_default();
@@ -228,10 +236,13 @@ impl Recorder {
         }
         let mut recorded =
             Recorded { scopes_changed: closes.then_some(sent.exchange.reading.reach), ..Recorded::default() };
-        if let Some(message) = self.reachability.gone(&sent.exchange.answer, context.limiter.now()) {
+        let gone = self.reachability.gone(&sent.exchange.answer, context.limiter.now()).is_some();
+        if let Err(NoAnswer::Connect(message)) = &sent.exchange.answer {
             let dialect = &context.sender.config().dialect;
             let address = upstream::destination_of(&item.scope, dialect, &self.address);
-            recorded.stop = Some(StopReason::Unreachable { address, message: message.to_owned() });
+            let stop = StopReason::Unreachable { address, message: message.clone() };
+            recorded.stop = gone.then(|| stop.clone());
+            self.last_unreached = Some(stop);
         }
         if sent.exchange.reading.class == Class::Account {
             recorded.account = Some(self.account_stop(&sent));

@@ -26,6 +26,7 @@ fn item() -> WorkItem {
         abandoned: 0,
         forgiven: Forgiven::default(),
         crashes: 0,
+        may_be_done: false,
         not_before: None,
         delay: Duration::ZERO,
         created: Timestamp::from_millis(0),

@@ -138,11 +138,13 @@ impl Document {
 
 impl Calls {
     fn describe(self) -> String {
-        let calls = text::counted(self.all, "call");
-        match self.resends {
-            0 => calls,
-            resends => format!("{calls}, {} of them again", text::count(resends)),
+        let mut line = text::counted(self.all, "call");
+        for (calls, what) in [(self.resends, "of them again"), (self.abandoned, "cut off")] {
+            if calls > 0 {
+                line += &format!(", {} {what}", text::count(calls));
+            }
         }
+        line
     }
 
     fn json(self) -> Map<String, Value> {

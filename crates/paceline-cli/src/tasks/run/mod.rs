@@ -68,7 +68,9 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
     let work = if args.http {
         let answers = args.output.as_deref().map(|path| Answers::open(path, disk.space().clone())).transpose()?;
         let (endpoint, longest_outage) = (args.endpoint.clone(), args.longest_outage());
-        Work::Requests(Arc::new(Requests::to(upstream, endpoint, args.timeout, longest_outage, answers).await?))
+        Work::Requests(Arc::new(
+            Requests::to(upstream, endpoint, args.timeout, longest_outage, answers, store.clone()).await?,
+        ))
     } else {
         Work::Command(Arc::new(Program::new(&args.command, args.timeout)?))
     };

@@ -9,7 +9,7 @@ use paceline::{Clock, Permit};
 use paceline_config::{CallNames, Upstream};
 use paceline_core::{Class, Cost, UnknownOutcome};
 use paceline_http::{Call, Exchange, NoAnswer, Sender};
-use paceline_store::work::{DEFAULT_GROUP, Failure, StartDecision, Task};
+use paceline_store::work::{DEFAULT_GROUP, Failure, StartDecision, Task, WorkStore};
 use paceline_store::{End, ResultBody};
 
 use super::Trying;
@@ -49,6 +49,8 @@ pub(super) struct Requests {
     clock: Clock,
     /// Where answers go; they are dropped without a place.
     answers: Option<Answers>,
+    /// Where calls that must not be made twice are noted.
+    store: Arc<dyn WorkStore>,
     /// Runs for as long as it is asked.
     _mock: Option<MockServer>,
 }
@@ -72,6 +74,7 @@ impl Requests {
         timeout: Duration,
         max_wait: Option<Duration>,
         answers: Option<Answers>,
+        store: Arc<dyn WorkStore>,
     ) -> Result<Self, exit::Failure> {
         run::warn_of_idle(&upstream);
         upstream.limits_groups();
@@ -96,6 +99,7 @@ impl Requests {
             reachability: Mutex::default(),
             clock: Clock::new(),
             answers,
+            store,
             _mock: mock,
         })
     }
@@ -117,7 +121,7 @@ impl Requests {
             Err(failure) => return StartDecision::Never(failure),
         };
         let unknown = self.sender.unknown_outcome(&ready.call);
-        if task.item().crashes > 0 && unknown != UnknownOutcome::Resend {
+        if task.item().may_be_done && unknown != UnknownOutcome::Resend {
             let code = Some("killed".to_owned());
             let message =
                 "its call may have been done: a worker was lost while it had this item, or another store had it before";
@@ -168,6 +172,9 @@ impl Requests {
 
     async fn send(&self, task: &Task, ready: Ready, permit: Permit, shutdown: &Shutdown) -> Result<(), Failure> {
         let Ready { call, echo, scope, with_group, .. } = ready;
+        if self.sender.unknown_outcome(&call) != UnknownOutcome::Resend {
+            self.note_sent(task).await?;
+        }
         let exchange = self.sender.send(permit, &call, shutdown.aborting()).await;
         self.watch(&scope, &exchange, shutdown);
         match &exchange.answer {
@@ -182,6 +189,16 @@ impl Requests {
                 Err(Failure { is_for_group: failure.is_for_group && with_group, ..failure })
             }
         }
+    }
+
+    /// Records that a call is sent which must not be made twice, before it is.
+    async fn note_sent(&self, task: &Task) -> Result<(), Failure> {
+        let why = match self.store.note_sent(task.item().id, task.fence()).await {
+            Ok(true) => return Ok(()),
+            Ok(false) => "the item is not this worker's any more".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        Err(Failure::new(Class::Abandoned, why))
     }
 
     /// Ends a run whose server is unreachable: calls that it did not receive count against no item.

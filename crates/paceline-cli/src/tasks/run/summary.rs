@@ -98,7 +98,7 @@ impl Ran {
         let mut line = format!("{number} in {}", text::duration(self.elapsed));
         for (number, what) in [
             (summary.resends, "of items tried before"),
-            (summary.abandoned, "given up by us"),
+            (summary.abandoned, "cut off"),
             (summary.lost, "not recorded, because the item was not ours any more"),
         ] {
             if number > 0 {

@@ -18,6 +18,8 @@ pub(super) struct Row {
     pub(super) payload: String,
     pub(super) fence: i64,
     pub(super) worker: Option<i64>,
+    /// A call that must not be made twice has left under the present claim.
+    pub(super) is_under_way: bool,
     pub(super) events: Vec<HistoryEntry>,
 }
 
@@ -36,6 +38,10 @@ impl Row {
         self.item.first.get_or_insert(now);
     }
 
+    pub(super) fn note_sent(&mut self) {
+        (self.is_under_way, self.item.may_be_done) = (true, true);
+    }
+
     pub(super) fn hand_out(&mut self, now: Timestamp) -> Claimed {
         let due_in = self.item.not_before.map_or(Duration::ZERO, |at| at.saturating_since(now));
         if let Some(event) = self.events.last_mut().filter(|event| event.not_before.is_some()) {
@@ -48,6 +54,7 @@ impl Row {
     }
 
     pub(super) fn record(&mut self, outcome: ClaimOutcome, now: Timestamp) {
+        self.is_under_way = false;
         let item = &mut self.item;
         match outcome.counted {
             Counted::Attempt => item.attempts += 1,
@@ -70,7 +77,7 @@ impl Row {
             }
         }
         if outcome.next != Transition::Release {
-            item.reason = None;
+            (item.reason, item.may_be_done) = (None, false);
         }
         let Some(DecisionRecord { failure, action, reason, by }) = outcome.decided else { return };
         let failure = Failure {
@@ -97,7 +104,7 @@ impl Row {
         let item = &mut self.item;
         item.state = State::Waiting;
         item.forgiven = Forgiven { attempts: item.attempts, deferrals: item.deferrals };
-        item.crashes = 0;
+        (item.crashes, item.may_be_done, self.is_under_way) = (0, false, false);
         (item.not_before, item.delay) = (not_before, Duration::ZERO);
         (item.first, item.ended, item.reason) = (None, None, None);
     }

@@ -168,6 +168,14 @@ impl WorkStore for PostgresStore {
         })
     }
 
+    fn note_sent(&self, item: u64, fence: i64) -> StoreFuture<'_, bool> {
+        Box::pin(
+            self.connection.transact("write", move |tx, _| {
+                Box::pin(async move { record::note_sent(tx, item as i64, fence).await })
+            }),
+        )
+    }
+
     fn record(&self, mut outcomes: Vec<ClaimOutcome>, mut scopes: Vec<ScopeRow>) -> StoreFuture<'_, Vec<RecordStatus>> {
         keepable(&mut outcomes, &mut scopes);
         let shared = Arc::new((outcomes, scopes, self.connection.channel()));
@@ -352,12 +360,13 @@ async fn join(
 
 /// The items that were left to this run, before all others.
 const BEGIN_DEFERRED: &str = "UPDATE item
-     SET state = 0, fence = fence + 1, not_before_ms = 1, delay_ms = 0, forgiven_attempts = attempts,
+     SET state = 0, sent = 0, fence = fence + 1, not_before_ms = 1, delay_ms = 0, forgiven_attempts = attempts,
          forgiven_deferrals = deferrals, crashes = 0, first_ms = NULL, ended_ms = NULL, reason = NULL
      WHERE state = 6";
 
 /// The items of workers wait again, as they did before.
-const PUT_BACK: &str = "UPDATE item SET state = 0, worker = NULL, fence = fence + 1, crashes = crashes + $2
+const PUT_BACK: &str = "UPDATE item SET state = 0, worker = NULL, fence = fence + 1, crashes = crashes + $2,
+         abandoned = abandoned + CASE WHEN sent = 1 THEN 1 ELSE 0 END, sent = CASE WHEN sent = 1 THEN 2 ELSE sent END
      WHERE state = 1 AND worker = ANY ($1)";
 
 /// Puts back the items of workers whose lease ran out; returns whether there were any. A worker that is claiming just now is

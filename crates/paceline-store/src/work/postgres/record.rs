@@ -18,6 +18,7 @@ use crate::work::item::{Added, Amend, ClaimOutcome, EVENTS, Filter, NewItem, Rec
 /// its time.
 pub(super) const RECORD: &str = "
     UPDATE item SET state = of.state, worker = NULL, fence = item.fence + 1,
+        sent = CASE WHEN of.kind <> 1 THEN 0 WHEN item.sent = 1 THEN 2 ELSE item.sent END,
         not_before_ms = CASE WHEN of.kind = 1 THEN item.not_before_ms ELSE of.not_before_ms END,
         delay_ms = CASE WHEN of.kind = 1 THEN item.delay_ms ELSE of.delay_ms END,
         attempts = attempts + of.attempt, deferrals = deferrals + of.deferral, abandoned = item.abandoned + of.given_up,
@@ -98,18 +99,18 @@ async fn insert_new(tx: &Tx<'_>, new: &[&NewItem], now: Timestamp) -> Result<(),
     let keys: Vec<&str> = new.iter().map(|item| item.key.as_str()).collect();
     let deadlines: Vec<Option<i64>> = new.iter().map(|item| item.deadline.map(millis)).collect();
     let created: Vec<i64> = new.iter().map(|item| item.created.unwrap_or(now).as_millis()).collect();
-    let crashes: Vec<i64> = new.iter().map(|item| item.may_be_done.into()).collect();
+    let sent: Vec<i16> = new.iter().map(|item| 2 * i16::from(item.may_be_done)).collect();
     // Another process may have added the same key just now: then its item stays, and its payload.
     let rows = tx
         .query(
-            "INSERT INTO item (key, lane, not_before_ms, delay_ms, deadline_ms, created_ms, crashes)
-             SELECT of.key, lane.id, of.not_before_ms, of.delay_ms, of.deadline_ms, of.created_ms, of.crashes
-             FROM unnest($1::text[], $2::text[], $3::smallint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[])
+            "INSERT INTO item (key, lane, not_before_ms, delay_ms, deadline_ms, created_ms, sent)
+             SELECT of.key, lane.id, of.not_before_ms, of.delay_ms, of.deadline_ms, of.created_ms, of.sent
+             FROM unnest($1::text[], $2::text[], $3::smallint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::smallint[])
                  WITH ORDINALITY
-                 AS of(key, grp, priority, not_before_ms, delay_ms, deadline_ms, created_ms, crashes, n)
+                 AS of(key, grp, priority, not_before_ms, delay_ms, deadline_ms, created_ms, sent, n)
              JOIN lane ON lane.grp = of.grp AND lane.priority = of.priority ORDER BY of.n
              ON CONFLICT (key) DO NOTHING RETURNING id, key",
-            &[&keys, &groups, &priorities, &due, &delay, &deadlines, &created, &crashes],
+            &[&keys, &groups, &priorities, &due, &delay, &deadlines, &created, &sent],
         )
         .await?;
     let payloads: HashMap<&str, &str> = new.iter().map(|item| (item.key.as_str(), item.payload.as_str())).collect();
@@ -246,7 +247,7 @@ macro_rules! filtered {
 pub(super) use filtered;
 
 const RETRY: &str = concat!(
-    "UPDATE item SET state = 0, worker = NULL, fence = fence + 1, not_before_ms = 0, delay_ms = 0, \
+    "UPDATE item SET state = 0, sent = 0, worker = NULL, fence = fence + 1, not_before_ms = 0, delay_ms = 0, \
      forgiven_attempts = attempts, forgiven_deferrals = deferrals, crashes = 0, first_ms = NULL, ended_ms = NULL, \
      reason = NULL \
      WHERE state = ANY ($4) AND ",
@@ -310,4 +311,10 @@ pub(super) async fn amend(tx: &Tx<'_>, filter: &Filter, amend: Amend, now: Times
         }
         Amend::Cancel => tx.execute(CANCEL, &[&states, &group, &keys, &from, &now.as_millis()]).await,
     }
+}
+
+/// Notes that a call of a claim is under way; returns whether the claim still stands.
+pub(super) async fn note_sent(tx: &Tx<'_>, item: i64, fence: i64) -> Result<bool, Error> {
+    let sql = "UPDATE item SET sent = 1 WHERE id = $1 AND fence = $2 AND state = 1";
+    Ok(tx.execute(sql, &[&item, &fence]).await? > 0)
 }

@@ -27,6 +27,7 @@ pub(super) fn item(row: &Row) -> WorkItem {
         abandoned: count(row.get(9)),
         forgiven: Forgiven { attempts: count(row.get(10)), deferrals: count(row.get(11)) },
         crashes: count(row.get(12)),
+        may_be_done: row.get::<_, i16>(22) > 0,
         created: Timestamp::from_millis(row.get(13)),
         first: time(14),
         ended: time(15),

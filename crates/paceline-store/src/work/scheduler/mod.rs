@@ -143,6 +143,11 @@ impl Task {
         self.0.item.sends().saturating_add(1)
     }
 
+    /// The fencing token of its claim, for [`WorkStore::note_sent`].
+    pub fn fence(&self) -> i64 {
+        self.0.fence
+    }
+
     /// The item with its counts.
     pub fn item(&self) -> &WorkItem {
         &self.0.item

@@ -237,6 +237,10 @@ impl WorkStore for SqliteStore {
         self.transact("write", move |conn, now| claim::claim(conn, worker, ask, &mut locked(&lanes), now))
     }
 
+    fn note_sent(&self, item: u64, fence: i64) -> StoreFuture<'_, bool> {
+        self.transact("write", move |conn, _| Ok(conn.prepare_cached(NOTE_SENT)?.execute([item as i64, fence])? > 0))
+    }
+
     fn record(&self, mut outcomes: Vec<ClaimOutcome>, mut scopes: Vec<ScopeRow>) -> StoreFuture<'_, Vec<RecordStatus>> {
         keepable(&mut outcomes, &mut scopes);
         let lanes = self.lanes.clone();
@@ -421,8 +425,12 @@ fn reclaim(conn: &Connection, now: Timestamp) -> rusqlite::Result<bool> {
     Ok(!dead.is_empty())
 }
 
+/// A call of a claim is under way.
+const NOTE_SENT: &str = "UPDATE item SET sent = 1 WHERE id = ?1 AND fence = ?2 AND state = 1";
+
 /// The items of a worker wait again, as they did before.
-const PUT_BACK: &str = "UPDATE item SET state = 0, worker = NULL, fence = fence + 1, crashes = crashes + ?2
+const PUT_BACK: &str = "UPDATE item SET state = 0, worker = NULL, fence = fence + 1, crashes = crashes + ?2,
+         abandoned = abandoned + (sent = 1), sent = iif(sent = 1, 2, sent)
      WHERE state = 1 AND worker = ?1";
 
 fn put_back(conn: &Connection, worker: i64, crashes: i64) -> rusqlite::Result<()> {

@@ -16,7 +16,7 @@ use crate::work::item::{
 /// on, so the fence goes up. Without a decision (`?10` is its class) the last failure stays. Where nothing was sent since its
 /// bounds began, neither has its time.
 pub(super) const RECORD: &str = "UPDATE item
-     SET state = ?3, worker = NULL, fence = fence + 1, not_before_ms = ?4, delay_ms = ?5, attempts = attempts + ?6,
+     SET state = ?3, sent = 0, worker = NULL, fence = fence + 1, not_before_ms = ?4, delay_ms = ?5, attempts = attempts + ?6,
          deferrals = deferrals + ?7, abandoned = abandoned + ?8, ended_ms = ?9, reason = ?14,
          last_class = coalesce(?10, last_class), last_status = iif(?10 IS NULL, last_status, ?11),
          last_code = iif(?10 IS NULL, last_code, ?12), last_words = iif(?10 IS NULL, last_words, ?13),
@@ -25,7 +25,7 @@ pub(super) const RECORD: &str = "UPDATE item
 
 /// As it was found; only the sends are counted.
 pub(super) const BACK: &str = "UPDATE item
-     SET state = 0, worker = NULL, fence = fence + 1, attempts = attempts + ?3, deferrals = deferrals + ?4,
+     SET state = 0, sent = iif(sent = 1, 2, sent), worker = NULL, fence = fence + 1, attempts = attempts + ?3, deferrals = deferrals + ?4,
          abandoned = abandoned + ?5,
          first_ms = iif(attempts + deferrals + ?3 + ?4 + ?5 > forgiven_attempts + forgiven_deferrals, first_ms, NULL)
      WHERE id = ?1 AND fence = ?2";
@@ -54,7 +54,7 @@ pub(super) fn insert(
         new.waits_until(now).map_or((0, 0), |at| (at.as_millis(), millis(at.saturating_since(now))));
     conn.prepare_cached(
         // A removed item's number is given again. Its fence is above all that a worker may still hold of the one before.
-        "INSERT INTO item (key, lane, not_before_ms, delay_ms, created_ms, deadline_ms, crashes, fence)
+        "INSERT INTO item (key, lane, not_before_ms, delay_ms, created_ms, deadline_ms, sent, fence)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
     )?
     .execute(params![
@@ -64,7 +64,7 @@ pub(super) fn insert(
         delay,
         new.created.unwrap_or(now).as_millis(),
         new.deadline.map(millis),
-        new.may_be_done,
+        2 * i64::from(new.may_be_done),
         now.as_millis(),
     ])?;
     conn.prepare_cached("INSERT INTO payload (item, body) VALUES (?1, ?2)")?
@@ -151,13 +151,13 @@ fn event(
 }
 
 /// Items whose bounds begin anew.
-const RETRY: &str = "state = 0, worker = NULL, fence = fence + 1, not_before_ms = 0, delay_ms = 0,
+const RETRY: &str = "state = 0, sent = 0, worker = NULL, fence = fence + 1, not_before_ms = 0, delay_ms = 0,
      forgiven_attempts = attempts, forgiven_deferrals = deferrals, crashes = 0, first_ms = NULL, ended_ms = NULL,
      reason = NULL";
 
 /// The items that were left to this run, before all others.
 pub(super) const BEGIN_DEFERRED: &str = "UPDATE item
-     SET state = 0, fence = fence + 1, not_before_ms = 1, delay_ms = 0, forgiven_attempts = attempts,
+     SET state = 0, sent = 0, fence = fence + 1, not_before_ms = 1, delay_ms = 0, forgiven_attempts = attempts,
          forgiven_deferrals = deferrals, crashes = 0, first_ms = NULL, ended_ms = NULL, reason = NULL
      WHERE state = 6";
 

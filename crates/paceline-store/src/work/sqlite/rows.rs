@@ -30,6 +30,7 @@ pub(super) fn item(row: &Row<'_>) -> rusqlite::Result<WorkItem> {
         abandoned: row.get(9)?,
         forgiven: Forgiven { attempts: row.get(10)?, deferrals: row.get(11)? },
         crashes: row.get(12)?,
+        may_be_done: row.get::<_, i64>(22)? > 0,
         created: Timestamp::from_millis(row.get(13)?),
         first: time(14)?,
         ended: time(15)?,

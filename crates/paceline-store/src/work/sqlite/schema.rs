@@ -13,7 +13,7 @@ use crate::schema::{JOURNAL, STORE};
 use crate::work::error::WorkError;
 
 /// What leads from each version to the next, the first from an empty file. Only ever added to.
-const MIGRATIONS: [&str; 2] = [V1, V2];
+const MIGRATIONS: [&str; 3] = [V1, V2, V3];
 
 /// Payloads stand apart from the items: beside them they would make each claim several times slower. 0 in `not_before_ms` is an
 /// item that waits for nothing.
@@ -94,6 +94,13 @@ const V2: &str = "
     UPDATE item SET not_before_ms = any_due WHERE typeof(any_due) = 'integer' AND any_due > 0;
     ALTER TABLE item DROP COLUMN any_due;
     CREATE INDEX item_due ON item(lane, not_before_ms, crashes) WHERE state = 0;
+";
+
+/// `sent`: 1 while a call is under way that must not be made twice, 2 once it was cut off. What was in flight in an older version
+/// may have been sent.
+const V3: &str = "
+    ALTER TABLE item ADD COLUMN sent INTEGER NOT NULL DEFAULT 0;
+    UPDATE item SET sent = 2 WHERE state = 1 OR (state = 0 AND crashes > 0);
 ";
 
 /// How long to wait for another process that writes: as long as for a database that cannot be reached.
@@ -252,7 +259,7 @@ mod tests {
         first_version(&path, &["7", "0", "-1", "NULL", "12.5", "'tomorrow'", "9e999"]);
         for _ in 0..2 {
             let conn = open(&path, 9).unwrap();
-            assert_eq!(number(&conn, "PRAGMA user_version"), 2);
+            assert_eq!(number(&conn, "PRAGMA user_version"), 3);
             assert_eq!(
                 number(&conn, "SELECT count(*) FROM item WHERE not_before_ms = 0"),
                 6,
@@ -261,10 +268,10 @@ mod tests {
             assert_eq!(number(&conn, "SELECT not_before_ms FROM item WHERE key = '0'"), 7);
             assert_eq!(number(&conn, "SELECT created_ms FROM store"), 5);
         }
-        migrate(&open(&path, 9).unwrap(), &path, 9, &[V1, V2, NEXT]).unwrap();
+        migrate(&open(&path, 9).unwrap(), &path, 9, &[V1, V2, V3, NEXT]).unwrap();
         let message = open(&path, 9).expect_err("a newer store").to_string();
         assert!(
-            message.ends_with("has format 3, this version knows up to 2; use a newer version of paceline"),
+            message.ends_with("has format 4, this version knows up to 3; use a newer version of paceline"),
             "{message}"
         );
     }
@@ -274,9 +281,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("work.db");
         let conn = open(&path, 5).unwrap();
-        let refused = migrate(&conn, &path, 9, &[V1, V2, NEXT, "INSERT INTO nowhere VALUES (1)"]);
+        let refused = migrate(&conn, &path, 9, &[V1, V2, V3, NEXT, "INSERT INTO nowhere VALUES (1)"]);
         assert!(matches!(refused, Err(WorkError::Sqlite { action: "write", .. })), "{refused:?}");
-        assert_eq!(number(&conn, "PRAGMA user_version"), 2);
+        assert_eq!(number(&conn, "PRAGMA user_version"), 3);
         assert_eq!(number(&conn, "SELECT count(*) FROM pragma_table_info('item') WHERE name = 'note'"), 0);
         drop(conn);
         open(&path, 9).unwrap();

@@ -30,9 +30,10 @@ impl Dispatcher {
         }
         if self.stop.is_none() {
             let impatient = self.next_start().filter(|start| *start + self.slack() >= now + self.parts.max_wait);
-            self.end_with(impatient.map(|start| match self.given_up {
-                true => StopReason::ServerFails { waited: self.parts.max_wait },
-                false => StopReason::MaxWait { until: self.parts.context.timestamp(start) },
+            self.end_with(impatient.map(|start| match (self.parts.recorder.unreached(), self.given_up) {
+                (Some(unreachable), _) => unreachable,
+                (None, true) => StopReason::ServerFails { waited: self.parts.max_wait },
+                (None, false) => StopReason::MaxWait { until: self.parts.context.timestamp(start) },
             }));
         }
         let took = self.parts.context.limiter.now() - now;
