@@ -96,7 +96,7 @@ pub(crate) fn bound_by_files(upstream: &mut Upstream, each: u64) {
 pub(crate) fn headers(upstream: &Upstream) -> Result<HeaderMap, Failure> {
     let key = read_key(&upstream.key, upstream.provider)?;
     let place = key_place(&upstream.key);
-    let invalid = |_| Failure::refused(format!("the key in {place} holds characters that no header may carry"));
+    let invalid = |invalid| Failure::refused(format!("the key in {place} {invalid}"));
     let headers = upstream.access.headers(key.as_deref()).map_err(invalid)?;
     if headers.values().any(HeaderValue::is_sensitive)
         && let Some(address) = &upstream.base_url
@@ -169,7 +169,8 @@ fn read_key(source: &KeySource, provider: Provider) -> Result<Option<String>, Fa
         }
         KeySource::File(path) => read_file(path)?,
     };
-    let key = key.trim();
+    // Editors of some systems begin a file with a byte order mark.
+    let key = key.trim_start_matches('\u{feff}').trim();
     if key.is_empty() {
         let place = key_place(source);
         let is_what = if matches!(source, KeySource::File(_)) {

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use http::header::InvalidHeaderValue;
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use paceline_core::UnknownOutcome;
 use paceline_providers::Provider;
@@ -79,14 +78,15 @@ impl Access {
     /// marked sensitive. Under the scheme `Basic` a key with a `:` is a name and a password, and is encoded.
     ///
     /// # Errors
-    /// The key holds bytes that no header may carry, such as a line break.
-    pub fn headers(&self, key: Option<&str>) -> Result<HeaderMap, InvalidHeaderValue> {
+    /// The key holds a line break, or a character beyond ASCII: a server that repeats it may spell that in its own way.
+    pub fn headers(&self, key: Option<&str>) -> Result<HeaderMap, InvalidKey> {
         let mut headers: HeaderMap = self.provider.headers().collect();
         headers.extend(self.headers.clone());
         if let Some(key) = key {
             let encode = self.key_prefix.eq_ignore_ascii_case("basic ") && key.contains(':');
             let key = if encode { STANDARD.encode(key) } else { key.to_owned() };
-            let mut value = HeaderValue::from_str(&format!("{}{key}", self.key_prefix))?;
+            let value = Some(format!("{}{key}", self.key_prefix)).filter(|value| value.is_ascii());
+            let mut value = value.and_then(|value| HeaderValue::from_str(&value).ok()).ok_or(InvalidKey)?;
             value.set_sensitive(true);
             headers.insert(self.key_header.clone(), value);
         }
@@ -98,6 +98,11 @@ impl Access {
         self.headers.values().any(HeaderValue::is_sensitive)
     }
 }
+
+/// A key that no header may carry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("holds characters that no header may carry: a line break, or one beyond ASCII")]
+pub struct InvalidKey;
 
 /// Whether the connection decides a header: the host, the framing, the encodings that can be read, what is between proxies.
 pub fn is_of_connection(header: &HeaderName) -> bool {
@@ -250,9 +255,12 @@ fn proxy(setting: &Setting, ledger: &mut Ledger) -> Result<Proxy, SettingError> 
     let uri = text.parse::<Uri>().ok();
     let web = uri.is_some_and(|uri| matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some());
     if !web && text != "none" {
-        return Err(setting.refuse(&ledger.name("proxy"), "an address such as http://proxy.example.com:3128, or none"));
+        // Without its scheme it is no address, and a password in it is not seen as one.
+        let shown = text.rsplit_once('@').map_or(text.to_owned(), |(_, host)| format!("{SECRET}@{host}"));
+        let shown = Setting::new(shown, setting.source().clone());
+        return Err(shown.refuse(&ledger.name("proxy"), "an address such as http://proxy.example.com:3128, or none"));
     }
-    ledger.note("proxy", hidden(text), setting.source().clone());
+    ledger.note("proxy", text, setting.source().clone());
     Ok(if web { Proxy::At(text.to_owned()) } else { Proxy::None })
 }
 

@@ -1,5 +1,7 @@
 //! Every value in force, with its source.
 
+use paceline_providers::secrets::hidden;
+
 use super::error::{SettingError, Source};
 use super::setting::Setting;
 
@@ -48,8 +50,10 @@ impl Ledger {
         format!("{}.{key}", self.place)
     }
 
-    pub(crate) fn note(&mut self, key: impl Into<String>, value: impl Into<String>, source: Source) {
-        self.rows.push(EffectiveValue { key: key.into(), value: value.into(), source });
+    /// A value that looks like a secret is hidden: the user may have put a key in the wrong place.
+    pub(crate) fn note(&mut self, key: impl Into<String>, value: impl AsRef<str>, source: Source) {
+        let value = hidden(value.as_ref()).into_owned();
+        self.rows.push(EffectiveValue { key: key.into(), value, source });
     }
 
     /// Resolves a setting: the configured value, or the default.

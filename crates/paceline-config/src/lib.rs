@@ -49,7 +49,7 @@ use std::path::{Path, PathBuf};
 use paceline_providers::Provider;
 use paceline_providers::secrets::hidden;
 
-pub use access::{Access, KeySource, Proxy, is_of_connection};
+pub use access::{Access, InvalidKey, KeySource, Proxy, is_of_connection};
 pub use effective::EffectiveValue;
 pub use environment::Environment;
 pub use error::{SettingError, Source};

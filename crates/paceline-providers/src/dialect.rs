@@ -197,7 +197,8 @@ impl Dialect {
     }
 
     /// For calls without a key: a server that refuses one speaks for no other group of calls, and where each host is limited by
-    /// itself for no other page of its host. That item fails alone, unless a [rule](Dialect::with_rules) says otherwise.
+    /// itself, or the answer names no code, for no other page of its host. That item fails alone, unless a
+    /// [rule](Dialect::with_rules) says otherwise.
     #[must_use]
     pub const fn without_key(mut self) -> Self {
         self.keyless = true;
@@ -219,10 +220,13 @@ impl Dialect {
 
     /// A page that wants a key where none is sent: it has no account that could be stopped.
     fn without_account(&self, decision: Decision, body: &Body<'_>) -> Decision {
-        if !self.keyless || self.scope() != Scope::Host || decision.class != Class::Account {
+        // An API says by a code what is wrong; a page does not.
+        let is_page = self.provider == Provider::Generic && body.codes().next().is_none();
+        let of_pages = self.scope() == Scope::Host || (is_page && self.scope() != Scope::Group);
+        if !self.keyless || !of_pages || decision.class != Class::Account {
             return decision;
         }
-        let fault = Fault::new("no_key_sent", "refused, and no key is sent to this host").quoting(body);
+        let fault = Fault::new("no_key_sent", "refused, and no key is sent").quoting(body);
         let step = decision.step + "; no key was sent, so it concerns the item alone";
         Decision { fault: Some(fault), ..Decision::new(Class::Invalid, step) }
     }

@@ -108,6 +108,15 @@ fn a_403_about_an_item_fails_that_item_and_one_about_the_key_stops_the_key() {
     assert_eq!((&summary["succeeded"], &summary["failed"]), (&json!(4), &json!(1)));
     assert_eq!(job.lines("out.report.jsonl")[0]["class"], "filtered");
 
+    // A page says nothing of a key where none was sent.
+    let server = Server::new(|arrival| match arrival.item.as_str() {
+        "item-1" => Reply::new(403, &json!({"message": "for members"})),
+        _ => Reply::ok(),
+    });
+    let job = Job::new(5);
+    let (code, log) = finish(&mut job.run(&server));
+    assert_eq!((code, &job.summary()["failed"], server.count()), (1, &json!(1), 5), "{log}");
+
     let server = Server::new(|_| Reply::error(403, "account_deactivated"));
     let job = Job::new(5);
     let (code, log) = finish(&mut job.run(&server));

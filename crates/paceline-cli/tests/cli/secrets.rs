@@ -120,6 +120,28 @@ fn a_key_file_that_others_can_read_is_warned_about() {
 }
 
 #[test]
+fn a_key_is_hidden_also_where_it_does_not_belong_or_is_not_one() {
+    let server = Server::new(|arrival| {
+        Reply::error(400, &format!("you sent {}", arrival.headers["authorization"].to_str().expect("ASCII")))
+    });
+    let job = Job::new(1);
+    std::fs::write(job.path("key"), format!("\u{feff}{KEY}\n")).expect("writable");
+    let (code, log) = finish(job.run(&server).args(["--api-key-file", "key"]));
+    assert!(code == 1 && log.contains("you sent Bearer [key]"), "a mark of the byte order is no part of it: {log}");
+    let job = Job::new(1);
+    std::fs::write(job.path("key"), "sesame-and-\u{e9}").expect("writable");
+    let (code, log) = finish(job.run(&server).args(["--api-key-file", "key"]));
+    assert!(code == 2 && log.contains("one beyond ASCII") && !log.contains("sesame"), "{log}");
+    let (code, log) = finish(job.run(&server).args(["--proxy", "me:sesame@127.0.0.1:1"]));
+    assert!(code == 2 && log.contains("--proxy \"[key]@127.0.0.1:1\"") && !log.contains("sesame"), "{log}");
+    let config = "[upstream.openai]\napi_key_file = 'sk-sesame-and-long'\n";
+    std::fs::write(job.path("paceline.toml"), config).expect("writable");
+    let output = job.paceline().arg("check").output().expect("it runs");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("api_key_file") && !text.contains("sesame"), "{text}");
+}
+
+#[test]
 #[cfg(unix)]
 fn what_holds_prompts_belongs_to_its_user_alone() {
     use std::os::unix::fs::PermissionsExt as _;

@@ -159,6 +159,11 @@ impl Reachability {
         self.since.is_some()
     }
 
+    /// Whether a server has answered in this run.
+    pub(crate) const fn has_answered(&self) -> bool {
+        self.answered
+    }
+
     /// A server answered.
     const fn answered(&mut self) {
         *self = Self { answered: true, ..Self::new(self.max_wait) };

@@ -8,6 +8,7 @@ use paceline::{BackingOff, Instant};
 use paceline_core::{Class, Level, LimitScope, NextAction, Request, Retry, Timestamp};
 use paceline_http::NoAnswer;
 use paceline_providers::SCHEMA_MISMATCH;
+use paceline_providers::table::Scope;
 use paceline_store::{
     Appended, CallTotals, ClaimedItem, End, Finished, Journal, LastAnswer, Rescheduled, ResultBody, Tally, Unanswered,
 };
@@ -239,7 +240,11 @@ impl Recorder {
         let gone = self.reachability.gone(&sent.exchange.answer, context.limiter.now()).is_some();
         if let Err(NoAnswer::Connect(message)) = &sent.exchange.answer {
             let dialect = &context.sender.config().dialect;
-            let address = upstream::destination_of(&item.scope, dialect, &self.address);
+            // Where each line names its host, others may have answered.
+            let address = match dialect.scope() {
+                Scope::Host if self.reachability.has_answered() => item.scope.to_string(),
+                _ => upstream::destination_of(&item.scope, dialect, &self.address),
+            };
             let stop = StopReason::Unreachable { address, message: message.clone() };
             recorded.stop = gone.then(|| stop.clone());
             self.last_unreached = Some(stop);
