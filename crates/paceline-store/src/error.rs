@@ -70,9 +70,10 @@ pub enum JournalError {
         /// Bytes recorded in the journal.
         covered: u64,
     },
-    /// A file of results was removed or replaced while the job wrote it.
+    /// A file of results was removed, replaced or cut short while the job wrote it.
     #[error(
-        "{} was removed or replaced while this run wrote it, so what stood in it is not there; put it back, or begin anew",
+        "{} was removed, replaced or cut short while this run wrote it, so what stood in it is not there; put it back, or \
+         begin anew",
         output.display()
     )]
     OutputTaken {

@@ -52,8 +52,9 @@ impl LineFile {
     /// Appends whole lines, and returns once they are on the disk. What could not be written whole is taken back.
     ///
     /// # Errors
-    /// When the system refuses, and when the file was moved, removed or replaced: each further line would be lost.
+    /// When the system refuses, and when the file was moved, removed, replaced or cut short: each further line would be lost.
     pub fn append(&mut self, lines: &[u8]) -> Result<(), JournalError> {
+        self.check_place()?;
         let written = self.file.write_all(lines).map_err(JournalError::io("write", &self.path));
         let written = written.and_then(|()| self.file.sync_data().map_err(JournalError::io("sync", &self.path)));
         if written.is_err() {
@@ -62,8 +63,7 @@ impl LineFile {
         }
         written?;
         self.check_place()?;
-        self.end += lines.len() as u64;
-        Ok(())
+        self.continue_at(self.end + lines.len() as u64)
     }
 
     /// Cuts off a last line that an interruption left without its end, and lines that a power cut left full of zeros. Returns how
@@ -87,12 +87,26 @@ impl LineFile {
         Ok(was.saturating_sub(len))
     }
 
-    /// Makes sure that the file is still where it belongs, and not moved, removed or replaced behind our back.
-    pub(crate) fn check_place(&self) -> Result<(), JournalError> {
-        match is_still_at(&self.file, &self.path) {
+    /// Makes sure that the file is still where it belongs and as long as it was, and not moved, removed, replaced or cut short
+    /// behind our back.
+    ///
+    /// # Errors
+    /// When it is not, and when the system refuses.
+    pub fn check_place(&self) -> Result<(), JournalError> {
+        match is_still_at(&self.file, &self.path) && self.ends_with_a_line()? {
             true => Ok(()),
             false => Err(JournalError::OutputTaken { output: self.path.clone() }),
         }
+    }
+
+    /// Whether a line end stands before `end`, where the file continues then. There is none where the file is shorter, nor where it
+    /// was cut short and then written at `end`: the system fills what lies between with zeros.
+    fn ends_with_a_line(&self) -> Result<bool, JournalError> {
+        let Some(last) = self.end.checked_sub(1) else { return Ok(true) };
+        let mut byte = Vec::with_capacity(1);
+        let read = (&self.file).seek(SeekFrom::Start(last)).and_then(|_| (&self.file).take(1).read_to_end(&mut byte));
+        read.map_err(JournalError::io("read", &self.path))?;
+        Ok(byte == b"\n")
     }
 
     /// The file, to be read.
@@ -188,5 +202,34 @@ mod tests {
         file.append(b"one\n").unwrap();
         std::fs::remove_file(&path).unwrap();
         assert!(matches!(file.append(b"two\n"), Err(JournalError::OutputTaken { .. })));
+    }
+
+    #[test]
+    fn a_file_that_is_cut_short_takes_no_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("lines");
+        for left in ["", "on", "one\ntw"] {
+            let mut file = LineFile::open(&path).unwrap();
+            file.cut(0).unwrap();
+            file.append(b"one\n").unwrap();
+            file.append(b"two\n").unwrap();
+            file.check_place().unwrap();
+            std::fs::write(&path, left).unwrap();
+            assert!(matches!(file.check_place(), Err(JournalError::OutputTaken { .. })));
+            assert!(matches!(file.append(b"three\n"), Err(JournalError::OutputTaken { .. })));
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), left, "nothing follows a gap");
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_cut_short_just_before_a_write_is_noticed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("lines");
+        let mut file = LineFile::open(&path).unwrap();
+        file.append(b"one\n").unwrap();
+        std::fs::write(&path, "").unwrap();
+        (&file.file).write_all(b"two\n").unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"\0\0\0\0two\n");
+        assert!(matches!(file.check_place(), Err(JournalError::OutputTaken { .. })));
     }
 }

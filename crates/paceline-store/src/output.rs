@@ -73,13 +73,13 @@ impl Outputs {
         }
     }
 
-    /// Appends what is staged, and returns once it would survive a power cut.
+    /// Appends what is staged, and returns once it would survive a power cut. A file for which nothing is staged is checked too.
     pub(crate) fn write(&mut self) -> Result<(), JournalError> {
         self.results.write()?;
         self.errors.write()
     }
 
-    /// Makes sure that both are still where they belong, and not removed or replaced behind our back.
+    /// Makes sure that both are still where they belong, and not removed, replaced or cut short behind our back.
     pub(crate) fn check_places(&self) -> Result<(), JournalError> {
         self.results.check_place()?;
         self.errors.check_place()
@@ -211,7 +211,7 @@ impl OutputFile {
 
     fn write(&mut self) -> Result<(), JournalError> {
         if self.staged.is_empty() {
-            return Ok(());
+            return self.check_place();
         }
         self.open()?;
         let file = self.file.as_mut().expect("it was opened above");

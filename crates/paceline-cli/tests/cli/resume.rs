@@ -238,3 +238,28 @@ fn what_one_account_was_told_does_not_hold_back_another() {
     assert_eq!((code, other.count()), (0, 10), "{log}");
     assert!(log.contains("this job was begun with upstream generic at http://127.0.0.1:"), "{log}");
 }
+
+/// As `logrotate` does with `copytruncate`.
+#[test]
+fn results_that_are_cut_short_under_way_end_no_run_as_a_success() {
+    let job = Job::new(6);
+    let (results, copy) = (job.path("out.jsonl"), job.path("out.jsonl.1"));
+    let (cut, saved) = (results.clone(), copy.clone());
+    let server = Server::new(move |arrival| {
+        // The last one: nothing is written behind it but its own line.
+        if arrival.item == "item-5" && arrival.before == 0 {
+            std::fs::copy(&cut, &saved).expect("a copy");
+            std::fs::write(&cut, "").expect("writable");
+        }
+        Reply::ok()
+    });
+    let (code, log) = finish(job.run(&server).args(["--concurrency", "1", "--pace", "none"]));
+    assert_eq!(code, 3, "{log}");
+    assert!(log.contains("out.jsonl was removed, replaced or cut short") && !log.contains("SUCCESS"), "{log}");
+    assert_eq!(std::fs::read(&results).expect("the results"), b"", "no line stands behind a gap");
+
+    std::fs::rename(copy, results).expect("put back");
+    let (code, log) = finish(&mut job.run(&server));
+    assert_eq!(code, 0, "{log}");
+    job.assert_adds_up(6);
+}

@@ -401,3 +401,23 @@ fn a_place_for_answers_that_is_none_is_refused() {
     assert!(code == 2 && log.contains("no/such/out.jsonl"), "{log}");
     assert_eq!(server.count(), 0);
 }
+
+#[test]
+fn answers_that_are_cut_short_under_way_end_no_run_as_a_success() {
+    for last in [false, true] {
+        let store = numbered(4);
+        let (answers, cut) = (store.job.path("out.jsonl"), store.job.path("out.jsonl"));
+        let server = Server::new(move |arrival| {
+            if arrival.item == if last { "item-3" } else { "item-1" } {
+                std::fs::write(&cut, "").expect("writable");
+            }
+            Reply::ok()
+        });
+        let flags = ["--concurrency", "1", "--pace", "none", "-o", "out.jsonl"];
+        let (code, log) = finish(command(&store, &server).args(flags));
+        assert_eq!(code, 3, "{log}");
+        assert!(log.contains("was removed, replaced or cut short") && !log.contains("SUCCESS"), "{log}");
+        assert_eq!(std::fs::read(answers).expect("the answers"), b"");
+        assert_eq!(server.count(), if last { 4 } else { 2 }, "it stops at once");
+    }
+}

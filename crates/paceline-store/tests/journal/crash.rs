@@ -1,11 +1,12 @@
 //! Whatever moment a process dies: nothing acknowledged is lost, nothing is recorded twice.
 
 use std::fs;
+use std::path::Path;
 
 use crate::support::{Job, NOW, failure, finish, id, ordinals, read, reschedule, retry, success, usage, wait};
 use paceline_store::{
     CallTotals, CustomId, Departure, Duplicate, FinishStatus, Journal, JournalError, LoadedLine, Loader, ModelUsage,
-    Opened, Options, Reader, Recovery, ResultBody, Rows, State, encode_line,
+    Opened, Options, Reader, Recovery, ResultBody, Rows, ScopeStatus, State, encode_line,
 };
 
 const ITEMS: u64 = 12;
@@ -310,27 +311,52 @@ fn two_journals_cannot_write_one_file_of_results() {
 }
 
 #[test]
-fn results_that_are_removed_or_replaced_stop_the_job() {
-    for replaced in [false, true] {
+fn results_that_are_removed_replaced_or_cut_short_stop_the_job() {
+    let takings: [fn(&Path); 4] = [
+        |results| fs::remove_file(results).unwrap(),
+        |results| {
+            fs::remove_file(results).unwrap();
+            fs::write(results, "").unwrap();
+        },
+        // As `logrotate` does with `copytruncate`, and a shell with `: > results.jsonl`.
+        |results| fs::write(results, "").unwrap(),
+        |results| fs::write(results, read(results).split_at(5).0).unwrap(),
+    ];
+    for take in takings {
         let job = Job::new();
         let journal = job.start(3);
         journal.claim_now(NOW, 3).unwrap();
         finish(&journal, success(0, 1));
-        fs::remove_file(&job.paths.output).unwrap();
-        if replaced {
-            fs::write(&job.paths.output, "").unwrap();
-        }
+        let whole = read(&job.paths.output);
+        take(&job.paths.output);
         let refused = wait(|reply| journal.finish(success(1, 1), reply));
         let Err(JournalError::Stopped { cause }) = refused else { panic!("it went unnoticed") };
         assert!(matches!(*cause, JournalError::OutputTaken { .. }), "{cause}");
+        drop(journal);
+        assert!(job.open().is_err(), "it is not there");
+        // Once it is back, the job goes on.
+        fs::write(&job.paths.output, whole).unwrap();
+        let (journal, _) = job.resume();
+        job.complete(&journal);
+        journal.close().unwrap();
+        job.assert_each_once(3);
+
+        // A line of the other file, and no line at all, notice it too, and so does the end of the job.
+        type Step = fn(&Journal) -> Result<(), JournalError>;
+        let steps: [Step; 3] = [
+            |journal| wait(|reply| journal.finish(failure(1), reply)).map(drop),
+            |journal| wait(|reply| journal.set_scope("chat", ScopeStatus::Open, reply)),
+            Journal::close,
+        ];
+        for step in steps {
+            let job = Job::new();
+            let journal = job.start(2);
+            journal.claim_now(NOW, 2).unwrap();
+            finish(&journal, success(0, 1));
+            take(&job.paths.output);
+            assert!(matches!(step(&journal), Err(JournalError::Stopped { .. })));
+        }
     }
-    // At the end of the job it is noticed as well.
-    let job = Job::new();
-    let journal = job.start(1);
-    journal.claim_now(NOW, 1).unwrap();
-    finish(&journal, success(0, 1));
-    fs::remove_file(&job.paths.output).unwrap();
-    assert!(matches!(journal.close(), Err(JournalError::Stopped { .. })));
 }
 
 #[test]

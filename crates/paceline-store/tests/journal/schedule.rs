@@ -126,7 +126,8 @@ fn released_items_wait_as_before_and_those_interrupted_twice_go_to_the_back() {
     for ordinal in [2, 3] {
         wait(|reply| resumed.release(ordinal, None, reply)).unwrap();
     }
-    let (resumed, _) = dead.copy().resume();
+    let copy = dead.copy();
+    let (resumed, _) = copy.resume();
     assert_eq!(ordinals(&resumed.claim_now(later(10), 9).unwrap()), [0, 2, 3, 1]);
 }
 
@@ -135,7 +136,8 @@ fn what_one_crash_interrupted_keeps_its_place_before_what_was_not_started() {
     let job = Job::new();
     let journal = job.start(6);
     assert_eq!(ordinals(&journal.claim_now(NOW, 3).unwrap()), [0, 1, 2]);
-    let (resumed, _) = job.copy().resume();
+    let copy = job.copy();
+    let (resumed, _) = copy.resume();
     assert_eq!(ordinals(&resumed.claim_now(NOW, 2).unwrap()), [0, 1]);
     assert_eq!(ordinals(&resumed.claim_now(NOW, 2).unwrap()), [2, 3]);
     assert_eq!(ordinals(&resumed.claim_now(NOW, 9).unwrap()), [4, 5], "each once");
@@ -325,7 +327,8 @@ fn a_retry_that_is_interrupted_twice_goes_behind_new_items_too() {
     let crashed = job.copy();
     let (resumed, _) = crashed.resume();
     assert_eq!(ordinals(&resumed.claim_now(later(10), 1).unwrap()), [0], "once: in its place");
-    let (resumed, _) = crashed.copy().resume();
+    let copy = crashed.copy();
+    let (resumed, _) = copy.resume();
     let claim = resumed.claim_now(later(10), 3).unwrap();
     assert_eq!(ordinals(&claim), [1, 2, 0]);
     assert_eq!(claim.items[2].tally, tally(1, Class::Transient), "its sends before the crash still count");

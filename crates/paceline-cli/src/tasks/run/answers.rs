@@ -1,8 +1,9 @@
 //! The file of answers: appended to, and on the disk before an item counts as done.
 
 use std::fmt::Display;
+use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use paceline_store::{DiskSpace, LineFile};
 use tokio::sync::{mpsc, oneshot};
@@ -13,6 +14,7 @@ use crate::exit::Failure;
 #[derive(Debug)]
 pub(super) struct Answers {
     path: PathBuf,
+    file: Arc<Mutex<LineFile>>,
     lines: mpsc::UnboundedSender<Line>,
     broken: OnceLock<String>,
 }
@@ -40,12 +42,16 @@ impl Answers {
             return Err(Failure::refused(format!("another process appends to {path}: name another file")));
         }
         file.cut_torn_lines().map_err(|error| refused(&why(&error)))?;
+        Self::of(path, file, disk_space).map_err(|error| refused(&error))
+    }
+
+    /// Starts the thread that writes the file.
+    fn of(path: &Path, file: LineFile, disk_space: DiskSpace) -> io::Result<Self> {
         let (lines, asked) = mpsc::unbounded_channel();
-        std::thread::Builder::new()
-            .name("answers".to_owned())
-            .spawn(move || write(file, &disk_space, asked))
-            .map_err(|error| refused(&error))?;
-        Ok(Self { path: path.to_owned(), lines, broken: OnceLock::new() })
+        let file = Arc::new(Mutex::new(file));
+        let written = Arc::clone(&file);
+        std::thread::Builder::new().name("answers".to_owned()).spawn(move || write(&written, &disk_space, asked))?;
+        Ok(Self { path: path.to_owned(), file, lines, broken: OnceLock::new() })
     }
 
     /// Appends a line, and comes back when it is on the disk.
@@ -61,19 +67,28 @@ impl Answers {
             Err(message) => Err(message),
         };
         written.map_err(|message| {
-            let message = format!("cannot append an answer to {}: {message}", self.path.display());
+            let message = self.cannot_append(&message);
             self.broken.get_or_init(|| message.clone());
             message
         })
     }
 
-    /// Why the first line was lost that could not be appended.
+    /// Why the first line was lost that could not be appended, or all of them: the file is not what was written.
     pub(super) fn broken(&self) -> Option<String> {
-        self.broken.get().cloned()
+        let taken = || lock(&self.file).check_place().err().map(|error| self.cannot_append(&why(&error)));
+        self.broken.get().cloned().or_else(taken)
+    }
+
+    fn cannot_append(&self, message: &str) -> String {
+        format!("cannot append an answer to {}: {message}", self.path.display())
     }
 }
 
-fn write(mut file: LineFile, disk_space: &DiskSpace, mut asked: mpsc::UnboundedReceiver<Line>) {
+fn lock(file: &Mutex<LineFile>) -> MutexGuard<'_, LineFile> {
+    file.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn write(file: &Mutex<LineFile>, disk_space: &DiskSpace, mut asked: mpsc::UnboundedReceiver<Line>) {
     while let Some(first) = asked.blocking_recv() {
         let mut lines = vec![first];
         lines.extend(std::iter::from_fn(|| asked.try_recv().ok()));
@@ -84,7 +99,7 @@ fn write(mut file: LineFile, disk_space: &DiskSpace, mut asked: mpsc::UnboundedR
             let _ = line.kept.send(Err(disk_full));
         }
         let bytes: Vec<u8> = lines.iter().flat_map(|line| &line.bytes).copied().collect();
-        let written = file.append(&bytes);
+        let written = lock(file).append(&bytes);
         for line in lines {
             let _ = line.kept.send(written.as_ref().copied().map_err(why));
         }
@@ -129,14 +144,29 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn answers_that_are_cut_off_or_moved_break_the_run() {
+        let takings: [fn(&Path); 2] =
+            [|path| std::fs::write(path, "").unwrap(), |path| std::fs::rename(path, path.with_extension("1")).unwrap()];
+        for take in takings {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("answers");
+            let answers = Answers::open(&path, DiskSpace::of([&*path])).unwrap();
+            answers.append(b"one\n".to_vec()).await.unwrap();
+            assert_eq!(answers.broken(), None);
+            take(&path);
+            let at_the_end = answers.broken().unwrap();
+            assert!(at_the_end.contains("was removed, replaced or cut short"), "{at_the_end}");
+            assert_eq!(answers.append(b"two\n".to_vec()).await.unwrap_err(), at_the_end);
+        }
+    }
+
+    #[tokio::test]
     async fn a_full_disk_is_told() {
         if !Path::new("/dev/full").exists() {
             return;
         }
         let file = LineFile::open(Path::new("/dev/full")).unwrap();
-        let (lines, asked) = mpsc::unbounded_channel();
-        std::thread::spawn(|| write(file, &DiskSpace::of([]), asked));
-        let answers = Answers { path: "full".into(), lines, broken: OnceLock::new() };
+        let answers = Answers::of(Path::new("full"), file, DiskSpace::of([])).unwrap();
         let message = answers.append(b"line\n".to_vec()).await.unwrap_err();
         assert!(message.starts_with("cannot append an answer to full: "), "{message}");
         assert_eq!(answers.broken(), Some(message));
