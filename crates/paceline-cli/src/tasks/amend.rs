@@ -39,7 +39,8 @@ pub(crate) struct Args {
 pub(crate) struct RetryArgs {
     #[command(flatten)]
     items: Args,
-    /// Also items that failed because they may have been done (unknown_outcome); a KEY needs no such word
+    /// Also items that may have been done: failed or held for that, or cancelled while their call was under way; a KEY needs no
+    /// such word
     #[arg(long)]
     may_be_done: bool,
 }
@@ -63,7 +64,7 @@ pub(crate) async fn retry(args: RetryArgs) -> Result<Status, Failure> {
             out,
             "{}; left out: {} that may have been done; look at the server, then name each KEY, or give --may-be-done",
             describe(Amend::Retry, changed),
-            text::counted(left_out, "failed item"),
+            text::counted(left_out, "item"),
         ),
         false => writeln!(out, "{}", describe(Amend::Retry, changed)),
     })?;
@@ -85,16 +86,23 @@ pub(crate) async fn cancel(args: Args) -> Result<Status, Failure> {
     Ok(Status::Success)
 }
 
-/// Whether an item ended because it may have been done, and must not be done twice.
+/// The states of items that may have been done, and that a retry would send again.
+const ENDED: [State; 2] = [State::Failed, State::Cancelled];
+
+/// Whether an item may have been done, and must not be done twice by itself: it ended for that, or was cancelled meanwhile.
 fn may_be_done(item: &WorkItem) -> bool {
-    item.state == State::Failed && item.reason.as_deref() == Some(GiveUp::Unknown.as_str())
+    let for_that = [GiveUp::Unknown, GiveUp::Held].map(GiveUp::as_str);
+    ENDED.contains(&item.state)
+        && (item.may_be_done || item.reason.as_deref().is_some_and(|why| for_that.contains(&why)))
 }
 
 async fn unknown_outcomes(store: &dyn WorkStore, filter: &Filter) -> Result<u64, Failure> {
-    if !filter.states.is_empty() && !filter.states.contains(&State::Failed) {
+    let is_wanted = |state: &State| filter.states.is_empty() || filter.states.contains(state);
+    let states: Vec<State> = ENDED.into_iter().filter(is_wanted).collect();
+    if states.is_empty() {
         return Ok(0);
     }
-    let mut pages = Pages::of(store, Filter { states: vec![State::Failed], ..filter.clone() }, None);
+    let mut pages = Pages::of(store, Filter { states, ..filter.clone() }, None);
     let mut found = 0;
     while let Some(items) = pages.next().await.map_err(Failure::refused)? {
         found += items.iter().filter(|item| may_be_done(item)).count() as u64;

@@ -228,12 +228,31 @@ fn one_that_fails_for_good_is_retried_by_its_key_alone() {
     };
     let (text, a, other) = retry(&["--all"]);
     assert!(
-        text.starts_with("1 item waits for the next free worker; left out: 1 failed item that may have been done"),
+        text.starts_with("1 item waits for the next free worker; left out: 1 item that may have been done"),
         "{text}"
     );
     assert_eq!((a, other), (State::Failed, State::Waiting));
     assert_eq!(retry(&["--state", "failed", "--json"]).0, "{\"changed\":0,\"left_out\":1}\n");
     assert_eq!(retry(&["--all", "--may-be-done"]).1, State::Waiting);
+}
+
+#[test]
+fn one_that_is_cancelled_under_way_is_retried_by_its_key_alone() {
+    let (server, store) = (silent_at_first(), store("POST"));
+    let mut command = store.command();
+    let mut killed = start(command.args(["--http", "--base-url", &server.url(), "--unknown-outcome", "fail"]));
+    server.wait_for(1);
+    let of_store = |words: &[&str]| {
+        let mut command = store.job.paceline();
+        let output = command.arg("tasks").args(words).args(["--store", "work.db", "--all"]).output().expect("it runs");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    assert_eq!(of_store(&["cancel"]), "1 item cancelled\n");
+    killed.kill().expect("it runs");
+    killed.wait().expect("it was started");
+    let text = of_store(&["retry"]);
+    assert!(text.contains("left out: 1 item that may have been done"), "{text}");
+    assert_eq!(store.item("a").state, State::Cancelled);
 }
 
 #[test]
