@@ -178,3 +178,22 @@ fn a_dry_run_tells_the_money_and_what_can_never_start() {
     assert_eq!((&plan["unbounded_outputs"], &plan["too_large"]), (&2.into(), &json!({"items": 1, "first_line": 3})));
     assert!(plan["cost"].as_f64().is_some_and(|cost| (0.034..0.036).contains(&cost)), "the flag counts: {plan}");
 }
+
+/// What streams say unless they are asked for their usage, and many servers of one's own.
+#[test]
+fn an_answer_that_reports_no_usage_counts_with_its_length() {
+    let text = "word ".repeat(800);
+    let server = Server::new(move |_| Reply::new(200, &json!({"choices": [{"message": {"content": text}}]})));
+    let body = json!({"model": "m", "messages": [{"role": "user", "content": "tell me more"}]});
+    let lines = (0..20).map(|n| {
+        json!({"custom_id": format!("item-{n}"), "method": "POST", "url": "/v1/chat/completions", "body": body})
+            .to_string()
+            + "\n"
+    });
+    let job = Job::with_input(&lines.collect::<String>());
+    let (code, log) = finish(job.run(&server).args(["--budget-tokens", "5k", "--concurrency", "1"]));
+    assert_eq!(code, 3, "{log}");
+    // A thousand tokens came with each answer, at four characters a token.
+    assert!((4..=5).contains(&server.count()), "{} calls: {log}", server.count());
+    assert_eq!(job.summary()["stopped"], "budget");
+}

@@ -249,6 +249,18 @@ impl Context {
         Expected { model: model.unwrap_or_default().into(), usage, bounded: bound.is_some() }
     }
 
+    /// The tokens that an answer of a model seems to have, by its length: for one that reports no usage, as streams do unless they
+    /// are asked for it, where the request sets no bound.
+    fn tokens_that_came(&self, scope: &str, call: &Call, exchange: &Exchange) -> u64 {
+        let dialect = &self.sender.config().dialect;
+        match &exchange.answer {
+            Ok(answer) if dialect.is_prompt(&call.url) && dialect.longest_answer(&call.url, &call.body).is_none() => {
+                self.sender.ratio(scope).tokens(answer.body())
+            }
+            _ => 0,
+        }
+    }
+
     /// Ends an item whose non-repeatable call had been sent when an earlier run was killed.
     fn was_cut_off(&self, item: &ClaimedItem, call: &Call) -> Option<GiveUp> {
         self.unanswered.contains(&item.ordinal).then(|| self.sender.unknown_outcome(call).ends()).flatten()
@@ -309,7 +321,8 @@ impl Context {
         let _in_flight = InFlight::new(&self.in_flight);
         let at = self.now();
         let exchange = self.sender.send(permit, &call, self.reached(Phase::Abandoning)).await;
-        let usage = budgeted.settle(exchange.used());
+        let came = self.tokens_that_came(&item.scope, &call, &exchange);
+        let usage = budgeted.settle(exchange.used(), came);
         let deadline = item.tally.deadline.unwrap_or(at + self.deadline);
         let headers = exchange.answer.as_ref().ok().and_then(entry::kept_headers);
         TryEnd::Sent(Box::new(Sent { echo, exchange, headers, usage, at, deadline, room }))
