@@ -183,3 +183,17 @@ fn a_disk_that_another_program_fills_holds_no_request_of_a_store() {
     assert!(first.contains("nothing new starts") && !second.contains("held"), "{first} {second}");
     assert_done(ITEMS, &results, &server);
 }
+
+#[test]
+fn a_store_on_a_full_disk_can_be_looked_at() {
+    let (server, job) = (Server::new(|_| Reply::ok()), Job::new(0));
+    let script = r#"tasks add --key a '{"url": "/a"}' || exit 97
+        head -c 8m /dev/zero > disk/more
+        for look in list report export "show a"; do tasks $look > "kept/$look" 2>> kept/log || exit 98; done; code=0"#;
+    let (output, _) = on_a_small_disk(&job, "", script, &server);
+    let kept = |name: &str| std::fs::read_to_string(job.path(&format!("kept/{name}"))).unwrap_or_default();
+    assert_eq!(output.status.code(), Some(0), "{} {output:?}", kept("log"));
+    for (look, shown) in [("list", "waiting"), ("report", "not_started"), ("show a", "waiting"), ("export", "\"/a\"")] {
+        assert!(kept(look).contains(shown), "{look}: {}", kept(look));
+    }
+}
