@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::disk::{folder_of, free_space};
-use crate::error::{DiskFull, JournalError};
+use crate::error::DiskFull;
 
 /// Bytes that stay free while a run goes on. At its end the answers that waited may take them, and then the report.
 const RESERVE: u64 = 1 << 20;
@@ -73,12 +73,9 @@ impl DiskSpace {
         Self(Arc::new(Shared { folders, free, state: Mutex::new(state), changed: Condvar::new() }))
     }
 
-    /// Refuses to begin on a full disk.
-    ///
-    /// # Errors
-    /// When less than 1 MiB is free.
-    pub fn check(&self) -> Result<(), JournalError> {
-        self.lacks(RESERVE).map_or(Ok(()), |disk_full| Err(JournalError::DiskFull(disk_full)))
+    /// The disk that is too full for a run to begin: less than 1 MiB is free.
+    pub fn too_full_to_begin(&self) -> Option<DiskFull> {
+        self.lacks(RESERVE)
     }
 
     /// Room for the answer of a call that is to leave, beside those of all calls in flight. None while there is not as much: the
@@ -223,7 +220,7 @@ mod tests {
     fn a_batch_waits_for_a_full_disk_until_the_caller_does_not() {
         let disk_space = DiskSpace::with(vec!["/a".into()], |_| Some(LEFT_NOW.load(Ordering::Relaxed)));
         let space_for = |records: &[usize]| disk_space.wait_for_space(records.iter().copied());
-        assert!(matches!(disk_space.check(), Err(JournalError::DiskFull(_))));
+        assert!(disk_space.too_full_to_begin().is_some());
         assert_eq!(space_for(&[]), 0, "a query needs no space");
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| space_for(&[10]));
@@ -235,7 +232,7 @@ mod tests {
             LEFT_NOW.store(RESERVE + BYTES_PER_COMMAND + 20, Ordering::Relaxed);
             assert_eq!(waiting.join().unwrap(), 1);
         });
-        assert_eq!(disk_space.disk_full(), None);
+        assert_eq!((disk_space.disk_full(), disk_space.too_full_to_begin()), (None, None));
         disk_space.fail_when_full();
         LEFT_NOW.store(BYTES_PER_COMMAND + 20, Ordering::Relaxed);
         assert_eq!((space_for(&[10]), space_for(&[4, 4])), (1, 1));

@@ -205,6 +205,19 @@ impl fmt::Display for DiskFull {
 }
 
 impl JournalError {
+    /// Whether the cause is a disk that is full.
+    pub fn is_disk_full(&self) -> bool {
+        match self {
+            Self::DiskFull(_) => true,
+            Self::Folder { source, .. } | Self::Io { source, .. } => {
+                matches!(source.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded)
+            }
+            Self::Sqlite { source, .. } => source.sqlite_error_code() == Some(rusqlite::ErrorCode::DiskFull),
+            Self::Stopped { cause } => cause.is_disk_full(),
+            _ => false,
+        }
+    }
+
     /// For `map_err` at a file operation.
     pub(crate) fn io(action: &'static str, path: &std::path::Path) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.to_owned();

@@ -110,7 +110,7 @@ impl Journal {
     /// [`JournalError::Locked`] while another run works on it; [`JournalError::Folder`]; [`JournalError::InputChanged`],
     /// [`JournalError::OutputWithoutJournal`], [`JournalError::JournalWithoutOutput`], [`JournalError::Damaged`],
     /// [`JournalError::NewerVersion`] and [`JournalError::NotAJournal`] when the files do not fit together, in which case nothing
-    /// was changed; [`JournalError::Io`] and [`JournalError::Sqlite`].
+    /// was changed; [`JournalError::DiskFull`] without 1 MiB; [`JournalError::Io`] and [`JournalError::Sqlite`].
     pub fn open(options: Options) -> Result<Opened, JournalError> {
         let lock = RunLock::take(&options.paths)?;
         Self::open_locked(options, lock)
@@ -122,7 +122,9 @@ impl Journal {
     /// As for [`open`](Self::open), less those of the lock.
     pub fn open_locked(options: Options, lock: RunLock) -> Result<Opened, JournalError> {
         load::remove_unfinished(&options.paths)?;
-        options.paths.disk_space().check()?;
+        if let Some(disk_full) = options.paths.disk_space().too_full_to_begin() {
+            return Err(JournalError::DiskFull(disk_full));
+        }
         let journal = options.paths.journal.as_deref();
         if options.overwrite {
             refuse_foreign(journal)?;

@@ -74,7 +74,11 @@ impl LockFile {
             }
             let pid = format!("{}\n", std::process::id());
             file.set_len(0).and_then(|()| file.rewind()).map_err(JournalError::io("write", path))?;
-            file.write_all(pid.as_bytes()).map_err(JournalError::io("write", path))?;
+            match file.write_all(pid.as_bytes()).map_err(JournalError::io("write", path)) {
+                // The lock holds without a name.
+                Err(error) if error.is_disk_full() => {}
+                written => written?,
+            }
             return Ok(Self { file, path: path.to_owned() });
         }
     }

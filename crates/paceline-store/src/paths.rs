@@ -57,7 +57,7 @@ impl Paths {
     }
 
     /// The disks of the results, and of the journal where there is one.
-    pub(crate) fn disk_space(&self) -> DiskSpace {
+    pub fn disk_space(&self) -> DiskSpace {
         DiskSpace::of(std::iter::once(&*self.output).chain(self.journal.as_deref()))
     }
 

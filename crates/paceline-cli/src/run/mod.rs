@@ -20,6 +20,7 @@ use tokio::sync::{mpsc, watch};
 
 use self::calls::acknowledge::Acknowledge;
 use self::calls::budget::{self, Budget};
+use self::calls::disk_watch;
 use self::calls::dispatch::{Dispatcher, Ended, Parts};
 use self::calls::fail_fast::FailFast;
 use self::calls::held_up::HeldUp;
@@ -75,9 +76,10 @@ pub(crate) async fn command(args: RunArgs, everywhere: &Everywhere) -> Result<St
     let kept = Kept::for_the_end();
     let headers = upstream::headers(&upstream)?;
     let done = tokio::task::block_in_place(|| done::check(&args.done))?;
-    let lock = RunLock::take(&paths).map_err(Failure::refused)?;
+    let lock = RunLock::take(&paths).map_err(load::refused)?;
     let preparing = LoadGuard::watch(&paths)?;
     check_paths::try_summary(args.summary.as_deref())?;
+    disk_watch::wait_to_begin(&paths.disk_space(), Some(args.max_wait)).await?;
     let mut input = prepare_input(&args, &paths, upstream.provider)?;
     let mock = mock::start_for(&mut upstream, args.seed).await?;
     let base_url = upstream.base_url.clone().unwrap_or_default();

@@ -56,13 +56,20 @@ impl StoreArgs {
         clock: &WorkClock,
         disk: Option<&DiskSpace>,
     ) -> Result<Arc<dyn WorkStore>, Failure> {
-        if !self.is_database() && !PathBuf::from(&self.store).exists() {
-            let store = &self.store;
-            return Err(Failure::refused(format!(
-                "there is no store {store}; `paceline tasks add --store {store} ...` makes it"
-            )));
-        }
+        self.refuse_missing()?;
         self.open_on(clock, disk).await
+    }
+
+    /// Refuses a file that is not there.
+    ///
+    /// # Errors
+    /// Names the command that makes it.
+    pub(crate) fn refuse_missing(&self) -> Result<(), Failure> {
+        if self.is_database() || PathBuf::from(&self.store).exists() {
+            return Ok(());
+        }
+        let store = &self.store;
+        Err(Failure::refused(format!("there is no store {store}; `paceline tasks add --store {store} ...` makes it")))
     }
 
     /// Refuses a file to be written that is the store, or belongs to it.

@@ -85,15 +85,33 @@ fn a_disk_that_stays_full_ends_the_run_with_its_summary_and_the_same_command_goe
     assert_eq!(server.count(), ITEMS, "what waited in memory took the room left for the end: {log} {second} {first}");
 }
 
+/// Neither a new job, nor one that has begun, nor a store's work can begin: that ends like any other run on a full disk, and
+/// nothing is wrong with the input.
 #[test]
-fn a_disk_without_room_begins_nothing() {
+fn a_run_that_finds_a_full_disk_waits_for_room_and_ends_after_max_wait() {
     let (server, job) = (large_answers(), Job::new(3));
-    let script = "head -c 1200k /dev/zero > disk/more; job 2> kept/first; test $? = 2 || exit 98
-        rm disk/filler; job 2> kept/second; code=$?";
-    let (output, results) = on_a_small_disk(&job, "", script, &server);
-    let log = std::fs::read_to_string(job.path("kept/first")).unwrap_or_default();
-    assert_eq!(output.status.code(), Some(0), "{log} {output:?}");
-    assert!(log.contains("the disk of disk is full"), "{log}");
+    let script = r#"tasks add --key a '{"url": "/a"}' || exit 97
+        fill() { head -c 8m /dev/zero > disk/more; }
+        fill; job --max-wait 300ms 2> kept/new; test $? = 3 || exit 98
+        rm disk/more; job --max-items 1 2> kept/begun; test $? = 3 || exit 96
+        fill; job --max-wait 300ms 2> kept/again; test $? = 3 || exit 95
+        requests --max-wait 300ms 2> kept/tasks; test $? = 3 || exit 94
+        mkfifo told
+        while read -r line; do
+            echo "$line" >> seen
+            case "$line" in *"is full"*) rm disk/more;; esac
+        done < told &
+        job 2> told; code=$?; wait"#;
+    let (output, results) = on_a_small_disk(&job, "--concurrency 1", script, &server);
+    let log = |name: &str| std::fs::read_to_string(job.path(name)).unwrap_or_default();
+    let all = ["kept/new", "kept/begun", "kept/again", "kept/tasks", "seen"].map(log);
+    assert_eq!(output.status.code(), Some(0), "{all:?} {output:?}");
+    let [new, _, again, tasks, seen] = all;
+    for log in [new, again, tasks] {
+        assert!(log.contains("make room within 300ms") && log.contains("error: the disk of disk is full"), "{log}");
+        assert!(log.contains("make room, then run the same command again"), "{log}");
+    }
+    assert!(seen.contains("has room again"), "{seen}");
     assert_done(3, &results, &server);
 }
 
@@ -164,4 +182,18 @@ fn a_disk_that_another_program_fills_holds_no_request_of_a_store() {
     assert_eq!(output.status.code(), Some(0), "{first} {second} {output:?}");
     assert!(first.contains("nothing new starts") && !second.contains("held"), "{first} {second}");
     assert_done(ITEMS, &results, &server);
+}
+
+#[test]
+fn a_store_on_a_full_disk_can_be_looked_at() {
+    let (server, job) = (Server::new(|_| Reply::ok()), Job::new(0));
+    let script = r#"tasks add --key a '{"url": "/a"}' || exit 97
+        head -c 8m /dev/zero > disk/more
+        for look in list report export "show a"; do tasks $look > "kept/$look" 2>> kept/log || exit 98; done; code=0"#;
+    let (output, _) = on_a_small_disk(&job, "", script, &server);
+    let kept = |name: &str| std::fs::read_to_string(job.path(&format!("kept/{name}"))).unwrap_or_default();
+    assert_eq!(output.status.code(), Some(0), "{} {output:?}", kept("log"));
+    for (look, shown) in [("list", "waiting"), ("report", "not_started"), ("show a", "waiting"), ("export", "\"/a\"")] {
+        assert!(kept(look).contains(shown), "{look}: {}", kept(look));
+    }
 }

@@ -2,11 +2,33 @@
 
 use std::time::Duration;
 
+use paceline::Clock;
 use paceline_core::Instant;
-use paceline_store::DiskFull;
+use paceline_store::{DiskFull, DiskSpace};
 
 use super::stop::StopReason;
+use crate::exit::Failure;
 use crate::text;
+
+/// How often a run that has not begun looks whether there is room.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
+/// Waits until the disk has room for a run to begin.
+///
+/// # Errors
+/// Ends a run whose disk stayed full for `max_wait`: nothing is wrong with what the user gave.
+pub(crate) async fn wait_to_begin(space: &DiskSpace, max_wait: Option<Duration>) -> Result<(), Failure> {
+    let (mut watch, clock) = (DiskWatch::new(max_wait), Clock::new());
+    loop {
+        let disk_full = space.too_full_to_begin();
+        let has_room = disk_full.is_none();
+        match watch.check(disk_full, clock.now()) {
+            Some(stop) => return Err(Failure::interrupted(stop)),
+            None if has_room => return Ok(()),
+            None => tokio::time::sleep(LOOK_AGAIN).await,
+        }
+    }
+}
 
 /// What is known of the disk of a run's answers. While it is full nothing new starts, and answers that arrive wait in memory.
 #[derive(Debug)]

@@ -119,7 +119,7 @@ fn ready(
     Ok(Job { journal, same_account, input_cursor })
 }
 
-/// An error of the journal, and what can be done about it here.
+/// An error of the journal, and what can be done about it here. Of a full disk the input is not to blame.
 pub(crate) fn refused(error: JournalError) -> Failure {
     let advice = match &error {
         JournalError::OutputWithoutJournal { .. } | JournalError::OutputExists { .. } => {
@@ -133,7 +133,8 @@ pub(crate) fn refused(error: JournalError) -> Failure {
         JournalError::Sqlite { .. } => "; make sure that the disk has room and the folder can be written",
         _ => "",
     };
-    Failure::refused(format!("{error}{advice}"))
+    let failure = if error.is_disk_full() { Failure::Interrupted } else { Failure::Refused };
+    failure(format!("{error}{advice}"))
 }
 
 fn say(recovery: &Recovery) {

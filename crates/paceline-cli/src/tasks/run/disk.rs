@@ -7,7 +7,8 @@ use paceline_store::DiskSpace;
 use paceline_store::work::WorkClock;
 
 use super::shutdown::Shutdown;
-use crate::run::calls::disk_watch::DiskWatch;
+use crate::exit::Failure;
+use crate::run::calls::disk_watch::{self, DiskWatch};
 
 /// How often a run looks whether its disk is full.
 const TICK: Duration = Duration::from_millis(500);
@@ -23,6 +24,14 @@ impl Disk {
     /// The disk of those files. Without `max_wait` the run waits for as long as it takes.
     pub(super) fn of<'a>(files: impl IntoIterator<Item = &'a Path>, max_wait: Option<Duration>) -> Self {
         Self { space: DiskSpace::of(files), max_wait }
+    }
+
+    /// Waits until there is room to begin.
+    ///
+    /// # Errors
+    /// When there is none for too long.
+    pub(super) async fn wait_to_begin(&self) -> Result<(), Failure> {
+        disk_watch::wait_to_begin(&self.space, self.max_wait).await
     }
 
     pub(super) const fn space(&self) -> &DiskSpace {

@@ -63,8 +63,9 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
     args.store.refuse_as_output("-o", args.output.as_deref())?;
     args.store.refuse_as_output("--summary", args.summary.as_deref())?;
     let disk = Disk::of(args.store.file().into_iter().chain(args.output.as_deref()), args.longest_outage());
+    args.store.refuse_missing()?;
+    disk.wait_to_begin().await?;
     let store = args.store.open_to_work(&clock, Some(disk.space())).await?;
-    disk.space().check().map_err(Failure::refused)?;
     let work = if args.http {
         let answers = args.output.as_deref().map(|path| Answers::open(path, disk.space().clone())).transpose()?;
         let (endpoint, longest_outage) = (args.endpoint.clone(), args.longest_outage());

@@ -106,13 +106,17 @@ const V3: &str = "
 /// How long to wait for another process that writes: as long as for a database that cannot be reached.
 const BUSY: Duration = Duration::from_secs(60);
 
-/// Opens or makes a store, and brings its tables up to this version. A commit outlasts a power cut. What may not be written
-/// can be looked at.
+/// Opens or makes a store, and brings its tables up to this version. A commit outlasts a power cut. What may not be written, or
+/// is on a full disk, can be looked at.
 pub(super) fn open(path: &Path, now_ms: i64) -> Result<Connection, WorkError> {
     make_private(path);
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let conn = Connection::open_with_flags(path, flags).map_err(WorkError::sqlite("open"))?;
     match prepare(&conn, path, now_ms) {
+        Err(WorkError::Sqlite { source, .. }) if has_no_room_for_index(&source) => {
+            drop(conn);
+            open_alone(path, flags, now_ms)
+        }
         Err(WorkError::Sqlite { source, .. }) if cannot_write(&source) && !is_in_use(path) => {
             open_at_rest(path, now_ms)
         }
@@ -122,6 +126,18 @@ pub(super) fn open(path: &Path, now_ms: i64) -> Result<Connection, WorkError> {
 
 fn cannot_write(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(rusqlite::ErrorCode::CannotOpen | rusqlite::ErrorCode::ReadOnly))
+}
+
+/// Whether the disk is too full for the index of the log, a file that the first process to open a store makes beside it.
+fn has_no_room_for_index(error: &rusqlite::Error) -> bool {
+    error.sqlite_error().is_some_and(|error| error.extended_code == rusqlite::ffi::SQLITE_IOERR_SHMSIZE)
+}
+
+/// A store for one process alone, which keeps that index in memory.
+fn open_alone(path: &Path, flags: OpenFlags, now_ms: i64) -> Result<Connection, WorkError> {
+    let conn = Connection::open_with_flags(path, flags).map_err(WorkError::sqlite("open"))?;
+    conn.pragma_update(None, "locking_mode", "EXCLUSIVE").map_err(WorkError::sqlite("open"))?;
+    prepare(&conn, path, now_ms).map(|()| conn)
 }
 
 /// While a store is in use, what is newest is in the log beside it.
@@ -151,8 +167,10 @@ fn prepare(conn: &Connection, path: &Path, now_ms: i64) -> Result<(), WorkError>
     // Within one transaction, because another process may be making the store just now.
     conn.execute_batch("BEGIN").map_err(WorkError::sqlite("open"))?;
     let recognized = recognize(conn, path, MIGRATIONS.len());
-    conn.execute_batch("COMMIT").map_err(WorkError::sqlite("open"))?;
+    // An error may have ended it already, and is the one to tell.
+    let ended = conn.execute_batch("COMMIT").map_err(WorkError::sqlite("open"));
     let recognized = recognized?;
+    ended?;
     if !conn.is_readonly(MAIN_DB).map_err(WorkError::sqlite("open"))? {
         keep_a_log(conn)?;
     }
