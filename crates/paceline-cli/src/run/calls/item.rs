@@ -249,8 +249,8 @@ impl Context {
         Expected { model: model.unwrap_or_default().into(), usage, bounded: bound.is_some() }
     }
 
-    /// The tokens that an answer of a model seems to have, by its length: for one that reports no usage, as streams do unless they
-    /// are asked for it, where the request sets no bound.
+    /// The tokens that an answer of a model seems to have, by its length: for one that reports no usage, as streams do unless
+    /// they are asked for it, where the request sets no bound.
     fn tokens_that_came(&self, scope: &str, call: &Call, exchange: &Exchange) -> u64 {
         let dialect = &self.sender.config().dialect;
         match &exchange.answer {
