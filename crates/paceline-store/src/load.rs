@@ -17,7 +17,7 @@ use crate::line::CustomId;
 use crate::lock::RunLock;
 use crate::merge::{self, Conflicts};
 use crate::output::Outputs;
-use crate::paths::{Paths, with_suffix};
+use crate::paths::{InputFingerprint, Paths, with_suffix};
 use crate::query::int;
 use crate::refused::{self, Duplicates, Place};
 use crate::replace;
@@ -315,6 +315,11 @@ fn remove_database(path: &Path) -> Result<(), JournalError> {
         .try_for_each(|suffix| remove(&PathBuf::from(with_suffix(path.into(), suffix))))
 }
 
+/// Where the input is, for a process in another folder too.
+fn path_from_anywhere(input: &InputFingerprint) -> PathBuf {
+    std::path::absolute(&input.path).unwrap_or_else(|_| input.path.clone())
+}
+
 fn write_run(conn: &Connection, id: &str, options: &Options) -> rusqlite::Result<()> {
     let Options { input, config_json, now, .. } = options;
     conn.execute(
@@ -323,7 +328,7 @@ fn write_run(conn: &Connection, id: &str, options: &Options) -> rusqlite::Result
         params![
             id,
             now.as_millis(),
-            input.path.to_string_lossy(),
+            path_from_anywhere(input).to_string_lossy(),
             int(input.len),
             input.mtime_ms,
             input.head_hash,
@@ -337,7 +342,7 @@ fn write_input(conn: &Connection, id: &str, options: &Options) -> rusqlite::Resu
     let input = &options.input;
     conn.execute(
         "UPDATE run SET id = ?1, input_path = ?2, input_len = ?3, input_mtime_ms = ?4, input_head_hash = ?5",
-        params![id, input.path.to_string_lossy(), int(input.len), input.mtime_ms, input.head_hash],
+        params![id, path_from_anywhere(input).to_string_lossy(), int(input.len), input.mtime_ms, input.head_hash],
     )?;
     Ok(())
 }

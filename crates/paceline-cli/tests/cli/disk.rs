@@ -149,13 +149,16 @@ fn durable_requests_wait_for_room_and_lose_no_answer() {
         job.lines("in.jsonl").into_iter().map(|line| json!({"key": line["custom_id"], "payload": line}).to_string());
     std::fs::write(job.path("tasks.jsonl"), lines.collect::<Vec<_>>().join("\n")).expect("a file");
     let script = "tasks add --from tasks.jsonl || exit 97
-        requests --max-wait 1s 2> kept/first; test $? = 3 || exit 98
+        requests --max-wait 1s --summary kept/first.json 2> kept/first; test $? = 3 || exit 98
         cp disk/out.jsonl kept/first.jsonl; rm disk/filler; requests 2> kept/second; code=$?";
     let (output, results) = on_a_small_disk(&job, "", script, &server);
     let log = std::fs::read_to_string(job.path("kept/first")).unwrap_or_default();
     let second = std::fs::read_to_string(job.path("kept/second")).unwrap_or_default();
     assert_eq!(output.status.code(), Some(0), "{log} {second} {output:?}");
     assert!(log.contains("is full") && log.contains("nothing new starts") && log.contains("continue with:"), "{log}");
+    let summary: Value =
+        serde_json::from_slice(&std::fs::read(job.path("kept/first.json")).expect("told")).expect("JSON");
+    assert_eq!(summary["stopped"], "disk_full");
     let first = job.lines("kept/first.jsonl").len();
     assert!((1..ITEMS).contains(&first), "{first}: {log}");
     assert_done(ITEMS, &results, &server);

@@ -113,6 +113,23 @@ fn a_bad_key_is_named_by_its_variable_and_never_shown() {
     }
 }
 
+/// A stop that needs a person is an error of the log, which is all that `-q` shows.
+#[test]
+fn a_quiet_run_tells_why_a_person_is_needed() {
+    let told = [(401, "the provider refuses this account"), (404, "the first 20 items all failed alike")];
+    for (status, told) in told {
+        let server = Server::new(move |_| Reply::error(status, "no"));
+        let (code, log) = finish(Job::new(50).run(&server).arg("-q"));
+        assert!(code == 3 && log.contains(&format!("ERROR stopping: {told}")), "{log}");
+        let (_, log) = finish(Job::new(50).run(&server).args(["-q", "--log-format", "json"]));
+        let line = log.lines().find(|line| line.contains(told)).expect("it is told");
+        let line: Value = serde_json::from_str(line).expect("JSON");
+        assert_eq!(line["level"], "ERROR");
+    }
+    let (code, log) = finish(Job::new(3).run(&Server::new(|_| Reply::ok())).args(["-q", "--max-items", "1"]));
+    assert!(code == 3 && log.is_empty(), "its own bound: {log}");
+}
+
 #[test]
 fn a_key_that_the_server_repeats_is_not_stored() {
     let server = Server::new(|arrival| {

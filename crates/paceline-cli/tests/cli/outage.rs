@@ -115,10 +115,11 @@ fn tasks_wait_for_a_server_that_cannot_be_reached() {
     let run = |url: &str| {
         let mut command = job.paceline();
         command.args(["tasks", "run", "--store", "w.db", "--max-retries", "0", "--first-delay", "1ms", "--http"]);
-        finish(command.args(["--max-wait", "300ms", "--base-url", url]))
+        finish(command.args(["--max-wait", "300ms", "--summary", "summary.json", "--base-url", url]))
     };
     let (code, log) = run(&nowhere());
     assert!(code == 3 && log.contains("no server answers at"), "{log}");
+    assert_eq!(job.summary()["stopped"], "unreachable", "{log}");
     let (code, log) = run(&server.url());
     assert_eq!((code, server.count()), (0, 1), "{log}");
 }

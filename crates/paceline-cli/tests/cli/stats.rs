@@ -147,3 +147,18 @@ fn a_full_disk_is_told_with_an_exit_code() {
         assert!(log.starts_with("error: cannot write ") && log.contains("No space left on device"), "{args:?}: {log}");
     }
 }
+
+#[test]
+fn the_items_of_a_job_are_listed_from_any_folder() {
+    let (server, job) = (Server::new(|_| Reply::error(400, "no")), Job::new(2));
+    let (begun_in, other) = (job.path("begun"), job.path("other/deep"));
+    for folder in [&begun_in, &other] {
+        std::fs::create_dir_all(folder).expect("a folder");
+    }
+    let run = ["run", "../in.jsonl", "-o", "out.jsonl", "--base-url", &server.url()];
+    assert_eq!(finish(job.paceline().current_dir(begun_in).args(run)).0, 1);
+    let stats = ["stats", "--items", "../../begun/out.jsonl"];
+    let output = job.paceline().current_dir(other).args(stats).output().expect("the binary runs");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("item-1"), "{output:?}");
+}

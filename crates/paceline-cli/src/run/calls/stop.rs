@@ -128,8 +128,30 @@ impl StopReason {
         Self::is_word_of_bound(self.as_str())
     }
 
-    /// One line for the log, at the moment of stopping.
-    pub(crate) fn announcement(&self) -> String {
+    /// Whether the run cannot go on before a person has put something right.
+    const fn needs_a_person(&self) -> bool {
+        matches!(
+            self,
+            Self::Account { .. }
+                | Self::SameFailure { .. }
+                | Self::Unreachable { .. }
+                | Self::DiskFull(_)
+                | Self::Tls { .. }
+                | Self::Input { .. }
+        )
+    }
+
+    /// Tells the log at the moment of stopping; as an error, which `-q` shows too, where a person has to put something right.
+    pub(crate) fn announce(&self) {
+        let announcement = self.announcement();
+        if self.needs_a_person() {
+            tracing::error!("{announcement}");
+        } else {
+            tracing::info!("{announcement}");
+        }
+    }
+
+    fn announcement(&self) -> String {
         match self {
             Self::Interrupted => {
                 "interrupted: no further call leaves; waiting up to 30s for those in flight (again to give them up)"

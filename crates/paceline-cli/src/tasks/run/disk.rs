@@ -53,8 +53,7 @@ impl Disk {
                 () = tokio::time::sleep(TICK) => {}
             }
             if let Some(stop) = watch.check(self.space.disk_full(), clock.now()) {
-                tracing::error!("{}", stop.announcement());
-                shutdown.begin_drain();
+                shutdown.stop(stop);
             }
         }
         self.waits_no_more();

@@ -207,7 +207,7 @@ impl Runs<'_> {
         let same = fail_fast.put_back(&*self.store).await.map_err(|error| broken(error, true))?;
         let elapsed = self.clock.now().saturating_since(began);
         let standing = StoreSummary::of(&*self.store, &self.clock).await.map_err(Failure::interrupted)?;
-        Ran { summary, same, standing, elapsed }.print(self.args, self.quiet)
+        Ran { summary, same, stop: shutdown.reason().cloned(), standing, elapsed }.print(self.args, self.quiet)
     }
 }
 

@@ -209,10 +209,9 @@ impl Requests {
             let address = upstream::destination(&self.upstream);
             let address = upstream::destination_of(scope, &self.upstream.dialect, &address);
             let stop = StopReason::Unreachable { address, message: message.to_owned() };
-            tracing::error!("{}", stop.announcement());
             // Once: what is in flight finds out the same.
             *reachability = None;
-            shutdown.begin_drain();
+            shutdown.stop(stop);
         }
     }
 

@@ -1,12 +1,14 @@
 //! Graceful shutdown of a run: it runs, it drains (items in flight may end), it aborts them.
 
 use std::io;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::run::calls::signals::Signals;
+use crate::run::calls::stop::StopReason;
 
 /// How long items in flight may take when a run has to end; the same as in `paceline run`.
 pub(super) const GRACE: Duration = Duration::from_secs(30);
@@ -65,13 +67,15 @@ enum Phase {
 #[derive(Clone, Debug)]
 pub(super) struct Shutdown {
     phase: watch::Sender<Phase>,
+    /// The first reason to stop, where there was one beside a signal.
+    reason: Arc<OnceLock<StopReason>>,
     signals: SignalCount,
 }
 
 impl Shutdown {
     /// The shutdown of a run that begins now. Dropping the guard ends the task that listens for signals.
     pub(super) fn begin(signals: SignalCount) -> (Self, ShutdownGuard) {
-        let shutdown = Self { phase: watch::Sender::new(Phase::Running), signals };
+        let shutdown = Self { phase: watch::Sender::new(Phase::Running), reason: Arc::default(), signals };
         let watcher = shutdown.clone();
         let task = tokio::spawn(async move {
             tokio::select! {
@@ -85,6 +89,20 @@ impl Shutdown {
             watcher.advance_to(Phase::Aborting);
         });
         (shutdown, ShutdownGuard(task))
+    }
+
+    /// No item begins any more, for that reason, which the log is told once.
+    pub(super) fn stop(&self, reason: StopReason) {
+        self.reason.get_or_init(|| {
+            reason.announce();
+            reason
+        });
+        self.begin_drain();
+    }
+
+    /// Why the run was stopped.
+    pub(super) fn reason(&self) -> Option<&StopReason> {
+        self.reason.get()
     }
 
     /// No item begins any more.

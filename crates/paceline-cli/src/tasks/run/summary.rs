@@ -10,6 +10,7 @@ use super::fail_fast::SameFailure;
 use super::settings::Args;
 use crate::exit::{Failure, Status};
 use crate::output::SummaryOutput;
+use crate::run::calls::stop::StopReason;
 use crate::run::progress::resume_command;
 use crate::tasks::report::store_summary::StoreSummary;
 use crate::text;
@@ -19,6 +20,8 @@ pub(super) struct Ran {
     pub(super) summary: Summary,
     /// It ended because everything failed alike.
     pub(super) same: Option<SameFailure>,
+    /// It was stopped for that reason.
+    pub(super) stop: Option<StopReason>,
     /// Where all items of the store stand after it.
     pub(super) standing: StoreSummary,
     pub(super) elapsed: Duration,
@@ -53,6 +56,7 @@ impl Ran {
         self.same
             .as_ref()
             .map(|_| "same_failure")
+            .or(self.stop.as_ref().map(StopReason::as_str))
             .or(self.summary.ended.as_str())
             .filter(|_| self.standing.deferred() > 0)
     }
@@ -78,7 +82,9 @@ impl Ran {
         let mut lines = vec![self.standing.headline(), format!("  {}", self.tries())];
         lines.extend(self.standing.lines().into_iter().map(|line| format!("  {line}")));
         if let Some(again) = self.again() {
-            let why = self.same.as_ref().map(|same| text::printable(&same.to_string()).into_owned());
+            let same = self.same.as_ref().map(ToString::to_string);
+            let stopped = same.or_else(|| self.stop.as_ref().map(ToString::to_string));
+            let why = stopped.map(|why| text::printable(&why).into_owned());
             let why = why.as_deref().unwrap_or(match self.summary.ended {
                 EndReason::Done => "some items wait for the next run",
                 EndReason::GroupsStopped => "the groups of the other items are stopped: fix the cause",

@@ -108,7 +108,7 @@ impl Dispatcher {
 
     pub(super) fn end_with(&mut self, stop: Option<StopReason>) {
         let Some(stop) = stop.filter(|_| self.stop.is_none()) else { return };
-        tracing::info!("{}", stop.announcement());
+        stop.announce();
         self.stop = Some(stop);
         self.parts
             .phase
