@@ -99,8 +99,8 @@ impl LineFile {
         }
     }
 
-    /// Whether a line end stands before `end`, where the file continues then. There is none where the file is shorter, nor where it
-    /// was cut short and then written at `end`: the system fills what lies between with zeros.
+    /// Whether a line end stands before `end`, where the file continues then. There is none where the file is shorter, nor where
+    /// it was cut short and then written at `end`: the system fills what lies between with zeros.
     fn ends_with_a_line(&self) -> Result<bool, JournalError> {
         let Some(last) = self.end.checked_sub(1) else { return Ok(true) };
         let mut byte = Vec::with_capacity(1);
