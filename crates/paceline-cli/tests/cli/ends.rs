@@ -186,7 +186,8 @@ fn a_model_that_the_key_may_not_use_stops_alone() {
     assert_eq!((open, job.lines("out.jsonl").len()), (20, 20), "{log}");
     assert!(server.count() <= 20 + 4, "{} calls", server.count());
     assert!(job.lines("out.report.jsonl").iter().all(|row| row["reason"] == "scope_stopped"), "{log}");
-    assert!(log.contains("no access to model closed"), "{log}");
+    assert!(log.contains("stopped early: ") && log.contains("no access to model closed"), "{log}");
+    assert_eq!(job.summary()["stopped"], "account");
     job.assert_adds_up(40);
 }
 

@@ -64,6 +64,8 @@ pub(crate) struct Dispatcher {
     /// A scope was given up because its server fails.
     given_up: bool,
     stop: Option<StopReason>,
+    /// Why the first scope was stopped that waits for a person: it ends the run once nothing else is left.
+    stopped_scope: Option<StopReason>,
     abandon_at: Option<Instant>,
     /// The run is not looked after before that.
     look_again: Instant,
@@ -119,6 +121,7 @@ impl Dispatcher {
             begun,
             given_up: false,
             stop: None,
+            stopped_scope: None,
             abandon_at: None,
             look_again: Instant::ZERO,
             disk_watch,
@@ -165,6 +168,10 @@ impl Dispatcher {
         self.watch_the_disk(self.parts.context.limiter.now());
         if self.begun.used_up() && self.parts.recorder.figures().pending() > 0 {
             self.end_with(Some(StopReason::MaxItems));
+        }
+        if self.parts.recorder.figures().pending() > 0 {
+            let stopped = self.stopped_scope.take();
+            self.end_with(stopped);
         }
         self.parts.recorder.settle_held_back(self.stop.as_ref());
         self.look_after();
@@ -260,6 +267,7 @@ impl Dispatcher {
                     && let Some(stop) = &recorded.account
                 {
                     tracing::warn!(scope = &*scope, "no further call of this scope leaves: {stop}");
+                    self.stopped_scope.get_or_insert_with(|| stop.clone());
                 }
             }
             Some(LimitScope::Account) if recorder.holds.store_all(context) => self.end_with(recorded.account),
