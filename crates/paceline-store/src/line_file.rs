@@ -103,9 +103,10 @@ impl LineFile {
     /// it was cut short and then written at `end`: the system fills what lies between with zeros.
     fn ends_with_a_line(&self) -> Result<bool, JournalError> {
         let Some(last) = self.end.checked_sub(1) else { return Ok(true) };
-        let mut byte = Vec::with_capacity(1);
-        let read = (&self.file).seek(SeekFrom::Start(last)).and_then(|_| (&self.file).take(1).read_to_end(&mut byte));
-        read.map_err(JournalError::io("read", &self.path))?;
+        let (mut file, mut byte) = (&self.file, Vec::with_capacity(1));
+        let read = file.seek(SeekFrom::Start(last)).and_then(|_| file.take(1).read_to_end(&mut byte));
+        // Where it reads and where it writes is one place.
+        read.and_then(|_| file.seek(SeekFrom::Start(self.end))).map_err(JournalError::io("read", &self.path))?;
         Ok(byte == b"\n")
     }
 
