@@ -68,7 +68,7 @@ mod write_batch;
 mod writer;
 
 pub use append::{Appended, AppendedLine, InputCursor};
-pub use disk::{create_in_place_of, private_file};
+pub use disk::{create_in_place_of, is_still_at, private_file};
 pub use disk_space::{DiskSpace, Room};
 pub use error::{DiskFull, JournalError};
 pub use history::Minute;

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use paceline::{LevelState, LimiterState, PacerState, Quota, QuotaShape, TakenState, WindowState, clock};
 use paceline_core::Timestamp;
+use paceline_store::private_file;
 use serde::{Deserialize, Serialize};
 
 /// The version of the file that this program writes; it refuses later ones.
@@ -111,7 +112,7 @@ impl Ledger {
     /// What the file system says; the old file stays then.
     pub(super) fn write(&self, runs: Vec<Entry>) -> io::Result<()> {
         let new = self.path.with_extension(NEW);
-        let mut file = super::private_file().truncate(true).open(&new)?;
+        let mut file = private_file().create(true).truncate(true).open(&new)?;
         file.write_all(&serde_json::to_vec(&Contents { version: VERSION, runs })?)?;
         fs::rename(new, &self.path)
     }

@@ -5,16 +5,18 @@ use std::io::{self, Read as _, Seek as _, Write as _};
 use std::path::Path;
 use std::time::Duration;
 
+use paceline_store::{is_still_at, private_file};
+
 /// The word behind the process id of one that shares its configured limits.
 const SHARES: &str = "shares";
 
 /// Takes the file, unless another process has it.
 pub(super) fn take(path: &Path) -> io::Result<Option<File>> {
     loop {
-        let file = super::private_file().truncate(false).open(path)?;
+        let file = private_file().read(true).create(true).truncate(false).open(path)?;
         match file.try_lock() {
             // Another process may have removed the file meanwhile: this lock would keep no process out.
-            Ok(()) if !is_at(&file, path) => {}
+            Ok(()) if !is_still_at(&file, path) => {}
             Ok(()) => return Ok(Some(file)),
             Err(TryLockError::WouldBlock) => return Ok(None),
             Err(TryLockError::Error(error)) => return Err(error),
@@ -43,18 +45,6 @@ pub(super) fn signed_by(path: &Path) -> (Option<u32>, bool) {
         std::thread::sleep(Duration::from_millis(1));
     }
     (None, false)
-}
-
-#[cfg(unix)]
-fn is_at(file: &File, path: &Path) -> bool {
-    use std::os::unix::fs::MetadataExt as _;
-    let numbers = |file: std::fs::Metadata| (file.dev(), file.ino());
-    file.metadata().map(numbers).ok() == path.metadata().map(numbers).ok()
-}
-
-#[cfg(not(unix))]
-const fn is_at(_: &File, _: &Path) -> bool {
-    true
 }
 
 #[cfg(test)]

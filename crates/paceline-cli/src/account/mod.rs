@@ -6,7 +6,7 @@ mod lock;
 mod prune;
 mod shared_limits;
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{DirBuilder, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -93,15 +93,6 @@ fn folder() -> io::Result<PathBuf> {
     let folder = state.join("paceline");
     make_private(&folder).map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", folder.display())))?;
     Ok(folder)
-}
-
-/// How a file is opened that is its user's alone, and made if there is none.
-fn private_file() -> OpenOptions {
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    options
 }
 
 fn make_private(folder: &Path) -> io::Result<()> {

@@ -238,6 +238,7 @@ impl SharedAccount {
         !self.outdated
     }
 }
+
 fn is_limited(config: &PacerConfig) -> bool {
     let mut limits = std::iter::once(&config.limits).chain(config.tiers.iter().map(|(_, limits)| limits));
     config.pace != Pace::None && limits.any(|limits| !limits.quotas.is_empty())
