@@ -130,7 +130,7 @@ impl<T, E, F: Fn(&E) -> bool> AnswerReader<Result<T, E>> for ByPredicate<F> {
 
 /// Errors that name a wait are refusals by a limit; see [`hint`](crate::Run::hint).
 #[derive(Clone, Copy, Debug)]
-pub struct ByHint<F, Otherwise = Classified> {
+pub struct ByHint<F, Otherwise> {
     pub(crate) hint: F,
     pub(crate) otherwise: Otherwise,
 }

@@ -130,15 +130,6 @@ where
         self.change(|_, notify| (ByPredicate(retryable), notify))
     }
 
-    /// The wait that an error asks for, if the server named one: such an error is a refusal by a limit (class throttled). What
-    /// gives no hint is read by [`Classify`](crate::Classify); after [`when`](Run::when) by that.
-    pub fn hint<F>(self, hint: F) -> Run<'a, Op, Call, ByHint<F>, N>
-    where
-        F: Fn(&E) -> Option<Duration>,
-    {
-        self.change(|otherwise, notify| (ByHint { hint, otherwise }, notify))
-    }
-
     /// Reads results with a function of your own, which returns the [`Outcome`](crate::Outcome) of the call:
     /// [`Outcome::new`](crate::Outcome::new) with a class suffices.
     ///
@@ -171,12 +162,13 @@ where
     }
 }
 
-impl<'a, Op, Call, T, E, When, N> Run<'a, Op, Call, ByPredicate<When>, N>
+impl<'a, Op, Call, T, E, Reader, N> Run<'a, Op, Call, Reader, N>
 where
     Call: Future<Output = Result<T, E>>,
 {
-    /// The wait that an error asks for, if the server named one; other errors are as [`when`](Run::when) says.
-    pub fn hint<F>(self, hint: F) -> Run<'a, Op, Call, ByHint<F, ByPredicate<When>>, N>
+    /// The wait that an error asks for, if the server named one: such an error is a refusal by a limit (class throttled). What
+    /// gives no hint is read by [`Classify`](crate::Classify); after [`when`](Run::when) or [`read`](Run::read) by those.
+    pub fn hint<F>(self, hint: F) -> Run<'a, Op, Call, ByHint<F, Reader>, N>
     where
         F: Fn(&E) -> Option<Duration>,
     {
