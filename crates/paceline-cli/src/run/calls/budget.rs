@@ -253,14 +253,15 @@ impl Reserved<'_> {
         self.usage(larger(self.expected.usage, self.sum.usage), 1)
     }
 
-    /// The call is over and used that; `None`: as much as expected, and no less than its answer seems to have, of which that many
-    /// tokens came. Returns what it counts with.
-    pub(crate) fn settle(self, used: Option<Usage>, came: u64) -> ModelUsage {
+    /// The call is over and used that; `None`: as much as expected, and where the request set no bound no less than the tokens
+    /// that `came`. Returns what it counts with.
+    pub(crate) fn settle(self, used: Option<Usage>, came: impl FnOnce() -> u64) -> ModelUsage {
         let counted = match used {
             Some(used) => self.usage(used, u64::from(used.total() > 0)),
+            None if self.expected.bounded => self.expected(),
             None => {
                 let expected = self.expected();
-                ModelUsage { tokens_out: expected.tokens_out.max(came), ..expected }
+                ModelUsage { tokens_out: expected.tokens_out.max(came()), ..expected }
             }
         };
         let usage = Usage { input_tokens: counted.tokens_in, output_tokens: counted.tokens_out, units: 0 };
@@ -315,10 +316,10 @@ mod tests {
         let first = budget.reserve(Expected::default()).now_or_never().expect("at once").expect("no end");
         let second = budget.reserve(bounded(u64::MAX, 1)).now_or_never().expect("at once").expect("no end");
         assert_eq!(
-            first.settle(Some(tokens(3, 2)), 0),
+            first.settle(Some(tokens(3, 2)), || 0),
             ModelUsage { model: "".into(), calls: 1, tokens_in: 3, tokens_out: 2 }
         );
-        assert_eq!(second.settle(None, 0).tokens_in, u64::MAX, "as expected");
+        assert_eq!(second.settle(None, || 0).tokens_in, u64::MAX, "as expected");
     }
 
     #[test]
@@ -331,11 +332,11 @@ mod tests {
         assert_eq!(reserve(101).expect("at once").expect_err("never fits"), BudgetKind::RunTokens);
         let mut waits = Box::pin(budget.reserve(bounded(60, 0)));
         assert!(waits.as_mut().now_or_never().is_none());
-        first.settle(Some(tokens(40, 0)), 0);
+        first.settle(Some(tokens(40, 0)), || 0);
         let second = waits.as_mut().now_or_never().expect("woken").expect("fits now");
         drop(second);
         let third = reserve(10).expect("at once").expect("fits");
-        assert_eq!(third.settle(None, 0).tokens_in, 40, "as much as calls use here was reserved and taken");
+        assert_eq!(third.settle(None, || 0).tokens_in, 40, "as much as calls use here was reserved and taken");
         assert!(reserve(30).is_some_and(|refused| refused.is_err()));
         assert!(reserve(1).is_some_and(|refused| refused.is_err()), "calls use 40 here");
     }
@@ -363,12 +364,12 @@ mod tests {
         let reserve = || budget.reserve(Expected { bounded: false, ..bounded(1, 0) }).now_or_never();
         let refused = reserve().expect("at once").expect("fits");
         assert!(reserve().is_none(), "nothing is known of answers");
-        refused.settle(Some(Usage::default()), 0);
+        refused.settle(Some(Usage::default()), || 0);
         let first = reserve().expect("a refusal tells nothing, and is over").expect("fits");
-        first.settle(Some(tokens(1, 39)), 0);
+        first.settle(Some(tokens(1, 39)), || 0);
         let second = reserve().expect("known").expect("40 of 60");
         assert!(reserve().is_none(), "40 are left when the second uses what the first did");
-        second.settle(Some(tokens(1, 69)), 0);
+        second.settle(Some(tokens(1, 69)), || 0);
         assert_eq!(reserve().expect("at once").expect_err("over"), BudgetKind::JobTokens);
     }
 }

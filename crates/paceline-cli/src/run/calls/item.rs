@@ -250,11 +250,10 @@ impl Context {
     }
 
     /// The tokens that an answer of a model seems to have, by its length: for one that reports no usage, as streams do unless
-    /// they are asked for it, where the request sets no bound.
+    /// they are asked for it.
     fn tokens_that_came(&self, scope: &str, call: &Call, exchange: &Exchange) -> u64 {
-        let dialect = &self.sender.config().dialect;
         match &exchange.answer {
-            Ok(answer) if dialect.is_prompt(&call.url) && dialect.longest_answer(&call.url, &call.body).is_none() => {
+            Ok(answer) if self.sender.config().dialect.is_prompt(&call.url) => {
                 self.sender.ratio(scope).tokens(answer.body())
             }
             _ => 0,
@@ -321,8 +320,7 @@ impl Context {
         let _in_flight = InFlight::new(&self.in_flight);
         let at = self.now();
         let exchange = self.sender.send(permit, &call, self.reached(Phase::Abandoning)).await;
-        let came = self.tokens_that_came(&item.scope, &call, &exchange);
-        let usage = budgeted.settle(exchange.used(), came);
+        let usage = budgeted.settle(exchange.used(), || self.tokens_that_came(&item.scope, &call, &exchange));
         let deadline = item.tally.deadline.unwrap_or(at + self.deadline);
         let headers = exchange.answer.as_ref().ok().and_then(entry::kept_headers);
         TryEnd::Sent(Box::new(Sent { echo, exchange, headers, usage, at, deadline, room }))
