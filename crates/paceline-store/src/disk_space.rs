@@ -172,15 +172,15 @@ impl DiskSpace {
     }
 
     fn lacks(&self, needed: u64) -> Option<DiskFull> {
-        let (left, folder) = self.least()?;
-        (left < needed).then(|| DiskFull { folder: folder.clone(), left, needed })
+        full(self.least(), needed)
     }
 
     /// As [`lacks`](Self::lacks); sees whether the next calls need not ask.
     fn measure(&self, needed: u64, state: &mut State) -> Option<DiskFull> {
-        let (left, folder) = self.least()?;
-        state.unmeasured = if left >= needed.saturating_add(AMPLE) { UNMEASURED_CALLS } else { 0 };
-        (left < needed).then(|| DiskFull { folder: folder.clone(), left, needed })
+        let least = self.least();
+        let is_ample = least.is_some_and(|(left, _)| left >= needed.saturating_add(AMPLE));
+        state.unmeasured = if is_ample { UNMEASURED_CALLS } else { 0 };
+        full(least, needed)
     }
 
     /// The folder with the least space.
@@ -191,6 +191,12 @@ impl DiskSpace {
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The disk with the least space, if that is less than is needed.
+fn full(least: Option<(u64, &PathBuf)>, needed: u64) -> Option<DiskFull> {
+    let (left, folder) = least.filter(|(left, _)| *left < needed)?;
+    Some(DiskFull { folder: folder.clone(), left, needed })
 }
 
 /// Room on the disk for the answer of a call, kept until this is dropped.
