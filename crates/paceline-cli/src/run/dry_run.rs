@@ -111,7 +111,7 @@ fn load_aside(
         Input::prepare(&args.input, &paths.input, &Earlier::MayDiffer, converter.as_ref()).map_err(Failure::refused)?;
     let format = format(args, &input, upstream)?;
     let journal: PathBuf = paths.journal.clone().expect("a journal beside the results");
-    let done = done::check(&args.done)?;
+    let done = done::check(args, upstream)?;
     let job = load::open(lock, paths, &mut input, &format, upstream, args)?;
     done.take_over(&job.journal, &input, &format)?;
     job.journal.close().map_err(Failure::refused)?;

@@ -75,7 +75,7 @@ pub(crate) async fn command(args: RunArgs, everywhere: &Everywhere) -> Result<St
     upstream::bound_by_files(&mut upstream, files::OF_A_CALL);
     let kept = Kept::for_the_end();
     let headers = upstream::headers(&upstream)?;
-    let done = tokio::task::block_in_place(|| done::check(&args.done))?;
+    let done = tokio::task::block_in_place(|| done::check(&args, &upstream))?;
     let lock = RunLock::take(&paths).map_err(load::refused)?;
     let preparing = LoadGuard::watch(&paths)?;
     check_paths::try_summary(args.summary.as_deref())?;
