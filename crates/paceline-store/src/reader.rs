@@ -89,8 +89,8 @@ impl Reader {
         usage::all(&self.conn)
     }
 
-    /// What the calls reserved that have no recorded answer and that [`usage`](Self::usage) does not count yet, by model: those under
-    /// way, or cut off by a crash.
+    /// What the calls without a recorded answer reserved, by model, as far as [`usage`](Self::usage) does not count them: those
+    /// under way, and those that a crash cut off.
     ///
     /// # Errors
     /// [`JournalError::Sqlite`].

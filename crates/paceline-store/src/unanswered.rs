@@ -47,8 +47,8 @@ pub(crate) fn count_cut_off(conn: &Connection) -> rusqlite::Result<()> {
     conn.execute_batch("UPDATE call_under_way SET counted = 1")
 }
 
-/// What the calls reserved that are under way, or that a crash cut off and no run has counted yet, by model. Nothing in a journal of
-/// an older version.
+/// What the calls reserved that are under way, or that a crash cut off and no run has counted yet, by model. Nothing in a journal
+/// of an older version.
 pub(crate) fn not_counted(conn: &Connection) -> rusqlite::Result<Vec<ModelUsage>> {
     let exists = "SELECT count(*) FROM sqlite_schema WHERE name = 'call_under_way'";
     if !conn.query_row(exists, [], |row| row.get(0))? {
