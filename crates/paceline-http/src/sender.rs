@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION};
-use http::{Method, Response};
+use http::{Method, Response, StatusCode};
 use paceline::{Class, Clock, Cost, NextAction, Outcome, Permit, UnknownOutcome, clock};
 use paceline_providers::secrets::{Secrets, is_secret_name};
 use paceline_providers::table::Scope;
@@ -275,6 +275,9 @@ impl Sender {
             request.headers(headers.clone()).body(call.body.clone()).send()
         };
         let response = self.shortage.sit_out(send).await.map_err(|error| NoAnswer::of(&error, timeout))?;
+        if response.status() == StatusCode::PROXY_AUTHENTICATION_REQUIRED {
+            return Err(NoAnswer::proxy());
+        }
         let redirect = not_followed(&response, carries_key, self.may_name_hosts(call));
         let mut response = receive_within(response, self.config.largest_answer, timeout).await?;
         self.secrets.remove_from_headers(response.headers_mut());

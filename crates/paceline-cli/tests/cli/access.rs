@@ -129,6 +129,26 @@ fn a_proxy_that_is_named_is_used_and_none_is_none() {
     }
 }
 
+/// Its own name and password are missing, which no item can help: also under `--scope host`, where no key is sent.
+#[test]
+fn a_proxy_that_refuses_the_calls_stops_the_run_and_fails_no_item() {
+    let proxy = Server::new(|_| Reply::text(407, "text/html", "who are you?"));
+    for (address, flags) in [
+        ("http://api.invalid/v1", &[][..]),
+        ("http://api.invalid/v1", &["--scope", "host"]),
+        ("https://api.invalid/v1", &[]),
+    ] {
+        let job = Job::new(3);
+        let mut command = job.paceline();
+        command.args(["run", "in.jsonl", "-o", "out.jsonl", "--summary", "summary.json", "--base-url", address]);
+        let (code, log) = finish(command.args(["--proxy", &proxy.url(), "--concurrency", "1"]).args(flags));
+        assert_eq!(code, 3, "{log}");
+        assert!(log.contains("the proxy asks for a name and a password (407)") && log.contains("--proxy"), "{log}");
+        let summary = job.summary();
+        assert_eq!((&summary["stopped"], &summary["deferred"]), (&json!("proxy"), &json!(3)), "{log}");
+    }
+}
+
 #[test]
 fn a_providers_own_variable_names_its_address_where_no_layer_does() {
     let (server, other) = (Server::new(|_| Reply::ok()), Server::new(|_| Reply::ok()));
