@@ -79,6 +79,11 @@ pub fn client_to(address: &str) -> ClientBuilder {
     if is_loopback(address) { Client::builder().no_proxy() } else { Client::builder() }
 }
 
+/// The implementation of TLS for this process; one that it has installed already stays.
+pub(crate) fn install_tls() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+}
+
 /// One HTTP request.
 #[derive(Clone, Debug, Default)]
 pub struct Call {
@@ -149,8 +154,7 @@ impl Sender {
     /// # Errors
     /// An address that is no http(s) URL, or an error of the TLS library. The address is not named: it may hold a password.
     pub fn new(client: ClientBuilder, mut config: SenderConfig) -> Result<Self, reqwest::Error> {
-        // Fails if the process has installed a provider already; then that one stays.
-        let _ = rustls::crypto::ring::default_provider().install_default();
+        install_tls();
         for (name, value) in &mut config.headers {
             value.set_sensitive(value.is_sensitive() || is_secret_name(name.as_str()));
         }
