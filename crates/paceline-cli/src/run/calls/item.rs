@@ -19,7 +19,7 @@ use paceline_store::{ClaimedItem, Departure, Journal, ModelUsage, Room};
 use serde_json::value::RawValue;
 use tokio::sync::{oneshot, watch};
 
-use crate::run::calls::budget::{Budget, BudgetKind, Expected};
+use crate::run::calls::budget::{Budget, Exceeded, Expected};
 use crate::run::calls::entry;
 use crate::run::calls::permit_queue::PermitTurn;
 use crate::run::lines::format::Format;
@@ -97,7 +97,7 @@ pub(crate) enum TryEnd {
     /// It never left: its scope is closed for a wait that is better spent in the journal.
     PutOff(Pause),
     /// It never left, because what calls may use would not be enough.
-    OverBudget(BudgetKind),
+    OverBudget(Exceeded),
     /// It never left, and never can.
     Impossible(Impossible),
     /// It left.
@@ -281,7 +281,7 @@ impl Context {
         };
         let budgeted = match budgeted {
             Ok(budgeted) => budgeted,
-            Err(purse) => return TryEnd::OverBudget(purse),
+            Err(exceeded) => return TryEnd::OverBudget(exceeded),
         };
         if is_learnt {
             upstream::warn_of_unbounded();
