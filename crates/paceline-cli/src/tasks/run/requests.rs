@@ -184,8 +184,8 @@ impl Requests {
             within: None,
         };
         let cost = self.sender.charge(&scope, &call);
-        if self.limits_answers && self.upstream.dialect.longest_answer(&call.url, &call.body).is_none() {
-            upstream::warn_of_unbounded();
+        if self.limits_answers {
+            upstream::warn_of_unbounded(|| self.upstream.dialect.longest_answer(&call.url, &call.body).is_none());
         }
         Ok(Ready { call, echo, scope, with_group, cost })
     }
