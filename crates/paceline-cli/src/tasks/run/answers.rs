@@ -35,10 +35,8 @@ impl Answers {
     /// # Errors
     /// Refuses what is no file, cannot be written, or is written by another process.
     pub(super) fn open(path: &Path, disk_space: DiskSpace) -> Result<Self, Failure> {
-        let refused = |error: &dyn Display| Failure::refused(format!("cannot append to {}: {error}", path.display()));
-        if path.metadata().is_ok_and(|about| !about.is_file()) {
-            return Err(refused(&"it is no file"));
-        }
+        refuse_special(path)?;
+        let refused = |error: &dyn Display| cannot_append(path, error);
         let mut file = LineFile::open(path).map_err(|error| refused(&why(&error)))?;
         if !file.lock().map_err(|error| refused(&why(&error)))? {
             let path = path.display();
@@ -118,6 +116,21 @@ impl Answers {
     fn cannot_append(&self, message: &str) -> String {
         format!("cannot append an answer to {}: {message}", self.path.display())
     }
+}
+
+/// Refuses a device, a pipe or a folder, before anything waits for room on its disk.
+///
+/// # Errors
+/// Names it.
+pub(super) fn refuse_special(path: &Path) -> Result<(), Failure> {
+    match path.metadata() {
+        Ok(about) if !about.is_file() => Err(cannot_append(path, &"it is no file")),
+        _ => Ok(()),
+    }
+}
+
+fn cannot_append(path: &Path, error: &dyn Display) -> Failure {
+    Failure::refused(format!("cannot append to {}: {error}", path.display()))
 }
 
 fn lock(file: &Mutex<LineFile>) -> MutexGuard<'_, LineFile> {

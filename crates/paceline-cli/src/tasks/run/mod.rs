@@ -62,6 +62,7 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
     let address = upstream.base_url.clone().unwrap_or_default();
     args.store.refuse_as_output("-o", args.output.as_deref())?;
     args.store.refuse_as_output("--summary", args.summary.as_deref())?;
+    args.output.as_deref().map_or(Ok(()), answers::refuse_special)?;
     let disk = Disk::of(args.store.file().into_iter().chain(args.output.as_deref()), args.longest_outage());
     args.store.refuse_missing()?;
     disk.wait_to_begin().await?;
