@@ -115,6 +115,11 @@ pub(crate) fn headers(upstream: &Upstream) -> Result<HeaderMap, Failure> {
 pub(crate) fn sender(upstream: &Upstream, headers: HeaderMap, timeout: Duration) -> Result<Sender, Failure> {
     let base_url = upstream.base_url.clone().unwrap_or_default();
     let client = paceline_http::client(&base_url, &upstream.access).map_err(Failure::refused)?;
+    if let Some((_, key)) = &upstream.access.client
+        && let Ok(file) = File::open(key)
+    {
+        warn_if_exposed("the client's key", &file, &key.display().to_string());
+    }
     let config = SenderConfig {
         headers,
         timeout,
@@ -194,10 +199,14 @@ fn read_file(path: &Path) -> Result<String, Failure> {
     let mut file = File::open(path).map_err(unreadable)?;
     let mut key = String::new();
     file.read_to_string(&mut key).map_err(unreadable)?;
-    if let Some(mode) = others_may_read(&file) {
-        tracing::warn!("the key file {shown} can be read by others (mode {mode:o}): chmod 600 {shown}");
-    }
+    warn_if_exposed("the key file", &file, &shown);
     Ok(key)
+}
+
+fn warn_if_exposed(what: &str, file: &File, shown: &str) {
+    if let Some(mode) = others_may_read(file) {
+        tracing::warn!("{what} {shown} can be read by others (mode {mode:o}): chmod 600 {shown}");
+    }
 }
 
 /// The mode of a file that not only its user may read. A pipe or a device has none that matters.

@@ -25,6 +25,9 @@ pub enum NoAnswer {
     /// The TLS handshake failed, which no retry changes: why, and what to do.
     #[error("{0}")]
     Tls(String),
+    /// The proxy refused the call (407), which no retry changes: why, and what to do. No server received it.
+    #[error("{0}")]
+    Proxy(String),
     /// No answer within that time, if it is known: the call may have been executed and billed.
     #[error("no answer {}", within(*.0))]
     Timeout(Option<Duration>),
@@ -81,6 +84,10 @@ impl NoAnswer {
                 message: Some(message.clone()),
                 ..Reading::new(Class::Account)
             },
+            Self::Proxy(message) => Reading {
+                message: Some(message.clone()),
+                ..Self::Status(StatusCode::PROXY_AUTHENTICATION_REQUIRED).reading(provider, now)
+            },
             Self::Timeout(_) => no_response(NoResponse::Timeout),
             Self::Broken(_) => no_response(NoResponse::Reset),
             Self::Malformed(_) => no_response(NoResponse::Malformed),
@@ -100,6 +107,8 @@ impl NoAnswer {
     pub(crate) fn of(error: &reqwest::Error, timeout: Option<Duration>) -> Self {
         if let Some(message) = causes(error).find_map(|cause| tls_failure(cause, error.is_connect())) {
             Self::Tls(message)
+        } else if causes(error).any(refused_by_proxy) {
+            Self::proxy()
         } else if let Some(status) = error.status() {
             Self::Status(status)
         } else if causes(error).any(|cause| cause.downcast_ref().is_some_and(hyper::Error::is_parse_too_large)) {
@@ -119,10 +128,22 @@ impl NoAnswer {
         }
     }
 
+    /// The proxy wants to know who calls.
+    pub(crate) fn proxy() -> Self {
+        let message = "the proxy asks for a name and a password (407); put them into its address, as in --proxy \
+                       http://NAME:PASSWORD@HOST:PORT (proxy in paceline.toml, or the variable that names it), or use --proxy none";
+        Self::Proxy(message.to_owned())
+    }
+
     /// Whether no server received the call: it was not executed and is not billed.
     pub const fn is_unsent(&self) -> bool {
-        matches!(self, Self::Connect(_) | Self::Tls(_))
+        matches!(self, Self::Connect(_) | Self::Tls(_) | Self::Proxy(_))
     }
+}
+
+/// Whether the proxy on the way to an https address answered 407. The type of that error cannot be named.
+fn refused_by_proxy(cause: &(dyn Error + 'static)) -> bool {
+    cause.to_string() == "tunnel error: proxy authorization required"
 }
 
 /// What a server that speaks TLS does to a call without it looks like many other failures.

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION};
-use http::{Method, Response};
+use http::{Method, Response, StatusCode};
 use paceline::{Class, Clock, Cost, LimitReport, NextAction, Outcome, Permit, UnknownOutcome, clock};
 use paceline_providers::secrets::{Secrets, is_secret_name};
+use paceline_providers::table::Scope;
 use paceline_providers::{Answer, Dialect, Reading, TokenRatio, Usage, collect, is_loopback, join_url, path_of};
 use reqwest::{Client, ClientBuilder, Url, redirect};
 
@@ -76,6 +77,11 @@ impl fmt::Debug for SenderConfig {
 /// addresses get none: a proxy cannot reach them, and calls to them stay on the machine.
 pub fn client_to(address: &str) -> ClientBuilder {
     if is_loopback(address) { Client::builder().no_proxy() } else { Client::builder() }
+}
+
+/// The implementation of TLS for this process; one that it has installed already stays.
+pub(crate) fn install_tls() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
 /// One HTTP request.
@@ -148,8 +154,7 @@ impl Sender {
     /// # Errors
     /// An address that is no http(s) URL, or an error of the TLS library. The address is not named: it may hold a password.
     pub fn new(client: ClientBuilder, mut config: SenderConfig) -> Result<Self, reqwest::Error> {
-        // Fails if the process has installed a provider already; then that one stays.
-        let _ = rustls::crypto::ring::default_provider().install_default();
+        install_tls();
         for (name, value) in &mut config.headers {
             value.set_sensitive(value.is_sensitive() || is_secret_name(name.as_str()));
         }
@@ -276,13 +281,17 @@ impl Sender {
     }
 
     async fn receive(&self, call: &Call) -> Result<Received, NoAnswer> {
-        let timeout = Some(self.config.timeout);
+        let (timeout, headers) = (Some(self.config.timeout), self.headers_of(call));
+        let carries_key = headers.iter().any(|(name, value)| value.is_sensitive() || is_secret_name(name.as_str()));
         let send = || {
             let request = self.client.request(call.method.clone(), self.address_of(call));
-            request.headers(self.headers_of(call)).body(call.body.clone()).send()
+            request.headers(headers.clone()).body(call.body.clone()).send()
         };
         let response = self.shortage.sit_out(send).await.map_err(|error| NoAnswer::of(&error, timeout))?;
-        let redirect = not_followed(&response);
+        if response.status() == StatusCode::PROXY_AUTHENTICATION_REQUIRED {
+            return Err(NoAnswer::proxy());
+        }
+        let redirect = not_followed(&response, carries_key, self.may_name_hosts(call));
         let mut response = receive_within(response, self.config.largest_answer, timeout).await?;
         self.secrets.remove_from_headers(response.headers_mut());
         Ok(Received { response: response.map(|body| self.secrets.removed_from(body)), redirect })
@@ -290,6 +299,11 @@ impl Sender {
 
     fn address_of(&self, call: &Call) -> String {
         if call.url.starts_with('/') { join_url(&self.config.base_url, &call.url) } else { call.url.clone() }
+    }
+
+    /// Whether whole addresses may stand where the call's own stood: it is one, or each host is paced by itself.
+    fn may_name_hosts(&self, call: &Call) -> bool {
+        !call.url.starts_with('/') || self.config.dialect.scope() == Scope::Host
     }
 
     /// Whether a call may carry the secrets: it goes to where they are meant for.
@@ -403,25 +417,22 @@ fn as_read<'a>(answer: &'a Response<Bytes>, path: &'a str) -> Answer<'a> {
     Answer { status: answer.status().as_u16(), headers: answer.headers(), body: answer.body(), path }
 }
 
-/// Why a redirect was not followed. Its query is not named: it may be secret.
-fn not_followed(response: &reqwest::Response) -> Option<String> {
+/// Why a redirect was not followed, and what to do; `carries_key`: a secret went with the call; `whole`: a whole address
+/// may be called. The target's query is not named: it may be secret.
+fn not_followed(response: &reqwest::Response, carries_key: bool, whole: bool) -> Option<String> {
     let location = response.headers().get(LOCATION).filter(|_| response.status().is_redirection())?;
-    let Some(target) =
-        location.to_str().ok().and_then(|location| response.url().join(location).ok()).filter(Url::has_host)
-    else {
+    // Some servers send UTF-8 as it is; the address is then percent-encoded.
+    let location = String::from_utf8_lossy(location.as_bytes());
+    let Some(target) = response.url().join(&location).ok().filter(Url::has_host) else {
         return Some("answered with a redirect to something that is no web address".to_owned());
     };
-    Some(if target.origin() != response.url().origin() {
-        let host = target.origin().ascii_serialization();
-        format!(
-            "answered with a redirect to {host}, which is not followed because the key would go there; if it is the \
-             right place, name it with --base-url"
-        )
-    } else {
-        let path: String = target.path().chars().take(200).collect();
-        format!(
-            "answered with a redirect to {path}, which is not followed because no limit would count that call; write \
-             this path into the url of the lines"
-        )
-    })
+    let (origin, moved) = (target.origin().ascii_serialization(), target.origin() != response.url().origin());
+    let path: String = target.path().chars().take(200).collect();
+    let why = if moved && carries_key { "the key would go there" } else { "no limit would count that call" };
+    let (target, advice) = match (whole, moved) {
+        (false, true) => (origin, "if it is the right place, name it with --base-url"),
+        (false, false) => (path, "write this path into the url of the lines"),
+        (true, _) => (origin + &path, "write this address into the url of the lines"),
+    };
+    Some(format!("answered with a redirect to {target}, which is not followed because {why}; {advice}"))
 }

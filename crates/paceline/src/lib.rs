@@ -28,6 +28,7 @@
 //! - `http`: [`Limiter::run`] reads `http::Response`s: status, headers and body, in the dialect of the provider that
 //!   `Limiter::with_provider` names ([`Attempt`], `paceline-providers`). Without it, a program classifies
 //!   each result itself with [`when`](Run::when) or [`read`](Run::read).
+//! - `testing`: an API in memory and virtual time, for the tests of programs that use this crate ([`testing`]). With `http`.
 //! - `serde`: what [`Limiter::export`] returns can be written and read by serde.
 
 mod blocking;
@@ -42,6 +43,8 @@ mod run;
 mod sleeper;
 mod state;
 mod sync;
+#[cfg(feature = "testing")]
+pub mod testing;
 
 pub use blocking::Blocking;
 pub use classify::{AnswerReader, Attempt, ByHint, ByPredicate, Classified, Classify};

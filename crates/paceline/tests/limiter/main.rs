@@ -9,6 +9,7 @@ mod pace;
 mod restored;
 mod run;
 mod sleeper;
+mod testing;
 mod threads;
 mod within;
 

@@ -386,6 +386,9 @@ impl Recorder {
             let address = self.address.to_string();
             return StopReason::Tls { address, message: message.clone() };
         }
+        if let Err(NoAnswer::Proxy(message)) = &sent.exchange.answer {
+            return StopReason::Proxy { address: self.address.to_string(), message: message.clone() };
+        }
         let status_text = status.map(|status| format!("{status} ")).unwrap_or_default();
         let (item, rule) = (&sent.echo.custom_id, sent.exchange.reading.rule());
         let message = format!("{status_text}{message} (item {item}, by the rule \"{rule}\")");

@@ -66,6 +66,13 @@ pub(crate) enum StopReason {
         /// Why, and what to do.
         message: String,
     },
+    /// The proxy refuses the calls.
+    Proxy {
+        /// The upstream's address, and the proxy.
+        address: String,
+        /// Why, and what to do.
+        message: String,
+    },
     /// The input is not what it was when the job was loaded.
     Input {
         /// Which line, and why.
@@ -97,6 +104,7 @@ impl StopReason {
             Self::Unreachable { .. } => "unreachable",
             Self::DiskFull(_) => "disk_full",
             Self::Tls { .. } => "tls",
+            Self::Proxy { .. } => "proxy",
             Self::Input { .. } => "input_changed",
         }
     }
@@ -120,6 +128,7 @@ impl StopReason {
                 | Self::Unreachable { .. }
                 | Self::DiskFull(_)
                 | Self::Tls { .. }
+                | Self::Proxy { .. }
                 | Self::Input { .. }
         )
     }
@@ -180,7 +189,9 @@ impl fmt::Display for StopReason {
                 write!(f, "no server answers at {address}: {message}; check the address (--base-url) and the network")
             }
             Self::DiskFull(disk_full) => write!(f, "{disk_full}; make room, then run the same command again"),
-            Self::Tls { address, message } => write!(f, "no call can leave for {address}: {message}"),
+            Self::Tls { address, message } | Self::Proxy { address, message } => {
+                write!(f, "no call can leave for {address}: {message}")
+            }
             Self::Input { message } => write!(f, "{message}; put the input back as it was"),
         }
     }
