@@ -37,9 +37,12 @@ pub enum NoAnswer {
     /// The response is not HTTP.
     #[error("the response is not HTTP: {0}")]
     Malformed(String),
-    /// The answer began, and broke off or could not be decompressed.
+    /// The answer began and broke off.
     #[error("the response was cut off: {0}")]
     Truncated(String),
+    /// The body cannot be decompressed as its `content-encoding` says.
+    #[error("the response cannot be decompressed: {0}")]
+    Undecodable(String),
     /// The answer has more bytes than so many, the most that the client accepts.
     #[error("the answer is larger than {}", size(*.0))]
     TooLarge(usize),
@@ -88,7 +91,7 @@ impl NoAnswer {
             Self::Timeout(_) => no_response(NoResponse::Timeout),
             Self::Broken(_) => no_response(NoResponse::Reset),
             Self::Malformed(_) => no_response(NoResponse::Malformed),
-            Self::Truncated(_) => no_response(NoResponse::Truncated),
+            Self::Truncated(_) | Self::Undecodable(_) => no_response(NoResponse::Truncated),
             Self::TooLarge(_) | Self::HeadTooLarge => {
                 Reading { code: Some("response_too_large".to_owned()), ..Reading::new(Class::Invalid) }
             }
@@ -116,6 +119,8 @@ impl NoAnswer {
             Self::Timeout(timeout)
         } else if causes(error).any(|cause| cause.downcast_ref().is_some_and(hyper::Error::is_parse)) {
             Self::Malformed(root_cause(error) + https_hint(error))
+        } else if error.is_decode() && causes(error).any(is_invalid_data) {
+            Self::Undecodable(root_cause(error))
         } else if error.is_body() || error.is_decode() {
             Self::Truncated(root_cause(error))
         } else {
@@ -145,6 +150,11 @@ fn refused_by_proxy(cause: &(dyn Error + 'static)) -> bool {
 fn https_hint(error: &reqwest::Error) -> &'static str {
     let is_plain = error.url().is_some_and(|url| url.scheme() == "http");
     if is_plain { "; if the server speaks TLS there, write https://" } else { "" }
+}
+
+/// What a decompressor says of bytes that it cannot read.
+fn is_invalid_data(cause: &(dyn Error + 'static)) -> bool {
+    cause.downcast_ref().is_some_and(|error: &io::Error| error.kind() == io::ErrorKind::InvalidData)
 }
 
 fn within(time: Option<Duration>) -> String {
