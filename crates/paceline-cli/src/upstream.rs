@@ -7,6 +7,7 @@ use std::sync::Once;
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue};
+use hyper_util::client::proxy::matcher::Matcher;
 use paceline_config::{Config, Environment, KeySource, Overrides, Proxy, Upstream};
 use paceline_core::Dimension;
 use paceline_http::{Sender, SenderConfig};
@@ -137,15 +138,25 @@ pub(crate) fn destination(upstream: &Upstream) -> String {
         Scope::Host => "the hosts of the input",
         _ => upstream.base_url.as_deref().unwrap_or_default(),
     };
-    let is_set = |name: &&str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-    let scheme =
-        if address.starts_with("https:") { ["https_proxy", "HTTPS_PROXY"] } else { ["http_proxy", "HTTP_PROXY"] };
-    let variable = scheme.into_iter().chain(["all_proxy", "ALL_PROXY"]).find(is_set).filter(|_| !is_loopback(address));
-    match (&upstream.access.proxy, variable) {
+    match (&upstream.access.proxy, proxy_of_environment(upstream)) {
         (Proxy::At(proxy), _) => format!("{address} through the proxy {}", hidden(proxy)),
-        (Proxy::Environment, Some(name)) => format!("{address} (is the proxy in {name} to be used?)"),
+        (_, Some((name, _))) => format!("{address} (is the proxy in {name} to be used?)"),
         _ => address.to_owned(),
     }
+}
+
+/// The proxy that the environment names for calls to the upstream: the variable, and what it says.
+pub(crate) fn proxy_of_environment(upstream: &Upstream) -> Option<(&'static str, String)> {
+    let address = upstream.base_url.as_deref().filter(|address| !is_loopback(address))?;
+    if upstream.access.proxy != Proxy::Environment {
+        return None;
+    }
+    // The one that the client asks, which knows NO_PROXY.
+    Matcher::from_system().intercept(&address.parse().ok()?)?;
+    let scheme =
+        if address.starts_with("https:") { ["HTTPS_PROXY", "https_proxy"] } else { ["HTTP_PROXY", "http_proxy"] };
+    let set = |name| Some((name, std::env::var(name).ok().filter(|value| !value.is_empty())?));
+    scheme.into_iter().chain(["ALL_PROXY", "all_proxy"]).find_map(set)
 }
 
 /// The same for a call of that scope, which may name its host.

@@ -35,7 +35,7 @@ use self::permits::Permits;
 use self::program::{Failed, Program};
 use self::progress::Progress;
 use self::requests::Requests;
-pub(crate) use self::settings::Args;
+pub(crate) use self::settings::{Args, defaults};
 use self::shutdown::{Shutdown, SignalCount};
 use self::summary::Ran;
 use crate::account::{Account, SharedLimits};
