@@ -147,14 +147,15 @@ impl Quotas {
 
     /// The strictest of `others` and of the windows, for so many units of each dimension.
     fn room(&self, others: Admit, now: Instant, units: impl Fn(&Dimension) -> u64) -> Admit {
-        self.counters.iter().fold(others, |strictest, (quota, counter)| {
+        let mut strictest = others;
+        for (quota, counter) in &self.counters {
             let at = counter.fits_at(now, units(&quota.dimension));
-            strictest.strictest(Admit::at(at, now, || WaitCause::Quota {
-                dimension: quota.dimension.clone(),
-                limit: quota.limit,
-                window: quota.window,
-            }))
-        })
+            if at > now {
+                let Quota { dimension, limit, window, .. } = quota.clone();
+                strictest = strictest.strictest(Admit::At { at, cause: WaitCause::Quota { dimension, limit, window } });
+            }
+        }
+        strictest
     }
 
     /// Notes that a request waits because a window is full. That is a pause, not idling: what the window frees next must not
@@ -221,9 +222,7 @@ impl Quotas {
         {
             burst.take_wanted(now, wanted, 1);
         }
-        for (quota, counter) in self.all() {
-            counter.take(now, cost.get(&quota.dimension));
-        }
+        self.all().for_each(|(quota, counter)| counter.take(now, cost.get(&quota.dimension)));
     }
 
     /// Replaces the units reserved at `taken` by the actual ones. Fewer are a refund; more are debt.
