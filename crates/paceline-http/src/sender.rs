@@ -389,8 +389,8 @@ impl Exchange {
     }
 }
 
-/// Whether it is unknown if the call was executed. A call that was never sent was not; a whole answer of the server shows it, and one
-/// of a gateway that gave up on its server does not.
+/// Whether it is unknown if the call was executed. A call that was never sent was not; a whole answer of the server shows it,
+/// and one of a gateway that gave up on its server does not.
 fn is_unknown(answer: &Result<Response<Bytes>, NoAnswer>, reading: &Reading) -> bool {
     match answer {
         Err(
@@ -413,8 +413,8 @@ fn is_cut_short(answer: &Response<Bytes>, reading: &Reading) -> bool {
     reading.class == Class::Transient && answer.status().is_success()
 }
 
-/// Whether the server behind a gateway may have got the call (RFC 9110, 15.6.3 and 15.6.5; 520 and 524 are Cloudflare's), or had no
-/// time left to answer it: 408 speaks of an incomplete request (15.5.9), and servers use it for any timeout of theirs.
+/// Whether the server behind a gateway may have got the call (RFC 9110, 15.6.3 and 15.6.5; 520 and 524 are Cloudflare's), or
+/// had no time left to answer it: 408 speaks of an incomplete request (15.5.9), and servers use it for any timeout of theirs.
 fn is_of_a_gateway(answer: &Response<Bytes>) -> bool {
     matches!(answer.status().as_u16(), 408 | 502 | 504 | 520 | 524)
 }
