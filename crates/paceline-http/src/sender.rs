@@ -74,8 +74,10 @@ impl fmt::Debug for SenderConfig {
 }
 
 /// A client builder for an address, with the proxy that the environment names (`HTTPS_PROXY` and the like). This machine's own
-/// addresses get none: a proxy cannot reach them, and calls to them stay on the machine.
+/// addresses get none: a proxy cannot reach them, and calls to them stay on the machine. TLS is that of `ring`, unless the
+/// process has installed another for `rustls`.
 pub fn client_to(address: &str) -> ClientBuilder {
+    install_tls();
     if is_loopback(address) { Client::builder().no_proxy() } else { Client::builder() }
 }
 
