@@ -3,6 +3,7 @@
 mod acquire;
 mod crowds;
 mod hostile;
+mod layer;
 mod log;
 mod nested;
 mod pace;
