@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
-use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue};
@@ -27,15 +27,16 @@ pub(crate) fn limits_answers(upstream: &Upstream) -> bool {
     upstream.dialect.reserves_answers() && quotas.into_iter().any(|quota| OF_ANSWERS.contains(&quota.dimension))
 }
 
-/// Warns, once, of a request that sets no bound on its answer while a limit counts answers.
-pub(crate) fn warn_of_unbounded() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
+/// Warns, once, of a request that sets no bound on its answer while a limit counts answers. `is_unbounded` parses the request, so
+/// it is asked until then only.
+pub(crate) fn warn_of_unbounded(is_unbounded: impl FnOnce() -> bool) {
+    static WARNED: AtomicBool = AtomicBool::new(false);
+    if !WARNED.load(Ordering::Relaxed) && is_unbounded() && !WARNED.swap(true, Ordering::Relaxed) {
         tracing::warn!(
             "requests set no bound on their answers (such as max_tokens), and a limit counts those: it reserves the average of the \
              answers that have come, nothing before the first, and longer answers exceed it; a bound in each request makes it hold"
         );
-    });
+    }
 }
 
 /// The upstream in force.

@@ -185,14 +185,14 @@ impl WorkStore for MemoryStore {
         done
     }
 
-    fn save_limiter_state(&self, account: &str, state: &str) -> StoreFuture<'_, ()> {
+    fn save_state(&self, account: &str, state: &str) -> StoreFuture<'_, ()> {
         self.at_once(|tables, _| {
             tables.limiters.insert(account.to_owned(), state.to_owned());
             Ok(())
         })
     }
 
-    fn load_limiter_state(&self, account: &str) -> StoreFuture<'_, Option<String>> {
+    fn load_state(&self, account: &str) -> StoreFuture<'_, Option<String>> {
         self.at_once(|tables, _| Ok(tables.limiters.get(account).cloned()))
     }
 

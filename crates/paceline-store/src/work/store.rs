@@ -71,12 +71,12 @@ pub trait WorkStore: Send + Sync {
     /// Applies a person's change; returns how many items it changed.
     fn amend(&self, filter: Filter, amend: Amend) -> StoreFuture<'_, u64>;
 
-    /// Saves the limiter state of an account, as a text, in place of the one before: of several workers the last one counts. The
-    /// account's name must not contain a key.
-    fn save_limiter_state(&self, account: &str, state: &str) -> StoreFuture<'_, ()>;
+    /// Saves a text of the caller under a name, in place of the one before: such as the limiter state of an account. Of several
+    /// workers the last one counts. The name must not contain a key.
+    fn save_state(&self, name: &str, state: &str) -> StoreFuture<'_, ()>;
 
-    /// The limiter state that was saved last for that account; none before the first time.
-    fn load_limiter_state(&self, account: &str) -> StoreFuture<'_, Option<String>>;
+    /// The text that was saved last under that name; none before the first time.
+    fn load_state(&self, name: &str) -> StoreFuture<'_, Option<String>>;
 
     /// Removes items that ended at least so long ago, with their payloads and decisions, and returns how many; of the filter's
     /// states those that end an item count. The room that they took on the disk is given back where the engine can do that

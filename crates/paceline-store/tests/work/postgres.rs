@@ -18,7 +18,7 @@ use crate::support::{LEASE, S, START, again, item};
 
 #[tokio::test]
 async fn postgres_does_as_memory_does() {
-    for seed in 0..6 {
+    for seed in 0..16 {
         same(cluster::bench().await, seed).await;
     }
 }

@@ -281,7 +281,7 @@ impl WorkStore for PostgresStore {
         }))
     }
 
-    fn save_limiter_state(&self, account: &str, state: &str) -> StoreFuture<'_, ()> {
+    fn save_state(&self, account: &str, state: &str) -> StoreFuture<'_, ()> {
         let shared: Arc<(Box<str>, Box<str>)> = Arc::new((account.into(), state.into()));
         Box::pin(self.connection.transact("write", move |tx, _| {
             let shared = shared.clone();
@@ -293,7 +293,7 @@ impl WorkStore for PostgresStore {
         }))
     }
 
-    fn load_limiter_state(&self, account: &str) -> StoreFuture<'_, Option<String>> {
+    fn load_state(&self, account: &str) -> StoreFuture<'_, Option<String>> {
         let account: Arc<str> = account.into();
         Box::pin(self.connection.transact("read", move |tx, _| {
             let account = account.clone();

@@ -318,12 +318,12 @@ impl WorkStore for SqliteStore {
         })
     }
 
-    fn save_limiter_state(&self, account: &str, state: &str) -> StoreFuture<'_, ()> {
+    fn save_state(&self, account: &str, state: &str) -> StoreFuture<'_, ()> {
         let (account, state) = (account.to_owned(), state.to_owned());
         self.transact("write", move |conn, _| limiter_state::save(conn, &account, &state))
     }
 
-    fn load_limiter_state(&self, account: &str) -> StoreFuture<'_, Option<String>> {
+    fn load_state(&self, account: &str) -> StoreFuture<'_, Option<String>> {
         let account = account.to_owned();
         self.transact("read", move |conn, _| limiter_state::load(conn, &account))
     }
