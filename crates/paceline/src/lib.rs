@@ -31,6 +31,7 @@
 //! - `tower`: `PaceLayer`, which paces the calls of a service.
 //! - `testing`: an API in memory and virtual time, for the tests of programs that use this crate (`paceline::testing`). It has
 //!   `http`.
+//! - `metrics`: `Limiter::record_metrics` gives what a limiter counts to the recorder of the `metrics` facade.
 //! - `serde`: what [`Limiter::export`] returns can be written and read by serde.
 
 mod blocking;
@@ -40,6 +41,8 @@ mod driver;
 mod error;
 mod limiter;
 mod log;
+#[cfg(feature = "metrics")]
+mod metrics;
 mod nested;
 mod run;
 mod sleeper;

@@ -5,6 +5,7 @@ mod crowds;
 mod hostile;
 mod layer;
 mod log;
+mod metrics;
 mod nested;
 mod pace;
 mod restored;
