@@ -134,7 +134,7 @@ async fn an_older_store_is_brought_up_to_date_and_a_newer_one_refused() {
     drop(store);
     let watch = cluster::connect(&url).await;
     let first = format!(
-        "DROP TABLE {schema}.clock, {schema}.limiter; ALTER TABLE {schema}.item DROP CONSTRAINT is_due_time, DROP COLUMN sent;
+        "DROP TABLE {schema}.clock, {schema}.limiter, {schema}.pruned; ALTER TABLE {schema}.item DROP CONSTRAINT is_due_time, DROP COLUMN sent;
          UPDATE {schema}.item SET not_before_ms = -1; UPDATE {schema}.version SET found = 1"
     );
     watch.batch_execute(&first).await.unwrap();

@@ -23,8 +23,8 @@ use tokio_postgres::Error;
 use super::checks::{check, keepable};
 use super::error::WorkError;
 use super::item::{
-    Added, Amend, Claim, ClaimOutcome, ClaimRequest, EVENTS, Filter, HistoryEntry, NewItem, RecordStatus, StateCounts,
-    WorkItem, WorkerId,
+    Added, Amend, Claim, ClaimOutcome, ClaimRequest, EVENTS, Filter, HistoryEntry, NewItem, PrunedKeys, RecordStatus,
+    StateCounts, WorkItem, WorkerId,
 };
 use super::store::{StoreFuture, WorkStore};
 use crate::query::millis;
@@ -304,7 +304,7 @@ impl WorkStore for PostgresStore {
         }))
     }
 
-    fn prune(&self, filter: Filter, older_than: Duration) -> StoreFuture<'_, u64> {
+    fn prune(&self, filter: Filter, older_than: Duration, keys: PrunedKeys) -> StoreFuture<'_, u64> {
         Box::pin(async move {
             let (filter, mut removed) = (Arc::new(filter), 0);
             loop {
@@ -313,7 +313,7 @@ impl WorkStore for PostgresStore {
                     let filter = filter.clone();
                     Box::pin(async move {
                         let before = now(tx).await?.as_millis().saturating_sub(millis(older_than));
-                        record::prune(tx, &filter, before, PRUNED_AT_ONCE).await
+                        record::prune(tx, &filter, before, keys, PRUNED_AT_ONCE).await
                     })
                 });
                 let gone = gone.await?;
