@@ -262,7 +262,7 @@ impl Quotas {
 
     /// Whole requests that may leave at once, and how many that can be at most.
     pub(crate) fn burst_left(&self, now: Instant) -> Option<(u64, u64)> {
-        self.burst.as_ref().map(|bucket| (bucket.units(now), bucket.burst))
+        self.burst.as_ref().map(|bucket| (bucket.units(now), bucket.burst()))
     }
 }
 
@@ -359,7 +359,7 @@ impl Counter {
         match self {
             Self::Sliding(window) => window.used(now),
             Self::Fixed(window) => window.current(now).1,
-            Self::Bucket(bucket) => bucket.burst.saturating_sub(bucket.units(now)),
+            Self::Bucket(bucket) => bucket.burst().saturating_sub(bucket.units(now)),
         }
     }
 
@@ -397,7 +397,7 @@ impl Counter {
     fn join(&mut self, now: Instant, other: &Self) {
         match (self, other) {
             (Self::Sliding(window), Self::Sliding(other)) => window.join(now, other),
-            (Self::Bucket(bucket), Self::Bucket(other)) => bucket.join(now, other),
+            (Self::Bucket(bucket), Self::Bucket(other)) => bucket.join(other),
             (counter, other) => counter.take(now, other.used(now)),
         }
     }
@@ -409,7 +409,7 @@ impl Counter {
             (Self::Sliding(next), Self::Sliding(known)) => next.inherit(now, known),
             (Self::Fixed(next), Self::Fixed(known)) => next.inherit(now, known),
             (Self::Bucket(next), Self::Bucket(known)) => next.inherit(now, known),
-            (Self::Bucket(next), known) => next.take(now, known.used(now).min(next.burst)),
+            (Self::Bucket(next), known) => next.take(now, known.used(now).min(next.burst())),
             (Self::Sliding(next), known) => next.take(now, known.used(now)),
             (Self::Fixed(next), known) => next.take(now, known.used(now).min(next.limit)),
         }
