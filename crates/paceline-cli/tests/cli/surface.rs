@@ -26,6 +26,48 @@ fn check_says_where_each_value_came_from() {
 }
 
 #[test]
+fn a_shell_completes_the_names_that_flags_take() {
+    let script = output(Job::new(0).paceline().args(["completions", "bash"]));
+    for names in [
+        "model endpoint host group",
+        "auto fixed aimd",
+        "openai azure",
+        "auto batch bare",
+        "text json",
+        "resend fail hold",
+    ] {
+        assert!(script.contains(&format!("compgen -W \"{names}")), "{names}");
+    }
+    let (code, log) = finish(Job::new(0).paceline().args(["check", "--upstream", "mock", "--scope", "planet"]));
+    assert!(code == 2 && log.contains("planet"), "what is no name, the configuration refuses: {log}");
+}
+
+#[test]
+fn each_level_of_verbose_says_more() {
+    let server = Server::new(|arrival| match arrival.before % 2 {
+        0 => Reply::error(429, "rate_limit_exceeded").with_header("retry-after-ms", "20"),
+        _ => {
+            Reply::ok().with_header("x-ratelimit-limit-requests", 50).with_header("x-ratelimit-remaining-requests", 49)
+        }
+    });
+    let log = |flags: &[&str]| {
+        // A folder, and thus a history of the limits, of its own.
+        let job = Job::new(3);
+        let mut command = job.run(&server);
+        command.args(["--upstream", "openai", "--limit", "5rps", "--burst", "1"]).args(flags);
+        let (code, log) = finish(command.env("OPENAI_API_KEY", "sk-of-this-test-alone"));
+        assert!(code == 0 && !log.contains("of-this-test"), "{log}");
+        log
+    };
+    let [usual, more, most] = [&[][..], &["-v"], &["-vv"]].map(log);
+    assert!(!usual.contains("DEBUG") && more.contains("DEBUG") && !more.contains("TRACE"), "{more}");
+    for expected in ["answered after", "retry-after-ms", "class=\"throttled\"", "requests: 49 of 50 left", "waits for "]
+    {
+        assert!(most.contains(expected), "{expected} in {most}");
+    }
+}
+
+#[test]
 fn limits_are_taken_as_people_and_dashboards_write_them() {
     let job = Job::new(0);
     let values = |flags: &[&str]| {

@@ -139,8 +139,8 @@ impl Recorder {
         match end {
             TryEnd::Withheld => self.give_back(&item),
             TryEnd::PutOff(pause) => self.put_off(context, &item, pause),
-            TryEnd::OverBudget(purse) => {
-                let stop = Some(StopReason::over(purse, &context.budget.used()));
+            TryEnd::OverBudget(exceeded) => {
+                let stop = Some(StopReason::Budget(exceeded));
                 Recorded { stop, ..self.give_back(&item) }
             }
             TryEnd::InputBroken(broken) => {
