@@ -20,6 +20,7 @@ use crate::flight::Flight;
 use crate::gate::Gate;
 use crate::hold::{Hold, RunningClock};
 use crate::outcome::{Class, Hint, LimitScope, Outcome};
+use crate::places::Answers;
 use crate::queue::Queue;
 use crate::quota::Quotas;
 use crate::rng::Rng;
@@ -57,6 +58,7 @@ pub(crate) struct Scope {
     learnt: AdaptiveRate,
     breaker: Breaker,
     spacing: Spacing,
+    answers: Answers,
     pace: Pace,
     /// The number of the newest call that left.
     last: u64,
@@ -83,6 +85,7 @@ impl Scope {
             learnt: AdaptiveRate::new(start(tier, config), config.retry.backoff.cap()),
             breaker: Breaker::new(config.breaker)?,
             spacing: Spacing::new(config)?,
+            answers: Answers::default(),
             pace: config.pace,
             last: 0,
             spent: Cost::zero(),
@@ -190,6 +193,7 @@ impl Scope {
         let probe = self.breaker.sent();
         self.in_flight.take();
         let in_flight = self.in_flight.now();
+        self.answers.sent(now, in_flight);
         let canary = self.gate.sent(now, self.last);
         self.announced.iter_mut().for_each(|limit| limit.sent(now, self.spent.get(&limit.dimension)));
         self.spent.add(cost);
@@ -294,6 +298,7 @@ impl Scope {
     /// A call succeeded: the pace is right, the server works. Returns whether that opened the gate.
     pub(crate) fn passed(&mut self, now: Instant, flight: &Flight, item: u64) -> (bool, Option<Change>) {
         self.in_flight.succeeded(flight.number);
+        self.answers.answered(now, now - flight.sent);
         self.hold.passed();
         if self.pace == Pace::Auto {
             self.learnt.succeeded(now, flight);
@@ -309,6 +314,7 @@ impl Scope {
     /// The server's answer says nothing about the pace.
     pub(crate) fn answered(&mut self, now: Instant, flight: &Flight, item: u64) -> Option<Change> {
         self.proves_nothing(flight);
+        self.answers.answered(now, now - flight.sent);
         self.breaker.answered(now, now - flight.sent, item, false, flight.probe)
     }
 
@@ -344,6 +350,11 @@ impl Scope {
         }
         let (cap, rate) = self.learnt.limits();
         (cap.map_or(configured, |cap| cap.min(configured)), Some(rate))
+    }
+
+    /// Whether its calls in flight are not answered.
+    pub(crate) fn is_silent(&self, now: Instant) -> bool {
+        self.in_flight.now() > 0 && self.answers.are_missing(now)
     }
 
     /// Whether everything is refused, so that one call will go first.

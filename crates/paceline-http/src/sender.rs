@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION};
 use http::{Method, Response, StatusCode};
-use paceline::{Class, Clock, Cost, NextAction, Outcome, Permit, UnknownOutcome, clock};
+use paceline::{Class, Clock, Cost, LimitReport, NextAction, Outcome, Permit, UnknownOutcome, clock};
 use paceline_providers::secrets::{Secrets, is_secret_name};
 use paceline_providers::table::Scope;
 use paceline_providers::{Answer, Dialect, Reading, TokenRatio, Usage, collect, is_loopback, join_url, path_of};
@@ -74,8 +74,10 @@ impl fmt::Debug for SenderConfig {
 }
 
 /// A client builder for an address, with the proxy that the environment names (`HTTPS_PROXY` and the like). This machine's own
-/// addresses get none: a proxy cannot reach them, and calls to them stay on the machine.
+/// addresses get none: a proxy cannot reach them, and calls to them stay on the machine. TLS is that of `ring`, unless the
+/// process has installed another for `rustls`.
 pub fn client_to(address: &str) -> ClientBuilder {
+    install_tls();
     if is_loopback(address) { Client::builder().no_proxy() } else { Client::builder() }
 }
 
@@ -244,6 +246,15 @@ impl Sender {
         let (scope, item) = (Arc::clone(request.scope.name()), request.item);
         let unknown = if is_unknown(&answer, &reading) { self.unknown_outcome(call) } else { UnknownOutcome::Resend };
         let outcome = Outcome { unknown, ..reading.outcome_of(&request.cost) };
+        tracing::trace!(
+            scope = &*scope,
+            item,
+            status = answer.as_ref().ok().map(|answer| answer.status().as_u16()),
+            class = reading.class.as_str(),
+            steps = reading.steps.join("; "),
+            limits = described(&reading.limits),
+            "answered after {latency:.1?}"
+        );
         // From here on the place is free for another call.
         let action = permit.complete(outcome);
         if let Some(usage) = &reading.usage {
@@ -343,6 +354,17 @@ impl Sender {
     }
 }
 
+/// The limits that headers announced, for a log line: `requests: 3 of 500 left, reset in 1.2s`.
+fn described(limits: &[LimitReport]) -> String {
+    let number = |number: Option<u64>| number.map_or_else(|| "?".to_owned(), |number| number.to_string());
+    let describe = |report: &LimitReport| {
+        let LimitReport { dimension, limit, remaining, reset, .. } = report;
+        let reset = reset.map(|reset| format!(", reset in {reset:.1?}")).unwrap_or_default();
+        format!("{dimension}: {} of {} left{reset}", number(*remaining), number(*limit))
+    };
+    limits.iter().map(describe).collect::<Vec<_>>().join("; ")
+}
+
 /// Without keys and bodies.
 impl fmt::Debug for Sender {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -369,7 +391,8 @@ impl Exchange {
     }
 }
 
-/// Whether it is unknown if the call was executed. A call that was never sent was not; a whole answer shows it.
+/// Whether it is unknown if the call was executed. A call that was never sent was not; a whole answer of the server shows it,
+/// and one of a gateway that gave up on its server does not.
 fn is_unknown(answer: &Result<Response<Bytes>, NoAnswer>, reading: &Reading) -> bool {
     match answer {
         Err(
@@ -377,18 +400,30 @@ fn is_unknown(answer: &Result<Response<Bytes>, NoAnswer>, reading: &Reading) -> 
             | NoAnswer::Broken(_)
             | NoAnswer::Malformed(_)
             | NoAnswer::Truncated(_)
+            | NoAnswer::Undecodable(_)
             | NoAnswer::TooLarge(_)
             | NoAnswer::HeadTooLarge
             | NoAnswer::GivenUp,
         ) => true,
         Err(_) => false,
-        Ok(answer) => is_cut_short(answer, reading),
+        Ok(answer) => is_cut_short(answer, reading) || (is_of_a_gateway(answer) && is_failure(reading.class)),
     }
 }
 
 /// Whether a usable answer was cut short on its way: its call was executed, and may be billed.
 fn is_cut_short(answer: &Response<Bytes>, reading: &Reading) -> bool {
     reading.class == Class::Transient && answer.status().is_success()
+}
+
+/// Whether the server behind a gateway may have got the call (RFC 9110, 15.6.3 and 15.6.5; 520 and 524 are Cloudflare's), or
+/// had no time left to answer it: 408 speaks of an incomplete request (15.5.9), and servers use it for any timeout of theirs.
+fn is_of_a_gateway(answer: &Response<Bytes>) -> bool {
+    matches!(answer.status().as_u16(), 408 | 502 | 504 | 520 | 524)
+}
+
+/// Whether the call failed, and was neither refused nor throttled.
+const fn is_failure(class: Class) -> bool {
+    matches!(class, Class::Transient | Class::Overloaded)
 }
 
 /// The answer of a call of that path, in the form that `paceline-providers` reads.

@@ -28,10 +28,11 @@ fn under_way(counts: &JobCounts, snapshot: &Value) -> (u64, u64) {
     (calls, counts.waiting + counts.in_flight - calls)
 }
 
-/// The snapshot, with the more recent figures of the journal.
-pub(super) fn json(counts: &JobCounts, snapshot: Value) -> Value {
+/// The snapshot, with the more recent figures of the journal, and whether a run works on the job.
+pub(super) fn json(counts: &JobCounts, snapshot: Value, running: bool) -> Value {
     let (in_flight, waiting) = under_way(counts, &snapshot);
     let known = json!({
+        "running": running,
         "input": counts.input(),
         "succeeded": counts.succeeded,
         "failed": counts.failed,

@@ -80,7 +80,7 @@ impl Pacer {
             && scope.is_open()
             && request.not_before.is_none_or(|due| due <= now)
             && request.deadline.is_none_or(|deadline| deadline > now)
-            && self.admit_cost(now, scope, &request.cost).is_now()
+            && self.admit_cost(now, place, &request.cost).is_now()
     }
 
     /// Grants a request that is in no queue.
@@ -217,9 +217,12 @@ impl Pacer {
         (ticket, request)
     }
 
-    /// The first ready head, if the account admits it.
+    /// The first ready head that may take a place, if the account admits it.
     fn first_to_leave(&self, now: Instant) -> Option<(Place, u32)> {
-        let first = self.agenda.first_ready()?;
+        if self.in_flight.free() == 0 {
+            return None;
+        }
+        let first = self.first_ready(now)?;
         self.admit_account(now, &self.slots.at(first.0.2).request.cost).is_now().then_some(first)
     }
 
@@ -235,6 +238,7 @@ impl Pacer {
         let wanted = since.max(request.not_before.unwrap_or(since));
         let flight = scope.send(now, wanted, &request.cost);
         self.in_flight.take();
+        self.active.note(now, place);
         self.out.add(&request.cost);
         self.quotas.take(now, wanted, &request.cost);
         for totals in [&mut scope.totals, &mut self.totals] {
@@ -258,7 +262,8 @@ impl Pacer {
         if self.agenda.is_full() {
             self.quotas.note_full();
         }
-        if let Some((_, place)) = self.agenda.first_ready() {
+        wake = earlier(wake, self.first_ready_at(now));
+        if let Some((_, place)) = self.first_ready(now) {
             wake = earlier(wake, Some(self.starts(now, now, place)));
         }
         for n in 0..HEADS_ASKED {

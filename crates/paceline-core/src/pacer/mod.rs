@@ -1,6 +1,7 @@
 //! The pacer: one deterministic machine per account, which composes every policy.
 
 mod agenda;
+mod crowd;
 mod defer;
 mod dispatch;
 mod evict;
@@ -19,6 +20,7 @@ use alloc::sync::Arc;
 use core::cmp::Reverse;
 
 use agenda::Agenda;
+use crowd::Active;
 use defer::BoundedWaits;
 use evict::Evictions;
 use scopes::Scopes;
@@ -94,6 +96,7 @@ pub struct Pacer {
     quotas: Quotas,
     turn: Turn,
     in_flight: InFlight,
+    active: Active,
     hold: Hold,
     scopes: Scopes,
     agenda: Agenda,
@@ -125,6 +128,7 @@ impl Pacer {
             quotas: Quotas::new(&limits(&config))?,
             turn: Turn::default(),
             in_flight: InFlight::new(places(&config))?,
+            active: Active::default(),
             hold: Hold::default(),
             scopes: Scopes::default(),
             agenda: Agenda::default(),
@@ -154,9 +158,10 @@ impl Pacer {
         let now = now.max(self.now);
         let Some(place) = self.scopes.find(&request.scope) else {
             let fresh = self.fresh(request.scope.name.clone());
-            return self.admit_in(now, &fresh, request);
+            let own = fresh.admit(now, &request.cost).strictest(self.admit_account(now, &request.cost));
+            return self.admit_in(now, &fresh, own, request);
         };
-        self.admit_in(now, &self.scopes[place], request)
+        self.admit_in(now, &self.scopes[place], self.admit_cost(now, place, &request.cost), request)
     }
 
     /// The level of the rule that [`admit`](Self::admit) answers with: the account where no other is stricter.
@@ -170,10 +175,10 @@ impl Pacer {
         }
     }
 
-    fn admit_in(&self, now: Instant, scope: &Scope, request: &Request) -> Admit {
+    /// `own`: when the first request of the scope could start at that cost.
+    fn admit_in(&self, now: Instant, scope: &Scope, own: Admit, request: &Request) -> Admit {
         let due = Admit::at(request.not_before.unwrap_or(now), now, || WaitCause::NotBefore);
         let arrival = request.arrival.unwrap_or(self.arrivals);
-        let own = self.admit_cost(now, scope, &request.cost);
         let ahead = scope.queue.ahead_of(request.priority, arrival);
         let queued = if ahead == 0 { Admit::Now } else { self.forecast(now, scope, &request.cost, ahead, &own) };
         due.strictest(queued).strictest(own)
@@ -385,8 +390,9 @@ impl Pacer {
         Scope::new(name, tier, &self.config).expect("the configuration was checked")
     }
 
-    fn admit_cost(&self, now: Instant, scope: &Scope, cost: &Cost) -> Admit {
-        scope.admit(now, cost).strictest(self.admit_account(now, cost))
+    fn admit_cost(&self, now: Instant, place: u32, cost: &Cost) -> Admit {
+        let own = self.scopes[place].admit(now, cost).strictest(self.admit_place(now, place));
+        own.strictest(self.admit_account(now, cost))
     }
 
     fn admit_account(&self, now: Instant, cost: &Cost) -> Admit {

@@ -25,6 +25,7 @@ impl Pacer {
         let scope = &mut self.scopes[request.scope.place];
         scope.ended(&request.cost);
         self.in_flight.release();
+        self.active.note(now, request.scope.place);
         self.out.subtract(&request.cost);
         scope.totals.by_class[outcome.class as usize] += 1;
         self.totals.by_class[outcome.class as usize] += 1;

@@ -1,5 +1,6 @@
 //! The pacer looks at what has changed and at nothing else; one that looks at everything comes to the same.
 
+use alloc::collections::BTreeSet;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec;
@@ -112,15 +113,19 @@ impl Both {
         }
     }
 
-    /// Of the heads that their scopes let leave the first is asked for, and the account does not let it leave.
+    /// Of the heads that their scopes let leave the first that may take a place is asked for, and the account does not let it
+    /// leave.
     fn check_turn(&self) {
         let pacer = &self.quick;
         let heads = pacer.scopes.iter().filter_map(|(place, scope)| {
             let head = pacer.head(scope)?;
             scope.admit(self.now, &pacer.slots.at(head.2).request.cost).is_now().then_some((head, place))
         });
-        let first = heads.min();
-        assert_eq!(pacer.agenda.first_ready(), first);
+        let heads: BTreeSet<_> = heads.collect();
+        assert!(pacer.agenda.ready().eq(heads.iter().copied()));
+        let has_place = |place: u32| pacer.admit_place(self.now, place).is_now();
+        let first = heads.into_iter().find(|(_, place)| has_place(*place));
+        assert_eq!(pacer.first_ready(self.now), first);
         let may = |(head, _): (crate::queue::Place, u32)| {
             pacer.admit_account(self.now, &pacer.slots.at(head.2).request.cost).is_now()
         };
