@@ -34,7 +34,7 @@ impl Answers {
     pub(super) fn open(path: &Path, disk_space: DiskSpace) -> Result<Self, Failure> {
         let refused = |error: &dyn Display| Failure::refused(format!("cannot append to {}: {error}", path.display()));
         if path.metadata().is_ok_and(|about| !about.is_file()) {
-            return Err(refused(&"it is no file"));
+            return Err(refused(&"it is not a file"));
         }
         let mut file = LineFile::open(path).map_err(|error| refused(&why(&error)))?;
         if !file.lock().map_err(|error| refused(&why(&error)))? {
